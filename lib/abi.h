@@ -1,0 +1,112 @@
+/*
+ * What the library shares with the host: names, paths and the layout of two files. The Python side of the same facts
+ * is vgpurun/abi.py; tests/unit/test_abi.py compiles this header and compares every value and offset.
+ *
+ * limits  written by the host before the container starts, read-only inside it. Devices are named by UUID.
+ * usage   written by the processes of the container, read by the host for display. It is untrusted input for
+ *         both: nothing in it can raise a limit, and readers bound everything that they take from it.
+ *
+ * An all-zero usage file is a valid, empty one: processes may create it at the same moment without a lock.
+ */
+#ifndef VGPU_ABI_H
+#define VGPU_ABI_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define VGPU_VERSION "0.1.0"
+#define VGPU_ABI_VERSION 1
+
+/* Inside a container. On the host, for `vgpurun local`, VGPURUN_LIMITS_FILE names the limits file. */
+#define VGPU_CONTAINER_DIR "/.vgpurun"
+#define VGPU_CONTAINER_LIBRARY "/.vgpurun/libvgpu.so"
+#define VGPU_CONTAINER_LIMITS "/.vgpurun/etc/limits"
+#define VGPU_CONTAINER_USAGE "/.vgpurun/run/usage"
+#define VGPU_LOCK_DIR "/tmp/vgpulock"
+
+#define VGPU_ENV_MEMORY_LIMIT "CUDA_DEVICE_MEMORY_LIMIT" /* and _<i>, i the NVML index */
+#define VGPU_ENV_SM_LIMIT "CUDA_DEVICE_SM_LIMIT"         /* and _<i> */
+#define VGPU_ENV_USAGE_FILE "CUDA_DEVICE_MEMORY_SHARED_CACHE"
+#define VGPU_ENV_LOG_LEVEL "LIBCUDA_LOG_LEVEL"
+#define VGPU_ENV_WRAPPER_MEMORY "WRAPPER_MAX_MEMORY"            /* cuda-wrapper's name */
+#define VGPU_ENV_ALNAIR_SM "ALNAIR_VGPU_COMPUTE_PERCENTILE"     /* Alnair's name */
+#define VGPU_ENV_LIMITS_FILE "VGPURUN_LIMITS_FILE"
+
+#define VGPU_MAX_DEVICES 32
+#define VGPU_MAX_PROCESSES 1024
+#define VGPU_UUID_SIZE 48 /* "GPU-" or "MIG-" and 36 characters, zero padded */
+
+#define VGPU_LIMITS_MAGIC 0x53544d494c474356ULL /* "VCGLIMTS" */
+#define VGPU_USAGE_MAGIC 0x4547415355474356ULL  /* "VCGUSAGE" */
+#define VGPU_NO_MEMORY_LIMIT UINT64_MAX
+#define VGPU_NO_SM_LIMIT 100u
+
+struct vgpu_device_limit {
+  char uuid[VGPU_UUID_SIZE];
+  uint64_t memory_limit_bytes; /* VGPU_NO_MEMORY_LIMIT: none. 0 refuses everything. */
+  uint32_t sm_limit_percent;   /* 1 to 100; VGPU_NO_SM_LIMIT: none. Anything else is read as 1. */
+  uint32_t reserved;
+};
+
+struct vgpu_limits {
+  uint64_t magic;
+  uint32_t abi_version;
+  uint32_t device_count;
+  uint8_t reserved[48];
+  struct vgpu_device_limit devices[VGPU_MAX_DEVICES];
+};
+
+/* One device, for all processes of the container. The device's number is its place in the limits file or, without
+ * one, its NVML index. Times are nanoseconds of CLOCK_MONOTONIC. */
+struct vgpu_device_shared {
+  char uuid[VGPU_UUID_SIZE];
+  uint64_t memory_limit_bytes; /* the limit in force, for display */
+  uint32_t sm_limit_percent;   /* likewise */
+  uint32_t reserved0;
+  int64_t tokens_zero_at_ns; /* when the token bucket stands at exactly zero (bucket.h) */
+  int64_t charged_until_ns;  /* GPU time before this instant has been charged */
+  uint64_t busy_ns;          /* GPU time charged since the file was made */
+  uint64_t gate_wait_ns;     /* time that launches waited for tokens */
+  uint64_t launches;
+  uint64_t refusals; /* allocations refused for the limit */
+  uint8_t reserved[16];
+};
+
+struct vgpu_device_usage {
+  uint64_t allocated_bytes; /* what the program asked for, as the driver rounds it */
+  uint64_t overhead_bytes;  /* what the driver holds besides: contexts, modules, fragmentation */
+  uint64_t reserved[2];
+};
+
+/* A slot. Its owner holds an open-file-description write lock on byte VGPU_SLOT_LOCK_OFFSET + slot number of the usage
+ * file; a slot without that lock belongs to nobody and counts as empty, whatever it holds. */
+struct vgpu_process_usage {
+  uint32_t pid; /* in the container's PID namespace, for display */
+  uint32_t reserved0;
+  uint8_t reserved[56];
+  struct vgpu_device_usage devices[VGPU_MAX_DEVICES];
+};
+
+struct vgpu_usage {
+  uint64_t magic; /* 0 until the first process has written it */
+  uint32_t abi_version;
+  uint32_t slots_used; /* slots at and above this number were never claimed */
+  uint8_t reserved[48];
+  struct vgpu_device_shared devices[VGPU_MAX_DEVICES];
+  struct vgpu_process_usage processes[VGPU_MAX_PROCESSES];
+};
+
+#define VGPU_SLOT_LOCK_OFFSET (1ULL << 30) /* past the data: a lock needs no byte behind it */
+
+/* The marker by which `vgpurun` recognises a built library without loading it. */
+#define VGPU_MARKER_PREFIX "vgpurun-library version="
+
+_Static_assert(sizeof(struct vgpu_device_limit) == 64, "layout");
+_Static_assert(sizeof(struct vgpu_limits) == 64 + 64 * VGPU_MAX_DEVICES, "layout");
+_Static_assert(sizeof(struct vgpu_device_shared) == 128, "layout");
+_Static_assert(sizeof(struct vgpu_device_usage) == 32, "layout");
+_Static_assert(sizeof(struct vgpu_process_usage) == 64 + 32 * VGPU_MAX_DEVICES, "layout");
+_Static_assert(sizeof(struct vgpu_usage) == 64 + 128 * VGPU_MAX_DEVICES + (64 + 32 * VGPU_MAX_DEVICES) * VGPU_MAX_PROCESSES,
+               "layout");
+
+#endif
