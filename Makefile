@@ -1,0 +1,72 @@
+# `make demo` and `make test` do all of their own set-up. `make help` lists the targets.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(abspath $(VENV))/bin
+STAMP := $(VENV)/.installed
+# For pytest, as in `make test ARGS='-k exit_code'`.
+ARGS ?=
+
+C_SOURCES = $(shell git ls-files '*.c' '*.h' 2>/dev/null || find lib tests -name '*.[ch]' -not -path '*/build/*')
+
+.PHONY: help venv lib demo test test-unit test-c test-preload test-engine test-gpu lint format bench clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+venv: $(STAMP) ## the Python environment in .venv, with vgpurun and its tools installed
+
+# pip's own output is only of interest when it fails.
+$(STAMP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+	  { echo "$(PYTHON) is older than Python 3.10. Name a newer one: make PYTHON=python3.12" >&2; exit 1; }
+	@echo "Setting up the Python environment in $(VENV)"
+	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV) || \
+	  { echo "No virtual environment could be made. On Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
+	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+lib: $(STAMP) ## libvgpu.so and the simulated driver in lib/build
+	@$(MAKE) --no-print-directory -C lib PYTHON=$(BIN)/python
+
+demo: lib ## the limits at work: on this machine's GPU, or else on a simulated one
+	@$(BIN)/python examples/demo.py
+
+test: lint lib ## lint, and every test that this machine can run
+	@$(BIN)/pytest $(ARGS)
+
+test-unit: $(STAMP) ## the tests without an engine, a GPU or the library
+	@$(BIN)/pytest tests/unit $(ARGS)
+
+test-c: lib ## the library's policy, compiled on its own with sanitizers
+	@$(BIN)/pytest tests/c $(ARGS)
+
+test-preload: lib ## the library on the simulated driver
+	@$(BIN)/pytest tests/preload $(ARGS)
+
+test-engine: lib ## real containers on a real Docker Engine, with the simulated driver
+	@$(BIN)/pytest tests/engine $(ARGS)
+
+test-gpu: lib ## on this machine's GPU
+	@$(BIN)/pytest tests/gpu $(ARGS)
+
+lint: $(STAMP) ## ruff, mypy and clang-format
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --quiet --check .
+	@$(BIN)/mypy
+	@$(BIN)/clang-format --dry-run -Werror $(C_SOURCES)
+
+format: $(STAMP) ## lay out the sources as lint wants them
+	@$(BIN)/ruff check --quiet --fix .
+	@$(BIN)/ruff format --quiet .
+	@$(BIN)/clang-format -i $(C_SOURCES)
+
+bench: lib ## what the library costs, measured on this machine's GPU
+	@$(BIN)/pytest tests/bench --benchmarks $(ARGS)
+
+clean: ## remove all that was built, the Python environment included
+	rm -rf $(VENV) lib/build lib/build-* dist .pytest_cache .mypy_cache .ruff_cache
+	find . -name __pycache__ -prune -exec rm -rf {} +
