@@ -1,0 +1,57 @@
+#include "bucket.h"
+
+#include <stdbool.h>
+
+/* The wall time in which gpu_ns accrue. */
+static int64_t wall_time(int64_t gpu_ns, uint32_t sm_percent) {
+  return gpu_ns * 100 / (sm_percent > 0 ? sm_percent : 1);
+}
+
+static int64_t max(int64_t a, int64_t b) { return a > b ? a : b; }
+
+/* Claims the part of [*start_ns, end_ns] that nobody has been charged for; false when there is none. */
+static bool claim(struct vgpu_device_shared *device, int64_t *start_ns, int64_t end_ns, int64_t now_ns) {
+  int64_t until = __atomic_load_n(&device->charged_until_ns, __ATOMIC_RELAXED);
+  int64_t from;
+  do {
+    /* Nothing can have been charged in advance: a much later instant is damage. */
+    from = until > now_ns + 1000000000LL ? *start_ns : max(*start_ns, until);
+    if (from >= end_ns)
+      return false;
+  } while (!__atomic_compare_exchange_n(&device->charged_until_ns, &until, end_ns, false, __ATOMIC_RELAXED,
+                                        __ATOMIC_RELAXED));
+  *start_ns = from;
+  return true;
+}
+
+int64_t bucket_charge(struct vgpu_device_shared *device, int64_t start_ns, int64_t end_ns, int64_t now_ns,
+                      uint32_t sm_percent) {
+  if (end_ns > now_ns)
+    end_ns = now_ns;
+  if (!claim(device, &start_ns, end_ns, now_ns))
+    return 0;
+  int64_t charge_ns = end_ns - start_ns;
+  int64_t latest = now_ns + wall_time(BUCKET_MAX_DEBT_NS, sm_percent);
+  int64_t zero_at = __atomic_load_n(&device->tokens_zero_at_ns, __ATOMIC_RELAXED);
+  int64_t charged;
+  do {
+    /* The burst is what had accrued when the work began; while it ran, tokens accrued without a bound. */
+    charged = max(zero_at, start_ns - wall_time(BUCKET_BURST_NS, sm_percent)) + wall_time(charge_ns, sm_percent);
+    if (charged > latest)
+      charged = latest;
+  } while (!__atomic_compare_exchange_n(&device->tokens_zero_at_ns, &zero_at, charged, false, __ATOMIC_RELAXED,
+                                        __ATOMIC_RELAXED));
+  __atomic_add_fetch(&device->busy_ns, (uint64_t)charge_ns, __ATOMIC_RELAXED);
+  return charge_ns;
+}
+
+int64_t bucket_open_at(struct vgpu_device_shared *device, int64_t now_ns, uint32_t sm_percent) {
+  int64_t latest = now_ns + wall_time(BUCKET_MAX_DEBT_NS, sm_percent);
+  int64_t zero_at = __atomic_load_n(&device->tokens_zero_at_ns, __ATOMIC_RELAXED);
+  if (zero_at > latest) { /* no debt is that large: damage */
+    __atomic_compare_exchange_n(&device->tokens_zero_at_ns, &zero_at, now_ns, false, __ATOMIC_RELAXED,
+                                __ATOMIC_RELAXED);
+    return now_ns;
+  }
+  return zero_at;
+}

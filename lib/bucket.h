@@ -1,0 +1,29 @@
+/*
+ * The token bucket of a device, in nanoseconds of GPU time, shared by all processes of a container.
+ *
+ * Tokens accrue at percent/100 per nanosecond up to BUCKET_BURST_NS and may go below zero. The bucket is kept as one
+ * instant, tokens_zero_at_ns: tokens(now) = (now - zero_at) * percent/100. Charging moves it into the future, and a
+ * launch waits until it has passed: exactly -tokens / (percent/100). One word, changed by compare-and-swap: a process
+ * that is killed while it charges leaves nothing half done. (Known for networks as the virtual scheduling form of the
+ * generic cell rate algorithm, ITU-T I.371.)
+ *
+ * The clock is passed in: every instant is a caller's nanosecond of CLOCK_MONOTONIC.
+ */
+#ifndef VGPU_BUCKET_H
+#define VGPU_BUCKET_H
+
+#include "abi.h"
+
+#define BUCKET_BURST_NS 10000000LL
+/* What one process can owe at most: bounds every wait, also against a damaged file. */
+#define BUCKET_MAX_DEBT_NS 10000000000LL
+
+/* Charges the GPU time from start_ns to end_ns, less what has been charged of it already: several streams and several
+ * processes pay for the union of their intervals. Instants after now_ns are cut off. Returns what was charged. */
+int64_t bucket_charge(struct vgpu_device_shared *device, int64_t start_ns, int64_t end_ns, int64_t now_ns,
+                      uint32_t sm_percent);
+
+/* When a launch may go ahead: now_ns or earlier means now. */
+int64_t bucket_open_at(struct vgpu_device_shared *device, int64_t now_ns, uint32_t sm_percent);
+
+#endif

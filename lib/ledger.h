@@ -1,0 +1,39 @@
+/*
+ * The memory ledger: what the container holds on a device, over all of its processes.
+ *
+ * Every process counts in its own slot, and the slot is the only truth: the total is the sum over live slots, so a
+ * process that is killed between any two instructions takes its bytes with it. A reservation adds first and checks
+ * then, so that concurrent reservations can never pass the limit together. No locks, no waiting.
+ */
+#ifndef VGPU_LEDGER_H
+#define VGPU_LEDGER_H
+
+#include "abi.h"
+
+#include <stdbool.h>
+
+struct ledger {
+  struct vgpu_usage *usage;
+  int own_slot;
+  bool (*slot_is_live)(const void *context, int slot);
+  const void *context;
+};
+
+/* What the driver takes from the device for a request: whole 2 MiB for more than 1 MiB; smaller requests share such
+ * blocks. Measured on driver 580. A request too large to round comes back unchanged: the driver refuses it. */
+uint64_t ledger_driver_size(uint64_t requested_bytes);
+
+/* Bytes that the live processes hold on the device, overhead included; never more than UINT64_MAX. */
+uint64_t ledger_used(const struct ledger *ledger, int device);
+
+/* Counts bytes unless that passes the limit. */
+bool ledger_reserve(const struct ledger *ledger, int device, uint64_t bytes, uint64_t limit_bytes);
+
+/* Counts what the driver has already taken, limit or not. */
+void ledger_add(const struct ledger *ledger, int device, uint64_t bytes);
+void ledger_release(const struct ledger *ledger, int device, uint64_t bytes);
+
+/* The driver says that this process holds driver_bytes: what is not counted yet is overhead. */
+void ledger_correct(const struct ledger *ledger, int device, uint64_t driver_bytes);
+
+#endif

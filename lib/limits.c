@@ -1,0 +1,186 @@
+#include "limits.h"
+
+#include "log.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+extern char **environ;
+
+#define MAX_FRACTION_DIGITS 9
+
+/* A non-negative decimal number, as whole + fraction / scale. */
+struct decimal {
+  uint64_t whole;
+  uint64_t fraction;
+  uint64_t scale; /* 10^digits of the fraction */
+};
+
+static const char *skip_blanks(const char *text) {
+  while (*text == ' ' || *text == '\t')
+    text++;
+  return text;
+}
+
+static bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+static char lower(char c) { return c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') : c; }
+
+/* Own parsing, because strtoull accepts signs and octal and strtod depends on the locale. */
+static bool parse_decimal(const char **cursor, struct decimal *number) {
+  const char *p = *cursor;
+  int digits = 0;
+  *number = (struct decimal){.scale = 1};
+  for (; is_digit(*p); p++, digits++) {
+    if (__builtin_mul_overflow(number->whole, (uint64_t)10, &number->whole) ||
+        __builtin_add_overflow(number->whole, (uint64_t)(*p - '0'), &number->whole))
+      return false;
+  }
+  if (*p == '.') {
+    int fraction_digits = 0;
+    for (p++; is_digit(*p); p++, digits++) {
+      if (++fraction_digits > MAX_FRACTION_DIGITS)
+        return false;
+      number->fraction = number->fraction * 10 + (uint64_t)(*p - '0');
+      number->scale *= 10;
+    }
+  }
+  *cursor = p;
+  return digits > 0;
+}
+
+/* number * multiplier / divisor, rounded down; false outside 1 to 2^64 - 2. The caller keeps the product of the whole
+ * part and the multiplier below 2^71, so that 128 bits hold it. */
+static bool scale(struct decimal number, uint64_t multiplier, uint64_t divisor, uint64_t *result) {
+  unsigned __int128 numerator = ((unsigned __int128)number.whole * number.scale + number.fraction) * multiplier;
+  unsigned __int128 value = numerator / ((unsigned __int128)number.scale * divisor);
+  if (value == 0 || value >= UINT64_MAX)
+    return false;
+  *result = (uint64_t)value;
+  return true;
+}
+
+/* An optional k, m, g or t, then an optional i, then an optional b: all are binary multiples, as in docker. */
+static bool parse_unit(const char **cursor, uint64_t *multiplier) {
+  static const char letters[] = "kmgt";
+  const char *p = *cursor;
+  *multiplier = 1;
+  const char *letter = *p != '\0' ? strchr(letters, lower(*p)) : NULL;
+  if (letter != NULL) {
+    *multiplier = 1ULL << (10 * (letter - letters + 1));
+    p++;
+    if (lower(*p) == 'i')
+      p++;
+  }
+  if (lower(*p) == 'b')
+    p++;
+  *cursor = p;
+  return *skip_blanks(p) == '\0';
+}
+
+bool limits_parse_memory(const char *text, uint64_t device_bytes, uint64_t *memory_bytes) {
+  struct decimal number;
+  const char *p = skip_blanks(text);
+  if (!parse_decimal(&p, &number))
+    return false;
+  p = skip_blanks(p);
+  if (*p == '%') {
+    bool over = number.whole > 100 || (number.whole == 100 && number.fraction > 0);
+    return !over && *skip_blanks(p + 1) == '\0' && scale(number, device_bytes, 100, memory_bytes);
+  }
+  uint64_t multiplier;
+  if (!parse_unit(&p, &multiplier) || number.whole > UINT64_MAX / multiplier)
+    return false;
+  return scale(number, multiplier, 1, memory_bytes);
+}
+
+bool limits_parse_sm(const char *text, uint32_t *sm_percent) {
+  const char *p = skip_blanks(text);
+  uint32_t value = 0;
+  if (!is_digit(*p))
+    return false;
+  for (; is_digit(*p); p++) {
+    value = value * 10 + (uint32_t)(*p - '0');
+    if (value > 100)
+      return false;
+  }
+  p = skip_blanks(p);
+  if (*p == '%')
+    p = skip_blanks(p + 1);
+  if (*p != '\0')
+    return false;
+  *sm_percent = value == 0 ? VGPU_NO_SM_LIMIT : value;
+  return true;
+}
+
+bool limits_in_environment(void) {
+  static const char *const names[] = {VGPU_ENV_MEMORY_LIMIT, VGPU_ENV_SM_LIMIT, VGPU_ENV_WRAPPER_MEMORY,
+                                      VGPU_ENV_ALNAIR_SM};
+  for (char **entry = environ; entry != NULL && *entry != NULL; entry++)
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+      size_t length = strlen(names[i]);
+      bool starts = strncmp(*entry, names[i], length) == 0;
+      if (starts && ((*entry)[length] == '=' || (*entry)[length] == '_'))
+        return true;
+    }
+  return false;
+}
+
+/* The variable for one device, else the one for all, else the alias. An empty value counts as unset. */
+static const char *find_variable(const char *name, int device_index, const char *alias, const char **found_name) {
+  static __thread char indexed[64];
+  snprintf(indexed, sizeof indexed, "%s_%d", name, device_index);
+  const char *const candidates[] = {indexed, name, alias};
+  for (size_t i = 0; i < sizeof candidates / sizeof candidates[0]; i++) {
+    const char *value = getenv(candidates[i]);
+    if (value != NULL && *skip_blanks(value) != '\0') {
+      *found_name = candidates[i];
+      return value;
+    }
+  }
+  return NULL;
+}
+
+struct limits limits_from_environment(int device_index, uint64_t device_bytes) {
+  struct limits limits = {VGPU_NO_MEMORY_LIMIT, VGPU_NO_SM_LIMIT};
+  const char *name;
+  const char *text = find_variable(VGPU_ENV_MEMORY_LIMIT, device_index, VGPU_ENV_WRAPPER_MEMORY, &name);
+  if (text != NULL && !limits_parse_memory(text, device_bytes, &limits.memory_bytes)) {
+    limits.memory_bytes = LIMITS_STRICTEST_MEMORY_BYTES;
+    log_line(LOG_ERROR, "%s='%s' is no size such as 2g, 1024m or 50%%; no GPU memory is given until it is", name, text);
+  }
+  text = find_variable(VGPU_ENV_SM_LIMIT, device_index, VGPU_ENV_ALNAIR_SM, &name);
+  if (text != NULL && !limits_parse_sm(text, &limits.sm_percent)) {
+    limits.sm_percent = LIMITS_STRICTEST_SM_PERCENT;
+    log_line(LOG_ERROR, "%s='%s' is no percentage from 0 to 100; compute is limited to %d %% until it is", name, text,
+             LIMITS_STRICTEST_SM_PERCENT);
+  }
+  return limits;
+}
+
+int limits_find_device(const struct vgpu_limits *file, const char *uuid) {
+  for (uint32_t i = 0; i < file->device_count && i < VGPU_MAX_DEVICES; i++)
+    if (strncmp(file->devices[i].uuid, uuid, VGPU_UUID_SIZE) == 0)
+      return (int)i;
+  return -1;
+}
+
+struct limits limits_from_file(const struct vgpu_limits *file, int device_number) {
+  struct limits limits = {LIMITS_STRICTEST_MEMORY_BYTES, LIMITS_STRICTEST_SM_PERCENT};
+  if (device_number < 0 || device_number >= VGPU_MAX_DEVICES)
+    return limits;
+  const struct vgpu_device_limit *device = &file->devices[device_number];
+  limits.memory_bytes = __atomic_load_n(&device->memory_limit_bytes, __ATOMIC_RELAXED);
+  uint32_t percent = __atomic_load_n(&device->sm_limit_percent, __ATOMIC_RELAXED);
+  if (percent >= 1 && percent <= 100)
+    limits.sm_percent = percent;
+  return limits;
+}
+
+struct limits limits_tighter(struct limits a, struct limits b) {
+  return (struct limits){
+      .memory_bytes = a.memory_bytes < b.memory_bytes ? a.memory_bytes : b.memory_bytes,
+      .sm_percent = a.sm_percent < b.sm_percent ? a.sm_percent : b.sm_percent,
+  };
+}

@@ -1,0 +1,37 @@
+#include "log.h"
+
+#include "abi.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+static int threshold(void) {
+  const char *text = getenv(VGPU_ENV_LOG_LEVEL);
+  if (text == NULL || text[0] < '0' || text[0] > '9')
+    return LOG_WARNING;
+  return text[0] - '0';
+}
+
+void log_line(enum log_level level, const char *format, ...) {
+  static const char *const names[] = {"error", "warning", "message", "info", "debug"};
+  if ((int)level > threshold())
+    return;
+
+  int saved_errno = errno;
+  char line[512];
+  int length = snprintf(line, sizeof line, "vgpurun: %s: ", names[level]);
+  va_list arguments;
+  va_start(arguments, format);
+  length += vsnprintf(line + length, sizeof line - (size_t)length - 1, format, arguments);
+  va_end(arguments);
+  if (length > (int)sizeof line - 2)
+    length = (int)sizeof line - 2;
+  line[length++] = '\n';
+  /* One write, so that lines of several processes do not mix. Nothing can be done about a closed stderr. */
+  ssize_t written = write(STDERR_FILENO, line, (size_t)length);
+  (void)written;
+  errno = saved_errno;
+}

@@ -1,0 +1,304 @@
+#include "meter.h"
+
+#include "bucket.h"
+#include "log.h"
+#include "timeline.h"
+
+#include <stdlib.h>
+
+#define UNKNOWN_COST_NS METER_RUN_AHEAD_NS /* at most two launches of unknown cost are in flight */
+
+static int64_t min(int64_t a, int64_t b) { return a < b ? a : b; }
+
+static int64_t max(int64_t a, int64_t b) { return a > b ? a : b; }
+
+void meter_init(struct meter *meter, const struct meter_driver *driver, struct vgpu_device_shared *device,
+                uint32_t sm_percent) {
+  *meter = (struct meter){.driver = driver, .device = device, .sm_percent = sm_percent};
+  pthread_mutex_init(&meter->lock, NULL);
+}
+
+/* ---- what a launch costs ------------------------------------------------------------------------------------- */
+
+static struct meter_cost *cost_of(struct meter *meter, uint64_t work) {
+  return &meter->costs[(work * 0x9e3779b97f4a7c15ULL) >> 54 & (METER_COSTS - 1)];
+}
+
+/* Threads may race here: a wrong estimate shifts a marker, never a charge. */
+static bool known_cost(struct meter *meter, uint64_t work, int64_t *cost_ns) {
+  const struct meter_cost *cost = cost_of(meter, work);
+  if (__atomic_load_n(&cost->work, __ATOMIC_RELAXED) != work)
+    return false;
+  *cost_ns = __atomic_load_n(&cost->cost_ns, __ATOMIC_RELAXED);
+  return true;
+}
+
+static void learn(struct meter_stream *stream, const struct batch *batch, int64_t measured_ns) {
+  if (batch->mixed) {
+    double ratio = batch->estimate_ns > 0 ? (double)measured_ns / (double)batch->estimate_ns : 1;
+    double scale = stream->scale * (0.75 + 0.25 * ratio);
+    stream->scale = scale < 0.125 ? 0.125 : scale > 8 ? 8 : scale;
+    return;
+  }
+  struct meter_cost *cost = cost_of(stream->meter, batch->work);
+  int64_t measured_cost_ns = max(1, measured_ns / batch->launches);
+  int64_t known_ns;
+  if (known_cost(stream->meter, batch->work, &known_ns))
+    measured_cost_ns = (3 * known_ns + measured_cost_ns) / 4;
+  __atomic_store_n(&cost->cost_ns, measured_cost_ns, __ATOMIC_RELAXED);
+  __atomic_store_n(&cost->work, batch->work, __ATOMIC_RELAXED);
+}
+
+/* ---- harvest: completed batches are charged ------------------------------------------------------------------ */
+
+static struct timeline *timeline_of(struct meter *meter, void *context) {
+  for (uint32_t i = 0; i < meter->timeline_count; i++)
+    if (meter->timelines[i].context == context)
+      return &meter->timelines[i];
+  if (meter->timeline_count == METER_MAX_CONTEXTS)
+    return NULL;
+  struct timeline *timeline = &meter->timelines[meter->timeline_count++];
+  *timeline = (struct timeline){.context = context};
+  return timeline;
+}
+
+/* When the marker completed; it is recycled unless the timeline keeps it. */
+static int64_t place(struct meter_stream *stream, void *marker, int64_t recorded_ns, int64_t observed_ns) {
+  struct meter *meter = stream->meter;
+  struct timeline *timeline = timeline_of(meter, stream->context);
+  bool kept = false;
+  void *replaced = NULL;
+  int64_t wall_ns = observed_ns;
+  if (timeline != NULL)
+    wall_ns = timeline_place(timeline, meter->driver, marker, recorded_ns, observed_ns, &kept, &replaced);
+  if (replaced != NULL)
+    meter->driver->recycle(replaced);
+  if (!kept)
+    meter->driver->recycle(marker);
+  return wall_ns;
+}
+
+static void charge(struct meter_stream *stream, const struct batch *batch) {
+  struct meter *meter = stream->meter;
+  int64_t now_ns = meter->driver->now_ns();
+  int64_t start_ns = stream->previous_end_ns;
+  if (batch->start != NULL)
+    start_ns = place(stream, batch->start, batch->start_recorded_ns, now_ns);
+  int64_t end_ns = place(stream, batch->end, batch->end_recorded_ns, now_ns);
+  stream->previous_end_ns = end_ns;
+  bucket_charge(meter->device, start_ns, end_ns, now_ns, meter->sm_percent);
+  __atomic_add_fetch(&meter->device->launches, batch->launches, __ATOMIC_RELAXED);
+  learn(stream, batch, end_ns - start_ns);
+}
+
+static void drop(struct meter_stream *stream, const struct batch *batch) {
+  if (batch->start != NULL)
+    stream->meter->driver->recycle(batch->start);
+  stream->meter->driver->recycle(batch->end);
+}
+
+static void harvest_stream(struct meter_stream *stream) {
+  struct meter *meter = stream->meter;
+  while (stream->tail != __atomic_load_n(&stream->head, __ATOMIC_ACQUIRE)) {
+    struct batch *batch = &stream->ring[stream->tail % METER_RING];
+    enum meter_state state = meter->driver->query(batch->end);
+    if (state == METER_PENDING)
+      return;
+    if (state == METER_DONE)
+      charge(stream, batch);
+    else
+      drop(stream, batch);
+    __atomic_sub_fetch(&meter->in_flight_ns, batch->estimate_ns, __ATOMIC_RELAXED);
+    __atomic_sub_fetch(&meter->in_flight_batches, 1, __ATOMIC_RELAXED);
+    __atomic_add_fetch(&meter->harvested, 1, __ATOMIC_RELAXED);
+    __atomic_store_n(&meter->stuck, false, __ATOMIC_RELAXED);
+    __atomic_store_n(&stream->tail, stream->tail + 1, __ATOMIC_RELEASE);
+  }
+}
+
+void meter_harvest(struct meter *meter) {
+  if (__atomic_exchange_n(&meter->harvesting, true, __ATOMIC_ACQUIRE))
+    return;
+  uint32_t count = __atomic_load_n(&meter->stream_count, __ATOMIC_ACQUIRE);
+  for (uint32_t i = 0; i < count; i++)
+    harvest_stream(meter->streams[i]);
+  __atomic_store_n(&meter->harvesting, false, __ATOMIC_RELEASE);
+}
+
+/* ---- the gate ------------------------------------------------------------------------------------------------ */
+
+static void wait_for_tokens(struct meter *meter) {
+  const struct meter_driver *driver = meter->driver;
+  int64_t began_ns = driver->now_ns();
+  int64_t now_ns = began_ns;
+  int64_t give_up_ns = began_ns + BUCKET_MAX_DEBT_NS * 100 / meter->sm_percent;
+  for (;;) {
+    meter_harvest(meter);
+    int64_t open_at_ns = bucket_open_at(meter->device, now_ns, meter->sm_percent);
+    if (open_at_ns <= now_ns || now_ns >= give_up_ns)
+      break;
+    driver->sleep_ns(open_at_ns - now_ns);
+    now_ns = driver->now_ns();
+  }
+  __atomic_add_fetch(&meter->device->gate_wait_ns, (uint64_t)(now_ns - began_ns), __ATOMIC_RELAXED);
+}
+
+static bool has_room(const struct meter *meter) {
+  return __atomic_load_n(&meter->in_flight_batches, __ATOMIC_RELAXED) < 2 ||
+         __atomic_load_n(&meter->in_flight_ns, __ATOMIC_RELAXED) < METER_RUN_AHEAD_NS ||
+         __atomic_load_n(&meter->stuck, __ATOMIC_RELAXED);
+}
+
+static void wait_for_room(struct meter *meter) {
+  const struct meter_driver *driver = meter->driver;
+  uint32_t harvested = __atomic_load_n(&meter->harvested, __ATOMIC_RELAXED);
+  int64_t in_flight_ns = __atomic_load_n(&meter->in_flight_ns, __ATOMIC_RELAXED);
+  int64_t progress_ns = driver->now_ns();
+  while (!has_room(meter)) {
+    driver->sleep_ns(min(max(in_flight_ns / 32, 20000), 1000000));
+    meter_harvest(meter);
+    int64_t now_ns = driver->now_ns();
+    uint32_t harvested_now = __atomic_load_n(&meter->harvested, __ATOMIC_RELAXED);
+    if (harvested_now != harvested) {
+      harvested = harvested_now;
+      progress_ns = now_ns;
+    } else if (now_ns - progress_ns > max(METER_PATIENCE_NS, 8 * in_flight_ns)) {
+      __atomic_store_n(&meter->stuck, true, __ATOMIC_RELAXED);
+      log_line(LOG_INFO, "GPU work has made no progress for %lld ms; launches go on without waiting for it",
+               (long long)(now_ns - progress_ns) / 1000000);
+    }
+  }
+}
+
+/* ---- batches ------------------------------------------------------------------------------------------------- */
+
+static bool dry(const struct meter_stream *stream) {
+  return __atomic_load_n(&stream->tail, __ATOMIC_ACQUIRE) == __atomic_load_n(&stream->head, __ATOMIC_ACQUIRE);
+}
+
+/* A batch whose end could not be marked in time is charged what its launches usually cost. */
+static void finish_by_estimate(struct meter_stream *stream) {
+  struct meter *meter = stream->meter;
+  struct batch *batch = &stream->batch;
+  int64_t begin_ns = batch->start_recorded_ns;
+  bucket_charge(meter->device, begin_ns, begin_ns + batch->estimate_ns, meter->driver->now_ns(), meter->sm_percent);
+  __atomic_add_fetch(&meter->device->launches, batch->launches, __ATOMIC_RELAXED);
+  if (batch->start != NULL)
+    meter->driver->recycle(batch->start);
+  stream->open = false;
+}
+
+/* With the claim held, before a launch: leaves a batch open that the launch may join, or none when it cannot be
+ * measured now. */
+static void open_batch(struct meter_stream *stream) {
+  struct meter *meter = stream->meter;
+  const struct meter_driver *driver = meter->driver;
+  bool capturing = driver->is_capturing(stream->handle);
+  if (stream->open && !capturing && !driver->is_idle(stream->handle))
+    return;
+  meter_harvest(meter);
+  if (stream->open)
+    finish_by_estimate(stream);
+  if (capturing) /* what is captured is charged when its graph is launched */
+    return;
+  wait_for_tokens(meter);
+  wait_for_room(meter);
+  stream->batch = (struct batch){.start_recorded_ns = driver->now_ns()};
+  if (dry(stream)) {
+    stream->batch.start = driver->record(stream->handle);
+    if (stream->batch.start == NULL) {
+      static int said;
+      log_once(&said, LOG_WARNING, "GPU work on a stream cannot be measured; its compute limit is not enforced");
+      return;
+    }
+  }
+  stream->open = true;
+}
+
+/* Counts a launch in the open batch; true when the batch ends with it. */
+static bool count(struct meter_stream *stream, uint64_t work, int64_t now_ns) {
+  struct batch *batch = &stream->batch;
+  int64_t cost_ns = UNKNOWN_COST_NS;
+  bool known = known_cost(stream->meter, work, &cost_ns);
+  if (batch->launches == 0)
+    batch->work = work;
+  else if (batch->work != work)
+    batch->mixed = true;
+  batch->estimate_ns += batch->mixed ? (int64_t)((double)cost_ns * stream->scale) : cost_ns;
+  batch->launches++;
+  stream->last_launch_ns = now_ns;
+  bool full = batch->estimate_ns >= METER_BATCH_NS || batch->launches >= METER_BATCH_LAUNCHES;
+  if (known && !full && !stream->one_by_one)
+    return false;
+  stream->open = false;
+  stream->claimed = true;
+  return true;
+}
+
+static bool claim(struct meter_stream *stream) {
+  bool mine = !stream->claimed;
+  stream->claimed = true;
+  return mine;
+}
+
+bool meter_launch(struct meter_stream *stream, uint64_t work) {
+  const struct meter_driver *driver = stream->meter->driver;
+  int64_t now_ns = driver->now_ns();
+  pthread_mutex_lock(&stream->lock);
+  bool dense = now_ns - stream->last_launch_ns < METER_SPARSE_NS;
+  if (stream->open && dense && !stream->claimed) {
+    bool closes = count(stream, work, now_ns);
+    pthread_mutex_unlock(&stream->lock);
+    return closes;
+  }
+  bool mine = claim(stream);
+  pthread_mutex_unlock(&stream->lock);
+  if (!mine) { /* another thread is at the gate for this stream: wait there too; its markers cover this launch */
+    wait_for_tokens(stream->meter);
+    return false;
+  }
+
+  stream->one_by_one = !dense;
+  open_batch(stream);
+  pthread_mutex_lock(&stream->lock);
+  stream->claimed = false;
+  bool closes = stream->open && count(stream, work, driver->now_ns());
+  pthread_mutex_unlock(&stream->lock);
+  return closes;
+}
+
+void meter_close_claimed(struct meter_stream *stream) {
+  struct meter *meter = stream->meter;
+  struct batch *batch = &stream->batch;
+  batch->end_recorded_ns = meter->driver->now_ns();
+  bool room = stream->head - __atomic_load_n(&stream->tail, __ATOMIC_ACQUIRE) < METER_RING;
+  bool can_record = room && !meter->driver->is_capturing(stream->handle);
+  batch->end = can_record ? meter->driver->record(stream->handle) : NULL;
+  if (batch->end == NULL)
+    finish_by_estimate(stream);
+  else {
+    stream->ring[stream->head % METER_RING] = *batch;
+    __atomic_add_fetch(&meter->in_flight_ns, batch->estimate_ns, __ATOMIC_RELAXED);
+    __atomic_add_fetch(&meter->in_flight_batches, 1, __ATOMIC_RELAXED);
+    __atomic_store_n(&stream->head, stream->head + 1, __ATOMIC_RELEASE);
+  }
+  pthread_mutex_lock(&stream->lock);
+  stream->claimed = false;
+  pthread_mutex_unlock(&stream->lock);
+}
+
+void meter_close(struct meter_stream *stream) {
+  pthread_mutex_lock(&stream->lock);
+  bool mine = stream->open && claim(stream);
+  if (mine)
+    stream->open = false;
+  pthread_mutex_unlock(&stream->lock);
+  if (mine)
+    meter_close_claimed(stream);
+}
+
+void meter_close_all(struct meter *meter) {
+  uint32_t count = __atomic_load_n(&meter->stream_count, __ATOMIC_ACQUIRE);
+  for (uint32_t i = 0; i < count; i++)
+    meter_close(meter->streams[i]);
+}

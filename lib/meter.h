@@ -1,0 +1,128 @@
+/*
+ * Measures the GPU time of launches and holds them at the bucket: one meter for each limited device of a process.
+ *
+ * Launches on a stream form batches of about METER_BATCH_NS. A timing event (a marker) is recorded at a batch's end
+ * and, when the stream had run dry, at its start. When a marker has completed, the time between is charged. A launch
+ * waits only where it opens a batch: inside one, the wait would be measured as work. At most METER_RUN_AHEAD_NS of
+ * estimated work, and never fewer than two batches, are in flight.
+ *
+ * The driver and the clock are passed in; no CUDA header is needed here. No lock is held across a driver call: who
+ * works on a stream or harvests claims a flag, and whoever finds it claimed goes on without.
+ */
+#ifndef VGPU_METER_H
+#define VGPU_METER_H
+
+#include "abi.h"
+
+#include <pthread.h>
+#include <stdbool.h>
+
+#define METER_BATCH_NS 1000000LL
+#define METER_BATCH_LAUNCHES 512
+#define METER_RUN_AHEAD_NS 4000000LL
+/* Launches further apart than this are measured one by one: between them the stream has mostly run dry. */
+#define METER_SPARSE_NS 100000LL
+/* How long a launch waits for work in flight that makes no progress, or for eight times its estimate. Work that never
+ * ends, such as a collective that waits for another GPU, must not hold up the launch that would end it. */
+#define METER_PATIENCE_NS 100000000LL
+
+#define METER_RING 64
+#define METER_MAX_STREAMS 1024
+#define METER_MAX_CONTEXTS 32
+#define METER_COSTS 1024
+
+enum meter_state { METER_PENDING, METER_DONE, METER_LOST };
+
+struct meter_driver {
+  int64_t (*now_ns)(void);
+  void (*sleep_ns)(int64_t duration_ns);
+  void *(*record)(void *stream); /* a marker recorded on the stream, or NULL */
+  void (*recycle)(void *marker); /* completed or not */
+  enum meter_state (*query)(void *marker);
+  bool (*elapsed_ns)(void *start, void *end, int64_t *elapsed_ns);
+  bool (*is_capturing)(void *stream); /* also when that cannot be asked: nothing may be recorded then */
+  bool (*is_idle)(void *stream);
+};
+
+/* Places the GPU clock of one context on the wall clock. */
+struct timeline {
+  void *context;
+  void *base; /* a completed marker */
+  int64_t base_gpu_ns;
+  int64_t offset_ns;
+};
+
+struct batch {
+  void *start; /* NULL: begins where the batch before it ended */
+  void *end;
+  int64_t start_recorded_ns;
+  int64_t end_recorded_ns;
+  int64_t estimate_ns;
+  uint64_t work; /* the key of its launches while all have the same */
+  uint32_t launches;
+  bool mixed;
+};
+
+struct meter_stream {
+  struct meter *meter;
+  void *context;
+  void *handle;
+  pthread_mutex_t lock;   /* guards the next four */
+  bool open;              /* batch takes launches */
+  bool claimed;           /* a thread opens or closes the batch */
+  int64_t last_launch_ns;
+  struct batch batch;
+  bool one_by_one;        /* launches came far apart */
+  double scale;           /* measured / estimated, of mixed batches */
+  int64_t previous_end_ns;
+  struct batch ring[METER_RING]; /* in flight: closed, not yet charged */
+  uint32_t head, tail;
+};
+
+struct meter_cost {
+  uint64_t work;
+  int64_t cost_ns;
+};
+
+struct meter {
+  const struct meter_driver *driver;
+  struct vgpu_device_shared *device;
+  uint32_t sm_percent;
+  pthread_mutex_t lock; /* guards the list of streams */
+  struct meter_stream *streams[METER_MAX_STREAMS];
+  uint32_t stream_count;
+  bool harvesting;
+  int64_t in_flight_ns;
+  uint32_t in_flight_batches;
+  uint32_t harvested; /* counts up: progress */
+  bool stuck;         /* work in flight made no progress for too long */
+  struct timeline timelines[METER_MAX_CONTEXTS];
+  uint32_t timeline_count;
+  struct meter_cost costs[METER_COSTS];
+};
+
+void meter_init(struct meter *meter, const struct meter_driver *driver, struct vgpu_device_shared *device,
+                uint32_t sm_percent);
+
+/* A stream to meter, or NULL when there are too many. */
+struct meter_stream *meter_add_stream(struct meter *meter, void *context, void *handle);
+
+/* The stream is destroyed: its open batch is closed, and no new one opens. */
+void meter_remove_stream(struct meter_stream *stream);
+
+/* The context is destroyed: all its markers are forgotten without being touched. */
+void meter_remove_context(struct meter *meter, void *context);
+
+/* Before a launch: may wait. `work` names what is launched (a function with its grid, a graph), so that its cost is
+ * learned. True when the caller is to call meter_close_claimed after the launch. */
+bool meter_launch(struct meter_stream *stream, uint64_t work);
+void meter_close_claimed(struct meter_stream *stream);
+
+/* Before the program waits for the stream: its open batch ends here, or the idle time behind it would be charged. */
+void meter_close(struct meter_stream *stream);
+void meter_close_all(struct meter *meter);
+
+/* Charges what has completed. */
+void meter_harvest(struct meter *meter);
+
+#endif

@@ -1,0 +1,38 @@
+/*
+ * The two files of abi.h in this process's memory, and this process's slot in the usage file.
+ *
+ * The slot is held by a kernel lock of the open file description, so that it ends with the process however that ends.
+ * A forked child starts without region: it holds no GPU memory, and must not keep its parent's slot alive.
+ */
+#ifndef VGPU_REGION_H
+#define VGPU_REGION_H
+
+#include "abi.h"
+
+#include <stdbool.h>
+
+struct region {
+  struct vgpu_usage *usage;         /* never NULL after region_open */
+  const struct vgpu_limits *limits; /* NULL: limits come from the environment alone */
+  int file;                         /* the usage file, or -1 when the usage is kept in this process only */
+  int slot;                         /* this process's slot, or -1 until region_claim_slot */
+};
+
+/* Is there a limits file for this process? Cheap; decides whether the library does anything at all. */
+bool region_has_limits_file(void);
+
+/* Maps both files. What goes wrong is said on stderr, and answered with the strictest safe reading: an unreadable
+ * limits file grants nothing; without a usage file every process is held to the limit by itself. */
+void region_open(struct region *region);
+
+/* Takes a free slot, and wipes it. Without a usage file, or with all slots taken (said on stderr), the process counts
+ * in memory of its own. */
+void region_claim_slot(struct region *region);
+
+/* Does a living process hold this slot? */
+bool region_slot_is_live(const struct region *region, int slot);
+
+/* In a forked child: lets go of what was inherited. */
+void region_forget(struct region *region);
+
+#endif
