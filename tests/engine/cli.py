@@ -1,0 +1,119 @@
+"""The command line as a user runs it: a process of its own, its exit code, and what it leaves behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import docker
+
+PROGRAMS = Path(__file__).parent / "programs"
+GPU_PROGRAM = ("python3", "/programs/gpu.py")
+WITH_PROGRAMS = ("-v", f"{PROGRAMS}:/programs:ro")
+
+
+@dataclass
+class Result:
+    """How a run of the command line ended."""
+
+    exit_code: int
+    stdout: str
+    stderr: str
+
+    def json(self) -> Any:
+        """The last line of standard output, which the test programs write as JSON."""
+        assert self.exit_code == 0, self
+        return json.loads(self.stdout.strip().splitlines()[-1])
+
+    def assert_refused(self, *words: str) -> None:
+        """Exit code 125 and one line on standard error that holds all of ``words``."""
+        assert self.exit_code == 125, self
+        assert self.stdout == "", self
+        assert len(self.stderr.strip().splitlines()) == 1, self
+        for word in words:
+            assert word in self.stderr, self
+
+
+@dataclass
+class Cli:
+    """Runs vgpurun against the engine, with a state folder of the tests' own."""
+
+    engine: docker.DockerClient
+    environment: dict[str, str]
+    state_dir: Path
+    driver: tuple[str, ...] = ("--driver", "sim")
+    command: tuple[str, ...] = (sys.executable, "-m", "vgpurun")
+
+    def __call__(self, *arguments: str, stdin: str | bytes | None = None, timeout_s: float = 60) -> Result:
+        """`vgpurun ARGUMENTS`, waited for."""
+        binary = isinstance(stdin, bytes)
+        done = subprocess.run(
+            [*self.command, *arguments],
+            env=self.environment,
+            input=stdin,
+            stdin=subprocess.DEVNULL if stdin is None else None,
+            capture_output=True,
+            text=not binary,
+            timeout=timeout_s,
+        )
+        if binary:
+            return Result(done.returncode, done.stdout.decode("latin-1"), done.stderr.decode())
+        return Result(done.returncode, done.stdout, done.stderr)
+
+    def run(self, *arguments: str, stdin: str | bytes | None = None) -> Result:
+        """`vgpurun run` on the simulated GPU."""
+        return self("run", *self.driver, *arguments, stdin=stdin)
+
+    @contextmanager
+    def started(self, *arguments: str, **popen: Any) -> Iterator[subprocess.Popen[str]]:
+        """`vgpurun ARGUMENTS` in the background; killed at the end if it still runs."""
+        options: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        process = subprocess.Popen([*self.command, *arguments], env=self.environment, text=True, **(options | popen))
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                process.kill()
+            process.communicate()
+
+    def containers(self) -> list[Any]:
+        """Every container on the engine that vgpurun made, stopped ones included."""
+        return self.engine.containers.list(all=True, filters={"label": "vgpurun.version"})
+
+    def states(self) -> list[str]:
+        """The names of the state folders."""
+        folder = self.state_dir / "containers"
+        return sorted(entry.name for entry in folder.iterdir()) if folder.exists() else []
+
+    def assert_nothing_left(self) -> None:
+        """No container and no state folder."""
+        assert self.containers() == []
+        assert self.states() == []
+
+
+def wait_until(condition: Callable[[], Any], what: str, timeout_s: float = 20) -> Any:
+    """Wait for ``condition`` to hold and return its value.
+
+    Raises:
+        AssertionError: it did not hold within ``timeout_s`` seconds.
+    """
+    deadline = time.monotonic() + timeout_s
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"no {what} within {timeout_s} s"
+        time.sleep(0.02)
+    return value
+
+
+def clean_environment(docker_host: str, state_dir: Path, home: Path) -> dict[str, str]:
+    """This process's environment without what would change a run's outcome."""
+    unwanted = ("CUDA_", "VGPURUN_", "NVIDIA_", "LD_PRELOAD", "DOCKER_", "LIBCUDA_", "WRAPPER_", "ALNAIR_")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(unwanted)}
+    return kept | {"DOCKER_HOST": docker_host, "VGPURUN_STATE_DIR": str(state_dir), "HOME": str(home)}

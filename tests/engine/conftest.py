@@ -1,0 +1,106 @@
+"""A real Docker Engine, images on it, and the command line that runs against it.
+
+With REQUIRE_ENGINE=1 a test fails where it would otherwise be skipped because there is no engine or no image.
+"""
+
+from __future__ import annotations
+
+import os
+import sysconfig
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import docker
+import pytest
+
+import images
+from cli import Cli, clean_environment
+from private_engine import NoEngine, private_engine
+from support import is_set, unavailable
+
+REPOSITORY = "vgpurun-test"
+
+
+@pytest.fixture(scope="session")
+def docker_host() -> Iterator[str]:
+    """The address of an engine: the one that Docker's own variables name, or else a private one."""
+    try:
+        client = docker.from_env()
+        client.ping()
+    except (docker.errors.DockerException, OSError):
+        pass
+    else:
+        yield os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
+        return
+    try:
+        with private_engine() as host:
+            yield host
+    except NoEngine as error:
+        unavailable(str(error), required=is_set("REQUIRE_ENGINE"))
+
+
+@pytest.fixture(scope="session")
+def engine(docker_host: str) -> Iterator[docker.DockerClient]:
+    client = docker.DockerClient(base_url=docker_host)
+    yield client
+    client.close()
+
+
+@pytest.fixture(scope="session")
+def image_maker(engine: docker.DockerClient) -> Iterator[Callable[..., str]]:
+    """Makes an image once, returns its tag, and removes it at the end of the session."""
+    tags: list[str] = []
+
+    def make(name: str, recipe: Callable[..., None], *arguments: object) -> str:
+        tag = f"{REPOSITORY}/{name}:1"
+        try:
+            recipe(engine, tag, *arguments)
+        except images.CannotMakeImage as error:
+            unavailable(f"no image for the test: {error}", required=is_set("REQUIRE_ENGINE"))
+        tags.append(tag)
+        return tag
+
+    yield make
+    for tag in reversed(tags):
+        engine.images.remove(tag, force=True)
+
+
+@pytest.fixture(scope="session")
+def debian(image_maker: Callable[..., str]) -> str:
+    """An image with glibc, Python, gcc and make."""
+    return image_maker("debian", images.debian)
+
+
+@pytest.fixture(scope="session")
+def busybox(image_maker: Callable[..., str]) -> str:
+    """An image with a static program and no C library."""
+    return image_maker("busybox", images.busybox)
+
+
+@pytest.fixture(scope="session")
+def musl(image_maker: Callable[..., str]) -> str:
+    """An image whose C library is musl."""
+    return image_maker("musl", images.musl)
+
+
+@pytest.fixture(scope="session")
+def cuda_devel(image_maker: Callable[..., str], debian: str) -> str:
+    """An image with a compiler and the CUDA headers, as a base for the library's build."""
+    packages = Path(sysconfig.get_path("purelib")) / "nvidia"
+    include_dirs = [
+        folder for folder in packages.glob("**/include") if (folder / "cuda.h").exists() or (folder / "nvml.h").exists()
+    ]
+    if not include_dirs:
+        unavailable("the CUDA headers are not installed: make venv", required=is_set("REQUIRE_ENGINE"))
+    return image_maker("cuda-devel", images.cuda_devel, debian, include_dirs)
+
+
+@pytest.fixture
+def vgpurun(engine: docker.DockerClient, docker_host: str, built_library: Path, tmp_path: Path) -> Iterator[Cli]:
+    """The command line with an empty state folder. Whatever a failed test leaves on the engine is removed."""
+    state_dir, home = tmp_path / "state", tmp_path / "home"
+    home.mkdir()
+    cli = Cli(engine, clean_environment(docker_host, state_dir, home), state_dir)
+    yield cli
+    for container in cli.containers():
+        container.remove(force=True)

@@ -1,0 +1,137 @@
+"""Images for the engine tests, made from Debian's packages: no registry is asked for anything."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import docker
+
+PROGRAMS = Path(__file__).parent / "programs"
+DEBIAN_SUITE = "bookworm"
+# Python with ctypes for the test programs; the rest is what builds the library in a container.
+DEBIAN_PACKAGES = "python3,gcc,make,libc6-dev"
+LEFT_OUT = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*", "/usr/share/info/*")
+COMMAND_PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+class CannotMakeImage(Exception):
+    """An image cannot be made on this machine; the message says what is missing."""
+
+
+def cache_dir() -> Path:
+    """Where what takes long to make is kept between runs."""
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vgpurun-tests"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def debian(client: docker.DockerClient, tag: str) -> None:
+    """A Debian with glibc, Python, gcc and make."""
+    _import(client, _debian_tar(), tag)
+
+
+def busybox(client: docker.DockerClient, tag: str) -> None:
+    """One static program, and no C library."""
+    with _new_root() as root:
+        _add_busybox(root)
+        _import_folder(client, root, tag)
+
+
+def musl(client: docker.DockerClient, tag: str) -> None:
+    """Laid out as Alpine is: musl is the only C library, and /bin/hello is linked with it."""
+    compiler = _tool("musl-gcc", "musl-tools")
+    with _new_root() as root:
+        _add_busybox(root)
+        subprocess.run([compiler, "-o", root / "bin/hello", PROGRAMS / "hello.c"], check=True)
+        (root / "lib").mkdir()
+        shutil.copy("/lib/ld-musl-x86_64.so.1", root / "lib/ld-musl-x86_64.so.1")
+        (root / "lib/libc.musl-x86_64.so.1").symlink_to("ld-musl-x86_64.so.1")
+        _import_folder(client, root, tag)
+
+
+def cuda_devel(client: docker.DockerClient, tag: str, base_tag: str, include_dirs: list[Path]) -> None:
+    """The Debian image with the CUDA headers where NVIDIA's devel images have them."""
+    with _new_root() as context:
+        for folder in include_dirs:
+            shutil.copytree(folder, context / "include", dirs_exist_ok=True)
+        (context / "Dockerfile").write_text(f"FROM {base_tag}\nCOPY include /usr/local/cuda/include\n")
+        client.images.build(path=str(context), tag=tag, rm=True, forcerm=True)
+
+
+def _debian_tar() -> Path:
+    recipe = hashlib.sha256(repr((DEBIAN_SUITE, DEBIAN_PACKAGES, LEFT_OUT)).encode()).hexdigest()[:12]
+    tar = cache_dir() / f"debian-{DEBIAN_SUITE}-{recipe}.tar"
+    if tar.exists():
+        return tar
+    mmdebstrap = _tool("mmdebstrap", "mmdebstrap")
+    half_made = tar.with_suffix(f".{os.getpid()}.tar")
+    options = [f"--dpkgopt=path-exclude={pattern}" for pattern in LEFT_OUT]
+    try:
+        subprocess.run(
+            [
+                mmdebstrap,
+                "--quiet",
+                "--variant=minbase",
+                f"--include={DEBIAN_PACKAGES}",
+                *options,
+                DEBIAN_SUITE,
+                half_made,
+            ],
+            check=True,
+        )
+        half_made.replace(tar)
+    except subprocess.CalledProcessError as error:
+        raise CannotMakeImage(f"mmdebstrap failed with exit code {error.returncode}") from error
+    finally:
+        half_made.unlink(missing_ok=True)
+    return tar
+
+
+def _add_busybox(root: Path) -> None:
+    program = Path(_tool("busybox", "busybox-static"))
+    if subprocess.run(["ldd", program], capture_output=True).returncode == 0:
+        raise CannotMakeImage(f"{program} is not static: apt-get install busybox-static")
+    (root / "bin").mkdir()
+    (root / "etc").mkdir()
+    shutil.copy(program, root / "bin/busybox")
+    applets = subprocess.run([program, "--list"], capture_output=True, text=True, check=True).stdout.split()
+    for applet in applets:
+        if applet != "busybox":
+            (root / "bin" / applet).symlink_to("busybox")
+    (root / "etc/passwd").write_text("root:x:0:0::/:/bin/sh\nnobody:x:65534:65534::/:/bin/sh\n")
+
+
+def _tool(name: str, package: str) -> str:
+    found = shutil.which(name)
+    if found is None:
+        raise CannotMakeImage(f"{name} is not installed: apt-get install {package}")
+    return found
+
+
+@contextmanager
+def _new_root() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="vgpurun-image-") as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
+def _import_folder(client: docker.DockerClient, root: Path, tag: str) -> None:
+    with tempfile.NamedTemporaryFile(suffix=".tar") as file:
+        with tarfile.open(fileobj=file, mode="w") as tar:
+            tar.add(root, arcname=".")
+        file.flush()
+        _import(client, Path(file.name), tag)
+
+
+def _import(client: docker.DockerClient, tar: Path, tag: str) -> None:
+    repository, _, version = tag.rpartition(":")
+    client.api.import_image_from_file(str(tar), repository=repository, tag=version, changes=[f"ENV {COMMAND_PATH}"])
+    client.images.get(tag)

@@ -1,0 +1,57 @@
+"""A Docker Engine of the tests' own, for a machine where none answers."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from images import cache_dir
+
+SCRIPT = Path(__file__).parent / "docker-engine"
+
+
+class NoEngine(Exception):
+    """No engine can be had on this machine; the message says why."""
+
+
+@contextmanager
+def private_engine() -> Iterator[str]:
+    """Start an engine, fetched first where it was not yet; yields its DOCKER_HOST.
+
+    Raises:
+        NoEngine: not root, or the engine cannot be fetched or started.
+    """
+    if os.geteuid() != 0:
+        raise NoEngine("no Docker Engine answers, and only root can start a private one")
+    folder = cache_dir() / "engine"
+    if not (folder / "bin" / "dockerd").exists():
+        _fetch(folder)
+    # Under /tmp, not the test's own folder: a socket's path is short.
+    state = Path(tempfile.mkdtemp(prefix="vgpurun-engine-", dir="/tmp"))
+    try:
+        yield _run("start", folder, state).strip().removeprefix("DOCKER_HOST=")
+    finally:
+        _run("stop", state)
+        shutil.rmtree(state, ignore_errors=True)
+
+
+def _fetch(folder: Path) -> None:
+    half_made = folder.with_suffix(f".{os.getpid()}")
+    try:
+        _run("fetch", half_made)
+        half_made.rename(folder)
+    finally:
+        shutil.rmtree(half_made, ignore_errors=True)
+
+
+def _run(*arguments: object) -> str:
+    done = subprocess.run([SCRIPT, *map(str, arguments)], stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    if done.returncode != 0:
+        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        raise NoEngine(f"no private Docker Engine: {lines[-1]}")
+    return done.stdout

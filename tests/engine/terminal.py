@@ -1,0 +1,62 @@
+"""A terminal with a program in it, as a person at a keyboard has."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import select
+import struct
+import subprocess
+import termios
+import time
+from collections.abc import Sequence
+
+
+class Terminal:
+    """A pseudo terminal whose far end is the standard input, output and error of a process in a session of its own."""
+
+    def __init__(self, command: Sequence[str], environment: dict[str, str], rows: int = 24, columns: int = 80) -> None:
+        self.near, self.far = pty.openpty()
+        self.resize(rows, columns, tell=False)
+        self.settings = termios.tcgetattr(self.far)
+        self.output = b""
+        self.process = subprocess.Popen(
+            command, env=environment, stdin=self.far, stdout=self.far, stderr=self.far, preexec_fn=self._take_terminal
+        )
+
+    def _take_terminal(self) -> None:
+        os.setsid()
+        fcntl.ioctl(self.far, termios.TIOCSCTTY, 0)
+
+    def type(self, keys: bytes) -> None:
+        os.write(self.near, keys)
+
+    def resize(self, rows: int, columns: int, *, tell: bool = True) -> None:
+        """Give the terminal another size. The kernel tells the foreground process with SIGWINCH."""
+        fcntl.ioctl(self.near if tell else self.far, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+    def read_until(self, text: bytes, timeout_s: float = 20) -> bytes:
+        """Read output until it holds ``text``; returns all that was read since the last call."""
+        deadline = time.monotonic() + timeout_s
+        while text not in self.output:
+            ready, _, _ = select.select([self.near], [], [], max(0, deadline - time.monotonic()))
+            assert ready, f"no {text!r} within {timeout_s} s in {self.output!r}"
+            self.output += os.read(self.near, 65536)
+        read, self.output = self.output, b""
+        return read
+
+    def wait(self, timeout_s: float = 20) -> int:
+        """Wait for the process to end; returns its exit code."""
+        return self.process.wait(timeout_s)
+
+    def is_restored(self) -> bool:
+        """Whether the terminal's settings are those that it started with."""
+        return termios.tcgetattr(self.far) == self.settings
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        os.close(self.near)
+        os.close(self.far)

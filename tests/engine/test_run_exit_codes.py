@@ -1,0 +1,66 @@
+"""Docker's exit codes, and nothing left behind whatever they are."""
+
+from __future__ import annotations
+
+import pytest
+
+from cli import Cli
+
+
+@pytest.mark.parametrize("code", [0, 1, 3, 125, 126, 127, 255])
+def test_the_exit_code_is_the_commands(vgpurun: Cli, debian: str, code: int) -> None:
+    result = vgpurun.run("--mem", "1g", debian, "sh", "-c", f"exit {code}")
+    assert (result.exit_code, result.stdout) == (code, "")
+    vgpurun.assert_nothing_left()
+
+
+def test_a_command_killed_by_a_signal_gives_128_and_its_number(vgpurun: Cli, debian: str) -> None:
+    # Process 1 of a container ignores signals, so it is the shell that reports its child.
+    result = vgpurun.run(debian, "sh", "-c", "sh -c 'kill -9 $$'; exit $?")
+    assert result.exit_code == 137
+    vgpurun.assert_nothing_left()
+
+
+def test_a_missing_command_is_127(vgpurun: Cli, debian: str) -> None:
+    result = vgpurun.run("--mem", "1g", debian, "no-such-command")
+    assert result.exit_code == 127
+    assert len(result.stderr.strip().splitlines()) == 1
+    assert "no-such-command" in result.stderr
+    vgpurun.assert_nothing_left()
+
+
+def test_a_command_that_cannot_be_executed_is_126(vgpurun: Cli, debian: str) -> None:
+    result = vgpurun.run("--mem", "1g", debian, "/etc/passwd")
+    assert result.exit_code == 126
+    assert len(result.stderr.strip().splitlines()) == 1
+    assert "/etc/passwd" in result.stderr
+    vgpurun.assert_nothing_left()
+
+
+def test_a_missing_image_is_125_and_names_the_image(vgpurun: Cli) -> None:
+    result = vgpurun.run("--pull", "never", "vgpurun-test/no-such-image:1", "true")
+    result.assert_refused("vgpurun-test/no-such-image:1")
+    vgpurun.assert_nothing_left()
+
+
+def test_an_image_that_cannot_be_pulled_is_125_and_one_line(vgpurun: Cli) -> None:
+    result = vgpurun.run("localhost:1/no-such-image:1", "true")
+    assert result.exit_code == 125
+    assert "localhost:1/no-such-image:1" in result.stderr
+    assert "Traceback" not in result.stderr
+    vgpurun.assert_nothing_left()
+
+
+def test_a_name_that_is_taken_is_125_and_leaves_its_owner_alone(vgpurun: Cli, debian: str) -> None:
+    assert vgpurun.run("-d", "--name", "taken", debian, "sleep", "60").exit_code == 0
+    states = vgpurun.states()
+    vgpurun.run("--name", "taken", debian, "true").assert_refused("taken")
+    assert [container.name for container in vgpurun.containers()] == ["taken"]
+    assert vgpurun.containers()[0].status == "running"
+    assert vgpurun.states() == states
+
+
+def test_output_and_errors_stay_apart_and_whole(vgpurun: Cli, debian: str) -> None:
+    script = "import sys; sys.stdout.write('o' * 300000); sys.stderr.write('e' * 200000)"
+    result = vgpurun.run(debian, "python3", "-c", script)
+    assert result == type(result)(0, "o" * 300000, "e" * 200000)

@@ -1,0 +1,104 @@
+"""The limits hold in a container, for every process of it, and the host sees what they hold back."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+
+import pytest
+
+from cli import GPU_PROGRAM, WITH_PROGRAMS, Cli, wait_until
+
+GIB = 1 << 30
+MIB = 1 << 20
+OUT_OF_MEMORY = 2
+
+
+def program(vgpurun: Cli, image: str, *arguments: str, limits: tuple[str, ...]) -> dict:
+    return vgpurun.run(*limits, *WITH_PROGRAMS, image, *GPU_PROGRAM, *arguments).json()
+
+
+def test_the_limit_is_the_size_of_the_card(vgpurun: Cli, debian: str) -> None:
+    device = program(vgpurun, debian, "info", limits=("--mem", "2g"))["devices"][0]
+    assert device["total"] == 2 * GIB
+    assert device["nvml_total"] == 2 * GIB
+    assert 0 < device["free"] <= 2 * GIB
+
+
+def test_memory_is_refused_past_the_limit_and_given_again_after_freeing(vgpurun: Cli, debian: str) -> None:
+    seen = program(vgpurun, debian, "fill", str(20 * MIB), limits=("--mem", "1g"))
+    assert seen["result"] == OUT_OF_MEMORY
+    assert GIB // 4 < seen["granted_bytes"] <= GIB
+
+
+def test_an_empty_environment_keeps_the_limit(vgpurun: Cli, debian: str) -> None:
+    command = ["/usr/bin/env", "-i", "/usr/bin/python3", "/programs/gpu.py", "info"]
+    seen = vgpurun.run("--mem", "1g", *WITH_PROGRAMS, debian, *command).json()
+    assert seen["devices"][0]["total"] == GIB
+
+
+def test_a_variable_in_the_container_cannot_raise_the_limit(vgpurun: Cli, debian: str) -> None:
+    script = "CUDA_DEVICE_MEMORY_LIMIT=8g CUDA_DEVICE_MEMORY_LIMIT_0=8g exec python3 /programs/gpu.py info"
+    seen = vgpurun.run("--mem", "1g", *WITH_PROGRAMS, debian, "sh", "-c", script).json()
+    assert seen["devices"][0]["total"] == GIB
+
+
+def test_the_library_and_the_limits_cannot_be_written_in_the_container(vgpurun: Cli, debian: str) -> None:
+    script = "for f in /.vgpurun/libvgpu.so /.vgpurun/etc/limits /etc/ld.so.preload; do (echo x >> $f) 2>/dev/null; echo $?; done"
+    assert "0" not in vgpurun.run("--mem", "1g", debian, "bash", "-c", script).stdout.split()
+
+
+def test_all_processes_of_a_container_share_the_limit(vgpurun: Cli, debian: str) -> None:
+    script = (
+        "python3 /programs/gpu.py hold 629145600 < /dev/zero & sleep 1; exec python3 /programs/gpu.py fill 20971520"
+    )
+    result = vgpurun.run("--mem", "1g", *WITH_PROGRAMS, debian, "sh", "-c", script)
+    assert result.json()["granted_bytes"] <= GIB - 600 * MIB
+
+
+def test_half_of_the_gpu_does_half_of_the_work(vgpurun: Cli, debian: str) -> None:
+    whole = program(vgpurun, debian, "spin", "spin_1ms", "2", limits=())
+    half = program(vgpurun, debian, "spin", "spin_1ms", "2", limits=("--sm", "50"))
+    share = (half["launches"] / half["seconds"]) / (whole["launches"] / whole["seconds"])
+    # Two busy cores measure this: the GPU tests hold the limiter to two points.
+    assert share == pytest.approx(0.5, abs=0.08)
+
+
+def test_two_containers_have_limits_of_their_own(vgpurun: Cli, debian: str) -> None:
+    def hold(limit: str) -> tuple[str, ...]:
+        command = (debian, *GPU_PROGRAM, "hold", str(100 * MIB))
+        return ("run", *vgpurun.driver, "-i", "--mem", limit, *WITH_PROGRAMS, *command)
+
+    with vgpurun.started(*hold("1g"), stdin=subprocess.PIPE) as first:
+        with vgpurun.started(*hold("2g"), stdin=subprocess.PIPE) as second:
+            for process in (first, second):
+                assert process.stdout is not None
+                assert json.loads(process.stdout.readline()) == {"holding": 100 * MIB}
+            limits = sorted(c["devices"][0]["memory_limit_bytes"] for c in smi(vgpurun)["containers"])
+            assert limits == [GIB, 2 * GIB]
+            second.communicate("")
+            assert second.returncode == 0
+        first.communicate("")
+        assert first.returncode == 0
+    vgpurun.assert_nothing_left()
+
+
+def smi(vgpurun: Cli) -> dict:
+    return vgpurun("smi", *vgpurun.driver, "--format", "json").json()
+
+
+def test_the_host_sees_what_a_container_holds(vgpurun: Cli, debian: str) -> None:
+    options = ("-d", "-i", "--name", "held", "--mem", "1g", "--sm", "40", *WITH_PROGRAMS)
+    assert vgpurun.run(*options, debian, *GPU_PROGRAM, "hold", str(200 * MIB)).exit_code == 0
+    container = vgpurun.engine.containers.get("held")
+    wait_until(lambda: b"holding" in container.logs(), "allocation in the container")
+    seen = next(c for c in smi(vgpurun)["containers"] if c["name"] == "held")
+    device = seen["devices"][0]
+    assert 200 * MIB <= device["memory_used_bytes"] <= GIB
+    assert device["memory_limit_bytes"] == GIB
+    assert device["sm_limit_percent"] == 40
+
+
+def test_a_device_can_be_chosen_and_limited_by_its_number(vgpurun: Cli, debian: str) -> None:
+    seen = program(vgpurun, debian, "info", limits=("--gpus", "device=0", "--mem", "0=1g"))
+    assert [device["total"] for device in seen["devices"]] == [GIB]

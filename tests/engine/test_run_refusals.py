@@ -1,0 +1,88 @@
+"""What cannot work is refused before anything is made: one line, exit code 125, nothing left."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cli import Cli
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(vgpurun: Cli) -> Iterator[None]:
+    yield
+    vgpurun.assert_nothing_left()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--mem", "2x"), ("2x",)),
+        (("--mem", "0"), ("0",)),
+        (("--mem", "-1g"), ("-1g",)),
+        (("--mem", "900g"), ("900g",)),
+        (("--mem", "101%"), ("101%",)),
+        (("--mem", "7=1g"), ("7",)),
+        (("--sm", "101"), ("101",)),
+        (("--sm", "-5"), ("-5",)),
+        (("--sm", "fast"), ("fast",)),
+        (("--gpus", "device=77", "--mem", "1g"), ("77",)),
+        (("--gpus", "device=GPU-00000000-1111-2222-3333-444444444444"), ("GPU-00000000-1111-2222-3333-444444444444",)),
+        (("--gpus", "99"), ("99",)),
+    ],
+    ids=" ".join,
+)
+def test_a_limit_that_makes_no_sense(
+    vgpurun: Cli, debian: str, options: tuple[str, ...], words: tuple[str, ...]
+) -> None:
+    vgpurun.run(*options, debian, "true").assert_refused(*words)
+
+
+def test_an_image_with_musl(vgpurun: Cli, musl: str) -> None:
+    vgpurun.run("--mem", "1g", musl, "/bin/hello").assert_refused("musl", musl)
+
+
+def test_musl_without_limits_is_no_reason_to_refuse_docker(vgpurun: Cli, musl: str) -> None:
+    """The image itself works: what is refused above is the limit that could not hold."""
+    output = vgpurun.engine.containers.run(musl, "/bin/hello", network="none", remove=True)
+    assert output == b"hello\n"
+
+
+def test_no_engine(vgpurun: Cli, tmp_path: Path) -> None:
+    socket = tmp_path / "no.sock"
+    vgpurun.environment["DOCKER_HOST"] = f"unix://{socket}"
+    vgpurun.run("any", "true").assert_refused(str(socket))
+
+
+def test_no_permission_on_the_engines_socket(vgpurun: Cli, tmp_path: Path) -> None:
+    path = tmp_path / "docker.sock"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        path.chmod(0)
+        if os.geteuid() == 0:
+            # Root without its capabilities, facing a socket of somebody else's, is an ordinary user.
+            shutil.chown(path, "nobody")
+            vgpurun.command = ("setpriv", "--bounding-set=-all", "--inh-caps=-all", "--", *vgpurun.command)
+        vgpurun.environment["DOCKER_HOST"] = f"unix://{path}"
+        vgpurun.run("any", "true").assert_refused(str(path), "permission")
+
+
+def test_an_environment_file_that_is_not_there(vgpurun: Cli, debian: str, tmp_path: Path) -> None:
+    missing = tmp_path / "missing.env"
+    vgpurun.run("--env-file", str(missing), debian, "true").assert_refused(str(missing))
+
+
+def test_an_unknown_option(vgpurun: Cli, debian: str) -> None:
+    result = vgpurun.run("--memory-of-the-gpu", "1g", debian, "true")
+    assert result.exit_code == 125
+    assert "--memory-of-the-gpu" in result.stderr
+
+
+def test_no_image(vgpurun: Cli) -> None:
+    assert vgpurun.run("--mem", "1g").exit_code == 125

@@ -1,0 +1,105 @@
+"""Standard input and terminals."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from cli import Cli, wait_until
+from terminal import Terminal
+
+
+def test_piped_input_arrives_whole_and_ends(vgpurun: Cli, debian: str) -> None:
+    data = bytes(range(256)) * 8192
+    result = vgpurun.run("-i", debian, "sha256sum", stdin=data)
+    assert result.stdout.split()[0] == hashlib.sha256(data).hexdigest()
+
+
+def test_bytes_come_back_as_they_went_in(vgpurun: Cli, debian: str) -> None:
+    data = os.urandom(1 << 20)
+    assert vgpurun.run("-i", debian, "cat", stdin=data).stdout.encode("latin-1") == data
+
+
+def test_input_that_the_command_does_not_read_is_no_error(vgpurun: Cli, debian: str) -> None:
+    result = vgpurun.run("-i", debian, "true", stdin=b"x" * 4_000_000)
+    assert (result.exit_code, result.stderr) == (0, "")
+
+
+def test_without_i_the_command_has_no_input(vgpurun: Cli, debian: str) -> None:
+    assert vgpurun.run(debian, "cat", stdin="not for you").stdout == ""
+
+
+def test_t_without_a_terminal_is_refused(vgpurun: Cli, debian: str) -> None:
+    vgpurun.run("-it", debian, "true", stdin="x").assert_refused("TTY")
+    vgpurun.assert_nothing_left()
+
+
+@pytest.fixture
+def open_terminal(vgpurun: Cli) -> Iterator[Callable[..., Terminal]]:
+    terminals: list[Terminal] = []
+
+    def start(*arguments: str) -> Terminal:
+        command = [*vgpurun.command, "run", *vgpurun.driver, *arguments]
+        terminals.append(Terminal(command, vgpurun.environment))
+        return terminals[-1]
+
+    yield start
+    for terminal in terminals:
+        terminal.close()
+
+
+def test_a_shell_in_a_terminal(vgpurun: Cli, debian: str, open_terminal: Callable[..., Terminal]) -> None:
+    terminal = open_terminal("-it", "--mem", "1g", debian, "bash", "--norc")
+    terminal.read_until(b"# ")
+    terminal.type(b"stty size; test -t 0 && echo it is a'' terminal\r")
+    seen = terminal.read_until(b"it is a terminal\r\n")
+    assert b"24 80\r\n" in seen
+    terminal.type(b"exit 7\r")
+    assert terminal.wait() == 7
+    assert terminal.is_restored()
+    vgpurun.assert_nothing_left()
+
+
+def test_a_resize_reaches_the_container(debian: str, open_terminal: Callable[..., Terminal]) -> None:
+    terminal = open_terminal("-it", debian, "sh", "-c", "echo ready; while sleep 0.1; do stty size; done")
+    terminal.read_until(b"24 80")
+    terminal.resize(50, 132)
+    terminal.read_until(b"50 132")
+    terminal.type(b"\x03")
+    terminal.wait()
+    assert terminal.is_restored()
+
+
+def test_ctrl_c_reaches_the_command_and_not_vgpurun(debian: str, open_terminal: Callable[..., Terminal]) -> None:
+    script = "trap 'echo caught; exit 9' INT; echo ready; while :; do sleep 0.1; done"
+    terminal = open_terminal("-it", debian, "sh", "-c", script)
+    terminal.read_until(b"ready")
+    terminal.type(b"\x03")
+    terminal.read_until(b"caught")
+    assert terminal.wait() == 9
+    assert terminal.is_restored()
+
+
+def test_the_terminal_is_restored_after_a_failed_start(
+    vgpurun: Cli, debian: str, open_terminal: Callable[..., Terminal]
+) -> None:
+    terminal = open_terminal("-it", debian, "no-such-command")
+    assert terminal.wait() == 127
+    assert terminal.is_restored()
+    vgpurun.assert_nothing_left()
+
+
+def test_the_detach_keys_leave_the_container_running(
+    vgpurun: Cli, debian: str, open_terminal: Callable[..., Terminal]
+) -> None:
+    terminal = open_terminal("-it", "--name", "detached", "--mem", "1g", debian, "bash", "--norc")
+    terminal.read_until(b"# ")
+    terminal.type(b"\x10")
+    terminal.type(b"\x11")
+    assert terminal.wait() == 0
+    assert terminal.is_restored()
+    assert vgpurun.engine.containers.get("detached").status == "running"
+    wait_until(lambda: len(vgpurun.states()) == 1, "state folder of the running container")
