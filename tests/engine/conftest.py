@@ -15,7 +15,7 @@ import pytest
 
 import images
 from cli import Cli, clean_environment
-from private_engine import NoEngine, private_engine
+from private_engine import EngineError, private_engine
 from support import is_set, unavailable
 
 REPOSITORY = "vgpurun-test"
@@ -35,7 +35,7 @@ def docker_host() -> Iterator[str]:
     try:
         with private_engine() as host:
             yield host
-    except NoEngine as error:
+    except EngineError as error:
         unavailable(str(error), required=is_set("REQUIRE_ENGINE"))
 
 
@@ -55,7 +55,7 @@ def image_maker(engine: docker.DockerClient) -> Iterator[Callable[..., str]]:
         tag = f"{REPOSITORY}/{name}:1"
         try:
             recipe(engine, tag, *arguments)
-        except images.CannotMakeImage as error:
+        except images.ImageError as error:
             unavailable(f"no image for the test: {error}", required=is_set("REQUIRE_ENGINE"))
         tags.append(tag)
         return tag
@@ -87,16 +87,21 @@ def musl(image_maker: Callable[..., str]) -> str:
 def cuda_devel(image_maker: Callable[..., str], debian: str) -> str:
     """An image with a compiler and the CUDA headers, as a base for the library's build."""
     packages = Path(sysconfig.get_path("purelib")) / "nvidia"
-    include_dirs = [
-        folder for folder in packages.glob("**/include") if (folder / "cuda.h").exists() or (folder / "nvml.h").exists()
-    ]
+    include_dirs = sorted(
+        {header.parent for name in ("cuda.h", "nvml.h") for header in packages.glob(f"*/include/{name}")}
+    )
     if not include_dirs:
         unavailable("the CUDA headers are not installed: make venv", required=is_set("REQUIRE_ENGINE"))
     return image_maker("cuda-devel", images.cuda_devel, debian, include_dirs)
 
 
 @pytest.fixture
-def vgpurun(engine: docker.DockerClient, docker_host: str, built_library: Path, tmp_path: Path) -> Iterator[Cli]:
+def vgpurun(
+    engine: docker.DockerClient,
+    docker_host: str,
+    built_library: Path,  # noqa: ARG001
+    tmp_path: Path,
+) -> Iterator[Cli]:
     """The command line with an empty state folder. Whatever a failed test leaves on the engine is removed."""
     state_dir, home = tmp_path / "state", tmp_path / "home"
     home.mkdir()

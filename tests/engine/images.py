@@ -22,7 +22,7 @@ LEFT_OUT = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*", "/usr
 COMMAND_PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
-class CannotMakeImage(Exception):
+class ImageError(Exception):
     """An image cannot be made on this machine; the message says what is missing."""
 
 
@@ -89,7 +89,7 @@ def _debian_tar() -> Path:
         )
         half_made.replace(tar)
     except subprocess.CalledProcessError as error:
-        raise CannotMakeImage(f"mmdebstrap failed with exit code {error.returncode}") from error
+        raise ImageError(f"mmdebstrap failed with exit code {error.returncode}") from error
     finally:
         half_made.unlink(missing_ok=True)
     return tar
@@ -98,7 +98,7 @@ def _debian_tar() -> Path:
 def _add_busybox(root: Path) -> None:
     program = Path(_tool("busybox", "busybox-static"))
     if subprocess.run(["ldd", program], capture_output=True).returncode == 0:
-        raise CannotMakeImage(f"{program} is not static: apt-get install busybox-static")
+        raise ImageError(f"{program} is not static: apt-get install busybox-static")
     (root / "bin").mkdir()
     (root / "etc").mkdir()
     shutil.copy(program, root / "bin/busybox")
@@ -112,7 +112,7 @@ def _add_busybox(root: Path) -> None:
 def _tool(name: str, package: str) -> str:
     found = shutil.which(name)
     if found is None:
-        raise CannotMakeImage(f"{name} is not installed: apt-get install {package}")
+        raise ImageError(f"{name} is not installed: apt-get install {package}")
     return found
 
 

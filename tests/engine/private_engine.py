@@ -15,7 +15,7 @@ from images import cache_dir
 SCRIPT = Path(__file__).parent / "docker-engine"
 
 
-class NoEngine(Exception):
+class EngineError(Exception):
     """No engine can be had on this machine; the message says why."""
 
 
@@ -24,10 +24,10 @@ def private_engine() -> Iterator[str]:
     """Start an engine, fetched first where it was not yet; yields its DOCKER_HOST.
 
     Raises:
-        NoEngine: not root, or the engine cannot be fetched or started.
+        EngineError: not root, or the engine cannot be fetched or started.
     """
     if os.geteuid() != 0:
-        raise NoEngine("no Docker Engine answers, and only root can start a private one")
+        raise EngineError("no Docker Engine answers, and only root can start a private one")
     folder = cache_dir() / "engine"
     if not (folder / "bin" / "dockerd").exists():
         _fetch(folder)
@@ -53,5 +53,5 @@ def _run(*arguments: object) -> str:
     done = subprocess.run([SCRIPT, *map(str, arguments)], stdin=subprocess.DEVNULL, capture_output=True, text=True)
     if done.returncode != 0:
         lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-        raise NoEngine(f"no private Docker Engine: {lines[-1]}")
+        raise EngineError(f"no private Docker Engine: {lines[-1]}")
     return done.stdout

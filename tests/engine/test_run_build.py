@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import os
-import subprocess
 from pathlib import Path
 
 import pytest

@@ -5,8 +5,6 @@ These machines have no GPU, so what is tested is what the engine is asked for an
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
