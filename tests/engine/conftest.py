@@ -87,9 +87,8 @@ def musl(image_maker: Callable[..., str]) -> str:
 def cuda_devel(image_maker: Callable[..., str], debian: str) -> str:
     """An image with a compiler and the CUDA headers, as a base for the library's build."""
     packages = Path(sysconfig.get_path("purelib")) / "nvidia"
-    include_dirs = sorted(
-        {header.parent for name in ("cuda.h", "nvml.h") for header in packages.glob(f"*/include/{name}")}
-    )
+    headers = [*packages.glob("*/include/cuda.h"), *packages.glob("*/include/nvml.h")]
+    include_dirs = sorted({header.parent for header in headers})
     if not include_dirs:
         unavailable("the CUDA headers are not installed: make venv", required=is_set("REQUIRE_ENGINE"))
     return image_maker("cuda-devel", images.cuda_devel, debian, include_dirs)

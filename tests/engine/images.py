@@ -75,18 +75,8 @@ def _debian_tar() -> Path:
     half_made = tar.with_suffix(f".{os.getpid()}.tar")
     options = [f"--dpkgopt=path-exclude={pattern}" for pattern in LEFT_OUT]
     try:
-        subprocess.run(
-            [
-                mmdebstrap,
-                "--quiet",
-                "--variant=minbase",
-                f"--include={DEBIAN_PACKAGES}",
-                *options,
-                DEBIAN_SUITE,
-                half_made,
-            ],
-            check=True,
-        )
+        options += ["--quiet", "--variant=minbase", f"--include={DEBIAN_PACKAGES}"]
+        subprocess.run([mmdebstrap, *options, DEBIAN_SUITE, half_made], check=True)
         half_made.replace(tar)
     except subprocess.CalledProcessError as error:
         raise ImageError(f"mmdebstrap failed with exit code {error.returncode}") from error

@@ -98,10 +98,8 @@ def test_network_ipc_and_shared_memory(vgpurun: Cli, debian: str) -> None:
     options = ["--network", "none", "--ipc", "private", "--shm-size", "128m"]
     result = vgpurun.run(*options, debian, "sh", "-c", "ls /sys/class/net; df --output=size -B1M /dev/shm | tail -1")
     assert result.stdout.split() == ["lo", "128"]
-    assert (
-        vgpurun.run("-d", "--name", "shared", "--network", "host", "--ipc", "host", debian, "sleep", "60").exit_code
-        == 0
-    )
+    options = ["-d", "--name", "shared", "--network", "host", "--ipc", "host"]
+    assert vgpurun.run(*options, debian, "sleep", "60").exit_code == 0
     host_config = attributes(vgpurun, "shared")["HostConfig"]
     assert (host_config["NetworkMode"], host_config["IpcMode"]) == ("host", "host")
 
