@@ -69,8 +69,9 @@ class Cli:
         return Result(done.returncode, done.stdout, done.stderr)
 
     def run(self, *arguments: str, stdin: str | bytes | None = None) -> Result:
-        """`vgpurun run` on the simulated GPU."""
-        return self("run", *self.driver, *arguments, stdin=stdin)
+        """`vgpurun run` on the simulated GPU, with --rm unless it is detached."""
+        removed = () if "-d" in arguments else ("--rm",)
+        return self("run", *self.driver, *removed, *arguments, stdin=stdin)
 
     @contextmanager
     def started(self, *arguments: str, **popen: Any) -> Iterator[subprocess.Popen[str]]:

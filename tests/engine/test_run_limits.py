@@ -67,7 +67,7 @@ def test_half_of_the_gpu_does_half_of_the_work(vgpurun: Cli, debian: str) -> Non
 def test_two_containers_have_limits_of_their_own(vgpurun: Cli, debian: str) -> None:
     def hold(limit: str) -> tuple[str, ...]:
         command = (debian, *GPU_PROGRAM, "hold", str(100 * MIB))
-        return ("run", *vgpurun.driver, "-i", "--mem", limit, *WITH_PROGRAMS, *command)
+        return ("run", "--rm", *vgpurun.driver, "-i", "--mem", limit, *WITH_PROGRAMS, *command)
 
     with vgpurun.started(*hold("1g"), stdin=subprocess.PIPE) as first:
         with vgpurun.started(*hold("2g"), stdin=subprocess.PIPE) as second:

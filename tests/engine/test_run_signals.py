@@ -15,7 +15,7 @@ SCRIPT = "trap 'echo caught {name}; exit 9' {name}; echo ready; while :; do slee
 
 @pytest.mark.parametrize("name", ["INT", "TERM", "HUP", "USR1"])
 def test_a_signal_is_forwarded(vgpurun: Cli, debian: str, name: str) -> None:
-    command = ("run", *vgpurun.driver, "--mem", "1g", debian, "sh", "-c", SCRIPT.format(name=name))
+    command = ("run", "--rm", *vgpurun.driver, "--mem", "1g", debian, "sh", "-c", SCRIPT.format(name=name))
     with vgpurun.started(*command) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
@@ -27,7 +27,7 @@ def test_a_signal_is_forwarded(vgpurun: Cli, debian: str, name: str) -> None:
 
 def test_a_signal_before_the_start_leaves_nothing_behind(vgpurun: Cli, debian: str) -> None:
     for delay_s in (0.1, 0.3, 0.5, 0.7, 0.9):
-        command = ("run", *vgpurun.driver, "--mem", "1g", debian, "sleep", "1")
+        command = ("run", "--rm", *vgpurun.driver, "--mem", "1g", debian, "sleep", "1")
         with vgpurun.started(*command) as process:
             time.sleep(delay_s)
             process.send_signal(signal.SIGINT)
@@ -37,7 +37,9 @@ def test_a_signal_before_the_start_leaves_nothing_behind(vgpurun: Cli, debian: s
 
 
 def test_a_killed_vgpurun_leaves_what_the_next_one_sweeps(vgpurun: Cli, debian: str) -> None:
-    with vgpurun.started("run", *vgpurun.driver, "--mem", "1g", debian, "sh", "-c", "echo ready; sleep 2") as process:
+    with vgpurun.started(
+        "run", "--rm", *vgpurun.driver, "--mem", "1g", debian, "sh", "-c", "echo ready; sleep 2"
+    ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         process.kill()
@@ -50,7 +52,9 @@ def test_a_killed_vgpurun_leaves_what_the_next_one_sweeps(vgpurun: Cli, debian: 
 
 
 def test_output_to_a_reader_that_is_gone_ends_quietly(vgpurun: Cli, debian: str) -> None:
-    with vgpurun.started("run", *vgpurun.driver, debian, "sh", "-c", "while echo y; do sleep 0.05; done") as process:
+    with vgpurun.started(
+        "run", "--rm", *vgpurun.driver, debian, "sh", "-c", "while echo y; do sleep 0.05; done"
+    ) as process:
         assert process.stdout is not None
         process.stdout.readline()
         process.stdout.close()

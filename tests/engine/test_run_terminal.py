@@ -42,7 +42,7 @@ def open_terminal(vgpurun: Cli) -> Iterator[Callable[..., Terminal]]:
     terminals: list[Terminal] = []
 
     def start(*arguments: str) -> Terminal:
-        command = [*vgpurun.command, "run", *vgpurun.driver, *arguments]
+        command = [*vgpurun.command, "run", "--rm", *vgpurun.driver, *arguments]
         terminals.append(Terminal(command, vgpurun.environment))
         return terminals[-1]
 
