@@ -20,8 +20,12 @@ class EngineError(Exception):
 
 
 @contextmanager
-def private_engine() -> Iterator[str]:
+def private_engine(*flags: str, programs: dict[str, str] | None = None) -> Iterator[str]:
     """Start an engine, fetched first where it was not yet; yields its DOCKER_HOST.
+
+    Args:
+        flags: further arguments of dockerd; {state} in them stands for the engine's state folder.
+        programs: scripts, by their names, to be put on the engine's PATH, in {state}/bin.
 
     Raises:
         EngineError: not root, or the engine cannot be fetched or started.
@@ -34,7 +38,12 @@ def private_engine() -> Iterator[str]:
     # Under /tmp, not the test's own folder: a socket's path is short.
     state = Path(tempfile.mkdtemp(prefix="vgpurun-engine-", dir="/tmp"))
     try:
-        yield _run("start", folder, state).strip().removeprefix("DOCKER_HOST=")
+        (state / "bin").mkdir()
+        for name, script in (programs or {}).items():
+            (state / "bin" / name).write_text(script)
+            (state / "bin" / name).chmod(0o755)
+        started = _run("start", folder, state, *(flag.format(state=state) for flag in flags))
+        yield started.strip().removeprefix("DOCKER_HOST=")
     finally:
         _run("stop", state)
         shutil.rmtree(state, ignore_errors=True)

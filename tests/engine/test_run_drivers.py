@@ -1,50 +1,167 @@
-"""How the GPU's nodes and the driver's files come into a container: by CDI, by NVIDIA's toolkit, or by vgpurun itself.
+"""How the GPU's nodes and the driver's files come into a container.
 
-These machines have no GPU, so what is tested is what the engine is asked for and what it does with that.
+The simulated driver stands in for the host's own here: NVML on this machine answers from it, and a container that gets
+the same files through CDI, through NVIDIA's runtime or through mounts runs a GPU program under limits.
 """
 
 from __future__ import annotations
 
+import json
+import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
+import docker
 import pytest
 
-from cli import Cli
+import images
+from cli import GPU_PROGRAM, WITH_PROGRAMS, Cli, clean_environment
+from private_engine import EngineError, private_engine
+from support import LIBRARY, is_set, unavailable
 
-CDI_SPEC = {
-    "cdiVersion": "0.5.0",
-    "kind": "nvidia.com/gpu",
-    "devices": [{"name": "0", "containerEdits": {"env": ["FROM_CDI=0"]}}],
-}
+SIMULATED_DRIVER = LIBRARY.parent / "sim"
+GIB = 1 << 30
+NODES = ("nvidia0", "nvidiactl", "nvidia-uvm")
 
 
 @pytest.fixture
-def cdi_dir(docker_host: str) -> Iterator[Path]:
-    """A folder that the engine reads CDI specifications from."""
-    folder = Path(docker_host.removeprefix("unix://")).parent / "cdi"
-    if not folder.is_dir():
-        pytest.skip("the engine is not the tests' own: its CDI folder is left alone")
-    yield folder
-    (folder / "vgpurun-test.json").unlink(missing_ok=True)
+def with_host_driver(vgpurun: Cli) -> Cli:
+    """The command line on a host whose NVIDIA driver is the simulated one."""
+    if Path("/dev/nvidiactl").exists():
+        pytest.skip("this machine has an NVIDIA driver of its own")
+    vgpurun.environment["LD_LIBRARY_PATH"] = str(SIMULATED_DRIVER)
+    return vgpurun
 
 
-def test_the_simulated_driver_is_mounted_read_only(vgpurun: Cli, debian: str) -> None:
-    script = "ls /.vgpurun/driver; touch /.vgpurun/driver/x 2>/dev/null; echo $?"
-    result = vgpurun.run("--mem", "1g", debian, "sh", "-c", script)
-    lines = result.stdout.split()
-    assert "libcuda.so.1" in lines
-    assert "libnvidia-ml.so.1" in lines
-    assert lines[-1] != "0"
-
-
-def test_the_simulated_driver_gets_no_device_nodes(vgpurun: Cli, debian: str) -> None:
-    assert vgpurun.run("--mem", "1g", debian, "sh", "-c", "ls /dev | grep nvidia").stdout == ""
+@pytest.fixture
+def nodes() -> Iterator[None]:
+    """Device nodes with the names of a GPU's, that lead to /dev/null."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can make device nodes")
+    made = [Path("/dev", name) for name in NODES]
+    for node in made:
+        os.mknod(node, 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+    yield
+    for node in made:
+        node.unlink()
 
 
 def test_no_gpu_on_this_machine_is_said_in_one_line(vgpurun: Cli, debian: str) -> None:
     if Path("/dev/nvidiactl").exists():
         pytest.skip("this machine has a GPU")
     for driver in ("auto", "mount", "toolkit", "cdi"):
-        vgpurun("run", "--driver", driver, "--mem", "1g", debian, "true").assert_refused("GPU")
+        vgpurun("run", "--driver", driver, "--mem", "1g", debian, "true").assert_refused("sim")
     vgpurun.assert_nothing_left()
+
+
+class TestSim:
+    def test_the_driver_is_mounted_read_only(self, vgpurun: Cli, debian: str) -> None:
+        script = "ls /.vgpurun/driver; touch /.vgpurun/driver/x 2>/dev/null; echo $?"
+        lines = vgpurun.run("--mem", "1g", debian, "sh", "-c", script).stdout.split()
+        assert {"libcuda.so.1", "libnvidia-ml.so.1"} <= set(lines)
+        assert lines[-1] != "0"
+
+    def test_there_are_no_device_nodes(self, vgpurun: Cli, debian: str) -> None:
+        assert vgpurun.run("--mem", "1g", debian, "sh", "-c", "ls /dev | grep nvidia").stdout == ""
+
+
+class TestMount:
+    @pytest.mark.usefixtures("nodes")
+    def test_a_container_gets_the_hosts_driver_and_nodes(self, with_host_driver: Cli, debian: str) -> None:
+        options = ("run", "--rm", "--driver", "mount", "--gpus", "1", "--mem", "1g", *WITH_PROGRAMS)
+        seen = with_host_driver(*options, debian, *GPU_PROGRAM, "info").json()
+        assert [device["total"] for device in seen["devices"]] == [GIB]
+        opened = "for node in /dev/nvidia*; do : <$node && echo $node; done"
+        assert with_host_driver(*options, debian, "sh", "-c", opened).stdout.split() == [
+            "/dev/nvidia-uvm",
+            "/dev/nvidia0",
+            "/dev/nvidiactl",
+        ]
+
+    @pytest.mark.usefixtures("nodes")
+    def test_auto_mounts_where_the_engine_injects_nothing(self, with_host_driver: Cli, debian: str) -> None:
+        result = with_host_driver("run", "--rm", "--gpus", "1", debian, "sh", "-c", "ls /dev/nvidiactl")
+        assert (result.exit_code, result.stdout) == (0, "/dev/nvidiactl\n")
+
+    def test_a_missing_node_is_refused(self, with_host_driver: Cli, debian: str) -> None:
+        result = with_host_driver("run", "--driver", "mount", debian, "true")
+        result.assert_refused("/dev/nvidia0", "nvidia-modprobe")
+        with_host_driver.assert_nothing_left()
+
+
+class TestCdi:
+    @pytest.fixture
+    def specification(self) -> Iterator[None]:
+        """A CDI specification as NVIDIA's tool writes them, with the simulated driver's files."""
+        if os.geteuid() != 0:
+            pytest.skip("only root can write a CDI specification")
+        mounts = [
+            {"hostPath": str((SIMULATED_DRIVER / name).resolve()), "containerPath": f"/usr/lib/x86_64-linux-gnu/{name}"}
+            for name in ("libcuda.so.1", "libnvidia-ml.so.1")
+        ]
+        edits = {"env": ["FROM_CDI=0"], "mounts": [mount | {"options": ["ro", "bind"]} for mount in mounts]}
+        devices = [{"name": "0", "containerEdits": edits}]
+        # As NVIDIA's files do, it lies where every engine looks.
+        path = Path("/var/run/cdi/vgpurun-test.json")
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps({"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": devices}))
+        yield
+        path.unlink()
+
+    @pytest.mark.usefixtures("specification")
+    @pytest.mark.parametrize("mode", ["cdi", "auto"])
+    def test_the_engine_injects_the_driver(self, with_host_driver: Cli, debian: str, mode: str) -> None:
+        options = ("run", "--rm", "--driver", mode, "--gpus", "device=0", "--mem", "1g", *WITH_PROGRAMS)
+        seen = with_host_driver(*options, debian, *GPU_PROGRAM, "info").json()
+        assert seen["devices"][0]["total"] == GIB
+        variables = with_host_driver(*options, debian, "env").stdout.splitlines()
+        assert "FROM_CDI=0" in variables
+
+    def test_without_a_specification_it_is_refused(self, with_host_driver: Cli, debian: str) -> None:
+        with_host_driver("run", "--driver", "cdi", debian, "true").assert_refused("cdi", "nvidia-ctk")
+        with_host_driver.assert_nothing_left()
+
+
+class TestToolkit:
+    """An engine with NVIDIA's runtime: here it is runc under that name."""
+
+    @pytest.fixture(scope="class")
+    def nvidia_host(self) -> Iterator[str]:
+        script = '#!/bin/sh\nexec runc "$@"\n'
+        flags = ("--add-runtime", "nvidia={state}/bin/nvidia-container-runtime")
+        try:
+            with private_engine(*flags, programs={"nvidia-container-runtime": script}) as host:
+                yield host
+        except EngineError as error:
+            unavailable(str(error), required=is_set("REQUIRE_ENGINE"))
+
+    @pytest.fixture
+    def on_nvidia_host(self, nvidia_host: str, tmp_path: Path) -> Iterator[Cli]:
+        if Path("/dev/nvidiactl").exists():
+            pytest.skip("this machine has an NVIDIA driver of its own")
+        state_dir = tmp_path / "state"
+        environment = clean_environment(nvidia_host, state_dir, tmp_path) | {"LD_LIBRARY_PATH": str(SIMULATED_DRIVER)}
+        client = docker.DockerClient(base_url=nvidia_host)
+        images.busybox(client, "vgpurun-test/busybox:1")
+        cli = Cli(client, environment, state_dir)
+        yield cli
+        for container in cli.containers():
+            container.remove(force=True)
+        client.close()
+
+    @pytest.mark.parametrize("mode", ["toolkit", "auto"])
+    def test_the_runtime_is_asked_for_the_chosen_gpu_alone(self, on_nvidia_host: Cli, mode: str) -> None:
+        options = ("run", "--driver", mode, "-d", "--name", f"toolkit-{mode}", "--gpus", "device=0", "--mem", "1g")
+        result = on_nvidia_host(*options, "vgpurun-test/busybox:1", "sleep", "60")
+        assert result.exit_code == 0, result
+        attributes = on_nvidia_host.engine.containers.get(f"toolkit-{mode}").attrs
+        variables = dict(variable.split("=", 1) for variable in attributes["Config"]["Env"])
+        assert attributes["HostConfig"]["Runtime"] == "nvidia"
+        assert variables["NVIDIA_VISIBLE_DEVICES"].startswith("GPU-")
+        assert "," not in variables["NVIDIA_VISIBLE_DEVICES"]
+        assert not attributes["HostConfig"]["Devices"]
+
+    def test_an_engine_without_it_is_refused(self, with_host_driver: Cli, debian: str) -> None:
+        with_host_driver("run", "--driver", "toolkit", debian, "true").assert_refused("toolkit", "nvidia-ctk")
+        with_host_driver.assert_nothing_left()
