@@ -1,0 +1,110 @@
+"""What libvgpu.so and the host share: names, paths and the layout of two files. The C side is lib/abi.h.
+
+tests/unit/test_abi.py compiles lib/abi.h and compares every value, size and offset with this file.
+"""
+
+import ctypes
+from typing import Final
+
+ABI_VERSION: Final = 1
+
+CONTAINER_DIR: Final = "/.vgpurun"
+CONTAINER_LIBRARY: Final = "/.vgpurun/libvgpu.so"
+CONTAINER_LIMITS: Final = "/.vgpurun/etc/limits"
+CONTAINER_USAGE: Final = "/.vgpurun/run/usage"
+LOCK_DIR: Final = "/tmp/vgpulock"
+
+ENV_MEMORY_LIMIT: Final = "CUDA_DEVICE_MEMORY_LIMIT"
+ENV_SM_LIMIT: Final = "CUDA_DEVICE_SM_LIMIT"
+ENV_USAGE_FILE: Final = "CUDA_DEVICE_MEMORY_SHARED_CACHE"
+ENV_LOG_LEVEL: Final = "LIBCUDA_LOG_LEVEL"
+ENV_WRAPPER_MEMORY: Final = "WRAPPER_MAX_MEMORY"
+ENV_ALNAIR_SM: Final = "ALNAIR_VGPU_COMPUTE_PERCENTILE"
+ENV_LIMITS_FILE: Final = "VGPURUN_LIMITS_FILE"
+
+MAX_DEVICES: Final = 32
+MAX_PROCESSES: Final = 1024
+UUID_SIZE: Final = 48
+
+LIMITS_MAGIC: Final = 0x53544D494C474356
+USAGE_MAGIC: Final = 0x4547415355474356
+NO_MEMORY_LIMIT: Final = 2**64 - 1
+NO_SM_LIMIT: Final = 100
+
+SLOT_LOCK_OFFSET: Final = 1 << 30
+MARKER_PREFIX: Final = "vgpurun-library version="
+
+
+class DeviceLimit(ctypes.LittleEndianStructure):
+    """struct vgpu_device_limit."""
+
+    _fields_ = (
+        ("uuid", ctypes.c_char * UUID_SIZE),
+        ("memory_limit_bytes", ctypes.c_uint64),
+        ("sm_limit_percent", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint32),
+    )
+
+
+class Limits(ctypes.LittleEndianStructure):
+    """struct vgpu_limits: the limits file."""
+
+    _fields_ = (
+        ("magic", ctypes.c_uint64),
+        ("abi_version", ctypes.c_uint32),
+        ("device_count", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint8 * 48),
+        ("devices", DeviceLimit * MAX_DEVICES),
+    )
+
+
+class DeviceShared(ctypes.LittleEndianStructure):
+    """struct vgpu_device_shared: one device, for all processes of a container. Times are nanoseconds."""
+
+    _fields_ = (
+        ("uuid", ctypes.c_char * UUID_SIZE),
+        ("memory_limit_bytes", ctypes.c_uint64),
+        ("sm_limit_percent", ctypes.c_uint32),
+        ("reserved0", ctypes.c_uint32),
+        ("tokens_zero_at_ns", ctypes.c_int64),
+        ("charged_until_ns", ctypes.c_int64),
+        ("busy_ns", ctypes.c_uint64),
+        ("gate_wait_ns", ctypes.c_uint64),
+        ("launches", ctypes.c_uint64),
+        ("refusals", ctypes.c_uint64),
+        ("reserved", ctypes.c_uint8 * 16),
+    )
+
+
+class DeviceUsage(ctypes.LittleEndianStructure):
+    """struct vgpu_device_usage: what one process holds on one device."""
+
+    _fields_ = (
+        ("allocated_bytes", ctypes.c_uint64),
+        ("overhead_bytes", ctypes.c_uint64),
+        ("reserved", ctypes.c_uint64 * 2),
+    )
+
+
+class ProcessUsage(ctypes.LittleEndianStructure):
+    """struct vgpu_process_usage: a slot. It counts only while its owner holds the lock of its byte."""
+
+    _fields_ = (
+        ("pid", ctypes.c_uint32),
+        ("reserved0", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint8 * 56),
+        ("devices", DeviceUsage * MAX_DEVICES),
+    )
+
+
+class Usage(ctypes.LittleEndianStructure):
+    """struct vgpu_usage: the usage file."""
+
+    _fields_ = (
+        ("magic", ctypes.c_uint64),
+        ("abi_version", ctypes.c_uint32),
+        ("slots_used", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint8 * 48),
+        ("devices", DeviceShared * MAX_DEVICES),
+        ("processes", ProcessUsage * MAX_PROCESSES),
+    )

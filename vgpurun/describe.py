@@ -1,0 +1,71 @@
+"""A plan as --dry-run shows it: YAML for people, with sizes in both bytes and words."""
+
+from typing import Any
+
+import yaml
+
+from vgpurun.options import ContainerOptions, Mount
+from vgpurun.plan import DeviceQuota, LaunchPlan, ProcessPlan
+from vgpurun.quota import show_size
+
+
+def to_yaml(plan: LaunchPlan | ProcessPlan) -> str:
+    """Return the plan as YAML, without what is empty."""
+    return yaml.safe_dump(describe(plan), sort_keys=False, allow_unicode=True, width=1000)
+
+
+def describe(plan: LaunchPlan | ProcessPlan) -> dict[str, Any]:
+    """Return a plan as --dry-run shows it, without what is empty."""
+    described: dict[str, Any] = {"gpus": [_describe_quota(each) for each in plan.quotas], "driver": plan.driver}
+    if isinstance(plan, LaunchPlan):
+        described = {**_describe_options(plan.options), **described}
+        described["runtime"] = plan.runtime
+        described["device_requests"] = [
+            {"driver": each.driver, "device_ids": list(each.device_ids), "capabilities": list(each.capabilities)}
+            for each in plan.device_requests
+        ]
+        described["devices"] = list(plan.devices)
+        described["mounts"] = [_describe_mount(mount) for mount in plan.mounts]
+        described["labels"] = dict(plan.labels)
+        described["warnings"] = list(plan.warnings)
+    else:
+        described["command"] = list(plan.command)
+    described["environment"] = dict(plan.environment)
+    described["state_folder"] = str(plan.state_folder)
+    return {key: value for key, value in described.items() if value not in (None, [], {}, "", False)}
+
+
+def _describe_quota(each: DeviceQuota) -> dict[str, Any]:
+    memory_bytes = each.quota.memory_bytes
+    return {
+        "index": each.gpu.index,
+        "uuid": each.gpu.uuid,
+        "name": each.gpu.name,
+        "memory_limit": "none" if memory_bytes is None else f"{memory_bytes} ({show_size(memory_bytes)})",
+        "sm_limit": "none" if each.quota.sm_percent is None else f"{each.quota.sm_percent}%",
+    }
+
+
+def _describe_options(options: ContainerOptions) -> dict[str, Any]:
+    return {
+        "image": options.image,
+        "command": list(options.command),
+        "entrypoint": options.entrypoint,
+        "name": options.name,
+        "user": options.user,
+        "working_dir": options.working_dir,
+        "remove": options.remove,
+        "detach": options.detach,
+        "interactive": options.interactive,
+        "tty": options.tty,
+        "network": options.network,
+        "ipc": options.ipc,
+        "shm_size_bytes": options.shm_size_bytes,
+        "ports": list(options.ports),
+        "volumes": [str(volume) for volume in options.volumes],
+        "user_mounts": [f"{mount.type} {_describe_mount(mount)}" for mount in options.mounts],
+    }
+
+
+def _describe_mount(mount: Mount) -> str:
+    return f"{mount.source or ''}:{mount.target}:{'ro' if mount.read_only else 'rw'}"

@@ -1,0 +1,100 @@
+"""What is read from a shared library's file without loading it: its machine, its C library versions, its names."""
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+MACHINES = {62: "x86_64", 183: "aarch64"}
+
+_SHT_GNU_VERDEF, _SHT_GNU_VERNEED, _SHT_STRTAB = 0x6FFFFFFD, 0x6FFFFFFE, 3
+_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
+_SECTION = struct.Struct("<IIQQQQIIQQ")
+_VERNEED, _VERNAUX = struct.Struct("<HHIII"), struct.Struct("<IHHII")
+_VERDEF, _VERDAUX = struct.Struct("<HHHHIII"), struct.Struct("<II")
+_MAX_RECORDS = 10_000
+
+
+class NotElfError(ValueError):
+    """The content is not a whole 64-bit little-endian ELF file."""
+
+
+@dataclass(frozen=True)
+class ElfFile:
+    """The machine's name as `uname -m` has it, and the symbol versions needed from others and defined here."""
+
+    machine: str
+    needed_versions: frozenset[str]
+    defined_versions: frozenset[str]
+
+
+def read_elf(content: bytes) -> ElfFile:
+    """Read an ELF file from memory. Raises NotElfError, whatever the bytes are."""
+    try:
+        header = _HEADER.unpack_from(content)
+        if header[0][:6] != b"\x7fELF\x02\x01":
+            raise NotElfError("not a 64-bit little-endian ELF file")
+        sections = _sections(content, offset=header[6], size=header[11], count=header[12])
+        needed: set[str] = set()
+        defined: set[str] = set()
+        for section in sections:
+            if section.type == _SHT_GNU_VERNEED:
+                needed.update(_needed(content, section.offset, _strings(sections, section.link)))
+            elif section.type == _SHT_GNU_VERDEF:
+                defined.update(_defined(content, section.offset, _strings(sections, section.link)))
+    except (struct.error, IndexError) as error:
+        raise NotElfError(f"the file is cut short or damaged ({error})") from None
+    return ElfFile(MACHINES.get(header[2], f"machine {header[2]}"), frozenset(needed), frozenset(defined))
+
+
+def glibc_version(versions: frozenset[str]) -> tuple[int, ...] | None:
+    """Return the newest GLIBC_x.y among symbol versions, or None when there is none."""
+    numbers = [version.removeprefix("GLIBC_").split(".") for version in versions if version.startswith("GLIBC_")]
+    return max((tuple(map(int, parts)) for parts in numbers if all(part.isdigit() for part in parts)), default=None)
+
+
+@dataclass(frozen=True)
+class _Section:
+    type: int
+    offset: int
+    link: int
+
+
+def _sections(content: bytes, offset: int, size: int, count: int) -> list[_Section]:
+    if size != _SECTION.size:
+        raise NotElfError("the file has no section table")
+    fields = (_SECTION.unpack_from(content, offset + number * size) for number in range(count))
+    return [_Section(type=section[1], offset=section[4], link=section[6]) for section in fields]
+
+
+def _strings(sections: list[_Section], link: int) -> int:
+    if sections[link].type != _SHT_STRTAB:
+        raise NotElfError("a version table has no names")
+    return sections[link].offset
+
+
+def _needed(content: bytes, offset: int, strings: int) -> Iterator[str]:
+    for _ in range(_MAX_RECORDS):
+        _, count, _, first, following = _VERNEED.unpack_from(content, offset)
+        entry = offset + first
+        for _ in range(count):
+            _, _, _, name, step = _VERNAUX.unpack_from(content, entry)
+            yield _string(content, strings + name)
+            entry += step
+        if not following:
+            return
+        offset += following
+
+
+def _defined(content: bytes, offset: int, strings: int) -> Iterator[str]:
+    for _ in range(_MAX_RECORDS):
+        _, _, _, _, _, first, following = _VERDEF.unpack_from(content, offset)
+        name, _ = _VERDAUX.unpack_from(content, offset + first)
+        yield _string(content, strings + name)
+        if not following:
+            return
+        offset += following
+
+
+def _string(content: bytes, offset: int) -> str:
+    end = content.find(b"\0", offset, offset + 256)
+    return content[offset : max(end, offset)].decode("ascii", "replace")

@@ -1,0 +1,55 @@
+"""The errors that a user sees. Each carries its exit code; its message names the input and the next step.
+
+Exit codes are Docker's: 125 when vgpurun itself fails, 126 when the command cannot be executed, 127 when it is not
+found; else the command's own code.
+"""
+
+
+class VgpurunError(Exception):
+    """vgpurun itself failed, before or instead of the command. The message is one line for the user."""
+
+    exit_code = 125
+
+
+class LimitError(VgpurunError):
+    """A memory or compute limit that cannot be read, or that no chosen GPU can have."""
+
+
+class OptionError(VgpurunError):
+    """Another option's value that cannot be used."""
+
+
+class GpuError(VgpurunError):
+    """No driver, no GPU, or not the GPU that was asked for."""
+
+
+class DriverError(VgpurunError):
+    """The driver's files cannot be brought into the container in the way that was asked for."""
+
+
+class EngineError(VgpurunError):
+    """The Docker Engine cannot be reached, or refused something."""
+
+
+class ImageError(VgpurunError):
+    """The image is missing, or its C library cannot load libvgpu.so."""
+
+
+class LibraryError(VgpurunError):
+    """libvgpu.so is missing, cannot be built, or is not the one that this vgpurun needs."""
+
+
+class StateError(VgpurunError):
+    """The state folder cannot be made or written."""
+
+
+class CommandNotExecutableError(VgpurunError):
+    """The command exists but cannot be executed."""
+
+    exit_code = 126
+
+
+class CommandNotFoundError(VgpurunError):
+    """The command does not exist."""
+
+    exit_code = 127

@@ -1,0 +1,149 @@
+"""The GPUs of this host, from NVML. The only file that imports pynvml."""
+
+import ctypes
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vgpurun.errors import GpuError
+
+GPUS_HELP = "use all, a count, or device=0,1 with indexes as nvidia-smi shows them or UUIDs"
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU. `index` is NVML's, as nvidia-smi shows it on this host; `minor_number` is N of /dev/nvidiaN."""
+
+    index: int
+    uuid: str
+    name: str
+    memory_bytes: int
+    minor_number: int
+    pci_bus_id: str
+    mig_enabled: bool = False
+
+
+@dataclass(frozen=True)
+class GpuUse:
+    """What NVML sees on a GPU at one moment, from all programs."""
+
+    memory_used_bytes: int
+    utilization_percent: int | None
+
+
+def use_library(path: Path) -> None:
+    """Take NVML from this file (the simulated driver's) instead of the host's. Raises GpuError."""
+    try:
+        # pynvml opens "libnvidia-ml.so.1"; the loader answers with what has that SONAME already.
+        ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
+    except OSError as error:
+        raise GpuError(f"cannot load the simulated driver {path}: {error}; build it with: make -C lib sim") from None
+
+
+def list_gpus() -> list[Gpu]:
+    """Return the GPUs of this host in NVML's order. Raises GpuError when there is no driver or no GPU."""
+    nvml = _initialised()
+    try:
+        gpus = [_read_gpu(nvml, index) for index in range(nvml.nvmlDeviceGetCount())]
+    except nvml.NVMLError as error:
+        raise GpuError(f"the NVIDIA driver cannot list the GPUs: {error}; does nvidia-smi work?") from None
+    finally:
+        nvml.nvmlShutdown()
+    if not gpus:
+        raise GpuError("the NVIDIA driver sees no GPU on this host; try --driver sim for a simulated one")
+    return gpus
+
+
+def read_use(gpus: Sequence[Gpu]) -> list[GpuUse]:
+    """Return what is used of each GPU now. Raises GpuError."""
+    nvml = _initialised()
+    try:
+        return [_read_use(nvml, gpu) for gpu in gpus]
+    except nvml.NVMLError as error:
+        raise GpuError(f"the NVIDIA driver does not answer: {error}; does nvidia-smi work?") from None
+    finally:
+        nvml.nvmlShutdown()
+
+
+def select_gpus(text: str, gpus: Sequence[Gpu]) -> list[Gpu]:
+    """Return the GPUs that `--gpus` asks for, in NVML's order. Raises GpuError."""
+    wanted = text.strip().strip("\"'").strip()
+    if wanted == "all":
+        chosen = list(gpus)
+    elif re.fullmatch(r"[0-9]{1,6}", wanted, re.ASCII):
+        chosen = _first(int(wanted), gpus)
+    else:
+        names = [name.strip() for name in wanted.removeprefix("device=").strip("\"'").split(",")]
+        chosen = sorted({_named(name, gpus, text) for name in names}, key=lambda gpu: gpu.index)
+    for gpu in chosen:
+        if gpu.mig_enabled:
+            raise GpuError(f"GPU {gpu.index} is in MIG mode, which vgpurun cannot limit; choose another with --gpus")
+    return chosen
+
+
+def match_gpu(name: str, gpus: Sequence[Gpu]) -> Gpu | None:
+    """Return the GPU with that index, UUID or unambiguous start of a UUID, or None."""
+    if re.fullmatch(r"[0-9]{1,6}", name, re.ASCII):
+        return next((gpu for gpu in gpus if gpu.index == int(name)), None)
+    lowered = name.lower()
+    found = [gpu for gpu in gpus if len(name) > len("GPU-") and gpu.uuid.lower().startswith(lowered)]
+    return found[0] if len(found) == 1 else None
+
+
+def _first(count: int, gpus: Sequence[Gpu]) -> list[Gpu]:
+    if not 1 <= count <= len(gpus):
+        raise GpuError(f"--gpus {count}: this host has {len(gpus)} GPU(s); {GPUS_HELP}")
+    return list(gpus[:count])
+
+
+def _named(name: str, gpus: Sequence[Gpu], text: str) -> Gpu:
+    gpu = match_gpu(name, gpus)
+    if gpu is None:
+        known = ", ".join(f"{gpu.index} ({gpu.uuid})" for gpu in gpus)
+        raise GpuError(f"--gpus {text}: no GPU '{name}'; this host has {known}; {GPUS_HELP}")
+    return gpu
+
+
+def _initialised() -> Any:
+    try:
+        import pynvml
+    except ImportError:
+        raise GpuError("the Python package nvidia-ml-py is missing: pip install nvidia-ml-py") from None
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        raise GpuError(
+            f"no NVIDIA driver on this host ({error}); does nvidia-smi work? --driver sim tries a simulated GPU"
+        ) from None
+    return pynvml
+
+
+def _read_gpu(nvml: Any, index: int) -> Gpu:
+    handle = nvml.nvmlDeviceGetHandleByIndex(index)
+    mig_enabled = False
+    with suppress(nvml.NVMLError):  # most GPUs do not know MIG
+        mig_enabled = nvml.nvmlDeviceGetMigMode(handle)[0] == nvml.NVML_DEVICE_MIG_ENABLE
+    return Gpu(
+        index=index,
+        uuid=_text(nvml.nvmlDeviceGetUUID(handle)),
+        name=_text(nvml.nvmlDeviceGetName(handle)),
+        memory_bytes=int(nvml.nvmlDeviceGetMemoryInfo(handle).total),
+        minor_number=int(nvml.nvmlDeviceGetMinorNumber(handle)),
+        pci_bus_id=_text(nvml.nvmlDeviceGetPciInfo(handle).busId),
+        mig_enabled=mig_enabled,
+    )
+
+
+def _read_use(nvml: Any, gpu: Gpu) -> GpuUse:
+    handle = nvml.nvmlDeviceGetHandleByUUID(gpu.uuid)
+    utilization_percent = None
+    with suppress(nvml.NVMLError):
+        utilization_percent = int(nvml.nvmlDeviceGetUtilizationRates(handle).gpu)
+    return GpuUse(int(nvml.nvmlDeviceGetMemoryInfo(handle).used), utilization_percent)
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value

@@ -1,0 +1,51 @@
+"""Where our files can be mounted among the user's own mounts.
+
+A mount needs a file or folder to be mounted on. In the image's own file system the engine makes one; in a folder of
+the user's (-v /etc:/etc) it would make an empty file on the host, or fail where that is read-only. So there ours is
+mounted only on what is there already.
+"""
+
+from collections.abc import Callable
+from pathlib import PurePosixPath
+
+from vgpurun import abi
+from vgpurun.errors import OptionError
+from vgpurun.options import ContainerOptions, Mount, Volume
+
+PRELOAD_FILE = "/etc/ld.so.preload"
+
+
+def refuse_mounts_over_ours(options: ContainerOptions) -> None:
+    """Raise OptionError for a mount of the user's that would hide what limits the container."""
+    for mount in _user_mounts(options):
+        target = PurePosixPath(mount.target)
+        if str(target) in (PRELOAD_FILE, "/") or target.is_relative_to(abi.CONTAINER_DIR):
+            raise OptionError(f"the mount at {target} would hide what limits the container; choose another target")
+
+
+def has_place(target: str, options: ContainerOptions, host_exists: Callable[[str], bool]) -> bool:
+    """Ask whether something of ours can be mounted at a target. `host_exists` tells whether a path is on this host."""
+    mount = _innermost(target, options)
+    if mount is None:
+        return True
+    if PurePosixPath(mount.target) == PurePosixPath(target):
+        return False  # the user brings one
+    if mount.source is None or not mount.source.startswith("/"):
+        return not mount.read_only  # a volume or tmpfs: the engine makes what is missing
+    path = PurePosixPath(mount.source) / PurePosixPath(target).relative_to(mount.target)
+    return host_exists(str(path))
+
+
+def shows_host(target: str, options: ContainerOptions) -> bool:
+    """Ask whether a target is in the container, by a mount of the user's, what it is on the host."""
+    mount = _innermost(target, options)
+    return mount is not None and mount.source is not None and PurePosixPath(mount.source) == PurePosixPath(mount.target)
+
+
+def _innermost(target: str, options: ContainerOptions) -> Volume | Mount | None:
+    covering = [mount for mount in _user_mounts(options) if PurePosixPath(target).is_relative_to(mount.target)]
+    return max(covering, key=lambda mount: len(PurePosixPath(mount.target).parts), default=None)
+
+
+def _user_mounts(options: ContainerOptions) -> list[Volume | Mount]:
+    return [*options.volumes, *options.mounts]

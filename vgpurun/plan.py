@@ -1,0 +1,241 @@
+"""What a launch will be, as plain data: nothing here touches the engine, the GPU or the disk.
+
+`--dry-run` prints the plan; engine.py and process.py carry it out.
+"""
+
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from vgpurun import __version__, abi, places, quota, region
+from vgpurun.drivers import DeviceRequest, DriverPlan
+from vgpurun.errors import GpuError
+from vgpurun.gpus import Gpu
+from vgpurun.options import ContainerOptions, Mount
+from vgpurun.quota import Quota
+from vgpurun.state import LABEL_STATE
+
+LABEL_VERSION = "vgpurun.version"
+LABEL_QUOTA = "vgpurun.quota"
+_DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+@dataclass(frozen=True)
+class DeviceQuota:
+    """One chosen GPU and what the launch may use of it."""
+
+    gpu: Gpu
+    quota: Quota
+
+
+@dataclass(frozen=True)
+class LaunchPlan:
+    """A container to be made: the user's options, and what vgpurun adds to them. `environment` holds both."""
+
+    options: ContainerOptions
+    quotas: tuple[DeviceQuota, ...]
+    driver: str
+    environment: Mapping[str, str]
+    mounts: tuple[Mount, ...]
+    devices: tuple[str, ...]
+    device_requests: tuple[DeviceRequest, ...]
+    runtime: str | None
+    labels: Mapping[str, str]
+    state_folder: Path
+    state_files: Mapping[str, bytes] = field(repr=False)
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ProcessPlan:
+    """A process on this host to be started. `environment` is what changes in this process's own."""
+
+    command: tuple[str, ...]
+    quotas: tuple[DeviceQuota, ...]
+    driver: str
+    environment: Mapping[str, str]
+    state_folder: Path
+    state_files: Mapping[str, bytes] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """--mem and --sm as they were written."""
+
+    memory: str | None = None
+    sm: str | None = None
+
+
+def plan_launch(
+    options: ContainerOptions,
+    limits: Limits,
+    gpus: Sequence[Gpu],
+    driver: DriverPlan,
+    library: Path,
+    state_folder: Path,
+    image_environment: Mapping[str, str] | None = None,
+    host_environment: Mapping[str, str] | None = None,
+    host_exists: Callable[[str], bool] = os.path.exists,
+) -> LaunchPlan:
+    """Return the plan of a container. `host_exists` tells whether a path is on this host.
+
+    Raises LimitError, GpuError, and OptionError for a mount over what is vgpurun's own.
+    """
+    host_environment = os.environ if host_environment is None else host_environment
+    given = {**(image_environment or {}), **options.environment}
+    quotas = _quotas(gpus, limits, given, range(len(gpus)))
+    mounts, warnings = _mounts(options, driver, library, state_folder, host_exists)
+    return LaunchPlan(
+        options=options,
+        quotas=quotas,
+        driver=driver.mode,
+        environment=_container_environment(options, quotas, driver, given, host_environment),
+        mounts=mounts,
+        devices=driver.devices,
+        device_requests=driver.device_requests,
+        runtime=driver.runtime,
+        labels={
+            **options.labels,
+            LABEL_VERSION: __version__,
+            LABEL_STATE: str(state_folder),
+            LABEL_QUOTA: quotas_to_json(quotas),
+        },
+        state_folder=state_folder,
+        state_files={"etc/limits": _limits_file(quotas), "etc/ld.so.preload": f"{abi.CONTAINER_LIBRARY}\n".encode()},
+        warnings=warnings,
+    )
+
+
+def plan_process(
+    command: Sequence[str],
+    limits: Limits,
+    gpus: Sequence[Gpu],
+    all_gpus: Sequence[Gpu],
+    driver: str,
+    driver_environment: Mapping[str, str],
+    library: Path,
+    state_folder: Path,
+    host_environment: Mapping[str, str],
+) -> ProcessPlan:
+    """Return the plan of a process on this host. Raises LimitError and GpuError.
+
+    NVML shows the process all GPUs of the host; those that were not chosen are not in its limits file, which grants
+    nothing of them, and CUDA does not see them.
+    """
+    quotas = _quotas(gpus, limits, host_environment, [gpu.index for gpu in gpus])
+    environment = {
+        **driver_environment,
+        **_limit_variables(quotas, [gpu.index for gpu in gpus]),
+        "LD_PRELOAD": _joined(str(library), host_environment.get("LD_PRELOAD")),
+        abi.ENV_LIMITS_FILE: str(state_folder / "etc/limits"),
+        abi.ENV_USAGE_FILE: str(state_folder / "run/usage"),
+    }
+    if len(gpus) < len(all_gpus):
+        environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpu.uuid for gpu in gpus)
+    return ProcessPlan(tuple(command), quotas, driver, environment, state_folder, {"etc/limits": _limits_file(quotas)})
+
+
+def _quotas(
+    gpus: Sequence[Gpu], limits: Limits, environment: Mapping[str, str], indexes: Sequence[int]
+) -> tuple[DeviceQuota, ...]:
+    if len(gpus) > abi.MAX_DEVICES:
+        raise GpuError(
+            f"{len(gpus)} GPUs are more than the {abi.MAX_DEVICES} of one container; choose some with --gpus"
+        )
+    resolved = quota.resolve(gpus, limits.memory, limits.sm, environment, indexes)
+    return tuple(DeviceQuota(gpu, each) for gpu, each in zip(gpus, resolved, strict=True))
+
+
+def _limits_file(quotas: Sequence[DeviceQuota]) -> bytes:
+    return region.limits_bytes([(each.gpu.uuid, each.quota) for each in quotas])
+
+
+def _limit_variables(quotas: Sequence[DeviceQuota], indexes: Sequence[int]) -> dict[str, str]:
+    variables = {}
+    for index, each in zip(indexes, quotas, strict=True):
+        if each.quota.memory_bytes is not None:
+            variables[f"{abi.ENV_MEMORY_LIMIT}_{index}"] = str(each.quota.memory_bytes)
+        if each.quota.sm_percent is not None:
+            variables[f"{abi.ENV_SM_LIMIT}_{index}"] = str(each.quota.sm_percent)
+    return variables
+
+
+def _container_environment(
+    options: ContainerOptions,
+    quotas: Sequence[DeviceQuota],
+    driver: DriverPlan,
+    given: Mapping[str, str],
+    host_environment: Mapping[str, str],
+) -> dict[str, str]:
+    """The user's variables and ours. What the image sets by itself is only repeated where something joins it."""
+    environment = dict(options.environment)
+    if abi.ENV_LOG_LEVEL in host_environment:
+        environment.setdefault(abi.ENV_LOG_LEVEL, host_environment[abi.ENV_LOG_LEVEL])
+    for name, value in driver.environment.items():
+        # Which GPUs there are is decided by --gpus alone; other variables of the driver are the user's to change.
+        environment[name] = value if name == "NVIDIA_VISIBLE_DEVICES" else given.get(name, value)
+    environment |= _limit_variables(quotas, range(len(quotas)))
+    environment[abi.ENV_USAGE_FILE] = abi.CONTAINER_USAGE
+    environment["LD_PRELOAD"] = _joined(abi.CONTAINER_LIBRARY, given.get("LD_PRELOAD"))
+    if driver.library_path:
+        environment["LD_LIBRARY_PATH"] = _joined(driver.library_path, given.get("LD_LIBRARY_PATH"))
+    if driver.executable_path:
+        environment["PATH"] = f"{given.get('PATH') or _DEFAULT_PATH}:{driver.executable_path}"
+    return environment
+
+
+def _joined(ours: str, given: str | None) -> str:
+    return f"{ours}:{given}" if given else ours
+
+
+def _mounts(
+    options: ContainerOptions,
+    driver: DriverPlan,
+    library: Path,
+    state_folder: Path,
+    host_exists: Callable[[str], bool],
+) -> tuple[tuple[Mount, ...], tuple[str, ...]]:
+    """Return our mounts that can be made among the user's, and warnings about those that cannot."""
+    places.refuse_mounts_over_ours(options)
+    mounts = [
+        Mount(str(library), abi.CONTAINER_LIBRARY),
+        Mount(str(state_folder / "etc"), f"{abi.CONTAINER_DIR}/etc"),
+        Mount(str(state_folder / "run"), f"{abi.CONTAINER_DIR}/run", read_only=False),
+    ]
+    warnings = []
+    if places.has_place(places.PRELOAD_FILE, options, host_exists):
+        mounts.append(Mount(str(state_folder / "etc/ld.so.preload"), places.PRELOAD_FILE))
+    else:
+        warnings.append(
+            f"{places.PRELOAD_FILE} has no place in your own mount of /etc: a program that clears LD_PRELOAD (env -i, "
+            "su, ssh) is not limited; an empty file of that name in the mounted folder makes the place"
+        )
+    if places.has_place(abi.LOCK_DIR, options, host_exists):
+        mounts.append(Mount(abi.LOCK_DIR, abi.LOCK_DIR, read_only=False))
+    elif not places.shows_host(abi.LOCK_DIR, options):
+        warnings.append(
+            f"{abi.LOCK_DIR} has no place in your own mount of /tmp: this container and others on its GPUs do not know "
+            "of each other; an empty folder vgpulock in the mounted folder makes the place"
+        )
+    mounts += [mount for mount in driver.mounts if places.has_place(mount.target, options, host_exists)]
+    return tuple(mounts), tuple(warnings)
+
+
+def quotas_to_json(quotas: Sequence[DeviceQuota]) -> str:
+    """Return quotas as the label vgpurun.quota has them: a list in the order of the container's devices."""
+    return json.dumps(
+        [
+            {"uuid": each.gpu.uuid, "memory_bytes": each.quota.memory_bytes, "sm_percent": each.quota.sm_percent}
+            for each in quotas
+        ]
+    )
+
+
+def quotas_from_json(text: str) -> list[tuple[str, Quota]]:
+    """Return the UUIDs and quotas of the label vgpurun.quota; nothing when it is not such a list."""
+    try:
+        return [(str(each["uuid"]), Quota(each["memory_bytes"], each["sm_percent"])) for each in json.loads(text)]
+    except (ValueError, KeyError, TypeError):
+        return []

@@ -1,0 +1,111 @@
+"""The two files that the library and the host share: limits, which the host writes, and usage, which it reads.
+
+The usage file is written by the container, so it is untrusted: it may be missing, short, a link, a pipe, or full of
+nonsense. Reading it never fails, never blocks and never follows a link; what cannot be is cut to what can.
+"""
+
+import fcntl
+import os
+import stat
+import struct
+from collections.abc import Sequence
+from ctypes import sizeof
+from dataclasses import dataclass
+from pathlib import Path
+
+from vgpurun import abi
+from vgpurun.quota import Quota
+
+# struct flock of Linux on 64 bits: type, whence, start, length, pid.
+_FLOCK = struct.Struct("hhxxxxqqixxxx")
+
+
+@dataclass(frozen=True)
+class DeviceReading:
+    """What a container uses of one device at one moment. Times are nanoseconds since its first process began."""
+
+    uuid: str
+    allocated_bytes: int = 0
+    overhead_bytes: int = 0
+    processes: int = 0
+    busy_ns: int = 0
+    gate_wait_ns: int = 0
+    launches: int = 0
+    refusals: int = 0
+
+    @property
+    def memory_used_bytes(self) -> int:
+        """What counts against the memory limit, in bytes."""
+        return self.allocated_bytes + self.overhead_bytes
+
+
+def limits_bytes(limits: Sequence[tuple[str, Quota]]) -> bytes:
+    """Return the content of a limits file: the UUID and quota of each device, in the order of their NVML index."""
+    content = abi.Limits(magic=abi.LIMITS_MAGIC, abi_version=abi.ABI_VERSION, device_count=len(limits))
+    for device, (uuid, quota) in zip(content.devices, limits, strict=False):
+        device.uuid = uuid.encode()
+        device.memory_limit_bytes = abi.NO_MEMORY_LIMIT if quota.memory_bytes is None else quota.memory_bytes
+        device.sm_limit_percent = abi.NO_SM_LIMIT if quota.sm_percent is None else quota.sm_percent
+    return bytes(content)
+
+
+def read_usage(path: Path, uuids: Sequence[str]) -> list[DeviceReading] | None:
+    """Return what the container uses of each of its devices, given by UUID in the order of its limits file.
+
+    None when this user may not read it; all zero when no process of the container has used a GPU yet.
+    """
+    nothing = [DeviceReading(uuid) for uuid in uuids]
+    try:
+        file = _open_regular(path)
+    except PermissionError:
+        return None
+    except OSError:
+        return nothing
+    if file is None:
+        return nothing
+    try:
+        content = os.pread(file, sizeof(abi.Usage), 0)
+        if len(content) < sizeof(abi.Usage):
+            return nothing
+        usage = abi.Usage.from_buffer_copy(content)
+        if usage.magic != abi.USAGE_MAGIC or usage.abi_version != abi.ABI_VERSION:
+            return nothing
+        slots = [slot for slot in range(min(usage.slots_used, abi.MAX_PROCESSES)) if _is_live(file, slot)]
+        return [_read_device(usage, slots, number, uuid) for number, uuid in enumerate(uuids)]
+    except OSError:
+        return nothing
+    finally:
+        os.close(file)
+
+
+def _read_device(usage: abi.Usage, slots: Sequence[int], number: int, uuid: str) -> DeviceReading:
+    shared = usage.devices[number]
+    held = [usage.processes[slot].devices[number] for slot in slots]
+    return DeviceReading(
+        uuid=uuid,
+        allocated_bytes=sum(device.allocated_bytes for device in held),
+        overhead_bytes=sum(device.overhead_bytes for device in held),
+        processes=sum(1 for device in held if device.allocated_bytes or device.overhead_bytes),
+        busy_ns=shared.busy_ns,
+        gate_wait_ns=shared.gate_wait_ns,
+        launches=shared.launches,
+        refusals=shared.refusals,
+    )
+
+
+def _open_regular(path: Path) -> int | None:
+    """Open for reading if it is a regular file. O_PATH has no effect on what is there, were it a device or a pipe."""
+    place = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISREG(os.fstat(place).st_mode):
+            return None
+        return os.open(f"/proc/self/fd/{place}", os.O_RDONLY | os.O_CLOEXEC)
+    finally:
+        os.close(place)
+
+
+def _is_live(file: int, slot: int) -> bool:
+    """Ask the kernel whether a process holds the lock of this slot."""
+    question = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, abi.SLOT_LOCK_OFFSET + slot, 1, 0)
+    lock_type = _FLOCK.unpack(fcntl.fcntl(file, fcntl.F_OFD_GETLK, question))[0]
+    return bool(lock_type != fcntl.F_UNLCK)

@@ -1,0 +1,192 @@
+"""The state folders: one for each container or local process, with its limits and its usage.
+
+    <root>/containers/<name>/        0755  the folder; its flock is held while it is being made, or by a local process
+                            owner    JSON  which engine or process it belongs to
+                            etc/           read-only in the container: limits, ld.so.preload
+                            run/     0777  written by the container's processes: usage
+
+<root> is VGPURUN_STATE_DIR, else /var/lib/vgpurun for root, else vgpurun in the XDG state home. A folder whose lock is
+free and whose container is gone is stale and swept by the next launch: so a killed vgpurun leaves nothing for long.
+"""
+
+import fcntl
+import json
+import os
+import secrets
+import shutil
+import stat
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from vgpurun import abi
+from vgpurun.errors import StateError
+
+LABEL_STATE = "vgpurun.state"
+ROOT_FOLDER = Path("/var/lib/vgpurun")
+
+
+def root_folder() -> Path:
+    """Return where all state is kept."""
+    if given := os.environ.get("VGPURUN_STATE_DIR"):
+        return Path(given).absolute()
+    if os.geteuid() == 0:
+        return ROOT_FOLDER
+    home = os.environ.get("XDG_STATE_HOME", "")
+    return (Path(home) if home.startswith("/") else Path.home() / ".local" / "state") / "vgpurun"
+
+
+def new_folder_path(name: str | None = None) -> Path:
+    """Return a path for a new state folder that no other launch uses. Makes nothing."""
+    token = secrets.token_hex(6)
+    return root_folder() / "containers" / (f"{name}-{token}" if name else token)
+
+
+@dataclass
+class StateFolder:
+    """A state folder that this process has made. As long as it is open nobody sweeps it."""
+
+    path: Path
+    _lock: int = field(repr=False)
+
+    @classmethod
+    def make(cls, path: Path, files: Mapping[str, bytes], owner: Mapping[str, Any]) -> "StateFolder":
+        """Make the folder with these files (by relative path). Raises StateError, and then leaves nothing behind."""
+        try:
+            make_readable(path.parent)
+            path.mkdir(mode=0o755)
+            lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        except OSError as error:
+            raise StateError(
+                f"cannot make the state folder {path}: {error.strerror}; set VGPURUN_STATE_DIR to a folder of yours"
+            ) from None
+        folder = cls(path, lock)
+        try:
+            folder._fill(files, owner)
+        except OSError as error:
+            folder.remove()
+            raise StateError(f"cannot write the state folder {path}: {error.strerror}") from None
+        return folder
+
+    def _fill(self, files: Mapping[str, bytes], owner: Mapping[str, Any]) -> None:
+        self.path.chmod(0o755)  # whatever the umask is: any user of the container must get through
+        for name, mode in (("etc", 0o755), ("run", 0o777)):
+            (self.path / name).mkdir()
+            (self.path / name).chmod(mode)
+        for name, content in {**files, "owner": json.dumps(owner).encode()}.items():
+            (self.path / name).write_bytes(content)
+            (self.path / name).chmod(0o644)
+
+    @property
+    def lock(self) -> int:
+        """The file descriptor that holds the folder. A process that inherits it keeps it as well."""
+        return self._lock
+
+    def close(self) -> None:
+        """Let go of the folder; from now on it lives as long as its container."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def remove(self) -> None:
+        """Remove the folder and all that is in it."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        self.close()
+
+
+def make_lock_dir(path: Path = Path(abi.LOCK_DIR)) -> None:
+    """Make the folder by which containers on one GPU know of each other, open to all users. Raises StateError."""
+    try:
+        with suppress(FileExistsError):
+            path.mkdir()
+            path.chmod(0o1777)
+        status = path.lstat()
+    except OSError as error:
+        raise StateError(f"cannot make {path}: {error.strerror}; make it by hand: mkdir -m 1777 {path}") from None
+    if not stat.S_ISDIR(status.st_mode):
+        raise StateError(f"{path} is not a folder; remove it, then: mkdir -m 1777 {path}")
+    if not status.st_mode & stat.S_IWOTH:
+        raise StateError(f"{path} is not open to all users; as its owner or root: chmod 1777 {path}")
+
+
+def read_owner(folder: Path) -> dict[str, Any] | None:
+    """Return what was written about the owner of a state folder, or None when that cannot be read."""
+    try:
+        owner = json.loads((folder / "owner").read_bytes())
+    except (OSError, ValueError):
+        return None
+    return owner if isinstance(owner, dict) else None
+
+
+def folders() -> Iterator[Path]:
+    """Yield every state folder, stale ones included."""
+    with suppress(OSError):
+        yield from sorted(entry for entry in (root_folder() / "containers").iterdir() if entry.is_dir())
+
+
+def is_held(folder: Path) -> bool:
+    """Ask whether a process holds the folder: one that makes it, or a local process that runs under its limits."""
+    lock = _try_lock(folder)
+    if lock is not None:
+        os.close(lock)
+    return lock is None
+
+
+def sweep(engine_states: Callable[[], tuple[str, set[str]]] | None = None) -> None:
+    """Remove the folders of local processes that have ended and, given an engine, of its containers that are gone.
+
+    `engine_states` returns the engine's id and the state folders of all its containers. It is asked after the folders
+    have been locked, so that a container made in the meantime cannot be missed, and not at all if there is no need.
+    """
+    locked = {folder: lock for folder in folders() if (lock := _try_lock(folder)) is not None}
+    try:
+        engine_id: str | None = None
+        in_use: set[str] = set()
+        owners = {folder: read_owner(folder) for folder in locked}
+        if engine_states and any(owner and owner.get("engine") for owner in owners.values()):
+            engine_id, in_use = engine_states()
+        for folder, owner in owners.items():
+            engine = owner.get("engine") if owner else None
+            is_stale = engine is None if owner else _is_old(folder)
+            if is_stale or (engine is not None and engine == engine_id and str(folder) not in in_use):
+                shutil.rmtree(folder, ignore_errors=True)
+    finally:
+        for lock in locked.values():
+            os.close(lock)
+
+
+def _is_old(folder: Path) -> bool:
+    """Another launch may stand between making its folder and locking it, but not for a minute."""
+    try:
+        return time.time() - folder.stat().st_mtime > 60
+    except OSError:
+        return False
+
+
+def _try_lock(folder: Path) -> int | None:
+    try:
+        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        return None
+    return lock
+
+
+def make_readable(folder: Path) -> None:
+    """Make a folder and what is missing above it, so that every user can pass through."""
+    missing = []
+    while not folder.exists():
+        missing.append(folder)
+        folder = folder.parent
+    for new in reversed(missing):
+        with suppress(FileExistsError):
+            new.mkdir()
+            new.chmod(0o755)
