@@ -114,16 +114,25 @@ bool limits_parse_sm(const char *text, uint32_t *sm_percent) {
   return true;
 }
 
-bool limits_in_environment(void) {
-  static const char *const names[] = {VGPU_ENV_MEMORY_LIMIT, VGPU_ENV_SM_LIMIT, VGPU_ENV_WRAPPER_MEMORY,
-                                      VGPU_ENV_ALNAIR_SM};
+/* NAME=... or NAME_<i>=... */
+static bool is_set(const char *name) {
+  size_t length = strlen(name);
   for (char **entry = environ; entry != NULL && *entry != NULL; entry++)
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-      size_t length = strlen(names[i]);
-      bool starts = strncmp(*entry, names[i], length) == 0;
-      if (starts && ((*entry)[length] == '=' || (*entry)[length] == '_'))
-        return true;
-    }
+    if (strncmp(*entry, name, length) == 0 && ((*entry)[length] == '=' || (*entry)[length] == '_'))
+      return true;
+  return false;
+}
+
+bool limits_of_compute_in_environment(void) { return is_set(VGPU_ENV_SM_LIMIT) || is_set(VGPU_ENV_ALNAIR_SM); }
+
+bool limits_in_environment(void) {
+  return limits_of_compute_in_environment() || is_set(VGPU_ENV_MEMORY_LIMIT) || is_set(VGPU_ENV_WRAPPER_MEMORY);
+}
+
+bool limits_of_compute_in_file(const struct vgpu_limits *file) {
+  for (uint32_t i = 0; i < file->device_count && i < VGPU_MAX_DEVICES; i++)
+    if (__atomic_load_n(&file->devices[i].sm_limit_percent, __ATOMIC_RELAXED) != VGPU_NO_SM_LIMIT)
+      return true;
   return false;
 }
 

@@ -26,6 +26,8 @@ bool limits_parse_sm(const char *text, uint32_t *sm_percent);
 
 /* Is any limit variable set? Decides whether a process outside a container is limited at all. */
 bool limits_in_environment(void);
+bool limits_of_compute_in_environment(void);
+bool limits_of_compute_in_file(const struct vgpu_limits *file);
 
 /* The limits that the environment sets for the device with this NVML index. */
 struct limits limits_from_environment(int device_index, uint64_t device_bytes);

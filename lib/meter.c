@@ -21,7 +21,7 @@ void meter_init(struct meter *meter, const struct meter_driver *driver, struct v
 /* ---- what a launch costs ------------------------------------------------------------------------------------- */
 
 static struct meter_cost *cost_of(struct meter *meter, uint64_t work) {
-  return &meter->costs[(work * 0x9e3779b97f4a7c15ULL) >> 54 & (METER_COSTS - 1)];
+  return &meter->costs[(work * 0x9e3779b97f4a7c15ULL) >> 52 & (METER_COSTS - 1)];
 }
 
 /* Threads may race here: a wrong estimate shifts a marker, never a charge. */
@@ -33,20 +33,22 @@ static bool known_cost(struct meter *meter, uint64_t work, int64_t *cost_ns) {
   return true;
 }
 
+static void set_cost(struct meter *meter, uint64_t work, int64_t cost_ns) {
+  struct meter_cost *cost = cost_of(meter, work);
+  __atomic_store_n(&cost->cost_ns, max(1, cost_ns), __ATOMIC_RELAXED);
+  __atomic_store_n(&cost->work, work, __ATOMIC_RELAXED);
+}
+
 static void learn(struct meter_stream *stream, const struct batch *batch, int64_t measured_ns) {
-  if (batch->mixed) {
-    double ratio = batch->estimate_ns > 0 ? (double)measured_ns / (double)batch->estimate_ns : 1;
-    double scale = stream->scale * (0.75 + 0.25 * ratio);
-    stream->scale = scale < 0.125 ? 0.125 : scale > 8 ? 8 : scale;
-    return;
-  }
-  struct meter_cost *cost = cost_of(stream->meter, batch->work);
-  int64_t measured_cost_ns = max(1, measured_ns / batch->launches);
+  struct meter *meter = stream->meter;
   int64_t known_ns;
-  if (known_cost(stream->meter, batch->work, &known_ns))
-    measured_cost_ns = (3 * known_ns + measured_cost_ns) / 4;
-  __atomic_store_n(&cost->cost_ns, measured_cost_ns, __ATOMIC_RELAXED);
-  __atomic_store_n(&cost->work, batch->work, __ATOMIC_RELAXED);
+  if (batch->last_is_unknown) /* what the others are not expected to have taken */
+    set_cost(meter, batch->last_work, measured_ns - (batch->estimate_ns - UNKNOWN_COST_NS));
+  else if (batch->mixed) {
+    double scale = stream->scale * (0.75 + 0.25 * (double)measured_ns / (double)batch->estimate_ns);
+    stream->scale = scale < 0.125 ? 0.125 : scale > 8 ? 8 : scale;
+  } else if (known_cost(meter, batch->last_work, &known_ns))
+    set_cost(meter, batch->last_work, (3 * known_ns + measured_ns / batch->launches) / 4);
 }
 
 /* ---- harvest: completed batches are charged ------------------------------------------------------------------ */
@@ -106,8 +108,10 @@ static void harvest_stream(struct meter_stream *stream) {
       return;
     if (state == METER_DONE)
       charge(stream, batch);
-    else
+    else {
       drop(stream, batch);
+      stream->previous_end_ns = meter->driver->now_ns();
+    }
     __atomic_sub_fetch(&meter->in_flight_ns, batch->estimate_ns, __ATOMIC_RELAXED);
     __atomic_sub_fetch(&meter->in_flight_batches, 1, __ATOMIC_RELAXED);
     __atomic_add_fetch(&meter->harvested, 1, __ATOMIC_RELAXED);
@@ -218,13 +222,17 @@ static void open_batch(struct meter_stream *stream) {
 /* Counts a launch in the open batch; true when the batch ends with it. */
 static bool count(struct meter_stream *stream, uint64_t work, int64_t now_ns) {
   struct batch *batch = &stream->batch;
-  int64_t cost_ns = UNKNOWN_COST_NS;
+  int64_t cost_ns;
   bool known = known_cost(stream->meter, work, &cost_ns);
-  if (batch->launches == 0)
-    batch->work = work;
-  else if (batch->work != work)
+  if (batch->launches > 0 && batch->last_work != work)
     batch->mixed = true;
-  batch->estimate_ns += batch->mixed ? (int64_t)((double)cost_ns * stream->scale) : cost_ns;
+  if (!known)
+    cost_ns = UNKNOWN_COST_NS;
+  else if (batch->mixed)
+    cost_ns = max(1, (int64_t)((double)cost_ns * stream->scale));
+  batch->estimate_ns += cost_ns;
+  batch->last_work = work;
+  batch->last_is_unknown = !known; /* and then the batch ends */
   batch->launches++;
   stream->last_launch_ns = now_ns;
   bool full = batch->estimate_ns >= METER_BATCH_NS || batch->launches >= METER_BATCH_LAUNCHES;

@@ -29,7 +29,7 @@
 #define METER_RING 64
 #define METER_MAX_STREAMS 1024
 #define METER_MAX_CONTEXTS 32
-#define METER_COSTS 1024
+#define METER_COSTS 4096
 
 enum meter_state { METER_PENDING, METER_DONE, METER_LOST };
 
@@ -58,9 +58,10 @@ struct batch {
   int64_t start_recorded_ns;
   int64_t end_recorded_ns;
   int64_t estimate_ns;
-  uint64_t work; /* the key of its launches while all have the same */
   uint32_t launches;
-  bool mixed;
+  uint64_t last_work; /* the key of its last launch */
+  bool last_is_unknown;
+  bool mixed; /* launches of several keys */
 };
 
 struct meter_stream {

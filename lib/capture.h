@@ -1,0 +1,15 @@
+/* While a thread captures a stream in global mode, most questions to the driver are an error and end the capture. The
+ * library asks its own in relaxed mode and leaves the thread as it was. */
+#ifndef VGPU_CAPTURE_H
+#define VGPU_CAPTURE_H
+
+#include "hooks.h"
+
+static inline CUstreamCaptureMode capture_relax(void) {
+  CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+  return real.cuThreadExchangeStreamCaptureMode(&mode) == CUDA_SUCCESS ? mode : CU_STREAM_CAPTURE_MODE_RELAXED;
+}
+
+static inline void capture_restore(CUstreamCaptureMode mode) { real.cuThreadExchangeStreamCaptureMode(&mode); }
+
+#endif

@@ -1,0 +1,20 @@
+/* The clock of everything here: nanoseconds of CLOCK_MONOTONIC, the same in all processes of a host. */
+#ifndef VGPU_CLOCK_H
+#define VGPU_CLOCK_H
+
+#include <stdint.h>
+#include <time.h>
+
+static inline int64_t clock_now_ns(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+/* May return early when a signal arrives: callers look at the clock again. */
+static inline void clock_sleep_ns(int64_t duration_ns) {
+  struct timespec duration = {.tv_sec = duration_ns / 1000000000, .tv_nsec = duration_ns % 1000000000};
+  nanosleep(&duration, NULL);
+}
+
+#endif

@@ -1,0 +1,82 @@
+/* The launch hooks: the meter holds the launch back and measures it, the driver does it. */
+#include "cuda_launch.h"
+
+#include "process.h"
+#include "streams.h"
+
+/* What a launch costs depends on the kernel and roughly on the size of its grid: with the binary logarithm of that,
+ * a kernel that is launched with ever new sizes is still a known one. */
+static uint64_t work_of(CUfunction function, uint64_t blocks) {
+  return (uint64_t)(uintptr_t)function ^ ((uint64_t)(64 - __builtin_clzll(blocks | 1)) << 56);
+}
+
+static uint64_t block_count(unsigned x, unsigned y, unsigned z) {
+  uint64_t plane = (uint64_t)x * y, all;
+  return __builtin_mul_overflow(plane, (uint64_t)z, &all) ? UINT64_MAX : all;
+}
+
+/* Around every launch: the stream whose batch ends with it, or NULL. */
+static struct meter_stream *begin(CUstream stream, uint64_t work) {
+  struct meter_stream *metered = streams_find(stream);
+  return metered != NULL && meter_launch(metered, work) ? metered : NULL;
+}
+
+static CUresult end(struct meter_stream *closes, CUresult result) {
+  if (closes != NULL)
+    meter_close_claimed(closes);
+  return result;
+}
+
+#define LAUNCH_KERNEL(name, stream_of)                                                                                 \
+  HOOK CUresult name(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,         \
+                     unsigned block_y, unsigned block_z, unsigned shared_bytes, CUstream stream, void **parameters,    \
+                     void **extra) {                                                                                   \
+    if (__builtin_expect(!process_limits_compute(), 1))                                                                \
+      return real.name(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, parameters,  \
+                       extra);                                                                                         \
+    struct meter_stream *closes =                                                                                      \
+        begin(stream_of(stream), work_of(function, block_count(grid_x, grid_y, grid_z)));                              \
+    return end(closes, real.name(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream,    \
+                                 parameters, extra));                                                                  \
+  }
+
+LAUNCH_KERNEL(cuLaunchKernel, legacy)
+LAUNCH_KERNEL(cuLaunchKernel_ptsz, per_thread)
+
+#define LAUNCH_KERNEL_EX(name, stream_of)                                                                              \
+  HOOK CUresult name(const CUlaunchConfig *config, CUfunction function, void **parameters, void **extra) {             \
+    if (__builtin_expect(!process_limits_compute(), 1) || config == NULL)                                              \
+      return real.name(config, function, parameters, extra);                                                           \
+    struct meter_stream *closes =                                                                                      \
+        begin(stream_of(config->hStream),                                                                              \
+              work_of(function, block_count(config->gridDimX, config->gridDimY, config->gridDimZ)));                   \
+    return end(closes, real.name(config, function, parameters, extra));                                                \
+  }
+
+LAUNCH_KERNEL_EX(cuLaunchKernelEx, legacy)
+LAUNCH_KERNEL_EX(cuLaunchKernelEx_ptsz, per_thread)
+
+#define LAUNCH_COOPERATIVE(name, stream_of)                                                                            \
+  HOOK CUresult name(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,         \
+                     unsigned block_y, unsigned block_z, unsigned shared_bytes, CUstream stream, void **parameters) {  \
+    if (__builtin_expect(!process_limits_compute(), 1))                                                                \
+      return real.name(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, parameters); \
+    struct meter_stream *closes =                                                                                      \
+        begin(stream_of(stream), work_of(function, block_count(grid_x, grid_y, grid_z)));                              \
+    return end(closes, real.name(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream,    \
+                                 parameters));                                                                         \
+  }
+
+LAUNCH_COOPERATIVE(cuLaunchCooperativeKernel, legacy)
+LAUNCH_COOPERATIVE(cuLaunchCooperativeKernel_ptsz, per_thread)
+
+#define LAUNCH_GRAPH(name, stream_of)                                                                                  \
+  HOOK CUresult name(CUgraphExec graph, CUstream stream) {                                                             \
+    if (__builtin_expect(!process_limits_compute(), 1))                                                                \
+      return real.name(graph, stream);                                                                                 \
+    struct meter_stream *closes = begin(stream_of(stream), (uint64_t)(uintptr_t)graph);                                \
+    return end(closes, real.name(graph, stream));                                                                      \
+  }
+
+LAUNCH_GRAPH(cuGraphLaunch, legacy)
+LAUNCH_GRAPH(cuGraphLaunch_ptsz, per_thread)

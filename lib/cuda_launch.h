@@ -1,0 +1,24 @@
+/* Launches and the streams that they go to. */
+#ifndef VGPU_CUDA_LAUNCH_H
+#define VGPU_CUDA_LAUNCH_H
+
+#include "hooks.h"
+#include "meter.h"
+
+/* Before the program waits: for one stream (a handle other than NULL), or for all of the current device. And after. */
+void launch_begin_wait(CUstream stream);
+void launch_begin_wait_all(void);
+void launch_end_wait(void);
+
+/* Before a stream or a context is destroyed. */
+void launch_forget_stream(CUstream stream);
+void launch_forget_context(CUcontext context);
+
+/* In a forked child. */
+void launch_forget(void);
+
+/* Stream NULL means the legacy stream or, in a _ptsz call, the thread's own. */
+static inline CUstream legacy(CUstream stream) { return stream != NULL ? stream : CU_STREAM_LEGACY; }
+static inline CUstream per_thread(CUstream stream) { return stream != NULL ? stream : CU_STREAM_PER_THREAD; }
+
+#endif

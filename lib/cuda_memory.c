@@ -1,0 +1,260 @@
+/* Plain, pitched and managed allocations, and the view of a device's memory. */
+#include "cuda_memory.h"
+
+#include "log.h"
+#include "process.h"
+#include "table.h"
+
+static struct table allocations = TABLE_INITIALIZER;
+
+#define MIB (1024ULL * 1024ULL)
+
+static void explain_refusal(const struct device *device, uint64_t bytes, uint64_t limit_bytes) {
+  static int said;
+  if (device->number >= 0)
+    __atomic_add_fetch(&device_shared(device)->refusals, 1, __ATOMIC_RELAXED);
+  log_once(&said, LOG_WARNING,
+           "out of GPU memory on %s: %llu MiB asked for, %llu MiB in use, limit %llu MiB (said once per process)",
+           device->uuid, (unsigned long long)(bytes + MIB - 1) / MIB,
+           (unsigned long long)device_used_bytes(device) / MIB, (unsigned long long)limit_bytes / MIB);
+}
+
+CUresult memory_reserve(struct device *device, uint64_t bytes) {
+  if (device == NULL)
+    return CUDA_SUCCESS;
+  uint64_t limit_bytes = device_limits(device).memory_bytes;
+  if (device->number >= 0) {
+    const struct ledger *ledger = process_ledger();
+    device_correct_overhead(device, WHEN_STALE);
+    if (ledger_reserve(ledger, device->number, bytes, limit_bytes))
+      return CUDA_SUCCESS;
+    /* Before a refusal everything is made exact: memory idle in pools goes back, and NVML has the last word. */
+    pools_settle(device, POOLS_TRIM);
+    device_correct_overhead(device, NOW);
+    if (ledger_reserve(ledger, device->number, bytes, limit_bytes))
+      return CUDA_SUCCESS;
+  }
+  explain_refusal(device, bytes, limit_bytes);
+  return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+void memory_add(struct device *device, uint64_t bytes) {
+  if (device != NULL && device->number >= 0)
+    ledger_add(process_ledger(), device->number, bytes);
+}
+
+void memory_release(struct device *device, uint64_t bytes) {
+  if (device != NULL && device->number >= 0)
+    ledger_release(process_ledger(), device->number, bytes);
+}
+
+/* ---- allocation ---------------------------------------------------------------------------------------------- */
+
+/* After the driver's answer: remembers the allocation, or takes back what was reserved for it. */
+static CUresult commit(struct device *device, uint64_t bytes, CUresult result, const CUdeviceptr *pointer) {
+  if (result != CUDA_SUCCESS) {
+    memory_release(device, bytes);
+    return result;
+  }
+  if (device == NULL || table_put(&allocations, (struct table_entry){*pointer, bytes, device}))
+    return CUDA_SUCCESS;
+  real.cuMemFree_v2(*pointer); /* no host memory to remember it by */
+  memory_release(device, bytes);
+  return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+HOOK CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t size) {
+  if (!process_is_limited())
+    return real.cuMemAlloc_v2(pointer, size);
+  struct device *device = device_of_current_context();
+  uint64_t bytes = ledger_driver_size(size);
+  CUresult result = memory_reserve(device, bytes);
+  return result != CUDA_SUCCESS ? result : commit(device, bytes, real.cuMemAlloc_v2(pointer, size), pointer);
+}
+
+HOOK CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t size, unsigned int flags) {
+  if (!process_is_limited())
+    return real.cuMemAllocManaged(pointer, size, flags);
+  struct device *device = device_of_current_context();
+  uint64_t bytes = ledger_driver_size(size);
+  CUresult result = memory_reserve(device, bytes);
+  return result != CUDA_SUCCESS ? result
+                                : commit(device, bytes, real.cuMemAllocManaged(pointer, size, flags), pointer);
+}
+
+/* Rows are padded by the driver: by how much shows only afterwards. */
+static uint64_t pitched_bytes(uint64_t pitch, uint64_t height) {
+  uint64_t bytes;
+  return __builtin_mul_overflow(pitch, height, &bytes) ? UINT64_MAX : ledger_driver_size(bytes);
+}
+
+static uint64_t expected_pitch(uint64_t width) { return width <= UINT64_MAX - 511 ? (width + 511) / 512 * 512 : width; }
+
+static void correct_pitched(struct device *device, uint64_t *counted, uint64_t actual) {
+  if (actual > *counted)
+    memory_add(device, actual - *counted);
+  else
+    memory_release(device, *counted - actual);
+  *counted = actual;
+}
+
+HOOK CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, size_t height,
+                                 unsigned int element_size) {
+  if (!process_is_limited())
+    return real.cuMemAllocPitch_v2(pointer, pitch, width, height, element_size);
+  struct device *device = device_of_current_context();
+  uint64_t bytes = pitched_bytes(expected_pitch(width), height);
+  CUresult result = memory_reserve(device, bytes);
+  if (result != CUDA_SUCCESS)
+    return result;
+  result = real.cuMemAllocPitch_v2(pointer, pitch, width, height, element_size);
+  if (result == CUDA_SUCCESS)
+    correct_pitched(device, &bytes, pitched_bytes(*pitch, height));
+  return commit(device, bytes, result, pointer);
+}
+
+/* The calls of CUDA before 3.2, with 32-bit sizes and pointers. */
+
+HOOK CUresult cuMemAlloc(CUdeviceptr_v1 *pointer, unsigned int size) {
+  if (!process_is_limited())
+    return real.cuMemAlloc(pointer, size);
+  struct device *device = device_of_current_context();
+  uint64_t bytes = ledger_driver_size(size);
+  CUresult result = memory_reserve(device, bytes);
+  if (result != CUDA_SUCCESS)
+    return result;
+  result = real.cuMemAlloc(pointer, size);
+  CUdeviceptr wide = result == CUDA_SUCCESS ? *pointer : 0;
+  return commit(device, bytes, result, &wide);
+}
+
+HOOK CUresult cuMemAllocPitch(CUdeviceptr_v1 *pointer, unsigned int *pitch, unsigned int width, unsigned int height,
+                              unsigned int element_size) {
+  if (!process_is_limited())
+    return real.cuMemAllocPitch(pointer, pitch, width, height, element_size);
+  struct device *device = device_of_current_context();
+  uint64_t bytes = pitched_bytes(expected_pitch(width), height);
+  CUresult result = memory_reserve(device, bytes);
+  if (result != CUDA_SUCCESS)
+    return result;
+  result = real.cuMemAllocPitch(pointer, pitch, width, height, element_size);
+  CUdeviceptr wide = result == CUDA_SUCCESS ? *pointer : 0;
+  if (result == CUDA_SUCCESS)
+    correct_pitched(device, &bytes, pitched_bytes(*pitch, height));
+  return commit(device, bytes, result, &wide);
+}
+
+/* The entry goes first, since the address may be another allocation's as soon as the driver has it back; the bytes go
+ * last, since they are the driver's until it answers. A pointer that we do not know is the driver's to judge. */
+static bool begin_free(uint64_t pointer, struct table_entry *entry) {
+  return process_is_limited() && table_take(&allocations, pointer, entry);
+}
+
+static CUresult end_free(bool known, const struct table_entry *entry, CUresult result) {
+  if (known && result == CUDA_SUCCESS)
+    memory_release(entry->owner, entry->bytes);
+  else if (known)
+    table_put(&allocations, *entry);
+  return result;
+}
+
+HOOK CUresult cuMemFree_v2(CUdeviceptr pointer) {
+  struct table_entry entry;
+  bool known = begin_free(pointer, &entry);
+  return end_free(known, &entry, real.cuMemFree_v2(pointer));
+}
+
+HOOK CUresult cuMemFree(CUdeviceptr_v1 pointer) {
+  struct table_entry entry;
+  bool known = begin_free(pointer, &entry);
+  return end_free(known, &entry, real.cuMemFree(pointer));
+}
+
+/* A plain allocation may be freed in stream order, too. */
+HOOK CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream) {
+  struct table_entry entry;
+  bool known = begin_free(pointer, &entry);
+  return end_free(known, &entry, real.cuMemFreeAsync(pointer, stream));
+}
+
+HOOK CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream) {
+  struct table_entry entry;
+  bool known = begin_free(pointer, &entry);
+  return end_free(known, &entry, real.cuMemFreeAsync_ptsz(pointer, stream));
+}
+
+/* ---- the view ------------------------------------------------------------------------------------------------ */
+
+static uint64_t min(uint64_t a, uint64_t b) { return a < b ? a : b; }
+
+struct view {
+  uint64_t free_bytes;
+  uint64_t total_bytes;
+};
+
+/* Narrows what the driver says of the current device to what the container may have. */
+static void narrow(struct view *view) {
+  struct device *device = device_of_current_context();
+  if (device == NULL)
+    return;
+  pools_settle(device, POOLS_REREAD);
+  device_correct_overhead(device, WHEN_STALE);
+  view->total_bytes = min(view->total_bytes, device_limits(device).memory_bytes);
+  uint64_t used_bytes = device_used_bytes(device);
+  view->free_bytes = min(view->free_bytes, view->total_bytes > used_bytes ? view->total_bytes - used_bytes : 0);
+}
+
+HOOK CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes) {
+  bool limited = process_is_limited();
+  CUresult result = real.cuMemGetInfo_v2(free_bytes, total_bytes);
+  if (result != CUDA_SUCCESS || !limited)
+    return result;
+  struct view view = {free_bytes ? *free_bytes : 0, total_bytes ? *total_bytes : UINT64_MAX};
+  narrow(&view);
+  if (free_bytes != NULL)
+    *free_bytes = view.free_bytes;
+  if (total_bytes != NULL)
+    *total_bytes = view.total_bytes;
+  return result;
+}
+
+HOOK CUresult cuMemGetInfo(unsigned int *free_bytes, unsigned int *total_bytes) {
+  bool limited = process_is_limited();
+  CUresult result = real.cuMemGetInfo(free_bytes, total_bytes);
+  if (result != CUDA_SUCCESS || !limited)
+    return result;
+  struct view view = {free_bytes ? *free_bytes : 0, total_bytes ? *total_bytes : UINT64_MAX};
+  narrow(&view);
+  if (free_bytes != NULL)
+    *free_bytes = (unsigned)view.free_bytes;
+  if (total_bytes != NULL)
+    *total_bytes = (unsigned)view.total_bytes;
+  return result;
+}
+
+static uint64_t narrow_total(uint64_t bytes, CUdevice ordinal) {
+  struct device *device = device_of_ordinal(ordinal);
+  return device == NULL ? bytes : min(bytes, device_limits(device).memory_bytes);
+}
+
+HOOK CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice ordinal) {
+  bool limited = process_is_limited();
+  CUresult result = real.cuDeviceTotalMem_v2(bytes, ordinal);
+  if (result == CUDA_SUCCESS && bytes != NULL && limited)
+    *bytes = narrow_total(*bytes, ordinal);
+  return result;
+}
+
+HOOK CUresult cuDeviceTotalMem(unsigned int *bytes, CUdevice ordinal) {
+  bool limited = process_is_limited();
+  CUresult result = real.cuDeviceTotalMem(bytes, ordinal);
+  if (result == CUDA_SUCCESS && bytes != NULL && limited)
+    *bytes = (unsigned)narrow_total(*bytes, ordinal);
+  return result;
+}
+
+void memory_forget(void) {
+  table_abandon(&allocations);
+  pools_forget();
+  vmm_forget();
+}

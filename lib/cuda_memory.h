@@ -1,0 +1,24 @@
+/* What the bodies of the memory hooks share: reserve, then allocate, then commit or undo. */
+#ifndef VGPU_CUDA_MEMORY_H
+#define VGPU_CUDA_MEMORY_H
+
+#include "devices.h"
+
+/* Counts bytes on the device, or answers CUDA_ERROR_OUT_OF_MEMORY. A NULL device counts nothing: the driver will answer
+ * the call with an error of its own. */
+CUresult memory_reserve(struct device *device, uint64_t bytes);
+
+/* Counts what the driver holds already. */
+void memory_add(struct device *device, uint64_t bytes);
+void memory_release(struct device *device, uint64_t bytes);
+
+/* Memory that pools of the device keep in reserve: reread, or first given back to the driver. */
+enum pools { POOLS_REREAD, POOLS_TRIM };
+void pools_settle(struct device *device, enum pools what);
+
+/* In a forked child. */
+void memory_forget(void);
+void pools_forget(void);
+void vmm_forget(void);
+
+#endif

@@ -1,0 +1,198 @@
+/*
+ * Stream-ordered allocations come from pools, and what a pool takes from the device is its reserve: it grows before a
+ * request that does not fit, and stays behind when memory is freed. So the reserve is what is counted, not the requests.
+ */
+#include "capture.h"
+#include "cuda_memory.h"
+#include "process.h"
+
+#include <pthread.h>
+
+#define MAX_POOLS 256
+
+struct pool {
+  CUmemoryPool handle;   /* NULL: a free place */
+  struct device *device; /* NULL: of host memory, which is not counted */
+  uint64_t reserved_bytes; /* as last read, and counted in the ledger */
+  uint64_t used_bytes;     /* as last read */
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the pools; never held across a driver call */
+static struct pool pools[MAX_POOLS];
+
+static struct pool *find(CUmemoryPool handle) {
+  for (int i = 0; i < MAX_POOLS; i++)
+    if (pools[i].handle == handle)
+      return &pools[i];
+  return NULL;
+}
+
+static struct pool *find_or_add(CUmemoryPool handle, struct device *device) {
+  struct pool *pool = find(handle);
+  if (pool == NULL && (pool = find(NULL)) != NULL)
+    *pool = (struct pool){.handle = handle, .device = device};
+  return pool;
+}
+
+/* What the pool will probably have to take from its device for a request. A pool that we have not seen made is the
+ * current device's; with too many pools, all of the request counts. */
+static uint64_t expected_growth(CUmemoryPool handle, struct device **device, uint64_t size) {
+  pthread_mutex_lock(&lock);
+  uint64_t idle = 0;
+  struct pool *pool = find_or_add(handle, *device);
+  if (pool != NULL) {
+    *device = pool->device;
+    idle = pool->reserved_bytes > pool->used_bytes ? pool->reserved_bytes - pool->used_bytes : 0;
+    pool->used_bytes += size; /* for requests at the same moment, until the pool is reread */
+  }
+  pthread_mutex_unlock(&lock);
+  return size <= idle ? 0 : ledger_driver_size(size);
+}
+
+/* Counts the pool's reserve as it is now. */
+static void reread(CUmemoryPool handle) {
+  cuuint64_t reserved_bytes = 0, used_bytes = 0;
+  if (real.cuMemPoolGetAttribute(handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved_bytes) != CUDA_SUCCESS ||
+      real.cuMemPoolGetAttribute(handle, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used_bytes) != CUDA_SUCCESS)
+    return;
+  pthread_mutex_lock(&lock);
+  struct pool *pool = find(handle);
+  if (pool != NULL) {
+    if (reserved_bytes > pool->reserved_bytes)
+      memory_add(pool->device, reserved_bytes - pool->reserved_bytes);
+    else
+      memory_release(pool->device, pool->reserved_bytes - reserved_bytes);
+    pool->reserved_bytes = reserved_bytes;
+    pool->used_bytes = used_bytes;
+  }
+  pthread_mutex_unlock(&lock);
+}
+
+static CUmemoryPool next_pool(const struct device *device, int *place) {
+  CUmemoryPool handle = NULL;
+  pthread_mutex_lock(&lock);
+  for (; *place < MAX_POOLS && handle == NULL; ++*place)
+    if (pools[*place].handle != NULL && pools[*place].device == device)
+      handle = pools[*place].handle;
+  pthread_mutex_unlock(&lock);
+  return handle;
+}
+
+void pools_settle(struct device *device, enum pools what) {
+  int place = 0;
+  CUmemoryPool handle;
+  while ((handle = next_pool(device, &place)) != NULL) {
+    if (what == POOLS_TRIM)
+      real.cuMemPoolTrimTo(handle, 0);
+    reread(handle);
+  }
+}
+
+static CUmemoryPool current_pool(void) {
+  CUdevice ordinal;
+  CUmemoryPool pool = NULL;
+  if (real.cuCtxGetDevice(&ordinal) != CUDA_SUCCESS || real.cuDeviceGetMemPool(&pool, ordinal) != CUDA_SUCCESS)
+    return NULL;
+  return pool;
+}
+
+struct request {
+  struct device *device; /* NULL: nothing is counted */
+  CUmemoryPool pool;
+  uint64_t growth;
+};
+
+static CUresult begin(struct request *request, CUmemoryPool pool, size_t size) {
+  *request = (struct request){.pool = pool};
+  if (!process_is_limited())
+    return CUDA_SUCCESS;
+  CUstreamCaptureMode mode = capture_relax();
+  if (request->pool == NULL)
+    request->pool = current_pool();
+  CUresult result = CUDA_SUCCESS;
+  if (request->pool != NULL && (request->device = device_of_current_context()) != NULL) {
+    request->growth = expected_growth(request->pool, &request->device, size);
+    result = request->growth == 0 ? CUDA_SUCCESS : memory_reserve(request->device, request->growth);
+    if (result != CUDA_SUCCESS)
+      reread(request->pool);
+  }
+  capture_restore(mode);
+  return result;
+}
+
+static CUresult end(const struct request *request, CUresult result) {
+  if (request->device != NULL) {
+    CUstreamCaptureMode mode = capture_relax();
+    reread(request->pool); /* counts the growth that was, before the expected one is taken back */
+    memory_release(request->device, request->growth);
+    capture_restore(mode);
+  }
+  return result;
+}
+
+HOOK CUresult cuMemAllocAsync(CUdeviceptr *pointer, size_t size, CUstream stream) {
+  struct request request;
+  CUresult result = begin(&request, NULL, size);
+  return result != CUDA_SUCCESS ? result : end(&request, real.cuMemAllocAsync(pointer, size, stream));
+}
+
+HOOK CUresult cuMemAllocAsync_ptsz(CUdeviceptr *pointer, size_t size, CUstream stream) {
+  struct request request;
+  CUresult result = begin(&request, NULL, size);
+  return result != CUDA_SUCCESS ? result : end(&request, real.cuMemAllocAsync_ptsz(pointer, size, stream));
+}
+
+HOOK CUresult cuMemAllocFromPoolAsync(CUdeviceptr *pointer, size_t size, CUmemoryPool pool, CUstream stream) {
+  struct request request;
+  CUresult result = begin(&request, pool, size);
+  return result != CUDA_SUCCESS ? result : end(&request, real.cuMemAllocFromPoolAsync(pointer, size, pool, stream));
+}
+
+HOOK CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *pointer, size_t size, CUmemoryPool pool, CUstream stream) {
+  struct request request;
+  CUresult result = begin(&request, pool, size);
+  return result != CUDA_SUCCESS ? result
+                                : end(&request, real.cuMemAllocFromPoolAsync_ptsz(pointer, size, pool, stream));
+}
+
+HOOK CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *properties) {
+  bool limited = process_is_limited();
+  CUresult result = real.cuMemPoolCreate(pool, properties);
+  if (result != CUDA_SUCCESS || !limited)
+    return result;
+  bool on_device = properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
+  struct device *device = on_device ? device_of_ordinal(properties->location.id) : NULL;
+  pthread_mutex_lock(&lock);
+  find_or_add(*pool, device);
+  pthread_mutex_unlock(&lock);
+  return result;
+}
+
+HOOK CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep_bytes) {
+  bool limited = process_is_limited();
+  CUresult result = real.cuMemPoolTrimTo(pool, keep_bytes);
+  if (result == CUDA_SUCCESS && limited)
+    reread(pool);
+  return result;
+}
+
+HOOK CUresult cuMemPoolDestroy(CUmemoryPool handle) {
+  bool limited = process_is_limited();
+  CUresult result = real.cuMemPoolDestroy(handle);
+  if (result != CUDA_SUCCESS || handle == NULL || !limited)
+    return result;
+  pthread_mutex_lock(&lock);
+  struct pool *pool = find(handle);
+  if (pool != NULL) {
+    memory_release(pool->device, pool->reserved_bytes);
+    *pool = (struct pool){0};
+  }
+  pthread_mutex_unlock(&lock);
+  return result;
+}
+
+void pools_forget(void) {
+  pthread_mutex_init(&lock, NULL);
+  for (int i = 0; i < MAX_POOLS; i++)
+    pools[i] = (struct pool){0};
+}

@@ -1,0 +1,148 @@
+/*
+ * Memory of the virtual memory management calls is the program's from cuMemCreate until its handle has been released
+ * as often as it was given out and its last mapping is gone, in any order.
+ */
+#include "cuda_memory.h"
+#include "process.h"
+#include "table.h"
+
+#include <stdlib.h>
+
+struct physical {
+  struct device *device;
+  uint64_t bytes;
+  uint64_t handle;
+  int references; /* of the handle */
+  int mappings;
+};
+
+/* One lock for the counts of all: these calls take the driver tens of microseconds. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct table handles = TABLE_INITIALIZER;  /* handle -> physical */
+static struct table mappings = TABLE_INITIALIZER; /* address -> physical, bytes */
+
+static struct physical *find(struct table *table, uint64_t key) {
+  struct table_entry entry;
+  return table_get(table, key, &entry) ? entry.owner : NULL;
+}
+
+/* With the lock held. A released handle's number may be given out again while the memory is still mapped. */
+static void change(struct physical *physical, int references, int mapped) {
+  struct table_entry ignored;
+  physical->references += references;
+  physical->mappings += mapped;
+  if (references < 0 && physical->references == 0)
+    table_take(&handles, physical->handle, &ignored);
+  if (physical->references > 0 || physical->mappings > 0)
+    return;
+  memory_release(physical->device, physical->bytes);
+  free(physical);
+}
+
+static bool remember(struct device *device, uint64_t bytes, uint64_t handle) {
+  struct physical *physical = malloc(sizeof *physical);
+  if (physical == NULL)
+    return false;
+  *physical = (struct physical){device, bytes, handle, 1, 0};
+  if (table_put(&handles, (struct table_entry){handle, bytes, physical}))
+    return true;
+  free(physical);
+  return false;
+}
+
+HOOK CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *properties,
+                          unsigned long long flags) {
+  bool limited = process_is_limited();
+  bool on_device = properties != NULL && properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
+  if (!limited || !on_device)
+    return real.cuMemCreate(handle, size, properties, flags);
+  struct device *device = device_of_ordinal(properties->location.id);
+  uint64_t bytes = ledger_driver_size(size);
+  CUresult result = memory_reserve(device, bytes);
+  if (result != CUDA_SUCCESS)
+    return result;
+  result = real.cuMemCreate(handle, size, properties, flags);
+  if (result == CUDA_SUCCESS && !remember(device, bytes, *handle)) {
+    real.cuMemRelease(*handle); /* no host memory to remember it by */
+    result = CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  if (result != CUDA_SUCCESS)
+    memory_release(device, bytes);
+  return result;
+}
+
+/* The count goes first and comes back on an error: once the driver has the handle back, it may give it out again. */
+HOOK CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
+  if (!process_is_limited())
+    return real.cuMemRelease(handle);
+  pthread_mutex_lock(&lock);
+  struct physical *physical = find(&handles, handle);
+  struct table_entry ignored;
+  if (physical != NULL) {
+    physical->mappings++; /* keeps it until the driver has answered */
+    if (--physical->references == 0)
+      table_take(&handles, handle, &ignored);
+  }
+  pthread_mutex_unlock(&lock);
+
+  CUresult result = real.cuMemRelease(handle);
+
+  pthread_mutex_lock(&lock);
+  if (physical != NULL && result != CUDA_SUCCESS && physical->references++ == 0)
+    table_put(&handles, (struct table_entry){handle, physical->bytes, physical});
+  if (physical != NULL)
+    change(physical, 0, -1);
+  pthread_mutex_unlock(&lock);
+  return result;
+}
+
+HOOK CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *address) {
+  bool limited = process_is_limited();
+  CUresult result = real.cuMemRetainAllocationHandle(handle, address);
+  if (result != CUDA_SUCCESS || !limited)
+    return result;
+  pthread_mutex_lock(&lock);
+  struct physical *physical = find(&handles, *handle);
+  if (physical == NULL && (physical = find(&mappings, (uint64_t)(uintptr_t)address)) != NULL) {
+    physical->handle = *handle; /* its handle had been released: it has one again */
+    table_put(&handles, (struct table_entry){*handle, physical->bytes, physical});
+  }
+  if (physical != NULL)
+    change(physical, 1, 0);
+  pthread_mutex_unlock(&lock);
+  return result;
+}
+
+HOOK CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
+                       unsigned long long flags) {
+  bool limited = process_is_limited();
+  CUresult result = real.cuMemMap(address, size, offset, handle, flags);
+  if (result != CUDA_SUCCESS || !limited)
+    return result;
+  pthread_mutex_lock(&lock);
+  struct physical *physical = find(&handles, handle);
+  if (physical != NULL && table_put(&mappings, (struct table_entry){address, size, physical}))
+    change(physical, 0, 1);
+  pthread_mutex_unlock(&lock);
+  return result;
+}
+
+/* One call may take away several neighbouring mappings, always whole ones. */
+HOOK CUresult cuMemUnmap(CUdeviceptr address, size_t size) {
+  bool limited = process_is_limited();
+  CUresult result = real.cuMemUnmap(address, size);
+  if (result != CUDA_SUCCESS || !limited)
+    return result;
+  pthread_mutex_lock(&lock);
+  struct table_entry entry;
+  for (uint64_t done = 0; done < size && table_take(&mappings, address + done, &entry); done += entry.bytes)
+    change(entry.owner, 0, -1);
+  pthread_mutex_unlock(&lock);
+  return result;
+}
+
+void vmm_forget(void) {
+  pthread_mutex_init(&lock, NULL);
+  table_abandon(&handles);
+  table_abandon(&mappings);
+}

@@ -1,0 +1,193 @@
+#include "devices.h"
+
+#include "clock.h"
+#include "log.h"
+#include "process.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define MAX_ORDINALS 64
+#define CORRECTION_INTERVAL_NS 100000000LL
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards adding; never held across a driver call */
+static struct device devices[VGPU_MAX_DEVICES];
+static int device_count;
+static struct device *by_ordinal[MAX_ORDINALS];
+
+static struct device *find(const char *uuid) {
+  int count = __atomic_load_n(&device_count, __ATOMIC_ACQUIRE);
+  for (int i = 0; i < count; i++)
+    if (strncmp(devices[i].uuid, uuid, sizeof devices[i].uuid) == 0)
+      return &devices[i];
+  return NULL;
+}
+
+/* NVML knows a MIG instance and a whole GPU by differently prefixed UUIDs; CUDA has the bytes alone. */
+static void format_uuid(const CUuuid *uuid, const char *prefix, char text[VGPU_UUID_SIZE]) {
+  const unsigned char *b = (const unsigned char *)uuid->bytes;
+  snprintf(text, VGPU_UUID_SIZE, "%s-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", prefix,
+           b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]);
+}
+
+static void find_in_nvml(struct device *device) {
+  if (!hooks_load_nvml() || real.nvmlInit_v2() != NVML_SUCCESS) {
+    static int said;
+    log_once(&said, LOG_WARNING, "NVML cannot be had; memory that the driver takes for contexts is not counted");
+    return;
+  }
+  device->in_nvml = real.nvmlDeviceGetHandleByUUID(device->uuid, &device->nvml) == NVML_SUCCESS;
+}
+
+static void complete(struct device *device, int ordinal) {
+  nvmlMemory_t memory;
+  if (device->in_nvml && real.nvmlDeviceGetMemoryInfo(device->nvml, &memory) == NVML_SUCCESS)
+    device->total_bytes = memory.total;
+  else if (ordinal >= 0) {
+    size_t bytes = 0;
+    real.cuDeviceTotalMem_v2(&bytes, ordinal);
+    device->total_bytes = bytes;
+  }
+  unsigned index;
+  const struct vgpu_limits *file = process_region()->limits;
+  bool has_index = device->in_nvml && real.nvmlDeviceGetIndex(device->nvml, &index) == NVML_SUCCESS;
+  if (!has_index)
+    index = ordinal >= 0 ? (unsigned)ordinal : 0;
+  device->number = file != NULL ? limits_find_device(file, device->uuid) : (int)index;
+  if (device->number < 0 || device->number >= VGPU_MAX_DEVICES) {
+    log_line(LOG_ERROR, "GPU %s was not granted to this container; nothing may be allocated on it", device->uuid);
+    device->number = -1;
+  }
+  /* In a container the variables repeat the file in its order. */
+  device->environment = limits_from_environment(file != NULL ? device->number : (int)index, device->total_bytes);
+}
+
+static void show_limits(const struct device *device) {
+  if (device->number < 0)
+    return;
+  struct vgpu_device_shared *shared = device_shared(device);
+  struct limits limits = device_limits(device);
+  memcpy(shared->uuid, device->uuid, sizeof shared->uuid);
+  __atomic_store_n(&shared->memory_limit_bytes, limits.memory_bytes, __ATOMIC_RELAXED);
+  __atomic_store_n(&shared->sm_limit_percent, limits.sm_percent, __ATOMIC_RELAXED);
+}
+
+/* Adds the device unless another thread was faster. */
+static struct device *add(const struct device *device) {
+  pthread_mutex_lock(&lock);
+  struct device *added = find(device->uuid);
+  if (added == NULL && device_count < VGPU_MAX_DEVICES) {
+    added = &devices[device_count];
+    *added = *device;
+    show_limits(added);
+    __atomic_store_n(&device_count, device_count + 1, __ATOMIC_RELEASE);
+  }
+  pthread_mutex_unlock(&lock);
+  return added;
+}
+
+static struct device *identify(CUdevice ordinal) {
+  CUuuid uuid;
+  if (real.cuDeviceGetUuid_v2(&uuid, ordinal) != CUDA_SUCCESS &&
+      real.cuDeviceGetUuid(&uuid, ordinal) != CUDA_SUCCESS)
+    return NULL;
+  struct device device = {0};
+  format_uuid(&uuid, "MIG", device.uuid);
+  find_in_nvml(&device);
+  if (!device.in_nvml) {
+    format_uuid(&uuid, "GPU", device.uuid);
+    find_in_nvml(&device);
+  }
+  struct device *known = find(device.uuid);
+  if (known != NULL)
+    return known;
+  complete(&device, ordinal);
+  return add(&device);
+}
+
+struct device *device_of_ordinal(CUdevice ordinal) {
+  if (ordinal < 0 || ordinal >= MAX_ORDINALS)
+    return NULL;
+  struct device *device = __atomic_load_n(&by_ordinal[ordinal], __ATOMIC_ACQUIRE);
+  if (device == NULL) {
+    device = identify(ordinal);
+    __atomic_store_n(&by_ordinal[ordinal], device, __ATOMIC_RELEASE);
+  }
+  return device;
+}
+
+struct device *device_of_current_context(void) {
+  CUdevice ordinal;
+  return real.cuCtxGetDevice(&ordinal) == CUDA_SUCCESS ? device_of_ordinal(ordinal) : NULL;
+}
+
+struct device *device_of_nvml(nvmlDevice_t handle) {
+  struct device device = {.in_nvml = true, .nvml = handle};
+  char uuid[NVML_DEVICE_UUID_V2_BUFFER_SIZE];
+  if (real.nvmlDeviceGetUUID(handle, uuid, sizeof uuid) != NVML_SUCCESS)
+    return NULL;
+  snprintf(device.uuid, sizeof device.uuid, "%.*s", (int)sizeof device.uuid - 1, uuid);
+  struct device *known = find(device.uuid);
+  if (known != NULL)
+    return known;
+  complete(&device, -1);
+  return add(&device);
+}
+
+struct device *devices_at(int index) {
+  return index < __atomic_load_n(&device_count, __ATOMIC_ACQUIRE) ? &devices[index] : NULL;
+}
+
+struct limits device_limits(const struct device *device) {
+  const struct vgpu_limits *file = process_region()->limits;
+  if (device->number < 0)
+    return (struct limits){LIMITS_STRICTEST_MEMORY_BYTES, LIMITS_STRICTEST_SM_PERCENT};
+  return file != NULL ? limits_tighter(limits_from_file(file, device->number), device->environment)
+                      : device->environment;
+}
+
+struct vgpu_device_shared *device_shared(const struct device *device) {
+  return &process_region()->usage->devices[device->number];
+}
+
+uint64_t device_used_bytes(const struct device *device) {
+  return device->number < 0 ? 0 : ledger_used(process_ledger_view(), device->number);
+}
+
+/* What NVML says that this process holds; false when NVML does not say. */
+static bool driver_bytes(const struct device *device, uint64_t *bytes) {
+  nvmlProcessInfo_t processes[256];
+  unsigned count = sizeof processes / sizeof processes[0];
+  nvmlReturn_t result = real.nvmlDeviceGetComputeRunningProcesses_v3(device->nvml, &count, processes);
+  if (result != NVML_SUCCESS)
+    return false;
+  *bytes = 0;
+  for (unsigned i = 0; i < count; i++)
+    if (processes[i].pid == (unsigned)getpid())
+      *bytes += processes[i].usedGpuMemory == (unsigned long long)NVML_VALUE_NOT_AVAILABLE
+                    ? 0
+                    : processes[i].usedGpuMemory;
+  return true;
+}
+
+void device_correct_overhead(struct device *device, enum when when) {
+  if (device->number < 0 || !device->in_nvml)
+    return;
+  int64_t now_ns = clock_now_ns();
+  int64_t corrected_ns = __atomic_load_n(&device->corrected_ns, __ATOMIC_RELAXED);
+  if (when == WHEN_STALE && corrected_ns != 0 && now_ns - corrected_ns < CORRECTION_INTERVAL_NS)
+    return;
+  __atomic_store_n(&device->corrected_ns, now_ns, __ATOMIC_RELAXED);
+  uint64_t bytes;
+  if (driver_bytes(device, &bytes))
+    ledger_correct(process_ledger(), device->number, bytes);
+}
+
+void devices_forget(void) {
+  pthread_mutex_init(&lock, NULL);
+  device_count = 0;
+  memset(by_ordinal, 0, sizeof by_ordinal);
+}

@@ -1,0 +1,42 @@
+/* The GPUs as this process meets them (CUDA ordinals, NVML handles), told apart by UUID, with their limits. */
+#ifndef VGPU_DEVICES_H
+#define VGPU_DEVICES_H
+
+#include "hooks.h"
+#include "limits.h"
+
+struct device {
+  char uuid[VGPU_UUID_SIZE];
+  int number; /* in the usage file, and in the limits file if there is one; -1: not granted */
+  uint64_t total_bytes;
+  bool in_nvml;
+  nvmlDevice_t nvml;
+  struct limits environment; /* what the variables say */
+  int64_t corrected_ns;      /* when overhead was last asked of NVML */
+  void *meter;               /* cuda_launch.c's */
+};
+
+/* NULL when the driver does not know the ordinal, or no context is current. */
+struct device *device_of_ordinal(CUdevice ordinal);
+struct device *device_of_current_context(void);
+struct device *device_of_nvml(nvmlDevice_t handle);
+
+/* The devices met so far; NULL past the last. */
+struct device *devices_at(int index);
+
+/* The limits now: the host may change the file at any time. */
+struct limits device_limits(const struct device *device);
+
+struct vgpu_device_shared *device_shared(const struct device *device);
+
+/* Bytes the container holds on the device. */
+uint64_t device_used_bytes(const struct device *device);
+
+/* Asks NVML what this process really holds, and counts the difference as overhead: at most every 100 ms unless `now`. */
+enum when { WHEN_STALE, NOW };
+void device_correct_overhead(struct device *device, enum when when);
+
+/* In a forked child. */
+void devices_forget(void);
+
+#endif

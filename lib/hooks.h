@@ -1,0 +1,129 @@
+/*
+ * THE list of functions that the library catches, by exact ABI symbol, and of those that it only calls. From these
+ * lists come the typed table of real functions, their lookup, the routing by address and the tests; the prototypes are
+ * the header's own, so that a missing body is a link error, and a wrong prototype or a double row a compile error.
+ */
+#ifndef VGPU_HOOKS_H
+#define VGPU_HOOKS_H
+
+#define __CUDA_API_VERSION_INTERNAL /* makes the old and the _ptsz prototypes visible */
+#include <cuda.h>
+#define NVML_NO_UNVERSIONED_FUNC_DEFS
+#include <nvml.h>
+
+#include <stdbool.h>
+
+/* X(symbol): caught. Each has a body of the same name in cuda_memory.c, cuda_pools.c, cuda_vmm.c, cuda_launch.c,
+ * cuda_sync.c, cuda_lookup.c. */
+#define CUDA_CAUGHT(X)                                                                                                 \
+  /* lookup */                                                                                                         \
+  X(cuGetProcAddress)                                                                                                  \
+  X(cuGetProcAddress_v2)                                                                                               \
+  /* memory */                                                                                                         \
+  X(cuMemAlloc)                                                                                                        \
+  X(cuMemAlloc_v2)                                                                                                     \
+  X(cuMemAllocPitch)                                                                                                   \
+  X(cuMemAllocPitch_v2)                                                                                                \
+  X(cuMemAllocManaged)                                                                                                 \
+  X(cuMemFree)                                                                                                         \
+  X(cuMemFree_v2)                                                                                                      \
+  X(cuMemGetInfo)                                                                                                      \
+  X(cuMemGetInfo_v2)                                                                                                   \
+  X(cuDeviceTotalMem)                                                                                                  \
+  X(cuDeviceTotalMem_v2)                                                                                               \
+  /* memory pools */                                                                                                   \
+  X(cuMemAllocAsync)                                                                                                   \
+  X(cuMemAllocAsync_ptsz)                                                                                              \
+  X(cuMemAllocFromPoolAsync)                                                                                           \
+  X(cuMemAllocFromPoolAsync_ptsz)                                                                                      \
+  X(cuMemFreeAsync)                                                                                                    \
+  X(cuMemFreeAsync_ptsz)                                                                                               \
+  X(cuMemPoolCreate)                                                                                                   \
+  X(cuMemPoolTrimTo)                                                                                                   \
+  X(cuMemPoolDestroy)                                                                                                  \
+  /* virtual memory management */                                                                                      \
+  X(cuMemCreate)                                                                                                       \
+  X(cuMemRelease)                                                                                                      \
+  X(cuMemRetainAllocationHandle)                                                                                       \
+  X(cuMemMap)                                                                                                          \
+  X(cuMemUnmap)                                                                                                        \
+  /* launches */                                                                                                       \
+  X(cuLaunchKernel)                                                                                                    \
+  X(cuLaunchKernel_ptsz)                                                                                               \
+  X(cuLaunchKernelEx)                                                                                                  \
+  X(cuLaunchKernelEx_ptsz)                                                                                             \
+  X(cuLaunchCooperativeKernel)                                                                                         \
+  X(cuLaunchCooperativeKernel_ptsz)                                                                                    \
+  X(cuGraphLaunch)                                                                                                     \
+  X(cuGraphLaunch_ptsz)                                                                                                \
+  /* where the program waits, and where what is measured ends */                                                      \
+  X(cuCtxSynchronize)                                                                                                  \
+  X(cuStreamSynchronize)                                                                                               \
+  X(cuStreamSynchronize_ptsz)                                                                                          \
+  X(cuEventSynchronize)                                                                                                \
+  X(cuMemcpyDtoH_v2)                                                                                                   \
+  X(cuMemcpyDtoH_v2_ptds)                                                                                              \
+  X(cuStreamDestroy)                                                                                                   \
+  X(cuStreamDestroy_v2)                                                                                                \
+  X(cuCtxDestroy)                                                                                                      \
+  X(cuCtxDestroy_v2)                                                                                                   \
+  X(cuDevicePrimaryCtxRelease)                                                                                         \
+  X(cuDevicePrimaryCtxRelease_v2)                                                                                      \
+  X(cuDevicePrimaryCtxReset)                                                                                           \
+  X(cuDevicePrimaryCtxReset_v2)
+
+/* X(symbol): called by the library, not caught. */
+#define CUDA_USED(X)                                                                                                   \
+  X(cuCtxGetCurrent)                                                                                                   \
+  X(cuCtxGetDevice)                                                                                                    \
+  X(cuDeviceGetUuid)                                                                                                   \
+  X(cuDeviceGetUuid_v2)                                                                                                \
+  X(cuDeviceGetMemPool)                                                                                                \
+  X(cuDevicePrimaryCtxGetState)                                                                                        \
+  X(cuDevicePrimaryCtxRetain)                                                                                          \
+  X(cuEventCreate)                                                                                                     \
+  X(cuEventElapsedTime)                                                                                                \
+  X(cuEventQuery)                                                                                                      \
+  X(cuEventRecord)                                                                                                     \
+  X(cuMemPoolGetAttribute)                                                                                             \
+  X(cuStreamIsCapturing)                                                                                               \
+  X(cuStreamQuery)                                                                                                     \
+  X(cuThreadExchangeStreamCaptureMode)
+
+/* X(symbol): caught, in nvml_view.c. */
+#define NVML_CAUGHT(X)                                                                                                 \
+  X(nvmlDeviceGetMemoryInfo)                                                                                           \
+  X(nvmlDeviceGetMemoryInfo_v2)
+
+#define NVML_USED(X)                                                                                                   \
+  X(nvmlInit_v2)                                                                                                       \
+  X(nvmlDeviceGetIndex)                                                                                                \
+  X(nvmlDeviceGetHandleByUUID)                                                                                         \
+  X(nvmlDeviceGetUUID)                                                                                                 \
+  X(nvmlDeviceGetComputeRunningProcesses_v3)
+
+/* The real functions. One that this driver does not have answers "not found", as the driver would. */
+struct real_functions {
+#define X(f) __typeof__(f) *f;
+  CUDA_CAUGHT(X)
+  CUDA_USED(X)
+  NVML_CAUGHT(X)
+  NVML_USED(X)
+#undef X
+};
+extern struct real_functions real;
+
+/* What a lookup hands out: our function where `address` is a real one that is caught, else `address`. */
+void *hooks_route(const char *name, void *address);
+
+/* Fills the table of real functions from the libcuda that the program has loaded; false while it has none. */
+bool hooks_load_cuda(void);
+
+/* Loads the real NVML unless it is there; false without one. */
+bool hooks_load_nvml(void);
+
+
+/* Every hook body begins with it. */
+#define HOOK __attribute__((visibility("default")))
+
+#endif

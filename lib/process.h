@@ -1,0 +1,36 @@
+/* What this process knows of itself: whether it is limited, its region and ledger, and that it may be a forked child. */
+#ifndef VGPU_PROCESS_H
+#define VGPU_PROCESS_H
+
+#include "ledger.h"
+#include "region.h"
+
+enum process_state { PROCESS_UNKNOWN, PROCESS_FREE, PROCESS_LIMITED };
+extern enum process_state process_state;
+
+/* Decides at the first call; maps the region when there is a limit. */
+enum process_state process_decide(void);
+
+/* Is anything limited here? The first thing that every hook of CUDA asks, one load and one branch, since it also loads
+ * the real functions for a program that is linked with libcuda and calls us without any lookup. */
+static inline bool process_is_limited(void) {
+  enum process_state state = __atomic_load_n(&process_state, __ATOMIC_ACQUIRE);
+  if (__builtin_expect(state == PROCESS_FREE, 1))
+    return false;
+  return state == PROCESS_LIMITED || process_decide() == PROCESS_LIMITED;
+}
+
+/* Is compute limited on any device? Asked by every launch. */
+bool process_limits_compute_somewhere(void);
+static inline bool process_limits_compute(void) { return process_is_limited() && process_limits_compute_somewhere(); }
+
+/* Only for a limited process. */
+const struct region *process_region(void);
+
+/* The ledger, with a slot taken for this process. */
+const struct ledger *process_ledger(void);
+
+/* The same for reading only: takes no slot. */
+const struct ledger *process_ledger_view(void);
+
+#endif

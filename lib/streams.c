@@ -1,0 +1,133 @@
+#include "streams.h"
+
+#include "devices.h"
+#include "log.h"
+#include "markers.h"
+#include "process.h"
+#include "table.h"
+
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+static struct table streams = TABLE_INITIALIZER; /* key -> meter_stream */
+static uint32_t generation = 1;                  /* changes when a handle loses its meaning */
+
+/* The last answer, since most threads launch on one stream. */
+static __thread struct {
+  CUstream stream;
+  CUcontext context;
+  uint32_t generation;
+  struct meter_stream *found;
+} last;
+
+static bool means_a_default_stream(CUstream stream) {
+  return stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
+}
+
+/* A handle names its stream alone; the default streams are one for each context, or for each context and thread. Two
+ * of them with the same mixed key, which is not to be expected in the life of the universe, would share a batch. */
+static uint64_t key_of(CUstream stream, CUcontext context) {
+  if (!means_a_default_stream(stream))
+    return (uint64_t)(uintptr_t)stream;
+  uint64_t thread = stream == CU_STREAM_PER_THREAD ? (uint64_t)syscall(SYS_gettid) : 0;
+  uint64_t mixed = ((uint64_t)(uintptr_t)context * 0x9e3779b97f4a7c15ULL) ^ (thread * 0xff51afd7ed558ccdULL);
+  return mixed | 1; /* odd: never a handle, which is an aligned address */
+}
+
+static struct meter *meter_of(struct device *device) {
+  uint32_t percent = device == NULL ? VGPU_NO_SM_LIMIT : device_limits(device).sm_percent;
+  if (percent >= VGPU_NO_SM_LIMIT || device->number < 0)
+    return NULL;
+  struct meter *meter = __atomic_load_n(&device->meter, __ATOMIC_ACQUIRE);
+  if (meter != NULL)
+    return meter;
+  struct meter *made = calloc(1, sizeof *made);
+  if (made == NULL)
+    return NULL;
+  meter_init(made, &markers_driver, device_shared(device), percent);
+  void *other = NULL;
+  if (__atomic_compare_exchange_n(&device->meter, &other, made, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+    return made;
+  free(made);
+  return other;
+}
+
+struct meter *streams_current_meter(void) { return meter_of(device_of_current_context()); }
+
+static struct meter_stream *add(CUstream stream, CUcontext context, uint64_t key) {
+  struct meter *meter = streams_current_meter();
+  if (meter == NULL)
+    return NULL;
+  struct meter_stream *added = meter_add_stream(meter, context, stream);
+  if (added == NULL || !table_put(&streams, (struct table_entry){.key = key, .owner = added})) {
+    static int said;
+    log_once(&said, LOG_WARNING, "more than %d streams; the compute limit is not enforced on the others",
+             METER_MAX_STREAMS);
+  }
+  return added;
+}
+
+/* The entries of a destroyed context stay in the table, but the meter has given their streams up. */
+static bool still_means(const struct meter_stream *found, CUstream stream, CUcontext context) {
+  return found->handle == stream && (!means_a_default_stream(stream) || found->context == context);
+}
+
+enum unknown { UNKNOWN_IS_NULL, UNKNOWN_IS_ADDED };
+
+static struct meter_stream *find(CUstream stream, enum unknown unknown) {
+  CUcontext context = NULL;
+  bool is_default = means_a_default_stream(stream);
+  if (is_default && real.cuCtxGetCurrent(&context) != CUDA_SUCCESS)
+    return NULL;
+  uint32_t now = __atomic_load_n(&generation, __ATOMIC_ACQUIRE);
+  if (last.found != NULL && last.stream == stream && last.generation == now && last.context == context)
+    return last.found;
+
+  uint64_t key = key_of(stream, context);
+  struct table_entry entry = {0};
+  struct meter_stream *found = table_get(&streams, key, &entry) ? entry.owner : NULL;
+  if (found != NULL && !still_means(found, stream, context))
+    found = NULL;
+  if (found == NULL && unknown == UNKNOWN_IS_ADDED) {
+    CUcontext current = NULL;
+    if (real.cuCtxGetCurrent(&current) == CUDA_SUCCESS && current != NULL)
+      found = add(stream, current, key);
+  }
+  last.stream = stream;
+  last.context = context;
+  last.generation = now;
+  last.found = found;
+  return found;
+}
+
+struct meter_stream *streams_find(CUstream stream) { return find(stream, UNKNOWN_IS_ADDED); }
+
+struct meter_stream *streams_find_known(CUstream stream) { return find(stream, UNKNOWN_IS_NULL); }
+
+void launch_forget_stream(CUstream stream) {
+  struct table_entry entry;
+  if (!process_limits_compute() || means_a_default_stream(stream))
+    return;
+  if (table_take(&streams, key_of(stream, NULL), &entry)) {
+    __atomic_add_fetch(&generation, 1, __ATOMIC_RELEASE);
+    meter_remove_stream(entry.owner);
+  }
+}
+
+void launch_forget_context(CUcontext context) {
+  if (!process_limits_compute() || context == NULL)
+    return;
+  __atomic_add_fetch(&generation, 1, __ATOMIC_RELEASE);
+  struct device *device;
+  for (int i = 0; (device = devices_at(i)) != NULL; i++)
+    if (device->meter != NULL)
+      meter_remove_context(device->meter, context);
+  markers_forget_context(context);
+}
+
+void launch_forget(void) {
+  table_abandon(&streams);
+  generation++;
+  markers_forget();
+}

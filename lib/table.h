@@ -1,0 +1,45 @@
+/*
+ * A map from the driver's names for memory (pointers, handles) to what was counted for them. Safe for many threads;
+ * its cost does not grow with its size. No lock is held when a call returns.
+ */
+#ifndef VGPU_TABLE_H
+#define VGPU_TABLE_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define TABLE_SHARDS 64
+
+struct table_entry {
+  uint64_t key; /* never 0 */
+  uint64_t bytes;
+  void *owner;
+};
+
+struct table {
+  struct table_shard {
+    pthread_mutex_t lock;
+    struct table_entry *entries; /* open addressing with linear probing */
+    size_t capacity;             /* 0 or a power of two */
+    size_t count;
+  } shards[TABLE_SHARDS];
+};
+
+#define TABLE_INITIALIZER                                                                                              \
+  {.shards = {[0 ... TABLE_SHARDS - 1] = {.lock = PTHREAD_MUTEX_INITIALIZER}}}
+
+/* False without memory for it. An entry of the same key is replaced. */
+bool table_put(struct table *table, struct table_entry entry);
+
+/* Removes the entry of the key; false when there is none. */
+bool table_take(struct table *table, uint64_t key, struct table_entry *entry);
+
+/* Copies the entry of the key. */
+bool table_get(struct table *table, uint64_t key, struct table_entry *entry);
+
+/* In a forked child, where another thread may have held a lock: starts empty. What was there is not freed. */
+void table_abandon(struct table *table);
+
+#endif
