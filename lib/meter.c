@@ -115,7 +115,8 @@ static void harvest_stream(struct meter_stream *stream) {
     __atomic_sub_fetch(&meter->in_flight_ns, batch->estimate_ns, __ATOMIC_RELAXED);
     __atomic_sub_fetch(&meter->in_flight_batches, 1, __ATOMIC_RELAXED);
     __atomic_add_fetch(&meter->harvested, 1, __ATOMIC_RELAXED);
-    __atomic_store_n(&meter->stuck, false, __ATOMIC_RELAXED);
+    __atomic_store_n(&meter->passes, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&meter->granted, 0, __ATOMIC_RELAXED);
     __atomic_store_n(&stream->tail, stream->tail + 1, __ATOMIC_RELEASE);
   }
 }
@@ -141,16 +142,31 @@ static void wait_for_tokens(struct meter *meter) {
     int64_t open_at_ns = bucket_open_at(meter->device, now_ns, meter->sm_percent);
     if (open_at_ns <= now_ns || now_ns >= give_up_ns)
       break;
+    meter_close_all(meter); /* other streams' batches: the wait would be measured in them */
     driver->sleep_ns(open_at_ns - now_ns);
     now_ns = driver->now_ns();
   }
   __atomic_add_fetch(&meter->device->gate_wait_ns, (uint64_t)(now_ns - began_ns), __ATOMIC_RELAXED);
 }
 
-static bool has_room(const struct meter *meter) {
+static bool use_a_pass(struct meter *meter) {
+  uint32_t passes = __atomic_load_n(&meter->passes, __ATOMIC_RELAXED);
+  return passes > 0 && __atomic_compare_exchange_n(&meter->passes, &passes, passes - 1, false, __ATOMIC_RELAXED,
+                                                   __ATOMIC_RELAXED);
+}
+
+static void grant_passes(struct meter *meter) {
+  uint32_t granted = __atomic_load_n(&meter->granted, __ATOMIC_RELAXED);
+  if (granted == 0)
+    log_line(LOG_INFO, "GPU work in flight makes no progress; launches go on without waiting for it");
+  granted = granted == 0 ? 1 : granted < 1u << 30 ? granted * 2 : granted;
+  __atomic_store_n(&meter->granted, granted, __ATOMIC_RELAXED);
+  __atomic_store_n(&meter->passes, granted, __ATOMIC_RELAXED);
+}
+
+static bool has_room(struct meter *meter) {
   return __atomic_load_n(&meter->in_flight_batches, __ATOMIC_RELAXED) < 2 ||
-         __atomic_load_n(&meter->in_flight_ns, __ATOMIC_RELAXED) < METER_RUN_AHEAD_NS ||
-         __atomic_load_n(&meter->stuck, __ATOMIC_RELAXED);
+         __atomic_load_n(&meter->in_flight_ns, __ATOMIC_RELAXED) < METER_RUN_AHEAD_NS || use_a_pass(meter);
 }
 
 static void wait_for_room(struct meter *meter) {
@@ -167,9 +183,8 @@ static void wait_for_room(struct meter *meter) {
       harvested = harvested_now;
       progress_ns = now_ns;
     } else if (now_ns - progress_ns > max(METER_PATIENCE_NS, 8 * in_flight_ns)) {
-      __atomic_store_n(&meter->stuck, true, __ATOMIC_RELAXED);
-      log_line(LOG_INFO, "GPU work has made no progress for %lld ms; launches go on without waiting for it",
-               (long long)(now_ns - progress_ns) / 1000000);
+      grant_passes(meter);
+      progress_ns = now_ns;
     }
   }
 }

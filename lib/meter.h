@@ -23,7 +23,8 @@
 /* Launches further apart than this are measured one by one: between them the stream has mostly run dry. */
 #define METER_SPARSE_NS 100000LL
 /* How long a launch waits for work in flight that makes no progress, or for eight times its estimate. Work that never
- * ends, such as a collective that waits for another GPU, must not hold up the launch that would end it. */
+ * ends, such as a collective that waits for another GPU, must not hold up the launch that would end it: each time the
+ * patience ends, twice as many batches as before may pass. */
 #define METER_PATIENCE_NS 100000000LL
 
 #define METER_RING 64
@@ -96,7 +97,8 @@ struct meter {
   int64_t in_flight_ns;
   uint32_t in_flight_batches;
   uint32_t harvested; /* counts up: progress */
-  bool stuck;         /* work in flight made no progress for too long */
+  uint32_t passes;    /* batches that need not wait for work in flight that makes no progress */
+  uint32_t granted;   /* how many were granted last */
   struct timeline timelines[METER_MAX_CONTEXTS];
   uint32_t timeline_count;
   struct meter_cost costs[METER_COSTS];

@@ -1,0 +1,118 @@
+#include "check.h"
+#include "ledger.h"
+
+#include <pthread.h>
+#include <string.h>
+
+#define LIMIT_BYTES 1000000ULL
+
+static struct vgpu_usage usage;
+static bool dead[VGPU_MAX_PROCESSES];
+
+static bool is_live(const void *context, int slot) {
+  (void)context;
+  return !dead[slot];
+}
+
+static struct ledger ledger_of(int slot) {
+  if (usage.slots_used <= (uint32_t)slot)
+    usage.slots_used = (uint32_t)slot + 1;
+  return (struct ledger){.usage = &usage, .own_slot = slot, .slot_is_live = is_live};
+}
+
+static void start_over(void) {
+  memset(&usage, 0, sizeof usage);
+  memset(dead, 0, sizeof dead);
+}
+
+static void check_sizes(void) {
+  const uint64_t mib = 1 << 20;
+  CHECK(ledger_driver_size(1) == 512, "small requests share blocks");
+  CHECK(ledger_driver_size(mib) == mib, "up to 1 MiB");
+  CHECK(ledger_driver_size(mib + 1) == 2 * mib && ledger_driver_size(2 * mib + 1) == 4 * mib, "then 2 MiB steps");
+  CHECK(ledger_driver_size(UINT64_MAX) == UINT64_MAX, "no overflow");
+}
+
+static void check_limit(void) {
+  start_over();
+  struct ledger a = ledger_of(0), b = ledger_of(1);
+  CHECK(ledger_reserve(&a, 0, 600000, LIMIT_BYTES), "fits");
+  CHECK(!ledger_reserve(&b, 0, 400001, LIMIT_BYTES), "one byte too many");
+  CHECK(ledger_reserve(&b, 0, 400000, LIMIT_BYTES), "the last byte");
+  CHECK(ledger_reserve(&b, 1, LIMIT_BYTES, LIMIT_BYTES), "another device is another account");
+  CHECK(!ledger_reserve(&b, 0, UINT64_MAX, LIMIT_BYTES), "no overflow");
+  CHECK(ledger_used(&a, 0) == LIMIT_BYTES, "used %llu", (unsigned long long)ledger_used(&a, 0));
+  ledger_release(&b, 0, 1ULL << 60);
+  CHECK(ledger_used(&a, 0) == 600000, "never below zero");
+}
+
+static void check_death(void) {
+  start_over();
+  struct ledger a = ledger_of(0), b = ledger_of(1);
+  CHECK(ledger_reserve(&a, 0, LIMIT_BYTES, LIMIT_BYTES), "fits");
+  CHECK(!ledger_reserve(&b, 0, 1, LIMIT_BYTES), "full");
+  dead[0] = true;
+  CHECK(ledger_used(&b, 0) == 0, "the dead hold nothing");
+  CHECK(ledger_reserve(&b, 0, LIMIT_BYTES, LIMIT_BYTES), "what they held is free");
+}
+
+static void check_overhead(void) {
+  start_over();
+  struct ledger a = ledger_of(0);
+  ledger_add(&a, 0, 1000);
+  ledger_correct(&a, 0, 5000);
+  CHECK(ledger_used(&a, 0) == 5000, "what the driver holds");
+  ledger_correct(&a, 0, 10);
+  CHECK(ledger_used(&a, 0) == 1000, "what is reserved counts even before the driver has it");
+}
+
+static void check_damage(void) {
+  memset(&usage, 0xff, sizeof usage);
+  struct ledger a = {.usage = &usage, .own_slot = 3, .slot_is_live = is_live};
+  CHECK(ledger_used(&a, 0) == UINT64_MAX, "sums saturate");
+  CHECK(!ledger_reserve(&a, 0, 1, LIMIT_BYTES), "and refuse");
+}
+
+/* Many threads, each a process with a slot of its own: together never past the limit, and nothing left over. */
+#define THREADS 8
+#define ROUNDS 20000
+
+static uint64_t held;
+
+static void *allocate_and_free(void *argument) {
+  struct ledger ledger = ledger_of(0);
+  ledger.own_slot = (int)(intptr_t)argument;
+  unsigned seed = (unsigned)ledger.own_slot;
+  for (int i = 0; i < ROUNDS; i++) {
+    uint64_t bytes = (uint64_t)rand_r(&seed) % (LIMIT_BYTES / 3);
+    if (!ledger_reserve(&ledger, 0, bytes, LIMIT_BYTES))
+      continue;
+    uint64_t now = __atomic_add_fetch(&held, bytes, __ATOMIC_SEQ_CST);
+    CHECK(now <= LIMIT_BYTES, "%llu held", (unsigned long long)now);
+    __atomic_sub_fetch(&held, bytes, __ATOMIC_SEQ_CST);
+    ledger_release(&ledger, 0, bytes);
+  }
+  return NULL;
+}
+
+static void check_concurrency(void) {
+  start_over();
+  ledger_of(THREADS - 1);
+  pthread_t threads[THREADS];
+  for (intptr_t i = 0; i < THREADS; i++)
+    CHECK(pthread_create(&threads[i], NULL, allocate_and_free, (void *)i) == 0, "thread");
+  for (int i = 0; i < THREADS; i++)
+    pthread_join(threads[i], NULL);
+  struct ledger ledger = ledger_of(0);
+  CHECK(ledger_used(&ledger, 0) == 0, "%llu left over", (unsigned long long)ledger_used(&ledger, 0));
+}
+
+int main(void) {
+  check_sizes();
+  check_limit();
+  check_death();
+  check_overhead();
+  check_damage();
+  check_concurrency();
+  return 0;
+}

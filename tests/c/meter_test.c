@@ -1,0 +1,253 @@
+/* The meter on a GPU and a clock of our own: a stream is a time at which its work ends, a marker a time. */
+#include "bucket.h"
+#include "check.h"
+#include "meter.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define US 1000LL
+#define MS 1000000LL
+#define S 1000000000LL
+
+#define HOST_LAUNCH_NS (3 * US)
+#define OVERSLEEP_NS (60 * US) /* Linux' timer slack and the way back */
+
+static int64_t now_ns;
+static int64_t gpu_free_at_ns; /* streams take turns on one GPU */
+static bool capturing;
+static bool lose_markers;
+static int markers_alive;
+
+static int64_t fake_now(void) { return now_ns += 25; }
+
+static void fake_sleep(int64_t duration_ns) { now_ns += duration_ns + OVERSLEEP_NS; }
+
+static void *fake_record(void *stream) {
+  (void)stream;
+  if (capturing)
+    return NULL;
+  now_ns += US;
+  int64_t *marker = malloc(sizeof *marker);
+  *marker = gpu_free_at_ns > now_ns ? gpu_free_at_ns : now_ns;
+  markers_alive++;
+  return marker;
+}
+
+static void fake_recycle(void *marker) {
+  markers_alive--;
+  free(marker);
+}
+
+static enum meter_state fake_query(void *marker) {
+  now_ns += 200;
+  return lose_markers ? METER_LOST : *(int64_t *)marker <= now_ns ? METER_DONE : METER_PENDING;
+}
+
+static bool fake_elapsed(void *start, void *end, int64_t *elapsed_ns) {
+  float milliseconds = (float)((double)(*(int64_t *)end - *(int64_t *)start) / 1e6); /* as cuEventElapsedTime answers */
+  *elapsed_ns = (int64_t)((double)milliseconds * 1e6);
+  return true;
+}
+
+static bool fake_is_capturing(void *stream) {
+  (void)stream;
+  return capturing;
+}
+
+static bool fake_is_idle(void *stream) {
+  (void)stream;
+  return gpu_free_at_ns <= now_ns;
+}
+
+static const struct meter_driver driver = {fake_now,   fake_sleep,   fake_record,       fake_recycle,
+                                           fake_query, fake_elapsed, fake_is_capturing, fake_is_idle};
+
+static struct vgpu_device_shared device;
+static struct meter *meter;
+static struct meter_stream *stream;
+
+static void start_over(uint32_t percent) {
+  now_ns = gpu_free_at_ns = 5000 * S;
+  capturing = lose_markers = false;
+  device = (struct vgpu_device_shared){0};
+  free(meter);
+  meter = calloc(1, sizeof *meter);
+  meter_init(meter, &driver, &device, percent);
+  stream = meter_add_stream(meter, &now_ns, &now_ns);
+}
+
+static int64_t worked_ns;
+
+static void launch(struct meter_stream *on, int64_t kernel_ns, uint64_t work) {
+  bool closes = meter_launch(on, work);
+  now_ns += HOST_LAUNCH_NS;
+  if (!capturing) {
+    gpu_free_at_ns = (gpu_free_at_ns > now_ns ? gpu_free_at_ns : now_ns) + kernel_ns;
+    worked_ns += kernel_ns;
+  }
+  if (closes)
+    meter_close_claimed(on);
+}
+
+static void synchronize(void) {
+  meter_close(stream);
+  if (gpu_free_at_ns > now_ns)
+    now_ns = gpu_free_at_ns;
+  meter_harvest(meter);
+}
+
+struct program {
+  int64_t kernel_ns;
+  int64_t think_ns; /* the host's own work between launches */
+  bool synchronizes;
+};
+
+/* Completed work a second, after half a second to settle. */
+static double rate(struct program program, uint32_t percent, int64_t duration_ns) {
+  start_over(percent);
+  int64_t began_ns = 0;
+  for (int64_t end_ns = now_ns + S / 2 + duration_ns; now_ns < end_ns; now_ns += program.think_ns) {
+    if (began_ns == 0 && now_ns >= end_ns - duration_ns) {
+      began_ns = now_ns;
+      worked_ns = 0;
+    }
+    launch(stream, program.kernel_ns, 1);
+    if (program.synchronizes)
+      synchronize();
+  }
+  return (double)worked_ns / (double)(now_ns - began_ns);
+}
+
+static void check_shares(void) {
+  const struct program programs[] = {{300 * MS, 0, false}, {5 * MS, 0, false},  {MS, 0, false},
+                                     {50 * US, 0, false},  {50 * US, 0, true},  {4 * US, 0, false},
+                                     {5 * MS, 0, true},    {200 * US, 10 * US, true}};
+  const uint32_t percents[] = {10, 20, 50, 80};
+  for (size_t i = 0; i < sizeof programs / sizeof *programs; i++) {
+    int64_t duration_ns = programs[i].kernel_ns > 100 * MS ? 120 * S : 10 * S;
+    double alone = rate(programs[i], VGPU_NO_SM_LIMIT, duration_ns); /* 100 %: never waits */
+    for (size_t p = 0; p < sizeof percents / sizeof *percents; p++) {
+      double share = 100 * rate(programs[i], percents[p], duration_ns) / alone;
+      printf("%9lld ns kernels%s at %2u %%: %.2f %%\n", (long long)programs[i].kernel_ns,
+             programs[i].synchronizes ? ", synchronised," : "", percents[p], share);
+      /* GPU time is what is limited: a program that also waits on its own may come nearer to its full speed. */
+      double most = programs[i].synchronizes ? percents[p] * 1.6 : percents[p] + 1;
+      CHECK(share > percents[p] - 1 && share < most, "%lld ns kernels at %u %%: %.2f %%",
+            (long long)programs[i].kernel_ns, percents[p], share);
+    }
+  }
+}
+
+/* 30 % of the GPU of its own accord: half of it is plenty. */
+static void check_idle_program_is_not_slowed(void) {
+  const struct program programs[] = {{300 * US, 700 * US, false}, {300 * US, 700 * US, true}, {30 * MS, 70 * MS, true}};
+  for (size_t i = 0; i < sizeof programs / sizeof *programs; i++) {
+    double alone = rate(programs[i], VGPU_NO_SM_LIMIT, 10 * S), limited = rate(programs[i], 50, 10 * S);
+    CHECK(limited > 0.99 * alone, "program %zu: %.3f of %.3f", i, limited, alone);
+  }
+}
+
+/* Bursts without a synchronisation, then silence: the silence is not charged. */
+static void check_idle_tail_is_not_charged(void) {
+  start_over(50);
+  for (int burst = 0; burst < 200; burst++) {
+    for (int i = 0; i < 5; i++)
+      launch(stream, 20 * US, 1);
+    now_ns += 20 * MS;
+  }
+  synchronize();
+  CHECK(device.busy_ns < 40 * MS, "charged %lld us for 20 ms of work", (long long)device.busy_ns / 1000);
+}
+
+static void check_mixed_kernels(void) {
+  start_over(50);
+  worked_ns = 0;
+  int64_t began_ns = now_ns;
+  for (int i = 0; now_ns < began_ns + 20 * S; i++)
+    launch(stream, (i % 40 == 39 ? 3000 : i % 7 * 15 + 3) * US, (uint64_t)(i % 40 == 39 ? 99 : i % 7 + 1));
+  double share = 100 * (double)worked_ns / (double)(now_ns - began_ns);
+  CHECK(share > 49 && share < 51.5, "%.2f %%", share);
+}
+
+static void check_two_streams_pay_for_their_union(void) {
+  start_over(50);
+  struct meter_stream *other = meter_add_stream(meter, &now_ns, &device);
+  worked_ns = 0;
+  int64_t began_ns = now_ns;
+  while (now_ns < began_ns + 20 * S) {
+    launch(stream, 100 * US, 1);
+    launch(other, 100 * US, 1);
+  }
+  double share = 100 * (double)worked_ns / (double)(now_ns - began_ns);
+  CHECK(share > 49 && share < 51.5, "%.2f %%", share);
+}
+
+/* Nothing is recorded while a stream captures, and nothing waits. */
+static void check_capture(void) {
+  start_over(1);
+  for (int i = 0; i < 1000; i++)
+    launch(stream, MS, 1);
+  capturing = true;
+  int64_t began_ns = now_ns;
+  for (int i = 0; i < 1000; i++)
+    launch(stream, MS, 1);
+  CHECK(now_ns - began_ns < 50 * MS, "waited %lld us in a capture", (long long)(now_ns - began_ns) / 1000);
+  capturing = false;
+  for (int i = 0; i < 100; i++)
+    launch(stream, MS, 1);
+  synchronize();
+}
+
+/* A kernel that never ends must not hold up the launch that would end it. */
+static void check_work_that_never_ends(void) {
+  start_over(50);
+  for (int i = 0; i < 10; i++)
+    launch(stream, 10 * US, 1);
+  gpu_free_at_ns = now_ns + 100000 * S;
+  int64_t began_ns = now_ns;
+  for (int i = 0; i < 300; i++)
+    launch(stream, 10 * US, (uint64_t)i % 3);
+  CHECK(now_ns - began_ns < S, "stalled %lld ms", (long long)(now_ns - began_ns) / 1000000);
+}
+
+static void check_lost_markers(void) {
+  start_over(50);
+  launch(stream, 10 * US, 1);
+  lose_markers = true; /* as after an error of the context */
+  int64_t began_ns = now_ns;
+  for (int i = 0; i < 5000; i++)
+    launch(stream, 10 * US, 1);
+  CHECK(now_ns - began_ns < 500 * MS, "stalled %lld ms", (long long)(now_ns - began_ns) / 1000000);
+}
+
+static void check_streams_come_and_go(void) {
+  start_over(50);
+  for (int i = 0; i < 5000; i++) {
+    struct meter_stream *added = meter_add_stream(meter, &device, malloc(1));
+    CHECK(added != NULL, "stream %d", i);
+    void *handle = added->handle;
+    launch(added, 10 * US, 1);
+    meter_remove_stream(added);
+    free(handle);
+    now_ns += 100 * US;
+  }
+  CHECK(meter->stream_count < 100, "%u streams kept", meter->stream_count);
+  for (int i = 0; i < 20; i++)
+    launch(stream, MS, 1);
+  meter_remove_context(meter, &now_ns);
+  CHECK(meter->in_flight_batches == 0 && meter->in_flight_ns == 0, "nothing of it is in flight");
+}
+
+int main(void) {
+  check_shares();
+  check_idle_program_is_not_slowed();
+  check_idle_tail_is_not_charged();
+  check_mixed_kernels();
+  check_two_streams_pay_for_their_union();
+  check_capture();
+  check_work_that_never_ends();
+  check_lost_markers();
+  check_streams_come_and_go();
+  return 0;
+}
