@@ -9,4 +9,4 @@ RUN if command -v gcc >/dev/null && command -v make >/dev/null; then exit 0; fi;
     elif command -v dnf >/dev/null; then dnf install -y gcc make glibc-devel; \
     else echo "no gcc and make in this image, and neither apt-get nor dnf to install them" >&2; exit 1; fi
 COPY . /src/lib
-RUN make -C /src/lib BUILD=/build /build/libvgpu.so
+RUN make -C /src/lib BUILD=/build library

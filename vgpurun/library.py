@@ -60,17 +60,21 @@ def build_folder() -> Path:
     return cache / "vgpurun" / __version__
 
 
-def find_or_build(say: Callable[[str], None]) -> Library:
-    """Return the library, built first if it is missing or of another version. Raises LibraryError."""
+def find() -> Library:
+    """Return the library as it is. Raises LibraryError when it is missing or of another version."""
     if given := os.environ.get("VGPURUN_LIBRARY"):
         return check(Path(given).absolute())
-    path = build_folder() / "libvgpu.so"
-    if path.exists():
-        try:
-            return check(path)
-        except LibraryError:
-            pass  # of another version, or half written: built again
-    say(f"building {path} (once)")
+    return check(build_folder() / "libvgpu.so")
+
+
+def find_or_build(say: Callable[[str], None]) -> Library:
+    """Return the library, built first if it is missing or of another version. Raises LibraryError."""
+    try:
+        return find()
+    except LibraryError:
+        if os.environ.get("VGPURUN_LIBRARY"):
+            raise
+    say(f"building {build_folder() / 'libvgpu.so'} (once)")
     return build()
 
 
@@ -83,29 +87,32 @@ def find_simulated_driver(say: Callable[[str], None]) -> Path:
     return folder
 
 
-def build() -> Library:
-    """Build the library with this host's compiler. Raises LibraryError with the compiler's last words."""
-    _make(str(build_folder() / "libvgpu.so"))
+def build(is_verbose: bool = False) -> Library:
+    """Build the library with this host's compiler. Raises LibraryError with the compiler's first error."""
+    _make("library", is_verbose)
     return check(build_folder() / "libvgpu.so")
 
 
-def _make(target: str) -> None:
+def _make(target: str, is_verbose: bool = False) -> None:
+    """Run lib/Makefile. Its output is shown when it is asked for, and otherwise the one line that matters."""
     if shutil.which("make") is None:
         raise LibraryError("make is not installed; install gcc and make, or use: vgpurun build-in-docker")
     folder = build_folder()
+    command = ["make", "-C", str(sources()), f"BUILD={folder}", f"PYTHON={sys.executable}", target]
+    environment = {name: value for name, value in os.environ.items() if name not in _OF_OUTER_MAKE}
     with _only_one(folder):
-        command = ["make", "-C", str(sources()), f"BUILD={folder}", f"PYTHON={sys.executable}", target]
-        environment = {
-            key: value for key, value in os.environ.items() if key not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")
-        }
-        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+        done = subprocess.run(command, capture_output=not is_verbose, text=True, check=False, env=environment)
     if done.returncode:
-        lines = [line for line in done.stderr.splitlines() if line.strip() and not line.startswith("make")]
-        reason = next((line for line in lines if "error" in line.lower()), lines[-1] if lines else "no message")
         raise LibraryError(
-            f"libvgpu.so cannot be built: {reason.strip()}; see all of it with `vgpurun build --verbose`, or use "
-            "`vgpurun build-in-docker`"
+            f"libvgpu.so cannot be built{_reason(done.stderr or '')}; `vgpurun build --verbose` shows all of it, "
+            "`vgpurun build-in-docker` needs no compiler here"
         )
+
+
+def _reason(stderr: str) -> str:
+    lines = [line.strip() for line in stderr.splitlines() if line.strip() and not line.startswith("make")]
+    first = next((line for line in lines if "error" in line.lower()), lines[-1] if lines else "")
+    return f": {first}" if first else ""
 
 
 @contextmanager

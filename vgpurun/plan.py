@@ -59,6 +59,11 @@ class ProcessPlan:
     state_folder: Path
     state_files: Mapping[str, bytes] = field(repr=False)
 
+    @property
+    def quota_json(self) -> str:
+        """The quotas as the label of a container would have them."""
+        return quotas_to_json(self.quotas)
+
 
 @dataclass(frozen=True)
 class Limits:

@@ -1,0 +1,104 @@
+"""`vgpurun build` and `vgpurun build-in-docker`: libvgpu.so from its sources."""
+
+import io
+import re
+import tarfile
+from pathlib import Path
+
+import click
+
+from vgpurun import __version__, library, progress
+from vgpurun.cli.common import GroupedCommand, option
+from vgpurun.errors import ImageError, LibraryError
+from vgpurun.library import Library, show_version
+
+_GROUP = "Build"
+_BUILT = "/build/libvgpu.so"
+
+
+def default_base_image() -> str:
+    """Return the base image that Dockerfile.builder names."""
+    match = re.search(r"^ARG BASE_IMAGE=(\S+)", library.dockerfile().read_text(), re.MULTILINE)
+    return match.group(1) if match else ""
+
+
+@click.command(cls=GroupedCommand, name="build", short_help="Build libvgpu.so with this host's compiler.")
+@option("--verbose", is_flag=True, group=_GROUP, help="Show what make prints.")
+def build(verbose: bool) -> None:
+    """Build libvgpu.so with gcc and make of this host.
+
+    The CUDA headers come from CUDA_HOME, /usr/local/cuda, or: pip install 'vgpurun[build]'. A library is built by
+    itself when it is first needed; this verb builds it again.
+    """
+    _report(library.build(verbose))
+
+
+@click.command(cls=GroupedCommand, name="build-in-docker", short_help="Build libvgpu.so in a container.")
+@option(
+    "--base-image",
+    metavar="IMAGE",
+    default=default_base_image,
+    show_default=default_base_image(),
+    group=_GROUP,
+    help="An image with the CUDA headers. The older its glibc, the more images the library runs in.",
+)
+@option(
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    group=_GROUP,
+    help="Where to put the library; by default where vgpurun looks for it.",
+)
+def build_in_docker(base_image: str, output: Path | None) -> None:
+    """Build libvgpu.so in a container, for a host without a compiler or with too new a glibc."""
+    from vgpurun.engine import Engine
+
+    path = (output or library.build_folder() / "libvgpu.so").absolute()
+    engine = Engine.connect()
+    tag = f"vgpurun-builder:{__version__}"
+    events = engine.build(_context(), tag, {"BASE_IMAGE": base_image})
+    try:
+        progress.show(f"Building libvgpu.so in {base_image}", events)
+    except ImageError as error:
+        raise ImageError(f"{error}; another base: vgpurun build-in-docker --base-image IMAGE") from None
+    container = engine.create_for_copy(tag)
+    try:
+        content = engine.read_file(container, _BUILT)
+    finally:
+        engine.remove(container)
+    if content is None:
+        raise LibraryError(f"the builder image has no {_BUILT}: the build did not make it")
+    _report(_install(content, path))
+
+
+def _context() -> bytes:
+    """Return the sources and the Dockerfile as a tar file."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        for path in sorted(library.sources().rglob("*")):
+            name = path.relative_to(library.sources())
+            if path.is_file() and not name.parts[0].startswith("build"):
+                tar.add(path, arcname=str(name))
+        tar.add(library.dockerfile(), arcname="Dockerfile")
+    return buffer.getvalue()
+
+
+def _install(content: bytes, path: Path) -> Library:
+    """Check the library before it takes the place of another; containers keep the one that they have."""
+    new = path.with_name(f"{path.name}.new")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        new.write_bytes(content)
+        new.chmod(0o755)
+        library.check(new)
+        new.replace(path)
+    except OSError as error:
+        raise LibraryError(f"{path} cannot be written: {error.strerror}; choose another place with --output") from None
+    finally:
+        new.unlink(missing_ok=True)
+    return library.check(path)
+
+
+def _report(built: Library) -> None:
+    click.echo(
+        f"{built.path}: version {built.version}, for {built.machine} and glibc {show_version(built.glibc)} or newer"
+    )

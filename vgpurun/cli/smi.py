@@ -1,0 +1,89 @@
+"""`vgpurun smi`: who uses what of the GPUs; or the real nvidia-smi, inside a container or under limits."""
+
+import json
+import sys
+from typing import Any
+
+import click
+
+from vgpurun.cli.common import GroupedCommand, limit_options, option, visible_gpus, warn
+from vgpurun.cli.local import plan_local
+from vgpurun.errors import EngineError, OptionError
+from vgpurun.plan import Limits
+from vgpurun.process import run_process
+
+_GROUP = "Display"
+
+
+@click.command(
+    cls=GroupedCommand,
+    name="smi",
+    options_metavar="[OPTIONS]",
+    context_settings={"allow_interspersed_args": False},
+    short_help="Show GPUs, containers and what they use of their limits.",
+)
+@limit_options
+@option(
+    "--format",
+    "output_format",
+    type=click.Choice(["table", "json"]),
+    default="table",
+    show_default=True,
+    group=_GROUP,
+    help="How to print the GPUs and containers.",
+)
+@option(
+    "--driver",
+    type=click.Choice(["host", "sim"]),
+    default="host",
+    show_default=True,
+    group=_GROUP,
+    help="This host's driver, or the simulated GPU.",
+)
+@click.argument("arguments", metavar="[CONTAINER] [ARG...]", nargs=-1, type=click.UNPROCESSED)
+def smi(arguments: tuple[str, ...], mem: str | None, sm: str | None, gpus: str, output_format: str, driver: str) -> int:
+    """Show every GPU and every vgpurun container on it: memory used and its limit, compute used and its limit.
+
+    \b
+    vgpurun smi                     all GPUs and containers
+    vgpurun smi CONTAINER [ARG...]  the real nvidia-smi, inside that container
+    vgpurun smi --mem 2g --sm 50    nvidia-smi as a container with these limits would see it
+    """
+    if mem is not None or sm is not None:
+        command = ("nvidia-smi", *arguments)
+        return run_process(plan_local(command, Limits(mem, sm), gpus, driver, {}))
+    if arguments:
+        return _inside(arguments[0], arguments[1:])
+    _overview(gpus, output_format, driver == "sim")
+    return 0
+
+
+def _inside(container: str, arguments: tuple[str, ...]) -> int:
+    from vgpurun.engine import Engine
+    from vgpurun.streams import copy_output
+
+    if container.startswith("-"):
+        raise OptionError(f"'{container}' is not a container; for nvidia-smi's own options: vgpurun smi CONTAINER ...")
+    stream, exit_code = Engine.connect().begin_exec(container, ["nvidia-smi", *arguments])
+    copy_output(stream, is_terminal=False)
+    return exit_code()
+
+
+def _overview(gpu_text: str, output_format: str, is_simulated: bool) -> None:
+    from vgpurun import gpus
+    from vgpurun import smi as readings
+    from vgpurun.cli.smi_view import print_table, to_json
+    from vgpurun.engine import Engine
+
+    chosen = gpus.select_gpus(gpu_text, visible_gpus(is_simulated))
+    engine = None
+    try:
+        engine = Engine.connect()
+    except EngineError as error:
+        warn(f"containers are not shown: {error}")
+    report = readings.collect(chosen, engine)
+    if output_format == "json":
+        described: dict[str, Any] = to_json(report)
+        sys.stdout.write(json.dumps(described) + "\n")
+    else:
+        print_table(report)

@@ -1,0 +1,85 @@
+"""How the report of `vgpurun smi` is printed."""
+
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from vgpurun.gpus import Gpu, GpuUse
+from vgpurun.quota import show_size
+from vgpurun.smi import Report, Tenant, TenantDevice
+
+
+def to_json(report: Report) -> dict[str, Any]:
+    """Return the report as plain data; sizes are in bytes, shares in percent, None is unknown or no limit."""
+    return {
+        "gpus": [_gpu_json(gpu, use) for gpu, use in report.gpus],
+        "containers": [_tenant_json(tenant) for tenant in report.tenants if tenant.kind == "container"],
+        "processes": [_tenant_json(tenant) for tenant in report.tenants if tenant.kind == "process"],
+    }
+
+
+def _gpu_json(gpu: Gpu, use: GpuUse) -> dict[str, Any]:
+    return {
+        "index": gpu.index,
+        "uuid": gpu.uuid,
+        "name": gpu.name,
+        "memory_total_bytes": gpu.memory_bytes,
+        "memory_used_bytes": use.memory_used_bytes,
+        "utilization_percent": use.utilization_percent,
+    }
+
+
+def _tenant_json(tenant: Tenant) -> dict[str, Any]:
+    what = "image" if tenant.kind == "container" else "command"
+    return {
+        "id": tenant.id,
+        "name": tenant.name,
+        what: tenant.what,
+        "devices": [_device_json(device) for device in tenant.devices],
+    }
+
+
+def _device_json(device: TenantDevice) -> dict[str, Any]:
+    reading = device.reading
+    return {
+        "gpu_index": device.gpu.index,
+        "uuid": device.gpu.uuid,
+        "memory_limit_bytes": device.quota.memory_bytes,
+        "memory_used_bytes": device.memory_used_bytes,
+        "memory_overhead_bytes": reading.overhead_bytes if reading else None,
+        "sm_limit_percent": device.quota.sm_percent,
+        "sm_used_percent": None if device.compute_percent is None else round(device.compute_percent, 1),
+        "gate_wait_ns": reading.gate_wait_ns if reading else None,
+        "launches": reading.launches if reading else None,
+        "refusals": reading.refusals if reading else None,
+        "processes": reading.processes if reading else None,
+    }
+
+
+def print_table(report: Report) -> None:
+    """Print each GPU with its tenants below it."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("GPU / CONTAINER", overflow="fold")
+    table.add_column("IMAGE / COMMAND", overflow="ellipsis", max_width=40)
+    for title in ("MEMORY USED / LIMIT", "COMPUTE USED / LIMIT", "REFUSED"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for gpu, use in report.gpus:
+        memory = f"{show_size(use.memory_used_bytes)} / {show_size(gpu.memory_bytes)}"
+        compute = "?" if use.utilization_percent is None else f"{use.utilization_percent} %"
+        table.add_row(f"{gpu.index}: {gpu.name}", "", memory, compute, "", style="bold")
+        for tenant in report.tenants:
+            for device in tenant.devices:
+                if device.gpu.uuid == gpu.uuid:
+                    table.add_row(*_cells(tenant, device))
+    Console(highlight=False, markup=False).print(table)
+
+
+def _cells(tenant: Tenant, device: TenantDevice) -> tuple[str, ...]:
+    quota, reading = device.quota, device.reading
+    used = "?" if device.memory_used_bytes is None else show_size(device.memory_used_bytes)
+    limit = "no limit" if quota.memory_bytes is None else show_size(quota.memory_bytes)
+    compute = "?" if device.compute_percent is None else f"{device.compute_percent:.0f} %"
+    compute_limit = "no limit" if quota.sm_percent is None else f"{quota.sm_percent} %"
+    refused = "?" if reading is None else str(reading.refusals)
+    return f"   {tenant.name}", tenant.what, f"{used} / {limit}", f"{compute} / {compute_limit}", refused

@@ -1,0 +1,102 @@
+"""Carries out a LaunchPlan on the engine: makes the state folder and the container, runs it, and cleans up."""
+
+import signal
+from collections.abc import Callable
+from contextlib import ExitStack, nullcontext
+
+from vgpurun import state, terminal
+from vgpurun.engine import Engine
+from vgpurun.errors import OptionError
+from vgpurun.image_libc import check_image
+from vgpurun.library import Library
+from vgpurun.plan import LaunchPlan
+from vgpurun.signals import Signals
+from vgpurun.state import StateFolder
+from vgpurun.streams import Input, copy_output
+
+SIGPIPE_EXIT_CODE = 128 + signal.SIGPIPE
+
+
+def check_terminal(plan: LaunchPlan) -> None:
+    """Refuse -it without a terminal, as docker does. Raises OptionError."""
+    options = plan.options
+    if options.tty and options.interactive and not options.detach and not terminal.is_terminal(0):
+        raise OptionError("the input device is not a TTY; leave out -t to read from a pipe or file")
+
+
+def sweep(engine: Engine, engine_id: str) -> None:
+    """Remove the state folders of containers that are gone."""
+    state.sweep(lambda: (engine_id, {container.state_folder for container in engine.containers()}))
+
+
+def launch(
+    engine: Engine, engine_id: str, plan: LaunchPlan, library: Library, signals: Signals, warn: Callable[[str], None]
+) -> int:
+    """Run the planned container; return its exit code, or 0 when it is detached.
+
+    After a failed start neither a container nor a state folder is left. Raises VgpurunError and Interrupted.
+    """
+    check_terminal(plan)
+    state.make_lock_dir()
+    sweep(engine, engine_id)
+    with ExitStack() as undo:
+        with signals.held():
+            folder = StateFolder.make(plan.state_folder, plan.state_files, {"engine": engine_id})
+            undo.callback(folder.remove)
+            container = engine.create(plan)
+            undo.callback(engine.remove, container)
+        for warning in (*plan.warnings, *_check_libc(engine, container, plan, library)):
+            warn(warning)
+        if plan.options.detach:
+            with signals.held():
+                engine.start(container)
+                undo.pop_all()
+            folder.close()
+            print(container)
+            return 0
+        exit_code = _run_attached(engine, container, plan, signals, undo)
+    folder.close()
+    if engine.state_of(container) is None:
+        folder.remove()
+    return exit_code
+
+
+def _check_libc(engine: Engine, container: str, plan: LaunchPlan, library: Library) -> list[str]:
+    return check_image(plan.options.image, lambda path: engine.read_file(container, path), library)
+
+
+def _run_attached(engine: Engine, container: str, plan: LaunchPlan, signals: Signals, undo: ExitStack) -> int:
+    options = plan.options
+    stream = engine.attach(container, stdin=options.interactive)
+    wait = engine.expect_end(container, is_removed=options.remove)
+    has_terminal = options.tty and options.interactive
+    keys = Input(stream)
+    with terminal.raw() if has_terminal else nullcontext():
+        with signals.held():
+            engine.start(container)
+            undo.pop_all()
+            signals.relay(lambda number: _send(engine, container, number, options.tty))
+        if options.tty:
+            _resize(engine, container)
+        if options.interactive:
+            keys.start()
+        try:
+            copy_output(stream, is_terminal=options.tty)
+        except BrokenPipeError:
+            engine.stop(container)
+            return SIGPIPE_EXIT_CODE
+        if has_terminal and keys.ended_with_detach_keys and engine.state_of(container) == "running":
+            return 0
+        return wait()
+
+
+def _send(engine: Engine, container: str, number: int, has_terminal: bool) -> None:
+    if number != signal.SIGWINCH:
+        engine.kill(container, number)
+    elif has_terminal:
+        _resize(engine, container)
+
+
+def _resize(engine: Engine, container: str) -> None:
+    if size := terminal.size():
+        engine.resize(container, *size)

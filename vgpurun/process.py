@@ -1,0 +1,67 @@
+"""Carries out a ProcessPlan: a process on this host under limits, without a container."""
+
+import os
+import signal
+import sys
+
+from vgpurun import state
+from vgpurun.errors import CommandNotExecutableError, CommandNotFoundError
+from vgpurun.plan import ProcessPlan
+from vgpurun.state import StateFolder
+
+_FORWARDED = {
+    signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM,
+    signal.SIGCONT,
+}  # fmt: skip
+_FROM_KERNEL = 0x80  # SI_KERNEL: a key of the terminal, which sends the signal to the command as well
+
+
+def run_process(plan: ProcessPlan) -> int:
+    """Run the planned command and return its exit code, 128 and the signal's number when a signal ended it.
+
+    The state folder is removed at the end. A process that outlives the command holds the folder's lock, and the folder
+    stays until the next sweep after it. Raises CommandNotFoundError, CommandNotExecutableError and StateError.
+    """
+    state.make_lock_dir()
+    state.sweep()
+    signal.pthread_sigmask(signal.SIG_BLOCK, {*_FORWARDED, signal.SIGCHLD})
+    folder = StateFolder.make(plan.state_folder, plan.state_files, _owner(plan))
+    try:
+        child = _start(plan, folder.lock)
+        exit_code = _wait(child)
+    except BaseException:
+        folder.remove()
+        raise
+    folder.close()
+    state.sweep()
+    return exit_code
+
+
+def _owner(plan: ProcessPlan) -> dict[str, object]:
+    return {"engine": None, "pid": os.getpid(), "command": list(plan.command), "quota": plan.quota_json}
+
+
+def _start(plan: ProcessPlan, lock: int) -> int:
+    os.set_inheritable(lock, True)
+    program = plan.command[0]
+    sys.stdout.flush()
+    try:
+        return os.posix_spawnp(program, plan.command, {**os.environ, **plan.environment}, setsigmask=())
+    except FileNotFoundError:
+        raise CommandNotFoundError(f"{program}: no such command on this host's PATH") from None
+    except OSError as error:
+        raise CommandNotExecutableError(f"{program} cannot be executed: {error.strerror}") from None
+    finally:
+        os.set_inheritable(lock, False)
+
+
+def _wait(child: int) -> int:
+    while True:
+        caught = signal.sigwaitinfo({*_FORWARDED, signal.SIGCHLD})
+        if caught.si_signo == signal.SIGCHLD:
+            ended, status = os.waitpid(child, os.WNOHANG)
+            if ended:
+                code = os.waitstatus_to_exitcode(status)
+                return 128 - code if code < 0 else code
+        elif caught.si_code != _FROM_KERNEL:
+            os.kill(child, caught.si_signo)
