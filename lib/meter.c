@@ -173,6 +173,8 @@ static void wait_for_room(struct meter *meter) {
   const struct meter_driver *driver = meter->driver;
   uint32_t harvested = __atomic_load_n(&meter->harvested, __ATOMIC_RELAXED);
   int64_t in_flight_ns = __atomic_load_n(&meter->in_flight_ns, __ATOMIC_RELAXED);
+  int64_t batches = max(1, __atomic_load_n(&meter->in_flight_batches, __ATOMIC_RELAXED));
+  int64_t patience_ns = max(METER_PATIENCE_NS, 8 * in_flight_ns / batches);
   int64_t progress_ns = driver->now_ns();
   while (!has_room(meter)) {
     driver->sleep_ns(min(max(in_flight_ns / 32, 20000), 1000000));
@@ -182,7 +184,7 @@ static void wait_for_room(struct meter *meter) {
     if (harvested_now != harvested) {
       harvested = harvested_now;
       progress_ns = now_ns;
-    } else if (now_ns - progress_ns > max(METER_PATIENCE_NS, 8 * in_flight_ns)) {
+    } else if (now_ns - progress_ns > patience_ns) {
       grant_passes(meter);
       progress_ns = now_ns;
     }

@@ -13,10 +13,11 @@ static int64_t open_at(int64_t now_ns, uint32_t percent) {
   return at > now_ns ? at : now_ns;
 }
 
-/* Work of work_ns at a time, as fast as the gate allows: its share of a minute, in percent. */
+/* Work of work_ns at a time, as fast as the gate allows: its share over a long time, in percent. */
 static double share(int64_t work_ns, uint32_t percent) {
+  int64_t duration_ns = work_ns > MS ? 2000 * work_ns : 20000 * MS;
   device = (struct vgpu_device_shared){0};
-  int64_t now_ns = 1000000 * MS, end_ns = now_ns + 60000 * MS, start_ns = now_ns, busy_ns = 0;
+  int64_t now_ns = 1000000 * MS, end_ns = now_ns + duration_ns * 100 / percent, start_ns = now_ns, busy_ns = 0;
   while (now_ns < end_ns) {
     now_ns = open_at(now_ns, percent) + work_ns;
     busy_ns += bucket_charge(&device, now_ns - work_ns, now_ns, now_ns, percent);

@@ -1,0 +1,57 @@
+"""A steady PyTorch loop of one kind of work for a number of seconds. Prints its rate and its longest stall as JSON.
+
+    loop.py matmul|graph SECONDS
+"""
+
+import json
+import sys
+import time
+from collections import deque
+from collections.abc import Callable
+
+import torch
+
+
+def matmul() -> Callable[[], object]:
+    """One bf16 product of about 0.2 ms on an H200."""
+    a = torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16)
+    b = torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16)
+    out = torch.empty_like(a)
+    return lambda: torch.mm(a, b, out=out)
+
+
+def graph() -> Callable[[], object]:
+    """The replay of a captured graph of 100 small kernels."""
+    x = torch.randn(1024, 1024, device="cuda")
+    for _ in range(3):
+        x.mul_(1.0001).add_(0.0001)
+    torch.cuda.synchronize()
+    captured = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(captured):
+        for _ in range(50):
+            x.mul_(1.0001).add_(0.0001)
+    return captured.replay
+
+
+def measure(step: Callable[[], object], seconds: float) -> dict[str, float]:
+    """Steps completed in a second, and the longest time in milliseconds between two completions."""
+    pending: deque[torch.cuda.Event] = deque()
+    completed, longest_s = 0, 0.0
+    began = last = time.perf_counter()
+    while last - began < seconds:
+        step()
+        event = torch.cuda.Event()
+        event.record()
+        pending.append(event)
+        if len(pending) > 8:
+            pending.popleft().synchronize()
+            completed += 1
+            now = time.perf_counter()
+            longest_s = max(longest_s, now - last)
+            last = now
+    return {"per_second": completed / (last - began), "longest_stall_ms": longest_s * 1000}
+
+
+step = {"matmul": matmul, "graph": graph}[sys.argv[1]]()
+measure(step, 1.0)  # settles: clocks, learned costs, the burst
+print(json.dumps(measure(step, float(sys.argv[2]))))

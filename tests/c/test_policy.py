@@ -1,0 +1,52 @@
+"""The policy of the library, compiled for this machine with sanitizers and run: no driver, no GPU, clocks of its own."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+HERE = Path(__file__).parent
+LIB = ROOT / "lib"
+
+SOURCES = {
+    "limits": ["limits", "log"],
+    "ledger": ["ledger"],
+    "table": ["table"],
+    "bucket": ["bucket"],
+    "meter": ["bucket", "log", "meter", "meter_streams", "timeline"],
+}
+ARGUMENTS = {"limits": [str(ROOT / "tests" / "limit_cases.tsv")]}
+SANITIZERS = {
+    "address-undefined": ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"],
+    "thread": ["-fsanitize=thread"],
+}
+THREADED = ["ledger", "table"]
+
+
+def run(name: str, sanitizer: str, folder: Path) -> None:
+    program = folder / name
+    compile_command = ["gcc", "-std=c11", "-D_GNU_SOURCE", "-g", "-O1", "-Wall", "-Wextra", "-Werror"]
+    compile_command += [*SANITIZERS[sanitizer], f"-I{LIB}", f"-I{HERE}", str(HERE / f"{name}_test.c")]
+    compile_command += [str(LIB / f"{source}.c") for source in SOURCES[name]]
+    compile_command += ["-lpthread", "-o", str(program)]
+    subprocess.run(compile_command, check=True)
+    # The tests keep what the library keeps until its process ends; what it loses shows under the simulated driver.
+    result = subprocess.run(
+        [program, *ARGUMENTS.get(name, [])],
+        env={"ASAN_OPTIONS": "detect_leaks=0", "TSAN_OPTIONS": "halt_on_error=1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-2000:]
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_policy(name: str, tmp_path: Path) -> None:
+    run(name, "address-undefined", tmp_path)
+
+
+@pytest.mark.parametrize("name", THREADED)
+def test_policy_of_many_threads(name: str, tmp_path: Path) -> None:
+    run(name, "thread", tmp_path)
