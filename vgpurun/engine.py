@@ -33,6 +33,14 @@ from vgpurun.plan import LABEL_QUOTA, LABEL_VERSION, LaunchPlan
 from vgpurun.state import LABEL_STATE
 
 DEFAULT_ADDRESS = "unix:///var/run/docker.sock"
+_RUNTIME_MARKERS = (
+    "unable to start container process: ",
+    "starting container process caused: ",
+    "OCI runtime create failed: ",
+)
+# The runtime's words for exit codes 127 and 126, which docker goes by too.
+_NOT_FOUND = ("executable file not found", "no such file or directory")
+_NOT_EXECUTABLE = ("permission denied", "is a directory", "exec format error")
 _MAX_FILE_BYTES = 64 << 20
 
 
@@ -207,13 +215,13 @@ class Engine:
             raise self._start_error(container, error) from None
 
     def _start_error(self, container: str, error: Exception) -> VgpurunError:
-        exit_code = None
-        with suppress(DockerException, requests.exceptions.RequestException):
-            exit_code = self._api.inspect_container(container)["State"]["ExitCode"]
         reason = _runtime_reason(_one_line(error))
-        if exit_code == CommandNotFoundError.exit_code:
+        exit_code = None
+        with suppress(DockerException, requests.exceptions.RequestException):  # with --rm it may be gone
+            exit_code = self._api.inspect_container(container)["State"]["ExitCode"]
+        if exit_code == CommandNotFoundError.exit_code or _is_about_command(reason, _NOT_FOUND):
             return CommandNotFoundError(f"the command is not in the image: {reason}")
-        if exit_code == CommandNotExecutableError.exit_code:
+        if exit_code == CommandNotExecutableError.exit_code or _is_about_command(reason, _NOT_EXECUTABLE):
             return CommandNotExecutableError(f"the command cannot be executed: {reason}")
         return EngineError(f"the container cannot be started: {reason}")
 
@@ -341,11 +349,15 @@ def _one_line(error: object) -> str:
 
 def _runtime_reason(text: str) -> str:
     """Cut what runc and containerd put around the one thing that went wrong."""
-    for marker in ("unable to start container process: ", "OCI runtime create failed: "):
+    for marker in _RUNTIME_MARKERS:
         if marker in text:
             text = text.split(marker, 1)[1]
             break
     return text.removesuffix(": unknown")
+
+
+def _is_about_command(reason: str, words: tuple[str, ...]) -> bool:
+    return reason.startswith("exec") and any(word in reason for word in words)
 
 
 def _plain_socket(wrapped: Any) -> socket.socket:

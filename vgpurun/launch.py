@@ -1,6 +1,7 @@
 """Carries out a LaunchPlan on the engine: makes the state folder and the container, runs it, and cleans up."""
 
 import signal
+import socket
 from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
 
@@ -14,7 +15,7 @@ from vgpurun.signals import Signals
 from vgpurun.state import StateFolder
 from vgpurun.streams import Input, copy_output
 
-SIGPIPE_EXIT_CODE = 128 + signal.SIGPIPE
+_SIGPIPE_EXIT_CODE = 128 + signal.SIGPIPE
 
 
 def check_terminal(plan: LaunchPlan) -> None:
@@ -83,8 +84,10 @@ def _run_attached(engine: Engine, container: str, plan: LaunchPlan, signals: Sig
         try:
             copy_output(stream, is_terminal=options.tty)
         except BrokenPipeError:
+            stream.shutdown(socket.SHUT_RDWR)  # what is not read would hold the engine up
             engine.stop(container)
-            return SIGPIPE_EXIT_CODE
+            wait()
+            return _SIGPIPE_EXIT_CODE
         if has_terminal and keys.ended_with_detach_keys and engine.state_of(container) == "running":
             return 0
         return wait()

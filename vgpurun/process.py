@@ -1,6 +1,7 @@
 """Carries out a ProcessPlan: a process on this host under limits, without a container."""
 
 import os
+import shutil
 import signal
 import sys
 
@@ -42,17 +43,30 @@ def _owner(plan: ProcessPlan) -> dict[str, object]:
 
 
 def _start(plan: ProcessPlan, lock: int) -> int:
+    environment = {**os.environ, **plan.environment}
+    program = _find_program(plan.command[0], environment.get("PATH", os.defpath))
     os.set_inheritable(lock, True)
-    program = plan.command[0]
     sys.stdout.flush()
     try:
-        return os.posix_spawnp(program, plan.command, {**os.environ, **plan.environment}, setsigmask=())
+        return os.posix_spawn(program, plan.command, environment, setsigmask=())
     except FileNotFoundError:
-        raise CommandNotFoundError(f"{program}: no such command on this host's PATH") from None
+        raise CommandNotFoundError(f"{program}: no such command on this host") from None
     except OSError as error:
         raise CommandNotExecutableError(f"{program} cannot be executed: {error.strerror}") from None
     finally:
         os.set_inheritable(lock, False)
+
+
+def _find_program(name: str, path: str) -> str:
+    """Look a command up on the PATH that it will have, as a shell does."""
+    if "/" in name:
+        return name
+    found = shutil.which(name, path=path)
+    if found is not None:
+        return found
+    if unusable := shutil.which(name, os.F_OK, path):
+        raise CommandNotExecutableError(f"{unusable} cannot be executed: permission denied")
+    raise CommandNotFoundError(f"{name}: no such command on this host's PATH")
 
 
 def _wait(child: int) -> int:

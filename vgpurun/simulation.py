@@ -17,6 +17,7 @@ from vgpurun.options import Mount
 _CONTAINER_CONFIG = f"{abi.CONTAINER_DIR}/sim.yaml"
 _CONTAINER_STATE = f"{abi.CONTAINER_DIR}/sim.state"
 _LIBRARIES = ("libcuda.so.1", "libnvidia-ml.so.1")
+_TOOL = "nvidia-smi"
 
 
 def activate(folder: Path) -> None:
@@ -43,16 +44,25 @@ def plan_container(folder: Path) -> DriverPlan:
     mounts = [Mount(str(folder), CONTAINER_DRIVER_DIR), Mount(os.environ["VGPUSIM_STATE"], _CONTAINER_STATE, False)]
     for place in (f"/usr/lib/{platform.machine()}-linux-gnu", "/usr/lib64"):
         mounts += [Mount(str((folder / name).resolve()), f"{place}/{name}") for name in _LIBRARIES]
+    mounts.append(Mount(str(folder / _TOOL), f"/usr/bin/{_TOOL}"))
     environment = {"VGPUSIM_STATE": _CONTAINER_STATE, "NVIDIA_VISIBLE_DEVICES": "void"}
     if config := os.environ.get("VGPUSIM_CONFIG"):
         mounts.append(Mount(config, _CONTAINER_CONFIG))
         environment["VGPUSIM_CONFIG"] = _CONTAINER_CONFIG
-    return DriverPlan("sim", mounts=tuple(mounts), environment=environment, library_path=CONTAINER_DRIVER_DIR)
+    return DriverPlan(
+        "sim",
+        mounts=tuple(mounts),
+        environment=environment,
+        library_path=CONTAINER_DRIVER_DIR,
+        executable_path=CONTAINER_DRIVER_DIR,
+    )
 
 
 def local_environment(folder: Path) -> dict[str, str]:
     """Return what a local process needs to see the simulated GPUs. After activate()."""
     names = ("VGPUSIM_CONFIG", "VGPUSIM_STATE")
     environment = {name: os.environ[name] for name in names if os.environ.get(name)}
-    inherited = os.environ.get("LD_LIBRARY_PATH")
-    return {**environment, "LD_LIBRARY_PATH": f"{folder}:{inherited}" if inherited else str(folder)}
+    for name, default in (("LD_LIBRARY_PATH", ""), ("PATH", os.defpath)):
+        inherited = os.environ.get(name, default)
+        environment[name] = f"{folder}:{inherited}" if inherited else str(folder)
+    return environment

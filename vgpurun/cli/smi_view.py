@@ -1,5 +1,6 @@
 """How the report of `vgpurun smi` is printed."""
 
+import sys
 from typing import Any
 
 from rich.console import Console
@@ -8,6 +9,8 @@ from rich.table import Table
 from vgpurun.gpus import Gpu, GpuUse
 from vgpurun.quota import show_size
 from vgpurun.smi import Report, Tenant, TenantDevice
+
+_PIPE_WIDTH = 160  # columns, where there is no terminal to ask
 
 
 def to_json(report: Report) -> dict[str, Any]:
@@ -72,7 +75,8 @@ def print_table(report: Report) -> None:
             for device in tenant.devices:
                 if device.gpu.uuid == gpu.uuid:
                     table.add_row(*_cells(tenant, device))
-    Console(highlight=False, markup=False).print(table)
+    width = None if sys.stdout.isatty() else _PIPE_WIDTH
+    Console(highlight=False, markup=False, width=width).print(table)
 
 
 def _cells(tenant: Tenant, device: TenantDevice) -> tuple[str, ...]:
