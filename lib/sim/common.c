@@ -1,0 +1,39 @@
+#include "common.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <time.h>
+
+#define SPIN_NS (80 * NS_PER_US)
+
+void complain(const char *format, ...) {
+  char line[1024];
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(line, sizeof line, format, arguments);
+  va_end(arguments);
+  fprintf(stderr, "vgpusim: %s\n", line);
+}
+
+uint64_t clock_ns(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (uint64_t)now.tv_sec * NS_PER_S + (uint64_t)now.tv_nsec;
+}
+
+void clock_spin_until(uint64_t target_ns) {
+  while (clock_ns() < target_ns)
+    sched_yield();
+}
+
+void clock_wait_until(uint64_t target_ns) {
+  if (target_ns > clock_ns() + SPIN_NS) {
+    uint64_t wake_ns = target_ns - SPIN_NS;
+    struct timespec wake = {.tv_sec = (time_t)(wake_ns / NS_PER_S), .tv_nsec = (long)(wake_ns % NS_PER_S)};
+    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &wake, NULL) == EINTR)
+      continue;
+  }
+  clock_spin_until(target_ns);
+}

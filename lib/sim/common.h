@@ -1,0 +1,30 @@
+/* Small things that all parts of the simulated driver share. Times are nanoseconds of CLOCK_MONOTONIC. */
+#ifndef SIM_COMMON_H
+#define SIM_COMMON_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define KIB (1ULL << 10)
+#define MIB (1ULL << 20)
+#define GIB (1ULL << 30)
+#define NS_PER_US 1000ULL
+#define NS_PER_MS 1000000ULL
+#define NS_PER_S 1000000000ULL
+
+/* One line on stderr, with the simulator's name before it. */
+void complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+uint64_t clock_ns(void);
+
+/* Sleeps, and spins for the last stretch, because a sleep alone comes back tens of microseconds late. */
+void clock_wait_until(uint64_t target_ns);
+
+void clock_spin_until(uint64_t target_ns);
+
+static inline uint64_t round_up(uint64_t value, uint64_t step) { return (value + step - 1) / step * step; }
+static inline uint64_t max_u64(uint64_t a, uint64_t b) { return a > b ? a : b; }
+static inline uint64_t min_u64(uint64_t a, uint64_t b) { return a < b ? a : b; }
+
+#endif

@@ -1,0 +1,90 @@
+/* What can be asked of a context, and waiting for it. */
+#include "capture.h"
+#include "contexts.h"
+#include "streams.h"
+#include "visible.h"
+
+static CUresult get_device(CUdevice *device, CUcontext handle) {
+  struct context *context;
+  CUresult result = driver_enter();
+  if (result != CUDA_SUCCESS)
+    return result;
+  if (!device)
+    return driver_leave(CUDA_ERROR_INVALID_VALUE);
+  result = context_find(handle, &context);
+  if (result == CUDA_SUCCESS)
+    *device = visible_ordinal(context->device);
+  return driver_leave(result);
+}
+
+CUresult CUDAAPI cuCtxGetDevice(CUdevice *device) { return get_device(device, NULL); }
+
+CUresult CUDAAPI cuCtxGetId(CUcontext handle, unsigned long long *id) {
+  struct context *context;
+  CUresult result = driver_enter();
+  if (result != CUDA_SUCCESS)
+    return result;
+  if (!id)
+    return driver_leave(CUDA_ERROR_INVALID_VALUE);
+  result = context_find(handle, &context);
+  if (result == CUDA_SUCCESS)
+    *id = context->id;
+  return driver_leave(result);
+}
+
+CUresult CUDAAPI cuCtxGetFlags(unsigned int *flags) {
+  struct context *context;
+  CUresult result = driver_enter_context(&context);
+  if (result != CUDA_SUCCESS)
+    return result;
+  if (!flags)
+    return driver_leave(CUDA_ERROR_INVALID_VALUE);
+  *flags = context->flags;
+  return driver_leave(CUDA_SUCCESS);
+}
+
+CUresult CUDAAPI cuCtxGetApiVersion(CUcontext handle, unsigned int *version) {
+  struct context *context;
+  CUresult result = driver_enter();
+  if (result != CUDA_SUCCESS)
+    return result;
+  if (!version)
+    return driver_leave(CUDA_ERROR_INVALID_VALUE);
+  result = context_find(handle, &context);
+  if (result == CUDA_SUCCESS)
+    *version = 3020;
+  return driver_leave(result);
+}
+
+CUresult CUDAAPI cuCtxGetStreamPriorityRange(int *least, int *greatest) {
+  struct context *context;
+  CUresult result = driver_enter_context(&context);
+  if (result != CUDA_SUCCESS)
+    return result;
+  if (least)
+    *least = STREAM_LEAST_PRIORITY;
+  if (greatest)
+    *greatest = STREAM_GREATEST_PRIORITY;
+  return driver_leave(CUDA_SUCCESS);
+}
+
+static CUresult synchronize(CUcontext handle) {
+  struct context *context;
+  CUresult result = driver_enter();
+  if (result != CUDA_SUCCESS)
+    return result;
+  result = context_find(handle, &context);
+  if (result == CUDA_SUCCESS)
+    result = capture_check_context_wait(context);
+  if (result != CUDA_SUCCESS)
+    return driver_leave(result);
+  return driver_leave_and_wait(streams_latest_tail(context));
+}
+
+CUresult CUDAAPI cuCtxSynchronize(void) { return synchronize(NULL); }
+
+#if CUDA_VERSION >= 13000
+CUresult CUDAAPI cuCtxSynchronize_v2(CUcontext handle) { return synchronize(handle); }
+
+CUresult CUDAAPI cuCtxGetDevice_v2(CUdevice *device, CUcontext handle) { return get_device(device, handle); }
+#endif

@@ -1,0 +1,41 @@
+/* Contexts, and which one is current in a thread. */
+#ifndef SIM_CONTEXTS_H
+#define SIM_CONTEXTS_H
+
+#include "driver.h"
+
+struct stream;
+struct block;
+
+struct context {
+  CUcontext handle;
+  unsigned device;
+  unsigned flags;
+  uint64_t id;
+  bool active;               /* a primary context keeps its handle while nobody retains it */
+  unsigned retained;         /* primary contexts only */
+  uint64_t blocking_tail_ns; /* when the last work of all blocking streams ends */
+  uint64_t legacy_tail_ns;   /* when the last work of the legacy default stream ends */
+  uint64_t gone_tail_ns;     /* when the last work of streams that were destroyed ends */
+  struct stream *legacy;
+  struct block *blocks; /* of small allocations */
+};
+
+/* The calling thread's context: CUDA_ERROR_INVALID_CONTEXT when it has none. */
+CUresult context_current(struct context **context);
+
+/* The context behind a handle; NULL means the current one. */
+CUresult context_find(CUcontext handle, struct context **context);
+
+/* Makes an active context on a device, which costs memory there, or frees all that one holds. */
+CUresult context_activate(struct context *context);
+void context_deactivate(struct context *context);
+
+/* The primary context of a device, created without being active. NULL when there is no memory. */
+struct context *context_primary(unsigned device);
+
+/* A new, inactive context with its handle. NULL when there is no memory. */
+struct context *context_new(unsigned device, unsigned flags);
+void context_delete(struct context *context);
+
+#endif

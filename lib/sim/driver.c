@@ -1,0 +1,91 @@
+#include "driver.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "contexts.h"
+#include "pools.h"
+#include "state.h"
+#include "visible.h"
+
+enum { NOT_INITIALIZED, READY, FORKED };
+
+static _Atomic int driver_state = NOT_INITIALIZED;
+static pthread_mutex_t driver_lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* A context does not survive fork; as on a card, the child cannot use CUDA at all. */
+static void after_fork_in_child(void) {
+  atomic_store(&driver_state, FORKED);
+  state_leave_after_fork();
+}
+
+static CUresult initialize(void) {
+  if (!config_load())
+    return CUDA_ERROR_INVALID_VALUE;
+  if (visible_find() == 0)
+    return CUDA_ERROR_NO_DEVICE;
+  if (!state_open() || !state_join())
+    return CUDA_ERROR_OPERATING_SYSTEM;
+  if (pthread_atfork(NULL, NULL, after_fork_in_child) != 0)
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  atomic_store(&driver_state, READY);
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuInit(unsigned int flags) {
+  if (flags != 0)
+    return CUDA_ERROR_INVALID_VALUE;
+  if (atomic_load(&driver_state) == FORKED)
+    return CUDA_ERROR_NOT_INITIALIZED;
+  pthread_mutex_lock(&driver_lock);
+  CUresult result = atomic_load(&driver_state) == READY ? CUDA_SUCCESS : initialize();
+  pthread_mutex_unlock(&driver_lock);
+  return result;
+}
+
+/* Works before cuInit and after fork. The answer does not change while the process lives. */
+CUresult CUDAAPI cuDriverGetVersion(int *version) {
+  if (!version)
+    return CUDA_ERROR_INVALID_VALUE;
+  if (atomic_load(&driver_state) == NOT_INITIALIZED) {
+    pthread_mutex_lock(&driver_lock);
+    bool good = atomic_load(&driver_state) == READY || config_load();
+    pthread_mutex_unlock(&driver_lock);
+    if (!good)
+      return CUDA_ERROR_INVALID_VALUE;
+  }
+  *version = (int)(sim_config.cuda_version / 10 * 1000 + sim_config.cuda_version % 10 * 10);
+  return CUDA_SUCCESS;
+}
+
+CUresult driver_enter(void) {
+  if (atomic_load_explicit(&driver_state, memory_order_acquire) != READY)
+    return CUDA_ERROR_NOT_INITIALIZED;
+  pthread_mutex_lock(&driver_lock);
+  return CUDA_SUCCESS;
+}
+
+CUresult driver_enter_context(struct context **context) {
+  CUresult result = driver_enter();
+  if (result != CUDA_SUCCESS)
+    return result;
+  result = context_current(context);
+  return result == CUDA_SUCCESS ? CUDA_SUCCESS : driver_leave(result);
+}
+
+CUresult driver_leave(CUresult result) {
+  pthread_mutex_unlock(&driver_lock);
+  return result;
+}
+
+CUresult driver_leave_and_wait(uint64_t until_ns) {
+  if (clock_ns() < until_ns) {
+    driver_leave(CUDA_SUCCESS);
+    clock_wait_until(until_ns);
+    CUresult result = driver_enter();
+    if (result != CUDA_SUCCESS)
+      return result;
+  }
+  pools_give_back_unused();
+  return driver_leave(CUDA_SUCCESS);
+}

@@ -1,0 +1,21 @@
+/* Events: a moment on a stream. */
+#ifndef SIM_EVENTS_H
+#define SIM_EVENTS_H
+
+#include "contexts.h"
+
+struct event {
+  CUevent handle;
+  const struct context *context;
+  unsigned flags;
+  bool recorded;
+  uint64_t time_ns;        /* when it completes */
+  uint64_t capture_id;     /* of the capture that it was last recorded in; 0: none */
+  CUstream capture_stream; /* where that was */
+  uint64_t captured;       /* and behind how many operations */
+};
+
+void event_record_at(struct event *event, uint64_t time_ns);
+void events_delete_of(const struct context *context);
+
+#endif

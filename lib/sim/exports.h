@@ -1,0 +1,175 @@
+/*
+ * Every function of the driver API that is simulated: the name by which cuGetProcAddress knows it, its symbol, and the
+ * CUDA version that brought it. PER_THREAD rows are the variants whose default stream is the calling thread's.
+ */
+#ifndef SIM_EXPORTS_H
+#define SIM_EXPORTS_H
+
+#define DRIVER_EXPORTS(SHARED, PER_THREAD)                                                                             \
+  SHARED(cuDriverGetVersion, cuDriverGetVersion, 2020)                                                                 \
+  SHARED(cuInit, cuInit, 2000)                                                                                         \
+  SHARED(cuGetErrorName, cuGetErrorName, 6000)                                                                         \
+  SHARED(cuGetErrorString, cuGetErrorString, 6000)                                                                     \
+  SHARED(cuGetProcAddress, cuGetProcAddress, 11030)                                                                    \
+  SHARED(cuGetProcAddress, cuGetProcAddress_v2, 12000)                                                                 \
+  SHARED(cuDeviceComputeCapability, cuDeviceComputeCapability, 2000)                                                   \
+  SHARED(cuDeviceGet, cuDeviceGet, 2000)                                                                               \
+  SHARED(cuDeviceGetByPCIBusId, cuDeviceGetByPCIBusId, 4010)                                                           \
+  SHARED(cuDeviceGetCount, cuDeviceGetCount, 2000)                                                                     \
+  SHARED(cuDeviceGetName, cuDeviceGetName, 2000)                                                                       \
+  SHARED(cuDeviceGetPCIBusId, cuDeviceGetPCIBusId, 4010)                                                               \
+  SHARED(cuDeviceGetUuid, cuDeviceGetUuid, 9020)                                                                       \
+  SHARED(cuDeviceGetUuid, cuDeviceGetUuid_v2, 11040)                                                                   \
+  SHARED(cuDeviceTotalMem, cuDeviceTotalMem, 2000)                                                                     \
+  SHARED(cuDeviceTotalMem, cuDeviceTotalMem_v2, 3020)                                                                  \
+  SHARED(cuDeviceGetAttribute, cuDeviceGetAttribute, 2000)                                                             \
+  SHARED(cuCtxCreate, cuCtxCreate, 2000)                                                                               \
+  SHARED(cuCtxCreate, cuCtxCreate_v2, 3020)                                                                            \
+  SHARED(cuCtxCreate, cuCtxCreate_v3, 11040)                                                                           \
+  SHARED(cuCtxCreate, cuCtxCreate_v4, 12050)                                                                           \
+  SHARED(cuCtxDestroy, cuCtxDestroy, 2000)                                                                             \
+  SHARED(cuCtxDestroy, cuCtxDestroy_v2, 4000)                                                                          \
+  SHARED(cuCtxGetCurrent, cuCtxGetCurrent, 4000)                                                                       \
+  SHARED(cuCtxPopCurrent, cuCtxPopCurrent, 2000)                                                                       \
+  SHARED(cuCtxPopCurrent, cuCtxPopCurrent_v2, 4000)                                                                    \
+  SHARED(cuCtxPushCurrent, cuCtxPushCurrent, 2000)                                                                     \
+  SHARED(cuCtxPushCurrent, cuCtxPushCurrent_v2, 4000)                                                                  \
+  SHARED(cuCtxSetCurrent, cuCtxSetCurrent, 4000)                                                                       \
+  SHARED(cuDevicePrimaryCtxGetState, cuDevicePrimaryCtxGetState, 7000)                                                 \
+  SHARED(cuDevicePrimaryCtxRelease, cuDevicePrimaryCtxRelease, 7000)                                                   \
+  SHARED(cuDevicePrimaryCtxRelease, cuDevicePrimaryCtxRelease_v2, 11000)                                               \
+  SHARED(cuDevicePrimaryCtxReset, cuDevicePrimaryCtxReset, 7000)                                                       \
+  SHARED(cuDevicePrimaryCtxReset, cuDevicePrimaryCtxReset_v2, 11000)                                                   \
+  SHARED(cuDevicePrimaryCtxRetain, cuDevicePrimaryCtxRetain, 7000)                                                     \
+  SHARED(cuDevicePrimaryCtxSetFlags, cuDevicePrimaryCtxSetFlags, 7000)                                                 \
+  SHARED(cuDevicePrimaryCtxSetFlags, cuDevicePrimaryCtxSetFlags_v2, 11000)                                             \
+  SHARED(cuCtxGetApiVersion, cuCtxGetApiVersion, 3020)                                                                 \
+  SHARED(cuCtxGetDevice, cuCtxGetDevice, 2000)                                                                         \
+  SHARED(cuCtxGetFlags, cuCtxGetFlags, 7000)                                                                           \
+  SHARED(cuCtxGetId, cuCtxGetId, 12000)                                                                                \
+  SHARED(cuCtxGetStreamPriorityRange, cuCtxGetStreamPriorityRange, 5050)                                               \
+  SHARED(cuCtxSynchronize, cuCtxSynchronize, 2000)                                                                     \
+  SHARED(cuMemAlloc, cuMemAlloc, 2000)                                                                                 \
+  SHARED(cuMemAlloc, cuMemAlloc_v2, 3020)                                                                              \
+  SHARED(cuMemAllocManaged, cuMemAllocManaged, 6000)                                                                   \
+  SHARED(cuMemAllocPitch, cuMemAllocPitch, 2000)                                                                       \
+  SHARED(cuMemAllocPitch, cuMemAllocPitch_v2, 3020)                                                                    \
+  SHARED(cuMemFree, cuMemFree, 2000)                                                                                   \
+  SHARED(cuMemFree, cuMemFree_v2, 3020)                                                                                \
+  SHARED(cuMemGetAddressRange, cuMemGetAddressRange, 2000)                                                             \
+  SHARED(cuMemGetAddressRange, cuMemGetAddressRange_v2, 3020)                                                          \
+  SHARED(cuMemGetInfo, cuMemGetInfo, 2000)                                                                             \
+  SHARED(cuMemGetInfo, cuMemGetInfo_v2, 3020)                                                                          \
+  SHARED(cuMemAllocHost, cuMemAllocHost, 2000)                                                                         \
+  SHARED(cuMemAllocHost, cuMemAllocHost_v2, 3020)                                                                      \
+  SHARED(cuMemFreeHost, cuMemFreeHost, 2000)                                                                           \
+  SHARED(cuMemHostAlloc, cuMemHostAlloc, 2020)                                                                         \
+  SHARED(cuMemHostGetDevicePointer, cuMemHostGetDevicePointer_v2, 3020)                                                \
+  SHARED(cuMemHostGetFlags, cuMemHostGetFlags, 2030)                                                                   \
+  SHARED(cuMemHostRegister, cuMemHostRegister, 4000)                                                                   \
+  SHARED(cuMemHostRegister, cuMemHostRegister_v2, 6050)                                                                \
+  SHARED(cuMemHostUnregister, cuMemHostUnregister, 4000)                                                               \
+  SHARED(cuDeviceGetDefaultMemPool, cuDeviceGetDefaultMemPool, 11020)                                                  \
+  SHARED(cuDeviceGetMemPool, cuDeviceGetMemPool, 11020)                                                                \
+  SHARED(cuDeviceSetMemPool, cuDeviceSetMemPool, 11020)                                                                \
+  SHARED(cuMemAllocAsync, cuMemAllocAsync, 11020)                                                                      \
+  PER_THREAD(cuMemAllocAsync, cuMemAllocAsync_ptsz, 11020)                                                             \
+  SHARED(cuMemAllocFromPoolAsync, cuMemAllocFromPoolAsync, 11020)                                                      \
+  PER_THREAD(cuMemAllocFromPoolAsync, cuMemAllocFromPoolAsync_ptsz, 11020)                                             \
+  SHARED(cuMemFreeAsync, cuMemFreeAsync, 11020)                                                                        \
+  PER_THREAD(cuMemFreeAsync, cuMemFreeAsync_ptsz, 11020)                                                               \
+  SHARED(cuMemPoolCreate, cuMemPoolCreate, 11020)                                                                      \
+  SHARED(cuMemPoolDestroy, cuMemPoolDestroy, 11020)                                                                    \
+  SHARED(cuMemPoolGetAttribute, cuMemPoolGetAttribute, 11020)                                                          \
+  SHARED(cuMemPoolSetAttribute, cuMemPoolSetAttribute, 11020)                                                          \
+  SHARED(cuMemPoolTrimTo, cuMemPoolTrimTo, 11020)                                                                      \
+  SHARED(cuKernelGetFunction, cuKernelGetFunction, 12000)                                                              \
+  SHARED(cuLibraryGetKernel, cuLibraryGetKernel, 12000)                                                                \
+  SHARED(cuLibraryGetModule, cuLibraryGetModule, 12000)                                                                \
+  SHARED(cuLibraryLoadData, cuLibraryLoadData, 12000)                                                                  \
+  SHARED(cuLibraryUnload, cuLibraryUnload, 12000)                                                                      \
+  SHARED(cuModuleGetFunction, cuModuleGetFunction, 2000)                                                               \
+  SHARED(cuModuleGetLoadingMode, cuModuleGetLoadingMode, 11070)                                                        \
+  SHARED(cuModuleLoad, cuModuleLoad, 2000)                                                                             \
+  SHARED(cuModuleLoadData, cuModuleLoadData, 2000)                                                                     \
+  SHARED(cuModuleLoadDataEx, cuModuleLoadDataEx, 2010)                                                                 \
+  SHARED(cuModuleLoadFatBinary, cuModuleLoadFatBinary, 2000)                                                           \
+  SHARED(cuModuleUnload, cuModuleUnload, 2000)                                                                         \
+  SHARED(cuFuncGetAttribute, cuFuncGetAttribute, 2020)                                                                 \
+  SHARED(cuFuncGetName, cuFuncGetName, 12030)                                                                          \
+  SHARED(cuFuncLoad, cuFuncLoad, 12040)                                                                                \
+  SHARED(cuFuncSetAttribute, cuFuncSetAttribute, 9000)                                                                 \
+  SHARED(cuKernelGetName, cuKernelGetName, 12030)                                                                      \
+  SHARED(cuLaunchCooperativeKernel, cuLaunchCooperativeKernel, 9000)                                                   \
+  PER_THREAD(cuLaunchCooperativeKernel, cuLaunchCooperativeKernel_ptsz, 9000)                                          \
+  SHARED(cuLaunchKernel, cuLaunchKernel, 4000)                                                                         \
+  PER_THREAD(cuLaunchKernel, cuLaunchKernel_ptsz, 7000)                                                                \
+  SHARED(cuLaunchKernelEx, cuLaunchKernelEx, 11060)                                                                    \
+  PER_THREAD(cuLaunchKernelEx, cuLaunchKernelEx_ptsz, 11060)                                                           \
+  SHARED(cuStreamCreate, cuStreamCreate, 2000)                                                                         \
+  SHARED(cuStreamCreateWithPriority, cuStreamCreateWithPriority, 5050)                                                 \
+  SHARED(cuStreamDestroy, cuStreamDestroy, 2000)                                                                       \
+  SHARED(cuStreamDestroy, cuStreamDestroy_v2, 4000)                                                                    \
+  SHARED(cuStreamGetCtx, cuStreamGetCtx, 9020)                                                                         \
+  PER_THREAD(cuStreamGetCtx, cuStreamGetCtx_ptsz, 9020)                                                                \
+  SHARED(cuStreamGetFlags, cuStreamGetFlags, 5050)                                                                     \
+  PER_THREAD(cuStreamGetFlags, cuStreamGetFlags_ptsz, 7000)                                                            \
+  SHARED(cuStreamGetId, cuStreamGetId, 12000)                                                                          \
+  PER_THREAD(cuStreamGetId, cuStreamGetId_ptsz, 12000)                                                                 \
+  SHARED(cuStreamGetPriority, cuStreamGetPriority, 5050)                                                               \
+  PER_THREAD(cuStreamGetPriority, cuStreamGetPriority_ptsz, 7000)                                                      \
+  SHARED(cuStreamQuery, cuStreamQuery, 2000)                                                                           \
+  PER_THREAD(cuStreamQuery, cuStreamQuery_ptsz, 7000)                                                                  \
+  SHARED(cuStreamSynchronize, cuStreamSynchronize, 2000)                                                               \
+  PER_THREAD(cuStreamSynchronize, cuStreamSynchronize_ptsz, 7000)                                                      \
+  SHARED(cuStreamBeginCapture, cuStreamBeginCapture, 10000)                                                            \
+  PER_THREAD(cuStreamBeginCapture, cuStreamBeginCapture_ptsz, 10000)                                                   \
+  SHARED(cuStreamBeginCapture, cuStreamBeginCapture_v2, 10010)                                                         \
+  PER_THREAD(cuStreamBeginCapture, cuStreamBeginCapture_v2_ptsz, 10010)                                                \
+  SHARED(cuStreamEndCapture, cuStreamEndCapture, 10000)                                                                \
+  PER_THREAD(cuStreamEndCapture, cuStreamEndCapture_ptsz, 10000)                                                       \
+  SHARED(cuStreamGetCaptureInfo, cuStreamGetCaptureInfo, 10010)                                                        \
+  PER_THREAD(cuStreamGetCaptureInfo, cuStreamGetCaptureInfo_ptsz, 10010)                                               \
+  SHARED(cuStreamGetCaptureInfo, cuStreamGetCaptureInfo_v2, 11030)                                                     \
+  PER_THREAD(cuStreamGetCaptureInfo, cuStreamGetCaptureInfo_v2_ptsz, 11030)                                            \
+  SHARED(cuStreamGetCaptureInfo, cuStreamGetCaptureInfo_v3, 12030)                                                     \
+  PER_THREAD(cuStreamGetCaptureInfo, cuStreamGetCaptureInfo_v3_ptsz, 12030)                                            \
+  SHARED(cuStreamIsCapturing, cuStreamIsCapturing, 10000)                                                              \
+  PER_THREAD(cuStreamIsCapturing, cuStreamIsCapturing_ptsz, 10000)                                                     \
+  SHARED(cuThreadExchangeStreamCaptureMode, cuThreadExchangeStreamCaptureMode, 10010)                                  \
+  SHARED(cuEventCreate, cuEventCreate, 2000)                                                                           \
+  SHARED(cuEventDestroy, cuEventDestroy, 2000)                                                                         \
+  SHARED(cuEventDestroy, cuEventDestroy_v2, 4000)                                                                      \
+  SHARED(cuEventElapsedTime, cuEventElapsedTime, 2000)                                                                 \
+  SHARED(cuEventElapsedTime, cuEventElapsedTime_v2, 12080)                                                             \
+  SHARED(cuEventQuery, cuEventQuery, 2000)                                                                             \
+  SHARED(cuEventRecord, cuEventRecord, 2000)                                                                           \
+  PER_THREAD(cuEventRecord, cuEventRecord_ptsz, 7000)                                                                  \
+  SHARED(cuEventRecordWithFlags, cuEventRecordWithFlags, 11010)                                                        \
+  PER_THREAD(cuEventRecordWithFlags, cuEventRecordWithFlags_ptsz, 11010)                                               \
+  SHARED(cuEventSynchronize, cuEventSynchronize, 2000)                                                                 \
+  SHARED(cuStreamWaitEvent, cuStreamWaitEvent, 3020)                                                                   \
+  PER_THREAD(cuStreamWaitEvent, cuStreamWaitEvent_ptsz, 7000)                                                          \
+  SHARED(cuGraphCreate, cuGraphCreate, 10000)                                                                          \
+  SHARED(cuGraphDestroy, cuGraphDestroy, 10000)                                                                        \
+  SHARED(cuGraphGetNodes, cuGraphGetNodes, 10000)                                                                      \
+  SHARED(cuGraphNodeGetType, cuGraphNodeGetType, 10000)                                                                \
+  SHARED(cuGraphExecDestroy, cuGraphExecDestroy, 10000)                                                                \
+  SHARED(cuGraphInstantiate, cuGraphInstantiate, 10000)                                                                \
+  SHARED(cuGraphInstantiate, cuGraphInstantiate_v2, 11000)                                                             \
+  SHARED(cuGraphInstantiateWithFlags, cuGraphInstantiateWithFlags, 11040)                                              \
+  SHARED(cuGraphLaunch, cuGraphLaunch, 10000)                                                                          \
+  PER_THREAD(cuGraphLaunch, cuGraphLaunch_ptsz, 10000)                                                                 \
+  SHARED(cuGraphUpload, cuGraphUpload, 11010)                                                                          \
+  PER_THREAD(cuGraphUpload, cuGraphUpload_ptsz, 11010)                                                                 \
+  EXPORTS_SINCE_13(SHARED)
+
+#if CUDA_VERSION >= 13000
+#define EXPORTS_SINCE_13(SHARED)                                                                                       \
+  SHARED(cuCtxSynchronize, cuCtxSynchronize_v2, 13000)                                                                 \
+  SHARED(cuCtxGetDevice, cuCtxGetDevice_v2, 13000)
+#else
+#define EXPORTS_SINCE_13(SHARED)
+#endif
+
+#endif

@@ -1,0 +1,265 @@
+#include "modules.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "capture.h"
+
+/* A module belongs to a context, a library (context NULL) to the process. */
+struct module {
+  void *handle;
+  const struct context *context;
+  const struct module *library; /* a module that stands for a library in one context */
+};
+
+const struct kernel *kernel_find(CUfunction function) {
+  const struct kernel *kernel = handle_object(HANDLE_FUNCTION, function);
+  return kernel ? kernel : handle_object(HANDLE_KERNEL, function);
+}
+
+static CUresult new_module(enum handle_kind kind, const struct context *context, const struct module *library,
+                           void **handle) {
+  struct module *module = calloc(1, sizeof *module);
+  if (module)
+    module->handle = handle_new(kind, module);
+  if (!module || !module->handle) {
+    free(module);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  module->context = context;
+  module->library = library;
+  *handle = module->handle;
+  return CUDA_SUCCESS;
+}
+
+static void delete_kernel_of(void *object, void *owner) {
+  struct kernel *kernel = object;
+  if (kernel->owner != owner)
+    return;
+  handle_delete(kernel->handle);
+  free(kernel->name);
+  free(kernel);
+}
+
+static void delete_module(struct module *module) {
+  handle_visit(HANDLE_FUNCTION, delete_kernel_of, module);
+  handle_visit(HANDLE_KERNEL, delete_kernel_of, module);
+  handle_delete(module->handle);
+  free(module);
+}
+
+static void delete_if_of_context(void *object, void *context) {
+  struct module *module = object;
+  if (module->context == context)
+    delete_module(module);
+}
+
+static void delete_if_of_library(void *object, void *library) {
+  struct module *module = object;
+  if (module->library == library)
+    delete_module(module);
+}
+
+void modules_delete_of(const struct context *context) {
+  handle_visit(HANDLE_MODULE, delete_if_of_context, (void *)context);
+}
+
+struct search {
+  const void *owner;
+  const char *name;
+  struct kernel *found;
+};
+
+static void look_for_kernel(void *object, void *argument) {
+  struct kernel *kernel = object;
+  struct search *search = argument;
+  if (kernel->owner == search->owner && strcmp(kernel->name, search->name) == 0)
+    search->found = kernel;
+}
+
+/* The same name gives the same handle. */
+static CUresult get_kernel(enum handle_kind kind, const struct module *owner, const char *name, void **handle) {
+  struct search search = {owner, name, NULL};
+  if (*name == '\0')
+    return CUDA_ERROR_NOT_FOUND;
+  handle_visit(kind, look_for_kernel, &search);
+  if (search.found) {
+    *handle = search.found->handle;
+    return CUDA_SUCCESS;
+  }
+  struct kernel *kernel = calloc(1, sizeof *kernel);
+  if (kernel) {
+    *kernel = (struct kernel){.owner = owner,
+                              .context = owner->context,
+                              .duration_ns = config_kernel_ns(name),
+                              .name = strdup(name),
+                              .handle = handle_new(kind, kernel)};
+    if (kernel->name && kernel->handle) {
+      *handle = kernel->handle;
+      return CUDA_SUCCESS;
+    }
+    handle_delete(kernel->handle);
+    free(kernel->name);
+  }
+  free(kernel);
+  return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static CUresult load_module(CUmodule *module, const void *image) {
+  struct context *context;
+  void *handle;
+  CUresult result = driver_enter_context(&context);
+  if (result != CUDA_SUCCESS)
+    return result;
+  if (!module || !image)
+    return driver_leave(CUDA_ERROR_INVALID_VALUE);
+  result = capture_check_unsafe_call();
+  if (result == CUDA_SUCCESS)
+    result = new_module(HANDLE_MODULE, context, NULL, &handle);
+  if (result == CUDA_SUCCESS)
+    *module = handle;
+  return driver_leave(result);
+}
+
+CUresult CUDAAPI cuModuleLoadData(CUmodule *module, const void *image) { return load_module(module, image); }
+
+CUresult CUDAAPI cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int option_count,
+                                    CUjit_option *options, void **option_values) {
+  (void)options, (void)option_values;
+  return option_count && (!options || !option_values) ? CUDA_ERROR_INVALID_VALUE : load_module(module, image);
+}
+
+CUresult CUDAAPI cuModuleLoadFatBinary(CUmodule *module, const void *image) { return load_module(module, image); }
+
+CUresult CUDAAPI cuModuleLoad(CUmodule *module, const char *path) {
+  if (path) {
+    FILE *file = fopen(path, "re");
+    if (!file)
+      return CUDA_ERROR_FILE_NOT_FOUND;
+    fclose(file);
+  }
+  return load_module(module, path);
+}
+
+CUresult CUDAAPI cuModuleUnload(CUmodule handle) {
+  CUresult result = driver_enter();
+  if (result != CUDA_SUCCESS)
+    return result;
+  struct module *module = handle_object(HANDLE_MODULE, handle);
+  if (!module || module->library)
+    return driver_leave(CUDA_ERROR_INVALID_HANDLE);
+  result = capture_check_unsafe_call();
+  if (result == CUDA_SUCCESS)
+    delete_module(module);
+  return driver_leave(result);
+}
+
+CUresult CUDAAPI cuModuleGetFunction(CUfunction *function, CUmodule handle, const char *name) {
+  void *kernel;
+  CUresult result = driver_enter();
+  if (result != CUDA_SUCCESS)
+    return result;
+  const struct module *module = handle_object(HANDLE_MODULE, handle);
+  if (!function || !name)
+    return driver_leave(CUDA_ERROR_INVALID_VALUE);
+  if (!module)
+    return driver_leave(CUDA_ERROR_INVALID_HANDLE);
+  result = get_kernel(HANDLE_FUNCTION, module, name, &kernel);
+  if (result == CUDA_SUCCESS)
+    *function = kernel;
+  return driver_leave(result);
+}
+
+CUresult CUDAAPI cuModuleGetLoadingMode(CUmoduleLoadingMode *mode) {
+  CUresult result = driver_enter();
+  if (result != CUDA_SUCCESS)
+    return result;
+  if (!mode)
+    return driver_leave(CUDA_ERROR_INVALID_VALUE);
+  *mode = CU_MODULE_LAZY_LOADING;
+  return driver_leave(CUDA_SUCCESS);
+}
+
+CUresult CUDAAPI cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *jit_options,
+                                   void **jit_values, unsigned int jit_count, CUlibraryOption *options, void **values,
+                                   unsigned int count) {
+  void *handle;
+  CUresult result = driver_enter();
+  if (result != CUDA_SUCCESS)
+    return result;
+  (void)jit_values, (void)values;
+  if (!library || !code || (jit_count && !jit_options) || (count && !options))
+    return driver_leave(CUDA_ERROR_INVALID_VALUE);
+  result = new_module(HANDLE_LIBRARY, NULL, NULL, &handle);
+  if (result == CUDA_SUCCESS)
+    *library = handle;
+  return driver_leave(result);
+}
+
+CUresult CUDAAPI cuLibraryUnload(CUlibrary handle) {
+  CUresult result = driver_enter();
+  if (result != CUDA_SUCCESS)
+    return result;
+  struct module *library = handle_object(HANDLE_LIBRARY, handle);
+  if (!library)
+    return driver_leave(CUDA_ERROR_INVALID_HANDLE);
+  handle_visit(HANDLE_MODULE, delete_if_of_library, library);
+  delete_module(library);
+  return driver_leave(CUDA_SUCCESS);
+}
+
+CUresult CUDAAPI cuLibraryGetKernel(CUkernel *kernel, CUlibrary handle, const char *name) {
+  void *found;
+  CUresult result = driver_enter();
+  if (result != CUDA_SUCCESS)
+    return result;
+  const struct module *library = handle_object(HANDLE_LIBRARY, handle);
+  if (!kernel || !name)
+    return driver_leave(CUDA_ERROR_INVALID_VALUE);
+  if (!library)
+    return driver_leave(CUDA_ERROR_INVALID_HANDLE);
+  result = get_kernel(HANDLE_KERNEL, library, name, &found);
+  if (result == CUDA_SUCCESS)
+    *kernel = found;
+  return driver_leave(result);
+}
+
+static void look_for_module(void *object, void *argument) {
+  struct module *module = object, *wanted = argument;
+  if (module->library == wanted->library && module->context == wanted->context)
+    wanted->handle = module->handle;
+}
+
+CUresult CUDAAPI cuLibraryGetModule(CUmodule *module, CUlibrary handle) {
+  struct context *context;
+  CUresult result = driver_enter_context(&context);
+  if (result != CUDA_SUCCESS)
+    return result;
+  const struct module *library = handle_object(HANDLE_LIBRARY, handle);
+  if (!module)
+    return driver_leave(CUDA_ERROR_INVALID_VALUE);
+  if (!library)
+    return driver_leave(CUDA_ERROR_INVALID_HANDLE);
+  struct module wanted = {.context = context, .library = library};
+  handle_visit(HANDLE_MODULE, look_for_module, &wanted);
+  if (!wanted.handle)
+    result = new_module(HANDLE_MODULE, context, library, &wanted.handle);
+  if (result == CUDA_SUCCESS)
+    *module = wanted.handle;
+  return driver_leave(result);
+}
+
+/* A kernel of a library serves as a function in every context: the handle is the same. */
+CUresult CUDAAPI cuKernelGetFunction(CUfunction *function, CUkernel kernel) {
+  struct context *context;
+  CUresult result = driver_enter_context(&context);
+  if (result != CUDA_SUCCESS)
+    return result;
+  if (!function)
+    return driver_leave(CUDA_ERROR_INVALID_VALUE);
+  if (!handle_object(HANDLE_KERNEL, kernel))
+    return driver_leave(CUDA_ERROR_INVALID_HANDLE);
+  *function = (CUfunction)kernel;
+  return driver_leave(CUDA_SUCCESS);
+}

@@ -1,0 +1,20 @@
+/* nvml.h with the old versions of its prototypes visible, and what the simulated NVML's files share. */
+#ifndef SIM_NVML_API_H
+#define SIM_NVML_API_H
+
+#define NVML_NO_UNVERSIONED_FUNC_DEFS
+#pragma GCC visibility push(default)
+#include <nvml.h>
+#pragma GCC visibility pop
+
+#include "config.h"
+
+/* NVML_SUCCESS once the library is initialised. */
+nvmlReturn_t nvml_ready(void);
+
+/* The same, and finds the device behind a handle. */
+nvmlReturn_t nvml_device(nvmlDevice_t handle, unsigned *device);
+
+nvmlDevice_t nvml_handle(unsigned device);
+
+#endif

@@ -1,0 +1,185 @@
+/* The devices that the simulated NVML lists, in the order of the configuration. */
+#include <stdio.h>
+#include <string.h>
+
+#include "nvml_api.h"
+#include "pci.h"
+#include "state.h"
+#include "timeline.h"
+
+nvmlDevice_t nvml_handle(unsigned device) { return (nvmlDevice_t)&sim_config.devices[device]; }
+
+nvmlReturn_t nvml_device(nvmlDevice_t handle, unsigned *device) {
+  nvmlReturn_t result = nvml_ready();
+  if (result != NVML_SUCCESS)
+    return result;
+  for (*device = 0; *device < sim_config.device_count; (*device)++)
+    if (nvml_handle(*device) == handle)
+      return NVML_SUCCESS;
+  return NVML_ERROR_INVALID_ARGUMENT;
+}
+
+static nvmlReturn_t copy_text(const char *text, char *target, unsigned length) {
+  if (!target)
+    return NVML_ERROR_INVALID_ARGUMENT;
+  if (length <= strlen(text))
+    return NVML_ERROR_INSUFFICIENT_SIZE;
+  strcpy(target, text);
+  return NVML_SUCCESS;
+}
+
+nvmlReturn_t DECLDIR nvmlDeviceGetCount_v2(unsigned int *count) {
+  nvmlReturn_t result = nvml_ready();
+  if (result != NVML_SUCCESS)
+    return result;
+  if (!count)
+    return NVML_ERROR_INVALID_ARGUMENT;
+  *count = sim_config.device_count;
+  return NVML_SUCCESS;
+}
+
+nvmlReturn_t DECLDIR nvmlDeviceGetCount(unsigned int *count) { return nvmlDeviceGetCount_v2(count); }
+
+nvmlReturn_t DECLDIR nvmlDeviceGetHandleByIndex_v2(unsigned int index, nvmlDevice_t *handle) {
+  nvmlReturn_t result = nvml_ready();
+  if (result != NVML_SUCCESS)
+    return result;
+  if (!handle || index >= sim_config.device_count)
+    return NVML_ERROR_INVALID_ARGUMENT;
+  *handle = nvml_handle(index);
+  return NVML_SUCCESS;
+}
+
+nvmlReturn_t DECLDIR nvmlDeviceGetHandleByIndex(unsigned int index, nvmlDevice_t *handle) {
+  return nvmlDeviceGetHandleByIndex_v2(index, handle);
+}
+
+nvmlReturn_t DECLDIR nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *handle) {
+  nvmlReturn_t result = nvml_ready();
+  if (result != NVML_SUCCESS)
+    return result;
+  if (!uuid || !handle)
+    return NVML_ERROR_INVALID_ARGUMENT;
+  for (unsigned device = 0; device < sim_config.device_count; device++)
+    if (strcasecmp(sim_config.devices[device].uuid, uuid) == 0) {
+      *handle = nvml_handle(device);
+      return NVML_SUCCESS;
+    }
+  return NVML_ERROR_NOT_FOUND;
+}
+
+nvmlReturn_t DECLDIR nvmlDeviceGetHandleByPciBusId_v2(const char *id, nvmlDevice_t *handle) {
+  unsigned device;
+  nvmlReturn_t result = nvml_ready();
+  if (result != NVML_SUCCESS)
+    return result;
+  if (!id || !handle)
+    return NVML_ERROR_INVALID_ARGUMENT;
+  if (!pci_find(id, &device))
+    return NVML_ERROR_NOT_FOUND;
+  *handle = nvml_handle(device);
+  return NVML_SUCCESS;
+}
+
+nvmlReturn_t DECLDIR nvmlDeviceGetHandleByPciBusId(const char *id, nvmlDevice_t *handle) {
+  return nvmlDeviceGetHandleByPciBusId_v2(id, handle);
+}
+
+nvmlReturn_t DECLDIR nvmlDeviceGetName(nvmlDevice_t handle, char *name, unsigned int length) {
+  unsigned device;
+  nvmlReturn_t result = nvml_device(handle, &device);
+  return result == NVML_SUCCESS ? copy_text(sim_config.devices[device].name, name, length) : result;
+}
+
+nvmlReturn_t DECLDIR nvmlDeviceGetUUID(nvmlDevice_t handle, char *uuid, unsigned int length) {
+  unsigned device;
+  nvmlReturn_t result = nvml_device(handle, &device);
+  return result == NVML_SUCCESS ? copy_text(sim_config.devices[device].uuid, uuid, length) : result;
+}
+
+nvmlReturn_t DECLDIR nvmlDeviceGetIndex(nvmlDevice_t handle, unsigned int *index) {
+  unsigned device;
+  nvmlReturn_t result = nvml_device(handle, &device);
+  if (result != NVML_SUCCESS)
+    return result;
+  if (!index)
+    return NVML_ERROR_INVALID_ARGUMENT;
+  *index = device;
+  return NVML_SUCCESS;
+}
+
+nvmlReturn_t DECLDIR nvmlDeviceGetMinorNumber(nvmlDevice_t handle, unsigned int *minor) {
+  return nvmlDeviceGetIndex(handle, minor);
+}
+
+nvmlReturn_t DECLDIR nvmlDeviceGetPciInfo_v3(nvmlDevice_t handle, nvmlPciInfo_t *info) {
+  unsigned device;
+  nvmlReturn_t result = nvml_device(handle, &device);
+  if (result != NVML_SUCCESS)
+    return result;
+  if (!info)
+    return NVML_ERROR_INVALID_ARGUMENT;
+  *info = (nvmlPciInfo_t){.bus = pci_bus(device)};
+  pci_format(device, 4, info->busIdLegacy);
+  pci_format(device, 8, info->busId);
+  return NVML_SUCCESS;
+}
+
+nvmlReturn_t DECLDIR nvmlDeviceGetPciInfo_v2(nvmlDevice_t handle, nvmlPciInfo_t *info) {
+  return nvmlDeviceGetPciInfo_v3(handle, info);
+}
+
+nvmlReturn_t DECLDIR nvmlDeviceGetPciInfo(nvmlDevice_t handle, nvmlPciInfo_t *info) {
+  return nvmlDeviceGetPciInfo_v3(handle, info);
+}
+
+nvmlReturn_t DECLDIR nvmlDeviceGetCudaComputeCapability(nvmlDevice_t handle, int *major, int *minor) {
+  unsigned device;
+  nvmlReturn_t result = nvml_device(handle, &device);
+  if (result != NVML_SUCCESS)
+    return result;
+  if (!major || !minor)
+    return NVML_ERROR_INVALID_ARGUMENT;
+  *major = (int)sim_config.devices[device].compute_capability / 10;
+  *minor = (int)sim_config.devices[device].compute_capability % 10;
+  return NVML_SUCCESS;
+}
+
+nvmlReturn_t DECLDIR nvmlDeviceGetMemoryInfo(nvmlDevice_t handle, nvmlMemory_t *memory) {
+  unsigned device;
+  nvmlReturn_t result = nvml_device(handle, &device);
+  if (result != NVML_SUCCESS)
+    return result;
+  if (!memory)
+    return NVML_ERROR_INVALID_ARGUMENT;
+  memory->total = sim_config.devices[device].memory_bytes;
+  memory->used = min_u64(memory->total, state_used_bytes(device));
+  memory->free = memory->total - memory->used;
+  return NVML_SUCCESS;
+}
+
+nvmlReturn_t DECLDIR nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t handle, nvmlMemory_v2_t *memory) {
+  nvmlMemory_t sizes;
+  if (memory && nvml_ready() == NVML_SUCCESS && memory->version != nvmlMemory_v2)
+    return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+  nvmlReturn_t result = nvmlDeviceGetMemoryInfo(handle, memory ? &sizes : NULL);
+  if (result != NVML_SUCCESS)
+    return result;
+  memory->total = sizes.total;
+  memory->used = sizes.used;
+  memory->free = sizes.free;
+  memory->reserved = 0;
+  return NVML_SUCCESS;
+}
+
+/* How busy the device was in the last second. Memory traffic is not simulated. */
+nvmlReturn_t DECLDIR nvmlDeviceGetUtilizationRates(nvmlDevice_t handle, nvmlUtilization_t *utilization) {
+  unsigned device;
+  nvmlReturn_t result = nvml_device(handle, &device);
+  if (result != NVML_SUCCESS)
+    return result;
+  if (!utilization)
+    return NVML_ERROR_INVALID_ARGUMENT;
+  *utilization = (nvmlUtilization_t){.gpu = timeline_busy_percent(device)};
+  return NVML_SUCCESS;
+}

@@ -1,0 +1,145 @@
+#include "pools.h"
+
+#include <stdlib.h>
+
+#include "state.h"
+
+#define STEP_BYTES (32 * MIB)
+#define ROUNDING 512
+
+static struct pool *default_pools[SIM_MAX_DEVICES];
+static bool something_to_give_back;
+
+/* What an allocation takes of its pool. */
+static uint64_t pool_size(size_t size) { return round_up(size, ROUNDING); }
+
+struct pool *pool_new(unsigned device) {
+  struct pool *pool = calloc(1, sizeof *pool);
+  if (pool)
+    pool->handle = handle_new(HANDLE_POOL, pool);
+  if (!pool || !pool->handle) {
+    free(pool);
+    return NULL;
+  }
+  pool->device = device;
+  pool->reuse[0] = pool->reuse[1] = pool->reuse[2] = 1;
+  return pool;
+}
+
+struct pool *pool_default(unsigned device) {
+  if (!default_pools[device]) {
+    default_pools[device] = pool_new(device);
+    if (default_pools[device])
+      default_pools[device]->is_default = true;
+  }
+  return default_pools[device];
+}
+
+static void delete_pool(struct pool *pool) {
+  state_release(pool->device, pool->reserved_bytes);
+  handle_delete(pool->handle);
+  free(pool);
+}
+
+void pool_destroy(struct pool *pool) {
+  pool->destroyed = true;
+  if (pool->used_bytes == 0)
+    delete_pool(pool);
+}
+
+void pool_return(struct pool *pool, size_t size) {
+  pool->used_bytes -= pool_size(size);
+  something_to_give_back = true;
+  if (pool->destroyed && pool->used_bytes == 0)
+    delete_pool(pool);
+}
+
+/* Whole steps only. */
+bool pool_trim(struct pool *pool, uint64_t keep_bytes) {
+  uint64_t target = round_up(max_u64(pool->used_bytes, min_u64(keep_bytes, pool->reserved_bytes)), STEP_BYTES);
+  if (target >= pool->reserved_bytes)
+    return false;
+  state_release(pool->device, pool->reserved_bytes - target);
+  pool->reserved_bytes = target;
+  return true;
+}
+
+static void give_back(void *object, void *argument) {
+  struct pool *pool = object;
+  (void)argument;
+  pool_trim(pool, pool->release_threshold_bytes);
+}
+
+void pools_give_back_unused(void) {
+  if (something_to_give_back)
+    handle_visit(HANDLE_POOL, give_back, NULL);
+  something_to_give_back = false;
+}
+
+struct trimming {
+  unsigned device;
+  bool any;
+};
+
+static void trim_of_device(void *object, void *argument) {
+  struct pool *pool = object;
+  struct trimming *trimming = argument;
+  if (pool->device == trimming->device && pool_trim(pool, 0))
+    trimming->any = true;
+}
+
+bool pools_trim_device(unsigned device) {
+  struct trimming trimming = {.device = device};
+  handle_visit(HANDLE_POOL, trim_of_device, &trimming);
+  return trimming.any;
+}
+
+static void empty_of_device(void *object, void *device) {
+  struct pool *pool = object;
+  if (pool->device != *(unsigned *)device)
+    return;
+  memory_delete_of_pool(pool);
+  pool->used_bytes = 0;
+  pool_trim(pool, 0);
+  if (pool->destroyed)
+    delete_pool(pool);
+}
+
+void pools_empty_device(unsigned device) { handle_visit(HANDLE_POOL, empty_of_device, &device); }
+
+static bool try_reserve(struct pool *pool, uint64_t target) {
+  if (!state_reserve(pool->device, target - pool->reserved_bytes))
+    return false;
+  pool->reserved_bytes = target;
+  return true;
+}
+
+static CUresult reserve(struct pool *pool, uint64_t size) {
+  uint64_t needed = pool->used_bytes + size;
+  uint64_t target = round_up(needed, STEP_BYTES);
+  if (needed <= pool->reserved_bytes)
+    return CUDA_SUCCESS;
+  if (pool->maximum_bytes && target > pool->maximum_bytes)
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  if (try_reserve(pool, target))
+    return CUDA_SUCCESS;
+  pools_trim_device(pool->device); /* this pool too */
+  return try_reserve(pool, target) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult pool_allocate(struct pool *pool, struct context *context, size_t size, CUdeviceptr *address) {
+  uintptr_t base;
+  if (size > sim_config.devices[pool->device].memory_bytes)
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  something_to_give_back = true;
+  CUresult result = reserve(pool, pool_size(size));
+  if (result == CUDA_SUCCESS)
+    result = memory_allocate(context, pool, size, &base);
+  if (result != CUDA_SUCCESS)
+    return result;
+  pool->used_bytes += pool_size(size);
+  pool->used_high_bytes = max_u64(pool->used_high_bytes, pool->used_bytes);
+  pool->reserved_high_bytes = max_u64(pool->reserved_high_bytes, pool->reserved_bytes);
+  *address = base;
+  return CUDA_SUCCESS;
+}

@@ -1,0 +1,45 @@
+/* Stream-ordered memory pools. A pool takes device memory in steps of 32 MiB and keeps what it does not use, up to its
+ * release threshold, when the program synchronises. */
+#ifndef SIM_POOLS_H
+#define SIM_POOLS_H
+
+#include "device_memory.h"
+
+struct pool {
+  CUmemoryPool handle;
+  unsigned device;
+  bool is_default;
+  bool destroyed; /* by the program, while some of its memory is in use */
+  uint64_t reserved_bytes, reserved_high_bytes;
+  uint64_t used_bytes, used_high_bytes;
+  uint64_t release_threshold_bytes;
+  uint64_t maximum_bytes; /* 0: none */
+  int reuse[3];           /* the three reuse attributes: kept, without effect */
+  struct block *blocks;
+};
+
+/* NULL when there is no memory. */
+struct pool *pool_new(unsigned device);
+struct pool *pool_default(unsigned device);
+
+/* Destroys a pool, or lets it live until the last of its memory is given back. */
+void pool_destroy(struct pool *pool);
+
+CUresult pool_allocate(struct pool *pool, struct context *context, size_t size, CUdeviceptr *address);
+
+/* Accounts for memory of a pool that is given back. */
+void pool_return(struct pool *pool, size_t size);
+
+/* Gives back what is reserved but not used, down to a size. Returns whether that was anything. */
+bool pool_trim(struct pool *pool, uint64_t keep_bytes);
+
+/* At a synchronisation. */
+void pools_give_back_unused(void);
+
+/* When the device is full: all that this process's pools do not use. Returns whether that was anything. */
+bool pools_trim_device(unsigned device);
+
+/* With the last context of a device its pools lose all their memory. */
+void pools_empty_device(unsigned device);
+
+#endif

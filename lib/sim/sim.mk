@@ -1,0 +1,43 @@
+# Builds the simulated driver. Included by ../Makefile, or used alone: make -f sim/sim.mk, from lib/.
+# Variables: CC, CFLAGS, CUDA_INCLUDE (the -I flags for cuda.h and nvml.h) and BUILD.
+
+CC ?= cc
+BUILD ?= build
+CUDA_HOME ?= /usr/local/cuda
+CUDA_INCLUDE ?= -I$(CUDA_HOME)/include
+
+SIM_OUT := $(BUILD)/sim
+SIM_OBJ := $(SIM_OUT)/obj
+SIM_CFLAGS := -O2 -g $(CFLAGS) -std=c11 -Wall -Wextra -Werror -fPIC -fvisibility=hidden -pthread -D_GNU_SOURCE
+# -Bsymbolic: a call inside the driver never lands in a library that is preloaded over it.
+SIM_LDFLAGS := $(LDFLAGS) -pthread -Wl,-Bsymbolic -Wl,--no-undefined
+
+SIM_SHARED := common config pci scalar state state_file timeline yaml
+SIM_NVML := $(SIM_SHARED) $(patsubst sim/%.c,%,$(wildcard sim/nvml_*.c))
+SIM_CUDA := $(filter-out nvml_% nvidia_smi,$(patsubst sim/%.c,%,$(wildcard sim/*.c)))
+
+.PHONY: sim sim-clean
+sim: $(SIM_OUT)/libcuda.so $(SIM_OUT)/libnvidia-ml.so $(SIM_OUT)/nvidia-smi
+
+$(SIM_OUT)/libcuda.so.1: $(SIM_CUDA:%=$(SIM_OBJ)/%.o)
+$(SIM_OUT)/libnvidia-ml.so.1: $(SIM_NVML:%=$(SIM_OBJ)/%.o)
+
+$(SIM_OUT)/lib%.so.1:
+	$(CC) $(SIM_CFLAGS) -shared -Wl,-soname,$(@F) -o $@ $^ $(SIM_LDFLAGS)
+
+$(SIM_OUT)/lib%.so: $(SIM_OUT)/lib%.so.1
+	ln -sf $(<F) $@
+
+$(SIM_OUT)/nvidia-smi: $(SIM_OBJ)/nvidia_smi.o
+	$(CC) $(SIM_CFLAGS) -o $@ $^ $(LDFLAGS) -ldl
+
+$(SIM_OBJ)/%.o: sim/%.c sim/sim.mk | $(SIM_OBJ)
+	$(CC) $(SIM_CFLAGS) $(CUDA_INCLUDE) -MMD -MP -c -o $@ $<
+
+$(SIM_OBJ):
+	mkdir -p $@
+
+sim-clean:
+	rm -rf $(SIM_OUT)
+
+-include $(wildcard $(SIM_OBJ)/*.d)

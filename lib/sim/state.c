@@ -1,0 +1,172 @@
+#include "state.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "state_file.h"
+
+#define STATE_MAGIC 0x4d49535550475631ULL
+#define STATE_VERSION 1
+#define NO_SLOT STATE_MAX_PROCESSES
+
+static int state_fd = -1;
+static struct state *state;
+static unsigned own_slot = NO_SLOT;
+static unsigned device_rows[SIM_MAX_DEVICES];
+
+static bool check_header(const char *path) {
+  if (state->magic == 0) {
+    state->version = STATE_VERSION;
+    state->magic = STATE_MAGIC;
+  }
+  if (state->magic == STATE_MAGIC && state->version == STATE_VERSION)
+    return true;
+  complain("%s is not a state file of this version; remove it or set VGPUSIM_STATE to another path", path);
+  return false;
+}
+
+/* Devices are known by their UUIDs, so that processes with different configurations share what they have in common. */
+static bool find_rows(const char *path) {
+  for (unsigned device = 0; device < sim_config.device_count; device++) {
+    const char *uuid = sim_config.devices[device].uuid;
+    unsigned row = 0;
+    while (row < SIM_MAX_DEVICES && state->devices[row].uuid[0] &&
+           strncmp(state->devices[row].uuid, uuid, sizeof state->devices[row].uuid) != 0)
+      row++;
+    if (row == SIM_MAX_DEVICES) {
+      complain("%s has no room for another device; remove it or set VGPUSIM_STATE to another path", path);
+      return false;
+    }
+    strncpy(state->devices[row].uuid, uuid, sizeof state->devices[row].uuid);
+    device_rows[device] = row;
+  }
+  return true;
+}
+
+bool state_open(void) {
+  const char *path;
+  if (state)
+    return true;
+  int fd = state_file_open(sizeof *state, &path);
+  if (fd < 0)
+    return false;
+  void *mapped = mmap(NULL, sizeof *state, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (mapped == MAP_FAILED) {
+    complain("%s: %s", path, strerror(errno));
+    close(fd);
+    return false;
+  }
+  state = mapped;
+  state_file_lock(fd);
+  bool good = check_header(path) && find_rows(path);
+  state_file_unlock(fd);
+  if (!good) {
+    munmap(state, sizeof *state);
+    state = NULL;
+    close(fd);
+    return false;
+  }
+  state_fd = fd;
+  return true;
+}
+
+bool state_join(void) {
+  state_file_lock(state_fd);
+  unsigned slot = 0;
+  while (slot < STATE_MAX_PROCESSES && !state_file_try_lock(state_fd, STATE_LOCK_SLOTS + slot))
+    slot++;
+  if (slot == STATE_MAX_PROCESSES) {
+    state_file_unlock(state_fd);
+    complain("more than %d processes use the simulated GPUs", STATE_MAX_PROCESSES);
+    return false;
+  }
+  memset(&state->processes[slot], 0, sizeof state->processes[slot]);
+  atomic_store(&state->processes[slot].pid, (uint32_t)getpid());
+  state_file_mark_pid(state_fd, STATE_LOCK_PIDS + slot);
+  if (atomic_load(&state->slots_used) <= slot)
+    atomic_store(&state->slots_used, slot + 1);
+  own_slot = slot;
+  state_file_unlock(state_fd);
+  state_forget_dead_work();
+  return true;
+}
+
+void state_leave_after_fork(void) {
+  if (state_fd >= 0)
+    close(state_fd); /* the parent's locks must not outlive it through this copy */
+  state_fd = -1;
+  own_slot = NO_SLOT;
+}
+
+struct state_device *state_device(unsigned device) { return &state->devices[device_rows[device]]; }
+
+struct state_process_device *state_own(unsigned device) {
+  return &state->processes[own_slot].devices[device_rows[device]];
+}
+
+static bool slot_is_live(unsigned slot) {
+  return slot == own_slot || state_file_is_locked(state_fd, STATE_LOCK_SLOTS + slot);
+}
+
+static unsigned slots_used(void) {
+  unsigned used = atomic_load(&state->slots_used);
+  return used < STATE_MAX_PROCESSES ? used : STATE_MAX_PROCESSES;
+}
+
+void state_visit_live(unsigned device, state_visitor visit, void *argument) {
+  for (unsigned slot = 0; slot < slots_used(); slot++)
+    if (atomic_load(&state->processes[slot].pid) != 0 && slot_is_live(slot))
+      visit(slot, &state->processes[slot].devices[device_rows[device]], argument);
+}
+
+uint32_t state_pid(unsigned slot) {
+  long marked = slot == own_slot ? -1 : state_file_marked_pid(state_fd, STATE_LOCK_PIDS + slot);
+  return marked >= 0 ? (uint32_t)marked : atomic_load(&state->processes[slot].pid);
+}
+
+uint64_t state_used_bytes(unsigned device) {
+  uint64_t sum = 0;
+  for (unsigned slot = 0; slot < slots_used(); slot++) {
+    uint64_t used = atomic_load(&state->processes[slot].devices[device_rows[device]].used_bytes);
+    if (used && slot_is_live(slot)) /* a slot that holds nothing needs no look at its lock */
+      sum += used;
+  }
+  return sum;
+}
+
+bool state_reserve(unsigned device, uint64_t bytes) {
+  uint64_t total = sim_config.devices[device].memory_bytes;
+  state_file_lock(state_fd);
+  uint64_t used = state_used_bytes(device);
+  bool fits = used <= total && bytes <= total - used;
+  if (fits)
+    atomic_fetch_add(&state_own(device)->used_bytes, bytes);
+  state_file_unlock(state_fd);
+  return fits;
+}
+
+void state_release(unsigned device, uint64_t bytes) { atomic_fetch_sub(&state_own(device)->used_bytes, bytes); }
+
+static void latest_tail(unsigned slot, struct state_process_device *use, void *latest) {
+  (void)slot;
+  uint64_t *tail = latest;
+  *tail = max_u64(*tail, atomic_load(&use->tail_ns));
+}
+
+void state_forget_dead_work(void) {
+  state_file_lock(state_fd);
+  for (unsigned slot = 0; slot < slots_used(); slot++)
+    if (atomic_load(&state->processes[slot].pid) != 0 && !slot_is_live(slot))
+      memset(&state->processes[slot], 0, sizeof state->processes[slot]);
+  for (unsigned device = 0; device < sim_config.device_count; device++) {
+    uint64_t before = atomic_load(&state_device(device)->tail_ns);
+    uint64_t live = 0;
+    state_visit_live(device, latest_tail, &live);
+    /* Who queues work at this moment moves the tail first and wins. */
+    if (live < before)
+      atomic_compare_exchange_strong(&state_device(device)->tail_ns, &before, live);
+  }
+  state_file_unlock(state_fd);
+}

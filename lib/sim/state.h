@@ -1,0 +1,77 @@
+/*
+ * The state that all processes and containers share: one file, mapped by each. An all-zero file is a valid, empty one.
+ *
+ * Every process that uses CUDA owns a slot, and the slot is the only truth about that process: a device's used memory
+ * is the sum over the live slots. A slot is live while its owner holds an open-file-description lock on the slot's
+ * byte, so whatever kills a process also frees its memory. A classic record lock on a second byte lets a reader
+ * in another PID namespace learn the owner's PID as that namespace sees it.
+ */
+#ifndef SIM_STATE_H
+#define SIM_STATE_H
+
+#include <stdatomic.h>
+
+#include "config.h"
+
+#define STATE_MAX_PROCESSES 1024
+#define STATE_BUCKETS 256
+#define STATE_BUCKET_NS (NS_PER_S / 8)
+
+struct state_device {
+  char uuid[48]; /* empty: the row is free */
+  _Atomic uint64_t tail_ns; /* when the last work that was queued on the device ends */
+  uint64_t reserved;
+};
+
+struct state_process_device {
+  _Atomic uint64_t used_bytes;
+  _Atomic uint64_t tail_ns;             /* when the last work of this process ends */
+  _Atomic uint64_t busy[STATE_BUCKETS]; /* per 125 ms: the number of the interval << 32 | busy nanoseconds in it */
+};
+
+struct state_process {
+  _Atomic uint32_t pid; /* as its own PID namespace counts */
+  uint32_t reserved[15];
+  struct state_process_device devices[SIM_MAX_DEVICES];
+};
+
+struct state {
+  uint64_t magic;
+  uint32_t version;
+  _Atomic uint32_t slots_used; /* slots at and above this number were never claimed */
+  uint8_t reserved[48];
+  struct state_device devices[SIM_MAX_DEVICES];
+  struct state_process processes[STATE_MAX_PROCESSES];
+};
+
+/* Maps the file and finds or makes the rows of the configured devices. False after one line on stderr. */
+bool state_open(void);
+
+/* Claims a slot for this process. False after one line on stderr. */
+bool state_join(void);
+
+/* In a forked child: lets go of the parent's locks and its slot. */
+void state_leave_after_fork(void);
+
+/* The rows of a configured device: shared, and of this process. */
+struct state_device *state_device(unsigned device);
+struct state_process_device *state_own(unsigned device);
+
+/* Calls visit for every live process, this one included. */
+typedef void (*state_visitor)(unsigned slot, struct state_process_device *use, void *argument);
+void state_visit_live(unsigned device, state_visitor visit, void *argument);
+
+/* A slot's PID in the caller's PID namespace; 0 when it has none there. */
+uint32_t state_pid(unsigned slot);
+
+/* Memory of a device over all live processes. */
+uint64_t state_used_bytes(unsigned device);
+
+/* Takes memory of a device for this process; false, and nothing is taken, when the device has not that much. */
+bool state_reserve(unsigned device, uint64_t bytes);
+void state_release(unsigned device, uint64_t bytes);
+
+/* Forgets what dead processes had queued, so that new work need not wait for it. */
+void state_forget_dead_work(void);
+
+#endif

@@ -1,0 +1,31 @@
+/* The file behind the shared state, and the locks on its bytes. */
+#ifndef SIM_STATE_FILE_H
+#define SIM_STATE_FILE_H
+
+#include "common.h"
+
+/* The bytes that are locked lie past the data: a lock needs no byte behind it. */
+#define STATE_LOCK_ALL (1LL << 40)
+#define STATE_LOCK_SLOTS (1LL << 41)
+#define STATE_LOCK_PIDS (1LL << 42)
+
+/* Opens the file that VGPUSIM_STATE, the configuration or the default names, creates it safely, and gives it at least
+ * this size. Returns a descriptor, or -1 after one line on stderr; path is set to the file's name. */
+int state_file_open(size_t size_bytes, const char **path);
+
+/* Locks of this open file description: the kernel drops them when the last copy of the descriptor is gone. */
+void state_file_lock(int fd);
+void state_file_unlock(int fd);
+bool state_file_try_lock(int fd, long long byte);
+
+/* Whether another open file description holds this byte. */
+bool state_file_is_locked(int fd, long long byte);
+
+/* A classic record lock, of the process. */
+void state_file_mark_pid(int fd, long long byte);
+
+/* The holder of a classic record lock: its PID in the caller's PID namespace, 0 when it has none there, -1 when the
+ * byte is free or is our own. */
+long state_file_marked_pid(int fd, long long byte);
+
+#endif

@@ -1,0 +1,116 @@
+/* The calls that make, end, query and await streams. */
+#include "capture.h"
+#include "streams.h"
+
+static CUresult create(CUstream *handle, unsigned flags, int priority) {
+  struct context *context;
+  CUresult result = driver_enter_context(&context);
+  if (result != CUDA_SUCCESS)
+    return result;
+  if (!handle || (flags & ~(unsigned)CU_STREAM_NON_BLOCKING))
+    return driver_leave(CUDA_ERROR_INVALID_VALUE);
+  if (priority > STREAM_LEAST_PRIORITY)
+    priority = STREAM_LEAST_PRIORITY;
+  if (priority < STREAM_GREATEST_PRIORITY)
+    priority = STREAM_GREATEST_PRIORITY;
+  struct stream *stream = stream_new(context, flags, priority);
+  if (!stream)
+    return driver_leave(CUDA_ERROR_OUT_OF_MEMORY);
+  *handle = stream->handle;
+  return driver_leave(CUDA_SUCCESS);
+}
+
+CUresult CUDAAPI cuStreamCreate(CUstream *stream, unsigned int flags) { return create(stream, flags, 0); }
+
+CUresult CUDAAPI cuStreamCreateWithPriority(CUstream *stream, unsigned int flags, int priority) {
+  return create(stream, flags, priority);
+}
+
+CUresult CUDAAPI cuStreamDestroy_v2(CUstream handle) {
+  CUresult result = driver_enter();
+  if (result != CUDA_SUCCESS)
+    return result;
+  struct stream *stream = handle_object(HANDLE_STREAM, handle);
+  if (!stream || stream->legacy)
+    return driver_leave(CUDA_ERROR_INVALID_HANDLE);
+  stream_delete(stream);
+  return driver_leave(CUDA_SUCCESS);
+}
+
+CUresult CUDAAPI cuStreamDestroy(CUstream handle) { return cuStreamDestroy_v2(handle); }
+
+static CUresult cuStreamQuery_on(CUstream handle, enum default_stream default_stream) {
+  struct stream *stream;
+  CUresult result = stream_enter(handle, default_stream, &stream);
+  if (result != CUDA_SUCCESS)
+    return result;
+  result = capture_check_stream_wait(stream);
+  if (result == CUDA_SUCCESS && stream_tail(stream) > clock_ns())
+    result = CUDA_ERROR_NOT_READY;
+  return driver_leave(result);
+}
+
+static CUresult cuStreamSynchronize_on(CUstream handle, enum default_stream default_stream) {
+  struct stream *stream;
+  CUresult result = stream_enter(handle, default_stream, &stream);
+  if (result != CUDA_SUCCESS)
+    return result;
+  result = capture_check_stream_wait(stream);
+  if (result != CUDA_SUCCESS)
+    return driver_leave(result);
+  return driver_leave_and_wait(stream_tail(stream));
+}
+
+STREAM_API(cuStreamQuery, cuStreamQuery_ptsz, (CUstream stream), stream)
+STREAM_API(cuStreamSynchronize, cuStreamSynchronize_ptsz, (CUstream stream), stream)
+
+/* Queries that leave a capture alone. */
+static CUresult enter_query(CUstream handle, enum default_stream default_stream, const void *output,
+                            struct stream **stream) {
+  CUresult result = driver_enter();
+  if (result != CUDA_SUCCESS)
+    return result;
+  result = output ? stream_find(handle, default_stream, stream) : CUDA_ERROR_INVALID_VALUE;
+  return result == CUDA_SUCCESS ? CUDA_SUCCESS : driver_leave(result);
+}
+
+static CUresult cuStreamGetPriority_on(CUstream handle, int *priority, enum default_stream default_stream) {
+  struct stream *stream;
+  CUresult result = enter_query(handle, default_stream, priority, &stream);
+  if (result != CUDA_SUCCESS)
+    return result;
+  *priority = stream->priority;
+  return driver_leave(CUDA_SUCCESS);
+}
+
+static CUresult cuStreamGetFlags_on(CUstream handle, unsigned int *flags, enum default_stream default_stream) {
+  struct stream *stream;
+  CUresult result = enter_query(handle, default_stream, flags, &stream);
+  if (result != CUDA_SUCCESS)
+    return result;
+  *flags = stream->flags;
+  return driver_leave(CUDA_SUCCESS);
+}
+
+static CUresult cuStreamGetId_on(CUstream handle, unsigned long long *id, enum default_stream default_stream) {
+  struct stream *stream;
+  CUresult result = enter_query(handle, default_stream, id, &stream);
+  if (result != CUDA_SUCCESS)
+    return result;
+  *id = stream->id;
+  return driver_leave(CUDA_SUCCESS);
+}
+
+static CUresult cuStreamGetCtx_on(CUstream handle, CUcontext *context, enum default_stream default_stream) {
+  struct stream *stream;
+  CUresult result = enter_query(handle, default_stream, context, &stream);
+  if (result != CUDA_SUCCESS)
+    return result;
+  *context = stream->context->handle;
+  return driver_leave(CUDA_SUCCESS);
+}
+
+STREAM_API(cuStreamGetPriority, cuStreamGetPriority_ptsz, (CUstream stream, int *priority), stream, priority)
+STREAM_API(cuStreamGetFlags, cuStreamGetFlags_ptsz, (CUstream stream, unsigned int *flags), stream, flags)
+STREAM_API(cuStreamGetId, cuStreamGetId_ptsz, (CUstream stream, unsigned long long *id), stream, id)
+STREAM_API(cuStreamGetCtx, cuStreamGetCtx_ptsz, (CUstream stream, CUcontext *context), stream, context)

@@ -1,0 +1,153 @@
+#include "streams.h"
+
+#include <stdlib.h>
+
+#include "capture.h"
+#include "timeline.h"
+
+/* The per-thread default streams of this thread. Their contexts free them; a thread that ends leaves them until then. */
+struct thread_stream {
+  CUcontext context;
+  CUstream stream;
+};
+static _Thread_local struct thread_stream thread_streams[SIM_MAX_DEVICES];
+
+struct stream *stream_new(struct context *context, unsigned flags, int priority) {
+  static uint64_t last_id;
+  struct stream *stream = calloc(1, sizeof *stream);
+  if (!stream)
+    return NULL;
+  size_t depth = sim_config.devices[context->device].launch_queue_depth;
+  stream->launch_ends = calloc(depth, sizeof *stream->launch_ends);
+  stream->handle = handle_new(HANDLE_STREAM, stream);
+  if (!stream->launch_ends || !stream->handle) {
+    handle_delete(stream->handle);
+    free(stream->launch_ends);
+    free(stream);
+    return NULL;
+  }
+  stream->context = context;
+  stream->flags = flags;
+  stream->priority = priority;
+  stream->id = ++last_id;
+  return stream;
+}
+
+/* Work that is queued goes on, as on a card: the timeline keeps it. */
+void stream_delete(struct stream *stream) {
+  capture_abandon(stream);
+  stream->context->gone_tail_ns = max_u64(stream->context->gone_tail_ns, stream->tail_ns);
+  handle_delete(stream->handle);
+  free(stream->launch_ends);
+  free(stream);
+}
+
+static void delete_if_of(void *object, void *context) {
+  struct stream *stream = object;
+  if (stream->context == context)
+    stream_delete(stream);
+}
+
+void streams_delete_of(const struct context *context) { handle_visit(HANDLE_STREAM, delete_if_of, (void *)context); }
+
+static CUresult per_thread(struct context *context, struct stream **stream) {
+  struct thread_stream *entry = NULL;
+  for (unsigned i = 0; i < SIM_MAX_DEVICES && !entry; i++)
+    if (thread_streams[i].context == context->handle)
+      entry = &thread_streams[i];
+  for (unsigned i = 0; i < SIM_MAX_DEVICES && !entry; i++)
+    if (!handle_object(HANDLE_CONTEXT, thread_streams[i].context))
+      entry = &thread_streams[i];
+  if (!entry)
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  *stream = handle_object(HANDLE_STREAM, entry->stream);
+  if (entry->context != context->handle || !*stream)
+    *stream = stream_new(context, CU_STREAM_DEFAULT, 0);
+  if (!*stream)
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  *entry = (struct thread_stream){context->handle, (*stream)->handle};
+  return CUDA_SUCCESS;
+}
+
+CUresult stream_find(CUstream handle, enum default_stream default_stream, struct stream **stream) {
+  struct context *context;
+  CUresult result = context_current(&context);
+  if (result != CUDA_SUCCESS)
+    return result;
+  if (!handle)
+    handle = default_stream == LEGACY_STREAM ? CU_STREAM_LEGACY : CU_STREAM_PER_THREAD;
+  if (handle == CU_STREAM_PER_THREAD)
+    return per_thread(context, stream);
+  *stream = handle == CU_STREAM_LEGACY ? context->legacy : handle_object(HANDLE_STREAM, handle);
+  return *stream ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+CUresult stream_find_for_work(CUstream handle, enum default_stream default_stream, struct stream **stream) {
+  CUresult result = stream_find(handle, default_stream, stream);
+  if (result == CUDA_SUCCESS && (*stream)->legacy)
+    result = capture_check_legacy((*stream)->context, true);
+  return result;
+}
+
+CUresult stream_enter(CUstream handle, enum default_stream default_stream, struct stream **stream) {
+  CUresult result = driver_enter();
+  if (result != CUDA_SUCCESS)
+    return result;
+  result = stream_find_for_work(handle, default_stream, stream);
+  return result == CUDA_SUCCESS ? CUDA_SUCCESS : driver_leave(result);
+}
+
+static bool is_blocking(const struct stream *stream) { return !(stream->flags & CU_STREAM_NON_BLOCKING); }
+
+uint64_t stream_tail(const struct stream *stream) {
+  if (stream->legacy)
+    return max_u64(stream->tail_ns, stream->context->blocking_tail_ns);
+  if (is_blocking(stream))
+    return max_u64(stream->tail_ns, stream->context->legacy_tail_ns);
+  return stream->tail_ns;
+}
+
+void stream_wait_until(struct stream *stream, uint64_t until_ns) {
+  struct context *context = stream->context;
+  stream->tail_ns = max_u64(stream->tail_ns, until_ns);
+  if (is_blocking(stream))
+    context->blocking_tail_ns = max_u64(context->blocking_tail_ns, until_ns);
+  if (stream->legacy)
+    context->legacy_tail_ns = max_u64(context->legacy_tail_ns, until_ns);
+}
+
+uint64_t stream_queue(struct stream *stream, uint64_t duration_ns) {
+  uint64_t end_ns = timeline_queue(stream->context->device, stream_tail(stream), duration_ns);
+  stream_wait_until(stream, end_ns);
+  return end_ns;
+}
+
+static uint64_t *oldest_launch(const struct stream *stream) {
+  size_t depth = sim_config.devices[stream->context->device].launch_queue_depth;
+  return &stream->launch_ends[stream->launches % depth];
+}
+
+uint64_t stream_room_at(const struct stream *stream) { return *oldest_launch(stream); }
+
+void stream_count_launch(struct stream *stream, uint64_t end_ns) {
+  *oldest_launch(stream) = end_ns;
+  stream->launches++;
+}
+
+struct latest {
+  const struct context *context;
+  uint64_t tail_ns;
+};
+
+static void add_tail(void *object, void *argument) {
+  const struct stream *stream = object;
+  struct latest *latest = argument;
+  if (stream->context == latest->context)
+    latest->tail_ns = max_u64(latest->tail_ns, stream->tail_ns);
+}
+
+uint64_t streams_latest_tail(const struct context *context) {
+  struct latest latest = {context, max_u64(context->blocking_tail_ns, context->gone_tail_ns)};
+  handle_visit(HANDLE_STREAM, add_tail, &latest);
+  return latest.tail_ns;
+}

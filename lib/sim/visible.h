@@ -1,0 +1,18 @@
+/* The devices that CUDA_VISIBLE_DEVICES leaves, in its order. */
+#ifndef SIM_VISIBLE_H
+#define SIM_VISIBLE_H
+
+#include "config.h"
+#include "cuda_api.h"
+
+/* Reads the variable; returns how many devices there are. */
+unsigned visible_find(void);
+unsigned visible_count(void);
+
+/* The configured device behind an ordinal; false when there is none. */
+bool visible_device(CUdevice ordinal, unsigned *device);
+
+/* The ordinal of a configured device that is visible. */
+CUdevice visible_ordinal(unsigned device);
+
+#endif
