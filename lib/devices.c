@@ -51,18 +51,16 @@ static void complete(struct device *device, int ordinal) {
     real.cuDeviceTotalMem_v2(&bytes, ordinal);
     device->total_bytes = bytes;
   }
-  unsigned index;
+  unsigned index = ordinal >= 0 ? (unsigned)ordinal : 0;
+  if (device->in_nvml)
+    real.nvmlDeviceGetIndex(device->nvml, &index);
   const struct vgpu_limits *file = process_region()->limits;
-  bool has_index = device->in_nvml && real.nvmlDeviceGetIndex(device->nvml, &index) == NVML_SUCCESS;
-  if (!has_index)
-    index = ordinal >= 0 ? (unsigned)ordinal : 0;
   device->number = file != NULL ? limits_find_device(file, device->uuid) : (int)index;
   if (device->number < 0 || device->number >= VGPU_MAX_DEVICES) {
     log_line(LOG_ERROR, "GPU %s was not granted to this container; nothing may be allocated on it", device->uuid);
     device->number = -1;
   }
-  /* In a container the variables repeat the file in its order. */
-  device->environment = limits_from_environment(file != NULL ? device->number : (int)index, device->total_bytes);
+  device->environment = limits_from_environment((int)index, device->total_bytes);
 }
 
 static void show_limits(const struct device *device) {

@@ -1,0 +1,147 @@
+"""How calls are caught, and that nothing else is."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import SIMULATED_DRIVER, Sandbox
+
+from support import CHECKOUT, LIBRARY
+
+HOOKS = (CHECKOUT / "lib" / "hooks.h").read_text()
+
+
+def caught(list_name: str) -> list[str]:
+    """The symbols of one of the lists of hooks.h."""
+    body = re.search(rf"#define {list_name}\(X\)(.*?)\n\n", HOOKS, re.DOTALL)
+    assert body is not None
+    return re.findall(r"X\((\w+)\)", body.group(1))
+
+
+CAUGHT = caught("CUDA_CAUGHT") + caught("NVML_CAUGHT")
+
+
+def dynamic_symbols(*flags: str) -> list[str]:
+    return subprocess.run(["nm", "-D", *flags, LIBRARY], capture_output=True, text=True, check=True).stdout.splitlines()
+
+
+def test_exports_the_hooks_and_nothing_else(built_library: Path) -> None:
+    defined = {line.split()[-1].split("@")[0] for line in dynamic_symbols("--defined-only")}
+    versions = {name for name in defined if name.startswith("GLIBC_")}
+    assert defined - versions == {*CAUGHT, "dlsym", "dlvsym"}
+
+
+def test_needs_libc_alone_and_an_old_one(built_library: Path) -> None:
+    dynamic = subprocess.run(["readelf", "-dV", LIBRARY], capture_output=True, text=True, check=True).stdout
+    assert set(re.findall(r"\(NEEDED\).*\[(.+?)\]", dynamic)) == {"libc.so.6"}
+    needs = dynamic.split(".gnu.version_r", 1)[1]
+    assert max(tuple(map(int, version.split("."))) for version in re.findall(r"GLIBC_([\d.]+)", needs)) <= (2, 17)
+
+
+def test_constructs_nothing(built_library: Path) -> None:
+    sections = subprocess.run(["readelf", "-SW", LIBRARY], capture_output=True, text=True, check=True).stdout
+    # gcc's own frame_dummy is the one entry of 8 bytes that every shared library has.
+    size = re.search(r"\.init_array\s+\S+\s+\S+\s+\S+\s+(\S+)", sections)
+    assert size is None or int(size.group(1), 16) <= 8
+
+
+def build_chain(compile_c: Callable[..., Path], *defines: str) -> str:
+    first = compile_c("chain.c", "-shared", "-fPIC", '-DNAME="first"', "-DNEXT", *defines, output="first.so")
+    second = compile_c("chain.c", "-shared", "-fPIC", '-DNAME="second"', *defines, output="second.so")
+    return f"{LIBRARY}:{first}:{second}"
+
+
+@pytest.mark.parametrize("defines", [[], ["-DVERSIONED", "-Wl,--version-script=steps.map"]])
+def test_rtld_next_still_means_after_the_caller(
+    sandbox: Sandbox,
+    compile_c: Callable[..., Path],
+    defines: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "steps.map").write_text("STEPS { step; };\n")
+    monkeypatch.chdir(tmp_path)
+    chain = build_chain(compile_c, *defines)
+    result = sandbox.run([sys.executable, "-c", "import ctypes; ctypes.CDLL(None).step()"], LD_PRELOAD=chain)
+    assert result.stdout.split() == ["first", "second"], result.stderr
+
+
+def test_a_linked_program_is_limited(sandbox: Sandbox, compile_c: Callable[..., Path]) -> None:
+    program = compile_c("linked.c", f"-L{SIMULATED_DRIVER}", "-lcuda")
+    result = sandbox.run([program], CUDA_DEVICE_MEMORY_LIMIT="2g")
+    assert result.stdout.split() == ["2048", str(2048 - 518), "0", "2"]
+    assert sandbox.run([program]).stdout.split()[2:] == ["0", "0"]
+
+
+LOOKUPS = """
+import ctypes
+cuda = ctypes.CDLL("libcuda.so.1")
+address = lambda function: ctypes.cast(function, ctypes.c_void_p).value
+def proc_address(name, version, flags):
+    found = ctypes.c_void_p()
+    status = ctypes.c_int()
+    error = cuda.cuGetProcAddress_v2(name.encode(), ctypes.byref(found), version, ctypes.c_uint64(flags),
+                                     ctypes.byref(status))
+    return None if error else found.value
+ours = range(*next((int(a, 16), int(b, 16)) for line in open("/proc/self/maps") if "libvgpu.so" in line and "r-x" in line
+             for a, b in [line.split()[0].split("-")]))
+"""
+
+
+def test_every_lookup_hands_out_the_hooks(sandbox: Sandbox) -> None:
+    code = LOOKUPS + f"print([n for n in {caught('CUDA_CAUGHT')!r} if address(getattr(cuda, n)) not in ours])"
+    assert sandbox.python(code) == "[]"
+    code = LOOKUPS + (
+        "assert cuda.cuInit(0) == 0\n"
+        "missed = [(name, flags) for name in ('cuMemAlloc', 'cuMemFree', 'cuLaunchKernel', 'cuLaunchKernelEx',\n"
+        "  'cuGraphLaunch', 'cuMemAllocAsync', 'cuStreamSynchronize', 'cuMemGetInfo', 'cuGetProcAddress')\n"
+        "  for flags in (0, 1, 2) if proc_address(name, 12000, flags) not in ours]\n"
+        "print(missed)"
+    )
+    assert sandbox.python(code) == "[]"
+
+
+def test_lookups_keep_the_versions_apart(sandbox: Sandbox) -> None:
+    code = LOOKUPS + (
+        "assert cuda.cuInit(0) == 0\n"
+        "print(proc_address('cuMemAlloc', 2000, 0) == address(cuda.cuMemAlloc),\n"
+        "      proc_address('cuMemAlloc', 12000, 0) == address(cuda.cuMemAlloc_v2),\n"
+        "      proc_address('cuLaunchKernel', 12000, 2) == address(cuda.cuLaunchKernel_ptsz))"
+    )
+    assert sandbox.python(code) == "True True True"
+
+
+def test_other_symbols_are_left_alone(sandbox: Sandbox) -> None:
+    code = LOOKUPS + (
+        "print(address(cuda.cuDeviceGetCount) in ours, hasattr(cuda, 'curl_easy_init'),\n"
+        "      proc_address('cuNoSuchThing', 12000, 0))"
+    )
+    assert sandbox.python(code) == "False False None"
+
+
+def test_a_program_without_cuda_is_untouched(sandbox: Sandbox) -> None:
+    for limits in ({}, {"CUDA_DEVICE_MEMORY_LIMIT": "2g", "CUDA_DEVICE_SM_LIMIT": "50"}):
+        result = sandbox.run(["sh", "-c", "ls /proc/self/fd; exit 3"], **limits)
+        assert (result.returncode, result.stdout.split(), result.stderr) == (3, ["0", "1", "2", "3"], "")
+    assert not (sandbox.folder / "usage").exists()
+
+
+def test_signals_and_umask_stay_the_programs(sandbox: Sandbox, compile_c: Callable[..., Path]) -> None:
+    program = compile_c("signals.c", f"-L{SIMULATED_DRIVER}", "-lcuda")
+    result = sandbox.run([program], CUDA_DEVICE_MEMORY_LIMIT="2g", CUDA_DEVICE_SM_LIMIT="50")
+    assert result.stdout == "unchanged\n", result.stderr
+
+
+@pytest.mark.parametrize("target", ["x86_64-linux-gnu.2.17", "aarch64-linux-gnu.2.17"])
+def test_builds_for_old_glibc_and_arm(target: str, tmp_path: Path) -> None:
+    pytest.importorskip("ziglang", reason="a cross compiler is in the extra `dev`: ziglang")
+    compiler = f"{sys.executable} -m ziglang cc -target {target}"
+    make = ["make", "-s", "-C", str(CHECKOUT / "lib"), "library", f"CC={compiler}", f"BUILD={tmp_path}"]
+    subprocess.run([*make, f"PYTHON={sys.executable}"], check=True, timeout=300)
+    header = subprocess.run(["readelf", "-h", tmp_path / "libvgpu.so"], capture_output=True, text=True, check=True)
+    assert {"x86_64": "X86-64", "aarch64": "AArch64"}[target.split("-")[0]] in header.stdout
