@@ -1,6 +1,6 @@
 """A steady PyTorch loop of one kind of work for a number of seconds. Prints its rate and its longest stall as JSON.
 
-    loop.py matmul|graph SECONDS
+    loop.py fp32|bf16|graph SECONDS
 """
 
 import json
@@ -12,10 +12,10 @@ from collections.abc import Callable
 import torch
 
 
-def matmul() -> Callable[[], object]:
-    """One bf16 product of about 0.2 ms on an H200."""
-    a = torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16)
-    b = torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16)
+def matmul(size: int, dtype: torch.dtype) -> Callable[[], object]:
+    """One square product."""
+    a = torch.randn(size, size, device="cuda", dtype=dtype)
+    b = torch.randn(size, size, device="cuda", dtype=dtype)
     out = torch.empty_like(a)
     return lambda: torch.mm(a, b, out=out)
 
@@ -52,6 +52,10 @@ def measure(step: Callable[[], object], seconds: float) -> dict[str, float]:
     return {"per_second": completed / (last - began), "longest_stall_ms": longest_s * 1000}
 
 
-step = {"matmul": matmul, "graph": graph}[sys.argv[1]]()
+step = {
+    "fp32": lambda: matmul(2048, torch.float32),  # 0.4 ms on an H200
+    "bf16": lambda: matmul(4096, torch.bfloat16),  # 0.2 ms, at the card's power limit
+    "graph": graph,
+}[sys.argv[1]]()
 measure(step, 1.0)  # settles: clocks, learned costs, the burst
 print(json.dumps(measure(step, float(sys.argv[2]))))

@@ -40,10 +40,8 @@ int main(void) {
   }
   for (int i = 0; i < count; i++) {
     char base[128];
-    snprintf(base, sizeof base, "%s", names[i]);
-    char *suffix = strpbrk(base, "_");
-    if (suffix != NULL)
-      *suffix = '\0';
+    memcpy(base, names[i], sizeof base);
+    base[strcspn(base, "_")] = '\0';
     for (int version = 2000; version <= 13000; version += 1000)
       for (uint64_t flags = 0; flags <= 2; flags++) {
         void *function = NULL;

@@ -1,7 +1,9 @@
 """PyTorch against a memory limit: what it is shown, where it is refused, and that it works again. Prints JSON."""
 
 import json
+import os
 
+import pynvml
 import torch
 
 MIB = 1 << 20
@@ -17,9 +19,17 @@ def allocate_until_refused(chunk_bytes: int) -> tuple[list[torch.Tensor], str]:
             return held, type(error).__name__
 
 
+def driver_holds_bytes() -> int:
+    """What NVML, which the library does not narrow here, says that this process holds."""
+    pynvml.nvmlInit()
+    processes = pynvml.nvmlDeviceGetComputeRunningProcesses(pynvml.nvmlDeviceGetHandleByIndex(0))
+    return sum(process.usedGpuMemory or 0 for process in processes if process.pid == os.getpid())
+
+
 free_bytes, total_bytes = torch.cuda.mem_get_info()
 held, refusal = allocate_until_refused(32 * MIB)
 free_at_refusal_bytes, _ = torch.cuda.mem_get_info()
+driver_mib = driver_holds_bytes() / MIB
 granted = len(held)
 del held
 torch.cuda.synchronize()
@@ -41,6 +51,7 @@ print(
             "granted_mib": granted * 32,
             "free_at_refusal_mib": free_at_refusal_bytes / MIB,
             "granted_again_mib": again * 32,
+            "driver_holds_mib": driver_mib,
             "refusal": refusal,
             "works_afterwards": works,
             "backend": torch.cuda.get_allocator_backend(),

@@ -1,0 +1,28 @@
+"""What the library takes for granted of the driver."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import subprocess
+from pathlib import Path
+
+from conftest import PROGRAMS
+
+
+def loaded_driver() -> Path:
+    ctypes.CDLL("libcuda.so.1")
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    return Path(next(line.split()[-1] for line in lines if "/libcuda.so" in line))
+
+
+def test_every_answer_is_an_export_of_its_own(tmp_path: Path) -> None:
+    program = tmp_path / "addresses"
+    subprocess.run(["gcc", "-O2", str(PROGRAMS / "addresses.c"), "-ldl", "-o", str(program)], check=True)
+    symbols = subprocess.run(["nm", "-D", "--defined-only", loaded_driver()], capture_output=True, text=True, check=True)
+    names = [line.split()[-1].split("@")[0] for line in symbols.stdout.splitlines()]
+    exports = "\n".join(name for name in names if name.startswith("cu"))
+    result = subprocess.run([program], input=exports, capture_output=True, text=True, check=False)
+    found = json.loads(result.stdout)
+    assert found["exports"] > 500 and found["answers"] > 5000
+    assert (found["shared"], found["strange"]) == (0, 0), result.stderr
