@@ -2,10 +2,12 @@
 
 #include <stdlib.h>
 
+#include "arrays.h"
 #include "capture.h"
-#include "events.h"
 #include "device_memory.h"
+#include "events.h"
 #include "modules.h"
+#include "pools.h"
 #include "state.h"
 #include "streams.h"
 #include "visible.h"
@@ -67,15 +69,32 @@ CUresult context_activate(struct context *context) {
   return CUDA_SUCCESS;
 }
 
+struct siblings {
+  unsigned device;
+  bool any;
+};
+
+static void look_for_active(void *object, void *argument) {
+  const struct context *context = object;
+  struct siblings *siblings = argument;
+  if (context->active && context->device == siblings->device)
+    siblings->any = true;
+}
+
 void context_deactivate(struct context *context) {
   streams_delete_of(context);
   events_delete_of(context);
   modules_delete_of(context);
+  arrays_delete_of(context);
   memory_delete_of(context);
   state_release(context->device, sim_config.devices[context->device].context_overhead_bytes);
   context->legacy = NULL;
   context->blocking_tail_ns = context->legacy_tail_ns = context->gone_tail_ns = 0;
   context->active = false;
+  struct siblings siblings = {.device = context->device};
+  handle_visit(HANDLE_CONTEXT, look_for_active, &siblings);
+  if (!siblings.any)
+    pools_empty_device(context->device);
 }
 
 static CUresult push(CUcontext handle) {
@@ -122,6 +141,8 @@ CUresult CUDAAPI cuCtxCreate_v2(CUcontext *handle, unsigned int flags, CUdevice 
 
 CUresult CUDAAPI cuCtxCreate_v3(CUcontext *handle, CUexecAffinityParam *affinity, int affinity_count,
                                 unsigned int flags, CUdevice device) {
+  if (driver_check_ready() != CUDA_SUCCESS)
+    return CUDA_ERROR_NOT_INITIALIZED;
   if (affinity || affinity_count)
     return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
   return create(handle, flags, device);
@@ -129,6 +150,8 @@ CUresult CUDAAPI cuCtxCreate_v3(CUcontext *handle, CUexecAffinityParam *affinity
 
 CUresult CUDAAPI cuCtxCreate_v4(CUcontext *handle, CUctxCreateParams *parameters, unsigned int flags,
                                 CUdevice device) {
+  if (driver_check_ready() != CUDA_SUCCESS)
+    return CUDA_ERROR_NOT_INITIALIZED;
   if (parameters && (parameters->execAffinityParams || parameters->numExecAffinityParams))
     return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
   if (parameters && parameters->cigParams)

@@ -58,11 +58,15 @@ CUresult CUDAAPI cuDriverGetVersion(int *version) {
   return CUDA_SUCCESS;
 }
 
+CUresult driver_check_ready(void) {
+  return atomic_load(&driver_state) == READY ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED;
+}
+
 CUresult driver_enter(void) {
-  if (atomic_load_explicit(&driver_state, memory_order_acquire) != READY)
-    return CUDA_ERROR_NOT_INITIALIZED;
-  pthread_mutex_lock(&driver_lock);
-  return CUDA_SUCCESS;
+  CUresult result = driver_check_ready();
+  if (result == CUDA_SUCCESS)
+    pthread_mutex_lock(&driver_lock);
+  return result;
 }
 
 CUresult driver_enter_context(struct context **context) {

@@ -11,6 +11,9 @@
 
 struct context;
 
+/* CUDA_ERROR_NOT_INITIALIZED without cuInit, and in a forked child. Takes no lock. */
+CUresult driver_check_ready(void);
+
 /* Takes the lock; CUDA_ERROR_NOT_INITIALIZED without cuInit, and in a forked child. */
 CUresult driver_enter(void);
 

@@ -36,7 +36,7 @@ CUresult CUDAAPI cuEventCreate(CUevent *handle, unsigned int flags) {
   return driver_leave(CUDA_SUCCESS);
 }
 
-static void delete(struct event *event) {
+static void delete_event(struct event *event) {
   handle_delete(event->handle);
   free(event);
 }
@@ -44,7 +44,7 @@ static void delete(struct event *event) {
 static void delete_if_of(void *object, void *context) {
   struct event *event = object;
   if (event->context == context)
-    delete(event);
+    delete_event(event);
 }
 
 void events_delete_of(const struct context *context) { handle_visit(HANDLE_EVENT, delete_if_of, (void *)context); }
@@ -62,7 +62,7 @@ CUresult CUDAAPI cuEventDestroy_v2(CUevent handle) {
   CUresult result = enter_event(handle, &event);
   if (result != CUDA_SUCCESS)
     return result;
-  delete(event);
+  delete_event(event);
   return driver_leave(CUDA_SUCCESS);
 }
 

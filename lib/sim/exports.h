@@ -83,6 +83,65 @@
   SHARED(cuMemPoolGetAttribute, cuMemPoolGetAttribute, 11020)                                                          \
   SHARED(cuMemPoolSetAttribute, cuMemPoolSetAttribute, 11020)                                                          \
   SHARED(cuMemPoolTrimTo, cuMemPoolTrimTo, 11020)                                                                      \
+  SHARED(cuMemAddressFree, cuMemAddressFree, 10020)                                                                    \
+  SHARED(cuMemAddressReserve, cuMemAddressReserve, 10020)                                                              \
+  SHARED(cuMemCreate, cuMemCreate, 10020)                                                                              \
+  SHARED(cuMemGetAllocationGranularity, cuMemGetAllocationGranularity, 10020)                                          \
+  SHARED(cuMemGetAllocationPropertiesFromHandle, cuMemGetAllocationPropertiesFromHandle, 10020)                        \
+  SHARED(cuMemMap, cuMemMap, 10020)                                                                                    \
+  SHARED(cuMemRelease, cuMemRelease, 10020)                                                                            \
+  SHARED(cuMemRetainAllocationHandle, cuMemRetainAllocationHandle, 11000)                                              \
+  SHARED(cuMemSetAccess, cuMemSetAccess, 10020)                                                                        \
+  SHARED(cuMemUnmap, cuMemUnmap, 10020)                                                                                \
+  SHARED(cuArray3DCreate, cuArray3DCreate_v2, 3020)                                                                    \
+  SHARED(cuArray3DGetDescriptor, cuArray3DGetDescriptor_v2, 3020)                                                      \
+  SHARED(cuArrayCreate, cuArrayCreate_v2, 3020)                                                                        \
+  SHARED(cuArrayDestroy, cuArrayDestroy, 2000)                                                                         \
+  SHARED(cuMipmappedArrayCreate, cuMipmappedArrayCreate, 5000)                                                         \
+  SHARED(cuMipmappedArrayDestroy, cuMipmappedArrayDestroy, 5000)                                                       \
+  SHARED(cuMemcpy, cuMemcpy, 4000)                                                                                     \
+  PER_THREAD(cuMemcpy, cuMemcpy_ptds, 7000)                                                                            \
+  SHARED(cuMemcpyAsync, cuMemcpyAsync, 4000)                                                                           \
+  PER_THREAD(cuMemcpyAsync, cuMemcpyAsync_ptsz, 7000)                                                                  \
+  SHARED(cuMemcpyDtoD, cuMemcpyDtoD_v2, 3020)                                                                          \
+  PER_THREAD(cuMemcpyDtoD, cuMemcpyDtoD_v2_ptds, 7000)                                                                 \
+  SHARED(cuMemcpyDtoDAsync, cuMemcpyDtoDAsync_v2, 3020)                                                                \
+  PER_THREAD(cuMemcpyDtoDAsync, cuMemcpyDtoDAsync_v2_ptsz, 7000)                                                       \
+  SHARED(cuMemcpyDtoH, cuMemcpyDtoH_v2, 3020)                                                                          \
+  PER_THREAD(cuMemcpyDtoH, cuMemcpyDtoH_v2_ptds, 7000)                                                                 \
+  SHARED(cuMemcpyDtoHAsync, cuMemcpyDtoHAsync_v2, 3020)                                                                \
+  PER_THREAD(cuMemcpyDtoHAsync, cuMemcpyDtoHAsync_v2_ptsz, 7000)                                                       \
+  SHARED(cuMemcpyHtoD, cuMemcpyHtoD_v2, 3020)                                                                          \
+  PER_THREAD(cuMemcpyHtoD, cuMemcpyHtoD_v2_ptds, 7000)                                                                 \
+  SHARED(cuMemcpyHtoDAsync, cuMemcpyHtoDAsync_v2, 3020)                                                                \
+  PER_THREAD(cuMemcpyHtoDAsync, cuMemcpyHtoDAsync_v2_ptsz, 7000)                                                       \
+  SHARED(cuMemsetD16, cuMemsetD16_v2, 3020)                                                                            \
+  PER_THREAD(cuMemsetD16, cuMemsetD16_v2_ptds, 7000)                                                                   \
+  SHARED(cuMemsetD16Async, cuMemsetD16Async, 3020)                                                                     \
+  PER_THREAD(cuMemsetD16Async, cuMemsetD16Async_ptsz, 7000)                                                            \
+  SHARED(cuMemsetD2D16, cuMemsetD2D16_v2, 3020)                                                                        \
+  PER_THREAD(cuMemsetD2D16, cuMemsetD2D16_v2_ptds, 7000)                                                               \
+  SHARED(cuMemsetD2D16Async, cuMemsetD2D16Async, 3020)                                                                 \
+  PER_THREAD(cuMemsetD2D16Async, cuMemsetD2D16Async_ptsz, 7000)                                                        \
+  SHARED(cuMemsetD2D32, cuMemsetD2D32_v2, 3020)                                                                        \
+  PER_THREAD(cuMemsetD2D32, cuMemsetD2D32_v2_ptds, 7000)                                                               \
+  SHARED(cuMemsetD2D32Async, cuMemsetD2D32Async, 3020)                                                                 \
+  PER_THREAD(cuMemsetD2D32Async, cuMemsetD2D32Async_ptsz, 7000)                                                        \
+  SHARED(cuMemsetD2D8, cuMemsetD2D8_v2, 3020)                                                                          \
+  PER_THREAD(cuMemsetD2D8, cuMemsetD2D8_v2_ptds, 7000)                                                                 \
+  SHARED(cuMemsetD2D8Async, cuMemsetD2D8Async, 3020)                                                                   \
+  PER_THREAD(cuMemsetD2D8Async, cuMemsetD2D8Async_ptsz, 7000)                                                          \
+  SHARED(cuMemsetD32, cuMemsetD32_v2, 3020)                                                                            \
+  PER_THREAD(cuMemsetD32, cuMemsetD32_v2_ptds, 7000)                                                                   \
+  SHARED(cuMemsetD32Async, cuMemsetD32Async, 3020)                                                                     \
+  PER_THREAD(cuMemsetD32Async, cuMemsetD32Async_ptsz, 7000)                                                            \
+  SHARED(cuMemsetD8, cuMemsetD8_v2, 3020)                                                                              \
+  PER_THREAD(cuMemsetD8, cuMemsetD8_v2_ptds, 7000)                                                                     \
+  SHARED(cuMemsetD8Async, cuMemsetD8Async, 3020)                                                                       \
+  PER_THREAD(cuMemsetD8Async, cuMemsetD8Async_ptsz, 7000)                                                              \
+  SHARED(cuPointerGetAttribute, cuPointerGetAttribute, 4000)                                                           \
+  SHARED(cuCtxEnablePeerAccess, cuCtxEnablePeerAccess, 4000)                                                           \
+  SHARED(cuDeviceCanAccessPeer, cuDeviceCanAccessPeer, 4000)                                                           \
   SHARED(cuKernelGetFunction, cuKernelGetFunction, 12000)                                                              \
   SHARED(cuLibraryGetKernel, cuLibraryGetKernel, 12000)                                                                \
   SHARED(cuLibraryGetModule, cuLibraryGetModule, 12000)                                                                \

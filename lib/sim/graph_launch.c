@@ -44,6 +44,8 @@ CUresult CUDAAPI cuGraphInstantiate_v2(CUgraphExec *exec, CUgraph graph, CUgraph
 }
 
 CUresult CUDAAPI cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long flags) {
+  if (driver_check_ready() != CUDA_SUCCESS)
+    return CUDA_ERROR_NOT_INITIALIZED;
   if (flags & ~0xfULL)
     return CUDA_ERROR_INVALID_VALUE;
   return instantiate(exec, graph);

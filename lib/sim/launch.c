@@ -77,6 +77,8 @@ static CUresult cuLaunchKernel_on(CUfunction function, unsigned int grid_x, unsi
                                   unsigned int block_x, unsigned int block_y, unsigned int block_z,
                                   unsigned int shared_bytes, CUstream stream, void **parameters, void **extra,
                                   enum default_stream default_stream) {
+  if (driver_check_ready() != CUDA_SUCCESS)
+    return CUDA_ERROR_NOT_INITIALIZED;
   if (parameters && extra)
     return CUDA_ERROR_INVALID_VALUE;
   return launch(function, (struct dimensions){grid_x, grid_y, grid_z}, (struct dimensions){block_x, block_y, block_z},
@@ -106,6 +108,8 @@ STREAM_API(cuLaunchCooperativeKernel, cuLaunchCooperativeKernel_ptsz,
 static CUresult cuLaunchKernelEx_on(const CUlaunchConfig *config, CUfunction function, void **parameters, void **extra,
                                     enum default_stream default_stream) {
   bool cooperative = false;
+  if (driver_check_ready() != CUDA_SUCCESS)
+    return CUDA_ERROR_NOT_INITIALIZED;
   if (!config || (parameters && extra) || (config->numAttrs && !config->attrs))
     return CUDA_ERROR_INVALID_VALUE;
   for (unsigned i = 0; i < config->numAttrs; i++)

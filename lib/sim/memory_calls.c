@@ -149,6 +149,8 @@ CUresult CUDAAPI cuMemAlloc(CUdeviceptr_v1 *address, unsigned int size) {
 CUresult CUDAAPI cuMemAllocPitch(CUdeviceptr_v1 *address, unsigned int *pitch, unsigned int width, unsigned int height,
                                  unsigned int element_size) {
   size_t row, size;
+  if (driver_check_ready() != CUDA_SUCCESS)
+    return CUDA_ERROR_NOT_INITIALIZED;
   if (!pitch || !pitch_of(width, height, element_size, &row, &size) || size > UINT32_MAX)
     return CUDA_ERROR_INVALID_VALUE;
   CUresult result = cuMemAlloc(address, (unsigned)size);

@@ -126,6 +126,8 @@ CUresult CUDAAPI cuModuleLoadData(CUmodule *module, const void *image) { return 
 
 CUresult CUDAAPI cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int option_count,
                                     CUjit_option *options, void **option_values) {
+  if (driver_check_ready() != CUDA_SUCCESS)
+    return CUDA_ERROR_NOT_INITIALIZED;
   (void)options, (void)option_values;
   return option_count && (!options || !option_values) ? CUDA_ERROR_INVALID_VALUE : load_module(module, image);
 }
@@ -133,6 +135,8 @@ CUresult CUDAAPI cuModuleLoadDataEx(CUmodule *module, const void *image, unsigne
 CUresult CUDAAPI cuModuleLoadFatBinary(CUmodule *module, const void *image) { return load_module(module, image); }
 
 CUresult CUDAAPI cuModuleLoad(CUmodule *module, const char *path) {
+  if (driver_check_ready() != CUDA_SUCCESS)
+    return CUDA_ERROR_NOT_INITIALIZED;
   if (path) {
     FILE *file = fopen(path, "re");
     if (!file)

@@ -3,8 +3,7 @@
 
 CC ?= cc
 BUILD ?= build
-CUDA_HOME ?= /usr/local/cuda
-CUDA_INCLUDE ?= -I$(CUDA_HOME)/include
+CUDA_INCLUDE ?= $(or $(INCLUDES),-I$(or $(CUDA_HOME),/usr/local/cuda)/include)
 
 SIM_OUT := $(BUILD)/sim
 SIM_OBJ := $(SIM_OUT)/obj
@@ -23,7 +22,8 @@ $(SIM_OUT)/libcuda.so.1: $(SIM_CUDA:%=$(SIM_OBJ)/%.o)
 $(SIM_OUT)/libnvidia-ml.so.1: $(SIM_NVML:%=$(SIM_OBJ)/%.o)
 
 $(SIM_OUT)/lib%.so.1:
-	$(CC) $(SIM_CFLAGS) -shared -Wl,-soname,$(@F) -o $@ $^ $(SIM_LDFLAGS)
+	$(CC) $(SIM_CFLAGS) -shared -Wl,-soname,$(@F) -o $@.new $^ $(SIM_LDFLAGS)
+	mv $@.new $@
 
 $(SIM_OUT)/lib%.so: $(SIM_OUT)/lib%.so.1
 	ln -sf $(<F) $@

@@ -91,6 +91,8 @@ static CUresult cuStreamGetCaptureInfo_v2_on(CUstream handle, CUstreamCaptureSta
                                              CUgraph *graph, const CUgraphNode **dependencies, size_t *count,
                                              enum default_stream default_stream) {
   struct stream *stream;
+  if (driver_check_ready() != CUDA_SUCCESS)
+    return CUDA_ERROR_NOT_INITIALIZED;
   if (dependencies || count)
     return CUDA_ERROR_NOT_SUPPORTED;
   CUresult result = enter_status(handle, default_stream, status, &stream);
@@ -108,7 +110,7 @@ static CUresult cuStreamGetCaptureInfo_v3_on(CUstream stream, CUstreamCaptureSta
                                              CUgraph *graph, const CUgraphNode **dependencies,
                                              const CUgraphEdgeData **edges, size_t *count,
                                              enum default_stream default_stream) {
-  if (edges)
+  if (edges && driver_check_ready() == CUDA_SUCCESS)
     return CUDA_ERROR_NOT_SUPPORTED;
   return cuStreamGetCaptureInfo_v2_on(stream, status, id, graph, dependencies, count, default_stream);
 }

@@ -1,0 +1,231 @@
+/* cuMemCreate, cuMemAddressReserve, cuMemMap and their relatives. Mapped memory keeps no data: what is copied there is
+ * lost. */
+#include "vmm.h"
+
+#include <stdlib.h>
+
+#include "device_memory.h"
+#include "state.h"
+#include "visible.h"
+
+static struct physical *find_physical(CUmemGenericAllocationHandle handle) {
+  struct physical *physical = handle_object(HANDLE_PHYSICAL_MEMORY, (void *)(uintptr_t)handle);
+  return physical && physical->references ? physical : NULL;
+}
+
+static CUresult check_properties(const CUmemAllocationProp *properties, unsigned *device) {
+  if (!properties || properties->type != CU_MEM_ALLOCATION_TYPE_PINNED)
+    return CUDA_ERROR_INVALID_VALUE;
+  if (properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+    return CUDA_ERROR_NOT_SUPPORTED;
+  return visible_device(properties->location.id, device) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+}
+
+CUresult CUDAAPI cuMemGetAllocationGranularity(size_t *granularity, const CUmemAllocationProp *properties,
+                                               CUmemAllocationGranularity_flags option) {
+  unsigned device;
+  CUresult result = driver_enter();
+  if (result != CUDA_SUCCESS)
+    return result;
+  if (!granularity || (option != CU_MEM_ALLOC_GRANULARITY_MINIMUM && option != CU_MEM_ALLOC_GRANULARITY_RECOMMENDED))
+    return driver_leave(CUDA_ERROR_INVALID_VALUE);
+  result = check_properties(properties, &device);
+  if (result == CUDA_SUCCESS)
+    *granularity = DEVICE_PAGE;
+  return driver_leave(result);
+}
+
+/* Handles for other processes are not simulated. */
+CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *properties,
+                             unsigned long long flags) {
+  unsigned device;
+  CUresult result = driver_enter();
+  if (result != CUDA_SUCCESS)
+    return result;
+  if (!handle || size == 0 || size % DEVICE_PAGE || flags)
+    return driver_leave(CUDA_ERROR_INVALID_VALUE);
+  result = check_properties(properties, &device);
+  if (result == CUDA_SUCCESS && properties->requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE)
+    result = CUDA_ERROR_NOT_SUPPORTED;
+  if (result != CUDA_SUCCESS)
+    return driver_leave(result);
+  if (!memory_take(device, size))
+    return driver_leave(CUDA_ERROR_OUT_OF_MEMORY);
+  struct physical *physical = calloc(1, sizeof *physical);
+  void *new_handle = physical ? handle_new(HANDLE_PHYSICAL_MEMORY, physical) : NULL;
+  if (!new_handle) {
+    free(physical);
+    state_release(device, size);
+    return driver_leave(CUDA_ERROR_OUT_OF_MEMORY);
+  }
+  *physical = (struct physical){.handle = (uintptr_t)new_handle,
+                                .device = device,
+                                .size = size,
+                                .references = 1,
+                                .properties = *properties};
+  *handle = physical->handle;
+  return driver_leave(CUDA_SUCCESS);
+}
+
+static void free_if_unused(struct physical *physical) {
+  if (physical->references || physical->mappings)
+    return;
+  state_release(physical->device, physical->size);
+  handle_delete((void *)(uintptr_t)physical->handle);
+  free(physical);
+}
+
+CUresult CUDAAPI cuMemRelease(CUmemGenericAllocationHandle handle) {
+  CUresult result = driver_enter();
+  if (result != CUDA_SUCCESS)
+    return result;
+  struct physical *physical = find_physical(handle);
+  if (!physical)
+    return driver_leave(CUDA_ERROR_INVALID_VALUE);
+  physical->references--;
+  free_if_unused(physical);
+  return driver_leave(CUDA_SUCCESS);
+}
+
+CUresult CUDAAPI cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *properties,
+                                                        CUmemGenericAllocationHandle handle) {
+  CUresult result = driver_enter();
+  if (result != CUDA_SUCCESS)
+    return result;
+  const struct physical *physical = find_physical(handle);
+  if (!properties || !physical)
+    return driver_leave(CUDA_ERROR_INVALID_VALUE);
+  *properties = physical->properties;
+  return driver_leave(CUDA_SUCCESS);
+}
+
+CUresult CUDAAPI cuMemAddressReserve(CUdeviceptr *address, size_t size, size_t alignment, CUdeviceptr hint,
+                                     unsigned long long flags) {
+  CUresult result = driver_enter();
+  if (result != CUDA_SUCCESS)
+    return result;
+  (void)hint; /* only a hint */
+  if (!address || size == 0 || size % DEVICE_PAGE || (alignment & (alignment - 1)) || flags)
+    return driver_leave(CUDA_ERROR_INVALID_VALUE);
+  if (alignment > DEVICE_PAGE)
+    return driver_leave(CUDA_ERROR_NOT_SUPPORTED);
+  const struct region *region = region_new(REGION_RESERVATION, size, KEEP_NEVER, false);
+  if (!region)
+    return driver_leave(CUDA_ERROR_OUT_OF_MEMORY);
+  *address = region->base;
+  return driver_leave(CUDA_SUCCESS);
+}
+
+CUresult CUDAAPI cuMemAddressFree(CUdeviceptr address, size_t size) {
+  CUresult result = driver_enter();
+  if (result != CUDA_SUCCESS)
+    return result;
+  struct region *region = region_find(address);
+  if (!region || region->kind != REGION_RESERVATION || region->base != address || region->size != size ||
+      region->mappings)
+    return driver_leave(CUDA_ERROR_INVALID_VALUE);
+  region_delete(region);
+  return driver_leave(CUDA_SUCCESS);
+}
+
+/* The reservation that holds all of a range. */
+static struct region *find_reservation(CUdeviceptr address, size_t size) {
+  struct region *region = region_find(address);
+  if (!region || region->kind != REGION_RESERVATION || size == 0 || size > region->base + region->size - address)
+    return NULL;
+  return region;
+}
+
+struct mapping *vmm_mapping_at(const struct region *reservation, uintptr_t address) {
+  struct mapping *mapping = reservation->mappings;
+  while (mapping && (address < mapping->base || address >= mapping->base + mapping->size))
+    mapping = mapping->next;
+  return mapping;
+}
+
+static bool overlaps(const struct mapping *mapping, CUdeviceptr address, size_t size) {
+  return mapping->base < address + size && address < mapping->base + mapping->size;
+}
+
+CUresult CUDAAPI cuMemMap(CUdeviceptr address, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
+                          unsigned long long flags) {
+  CUresult result = driver_enter();
+  if (result != CUDA_SUCCESS)
+    return result;
+  struct region *region = find_reservation(address, size);
+  struct physical *physical = find_physical(handle);
+  if (!region || !physical || flags || address % DEVICE_PAGE || size % DEVICE_PAGE || offset != 0 ||
+      size > physical->size)
+    return driver_leave(CUDA_ERROR_INVALID_VALUE);
+  for (const struct mapping *other = region->mappings; other; other = other->next)
+    if (overlaps(other, address, size))
+      return driver_leave(CUDA_ERROR_INVALID_VALUE);
+  struct mapping *mapping = calloc(1, sizeof *mapping);
+  if (!mapping)
+    return driver_leave(CUDA_ERROR_OUT_OF_MEMORY);
+  *mapping = (struct mapping){.base = address, .size = size, .physical = physical, .next = region->mappings};
+  region->mappings = mapping;
+  physical->mappings++;
+  return driver_leave(CUDA_SUCCESS);
+}
+
+/* A range for cuMemUnmap and cuMemSetAccess holds whole mappings, and no gap. */
+static bool covers_mappings(const struct region *region, CUdeviceptr address, size_t size) {
+  size_t covered = 0;
+  for (const struct mapping *mapping = region->mappings; mapping; mapping = mapping->next) {
+    if (!overlaps(mapping, address, size))
+      continue;
+    if (mapping->base < address || mapping->base + mapping->size > address + size)
+      return false;
+    covered += mapping->size;
+  }
+  return covered == size;
+}
+
+CUresult CUDAAPI cuMemUnmap(CUdeviceptr address, size_t size) {
+  CUresult result = driver_enter();
+  if (result != CUDA_SUCCESS)
+    return result;
+  struct region *region = find_reservation(address, size);
+  if (!region || !covers_mappings(region, address, size))
+    return driver_leave(CUDA_ERROR_INVALID_VALUE);
+  for (struct mapping **link = &region->mappings; *link;) {
+    struct mapping *mapping = *link;
+    if (!overlaps(mapping, address, size)) {
+      link = &mapping->next;
+      continue;
+    }
+    *link = mapping->next;
+    mapping->physical->mappings--;
+    free_if_unused(mapping->physical);
+    free(mapping);
+  }
+  return driver_leave(CUDA_SUCCESS);
+}
+
+CUresult CUDAAPI cuMemSetAccess(CUdeviceptr address, size_t size, const CUmemAccessDesc *access, size_t count) {
+  CUresult result = driver_enter();
+  if (result != CUDA_SUCCESS)
+    return result;
+  struct region *region = find_reservation(address, size);
+  if (!region || !access || count == 0 || !covers_mappings(region, address, size))
+    return driver_leave(CUDA_ERROR_INVALID_VALUE);
+  for (struct mapping *mapping = region->mappings; mapping; mapping = mapping->next)
+    if (overlaps(mapping, address, size))
+      mapping->accessible = access[0].flags != CU_MEM_ACCESS_FLAGS_PROT_NONE;
+  return driver_leave(CUDA_SUCCESS);
+}
+
+CUresult CUDAAPI cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *address) {
+  CUresult result = driver_enter();
+  if (result != CUDA_SUCCESS)
+    return result;
+  const struct region *region = region_find((uintptr_t)address);
+  struct mapping *mapping =
+      region && region->kind == REGION_RESERVATION ? vmm_mapping_at(region, (uintptr_t)address) : NULL;
+  if (!handle || !mapping)
+    return driver_leave(CUDA_ERROR_INVALID_VALUE);
+  mapping->physical->references++;
+  *handle = mapping->physical->handle;
+  return driver_leave(CUDA_SUCCESS);
+}

@@ -1,0 +1,28 @@
+/* Virtual memory management: physical memory and the addresses that it is mapped to are apart. */
+#ifndef SIM_VMM_H
+#define SIM_VMM_H
+
+#include "regions.h"
+
+/* Physical memory lives while its handle or a mapping does. */
+struct physical {
+  CUmemGenericAllocationHandle handle;
+  unsigned device;
+  size_t size;
+  unsigned references; /* of the program */
+  unsigned mappings;
+  CUmemAllocationProp properties;
+};
+
+struct mapping {
+  uintptr_t base;
+  size_t size;
+  struct physical *physical;
+  bool accessible; /* cuMemSetAccess was called for it */
+  struct mapping *next;
+};
+
+/* The mapping at an address of a reservation; NULL when nothing is mapped there. */
+struct mapping *vmm_mapping_at(const struct region *reservation, uintptr_t address);
+
+#endif
