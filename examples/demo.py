@@ -75,17 +75,17 @@ def run(before: list[str], limits: list[str], after: list[str], *arguments: str)
 
 def report(free: dict, limited: dict) -> None:
     """Print what the limited program found."""
+    mib = {name: value // MIB for name, value in limited.items() if name.endswith("_bytes")}
     share = limited["kernels_per_second"] / free["kernels_per_second"]
-    total, nvml_total = limited["total_bytes"] // MIB, limited["nvml_total_bytes"] // MIB
     refusal = "out of memory" if limited["refused_with"] == OUT_OF_MEMORY else f"error {limited['refused_with']}"
     rows = {
-        "GPU memory it sees": f"{total} MiB (nvidia-smi there: {nvml_total} MiB)",
-        "it could allocate": f"{limited['granted_bytes'] // MIB} MiB, then: {refusal}",
+        "the GPU it sees": f"{mib['total_bytes']} MiB in CUDA, {mib['nvml_total_bytes']} MiB in nvidia-smi",
+        "it gets": f"{mib['granted_bytes']} MiB besides {mib['context_bytes']} MiB of its CUDA context, then {refusal}",
         "after freeing": "allocations work again" if limited["granted_again"] else "allocations still fail",
-        "kernels of 1 ms": f"{limited['kernels_per_second']:.0f} per second, {share:.1%} of the whole GPU's",
+        "kernels of 1 ms": f"{limited['kernels_per_second']:.0f} per second: {share:.1%} of the above",
     }
     for what, found in rows.items():
-        console.print(f"  {what:<20}{found}")
+        console.print(f"  {what:<17}{found}", soft_wrap=True)
 
 
 def main() -> None:
@@ -97,7 +97,7 @@ def main() -> None:
     driver = [] if gpu else ["--driver", "sim"]
 
     free = run(before, driver, after, "work", SECONDS)
-    console.print(f"  {'kernels of 1 ms':<20}{free['kernels_per_second']:.0f} per second\n")
+    console.print(f"  {'kernels of 1 ms':<17}{free['kernels_per_second']:.0f} per second\n")
     limited = run(before, [*driver, "--mem", MEMORY, "--sm", SM], after, "all", SECONDS)
     report(free, limited)
 

@@ -15,7 +15,7 @@ import time
 
 CHUNK_BYTES = 64 << 20
 OUT_OF_MEMORY = 2
-KERNELS_IN_FLIGHT = 8
+BATCH = 8
 WARM_UP_S = 0.3
 
 # One thread that watches the GPU's clock until a millisecond has passed. The simulated GPU reads the time off the name.
@@ -56,10 +56,11 @@ def start() -> str:
     return name.value.decode()
 
 
-def total_bytes() -> int:
+def memory_info() -> tuple[int, int]:
+    """Free and total bytes of the GPU, as CUDA tells them to the program."""
     free, total = ctypes.c_size_t(), ctypes.c_size_t()
     call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
-    return total.value
+    return free.value, total.value
 
 
 def nvml_total_bytes() -> int:
@@ -96,25 +97,38 @@ def work(seconds: float) -> float:
     module, kernel = ctypes.c_void_p(), ctypes.c_void_p()
     call("cuModuleLoadData", ctypes.byref(module), SPIN_1MS)
     call("cuModuleGetFunction", ctypes.byref(kernel), module, b"spin_1ms")
+    events = [ctypes.c_void_p() for _ in range(2)]
+    for event in events:
+        call("cuEventCreate", ctypes.byref(event), 0)
+    run_for(kernel, events, WARM_UP_S)
+    return run_for(kernel, events, seconds)
 
-    def run_for(duration_s: float) -> float:
-        done, begin = 0, time.monotonic()
-        while (elapsed_s := time.monotonic() - begin) < duration_s:
-            for _ in range(KERNELS_IN_FLIGHT):
-                call("cuLaunchKernel", kernel, 1, 1, 1, 1, 1, 1, 0, None, None, None)
-            call("cuCtxSynchronize")
-            done += KERNELS_IN_FLIGHT
-        return done / elapsed_s
 
-    run_for(WARM_UP_S)
-    return run_for(seconds)
+def run_for(kernel: ctypes.c_void_p, events: list[ctypes.c_void_p], seconds: float) -> float:
+    """Keep one batch of kernels waiting behind the one that runs, so that the GPU is never without work."""
+    launch_batch(kernel, events[0])
+    done, begin = 0, time.monotonic()
+    while (elapsed_s := time.monotonic() - begin) < seconds:
+        launch_batch(kernel, events[1])
+        call("cuEventSynchronize", events[0])
+        events.reverse()
+        done += BATCH
+    call("cuEventSynchronize", events[0])
+    return done / elapsed_s
+
+
+def launch_batch(kernel: ctypes.c_void_p, end: ctypes.c_void_p) -> None:
+    for _ in range(BATCH):
+        call("cuLaunchKernel", kernel, 1, 1, 1, 1, 1, 1, 0, None, None, None)
+    call("cuEventRecord", end, None)
 
 
 def main() -> None:
     verb, seconds = sys.argv[1], float(sys.argv[2])
     found: dict[str, object] = {"gpu": start()}
     if verb == "all":
-        found |= {"total_bytes": total_bytes(), "nvml_total_bytes": nvml_total_bytes(), **fill()}
+        free, total = memory_info()
+        found |= {"total_bytes": total, "context_bytes": total - free, "nvml_total_bytes": nvml_total_bytes(), **fill()}
     found["kernels_per_second"] = work(seconds)
     print(json.dumps(found))
 

@@ -1,6 +1,6 @@
 """A small PyTorch training run that says how much of a GPU it sees, how fast it is, and what it does when memory ends.
 
-    vgpurun --mem 2g --sm 50 -v "$PWD/examples:/examples:ro" pytorch/pytorch python /examples/train.py
+vgpurun --mem 2g --sm 50 -v "$PWD/examples:/examples:ro" pytorch/pytorch python /examples/train.py
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ def cuda_devel(image_maker: Callable[..., str], debian: str) -> str:
 def vgpurun(
     engine: docker.DockerClient,
     docker_host: str,
-    built_library: Path,  # noqa: ARG001
+    built_library: Path,
     tmp_path: Path,
 ) -> Iterator[Cli]:
     """The command line with an empty state folder. Whatever a failed test leaves on the engine is removed."""

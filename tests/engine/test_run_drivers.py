@@ -22,13 +22,14 @@ from support import LIBRARY, is_set, unavailable
 
 SIMULATED_DRIVER = LIBRARY.parent / "sim"
 GIB = 1 << 30
+HAS_DRIVER = Path("/dev/nvidiactl").exists()
 NODES = ("nvidia0", "nvidiactl", "nvidia-uvm")
 
 
 @pytest.fixture
 def with_host_driver(vgpurun: Cli) -> Cli:
     """The command line on a host whose NVIDIA driver is the simulated one."""
-    if Path("/dev/nvidiactl").exists():
+    if HAS_DRIVER:
         pytest.skip("this machine has an NVIDIA driver of its own")
     vgpurun.environment["LD_LIBRARY_PATH"] = str(SIMULATED_DRIVER)
     return vgpurun
@@ -39,6 +40,8 @@ def nodes() -> Iterator[None]:
     """Device nodes with the names of a GPU's, that lead to /dev/null."""
     if os.geteuid() != 0:
         pytest.skip("only root can make device nodes")
+    if HAS_DRIVER:
+        pytest.skip("this machine has nodes of its own")
     made = [Path("/dev", name) for name in NODES]
     for node in made:
         os.mknod(node, 0o666 | stat.S_IFCHR, os.makedev(1, 3))
@@ -48,7 +51,7 @@ def nodes() -> Iterator[None]:
 
 
 def test_no_gpu_on_this_machine_is_said_in_one_line(vgpurun: Cli, debian: str) -> None:
-    if Path("/dev/nvidiactl").exists():
+    if HAS_DRIVER:
         pytest.skip("this machine has a GPU")
     for driver in ("auto", "mount", "toolkit", "cdi"):
         vgpurun("run", "--driver", driver, "--mem", "1g", debian, "true").assert_refused("sim")
@@ -123,22 +126,22 @@ class TestCdi:
         with_host_driver.assert_nothing_left()
 
 
+@pytest.fixture(scope="module")
+def nvidia_host() -> Iterator[str]:
+    """An engine with NVIDIA's runtime; here that is runc under its name."""
+    script = '#!/bin/sh\nexec runc "$@"\n'
+    flags = ("--add-runtime", "nvidia={state}/bin/nvidia-container-runtime")
+    try:
+        with private_engine(*flags, programs={"nvidia-container-runtime": script}) as host:
+            yield host
+    except EngineError as error:
+        unavailable(str(error), required=is_set("REQUIRE_ENGINE"))
+
+
 class TestToolkit:
-    """An engine with NVIDIA's runtime: here it is runc under that name."""
-
-    @pytest.fixture(scope="class")
-    def nvidia_host(self) -> Iterator[str]:
-        script = '#!/bin/sh\nexec runc "$@"\n'
-        flags = ("--add-runtime", "nvidia={state}/bin/nvidia-container-runtime")
-        try:
-            with private_engine(*flags, programs={"nvidia-container-runtime": script}) as host:
-                yield host
-        except EngineError as error:
-            unavailable(str(error), required=is_set("REQUIRE_ENGINE"))
-
     @pytest.fixture
     def on_nvidia_host(self, nvidia_host: str, tmp_path: Path) -> Iterator[Cli]:
-        if Path("/dev/nvidiactl").exists():
+        if HAS_DRIVER:
             pytest.skip("this machine has an NVIDIA driver of its own")
         state_dir = tmp_path / "state"
         environment = clean_environment(nvidia_host, state_dir, tmp_path) | {"LD_LIBRARY_PATH": str(SIMULATED_DRIVER)}

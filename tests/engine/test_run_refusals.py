@@ -53,6 +53,13 @@ def test_musl_without_limits_is_no_reason_to_refuse_docker(vgpurun: Cli, musl: s
     assert output == b"hello\n"
 
 
+def test_an_image_without_a_c_library_is_warned_of(vgpurun: Cli, busybox: str) -> None:
+    result = vgpurun.run("--mem", "1g", busybox, "/bin/echo", "hello")
+    assert (result.exit_code, result.stdout) == (0, "hello\n")
+    assert "statically linked" in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+
+
 def test_no_engine(vgpurun: Cli, tmp_path: Path) -> None:
     socket = tmp_path / "no.sock"
     vgpurun.environment["DOCKER_HOST"] = f"unix://{socket}"

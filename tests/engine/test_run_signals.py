@@ -44,9 +44,7 @@ def test_a_killed_vgpurun_leaves_what_the_next_one_sweeps(vgpurun: Cli, debian: 
         assert process.stdout.readline() == "ready\n"
         process.kill()
         process.wait()
-    wait_until(lambda: all(c.status != "running" for c in vgpurun.containers()), "end of the container")
-    for container in vgpurun.containers():
-        container.remove(force=True)
+    wait_until(lambda: not vgpurun.containers(), "removal of the container")
     assert vgpurun.run(debian, "true").exit_code == 0
     vgpurun.assert_nothing_left()
 
