@@ -135,14 +135,18 @@ CUresult CUDAAPI cuArrayCreate_v2(CUarray *handle, const CUDA_ARRAY_DESCRIPTOR *
   return cuArray3DCreate_v2(handle, &whole);
 }
 
-CUresult CUDAAPI cuArrayDestroy(CUarray handle) { return destroy(HANDLE_ARRAY, handle); }
+CUresult CUDAAPI cuArrayDestroy(CUarray handle) {
+  return destroy(HANDLE_ARRAY, handle);
+}
 
 CUresult CUDAAPI cuMipmappedArrayCreate(CUmipmappedArray *handle, const CUDA_ARRAY3D_DESCRIPTOR *descriptor,
                                         unsigned int levels) {
   return create(HANDLE_MIPMAPPED_ARRAY, (void **)handle, descriptor, levels);
 }
 
-CUresult CUDAAPI cuMipmappedArrayDestroy(CUmipmappedArray handle) { return destroy(HANDLE_MIPMAPPED_ARRAY, handle); }
+CUresult CUDAAPI cuMipmappedArrayDestroy(CUmipmappedArray handle) {
+  return destroy(HANDLE_MIPMAPPED_ARRAY, handle);
+}
 
 CUresult CUDAAPI cuArray3DGetDescriptor_v2(CUDA_ARRAY3D_DESCRIPTOR *descriptor, CUarray handle) {
   CUresult result = driver_enter();

@@ -14,9 +14,15 @@ struct block {
   uint64_t first[WORDS]; /* the first unit of each allocation */
 };
 
-static bool bit(const uint64_t *bits, size_t i) { return bits[i / 64] >> (i % 64) & 1; }
-static void set_bit(uint64_t *bits, size_t i) { bits[i / 64] |= 1ULL << (i % 64); }
-static void clear_bit(uint64_t *bits, size_t i) { bits[i / 64] &= ~(1ULL << (i % 64)); }
+static bool bit(const uint64_t *bits, size_t i) {
+  return bits[i / 64] >> (i % 64) & 1;
+}
+static void set_bit(uint64_t *bits, size_t i) {
+  bits[i / 64] |= 1ULL << (i % 64);
+}
+static void clear_bit(uint64_t *bits, size_t i) {
+  bits[i / 64] &= ~(1ULL << (i % 64));
+}
 
 bool block_add(struct block **list, struct region *region) {
   struct block *block = calloc(1, sizeof *block);

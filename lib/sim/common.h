@@ -23,8 +23,14 @@ void clock_wait_until(uint64_t target_ns);
 
 void clock_spin_until(uint64_t target_ns);
 
-static inline uint64_t round_up(uint64_t value, uint64_t step) { return (value + step - 1) / step * step; }
-static inline uint64_t max_u64(uint64_t a, uint64_t b) { return a > b ? a : b; }
-static inline uint64_t min_u64(uint64_t a, uint64_t b) { return a < b ? a : b; }
+static inline uint64_t round_up(uint64_t value, uint64_t step) {
+  return (value + step - 1) / step * step;
+}
+static inline uint64_t max_u64(uint64_t a, uint64_t b) {
+  return a > b ? a : b;
+}
+static inline uint64_t min_u64(uint64_t a, uint64_t b) {
+  return a < b ? a : b;
+}
 
 #endif

@@ -17,7 +17,9 @@ static CUresult get_device(CUdevice *device, CUcontext handle) {
   return driver_leave(result);
 }
 
-CUresult CUDAAPI cuCtxGetDevice(CUdevice *device) { return get_device(device, NULL); }
+CUresult CUDAAPI cuCtxGetDevice(CUdevice *device) {
+  return get_device(device, NULL);
+}
 
 CUresult CUDAAPI cuCtxGetId(CUcontext handle, unsigned long long *id) {
   struct context *context;
@@ -81,10 +83,16 @@ static CUresult synchronize(CUcontext handle) {
   return driver_leave_and_wait(streams_latest_tail(context));
 }
 
-CUresult CUDAAPI cuCtxSynchronize(void) { return synchronize(NULL); }
+CUresult CUDAAPI cuCtxSynchronize(void) {
+  return synchronize(NULL);
+}
 
 #if CUDA_VERSION >= 13000
-CUresult CUDAAPI cuCtxSynchronize_v2(CUcontext handle) { return synchronize(handle); }
+CUresult CUDAAPI cuCtxSynchronize_v2(CUcontext handle) {
+  return synchronize(handle);
+}
 
-CUresult CUDAAPI cuCtxGetDevice_v2(CUdevice *device, CUcontext handle) { return get_device(device, handle); }
+CUresult CUDAAPI cuCtxGetDevice_v2(CUdevice *device, CUcontext handle) {
+  return get_device(device, handle);
+}
 #endif

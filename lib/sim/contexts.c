@@ -148,8 +148,7 @@ CUresult CUDAAPI cuCtxCreate_v3(CUcontext *handle, CUexecAffinityParam *affinity
   return create(handle, flags, device);
 }
 
-CUresult CUDAAPI cuCtxCreate_v4(CUcontext *handle, CUctxCreateParams *parameters, unsigned int flags,
-                                CUdevice device) {
+CUresult CUDAAPI cuCtxCreate_v4(CUcontext *handle, CUctxCreateParams *parameters, unsigned int flags, CUdevice device) {
   if (driver_check_ready() != CUDA_SUCCESS)
     return CUDA_ERROR_NOT_INITIALIZED;
   if (parameters && (parameters->execAffinityParams || parameters->numExecAffinityParams))
@@ -176,7 +175,9 @@ CUresult CUDAAPI cuCtxDestroy_v2(CUcontext handle) {
   return driver_leave(CUDA_SUCCESS);
 }
 
-CUresult CUDAAPI cuCtxDestroy(CUcontext handle) { return cuCtxDestroy_v2(handle); }
+CUresult CUDAAPI cuCtxDestroy(CUcontext handle) {
+  return cuCtxDestroy_v2(handle);
+}
 
 CUresult CUDAAPI cuCtxPushCurrent_v2(CUcontext handle) {
   struct context *context;
@@ -187,7 +188,9 @@ CUresult CUDAAPI cuCtxPushCurrent_v2(CUcontext handle) {
   return driver_leave(result == CUDA_SUCCESS ? push(handle) : result);
 }
 
-CUresult CUDAAPI cuCtxPushCurrent(CUcontext handle) { return cuCtxPushCurrent_v2(handle); }
+CUresult CUDAAPI cuCtxPushCurrent(CUcontext handle) {
+  return cuCtxPushCurrent_v2(handle);
+}
 
 CUresult CUDAAPI cuCtxPopCurrent_v2(CUcontext *handle) {
   CUresult result = driver_enter();
@@ -201,7 +204,9 @@ CUresult CUDAAPI cuCtxPopCurrent_v2(CUcontext *handle) {
   return driver_leave(CUDA_SUCCESS);
 }
 
-CUresult CUDAAPI cuCtxPopCurrent(CUcontext *handle) { return cuCtxPopCurrent_v2(handle); }
+CUresult CUDAAPI cuCtxPopCurrent(CUcontext *handle) {
+  return cuCtxPopCurrent_v2(handle);
+}
 
 /* Replaces the top of the stack; NULL takes it away. */
 CUresult CUDAAPI cuCtxSetCurrent(CUcontext handle) {

@@ -12,7 +12,11 @@ enum default_stream { LEGACY_STREAM, PER_THREAD_STREAM };
 
 /* Defines name and its per-thread twin; both pass their arguments to name_on. */
 #define STREAM_API(name, twin, parameters, ...)                                                                        \
-  CUresult CUDAAPI name parameters { return name##_on(__VA_ARGS__, LEGACY_STREAM); }                                   \
-  CUresult CUDAAPI twin parameters { return name##_on(__VA_ARGS__, PER_THREAD_STREAM); }
+  CUresult CUDAAPI name parameters {                                                                                   \
+    return name##_on(__VA_ARGS__, LEGACY_STREAM);                                                                      \
+  }                                                                                                                    \
+  CUresult CUDAAPI twin parameters {                                                                                   \
+    return name##_on(__VA_ARGS__, PER_THREAD_STREAM);                                                                  \
+  }
 
 #endif

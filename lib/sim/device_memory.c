@@ -85,11 +85,15 @@ static void delete_if_of(struct region *region, void *context) {
     delete_region(region);
 }
 
-void memory_delete_of(const struct context *context) { region_visit(delete_if_of, (void *)context); }
+void memory_delete_of(const struct context *context) {
+  region_visit(delete_if_of, (void *)context);
+}
 
 static void delete_if_of_pool(struct region *region, void *pool) {
   if (region->pool == pool)
     delete_region(region);
 }
 
-void memory_delete_of_pool(struct pool *pool) { region_visit(delete_if_of_pool, pool); }
+void memory_delete_of_pool(struct pool *pool) {
+  region_visit(delete_if_of_pool, pool);
+}

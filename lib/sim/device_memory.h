@@ -26,5 +26,4 @@ void memory_free(const struct allocation *allocation);
 void memory_delete_of(const struct context *context);
 void memory_delete_of_pool(struct pool *pool);
 
-
 #endif

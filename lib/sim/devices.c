@@ -54,7 +54,9 @@ CUresult CUDAAPI cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice ordinal) {
   return driver_leave(CUDA_SUCCESS);
 }
 
-CUresult CUDAAPI cuDeviceGetUuid(CUuuid *uuid, CUdevice device) { return cuDeviceGetUuid_v2(uuid, device); }
+CUresult CUDAAPI cuDeviceGetUuid(CUuuid *uuid, CUdevice device) {
+  return cuDeviceGetUuid_v2(uuid, device);
+}
 
 CUresult CUDAAPI cuDeviceTotalMem_v2(size_t *bytes, CUdevice ordinal) {
   unsigned device;

@@ -42,7 +42,8 @@
   X(CUDA_ERROR_STREAM_CAPTURE_ISOLATION, "dependency created on uncaptured work in another stream")                    \
   X(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, "operation would make the legacy stream depend on a capturing stream")         \
   X(CUDA_ERROR_CAPTURED_EVENT, "operation not permitted on an event last recorded in a capturing stream")              \
-  X(CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD, "attempt to terminate a thread-local capture sequence from another thread") \
+  X(CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD,                                                                            \
+    "attempt to terminate a thread-local capture sequence from another thread")                                        \
   X(CUDA_ERROR_TIMEOUT, "wait operation timed out")                                                                    \
   X(CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE, "the graph update was not performed because of a violated constraint")       \
   X(CUDA_ERROR_UNKNOWN, "unknown error")

@@ -47,7 +47,9 @@ static void delete_if_of(void *object, void *context) {
     delete_event(event);
 }
 
-void events_delete_of(const struct context *context) { handle_visit(HANDLE_EVENT, delete_if_of, (void *)context); }
+void events_delete_of(const struct context *context) {
+  handle_visit(HANDLE_EVENT, delete_if_of, (void *)context);
+}
 
 static CUresult enter_event(CUevent handle, struct event **event) {
   CUresult result = driver_enter();
@@ -66,15 +68,16 @@ CUresult CUDAAPI cuEventDestroy_v2(CUevent handle) {
   return driver_leave(CUDA_SUCCESS);
 }
 
-CUresult CUDAAPI cuEventDestroy(CUevent handle) { return cuEventDestroy_v2(handle); }
+CUresult CUDAAPI cuEventDestroy(CUevent handle) {
+  return cuEventDestroy_v2(handle);
+}
 
 /* In a capture, an event marks a place in the graph; an external one becomes a node that records it. */
 static CUresult capture_record(struct event *event, struct stream *stream, unsigned flags) {
   if (stream->capture->invalid)
     return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
   if (flags & CU_EVENT_RECORD_EXTERNAL)
-    return capture_add(stream,
-                       (struct graph_node){.type = CU_GRAPH_NODE_TYPE_EVENT_RECORD, .event = event->handle});
+    return capture_add(stream, (struct graph_node){.type = CU_GRAPH_NODE_TYPE_EVENT_RECORD, .event = event->handle});
   event->recorded = false;
   event->capture_id = stream->capture->id;
   event->capture_stream = stream->handle;

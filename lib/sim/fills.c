@@ -15,8 +15,7 @@ struct fill {
 
 static bool extent_of(const struct fill *fill, size_t *bytes) {
   size_t row, before_last;
-  return !__builtin_mul_overflow(fill->width, fill->element_bytes, &row) &&
-         (fill->height == 1 || fill->pitch >= row) &&
+  return !__builtin_mul_overflow(fill->width, fill->element_bytes, &row) && (fill->height == 1 || fill->pitch >= row) &&
          !__builtin_mul_overflow(fill->pitch, fill->height - 1, &before_last) &&
          !__builtin_add_overflow(before_last, row, bytes);
 }
@@ -73,12 +72,12 @@ FILL(32, unsigned int)
 STREAM_API(cuMemsetD8_v2, cuMemsetD8_v2_ptds, (CUdeviceptr to, unsigned char value, size_t count), to, value, count)
 STREAM_API(cuMemsetD16_v2, cuMemsetD16_v2_ptds, (CUdeviceptr to, unsigned short value, size_t count), to, value, count)
 STREAM_API(cuMemsetD32_v2, cuMemsetD32_v2_ptds, (CUdeviceptr to, unsigned int value, size_t count), to, value, count)
-STREAM_API(cuMemsetD8Async, cuMemsetD8Async_ptsz,
-           (CUdeviceptr to, unsigned char value, size_t count, CUstream stream), to, value, count, stream)
+STREAM_API(cuMemsetD8Async, cuMemsetD8Async_ptsz, (CUdeviceptr to, unsigned char value, size_t count, CUstream stream),
+           to, value, count, stream)
 STREAM_API(cuMemsetD16Async, cuMemsetD16Async_ptsz,
            (CUdeviceptr to, unsigned short value, size_t count, CUstream stream), to, value, count, stream)
-STREAM_API(cuMemsetD32Async, cuMemsetD32Async_ptsz,
-           (CUdeviceptr to, unsigned int value, size_t count, CUstream stream), to, value, count, stream)
+STREAM_API(cuMemsetD32Async, cuMemsetD32Async_ptsz, (CUdeviceptr to, unsigned int value, size_t count, CUstream stream),
+           to, value, count, stream)
 STREAM_API(cuMemsetD2D8_v2, cuMemsetD2D8_v2_ptds,
            (CUdeviceptr to, size_t pitch, unsigned char value, size_t width, size_t height), to, pitch, value, width,
            height)

@@ -55,7 +55,8 @@ CUresult CUDAAPI cuFuncSetAttribute(CUfunction function, CUfunction_attribute at
 }
 
 CUresult CUDAAPI cuFuncLoad(CUfunction function) {
-  const struct kernel *kernel;
-  CUresult result = enter_function(function, &kernel, &kernel);
-  return result == CUDA_SUCCESS ? driver_leave(CUDA_SUCCESS) : result;
+  CUresult result = driver_enter();
+  if (result != CUDA_SUCCESS)
+    return result;
+  return driver_leave(kernel_find(function) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE);
 }

@@ -30,9 +30,13 @@ CUresult CUDAAPI cuMemHostAlloc(void **address, size_t size, unsigned int flags)
   return driver_leave(CUDA_SUCCESS);
 }
 
-CUresult CUDAAPI cuMemAllocHost_v2(void **address, size_t size) { return cuMemHostAlloc(address, size, 0); }
+CUresult CUDAAPI cuMemAllocHost_v2(void **address, size_t size) {
+  return cuMemHostAlloc(address, size, 0);
+}
 
-CUresult CUDAAPI cuMemAllocHost(void **address, unsigned int size) { return cuMemHostAlloc(address, size, 0); }
+CUresult CUDAAPI cuMemAllocHost(void **address, unsigned int size) {
+  return cuMemHostAlloc(address, size, 0);
+}
 
 static CUresult give_up(void *address, enum region_kind kind, CUresult otherwise) {
   struct context *context;
@@ -46,7 +50,9 @@ static CUresult give_up(void *address, enum region_kind kind, CUresult otherwise
   return driver_leave(CUDA_SUCCESS);
 }
 
-CUresult CUDAAPI cuMemFreeHost(void *address) { return give_up(address, REGION_HOST, CUDA_ERROR_INVALID_VALUE); }
+CUresult CUDAAPI cuMemFreeHost(void *address) {
+  return give_up(address, REGION_HOST, CUDA_ERROR_INVALID_VALUE);
+}
 
 CUresult CUDAAPI cuMemHostRegister_v2(void *address, size_t size, unsigned int flags) {
   struct context *context;

@@ -63,8 +63,8 @@ static CUresult launch(CUfunction function, struct dimensions grid, struct dimen
   if (result == CUDA_SUCCESS && cooperative)
     result = check_cooperative(stream, grid, block);
   if (result == CUDA_SUCCESS && stream->capture)
-    result = capture_add(stream,
-                         (struct graph_node){.type = CU_GRAPH_NODE_TYPE_KERNEL, .duration_ns = kernel->duration_ns});
+    result =
+        capture_add(stream, (struct graph_node){.type = CU_GRAPH_NODE_TYPE_KERNEL, .duration_ns = kernel->duration_ns});
   else if (result == CUDA_SUCCESS)
     stream_count_launch(stream, stream_queue(stream, kernel->duration_ns));
   driver_leave(result);

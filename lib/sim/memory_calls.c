@@ -122,7 +122,9 @@ CUresult CUDAAPI cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdevi
 
 /* The first version of the API has 32-bit addresses and sizes. */
 
-static unsigned clamp(size_t value) { return value > UINT32_MAX ? UINT32_MAX : (unsigned)value; }
+static unsigned clamp(size_t value) {
+  return value > UINT32_MAX ? UINT32_MAX : (unsigned)value;
+}
 
 CUresult CUDAAPI cuMemAlloc(CUdeviceptr_v1 *address, unsigned int size) {
   struct context *context;
@@ -159,7 +161,9 @@ CUresult CUDAAPI cuMemAllocPitch(CUdeviceptr_v1 *address, unsigned int *pitch, u
   return result;
 }
 
-CUresult CUDAAPI cuMemFree(CUdeviceptr_v1 address) { return cuMemFree_v2(address); }
+CUresult CUDAAPI cuMemFree(CUdeviceptr_v1 address) {
+  return cuMemFree_v2(address);
+}
 
 CUresult CUDAAPI cuMemGetInfo(unsigned int *free_bytes, unsigned int *total_bytes) {
   size_t free_size, total_size;

@@ -122,7 +122,9 @@ static CUresult load_module(CUmodule *module, const void *image) {
   return driver_leave(result);
 }
 
-CUresult CUDAAPI cuModuleLoadData(CUmodule *module, const void *image) { return load_module(module, image); }
+CUresult CUDAAPI cuModuleLoadData(CUmodule *module, const void *image) {
+  return load_module(module, image);
+}
 
 CUresult CUDAAPI cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int option_count,
                                     CUjit_option *options, void **option_values) {
@@ -132,7 +134,9 @@ CUresult CUDAAPI cuModuleLoadDataEx(CUmodule *module, const void *image, unsigne
   return option_count && (!options || !option_values) ? CUDA_ERROR_INVALID_VALUE : load_module(module, image);
 }
 
-CUresult CUDAAPI cuModuleLoadFatBinary(CUmodule *module, const void *image) { return load_module(module, image); }
+CUresult CUDAAPI cuModuleLoadFatBinary(CUmodule *module, const void *image) {
+  return load_module(module, image);
+}
 
 CUresult CUDAAPI cuModuleLoad(CUmodule *module, const char *path) {
   if (driver_check_ready() != CUDA_SUCCESS)
@@ -185,8 +189,8 @@ CUresult CUDAAPI cuModuleGetLoadingMode(CUmoduleLoadingMode *mode) {
   return driver_leave(CUDA_SUCCESS);
 }
 
-CUresult CUDAAPI cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *jit_options,
-                                   void **jit_values, unsigned int jit_count, CUlibraryOption *options, void **values,
+CUresult CUDAAPI cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *jit_options, void **jit_values,
+                                   unsigned int jit_count, CUlibraryOption *options, void **values,
                                    unsigned int count) {
   void *handle;
   CUresult result = driver_enter();

@@ -98,7 +98,9 @@ static unsigned print_processes(unsigned index) {
   return count;
 }
 
-static void print_rule(void) { puts("+------------------------------------------------------------------------------------+"); }
+static void print_rule(void) {
+  puts("+------------------------------------------------------------------------------------+");
+}
 
 static void print_table(unsigned count) {
   char driver[NVML_SYSTEM_DRIVER_VERSION_BUFFER_SIZE + 32];

@@ -7,7 +7,9 @@
 #include "state.h"
 #include "timeline.h"
 
-nvmlDevice_t nvml_handle(unsigned device) { return (nvmlDevice_t)&sim_config.devices[device]; }
+nvmlDevice_t nvml_handle(unsigned device) {
+  return (nvmlDevice_t)&sim_config.devices[device];
+}
 
 nvmlReturn_t nvml_device(nvmlDevice_t handle, unsigned *device) {
   nvmlReturn_t result = nvml_ready();
@@ -38,7 +40,9 @@ nvmlReturn_t DECLDIR nvmlDeviceGetCount_v2(unsigned int *count) {
   return NVML_SUCCESS;
 }
 
-nvmlReturn_t DECLDIR nvmlDeviceGetCount(unsigned int *count) { return nvmlDeviceGetCount_v2(count); }
+nvmlReturn_t DECLDIR nvmlDeviceGetCount(unsigned int *count) {
+  return nvmlDeviceGetCount_v2(count);
+}
 
 nvmlReturn_t DECLDIR nvmlDeviceGetHandleByIndex_v2(unsigned int index, nvmlDevice_t *handle) {
   nvmlReturn_t result = nvml_ready();

@@ -30,9 +30,13 @@ nvmlReturn_t DECLDIR nvmlInitWithFlags(unsigned int flags) {
   return opened ? NVML_SUCCESS : NVML_ERROR_DRIVER_NOT_LOADED;
 }
 
-nvmlReturn_t DECLDIR nvmlInit_v2(void) { return nvmlInitWithFlags(0); }
+nvmlReturn_t DECLDIR nvmlInit_v2(void) {
+  return nvmlInitWithFlags(0);
+}
 
-nvmlReturn_t DECLDIR nvmlInit(void) { return nvmlInitWithFlags(0); }
+nvmlReturn_t DECLDIR nvmlInit(void) {
+  return nvmlInitWithFlags(0);
+}
 
 nvmlReturn_t DECLDIR nvmlShutdown(void) {
   pthread_mutex_lock(&lock);

@@ -68,8 +68,7 @@ nvmlReturn_t DECLDIR nvmlDeviceGetComputeRunningProcesses(nvmlDevice_t device, u
   if (result != NVML_SUCCESS)
     return result;
   for (unsigned i = 0; i < processes.count; i++)
-    infos[i] =
-        (nvmlProcessInfo_v1_t){.pid = processes.list[i].pid, .usedGpuMemory = processes.list[i].used_bytes};
+    infos[i] = (nvmlProcessInfo_v1_t){.pid = processes.list[i].pid, .usedGpuMemory = processes.list[i].used_bytes};
   return NVML_SUCCESS;
 }
 

@@ -6,7 +6,9 @@
 
 #define PCI_ID_SIZE 20
 
-static inline unsigned pci_bus(unsigned device) { return device + 1; }
+static inline unsigned pci_bus(unsigned device) {
+  return device + 1;
+}
 
 /* "0000:01:00.0", the domain in this many digits. The text needs domain_digits + 9 bytes. */
 void pci_format(unsigned device, int domain_digits, char *text);

@@ -11,7 +11,9 @@ static struct pool *default_pools[SIM_MAX_DEVICES];
 static bool something_to_give_back;
 
 /* What an allocation takes of its pool. */
-static uint64_t pool_size(size_t size) { return round_up(size, ROUNDING); }
+static uint64_t pool_size(size_t size) {
+  return round_up(size, ROUNDING);
+}
 
 struct pool *pool_new(unsigned device) {
   struct pool *pool = calloc(1, sizeof *pool);
@@ -105,7 +107,9 @@ static void empty_of_device(void *object, void *device) {
     delete_pool(pool);
 }
 
-void pools_empty_device(unsigned device) { handle_visit(HANDLE_POOL, empty_of_device, &device); }
+void pools_empty_device(unsigned device) {
+  handle_visit(HANDLE_POOL, empty_of_device, &device);
+}
 
 static bool try_reserve(struct pool *pool, uint64_t target) {
   if (!state_reserve(pool->device, target - pool->reserved_bytes))

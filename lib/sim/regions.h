@@ -7,8 +7,8 @@
 #define DEVICE_PAGE (2 * MIB) /* the step in which a device gives memory */
 
 enum region_kind {
-  REGION_DEVICE,      /* one allocation in device memory */
-  REGION_BLOCK,       /* 2 MiB that small allocations share */
+  REGION_DEVICE, /* one allocation in device memory */
+  REGION_BLOCK,  /* 2 MiB that small allocations share */
   REGION_MANAGED,
   REGION_HOST,        /* page-locked host memory */
   REGION_REGISTERED,  /* the program's own host memory */
@@ -20,17 +20,17 @@ struct mapping;
 
 struct region {
   uintptr_t base;
-  size_t size;      /* as the program asked for it */
-  size_t mapped;    /* bytes of address space that are ours to give back; 0: none */
-  size_t charged;   /* bytes of device memory that go back when the region goes */
+  size_t size;    /* as the program asked for it */
+  size_t mapped;  /* bytes of address space that are ours to give back; 0: none */
+  size_t charged; /* bytes of device memory that go back when the region goes */
   enum region_kind kind;
   unsigned device;
-  unsigned flags;   /* of host memory */
-  bool keeps_data;  /* what is copied here can be read back */
+  unsigned flags;                /* of host memory */
+  bool keeps_data;               /* what is copied here can be read back */
   const struct context *context; /* that it goes with; NULL: none */
-  struct pool *pool;         /* whose memory it is; NULL: none */
-  struct block *block;       /* of a REGION_BLOCK */
-  struct mapping *mappings;  /* of a REGION_RESERVATION */
+  struct pool *pool;             /* whose memory it is; NULL: none */
+  struct block *block;           /* of a REGION_BLOCK */
+  struct mapping *mappings;      /* of a REGION_RESERVATION */
   uint64_t id;
 };
 

@@ -100,7 +100,9 @@ void state_leave_after_fork(void) {
   own_slot = NO_SLOT;
 }
 
-struct state_device *state_device(unsigned device) { return &state->devices[device_rows[device]]; }
+struct state_device *state_device(unsigned device) {
+  return &state->devices[device_rows[device]];
+}
 
 struct state_process_device *state_own(unsigned device) {
   return &state->processes[own_slot].devices[device_rows[device]];
@@ -147,7 +149,9 @@ bool state_reserve(unsigned device, uint64_t bytes) {
   return fits;
 }
 
-void state_release(unsigned device, uint64_t bytes) { atomic_fetch_sub(&state_own(device)->used_bytes, bytes); }
+void state_release(unsigned device, uint64_t bytes) {
+  atomic_fetch_sub(&state_own(device)->used_bytes, bytes);
+}
 
 static void latest_tail(unsigned slot, struct state_process_device *use, void *latest) {
   (void)slot;

@@ -18,7 +18,7 @@
 #define STATE_BUCKET_NS (NS_PER_S / 8)
 
 struct state_device {
-  char uuid[48]; /* empty: the row is free */
+  char uuid[48];            /* empty: the row is free */
   _Atomic uint64_t tail_ns; /* when the last work that was queued on the device ends */
   uint64_t reserved;
 };

@@ -20,7 +20,9 @@ static CUresult create(CUstream *handle, unsigned flags, int priority) {
   return driver_leave(CUDA_SUCCESS);
 }
 
-CUresult CUDAAPI cuStreamCreate(CUstream *stream, unsigned int flags) { return create(stream, flags, 0); }
+CUresult CUDAAPI cuStreamCreate(CUstream *stream, unsigned int flags) {
+  return create(stream, flags, 0);
+}
 
 CUresult CUDAAPI cuStreamCreateWithPriority(CUstream *stream, unsigned int flags, int priority) {
   return create(stream, flags, priority);
@@ -37,7 +39,9 @@ CUresult CUDAAPI cuStreamDestroy_v2(CUstream handle) {
   return driver_leave(CUDA_SUCCESS);
 }
 
-CUresult CUDAAPI cuStreamDestroy(CUstream handle) { return cuStreamDestroy_v2(handle); }
+CUresult CUDAAPI cuStreamDestroy(CUstream handle) {
+  return cuStreamDestroy_v2(handle);
+}
 
 static CUresult cuStreamQuery_on(CUstream handle, enum default_stream default_stream) {
   struct stream *stream;

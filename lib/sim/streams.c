@@ -5,7 +5,8 @@
 #include "capture.h"
 #include "timeline.h"
 
-/* The per-thread default streams of this thread. Their contexts free them; a thread that ends leaves them until then. */
+/* The per-thread default streams of this thread. Their contexts free them; a thread that ends leaves them until then.
+ */
 struct thread_stream {
   CUcontext context;
   CUstream stream;
@@ -48,7 +49,9 @@ static void delete_if_of(void *object, void *context) {
     stream_delete(stream);
 }
 
-void streams_delete_of(const struct context *context) { handle_visit(HANDLE_STREAM, delete_if_of, (void *)context); }
+void streams_delete_of(const struct context *context) {
+  handle_visit(HANDLE_STREAM, delete_if_of, (void *)context);
+}
 
 static CUresult per_thread(struct context *context, struct stream **stream) {
   struct thread_stream *entry = NULL;
@@ -97,7 +100,9 @@ CUresult stream_enter(CUstream handle, enum default_stream default_stream, struc
   return result == CUDA_SUCCESS ? CUDA_SUCCESS : driver_leave(result);
 }
 
-static bool is_blocking(const struct stream *stream) { return !(stream->flags & CU_STREAM_NON_BLOCKING); }
+static bool is_blocking(const struct stream *stream) {
+  return !(stream->flags & CU_STREAM_NON_BLOCKING);
+}
 
 uint64_t stream_tail(const struct stream *stream) {
   if (stream->legacy)
@@ -127,7 +132,9 @@ static uint64_t *oldest_launch(const struct stream *stream) {
   return &stream->launch_ends[stream->launches % depth];
 }
 
-uint64_t stream_room_at(const struct stream *stream) { return *oldest_launch(stream); }
+uint64_t stream_room_at(const struct stream *stream) {
+  return *oldest_launch(stream);
+}
 
 void stream_count_launch(struct stream *stream, uint64_t end_ns) {
   *oldest_launch(stream) = end_ns;

@@ -16,12 +16,12 @@ struct stream {
   int priority;
   uint64_t id;
   bool legacy;
-  uint64_t tail_ns;       /* when the last work that was put into this stream ends */
-  uint64_t *launch_ends;  /* when each of the last launches ends: a ring of launch_queue_depth */
-  uint64_t launches;      /* counts up, never wraps */
+  uint64_t tail_ns;        /* when the last work that was put into this stream ends */
+  uint64_t *launch_ends;   /* when each of the last launches ends: a ring of launch_queue_depth */
+  uint64_t launches;       /* counts up, never wraps */
   struct capture *capture; /* NULL: not capturing */
-  uint64_t captured;      /* operations put into the capture from here */
-  uint64_t joined;        /* those of them that another stream of the capture waits for */
+  uint64_t captured;       /* operations put into the capture from here */
+  uint64_t joined;         /* those of them that another stream of the capture waits for */
 };
 
 struct stream *stream_new(struct context *context, unsigned flags, int priority);

@@ -79,4 +79,6 @@ unsigned timeline_busy_percent_of(unsigned device, unsigned slot) {
   return (unsigned)min_u64(100, (window.busy_ns * 100 + NS_PER_S / 2) / NS_PER_S);
 }
 
-unsigned timeline_busy_percent(unsigned device) { return timeline_busy_percent_of(device, STATE_MAX_PROCESSES); }
+unsigned timeline_busy_percent(unsigned device) {
+  return timeline_busy_percent_of(device, STATE_MAX_PROCESSES);
+}

@@ -60,7 +60,9 @@ unsigned visible_find(void) {
   return count;
 }
 
-unsigned visible_count(void) { return count; }
+unsigned visible_count(void) {
+  return count;
+}
 
 bool visible_device(CUdevice ordinal, unsigned *device) {
   if (ordinal < 0 || (unsigned)ordinal >= count)

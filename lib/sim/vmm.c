@@ -58,11 +58,8 @@ CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, 
     state_release(device, size);
     return driver_leave(CUDA_ERROR_OUT_OF_MEMORY);
   }
-  *physical = (struct physical){.handle = (uintptr_t)new_handle,
-                                .device = device,
-                                .size = size,
-                                .references = 1,
-                                .properties = *properties};
+  *physical = (struct physical){
+      .handle = (uintptr_t)new_handle, .device = device, .size = size, .references = 1, .properties = *properties};
   *handle = physical->handle;
   return driver_leave(CUDA_SUCCESS);
 }
