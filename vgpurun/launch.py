@@ -1,13 +1,15 @@
 """Carries out a LaunchPlan on the engine: makes the state folder and the container, runs it, and cleans up."""
 
+import os
 import signal
 import socket
 from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
+from pathlib import Path
 
-from vgpurun import state, terminal
+from vgpurun import places, state, terminal
 from vgpurun.engine import Engine
-from vgpurun.errors import OptionError
+from vgpurun.errors import EngineError, OptionError
 from vgpurun.image_libc import check_image
 from vgpurun.library import Library
 from vgpurun.plan import LaunchPlan
@@ -63,7 +65,26 @@ def launch(
 
 
 def _check_libc(engine: Engine, container: str, plan: LaunchPlan, library: Library) -> list[str]:
-    return check_image(plan.options.image, lambda path: engine.read_file(container, path), library)
+    """Look at the C library that the container will have: the image's, or that of a host folder mounted over it.
+
+    The image's files are read from the container that was made. An engine cannot open one with our mounts inside a
+    read-only folder of the user's; then a container of the image alone is made to read from.
+    """
+
+    def read(path: str) -> bytes | None:
+        on_host = places.path_on_host(path, plan.options)
+        if on_host is not None:
+            return Path(on_host).read_bytes() if os.path.isfile(on_host) else None
+        try:
+            return engine.read_file(container, path)
+        except EngineError:
+            bare = engine.create_for_copy(plan.options.image)
+            try:
+                return engine.read_file(bare, path)
+            finally:
+                engine.remove(bare)
+
+    return check_image(plan.options.image, read, library)
 
 
 def _run_attached(engine: Engine, container: str, plan: LaunchPlan, signals: Signals, undo: ExitStack) -> int:

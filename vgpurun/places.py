@@ -42,6 +42,14 @@ def shows_host(target: str, options: ContainerOptions) -> bool:
     return mount is not None and mount.source is not None and PurePosixPath(mount.source) == PurePosixPath(mount.target)
 
 
+def path_on_host(target: str, options: ContainerOptions) -> str | None:
+    """Return what a folder of this host, mounted by the user, shows at a target; None where no such mount covers it."""
+    mount = _innermost(target, options)
+    if mount is None or mount.source is None or not mount.source.startswith("/"):
+        return None
+    return str(PurePosixPath(mount.source) / PurePosixPath(target).relative_to(mount.target))
+
+
 def _innermost(target: str, options: ContainerOptions) -> Volume | Mount | None:
     covering = [mount for mount in _user_mounts(options) if PurePosixPath(target).is_relative_to(mount.target)]
     return max(covering, key=lambda mount: len(PurePosixPath(mount.target).parts), default=None)
