@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import yaml
-
 from vgpurun.options import ContainerOptions, Mount
 from vgpurun.plan import DeviceQuota, LaunchPlan, ProcessPlan
 from vgpurun.quota import show_size
@@ -11,7 +9,9 @@ from vgpurun.quota import show_size
 
 def to_yaml(plan: LaunchPlan | ProcessPlan) -> str:
     """Return the plan as YAML, without what is empty."""
-    return yaml.safe_dump(describe(plan), sort_keys=False, allow_unicode=True, width=1000)
+    import yaml  # slow to import, and needed for a dry run only
+
+    return str(yaml.safe_dump(describe(plan), sort_keys=False, allow_unicode=True, width=1000))
 
 
 def describe(plan: LaunchPlan | ProcessPlan) -> dict[str, Any]:

@@ -20,8 +20,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from vgpurun import abi
 from vgpurun.errors import DriverError
 from vgpurun.gpus import Gpu
@@ -204,6 +202,8 @@ def read_cdi_devices(folders: Sequence[str]) -> frozenset[str]:
 
 
 def _names_in_specification(path: Path) -> list[str]:
+    import yaml  # slow to import, and needed for CDI only
+
     try:
         text = path.read_text()
         specification: Any = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)

@@ -103,8 +103,10 @@ def make_lock_dir(path: Path = Path(abi.LOCK_DIR)) -> None:
     try:
         with suppress(FileExistsError):
             path.mkdir()
-            path.chmod(0o1777)
         status = path.lstat()
+        if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid():
+            path.chmod(0o1777)  # the umask may have closed it
+            return
     except OSError as error:
         raise StateError(f"cannot make {path}: {error.strerror}; make it by hand: mkdir -m 1777 {path}") from None
     if not stat.S_ISDIR(status.st_mode):

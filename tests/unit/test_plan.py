@@ -1,0 +1,245 @@
+"""The plan of a launch: what a container gets, as data."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from fakes import GIB, make_gpus
+
+import vgpurun
+from vgpurun import abi
+from vgpurun.describe import to_yaml
+from vgpurun.drivers import DriverPlan, EngineFacts, plan_driver
+from vgpurun.errors import GpuError, LimitError, OptionError
+from vgpurun.options import ContainerOptions, Mount, Volume
+from vgpurun.plan import LaunchPlan, Limits, plan_launch, plan_process, quotas_from_json
+from vgpurun.quota import Quota
+
+LIBRARY = Path("/lib/libvgpu.so")
+STATE = Path("/state/containers/x")
+DRIVER = DriverPlan(
+    "mount",
+    mounts=(Mount("/host/libcuda.so.580", "/usr/lib64/libcuda.so.1"),),
+    devices=("/dev/nvidia10", "/dev/nvidiactl"),
+    environment={"NVIDIA_VISIBLE_DEVICES": "void", "NVIDIA_DRIVER_CAPABILITIES": "compute,utility"},
+    library_path="/.vgpurun/driver",
+    executable_path="/.vgpurun/driver",
+)
+
+
+def plan(
+    memory: str | None = None,
+    sm: str | None = None,
+    *,
+    gpus: int = 2,
+    image: dict[str, str] | None = None,
+    host: dict[str, str] | None = None,
+    on_host: tuple[str, ...] = (),
+    **options: Any,
+) -> LaunchPlan:
+    return plan_launch(
+        ContainerOptions("image", **options),
+        Limits(memory, sm),
+        make_gpus(gpus),
+        DRIVER,
+        LIBRARY,
+        STATE,
+        image,
+        host or {},
+        on_host.__contains__,
+    )
+
+
+def targets(launch: LaunchPlan) -> dict[str, tuple[str | None, bool]]:
+    return {mount.target: (mount.source, mount.read_only) for mount in launch.mounts}
+
+
+def test_what_every_container_gets() -> None:
+    assert targets(plan("2g")) == {
+        "/.vgpurun/libvgpu.so": ("/lib/libvgpu.so", True),
+        "/.vgpurun/etc": ("/state/containers/x/etc", True),
+        "/.vgpurun/run": ("/state/containers/x/run", False),
+        "/etc/ld.so.preload": ("/state/containers/x/etc/ld.so.preload", True),
+        "/tmp/vgpulock": ("/tmp/vgpulock", False),
+        "/usr/lib64/libcuda.so.1": ("/host/libcuda.so.580", True),
+    }
+    assert plan().devices == ("/dev/nvidia10", "/dev/nvidiactl")
+    assert plan().warnings == ()
+
+
+def test_limits_are_in_the_environment_and_in_the_file() -> None:
+    launch = plan("0=2g", "1=50")
+    limits = {name: value for name, value in launch.environment.items() if "_LIMIT" in name}
+    assert limits == {"CUDA_DEVICE_MEMORY_LIMIT_0": str(2 * GIB), "CUDA_DEVICE_SM_LIMIT_1": "50"}
+    file = abi.Limits.from_buffer_copy(launch.state_files["etc/limits"])
+    assert [(d.uuid.decode(), d.memory_limit_bytes, d.sm_limit_percent) for d in file.devices[:2]] == [
+        (make_gpus(2)[0].uuid, 2 * GIB, abi.NO_SM_LIMIT),
+        (make_gpus(2)[1].uuid, abi.NO_MEMORY_LIMIT, 50),
+    ]
+    assert launch.state_files["etc/ld.so.preload"] == b"/.vgpurun/libvgpu.so\n"
+
+
+def test_without_limits_the_same_is_mounted_and_no_limit_is_set() -> None:
+    launch = plan()
+    assert not [name for name in launch.environment if "_LIMIT" in name]
+    assert "/.vgpurun/libvgpu.so" in targets(launch)
+    assert launch.environment["CUDA_DEVICE_MEMORY_SHARED_CACHE"] == "/.vgpurun/run/usage"
+
+
+def test_the_image_may_set_limits_and_the_user_overrides_them() -> None:
+    assert plan(image={"CUDA_DEVICE_MEMORY_LIMIT": "1g"}).quotas[0].quota == Quota(GIB)
+    launch = plan(image={"CUDA_DEVICE_MEMORY_LIMIT": "1g"}, environment={"CUDA_DEVICE_MEMORY_LIMIT": "2g"})
+    assert launch.quotas[0].quota == Quota(2 * GIB)
+    with pytest.raises(LimitError):
+        plan(image={"CUDA_DEVICE_MEMORY_LIMIT": "much"})
+
+
+def test_the_users_variables_are_kept_and_joined() -> None:
+    launch = plan(
+        environment={"A": "1", "LD_PRELOAD": "/mine.so", "LD_LIBRARY_PATH": "/mine", "PATH": "/bin"},
+        image={"LD_PRELOAD": "/image.so", "B": "2"},
+    )
+    assert launch.environment["A"] == "1"
+    assert "B" not in launch.environment
+    assert launch.environment["LD_PRELOAD"] == "/.vgpurun/libvgpu.so:/mine.so"
+    assert launch.environment["LD_LIBRARY_PATH"] == "/.vgpurun/driver:/mine"
+    assert launch.environment["PATH"] == "/bin:/.vgpurun/driver"
+
+
+def test_the_images_variables_are_joined_too() -> None:
+    launch = plan(image={"LD_PRELOAD": "/image.so", "LD_LIBRARY_PATH": "/usr/local/nvidia/lib", "PATH": "/opt/bin"})
+    assert launch.environment["LD_PRELOAD"] == "/.vgpurun/libvgpu.so:/image.so"
+    assert launch.environment["LD_LIBRARY_PATH"] == "/.vgpurun/driver:/usr/local/nvidia/lib"
+    assert launch.environment["PATH"] == "/opt/bin:/.vgpurun/driver"
+
+
+def test_which_gpus_there_are_is_not_the_environments_to_say() -> None:
+    launch = plan(environment={"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "all"})
+    assert launch.environment["NVIDIA_VISIBLE_DEVICES"] == "void"
+    assert launch.environment["NVIDIA_DRIVER_CAPABILITIES"] == "all"
+
+
+def test_the_log_level_comes_from_the_user_or_else_the_host() -> None:
+    host = {"LIBCUDA_LOG_LEVEL": "4", "OTHER": "x"}
+    assert plan(host=host).environment["LIBCUDA_LOG_LEVEL"] == "4"
+    assert plan(host=host, environment={"LIBCUDA_LOG_LEVEL": "0"}).environment["LIBCUDA_LOG_LEVEL"] == "0"
+    assert "OTHER" not in plan(host=host).environment
+    assert "LIBCUDA_LOG_LEVEL" not in plan().environment
+
+
+def test_labels() -> None:
+    labels = plan("2g", labels={"team": "vision"}).labels
+    assert labels["team"] == "vision"
+    assert labels["vgpurun.version"] == vgpurun.__version__
+    assert labels["vgpurun.state"] == str(STATE)
+    assert json.loads(labels["vgpurun.quota"])[1] == {
+        "uuid": make_gpus(2)[1].uuid,
+        "memory_bytes": 2 * GIB,
+        "sm_percent": None,
+    }
+    assert quotas_from_json(labels["vgpurun.quota"])[0] == (make_gpus(2)[0].uuid, Quota(2 * GIB))
+
+
+@pytest.mark.parametrize("text", ["", "null", "{}", "[1]", '[{"uuid": "x"}]', '{"a": 1}'])
+def test_a_label_that_is_no_quota(text: str) -> None:
+    assert quotas_from_json(text) == []
+
+
+def test_more_gpus_than_the_limits_file_holds() -> None:
+    assert len(plan(gpus=32).quotas) == 32
+    with pytest.raises(GpuError, match="33 GPUs"):
+        plan(gpus=33)
+
+
+@pytest.mark.parametrize("target", ["/etc/ld.so.preload", "/.vgpurun", "/.vgpurun/etc", "/.vgpurun/x", "/"])
+def test_a_mount_over_what_limits_the_container_is_refused(target: str) -> None:
+    with pytest.raises(OptionError, match="limits the container"):
+        plan(volumes=(Volume("/data", target),))
+    with pytest.raises(OptionError, match="limits the container"):
+        plan(mounts=(Mount("/data", target),))
+
+
+def test_in_a_folder_of_the_users_only_what_is_there_is_mounted_over() -> None:
+    usr = Volume("/usr", "/usr", "ro")
+    assert "/usr/lib64/libcuda.so.1" not in targets(plan(volumes=(usr,)))
+    assert "/usr/lib64/libcuda.so.1" in targets(plan(volumes=(usr,), on_host=("/usr/lib64/libcuda.so.1",)))
+    assert plan(volumes=(usr,)).warnings == ()
+
+
+def test_no_place_for_the_preload_file_is_a_warning() -> None:
+    etc = Volume("/data/etc", "/etc", "ro")
+    launch = plan(volumes=(etc,))
+    assert "/etc/ld.so.preload" not in targets(launch)
+    assert "env -i" in launch.warnings[0]
+    launch = plan(volumes=(etc,), on_host=("/data/etc/ld.so.preload",))
+    assert "/etc/ld.so.preload" in targets(launch)
+    assert launch.warnings == ()
+
+
+def test_no_place_for_the_lock_folder_is_a_warning() -> None:
+    launch = plan(volumes=(Volume("/scratch", "/tmp"),))
+    assert "/tmp/vgpulock" not in targets(launch)
+    assert "vgpulock" in launch.warnings[0]
+    assert plan(volumes=(Volume("/tmp", "/tmp"),)).warnings == (), "the host's own /tmp has it"
+
+
+def test_in_a_volume_or_tmpfs_the_engine_makes_the_place() -> None:
+    for mount in (Mount(None, "/tmp", False, "tmpfs"), Mount("name", "/etc", False, "volume")):
+        assert {"/etc/ld.so.preload", "/tmp/vgpulock"} <= set(targets(plan(mounts=(mount,))))
+    assert plan(mounts=(Mount("name", "/etc", True, "volume"),)).warnings
+
+
+def test_the_innermost_mount_counts() -> None:
+    outer, inner = Volume("/a", "/usr"), Volume("/b", "/usr/lib64")
+    assert "/usr/lib64/libcuda.so.1" in targets(plan(volumes=(outer, inner), on_host=("/b/libcuda.so.1",)))
+    assert "/usr/lib64/libcuda.so.1" not in targets(plan(volumes=(outer, inner), on_host=("/a/lib64/libcuda.so.1",)))
+
+
+def test_what_the_engine_injects() -> None:
+    gpus = make_gpus(2, first_index=1)
+    cdi = plan_driver("auto", gpus, EngineFacts(cdi_devices=frozenset({"nvidia.com/gpu=1", "nvidia.com/gpu=2"})))
+    launch = plan_launch(ContainerOptions("image"), Limits(), gpus, cdi, LIBRARY, STATE, {}, {})
+    assert launch.driver == "cdi"
+    assert [(r.driver, r.device_ids) for r in launch.device_requests] == [
+        ("cdi", ("nvidia.com/gpu=1", "nvidia.com/gpu=2"))
+    ]
+    assert launch.devices == ()
+
+
+def test_dry_run_is_yaml_that_says_all_and_leaves_out_what_is_empty() -> None:
+    launch = plan("2g", "50", volumes=(Volume("/data", "/data", "ro"),), command=("python", "train.py"))
+    shown = yaml.safe_load(to_yaml(launch))
+    assert shown["command"] == ["python", "train.py"]
+    assert shown["gpus"][0]["memory_limit"] == f"{2 * GIB} (2 GiB)"
+    assert shown["gpus"][0]["sm_limit"] == "50%"
+    assert shown["volumes"] == ["/data:/data:ro"]
+    assert "/lib/libvgpu.so:/.vgpurun/libvgpu.so:ro" in shown["mounts"]
+    assert shown["environment"]["LD_PRELOAD"] == "/.vgpurun/libvgpu.so"
+    assert {"entrypoint", "ports", "device_requests"}.isdisjoint(shown)
+
+
+def local(chosen: slice, memory: str | None = None, host: dict[str, str] | None = None) -> Any:
+    gpus = make_gpus(3)
+    return plan_process(("true",), Limits(memory), gpus[chosen], gpus, "host", {}, LIBRARY, STATE, host or {})
+
+
+def test_a_local_process_sees_the_hosts_indexes_and_its_own_files() -> None:
+    process = local(slice(1, 2), "1g", {"LD_PRELOAD": "/mine.so"})
+    assert process.environment == {
+        "CUDA_DEVICE_MEMORY_LIMIT_1": str(GIB),
+        "LD_PRELOAD": "/lib/libvgpu.so:/mine.so",
+        "VGPURUN_LIMITS_FILE": "/state/containers/x/etc/limits",
+        "CUDA_DEVICE_MEMORY_SHARED_CACHE": "/state/containers/x/run/usage",
+        "CUDA_VISIBLE_DEVICES": make_gpus(3)[1].uuid,
+    }
+    assert abi.Limits.from_buffer_copy(process.state_files["etc/limits"]).device_count == 1
+
+
+def test_a_local_process_with_all_gpus_keeps_its_choice_of_devices() -> None:
+    assert "CUDA_VISIBLE_DEVICES" not in local(slice(None)).environment
+    assert local(slice(None), host={"CUDA_DEVICE_MEMORY_LIMIT_2": "1g"}).quotas[2].quota == Quota(GIB)
+    assert "gpus" in yaml.safe_load(to_yaml(local(slice(None))))

@@ -1,0 +1,119 @@
+"""The limits file that the host writes, and the usage file that it must not trust."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import random
+import struct
+import threading
+from collections.abc import Iterator
+from ctypes import sizeof
+from pathlib import Path
+
+import pytest
+
+from vgpurun import abi
+from vgpurun.quota import Quota
+from vgpurun.region import DeviceReading, limits_bytes, read_usage
+
+UUIDS = ["GPU-a", "GPU-b"]
+NOTHING = [DeviceReading(uuid) for uuid in UUIDS]
+
+
+def test_limits_file() -> None:
+    content = limits_bytes([("GPU-a", Quota(1 << 31, 50)), ("GPU-b", Quota())])
+    limits = abi.Limits.from_buffer_copy(content)
+    assert len(content) == sizeof(abi.Limits)
+    assert (limits.magic, limits.abi_version, limits.device_count) == (abi.LIMITS_MAGIC, abi.ABI_VERSION, 2)
+    first, second = limits.devices[0], limits.devices[1]
+    assert (first.uuid, first.memory_limit_bytes, first.sm_limit_percent) == (b"GPU-a", 1 << 31, 50)
+    assert (second.uuid, second.memory_limit_bytes, second.sm_limit_percent) == (b"GPU-b", 2**64 - 1, 100)
+    assert content[:8] == b"VCGLIMTS"
+
+
+def write_usage(path: Path, slots_used: int = 3) -> None:
+    usage = abi.Usage(magic=abi.USAGE_MAGIC, abi_version=abi.ABI_VERSION, slots_used=slots_used)
+    usage.devices[1].busy_ns = 123
+    usage.devices[1].launches = 7
+    usage.devices[1].refusals = 2
+    for slot in range(3):
+        usage.processes[slot].pid = 100 + slot
+        usage.processes[slot].devices[0].allocated_bytes = 10 ** (slot + 1)
+        usage.processes[slot].devices[0].overhead_bytes = 5
+    path.write_bytes(bytes(usage))
+
+
+@pytest.fixture
+def usage_file(tmp_path: Path) -> Iterator[Path]:
+    """A usage file with three used slots, of which the processes of 0 and 2 live."""
+    path = tmp_path / "usage"
+    write_usage(path)
+    held = []
+    for slot in (0, 2):
+        file = os.open(path, os.O_RDWR)
+        lock = struct.pack("hhxxxxqqixxxx", fcntl.F_WRLCK, os.SEEK_SET, abi.SLOT_LOCK_OFFSET + slot, 1, 0)
+        fcntl.fcntl(file, fcntl.F_OFD_SETLK, lock)
+        held.append(file)
+    yield path
+    for file in held:
+        os.close(file)
+
+
+def test_only_slots_whose_process_lives_are_counted(usage_file: Path) -> None:
+    first, second = read_usage(usage_file, UUIDS) or []
+    assert (first.allocated_bytes, first.overhead_bytes, first.memory_used_bytes) == (1010, 10, 1020)
+    assert first.processes == 2
+    assert (second.busy_ns, second.launches, second.refusals, second.processes) == (123, 7, 2, 0)
+
+
+def test_slots_that_were_never_claimed_are_not_looked_at(usage_file: Path) -> None:
+    with usage_file.open("r+b") as file:
+        file.seek(abi.Usage.slots_used.offset)
+        file.write(struct.pack("<I", 1))
+    assert (read_usage(usage_file, UUIDS) or NOTHING)[0].allocated_bytes == 10
+    with usage_file.open("r+b") as file:
+        file.seek(abi.Usage.slots_used.offset)
+        file.write(struct.pack("<I", 2**32 - 1))
+    assert (read_usage(usage_file, UUIDS) or NOTHING)[0].allocated_bytes == 1010
+
+
+def test_a_file_that_is_missing_short_or_of_another_kind_reads_as_nothing(tmp_path: Path) -> None:
+    assert read_usage(tmp_path / "missing", UUIDS) == NOTHING
+    (tmp_path / "short").write_bytes(b"VCGUSAGE")
+    assert read_usage(tmp_path / "short", UUIDS) == NOTHING
+    (tmp_path / "zero").write_bytes(bytes(sizeof(abi.Usage)))
+    assert read_usage(tmp_path / "zero", UUIDS) == NOTHING
+    (tmp_path / "folder").mkdir()
+    assert read_usage(tmp_path / "folder", UUIDS) == NOTHING
+
+
+def test_a_link_is_not_followed(tmp_path: Path, usage_file: Path) -> None:
+    (tmp_path / "link").symlink_to(usage_file)
+    assert read_usage(tmp_path / "link", UUIDS) == NOTHING
+
+
+def test_a_pipe_does_not_block(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    seen: list[object] = []
+    reader = threading.Thread(target=lambda: seen.append(read_usage(tmp_path / "pipe", UUIDS)), daemon=True)
+    reader.start()
+    reader.join(timeout=5)
+    assert seen == [NOTHING]
+
+
+def test_any_content_can_be_read(tmp_path: Path) -> None:
+    path = tmp_path / "noise"
+    generator = random.Random(1)
+    for _ in range(20):
+        header = struct.pack("<QII", abi.USAGE_MAGIC, abi.ABI_VERSION, generator.getrandbits(32))
+        path.write_bytes(header + generator.randbytes(sizeof(abi.Usage) - len(header)))
+        readings = read_usage(path, UUIDS)
+        assert readings is not None
+        assert [reading.memory_used_bytes for reading in readings] == [0, 0], "no slot has a living process"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_what_this_user_may_not_read_is_unknown(usage_file: Path) -> None:
+    usage_file.chmod(0)
+    assert read_usage(usage_file, UUIDS) is None

@@ -1,0 +1,159 @@
+"""State folders: made whole or not at all, open to any user of the container, and swept when they are stale."""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from pathlib import Path
+
+import pytest
+
+from vgpurun import state
+from vgpurun.errors import StateError
+from vgpurun.state import StateFolder
+
+FILES = {"etc/limits": b"limits", "etc/ld.so.preload": b"library\n"}
+
+
+@pytest.fixture(autouse=True)
+def root_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("VGPURUN_STATE_DIR", str(tmp_path / "state"))
+    return tmp_path / "state"
+
+
+def make(engine: str | None = "engine", name: str = "x") -> StateFolder:
+    return StateFolder.make(state.new_folder_path(name), FILES, {"engine": engine})
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_where_state_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert state.root_folder() == tmp_path / "state"
+    monkeypatch.delenv("VGPURUN_STATE_DIR")
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert state.root_folder() == Path("/var/lib/vgpurun")
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setenv("XDG_STATE_HOME", "/somewhere")
+    assert state.root_folder() == Path("/somewhere/vgpurun")
+    monkeypatch.setenv("XDG_STATE_HOME", "relative/is/ignored")
+    monkeypatch.setenv("HOME", "/home/user")
+    assert state.root_folder() == Path("/home/user/.local/state/vgpurun")
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o077, 0o000])
+def test_modes_do_not_depend_on_the_umask(umask: int, root_folder: Path) -> None:
+    before = os.umask(umask)
+    try:
+        folder = make()
+    finally:
+        os.umask(before)
+    assert [mode(path) for path in (root_folder, root_folder / "containers", folder.path)] == [0o755] * 3
+    assert mode(folder.path / "etc") == 0o755
+    assert mode(folder.path / "run") == 0o777
+    assert mode(folder.path / "etc/limits") == 0o644
+    assert (folder.path / "etc/ld.so.preload").read_bytes() == b"library\n"
+    assert state.read_owner(folder.path) == {"engine": "engine"}
+
+
+def test_names_never_clash() -> None:
+    assert make(name="same").path != make(name="same").path
+
+
+def test_a_folder_that_cannot_be_made_is_one_error_and_leaves_nothing(root_folder: Path) -> None:
+    root_folder.write_text("a file in its place")
+    with pytest.raises(StateError, match="VGPURUN_STATE_DIR"):
+        make()
+
+
+def test_a_folder_that_cannot_be_filled_is_removed() -> None:
+    path = state.new_folder_path()
+    with pytest.raises(StateError):
+        StateFolder.make(path, {"no/such/folder": b""}, {})
+    assert not path.exists()
+
+
+def test_a_folder_in_use_is_not_swept() -> None:
+    local, making = make(engine=None), make()
+    state.sweep(lambda: ("engine", set()))
+    assert local.path.exists()
+    assert making.path.exists()
+
+
+def test_a_folder_whose_process_has_ended_is_swept_without_an_engine() -> None:
+    local, container = make(engine=None), make()
+    for folder in (local, container):
+        folder.close()
+    state.sweep()
+    assert not local.path.exists()
+    assert container.path.exists()
+
+
+def test_a_process_that_inherited_the_lock_keeps_the_folder() -> None:
+    local = make(engine=None)
+    inherited = os.dup(local.lock)
+    local.close()
+    state.sweep()
+    assert local.path.exists()
+    assert state.is_held(local.path)
+    os.close(inherited)
+    state.sweep()
+    assert not local.path.exists()
+
+
+def test_only_the_folders_of_this_engines_lost_containers_are_swept() -> None:
+    lost, kept, elsewhere = make(), make(), make(engine="another")
+    for folder in (lost, kept, elsewhere):
+        folder.close()
+    state.sweep(lambda: ("engine", {str(kept.path)}))
+    assert [folder.path.exists() for folder in (lost, kept, elsewhere)] == [False, True, True]
+
+
+def test_the_engine_is_not_asked_without_need() -> None:
+    make(engine=None).close()
+    state.sweep(lambda: pytest.fail("asked"))
+
+
+def test_a_folder_without_owner_is_swept_only_when_it_is_old(root_folder: Path) -> None:
+    half_made = root_folder / "containers" / "half"
+    half_made.mkdir(parents=True)
+    state.sweep()
+    assert half_made.exists()
+    os.utime(half_made, (time.time() - 100,) * 2)
+    state.sweep()
+    assert not half_made.exists()
+
+
+def test_sweeping_follows_no_link(tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "file").write_text("content")
+    folder = make(engine=None)
+    (folder.path / "run" / "link").symlink_to(precious)
+    (folder.path.parent / "linked").symlink_to(precious)
+    folder.close()
+    state.sweep()
+    assert not folder.path.exists()
+    assert (precious / "file").exists()
+
+
+def test_a_lock_dir_that_another_user_has_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tmp_path.chmod(0o755)
+    monkeypatch.setattr(os, "geteuid", lambda: tmp_path.stat().st_uid + 1)
+    with pytest.raises(StateError, match="chmod 1777"):
+        state.make_lock_dir(tmp_path)
+
+
+def test_lock_dir(tmp_path: Path) -> None:
+    path = tmp_path / "locks"
+    state.make_lock_dir(path)
+    assert mode(path) == 0o1777
+    state.make_lock_dir(path)
+    path.chmod(0o755)
+    state.make_lock_dir(path)
+    assert mode(path) == 0o1777
+    (tmp_path / "link").symlink_to(path)
+    with pytest.raises(StateError, match="not a folder"):
+        state.make_lock_dir(tmp_path / "link")
