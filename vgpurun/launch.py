@@ -1,6 +1,5 @@
 """Carries out a LaunchPlan on the engine: makes the state folder and the container, runs it, and cleans up."""
 
-import os
 import signal
 import socket
 from collections.abc import Callable
@@ -74,7 +73,7 @@ def _check_libc(engine: Engine, container: str, plan: LaunchPlan, library: Libra
     def read(path: str) -> bytes | None:
         on_host = places.path_on_host(path, plan.options)
         if on_host is not None:
-            return Path(on_host).read_bytes() if os.path.isfile(on_host) else None
+            return Path(on_host).read_bytes() if Path(on_host).is_file() else None
         try:
             return engine.read_file(container, path)
         except EngineError:
