@@ -29,10 +29,10 @@ class ElfFile:
 
 def read_elf(content: bytes) -> ElfFile:
     """Read an ELF file from memory. Raises NotElfError, whatever the bytes are."""
+    if content[:6] != b"\x7fELF\x02\x01":
+        raise NotElfError("not a 64-bit little-endian ELF file")
     try:
         header = _HEADER.unpack_from(content)
-        if header[0][:6] != b"\x7fELF\x02\x01":
-            raise NotElfError("not a 64-bit little-endian ELF file")
         sections = _sections(content, offset=header[6], size=header[11], count=header[12])
         needed: set[str] = set()
         defined: set[str] = set()
@@ -41,8 +41,8 @@ def read_elf(content: bytes) -> ElfFile:
                 needed.update(_needed(content, section.offset, _strings(sections, section.link)))
             elif section.type == _SHT_GNU_VERDEF:
                 defined.update(_defined(content, section.offset, _strings(sections, section.link)))
-    except (struct.error, IndexError) as error:
-        raise NotElfError(f"the file is cut short or damaged ({error})") from None
+    except (struct.error, IndexError, OverflowError):
+        raise NotElfError("the ELF file is cut short or damaged") from None
     return ElfFile(MACHINES.get(header[2], f"machine {header[2]}"), frozenset(needed), frozenset(defined))
 
 

@@ -1,0 +1,141 @@
+"""How the driver comes into a container."""
+
+from __future__ import annotations
+
+import json
+import platform
+from pathlib import Path
+
+import pytest
+from fakes import make_gpus
+
+from vgpurun import drivers
+from vgpurun.drivers import EngineFacts, device_nodes, plan_driver, read_cdi_devices
+from vgpurun.errors import DriverError
+
+GPUS = make_gpus(2)
+CDI = frozenset({"nvidia.com/gpu=0", "nvidia.com/gpu=1", "nvidia.com/gpu=all"})
+
+
+@pytest.fixture
+def driver_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A driver as its installer lays it out: versioned files, and links by their SONAMEs."""
+    folder = tmp_path / "nvidia" / "lib64"
+    folder.mkdir(parents=True)
+    for name in ("libcuda", "libnvidia-ml", "libnvidia-ptxjitcompiler"):
+        (folder / f"{name}.so.580.1").touch()
+        (folder / f"{name}.so.1").symlink_to(f"{name}.so.580.1")
+        (folder / f"{name}.so").symlink_to(f"{name}.so.1")
+    (folder / "libnvidia-gpucomp.so.580.1").touch()
+    (folder / "libnvidia-nvvm.so.4").touch()
+    (folder / "libGLX_nvidia.so.0").touch()
+    smi = folder.parent / "bin" / "nvidia-smi"
+    smi.parent.mkdir()
+    smi.touch()
+    smi.chmod(0o755)
+    monkeypatch.setattr(drivers, "_loaded_nvml_folders", lambda: [])
+    monkeypatch.setenv("LD_LIBRARY_PATH", f":{tmp_path}/none:{folder}")
+    monkeypatch.setattr(drivers, "device_nodes", lambda gpus: [f"/dev/nvidia{gpu.minor_number}" for gpu in gpus])
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("facts", "mode"),
+    [
+        (EngineFacts(), "mount"),
+        (EngineFacts(cdi_devices=CDI), "cdi"),
+        (EngineFacts(cdi_devices=CDI, runtimes=frozenset({"nvidia"})), "cdi"),
+        (EngineFacts(cdi_devices=frozenset({"nvidia.com/gpu=0"}), runtimes=frozenset({"runc", "nvidia"})), "toolkit"),
+        (EngineFacts(has_toolkit_hook=True), "toolkit"),
+    ],
+)
+@pytest.mark.usefixtures("driver_folder")
+def test_auto_takes_what_the_engine_has(facts: EngineFacts, mode: str) -> None:
+    assert plan_driver("auto", GPUS, facts).mode == mode
+
+
+def test_cdi_names_gpus_by_uuid_where_it_can() -> None:
+    by_uuid = frozenset({f"nvidia.com/gpu={GPUS[1].uuid}"})
+    plan = plan_driver("cdi", GPUS, EngineFacts(cdi_devices=CDI | by_uuid))
+    (request,) = plan.device_requests
+    assert (request.driver, request.device_ids) == ("cdi", ("nvidia.com/gpu=0", f"nvidia.com/gpu={GPUS[1].uuid}"))
+    assert plan.devices == ()
+
+
+def test_the_runtime_is_asked_for_the_chosen_gpus() -> None:
+    plan = plan_driver("toolkit", GPUS[1:], EngineFacts(runtimes=frozenset({"nvidia"})))
+    assert (plan.runtime, plan.environment["NVIDIA_VISIBLE_DEVICES"]) == ("nvidia", GPUS[1].uuid)
+
+
+def test_without_the_runtime_the_toolkits_hook_is_asked() -> None:
+    plan = plan_driver("toolkit", GPUS[:1], EngineFacts(has_toolkit_hook=True))
+    assert plan.runtime is None
+    assert plan.device_requests[0].device_ids == (GPUS[0].uuid,)
+    assert "gpu" in plan.device_requests[0].capabilities
+
+
+@pytest.mark.parametrize("mode", ["cdi", "toolkit"])
+def test_what_the_engine_has_not_is_refused_with_a_way_out(mode: str) -> None:
+    with pytest.raises(DriverError, match=f"--driver {mode}.*nvidia-ctk.*--driver mount"):
+        plan_driver(mode, GPUS, EngineFacts())
+
+
+def test_mount_binds_the_hosts_files_by_their_sonames(driver_folder: Path) -> None:
+    plan = plan_driver("mount", GPUS, EngineFacts(runtimes=frozenset({"nvidia"})))
+    mounts = {mount.target: mount for mount in plan.mounts}
+    machine_folder = f"/usr/lib/{platform.machine()}-linux-gnu"
+    for place in ("/.vgpurun/driver", machine_folder, "/usr/lib64"):
+        assert mounts[f"{place}/libcuda.so.1"].source == str(driver_folder / "libcuda.so.580.1")
+        assert f"{place}/libnvidia-gpucomp.so.580.1" in mounts
+        assert f"{place}/libnvidia-nvvm.so.4" in mounts
+        assert f"{place}/libGLX_nvidia.so.0" not in mounts
+        assert f"{place}/libcuda.so" not in mounts
+    assert mounts["/usr/bin/nvidia-smi"].source == str(driver_folder.parent / "bin" / "nvidia-smi")
+    assert all(mount.read_only for mount in plan.mounts)
+    assert plan.devices == ("/dev/nvidia10", "/dev/nvidia11")
+    assert (plan.library_path, plan.executable_path) == ("/.vgpurun/driver", "/.vgpurun/driver")
+    assert plan.environment == {"NVIDIA_VISIBLE_DEVICES": "void"}, "a default runtime of NVIDIA's adds no GPU"
+
+
+@pytest.mark.usefixtures("driver_folder")
+def test_no_driver_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LD_LIBRARY_PATH", "")
+    monkeypatch.setattr(drivers, "_ldconfig_folders", lambda: [])
+    monkeypatch.setattr(drivers, "_OTHER_LIBRARY_FOLDERS", ())
+    monkeypatch.setattr(platform, "machine", lambda: "no-such-machine")
+    with pytest.raises(DriverError, match=r"libcuda\.so\.1 was not found"):
+        plan_driver("mount", GPUS, EngineFacts())
+
+
+def make_nodes(dev: Path, *names: str) -> None:
+    for name in names:
+        (dev / name).parent.mkdir(parents=True, exist_ok=True)
+        (dev / name).touch()
+
+
+def test_the_nodes_of_the_chosen_gpus_only(tmp_path: Path) -> None:
+    shared = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
+    make_nodes(tmp_path, "nvidia10", "nvidia11", *shared, "nvidia-caps/nvidia-cap1", "nvidia-caps/nvidia-cap2")
+    names = [Path(node).name for node in device_nodes(GPUS[1:], tmp_path)]
+    assert names == ["nvidia11", "nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-cap1", "nvidia-cap2"]
+
+
+def test_a_missing_node_is_an_error_but_for_the_tools(tmp_path: Path) -> None:
+    make_nodes(tmp_path, "nvidia10", "nvidiactl")
+    with pytest.raises(DriverError, match=r"nvidia-uvm does not exist.*nvidia-modprobe"):
+        device_nodes(GPUS[:1], tmp_path)
+    make_nodes(tmp_path, "nvidia-uvm")
+    assert len(device_nodes(GPUS[:1], tmp_path)) == 3
+
+
+def test_cdi_specifications_are_read_whatever_they_hold(tmp_path: Path) -> None:
+    specification = {"kind": "nvidia.com/gpu", "devices": [{"name": "0"}, {"name": "all"}]}
+    (tmp_path / "a.json").write_text(json.dumps(specification))
+    (tmp_path / "b.yaml").write_text("kind: nvidia.com/gpu\ndevices:\n- name: '1'\n")
+    (tmp_path / "other.yaml").write_text("kind: vendor.com/net\ndevices:\n- name: '7'\n")
+    (tmp_path / "bad.yaml").write_text("{[")
+    (tmp_path / "list.yaml").write_text("- 1\n")
+    (tmp_path / "bad.json").write_bytes(b"\xff")
+    (tmp_path / "notes.txt").write_text("kind: nvidia.com/gpu")
+    found = read_cdi_devices([str(tmp_path), "/no/such/folder"])
+    assert found == {"nvidia.com/gpu=0", "nvidia.com/gpu=all", "nvidia.com/gpu=1"}
