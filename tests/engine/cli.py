@@ -96,8 +96,8 @@ class Cli:
 
     def assert_nothing_left(self) -> None:
         """No container and no state folder."""
-        assert self.containers() == []
-        assert self.states() == []
+        left = [(container.name, container.status) for container in self.containers()]
+        assert (left, self.states()) == ([], [])
 
 
 def wait_until(condition: Callable[[], Any], what: str, timeout_s: float = 20) -> Any:

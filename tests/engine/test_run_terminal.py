@@ -32,6 +32,16 @@ def test_without_i_the_command_has_no_input(vgpurun: Cli, debian: str) -> None:
     assert vgpurun.run(debian, "cat", stdin="not for you").stdout == ""
 
 
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_closed_standard_stream_is_no_error(vgpurun: Cli, debian: str, closed: str) -> None:
+    shell = Cli(vgpurun.engine, vgpurun.environment, vgpurun.state_dir)
+    shell.command = ("sh", "-c", f'exec "$@" {closed}', "sh", *vgpurun.command)
+    result = shell.run("-i", debian, "sh", "-c", "echo out; echo err >&2; exit 4")
+    assert result.exit_code == 4
+    assert "Traceback" not in result.stderr
+    vgpurun.assert_nothing_left()
+
+
 def test_t_without_a_terminal_is_refused(vgpurun: Cli, debian: str) -> None:
     vgpurun.run("-it", debian, "true", stdin="x").assert_refused("TTY")
     vgpurun.assert_nothing_left()

@@ -64,12 +64,24 @@ for verb in (run, local, build, build_in_docker, smi):
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and end the process with its exit code."""
+    _open_standard_streams()
     exit_code = _run(arguments)
     try:
         sys.stdout.flush()
     except BrokenPipeError:
         exit_code = _quiet()
     sys.exit(exit_code)
+
+
+def _open_standard_streams() -> None:
+    """Open /dev/null for what the caller has closed (`>&-`): else a socket of ours would get its number."""
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is this one
+    sys.stdout = sys.stdout or os.fdopen(1, "w")
+    sys.stderr = sys.stderr or os.fdopen(2, "w")
 
 
 def _run(arguments: Sequence[str] | None) -> int:
