@@ -1,4 +1,5 @@
-/* Copies between host and device. The bytes move at the call, the time passes on the device's timeline. */
+/* Copies between host and device. The bytes move during the call, the time passes on the device's
+ * timeline. */
 #include <string.h>
 
 #include "capture.h"
@@ -40,20 +41,22 @@ static uint64_t duration_ns(const struct stream *stream, const struct copy *copy
 
 static CUresult run(struct copy copy, CUstream handle, bool wait, enum default_stream default_stream) {
   struct stream *stream;
+  uint64_t end_ns;
   CUresult result = stream_enter(handle, default_stream, &stream);
   if (result != CUDA_SUCCESS)
     return result;
   if (wait)
-    result = capture_check_unsafe_call();
+    result = capture_check_stream_wait(stream);
   if (result != CUDA_SUCCESS)
     return driver_leave(result);
   if (copy.size == 0)
     return driver_leave(CUDA_SUCCESS);
   if (!is_good(copy.to, copy.size, copy.to_side) || !is_good(copy.from, copy.size, copy.from_side))
     return driver_leave(CUDA_ERROR_INVALID_VALUE);
-  if (!stream->capture)
+  result = transfer_queue(stream, CU_GRAPH_NODE_TYPE_MEMCPY, duration_ns(stream, &copy), &end_ns);
+  if (end_ns)
     move(&copy);
-  return transfer_submit(stream, CU_GRAPH_NODE_TYPE_MEMCPY, duration_ns(stream, &copy), wait);
+  return wait && result == CUDA_SUCCESS ? driver_leave_and_wait(end_ns) : driver_leave(result);
 }
 
 static CUresult cuMemcpyHtoD_v2_on(CUdeviceptr to, const void *from, size_t size, enum default_stream default_stream) {

@@ -32,6 +32,7 @@ static void write_row(char *row, const struct fill *fill) {
 static CUresult run(struct fill fill, CUstream handle, enum default_stream default_stream) {
   struct stream *stream;
   size_t extent;
+  uint64_t end_ns;
   CUresult result = stream_enter(handle, default_stream, &stream);
   if (result != CUDA_SUCCESS)
     return result;
@@ -39,12 +40,13 @@ static CUresult run(struct fill fill, CUstream handle, enum default_stream defau
     return driver_leave(CUDA_SUCCESS);
   if (!extent_of(&fill, &extent) || fill.to % fill.element_bytes || !transfer_is_ours(fill.to, extent))
     return driver_leave(CUDA_ERROR_INVALID_VALUE);
-  if (!stream->capture && transfer_keeps_data(fill.to))
-    for (size_t row = 0; row < fill.height; row++)
-      write_row((char *)fill.to + row * fill.pitch, &fill);
   uint64_t bytes = (uint64_t)fill.width * fill.height * fill.element_bytes;
   uint64_t rate = sim_config.devices[stream->context->device].memory_bytes_per_ms;
-  return transfer_submit(stream, CU_GRAPH_NODE_TYPE_MEMSET, transfer_ns(bytes, rate), false);
+  result = transfer_queue(stream, CU_GRAPH_NODE_TYPE_MEMSET, transfer_ns(bytes, rate), &end_ns);
+  if (end_ns && transfer_keeps_data(fill.to))
+    for (size_t row = 0; row < fill.height; row++)
+      write_row((char *)fill.to + row * fill.pitch, &fill);
+  return driver_leave(result);
 }
 
 #define FILL(bits, type)                                                                                               \

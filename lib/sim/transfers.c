@@ -28,11 +28,10 @@ uint64_t transfer_ns(uint64_t bytes, uint64_t bytes_per_ms) {
   return bytes / bytes_per_ms * NS_PER_MS + bytes % bytes_per_ms * NS_PER_MS / bytes_per_ms;
 }
 
-CUresult transfer_submit(struct stream *stream, CUgraphNodeType type, uint64_t duration_ns, bool wait) {
-  if (stream->capture && wait)
-    return driver_leave(capture_check_stream_wait(stream));
+CUresult transfer_queue(struct stream *stream, CUgraphNodeType type, uint64_t duration_ns, uint64_t *end_ns) {
+  *end_ns = 0;
   if (stream->capture)
-    return driver_leave(capture_add(stream, (struct graph_node){.type = type, .duration_ns = duration_ns}));
-  uint64_t end_ns = stream_queue(stream, duration_ns);
-  return wait ? driver_leave_and_wait(end_ns) : driver_leave(CUDA_SUCCESS);
+    return capture_add(stream, (struct graph_node){.type = type, .duration_ns = duration_ns});
+  *end_ns = stream_queue(stream, duration_ns);
+  return CUDA_SUCCESS;
 }

@@ -13,7 +13,8 @@ bool transfer_keeps_data(uintptr_t address);
 /* How long so many bytes take at a rate. */
 uint64_t transfer_ns(uint64_t bytes, uint64_t bytes_per_ms);
 
-/* Puts a transfer into a stream, or into its capture as a node of this type. Lets go of the driver. */
-CUresult transfer_submit(struct stream *stream, CUgraphNodeType type, uint64_t duration_ns, bool wait);
+/* Puts a transfer into a stream; end_ns says when it ends. In a capturing stream it becomes a node of this type, and
+ * end_ns is 0. */
+CUresult transfer_queue(struct stream *stream, CUgraphNodeType type, uint64_t duration_ns, uint64_t *end_ns);
 
 #endif
