@@ -8,6 +8,9 @@ import pytest
 
 from support import CHECKOUT, LIBRARY
 
+# Helpers whose assertions should say what they compared; this must come before their import.
+pytest.register_assert_rewrite("cli", "terminal")
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--benchmarks", action="store_true", help="run tests/bench too: it takes time and a quiet machine")

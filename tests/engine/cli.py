@@ -115,6 +115,6 @@ def wait_until(condition: Callable[[], Any], what: str, timeout_s: float = 20) -
 
 def clean_environment(docker_host: str, state_dir: Path, home: Path) -> dict[str, str]:
     """This process's environment without what would change a run's outcome."""
-    unwanted = ("CUDA_", "VGPURUN_", "NVIDIA_", "LD_PRELOAD", "DOCKER_", "LIBCUDA_", "WRAPPER_", "ALNAIR_")
+    unwanted = ("CUDA_", "VGPURUN_", "VGPUSIM_", "NVIDIA_", "LD_PRELOAD", "DOCKER_", "LIBCUDA_", "WRAPPER_", "ALNAIR_")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(unwanted)}
     return kept | {"DOCKER_HOST": docker_host, "VGPURUN_STATE_DIR": str(state_dir), "HOME": str(home)}

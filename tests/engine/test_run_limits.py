@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from contextlib import ExitStack
 
 import pytest
 
@@ -116,3 +117,14 @@ def test_nvidia_smi_as_a_container_would_see_it(vgpurun: Cli) -> None:
 def test_a_device_can_be_chosen_and_limited_by_its_number(vgpurun: Cli, debian: str) -> None:
     seen = program(vgpurun, debian, "info", limits=("--gpus", "device=0", "--mem", "0=1g"))
     assert [device["total"] for device in seen["devices"]] == [GIB]
+
+
+def test_many_containers_at_once(vgpurun: Cli, debian: str) -> None:
+    """Eight launches at the same moment: none sweeps what another is making, and each one has its limit."""
+    command = ("run", "--rm", *vgpurun.driver, "--mem", "600m", *WITH_PROGRAMS, debian, *GPU_PROGRAM, "info")
+    with ExitStack() as stack:
+        for process in [stack.enter_context(vgpurun.started(*command)) for _ in range(8)]:
+            stdout, stderr = process.communicate(timeout=60)
+            assert process.returncode == 0, stderr
+            assert json.loads(stdout)["devices"][0]["total"] == 600 * MIB
+    vgpurun.assert_nothing_left()

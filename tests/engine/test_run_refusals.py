@@ -80,6 +80,33 @@ def test_no_permission_on_the_engines_socket(vgpurun: Cli, tmp_path: Path) -> No
         vgpurun.run("any", "true").assert_refused(str(path), "permission")
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("-u", "no-such-user"), ("no-such-user",)),
+        (("-w", "relative/folder"), ("relative/folder",)),
+        (("--network", "no-such-network"), ("no-such-network",)),
+        (("-p", "99999:80"), ("99999",)),
+        (("--shm-size", "much"), ("much",)),
+        (("-v", "a:b:c:d"), ("a:b:c:d",)),
+        (("-v", "/tmp:/.vgpurun"), ("/.vgpurun",)),
+        (("--mount", "type=floppy"), ("floppy",)),
+        (("--name", "two words"), ("two words",)),
+        (("--ipc", "strange"), ("strange",)),
+    ],
+    ids=" ".join,
+)
+def test_an_option_that_the_engine_cannot_carry_out(
+    vgpurun: Cli, debian: str, options: tuple[str, ...], words: tuple[str, ...]
+) -> None:
+    vgpurun.run(*options, debian, "true").assert_refused(*words)
+
+
+def test_an_engine_on_another_host(vgpurun: Cli) -> None:
+    vgpurun.environment["DOCKER_HOST"] = "tcp://192.0.2.1:2375"
+    vgpurun.run("any", "true").assert_refused("192.0.2.1")
+
+
 def test_an_environment_file_that_is_not_there(vgpurun: Cli, debian: str, tmp_path: Path) -> None:
     missing = tmp_path / "missing.env"
     vgpurun.run("--env-file", str(missing), debian, "true").assert_refused(str(missing))
