@@ -10,6 +10,7 @@ from elf_maker import AARCH64, X86_64, make_elf
 
 import vgpurun
 from vgpurun import abi, library
+from vgpurun.cli.build import DEFAULT_BASE_IMAGE
 from vgpurun.errors import ImageError, LibraryError
 from vgpurun.image_libc import check_image
 from vgpurun.library import Library
@@ -104,6 +105,10 @@ def test_a_failed_build_shows_the_line_that_matters(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(library, "build_folder", lambda: tmp_path / "build")
     with pytest.raises(LibraryError, match=r"x\.c:1: error: no such thing; .*build-in-docker"):
         library.build()
+
+
+def test_the_builders_default_image_is_the_dockerfiles() -> None:
+    assert f"\nARG BASE_IMAGE={DEFAULT_BASE_IMAGE}\n" in library.dockerfile().read_text()
 
 
 LIBRARY = Library(Path("/lib/libvgpu.so"), vgpurun.__version__, "x86_64", (2, 17))

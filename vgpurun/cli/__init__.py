@@ -99,7 +99,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         return error.exit_code
     except (KeyboardInterrupt, click.Abort):
         return _CTRL_C
-    except BrokenPipeError:
+    except (BrokenPipeError, SystemExit):  # click's own answer to a closed pipe is to exit
         return _quiet()
     except Exception as error:  # a mistake of ours: still one line
         return _fail(error, f"unexpected {type(error).__name__}: {_one_line(str(error))}; please report it", _FAILED)

@@ -1,7 +1,6 @@
 """`vgpurun build` and `vgpurun build-in-docker`: libvgpu.so from its sources."""
 
 import io
-import re
 import tarfile
 from pathlib import Path
 
@@ -12,14 +11,10 @@ from vgpurun.cli.common import GroupedCommand, option
 from vgpurun.errors import ImageError, LibraryError
 from vgpurun.library import Library, show_version
 
+DEFAULT_BASE_IMAGE = "nvidia/cuda:12.8.1-devel-ubi8"
+
 _GROUP = "Build"
 _BUILT = "/build/libvgpu.so"
-
-
-def default_base_image() -> str:
-    """Return the base image that Dockerfile.builder names."""
-    match = re.search(r"^ARG BASE_IMAGE=(\S+)", library.dockerfile().read_text(), re.MULTILINE)
-    return match.group(1) if match else ""
 
 
 @click.command(cls=GroupedCommand, name="build", short_help="Build libvgpu.so with this host's compiler.")
@@ -37,8 +32,8 @@ def build(verbose: bool) -> None:
 @option(
     "--base-image",
     metavar="IMAGE",
-    default=default_base_image,
-    show_default=default_base_image(),
+    default=DEFAULT_BASE_IMAGE,
+    show_default=True,
     group=_GROUP,
     help="An image with the CUDA headers. The older its glibc, the more images the library runs in.",
 )

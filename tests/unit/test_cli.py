@@ -1,0 +1,257 @@
+"""The command line without an engine: what is parsed, what is refused, and in which words.
+
+Every run is a process of its own, as a user starts it. Where GPUs are needed they are the simulated ones.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+import vgpurun
+from support import CHECKOUT, unavailable
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+VERBS = ("run", "local", "build", "build-in-docker", "smi")
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    unwanted = ("CUDA_", "VGPU", "NVIDIA_", "LD_PRELOAD", "DOCKER_", "LIBCUDA_", "WRAPPER_", "ALNAIR_")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(unwanted)}
+    return kept | {
+        "VGPURUN_STATE_DIR": str(tmp_path / "state"),
+        "DOCKER_HOST": f"unix://{tmp_path}/no-engine.sock",
+        "COLUMNS": "100",
+    }
+
+
+@pytest.fixture
+def run(environment: dict[str, str]) -> Run:
+    def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "vgpurun", *arguments]
+        return subprocess.run(
+            command, env=environment | variables, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL
+        )
+
+    return run
+
+
+@pytest.fixture
+def simulated() -> None:
+    if not (CHECKOUT / "lib" / "build" / "sim" / "libnvidia-ml.so.1").exists():
+        unavailable("the simulated driver is not built: make lib")
+
+
+def states(environment: dict[str, str]) -> list[Path]:
+    return list((Path(environment["VGPURUN_STATE_DIR"]) / "containers").glob("*"))
+
+
+def refused(result: subprocess.CompletedProcess[str], *words: str) -> None:
+    assert (result.returncode, result.stdout) == (125, ""), result
+    assert len(result.stderr.splitlines()) == 1, result.stderr
+    assert result.stderr.startswith("vgpurun: ")
+    for word in words:
+        assert word in result.stderr
+
+
+def test_version(run: Run) -> None:
+    result = run("--version")
+    assert (result.returncode, result.stdout) == (0, f"vgpurun {vgpurun.__version__}\n")
+
+
+def test_help_names_every_verb(run: Run) -> None:
+    for arguments in ((), ("--help",)):
+        result = run(*arguments)
+        assert result.returncode == 0
+        assert all(f"  {verb} " in result.stdout for verb in VERBS)
+        assert "IMAGE [COMMAND]" in result.stdout
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_of_a_verb(run: Run, verb: str) -> None:
+    result = run(verb, "--help")
+    assert result.returncode == 0
+    assert result.stdout.startswith(f"Usage: vgpurun {verb}")
+
+
+def test_help_is_fast(run: Run) -> None:
+    def seconds() -> float:
+        began = time.monotonic()
+        run("run", "--help")
+        return time.monotonic() - began
+
+    # 0.2 s on an idle machine, where it takes about 0.12 s; the best of a few, since other tests run beside this one.
+    assert min(seconds() for _ in range(5)) < 0.4
+
+
+@pytest.mark.usefixtures("simulated")
+@pytest.mark.parametrize("verb", [("run",), ()])
+def test_options_after_the_image_belong_to_the_command(run: Run, verb: tuple[str, ...]) -> None:
+    result = run(*verb, "--driver", "sim", "--dry-run", "-it", "--mem", "2g", "IMAGE", "sh", "--mem", "1g", "--", "-d")
+    shown = yaml.safe_load(result.stdout)
+    assert (shown["image"], shown["command"]) == ("IMAGE", ["sh", "--mem", "1g", "--", "-d"])
+    assert (shown["interactive"], shown["tty"]) == (True, True)
+    assert "detach" not in shown
+
+
+@pytest.mark.usefixtures("simulated")
+def test_a_dry_run_changes_nothing_and_needs_no_engine(run: Run, environment: dict[str, str]) -> None:
+    result = run("--driver", "sim", "--dry-run", "IMAGE")
+    assert result.returncode == 0
+    assert "planned without an engine" in result.stderr
+    assert states(environment) == []
+
+
+def test_a_verb_after_options_is_not_guessed_at(run: Run) -> None:
+    refused(run("--mem", "2g", "smi"), "'smi'", "vgpurun smi", "vgpurun run ... smi")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("run",), ("IMAGE",)),
+        (("run", "--colour", "x"), ("--colour",)),
+        (("--colour", "x"), ("--colour",)),
+        (("run", "--driver", "magic", "x"), ("magic",)),
+        (("run", "--pull", "maybe", "x"), ("maybe",)),
+        (("local",), ("COMMAND",)),
+        (("run", "-v", "a b:/c", "x"), ("a b",)),
+        (("run", "--mount", "type=odd,target=/x", "x"), ("odd",)),
+        (("run", "--shm-size", "big", "x"), ("big",)),
+        (("run", "--env-file", "/no/such/file", "x"), ("/no/such/file",)),
+        (("run", "--name", "-", "x"), ("--name",)),
+        (("run", "--label", "=x", "x"), ("--label",)),
+        (("build", "extra"), ("extra",)),
+        (("build-in-docker",), ("no-engine.sock",)),
+        (("smi", "CONTAINER"), ("no-engine.sock",)),
+        (("smi", "--", "-L"), ("-L",)),
+    ],
+    ids=lambda value: " ".join(value),
+)
+def test_what_cannot_work_is_one_line(run: Run, arguments: tuple[str, ...], words: tuple[str, ...]) -> None:
+    refused(run(*arguments), *words)
+
+
+@pytest.mark.usefixtures("simulated")
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--mem", "2x"), ("2x", "2g")),
+        (("--mem", "900g"), ("900g", "8 GiB")),
+        (("--sm", "101"), ("101",)),
+        (("--mem", "7=1g"), ("'7'",)),
+        (("--gpus", "device=9"), ("'9'",)),
+        (("--gpus", "0"), ("--gpus 0",)),
+        (("-e", "CUDA_DEVICE_MEMORY_LIMIT=lots"), ("CUDA_DEVICE_MEMORY_LIMIT", "lots")),
+        (("-p", "http"), ("http",)),
+        (("-v", "/x:/.vgpurun/etc"), ("/.vgpurun/etc",)),
+        ((), ("no-engine.sock",)),
+    ],
+    ids=lambda value: " ".join(value),
+)
+def test_what_cannot_work_on_the_simulated_gpu(
+    run: Run, environment: dict[str, str], arguments: tuple[str, ...], words: tuple[str, ...]
+) -> None:
+    dry = ("--dry-run",) if arguments[:1] == ("-v",) else ()
+    result = run("run", "--driver", "sim", *dry, *arguments, "IMAGE")
+    lines = [line for line in result.stderr.splitlines() if "warning: planned without" not in line]
+    refused(subprocess.CompletedProcess((), result.returncode, result.stdout, "\n".join(lines)), *words)
+    assert states(environment) == []
+
+
+def test_a_wrong_library_is_named(run: Run, tmp_path: Path) -> None:
+    if not (CHECKOUT / "lib" / "build" / "sim" / "libnvidia-ml.so.1").exists():
+        unavailable("the simulated driver is not built: make lib")
+    refused(run("local", "--driver", "sim", "true", VGPURUN_LIBRARY=str(tmp_path / "none.so")), "none.so")
+
+
+def test_debug_shows_where(run: Run) -> None:
+    result = run("--mem", "2g", "smi", VGPURUN_DEBUG="1")
+    assert "Traceback" in result.stderr
+    assert result.stderr.splitlines()[-1].startswith("vgpurun: ")
+
+
+def test_output_to_a_closed_pipe_is_quiet(environment: dict[str, str]) -> None:
+    command = f"{sys.executable} -m vgpurun run --help | true; exit ${{PIPESTATUS[0]}}"
+    result = subprocess.run(["bash", "-c", command], env=environment, capture_output=True, text=True)
+    assert result.stderr == ""
+    assert result.returncode in (0, 141)
+
+
+@pytest.mark.usefixtures("simulated", "built_library")
+class TestLocal:
+    """`vgpurun local` on the simulated GPU: exit codes, signals and what is left behind."""
+
+    @pytest.mark.parametrize(("command", "code"), [("exit 0", 0), ("exit 7", 7), ("kill -9 $$", 137)])
+    def test_exit_codes(self, run: Run, environment: dict[str, str], command: str, code: int) -> None:
+        assert run("local", "--driver", "sim", "--mem", "1g", "--", "sh", "-c", command).returncode == code
+        assert states(environment) == []
+
+    def test_a_missing_command_is_127_and_one_that_cannot_run_is_126(
+        self, run: Run, environment: dict[str, str]
+    ) -> None:
+        for command, code in (("no-such-command", 127), ("/no/such/command", 127), ("/etc/passwd", 126), ("/etc", 126)):
+            result = run("local", "--driver", "sim", command)
+            assert (result.returncode, len(result.stderr.splitlines())) == (code, 1), result
+            assert command in result.stderr
+        assert states(environment) == []
+
+    def test_the_limit_is_what_nvml_shows(self, run: Run) -> None:
+        result = run("local", "--driver", "sim", "--mem", "1g", "nvidia-smi")
+        assert "1024MiB" in result.stdout, result
+        assert "1024MiB" in run("smi", "--driver", "sim", "--mem", "1g").stdout
+
+    def test_variables(self, run: Run) -> None:
+        script = "echo $GIVEN $CUDA_DEVICE_MEMORY_LIMIT_0"
+        result = run("local", "--driver", "sim", "--mem", "1g", "-e", "GIVEN=x", "sh", "-c", script)
+        assert result.stdout == f"x {1 << 30}\n"
+
+    @pytest.mark.parametrize("name", ["TERM", "INT", "HUP", "USR1"])
+    def test_signals_are_the_commands(self, environment: dict[str, str], name: str) -> None:
+        script = f"trap 'echo caught; exit 9' {name}; echo ready; while :; do sleep 0.05; done"
+        command = [sys.executable, "-m", "vgpurun", "local", "--driver", "sim", "sh", "-c", script]
+        with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            process.send_signal(signal.Signals[f"SIG{name}"])
+            assert process.communicate(timeout=20)[0] == "caught\n"
+        assert process.returncode == 9
+        assert states(environment) == []
+
+    def test_a_killed_vgpurun_leaves_what_the_next_one_sweeps(self, run: Run, environment: dict[str, str]) -> None:
+        command = [sys.executable, "-m", "vgpurun", "local", "--driver", "sim", "sh", "-c", "echo $$; exec sleep 30"]
+        with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            child = int(process.stdout.readline())
+            (folder,) = states(environment)
+            process.kill()
+        assert run("local", "--driver", "sim", "true").returncode == 0
+        assert states(environment) == [folder], "its command still runs under these limits"
+        os.kill(child, signal.SIGKILL)
+
+    def test_smi_shows_a_local_process(self, run: Run, environment: dict[str, str]) -> None:
+        command = [sys.executable, "-m", "vgpurun", "local", "--driver", "sim", "--mem", "1g", "--sm", "30", "cat"]
+        streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        with subprocess.Popen(command, env=environment, **streams) as process:  # type: ignore[call-overload]
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.write(b"ready\n")
+            process.stdin.flush()
+            process.stdout.readline()
+            result = run("smi", "--driver", "sim", "--format", "json")
+            (seen,) = yaml.safe_load(result.stdout)["processes"]
+            assert seen["command"] == "cat"
+            assert seen["devices"][0]["memory_limit_bytes"] == 1 << 30
+            assert seen["devices"][0]["sm_limit_percent"] == 30
+            assert "cat" in run("smi", "--driver", "sim").stdout
+            process.stdin.close()
+        assert process.returncode == 0

@@ -1,0 +1,76 @@
+"""The documentation's tables come from the code, and name all that there is."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support import CHECKOUT
+from vgpurun import abi, docs
+from vgpurun.cli import cli
+from vgpurun.variables import VARIABLES
+
+DOCUMENTS = sorted(
+    path for path in (*CHECKOUT.glob("*.md"), *CHECKOUT.glob("docs/**/*.md")) if ":begin -->" in path.read_text()
+)
+# Read from the environment, but not vgpurun's own.
+OF_OTHERS = {"HOME", "PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "XDG_STATE_HOME", "XDG_CACHE_HOME"}
+
+
+def test_every_option_of_every_verb_is_in_the_table() -> None:
+    table = docs.options_table()
+    for name, command in cli.commands.items():
+        assert f"`vgpurun {name}" in table
+        for parameter in command.params:
+            for option in parameter.opts if parameter.param_type_name == "option" else ():
+                assert re.search(rf"`[^`]*{re.escape(option)}\b", table), option
+
+
+def test_every_variable_that_the_code_reads_is_in_the_table() -> None:
+    named = {variable.name for variable in VARIABLES}
+    of_library = {value for name, value in vars(abi).items() if name.startswith("ENV_")}
+    sources = "".join(path.read_text() for path in (CHECKOUT / "vgpurun").rglob("*.py"))
+    of_cli = set(re.findall(r"os\.environ(?:\.get\(|\[)\"(\w+)\"", sources))
+    of_cli |= set(re.findall(r"envvar=\"(\w+)\"", sources))
+    assert of_library <= named
+    assert of_cli - OF_OTHERS <= named
+    assert {"VGPURUN_STATE_DIR", "VGPURUN_DRIVER", "DOCKER_HOST"} <= of_cli
+
+
+def test_tables_are_one_line_a_row() -> None:
+    for line in docs.variables_table().splitlines():
+        assert line.startswith("| ")
+        assert line.count(" | ") == 1
+
+
+def test_only_what_is_between_the_markers_changes() -> None:
+    text = "before\n<!-- variables:begin -->\nold\n<!-- variables:end -->\nafter\n"
+    new = docs.filled(text)
+    assert new.startswith("before\n<!-- variables:begin -->\n\n| Variable |")
+    assert new.endswith(" |\n\n<!-- variables:end -->\nafter\n")
+    assert docs.filled(new) == new
+    with pytest.raises(ValueError, match="pairs"):
+        docs.filled("<!-- options:begin -->")
+
+
+def test_writing_and_checking(tmp_path: Path) -> None:
+    document = tmp_path / "page.md"
+    document.write_text("<!-- options:begin -->\n<!-- options:end -->\n")
+
+    def run(*arguments: str) -> int:
+        command = [sys.executable, "-m", "vgpurun.docs", *arguments, str(document)]
+        return subprocess.run(command, capture_output=True).returncode
+
+    assert run("--check") == 1
+    assert run() == 0
+    assert run("--check") == 0
+    assert "`--mem SIZE`" in document.read_text()
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_the_documents_are_up_to_date(path: Path) -> None:
+    assert docs.filled(path.read_text()) == path.read_text(), f"run: python -m vgpurun.docs {path.name}"

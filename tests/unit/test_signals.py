@@ -1,0 +1,82 @@
+"""What vgpurun does with the signals that it gets itself."""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+
+import pytest
+
+from vgpurun.signals import Interrupted, Signals
+
+
+def get(number: signal.Signals) -> None:
+    os.kill(os.getpid(), number)
+
+
+def test_before_the_command_an_ending_signal_interrupts() -> None:
+    with pytest.raises(Interrupted) as caught, Signals():
+        get(signal.SIGTERM)
+    assert caught.value.exit_code == 143
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_other_signals_do_nothing_before_the_command() -> None:
+    with Signals():
+        get(signal.SIGUSR1)
+        get(signal.SIGWINCH)
+
+
+def test_a_signal_is_held_back_until_the_step_is_done() -> None:
+    done = []
+
+    def step() -> None:
+        with Signals() as signals, signals.held():
+            get(signal.SIGINT)
+            done.append("step")
+
+    with pytest.raises(Interrupted):
+        step()
+    assert done == ["step"]
+
+
+def test_the_steps_own_error_comes_first() -> None:
+    def step() -> None:
+        with Signals() as signals, signals.held():
+            get(signal.SIGINT)
+            raise ValueError("step")
+
+    with pytest.raises(ValueError, match="step"):
+        step()
+
+
+def test_once_the_command_runs_signals_are_its_own() -> None:
+    sent: queue.Queue[int] = queue.Queue()
+    with Signals() as signals:
+        with signals.held():
+            get(signal.SIGTERM)
+            signals.relay(sent.put)
+        get(signal.SIGUSR1)
+        assert [sent.get(timeout=5), sent.get(timeout=5)] == [signal.SIGTERM, signal.SIGUSR1]
+
+
+def test_the_third_ending_signal_in_a_row_kills() -> None:
+    sent: queue.Queue[int] = queue.Queue()
+    with Signals() as signals:
+        signals.relay(sent.put)
+        seen = []
+        for _ in range(4):
+            get(signal.SIGINT)
+            seen.append(sent.get(timeout=5))
+    assert seen == [signal.SIGINT, signal.SIGINT, signal.SIGKILL, signal.SIGINT]
+
+
+def test_what_the_caller_ignores_stays_ignored() -> None:
+    previous = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with Signals():
+            get(signal.SIGHUP)
+    finally:
+        signal.signal(signal.SIGHUP, previous)

@@ -1,0 +1,87 @@
+"""Writes the tables of options and variables into the documentation, from the code that reads them.
+
+    python -m vgpurun.docs README.md            write what stands between the markers
+    python -m vgpurun.docs --check README.md    exit with 1 if it is not what would be written
+
+The markers are <!-- NAME:begin --> and <!-- NAME:end --> on lines of their own, with NAME `options` or `variables`.
+"""
+
+import argparse
+import re
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import click
+
+from vgpurun.cli import cli
+from vgpurun.variables import VARIABLES
+
+
+def options_table() -> str:
+    """Return the options of every verb as Markdown."""
+    sections = []
+    for name, command in cli.commands.items():
+        context = click.Context(command, info_name=f"vgpurun {name}")
+        records = [
+            record
+            for parameter in command.get_params(context)
+            if isinstance(parameter, click.Option) and "--help" not in parameter.opts
+            and (record := parameter.get_help_record(context))
+        ]  # fmt: skip
+        usage = " ".join([f"vgpurun {name}", *command.collect_usage_pieces(context)])
+        rows = [(f"`{option}`", meaning) for option, meaning in records]
+        sections.append(f"#### `{usage}`\n\n{command.get_short_help_str(200)}\n\n{_table(('Option', 'Meaning'), rows)}")
+    return "\n\n".join(sections)
+
+
+def variables_table() -> str:
+    """Return the environment variables as Markdown."""
+    rows = [(f"`{variable.name}`", f"{variable.meaning} Read by {variable.reader}.") for variable in VARIABLES]
+    return _table(("Variable", "Meaning"), rows)
+
+
+TABLES = {"options": options_table, "variables": variables_table}
+
+
+def filled(text: str) -> str:
+    """Return a document with every marked part written anew. Raises ValueError for a marker without its other half."""
+    for name, make in TABLES.items():
+        begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
+        if text.count(begin) != text.count(end):
+            raise ValueError(f"{begin} and {end} do not come in pairs")
+        parts = re.split(f"{re.escape(begin)}.*?{re.escape(end)}", text, flags=re.DOTALL)
+        text = f"{begin}\n\n{make()}\n\n{end}".join(parts)
+    return text
+
+
+def _table(titles: tuple[str, str], rows: Iterable[tuple[str, str]]) -> str:
+    cells = [titles, ("---", "---"), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in cells)
+
+
+def main() -> int:
+    """Write or check the files that the command line names; return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m vgpurun.docs", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if something would change")
+    parser.add_argument("files", nargs="+", type=Path)
+    arguments = parser.parse_args()
+    stale = []
+    for path in arguments.files:
+        text = path.read_text(encoding="utf-8")
+        try:
+            new = filled(text)
+        except ValueError as error:
+            print(f"{path}: {error}", file=sys.stderr)
+            return 1
+        if new != text and not arguments.check:
+            path.write_text(new, encoding="utf-8")
+        elif new != text:
+            stale.append(str(path))
+    if stale:
+        print(f"not up to date: {', '.join(stale)}; run: python -m vgpurun.docs {' '.join(stale)}", file=sys.stderr)
+    return 1 if stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

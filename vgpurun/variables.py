@@ -1,0 +1,65 @@
+"""Every environment variable that vgpurun, its library or the simulated GPU reads; the documentation's table."""
+
+from dataclasses import dataclass
+
+from vgpurun import abi
+
+
+@dataclass(frozen=True)
+class Variable:
+    """An environment variable, who reads it, and what it does (Markdown, one sentence or two)."""
+
+    name: str
+    reader: str
+    meaning: str
+
+
+_CLI = "`vgpurun`"
+_BOTH = "`vgpurun` and the library"
+_LIBRARY = "the library"
+_SIMULATED = "the simulated GPU"
+
+VARIABLES = (
+    Variable(
+        abi.ENV_MEMORY_LIMIT,
+        _BOTH,
+        "Memory limit of every GPU: `2g`, `1.5GiB`, `1024m`, plain bytes, `50%`. With `_<i>` at its end (`_0`, `_1`, "
+        "...) that of one GPU, by the index that the program sees. Beside `--mem` the lower limit holds.",
+    ),
+    Variable(
+        abi.ENV_SM_LIMIT,
+        _BOTH,
+        "Compute limit of every GPU in percent of its time: `50` or `50%`; `0` and `100` mean none. `_<i>` as above.",
+    ),
+    Variable(abi.ENV_WRAPPER_MEMORY, _BOTH, f"The same as `{abi.ENV_MEMORY_LIMIT}`, which comes first."),
+    Variable(abi.ENV_ALNAIR_SM, _BOTH, f"The same as `{abi.ENV_SM_LIMIT}`, which comes first."),
+    Variable(
+        abi.ENV_LOG_LEVEL,
+        _LIBRARY,
+        "What the library says on stderr: `0` errors, `1` and `2` warnings and messages, `3` information, `4` "
+        "everything. `vgpurun` passes the host's value on.",
+    ),
+    Variable(
+        abi.ENV_USAGE_FILE,
+        _LIBRARY,
+        "The file in which the processes under one limit share what they use. `vgpurun` sets it.",
+    ),
+    Variable(
+        abi.ENV_LIMITS_FILE,
+        _LIBRARY,
+        "The limits file of a process outside a container; no other variable can raise what it says. `vgpurun local` "
+        "sets it.",
+    ),
+    Variable(
+        "VGPURUN_STATE_DIR",
+        _CLI,
+        "Where the state of containers is kept, instead of `/var/lib/vgpurun` (root) or `~/.local/state/vgpurun`.",
+    ),
+    Variable("VGPURUN_LIBRARY", _CLI, "Another `libvgpu.so`, used or refused but never replaced."),
+    Variable("VGPURUN_DRIVER", _CLI, "The default of `--driver` of `vgpurun run`."),
+    Variable("VGPURUN_DEBUG", _CLI, "`1` shows where in the code an error came from."),
+    Variable("DOCKER_HOST", _CLI, "The Docker Engine, instead of Docker's current context; it must be this host's."),
+    Variable("DOCKER_CONTEXT", _CLI, "The Docker context to use."),
+    Variable("VGPUSIM_CONFIG", _SIMULATED, "The YAML file that describes the simulated GPUs."),
+    Variable("VGPUSIM_STATE", _SIMULATED, "The file in which processes share the simulated GPUs."),
+)
