@@ -12,7 +12,7 @@ ARGS ?=
 
 C_SOURCES = $(shell git ls-files '*.c' '*.h' 2>/dev/null || find lib tests -name '*.[ch]' -not -path '*/build/*')
 
-.PHONY: help venv lib demo test test-unit test-c test-preload test-engine test-gpu lint format bench clean
+.PHONY: help venv lib demo test test-unit test-c test-preload test-engine test-gpu lint format docs bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,16 +53,20 @@ test-engine: lib ## real containers on a real Docker Engine, with the simulated 
 test-gpu: lib ## on this machine's GPU
 	@$(BIN)/pytest tests/gpu $(ARGS)
 
-lint: $(STAMP) ## ruff, mypy and clang-format
+lint: $(STAMP) ## ruff, mypy, clang-format, and whether README.md has the code's tables
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/ruff format --quiet --check .
 	@$(BIN)/mypy
+	@$(BIN)/python -m vgpurun.docs --check README.md
 	@$(BIN)/clang-format --dry-run -Werror $(C_SOURCES)
 
 format: $(STAMP) ## lay out the sources as lint wants them
 	@$(BIN)/ruff check --quiet --fix .
 	@$(BIN)/ruff format --quiet .
 	@$(BIN)/clang-format -i $(C_SOURCES)
+
+docs: $(STAMP) ## bring the tables in README.md up to date
+	@$(BIN)/python -m vgpurun.docs README.md
 
 bench: lib ## what the library costs, measured on this machine's GPU
 	@$(BIN)/pytest tests/bench --benchmarks $(ARGS)
