@@ -28,8 +28,8 @@
 #define VGPU_ENV_SM_LIMIT "CUDA_DEVICE_SM_LIMIT"         /* and _<i> */
 #define VGPU_ENV_USAGE_FILE "CUDA_DEVICE_MEMORY_SHARED_CACHE"
 #define VGPU_ENV_LOG_LEVEL "LIBCUDA_LOG_LEVEL"
-#define VGPU_ENV_WRAPPER_MEMORY "WRAPPER_MAX_MEMORY"            /* cuda-wrapper's name */
-#define VGPU_ENV_ALNAIR_SM "ALNAIR_VGPU_COMPUTE_PERCENTILE"     /* Alnair's name */
+#define VGPU_ENV_WRAPPER_MEMORY "WRAPPER_MAX_MEMORY"        /* cuda-wrapper's name */
+#define VGPU_ENV_ALNAIR_SM "ALNAIR_VGPU_COMPUTE_PERCENTILE" /* Alnair's name */
 #define VGPU_ENV_LIMITS_FILE "VGPURUN_LIMITS_FILE"
 
 #define VGPU_MAX_DEVICES 32
@@ -106,7 +106,8 @@ _Static_assert(sizeof(struct vgpu_limits) == 64 + 64 * VGPU_MAX_DEVICES, "layout
 _Static_assert(sizeof(struct vgpu_device_shared) == 128, "layout");
 _Static_assert(sizeof(struct vgpu_device_usage) == 32, "layout");
 _Static_assert(sizeof(struct vgpu_process_usage) == 64 + 32 * VGPU_MAX_DEVICES, "layout");
-_Static_assert(sizeof(struct vgpu_usage) == 64 + 128 * VGPU_MAX_DEVICES + (64 + 32 * VGPU_MAX_DEVICES) * VGPU_MAX_PROCESSES,
+_Static_assert(sizeof(struct vgpu_usage) ==
+                   64 + 128 * VGPU_MAX_DEVICES + (64 + 32 * VGPU_MAX_DEVICES) * VGPU_MAX_PROCESSES,
                "layout");
 
 #endif

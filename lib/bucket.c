@@ -7,7 +7,9 @@ static int64_t wall_time(int64_t gpu_ns, uint32_t sm_percent) {
   return gpu_ns * 100 / (sm_percent > 0 ? sm_percent : 1);
 }
 
-static int64_t max(int64_t a, int64_t b) { return a > b ? a : b; }
+static int64_t max(int64_t a, int64_t b) {
+  return a > b ? a : b;
+}
 
 /* Claims the part of [*start_ns, end_ns] that nobody has been charged for; false when there is none. */
 static bool claim(struct vgpu_device_shared *device, int64_t *start_ns, int64_t end_ns, int64_t now_ns) {

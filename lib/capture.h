@@ -10,6 +10,8 @@ static inline CUstreamCaptureMode capture_relax(void) {
   return real.cuThreadExchangeStreamCaptureMode(&mode) == CUDA_SUCCESS ? mode : CU_STREAM_CAPTURE_MODE_RELAXED;
 }
 
-static inline void capture_restore(CUstreamCaptureMode mode) { real.cuThreadExchangeStreamCaptureMode(&mode); }
+static inline void capture_restore(CUstreamCaptureMode mode) {
+  real.cuThreadExchangeStreamCaptureMode(&mode);
+}
 
 #endif

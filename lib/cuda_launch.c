@@ -34,8 +34,7 @@ static CUresult end(struct meter_stream *closes, CUresult result) {
     if (__builtin_expect(!process_limits_compute(), 1))                                                                \
       return real.name(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, parameters,  \
                        extra);                                                                                         \
-    struct meter_stream *closes =                                                                                      \
-        begin(stream_of(stream), work_of(function, block_count(grid_x, grid_y, grid_z)));                              \
+    struct meter_stream *closes = begin(stream_of(stream), work_of(function, block_count(grid_x, grid_y, grid_z)));    \
     return end(closes, real.name(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream,    \
                                  parameters, extra));                                                                  \
   }
@@ -61,8 +60,7 @@ LAUNCH_KERNEL_EX(cuLaunchKernelEx_ptsz, per_thread)
                      unsigned block_y, unsigned block_z, unsigned shared_bytes, CUstream stream, void **parameters) {  \
     if (__builtin_expect(!process_limits_compute(), 1))                                                                \
       return real.name(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, parameters); \
-    struct meter_stream *closes =                                                                                      \
-        begin(stream_of(stream), work_of(function, block_count(grid_x, grid_y, grid_z)));                              \
+    struct meter_stream *closes = begin(stream_of(stream), work_of(function, block_count(grid_x, grid_y, grid_z)));    \
     return end(closes, real.name(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream,    \
                                  parameters));                                                                         \
   }

@@ -18,7 +18,11 @@ void launch_forget_context(CUcontext context);
 void launch_forget(void);
 
 /* Stream NULL means the legacy stream or, in a _ptsz call, the thread's own. */
-static inline CUstream legacy(CUstream stream) { return stream != NULL ? stream : CU_STREAM_LEGACY; }
-static inline CUstream per_thread(CUstream stream) { return stream != NULL ? stream : CU_STREAM_PER_THREAD; }
+static inline CUstream legacy(CUstream stream) {
+  return stream != NULL ? stream : CU_STREAM_LEGACY;
+}
+static inline CUstream per_thread(CUstream stream) {
+  return stream != NULL ? stream : CU_STREAM_PER_THREAD;
+}
 
 #endif

@@ -9,33 +9,40 @@ static struct table allocations = TABLE_INITIALIZER;
 
 #define MIB (1024ULL * 1024ULL)
 
-static void explain_refusal(const struct device *device, uint64_t bytes, uint64_t limit_bytes) {
+CUresult memory_refuse(const struct device *device, uint64_t bytes) {
   static int said;
   if (device->number >= 0)
     __atomic_add_fetch(&device_shared(device)->refusals, 1, __ATOMIC_RELAXED);
   log_once(&said, LOG_WARNING,
            "out of GPU memory on %s: %llu MiB asked for, %llu MiB in use, limit %llu MiB (said once per process)",
            device->uuid, (unsigned long long)(bytes + MIB - 1) / MIB,
-           (unsigned long long)device_used_bytes(device) / MIB, (unsigned long long)limit_bytes / MIB);
+           (unsigned long long)device_used_bytes(device) / MIB,
+           (unsigned long long)device_limits(device).memory_bytes / MIB);
+  return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static bool reserve(const struct device *device, uint64_t bytes) {
+  return ledger_reserve(process_ledger(), device->number, bytes, device_limits(device).memory_bytes);
+}
+
+bool memory_try_reserve(struct device *device, uint64_t bytes) {
+  if (device->number < 0)
+    return false;
+  device_correct_overhead(device, WHEN_STALE);
+  return reserve(device, bytes);
 }
 
 CUresult memory_reserve(struct device *device, uint64_t bytes) {
-  if (device == NULL)
+  if (device == NULL || memory_try_reserve(device, bytes))
     return CUDA_SUCCESS;
-  uint64_t limit_bytes = device_limits(device).memory_bytes;
-  if (device->number >= 0) {
-    const struct ledger *ledger = process_ledger();
-    device_correct_overhead(device, WHEN_STALE);
-    if (ledger_reserve(ledger, device->number, bytes, limit_bytes))
-      return CUDA_SUCCESS;
-    /* Before a refusal everything is made exact: memory idle in pools goes back, and NVML has the last word. */
-    pools_settle(device, POOLS_TRIM);
-    device_correct_overhead(device, NOW);
-    if (ledger_reserve(ledger, device->number, bytes, limit_bytes))
-      return CUDA_SUCCESS;
-  }
-  explain_refusal(device, bytes, limit_bytes);
-  return CUDA_ERROR_OUT_OF_MEMORY;
+  /* Before a refusal everything is made exact: memory idle in pools goes back, and NVML has the last word. */
+  pools_settle(device, POOLS_TRIM);
+  device_correct_overhead(device, NOW);
+  return device->number >= 0 && reserve(device, bytes) ? CUDA_SUCCESS : memory_refuse(device, bytes);
+}
+
+bool memory_is_over(const struct device *device) {
+  return device_used_bytes(device) > device_limits(device).memory_bytes;
 }
 
 void memory_add(struct device *device, uint64_t bytes) {
@@ -78,8 +85,7 @@ HOOK CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t size, unsigned int 
   struct device *device = device_of_current_context();
   uint64_t bytes = ledger_driver_size(size);
   CUresult result = memory_reserve(device, bytes);
-  return result != CUDA_SUCCESS ? result
-                                : commit(device, bytes, real.cuMemAllocManaged(pointer, size, flags), pointer);
+  return result != CUDA_SUCCESS ? result : commit(device, bytes, real.cuMemAllocManaged(pointer, size, flags), pointer);
 }
 
 /* Rows are padded by the driver: by how much shows only afterwards. */
@@ -88,7 +94,9 @@ static uint64_t pitched_bytes(uint64_t pitch, uint64_t height) {
   return __builtin_mul_overflow(pitch, height, &bytes) ? UINT64_MAX : ledger_driver_size(bytes);
 }
 
-static uint64_t expected_pitch(uint64_t width) { return width <= UINT64_MAX - 511 ? (width + 511) / 512 * 512 : width; }
+static uint64_t expected_pitch(uint64_t width) {
+  return width <= UINT64_MAX - 511 ? (width + 511) / 512 * 512 : width;
+}
 
 static void correct_pitched(struct device *device, uint64_t *counted, uint64_t actual) {
   if (actual > *counted)
@@ -185,7 +193,9 @@ HOOK CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream) {
 
 /* ---- the view ------------------------------------------------------------------------------------------------ */
 
-static uint64_t min(uint64_t a, uint64_t b) { return a < b ? a : b; }
+static uint64_t min(uint64_t a, uint64_t b) {
+  return a < b ? a : b;
+}
 
 struct view {
   uint64_t free_bytes;

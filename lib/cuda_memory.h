@@ -8,6 +8,15 @@
  * the call with an error of its own. */
 CUresult memory_reserve(struct device *device, uint64_t bytes);
 
+/* The same without a last attempt to make room, and without a word: false when it does not fit. */
+bool memory_try_reserve(struct device *device, uint64_t bytes);
+
+/* Does the container hold more than its limit? */
+bool memory_is_over(const struct device *device);
+
+/* For a refusal: counted, and explained once. */
+CUresult memory_refuse(const struct device *device, uint64_t bytes);
+
 /* Counts what the driver holds already. */
 void memory_add(struct device *device, uint64_t bytes);
 void memory_release(struct device *device, uint64_t bytes);

@@ -1,19 +1,22 @@
 /*
  * Stream-ordered allocations come from pools, and what a pool takes from the device is its reserve: it grows before a
- * request that does not fit, and stays behind when memory is freed. So the reserve is what is counted, not the requests.
+ * request that does not fit, and stays behind when memory is freed. So the reserve is what is counted, not the
+ * requests.
  */
 #include "capture.h"
+#include "cuda_launch.h"
 #include "cuda_memory.h"
 #include "process.h"
 
 #include <pthread.h>
 
 #define MAX_POOLS 256
-#define GROWTH_STEP (32ULL << 20) /* measured on driver 580: a pool grows by whole 32 MiB, and by no more than it must */
+#define GROWTH_STEP                                                                                                    \
+  (32ULL << 20) /* measured on driver 580: a pool grows by whole 32 MiB, and by no more than it must */
 
 struct pool {
-  CUmemoryPool handle;   /* NULL: a free place */
-  struct device *device; /* NULL: of host memory, which is not counted */
+  CUmemoryPool handle;     /* NULL: a free place */
+  struct device *device;   /* NULL: of host memory, which is not counted */
   uint64_t reserved_bytes; /* as last read, and counted in the ledger */
   uint64_t used_bytes;     /* as last read */
 };
@@ -42,9 +45,8 @@ static uint64_t growth_for(uint64_t size, uint64_t idle) {
   return missing > UINT64_MAX - GROWTH_STEP ? missing : (missing + GROWTH_STEP - 1) / GROWTH_STEP * GROWTH_STEP;
 }
 
-/* What the pool will probably have to take from its device for a request. A pool that we have not seen made is the
- * current device's; with too many pools, all of the request counts. */
-static uint64_t expected_growth(CUmemoryPool handle, struct device **device, uint64_t size) {
+/* What of the pool's reserve a request may find idle. A pool that we have not seen made is the current device's. */
+static uint64_t idle_bytes(CUmemoryPool handle, struct device **device, uint64_t size) {
   pthread_mutex_lock(&lock);
   uint64_t idle = 0;
   struct pool *pool = find_or_add(handle, *device);
@@ -54,7 +56,7 @@ static uint64_t expected_growth(CUmemoryPool handle, struct device **device, uin
     pool->used_bytes += size; /* for requests at the same moment, until the pool is reread */
   }
   pthread_mutex_unlock(&lock);
-  return growth_for(size, idle);
+  return idle;
 }
 
 /* Counts the pool's reserve as it is now. */
@@ -107,60 +109,94 @@ static CUmemoryPool current_pool(void) {
 struct request {
   struct device *device; /* NULL: nothing is counted */
   CUmemoryPool pool;
-  uint64_t growth;
+  uint64_t reserved; /* for the growth of the pool */
+  bool may_pass_limit;
+  CUdeviceptr pointer;
 };
 
-static CUresult begin(struct request *request, CUmemoryPool pool, size_t size) {
+/* Near the limit it is not known whether what is idle in the pool can serve the request: it may be in pieces, or in use
+ * by work that has not ended. Then the driver may try, and its answer is looked at. */
+static CUresult reserve_growth(struct request *request, uint64_t size) {
+  uint64_t idle = idle_bytes(request->pool, &request->device, size);
+  if (request->device == NULL)
+    return CUDA_SUCCESS;
+  request->reserved = growth_for(size, 0);
+  if (memory_try_reserve(request->device, request->reserved))
+    return CUDA_SUCCESS;
+  request->may_pass_limit = true;
+  request->reserved = growth_for(size, idle);
+  CUresult result = request->reserved == 0 ? CUDA_SUCCESS : memory_reserve(request->device, request->reserved);
+  if (result != CUDA_SUCCESS)
+    reread(request->pool);
+  return result;
+}
+
+static CUresult begin(struct request *request, CUmemoryPool pool, size_t size, const CUdeviceptr *pointer) {
   *request = (struct request){.pool = pool};
+  if (pointer == NULL)
+    return CUDA_ERROR_INVALID_VALUE;
   if (!process_is_limited())
     return CUDA_SUCCESS;
   CUstreamCaptureMode mode = capture_relax();
   if (request->pool == NULL)
     request->pool = current_pool();
   CUresult result = CUDA_SUCCESS;
-  if (request->pool != NULL && (request->device = device_of_current_context()) != NULL) {
-    request->growth = expected_growth(request->pool, &request->device, size);
-    result = request->growth == 0 ? CUDA_SUCCESS : memory_reserve(request->device, request->growth);
-    if (result != CUDA_SUCCESS)
-      reread(request->pool);
-  }
+  if (request->pool != NULL && (request->device = device_of_current_context()) != NULL)
+    result = reserve_growth(request, size);
   capture_restore(mode);
   return result;
 }
 
-static CUresult end(const struct request *request, CUresult result) {
+static CUresult end(struct request *request, CUresult result, CUstream stream, size_t size, CUdeviceptr *pointer) {
   if (request->device != NULL) {
     CUstreamCaptureMode mode = capture_relax();
     reread(request->pool); /* counts the growth that was, before the expected one is taken back */
-    memory_release(request->device, request->growth);
+    memory_release(request->device, request->reserved);
+    if (result == CUDA_SUCCESS && request->may_pass_limit && memory_is_over(request->device)) {
+      real.cuMemFreeAsync(request->pointer, stream);
+      pools_settle(request->device, POOLS_TRIM);
+      result = memory_refuse(request->device, size);
+    }
     capture_restore(mode);
   }
+  if (result == CUDA_SUCCESS)
+    *pointer = request->pointer;
   return result;
 }
 
 HOOK CUresult cuMemAllocAsync(CUdeviceptr *pointer, size_t size, CUstream stream) {
   struct request request;
-  CUresult result = begin(&request, NULL, size);
-  return result != CUDA_SUCCESS ? result : end(&request, real.cuMemAllocAsync(pointer, size, stream));
+  CUresult result = begin(&request, NULL, size, pointer);
+  if (result == CUDA_SUCCESS)
+    result = end(&request, real.cuMemAllocAsync(&request.pointer, size, stream), legacy(stream), size, pointer);
+  return result;
 }
 
 HOOK CUresult cuMemAllocAsync_ptsz(CUdeviceptr *pointer, size_t size, CUstream stream) {
   struct request request;
-  CUresult result = begin(&request, NULL, size);
-  return result != CUDA_SUCCESS ? result : end(&request, real.cuMemAllocAsync_ptsz(pointer, size, stream));
+  CUresult result = begin(&request, NULL, size, pointer);
+  if (result == CUDA_SUCCESS)
+    result =
+        end(&request, real.cuMemAllocAsync_ptsz(&request.pointer, size, stream), per_thread(stream), size, pointer);
+  return result;
 }
 
 HOOK CUresult cuMemAllocFromPoolAsync(CUdeviceptr *pointer, size_t size, CUmemoryPool pool, CUstream stream) {
   struct request request;
-  CUresult result = begin(&request, pool, size);
-  return result != CUDA_SUCCESS ? result : end(&request, real.cuMemAllocFromPoolAsync(pointer, size, pool, stream));
+  CUresult result = begin(&request, pool, size, pointer);
+  if (result == CUDA_SUCCESS)
+    result = end(&request, real.cuMemAllocFromPoolAsync(&request.pointer, size, pool, stream), legacy(stream), size,
+                 pointer);
+  return result;
 }
 
 HOOK CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *pointer, size_t size, CUmemoryPool pool, CUstream stream) {
   struct request request;
-  CUresult result = begin(&request, pool, size);
-  return result != CUDA_SUCCESS ? result
-                                : end(&request, real.cuMemAllocFromPoolAsync_ptsz(pointer, size, pool, stream));
+  CUresult result = begin(&request, pool, size, pointer);
+  if (result == CUDA_SUCCESS)
+    result = end(&request, real.cuMemAllocFromPoolAsync_ptsz(&request.pointer, size, pool, stream), per_thread(stream),
+                 size, pointer);
+  return result;
 }
 
 HOOK CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *properties) {

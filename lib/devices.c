@@ -89,8 +89,7 @@ static struct device *add(const struct device *device) {
 
 static struct device *identify(CUdevice ordinal) {
   CUuuid uuid;
-  if (real.cuDeviceGetUuid_v2(&uuid, ordinal) != CUDA_SUCCESS &&
-      real.cuDeviceGetUuid(&uuid, ordinal) != CUDA_SUCCESS)
+  if (real.cuDeviceGetUuid_v2(&uuid, ordinal) != CUDA_SUCCESS && real.cuDeviceGetUuid(&uuid, ordinal) != CUDA_SUCCESS)
     return NULL;
   struct device device = {0};
   format_uuid(&uuid, "MIG", device.uuid);
@@ -165,9 +164,8 @@ static bool driver_bytes(const struct device *device, uint64_t *bytes) {
   *bytes = 0;
   for (unsigned i = 0; i < count; i++)
     if (processes[i].pid == (unsigned)getpid())
-      *bytes += processes[i].usedGpuMemory == (unsigned long long)NVML_VALUE_NOT_AVAILABLE
-                    ? 0
-                    : processes[i].usedGpuMemory;
+      *bytes +=
+          processes[i].usedGpuMemory == (unsigned long long)NVML_VALUE_NOT_AVAILABLE ? 0 : processes[i].usedGpuMemory;
   return true;
 }
 

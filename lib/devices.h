@@ -32,7 +32,8 @@ struct vgpu_device_shared *device_shared(const struct device *device);
 /* Bytes the container holds on the device. */
 uint64_t device_used_bytes(const struct device *device);
 
-/* Asks NVML what this process really holds, and counts the difference as overhead: at most every 100 ms unless `now`. */
+/* Asks NVML what this process really holds, and counts the difference as overhead: at most every 100 ms unless `now`.
+ */
 enum when { WHEN_STALE, NOW };
 void device_correct_overhead(struct device *device, enum when when);
 

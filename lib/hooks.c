@@ -8,9 +8,13 @@
 #include <stddef.h>
 #include <string.h>
 
-static CUresult no_such_cuda_function(void) { return CUDA_ERROR_NOT_FOUND; }
+static CUresult no_such_cuda_function(void) {
+  return CUDA_ERROR_NOT_FOUND;
+}
 
-static nvmlReturn_t no_such_nvml_function(void) { return NVML_ERROR_FUNCTION_NOT_FOUND; }
+static nvmlReturn_t no_such_nvml_function(void) {
+  return NVML_ERROR_FUNCTION_NOT_FOUND;
+}
 
 /* On the platforms of CUDA a function may be called with more arguments than it takes, which makes one function stand
  * in for all that are missing. */
@@ -44,7 +48,9 @@ struct library {
 static struct library cuda = {"libcuda.so.1", cuda_rows, COUNT(cuda_rows), 0};
 static struct library nvml = {"libnvidia-ml.so.1", nvml_rows, COUNT(nvml_rows), 0};
 
-static void **slot(const struct row *row) { return (void **)((char *)&real + row->offset); }
+static void **slot(const struct row *row) {
+  return (void **)((char *)&real + row->offset);
+}
 
 /* Threads may do this at the same time: they store the same values. */
 static bool load(struct library *library, int flags) {
@@ -64,9 +70,13 @@ static bool load(struct library *library, int flags) {
   return true;
 }
 
-bool hooks_load_cuda(void) { return load(&cuda, RTLD_NOLOAD); }
+bool hooks_load_cuda(void) {
+  return load(&cuda, RTLD_NOLOAD);
+}
 
-bool hooks_load_nvml(void) { return load(&nvml, 0); }
+bool hooks_load_nvml(void) {
+  return load(&nvml, 0);
+}
 
 /* Only a library that the program has loaded itself can have answered its lookup. */
 static void *route(struct library *library, void *address) {

@@ -56,7 +56,7 @@
   X(cuLaunchCooperativeKernel_ptsz)                                                                                    \
   X(cuGraphLaunch)                                                                                                     \
   X(cuGraphLaunch_ptsz)                                                                                                \
-  /* where the program waits, and where what is measured ends */                                                      \
+  /* where the program waits, and where what is measured ends */                                                       \
   X(cuCtxSynchronize)                                                                                                  \
   X(cuStreamSynchronize)                                                                                               \
   X(cuStreamSynchronize_ptsz)                                                                                          \
@@ -121,7 +121,6 @@ bool hooks_load_cuda(void);
 
 /* Loads the real NVML unless it is there; false without one. */
 bool hooks_load_nvml(void);
-
 
 /* Every hook body begins with it. */
 #define HOOK __attribute__((visibility("default")))

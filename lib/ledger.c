@@ -48,7 +48,9 @@ static uint64_t sum(const struct ledger *ledger, int device, enum count count) {
   return total;
 }
 
-uint64_t ledger_used(const struct ledger *ledger, int device) { return sum(ledger, device, COUNT_LIVE_SLOTS); }
+uint64_t ledger_used(const struct ledger *ledger, int device) {
+  return sum(ledger, device, COUNT_LIVE_SLOTS);
+}
 
 bool ledger_reserve(const struct ledger *ledger, int device, uint64_t bytes, uint64_t limit_bytes) {
   if (bytes > limit_bytes) /* also keeps the own count from overflowing */

@@ -49,9 +49,9 @@ static const ElfW(Sym) * find(const struct symbols *symbols, const char *name) {
 static bool is_libc(const char *path) {
   const char *slash = path != NULL ? strrchr(path, '/') : NULL;
   const char *base = slash != NULL ? slash + 1 : path;
-  return base != NULL && (strncmp(base, "libc.so", 7) == 0 || strncmp(base, "libdl.so", 8) == 0 ||
-                          strncmp(base, "libc-", 5) == 0 || strncmp(base, "libdl-", 6) == 0 ||
-                          strncmp(base, "ld-musl", 7) == 0 || strncmp(base, "libc.musl", 9) == 0);
+  return base != NULL &&
+         (strncmp(base, "libc.so", 7) == 0 || strncmp(base, "libdl.so", 8) == 0 || strncmp(base, "libc-", 5) == 0 ||
+          strncmp(base, "libdl-", 6) == 0 || strncmp(base, "ld-musl", 7) == 0 || strncmp(base, "libc.musl", 9) == 0);
 }
 
 /* glibc has made the dynamic section's addresses absolute; musl leaves them relative to the load address. */
@@ -93,7 +93,9 @@ static void *find_in_libc(const char *name) {
   return search.address;
 }
 
-static void *finds_nothing(void) { return NULL; }
+static void *finds_nothing(void) {
+  return NULL;
+}
 
 /* Threads may do this at the same time: they find the same. */
 static void *remember(void **known, const char *name) {
@@ -117,7 +119,9 @@ dlvsym_function *libc_find_dlvsym(void) {
   return (dlvsym_function *)remember(&known, "dlvsym");
 }
 
-void *libc_dlsym(void *handle, const char *name) { return libc_find_dlsym()(handle, name); }
+void *libc_dlsym(void *handle, const char *name) {
+  return libc_find_dlsym()(handle, name);
+}
 
 void *libc_dlopen(const char *name, int flags) {
   static void *known;

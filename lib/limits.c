@@ -23,9 +23,13 @@ static const char *skip_blanks(const char *text) {
   return text;
 }
 
-static bool is_digit(char c) { return c >= '0' && c <= '9'; }
+static bool is_digit(char c) {
+  return c >= '0' && c <= '9';
+}
 
-static char lower(char c) { return c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') : c; }
+static char lower(char c) {
+  return c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') : c;
+}
 
 /* Own parsing, because strtoull accepts signs and octal and strtod depends on the locale. */
 static bool parse_decimal(const char **cursor, struct decimal *number) {
@@ -123,7 +127,9 @@ static bool is_set(const char *name) {
   return false;
 }
 
-bool limits_of_compute_in_environment(void) { return is_set(VGPU_ENV_SM_LIMIT) || is_set(VGPU_ENV_ALNAIR_SM); }
+bool limits_of_compute_in_environment(void) {
+  return is_set(VGPU_ENV_SM_LIMIT) || is_set(VGPU_ENV_ALNAIR_SM);
+}
 
 bool limits_in_environment(void) {
   return limits_of_compute_in_environment() || is_set(VGPU_ENV_MEMORY_LIMIT) || is_set(VGPU_ENV_WRAPPER_MEMORY);

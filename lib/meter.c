@@ -8,9 +8,13 @@
 
 #define UNKNOWN_COST_NS METER_RUN_AHEAD_NS /* at most two launches of unknown cost are in flight */
 
-static int64_t min(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t min(int64_t a, int64_t b) {
+  return a < b ? a : b;
+}
 
-static int64_t max(int64_t a, int64_t b) { return a > b ? a : b; }
+static int64_t max(int64_t a, int64_t b) {
+  return a > b ? a : b;
+}
 
 void meter_init(struct meter *meter, const struct meter_driver *driver, struct vgpu_device_shared *device,
                 uint32_t sm_percent) {
@@ -151,8 +155,8 @@ static void wait_for_tokens(struct meter *meter) {
 
 static bool use_a_pass(struct meter *meter) {
   uint32_t passes = __atomic_load_n(&meter->passes, __ATOMIC_RELAXED);
-  return passes > 0 && __atomic_compare_exchange_n(&meter->passes, &passes, passes - 1, false, __ATOMIC_RELAXED,
-                                                   __ATOMIC_RELAXED);
+  return passes > 0 &&
+         __atomic_compare_exchange_n(&meter->passes, &passes, passes - 1, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
 }
 
 static void grant_passes(struct meter *meter) {

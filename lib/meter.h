@@ -69,13 +69,13 @@ struct meter_stream {
   struct meter *meter;
   void *context;
   void *handle;
-  pthread_mutex_t lock;   /* guards the next four */
-  bool open;              /* batch takes launches */
-  bool claimed;           /* a thread opens or closes the batch */
+  pthread_mutex_t lock; /* guards the next four */
+  bool open;            /* batch takes launches */
+  bool claimed;         /* a thread opens or closes the batch */
   int64_t last_launch_ns;
   struct batch batch;
-  bool one_by_one;        /* launches came far apart */
-  double scale;           /* measured / estimated, of mixed batches */
+  bool one_by_one; /* launches came far apart */
+  double scale;    /* measured / estimated, of mixed batches */
   int64_t previous_end_ns;
   struct batch ring[METER_RING]; /* in flight: closed, not yet charged */
   uint32_t head, tail;

@@ -30,7 +30,9 @@ static void start_over_in_child(void) {
   process_state = PROCESS_UNKNOWN;
 }
 
-static bool slot_is_live(const void *context, int slot) { return region_slot_is_live(context, slot); }
+static bool slot_is_live(const void *context, int slot) {
+  return region_slot_is_live(context, slot);
+}
 
 static enum process_state decide(void) {
   static bool watches_forks;
@@ -61,9 +63,13 @@ bool process_limits_compute_somewhere(void) {
   return environment_limits_compute || (region.limits != NULL && limits_of_compute_in_file(region.limits));
 }
 
-const struct region *process_region(void) { return &region; }
+const struct region *process_region(void) {
+  return &region;
+}
 
-const struct ledger *process_ledger_view(void) { return &ledger; }
+const struct ledger *process_ledger_view(void) {
+  return &ledger;
+}
 
 const struct ledger *process_ledger(void) {
   if (__atomic_load_n(&ledger.own_slot, __ATOMIC_ACQUIRE) >= 0)

@@ -1,4 +1,5 @@
-/* What this process knows of itself: whether it is limited, its region and ledger, and that it may be a forked child. */
+/* What this process knows of itself: whether it is limited, its region and ledger, and that it may be a forked child.
+ */
 #ifndef VGPU_PROCESS_H
 #define VGPU_PROCESS_H
 
@@ -22,7 +23,9 @@ static inline bool process_is_limited(void) {
 
 /* Is compute limited on any device? Asked by every launch. */
 bool process_limits_compute_somewhere(void);
-static inline bool process_limits_compute(void) { return process_is_limited() && process_limits_compute_somewhere(); }
+static inline bool process_limits_compute(void) {
+  return process_is_limited() && process_limits_compute_somewhere();
+}
 
 /* Only for a limited process. */
 const struct region *process_region(void);

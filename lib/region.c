@@ -29,7 +29,9 @@ static const char *limits_path(void) {
   return path != NULL && path[0] != '\0' ? path : NULL;
 }
 
-bool region_has_limits_file(void) { return limits_path() != NULL; }
+bool region_has_limits_file(void) {
+  return limits_path() != NULL;
+}
 
 static const struct vgpu_limits *map_limits(const char *path) {
   int file = open(path, O_RDONLY | O_CLOEXEC);
@@ -131,10 +133,8 @@ void region_open(struct region *region) {
 }
 
 static struct flock slot_lock(int slot, short type) {
-  return (struct flock){.l_type = type,
-                        .l_whence = SEEK_SET,
-                        .l_start = (off_t)(VGPU_SLOT_LOCK_OFFSET + (unsigned)slot),
-                        .l_len = 1};
+  return (struct flock){
+      .l_type = type, .l_whence = SEEK_SET, .l_start = (off_t)(VGPU_SLOT_LOCK_OFFSET + (unsigned)slot), .l_len = 1};
 }
 
 /* Raises slots_used to cover the slot before anything is counted in it. */

@@ -53,7 +53,9 @@ static struct meter *meter_of(struct device *device) {
   return other;
 }
 
-struct meter *streams_current_meter(void) { return meter_of(device_of_current_context()); }
+struct meter *streams_current_meter(void) {
+  return meter_of(device_of_current_context());
+}
 
 static struct meter_stream *add(CUstream stream, CUcontext context, uint64_t key) {
   struct meter *meter = streams_current_meter();
@@ -101,9 +103,13 @@ static struct meter_stream *find(CUstream stream, enum unknown unknown) {
   return found;
 }
 
-struct meter_stream *streams_find(CUstream stream) { return find(stream, UNKNOWN_IS_ADDED); }
+struct meter_stream *streams_find(CUstream stream) {
+  return find(stream, UNKNOWN_IS_ADDED);
+}
 
-struct meter_stream *streams_find_known(CUstream stream) { return find(stream, UNKNOWN_IS_NULL); }
+struct meter_stream *streams_find_known(CUstream stream) {
+  return find(stream, UNKNOWN_IS_NULL);
+}
 
 void launch_forget_stream(CUstream stream) {
   struct table_entry entry;

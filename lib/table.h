@@ -28,7 +28,9 @@ struct table {
 };
 
 #define TABLE_INITIALIZER                                                                                              \
-  {.shards = {[0 ... TABLE_SHARDS - 1] = {.lock = PTHREAD_MUTEX_INITIALIZER}}}
+  {                                                                                                                    \
+    .shards = {[0 ... TABLE_SHARDS - 1] = {.lock = PTHREAD_MUTEX_INITIALIZER}}                                         \
+  }
 
 /* False without memory for it. An entry of the same key is replaced. */
 bool table_put(struct table *table, struct table_entry entry);

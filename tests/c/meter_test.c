@@ -19,9 +19,13 @@ static bool capturing;
 static bool lose_markers;
 static int markers_alive;
 
-static int64_t fake_now(void) { return now_ns += 25; }
+static int64_t fake_now(void) {
+  return now_ns += 25;
+}
 
-static void fake_sleep(int64_t duration_ns) { now_ns += duration_ns + OVERSLEEP_NS; }
+static void fake_sleep(int64_t duration_ns) {
+  now_ns += duration_ns + OVERSLEEP_NS;
+}
 
 static void *fake_record(void *stream) {
   (void)stream;
@@ -120,8 +124,8 @@ static double rate(struct program program, uint32_t percent, int64_t duration_ns
 }
 
 static void check_shares(void) {
-  const struct program programs[] = {{300 * MS, 0, false}, {5 * MS, 0, false},  {MS, 0, false},
-                                     {50 * US, 0, false},  {50 * US, 0, true},  {4 * US, 0, false},
+  const struct program programs[] = {{300 * MS, 0, false}, {5 * MS, 0, false},       {MS, 0, false},
+                                     {50 * US, 0, false},  {50 * US, 0, true},       {4 * US, 0, false},
                                      {5 * MS, 0, true},    {200 * US, 10 * US, true}};
   const uint32_t percents[] = {10, 20, 50, 80};
   for (size_t i = 0; i < sizeof programs / sizeof *programs; i++) {

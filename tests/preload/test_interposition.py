@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import SIMULATED_DRIVER, Sandbox
 
+from conftest import SIMULATED_DRIVER, Sandbox
 from support import CHECKOUT, LIBRARY
 
 HOOKS = (CHECKOUT / "lib" / "hooks.h").read_text()

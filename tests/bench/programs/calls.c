@@ -13,7 +13,8 @@
 #define LAUNCHES 500
 #define ALLOCATIONS 200
 
-static const char *const empty_kernel = ".version 7.0\n.target sm_50\n.address_size 64\n.visible .entry empty() { ret; }\n";
+static const char *const empty_kernel =
+    ".version 7.0\n.target sm_50\n.address_size 64\n.visible .entry empty() { ret; }\n";
 
 static void check(CUresult result, const char *what) {
   if (result != CUDA_SUCCESS) {

@@ -8,7 +8,9 @@
 
 static volatile sig_atomic_t caught;
 
-static void catch (int number) { caught += number == SIGUSR1 || number == SIGUSR2; }
+static void catch(int number) {
+  caught += number == SIGUSR1 || number == SIGUSR2;
+}
 
 int main(void) {
   struct sigaction ours = {.sa_handler = catch}, found[2];
