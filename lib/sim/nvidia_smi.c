@@ -80,7 +80,7 @@ static void print_device(unsigned index) {
   check(nvml.nvmlDeviceGetPciInfo_v3(device, &pci), "PCI address");
   check(nvml.nvmlDeviceGetMemoryInfo(device, &memory), "memory");
   check(nvml.nvmlDeviceGetUtilizationRates(device, &utilization), "utilization");
-  printf("| %3u  %-30.30s %-18.18s %7lluMiB / %7lluMiB  %5u%% |\n", index, name, pci.busId,
+  printf("| %3u  %-26.26s %-16.16s %8lluMiB / %8lluMiB %4u%% |\n", index, name, pci.busId,
          memory.used / (unsigned long long)MIB, memory.total / (unsigned long long)MIB, utilization.gpu);
 }
 
@@ -92,14 +92,19 @@ static unsigned print_processes(unsigned index) {
     char name[256];
     if (nvml.nvmlSystemGetProcessName(processes[i].pid, name, sizeof name) != NVML_SUCCESS)
       snprintf(name, sizeof name, "?");
-    printf("| %3u  %9u  C  %-46.46s %9lluMiB |\n", index, processes[i].pid, name,
+    printf("| %3u  %9u  C  %-44.44s %12lluMiB |\n", index, processes[i].pid, name,
            processes[i].usedGpuMemory / (unsigned long long)MIB);
   }
   return count;
 }
 
+#define WIDTH 82 /* between the borders and one blank on either side */
+
 static void print_rule(void) {
-  puts("+------------------------------------------------------------------------------------+");
+  putchar('+');
+  for (int i = 0; i < WIDTH + 2; i++)
+    putchar('-');
+  puts("+");
 }
 
 static void print_table(unsigned count) {
@@ -109,18 +114,18 @@ static void print_table(unsigned count) {
   check(nvml.nvmlSystemGetDriverVersion(driver, sizeof driver), "driver version");
   check(nvml.nvmlSystemGetCudaDriverVersion_v2(&cuda), "CUDA version");
   print_rule();
-  printf("| SIMULATED GPUs, no hardware    Driver Version: %-18.18s CUDA Version: %2d.%d  |\n", driver, cuda / 1000,
+  printf("| SIMULATED GPUs, no hardware     Driver Version: %-15.15s CUDA Version: %2d.%d |\n", driver, cuda / 1000,
          cuda % 1000 / 10);
   print_rule();
-  printf("| GPU  %-30s %-18s %24s  %6s |\n", "Name", "Bus-Id", "Memory-Usage", "Util");
+  printf("| GPU  %-26s %-16s %25s %5s |\n", "Name", "Bus-Id", "Memory-Usage", "Util");
   for (unsigned i = 0; i < count; i++)
     print_device(i);
   print_rule();
-  printf("| GPU        PID  T  %-46s %12s |\n", "Process name", "GPU Memory");
+  printf("| GPU        PID  T  %-44s %15s |\n", "Process name", "GPU Memory");
   for (unsigned i = 0; i < count; i++)
     processes += print_processes(i);
   if (processes == 0)
-    printf("| %-82s |\n", "No running processes found");
+    printf("| %-*s |\n", WIDTH, "No running processes found");
   print_rule();
 }
 

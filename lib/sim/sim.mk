@@ -15,6 +15,9 @@ SIM_SHARED := common config pci scalar state state_file timeline yaml
 SIM_NVML := $(SIM_SHARED) $(patsubst sim/%.c,%,$(wildcard sim/nvml_*.c))
 SIM_CUDA := $(filter-out nvml_% nvidia_smi,$(patsubst sim/%.c,%,$(wildcard sim/*.c)))
 
+# ../Makefile says what to do where the headers are not found.
+SIM_HEADERS := $(if $(filter undefined,$(origin CUDA_H)),,headers)
+
 .PHONY: sim sim-clean
 sim: $(SIM_OUT)/libcuda.so $(SIM_OUT)/libnvidia-ml.so $(SIM_OUT)/nvidia-smi
 
@@ -31,7 +34,7 @@ $(SIM_OUT)/lib%.so: $(SIM_OUT)/lib%.so.1
 $(SIM_OUT)/nvidia-smi: $(SIM_OBJ)/nvidia_smi.o
 	$(CC) $(SIM_CFLAGS) -o $@ $^ $(LDFLAGS) -ldl
 
-$(SIM_OBJ)/%.o: sim/%.c sim/sim.mk | $(SIM_OBJ)
+$(SIM_OBJ)/%.o: sim/%.c sim/sim.mk | $(SIM_OBJ) $(SIM_HEADERS)
 	$(CC) $(SIM_CFLAGS) $(CUDA_INCLUDE) -MMD -MP -c -o $@ $<
 
 $(SIM_OBJ):

@@ -7,25 +7,13 @@
 
 #include "state_file.h"
 
-#define STATE_MAGIC 0x4d49535550475631ULL
-#define STATE_VERSION 1
+#define STATE_MAGIC 0x3130304d49535056ULL /* changes with the layout */
 #define NO_SLOT STATE_MAX_PROCESSES
 
 static int state_fd = -1;
 static struct state *state;
 static unsigned own_slot = NO_SLOT;
 static unsigned device_rows[SIM_MAX_DEVICES];
-
-static bool check_header(const char *path) {
-  if (state->magic == 0) {
-    state->version = STATE_VERSION;
-    state->magic = STATE_MAGIC;
-  }
-  if (state->magic == STATE_MAGIC && state->version == STATE_VERSION)
-    return true;
-  complain("%s is not a state file of this version; remove it or set VGPUSIM_STATE to another path", path);
-  return false;
-}
 
 /* Devices are known by their UUIDs, so that processes with different configurations share what they have in common. */
 static bool find_rows(const char *path) {
@@ -49,7 +37,7 @@ bool state_open(void) {
   const char *path;
   if (state)
     return true;
-  int fd = state_file_open(sizeof *state, &path);
+  int fd = state_file_open(sizeof *state, STATE_MAGIC, &path);
   if (fd < 0)
     return false;
   void *mapped = mmap(NULL, sizeof *state, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -60,7 +48,8 @@ bool state_open(void) {
   }
   state = mapped;
   state_file_lock(fd);
-  bool good = check_header(path) && find_rows(path);
+  state->magic = STATE_MAGIC;
+  bool good = find_rows(path);
   state_file_unlock(fd);
   if (!good) {
     munmap(state, sizeof *state);
@@ -73,6 +62,8 @@ bool state_open(void) {
 }
 
 bool state_join(void) {
+  /* A child would hold our locks through the mapping as well as through the descriptor. */
+  madvise(state, sizeof *state, MADV_DONTFORK);
   state_file_lock(state_fd);
   unsigned slot = 0;
   while (slot < STATE_MAX_PROCESSES && !state_file_try_lock(state_fd, STATE_LOCK_SLOTS + slot))
@@ -97,6 +88,7 @@ void state_leave_after_fork(void) {
   if (state_fd >= 0)
     close(state_fd); /* the parent's locks must not outlive it through this copy */
   state_fd = -1;
+  state = NULL;
   own_slot = NO_SLOT;
 }
 

@@ -37,9 +37,8 @@ struct state_process {
 
 struct state {
   uint64_t magic;
-  uint32_t version;
   _Atomic uint32_t slots_used; /* slots at and above this number were never claimed */
-  uint8_t reserved[48];
+  uint8_t reserved[52];
   struct state_device devices[SIM_MAX_DEVICES];
   struct state_process processes[STATE_MAX_PROCESSES];
 };

@@ -44,7 +44,26 @@ static int open_or_create(const char *path, mode_t mode) {
   }
 }
 
-int state_file_open(size_t size_bytes, const char **path) {
+static bool is_ours(int fd, uint64_t magic) {
+  uint64_t first = 0;
+  ssize_t length = pread(fd, &first, sizeof first, 0);
+  return length == 0 || (length == sizeof first && (first == 0 || first == magic));
+}
+
+/* NULL, or why the file cannot be the state. */
+static const char *prepare(int fd, size_t size_bytes, uint64_t magic, mode_t mode) {
+  /* In /tmp anybody could have made the default file before us; only its owner may change its mode. */
+  if (mode == 0600 && fchmod(fd, mode) != 0)
+    return "belongs to another user";
+  off_t size = lseek(fd, 0, SEEK_END);
+  if (size < 0)
+    return strerror(errno);
+  if (!is_ours(fd, magic))
+    return "is not a state file of this version";
+  return size < (off_t)size_bytes && ftruncate(fd, (off_t)size_bytes) != 0 ? strerror(errno) : NULL;
+}
+
+int state_file_open(size_t size_bytes, uint64_t magic, const char **path) {
   static char default_path[64];
   mode_t mode;
   *path = choose_path(default_path, sizeof default_path, &mode);
@@ -57,19 +76,12 @@ int state_file_open(size_t size_bytes, const char **path) {
     complain("%s: %s", *path, strerror(errno));
     return -1;
   }
-  /* In /tmp anybody could have made the default file before us; only its owner may change its mode. */
-  if (mode == 0600 && fchmod(fd, mode) != 0) {
-    complain("%s belongs to another user; set VGPUSIM_STATE to another path", *path);
-    close(fd);
-    return -1;
-  }
-  off_t size = lseek(fd, 0, SEEK_END);
-  if (size < 0 || (size < (off_t)size_bytes && ftruncate(fd, (off_t)size_bytes) != 0)) {
-    complain("%s: cannot be the simulator's state file: %s", *path, strerror(errno));
-    close(fd);
-    return -1;
-  }
-  return fd;
+  const char *problem = prepare(fd, size_bytes, magic, mode);
+  if (!problem)
+    return fd;
+  complain("%s: %s; remove it, or set VGPUSIM_STATE to another path", *path, problem);
+  close(fd);
+  return -1;
 }
 
 static struct flock byte_range(short type, long long byte) {

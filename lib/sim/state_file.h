@@ -10,8 +10,9 @@
 #define STATE_LOCK_PIDS (1LL << 42)
 
 /* Opens the file that VGPUSIM_STATE, the configuration or the default names, creates it safely, and gives it at least
- * this size. Returns a descriptor, or -1 after one line on stderr; path is set to the file's name. */
-int state_file_open(size_t size_bytes, const char **path);
+ * this size. A file that begins with anything but zeros or this number is somebody else's and stays as it is. Returns a
+ * descriptor, or -1 after one line on stderr; path is set to the file's name. */
+int state_file_open(size_t size_bytes, uint64_t magic, const char **path);
 
 /* Locks of this open file description: the kernel drops them when the last copy of the descriptor is gone. */
 void state_file_lock(int fd);

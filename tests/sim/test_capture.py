@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from conftest import Machine
+from simulated import Machine
 
 UNSUPPORTED = "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"
 INVALIDATED = "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED"
@@ -186,7 +186,8 @@ driver.begin_capture(stream)
 assert driver.result("cuStreamBeginCapture_v2", stream, 0) == "CUDA_ERROR_ILLEGAL_STATE"
 assert driver.result("cuStreamIsCapturing", None, byref(out)) == "CUDA_ERROR_STREAM_CAPTURE_IMPLICIT"
 assert driver.is_capturing(stream) == 1
-assert driver.result("cuLaunchKernel", kernel, 1, 1, 1, 1, 1, 1, 0, 0, None, None) == "CUDA_ERROR_STREAM_CAPTURE_IMPLICIT"
+launch = ("cuLaunchKernel", kernel, 1, 1, 1, 1, 1, 1, 0, 0, None, None)
+assert driver.result(*launch) == "CUDA_ERROR_STREAM_CAPTURE_IMPLICIT"
 assert ending() == "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED"
 assert ending() == "CUDA_ERROR_ILLEGAL_STATE"
 driver.begin_capture(stream)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from conftest import UUID_A, UUID_B, Machine
+from simulated import UUID_A, UUID_B, Machine
 
 
 def test_what_a_device_says_of_itself(machine: Machine) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from conftest import Machine
+from simulated import Machine
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from conftest import Machine
+from simulated import Machine
 
 
 def test_a_pool_reserves_in_steps_and_gives_back(machine: Machine) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from conftest import Machine
+from simulated import Machine
 
+# A busy machine may delay the host at any point, which makes a time longer but never shorter: the best of some counts.
 TIMED = """
 def timed(work):
     start, end = driver.event(), driver.event()
@@ -12,8 +13,19 @@ def timed(work):
     driver.event_record(end)
     driver.event_synchronize(end)
     return driver.event_elapsed_ms(start, end)
-def near(value, expected, tolerance=0.2):
-    assert abs(value - expected) <= tolerance, (value, expected)
+def on_host(work):
+    began = time.monotonic()
+    work()
+    driver.synchronize()
+    return (time.monotonic() - began) * 1000
+def near(measure, expected, tolerance=0.1):
+    seen = []
+    while len(seen) < 20:
+        seen.append(measure())
+        assert seen[-1] >= expected - 0.001, (seen, expected)
+        if seen[-1] <= expected + tolerance:
+            return
+    raise AssertionError((seen, expected))
 """
 
 
@@ -24,10 +36,8 @@ def test_kernels_take_the_time_of_their_name_or_table(machine: Machine) -> None:
         + """
 for name, milliseconds in [("spin_5ms", 5), ("spin_700us", 0.7), ("matmul", 2.5), ("other", 0.3), ("a_0.5ms", 0.5)]:
     kernel = driver.kernel(name)
-    near(timed(lambda: driver.launch(kernel)), milliseconds)
-    began = time.monotonic()
-    driver.launch(kernel); driver.synchronize()
-    near((time.monotonic() - began) * 1000, milliseconds, 0.5)
+    near(lambda: timed(lambda: driver.launch(kernel)), milliseconds)
+    near(lambda: on_host(lambda: driver.launch(kernel)), milliseconds)
 """
     )
     machine.python(code)
@@ -38,17 +48,18 @@ def test_every_way_to_launch(machine: Machine) -> None:
         TIMED
         + """
 kernel, stream = driver.kernel("spin_2ms"), driver.stream()
-near(timed(lambda: driver.launch(kernel, symbol="cuLaunchKernel")), 2)
-near(timed(lambda: driver.launch_ex(kernel)), 2)
-near(timed(lambda: driver.launch_cooperative(kernel)), 2)
+near(lambda: timed(lambda: driver.launch(kernel, symbol="cuLaunchKernel")), 2)
+near(lambda: timed(lambda: driver.launch_ex(kernel)), 2)
+near(lambda: timed(lambda: driver.launch_cooperative(kernel)), 2)
 library, function = ctypes.c_void_p(), ctypes.c_void_p()
 driver.call("cuLibraryLoadData", byref(library), b"image", None, None, 0, None, None, 0)
 driver.call("cuLibraryGetKernel", byref(function), library, b"spin_2ms")
-near(timed(lambda: driver.launch(function.value)), 2)
+near(lambda: timed(lambda: driver.launch(function.value)), 2)
 driver.call("cuLibraryUnload", library)
-assert driver.result("cuLaunchKernel", function.value, 1, 1, 1, 1, 1, 1, 0, 0, None, None) == "CUDA_ERROR_INVALID_HANDLE"
-for grid, block in [((0, 1, 1), (1, 1, 1)), ((1, 1, 1), (1025, 1, 1)), ((1, 1, 1), (32, 32, 2)), ((1, 65536, 1), (1, 1, 1))]:
-    call = ("cuLaunchKernel", kernel, *grid, *block, 0, 0, None, None)
+call = ("cuLaunchKernel", function.value, 1, 1, 1, 1, 1, 1, 0, 0, None, None)
+assert driver.result(*call) == "CUDA_ERROR_INVALID_HANDLE"
+for sizes in [(0, 1, 1, 1, 1, 1), (1, 1, 1, 1025, 1, 1), (1, 1, 1, 32, 32, 2), (1, 65536, 1, 1, 1, 1)]:
+    call = ("cuLaunchKernel", kernel, *sizes, 0, 0, None, None)
     assert driver.result(*call) == "CUDA_ERROR_INVALID_VALUE", call
 call = ("cuLaunchCooperativeKernel", kernel, 100000, 1, 1, 1024, 1, 1, 0, 0, None)
 assert driver.result(*call) == "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE"
@@ -75,7 +86,8 @@ assert not driver.event_is_done(end) and driver.event_is_done(event)
 assert elapsed(event, end) == "CUDA_ERROR_NOT_READY"
 driver.event_synchronize(end)
 assert driver.event_is_done(end)
-near(driver.event_elapsed_ms(event, end), 20); near(driver.event_elapsed_ms(end, event), -20)
+elapsed_ms = driver.event_elapsed_ms(event, end)
+assert elapsed_ms >= 20 and driver.event_elapsed_ms(end, event) == -elapsed_ms
 ticks = driver.event_elapsed_ms(event, end) / 0.0005
 assert abs(ticks - round(ticks)) < 0.01, "half a microsecond is the resolution"
 driver.call("cuEventDestroy_v2", end)
@@ -196,7 +208,7 @@ began = time.monotonic()
 driver.copy_from_device(address, 4)
 assert time.monotonic() - began > 0.018
 data = bytes(48 * MIB)
-near(timed(lambda: driver.copy_to_device(address, data)), 2)  # 24 MiB per ms
+near(lambda: timed(lambda: driver.copy_to_device(address, data)), 2)  # 24 MiB per ms
 """
     )
     machine.python(code)
@@ -214,7 +226,8 @@ print(count)
 """
     processes = [machine.start_python(code) for _ in range(2)]
     for process in processes:
-        assert process.stdout and process.stdout.readline() == "ready\n"
+        assert process.stdout
+        assert process.stdout.readline() == "ready\n"
     for process in processes:
         assert process.stdin
         process.stdin.write("go\n")

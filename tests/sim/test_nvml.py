@@ -1,0 +1,186 @@
+"""The simulated NVML, through pynvml as programs use it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+from simulated import UUID_A, UUID_B, Machine
+
+PYNVML = """
+import pynvml as nvml
+nvml.nvmlInit()
+first, second = (nvml.nvmlDeviceGetHandleByIndex(i) for i in range(2))
+"""
+
+
+def test_devices(machine: Machine) -> None:
+    code = (
+        PYNVML
+        + """
+print(nvml.nvmlDeviceGetCount(), nvml.nvmlDeviceGetName(second), nvml.nvmlDeviceGetUUID(second))
+print(nvml.nvmlSystemGetDriverVersion(), nvml.nvmlSystemGetCudaDriverVersion(), nvml.nvmlDeviceGetMinorNumber(second))
+print(nvml.nvmlDeviceGetPciInfo(second).busId, nvml.nvmlDeviceGetCudaComputeCapability(second))
+for handle in (nvml.nvmlDeviceGetHandleByUUID(nvml.nvmlDeviceGetUUID(second)),
+               nvml.nvmlDeviceGetHandleByPciBusId("00000000:02:00.0")):
+    assert nvml.nvmlDeviceGetIndex(handle) == 1
+for call in (lambda: nvml.nvmlDeviceGetHandleByIndex(2), lambda: nvml.nvmlDeviceGetHandleByUUID("GPU-nothing"),
+             lambda: nvml.nvmlDeviceGetTemperature(first, 0), lambda: nvml.nvmlDeviceGetPowerUsage(first),
+             lambda: nvml.nvmlDeviceGetNvLinkState(first, 0)):
+    try:
+        call(); print("no error")
+    except nvml.NVMLError as error:
+        print(type(error).__name__)
+nvml.nvmlShutdown()
+try:
+    nvml.nvmlDeviceGetCount()
+except nvml.NVMLError as error:
+    print(type(error).__name__, error)
+"""
+    )
+    lines = machine.python(code, start=False).splitlines()
+    assert lines[0] == f"2 Simulated B {UUID_B}"
+    assert lines[1] == "580.0 13000 1"
+    assert lines[2] == "00000000:02:00.0 (9, 0)"
+    assert lines[3:] == [
+        "NVMLError_InvalidArgument",
+        "NVMLError_NotFound",
+        "NVMLError_NotSupported",
+        "NVMLError_NotSupported",
+        "NVMLError_FunctionNotFound",
+        "NVMLError_Uninitialized Uninitialized",
+    ]
+
+
+def test_memory_and_processes(machine: Machine) -> None:
+    code = (
+        PYNVML
+        + """
+assert nvml.nvmlDeviceGetMemoryInfo(first).used == 518 * MIB
+driver.mem_alloc(100 * MIB)
+driver.context_create(1)
+for handle, used in ((first, 618), (second, 100)):
+    for version in (None, nvml.nvmlMemory_v2):
+        memory = nvml.nvmlDeviceGetMemoryInfo(handle, version)
+        assert memory.used == used * MIB and memory.free == memory.total - memory.used
+    for query in (nvml.nvmlDeviceGetComputeRunningProcesses_v2, nvml.nvmlDeviceGetComputeRunningProcesses_v3):
+        processes = query(handle)
+        assert [(p.pid, p.usedGpuMemory) for p in processes] == [(os.getpid(), used * MIB)]
+    assert nvml.nvmlDeviceGetGraphicsRunningProcesses(handle) == []
+assert sys.executable.split("/")[-1] in nvml.nvmlSystemGetProcessName(os.getpid())
+library = ctypes.CDLL("libnvidia-ml.so.1")
+count = ctypes.c_uint(0)
+get = library.nvmlDeviceGetComputeRunningProcesses
+assert get(first, byref(count), None) == 7 and count.value == 1, "insufficient size, and how much is needed"
+class Memory(ctypes.Structure):
+    _fields_ = [("version", ctypes.c_uint), ("values", ctypes.c_uint64 * 4)]
+assert library.nvmlDeviceGetMemoryInfo_v2(first, byref(Memory())) == 25, "the version is checked"
+"""
+    )
+    machine.python(code)
+
+
+def test_utilization_is_the_share_of_the_last_second(machine: Machine) -> None:
+    code = (
+        PYNVML
+        + """
+assert nvml.nvmlDeviceGetUtilizationRates(first).gpu == 0
+kernel = driver.kernel("spin_5ms")
+until = time.monotonic() + 1.2
+while time.monotonic() < until:
+    driver.launch(kernel); driver.synchronize(); time.sleep(0.005)
+print(nvml.nvmlDeviceGetUtilizationRates(first).gpu, nvml.nvmlDeviceGetUtilizationRates(second).gpu)
+samples = nvml.nvmlDeviceGetProcessUtilization(first, 0)
+print(len(samples), samples[0].pid == os.getpid(), samples[0].smUtil)
+"""
+    )
+    first, second, count, same, share = machine.python(code).split()
+    assert 35 <= int(first) <= 55
+    assert abs(int(share) - int(first)) <= 3
+    assert (second, count, same) == ("0", "1", "True")
+
+
+def test_it_needs_no_cuda_and_counts_as_no_process(machine: Machine) -> None:
+    code = (
+        PYNVML
+        + """
+assert nvml.nvmlDeviceGetComputeRunningProcesses(first) == []
+assert nvml.nvmlDeviceGetMemoryInfo(first).used == 0
+"""
+    )
+    machine.python(code, start=False)
+
+
+def unshare(*command: str) -> list[str]:
+    return ["unshare", "--pid", "--fork", "--mount-proc", *command]
+
+
+def can_unshare() -> bool:
+    return shutil.which("unshare") is not None and subprocess.run(unshare("true"), capture_output=True).returncode == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not can_unshare(), reason="a PID namespace takes root and unshare")
+def test_pids_are_those_of_the_namespace_that_asks(machine: Machine) -> None:
+    inside = """
+import ctypes, os, sys
+from cuda_driver import *
+import pynvml as nvml
+driver = Driver(); driver.start()
+nvml.nvmlInit()
+processes = nvml.nvmlDeviceGetComputeRunningProcesses(nvml.nvmlDeviceGetHandleByIndex(0))
+print(os.getpid(), [p.pid for p in processes], flush=True)
+sys.stdin.readline()
+"""
+    outside = start_outside(machine)
+    process = subprocess.Popen(
+        unshare(sys.executable, "-c", inside),
+        env=machine.environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    machine.started.append(process)
+    assert process.stdout
+    assert process.stdout.readline().strip() == "1 [1]", "it sees itself, not the process outside"
+    code = (
+        PYNVML
+        + """
+for process in nvml.nvmlDeviceGetComputeRunningProcesses(first):
+    print(process.pid, open(f"/proc/{process.pid}/stat").read().split()[0])
+"""
+    )
+    pids = [line.split() for line in machine.python(code, start=False).splitlines()]
+    assert len(pids) == 2
+    assert all(a == b for a, b in pids)
+    assert str(outside.pid) in [a for a, _ in pids]
+    process.communicate("done\n", timeout=10)
+
+
+def start_outside(machine: Machine) -> subprocess.Popen[str]:
+    process = machine.start_python("print('ready'); sys.stdin.readline()")
+    assert process.stdout
+    process.stdout.readline()
+    return process
+
+
+def test_nvidia_smi(machine: Machine) -> None:
+    holder = start_outside(machine)
+    smi = machine.environment["LD_LIBRARY_PATH"] + "/nvidia-smi"
+    table = machine.run(smi)
+    assert table.returncode == 0, table.stderr
+    assert "SIMULATED" in table.stdout
+    assert "518MiB /     8192MiB" in table.stdout
+    assert str(holder.pid) in table.stdout
+    assert len({len(line) for line in table.stdout.splitlines()}) == 1, "a straight right edge"
+    listed = machine.run(smi, "-L").stdout.splitlines()
+    assert listed == [f"GPU 0: Simulated A (UUID: {UUID_A})", f"GPU 1: Simulated B (UUID: {UUID_B})"]
+    wrong = machine.run(smi, "-q")
+    assert wrong.returncode == 2
+    assert len(wrong.stderr.splitlines()) == 1
+    machine.configure("devices: 3\n")
+    broken = machine.run(smi)
+    assert broken.returncode == 9
+    assert "sim.yaml:1:" in broken.stderr
