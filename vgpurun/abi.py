@@ -82,7 +82,8 @@ class DeviceUsage(ctypes.LittleEndianStructure):
     _fields_ = (
         ("allocated_bytes", ctypes.c_uint64),
         ("overhead_bytes", ctypes.c_uint64),
-        ("reserved", ctypes.c_uint64 * 2),
+        ("managed_bytes", ctypes.c_uint64),
+        ("reserved", ctypes.c_uint64),
     )
 
 

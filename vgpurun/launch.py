@@ -73,7 +73,7 @@ def _check_libc(engine: Engine, container: str, plan: LaunchPlan, library: Libra
     def read(path: str) -> bytes | None:
         on_host = places.path_on_host(path, plan.options)
         if on_host is not None:
-            return Path(on_host).read_bytes() if Path(on_host).is_file() else None
+            return _read_if_there(Path(on_host))
         try:
             return engine.read_file(container, path)
         except EngineError:
@@ -84,6 +84,13 @@ def _check_libc(engine: Engine, container: str, plan: LaunchPlan, library: Libra
                 engine.remove(bare)
 
     return check_image(plan.options.image, read, library)
+
+
+def _read_if_there(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return None
 
 
 def _run_attached(engine: Engine, container: str, plan: LaunchPlan, signals: Signals, undo: ExitStack) -> int:

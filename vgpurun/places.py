@@ -30,16 +30,15 @@ def has_place(target: str, options: ContainerOptions, host_exists: Callable[[str
         return True
     if PurePosixPath(mount.target) == PurePosixPath(target):
         return False  # the user brings one
-    if mount.source is None or not mount.source.startswith("/"):
-        return not mount.read_only  # a volume or tmpfs: the engine makes what is missing
-    path = PurePosixPath(mount.source) / PurePosixPath(target).relative_to(mount.target)
-    return host_exists(str(path))
+    path = path_on_host(target, options)
+    if path is None:
+        return not mount.read_only  # in a volume or tmpfs the engine makes what is missing
+    return host_exists(path)
 
 
 def shows_host(target: str, options: ContainerOptions) -> bool:
     """Ask whether a target is in the container, by a mount of the user's, what it is on the host."""
-    mount = _innermost(target, options)
-    return mount is not None and mount.source is not None and PurePosixPath(mount.source) == PurePosixPath(mount.target)
+    return path_on_host(target, options) == target
 
 
 def path_on_host(target: str, options: ContainerOptions) -> str | None:

@@ -12,10 +12,12 @@ from fakes import GIB, make_gpus
 
 import vgpurun
 from vgpurun import abi
+from vgpurun.cli.smi import of_chosen_gpus
 from vgpurun.describe import to_yaml
 from vgpurun.drivers import DriverPlan, EngineFacts, plan_driver
 from vgpurun.errors import GpuError, LimitError, OptionError
 from vgpurun.options import ContainerOptions, Mount, Volume
+from vgpurun.places import path_on_host
 from vgpurun.plan import LaunchPlan, Limits, plan_launch, plan_process, quotas_from_json
 from vgpurun.quota import Quota
 
@@ -193,6 +195,14 @@ def test_in_a_volume_or_tmpfs_the_engine_makes_the_place() -> None:
     assert plan(mounts=(Mount("name", "/etc", True, "volume"),)).warnings
 
 
+def test_where_a_target_lies_on_the_host() -> None:
+    options = ContainerOptions("image", volumes=(Volume("/data", "/usr"), Volume("name", "/opt")))
+    assert path_on_host("/usr/lib/x", options) == "/data/lib/x"
+    assert path_on_host("/usr", options) == "/data"
+    assert path_on_host("/usrx", options) is None
+    assert path_on_host("/opt/x", options) is None
+
+
 def test_the_innermost_mount_counts() -> None:
     outer, inner = Volume("/a", "/usr"), Volume("/b", "/usr/lib64")
     assert "/usr/lib64/libcuda.so.1" in targets(plan(volumes=(outer, inner), on_host=("/b/libcuda.so.1",)))
@@ -237,6 +247,11 @@ def test_a_local_process_sees_the_hosts_indexes_and_its_own_files() -> None:
         "CUDA_VISIBLE_DEVICES": make_gpus(3)[1].uuid,
     }
     assert abi.Limits.from_buffer_copy(process.state_files["etc/limits"]).device_count == 1
+
+
+def test_nvidia_smi_is_told_the_chosen_gpus_where_they_are_not_all() -> None:
+    assert of_chosen_gpus(local(slice(None))).command == ("true",)
+    assert of_chosen_gpus(local(slice(0, 1))).command == ("true", "-i", make_gpus(1)[0].uuid)
 
 
 def test_a_local_process_with_all_gpus_keeps_its_choice_of_devices() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -9,7 +10,7 @@ import click
 from vgpurun.cli.common import GroupedCommand, limit_options, option, visible_gpus, warn
 from vgpurun.cli.local import plan_local
 from vgpurun.errors import EngineError, OptionError
-from vgpurun.plan import Limits
+from vgpurun.plan import Limits, ProcessPlan
 from vgpurun.process import run_process
 
 _GROUP = "Display"
@@ -50,12 +51,20 @@ def smi(arguments: tuple[str, ...], mem: str | None, sm: str | None, gpus: str, 
     vgpurun smi --mem 2g --sm 50    nvidia-smi as a container with these limits would see it
     """
     if mem is not None or sm is not None:
-        command = ("nvidia-smi", *arguments)
-        return run_process(plan_local(command, Limits(mem, sm), gpus, driver, {}))
+        plan = plan_local(("nvidia-smi", *arguments), Limits(mem, sm), gpus, driver, {})
+        return run_process(of_chosen_gpus(plan))
     if arguments:
         return _inside(arguments[0], arguments[1:])
     _overview(gpus, output_format, driver == "sim")
     return 0
+
+
+def of_chosen_gpus(plan: ProcessPlan) -> ProcessPlan:
+    """NVML shows a process all GPUs of the host: name those that a container would have, where they are not all."""
+    if "CUDA_VISIBLE_DEVICES" not in plan.environment:
+        return plan
+    uuids = ",".join(each.gpu.uuid for each in plan.quotas)
+    return replace(plan, command=(plan.command[0], "-i", uuids, *plan.command[1:]))
 
 
 def _inside(container: str, arguments: tuple[str, ...]) -> int:
