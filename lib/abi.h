@@ -75,7 +75,8 @@ struct vgpu_device_shared {
 struct vgpu_device_usage {
   uint64_t allocated_bytes; /* what the program asked for, as the driver rounds it */
   uint64_t overhead_bytes;  /* what the driver holds besides: contexts, modules, fragmentation */
-  uint64_t reserved[2];
+  uint64_t managed_bytes;   /* of allocated_bytes: on the device only as far as they have been touched */
+  uint64_t reserved;
 };
 
 /* A slot. Its owner holds an open-file-description write lock on byte VGPU_SLOT_LOCK_OFFSET + slot number of the usage

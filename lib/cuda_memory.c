@@ -57,17 +57,31 @@ void memory_release(struct device *device, uint64_t bytes) {
 
 /* ---- allocation ---------------------------------------------------------------------------------------------- */
 
+enum kind { PLAIN, MANAGED };
+
+static void count_managed(const struct table_entry *entry, void (*count)(const struct ledger *, int, uint64_t)) {
+  const struct device *device = entry->owner;
+  if (entry->managed && device->number >= 0)
+    count(process_ledger(), device->number, entry->bytes);
+}
+
 /* After the driver's answer: remembers the allocation, or takes back what was reserved for it. */
-static CUresult commit(struct device *device, uint64_t bytes, CUresult result, const CUdeviceptr *pointer) {
+static CUresult commit(struct device *device, uint64_t bytes, enum kind kind, CUresult result,
+                       const CUdeviceptr *pointer) {
   if (result != CUDA_SUCCESS) {
     memory_release(device, bytes);
     return result;
   }
-  if (device == NULL || table_put(&allocations, (struct table_entry){*pointer, bytes, device}))
+  if (device == NULL)
     return CUDA_SUCCESS;
-  real.cuMemFree_v2(*pointer); /* no host memory to remember it by */
-  memory_release(device, bytes);
-  return CUDA_ERROR_OUT_OF_MEMORY;
+  struct table_entry entry = {.key = *pointer, .bytes = bytes, .owner = device, .managed = kind == MANAGED};
+  if (!table_put(&allocations, entry)) {
+    real.cuMemFree_v2(*pointer); /* no host memory to remember it by */
+    memory_release(device, bytes);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  count_managed(&entry, ledger_add_managed);
+  return CUDA_SUCCESS;
 }
 
 HOOK CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t size) {
@@ -76,7 +90,7 @@ HOOK CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t size) {
   struct device *device = device_of_current_context();
   uint64_t bytes = ledger_driver_size(size);
   CUresult result = memory_reserve(device, bytes);
-  return result != CUDA_SUCCESS ? result : commit(device, bytes, real.cuMemAlloc_v2(pointer, size), pointer);
+  return result != CUDA_SUCCESS ? result : commit(device, bytes, PLAIN, real.cuMemAlloc_v2(pointer, size), pointer);
 }
 
 HOOK CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t size, unsigned int flags) {
@@ -85,7 +99,8 @@ HOOK CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t size, unsigned int 
   struct device *device = device_of_current_context();
   uint64_t bytes = ledger_driver_size(size);
   CUresult result = memory_reserve(device, bytes);
-  return result != CUDA_SUCCESS ? result : commit(device, bytes, real.cuMemAllocManaged(pointer, size, flags), pointer);
+  return result != CUDA_SUCCESS ? result
+                                : commit(device, bytes, MANAGED, real.cuMemAllocManaged(pointer, size, flags), pointer);
 }
 
 /* Rows are padded by the driver: by how much shows only afterwards. */
@@ -118,7 +133,7 @@ HOOK CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t wid
   result = real.cuMemAllocPitch_v2(pointer, pitch, width, height, element_size);
   if (result == CUDA_SUCCESS)
     correct_pitched(device, &bytes, pitched_bytes(*pitch, height));
-  return commit(device, bytes, result, pointer);
+  return commit(device, bytes, PLAIN, result, pointer);
 }
 
 /* The calls of CUDA before 3.2, with 32-bit sizes and pointers. */
@@ -133,7 +148,7 @@ HOOK CUresult cuMemAlloc(CUdeviceptr_v1 *pointer, unsigned int size) {
     return result;
   result = real.cuMemAlloc(pointer, size);
   CUdeviceptr wide = result == CUDA_SUCCESS ? *pointer : 0;
-  return commit(device, bytes, result, &wide);
+  return commit(device, bytes, PLAIN, result, &wide);
 }
 
 HOOK CUresult cuMemAllocPitch(CUdeviceptr_v1 *pointer, unsigned int *pitch, unsigned int width, unsigned int height,
@@ -149,7 +164,7 @@ HOOK CUresult cuMemAllocPitch(CUdeviceptr_v1 *pointer, unsigned int *pitch, unsi
   CUdeviceptr wide = result == CUDA_SUCCESS ? *pointer : 0;
   if (result == CUDA_SUCCESS)
     correct_pitched(device, &bytes, pitched_bytes(*pitch, height));
-  return commit(device, bytes, result, &wide);
+  return commit(device, bytes, PLAIN, result, &wide);
 }
 
 /* The entry goes first, since the address may be another allocation's as soon as the driver has it back; the bytes go
@@ -159,9 +174,10 @@ static bool begin_free(uint64_t pointer, struct table_entry *entry) {
 }
 
 static CUresult end_free(bool known, const struct table_entry *entry, CUresult result) {
-  if (known && result == CUDA_SUCCESS)
+  if (known && result == CUDA_SUCCESS) {
     memory_release(entry->owner, entry->bytes);
-  else if (known)
+    count_managed(entry, ledger_release_managed);
+  } else if (known)
     table_put(&allocations, *entry);
   return result;
 }

@@ -44,7 +44,7 @@ static bool remember(struct device *device, uint64_t bytes, uint64_t handle) {
   if (physical == NULL)
     return false;
   *physical = (struct physical){device, bytes, handle, 1, 0};
-  if (table_put(&handles, (struct table_entry){handle, bytes, physical}))
+  if (table_put(&handles, (struct table_entry){.key = handle, .bytes = bytes, .owner = physical}))
     return true;
   free(physical);
   return false;
@@ -89,7 +89,7 @@ HOOK CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
 
   pthread_mutex_lock(&lock);
   if (physical != NULL && result != CUDA_SUCCESS && physical->references++ == 0)
-    table_put(&handles, (struct table_entry){handle, physical->bytes, physical});
+    table_put(&handles, (struct table_entry){.key = handle, .bytes = physical->bytes, .owner = physical});
   if (physical != NULL)
     change(physical, 0, -1);
   pthread_mutex_unlock(&lock);
@@ -105,7 +105,7 @@ HOOK CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, 
   struct physical *physical = find(&handles, *handle);
   if (physical == NULL && (physical = find(&mappings, (uint64_t)(uintptr_t)address)) != NULL) {
     physical->handle = *handle; /* its handle had been released: it has one again */
-    table_put(&handles, (struct table_entry){*handle, physical->bytes, physical});
+    table_put(&handles, (struct table_entry){.key = *handle, .bytes = physical->bytes, .owner = physical});
   }
   if (physical != NULL)
     change(physical, 1, 0);
@@ -121,7 +121,7 @@ HOOK CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset, CUmemGen
     return result;
   pthread_mutex_lock(&lock);
   struct physical *physical = find(&handles, handle);
-  if (physical != NULL && table_put(&mappings, (struct table_entry){address, size, physical}))
+  if (physical != NULL && table_put(&mappings, (struct table_entry){.key = address, .bytes = size, .owner = physical}))
     change(physical, 0, 1);
   pthread_mutex_unlock(&lock);
   return result;

@@ -67,16 +67,36 @@ void ledger_add(const struct ledger *ledger, int device, uint64_t bytes) {
 }
 
 /* Never below zero, whatever has been written to the file. */
-void ledger_release(const struct ledger *ledger, int device, uint64_t bytes) {
-  uint64_t *counted = &own(ledger, device)->allocated_bytes;
-  uint64_t before = __atomic_load_n(counted, __ATOMIC_SEQ_CST);
-  while (!__atomic_compare_exchange_n(counted, &before, before > bytes ? before - bytes : 0, false, __ATOMIC_SEQ_CST,
+static void subtract(uint64_t *counter, uint64_t bytes) {
+  uint64_t before = __atomic_load_n(counter, __ATOMIC_SEQ_CST);
+  while (!__atomic_compare_exchange_n(counter, &before, before > bytes ? before - bytes : 0, false, __ATOMIC_SEQ_CST,
                                       __ATOMIC_SEQ_CST))
     continue;
 }
 
+void ledger_release(const struct ledger *ledger, int device, uint64_t bytes) {
+  subtract(&own(ledger, device)->allocated_bytes, bytes);
+}
+
+void ledger_add_managed(const struct ledger *ledger, int device, uint64_t bytes) {
+  __atomic_add_fetch(&own(ledger, device)->managed_bytes, bytes, __ATOMIC_SEQ_CST);
+}
+
+void ledger_release_managed(const struct ledger *ledger, int device, uint64_t bytes) {
+  subtract(&own(ledger, device)->managed_bytes, bytes);
+}
+
+static uint64_t difference(uint64_t a, uint64_t b) {
+  return a > b ? a - b : 0;
+}
+
 void ledger_correct(const struct ledger *ledger, int device, uint64_t driver_bytes) {
-  uint64_t counted = __atomic_load_n(&own(ledger, device)->allocated_bytes, __ATOMIC_SEQ_CST);
-  uint64_t overhead = driver_bytes > counted ? driver_bytes - counted : 0;
-  __atomic_store_n(&own(ledger, device)->overhead_bytes, overhead, __ATOMIC_SEQ_CST);
+  struct vgpu_device_usage *usage = own(ledger, device);
+  uint64_t allocated = __atomic_load_n(&usage->allocated_bytes, __ATOMIC_SEQ_CST);
+  uint64_t managed = __atomic_load_n(&usage->managed_bytes, __ATOMIC_SEQ_CST);
+  uint64_t least = difference(driver_bytes, allocated);
+  uint64_t most = difference(driver_bytes, difference(allocated, managed));
+  uint64_t overhead = __atomic_load_n(&usage->overhead_bytes, __ATOMIC_SEQ_CST);
+  overhead = overhead < least ? least : overhead > most ? most : overhead;
+  __atomic_store_n(&usage->overhead_bytes, overhead, __ATOMIC_SEQ_CST);
 }

@@ -33,7 +33,12 @@ bool ledger_reserve(const struct ledger *ledger, int device, uint64_t bytes, uin
 void ledger_add(const struct ledger *ledger, int device, uint64_t bytes);
 void ledger_release(const struct ledger *ledger, int device, uint64_t bytes);
 
-/* The driver says that this process holds driver_bytes: what is not counted yet is overhead. */
+/* Managed memory, which is counted like other memory, but may not be on the device yet. */
+void ledger_add_managed(const struct ledger *ledger, int device, uint64_t bytes);
+void ledger_release_managed(const struct ledger *ledger, int device, uint64_t bytes);
+
+/* The driver says that this process holds driver_bytes: what is not counted yet is overhead. How much of the managed
+ * memory is in driver_bytes is not known, which leaves a range; the overhead stays as it was within that. */
 void ledger_correct(const struct ledger *ledger, int device, uint64_t driver_bytes);
 
 #endif

@@ -6,6 +6,7 @@
 
 #include <stdlib.h>
 
+#define OTHER_THREAD_NS 20000              /* to record a marker takes a microsecond or two */
 #define UNKNOWN_COST_NS METER_RUN_AHEAD_NS /* at most two launches of unknown cost are in flight */
 
 static int64_t min(int64_t a, int64_t b) {
@@ -136,7 +137,8 @@ void meter_harvest(struct meter *meter) {
 
 /* ---- the gate ------------------------------------------------------------------------------------------------ */
 
-static void wait_for_tokens(struct meter *meter) {
+/* Returns how long that took. */
+static int64_t wait_for_tokens(struct meter *meter) {
   const struct meter_driver *driver = meter->driver;
   int64_t began_ns = driver->now_ns();
   int64_t now_ns = began_ns;
@@ -151,6 +153,7 @@ static void wait_for_tokens(struct meter *meter) {
     now_ns = driver->now_ns();
   }
   __atomic_add_fetch(&meter->device->gate_wait_ns, (uint64_t)(now_ns - began_ns), __ATOMIC_RELAXED);
+  return now_ns - began_ns;
 }
 
 static bool use_a_pass(struct meter *meter) {
@@ -270,24 +273,38 @@ static bool claim(struct meter_stream *stream) {
   return mine;
 }
 
+enum joined { JOINED, JOINED_AND_CLOSES, CLAIMED, MUST_WAIT };
+
+/* Joins the open batch, or claims the stream to open one. */
+static enum joined join(struct meter_stream *stream, uint64_t work, int64_t now_ns) {
+  enum joined joined = MUST_WAIT;
+  pthread_mutex_lock(&stream->lock);
+  bool dense = now_ns - stream->last_launch_ns < METER_SPARSE_NS;
+  if (stream->open && dense && !stream->claimed)
+    joined = count(stream, work, now_ns) ? JOINED_AND_CLOSES : JOINED;
+  else if (claim(stream)) {
+    stream->one_by_one = !dense;
+    joined = CLAIMED;
+  }
+  pthread_mutex_unlock(&stream->lock);
+  return joined;
+}
+
 bool meter_launch(struct meter_stream *stream, uint64_t work) {
   const struct meter_driver *driver = stream->meter->driver;
   int64_t now_ns = driver->now_ns();
-  pthread_mutex_lock(&stream->lock);
-  bool dense = now_ns - stream->last_launch_ns < METER_SPARSE_NS;
-  if (stream->open && dense && !stream->claimed) {
-    bool closes = count(stream, work, now_ns);
-    pthread_mutex_unlock(&stream->lock);
-    return closes;
+  int64_t give_up_ns = now_ns + METER_PATIENCE_NS;
+  enum joined joined;
+  /* While another thread is at the gate for this stream, or closes its batch: what is launched before it is through
+   * would be in no batch. */
+  while ((joined = join(stream, work, now_ns)) == MUST_WAIT && now_ns < give_up_ns) {
+    give_up_ns += wait_for_tokens(stream->meter);
+    driver->sleep_ns(OTHER_THREAD_NS);
+    now_ns = driver->now_ns();
   }
-  bool mine = claim(stream);
-  pthread_mutex_unlock(&stream->lock);
-  if (!mine) { /* another thread is at the gate for this stream: wait there too; its markers cover this launch */
-    wait_for_tokens(stream->meter);
-    return false;
-  }
+  if (joined != CLAIMED)
+    return joined == JOINED_AND_CLOSES;
 
-  stream->one_by_one = !dense;
   open_batch(stream);
   pthread_mutex_lock(&stream->lock);
   stream->claimed = false;

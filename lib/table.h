@@ -16,6 +16,7 @@ struct table_entry {
   uint64_t key; /* never 0 */
   uint64_t bytes;
   void *owner;
+  bool managed;
 };
 
 struct table {

@@ -66,6 +66,24 @@ static void check_overhead(void) {
   CHECK(ledger_used(&a, 0) == 1000, "what is reserved counts even before the driver has it");
 }
 
+/* Managed memory is counted from the start and may come to the device later: neither hides a context nor counts twice.
+ */
+static void check_managed(void) {
+  start_over();
+  struct ledger a = ledger_of(0);
+  ledger_correct(&a, 0, 500);
+  ledger_add(&a, 0, 2000);
+  ledger_add_managed(&a, 0, 2000);
+  ledger_correct(&a, 0, 500);
+  CHECK(ledger_used(&a, 0) == 2500, "untouched: %llu", (unsigned long long)ledger_used(&a, 0));
+  ledger_correct(&a, 0, 2500);
+  CHECK(ledger_used(&a, 0) == 2500, "touched: %llu", (unsigned long long)ledger_used(&a, 0));
+  ledger_release(&a, 0, 2000);
+  ledger_release_managed(&a, 0, 2000);
+  ledger_correct(&a, 0, 500);
+  CHECK(ledger_used(&a, 0) == 500, "freed: %llu", (unsigned long long)ledger_used(&a, 0));
+}
+
 static void check_damage(void) {
   memset(&usage, 0xff, sizeof usage);
   struct ledger a = {.usage = &usage, .own_slot = 3, .slot_is_live = is_live};
@@ -112,6 +130,7 @@ int main(void) {
   check_limit();
   check_death();
   check_overhead();
+  check_managed();
   check_damage();
   check_concurrency();
   return 0;

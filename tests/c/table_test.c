@@ -19,7 +19,7 @@ static void check_against_reference(void) {
     struct table_entry entry;
     switch (rand_r(&seed) % 3) {
     case 0:
-      CHECK(table_put(&table, (struct table_entry){key_of(i), (uint64_t)round, NULL}), "put");
+      CHECK(table_put(&table, (struct table_entry){.key = key_of(i), .bytes = (uint64_t)round}), "put");
       reference[i] = (uint64_t)round;
       break;
     case 1:
@@ -32,7 +32,7 @@ static void check_against_reference(void) {
     }
   }
   struct table_entry entry;
-  CHECK(!table_put(&table, (struct table_entry){0, 1, NULL}) && !table_take(&table, 0, &entry), "no key 0");
+  CHECK(!table_put(&table, (struct table_entry){.key = 0, .bytes = 1}) && !table_take(&table, 0, &entry), "no key 0");
 }
 
 static void *put_and_take(void *argument) {
@@ -40,7 +40,7 @@ static void *put_and_take(void *argument) {
   struct table_entry entry;
   for (int round = 0; round < 20; round++) {
     for (int i = 0; i < 1000; i++)
-      CHECK(table_put(&table, (struct table_entry){key_of(1000000 + base + i), (uint64_t)i, NULL}), "put");
+      CHECK(table_put(&table, (struct table_entry){.key = key_of(1000000 + base + i), .bytes = (uint64_t)i}), "put");
     for (int i = 0; i < 1000; i++)
       CHECK(table_take(&table, key_of(1000000 + base + i), &entry) && entry.bytes == (uint64_t)i, "take");
   }
