@@ -84,10 +84,24 @@ static int open_usage_file(const char *path) {
   return file;
 }
 
-static struct vgpu_usage *map_usage(int file) {
-  int sharing = file >= 0 ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS;
-  void *mapping = mmap(NULL, sizeof(struct vgpu_usage), PROT_READ | PROT_WRITE, sharing, file, 0);
+/* Mapped through a file description of its own: a mapping keeps its description, and with it the description's locks,
+ * alive; a forked child, which keeps the mapping, would keep its parent's slot. */
+static struct vgpu_usage *map_usage_file(const char *path) {
+  int file = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+  if (file < 0)
+    return NULL;
+  void *mapping = mmap(NULL, sizeof(struct vgpu_usage), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  int error = errno;
+  close(file);
+  errno = error;
   return mapping == MAP_FAILED ? NULL : mapping;
+}
+
+static struct vgpu_usage *map_own_memory(void) {
+  static struct vgpu_usage last_resort; /* untouched pages cost nothing */
+  int protection = PROT_READ | PROT_WRITE;
+  void *mapping = mmap(NULL, sizeof(struct vgpu_usage), protection, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  return mapping == MAP_FAILED ? &last_resort : mapping;
 }
 
 /* Zero is an empty file; several processes may write the same header at once. */
@@ -101,14 +115,11 @@ static bool check_usage_header(struct vgpu_usage *usage) {
 }
 
 static void keep_usage_to_ourselves(struct region *region, const char *path, const char *reason) {
-  static struct vgpu_usage last_resort; /* untouched pages cost nothing */
   log_line(LOG_WARNING, "usage file %s: %s; each process is held to the limit by itself", path, reason);
   if (region->file >= 0)
     close(region->file);
   region->file = -1;
-  region->usage = map_usage(-1);
-  if (region->usage == NULL)
-    region->usage = &last_resort;
+  region->usage = map_own_memory();
 }
 
 void region_open(struct region *region) {
@@ -123,7 +134,7 @@ void region_open(struct region *region) {
     keep_usage_to_ourselves(region, path, strerror(errno));
     return;
   }
-  region->usage = map_usage(region->file);
+  region->usage = map_usage_file(path);
   if (region->usage == NULL)
     keep_usage_to_ourselves(region, path, strerror(errno));
   else if (!check_usage_header(region->usage)) {
