@@ -80,7 +80,7 @@ static void print_device(unsigned index) {
   check(nvml.nvmlDeviceGetPciInfo_v3(device, &pci), "PCI address");
   check(nvml.nvmlDeviceGetMemoryInfo(device, &memory), "memory");
   check(nvml.nvmlDeviceGetUtilizationRates(device, &utilization), "utilization");
-  printf("| %3u  %-26.26s %-16.16s %8lluMiB / %8lluMiB %4u%% |\n", index, name, pci.busId,
+  printf("| %3u  %-26.26s %-16.16s  %8lluMiB / %8lluMiB  %4u%% |\n", index, name, pci.busId,
          memory.used / (unsigned long long)MIB, memory.total / (unsigned long long)MIB, utilization.gpu);
 }
 
@@ -92,7 +92,7 @@ static unsigned print_processes(unsigned index) {
     char name[256];
     if (nvml.nvmlSystemGetProcessName(processes[i].pid, name, sizeof name) != NVML_SUCCESS)
       snprintf(name, sizeof name, "?");
-    printf("| %3u  %9u  C  %-44.44s %12lluMiB |\n", index, processes[i].pid, name,
+    printf("| %3u  %9u  C  %-44.44s  %14lluMiB |\n", index, processes[i].pid, name,
            processes[i].usedGpuMemory / (unsigned long long)MIB);
   }
   return count;
@@ -117,11 +117,11 @@ static void print_table(unsigned count) {
   printf("| SIMULATED GPUs, no hardware     Driver Version: %-15.15s CUDA Version: %2d.%d |\n", driver, cuda / 1000,
          cuda % 1000 / 10);
   print_rule();
-  printf("| GPU  %-26s %-16s %25s %5s |\n", "Name", "Bus-Id", "Memory-Usage", "Util");
+  printf("| GPU  %-26s %-16s  %25s %6s |\n", "Name", "Bus-Id", "Memory-Usage", "Util");
   for (unsigned i = 0; i < count; i++)
     print_device(i);
   print_rule();
-  printf("| GPU        PID  T  %-44s %15s |\n", "Process name", "GPU Memory");
+  printf("| GPU        PID  T  %-44s  %17s |\n", "Process name", "GPU Memory");
   for (unsigned i = 0; i < count; i++)
     processes += print_processes(i);
   if (processes == 0)
