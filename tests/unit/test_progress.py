@@ -1,0 +1,62 @@
+"""How a pull or a build is shown, in a terminal and elsewhere."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from vgpurun import progress
+from vgpurun.errors import ImageError
+
+EVENTS: list[dict[str, Any]] = [
+    {"stream": "Step 1/2 : FROM [base]\n"},
+    {"stream": "\n"},
+    {"status": "Downloading", "id": "abc", "progressDetail": {"current": 1, "total": 4}},
+    {"status": "Pull complete", "id": "abc", "progressDetail": {}},
+    {"stream": "x.c:1: error: no such thing\n"},
+]
+
+
+class Terminal(io.StringIO):
+    """Takes what is written as a terminal would."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def failing() -> Iterator[dict[str, Any]]:
+    yield from EVENTS
+    raise ImageError("the builder image cannot be made")
+
+
+def test_plain_lines_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    progress.show("Pulling x", EVENTS)
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.splitlines() == [
+        "Pulling x",
+        "Step 1/2 : FROM [base]",
+        "abc Pull complete",
+        "x.c:1: error: no such thing",
+    ]
+
+
+def test_one_live_line_in_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    monkeypatch.setenv("TERM", "xterm")
+    progress.show("Pulling x", EVENTS)
+    assert "x.c:1: error" not in terminal.getvalue().splitlines()[-1]
+
+
+def test_a_failure_shows_what_led_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    monkeypatch.setenv("TERM", "xterm")
+    with pytest.raises(ImageError):
+        progress.show("Building", failing())
+    lines = terminal.getvalue().splitlines()
+    assert lines[-1] == "x.c:1: error: no such thing"
+    assert any("abc Downloading 25 %" in line for line in lines)
