@@ -85,7 +85,21 @@ static int64_t place(struct meter_stream *stream, void *marker, int64_t recorded
   return wall_ns;
 }
 
-static void charge(struct meter_stream *stream, const struct batch *batch) {
+static int by_start(const void *a, const void *b) {
+  int64_t first = ((const struct interval *)a)->start_ns, second = ((const struct interval *)b)->start_ns;
+  return (first > second) - (first < second);
+}
+
+/* In the order in which they began, since the bucket charges nothing before what it has charged. */
+static void charge_intervals(struct meter *meter) {
+  int64_t now_ns = meter->driver->now_ns();
+  qsort(meter->intervals, meter->interval_count, sizeof meter->intervals[0], by_start);
+  for (uint32_t i = 0; i < meter->interval_count; i++)
+    bucket_charge(meter->device, meter->intervals[i].start_ns, meter->intervals[i].end_ns, now_ns, meter->sm_percent);
+  meter->interval_count = 0;
+}
+
+static void measure(struct meter_stream *stream, const struct batch *batch) {
   struct meter *meter = stream->meter;
   int64_t now_ns = meter->driver->now_ns();
   int64_t start_ns = stream->previous_end_ns;
@@ -93,7 +107,9 @@ static void charge(struct meter_stream *stream, const struct batch *batch) {
     start_ns = place(stream, batch->start, batch->start_recorded_ns, now_ns);
   int64_t end_ns = place(stream, batch->end, batch->end_recorded_ns, now_ns);
   stream->previous_end_ns = end_ns;
-  bucket_charge(meter->device, start_ns, end_ns, now_ns, meter->sm_percent);
+  if (meter->interval_count == METER_INTERVALS)
+    charge_intervals(meter);
+  meter->intervals[meter->interval_count++] = (struct interval){start_ns, end_ns};
   __atomic_add_fetch(&meter->device->launches, batch->launches, __ATOMIC_RELAXED);
   learn(stream, batch, end_ns - start_ns);
 }
@@ -112,7 +128,7 @@ static void harvest_stream(struct meter_stream *stream) {
     if (state == METER_PENDING)
       return;
     if (state == METER_DONE)
-      charge(stream, batch);
+      measure(stream, batch);
     else {
       drop(stream, batch);
       stream->previous_end_ns = meter->driver->now_ns();
@@ -132,6 +148,7 @@ void meter_harvest(struct meter *meter) {
   uint32_t count = __atomic_load_n(&meter->stream_count, __ATOMIC_ACQUIRE);
   for (uint32_t i = 0; i < count; i++)
     harvest_stream(meter->streams[i]);
+  charge_intervals(meter);
   __atomic_store_n(&meter->harvesting, false, __ATOMIC_RELEASE);
 }
 

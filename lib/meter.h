@@ -31,6 +31,7 @@
 #define METER_MAX_STREAMS 1024
 #define METER_MAX_CONTEXTS 32
 #define METER_COSTS 4096
+#define METER_INTERVALS 64
 
 enum meter_state { METER_PENDING, METER_DONE, METER_LOST };
 
@@ -65,6 +66,11 @@ struct batch {
   bool mixed; /* launches of several keys */
 };
 
+struct interval {
+  int64_t start_ns;
+  int64_t end_ns;
+};
+
 struct meter_stream {
   struct meter *meter;
   void *context;
@@ -93,7 +99,9 @@ struct meter {
   pthread_mutex_t lock; /* guards the list of streams */
   struct meter_stream *streams[METER_MAX_STREAMS];
   uint32_t stream_count;
-  bool harvesting;
+  bool harvesting; /* claimed by the thread that harvests; it alone uses the intervals and the timelines */
+  struct interval intervals[METER_INTERVALS]; /* measured, not yet charged */
+  uint32_t interval_count;
   int64_t in_flight_ns;
   uint32_t in_flight_batches;
   uint32_t harvested; /* counts up: progress */
