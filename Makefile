@@ -26,11 +26,12 @@ $(STAMP): pyproject.toml
 	@echo "Setting up the Python environment in $(VENV)"
 	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV) || \
 	  { echo "No virtual environment could be made. On Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
-	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@$(BIN)/pip install -qq --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 
 lib: $(STAMP) ## libvgpu.so and the simulated driver in lib/build
-	@$(MAKE) --no-print-directory -C lib PYTHON=$(BIN)/python
+	@test -e lib/build/libvgpu.so || echo "Building the library and the simulated driver in lib/build"
+	@$(MAKE) --silent --no-print-directory --jobs=$(shell nproc) -C lib PYTHON=$(BIN)/python
 
 demo: lib ## the limits at work: on this machine's GPU, or else on a simulated one
 	@$(BIN)/python examples/demo.py
