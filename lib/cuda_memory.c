@@ -8,6 +8,8 @@
 static struct table allocations = TABLE_INITIALIZER;
 
 #define MIB (1024ULL * 1024ULL)
+#define SELDOM_NS 100000000LL
+#define OFTEN_NS 1000000LL
 
 CUresult memory_refuse(const struct device *device, uint64_t bytes) {
   static int said;
@@ -21,24 +23,35 @@ CUresult memory_refuse(const struct device *device, uint64_t bytes) {
   return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-static bool reserve(const struct device *device, uint64_t bytes) {
-  return ledger_reserve(process_ledger(), device->number, bytes, device_limits(device).memory_bytes);
+static bool reserve(const struct device *device, uint64_t bytes, uint64_t *left_bytes) {
+  return ledger_reserve(process_ledger(), device->number, bytes, device_limits(device).memory_bytes, left_bytes);
 }
 
+/* Overhead grows while a program runs, and NVML takes 36 us to tell: so it is asked seldom while there is plenty, and
+ * often in the last quarter of the limit. */
 bool memory_try_reserve(struct device *device, uint64_t bytes) {
+  uint64_t left_bytes;
   if (device->number < 0)
     return false;
-  device_correct_overhead(device, WHEN_STALE);
-  return reserve(device, bytes);
+  device_correct_overhead(device, SELDOM_NS);
+  if (!reserve(device, bytes, &left_bytes))
+    return false;
+  bool near = left_bytes < device_limits(device).memory_bytes / 4;
+  if (!near || !device_correct_overhead(device, OFTEN_NS) || !memory_is_over(device))
+    return true;
+  memory_release(device, bytes);
+  return false;
 }
 
 CUresult memory_reserve(struct device *device, uint64_t bytes) {
+  uint64_t left_bytes;
   if (device == NULL || memory_try_reserve(device, bytes))
     return CUDA_SUCCESS;
   /* Before a refusal everything is made exact: memory idle in pools goes back, and NVML has the last word. */
   pools_settle(device, POOLS_TRIM);
-  device_correct_overhead(device, NOW);
-  return device->number >= 0 && reserve(device, bytes) ? CUDA_SUCCESS : memory_refuse(device, bytes);
+  device_correct_overhead(device, 0);
+  bool fits = device->number >= 0 && reserve(device, bytes, &left_bytes);
+  return fits ? CUDA_SUCCESS : memory_refuse(device, bytes);
 }
 
 bool memory_is_over(const struct device *device) {
@@ -224,7 +237,7 @@ static void narrow(struct view *view) {
   if (device == NULL)
     return;
   pools_settle(device, POOLS_REREAD);
-  device_correct_overhead(device, WHEN_STALE);
+  device_correct_overhead(device, SELDOM_NS);
   view->total_bytes = min(view->total_bytes, device_limits(device).memory_bytes);
   uint64_t used_bytes = device_used_bytes(device);
   view->free_bytes = min(view->free_bytes, view->total_bytes > used_bytes ? view->total_bytes - used_bytes : 0);

@@ -11,7 +11,6 @@
 #include <unistd.h>
 
 #define MAX_ORDINALS 64
-#define CORRECTION_INTERVAL_NS 100000000LL
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards adding; never held across a driver call */
 static struct device devices[VGPU_MAX_DEVICES];
@@ -169,17 +168,19 @@ static bool driver_bytes(const struct device *device, uint64_t *bytes) {
   return true;
 }
 
-void device_correct_overhead(struct device *device, enum when when) {
+bool device_correct_overhead(struct device *device, int64_t max_age_ns) {
   if (device->number < 0 || !device->in_nvml)
-    return;
+    return false;
   int64_t now_ns = clock_now_ns();
   int64_t corrected_ns = __atomic_load_n(&device->corrected_ns, __ATOMIC_RELAXED);
-  if (when == WHEN_STALE && corrected_ns != 0 && now_ns - corrected_ns < CORRECTION_INTERVAL_NS)
-    return;
+  if (corrected_ns != 0 && now_ns - corrected_ns < max_age_ns)
+    return false;
   __atomic_store_n(&device->corrected_ns, now_ns, __ATOMIC_RELAXED);
   uint64_t bytes;
-  if (driver_bytes(device, &bytes))
-    ledger_correct(process_ledger(), device->number, bytes);
+  if (!driver_bytes(device, &bytes))
+    return false;
+  ledger_correct(process_ledger(), device->number, bytes);
+  return true;
 }
 
 void devices_forget(void) {

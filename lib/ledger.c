@@ -52,14 +52,20 @@ uint64_t ledger_used(const struct ledger *ledger, int device) {
   return sum(ledger, device, COUNT_LIVE_SLOTS);
 }
 
-bool ledger_reserve(const struct ledger *ledger, int device, uint64_t bytes, uint64_t limit_bytes) {
+bool ledger_reserve(const struct ledger *ledger, int device, uint64_t bytes, uint64_t limit_bytes,
+                    uint64_t *left_bytes) {
   if (bytes > limit_bytes) /* also keeps the own count from overflowing */
     return false;
   ledger_add(ledger, device, bytes);
-  if (sum(ledger, device, COUNT_ALL_SLOTS) <= limit_bytes || sum(ledger, device, COUNT_LIVE_SLOTS) <= limit_bytes)
-    return true;
-  ledger_release(ledger, device, bytes);
-  return false;
+  uint64_t used = sum(ledger, device, COUNT_ALL_SLOTS);
+  if (used > limit_bytes)
+    used = sum(ledger, device, COUNT_LIVE_SLOTS);
+  if (used > limit_bytes) {
+    ledger_release(ledger, device, bytes);
+    return false;
+  }
+  *left_bytes = limit_bytes - used;
+  return true;
 }
 
 void ledger_add(const struct ledger *ledger, int device, uint64_t bytes) {

@@ -26,8 +26,10 @@ uint64_t ledger_driver_size(uint64_t requested_bytes);
 /* Bytes that the live processes hold on the device, overhead included; never more than UINT64_MAX. */
 uint64_t ledger_used(const struct ledger *ledger, int device);
 
-/* Counts bytes unless that passes the limit. */
-bool ledger_reserve(const struct ledger *ledger, int device, uint64_t bytes, uint64_t limit_bytes);
+/* Counts bytes unless that passes the limit. What then is left of it, in *left_bytes, is at least that: slots of dead
+ * processes may have been counted, too. */
+bool ledger_reserve(const struct ledger *ledger, int device, uint64_t bytes, uint64_t limit_bytes,
+                    uint64_t *left_bytes);
 
 /* Counts what the driver has already taken, limit or not. */
 void ledger_add(const struct ledger *ledger, int device, uint64_t bytes);
