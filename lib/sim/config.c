@@ -234,7 +234,7 @@ static bool read_file(struct reader *reader) {
   return good && check_whole(reader);
 }
 
-bool config_load(void) {
+static bool load(void) {
   struct reader reader = {.path = getenv("VGPUSIM_CONFIG")};
   set_defaults();
   if (reader.path && *reader.path && !read_file(&reader))
@@ -242,6 +242,13 @@ bool config_load(void) {
   if (sim_config.device_count == 0)
     set_device_defaults(&sim_config.devices[sim_config.device_count++], 0);
   return true;
+}
+
+bool config_load(void) {
+  static enum { NOT_READ, GOOD, BAD } state;
+  if (state == NOT_READ)
+    state = load() ? GOOD : BAD;
+  return state == GOOD;
 }
 
 void config_uuid_bytes(const struct device_config *device, unsigned char bytes[16]) {

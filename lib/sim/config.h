@@ -42,7 +42,8 @@ struct sim_config {
 
 extern struct sim_config sim_config;
 
-/* Fills sim_config. False after one line on stderr that names the file, the line and what is wrong. */
+/* Fills sim_config, once; the caller holds a lock. False when the file is wrong: the first time with one line on stderr
+ * that names the file, the line and what is wrong. */
 bool config_load(void);
 
 /* The sixteen bytes of a device's UUID. */
