@@ -32,10 +32,9 @@ struct vgpu_device_shared *device_shared(const struct device *device);
 /* Bytes the container holds on the device. */
 uint64_t device_used_bytes(const struct device *device);
 
-/* Asks NVML what this process really holds, and counts the difference as overhead: at most every 100 ms unless `now`.
- */
-enum when { WHEN_STALE, NOW };
-void device_correct_overhead(struct device *device, enum when when);
+/* Asks NVML what this process really holds, and counts the difference as overhead, unless that was done less than
+ * max_age_ns ago. True when it was asked. */
+bool device_correct_overhead(struct device *device, int64_t max_age_ns);
 
 /* In a forked child. */
 void devices_forget(void);
