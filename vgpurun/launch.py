@@ -3,7 +3,7 @@
 import signal
 import socket
 from collections.abc import Callable
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, nullcontext, suppress
 from pathlib import Path
 
 from vgpurun import places, state, terminal
@@ -58,8 +58,9 @@ def launch(
             return 0
         exit_code = _run_attached(engine, container, plan, signals, undo)
     folder.close()
-    if engine.state_of(container) is None:
-        folder.remove()
+    with suppress(EngineError):  # an engine that was stopped meanwhile: the next launch sweeps
+        if engine.state_of(container) is None:
+            folder.remove()
     return exit_code
 
 

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -64,6 +68,25 @@ def test_any_user_in_the_container_is_limited(vgpurun: Cli, debian: str, user: s
     seen = vgpurun.run(*options, debian, *GPU_PROGRAM, "info").json()
     assert seen["uid"] != 0
     assert seen["devices"][0]["total"] == 1 << 30
+
+
+def test_an_ordinary_user_who_may_use_docker(vgpurun: Cli, debian: str, docker_host: str) -> None:
+    """Somebody in the group of the engine's socket; the state is in their home."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can become another user; as an ordinary one, every other test is this test")
+    group = Path(docker_host.removeprefix("unix://")).stat().st_gid
+    become = ("setpriv", "--reuid=65534", "--regid=65534", f"--groups={group}", "--")
+    if subprocess.run([*become, *vgpurun.command, "--version"], capture_output=True).returncode != 0:
+        pytest.skip("other users cannot read this checkout or its Python")
+    with tempfile.TemporaryDirectory() as home:
+        shutil.chown(home, 65534, 65534)
+        environment = {**vgpurun.environment, "HOME": home}
+        del environment["VGPURUN_STATE_DIR"]
+        user = Cli(vgpurun.engine, environment, Path(home, ".local/state/vgpurun"), command=(*become, *vgpurun.command))
+        seen = user.run("--mem", "1g", *WITH_PROGRAMS, debian, *GPU_PROGRAM, "info").json()
+        assert seen["devices"][0]["total"] == 1 << 30
+        assert user.state_dir.is_dir()
+        user.assert_nothing_left()
 
 
 def test_name_label_and_ports(vgpurun: Cli, debian: str) -> None:
