@@ -23,35 +23,53 @@ CUresult memory_refuse(const struct device *device, uint64_t bytes) {
   return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-static bool reserve(const struct device *device, uint64_t bytes, uint64_t *left_bytes) {
-  return ledger_reserve(process_ledger(), device->number, bytes, device_limits(device).memory_bytes, left_bytes);
-}
-
 /* Overhead grows while a program runs, and NVML takes 36 us to tell: so it is asked seldom while there is plenty, and
  * often in the last quarter of the limit. */
-bool memory_try_reserve(struct device *device, uint64_t bytes) {
-  uint64_t left_bytes;
-  if (device->number < 0)
-    return false;
-  device_correct_overhead(device, SELDOM_NS);
-  if (!reserve(device, bytes, &left_bytes))
-    return false;
-  bool near = left_bytes < device_limits(device).memory_bytes / 4;
-  if (!near || !device_correct_overhead(device, OFTEN_NS) || !memory_is_over(device))
+static int64_t correction_age_ns(const struct device *device, uint64_t bytes, uint64_t limit_bytes) {
+  uint64_t used_bytes = ledger_used_at_most(process_ledger(), device->number);
+  bool plenty = bytes < limit_bytes && used_bytes < (limit_bytes - bytes) / 4 * 3;
+  return plenty ? SELDOM_NS : OFTEN_NS;
+}
+
+/* Pending from before it is counted until the driver has answered. */
+static bool reserve(struct device *device, uint64_t bytes, uint64_t limit_bytes) {
+  __atomic_add_fetch(&device->pending_bytes, bytes, __ATOMIC_SEQ_CST);
+  if (ledger_reserve(process_ledger(), device->number, bytes, limit_bytes))
     return true;
-  memory_release(device, bytes);
+  __atomic_sub_fetch(&device->pending_bytes, bytes, __ATOMIC_SEQ_CST);
   return false;
 }
 
+bool memory_try_reserve(struct device *device, uint64_t bytes) {
+  if (device->number < 0)
+    return false;
+  uint64_t limit_bytes = device_limits(device).memory_bytes;
+  device_correct_overhead(device, correction_age_ns(device, bytes, limit_bytes));
+  return reserve(device, bytes, limit_bytes);
+}
+
 CUresult memory_reserve(struct device *device, uint64_t bytes) {
-  uint64_t left_bytes;
   if (device == NULL || memory_try_reserve(device, bytes))
     return CUDA_SUCCESS;
   /* Before a refusal everything is made exact: memory idle in pools goes back, and NVML has the last word. */
   pools_settle(device, POOLS_TRIM);
   device_correct_overhead(device, 0);
-  bool fits = device->number >= 0 && reserve(device, bytes, &left_bytes);
+  bool fits = device->number >= 0 && reserve(device, bytes, device_limits(device).memory_bytes);
   return fits ? CUDA_SUCCESS : memory_refuse(device, bytes);
+}
+
+void memory_commit(struct device *device, uint64_t reserved_bytes, uint64_t actual_bytes) {
+  if (device == NULL)
+    return;
+  if (actual_bytes > reserved_bytes)
+    memory_add(device, actual_bytes - reserved_bytes);
+  else
+    memory_release(device, reserved_bytes - actual_bytes);
+  __atomic_sub_fetch(&device->pending_bytes, reserved_bytes, __ATOMIC_SEQ_CST);
+}
+
+void memory_cancel(struct device *device, uint64_t reserved_bytes) {
+  memory_commit(device, reserved_bytes, 0);
 }
 
 bool memory_is_over(const struct device *device) {
@@ -70,8 +88,6 @@ void memory_release(struct device *device, uint64_t bytes) {
 
 /* ---- allocation ---------------------------------------------------------------------------------------------- */
 
-enum kind { PLAIN, MANAGED };
-
 static void count_managed(const struct table_entry *entry, void (*count)(const struct ledger *, int, uint64_t)) {
   const struct device *device = entry->owner;
   if (entry->managed && device->number >= 0)
@@ -79,20 +95,18 @@ static void count_managed(const struct table_entry *entry, void (*count)(const s
 }
 
 /* After the driver's answer: remembers the allocation, or takes back what was reserved for it. */
-static CUresult commit(struct device *device, uint64_t bytes, enum kind kind, CUresult result,
-                       const CUdeviceptr *pointer) {
-  if (result != CUDA_SUCCESS) {
-    memory_release(device, bytes);
+static CUresult commit(struct device *device, uint64_t reserved_bytes, struct table_entry entry, CUresult result) {
+  if (result != CUDA_SUCCESS || device == NULL) {
+    memory_cancel(device, reserved_bytes);
     return result;
   }
-  if (device == NULL)
-    return CUDA_SUCCESS;
-  struct table_entry entry = {.key = *pointer, .bytes = bytes, .owner = device, .managed = kind == MANAGED};
+  entry.owner = device;
   if (!table_put(&allocations, entry)) {
-    real.cuMemFree_v2(*pointer); /* no host memory to remember it by */
-    memory_release(device, bytes);
+    real.cuMemFree_v2(entry.key); /* no host memory to remember it by */
+    memory_cancel(device, reserved_bytes);
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
+  memory_commit(device, reserved_bytes, entry.bytes);
   count_managed(&entry, ledger_add_managed);
   return CUDA_SUCCESS;
 }
@@ -103,7 +117,11 @@ HOOK CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t size) {
   struct device *device = device_of_current_context();
   uint64_t bytes = ledger_driver_size(size);
   CUresult result = memory_reserve(device, bytes);
-  return result != CUDA_SUCCESS ? result : commit(device, bytes, PLAIN, real.cuMemAlloc_v2(pointer, size), pointer);
+  if (result != CUDA_SUCCESS)
+    return result;
+  result = real.cuMemAlloc_v2(pointer, size);
+  struct table_entry entry = {.key = result == CUDA_SUCCESS ? *pointer : 0, .bytes = bytes};
+  return commit(device, bytes, entry, result);
 }
 
 HOOK CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t size, unsigned int flags) {
@@ -112,8 +130,11 @@ HOOK CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t size, unsigned int 
   struct device *device = device_of_current_context();
   uint64_t bytes = ledger_driver_size(size);
   CUresult result = memory_reserve(device, bytes);
-  return result != CUDA_SUCCESS ? result
-                                : commit(device, bytes, MANAGED, real.cuMemAllocManaged(pointer, size, flags), pointer);
+  if (result != CUDA_SUCCESS)
+    return result;
+  result = real.cuMemAllocManaged(pointer, size, flags);
+  struct table_entry entry = {.key = result == CUDA_SUCCESS ? *pointer : 0, .bytes = bytes, .managed = true};
+  return commit(device, bytes, entry, result);
 }
 
 /* Rows are padded by the driver: by how much shows only afterwards. */
@@ -126,27 +147,20 @@ static uint64_t expected_pitch(uint64_t width) {
   return width <= UINT64_MAX - 511 ? (width + 511) / 512 * 512 : width;
 }
 
-static void correct_pitched(struct device *device, uint64_t *counted, uint64_t actual) {
-  if (actual > *counted)
-    memory_add(device, actual - *counted);
-  else
-    memory_release(device, *counted - actual);
-  *counted = actual;
-}
-
 HOOK CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, size_t height,
                                  unsigned int element_size) {
   if (!process_is_limited())
     return real.cuMemAllocPitch_v2(pointer, pitch, width, height, element_size);
   struct device *device = device_of_current_context();
-  uint64_t bytes = pitched_bytes(expected_pitch(width), height);
-  CUresult result = memory_reserve(device, bytes);
+  uint64_t reserved_bytes = pitched_bytes(expected_pitch(width), height);
+  CUresult result = memory_reserve(device, reserved_bytes);
   if (result != CUDA_SUCCESS)
     return result;
   result = real.cuMemAllocPitch_v2(pointer, pitch, width, height, element_size);
+  struct table_entry entry = {0};
   if (result == CUDA_SUCCESS)
-    correct_pitched(device, &bytes, pitched_bytes(*pitch, height));
-  return commit(device, bytes, PLAIN, result, pointer);
+    entry = (struct table_entry){.key = *pointer, .bytes = pitched_bytes(*pitch, height)};
+  return commit(device, reserved_bytes, entry, result);
 }
 
 /* The calls of CUDA before 3.2, with 32-bit sizes and pointers. */
@@ -160,8 +174,8 @@ HOOK CUresult cuMemAlloc(CUdeviceptr_v1 *pointer, unsigned int size) {
   if (result != CUDA_SUCCESS)
     return result;
   result = real.cuMemAlloc(pointer, size);
-  CUdeviceptr wide = result == CUDA_SUCCESS ? *pointer : 0;
-  return commit(device, bytes, PLAIN, result, &wide);
+  struct table_entry entry = {.key = result == CUDA_SUCCESS ? *pointer : 0, .bytes = bytes};
+  return commit(device, bytes, entry, result);
 }
 
 HOOK CUresult cuMemAllocPitch(CUdeviceptr_v1 *pointer, unsigned int *pitch, unsigned int width, unsigned int height,
@@ -169,15 +183,15 @@ HOOK CUresult cuMemAllocPitch(CUdeviceptr_v1 *pointer, unsigned int *pitch, unsi
   if (!process_is_limited())
     return real.cuMemAllocPitch(pointer, pitch, width, height, element_size);
   struct device *device = device_of_current_context();
-  uint64_t bytes = pitched_bytes(expected_pitch(width), height);
-  CUresult result = memory_reserve(device, bytes);
+  uint64_t reserved_bytes = pitched_bytes(expected_pitch(width), height);
+  CUresult result = memory_reserve(device, reserved_bytes);
   if (result != CUDA_SUCCESS)
     return result;
   result = real.cuMemAllocPitch(pointer, pitch, width, height, element_size);
-  CUdeviceptr wide = result == CUDA_SUCCESS ? *pointer : 0;
+  struct table_entry entry = {0};
   if (result == CUDA_SUCCESS)
-    correct_pitched(device, &bytes, pitched_bytes(*pitch, height));
-  return commit(device, bytes, PLAIN, result, &wide);
+    entry = (struct table_entry){.key = *pointer, .bytes = pitched_bytes(*pitch, height)};
+  return commit(device, reserved_bytes, entry, result);
 }
 
 /* The entry goes first, since the address may be another allocation's as soon as the driver has it back; the bytes go

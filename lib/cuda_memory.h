@@ -4,22 +4,26 @@
 
 #include "devices.h"
 
-/* Counts bytes on the device, or answers CUDA_ERROR_OUT_OF_MEMORY. A NULL device counts nothing: the driver will answer
- * the call with an error of its own. */
+/* Counts bytes on the device, or answers CUDA_ERROR_OUT_OF_MEMORY. The driver is called next, and its answer goes to
+ * memory_commit or memory_cancel. A NULL device counts nothing: the driver will answer with an error of its own. */
 CUresult memory_reserve(struct device *device, uint64_t bytes);
 
 /* The same without a last attempt to make room, and without a word: false when it does not fit. */
 bool memory_try_reserve(struct device *device, uint64_t bytes);
+
+/* The driver has taken actual_bytes, or nothing, for what was reserved. */
+void memory_commit(struct device *device, uint64_t reserved_bytes, uint64_t actual_bytes);
+void memory_cancel(struct device *device, uint64_t reserved_bytes);
+
+/* What is counted without a reservation, and what the driver has back. */
+void memory_add(struct device *device, uint64_t bytes);
+void memory_release(struct device *device, uint64_t bytes);
 
 /* Does the container hold more than its limit? */
 bool memory_is_over(const struct device *device);
 
 /* For a refusal: counted, and explained once. */
 CUresult memory_refuse(const struct device *device, uint64_t bytes);
-
-/* Counts what the driver holds already. */
-void memory_add(struct device *device, uint64_t bytes);
-void memory_release(struct device *device, uint64_t bytes);
 
 /* Memory that pools of the device keep in reserve: reread, or first given back to the driver. */
 enum pools { POOLS_REREAD, POOLS_TRIM };

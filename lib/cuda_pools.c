@@ -151,7 +151,7 @@ static CUresult end(struct request *request, CUresult result, CUstream stream, s
   if (request->device != NULL) {
     CUstreamCaptureMode mode = capture_relax();
     reread(request->pool); /* counts the growth that was, before the expected one is taken back */
-    memory_release(request->device, request->reserved);
+    memory_cancel(request->device, request->reserved);
     if (result == CUDA_SUCCESS && request->may_pass_limit && memory_is_over(request->device)) {
       real.cuMemFreeAsync(request->pointer, stream);
       pools_settle(request->device, POOLS_TRIM);

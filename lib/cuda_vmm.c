@@ -66,8 +66,7 @@ HOOK CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, con
     real.cuMemRelease(*handle); /* no host memory to remember it by */
     result = CUDA_ERROR_OUT_OF_MEMORY;
   }
-  if (result != CUDA_SUCCESS)
-    memory_release(device, bytes);
+  memory_commit(device, bytes, result == CUDA_SUCCESS ? bytes : 0);
   return result;
 }
 

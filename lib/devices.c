@@ -179,7 +179,7 @@ bool device_correct_overhead(struct device *device, int64_t max_age_ns) {
   uint64_t bytes;
   if (!driver_bytes(device, &bytes))
     return false;
-  ledger_correct(process_ledger(), device->number, bytes);
+  ledger_correct(process_ledger(), device->number, bytes, __atomic_load_n(&device->pending_bytes, __ATOMIC_RELAXED));
   return true;
 }
 

@@ -13,6 +13,7 @@ struct device {
   nvmlDevice_t nvml;
   struct limits environment; /* what the variables say */
   int64_t corrected_ns;      /* when overhead was last asked of NVML */
+  uint64_t pending_bytes;    /* reserved for calls that the driver has not answered */
   void *meter;               /* cuda_launch.c's */
 };
 

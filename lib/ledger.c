@@ -52,20 +52,18 @@ uint64_t ledger_used(const struct ledger *ledger, int device) {
   return sum(ledger, device, COUNT_LIVE_SLOTS);
 }
 
-bool ledger_reserve(const struct ledger *ledger, int device, uint64_t bytes, uint64_t limit_bytes,
-                    uint64_t *left_bytes) {
+uint64_t ledger_used_at_most(const struct ledger *ledger, int device) {
+  return sum(ledger, device, COUNT_ALL_SLOTS);
+}
+
+bool ledger_reserve(const struct ledger *ledger, int device, uint64_t bytes, uint64_t limit_bytes) {
   if (bytes > limit_bytes) /* also keeps the own count from overflowing */
     return false;
   ledger_add(ledger, device, bytes);
-  uint64_t used = sum(ledger, device, COUNT_ALL_SLOTS);
-  if (used > limit_bytes)
-    used = sum(ledger, device, COUNT_LIVE_SLOTS);
-  if (used > limit_bytes) {
-    ledger_release(ledger, device, bytes);
-    return false;
-  }
-  *left_bytes = limit_bytes - used;
-  return true;
+  if (ledger_used_at_most(ledger, device) <= limit_bytes || ledger_used(ledger, device) <= limit_bytes)
+    return true;
+  ledger_release(ledger, device, bytes);
+  return false;
 }
 
 void ledger_add(const struct ledger *ledger, int device, uint64_t bytes) {
@@ -96,12 +94,12 @@ static uint64_t difference(uint64_t a, uint64_t b) {
   return a > b ? a - b : 0;
 }
 
-void ledger_correct(const struct ledger *ledger, int device, uint64_t driver_bytes) {
+void ledger_correct(const struct ledger *ledger, int device, uint64_t driver_bytes, uint64_t pending_bytes) {
   struct vgpu_device_usage *usage = own(ledger, device);
   uint64_t allocated = __atomic_load_n(&usage->allocated_bytes, __ATOMIC_SEQ_CST);
   uint64_t managed = __atomic_load_n(&usage->managed_bytes, __ATOMIC_SEQ_CST);
   uint64_t least = difference(driver_bytes, allocated);
-  uint64_t most = difference(driver_bytes, difference(allocated, managed));
+  uint64_t most = difference(driver_bytes, difference(difference(allocated, managed), pending_bytes));
   uint64_t overhead = __atomic_load_n(&usage->overhead_bytes, __ATOMIC_SEQ_CST);
   overhead = overhead < least ? least : overhead > most ? most : overhead;
   __atomic_store_n(&usage->overhead_bytes, overhead, __ATOMIC_SEQ_CST);

@@ -26,10 +26,11 @@ uint64_t ledger_driver_size(uint64_t requested_bytes);
 /* Bytes that the live processes hold on the device, overhead included; never more than UINT64_MAX. */
 uint64_t ledger_used(const struct ledger *ledger, int device);
 
-/* Counts bytes unless that passes the limit. What then is left of it, in *left_bytes, is at least that: slots of dead
- * processes may have been counted, too. */
-bool ledger_reserve(const struct ledger *ledger, int device, uint64_t bytes, uint64_t limit_bytes,
-                    uint64_t *left_bytes);
+/* The same, but what dead processes held may be in it: without a system call. */
+uint64_t ledger_used_at_most(const struct ledger *ledger, int device);
+
+/* Counts bytes unless that passes the limit. */
+bool ledger_reserve(const struct ledger *ledger, int device, uint64_t bytes, uint64_t limit_bytes);
 
 /* Counts what the driver has already taken, limit or not. */
 void ledger_add(const struct ledger *ledger, int device, uint64_t bytes);
@@ -39,8 +40,9 @@ void ledger_release(const struct ledger *ledger, int device, uint64_t bytes);
 void ledger_add_managed(const struct ledger *ledger, int device, uint64_t bytes);
 void ledger_release_managed(const struct ledger *ledger, int device, uint64_t bytes);
 
-/* The driver says that this process holds driver_bytes: what is not counted yet is overhead. How much of the managed
- * memory is in driver_bytes is not known, which leaves a range; the overhead stays as it was within that. */
-void ledger_correct(const struct ledger *ledger, int device, uint64_t driver_bytes);
+/* The driver says that this process holds driver_bytes: what is not counted yet is overhead. Whether managed memory,
+ * and pending_bytes that are reserved but perhaps not allocated yet, are in driver_bytes is not known, which leaves a
+ * range; the overhead stays as it was within that. */
+void ledger_correct(const struct ledger *ledger, int device, uint64_t driver_bytes, uint64_t pending_bytes);
 
 #endif

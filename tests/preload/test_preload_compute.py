@@ -1,0 +1,125 @@
+"""The compute limit on the simulated driver, in real time on a machine that may be busy: so the bounds are wide here. How
+exact the limiter is, tests/c shows on a clock of its own, and tests/bench on a GPU."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from conftest import Sandbox
+
+PRELUDE = """
+import json, time
+from cuda_driver import *
+d = Driver(); d.start()
+def completed_s(launch, kernel_s, seconds):
+    end, count = time.monotonic() + seconds, 0
+    while time.monotonic() < end:
+        launch(); count += 1
+    d.synchronize()
+    return count * kernel_s / (time.monotonic() - end + seconds)
+"""
+
+LAUNCHES = {
+    "cuLaunchKernel": "lambda: d.launch(k)",
+    "cuLaunchKernel_ptsz": "lambda: d.launch(k, symbol='cuLaunchKernel_ptsz')",
+    "cuLaunchKernelEx": "lambda: d.launch_ex(k)",
+    "cuLaunchCooperativeKernel": "lambda: d.launch_cooperative(k)",
+    "a stream": "lambda s=d.stream(): d.launch(k, s)",
+    "synchronised": "lambda: (d.launch(k), d.synchronize())",
+}
+
+
+@pytest.mark.parametrize("kind", LAUNCHES)
+def test_every_launch_is_limited(sandbox: Sandbox, kind: str) -> None:
+    code = PRELUDE + f"k = d.kernel('spin_1ms')\nprint(completed_s({LAUNCHES[kind]}, 1e-3, 1.5))"
+    share = float(sandbox.python(code, CUDA_DEVICE_SM_LIMIT="30"))
+    assert 0.2 < share < 0.4
+
+
+def test_graphs_are_limited(sandbox: Sandbox) -> None:
+    code = PRELUDE + (
+        "g = d.kernel_graph(d.kernel('spin_50us'), 100)\nprint(completed_s(lambda: d.graph_launch(g), 5e-3, 1.5))"
+    )
+    assert 0.2 < float(sandbox.python(code, CUDA_DEVICE_SM_LIMIT="30")) < 0.4
+
+
+@pytest.mark.parametrize("limits", [{}, {"CUDA_DEVICE_SM_LIMIT": "100"}, {"CUDA_DEVICE_SM_LIMIT_1": "10"}])
+def test_what_is_not_limited_is_not_slowed(sandbox: Sandbox, limits: dict[str, str]) -> None:
+    code = PRELUDE + "k = d.kernel('spin_1ms')\nprint(completed_s(lambda: d.launch(k), 1e-3, 1.5))"
+    assert float(sandbox.python(code, **limits)) > 0.8
+
+
+def test_two_processes_share_one_limit(sandbox: Sandbox) -> None:
+    code = PRELUDE + "k = d.kernel('spin_1ms')\nprint(completed_s(lambda: d.launch(k), 1e-3, 3))"
+    processes = [sandbox.start_python(code, CUDA_DEVICE_SM_LIMIT="40") for _ in range(2)]
+    total = sum(float(process.communicate(timeout=60)[0]) for process in processes)
+    assert 0.3 < total < 0.5
+
+
+def test_a_value_that_cannot_be_read_is_the_strictest(sandbox: Sandbox) -> None:
+    code = PRELUDE + "k = d.kernel('spin_1ms')\nprint(completed_s(lambda: d.launch(k), 1e-3, 1.5))"
+    assert float(sandbox.python(code, CUDA_DEVICE_SM_LIMIT="fast")) < 0.1
+
+
+def test_captures_work_under_the_strictest_limit(sandbox: Sandbox) -> None:
+    """In each mode, with launches before, inside and after; the library's own questions do not end the capture."""
+    code = PRELUDE + (
+        "k = d.kernel('spin_50us')\n"
+        "stream = d.stream(STREAM_NON_BLOCKING)\n"
+        "for mode in (CAPTURE_GLOBAL, CAPTURE_THREAD_LOCAL, CAPTURE_RELAXED):\n"
+        "    for _ in range(20): d.launch(k, stream)\n"
+        "    with d.capture(stream, mode) as graphs:\n"
+        "        for _ in range(2000): d.launch(k, stream)\n"
+        "    executable = d.graph_instantiate(graphs[0])\n"
+        "    d.graph_launch(executable, stream)\n"
+        "    d.launch(k, stream)\n"
+        "    d.stream_synchronize(stream)\n"
+        "print('captured')"
+    )
+    limits = {"CUDA_DEVICE_SM_LIMIT": "60", "CUDA_DEVICE_MEMORY_LIMIT": "4g"}
+    assert sandbox.python(code, **limits) == "captured"
+
+
+def test_streams_and_contexts_may_be_destroyed_under_us(sandbox: Sandbox) -> None:
+    code = PRELUDE + (
+        "k = d.kernel('spin_50us')\n"
+        "for _ in range(1500):\n"
+        "    stream = d.stream()\n"
+        "    d.launch(k, stream)\n"
+        "    d.stream_destroy(stream)\n"
+        "for _ in range(5):\n"
+        "    context = d.context_create()\n"
+        "    kernel = d.kernel('spin_50us')\n"
+        "    for _ in range(50): d.launch(kernel)\n"
+        "    d.context_destroy(context)\n"
+        "for _ in range(5):\n"
+        "    d.primary_context()\n"
+        "    d.launch(d.kernel('spin_50us'))\n"
+        "    d.call('cuDevicePrimaryCtxReset_v2', 0)\n"
+        "print('done')"
+    )
+    assert sandbox.python(code, CUDA_DEVICE_SM_LIMIT="80") == "done"
+
+
+def test_threads(sandbox: Sandbox) -> None:
+    """Eight threads, each with streams of its own and the default ones, launch and wait; all end, together limited."""
+    code = PRELUDE + (
+        "import threading\n"
+        "context = d.primary_context()\n"
+        "done = []\n"
+        "def work():\n"
+        "    d.set_current(context)\n"
+        "    k, stream, count, end = d.kernel('spin_500us'), d.stream(), 0, time.monotonic() + 3\n"
+        "    while time.monotonic() < end:\n"
+        "        d.launch(k, stream); d.launch(k); d.launch(k, symbol='cuLaunchKernel_ptsz'); count += 3\n"
+        "        if count % 30 == 0: d.stream_synchronize(stream)\n"
+        "    done.append(count)\n"
+        "threads = [threading.Thread(target=work) for _ in range(8)]\n"
+        "start = time.monotonic()\n"
+        "[t.start() for t in threads]; [t.join() for t in threads]\n"
+        "d.synchronize()\n"
+        "print(json.dumps([len(done), sum(done) * 500e-6 / (time.monotonic() - start)]))"
+    )
+    finished, share = json.loads(sandbox.python(code, CUDA_DEVICE_SM_LIMIT="50"))
+    assert finished == 8 and share < 0.65

@@ -1,0 +1,176 @@
+"""Several processes under one limit, and what processes do to each other and to themselves."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import Sandbox
+
+from vgpurun import abi, region
+
+HOLD = """
+import sys
+from cuda_driver import *
+d = Driver(); d.start()
+held = 0
+def ask():
+    global held
+    try:
+        d.mem_alloc(100 << 20); held += 1
+        return True
+    except CudaError:
+        return False
+"""
+HOLD_ON_REQUEST = HOLD + (
+    "for line in sys.stdin:\n    for _ in range(int(line)):\n        if not ask(): break\n    print(held, flush=True)\n"
+)
+LIMIT = {"CUDA_DEVICE_MEMORY_LIMIT_0": "2g"}
+
+
+def ask(process: subprocess.Popen[str], count: int) -> int:
+    """Let the process allocate 100 MiB so many times; how many it holds then."""
+    assert process.stdin is not None and process.stdout is not None
+    process.stdin.write(f"{count}\n")
+    process.stdin.flush()
+    return int(process.stdout.readline())
+
+
+def test_processes_share_the_limit_and_the_dead_hold_nothing(sandbox: Sandbox) -> None:
+    with (
+        sandbox.start_python(HOLD_ON_REQUEST, **LIMIT) as first,
+        sandbox.start_python(HOLD_ON_REQUEST, **LIMIT) as second,
+    ):
+        assert ask(first, 5) == 5
+        # 2048 - 2 contexts of 518 - 500 leaves 512 MiB.
+        assert ask(second, 99) == 5
+        os.kill(first.pid, signal.SIGKILL)
+        first.wait()
+        assert ask(second, 99) == 15
+        second.kill()
+
+
+def test_a_stopped_process_goes_on_holding(sandbox: Sandbox) -> None:
+    with (
+        sandbox.start_python(HOLD_ON_REQUEST, **LIMIT) as first,
+        sandbox.start_python(HOLD_ON_REQUEST, **LIMIT) as second,
+    ):
+        assert ask(first, 8) == 8
+        os.kill(first.pid, signal.SIGSTOP)
+        assert ask(second, 99) == 2
+        first.kill()
+        second.kill()
+
+
+def read_usage(sandbox: Sandbox) -> region.DeviceReading:
+    readings = region.read_usage(sandbox.folder / "usage", ["GPU-aaaaaaaa-0000-0000-0000-000000000000"])
+    assert readings is not None
+    return readings[0]
+
+
+def test_the_host_reads_what_is_used(sandbox: Sandbox) -> None:
+    with sandbox.start_python(HOLD_ON_REQUEST, **LIMIT) as process:
+        assert ask(process, 3) == 3
+        device = read_usage(sandbox)
+        assert (device.allocated_bytes >> 20, device.overhead_bytes >> 20, device.processes) == (300, 518, 1)
+        process.kill()
+    assert read_usage(sandbox).memory_used_bytes == 0
+
+
+FORKS = {
+    "child does nothing": "pid = os.fork()\nif pid == 0: os._exit(0)\nos.waitpid(pid, 0)",
+    "child asks the driver": (
+        "pid = os.fork()\n"
+        "if pid == 0:\n"
+        "    name = d.result('cuMemAlloc_v2', byref(c_uint64()), 4096)\n"
+        "    os._exit(0 if name == 'CUDA_ERROR_NOT_INITIALIZED' else 1)\n"
+        "assert os.waitpid(pid, 0)[1] == 0"
+    ),
+    "child execs": "import subprocess; subprocess.run(['true'], check=True)",
+    "child lives on": "pid = os.fork()\nif pid == 0:\n    os.close(1); time.sleep(60); os._exit(0)",
+}
+
+
+@pytest.mark.parametrize("kind", FORKS)
+def test_fork(sandbox: Sandbox, kind: str) -> None:
+    """After a fork the parent goes on as before; a child that outlives it holds nothing of its parent's."""
+    code = HOLD + "import os, time\n[ask() for _ in range(5)]\n" + FORKS[kind] + "\nprint(ask(), held)"
+    result = subprocess.run(
+        [sys.executable, "-c", code], env=sandbox.variables(**LIMIT), stdout=subprocess.PIPE, text=True, timeout=30
+    )
+    try:
+        assert result.stdout.split() == ["True", "6"]
+        with sandbox.start_python(HOLD_ON_REQUEST, **LIMIT) as next_process:
+            assert ask(next_process, 99) == 15
+            next_process.kill()
+    finally:
+        subprocess.run(["pkill", "-f", "time.sleep(60); os._exit"], check=False)
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_multiprocessing(sandbox: Sandbox, method: str) -> None:
+    program = sandbox.folder / "pool.py"
+    program.write_text(
+        "import multiprocessing, sys\n"
+        "def work(mib):\n"
+        "    from cuda_driver import Driver\n"
+        "    d = Driver(); d.start()\n"
+        "    d.mem_alloc(mib << 20)\n"
+        "    return d.mem_get_info()[1] >> 20\n"
+        "if __name__ == '__main__':\n"
+        f"    with multiprocessing.get_context('{method}').Pool(2) as pool:\n"
+        "        print(pool.map(work, [10, 20, 30, 40]))\n"
+    )
+    result = sandbox.run([sys.executable, program], **LIMIT)
+    assert result.stdout.strip() == str([2048] * 4), result.stderr
+
+
+def test_many_processes_start_at_once(sandbox: Sandbox) -> None:
+    """Each takes a slot of its own; none is refused one, none waits for another."""
+    code = "import sys\nfrom cuda_driver import *\nd = Driver(); d.init(); d.mem_create(2 << 20); sys.stdin.read()"
+    started = [sandbox.start_python(code, CUDA_DEVICE_MEMORY_LIMIT_0="4g") for _ in range(60)]
+    deadline = time.monotonic() + 60
+    while read_usage(sandbox).processes < len(started) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert read_usage(sandbox).memory_used_bytes == len(started) * (2 << 20)
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+BROKEN_STATES: dict[str, Callable[[Path], None]] = {
+    "a folder that is missing": lambda path: None,
+    "a folder in its place": lambda path: path.mkdir(),
+    "another program's file": lambda path: path.write_bytes(b"x" * 4096),
+    "a symbolic link": lambda path: path.symlink_to("/dev/null"),
+    "random bytes": lambda path: path.write_bytes(os.urandom(ctypes.sizeof(abi.Usage))),
+}
+
+
+@pytest.mark.parametrize("kind", BROKEN_STATES)
+def test_without_a_usable_state_file_the_limit_still_holds(sandbox: Sandbox, kind: str) -> None:
+    path = sandbox.folder / ("gone/usage" if "missing" in kind else "broken")
+    BROKEN_STATES[kind](path)
+    result = sandbox.run(
+        [sys.executable, "-c", HOLD + "while ask(): pass\nprint(held)"], CUDA_DEVICE_MEMORY_SHARED_CACHE=str(path), **LIMIT
+    )
+    assert result.stdout.strip() == "15", result.stderr
+    assert result.stderr.splitlines()[0].startswith(f"vgpurun: warning: usage file {path}:"), result.stderr
+
+
+def test_a_damaged_limits_file_grants_nothing(sandbox: Sandbox) -> None:
+    limits = sandbox.folder / "limits"
+    for content in (b"", b"x" * 100, b"\0" * 65536):
+        limits.write_bytes(content)
+        result = sandbox.run(
+            [sys.executable, "-c", HOLD + "print(ask(), d.mem_get_info()[1])"], VGPURUN_LIMITS_FILE=str(limits)
+        )
+        assert result.stdout.split() == ["False", "0"], result.stderr
+        assert "nothing is granted" in result.stderr
