@@ -95,11 +95,14 @@ def main() -> None:
     console.print(f"Running on {on}, {where}.\n", soft_wrap=True)
     before, after = plan(engine)
     driver = [] if gpu else ["--driver", "sim"]
-
-    free = run(before, driver, after, "work", SECONDS)
-    console.print(f"  {'kernels of 1 ms':<17}{free['kernels_per_second']:.0f} per second\n")
-    limited = run(before, [*driver, "--mem", MEMORY, "--sm", SM], after, "all", SECONDS)
-    report(free, limited)
+    try:
+        free = run(before, driver, after, "work", SECONDS)
+        console.print(f"  {'kernels of 1 ms':<17}{free['kernels_per_second']:.0f} per second\n")
+        limited = run(before, [*driver, "--mem", MEMORY, "--sm", SM], after, "all", SECONDS)
+        report(free, limited)
+    finally:
+        if engine and len(sys.argv) == 1:
+            host_image.remove(engine)
 
 
 main()

@@ -33,6 +33,11 @@ def make(engine: docker.DockerClient) -> str:
     return f"{NAME}:{TAG}"
 
 
+def remove(engine: docker.DockerClient) -> None:
+    """Remove the image. What was mounted into it is this machine's and stays."""
+    engine.images.remove(f"{NAME}:{TAG}", force=True)
+
+
 def options() -> list[str]:
     """The options of docker or vgpurun that put this machine's programs into the image, this Python among them."""
     paths = ["/usr", *(f"/{name}" for name in _folders())]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
@@ -112,6 +113,45 @@ def test_nvidia_smi_as_a_container_would_see_it(vgpurun: Cli) -> None:
     result = vgpurun("smi", *vgpurun.driver, "--mem", "1g", "--sm", "50")
     assert result.exit_code == 0
     assert "1024MiB" in result.stdout
+
+
+TWO_GPUS = """
+devices:
+  - name: Simulated A
+    uuid: GPU-aaaaaaaa-0000-0000-0000-000000000000
+    memory_mib: 8192
+  - name: Simulated B
+    uuid: GPU-bbbbbbbb-0000-0000-0000-000000000000
+    memory_mib: 16384
+"""
+
+
+@pytest.mark.parametrize("environment", [(), ("/usr/bin/env", "-i")], ids=["environment", "env -i"])
+@pytest.mark.parametrize(
+    ("limits", "seen"),
+    [
+        (("--mem", "0=1g,1=50%"), {"Simulated A": 1, "Simulated B": 8}),
+        (("--gpus", "device=1", "--mem", "1g"), {"Simulated B": 1}),
+        (("--gpus", "device=GPU-bbbb", "--mem", "1=3g"), {"Simulated B": 3}),
+        (("--gpus", "1", "--mem", "GPU-aaaa=2g"), {"Simulated A": 2}),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_limits_go_with_the_device(
+    vgpurun: Cli,
+    debian: str,
+    tmp_path: Path,
+    limits: tuple[str, ...],
+    seen: dict[str, int],
+    environment: tuple[str, ...],
+) -> None:
+    """On a machine with two GPUs. The container sees the chosen ones, each with its own limit."""
+    (tmp_path / "sim.yaml").write_text(TWO_GPUS)
+    vgpurun.environment["VGPUSIM_CONFIG"] = str(tmp_path / "sim.yaml")
+    command = (*environment, "/usr/bin/python3", "/programs/gpu.py", "info")
+    devices = vgpurun.run(*limits, *WITH_PROGRAMS, debian, *command).json()["devices"]
+    assert {device["name"]: device["total"] for device in devices} == {name: gib * GIB for name, gib in seen.items()}
+    assert [device["nvml_total"] for device in devices] == [device["total"] for device in devices]
 
 
 def test_a_device_can_be_chosen_and_limited_by_its_number(vgpurun: Cli, debian: str) -> None:
