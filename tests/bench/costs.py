@@ -1,6 +1,6 @@
-"""What the library costs: driver calls with it preloaded, without limits and with them, against none; /bin/true likewise.
+"""What the library costs: driver calls with it preloaded, with limits and without, against none. /bin/true likewise.
 
-    costs.py [ROUNDS]    prints a Markdown table; ratios are of medians over rounds that take turns
+costs.py [ROUNDS]    prints a Markdown table; ratios are of medians over rounds that take turns
 """
 
 import json

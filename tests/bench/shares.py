@@ -1,6 +1,6 @@
 """The share of its unlimited work that a program does under --sm, each native run right before its limited ones.
 
-    shares.py [SECONDS]    prints a Markdown table; a row for each program, a column for each limit
+shares.py [SECONDS]    prints a Markdown table; a row for each program, a column for each limit
 """
 
 import json

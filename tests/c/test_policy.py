@@ -1,4 +1,4 @@
-"""The policy of the library, compiled for this machine with sanitizers and run: no driver, no GPU, clocks of its own."""
+"""The policy of the library, compiled with sanitizers and run: no driver, no GPU, clocks of its own."""
 
 import subprocess
 from pathlib import Path

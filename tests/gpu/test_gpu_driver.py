@@ -7,7 +7,7 @@ import json
 import subprocess
 from pathlib import Path
 
-from conftest import PROGRAMS
+from runners import PROGRAMS
 
 
 def loaded_driver() -> Path:
@@ -19,7 +19,9 @@ def loaded_driver() -> Path:
 def test_every_answer_is_an_export_of_its_own(tmp_path: Path) -> None:
     program = tmp_path / "addresses"
     subprocess.run(["gcc", "-O2", str(PROGRAMS / "addresses.c"), "-ldl", "-o", str(program)], check=True)
-    symbols = subprocess.run(["nm", "-D", "--defined-only", loaded_driver()], capture_output=True, text=True, check=True)
+    symbols = subprocess.run(
+        ["nm", "-D", "--defined-only", loaded_driver()], capture_output=True, text=True, check=True
+    )
     names = [line.split()[-1].split("@")[0] for line in symbols.stdout.splitlines()]
     exports = "\n".join(name for name in names if name.startswith("cu"))
     result = subprocess.run([program], input=exports, capture_output=True, text=True, check=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from conftest import Runner, answer
+from runners import Runner, answer
 
 LIMIT_MIB = 2048
 ALLOCATORS = ["", "expandable_segments:True", "backend:cudaMallocAsync"]

@@ -1,66 +1,17 @@
-"""The built library on the simulated driver: programs are started under limits as `vgpurun` would start them."""
+"""A simulated machine for every test, and programs of our own in C."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from sandbox import MACHINE, PROGRAMS, SIMULATED_DRIVER, Sandbox
 
-from support import CHECKOUT, LIBRARY
-
-SIMULATED_DRIVER = LIBRARY.parent / "sim"
-PROGRAMS = Path(__file__).parent / "programs"
-TESTS = CHECKOUT / "tests"
-MACHINE = """
-devices:
-  - name: Simulated A
-    uuid: GPU-aaaaaaaa-0000-0000-0000-000000000000
-    memory_mib: 8192
-  - name: Simulated B
-    uuid: GPU-bbbbbbbb-0000-0000-0000-000000000000
-    memory_mib: 8192
-"""
-
-
-@dataclass(frozen=True)
-class Sandbox:
-    """One simulated machine: its environment, where limits are set by variables."""
-
-    folder: Path
-    environment: Mapping[str, str]
-
-    def variables(self, **limits: str) -> dict[str, str]:
-        """The environment of a limited program."""
-        return {**self.environment, "LD_PRELOAD": str(LIBRARY), **limits}
-
-    def run(
-        self, command: Sequence[str | Path], timeout_s: float = 60, **limits: str
-    ) -> subprocess.CompletedProcess[str]:
-        """Run a program under the library."""
-        return subprocess.run(
-            list(command), env=self.variables(**limits), capture_output=True, text=True, timeout=timeout_s, check=False
-        )
-
-    def python(self, code: str, timeout_s: float = 60, **limits: str) -> str:
-        """Run Python code under the library and return what it printed; it must succeed."""
-        result = self.run([sys.executable, "-c", code], timeout_s, **limits)
-        assert result.returncode == 0, result.stdout + result.stderr
-        return result.stdout.strip()
-
-    def start_python(self, code: str, **limits: str) -> subprocess.Popen[str]:
-        """Start Python code under the library; its standard streams are pipes."""
-        return subprocess.Popen(
-            [sys.executable, "-u", "-c", code],
-            env=self.variables(**limits),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+from support import CHECKOUT
 
 
 @pytest.fixture
@@ -73,7 +24,7 @@ def sandbox(built_library: Path, tmp_path: Path) -> Sandbox:
         "VGPUSIM_CONFIG": str(config),
         "VGPUSIM_STATE": str(tmp_path / "sim.state"),
         "CUDA_DEVICE_MEMORY_SHARED_CACHE": str(tmp_path / "usage"),
-        "PYTHONPATH": str(TESTS),
+        "PYTHONPATH": str(CHECKOUT / "tests"),
         "PYTHONDONTWRITEBYTECODE": "1",
     }
     return Sandbox(tmp_path, environment)

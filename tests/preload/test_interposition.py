@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from sandbox import SIMULATED_DRIVER, Sandbox
 
-from conftest import SIMULATED_DRIVER, Sandbox
 from support import CHECKOUT, LIBRARY
 
 HOOKS = (CHECKOUT / "lib" / "hooks.h").read_text()
@@ -88,8 +88,8 @@ def proc_address(name, version, flags):
     error = cuda.cuGetProcAddress_v2(name.encode(), ctypes.byref(found), version, ctypes.c_uint64(flags),
                                      ctypes.byref(status))
     return None if error else found.value
-ours = range(*next((int(a, 16), int(b, 16)) for line in open("/proc/self/maps") if "libvgpu.so" in line and "r-x" in line
-             for a, b in [line.split()[0].split("-")]))
+code = next(line for line in open("/proc/self/maps") if "libvgpu.so" in line and "r-x" in line)
+ours = range(*(int(end, 16) for end in code.split()[0].split("-")))
 """
 
 

@@ -1,12 +1,15 @@
-"""The compute limit on the simulated driver, in real time on a machine that may be busy: so the bounds are wide here. How
-exact the limiter is, tests/c shows on a clock of its own, and tests/bench on a GPU."""
+"""The compute limit on the simulated driver, in real time.
+
+The machine may be busy, so the bounds are wide. How exact the limiter is, tests/c shows on a clock of its own, and
+tests/bench on a GPU.
+"""
 
 from __future__ import annotations
 
 import json
 
 import pytest
-from conftest import Sandbox
+from sandbox import Sandbox
 
 PRELUDE = """
 import json, time

@@ -1,11 +1,11 @@
-"""The memory limit on the simulated driver: every path of this list is counted, refused past the limit, and given back."""
+"""The memory limit on the simulated driver: each path is counted, refused past the limit, and given back."""
 
 from __future__ import annotations
 
 import json
 
 import pytest
-from conftest import Sandbox
+from sandbox import Sandbox
 
 MIB = 1 << 20
 CONTEXT_MIB = 518

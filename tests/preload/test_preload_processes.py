@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import Sandbox
+from sandbox import Sandbox
 
 from vgpurun import abi, region
 
@@ -145,8 +145,8 @@ def test_many_processes_start_at_once(sandbox: Sandbox) -> None:
         process.communicate()
 
 
-BROKEN_STATES: dict[str, Callable[[Path], None]] = {
-    "a folder that is missing": lambda path: None,
+BROKEN_STATES: dict[str, Callable[[Path], object]] = {
+    "a folder that is missing": lambda path: path.parent.rmdir(),
     "a folder in its place": lambda path: path.mkdir(),
     "another program's file": lambda path: path.write_bytes(b"x" * 4096),
     "a symbolic link": lambda path: path.symlink_to("/dev/null"),
@@ -159,7 +159,9 @@ def test_without_a_usable_state_file_the_limit_still_holds(sandbox: Sandbox, kin
     path = sandbox.folder / ("gone/usage" if "missing" in kind else "broken")
     BROKEN_STATES[kind](path)
     result = sandbox.run(
-        [sys.executable, "-c", HOLD + "while ask(): pass\nprint(held)"], CUDA_DEVICE_MEMORY_SHARED_CACHE=str(path), **LIMIT
+        [sys.executable, "-c", HOLD + "while ask(): pass\nprint(held)"],
+        CUDA_DEVICE_MEMORY_SHARED_CACHE=str(path),
+        **LIMIT,
     )
     assert result.stdout.strip() == "15", result.stderr
     assert result.stderr.splitlines()[0].startswith(f"vgpurun: warning: usage file {path}:"), result.stderr

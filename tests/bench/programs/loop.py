@@ -1,6 +1,6 @@
 """A steady PyTorch loop of one kind of work for a number of seconds. Prints its rate and its longest stall as JSON.
 
-    loop.py fp32|bf16|graph SECONDS
+loop.py fp32|bf16|graph SECONDS
 """
 
 import json

@@ -19,5 +19,7 @@ granted = len(held)
 del held
 works = float(jnp.dot(jnp.ones(1000), jnp.ones(1000))) == 1000.0
 print(
-    json.dumps({"pool_mib": pool_bytes / MIB, "granted_mib": granted * 64, "refusal": refusal, "works_afterwards": works})
+    json.dumps(
+        {"pool_mib": pool_bytes / MIB, "granted_mib": granted * 64, "refusal": refusal, "works_afterwards": works}
+    )
 )

@@ -1,0 +1,79 @@
+"""Real programs on a real GPU, in a container and outside, under the limits of `vgpurun`.
+
+The machine has PyTorch (and CuPy, JAX) but no image with it: so the image is empty, and the host's own folders are
+mounted into it, read-only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from support import CHECKOUT
+
+PROGRAMS = Path(__file__).parent / "programs"
+IMAGE = "vgpurun-test/host:1"
+HOST_FOLDERS = ("bin", "lib", "lib64", "opt", "sbin", "usr")
+TIMEOUT_S = 180
+
+
+def vgpurun(arguments: Sequence[str], environment: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """Run the command line of this checkout."""
+    return subprocess.run(
+        [sys.executable, "-m", "vgpurun", *arguments],
+        cwd=CHECKOUT,
+        env={**os.environ, **(environment or {})},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+
+
+@dataclass(frozen=True)
+class Local:
+    """Programs run by `vgpurun local`."""
+
+    def run(
+        self, options: Sequence[str], command: Sequence[str], environment: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        return vgpurun(["local", *options, "--", *command], environment)
+
+    def program(self, name: str) -> list[str]:
+        return [sys.executable, str(PROGRAMS / name)]
+
+
+@dataclass(frozen=True)
+class Container:
+    """Programs run by `vgpurun run`, in a container that sees the host's folders."""
+
+    etc: Path
+
+    def run(
+        self, options: Sequence[str], command: Sequence[str], environment: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        folders = [Path("/") / name for name in HOST_FOLDERS if (Path("/") / name).exists()]
+        mounts = [f"-v{folder}:{folder}:ro" for folder in folders]
+        mounts += [f"-v{self.etc}:/etc:ro", f"-v{PROGRAMS}:/programs:ro"]
+        variables = [f"-e{name}={value}" for name, value in (environment or {}).items()]
+        settings = ["-eHOME=/tmp", "-ePATH=" + os.environ["PATH"]]
+        return vgpurun(["--rm", "--network=none", *mounts, *settings, *variables, *options, IMAGE, *command])
+
+    def program(self, name: str) -> list[str]:
+        return [sys.executable, f"/programs/{name}"]
+
+
+Runner = Local | Container
+
+
+def answer(result: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    """What a program printed: its last line, JSON."""
+    assert result.returncode == 0, result.stdout + result.stderr
+    parsed: dict[str, Any] = json.loads(result.stdout.splitlines()[-1])
+    return parsed
