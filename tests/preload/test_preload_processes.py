@@ -156,13 +156,11 @@ BROKEN_STATES: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("kind", BROKEN_STATES)
 def test_without_a_usable_state_file_the_limit_still_holds(sandbox: Sandbox, kind: str) -> None:
-    path = sandbox.folder / ("gone/usage" if "missing" in kind else "broken")
+    path = sandbox.folder / "state" / "usage"
+    path.parent.mkdir()
     BROKEN_STATES[kind](path)
-    result = sandbox.run(
-        [sys.executable, "-c", HOLD + "while ask(): pass\nprint(held)"],
-        CUDA_DEVICE_MEMORY_SHARED_CACHE=str(path),
-        **LIMIT,
-    )
+    command = [sys.executable, "-c", HOLD + "while ask(): pass\nprint(held)"]
+    result = sandbox.run(command, CUDA_DEVICE_MEMORY_SHARED_CACHE=str(path), **LIMIT)
     assert result.stdout.strip() == "15", result.stderr
     assert result.stderr.splitlines()[0].startswith(f"vgpurun: warning: usage file {path}:"), result.stderr
 
