@@ -6,19 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from support import CHECKOUT, LIBRARY
+from support import LIBRARY
 
 # Helpers whose assertions should say what they compared; this must come before their import.
 pytest.register_assert_rewrite("cli", "terminal")
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--benchmarks", action="store_true", help="run tests/bench too: it takes time and a quiet machine")
-
-
-def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    in_bench = collection_path.is_relative_to(CHECKOUT / "tests" / "bench")
-    return True if in_bench and not config.getoption("--benchmarks") else None
 
 
 @pytest.fixture(scope="session")
