@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import NoReturn
 
@@ -17,6 +20,14 @@ def unavailable(reason: str, *, required: bool = False) -> NoReturn:
     if required:
         pytest.fail(reason, pytrace=False)
     pytest.skip(reason)
+
+
+def python_with_torch() -> str | None:
+    """The interpreter for programs that need PyTorch: GPU_PYTHON, this one, or python3, whichever has it first."""
+    for candidate in (os.environ.get("GPU_PYTHON"), sys.executable, shutil.which("python3")):
+        if candidate and subprocess.run([candidate, "-c", "import torch"], capture_output=True).returncode == 0:
+            return candidate
+    return None
 
 
 def is_set(variable: str) -> bool:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 import shutil
-import subprocess
-import sys
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,17 +11,19 @@ from pathlib import Path
 import pytest
 from runners import HOST_FOLDERS, IMAGE, Container, Local, Runner
 
-from support import is_set, unavailable
+from support import is_set, python_with_torch, unavailable
 
 
 @pytest.fixture(scope="session", autouse=True)
-def gpu() -> None:
-    """Skip all of this tier on a machine without a GPU and PyTorch; fail with REQUIRE_GPU=1."""
+def python() -> str:
+    """An interpreter with PyTorch, on a machine with a GPU; else this tier is skipped, or fails with REQUIRE_GPU=1."""
     required = is_set("REQUIRE_GPU")
     if shutil.which("nvidia-smi") is None or not Path("/dev/nvidiactl").exists():
         unavailable("this machine has no NVIDIA GPU", required=required)
-    if subprocess.run([sys.executable, "-c", "import torch"], capture_output=True, check=False).returncode:
-        unavailable("PyTorch is not installed", required=required)
+    found = python_with_torch()
+    if found is None:
+        unavailable("PyTorch is not installed; GPU_PYTHON may name a Python that has it", required=required)
+    return found
 
 
 @pytest.fixture(scope="session")
@@ -52,8 +52,8 @@ def host_image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(params=["local", "container"])
-def runner(request: pytest.FixtureRequest) -> Runner:
+def runner(request: pytest.FixtureRequest, python: str) -> Runner:
     """Both ways of running a program under limits."""
     if request.param == "local":
-        return Local()
-    return Container(request.getfixturevalue("host_image"))
+        return Local(python)
+    return Container(python, request.getfixturevalue("host_image"))

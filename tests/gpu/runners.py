@@ -38,7 +38,9 @@ def vgpurun(arguments: Sequence[str], environment: Mapping[str, str] | None = No
 
 @dataclass(frozen=True)
 class Local:
-    """Programs run by `vgpurun local`."""
+    """Programs run by `vgpurun local`, with an interpreter that has PyTorch."""
+
+    python: str
 
     def run(
         self, options: Sequence[str], command: Sequence[str], environment: Mapping[str, str] | None = None
@@ -46,13 +48,14 @@ class Local:
         return vgpurun(["local", *options, "--", *command], environment)
 
     def program(self, name: str) -> list[str]:
-        return [sys.executable, str(PROGRAMS / name)]
+        return [self.python, str(PROGRAMS / name)]
 
 
 @dataclass(frozen=True)
 class Container:
     """Programs run by `vgpurun run`, in a container that sees the host's folders."""
 
+    python: str
     etc: Path
 
     def run(
@@ -66,7 +69,7 @@ class Container:
         return vgpurun(["--rm", "--network=none", *mounts, *settings, *variables, *options, IMAGE, *command])
 
     def program(self, name: str) -> list[str]:
-        return [sys.executable, f"/programs/{name}"]
+        return [self.python, f"/programs/{name}"]
 
 
 Runner = Local | Container
