@@ -7,8 +7,6 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(abspath $(VENV))/bin
 STAMP := $(VENV)/.installed
-# With PyTorch, for the programs that are measured.
-BENCH_PYTHON ?= $(BIN)/python
 # For pytest, as in `make test ARGS='-k exit_code'`.
 ARGS ?=
 
@@ -73,9 +71,7 @@ docs: $(STAMP) ## bring the tables in README.md up to date
 
 bench: lib ## what the library costs and how exact it is, measured on this machine's GPU
 	@$(BIN)/python tests/bench/costs.py
-	@$(BENCH_PYTHON) -c 'import torch' 2>/dev/null || \
-	  { echo "$(BENCH_PYTHON) has no PyTorch: name a Python that has, and vgpurun's needs: make bench BENCH_PYTHON=..." >&2; exit 1; }
-	@$(BENCH_PYTHON) tests/bench/shares.py
+	@$(BIN)/python tests/bench/shares.py
 
 clean: ## remove all that was built, the Python environment included
 	rm -rf $(VENV) lib/build lib/build-* dist .pytest_cache .mypy_cache .ruff_cache

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from support import python_with_torch  # noqa: E402
+from support import python_with_torch
 
 LOOP = Path(__file__).parent / "programs" / "loop.py"
 PROGRAMS = ("fp32", "bf16", "graph")
