@@ -8,15 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
-
-/* Since Linux 3.15, later than the oldest C library's headers. */
-#ifndef F_OFD_GETLK
-#define F_OFD_GETLK 36
-#define F_OFD_SETLK 37
-#endif
 
 /* Nothing at all is granted by it: the reading of a limits file that cannot be read. */
 static const struct vgpu_limits grants_nothing = {.magic = VGPU_LIMITS_MAGIC, .abi_version = VGPU_ABI_VERSION};
@@ -62,41 +54,6 @@ static void usage_path(bool in_container, char *path, size_t size) {
     snprintf(path, size, "/tmp/vgpurun-%u.usage", (unsigned)getuid());
 }
 
-/* All bytes are reserved on the disk, since a store into a hole of a full disk would kill the program with SIGBUS. */
-static int open_usage_file(const char *path) {
-  int file = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
-  if (file < 0)
-    return -1;
-  off_t size = lseek(file, 0, SEEK_END);
-  if (size < (off_t)sizeof(struct vgpu_usage)) {
-    /* Other users of the container write it too, whatever our umask. Only the owner may and need do this. */
-    (void)fchmod(file, 0666);
-    int failed = fallocate(file, 0, 0, sizeof(struct vgpu_usage));
-    if (failed && errno == EOPNOTSUPP)
-      failed = ftruncate(file, sizeof(struct vgpu_usage));
-    if (failed) {
-      int error = errno;
-      close(file);
-      errno = error;
-      return -1;
-    }
-  }
-  return file;
-}
-
-/* Mapped through a file description of its own: a mapping keeps its description, and with it the description's locks,
- * alive; a forked child, which keeps the mapping, would keep its parent's slot. */
-static struct vgpu_usage *map_usage_file(const char *path) {
-  int file = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
-  if (file < 0)
-    return NULL;
-  void *mapping = mmap(NULL, sizeof(struct vgpu_usage), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-  int error = errno;
-  close(file);
-  errno = error;
-  return mapping == MAP_FAILED ? NULL : mapping;
-}
-
 static struct vgpu_usage *map_own_memory(void) {
   static struct vgpu_usage last_resort; /* untouched pages cost nothing */
   int protection = PROT_READ | PROT_WRITE;
@@ -116,9 +73,7 @@ static bool check_usage_header(struct vgpu_usage *usage) {
 
 static void keep_usage_to_ourselves(struct region *region, const char *path, const char *reason) {
   log_line(LOG_WARNING, "usage file %s: %s; each process is held to the limit by itself", path, reason);
-  if (region->file >= 0)
-    close(region->file);
-  region->file = -1;
+  shared_file_close(&region->file, sizeof *region->usage);
   region->usage = map_own_memory();
 }
 
@@ -127,25 +82,16 @@ void region_open(struct region *region) {
   char path[4096];
   usage_path(limits != NULL && strcmp(limits, VGPU_CONTAINER_LIMITS) == 0, path, sizeof path);
 
-  *region = (struct region){.file = open_usage_file(path), .slot = -1};
+  *region = (struct region){.slot = -1};
   if (limits != NULL)
     region->limits = map_limits(limits);
-  if (region->file < 0) {
+  if (!shared_file_open(&region->file, path, sizeof *region->usage)) {
     keep_usage_to_ourselves(region, path, strerror(errno));
     return;
   }
-  region->usage = map_usage_file(path);
-  if (region->usage == NULL)
-    keep_usage_to_ourselves(region, path, strerror(errno));
-  else if (!check_usage_header(region->usage)) {
-    munmap(region->usage, sizeof *region->usage);
+  region->usage = region->file.memory;
+  if (!check_usage_header(region->usage))
     keep_usage_to_ourselves(region, path, "it was not written by this version of vgpurun");
-  }
-}
-
-static struct flock slot_lock(int slot, short type) {
-  return (struct flock){
-      .l_type = type, .l_whence = SEEK_SET, .l_start = (off_t)(VGPU_SLOT_LOCK_OFFSET + (unsigned)slot), .l_len = 1};
 }
 
 /* Raises slots_used to cover the slot before anything is counted in it. */
@@ -157,16 +103,10 @@ static void announce_slot(struct vgpu_usage *usage, int slot) {
 }
 
 void region_claim_slot(struct region *region) {
-  int slot = 0;
-  if (region->file >= 0) {
-    struct flock lock = slot_lock(slot, F_WRLCK);
-    while (slot < VGPU_MAX_PROCESSES && fcntl(region->file, F_OFD_SETLK, &lock) != 0)
-      lock = slot_lock(++slot, F_WRLCK);
-    if (slot == VGPU_MAX_PROCESSES) {
-      munmap(region->usage, sizeof *region->usage);
-      keep_usage_to_ourselves(region, "of this container", "more processes than it has room for");
-      slot = 0;
-    }
+  int slot = region->file.memory != NULL ? shared_file_claim_slot(&region->file, VGPU_MAX_PROCESSES) : 0;
+  if (slot < 0) {
+    keep_usage_to_ourselves(region, "of this container", "more processes than it has room for");
+    slot = 0;
   }
   struct vgpu_process_usage *own = &region->usage->processes[slot];
   memset(own, 0, sizeof *own);
@@ -176,18 +116,10 @@ void region_claim_slot(struct region *region) {
 }
 
 bool region_slot_is_live(const struct region *region, int slot) {
-  if (slot == region->slot)
-    return true;
-  if (region->file < 0)
-    return false;
-  struct flock lock = slot_lock(slot, F_WRLCK);
-  /* When in doubt it lives: its bytes go on counting. */
-  return fcntl(region->file, F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
+  return slot == region->slot || (region->file.memory != NULL && shared_file_slot_is_held(&region->file, slot));
 }
 
 void region_forget(struct region *region) {
-  if (region->file >= 0)
-    close(region->file);
-  /* The mappings stay: another thread of the parent may have been using them when it forked, and they cost nothing. */
-  *region = (struct region){.file = -1, .slot = -1};
+  shared_file_forget(&region->file);
+  *region = (struct region){.file = region->file, .slot = -1};
 }

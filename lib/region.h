@@ -8,13 +8,14 @@
 #define VGPU_REGION_H
 
 #include "abi.h"
+#include "shared_file.h"
 
 #include <stdbool.h>
 
 struct region {
   struct vgpu_usage *usage;         /* never NULL after region_open */
   const struct vgpu_limits *limits; /* NULL: limits come from the environment alone */
-  int file;                         /* the usage file, or -1 when the usage is kept in this process only */
+  struct shared_file file;          /* the usage file; without memory when the usage is kept in this process only */
   int slot;                         /* this process's slot, or -1 until region_claim_slot */
 };
 
