@@ -1,16 +1,12 @@
 /*
- * dlsym and dlvsym, caught. Unless the name looks like one of the driver's, the real function is entered by a jump, so
+ * dlsym and dlvsym, caught. Unless the name is one of those that are caught, the real function is entered by a jump, so
  * that it still finds the caller's return address on the stack and RTLD_NEXT still means "after the caller".
  */
 #include "hooks.h"
 #include "libc_symbols.h"
 
+#include <dlfcn.h>
 #include <stddef.h>
-#include <string.h>
-
-static bool may_be_caught(const char *name) {
-  return name != NULL && ((name[0] == 'c' && name[1] == 'u') || strncmp(name, "nvml", 4) == 0);
-}
 
 #if defined(__clang__) || __GNUC__ >= 15
 #define TAIL_CALL __attribute__((musttail)) return
@@ -18,20 +14,23 @@ static bool may_be_caught(const char *name) {
 #define TAIL_CALL return /* a jump from -O1 on; tests/preload proves it of the built library */
 #endif
 
+/* A wrapper of a caught function that asks for the next one gets ours, which goes on to the driver: the real dlsym
+ * would count from us instead of from the wrapper, and could answer with the wrapper itself. */
 HOOK void *vgpu_dlsym(void *handle, const char *name) {
-  if (!may_be_caught(name)) {
-    dlsym_function *next = libc_find_dlsym();
+  dlsym_function *next = libc_find_dlsym();
+  void *ours = handle == RTLD_NEXT ? hooks_of(name) : NULL;
+  if (ours != NULL)
+    return ours;
+  if (handle == RTLD_NEXT || !hooks_catches(name))
     TAIL_CALL next(handle, name);
-  }
-  return hooks_route(name, libc_find_dlsym()(handle, name));
+  return hooks_route(name, next(handle, name));
 }
 
 HOOK void *vgpu_dlvsym(void *handle, const char *name, const char *version) {
-  if (!may_be_caught(name)) {
-    dlvsym_function *next = libc_find_dlvsym();
+  dlvsym_function *next = libc_find_dlvsym();
+  if (handle == RTLD_NEXT || !hooks_catches(name))
     TAIL_CALL next(handle, name, version);
-  }
-  return hooks_route(name, libc_find_dlvsym()(handle, name, version));
+  return hooks_route(name, next(handle, name, version));
 }
 
 /* Exported at every version that glibc has had of them; libvgpu.map declares the versions. */

@@ -41,12 +41,22 @@ static const struct row nvml_rows[] = {NVML_CAUGHT(CAUGHT_ROW) NVML_USED(USED_RO
 
 struct library {
   const char *soname;
+  const char *prefix; /* of its functions' names */
   const struct row *rows;
   size_t row_count;
+  void *missing; /* stands in for what it does not have */
   int loaded;
 };
-static struct library cuda = {"libcuda.so.1", cuda_rows, COUNT(cuda_rows), 0};
-static struct library nvml = {"libnvidia-ml.so.1", nvml_rows, COUNT(nvml_rows), 0};
+static struct library cuda = {.soname = "libcuda.so.1",
+                              .prefix = "cu",
+                              .rows = cuda_rows,
+                              .row_count = COUNT(cuda_rows),
+                              .missing = (void *)no_such_cuda_function};
+static struct library nvml = {.soname = "libnvidia-ml.so.1",
+                              .prefix = "nvml",
+                              .rows = nvml_rows,
+                              .row_count = COUNT(nvml_rows),
+                              .missing = (void *)no_such_nvml_function};
 
 static void **slot(const struct row *row) {
   return (void **)((char *)&real + row->offset);
@@ -88,12 +98,37 @@ static void *route(struct library *library, void *address) {
   return address;
 }
 
+/* Whose function a name would be. */
+static struct library *library_of(const char *name) {
+  if (name != NULL && strncmp(name, cuda.prefix, strlen(cuda.prefix)) == 0)
+    return &cuda;
+  if (name != NULL && strncmp(name, nvml.prefix, strlen(nvml.prefix)) == 0)
+    return &nvml;
+  return NULL;
+}
+
+static const struct row *caught_row(const struct library *library, const char *name) {
+  for (size_t i = 0; library != NULL && i < library->row_count; i++)
+    if (library->rows[i].hook != NULL && strcmp(library->rows[i].name, name) == 0)
+      return &library->rows[i];
+  return NULL;
+}
+
+bool hooks_catches(const char *name) {
+  struct library *library = library_of(name);
+  if (caught_row(library, name) == NULL)
+    return false;
+  load(library, RTLD_NOLOAD);
+  return true;
+}
+
 void *hooks_route(const char *name, void *address) {
-  if (address == NULL || name == NULL)
-    return address;
-  if (name[0] == 'c' && name[1] == 'u')
-    return route(&cuda, address);
-  if (strncmp(name, "nvml", 4) == 0)
-    return route(&nvml, address);
-  return address;
+  struct library *library = address != NULL ? library_of(name) : NULL;
+  return library != NULL ? route(library, address) : address;
+}
+
+void *hooks_of(const char *name) {
+  struct library *library = library_of(name);
+  const struct row *row = caught_row(library, name);
+  return row != NULL && load(library, RTLD_NOLOAD) && *slot(row) != library->missing ? row->hook : NULL;
 }

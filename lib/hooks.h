@@ -113,8 +113,15 @@ struct real_functions {
 };
 extern struct real_functions real;
 
+/* Is a function of this very name caught? Then its library's real functions are loaded now, so that dlerror speaks of
+ * the caller's lookup afterwards, not of ours. */
+bool hooks_catches(const char *name);
+
 /* What a lookup hands out: our function where `address` is a real one that is caught, else `address`. */
 void *hooks_route(const char *name, void *address);
+
+/* Our function for the real one of this name; NULL where there is none. */
+void *hooks_of(const char *name);
 
 /* Fills the table of real functions from the libcuda that the program has loaded; false while it has none. */
 bool hooks_load_cuda(void);

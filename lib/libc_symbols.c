@@ -6,11 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
-
-struct search {
-  const char *name;
-  void *address;
-};
+#include <sys/auxv.h>
 
 struct symbols {
   const ElfW(Sym) * table;
@@ -55,41 +51,72 @@ static bool is_libc(const char *path) {
 }
 
 /* glibc has made the dynamic section's addresses absolute; musl leaves them relative to the load address. */
-static const void *at(const struct dl_phdr_info *object, ElfW(Addr) address) {
-  return (const void *)(address < object->dlpi_addr ? object->dlpi_addr + address : address);
+static const void *at(ElfW(Addr) load_address, ElfW(Addr) address) {
+  return (const void *)(address < load_address ? load_address + address : address);
 }
+
+static void *find_in_object(const char *path, ElfW(Addr) load_address, const ElfW(Dyn) * entry, const char *name) {
+  struct symbols symbols = {0};
+  if (!is_libc(path))
+    return NULL;
+  for (; entry->d_tag != DT_NULL; entry++) {
+    if (entry->d_tag == DT_SYMTAB)
+      symbols.table = at(load_address, entry->d_un.d_ptr);
+    else if (entry->d_tag == DT_STRTAB)
+      symbols.strings = at(load_address, entry->d_un.d_ptr);
+    else if (entry->d_tag == DT_GNU_HASH)
+      symbols.gnu_hash = at(load_address, entry->d_un.d_ptr);
+  }
+  if (symbols.table == NULL || symbols.strings == NULL || symbols.gnu_hash == NULL)
+    return NULL;
+  const ElfW(Sym) *symbol = find(&symbols, name);
+  return symbol == NULL ? NULL : (void *)(load_address + symbol->st_value);
+}
+
+/* The loader's list of objects, which it shows to debuggers in the program's dynamic section. */
+static const struct link_map *loaded_objects(void) {
+  const ElfW(Phdr) *headers = (const ElfW(Phdr) *)getauxval(AT_PHDR);
+  const ElfW(Phdr) *header = NULL, *dynamic = NULL;
+  for (unsigned long i = 0; headers != NULL && i < getauxval(AT_PHNUM); i++) {
+    if (headers[i].p_type == PT_PHDR)
+      header = &headers[i];
+    else if (headers[i].p_type == PT_DYNAMIC)
+      dynamic = &headers[i];
+  }
+  if (header == NULL || dynamic == NULL)
+    return NULL;
+  ElfW(Addr) load_address = (ElfW(Addr))headers - header->p_vaddr;
+  const ElfW(Dyn) *entry = (const ElfW(Dyn) *)(load_address + dynamic->p_vaddr);
+  while (entry->d_tag != DT_NULL && entry->d_tag != DT_DEBUG)
+    entry++;
+  const struct r_debug *debug = entry->d_tag == DT_DEBUG ? (const struct r_debug *)entry->d_un.d_ptr : NULL;
+  return debug != NULL ? debug->r_map : NULL;
+}
+
+struct search {
+  const char *name;
+  void *address;
+};
 
 static int search_object(struct dl_phdr_info *object, size_t size, void *argument) {
   (void)size;
   struct search *search = argument;
-  if (!is_libc(object->dlpi_name))
-    return 0;
-  struct symbols symbols = {0};
-  for (int i = 0; i < object->dlpi_phnum; i++) {
-    if (object->dlpi_phdr[i].p_type != PT_DYNAMIC)
-      continue;
-    const ElfW(Dyn) *entry = (const ElfW(Dyn) *)(object->dlpi_addr + object->dlpi_phdr[i].p_vaddr);
-    for (; entry->d_tag != DT_NULL; entry++) {
-      if (entry->d_tag == DT_SYMTAB)
-        symbols.table = at(object, entry->d_un.d_ptr);
-      else if (entry->d_tag == DT_STRTAB)
-        symbols.strings = at(object, entry->d_un.d_ptr);
-      else if (entry->d_tag == DT_GNU_HASH)
-        symbols.gnu_hash = at(object, entry->d_un.d_ptr);
+  for (int i = 0; i < object->dlpi_phnum && search->address == NULL; i++)
+    if (object->dlpi_phdr[i].p_type == PT_DYNAMIC) {
+      const ElfW(Dyn) *entry = (const ElfW(Dyn) *)(object->dlpi_addr + object->dlpi_phdr[i].p_vaddr);
+      search->address = find_in_object(object->dlpi_name, object->dlpi_addr, entry, search->name);
     }
-  }
-  if (symbols.table == NULL || symbols.strings == NULL || symbols.gnu_hash == NULL)
-    return 0;
-  const ElfW(Sym) *symbol = find(&symbols, search->name);
-  if (symbol == NULL)
-    return 0;
-  search->address = (void *)(object->dlpi_addr + symbol->st_value);
-  return 1;
+  return search->address != NULL;
 }
 
+/* dl_iterate_phdr comes second: some programs have one of their own, which begins with a dlsym for the real one. */
 static void *find_in_libc(const char *name) {
   struct search search = {.name = name};
-  dl_iterate_phdr(search_object, &search);
+  for (const struct link_map *object = loaded_objects(); object != NULL && search.address == NULL;
+       object = object->l_next)
+    search.address = find_in_object(object->l_name, object->l_addr, object->l_ld, name);
+  if (search.address == NULL)
+    dl_iterate_phdr(search_object, &search);
   return search.address;
 }
 
@@ -97,16 +124,15 @@ static void *finds_nothing(void) {
   return NULL;
 }
 
-/* Threads may do this at the same time: they find the same. */
+/* Threads may do this at the same time: they find the same. What is not found is not remembered, since an old C
+ * library's libdl may be loaded later. */
 static void *remember(void **known, const char *name) {
   void *address = __atomic_load_n(known, __ATOMIC_RELAXED);
   if (address == NULL) {
     address = find_in_libc(name);
-    if (address == NULL)
-      address = (void *)finds_nothing;
     __atomic_store_n(known, address, __ATOMIC_RELAXED);
   }
-  return address;
+  return address != NULL ? address : (void *)finds_nothing;
 }
 
 dlsym_function *libc_find_dlsym(void) {

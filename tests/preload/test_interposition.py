@@ -56,7 +56,9 @@ def build_chain(compile_c: Callable[..., Path], *defines: str) -> str:
     return f"{LIBRARY}:{first}:{second}"
 
 
-@pytest.mark.parametrize("defines", [[], ["-DVERSIONED", "-Wl,--version-script=steps.map"]])
+@pytest.mark.parametrize(
+    "defines", [[], ["-DVERSIONED", "-Wl,--version-script=steps.map"], ["-DSTEP=cublasCreate_v2"], ["-DSTEP=nvmlStep"]]
+)
 def test_rtld_next_still_means_after_the_caller(
     sandbox: Sandbox,
     compile_c: Callable[..., Path],
@@ -67,8 +69,42 @@ def test_rtld_next_still_means_after_the_caller(
     (tmp_path / "steps.map").write_text("STEPS { step; };\n")
     monkeypatch.chdir(tmp_path)
     chain = build_chain(compile_c, *defines)
-    result = sandbox.run([sys.executable, "-c", "import ctypes; ctypes.CDLL(None).step()"], LD_PRELOAD=chain)
+    step = defines[0].removeprefix("-DSTEP=") if defines and "STEP" in defines[0] else "step"
+    result = sandbox.run([sys.executable, "-c", f"import ctypes; ctypes.CDLL(None).{step}()"], LD_PRELOAD=chain)
     assert result.stdout.split() == ["first", "second"], result.stderr
+
+
+def test_a_wrapper_of_a_caught_function_goes_on_to_ours(sandbox: Sandbox, compile_c: Callable[..., Path]) -> None:
+    wrapper = compile_c("wrapper.c", "-shared", "-fPIC", output="wrapper.so")
+    code = (
+        "from cuda_driver import *\n"
+        f"d = Driver(); d.start(); wrapped = ctypes.CDLL({str(wrapper)!r}).cuMemAlloc_v2\n"
+        "print([wrapped(byref(c_uint64()), c_size_t(1 << 30)) for _ in range(2)])"
+    )
+    preload = {"LD_PRELOAD": f"{LIBRARY}:{wrapper}"}
+    assert sandbox.python(code, CUDA_DEVICE_MEMORY_LIMIT="2g", **preload) == "[0, 2]"
+
+
+def test_a_program_may_have_a_dl_iterate_phdr_of_its_own(sandbox: Sandbox, compile_c: Callable[..., Path]) -> None:
+    program = compile_c("own_dl_iterate_phdr.c", "-rdynamic", "-ldl")
+    result = sandbox.run([program])
+    assert (result.returncode, result.stdout) == (0, "iterated\n"), result.stderr
+
+
+def test_a_lookup_leaves_no_error_of_ours(sandbox: Sandbox, compile_c: Callable[..., Path]) -> None:
+    """Programs ask dlerror whether dlsym succeeded; an old driver does not have all that we look for."""
+    driver = compile_c("old_driver.c", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", output="libcuda.so.1")
+    code = (
+        "import ctypes\n"
+        "libc = ctypes.CDLL(None)\n"
+        "dlsym, dlerror = libc.dlsym, libc.dlerror\n"
+        "dlsym.restype, dlsym.argtypes = ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_char_p]\n"
+        "dlerror.restype = ctypes.c_char_p\n"
+        f"handle = ctypes.CDLL({str(driver)!r})._handle\n"
+        "dlerror()\n"
+        "print([(bool(dlsym(handle, name)), dlerror() is not None) for name in (b'cuMemAlloc_v2', b'cuMemCreate')])"
+    )
+    assert sandbox.python(code) == "[(True, False), (False, True)]"
 
 
 def test_a_linked_program_is_limited(sandbox: Sandbox, compile_c: Callable[..., Path]) -> None:
