@@ -4,6 +4,7 @@
 
 #include "hooks.h"
 #include "limits.h"
+#include "meter.h"
 
 struct device {
   char uuid[VGPU_UUID_SIZE];
@@ -14,7 +15,7 @@ struct device {
   struct limits environment; /* what the variables say */
   int64_t corrected_ns;      /* when overhead was last asked of NVML */
   uint64_t pending_bytes;    /* reserved for calls that the driver has not answered */
-  void *meter;               /* cuda_launch.c's */
+  struct meter *meter;       /* streams.c's; NULL until something is launched under a compute limit */
 };
 
 /* NULL when the driver does not know the ordinal, or no context is current. */

@@ -1,6 +1,7 @@
 #include "meter.h"
 
 #include "bucket.h"
+#include "gate.h"
 #include "log.h"
 #include "timeline.h"
 
@@ -8,10 +9,6 @@
 
 #define OTHER_THREAD_NS 20000              /* to record a marker takes a microsecond or two */
 #define UNKNOWN_COST_NS METER_RUN_AHEAD_NS /* at most two launches of unknown cost are in flight */
-
-static int64_t min(int64_t a, int64_t b) {
-  return a < b ? a : b;
-}
 
 static int64_t max(int64_t a, int64_t b) {
   return a > b ? a : b;
@@ -152,69 +149,6 @@ void meter_harvest(struct meter *meter) {
   __atomic_store_n(&meter->harvesting, false, __ATOMIC_RELEASE);
 }
 
-/* ---- the gate ------------------------------------------------------------------------------------------------ */
-
-/* Returns how long that took. */
-static int64_t wait_for_tokens(struct meter *meter) {
-  const struct meter_driver *driver = meter->driver;
-  int64_t began_ns = driver->now_ns();
-  int64_t now_ns = began_ns;
-  int64_t give_up_ns = began_ns + BUCKET_MAX_DEBT_NS * 100 / meter->sm_percent;
-  for (;;) {
-    meter_harvest(meter);
-    int64_t open_at_ns = bucket_open_at(meter->device, now_ns, meter->sm_percent);
-    if (open_at_ns <= now_ns || now_ns >= give_up_ns)
-      break;
-    meter_close_all(meter); /* other streams' batches: the wait would be measured in them */
-    driver->sleep_ns(open_at_ns - now_ns);
-    now_ns = driver->now_ns();
-  }
-  __atomic_add_fetch(&meter->device->gate_wait_ns, (uint64_t)(now_ns - began_ns), __ATOMIC_RELAXED);
-  return now_ns - began_ns;
-}
-
-static bool use_a_pass(struct meter *meter) {
-  uint32_t passes = __atomic_load_n(&meter->passes, __ATOMIC_RELAXED);
-  return passes > 0 &&
-         __atomic_compare_exchange_n(&meter->passes, &passes, passes - 1, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
-}
-
-static void grant_passes(struct meter *meter) {
-  uint32_t granted = __atomic_load_n(&meter->granted, __ATOMIC_RELAXED);
-  if (granted == 0)
-    log_line(LOG_INFO, "GPU work in flight makes no progress; launches go on without waiting for it");
-  granted = granted == 0 ? 1 : granted < 1u << 30 ? granted * 2 : granted;
-  __atomic_store_n(&meter->granted, granted, __ATOMIC_RELAXED);
-  __atomic_store_n(&meter->passes, granted, __ATOMIC_RELAXED);
-}
-
-static bool has_room(struct meter *meter) {
-  return __atomic_load_n(&meter->in_flight_batches, __ATOMIC_RELAXED) < 2 ||
-         __atomic_load_n(&meter->in_flight_ns, __ATOMIC_RELAXED) < METER_RUN_AHEAD_NS || use_a_pass(meter);
-}
-
-static void wait_for_room(struct meter *meter) {
-  const struct meter_driver *driver = meter->driver;
-  uint32_t harvested = __atomic_load_n(&meter->harvested, __ATOMIC_RELAXED);
-  int64_t in_flight_ns = __atomic_load_n(&meter->in_flight_ns, __ATOMIC_RELAXED);
-  int64_t batches = max(1, __atomic_load_n(&meter->in_flight_batches, __ATOMIC_RELAXED));
-  int64_t patience_ns = max(METER_PATIENCE_NS, 8 * in_flight_ns / batches);
-  int64_t progress_ns = driver->now_ns();
-  while (!has_room(meter)) {
-    driver->sleep_ns(min(max(in_flight_ns / 32, 20000), 1000000));
-    meter_harvest(meter);
-    int64_t now_ns = driver->now_ns();
-    uint32_t harvested_now = __atomic_load_n(&meter->harvested, __ATOMIC_RELAXED);
-    if (harvested_now != harvested) {
-      harvested = harvested_now;
-      progress_ns = now_ns;
-    } else if (now_ns - progress_ns > patience_ns) {
-      grant_passes(meter);
-      progress_ns = now_ns;
-    }
-  }
-}
-
 /* ---- batches ------------------------------------------------------------------------------------------------- */
 
 static bool dry(const struct meter_stream *stream) {
@@ -246,8 +180,9 @@ static void open_batch(struct meter_stream *stream) {
     finish_by_estimate(stream);
   if (capturing) /* what is captured is charged when its graph is launched */
     return;
-  wait_for_tokens(meter);
-  wait_for_room(meter);
+  gate_wait_for_tokens(meter);
+  gate_wait_for_turn(meter);
+  gate_wait_for_room(meter);
   stream->batch = (struct batch){.start_recorded_ns = driver->now_ns()};
   if (dry(stream)) {
     stream->batch.start = driver->record(stream->handle);
@@ -258,6 +193,7 @@ static void open_batch(struct meter_stream *stream) {
     }
   }
   stream->open = true;
+  gate_note_activity(meter, METER_BATCH_NS);
 }
 
 /* Counts a launch in the open batch; true when the batch ends with it. */
@@ -315,7 +251,7 @@ bool meter_launch(struct meter_stream *stream, uint64_t work) {
   /* While another thread is at the gate for this stream, or closes its batch: what is launched before it is through
    * would be in no batch. */
   while ((joined = join(stream, work, now_ns)) == MUST_WAIT && now_ns < give_up_ns) {
-    give_up_ns += wait_for_tokens(stream->meter);
+    give_up_ns += gate_wait_for_tokens(stream->meter) + gate_wait_for_turn(stream->meter);
     driver->sleep_ns(OTHER_THREAD_NS);
     now_ns = driver->now_ns();
   }
@@ -344,6 +280,7 @@ void meter_close_claimed(struct meter_stream *stream) {
     __atomic_add_fetch(&meter->in_flight_ns, batch->estimate_ns, __ATOMIC_RELAXED);
     __atomic_add_fetch(&meter->in_flight_batches, 1, __ATOMIC_RELAXED);
     __atomic_store_n(&stream->head, stream->head + 1, __ATOMIC_RELEASE);
+    gate_note_activity(meter, 0);
   }
   pthread_mutex_lock(&stream->lock);
   stream->claimed = false;

@@ -13,6 +13,7 @@
 #define VGPU_METER_H
 
 #include "abi.h"
+#include "turns.h"
 
 #include <pthread.h>
 #include <stdbool.h>
@@ -96,6 +97,9 @@ struct meter {
   const struct meter_driver *driver;
   struct vgpu_device_shared *device;
   uint32_t sm_percent;
+  bool takes_turns; /* with other processes on the GPU */
+  struct turns turns;
+  struct shared_file turns_file;
   pthread_mutex_t lock; /* guards the list of streams */
   struct meter_stream *streams[METER_MAX_STREAMS];
   uint32_t stream_count;

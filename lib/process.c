@@ -23,9 +23,9 @@ static void start_over_in_child(void) {
   pthread_mutex_init(&lock, NULL);
   if (decided == PROCESS_LIMITED)
     region_forget(&region);
-  devices_forget();
-  memory_forget();
   launch_forget();
+  memory_forget();
+  devices_forget();
   decided = PROCESS_UNKNOWN;
   process_state = PROCESS_UNKNOWN;
 }

@@ -46,9 +46,12 @@ static struct meter *meter_of(struct device *device) {
   if (made == NULL)
     return NULL;
   meter_init(made, &markers_driver, device_shared(device), percent);
-  void *other = NULL;
+  made->takes_turns = turns_join(&made->turns, &made->turns_file, device->uuid);
+  struct meter *other = NULL;
   if (__atomic_compare_exchange_n(&device->meter, &other, made, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
     return made;
+  if (made->takes_turns)
+    shared_file_close(&made->turns_file, sizeof(struct turns_file));
   free(made);
   return other;
 }
@@ -133,6 +136,10 @@ void launch_forget_context(CUcontext context) {
 }
 
 void launch_forget(void) {
+  struct device *device;
+  for (int i = 0; (device = devices_at(i)) != NULL; i++)
+    if (device->meter != NULL && device->meter->takes_turns)
+      shared_file_forget(&device->meter->turns_file);
   table_abandon(&streams);
   generation++;
   markers_forget();

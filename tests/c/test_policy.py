@@ -14,14 +14,15 @@ SOURCES = {
     "ledger": ["ledger"],
     "table": ["table"],
     "bucket": ["bucket"],
-    "meter": ["bucket", "log", "meter", "meter_streams", "timeline"],
+    "meter": ["bucket", "gate", "log", "meter", "meter_streams", "shared_file", "timeline", "turns"],
+    "turns": ["log", "shared_file", "turns"],
 }
 ARGUMENTS = {"limits": [str(ROOT / "tests" / "limit_cases.tsv")]}
 SANITIZERS = {
     "address-undefined": ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"],
     "thread": ["-fsanitize=thread"],
 }
-THREADED = ["ledger", "table"]
+THREADED = ["ledger", "table", "turns"]
 
 
 def run(name: str, sanitizer: str, folder: Path) -> None:

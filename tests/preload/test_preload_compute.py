@@ -126,3 +126,13 @@ def test_threads(sandbox: Sandbox) -> None:
     )
     finished, share = json.loads(sandbox.python(code, CUDA_DEVICE_SM_LIMIT="50"))
     assert finished == 8 and share < 0.65
+
+
+def test_two_containers_take_turns(sandbox: Sandbox) -> None:
+    """Limited to 50 each, with kernels that fill the GPU, they get near to 50 each, since neither pays for the other."""
+    code = PRELUDE + "k = d.kernel('spin_500us')\nprint(completed_s(lambda: d.launch(k), 5e-4, 3))"
+    limits = {"CUDA_DEVICE_SM_LIMIT": "50"}
+    usages = [str(sandbox.folder / f"usage-{name}") for name in "ab"]
+    processes = [sandbox.start_python(code, CUDA_DEVICE_MEMORY_SHARED_CACHE=usage, **limits) for usage in usages]
+    shares = [float(process.communicate(timeout=60)[0]) for process in processes]
+    assert all(0.4 < share < 0.6 for share in shares), shares

@@ -1,0 +1,140 @@
+#include "gate.h"
+
+#include "bucket.h"
+#include "log.h"
+
+/* A turn is passed on before a sleep longer than this; for a shorter one the hand-over costs more than it gives. */
+#define SHORT_SLEEP_NS 500000LL
+
+static int64_t min(int64_t a, int64_t b) {
+  return a < b ? a : b;
+}
+
+static int64_t max(int64_t a, int64_t b) {
+  return a > b ? a : b;
+}
+
+static int64_t in_flight_ns(const struct meter *meter) {
+  return __atomic_load_n(&meter->in_flight_ns, __ATOMIC_RELAXED);
+}
+
+static uint32_t in_flight_batches(const struct meter *meter) {
+  return __atomic_load_n(&meter->in_flight_batches, __ATOMIC_RELAXED);
+}
+
+/* A part of what is in flight, so that its end is not slept through. */
+static void sleep_a_little(const struct meter *meter) {
+  meter->driver->sleep_ns(min(max(in_flight_ns(meter) / 32, 20000), 1000000));
+}
+
+/* ---- turns ---------------------------------------------------------------------------------------------------- */
+
+/* The next one is to find the GPU free. Work that does not end is left to the GPU's own time-slicing. */
+static void drain_and_pass(struct meter *meter) {
+  meter_close_all(meter);
+  int64_t give_up_ns = meter->driver->now_ns() + METER_PATIENCE_NS;
+  meter_harvest(meter);
+  while (in_flight_batches(meter) > 0 && meter->driver->now_ns() < give_up_ns) {
+    sleep_a_little(meter);
+    meter_harvest(meter);
+  }
+  turns_pass(&meter->turns);
+}
+
+static bool in_company(const struct meter *meter) {
+  return meter->takes_turns && turns_have_company(&meter->turns);
+}
+
+int64_t gate_wait_for_turn(struct meter *meter) {
+  if (!in_company(meter))
+    return 0;
+  int64_t began_ns = meter->driver->now_ns();
+  if (turns_must_pass(&meter->turns))
+    drain_and_pass(meter);
+  if (!turns_is_ours(&meter->turns)) {
+    meter_close_all(meter); /* other streams' batches: the wait would be measured in them */
+    if (!turns_take(&meter->turns))
+      log_line(LOG_INFO, "no turn on the GPU in %lld ms; going ahead without", TURNS_PATIENCE_NS / 1000000);
+  }
+  return meter->driver->now_ns() - began_ns;
+}
+
+void gate_note_activity(struct meter *meter, int64_t more_ns) {
+  if (meter->takes_turns)
+    turns_note_activity(&meter->turns, meter->driver->now_ns() + in_flight_ns(meter) + more_ns);
+}
+
+/* ---- tokens --------------------------------------------------------------------------------------------------- */
+
+static void sleep_without_turn(struct meter *meter, int64_t duration_ns) {
+  bool passes = duration_ns > SHORT_SLEEP_NS && in_company(meter) && turns_is_ours(&meter->turns);
+  int64_t until_ns = meter->driver->now_ns() + duration_ns;
+  if (passes)
+    drain_and_pass(meter);
+  else
+    meter_close_all(meter); /* other streams' batches: the wait would be measured in them */
+  int64_t left_ns = until_ns - meter->driver->now_ns();
+  if (left_ns > 0)
+    meter->driver->sleep_ns(left_ns);
+}
+
+int64_t gate_wait_for_tokens(struct meter *meter) {
+  const struct meter_driver *driver = meter->driver;
+  int64_t began_ns = driver->now_ns();
+  int64_t now_ns = began_ns;
+  int64_t give_up_ns = began_ns + BUCKET_MAX_DEBT_NS * 100 / meter->sm_percent;
+  for (;;) {
+    meter_harvest(meter);
+    int64_t open_at_ns = bucket_open_at(meter->device, now_ns, meter->sm_percent);
+    if (open_at_ns <= now_ns || now_ns >= give_up_ns)
+      break;
+    sleep_without_turn(meter, open_at_ns - now_ns);
+    now_ns = driver->now_ns();
+  }
+  __atomic_add_fetch(&meter->device->gate_wait_ns, (uint64_t)(now_ns - began_ns), __ATOMIC_RELAXED);
+  return now_ns - began_ns;
+}
+
+/* ---- room ----------------------------------------------------------------------------------------------------- */
+
+static bool use_a_pass(struct meter *meter) {
+  uint32_t passes = __atomic_load_n(&meter->passes, __ATOMIC_RELAXED);
+  return passes > 0 &&
+         __atomic_compare_exchange_n(&meter->passes, &passes, passes - 1, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+}
+
+static void grant_passes(struct meter *meter) {
+  uint32_t granted = __atomic_load_n(&meter->granted, __ATOMIC_RELAXED);
+  if (granted == 0)
+    log_line(LOG_INFO, "GPU work in flight makes no progress; launches go on without waiting for it");
+  granted = granted == 0 ? 1 : granted < 1u << 30 ? granted * 2 : granted;
+  __atomic_store_n(&meter->granted, granted, __ATOMIC_RELAXED);
+  __atomic_store_n(&meter->passes, granted, __ATOMIC_RELAXED);
+}
+
+static bool has_room(struct meter *meter) {
+  return in_flight_batches(meter) < 2 || in_flight_ns(meter) < METER_RUN_AHEAD_NS || use_a_pass(meter);
+}
+
+int64_t gate_wait_for_room(struct meter *meter) {
+  const struct meter_driver *driver = meter->driver;
+  int64_t began_ns = driver->now_ns();
+  uint32_t harvested = __atomic_load_n(&meter->harvested, __ATOMIC_RELAXED);
+  int64_t batch_ns = in_flight_ns(meter) / max(1, in_flight_batches(meter));
+  int64_t patience_ns = max(METER_PATIENCE_NS, 8 * batch_ns);
+  int64_t progress_ns = began_ns, now_ns = began_ns;
+  while (!has_room(meter)) {
+    sleep_a_little(meter);
+    meter_harvest(meter);
+    now_ns = driver->now_ns();
+    uint32_t harvested_now = __atomic_load_n(&meter->harvested, __ATOMIC_RELAXED);
+    if (harvested_now != harvested) {
+      harvested = harvested_now;
+      progress_ns = now_ns;
+    } else if (now_ns - progress_ns > patience_ns) {
+      grant_passes(meter);
+      progress_ns = now_ns;
+    }
+  }
+  return now_ns - began_ns;
+}

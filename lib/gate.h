@@ -1,0 +1,15 @@
+/* Where a launch that opens a batch waits: for tokens, for this process's turn, and for room in flight. */
+#ifndef VGPU_GATE_H
+#define VGPU_GATE_H
+
+#include "meter.h"
+
+/* Each returns how long it took, in nanoseconds. All are bounded. */
+int64_t gate_wait_for_tokens(struct meter *meter);
+int64_t gate_wait_for_turn(struct meter *meter);
+int64_t gate_wait_for_room(struct meter *meter);
+
+/* Tells those who wait for our turn that we are at work: with what is in flight, and more_ns. */
+void gate_note_activity(struct meter *meter, int64_t more_ns);
+
+#endif

@@ -1,0 +1,216 @@
+#include "turns.h"
+
+#include "abi.h"
+#include "clock.h"
+#include "log.h"
+
+#include <errno.h>
+#include <linux/futex.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define LONGEST_LOOK_NS 2000000LL /* between looks at the clock while we wait: a wake-up may be lost with its sender   \
+                                   */
+#define FORGOTTEN_NS 50000000LL   /* a waiter that has not looked for this long does not count */
+
+/* ---- the system's clock and futex ----------------------------------------------------------------------------- */
+
+static void wait(uint32_t *word, uint32_t expected, int64_t duration_ns) {
+  struct timespec duration = {.tv_sec = duration_ns / 1000000000, .tv_nsec = duration_ns % 1000000000};
+  syscall(SYS_futex, word, FUTEX_WAIT, expected, &duration, NULL, 0);
+}
+
+static void wake_all(uint32_t *word) {
+  syscall(SYS_futex, word, FUTEX_WAKE, __INT_MAX__, NULL, NULL, 0);
+}
+
+const struct turns_clock turns_system_clock = {clock_now_ns, wait, wake_all};
+
+/* ---- who is there --------------------------------------------------------------------------------------------- */
+
+static int64_t min(int64_t a, int64_t b) {
+  return a < b ? a : b;
+}
+
+static struct turns_slot *own(const struct turns *turns) {
+  return &turns->file->slots[turns->slot];
+}
+
+static int slots_used(const struct turns *turns) {
+  uint32_t used = __atomic_load_n(&turns->file->slots_used, __ATOMIC_ACQUIRE);
+  return used < TURNS_SLOTS ? (int)used : TURNS_SLOTS;
+}
+
+static bool seen_within(const struct turns_slot *slot, int64_t now_ns, int64_t age_ns) {
+  int64_t seen_ns = __atomic_load_n(&slot->seen_ns, __ATOMIC_RELAXED);
+  return seen_ns > now_ns - age_ns && seen_ns <= now_ns + age_ns;
+}
+
+static bool waits(const struct turns_slot *slot, int64_t now_ns) {
+  return __atomic_load_n(&slot->ticket, __ATOMIC_RELAXED) != 0 && seen_within(slot, now_ns, FORGOTTEN_NS);
+}
+
+static bool another_waits(const struct turns *turns, int64_t now_ns) {
+  for (int i = 0; i < slots_used(turns); i++)
+    if (i != turns->slot && waits(&turns->file->slots[i], now_ns))
+      return true;
+  return false;
+}
+
+bool turns_have_company(const struct turns *turns) {
+  int64_t now_ns = turns->clock->now_ns();
+  for (int i = 0; i < slots_used(turns); i++)
+    if (i != turns->slot && seen_within(&turns->file->slots[i], now_ns, TURNS_ACTIVE_NS))
+      return true;
+  return false;
+}
+
+/* Those in the queue before us. */
+static int rank(const struct turns *turns, int64_t now_ns) {
+  uint64_t ticket = __atomic_load_n(&own(turns)->ticket, __ATOMIC_RELAXED);
+  int before = 0;
+  for (int i = 0; i < slots_used(turns); i++) {
+    const struct turns_slot *slot = &turns->file->slots[i];
+    if (i != turns->slot && waits(slot, now_ns) && __atomic_load_n(&slot->ticket, __ATOMIC_RELAXED) < ticket)
+      before++;
+  }
+  return before;
+}
+
+/* ---- the turn -------------------------------------------------------------------------------------------------- */
+
+static int holder_of(uint64_t turn) {
+  return (int)(turn & 0xffff) - 1;
+}
+
+static uint64_t next_turn(uint64_t turn, int holder) {
+  return ((turn >> 16) + 1) << 16 | (uint64_t)(holder + 1);
+}
+
+static uint64_t load_turn(const struct turns *turns) {
+  return __atomic_load_n(&turns->file->turn, __ATOMIC_ACQUIRE);
+}
+
+bool turns_is_ours(const struct turns *turns) {
+  return holder_of(load_turn(turns)) == turns->slot;
+}
+
+/* When the turn may be taken from its holder. */
+static int64_t takeable_at_ns(const struct turns *turns, int holder, int64_t now_ns) {
+  if (holder >= TURNS_SLOTS)
+    return now_ns;
+  const struct turns_slot *slot = &turns->file->slots[holder];
+  int64_t idle_at_ns = min(__atomic_load_n(&slot->idle_at_ns, __ATOMIC_RELAXED), now_ns + TURNS_PATIENCE_NS);
+  int64_t slice_end_ns = min(__atomic_load_n(&slot->slice_end_ns, __ATOMIC_RELAXED), now_ns + TURNS_SLICE_NS);
+  return min(idle_at_ns + TURNS_GRACE_NS, slice_end_ns + TURNS_OVERSTAY_NS);
+}
+
+/* Takes the turn, or says until when there is nothing to be done about it. */
+static bool try_take(const struct turns *turns, int64_t now_ns, int64_t *look_again_ns) {
+  uint64_t turn = load_turn(turns);
+  int holder = holder_of(turn);
+  int64_t from_ns = holder < 0 ? min(__atomic_load_n(&turns->file->free_since_ns, __ATOMIC_RELAXED), now_ns)
+                               : takeable_at_ns(turns, holder, now_ns);
+  from_ns += rank(turns, now_ns) * TURNS_RANK_NS;
+  if (from_ns > now_ns) {
+    *look_again_ns = from_ns;
+    return false;
+  }
+  struct turns_slot *slot = own(turns);
+  __atomic_store_n(&slot->slice_end_ns, now_ns + TURNS_SLICE_NS, __ATOMIC_RELAXED);
+  __atomic_store_n(&slot->idle_at_ns, now_ns + TURNS_GRACE_NS, __ATOMIC_RELAXED);
+  *look_again_ns = now_ns;
+  return __atomic_compare_exchange_n(&turns->file->turn, &turn, next_turn(turn, turns->slot), false, __ATOMIC_ACQ_REL,
+                                     __ATOMIC_ACQUIRE);
+}
+
+/* Threads of one process share its slot and its ticket. */
+static void queue(struct turns_slot *slot, struct turns_file *file) {
+  uint64_t none = 0;
+  uint64_t ticket = __atomic_add_fetch(&file->next_ticket, 1, __ATOMIC_RELAXED);
+  __atomic_compare_exchange_n(&slot->ticket, &none, ticket != 0 ? ticket : 1, false, __ATOMIC_RELAXED,
+                              __ATOMIC_RELAXED);
+}
+
+bool turns_take(struct turns *turns) {
+  struct turns_file *file = turns->file;
+  struct turns_slot *slot = own(turns);
+  int64_t now_ns = turns->clock->now_ns();
+  int64_t give_up_ns = now_ns + TURNS_PATIENCE_NS;
+  bool ours;
+  queue(slot, file);
+  while (!(ours = turns_is_ours(turns)) && now_ns < give_up_ns) {
+    uint32_t wake = __atomic_load_n(&file->wake, __ATOMIC_ACQUIRE);
+    int64_t look_again_ns;
+    __atomic_store_n(&slot->seen_ns, now_ns, __ATOMIC_RELAXED);
+    if (!try_take(turns, now_ns, &look_again_ns) && look_again_ns > now_ns)
+      turns->clock->wait(&file->wake, wake, min(look_again_ns - now_ns, LONGEST_LOOK_NS));
+    now_ns = turns->clock->now_ns();
+  }
+  __atomic_store_n(&slot->ticket, 0, __ATOMIC_RELAXED);
+  return ours;
+}
+
+bool turns_must_pass(struct turns *turns) {
+  int64_t now_ns = turns->clock->now_ns();
+  struct turns_slot *slot = own(turns);
+  if (now_ns < __atomic_load_n(&slot->slice_end_ns, __ATOMIC_RELAXED) || !turns_is_ours(turns))
+    return false;
+  if (another_waits(turns, now_ns))
+    return true;
+  __atomic_store_n(&slot->slice_end_ns, now_ns + TURNS_SLICE_NS, __ATOMIC_RELAXED);
+  return false;
+}
+
+void turns_pass(struct turns *turns) {
+  uint64_t turn = load_turn(turns);
+  if (holder_of(turn) != turns->slot)
+    return;
+  __atomic_store_n(&turns->file->free_since_ns, turns->clock->now_ns(), __ATOMIC_RELAXED);
+  if (!__atomic_compare_exchange_n(&turns->file->turn, &turn, next_turn(turn, -1), false, __ATOMIC_ACQ_REL,
+                                   __ATOMIC_ACQUIRE))
+    return;
+  __atomic_add_fetch(&turns->file->wake, 1, __ATOMIC_RELEASE);
+  turns->clock->wake_all(&turns->file->wake);
+}
+
+void turns_note_activity(struct turns *turns, int64_t idle_at_ns) {
+  struct turns_slot *slot = own(turns);
+  __atomic_store_n(&slot->seen_ns, turns->clock->now_ns(), __ATOMIC_RELAXED);
+  __atomic_store_n(&slot->idle_at_ns, idle_at_ns, __ATOMIC_RELAXED);
+}
+
+/* ---- joining --------------------------------------------------------------------------------------------------- */
+
+/* `vgpurun` makes the folder; for a program that is limited without it, the first one does. */
+static void make_folder(void) {
+  if (mkdir(VGPU_LOCK_DIR, 01777) == 0)
+    (void)chmod(VGPU_LOCK_DIR, 01777); /* whatever the umask */
+}
+
+bool turns_join(struct turns *turns, struct shared_file *file, const char *uuid) {
+  char path[128];
+  make_folder();
+  snprintf(path, sizeof path, "%s/%.*s.turns", VGPU_LOCK_DIR, VGPU_UUID_SIZE, uuid);
+  const char *reason = NULL;
+  int slot = -1;
+  if (!shared_file_open(file, path, sizeof(struct turns_file)))
+    reason = strerror(errno);
+  else if ((slot = shared_file_claim_slot(file, TURNS_SLOTS)) < 0)
+    reason = "more processes than it has room for";
+  if (reason != NULL) {
+    log_line(LOG_WARNING, "%s: %s; this process and others on the GPU do not take turns", path, reason);
+    shared_file_close(file, sizeof(struct turns_file));
+    return false;
+  }
+  *turns = (struct turns){.file = file->memory, .slot = slot, .clock = &turns_system_clock};
+  *own(turns) = (struct turns_slot){0};
+  uint32_t used = __atomic_load_n(&turns->file->slots_used, __ATOMIC_RELAXED);
+  while (used <= (uint32_t)slot && !__atomic_compare_exchange_n(&turns->file->slots_used, &used, (uint32_t)slot + 1,
+                                                                false, __ATOMIC_RELEASE, __ATOMIC_RELAXED))
+    continue;
+  return true;
+}

@@ -1,0 +1,78 @@
+/*
+ * Turns: limited processes on one GPU use it one after the other, for TURNS_SLICE_NS each, instead of being mixed by
+ * the GPU's own time-slicing. Each then pays for its own time alone, and the GPU loses less to switching.
+ *
+ * They meet in a file per GPU in /tmp/vgpulock. Who may go is one word, changed by compare-and-swap: nobody, or a slot.
+ * Those who wait hold tickets, and the smallest goes first. Nothing there is trusted, and nobody is waited for without
+ * a bound: a holder that has run dry, died, or stopped is passed over when the time by which it said it would be idle
+ * has gone by; one with work that does not end loses its turn TURNS_OVERSTAY_NS after its slice; and whoever has waited
+ * for TURNS_PATIENCE_NS goes ahead anyway. The worst that a broken file does is that the GPU mixes the work after all.
+ */
+#ifndef VGPU_TURNS_H
+#define VGPU_TURNS_H
+
+#include "shared_file.h"
+
+#include <stdint.h>
+
+#define TURNS_SLICE_NS 10000000LL
+#define TURNS_GRACE_NS 300000LL       /* between a holder's expected idleness and taking its turn */
+#define TURNS_RANK_NS 200000LL        /* for each one before us in the queue that does not take a free turn */
+#define TURNS_OVERSTAY_NS 100000000LL /* past its slice, for a holder whose work was expected to be done by then */
+#define TURNS_PATIENCE_NS 1000000000LL
+#define TURNS_ACTIVE_NS 1000000000LL /* who has not launched for this long is nobody's neighbour */
+#define TURNS_SLOTS 256
+
+struct turns_slot {
+  uint64_t ticket; /* 0: does not wait */
+  int64_t seen_ns; /* when it last launched, or looked while it waited */
+  int64_t idle_at_ns;
+  int64_t slice_end_ns;
+  uint64_t reserved[4];
+};
+
+struct turns_file {
+  uint64_t turn; /* sequence << 16 | slot + 1; 0 for the slot: free */
+  uint64_t next_ticket;
+  int64_t free_since_ns;
+  uint32_t wake; /* a futex: changes when the turn becomes free */
+  uint32_t slots_used;
+  uint64_t reserved[4];
+  struct turns_slot slots[TURNS_SLOTS];
+};
+
+struct turns_clock {
+  int64_t (*now_ns)(void);
+  /* Sleeps until *word is no longer `expected`, or duration_ns have passed. */
+  void (*wait)(uint32_t *word, uint32_t expected, int64_t duration_ns);
+  void (*wake_all)(uint32_t *word);
+};
+extern const struct turns_clock turns_system_clock;
+
+struct turns {
+  struct turns_file *file;
+  int slot;
+  const struct turns_clock *clock;
+};
+
+/* Joins those who share this GPU. False when that cannot be, which is said on stderr: then there are no turns. */
+bool turns_join(struct turns *turns, struct shared_file *file, const char *uuid);
+
+/* Has anyone else launched lately, or does anyone wait? */
+bool turns_have_company(const struct turns *turns);
+
+bool turns_is_ours(const struct turns *turns);
+
+/* Ours, used up, and wanted by another: to be passed on as soon as our work has drained. */
+bool turns_must_pass(struct turns *turns);
+
+/* Waits until it is our turn; false when patience ended first. */
+bool turns_take(struct turns *turns);
+
+/* Gives our turn up. Nothing happens when it is not ours (any more). */
+void turns_pass(struct turns *turns);
+
+/* We are launching, and expect to be idle at that time. */
+void turns_note_activity(struct turns *turns, int64_t idle_at_ns);
+
+#endif

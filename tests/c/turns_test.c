@@ -1,0 +1,141 @@
+/* Threads as processes on one GPU: they take turns of it in a file in memory, on the system's clock and futex. */
+#include "check.h"
+#include "clock.h"
+#include "turns.h"
+
+#include <pthread.h>
+#include <string.h>
+
+#define MS 1000000LL
+#define MOST 8
+
+static struct turns_file file;
+static int using_gpu;
+static int overlaps;
+static bool stop;
+
+struct tenant {
+  struct turns turns;
+  pthread_t thread;
+  int64_t used_ns;
+  int64_t longest_wait_ns;
+  enum { WORKS, DIES_HOLDING, NEVER_DRAINS } kind;
+};
+
+static struct tenant tenants[MOST];
+
+/* Work of half a millisecond at a time; only while it is our turn. */
+static void *work(void *argument) {
+  struct tenant *tenant = argument;
+  struct turns *turns = &tenant->turns;
+  while (!__atomic_load_n(&stop, __ATOMIC_RELAXED)) {
+    int64_t began_ns = clock_now_ns();
+    if (turns_must_pass(turns))
+      turns_pass(turns);
+    if (!turns_is_ours(turns) && !turns_take(turns))
+      continue;
+    int64_t waited_ns = clock_now_ns() - began_ns;
+    if (waited_ns > tenant->longest_wait_ns)
+      tenant->longest_wait_ns = waited_ns;
+    if (tenant->kind == DIES_HOLDING)
+      return NULL;
+    turns_note_activity(turns, clock_now_ns() + (tenant->kind == NEVER_DRAINS ? 1000000 * MS : MS));
+    if (tenant->kind == NEVER_DRAINS) {
+      clock_sleep_ns(500 * MS);
+      continue;
+    }
+    if (__atomic_add_fetch(&using_gpu, 1, __ATOMIC_SEQ_CST) > 1)
+      __atomic_add_fetch(&overlaps, 1, __ATOMIC_RELAXED);
+    clock_sleep_ns(MS / 2);
+    __atomic_sub_fetch(&using_gpu, 1, __ATOMIC_SEQ_CST);
+    tenant->used_ns += MS / 2;
+    turns_note_activity(turns, clock_now_ns());
+  }
+  turns_pass(turns);
+  return NULL;
+}
+
+static void run(int count, int64_t duration_ns) {
+  stop = false;
+  using_gpu = overlaps = 0;
+  for (int i = 0; i < count; i++)
+    pthread_create(&tenants[i].thread, NULL, work, &tenants[i]);
+  clock_sleep_ns(duration_ns);
+  __atomic_store_n(&stop, true, __ATOMIC_RELAXED);
+  for (int i = 0; i < count; i++)
+    pthread_join(tenants[i].thread, NULL);
+}
+
+static void start_over(int count) {
+  memset(&file, 0, sizeof file);
+  memset(tenants, 0, sizeof tenants);
+  file.slots_used = (uint32_t)count;
+  for (int i = 0; i < count; i++)
+    tenants[i].turns = (struct turns){.file = &file, .slot = i, .clock = &turns_system_clock};
+}
+
+static void check_turns_are_fair_and_exclusive(int count) {
+  start_over(count);
+  run(count, 1500 * MS);
+  int64_t total_ns = 0;
+  for (int i = 0; i < count; i++)
+    total_ns += tenants[i].used_ns;
+  for (int i = 0; i < count; i++) {
+    double share = (double)tenants[i].used_ns / (double)total_ns * count;
+    CHECK(share > 0.7 && share < 1.3, "%d of %d has %.2f of its part", i, count, share);
+  }
+  /* A busy machine may hold a thread up past its grace: then its turn is rightly taken. */
+  int64_t units = total_ns / (MS / 2);
+  CHECK(overlaps < units / 20, "%d overlaps in %lld units of work", overlaps, (long long)units);
+}
+
+static void check_alone(void) {
+  start_over(2);
+  CHECK(!turns_have_company(&tenants[0].turns), "nobody has been seen");
+  turns_note_activity(&tenants[1].turns, clock_now_ns());
+  CHECK(turns_have_company(&tenants[0].turns), "the other one launches");
+  CHECK(!turns_have_company(&tenants[1].turns), "one is no company to itself");
+}
+
+static void check_the_dead_are_passed_over(void) {
+  start_over(3);
+  tenants[0].kind = DIES_HOLDING;
+  run(3, 800 * MS);
+  CHECK(tenants[1].used_ns > 150 * MS && tenants[2].used_ns > 150 * MS, "%lld and %lld ms",
+        (long long)tenants[1].used_ns / MS, (long long)tenants[2].used_ns / MS);
+}
+
+static void check_endless_work_loses_its_turn(void) {
+  start_over(2);
+  tenants[0].kind = NEVER_DRAINS;
+  run(2, 1500 * MS);
+  CHECK(tenants[1].longest_wait_ns < 250 * MS, "waited %lld ms", (long long)tenants[1].longest_wait_ns / MS);
+  CHECK(tenants[1].used_ns > 300 * MS, "used %lld ms", (long long)tenants[1].used_ns / MS);
+}
+
+/* Whatever is in the file: no crash, and no wait past the patience. */
+static void check_damage(void) {
+  start_over(1);
+  unsigned seed = 7;
+  for (int round = 0; round < 6; round++) {
+    for (size_t i = 0; i < sizeof file; i++)
+      ((unsigned char *)&file)[i] = (unsigned char)(round == 0 ? 0xff : round == 1 ? 0x7f : rand_r(&seed));
+    int64_t began_ns = clock_now_ns();
+    turns_have_company(&tenants[0].turns);
+    turns_must_pass(&tenants[0].turns);
+    turns_take(&tenants[0].turns);
+    turns_pass(&tenants[0].turns);
+    CHECK(clock_now_ns() - began_ns < TURNS_PATIENCE_NS + 200 * MS, "round %d: %lld ms", round,
+          (long long)(clock_now_ns() - began_ns) / MS);
+  }
+}
+
+int main(void) {
+  check_alone();
+  check_turns_are_fair_and_exclusive(2);
+  check_turns_are_fair_and_exclusive(4);
+  check_the_dead_are_passed_over();
+  check_endless_work_loses_its_turn();
+  check_damage();
+  return 0;
+}
