@@ -129,7 +129,7 @@ def test_threads(sandbox: Sandbox) -> None:
 
 
 def test_two_containers_take_turns(sandbox: Sandbox) -> None:
-    """Limited to 50 each, with kernels that fill the GPU, they get near to 50 each, since neither pays for the other."""
+    """Limited to 50 each, with kernels that fill the GPU, they get near to it: neither pays for the other."""
     code = PRELUDE + "k = d.kernel('spin_500us')\nprint(completed_s(lambda: d.launch(k), 5e-4, 3))"
     limits = {"CUDA_DEVICE_SM_LIMIT": "50"}
     usages = [str(sandbox.folder / f"usage-{name}") for name in "ab"]
