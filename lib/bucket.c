@@ -26,6 +26,11 @@ static bool claim(struct vgpu_device_shared *device, int64_t *start_ns, int64_t 
   return true;
 }
 
+/* No debt is later than the latest: that is damage, and forgotten. */
+static int64_t plausible(int64_t zero_at, int64_t now_ns, int64_t latest) {
+  return zero_at <= latest ? zero_at : now_ns;
+}
+
 int64_t bucket_charge(struct vgpu_device_shared *device, int64_t start_ns, int64_t end_ns, int64_t now_ns,
                       uint32_t sm_percent) {
   if (end_ns > now_ns)
@@ -38,7 +43,8 @@ int64_t bucket_charge(struct vgpu_device_shared *device, int64_t start_ns, int64
   int64_t charged;
   do {
     /* The burst is what had accrued when the work began; while it ran, tokens accrued without a bound. */
-    charged = max(zero_at, start_ns - wall_time(BUCKET_BURST_NS, sm_percent)) + wall_time(charge_ns, sm_percent);
+    int64_t burst_ns = wall_time(BUCKET_BURST_NS, sm_percent);
+    charged = max(plausible(zero_at, now_ns, latest), start_ns - burst_ns) + wall_time(charge_ns, sm_percent);
     if (charged > latest)
       charged = latest;
   } while (!__atomic_compare_exchange_n(&device->tokens_zero_at_ns, &zero_at, charged, false, __ATOMIC_RELAXED,
@@ -50,10 +56,9 @@ int64_t bucket_charge(struct vgpu_device_shared *device, int64_t start_ns, int64
 int64_t bucket_open_at(struct vgpu_device_shared *device, int64_t now_ns, uint32_t sm_percent) {
   int64_t latest = now_ns + wall_time(BUCKET_MAX_DEBT_NS, sm_percent);
   int64_t zero_at = __atomic_load_n(&device->tokens_zero_at_ns, __ATOMIC_RELAXED);
-  if (zero_at > latest) { /* no debt is that large: damage */
-    __atomic_compare_exchange_n(&device->tokens_zero_at_ns, &zero_at, now_ns, false, __ATOMIC_RELAXED,
+  int64_t open_at = plausible(zero_at, now_ns, latest);
+  if (open_at != zero_at)
+    __atomic_compare_exchange_n(&device->tokens_zero_at_ns, &zero_at, open_at, false, __ATOMIC_RELAXED,
                                 __ATOMIC_RELAXED);
-    return now_ns;
-  }
-  return zero_at;
+  return open_at;
 }

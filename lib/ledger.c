@@ -4,6 +4,7 @@
 #define SMALL_REQUEST_BYTES MIB
 #define BLOCK_BYTES (2 * MIB)
 #define SMALL_STEP_BYTES 512ULL
+#define LARGEST_REQUEST_BYTES (1ULL << 60) /* so that no count overflows */
 
 static uint64_t round_up(uint64_t bytes, uint64_t step) {
   uint64_t rounded;
@@ -14,18 +15,14 @@ uint64_t ledger_driver_size(uint64_t requested_bytes) {
   return round_up(requested_bytes, requested_bytes <= SMALL_REQUEST_BYTES ? SMALL_STEP_BYTES : BLOCK_BYTES);
 }
 
-static struct vgpu_device_usage *own(const struct ledger *ledger, int device) {
-  return &ledger->usage->processes[ledger->own_slot].devices[device];
-}
-
 /* The file is other processes' to write, so that nothing in it may overflow a sum. */
 static uint64_t add_saturating(uint64_t a, uint64_t b) {
   uint64_t sum;
   return __builtin_add_overflow(a, b, &sum) ? UINT64_MAX : sum;
 }
 
-static uint64_t held_by(const struct ledger *ledger, int slot, int device) {
-  const struct vgpu_device_usage *usage = &ledger->usage->processes[slot].devices[device];
+static uint64_t held(const struct vgpu_process_usage *process, int device) {
+  const struct vgpu_device_usage *usage = &process->devices[device];
   return add_saturating(__atomic_load_n(&usage->allocated_bytes, __ATOMIC_SEQ_CST),
                         __atomic_load_n(&usage->overhead_bytes, __ATOMIC_SEQ_CST));
 }
@@ -39,11 +36,12 @@ static int slots_used(const struct ledger *ledger) {
 enum count { COUNT_ALL_SLOTS, COUNT_LIVE_SLOTS };
 
 static uint64_t sum(const struct ledger *ledger, int device, enum count count) {
-  uint64_t total = 0;
+  uint64_t total = held(ledger->own, device);
+  int own_slot = __atomic_load_n(&ledger->own_slot, __ATOMIC_RELAXED);
   for (int slot = 0; slot < slots_used(ledger); slot++) {
-    uint64_t held = held_by(ledger, slot, device);
-    if (held != 0 && (count == COUNT_ALL_SLOTS || ledger->slot_is_live(ledger->context, slot)))
-      total = add_saturating(total, held);
+    uint64_t bytes = slot == own_slot ? 0 : held(&ledger->usage->processes[slot], device);
+    if (bytes != 0 && (count == COUNT_ALL_SLOTS || ledger->slot_is_live(ledger->context, slot)))
+      total = add_saturating(total, bytes);
   }
   return total;
 }
@@ -57,7 +55,7 @@ uint64_t ledger_used_at_most(const struct ledger *ledger, int device) {
 }
 
 bool ledger_reserve(const struct ledger *ledger, int device, uint64_t bytes, uint64_t limit_bytes) {
-  if (bytes > limit_bytes) /* also keeps the own count from overflowing */
+  if (bytes > limit_bytes || bytes > LARGEST_REQUEST_BYTES)
     return false;
   ledger_add(ledger, device, bytes);
   if (ledger_used_at_most(ledger, device) <= limit_bytes || ledger_used(ledger, device) <= limit_bytes)
@@ -66,28 +64,52 @@ bool ledger_reserve(const struct ledger *ledger, int device, uint64_t bytes, uin
   return false;
 }
 
-void ledger_add(const struct ledger *ledger, int device, uint64_t bytes) {
-  __atomic_add_fetch(&own(ledger, device)->allocated_bytes, bytes, __ATOMIC_SEQ_CST);
+/* One of the counters of a device: the own one, and its copy in the slot. */
+struct counter {
+  uint64_t *own;
+  uint64_t *shown; /* NULL without a slot */
+};
+
+#define COUNTER(ledger, device, name)                                                                                  \
+  (struct counter) {                                                                                                   \
+    &(ledger)->own->devices[device].name,                                                                              \
+        (ledger)->own_slot < 0 ? NULL : &(ledger)->usage->processes[(ledger)->own_slot].devices[device].name           \
+  }
+
+static void add(struct counter counter, uint64_t bytes) {
+  __atomic_add_fetch(counter.own, bytes, __ATOMIC_SEQ_CST);
+  if (counter.shown != NULL)
+    __atomic_add_fetch(counter.shown, bytes, __ATOMIC_SEQ_CST);
 }
 
 /* Never below zero, whatever has been written to the file. */
-static void subtract(uint64_t *counter, uint64_t bytes) {
-  uint64_t before = __atomic_load_n(counter, __ATOMIC_SEQ_CST);
-  while (!__atomic_compare_exchange_n(counter, &before, before > bytes ? before - bytes : 0, false, __ATOMIC_SEQ_CST,
+static void subtract_from(uint64_t *count, uint64_t bytes) {
+  uint64_t before = __atomic_load_n(count, __ATOMIC_SEQ_CST);
+  while (!__atomic_compare_exchange_n(count, &before, before > bytes ? before - bytes : 0, false, __ATOMIC_SEQ_CST,
                                       __ATOMIC_SEQ_CST))
     continue;
 }
 
+static void subtract(struct counter counter, uint64_t bytes) {
+  if (counter.shown != NULL)
+    subtract_from(counter.shown, bytes);
+  subtract_from(counter.own, bytes);
+}
+
+void ledger_add(const struct ledger *ledger, int device, uint64_t bytes) {
+  add(COUNTER(ledger, device, allocated_bytes), bytes);
+}
+
 void ledger_release(const struct ledger *ledger, int device, uint64_t bytes) {
-  subtract(&own(ledger, device)->allocated_bytes, bytes);
+  subtract(COUNTER(ledger, device, allocated_bytes), bytes);
 }
 
 void ledger_add_managed(const struct ledger *ledger, int device, uint64_t bytes) {
-  __atomic_add_fetch(&own(ledger, device)->managed_bytes, bytes, __ATOMIC_SEQ_CST);
+  add(COUNTER(ledger, device, managed_bytes), bytes);
 }
 
 void ledger_release_managed(const struct ledger *ledger, int device, uint64_t bytes) {
-  subtract(&own(ledger, device)->managed_bytes, bytes);
+  subtract(COUNTER(ledger, device, managed_bytes), bytes);
 }
 
 static uint64_t difference(uint64_t a, uint64_t b) {
@@ -95,12 +117,15 @@ static uint64_t difference(uint64_t a, uint64_t b) {
 }
 
 void ledger_correct(const struct ledger *ledger, int device, uint64_t driver_bytes, uint64_t pending_bytes) {
-  struct vgpu_device_usage *usage = own(ledger, device);
+  const struct vgpu_device_usage *usage = &ledger->own->devices[device];
   uint64_t allocated = __atomic_load_n(&usage->allocated_bytes, __ATOMIC_SEQ_CST);
   uint64_t managed = __atomic_load_n(&usage->managed_bytes, __ATOMIC_SEQ_CST);
   uint64_t least = difference(driver_bytes, allocated);
   uint64_t most = difference(driver_bytes, difference(difference(allocated, managed), pending_bytes));
   uint64_t overhead = __atomic_load_n(&usage->overhead_bytes, __ATOMIC_SEQ_CST);
   overhead = overhead < least ? least : overhead > most ? most : overhead;
-  __atomic_store_n(&usage->overhead_bytes, overhead, __ATOMIC_SEQ_CST);
+  struct counter counter = COUNTER(ledger, device, overhead_bytes);
+  __atomic_store_n(counter.own, overhead, __ATOMIC_SEQ_CST);
+  if (counter.shown != NULL)
+    __atomic_store_n(counter.shown, overhead, __ATOMIC_SEQ_CST);
 }

@@ -1,9 +1,10 @@
 /*
  * The memory ledger: what the container holds on a device, over all of its processes.
  *
- * Every process counts in its own slot, and the slot is the only truth: the total is the sum over live slots, so a
- * process that is killed between any two instructions takes its bytes with it. A reservation adds first and checks
- * then, so that concurrent reservations can never pass the limit together. No locks, no waiting.
+ * Every process counts for itself and shows the others its count in its slot, and the slot is their only truth: the
+ * total is the sum over live slots, so a process that is killed between any two instructions takes its bytes with it. A
+ * reservation adds first and checks then, so that concurrent reservations can never pass the limit together. No locks,
+ * no waiting.
  */
 #ifndef VGPU_LEDGER_H
 #define VGPU_LEDGER_H
@@ -13,8 +14,9 @@
 #include <stdbool.h>
 
 struct ledger {
+  struct vgpu_process_usage *own; /* what this process holds, in memory that nobody else can damage */
   struct vgpu_usage *usage;
-  int own_slot;
+  int own_slot; /* shows the others a copy of `own`; -1 for none */
   bool (*slot_is_live)(const void *context, int slot);
   const void *context;
 };

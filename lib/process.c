@@ -12,8 +12,10 @@
 enum process_state process_state = PROCESS_UNKNOWN;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct region region;
+static struct region region = {.file = {.locks = -1}, .slot = -1};
+static struct vgpu_process_usage own_usage;
 static struct ledger ledger;
+static bool slot_was_asked_for;
 static enum process_state decided;
 static bool environment_limits_compute;
 
@@ -21,8 +23,7 @@ static bool environment_limits_compute;
  * of the parent held are made anew. */
 static void start_over_in_child(void) {
   pthread_mutex_init(&lock, NULL);
-  if (decided == PROCESS_LIMITED)
-    region_forget(&region);
+  region_forget(&region);
   launch_forget();
   memory_forget();
   devices_forget();
@@ -34,28 +35,48 @@ static bool slot_is_live(const void *context, int slot) {
   return region_slot_is_live(context, slot);
 }
 
+/* Before the lock is first taken: a child forked meanwhile would find it held for ever. */
+static void watch_forks(void) {
+  static bool watched;
+  if (!__atomic_exchange_n(&watched, true, __ATOMIC_ACQ_REL))
+    pthread_atfork(NULL, NULL, start_over_in_child);
+}
+
+/* Files are opened and messages written under the lock: a thread that is cancelled there would keep it. */
+static int begin_alone(void) {
+  int cancel_state;
+  pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state);
+  pthread_mutex_lock(&lock);
+  return cancel_state;
+}
+
+static void end_alone(int cancel_state) {
+  pthread_mutex_unlock(&lock);
+  pthread_setcancelstate(cancel_state, NULL);
+}
+
 static enum process_state decide(void) {
-  static bool watches_forks;
   if (!region_has_limits_file() && !limits_in_environment())
     return PROCESS_FREE;
   region_open(&region);
-  ledger = (struct ledger){.usage = region.usage, .own_slot = -1, .slot_is_live = slot_is_live, .context = &region};
+  own_usage = (struct vgpu_process_usage){0};
+  slot_was_asked_for = false;
+  ledger = (struct ledger){&own_usage, region.usage, -1, slot_is_live, &region};
   environment_limits_compute = limits_of_compute_in_environment();
-  if (!watches_forks)
-    watches_forks = pthread_atfork(NULL, NULL, start_over_in_child) == 0;
   return PROCESS_LIMITED;
 }
 
 /* Published only once libcuda is there: nvidia-smi, which asks NVML alone, must not load it. */
 enum process_state process_decide(void) {
   bool has_cuda = hooks_load_cuda();
-  pthread_mutex_lock(&lock);
+  watch_forks();
+  int cancel_state = begin_alone();
   if (decided == PROCESS_UNKNOWN)
     decided = decide();
   enum process_state state = decided;
   if (has_cuda)
     __atomic_store_n(&process_state, state, __ATOMIC_RELEASE);
-  pthread_mutex_unlock(&lock);
+  end_alone(cancel_state);
   return state;
 }
 
@@ -72,14 +93,14 @@ const struct ledger *process_ledger_view(void) {
 }
 
 const struct ledger *process_ledger(void) {
-  if (__atomic_load_n(&ledger.own_slot, __ATOMIC_ACQUIRE) >= 0)
+  if (__atomic_load_n(&slot_was_asked_for, __ATOMIC_ACQUIRE))
     return &ledger;
-  pthread_mutex_lock(&lock);
-  if (ledger.own_slot < 0) {
+  int cancel_state = begin_alone();
+  if (!slot_was_asked_for) {
     region_claim_slot(&region);
-    ledger.usage = region.usage;
-    __atomic_store_n(&ledger.own_slot, region.slot, __ATOMIC_RELEASE);
+    __atomic_store_n(&ledger.own_slot, region.slot, __ATOMIC_RELAXED);
+    __atomic_store_n(&slot_was_asked_for, true, __ATOMIC_RELEASE);
   }
-  pthread_mutex_unlock(&lock);
+  end_alone(cancel_state);
   return &ledger;
 }

@@ -103,10 +103,14 @@ static void announce_slot(struct vgpu_usage *usage, int slot) {
 }
 
 void region_claim_slot(struct region *region) {
-  int slot = region->file.memory != NULL ? shared_file_claim_slot(&region->file, VGPU_MAX_PROCESSES) : 0;
+  if (region->file.memory == NULL)
+    return;
+  int slot = shared_file_claim_slot(&region->file, VGPU_MAX_PROCESSES);
   if (slot < 0) {
-    keep_usage_to_ourselves(region, "of this container", "more processes than it has room for");
-    slot = 0;
+    log_line(LOG_WARNING,
+             "more than %d processes use the GPU in this container; the others do not see what this one uses",
+             VGPU_MAX_PROCESSES);
+    return;
   }
   struct vgpu_process_usage *own = &region->usage->processes[slot];
   memset(own, 0, sizeof *own);
@@ -116,7 +120,7 @@ void region_claim_slot(struct region *region) {
 }
 
 bool region_slot_is_live(const struct region *region, int slot) {
-  return slot == region->slot || (region->file.memory != NULL && shared_file_slot_is_held(&region->file, slot));
+  return region->file.memory != NULL && shared_file_slot_is_held(&region->file, slot);
 }
 
 void region_forget(struct region *region) {

@@ -16,7 +16,7 @@ struct region {
   struct vgpu_usage *usage;         /* never NULL after region_open */
   const struct vgpu_limits *limits; /* NULL: limits come from the environment alone */
   struct shared_file file;          /* the usage file; without memory when the usage is kept in this process only */
-  int slot;                         /* this process's slot, or -1 until region_claim_slot */
+  int slot;                         /* this process's slot, or -1 */
 };
 
 /* Is there a limits file for this process? Cheap; decides whether the library does anything at all. */
@@ -26,11 +26,10 @@ bool region_has_limits_file(void);
  * limits file grants nothing; without a usage file every process is held to the limit by itself. */
 void region_open(struct region *region);
 
-/* Takes a free slot, and wipes it. Without a usage file, or with all slots taken (said on stderr), the process counts
- * in memory of its own. */
+/* Takes a free slot, and wipes it. None is taken without a usage file, or with all slots taken (said on stderr). */
 void region_claim_slot(struct region *region);
 
-/* Does a living process hold this slot? */
+/* Does a living process hold this slot? Not to be asked of the own slot. */
 bool region_slot_is_live(const struct region *region, int slot);
 
 /* In a forked child: lets go of what was inherited. */

@@ -7,10 +7,13 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <sys/types.h>
 
 struct shared_file {
   void *memory;
   int locks; /* the descriptor whose open file description holds the slots */
+  dev_t device;
+  ino_t inode;
 };
 
 /* Opens the file, or makes it for all users, and maps it. Links are not followed. False with errno set. */

@@ -66,6 +66,9 @@ static void check_damage(void) {
   int64_t now_ns = 1000 * MS;
   CHECK(open_at(now_ns, 50) == now_ns, "no wait without an end");
   CHECK(bucket_charge(&device, now_ns - MS, now_ns, now_ns, 50) == MS, "charges again");
+  device.tokens_zero_at_ns = INT64_MAX;
+  CHECK(bucket_charge(&device, now_ns, now_ns + MS, now_ns + MS, 50) == MS, "charges");
+  CHECK(open_at(now_ns + MS, 50) <= now_ns + 3 * MS, "and makes no debt of it");
   device = (struct vgpu_device_shared){.tokens_zero_at_ns = INT64_MIN / 2, .charged_until_ns = INT64_MIN};
   CHECK(bucket_charge(&device, now_ns - MS, now_ns, now_ns, 50) == MS, "charges");
   CHECK(bucket_charge(&device, now_ns, now_ns + 360000 * MS, now_ns + 3600000 * MS, 1) > 0, "an hour's kernel");

@@ -7,6 +7,7 @@
 #define LIMIT_BYTES 1000000ULL
 
 static struct vgpu_usage usage;
+static struct vgpu_process_usage own[VGPU_MAX_PROCESSES];
 static bool dead[VGPU_MAX_PROCESSES];
 
 static bool is_live(const void *context, int slot) {
@@ -17,11 +18,12 @@ static bool is_live(const void *context, int slot) {
 static struct ledger ledger_of(int slot) {
   if (usage.slots_used <= (uint32_t)slot)
     usage.slots_used = (uint32_t)slot + 1;
-  return (struct ledger){.usage = &usage, .own_slot = slot, .slot_is_live = is_live};
+  return (struct ledger){.own = &own[slot], .usage = &usage, .own_slot = slot, .slot_is_live = is_live};
 }
 
 static void start_over(void) {
   memset(&usage, 0, sizeof usage);
+  memset(own, 0, sizeof own);
   memset(dead, 0, sizeof dead);
 }
 
@@ -97,10 +99,31 @@ static void check_managed(void) {
 }
 
 static void check_damage(void) {
+  start_over();
+  struct ledger a = ledger_of(3);
   memset(&usage, 0xff, sizeof usage);
-  struct ledger a = {.usage = &usage, .own_slot = 3, .slot_is_live = is_live};
   CHECK(ledger_used(&a, 0) == UINT64_MAX, "sums saturate");
   CHECK(!ledger_reserve(&a, 0, 1, LIMIT_BYTES), "and refuse");
+  memset(&usage, 0, sizeof usage);
+  CHECK(ledger_reserve(&a, 0, LIMIT_BYTES, LIMIT_BYTES), "fits");
+  memset(&usage, 0, sizeof usage);
+  CHECK(!ledger_reserve(&a, 0, 1, LIMIT_BYTES), "what is wiped from the file still counts");
+}
+
+static void check_without_a_slot(void) {
+  start_over();
+  struct ledger a = ledger_of(0), b = {.own = &own[1], .usage = &usage, .own_slot = -1, .slot_is_live = is_live};
+  CHECK(ledger_reserve(&a, 0, 600000, LIMIT_BYTES), "fits");
+  CHECK(!ledger_reserve(&b, 0, 400001, LIMIT_BYTES), "sees the others");
+  CHECK(ledger_reserve(&b, 0, 400000, LIMIT_BYTES) && !ledger_reserve(&b, 0, 1, LIMIT_BYTES), "and itself");
+}
+
+static void check_huge_requests(void) {
+  start_over();
+  struct ledger a = ledger_of(0);
+  ledger_add(&a, 0, 1000);
+  CHECK(!ledger_reserve(&a, 0, UINT64_MAX, VGPU_NO_MEMORY_LIMIT), "no device has that much");
+  CHECK(ledger_used(&a, 0) == 1000, "nothing wraps around");
 }
 
 /* Many threads, each a process with a slot of its own: together never past the limit, and nothing left over. */
@@ -110,9 +133,9 @@ static void check_damage(void) {
 static uint64_t held;
 
 static void *allocate_and_free(void *argument) {
-  struct ledger ledger = ledger_of(0);
-  ledger.own_slot = (int)(intptr_t)argument;
-  unsigned seed = (unsigned)ledger.own_slot;
+  int slot = (int)(intptr_t)argument;
+  struct ledger ledger = {.own = &own[slot], .usage = &usage, .own_slot = slot, .slot_is_live = is_live};
+  unsigned seed = (unsigned)slot;
   for (int i = 0; i < ROUNDS; i++) {
     uint64_t bytes = (uint64_t)rand_r(&seed) % (LIMIT_BYTES / 3);
     if (!ledger_reserve(&ledger, 0, bytes, LIMIT_BYTES))
@@ -145,6 +168,8 @@ int main(void) {
   check_pending();
   check_managed();
   check_damage();
+  check_without_a_slot();
+  check_huge_requests();
   check_concurrency();
   return 0;
 }

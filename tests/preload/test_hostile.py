@@ -1,0 +1,144 @@
+"""Programs, files and neighbours that mean no good, or do strange things: the limit holds, and nothing breaks."""
+
+from __future__ import annotations
+
+import pytest
+from sandbox import Sandbox
+
+LIMIT = {"CUDA_DEVICE_MEMORY_LIMIT": "2g", "CUDA_DEVICE_SM_LIMIT": "60"}
+PRELUDE = """
+import ctypes, mmap, os, random, sys, threading, time
+from cuda_driver import *
+d = Driver(); d.start()
+def fill():
+    count = 0
+    while True:
+        try: d.mem_alloc(100 << 20); count += 1
+        except CudaError as error:
+            assert error.name == "CUDA_ERROR_OUT_OF_MEMORY", error
+            return count
+path = os.environ["CUDA_DEVICE_MEMORY_SHARED_CACHE"]
+"""
+
+VANDALS = {
+    "zeros": "data[8:] = bytes(len(data) - 8)",
+    "no slots": "data[12:16] = bytes(4)",
+    "random bytes": "at = random.randrange(len(data) - 65536); data[at:at + 65536] = random.randbytes(65536)",
+    "random bytes in what is used": "data[8:16384] = random.randbytes(16384 - 8)",
+    "ones": "data[8:] = b'\\xff' * (len(data) - 8)",
+}
+
+
+@pytest.mark.parametrize("kind", VANDALS)
+def test_a_usage_file_that_is_overwritten_all_the_time(sandbox: Sandbox, kind: str) -> None:
+    """A process on its own keeps to its limits, and goes on, whatever the file says."""
+    code = PRELUDE + (
+        "d.mem_alloc(2 << 20)\n"
+        "k, stop = d.kernel('spin_50us'), False\n"
+        "with open(path, 'r+b') as file: data = mmap.mmap(file.fileno(), 0)\n"
+        "def vandalise():\n"
+        f"    while not stop: {VANDALS[kind]}\n"
+        "vandal = threading.Thread(target=vandalise); vandal.start()\n"
+        "held, launched, end = 0, 0, time.monotonic() + 1\n"
+        "while time.monotonic() < end:\n"
+        "    held += fill()\n"
+        "    d.mem_get_info()\n"
+        "stop = True; vandal.join()\n"
+        "data[8:] = bytes(len(data) - 8)\n"
+        "for _ in range(100): d.launch(k)\n"
+        "d.synchronize()\n"
+        "print(held)"
+    )
+    assert int(sandbox.python(code, **LIMIT)) <= 15
+
+
+def test_launches_go_on_while_the_usage_file_is_overwritten(sandbox: Sandbox) -> None:
+    code = PRELUDE + (
+        "k, stop = d.kernel('spin_50us'), False\n"
+        "d.launch(k)\n"
+        "with open(path, 'r+b') as file: data = mmap.mmap(file.fileno(), 0)\n"
+        "def vandalise():\n"
+        "    while not stop: data[64:4160] = random.randbytes(4096)\n"
+        "vandal = threading.Thread(target=vandalise); vandal.start()\n"
+        "for _ in range(200): d.launch(k)\n"
+        "d.synchronize(); stop = True; vandal.join(); print('done')"
+    )
+    assert sandbox.python(code, timeout_s=60, **LIMIT) == "done"
+
+
+def test_more_processes_than_there_are_slots(sandbox: Sandbox) -> None:
+    """Slots taken by anyone: the process still sees the others, keeps to the limit, and goes on."""
+    code = PRELUDE + (
+        "import fcntl, struct\n"
+        "k = d.kernel('spin_50us'); d.launch(k)\n"
+        "file = os.open(path, os.O_RDWR)\n"
+        "fcntl.fcntl(file, 37, struct.pack('hhqqi4x', fcntl.F_WRLCK, 0, 1 << 30, 1024, 0))\n"
+        "print(fill())\n"
+        "for _ in range(500): d.launch(k)\n"
+        "d.synchronize()"
+    )
+    assert sandbox.python(code, **LIMIT) == "15"
+
+
+def test_closed_standard_streams(sandbox: Sandbox) -> None:
+    """What a program prints into the void does not land in our files."""
+    code = (
+        "import os\n"
+        "result = os.dup(1); os.set_inheritable(result, False)\n"
+        "os.closerange(0, 3)\n" + PRELUDE + "count = fill()\n"
+        "for number in (0, 1, 2):\n"
+        "    try: os.write(number, b'x' * 64)\n"
+        "    except OSError: pass\n"
+        "os.write(result, b'%d %r' % (count, open(path, 'rb').read(8)))"
+    )
+    assert sandbox.python(code, **LIMIT) == "15 b'VCGUSAGE'"
+
+
+def test_a_descriptor_that_the_program_closed(sandbox: Sandbox) -> None:
+    """Its number may be the program's own file by now: that is not closed in a forked child."""
+    code = PRELUDE + (
+        "d.mem_alloc(2 << 20)\n"
+        "links = {number: os.readlink(f'/proc/self/fd/{number}') for number in map(int, os.listdir('/proc/self/fd'))\n"
+        "         if os.path.exists(f'/proc/self/fd/{number}')}\n"
+        "for number, link in links.items():\n"
+        "    if link == path: os.dup2(os.open('/dev/null', os.O_RDONLY), number); ours = number\n"
+        "child = os.fork()\n"
+        "if child == 0:\n"
+        "    os.fstat(ours); os._exit(7)\n"
+        "print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), fill())"
+    )
+    assert sandbox.python(code, **LIMIT) == "7 15"
+
+
+def test_no_arguments_at_all(sandbox: Sandbox) -> None:
+    """Every caught function, called with nothing but zeros."""
+    code = PRELUDE + (
+        "import re\n"
+        "from support import CHECKOUT\n"
+        "names = re.findall(r'X\\((cu\\w+)\\)', (CHECKOUT / 'lib' / 'hooks.h').read_text())\n"
+        "library = ctypes.CDLL('libcuda.so.1')\n"
+        "destroying = [n for n in names if 'Ctx' in n]\n"
+        "for name in [n for n in names if n not in destroying] + destroying:\n"
+        "    getattr(library, name)(*[c_uint64(0)] * 11)\n"
+        "print(len(names) > 50)"
+    )
+    assert sandbox.python(code, **LIMIT) == "True"
+
+
+@pytest.mark.parametrize("size", ["2**64 - 1", "2**63", "2**60 + 1"])
+@pytest.mark.parametrize("limits", [LIMIT, {"CUDA_DEVICE_SM_LIMIT": "60"}])
+def test_huge_sizes(sandbox: Sandbox, size: str, limits: dict[str, str]) -> None:
+    code = PRELUDE + (
+        "d.mem_alloc(100 << 20); used = d.mem_used()\n"
+        f"size = {size}\n"
+        "for symbol, arguments in {\n"
+        "    'cuMemAlloc_v2': (c_size_t(size),), 'cuMemAllocManaged': (c_size_t(size), 1),\n"
+        "    'cuMemAllocAsync': (c_size_t(size), None),\n"
+        "    'cuMemAllocPitch_v2': (byref(c_size_t()), c_size_t(size), c_size_t(size), 4),\n"
+        "}.items():\n"
+        "    assert d.result(symbol, byref(c_uint64()), *arguments) in (\n"
+        "        'CUDA_ERROR_OUT_OF_MEMORY', 'CUDA_ERROR_INVALID_VALUE'), symbol\n"
+        "d.mem_alloc(100 << 20)\n"
+        "print(d.mem_used() - used >> 20)"
+    )
+    assert sandbox.python(code, **limits) == "100"
