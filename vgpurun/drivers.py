@@ -66,7 +66,10 @@ class EngineFacts:
 
 @dataclass(frozen=True)
 class DriverPlan:
-    """What a driver mode adds to a container. `mounts` are left out where they lie in a folder of the user's own."""
+    """What a driver mode adds to a container. `mounts` are left out where they lie in a folder of the user's own.
+
+    `state_files` are further files of the state folder, by relative path; those in etc/ are read-only in the container.
+    """
 
     mode: str
     mounts: tuple[Mount, ...] = ()
@@ -76,6 +79,7 @@ class DriverPlan:
     environment: Mapping[str, str] = field(default_factory=dict)
     library_path: str | None = None
     executable_path: str | None = None
+    state_files: Mapping[str, bytes] = field(default_factory=dict)
 
 
 def plan_driver(mode: str, gpus: Sequence[Gpu], facts: EngineFacts) -> DriverPlan:

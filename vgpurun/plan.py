@@ -108,7 +108,11 @@ def plan_launch(
             LABEL_QUOTA: quotas_to_json(quotas),
         },
         state_folder=state_folder,
-        state_files={"etc/limits": _limits_file(quotas), "etc/ld.so.preload": f"{abi.CONTAINER_LIBRARY}\n".encode()},
+        state_files={
+            "etc/limits": _limits_file(quotas),
+            "etc/ld.so.preload": f"{abi.CONTAINER_LIBRARY}\n".encode(),
+            **driver.state_files,
+        },
         warnings=warnings,
     )
 

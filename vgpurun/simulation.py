@@ -2,19 +2,25 @@
 
 VGPUSIM_CONFIG names its configuration, VGPUSIM_STATE the file in which its processes share their devices; without the
 latter all containers and local processes of one vgpurun user share one in the state folder.
+
+A container has a configuration of its own, with the chosen GPUs only, as it has only their nodes on a real host. It
+lies where the simulated driver looks without any variable (lib/sim/config.h), so that `env -i` finds the GPUs too.
 """
 
 import os
 import platform
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
-from vgpurun import abi, gpus, state
+from vgpurun import __version__, abi, gpus, state
 from vgpurun.drivers import CONTAINER_DRIVER_DIR, DriverPlan
 from vgpurun.errors import DriverError, StateError
+from vgpurun.gpus import Gpu
 from vgpurun.options import Mount
 
-_CONTAINER_CONFIG = f"{abi.CONTAINER_DIR}/sim.yaml"
+_CONFIG = "etc/sim.yaml"  # in the state folder, and from there in the container
 _CONTAINER_STATE = f"{abi.CONTAINER_DIR}/sim.state"
 _LIBRARIES = ("libcuda.so.1", "libnvidia-ml.so.1")
 _TOOL = "nvidia-smi"
@@ -27,7 +33,8 @@ def activate(folder: Path) -> None:
         if not Path(config).is_file():
             raise DriverError(f"VGPUSIM_CONFIG={config}: no such file")
         os.environ["VGPUSIM_CONFIG"] = str(Path(config).absolute())
-    path = Path(os.environ.get("VGPUSIM_STATE") or state.root_folder() / "sim.state").absolute()
+    given = os.environ.get("VGPUSIM_STATE")
+    path = Path(given or state.root_folder() / f"sim-{__version__}.state").absolute()
     os.environ["VGPUSIM_STATE"] = str(path)
     try:
         state.make_readable(path.parent)
@@ -35,27 +42,44 @@ def activate(folder: Path) -> None:
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC))
             path.chmod(0o666)  # any user of a container writes it
     except OSError as error:
-        raise StateError(f"cannot make {path}: {error.strerror}; set VGPUSIM_STATE to a file of yours") from None
+        way_out = "VGPUSIM_STATE to a file" if given else "VGPURUN_STATE_DIR to a folder"
+        raise StateError(f"cannot make {path}: {error.strerror}; set {way_out} of yours") from None
     gpus.use_library(folder / "libnvidia-ml.so.1")
 
 
-def plan_container(folder: Path) -> DriverPlan:
-    """Return what a container needs to see the simulated GPUs. After activate()."""
+def plan_container(folder: Path, chosen: Sequence[Gpu]) -> DriverPlan:
+    """Return what a container needs to see these of the simulated GPUs. After activate(). Raises DriverError."""
     mounts = [Mount(str(folder), CONTAINER_DRIVER_DIR), Mount(os.environ["VGPUSIM_STATE"], _CONTAINER_STATE, False)]
     for place in (f"/usr/lib/{platform.machine()}-linux-gnu", "/usr/lib64"):
         mounts += [Mount(str((folder / name).resolve()), f"{place}/{name}") for name in _LIBRARIES]
     mounts.append(Mount(str(folder / _TOOL), f"/usr/bin/{_TOOL}"))
-    environment = {"VGPUSIM_STATE": _CONTAINER_STATE, "NVIDIA_VISIBLE_DEVICES": "void"}
-    if config := os.environ.get("VGPUSIM_CONFIG"):
-        mounts.append(Mount(config, _CONTAINER_CONFIG))
-        environment["VGPUSIM_CONFIG"] = _CONTAINER_CONFIG
     return DriverPlan(
         "sim",
         mounts=tuple(mounts),
-        environment=environment,
+        environment={"NVIDIA_VISIBLE_DEVICES": "void"},
         library_path=CONTAINER_DRIVER_DIR,
         executable_path=CONTAINER_DRIVER_DIR,
+        state_files={_CONFIG: container_config(os.environ.get("VGPUSIM_CONFIG"), chosen)},
     )
+
+
+def container_config(path: str | None, chosen: Sequence[Gpu]) -> bytes:
+    """Return a configuration with the chosen GPUs of that file (None: of the default one). Raises DriverError."""
+    import yaml  # slow to import, and needed for simulated GPUs only
+
+    config: dict[str, Any] = {}
+    try:
+        if path:
+            # The simulated driver has its own idea of what a number is: here every value stays the text that it was.
+            config = yaml.load(Path(path).read_text(encoding="utf-8"), yaml.BaseLoader) or {}
+        devices = config.get("devices", [{}])
+        # A device's default UUID follows from its place, which it may lose here.
+        config["devices"] = [{**devices[gpu.index], "uuid": gpu.uuid} for gpu in chosen]
+    except (OSError, ValueError, yaml.YAMLError, AttributeError, IndexError, TypeError) as error:
+        reason = " ".join(str(error).split())
+        raise DriverError(f"VGPUSIM_CONFIG={path} cannot be read: {reason}; lib/sim/example.yaml is one") from None
+    config["state_file"] = _CONTAINER_STATE
+    return bytes(yaml.safe_dump(config, sort_keys=False, allow_unicode=True, width=10_000, encoding="utf-8"))
 
 
 def local_environment(folder: Path) -> dict[str, str]:

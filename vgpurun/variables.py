@@ -56,7 +56,11 @@ VARIABLES = (
         "Where the state of containers is kept, instead of `/var/lib/vgpurun` (root) or `~/.local/state/vgpurun`.",
     ),
     Variable("VGPURUN_LIBRARY", _CLI, "Another `libvgpu.so`, used or refused but never replaced."),
-    Variable("VGPURUN_DRIVER", _CLI, "The default of `--driver` of `vgpurun run`."),
+    Variable(
+        "VGPURUN_DRIVER",
+        _CLI,
+        "The default of `--driver`. `local` and `smi` know `sim`, and take all others as `host`.",
+    ),
     Variable("VGPURUN_DEBUG", _CLI, "`1` shows where in the code an error came from."),
     Variable("DOCKER_HOST", _CLI, "The Docker Engine, instead of Docker's current context; it must be this host's."),
     Variable("DOCKER_CONTEXT", _CLI, "The Docker context to use."),

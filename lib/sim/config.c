@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "scalar.h"
 #include "yaml.h"
@@ -234,10 +235,18 @@ static bool read_file(struct reader *reader) {
   return good && check_whole(reader);
 }
 
+/* NULL: no file, all defaults. */
+static const char *choose_file(void) {
+  const char *named = getenv("VGPUSIM_CONFIG");
+  if (named && *named)
+    return named;
+  return access(SIM_CONTAINER_CONFIG, F_OK) == 0 ? SIM_CONTAINER_CONFIG : NULL;
+}
+
 static bool load(void) {
-  struct reader reader = {.path = getenv("VGPUSIM_CONFIG")};
+  struct reader reader = {.path = choose_file()};
   set_defaults();
-  if (reader.path && *reader.path && !read_file(&reader))
+  if (reader.path && !read_file(&reader))
     return false;
   if (sim_config.device_count == 0)
     set_device_defaults(&sim_config.devices[sim_config.device_count++], 0);

@@ -1,9 +1,11 @@
-/* What is simulated: read once per process from the YAML file that VGPUSIM_CONFIG names. */
+/* What is simulated: read once per process from the YAML file that VGPUSIM_CONFIG names, or from where `vgpurun` puts a
+ * container's own. */
 #ifndef SIM_CONFIG_H
 #define SIM_CONFIG_H
 
 #include "common.h"
 
+#define SIM_CONTAINER_CONFIG "/.vgpurun/etc/sim.yaml"
 #define SIM_MAX_DEVICES 16
 #define SIM_MAX_KERNELS 256
 #define SIM_TEXT_SIZE 96

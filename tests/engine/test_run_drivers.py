@@ -68,6 +68,20 @@ class TestSim:
     def test_there_are_no_device_nodes(self, vgpurun: Cli, debian: str) -> None:
         assert vgpurun.run("--mem", "1g", debian, "sh", "-c", "ls /dev | grep nvidia").stdout == ""
 
+    @pytest.mark.parametrize("prefix", [(), ("env", "-i")], ids=["as it is", "env -i"])
+    def test_only_the_chosen_gpu_is_there(
+        self, vgpurun: Cli, debian: str, tmp_path: Path, prefix: tuple[str, ...]
+    ) -> None:
+        config = tmp_path / "two.yaml"
+        config.write_text("devices:\n  - name: First\n  - name: Second\n    memory_mib: 4096\n")
+        vgpurun.environment["VGPUSIM_CONFIG"] = str(config)
+        options = ("--gpus", "device=1", "--mem", "1g", *WITH_PROGRAMS)
+        seen = vgpurun.run(*options, debian, *prefix, *GPU_PROGRAM, "info").json()
+        assert [device["total"] for device in seen["devices"]] == [GIB]
+        listed = vgpurun.run(*options, debian, *prefix, "nvidia-smi", "-L").stdout
+        assert len(listed.splitlines()) == 1
+        assert "GPU 0: Second" in listed
+
 
 class TestMount:
     @pytest.mark.usefixtures("nodes")

@@ -1,5 +1,6 @@
 """Options that several verbs have, and how help shows options in groups."""
 
+import os
 import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -7,13 +8,15 @@ from typing import Any, TypeVar
 import click
 
 from vgpurun import library, simulation
-from vgpurun.errors import LibraryError
+from vgpurun.drivers import MODES
+from vgpurun.errors import GpuError, LibraryError, OptionError
 from vgpurun.gpus import GPUS_HELP, Gpu, list_gpus
 from vgpurun.library import Library
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 LIMITS = "Limits"
+_NAMES_COLUMN = 24  # columns of help for an option's name; a longer one has a line of its own
 
 
 class GroupedOption(click.Option):
@@ -27,6 +30,14 @@ class GroupedOption(click.Option):
 class GroupedCommand(click.Command):
     """A command whose help lists the options under titles; options after the first argument are not its own."""
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Let every mistake know its verb; click forgets it for an option without its value."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:
+            error.ctx = error.ctx or ctx
+            raise
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write each group of options in the order in which the first of each was declared."""
         groups: dict[str, list[tuple[str, str]]] = {}
@@ -34,9 +45,27 @@ class GroupedCommand(click.Command):
             record = parameter.get_help_record(ctx) if isinstance(parameter, click.Option) else None
             if record is not None:
                 groups.setdefault(getattr(parameter, "group", "Other options"), []).append(record)
+        names = [name for records in groups.values() for name, _ in records]
+        column = min(max(map(len, names)), _NAMES_COLUMN)  # one for all groups
         for title, records in groups.items():
             with formatter.section(title):
-                formatter.write_dl(records)
+                formatter.write_dl([(name.ljust(column), text) for name, text in records], col_max=column)
+
+
+class EngineCommand(GroupedCommand):
+    """A command whose arguments go to the engine, which takes UTF-8 only and would change other bytes unseen."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Refuse an argument that is not UTF-8, then parse."""
+        for argument in args:
+            try:
+                argument.encode()
+            except UnicodeEncodeError:
+                shown = os.fsencode(argument).decode(errors="backslashreplace")
+                raise OptionError(
+                    f"argument '{shown}' is not UTF-8 text, and the Docker Engine takes no other"
+                ) from None
+        return super().parse_args(ctx, args)
 
 
 def option(*names: str, group: str, **settings: Any) -> Callable[[Function], Function]:
@@ -75,6 +104,25 @@ def limit_options(function: Function) -> Function:
     return function
 
 
+def default_driver() -> str:
+    """Return what VGPURUN_DRIVER says, auto without it. Raises OptionError."""
+    mode = os.environ.get("VGPURUN_DRIVER") or "auto"
+    if mode not in MODES:
+        raise OptionError(f"VGPURUN_DRIVER={mode} is not one of {', '.join(MODES)}; correct it, or unset it")
+    return mode
+
+
+def host_driver_option(group: str) -> Callable[[Function], Function]:
+    """Add --driver to a verb that starts no container: however a container gets the driver, here it is the host's."""
+    return option(
+        "--driver",
+        type=click.Choice(["host", "sim"]),
+        default=lambda: "sim" if default_driver() == "sim" else "host",
+        group=group,
+        help="This host's driver, or the simulated GPU. By default host, or sim if VGPURUN_DRIVER is sim.",
+    )
+
+
 def say(message: str) -> None:
     """Tell the user what happens, on stderr."""
     print(f"vgpurun: {message}", file=sys.stderr, flush=True)
@@ -87,9 +135,13 @@ def warn(message: str) -> None:
 
 def visible_gpus(is_simulated: bool) -> list[Gpu]:
     """Return the GPUs of this host, or the simulated ones. Raises GpuError, DriverError and LibraryError."""
-    if is_simulated:
-        simulation.activate(library.find_simulated_driver(say))
-    return list_gpus()
+    if not is_simulated:
+        return list_gpus()
+    simulation.activate(library.find_simulated_driver(say))
+    try:
+        return list_gpus()
+    except GpuError:
+        raise GpuError("the simulated GPU does not start, for the reason above") from None
 
 
 def find_library(is_dry_run: bool) -> Library:

@@ -5,7 +5,15 @@ import os
 import click
 
 from vgpurun import gpus, library, simulation, state
-from vgpurun.cli.common import GroupedCommand, find_library, limit_options, option, say, visible_gpus
+from vgpurun.cli.common import (
+    GroupedCommand,
+    find_library,
+    host_driver_option,
+    limit_options,
+    option,
+    say,
+    visible_gpus,
+)
 from vgpurun.describe import to_yaml
 from vgpurun.options import parse_environment
 from vgpurun.plan import Limits, ProcessPlan, plan_process
@@ -23,16 +31,9 @@ _GROUP = "Process"
 )
 @limit_options
 @option("-e", "--env", "environment", metavar="NAME[=VALUE]", multiple=True, group=_GROUP, help="Set a variable.")
-@option(
-    "--driver",
-    type=click.Choice(["host", "sim"]),
-    default="host",
-    show_default=True,
-    group=_GROUP,
-    help="This host's driver, or the simulated GPU.",
-)
+@host_driver_option(_GROUP)
 @option("--dry-run", is_flag=True, group=_GROUP, help="Print what would be done as YAML, and do nothing.")
-@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.argument("command", metavar="COMMAND [ARG...]", nargs=-1, required=True, type=click.UNPROCESSED)
 def local(
     command: tuple[str, ...],
     mem: str | None,

@@ -5,7 +5,16 @@ from typing import Any
 import click
 
 from vgpurun import drivers, gpus, library, quota, simulation, state
-from vgpurun.cli.common import GroupedCommand, find_library, limit_options, option, say, visible_gpus, warn
+from vgpurun.cli.common import (
+    EngineCommand,
+    default_driver,
+    find_library,
+    limit_options,
+    option,
+    say,
+    visible_gpus,
+    warn,
+)
 from vgpurun.describe import to_yaml
 from vgpurun.drivers import DriverPlan, EngineFacts
 from vgpurun.errors import EngineError, ImageError, OptionError
@@ -28,7 +37,7 @@ _VGPURUN = "vgpurun"
 
 
 @click.command(
-    cls=GroupedCommand,
+    cls=EngineCommand,
     name="run",
     options_metavar="[OPTIONS]",
     context_settings={"allow_interspersed_args": False},
@@ -76,16 +85,15 @@ _VGPURUN = "vgpurun"
     "--driver",
     "driver_mode",
     type=click.Choice(drivers.MODES),
-    default="auto",
-    show_default=True,
-    envvar="VGPURUN_DRIVER",
+    default=default_driver,
     group=_VGPURUN,
     help="How the driver comes into the container: the engine brings it (cdi, toolkit), vgpurun binds this host's own "
-    "files (mount), or the simulated GPU (sim). auto: cdi or toolkit where the engine has it, else mount.",
+    "files (mount), or the simulated GPU (sim). auto: cdi or toolkit where the engine has it, else mount. By default "
+    "VGPURUN_DRIVER, or auto.",
 )
 @option("--dry-run", is_flag=True, group=_VGPURUN, help="Print what would be done as YAML, and do nothing.")
 @click.argument("image")
-@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+@click.argument("command", metavar="[COMMAND] [ARG...]", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context
 def run(ctx: click.Context, /, image: str, driver_mode: str, dry_run: bool, pull: str, **given: Any) -> int:
     """Run a container in which each GPU has the given memory and the given share of its time.
@@ -94,6 +102,8 @@ def run(ctx: click.Context, /, image: str, driver_mode: str, dry_run: bool, pull
     cannot be executed, 127 when it is not found, else the command's own.
     """
     _refuse_late_verb(ctx, image)
+    if not image:
+        raise OptionError("IMAGE is empty; is the variable that names it set?")
     limits = Limits(given.pop("mem"), given.pop("sm"))
     gpu_text = given.pop("gpus")
     options = _container_options(image, given)
@@ -185,7 +195,7 @@ class _Launch:
 
     def _driver(self, facts: EngineFacts) -> DriverPlan:
         if self._driver_mode == "sim":
-            return simulation.plan_container(library.find_simulated_driver(say))
+            return simulation.plan_container(library.find_simulated_driver(say), self._gpus)
         return drivers.plan_driver(self._driver_mode, self._gpus, facts)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from vgpurun.cli.common import GroupedCommand, limit_options, option, visible_gpus, warn
+from vgpurun.cli.common import EngineCommand, host_driver_option, limit_options, option, visible_gpus, warn
 from vgpurun.cli.local import plan_local
 from vgpurun.errors import EngineError, OptionError
 from vgpurun.plan import Limits, ProcessPlan
@@ -17,7 +17,7 @@ _GROUP = "Display"
 
 
 @click.command(
-    cls=GroupedCommand,
+    cls=EngineCommand,
     name="smi",
     options_metavar="[OPTIONS]",
     context_settings={"allow_interspersed_args": False},
@@ -33,22 +33,15 @@ _GROUP = "Display"
     group=_GROUP,
     help="How to print the GPUs and containers.",
 )
-@option(
-    "--driver",
-    type=click.Choice(["host", "sim"]),
-    default="host",
-    show_default=True,
-    group=_GROUP,
-    help="This host's driver, or the simulated GPU.",
-)
+@host_driver_option(_GROUP)
 @click.argument("arguments", metavar="[CONTAINER] [ARG...]", nargs=-1, type=click.UNPROCESSED)
 def smi(arguments: tuple[str, ...], mem: str | None, sm: str | None, gpus: str, output_format: str, driver: str) -> int:
     """Show every GPU and every vgpurun container on it: memory used and its limit, compute used and its limit.
 
     \b
-    vgpurun smi                     all GPUs and containers
-    vgpurun smi CONTAINER [ARG...]  the real nvidia-smi, inside that container
-    vgpurun smi --mem 2g --sm 50    nvidia-smi as a container with these limits would see it
+    vgpurun smi                           all GPUs and containers
+    vgpurun smi CONTAINER [ARG...]        the real nvidia-smi, inside that container
+    vgpurun smi --mem 2g [-- ARG...]      nvidia-smi as a container with such a limit would see it
     """
     if mem is not None or sm is not None:
         plan = plan_local(("nvidia-smi", *arguments), Limits(mem, sm), gpus, driver, {})
