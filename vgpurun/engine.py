@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import docker
 import requests
 from docker.context import ContextAPI
+from docker.context.config import get_current_context_name
 from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 from docker.utils import kwargs_from_env
 from docker.utils.ports import build_port_bindings
@@ -33,6 +34,9 @@ from vgpurun.plan import LABEL_QUOTA, LABEL_VERSION, LaunchPlan
 from vgpurun.state import LABEL_STATE
 
 DEFAULT_ADDRESS = "unix:///var/run/docker.sock"
+_TCP_SCHEMES = ("tcp", "http", "https")
+_TCP_PORT = 2375
+_THIS_HOST = ("localhost", "127.0.0.1", "::1")
 _RUNTIME_MARKERS = (
     "unable to start container process: ",
     "starting container process caused: ",
@@ -292,38 +296,43 @@ def port_bindings(ports: tuple[str, ...]) -> dict[str, Any]:
 def _address() -> str:
     if given := os.environ.get("DOCKER_HOST"):
         return given
+    name = os.environ.get("DOCKER_CONTEXT") or None
     try:
-        context = ContextAPI.get_context(os.environ.get("DOCKER_CONTEXT") or None)
+        context = ContextAPI.get_context(name)
     except (DockerException, OSError, ValueError) as error:
         raise EngineError(f"Docker's context cannot be read: {_one_line(error)}") from None
     if context is None:
-        raise EngineError("Docker's current context does not exist; choose one with: docker context use default")
+        which = f"DOCKER_CONTEXT={name}" if name else f"Docker's current context {get_current_context_name()}"
+        raise EngineError(f"{which} does not exist; `docker context ls` lists those that do")
     return str(context.Host or DEFAULT_ADDRESS).replace("http+unix://", "unix://")
 
 
 def _check_address(address: str) -> None:
     """Refuse an engine of another host, and say exactly what is wrong with a socket. Raises EngineError."""
     parts = urlsplit(address)
-    if parts.scheme != "unix":
-        if parts.scheme not in ("tcp", "http", "https") or parts.hostname not in ("localhost", "127.0.0.1", "::1"):
-            raise EngineError(
-                f"the Docker Engine at {address} is not this host's: vgpurun gives containers this host's files and "
-                "GPUs; run it on that host, or unset DOCKER_HOST"
-            )
-        return
     path = parts.netloc + parts.path
+    if not parts.scheme or not path:
+        raise EngineError(f"DOCKER_HOST={address} is no engine's address; one is {DEFAULT_ADDRESS}")
+    if parts.scheme != "unix" and (parts.scheme not in _TCP_SCHEMES or parts.hostname not in _THIS_HOST):
+        raise EngineError(
+            f"the Docker Engine at {address} is not this host's: vgpurun gives containers this host's files and "
+            "GPUs; run it on that host, or unset DOCKER_HOST"
+        )
     try:
-        with socket.socket(socket.AF_UNIX) as probe:
-            probe.connect(path)
+        if parts.scheme == "unix":
+            with socket.socket(socket.AF_UNIX) as probe:
+                probe.connect(path)
+        else:
+            socket.create_connection((parts.hostname, parts.port or _TCP_PORT), timeout=10).close()
     except PermissionError:
         raise EngineError(
             f"no permission on the Docker Engine's socket {path}; add yourself to its group "
             "(`sudo usermod -aG docker $USER`, then log in again), or use sudo"
         ) from None
-    except OSError as error:
+    except (OSError, ValueError) as error:  # ValueError: a port that is none
+        reason = getattr(error, "strerror", None) or error
         raise EngineError(
-            f"no Docker Engine answers at {path} ({error.strerror or error}); start it, or set DOCKER_HOST to its "
-            "address"
+            f"no Docker Engine answers at {path} ({reason}); start it, or set DOCKER_HOST to its address"
         ) from None
 
 

@@ -43,6 +43,10 @@ class StateError(VgpurunError):
     """The state folder cannot be made or written."""
 
 
+class OutputError(VgpurunError):
+    """What the command prints cannot be written where it should go."""
+
+
 class CommandNotExecutableError(VgpurunError):
     """The command exists but cannot be executed."""
 

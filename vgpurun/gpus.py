@@ -93,17 +93,21 @@ def match_gpu(name: str, gpus: Sequence[Gpu]) -> Gpu | None:
     return found[0] if len(found) == 1 else None
 
 
+def show_gpus(gpus: Sequence[Gpu]) -> str:
+    """Return the indexes and UUIDs of GPUs for a message."""
+    return ", ".join(f"GPU {gpu.index} ({gpu.uuid})" for gpu in gpus)
+
+
 def _first(count: int, gpus: Sequence[Gpu]) -> list[Gpu]:
     if not 1 <= count <= len(gpus):
-        raise GpuError(f"--gpus {count}: this host has {len(gpus)} GPU(s); {GPUS_HELP}")
+        raise GpuError(f"--gpus {count}: this host has {len(gpus)} GPU{'s' * (len(gpus) > 1)}; {GPUS_HELP}")
     return list(gpus[:count])
 
 
 def _named(name: str, gpus: Sequence[Gpu], text: str) -> Gpu:
     gpu = match_gpu(name, gpus)
     if gpu is None:
-        known = ", ".join(f"{gpu.index} ({gpu.uuid})" for gpu in gpus)
-        raise GpuError(f"--gpus {text}: no GPU '{name}'; this host has {known}; {GPUS_HELP}")
+        raise GpuError(f"--gpus '{text}': there is no GPU '{name}', but {show_gpus(gpus)}; {GPUS_HELP}")
     return gpu
 
 
@@ -116,7 +120,7 @@ def _initialised() -> Any:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
         raise GpuError(
-            f"no NVIDIA driver on this host ({error}); does nvidia-smi work? --driver sim tries a simulated GPU"
+            f"no NVIDIA driver on this host ({error}); does nvidia-smi work? For a simulated GPU: --driver sim"
         ) from None
     return pynvml
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from vgpurun import places, state, terminal
 from vgpurun.engine import Engine
-from vgpurun.errors import EngineError, OptionError
+from vgpurun.errors import EngineError, OptionError, OutputError
 from vgpurun.image_libc import check_image
 from vgpurun.library import Library
 from vgpurun.plan import LaunchPlan
@@ -52,16 +52,22 @@ def launch(
         if plan.options.detach:
             with signals.held():
                 engine.start(container)
-                undo.pop_all()
+            undo.pop_all()  # an ending signal that came in the meantime has undone all
             folder.close()
             print(container)
             return 0
-        exit_code = _run_attached(engine, container, plan, signals, undo)
+        try:
+            return _run_attached(engine, container, plan, signals, undo)
+        finally:
+            _let_go(engine, container, folder)
+
+
+def _let_go(engine: Engine, container: str, folder: StateFolder) -> None:
+    """From now on the folder lives as long as its container."""
     folder.close()
     with suppress(EngineError):  # an engine that was stopped meanwhile: the next launch sweeps
         if engine.state_of(container) is None:
             folder.remove()
-    return exit_code
 
 
 def _check_libc(engine: Engine, container: str, plan: LaunchPlan, library: Library) -> list[str]:
@@ -111,11 +117,13 @@ def _run_attached(engine: Engine, container: str, plan: LaunchPlan, signals: Sig
             keys.start()
         try:
             copy_output(stream, is_terminal=options.tty)
-        except BrokenPipeError:
+        except OSError as error:
             stream.shutdown(socket.SHUT_RDWR)  # what is not read would hold the engine up
             engine.stop(container)
             wait()
-            return _SIGPIPE_EXIT_CODE
+            if isinstance(error, BrokenPipeError):
+                return _SIGPIPE_EXIT_CODE
+            raise OutputError(f"the container's output cannot be written: {error.strerror}; it was stopped") from None
         if has_terminal and keys.ended_with_detach_keys and engine.state_of(container) == "running":
             return 0
         return wait()

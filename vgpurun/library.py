@@ -63,7 +63,7 @@ def build_folder() -> Path:
 def find() -> Library:
     """Return the library as it is. Raises LibraryError when it is missing or of another version."""
     if given := os.environ.get("VGPURUN_LIBRARY"):
-        return check(Path(given).absolute())
+        return check(Path(given).absolute(), way_out="correct VGPURUN_LIBRARY, or unset it")
     return check(build_folder() / "libvgpu.so")
 
 
@@ -130,27 +130,27 @@ def _only_one(folder: Path) -> Iterator[None]:
         os.close(lock)
 
 
-def check(path: Path, machine: str | None = None) -> Library:
+def check(path: Path, machine: str | None = None, way_out: str = "build it with: vgpurun build") -> Library:
     """Read a library's version, ABI, machine and glibc need from its file. Raises LibraryError for one not of ours."""
     try:
         content = path.read_bytes()
         elf = read_elf(content)
     except OSError as error:
-        raise LibraryError(f"library {path}: {error.strerror}; build it with: vgpurun build") from None
+        raise LibraryError(f"library {path}: {error.strerror}; {way_out}") from None
     except NotElfError as error:
-        raise LibraryError(f"library {path}: {error}; build it with: vgpurun build") from None
+        raise LibraryError(f"library {path}: {error}; {way_out}") from None
     marker = _MARKER.search(content)
     if marker is None:
-        raise LibraryError(f"library {path} is not libvgpu.so of vgpurun; build it with: vgpurun build")
+        raise LibraryError(f"library {path} is not libvgpu.so of vgpurun; {way_out}")
     version, abi_version = marker.group(1).decode(), int(marker.group(2))
     if version != __version__ or abi_version != abi.ABI_VERSION:
         raise LibraryError(
             f"library {path} is version {version} with ABI {abi_version}, but this vgpurun needs {__version__} with "
-            f"ABI {abi.ABI_VERSION}; build it again with: vgpurun build"
+            f"ABI {abi.ABI_VERSION}; {way_out}"
         )
     wanted = machine or platform.machine()
     if elf.machine != wanted:
-        raise LibraryError(f"library {path} is for {elf.machine}, but this host is {wanted}")
+        raise LibraryError(f"library {path} is for {elf.machine}, but this host is {wanted}; {way_out}")
     return Library(path, version, elf.machine, glibc_version(elf.needed_versions) or (2, 0))
 
 

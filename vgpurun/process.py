@@ -66,7 +66,7 @@ def _find_program(name: str, path: str) -> str:
         return found
     if unusable := shutil.which(name, os.F_OK, path):
         raise CommandNotExecutableError(f"{unusable} cannot be executed: permission denied")
-    raise CommandNotFoundError(f"{name}: no such command on this host's PATH")
+    raise CommandNotFoundError(f"'{name}': no such command on this host's PATH")
 
 
 def _wait(child: int) -> int:

@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 
 from vgpurun import abi
 from vgpurun.errors import LimitError
-from vgpurun.gpus import Gpu, match_gpu
+from vgpurun.gpus import Gpu, match_gpu, show_gpus
 
 T = TypeVar("T")
 
@@ -111,8 +111,9 @@ def values_on(per_device: PerDevice[T], gpus: Sequence[Gpu], option: str) -> lis
     for device, value in per_device.by_device:
         gpu = match_gpu(device, gpus)
         if gpu is None:
-            chosen = ", ".join(f"{gpu.index} ({gpu.uuid})" for gpu in gpus)
-            raise LimitError(f"{option} names device '{device}', which is not one of the chosen GPUs: {chosen}")
+            raise LimitError(
+                f"{option} names device '{device}', which is not a chosen one; those are {show_gpus(gpus)}"
+            )
         if gpu.uuid in values:
             raise LimitError(f"{option} names device '{device}' twice, once by another name; leave one of them")
         values[gpu.uuid] = value

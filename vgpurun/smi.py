@@ -15,7 +15,10 @@ from vgpurun.region import DeviceReading
 
 @dataclass(frozen=True)
 class TenantDevice:
-    """One device of a tenant: its quota, and what it uses; None is what this user may not read."""
+    """One device of a tenant: its quota, and what it uses; None is what this user may not read.
+
+    Compute is measured only where it is limited.
+    """
 
     gpu: Gpu
     quota: Quota
@@ -94,7 +97,7 @@ def _devices(
         if before is not None and after is not None:
             reading = after[number]
             busy_s = max(0, reading.busy_ns - before[number].busy_ns) / 1e9
-            percent = min(100.0, 100 * busy_s / elapsed_s)
+            percent = None if quota.sm_percent is None else min(100.0, 100 * busy_s / elapsed_s)
         devices.append(TenantDevice(by_uuid[uuid], quota, reading, percent))
     return tuple(devices)
 

@@ -12,7 +12,6 @@ free and whose container is gone is stale and swept by the next launch: so a kil
 import fcntl
 import json
 import os
-import secrets
 import shutil
 import stat
 import time
@@ -41,7 +40,7 @@ def root_folder() -> Path:
 
 def new_folder_path(name: str | None = None) -> Path:
     """Return a path for a new state folder that no other launch uses. Makes nothing."""
-    token = secrets.token_hex(6)
+    token = os.urandom(6).hex()
     return root_folder() / "containers" / (f"{name}-{token}" if name else token)
 
 

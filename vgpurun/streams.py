@@ -4,6 +4,7 @@ With a terminal the connection carries plain bytes. Without, the engine's output
 stdout or stderr, three of padding, four of length, then the bytes.
 """
 
+import errno
 import os
 import select
 import socket
@@ -41,7 +42,7 @@ class Input(threading.Thread):
 
 
 def copy_output(stream: socket.socket, is_terminal: bool) -> None:
-    """Copy the container's output until it ends. Raises BrokenPipeError when nobody reads ours."""
+    """Copy the container's output until it ends. Raises OSError: BrokenPipeError when nobody reads ours."""
     if is_terminal:
         while data := _receive(stream, _CHUNK_BYTES):
             _write(1, data)
@@ -81,3 +82,7 @@ def _write(file: int, data: bytes) -> None:
             view = view[os.write(file, view) :]
         except BlockingIOError:  # the caller shares a non-blocking pipe with us
             select.select([], [file], [])
+        except OSError as error:
+            if error.errno == errno.EIO:  # a terminal that was closed
+                raise BrokenPipeError from None
+            raise

@@ -5,7 +5,7 @@ import sys
 import termios
 import tty
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 
 def is_terminal(file: int) -> bool:
@@ -36,5 +36,6 @@ def raw(file: int = 0) -> Iterator[None]:
     try:
         yield
     finally:
-        sys.stdout.flush()
-        termios.tcsetattr(file, termios.TCSADRAIN, saved)
+        with suppress(OSError, termios.error):  # the terminal may be gone
+            sys.stdout.flush()
+            termios.tcsetattr(file, termios.TCSADRAIN, saved)

@@ -54,9 +54,15 @@ class Terminal:
         """Whether the terminal's settings are those that it started with."""
         return termios.tcgetattr(self.far) == self.settings
 
+    def hang_up(self) -> None:
+        """Close the terminal's window."""
+        os.close(self.near)
+        self.near = -1
+
     def close(self) -> None:
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
-        os.close(self.near)
+        if self.near >= 0:
+            os.close(self.near)
         os.close(self.far)

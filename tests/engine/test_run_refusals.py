@@ -102,6 +102,17 @@ def test_an_option_that_the_engine_cannot_carry_out(
     vgpurun.run(*options, debian, "true").assert_refused(*words)
 
 
+@pytest.mark.parametrize("arguments", [(b"im\xff",), (b"-e", b"A=\xff", b"any"), (b"any", b"\xff")])
+def test_an_argument_that_is_not_utf_8(vgpurun: Cli, arguments: tuple[bytes, ...]) -> None:
+    vgpurun.run(*map(os.fsdecode, arguments)).assert_refused("\\xff", "UTF-8")
+
+
+@pytest.mark.parametrize("address", ["garbage", "unix://", "tcp://127.0.0.1:1", "tcp://127.0.0.1:port"])
+def test_an_engine_address_that_leads_nowhere(vgpurun: Cli, address: str) -> None:
+    vgpurun.environment["DOCKER_HOST"] = address
+    vgpurun.run("any", "true").assert_refused(address.removeprefix("tcp://"), "DOCKER_HOST")
+
+
 def test_an_engine_on_another_host(vgpurun: Cli) -> None:
     vgpurun.environment["DOCKER_HOST"] = "tcp://192.0.2.1:2375"
     vgpurun.run("any", "true").assert_refused("192.0.2.1")

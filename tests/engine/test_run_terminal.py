@@ -113,3 +113,22 @@ def test_the_detach_keys_leave_the_container_running(
     assert terminal.is_restored()
     assert vgpurun.engine.containers.get("detached").status == "running"
     wait_until(lambda: len(vgpurun.states()) == 1, "state folder of the running container")
+
+
+@pytest.mark.parametrize(("command", "text"), [(("bash",), b"# "), (("yes",), b"y\r\n")], ids=["shell", "busy"])
+def test_a_terminal_that_goes_away_ends_the_container(
+    open_terminal: Callable[..., Terminal], vgpurun: Cli, debian: str, command: tuple[str, ...], text: bytes
+) -> None:
+    terminal = open_terminal("-it", debian, *command)
+    terminal.read_until(text)
+    terminal.hang_up()
+    terminal.wait()
+    wait_until(lambda: not vgpurun.containers(), "end of the container")
+    vgpurun.assert_nothing_left()
+
+
+def test_output_to_a_full_disk_ends_the_container(vgpurun: Cli, debian: str) -> None:
+    shell = Cli(vgpurun.engine, vgpurun.environment, vgpurun.state_dir)
+    shell.command = ("sh", "-c", 'exec "$@" >/dev/full', "sh", *vgpurun.command)
+    shell.run(debian, "yes").assert_refused("No space left on device")
+    vgpurun.assert_nothing_left()

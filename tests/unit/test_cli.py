@@ -81,6 +81,19 @@ def test_help_of_a_verb(run: Run, verb: str) -> None:
     result = run(verb, "--help")
     assert result.returncode == 0
     assert result.stdout.startswith(f"Usage: vgpurun {verb}")
+    assert run("help", verb).stdout == result.stdout
+
+
+def test_help_as_a_verb(run: Run) -> None:
+    assert run("help").stdout == run("--help").stdout
+    refused(run("help", "me"), "'me'", "build-in-docker")
+
+
+@pytest.mark.usefixtures("simulated")
+def test_a_mistyped_verb_is_pointed_out(run: Run) -> None:
+    refused(run("smo", VGPURUN_DRIVER="sim", VGPUSIM_CONFIG="/none"), "/none")
+    refused(run("biuld", "--gpus", "9"), "vgpurun build?")
+    assert "did you mean" not in run("run", "biuld").stderr
 
 
 def test_help_is_fast(run: Run) -> None:
@@ -123,7 +136,10 @@ def test_a_verb_after_options_is_not_guessed_at(run: Run) -> None:
         (("--colour", "x"), ("--colour",)),
         (("run", "--driver", "magic", "x"), ("magic",)),
         (("run", "--pull", "maybe", "x"), ("maybe",)),
+        (("run", ""), ("IMAGE", "empty")),
+        (("--mem",), ("--mem", "vgpurun run --help")),
         (("local",), ("COMMAND",)),
+        (("local", "--sm"), ("--sm", "vgpurun local --help")),
         (("run", "-v", "a b:/c", "x"), ("a b",)),
         (("run", "--mount", "type=odd,target=/x", "x"), ("odd",)),
         (("run", "--shm-size", "big", "x"), ("big",)),
@@ -168,6 +184,21 @@ def test_what_cannot_work_on_the_simulated_gpu(
     assert states(environment) == []
 
 
+@pytest.mark.usefixtures("simulated")
+def test_the_drivers_variable_holds_for_every_verb(run: Run) -> None:
+    for verb in (("run", "--dry-run", "IMAGE"), ("local", "--dry-run", "true"), ("smi", "--mem", "1g")):
+        assert "Simulated GPU" in run(*verb, VGPURUN_DRIVER="sim").stdout
+        refused(run(*verb, VGPURUN_DRIVER="magic"), "VGPURUN_DRIVER=magic", "auto, toolkit")
+
+
+@pytest.mark.usefixtures("simulated")
+def test_a_wrong_simulated_gpu_is_not_called_a_missing_driver(run: Run) -> None:
+    result = run("smi", "--driver", "sim", VGPUSIM_CONFIG="/etc/passwd")
+    assert result.returncode == 125
+    assert "/etc/passwd:1:" in result.stderr
+    assert "no NVIDIA driver" not in result.stderr
+
+
 def test_a_wrong_library_is_named(run: Run, tmp_path: Path) -> None:
     if not (CHECKOUT / "lib" / "build" / "sim" / "libnvidia-ml.so.1").exists():
         unavailable("the simulated driver is not built: make lib")
@@ -185,6 +216,32 @@ def test_output_to_a_closed_pipe_is_quiet(environment: dict[str, str]) -> None:
     result = subprocess.run(["bash", "-c", command], env=environment, capture_output=True, text=True)
     assert result.stderr == ""
     assert result.returncode in (0, 141)
+
+
+def test_output_to_a_full_disk_is_one_line(environment: dict[str, str]) -> None:
+    command = [sys.executable, "-m", "vgpurun", "--help"]
+    with open("/dev/full", "wb") as full:
+        result = subprocess.run(command, env=environment, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert (result.returncode, result.stderr) == (125, "vgpurun: No space left on device\n")
+
+
+def test_ctrl_c_while_it_is_loaded_leaves_no_traceback(environment: dict[str, str]) -> None:
+    code = (
+        "import sys, time\n"
+        "class Slow:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'vgpurun.cli': print('loading', flush=True); time.sleep(30)\n"
+        "sys.meta_path.insert(0, Slow())\n"
+        "from vgpurun.__main__ import main\n"
+        "main()\n"
+    )
+    command = [sys.executable, "-c", code]
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, env=environment, text=True, **streams) as process:  # type: ignore[call-overload]
+        assert process.stdout.readline() == "loading\n"
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=20)[1] == ""
+    assert process.returncode == -signal.SIGINT
 
 
 @pytest.mark.usefixtures("simulated", "built_library")
@@ -252,6 +309,7 @@ class TestLocal:
             assert seen["command"] == "cat"
             assert seen["devices"][0]["memory_limit_bytes"] == 1 << 30
             assert seen["devices"][0]["sm_limit_percent"] == 30
+            assert seen["devices"][0]["sm_used_percent"] == 0
             assert "cat" in run("smi", "--driver", "sim").stdout
             process.stdin.close()
         assert process.returncode == 0

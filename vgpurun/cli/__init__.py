@@ -4,6 +4,8 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
 
 import click
 
@@ -12,7 +14,7 @@ from vgpurun.cli.build import build, build_in_docker
 from vgpurun.cli.local import local
 from vgpurun.cli.run import run
 from vgpurun.cli.smi import smi
-from vgpurun.errors import VgpurunError
+from vgpurun.errors import GpuError, ImageError, VgpurunError
 from vgpurun.signals import Interrupted
 
 _FAILED = VgpurunError.exit_code
@@ -30,15 +32,35 @@ the image are those of `run`.
 
 
 class RunByDefault(click.Group):
-    """`vgpurun [options] IMAGE` is `vgpurun run [options] IMAGE`: a verb is one only in the first place."""
+    """`vgpurun [options] IMAGE` is `vgpurun run [options] IMAGE`: a verb is one only in the first place.
+
+    `vgpurun help [VERB]` is `vgpurun [VERB] --help`, as docker has it; an image of that name: `vgpurun run help`.
+    """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Put `run` before arguments that begin with neither a verb nor an option of the group."""
+        if args[:1] == ["help"]:
+            if unknown := [verb for verb in args[1:2] if verb not in self.commands]:
+                raise click.UsageError(
+                    f"there is no verb '{unknown[0]}'; the verbs are {', '.join(self.commands)}.", ctx
+                )
+            args = [*args[1:2], "--help"]
         of_group = {name for parameter in self.get_params(ctx) for name in parameter.opts}
         if args and args[0] not in self.commands and args[0] not in of_group:
-            args = ["run", *args]
             ctx.meta["vgpurun.verbs"] = frozenset(self.commands)
+            ctx.meta["vgpurun.first"] = args[0]
+            args = ["run", *args]
         return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the verb. If that fails for an image whose name is nearly a verb, ask whether the verb was meant."""
+        try:
+            return super().invoke(ctx)
+        except (GpuError, ImageError) as error:
+            from difflib import get_close_matches  # slow to import
+
+            meant = get_close_matches(ctx.meta.get("vgpurun.first", ""), self.commands, n=1, cutoff=0.6)
+            raise type(error)(f"{error}; or did you mean: vgpurun {meant[0]}?") if meant else error from None
 
 
 @click.group(
@@ -101,15 +123,19 @@ def _run(arguments: Sequence[str] | None) -> int:
         return _CTRL_C
     except (BrokenPipeError, SystemExit):  # click's own answer to a closed pipe is to exit
         return _quiet()
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        return _fail(error, f"{where}{error.strerror or error}", _FAILED)
     except Exception as error:  # a mistake of ours: still one line
         return _fail(error, f"unexpected {type(error).__name__}: {_one_line(str(error))}; please report it", _FAILED)
     return result if isinstance(result, int) else 0
 
 
 def _fail(error: Exception, message: str, exit_code: int) -> int:
-    if os.environ.get("VGPURUN_DEBUG", "0") not in ("", "0"):
-        traceback.print_exception(error)
-    print(f"vgpurun: {message}", file=sys.stderr)
+    with suppress(OSError):  # nobody hears it, but the exit code stays
+        if os.environ.get("VGPURUN_DEBUG", "0") not in ("", "0"):
+            traceback.print_exception(error)
+        print(f"vgpurun: {message}", file=sys.stderr)
     return exit_code
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from vgpurun import __version__, library, progress
-from vgpurun.cli.common import GroupedCommand, option
+from vgpurun.cli.common import EngineCommand, GroupedCommand, option
 from vgpurun.errors import ImageError, LibraryError
 from vgpurun.library import Library, show_version
 
@@ -28,7 +28,7 @@ def build(verbose: bool) -> None:
     _report(library.build(verbose))
 
 
-@click.command(cls=GroupedCommand, name="build-in-docker", short_help="Build libvgpu.so in a container.")
+@click.command(cls=EngineCommand, name="build-in-docker", short_help="Build libvgpu.so in a container.")
 @option(
     "--base-image",
     metavar="IMAGE",

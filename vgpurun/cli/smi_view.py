@@ -1,15 +1,20 @@
 """How the report of `vgpurun smi` is printed."""
 
+import shutil
 import sys
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, RenderableType
+from rich.padding import Padding
 from rich.table import Table
+from rich.text import Text
 
 from vgpurun.gpus import Gpu, GpuUse
 from vgpurun.quota import show_size
 from vgpurun.smi import Report, Tenant, TenantDevice
 
+_INDENT = 3
+_LEAST_WIDTH = 80  # columns; a narrower terminal breaks the lines
 _PIPE_WIDTH = 160  # columns, where there is no terminal to ask
 
 
@@ -63,9 +68,9 @@ def _device_json(device: TenantDevice) -> dict[str, Any]:
 def print_table(report: Report) -> None:
     """Print each GPU with its tenants below it."""
     table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("GPU / CONTAINER", overflow="fold")
+    table.add_column("GPU / CONTAINER", overflow="fold", min_width=16)
     table.add_column("IMAGE / COMMAND", overflow="ellipsis", max_width=40)
-    for title in ("MEMORY USED / LIMIT", "COMPUTE USED / LIMIT", "REFUSED"):
+    for title in ("MEMORY / LIMIT", "COMPUTE / LIMIT", "REFUSED"):
         table.add_column(title, justify="right", no_wrap=True)
     for gpu, use in report.gpus:
         memory = f"{show_size(use.memory_used_bytes)} / {show_size(gpu.memory_bytes)}"
@@ -75,15 +80,18 @@ def print_table(report: Report) -> None:
             for device in tenant.devices:
                 if device.gpu.uuid == gpu.uuid:
                     table.add_row(*_cells(tenant, device))
-    width = None if sys.stdout.isatty() else _PIPE_WIDTH
+    terminal_width = max(shutil.get_terminal_size().columns, _LEAST_WIDTH)
+    width = terminal_width if sys.stdout.isatty() else _PIPE_WIDTH
     Console(highlight=False, markup=False, width=width).print(table)
 
 
-def _cells(tenant: Tenant, device: TenantDevice) -> tuple[str, ...]:
+def _cells(tenant: Tenant, device: TenantDevice) -> tuple[RenderableType, ...]:
     quota, reading = device.quota, device.reading
     used = "?" if device.memory_used_bytes is None else show_size(device.memory_used_bytes)
-    limit = "no limit" if quota.memory_bytes is None else show_size(quota.memory_bytes)
-    compute = "?" if device.compute_percent is None else f"{device.compute_percent:.0f} %"
-    compute_limit = "no limit" if quota.sm_percent is None else f"{quota.sm_percent} %"
+    memory_limit = "no limit" if quota.memory_bytes is None else show_size(quota.memory_bytes)
+    share = "?" if device.compute_percent is None else f"{device.compute_percent:.0f} %"
+    compute = "no limit" if quota.sm_percent is None else f"{share} / {quota.sm_percent} %"
     refused = "?" if reading is None else str(reading.refusals)
-    return f"   {tenant.name}", tenant.what, f"{used} / {limit}", f"{compute} / {compute_limit}", refused
+    name = Padding(tenant.name, (0, 0, 0, _INDENT))  # a name that does not fit goes on below itself
+    what = Text(tenant.what, no_wrap=True, overflow="ellipsis")
+    return name, what, f"{used} / {memory_limit}", compute, refused
