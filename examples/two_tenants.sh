@@ -27,5 +27,5 @@ wait
 
 for percent in 30 70; do
   kernels=$(<"$results/$percent")
-  echo "limited to $percent %: $kernels kernels per second, $((100 * kernels / alone)) % of what one does alone"
+  echo "limited to $percent %: $kernels kernels per second, $(((100 * kernels + alone / 2) / alone)) % of what one does alone"
 done

@@ -43,10 +43,7 @@ def test_two_tenants(vgpurun: Cli, debian: str) -> None:
     done = subprocess.run(command, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     assert done.returncode == 0, done
     shares = [int(share) for share in re.findall(r"([0-9]+) % of what one does alone", done.stdout)]
-    # Neither gets more than its limit. What each gets below it is the bench's to judge, on a quiet machine.
-    assert 0 < shares[0] < shares[1]
-    assert shares[0] <= 33
-    assert shares[1] <= 75
+    assert shares == [pytest.approx(30, abs=5), pytest.approx(70, abs=8)]
     vgpurun.assert_nothing_left()
 
 
