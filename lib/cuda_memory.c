@@ -94,47 +94,60 @@ static void count_managed(const struct table_entry *entry, void (*count)(const s
     count(process_ledger(), device->number, entry->bytes);
 }
 
+/* An allocation under way. */
+struct attempt {
+  struct device *device; /* NULL: nothing is counted */
+  uint64_t reserved_bytes;
+};
+
+static CUresult begin(struct attempt *attempt, uint64_t bytes) {
+  *attempt = (struct attempt){0};
+  if (!process_is_limited())
+    return CUDA_SUCCESS;
+  *attempt = (struct attempt){device_of_current_context(), bytes};
+  return memory_reserve(attempt->device, bytes);
+}
+
 /* After the driver's answer: remembers the allocation, or takes back what was reserved for it. */
-static CUresult commit(struct device *device, uint64_t reserved_bytes, struct table_entry entry, CUresult result) {
-  if (result != CUDA_SUCCESS || device == NULL) {
-    memory_cancel(device, reserved_bytes);
+static CUresult end(const struct attempt *attempt, CUresult result, struct table_entry entry) {
+  if (attempt->device == NULL)
+    return result;
+  entry.owner = attempt->device;
+  if (result == CUDA_SUCCESS && !table_put(&allocations, entry)) {
+    real.cuMemFree_v2(entry.key); /* no host memory to remember it by */
+    result = CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  if (result != CUDA_SUCCESS) {
+    memory_cancel(attempt->device, attempt->reserved_bytes);
     return result;
   }
-  entry.owner = device;
-  if (!table_put(&allocations, entry)) {
-    real.cuMemFree_v2(entry.key); /* no host memory to remember it by */
-    memory_cancel(device, reserved_bytes);
-    return CUDA_ERROR_OUT_OF_MEMORY;
-  }
-  memory_commit(device, reserved_bytes, entry.bytes);
+  memory_commit(attempt->device, attempt->reserved_bytes, entry.bytes);
   count_managed(&entry, ledger_add_managed);
   return CUDA_SUCCESS;
 }
 
 HOOK CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t size) {
-  if (!process_is_limited())
-    return real.cuMemAlloc_v2(pointer, size);
-  struct device *device = device_of_current_context();
-  uint64_t bytes = ledger_driver_size(size);
-  CUresult result = memory_reserve(device, bytes);
+  struct attempt attempt;
+  CUresult result = begin(&attempt, ledger_driver_size(size));
   if (result != CUDA_SUCCESS)
     return result;
   result = real.cuMemAlloc_v2(pointer, size);
-  struct table_entry entry = {.key = result == CUDA_SUCCESS ? *pointer : 0, .bytes = bytes};
-  return commit(device, bytes, entry, result);
+  struct table_entry entry = {.bytes = attempt.reserved_bytes};
+  if (result == CUDA_SUCCESS)
+    entry.key = *pointer;
+  return end(&attempt, result, entry);
 }
 
 HOOK CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t size, unsigned int flags) {
-  if (!process_is_limited())
-    return real.cuMemAllocManaged(pointer, size, flags);
-  struct device *device = device_of_current_context();
-  uint64_t bytes = ledger_driver_size(size);
-  CUresult result = memory_reserve(device, bytes);
+  struct attempt attempt;
+  CUresult result = begin(&attempt, ledger_driver_size(size));
   if (result != CUDA_SUCCESS)
     return result;
   result = real.cuMemAllocManaged(pointer, size, flags);
-  struct table_entry entry = {.key = result == CUDA_SUCCESS ? *pointer : 0, .bytes = bytes, .managed = true};
-  return commit(device, bytes, entry, result);
+  struct table_entry entry = {.bytes = attempt.reserved_bytes, .managed = true};
+  if (result == CUDA_SUCCESS)
+    entry.key = *pointer;
+  return end(&attempt, result, entry);
 }
 
 /* Rows are padded by the driver: by how much shows only afterwards. */
@@ -149,49 +162,42 @@ static uint64_t expected_pitch(uint64_t width) {
 
 HOOK CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, size_t height,
                                  unsigned int element_size) {
-  if (!process_is_limited())
-    return real.cuMemAllocPitch_v2(pointer, pitch, width, height, element_size);
-  struct device *device = device_of_current_context();
-  uint64_t reserved_bytes = pitched_bytes(expected_pitch(width), height);
-  CUresult result = memory_reserve(device, reserved_bytes);
+  struct attempt attempt;
+  CUresult result = begin(&attempt, pitched_bytes(expected_pitch(width), height));
   if (result != CUDA_SUCCESS)
     return result;
   result = real.cuMemAllocPitch_v2(pointer, pitch, width, height, element_size);
   struct table_entry entry = {0};
   if (result == CUDA_SUCCESS)
     entry = (struct table_entry){.key = *pointer, .bytes = pitched_bytes(*pitch, height)};
-  return commit(device, reserved_bytes, entry, result);
+  return end(&attempt, result, entry);
 }
 
 /* The calls of CUDA before 3.2, with 32-bit sizes and pointers. */
 
 HOOK CUresult cuMemAlloc(CUdeviceptr_v1 *pointer, unsigned int size) {
-  if (!process_is_limited())
-    return real.cuMemAlloc(pointer, size);
-  struct device *device = device_of_current_context();
-  uint64_t bytes = ledger_driver_size(size);
-  CUresult result = memory_reserve(device, bytes);
+  struct attempt attempt;
+  CUresult result = begin(&attempt, ledger_driver_size(size));
   if (result != CUDA_SUCCESS)
     return result;
   result = real.cuMemAlloc(pointer, size);
-  struct table_entry entry = {.key = result == CUDA_SUCCESS ? *pointer : 0, .bytes = bytes};
-  return commit(device, bytes, entry, result);
+  struct table_entry entry = {.bytes = attempt.reserved_bytes};
+  if (result == CUDA_SUCCESS)
+    entry.key = *pointer;
+  return end(&attempt, result, entry);
 }
 
 HOOK CUresult cuMemAllocPitch(CUdeviceptr_v1 *pointer, unsigned int *pitch, unsigned int width, unsigned int height,
                               unsigned int element_size) {
-  if (!process_is_limited())
-    return real.cuMemAllocPitch(pointer, pitch, width, height, element_size);
-  struct device *device = device_of_current_context();
-  uint64_t reserved_bytes = pitched_bytes(expected_pitch(width), height);
-  CUresult result = memory_reserve(device, reserved_bytes);
+  struct attempt attempt;
+  CUresult result = begin(&attempt, pitched_bytes(expected_pitch(width), height));
   if (result != CUDA_SUCCESS)
     return result;
   result = real.cuMemAllocPitch(pointer, pitch, width, height, element_size);
   struct table_entry entry = {0};
   if (result == CUDA_SUCCESS)
     entry = (struct table_entry){.key = *pointer, .bytes = pitched_bytes(*pitch, height)};
-  return commit(device, reserved_bytes, entry, result);
+  return end(&attempt, result, entry);
 }
 
 /* The entry goes first, since the address may be another allocation's as soon as the driver has it back; the bytes go
