@@ -154,6 +154,20 @@ def check(path: Path, machine: str | None = None, way_out: str = "build it with:
     return Library(path, version, elf.machine, glibc_version(elf.needed_versions) or (2, 0))
 
 
+def check_host(library: Library) -> None:
+    """Raise LibraryError where this host's own C library cannot load libvgpu.so."""
+    try:
+        name = os.confstr("CS_GNU_LIBC_VERSION") or ""
+    except ValueError:
+        raise LibraryError("this host's C library is not glibc, and libvgpu.so cannot run under another") from None
+    has = tuple(int(part) for part in re.findall("[0-9]+", name))
+    if has < library.glibc:
+        raise LibraryError(
+            f"library {library.path} needs glibc {show_version(library.glibc)}, but this host has {show_version(has)}; "
+            "build it here with: vgpurun build"
+        )
+
+
 def show_version(version: tuple[int, ...]) -> str:
     """Return a version for people, such as 2.17."""
     return ".".join(map(str, version))

@@ -9,7 +9,7 @@ lies where the simulated driver looks without any variable (lib/sim/config.h), s
 
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -82,11 +82,11 @@ def container_config(path: str | None, chosen: Sequence[Gpu]) -> bytes:
     return bytes(yaml.safe_dump(config, sort_keys=False, allow_unicode=True, width=10_000, encoding="utf-8"))
 
 
-def local_environment(folder: Path) -> dict[str, str]:
-    """Return what a local process needs to see the simulated GPUs. After activate()."""
+def local_environment(folder: Path, given: Mapping[str, str]) -> dict[str, str]:
+    """Return what a local process needs to see the simulated GPUs, beside what it was given. After activate()."""
     names = ("VGPUSIM_CONFIG", "VGPUSIM_STATE")
     environment = {name: os.environ[name] for name in names if os.environ.get(name)}
     for name, default in (("LD_LIBRARY_PATH", ""), ("PATH", os.defpath)):
-        inherited = os.environ.get(name, default)
+        inherited = given.get(name, default)
         environment[name] = f"{folder}:{inherited}" if inherited else str(folder)
     return environment

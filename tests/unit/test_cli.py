@@ -271,6 +271,7 @@ class TestLocal:
         script = "echo $GIVEN $CUDA_DEVICE_MEMORY_LIMIT_0"
         result = run("local", "--driver", "sim", "--mem", "1g", "-e", "GIVEN=x", "sh", "-c", script)
         assert result.stdout == f"x {1 << 30}\n"
+        assert run("local", "--driver", "sim", "-e", f"PATH={CHECKOUT}", "Makefile").returncode == 126
 
     @pytest.mark.parametrize("name", ["TERM", "INT", "HUP", "USR1"])
     def test_signals_are_the_commands(self, environment: dict[str, str], name: str) -> None:

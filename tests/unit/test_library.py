@@ -53,6 +53,20 @@ def test_a_library_for_another_machine(tmp_path: Path) -> None:
         library.check(write(tmp_path / "libvgpu.so", marker(), other))
 
 
+def test_a_library_that_this_host_cannot_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    too_new = Library(Path("/x.so"), vgpurun.__version__, platform.machine(), (9, 1))
+    with pytest.raises(LibraryError, match=r"/x\.so needs glibc 9\.1, but this host has 2\."):
+        library.check_host(too_new)
+    library.check_host(Library(Path("/x.so"), vgpurun.__version__, platform.machine(), (2, 17)))
+
+    def no_glibc(name: str) -> str:
+        raise ValueError(name)
+
+    monkeypatch.setattr("os.confstr", no_glibc)
+    with pytest.raises(LibraryError, match="not glibc"):
+        library.check_host(too_new)
+
+
 def test_what_is_no_library(tmp_path: Path) -> None:
     with pytest.raises(LibraryError, match="No such file"):
         library.check(tmp_path / "missing.so")

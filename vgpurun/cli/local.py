@@ -69,7 +69,9 @@ def plan_local(
     chosen = gpus.select_gpus(gpu_text, all_gpus)
     driver_environment = dict(given)
     if is_simulated:
-        driver_environment |= simulation.local_environment(library.find_simulated_driver(say))
+        driver_environment |= simulation.local_environment(library.find_simulated_driver(say), host_environment)
+    found = find_library(is_dry_run)
+    library.check_host(found)
     return plan_process(
         command,
         limits,
@@ -77,7 +79,7 @@ def plan_local(
         all_gpus,
         driver,
         driver_environment,
-        find_library(is_dry_run).path,
+        found.path,
         state.new_folder_path("local"),
         host_environment,
     )
