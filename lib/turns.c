@@ -12,9 +12,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define LONGEST_LOOK_NS 2000000LL /* between looks at the clock while we wait: a wake-up may be lost with its sender   \
-                                   */
-#define FORGOTTEN_NS 50000000LL   /* a waiter that has not looked for this long does not count */
+#define LONGEST_LOOK_NS                                                                                                \
+  2000000LL                     /* between looks at the clock while we wait: a wake-up may be lost with its sender     \
+                                 */
+#define FORGOTTEN_NS 50000000LL /* a waiter that has not looked for this long does not count */
 
 /* ---- the system's clock and futex ----------------------------------------------------------------------------- */
 
