@@ -14,6 +14,9 @@ void launch_end_wait(void);
 void launch_forget_stream(CUstream stream);
 void launch_forget_context(CUcontext context);
 
+/* Gives back a reference to a primary context, or resets it: only afterwards it is known whether it still exists. */
+CUresult launch_release_primary(CUdevice ordinal, CUresult (*release)(CUdevice));
+
 /* In a forked child. */
 void launch_forget(void);
 

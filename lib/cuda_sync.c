@@ -81,34 +81,12 @@ HOOK CUresult cuCtxDestroy(CUcontext context) {
   return real.cuCtxDestroy(context);
 }
 
-/* The primary context of a device, if it is active: the handle is found by taking and giving back one reference. */
-static void forget_primary_context(CUdevice ordinal) {
-  unsigned flags;
-  int active = 0;
-  CUcontext context;
-  if (!process_limits_compute() || real.cuDevicePrimaryCtxGetState(ordinal, &flags, &active) != CUDA_SUCCESS ||
-      !active || real.cuDevicePrimaryCtxRetain(&context, ordinal) != CUDA_SUCCESS)
-    return;
-  launch_forget_context(context);
-  real.cuDevicePrimaryCtxRelease_v2(ordinal);
-}
+#define RELEASE_PRIMARY(name)                                                                                          \
+  HOOK CUresult name(CUdevice ordinal) {                                                                               \
+    return process_limits_compute() ? launch_release_primary(ordinal, real.name) : real.name(ordinal);                 \
+  }
 
-HOOK CUresult cuDevicePrimaryCtxRelease_v2(CUdevice ordinal) {
-  forget_primary_context(ordinal);
-  return real.cuDevicePrimaryCtxRelease_v2(ordinal);
-}
-
-HOOK CUresult cuDevicePrimaryCtxRelease(CUdevice ordinal) {
-  forget_primary_context(ordinal);
-  return real.cuDevicePrimaryCtxRelease(ordinal);
-}
-
-HOOK CUresult cuDevicePrimaryCtxReset_v2(CUdevice ordinal) {
-  forget_primary_context(ordinal);
-  return real.cuDevicePrimaryCtxReset_v2(ordinal);
-}
-
-HOOK CUresult cuDevicePrimaryCtxReset(CUdevice ordinal) {
-  forget_primary_context(ordinal);
-  return real.cuDevicePrimaryCtxReset(ordinal);
-}
+RELEASE_PRIMARY(cuDevicePrimaryCtxRelease)
+RELEASE_PRIMARY(cuDevicePrimaryCtxRelease_v2)
+RELEASE_PRIMARY(cuDevicePrimaryCtxReset)
+RELEASE_PRIMARY(cuDevicePrimaryCtxReset_v2)

@@ -3,10 +3,10 @@
 
 #include "libc_symbols.h"
 #include "log.h"
+#include "text.h"
 
 #include <dlfcn.h>
 #include <stddef.h>
-#include <string.h>
 
 static CUresult no_such_cuda_function(void) {
   return CUDA_ERROR_NOT_FOUND;
@@ -100,16 +100,16 @@ static void *route(struct library *library, void *address) {
 
 /* Whose function a name would be. */
 static struct library *library_of(const char *name) {
-  if (name != NULL && strncmp(name, cuda.prefix, strlen(cuda.prefix)) == 0)
+  if (name != NULL && text_begins_with(name, cuda.prefix))
     return &cuda;
-  if (name != NULL && strncmp(name, nvml.prefix, strlen(nvml.prefix)) == 0)
+  if (name != NULL && text_begins_with(name, nvml.prefix))
     return &nvml;
   return NULL;
 }
 
 static const struct row *caught_row(const struct library *library, const char *name) {
   for (size_t i = 0; library != NULL && i < library->row_count; i++)
-    if (library->rows[i].hook != NULL && strcmp(library->rows[i].name, name) == 0)
+    if (library->rows[i].hook != NULL && text_equals(library->rows[i].name, name))
       return &library->rows[i];
   return NULL;
 }

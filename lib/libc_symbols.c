@@ -1,11 +1,12 @@
 #include "libc_symbols.h"
 
+#include "text.h"
+
 #include <elf.h>
 #include <link.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <string.h>
 #include <sys/auxv.h>
 
 struct symbols {
@@ -34,7 +35,7 @@ static const ElfW(Sym) * find(const struct symbols *symbols, const char *name) {
   for (; index >= first; index++) {
     const ElfW(Sym) *symbol = &symbols->table[index];
     bool same_hash = (chains[index - first] | 1) == (hash | 1);
-    if (same_hash && symbol->st_shndx != SHN_UNDEF && strcmp(symbols->strings + symbol->st_name, name) == 0)
+    if (same_hash && symbol->st_shndx != SHN_UNDEF && text_equals(symbols->strings + symbol->st_name, name))
       return symbol;
     if (chains[index - first] & 1)
       break;
@@ -43,11 +44,15 @@ static const ElfW(Sym) * find(const struct symbols *symbols, const char *name) {
 }
 
 static bool is_libc(const char *path) {
-  const char *slash = path != NULL ? strrchr(path, '/') : NULL;
-  const char *base = slash != NULL ? slash + 1 : path;
-  return base != NULL &&
-         (strncmp(base, "libc.so", 7) == 0 || strncmp(base, "libdl.so", 8) == 0 || strncmp(base, "libc-", 5) == 0 ||
-          strncmp(base, "libdl-", 6) == 0 || strncmp(base, "ld-musl", 7) == 0 || strncmp(base, "libc.musl", 9) == 0);
+  static const char *const beginnings[] = {"libc.so", "libc-", "libdl.so", "libdl-", "ld-musl", "libc.musl"};
+  const char *base = path;
+  for (const char *p = path; p != NULL && *p != '\0'; p++)
+    if (*p == '/')
+      base = p + 1;
+  for (size_t i = 0; base != NULL && i < sizeof beginnings / sizeof beginnings[0]; i++)
+    if (text_begins_with(base, beginnings[i]))
+      return true;
+  return false;
 }
 
 /* glibc has made the dynamic section's addresses absolute; musl leaves them relative to the load address. */

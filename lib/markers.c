@@ -93,6 +93,17 @@ static bool is_idle(void *stream) {
   return result == CUDA_SUCCESS;
 }
 
+void *markers_this_thread(void) {
+  static __thread char here;
+  return &here;
+}
+
+static bool is_here(void *context, void *thread) {
+  CUcontext current = NULL;
+  return (thread == NULL || thread == markers_this_thread()) && real.cuCtxGetCurrent(&current) == CUDA_SUCCESS &&
+         current == context;
+}
+
 const struct meter_driver markers_driver = {
     .now_ns = clock_now_ns,
     .sleep_ns = clock_sleep_ns,
@@ -102,6 +113,7 @@ const struct meter_driver markers_driver = {
     .elapsed_ns = elapsed_ns,
     .is_capturing = is_capturing,
     .is_idle = is_idle,
+    .is_here = is_here,
 };
 
 void markers_forget_context(CUcontext context) {

@@ -233,7 +233,7 @@ static enum joined join(struct meter_stream *stream, uint64_t work, int64_t now_
   enum joined joined = MUST_WAIT;
   pthread_mutex_lock(&stream->lock);
   bool dense = now_ns - stream->last_launch_ns < METER_SPARSE_NS;
-  if (stream->open && dense && !stream->claimed)
+  if (!stream->claimed && stream->open && dense)
     joined = count(stream, work, now_ns) ? JOINED_AND_CLOSES : JOINED;
   else if (claim(stream)) {
     stream->one_by_one = !dense;
@@ -289,9 +289,18 @@ void meter_close_claimed(struct meter_stream *stream) {
 
 void meter_close(struct meter_stream *stream) {
   pthread_mutex_lock(&stream->lock);
-  bool mine = stream->open && claim(stream);
-  if (mine)
+  void *context = stream->context, *thread = stream->thread;
+  bool is_open = !stream->claimed && stream->open;
+  pthread_mutex_unlock(&stream->lock);
+  if (!is_open || !stream->meter->driver->is_here(context, thread))
+    return;
+  pthread_mutex_lock(&stream->lock);
+  bool same = stream->context == context && stream->thread == thread;
+  bool mine = same && !stream->claimed && stream->open;
+  if (mine) {
+    stream->claimed = true;
     stream->open = false;
+  }
   pthread_mutex_unlock(&stream->lock);
   if (mine)
     meter_close_claimed(stream);

@@ -29,7 +29,7 @@
 #define METER_PATIENCE_NS 100000000LL
 
 #define METER_RING 64
-#define METER_MAX_STREAMS 1024
+#define METER_MAX_STREAMS 16384
 #define METER_MAX_CONTEXTS 32
 #define METER_COSTS 4096
 #define METER_INTERVALS 64
@@ -45,6 +45,9 @@ struct meter_driver {
   bool (*elapsed_ns)(void *start, void *end, int64_t *elapsed_ns);
   bool (*is_capturing)(void *stream); /* also when that cannot be asked: nothing may be recorded then */
   bool (*is_idle)(void *stream);
+  /* May the calling thread mark streams of that context and, unless it is NULL, of that thread? Elsewhere the handle of
+   * a default stream means another stream. */
+  bool (*is_here)(void *context, void *thread);
 };
 
 /* Places the GPU clock of one context on the wall clock. */
@@ -75,10 +78,11 @@ struct interval {
 struct meter_stream {
   struct meter *meter;
   void *context;
-  void *handle;
-  pthread_mutex_t lock; /* guards the next four */
+  void *handle;         /* NULL: removed */
+  void *thread;         /* whose default stream it is, or NULL */
+  pthread_mutex_t lock; /* guards the next three, and the three above */
+  bool claimed;         /* a thread opens or closes the batch: all below but the ring's tail is its own */
   bool open;            /* batch takes launches */
-  bool claimed;         /* a thread opens or closes the batch */
   int64_t last_launch_ns;
   struct batch batch;
   bool one_by_one; /* launches came far apart */
@@ -119,14 +123,17 @@ struct meter {
 void meter_init(struct meter *meter, const struct meter_driver *driver, struct vgpu_device_shared *device,
                 uint32_t sm_percent);
 
-/* A stream to meter, or NULL when there are too many. */
-struct meter_stream *meter_add_stream(struct meter *meter, void *context, void *handle);
+/* A stream to meter, or NULL when there are too many. `thread` is NULL unless the stream is a thread's default one. */
+struct meter_stream *meter_add_stream(struct meter *meter, void *context, void *handle, void *thread);
 
 /* The stream is destroyed: its open batch is closed, and no new one opens. */
 void meter_remove_stream(struct meter_stream *stream);
 
-/* The context is destroyed: all its markers are forgotten without being touched. */
+/* Between these two no other thread harvests, so that a context may be destroyed. Once it is certain that it is, all
+ * its markers are forgotten without being touched. */
+bool meter_pause(struct meter *meter);
 void meter_remove_context(struct meter *meter, void *context);
+void meter_resume(struct meter *meter, bool paused);
 
 /* Before a launch: may wait. `work` names what is launched (a function with its grid, a graph), so that its cost is
  * learned. True when the caller is to call meter_close_claimed after the launch. */

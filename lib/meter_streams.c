@@ -8,10 +8,29 @@ static bool in_flight(const struct meter_stream *stream) {
   return __atomic_load_n(&stream->tail, __ATOMIC_ACQUIRE) != __atomic_load_n(&stream->head, __ATOMIC_ACQUIRE);
 }
 
-static void start_over(struct meter_stream *stream, void *context, void *handle) {
+#define OTHER_THREAD_NS 20000
+
+/* Waits for another thread that opens or closes a batch of the stream; false when that takes too long. */
+static bool claim(struct meter_stream *stream) {
+  const struct meter_driver *driver = stream->meter->driver;
+  int64_t give_up_ns = driver->now_ns() + METER_PATIENCE_NS;
+  for (;;) {
+    pthread_mutex_lock(&stream->lock);
+    bool mine = !stream->claimed;
+    stream->claimed = true;
+    pthread_mutex_unlock(&stream->lock);
+    if (mine || driver->now_ns() >= give_up_ns)
+      return mine;
+    driver->sleep_ns(OTHER_THREAD_NS);
+  }
+}
+
+/* With the claim held, which ends here. */
+static void start_over(struct meter_stream *stream, void *context, void *handle, void *thread) {
   pthread_mutex_lock(&stream->lock);
   stream->context = context;
   stream->handle = handle;
+  stream->thread = thread;
   stream->open = false;
   stream->claimed = false;
   stream->last_launch_ns = 0;
@@ -19,44 +38,93 @@ static void start_over(struct meter_stream *stream, void *context, void *handle)
   pthread_mutex_unlock(&stream->lock);
 }
 
-/* A removed stream's entry may be taken again once its last markers have been harvested. */
+/* With the claim held, which ends here. */
+static void give_up(struct meter_stream *stream) {
+  pthread_mutex_lock(&stream->lock);
+  stream->handle = NULL;
+  stream->open = false;
+  stream->claimed = false;
+  pthread_mutex_unlock(&stream->lock);
+}
+
+static bool is_of(struct meter_stream *stream, const void *context) {
+  pthread_mutex_lock(&stream->lock);
+  bool same = stream->context == context;
+  pthread_mutex_unlock(&stream->lock);
+  return same;
+}
+
+/* A removed stream's entry may be taken again once its last markers have been harvested, and nobody works on it. */
+static bool claim_unused(struct meter_stream *stream) {
+  pthread_mutex_lock(&stream->lock);
+  bool unused = stream->handle == NULL && !stream->claimed && !in_flight(stream);
+  if (unused)
+    stream->claimed = true;
+  pthread_mutex_unlock(&stream->lock);
+  return unused;
+}
+
 static struct meter_stream *find_unused(struct meter *meter) {
   for (uint32_t i = 0; i < meter->stream_count; i++)
-    if (meter->streams[i]->handle == NULL && !in_flight(meter->streams[i]))
+    if (claim_unused(meter->streams[i]))
       return meter->streams[i];
   return NULL;
 }
 
-struct meter_stream *meter_add_stream(struct meter *meter, void *context, void *handle) {
+struct meter_stream *meter_add_stream(struct meter *meter, void *context, void *handle, void *thread) {
   pthread_mutex_lock(&meter->lock);
   struct meter_stream *stream = find_unused(meter);
   bool fresh = stream == NULL && meter->stream_count < METER_MAX_STREAMS;
-  if (fresh)
-    stream = calloc(1, sizeof *stream);
-  if (stream != NULL && fresh) {
+  if (fresh && (stream = calloc(1, sizeof *stream)) != NULL) {
     stream->meter = meter;
     pthread_mutex_init(&stream->lock, NULL);
+  }
+  if (stream != NULL)
+    start_over(stream, context, handle, thread);
+  if (stream != NULL && fresh) {
     meter->streams[meter->stream_count] = stream;
     __atomic_store_n(&meter->stream_count, meter->stream_count + 1, __ATOMIC_RELEASE);
   }
-  if (stream != NULL)
-    start_over(stream, context, handle);
   pthread_mutex_unlock(&meter->lock);
   return stream;
 }
 
 void meter_remove_stream(struct meter_stream *stream) {
-  meter_close(stream);
+  if (!claim(stream)) { /* left to the thread that works on it */
+    __atomic_store_n(&stream->handle, NULL, __ATOMIC_RELAXED);
+    return;
+  }
+  bool was_open = stream->open;
+  stream->open = false;
+  if (was_open)
+    meter_close_claimed(stream);
   meter_harvest(stream->meter);
-  stream->handle = NULL;
+  give_up(stream);
+}
+
+bool meter_pause(struct meter *meter) {
+  meter_close_all(meter);
+  meter_harvest(meter);
+  /* A harvest is short; the bound is for one that hangs in the driver. */
+  for (int tries = 0; tries < 10000; tries++) {
+    if (!__atomic_exchange_n(&meter->harvesting, true, __ATOMIC_ACQUIRE))
+      return true;
+    sched_yield();
+  }
+  return false;
+}
+
+void meter_resume(struct meter *meter, bool paused) {
+  if (paused)
+    __atomic_store_n(&meter->harvesting, false, __ATOMIC_RELEASE);
 }
 
 static void forget_in_flight(struct meter *meter, struct meter_stream *stream) {
-  for (; in_flight(stream); stream->tail++) {
+  while (in_flight(stream)) {
     __atomic_sub_fetch(&meter->in_flight_ns, stream->ring[stream->tail % METER_RING].estimate_ns, __ATOMIC_RELAXED);
     __atomic_sub_fetch(&meter->in_flight_batches, 1, __ATOMIC_RELAXED);
+    __atomic_store_n(&stream->tail, stream->tail + 1, __ATOMIC_RELEASE);
   }
-  start_over(stream, NULL, NULL);
 }
 
 static void forget_timeline(struct meter *meter, void *context) {
@@ -68,19 +136,13 @@ static void forget_timeline(struct meter *meter, void *context) {
 }
 
 void meter_remove_context(struct meter *meter, void *context) {
-  meter_close_all(meter);
-  meter_harvest(meter);
-  /* Keep other threads from asking for markers that are about to vanish; a harvest is short, and the bound is for one
-   * that hangs in the driver. */
-  bool claimed = false;
-  for (int tries = 0; tries < 10000 && !claimed; tries++) {
-    claimed = !__atomic_exchange_n(&meter->harvesting, true, __ATOMIC_ACQUIRE);
-    if (!claimed)
-      sched_yield();
+  uint32_t count = __atomic_load_n(&meter->stream_count, __ATOMIC_ACQUIRE);
+  for (uint32_t i = 0; i < count; i++) {
+    struct meter_stream *stream = meter->streams[i];
+    if (is_of(stream, context) && claim(stream)) {
+      forget_in_flight(meter, stream);
+      give_up(stream);
+    }
   }
-  for (uint32_t i = 0; i < __atomic_load_n(&meter->stream_count, __ATOMIC_ACQUIRE); i++)
-    if (meter->streams[i]->context == context)
-      forget_in_flight(meter, meter->streams[i]);
   forget_timeline(meter, context);
-  __atomic_store_n(&meter->harvesting, false, __ATOMIC_RELEASE);
 }

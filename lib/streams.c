@@ -7,8 +7,6 @@
 #include "table.h"
 
 #include <stdlib.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 static struct table streams = TABLE_INITIALIZER; /* key -> meter_stream */
 static uint32_t generation = 1;                  /* changes when a handle loses its meaning */
@@ -25,12 +23,16 @@ static bool means_a_default_stream(CUstream stream) {
   return stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
 }
 
+static void *thread_of(CUstream stream) {
+  return stream == CU_STREAM_PER_THREAD ? markers_this_thread() : NULL;
+}
+
 /* A handle names its stream alone; the default streams are one for each context, or for each context and thread. Two
  * of them with the same mixed key, which is not to be expected in the life of the universe, would share a batch. */
 static uint64_t key_of(CUstream stream, CUcontext context) {
   if (!means_a_default_stream(stream))
     return (uint64_t)(uintptr_t)stream;
-  uint64_t thread = stream == CU_STREAM_PER_THREAD ? (uint64_t)syscall(SYS_gettid) : 0;
+  uint64_t thread = (uint64_t)(uintptr_t)thread_of(stream);
   uint64_t mixed = ((uint64_t)(uintptr_t)context * 0x9e3779b97f4a7c15ULL) ^ (thread * 0xff51afd7ed558ccdULL);
   return mixed | 1; /* odd: never a handle, which is an aligned address */
 }
@@ -64,7 +66,7 @@ static struct meter_stream *add(CUstream stream, CUcontext context, uint64_t key
   struct meter *meter = streams_current_meter();
   if (meter == NULL)
     return NULL;
-  struct meter_stream *added = meter_add_stream(meter, context, stream);
+  struct meter_stream *added = meter_add_stream(meter, context, stream, thread_of(stream));
   if (added == NULL || !table_put(&streams, (struct table_entry){.key = key, .owner = added})) {
     static int said;
     log_once(&said, LOG_WARNING, "more than %d streams; the compute limit is not enforced on the others",
@@ -75,7 +77,8 @@ static struct meter_stream *add(CUstream stream, CUcontext context, uint64_t key
 
 /* The entries of a destroyed context stay in the table, but the meter has given their streams up. */
 static bool still_means(const struct meter_stream *found, CUstream stream, CUcontext context) {
-  return found->handle == stream && (!means_a_default_stream(stream) || found->context == context);
+  return __atomic_load_n(&found->handle, __ATOMIC_RELAXED) == stream &&
+         (!means_a_default_stream(stream) || found->context == context);
 }
 
 enum unknown { UNKNOWN_IS_NULL, UNKNOWN_IS_ADDED };
@@ -116,23 +119,63 @@ struct meter_stream *streams_find_known(CUstream stream) {
 
 void launch_forget_stream(CUstream stream) {
   struct table_entry entry;
-  if (!process_limits_compute() || means_a_default_stream(stream))
+  if (!process_limits_compute() || means_a_default_stream(stream) ||
+      !table_take(&streams, key_of(stream, NULL), &entry))
     return;
-  if (table_take(&streams, key_of(stream, NULL), &entry)) {
-    __atomic_add_fetch(&generation, 1, __ATOMIC_RELEASE);
+  __atomic_add_fetch(&generation, 1, __ATOMIC_RELEASE);
+  if (still_means(entry.owner, stream, NULL))
     meter_remove_stream(entry.owner);
-  }
+}
+
+static void forget_context(struct meter *meter, CUcontext context) {
+  __atomic_add_fetch(&generation, 1, __ATOMIC_RELEASE);
+  meter_remove_context(meter, context);
+  markers_forget_context(context);
 }
 
 void launch_forget_context(CUcontext context) {
   if (!process_limits_compute() || context == NULL)
     return;
-  __atomic_add_fetch(&generation, 1, __ATOMIC_RELEASE);
   struct device *device;
-  for (int i = 0; (device = devices_at(i)) != NULL; i++)
-    if (device->meter != NULL)
-      meter_remove_context(device->meter, context);
-  markers_forget_context(context);
+  for (int i = 0; (device = devices_at(i)) != NULL; i++) {
+    struct meter *meter = __atomic_load_n(&device->meter, __ATOMIC_ACQUIRE);
+    if (meter == NULL)
+      continue;
+    bool paused = meter_pause(meter);
+    forget_context(meter, context);
+    meter_resume(meter, paused);
+  }
+}
+
+static CUcontext active_primary_context(CUdevice ordinal) {
+  unsigned flags;
+  int active = 0;
+  CUcontext context = NULL;
+  if (real.cuDevicePrimaryCtxGetState(ordinal, &flags, &active) != CUDA_SUCCESS || !active ||
+      real.cuDevicePrimaryCtxRetain(&context, ordinal) != CUDA_SUCCESS)
+    return NULL;
+  real.cuDevicePrimaryCtxRelease_v2(ordinal); /* which only gives the handle */
+  return context;
+}
+
+static bool is_active(CUdevice ordinal) {
+  unsigned flags;
+  int active = 1;
+  return real.cuDevicePrimaryCtxGetState(ordinal, &flags, &active) != CUDA_SUCCESS || active;
+}
+
+CUresult launch_release_primary(CUdevice ordinal, CUresult (*release)(CUdevice)) {
+  struct device *device = device_of_ordinal(ordinal);
+  struct meter *meter = device != NULL ? __atomic_load_n(&device->meter, __ATOMIC_ACQUIRE) : NULL;
+  CUcontext context = meter != NULL ? active_primary_context(ordinal) : NULL;
+  if (context == NULL)
+    return release(ordinal);
+  bool paused = meter_pause(meter);
+  CUresult result = release(ordinal);
+  if (!is_active(ordinal))
+    forget_context(meter, context);
+  meter_resume(meter, paused);
+  return result;
 }
 
 void launch_forget(void) {

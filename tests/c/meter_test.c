@@ -64,8 +64,15 @@ static bool fake_is_idle(void *stream) {
   return gpu_free_at_ns <= now_ns;
 }
 
-static const struct meter_driver driver = {fake_now,   fake_sleep,   fake_record,       fake_recycle,
-                                           fake_query, fake_elapsed, fake_is_capturing, fake_is_idle};
+static bool elsewhere;
+
+static bool fake_is_here(void *context, void *thread) {
+  (void)context, (void)thread;
+  return !elsewhere;
+}
+
+static const struct meter_driver driver = {fake_now,     fake_sleep,        fake_record,  fake_recycle, fake_query,
+                                           fake_elapsed, fake_is_capturing, fake_is_idle, fake_is_here};
 
 static struct vgpu_device_shared device;
 static struct meter *meter;
@@ -78,7 +85,7 @@ static void start_over(uint32_t percent) {
   free(meter);
   meter = calloc(1, sizeof *meter);
   meter_init(meter, &driver, &device, percent);
-  stream = meter_add_stream(meter, &now_ns, &now_ns);
+  stream = meter_add_stream(meter, &now_ns, &now_ns, NULL);
 }
 
 static int64_t worked_ns;
@@ -176,7 +183,7 @@ static void check_mixed_kernels(void) {
 
 static void check_two_streams_pay_for_their_union(void) {
   start_over(50);
-  struct meter_stream *other = meter_add_stream(meter, &now_ns, &device);
+  struct meter_stream *other = meter_add_stream(meter, &now_ns, &device, NULL);
   worked_ns = 0;
   int64_t began_ns = now_ns;
   while (now_ns < began_ns + 20 * S) {
@@ -225,10 +232,26 @@ static void check_lost_markers(void) {
   CHECK(now_ns - began_ns < 500 * MS, "stalled %lld ms", (long long)(now_ns - began_ns) / 1000000);
 }
 
+/* The handle of another thread's default stream means our own: nothing may be recorded there. */
+static void check_streams_of_other_threads(void) {
+  start_over(50);
+  launch(stream, 10 * US, 1); /* its cost is unknown, and it is a batch of its own */
+  synchronize();
+  now_ns += 10 * US;
+  launch(stream, 10 * US, 1);
+  int markers_before = markers_alive;
+  elsewhere = true;
+  meter_close_all(meter);
+  CHECK(stream->open && markers_alive == markers_before, "left open");
+  elsewhere = false;
+  meter_close_all(meter);
+  CHECK(!stream->open && markers_alive == markers_before + 1, "closed by its own thread");
+}
+
 static void check_streams_come_and_go(void) {
   start_over(50);
   for (int i = 0; i < 5000; i++) {
-    struct meter_stream *added = meter_add_stream(meter, &device, malloc(1));
+    struct meter_stream *added = meter_add_stream(meter, &device, malloc(1), NULL);
     CHECK(added != NULL, "stream %d", i);
     void *handle = added->handle;
     launch(added, 10 * US, 1);
@@ -252,6 +275,7 @@ int main(void) {
   check_capture();
   check_work_that_never_ends();
   check_lost_markers();
+  check_streams_of_other_threads();
   check_streams_come_and_go();
   return 0;
 }

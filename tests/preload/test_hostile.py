@@ -142,3 +142,31 @@ def test_huge_sizes(sandbox: Sandbox, size: str, limits: dict[str, str]) -> None
         "print(d.mem_used() - used >> 20)"
     )
     assert sandbox.python(code, **limits) == "100"
+
+
+COMPUTE = {
+    "references to the primary context come and go": (
+        "c = c_void_p()\n"
+        "def launch():\n"
+        "    d.launch(k)\n"
+        "    d.call('cuDevicePrimaryCtxRetain', byref(c), 0); d.primary_context_release()\n"
+    ),
+    "many streams": (
+        "streams = [d.stream(STREAM_NON_BLOCKING) for _ in range(1100)]\n"
+        "for stream in streams: d.launch(k, stream)\n"
+        "d.synchronize()\n"
+        "def launch(): d.launch(k, streams[-1])\n"
+    ),
+    "streams come and go": ("def launch():\n    stream = d.stream(); d.launch(k, stream); d.stream_destroy(stream)\n"),
+}
+
+
+@pytest.mark.parametrize("kind", COMPUTE)
+def test_no_way_around_the_compute_limit(sandbox: Sandbox, kind: str) -> None:
+    code = PRELUDE + (
+        "k = d.kernel('spin_1ms')\n" + COMPUTE[kind] + "start = time.monotonic(); count = 0\n"
+        "while time.monotonic() < start + 1.5: launch(); count += 1\n"
+        "d.synchronize()\n"
+        "print(count * 1e-3 / (time.monotonic() - start))"
+    )
+    assert 0.2 < float(sandbox.python(code, CUDA_DEVICE_SM_LIMIT="30")) < 0.4

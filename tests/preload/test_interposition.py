@@ -91,6 +91,17 @@ def test_a_program_may_have_a_dl_iterate_phdr_of_its_own(sandbox: Sandbox, compi
     assert (result.returncode, result.stdout) == (0, "iterated\n"), result.stderr
 
 
+@pytest.mark.parametrize("sanitizer", ["address", "thread"])
+def test_a_sanitizer_finds_the_real_functions(sandbox: Sandbox, sanitizer: str) -> None:
+    """It has its own strcmp, mmap and more, and asks dlsym for the real ones before any of them works."""
+    name = {"address": "libasan.so", "thread": "libtsan.so"}[sanitizer]
+    runtime = subprocess.run(["gcc", f"-print-file-name={name}"], capture_output=True, text=True, check=True).stdout
+    if not Path(runtime.strip()).is_absolute():
+        pytest.skip(f"this gcc has no {name}")
+    result = sandbox.run(["true"], LD_PRELOAD=f"{runtime.strip()}:{LIBRARY}")
+    assert (result.returncode, result.stderr) == (0, "")
+
+
 def test_a_lookup_leaves_no_error_of_ours(sandbox: Sandbox, compile_c: Callable[..., Path]) -> None:
     """Programs ask dlerror whether dlsym succeeded; an old driver does not have all that we look for."""
     driver = compile_c("old_driver.c", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", output="libcuda.so.1")
