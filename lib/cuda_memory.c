@@ -13,8 +13,9 @@ static struct table allocations = TABLE_INITIALIZER;
 
 CUresult memory_refuse(const struct device *device, uint64_t bytes) {
   static int said;
-  if (device->number >= 0)
-    __atomic_add_fetch(&device_shared(device)->refusals, 1, __ATOMIC_RELAXED);
+  if (device->number < 0) /* has been explained when it was met */
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  __atomic_add_fetch(&device_shared(device)->refusals, 1, __ATOMIC_RELAXED);
   log_once(&said, LOG_WARNING,
            "out of GPU memory on %s: %llu MiB asked for, %llu MiB in use, limit %llu MiB (said once per process)",
            device->uuid, (unsigned long long)(bytes + MIB - 1) / MIB,

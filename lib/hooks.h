@@ -13,8 +13,8 @@
 
 #include <stdbool.h>
 
-/* X(symbol): caught. Each has a body of the same name in cuda_memory.c, cuda_pools.c, cuda_vmm.c, cuda_launch.c,
- * cuda_sync.c, cuda_lookup.c. */
+/* X(symbol): caught. Each has a body of the same name in cuda_memory.c, cuda_pools.c, cuda_vmm.c, cuda_objects.c,
+ * cuda_launch.c, cuda_sync.c, cuda_lookup.c. */
 #define CUDA_CAUGHT(X)                                                                                                 \
   /* lookup */                                                                                                         \
   X(cuGetProcAddress)                                                                                                  \
@@ -47,6 +47,19 @@
   X(cuMemRetainAllocationHandle)                                                                                       \
   X(cuMemMap)                                                                                                          \
   X(cuMemUnmap)                                                                                                        \
+  /* arrays and contexts */                                                                                            \
+  X(cuArrayCreate)                                                                                                     \
+  X(cuArrayCreate_v2)                                                                                                  \
+  X(cuArray3DCreate)                                                                                                   \
+  X(cuArray3DCreate_v2)                                                                                                \
+  X(cuArrayDestroy)                                                                                                    \
+  X(cuMipmappedArrayCreate)                                                                                            \
+  X(cuMipmappedArrayDestroy)                                                                                           \
+  X(cuCtxCreate)                                                                                                       \
+  X(cuCtxCreate_v2)                                                                                                    \
+  X(cuCtxCreate_v3)                                                                                                    \
+  X(cuCtxCreate_v4)                                                                                                    \
+  X(cuDevicePrimaryCtxRetain)                                                                                          \
   /* launches */                                                                                                       \
   X(cuLaunchKernel)                                                                                                    \
   X(cuLaunchKernel_ptsz)                                                                                               \
@@ -80,7 +93,6 @@
   X(cuDeviceGetUuid_v2)                                                                                                \
   X(cuDeviceGetMemPool)                                                                                                \
   X(cuDevicePrimaryCtxGetState)                                                                                        \
-  X(cuDevicePrimaryCtxRetain)                                                                                          \
   X(cuEventCreate)                                                                                                     \
   X(cuEventElapsedTime)                                                                                                \
   X(cuEventQuery)                                                                                                      \

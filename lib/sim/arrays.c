@@ -135,6 +135,28 @@ CUresult CUDAAPI cuArrayCreate_v2(CUarray *handle, const CUDA_ARRAY_DESCRIPTOR *
   return cuArray3DCreate_v2(handle, &whole);
 }
 
+CUresult CUDAAPI cuArray3DCreate(CUarray *handle, const CUDA_ARRAY3D_DESCRIPTOR_v1 *descriptor) {
+  if (!descriptor)
+    return cuArray3DCreate_v2(handle, NULL);
+  CUDA_ARRAY3D_DESCRIPTOR whole = {.Width = descriptor->Width,
+                                   .Height = descriptor->Height,
+                                   .Depth = descriptor->Depth,
+                                   .Format = descriptor->Format,
+                                   .NumChannels = descriptor->NumChannels,
+                                   .Flags = descriptor->Flags};
+  return cuArray3DCreate_v2(handle, &whole);
+}
+
+CUresult CUDAAPI cuArrayCreate(CUarray *handle, const CUDA_ARRAY_DESCRIPTOR_v1 *descriptor) {
+  if (!descriptor)
+    return cuArray3DCreate_v2(handle, NULL);
+  CUDA_ARRAY3D_DESCRIPTOR whole = {.Width = descriptor->Width,
+                                   .Height = descriptor->Height,
+                                   .Format = descriptor->Format,
+                                   .NumChannels = descriptor->NumChannels};
+  return cuArray3DCreate_v2(handle, &whole);
+}
+
 CUresult CUDAAPI cuArrayDestroy(CUarray handle) {
   return destroy(HANDLE_ARRAY, handle);
 }

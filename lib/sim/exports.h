@@ -93,8 +93,10 @@
   SHARED(cuMemRetainAllocationHandle, cuMemRetainAllocationHandle, 11000)                                              \
   SHARED(cuMemSetAccess, cuMemSetAccess, 10020)                                                                        \
   SHARED(cuMemUnmap, cuMemUnmap, 10020)                                                                                \
+  SHARED(cuArray3DCreate, cuArray3DCreate, 2000)                                                                       \
   SHARED(cuArray3DCreate, cuArray3DCreate_v2, 3020)                                                                    \
   SHARED(cuArray3DGetDescriptor, cuArray3DGetDescriptor_v2, 3020)                                                      \
+  SHARED(cuArrayCreate, cuArrayCreate, 2000)                                                                           \
   SHARED(cuArrayCreate, cuArrayCreate_v2, 3020)                                                                        \
   SHARED(cuArrayDestroy, cuArrayDestroy, 2000)                                                                         \
   SHARED(cuMipmappedArrayCreate, cuMipmappedArrayCreate, 5000)                                                         \

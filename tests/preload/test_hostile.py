@@ -68,16 +68,13 @@ def test_launches_go_on_while_the_usage_file_is_overwritten(sandbox: Sandbox) ->
 
 def test_more_processes_than_there_are_slots(sandbox: Sandbox) -> None:
     """Slots taken by anyone: the process still sees the others, keeps to the limit, and goes on."""
-    code = PRELUDE + (
-        "import fcntl, struct\n"
-        "k = d.kernel('spin_50us'); d.launch(k)\n"
-        "file = os.open(path, os.O_RDWR)\n"
+    take_all_slots = (
+        "import fcntl, os, struct\n"
+        "file = os.open(os.environ['CUDA_DEVICE_MEMORY_SHARED_CACHE'], os.O_RDWR | os.O_CREAT)\n"
         "fcntl.fcntl(file, 37, struct.pack('hhqqi4x', fcntl.F_WRLCK, 0, 1 << 30, 1024, 0))\n"
-        "print(fill())\n"
-        "for _ in range(500): d.launch(k)\n"
-        "d.synchronize()"
     )
-    assert sandbox.python(code, **LIMIT) == "15"
+    launch = "k = d.kernel('spin_50us')\nfor _ in range(500): d.launch(k)\nd.synchronize()\n"
+    assert sandbox.python(take_all_slots + PRELUDE + "print(fill())\n" + launch, **LIMIT) == "15"
 
 
 def test_closed_standard_streams(sandbox: Sandbox) -> None:

@@ -179,7 +179,8 @@ def test_limits_go_by_device(sandbox: Sandbox) -> None:
 def test_values_of_the_variables(sandbox: Sandbox, limits: dict[str, str], total_mib: int, line: str) -> None:
     import sys
 
-    result = sandbox.run([sys.executable, "-c", PRELUDE + "print(d.mem_get_info()[1] // MIB)"], **limits)
+    code = "from cuda_driver import *\nd = Driver(); d.init()\nprint(d.device_total_mem() >> 20)"
+    result = sandbox.run([sys.executable, "-c", code], **limits)
     assert result.stdout.strip() == str(total_mib)
     assert (line in result.stderr) if line else (result.stderr == "")
     assert len(result.stderr.splitlines()) == (1 if line else 0)
@@ -194,3 +195,49 @@ def test_a_refusal_explains_itself_once(sandbox: Sandbox) -> None:
     for word in ("GPU-aaaaaaaa", "3072 MiB", "518 MiB", "limit 2048 MiB"):
         assert word in result.stderr
     assert sandbox.run([sys.executable, "-c", code], CUDA_DEVICE_MEMORY_LIMIT="2g", LIBCUDA_LOG_LEVEL="0").stderr == ""
+
+
+def test_contexts_count_and_are_refused(sandbox: Sandbox) -> None:
+    """Each takes 518 MiB of the device: three fit into 2 GiB, and one that is destroyed makes room for another."""
+    code = (
+        "from cuda_driver import *\n"
+        "d = Driver(); d.init()\n"
+        "contexts = [d.context_create() for _ in range(3)]\n"
+        "refused = [d.result('cuCtxCreate_v2', byref(c_void_p()), 0, 0),\n"
+        "           d.result('cuDevicePrimaryCtxRetain', byref(c_void_p()), 0)]\n"
+        "d.context_destroy(contexts.pop())\n"
+        "d.primary_context(); d.primary_context()\n"
+        "print(refused, d.mem_get_info()[0] >> 20)"
+    )
+    refused = ["CUDA_ERROR_OUT_OF_MEMORY"] * 2
+    assert sandbox.python(code, CUDA_DEVICE_MEMORY_LIMIT="2g") == f"{refused} {2048 - 3 * CONTEXT_MIB}"
+
+
+def test_arrays_count_and_are_refused(sandbox: Sandbox) -> None:
+    """Plain, three-dimensional and mipmapped ones, by what they really take."""
+    code = PRELUDE + (
+        "class Array3D(ctypes.Structure):\n"
+        "    _fields_ = [(n, c_size_t) for n in ('width', 'height', 'depth')] + [\n"
+        "        (n, c_uint) for n in ('format', 'channels', 'flags')]\n"
+        "class Array(ctypes.Structure):\n"
+        "    _fields_ = [(n, c_size_t) for n in ('width', 'height')] + [(n, c_uint) for n in ('format', 'channels')]\n"
+        "def make(call, *arguments):\n"
+        "    handle = c_void_p()\n"
+        "    d.call(call, byref(handle), *arguments)\n"
+        "    return handle\n"
+        "large = Array3D(5000, 3000, 0, 0x20, 4, 0)\n"
+        "kinds = {\n"
+        "  'cuArrayDestroy': [lambda: make('cuArrayCreate_v2', byref(Array(5000, 3000, 0x20, 4))),\n"
+        "                     lambda: make('cuArray3DCreate_v2', byref(large))],\n"
+        "  'cuMipmappedArrayDestroy': [lambda: make('cuMipmappedArrayCreate', byref(large), 1)]}\n"
+        "answers = []\n"
+        "for destroy, makers in kinds.items():\n"
+        "    for maker in makers:\n"
+        "        held, refusal = until_refused(maker)\n"
+        "        full = used()\n"
+        "        for handle in held: d.call(destroy, handle)\n"
+        "        answers.append([len(held), refusal, full <= 2048, used()])\n"
+        "print(json.dumps(answers))"
+    )
+    answers = json.loads(sandbox.python(code, CUDA_DEVICE_MEMORY_LIMIT="2g"))
+    assert answers == [[6, "CUDA_ERROR_OUT_OF_MEMORY", True, CONTEXT_MIB]] * 3

@@ -169,8 +169,10 @@ def test_a_damaged_limits_file_grants_nothing(sandbox: Sandbox) -> None:
     limits = sandbox.folder / "limits"
     for content in (b"", b"x" * 100, b"\0" * 65536):
         limits.write_bytes(content)
-        result = sandbox.run(
-            [sys.executable, "-c", HOLD + "print(ask(), d.mem_get_info()[1])"], VGPURUN_LIMITS_FILE=str(limits)
+        code = (
+            "from cuda_driver import *\nd = Driver(); d.init()\n"
+            "print(d.device_total_mem(), d.result('cuDevicePrimaryCtxRetain', byref(c_void_p()), 0))"
         )
-        assert result.stdout.split() == ["False", "0"], result.stderr
+        result = sandbox.run([sys.executable, "-c", code], VGPURUN_LIMITS_FILE=str(limits))
+        assert result.stdout.split() == ["0", "CUDA_ERROR_OUT_OF_MEMORY"], result.stderr
         assert "nothing is granted" in result.stderr
