@@ -1,0 +1,40 @@
+"""Much at once, under sanitizers: no error, no race, nothing used after its end, nothing left over."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from sandbox import SIMULATED_DRIVER, Sandbox
+
+from support import CHECKOUT
+
+LIMITS = {"CUDA_DEVICE_MEMORY_LIMIT": "4g", "CUDA_DEVICE_SM_LIMIT": "70"}
+SANITIZERS = {"address": ("libasan.so", "address,undefined"), "thread": ("libtsan.so", "thread")}
+
+
+def build_library(folder: Path, flags: str) -> Path:
+    make = ["make", "-s", "-j2", "-C", str(CHECKOUT / "lib"), "library", f"BUILD={folder}", f"CFLAGS={flags}"]
+    subprocess.run([*make, f"PYTHON={sys.executable}"], check=True)
+    return folder / "libvgpu.so"
+
+
+@pytest.mark.parametrize("sanitizer", SANITIZERS)
+def test_comings_and_goings(
+    sandbox: Sandbox, compile_c: Callable[..., Path], tmp_path: Path, built_library: Path, sanitizer: str
+) -> None:
+    runtime_name, kinds = SANITIZERS[sanitizer]
+    command = ["gcc", f"-print-file-name={runtime_name}"]
+    runtime = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    if not Path(runtime).is_absolute():
+        pytest.skip(f"this gcc has no {runtime_name}")
+    library = build_library(tmp_path / "library", f"-O1 -g -fsanitize={kinds}")
+    program = compile_c(
+        "comings_and_goings.c", "-g", f"-fsanitize={kinds}", f"-L{SIMULATED_DRIVER}", "-lcuda", "-lpthread"
+    )
+    options = {"ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "halt_on_error=1"}
+    result = sandbox.run([program, "3", "1"], LD_PRELOAD=f"{runtime}:{library}", **LIMITS, **options)
+    assert (result.returncode, result.stdout) == (0, "done\n"), result.stderr[-4000:]
