@@ -61,6 +61,18 @@ bool state_open(void) {
   return true;
 }
 
+/* The number of this process's PID namespace, which the link "pid:[4026531836]" has; 0 when it cannot be told. */
+static uint32_t own_pid_namespace(void) {
+  char link[64] = "";
+  uint32_t number = 0;
+  if (readlink("/proc/self/ns/pid", link, sizeof link - 1) < 0)
+    return 0;
+  for (const char *p = link; *p; p++)
+    if (*p >= '0' && *p <= '9')
+      number = number * 10 + (uint32_t)(*p - '0');
+  return number;
+}
+
 bool state_join(void) {
   /* A child would hold our locks through the mapping as well as through the descriptor. */
   madvise(state, sizeof *state, MADV_DONTFORK);
@@ -74,6 +86,7 @@ bool state_join(void) {
     return false;
   }
   memset(&state->processes[slot], 0, sizeof state->processes[slot]);
+  atomic_store(&state->processes[slot].pid_namespace, own_pid_namespace());
   atomic_store(&state->processes[slot].pid, (uint32_t)getpid());
   state_file_mark_pid(state_fd, STATE_LOCK_PIDS + slot);
   if (atomic_load(&state->slots_used) <= slot)
@@ -117,7 +130,11 @@ void state_visit_live(unsigned device, state_visitor visit, void *argument) {
 
 uint32_t state_pid(unsigned slot) {
   long marked = slot == own_slot ? -1 : state_file_marked_pid(state_fd, STATE_LOCK_PIDS + slot);
-  return marked >= 0 ? (uint32_t)marked : atomic_load(&state->processes[slot].pid);
+  if (marked >= 0)
+    return (uint32_t)marked;
+  /* Our own, or the mark is gone, as in a process that is ending: then a number of another namespace would mislead. */
+  bool same_namespace = atomic_load(&state->processes[slot].pid_namespace) == own_pid_namespace();
+  return same_namespace ? atomic_load(&state->processes[slot].pid) : 0;
 }
 
 uint64_t state_used_bytes(unsigned device) {

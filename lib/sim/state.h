@@ -31,7 +31,8 @@ struct state_process_device {
 
 struct state_process {
   _Atomic uint32_t pid; /* as its own PID namespace counts */
-  uint32_t reserved[15];
+  _Atomic uint32_t pid_namespace;
+  uint32_t reserved[14];
   struct state_process_device devices[SIM_MAX_DEVICES];
 };
 

@@ -86,8 +86,9 @@ class Cli:
             process.communicate()
 
     def containers(self) -> list[Any]:
-        """Every container on the engine that vgpurun made, stopped ones included."""
-        return self.engine.containers.list(all=True, filters={"label": "vgpurun.version"})
+        """Every container that this vgpurun made, stopped ones included; an engine may have others."""
+        made = self.engine.containers.list(all=True, filters={"label": "vgpurun.state"})
+        return [container for container in made if container.labels["vgpurun.state"].startswith(f"{self.state_dir}/")]
 
     def states(self) -> list[str]:
         """The names of the state folders."""
