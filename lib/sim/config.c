@@ -265,7 +265,9 @@ void config_uuid_bytes(const struct device_config *device, unsigned char bytes[1
   for (unsigned i = 0; i < 16; i++) {
     text += *text == '-';
     char pair[3] = {text[0], text[1], '\0'};
-    bytes[i] = (unsigned char)strtoul(pair, NULL, 16);
+    unsigned value;
+    scalar_digits(pair, 16, &value);
+    bytes[i] = (unsigned char)value;
     text += 2;
   }
 }

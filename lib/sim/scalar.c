@@ -68,3 +68,18 @@ bool scalar_parse_duration(const char *text, uint64_t *duration_ns) {
       return scalar_parse(number, units[i].ns, duration_ns);
   return false;
 }
+
+static unsigned digit_value(char c) {
+  if (c >= '0' && c <= '9')
+    return (unsigned)(c - '0');
+  c |= 0x20;
+  return c >= 'a' && c <= 'f' ? (unsigned)(c - 'a') + 10 : 16;
+}
+
+const char *scalar_digits(const char *text, unsigned base, unsigned *value) {
+  const char *end = text;
+  *value = 0;
+  for (; end - text < 8 && digit_value(*end) < base; end++)
+    *value = *value * base + digit_value(*end);
+  return end > text ? end : NULL;
+}

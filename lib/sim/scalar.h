@@ -17,4 +17,8 @@ bool scalar_parse_uuid(const char *text, char *uuid, size_t size);
 /* A number and one of ns, us, ms, s: "50us". */
 bool scalar_parse_duration(const char *text, uint64_t *duration_ns);
 
+/* Reads digits of base 10 or 16, at most 8; the text behind them, or NULL when there are none. (strtoul and sscanf of a
+ * new glibc would keep the driver out of images with an older one.) */
+const char *scalar_digits(const char *text, unsigned base, unsigned *value);
+
 #endif

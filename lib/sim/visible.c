@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "scalar.h"
+
 static unsigned ordinals[SIM_MAX_DEVICES];
 static unsigned count;
 
@@ -10,7 +12,8 @@ static unsigned count;
 static int find_device(const char *text, size_t length) {
   int found = -1;
   if (length > 0 && strspn(text, "0123456789") >= length) {
-    unsigned long index = strtoul(text, NULL, 10);
+    unsigned index;
+    scalar_digits(text, 10, &index);
     return index < sim_config.device_count ? (int)index : -1;
   }
   if (length <= strlen("GPU-") || strncmp(text, "GPU-", strlen("GPU-")) != 0)
