@@ -22,6 +22,8 @@ STREAM_NON_BLOCKING = 1
 EVENT_DISABLE_TIMING = 2
 GET_PROC_ADDRESS_LEGACY, GET_PROC_ADDRESS_PER_THREAD = 1, 2
 
+FORMAT_FLOAT = 0x20
+
 POOL_RELEASE_THRESHOLD, POOL_RESERVED_CURRENT, POOL_RESERVED_HIGH, POOL_USED_CURRENT, POOL_USED_HIGH = 4, 5, 6, 7, 8
 
 # Argument types by symbol. ctypes would pass a Python int as a 32-bit int, which cuts an address in half.
@@ -66,6 +68,11 @@ _PROTOTYPES: dict[str, list[type]] = {
     "cuMemAddressFree": [c_uint64, c_size_t],
     "cuMemMap": [c_uint64, c_size_t, c_size_t, c_uint64, c_uint64],
     "cuMemUnmap": [c_uint64, c_size_t],
+    "cuArrayCreate_v2": [c_void_p, c_void_p],
+    "cuArray3DCreate_v2": [c_void_p, c_void_p],
+    "cuArrayDestroy": [c_void_p],
+    "cuMipmappedArrayCreate": [c_void_p, c_void_p, c_uint],
+    "cuMipmappedArrayDestroy": [c_void_p],
     "cuMemcpyHtoD_v2": [c_uint64, c_void_p, c_size_t],
     "cuMemcpyDtoH_v2": [c_void_p, c_uint64, c_size_t],
     "cuMemsetD8_v2": [c_uint64, ctypes.c_ubyte, c_size_t],
@@ -153,6 +160,25 @@ class LaunchConfig(ctypes.Structure):
         ("stream", c_void_p),
         ("attributes", c_void_p),
         ("attribute_count", c_uint),
+    ]
+
+
+class ArrayDescriptor(ctypes.Structure):
+    """CUDA_ARRAY_DESCRIPTOR."""
+
+    _fields_ = [("width", c_size_t), ("height", c_size_t), ("format", c_uint), ("channels", c_uint)]
+
+
+class Array3DDescriptor(ctypes.Structure):
+    """CUDA_ARRAY3D_DESCRIPTOR."""
+
+    _fields_ = [
+        ("width", c_size_t),
+        ("height", c_size_t),
+        ("depth", c_size_t),
+        ("format", c_uint),
+        ("channels", c_uint),
+        ("flags", c_uint),
     ]
 
 
@@ -341,6 +367,30 @@ class Driver:
 
     def mem_unmap(self, address: int, size_bytes: int) -> None:
         self.call("cuMemUnmap", address, size_bytes)
+
+    def array(self, width: int, height: int) -> int:
+        """Of four floats an element."""
+        array = c_void_p()
+        self.call("cuArrayCreate_v2", byref(array), byref(ArrayDescriptor(width, height, FORMAT_FLOAT, 4)))
+        return array.value or 0
+
+    def array_3d(self, width: int, height: int, depth: int = 0) -> int:
+        array = c_void_p()
+        descriptor = Array3DDescriptor(width, height, depth, FORMAT_FLOAT, 4, 0)
+        self.call("cuArray3DCreate_v2", byref(array), byref(descriptor))
+        return array.value or 0
+
+    def array_destroy(self, array: int) -> None:
+        self.call("cuArrayDestroy", array)
+
+    def mipmapped_array(self, width: int, height: int, levels: int) -> int:
+        array = c_void_p()
+        descriptor = Array3DDescriptor(width, height, 0, FORMAT_FLOAT, 4, 0)
+        self.call("cuMipmappedArrayCreate", byref(array), byref(descriptor), levels)
+        return array.value or 0
+
+    def mipmapped_array_destroy(self, array: int) -> None:
+        self.call("cuMipmappedArrayDestroy", array)
 
     def copy_to_device(self, address: int, data: bytes) -> None:
         self.call("cuMemcpyHtoD_v2", address, ctypes.c_char_p(data), len(data))

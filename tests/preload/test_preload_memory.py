@@ -35,6 +35,9 @@ PATHS = {
     "async": ("lambda: d.mem_alloc_async(100 * MIB)", "d.mem_free_async"),
     "pool": ("lambda: d.mem_alloc_async(100 * MIB, pool=pool)", "d.mem_free_async"),
     "physical": ("lambda: d.mem_create(100 * MIB)", "d.mem_release"),
+    "array": ("lambda: d.array(2560, 2560)", "d.array_destroy"),
+    "3D array": ("lambda: d.array_3d(256, 256, 100)", "d.array_destroy"),
+    "mipmapped array": ("lambda: d.mipmapped_array(2560, 2560, 1)", "d.mipmapped_array_destroy"),
 }
 
 
@@ -211,33 +214,3 @@ def test_contexts_count_and_are_refused(sandbox: Sandbox) -> None:
     )
     refused = ["CUDA_ERROR_OUT_OF_MEMORY"] * 2
     assert sandbox.python(code, CUDA_DEVICE_MEMORY_LIMIT="2g") == f"{refused} {2048 - 3 * CONTEXT_MIB}"
-
-
-def test_arrays_count_and_are_refused(sandbox: Sandbox) -> None:
-    """Plain, three-dimensional and mipmapped ones, by what they really take."""
-    code = PRELUDE + (
-        "class Array3D(ctypes.Structure):\n"
-        "    _fields_ = [(n, c_size_t) for n in ('width', 'height', 'depth')] + [\n"
-        "        (n, c_uint) for n in ('format', 'channels', 'flags')]\n"
-        "class Array(ctypes.Structure):\n"
-        "    _fields_ = [(n, c_size_t) for n in ('width', 'height')] + [(n, c_uint) for n in ('format', 'channels')]\n"
-        "def make(call, *arguments):\n"
-        "    handle = c_void_p()\n"
-        "    d.call(call, byref(handle), *arguments)\n"
-        "    return handle\n"
-        "large = Array3D(5000, 3000, 0, 0x20, 4, 0)\n"
-        "kinds = {\n"
-        "  'cuArrayDestroy': [lambda: make('cuArrayCreate_v2', byref(Array(5000, 3000, 0x20, 4))),\n"
-        "                     lambda: make('cuArray3DCreate_v2', byref(large))],\n"
-        "  'cuMipmappedArrayDestroy': [lambda: make('cuMipmappedArrayCreate', byref(large), 1)]}\n"
-        "answers = []\n"
-        "for destroy, makers in kinds.items():\n"
-        "    for maker in makers:\n"
-        "        held, refusal = until_refused(maker)\n"
-        "        full = used()\n"
-        "        for handle in held: d.call(destroy, handle)\n"
-        "        answers.append([len(held), refusal, full <= 2048, used()])\n"
-        "print(json.dumps(answers))"
-    )
-    answers = json.loads(sandbox.python(code, CUDA_DEVICE_MEMORY_LIMIT="2g"))
-    assert answers == [[6, "CUDA_ERROR_OUT_OF_MEMORY", True, CONTEXT_MIB]] * 3

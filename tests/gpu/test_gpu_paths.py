@@ -1,0 +1,67 @@
+"""Every path by which a program takes device memory, driven past the limit on a real driver."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from runners import answer, vgpurun
+
+from support import CHECKOUT
+
+LIMIT_MIB = 2048
+
+# What allocates, and what gives it back; each about 100 MiB.
+PATHS = {
+    "cuMemAlloc": ("d.mem_alloc(100 * MIB)", "d.mem_free"),
+    "cuMemAlloc, odd": ("d.mem_alloc(2 * MIB + 1)", "d.mem_free"),
+    "cuMemAllocPitch": ("d.mem_alloc_pitch(1000 * 1000, 105)[0]", "d.mem_free"),
+    "cuMemAllocManaged": ("d.mem_alloc_managed(100 * MIB)", "d.mem_free"),
+    "cuMemAllocAsync": ("d.mem_alloc_async(100 * MIB)", "d.mem_free_async"),
+    "cuMemAllocFromPoolAsync": ("d.mem_alloc_async(100 * MIB, pool=pool)", "d.mem_free_async"),
+    "cuMemCreate": ("d.mem_create(100 * MIB)", "d.mem_release"),
+    "cuArrayCreate": ("d.array(2560, 2560)", "d.array_destroy"),
+    "cuArray3DCreate": ("d.array_3d(256, 256, 100)", "d.array_destroy"),
+    "cuMipmappedArrayCreate": ("d.mipmapped_array(2560, 2560, 4)", "d.mipmapped_array_destroy"),
+    "cuCtxCreate": ("d.context_create()", "d.context_destroy"),
+}
+
+PROGRAM = """
+import json, os, pynvml
+from cuda_driver import *
+MIB = 1 << 20
+d = Driver(); d.start()
+pool = d.pool_create()
+pynvml.nvmlInit()
+def driver_mib():
+    running = pynvml.nvmlDeviceGetComputeRunningProcesses(pynvml.nvmlDeviceGetHandleByIndex(0))
+    return sum(process.usedGpuMemory or 0 for process in running if process.pid == os.getpid()) / MIB
+def until_refused():
+    held = []
+    while True:
+        try:
+            held.append(ALLOCATE)
+        except CudaError as error:
+            return held, error.name
+before = driver_mib()
+held, refusal = until_refused()
+at_refusal = driver_mib()
+for each in held:
+    FREE(each)
+d.synchronize()
+again, _ = until_refused()
+print(json.dumps({"granted": len(held), "refusal": refusal, "before_mib": before, "at_refusal_mib": at_refusal,
+                  "granted_again": len(again)}))
+"""
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_no_path_escapes(path: str, python: str) -> None:
+    allocate, free = PATHS[path]
+    program = PROGRAM.replace("ALLOCATE", allocate).replace("FREE", free)
+    environment = {"PYTHONPATH": f"{CHECKOUT / 'tests'}:{os.environ.get('PYTHONPATH', '')}"}
+    found = answer(vgpurun(["local", "--mem", "2g", "--", python, "-c", program], environment))
+    print(path, found)
+    assert found["refusal"] == "CUDA_ERROR_OUT_OF_MEMORY"
+    assert found["at_refusal_mib"] <= LIMIT_MIB
+    assert found["granted"] >= 2 and found["granted_again"] >= found["granted"] - 1
