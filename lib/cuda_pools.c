@@ -4,6 +4,7 @@
  * requests.
  */
 #include "capture.h"
+#include "clock.h"
 #include "cuda_launch.h"
 #include "cuda_memory.h"
 #include "process.h"
@@ -14,11 +15,15 @@
 #define GROWTH_STEP                                                                                                    \
   (32ULL << 20) /* measured on driver 580: a pool grows by whole 32 MiB, and by no more than it must */
 
+#define LONGEST_QUESTION_NS 100000000LL
+
 struct pool {
   CUmemoryPool handle;     /* NULL: a free place */
   struct device *device;   /* NULL: of host memory, which is not counted */
   uint64_t reserved_bytes; /* as last read, and counted in the ledger */
   uint64_t used_bytes;     /* as last read */
+  int users;               /* threads that ask the driver about it on their own account */
+  bool leaving;            /* being destroyed: its handle may soon be another pool's */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the pools; never held across a driver call */
@@ -26,7 +31,7 @@ static struct pool pools[MAX_POOLS];
 
 static struct pool *find(CUmemoryPool handle) {
   for (int i = 0; i < MAX_POOLS; i++)
-    if (pools[i].handle == handle)
+    if (pools[i].handle == handle && !pools[i].leaving)
       return &pools[i];
   return NULL;
 }
@@ -34,7 +39,7 @@ static struct pool *find(CUmemoryPool handle) {
 static struct pool *find_or_add(CUmemoryPool handle, struct device *device) {
   struct pool *pool = find(handle);
   if (pool == NULL && (pool = find(NULL)) != NULL)
-    *pool = (struct pool){.handle = handle, .device = device};
+    *pool = (struct pool){.handle = handle, .device = device, .users = pool->users};
   return pool;
 }
 
@@ -78,23 +83,33 @@ static void reread(CUmemoryPool handle) {
   pthread_mutex_unlock(&lock);
 }
 
-static CUmemoryPool next_pool(const struct device *device, int *place) {
-  CUmemoryPool handle = NULL;
+/* The next pool of the device from *place on; it is not destroyed until let_go. */
+static struct pool *take_hold(const struct device *device, int *place) {
+  struct pool *pool = NULL;
   pthread_mutex_lock(&lock);
-  for (; *place < MAX_POOLS && handle == NULL; ++*place)
-    if (pools[*place].handle != NULL && pools[*place].device == device)
-      handle = pools[*place].handle;
+  for (; *place < MAX_POOLS && pool == NULL; ++*place)
+    if (pools[*place].handle != NULL && pools[*place].device == device && !pools[*place].leaving)
+      pool = &pools[*place];
+  if (pool != NULL)
+    pool->users++;
   pthread_mutex_unlock(&lock);
-  return handle;
+  return pool;
+}
+
+static void let_go(struct pool *pool) {
+  pthread_mutex_lock(&lock);
+  pool->users--;
+  pthread_mutex_unlock(&lock);
 }
 
 void pools_settle(struct device *device, enum pools what) {
   int place = 0;
-  CUmemoryPool handle;
-  while ((handle = next_pool(device, &place)) != NULL) {
+  struct pool *pool;
+  while ((pool = take_hold(device, &place)) != NULL) {
     if (what == POOLS_TRIM)
-      real.cuMemPoolTrimTo(handle, 0);
-    reread(handle);
+      real.cuMemPoolTrimTo(pool->handle, 0);
+    reread(pool->handle);
+    let_go(pool);
   }
 }
 
@@ -220,18 +235,37 @@ HOOK CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep_bytes) {
   return result;
 }
 
-HOOK CUresult cuMemPoolDestroy(CUmemoryPool handle) {
-  bool limited = process_is_limited();
-  CUresult result = real.cuMemPoolDestroy(handle);
-  if (result != CUDA_SUCCESS || handle == NULL || !limited)
-    return result;
+/* Waits for other threads' questions about the pool, but not for ever. */
+static struct pool *begin_destroy(CUmemoryPool handle) {
+  int64_t give_up_ns = clock_now_ns() + LONGEST_QUESTION_NS;
   pthread_mutex_lock(&lock);
-  struct pool *pool = find(handle);
-  if (pool != NULL) {
-    memory_release(pool->device, pool->reserved_bytes);
-    *pool = (struct pool){0};
+  struct pool *pool = handle != NULL ? find(handle) : NULL;
+  if (pool != NULL)
+    pool->leaving = true;
+  while (pool != NULL && pool->users > 0 && clock_now_ns() < give_up_ns) {
+    pthread_mutex_unlock(&lock);
+    clock_sleep_ns(20000);
+    pthread_mutex_lock(&lock);
   }
   pthread_mutex_unlock(&lock);
+  return pool;
+}
+
+static void end_destroy(struct pool *pool, bool destroyed) {
+  pthread_mutex_lock(&lock);
+  pool->leaving = false;
+  if (destroyed) {
+    memory_release(pool->device, pool->reserved_bytes);
+    *pool = (struct pool){.users = pool->users};
+  }
+  pthread_mutex_unlock(&lock);
+}
+
+HOOK CUresult cuMemPoolDestroy(CUmemoryPool handle) {
+  struct pool *pool = process_is_limited() ? begin_destroy(handle) : NULL;
+  CUresult result = real.cuMemPoolDestroy(handle);
+  if (pool != NULL)
+    end_destroy(pool, result == CUDA_SUCCESS);
   return result;
 }
 
