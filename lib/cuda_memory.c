@@ -98,6 +98,7 @@ static void count_managed(const struct table_entry *entry, void (*count)(const s
 /* An allocation under way. */
 struct attempt {
   struct device *device; /* NULL: nothing is counted */
+  CUcontext context;
   uint64_t reserved_bytes;
 };
 
@@ -105,7 +106,8 @@ static CUresult begin(struct attempt *attempt, uint64_t bytes) {
   *attempt = (struct attempt){0};
   if (!process_is_limited())
     return CUDA_SUCCESS;
-  *attempt = (struct attempt){device_of_current_context(), bytes};
+  *attempt = (struct attempt){.device = device_of_current_context(), .reserved_bytes = bytes};
+  real.cuCtxGetCurrent(&attempt->context);
   return memory_reserve(attempt->device, bytes);
 }
 
@@ -114,6 +116,7 @@ static CUresult end(const struct attempt *attempt, CUresult result, struct table
   if (attempt->device == NULL)
     return result;
   entry.owner = attempt->device;
+  entry.context = attempt->context;
   if (result == CUDA_SUCCESS && !table_put(&allocations, entry)) {
     real.cuMemFree_v2(entry.key); /* no host memory to remember it by */
     result = CUDA_ERROR_OUT_OF_MEMORY;
@@ -201,6 +204,19 @@ HOOK CUresult cuMemAllocPitch(CUdeviceptr_v1 *pointer, unsigned int *pitch, unsi
   return end(&attempt, result, entry);
 }
 
+static void release_entry(const struct table_entry *entry) {
+  memory_release(entry->owner, entry->bytes);
+  count_managed(entry, ledger_release_managed);
+}
+
+void memory_forget_context(struct device *device, CUcontext context) {
+  if (device == NULL || context == NULL)
+    return;
+  table_take_context(&allocations, context, release_entry);
+  pools_settle(device, POOLS_REREAD);
+  device_correct_overhead(device, 0);
+}
+
 /* The entry goes first, since the address may be another allocation's as soon as the driver has it back; the bytes go
  * last, since they are the driver's until it answers. A pointer that we do not know is the driver's to judge. */
 static bool begin_free(uint64_t pointer, struct table_entry *entry) {
@@ -208,10 +224,9 @@ static bool begin_free(uint64_t pointer, struct table_entry *entry) {
 }
 
 static CUresult end_free(bool known, const struct table_entry *entry, CUresult result) {
-  if (known && result == CUDA_SUCCESS) {
-    memory_release(entry->owner, entry->bytes);
-    count_managed(entry, ledger_release_managed);
-  } else if (known)
+  if (known && result == CUDA_SUCCESS)
+    release_entry(entry);
+  else if (known)
     table_put(&allocations, *entry);
   return result;
 }

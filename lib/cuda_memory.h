@@ -25,6 +25,9 @@ bool memory_is_over(const struct device *device);
 /* For a refusal: counted, and explained once. */
 CUresult memory_refuse(const struct device *device, uint64_t bytes);
 
+/* The context is gone, and its allocations with it. */
+void memory_forget_context(struct device *device, CUcontext context);
+
 /* Memory that pools of the device keep in reserve: reread, or first given back to the driver. */
 enum pools { POOLS_REREAD, POOLS_TRIM };
 void pools_settle(struct device *device, enum pools what);

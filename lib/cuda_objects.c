@@ -2,6 +2,7 @@
  * Arrays and contexts: the driver does not say beforehand how much memory they take. So they are made, NVML is asked
  * what the process holds then, and what passes the limit is undone and refused. They are counted as overhead.
  */
+#include "cuda_launch.h"
 #include "cuda_memory.h"
 #include "process.h"
 
@@ -246,7 +247,65 @@ HOOK CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice ordinal) {
     real.cuDevicePrimaryCtxRelease_v2(ordinal);
     return refuse(&making);
   }
+  if (result != CUDA_SUCCESS)
+    return result;
+  struct device *device = limited ? device_of_ordinal(ordinal) : NULL;
+  if (device != NULL)
+    __atomic_store_n(&device->primary_context, made, __ATOMIC_RELAXED);
+  *context = made;
+  return CUDA_SUCCESS;
+}
+
+/* ---- the end of contexts ---------------------------------------------------------------------------------------- */
+
+static struct device *device_of_context(CUcontext context) {
+  CUcontext popped;
+  if (real.cuCtxPushCurrent_v2(context) != CUDA_SUCCESS)
+    return NULL;
+  struct device *device = device_of_current_context();
+  real.cuCtxPopCurrent_v2(&popped);
+  return device;
+}
+
+static CUresult destroy_context(CUcontext context, CUresult (*destroy)(CUcontext)) {
+  if (!process_is_limited())
+    return destroy(context);
+  struct device *device = device_of_context(context);
+  launch_forget_context(context);
+  CUresult result = destroy(context);
   if (result == CUDA_SUCCESS)
-    *context = made;
+    memory_forget_context(device, context);
   return result;
 }
+
+HOOK CUresult cuCtxDestroy(CUcontext context) {
+  hooks_load_cuda();
+  return destroy_context(context, real.cuCtxDestroy);
+}
+
+HOOK CUresult cuCtxDestroy_v2(CUcontext context) {
+  hooks_load_cuda();
+  return destroy_context(context, real.cuCtxDestroy_v2);
+}
+
+/* A release ends the primary context with the last reference, a reset at once. */
+static CUresult release_primary(CUdevice ordinal, CUresult (*release)(CUdevice)) {
+  if (!process_is_limited())
+    return release(ordinal);
+  CUresult result = process_limits_compute() ? launch_release_primary(ordinal, release) : release(ordinal);
+  struct device *device = result == CUDA_SUCCESS ? device_of_ordinal(ordinal) : NULL;
+  if (device != NULL && !primary_is_active(ordinal))
+    memory_forget_context(device, __atomic_load_n(&device->primary_context, __ATOMIC_RELAXED));
+  return result;
+}
+
+#define RELEASE_PRIMARY(name)                                                                                          \
+  HOOK CUresult name(CUdevice ordinal) {                                                                               \
+    hooks_load_cuda();                                                                                                 \
+    return release_primary(ordinal, real.name);                                                                        \
+  }
+
+RELEASE_PRIMARY(cuDevicePrimaryCtxRelease)
+RELEASE_PRIMARY(cuDevicePrimaryCtxRelease_v2)
+RELEASE_PRIMARY(cuDevicePrimaryCtxReset)
+RELEASE_PRIMARY(cuDevicePrimaryCtxReset_v2)

@@ -1,6 +1,6 @@
 /*
  * Where the program waits for the GPU, batches end: else the idle time behind them would be measured as work. After the
- * wait, what has completed is charged at once. And what is measured ends with its stream or context.
+ * wait, what has completed is charged at once. And what is measured ends with its stream.
  */
 #include "cuda_launch.h"
 #include "process.h"
@@ -70,23 +70,3 @@ HOOK CUresult cuStreamDestroy(CUstream stream) {
   launch_forget_stream(legacy(stream));
   return real.cuStreamDestroy(stream);
 }
-
-HOOK CUresult cuCtxDestroy_v2(CUcontext context) {
-  launch_forget_context(context);
-  return real.cuCtxDestroy_v2(context);
-}
-
-HOOK CUresult cuCtxDestroy(CUcontext context) {
-  launch_forget_context(context);
-  return real.cuCtxDestroy(context);
-}
-
-#define RELEASE_PRIMARY(name)                                                                                          \
-  HOOK CUresult name(CUdevice ordinal) {                                                                               \
-    return process_limits_compute() ? launch_release_primary(ordinal, real.name) : real.name(ordinal);                 \
-  }
-
-RELEASE_PRIMARY(cuDevicePrimaryCtxRelease)
-RELEASE_PRIMARY(cuDevicePrimaryCtxRelease_v2)
-RELEASE_PRIMARY(cuDevicePrimaryCtxReset)
-RELEASE_PRIMARY(cuDevicePrimaryCtxReset_v2)

@@ -12,6 +12,7 @@ struct device {
   uint64_t total_bytes;
   bool in_nvml;
   nvmlDevice_t nvml;
+  CUcontext primary_context;
   struct limits environment; /* what the variables say */
   int64_t corrected_ns;      /* when overhead was last asked of NVML */
   uint64_t pending_bytes;    /* reserved for calls that the driver has not answered */

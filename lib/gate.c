@@ -121,7 +121,7 @@ int64_t gate_wait_for_room(struct meter *meter) {
   int64_t began_ns = driver->now_ns();
   uint32_t harvested = __atomic_load_n(&meter->harvested, __ATOMIC_RELAXED);
   int64_t batch_ns = in_flight_ns(meter) / max(1, in_flight_batches(meter));
-  int64_t patience_ns = max(METER_PATIENCE_NS, 8 * batch_ns);
+  int64_t patience_ns = min(max(METER_PATIENCE_NS, 8 * batch_ns), BUCKET_MAX_DEBT_NS);
   int64_t progress_ns = began_ns, now_ns = began_ns;
   while (!has_room(meter)) {
     sleep_a_little(meter);

@@ -87,6 +87,8 @@
 
 /* X(symbol): called by the library, not caught. */
 #define CUDA_USED(X)                                                                                                   \
+  X(cuCtxPopCurrent_v2)                                                                                                \
+  X(cuCtxPushCurrent_v2)                                                                                               \
   X(cuCtxGetCurrent)                                                                                                   \
   X(cuCtxGetDevice)                                                                                                    \
   X(cuDeviceGetUuid)                                                                                                   \

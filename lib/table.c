@@ -92,6 +92,20 @@ bool table_get(struct table *table, uint64_t key, struct table_entry *entry) {
   return look_up(table, key, entry, false);
 }
 
+void table_take_context(struct table *table, void *context, void (*removed)(const struct table_entry *entry)) {
+  for (int i = 0; i < TABLE_SHARDS; i++) {
+    struct table_shard *shard = &table->shards[i];
+    pthread_mutex_lock(&shard->lock);
+    for (size_t place = 0; place < shard->capacity; place++)
+      while (shard->entries[place].key != 0 && shard->entries[place].context == context) {
+        removed(&shard->entries[place]);
+        close_gap(shard, place); /* which may bring another one here */
+        shard->count--;
+      }
+    pthread_mutex_unlock(&shard->lock);
+  }
+}
+
 void table_abandon(struct table *table) {
   for (int i = 0; i < TABLE_SHARDS; i++) {
     table->shards[i] = (struct table_shard){0};

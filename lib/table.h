@@ -16,6 +16,7 @@ struct table_entry {
   uint64_t key; /* never 0 */
   uint64_t bytes;
   void *owner;
+  void *context; /* that it goes with; NULL: none */
   bool managed;
 };
 
@@ -41,6 +42,9 @@ bool table_take(struct table *table, uint64_t key, struct table_entry *entry);
 
 /* Copies the entry of the key. */
 bool table_get(struct table *table, uint64_t key, struct table_entry *entry);
+
+/* Removes all entries of a context, and calls `removed` for each, with a lock held: it must not come back here. */
+void table_take_context(struct table *table, void *context, void (*removed)(const struct table_entry *entry));
 
 /* In a forked child, where another thread may have held a lock: starts empty. What was there is not freed. */
 void table_abandon(struct table *table);

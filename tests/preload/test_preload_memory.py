@@ -214,3 +214,19 @@ def test_contexts_count_and_are_refused(sandbox: Sandbox) -> None:
     )
     refused = ["CUDA_ERROR_OUT_OF_MEMORY"] * 2
     assert sandbox.python(code, CUDA_DEVICE_MEMORY_LIMIT="2g") == f"{refused} {2048 - 3 * CONTEXT_MIB}"
+
+
+def test_what_ends_with_its_context_is_given_back(sandbox: Sandbox) -> None:
+    """Destroyed, released for the last time, or reset: the allocations are gone without having been freed."""
+    code = PRELUDE + (
+        "d.call('cuDevicePrimaryCtxRelease_v2', 0)\n"
+        "answers = []\n"
+        "def fill():\n"
+        "    answers.append(len(until_refused(lambda: d.mem_alloc(100 * MIB))[0]))\n"
+        "for _ in range(2):\n"
+        "    context = d.context_create(); fill(); d.context_destroy(context)\n"
+        "    d.primary_context(); fill(); d.primary_context_release()\n"
+        "    d.primary_context(); fill(); d.call('cuDevicePrimaryCtxReset_v2', 0)\n"
+        "print(answers)"
+    )
+    assert sandbox.python(code, CUDA_DEVICE_MEMORY_LIMIT="2g") == str([15] * 6)
