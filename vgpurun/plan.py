@@ -211,7 +211,7 @@ def _mounts(
     mounts = [
         Mount(str(library), abi.CONTAINER_LIBRARY),
         Mount(str(state_folder / "etc"), f"{abi.CONTAINER_DIR}/etc"),
-        Mount(str(state_folder / "run"), f"{abi.CONTAINER_DIR}/run", read_only=False),
+        Mount(str(state_folder / "run/usage"), abi.CONTAINER_USAGE, read_only=False),
     ]
     warnings = []
     if places.has_place(places.PRELOAD_FILE, options, host_exists):

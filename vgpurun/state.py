@@ -3,7 +3,7 @@
     <root>/containers/<name>/        0755  the folder; its flock is held while it is being made, or by a local process
                             owner    JSON  which engine or process it belongs to
                             etc/           read-only in the container: limits, ld.so.preload
-                            run/     0777  written by the container's processes: usage
+                            run/           usage, 0666: written by the container's processes, which cannot remove it
 
 <root> is VGPURUN_STATE_DIR, else /var/lib/vgpurun for root, else vgpurun in the XDG state home. A folder whose lock is
 free and whose container is gone is stale and swept by the next launch: so a killed vgpurun leaves nothing for long.
@@ -17,6 +17,7 @@ import stat
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from ctypes import sizeof
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -73,12 +74,22 @@ class StateFolder:
 
     def _fill(self, files: Mapping[str, bytes], owner: Mapping[str, Any]) -> None:
         self.path.chmod(0o755)  # whatever the umask is: any user of the container must get through
-        for name, mode in (("etc", 0o755), ("run", 0o777)):
+        for name in ("etc", "run"):
             (self.path / name).mkdir()
-            (self.path / name).chmod(mode)
+            (self.path / name).chmod(0o755)
+        self._make_usage_file()
         for name, content in {**files, "owner": json.dumps(owner).encode()}.items():
             (self.path / name).write_bytes(content)
             (self.path / name).chmod(0o644)
+
+    def _make_usage_file(self) -> None:
+        """Made here, at its full size, so that nobody can replace it, and no full disk is met later."""
+        file = os.open(self.path / "run" / "usage", os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.posix_fallocate(file, 0, sizeof(abi.Usage))
+            os.fchmod(file, 0o666)
+        finally:
+            os.close(file)
 
     @property
     def lock(self) -> int:

@@ -64,7 +64,7 @@ def test_what_every_container_gets() -> None:
     assert targets(plan("2g")) == {
         "/.vgpurun/libvgpu.so": ("/lib/libvgpu.so", True),
         "/.vgpurun/etc": ("/state/containers/x/etc", True),
-        "/.vgpurun/run": ("/state/containers/x/run", False),
+        "/.vgpurun/run/usage": ("/state/containers/x/run/usage", False),
         "/etc/ld.so.preload": ("/state/containers/x/etc/ld.so.preload", True),
         "/tmp/vgpulock": ("/tmp/vgpulock", False),
         "/usr/lib64/libcuda.so.1": ("/host/libcuda.so.580", True),

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import stat
 import time
+from ctypes import sizeof
 from pathlib import Path
 
 import pytest
 
-from vgpurun import state
+from vgpurun import abi, state
 from vgpurun.errors import StateError
 from vgpurun.state import StateFolder
 
@@ -52,7 +53,9 @@ def test_modes_do_not_depend_on_the_umask(umask: int, root_folder: Path) -> None
         os.umask(before)
     assert [mode(path) for path in (root_folder, root_folder / "containers", folder.path)] == [0o755] * 3
     assert mode(folder.path / "etc") == 0o755
-    assert mode(folder.path / "run") == 0o777
+    assert mode(folder.path / "run") == 0o755
+    assert mode(folder.path / "run" / "usage") == 0o666
+    assert (folder.path / "run" / "usage").read_bytes() == bytes(sizeof(abi.Usage))
     assert mode(folder.path / "etc/limits") == 0o644
     assert (folder.path / "etc/ld.so.preload").read_bytes() == b"library\n"
     assert state.read_owner(folder.path) == {"engine": "engine"}
