@@ -48,6 +48,7 @@ held, refusal = until_refused()
 at_refusal = driver_mib()
 for each in held:
     FREE(each)
+d.primary_context()  # a destroyed context may have been the current one
 d.synchronize()
 again, _ = until_refused()
 print(json.dumps({"granted": len(held), "refusal": refusal, "before_mib": before, "at_refusal_mib": at_refusal,
