@@ -53,6 +53,21 @@ int64_t bucket_charge(struct vgpu_device_shared *device, int64_t start_ns, int64
   return charge_ns;
 }
 
+/* The limit in force stands in the file; one process sees it change, and only that one converts the debt. */
+void bucket_follow_limit(struct vgpu_device_shared *device, int64_t now_ns, uint32_t sm_percent) {
+  uint32_t before = __atomic_load_n(&device->sm_limit_percent, __ATOMIC_RELAXED);
+  if (before == sm_percent || !__atomic_compare_exchange_n(&device->sm_limit_percent, &before, sm_percent, false,
+                                                           __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+    return;
+  int64_t zero_at = __atomic_load_n(&device->tokens_zero_at_ns, __ATOMIC_RELAXED);
+  int64_t owed_ns = zero_at - now_ns; /* as wall time */
+  if (before < 1 || before > 100 || zero_at <= now_ns || owed_ns > wall_time(BUCKET_MAX_DEBT_NS, before))
+    return;
+  int64_t converted = now_ns + owed_ns * before / (sm_percent > 0 ? sm_percent : 1);
+  __atomic_compare_exchange_n(&device->tokens_zero_at_ns, &zero_at, converted, false, __ATOMIC_RELAXED,
+                              __ATOMIC_RELAXED);
+}
+
 int64_t bucket_open_at(struct vgpu_device_shared *device, int64_t now_ns, uint32_t sm_percent) {
   int64_t latest = now_ns + wall_time(BUCKET_MAX_DEBT_NS, sm_percent);
   int64_t zero_at = __atomic_load_n(&device->tokens_zero_at_ns, __ATOMIC_RELAXED);

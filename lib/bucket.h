@@ -23,6 +23,10 @@
 int64_t bucket_charge(struct vgpu_device_shared *device, int64_t start_ns, int64_t end_ns, int64_t now_ns,
                       uint32_t sm_percent);
 
+/* To be called before the others when the limit may have changed: what is owed at the old one is owed on, as GPU time.
+ */
+void bucket_follow_limit(struct vgpu_device_shared *device, int64_t now_ns, uint32_t sm_percent);
+
 /* When a launch may go ahead: now_ns or earlier means now. */
 int64_t bucket_open_at(struct vgpu_device_shared *device, int64_t now_ns, uint32_t sm_percent);
 

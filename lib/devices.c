@@ -59,7 +59,8 @@ static void complete(struct device *device, int ordinal) {
     log_line(LOG_ERROR, "GPU %s was not granted to this container; nothing may be allocated on it", device->uuid);
     device->number = -1;
   }
-  device->environment = limits_from_environment((int)index, device->total_bytes);
+  if (file == NULL)
+    device->environment = limits_from_environment((int)index, device->total_bytes);
 }
 
 static void show_limits(const struct device *device) {
@@ -70,6 +71,10 @@ static void show_limits(const struct device *device) {
   memcpy(shared->uuid, device->uuid, sizeof shared->uuid);
   __atomic_store_n(&shared->memory_limit_bytes, limits.memory_bytes, __ATOMIC_RELAXED);
   __atomic_store_n(&shared->sm_limit_percent, limits.sm_percent, __ATOMIC_RELAXED);
+  bool unlimited = limits.memory_bytes == VGPU_NO_MEMORY_LIMIT;
+  log_line(LOG_INFO, "limits of %s: %llu MiB%s, %u %% of its time", device->uuid,
+           (unsigned long long)(unlimited ? device->total_bytes : limits.memory_bytes) >> 20, unlimited ? " (all)" : "",
+           limits.sm_percent);
 }
 
 /* Adds the device unless another thread was faster. */
@@ -141,8 +146,7 @@ struct limits device_limits(const struct device *device) {
   const struct vgpu_limits *file = process_region()->limits;
   if (device->number < 0)
     return (struct limits){LIMITS_STRICTEST_MEMORY_BYTES, LIMITS_STRICTEST_SM_PERCENT};
-  return file != NULL ? limits_tighter(limits_from_file(file, device->number), device->environment)
-                      : device->environment;
+  return file != NULL ? limits_from_file(file, device->number) : device->environment;
 }
 
 struct vgpu_device_shared *device_shared(const struct device *device) {

@@ -13,7 +13,7 @@ struct device {
   bool in_nvml;
   nvmlDevice_t nvml;
   CUcontext primary_context;
-  struct limits environment; /* what the variables say */
+  struct limits environment; /* what the variables say; without a limits file only */
   int64_t corrected_ns;      /* when overhead was last asked of NVML */
   uint64_t pending_bytes;    /* reserved for calls that the driver has not answered */
   struct meter *meter;       /* streams.c's; NULL until something is launched under a compute limit */

@@ -5,6 +5,7 @@
 
 /* A turn is passed on before a sleep longer than this; for a shorter one the hand-over costs more than it gives. */
 #define SHORT_SLEEP_NS 500000LL
+#define LONGEST_SLEEP_NS 50000000LL /* then the limit is looked at again: the host may have changed it */
 
 static int64_t min(int64_t a, int64_t b) {
   return a < b ? a : b;
@@ -82,13 +83,15 @@ int64_t gate_wait_for_tokens(struct meter *meter) {
   const struct meter_driver *driver = meter->driver;
   int64_t began_ns = driver->now_ns();
   int64_t now_ns = began_ns;
-  int64_t give_up_ns = began_ns + BUCKET_MAX_DEBT_NS * 100 / meter->sm_percent;
+  int64_t give_up_ns = began_ns + BUCKET_MAX_DEBT_NS * 100 / meter_percent(meter);
   for (;;) {
+    uint32_t percent = meter_percent(meter);
+    bucket_follow_limit(meter->device, now_ns, percent);
     meter_harvest(meter);
-    int64_t open_at_ns = bucket_open_at(meter->device, now_ns, meter->sm_percent);
+    int64_t open_at_ns = bucket_open_at(meter->device, now_ns, percent);
     if (open_at_ns <= now_ns || now_ns >= give_up_ns)
       break;
-    sleep_without_turn(meter, open_at_ns - now_ns);
+    sleep_without_turn(meter, min(open_at_ns - now_ns, LONGEST_SLEEP_NS));
     now_ns = driver->now_ns();
   }
   __atomic_add_fetch(&meter->device->gate_wait_ns, (uint64_t)(now_ns - began_ns), __ATOMIC_RELAXED);

@@ -192,10 +192,3 @@ struct limits limits_from_file(const struct vgpu_limits *file, int device_number
     limits.sm_percent = percent;
   return limits;
 }
-
-struct limits limits_tighter(struct limits a, struct limits b) {
-  return (struct limits){
-      .memory_bytes = a.memory_bytes < b.memory_bytes ? a.memory_bytes : b.memory_bytes,
-      .sm_percent = a.sm_percent < b.sm_percent ? a.sm_percent : b.sm_percent,
-  };
-}

@@ -38,7 +38,4 @@ struct limits limits_from_file(const struct vgpu_limits *file, int device_number
 /* The place of a device in the file, or -1. */
 int limits_find_device(const struct vgpu_limits *file, const char *uuid);
 
-/* The tighter of both, one by one. */
-struct limits limits_tighter(struct limits a, struct limits b);
-
 #endif

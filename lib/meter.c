@@ -92,7 +92,8 @@ static void charge_intervals(struct meter *meter) {
   int64_t now_ns = meter->driver->now_ns();
   qsort(meter->intervals, meter->interval_count, sizeof meter->intervals[0], by_start);
   for (uint32_t i = 0; i < meter->interval_count; i++)
-    bucket_charge(meter->device, meter->intervals[i].start_ns, meter->intervals[i].end_ns, now_ns, meter->sm_percent);
+    bucket_charge(meter->device, meter->intervals[i].start_ns, meter->intervals[i].end_ns, now_ns,
+                  meter_percent(meter));
   meter->interval_count = 0;
 }
 
@@ -160,7 +161,7 @@ static void finish_by_estimate(struct meter_stream *stream) {
   struct meter *meter = stream->meter;
   struct batch *batch = &stream->batch;
   int64_t begin_ns = batch->start_recorded_ns;
-  bucket_charge(meter->device, begin_ns, begin_ns + batch->estimate_ns, meter->driver->now_ns(), meter->sm_percent);
+  bucket_charge(meter->device, begin_ns, begin_ns + batch->estimate_ns, meter->driver->now_ns(), meter_percent(meter));
   __atomic_add_fetch(&meter->device->launches, batch->launches, __ATOMIC_RELAXED);
   if (batch->start != NULL)
     meter->driver->recycle(batch->start);

@@ -101,6 +101,8 @@ struct meter {
   const struct meter_driver *driver;
   struct vgpu_device_shared *device;
   uint32_t sm_percent;
+  uint32_t (*limit)(const void *owner); /* the limit now; NULL: sm_percent for ever */
+  const void *owner;
   bool takes_turns; /* with other processes on the GPU */
   struct turns turns;
   struct shared_file turns_file;
@@ -122,6 +124,11 @@ struct meter {
 
 void meter_init(struct meter *meter, const struct meter_driver *driver, struct vgpu_device_shared *device,
                 uint32_t sm_percent);
+
+/* The limit now, 1 to 100. */
+static inline uint32_t meter_percent(const struct meter *meter) {
+  return meter->limit != NULL ? meter->limit(meter->owner) : meter->sm_percent;
+}
 
 /* A stream to meter, or NULL when there are too many. `thread` is NULL unless the stream is a thread's default one. */
 struct meter_stream *meter_add_stream(struct meter *meter, void *context, void *handle, void *thread);

@@ -37,6 +37,10 @@ static uint64_t key_of(CUstream stream, CUcontext context) {
   return mixed | 1; /* odd: never a handle, which is an aligned address */
 }
 
+static uint32_t limit_of(const void *device) {
+  return device_limits(device).sm_percent;
+}
+
 static struct meter *meter_of(struct device *device) {
   uint32_t percent = device == NULL ? VGPU_NO_SM_LIMIT : device_limits(device).sm_percent;
   if (percent >= VGPU_NO_SM_LIMIT || device->number < 0)
@@ -48,6 +52,8 @@ static struct meter *meter_of(struct device *device) {
   if (made == NULL)
     return NULL;
   meter_init(made, &markers_driver, device_shared(device), percent);
+  made->limit = limit_of;
+  made->owner = device;
   made->takes_turns = turns_join(&made->turns, &made->turns_file, device->uuid);
   struct meter *other = NULL;
   if (__atomic_compare_exchange_n(&device->meter, &other, made, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))

@@ -49,6 +49,34 @@ def limits_bytes(limits: Sequence[tuple[str, Quota]]) -> bytes:
     return bytes(content)
 
 
+def write_limits(path: Path, limits: Sequence[tuple[str, Quota]]) -> None:
+    """Change a limits file in place: running processes have it mapped and see it at their next call. Raises OSError."""
+    file = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        os.pwrite(file, limits_bytes(limits), 0)
+    finally:
+        os.close(file)
+
+
+def read_limits(path: Path) -> list[tuple[str, Quota]] | None:
+    """Return the UUIDs and quotas of a limits file in its order, or None when it is none. Raises OSError."""
+    content = path.read_bytes()
+    if len(content) < sizeof(abi.Limits):
+        return None
+    limits = abi.Limits.from_buffer_copy(content)
+    if limits.magic != abi.LIMITS_MAGIC or limits.abi_version != abi.ABI_VERSION:
+        return None
+    devices = limits.devices[: min(limits.device_count, abi.MAX_DEVICES)]
+    return [(device.uuid.decode(errors="replace"), _quota_of(device)) for device in devices]
+
+
+def _quota_of(device: abi.DeviceLimit) -> Quota:
+    return Quota(
+        None if device.memory_limit_bytes == abi.NO_MEMORY_LIMIT else device.memory_limit_bytes,
+        None if device.sm_limit_percent == abi.NO_SM_LIMIT else device.sm_limit_percent,
+    )
+
+
 def read_usage(path: Path, uuids: Sequence[str]) -> list[DeviceReading] | None:
     """Return what the container uses of each of its devices, given by UUID in the order of its limits file.
 

@@ -2,11 +2,12 @@
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from vgpurun import gpus, region, state
-from vgpurun.engine import Engine
+from vgpurun.engine import Engine, VgpurunContainer
 from vgpurun.gpus import Gpu, GpuUse
 from vgpurun.plan import quotas_from_json
 from vgpurun.quota import Quota
@@ -104,9 +105,17 @@ def _devices(
 
 def _containers(engine: Engine) -> list[_Known]:
     return [
-        _Known("container", each.id, each.name, each.image, Path(each.state_folder), _quotas(each.quota_json))
+        _Known("container", each.id, each.name, each.image, Path(each.state_folder), _quotas_now(each))
         for each in engine.containers(everything=False)
     ]
+
+
+def _quotas_now(container: VgpurunContainer) -> tuple[tuple[str, Quota], ...]:
+    """The limits may have been changed since the label was written."""
+    limits = None
+    with suppress(OSError):
+        limits = region.read_limits(Path(container.state_folder) / "etc" / "limits")
+    return _quotas(container.quota_json) if limits is None else tuple(limits)
 
 
 def _processes() -> list[_Known]:

@@ -47,7 +47,7 @@ VARIABLES = (
     Variable(
         abi.ENV_LIMITS_FILE,
         _LIBRARY,
-        "The limits file of a process outside a container; no other variable can raise what it says. `vgpurun local` "
+        "The limits file of a process outside a container; with it, the limits of the other variables do not count. `vgpurun local` "
         "sets it.",
     ),
     Variable(

@@ -61,6 +61,19 @@ static void check_union(void) {
   CHECK(device.busy_ns == 17 * MS, "busy %lld", (long long)device.busy_ns);
 }
 
+/* A debt made at one limit is paid off at another. */
+static void check_changed_limit(void) {
+  device = (struct vgpu_device_shared){.sm_limit_percent = 1};
+  int64_t now_ns = 1000000 * MS;
+  bucket_charge(&device, now_ns - 100 * MS, now_ns, now_ns, 1);
+  int64_t owed_ns = (open_at(now_ns, 1) - now_ns) / 100; /* of GPU time */
+  CHECK(owed_ns > 80 * MS, "owes %lld", (long long)owed_ns);
+  bucket_follow_limit(&device, now_ns, 50);
+  CHECK(open_at(now_ns, 50) == now_ns + owed_ns * 2, "waits %lld", (long long)(open_at(now_ns, 50) - now_ns));
+  bucket_follow_limit(&device, now_ns, 50);
+  CHECK(open_at(now_ns, 50) == now_ns + owed_ns * 2, "once");
+}
+
 static void check_damage(void) {
   device = (struct vgpu_device_shared){.tokens_zero_at_ns = INT64_MAX, .charged_until_ns = INT64_MAX};
   int64_t now_ns = 1000 * MS;
@@ -81,6 +94,7 @@ int main(void) {
   check_wait_is_exact();
   check_burst_is_bounded();
   check_union();
+  check_changed_limit();
   check_damage();
   return 0;
 }

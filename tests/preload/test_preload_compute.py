@@ -11,6 +11,9 @@ import json
 import pytest
 from sandbox import Sandbox
 
+from vgpurun import region
+from vgpurun.quota import Quota
+
 PRELUDE = """
 import json, time
 from cuda_driver import *
@@ -136,3 +139,23 @@ def test_two_containers_take_turns(sandbox: Sandbox) -> None:
     processes = [sandbox.start_python(code, CUDA_DEVICE_MEMORY_SHARED_CACHE=usage, **limits) for usage in usages]
     shares = [float(process.communicate(timeout=60)[0]) for process in processes]
     assert all(0.4 < share < 0.6 for share in shares), shares
+
+
+def test_the_compute_limit_changes_under_a_running_program(sandbox: Sandbox) -> None:
+    """From next to nothing, with the debt of that, to most of the GPU."""
+    limits = sandbox.folder / "limits"
+    uuid = "GPU-aaaaaaaa-0000-0000-0000-000000000000"
+    limits.write_bytes(region.limits_bytes([(uuid, Quota(None, 1))]))
+    code = PRELUDE + (
+        "k = d.kernel('spin_1ms')\n"
+        "print(completed_s(lambda: d.launch(k), 1e-3, 1), flush=True)\n"
+        "input()\n"
+        "print(completed_s(lambda: d.launch(k), 1e-3, 2), flush=True)"
+    )
+    with sandbox.start_python(code, VGPURUN_LIMITS_FILE=str(limits)) as process:
+        assert process.stdin is not None and process.stdout is not None
+        assert float(process.stdout.readline()) < 0.1
+        region.write_limits(limits, [(uuid, Quota(None, 80))])
+        process.stdin.write("go on\n")
+        process.stdin.flush()
+        assert 0.6 < float(process.stdout.readline()) < 0.9

@@ -15,6 +15,7 @@ import pytest
 from sandbox import Sandbox
 
 from vgpurun import abi, region
+from vgpurun.quota import Quota
 
 HOLD = """
 import sys
@@ -176,3 +177,17 @@ def test_a_damaged_limits_file_grants_nothing(sandbox: Sandbox) -> None:
         result = sandbox.run([sys.executable, "-c", code], VGPURUN_LIMITS_FILE=str(limits))
         assert result.stdout.split() == ["0", "CUDA_ERROR_OUT_OF_MEMORY"], result.stderr
         assert "nothing is granted" in result.stderr
+
+
+def test_limits_change_under_a_running_program(sandbox: Sandbox) -> None:
+    """Memory at the next call; below what is held, nothing is taken away, and nothing more is given."""
+    limits = sandbox.folder / "limits"
+    uuid = "GPU-aaaaaaaa-0000-0000-0000-000000000000"
+    limits.write_bytes(region.limits_bytes([(uuid, Quota(1 << 30, None))]))
+    with sandbox.start_python(HOLD_ON_REQUEST, VGPURUN_LIMITS_FILE=str(limits), **LIMIT) as process:
+        assert ask(process, 99) == 5
+        region.write_limits(limits, [(uuid, Quota(2 << 30, None))])
+        assert ask(process, 99) == 15
+        region.write_limits(limits, [(uuid, Quota(1 << 30, None))])
+        assert ask(process, 99) == 15
+        process.kill()

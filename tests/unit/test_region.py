@@ -15,7 +15,7 @@ import pytest
 
 from vgpurun import abi
 from vgpurun.quota import Quota
-from vgpurun.region import DeviceReading, limits_bytes, read_usage
+from vgpurun.region import DeviceReading, limits_bytes, read_limits, read_usage, write_limits
 
 UUIDS = ["GPU-a", "GPU-b"]
 NOTHING = [DeviceReading(uuid) for uuid in UUIDS]
@@ -30,6 +30,21 @@ def test_limits_file() -> None:
     assert (first.uuid, first.memory_limit_bytes, first.sm_limit_percent) == (b"GPU-a", 1 << 31, 50)
     assert (second.uuid, second.memory_limit_bytes, second.sm_limit_percent) == (b"GPU-b", 2**64 - 1, 100)
     assert content[:8] == b"VCGLIMTS"
+
+
+def test_limits_can_be_read_back_and_changed_in_place(tmp_path: Path) -> None:
+    path = tmp_path / "limits"
+    path.write_bytes(limits_bytes([("GPU-a", Quota(1 << 31, 50))]))
+    inode = path.stat().st_ino
+    write_limits(path, [("GPU-a", Quota(None, 20)), ("GPU-b", Quota(5, None))])
+    assert read_limits(path) == [("GPU-a", Quota(None, 20)), ("GPU-b", Quota(5, None))]
+    assert path.stat().st_ino == inode
+
+
+@pytest.mark.parametrize("content", [b"", b"x" * 100, bytes(5000)])
+def test_what_is_no_limits_file(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "limits").write_bytes(content)
+    assert read_limits(tmp_path / "limits") is None
 
 
 def write_usage(path: Path, slots_used: int = 3) -> None:

@@ -14,6 +14,7 @@ from vgpurun.cli.build import build, build_in_docker
 from vgpurun.cli.local import local
 from vgpurun.cli.run import run
 from vgpurun.cli.smi import smi
+from vgpurun.cli.update import update
 from vgpurun.errors import GpuError, ImageError, VgpurunError
 from vgpurun.signals import Interrupted
 
@@ -80,7 +81,7 @@ def cli(ctx: click.Context) -> None:
         click.echo(ctx.get_help())
 
 
-for verb in (run, local, build, build_in_docker, smi):
+for verb in (run, local, smi, update, build, build_in_docker):
     cli.add_command(verb)
 
 

@@ -1,0 +1,73 @@
+"""`vgpurun update`: other limits for a container that runs."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from cli import GPU_PROGRAM, WITH_PROGRAMS, Cli
+
+MIB = 1 << 20
+GIB = 1 << 30
+
+
+def seen_bytes(vgpurun: Cli) -> int:
+    """The size of the GPU as a program in the container sees it."""
+    output = vgpurun.engine.containers.get("updated").exec_run([*GPU_PROGRAM, "info"]).output
+    size: int = json.loads(output.decode().splitlines()[-1])["devices"][0]["total"]
+    return size
+
+
+@pytest.fixture
+def container(vgpurun: Cli, debian: str) -> str:
+    """A container with limits of 1 GiB and 50 %, which waits."""
+    options = ["-d", "--name", "updated", "--mem", "1g", "--sm", "50", *WITH_PROGRAMS]
+    result = vgpurun.run(*options, debian, "sleep", "600")
+    assert result.exit_code == 0, result
+    return result.stdout.strip()
+
+
+def update(vgpurun: Cli, *arguments: str) -> list[str]:
+    """The lines that an update prints, without colour or name."""
+    result = vgpurun("update", "--driver", "sim", *arguments)
+    assert result.exit_code == 0, result
+    return result.stdout.splitlines()
+
+
+def test_new_limits_are_seen_inside_and_shown(vgpurun: Cli, container: str) -> None:
+    assert seen_bytes(vgpurun) == GIB
+    assert update(vgpurun, "--mem", "3g", "updated") == ["updated, GPU 0: 1 GiB, 50 % -> 3 GiB, 50 %"]
+    assert seen_bytes(vgpurun) == 3 * GIB
+    assert update(vgpurun, "--sm", "70", container[:12]) == ["updated, GPU 0: 3 GiB, 50 % -> 3 GiB, 70 %"]
+    assert update(vgpurun, "--mem", "0=2g", "--sm", "100", "updated") == ["updated, GPU 0: 3 GiB, 70 % -> 2 GiB, 100 %"]
+    device = json.loads(vgpurun("smi", "--driver", "sim", "--format", "json").stdout)["containers"][0]["devices"][0]
+    assert (device["memory_limit_bytes"], device["sm_limit_percent"]) == (2 * GIB, None)
+
+
+def test_below_what_is_held_nothing_is_taken_away(vgpurun: Cli, debian: str) -> None:
+    hold = ("-d", "-i", "--name", "updated", "--mem", "2g", *WITH_PROGRAMS, debian, *GPU_PROGRAM, "hold", str(GIB))
+    assert vgpurun.run(*hold).exit_code == 0
+    holding = vgpurun.engine.containers.get("updated")
+    while not holding.logs():
+        assert holding.status in ("created", "running")
+    result = vgpurun("update", "--driver", "sim", "--mem", "512m", "updated")
+    assert result.exit_code == 0 and "more than its new limit" in result.stderr
+    holding.reload()
+    assert holding.status == "running"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("updated",), ("--mem", "--sm")),
+        (("--mem", "2x", "updated"), ("2x",)),
+        (("--mem", "9999g", "updated"), ("9999g",)),
+        (("--sm", "101", "updated"), ("101",)),
+        (("--sm", "50", "nobody"), ("nobody",)),
+        (("--sm", "50"), ("CONTAINER",)),
+    ],
+)
+def test_refusals(vgpurun: Cli, container: str, arguments: tuple[str, ...], words: tuple[str, ...]) -> None:
+    vgpurun("update", "--driver", "sim", *arguments).assert_refused(*words)
+    assert seen_bytes(vgpurun) == GIB

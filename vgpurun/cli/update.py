@@ -1,0 +1,44 @@
+"""`vgpurun update`: other limits for a container that runs."""
+
+import click
+
+from vgpurun.cli.common import LIMITS, EngineCommand, host_driver_option, option, visible_gpus, warn
+from vgpurun.errors import OptionError
+from vgpurun.quota import Quota, show_size
+
+
+@click.command(
+    cls=EngineCommand,
+    name="update",
+    options_metavar="[OPTIONS]",
+    short_help="Change the limits of running containers.",
+)
+@option("--mem", metavar="SIZE", group=LIMITS, help="New memory limit, as for run; 100% lifts it.")
+@option("--sm", metavar="PERCENT", group=LIMITS, help="New compute limit, as for run; 100 lifts it.")
+@host_driver_option(LIMITS)
+@click.argument("containers", metavar="CONTAINER...", nargs=-1, required=True)
+def update(containers: tuple[str, ...], mem: str | None, sm: str | None, driver: str) -> None:
+    """Change the limits of running containers. Their programs see them at once.
+
+    A container that holds more than its new limit keeps it, and gets no more until it has freed enough.
+    """
+    from vgpurun import update as limits
+    from vgpurun.engine import Engine
+
+    if mem is None and sm is None:
+        raise OptionError("nothing to change; give --mem, --sm or both")
+    gpus = visible_gpus(driver == "sim")
+    engine = Engine.connect()
+    for container in [limits.find_container(engine, name) for name in containers]:
+        for change in limits.update(container, gpus, mem, sm):
+            click.echo(f"{container.name}, GPU {change.gpu.index}: {_show(change.before)} -> {_show(change.after)}")
+            if change.is_over:
+                held = show_size(change.held_bytes or 0)
+                warn(
+                    f"{container.name} holds {held} of GPU {change.gpu.index}, more than its new limit: it gets no more"
+                )
+
+
+def _show(quota: Quota) -> str:
+    memory = "all memory" if quota.memory_bytes is None else show_size(quota.memory_bytes)
+    return f"{memory}, {100 if quota.sm_percent is None else quota.sm_percent} %"

@@ -1,0 +1,84 @@
+"""Changes the limits of a container that runs. Its processes see them at their next call."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from vgpurun import quota, region
+from vgpurun.engine import Engine, VgpurunContainer
+from vgpurun.errors import EngineError, LimitError, StateError
+from vgpurun.gpus import Gpu
+from vgpurun.quota import Quota
+
+
+@dataclass(frozen=True)
+class Change:
+    """What changed on one GPU of a container; `held_bytes` is what the container holds of it, None if unknown."""
+
+    gpu: Gpu
+    before: Quota
+    after: Quota
+    held_bytes: int | None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the container holds more than it may now: it keeps that, and gets nothing more."""
+        limit_bytes = self.after.memory_bytes
+        return limit_bytes is not None and self.held_bytes is not None and self.held_bytes > limit_bytes
+
+
+def find_container(engine: Engine, name: str) -> VgpurunContainer:
+    """Return the container of this name, or whose id begins with it. Raises EngineError."""
+    known = engine.containers()
+    found = [each for each in known if each.name == name] or [each for each in known if each.id.startswith(name)]
+    if len(found) == 1 and name:
+        return found[0]
+    reason = "more than one container has an id that begins with" if len(found) > 1 else "vgpurun has no container"
+    raise EngineError(f"{reason} '{name}'; vgpurun smi lists those that run")
+
+
+def update(container: VgpurunContainer, gpus: Sequence[Gpu], memory: str | None, sm: str | None) -> list[Change]:
+    """Write the new limits; a limit that is not given stays. Raises LimitError and StateError."""
+    path = Path(container.state_folder) / "etc" / "limits"
+    by_uuid = {gpu.uuid: gpu for gpu in gpus}
+    try:
+        before = region.read_limits(path)
+        if before is None:
+            raise StateError(f"{path} is not a limits file of this version; start {container.name} again")
+        chosen = [by_uuid[uuid] for uuid, _ in before if uuid in by_uuid]
+        if len(chosen) < len(before):
+            raise LimitError(f"a GPU of {container.name} is gone from this host; start it again on another")
+        after = _changed([quota for _, quota in before], chosen, memory, sm)
+        region.write_limits(path, [(gpu.uuid, new) for gpu, new in zip(chosen, after, strict=True)])
+    except OSError as error:
+        raise StateError(
+            f"{path}: {error.strerror}; only who started {container.name}, or root, may change it"
+        ) from None
+    readings = region.read_usage(path.parent.parent / "run" / "usage", [gpu.uuid for gpu in chosen])
+    held = [None] * len(chosen) if readings is None else [reading.memory_used_bytes for reading in readings]
+    return [
+        Change(gpu, old, new, held_bytes)
+        for gpu, (_, old), new, held_bytes in zip(chosen, before, after, held, strict=True)
+    ]
+
+
+def _changed(before: Sequence[Quota], gpus: Sequence[Gpu], memory: str | None, sm: str | None) -> list[Quota]:
+    given = quota.resolve(gpus, memory, sm, {}, range(len(gpus)))
+    named_memory = _named(gpus, memory, "--mem")
+    named_sm = _named(gpus, sm, "--sm")
+    return [
+        Quota(
+            new.memory_bytes if gpu.uuid in named_memory else old.memory_bytes,
+            new.sm_percent if gpu.uuid in named_sm else old.sm_percent,
+        )
+        for gpu, old, new in zip(gpus, before, given, strict=True)
+    ]
+
+
+def _named(gpus: Sequence[Gpu], text: str | None, option: str) -> set[str]:
+    """The GPUs that an option gives a value to, be it "no limit"."""
+    if text is None:
+        return set()
+    parsed = quota.parse_per_device(text, lambda value: value)
+    values = quota.values_on(parsed, gpus, option)
+    return {gpu.uuid for gpu, value in zip(gpus, values, strict=True) if value is not None}
