@@ -47,8 +47,8 @@ VARIABLES = (
     Variable(
         abi.ENV_LIMITS_FILE,
         _LIBRARY,
-        "The limits file of a process outside a container; with it, the limits of the other variables do not count. `vgpurun local` "
-        "sets it.",
+        "The limits file of a process outside a container; with it, the limits of the other variables do not count. "
+        "`vgpurun local` sets it.",
     ),
     Variable(
         "VGPURUN_STATE_DIR",
