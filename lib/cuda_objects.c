@@ -228,17 +228,11 @@ HOOK CUresult cuCtxCreate_v4(CUcontext *context, CUctxCreateParams *parameters, 
   return result;
 }
 
-static bool primary_is_active(CUdevice ordinal) {
-  unsigned flags;
-  int active = 0;
-  return real.cuDevicePrimaryCtxGetState(ordinal, &flags, &active) == CUDA_SUCCESS && active;
-}
-
 /* The primary context comes into being with the first reference; a further one takes nothing. */
 HOOK CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice ordinal) {
   struct making making = {0};
   bool limited = process_is_limited();
-  CUresult result = limited && !primary_is_active(ordinal) ? begin_context(&making, ordinal) : CUDA_SUCCESS;
+  CUresult result = limited && !device_primary_is_active(ordinal) ? begin_context(&making, ordinal) : CUDA_SUCCESS;
   if (result != CUDA_SUCCESS)
     return result;
   CUcontext made = NULL;
@@ -294,7 +288,7 @@ static CUresult release_primary(CUdevice ordinal, CUresult (*release)(CUdevice))
     return release(ordinal);
   CUresult result = process_limits_compute() ? launch_release_primary(ordinal, release) : release(ordinal);
   struct device *device = result == CUDA_SUCCESS ? device_of_ordinal(ordinal) : NULL;
-  if (device != NULL && !primary_is_active(ordinal))
+  if (device != NULL && !device_primary_is_active(ordinal))
     memory_forget_context(device, __atomic_load_n(&device->primary_context, __ATOMIC_RELAXED));
   return result;
 }

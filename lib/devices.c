@@ -138,6 +138,12 @@ struct device *device_of_nvml(nvmlDevice_t handle) {
   return add(&device);
 }
 
+bool device_primary_is_active(CUdevice ordinal) {
+  unsigned flags;
+  int active = 0;
+  return real.cuDevicePrimaryCtxGetState(ordinal, &flags, &active) == CUDA_SUCCESS && active;
+}
+
 struct device *devices_at(int index) {
   return index < __atomic_load_n(&device_count, __ATOMIC_ACQUIRE) ? &devices[index] : NULL;
 }

@@ -12,7 +12,7 @@ struct device {
   uint64_t total_bytes;
   bool in_nvml;
   nvmlDevice_t nvml;
-  CUcontext primary_context;
+  CUcontext primary_context; /* as last given to the program */
   struct limits environment; /* what the variables say; without a limits file only */
   int64_t corrected_ns;      /* when overhead was last asked of NVML */
   uint64_t pending_bytes;    /* reserved for calls that the driver has not answered */
@@ -23,6 +23,9 @@ struct device {
 struct device *device_of_ordinal(CUdevice ordinal);
 struct device *device_of_current_context(void);
 struct device *device_of_nvml(nvmlDevice_t handle);
+
+/* Does the device's primary context exist? */
+bool device_primary_is_active(CUdevice ordinal);
 
 /* The devices met so far; NULL past the last. */
 struct device *devices_at(int index);

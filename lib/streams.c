@@ -153,32 +153,15 @@ void launch_forget_context(CUcontext context) {
   }
 }
 
-static CUcontext active_primary_context(CUdevice ordinal) {
-  unsigned flags;
-  int active = 0;
-  CUcontext context = NULL;
-  if (real.cuDevicePrimaryCtxGetState(ordinal, &flags, &active) != CUDA_SUCCESS || !active ||
-      real.cuDevicePrimaryCtxRetain(&context, ordinal) != CUDA_SUCCESS)
-    return NULL;
-  real.cuDevicePrimaryCtxRelease_v2(ordinal); /* which only gives the handle */
-  return context;
-}
-
-static bool is_active(CUdevice ordinal) {
-  unsigned flags;
-  int active = 1;
-  return real.cuDevicePrimaryCtxGetState(ordinal, &flags, &active) != CUDA_SUCCESS || active;
-}
-
 CUresult launch_release_primary(CUdevice ordinal, CUresult (*release)(CUdevice)) {
   struct device *device = device_of_ordinal(ordinal);
   struct meter *meter = device != NULL ? __atomic_load_n(&device->meter, __ATOMIC_ACQUIRE) : NULL;
-  CUcontext context = meter != NULL ? active_primary_context(ordinal) : NULL;
+  CUcontext context = meter != NULL ? __atomic_load_n(&device->primary_context, __ATOMIC_RELAXED) : NULL;
   if (context == NULL)
     return release(ordinal);
   bool paused = meter_pause(meter);
   CUresult result = release(ordinal);
-  if (!is_active(ordinal))
+  if (!device_primary_is_active(ordinal))
     forget_context(meter, context);
   meter_resume(meter, paused);
   return result;
