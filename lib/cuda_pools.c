@@ -12,8 +12,8 @@
 #include <pthread.h>
 
 #define MAX_POOLS 256
-#define GROWTH_STEP                                                                                                    \
-  (32ULL << 20) /* measured on driver 580: a pool grows by whole 32 MiB, and by no more than it must */
+/* Measured on driver 580: a pool grows by whole 32 MiB, and by no more than it must. */
+#define GROWTH_STEP (32ULL << 20)
 
 #define LONGEST_QUESTION_NS 100000000LL
 
@@ -21,7 +21,6 @@ struct pool {
   CUmemoryPool handle;     /* NULL: a free place */
   struct device *device;   /* NULL: of host memory, which is not counted */
   uint64_t reserved_bytes; /* as last read, and counted in the ledger */
-  uint64_t used_bytes;     /* as last read */
   int users;               /* threads that ask the driver about it on their own account */
   bool leaving;            /* being destroyed: its handle may soon be another pool's */
 };
@@ -50,25 +49,31 @@ static uint64_t growth_for(uint64_t size, uint64_t idle) {
   return missing > UINT64_MAX - GROWTH_STEP ? missing : (missing + GROWTH_STEP - 1) / GROWTH_STEP * GROWTH_STEP;
 }
 
-/* What of the pool's reserve a request may find idle. A pool that we have not seen made is the current device's. */
-static uint64_t idle_bytes(CUmemoryPool handle, struct device **device, uint64_t size) {
+/* The device that the pool's memory is on, or NULL. A pool that we have not seen made is the current device's. */
+static struct device *device_of_pool(CUmemoryPool handle, struct device *current) {
   pthread_mutex_lock(&lock);
-  uint64_t idle = 0;
-  struct pool *pool = find_or_add(handle, *device);
-  if (pool != NULL) {
-    *device = pool->device;
-    idle = pool->reserved_bytes > pool->used_bytes ? pool->reserved_bytes - pool->used_bytes : 0;
-    pool->used_bytes += size; /* for requests at the same moment, until the pool is reread */
-  }
+  const struct pool *pool = find_or_add(handle, current);
+  struct device *device = pool != NULL ? pool->device : current;
   pthread_mutex_unlock(&lock);
-  return idle;
+  return device;
+}
+
+static bool ask(CUmemoryPool handle, CUmemPool_attribute attribute, cuuint64_t *bytes) {
+  return real.cuMemPoolGetAttribute(handle, attribute, bytes) == CUDA_SUCCESS;
+}
+
+/* What of the pool's reserve is not in use. */
+static uint64_t idle_bytes(CUmemoryPool handle) {
+  cuuint64_t reserved_bytes, used_bytes;
+  bool known = ask(handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved_bytes) &&
+               ask(handle, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used_bytes);
+  return known && reserved_bytes > used_bytes ? reserved_bytes - used_bytes : 0;
 }
 
 /* Counts the pool's reserve as it is now. */
 static void reread(CUmemoryPool handle) {
-  cuuint64_t reserved_bytes = 0, used_bytes = 0;
-  if (real.cuMemPoolGetAttribute(handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved_bytes) != CUDA_SUCCESS ||
-      real.cuMemPoolGetAttribute(handle, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used_bytes) != CUDA_SUCCESS)
+  cuuint64_t reserved_bytes;
+  if (!ask(handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved_bytes))
     return;
   pthread_mutex_lock(&lock);
   struct pool *pool = find(handle);
@@ -78,7 +83,6 @@ static void reread(CUmemoryPool handle) {
     else
       memory_release(pool->device, pool->reserved_bytes - reserved_bytes);
     pool->reserved_bytes = reserved_bytes;
-    pool->used_bytes = used_bytes;
   }
   pthread_mutex_unlock(&lock);
 }
@@ -132,18 +136,15 @@ struct request {
 /* Near the limit it is not known whether what is idle in the pool can serve the request: it may be in pieces, or in use
  * by work that has not ended. Then the driver may try, and its answer is looked at. */
 static CUresult reserve_growth(struct request *request, uint64_t size) {
-  uint64_t idle = idle_bytes(request->pool, &request->device, size);
+  request->device = device_of_pool(request->pool, request->device);
   if (request->device == NULL)
     return CUDA_SUCCESS;
   request->reserved = growth_for(size, 0);
   if (memory_try_reserve(request->device, request->reserved))
     return CUDA_SUCCESS;
   request->may_pass_limit = true;
-  request->reserved = growth_for(size, idle);
-  CUresult result = request->reserved == 0 ? CUDA_SUCCESS : memory_reserve(request->device, request->reserved);
-  if (result != CUDA_SUCCESS)
-    reread(request->pool);
-  return result;
+  request->reserved = growth_for(size, idle_bytes(request->pool));
+  return request->reserved == 0 ? CUDA_SUCCESS : memory_reserve(request->device, request->reserved);
 }
 
 static CUresult begin(struct request *request, CUmemoryPool pool, size_t size, const CUdeviceptr *pointer) {
