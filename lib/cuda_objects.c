@@ -86,11 +86,6 @@ static uint64_t least_bytes(struct extent extent) {
   return bytes;
 }
 
-static struct extent extent_of_3d(const CUDA_ARRAY3D_DESCRIPTOR *d) {
-  return d == NULL ? (struct extent){0}
-                   : (struct extent){d->Width, d->Height, d->Depth, d->NumChannels, d->Format, d->Flags};
-}
-
 static CUresult end_array(const struct making *making, CUresult result, CUarray array, CUarray *output) {
   if (passes_limit(making, result)) {
     real.cuArrayDestroy(array);
@@ -101,60 +96,28 @@ static CUresult end_array(const struct making *making, CUresult result, CUarray 
   return result;
 }
 
-HOOK CUresult cuArrayCreate_v2(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *d) {
-  struct device *device = current_device();
-  if (device == NULL || array == NULL || d == NULL)
-    return real.cuArrayCreate_v2(array, d);
-  struct making making;
-  CUarray made = NULL;
-  struct extent extent = {d->Width, d->Height, 0, d->NumChannels, d->Format, 0};
-  CUresult result = begin(&making, device, least_bytes(extent));
-  if (result != CUDA_SUCCESS)
-    return result;
-  result = real.cuArrayCreate_v2(&made, d);
-  return end_array(&making, result, made, array);
-}
+/* The extents of the four descriptors are written alike, but their types differ. */
+#define EXTENT_2D(d) ((struct extent){(d)->Width, (d)->Height, 0, (d)->NumChannels, (d)->Format, 0})
+#define EXTENT_3D(d) ((struct extent){(d)->Width, (d)->Height, (d)->Depth, (d)->NumChannels, (d)->Format, (d)->Flags})
 
-HOOK CUresult cuArrayCreate(CUarray *array, const CUDA_ARRAY_DESCRIPTOR_v1 *d) {
-  struct device *device = current_device();
-  if (device == NULL || array == NULL || d == NULL)
-    return real.cuArrayCreate(array, d);
-  struct making making;
-  CUarray made = NULL;
-  struct extent extent = {d->Width, d->Height, 0, d->NumChannels, d->Format, 0};
-  CUresult result = begin(&making, device, least_bytes(extent));
-  if (result != CUDA_SUCCESS)
-    return result;
-  result = real.cuArrayCreate(&made, d);
-  return end_array(&making, result, made, array);
-}
+#define CREATE_ARRAY(name, descriptor_type, extent_of)                                                                 \
+  HOOK CUresult name(CUarray *array, const descriptor_type *descriptor) {                                              \
+    struct device *device = current_device();                                                                          \
+    if (device == NULL || array == NULL || descriptor == NULL)                                                         \
+      return real.name(array, descriptor);                                                                             \
+    struct making making;                                                                                              \
+    CUarray made = NULL;                                                                                               \
+    CUresult result = begin(&making, device, least_bytes(extent_of(descriptor)));                                      \
+    if (result != CUDA_SUCCESS)                                                                                        \
+      return result;                                                                                                   \
+    result = real.name(&made, descriptor);                                                                             \
+    return end_array(&making, result, made, array);                                                                    \
+  }
 
-HOOK CUresult cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *d) {
-  struct device *device = current_device();
-  if (device == NULL || array == NULL || d == NULL)
-    return real.cuArray3DCreate_v2(array, d);
-  struct making making;
-  CUarray made = NULL;
-  CUresult result = begin(&making, device, least_bytes(extent_of_3d(d)));
-  if (result != CUDA_SUCCESS)
-    return result;
-  result = real.cuArray3DCreate_v2(&made, d);
-  return end_array(&making, result, made, array);
-}
-
-HOOK CUresult cuArray3DCreate(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR_v1 *d) {
-  struct device *device = current_device();
-  if (device == NULL || array == NULL || d == NULL)
-    return real.cuArray3DCreate(array, d);
-  struct making making;
-  CUarray made = NULL;
-  struct extent extent = {d->Width, d->Height, d->Depth, d->NumChannels, d->Format, d->Flags};
-  CUresult result = begin(&making, device, least_bytes(extent));
-  if (result != CUDA_SUCCESS)
-    return result;
-  result = real.cuArray3DCreate(&made, d);
-  return end_array(&making, result, made, array);
-}
+CREATE_ARRAY(cuArrayCreate, CUDA_ARRAY_DESCRIPTOR_v1, EXTENT_2D)
+CREATE_ARRAY(cuArrayCreate_v2, CUDA_ARRAY_DESCRIPTOR, EXTENT_2D)
+CREATE_ARRAY(cuArray3DCreate, CUDA_ARRAY3D_DESCRIPTOR_v1, EXTENT_3D)
+CREATE_ARRAY(cuArray3DCreate_v2, CUDA_ARRAY3D_DESCRIPTOR, EXTENT_3D)
 
 HOOK CUresult cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_DESCRIPTOR *d, unsigned levels) {
   struct device *device = current_device();
@@ -162,7 +125,7 @@ HOOK CUresult cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D
     return real.cuMipmappedArrayCreate(array, d, levels);
   struct making making;
   CUmipmappedArray made = NULL;
-  CUresult result = begin(&making, device, least_bytes(extent_of_3d(d)));
+  CUresult result = begin(&making, device, least_bytes(EXTENT_3D(d)));
   if (result != CUDA_SUCCESS)
     return result;
   result = real.cuMipmappedArrayCreate(&made, d, levels);
