@@ -218,7 +218,9 @@ def test_output_to_a_closed_pipe_is_quiet(environment: dict[str, str]) -> None:
     assert result.returncode in (0, 141)
 
 
-def test_output_to_a_full_disk_is_one_line(environment: dict[str, str]) -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_output_to_a_full_disk_is_one_line(environment: dict[str, str], unbuffered: str) -> None:
+    environment["PYTHONUNBUFFERED"] = unbuffered
     command = [sys.executable, "-m", "vgpurun", "--help"]
     with open("/dev/full", "wb") as full:
         result = subprocess.run(command, env=environment, stdout=full, stderr=subprocess.PIPE, text=True)

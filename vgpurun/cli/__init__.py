@@ -93,6 +93,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.stdout.flush()
     except BrokenPipeError:
         exit_code = _quiet()
+    except OSError as error:  # a full disk, which what was buffered may meet only here
+        if exit_code == 0:
+            exit_code = _fail(error, error.strerror or str(error), _FAILED)
+        _quiet()
     sys.exit(exit_code)
 
 
