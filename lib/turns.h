@@ -6,7 +6,9 @@
  * Those who wait hold tickets, and the smallest goes first. Nothing there is trusted, and nobody is waited for without
  * a bound: a holder that has run dry, died, or stopped is passed over when the time by which it said it would be idle
  * has gone by; one with work that does not end loses its turn TURNS_OVERSTAY_NS after its slice; and whoever has waited
- * for TURNS_PATIENCE_NS goes ahead anyway. The worst that a broken file does is that the GPU mixes the work after all.
+ * for TURNS_PATIENCE_NS goes ahead anyway. The worst that
+ * broken content does is that the GPU mixes the work after all; a file that is truncated while it is mapped, though,
+ * ends the programs that look into it (SIGBUS).
  */
 #ifndef VGPU_TURNS_H
 #define VGPU_TURNS_H
