@@ -15,7 +15,7 @@
 #include <stdint.h>
 
 #define VGPU_VERSION "0.1.0"
-#define VGPU_ABI_VERSION 1
+#define VGPU_ABI_VERSION 2
 
 /* Inside a container. On the host, for `vgpurun local`, VGPURUN_LIMITS_FILE names the limits file. */
 #define VGPU_CONTAINER_DIR "/.vgpurun"
@@ -41,11 +41,20 @@
 #define VGPU_NO_MEMORY_LIMIT UINT64_MAX
 #define VGPU_NO_SM_LIMIT 100u
 
+/* When sm_limit_percent holds. Anything else is read as hard. */
+#define VGPU_SM_HARD 0u  /* always */
+#define VGPU_SM_BURST 1u /* while another tenant wants the GPU; then the limits are weights */
+#define VGPU_SM_OFF 2u   /* never: neither limited nor taking turns */
+
 struct vgpu_device_limit {
   char uuid[VGPU_UUID_SIZE];
-  uint64_t memory_limit_bytes; /* VGPU_NO_MEMORY_LIMIT: none. 0 refuses everything. */
-  uint32_t sm_limit_percent;   /* 1 to 100; VGPU_NO_SM_LIMIT: none. Anything else is read as 1. */
-  uint32_t reserved;
+  uint64_t memory_limit_bytes;  /* on the device. VGPU_NO_MEMORY_LIMIT: none. 0 refuses everything. */
+  uint64_t virtual_limit_bytes; /* what the program sees: past memory_limit_bytes the host serves. 0: the same */
+  uint32_t sm_limit_percent;    /* 1 to 100; VGPU_NO_SM_LIMIT: none. Anything else is read as 1. */
+  uint32_t sm_policy;
+  uint32_t priority; /* 0 is the highest, as in HAMi's CUDA_TASK_PRIORITY */
+  uint32_t paused;   /* not 0: no GPU work begins */
+  uint8_t reserved[48];
 };
 
 struct vgpu_limits {
@@ -56,27 +65,40 @@ struct vgpu_limits {
   struct vgpu_device_limit devices[VGPU_MAX_DEVICES];
 };
 
+#define VGPU_SECONDS 64
+
+#define VGPU_NOT_ENFORCED_MEMORY 1u /* the driver took memory that could not be measured: NVML does not answer */
+#define VGPU_NOT_ENFORCED_SM 2u     /* work went by that could not be measured */
+#define VGPU_NOT_ENFORCED_TURNS 4u  /* the file in VGPU_LOCK_DIR cannot be used: the GPU mixes the tenants' work */
+
 /* One device, for all processes of the container. The device's number is its place in the limits file or, without
  * one, its NVML index. Times are nanoseconds of CLOCK_MONOTONIC. */
 struct vgpu_device_shared {
   char uuid[VGPU_UUID_SIZE];
   uint64_t memory_limit_bytes; /* the limit in force, for display */
   uint32_t sm_limit_percent;   /* likewise */
-  uint32_t reserved0;
-  int64_t tokens_zero_at_ns; /* when the token bucket stands at exactly zero (bucket.h) */
-  int64_t charged_until_ns;  /* GPU time before this instant has been charged */
-  uint64_t busy_ns;          /* GPU time charged since the file was made */
-  uint64_t gate_wait_ns;     /* time that launches waited for tokens */
+  uint32_t not_enforced;       /* VGPU_NOT_ENFORCED_*: what has gone wrong since the file was made */
+  int64_t tokens_zero_at_ns;   /* when the token bucket stands at exactly zero (bucket.h) */
+  int64_t charged_until_ns;    /* GPU time before this instant has been charged */
+  uint64_t busy_ns;            /* GPU time charged since the file was made */
+  uint64_t gate_wait_ns;       /* time that launches waited for tokens */
   uint64_t launches;
   uint64_t refusals; /* allocations refused for the limit */
-  uint8_t reserved[16];
+  int64_t last_launch_ns;
+  uint64_t reserved0;
+  /* GPU time charged in each of the last seconds: the second of CLOCK_MONOTONIC in the upper half, its microseconds of
+   * GPU time in the lower one, at the second modulo VGPU_SECONDS. */
+  uint64_t seconds[VGPU_SECONDS];
+  uint8_t reserved[384];
 };
 
 struct vgpu_device_usage {
   uint64_t allocated_bytes; /* what the program asked for, as the driver rounds it */
   uint64_t overhead_bytes;  /* what the driver holds besides: contexts, modules, fragmentation */
   uint64_t managed_bytes;   /* of allocated_bytes: on the device only as far as they have been touched */
-  uint64_t reserved;
+  uint64_t context_bytes;   /* of overhead_bytes: what contexts took when they were made; the rest is modules */
+  uint64_t host_bytes;      /* beyond these: allocations past the device's share, which live on the host */
+  uint64_t reserved[3];
 };
 
 /* A slot. Its owner holds an open-file-description write lock on byte VGPU_SLOT_LOCK_OFFSET + slot number of the usage
@@ -102,13 +124,13 @@ struct vgpu_usage {
 /* The marker by which `vgpurun` recognises a built library without loading it. */
 #define VGPU_MARKER_PREFIX "vgpurun-library version="
 
-_Static_assert(sizeof(struct vgpu_device_limit) == 64, "layout");
-_Static_assert(sizeof(struct vgpu_limits) == 64 + 64 * VGPU_MAX_DEVICES, "layout");
-_Static_assert(sizeof(struct vgpu_device_shared) == 128, "layout");
-_Static_assert(sizeof(struct vgpu_device_usage) == 32, "layout");
-_Static_assert(sizeof(struct vgpu_process_usage) == 64 + 32 * VGPU_MAX_DEVICES, "layout");
+_Static_assert(sizeof(struct vgpu_device_limit) == 128, "layout");
+_Static_assert(sizeof(struct vgpu_limits) == 64 + 128 * VGPU_MAX_DEVICES, "layout");
+_Static_assert(sizeof(struct vgpu_device_shared) == 1024, "layout");
+_Static_assert(sizeof(struct vgpu_device_usage) == 64, "layout");
+_Static_assert(sizeof(struct vgpu_process_usage) == 64 + 64 * VGPU_MAX_DEVICES, "layout");
 _Static_assert(sizeof(struct vgpu_usage) ==
-                   64 + 128 * VGPU_MAX_DEVICES + (64 + 32 * VGPU_MAX_DEVICES) * VGPU_MAX_PROCESSES,
+                   64 + 1024 * VGPU_MAX_DEVICES + (64 + 64 * VGPU_MAX_DEVICES) * VGPU_MAX_PROCESSES,
                "layout");
 
 #endif

@@ -6,7 +6,7 @@ tests/unit/test_abi.py compiles lib/abi.h and compares every value, size and off
 import ctypes
 from typing import Final
 
-ABI_VERSION: Final = 1
+ABI_VERSION: Final = 2
 
 CONTAINER_DIR: Final = "/.vgpurun"
 CONTAINER_LIBRARY: Final = "/.vgpurun/libvgpu.so"
@@ -30,6 +30,15 @@ LIMITS_MAGIC: Final = 0x53544D494C474356
 USAGE_MAGIC: Final = 0x4547415355474356
 NO_MEMORY_LIMIT: Final = 2**64 - 1
 NO_SM_LIMIT: Final = 100
+SECONDS: Final = 64
+
+SM_HARD: Final = 0
+SM_BURST: Final = 1
+SM_OFF: Final = 2
+
+NOT_ENFORCED_MEMORY: Final = 1
+NOT_ENFORCED_SM: Final = 2
+NOT_ENFORCED_TURNS: Final = 4
 
 SLOT_LOCK_OFFSET: Final = 1 << 30
 MARKER_PREFIX: Final = "vgpurun-library version="
@@ -41,8 +50,12 @@ class DeviceLimit(ctypes.LittleEndianStructure):
     _fields_ = (
         ("uuid", ctypes.c_char * UUID_SIZE),
         ("memory_limit_bytes", ctypes.c_uint64),
+        ("virtual_limit_bytes", ctypes.c_uint64),
         ("sm_limit_percent", ctypes.c_uint32),
-        ("reserved", ctypes.c_uint32),
+        ("sm_policy", ctypes.c_uint32),
+        ("priority", ctypes.c_uint32),
+        ("paused", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint8 * 48),
     )
 
 
@@ -65,14 +78,17 @@ class DeviceShared(ctypes.LittleEndianStructure):
         ("uuid", ctypes.c_char * UUID_SIZE),
         ("memory_limit_bytes", ctypes.c_uint64),
         ("sm_limit_percent", ctypes.c_uint32),
-        ("reserved0", ctypes.c_uint32),
+        ("not_enforced", ctypes.c_uint32),
         ("tokens_zero_at_ns", ctypes.c_int64),
         ("charged_until_ns", ctypes.c_int64),
         ("busy_ns", ctypes.c_uint64),
         ("gate_wait_ns", ctypes.c_uint64),
         ("launches", ctypes.c_uint64),
         ("refusals", ctypes.c_uint64),
-        ("reserved", ctypes.c_uint8 * 16),
+        ("last_launch_ns", ctypes.c_int64),
+        ("reserved0", ctypes.c_uint64),
+        ("seconds", ctypes.c_uint64 * SECONDS),
+        ("reserved", ctypes.c_uint8 * 384),
     )
 
 
@@ -83,7 +99,9 @@ class DeviceUsage(ctypes.LittleEndianStructure):
         ("allocated_bytes", ctypes.c_uint64),
         ("overhead_bytes", ctypes.c_uint64),
         ("managed_bytes", ctypes.c_uint64),
-        ("reserved", ctypes.c_uint64),
+        ("context_bytes", ctypes.c_uint64),
+        ("host_bytes", ctypes.c_uint64),
+        ("reserved", ctypes.c_uint64 * 3),
     )
 
 
