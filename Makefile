@@ -12,6 +12,9 @@ ARGS ?=
 
 C_SOURCES = $(shell git ls-files '*.c' '*.h' 2>/dev/null || find lib tests -name '*.[ch]' -not -path '*/build/*')
 
+# What is made from the code.
+GENERATED := docs/reference.md docs/vgpurun.1
+
 .PHONY: help venv lib demo test test-unit test-c test-preload test-engine test-gpu lint format docs bench clean
 
 help: ## this list
@@ -54,11 +57,11 @@ test-engine: lib ## real containers on a real Docker Engine, with the simulated 
 test-gpu: lib ## on this machine's GPU
 	@$(BIN)/pytest tests/gpu $(ARGS)
 
-lint: $(STAMP) ## ruff, mypy, clang-format, and whether README.md has the code's tables
+lint: $(STAMP) ## ruff, mypy, clang-format, and whether docs/ has the code's tables
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/ruff format --quiet --check .
 	@$(BIN)/mypy
-	@$(BIN)/python -m vgpurun.docs --check README.md
+	@$(BIN)/python -m vgpurun.docs --check $(GENERATED)
 	@$(BIN)/clang-format --dry-run -Werror $(C_SOURCES)
 
 format: $(STAMP) ## lay out the sources as lint wants them
@@ -66,8 +69,8 @@ format: $(STAMP) ## lay out the sources as lint wants them
 	@$(BIN)/ruff format --quiet .
 	@$(BIN)/clang-format -i $(C_SOURCES)
 
-docs: $(STAMP) ## bring the tables in README.md up to date
-	@$(BIN)/python -m vgpurun.docs README.md
+docs: $(STAMP) ## bring the tables in docs/ and the man page up to date
+	@$(BIN)/python -m vgpurun.docs $(GENERATED)
 
 bench: lib ## what the library costs and how exact it is, measured on this machine's GPU
 	@$(BIN)/python tests/bench/costs.py

@@ -1,9 +1,10 @@
 """Writes the tables of options and variables into the documentation, from the code that reads them.
 
-    python -m vgpurun.docs README.md            write what stands between the markers
-    python -m vgpurun.docs --check README.md    exit with 1 if it is not what would be written
+    python -m vgpurun.docs docs/reference.md docs/vgpurun.1            write what is made from the code
+    python -m vgpurun.docs --check docs/reference.md docs/vgpurun.1    exit with 1 if it is not what would be written
 
-The markers are <!-- NAME:begin --> and <!-- NAME:end --> on lines of their own, with NAME `options` or `variables`.
+A file that ends in .1 is the man page, all of it. In others only what stands between markers is written: they are
+<!-- NAME:begin --> and <!-- NAME:end --> on lines of their own, with NAME `options` or `variables`.
 """
 
 import argparse
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import click
 
+from vgpurun import manpage
 from vgpurun.cli import cli
 from vgpurun.variables import VARIABLES
 
@@ -68,9 +70,10 @@ def main() -> int:
     arguments = parser.parse_args()
     stale = []
     for path in arguments.files:
-        text = path.read_text(encoding="utf-8")
+        is_manual = path.suffix == ".1"
+        text = path.read_text(encoding="utf-8") if path.exists() or not is_manual else ""
         try:
-            new = filled(text)
+            new = manpage.page() if is_manual else filled(text)
         except ValueError as error:
             print(f"{path}: {error}", file=sys.stderr)
             return 1

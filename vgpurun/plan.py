@@ -16,9 +16,11 @@ from vgpurun.gpus import Gpu
 from vgpurun.options import ContainerOptions, Mount
 from vgpurun.quota import Quota
 from vgpurun.state import LABEL_STATE
+from vgpurun.users import current_user
 
 LABEL_VERSION = "vgpurun.version"
 LABEL_QUOTA = "vgpurun.quota"
+LABEL_USER = "vgpurun.user"
 _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -106,6 +108,7 @@ def plan_launch(
             LABEL_VERSION: __version__,
             LABEL_STATE: str(state_folder),
             LABEL_QUOTA: quotas_to_json(quotas),
+            LABEL_USER: current_user(),
         },
         state_folder=state_folder,
         state_files={

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from support import CHECKOUT
-from vgpurun import abi, docs
+from vgpurun import abi, docs, manpage
 from vgpurun.cli import cli
 from vgpurun.variables import VARIABLES
 
@@ -18,7 +19,7 @@ DOCUMENTS = sorted(
     path for path in (*CHECKOUT.glob("*.md"), *CHECKOUT.glob("docs/**/*.md")) if ":begin -->" in path.read_text()
 )
 # Read from the environment, but not vgpurun's own.
-OF_OTHERS = {"HOME", "PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "XDG_STATE_HOME", "XDG_CACHE_HOME"}
+OF_OTHERS = {"HOME", "PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "XDG_STATE_HOME", "XDG_CACHE_HOME", "SUDO_UID"}
 
 
 def test_every_option_of_every_verb_is_in_the_table() -> None:
@@ -74,3 +75,19 @@ def test_writing_and_checking(tmp_path: Path) -> None:
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
 def test_the_documents_are_up_to_date(path: Path) -> None:
     assert docs.filled(path.read_text()) == path.read_text(), f"run: python -m vgpurun.docs {path.name}"
+
+
+def test_the_man_page_is_up_to_date() -> None:
+    assert (CHECKOUT / "docs" / "vgpurun.1").read_text() == manpage.page(), "run: make docs"
+
+
+@pytest.mark.skipif(shutil.which("groff") is None, reason="groff is not installed")
+def test_the_man_page_is_sound_roff_and_names_every_option() -> None:
+    command = ["groff", "-man", "-ww", "-Tutf8", "-P-cbou", "-rLL=500n"]
+    done = subprocess.run(command, input=manpage.page(), capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    for name, verb in cli.commands.items():
+        assert f"VGPURUN {name.upper()}" in done.stdout
+        for parameter in verb.params:
+            for option in parameter.opts if parameter.param_type_name == "option" else ():
+                assert re.search(rf"(?m)^ *[^.]*{re.escape(option)}\b", done.stdout), option
