@@ -1,6 +1,7 @@
 /* Plain, pitched and managed allocations, and the view of a device's memory. */
 #include "cuda_memory.h"
 
+#include "contexts.h"
 #include "log.h"
 #include "process.h"
 #include "table.h"
@@ -214,6 +215,7 @@ void memory_forget_context(struct device *device, CUcontext context) {
     return;
   table_take_context(&allocations, context, release_entry);
   pools_settle(device, POOLS_REREAD);
+  contexts_ended(device, context);
   device_correct_overhead(device, 0);
 }
 

@@ -2,6 +2,7 @@
  * Arrays and contexts: the driver does not say beforehand how much memory they take. So they are made, NVML is asked
  * what the process holds then, and what passes the limit is undone and refused. They are counted as overhead.
  */
+#include "contexts.h"
 #include "cuda_launch.h"
 #include "cuda_memory.h"
 #include "process.h"
@@ -9,6 +10,7 @@
 struct making {
   struct device *device; /* NULL: not limited */
   uint64_t held_before;
+  uint64_t uncounted_before;
   uint64_t reserved_bytes;
 };
 
@@ -19,6 +21,7 @@ static CUresult begin(struct making *making, struct device *device, uint64_t at_
     return CUDA_SUCCESS;
   device_correct_overhead(device, 0);
   making->held_before = device_used_bytes(device);
+  making->uncounted_before = device_uncounted_bytes(device);
   return memory_reserve(device, at_least_bytes);
 }
 
@@ -154,10 +157,17 @@ static CUresult begin_context(struct making *making, CUdevice ordinal) {
   return begin(making, process_is_limited() ? device_of_ordinal(ordinal) : NULL, 0);
 }
 
+static void count_context(const struct making *making, CUresult result, const CUcontext *context) {
+  if (making->device != NULL && result == CUDA_SUCCESS)
+    contexts_made(making->device, *context, making->uncounted_before);
+}
+
 static CUresult end_context(const struct making *making, CUresult result, CUcontext *context) {
+  count_context(making, result, context);
   if (!passes_limit(making, result))
     return result;
   real.cuCtxDestroy_v2(*context);
+  contexts_ended(making->device, *context);
   *context = NULL;
   return refuse(making);
 }
@@ -200,8 +210,10 @@ HOOK CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice ordinal) {
     return result;
   CUcontext made = NULL;
   result = real.cuDevicePrimaryCtxRetain(context != NULL ? &made : NULL, ordinal);
+  count_context(&making, result, &made);
   if (passes_limit(&making, result)) {
     real.cuDevicePrimaryCtxRelease_v2(ordinal);
+    contexts_ended(making.device, made);
     return refuse(&making);
   }
   if (result != CUDA_SUCCESS)

@@ -3,6 +3,7 @@
 #include "clock.h"
 #include "log.h"
 #include "process.h"
+#include "running.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -75,6 +76,8 @@ static void show_limits(const struct device *device) {
   log_line(LOG_INFO, "limits of %s: %llu MiB%s, %u %% of its time", device->uuid,
            (unsigned long long)(unlimited ? device->total_bytes : limits.memory_bytes) >> 20, unlimited ? " (all)" : "",
            limits.sm_percent);
+  if (!device->in_nvml)
+    device_not_enforced(device, VGPU_NOT_ENFORCED_MEMORY);
 }
 
 /* Adds the device unless another thread was faster. */
@@ -163,21 +166,6 @@ uint64_t device_used_bytes(const struct device *device) {
   return device->number < 0 ? 0 : ledger_used(process_ledger_view(), device->number);
 }
 
-/* What NVML says that this process holds; false when NVML does not say. */
-static bool driver_bytes(const struct device *device, uint64_t *bytes) {
-  nvmlProcessInfo_t processes[256];
-  unsigned count = sizeof processes / sizeof processes[0];
-  nvmlReturn_t result = real.nvmlDeviceGetComputeRunningProcesses_v3(device->nvml, &count, processes);
-  if (result != NVML_SUCCESS)
-    return false;
-  *bytes = 0;
-  for (unsigned i = 0; i < count; i++)
-    if (processes[i].pid == (unsigned)getpid())
-      *bytes +=
-          processes[i].usedGpuMemory == (unsigned long long)NVML_VALUE_NOT_AVAILABLE ? 0 : processes[i].usedGpuMemory;
-  return true;
-}
-
 bool device_correct_overhead(struct device *device, int64_t max_age_ns) {
   if (device->number < 0 || !device->in_nvml)
     return false;
@@ -186,11 +174,29 @@ bool device_correct_overhead(struct device *device, int64_t max_age_ns) {
   if (corrected_ns != 0 && now_ns - corrected_ns < max_age_ns)
     return false;
   __atomic_store_n(&device->corrected_ns, now_ns, __ATOMIC_RELAXED);
-  uint64_t bytes;
-  if (!driver_bytes(device, &bytes))
+  struct running running;
+  if (!running_ask(device->nvml, &running)) {
+    device_not_enforced(device, VGPU_NOT_ENFORCED_MEMORY);
     return false;
-  ledger_correct(process_ledger(), device->number, bytes, __atomic_load_n(&device->pending_bytes, __ATOMIC_RELAXED));
+  }
+  uint64_t bytes;
+  bool listed = running_find(&running, (unsigned)getpid(), &bytes);
+  running_done(&running);
+  __atomic_store_n(&device->is_listed, listed, __ATOMIC_RELAXED);
+  uint64_t pending = __atomic_load_n(&device->pending_bytes, __ATOMIC_RELAXED);
+  uint64_t uncounted = ledger_correct(process_ledger(), device->number, bytes, pending);
+  __atomic_store_n(&device->uncounted_bytes, uncounted, __ATOMIC_RELAXED);
   return true;
+}
+
+uint64_t device_uncounted_bytes(const struct device *device) {
+  return __atomic_load_n(&device->uncounted_bytes, __ATOMIC_RELAXED);
+}
+
+void device_not_enforced(const struct device *device, uint32_t flag) {
+  bool limited = flag != VGPU_NOT_ENFORCED_MEMORY || device_limits(device).memory_bytes < device->total_bytes;
+  if (device->number >= 0 && limited)
+    __atomic_or_fetch(&device_shared(device)->not_enforced, flag, __ATOMIC_RELAXED);
 }
 
 void devices_forget(void) {

@@ -15,6 +15,8 @@ struct device {
   CUcontext primary_context; /* as last given to the program */
   struct limits environment; /* what the variables say; without a limits file only */
   int64_t corrected_ns;      /* when overhead was last asked of NVML */
+  uint64_t uncounted_bytes;  /* what NVML said then that the ledger does not have as allocated */
+  bool is_listed;            /* NVML listed this process then */
   uint64_t pending_bytes;    /* reserved for calls that the driver has not answered */
   struct meter *meter;       /* streams.c's; NULL until something is launched under a compute limit */
 };
@@ -41,6 +43,12 @@ uint64_t device_used_bytes(const struct device *device);
 /* Asks NVML what this process really holds, and counts the difference as overhead, unless that was done less than
  * max_age_ns ago. True when it was asked. */
 bool device_correct_overhead(struct device *device, int64_t max_age_ns);
+
+/* What NVML said last that this process holds besides its allocations, at the most. */
+uint64_t device_uncounted_bytes(const struct device *device);
+
+/* A limit could not be held: what shows `flag` (VGPU_NOT_ENFORCED_*) from now on. */
+void device_not_enforced(const struct device *device, uint32_t flag);
 
 /* In a forked child. */
 void devices_forget(void);

@@ -114,6 +114,7 @@
   X(nvmlDeviceGetIndex)                                                                                                \
   X(nvmlDeviceGetHandleByUUID)                                                                                         \
   X(nvmlDeviceGetUUID)                                                                                                 \
+  X(nvmlDeviceGetComputeRunningProcesses_v2)                                                                           \
   X(nvmlDeviceGetComputeRunningProcesses_v3)
 
 /* The real functions. One that this driver does not have answers "not found", as the driver would. */

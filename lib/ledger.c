@@ -112,20 +112,31 @@ void ledger_release_managed(const struct ledger *ledger, int device, uint64_t by
   subtract(COUNTER(ledger, device, managed_bytes), bytes);
 }
 
+void ledger_add_context(const struct ledger *ledger, int device, uint64_t bytes) {
+  add(COUNTER(ledger, device, context_bytes), bytes);
+}
+
+void ledger_release_context(const struct ledger *ledger, int device, uint64_t bytes) {
+  subtract(COUNTER(ledger, device, context_bytes), bytes);
+}
+
 static uint64_t difference(uint64_t a, uint64_t b) {
   return a > b ? a - b : 0;
 }
 
-void ledger_correct(const struct ledger *ledger, int device, uint64_t driver_bytes, uint64_t pending_bytes) {
+uint64_t ledger_correct(const struct ledger *ledger, int device, uint64_t driver_bytes, uint64_t pending_bytes) {
   const struct vgpu_device_usage *usage = &ledger->own->devices[device];
   uint64_t allocated = __atomic_load_n(&usage->allocated_bytes, __ATOMIC_SEQ_CST);
   uint64_t managed = __atomic_load_n(&usage->managed_bytes, __ATOMIC_SEQ_CST);
+  uint64_t contexts = __atomic_load_n(&usage->context_bytes, __ATOMIC_SEQ_CST);
   uint64_t least = difference(driver_bytes, allocated);
   uint64_t most = difference(driver_bytes, difference(difference(allocated, managed), pending_bytes));
+  least = contexts < least ? least : contexts > most ? most : contexts;
   uint64_t overhead = __atomic_load_n(&usage->overhead_bytes, __ATOMIC_SEQ_CST);
   overhead = overhead < least ? least : overhead > most ? most : overhead;
   struct counter counter = COUNTER(ledger, device, overhead_bytes);
   __atomic_store_n(counter.own, overhead, __ATOMIC_SEQ_CST);
   if (counter.shown != NULL)
     __atomic_store_n(counter.shown, overhead, __ATOMIC_SEQ_CST);
+  return most;
 }

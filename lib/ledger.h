@@ -42,9 +42,13 @@ void ledger_release(const struct ledger *ledger, int device, uint64_t bytes);
 void ledger_add_managed(const struct ledger *ledger, int device, uint64_t bytes);
 void ledger_release_managed(const struct ledger *ledger, int device, uint64_t bytes);
 
+/* Of the overhead: what contexts took. The overhead itself follows at the next correction. */
+void ledger_add_context(const struct ledger *ledger, int device, uint64_t bytes);
+void ledger_release_context(const struct ledger *ledger, int device, uint64_t bytes);
+
 /* The driver says that this process holds driver_bytes: what is not counted yet is overhead. Whether managed memory,
  * and pending_bytes that are reserved but perhaps not allocated yet, are in driver_bytes is not known, which leaves a
- * range; the overhead stays as it was within that. */
-void ledger_correct(const struct ledger *ledger, int device, uint64_t driver_bytes, uint64_t pending_bytes);
+ * range; the overhead stays as it was within that, but is no less than what contexts took. Returns the range's end. */
+uint64_t ledger_correct(const struct ledger *ledger, int device, uint64_t driver_bytes, uint64_t pending_bytes);
 
 #endif

@@ -1,5 +1,6 @@
 #include "process.h"
 
+#include "contexts.h"
 #include "cuda_launch.h"
 #include "cuda_memory.h"
 #include "devices.h"
@@ -26,6 +27,7 @@ static void start_over_in_child(void) {
   region_forget(&region);
   launch_forget();
   memory_forget();
+  contexts_forget();
   devices_forget();
   decided = PROCESS_UNKNOWN;
   process_state = PROCESS_UNKNOWN;

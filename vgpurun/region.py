@@ -16,17 +16,31 @@ from pathlib import Path
 from vgpurun import abi
 from vgpurun.quota import Quota
 
+# What the bits of not_enforced mean, by the limit that could not be held.
+NOT_ENFORCED = {
+    "memory": abi.NOT_ENFORCED_MEMORY,
+    "sm": abi.NOT_ENFORCED_SM,
+    "turns": abi.NOT_ENFORCED_TURNS,
+}
+
 # struct flock of Linux on 64 bits: type, whence, start, length, pid.
 _FLOCK = struct.Struct("hhxxxxqqixxxx")
 
 
 @dataclass(frozen=True)
 class DeviceReading:
-    """What a container uses of one device at one moment. Times are nanoseconds since its first process began."""
+    """What a container uses of one device at one moment. Times are nanoseconds since its first process began.
+
+    `context_bytes` is a part of `overhead_bytes`; `host_bytes` lies in host memory and counts against no device limit.
+    `not_enforced` names what could not be held to its limit at some time: keys of NOT_ENFORCED.
+    """
 
     uuid: str
     allocated_bytes: int = 0
     overhead_bytes: int = 0
+    context_bytes: int = 0
+    host_bytes: int = 0
+    not_enforced: tuple[str, ...] = ()
     processes: int = 0
     busy_ns: int = 0
     gate_wait_ns: int = 0
@@ -37,6 +51,11 @@ class DeviceReading:
     def memory_used_bytes(self) -> int:
         """What counts against the memory limit, in bytes."""
         return self.allocated_bytes + self.overhead_bytes
+
+    @property
+    def other_bytes(self) -> int:
+        """The overhead without contexts: loaded modules, and what else the driver keeps."""
+        return self.overhead_bytes - self.context_bytes
 
 
 def limits_bytes(limits: Sequence[tuple[str, Quota]]) -> bytes:
@@ -113,6 +132,9 @@ def _read_device(usage: abi.Usage, slots: Sequence[int], number: int, uuid: str)
         uuid=uuid,
         allocated_bytes=sum(device.allocated_bytes for device in held),
         overhead_bytes=sum(device.overhead_bytes for device in held),
+        context_bytes=sum(min(device.context_bytes, device.overhead_bytes) for device in held),
+        host_bytes=sum(device.host_bytes for device in held),
+        not_enforced=tuple(name for name, bit in NOT_ENFORCED.items() if shared.not_enforced & bit),
         processes=sum(1 for device in held if device.allocated_bytes or device.overhead_bytes),
         busy_ns=shared.busy_ns,
         gate_wait_ns=shared.gate_wait_ns,

@@ -98,6 +98,25 @@ static void check_managed(void) {
   CHECK(ledger_used(&a, 0) == 500, "freed: %llu", (unsigned long long)ledger_used(&a, 0));
 }
 
+/* What a context took is overhead, also where untouched managed memory leaves open what the driver's figure means. */
+static void check_contexts(void) {
+  start_over();
+  struct ledger a = ledger_of(0);
+  ledger_add(&a, 0, 2000);
+  ledger_add_managed(&a, 0, 2000);
+  CHECK(ledger_correct(&a, 0, 500, 0) == 500, "at most all of it is overhead");
+  CHECK(ledger_used(&a, 0) == 2000, "or none: %llu", (unsigned long long)ledger_used(&a, 0));
+  ledger_add_context(&a, 0, 500);
+  ledger_correct(&a, 0, 500, 0);
+  CHECK(ledger_used(&a, 0) == 2500, "made: %llu", (unsigned long long)ledger_used(&a, 0));
+  CHECK(usage.processes[0].devices[0].context_bytes == 500, "shown");
+  ledger_correct(&a, 0, 100, 0);
+  CHECK(ledger_used(&a, 0) == 2100, "never more than the driver holds: %llu", (unsigned long long)ledger_used(&a, 0));
+  ledger_release_context(&a, 0, 500);
+  ledger_correct(&a, 0, 0, 0);
+  CHECK(ledger_used(&a, 0) == 2000 && usage.processes[0].devices[0].context_bytes == 0, "gone");
+}
+
 static void check_damage(void) {
   start_over();
   struct ledger a = ledger_of(3);
@@ -167,6 +186,7 @@ int main(void) {
   check_overhead();
   check_pending();
   check_managed();
+  check_contexts();
   check_damage();
   check_without_a_slot();
   check_huge_requests();

@@ -52,10 +52,13 @@ def write_usage(path: Path, slots_used: int = 3) -> None:
     usage.devices[1].busy_ns = 123
     usage.devices[1].launches = 7
     usage.devices[1].refusals = 2
+    usage.devices[1].not_enforced = abi.NOT_ENFORCED_MEMORY | abi.NOT_ENFORCED_TURNS | 1 << 31
     for slot in range(3):
         usage.processes[slot].pid = 100 + slot
         usage.processes[slot].devices[0].allocated_bytes = 10 ** (slot + 1)
         usage.processes[slot].devices[0].overhead_bytes = 5
+        usage.processes[slot].devices[0].context_bytes = 3 + slot
+        usage.processes[slot].devices[0].host_bytes = 7
     path.write_bytes(bytes(usage))
 
 
@@ -78,7 +81,8 @@ def usage_file(tmp_path: Path) -> Iterator[Path]:
 def test_only_slots_whose_process_lives_are_counted(usage_file: Path) -> None:
     first, second = read_usage(usage_file, UUIDS) or []
     assert (first.allocated_bytes, first.overhead_bytes, first.memory_used_bytes) == (1010, 10, 1020)
-    assert first.processes == 2
+    assert (first.context_bytes, first.other_bytes, first.host_bytes) == (3 + 5, 2, 14)
+    assert first.processes == 2 and first.not_enforced == () and second.not_enforced == ("memory", "turns")
     assert (second.busy_ns, second.launches, second.refusals, second.processes) == (123, 7, 2, 0)
 
 

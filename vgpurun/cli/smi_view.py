@@ -2,6 +2,7 @@
 
 import shutil
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console, RenderableType
@@ -9,13 +10,22 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from vgpurun.abi import LOCK_DIR
 from vgpurun.gpus import Gpu, GpuUse
 from vgpurun.quota import show_size
+from vgpurun.region import DeviceReading
 from vgpurun.smi import Report, Tenant, TenantDevice
 
 _INDENT = 3
 _LEAST_WIDTH = 80  # columns; a narrower terminal breaks the lines
 _PIPE_WIDTH = 160  # columns, where there is no terminal to ask
+
+# By region.NOT_ENFORCED.
+_NOT_ENFORCED = {
+    "memory": "NOT ENFORCED for contexts and modules: NVML does not tell what they take of the memory",
+    "sm": "NOT ENFORCED for some of its work: the GPU time of it could not be measured",
+    "turns": f"takes no turns with others, who may get the GPU's time: {LOCK_DIR} cannot be used",
+}
 
 
 def to_json(report: Report) -> dict[str, Any]:
@@ -55,18 +65,42 @@ def _device_json(device: TenantDevice) -> dict[str, Any]:
         "uuid": device.gpu.uuid,
         "memory_limit_bytes": device.quota.memory_bytes,
         "memory_used_bytes": device.memory_used_bytes,
+        "memory_allocated_bytes": reading.allocated_bytes if reading else None,
         "memory_overhead_bytes": reading.overhead_bytes if reading else None,
+        "memory_context_bytes": reading.context_bytes if reading else None,
+        "memory_host_bytes": reading.host_bytes if reading else None,
         "sm_limit_percent": device.quota.sm_percent,
         "sm_used_percent": None if device.compute_percent is None else round(device.compute_percent, 1),
         "gate_wait_ns": reading.gate_wait_ns if reading else None,
         "launches": reading.launches if reading else None,
         "refusals": reading.refusals if reading else None,
         "processes": reading.processes if reading else None,
+        "not_enforced": list(reading.not_enforced) if reading else None,
     }
 
 
 def print_table(report: Report) -> None:
-    """Print each GPU with its tenants below it."""
+    """Print each GPU with its tenants below it, what their memory is used for, and what could not be enforced."""
+    terminal_width = max(shutil.get_terminal_size().columns, _LEAST_WIDTH)
+    width = terminal_width if sys.stdout.isatty() else _PIPE_WIDTH
+    console = Console(highlight=False, markup=False, width=width)
+    console.print(_use_table(report))
+    readings = [
+        (tenant, device, device.reading)
+        for tenant in report.tenants
+        for device in tenant.devices
+        if device.reading and device.reading.processes
+    ]
+    if readings:
+        console.print()
+        console.print(_memory_table(readings))
+    for tenant in report.tenants:
+        for device in tenant.devices:
+            for name in device.reading.not_enforced if device.reading else ():
+                console.print(f"{tenant.name}, GPU {device.gpu.index}: {_NOT_ENFORCED[name]}", soft_wrap=True)
+
+
+def _use_table(report: Report) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("GPU / CONTAINER", overflow="fold", min_width=16)
     table.add_column("IMAGE / COMMAND", overflow="ellipsis", max_width=40)
@@ -80,9 +114,7 @@ def print_table(report: Report) -> None:
             for device in tenant.devices:
                 if device.gpu.uuid == gpu.uuid:
                     table.add_row(*_cells(tenant, device))
-    terminal_width = max(shutil.get_terminal_size().columns, _LEAST_WIDTH)
-    width = terminal_width if sys.stdout.isatty() else _PIPE_WIDTH
-    Console(highlight=False, markup=False, width=width).print(table)
+    return table
 
 
 def _cells(tenant: Tenant, device: TenantDevice) -> tuple[RenderableType, ...]:
@@ -95,3 +127,19 @@ def _cells(tenant: Tenant, device: TenantDevice) -> tuple[RenderableType, ...]:
     name = Padding(tenant.name, (0, 0, 0, _INDENT))  # a name that does not fit goes on below itself
     what = Text(tenant.what, no_wrap=True, overflow="ellipsis")
     return name, what, f"{used} / {memory_limit}", compute, refused
+
+
+def _memory_table(readings: Sequence[tuple[Tenant, TenantDevice, DeviceReading]]) -> Table:
+    """What the memory of each tenant is used for. The last column counts against no limit of a GPU."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("MEMORY OF", overflow="fold", min_width=16)
+    table.add_column("GPU", justify="right")
+    has_host_memory = any(reading.host_bytes for _, _, reading in readings)
+    titles = ["ALLOCATED", "CONTEXTS", "MODULES, OTHER", *(["IN HOST MEMORY"] if has_host_memory else [])]
+    for title in titles:
+        table.add_column(title, justify="right", no_wrap=True)
+    for tenant, device, reading in readings:
+        on_device = (reading.allocated_bytes, reading.context_bytes, reading.other_bytes)
+        sizes = [*(min(size, device.gpu.memory_bytes) for size in on_device), reading.host_bytes]
+        table.add_row(tenant.name, str(device.gpu.index), *map(show_size, sizes[: len(titles)]))
+    return table

@@ -1,0 +1,27 @@
+/* The driver's own list of the processes that compute on a device, however long it is. */
+#ifndef VGPU_RUNNING_H
+#define VGPU_RUNNING_H
+
+#include "hooks.h"
+
+#include <stdint.h>
+
+#define RUNNING_FEW 128
+
+struct running_room;
+
+struct running {
+  unsigned count;
+  const nvmlProcessInfo_t *list;
+  struct running_room *room; /* where the list is when it is long */
+  nvmlProcessInfo_t few[RUNNING_FEW];
+};
+
+/* Asks NVML; false when it does not say. After an answer the list is given back with running_done. */
+bool running_ask(nvmlDevice_t handle, struct running *running);
+void running_done(struct running *running);
+
+/* What a process holds by this list; false when it is not in it. */
+bool running_find(const struct running *running, unsigned pid, uint64_t *bytes);
+
+#endif

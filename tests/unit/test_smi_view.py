@@ -1,0 +1,60 @@
+"""How `vgpurun smi` shows readings."""
+
+from __future__ import annotations
+
+import pytest
+from fakes import make_gpus
+
+from vgpurun.cli import smi_view
+from vgpurun.gpus import GpuUse
+from vgpurun.quota import Quota
+from vgpurun.region import NOT_ENFORCED, DeviceReading
+from vgpurun.smi import Report, Tenant, TenantDevice
+
+MIB = 1 << 20
+GPU = make_gpus(1)[0]
+
+
+def report(reading: DeviceReading | None) -> Report:
+    device = TenantDevice(GPU, Quota(2048 * MIB, 50), reading, 12.3)
+    tenant = Tenant("container", "0123", "train", "pytorch", (device,))
+    return Report(((GPU, GpuUse(1000 * MIB, 7)),), (tenant,))
+
+
+READING = DeviceReading(
+    "GPU-a", allocated_bytes=300 * MIB, overhead_bytes=538 * MIB, context_bytes=518 * MIB, processes=1
+)
+
+
+def test_memory_by_kind(capsys: pytest.CaptureFixture[str]) -> None:
+    smi_view.print_table(report(READING))
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert lines[-2] == ["MEMORY", "OF", "GPU", "ALLOCATED", "CONTEXTS", "MODULES,", "OTHER"]
+    assert lines[-1] == ["train", "0", "300", "MiB", "518", "MiB", "20", "MiB"]
+
+
+def test_host_memory_is_shown_where_there_is_any(capsys: pytest.CaptureFixture[str]) -> None:
+    smi_view.print_table(report(DeviceReading("GPU-a", allocated_bytes=MIB, host_bytes=77 * MIB, processes=1)))
+    assert capsys.readouterr().out.splitlines()[-1].split()[-2:] == ["77", "MiB"]
+
+
+@pytest.mark.parametrize("name", NOT_ENFORCED)
+def test_what_could_not_be_enforced_is_a_line(capsys: pytest.CaptureFixture[str], name: str) -> None:
+    smi_view.print_table(report(DeviceReading("GPU-a", not_enforced=(name,))))
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith("train, GPU 0: ") and ("NOT ENFORCED" in last) == (name != "turns")
+
+
+def test_json() -> None:
+    device = smi_view.to_json(report(READING))["containers"][0]["devices"][0]
+    assert device["memory_allocated_bytes"] == 300 * MIB and device["memory_context_bytes"] == 518 * MIB
+    assert device["memory_overhead_bytes"] == 538 * MIB and device["memory_host_bytes"] == 0
+    assert device["not_enforced"] == []
+    unknown = smi_view.to_json(report(None))["containers"][0]["devices"][0]
+    assert unknown["memory_allocated_bytes"] is None and unknown["not_enforced"] is None
+
+
+def test_nonsense_in_the_file_is_cut(capsys: pytest.CaptureFixture[str]) -> None:
+    most = 2**64 - 1
+    smi_view.print_table(report(DeviceReading("GPU-a", most, most, most, most, processes=1)))
+    assert "8 GiB" in capsys.readouterr().out.splitlines()[-1]
