@@ -81,9 +81,9 @@ struct vgpu_device_shared {
   int64_t tokens_zero_at_ns;   /* when the token bucket stands at exactly zero (bucket.h) */
   int64_t charged_until_ns;    /* GPU time before this instant has been charged */
   uint64_t busy_ns;            /* GPU time charged since the file was made */
-  uint64_t gate_wait_ns;       /* time that launches waited for tokens */
-  uint64_t launches;
-  uint64_t refusals; /* allocations refused for the limit */
+  uint64_t gate_wait_ns;       /* time that launches waited for tokens, or for their turn */
+  uint64_t launches;           /* measured ones */
+  uint64_t refusals;           /* allocations refused for the limit */
   int64_t last_launch_ns;
   uint64_t reserved0;
   /* GPU time charged in each of the last seconds: the second of CLOCK_MONOTONIC in the upper half, its microseconds of

@@ -1,5 +1,7 @@
 #include "bucket.h"
 
+#include "seconds.h"
+
 #include <stdbool.h>
 
 /* The wall time in which gpu_ns accrue. */
@@ -50,6 +52,7 @@ int64_t bucket_charge(struct vgpu_device_shared *device, int64_t start_ns, int64
   } while (!__atomic_compare_exchange_n(&device->tokens_zero_at_ns, &zero_at, charged, false, __ATOMIC_RELAXED,
                                         __ATOMIC_RELAXED));
   __atomic_add_fetch(&device->busy_ns, (uint64_t)charge_ns, __ATOMIC_RELAXED);
+  seconds_add(device, start_ns, end_ns);
   return charge_ns;
 }
 

@@ -2,6 +2,7 @@
 
 #include "clock.h"
 #include "log.h"
+#include "not_enforced.h"
 #include "process.h"
 #include "running.h"
 
@@ -196,7 +197,7 @@ uint64_t device_uncounted_bytes(const struct device *device) {
 void device_not_enforced(const struct device *device, uint32_t flag) {
   bool limited = flag != VGPU_NOT_ENFORCED_MEMORY || device_limits(device).memory_bytes < device->total_bytes;
   if (device->number >= 0 && limited)
-    __atomic_or_fetch(&device_shared(device)->not_enforced, flag, __ATOMIC_RELAXED);
+    not_enforced(device_shared(device), flag);
 }
 
 void devices_forget(void) {

@@ -23,6 +23,12 @@ static uint32_t in_flight_batches(const struct meter *meter) {
   return __atomic_load_n(&meter->in_flight_batches, __ATOMIC_RELAXED);
 }
 
+/* For display. Room in flight is not counted: there the GPU is busy with our own work. */
+static int64_t note_wait(struct meter *meter, int64_t began_ns, int64_t ended_ns) {
+  __atomic_add_fetch(&meter->device->gate_wait_ns, (uint64_t)(ended_ns - began_ns), __ATOMIC_RELAXED);
+  return ended_ns - began_ns;
+}
+
 /* A part of what is in flight, so that its end is not slept through. */
 static void sleep_a_little(const struct meter *meter) {
   meter->driver->sleep_ns(min(max(in_flight_ns(meter) / 32, 20000), 1000000));
@@ -57,12 +63,14 @@ int64_t gate_wait_for_turn(struct meter *meter) {
     if (!turns_take(&meter->turns))
       log_line(LOG_INFO, "no turn on the GPU in %lld ms; going ahead without", TURNS_PATIENCE_NS / 1000000);
   }
-  return meter->driver->now_ns() - began_ns;
+  return note_wait(meter, began_ns, meter->driver->now_ns());
 }
 
 void gate_note_activity(struct meter *meter, int64_t more_ns) {
+  int64_t now_ns = meter->driver->now_ns();
+  __atomic_store_n(&meter->device->last_launch_ns, now_ns, __ATOMIC_RELAXED);
   if (meter->takes_turns)
-    turns_note_activity(&meter->turns, meter->driver->now_ns() + in_flight_ns(meter) + more_ns);
+    turns_note_activity(&meter->turns, now_ns + in_flight_ns(meter) + more_ns);
 }
 
 /* ---- tokens --------------------------------------------------------------------------------------------------- */
@@ -94,8 +102,7 @@ int64_t gate_wait_for_tokens(struct meter *meter) {
     sleep_without_turn(meter, min(open_at_ns - now_ns, LONGEST_SLEEP_NS));
     now_ns = driver->now_ns();
   }
-  __atomic_add_fetch(&meter->device->gate_wait_ns, (uint64_t)(now_ns - began_ns), __ATOMIC_RELAXED);
-  return now_ns - began_ns;
+  return note_wait(meter, began_ns, now_ns);
 }
 
 /* ---- room ----------------------------------------------------------------------------------------------------- */

@@ -3,6 +3,7 @@
 #include "bucket.h"
 #include "gate.h"
 #include "log.h"
+#include "not_enforced.h"
 #include "timeline.h"
 
 #include <stdlib.h>
@@ -59,8 +60,13 @@ static struct timeline *timeline_of(struct meter *meter, void *context) {
   for (uint32_t i = 0; i < meter->timeline_count; i++)
     if (meter->timelines[i].context == context)
       return &meter->timelines[i];
-  if (meter->timeline_count == METER_MAX_CONTEXTS)
+  if (meter->timeline_count == METER_MAX_CONTEXTS) {
+    static int said;
+    log_once(&said, LOG_WARNING, "more than %d contexts; the compute limit is not enforced on the others",
+             METER_MAX_CONTEXTS);
+    not_enforced(meter->device, VGPU_NOT_ENFORCED_SM);
     return NULL;
+  }
   struct timeline *timeline = &meter->timelines[meter->timeline_count++];
   *timeline = (struct timeline){.context = context};
   return timeline;
@@ -190,6 +196,7 @@ static void open_batch(struct meter_stream *stream) {
     if (stream->batch.start == NULL) {
       static int said;
       log_once(&said, LOG_WARNING, "GPU work on a stream cannot be measured; its compute limit is not enforced");
+      not_enforced(meter->device, VGPU_NOT_ENFORCED_SM);
       return;
     }
   }

@@ -49,12 +49,16 @@ static struct meter *meter_of(struct device *device) {
   if (meter != NULL)
     return meter;
   struct meter *made = calloc(1, sizeof *made);
-  if (made == NULL)
+  if (made == NULL) {
+    device_not_enforced(device, VGPU_NOT_ENFORCED_SM);
     return NULL;
+  }
   meter_init(made, &markers_driver, device_shared(device), percent);
   made->limit = limit_of;
   made->owner = device;
   made->takes_turns = turns_join(&made->turns, &made->turns_file, device->uuid);
+  if (!made->takes_turns)
+    device_not_enforced(device, VGPU_NOT_ENFORCED_TURNS);
   struct meter *other = NULL;
   if (__atomic_compare_exchange_n(&device->meter, &other, made, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
     return made;
@@ -77,6 +81,7 @@ static struct meter_stream *add(CUstream stream, CUcontext context, uint64_t key
     static int said;
     log_once(&said, LOG_WARNING, "more than %d streams; the compute limit is not enforced on the others",
              METER_MAX_STREAMS);
+    device_not_enforced(meter->owner, VGPU_NOT_ENFORCED_SM);
   }
   return added;
 }

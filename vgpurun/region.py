@@ -8,13 +8,15 @@ import fcntl
 import os
 import stat
 import struct
+import time
 from collections.abc import Sequence
 from ctypes import sizeof
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from vgpurun import abi
 from vgpurun.quota import Quota
+from vgpurun.utilization import Utilization, read_seconds
 
 # What the bits of not_enforced mean, by the limit that could not be held.
 NOT_ENFORCED = {
@@ -46,6 +48,7 @@ class DeviceReading:
     gate_wait_ns: int = 0
     launches: int = 0
     refusals: int = 0
+    utilization: Utilization = field(default_factory=Utilization)
 
     @property
     def memory_used_bytes(self) -> int:
@@ -140,6 +143,7 @@ def _read_device(usage: abi.Usage, slots: Sequence[int], number: int, uuid: str)
         gate_wait_ns=shared.gate_wait_ns,
         launches=shared.launches,
         refusals=shared.refusals,
+        utilization=read_seconds(shared.seconds, time.monotonic_ns()),
     )
 
 

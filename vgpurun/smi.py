@@ -1,6 +1,5 @@
 """Who holds what on this host's GPUs: the readings behind `vgpurun smi`."""
 
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -12,24 +11,28 @@ from vgpurun.gpus import Gpu, GpuUse
 from vgpurun.plan import quotas_from_json
 from vgpurun.quota import Quota
 from vgpurun.region import DeviceReading
+from vgpurun.utilization import Utilization
 
 
 @dataclass(frozen=True)
 class TenantDevice:
-    """One device of a tenant: its quota, and what it uses; None is what this user may not read.
-
-    Compute is measured only where it is limited.
-    """
+    """One device of a tenant: its quota, and what it uses; None is what this user may not read."""
 
     gpu: Gpu
     quota: Quota
     reading: DeviceReading | None
-    compute_percent: float | None
 
     @property
     def memory_used_bytes(self) -> int | None:
         """What counts against the memory limit. The file is the container's to write: nonsense is cut."""
         return None if self.reading is None else min(self.reading.memory_used_bytes, self.gpu.memory_bytes)
+
+    @property
+    def utilization(self) -> Utilization | None:
+        """None also where nothing was measured, as without a limit and alone on the GPU."""
+        if self.reading is None or (self.quota.sm_percent is None and not self.reading.utilization.last_60s):
+            return None
+        return self.reading.utilization
 
 
 @dataclass(frozen=True)
@@ -66,41 +69,24 @@ class _Known:
         return region.read_usage(self.folder / "run" / "usage", [uuid for uuid, _ in self.quotas])
 
 
-def collect(all_gpus: Sequence[Gpu], engine: Engine | None, interval_s: float = 0.5) -> Report:
-    """Read everything twice, `interval_s` apart: compute use is the GPU time charged between. Raises VgpurunError."""
-    known = [*(_containers(engine) if engine else []), *_processes()]
-    first, began = [tenant.read() for tenant in known], time.monotonic()
-    if known:
-        time.sleep(interval_s)
-    second, ended = [tenant.read() for tenant in known], time.monotonic()
+def collect(all_gpus: Sequence[Gpu], engine: Engine | None) -> Report:
+    """Read who is there and what they use. Raises VgpurunError."""
     by_uuid = {gpu.uuid: gpu for gpu in all_gpus}
     tenants = [
-        Tenant(
-            tenant.kind, tenant.id, tenant.name, tenant.what, _devices(tenant, by_uuid, before, after, ended - began)
-        )
-        for tenant, before, after in zip(known, first, second, strict=True)
+        Tenant(tenant.kind, tenant.id, tenant.name, tenant.what, _devices(tenant, by_uuid))
+        for tenant in [*(_containers(engine) if engine else []), *_processes()]
     ]
     return Report(tuple(zip(all_gpus, gpus.read_use(all_gpus), strict=True)), tuple(tenants))
 
 
-def _devices(
-    tenant: _Known,
-    by_uuid: dict[str, Gpu],
-    before: Sequence[DeviceReading] | None,
-    after: Sequence[DeviceReading] | None,
-    elapsed_s: float,
-) -> tuple[TenantDevice, ...]:
-    devices = []
-    for number, (uuid, quota) in enumerate(tenant.quotas):
-        if uuid not in by_uuid:
-            continue  # a GPU that this host no longer has
-        reading, percent = None, None
-        if before is not None and after is not None:
-            reading = after[number]
-            busy_s = max(0, reading.busy_ns - before[number].busy_ns) / 1e9
-            percent = None if quota.sm_percent is None else min(100.0, 100 * busy_s / elapsed_s)
-        devices.append(TenantDevice(by_uuid[uuid], quota, reading, percent))
-    return tuple(devices)
+def _devices(tenant: _Known, by_uuid: dict[str, Gpu]) -> tuple[TenantDevice, ...]:
+    """The GPUs of a tenant, less those that this host no longer has."""
+    readings: Sequence[DeviceReading | None] = tenant.read() or [None] * len(tenant.quotas)
+    return tuple(
+        TenantDevice(by_uuid[uuid], quota, reading)
+        for (uuid, quota), reading in zip(tenant.quotas, readings, strict=True)
+        if uuid in by_uuid
+    )
 
 
 def _containers(engine: Engine) -> list[_Known]:

@@ -13,8 +13,9 @@ SOURCES = {
     "limits": ["limits", "log"],
     "ledger": ["ledger"],
     "table": ["table"],
-    "bucket": ["bucket"],
-    "meter": ["bucket", "gate", "log", "meter", "meter_streams", "shared_file", "timeline", "turns"],
+    "bucket": ["bucket", "seconds"],
+    "seconds": ["seconds"],
+    "meter": ["bucket", "gate", "log", "meter", "meter_streams", "seconds", "shared_file", "timeline", "turns"],
     "turns": ["log", "shared_file", "turns"],
 }
 ARGUMENTS = {"limits": [str(ROOT / "tests" / "limit_cases.tsv")]}

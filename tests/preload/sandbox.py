@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -12,13 +13,15 @@ from support import LIBRARY
 
 SIMULATED_DRIVER = LIBRARY.parent / "sim"
 PROGRAMS = Path(__file__).parent / "programs"
-MACHINE = """
+# GPUs of this run of the tests alone: programs on GPUs of one UUID meet in /tmp/vgpulock.
+UUID = f"GPU-{os.getpid():08x}-aaaa-0000-0000-000000000000"
+MACHINE = f"""
 devices:
   - name: Simulated A
-    uuid: GPU-aaaaaaaa-0000-0000-0000-000000000000
+    uuid: {UUID}
     memory_mib: 8192
   - name: Simulated B
-    uuid: GPU-bbbbbbbb-0000-0000-0000-000000000000
+    uuid: GPU-{os.getpid():08x}-bbbb-0000-0000-000000000000
     memory_mib: 8192
 """
 

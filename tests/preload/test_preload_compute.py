@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from sandbox import Sandbox
+from sandbox import UUID, Sandbox
 
 from vgpurun import region
 from vgpurun.quota import Quota
@@ -144,8 +144,7 @@ def test_two_containers_take_turns(sandbox: Sandbox) -> None:
 def test_the_compute_limit_changes_under_a_running_program(sandbox: Sandbox) -> None:
     """From next to nothing, with the debt of that, to most of the GPU."""
     limits = sandbox.folder / "limits"
-    uuid = "GPU-aaaaaaaa-0000-0000-0000-000000000000"
-    limits.write_bytes(region.limits_bytes([(uuid, Quota(None, 1))]))
+    limits.write_bytes(region.limits_bytes([(UUID, Quota(None, 1))]))
     code = PRELUDE + (
         "k = d.kernel('spin_1ms')\n"
         "print(completed_s(lambda: d.launch(k), 1e-3, 1), flush=True)\n"
@@ -155,7 +154,7 @@ def test_the_compute_limit_changes_under_a_running_program(sandbox: Sandbox) -> 
     with sandbox.start_python(code, VGPURUN_LIMITS_FILE=str(limits)) as process:
         assert process.stdin is not None and process.stdout is not None
         assert float(process.stdout.readline()) < 0.1
-        region.write_limits(limits, [(uuid, Quota(None, 80))])
+        region.write_limits(limits, [(UUID, Quota(None, 80))])
         process.stdin.write("go on\n")
         process.stdin.flush()
         assert 0.6 < float(process.stdout.readline()) < 0.9

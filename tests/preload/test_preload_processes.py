@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from sandbox import Sandbox
+from sandbox import UUID, Sandbox
 
 from vgpurun import abi, region
 from vgpurun.quota import Quota
@@ -71,7 +71,7 @@ def test_a_stopped_process_goes_on_holding(sandbox: Sandbox) -> None:
 
 
 def read_usage(sandbox: Sandbox) -> region.DeviceReading:
-    readings = region.read_usage(sandbox.folder / "usage", ["GPU-aaaaaaaa-0000-0000-0000-000000000000"])
+    readings = region.read_usage(sandbox.folder / "usage", [UUID])
     assert readings is not None
     return readings[0]
 
@@ -182,12 +182,11 @@ def test_a_damaged_limits_file_grants_nothing(sandbox: Sandbox) -> None:
 def test_limits_change_under_a_running_program(sandbox: Sandbox) -> None:
     """Memory at the next call; below what is held, nothing is taken away, and nothing more is given."""
     limits = sandbox.folder / "limits"
-    uuid = "GPU-aaaaaaaa-0000-0000-0000-000000000000"
-    limits.write_bytes(region.limits_bytes([(uuid, Quota(1 << 30, None))]))
+    limits.write_bytes(region.limits_bytes([(UUID, Quota(1 << 30, None))]))
     with sandbox.start_python(HOLD_ON_REQUEST, VGPURUN_LIMITS_FILE=str(limits), **LIMIT) as process:
         assert ask(process, 99) == 5
-        region.write_limits(limits, [(uuid, Quota(2 << 30, None))])
+        region.write_limits(limits, [(UUID, Quota(2 << 30, None))])
         assert ask(process, 99) == 15
-        region.write_limits(limits, [(uuid, Quota(1 << 30, None))])
+        region.write_limits(limits, [(UUID, Quota(1 << 30, None))])
         assert ask(process, 99) == 15
         process.kill()

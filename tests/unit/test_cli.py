@@ -312,7 +312,8 @@ class TestLocal:
             assert seen["command"] == "cat"
             assert seen["devices"][0]["memory_limit_bytes"] == 1 << 30
             assert seen["devices"][0]["sm_limit_percent"] == 30
-            assert seen["devices"][0]["sm_used_percent"] == 0
+            assert seen["devices"][0]["sm_used_percent"] == seen["devices"][0]["sm_used_60s_percent"] == 0
+            assert seen["devices"][0]["not_enforced"] == []
             assert "cat" in run("smi", "--driver", "sim").stdout
             process.stdin.close()
         assert process.returncode == 0

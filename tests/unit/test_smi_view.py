@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from fakes import make_gpus
 
@@ -10,13 +12,14 @@ from vgpurun.gpus import GpuUse
 from vgpurun.quota import Quota
 from vgpurun.region import NOT_ENFORCED, DeviceReading
 from vgpurun.smi import Report, Tenant, TenantDevice
+from vgpurun.utilization import Utilization
 
 MIB = 1 << 20
 GPU = make_gpus(1)[0]
 
 
 def report(reading: DeviceReading | None) -> Report:
-    device = TenantDevice(GPU, Quota(2048 * MIB, 50), reading, 12.3)
+    device = TenantDevice(GPU, Quota(2048 * MIB, 50), reading)
     tenant = Tenant("container", "0123", "train", "pytorch", (device,))
     return Report(((GPU, GpuUse(1000 * MIB, 7)),), (tenant,))
 
@@ -31,6 +34,18 @@ def test_memory_by_kind(capsys: pytest.CaptureFixture[str]) -> None:
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert lines[-2] == ["MEMORY", "OF", "GPU", "ALLOCATED", "CONTEXTS", "MODULES,", "OTHER"]
     assert lines[-1] == ["train", "0", "300", "MiB", "518", "MiB", "20", "MiB"]
+
+
+def test_compute_over_each_window(capsys: pytest.CaptureFixture[str]) -> None:
+    busy = replace(READING, utilization=Utilization(49.6, 30, 5), launches=12345, gate_wait_ns=2_560_000_000)
+    smi_view.print_table(report(busy))
+    output = capsys.readouterr().out
+    assert "50 % / 50 %" in output
+    assert ["train", "0", "50", "%", "30", "%", "5", "%", "12345", "2.6", "s"] in [
+        line.split() for line in output.splitlines()
+    ]
+    device = smi_view.to_json(report(busy))["containers"][0]["devices"][0]
+    assert [device[f"sm_used_{window}percent"] for window in ("", "10s_", "60s_")] == [49.6, 30, 5]
 
 
 def test_host_memory_is_shown_where_there_is_any(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 import shutil
 import sys
 from collections.abc import Sequence
+from dataclasses import astuple
 from typing import Any
 
 from rich.console import Console, RenderableType
@@ -59,7 +60,7 @@ def _tenant_json(tenant: Tenant) -> dict[str, Any]:
 
 
 def _device_json(device: TenantDevice) -> dict[str, Any]:
-    reading = device.reading
+    reading, busy = device.reading, device.utilization
     return {
         "gpu_index": device.gpu.index,
         "uuid": device.gpu.uuid,
@@ -70,7 +71,9 @@ def _device_json(device: TenantDevice) -> dict[str, Any]:
         "memory_context_bytes": reading.context_bytes if reading else None,
         "memory_host_bytes": reading.host_bytes if reading else None,
         "sm_limit_percent": device.quota.sm_percent,
-        "sm_used_percent": None if device.compute_percent is None else round(device.compute_percent, 1),
+        "sm_used_percent": round(busy.last_1s, 1) if busy else None,
+        "sm_used_10s_percent": round(busy.last_10s, 1) if busy else None,
+        "sm_used_60s_percent": round(busy.last_60s, 1) if busy else None,
         "gate_wait_ns": reading.gate_wait_ns if reading else None,
         "launches": reading.launches if reading else None,
         "refusals": reading.refusals if reading else None,
@@ -91,6 +94,9 @@ def print_table(report: Report) -> None:
         for device in tenant.devices
         if device.reading and device.reading.processes
     ]
+    if measured := [each for each in readings if each[1].utilization]:
+        console.print()
+        console.print(_compute_table(measured))
     if readings:
         console.print()
         console.print(_memory_table(readings))
@@ -118,10 +124,10 @@ def _use_table(report: Report) -> Table:
 
 
 def _cells(tenant: Tenant, device: TenantDevice) -> tuple[RenderableType, ...]:
-    quota, reading = device.quota, device.reading
+    quota, reading, busy = device.quota, device.reading, device.utilization
     used = "?" if device.memory_used_bytes is None else show_size(device.memory_used_bytes)
     memory_limit = "no limit" if quota.memory_bytes is None else show_size(quota.memory_bytes)
-    share = "?" if device.compute_percent is None else f"{device.compute_percent:.0f} %"
+    share = "?" if busy is None else f"{busy.last_1s:.0f} %"
     compute = "no limit" if quota.sm_percent is None else f"{share} / {quota.sm_percent} %"
     refused = "?" if reading is None else str(reading.refusals)
     name = Padding(tenant.name, (0, 0, 0, _INDENT))  # a name that does not fit goes on below itself
@@ -142,4 +148,17 @@ def _memory_table(readings: Sequence[tuple[Tenant, TenantDevice, DeviceReading]]
         on_device = (reading.allocated_bytes, reading.context_bytes, reading.other_bytes)
         sizes = [*(min(size, device.gpu.memory_bytes) for size in on_device), reading.host_bytes]
         table.add_row(tenant.name, str(device.gpu.index), *map(show_size, sizes[: len(titles)]))
+    return table
+
+
+def _compute_table(readings: Sequence[tuple[Tenant, TenantDevice, DeviceReading]]) -> Table:
+    """Shares of the GPU's time over whole seconds, and what the measured launches waited for it."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("COMPUTE OF", overflow="fold", min_width=16)
+    for title in ("GPU", "LAST 1 S", "10 S", "60 S", "LAUNCHES", "WAITED"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for tenant, device, reading in readings:
+        shares = [f"{share:.0f} %" for share in astuple(reading.utilization)]
+        waited = f"{reading.gate_wait_ns / 1e9:.1f} s"
+        table.add_row(tenant.name, str(device.gpu.index), *shares, str(reading.launches), waited)
     return table
