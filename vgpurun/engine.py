@@ -7,9 +7,9 @@ import socket
 import tarfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import docker
@@ -30,7 +30,7 @@ from vgpurun.errors import (
     OptionError,
     VgpurunError,
 )
-from vgpurun.plan import LABEL_QUOTA, LABEL_VERSION, LaunchPlan
+from vgpurun.plan import LABEL_QUOTA, LABEL_USER, LABEL_VERSION, LaunchPlan
 from vgpurun.state import LABEL_STATE
 
 DEFAULT_ADDRESS = "unix:///var/run/docker.sock"
@@ -58,7 +58,10 @@ class Image:
 
 @dataclass(frozen=True)
 class VgpurunContainer:
-    """A container that vgpurun made, from its labels."""
+    """A container that vgpurun made, from its labels. `created_s` is seconds since 1970; `status` is docker's word.
+
+    `described` is what docker ps shows as its status, such as "Up 5 minutes"; a single container has none.
+    """
 
     id: str
     name: str
@@ -66,6 +69,14 @@ class VgpurunContainer:
     status: str
     state_folder: str
     quota_json: str
+    user: str = ""
+    command: str = ""
+    created_s: float = 0.0
+    described: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+_Engine = TypeVar("_Engine", bound="Engine")
 
 
 class Engine:
@@ -76,14 +87,14 @@ class Engine:
         self.address = address
 
     @classmethod
-    def connect(cls) -> "Engine":
+    def connect(cls: type[_Engine]) -> _Engine:
         """Connect to the engine that DOCKER_HOST or Docker's current context names. Raises EngineError."""
         address = _address()
         _check_address(address)
         try:
             return cls(docker.APIClient(base_url=address, version="auto", **_tls(address)), address)
         except (DockerException, requests.exceptions.RequestException, OSError) as error:
-            raise EngineError(f"the Docker Engine at {address} does not answer: {_one_line(error)}") from None
+            raise EngineError(f"the Docker Engine at {address} does not answer: {one_line(error)}") from None
 
     def facts(self) -> EngineFacts:
         """Return what the engine can inject, and its id. Raises EngineError."""
@@ -112,10 +123,10 @@ class Engine:
         try:
             for event in self._api.pull(name, stream=True, decode=True):
                 if "error" in event:
-                    raise ImageError(f"image {name} cannot be pulled: {_one_line(event['error'])}")
+                    raise ImageError(f"image {name} cannot be pulled: {one_line(event['error'])}")
                 yield event
         except (DockerException, requests.exceptions.RequestException) as error:
-            raise ImageError(f"image {name} cannot be pulled: {_one_line(error)}") from None
+            raise ImageError(f"image {name} cannot be pulled: {one_line(error)}") from None
 
     def build(self, context: bytes, tag: str, arguments: Mapping[str, str]) -> Iterator[dict[str, Any]]:
         """Build an image from a tar file with a Dockerfile, yielding the engine's messages. Raises ImageError."""
@@ -127,9 +138,9 @@ class Engine:
             for event in stream:
                 yield event
                 if "error" in event:
-                    raise ImageError(f"the builder image cannot be made: {_one_line(event['error'])}")
+                    raise ImageError(f"the builder image cannot be made: {one_line(event['error'])}")
         except (DockerException, requests.exceptions.RequestException) as error:
-            raise ImageError(f"the builder image cannot be made: {_one_line(error)}") from None
+            raise ImageError(f"the builder image cannot be made: {one_line(error)}") from None
 
     def create(self, plan: LaunchPlan) -> str:
         """Create the planned container and return its id. Raises EngineError, OptionError or ImageError."""
@@ -178,7 +189,7 @@ class Engine:
             except NotFound:
                 return None
             except (DockerException, requests.exceptions.RequestException) as error:
-                raise EngineError(f"{path} cannot be read from the container: {_one_line(error)}") from None
+                raise EngineError(f"{path} cannot be read from the container: {one_line(error)}") from None
             if not status.get("linkTarget"):
                 return _only_file(b"".join(chunks)) if status["size"] <= _MAX_FILE_BYTES else None
             chunks.close()
@@ -189,7 +200,7 @@ class Engine:
         """Return a socket with the container's standard streams; to be called before the start."""
         with _translated("the container's output cannot be read"):
             params = {"stdin": int(stdin), "stdout": 1, "stderr": 1, "stream": 1}
-            return _plain_socket(self._api.attach_socket(container, params=params))
+            return plain_socket(self._api.attach_socket(container, params=params))
 
     def expect_end(self, container: str, is_removed: bool) -> Callable[[], int]:
         """Begin to wait for the container's end, before its start; the result returns the exit code.
@@ -219,7 +230,7 @@ class Engine:
             raise self._start_error(container, error) from None
 
     def _start_error(self, container: str, error: Exception) -> VgpurunError:
-        reason = _runtime_reason(_one_line(error))
+        reason = _runtime_reason(one_line(error))
         exit_code = None
         with suppress(DockerException, requests.exceptions.RequestException):  # with --rm it may be gone
             exit_code = self._api.inspect_container(container)["State"]["ExitCode"]
@@ -269,20 +280,14 @@ class Engine:
                 status=each.get("State", ""),
                 state_folder=each["Labels"].get(LABEL_STATE, ""),
                 quota_json=each["Labels"].get(LABEL_QUOTA, "[]"),
+                user=each["Labels"].get(LABEL_USER, ""),
+                command=each.get("Command", ""),
+                created_s=float(each.get("Created", 0)),
+                described=each.get("Status", ""),
+                labels=each["Labels"],
             )
             for each in found
         ]
-
-    def begin_exec(self, container: str, command: list[str]) -> tuple[socket.socket, Callable[[], int]]:
-        """Run a further command in a container; return its output and how to get its exit code. Raises EngineError."""
-        try:
-            created = self._api.exec_create(container, command, stdout=True, stderr=True)
-            stream = _plain_socket(self._api.exec_start(created["Id"], socket=True))
-        except NotFound:
-            raise EngineError(f"no container '{container}'; vgpurun smi lists those that there are") from None
-        except (DockerException, requests.exceptions.RequestException) as error:
-            raise EngineError(f"{command[0]} cannot be run in {container}: {_one_line(error)}") from None
-        return stream, lambda: int(self._api.exec_inspect(created["Id"])["ExitCode"] or 0)
 
 
 def port_bindings(ports: tuple[str, ...]) -> dict[str, Any]:
@@ -300,7 +305,7 @@ def _address() -> str:
     try:
         context = ContextAPI.get_context(name)
     except (DockerException, OSError, ValueError) as error:
-        raise EngineError(f"Docker's context cannot be read: {_one_line(error)}") from None
+        raise EngineError(f"Docker's context cannot be read: {one_line(error)}") from None
     if context is None:
         which = f"DOCKER_CONTEXT={name}" if name else f"Docker's current context {get_current_context_name()}"
         raise EngineError(f"{which} does not exist; `docker context ls` lists those that do")
@@ -348,10 +353,11 @@ def _translated(what: str) -> Iterator[None]:
     try:
         yield
     except (DockerException, requests.exceptions.RequestException, OSError) as error:
-        raise EngineError(f"{what}: {_one_line(error)}") from None
+        raise EngineError(f"{what}: {one_line(error)}") from None
 
 
-def _one_line(error: object) -> str:
+def one_line(error: object) -> str:
+    """Return an error's words, the engine's own where it has said some, on one line."""
     text = str(error.explanation or error) if isinstance(error, APIError) else str(error)
     return " ".join(text.split())
 
@@ -369,8 +375,8 @@ def _is_about_command(reason: str, words: tuple[str, ...]) -> bool:
     return reason.startswith("exec") and any(word in reason for word in words)
 
 
-def _plain_socket(wrapped: Any) -> socket.socket:
-    """docker-py wraps the socket for reading only, and leaves a timeout on it."""
+def plain_socket(wrapped: Any) -> socket.socket:
+    """Return the socket itself: docker-py wraps it for reading only, and leaves a timeout on it."""
     plain: socket.socket = getattr(wrapped, "_sock", wrapped)
     plain.settimeout(None)
     return plain.dup()  # the wrapper closes its own when it is collected

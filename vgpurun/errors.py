@@ -31,6 +31,12 @@ class EngineError(VgpurunError):
     """The Docker Engine cannot be reached, or refused something."""
 
 
+class ContainerError(VgpurunError):
+    """No such container, or the engine refused something about one; the words and the exit code are docker's."""
+
+    exit_code = 1
+
+
 class ImageError(VgpurunError):
     """The image is missing, or its C library cannot load libvgpu.so."""
 

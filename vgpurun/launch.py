@@ -26,9 +26,9 @@ def check_terminal(plan: LaunchPlan) -> None:
         raise OptionError("the input device is not a TTY; leave out -t to read from a pipe or file")
 
 
-def sweep(engine: Engine, engine_id: str) -> None:
-    """Remove the state folders of containers that are gone."""
-    state.sweep(lambda: (engine_id, {container.state_folder for container in engine.containers()}))
+def sweep(engine: Engine, engine_id: str, is_dry_run: bool = False) -> list[tuple[Path, int]]:
+    """Remove the state folders of containers that are gone; return them with the bytes that they took."""
+    return state.sweep(lambda: (engine_id, {each.state_folder for each in engine.containers()}), is_dry_run)
 
 
 def launch(

@@ -148,13 +148,18 @@ def is_held(folder: Path) -> bool:
     return lock is None
 
 
-def sweep(engine_states: Callable[[], tuple[str, set[str]]] | None = None) -> None:
+def sweep(
+    engine_states: Callable[[], tuple[str, set[str]]] | None = None, is_dry_run: bool = False
+) -> list[tuple[Path, int]]:
     """Remove the folders of local processes that have ended and, given an engine, of its containers that are gone.
+
+    Returns what was removed, or would be in a dry run, with the bytes that it took on the disk.
 
     `engine_states` returns the engine's id and the state folders of all its containers. It is asked after the folders
     have been locked, so that a container made in the meantime cannot be missed, and not at all if there is no need.
     """
     locked = {folder: lock for folder in folders() if (lock := _try_lock(folder)) is not None}
+    removed = []
     try:
         engine_id: str | None = None
         in_use: set[str] = set()
@@ -165,10 +170,23 @@ def sweep(engine_states: Callable[[], tuple[str, set[str]]] | None = None) -> No
             engine = owner.get("engine") if owner else None
             is_stale = engine is None if owner else _is_old(folder)
             if is_stale or (engine is not None and engine == engine_id and str(folder) not in in_use):
-                shutil.rmtree(folder, ignore_errors=True)
+                removed.append((folder, _size_bytes(folder)))
+                if not is_dry_run:
+                    shutil.rmtree(folder, ignore_errors=True)
     finally:
         for lock in locked.values():
             os.close(lock)
+    return [(folder, size_bytes) for folder, size_bytes in removed if is_dry_run or not folder.exists()]
+
+
+def _size_bytes(folder: Path) -> int:
+    """What a folder takes on the disk."""
+    total = 0
+    for place, _, names in os.walk(folder):
+        for name in names:
+            with suppress(OSError):
+                total += os.lstat(os.path.join(place, name)).st_blocks * 512  # noqa: PTH118
+    return total
 
 
 def _is_old(folder: Path) -> bool:

@@ -11,6 +11,7 @@ import socket
 import struct
 import threading
 from contextlib import suppress
+from typing import Protocol
 
 _CHUNK_BYTES = 64 << 10
 _FRAME = struct.Struct(">BxxxL")
@@ -41,7 +42,15 @@ class Input(threading.Thread):
             self._stream.shutdown(socket.SHUT_WR)
 
 
-def copy_output(stream: socket.socket, is_terminal: bool) -> None:
+class Readable(Protocol):
+    """What can be received from: a socket, or an answer of the engine's."""
+
+    def recv(self, count: int, /) -> bytes:
+        """Return up to that many bytes, none at the end."""
+        ...
+
+
+def copy_output(stream: Readable, is_terminal: bool) -> None:
     """Copy the container's output until it ends. Raises OSError: BrokenPipeError when nobody reads ours."""
     if is_terminal:
         while data := _receive(stream, _CHUNK_BYTES):
@@ -57,14 +66,14 @@ def copy_output(stream: socket.socket, is_terminal: bool) -> None:
             left -= len(data)
 
 
-def _receive(stream: socket.socket, count: int) -> bytes:
+def _receive(stream: Readable, count: int) -> bytes:
     try:
         return stream.recv(count)
     except ConnectionResetError:
         return b""
 
 
-def _receive_exactly(stream: socket.socket, count: int) -> bytes:
+def _receive_exactly(stream: Readable, count: int) -> bytes:
     """Return that many bytes, or none at the stream's end."""
     data = b""
     while len(data) < count:

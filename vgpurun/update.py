@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vgpurun import quota, region
-from vgpurun.engine import Engine, VgpurunContainer
-from vgpurun.errors import EngineError, LimitError, StateError
+from vgpurun.engine import VgpurunContainer
+from vgpurun.errors import LimitError, StateError
 from vgpurun.gpus import Gpu
 from vgpurun.quota import Quota
 
@@ -25,16 +25,6 @@ class Change:
         """Whether the container holds more than it may now: it keeps that, and gets nothing more."""
         limit_bytes = self.after.memory_bytes
         return limit_bytes is not None and self.held_bytes is not None and self.held_bytes > limit_bytes
-
-
-def find_container(engine: Engine, name: str) -> VgpurunContainer:
-    """Return the container of this name, or whose id begins with it. Raises EngineError."""
-    known = engine.containers()
-    found = [each for each in known if each.name == name] or [each for each in known if each.id.startswith(name)]
-    if len(found) == 1 and name:
-        return found[0]
-    reason = "more than one container has an id that begins with" if len(found) > 1 else "vgpurun has no container"
-    raise EngineError(f"{reason} '{name}'; vgpurun smi lists those that run")
 
 
 def update(container: VgpurunContainer, gpus: Sequence[Gpu], memory: str | None, sm: str | None) -> list[Change]:

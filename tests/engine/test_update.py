@@ -64,7 +64,6 @@ def test_below_what_is_held_nothing_is_taken_away(vgpurun: Cli, debian: str) -> 
         (("--mem", "2x", "updated"), ("2x",)),
         (("--mem", "9999g", "updated"), ("9999g",)),
         (("--sm", "101", "updated"), ("101",)),
-        (("--sm", "50", "nobody"), ("nobody",)),
         (("--sm", "50"), ("CONTAINER",)),
     ],
 )

@@ -11,7 +11,11 @@ import click
 
 from vgpurun import __version__
 from vgpurun.cli.build import build, build_in_docker
+from vgpurun.cli.containers import kill, rm, stop
+from vgpurun.cli.exec import exec_command
 from vgpurun.cli.local import local
+from vgpurun.cli.logs import logs
+from vgpurun.cli.prune import prune
 from vgpurun.cli.run import run
 from vgpurun.cli.smi import smi
 from vgpurun.cli.update import update
@@ -81,7 +85,8 @@ def cli(ctx: click.Context) -> None:
         click.echo(ctx.get_help())
 
 
-for verb in (run, local, smi, update, build, build_in_docker):
+_VERBS = (run, local, smi, update, exec_command, logs, stop, kill, rm, prune, build, build_in_docker)
+for verb in _VERBS:
     cli.add_command(verb)
 
 

@@ -61,14 +61,15 @@ def of_chosen_gpus(plan: ProcessPlan) -> ProcessPlan:
 
 
 def _inside(container: str, arguments: tuple[str, ...]) -> int:
-    from vgpurun.engine import Engine
+    from vgpurun.engine_containers import ContainerEngine, ExecOptions
     from vgpurun.streams import copy_output
 
     if container.startswith("-"):
         raise OptionError(f"'{container}' is not a container; for nvidia-smi's own options: vgpurun smi CONTAINER ...")
-    stream, exit_code = Engine.connect().begin_exec(container, ["nvidia-smi", *arguments])
-    copy_output(stream, is_terminal=False)
-    return exit_code()
+    engine = ContainerEngine.connect()
+    exec_id = engine.exec_create(engine.find(container).id, ExecOptions(["nvidia-smi", *arguments], {}))
+    copy_output(engine.exec_start(exec_id, tty=False), is_terminal=False)
+    return engine.exec_state(exec_id)[1]
 
 
 def _overview(gpu_text: str, output_format: str, is_simulated: bool) -> None:

@@ -23,13 +23,13 @@ def update(containers: tuple[str, ...], mem: str | None, sm: str | None, driver:
     A container that holds more than its new limit keeps it, and gets no more until it has freed enough.
     """
     from vgpurun import update as limits
-    from vgpurun.engine import Engine
+    from vgpurun.engine_containers import ContainerEngine
 
     if mem is None and sm is None:
         raise OptionError("nothing to change; give --mem, --sm or both")
     gpus = visible_gpus(driver == "sim")
-    engine = Engine.connect()
-    for container in [limits.find_container(engine, name) for name in containers]:
+    engine = ContainerEngine.connect()
+    for container in [engine.find(name) for name in containers]:
         for change in limits.update(container, gpus, mem, sm):
             click.echo(f"{container.name}, GPU {change.gpu.index}: {_show(change.before)} -> {_show(change.after)}")
             if change.is_over:

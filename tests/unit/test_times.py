@@ -1,0 +1,71 @@
+"""Moments and durations in docker's ways."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from vgpurun import times
+from vgpurun.errors import OptionError
+
+
+@pytest.fixture(autouse=True)
+def _berlin(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "CET-1")
+    time.tzset()
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("90s", 90),
+        ("1h30m", 5400),
+        ("1.5h", 5400),
+        ("250ms", 0.25),
+        ("10", None),
+        ("", None),
+        ("5 m", None),
+        ("m", None),
+    ],
+)
+def test_durations(text: str, seconds: float | None) -> None:
+    assert times.parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("10m", 999_400),
+        ("1136073845", 1_136_073_845),
+        ("1136073845.5", 1_136_073_845.5),
+        ("2006-01-02T15:04:05Z", 1_136_214_245),
+        ("2006-01-02T15:04:05.123456789Z", 1_136_214_245),
+        ("2006-01-02T16:04:05+01:00", 1_136_214_245),
+        ("2006-01-02T16:04:05", 1_136_214_245),
+        ("2006-01-02T16:04", 1_136_214_240),
+        ("2006-01-02", 1_136_156_400),
+        ("2006-01-02Z", 1_136_160_000),
+    ],
+)
+def test_moments(text: str, seconds: float) -> None:
+    assert times.parse_moment(text, "--since", now_s=1_000_000) == seconds
+
+
+@pytest.mark.parametrize("text", ["yesterday", "", "2006-13-02", "2006-01-02 15:04", "-5m", "1136073845.", "٣"])
+def test_what_is_no_moment(text: str) -> None:
+    with pytest.raises(OptionError, match="--since"):
+        times.parse_moment(text, "--since")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [(-3, "0 seconds"), (1.9, "1 second"), (59, "59 seconds"), (60, "1 minute"), (3599, "59 minutes"),
+     (7200, "2 hours"), (86400, "1 day"), (13 * 86400, "13 days"), (14 * 86400, "2 weeks"), (400 * 86400, "57 weeks")],
+)  # fmt: skip
+def test_ages(seconds: float, shown: str) -> None:
+    assert times.show_age(seconds) == shown
+
+
+def test_a_moment_is_shown_as_utc() -> None:
+    assert times.show_moment(1_136_214_245) == "2006-01-02T15:04:05Z"

@@ -1,0 +1,76 @@
+"""`vgpurun stop|kill|rm`: docker's verbs of these names, for the containers of vgpurun."""
+
+from collections.abc import Callable
+
+import click
+
+from vgpurun.cli.common import EngineCommand, option, say
+
+_GROUP = "Container"
+
+
+def _container_names(function: Callable[..., int]) -> Callable[..., int]:
+    return click.argument("containers", metavar="CONTAINER...", nargs=-1, required=True)(function)
+
+
+@click.command(cls=EngineCommand, name="stop", short_help="End containers, with time to clean up.")
+@option("-s", "--signal", metavar="SIGNAL", group=_GROUP, help="Signal to send instead of the container's own.")
+@option(
+    "-t", "--timeout", "--time", "timeout_s", metavar="SECONDS", type=int, group=_GROUP,
+    help="How long to wait before SIGKILL; -1: for ever. By default what the container says, or 10.",
+)  # fmt: skip
+@_container_names
+def stop(containers: tuple[str, ...], signal: str | None, timeout_s: int | None) -> int:
+    """Send containers their stop signal, and SIGKILL when they still run after a time."""
+    from vgpurun.engine_containers import ContainerEngine, each_of
+
+    engine = ContainerEngine.connect()
+
+    def stop_one(name: str) -> None:
+        engine.stop_in_time(engine.find(name).id, timeout_s, signal)
+        click.echo(name)
+
+    return each_of(containers, stop_one, say)
+
+
+@click.command(cls=EngineCommand, name="kill", short_help="Send containers a signal.")
+@option("-s", "--signal", metavar="SIGNAL", default="KILL", show_default=True, group=_GROUP, help="Signal to send.")
+@_container_names
+def kill(containers: tuple[str, ...], signal: str) -> int:
+    """Send the main process of containers a signal."""
+    from vgpurun.engine_containers import ContainerEngine, each_of
+
+    engine = ContainerEngine.connect()
+
+    def kill_one(name: str) -> None:
+        engine.send_signal(engine.find(name).id, signal)
+        click.echo(name)
+
+    return each_of(containers, kill_one, say)
+
+
+@click.command(cls=EngineCommand, name="rm", short_help="Remove containers and their state.")
+@option("-f", "--force", is_flag=True, group=_GROUP, help="Also those that run.")
+@option("-v", "--volumes", is_flag=True, group=_GROUP, help="With their anonymous volumes.")
+@_container_names
+def rm(containers: tuple[str, ...], force: bool, volumes: bool) -> int:
+    """Remove containers, and what vgpurun keeps about them."""
+    from vgpurun.engine_containers import ContainerEngine, each_of
+    from vgpurun.errors import ContainerError
+    from vgpurun.launch import sweep
+
+    engine = ContainerEngine.connect()
+
+    def remove_one(name: str) -> None:
+        try:
+            engine.remove_for_good(engine.find(name).id, force, volumes)
+        except ContainerError:
+            if not force or engine.state_of(name) is not None:  # docker rm --force of nothing is no error
+                raise
+            say(f"No such container: {name}")
+            return
+        click.echo(name)
+
+    exit_code = each_of(containers, remove_one, say)
+    sweep(engine, engine.facts().id)
+    return exit_code

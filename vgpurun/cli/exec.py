@@ -1,0 +1,54 @@
+"""`vgpurun exec`: a further command in a container that runs. The limits hold for it too."""
+
+import click
+
+from vgpurun import terminal
+from vgpurun.cli.common import EngineCommand, option
+from vgpurun.errors import OptionError
+from vgpurun.options import parse_environment
+
+_GROUP = "Command"
+
+
+@click.command(
+    cls=EngineCommand,
+    name="exec",
+    options_metavar="[OPTIONS]",
+    context_settings={"allow_interspersed_args": False},
+    short_help="Run a further command in a container.",
+)
+@option("-d", "--detach", is_flag=True, group=_GROUP, help="Run it in the background.")
+@option("--detach-keys", metavar="KEYS", group=_GROUP, help="Keys that leave it, instead of ctrl-p,ctrl-q.")
+@option("-e", "--env", "environment", metavar="NAME[=VALUE]", multiple=True, group=_GROUP, help="Set a variable.")
+@option("--env-file", "env_files", metavar="FILE", multiple=True, group=_GROUP, help="Read variables from a file.")
+@option("-i", "--interactive", is_flag=True, group=_GROUP, help="Pass standard input on to the command.")
+@option("--privileged", is_flag=True, group=_GROUP, help="Give the command extended privileges.")
+@option("-t", "--tty", is_flag=True, group=_GROUP, help="Give the command a terminal.")
+@option("-u", "--user", metavar="USER[:GROUP]", default="", group=_GROUP, help="User, by name or number.")
+@option("-w", "--workdir", "working_dir", metavar="FOLDER", group=_GROUP, help="Working directory.")
+@click.argument("container")
+@click.argument("command", metavar="COMMAND [ARG...]", nargs=-1, required=True, type=click.UNPROCESSED)
+def exec_command(
+    container: str,
+    command: tuple[str, ...],
+    environment: tuple[str, ...],
+    env_files: tuple[str, ...],
+    detach: bool,
+    detach_keys: str | None,
+    interactive: bool,
+    privileged: bool,
+    tty: bool,
+    user: str,
+    working_dir: str | None,
+) -> int:
+    """Run a further command in a container that runs, under the same limits. Its exit code is the command's."""
+    from vgpurun.engine_containers import ContainerEngine, ExecOptions
+    from vgpurun.execution import execute
+
+    if tty and interactive and not detach and not terminal.is_terminal(0):
+        raise OptionError("the input device is not a TTY; leave out -t to read from a pipe or file")
+    options = ExecOptions(
+        command, parse_environment(environment, env_files), user, working_dir, interactive, tty, detach, privileged,
+        detach_keys,
+    )  # fmt: skip
+    return execute(ContainerEngine.connect(), container, options)

@@ -1,0 +1,44 @@
+"""`vgpurun logs`: what a container has written."""
+
+import re
+from contextlib import suppress
+
+import click
+
+from vgpurun.cli.common import EngineCommand, option
+from vgpurun.errors import OptionError
+
+_GROUP = "Output"
+
+
+@click.command(cls=EngineCommand, name="logs", short_help="Show what a container has written.")
+@option("-f", "--follow", is_flag=True, group=_GROUP, help="Go on with what it writes from now on.")
+@option("-n", "--tail", metavar="NUMBER", default="all", show_default=True, group=_GROUP, help="Only the last lines.")
+@option("--since", metavar="TIME", group=_GROUP, help="From then on: 10m (ago), 2025-01-31T12:00:00, or a timestamp.")
+@option("--until", metavar="TIME", group=_GROUP, help="Up to then.")
+@option("-t", "--timestamps", is_flag=True, group=_GROUP, help="With the time of each line.")
+@option("--details", is_flag=True, group=_GROUP, help="With the extra attributes of the log driver.")
+@click.argument("container")
+def logs(
+    container: str, follow: bool, tail: str, since: str | None, until: str | None, timestamps: bool, details: bool
+) -> None:
+    """Show what a container has written to its standard output and error, each to the same of this command."""
+    from vgpurun.engine_containers import ContainerEngine, LogOptions
+    from vgpurun.signals import Signals
+    from vgpurun.streams import copy_output
+    from vgpurun.times import parse_moment
+
+    if not re.fullmatch(r"all|-?[0-9]+", tail, re.ASCII):
+        raise OptionError(f"--tail '{tail}' is neither a number of lines nor 'all'")
+    options = LogOptions(
+        follow=follow,
+        tail="all" if tail.startswith("-") else tail,
+        since_s=None if since is None else parse_moment(since, "--since"),
+        until_s=None if until is None else parse_moment(until, "--until"),
+        timestamps=timestamps,
+        details=details,
+    )
+    engine = ContainerEngine.connect()
+    described = engine.describe(container)
+    with Signals(), suppress(BrokenPipeError):
+        copy_output(engine.logs(described["Id"], options), is_terminal=bool(described["Config"].get("Tty")))

@@ -1,0 +1,31 @@
+"""`vgpurun prune`: removes what dead containers and processes have left."""
+
+import click
+
+from vgpurun import state
+from vgpurun.cli.common import EngineCommand, option, warn
+from vgpurun.errors import EngineError
+from vgpurun.quota import show_size
+
+
+@click.command(cls=EngineCommand, name="prune", short_help="Remove the state of containers that are gone.")
+@option("--dry-run", is_flag=True, group="Prune", help="Show what would be removed, and remove nothing.")
+def prune(dry_run: bool) -> None:
+    """Remove the state folders of containers and local processes that are gone. Stopped containers keep theirs.
+
+    Every launch does the same; this verb is for a host where no more comes.
+    """
+    from vgpurun.engine import Engine
+    from vgpurun.launch import sweep
+
+    try:
+        engine = Engine.connect()
+        removed = sweep(engine, engine.facts().id, dry_run)
+    except EngineError as error:
+        warn(f"the state of containers is left alone: {error}")
+        removed = state.sweep(is_dry_run=dry_run)
+    for folder, size_bytes in removed:
+        click.echo(f"{folder} ({show_size(size_bytes)})")
+    total = show_size(sum(size_bytes for _, size_bytes in removed))
+    count = f"{len(removed)} state folder{'s' * (len(removed) != 1)}"
+    click.echo(f"{'Would remove' if dry_run else 'Removed'} {count}, {total}")

@@ -1,0 +1,59 @@
+"""Points in time and durations, as docker's options take and show them."""
+
+import re
+import time
+from datetime import datetime, timezone
+
+from vgpurun.errors import OptionError
+
+_UNITS_S = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_PART = r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(ns|us|µs|ms|s|m|h)"
+_TIMESTAMP = re.compile(r"([0-9]+)(?:\.([0-9]{1,9}))?", re.ASCII)
+_DATE = re.compile(
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}(T[0-9]{2}(:[0-9]{2}(:[0-9]{2}(\.[0-9]+)?)?)?)?(Z|[+-][0-9]{2}:[0-9]{2})?"
+)
+_AGES = (("second", 60), ("minute", 60), ("hour", 24), ("day", 14))
+
+
+def parse_duration(text: str) -> float | None:
+    """Read a duration as Go writes it (90s, 1h30m) in seconds, or None when it is none."""
+    if not re.fullmatch(f"(?:{_PART})+", text, re.ASCII):
+        return None
+    return sum(float(number) * _UNITS_S[unit] for number, unit in re.findall(_PART, text, re.ASCII))
+
+
+def parse_moment(text: str, option: str, now_s: float | None = None) -> float:
+    """Read a moment in docker's ways: a date and time, seconds since 1970, or a duration before now.
+
+    Returns seconds since 1970. Raises OptionError.
+    """
+    duration_s = parse_duration(text)
+    if duration_s is not None:
+        return (time.time() if now_s is None else now_s) - duration_s
+    if _TIMESTAMP.fullmatch(text):
+        return float(text)
+    if match := _DATE.fullmatch(text):
+        date, zone = text.removesuffix(match.group(5) or ""), match.group(5)
+        full = date + "0000-00-00T00:00:00"[len(date) :] if len(date) < 19 else date[:19]
+        try:
+            moment = datetime.fromisoformat(full + ("" if zone is None else zone.replace("Z", "+00:00")))
+        except ValueError:
+            raise OptionError(f"{option} '{text}' is no date and time") from None
+        return moment.timestamp()  # without a zone it is this host's, as in docker
+    raise OptionError(f"{option} '{text}' is no time; use e.g. 10m, 2025-01-31T12:00:00, or seconds since 1970")
+
+
+def show_age(seconds: float) -> str:
+    """Return a span of time for people, in one unit and no fraction: "5 minutes"."""
+    amount = max(0.0, seconds)
+    for unit, size in _AGES:
+        if amount < size:
+            whole = int(amount)
+            return f"{whole} {unit}{'s' * (whole != 1)}"
+        amount /= size
+    return f"{int(seconds / 86400 / 7)} weeks"
+
+
+def show_moment(seconds: float) -> str:
+    """Return a moment as UTC, in ISO 8601."""
+    return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
