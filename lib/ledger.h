@@ -17,8 +17,8 @@ struct ledger {
   struct vgpu_process_usage *own; /* what this process holds, in memory that nobody else can damage */
   struct vgpu_usage *usage;
   int own_slot; /* shows the others a copy of `own`; -1 for none */
-  bool (*slot_is_live)(const void *context, int slot);
-  const void *context;
+  bool (*slot_is_live)(void *context, int slot);
+  void *context;
 };
 
 /* What the driver takes from the device for a request: whole 2 MiB for more than 1 MiB; smaller requests share such

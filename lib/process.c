@@ -13,7 +13,7 @@
 enum process_state process_state = PROCESS_UNKNOWN;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct region region = {.file = {.locks = -1}, .slot = -1};
+static struct region region = {.file = {.descriptor = -1}, .slot = -1};
 static struct vgpu_process_usage own_usage;
 static struct ledger ledger;
 static bool slot_was_asked_for;
@@ -33,7 +33,7 @@ static void start_over_in_child(void) {
   process_state = PROCESS_UNKNOWN;
 }
 
-static bool slot_is_live(const void *context, int slot) {
+static bool slot_is_live(void *context, int slot) {
   return region_slot_is_live(context, slot);
 }
 

@@ -44,14 +44,16 @@ static const struct vgpu_limits *map_limits(const char *path) {
   return &grants_nothing;
 }
 
-static void usage_path(bool in_container, char *path, size_t size) {
+enum place { PLACE_CONTAINER, PLACE_NAMED, PLACE_DEFAULT };
+
+static enum place usage_path(bool in_container, char *path, size_t size) {
   const char *named = getenv(VGPU_ENV_USAGE_FILE);
-  if (in_container)
-    snprintf(path, size, "%s", VGPU_CONTAINER_USAGE);
-  else if (named != NULL && named[0] != '\0')
-    snprintf(path, size, "%s", named);
+  enum place place = in_container ? PLACE_CONTAINER : named != NULL && named[0] != '\0' ? PLACE_NAMED : PLACE_DEFAULT;
+  if (place == PLACE_DEFAULT)
+    snprintf(path, size, "/tmp/vgpurun-%u.usage", (unsigned)geteuid());
   else
-    snprintf(path, size, "/tmp/vgpurun-%u.usage", (unsigned)getuid());
+    snprintf(path, size, "%s", place == PLACE_CONTAINER ? VGPU_CONTAINER_USAGE : named);
+  return place;
 }
 
 static struct vgpu_usage *map_own_memory(void) {
@@ -61,37 +63,67 @@ static struct vgpu_usage *map_own_memory(void) {
   return mapping == MAP_FAILED ? &last_resort : mapping;
 }
 
-/* Zero is an empty file; several processes may write the same header at once. */
-static bool check_usage_header(struct vgpu_usage *usage) {
-  uint64_t magic = __atomic_load_n(&usage->magic, __ATOMIC_RELAXED);
-  if (magic != 0)
-    return magic == VGPU_USAGE_MAGIC && usage->abi_version == VGPU_ABI_VERSION;
-  usage->abi_version = VGPU_ABI_VERSION;
-  __atomic_store_n(&usage->magic, VGPU_USAGE_MAGIC, __ATOMIC_RELEASE);
-  return true;
-}
-
 static void keep_usage_to_ourselves(struct region *region, const char *path, const char *reason) {
   log_line(LOG_WARNING, "usage file %s: %s; each process is held to the limit by itself", path, reason);
   shared_file_close(&region->file, sizeof *region->usage);
   region->usage = map_own_memory();
 }
 
+/* Zero is an empty file; several processes may write the same header at once. */
+static void write_header(struct vgpu_usage *usage) {
+  __atomic_store_n(&usage->abi_version, VGPU_ABI_VERSION, __ATOMIC_RELEASE);
+  __atomic_store_n(&usage->magic, VGPU_USAGE_MAGIC, __ATOMIC_RELEASE);
+}
+
+static bool has_header(struct vgpu_usage *usage) {
+  uint64_t magic = __atomic_load_n(&usage->magic, __ATOMIC_ACQUIRE);
+  if (magic != 0)
+    return magic == VGPU_USAGE_MAGIC && __atomic_load_n(&usage->abi_version, __ATOMIC_ACQUIRE) == VGPU_ABI_VERSION;
+  write_header(usage);
+  return true;
+}
+
+/* What nobody uses any more is made anew. One process at a time does so, and the header comes last: a process claims
+ * nothing before it has seen it. */
+static const char *renew(struct region *region, const char *path) {
+  const char *problem = NULL;
+  if (!shared_file_lock(&region->file))
+    return strerror(errno);
+  if (!has_header(region->usage) && shared_file_is_in_use(&region->file, VGPU_MAX_PROCESSES))
+    problem = "processes of another version of vgpurun use it";
+  else if (!has_header(region->usage)) {
+    memset(&region->usage->abi_version, 0, sizeof *region->usage - offsetof(struct vgpu_usage, abi_version));
+    write_header(region->usage);
+    log_line(LOG_MESSAGE, "usage file %s was damaged or of another version, and has been emptied", path);
+  }
+  shared_file_unlock(&region->file);
+  return problem;
+}
+
+/* In the container the file's path is our own, so that whatever is there was ours. In /tmp anybody could have made the
+ * default file before us. */
+static const char *open_usage(struct region *region, const char *path, enum place place) {
+  uint64_t magic = place == PLACE_CONTAINER ? 0 : VGPU_USAGE_MAGIC;
+  uid_t owner = place == PLACE_DEFAULT ? geteuid() : SHARED_FILE_ANY_OWNER;
+  if (!shared_file_open(&region->file, path, sizeof *region->usage, magic, owner))
+    return errno == EILSEQ  ? "it is no usage file of vgpurun"
+           : errno == EPERM ? "it belongs to another user"
+                            : strerror(errno);
+  region->usage = region->file.memory;
+  return has_header(region->usage) ? NULL : renew(region, path);
+}
+
 void region_open(struct region *region) {
   const char *limits = limits_path();
   char path[4096];
-  usage_path(limits != NULL && strcmp(limits, VGPU_CONTAINER_LIMITS) == 0, path, sizeof path);
+  enum place place = usage_path(limits != NULL && strcmp(limits, VGPU_CONTAINER_LIMITS) == 0, path, sizeof path);
 
   *region = (struct region){.slot = -1};
   if (limits != NULL)
     region->limits = map_limits(limits);
-  if (!shared_file_open(&region->file, path, sizeof *region->usage)) {
-    keep_usage_to_ourselves(region, path, strerror(errno));
-    return;
-  }
-  region->usage = region->file.memory;
-  if (!check_usage_header(region->usage))
-    keep_usage_to_ourselves(region, path, "it was not written by this version of vgpurun");
+  const char *problem = open_usage(region, path, place);
+  if (problem != NULL)
+    keep_usage_to_ourselves(region, path, problem);
 }
 
 /* Raises slots_used to cover the slot before anything is counted in it. */
@@ -102,14 +134,20 @@ static void announce_slot(struct vgpu_usage *usage, int slot) {
     continue;
 }
 
+static void say_why_no_slot(int error) {
+  static const char consequence[] = "the others in this container do not see what this process uses";
+  if (error == EAGAIN)
+    log_line(LOG_WARNING, "more than %d processes use the GPU; %s", VGPU_MAX_PROCESSES, consequence);
+  else
+    log_line(LOG_WARNING, "the usage file cannot be locked: %s; %s", strerror(error), consequence);
+}
+
 void region_claim_slot(struct region *region) {
   if (region->file.memory == NULL)
     return;
   int slot = shared_file_claim_slot(&region->file, VGPU_MAX_PROCESSES);
   if (slot < 0) {
-    log_line(LOG_WARNING,
-             "more than %d processes use the GPU in this container; the others do not see what this one uses",
-             VGPU_MAX_PROCESSES);
+    say_why_no_slot(errno);
     return;
   }
   struct vgpu_process_usage *own = &region->usage->processes[slot];
@@ -119,7 +157,7 @@ void region_claim_slot(struct region *region) {
   region->slot = slot;
 }
 
-bool region_slot_is_live(const struct region *region, int slot) {
+bool region_slot_is_live(struct region *region, int slot) {
   return region->file.memory != NULL && shared_file_slot_is_held(&region->file, slot);
 }
 

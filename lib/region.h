@@ -30,7 +30,7 @@ void region_open(struct region *region);
 void region_claim_slot(struct region *region);
 
 /* Does a living process hold this slot? Not to be asked of the own slot. */
-bool region_slot_is_live(const struct region *region, int slot);
+bool region_slot_is_live(struct region *region, int slot);
 
 /* In a forked child: lets go of what was inherited. */
 void region_forget(struct region *region);

@@ -1,10 +1,14 @@
 #include "shared_file.h"
 
 #include "abi.h"
+#include "clock.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -17,6 +21,10 @@
 
 #define OPEN_FLAGS (O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK)
 #define LOWEST_DESCRIPTOR 100 /* out of the way of programs that use low numbers of their choice */
+#define LOCK_TRIES 1000       /* a millisecond apart */
+#define PAGE_BYTES 4096
+
+/* ---- opening --------------------------------------------------------------------------------------------------- */
 
 /* First without O_CREAT: in a sticky folder such as /tmp the kernel refuses that for another user's file
  * (fs.protected_regular). */
@@ -38,88 +46,210 @@ static int move_up(int file) {
   return higher;
 }
 
-/* All bytes are reserved on the disk, since a store into a hole of a full disk would kill the program with SIGBUS. */
-static bool grow(int file, size_t size) {
-  if (lseek(file, 0, SEEK_END) >= (off_t)size)
-    return true;
-  (void)fchmod(file, 0666); /* whatever the umask; only the owner may and need do this */
-  int failed, tries = 0;
-  do
-    failed = fallocate(file, 0, 0, (off_t)size);
-  while (failed && errno == EINTR && ++tries < 1000);
-  return !failed || (errno == EOPNOTSUPP && ftruncate(file, (off_t)size) == 0);
-}
-
-/* Mapped through a file description of its own: a mapping keeps its description, and with it the description's locks,
- * alive; a forked child, which keeps the mapping, would keep its parent's slot. */
-static void *map(const char *path, size_t size) {
-  int file = open(path, OPEN_FLAGS);
-  if (file < 0)
-    return MAP_FAILED;
-  void *memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-  int error = errno;
-  close(file);
-  errno = error;
-  return memory;
-}
-
 /* glibc 2.33 has given fstat a new symbol, which older ones lack. */
 static bool status_of(int file, struct stat *status) {
   return syscall(SYS_fstat, file, status) == 0;
 }
 
-/* The program may have closed our descriptor, with all that it found open, and its number may be another file's now. */
-static bool is_ours(const struct shared_file *file) {
+static bool is_same(const struct shared_file *file, int descriptor) {
   struct stat status;
-  return file->locks >= 0 && status_of(file->locks, &status) && status.st_dev == file->device &&
+  return descriptor >= 0 && status_of(descriptor, &status) && status.st_dev == file->device &&
          status.st_ino == file->inode;
 }
 
-bool shared_file_open(struct shared_file *file, const char *path, size_t size) {
-  struct stat status;
-  *file = (struct shared_file){.locks = move_up(open_or_make(path))};
-  if (file->locks < 0 || !status_of(file->locks, &status))
-    return false;
-  file->device = status.st_dev;
-  file->inode = status.st_ino;
-  void *memory = grow(file->locks, size) ? map(path, size) : MAP_FAILED;
-  if (memory != MAP_FAILED) {
-    file->memory = memory;
-    return true;
-  }
-  int error = errno;
-  shared_file_forget(file);
-  errno = error;
-  return false;
-}
-
-static struct flock lock_of(int slot) {
-  return (struct flock){
-      .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = (off_t)(VGPU_SLOT_LOCK_OFFSET + (unsigned)slot), .l_len = 1};
-}
-
-int shared_file_claim_slot(const struct shared_file *file, int count) {
-  for (int slot = 0; slot < count; slot++) {
-    struct flock lock = lock_of(slot);
-    if (fcntl(file->locks, F_OFD_SETLK, &lock) == 0)
-      return slot;
-  }
+/* Another description of the same file, or -1. */
+static int open_again(const struct shared_file *file) {
+  int descriptor = file->path == NULL ? -1 : move_up(open(file->path, OPEN_FLAGS));
+  if (descriptor < 0 || is_same(file, descriptor))
+    return descriptor;
+  close(descriptor);
+  errno = ESTALE;
   return -1;
 }
 
-bool shared_file_slot_is_held(const struct shared_file *file, int slot) {
-  struct flock lock = lock_of(slot);
-  return !is_ours(file) || fcntl(file->locks, F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
+/* The program may have closed our descriptor, with all that it found open, and its number may be another file's now. */
+static int descriptor_of(struct shared_file *file) {
+  int known = __atomic_load_n(&file->descriptor, __ATOMIC_ACQUIRE);
+  if (is_same(file, known))
+    return known;
+  int opened = open_again(file);
+  if (opened < 0 ||
+      __atomic_compare_exchange_n(&file->descriptor, &known, opened, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+    return opened;
+  close(opened); /* another thread was faster */
+  return known;
 }
 
+/* ---- size and content ------------------------------------------------------------------------------------------ */
+
+static bool begins_with(int file, unsigned long long magic) {
+  unsigned long long first = 0;
+  if (pread(file, &first, sizeof first, 0) < 0)
+    return false;
+  errno = EILSEQ;
+  return magic == 0 || first == 0 || first == magic;
+}
+
+/* For file systems that cannot reserve. Under the lock, so that nobody uses the file before it has its size. */
+static bool write_zeros(struct shared_file *file, size_t size) {
+  static const char zeros[PAGE_BYTES];
+  if (!shared_file_lock(file))
+    return false;
+  ssize_t written = 0;
+  off_t end;
+  while (written >= 0 && (end = lseek(file->descriptor, 0, SEEK_END)) < (off_t)size) {
+    size_t missing = size - (size_t)end;
+    written = pwrite(file->descriptor, zeros, missing < sizeof zeros ? missing : sizeof zeros, end);
+  }
+  int error = errno;
+  shared_file_unlock(file);
+  errno = error;
+  return written >= 0;
+}
+
+/* All bytes are reserved on the disk, since a store into a hole of a full disk would kill the program with SIGBUS; and
+ * not beyond the program's own limit for files, since that would be SIGXFSZ. */
+static bool grow(struct shared_file *file, size_t size) {
+  struct rlimit largest;
+  if (lseek(file->descriptor, 0, SEEK_END) >= (off_t)size)
+    return true;
+  if (getrlimit(RLIMIT_FSIZE, &largest) == 0 && largest.rlim_cur < size) {
+    errno = EFBIG;
+    return false;
+  }
+  (void)fchmod(file->descriptor, 0666); /* whatever the umask; only the owner may and need do this */
+  int failed, tries = 0;
+  do
+    failed = fallocate(file->descriptor, 0, 0, (off_t)size);
+  while (failed && errno == EINTR && ++tries < 1000);
+  return !failed || ((errno == EOPNOTSUPP || errno == ENOSYS) && write_zeros(file, size));
+}
+
+static bool may_be_used(const struct shared_file *file, const struct stat *status, unsigned long long magic,
+                        uid_t owner) {
+  errno = S_ISREG(status->st_mode) ? EPERM : EINVAL;
+  return S_ISREG(status->st_mode) && (owner == SHARED_FILE_ANY_OWNER || owner == status->st_uid) &&
+         begins_with(file->descriptor, magic);
+}
+
+static bool open_and_map(struct shared_file *file, const char *path, size_t size, unsigned long long magic,
+                         uid_t owner) {
+  struct stat status;
+  file->descriptor = move_up(open_or_make(path));
+  if (file->descriptor < 0 || !status_of(file->descriptor, &status))
+    return false;
+  file->path = strdup(path);
+  file->device = status.st_dev;
+  file->inode = status.st_ino;
+  if (!may_be_used(file, &status, magic, owner) || !grow(file, size))
+    return false;
+  void *memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, file->descriptor, 0);
+  file->memory = memory == MAP_FAILED ? NULL : memory;
+  return file->memory != NULL;
+}
+
+bool shared_file_open(struct shared_file *file, const char *path, size_t size, unsigned long long magic, uid_t owner) {
+  *file = (struct shared_file){.descriptor = -1};
+  bool opened = open_and_map(file, path, size, magic, owner);
+  int error = errno;
+  if (!opened)
+    shared_file_close(file, size);
+  errno = error;
+  return opened;
+}
+
+/* ---- locks ----------------------------------------------------------------------------------------------------- */
+
+#define LOCK_BYTE (VGPU_SLOT_LOCK_OFFSET - 1)
+
+static struct flock range(short type, unsigned long long start, int length) {
+  return (struct flock){.l_type = type, .l_whence = SEEK_SET, .l_start = (off_t)start, .l_len = length};
+}
+
+static struct flock slots(int first, int count) {
+  return range(F_WRLCK, VGPU_SLOT_LOCK_OFFSET + (unsigned)first, count);
+}
+
+static bool is_taken(int error) {
+  return error == EAGAIN || error == EACCES;
+}
+
+bool shared_file_lock(struct shared_file *file) {
+  int descriptor = descriptor_of(file);
+  struct flock lock = range(F_WRLCK, LOCK_BYTE, 1);
+  for (int tries = 0; tries < LOCK_TRIES; tries++) {
+    if (fcntl(descriptor, F_OFD_SETLK, &lock) == 0)
+      return true;
+    if (!is_taken(errno))
+      return false;
+    clock_sleep_ns(1000000);
+  }
+  errno = EBUSY;
+  return false;
+}
+
+void shared_file_unlock(struct shared_file *file) {
+  struct flock lock = range(F_UNLCK, LOCK_BYTE, 1);
+  (void)fcntl(descriptor_of(file), F_OFD_SETLK, &lock);
+}
+
+static int take_first_free(int descriptor, int count) {
+  for (int slot = 0; slot < count; slot++) {
+    struct flock lock = slots(slot, 1);
+    if (fcntl(descriptor, F_OFD_SETLK, &lock) == 0)
+      return slot;
+    if (!is_taken(errno))
+      return -1;
+  }
+  errno = EAGAIN;
+  return -1;
+}
+
+/* The mapping comes before the lock, and is told to stay out of children before there is anything to inherit. */
+int shared_file_claim_slot(struct shared_file *file, int count) {
+  int descriptor = open_again(file);
+  if (descriptor < 0)
+    return -1;
+  int slot = -1;
+  void *mapping = mmap(NULL, PAGE_BYTES, PROT_NONE, MAP_SHARED, descriptor, 0);
+  if (mapping != MAP_FAILED && madvise(mapping, PAGE_BYTES, MADV_DONTFORK) == 0)
+    slot = take_first_free(descriptor, count);
+  int error = errno;
+  if (slot >= 0)
+    file->slot = mapping;
+  else if (mapping != MAP_FAILED)
+    munmap(mapping, PAGE_BYTES);
+  close(descriptor);
+  errno = error;
+  return slot;
+}
+
+static bool are_held(struct shared_file *file, struct flock lock) {
+  int descriptor = descriptor_of(file);
+  return descriptor < 0 || fcntl(descriptor, F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
+}
+
+bool shared_file_slot_is_held(struct shared_file *file, int slot) {
+  return are_held(file, slots(slot, 1));
+}
+
+bool shared_file_is_in_use(struct shared_file *file, int count) {
+  return are_held(file, slots(0, count));
+}
+
+/* ---- the end --------------------------------------------------------------------------------------------------- */
+
 void shared_file_forget(struct shared_file *file) {
-  if (is_ours(file))
-    close(file->locks);
-  *file = (struct shared_file){.locks = -1};
+  if (is_same(file, file->descriptor))
+    close(file->descriptor);
+  *file = (struct shared_file){.descriptor = -1};
 }
 
 void shared_file_close(struct shared_file *file, size_t size) {
   if (file->memory != NULL)
     munmap(file->memory, size);
+  if (file->slot != NULL)
+    munmap(file->slot, PAGE_BYTES);
+  free(file->path);
   shared_file_forget(file);
 }

@@ -1,6 +1,10 @@
 /*
  * A file that several processes map, made by whoever comes first, and slots in it that the kernel gives back when their
  * owner ends. All zero is its first content.
+ *
+ * A slot is a lock on one byte past the data. Its open file description is kept by nothing but a mapping which forked
+ * children do not inherit: so a program that closes every descriptor keeps its slot, and a child never keeps its
+ * parent's. The descriptor that stays open is for questions only, and is opened again when the program has closed it.
  */
 #ifndef VGPU_SHARED_FILE_H
 #define VGPU_SHARED_FILE_H
@@ -10,24 +14,36 @@
 #include <sys/types.h>
 
 struct shared_file {
-  void *memory;
-  int locks; /* the descriptor whose open file description holds the slots */
+  void *memory;   /* the data; NULL: not open */
+  void *slot;     /* keeps the claimed slot; NULL: none */
+  int descriptor; /* for questions, and for locks that are held for a moment */
+  char *path;
   dev_t device;
   ino_t inode;
 };
 
-/* Opens the file, or makes it for all users, and maps it. Links are not followed. False with errno set. */
-bool shared_file_open(struct shared_file *file, const char *path, size_t size);
+/* Opens the file, or makes it for all users, and maps it. Links are not followed. False with errno set. A file that
+ * does not begin with `magic` or with zeros is somebody else's: it stays as it is, and errno is EILSEQ. With a magic of
+ * 0, any content will do. So does any owner but the one asked for (EPERM): who owns a file can truncate it under us,
+ * which ends the program. */
+#define SHARED_FILE_ANY_OWNER ((uid_t) - 1)
+bool shared_file_open(struct shared_file *file, const char *path, size_t size, unsigned long long magic, uid_t owner);
 
-/* Takes the first slot below `count` that no living process holds, or -1. A slot is the lock of one byte past the data,
- * held until the last descriptor of it is closed: by the process's end, however it comes. */
-int shared_file_claim_slot(const struct shared_file *file, int count);
+/* Takes the first slot below `count` that no living process holds. Else -1, with errno: EAGAIN when all are taken. */
+int shared_file_claim_slot(struct shared_file *file, int count);
 
-/* When in doubt it is held. */
-bool shared_file_slot_is_held(const struct shared_file *file, int slot);
+/* Does another process hold this slot? When in doubt it is held. */
+bool shared_file_slot_is_held(struct shared_file *file, int slot);
 
-/* In a forked child, so that it does not keep its parent's slots. The mapping stays, since another thread of the parent
- * may have been using it when it forked. */
+/* Is any of the first `count` slots held, by this process or another? */
+bool shared_file_is_in_use(struct shared_file *file, int count);
+
+/* Excludes other processes, but for a moment only. False, and errno, when that cannot be had within a second. */
+bool shared_file_lock(struct shared_file *file);
+void shared_file_unlock(struct shared_file *file);
+
+/* In a forked child. The data stays mapped, since whoever forks without the C library's knowledge may go on to use it.
+ */
 void shared_file_forget(struct shared_file *file);
 
 /* Gives up a file that turned out to be no good. */

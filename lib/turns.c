@@ -198,10 +198,10 @@ bool turns_join(struct turns *turns, struct shared_file *file, const char *uuid)
   snprintf(path, sizeof path, "%s/%.*s.turns", VGPU_LOCK_DIR, VGPU_UUID_SIZE, uuid);
   const char *reason = NULL;
   int slot = -1;
-  if (!shared_file_open(file, path, sizeof(struct turns_file)))
+  if (!shared_file_open(file, path, sizeof(struct turns_file), 0, SHARED_FILE_ANY_OWNER))
     reason = strerror(errno);
   else if ((slot = shared_file_claim_slot(file, TURNS_SLOTS)) < 0)
-    reason = "more processes than it has room for";
+    reason = errno == EAGAIN ? "more processes than it has room for" : strerror(errno);
   if (reason != NULL) {
     log_line(LOG_WARNING, "%s: %s; this process and others on the GPU do not take turns", path, reason);
     shared_file_close(file, sizeof(struct turns_file));

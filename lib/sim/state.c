@@ -1,6 +1,7 @@
 #include "state.h"
 
 #include <errno.h>
+#include <stddef.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -46,6 +47,12 @@ bool state_open(void) {
     close(fd);
     return false;
   }
+  if (!state_file_reserve(fd, 0, offsetof(struct state, processes))) {
+    complain("%s: %s", path, strerror(errno));
+    munmap(mapped, sizeof *state);
+    close(fd);
+    return false;
+  }
   state = mapped;
   state_file_lock(fd);
   state->magic = STATE_MAGIC;
@@ -85,6 +92,11 @@ bool state_join(void) {
     complain("more than %d processes use the simulated GPUs", STATE_MAX_PROCESSES);
     return false;
   }
+  if (!state_file_reserve(state_fd, offsetof(struct state, processes[slot]), sizeof state->processes[slot])) {
+    state_file_unlock(state_fd);
+    complain("the state file of the simulated GPUs: %s", strerror(errno));
+    return false;
+  }
   memset(&state->processes[slot], 0, sizeof state->processes[slot]);
   atomic_store(&state->processes[slot].pid_namespace, own_pid_namespace());
   atomic_store(&state->processes[slot].pid, (uint32_t)getpid());
@@ -98,11 +110,22 @@ bool state_join(void) {
 }
 
 void state_leave_after_fork(void) {
-  if (state_fd >= 0)
-    close(state_fd); /* the parent's locks must not outlive it through this copy */
+  state_file_close(state_fd); /* the parent's locks must not outlive it through this copy */
   state_fd = -1;
   state = NULL;
   own_slot = NO_SLOT;
+}
+
+/* A program that closes every descriptor closes ours, and with it the mark of the PID; the slot is held by the mapping.
+ */
+static int file(void) {
+  int fd = state_file_check(state_fd);
+  if (fd != state_fd && fd >= 0) {
+    state_fd = fd;
+    if (own_slot != NO_SLOT)
+      state_file_mark_pid(fd, STATE_LOCK_PIDS + own_slot);
+  }
+  return state_fd;
 }
 
 struct state_device *state_device(unsigned device) {
@@ -114,7 +137,7 @@ struct state_process_device *state_own(unsigned device) {
 }
 
 static bool slot_is_live(unsigned slot) {
-  return slot == own_slot || state_file_is_locked(state_fd, STATE_LOCK_SLOTS + slot);
+  return slot == own_slot || state_file_is_locked(file(), STATE_LOCK_SLOTS + slot);
 }
 
 static unsigned slots_used(void) {
@@ -129,7 +152,7 @@ void state_visit_live(unsigned device, state_visitor visit, void *argument) {
 }
 
 uint32_t state_pid(unsigned slot) {
-  long marked = slot == own_slot ? -1 : state_file_marked_pid(state_fd, STATE_LOCK_PIDS + slot);
+  long marked = slot == own_slot ? -1 : state_file_marked_pid(file(), STATE_LOCK_PIDS + slot);
   if (marked >= 0)
     return (uint32_t)marked;
   /* Our own, or the mark is gone, as in a process that is ending: then a number of another namespace would mislead. */
@@ -149,12 +172,14 @@ uint64_t state_used_bytes(unsigned device) {
 
 bool state_reserve(unsigned device, uint64_t bytes) {
   uint64_t total = sim_config.devices[device].memory_bytes;
-  state_file_lock(state_fd);
+  state_file_lock(file());
   uint64_t used = state_used_bytes(device);
   bool fits = used <= total && bytes <= total - used;
-  if (fits)
+  if (fits) {
     atomic_fetch_add(&state_own(device)->used_bytes, bytes);
-  state_file_unlock(state_fd);
+    state_device(device)->peak_bytes = max_u64(state_device(device)->peak_bytes, used + bytes);
+  }
+  state_file_unlock(file());
   return fits;
 }
 
@@ -169,7 +194,7 @@ static void latest_tail(unsigned slot, struct state_process_device *use, void *l
 }
 
 void state_forget_dead_work(void) {
-  state_file_lock(state_fd);
+  state_file_lock(file());
   for (unsigned slot = 0; slot < slots_used(); slot++)
     if (atomic_load(&state->processes[slot].pid) != 0 && !slot_is_live(slot))
       memset(&state->processes[slot], 0, sizeof state->processes[slot]);
@@ -181,5 +206,5 @@ void state_forget_dead_work(void) {
     if (live < before)
       atomic_compare_exchange_strong(&state_device(device)->tail_ns, &before, live);
   }
-  state_file_unlock(state_fd);
+  state_file_unlock(file());
 }

@@ -20,7 +20,7 @@
 struct state_device {
   char uuid[48];            /* empty: the row is free */
   _Atomic uint64_t tail_ns; /* when the last work that was queued on the device ends */
-  uint64_t reserved;
+  uint64_t peak_bytes;      /* the most memory that was ever in use at once */
 };
 
 struct state_process_device {

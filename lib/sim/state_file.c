@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "config.h"
@@ -15,6 +16,14 @@
 #define F_OFD_SETLK 37
 #define F_OFD_SETLKW 38
 #endif
+
+#define OPEN_FLAGS (O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK)
+
+static struct {
+  dev_t device;
+  ino_t inode;
+  char path[4096];
+} opened;
 
 /* A named file is shared with containers whose processes have other user ids; the default one is the user's own. */
 static const char *choose_path(char *buffer, size_t size, mode_t *mode) {
@@ -29,12 +38,11 @@ static const char *choose_path(char *buffer, size_t size, mode_t *mode) {
 }
 
 static int open_or_create(const char *path, mode_t mode) {
-  const int flags = O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
   for (;;) {
-    int fd = open(path, flags);
+    int fd = open(path, OPEN_FLAGS);
     if (fd >= 0 || errno != ENOENT)
       return fd;
-    fd = open(path, flags | O_CREAT | O_EXCL, mode);
+    fd = open(path, OPEN_FLAGS | O_CREAT | O_EXCL, mode);
     if (fd >= 0 && fchmod(fd, mode) == 0) /* the mode, whatever the umask */
       return fd;
     if (fd < 0 && errno != EEXIST)
@@ -44,10 +52,53 @@ static int open_or_create(const char *path, mode_t mode) {
   }
 }
 
-static bool is_ours(int fd, uint64_t magic) {
+static bool has_magic(int fd, uint64_t magic) {
   uint64_t first = 0;
   ssize_t length = pread(fd, &first, sizeof first, 0);
   return length == 0 || (length == sizeof first && (first == 0 || first == magic));
+}
+
+/* glibc 2.33 has given fstat a new symbol, which older ones lack. */
+static bool status_of(int fd, struct stat *status) {
+  return syscall(SYS_fstat, fd, status) == 0;
+}
+
+/* A file of the program's own may have got the number since. */
+static bool is_opened(int fd) {
+  struct stat status;
+  return fd >= 0 && status_of(fd, &status) && status.st_dev == opened.device && status.st_ino == opened.inode;
+}
+
+static void remember(int fd, const char *path) {
+  struct stat status;
+  if (!status_of(fd, &status))
+    return;
+  opened.device = status.st_dev;
+  opened.inode = status.st_ino;
+  snprintf(opened.path, sizeof opened.path, "%s", path);
+}
+
+int state_file_check(int fd) {
+  if (is_opened(fd))
+    return fd;
+  int again = open(opened.path, OPEN_FLAGS);
+  if (again < 0 || is_opened(again))
+    return again;
+  close(again);
+  return -1;
+}
+
+void state_file_close(int fd) {
+  if (is_opened(fd))
+    close(fd);
+}
+
+bool state_file_reserve(int fd, size_t start, size_t length) {
+  int failed;
+  do
+    failed = fallocate(fd, 0, (off_t)start, (off_t)length);
+  while (failed && errno == EINTR);
+  return !failed || errno == EOPNOTSUPP || errno == ENOSYS;
 }
 
 /* NULL, or why the file cannot be the state. */
@@ -58,7 +109,7 @@ static const char *prepare(int fd, size_t size_bytes, uint64_t magic, mode_t mod
   off_t size = lseek(fd, 0, SEEK_END);
   if (size < 0)
     return strerror(errno);
-  if (!is_ours(fd, magic))
+  if (!has_magic(fd, magic))
     return "is not a state file of this version";
   return size < (off_t)size_bytes && ftruncate(fd, (off_t)size_bytes) != 0 ? strerror(errno) : NULL;
 }
@@ -77,8 +128,10 @@ int state_file_open(size_t size_bytes, uint64_t magic, const char **path) {
     return -1;
   }
   const char *problem = prepare(fd, size_bytes, magic, mode);
-  if (!problem)
+  if (!problem) {
+    remember(fd, *path);
     return fd;
+  }
   complain("%s: %s; remove it, or set VGPUSIM_STATE to another path", *path, problem);
   close(fd);
   return -1;
@@ -106,7 +159,7 @@ bool state_file_try_lock(int fd, long long byte) {
 
 bool state_file_is_locked(int fd, long long byte) {
   struct flock range = byte_range(F_WRLCK, byte);
-  return fcntl(fd, F_OFD_GETLK, &range) == 0 && range.l_type != F_UNLCK;
+  return fcntl(fd, F_OFD_GETLK, &range) != 0 || range.l_type != F_UNLCK; /* in doubt it is */
 }
 
 void state_file_mark_pid(int fd, long long byte) {

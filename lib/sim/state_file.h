@@ -14,6 +14,15 @@
  * descriptor, or -1 after one line on stderr; path is set to the file's name. */
 int state_file_open(size_t size_bytes, uint64_t magic, const char **path);
 
+/* The descriptor, or another one of the same file when the program has closed it; -1 when there is none any more. */
+int state_file_check(int fd);
+
+/* Closes the descriptor if it is still ours. */
+void state_file_close(int fd);
+
+/* Gives the bytes room on the disk, since a store into a hole of a full disk is SIGBUS. False when there is none. */
+bool state_file_reserve(int fd, size_t start, size_t length);
+
 /* Locks of this open file description: the kernel drops them when the last copy of the descriptor is gone. */
 void state_file_lock(int fd);
 void state_file_unlock(int fd);

@@ -10,7 +10,7 @@ static struct vgpu_usage usage;
 static struct vgpu_process_usage own[VGPU_MAX_PROCESSES];
 static bool dead[VGPU_MAX_PROCESSES];
 
-static bool is_live(const void *context, int slot) {
+static bool is_live(void *context, int slot) {
   (void)context;
   return !dead[slot];
 }

@@ -1,0 +1,186 @@
+"""The usage file when disks are full, limits of the system are met, versions change, or programs close what is open."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sandbox import Sandbox
+
+from support import unavailable
+from vgpurun import abi
+
+LIMIT = {"CUDA_DEVICE_MEMORY_LIMIT_0": "2g"}
+FILL = """
+import os, resource, sys
+from cuda_driver import *
+d = Driver()
+def fill(most=99):
+    for count in range(most):
+        try: d.mem_alloc(100 << 20)
+        except CudaError: return count
+    return most
+"""
+FILL_AND_WAIT = FILL + "d.start(); print(fill(5), flush=True); sys.stdin.readline(); print(fill(), flush=True)"
+
+
+def run(sandbox: Sandbox, code: str, usage: Path | None) -> tuple[str, str]:
+    """What the program printed, and the library's first word about it. Without a file, the default one is used."""
+    command = [sys.executable, "-c", FILL + code]
+    result = sandbox.run(command, CUDA_DEVICE_MEMORY_SHARED_CACHE=str(usage or ""), **LIMIT)
+    assert result.returncode == 0, result.stderr
+    return result.stdout.strip(), result.stderr.split("\n")[0]
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 64 KiB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", folder], capture_output=True).returncode != 0:
+        unavailable("only root may mount")
+    yield folder
+    subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+def test_a_full_disk(sandbox: Sandbox, small_disk: Path) -> None:
+    printed, said = run(sandbox, "d.start(); print(fill())", small_disk / "usage")
+    assert printed == "15"
+    assert said.endswith("usage: No space left on device; each process is held to the limit by itself")
+
+
+def test_a_read_only_disk(sandbox: Sandbox, small_disk: Path) -> None:
+    subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
+    printed, said = run(sandbox, "d.start(); print(fill())", small_disk / "usage")
+    assert printed == "15"
+    assert "Read-only file system; each process" in said
+
+
+def test_a_limit_on_the_size_of_files(sandbox: Sandbox) -> None:
+    """To write past it would end the program by SIGXFSZ."""
+    code = "resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536))\nd.start(); print(fill())"
+    sandbox.python(FILL + "d.start()")  # the simulated driver's own file is made beforehand
+    printed, said = run(sandbox, code, sandbox.folder / "small")
+    assert printed == "15"
+    assert "File too large; each process" in said
+
+
+def test_a_file_that_is_too_short_is_made_longer(sandbox: Sandbox) -> None:
+    path = sandbox.folder / "usage"
+    path.write_bytes(bytes(abi.Usage(magic=abi.USAGE_MAGIC, abi_version=abi.ABI_VERSION))[:100])
+    assert run(sandbox, "d.start(); print(fill())", path)[0] == "15"
+    assert path.stat().st_size == ctypes.sizeof(abi.Usage)
+
+
+def test_a_file_of_another_version_is_emptied_once_nobody_uses_it(sandbox: Sandbox) -> None:
+    path = sandbox.folder / "usage"
+    old = abi.Usage(magic=abi.USAGE_MAGIC, abi_version=abi.ABI_VERSION + 1, slots_used=abi.MAX_PROCESSES)
+    for process in old.processes:
+        process.devices[0].allocated_bytes = 1 << 40
+    path.write_bytes(bytes(old))
+    with sandbox.start_python(FILL_AND_WAIT, LIBCUDA_LOG_LEVEL="2", **LIMIT) as first:
+        assert first.stdout is not None
+        assert first.stdout.readline() == "5\n"
+        assert run(sandbox, "d.start(); print(fill())", path)[0] == "5", "both use the same file"
+        assert first.communicate("\n")[0] == "10\n"
+    assert abi.Usage.from_buffer_copy(path.read_bytes()).abi_version == abi.ABI_VERSION
+
+
+def test_a_file_of_another_version_that_is_in_use_is_left_alone(sandbox: Sandbox) -> None:
+    path = sandbox.folder / "usage"
+    content = bytes(abi.Usage(magic=abi.USAGE_MAGIC, abi_version=abi.ABI_VERSION + 1))
+    path.write_bytes(content)
+    hold = (
+        "import fcntl, struct\n"
+        f"holder = os.open({str(path)!r}, os.O_RDWR)\n"
+        f"fcntl.fcntl(holder, 37, struct.pack('hhqqi4x', fcntl.F_WRLCK, 0, {abi.SLOT_LOCK_OFFSET + 7}, 1, 0))\n"
+    )
+    printed, said = run(sandbox, hold + "d.start(); print(fill())", path)
+    assert printed == "15"
+    assert "processes of another version of vgpurun use it; each process" in said
+    assert path.read_bytes() == content
+
+
+def test_a_file_of_another_program_is_left_alone(sandbox: Sandbox) -> None:
+    path = sandbox.folder / "thesis.txt"
+    path.write_bytes(b"important" * 99)
+    mode = path.stat().st_mode
+    printed, said = run(sandbox, "d.start(); print(fill())", path)
+    assert printed == "15"
+    assert "it is no usage file of vgpurun" in said
+    assert (path.read_bytes(), path.stat().st_mode) == (b"important" * 99, mode)
+
+
+def test_a_default_file_of_another_user_is_not_trusted(sandbox: Sandbox) -> None:
+    """Whoever made it could truncate it, and so end the program."""
+    if os.geteuid() != 0:
+        unavailable("only root can be two users")
+    user = 64999
+    path = Path(f"/tmp/vgpurun-{user}.usage")
+    path.write_bytes(b"")
+    try:
+        keep_capabilities = "import ctypes\nassert ctypes.CDLL(None).prctl(28, 4, 0, 0, 0) == 0\n"
+        code = f"{keep_capabilities}os.seteuid({user}); d.start(); print(fill())"
+        printed, said = run(sandbox, code, None)
+        assert printed == "15"
+        assert "belongs to another user; each process is held to the limit by itself" in said
+        assert path.stat().st_size == 0
+    finally:
+        path.unlink()
+
+
+NO_OFD_LOCKS = """
+import ctypes, errno, platform
+class Rule(ctypes.Structure): _fields_ = [('code', c_uint16), ('yes', c_uint8), ('no', c_uint8), ('value', c_uint32)]
+class Rules(ctypes.Structure): _fields_ = [('count', c_uint16), ('rules', ctypes.POINTER(Rule))]
+fcntl, set_ofd_lock = {'x86_64': 72, 'aarch64': 25}[platform.machine()], 37
+ours = 100  # the library's descriptors are no lower
+rules = (Rule * 8)((0x20, 0, 0, 0), (0x15, 0, 5, fcntl), (0x20, 0, 0, 24), (0x15, 0, 3, set_ofd_lock),
+                   (0x20, 0, 0, 16), (0x35, 0, 1, ours), (0x06, 0, 0, 0x50000 | errno.ENOLCK), (0x06, 0, 0, 0x7fff0000))
+libc = ctypes.CDLL(None)
+assert libc.prctl(38, 1, 0, 0, 0) == 0 and libc.prctl(22, 2, byref(Rules(8, rules)), 0, 0) == 0
+"""
+
+
+def test_files_that_cannot_be_locked(sandbox: Sandbox) -> None:
+    """A file system without such locks is named as the reason, not too many processes."""
+    code = f"from ctypes import c_uint8, c_uint16, c_uint32\nd.init()\n{NO_OFD_LOCKS}\nd.start(); print(fill())"
+    printed, said = run(sandbox, code, sandbox.folder / "usage")
+    assert printed == "15"
+    assert "cannot be locked: No locks available" in said
+
+
+CLOSING = {
+    "closes all descriptors": "os.closerange(3, 4096)",
+    "puts its own files in their place": (
+        "null = os.open('/dev/null', os.O_RDWR)\n"
+        "for number in range(3, 256):\n"
+        "    if number != null: os.dup2(null, number)"
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", CLOSING)
+def test_a_program_that_closes_what_it_finds_open(sandbox: Sandbox, kind: str) -> None:
+    """It goes on being counted by the others, and goes on seeing who is alive."""
+    closing = FILL + f"d.start(); fill(5)\n{CLOSING[kind]}\nprint('closed', flush=True)\n"
+    closing += "sys.stdin.readline(); print(fill(), flush=True); sys.stdin.readline()"
+    with sandbox.start_python(closing, **LIMIT) as closer, sandbox.start_python(FILL_AND_WAIT, **LIMIT) as other:
+        assert closer.stdin is not None
+        assert closer.stdout is not None
+        assert other.stdout is not None
+        assert closer.stdout.readline() == "closed\n"
+        assert other.stdout.readline() == "5\n"
+        assert other.communicate("\n")[0] == "0\n", "2048 - 2 contexts of 518 - 1000"
+        closer.stdin.write("\n")
+        closer.stdin.flush()
+        assert closer.stdout.readline() == "10\n", "the other one has ended"
+        no_room = "d.init(); print(d.result('cuDevicePrimaryCtxRetain', byref(c_void_p()), 0))"
+        assert run(sandbox, no_room, sandbox.folder / "usage")[0] == "CUDA_ERROR_OUT_OF_MEMORY"
+        closer.communicate("\n")
+    assert run(sandbox, "d.start(); print(fill())", sandbox.folder / "usage")[0] == "15"
