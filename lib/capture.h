@@ -14,4 +14,10 @@ static inline void capture_restore(CUstreamCaptureMode mode) {
   real.cuThreadExchangeStreamCaptureMode(&mode);
 }
 
+/* Does the stream capture, as far as it says? Then what is asked of it happens when its graph is launched. */
+static inline bool capture_is_active(CUstream stream) {
+  CUstreamCaptureStatus status;
+  return real.cuStreamIsCapturing(stream, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
 #endif

@@ -1,6 +1,7 @@
 /* The launch hooks: the meter holds the launch back and measures it, the driver does it. */
 #include "cuda_launch.h"
 
+#include "cuda_graph_memory.h"
 #include "process.h"
 #include "streams.h"
 
@@ -70,10 +71,15 @@ LAUNCH_COOPERATIVE(cuLaunchCooperativeKernel_ptsz, per_thread)
 
 #define LAUNCH_GRAPH(name, stream_of)                                                                                  \
   HOOK CUresult name(CUgraphExec graph, CUstream stream) {                                                             \
-    if (__builtin_expect(!process_limits_compute(), 1))                                                                \
+    if (__builtin_expect(!process_is_limited(), 1))                                                                    \
       return real.name(graph, stream);                                                                                 \
-    struct meter_stream *closes = begin(stream_of(stream), (uint64_t)(uintptr_t)graph);                                \
-    return end(closes, real.name(graph, stream));                                                                      \
+    struct graph_run run;                                                                                              \
+    CUresult result = graph_memory_begin(&run, graph, stream_of(stream));                                              \
+    if (result != CUDA_SUCCESS)                                                                                        \
+      return result;                                                                                                   \
+    struct meter_stream *closes =                                                                                      \
+        process_limits_compute() ? begin(stream_of(stream), (uint64_t)(uintptr_t)graph) : NULL;                        \
+    return graph_memory_end(&run, end(closes, real.name(graph, stream)));                                              \
   }
 
 LAUNCH_GRAPH(cuGraphLaunch, legacy)

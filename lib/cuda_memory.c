@@ -2,6 +2,7 @@
 #include "cuda_memory.h"
 
 #include "contexts.h"
+#include "cuda_graph_memory.h"
 #include "log.h"
 #include "process.h"
 #include "table.h"
@@ -334,4 +335,5 @@ void memory_forget(void) {
   table_abandon(&allocations);
   pools_forget();
   vmm_forget();
+  graph_memory_forget();
 }

@@ -5,6 +5,7 @@
  */
 #include "capture.h"
 #include "clock.h"
+#include "cuda_graph_memory.h"
 #include "cuda_launch.h"
 #include "cuda_memory.h"
 #include "process.h"
@@ -115,6 +116,7 @@ void pools_settle(struct device *device, enum pools what) {
     reread(pool->handle);
     let_go(pool);
   }
+  graph_memory_settle(device, what);
 }
 
 static CUmemoryPool current_pool(void) {
@@ -135,19 +137,24 @@ struct request {
 
 /* Near the limit it is not known whether what is idle in the pool can serve the request: it may be in pieces, or in use
  * by work that has not ended. Then the driver may try, and its answer is looked at. */
-static CUresult reserve_growth(struct request *request, uint64_t size) {
+static CUresult reserve_growth(struct request *request, uint64_t size, CUstream stream) {
   request->device = device_of_pool(request->pool, request->device);
   if (request->device == NULL)
     return CUDA_SUCCESS;
   request->reserved = growth_for(size, 0);
   if (memory_try_reserve(request->device, request->reserved))
     return CUDA_SUCCESS;
+  if (capture_is_active(stream)) { /* a node of a graph, which takes memory when it is launched */
+    request->device = NULL;
+    return CUDA_SUCCESS;
+  }
   request->may_pass_limit = true;
   request->reserved = growth_for(size, idle_bytes(request->pool));
   return request->reserved == 0 ? CUDA_SUCCESS : memory_reserve(request->device, request->reserved);
 }
 
-static CUresult begin(struct request *request, CUmemoryPool pool, size_t size, const CUdeviceptr *pointer) {
+static CUresult begin(struct request *request, CUmemoryPool pool, size_t size, CUstream stream,
+                      const CUdeviceptr *pointer) {
   *request = (struct request){.pool = pool};
   if (pointer == NULL)
     return CUDA_ERROR_INVALID_VALUE;
@@ -158,7 +165,7 @@ static CUresult begin(struct request *request, CUmemoryPool pool, size_t size, c
     request->pool = current_pool();
   CUresult result = CUDA_SUCCESS;
   if (request->pool != NULL && (request->device = device_of_current_context()) != NULL)
-    result = reserve_growth(request, size);
+    result = reserve_growth(request, size, stream);
   capture_restore(mode);
   return result;
 }
@@ -182,7 +189,7 @@ static CUresult end(struct request *request, CUresult result, CUstream stream, s
 
 HOOK CUresult cuMemAllocAsync(CUdeviceptr *pointer, size_t size, CUstream stream) {
   struct request request;
-  CUresult result = begin(&request, NULL, size, pointer);
+  CUresult result = begin(&request, NULL, size, legacy(stream), pointer);
   if (result == CUDA_SUCCESS)
     result = end(&request, real.cuMemAllocAsync(&request.pointer, size, stream), legacy(stream), size, pointer);
   return result;
@@ -190,7 +197,7 @@ HOOK CUresult cuMemAllocAsync(CUdeviceptr *pointer, size_t size, CUstream stream
 
 HOOK CUresult cuMemAllocAsync_ptsz(CUdeviceptr *pointer, size_t size, CUstream stream) {
   struct request request;
-  CUresult result = begin(&request, NULL, size, pointer);
+  CUresult result = begin(&request, NULL, size, per_thread(stream), pointer);
   if (result == CUDA_SUCCESS)
     result =
         end(&request, real.cuMemAllocAsync_ptsz(&request.pointer, size, stream), per_thread(stream), size, pointer);
@@ -199,7 +206,7 @@ HOOK CUresult cuMemAllocAsync_ptsz(CUdeviceptr *pointer, size_t size, CUstream s
 
 HOOK CUresult cuMemAllocFromPoolAsync(CUdeviceptr *pointer, size_t size, CUmemoryPool pool, CUstream stream) {
   struct request request;
-  CUresult result = begin(&request, pool, size, pointer);
+  CUresult result = begin(&request, pool, size, legacy(stream), pointer);
   if (result == CUDA_SUCCESS)
     result = end(&request, real.cuMemAllocFromPoolAsync(&request.pointer, size, pool, stream), legacy(stream), size,
                  pointer);
@@ -208,7 +215,7 @@ HOOK CUresult cuMemAllocFromPoolAsync(CUdeviceptr *pointer, size_t size, CUmemor
 
 HOOK CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *pointer, size_t size, CUmemoryPool pool, CUstream stream) {
   struct request request;
-  CUresult result = begin(&request, pool, size, pointer);
+  CUresult result = begin(&request, pool, size, per_thread(stream), pointer);
   if (result == CUDA_SUCCESS)
     result = end(&request, real.cuMemAllocFromPoolAsync_ptsz(&request.pointer, size, pool, stream), per_thread(stream),
                  size, pointer);

@@ -14,7 +14,7 @@
 #include <stdbool.h>
 
 /* X(symbol): caught. Each has a body of the same name in cuda_memory.c, cuda_pools.c, cuda_vmm.c, cuda_objects.c,
- * cuda_launch.c, cuda_sync.c, cuda_lookup.c. */
+ * cuda_graph_memory.c, cuda_launch.c, cuda_sync.c, cuda_lookup.c. */
 #define CUDA_CAUGHT(X)                                                                                                 \
   /* lookup */                                                                                                         \
   X(cuGetProcAddress)                                                                                                  \
@@ -60,6 +60,18 @@
   X(cuCtxCreate_v3)                                                                                                    \
   X(cuCtxCreate_v4)                                                                                                    \
   X(cuDevicePrimaryCtxRetain)                                                                                          \
+  /* memory of graphs */                                                                                               \
+  X(cuGraphInstantiate)                                                                                                \
+  X(cuGraphInstantiate_v2)                                                                                             \
+  X(cuGraphInstantiateWithFlags)                                                                                       \
+  X(cuGraphInstantiateWithParams)                                                                                      \
+  X(cuGraphInstantiateWithParams_ptsz)                                                                                 \
+  X(cuGraphExecDestroy)                                                                                                \
+  X(cuGraphExecUpdate)                                                                                                 \
+  X(cuGraphExecUpdate_v2)                                                                                              \
+  X(cuGraphUpload)                                                                                                     \
+  X(cuGraphUpload_ptsz)                                                                                                \
+  X(cuDeviceGraphMemTrim)                                                                                              \
   /* launches */                                                                                                       \
   X(cuLaunchKernel)                                                                                                    \
   X(cuLaunchKernel_ptsz)                                                                                               \
@@ -91,6 +103,7 @@
   X(cuCtxPushCurrent_v2)                                                                                               \
   X(cuCtxGetCurrent)                                                                                                   \
   X(cuCtxGetDevice)                                                                                                    \
+  X(cuDeviceGetGraphMemAttribute)                                                                                      \
   X(cuDeviceGetUuid)                                                                                                   \
   X(cuDeviceGetUuid_v2)                                                                                                \
   X(cuDeviceGetMemPool)                                                                                                \
@@ -99,6 +112,11 @@
   X(cuEventElapsedTime)                                                                                                \
   X(cuEventQuery)                                                                                                      \
   X(cuEventRecord)                                                                                                     \
+  X(cuGraphChildGraphNodeGetGraph)                                                                                     \
+  X(cuGraphGetNodes)                                                                                                   \
+  X(cuGraphMemAllocNodeGetParams)                                                                                      \
+  X(cuGraphMemFreeNodeGetParams)                                                                                       \
+  X(cuGraphNodeGetType)                                                                                                \
   X(cuMemPoolGetAttribute)                                                                                             \
   X(cuStreamIsCapturing)                                                                                               \
   X(cuStreamQuery)                                                                                                     \

@@ -24,6 +24,9 @@ GET_PROC_ADDRESS_LEGACY, GET_PROC_ADDRESS_PER_THREAD = 1, 2
 
 FORMAT_FLOAT = 0x20
 
+GRAPH_AUTO_FREE, GRAPH_UPLOAD = 1, 2
+GRAPH_MEMORY_USED, GRAPH_MEMORY_RESERVED = 0, 2
+
 POOL_RELEASE_THRESHOLD, POOL_RESERVED_CURRENT, POOL_RESERVED_HIGH, POOL_USED_CURRENT, POOL_USED_HIGH = 4, 5, 6, 7, 8
 
 # Argument types by symbol. ctypes would pass a Python int as a 32-bit int, which cuts an address in half.
@@ -100,6 +103,17 @@ _PROTOTYPES: dict[str, list[type]] = {
     "cuEventQuery": [c_void_p],
     "cuEventSynchronize": [c_void_p],
     "cuEventElapsedTime": [c_void_p, c_void_p, c_void_p],
+    "cuDeviceGetGraphMemAttribute": [c_int, c_int, c_void_p],
+    "cuDeviceGraphMemTrim": [c_int],
+    "cuGraphCreate": [c_void_p, c_uint],
+    "cuGraphClone": [c_void_p, c_void_p],
+    "cuGraphAddChildGraphNode": [c_void_p, c_void_p, c_void_p, c_size_t, c_void_p],
+    "cuGraphAddMemAllocNode": [c_void_p, c_void_p, c_void_p, c_size_t, c_void_p],
+    "cuGraphAddMemFreeNode": [c_void_p, c_void_p, c_void_p, c_size_t, c_uint64],
+    "cuGraphInstantiateWithParams": [c_void_p, c_void_p, c_void_p],
+    "cuGraphExecUpdate_v2": [c_void_p, c_void_p, c_void_p],
+    "cuGraphUpload_ptsz": [c_void_p, c_void_p],
+    "cuGraphUpload": [c_void_p, c_void_p],
     "cuGraphInstantiateWithFlags": [c_void_p, c_void_p, c_uint64],
     "cuGraphLaunch": [c_void_p, c_void_p],
     "cuGraphLaunch_ptsz": [c_void_p, c_void_p],
@@ -148,6 +162,30 @@ class PoolProperties(ctypes.Structure):
         ("usage", ctypes.c_ushort),
         ("reserved", ctypes.c_ubyte * 54),
     ]
+
+
+class AllocationNode(ctypes.Structure):
+    """CUDA_MEM_ALLOC_NODE_PARAMS."""
+
+    _fields_ = [
+        ("pool", PoolProperties),
+        ("access", c_void_p),
+        ("access_count", c_size_t),
+        ("size_bytes", c_size_t),
+        ("address", c_uint64),
+    ]
+
+
+class InstantiateParameters(ctypes.Structure):
+    """CUDA_GRAPH_INSTANTIATE_PARAMS."""
+
+    _fields_ = [("flags", c_uint64), ("upload_stream", c_void_p), ("error_node", c_void_p), ("result", c_int)]
+
+
+class GraphUpdate(ctypes.Structure):
+    """CUgraphExecUpdateResultInfo."""
+
+    _fields_ = [("result", c_int), ("error_node", c_void_p), ("error_from_node", c_void_p)]
 
 
 class LaunchConfig(ctypes.Structure):
@@ -503,10 +541,70 @@ class Driver:
         self.call("cuThreadExchangeStreamCaptureMode", byref(value))
         return value.value
 
-    def graph_instantiate(self, graph: int) -> int:
+    def graph_instantiate(self, graph: int, flags: int = 0) -> int:
         executable = c_void_p()
-        self.call("cuGraphInstantiateWithFlags", byref(executable), graph, 0)
+        self.call("cuGraphInstantiateWithFlags", byref(executable), graph, flags)
         return executable.value or 0
+
+    def graph_instantiate_uploaded(self, graph: int, stream: int = 0) -> int:
+        executable = c_void_p()
+        parameters = InstantiateParameters(flags=GRAPH_UPLOAD, upload_stream=stream)
+        self.call("cuGraphInstantiateWithParams", byref(executable), graph, byref(parameters))
+        return executable.value or 0
+
+    def graph_update(self, executable: int, graph: int) -> None:
+        outcome = GraphUpdate()
+        self.call("cuGraphExecUpdate_v2", executable, graph, byref(outcome))
+
+    def graph_upload(self, executable: int, stream: int = 0) -> None:
+        self.call("cuGraphUpload", executable, stream)
+
+    def graph(self) -> int:
+        graph = c_void_p()
+        self.call("cuGraphCreate", byref(graph), 0)
+        return graph.value or 0
+
+    def graph_add_alloc(self, graph: int, size_bytes: int, after: int = 0, device: int = 0) -> tuple[int, int]:
+        """A node that allocates, after another one; the node and the address."""
+        node = c_void_p()
+        parameters = AllocationNode(pool=PoolProperties(type=1, location=Location(1, device)), size_bytes=size_bytes)
+        before = (c_void_p * 1)(after)
+        self.call("cuGraphAddMemAllocNode", byref(node), graph, before, 1 if after else 0, byref(parameters))
+        return node.value or 0, parameters.address
+
+    def graph_add_free(self, graph: int, address: int, after: int) -> int:
+        node = c_void_p()
+        self.call("cuGraphAddMemFreeNode", byref(node), graph, (c_void_p * 1)(after), 1, address)
+        return node.value or 0
+
+    def memory_graph(self, *sizes_bytes: int, free: bool = True) -> int:
+        """A graph that allocates these, one after the other, each freed before the next unless `free` is false."""
+        graph, last = self.graph(), 0
+        for size_bytes in sizes_bytes:
+            last, address = self.graph_add_alloc(graph, size_bytes, last)
+            if free:
+                last = self.graph_add_free(graph, address, last)
+        return graph
+
+    def graph_run_alloc(self, size_bytes: int, stream: int = 0) -> int:
+        """Launches a graph that allocates and does not free; the address is the caller's to free."""
+        graph = self.graph()
+        _, address = self.graph_add_alloc(graph, size_bytes)
+        executable = self.graph_instantiate(graph)
+        try:
+            self.graph_launch(executable, stream)
+        finally:
+            self.graph_exec_destroy(executable)
+            self.graph_destroy(graph)
+        return address
+
+    def graph_memory(self, attribute: int = GRAPH_MEMORY_RESERVED, device: int = 0) -> int:
+        value = c_uint64()
+        self.call("cuDeviceGetGraphMemAttribute", device, attribute, byref(value))
+        return value.value
+
+    def graph_memory_trim(self, device: int = 0) -> None:
+        self.call("cuDeviceGraphMemTrim", device)
 
     def graph_launch(self, executable: int, stream: int = 0) -> None:
         self.call("cuGraphLaunch", executable, stream)

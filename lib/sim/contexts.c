@@ -6,6 +6,7 @@
 #include "capture.h"
 #include "device_memory.h"
 #include "events.h"
+#include "graph_memory.h"
 #include "modules.h"
 #include "pools.h"
 #include "state.h"
@@ -93,8 +94,10 @@ void context_deactivate(struct context *context) {
   context->active = false;
   struct siblings siblings = {.device = context->device};
   handle_visit(HANDLE_CONTEXT, look_for_active, &siblings);
-  if (!siblings.any)
-    pools_empty_device(context->device);
+  if (siblings.any)
+    return;
+  pools_empty_device(context->device);
+  graph_memory_empty_device(context->device);
 }
 
 static CUresult push(CUcontext handle) {

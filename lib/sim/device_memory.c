@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "blocks.h"
+#include "graph_memory.h"
 #include "pools.h"
 #include "state.h"
 
@@ -68,12 +69,18 @@ bool memory_find(uintptr_t address, struct allocation *allocation) {
   if (!region)
     return false;
   *allocation = (struct allocation){region, region->base, region->size};
+  if (region->kind == REGION_GRAPH)
+    return region->live;
   return !region->block || block_find(region->block, address, &allocation->base, &allocation->size);
 }
 
 void memory_free(const struct allocation *allocation) {
   struct region *region = allocation->region;
   struct pool *pool = region->pool;
+  if (region->kind == REGION_GRAPH) {
+    graph_memory_free(region);
+    return;
+  }
   if (!region->block || block_free(region->block, allocation->base))
     delete_region(region);
   if (pool)

@@ -223,6 +223,22 @@
   PER_THREAD(cuGraphLaunch, cuGraphLaunch_ptsz, 10000)                                                                 \
   SHARED(cuGraphUpload, cuGraphUpload, 11010)                                                                          \
   PER_THREAD(cuGraphUpload, cuGraphUpload_ptsz, 11010)                                                                 \
+  SHARED(cuGraphClone, cuGraphClone, 10000)                                                                            \
+  SHARED(cuGraphChildGraphNodeGetGraph, cuGraphChildGraphNodeGetGraph, 10000)                                          \
+  SHARED(cuGraphExecUpdate, cuGraphExecUpdate, 10020)                                                                  \
+  SHARED(cuGraphExecUpdate, cuGraphExecUpdate_v2, 12000)                                                               \
+  SHARED(cuGraphAddChildGraphNode, cuGraphAddChildGraphNode, 10000)                                                    \
+  SHARED(cuGraphAddMemAllocNode, cuGraphAddMemAllocNode, 11040)                                                        \
+  SHARED(cuGraphAddMemFreeNode, cuGraphAddMemFreeNode, 11040)                                                          \
+  SHARED(cuGraphAddNode, cuGraphAddNode, 12020)                                                                        \
+  SHARED(cuGraphAddNode, cuGraphAddNode_v2, 12030)                                                                     \
+  SHARED(cuGraphMemAllocNodeGetParams, cuGraphMemAllocNodeGetParams, 11040)                                            \
+  SHARED(cuGraphMemFreeNodeGetParams, cuGraphMemFreeNodeGetParams, 11040)                                              \
+  SHARED(cuGraphInstantiateWithParams, cuGraphInstantiateWithParams, 12000)                                            \
+  PER_THREAD(cuGraphInstantiateWithParams, cuGraphInstantiateWithParams_ptsz, 12000)                                   \
+  SHARED(cuDeviceGetGraphMemAttribute, cuDeviceGetGraphMemAttribute, 11040)                                            \
+  SHARED(cuDeviceSetGraphMemAttribute, cuDeviceSetGraphMemAttribute, 11040)                                            \
+  SHARED(cuDeviceGraphMemTrim, cuDeviceGraphMemTrim, 11040)                                                            \
   EXPORTS_SINCE_13(SHARED)
 
 #if CUDA_VERSION >= 13000

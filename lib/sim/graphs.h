@@ -5,22 +5,29 @@
 
 #include "driver.h"
 
+struct region;
+
 struct graph_node {
   CUgraphNodeType type;
   uint64_t duration_ns;
-  CUevent event; /* of CU_GRAPH_NODE_TYPE_EVENT_RECORD */
+  CUevent event;         /* of CU_GRAPH_NODE_TYPE_EVENT_RECORD */
+  struct region *memory; /* of nodes that allocate or free; the node holds it */
   CUgraphNode handle;
 };
 
 struct graph {
   CUgraph handle;
-  struct graph_node *nodes;
+  struct graph_node **nodes; /* each with its handle, which stays as the list grows */
   size_t count, capacity;
+  unsigned memory_nodes;
+  unsigned executables; /* made from this graph, and not destroyed yet */
 };
 
 struct graph *graph_new(void);
 void graph_delete(struct graph *graph);
-bool graph_add(struct graph *graph, struct graph_node node);
 bool graph_append(struct graph *graph, const struct graph *other);
+
+/* Adds a copy of the node; NULL without memory. */
+const struct graph_node *graph_add(struct graph *graph, struct graph_node node);
 
 #endif

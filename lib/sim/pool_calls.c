@@ -1,5 +1,6 @@
 /* The calls that allocate from pools, and that manage pools. */
 #include "capture.h"
+#include "graph_memory.h"
 #include "pools.h"
 #include "streams.h"
 #include "visible.h"
@@ -16,6 +17,25 @@ static struct pool *current_pool(unsigned device) {
   return pool ? pool : pool_default(device);
 }
 
+static CUresult capture_alloc(struct stream *stream, unsigned device, size_t size, CUdeviceptr *address) {
+  struct region *memory = size > 0 ? graph_memory_new(device, size) : NULL;
+  if (!memory)
+    return size > 0 ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_INVALID_VALUE;
+  graph_memory_hold(memory);
+  CUresult result = capture_add(stream, (struct graph_node){.type = CU_GRAPH_NODE_TYPE_MEM_ALLOC, .memory = memory});
+  if (result == CUDA_SUCCESS)
+    *address = memory->base;
+  graph_memory_let_go(memory);
+  return result;
+}
+
+static CUresult capture_free(struct stream *stream, CUdeviceptr address) {
+  struct region *memory = region_find(address);
+  if (!memory || memory->kind != REGION_GRAPH || memory->base != address)
+    return CUDA_ERROR_INVALID_VALUE;
+  return capture_add(stream, (struct graph_node){.type = CU_GRAPH_NODE_TYPE_MEM_FREE, .memory = memory});
+}
+
 static CUresult allocate(CUdeviceptr *address, size_t size, const CUmemoryPool *handle, CUstream stream_handle,
                          enum default_stream default_stream) {
   struct stream *stream;
@@ -26,7 +46,7 @@ static CUresult allocate(CUdeviceptr *address, size_t size, const CUmemoryPool *
   if (!address || !pool)
     return driver_leave(CUDA_ERROR_INVALID_VALUE);
   if (stream->capture)
-    return driver_leave(CUDA_ERROR_NOT_SUPPORTED); /* nodes that allocate are not simulated */
+    return driver_leave(capture_alloc(stream, pool->device, size, address));
   if (size == 0) {
     *address = 0;
     return driver_leave(CUDA_SUCCESS);
@@ -58,11 +78,10 @@ static CUresult cuMemFreeAsync_on(CUdeviceptr address, CUstream handle, enum def
     return result;
   if (address == 0)
     return driver_leave(CUDA_SUCCESS);
-  if (!memory_find(address, &allocation) || allocation.base != address ||
-      (allocation.region->kind != REGION_DEVICE && allocation.region->kind != REGION_BLOCK))
-    return driver_leave(CUDA_ERROR_INVALID_VALUE);
   if (stream->capture)
-    return driver_leave(CUDA_ERROR_NOT_SUPPORTED);
+    return driver_leave(capture_free(stream, address));
+  if (!memory_find(address, &allocation) || allocation.base != address || allocation.region->kind > REGION_GRAPH)
+    return driver_leave(CUDA_ERROR_INVALID_VALUE);
   memory_free(&allocation);
   return driver_leave(CUDA_SUCCESS);
 }

@@ -9,6 +9,7 @@
 enum region_kind {
   REGION_DEVICE, /* one allocation in device memory */
   REGION_BLOCK,  /* 2 MiB that small allocations share */
+  REGION_GRAPH,  /* of a graph's node, with memory behind it while `live` */
   REGION_MANAGED,
   REGION_HOST,        /* page-locked host memory */
   REGION_REGISTERED,  /* the program's own host memory */
@@ -31,6 +32,8 @@ struct region {
   struct pool *pool;             /* whose memory it is; NULL: none */
   struct block *block;           /* of a REGION_BLOCK */
   struct mapping *mappings;      /* of a REGION_RESERVATION */
+  bool live;                     /* of a REGION_GRAPH, as is the next */
+  unsigned holders;              /* nodes that allocate or free it */
   uint64_t id;
 };
 

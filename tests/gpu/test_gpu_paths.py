@@ -23,6 +23,7 @@ PATHS = {
     "cuArrayCreate": ("d.array(2560, 2560)", "d.array_destroy"),
     "cuArray3DCreate": ("d.array_3d(256, 256, 100)", "d.array_destroy"),
     "cuMipmappedArrayCreate": ("d.mipmapped_array(2560, 2560, 4)", "d.mipmapped_array_destroy"),
+    "a graph's node": ("d.graph_run_alloc(100 * MIB)", "d.mem_free"),
     "cuCtxCreate": ("d.context_create()", "d.context_destroy"),
 }
 
