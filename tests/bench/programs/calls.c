@@ -1,13 +1,7 @@
 /*
  * What the driver's calls cost the host, in nanoseconds: the median of many rounds. Prints one line of JSON.
- * It finds the driver as frameworks do, by dlopen and cuGetProcAddress, so that a preloaded library is met as usual.
  */
-#include <cuda.h>
-
-#include <dlfcn.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <time.h>
+#include "driver.h"
 
 #define ROUNDS 101
 #define LAUNCHES 500
@@ -15,33 +9,6 @@
 
 static const char *const empty_kernel =
     ".version 7.0\n.target sm_50\n.address_size 64\n.visible .entry empty() { ret; }\n";
-
-static void check(CUresult result, const char *what) {
-  if (result != CUDA_SUCCESS) {
-    fprintf(stderr, "%s: error %d\n", what, (int)result);
-    exit(1);
-  }
-}
-
-static void *find(const char *name) {
-  static CUresult (*lookup)(const char *, void **, int, cuuint64_t, CUdriverProcAddressQueryResult *);
-  if (lookup == NULL)
-    *(void **)&lookup = dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuGetProcAddress_v2");
-  void *function = NULL;
-  if (lookup == NULL || lookup(name, &function, 12000, 0, NULL) != CUDA_SUCCESS || function == NULL) {
-    fprintf(stderr, "no %s\n", name);
-    exit(1);
-  }
-  return function;
-}
-
-#define FIND(name) __typeof__(name) *name##_ = (__typeof__(name) *)find(#name)
-
-static double now_ns(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (double)now.tv_sec * 1e9 + (double)now.tv_nsec;
-}
 
 static int ascending(const void *a, const void *b) {
   double difference = *(const double *)a - *(const double *)b;

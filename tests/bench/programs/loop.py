@@ -1,6 +1,6 @@
 """A steady PyTorch loop of one kind of work for a number of seconds. Prints its rate and its longest stall as JSON.
 
-loop.py fp32|bf16|graph SECONDS
+loop.py fp32|bf16|graph|train|infer SECONDS
 """
 
 import json
@@ -33,6 +33,38 @@ def graph() -> Callable[[], object]:
     return captured.replay
 
 
+def encoder(layers: int) -> torch.nn.Module:
+    """A small transformer."""
+    layer = torch.nn.TransformerEncoderLayer(512, 8, 2048, dropout=0.0, batch_first=True)
+    return torch.nn.TransformerEncoder(layer, layers).cuda()
+
+
+def train() -> Callable[[], object]:
+    """A step of training on a batch of 16 sequences of 256."""
+    model = encoder(4)
+    optimizer = torch.optim.AdamW(model.parameters())
+    batch = torch.randn(16, 256, 512, device="cuda")
+
+    def step() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        (model(batch) - batch).square().mean().backward()
+        optimizer.step()
+
+    return step
+
+
+def infer() -> Callable[[], object]:
+    """An answer at batch size 1, brought to the host."""
+    model = encoder(6).eval()
+    tokens = torch.randn(1, 64, 512, device="cuda")
+
+    def step() -> object:
+        with torch.inference_mode():
+            return model(tokens).sum().item()
+
+    return step
+
+
 def measure(step: Callable[[], object], seconds: float) -> dict[str, float]:
     """Steps completed in a second, and the longest time in milliseconds between two completions."""
     pending: deque[torch.cuda.Event] = deque()
@@ -56,6 +88,8 @@ step = {
     "fp32": lambda: matmul(2048, torch.float32),  # 0.4 ms on an H200
     "bf16": lambda: matmul(4096, torch.bfloat16),  # 0.2 ms, at the card's power limit
     "graph": graph,
+    "train": train,
+    "infer": infer,
 }[sys.argv[1]]()
 measure(step, 1.0)  # settles: clocks, learned costs, the burst
 print(json.dumps(measure(step, float(sys.argv[2]))))

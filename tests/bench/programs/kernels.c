@@ -1,0 +1,211 @@
+/*
+ * One kind of GPU work, flat out, and how evenly it gets on. Prints one line of JSON.
+ *
+ * kernels WORKLOAD SECONDS [AT]    AT: when to begin, in seconds of CLOCK_MONOTONIC; else at once
+ *
+ * Every kernel counts its own progress in host memory, in units of work of up to about a millisecond, so that what is
+ * completed is seen from outside, without a call that the driver or the library would notice.
+ */
+#include "driver.h"
+
+#include <pthread.h>
+#include <string.h>
+#include <unistd.h>
+
+#define MAX_STREAMS 4
+#define MAX_SAMPLES 4000
+#define SAMPLE_NS 50e6 /* the series that is printed */
+#define SETTLE_NS 1e9
+#define ITERATIONS_PER_US 290 /* of the kernel's loop, on an H200 at 1980 MHz */
+
+/* Adds to a float for a number of iterations and counts a unit, as often as there are units. */
+static const char *const source =
+    ".version 7.0\n.target sm_50\n.address_size 64\n"
+    ".visible .entry work(.param .u64 progress, .param .u32 units, .param .u32 iterations) {\n"
+    ".reg .pred %p<4>; .reg .u32 %r<8>; .reg .u64 %d<4>; .reg .f32 %f<3>;\n"
+    "ld.param.u64 %d1, [progress]; ld.param.u32 %r1, [units]; ld.param.u32 %r2, [iterations];\n"
+    "mov.u32 %r4, %tid.x; mov.u32 %r5, %ctaid.x; or.b32 %r4, %r4, %r5; setp.eq.u32 %p1, %r4, 0;\n"
+    "mov.f32 %f1, 0f3F800000; mov.u32 %r6, 0;\n"
+    "unit: mov.u32 %r3, 0;\n"
+    "step: fma.rn.f32 %f1, %f1, 0f3F7FFFFF, 0f33800000; add.u32 %r3, %r3, 1;\n"
+    "setp.lt.u32 %p2, %r3, %r2; @%p2 bra step;\n"
+    "setp.lt.f32 %p3, %f1, 0f00000000; @%p3 st.global.f32 [%d1+8], %f1;\n"
+    "@%p1 ld.volatile.global.u64 %d2, [%d1]; @%p1 add.u64 %d2, %d2, 1; @%p1 st.volatile.global.u64 [%d1], %d2;\n"
+    "add.u32 %r6, %r6, 1; setp.lt.u32 %p2, %r6, %r1; @%p2 bra unit;\n"
+    "ret; }\n";
+
+struct workload {
+  const char *name;
+  unsigned units;
+  double unit_us;
+  unsigned blocks;
+  int streams;
+  int graph_kernels; /* 0: launches, not graphs */
+  int waits;         /* synchronises after each launch */
+  double pause_us;   /* and then does something else */
+};
+
+static const struct workload workloads[] = {
+    {.name = "300ms", .units = 300, .unit_us = 1000, .blocks = 132, .streams = 1},
+    {.name = "5ms", .units = 5, .unit_us = 1000, .blocks = 132, .streams = 1},
+    {.name = "1ms", .units = 1, .unit_us = 1000, .blocks = 132, .streams = 1},
+    {.name = "50us", .units = 1, .unit_us = 50, .blocks = 132, .streams = 1},
+    {.name = "4us", .units = 1, .unit_us = 2, .blocks = 132, .streams = 1}, /* a launch takes 2 us besides */
+    {.name = "graph", .units = 1, .unit_us = 10, .blocks = 132, .streams = 1, .graph_kernels = 100},
+    {.name = "sync", .units = 1, .unit_us = 50, .blocks = 132, .streams = 1, .waits = 1},
+    {.name = "streams", .units = 1, .unit_us = 200, .blocks = 33, .streams = 4},
+    {.name = "third", .units = 1, .unit_us = 1000, .blocks = 132, .streams = 1, .waits = 1, .pause_us = 2300},
+    {.name = "endless", .units = 4000000000u, .unit_us = 1000, .blocks = 132, .streams = 1, .waits = 1},
+};
+
+static struct {
+  const struct workload *workload;
+  CUcontext context;
+  CUfunction function;
+  CUstream streams[MAX_STREAMS];
+  CUgraphExec graph;
+  volatile unsigned long long *progress[MAX_STREAMS]; /* host memory, each in a line of its own */
+  double begin_at_ns;
+} bench;
+
+static void sleep_ns(double duration_ns) {
+  struct timespec time = {(time_t)(duration_ns / 1e9), (long)duration_ns % 1000000000L};
+  nanosleep(&time, NULL);
+}
+
+static void launch(int stream) {
+  static __typeof__(cuLaunchKernel) *call;
+  if (call == NULL)
+    call = (__typeof__(cuLaunchKernel) *)find("cuLaunchKernel");
+  CUdeviceptr progress = (CUdeviceptr)bench.progress[stream];
+  unsigned units = bench.workload->units;
+  unsigned iterations = (unsigned)(bench.workload->unit_us * ITERATIONS_PER_US);
+  void *parameters[] = {&progress, &units, &iterations};
+  check(call(bench.function, bench.workload->blocks, 1, 1, 128, 1, 1, 0, bench.streams[stream], parameters, NULL),
+        "cuLaunchKernel");
+}
+
+static void capture_graph(void) {
+  FIND(cuStreamBeginCapture);
+  FIND(cuStreamEndCapture);
+  FIND(cuGraphInstantiate);
+  CUgraph graph;
+  check(cuStreamBeginCapture_(bench.streams[0], CU_STREAM_CAPTURE_MODE_GLOBAL), "cuStreamBeginCapture");
+  for (int i = 0; i < bench.workload->graph_kernels; i++)
+    launch(0);
+  check(cuStreamEndCapture_(bench.streams[0], &graph), "cuStreamEndCapture");
+  check(cuGraphInstantiate_(&bench.graph, graph, 0), "cuGraphInstantiate");
+}
+
+static void set_up(void) {
+  FIND(cuInit);
+  FIND(cuDevicePrimaryCtxRetain);
+  FIND(cuCtxSetCurrent);
+  FIND(cuModuleLoadData);
+  FIND(cuModuleGetFunction);
+  FIND(cuStreamCreate);
+  FIND(cuMemHostAlloc);
+  CUmodule module;
+  check(cuInit_(0), "cuInit");
+  check(cuDevicePrimaryCtxRetain_(&bench.context, 0), "cuDevicePrimaryCtxRetain");
+  check(cuCtxSetCurrent_(bench.context), "cuCtxSetCurrent");
+  check(cuModuleLoadData_(&module, source), "cuModuleLoadData");
+  check(cuModuleGetFunction_(&bench.function, module, "work"), "cuModuleGetFunction");
+  for (int i = 0; i < bench.workload->streams; i++) {
+    void *memory;
+    check(cuStreamCreate_(&bench.streams[i], CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+    check(cuMemHostAlloc_(&memory, 4096, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP), "cuMemHostAlloc");
+    memset(memory, 0, 4096);
+    bench.progress[i] = memory;
+  }
+  if (bench.workload->graph_kernels > 0)
+    capture_graph();
+}
+
+static void wait_until(double instant_ns) {
+  if (instant_ns > now_ns())
+    sleep_ns(instant_ns - now_ns());
+}
+
+/* Launches until the program ends; the driver itself holds it back when a thousand launches are pending. */
+static void *work(void *unused) {
+  FIND(cuCtxSetCurrent);
+  FIND(cuStreamSynchronize);
+  FIND(cuGraphLaunch);
+  const struct workload *workload = bench.workload;
+  check(cuCtxSetCurrent_(bench.context), "cuCtxSetCurrent");
+  wait_until(bench.begin_at_ns);
+  for (int turn = 0;; turn = (turn + 1) % workload->streams) {
+    if (workload->graph_kernels > 0)
+      check(cuGraphLaunch_(bench.graph, bench.streams[turn]), "cuGraphLaunch");
+    else
+      launch(turn);
+    if (workload->waits)
+      check(cuStreamSynchronize_(bench.streams[turn]), "cuStreamSynchronize");
+    if (workload->pause_us > 0)
+      sleep_ns(workload->pause_us * 1000);
+  }
+  return unused;
+}
+
+static unsigned long long done(void) {
+  unsigned long long sum = 0;
+  for (int i = 0; i < bench.workload->streams; i++)
+    sum += *bench.progress[i];
+  return sum;
+}
+
+/* What was completed in each sample, and the longest time without any progress. */
+static void observe(double seconds) {
+  static unsigned long long samples[MAX_SAMPLES];
+  double began = now_ns(), last_progress = began, longest = 0, longest_at = began;
+  unsigned long long at_begin = done(), before = at_begin, sampled = at_begin;
+  int count = 0;
+  double now = began;
+  while (now < began + seconds * 1e9) {
+    sleep_ns(200e3);
+    now = now_ns();
+    unsigned long long completed = done();
+    if (completed != before) {
+      if (now - last_progress > longest) {
+        longest = now - last_progress;
+        longest_at = last_progress;
+      }
+      last_progress = now;
+      before = completed;
+    }
+    if (now >= began + (count + 1) * SAMPLE_NS && count < MAX_SAMPLES) {
+      samples[count++] = completed - sampled;
+      sampled = completed;
+    }
+  }
+  if (now - last_progress > longest) {
+    longest = now - last_progress;
+    longest_at = last_progress;
+  }
+  printf("{\"per_second\": %.4f, \"longest_stall_ms\": %.2f, \"stalled_at_s\": %.3f, \"sample_s\": %.3f, "
+         "\"began_at_s\": %.6f, \"samples\": [",
+         (double)(done() - at_begin) / (now_ns() - began) * 1e9, longest / 1e6, (longest_at - began) / 1e9,
+         SAMPLE_NS / 1e9, began / 1e9);
+  for (int i = 0; i < count; i++)
+    printf("%s%llu", i > 0 ? ", " : "", samples[i]);
+  printf("]}\n");
+}
+
+int main(int argc, char **argv) {
+  for (size_t i = 0; argc > 2 && i < sizeof workloads / sizeof *workloads; i++)
+    if (strcmp(argv[1], workloads[i].name) == 0)
+      bench.workload = &workloads[i];
+  if (bench.workload == NULL) {
+    fprintf(stderr, "usage: kernels WORKLOAD SECONDS [AT]\n");
+    return 2;
+  }
+  set_up();
+  bench.begin_at_ns = argc > 3 ? atof(argv[3]) * 1e9 : now_ns();
+  pthread_t worker;
+  pthread_create(&worker, NULL, work, NULL);
+  wait_until(bench.begin_at_ns + SETTLE_NS);
+  observe(atof(argv[2]));
+  fflush(stdout);
+  _exit(0); /* what is queued is not waited for */
+}
