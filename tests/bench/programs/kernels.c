@@ -88,13 +88,13 @@ static void launch(int stream) {
 static void capture_graph(void) {
   FIND(cuStreamBeginCapture);
   FIND(cuStreamEndCapture);
-  FIND(cuGraphInstantiate);
+  FIND(cuGraphInstantiateWithFlags);
   CUgraph graph;
   check(cuStreamBeginCapture_(bench.streams[0], CU_STREAM_CAPTURE_MODE_GLOBAL), "cuStreamBeginCapture");
   for (int i = 0; i < bench.workload->graph_kernels; i++)
     launch(0);
   check(cuStreamEndCapture_(bench.streams[0], &graph), "cuStreamEndCapture");
-  check(cuGraphInstantiate_(&bench.graph, graph, 0), "cuGraphInstantiate");
+  check(cuGraphInstantiateWithFlags_(&bench.graph, graph, 0), "cuGraphInstantiate");
 }
 
 static void set_up(void) {
