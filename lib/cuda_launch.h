@@ -5,9 +5,8 @@
 #include "hooks.h"
 #include "meter.h"
 
-/* Before the program waits: for one stream (a handle other than NULL), or for all of the current device. And after. */
-void launch_begin_wait(CUstream stream);
-void launch_begin_wait_all(void);
+/* Around a wait of the program for something on the current device. */
+void launch_begin_wait(void);
 void launch_end_wait(void);
 
 /* Before a stream or a context is destroyed. */

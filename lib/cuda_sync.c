@@ -1,64 +1,73 @@
 /*
- * Where the program waits for the GPU, batches end: else the idle time behind them would be measured as work. After the
- * wait, what has completed is charged at once. And what is measured ends with its stream.
+ * Where the program waits for the GPU: what is then known of its streams is used, and what has completed is charged at
+ * once. And what is measured ends with its stream.
  */
 #include "cuda_launch.h"
 #include "process.h"
 #include "streams.h"
 
-void launch_begin_wait(CUstream stream) {
-  if (!process_limits_compute())
-    return;
-  struct meter_stream *metered = streams_find_known(stream);
+static void begin_wait(CUstream stream) {
+  struct meter_stream *metered = process_limits_compute() ? streams_find_known(stream) : NULL;
   if (metered != NULL)
-    meter_close(metered);
+    meter_before_wait(metered);
 }
 
-void launch_begin_wait_all(void) {
+static CUresult end_wait(CUstream stream, CUresult result) {
+  struct meter_stream *metered = process_limits_compute() ? streams_find_known(stream) : NULL;
+  if (metered == NULL)
+    return result;
+  meter_after_wait(metered, result == CUDA_SUCCESS ? METER_STREAM_IS_IDLE : METER_STREAM_MAY_BE_BUSY);
+  meter_harvest(metered->meter);
+  return result;
+}
+
+void launch_begin_wait(void) {
   struct meter *meter = process_limits_compute() ? streams_current_meter() : NULL;
   if (meter != NULL)
-    meter_close_all(meter);
+    meter_before_wait_all(meter);
 }
 
 void launch_end_wait(void) {
   struct meter *meter = process_limits_compute() ? streams_current_meter() : NULL;
-  if (meter != NULL)
-    meter_harvest(meter);
+  if (meter == NULL)
+    return;
+  meter_after_wait_all(meter);
+  meter_harvest(meter);
 }
 
-static CUresult end_wait(CUresult result) {
+static CUresult end_wait_all(CUresult result) {
   launch_end_wait();
   return result;
 }
 
 HOOK CUresult cuStreamSynchronize(CUstream stream) {
-  launch_begin_wait(legacy(stream));
-  return end_wait(real.cuStreamSynchronize(stream));
+  begin_wait(legacy(stream));
+  return end_wait(legacy(stream), real.cuStreamSynchronize(stream));
 }
 
 HOOK CUresult cuStreamSynchronize_ptsz(CUstream stream) {
-  launch_begin_wait(per_thread(stream));
-  return end_wait(real.cuStreamSynchronize_ptsz(stream));
+  begin_wait(per_thread(stream));
+  return end_wait(per_thread(stream), real.cuStreamSynchronize_ptsz(stream));
 }
 
 HOOK CUresult cuCtxSynchronize(void) {
-  launch_begin_wait_all();
-  return end_wait(real.cuCtxSynchronize());
+  launch_begin_wait();
+  return end_wait_all(real.cuCtxSynchronize());
 }
 
 HOOK CUresult cuEventSynchronize(CUevent event) {
-  launch_begin_wait_all();
-  return end_wait(real.cuEventSynchronize(event));
+  launch_begin_wait();
+  return end_wait_all(real.cuEventSynchronize(event));
 }
 
 HOOK CUresult cuMemcpyDtoH_v2(void *host, CUdeviceptr device, size_t size) {
-  launch_begin_wait_all();
-  return end_wait(real.cuMemcpyDtoH_v2(host, device, size));
+  launch_begin_wait();
+  return end_wait_all(real.cuMemcpyDtoH_v2(host, device, size));
 }
 
 HOOK CUresult cuMemcpyDtoH_v2_ptds(void *host, CUdeviceptr device, size_t size) {
-  launch_begin_wait_all();
-  return end_wait(real.cuMemcpyDtoH_v2_ptds(host, device, size));
+  launch_begin_wait();
+  return end_wait_all(real.cuMemcpyDtoH_v2_ptds(host, device, size));
 }
 
 HOOK CUresult cuStreamDestroy_v2(CUstream stream) {

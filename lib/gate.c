@@ -15,10 +15,6 @@ static int64_t max(int64_t a, int64_t b) {
   return a > b ? a : b;
 }
 
-static int64_t in_flight_ns(const struct meter *meter) {
-  return __atomic_load_n(&meter->in_flight_ns, __ATOMIC_RELAXED);
-}
-
 static uint32_t in_flight_batches(const struct meter *meter) {
   return __atomic_load_n(&meter->in_flight_batches, __ATOMIC_RELAXED);
 }
@@ -31,7 +27,7 @@ static int64_t note_wait(struct meter *meter, int64_t began_ns, int64_t ended_ns
 
 /* A part of what is in flight, so that its end is not slept through. */
 static void sleep_a_little(const struct meter *meter) {
-  meter->driver->sleep_ns(min(max(in_flight_ns(meter) / 32, 20000), 1000000));
+  meter->driver->sleep_ns(min(max(meter_in_flight_ns(meter) / 32, 20000), 1000000));
 }
 
 /* ---- turns ---------------------------------------------------------------------------------------------------- */
@@ -70,7 +66,7 @@ void gate_note_activity(struct meter *meter, int64_t more_ns) {
   int64_t now_ns = meter->driver->now_ns();
   __atomic_store_n(&meter->device->last_launch_ns, now_ns, __ATOMIC_RELAXED);
   if (meter->takes_turns)
-    turns_note_activity(&meter->turns, now_ns + in_flight_ns(meter) + more_ns);
+    turns_note_activity(&meter->turns, now_ns + meter_in_flight_ns(meter) + more_ns);
 }
 
 /* ---- tokens --------------------------------------------------------------------------------------------------- */
@@ -87,6 +83,12 @@ static void sleep_without_turn(struct meter *meter, int64_t duration_ns) {
     meter->driver->sleep_ns(left_ns);
 }
 
+/* Launches in flight have spoken for their tokens. Who has waited starts with enough for all of its streams. */
+static int64_t spoken_for_ns(const struct meter *meter, bool waited) {
+  int64_t quantum_ns = waited && meter_streams_overlap(meter) ? METER_QUANTUM_NS : 0;
+  return min(meter_reserved_ns(meter), BUCKET_MAX_DEBT_NS) + quantum_ns;
+}
+
 int64_t gate_wait_for_tokens(struct meter *meter) {
   const struct meter_driver *driver = meter->driver;
   int64_t began_ns = driver->now_ns();
@@ -97,6 +99,7 @@ int64_t gate_wait_for_tokens(struct meter *meter) {
     bucket_follow_limit(meter->device, now_ns, percent);
     meter_harvest(meter);
     int64_t open_at_ns = bucket_open_at(meter->device, now_ns, percent);
+    open_at_ns += spoken_for_ns(meter, now_ns > began_ns) * 100 / percent;
     if (open_at_ns <= now_ns || now_ns >= give_up_ns)
       break;
     sleep_without_turn(meter, min(open_at_ns - now_ns, LONGEST_SLEEP_NS));
@@ -123,14 +126,14 @@ static void grant_passes(struct meter *meter) {
 }
 
 static bool has_room(struct meter *meter) {
-  return in_flight_batches(meter) < 2 || in_flight_ns(meter) < METER_RUN_AHEAD_NS || use_a_pass(meter);
+  return in_flight_batches(meter) < 2 || meter_in_flight_ns(meter) < METER_RUN_AHEAD_NS || use_a_pass(meter);
 }
 
 int64_t gate_wait_for_room(struct meter *meter) {
   const struct meter_driver *driver = meter->driver;
   int64_t began_ns = driver->now_ns();
   uint32_t harvested = __atomic_load_n(&meter->harvested, __ATOMIC_RELAXED);
-  int64_t batch_ns = in_flight_ns(meter) / max(1, in_flight_batches(meter));
+  int64_t batch_ns = meter_in_flight_ns(meter) / max(1, in_flight_batches(meter));
   int64_t patience_ns = min(max(METER_PATIENCE_NS, 8 * batch_ns), BUCKET_MAX_DEBT_NS);
   int64_t progress_ns = began_ns, now_ns = began_ns;
   while (!has_room(meter)) {

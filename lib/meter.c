@@ -1,15 +1,12 @@
+/* Launches form batches. */
 #include "meter.h"
 
-#include "bucket.h"
 #include "gate.h"
 #include "log.h"
+#include "meter_parts.h"
 #include "not_enforced.h"
-#include "timeline.h"
 
-#include <stdlib.h>
-
-#define OTHER_THREAD_NS 20000              /* to record a marker takes a microsecond or two */
-#define UNKNOWN_COST_NS METER_RUN_AHEAD_NS /* at most two launches of unknown cost are in flight */
+#define OTHER_THREAD_NS 20000 /* to record a marker takes a microsecond or two */
 
 static int64_t max(int64_t a, int64_t b) {
   return a > b ? a : b;
@@ -21,162 +18,88 @@ void meter_init(struct meter *meter, const struct meter_driver *driver, struct v
   pthread_mutex_init(&meter->lock, NULL);
 }
 
-/* ---- what a launch costs ------------------------------------------------------------------------------------- */
+/* ---- in flight: closed, not yet charged ------------------------------------------------------------------------ */
 
-static struct meter_cost *cost_of(struct meter *meter, uint64_t work) {
-  return &meter->costs[(work * 0x9e3779b97f4a7c15ULL) >> 52 & (METER_COSTS - 1)];
+static int64_t known_part(const struct batch *batch) {
+  return batch->last_is_unknown ? batch->estimate_ns - METER_UNKNOWN_COST_NS : batch->estimate_ns;
 }
 
-/* Threads may race here: a wrong estimate shifts a marker, never a charge. */
-static bool known_cost(struct meter *meter, uint64_t work, int64_t *cost_ns) {
-  const struct meter_cost *cost = cost_of(meter, work);
-  if (__atomic_load_n(&cost->work, __ATOMIC_RELAXED) != work)
-    return false;
-  *cost_ns = __atomic_load_n(&cost->cost_ns, __ATOMIC_RELAXED);
-  return true;
-}
-
-static void set_cost(struct meter *meter, uint64_t work, int64_t cost_ns) {
-  struct meter_cost *cost = cost_of(meter, work);
-  __atomic_store_n(&cost->cost_ns, max(1, cost_ns), __ATOMIC_RELAXED);
-  __atomic_store_n(&cost->work, work, __ATOMIC_RELAXED);
-}
-
-static void learn(struct meter_stream *stream, const struct batch *batch, int64_t measured_ns) {
+static void enter_flight(struct meter_stream *stream, const struct batch *batch) {
   struct meter *meter = stream->meter;
-  int64_t known_ns;
-  if (batch->last_is_unknown) /* what the others are not expected to have taken */
-    set_cost(meter, batch->last_work, measured_ns - (batch->estimate_ns - UNKNOWN_COST_NS));
-  else if (batch->mixed) {
-    double scale = stream->scale * (0.75 + 0.25 * (double)measured_ns / (double)batch->estimate_ns);
-    stream->scale = scale < 0.125 ? 0.125 : scale > 8 ? 8 : scale;
-  } else if (known_cost(meter, batch->last_work, &known_ns))
-    set_cost(meter, batch->last_work, (3 * known_ns + measured_ns / batch->launches) / 4);
+  stream->ring[stream->head % METER_RING] = *batch;
+  __atomic_add_fetch(&meter->in_flight_ns, batch->estimate_ns, __ATOMIC_RELAXED);
+  __atomic_add_fetch(&meter->reserved_ns, known_part(batch), __ATOMIC_RELAXED);
+  __atomic_add_fetch(&meter->in_flight_batches, 1, __ATOMIC_RELAXED);
+  __atomic_store_n(&stream->head, stream->head + 1, __ATOMIC_RELEASE);
 }
 
-/* ---- harvest: completed batches are charged ------------------------------------------------------------------ */
-
-static struct timeline *timeline_of(struct meter *meter, void *context) {
-  for (uint32_t i = 0; i < meter->timeline_count; i++)
-    if (meter->timelines[i].context == context)
-      return &meter->timelines[i];
-  if (meter->timeline_count == METER_MAX_CONTEXTS) {
-    static int said;
-    log_once(&said, LOG_WARNING, "more than %d contexts; the compute limit is not enforced on the others",
-             METER_MAX_CONTEXTS);
-    not_enforced(meter->device, VGPU_NOT_ENFORCED_SM);
-    return NULL;
-  }
-  struct timeline *timeline = &meter->timelines[meter->timeline_count++];
-  *timeline = (struct timeline){.context = context};
-  return timeline;
-}
-
-/* When the marker completed; it is recycled unless the timeline keeps it. */
-static int64_t place(struct meter_stream *stream, void *marker, int64_t recorded_ns, int64_t observed_ns) {
+void meter_leave_flight(struct meter_stream *stream) {
   struct meter *meter = stream->meter;
-  struct timeline *timeline = timeline_of(meter, stream->context);
-  bool kept = false;
-  void *replaced = NULL;
-  int64_t wall_ns = observed_ns;
-  if (timeline != NULL)
-    wall_ns = timeline_place(timeline, meter->driver, marker, recorded_ns, observed_ns, &kept, &replaced);
-  if (replaced != NULL)
-    meter->driver->recycle(replaced);
-  if (!kept)
-    meter->driver->recycle(marker);
-  return wall_ns;
+  const struct batch *batch = &stream->ring[stream->tail % METER_RING];
+  __atomic_sub_fetch(&meter->in_flight_ns, batch->estimate_ns, __ATOMIC_RELAXED);
+  __atomic_sub_fetch(&meter->reserved_ns, known_part(batch), __ATOMIC_RELAXED);
+  __atomic_sub_fetch(&meter->in_flight_batches, 1, __ATOMIC_RELAXED);
+  __atomic_store_n(&stream->tail, stream->tail + 1, __ATOMIC_RELEASE);
 }
 
-static int by_start(const void *a, const void *b) {
-  int64_t first = ((const struct interval *)a)->start_ns, second = ((const struct interval *)b)->start_ns;
-  return (first > second) - (first < second);
+/* The part of the measured time of late that was charged: 1 for streams that run one after the other. */
+static double overlap(const struct meter *meter) {
+  int64_t measured_ns = __atomic_load_n(&meter->measured_ns, __ATOMIC_RELAXED);
+  int64_t charged_ns = __atomic_load_n(&meter->charged_ns, __ATOMIC_RELAXED);
+  return measured_ns > 0 && charged_ns < measured_ns ? (double)charged_ns / (double)measured_ns : 1;
 }
 
-/* In the order in which they began, since the bucket charges nothing before what it has charged. */
-static void charge_intervals(struct meter *meter) {
-  int64_t now_ns = meter->driver->now_ns();
-  qsort(meter->intervals, meter->interval_count, sizeof meter->intervals[0], by_start);
-  for (uint32_t i = 0; i < meter->interval_count; i++)
-    bucket_charge(meter->device, meter->intervals[i].start_ns, meter->intervals[i].end_ns, now_ns,
-                  meter_percent(meter));
-  meter->interval_count = 0;
+int64_t meter_in_flight_ns(const struct meter *meter) {
+  return (int64_t)(overlap(meter) * (double)__atomic_load_n(&meter->in_flight_ns, __ATOMIC_RELAXED));
 }
 
-static void measure(struct meter_stream *stream, const struct batch *batch) {
-  struct meter *meter = stream->meter;
-  int64_t now_ns = meter->driver->now_ns();
-  int64_t start_ns = stream->previous_end_ns;
-  if (batch->start != NULL)
-    start_ns = place(stream, batch->start, batch->start_recorded_ns, now_ns);
-  int64_t end_ns = place(stream, batch->end, batch->end_recorded_ns, now_ns);
-  stream->previous_end_ns = end_ns;
-  if (meter->interval_count == METER_INTERVALS)
-    charge_intervals(meter);
-  meter->intervals[meter->interval_count++] = (struct interval){start_ns, end_ns};
-  __atomic_add_fetch(&meter->device->launches, batch->launches, __ATOMIC_RELAXED);
-  learn(stream, batch, end_ns - start_ns);
+int64_t meter_reserved_ns(const struct meter *meter) {
+  return (int64_t)(overlap(meter) * (double)__atomic_load_n(&meter->reserved_ns, __ATOMIC_RELAXED));
 }
 
-static void drop(struct meter_stream *stream, const struct batch *batch) {
-  if (batch->start != NULL)
-    stream->meter->driver->recycle(batch->start);
-  stream->meter->driver->recycle(batch->end);
-}
-
-static void harvest_stream(struct meter_stream *stream) {
-  struct meter *meter = stream->meter;
-  while (stream->tail != __atomic_load_n(&stream->head, __ATOMIC_ACQUIRE)) {
-    struct batch *batch = &stream->ring[stream->tail % METER_RING];
-    enum meter_state state = meter->driver->query(batch->end);
-    if (state == METER_PENDING)
-      return;
-    if (state == METER_DONE)
-      measure(stream, batch);
-    else {
-      drop(stream, batch);
-      stream->previous_end_ns = meter->driver->now_ns();
-    }
-    __atomic_sub_fetch(&meter->in_flight_ns, batch->estimate_ns, __ATOMIC_RELAXED);
-    __atomic_sub_fetch(&meter->in_flight_batches, 1, __ATOMIC_RELAXED);
-    __atomic_add_fetch(&meter->harvested, 1, __ATOMIC_RELAXED);
-    __atomic_store_n(&meter->passes, 0, __ATOMIC_RELAXED);
-    __atomic_store_n(&meter->granted, 0, __ATOMIC_RELAXED);
-    __atomic_store_n(&stream->tail, stream->tail + 1, __ATOMIC_RELEASE);
-  }
-}
-
-void meter_harvest(struct meter *meter) {
-  if (__atomic_exchange_n(&meter->harvesting, true, __ATOMIC_ACQUIRE))
-    return;
-  uint32_t count = __atomic_load_n(&meter->stream_count, __ATOMIC_ACQUIRE);
-  for (uint32_t i = 0; i < count; i++)
-    harvest_stream(meter->streams[i]);
-  charge_intervals(meter);
-  __atomic_store_n(&meter->harvesting, false, __ATOMIC_RELEASE);
+bool meter_streams_overlap(const struct meter *meter) {
+  return overlap(meter) < 0.9;
 }
 
 /* ---- batches ------------------------------------------------------------------------------------------------- */
 
-static bool dry(const struct meter_stream *stream) {
-  return __atomic_load_n(&stream->tail, __ATOMIC_ACQUIRE) == __atomic_load_n(&stream->head, __ATOMIC_ACQUIRE);
+static int64_t batch_length_ns(const struct meter *meter) {
+  int64_t length_ns = METER_BATCH_NS * 2 * meter_percent(meter) / 100;
+  return length_ns < METER_SHORT_BATCH_NS ? METER_SHORT_BATCH_NS
+         : length_ns < METER_BATCH_NS     ? length_ns
+                                          : METER_BATCH_NS;
 }
 
-/* A batch whose end could not be marked in time is charged what its launches usually cost. */
-static void finish_by_estimate(struct meter_stream *stream) {
+void meter_finish_at(struct meter_stream *stream, int64_t end_ns) {
   struct meter *meter = stream->meter;
   struct batch *batch = &stream->batch;
-  int64_t begin_ns = batch->start_recorded_ns;
-  bucket_charge(meter->device, begin_ns, begin_ns + batch->estimate_ns, meter->driver->now_ns(), meter_percent(meter));
+  meter_charge(meter, batch->start_recorded_ns, end_ns);
   __atomic_add_fetch(&meter->device->launches, batch->launches, __ATOMIC_RELAXED);
   if (batch->start != NULL)
     meter->driver->recycle(batch->start);
   stream->open = false;
 }
 
-/* With the claim held, before a launch: leaves a batch open that the launch may join, or none when it cannot be
- * measured now. */
-static void open_batch(struct meter_stream *stream) {
+/* A batch whose end could not be marked in time is charged what its launches usually cost. */
+void meter_finish_by_estimate(struct meter_stream *stream) {
+  meter_finish_at(stream, stream->batch.start_recorded_ns + stream->batch.estimate_ns);
+}
+
+/* Begins on the stream behind what is in flight, after a gap that counts as work, or after a real pause. */
+static bool begin_batch(struct meter_stream *stream, bool after_gap) {
+  const struct meter_driver *driver = stream->meter->driver;
+  stream->batch = (struct batch){.start_recorded_ns = driver->now_ns(), .full_ns = batch_length_ns(stream->meter)};
+  if (!meter_is_dry(stream))
+    return true;
+  stream->batch.by_wall = after_gap;
+  if (!after_gap)
+    stream->batch.start = driver->record(stream->handle);
+  return after_gap || stream->batch.start != NULL;
+}
+
+/* With the claim held, before a launch that arrived at that time: leaves a batch open that the launch may join, or none
+ * when it cannot be measured now. */
+static void open_batch(struct meter_stream *stream, int64_t arrived_ns) {
   struct meter *meter = stream->meter;
   const struct meter_driver *driver = meter->driver;
   bool capturing = driver->is_capturing(stream->handle);
@@ -184,23 +107,23 @@ static void open_batch(struct meter_stream *stream) {
     return;
   meter_harvest(meter);
   if (stream->open)
-    finish_by_estimate(stream);
+    meter_finish_by_estimate(stream);
   if (capturing) /* what is captured is charged when its graph is launched */
     return;
+  int64_t idle_since_ns = __atomic_load_n(&stream->previous_end_ns, __ATOMIC_RELAXED);
+  bool after_gap = meter_is_dry(stream) && arrived_ns - idle_since_ns < METER_SPARSE_NS;
+  if (after_gap)
+    meter_charge(meter, idle_since_ns, arrived_ns);
   gate_wait_for_tokens(meter);
   gate_wait_for_turn(meter);
   gate_wait_for_room(meter);
-  stream->batch = (struct batch){.start_recorded_ns = driver->now_ns()};
-  if (dry(stream)) {
-    stream->batch.start = driver->record(stream->handle);
-    if (stream->batch.start == NULL) {
-      static int said;
-      log_once(&said, LOG_WARNING, "GPU work on a stream cannot be measured; its compute limit is not enforced");
-      not_enforced(meter->device, VGPU_NOT_ENFORCED_SM);
-      return;
-    }
+  stream->open = begin_batch(stream, after_gap);
+  if (!stream->open) {
+    static int said;
+    log_once(&said, LOG_WARNING, "GPU work on a stream cannot be measured; its compute limit is not enforced");
+    not_enforced(meter->device, VGPU_NOT_ENFORCED_SM);
+    return;
   }
-  stream->open = true;
   gate_note_activity(meter, METER_BATCH_NS);
 }
 
@@ -208,19 +131,19 @@ static void open_batch(struct meter_stream *stream) {
 static bool count(struct meter_stream *stream, uint64_t work, int64_t now_ns) {
   struct batch *batch = &stream->batch;
   int64_t cost_ns;
-  bool known = known_cost(stream->meter, work, &cost_ns);
+  bool known = meter_known_cost(stream->meter, work, &cost_ns);
   if (batch->launches > 0 && batch->last_work != work)
     batch->mixed = true;
   if (!known)
-    cost_ns = UNKNOWN_COST_NS;
+    cost_ns = METER_UNKNOWN_COST_NS;
   else if (batch->mixed)
     cost_ns = max(1, (int64_t)((double)cost_ns * stream->scale));
   batch->estimate_ns += cost_ns;
   batch->last_work = work;
   batch->last_is_unknown = !known; /* and then the batch ends */
   batch->launches++;
-  stream->last_launch_ns = now_ns;
-  bool full = batch->estimate_ns >= METER_BATCH_NS || batch->launches >= METER_BATCH_LAUNCHES;
+  stream->last_busy_ns = now_ns;
+  bool full = batch->estimate_ns >= batch->full_ns || batch->launches >= METER_BATCH_LAUNCHES;
   if (known && !full && !stream->one_by_one)
     return false;
   stream->open = false;
@@ -240,7 +163,7 @@ enum joined { JOINED, JOINED_AND_CLOSES, CLAIMED, MUST_WAIT };
 static enum joined join(struct meter_stream *stream, uint64_t work, int64_t now_ns) {
   enum joined joined = MUST_WAIT;
   pthread_mutex_lock(&stream->lock);
-  bool dense = now_ns - stream->last_launch_ns < METER_SPARSE_NS;
+  bool dense = now_ns - stream->last_busy_ns < METER_SPARSE_NS;
   if (!stream->claimed && stream->open && dense)
     joined = count(stream, work, now_ns) ? JOINED_AND_CLOSES : JOINED;
   else if (claim(stream)) {
@@ -266,7 +189,7 @@ bool meter_launch(struct meter_stream *stream, uint64_t work) {
   if (joined != CLAIMED)
     return joined == JOINED_AND_CLOSES;
 
-  open_batch(stream);
+  open_batch(stream, now_ns);
   pthread_mutex_lock(&stream->lock);
   stream->claimed = false;
   bool closes = stream->open && count(stream, work, driver->now_ns());
@@ -282,26 +205,21 @@ void meter_close_claimed(struct meter_stream *stream) {
   bool can_record = room && !meter->driver->is_capturing(stream->handle);
   batch->end = can_record ? meter->driver->record(stream->handle) : NULL;
   if (batch->end == NULL)
-    finish_by_estimate(stream);
+    meter_finish_by_estimate(stream);
   else {
-    stream->ring[stream->head % METER_RING] = *batch;
-    __atomic_add_fetch(&meter->in_flight_ns, batch->estimate_ns, __ATOMIC_RELAXED);
-    __atomic_add_fetch(&meter->in_flight_batches, 1, __ATOMIC_RELAXED);
-    __atomic_store_n(&stream->head, stream->head + 1, __ATOMIC_RELEASE);
+    enter_flight(stream, batch);
     gate_note_activity(meter, 0);
   }
-  pthread_mutex_lock(&stream->lock);
-  stream->claimed = false;
-  pthread_mutex_unlock(&stream->lock);
+  meter_unclaim(stream);
 }
 
-void meter_close(struct meter_stream *stream) {
+bool meter_claim_open(struct meter_stream *stream) {
   pthread_mutex_lock(&stream->lock);
   void *context = stream->context, *thread = stream->thread;
   bool is_open = !stream->claimed && stream->open;
   pthread_mutex_unlock(&stream->lock);
   if (!is_open || !stream->meter->driver->is_here(context, thread))
-    return;
+    return false;
   pthread_mutex_lock(&stream->lock);
   bool same = stream->context == context && stream->thread == thread;
   bool mine = same && !stream->claimed && stream->open;
@@ -310,7 +228,17 @@ void meter_close(struct meter_stream *stream) {
     stream->open = false;
   }
   pthread_mutex_unlock(&stream->lock);
-  if (mine)
+  return mine;
+}
+
+void meter_unclaim(struct meter_stream *stream) {
+  pthread_mutex_lock(&stream->lock);
+  stream->claimed = false;
+  pthread_mutex_unlock(&stream->lock);
+}
+
+void meter_close(struct meter_stream *stream) {
+  if (meter_claim_open(stream))
     meter_close_claimed(stream);
 }
 

@@ -2,9 +2,10 @@
  * Measures the GPU time of launches and holds them at the bucket: one meter for each limited device of a process.
  *
  * Launches on a stream form batches of about METER_BATCH_NS. A timing event (a marker) is recorded at a batch's end
- * and, when the stream had run dry, at its start. When a marker has completed, the time between is charged. A launch
- * waits only where it opens a batch: inside one, the wait would be measured as work. At most METER_RUN_AHEAD_NS of
- * estimated work, and never fewer than two batches, are in flight.
+ * and, when the stream had run dry, at its start. When a marker has completed, the time between is charged. Where the
+ * program itself waits for the stream, no marker is needed: the batch ends when the wait does. A launch waits only
+ * where it opens a batch: inside one, the wait would be measured as work. At most METER_RUN_AHEAD_NS of estimated work,
+ * and never fewer than two batches, are in flight.
  *
  * The driver and the clock are passed in; no CUDA header is needed here. No lock is held across a driver call: who
  * works on a stream or harvests claims a flag, and whoever finds it claimed goes on without.
@@ -19,10 +20,15 @@
 #include <stdbool.h>
 
 #define METER_BATCH_NS 1000000LL
+#define METER_SHORT_BATCH_NS 250000LL /* at low limits, so that the work comes evenly */
 #define METER_BATCH_LAUNCHES 512
 #define METER_RUN_AHEAD_NS 4000000LL
-/* Launches further apart than this are measured one by one: between them the stream has mostly run dry. */
+/* Launches further apart than this are measured one by one: between them the stream has mostly run dry. A shorter gap
+ * counts as work: nobody else could have used the GPU meanwhile. */
 #define METER_SPARSE_NS 100000LL
+/* Streams that run at the same time begin and end together as far as they can: after a wait for tokens there are enough
+ * of them for this much work. */
+#define METER_QUANTUM_NS 4000000LL
 /* How long a launch waits for work in flight that makes no progress, or for eight times its estimate. Work that never
  * ends, such as a collective that waits for another GPU, must not hold up the launch that would end it: each time the
  * patience ends, twice as many batches as before may pass. */
@@ -59,11 +65,13 @@ struct timeline {
 };
 
 struct batch {
-  void *start; /* NULL: begins where the batch before it ended */
+  void *start; /* NULL: begins where the batch before it ended or, by_wall, at start_recorded_ns */
   void *end;
+  bool by_wall;
   int64_t start_recorded_ns;
   int64_t end_recorded_ns;
   int64_t estimate_ns;
+  int64_t full_ns; /* it ends when its estimate has come to this */
   uint32_t launches;
   uint64_t last_work; /* the key of its last launch */
   bool last_is_unknown;
@@ -83,7 +91,7 @@ struct meter_stream {
   pthread_mutex_t lock; /* guards the next three, and the three above */
   bool claimed;         /* a thread opens or closes the batch: all below but the ring's tail is its own */
   bool open;            /* batch takes launches */
-  int64_t last_launch_ns;
+  int64_t last_busy_ns; /* its last launch, or the end of a wait for it */
   struct batch batch;
   bool one_by_one; /* launches came far apart */
   double scale;    /* measured / estimated, of mixed batches */
@@ -113,10 +121,12 @@ struct meter {
   struct interval intervals[METER_INTERVALS]; /* measured, not yet charged */
   uint32_t interval_count;
   int64_t in_flight_ns;
+  int64_t reserved_ns; /* of in_flight_ns: launches of known cost, whose tokens are spoken for */
   uint32_t in_flight_batches;
-  uint32_t harvested; /* counts up: progress */
-  uint32_t passes;    /* batches that need not wait for work in flight that makes no progress */
-  uint32_t granted;   /* how many were granted last */
+  int64_t measured_ns, charged_ns; /* of late: streams that run at the same time are charged once */
+  uint32_t harvested;              /* counts up: progress */
+  uint32_t passes;                 /* batches that need not wait for work in flight that makes no progress */
+  uint32_t granted;                /* how many were granted last */
   struct timeline timelines[METER_MAX_CONTEXTS];
   uint32_t timeline_count;
   struct meter_cost costs[METER_COSTS];
@@ -147,9 +157,21 @@ void meter_resume(struct meter *meter, bool paused);
 bool meter_launch(struct meter_stream *stream, uint64_t work);
 void meter_close_claimed(struct meter_stream *stream);
 
-/* Before the program waits for the stream: its open batch ends here, or the idle time behind it would be charged. */
+/* Ends the open batch with a marker: nothing is to join it any more. */
 void meter_close(struct meter_stream *stream);
 void meter_close_all(struct meter *meter);
+
+/* Around a wait of the program for the stream. Afterwards the stream is idle, or that is asked. */
+enum meter_wait { METER_STREAM_IS_IDLE, METER_STREAM_MAY_BE_BUSY };
+void meter_before_wait(struct meter_stream *stream);
+void meter_after_wait(struct meter_stream *stream, enum meter_wait wait);
+void meter_before_wait_all(struct meter *meter);
+void meter_after_wait_all(struct meter *meter); /* they may be busy */
+
+/* In-flight work as GPU time: less than the sum over the streams when they run at the same time. */
+int64_t meter_in_flight_ns(const struct meter *meter);
+int64_t meter_reserved_ns(const struct meter *meter);
+bool meter_streams_overlap(const struct meter *meter);
 
 /* Charges what has completed. */
 void meter_harvest(struct meter *meter);

@@ -1,12 +1,8 @@
 /* Streams and contexts come and go under the meter. */
-#include "meter.h"
+#include "meter_parts.h"
 
 #include <sched.h>
 #include <stdlib.h>
-
-static bool in_flight(const struct meter_stream *stream) {
-  return __atomic_load_n(&stream->tail, __ATOMIC_ACQUIRE) != __atomic_load_n(&stream->head, __ATOMIC_ACQUIRE);
-}
 
 #define OTHER_THREAD_NS 20000
 
@@ -33,7 +29,8 @@ static void start_over(struct meter_stream *stream, void *context, void *handle,
   stream->thread = thread;
   stream->open = false;
   stream->claimed = false;
-  stream->last_launch_ns = 0;
+  stream->last_busy_ns = 0;
+  stream->previous_end_ns = 0;
   stream->scale = 1;
   pthread_mutex_unlock(&stream->lock);
 }
@@ -57,7 +54,7 @@ static bool is_of(struct meter_stream *stream, const void *context) {
 /* A removed stream's entry may be taken again once its last markers have been harvested, and nobody works on it. */
 static bool claim_unused(struct meter_stream *stream) {
   pthread_mutex_lock(&stream->lock);
-  bool unused = stream->handle == NULL && !stream->claimed && !in_flight(stream);
+  bool unused = stream->handle == NULL && !stream->claimed && meter_is_dry(stream);
   if (unused)
     stream->claimed = true;
   pthread_mutex_unlock(&stream->lock);
@@ -119,12 +116,9 @@ void meter_resume(struct meter *meter, bool paused) {
     __atomic_store_n(&meter->harvesting, false, __ATOMIC_RELEASE);
 }
 
-static void forget_in_flight(struct meter *meter, struct meter_stream *stream) {
-  while (in_flight(stream)) {
-    __atomic_sub_fetch(&meter->in_flight_ns, stream->ring[stream->tail % METER_RING].estimate_ns, __ATOMIC_RELAXED);
-    __atomic_sub_fetch(&meter->in_flight_batches, 1, __ATOMIC_RELAXED);
-    __atomic_store_n(&stream->tail, stream->tail + 1, __ATOMIC_RELEASE);
-  }
+static void forget_in_flight(struct meter_stream *stream) {
+  while (!meter_is_dry(stream))
+    meter_leave_flight(stream);
 }
 
 static void forget_timeline(struct meter *meter, void *context) {
@@ -140,7 +134,7 @@ void meter_remove_context(struct meter *meter, void *context) {
   for (uint32_t i = 0; i < count; i++) {
     struct meter_stream *stream = meter->streams[i];
     if (is_of(stream, context) && claim(stream)) {
-      forget_in_flight(meter, stream);
+      forget_in_flight(stream);
       give_up(stream);
     }
   }

@@ -9,13 +9,14 @@ ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
 LIB = ROOT / "lib"
 
+METER = ["meter", "meter_costs", "meter_harvest", "meter_streams", "meter_waits"]
 SOURCES = {
     "limits": ["limits", "log"],
     "ledger": ["ledger"],
     "table": ["table"],
     "bucket": ["bucket", "seconds"],
     "seconds": ["seconds"],
-    "meter": ["bucket", "gate", "log", "meter", "meter_streams", "seconds", "shared_file", "timeline", "turns"],
+    "meter": ["bucket", "gate", "log", *METER, "seconds", "shared_file", "timeline", "turns"],
     "turns": ["log", "shared_file", "turns"],
 }
 ARGUMENTS = {"limits": [str(ROOT / "tests" / "limit_cases.tsv")]}

@@ -9,6 +9,7 @@
 #include "driver.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -16,6 +17,7 @@
 #define MAX_SAMPLES 4000
 #define SAMPLE_NS 50e6 /* the series that is printed */
 #define SETTLE_NS 1e9
+#define AHEAD_US 2000.0       /* how far a program is ahead of the GPU, as those that use it well are */
 #define ITERATIONS_PER_US 290 /* of the kernel's loop, on an H200 at 1980 MHz */
 
 /* Adds to a float for a number of iterations and counts a unit, as often as there are units. */
@@ -127,7 +129,14 @@ static void wait_until(double instant_ns) {
     sleep_ns(instant_ns - now_ns());
 }
 
-/* Launches until the program ends; the driver itself holds it back when a thousand launches are pending. */
+static unsigned long long done(void) {
+  unsigned long long sum = 0;
+  for (int i = 0; i < bench.workload->streams; i++)
+    sum += *bench.progress[i];
+  return sum;
+}
+
+/* Launches until the program ends, always a little ahead. */
 static void *work(void *unused) {
   FIND(cuCtxSetCurrent);
   FIND(cuStreamSynchronize);
@@ -135,7 +144,14 @@ static void *work(void *unused) {
   const struct workload *workload = bench.workload;
   check(cuCtxSetCurrent_(bench.context), "cuCtxSetCurrent");
   wait_until(bench.begin_at_ns);
-  for (int turn = 0;; turn = (turn + 1) % workload->streams) {
+  unsigned long long each =
+      workload->units * (unsigned long long)(workload->graph_kernels ? workload->graph_kernels : 1);
+  double launch_us = (double)each * workload->unit_us / workload->streams;
+  unsigned long long ahead = each * (unsigned long long)(2 * workload->streams + AHEAD_US / launch_us);
+  unsigned long long launched = 0;
+  for (int turn = 0;; turn = (turn + 1) % workload->streams, launched += each) {
+    while (launched > done() + ahead)
+      sched_yield();
     if (workload->graph_kernels > 0)
       check(cuGraphLaunch_(bench.graph, bench.streams[turn]), "cuGraphLaunch");
     else
@@ -146,13 +162,6 @@ static void *work(void *unused) {
       sleep_ns(workload->pause_us * 1000);
   }
   return unused;
-}
-
-static unsigned long long done(void) {
-  unsigned long long sum = 0;
-  for (int i = 0; i < bench.workload->streams; i++)
-    sum += *bench.progress[i];
-  return sum;
 }
 
 /* What was completed in each sample, and the longest time without any progress. */

@@ -1,0 +1,33 @@
+/* What a launch costs is learned from what was measured. It decides where batches end, never what is charged. */
+#include "meter_parts.h"
+
+static struct meter_cost *cost_of(struct meter *meter, uint64_t work) {
+  return &meter->costs[(work * 0x9e3779b97f4a7c15ULL) >> 52 & (METER_COSTS - 1)];
+}
+
+/* Threads may race here: a wrong estimate shifts a marker, never a charge. */
+bool meter_known_cost(struct meter *meter, uint64_t work, int64_t *cost_ns) {
+  const struct meter_cost *cost = cost_of(meter, work);
+  if (__atomic_load_n(&cost->work, __ATOMIC_RELAXED) != work)
+    return false;
+  *cost_ns = __atomic_load_n(&cost->cost_ns, __ATOMIC_RELAXED);
+  return true;
+}
+
+static void set_cost(struct meter *meter, uint64_t work, int64_t cost_ns) {
+  struct meter_cost *cost = cost_of(meter, work);
+  __atomic_store_n(&cost->cost_ns, cost_ns > 1 ? cost_ns : 1, __ATOMIC_RELAXED);
+  __atomic_store_n(&cost->work, work, __ATOMIC_RELAXED);
+}
+
+void meter_learn(struct meter_stream *stream, const struct batch *batch, int64_t measured_ns) {
+  struct meter *meter = stream->meter;
+  int64_t known_ns;
+  if (batch->last_is_unknown) /* what the others are not expected to have taken */
+    set_cost(meter, batch->last_work, measured_ns - (batch->estimate_ns - METER_UNKNOWN_COST_NS));
+  else if (batch->mixed) {
+    double scale = stream->scale * (0.75 + 0.25 * (double)measured_ns / (double)batch->estimate_ns);
+    stream->scale = scale < 0.125 ? 0.125 : scale > 8 ? 8 : scale;
+  } else if (meter_known_cost(meter, batch->last_work, &known_ns))
+    set_cost(meter, batch->last_work, (3 * known_ns + measured_ns / batch->launches) / 4);
+}

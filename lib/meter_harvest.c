@@ -1,0 +1,124 @@
+/* Batches that have completed are measured and charged. One thread at a time harvests. */
+#include "bucket.h"
+#include "log.h"
+#include "meter_parts.h"
+#include "not_enforced.h"
+#include "timeline.h"
+
+#include <stdlib.h>
+
+static struct timeline *timeline_of(struct meter *meter, void *context) {
+  for (uint32_t i = 0; i < meter->timeline_count; i++)
+    if (meter->timelines[i].context == context)
+      return &meter->timelines[i];
+  if (meter->timeline_count == METER_MAX_CONTEXTS) {
+    static int said;
+    log_once(&said, LOG_WARNING, "more than %d contexts; the compute limit is not enforced on the others",
+             METER_MAX_CONTEXTS);
+    not_enforced(meter->device, VGPU_NOT_ENFORCED_SM);
+    return NULL;
+  }
+  struct timeline *timeline = &meter->timelines[meter->timeline_count++];
+  *timeline = (struct timeline){.context = context};
+  return timeline;
+}
+
+/* When the marker completed; it is recycled unless the timeline keeps it. */
+static int64_t place(struct meter_stream *stream, void *marker, int64_t recorded_ns, int64_t observed_ns) {
+  struct meter *meter = stream->meter;
+  struct timeline *timeline = timeline_of(meter, stream->context);
+  bool kept = false;
+  void *replaced = NULL;
+  int64_t wall_ns = observed_ns;
+  if (timeline != NULL)
+    wall_ns = timeline_place(timeline, meter->driver, marker, recorded_ns, observed_ns, &kept, &replaced);
+  if (replaced != NULL)
+    meter->driver->recycle(replaced);
+  if (!kept)
+    meter->driver->recycle(marker);
+  return wall_ns;
+}
+
+static int by_start(const void *a, const void *b) {
+  int64_t first = ((const struct interval *)a)->start_ns, second = ((const struct interval *)b)->start_ns;
+  return (first > second) - (first < second);
+}
+
+/* What of the measured time is charged shows how far streams overlap. The last hundred milliseconds count. */
+static void note_overlap(struct meter *meter, int64_t measured_ns, int64_t charged_ns) {
+  meter->measured_ns += measured_ns;
+  meter->charged_ns += charged_ns;
+  if (meter->measured_ns > 100000000) {
+    meter->measured_ns /= 2;
+    meter->charged_ns /= 2;
+  }
+}
+
+/* In the order in which they began, since the bucket charges nothing before what it has charged. */
+static void charge_intervals(struct meter *meter) {
+  int64_t now_ns = meter->driver->now_ns();
+  qsort(meter->intervals, meter->interval_count, sizeof meter->intervals[0], by_start);
+  for (uint32_t i = 0; i < meter->interval_count; i++) {
+    const struct interval *interval = &meter->intervals[i];
+    int64_t charged_ns =
+        bucket_charge(meter->device, interval->start_ns, interval->end_ns, now_ns, meter_percent(meter));
+    note_overlap(meter, interval->end_ns - interval->start_ns, charged_ns);
+  }
+  meter->interval_count = 0;
+}
+
+void meter_charge(struct meter *meter, int64_t start_ns, int64_t end_ns) {
+  if (end_ns > start_ns)
+    bucket_charge(meter->device, start_ns, end_ns, meter->driver->now_ns(), meter_percent(meter));
+}
+
+static void measure(struct meter_stream *stream, const struct batch *batch) {
+  struct meter *meter = stream->meter;
+  int64_t now_ns = meter->driver->now_ns();
+  int64_t start_ns = batch->by_wall ? batch->start_recorded_ns : stream->previous_end_ns;
+  if (batch->start != NULL)
+    start_ns = place(stream, batch->start, batch->start_recorded_ns, now_ns);
+  int64_t end_ns = place(stream, batch->end, batch->end_recorded_ns, now_ns);
+  __atomic_store_n(&stream->previous_end_ns, end_ns, __ATOMIC_RELAXED);
+  if (meter->interval_count == METER_INTERVALS)
+    charge_intervals(meter);
+  meter->intervals[meter->interval_count++] = (struct interval){start_ns, end_ns};
+  __atomic_add_fetch(&meter->device->launches, batch->launches, __ATOMIC_RELAXED);
+  meter_learn(stream, batch, end_ns - start_ns);
+}
+
+static void drop(struct meter_stream *stream, const struct batch *batch) {
+  if (batch->start != NULL)
+    stream->meter->driver->recycle(batch->start);
+  stream->meter->driver->recycle(batch->end);
+}
+
+static void harvest_stream(struct meter_stream *stream) {
+  struct meter *meter = stream->meter;
+  while (!meter_is_dry(stream)) {
+    struct batch *batch = &stream->ring[stream->tail % METER_RING];
+    enum meter_state state = meter->driver->query(batch->end);
+    if (state == METER_PENDING)
+      return;
+    if (state == METER_DONE)
+      measure(stream, batch);
+    else {
+      drop(stream, batch);
+      __atomic_store_n(&stream->previous_end_ns, meter->driver->now_ns(), __ATOMIC_RELAXED);
+    }
+    __atomic_add_fetch(&meter->harvested, 1, __ATOMIC_RELAXED);
+    __atomic_store_n(&meter->passes, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&meter->granted, 0, __ATOMIC_RELAXED);
+    meter_leave_flight(stream);
+  }
+}
+
+void meter_harvest(struct meter *meter) {
+  if (__atomic_exchange_n(&meter->harvesting, true, __ATOMIC_ACQUIRE))
+    return;
+  uint32_t count = __atomic_load_n(&meter->stream_count, __ATOMIC_ACQUIRE);
+  for (uint32_t i = 0; i < count; i++)
+    harvest_stream(meter->streams[i]);
+  charge_intervals(meter);
+  __atomic_store_n(&meter->harvesting, false, __ATOMIC_RELEASE);
+}

@@ -1,0 +1,35 @@
+/* What the files of the meter share: meter.c (batches), meter_costs.c, meter_harvest.c, meter_waits.c. */
+#ifndef VGPU_METER_PARTS_H
+#define VGPU_METER_PARTS_H
+
+#include "meter.h"
+
+#define METER_UNKNOWN_COST_NS METER_RUN_AHEAD_NS /* at most two launches of unknown cost are in flight */
+
+/* What a launch of this work usually takes; false when it has not been seen. */
+bool meter_known_cost(struct meter *meter, uint64_t work, int64_t *cost_ns);
+
+/* A batch has been measured. */
+void meter_learn(struct meter_stream *stream, const struct batch *batch, int64_t measured_ns);
+
+/* The oldest batch of the stream is in flight no more. */
+void meter_leave_flight(struct meter_stream *stream);
+
+/* Takes the open batch out of the stream to end it; false when there is none, or it is not ours to touch. */
+bool meter_claim_open(struct meter_stream *stream);
+void meter_unclaim(struct meter_stream *stream);
+
+/* Charges an interval at once. */
+void meter_charge(struct meter *meter, int64_t start_ns, int64_t end_ns);
+
+/* With the claim held: the stream was idle from end_ns on, or usually would be; its open batch ends without a marker.
+ */
+void meter_finish_at(struct meter_stream *stream, int64_t end_ns);
+void meter_finish_by_estimate(struct meter_stream *stream);
+
+/* Has everything that was launched on the stream been charged? */
+static inline bool meter_is_dry(const struct meter_stream *stream) {
+  return __atomic_load_n(&stream->tail, __ATOMIC_ACQUIRE) == __atomic_load_n(&stream->head, __ATOMIC_ACQUIRE);
+}
+
+#endif

@@ -1,0 +1,62 @@
+/*
+ * The program waits for a stream. That tells when the stream is idle without any marker: the batch ends when the wait
+ * does. Only a batch that may have been over long before is not measured so.
+ */
+#include "meter_parts.h"
+
+/* Its last launch was long ago, and the stream is idle already: since when, nobody can tell. */
+static bool ran_dry_before(const struct meter_stream *stream) {
+  const struct meter_driver *driver = stream->meter->driver;
+  return driver->now_ns() - stream->last_busy_ns >= METER_SPARSE_NS && driver->is_idle(stream->handle);
+}
+
+void meter_before_wait(struct meter_stream *stream) {
+  if (!meter_claim_open(stream))
+    return;
+  if (ran_dry_before(stream))
+    meter_finish_by_estimate(stream);
+  else
+    stream->open = true;
+  meter_unclaim(stream);
+}
+
+/* With the claim held, of an idle stream: what is in flight on it has completed, and goes first. */
+static int64_t finish_now(struct meter_stream *stream) {
+  struct meter *meter = stream->meter;
+  struct batch *batch = &stream->batch;
+  int64_t now_ns = meter->driver->now_ns();
+  meter_harvest(meter);
+  if (!batch->by_wall && meter_is_dry(stream))
+    batch->start_recorded_ns = __atomic_load_n(&stream->previous_end_ns, __ATOMIC_RELAXED);
+  meter_finish_at(stream, now_ns);
+  meter_learn(stream, batch, now_ns - batch->start_recorded_ns);
+  __atomic_store_n(&stream->previous_end_ns, now_ns, __ATOMIC_RELAXED);
+  return now_ns;
+}
+
+void meter_after_wait(struct meter_stream *stream, enum meter_wait wait) {
+  if (!meter_claim_open(stream))
+    return;
+  bool is_idle = wait == METER_STREAM_IS_IDLE || stream->meter->driver->is_idle(stream->handle);
+  if (!is_idle || stream->batch.start != NULL) { /* who has marked the start, marks the end */
+    meter_close_claimed(stream);
+    return;
+  }
+  int64_t now_ns = finish_now(stream);
+  pthread_mutex_lock(&stream->lock);
+  stream->last_busy_ns = now_ns;
+  stream->claimed = false;
+  pthread_mutex_unlock(&stream->lock);
+}
+
+void meter_before_wait_all(struct meter *meter) {
+  uint32_t count = __atomic_load_n(&meter->stream_count, __ATOMIC_ACQUIRE);
+  for (uint32_t i = 0; i < count; i++)
+    meter_before_wait(meter->streams[i]);
+}
+
+void meter_after_wait_all(struct meter *meter) {
+  uint32_t count = __atomic_load_n(&meter->stream_count, __ATOMIC_ACQUIRE);
+  for (uint32_t i = 0; i < count; i++)
+    meter_after_wait(meter->streams[i], METER_STREAM_MAY_BE_BUSY);
+}
