@@ -74,8 +74,7 @@ docs: $(STAMP) ## bring the tables in docs/ and the man page up to date
 
 bench: lib ## what the library costs and how exact it is, measured on this machine's GPU
 	@$(BIN)/python tests/bench/costs.py
-	@$(BIN)/python tests/bench/shares.py
-	@$(BIN)/python tests/bench/tenants.py
+	@$(BIN)/python tests/bench/compute
 
 clean: ## remove all that was built, the Python environment included
 	rm -rf $(VENV) lib/build lib/build-* dist .pytest_cache .mypy_cache .ruff_cache

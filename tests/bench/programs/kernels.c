@@ -18,6 +18,7 @@
 #define SAMPLE_NS 50e6 /* the series that is printed */
 #define SETTLE_NS 1e9
 #define AHEAD_US 2000.0       /* how far a program is ahead of the GPU, as those that use it well are */
+#define MOST_AHEAD 250.0      /* in launches: the driver's own queue, when it is full, slows them down */
 #define ITERATIONS_PER_US 290 /* of the kernel's loop, on an H200 at 1980 MHz */
 
 /* Adds to a float for a number of iterations and counts a unit, as often as there are units. */
@@ -147,7 +148,8 @@ static void *work(void *unused) {
   unsigned long long each =
       workload->units * (unsigned long long)(workload->graph_kernels ? workload->graph_kernels : 1);
   double launch_us = (double)each * workload->unit_us / workload->streams;
-  unsigned long long ahead = each * (unsigned long long)(2 * workload->streams + AHEAD_US / launch_us);
+  double launches_ahead = AHEAD_US / launch_us < MOST_AHEAD ? AHEAD_US / launch_us : MOST_AHEAD;
+  unsigned long long ahead = each * (unsigned long long)(2 * workload->streams + launches_ahead);
   unsigned long long launched = 0;
   for (int turn = 0;; turn = (turn + 1) % workload->streams, launched += each) {
     while (launched > done() + ahead)
