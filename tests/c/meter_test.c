@@ -11,7 +11,7 @@
 #define S 1000000000LL
 
 #define HOST_LAUNCH_NS (3 * US)
-#define WAKE_UP_NS (5 * US) /* from the end of the GPU's work to the end of a wait for it */
+#define WAKE_UP_NS (5 * US)    /* from the end of the GPU's work to the end of a wait for it */
 #define OVERSLEEP_NS (60 * US) /* Linux' timer slack and the way back */
 
 static int64_t now_ns;
