@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from vgpurun import gpus, region, state
@@ -37,13 +37,19 @@ class TenantDevice:
 
 @dataclass(frozen=True)
 class Tenant:
-    """A container, or a process of `vgpurun local`, that runs under limits."""
+    """A container, or a process of `vgpurun local`, that has limits; `container` is None for a process.
+
+    `missing` are UUIDs and quotas of GPUs that are not among those asked about: of another driver, or gone.
+    """
 
     kind: str
     id: str
     name: str
     what: str
-    devices: tuple[TenantDevice, ...]
+    folder: Path
+    devices: tuple[TenantDevice, ...] = ()
+    missing: tuple[tuple[str, Quota], ...] = ()
+    container: VgpurunContainer | None = None
 
 
 @dataclass(frozen=True)
@@ -54,66 +60,53 @@ class Report:
     tenants: tuple[Tenant, ...]
 
 
-@dataclass(frozen=True)
-class _Known:
-    """A tenant whose usage has not been read yet."""
-
-    kind: str
-    id: str
-    name: str
-    what: str
-    folder: Path
-    quotas: tuple[tuple[str, Quota], ...]
-
-    def read(self) -> list[DeviceReading] | None:
-        return region.read_usage(self.folder / "run" / "usage", [uuid for uuid, _ in self.quotas])
-
-
 def collect(all_gpus: Sequence[Gpu], engine: Engine | None) -> Report:
-    """Read who is there and what they use. Raises VgpurunError."""
-    by_uuid = {gpu.uuid: gpu for gpu in all_gpus}
-    tenants = [
-        Tenant(tenant.kind, tenant.id, tenant.name, tenant.what, _devices(tenant, by_uuid))
-        for tenant in [*(_containers(engine) if engine else []), *_processes()]
-    ]
+    """Read who runs and what they use. Raises VgpurunError."""
+    containers = engine.containers(everything=False) if engine else []
+    tenants = [*read_containers(containers, all_gpus), *_processes(all_gpus)]
     return Report(tuple(zip(all_gpus, gpus.read_use(all_gpus), strict=True)), tuple(tenants))
 
 
-def _devices(tenant: _Known, by_uuid: dict[str, Gpu]) -> tuple[TenantDevice, ...]:
-    """The GPUs of a tenant, less those that this host no longer has."""
-    readings: Sequence[DeviceReading | None] = tenant.read() or [None] * len(tenant.quotas)
-    return tuple(
-        TenantDevice(by_uuid[uuid], quota, reading)
-        for (uuid, quota), reading in zip(tenant.quotas, readings, strict=True)
-        if uuid in by_uuid
-    )
-
-
-def _containers(engine: Engine) -> list[_Known]:
+def read_containers(containers: Sequence[VgpurunContainer], all_gpus: Sequence[Gpu]) -> list[Tenant]:
+    """Read what these containers may use and what they use, in their order. Raises nothing."""
     return [
-        _Known("container", each.id, each.name, each.image, Path(each.state_folder), _quotas_now(each))
-        for each in engine.containers(everything=False)
+        _with_devices(
+            Tenant("container", each.id, each.name, each.image, Path(each.state_folder), container=each),
+            _quotas_now(each),
+            all_gpus,
+        )
+        for each in containers
     ]
 
 
-def _quotas_now(container: VgpurunContainer) -> tuple[tuple[str, Quota], ...]:
+def _with_devices(tenant: Tenant, quotas: Sequence[tuple[str, Quota]], all_gpus: Sequence[Gpu]) -> Tenant:
+    by_uuid = {gpu.uuid: gpu for gpu in all_gpus}
+    read = region.read_usage(tenant.folder / "run" / "usage", [uuid for uuid, _ in quotas])
+    readings: Sequence[DeviceReading | None] = read or [None] * len(quotas)
+    devices = [
+        TenantDevice(by_uuid[uuid], quota, reading)
+        for (uuid, quota), reading in zip(quotas, readings, strict=True)
+        if uuid in by_uuid
+    ]
+    missing = [(uuid, quota) for uuid, quota in quotas if uuid not in by_uuid]
+    return replace(tenant, devices=tuple(devices), missing=tuple(missing))
+
+
+def _quotas_now(container: VgpurunContainer) -> list[tuple[str, Quota]]:
     """The limits may have been changed since the label was written."""
     limits = None
     with suppress(OSError):
         limits = region.read_limits(Path(container.state_folder) / "etc" / "limits")
-    return _quotas(container.quota_json) if limits is None else tuple(limits)
+    return quotas_from_json(container.quota_json) if limits is None else limits
 
 
-def _processes() -> list[_Known]:
+def _processes(all_gpus: Sequence[Gpu]) -> list[Tenant]:
     found = []
     for folder in state.folders():
         owner = state.read_owner(folder)
         if owner and owner.get("engine") is None and state.is_held(folder):
             command = " ".join(map(str, owner.get("command") or []))
             pid = str(owner.get("pid"))
-            found.append(_Known("process", pid, f"process {pid}", command, folder, _quotas(str(owner.get("quota")))))
+            tenant = Tenant("process", pid, f"process {pid}", command, folder)
+            found.append(_with_devices(tenant, quotas_from_json(str(owner.get("quota"))), all_gpus))
     return found
-
-
-def _quotas(text: str) -> tuple[tuple[str, Quota], ...]:
-    return tuple(quotas_from_json(text))

@@ -317,3 +317,12 @@ class TestLocal:
             assert "cat" in run("smi", "--driver", "sim").stdout
             process.stdin.close()
         assert process.returncode == 0
+
+
+def test_verbs_are_loaded_where_they_are_said_to_be() -> None:
+    from vgpurun.cli import cli
+    from vgpurun.cli.verbs import VERBS
+
+    for verb, _, line in (each for verbs in VERBS.values() for each in verbs):
+        assert cli.commands[verb].name == verb
+        assert cli.commands[verb].get_short_help_str(200) == line

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from fakes import make_gpus
 
-from vgpurun.cli import smi_view
+from vgpurun.cli import smi_json, smi_view
 from vgpurun.gpus import GpuUse
 from vgpurun.quota import Quota
 from vgpurun.region import NOT_ENFORCED, DeviceReading
@@ -20,7 +21,7 @@ GPU = make_gpus(1)[0]
 
 def report(reading: DeviceReading | None) -> Report:
     device = TenantDevice(GPU, Quota(2048 * MIB, 50), reading)
-    tenant = Tenant("container", "0123", "train", "pytorch", (device,))
+    tenant = Tenant("container", "0123", "train", "pytorch", Path("/none"), (device,))
     return Report(((GPU, GpuUse(1000 * MIB, 7)),), (tenant,))
 
 
@@ -44,7 +45,7 @@ def test_compute_over_each_window(capsys: pytest.CaptureFixture[str]) -> None:
     assert ["train", "0", "50", "%", "30", "%", "5", "%", "12345", "2.6", "s"] in [
         line.split() for line in output.splitlines()
     ]
-    device = smi_view.to_json(report(busy))["containers"][0]["devices"][0]
+    device = smi_json.to_json(report(busy))["containers"][0]["devices"][0]
     assert [device[f"sm_used_{window}percent"] for window in ("", "10s_", "60s_")] == [49.6, 30, 5]
 
 
@@ -61,11 +62,11 @@ def test_what_could_not_be_enforced_is_a_line(capsys: pytest.CaptureFixture[str]
 
 
 def test_json() -> None:
-    device = smi_view.to_json(report(READING))["containers"][0]["devices"][0]
+    device = smi_json.to_json(report(READING))["containers"][0]["devices"][0]
     assert device["memory_allocated_bytes"] == 300 * MIB and device["memory_context_bytes"] == 518 * MIB
     assert device["memory_overhead_bytes"] == 538 * MIB and device["memory_host_bytes"] == 0
     assert device["not_enforced"] == []
-    unknown = smi_view.to_json(report(None))["containers"][0]["devices"][0]
+    unknown = smi_json.to_json(report(None))["containers"][0]["devices"][0]
     assert unknown["memory_allocated_bytes"] is None and unknown["not_enforced"] is None
 
 

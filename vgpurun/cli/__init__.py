@@ -1,25 +1,16 @@
-"""The command line: one short module per verb. This file holds the group and turns an error into an exit code."""
+"""The command line: one short module per verb, listed in verbs.py. This file turns an error into an exit code."""
 
 import os
 import sys
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
 
 import click
 
 from vgpurun import __version__
-from vgpurun.cli.build import build, build_in_docker
-from vgpurun.cli.containers import kill, rm, stop
-from vgpurun.cli.exec import exec_command
-from vgpurun.cli.local import local
-from vgpurun.cli.logs import logs
-from vgpurun.cli.prune import prune
-from vgpurun.cli.run import run
-from vgpurun.cli.smi import smi
-from vgpurun.cli.update import update
-from vgpurun.errors import GpuError, ImageError, VgpurunError
+from vgpurun.cli.verbs import Verbs
+from vgpurun.errors import VgpurunError
 from vgpurun.signals import Interrupted
 
 _FAILED = VgpurunError.exit_code
@@ -36,40 +27,8 @@ the image are those of `run`.
 """
 
 
-class RunByDefault(click.Group):
-    """`vgpurun [options] IMAGE` is `vgpurun run [options] IMAGE`: a verb is one only in the first place.
-
-    `vgpurun help [VERB]` is `vgpurun [VERB] --help`, as docker has it; an image of that name: `vgpurun run help`.
-    """
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Put `run` before arguments that begin with neither a verb nor an option of the group."""
-        if args[:1] == ["help"]:
-            if unknown := [verb for verb in args[1:2] if verb not in self.commands]:
-                raise click.UsageError(
-                    f"there is no verb '{unknown[0]}'; the verbs are {', '.join(self.commands)}.", ctx
-                )
-            args = [*args[1:2], "--help"]
-        of_group = {name for parameter in self.get_params(ctx) for name in parameter.opts}
-        if args and args[0] not in self.commands and args[0] not in of_group:
-            ctx.meta["vgpurun.verbs"] = frozenset(self.commands)
-            ctx.meta["vgpurun.first"] = args[0]
-            args = ["run", *args]
-        return super().parse_args(ctx, args)
-
-    def invoke(self, ctx: click.Context) -> Any:
-        """Run the verb. If that fails for an image whose name is nearly a verb, ask whether the verb was meant."""
-        try:
-            return super().invoke(ctx)
-        except (GpuError, ImageError) as error:
-            from difflib import get_close_matches  # slow to import
-
-            meant = get_close_matches(ctx.meta.get("vgpurun.first", ""), self.commands, n=1, cutoff=0.6)
-            raise type(error)(f"{error}; or did you mean: vgpurun {meant[0]}?") if meant else error from None
-
-
 @click.group(
-    cls=RunByDefault,
+    cls=Verbs,
     help=_HELP,
     epilog="`vgpurun VERB --help` lists the options of a verb.",
     options_metavar="[VERB] [OPTIONS]",
@@ -83,11 +42,6 @@ def cli(ctx: click.Context) -> None:
     """Print the help when nothing else was asked for."""
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
-
-
-_VERBS = (run, local, smi, update, exec_command, logs, stop, kill, rm, prune, build, build_in_docker)
-for verb in _VERBS:
-    cli.add_command(verb)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -17,7 +17,7 @@ _GROUP = "Build"
 _BUILT = "/build/libvgpu.so"
 
 
-@click.command(cls=GroupedCommand, name="build", short_help="Build libvgpu.so with this host's compiler.")
+@click.command(cls=GroupedCommand, name="build")
 @option("--verbose", is_flag=True, group=_GROUP, help="Show what make prints.")
 def build(verbose: bool) -> None:
     """Build libvgpu.so with gcc and make of this host.
@@ -28,7 +28,7 @@ def build(verbose: bool) -> None:
     _report(library.build(verbose))
 
 
-@click.command(cls=EngineCommand, name="build-in-docker", short_help="Build libvgpu.so in a container.")
+@click.command(cls=EngineCommand, name="build-in-docker")
 @option(
     "--base-image",
     metavar="IMAGE",

@@ -9,7 +9,7 @@ import click
 
 from vgpurun import library, simulation
 from vgpurun.drivers import MODES
-from vgpurun.errors import GpuError, LibraryError, OptionError
+from vgpurun.errors import DriverError, GpuError, LibraryError, OptionError
 from vgpurun.gpus import GPUS_HELP, Gpu, list_gpus
 from vgpurun.library import Library
 
@@ -142,6 +142,15 @@ def visible_gpus(is_simulated: bool) -> list[Gpu]:
         return list_gpus()
     except GpuError:
         raise GpuError("the simulated GPU does not start, for the reason above") from None
+
+
+def gpus_if_any(is_simulated: bool) -> list[Gpu]:
+    """Return the GPUs of this host; without any, say so and return none. Raises OptionError."""
+    try:
+        return visible_gpus(is_simulated)
+    except (GpuError, DriverError, LibraryError) as error:
+        warn(f"the GPUs are not shown: {error}")
+        return []
 
 
 def find_library(is_dry_run: bool) -> Library:

@@ -13,7 +13,7 @@ def _container_names(function: Callable[..., int]) -> Callable[..., int]:
     return click.argument("containers", metavar="CONTAINER...", nargs=-1, required=True)(function)
 
 
-@click.command(cls=EngineCommand, name="stop", short_help="End containers, with time to clean up.")
+@click.command(cls=EngineCommand, name="stop")
 @option("-s", "--signal", metavar="SIGNAL", group=_GROUP, help="Signal to send instead of the container's own.")
 @option(
     "-t", "--timeout", "--time", "timeout_s", metavar="SECONDS", type=int, group=_GROUP,
@@ -33,7 +33,7 @@ def stop(containers: tuple[str, ...], signal: str | None, timeout_s: int | None)
     return each_of(containers, stop_one, say)
 
 
-@click.command(cls=EngineCommand, name="kill", short_help="Send containers a signal.")
+@click.command(cls=EngineCommand, name="kill")
 @option("-s", "--signal", metavar="SIGNAL", default="KILL", show_default=True, group=_GROUP, help="Signal to send.")
 @_container_names
 def kill(containers: tuple[str, ...], signal: str) -> int:
@@ -49,7 +49,7 @@ def kill(containers: tuple[str, ...], signal: str) -> int:
     return each_of(containers, kill_one, say)
 
 
-@click.command(cls=EngineCommand, name="rm", short_help="Remove containers and their state.")
+@click.command(cls=EngineCommand, name="rm")
 @option("-f", "--force", is_flag=True, group=_GROUP, help="Also those that run.")
 @option("-v", "--volumes", is_flag=True, group=_GROUP, help="With their anonymous volumes.")
 @_container_names

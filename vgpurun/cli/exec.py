@@ -15,7 +15,6 @@ _GROUP = "Command"
     name="exec",
     options_metavar="[OPTIONS]",
     context_settings={"allow_interspersed_args": False},
-    short_help="Run a further command in a container.",
 )
 @option("-d", "--detach", is_flag=True, group=_GROUP, help="Run it in the background.")
 @option("--detach-keys", metavar="KEYS", group=_GROUP, help="Keys that leave it, instead of ctrl-p,ctrl-q.")

@@ -27,7 +27,6 @@ _GROUP = "Process"
     name="local",
     options_metavar="[OPTIONS] [--]",
     context_settings={"allow_interspersed_args": False},
-    short_help="Run a process of this host under GPU limits, without a container.",
 )
 @limit_options
 @option("-e", "--env", "environment", metavar="NAME[=VALUE]", multiple=True, group=_GROUP, help="Set a variable.")

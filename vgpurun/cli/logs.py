@@ -11,7 +11,7 @@ from vgpurun.errors import OptionError
 _GROUP = "Output"
 
 
-@click.command(cls=EngineCommand, name="logs", short_help="Show what a container has written.")
+@click.command(cls=EngineCommand, name="logs")
 @option("-f", "--follow", is_flag=True, group=_GROUP, help="Go on with what it writes from now on.")
 @option("-n", "--tail", metavar="NUMBER", default="all", show_default=True, group=_GROUP, help="Only the last lines.")
 @option("--since", metavar="TIME", group=_GROUP, help="From then on: 10m (ago), 2025-01-31T12:00:00, or a timestamp.")

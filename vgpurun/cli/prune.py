@@ -8,7 +8,7 @@ from vgpurun.errors import EngineError
 from vgpurun.quota import show_size
 
 
-@click.command(cls=EngineCommand, name="prune", short_help="Remove the state of containers that are gone.")
+@click.command(cls=EngineCommand, name="prune")
 @option("--dry-run", is_flag=True, group="Prune", help="Show what would be removed, and remove nothing.")
 def prune(dry_run: bool) -> None:
     """Remove the state folders of containers and local processes that are gone. Stopped containers keep theirs.

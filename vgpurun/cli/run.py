@@ -41,7 +41,6 @@ _VGPURUN = "vgpurun"
     name="run",
     options_metavar="[OPTIONS]",
     context_settings={"allow_interspersed_args": False},
-    short_help="Run a container under GPU limits (the default verb).",
 )
 @limit_options
 @option("-d", "--detach", is_flag=True, group=_LIFE, help="Run in the background and print the container's id.")

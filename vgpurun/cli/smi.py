@@ -21,7 +21,6 @@ _GROUP = "Display"
     name="smi",
     options_metavar="[OPTIONS]",
     context_settings={"allow_interspersed_args": False},
-    short_help="Show GPUs, containers and what they use of their limits.",
 )
 @limit_options
 @option(
@@ -75,7 +74,8 @@ def _inside(container: str, arguments: tuple[str, ...]) -> int:
 def _overview(gpu_text: str, output_format: str, is_simulated: bool) -> None:
     from vgpurun import gpus
     from vgpurun import smi as readings
-    from vgpurun.cli.smi_view import print_table, to_json
+    from vgpurun.cli.smi_json import to_json
+    from vgpurun.cli.smi_view import print_table
     from vgpurun.engine import Engine
 
     chosen = gpus.select_gpus(gpu_text, visible_gpus(is_simulated))

@@ -4,7 +4,6 @@ import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import astuple
-from typing import Any
 
 from rich.console import Console, RenderableType
 from rich.padding import Padding
@@ -12,7 +11,6 @@ from rich.table import Table
 from rich.text import Text
 
 from vgpurun.abi import LOCK_DIR
-from vgpurun.gpus import Gpu, GpuUse
 from vgpurun.quota import show_size
 from vgpurun.region import DeviceReading
 from vgpurun.smi import Report, Tenant, TenantDevice
@@ -27,59 +25,6 @@ _NOT_ENFORCED = {
     "sm": "NOT ENFORCED for some of its work: the GPU time of it could not be measured",
     "turns": f"takes no turns with others, who may get the GPU's time: {LOCK_DIR} cannot be used",
 }
-
-
-def to_json(report: Report) -> dict[str, Any]:
-    """Return the report as plain data; sizes are in bytes, shares in percent, None is unknown or no limit."""
-    return {
-        "gpus": [_gpu_json(gpu, use) for gpu, use in report.gpus],
-        "containers": [_tenant_json(tenant) for tenant in report.tenants if tenant.kind == "container"],
-        "processes": [_tenant_json(tenant) for tenant in report.tenants if tenant.kind == "process"],
-    }
-
-
-def _gpu_json(gpu: Gpu, use: GpuUse) -> dict[str, Any]:
-    return {
-        "index": gpu.index,
-        "uuid": gpu.uuid,
-        "name": gpu.name,
-        "memory_total_bytes": gpu.memory_bytes,
-        "memory_used_bytes": use.memory_used_bytes,
-        "utilization_percent": use.utilization_percent,
-    }
-
-
-def _tenant_json(tenant: Tenant) -> dict[str, Any]:
-    what = "image" if tenant.kind == "container" else "command"
-    return {
-        "id": tenant.id,
-        "name": tenant.name,
-        what: tenant.what,
-        "devices": [_device_json(device) for device in tenant.devices],
-    }
-
-
-def _device_json(device: TenantDevice) -> dict[str, Any]:
-    reading, busy = device.reading, device.utilization
-    return {
-        "gpu_index": device.gpu.index,
-        "uuid": device.gpu.uuid,
-        "memory_limit_bytes": device.quota.memory_bytes,
-        "memory_used_bytes": device.memory_used_bytes,
-        "memory_allocated_bytes": reading.allocated_bytes if reading else None,
-        "memory_overhead_bytes": reading.overhead_bytes if reading else None,
-        "memory_context_bytes": reading.context_bytes if reading else None,
-        "memory_host_bytes": reading.host_bytes if reading else None,
-        "sm_limit_percent": device.quota.sm_percent,
-        "sm_used_percent": round(busy.last_1s, 1) if busy else None,
-        "sm_used_10s_percent": round(busy.last_10s, 1) if busy else None,
-        "sm_used_60s_percent": round(busy.last_60s, 1) if busy else None,
-        "gate_wait_ns": reading.gate_wait_ns if reading else None,
-        "launches": reading.launches if reading else None,
-        "refusals": reading.refusals if reading else None,
-        "processes": reading.processes if reading else None,
-        "not_enforced": list(reading.not_enforced) if reading else None,
-    }
 
 
 def print_table(report: Report) -> None:

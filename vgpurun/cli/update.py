@@ -11,7 +11,6 @@ from vgpurun.quota import Quota, show_size
     cls=EngineCommand,
     name="update",
     options_metavar="[OPTIONS]",
-    short_help="Change the limits of running containers.",
 )
 @option("--mem", metavar="SIZE", group=LIMITS, help="New memory limit, as for run; 100% lifts it.")
 @option("--sm", metavar="PERCENT", group=LIMITS, help="New compute limit, as for run; 100 lifts it.")

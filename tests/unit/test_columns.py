@@ -1,0 +1,31 @@
+"""Text in columns."""
+
+from __future__ import annotations
+
+from vgpurun.cli.columns import Column, lines
+
+COLUMNS = (
+    Column("ID"),
+    Column("NAME", can_shrink=True),
+    Column("IMAGE", can_shrink=True),
+    Column("GPU", is_right=True),
+)
+ROWS = [("abc", "a-name-of-22-characters", "image:1", "10"), ("d", "b", "an-image-of-19-char", "1")]
+
+
+def test_nothing_is_cut_in_a_pipe() -> None:
+    assert lines(COLUMNS, ROWS, None) == [
+        "ID   NAME                     IMAGE                GPU",
+        "abc  a-name-of-22-characters  image:1               10",
+        "d    b                        an-image-of-19-char    1",
+    ]
+
+
+def test_the_last_column_that_may_shrinks_first() -> None:
+    assert lines(COLUMNS, ROWS, 50)[2] == "d    b                        an-image-of-19…    1"
+    narrow = lines(COLUMNS, ROWS, 20)
+    assert narrow[1:] == ["abc  a-name-…  image:1    10", "d    b         an-imag…    1"]
+
+
+def test_no_rows_are_titles_alone() -> None:
+    assert lines(COLUMNS, [], 80) == ["ID  NAME  IMAGE  GPU"]

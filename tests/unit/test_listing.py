@@ -1,0 +1,92 @@
+"""What `vgpurun ps` says of containers, and which it shows."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+from fakes import GIB, MIB, make_gpus
+
+from vgpurun import listing
+from vgpurun.cli import ps_view
+from vgpurun.engine import VgpurunContainer
+from vgpurun.errors import OptionError
+from vgpurun.quota import Quota
+from vgpurun.region import DeviceReading
+from vgpurun.smi import Tenant, TenantDevice
+from vgpurun.utilization import Utilization
+
+GPUS = make_gpus(2)
+CONTAINER = VgpurunContainer(
+    "0123456789abcdef", "train", "pytorch:2", "running", "/none", "[]", user="ann", command="python a-long-program.py",
+    created_s=1_700_000_000, described="Up 5 minutes", labels={"team": "vision", "empty": ""},
+)  # fmt: skip
+READING = DeviceReading(GPUS[1].uuid, allocated_bytes=500 * MIB, utilization=Utilization(49.6, 30, 5))
+TENANT = Tenant(
+    "container", CONTAINER.id, "train", "pytorch:2", Path("/none"),
+    (TenantDevice(GPUS[0], Quota(), None), TenantDevice(GPUS[1], Quota(2 * GIB, 50), READING)),
+    (("GPU-99999999-gone", Quota(GIB, None)),), CONTAINER,
+)  # fmt: skip
+
+
+def lines_of(capsys: pytest.CaptureFixture[str], output_format: str, **settings: bool) -> list[str]:
+    ps_view.show([TENANT], output_format, **({"is_short": True, "with_state": False} | settings))
+    return capsys.readouterr().out.splitlines()
+
+
+def test_a_table_has_a_row_for_each_gpu(capsys: pytest.CaptureFixture[str]) -> None:
+    titles, first, second, gone = lines_of(capsys, "table")
+    assert titles.split() == ["CONTAINER", "ID", "NAME", "IMAGE", "GPU", "MEMORY", "COMPUTE", "USER", "AGE"]
+    assert first.split()[:4] == ["0123456789ab", "train", "pytorch:2", "0"]
+    assert first.split()[4:8] == ["?", "no", "limit", "ann"]
+    assert second.split() == ["1", "500", "MiB", "/", "2", "GiB", "50", "/", "50", "%"]
+    assert gone.split() == ["?", "?", "/", "1", "GiB", "no", "limit"]
+    assert lines_of(capsys, "table", with_state=True)[1].endswith("Up 5 minutes")
+    assert lines_of(capsys, "table", is_short=False)[1].startswith("0123456789abcdef ")
+
+
+def test_json_and_csv_have_figures(capsys: pytest.CaptureFixture[str]) -> None:
+    (line,) = lines_of(capsys, "json")
+    described = json.loads(line)
+    assert set(listing.FIELDS) < set(described)
+    assert [device["memory_limit_bytes"] for device in described["Devices"]] == [None, 2 * GIB, GIB]
+    assert described["Devices"][1]["sm_used_percent"] == 49.6
+    rows = list(csv.DictReader(io.StringIO("\n".join(lines_of(capsys, "csv")))))
+    assert [row["gpu_index"] for row in rows] == ["0", "1", ""]
+    assert rows[1]["id"] == CONTAINER.id and rows[1]["created"] == "2023-11-14T22:13:20Z"
+    assert rows[1]["memory_used_bytes"] == str(500 * MIB) and rows[2]["memory_used_bytes"] == ""
+
+
+def test_templates_have_lists(capsys: pytest.CaptureFixture[str]) -> None:
+    assert lines_of(capsys, '{{.Names}} {{.GPUs}} {{.MemoryLimit}} {{.SM}} {{.Label "team"}}') == [
+        "train 0,1,? no limit,2 GiB,1 GiB ?,50 %,? vision"
+    ]
+    assert lines_of(capsys, "{{.Command}}") == ['"python a-long-progr…"']
+    assert lines_of(capsys, "{{.Command}}", is_short=False) == ['"python a-long-program.py"']
+
+
+@pytest.mark.parametrize(
+    ("filters", "is_shown"),
+    [
+        ((), True), (("name=trai",), True), (("name=^train$",), True), (("name=x",), False),
+        (("name=x", "name=t"), True),
+                (("id=0123",), True), (("id=123",), False), (("gpu=1",), True), (("gpu=7",), False),
+        (("gpu=gpu-00000001",), True),
+        (("gpu=GPU-99999999",), True), (("gpu=GPU-",), False), (("user=ann",), True), (("user=an",), False),
+        (("label=team",), True), (("label=team=vision",), True), (("label=team=x",), False), (("label=empty=",), True),
+        (("status=running",), True), (("status=exited",), False), (("name=trai", "user=bob"), False),
+    ],
+)  # fmt: skip
+def test_filters(filters: tuple[str, ...], is_shown: bool) -> None:
+    assert all(test(TENANT) for test in listing.parse_filters(filters)) == is_shown
+
+
+@pytest.mark.parametrize("text", ["colour=red", "name", "", "=x"])
+def test_wrong_filters(text: str) -> None:
+    with pytest.raises(OptionError, match="name, id, gpu"):
+        listing.parse_filters([text])
+    with pytest.raises(OptionError, match="regular expression"):
+        listing.parse_filters(["name=("])[0](TENANT)

@@ -1,0 +1,43 @@
+"""Text in columns, for lists that scripts read too: no frames, nothing cut but where a terminal is too narrow."""
+
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_GAP = "  "
+_LEAST_WIDTH = 8  # columns that a text is cut to at most
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column: its title, the side that it is aligned to, and whether its texts may be cut."""
+
+    title: str
+    is_right: bool = False
+    can_shrink: bool = False
+
+
+def terminal_width() -> int | None:
+    """Return the width of standard output, or None where it is no terminal."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def lines(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None) -> list[str]:
+    """Return the titles and rows. Those columns that can shrink do so, the last one first, to fit a width."""
+    widths = [max(len(column.title), *(len(row[i]) for row in rows), 0) for i, column in enumerate(columns)]
+    too_wide = sum(widths) + len(_GAP) * (len(widths) - 1) - width if width else 0
+    for i in reversed([i for i, column in enumerate(columns) if column.can_shrink]):
+        less = max(0, min(too_wide, widths[i] - _LEAST_WIDTH))
+        widths[i] -= less
+        too_wide -= less
+    titles = [column.title for column in columns]
+    return [_line(columns, row, widths) for row in (titles, *rows)]
+
+
+def _line(columns: Sequence[Column], row: Sequence[str], widths: Sequence[int]) -> str:
+    cells = []
+    for column, text, width in zip(columns, row, widths, strict=True):
+        shown = text if len(text) <= width else f"{text[: width - 1]}…"
+        cells.append(shown.rjust(width) if column.is_right else shown.ljust(width))
+    return _GAP.join(cells).rstrip()

@@ -1,0 +1,108 @@
+"""The verbs: what each is for, and where it is. A verb's module is loaded when it is used, so that each starts fast."""
+
+from collections.abc import Iterator, Mapping, MutableMapping
+from importlib import import_module
+from typing import Any
+
+import click
+
+from vgpurun.errors import GpuError, ImageError
+
+# By the titles of the help: the verb, the name in its module of vgpurun/cli, and one line about it.
+VERBS: Mapping[str, tuple[tuple[str, str, str], ...]] = {
+    "Run": (
+        ("run", "run:run", "Run a container under GPU limits (the default verb)."),
+        ("local", "local:local", "Run a process of this host under GPU limits, without a container."),
+        ("exec", "exec:exec_command", "Run a further command in a container."),
+    ),
+    "Look": (
+        ("ps", "ps:ps", "List containers, their limits and what they use of them."),
+        ("smi", "smi:smi", "Show GPUs, containers and what they use of their limits."),
+        ("inspect", "inspect:inspect", "Show all about containers as JSON."),
+        ("logs", "logs:logs", "Show what a container has written."),
+    ),
+    "Change": (
+        ("update", "update:update", "Change the limits of running containers."),
+        ("stop", "containers:stop", "End containers, with time to clean up."),
+        ("kill", "containers:kill", "Send containers a signal."),
+        ("rm", "containers:rm", "Remove containers and their state."),
+        ("prune", "prune:prune", "Remove the state of containers that are gone."),
+    ),
+    "Set up": (
+        ("build", "build:build", "Build libvgpu.so with this host's compiler."),
+        ("build-in-docker", "build:build_in_docker", "Build libvgpu.so in a container."),
+    ),
+}
+
+
+class _Loaded(MutableMapping[str, click.Command]):
+    """The commands by their verbs, each loaded when it is asked for."""
+
+    def __init__(self) -> None:
+        self._places = {verb: (place, line) for verbs in VERBS.values() for verb, place, line in verbs}
+        self._commands: dict[str, click.Command] = {}
+
+    def __getitem__(self, verb: str) -> click.Command:
+        if verb not in self._commands:
+            place, line = self._places[verb]
+            module, _, name = place.partition(":")
+            command: click.Command = getattr(import_module(f"vgpurun.cli.{module}"), name)
+            command.short_help = line
+            self._commands[verb] = command
+        return self._commands[verb]
+
+    def __setitem__(self, verb: str, command: click.Command) -> None:
+        self._commands[verb] = command
+
+    def __delitem__(self, verb: str) -> None:
+        del self._places[verb]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+
+class Verbs(click.Group):
+    """`vgpurun [options] IMAGE` is `vgpurun run [options] IMAGE`: a verb is one only in the first place.
+
+    `vgpurun help [VERB]` is `vgpurun [VERB] --help`, as docker has it; an image of that name: `vgpurun run help`.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.commands = _Loaded()
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Put `run` before arguments that begin with neither a verb nor an option of the group."""
+        if args[:1] == ["help"]:
+            if unknown := [verb for verb in args[1:2] if verb not in self.commands]:
+                raise click.UsageError(
+                    f"there is no verb '{unknown[0]}'; the verbs are {', '.join(self.commands)}.", ctx
+                )
+            args = [*args[1:2], "--help"]
+        of_group = {name for parameter in self.get_params(ctx) for name in parameter.opts}
+        if args and args[0] not in self.commands and args[0] not in of_group:
+            ctx.meta["vgpurun.verbs"] = frozenset(self.commands)
+            ctx.meta["vgpurun.first"] = args[0]
+            args = ["run", *args]
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the verb. If that fails for an image whose name is nearly a verb, ask whether the verb was meant."""
+        try:
+            return super().invoke(ctx)
+        except (GpuError, ImageError) as error:
+            from difflib import get_close_matches  # slow to import
+
+            meant = get_close_matches(ctx.meta.get("vgpurun.first", ""), self.commands, n=1, cutoff=0.6)
+            raise type(error)(f"{error}; or did you mean: vgpurun {meant[0]}?") if meant else error from None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the verbs under their titles, without loading them."""
+        del ctx
+        column = max(map(len, self.commands))  # one for all titles
+        for title, verbs in VERBS.items():
+            with formatter.section(title):
+                formatter.write_dl([(verb.ljust(column), line) for verb, _, line in verbs])
