@@ -98,7 +98,8 @@ struct vgpu_device_usage {
   uint64_t managed_bytes;   /* of allocated_bytes: on the device only as far as they have been touched */
   uint64_t context_bytes;   /* of overhead_bytes: what contexts took when they were made; the rest is modules */
   uint64_t host_bytes;      /* beyond these: allocations past the device's share, which live on the host */
-  uint64_t reserved[3];
+  uint64_t pending_bytes;   /* beyond these: reserved for calls that the driver has not answered */
+  uint64_t reserved[2];
 };
 
 /* A slot. Its owner holds an open-file-description write lock on byte VGPU_SLOT_LOCK_OFFSET + slot number of the usage

@@ -11,6 +11,13 @@ static inline int64_t clock_now_ns(void) {
   return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
+/* The same clock a few milliseconds late, for a quarter of the cost. */
+static inline int64_t clock_coarse_ns(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+  return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
 /* May return early when a signal arrives: callers look at the clock again. */
 static inline void clock_sleep_ns(int64_t duration_ns) {
   struct timespec duration = {.tv_sec = duration_ns / 1000000000, .tv_nsec = duration_ns % 1000000000};

@@ -18,6 +18,8 @@ void memory_cancel(struct device *device, uint64_t reserved_bytes);
 /* What is counted without a reservation, and what the driver has back. */
 void memory_add(struct device *device, uint64_t bytes);
 void memory_release(struct device *device, uint64_t bytes);
+void memory_add_managed(struct device *device, uint64_t bytes);
+void memory_release_managed(struct device *device, uint64_t bytes);
 
 /* Does the container hold more than its limit? */
 bool memory_is_over(const struct device *device);
@@ -31,6 +33,7 @@ void memory_forget_context(struct device *device, CUcontext context);
 /* Memory that pools of the device keep in reserve: reread, or first given back to the driver. */
 enum pools { POOLS_REREAD, POOLS_TRIM };
 void pools_settle(struct device *device, enum pools what);
+void pools_after_wait(void);
 
 /* In a forked child. */
 void memory_forget(void);

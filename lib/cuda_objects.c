@@ -241,6 +241,7 @@ static CUresult destroy_context(CUcontext context, CUresult (*destroy)(CUcontext
     return destroy(context);
   struct device *device = device_of_context(context);
   launch_forget_context(context);
+  device_contexts_change();
   CUresult result = destroy(context);
   if (result == CUDA_SUCCESS)
     memory_forget_context(device, context);
@@ -261,6 +262,7 @@ HOOK CUresult cuCtxDestroy_v2(CUcontext context) {
 static CUresult release_primary(CUdevice ordinal, CUresult (*release)(CUdevice)) {
   if (!process_is_limited())
     return release(ordinal);
+  device_contexts_change();
   CUresult result = process_limits_compute() ? launch_release_primary(ordinal, release) : release(ordinal);
   struct device *device = result == CUDA_SUCCESS ? device_of_ordinal(ordinal) : NULL;
   if (device != NULL && !device_primary_is_active(ordinal))

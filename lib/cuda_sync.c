@@ -3,6 +3,7 @@
  * once. And what is measured ends with its stream.
  */
 #include "cuda_launch.h"
+#include "cuda_memory.h"
 #include "process.h"
 #include "streams.h"
 
@@ -37,6 +38,8 @@ void launch_end_wait(void) {
 
 static CUresult end_wait_all(CUresult result) {
   launch_end_wait();
+  if (process_is_limited())
+    pools_after_wait();
   return result;
 }
 

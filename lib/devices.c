@@ -124,9 +124,36 @@ struct device *device_of_ordinal(CUdevice ordinal) {
   return device;
 }
 
+/* What a thread found last, good until a context ends anywhere. */
+static uint64_t contexts_ended;
+static __thread struct {
+  uint64_t contexts_ended;
+  struct current current;
+} last = {.contexts_ended = UINT64_MAX};
+
+void device_contexts_change(void) {
+  __atomic_add_fetch(&contexts_ended, 1, __ATOMIC_SEQ_CST);
+}
+
+struct current device_current(void) {
+  CUcontext context = NULL;
+  if (real.cuCtxGetCurrent(&context) != CUDA_SUCCESS || context == NULL)
+    return (struct current){0};
+  uint64_t ended = __atomic_load_n(&contexts_ended, __ATOMIC_ACQUIRE);
+  if (last.current.context == context && last.contexts_ended == ended)
+    return last.current;
+  struct current current = {.context = context};
+  if (real.cuCtxGetDevice(&current.ordinal) == CUDA_SUCCESS)
+    current.device = device_of_ordinal(current.ordinal);
+  if (current.device != NULL) {
+    last.current = current;
+    last.contexts_ended = ended;
+  }
+  return current;
+}
+
 struct device *device_of_current_context(void) {
-  CUdevice ordinal;
-  return real.cuCtxGetDevice(&ordinal) == CUDA_SUCCESS ? device_of_ordinal(ordinal) : NULL;
+  return device_current().device;
 }
 
 struct device *device_of_nvml(nvmlDevice_t handle) {
@@ -167,14 +194,20 @@ uint64_t device_used_bytes(const struct device *device) {
   return device->number < 0 ? 0 : ledger_used(process_ledger_view(), device->number);
 }
 
-bool device_correct_overhead(struct device *device, int64_t max_age_ns) {
+bool device_is_to_be_corrected(const struct device *device, int64_t max_age_ns) {
   if (device->number < 0 || !device->in_nvml)
     return false;
-  int64_t now_ns = clock_now_ns();
   int64_t corrected_ns = __atomic_load_n(&device->corrected_ns, __ATOMIC_RELAXED);
-  if (corrected_ns != 0 && now_ns - corrected_ns < max_age_ns)
+  if (max_age_ns == 0 || corrected_ns == 0)
+    return true;
+  int64_t now_ns = max_age_ns >= DEVICE_SELDOM_NS ? clock_coarse_ns() : clock_now_ns();
+  return now_ns - corrected_ns >= max_age_ns;
+}
+
+bool device_correct_overhead(struct device *device, int64_t max_age_ns) {
+  if (!device_is_to_be_corrected(device, max_age_ns))
     return false;
-  __atomic_store_n(&device->corrected_ns, now_ns, __ATOMIC_RELAXED);
+  __atomic_store_n(&device->corrected_ns, clock_now_ns(), __ATOMIC_RELAXED);
   struct running running;
   if (!running_ask(device->nvml, &running)) {
     device_not_enforced(device, VGPU_NOT_ENFORCED_MEMORY);
@@ -184,8 +217,7 @@ bool device_correct_overhead(struct device *device, int64_t max_age_ns) {
   bool listed = running_find(&running, (unsigned)getpid(), &bytes);
   running_done(&running);
   __atomic_store_n(&device->is_listed, listed, __ATOMIC_RELAXED);
-  uint64_t pending = __atomic_load_n(&device->pending_bytes, __ATOMIC_RELAXED);
-  uint64_t uncounted = ledger_correct(process_ledger(), device->number, bytes, pending);
+  uint64_t uncounted = ledger_correct(process_ledger(), device->number, bytes);
   __atomic_store_n(&device->uncounted_bytes, uncounted, __ATOMIC_RELAXED);
   return true;
 }
@@ -204,4 +236,5 @@ void devices_forget(void) {
   pthread_mutex_init(&lock, NULL);
   device_count = 0;
   memset(by_ordinal, 0, sizeof by_ordinal);
+  device_contexts_change();
 }

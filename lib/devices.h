@@ -17,13 +17,23 @@ struct device {
   int64_t corrected_ns;      /* when overhead was last asked of NVML */
   uint64_t uncounted_bytes;  /* what NVML said then that the ledger does not have as allocated */
   bool is_listed;            /* NVML listed this process then */
-  uint64_t pending_bytes;    /* reserved for calls that the driver has not answered */
   struct meter *meter;       /* streams.c's; NULL until something is launched under a compute limit */
 };
 
 /* NULL when the driver does not know the ordinal, or no context is current. */
 struct device *device_of_ordinal(CUdevice ordinal);
 struct device *device_of_current_context(void);
+
+/* Who is asking: the current context, and its device. Costs one question to the driver. */
+struct current {
+  CUcontext context; /* NULL: none */
+  CUdevice ordinal;
+  struct device *device; /* NULL: none, or not known to the driver */
+};
+struct current device_current(void);
+
+/* Before a context ends, since the next one may be on another device and have the same handle. */
+void device_contexts_change(void);
 struct device *device_of_nvml(nvmlDevice_t handle);
 
 /* Does the device's primary context exist? */
@@ -42,6 +52,9 @@ uint64_t device_used_bytes(const struct device *device);
 
 /* Asks NVML what this process really holds, and counts the difference as overhead, unless that was done less than
  * max_age_ns ago. True when it was asked. */
+#define DEVICE_SELDOM_NS 100000000LL
+#define DEVICE_OFTEN_NS 1000000LL
+bool device_is_to_be_corrected(const struct device *device, int64_t max_age_ns);
 bool device_correct_overhead(struct device *device, int64_t max_age_ns);
 
 /* What NVML said last that this process holds besides its allocations, at the most. */

@@ -13,8 +13,8 @@
 
 #include <stdbool.h>
 
-/* X(symbol): caught. Each has a body of the same name in cuda_memory.c, cuda_pools.c, cuda_vmm.c, cuda_objects.c,
- * cuda_graph_memory.c, cuda_launch.c, cuda_sync.c, cuda_lookup.c. */
+/* X(symbol): caught. Each has a body of the same name in cuda_memory.c, cuda_memory_view.c, cuda_pools.c, cuda_vmm.c,
+ * cuda_objects.c, cuda_graph_memory.c, cuda_launch.c, cuda_sync.c, cuda_lookup.c. */
 #define CUDA_CAUGHT(X)                                                                                                 \
   /* lookup */                                                                                                         \
   X(cuGetProcAddress)                                                                                                  \

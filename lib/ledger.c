@@ -1,18 +1,11 @@
 #include "ledger.h"
 
-#define MIB (1024ULL * 1024ULL)
-#define SMALL_REQUEST_BYTES MIB
-#define BLOCK_BYTES (2 * MIB)
-#define SMALL_STEP_BYTES 512ULL
 #define LARGEST_REQUEST_BYTES (1ULL << 60) /* so that no count overflows */
 
-static uint64_t round_up(uint64_t bytes, uint64_t step) {
-  uint64_t rounded;
-  return __builtin_add_overflow(bytes, step - 1, &rounded) ? bytes : rounded / step * step;
-}
-
 uint64_t ledger_driver_size(uint64_t requested_bytes) {
-  return round_up(requested_bytes, requested_bytes <= SMALL_REQUEST_BYTES ? SMALL_STEP_BYTES : BLOCK_BYTES);
+  uint64_t rounded;
+  bool overflows = __builtin_add_overflow(requested_bytes, LEDGER_BLOCK_BYTES - 1, &rounded);
+  return overflows ? requested_bytes : rounded / LEDGER_BLOCK_BYTES * LEDGER_BLOCK_BYTES;
 }
 
 /* The file is other processes' to write, so that nothing in it may overflow a sum. */
@@ -23,8 +16,9 @@ static uint64_t add_saturating(uint64_t a, uint64_t b) {
 
 static uint64_t held(const struct vgpu_process_usage *process, int device) {
   const struct vgpu_device_usage *usage = &process->devices[device];
-  return add_saturating(__atomic_load_n(&usage->allocated_bytes, __ATOMIC_SEQ_CST),
-                        __atomic_load_n(&usage->overhead_bytes, __ATOMIC_SEQ_CST));
+  uint64_t bytes = add_saturating(__atomic_load_n(&usage->allocated_bytes, __ATOMIC_SEQ_CST),
+                                  __atomic_load_n(&usage->overhead_bytes, __ATOMIC_SEQ_CST));
+  return add_saturating(bytes, __atomic_load_n(&usage->pending_bytes, __ATOMIC_SEQ_CST));
 }
 
 static int slots_used(const struct ledger *ledger) {
@@ -36,8 +30,11 @@ static int slots_used(const struct ledger *ledger) {
 enum count { COUNT_ALL_SLOTS, COUNT_LIVE_SLOTS };
 
 static uint64_t sum(const struct ledger *ledger, int device, enum count count) {
-  uint64_t total = held(ledger->own, device);
   int own_slot = __atomic_load_n(&ledger->own_slot, __ATOMIC_RELAXED);
+  uint64_t total = held(ledger->own, device);
+  if (own_slot >= 0)
+    total = add_saturating(
+        total, __atomic_load_n(&ledger->usage->processes[own_slot].devices[device].pending_bytes, __ATOMIC_SEQ_CST));
   for (int slot = 0; slot < slots_used(ledger); slot++) {
     uint64_t bytes = slot == own_slot ? 0 : held(&ledger->usage->processes[slot], device);
     if (bytes != 0 && (count == COUNT_ALL_SLOTS || ledger->slot_is_live(ledger->context, slot)))
@@ -52,16 +49,6 @@ uint64_t ledger_used(const struct ledger *ledger, int device) {
 
 uint64_t ledger_used_at_most(const struct ledger *ledger, int device) {
   return sum(ledger, device, COUNT_ALL_SLOTS);
-}
-
-bool ledger_reserve(const struct ledger *ledger, int device, uint64_t bytes, uint64_t limit_bytes) {
-  if (bytes > limit_bytes || bytes > LARGEST_REQUEST_BYTES)
-    return false;
-  ledger_add(ledger, device, bytes);
-  if (ledger_used_at_most(ledger, device) <= limit_bytes || ledger_used(ledger, device) <= limit_bytes)
-    return true;
-  ledger_release(ledger, device, bytes);
-  return false;
 }
 
 /* One of the counters of a device: the own one, and its copy in the slot. */
@@ -96,12 +83,38 @@ static void subtract(struct counter counter, uint64_t bytes) {
   subtract_from(counter.own, bytes);
 }
 
+/* What is pending matters to all processes alike, and to this one not for long: it has one count, the shown one. */
+static uint64_t *pending(const struct ledger *ledger, int device) {
+  struct counter counter = COUNTER(ledger, device, pending_bytes);
+  return counter.shown != NULL ? counter.shown : counter.own;
+}
+
+uint64_t ledger_reserve(const struct ledger *ledger, int device, uint64_t bytes, uint64_t limit_bytes) {
+  if (bytes > limit_bytes || bytes > LARGEST_REQUEST_BYTES)
+    return LEDGER_FULL;
+  __atomic_add_fetch(pending(ledger, device), bytes, __ATOMIC_SEQ_CST);
+  uint64_t used_bytes = ledger_used_at_most(ledger, device);
+  if (used_bytes > limit_bytes)
+    used_bytes = ledger_used(ledger, device);
+  if (used_bytes <= limit_bytes)
+    return used_bytes < LEDGER_FULL ? used_bytes : LEDGER_FULL - 1;
+  subtract_from(pending(ledger, device), bytes);
+  return LEDGER_FULL;
+}
+
+void ledger_settle(const struct ledger *ledger, int device, uint64_t reserved_bytes, uint64_t actual_bytes) {
+  ledger_add(ledger, device, actual_bytes);
+  subtract_from(pending(ledger, device), reserved_bytes);
+}
+
 void ledger_add(const struct ledger *ledger, int device, uint64_t bytes) {
-  add(COUNTER(ledger, device, allocated_bytes), bytes);
+  if (bytes > 0)
+    add(COUNTER(ledger, device, allocated_bytes), bytes);
 }
 
 void ledger_release(const struct ledger *ledger, int device, uint64_t bytes) {
-  subtract(COUNTER(ledger, device, allocated_bytes), bytes);
+  if (bytes > 0)
+    subtract(COUNTER(ledger, device, allocated_bytes), bytes);
 }
 
 void ledger_add_managed(const struct ledger *ledger, int device, uint64_t bytes) {
@@ -124,13 +137,14 @@ static uint64_t difference(uint64_t a, uint64_t b) {
   return a > b ? a - b : 0;
 }
 
-uint64_t ledger_correct(const struct ledger *ledger, int device, uint64_t driver_bytes, uint64_t pending_bytes) {
+uint64_t ledger_correct(const struct ledger *ledger, int device, uint64_t driver_bytes) {
   const struct vgpu_device_usage *usage = &ledger->own->devices[device];
   uint64_t allocated = __atomic_load_n(&usage->allocated_bytes, __ATOMIC_SEQ_CST);
   uint64_t managed = __atomic_load_n(&usage->managed_bytes, __ATOMIC_SEQ_CST);
   uint64_t contexts = __atomic_load_n(&usage->context_bytes, __ATOMIC_SEQ_CST);
-  uint64_t least = difference(driver_bytes, allocated);
-  uint64_t most = difference(driver_bytes, difference(difference(allocated, managed), pending_bytes));
+  uint64_t under_way = __atomic_load_n(pending(ledger, device), __ATOMIC_SEQ_CST);
+  uint64_t least = difference(driver_bytes, add_saturating(allocated, under_way));
+  uint64_t most = difference(driver_bytes, difference(allocated, managed));
   least = contexts < least ? least : contexts > most ? most : contexts;
   uint64_t overhead = __atomic_load_n(&usage->overhead_bytes, __ATOMIC_SEQ_CST);
   overhead = overhead < least ? least : overhead > most ? most : overhead;

@@ -21,8 +21,10 @@ struct ledger {
   void *context;
 };
 
-/* What the driver takes from the device for a request: whole 2 MiB for more than 1 MiB; smaller requests share such
- * blocks. Measured on driver 580. A request too large to round comes back unchanged: the driver refuses it. */
+/* What the driver takes from the device at the most for a request: whole blocks. Requests of up to 1 MiB share a block.
+ * Measured on driver 580. A request too large to round comes back unchanged: the driver refuses it. */
+#define LEDGER_BLOCK_BYTES (2ULL << 20)
+#define LEDGER_SHARING_BYTES (1ULL << 20)
 uint64_t ledger_driver_size(uint64_t requested_bytes);
 
 /* Bytes that the live processes hold on the device, overhead included; never more than UINT64_MAX. */
@@ -31,8 +33,13 @@ uint64_t ledger_used(const struct ledger *ledger, int device);
 /* The same, but what dead processes held may be in it: without a system call. */
 uint64_t ledger_used_at_most(const struct ledger *ledger, int device);
 
-/* Counts bytes unless that passes the limit. */
-bool ledger_reserve(const struct ledger *ledger, int device, uint64_t bytes, uint64_t limit_bytes);
+/* Counts bytes as pending unless that passes the limit. The driver is asked next, and its answer goes to ledger_settle.
+ * Returns what is counted then, at the most; LEDGER_FULL when the bytes do not fit. */
+#define LEDGER_FULL UINT64_MAX
+uint64_t ledger_reserve(const struct ledger *ledger, int device, uint64_t bytes, uint64_t limit_bytes);
+
+/* The driver has taken actual_bytes, or nothing, for what was reserved. */
+void ledger_settle(const struct ledger *ledger, int device, uint64_t reserved_bytes, uint64_t actual_bytes);
 
 /* Counts what the driver has already taken, limit or not. */
 void ledger_add(const struct ledger *ledger, int device, uint64_t bytes);
@@ -46,9 +53,9 @@ void ledger_release_managed(const struct ledger *ledger, int device, uint64_t by
 void ledger_add_context(const struct ledger *ledger, int device, uint64_t bytes);
 void ledger_release_context(const struct ledger *ledger, int device, uint64_t bytes);
 
-/* The driver says that this process holds driver_bytes: what is not counted yet is overhead. Whether managed memory,
- * and pending_bytes that are reserved but perhaps not allocated yet, are in driver_bytes is not known, which leaves a
- * range; the overhead stays as it was within that, but is no less than what contexts took. Returns the range's end. */
-uint64_t ledger_correct(const struct ledger *ledger, int device, uint64_t driver_bytes, uint64_t pending_bytes);
+/* The driver says that this process holds driver_bytes: what is not counted yet is overhead. Whether managed memory and
+ * what is pending are in driver_bytes is not known, which leaves a range; the overhead stays as it was within that, but
+ * is no less than what contexts took. Returns the range's end. */
+uint64_t ledger_correct(const struct ledger *ledger, int device, uint64_t driver_bytes);
 
 #endif

@@ -53,32 +53,60 @@ static void close_gap(struct table_shard *shard, size_t gap) {
   shard->entries[gap] = (struct table_entry){0};
 }
 
+static struct table_entry *occupy(struct table_shard *shard, size_t place, uint64_t key) {
+  if (shard->entries[place].key == 0) {
+    shard->entries[place].key = key;
+    __atomic_store_n(&shard->count, shard->count + 1, __ATOMIC_RELAXED);
+  }
+  return &shard->entries[place];
+}
+
 bool table_put(struct table *table, struct table_entry entry) {
   struct table_shard *shard = shard_of(table, entry.key);
   pthread_mutex_lock(&shard->lock);
   bool room = entry.key != 0 && make_room(shard);
   if (room) {
     size_t place = locate(shard, entry.key);
-    shard->count += shard->entries[place].key == 0;
-    shard->entries[place] = entry;
+    *occupy(shard, place, entry.key) = entry;
   }
   pthread_mutex_unlock(&shard->lock);
   return room;
 }
 
-static bool look_up(struct table *table, uint64_t key, struct table_entry *entry, bool remove) {
+static void remove_at(struct table_shard *shard, size_t place) {
+  close_gap(shard, place);
+  __atomic_store_n(&shard->count, shard->count - 1, __ATOMIC_RELAXED);
+}
+
+bool table_add(struct table *table, uint64_t key, int64_t change, uint64_t *bytes) {
   struct table_shard *shard = shard_of(table, key);
   pthread_mutex_lock(&shard->lock);
+  bool done = key != 0 && (change < 0 ? shard->count > 0 : make_room(shard));
+  size_t place = done ? locate(shard, key) : 0;
+  done = done && (change >= 0 || shard->entries[place].bytes >= (uint64_t)-change);
+  if (done) {
+    struct table_entry *entry = occupy(shard, place, key);
+    *bytes = entry->bytes += (uint64_t)change;
+    if (*bytes == 0)
+      remove_at(shard, place);
+  }
+  pthread_mutex_unlock(&shard->lock);
+  return done;
+}
+
+static bool look_up(struct table *table, uint64_t key, struct table_entry *entry, bool remove) {
+  struct table_shard *shard = shard_of(table, key);
+  if (__atomic_load_n(&shard->count, __ATOMIC_RELAXED) == 0)
+    return false; /* whoever knows the key has it from a call that put it here before */
+  pthread_mutex_lock(&shard->lock);
   bool found = false;
-  if (key != 0 && shard->capacity > 0) {
+  if (key != 0 && shard->count > 0) {
     size_t place = locate(shard, key);
     found = shard->entries[place].key == key;
     if (found)
       *entry = shard->entries[place];
-    if (found && remove) {
-      close_gap(shard, place);
-      shard->count--;
-    }
+    if (found && remove)
+      remove_at(shard, place);
   }
   pthread_mutex_unlock(&shard->lock);
   return found;
@@ -99,8 +127,7 @@ void table_take_context(struct table *table, void *context, void (*removed)(cons
     for (size_t place = 0; place < shard->capacity; place++)
       while (shard->entries[place].key != 0 && shard->entries[place].context == context) {
         removed(&shard->entries[place]);
-        close_gap(shard, place); /* which may bring another one here */
-        shard->count--;
+        remove_at(shard, place); /* which may bring another one here */
       }
     pthread_mutex_unlock(&shard->lock);
   }

@@ -17,7 +17,7 @@ struct table_entry {
   uint64_t bytes;
   void *owner;
   void *context; /* that it goes with; NULL: none */
-  bool managed;
+  int kind;      /* the caller's own */
 };
 
 struct table {
@@ -39,6 +39,10 @@ bool table_put(struct table *table, struct table_entry entry);
 
 /* Removes the entry of the key; false when there is none. */
 bool table_take(struct table *table, uint64_t key, struct table_entry *entry);
+
+/* Changes the bytes of the key, which are 0 while there is no entry of it. False without memory for one, and when it
+ * has fewer than are to be taken away. */
+bool table_add(struct table *table, uint64_t key, int64_t change, uint64_t *bytes);
 
 /* Copies the entry of the key. */
 bool table_get(struct table *table, uint64_t key, struct table_entry *entry);

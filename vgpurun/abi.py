@@ -101,7 +101,8 @@ class DeviceUsage(ctypes.LittleEndianStructure):
         ("managed_bytes", ctypes.c_uint64),
         ("context_bytes", ctypes.c_uint64),
         ("host_bytes", ctypes.c_uint64),
-        ("reserved", ctypes.c_uint64 * 3),
+        ("pending_bytes", ctypes.c_uint64),
+        ("reserved", ctypes.c_uint64 * 2),
     )
 
 

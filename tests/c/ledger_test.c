@@ -5,6 +5,8 @@
 #include <string.h>
 
 #define LIMIT_BYTES 1000000ULL
+#define RESERVES(ledger, device, bytes, limit_bytes)                                                                   \
+  (ledger_reserve(&(ledger), device, bytes, limit_bytes) != LEDGER_FULL)
 
 static struct vgpu_usage usage;
 static struct vgpu_process_usage own[VGPU_MAX_PROCESSES];
@@ -29,21 +31,22 @@ static void start_over(void) {
 
 static void check_sizes(void) {
   const uint64_t mib = 1 << 20;
-  CHECK(ledger_driver_size(1) == 512, "small requests share blocks");
-  CHECK(ledger_driver_size(mib) == mib, "up to 1 MiB");
-  CHECK(ledger_driver_size(mib + 1) == 2 * mib && ledger_driver_size(2 * mib + 1) == 4 * mib, "then 2 MiB steps");
+  CHECK(ledger_driver_size(1) == 2 * mib && ledger_driver_size(2 * mib) == 2 * mib, "a block");
+  CHECK(ledger_driver_size(2 * mib + 1) == 4 * mib, "whole blocks");
   CHECK(ledger_driver_size(UINT64_MAX) == UINT64_MAX, "no overflow");
 }
 
 static void check_limit(void) {
   start_over();
   struct ledger a = ledger_of(0), b = ledger_of(1);
-  CHECK(ledger_reserve(&a, 0, 600000, LIMIT_BYTES), "fits");
-  CHECK(!ledger_reserve(&b, 0, 400001, LIMIT_BYTES), "one byte too many");
-  CHECK(ledger_reserve(&b, 0, 400000, LIMIT_BYTES), "the last byte");
-  CHECK(ledger_reserve(&b, 1, LIMIT_BYTES, LIMIT_BYTES), "another device is another account");
-  CHECK(!ledger_reserve(&b, 0, UINT64_MAX, LIMIT_BYTES), "no overflow");
+  CHECK(RESERVES(a, 0, 600000, LIMIT_BYTES), "fits");
+  CHECK(!RESERVES(b, 0, 400001, LIMIT_BYTES), "one byte too many");
+  CHECK(RESERVES(b, 0, 400000, LIMIT_BYTES), "the last byte");
+  CHECK(RESERVES(b, 1, LIMIT_BYTES, LIMIT_BYTES), "another device is another account");
+  CHECK(!RESERVES(b, 0, UINT64_MAX, LIMIT_BYTES), "no overflow");
   CHECK(ledger_used(&a, 0) == LIMIT_BYTES, "used %llu", (unsigned long long)ledger_used(&a, 0));
+  ledger_settle(&b, 0, 400000, 300000);
+  CHECK(ledger_used(&a, 0) == 900000, "used %llu", (unsigned long long)ledger_used(&a, 0));
   ledger_release(&b, 0, 1ULL << 60);
   CHECK(ledger_used(&a, 0) == 600000, "never below zero");
 }
@@ -51,20 +54,20 @@ static void check_limit(void) {
 static void check_death(void) {
   start_over();
   struct ledger a = ledger_of(0), b = ledger_of(1);
-  CHECK(ledger_reserve(&a, 0, LIMIT_BYTES, LIMIT_BYTES), "fits");
-  CHECK(!ledger_reserve(&b, 0, 1, LIMIT_BYTES), "full");
+  CHECK(RESERVES(a, 0, LIMIT_BYTES, LIMIT_BYTES), "fits");
+  CHECK(!RESERVES(b, 0, 1, LIMIT_BYTES), "full");
   dead[0] = true;
   CHECK(ledger_used(&b, 0) == 0, "the dead hold nothing");
-  CHECK(ledger_reserve(&b, 0, LIMIT_BYTES, LIMIT_BYTES), "what they held is free");
+  CHECK(RESERVES(b, 0, LIMIT_BYTES, LIMIT_BYTES), "what they held is free");
 }
 
 static void check_overhead(void) {
   start_over();
   struct ledger a = ledger_of(0);
   ledger_add(&a, 0, 1000);
-  ledger_correct(&a, 0, 5000, 0);
+  ledger_correct(&a, 0, 5000);
   CHECK(ledger_used(&a, 0) == 5000, "what the driver holds");
-  ledger_correct(&a, 0, 10, 0);
+  ledger_correct(&a, 0, 10);
   CHECK(ledger_used(&a, 0) == 1000, "what is reserved counts even before the driver has it");
 }
 
@@ -72,11 +75,13 @@ static void check_overhead(void) {
 static void check_pending(void) {
   start_over();
   struct ledger a = ledger_of(0);
-  ledger_correct(&a, 0, 500, 0);
-  CHECK(ledger_reserve(&a, 0, 300, LIMIT_BYTES), "fits");
-  ledger_correct(&a, 0, 500, 300);
+  ledger_correct(&a, 0, 500);
+  CHECK(RESERVES(a, 0, 300, LIMIT_BYTES), "fits");
+  ledger_correct(&a, 0, 500);
   CHECK(ledger_used(&a, 0) == 800, "before: %llu", (unsigned long long)ledger_used(&a, 0));
-  ledger_correct(&a, 0, 800, 300);
+  ledger_correct(&a, 0, 800);
+  CHECK(ledger_used(&a, 0) == 800, "taken: %llu", (unsigned long long)ledger_used(&a, 0));
+  ledger_settle(&a, 0, 300, 300);
   CHECK(ledger_used(&a, 0) == 800, "after: %llu", (unsigned long long)ledger_used(&a, 0));
 }
 
@@ -85,16 +90,16 @@ static void check_pending(void) {
 static void check_managed(void) {
   start_over();
   struct ledger a = ledger_of(0);
-  ledger_correct(&a, 0, 500, 0);
+  ledger_correct(&a, 0, 500);
   ledger_add(&a, 0, 2000);
   ledger_add_managed(&a, 0, 2000);
-  ledger_correct(&a, 0, 500, 0);
+  ledger_correct(&a, 0, 500);
   CHECK(ledger_used(&a, 0) == 2500, "untouched: %llu", (unsigned long long)ledger_used(&a, 0));
-  ledger_correct(&a, 0, 2500, 0);
+  ledger_correct(&a, 0, 2500);
   CHECK(ledger_used(&a, 0) == 2500, "touched: %llu", (unsigned long long)ledger_used(&a, 0));
   ledger_release(&a, 0, 2000);
   ledger_release_managed(&a, 0, 2000);
-  ledger_correct(&a, 0, 500, 0);
+  ledger_correct(&a, 0, 500);
   CHECK(ledger_used(&a, 0) == 500, "freed: %llu", (unsigned long long)ledger_used(&a, 0));
 }
 
@@ -104,16 +109,16 @@ static void check_contexts(void) {
   struct ledger a = ledger_of(0);
   ledger_add(&a, 0, 2000);
   ledger_add_managed(&a, 0, 2000);
-  CHECK(ledger_correct(&a, 0, 500, 0) == 500, "at most all of it is overhead");
+  CHECK(ledger_correct(&a, 0, 500) == 500, "at most all of it is overhead");
   CHECK(ledger_used(&a, 0) == 2000, "or none: %llu", (unsigned long long)ledger_used(&a, 0));
   ledger_add_context(&a, 0, 500);
-  ledger_correct(&a, 0, 500, 0);
+  ledger_correct(&a, 0, 500);
   CHECK(ledger_used(&a, 0) == 2500, "made: %llu", (unsigned long long)ledger_used(&a, 0));
   CHECK(usage.processes[0].devices[0].context_bytes == 500, "shown");
-  ledger_correct(&a, 0, 100, 0);
+  ledger_correct(&a, 0, 100);
   CHECK(ledger_used(&a, 0) == 2100, "never more than the driver holds: %llu", (unsigned long long)ledger_used(&a, 0));
   ledger_release_context(&a, 0, 500);
-  ledger_correct(&a, 0, 0, 0);
+  ledger_correct(&a, 0, 0);
   CHECK(ledger_used(&a, 0) == 2000 && usage.processes[0].devices[0].context_bytes == 0, "gone");
 }
 
@@ -122,26 +127,27 @@ static void check_damage(void) {
   struct ledger a = ledger_of(3);
   memset(&usage, 0xff, sizeof usage);
   CHECK(ledger_used(&a, 0) == UINT64_MAX, "sums saturate");
-  CHECK(!ledger_reserve(&a, 0, 1, LIMIT_BYTES), "and refuse");
+  CHECK(!RESERVES(a, 0, 1, LIMIT_BYTES), "and refuse");
   memset(&usage, 0, sizeof usage);
-  CHECK(ledger_reserve(&a, 0, LIMIT_BYTES, LIMIT_BYTES), "fits");
+  CHECK(RESERVES(a, 0, LIMIT_BYTES, LIMIT_BYTES), "fits");
+  ledger_settle(&a, 0, LIMIT_BYTES, LIMIT_BYTES);
   memset(&usage, 0, sizeof usage);
-  CHECK(!ledger_reserve(&a, 0, 1, LIMIT_BYTES), "what is wiped from the file still counts");
+  CHECK(!RESERVES(a, 0, 1, LIMIT_BYTES), "what is wiped from the file still counts");
 }
 
 static void check_without_a_slot(void) {
   start_over();
   struct ledger a = ledger_of(0), b = {.own = &own[1], .usage = &usage, .own_slot = -1, .slot_is_live = is_live};
-  CHECK(ledger_reserve(&a, 0, 600000, LIMIT_BYTES), "fits");
-  CHECK(!ledger_reserve(&b, 0, 400001, LIMIT_BYTES), "sees the others");
-  CHECK(ledger_reserve(&b, 0, 400000, LIMIT_BYTES) && !ledger_reserve(&b, 0, 1, LIMIT_BYTES), "and itself");
+  CHECK(RESERVES(a, 0, 600000, LIMIT_BYTES), "fits");
+  CHECK(!RESERVES(b, 0, 400001, LIMIT_BYTES), "sees the others");
+  CHECK(RESERVES(b, 0, 400000, LIMIT_BYTES) && !RESERVES(b, 0, 1, LIMIT_BYTES), "and itself");
 }
 
 static void check_huge_requests(void) {
   start_over();
   struct ledger a = ledger_of(0);
   ledger_add(&a, 0, 1000);
-  CHECK(!ledger_reserve(&a, 0, UINT64_MAX, VGPU_NO_MEMORY_LIMIT), "no device has that much");
+  CHECK(!RESERVES(a, 0, UINT64_MAX, VGPU_NO_MEMORY_LIMIT), "no device has that much");
   CHECK(ledger_used(&a, 0) == 1000, "nothing wraps around");
 }
 
@@ -157,8 +163,9 @@ static void *allocate_and_free(void *argument) {
   unsigned seed = (unsigned)slot;
   for (int i = 0; i < ROUNDS; i++) {
     uint64_t bytes = (uint64_t)rand_r(&seed) % (LIMIT_BYTES / 3);
-    if (!ledger_reserve(&ledger, 0, bytes, LIMIT_BYTES))
+    if (!RESERVES(ledger, 0, bytes, LIMIT_BYTES))
       continue;
+    ledger_settle(&ledger, 0, bytes, bytes);
     uint64_t now = __atomic_add_fetch(&held, bytes, __ATOMIC_SEQ_CST);
     CHECK(now <= LIMIT_BYTES, "%llu held", (unsigned long long)now);
     __atomic_sub_fetch(&held, bytes, __ATOMIC_SEQ_CST);

@@ -35,6 +35,16 @@ static void check_against_reference(void) {
   CHECK(!table_put(&table, (struct table_entry){.key = 0, .bytes = 1}) && !table_take(&table, 0, &entry), "no key 0");
 }
 
+static void check_counts(void) {
+  static struct table counts = TABLE_INITIALIZER;
+  uint64_t bytes;
+  CHECK(table_add(&counts, 7, 2, &bytes) && bytes == 2, "made");
+  CHECK(!table_add(&counts, 7, -3, &bytes) && !table_add(&counts, 8, -1, &bytes), "not below zero");
+  CHECK(table_add(&counts, 7, -2, &bytes) && bytes == 0, "gone");
+  struct table_entry entry;
+  CHECK(!table_get(&counts, 7, &entry), "left over");
+}
+
 static void *put_and_take(void *argument) {
   int base = (int)(intptr_t)argument * 100000;
   struct table_entry entry;
@@ -49,6 +59,7 @@ static void *put_and_take(void *argument) {
 
 int main(void) {
   check_against_reference();
+  check_counts();
   pthread_t threads[8];
   for (intptr_t i = 0; i < 8; i++)
     CHECK(pthread_create(&threads[i], NULL, put_and_take, (void *)i) == 0, "thread");
