@@ -6,6 +6,7 @@
 #define ROUNDS 101
 #define LAUNCHES 500
 #define ALLOCATIONS 200
+#define MOST_LIVE 100000
 
 static const char *const empty_kernel =
     ".version 7.0\n.target sm_50\n.address_size 64\n.visible .entry empty() { ret; }\n";
@@ -18,6 +19,28 @@ static int ascending(const void *a, const void *b) {
 static double median(double *values) {
   qsort(values, ROUNDS, sizeof *values, ascending);
   return values[ROUNDS / 2];
+}
+
+static CUdeviceptr live[MOST_LIVE + ALLOCATIONS];
+
+/* 4 KiB each, while `count` others live. */
+static void measure_allocations(__typeof__(cuMemAlloc) *allocate, __typeof__(cuMemFree) *release, int count) {
+  static int made;
+  double allocations[ROUNDS], releases[ROUNDS];
+  for (; made < count; made++)
+    check(allocate(&live[made], 4096), "cuMemAlloc");
+  for (int round = 0; round < ROUNDS; round++) {
+    double began = now_ns();
+    for (int i = 0; i < ALLOCATIONS; i++)
+      check(allocate(&live[count + i], 4096), "cuMemAlloc");
+    double between = now_ns();
+    for (int i = 0; i < ALLOCATIONS; i++)
+      check(release(live[count + i]), "cuMemFree");
+    allocations[round] = (between - began) / ALLOCATIONS;
+    releases[round] = (now_ns() - between) / ALLOCATIONS;
+  }
+  printf(", \"cuMemAlloc 4 KiB, %d live\": %.1f, \"cuMemFree, %d live\": %.1f", count, median(allocations), count,
+         median(releases));
 }
 
 int main(void) {
@@ -42,8 +65,8 @@ int main(void) {
   check(cuModuleLoadData_(&module, empty_kernel), "cuModuleLoadData");
   check(cuModuleGetFunction_(&function, module, "empty"), "cuModuleGetFunction");
 
-  double launch[ROUNDS], allocate[ROUNDS], release[ROUNDS], pooled[ROUNDS], large[ROUNDS];
-  static CUdeviceptr pointers[ALLOCATIONS];
+  double launch[ROUNDS], pooled[ROUNDS], large[ROUNDS];
+  CUdeviceptr pointer;
   for (int round = 0; round < ROUNDS; round++) {
     double began = now_ns();
     for (int i = 0; i < LAUNCHES; i++)
@@ -52,31 +75,26 @@ int main(void) {
     check(cuCtxSynchronize_(), "cuCtxSynchronize");
 
     began = now_ns();
-    for (int i = 0; i < ALLOCATIONS; i++)
-      check(cuMemAlloc_(&pointers[i], 4096), "cuMemAlloc");
-    allocate[round] = (now_ns() - began) / ALLOCATIONS;
-    began = now_ns();
-    for (int i = 0; i < ALLOCATIONS; i++)
-      check(cuMemFree_(pointers[i]), "cuMemFree");
-    release[round] = (now_ns() - began) / ALLOCATIONS;
-
-    began = now_ns();
     for (int i = 0; i < ALLOCATIONS; i++) {
-      check(cuMemAllocAsync_(&pointers[0], 4096, NULL), "cuMemAllocAsync");
-      check(cuMemFreeAsync_(pointers[0], NULL), "cuMemFreeAsync");
+      check(cuMemAllocAsync_(&pointer, 4096, NULL), "cuMemAllocAsync");
+      check(cuMemFreeAsync_(pointer, NULL), "cuMemFreeAsync");
     }
     pooled[round] = (now_ns() - began) / ALLOCATIONS;
     check(cuCtxSynchronize_(), "cuCtxSynchronize");
 
     began = now_ns();
     for (int i = 0; i < 10; i++) {
-      check(cuMemAlloc_(&pointers[0], 1 << 20), "cuMemAlloc");
-      check(cuMemFree_(pointers[0]), "cuMemFree");
+      check(cuMemAlloc_(&pointer, 1 << 20), "cuMemAlloc");
+      check(cuMemFree_(pointer), "cuMemFree");
     }
     large[round] = (now_ns() - began) / 10;
   }
-  printf("{\"cuLaunchKernel\": %.1f, \"cuMemAlloc 4 KiB\": %.1f, \"cuMemFree\": %.1f, "
-         "\"cuMemAllocAsync+cuMemFreeAsync 4 KiB\": %.1f, \"cuMemAlloc+cuMemFree 1 MiB\": %.1f}\n",
-         median(launch), median(allocate), median(release), median(pooled), median(large));
+  printf(
+      "{\"cuLaunchKernel\": %.1f, \"cuMemAllocAsync+cuMemFreeAsync 4 KiB\": %.1f, \"cuMemAlloc+cuMemFree 1 MiB\": %.1f",
+      median(launch), median(pooled), median(large));
+  static const int counts[] = {10, 1000, 20000, MOST_LIVE};
+  for (int i = 0; i < 4; i++)
+    measure_allocations(cuMemAlloc_, cuMemFree_, counts[i]);
+  puts("}");
   return 0;
 }
