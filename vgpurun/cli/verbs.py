@@ -17,6 +17,7 @@ VERBS: Mapping[str, tuple[tuple[str, str, str], ...]] = {
     ),
     "Look": (
         ("ps", "ps:ps", "List containers, their limits and what they use of them."),
+        ("top", "top:top", "Show live what every GPU and container uses."),
         ("smi", "smi:smi", "Show GPUs, containers and what they use of their limits."),
         ("inspect", "inspect:inspect", "Show all about containers as JSON."),
         ("logs", "logs:logs", "Show what a container has written."),

@@ -1,0 +1,70 @@
+"""The lines of `vgpurun top`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from fakes import GIB, MIB, make_gpus
+
+from vgpurun.cli import top_view
+from vgpurun.gpus import GpuUse
+from vgpurun.quota import Quota
+from vgpurun.region import DeviceReading
+from vgpurun.smi import Report, Tenant, TenantDevice
+from vgpurun.utilization import Utilization
+
+GPUS = make_gpus(2)
+
+
+def tenant(name: str, *devices: TenantDevice) -> Tenant:
+    return Tenant("container", name, name, "image", Path("/none"), devices)
+
+
+def device(gpu: int, memory_bytes: int, percent: float, quota: Quota) -> TenantDevice:
+    reading = DeviceReading(GPUS[gpu].uuid, allocated_bytes=memory_bytes, utilization=Utilization(percent, percent, 1))
+    return TenantDevice(GPUS[gpu], quota, reading)
+
+
+REPORT = Report(
+    ((GPUS[0], GpuUse(3 * GIB, 60)), (GPUS[1], GpuUse(GIB, None))),
+    (
+        tenant("small", device(0, 512 * MIB, 50, Quota(GIB, 50))),
+        tenant("big-with-a-name-that-goes-on-and-on", device(0, 2 * GIB, 10, Quota(2 * GIB, None))),
+        tenant("secret", TenantDevice(GPUS[1], Quota(GIB, 20), None)),
+    ),
+)
+
+
+def words(sort: str = "gpu", width: int = 100) -> list[list[str]]:
+    return [line.plain.replace("#", "").replace(".", "").split() for line in top_view.lines(REPORT, width, sort, True)]
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 200])
+@pytest.mark.parametrize("sort", top_view.SORTS)
+def test_lines_fit_the_terminal(width: int, sort: str) -> None:
+    assert all(len(line.plain) <= width for line in top_view.lines(REPORT, width, sort))
+
+
+def test_by_gpu() -> None:
+    rows = words()[1:]
+    assert rows[0] == ["0:", "Test", "GPU", "3", "GiB", "/", "8", "GiB", "60%"]
+    assert rows[1] == ["small", "512", "MiB", "/", "1", "GiB", "50", "/", "50%"]
+    assert rows[2][1:] == ["2", "GiB", "/", "2", "GiB", "10%"]
+    assert rows[3] == ["outside", "vgpurun", "512", "MiB", "?"]
+    assert rows[4][:3] == ["1:", "Test", "GPU"]
+    assert rows[5] == ["secret", "?", "/", "1", "GiB", "?", "/", "20%"]
+
+
+def test_by_use() -> None:
+    assert [row[0][:5] for row in words("memory")[3:]] == ["big-w", "small", "secre"]
+    assert [row[0][:5] for row in words("compute")[3:]] == ["small", "big-w", "secre"]
+
+
+def test_bars_show_how_much_of_the_limit_is_used() -> None:
+    small, big = top_view.lines(REPORT, 100, "gpu", ascii_only=True)[2:4]
+    memory, compute = (bar for bar in small.plain.split() if set(bar) <= {"#", "."})
+    assert abs(memory.count("#") - len(memory) / 2) <= 1
+    assert set(compute) == {"#"}
+    styles = {str(span.style) for span in big.spans}
+    assert "red" in styles and "red" not in {str(span.style) for span in small.spans}

@@ -1,0 +1,118 @@
+"""What `vgpurun top` shows: a line for each GPU, and one for each container on it, with bars."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from rich.text import Text
+
+from vgpurun.gpus import Gpu, GpuUse
+from vgpurun.quota import show_size
+from vgpurun.smi import Report, Tenant, TenantDevice
+
+SORTS = ("gpu", "memory", "compute")
+KEYS = "q quit   m by memory   c by compute   g by GPU   arrows scroll   + - faster, slower"
+
+_MEMORY_TEXT = 19  # columns of "1023.99 MiB / 80 GiB"
+_SHARE_TEXT = 10  # columns of "100 / 100%"
+_GAPS = 5
+_FULL, _HIGH = 0.95, 0.8  # parts of a limit from which a bar is red, or yellow
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A line to be: sizes are in bytes, shares in percent; None is unknown, or no limit."""
+
+    name: str
+    memory_used: int | None
+    memory_of: int
+    has_memory_limit: bool
+    share_used: float | None
+    share_of: int
+    has_share_limit: bool
+    style: str = ""
+
+
+def lines(report: Report, width: int, sort: str, ascii_only: bool = False) -> list[Text]:
+    """Return the screen's lines for a terminal of this width, without head and foot."""
+    draw = _Drawing(width, ascii_only)
+    if sort == "gpu":
+        rows = [row for gpu, use in report.gpus for row in _of_gpu(gpu, use, report.tenants)]
+    else:
+        rows = [_gpu_row(gpu, use) for gpu, use in report.gpus]
+        found = [(tenant, device) for tenant in report.tenants for device in tenant.devices]
+        several = len(report.gpus) > 1
+        rows += [_tenant_row(*each, with_gpu=several) for each in sorted(found, key=_ORDERS[sort], reverse=True)]
+    return [draw.titles(), *map(draw.line, rows)]
+
+
+_ORDERS: dict[str, Callable[[tuple[Tenant, TenantDevice]], float]] = {
+    "memory": lambda each: each[1].memory_used_bytes or 0,
+    "compute": lambda each: each[1].utilization.last_1s if each[1].utilization else 0.0,
+}
+
+
+def _of_gpu(gpu: Gpu, use: GpuUse, tenants: Sequence[Tenant]) -> list[_Row]:
+    held = [(tenant, device) for tenant in tenants for device in tenant.devices if device.gpu.uuid == gpu.uuid]
+    rows = [_gpu_row(gpu, use), *(_tenant_row(tenant, device) for tenant, device in held)]
+    outside = use.memory_used_bytes - sum(device.memory_used_bytes or 0 for _, device in held)
+    if outside > 0:
+        rows.append(_Row("  outside vgpurun", outside, gpu.memory_bytes, False, None, 100, False, "dim"))
+    return rows
+
+
+def _gpu_row(gpu: Gpu, use: GpuUse) -> _Row:
+    share = None if use.utilization_percent is None else float(use.utilization_percent)
+    return _Row(f"{gpu.index}: {gpu.name}", use.memory_used_bytes, gpu.memory_bytes, True, share, 100, False, "bold")
+
+
+def _tenant_row(tenant: Tenant, device: TenantDevice, with_gpu: bool = False) -> _Row:
+    quota, busy = device.quota, device.utilization
+    return _Row(
+        name=f"  {tenant.name}{f' ({device.gpu.index})' if with_gpu else ''}",
+        memory_used=device.memory_used_bytes,
+        memory_of=quota.memory_bytes or device.gpu.memory_bytes,
+        has_memory_limit=quota.memory_bytes is not None,
+        share_used=None if busy is None else busy.last_1s,
+        share_of=quota.sm_percent or 100,
+        has_share_limit=quota.sm_percent is not None,
+    )
+
+
+class _Drawing:
+    """The columns for a terminal's width: what is over goes to the names first, then to the bars."""
+
+    def __init__(self, width: int, ascii_only: bool) -> None:
+        over = width - _MEMORY_TEXT - _SHARE_TEXT - _GAPS
+        self._name = max(10, min(32, over // 2))
+        self._bar = max(4, min(40, (over - self._name) // 2))
+        self._full, self._empty = ("#", ".") if ascii_only else ("█", "░")
+
+    def titles(self) -> Text:
+        """The head of the columns."""
+        memory = "MEMORY".ljust(self._bar + 1 + _MEMORY_TEXT + 2)
+        return Text(f"{'GPU / CONTAINER'.ljust(self._name)[: self._name]} {memory}COMPUTE", style="bold", no_wrap=True)
+
+    def line(self, row: _Row) -> Text:
+        name = row.name if len(row.name) <= self._name else f"{row.name[: self._name - 1]}…"
+        used = "?" if row.memory_used is None else show_size(row.memory_used)
+        memory = f"{used} / {show_size(row.memory_of)}" if row.has_memory_limit else used
+        share = "?" if row.share_used is None else f"{row.share_used:.0f}"
+        if row.has_share_limit:
+            share = f"{share} / {row.share_of}%"
+        elif row.share_used is not None:
+            share = f"{share}%"
+        text = Text(f"{name.ljust(self._name)} ", style=row.style, no_wrap=True)
+        text.append_text(self._bar_of(row.memory_used, row.memory_of, row.has_memory_limit))
+        text.append(f" {memory.rjust(_MEMORY_TEXT)}  ")
+        text.append_text(self._bar_of(row.share_used, row.share_of, False))
+        text.append(f" {share.rjust(_SHARE_TEXT)}")
+        return text
+
+    def _bar_of(self, used: float | None, limit: float, warns: bool) -> Text:
+        part = 0.0 if not used else min(1.0, used / limit)
+        cells = min(self._bar, max(round(part * self._bar), 1 if part > 0 else 0))
+        colour = "green"
+        if warns and part >= _HIGH:
+            colour = "red" if part >= _FULL else "yellow"
+        bar = Text(self._full * cells, style=colour)
+        return bar.append(self._empty * (self._bar - cells), style="dim")
