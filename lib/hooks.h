@@ -13,8 +13,7 @@
 
 #include <stdbool.h>
 
-/* X(symbol): caught. Each has a body of the same name in cuda_memory.c, cuda_memory_view.c, cuda_pools.c, cuda_vmm.c,
- * cuda_objects.c, cuda_graph_memory.c, cuda_launch.c, cuda_sync.c, cuda_lookup.c. */
+/* X(symbol): caught. Each has a body of the same name in one of the cuda_*.c. */
 #define CUDA_CAUGHT(X)                                                                                                 \
   /* lookup */                                                                                                         \
   X(cuGetProcAddress)                                                                                                  \
@@ -60,6 +59,20 @@
   X(cuCtxCreate_v3)                                                                                                    \
   X(cuCtxCreate_v4)                                                                                                    \
   X(cuDevicePrimaryCtxRetain)                                                                                          \
+  /* modules, and what contexts take later */                                                                          \
+  X(cuModuleLoad)                                                                                                      \
+  X(cuModuleLoadData)                                                                                                  \
+  X(cuModuleLoadDataEx)                                                                                                \
+  X(cuModuleLoadFatBinary)                                                                                             \
+  X(cuModuleUnload)                                                                                                    \
+  X(cuLibraryLoadData)                                                                                                 \
+  X(cuLibraryLoadFromFile)                                                                                             \
+  X(cuLibraryUnload)                                                                                                   \
+  X(cuCtxSetLimit)                                                                                                     \
+  X(cuStreamCreate)                                                                                                    \
+  X(cuStreamCreateWithPriority)                                                                                        \
+  X(cuGreenCtxStreamCreate)                                                                                            \
+  X(cuGreenCtxCreate)                                                                                                  \
   /* memory of graphs */                                                                                               \
   X(cuGraphInstantiate)                                                                                                \
   X(cuGraphInstantiate_v2)                                                                                             \
@@ -103,6 +116,8 @@
   X(cuCtxPushCurrent_v2)                                                                                               \
   X(cuCtxGetCurrent)                                                                                                   \
   X(cuCtxGetDevice)                                                                                                    \
+  X(cuCtxGetLimit)                                                                                                     \
+  X(cuDeviceGetAttribute)                                                                                              \
   X(cuDeviceGetGraphMemAttribute)                                                                                      \
   X(cuDeviceGetUuid)                                                                                                   \
   X(cuDeviceGetUuid_v2)                                                                                                \
@@ -117,6 +132,7 @@
   X(cuGraphMemAllocNodeGetParams)                                                                                      \
   X(cuGraphMemFreeNodeGetParams)                                                                                       \
   X(cuGraphNodeGetType)                                                                                                \
+  X(cuGreenCtxDestroy)                                                                                                 \
   X(cuMemPoolGetAttribute)                                                                                             \
   X(cuStreamIsCapturing)                                                                                               \
   X(cuStreamQuery)                                                                                                     \

@@ -24,6 +24,8 @@ GET_PROC_ADDRESS_LEGACY, GET_PROC_ADDRESS_PER_THREAD = 1, 2
 
 FORMAT_FLOAT = 0x20
 
+LIMIT_STACK, LIMIT_PRINTF, LIMIT_MALLOC = 0, 1, 2
+
 GRAPH_AUTO_FREE, GRAPH_UPLOAD = 1, 2
 GRAPH_MEMORY_USED, GRAPH_MEMORY_RESERVED = 0, 2
 
@@ -80,6 +82,13 @@ _PROTOTYPES: dict[str, list[type]] = {
     "cuMemcpyDtoH_v2": [c_void_p, c_uint64, c_size_t],
     "cuMemsetD8_v2": [c_uint64, ctypes.c_ubyte, c_size_t],
     "cuModuleLoadData": [c_void_p, c_char_p],
+    "cuCtxSetLimit": [c_int, c_size_t],
+    "cuCtxGetLimit": [c_void_p, c_int],
+    "cuLibraryLoadData": [c_void_p, c_char_p, c_void_p, c_void_p, c_uint, c_void_p, c_void_p, c_uint],
+    "cuLibraryUnload": [c_void_p],
+    "cuLibraryGetModule": [c_void_p, c_void_p],
+    "cuModuleLoadDataEx": [c_void_p, c_char_p, c_uint, c_void_p, c_void_p],
+    "cuModuleLoadFatBinary": [c_void_p, c_char_p],
     "cuModuleUnload": [c_void_p],
     "cuModuleGetFunction": [c_void_p, c_void_p, c_char_p],
     "cuLaunchKernel": [c_void_p, *[c_uint] * 7, c_void_p, c_void_p, c_void_p],
@@ -120,6 +129,17 @@ _PROTOTYPES: dict[str, list[type]] = {
     "cuGraphDestroy": [c_void_p],
     "cuGraphExecDestroy": [c_void_p],
 }
+
+
+def ptx(array_bytes: int) -> bytes:
+    """A module with one variable of this size and one kernel, for any GPU since Volta."""
+    text = f""".version 7.0
+.target sm_70
+.address_size 64
+.visible .global .align 4 .b8 large[{array_bytes}];
+.visible .entry nothing() {{ ret; }}
+"""
+    return text.encode()
 
 
 class CudaError(Exception):
@@ -445,6 +465,22 @@ class Driver:
         module = c_void_p()
         self.call("cuModuleLoadData", byref(module), image)
         return module.value or 0
+
+    def module_unload(self, module: int) -> None:
+        self.call("cuModuleUnload", module)
+
+    def library_load(self, image: bytes) -> int:
+        library = c_void_p()
+        self.call("cuLibraryLoadData", byref(library), image, None, None, 0, None, None, 0)
+        return library.value or 0
+
+    def context_limit(self, limit: int) -> int:
+        value = c_size_t()
+        self.call("cuCtxGetLimit", byref(value), limit)
+        return value.value
+
+    def context_set_limit(self, limit: int, value: int) -> None:
+        self.call("cuCtxSetLimit", limit, value)
 
     def kernel(self, name: str, module: int | None = None) -> int:
         """A kernel of a module; without one, of a new module. The simulated driver reads its time from the name."""

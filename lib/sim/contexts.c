@@ -1,6 +1,7 @@
 #include "contexts.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "arrays.h"
 #include "capture.h"
@@ -67,6 +68,7 @@ CUresult context_activate(struct context *context) {
   }
   context->legacy->legacy = true;
   context->active = true;
+  memcpy(context->limits, (const uint64_t[]){DEFAULT_STACK_BYTES, MIB, 8 * MIB}, sizeof context->limits);
   return CUDA_SUCCESS;
 }
 
@@ -88,7 +90,8 @@ void context_deactivate(struct context *context) {
   modules_delete_of(context);
   arrays_delete_of(context);
   memory_delete_of(context);
-  state_release(context->device, sim_config.devices[context->device].context_overhead_bytes);
+  state_release(context->device,
+                sim_config.devices[context->device].context_overhead_bytes + context_stack_bytes(context));
   context->legacy = NULL;
   context->blocking_tail_ns = context->legacy_tail_ns = context->gone_tail_ns = 0;
   context->active = false;

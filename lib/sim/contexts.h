@@ -7,6 +7,9 @@
 struct stream;
 struct block;
 
+#define CONTEXT_LIMITS 3 /* stack, printf, malloc */
+#define DEFAULT_STACK_BYTES 1024
+
 struct context {
   CUcontext handle;
   unsigned device;
@@ -18,7 +21,8 @@ struct context {
   uint64_t legacy_tail_ns;   /* when the last work of the legacy default stream ends */
   uint64_t gone_tail_ns;     /* when the last work of streams that were destroyed ends */
   struct stream *legacy;
-  struct block *blocks; /* of small allocations */
+  struct block *blocks;            /* of small allocations */
+  uint64_t limits[CONTEXT_LIMITS]; /* of cuCtxSetLimit */
 };
 
 /* The calling thread's context: CUDA_ERROR_INVALID_CONTEXT when it has none. */
@@ -30,6 +34,9 @@ CUresult context_find(CUcontext handle, struct context **context);
 /* Makes an active context on a device, which costs memory there, or frees all that one holds. */
 CUresult context_activate(struct context *context);
 void context_deactivate(struct context *context);
+
+/* What the stacks of kernels take beyond the default. */
+uint64_t context_stack_bytes(const struct context *context);
 
 /* The primary context of a device, created without being active. NULL when there is no memory. */
 struct context *context_primary(unsigned device);

@@ -223,6 +223,12 @@
   PER_THREAD(cuGraphLaunch, cuGraphLaunch_ptsz, 10000)                                                                 \
   SHARED(cuGraphUpload, cuGraphUpload, 11010)                                                                          \
   PER_THREAD(cuGraphUpload, cuGraphUpload_ptsz, 11010)                                                                 \
+  SHARED(cuCtxGetLimit, cuCtxGetLimit, 3010)                                                                           \
+  SHARED(cuCtxSetLimit, cuCtxSetLimit, 3010)                                                                           \
+  SHARED(cuGreenCtxCreate, cuGreenCtxCreate, 12040)                                                                    \
+  SHARED(cuGreenCtxDestroy, cuGreenCtxDestroy, 12040)                                                                  \
+  SHARED(cuGreenCtxStreamCreate, cuGreenCtxStreamCreate, 12050)                                                        \
+  SHARED(cuLibraryLoadFromFile, cuLibraryLoadFromFile, 12000)                                                          \
   SHARED(cuGraphClone, cuGraphClone, 10000)                                                                            \
   SHARED(cuGraphChildGraphNodeGetGraph, cuGraphChildGraphNodeGetGraph, 10000)                                          \
   SHARED(cuGraphExecUpdate, cuGraphExecUpdate, 10020)                                                                  \

@@ -5,12 +5,16 @@
 #include <string.h>
 
 #include "capture.h"
+#include "device_memory.h"
+#include "images.h"
+#include "state.h"
 
 /* A module belongs to a context, a library (context NULL) to the process. */
 struct module {
   void *handle;
   const struct context *context;
   const struct module *library; /* a module that stands for a library in one context */
+  uint64_t global_bytes;        /* of its image; in device memory where the module has a context */
 };
 
 const struct kernel *kernel_find(CUfunction function) {
@@ -18,15 +22,25 @@ const struct kernel *kernel_find(CUfunction function) {
   return kernel ? kernel : handle_object(HANDLE_KERNEL, function);
 }
 
+static uint64_t charge_of(const struct context *context, uint64_t global_bytes) {
+  return context ? round_up(global_bytes, DEVICE_PAGE) : 0;
+}
+
 static CUresult new_module(enum handle_kind kind, const struct context *context, const struct module *library,
-                           void **handle) {
+                           uint64_t global_bytes, void **handle) {
+  uint64_t charge = charge_of(context, global_bytes);
+  if (charge && !memory_take(context->device, charge))
+    return CUDA_ERROR_OUT_OF_MEMORY;
   struct module *module = calloc(1, sizeof *module);
   if (module)
     module->handle = handle_new(kind, module);
   if (!module || !module->handle) {
     free(module);
+    if (charge)
+      state_release(context->device, charge);
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
+  module->global_bytes = global_bytes;
   module->context = context;
   module->library = library;
   *handle = module->handle;
@@ -43,6 +57,8 @@ static void delete_kernel_of(void *object, void *owner) {
 }
 
 static void delete_module(struct module *module) {
+  if (module->context)
+    state_release(module->context->device, charge_of(module->context, module->global_bytes));
   handle_visit(HANDLE_FUNCTION, delete_kernel_of, module);
   handle_visit(HANDLE_KERNEL, delete_kernel_of, module);
   handle_delete(module->handle);
@@ -116,7 +132,7 @@ static CUresult load_module(CUmodule *module, const void *image) {
     return driver_leave(CUDA_ERROR_INVALID_VALUE);
   result = capture_check_unsafe_call();
   if (result == CUDA_SUCCESS)
-    result = new_module(HANDLE_MODULE, context, NULL, &handle);
+    result = new_module(HANDLE_MODULE, context, NULL, image_global_bytes(image), &handle);
   if (result == CUDA_SUCCESS)
     *module = handle;
   return driver_leave(result);
@@ -147,7 +163,7 @@ CUresult CUDAAPI cuModuleLoad(CUmodule *module, const char *path) {
       return CUDA_ERROR_FILE_NOT_FOUND;
     fclose(file);
   }
-  return load_module(module, path);
+  return load_module(module, path ? "" : NULL);
 }
 
 CUresult CUDAAPI cuModuleUnload(CUmodule handle) {
@@ -199,10 +215,22 @@ CUresult CUDAAPI cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_o
   (void)jit_values, (void)values;
   if (!library || !code || (jit_count && !jit_options) || (count && !options))
     return driver_leave(CUDA_ERROR_INVALID_VALUE);
-  result = new_module(HANDLE_LIBRARY, NULL, NULL, &handle);
+  result = new_module(HANDLE_LIBRARY, NULL, NULL, image_global_bytes(code), &handle);
   if (result == CUDA_SUCCESS)
     *library = handle;
   return driver_leave(result);
+}
+
+CUresult CUDAAPI cuLibraryLoadFromFile(CUlibrary *library, const char *path, CUjit_option *jit_options,
+                                       void **jit_values, unsigned int jit_count, CUlibraryOption *options,
+                                       void **values, unsigned int count) {
+  if (driver_check_ready() != CUDA_SUCCESS)
+    return CUDA_ERROR_NOT_INITIALIZED;
+  FILE *file = path ? fopen(path, "re") : NULL;
+  if (!file)
+    return path ? CUDA_ERROR_FILE_NOT_FOUND : CUDA_ERROR_INVALID_VALUE;
+  fclose(file);
+  return cuLibraryLoadData(library, "", jit_options, jit_values, jit_count, options, values, count);
 }
 
 CUresult CUDAAPI cuLibraryUnload(CUlibrary handle) {
@@ -252,7 +280,7 @@ CUresult CUDAAPI cuLibraryGetModule(CUmodule *module, CUlibrary handle) {
   struct module wanted = {.context = context, .library = library};
   handle_visit(HANDLE_MODULE, look_for_module, &wanted);
   if (!wanted.handle)
-    result = new_module(HANDLE_MODULE, context, library, &wanted.handle);
+    result = new_module(HANDLE_MODULE, context, library, library->global_bytes, &wanted.handle);
   if (result == CUDA_SUCCESS)
     *module = wanted.handle;
   return driver_leave(result);

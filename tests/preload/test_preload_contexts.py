@@ -1,0 +1,94 @@
+"""What contexts take besides allocations: modules, libraries, stacks and heaps, streams."""
+
+from __future__ import annotations
+
+import pytest
+from sandbox import Sandbox
+
+PRELUDE = """
+import ctypes
+from cuda_driver import *
+MIB = 1 << 20
+d = Driver()
+d.start()
+used = lambda: d.mem_used() // MIB
+def refused(call, *arguments):
+    try:
+        call(*arguments)
+    except CudaError as error:
+        return error.name
+    return "granted"
+def load(symbol, *more):
+    def call(image):
+        module = ctypes.c_void_p()
+        d.call(symbol, byref(module), image, *more)
+        return module.value
+    return call
+OUT_OF_MEMORY = "CUDA_ERROR_OUT_OF_MEMORY"
+base = used()
+"""
+
+LOADERS = {
+    "cuModuleLoadData": "load('cuModuleLoadData')",
+    "cuModuleLoadDataEx": "load('cuModuleLoadDataEx', 0, None, None)",
+    "cuModuleLoadFatBinary": "load('cuModuleLoadFatBinary')",
+}
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+def test_a_module_that_passes_the_limit_is_unloaded_and_refused(sandbox: Sandbox, loader: str) -> None:
+    code = f"""
+load_module = {LOADERS[loader]}
+small = load_module(ptx(512 * MIB))
+assert used() - base == 512
+assert refused(load_module, ptx(1024 * MIB)) == OUT_OF_MEMORY
+assert used() - base == 512
+d.module_unload(small)
+assert used() == base
+d.module_unload(load_module(ptx(1024 * MIB)))
+assert refused(d.mem_alloc, 1500 * MIB) == "granted"
+"""
+    sandbox.python(PRELUDE + code, CUDA_DEVICE_MEMORY_LIMIT="2g")
+
+
+def test_a_library_that_is_loaded_lazily_counts_from_its_first_use(sandbox: Sandbox) -> None:
+    code = """
+library = d.library_load(ptx(1024 * MIB))
+assert used() == base
+d.call("cuLibraryGetModule", byref(ctypes.c_void_p()), library)
+assert refused(d.mem_alloc, 1024 * MIB) == OUT_OF_MEMORY
+d.call("cuLibraryUnload", library)
+assert used() == base
+assert refused(d.mem_alloc, 1024 * MIB) == "granted"
+"""
+    sandbox.python(PRELUDE + code, CUDA_DEVICE_MEMORY_LIMIT="2g")
+
+
+def test_stacks_that_pass_the_limit_are_refused_before_they_exist(sandbox: Sandbox) -> None:
+    code = """
+d.context_set_limit(LIMIT_STACK, 3072)
+assert used() - base == 2048 * 132 * 2048 // MIB
+assert refused(d.context_set_limit, LIMIT_STACK, 65536) == OUT_OF_MEMORY
+assert d.context_limit(LIMIT_STACK) == 3072
+d.context_set_limit(LIMIT_STACK, 1024)
+assert used() == base
+for limit in (LIMIT_PRINTF, LIMIT_MALLOC):
+    assert refused(d.context_set_limit, limit, 1600 * MIB) == OUT_OF_MEMORY
+    d.context_set_limit(limit, 512 * MIB)
+    assert d.context_limit(limit) == 512 * MIB
+assert refused(d.context_set_limit, 99, 1) == "CUDA_ERROR_UNSUPPORTED_LIMIT"
+"""
+    sandbox.python(PRELUDE + code, CUDA_DEVICE_MEMORY_LIMIT="2g")
+
+
+def test_streams_can_be_made_up_to_the_limit(sandbox: Sandbox) -> None:
+    code = """
+held = d.mem_alloc(1530 * MIB)
+streams = [d.stream() for _ in range(50)]
+for stream in streams:
+    d.stream_synchronize(stream)
+    d.stream_destroy(stream)
+with d.capture(d.stream(STREAM_NON_BLOCKING)):
+    d.stream_destroy(d.stream())
+"""
+    sandbox.python(PRELUDE + code, CUDA_DEVICE_MEMORY_LIMIT="2g")
