@@ -23,18 +23,36 @@ static bool reserve(const struct device *device, uint64_t bytes, uint64_t limit_
   return device->number >= 0 && ledger_reserve(process_ledger(), device->number, bytes, limit_bytes) != LEDGER_FULL;
 }
 
-/* Overhead grows while a program runs, and NVML takes 36 us to tell: so it is asked seldom while there is plenty, and
- * often in the last quarter of the limit. There nothing of ours may be pending, which would blur the answer. */
+#define LITTLE_BYTES (32 * MIB)
+
+/* Has so much been allocated since NVML was asked that it could pass the limit together with a module that was loaded
+ * meanwhile? */
+static bool has_grown_much(const struct device *device, uint64_t used_bytes, uint64_t limit_bytes) {
+  uint64_t asked_bytes = __atomic_load_n(&device->used_when_asked_bytes, __ATOMIC_RELAXED);
+  uint64_t grown_bytes = used_bytes > asked_bytes ? used_bytes - asked_bytes : 0;
+  return grown_bytes > LITTLE_BYTES && grown_bytes > (limit_bytes - used_bytes) / 8;
+}
+
+/* Overhead grows while a program runs, and NVML takes 36 us to tell: so it is asked seldom while there is plenty, often
+ * in the last quarter of the limit, and at once when much has been allocated since. */
+static int64_t correction_age_ns(const struct device *device, uint64_t used_bytes, uint64_t limit_bytes) {
+  if (used_bytes <= limit_bytes && has_grown_much(device, used_bytes, limit_bytes))
+    return 0;
+  return used_bytes < limit_bytes / 4 * 3 ? DEVICE_SELDOM_NS : DEVICE_OFTEN_NS;
+}
+
+/* While NVML is asked nothing of ours may be pending, which would blur the answer. */
 bool memory_try_reserve(struct device *device, uint64_t bytes) {
   if (device->number < 0)
     return false;
   uint64_t limit_bytes = device_limits(device).memory_bytes;
   uint64_t used_bytes = ledger_reserve(process_ledger(), device->number, bytes, limit_bytes);
-  if (used_bytes < limit_bytes / 4 * 3) {
-    device_correct_overhead(device, DEVICE_SELDOM_NS);
+  int64_t age_ns = correction_age_ns(device, used_bytes, limit_bytes);
+  if (age_ns == DEVICE_SELDOM_NS) {
+    device_correct_overhead(device, age_ns);
     return true;
   }
-  if (!device_is_to_be_corrected(device, DEVICE_OFTEN_NS))
+  if (!device_is_to_be_corrected(device, age_ns))
     return used_bytes != LEDGER_FULL;
   if (used_bytes != LEDGER_FULL)
     memory_cancel(device, bytes);

@@ -219,6 +219,8 @@ bool device_correct_overhead(struct device *device, int64_t max_age_ns) {
   __atomic_store_n(&device->is_listed, listed, __ATOMIC_RELAXED);
   uint64_t uncounted = ledger_correct(process_ledger(), device->number, bytes);
   __atomic_store_n(&device->uncounted_bytes, uncounted, __ATOMIC_RELAXED);
+  uint64_t used = ledger_used_at_most(process_ledger(), device->number);
+  __atomic_store_n(&device->used_when_asked_bytes, used, __ATOMIC_RELAXED);
   return true;
 }
 

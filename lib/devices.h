@@ -12,12 +12,13 @@ struct device {
   uint64_t total_bytes;
   bool in_nvml;
   nvmlDevice_t nvml;
-  CUcontext primary_context; /* as last given to the program */
-  struct limits environment; /* what the variables say; without a limits file only */
-  int64_t corrected_ns;      /* when overhead was last asked of NVML */
-  uint64_t uncounted_bytes;  /* what NVML said then that the ledger does not have as allocated */
-  bool is_listed;            /* NVML listed this process then */
-  struct meter *meter;       /* streams.c's; NULL until something is launched under a compute limit */
+  CUcontext primary_context;      /* as last given to the program */
+  struct limits environment;      /* what the variables say; without a limits file only */
+  int64_t corrected_ns;           /* when overhead was last asked of NVML */
+  uint64_t uncounted_bytes;       /* what NVML said then that the ledger does not have as allocated */
+  uint64_t used_when_asked_bytes; /* by the container, as far as was known then */
+  bool is_listed;                 /* NVML listed this process then */
+  struct meter *meter;            /* streams.c's; NULL until something is launched under a compute limit */
 };
 
 /* NULL when the driver does not know the ordinal, or no context is current. */
