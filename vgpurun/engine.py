@@ -8,7 +8,7 @@ import tarfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -20,6 +20,7 @@ from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 from docker.utils import kwargs_from_env
 from docker.utils.ports import build_port_bindings
 
+from vgpurun import __version__
 from vgpurun.api_json import mount_json, request_json
 from vgpurun.drivers import EngineFacts, read_cdi_devices
 from vgpurun.errors import (
@@ -176,10 +177,14 @@ class Engine:
             )
         return str(created["Id"])
 
-    def create_for_copy(self, image: str) -> str:
-        """Create a container that is never started, to copy a file from its image; return its id."""
+    def create_for_copy(self, image: str, state_folder: Path | None = None) -> str:
+        """Create a container that is never started, to copy a file from its image; return its id.
+
+        By the state folder of a launch the next one knows that it is to be removed, should this one be killed.
+        """
+        labels = {LABEL_VERSION: __version__, LABEL_STATE: str(state_folder)} if state_folder else None
         with _translated(f"the container cannot be made from {image}"):
-            return str(self._api.create_container(image=image, command=["-"])["Id"])
+            return str(self._api.create_container(image=image, command=["-"], labels=labels)["Id"])
 
     def read_file(self, container: str, path: str) -> bytes | None:
         """Return a file of a container that need not run, through symbolic links; None if there is no such file."""

@@ -15,6 +15,24 @@ class LimitError(VgpurunError):
     """A memory or compute limit that cannot be read, or that no chosen GPU can have."""
 
 
+class NoRoomError(VgpurunError):
+    """There is no room for the launch now. `details` are lines for the user: who holds what."""
+
+    def __init__(self, reason: str, way_out: str, details: str = "") -> None:
+        super().__init__(f"{reason}; {way_out}")
+        self.reason = reason
+        self.way_out = way_out
+        self.details = details
+
+
+class QuotaError(VgpurunError):
+    """The launch would pass what the administrator grants its user."""
+
+
+class ConfigError(VgpurunError):
+    """A configuration file that cannot be used; the message names the file and the line."""
+
+
 class OptionError(VgpurunError):
     """Another option's value that cannot be used."""
 

@@ -70,11 +70,17 @@ def read_use(gpus: Sequence[Gpu]) -> list[GpuUse]:
 
 def select_gpus(text: str, gpus: Sequence[Gpu]) -> list[Gpu]:
     """Return the GPUs that `--gpus` asks for, in NVML's order. Raises GpuError."""
+    wanted = parse_gpus(text, gpus)
+    return list(gpus[:wanted]) if isinstance(wanted, int) else wanted
+
+
+def parse_gpus(text: str, gpus: Sequence[Gpu]) -> list[Gpu] | int:
+    """Return the GPUs that `--gpus` names, in NVML's order, or how many it asks for. Raises GpuError."""
     wanted = text.strip().strip("\"'").strip()
     if wanted == "all":
         chosen = list(gpus)
-    elif re.fullmatch(r"[0-9]{1,6}", wanted, re.ASCII):
-        chosen = _first(int(wanted), gpus)
+    elif re.fullmatch(r"(count=)?[0-9]{1,6}", wanted, re.ASCII):
+        return _count(int(wanted.removeprefix("count=")), gpus)
     else:
         names = [name.strip() for name in wanted.removeprefix("device=").strip("\"'").split(",")]
         chosen = sorted({_named(name, gpus, text) for name in names}, key=lambda gpu: gpu.index)
@@ -98,10 +104,10 @@ def show_gpus(gpus: Sequence[Gpu]) -> str:
     return ", ".join(f"GPU {gpu.index} ({gpu.uuid})" for gpu in gpus)
 
 
-def _first(count: int, gpus: Sequence[Gpu]) -> list[Gpu]:
+def _count(count: int, gpus: Sequence[Gpu]) -> int:
     if not 1 <= count <= len(gpus):
         raise GpuError(f"--gpus {count}: this host has {len(gpus)} GPU{'s' * (len(gpus) > 1)}; {GPUS_HELP}")
-    return list(gpus[:count])
+    return count
 
 
 def _named(name: str, gpus: Sequence[Gpu], text: str) -> Gpu:
@@ -146,7 +152,14 @@ def _read_use(nvml: Any, gpu: Gpu) -> GpuUse:
     utilization_percent = None
     with suppress(nvml.NVMLError):
         utilization_percent = int(nvml.nvmlDeviceGetUtilizationRates(handle).gpu)
-    return GpuUse(int(nvml.nvmlDeviceGetMemoryInfo(handle).used), utilization_percent)
+    return GpuUse(_used_bytes(nvml, handle), utilization_percent)
+
+
+def _used_bytes(nvml: Any, handle: Any) -> int:
+    """What programs use; the first version of the call counts what the driver keeps for itself as used, too."""
+    with suppress(nvml.NVMLError):
+        return int(nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2).used)
+    return int(nvml.nvmlDeviceGetMemoryInfo(handle).used)
 
 
 def _text(value: str | bytes) -> str:

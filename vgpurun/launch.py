@@ -7,10 +7,14 @@ from contextlib import ExitStack, nullcontext, suppress
 from pathlib import Path
 
 from vgpurun import places, state, terminal
+from vgpurun.admission import Admission
 from vgpurun.engine import Engine
 from vgpurun.errors import EngineError, OptionError, OutputError
+from vgpurun.holders import is_abandoned
 from vgpurun.image_libc import check_image
 from vgpurun.library import Library
+from vgpurun.options import ContainerOptions
+from vgpurun.placement import Placement
 from vgpurun.plan import LaunchPlan
 from vgpurun.signals import Signals
 from vgpurun.state import StateFolder
@@ -19,34 +23,50 @@ from vgpurun.streams import Input, copy_output
 _SIGPIPE_EXIT_CODE = 128 + signal.SIGPIPE
 
 
-def check_terminal(plan: LaunchPlan) -> None:
+def check_terminal(options: ContainerOptions) -> None:
     """Refuse -it without a terminal, as docker does. Raises OptionError."""
-    options = plan.options
     if options.tty and options.interactive and not options.detach and not terminal.is_terminal(0):
         raise OptionError("the input device is not a TTY; leave out -t to read from a pipe or file")
 
 
 def sweep(engine: Engine, engine_id: str, is_dry_run: bool = False) -> list[tuple[Path, int]]:
-    """Remove the state folders of containers that are gone; return them with the bytes that they took."""
-    return state.sweep(lambda: (engine_id, {each.state_folder for each in engine.containers()}), is_dry_run)
+    """Remove what killed launches have left: containers that nobody will start, and state folders without one.
+
+    Returns the folders, with the bytes that they took.
+    """
+    abandoned = [container for container in engine.containers() if is_abandoned(container)]
+    if not is_dry_run:
+        for container in abandoned:
+            engine.remove(container.id)
+        abandoned = []
+    would_go = {container.state_folder for container in abandoned}
+    return state.sweep(lambda: (engine_id, {each.state_folder for each in engine.containers()} - would_go), is_dry_run)
 
 
 def launch(
-    engine: Engine, engine_id: str, plan: LaunchPlan, library: Library, signals: Signals, warn: Callable[[str], None]
+    engine: Engine,
+    engine_id: str,
+    admission: Admission,
+    make_plan: Callable[[Placement], LaunchPlan],
+    library: Library,
+    signals: Signals,
+    warn: Callable[[str], None],
 ) -> int:
-    """Run the planned container; return its exit code, or 0 when it is detached.
+    """Run the planned container once it is admitted; return its exit code, or 0 when it is detached.
 
     After a failed start neither a container nor a state folder is left. Raises VgpurunError and Interrupted.
     """
-    check_terminal(plan)
     state.make_lock_dir()
     sweep(engine, engine_id)
     with ExitStack() as undo:
-        with signals.held():
-            folder = StateFolder.make(plan.state_folder, plan.state_files, {"engine": engine_id})
-            undo.callback(folder.remove)
-            container = engine.create(plan)
-            undo.callback(engine.remove, container)
+        with admission.granted() as placement:
+            plan = make_plan(placement)
+            with signals.held():
+                folder = StateFolder.make(plan.state_folder, plan.state_files, {"engine": engine_id})
+                undo.callback(folder.remove)
+                container = engine.create(plan)
+                undo.callback(engine.remove, container)
+            admission.confirm(container)
         for warning in (*plan.warnings, *_check_libc(engine, container, plan, library)):
             warn(warning)
         if plan.options.detach:
@@ -84,7 +104,7 @@ def _check_libc(engine: Engine, container: str, plan: LaunchPlan, library: Libra
         try:
             return engine.read_file(container, path)
         except EngineError:
-            bare = engine.create_for_copy(plan.options.image)
+            bare = engine.create_for_copy(plan.options.image, plan.state_folder)
             try:
                 return engine.read_file(bare, path)
             finally:

@@ -9,6 +9,7 @@ from vgpurun import state
 from vgpurun.errors import CommandNotExecutableError, CommandNotFoundError
 from vgpurun.plan import ProcessPlan
 from vgpurun.state import StateFolder
+from vgpurun.users import current_user
 
 _FORWARDED = {
     signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM,
@@ -17,16 +18,20 @@ _FORWARDED = {
 _FROM_KERNEL = 0x80  # SI_KERNEL: a key of the terminal, which sends the signal to the command as well
 
 
-def run_process(plan: ProcessPlan) -> int:
-    """Run the planned command and return its exit code, 128 and the signal's number when a signal ended it.
-
-    The state folder is removed at the end. A process that outlives the command holds the folder's lock, and the folder
-    stays until the next sweep after it. Raises CommandNotFoundError, CommandNotExecutableError and StateError.
-    """
+def prepare_process(plan: ProcessPlan) -> StateFolder:
+    """Make the state folder of a process to be run; from now on signals wait for it. Raises StateError."""
     state.make_lock_dir()
     state.sweep()
     signal.pthread_sigmask(signal.SIG_BLOCK, {*_FORWARDED, signal.SIGCHLD})
-    folder = StateFolder.make(plan.state_folder, plan.state_files, _owner(plan))
+    return StateFolder.make(plan.state_folder, plan.state_files, _owner(plan))
+
+
+def run_process(plan: ProcessPlan, folder: StateFolder) -> int:
+    """Run the planned command and return its exit code, 128 and the signal's number when a signal ended it.
+
+    The state folder is removed at the end. A process that outlives the command holds the folder's lock, and the folder
+    stays until the next sweep after it. Raises CommandNotFoundError and CommandNotExecutableError.
+    """
     try:
         child = _start(plan, folder.lock)
         exit_code = _wait(child)
@@ -39,7 +44,13 @@ def run_process(plan: ProcessPlan) -> int:
 
 
 def _owner(plan: ProcessPlan) -> dict[str, object]:
-    return {"engine": None, "pid": os.getpid(), "command": list(plan.command), "quota": plan.quota_json}
+    return {
+        "engine": None,
+        "pid": os.getpid(),
+        "user": current_user(),
+        "command": list(plan.command),
+        "quota": plan.quota_json,
+    }
 
 
 def _start(plan: ProcessPlan, lock: int) -> int:

@@ -15,7 +15,7 @@ import os
 import shutil
 import stat
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from ctypes import sizeof
 from dataclasses import dataclass, field
@@ -27,6 +27,7 @@ from vgpurun.errors import StateError
 
 LABEL_STATE = "vgpurun.state"
 ROOT_FOLDER = Path("/var/lib/vgpurun")
+_OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def root_folder() -> Path:
@@ -134,18 +135,37 @@ def read_owner(folder: Path) -> dict[str, Any] | None:
     return owner if isinstance(owner, dict) else None
 
 
-def folders() -> Iterator[Path]:
-    """Yield every state folder, stale ones included."""
-    with suppress(OSError):
-        yield from sorted(entry for entry in (root_folder() / "containers").iterdir() if entry.is_dir())
+def visible_roots() -> list[Path]:
+    """Return where state is kept that concerns this user's launches: the own place, and root's, which all can read."""
+    own = root_folder()
+    return [own] if os.environ.get("VGPURUN_STATE_DIR") or own == ROOT_FOLDER else [own, ROOT_FOLDER]
+
+
+def folders(roots: Sequence[Path] | None = None) -> Iterator[Path]:
+    """Yield every state folder of these roots (None: the own one), stale ones included."""
+    for root in [root_folder()] if roots is None else roots:
+        with suppress(OSError):
+            yield from sorted(entry for entry in (root / "containers").iterdir() if entry.is_dir())
 
 
 def is_held(folder: Path) -> bool:
-    """Ask whether a process holds the folder: one that makes it, or a local process that runs under its limits."""
-    lock = _try_lock(folder)
-    if lock is not None:
+    """Ask whether a process holds the folder: one that makes it, or a local process that runs under its limits.
+
+    Raises PermissionError where this user may not look.
+    """
+    try:
+        lock = os.open(folder, _OPEN_FOLDER)
+    except PermissionError:
+        raise
+    except OSError:
+        return False  # gone
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: whoever asks at the same time gets the same answer
+    except OSError:
+        return True
+    finally:
         os.close(lock)
-    return lock is None
+    return False
 
 
 def sweep(
@@ -199,7 +219,7 @@ def _is_old(folder: Path) -> bool:
 
 def _try_lock(folder: Path) -> int | None:
     try:
-        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        lock = os.open(folder, _OPEN_FOLDER)
     except OSError:
         return None
     try:

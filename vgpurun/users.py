@@ -1,5 +1,6 @@
 """Who runs vgpurun."""
 
+import grp
 import os
 import pwd
 
@@ -19,3 +20,19 @@ def name_of(uid: int) -> str:
         return pwd.getpwuid(uid).pw_name
     except (KeyError, OverflowError):
         return str(uid)
+
+
+def groups_of(name: str) -> frozenset[str]:
+    """Return the names of a user's groups; a group without a name is left out."""
+    try:
+        numbers = os.getgrouplist(name, pwd.getpwnam(name).pw_gid)
+    except (KeyError, OSError):
+        return frozenset()
+    return frozenset(group for number in numbers if (group := _group_name(number)) is not None)
+
+
+def _group_name(number: int) -> str | None:
+    try:
+        return grp.getgrgid(number).gr_name
+    except KeyError:
+        return None

@@ -10,7 +10,7 @@ import click
 
 from vgpurun import __version__
 from vgpurun.cli.verbs import Verbs
-from vgpurun.errors import VgpurunError
+from vgpurun.errors import NoRoomError, VgpurunError
 from vgpurun.signals import Interrupted
 
 _FAILED = VgpurunError.exit_code
@@ -80,7 +80,8 @@ def _run(arguments: Sequence[str] | None) -> int:
     except click.ClickException as error:
         return _fail(error, _one_line(error.format_message()), _FAILED)
     except VgpurunError as error:
-        return _fail(error, _one_line(str(error)), error.exit_code)
+        details = f"\n{error.details}" if isinstance(error, NoRoomError) else ""
+        return _fail(error, _one_line(str(error)) + details, error.exit_code)
     except Interrupted as error:
         return error.exit_code
     except (KeyboardInterrupt, click.Abort):

@@ -10,7 +10,7 @@ import click
 from vgpurun import library, simulation
 from vgpurun.drivers import MODES
 from vgpurun.errors import DriverError, GpuError, LibraryError, OptionError
-from vgpurun.gpus import GPUS_HELP, Gpu, list_gpus
+from vgpurun.gpus import Gpu, list_gpus
 from vgpurun.library import Library
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -22,9 +22,10 @@ _NAMES_COLUMN = 24  # columns of help for an option's name; a longer one has a l
 class GroupedOption(click.Option):
     """An option with the title under which help lists it."""
 
-    def __init__(self, *args: Any, group: str, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, group: str, optional_value: str | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.group = group
+        self.optional_value = optional_value  # of an option that may stand alone; a value comes after '=' only
 
 
 class GroupedCommand(click.Command):
@@ -33,10 +34,30 @@ class GroupedCommand(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Let every mistake know its verb; click forgets it for an option without its value."""
         try:
-            return super().parse_args(ctx, args)
+            return super().parse_args(ctx, self._with_values(ctx, args))
         except click.UsageError as error:
             error.ctx = error.ctx or ctx
             raise
+
+    def _with_values(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Give its value to each option that may stand alone, but leave the arguments alone that are the command's.
+
+        click would take the next argument for the value.
+        """
+        alone = {
+            name: f"{name}={parameter.optional_value}"
+            for parameter in self.params
+            if isinstance(parameter, GroupedOption) and parameter.optional_value
+            for name in parameter.opts
+        }
+        filled = [alone.get(argument, argument) for argument in args]
+        if filled == args:
+            return args
+        options, rest, _ = self.make_parser(ctx).parse_args(list(filled))
+        arguments = [options.get(each.name or "") for each in self.params if isinstance(each, click.Argument)]
+        taken = sum(len(each) if isinstance(each, (list, tuple)) else isinstance(each, str) for each in arguments)
+        split = len(args) - len(rest) - taken
+        return filled[:split] + args[split:]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write each group of options in the order in which the first of each was declared."""
@@ -74,7 +95,7 @@ def option(*names: str, group: str, **settings: Any) -> Callable[[Function], Fun
 
 
 def limit_options(function: Function) -> Function:
-    """Add --mem, --sm and --gpus."""
+    """Add --mem and --sm."""
     for decorate in reversed(
         (
             option(
@@ -89,14 +110,6 @@ def limit_options(function: Function) -> Function:
                 metavar="PERCENT",
                 group=LIMITS,
                 help="Share of each GPU's time: 1 to 100 (100 or 0: no limit); or by GPU: 0=50,1=20.",
-            ),
-            option(
-                "--gpus",
-                metavar="GPUS",
-                default="all",
-                show_default=True,
-                group=LIMITS,
-                help=f"Which GPUs: {GPUS_HELP.removeprefix('use ')}.",
             ),
         )
     ):

@@ -1,10 +1,14 @@
 """`vgpurun local`: a process of this host under limits, without a container."""
 
 import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from vgpurun import gpus, library, simulation, state
+from vgpurun import library, simulation, state
 from vgpurun.cli.common import (
     GroupedCommand,
     find_library,
@@ -13,11 +17,21 @@ from vgpurun.cli.common import (
     option,
     say,
     visible_gpus,
+    warn,
 )
+from vgpurun.cli.placing import Wanted, placement_options
 from vgpurun.describe import to_yaml
+from vgpurun.errors import EngineError
+from vgpurun.gpus import Gpu
 from vgpurun.options import parse_environment
-from vgpurun.plan import Limits, ProcessPlan, plan_process
-from vgpurun.process import run_process
+from vgpurun.placement import Placement
+from vgpurun.plan import ProcessPlan, plan_process
+from vgpurun.process import prepare_process, run_process
+
+if TYPE_CHECKING:
+    from vgpurun.engine import Engine
+
+_SOCKET = Path("/var/run/docker.sock")
 
 _GROUP = "Process"
 
@@ -29,52 +43,65 @@ _GROUP = "Process"
     context_settings={"allow_interspersed_args": False},
 )
 @limit_options
+@placement_options
 @option("-e", "--env", "environment", metavar="NAME[=VALUE]", multiple=True, group=_GROUP, help="Set a variable.")
 @host_driver_option(_GROUP)
 @option("--dry-run", is_flag=True, group=_GROUP, help="Print what would be done as YAML, and do nothing.")
 @click.argument("command", metavar="COMMAND [ARG...]", nargs=-1, required=True, type=click.UNPROCESSED)
-def local(
-    command: tuple[str, ...],
-    mem: str | None,
-    sm: str | None,
-    gpus: str,
-    environment: tuple[str, ...],
-    driver: str,
-    dry_run: bool,
-) -> int:
+def local(command: tuple[str, ...], environment: tuple[str, ...], driver: str, dry_run: bool, **given: Any) -> int:
     """Run COMMAND on this host with the given GPU memory and the given share of each GPU's time.
 
     It is a preload: a program that clears LD_PRELOAD, or is linked statically, is not limited.
     """
-    plan = plan_local(command, Limits(mem, sm), gpus, driver, parse_environment(environment, ()), dry_run)
+    variables = parse_environment(environment, ())
+    host_environment = {**os.environ, **variables}
+    wanted = Wanted.take(given, is_local=True)
+    if wanted.gpus is None and host_environment.get("CUDA_VISIBLE_DEVICES"):
+        wanted = replace(wanted, gpus="all")  # the user's own choice; its numbers are CUDA's, which need not be NVML's
+    all_gpus = visible_gpus(driver == "sim")
+    wanted.check(host_environment, all_gpus)
+    admission = wanted.admission(host_environment, all_gpus, _engine())
     if dry_run:
-        click.echo(to_yaml(plan), nl=False)
+        click.echo(to_yaml(plan_local(command, admission.look(), all_gpus, driver, variables, dry_run)), nl=False)
         return 0
-    return run_process(plan)
+    find_library(is_dry_run=False)  # is built before others have to wait for this launch
+    with admission.granted() as placement:
+        plan = plan_local(command, placement, all_gpus, driver, variables)
+        folder = prepare_process(plan)
+    return run_process(plan, folder)
+
+
+def _engine() -> "Engine | None":
+    """Return the engine whose containers hold parts of the GPUs too, or None where there is none."""
+    from vgpurun.engine import Engine
+
+    try:
+        return Engine.connect()
+    except EngineError as error:
+        if os.environ.get("DOCKER_HOST") or _SOCKET.exists():
+            warn(f"what containers hold is not counted: {error}")
+        return None
 
 
 def plan_local(
     command: tuple[str, ...],
-    limits: Limits,
-    gpu_text: str,
+    placement: Placement,
+    all_gpus: Sequence[Gpu],
     driver: str,
-    given: dict[str, str],
+    given: Mapping[str, str],
     is_dry_run: bool = False,
 ) -> ProcessPlan:
     """Return the plan of a local process, with the library built if need be. Raises VgpurunError."""
-    is_simulated = driver == "sim"
     host_environment = {**os.environ, **given}
-    all_gpus = visible_gpus(is_simulated)
-    chosen = gpus.select_gpus(gpu_text, all_gpus)
     driver_environment = dict(given)
-    if is_simulated:
+    if driver == "sim":
         driver_environment |= simulation.local_environment(library.find_simulated_driver(say), host_environment)
     found = find_library(is_dry_run)
     library.check_host(found)
     return plan_process(
         command,
-        limits,
-        chosen,
+        placement.limits,
+        placement.gpus,
         all_gpus,
         driver,
         driver_environment,

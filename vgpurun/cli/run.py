@@ -1,10 +1,12 @@
 """`vgpurun run`: a container under limits."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import click
 
-from vgpurun import drivers, gpus, library, quota, simulation, state
+from vgpurun import drivers, library, simulation, state
+from vgpurun.admission import Admission
 from vgpurun.cli.common import (
     EngineCommand,
     default_driver,
@@ -15,9 +17,11 @@ from vgpurun.cli.common import (
     visible_gpus,
     warn,
 )
+from vgpurun.cli.placing import Wanted, placement_options
 from vgpurun.describe import to_yaml
 from vgpurun.drivers import DriverPlan, EngineFacts
 from vgpurun.errors import EngineError, ImageError, OptionError
+from vgpurun.gpus import Gpu
 from vgpurun.options import (
     ContainerOptions,
     check_name,
@@ -27,7 +31,8 @@ from vgpurun.options import (
     parse_mount,
     parse_volume,
 )
-from vgpurun.plan import LaunchPlan, Limits, plan_launch
+from vgpurun.placement import Placement
+from vgpurun.plan import LaunchPlan, plan_launch
 from vgpurun.signals import Signals
 
 _LIFE = "Container"
@@ -43,6 +48,7 @@ _VGPURUN = "vgpurun"
     context_settings={"allow_interspersed_args": False},
 )
 @limit_options
+@placement_options
 @option("-d", "--detach", is_flag=True, group=_LIFE, help="Run in the background and print the container's id.")
 @option("-i", "--interactive", is_flag=True, group=_LIFE, help="Pass standard input on to the command.")
 @option("-t", "--tty", is_flag=True, group=_LIFE, help="Give the command a terminal.")
@@ -103,11 +109,10 @@ def run(ctx: click.Context, /, image: str, driver_mode: str, dry_run: bool, pull
     _refuse_late_verb(ctx, image)
     if not image:
         raise OptionError("IMAGE is empty; is the variable that names it set?")
-    limits = Limits(given.pop("mem"), given.pop("sm"))
-    gpu_text = given.pop("gpus")
+    wanted = Wanted.take(given)
     options = _container_options(image, given)
     with Signals() as signals:
-        launch = _Launch(options, limits, gpu_text, driver_mode, dry_run)
+        launch = _Launch(options, wanted, driver_mode, dry_run)
         if dry_run:
             click.echo(to_yaml(launch.plan_without_effect()), nl=False)
             return 0
@@ -141,32 +146,29 @@ def _container_options(image: str, given: dict[str, Any]) -> ContainerOptions:
 class _Launch:
     """The steps of one run, in the order in which they can fail with the clearest message."""
 
-    def __init__(
-        self, options: ContainerOptions, limits: Limits, gpu_text: str, driver_mode: str, is_dry_run: bool
-    ) -> None:
+    def __init__(self, options: ContainerOptions, wanted: Wanted, driver_mode: str, is_dry_run: bool) -> None:
         self._options = options
-        self._limits = limits
+        self._wanted = wanted
         self._driver_mode = driver_mode
-        self._gpus = gpus.select_gpus(gpu_text, visible_gpus(driver_mode == "sim"))
+        self._gpus = visible_gpus(driver_mode == "sim")
+        # What can never be is said before an image is pulled; the image's own variables are looked at later.
+        wanted.check(options.environment, self._gpus)
         self._library = find_library(is_dry_run)
 
     def run(self, pull: str, signals: Signals) -> int:
         """Carry the launch out and return the exit code."""
         from vgpurun.engine import Engine, port_bindings
-        from vgpurun.launch import launch
+        from vgpurun.launch import check_terminal, launch
 
         port_bindings(self._options.ports)
-        self._check_limits()
         engine = Engine.connect()
         facts = engine.facts()
         image = _image(engine, self._options.image, pull)
-        plan = self._plan(facts, image)
-        return launch(engine, facts.id, plan, self._library, signals, warn)
-
-    def _check_limits(self) -> None:
-        """A wrong limit is said before an image is pulled; the image's own variables are looked at later."""
-        indexes = range(len(self._gpus))
-        quota.resolve(self._gpus, self._limits.memory, self._limits.sm, self._options.environment, indexes)
+        check_terminal(self._options)
+        admission = self._admission(engine, image)
+        return launch(
+            engine, facts.id, admission, lambda place: self._plan(place, facts, image), self._library, signals, warn
+        )
 
     def plan_without_effect(self) -> LaunchPlan:
         """Return the plan; without an engine, as for one that injects nothing and an image that sets nothing."""
@@ -175,27 +177,34 @@ class _Launch:
         port_bindings(self._options.ports)
         try:
             engine = Engine.connect()
-            image = engine.image(self._options.image)
-            return self._plan(engine.facts(), dict(image.environment) if image else {})
+            found = engine.image(self._options.image)
+            facts, image = engine.facts(), dict(found.environment) if found else {}
+            placement = self._admission(engine, image).look()
         except EngineError as error:
             warn(f"planned without an engine: {error}")
-            return self._plan(EngineFacts(), {})
+            facts, image = EngineFacts(), {}
+            placement = self._admission(None, image).look()
+        return self._plan(placement, facts, image)
 
-    def _plan(self, facts: EngineFacts, image_environment: dict[str, str]) -> LaunchPlan:
+    def _admission(self, engine: Any, image_environment: dict[str, str]) -> Admission:
+        environment = {**image_environment, **self._options.environment}
+        return self._wanted.admission(environment, self._gpus, engine)
+
+    def _plan(self, placement: Placement, facts: EngineFacts, image_environment: dict[str, str]) -> LaunchPlan:
         return plan_launch(
             self._options,
-            self._limits,
-            self._gpus,
-            self._driver(facts),
+            placement.limits,
+            placement.gpus,
+            self._driver(facts, placement.gpus),
             self._library.path,
             state.new_folder_path(self._options.name),
             image_environment,
         )
 
-    def _driver(self, facts: EngineFacts) -> DriverPlan:
+    def _driver(self, facts: EngineFacts, gpus: Sequence[Gpu]) -> DriverPlan:
         if self._driver_mode == "sim":
-            return simulation.plan_container(library.find_simulated_driver(say), self._gpus)
-        return drivers.plan_driver(self._driver_mode, self._gpus, facts)
+            return simulation.plan_container(library.find_simulated_driver(say), gpus)
+        return drivers.plan_driver(self._driver_mode, gpus, facts)
 
 
 def _image(engine: Any, name: str, pull: str) -> dict[str, str]:

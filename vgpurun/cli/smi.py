@@ -7,11 +7,13 @@ from typing import Any
 
 import click
 
-from vgpurun.cli.common import EngineCommand, host_driver_option, limit_options, option, visible_gpus, warn
+from vgpurun.cli.common import LIMITS, EngineCommand, host_driver_option, limit_options, option, visible_gpus, warn
 from vgpurun.cli.local import plan_local
 from vgpurun.errors import EngineError, OptionError
+from vgpurun.gpus import GPUS_HELP, select_gpus
+from vgpurun.placement import Placement
 from vgpurun.plan import Limits, ProcessPlan
-from vgpurun.process import run_process
+from vgpurun.process import prepare_process, run_process
 
 _GROUP = "Display"
 
@@ -23,6 +25,14 @@ _GROUP = "Display"
     context_settings={"allow_interspersed_args": False},
 )
 @limit_options
+@option(
+    "--gpus",
+    metavar="GPUS",
+    default="all",
+    show_default=True,
+    group=LIMITS,
+    help=f"Which GPUs: {GPUS_HELP.removeprefix('use ')}.",
+)
 @option(
     "--format",
     "output_format",
@@ -43,8 +53,10 @@ def smi(arguments: tuple[str, ...], mem: str | None, sm: str | None, gpus: str, 
     vgpurun smi --mem 2g [-- ARG...]      nvidia-smi as a container with such a limit would see it
     """
     if mem is not None or sm is not None:
-        plan = plan_local(("nvidia-smi", *arguments), Limits(mem, sm), gpus, driver, {})
-        return run_process(of_chosen_gpus(plan))
+        all_gpus = visible_gpus(driver == "sim")
+        placement = Placement(tuple(select_gpus(gpus, all_gpus)), Limits(mem, sm))
+        plan = of_chosen_gpus(plan_local(("nvidia-smi", *arguments), placement, all_gpus, driver, {}))
+        return run_process(plan, prepare_process(plan))
     if arguments:
         return _inside(arguments[0], arguments[1:])
     _overview(gpus, output_format, driver == "sim")
@@ -72,13 +84,12 @@ def _inside(container: str, arguments: tuple[str, ...]) -> int:
 
 
 def _overview(gpu_text: str, output_format: str, is_simulated: bool) -> None:
-    from vgpurun import gpus
     from vgpurun import smi as readings
     from vgpurun.cli.smi_json import to_json
     from vgpurun.cli.smi_view import print_table
     from vgpurun.engine import Engine
 
-    chosen = gpus.select_gpus(gpu_text, visible_gpus(is_simulated))
+    chosen = select_gpus(gpu_text, visible_gpus(is_simulated))
     engine = None
     try:
         engine = Engine.connect()
