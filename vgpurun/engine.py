@@ -28,6 +28,7 @@ from vgpurun.errors import (
     CommandNotFoundError,
     EngineError,
     ImageError,
+    NoEngineError,
     OptionError,
     VgpurunError,
 )
@@ -341,7 +342,7 @@ def _check_address(address: str) -> None:
         ) from None
     except (OSError, ValueError) as error:  # ValueError: a port that is none
         reason = getattr(error, "strerror", None) or error
-        raise EngineError(
+        raise NoEngineError(
             f"no Docker Engine answers at {path} ({reason}); start it, or set DOCKER_HOST to its address"
         ) from None
 

@@ -49,6 +49,10 @@ class EngineError(VgpurunError):
     """The Docker Engine cannot be reached, or refused something."""
 
 
+class NoEngineError(EngineError):
+    """There is no Docker Engine at its address."""
+
+
 class ContainerError(VgpurunError):
     """No such container, or the engine refused something about one; the words and the exit code are docker's."""
 

@@ -3,7 +3,6 @@
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -21,7 +20,7 @@ from vgpurun.cli.common import (
 )
 from vgpurun.cli.placing import Wanted, placement_options
 from vgpurun.describe import to_yaml
-from vgpurun.errors import EngineError
+from vgpurun.errors import EngineError, NoEngineError
 from vgpurun.gpus import Gpu
 from vgpurun.options import parse_environment
 from vgpurun.placement import Placement
@@ -30,8 +29,6 @@ from vgpurun.process import prepare_process, run_process
 
 if TYPE_CHECKING:
     from vgpurun.engine import Engine
-
-_SOCKET = Path("/var/run/docker.sock")
 
 _GROUP = "Process"
 
@@ -60,11 +57,11 @@ def local(command: tuple[str, ...], environment: tuple[str, ...], driver: str, d
         wanted = replace(wanted, gpus="all")  # the user's own choice; its numbers are CUDA's, which need not be NVML's
     all_gpus = visible_gpus(driver == "sim")
     wanted.check(host_environment, all_gpus)
+    find_library(dry_run)  # is built before others have to wait for this launch
     admission = wanted.admission(host_environment, all_gpus, _engine())
     if dry_run:
         click.echo(to_yaml(plan_local(command, admission.look(), all_gpus, driver, variables, dry_run)), nl=False)
         return 0
-    find_library(is_dry_run=False)  # is built before others have to wait for this launch
     with admission.granted() as placement:
         plan = plan_local(command, placement, all_gpus, driver, variables)
         folder = prepare_process(plan)
@@ -77,9 +74,10 @@ def _engine() -> "Engine | None":
 
     try:
         return Engine.connect()
+    except NoEngineError:
+        return None
     except EngineError as error:
-        if os.environ.get("DOCKER_HOST") or _SOCKET.exists():
-            warn(f"what containers hold is not counted: {error}")
+        warn(f"what containers hold is not counted: {error}")
         return None
 
 
