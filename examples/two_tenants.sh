@@ -11,7 +11,7 @@ program=$(realpath "$(dirname "$0")")/demo_program.py
 
 # Prints how many kernels of 1 ms a container with these options does per second.
 rate() {
-  vgpurun run --rm --driver "${VGPURUN_DRIVER:-auto}" -v "$program:/demo_program.py:ro" "$@" "$image" \
+  vgpurun run --rm --gpus device=0 --driver "${VGPURUN_DRIVER:-auto}" -v "$program:/demo_program.py:ro" "$@" "$image" \
     python3 /demo_program.py work "$seconds" | sed 's/.*"kernels_per_second": \([0-9]*\).*/\1/'
 }
 

@@ -1,0 +1,193 @@
+"""No more is promised than there is, however many launch at once, and whatever becomes of them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections import Counter
+from contextlib import ExitStack
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from cli import Cli, wait_until
+from vgpurun.admission_lock import QUEUE_DIR
+from vgpurun.plan import LABEL_QUOTA, quotas_from_json
+
+ROOM = 8  # launches of 2 GiB on two GPUs of 8 GiB
+
+
+@pytest.fixture
+def two_gpus(vgpurun: Cli, tmp_path: Path) -> Cli:
+    return with_gpus(vgpurun, tmp_path, 2)
+
+
+@pytest.fixture
+def one_gpu(vgpurun: Cli, tmp_path: Path) -> Cli:
+    return with_gpus(vgpurun, tmp_path, 1)
+
+
+def with_gpus(vgpurun: Cli, tmp_path: Path, count: int) -> Cli:
+    """GPUs of 8 GiB that no other test knows: who waits for others is in another queue."""
+    token = os.urandom(4).hex()
+    uuids = [f"GPU-{token}-0000-0000-0000-{number:012d}" for number in range(count)]
+    devices = "".join(f"  - name: Simulated GPU\n    uuid: {uuid}\n    memory_mib: 8192\n" for uuid in uuids)
+    (tmp_path / "sim.yaml").write_text(f"devices:\n{devices}")
+    vgpurun.environment["VGPUSIM_CONFIG"] = str(tmp_path / "sim.yaml")
+    return vgpurun
+
+
+def gpus_of(cli: Cli) -> Counter[str]:
+    """How many containers each GPU has."""
+    return Counter(uuid for each in cli.containers() for uuid, _ in quotas_from_json(each.labels[LABEL_QUOTA]))
+
+
+def started_together(cli: Cli, stack: ExitStack, count: int, *arguments: str) -> list[subprocess.Popen[str]]:
+    command = ("run", *cli.driver, *arguments)
+    return [stack.enter_context(cli.started(*command)) for _ in range(count)]
+
+
+def test_twenty_launches_at_once_into_room_for_eight(two_gpus: Cli, debian: str) -> None:
+    with ExitStack() as stack:
+        launches = started_together(two_gpus, stack, 20, "-d", "--mem", "2g", debian, "sleep", "300")
+        ended = [(process.communicate(timeout=100), process.returncode) for process in launches]
+    assert Counter(code for _, code in ended) == {0: ROOM, 125: 20 - ROOM}, ended
+    assert sorted(gpus_of(two_gpus).values()) == [4, 4]
+    assert {each.status for each in two_gpus.containers()} == {"running"}
+    assert len(two_gpus.states()) == ROOM
+    refusals = [stderr for (_, stderr), code in ended if code]
+    assert all("no room for --mem 2g on any GPU" in text and "--overcommit" in text for text in refusals)
+    assert refusals[0].splitlines()[1].split() == ["GPU", "HOLDER", "USER", "MEMORY", "SM"]
+    assert refusals[0].count("2 GiB") == ROOM
+
+
+def seconds(text: str) -> float:
+    return datetime.fromisoformat(f"{text[:19]}+00:00").timestamp() + float(f"0{text[19:-1]}")
+
+
+def test_launches_that_wait_run_later_and_never_more_at_once(two_gpus: Cli, debian: str) -> None:
+    with ExitStack() as stack:
+        launches = started_together(two_gpus, stack, 14, "--wait", "--mem", "2g", debian, "sleep", "3")
+        ended = [(process.communicate(timeout=110), process.returncode) for process in launches]
+    assert all(code == 0 for _, code in ended), ended
+    assert any("waiting in place" in stderr for (_, stderr), _ in ended)
+    times = [
+        (seconds(s["StartedAt"]), seconds(s["FinishedAt"])) for s in (c.attrs["State"] for c in two_gpus.containers())
+    ]
+    assert len(times) == 14
+    assert max(sum(1 for began, end in times if began <= moment < end) for moment, _ in times) <= ROOM
+
+
+def hold(cli: Cli, image: str, name: str, *limits: str) -> None:
+    assert cli.run("-d", "--name", name, *limits, image, "sleep", "300").exit_code == 0
+
+
+def tickets() -> set[str]:
+    return {path.name for path in QUEUE_DIR.glob("wait-*")}
+
+
+def test_first_come_first_served_and_ctrl_c_leaves_the_queue(one_gpu: Cli, debian: str) -> None:
+    hold(one_gpu, debian, "holder", "--mem", "6g")
+    others = tickets()
+    wait = ("run", *one_gpu.driver, "--wait", "--mem", "5g", "-d", "--name")
+    with one_gpu.started(*wait, "first", debian, "sleep", "300") as first:
+        assert "place 1" in next(iter(first.stderr))
+        with one_gpu.started(*wait, "second", debian, "sleep", "300") as second:
+            assert "place 2" in next(iter(second.stderr))
+            one_gpu.engine.containers.get("holder").remove(force=True)
+            assert first.communicate(timeout=30) and first.returncode == 0
+            assert "place 1" in next(iter(second.stderr))
+            assert {each.name for each in one_gpu.containers()} == {"first"}
+            second.send_signal(signal.SIGINT)
+            assert second.communicate(timeout=30) and second.returncode == 130
+    assert tickets() <= others
+
+
+def test_a_wait_that_ends_in_vain(one_gpu: Cli, debian: str) -> None:
+    hold(one_gpu, debian, "holder", "--mem", "6g")
+    result = one_gpu.run("--wait=1s", "--mem", "5g", debian, "true")
+    assert result.exit_code == 125
+    assert "waited 1 s in vain: no room for --mem 5g on GPU 0: 2 GiB is left" in result.stderr
+    assert "holder" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("limits", "word"),
+    [
+        (("--mem", "3g"), "2 GiB is left"),
+        (("--mem", "1g", "--sm", "50"), "40 % of its time is left"),
+        ((), "without --mem it could take the 6 GiB promised to others"),
+    ],
+    ids=["memory", "compute", "no limit"],
+)
+def test_what_does_not_fit_is_refused_unless_overcommitted(
+    one_gpu: Cli, debian: str, limits: tuple[str, ...], word: str
+) -> None:
+    hold(one_gpu, debian, "holder", "--mem", "6g", "--sm", "60")
+    result = one_gpu.run(*limits, debian, "true")
+    assert (result.exit_code, word in result.stderr) == (125, True), result
+    assert one_gpu.run("--overcommit", *limits, debian, "true").exit_code == 0
+
+
+def test_all_that_is_left(one_gpu: Cli, debian: str) -> None:
+    hold(one_gpu, debian, "holder", "--mem", "75%")
+    hold(one_gpu, debian, "rest", "--mem", "max")
+    rest = quotas_from_json(one_gpu.engine.containers.get("rest").labels[LABEL_QUOTA])[0][1]
+    assert rest.memory_bytes == 2 << 30
+    assert "nothing is left" in one_gpu.run("--mem", "max", debian, "true").stderr
+
+
+def test_local_processes_and_containers_count_for_each_other(one_gpu: Cli, debian: str) -> None:
+    with one_gpu.started("local", *one_gpu.driver, "--mem", "6g", "--", "sleep", "60") as local:
+        wait_until(one_gpu.states, "state folder of the local process")
+        result = one_gpu.run("--mem", "3g", debian, "true")
+        assert f"process {local.pid}" in result.stderr
+        assert one_gpu.run("--mem", "2g", debian, "true").exit_code == 0
+        local.terminate()
+    wait_until(lambda: one_gpu.run("--mem", "3g", debian, "true").exit_code == 0, "room after the process")
+    hold(one_gpu, debian, "holder", "--mem", "6g")
+    assert "holder" in one_gpu("local", *one_gpu.driver, "--mem", "3g", "--", "true").stderr
+
+
+def test_binpack_fills_one_gpu_and_spread_both(two_gpus: Cli, debian: str) -> None:
+    for number in range(3):
+        hold(two_gpus, debian, f"packed{number}", "--place", "binpack", "--mem", "2g")
+    assert list(gpus_of(two_gpus).values()) == [3]
+    hold(two_gpus, debian, "spread", "--mem", "2g")
+    assert sorted(gpus_of(two_gpus).values()) == [1, 3]
+    hold(two_gpus, debian, "both", "--gpus", "count=2", "--mem", "2g")
+    assert sorted(gpus_of(two_gpus).values()) == [2, 4]
+
+
+@pytest.mark.parametrize("delay_s", [0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2])
+def test_a_launch_killed_at_any_moment_leaves_nothing_after_prune(one_gpu: Cli, debian: str, delay_s: float) -> None:
+    """The container may have been started: then it runs, as with docker run, and is no half-made one."""
+    with one_gpu.started("run", *one_gpu.driver, "--rm", "--mem", "8g", debian, "sleep", "300") as process:
+        time.sleep(delay_s)
+        process.kill()
+    for container in one_gpu.containers():
+        if container.status == "running":
+            container.remove(force=True)
+    assert one_gpu("prune").exit_code == 0
+    one_gpu.assert_nothing_left()
+    assert one_gpu.run("--mem", "8g", debian, "true").exit_code == 0, "no lock is left, nor any claim to the memory"
+
+
+def test_a_container_that_nobody_will_start_is_swept_by_the_next_launch(one_gpu: Cli, debian: str) -> None:
+    """Stopped right after it has made its container, then killed."""
+    with one_gpu.started("run", *one_gpu.driver, "--mem", "8g", debian, "sleep", "300") as process:
+        made = lambda: [each for each in one_gpu.containers() if each.status == "created"]  # noqa: E731
+        deadline = time.monotonic() + 20
+        while not made():
+            assert time.monotonic() < deadline
+        process.send_signal(signal.SIGSTOP)
+        if not made():
+            pytest.skip("it was faster")
+        assert "no room" in one_gpu.run("--mem", "1g", debian, "true").stderr, "a living launch holds its place"
+        process.kill()
+        process.wait()
+        assert one_gpu.run("--mem", "8g", debian, "true").exit_code == 0
+    one_gpu.assert_nothing_left()

@@ -1,0 +1,202 @@
+"""One launch at a time, a queue that is fair, and nobody who can hold the others up for ever."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from vgpurun import tickets
+from vgpurun.admission_lock import admission_lock
+from vgpurun.errors import NoRoomError
+from vgpurun.tickets import Ticket, ahead
+from vgpurun.waiting import Line
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from vgpurun.admission_lock import admission_lock
+with admission_lock(print, Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "queue"
+
+
+@pytest.fixture
+def holder(folder: Path) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen([sys.executable, "-c", HOLD, folder], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None and process.stdout.readline() == "held\n"
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def taken(folder: Path, patience_s: float = 5.0) -> tuple[bool, list[str]]:
+    said: list[str] = []
+    with admission_lock(said.append, folder, patience_s) as is_sure:
+        return is_sure(), said
+
+
+def test_the_lock_is_had_again_and_again(folder: Path) -> None:
+    assert taken(folder) == (True, [])
+    assert taken(folder) == (True, [])
+
+
+def test_a_killed_holder_lets_go(folder: Path, holder: subprocess.Popen[str]) -> None:
+    holder.send_signal(signal.SIGKILL)
+    holder.wait()
+    assert taken(folder, 0.5) == (True, [])
+
+
+def test_a_holder_that_never_lets_go_is_named_and_passed_over(folder: Path, holder: subprocess.Popen[str]) -> None:
+    began = time.monotonic()
+    is_sure, said = taken(folder, 0.3)
+    assert not is_sure
+    assert 0.3 < time.monotonic() - began < 3
+    assert len(said) == 1 and f"process {holder.pid} of user" in said[0]
+
+
+def test_who_has_held_it_for_too_long_knows_that_others_went_ahead(folder: Path) -> None:
+    with admission_lock(print, folder, 0.05) as is_sure:
+        assert is_sure()
+        time.sleep(0.1)
+        assert not is_sure()
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "folder", "dangling"])
+def test_what_is_no_plain_file_is_no_lock(folder: Path, tmp_path: Path, kind: str) -> None:
+    folder.mkdir(mode=0o1777)
+    lock, elsewhere = folder / "lock", tmp_path / "elsewhere"
+    if kind == "pipe":
+        os.mkfifo(lock)
+    elif kind == "folder":
+        lock.mkdir()
+    else:
+        if kind == "link":
+            elsewhere.write_text("precious")
+        lock.symlink_to(elsewhere)
+    is_sure, said = taken(folder)
+    assert not is_sure
+    assert "no lock" in said[0] and str(lock) in said[0]
+    assert not elsewhere.exists() or elsewhere.read_text() == "precious"
+
+
+def test_a_lock_that_is_replaced_while_waited_for(folder: Path, holder: subprocess.Popen[str]) -> None:
+    (folder / "lock").unlink()
+    assert taken(folder, 0.5) == (True, []), "the file that is there counts"
+
+
+def test_modes_do_not_depend_on_the_umask(folder: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        taken(folder)
+        ticket = Ticket.take(["GPU-a"], folder)
+    finally:
+        os.umask(before)
+    assert folder.stat().st_mode & 0o7777 == 0o1777
+    assert (folder / "lock").stat().st_mode & 0o777 == 0o644
+    assert ticket.path.stat().st_mode & 0o777 == 0o644
+    ticket.close()
+
+
+def test_places_in_the_queue(folder: Path) -> None:
+    first, other, second = (Ticket.take(uuids, folder) for uuids in (["a", "b"], ["c"], ["b"]))
+    assert [ahead(["a", "b"], first, folder), ahead(["b"], second, folder), ahead(["b"], None, folder)] == [0, 1, 2]
+    assert ahead(["c"], other, folder) == 0, "who waits for other GPUs does not count"
+    first.close()
+    assert ahead(["b"], second, folder) == 0
+    for ticket in (other, second):
+        ticket.close()
+    assert list(folder.iterdir()) == []
+
+
+def test_a_ticket_that_nobody_holds_is_removed(folder: Path) -> None:
+    ticket = Ticket.take(["a"], folder)
+    os.close(ticket._file)  # as the kernel does for a killed process
+    assert ahead(["a"], None, folder) == 0
+    assert not ticket.path.exists()
+
+
+def test_a_ticket_whose_holder_is_stopped_is_passed_over(folder: Path) -> None:
+    stopped, second = Ticket.take(["a"], folder), Ticket.take(["a"], folder)
+    then = time.time() - 60
+    os.utime(stopped.path, (then, then))
+    assert ahead(["a"], second, folder) == 0
+    stopped.touch()
+    assert ahead(["a"], second, folder) == 1
+    for ticket in (stopped, second):
+        ticket.close()
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "folder", "binary"])
+def test_nonsense_in_the_queue_counts_for_nothing(folder: Path, tmp_path: Path, kind: str) -> None:
+    folder.mkdir(mode=0o1777)
+    forged = folder / f"wait-{0:020d}-forged"
+    if kind == "pipe":
+        os.mkfifo(forged)
+    elif kind == "folder":
+        forged.mkdir()
+    elif kind == "link":
+        (tmp_path / "real").write_text("a")
+        forged.symlink_to(tmp_path / "real")
+    else:
+        forged.write_bytes(os.urandom(100_000))
+    file = os.open(forged, os.O_RDONLY | os.O_NONBLOCK)
+    fcntl.flock(file, fcntl.LOCK_EX)
+    assert ahead(["a"], None, folder) == 0
+    os.close(file)
+    assert kind != "link" or (tmp_path / "real").exists()
+
+
+def refusal() -> NoRoomError:
+    return NoRoomError("no room", "wait", "who holds what")
+
+
+def test_who_does_not_wait_looks_twice_and_takes_no_ticket(folder: Path) -> None:
+    line = Line(["a"], 0, print, folder)
+    line.join()
+    line.wait(refusal())
+    with pytest.raises(NoRoomError, match="no room; wait"):
+        line.wait(refusal())
+    assert not folder.exists()
+
+
+def test_a_wait_ends_in_time_and_says_why(folder: Path) -> None:
+    said: list[str] = []
+    line = Line(["a"], 0.2, said.append, folder)
+    line.join()
+    line.wait(refusal())
+    with pytest.raises(NoRoomError, match=r"waited 0\.2 s in vain: no room") as caught:
+        line.wait(refusal())
+    assert caught.value.details == "who holds what"
+    assert said == ["waiting in place 1 of the queue: no room; Ctrl-C leaves it"]
+    line.close()
+    assert list(folder.iterdir()) == []
+
+
+def test_who_waits_goes_behind_who_waits_already(folder: Path) -> None:
+    first = Ticket.take(["a"], folder)
+    said: list[str] = []
+    line = Line(["a"], 30, said.append, folder)
+    assert line.is_behind()
+    assert not Line(["a"], 0, print, folder).is_behind(), "who does not wait takes what is there"
+    assert not Line(["b"], 30, print, folder).is_behind()
+    line.join()
+    first.close()
+    line.wait(None)
+    assert said == ["waiting in place 1 of the queue; Ctrl-C leaves it"]
+    assert not line.is_behind()
+    line.close()
+    assert tickets.ahead(["a"], None, folder) == 0

@@ -1,0 +1,239 @@
+"""Where a launch goes, and when it is refused, by what is promised and what is really free."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes import GIB, MIB, make_gpus
+
+from vgpurun.errors import GpuError, LimitError, NoRoomError, OptionError, QuotaError
+from vgpurun.gpus import GpuUse
+from vgpurun.grants import Grant, Maxima
+from vgpurun.holders import Holder
+from vgpurun.placement import Placement, place
+from vgpurun.plan import Limits
+from vgpurun.quota import Quota, parse_size
+from vgpurun.request import Request
+from vgpurun.rooms import Room, Share, rooms
+
+GPUS = make_gpus(3)
+
+
+def share(memory: int | None = None, sm: int | None = None, held: int | None = 0, user: str = "bob") -> Share:
+    """Memory in GiB."""
+    quota = Quota(None if memory is None else memory * GIB, sm)
+    name = f"{user}'s"
+    return Share(Holder("container", name, name, "", user, Path("/none"), ()), quota, held)
+
+
+def room(index: int, *shares: Share, used: int = 0) -> Room:
+    return Room(GPUS[index], shares, used)
+
+
+def placed(
+    *there: Room, mem: str | None = None, sm: str | None = None, grant: Grant | None = None, **request: Any
+) -> Placement:
+    known = {each.gpu.index: each for each in there}
+    everywhere = [known.get(gpu.index, Room(gpu, (), 0)) for gpu in GPUS]
+    return place(Request(Limits(mem, sm), **request), everywhere, grant or Grant("alice"))
+
+
+def indexes(*there: Room, **request: Any) -> list[int]:
+    return [gpu.index for gpu in placed(*there, **request).gpus]
+
+
+FULL = share(8)
+
+
+@pytest.mark.parametrize("limits", [{}, {"mem": "2g"}, {"sm": "50"}], ids=str)
+def test_without_gpus_it_is_the_emptiest_one(limits: dict[str, str]) -> None:
+    assert indexes(**limits) == [0]
+    assert indexes(room(0, share(None, 10)), room(1, share(None)), sm="50") == [2]
+    assert indexes(room(0, share(1)), room(1, share(2)), room(2, share(3)), mem="2g") == [0]
+
+
+def test_binpack_takes_the_fullest_that_has_room() -> None:
+    there = room(0, share(1)), room(1, share(5)), room(2, share(7))
+    assert indexes(*there, mem="2g", policy="binpack") == [1]
+    assert indexes(*there, mem="1g", policy="binpack") == [2]
+    assert indexes(*there, mem="1g", sm="50", policy="spread") == [0]
+
+
+def test_a_count_takes_that_many_and_names_are_among_them() -> None:
+    there = room(0, FULL), room(1, share(1))
+    assert indexes(*there, mem="2g", gpus="2") == [1, 2]
+    assert indexes(*there, mem="2g", gpus="count=1") == [2]
+    assert indexes(mem="1=2g", gpus="2") == [0, 1]
+    assert indexes(mem="0=1g,2=50%") == [0, 2]
+    assert indexes(mem="1=1g", sm="2=50") == [1, 2]
+    assert indexes(mem="1g", gpus="all") == [0, 1, 2]
+    assert indexes(mem="1g", gpus="device=2") == [2]
+    with pytest.raises(OptionError, match="name 2 GPUs"):
+        placed(mem="0=1g,1=1g", gpus="1")
+    with pytest.raises(NoRoomError, match="on 3 GPUs"):
+        placed(*there, mem="2g", gpus="3")
+
+
+def refusal(*there: Room, **request: Any) -> NoRoomError:
+    with pytest.raises(NoRoomError) as caught:
+        placed(*there, **request)
+    return caught.value
+
+
+def test_promises_are_at_most_the_memory() -> None:
+    assert indexes(room(0, share(6)), mem="2g", gpus="device=0") == [0]
+    error = refusal(room(0, share(6)), mem=f"{2 * GIB + 1}", gpus="device=0")
+    assert "no room" in str(error) and "2 GiB is left" in str(error) and "--wait" in str(error)
+    assert [line.split() for line in error.details.splitlines()] == [
+        ["GPU", "HOLDER", "USER", "MEMORY", "SM"],
+        ["0", "bob's", "bob", "6", "GiB", "no", "limit"],
+        ["0", "(left)", "2", "GiB", "100", "%"],
+    ]
+
+
+def test_compute_promises_are_at_most_all_of_it() -> None:
+    there = room(0, share(1, 60), share(1, None))
+    assert indexes(there, mem="1g", sm="40", gpus="device=0") == [0]
+    assert indexes(there, mem="1g", gpus="device=0") == [0], "who limits no compute is promised none"
+    assert "40 % of its time" in str(refusal(there, mem="1g", sm="41", gpus="device=0"))
+
+
+def test_what_may_take_all_and_promises_do_not_go_together() -> None:
+    assert indexes(room(0, share(None)), gpus="device=0") == [0], "as without vgpurun"
+    assert "without --mem it could take the 2 GiB" in str(refusal(room(0, share(2)), gpus="device=0"))
+    assert "may take all" in str(refusal(room(0, share(None)), mem="1g", gpus="device=0"))
+    assert indexes(room(0, share(2))) == [1]
+    assert indexes(room(0, share(None)), mem="1g") == [1]
+
+
+def test_what_nvml_shows_beside_the_promises_is_not_free() -> None:
+    outside = room(0, share(2, held=2 * GIB), used=5 * GIB)
+    assert outside.outside_bytes == 3 * GIB
+    assert outside.left_bytes == 3 * GIB
+    assert "3 GiB is left" in str(refusal(outside, mem="4g", gpus="device=0"))
+    assert "(in use without a limit)" in refusal(outside, mem="4g", gpus="device=0").details
+    assert indexes(outside, mem="3g", gpus="device=0") == [0]
+
+
+def test_what_a_promise_holds_already_is_not_counted_twice() -> None:
+    assert room(0, share(4, held=3 * GIB), used=3 * GIB).left_bytes == 4 * GIB
+    assert room(0, share(4, held=None), used=3 * GIB).left_bytes == 4 * GIB, "unknown: at most its promise"
+    lying = room(0, share(4, held=100 * GIB), used=6 * GIB)
+    assert lying.outside_bytes == 2 * GIB, "a reading above its promise hides nothing"
+    assert room(0, share(None, held=3 * GIB), used=3 * GIB).outside_bytes == 3 * GIB
+
+
+def test_little_outside_use_does_not_count_against_exact_shares() -> None:
+    quarter = share(2, held=0)
+    there = room(0, quarter, quarter, quarter, used=300 * MIB)
+    assert indexes(there, mem="25%", gpus="device=0") == [0]
+    assert placed(there, mem="max", gpus="device=0").limits.memory == f"{GPUS[0].uuid}={2 * GIB - 300 * MIB}b"
+    assert "left" in str(refusal(replace(there, used_bytes=500 * MIB), mem="25%", gpus="device=0"))
+
+
+def test_max_is_all_that_is_left_on_each() -> None:
+    there = room(0, share(6)), room(1, share(1))
+    assert placed(*there, mem="max", gpus="2").limits.memory == (f"{GPUS[1].uuid}={7 * GIB}b,{GPUS[2].uuid}={8 * GIB}b")
+    limits = placed(*there, mem="0=MAX,1=2g").limits.memory
+    assert limits == f"{GPUS[0].uuid}={2 * GIB}b,{GPUS[1].uuid}=2g"
+    for overcommit in (False, True):
+        full = room(0, FULL)
+        assert "nothing is left" in str(refusal(full, mem="max", gpus="device=0", is_overcommit=overcommit))
+
+
+def test_overcommit_goes_where_there_is_room_first() -> None:
+    there = room(0, share(7)), room(1, share(5)), room(2, share(6))
+    assert indexes(*there, mem="2g", is_overcommit=True, policy="binpack") == [2]
+    assert indexes(*there, mem="4g", is_overcommit=True, policy="binpack") == [1], "none has room: the emptiest"
+    assert indexes(room(0, FULL), mem="8g", gpus="device=0", is_overcommit=True) == [0]
+
+
+def test_limits_of_the_environment_count() -> None:
+    environment = {"CUDA_DEVICE_MEMORY_LIMIT": "4g", "CUDA_DEVICE_MEMORY_LIMIT_0": "1g"}
+    assert indexes(room(0, share(7)), environment=environment, gpus="device=0") == [0], "it is the program's GPU 0"
+    there = room(0, share(7)), room(1, share(5)), room(2, share(4))
+    assert indexes(room(2, share(7)), environment=environment, gpus="2", mem="8g") == [0, 1]
+    assert indexes(*there, environment={"CUDA_DEVICE_MEMORY_LIMIT_2": "4g"}, mem="2=8g", is_local=True) == [2]
+
+
+def test_what_can_never_be_is_said_as_such() -> None:
+    with pytest.raises(LimitError, match="more than GPU 0 has"):
+        placed(room(0, FULL), mem="9g")
+    with pytest.raises(LimitError, match="not a size"):
+        placed(mem="much")
+    with pytest.raises(GpuError):
+        placed(gpus="4")
+    with pytest.raises(LimitError, match="'7'"):
+        placed(mem="7=1g")
+
+
+def test_a_gpu_that_is_too_small_or_in_mig_mode_is_passed_over() -> None:
+    gpus = [replace(GPUS[0], memory_bytes=GIB), replace(GPUS[1], mig_enabled=True), GPUS[2]]
+    there = [Room(gpu, (), 0) for gpu in gpus]
+    assert place(Request(Limits("2g")), there, Grant("alice")).gpus == (GPUS[2],)
+    with pytest.raises(GpuError, match="MIG"):
+        place(Request(Limits("1g"), "3"), there, Grant("alice"))
+
+
+def granted(**maxima: Any) -> Grant:
+    origins = {key: f"/etc/config.yaml:{number}" for number, key in enumerate(maxima)}
+    return Grant("alice", Maxima(**maxima, origins=origins))
+
+
+MINE = share(3, 30, user="alice")
+
+
+@pytest.mark.parametrize(
+    ("maxima", "request_", "words"),
+    [
+        ({"memory_per_gpu": parse_size("50%")}, {"mem": "5g"}, "5 GiB on GPU 0, more than the 4 GiB for user alice"),
+        ({"memory_per_gpu": parse_size("4g")}, {}, "8 GiB on GPU 0"),
+        ({"memory": parse_size("6g")}, {"mem": "4g", "gpus": "2"}, "8 GiB, more than the 6 GiB"),
+        ({"sm_per_gpu": 50}, {"mem": "1g"}, "100 % on GPU 0, more than the 50 %"),
+        ({"sm": 100}, {"sm": "60", "gpus": "2"}, "120 %, more than the 100 %"),
+        ({"containers": 0}, {"mem": "1g"}, "1, more than the 0"),
+        ({"gpus": ("2",)}, {"gpus": "device=0"}, "GPU 0 is not for user alice"),
+        ({"gpus": ("2",)}, {"gpus": "2"}, "not for user alice"),
+        ({"overcommit": False}, {"is_overcommit": True}, "--overcommit is not for user alice"),
+    ],
+    ids=str,
+)
+def test_what_the_administrator_never_grants(maxima: dict, request_: dict, words: str) -> None:
+    with pytest.raises(QuotaError) as caught:
+        placed(grant=granted(**maxima), **request_)
+    assert words in str(caught.value)
+    assert "/etc/config.yaml:0" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("maxima", "words"),
+    [
+        ({"memory_per_gpu": parse_size("4g")}, "3 GiB of the 4 GiB"),
+        ({"memory": parse_size("4g")}, "3 GiB of the 4 GiB"),
+        ({"sm_per_gpu": 50}, "30 % of the 50 %"),
+        ({"sm": 50}, "30 % of the 50 %"),
+        ({"containers": 1}, "1 of the 1 for"),
+    ],
+    ids=str,
+)
+def test_what_the_user_has_already_counts_and_what_others_have_does_not(maxima: dict, words: str) -> None:
+    wish = {"mem": "2g", "sm": "30", "gpus": "device=0", "grant": granted(**maxima)}
+    assert words in str(refusal(room(0, MINE), **wish))
+    assert indexes(room(0, share(3, 30, user="bob")), **wish) == [0]
+    with pytest.raises(NoRoomError):
+        placed(room(0, MINE), **wish, is_overcommit=True)
+
+
+def test_where_one_gpu_is_not_granted_another_is_taken() -> None:
+    assert indexes(grant=granted(gpus=("2", "1")), mem="1g") == [1]
+    assert indexes(room(0, MINE), grant=granted(memory_per_gpu=parse_size("4g")), mem="2g", policy="binpack") == [1]
+
+
+def test_shares_come_from_the_holders_of_each_gpu() -> None:
+    both = Holder("container", "x", "x", "", "bob", Path("/none"), ((GPUS[0].uuid, Quota(GIB)), ("GPU-gone", Quota())))
+    found = rooms(GPUS, [GpuUse(5, None)] * 3, [both])
+    assert [len(each.shares) for each in found] == [1, 0, 0]
+    assert found[0].shares[0] == Share(both, Quota(GIB), 0)
