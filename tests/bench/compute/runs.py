@@ -74,7 +74,9 @@ class Bench:
         self, program: str, seconds: float, options: list[str] | None = None, at_s: float | None = None
     ) -> subprocess.Popen[str]:
         """Start it under `vgpurun local` with these options; natively without any."""
-        limited = [] if options is None else [sys.executable, "-m", "vgpurun", "local", *options, "--"]
+        limited = (
+            [] if options is None else [sys.executable, "-m", "vgpurun", "local", "--gpus", "device=0", *options, "--"]
+        )
         command = [*limited, *self.command(program, seconds, at_s)]
         return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
 
