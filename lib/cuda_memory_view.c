@@ -1,10 +1,6 @@
 /* What the program sees of a device's memory: a device of the limit's size. */
-#include "cuda_memory.h"
+#include "memory_view.h"
 #include "process.h"
-
-static uint64_t min(uint64_t a, uint64_t b) {
-  return a < b ? a : b;
-}
 
 struct view {
   uint64_t free_bytes;
@@ -16,11 +12,8 @@ static void narrow(struct view *view) {
   struct device *device = device_of_current_context();
   if (device == NULL)
     return;
-  pools_settle(device, POOLS_REREAD);
-  device_correct_overhead(device, DEVICE_SELDOM_NS);
-  view->total_bytes = min(view->total_bytes, device_limits(device).memory_bytes);
-  uint64_t used_bytes = device_used_bytes(device);
-  view->free_bytes = min(view->free_bytes, view->total_bytes > used_bytes ? view->total_bytes - used_bytes : 0);
+  struct memory_view narrowed = memory_view(device, view->total_bytes, view->free_bytes);
+  *view = (struct view){narrowed.free_bytes, narrowed.total_bytes};
 }
 
 HOOK CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes) {
@@ -53,7 +46,8 @@ HOOK CUresult cuMemGetInfo(unsigned int *free_bytes, unsigned int *total_bytes) 
 
 static uint64_t narrow_total(uint64_t bytes, CUdevice ordinal) {
   struct device *device = device_of_ordinal(ordinal);
-  return device == NULL ? bytes : min(bytes, device_limits(device).memory_bytes);
+  uint64_t limit_bytes = device == NULL ? bytes : device_limits(device).memory_bytes;
+  return limit_bytes < bytes ? limit_bytes : bytes;
 }
 
 HOOK CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice ordinal) {

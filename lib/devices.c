@@ -186,6 +186,10 @@ struct limits device_limits(const struct device *device) {
   return file != NULL ? limits_from_file(file, device->number) : device->environment;
 }
 
+bool device_limits_memory(const struct device *device) {
+  return device_limits(device).memory_bytes < device->total_bytes;
+}
+
 struct vgpu_device_shared *device_shared(const struct device *device) {
   return &process_region()->usage->devices[device->number];
 }
@@ -209,7 +213,7 @@ bool device_correct_overhead(struct device *device, int64_t max_age_ns) {
     return false;
   __atomic_store_n(&device->corrected_ns, clock_now_ns(), __ATOMIC_RELAXED);
   struct running running;
-  if (!running_ask(device->nvml, &running)) {
+  if (!running_ask(RUNNING_COMPUTE, device->nvml, &running)) {
     device_not_enforced(device, VGPU_NOT_ENFORCED_MEMORY);
     return false;
   }
@@ -229,7 +233,7 @@ uint64_t device_uncounted_bytes(const struct device *device) {
 }
 
 void device_not_enforced(const struct device *device, uint32_t flag) {
-  bool limited = flag != VGPU_NOT_ENFORCED_MEMORY || device_limits(device).memory_bytes < device->total_bytes;
+  bool limited = flag != VGPU_NOT_ENFORCED_MEMORY || device_limits_memory(device);
   if (device->number >= 0 && limited)
     not_enforced(device_shared(device), flag);
 }

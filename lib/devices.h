@@ -46,6 +46,8 @@ struct device *devices_at(int index);
 /* The limits now: the host may change the file at any time. */
 struct limits device_limits(const struct device *device);
 
+bool device_limits_memory(const struct device *device);
+
 struct vgpu_device_shared *device_shared(const struct device *device);
 
 /* Bytes the container holds on the device. */

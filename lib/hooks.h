@@ -138,18 +138,32 @@
   X(cuStreamQuery)                                                                                                     \
   X(cuThreadExchangeStreamCaptureMode)
 
-/* X(symbol): caught, in nvml_view.c. */
+/* X(symbol): caught, in nvml_memory.c, nvml_processes.c, nvml_utilization.c. */
 #define NVML_CAUGHT(X)                                                                                                 \
   X(nvmlDeviceGetMemoryInfo)                                                                                           \
-  X(nvmlDeviceGetMemoryInfo_v2)
+  X(nvmlDeviceGetMemoryInfo_v2)                                                                                        \
+  X(nvmlDeviceGetComputeRunningProcesses)                                                                              \
+  X(nvmlDeviceGetComputeRunningProcesses_v2)                                                                           \
+  X(nvmlDeviceGetComputeRunningProcesses_v3)                                                                           \
+  X(nvmlDeviceGetGraphicsRunningProcesses)                                                                             \
+  X(nvmlDeviceGetGraphicsRunningProcesses_v2)                                                                          \
+  X(nvmlDeviceGetGraphicsRunningProcesses_v3)                                                                          \
+  X(nvmlDeviceGetMPSComputeRunningProcesses)                                                                           \
+  X(nvmlDeviceGetMPSComputeRunningProcesses_v2)                                                                        \
+  X(nvmlDeviceGetMPSComputeRunningProcesses_v3)                                                                        \
+  X(nvmlDeviceGetRunningProcessDetailList)                                                                             \
+  X(nvmlDeviceGetAccountingPids)                                                                                       \
+  X(nvmlDeviceGetAccountingStats)                                                                                      \
+  X(nvmlDeviceGetUtilizationRates)                                                                                     \
+  X(nvmlDeviceGetProcessUtilization)                                                                                   \
+  X(nvmlDeviceGetProcessesUtilizationInfo)                                                                             \
+  X(nvmlDeviceGetSamples)
 
 #define NVML_USED(X)                                                                                                   \
   X(nvmlInit_v2)                                                                                                       \
   X(nvmlDeviceGetIndex)                                                                                                \
   X(nvmlDeviceGetHandleByUUID)                                                                                         \
-  X(nvmlDeviceGetUUID)                                                                                                 \
-  X(nvmlDeviceGetComputeRunningProcesses_v2)                                                                           \
-  X(nvmlDeviceGetComputeRunningProcesses_v3)
+  X(nvmlDeviceGetUUID)
 
 /* The real functions. One that this driver does not have answers "not found", as the driver would. */
 struct real_functions {

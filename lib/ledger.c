@@ -29,18 +29,49 @@ static int slots_used(const struct ledger *ledger) {
 /* Liveness costs a system call, so that the dead are told apart only where it matters. */
 enum count { COUNT_ALL_SLOTS, COUNT_LIVE_SLOTS };
 
+/* What is pending has one count, the shown one. */
+static uint64_t held_by_us(const struct ledger *ledger, int own_slot, int device) {
+  uint64_t bytes = held(ledger->own, device);
+  if (own_slot < 0)
+    return bytes;
+  const struct vgpu_device_usage *shown = &ledger->usage->processes[own_slot].devices[device];
+  return add_saturating(bytes, __atomic_load_n(&shown->pending_bytes, __ATOMIC_SEQ_CST));
+}
+
 static uint64_t sum(const struct ledger *ledger, int device, enum count count) {
   int own_slot = __atomic_load_n(&ledger->own_slot, __ATOMIC_RELAXED);
-  uint64_t total = held(ledger->own, device);
-  if (own_slot >= 0)
-    total = add_saturating(
-        total, __atomic_load_n(&ledger->usage->processes[own_slot].devices[device].pending_bytes, __ATOMIC_SEQ_CST));
+  uint64_t total = held_by_us(ledger, own_slot, device);
   for (int slot = 0; slot < slots_used(ledger); slot++) {
     uint64_t bytes = slot == own_slot ? 0 : held(&ledger->usage->processes[slot], device);
     if (bytes != 0 && (count == COUNT_ALL_SLOTS || ledger->slot_is_live(ledger->context, slot)))
       total = add_saturating(total, bytes);
   }
   return total;
+}
+
+static bool is_other(const struct ledger *ledger, int slot) {
+  return slot != __atomic_load_n(&ledger->own_slot, __ATOMIC_RELAXED) && ledger->slot_is_live(ledger->context, slot);
+}
+
+void ledger_visit(const struct ledger *ledger, int device, ledger_visitor visit, void *argument) {
+  uint64_t own_bytes = held_by_us(ledger, __atomic_load_n(&ledger->own_slot, __ATOMIC_RELAXED), device);
+  if (own_bytes != 0)
+    visit(argument, ledger->own->pid, own_bytes);
+  for (int slot = 0; slot < slots_used(ledger); slot++) {
+    const struct vgpu_process_usage *process = &ledger->usage->processes[slot];
+    uint64_t bytes = held(process, device);
+    if (bytes != 0 && is_other(ledger, slot))
+      visit(argument, process->pid, bytes);
+  }
+}
+
+bool ledger_has_process(const struct ledger *ledger, uint32_t pid) {
+  if (ledger->own->pid == pid)
+    return true;
+  for (int slot = 0; slot < slots_used(ledger); slot++)
+    if (ledger->usage->processes[slot].pid == pid && is_other(ledger, slot))
+      return true;
+  return false;
 }
 
 uint64_t ledger_used(const struct ledger *ledger, int device) {

@@ -33,6 +33,13 @@ uint64_t ledger_used(const struct ledger *ledger, int device);
 /* The same, but what dead processes held may be in it: without a system call. */
 uint64_t ledger_used_at_most(const struct ledger *ledger, int device);
 
+/* Calls visit for every live process that holds something on the device, this one included. */
+typedef void (*ledger_visitor)(void *argument, uint32_t pid, uint64_t held_bytes);
+void ledger_visit(const struct ledger *ledger, int device, ledger_visitor visit, void *argument);
+
+/* Does a live process with this PID share the ledger? */
+bool ledger_has_process(const struct ledger *ledger, uint32_t pid);
+
 /* Counts bytes as pending unless that passes the limit. The driver is asked next, and its answer goes to ledger_settle.
  * Returns what is counted then, at the most; LEDGER_FULL when the bytes do not fit. */
 #define LEDGER_FULL UINT64_MAX

@@ -9,6 +9,7 @@
 #include "log.h"
 
 #include <pthread.h>
+#include <unistd.h>
 
 enum process_state process_state = PROCESS_UNKNOWN;
 
@@ -61,7 +62,7 @@ static enum process_state decide(void) {
   if (!region_has_limits_file() && !limits_in_environment())
     return PROCESS_FREE;
   region_open(&region);
-  own_usage = (struct vgpu_process_usage){0};
+  own_usage = (struct vgpu_process_usage){.pid = (uint32_t)getpid()};
   slot_was_asked_for = false;
   ledger = (struct ledger){&own_usage, region.usage, -1, slot_is_live, &region};
   environment_limits_compute = limits_of_compute_in_environment();
@@ -92,6 +93,10 @@ const struct region *process_region(void) {
 
 const struct ledger *process_ledger_view(void) {
   return &ledger;
+}
+
+bool process_has_slot(void) {
+  return __atomic_load_n(&slot_was_asked_for, __ATOMIC_ACQUIRE);
 }
 
 const struct ledger *process_ledger(void) {

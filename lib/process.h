@@ -30,6 +30,9 @@ static inline bool process_limits_compute(void) {
 /* Only for a limited process. */
 const struct region *process_region(void);
 
+/* Has this process used the GPU, so that it has asked for a slot? */
+bool process_has_slot(void);
+
 /* The ledger, with a slot taken for this process. */
 const struct ledger *process_ledger(void);
 

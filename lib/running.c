@@ -25,23 +25,33 @@ static struct running_room *room_for(unsigned count) {
 }
 
 /* Version 2 has the same layout, and is all that drivers before 510 have. */
-static nvmlReturn_t ask(nvmlDevice_t handle, unsigned *count, nvmlProcessInfo_t *list) {
-  nvmlReturn_t result = real.nvmlDeviceGetComputeRunningProcesses_v3(handle, count, list);
-  if (result == NVML_ERROR_FUNCTION_NOT_FOUND)
-    result = real.nvmlDeviceGetComputeRunningProcesses_v2(handle, count, list);
-  return result;
-}
+#define ASK(name)                                                                                                      \
+  static nvmlReturn_t ask_##name(nvmlDevice_t handle, unsigned *count, nvmlProcessInfo_t *list) {                      \
+    nvmlReturn_t result = real.nvmlDeviceGet##name##RunningProcesses_v3(handle, count, list);                          \
+    if (result == NVML_ERROR_FUNCTION_NOT_FOUND)                                                                       \
+      result = real.nvmlDeviceGet##name##RunningProcesses_v2(handle, count, list);                                     \
+    return result;                                                                                                     \
+  }
+ASK(Compute)
+ASK(Graphics)
+ASK(MPSCompute)
 
-bool running_ask(nvmlDevice_t handle, struct running *running) {
+static nvmlReturn_t (*const asks[])(nvmlDevice_t, unsigned *, nvmlProcessInfo_t *) = {
+    [RUNNING_COMPUTE] = ask_Compute,
+    [RUNNING_GRAPHICS] = ask_Graphics,
+    [RUNNING_MPS] = ask_MPSCompute,
+};
+
+bool running_ask(enum running_kind kind, nvmlDevice_t handle, struct running *running) {
   running->room = __atomic_exchange_n(&spare, NULL, __ATOMIC_ACQ_REL);
   for (int i = 0; i < TRIES; i++) {
     nvmlProcessInfo_t *list = running->room == NULL ? running->few : running->room->list;
     running->count = running->room == NULL ? RUNNING_FEW : running->room->size;
-    nvmlReturn_t result = ask(handle, &running->count, list);
+    running->result = asks[kind](handle, &running->count, list);
     running->list = list;
-    if (result == NVML_SUCCESS)
+    if (running->result == NVML_SUCCESS)
       return true;
-    if (result != NVML_ERROR_INSUFFICIENT_SIZE)
+    if (running->result != NVML_ERROR_INSUFFICIENT_SIZE)
       break;
     free(running->room);
     running->room = room_for(running->count);

@@ -1,4 +1,4 @@
-/* The driver's own list of the processes that compute on a device, however long it is. */
+/* The driver's own lists of the processes that run on a device, however long they are. */
 #ifndef VGPU_RUNNING_H
 #define VGPU_RUNNING_H
 
@@ -8,9 +8,12 @@
 
 #define RUNNING_FEW 128
 
+enum running_kind { RUNNING_COMPUTE, RUNNING_GRAPHICS, RUNNING_MPS };
+
 struct running_room;
 
 struct running {
+  nvmlReturn_t result;
   unsigned count;
   const nvmlProcessInfo_t *list;
   struct running_room *room; /* where the list is when it is long */
@@ -18,7 +21,7 @@ struct running {
 };
 
 /* Asks NVML; false when it does not say. After an answer the list is given back with running_done. */
-bool running_ask(nvmlDevice_t handle, struct running *running);
+bool running_ask(enum running_kind kind, nvmlDevice_t handle, struct running *running);
 void running_done(struct running *running);
 
 /* What a process holds by this list; false when it is not in it. */

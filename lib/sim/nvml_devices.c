@@ -5,7 +5,6 @@
 #include "nvml_api.h"
 #include "pci.h"
 #include "state.h"
-#include "timeline.h"
 
 nvmlDevice_t nvml_handle(unsigned device) {
   return (nvmlDevice_t)&sim_config.devices[device];
@@ -173,17 +172,5 @@ nvmlReturn_t DECLDIR nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t handle, nvmlMemory_
   memory->used = sizes.used;
   memory->free = sizes.free;
   memory->reserved = 0;
-  return NVML_SUCCESS;
-}
-
-/* How busy the device was in the last second. Memory traffic is not simulated. */
-nvmlReturn_t DECLDIR nvmlDeviceGetUtilizationRates(nvmlDevice_t handle, nvmlUtilization_t *utilization) {
-  unsigned device;
-  nvmlReturn_t result = nvml_device(handle, &device);
-  if (result != NVML_SUCCESS)
-    return result;
-  if (!utilization)
-    return NVML_ERROR_INVALID_ARGUMENT;
-  *utilization = (nvmlUtilization_t){.gpu = timeline_busy_percent(device)};
   return NVML_SUCCESS;
 }

@@ -1,22 +1,10 @@
 /* The processes that hold memory of a device. One PID namespace sees its own processes only, by its own numbers. */
-#include <time.h>
-
-#include "nvml_api.h"
-#include "state.h"
-#include "timeline.h"
+#include "nvml_processes.h"
 
 #define NO_MIG_INSTANCE 0xFFFFFFFFu
 
-struct process {
-  unsigned slot;
-  uint32_t pid;
-  uint64_t used_bytes;
-};
-
-struct processes {
-  unsigned count;
-  struct process list[STATE_MAX_PROCESSES];
-};
+/* NVML has names for the modes since CUDA 13. */
+enum { DETAIL_COMPUTE, DETAIL_GRAPHICS, DETAIL_MPS, DETAIL_ALL };
 
 static void add_process(unsigned slot, struct state_process_device *use, void *argument) {
   struct processes *processes = argument;
@@ -26,26 +14,25 @@ static void add_process(unsigned slot, struct state_process_device *use, void *a
     processes->list[processes->count++] = (struct process){slot, pid, used_bytes};
 }
 
-/* As NVML does: too small a buffer gets the number that is needed. */
-static nvmlReturn_t list_processes(nvmlDevice_t handle, unsigned *count, const void *infos,
-                                   struct processes *processes) {
-  unsigned device;
-  nvmlReturn_t result = nvml_device(handle, &device);
+nvmlReturn_t nvml_list_processes(nvmlDevice_t handle, unsigned *device, unsigned *count, const void *infos,
+                                 struct processes *processes) {
+  nvmlReturn_t result = nvml_device(handle, device);
   if (result != NVML_SUCCESS)
     return result;
   if (!count || (*count && !infos))
     return NVML_ERROR_INVALID_ARGUMENT;
   processes->count = 0;
-  state_visit_live(device, add_process, processes);
+  state_visit_live(*device, add_process, processes);
   unsigned room = *count;
   *count = processes->count;
   return processes->count > room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
 }
 
-nvmlReturn_t DECLDIR nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned int *count,
+nvmlReturn_t DECLDIR nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t handle, unsigned int *count,
                                                              nvmlProcessInfo_t *infos) {
+  unsigned device;
   struct processes processes;
-  nvmlReturn_t result = list_processes(device, count, infos, &processes);
+  nvmlReturn_t result = nvml_list_processes(handle, &device, count, infos, &processes);
   if (result != NVML_SUCCESS)
     return result;
   for (unsigned i = 0; i < processes.count; i++)
@@ -61,10 +48,11 @@ nvmlReturn_t DECLDIR nvmlDeviceGetComputeRunningProcesses_v2(nvmlDevice_t device
   return nvmlDeviceGetComputeRunningProcesses_v3(device, count, infos);
 }
 
-nvmlReturn_t DECLDIR nvmlDeviceGetComputeRunningProcesses(nvmlDevice_t device, unsigned int *count,
+nvmlReturn_t DECLDIR nvmlDeviceGetComputeRunningProcesses(nvmlDevice_t handle, unsigned int *count,
                                                           nvmlProcessInfo_v1_t *infos) {
+  unsigned device;
   struct processes processes;
-  nvmlReturn_t result = list_processes(device, count, infos, &processes);
+  nvmlReturn_t result = nvml_list_processes(handle, &device, count, infos, &processes);
   if (result != NVML_SUCCESS)
     return result;
   for (unsigned i = 0; i < processes.count; i++)
@@ -97,32 +85,64 @@ EMPTY_LIST(nvmlDeviceGetMPSComputeRunningProcesses, nvmlProcessInfo_v1_t)
 EMPTY_LIST(nvmlDeviceGetMPSComputeRunningProcesses_v2, nvmlProcessInfo_v2_t)
 EMPTY_LIST(nvmlDeviceGetMPSComputeRunningProcesses_v3, nvmlProcessInfo_t)
 
-static unsigned long long wall_clock_us(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_REALTIME, &now);
-  return (unsigned long long)now.tv_sec * 1000000 + (unsigned long long)now.tv_nsec / NS_PER_US;
+nvmlReturn_t DECLDIR nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t handle, nvmlProcessDetailList_t *details) {
+  unsigned device;
+  struct processes processes;
+  if (details && details->version != nvmlProcessDetailList_v1)
+    return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+  if (details && (details->mode == DETAIL_GRAPHICS || details->mode == DETAIL_MPS))
+    return list_none(handle, &details->numProcArrayEntries);
+  if (details && details->mode > DETAIL_ALL)
+    return NVML_ERROR_INVALID_ARGUMENT;
+  nvmlReturn_t result = nvml_list_processes(handle, &device, details ? &details->numProcArrayEntries : NULL,
+                                            details ? details->procArray : NULL, &processes);
+  if (result != NVML_SUCCESS)
+    return result;
+  for (unsigned i = 0; i < processes.count; i++)
+    details->procArray[i] = (nvmlProcessDetail_v1_t){.pid = processes.list[i].pid,
+                                                     .usedGpuMemory = processes.list[i].used_bytes,
+                                                     .gpuInstanceId = NO_MIG_INSTANCE,
+                                                     .computeInstanceId = NO_MIG_INSTANCE};
+  return NVML_SUCCESS;
 }
 
-/* One sample per process that was busy in the last second. */
-nvmlReturn_t DECLDIR nvmlDeviceGetProcessUtilization(nvmlDevice_t handle, nvmlProcessUtilizationSample_t *samples,
-                                                     unsigned int *count, unsigned long long last_seen_us) {
+/* Accounting knows the processes that run. What others did is forgotten. */
+nvmlReturn_t DECLDIR nvmlDeviceGetAccountingBufferSize(nvmlDevice_t handle, unsigned int *size) {
+  unsigned device;
+  nvmlReturn_t result = nvml_device(handle, &device);
+  if (result == NVML_SUCCESS && !size)
+    return NVML_ERROR_INVALID_ARGUMENT;
+  if (result == NVML_SUCCESS)
+    *size = STATE_MAX_PROCESSES;
+  return result;
+}
+
+nvmlReturn_t DECLDIR nvmlDeviceGetAccountingPids(nvmlDevice_t handle, unsigned int *count, unsigned int *pids) {
+  unsigned device;
   struct processes processes;
-  unsigned device, room = count ? *count : 0, filled = 0;
-  unsigned long long now_us = wall_clock_us();
-  nvmlReturn_t result = list_processes(handle, count, samples, &processes);
+  nvmlReturn_t result = nvml_list_processes(handle, &device, count, pids, &processes);
+  for (unsigned i = 0; result == NVML_SUCCESS && i < processes.count; i++)
+    pids[i] = processes.list[i].pid;
+  return result;
+}
+
+nvmlReturn_t DECLDIR nvmlDeviceGetAccountingStats(nvmlDevice_t handle, unsigned int pid, nvmlAccountingStats_t *stats) {
+  unsigned device, room = 0;
+  struct processes processes;
+  nvmlReturn_t result = nvml_list_processes(handle, &device, &room, NULL, &processes);
   if (result != NVML_SUCCESS && result != NVML_ERROR_INSUFFICIENT_SIZE)
     return result;
-  if (!samples || result == NVML_ERROR_INSUFFICIENT_SIZE) {
-    *count = processes.count;
-    return processes.count ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_ERROR_NOT_FOUND;
+  if (!stats)
+    return NVML_ERROR_INVALID_ARGUMENT;
+  for (unsigned i = 0; i < processes.count; i++) {
+    if (processes.list[i].pid != pid)
+      continue;
+    const unsigned unknown = (unsigned)NVML_VALUE_NOT_AVAILABLE;
+    *stats = (nvmlAccountingStats_t){.gpuUtilization = unknown,
+                                     .memoryUtilization = unknown,
+                                     .maxMemoryUsage = processes.list[i].used_bytes, /* until now nobody kept it */
+                                     .isRunning = 1};
+    return NVML_SUCCESS;
   }
-  nvml_device(handle, &device);
-  for (unsigned i = 0; i < processes.count && filled < room && last_seen_us < now_us; i++) {
-    unsigned busy = timeline_busy_percent_of(device, processes.list[i].slot);
-    if (busy)
-      samples[filled++] =
-          (nvmlProcessUtilizationSample_t){.pid = processes.list[i].pid, .timeStamp = now_us, .smUtil = busy};
-  }
-  *count = filled;
-  return filled ? NVML_SUCCESS : NVML_ERROR_NOT_FOUND;
+  return NVML_ERROR_NOT_FOUND;
 }

@@ -13,7 +13,8 @@ SIM_LDFLAGS := $(LDFLAGS) -pthread -Wl,-Bsymbolic -Wl,--no-undefined
 
 SIM_SHARED := common config pci scalar state state_file timeline yaml
 SIM_NVML := $(SIM_SHARED) $(patsubst sim/%.c,%,$(wildcard sim/nvml_*.c))
-SIM_CUDA := $(filter-out nvml_% nvidia_smi,$(patsubst sim/%.c,%,$(wildcard sim/*.c)))
+SIM_SMI := $(patsubst sim/%.c,%,$(wildcard sim/nvidia_smi*.c))
+SIM_CUDA := $(filter-out nvml_% nvidia_smi%,$(patsubst sim/%.c,%,$(wildcard sim/*.c)))
 
 # ../Makefile says what to do where the headers are not found.
 SIM_HEADERS := $(if $(filter undefined,$(origin CUDA_H)),,headers)
@@ -31,7 +32,7 @@ $(SIM_OUT)/lib%.so.1:
 $(SIM_OUT)/lib%.so: $(SIM_OUT)/lib%.so.1
 	ln -sf $(<F) $@
 
-$(SIM_OUT)/nvidia-smi: $(SIM_OBJ)/nvidia_smi.o
+$(SIM_OUT)/nvidia-smi: $(SIM_SMI:%=$(SIM_OBJ)/%.o)
 	$(CC) $(SIM_CFLAGS) -o $@ $^ $(LDFLAGS) -ldl
 
 $(SIM_OBJ)/%.o: sim/%.c sim/sim.mk | $(SIM_OBJ) $(SIM_HEADERS)

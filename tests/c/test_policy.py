@@ -18,6 +18,7 @@ SOURCES = {
     "seconds": ["seconds"],
     "meter": ["bucket", "gate", "log", *METER, "seconds", "shared_file", "timeline", "turns"],
     "turns": ["log", "shared_file", "turns"],
+    "utilization": ["utilization"],
 }
 ARGUMENTS = {"limits": [str(ROOT / "tests" / "limit_cases.tsv")]}
 SANITIZERS = {

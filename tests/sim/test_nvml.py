@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import xml.etree.ElementTree as ElementTree
 
 import pytest
 from simulated import UUID_A, UUID_B, Machine
@@ -179,10 +180,62 @@ def test_nvidia_smi(machine: Machine) -> None:
     assert len({len(line) for line in table.stdout.splitlines()}) == 1, "a straight right edge"
     listed = machine.run(smi, "-L").stdout.splitlines()
     assert listed == [f"GPU 0: Simulated A (UUID: {UUID_A})", f"GPU 1: Simulated B (UUID: {UUID_B})"]
-    wrong = machine.run(smi, "-q")
-    assert wrong.returncode == 2
-    assert len(wrong.stderr.splitlines()) == 1
     machine.configure("devices: 3\n")
     broken = machine.run(smi)
     assert broken.returncode == 9
     assert "sim.yaml:1:" in broken.stderr
+
+
+def test_nvidia_smi_answers_queries(machine: Machine) -> None:
+    holder = start_outside(machine)
+    smi = machine.environment["LD_LIBRARY_PATH"] + "/nvidia-smi"
+
+    def lines(*options: str) -> list[str]:
+        result = machine.run(smi, *options)
+        assert result.returncode == 0, result.stderr
+        return result.stdout.splitlines()
+
+    fields = "--query-gpu=index,memory.total,memory.used,memory.free,utilization.gpu"
+    assert lines(fields, "--format=csv") == [
+        "index, memory.total [MiB], memory.used [MiB], memory.free [MiB], utilization.gpu [%]",
+        "0, 8192 MiB, 518 MiB, 7674 MiB, 0 %",
+        "1, 4096 MiB, 0 MiB, 4096 MiB, 0 %",
+    ]
+    assert lines(fields, "--format=csv,noheader,nounits", "-i", "1") == ["1, 4096, 0, 4096, 0"]
+    assert lines(fields, "--format=csv,noheader,nounits", f"--id={UUID_B},0") == [
+        "0, 8192, 518, 7674, 0",
+        "1, 4096, 0, 4096, 0",
+    ]
+    assert lines("--query-compute-apps=pid,used_memory,gpu_uuid", "--format=csv") == [
+        "pid, used_gpu_memory [MiB], gpu_uuid",
+        f"{holder.pid}, 518 MiB, {UUID_A}",
+    ]
+    assert lines("-L", "-i", "1") == [f"GPU 1: Simulated B (UUID: {UUID_B})"]
+    log = ElementTree.fromstring("\n".join(lines("-q", "-x")))
+    assert log.findtext("attached_gpus") == "2" and log.findtext("cuda_version") == "13.0"
+    first, second = log.findall("gpu")
+    assert (first.findtext("uuid"), second.findtext("fb_memory_usage/free")) == (UUID_A, "4096 MiB")
+    assert [each.findtext("pid") for each in first.iter("process_info")] == [str(holder.pid)]
+    assert second.find("processes/process_info") is None
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        (["-q"], 2),
+        (["--help"], 2),
+        (["--query-gpu=memory.total"], 2),
+        (["--query-gpu=memory.total", "--format=json"], 2),
+        (["--query-gpu=memory.total,nonsense", "--format=csv"], 2),
+        (["-i"], 2),
+    ],
+)
+def test_what_nvidia_smi_does_not_understand_is_one_line(machine: Machine, options: list[str], code: int) -> None:
+    wrong = machine.run(machine.environment["LD_LIBRARY_PATH"] + "/nvidia-smi", *options)
+    assert wrong.returncode == code
+    assert len(wrong.stderr.splitlines()) == 1 and wrong.stdout == ""
+
+
+def test_no_such_device_for_nvidia_smi(machine: Machine) -> None:
+    none = machine.run(machine.environment["LD_LIBRARY_PATH"] + "/nvidia-smi", "-i", "7")
+    assert (none.returncode, none.stdout) == (6, "No devices were found\n")

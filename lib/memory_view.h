@@ -1,0 +1,16 @@
+/* What a program is shown of a device's memory, in CUDA and in NVML alike: a device of the limit's size. */
+#ifndef VGPU_MEMORY_VIEW_H
+#define VGPU_MEMORY_VIEW_H
+
+#include "devices.h"
+
+struct memory_view {
+  uint64_t total_bytes;
+  uint64_t free_bytes;
+  uint64_t used_bytes; /* by the container */
+};
+
+/* Narrows the driver's own figures of the device. */
+struct memory_view memory_view(struct device *device, uint64_t driver_total_bytes, uint64_t driver_free_bytes);
+
+#endif

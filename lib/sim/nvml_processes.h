@@ -1,0 +1,24 @@
+/* The processes that hold memory of a device, for the files that list them. */
+#ifndef SIM_NVML_PROCESSES_H
+#define SIM_NVML_PROCESSES_H
+
+#include "nvml_api.h"
+#include "state.h"
+
+struct process {
+  unsigned slot;
+  uint32_t pid;
+  uint64_t used_bytes;
+};
+
+struct processes {
+  unsigned count;
+  struct process list[STATE_MAX_PROCESSES];
+};
+
+/* Finds the device behind the handle and its processes. As NVML does: a buffer for fewer than there are gets the number
+ * that is needed. */
+nvmlReturn_t nvml_list_processes(nvmlDevice_t handle, unsigned *device, unsigned *count, const void *infos,
+                                 struct processes *processes);
+
+#endif

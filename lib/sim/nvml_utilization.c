@@ -1,0 +1,87 @@
+/* How busy devices and processes were in the last second. Memory traffic is not simulated. */
+#include <time.h>
+
+#include "nvml_processes.h"
+#include "timeline.h"
+
+nvmlReturn_t DECLDIR nvmlDeviceGetUtilizationRates(nvmlDevice_t handle, nvmlUtilization_t *utilization) {
+  unsigned device;
+  nvmlReturn_t result = nvml_device(handle, &device);
+  if (result != NVML_SUCCESS)
+    return result;
+  if (!utilization)
+    return NVML_ERROR_INVALID_ARGUMENT;
+  *utilization = (nvmlUtilization_t){.gpu = timeline_busy_percent(device)};
+  return NVML_SUCCESS;
+}
+
+static unsigned long long wall_clock_us(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_REALTIME, &now);
+  return (unsigned long long)now.tv_sec * 1000000 + (unsigned long long)now.tv_nsec / NS_PER_US;
+}
+
+/* One sample per process that was busy in the last second. */
+nvmlReturn_t DECLDIR nvmlDeviceGetProcessUtilization(nvmlDevice_t handle, nvmlProcessUtilizationSample_t *samples,
+                                                     unsigned int *count, unsigned long long last_seen_us) {
+  struct processes processes;
+  unsigned device, room = count ? *count : 0, filled = 0;
+  unsigned long long now_us = wall_clock_us();
+  nvmlReturn_t result = nvml_list_processes(handle, &device, count, samples, &processes);
+  if (result != NVML_SUCCESS && result != NVML_ERROR_INSUFFICIENT_SIZE)
+    return result;
+  if (!samples || result == NVML_ERROR_INSUFFICIENT_SIZE) {
+    *count = processes.count;
+    return processes.count ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_ERROR_NOT_FOUND;
+  }
+  for (unsigned i = 0; i < processes.count && filled < room && last_seen_us < now_us; i++) {
+    unsigned busy = timeline_busy_percent_of(device, processes.list[i].slot);
+    if (busy)
+      samples[filled++] =
+          (nvmlProcessUtilizationSample_t){.pid = processes.list[i].pid, .timeStamp = now_us, .smUtil = busy};
+  }
+  *count = filled;
+  return filled ? NVML_SUCCESS : NVML_ERROR_NOT_FOUND;
+}
+
+/* The same with room for more kinds of work, of which none is simulated. */
+nvmlReturn_t DECLDIR nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t handle, nvmlProcessesUtilizationInfo_t *info) {
+  nvmlProcessUtilizationSample_t samples[STATE_MAX_PROCESSES];
+  unsigned count = STATE_MAX_PROCESSES;
+  if (!info)
+    return NVML_ERROR_INVALID_ARGUMENT;
+  if (info->version != nvmlProcessesUtilizationInfo_v1)
+    return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+  nvmlReturn_t result = nvmlDeviceGetProcessUtilization(handle, samples, &count, info->lastSeenTimeStamp);
+  if (result != NVML_SUCCESS)
+    return result;
+  unsigned room = info->procUtilArray ? info->processSamplesCount : 0;
+  info->processSamplesCount = count;
+  if (count > room)
+    return NVML_ERROR_INSUFFICIENT_SIZE;
+  for (unsigned i = 0; i < count; i++)
+    info->procUtilArray[i] = (nvmlProcessUtilizationInfo_v1_t){
+        .timeStamp = samples[i].timeStamp, .pid = samples[i].pid, .smUtil = samples[i].smUtil};
+  return NVML_SUCCESS;
+}
+
+/* One sample: of the last second. */
+nvmlReturn_t DECLDIR nvmlDeviceGetSamples(nvmlDevice_t handle, nvmlSamplingType_t type, unsigned long long last_seen_us,
+                                          nvmlValueType_t *value_type, unsigned int *count, nvmlSample_t *samples) {
+  unsigned device;
+  unsigned long long now_us = wall_clock_us();
+  nvmlReturn_t result = nvml_device(handle, &device);
+  if (result != NVML_SUCCESS)
+    return result;
+  if (type != NVML_GPU_UTILIZATION_SAMPLES)
+    return NVML_ERROR_NOT_SUPPORTED;
+  if (!value_type || !count || (samples && *count == 0))
+    return NVML_ERROR_INVALID_ARGUMENT;
+  if (last_seen_us >= now_us)
+    return NVML_ERROR_NOT_FOUND;
+  *count = 1;
+  *value_type = NVML_VALUE_TYPE_UNSIGNED_INT;
+  if (samples)
+    *samples = (nvmlSample_t){.timeStamp = now_us, .sampleValue.uiVal = timeline_busy_percent(device)};
+  return NVML_SUCCESS;
+}

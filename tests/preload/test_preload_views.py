@@ -1,0 +1,361 @@
+"""One view in NVML: the container's processes, its memory, its utilization, whatever else is on the GPU."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from sandbox import SIMULATED_DRIVER, UUID, Sandbox
+
+from vgpurun import region
+from vgpurun.quota import Quota
+
+MIB = 1 << 20
+CONTEXT_MIB = 518
+LIMIT = {"CUDA_DEVICE_MEMORY_LIMIT_0": "2g"}
+SMI = str(SIMULATED_DRIVER / "nvidia-smi")
+
+HOLD = """
+import sys
+from cuda_driver import *
+d = Driver(); d.start(); d.mem_alloc({mib} << 20)
+print('ready', flush=True); sys.stdin.read()
+"""
+SPIN = """
+import sys, threading
+from cuda_driver import *
+d = Driver(); d.start(); k = d.kernel('spin_2ms')
+threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()
+import os
+print('ready', flush=True)
+while True:
+    for _ in range(10): d.launch(k)
+    d.synchronize()
+"""
+NVML = """
+import json, os, pynvml as nvml
+nvml.nvmlInit()
+handle = nvml.nvmlDeviceGetHandleByIndex(0)
+MIB = 1 << 20
+"""
+
+
+@contextmanager
+def running(sandbox: Sandbox, code: str, **limits: str) -> Iterator[subprocess.Popen[str]]:
+    """A program that has said that it is ready. LD_PRELOAD="": one of another container."""
+    with sandbox.start_python(code, **limits) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def ask(sandbox: Sandbox, code: str, **limits: str) -> object:
+    """What code with NVML alone, as nvidia-smi is, prints as JSON."""
+    return json.loads(sandbox.python(NVML + code, **limits))
+
+
+# ---- processes ---------------------------------------------------------------------------------------------------
+
+LISTS = """
+lists = [nvml.nvmlDeviceGetComputeRunningProcesses_v2(handle), nvml.nvmlDeviceGetComputeRunningProcesses_v3(handle),
+         nvml.nvmlDeviceGetRunningProcessDetailList(handle, nvml.nvmlProcessDetailList_v1, 0),
+         nvml.nvmlDeviceGetRunningProcessDetailList(handle, nvml.nvmlProcessDetailList_v1, 3)]
+class Row(nvml.Structure):
+    _fields_ = [("pid", nvml.c_uint), ("usedGpuMemory", nvml.c_ulonglong)]
+rows, count = (Row * 9)(), nvml.c_uint(9)
+first = nvml._nvmlGetFunctionPointer("nvmlDeviceGetComputeRunningProcesses")
+assert first(handle, nvml.byref(count), rows) == 0
+lists.append(rows[:count.value])
+print(json.dumps([sorted([row.pid, row.usedGpuMemory // MIB] for row in each) for each in lists]))
+"""
+
+
+def test_the_lists_have_the_containers_processes_and_their_memory(sandbox: Sandbox) -> None:
+    with (
+        running(sandbox, HOLD.format(mib=100), **LIMIT) as first,
+        running(sandbox, HOLD.format(mib=200), **LIMIT) as second,
+        running(sandbox, HOLD.format(mib=300), LD_PRELOAD=""),
+    ):
+        own = sorted([[first.pid, CONTEXT_MIB + 100], [second.pid, CONTEXT_MIB + 200]])
+        assert ask(sandbox, LISTS, **LIMIT) == [own] * 5
+        everybody = ask(sandbox, LISTS, LD_PRELOAD="")
+        assert isinstance(everybody, list) and [len(each) for each in everybody] == [3] * 5
+    assert ask(sandbox, LISTS, **LIMIT) == [[]] * 5, "the dead are not listed"
+
+
+def test_another_gpu_of_the_container_lists_nobody(sandbox: Sandbox) -> None:
+    code = "handle = nvml.nvmlDeviceGetHandleByIndex(1)\n" + LISTS
+    with running(sandbox, HOLD.format(mib=100), **LIMIT):
+        assert ask(sandbox, code, **LIMIT) == [[]] * 5
+
+
+def test_a_gpu_that_was_not_granted_shows_nothing(sandbox: Sandbox) -> None:
+    limits = sandbox.folder / "limits"
+    limits.write_bytes(region.limits_bytes([("GPU-of-another-host", Quota(1 << 30, None))]))
+    code = (
+        "memory = nvml.nvmlDeviceGetMemoryInfo(handle)\n"
+        "print(json.dumps([memory.total, memory.used, nvml.nvmlDeviceGetUtilizationRates(handle).gpu,\n"
+        "                  len(nvml.nvmlDeviceGetComputeRunningProcesses(handle))]))"
+    )
+    with running(sandbox, SPIN, LD_PRELOAD=""):
+        assert ask(sandbox, code, VGPURUN_LIMITS_FILE=str(limits)) == [0, 0, 0, 0]
+
+
+CONVENTIONS = """
+from ctypes import byref, c_uint, c_void_p
+out = []
+for name in ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetComputeRunningProcesses_v2",
+             "nvmlDeviceGetComputeRunningProcesses_v3"):
+    function = nvml._nvmlGetFunctionPointer(name)
+    function.restype = c_uint
+    rows = (c_uint * 64)(*[77] * 64)
+    for room, target in ((0, None), (0, rows), (1, rows), (2, rows), (5, rows)):
+        count = c_uint(room)
+        out.append([function(handle, byref(count), target), count.value])
+    out.append([function(handle, None, rows), function(handle, byref(c_uint(2)), None),
+                function(None, byref(c_uint(2)), rows)])
+print(json.dumps(out))
+"""
+
+
+def test_the_conventions_of_the_lists_are_nvmls(sandbox: Sandbox) -> None:
+    """Too small a buffer gets the number that is needed; what cannot be used is refused; as without the library."""
+    too_small, done = [7, 2], [0, 2]
+    with running(sandbox, HOLD.format(mib=1), **LIMIT), running(sandbox, HOLD.format(mib=1), **LIMIT):
+        expected = [too_small, too_small, too_small, done, done, [2, 2, 2]] * 3
+        assert ask(sandbox, CONVENTIONS, **LIMIT) == expected
+        assert ask(sandbox, CONVENTIONS, LD_PRELOAD="") == expected
+
+
+def test_accounting_is_of_the_containers_processes(sandbox: Sandbox) -> None:
+    code = """
+def stats(pid):
+    try:
+        return nvml.nvmlDeviceGetAccountingStats(handle, pid).isRunning
+    except nvml.NVMLError_NotFound:
+        return "unknown"
+print(json.dumps([nvml.nvmlDeviceGetAccountingPids(handle), [stats(pid) for pid in PIDS]]))
+"""
+    with (
+        running(sandbox, HOLD.format(mib=1), **LIMIT) as own,
+        running(sandbox, HOLD.format(mib=1), LD_PRELOAD="") as other,
+    ):
+        asked = code.replace("PIDS", str([own.pid, other.pid]))
+        assert ask(sandbox, asked, **LIMIT) == [[own.pid], [1, "unknown"]]
+
+
+@pytest.fixture
+def other_nvml(sandbox: Sandbox, compile_c: Callable[..., Path]) -> dict[str, str]:
+    """Variables with which programs find programs/other_nvml.c as their NVML."""
+    folder = sandbox.folder / "other"
+    folder.mkdir()
+    (folder / "libcuda.so.1").symlink_to(SIMULATED_DRIVER / "libcuda.so.1")
+    simulated = (SIMULATED_DRIVER / "libnvidia-ml.so.1").read_bytes()
+    (folder / "libsimulated.so.1").write_bytes(simulated.replace(b"libnvidia-ml.so.1\0", b"libsimulated.so.1\0"))
+    options = [
+        "-shared",
+        "-fPIC",
+        "-Wl,-soname,libother.so",
+        f"-L{folder}",
+        "-Wl,--no-as-needed",
+        "-l:libsimulated.so.1",
+    ]
+    compile_c("other_nvml.c", *options, "-ldl", output="other/libnvidia-ml.so.1")
+    return {"LD_LIBRARY_PATH": str(folder)}
+
+
+def test_a_driver_that_lists_pids_of_the_host(sandbox: Sandbox, other_nvml: dict[str, str]) -> None:
+    """The list is right all the same; that contexts are not counted is said, once, and shown."""
+    limits = {**LIMIT, **other_nvml, "HOST_PIDS": "1"}
+    code = "from cuda_driver import *\nd = Driver(); d.start(); d.context_create(); d.mem_alloc(100 << 20)\n" + NVML
+    code += "rows = nvml.nvmlDeviceGetComputeRunningProcesses(handle)\n"
+    code += "print(os.getpid(), [(row.pid, row.usedGpuMemory >> 20) for row in rows])"
+    result = sandbox.run([sys.executable, "-c", code], **limits)
+    pid, listed = result.stdout.strip().split(maxsplit=1)
+    assert listed == f"[({pid}, 100)]", result.stderr
+    assert result.stderr.count("does not list this process") == 1
+    readings = region.read_usage(sandbox.folder / "usage", [UUID])
+    assert readings is not None and readings[0].not_enforced == ("memory",)
+
+
+KINDS = """
+print(json.dumps([sorted(p.pid for p in f(handle)) for f in (
+    nvml.nvmlDeviceGetComputeRunningProcesses, nvml.nvmlDeviceGetGraphicsRunningProcesses_v3,
+    nvml.nvmlDeviceGetMPSComputeRunningProcesses_v3)] + [sorted(p.pid for p in
+    nvml.nvmlDeviceGetRunningProcessDetailList(handle, nvml.nvmlProcessDetailList_v1, mode)) for mode in range(4)]))
+"""
+
+
+def test_who_draws_and_who_uses_mps(sandbox: Sandbox, other_nvml: dict[str, str]) -> None:
+    """Of the driver's lists the container's processes are left; who computes through MPS is in one list only."""
+    with (
+        running(sandbox, HOLD.format(mib=1), **LIMIT) as plain,
+        running(sandbox, HOLD.format(mib=1), **LIMIT) as client,
+        running(sandbox, HOLD.format(mib=1), LD_PRELOAD="") as other,
+    ):
+        pids = {"GRAPHICS_PIDS": f"{other.pid},{plain.pid}", "MPS_PIDS": f"{client.pid},{other.pid},1"}
+        both = sorted([plain.pid, client.pid])
+        expected = [[plain.pid], [plain.pid], [client.pid]]
+        assert ask(sandbox, KINDS, **LIMIT, **other_nvml, **pids) == [*expected, *expected, both]
+
+
+# ---- memory ------------------------------------------------------------------------------------------------------
+
+BOTH_VIEWS = """
+from cuda_driver import *
+d = Driver(); d.start(); d.mem_alloc(100 << 20)
+import pynvml as nvml
+nvml.nvmlInit()
+handle = nvml.nvmlDeviceGetHandleByIndex(0)
+free, total = d.mem_get_info()
+for version in (None, nvml.nvmlMemory_v2):
+    memory = nvml.nvmlDeviceGetMemoryInfo(handle, version)
+    assert (memory.free, memory.total) == (free, total), (memory.free, memory.total, free, total)
+print(memory.total >> 20, memory.used >> 20, memory.free >> 20)
+"""
+
+
+def test_free_is_what_the_device_really_has(sandbox: Sandbox) -> None:
+    """Programs of others leave 8192 - 518 - 6000 MiB, less than the limit."""
+    with running(sandbox, HOLD.format(mib=6000), LD_PRELOAD=""):
+        seen = sandbox.python(BOTH_VIEWS, CUDA_DEVICE_MEMORY_LIMIT="4g")
+    assert seen.split() == ["4096", str(CONTEXT_MIB + 100), str(8192 - 6518 - CONTEXT_MIB - 100)]
+    assert sandbox.python(BOTH_VIEWS, CUDA_DEVICE_MEMORY_LIMIT="4g").split() == ["4096", "618", str(4096 - 618)]
+
+
+# ---- utilization -------------------------------------------------------------------------------------------------
+
+BUSY = """
+import time
+time.sleep(1.3)
+rates = [nvml.nvmlDeviceGetUtilizationRates(handle).gpu for _ in range(3) if not time.sleep(0.1)]
+since = int((time.time() - 1) * 1e6)
+def samples(query):
+    try:
+        return [[sample.pid, sample.smUtil] for sample in query(handle, since)]
+    except nvml.NVMLError_NotFound:
+        return []
+print(json.dumps([sum(rates) / 3, samples(nvml.nvmlDeviceGetProcessUtilization),
+                  samples(nvml.nvmlDeviceGetProcessesUtilizationInfo)]))
+"""
+
+
+def busy(sandbox: Sandbox, **limits: str) -> tuple[float, list[list[int]]]:
+    """The device's utilization, and that of each process: both ways to ask say the same."""
+    found = ask(sandbox, BUSY, **limits)
+    assert isinstance(found, list)
+    rate, old, new = found
+    assert [pid for pid, _ in old] == [pid for pid, _ in new]
+    return rate, new
+
+
+@pytest.mark.parametrize("percent", ["50", "20"])
+def test_full_use_of_a_compute_limit_is_100_percent(sandbox: Sandbox, percent: str) -> None:
+    limit = {"CUDA_DEVICE_SM_LIMIT": percent}
+    with running(sandbox, SPIN, **limit) as own:
+        rate, processes = busy(sandbox, **limit)
+        assert 90 <= rate <= 100
+        assert [pid for pid, _ in processes] == [own.pid] and processes[0][1] >= 85
+
+
+def test_others_do_not_show(sandbox: Sandbox) -> None:
+    """The GPU is busy with work of another container; this one is idle."""
+    with running(sandbox, SPIN, LD_PRELOAD=""):
+        assert busy(sandbox, LD_PRELOAD="")[0] > 90
+        for limits in (LIMIT, {"CUDA_DEVICE_SM_LIMIT": "50"}):
+            with running(sandbox, HOLD.format(mib=1), **limits):
+                assert busy(sandbox, **limits) == (0, [])
+
+
+def test_without_a_compute_limit_it_is_a_share_of_the_gpu(sandbox: Sandbox) -> None:
+    """Two containers without one share the GPU, half and half."""
+    with running(sandbox, SPIN, **LIMIT) as own, running(sandbox, SPIN, LD_PRELOAD=""):
+        rate, processes = busy(sandbox, **LIMIT)
+        assert 35 <= rate <= 65
+        assert [pid for pid, _ in processes] == [own.pid] and abs(processes[0][1] - rate) < 15
+
+
+def test_samples_of_all_tenants_are_refused_as_under_mig(sandbox: Sandbox) -> None:
+    code = """
+def ask(kind):
+    try:
+        return len(nvml.nvmlDeviceGetSamples(handle, kind, 0)[1])
+    except nvml.NVMLError as error:
+        return type(error).__name__
+print(json.dumps([ask(nvml.NVML_GPU_UTILIZATION_SAMPLES), ask(nvml.NVML_TOTAL_POWER_SAMPLES)]))
+"""
+    assert ask(sandbox, code, **LIMIT) == ["NVMLError_NotSupported"] * 2
+    assert ask(sandbox, code, LD_PRELOAD="") == [1, "NVMLError_NotSupported"]
+
+
+# ---- programs that show it ---------------------------------------------------------------------------------------
+
+QUERY = ("--query-gpu=memory.total,memory.used,memory.free,utilization.gpu", "--format=csv,noheader,nounits")
+
+
+def test_every_page_of_nvidia_smi_shows_the_same_small_gpu(sandbox: Sandbox) -> None:
+    limits = {**LIMIT, "CUDA_DEVICE_SM_LIMIT": "30"}
+    used_mib = CONTEXT_MIB + 100
+    with running(sandbox, HOLD.format(mib=100), **limits) as own, running(sandbox, HOLD.format(mib=3), LD_PRELOAD=""):
+        table = sandbox.run([SMI], **limits).stdout
+        assert f"{used_mib}MiB /     2048MiB" in table
+        assert [line.split()[2] for line in table.splitlines() if "python" in line] == [str(own.pid)]
+        gpu = ElementTree.fromstring(sandbox.run([SMI, "-q", "-x"], **limits).stdout).find("gpu")
+        assert gpu is not None
+        memory = {name: gpu.findtext(f"fb_memory_usage/{name}") for name in ("total", "used", "free", "reserved")}
+        free_mib = 2048 - used_mib
+        assert memory == {
+            "total": "2048 MiB",
+            "used": f"{used_mib} MiB",
+            "free": f"{free_mib} MiB",
+            "reserved": "0 MiB",
+        }
+        assert gpu.findtext("utilization/gpu_util") == "0 %"
+        processes = [(each.findtext("pid"), each.findtext("used_memory")) for each in gpu.iter("process_info")]
+        assert processes == [(str(own.pid), f"{used_mib} MiB")]
+        first = sandbox.run([SMI, *QUERY], **limits).stdout.splitlines()[0]
+        assert first == f"2048, {used_mib}, {free_mib}, 0"
+        applications = sandbox.run([SMI, "--query-compute-apps=pid,used_memory", "--format=csv,noheader"], **limits)
+        assert applications.stdout == f"{own.pid}, {used_mib} MiB\n"
+
+
+def test_gpustat(sandbox: Sandbox) -> None:
+    pytest.importorskip("gpustat")
+    with running(sandbox, HOLD.format(mib=100), **LIMIT) as own, running(sandbox, HOLD.format(mib=3), LD_PRELOAD=""):
+        result = sandbox.run([sys.executable, "-m", "gpustat", "--json"], **LIMIT)
+        gpu = json.loads(result.stdout)["gpus"][0]
+    assert (gpu["memory.total"], gpu["memory.used"]) == (2048, CONTEXT_MIB + 100)
+    assert [(each["pid"], each["gpu_memory_usage"]) for each in gpu["processes"]] == [(own.pid, CONTEXT_MIB + 100)]
+
+
+def test_nvitop(sandbox: Sandbox) -> None:
+    pytest.importorskip("nvitop")
+    code = (
+        "import json\nfrom nvitop import Device\nd = Device(0)\n"
+        "print(json.dumps([d.memory_total() >> 20, d.memory_used() >> 20, d.memory_free() >> 20, d.gpu_utilization(),\n"
+        "  {pid: each.gpu_memory() >> 20 for pid, each in d.processes().items()}]))"
+    )
+    used_mib = CONTEXT_MIB + 100
+    with running(sandbox, HOLD.format(mib=100), **LIMIT) as own, running(sandbox, HOLD.format(mib=3), LD_PRELOAD=""):
+        found = json.loads(sandbox.python(code, **LIMIT))
+    assert found == [2048, used_mib, 2048 - used_mib, 0, {str(own.pid): used_mib}]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a PID namespace takes root")
+def test_pids_are_those_of_the_container(sandbox: Sandbox) -> None:
+    """In a PID namespace of its own, as a container has one, the list has the PIDs that ps shows there."""
+    code = HOLD.format(mib=100).replace("sys.stdin.read()", "") + NVML
+    code += "print(os.getpid(), [p.pid for p in nvml.nvmlDeviceGetComputeRunningProcesses(handle)])"
+    command = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", code]
+    with running(sandbox, HOLD.format(mib=3), LD_PRELOAD=""):
+        assert sandbox.run(command, **LIMIT).stdout.splitlines() == ["ready", "1 [1]"]
