@@ -49,21 +49,20 @@ def _describe_quota(each: DeviceQuota) -> dict[str, Any]:
 def _describe_options(options: ContainerOptions) -> dict[str, Any]:
     return {
         "image": options.image,
+        "platform": options.platform,
         "command": list(options.command),
         "entrypoint": options.entrypoint,
         "name": options.name,
-        "user": options.user,
-        "working_dir": options.working_dir,
         "remove": options.remove,
         "detach": options.detach,
         "interactive": options.interactive,
         "tty": options.tty,
-        "network": options.network,
-        "ipc": options.ipc,
-        "shm_size_bytes": options.shm_size_bytes,
-        "ports": list(options.ports),
         "volumes": [str(volume) for volume in options.volumes],
         "user_mounts": [f"{mount.type} {_describe_mount(mount)}" for mount in options.mounts],
+        "tmpfs": dict(options.tmpfs),
+        "networks": [each.name for each in options.networks if each.name != "default"],
+        "cdi_devices": list(options.cdi_devices),
+        "engine_settings": dict(options.fields),
     }
 
 

@@ -4,7 +4,7 @@
     python -m vgpurun.docs --check docs/reference.md docs/vgpurun.1    exit with 1 if it is not what would be written
 
 A file that ends in .1 is the man page, all of it. In others only what stands between markers is written: they are
-<!-- NAME:begin --> and <!-- NAME:end --> on lines of their own, with NAME `options` or `variables`.
+<!-- NAME:begin --> and <!-- NAME:end --> on lines of their own, with NAME `options`, `refused` or `variables`.
 """
 
 import argparse
@@ -17,6 +17,7 @@ import click
 
 from vgpurun import manpage
 from vgpurun.cli import cli
+from vgpurun.options.table import LEFT_OUT
 from vgpurun.variables import VARIABLES
 
 
@@ -43,7 +44,14 @@ def variables_table() -> str:
     return _table(("Variable", "Meaning"), rows)
 
 
-TABLES = {"options": options_table, "variables": variables_table}
+def refused_table() -> str:
+    """Return the options of docker run that vgpurun refuses, with the reasons, as Markdown."""
+    return _table(
+        ("Option of docker run", "Why it is refused"), [(f"`{flag.names}`", f"It {flag.help}.") for flag in LEFT_OUT]
+    )
+
+
+TABLES = {"options": options_table, "refused": refused_table, "variables": variables_table}
 
 
 def filled(text: str) -> str:

@@ -1,7 +1,6 @@
 """The Docker Engine, as far as vgpurun needs it. The only file that imports docker."""
 
 import io
-import os
 import shutil
 import socket
 import tarfile
@@ -10,35 +9,29 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 import docker
 import requests
-from docker.context import ContextAPI
-from docker.context.config import get_current_context_name
 from docker.errors import APIError, DockerException, ImageNotFound, NotFound
-from docker.utils import kwargs_from_env
-from docker.utils.ports import build_port_bindings
+from docker.utils import version_lt
 
-from vgpurun import __version__
-from vgpurun.api_json import mount_json, request_json
+from vgpurun import __version__, terminal
+from vgpurun.container_body import endpoint_json, plan_body
 from vgpurun.drivers import EngineFacts, read_cdi_devices
+from vgpurun.engine_address import Address, another_host, check_address, find_address
 from vgpurun.errors import (
     CommandNotExecutableError,
     CommandNotFoundError,
     EngineError,
     ImageError,
-    NoEngineError,
-    OptionError,
     VgpurunError,
 )
+from vgpurun.options.network import Network
 from vgpurun.plan import LABEL_QUOTA, LABEL_USER, LABEL_VERSION, LaunchPlan
 from vgpurun.state import LABEL_STATE
 
-DEFAULT_ADDRESS = "unix:///var/run/docker.sock"
-_TCP_SCHEMES = ("tcp", "http", "https")
-_TCP_PORT = 2375
-_THIS_HOST = ("localhost", "127.0.0.1", "::1")
+_ENDPOINTS_API = "1.44"  # older engines make a container with one network, and its hardware address is elsewhere
+_NO_BIND_SOURCE = "bind source path does not exist"
 _RUNTIME_MARKERS = (
     "unable to start container process: ",
     "starting container process caused: ",
@@ -56,6 +49,11 @@ class Image:
 
     id: str
     environment: Mapping[str, str]
+    platform: str = ""
+
+    def is_for(self, platform: str | None) -> bool:
+        """Ask whether it is for a platform: `OS/ARCH`, with a variant or without, or `OS`."""
+        return platform is None or f"{self.platform}/".startswith(f"{platform.lower()}/")
 
 
 @dataclass(frozen=True)
@@ -84,19 +82,20 @@ _Engine = TypeVar("_Engine", bound="Engine")
 class Engine:
     """A connection to the engine of this host."""
 
-    def __init__(self, client: docker.APIClient, address: str) -> None:
+    def __init__(self, client: docker.APIClient, address: Address) -> None:
         self._api: Any = client  # docker-py's own types are incomplete
         self.address = address
 
     @classmethod
     def connect(cls: type[_Engine]) -> _Engine:
         """Connect to the engine that DOCKER_HOST or Docker's current context names. Raises EngineError."""
-        address = _address()
-        _check_address(address)
+        address = find_address()
+        check_address(address)
         try:
-            return cls(docker.APIClient(base_url=address, version="auto", **_tls(address)), address)
+            client = docker.APIClient(base_url=address.url, version="auto", tls=address.tls or False)
         except (DockerException, requests.exceptions.RequestException, OSError) as error:
-            raise EngineError(f"the Docker Engine at {address} does not answer: {one_line(error)}") from None
+            raise EngineError(f"the Docker Engine at {address.url} does not answer: {one_line(error)}") from None
+        return cls(client, address)
 
     def facts(self) -> EngineFacts:
         """Return what the engine can inject, and its id. Raises EngineError."""
@@ -118,12 +117,13 @@ class Engine:
             except ImageNotFound:
                 return None
         entries = (config.get("Config") or {}).get("Env") or []
-        return Image(config["Id"], dict(entry.split("=", 1) for entry in entries if "=" in entry))
+        platform = "/".join(filter(None, (config.get(key) for key in ("Os", "Architecture", "Variant"))))
+        return Image(config["Id"], dict(entry.split("=", 1) for entry in entries if "=" in entry), platform)
 
-    def pull(self, name: str) -> Iterator[dict[str, Any]]:
+    def pull(self, name: str, platform: str | None = None) -> Iterator[dict[str, Any]]:
         """Pull an image, yielding the engine's progress messages. Raises ImageError."""
         try:
-            for event in self._api.pull(name, stream=True, decode=True):
+            for event in self._api.pull(name, stream=True, decode=True, platform=platform):
                 if "error" in event:
                     raise ImageError(f"image {name} cannot be pulled: {one_line(event['error'])}")
                 yield event
@@ -144,39 +144,44 @@ class Engine:
         except (DockerException, requests.exceptions.RequestException) as error:
             raise ImageError(f"the builder image cannot be made: {one_line(error)}") from None
 
-    def create(self, plan: LaunchPlan) -> str:
-        """Create the planned container and return its id. Raises EngineError, OptionError or ImageError."""
+    def create(self, plan: LaunchPlan) -> tuple[str, list[str]]:
+        """Create the planned container; return its id and what the engine warns of. Raises EngineError."""
         options = plan.options
-        host_config = self._api.create_host_config(
-            binds=[str(volume) for volume in options.volumes if volume.source],
-            mounts=[mount_json(mount) for mount in (*options.mounts, *plan.mounts)],
-            devices=list(plan.devices),
-            device_requests=[request_json(request) for request in plan.device_requests],
-            runtime=plan.runtime,
-            port_bindings=port_bindings(options.ports),
-            network_mode=options.network,
-            ipc_mode=options.ipc,
-            shm_size=options.shm_size_bytes,
-            auto_remove=options.remove,
-        )
+        body = plan_body(plan, self._proxies(), terminal.size())
+        later = self._adapt_networks(body, options.networks)
         with _translated(f"the container cannot be made from {options.image}"):
-            created = self._api.create_container(
-                image=options.image,
-                command=list(options.command) or None,
-                entrypoint=None if options.entrypoint is None else [options.entrypoint],
-                environment=dict(plan.environment),
-                user=options.user,
-                working_dir=options.working_dir,
-                name=options.name,
-                labels=dict(plan.labels),
-                ports=[tuple(port.split("/")) for port in host_config.get("PortBindings") or {}],
-                volumes=[volume.target for volume in options.volumes if not volume.source],
-                tty=options.tty,
-                stdin_open=options.interactive,
-                detach=options.detach,
-                host_config=host_config,
-            )
-        return str(created["Id"])
+            try:
+                created = self._api.create_container_from_config(body, options.name, options.platform)
+            except APIError as error:
+                if f"{_NO_BIND_SOURCE}: {plan.state_folder}" in str(error.explanation):
+                    raise another_host(self.address) from None
+                raise
+            for network in later:
+                self._connect(created["Id"], network.name, endpoint_json(network))
+        return str(created["Id"]), list(created.get("Warnings") or [])
+
+    def _adapt_networks(self, body: dict[str, Any], networks: tuple[Network, ...]) -> tuple[Network, ...]:
+        """Change a request for an engine of old; return the networks to be connected to later."""
+        if not version_lt(self._api.api_version, _ENDPOINTS_API):
+            return ()
+        first, *others = networks
+        body["MacAddress"] = first.mac_address
+        for network in others:
+            body["NetworkingConfig"]["EndpointsConfig"].pop(network.name, None)
+        return tuple(others)
+
+    def _connect(self, container: str, network: str, settings: dict[str, Any]) -> None:
+        try:
+            url = self._api._url("/networks/{0}/connect", network)
+            body = {"Container": container, "EndpointConfig": settings}
+            self._api._raise_for_status(self._api._post_json(url, data=body))
+        except DockerException:
+            self.remove(container)
+            raise
+
+    def _proxies(self) -> dict[str, str]:
+        """Return the variables that docker's own configuration gives every container."""
+        return dict(self._api._proxy_configs.get_environment())
 
     def create_for_copy(self, image: str, state_folder: Path | None = None) -> str:
         """Create a container that is never started, to copy a file from its image; return its id.
@@ -294,63 +299,6 @@ class Engine:
             )
             for each in found
         ]
-
-
-def port_bindings(ports: tuple[str, ...]) -> dict[str, Any]:
-    """Read all -p, in docker's syntax. Raises OptionError."""
-    try:
-        return dict(build_port_bindings(list(ports)))
-    except ValueError as error:
-        raise OptionError(f"-p: {error}") from None
-
-
-def _address() -> str:
-    if given := os.environ.get("DOCKER_HOST"):
-        return given
-    name = os.environ.get("DOCKER_CONTEXT") or None
-    try:
-        context = ContextAPI.get_context(name)
-    except (DockerException, OSError, ValueError) as error:
-        raise EngineError(f"Docker's context cannot be read: {one_line(error)}") from None
-    if context is None:
-        which = f"DOCKER_CONTEXT={name}" if name else f"Docker's current context {get_current_context_name()}"
-        raise EngineError(f"{which} does not exist; `docker context ls` lists those that do")
-    return str(context.Host or DEFAULT_ADDRESS).replace("http+unix://", "unix://")
-
-
-def _check_address(address: str) -> None:
-    """Refuse an engine of another host, and say exactly what is wrong with a socket. Raises EngineError."""
-    parts = urlsplit(address)
-    path = parts.netloc + parts.path
-    if not parts.scheme or not path:
-        raise EngineError(f"DOCKER_HOST={address} is no engine's address; one is {DEFAULT_ADDRESS}")
-    if parts.scheme != "unix" and (parts.scheme not in _TCP_SCHEMES or parts.hostname not in _THIS_HOST):
-        raise EngineError(
-            f"the Docker Engine at {address} is not this host's: vgpurun gives containers this host's files and "
-            "GPUs; run it on that host, or unset DOCKER_HOST"
-        )
-    try:
-        if parts.scheme == "unix":
-            with socket.socket(socket.AF_UNIX) as probe:
-                probe.connect(path)
-        else:
-            socket.create_connection((parts.hostname, parts.port or _TCP_PORT), timeout=10).close()
-    except PermissionError:
-        raise EngineError(
-            f"no permission on the Docker Engine's socket {path}; add yourself to its group "
-            "(`sudo usermod -aG docker $USER`, then log in again), or use sudo"
-        ) from None
-    except (OSError, ValueError) as error:  # ValueError: a port that is none
-        reason = getattr(error, "strerror", None) or error
-        raise NoEngineError(
-            f"no Docker Engine answers at {path} ({reason}); start it, or set DOCKER_HOST to its address"
-        ) from None
-
-
-def _tls(address: str) -> dict[str, Any]:
-    if address.startswith("unix:"):
-        return {}
-    return {key: value for key, value in kwargs_from_env().items() if key == "tls"}
 
 
 @contextmanager

@@ -64,10 +64,10 @@ def launch(
             with signals.held():
                 folder = StateFolder.make(plan.state_folder, plan.state_files, {"engine": engine_id})
                 undo.callback(folder.remove)
-                container = engine.create(plan)
+                container, warnings = engine.create(plan)
                 undo.callback(engine.remove, container)
             admission.confirm(container)
-        for warning in (*plan.warnings, *_check_libc(engine, container, plan, library)):
+        for warning in (*plan.warnings, *warnings, *_check_libc(engine, container, plan, library)):
             warn(warning)
         if plan.options.detach:
             with signals.held():

@@ -55,4 +55,5 @@ def _innermost(target: str, options: ContainerOptions) -> Volume | Mount | None:
 
 
 def _user_mounts(options: ContainerOptions) -> list[Volume | Mount]:
-    return [*options.volumes, *options.mounts]
+    in_memory = [Mount(None, target, read_only=False, type="tmpfs") for target in options.tmpfs]
+    return [*options.volumes, *options.mounts, *in_memory]

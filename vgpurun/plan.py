@@ -11,7 +11,7 @@ from pathlib import Path
 
 from vgpurun import __version__, abi, places, quota, region
 from vgpurun.drivers import DeviceRequest, DriverPlan
-from vgpurun.errors import GpuError
+from vgpurun.errors import GpuError, OptionError
 from vgpurun.gpus import Gpu
 from vgpurun.options import ContainerOptions, Mount
 from vgpurun.quota import Quota
@@ -39,7 +39,7 @@ class LaunchPlan:
     options: ContainerOptions
     quotas: tuple[DeviceQuota, ...]
     driver: str
-    environment: Mapping[str, str]
+    environment: Mapping[str, str | None]
     mounts: tuple[Mount, ...]
     devices: tuple[str, ...]
     device_requests: tuple[DeviceRequest, ...]
@@ -91,7 +91,7 @@ def plan_launch(
     Raises LimitError, GpuError, and OptionError for a mount over what is vgpurun's own.
     """
     host_environment = os.environ if host_environment is None else host_environment
-    given = {**(image_environment or {}), **options.environment}
+    given = options.environment_over(image_environment or {})
     quotas = _quotas(gpus, limits, given, range(len(gpus)))
     mounts, warnings = _mounts(options, driver, library, state_folder, host_exists)
     return LaunchPlan(
@@ -102,7 +102,7 @@ def plan_launch(
         mounts=mounts,
         devices=driver.devices,
         device_requests=driver.device_requests,
-        runtime=driver.runtime,
+        runtime=_runtime(options.runtime, driver),
         labels={
             **options.labels,
             LABEL_VERSION: __version__,
@@ -149,6 +149,15 @@ def plan_process(
     return ProcessPlan(tuple(command), quotas, driver, environment, state_folder, {"etc/limits": _limits_file(quotas)})
 
 
+def _runtime(given: str | None, driver: DriverPlan) -> str | None:
+    if given and driver.runtime and given != driver.runtime:
+        raise OptionError(
+            f"--runtime {given}: --driver {driver.mode} needs the runtime {driver.runtime}; "
+            "choose --driver mount or cdi beside a runtime of your own"
+        )
+    return driver.runtime or given
+
+
 def _quotas(
     gpus: Sequence[Gpu], limits: Limits, environment: Mapping[str, str], indexes: Sequence[int]
 ) -> tuple[DeviceQuota, ...]:
@@ -180,7 +189,7 @@ def _container_environment(
     driver: DriverPlan,
     given: Mapping[str, str],
     host_environment: Mapping[str, str],
-) -> dict[str, str]:
+) -> dict[str, str | None]:
     """The user's variables and ours. What the image sets by itself is only repeated where something joins it."""
     environment = dict(options.environment)
     if abi.ENV_LOG_LEVEL in host_environment:

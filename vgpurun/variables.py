@@ -64,6 +64,9 @@ VARIABLES = (
     Variable("VGPURUN_DEBUG", _CLI, "`1` shows where in the code an error came from."),
     Variable("DOCKER_HOST", _CLI, "The Docker Engine, instead of Docker's current context; it must be this host's."),
     Variable("DOCKER_CONTEXT", _CLI, "The Docker context to use."),
+    Variable("DOCKER_CONFIG", _CLI, "The folder of docker's own configuration, instead of `~/.docker`."),
+    Variable("DOCKER_TLS_VERIFY", _CLI, "Speak TLS to the engine at a TCP address, and check who it is."),
+    Variable("DOCKER_CERT_PATH", _CLI, "The folder of the certificates for that."),
     Variable("VGPUSIM_CONFIG", _SIMULATED, "The YAML file that describes the simulated GPUs."),
     Variable("VGPUSIM_STATE", _SIMULATED, "The file in which processes share the simulated GPUs."),
 )

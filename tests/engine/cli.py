@@ -17,6 +17,8 @@ import docker
 
 PROGRAMS = Path(__file__).parent / "programs"
 GPU_PROGRAM = ("python3", "/programs/gpu.py")
+# A private engine's own warning, which docker run prints too.
+OF_ENGINE = "vgpurun: warning: IPv4 forwarding is disabled. Networking will not work.\n"
 WITH_PROGRAMS = ("-v", f"{PROGRAMS}:/programs:ro")
 
 
@@ -65,8 +67,8 @@ class Cli:
             timeout=timeout_s,
         )
         if binary:
-            return Result(done.returncode, done.stdout.decode("latin-1"), done.stderr.decode())
-        return Result(done.returncode, done.stdout, done.stderr)
+            return Result(done.returncode, done.stdout.decode("latin-1"), done.stderr.decode().replace(OF_ENGINE, ""))
+        return Result(done.returncode, done.stdout, done.stderr.replace(OF_ENGINE, ""))
 
     def run(self, *arguments: str, stdin: str | bytes | None = None) -> Result:
         """`vgpurun run` on the simulated GPU, with --rm unless it is detached."""
@@ -87,7 +89,7 @@ class Cli:
 
     def containers(self) -> list[Any]:
         """Every container that this vgpurun made, stopped ones included; an engine may have others."""
-        made = self.engine.containers.list(all=True, filters={"label": "vgpurun.state"})
+        made = self.engine.containers.list(all=True, filters={"label": "vgpurun.state"}, ignore_removed=True)
         return [container for container in made if container.labels["vgpurun.state"].startswith(f"{self.state_dir}/")]
 
     def states(self) -> list[str]:

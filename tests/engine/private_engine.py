@@ -32,9 +32,7 @@ def private_engine(*flags: str, programs: dict[str, str] | None = None) -> Itera
     """
     if os.geteuid() != 0:
         raise EngineError("no Docker Engine answers, and only root can start a private one")
-    folder = cache_dir() / "engine"
-    if not (folder / "bin" / "dockerd").exists():
-        _fetch(folder)
+    folder = fetched_engine()
     # Under /tmp, not the test's own folder: a socket's path is short.
     state = Path(tempfile.mkdtemp(prefix="vgpurun-engine-", dir="/tmp"))
     try:
@@ -47,6 +45,19 @@ def private_engine(*flags: str, programs: dict[str, str] | None = None) -> Itera
     finally:
         _run("stop", state)
         shutil.rmtree(state, ignore_errors=True)
+
+
+def fetched_engine() -> Path:
+    """The folder of an engine and its command line, fetched first where it was not yet.
+
+    Raises:
+        EngineError: it cannot be fetched.
+    """
+    folder = cache_dir() / "engine"
+    if not (folder / "bin" / "docker").exists():  # the last that is put there
+        shutil.rmtree(folder, ignore_errors=True)
+        _fetch(folder)
+    return folder
 
 
 def stop_engine(host: str) -> None:

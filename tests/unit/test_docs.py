@@ -8,11 +8,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 
 from support import CHECKOUT
 from vgpurun import abi, docs, manpage
 from vgpurun.cli import cli
+from vgpurun.options.table import LEFT_OUT
 from vgpurun.variables import VARIABLES
 
 DOCUMENTS = sorted(
@@ -22,12 +24,22 @@ DOCUMENTS = sorted(
 OF_OTHERS = {"HOME", "PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "XDG_STATE_HOME", "XDG_CACHE_HOME", "SUDO_UID"}
 
 
+def shown_names(parameter: click.Parameter) -> list[str]:
+    return parameter.opts if isinstance(parameter, click.Option) and not parameter.hidden else []
+
+
+def test_every_refused_option_of_docker_has_its_reason_in_the_table() -> None:
+    table = docs.refused_table()
+    for flag in LEFT_OUT:
+        assert f"| `{flag.names}` | It {flag.help}. |" in table
+
+
 def test_every_option_of_every_verb_is_in_the_table() -> None:
     table = docs.options_table()
     for name, command in cli.commands.items():
         assert f"`vgpurun {name}" in table
         for parameter in command.params:
-            for option in parameter.opts if parameter.param_type_name == "option" else ():
+            for option in shown_names(parameter):
                 assert re.search(rf"`[^`]*{re.escape(option)}\b", table), option
 
 
@@ -89,5 +101,5 @@ def test_the_man_page_is_sound_roff_and_names_every_option() -> None:
     for name, verb in cli.commands.items():
         assert f"VGPURUN {name.upper()}" in done.stdout
         for parameter in verb.params:
-            for option in parameter.opts if parameter.param_type_name == "option" else ():
+            for option in shown_names(parameter):
                 assert re.search(rf"(?m)^ *[^.]*{re.escape(option)}\b", done.stdout), option

@@ -1,24 +1,19 @@
-"""Docker's value syntax."""
+"""Docker's value syntax. What docker itself makes of the same text is seen in tests/engine/test_docker_witness.py."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from vgpurun.api_json import mount_json
+from vgpurun.container_body import mount_json
 from vgpurun.errors import OptionError
-from vgpurun.options import (
-    Mount,
-    Volume,
-    check_name,
-    parse_bytes,
-    parse_environment,
-    parse_labels,
-    parse_mount,
-    parse_volume,
-)
+from vgpurun.options import Mount, Volume, devices, files, mounts, network, values
+from vgpurun.options.build import container_options
+from vgpurun.options.table import FLAGS, LEFT_OUT
 
 
 @pytest.mark.parametrize(
@@ -35,19 +30,19 @@ from vgpurun.options import (
     ],
 )
 def test_volumes(text: str, volume: Volume) -> None:
-    assert parse_volume(text) == volume
+    assert mounts.volume(text) == volume
 
 
 def test_a_volume_as_the_engine_wants_it() -> None:
-    assert str(parse_volume("/a:/b:ro")) == "/a:/b:ro"
-    assert parse_volume("/a:/b:z,ro").read_only
-    assert not parse_volume("/a:/b").read_only
+    assert str(mounts.volume("/a:/b:ro")) == "/a:/b:ro"
+    assert mounts.volume("/a:/b:z,ro").read_only
+    assert not mounts.volume("/a:/b").read_only
 
 
 @pytest.mark.parametrize("text", ["", ":", "/a:", ":/b", "/a:b", "a", "/a:/b:ro:x", "a b:/c", "~/a:/b", "a/b:/c"])
 def test_volumes_that_cannot_be_read(text: str) -> None:
-    with pytest.raises(OptionError, match="-v"):
-        parse_volume(text)
+    with pytest.raises(OptionError, match="-v, --volume"):
+        FLAGS["volume"].read([text])
 
 
 @pytest.mark.parametrize(
@@ -62,7 +57,7 @@ def test_volumes_that_cannot_be_read(text: str) -> None:
     ],
 )
 def test_mounts(text: str, mount: Mount) -> None:
-    assert parse_mount(text) == mount
+    assert mounts.mount(text) == mount
 
 
 @pytest.mark.parametrize(
@@ -72,40 +67,30 @@ def test_mounts(text: str, mount: Mount) -> None:
         "type=bind",
         "type=bind,target=/b",
         "type=bind,source=a,target=/b",
-        "type=bind,source=/a,target=b",
         "type=npipe,source=/a,target=/b",
         "type=tmpfs,source=/a,target=/b",
+        "type=bind,source=/a,target=b",
         "type=bind,source=/a,target=/b,tmpfs-size=1m",
         "type=tmpfs,target=/b,tmpfs-size=big",
         "type=tmpfs,target=/b,tmpfs-mode=99",
         "type=bind,source=/a,target=/b,color=blue",
         "type=bind,source=/a,target=/b,readonly=maybe",
+        "type=bind,source=/a,target=/b,bind-recursive=maybe",
+        "type=volume,target=/b,volume-nocopy=maybe",
     ],
 )
 def test_mounts_that_cannot_be_read(text: str) -> None:
     with pytest.raises(OptionError, match="--mount"):
-        parse_mount(text)
+        FLAGS["mount"].read([text])
 
 
 def test_mounts_in_the_engines_words() -> None:
-    assert mount_json(parse_mount("type=bind,source=/a,target=/b,ro,bind-propagation=rslave")) == {
+    assert mount_json(mounts.mount("type=bind,source=/a,target=/b,ro,bind-propagation=rslave")) == {
         "Type": "bind",
         "Source": "/a",
         "Target": "/b",
         "ReadOnly": True,
         "BindOptions": {"Propagation": "rslave"},
-    }
-    assert mount_json(parse_mount("type=tmpfs,target=/b,tmpfs-size=1m,tmpfs-mode=1777"))["TmpfsOptions"] == {
-        "SizeBytes": 1 << 20,
-        "Mode": 0o1777,
-    }
-    volume = (
-        "source=v,target=/b,volume-nocopy,volume-driver=local,volume-opt=type=nfs,volume-opt=o=addr=x,volume-label=k=v"
-    )
-    assert mount_json(parse_mount(volume))["VolumeOptions"] == {
-        "NoCopy": True,
-        "Labels": {"k": "v"},
-        "DriverConfig": {"Name": "local", "Options": {"type": "nfs", "o": "addr=x"}},
     }
 
 
@@ -113,55 +98,132 @@ def test_environment(tmp_path: Path) -> None:
     file = tmp_path / "env"
     file.write_bytes("\ufeff# comment\n\n  A=from file\nB=b # kept\nHOST\nMISSING\nE=\n".encode())
     host = {"HOST": "h", "ALSO": "too"}
-    assert parse_environment(["A=x=y", "ALSO", "GONE"], [str(file)], host) == {
+    assert files.environment(["A=x=y", "ALSO", "GONE"], [str(file)], host) == {
         "A": "x=y",
         "B": "b # kept",
         "HOST": "h",
         "E": "",
         "ALSO": "too",
+        "GONE": None,
     }
 
 
 @pytest.mark.parametrize("argument", ["", "=x"])
 def test_a_variable_without_a_name(argument: str) -> None:
     with pytest.raises(OptionError, match="-e"):
-        parse_environment([argument], [])
+        files.given_environment([argument], [])
 
 
 def test_environment_files_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match="No such file"):
-        parse_environment([], [str(tmp_path / "missing")])
+    with pytest.raises(OptionError, match="no such file"):
+        files.environment([], [str(tmp_path / "missing")])
     (tmp_path / "bad").write_text("A=1\nnot a name=x\n")
     with pytest.raises(OptionError, match="line 2: 'not a name'"):
-        parse_environment([], [str(tmp_path / "bad")])
+        files.environment([], [str(tmp_path / "bad")])
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(OptionError, match="UTF-8"):
-        parse_environment([], [str(tmp_path / "binary")])
+        files.environment([], [str(tmp_path / "binary")])
 
 
-def test_labels() -> None:
-    assert parse_labels(["a=b=c", "d"]) == {"a": "b=c", "d": ""}
-    for text in ("=x", "vgpurun.state=/elsewhere"):
+def test_labels(tmp_path: Path) -> None:
+    file = tmp_path / "labels"
+    file.write_text("a=file\nonly=file\n")
+    assert files.labels([("a", "b=c"), ("d", "")], [str(file)]) == {"a": "b=c", "only": "file", "d": ""}
+    for text in ("=x", "vgpurun.state=/elsewhere", "a b=c"):
         with pytest.raises(OptionError, match="--label"):
-            parse_labels([text])
+            FLAGS["label"].read([text])
+    file.write_text("vgpurun.state=/elsewhere\n")
+    with pytest.raises(OptionError, match="vgpurun's own"):
+        files.labels([], [str(file)])
+
+
+def test_a_security_profile_is_read_from_its_file(tmp_path: Path) -> None:
+    profile = tmp_path / "profile.json"
+    profile.write_text('{"a":  [1]}')
+    assert files.security_option(f"seccomp={profile}") == 'seccomp={"a":[1]}'
+    profile.write_text("{")
+    with pytest.raises(ValueError, match="compacting json"):
+        files.security_option(f"seccomp={profile}")
 
 
 @pytest.mark.parametrize(
-    ("text", "size_bytes"),
-    [("64m", 64 << 20), ("1g", 1 << 30), ("1.5G", 3 << 29), ("100", 100), ("2KiB", 2048), ("7b", 7)],
+    ("parse", "text", "value"),
+    [
+        (values.size, "64m", 64 << 20),
+        (values.size, "1.5G", 3 << 29),
+        (values.size, "100", 100),
+        (values.size, "2KiB", 2048),
+        (values.size, "7b", 7),
+        (values.size_or_unlimited, "-1", -1),
+        (values.cpus, "1.5", 1_500_000_000),
+        (values.cpus, ".001", 1_000_000),
+        (values.duration, "1h1m1.5s", 3_661_500_000_000),
+        (values.duration, "0", 0),
+        (values.ulimit, "nofile=1:2", {"Name": "nofile", "Soft": 1, "Hard": 2}),
+        (values.ulimit, "memlock=-1", {"Name": "memlock", "Soft": -1, "Hard": -1}),
+        (values.extra_host, "a:::1", "a:::1"),
+        (values.extra_host, "a=[::1]", "a:::1"),
+        (values.restart_policy, "on-failure:3", {"Name": "on-failure", "MaximumRetryCount": 3}),
+        (devices.device, "vendor.com/class=one", "vendor.com/class=one"),
+        (
+            devices.device,
+            "/dev/a:/dev/b:r",
+            {"PathOnHost": "/dev/a", "PathInContainer": "/dev/b", "CgroupPermissions": "r"},
+        ),
+        (network.published_port, "[::1]:5:6/udp", {"6/udp": [{"HostIp": "::1", "HostPort": "5"}]}),
+        (network.published_port, "7000", {"7000/tcp": [{"HostIp": "", "HostPort": ""}]}),
+        (network.exposed_ports, "1-2/sctp", {"1/sctp": {}, "2/sctp": {}}),
+    ],
 )
-def test_sizes(text: str, size_bytes: int) -> None:
-    assert parse_bytes(text, "--shm-size") == size_bytes
+def test_values(parse: Callable[[str], Any], text: str, value: Any) -> None:
+    assert parse(text) == value
 
 
-@pytest.mark.parametrize("text", ["", "m", "-1", "1x", "1 2"])
-def test_sizes_that_cannot_be_read(text: str) -> None:
-    with pytest.raises(OptionError, match="--shm-size"):
-        parse_bytes(text, "--shm-size")
+@pytest.mark.parametrize(
+    ("parse", "text"),
+    [
+        *((values.size, text) for text in ("", "m", "-1", "1x", "1 2", "1..2")),
+        *((values.cpus, text) for text in ("", "1/0", "x", "0.0000000001")),
+        *((values.duration, text) for text in ("", "5", "s", "1x", "-1s")),
+        *((values.ulimit, text) for text in ("", "nofile", "nofile=", "nofile=2:1", "foo=1", "nofile=-1:5")),
+        *((values.container_name, text) for text in ("", "x", "-x", "a/b", "ä1", "two words")),
+        *((values.integer, text) for text in ("", "1.5", "x")),
+        *((values.mac_address, text) for text in ("", "02:42", "02:42:ac:11:00:0g")),
+        *((devices.device, text) for text in ("", "a", "/a:b", "/a:/b:x", "/a:/b:r:w", "nvidia.com/gpu=0")),
+        *((network.published_port, text) for text in ("", ":", "a", "1:2:3", "80/icmp", "1-2:3-5", "70000", "x:1:2")),
+        *((network.network, text) for text in ("", "alias=a", "name=", "name=a,b=c")),
+    ],
+)
+def test_values_that_cannot_be_read(parse: Callable[[str], Any], text: str) -> None:
+    with pytest.raises(ValueError) as caught:  # noqa: PT011 (each has words of its own)
+        parse(text)
+    assert str(caught.value)
 
 
-def test_container_names() -> None:
-    assert check_name("my_box.1-x") == "my_box.1-x"
-    for name in ("", "x", "-x", "a/b", "ä1"):
-        with pytest.raises(OptionError, match="--name"):
-            check_name(name)
+def test_a_gpu_comes_with_its_limits_only() -> None:
+    with pytest.raises(OptionError, match="--gpus"):
+        FLAGS["device"].read(["nvidia.com/gpu=all"])
+
+
+def test_what_is_wrong_names_the_option_and_the_text_as_docker_does() -> None:
+    with pytest.raises(OptionError, match='invalid argument "x" for "-m, --memory" flag: invalid size: \'x\''):
+        FLAGS["memory"].read(["x"])
+
+
+def test_the_later_of_two_counts_and_lists_grow() -> None:
+    given = {"memory": "1g", "publish": ("1:80", "2:80"), "cap_add": ("sys_admin", "all"), "rm": True, "init": False}
+    options = container_options("image", (), given)
+    assert options.remove
+    assert options.fields == {
+        "HostConfig.Memory": 1 << 30,
+        "HostConfig.CapAdd": ["ALL", "CAP_SYS_ADMIN"],
+        "HostConfig.PortBindings": {"80/tcp": [{"HostIp": "", "HostPort": "1"}, {"HostIp": "", "HostPort": "2"}]},
+        "ExposedPorts": {"80/tcp": {}},
+    }
+
+
+def test_every_option_has_help_and_no_name_twice() -> None:
+    flags = [*FLAGS.values(), *LEFT_OUT]
+    names = [name for flag in flags for name in (*flag.names.split(", "), *flag.aliases)]
+    assert len(names) == len(set(names))
+    assert all(flag.help for flag in flags)

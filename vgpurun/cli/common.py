@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import click
 
 from vgpurun import library, simulation
+from vgpurun.cli.flags import canonical
 from vgpurun.drivers import MODES
 from vgpurun.errors import DriverError, GpuError, LibraryError, OptionError
 from vgpurun.gpus import Gpu, list_gpus
@@ -74,7 +75,10 @@ class GroupedCommand(click.Command):
 
 
 class EngineCommand(GroupedCommand):
-    """A command whose arguments go to the engine, which takes UTF-8 only and would change other bytes unseen."""
+    """A command whose options have docker's syntax.
+
+    Its arguments go to the engine, which takes UTF-8 only and would change other bytes unseen.
+    """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Refuse an argument that is not UTF-8, then parse."""
@@ -86,7 +90,7 @@ class EngineCommand(GroupedCommand):
                 raise OptionError(
                     f"argument '{shown}' is not UTF-8 text, and the Docker Engine takes no other"
                 ) from None
-        return super().parse_args(ctx, args)
+        return super().parse_args(ctx, canonical(self, ctx, args))
 
 
 def option(*names: str, group: str, **settings: Any) -> Callable[[Function], Function]:

@@ -5,7 +5,7 @@ import click
 from vgpurun import terminal
 from vgpurun.cli.common import EngineCommand, option
 from vgpurun.errors import OptionError
-from vgpurun.options import parse_environment
+from vgpurun.options.files import given_environment
 
 _GROUP = "Command"
 
@@ -47,7 +47,7 @@ def exec_command(
     if tty and interactive and not detach and not terminal.is_terminal(0):
         raise OptionError("the input device is not a TTY; leave out -t to read from a pipe or file")
     options = ExecOptions(
-        command, parse_environment(environment, env_files), user, working_dir, interactive, tty, detach, privileged,
+        command, given_environment(environment, env_files), user, working_dir, interactive, tty, detach, privileged,
         detach_keys,
     )  # fmt: skip
     return execute(ContainerEngine.connect(), container, options)

@@ -22,7 +22,7 @@ from vgpurun.cli.placing import Wanted, placement_options
 from vgpurun.describe import to_yaml
 from vgpurun.errors import EngineError, NoEngineError
 from vgpurun.gpus import Gpu
-from vgpurun.options import parse_environment
+from vgpurun.options.files import given_environment
 from vgpurun.placement import Placement
 from vgpurun.plan import ProcessPlan, plan_process
 from vgpurun.process import prepare_process, run_process
@@ -50,7 +50,7 @@ def local(command: tuple[str, ...], environment: tuple[str, ...], driver: str, d
 
     It is a preload: a program that clears LD_PRELOAD, or is linked statically, is not limited.
     """
-    variables = parse_environment(environment, ())
+    variables = given_environment(environment, ())
     host_environment = {**os.environ, **variables}
     wanted = Wanted.take(given, is_local=True)
     if wanted.gpus is None and host_environment.get("CUDA_VISIBLE_DEVICES"):

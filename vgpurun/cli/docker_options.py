@@ -1,0 +1,42 @@
+"""Declares docker run's options, from their table, for a verb of ours."""
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from vgpurun.cli.common import Function, option
+from vgpurun.errors import OptionError
+from vgpurun.options.table import GROUPS, LEFT_OUT, Flag
+
+
+def docker_options(function: Function) -> Function:
+    """Add every option of docker run; each comes as a text, several texts, or True and False for a switch."""
+    for title, flags in reversed(GROUPS.items()):
+        for flag in reversed(flags):
+            function = _declared(flag, title)(function)
+    for flag in LEFT_OUT:
+        function = _refused(flag)(function)
+    return function
+
+
+def _declared(flag: Flag, title: str) -> Callable[[Function], Function]:
+    settings: dict[str, Any] = {"group": title, "help": flag.help}
+    if flag.is_on:
+        settings |= {"type": bool, "default": True, "metavar": flag.value}
+    elif not flag.value:
+        settings |= {"is_flag": True}
+    else:
+        settings |= {"metavar": flag.value, "multiple": flag.repeats}
+    return option(*flag.names.split(", "), *flag.aliases, flag.key, **settings)
+
+
+def _refused(flag: Flag) -> Callable[[Function], Function]:
+    def refuse(ctx: click.Context, parameter: click.Parameter, value: Any) -> None:
+        del ctx, parameter
+        if value:
+            raise OptionError(f"{flag.names} {flag.help}")
+
+    return option(
+        flag.names, is_flag=not flag.value, hidden=True, expose_value=False, callback=refuse, group="Left out"
+    )

@@ -1,0 +1,105 @@
+"""Options in the syntax that docker's own command line takes, which is that of Go's programs.
+
+Beyond what click reads: `--rm=false`, `-m=2g`, `--sig-proxy` alone for true. And docker's words for what is wrong.
+"""
+
+from collections.abc import Sequence
+
+import click
+
+from vgpurun.errors import OptionError
+
+_TRUE = ("1", "t", "T", "true", "TRUE", "True")
+_FALSE = ("0", "f", "F", "false", "FALSE", "False")
+
+
+def canonical(command: click.Command, ctx: click.Context, arguments: Sequence[str]) -> list[str]:
+    """Return the arguments as `--name=value` and switches that are on, then all others.
+
+    Raises click.UsageError for an option that there is not, or that lacks its value, and OptionError for a value.
+    """
+    return _Reader(command, ctx).read(arguments)
+
+
+class _Reader:
+    def __init__(self, command: click.Command, ctx: click.Context) -> None:
+        self._ctx = ctx
+        options = [each for each in command.get_params(ctx) if isinstance(each, click.Option)]
+        self._options = {name: option for option in options for name in option.opts}
+        self._switches: dict[str, bool] = {}
+        self._read: list[str] = []
+
+    def read(self, arguments: Sequence[str]) -> list[str]:
+        rest, others = list(arguments), []
+        while rest and rest[0] != "--":
+            argument = rest.pop(0)
+            if argument.startswith("--"):
+                self._long(argument, rest)
+            elif argument.startswith("-") and argument != "-":
+                self._short(argument, rest)
+            else:
+                others.append(argument)
+                if not self._ctx.allow_interspersed_args:
+                    break
+        if not others or self._ctx.allow_interspersed_args:
+            rest = rest[1:]  # the "--"
+        switches = [name for name, is_on in self._switches.items() if is_on]
+        return [*self._read, *switches, "--", *others, *rest]  # whatever the others look like, they are no options
+
+    def _long(self, argument: str, rest: list[str]) -> None:
+        name, equals, value = argument.partition("=")
+        option = self._options.get(name)
+        if option is None:
+            raise click.NoSuchOption(name, f"unknown flag: {name}.", self._near(name), self._ctx)
+        if equals:
+            self._take(option, value)
+        elif _is_switch(option):
+            self._take(option, "true")
+        elif rest:
+            self._take(option, rest.pop(0))
+        else:
+            raise click.UsageError(f"flag needs an argument: {name}.", self._ctx)
+
+    def _short(self, argument: str, rest: list[str]) -> None:
+        letters = argument[1:]
+        while letters:
+            argument, letter, letters = f"-{letters}", letters[0], letters[1:]
+            option = self._options.get(f"-{letter}")
+            if option is None:
+                raise click.UsageError(f"unknown shorthand flag: '{letter}' in {argument}.", self._ctx)
+            if letters.startswith("="):
+                self._take(option, letters[1:])
+                return
+            if _is_switch(option):
+                self._take(option, "true")
+                continue
+            if not letters and not rest:
+                raise click.UsageError(f"flag needs an argument: '{letter}' in {argument}.", self._ctx)
+            self._take(option, letters or rest.pop(0))
+            return
+
+    def _take(self, option: click.Option, value: str) -> None:
+        if not _is_switch(option):
+            self._read.append(f"{_long_name(option)}={value}")
+            return
+        if value not in (*_TRUE, *_FALSE):
+            names = ", ".join(sorted(option.opts, key=len))
+            raise OptionError(f'invalid argument "{value}" for "{names}" flag: parsing "{value}": use true or false')
+        is_on = value in _TRUE
+        if option.is_flag:
+            self._switches[_long_name(option)] = is_on
+        else:
+            self._read.append(f"{_long_name(option)}={str(is_on).lower()}")
+
+    def _near(self, name: str) -> list[str]:
+        from difflib import get_close_matches  # slow to import
+
+        return get_close_matches(name, self._options, n=2)
+
+
+def _is_switch(option: click.Option) -> bool:
+    return option.is_flag or option.type is click.BOOL
+
+
+def _long_name(option: click.Option) -> str:
+    return max(option.opts, key=len)

@@ -1,0 +1,121 @@
+"""Where the Docker Engine is, as docker's own command line decides it, and whether it can be this host's."""
+
+import os
+import socket
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from vgpurun.errors import EngineError, NoEngineError
+
+DEFAULT_ADDRESS = "unix:///var/run/docker.sock"
+_TCP_SCHEMES = ("tcp", "http", "https")
+_TCP_PORT = 2375
+_CONNECT_S = 10.0
+
+
+@dataclass(frozen=True)
+class Address:
+    """An engine's address, where it was found (for messages), and docker-py's settings for TLS."""
+
+    url: str
+    origin: str
+    tls: Any = None
+
+
+def find_address() -> Address:
+    """Return what DOCKER_HOST, DOCKER_CONTEXT or Docker's current context names. Raises EngineError."""
+    if given := os.environ.get("DOCKER_HOST"):
+        return Address(given, f"DOCKER_HOST={given}", _tls_of_environment(given))
+    name = os.environ.get("DOCKER_CONTEXT")
+    if not name and not os.path.exists(_config_file()):  # noqa: PTH110 (no Path for the usual case, in which it's not there)
+        return Address(DEFAULT_ADDRESS, "Docker's default")
+    return _of_context(name or None)
+
+
+def _config_file() -> str:
+    folder = os.environ.get("DOCKER_CONFIG") or os.path.expanduser("~/.docker")  # noqa: PTH111
+    return os.path.join(folder, "config.json")  # noqa: PTH118
+
+
+def _of_context(name: str | None) -> Address:
+    from docker.context import ContextAPI
+    from docker.context.config import get_current_context_name
+    from docker.errors import DockerException
+
+    try:
+        context = ContextAPI.get_context(name)
+    except (DockerException, OSError, ValueError) as error:
+        raise EngineError(f"Docker's context cannot be read: {' '.join(str(error).split())}") from None
+    origin = f"DOCKER_CONTEXT={name}" if name else f"Docker's current context {get_current_context_name()}"
+    if context is None:
+        raise EngineError(f"{origin} does not exist; `docker context ls` lists those that do")
+    url = str(context.Host or DEFAULT_ADDRESS).replace("http+unix://", "unix://")
+    return Address(url, origin, context.TLSConfig if _is_tcp(url) else None)
+
+
+def _tls_of_environment(url: str) -> Any:
+    if not _is_tcp(url) or not (os.environ.get("DOCKER_TLS_VERIFY") or os.environ.get("DOCKER_CERT_PATH")):
+        return None
+    from docker.errors import DockerException
+    from docker.utils import kwargs_from_env
+
+    try:
+        return kwargs_from_env().get("tls")
+    except (DockerException, OSError) as error:
+        raise EngineError(f"the certificates of DOCKER_CERT_PATH cannot be used: {error}") from None
+
+
+def _is_tcp(url: str) -> bool:
+    return urlsplit(url).scheme in _TCP_SCHEMES
+
+
+def check_address(address: Address) -> None:
+    """Refuse an engine of another host, and say exactly what is wrong with a socket. Raises EngineError."""
+    parts = urlsplit(address.url)
+    path = parts.netloc + parts.path
+    if parts.scheme == "ssh":
+        raise another_host(address, f"ssh {parts.hostname} vgpurun ...")
+    if parts.scheme not in ("unix", *_TCP_SCHEMES) or not path:
+        raise EngineError(f"{address.origin} is no engine's address; one is {DEFAULT_ADDRESS}")
+    try:
+        if parts.scheme == "unix":
+            with socket.socket(socket.AF_UNIX) as probe:
+                probe.connect(path)
+        else:
+            _probe(address, parts.hostname or "", parts.port or _TCP_PORT)
+    except PermissionError:
+        raise EngineError(
+            f"no permission on the Docker Engine's socket {path}; add yourself to its group "
+            "(`sudo usermod -aG docker $USER`, then log in again), or use sudo"
+        ) from None
+    except (OSError, ValueError) as error:  # ValueError: a port that is none
+        reason = getattr(error, "strerror", None) or error
+        raise NoEngineError(
+            f"no Docker Engine answers at {path} ({reason}); start it, or set DOCKER_HOST to its address"
+        ) from None
+
+
+def _probe(address: Address, host: str, port: int) -> None:
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    if not any(_is_local(family, where) for family, _, _, _, where in found):
+        raise another_host(address)
+    socket.create_connection((host, port), timeout=_CONNECT_S).close()
+
+
+def _is_local(family: int, where: Any) -> bool:
+    """Ask whether an address is one of this host: only those can be bound."""
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind((where[0], 0, *where[2:]))
+        except OSError:
+            return False
+    return True
+
+
+def another_host(address: Address, command: str = "vgpurun") -> EngineError:
+    """Return the refusal of an engine that does not see this host's files and GPUs."""
+    return EngineError(
+        f"the Docker Engine at {address.url} is not this host's ({address.origin}): vgpurun gives containers this "
+        f"host's files and GPUs; run it on that host ({command}), or unset DOCKER_HOST"
+    )

@@ -1,0 +1,131 @@
+"""Makes ContainerOptions of what the command line gave, with docker's rules for what goes together."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from vgpurun.errors import OptionError
+from vgpurun.options import files
+from vgpurun.options.model import ContainerOptions
+from vgpurun.options.network import Network, join_networks
+from vgpurun.options.table import FLAGS
+
+_HEALTH_TIMES = {
+    "health_interval": "Interval",
+    "health_timeout": "Timeout",
+    "health_start_period": "StartPeriod",
+    "health_start_interval": "StartInterval",
+    "health_retries": "Retries",
+}
+
+
+def container_options(image: str, command: tuple[str, ...], given: Mapping[str, Any]) -> ContainerOptions:
+    """Read all options by their keys: a text, several, or True for a switch. Raises OptionError."""
+    found = _read(given)
+    detach, interactive = bool(found.get("detach")), bool(found.get("interactive"))
+    options = ContainerOptions(
+        image=image,
+        command=command,
+        entrypoint=found.get("entrypoint"),
+        environment=files.environment(found.get("env", ()), found.get("env_file", ())),
+        volumes=tuple(found.get("volume", ())),
+        mounts=tuple(found.get("mount", ())),
+        tmpfs=found.get("tmpfs", {}),
+        name=found.get("name"),
+        labels=files.labels(found.get("label", ()), found.get("label_file", ())),
+        networks=_networks(found),
+        cdi_devices=tuple(device for device in found.get("device", ()) if isinstance(device, str)),
+        runtime=found.get("runtime") or None,
+        platform=found.get("platform") or None,
+        fields=_fields(found),
+        streams=_streams(found.get("attach", ()), interactive, detach),
+        remove=bool(found.get("rm")),
+        detach=detach,
+        interactive=interactive,
+        tty=bool(found.get("tty")),
+        relays_signals=found.get("sig_proxy", True),
+        detach_keys=found.get("detach_keys"),
+        cidfile=found.get("cidfile"),
+    )
+    restart = options.fields.get("HostConfig.RestartPolicy", {}).get("Name", "no")
+    if options.remove and restart != "no":
+        raise OptionError("conflicting options: cannot specify both --restart and --rm")
+    return options
+
+
+def _read(given: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in given.items():
+        if key not in FLAGS or value is None or (value is False and not FLAGS[key].is_on) or value == ():
+            continue
+        texts = value if isinstance(value, tuple) else (value,)
+        found[key] = value if isinstance(value, bool) else FLAGS[key].read(texts)
+    return found
+
+
+def _fields(found: Mapping[str, Any]) -> dict[str, Any]:
+    fields = {FLAGS[key].field: value for key, value in found.items() if FLAGS[key].field}
+    if devices := [device for device in found.get("device", ()) if not isinstance(device, str)]:
+        fields["HostConfig.Devices"] = devices
+    if "HostConfig.PortBindings" in fields:
+        published: dict[str, Any] = {port: {} for port in fields["HostConfig.PortBindings"]}
+        fields["ExposedPorts"] = {**fields.get("ExposedPorts", {}), **published}
+    fields.update(_security(found.get("security_opt", ())))
+    fields.update(_log(found.get("log_driver", ""), found.get("log_opt", {})))
+    fields.update(_health(found))
+    return fields
+
+
+def _security(options: list[str]) -> dict[str, Any]:
+    unmasked = ("systempaths=unconfined", "systempaths:unconfined")
+    fields: dict[str, Any] = {}
+    if kept := [option for option in options if option not in unmasked]:
+        fields["HostConfig.SecurityOpt"] = kept
+    if len(kept) < len(options):
+        fields |= {"HostConfig.MaskedPaths": [], "HostConfig.ReadonlyPaths": []}
+    return fields
+
+
+def _log(driver: str, options: dict[str, str]) -> dict[str, Any]:
+    if driver == "none" and options:
+        raise OptionError("invalid logging opts for driver none; leave out --log-opt")
+    return {"HostConfig.LogConfig": {"Type": driver, "Config": options}} if driver or options else {}
+
+
+def _health(found: Mapping[str, Any]) -> dict[str, Any]:
+    settings = {name: found[key] for key, name in _HEALTH_TIMES.items() if key in found}
+    if found.get("no_healthcheck"):
+        if settings or "health_cmd" in found:
+            raise OptionError("--no-healthcheck conflicts with --health-* options")
+        return {"Healthcheck": {"Test": ["NONE"]}}
+    for key, name in _HEALTH_TIMES.items():
+        if settings.get(name, 0) < 0:
+            raise OptionError(f"--{key.replace('_', '-')} cannot be negative")
+    if found.get("health_cmd"):
+        settings["Test"] = ["CMD-SHELL", found["health_cmd"]]
+    return {"Healthcheck": settings} if settings else {}
+
+
+def _networks(found: Mapping[str, Any]) -> tuple[Network, ...]:
+    of_options = {
+        "aliases": tuple(found.get("network_alias", ())),
+        "ipv4_address": found.get("ip", ""),
+        "ipv6_address": found.get("ip6", ""),
+        "link_local_addresses": tuple(found.get("link_local_ip", ())),
+        "mac_address": found.get("mac_address", ""),
+        "links": tuple(found.get("link", ())),
+    }
+    try:
+        return join_networks(found.get("network", ()), of_options)
+    except ValueError as error:
+        raise OptionError(str(error)) from None
+
+
+def _streams(attach: list[str], interactive: bool, detach: bool) -> tuple[str, ...]:
+    """Return the standard streams that are shared with the command."""
+    if detach:
+        if attach:
+            raise OptionError("conflicting options: cannot specify both --attach and --detach")
+        return ()
+    if attach:
+        return tuple(name for name in ("stdin", "stdout", "stderr") if name in attach)
+    return ("stdin", "stdout", "stderr") if interactive else ("stdout", "stderr")

@@ -1,0 +1,80 @@
+"""Devices and their throttles in the syntax of docker run. Every parser raises ValueError with docker's own words."""
+
+import re
+from typing import Any
+
+from vgpurun.options.values import positive, size, weight
+
+# vendor/class=name, as in the Container Device Interface's specification.
+_CDI_NAME = re.compile(
+    r"[A-Za-z][\w.-]*[A-Za-z0-9]/[A-Za-z][\w.-]*[A-Za-z0-9]=[A-Za-z0-9]([\w.:-]*[A-Za-z0-9])?", re.ASCII
+)
+_CGROUP_RULE = re.compile(r"[acb] ([0-9]+|\*):([0-9]+|\*) [rwm]{1,3}", re.ASCII)
+_GPU_VENDOR = "nvidia.com/gpu="
+
+
+def device(text: str) -> dict[str, str] | str:
+    """Read `HOST[:CONTAINER][:PERMISSIONS]`; returns a DeviceMapping of the API, or the name of a CDI device."""
+    if text.startswith(_GPU_VENDOR):
+        raise ValueError("a GPU comes with --gpus, so that its limits hold")
+    if _CDI_NAME.fullmatch(text):
+        return text
+    parts = text.split(":")
+    if len(parts) > 3:
+        raise ValueError(f"bad format for path: {text}")
+    permissions = "rwm"
+    if len(parts) > 1 and _are_permissions(parts[-1]):
+        permissions = parts.pop()
+    elif len(parts) == 3:
+        raise ValueError(f"bad mode specified: {parts[-1]}; it is made of r, w and m")
+    for path in parts:
+        if not path.startswith("/"):
+            raise ValueError(f"{path} is not an absolute path")
+    return {"PathOnHost": parts[0], "PathInContainer": parts[-1], "CgroupPermissions": permissions}
+
+
+def _are_permissions(text: str) -> bool:
+    return bool(text) and set(text) <= set("rwm") and len(set(text)) == len(text)
+
+
+def cgroup_rule(text: str) -> str:
+    """Read a rule of the device cgroup."""
+    if not _CGROUP_RULE.fullmatch(text):
+        raise ValueError(f"invalid device cgroup format '{text}'; write e.g. c 42:* rmw")
+    return text
+
+
+def weight_of_device(text: str) -> dict[str, Any]:
+    """Read `PATH:WEIGHT`. Returns a WeightDevice of the API."""
+    path, value = _path_and_value(text)
+    try:
+        return {"Path": path, "Weight": weight(value)}
+    except ValueError:
+        raise ValueError(f"invalid weight for device: {text}") from None
+
+
+def bytes_per_second(text: str) -> dict[str, Any]:
+    """Read `PATH:SIZE`. Returns a ThrottleDevice of the API."""
+    path, value = _path_and_value(text)
+    try:
+        return {"Path": path, "Rate": size(value)}
+    except ValueError:
+        raise ValueError(
+            f"invalid rate for device: {text}; write PATH:NUMBER[UNIT], with the unit kb, mb or gb"
+        ) from None
+
+
+def operations_per_second(text: str) -> dict[str, Any]:
+    """Read `PATH:NUMBER`. Returns a ThrottleDevice of the API."""
+    path, value = _path_and_value(text)
+    try:
+        return {"Path": path, "Rate": positive(value)}
+    except ValueError:
+        raise ValueError(f"invalid rate for device: {text}; write PATH:NUMBER") from None
+
+
+def _path_and_value(text: str) -> tuple[str, str]:
+    path, colon, value = text.partition(":")
+    if not colon or not path.startswith("/dev/"):
+        raise ValueError(f"bad format: {text}; write /dev/NAME:VALUE")
+    return path, value
