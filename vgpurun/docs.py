@@ -4,7 +4,7 @@
     python -m vgpurun.docs --check docs/reference.md docs/vgpurun.1    exit with 1 if it is not what would be written
 
 A file that ends in .1 is the man page, all of it. In others only what stands between markers is written: they are
-<!-- NAME:begin --> and <!-- NAME:end --> on lines of their own, with NAME `options`, `refused` or `variables`.
+<!-- NAME:begin --> and <!-- NAME:end --> on lines of their own, with NAME one of TABLES.
 """
 
 import argparse
@@ -17,6 +17,7 @@ import click
 
 from vgpurun import manpage
 from vgpurun.cli import cli
+from vgpurun.memory_functions import judgements
 from vgpurun.options.table import LEFT_OUT
 from vgpurun.variables import VARIABLES
 
@@ -51,7 +52,21 @@ def refused_table() -> str:
     )
 
 
-TABLES = {"options": options_table, "refused": refused_table, "variables": variables_table}
+def memory_functions_table() -> str:
+    """Return how every function of cuda.h is judged as Markdown."""
+    rows = [
+        (", ".join(f"`{function}`" for function in judgement.functions), judgement.verdict, judgement.reason)
+        for judgement in judgements()
+    ]
+    return _table(("Functions", "", "How or why"), rows)
+
+
+TABLES = {
+    "options": options_table,
+    "refused": refused_table,
+    "variables": variables_table,
+    "memory-functions": memory_functions_table,
+}
 
 
 def filled(text: str) -> str:
@@ -65,8 +80,8 @@ def filled(text: str) -> str:
     return text
 
 
-def _table(titles: tuple[str, str], rows: Iterable[tuple[str, str]]) -> str:
-    cells = [titles, ("---", "---"), *rows]
+def _table(titles: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    cells = [titles, ("---",) * len(titles), *rows]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in cells)
 
 
