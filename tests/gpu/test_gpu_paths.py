@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
-from runners import answer, vgpurun
+from runners import PROGRAMS, answer, vgpurun
 
 from support import CHECKOUT
 
@@ -28,15 +28,13 @@ PATHS = {
 }
 
 PROGRAM = """
-import json, os, pynvml
+import json, os, driver_nvml
 from cuda_driver import *
 MIB = 1 << 20
 d = Driver(); d.start()
 pool = d.pool_create()
-pynvml.nvmlInit()
 def driver_mib():
-    running = pynvml.nvmlDeviceGetComputeRunningProcesses(pynvml.nvmlDeviceGetHandleByIndex(0))
-    return sum(process.usedGpuMemory or 0 for process in running if process.pid == os.getpid()) / MIB
+    return driver_nvml.process_bytes()[os.getpid()] / MIB
 def until_refused():
     held = []
     while True:
@@ -61,7 +59,8 @@ print(json.dumps({"granted": len(held), "refusal": refusal, "before_mib": before
 def test_no_path_escapes(path: str, python: str) -> None:
     allocate, free = PATHS[path]
     program = PROGRAM.replace("ALLOCATE", allocate).replace("FREE", free)
-    environment = {"PYTHONPATH": f"{CHECKOUT / 'tests'}:{os.environ.get('PYTHONPATH', '')}"}
+    folders = (CHECKOUT / "tests", PROGRAMS, os.environ.get("PYTHONPATH", ""))
+    environment = {"PYTHONPATH": ":".join(map(str, folders))}
     found = answer(vgpurun(["local", "--mem", "2g", "--", python, "-c", program], environment))
     print(path, found)
     assert found["refusal"] == "CUDA_ERROR_OUT_OF_MEMORY"

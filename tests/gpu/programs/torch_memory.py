@@ -3,7 +3,7 @@
 import json
 import os
 
-import pynvml
+import driver_nvml
 import torch
 
 MIB = 1 << 20
@@ -19,17 +19,10 @@ def allocate_until_refused(chunk_bytes: int) -> tuple[list[torch.Tensor], str]:
             return held, type(error).__name__
 
 
-def driver_holds_bytes() -> int:
-    """What NVML, which the library does not narrow here, says that this process holds."""
-    pynvml.nvmlInit()
-    processes = pynvml.nvmlDeviceGetComputeRunningProcesses(pynvml.nvmlDeviceGetHandleByIndex(0))
-    return sum(process.usedGpuMemory or 0 for process in processes if process.pid == os.getpid())
-
-
 free_bytes, total_bytes = torch.cuda.mem_get_info()
 held, refusal = allocate_until_refused(32 * MIB)
 free_at_refusal_bytes, _ = torch.cuda.mem_get_info()
-driver_mib = driver_holds_bytes() / MIB
+driver_mib = driver_nvml.process_bytes()[os.getpid()] / MIB
 granted = len(held)
 del held
 torch.cuda.synchronize()

@@ -1,12 +1,13 @@
 """Two processes under one limit: a parent that holds memory, and a child that takes what is left. Prints JSON.
 
-Each has a context of its own. The figures are NVML's, of both processes together.
+Each has a context of its own. The figures are the driver's, of both processes together.
 """
 
 import json
 import multiprocessing
+import os
 
-import pynvml
+import driver_nvml
 import torch
 
 MIB = 1 << 20
@@ -32,9 +33,9 @@ def main() -> None:
     child = processes.Process(target=take_all, args=(answers, done))
     child.start()
     granted_mib = answers.get(timeout=60)
-    pynvml.nvmlInit()
-    running = pynvml.nvmlDeviceGetComputeRunningProcesses(pynvml.nvmlDeviceGetHandleByIndex(0))
-    driver_mib = sum(process.usedGpuMemory or 0 for process in running) / MIB
+    driver_holds = driver_nvml.process_bytes()
+    running = [driver_holds[pid] for pid in (os.getpid(), child.pid)]
+    driver_mib = sum(running) / MIB
     free_bytes, _ = torch.cuda.mem_get_info()
     done.set()
     child.join()
