@@ -30,6 +30,8 @@
 #define VGPU_ENV_LOG_LEVEL "LIBCUDA_LOG_LEVEL"
 #define VGPU_ENV_WRAPPER_MEMORY "WRAPPER_MAX_MEMORY"        /* cuda-wrapper's name */
 #define VGPU_ENV_ALNAIR_SM "ALNAIR_VGPU_COMPUTE_PERCENTILE" /* Alnair's name */
+#define VGPU_ENV_SM_POLICY "GPU_CORE_UTILIZATION_POLICY"    /* HAMi's names */
+#define VGPU_ENV_PRIORITY "CUDA_TASK_PRIORITY"
 #define VGPU_ENV_LIMITS_FILE "VGPURUN_LIMITS_FILE"
 
 #define VGPU_MAX_DEVICES 32
@@ -46,13 +48,16 @@
 #define VGPU_SM_BURST 1u /* while another tenant wants the GPU; then the limits are weights */
 #define VGPU_SM_OFF 2u   /* never: neither limited nor taking turns */
 
+#define VGPU_PRIORITY_HIGH 0u
+#define VGPU_PRIORITY_LOW 1u /* and anything above */
+
 struct vgpu_device_limit {
   char uuid[VGPU_UUID_SIZE];
   uint64_t memory_limit_bytes;  /* on the device. VGPU_NO_MEMORY_LIMIT: none. 0 refuses everything. */
   uint64_t virtual_limit_bytes; /* what the program sees: past memory_limit_bytes the host serves. 0: the same */
   uint32_t sm_limit_percent;    /* 1 to 100; VGPU_NO_SM_LIMIT: none. Anything else is read as 1. */
   uint32_t sm_policy;
-  uint32_t priority; /* 0 is the highest, as in HAMi's CUDA_TASK_PRIORITY */
+  uint32_t priority; /* VGPU_PRIORITY_*, as in HAMi's CUDA_TASK_PRIORITY */
   uint32_t paused;   /* not 0: no GPU work begins */
   uint8_t reserved[48];
 };

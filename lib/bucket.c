@@ -80,3 +80,10 @@ int64_t bucket_open_at(struct vgpu_device_shared *device, int64_t now_ns, uint32
                                 __ATOMIC_RELAXED);
   return open_at;
 }
+
+void bucket_forgive(struct vgpu_device_shared *device, int64_t now_ns) {
+  int64_t zero_at = __atomic_load_n(&device->tokens_zero_at_ns, __ATOMIC_RELAXED);
+  if (zero_at > now_ns)
+    __atomic_compare_exchange_n(&device->tokens_zero_at_ns, &zero_at, now_ns, false, __ATOMIC_RELAXED,
+                                __ATOMIC_RELAXED);
+}

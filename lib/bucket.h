@@ -27,6 +27,9 @@ int64_t bucket_charge(struct vgpu_device_shared *device, int64_t start_ns, int64
  */
 void bucket_follow_limit(struct vgpu_device_shared *device, int64_t now_ns, uint32_t sm_percent);
 
+/* What is owed is not to be paid: nobody else wanted the GPU. */
+void bucket_forgive(struct vgpu_device_shared *device, int64_t now_ns);
+
 /* When a launch may go ahead: now_ns or earlier means now. */
 int64_t bucket_open_at(struct vgpu_device_shared *device, int64_t now_ns, uint32_t sm_percent);
 

@@ -2,6 +2,7 @@
 #include "contexts.h"
 #include "cuda_launch.h"
 #include "making.h"
+#include "meters.h"
 #include "process.h"
 
 struct making_context {
@@ -125,7 +126,7 @@ static CUresult release_primary(CUdevice ordinal, CUresult (*release)(CUdevice))
   if (!process_is_limited())
     return release(ordinal);
   device_contexts_change();
-  CUresult result = process_limits_compute() ? launch_release_primary(ordinal, release) : release(ordinal);
+  CUresult result = meters_exist() ? launch_release_primary(ordinal, release) : release(ordinal);
   struct device *device = result == CUDA_SUCCESS ? device_of_ordinal(ordinal) : NULL;
   if (device != NULL && !device_primary_is_active(ordinal))
     memory_forget_context(device, __atomic_load_n(&device->primary_context, __ATOMIC_RELAXED));

@@ -2,7 +2,7 @@
 #include "cuda_launch.h"
 
 #include "cuda_graph_memory.h"
-#include "process.h"
+#include "meters.h"
 #include "streams.h"
 
 /* What a launch costs depends on the kernel and roughly on the size of its grid: with the binary logarithm of that,
@@ -32,7 +32,7 @@ static CUresult end(struct meter_stream *closes, CUresult result) {
   HOOK CUresult name(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,         \
                      unsigned block_y, unsigned block_z, unsigned shared_bytes, CUstream stream, void **parameters,    \
                      void **extra) {                                                                                   \
-    if (__builtin_expect(!process_limits_compute(), 1))                                                                \
+    if (__builtin_expect(!meters_measure_launches(), 1))                                                               \
       return real.name(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, parameters,  \
                        extra);                                                                                         \
     struct meter_stream *closes = begin(stream_of(stream), work_of(function, block_count(grid_x, grid_y, grid_z)));    \
@@ -45,7 +45,7 @@ LAUNCH_KERNEL(cuLaunchKernel_ptsz, per_thread)
 
 #define LAUNCH_KERNEL_EX(name, stream_of)                                                                              \
   HOOK CUresult name(const CUlaunchConfig *config, CUfunction function, void **parameters, void **extra) {             \
-    if (__builtin_expect(!process_limits_compute(), 1) || config == NULL)                                              \
+    if (__builtin_expect(!meters_measure_launches(), 1) || config == NULL)                                             \
       return real.name(config, function, parameters, extra);                                                           \
     struct meter_stream *closes =                                                                                      \
         begin(stream_of(config->hStream),                                                                              \
@@ -59,7 +59,7 @@ LAUNCH_KERNEL_EX(cuLaunchKernelEx_ptsz, per_thread)
 #define LAUNCH_COOPERATIVE(name, stream_of)                                                                            \
   HOOK CUresult name(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,         \
                      unsigned block_y, unsigned block_z, unsigned shared_bytes, CUstream stream, void **parameters) {  \
-    if (__builtin_expect(!process_limits_compute(), 1))                                                                \
+    if (__builtin_expect(!meters_measure_launches(), 1))                                                               \
       return real.name(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, parameters); \
     struct meter_stream *closes = begin(stream_of(stream), work_of(function, block_count(grid_x, grid_y, grid_z)));    \
     return end(closes, real.name(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream,    \
@@ -78,7 +78,7 @@ LAUNCH_COOPERATIVE(cuLaunchCooperativeKernel_ptsz, per_thread)
     if (result != CUDA_SUCCESS)                                                                                        \
       return result;                                                                                                   \
     struct meter_stream *closes =                                                                                      \
-        process_limits_compute() ? begin(stream_of(stream), (uint64_t)(uintptr_t)graph) : NULL;                        \
+        meters_measure_launches() ? begin(stream_of(stream), (uint64_t)(uintptr_t)graph) : NULL;                       \
     return graph_memory_end(&run, end(closes, real.name(graph, stream)));                                              \
   }
 

@@ -4,17 +4,18 @@
  */
 #include "cuda_launch.h"
 #include "cuda_memory.h"
+#include "meters.h"
 #include "process.h"
 #include "streams.h"
 
 static void begin_wait(CUstream stream) {
-  struct meter_stream *metered = process_limits_compute() ? streams_find_known(stream) : NULL;
+  struct meter_stream *metered = meters_measure() ? streams_find_known(stream) : NULL;
   if (metered != NULL)
     meter_before_wait(metered);
 }
 
 static CUresult end_wait(CUstream stream, CUresult result) {
-  struct meter_stream *metered = process_limits_compute() ? streams_find_known(stream) : NULL;
+  struct meter_stream *metered = meters_measure() ? streams_find_known(stream) : NULL;
   if (metered == NULL)
     return result;
   meter_after_wait(metered, result == CUDA_SUCCESS ? METER_STREAM_IS_IDLE : METER_STREAM_MAY_BE_BUSY);
@@ -23,13 +24,13 @@ static CUresult end_wait(CUstream stream, CUresult result) {
 }
 
 void launch_begin_wait(void) {
-  struct meter *meter = process_limits_compute() ? streams_current_meter() : NULL;
+  struct meter *meter = meters_measure() ? meters_current() : NULL;
   if (meter != NULL)
     meter_before_wait_all(meter);
 }
 
 void launch_end_wait(void) {
-  struct meter *meter = process_limits_compute() ? streams_current_meter() : NULL;
+  struct meter *meter = meters_measure() ? meters_current() : NULL;
   if (meter == NULL)
     return;
   meter_after_wait_all(meter);

@@ -182,7 +182,7 @@ struct device *devices_at(int index) {
 struct limits device_limits(const struct device *device) {
   const struct vgpu_limits *file = process_region()->limits;
   if (device->number < 0)
-    return (struct limits){LIMITS_STRICTEST_MEMORY_BYTES, LIMITS_STRICTEST_SM_PERCENT};
+    return (struct limits){.memory_bytes = LIMITS_STRICTEST_MEMORY_BYTES, .sm_percent = LIMITS_STRICTEST_SM_PERCENT};
   return file != NULL ? limits_from_file(file, device->number) : device->environment;
 }
 

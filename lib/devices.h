@@ -18,7 +18,8 @@ struct device {
   uint64_t uncounted_bytes;       /* what NVML said then that the ledger does not have as allocated */
   uint64_t used_when_asked_bytes; /* by the container, as far as was known then */
   bool is_listed;                 /* NVML listed this process then */
-  struct meter *meter;            /* streams.c's; NULL until something is launched under a compute limit */
+  struct meter *meter;            /* meters.c's; NULL until something is launched */
+  bool in_company;                /* meters.c's: another tenant used it of late */
 };
 
 /* NULL when the driver does not know the ordinal, or no context is current. */

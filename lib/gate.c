@@ -95,14 +95,18 @@ int64_t gate_wait_for_tokens(struct meter *meter) {
   int64_t now_ns = began_ns;
   int64_t give_up_ns = began_ns + BUCKET_MAX_DEBT_NS * 100 / meter_percent(meter);
   for (;;) {
-    uint32_t percent = meter_percent(meter);
-    bucket_follow_limit(meter->device, now_ns, percent);
+    struct meter_terms terms = meter_terms(meter);
+    bucket_follow_limit(meter->device, now_ns, terms.percent);
     meter_harvest(meter);
-    int64_t open_at_ns = bucket_open_at(meter->device, now_ns, percent);
-    open_at_ns += spoken_for_ns(meter, now_ns > began_ns) * 100 / percent;
+    int64_t open_at_ns = bucket_open_at(meter->device, now_ns, terms.percent);
+    open_at_ns += spoken_for_ns(meter, now_ns > began_ns) * 100 / terms.percent;
     if (open_at_ns <= now_ns || now_ns >= give_up_ns)
       break;
-    sleep_without_turn(meter, min(open_at_ns - now_ns, LONGEST_SLEEP_NS));
+    if (terms.yields && !(meter->takes_turns && turns_are_wanted(&meter->turns))) {
+      bucket_forgive(meter->device, now_ns);
+      break;
+    }
+    sleep_without_turn(meter, min(open_at_ns - now_ns, terms.yields ? YIELD_LOOK_NS : LONGEST_SLEEP_NS));
     now_ns = driver->now_ns();
   }
   return note_wait(meter, began_ns, now_ns);

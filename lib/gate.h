@@ -1,10 +1,12 @@
-/* Where a launch that opens a batch waits: for tokens, for this process's turn, and for room in flight. */
+/* Where a launch that opens a batch waits: while its device is paused, for tokens, for this process's turn, and for
+ * room in flight. */
 #ifndef VGPU_GATE_H
 #define VGPU_GATE_H
 
 #include "meter.h"
 
-/* Each returns how long it took, in nanoseconds. All are bounded. */
+/* Each returns how long it took, in nanoseconds. All but the first are bounded. */
+int64_t gate_wait_while_paused(struct meter *meter); /* as long as the host wants it, which is no bound of ours */
 int64_t gate_wait_for_tokens(struct meter *meter);
 int64_t gate_wait_for_turn(struct meter *meter);
 int64_t gate_wait_for_room(struct meter *meter);

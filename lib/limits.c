@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 extern char **environ;
 
@@ -118,6 +119,37 @@ bool limits_parse_sm(const char *text, uint32_t *sm_percent) {
   return true;
 }
 
+bool limits_parse_policy(const char *text, uint32_t *sm_policy) {
+  static const char *const words[] = {"force", "default", "disable"};
+  static const uint32_t policies[] = {VGPU_SM_HARD, VGPU_SM_BURST, VGPU_SM_OFF};
+  for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
+    if (strcasecmp(skip_blanks(text), words[i]) == 0) {
+      *sm_policy = policies[i];
+      return true;
+    }
+  return false;
+}
+
+/* Unset or empty: the first, and no line. */
+static uint32_t policy_from_environment(void) {
+  const char *text = getenv(VGPU_ENV_SM_POLICY);
+  uint32_t policy = VGPU_SM_HARD;
+  if (text != NULL && *skip_blanks(text) != '\0' && !limits_parse_policy(text, &policy))
+    log_line(LOG_ERROR, "%s='%s' is not force, default or disable; the compute limit holds always", VGPU_ENV_SM_POLICY,
+             text);
+  return policy;
+}
+
+static uint32_t priority_from_environment(void) {
+  const char *text = getenv(VGPU_ENV_PRIORITY);
+  const char *p = text != NULL ? skip_blanks(text) : "";
+  if (*p == '\0' || (*p == '0' && *skip_blanks(p + 1) == '\0'))
+    return VGPU_PRIORITY_HIGH;
+  if (*p != '1' || *skip_blanks(p + 1) != '\0')
+    log_line(LOG_ERROR, "%s='%s' is neither 0 (high) nor 1 (low); it is taken as low", VGPU_ENV_PRIORITY, text);
+  return VGPU_PRIORITY_LOW;
+}
+
 /* NAME=... or NAME_<i>=... */
 static bool is_set(const char *name) {
   size_t length = strlen(name);
@@ -128,17 +160,25 @@ static bool is_set(const char *name) {
 }
 
 bool limits_of_compute_in_environment(void) {
-  return is_set(VGPU_ENV_SM_LIMIT) || is_set(VGPU_ENV_ALNAIR_SM);
+  const char *policy_text = getenv(VGPU_ENV_SM_POLICY);
+  uint32_t policy;
+  bool off = policy_text != NULL && limits_parse_policy(policy_text, &policy) && policy == VGPU_SM_OFF;
+  return !off && (is_set(VGPU_ENV_SM_LIMIT) || is_set(VGPU_ENV_ALNAIR_SM));
 }
 
 bool limits_in_environment(void) {
-  return limits_of_compute_in_environment() || is_set(VGPU_ENV_MEMORY_LIMIT) || is_set(VGPU_ENV_WRAPPER_MEMORY);
+  return is_set(VGPU_ENV_SM_LIMIT) || is_set(VGPU_ENV_ALNAIR_SM) || is_set(VGPU_ENV_MEMORY_LIMIT) ||
+         is_set(VGPU_ENV_WRAPPER_MEMORY);
 }
 
 bool limits_of_compute_in_file(const struct vgpu_limits *file) {
-  for (uint32_t i = 0; i < file->device_count && i < VGPU_MAX_DEVICES; i++)
-    if (__atomic_load_n(&file->devices[i].sm_limit_percent, __ATOMIC_RELAXED) != VGPU_NO_SM_LIMIT)
+  for (uint32_t i = 0; i < file->device_count && i < VGPU_MAX_DEVICES; i++) {
+    const struct vgpu_device_limit *device = &file->devices[i];
+    bool off = __atomic_load_n(&device->sm_policy, __ATOMIC_RELAXED) == VGPU_SM_OFF;
+    if (__atomic_load_n(&device->paused, __ATOMIC_RELAXED) != 0 ||
+        (!off && __atomic_load_n(&device->sm_limit_percent, __ATOMIC_RELAXED) != VGPU_NO_SM_LIMIT))
       return true;
+  }
   return false;
 }
 
@@ -158,7 +198,10 @@ static const char *find_variable(const char *name, int device_index, const char 
 }
 
 struct limits limits_from_environment(int device_index, uint64_t device_bytes) {
-  struct limits limits = {VGPU_NO_MEMORY_LIMIT, VGPU_NO_SM_LIMIT};
+  struct limits limits = {.memory_bytes = VGPU_NO_MEMORY_LIMIT,
+                          .sm_percent = VGPU_NO_SM_LIMIT,
+                          .sm_policy = policy_from_environment(),
+                          .priority = priority_from_environment()};
   const char *name;
   const char *text = find_variable(VGPU_ENV_MEMORY_LIMIT, device_index, VGPU_ENV_WRAPPER_MEMORY, &name);
   if (text != NULL && !limits_parse_memory(text, device_bytes, &limits.memory_bytes)) {
@@ -182,7 +225,7 @@ int limits_find_device(const struct vgpu_limits *file, const char *uuid) {
 }
 
 struct limits limits_from_file(const struct vgpu_limits *file, int device_number) {
-  struct limits limits = {LIMITS_STRICTEST_MEMORY_BYTES, LIMITS_STRICTEST_SM_PERCENT};
+  struct limits limits = {.memory_bytes = LIMITS_STRICTEST_MEMORY_BYTES, .sm_percent = LIMITS_STRICTEST_SM_PERCENT};
   if (device_number < 0 || device_number >= VGPU_MAX_DEVICES)
     return limits;
   const struct vgpu_device_limit *device = &file->devices[device_number];
@@ -190,5 +233,10 @@ struct limits limits_from_file(const struct vgpu_limits *file, int device_number
   uint32_t percent = __atomic_load_n(&device->sm_limit_percent, __ATOMIC_RELAXED);
   if (percent >= 1 && percent <= 100)
     limits.sm_percent = percent;
+  uint32_t policy = __atomic_load_n(&device->sm_policy, __ATOMIC_RELAXED);
+  limits.sm_policy = policy == VGPU_SM_BURST || policy == VGPU_SM_OFF ? policy : VGPU_SM_HARD;
+  bool high = __atomic_load_n(&device->priority, __ATOMIC_RELAXED) == VGPU_PRIORITY_HIGH;
+  limits.priority = high ? VGPU_PRIORITY_HIGH : VGPU_PRIORITY_LOW;
+  limits.paused = __atomic_load_n(&device->paused, __ATOMIC_RELAXED) != 0;
   return limits;
 }

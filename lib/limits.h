@@ -15,6 +15,9 @@
 struct limits {
   uint64_t memory_bytes; /* VGPU_NO_MEMORY_LIMIT: none */
   uint32_t sm_percent;   /* 1 to 100, VGPU_NO_SM_LIMIT: none */
+  uint32_t sm_policy;    /* VGPU_SM_* */
+  uint32_t priority;     /* VGPU_PRIORITY_* */
+  bool paused;
 };
 
 /* "2g", "1.5GiB", "1048576k", plain bytes, or "50%" of device_bytes, rounded down to a byte. The table of cases is
@@ -24,8 +27,13 @@ bool limits_parse_memory(const char *text, uint64_t device_bytes, uint64_t *memo
 /* "50", "50%"; 0 and 100 mean none. */
 bool limits_parse_sm(const char *text, uint32_t *sm_percent);
 
+/* HAMi's words: "force" holds the limit always, "default" while another tenant wants the GPU, "disable" never. */
+bool limits_parse_policy(const char *text, uint32_t *sm_policy);
+
 /* Is any limit variable set? Decides whether a process outside a container is limited at all. */
 bool limits_in_environment(void);
+
+/* Is compute limited, or paused, on any device? */
 bool limits_of_compute_in_environment(void);
 bool limits_of_compute_in_file(const struct vgpu_limits *file);
 

@@ -114,6 +114,7 @@ static void open_batch(struct meter_stream *stream, int64_t arrived_ns) {
   bool after_gap = meter_is_dry(stream) && arrived_ns - idle_since_ns < METER_SPARSE_NS;
   if (after_gap)
     meter_charge(meter, idle_since_ns, arrived_ns);
+  gate_wait_while_paused(meter);
   gate_wait_for_tokens(meter);
   gate_wait_for_turn(meter);
   gate_wait_for_room(meter);
@@ -182,6 +183,7 @@ bool meter_launch(struct meter_stream *stream, uint64_t work) {
   /* While another thread is at the gate for this stream, or closes its batch: what is launched before it is through
    * would be in no batch. */
   while ((joined = join(stream, work, now_ns)) == MUST_WAIT && now_ns < give_up_ns) {
+    give_up_ns += gate_wait_while_paused(stream->meter);
     give_up_ns += gate_wait_for_tokens(stream->meter) + gate_wait_for_turn(stream->meter);
     driver->sleep_ns(OTHER_THREAD_NS);
     now_ns = driver->now_ns();

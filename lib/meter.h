@@ -100,6 +100,14 @@ struct meter_stream {
   uint32_t head, tail;
 };
 
+/* What this process may have of the device, now. */
+struct meter_terms {
+  uint32_t percent; /* 1 to 100; VGPU_NO_SM_LIMIT: all */
+  bool yields;      /* the percentage holds only while another tenant wants the GPU */
+  bool takes_turns; /* where others are there to take them with */
+  bool paused;      /* nothing is to begin */
+};
+
 struct meter_cost {
   uint64_t work;
   int64_t cost_ns;
@@ -109,7 +117,7 @@ struct meter {
   const struct meter_driver *driver;
   struct vgpu_device_shared *device;
   uint32_t sm_percent;
-  uint32_t (*limit)(const void *owner); /* the limit now; NULL: sm_percent for ever */
+  struct meter_terms (*terms)(const void *owner); /* NULL: sm_percent for ever */
   const void *owner;
   bool takes_turns; /* with other processes on the GPU */
   struct turns turns;
@@ -135,9 +143,14 @@ struct meter {
 void meter_init(struct meter *meter, const struct meter_driver *driver, struct vgpu_device_shared *device,
                 uint32_t sm_percent);
 
+static inline struct meter_terms meter_terms(const struct meter *meter) {
+  struct meter_terms fixed = {.percent = meter->sm_percent, .takes_turns = true};
+  return meter->terms != NULL ? meter->terms(meter->owner) : fixed;
+}
+
 /* The limit now, 1 to 100. */
 static inline uint32_t meter_percent(const struct meter *meter) {
-  return meter->limit != NULL ? meter->limit(meter->owner) : meter->sm_percent;
+  return meter_terms(meter).percent;
 }
 
 /* A stream to meter, or NULL when there are too many. `thread` is NULL unless the stream is a thread's default one. */

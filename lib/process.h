@@ -21,11 +21,8 @@ static inline bool process_is_limited(void) {
   return state == PROCESS_LIMITED || process_decide() == PROCESS_LIMITED;
 }
 
-/* Is compute limited on any device? Asked by every launch. */
+/* Is compute limited, or paused, on any device? Asked by every launch. */
 bool process_limits_compute_somewhere(void);
-static inline bool process_limits_compute(void) {
-  return process_is_limited() && process_limits_compute_somewhere();
-}
 
 /* Only for a limited process. */
 const struct region *process_region(void);

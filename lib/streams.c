@@ -3,7 +3,7 @@
 #include "devices.h"
 #include "log.h"
 #include "markers.h"
-#include "process.h"
+#include "meters.h"
 #include "table.h"
 
 #include <stdlib.h>
@@ -37,43 +37,8 @@ static uint64_t key_of(CUstream stream, CUcontext context) {
   return mixed | 1; /* odd: never a handle, which is an aligned address */
 }
 
-static uint32_t limit_of(const void *device) {
-  return device_limits(device).sm_percent;
-}
-
-static struct meter *meter_of(struct device *device) {
-  uint32_t percent = device == NULL ? VGPU_NO_SM_LIMIT : device_limits(device).sm_percent;
-  if (percent >= VGPU_NO_SM_LIMIT || device->number < 0)
-    return NULL;
-  struct meter *meter = __atomic_load_n(&device->meter, __ATOMIC_ACQUIRE);
-  if (meter != NULL)
-    return meter;
-  struct meter *made = calloc(1, sizeof *made);
-  if (made == NULL) {
-    device_not_enforced(device, VGPU_NOT_ENFORCED_SM);
-    return NULL;
-  }
-  meter_init(made, &markers_driver, device_shared(device), percent);
-  made->limit = limit_of;
-  made->owner = device;
-  made->takes_turns = turns_join(&made->turns, &made->turns_file, device->uuid);
-  if (!made->takes_turns)
-    device_not_enforced(device, VGPU_NOT_ENFORCED_TURNS);
-  struct meter *other = NULL;
-  if (__atomic_compare_exchange_n(&device->meter, &other, made, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
-    return made;
-  if (made->takes_turns)
-    shared_file_close(&made->turns_file, sizeof(struct turns_file));
-  free(made);
-  return other;
-}
-
-struct meter *streams_current_meter(void) {
-  return meter_of(device_of_current_context());
-}
-
 static struct meter_stream *add(CUstream stream, CUcontext context, uint64_t key) {
-  struct meter *meter = streams_current_meter();
+  struct meter *meter = meters_current();
   if (meter == NULL)
     return NULL;
   struct meter_stream *added = meter_add_stream(meter, context, stream, thread_of(stream));
@@ -130,8 +95,7 @@ struct meter_stream *streams_find_known(CUstream stream) {
 
 void launch_forget_stream(CUstream stream) {
   struct table_entry entry;
-  if (!process_limits_compute() || means_a_default_stream(stream) ||
-      !table_take(&streams, key_of(stream, NULL), &entry))
+  if (!meters_exist() || means_a_default_stream(stream) || !table_take(&streams, key_of(stream, NULL), &entry))
     return;
   __atomic_add_fetch(&generation, 1, __ATOMIC_RELEASE);
   if (still_means(entry.owner, stream, NULL))
@@ -145,7 +109,7 @@ static void forget_context(struct meter *meter, CUcontext context) {
 }
 
 void launch_forget_context(CUcontext context) {
-  if (!process_limits_compute() || context == NULL)
+  if (!meters_exist() || context == NULL)
     return;
   struct device *device;
   for (int i = 0; (device = devices_at(i)) != NULL; i++) {
@@ -173,10 +137,7 @@ CUresult launch_release_primary(CUdevice ordinal, CUresult (*release)(CUdevice))
 }
 
 void launch_forget(void) {
-  struct device *device;
-  for (int i = 0; (device = devices_at(i)) != NULL; i++)
-    if (device->meter != NULL && device->meter->takes_turns)
-      shared_file_forget(&device->meter->turns_file);
+  meters_forget();
   table_abandon(&streams);
   generation++;
   markers_forget();

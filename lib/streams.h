@@ -10,7 +10,4 @@ struct meter_stream *streams_find(CUstream stream);
 /* The same, without making it known to the meter. */
 struct meter_stream *streams_find_known(CUstream stream);
 
-/* The current device's meter, or NULL. */
-struct meter *streams_current_meter(void);
-
 #endif

@@ -54,11 +54,27 @@ static bool waits(const struct turns_slot *slot, int64_t now_ns) {
   return __atomic_load_n(&slot->ticket, __ATOMIC_RELAXED) != 0 && seen_within(slot, now_ns, FORGOTTEN_NS);
 }
 
+/* Who has waited for long has the highest priority. */
+static uint32_t priority_of(const struct turns_slot *slot, int64_t now_ns) {
+  bool waits_long = __atomic_load_n(&slot->ticket, __ATOMIC_RELAXED) != 0 &&
+                    now_ns - __atomic_load_n(&slot->queued_ns, __ATOMIC_RELAXED) > TURNS_STARVED_NS;
+  return waits_long ? VGPU_PRIORITY_HIGH : __atomic_load_n(&slot->terms.priority, __ATOMIC_RELAXED);
+}
+
+/* For those of lower priority nobody makes way. */
 static bool another_waits(const struct turns *turns, int64_t now_ns) {
-  for (int i = 0; i < slots_used(turns); i++)
-    if (i != turns->slot && waits(&turns->file->slots[i], now_ns))
+  uint32_t priority = __atomic_load_n(&own(turns)->terms.priority, __ATOMIC_RELAXED);
+  for (int i = 0; i < slots_used(turns); i++) {
+    const struct turns_slot *slot = &turns->file->slots[i];
+    if (i != turns->slot && waits(slot, now_ns) && priority_of(slot, now_ns) <= priority)
       return true;
+  }
   return false;
+}
+
+static bool is_another_tenant(const struct turns *turns, const struct turns_slot *slot) {
+  return __atomic_load_n(&slot->terms.tenant, __ATOMIC_RELAXED) !=
+         __atomic_load_n(&own(turns)->terms.tenant, __ATOMIC_RELAXED);
 }
 
 bool turns_have_company(const struct turns *turns) {
@@ -69,13 +85,27 @@ bool turns_have_company(const struct turns *turns) {
   return false;
 }
 
+bool turns_have_another_tenant(const struct turns *turns) {
+  int64_t now_ns = turns->clock->now_ns();
+  for (int i = 0; i < slots_used(turns); i++) {
+    const struct turns_slot *slot = &turns->file->slots[i];
+    if (i != turns->slot && seen_within(slot, now_ns, TURNS_ACTIVE_NS) && is_another_tenant(turns, slot))
+      return true;
+  }
+  return false;
+}
+
 /* Those in the queue before us. */
 static int rank(const struct turns *turns, int64_t now_ns) {
   uint64_t ticket = __atomic_load_n(&own(turns)->ticket, __ATOMIC_RELAXED);
+  uint32_t priority = priority_of(own(turns), now_ns);
   int before = 0;
   for (int i = 0; i < slots_used(turns); i++) {
     const struct turns_slot *slot = &turns->file->slots[i];
-    if (i != turns->slot && waits(slot, now_ns) && __atomic_load_n(&slot->ticket, __ATOMIC_RELAXED) < ticket)
+    if (i == turns->slot || !waits(slot, now_ns))
+      continue;
+    uint32_t others = priority_of(slot, now_ns);
+    if (others < priority || (others == priority && __atomic_load_n(&slot->ticket, __ATOMIC_RELAXED) < ticket))
       before++;
   }
   return before;
@@ -109,6 +139,19 @@ static int64_t takeable_at_ns(const struct turns *turns, int holder, int64_t now
   return min(idle_at_ns + TURNS_GRACE_NS, slice_end_ns + TURNS_OVERSTAY_NS);
 }
 
+bool turns_are_wanted(const struct turns *turns) {
+  int64_t now_ns = turns->clock->now_ns();
+  uint32_t priority = __atomic_load_n(&own(turns)->terms.priority, __ATOMIC_RELAXED);
+  int holder = holder_of(load_turn(turns));
+  for (int i = 0; i < slots_used(turns); i++) {
+    const struct turns_slot *slot = &turns->file->slots[i];
+    bool wants = waits(slot, now_ns) || (i == holder && takeable_at_ns(turns, i, now_ns) > now_ns);
+    if (wants && i != turns->slot && is_another_tenant(turns, slot) && priority_of(slot, now_ns) <= priority)
+      return true;
+  }
+  return false;
+}
+
 /* Takes the turn, or says until when there is nothing to be done about it. */
 static bool try_take(const struct turns *turns, int64_t now_ns, int64_t *look_again_ns) {
   uint64_t turn = load_turn(turns);
@@ -129,8 +172,10 @@ static bool try_take(const struct turns *turns, int64_t now_ns, int64_t *look_ag
 }
 
 /* Threads of one process share its slot and its ticket. */
-static void queue(struct turns_slot *slot, struct turns_file *file) {
+static void queue(struct turns_slot *slot, struct turns_file *file, int64_t now_ns) {
   uint64_t none = 0;
+  if (__atomic_load_n(&slot->ticket, __ATOMIC_RELAXED) == 0)
+    __atomic_store_n(&slot->queued_ns, now_ns, __ATOMIC_RELAXED);
   uint64_t ticket = __atomic_add_fetch(&file->next_ticket, 1, __ATOMIC_RELAXED);
   __atomic_compare_exchange_n(&slot->ticket, &none, ticket != 0 ? ticket : 1, false, __ATOMIC_RELAXED,
                               __ATOMIC_RELAXED);
@@ -142,7 +187,7 @@ bool turns_take(struct turns *turns) {
   int64_t now_ns = turns->clock->now_ns();
   int64_t give_up_ns = now_ns + TURNS_PATIENCE_NS;
   bool ours;
-  queue(slot, file);
+  queue(slot, file, now_ns);
   while (!(ours = turns_is_ours(turns)) && now_ns < give_up_ns) {
     uint32_t wake = __atomic_load_n(&file->wake, __ATOMIC_ACQUIRE);
     int64_t look_again_ns;
@@ -178,10 +223,22 @@ void turns_pass(struct turns *turns) {
   turns->clock->wake_all(&turns->file->wake);
 }
 
+void turns_note_presence(struct turns *turns) {
+  __atomic_store_n(&own(turns)->seen_ns, turns->clock->now_ns(), __ATOMIC_RELAXED);
+}
+
 void turns_note_activity(struct turns *turns, int64_t idle_at_ns) {
   struct turns_slot *slot = own(turns);
   __atomic_store_n(&slot->seen_ns, turns->clock->now_ns(), __ATOMIC_RELAXED);
   __atomic_store_n(&slot->idle_at_ns, idle_at_ns, __ATOMIC_RELAXED);
+}
+
+void turns_set_terms(struct turns *turns, struct turns_terms terms) {
+  struct turns_terms *published = &own(turns)->terms;
+  __atomic_store_n(&published->tenant, terms.tenant, __ATOMIC_RELAXED);
+  __atomic_store_n(&published->percent, terms.percent, __ATOMIC_RELAXED);
+  __atomic_store_n(&published->policy, terms.policy, __ATOMIC_RELAXED);
+  __atomic_store_n(&published->priority, terms.priority, __ATOMIC_RELAXED);
 }
 
 /* ---- joining --------------------------------------------------------------------------------------------------- */

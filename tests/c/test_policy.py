@@ -9,15 +9,16 @@ ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
 LIB = ROOT / "lib"
 
-METER = ["meter", "meter_costs", "meter_harvest", "meter_streams", "meter_waits"]
+METER = ["bucket", "gate", "meter", "meter_costs", "meter_harvest", "meter_streams", "meter_waits", "seconds", "timeline"]
+TURNS = ["log", "shared_file", "turns", "turns_shares"]
 SOURCES = {
     "limits": ["limits", "log"],
     "ledger": ["ledger"],
     "table": ["table"],
     "bucket": ["bucket", "seconds"],
     "seconds": ["seconds"],
-    "meter": ["bucket", "gate", "log", *METER, "seconds", "shared_file", "timeline", "turns"],
-    "turns": ["log", "shared_file", "turns"],
+    "meter": [*METER, *TURNS],
+    "turns": TURNS,
     "utilization": ["utilization"],
 }
 ARGUMENTS = {"limits": [str(ROOT / "tests" / "limit_cases.tsv")]}

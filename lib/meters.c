@@ -1,0 +1,132 @@
+#include "meters.h"
+
+#include "clock.h"
+#include "markers.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+#define LOOK_NS 10000000LL
+
+struct meters_watch meters_watch;
+
+/* ---- what a device's meter goes by ----------------------------------------------------------------------------- */
+
+/* The same number for all processes that share a usage file, and for nobody else on this host. */
+static uint64_t tenant(void) {
+  static uint64_t known;
+  uint64_t number = __atomic_load_n(&known, __ATOMIC_RELAXED);
+  if (number != 0)
+    return number;
+  const struct shared_file *usage = &process_region()->file;
+  bool shared = usage->memory != NULL;
+  uint64_t first = shared ? (uint64_t)usage->device : (uint64_t)getpid();
+  uint64_t second = shared ? (uint64_t)usage->inode : (uint64_t)clock_now_ns();
+  number = ((first * 0x9e3779b97f4a7c15ULL) ^ (second * 0xff51afd7ed558ccdULL)) | 1;
+  __atomic_store_n(&known, number, __ATOMIC_RELAXED);
+  return number;
+}
+
+static struct meter_terms terms_of(const void *owner) {
+  const struct device *device = owner;
+  struct limits limits = device_limits(device);
+  struct meter *meter = __atomic_load_n(&device->meter, __ATOMIC_ACQUIRE);
+  struct meter_terms terms = {.percent = limits.sm_percent, .paused = limits.paused};
+  if (limits.sm_policy == VGPU_SM_OFF) {
+    terms.percent = VGPU_NO_SM_LIMIT;
+    return terms;
+  }
+  if (meter == NULL || !meter->takes_turns) /* then nobody knows who else wants the GPU: the limit holds always */
+    return terms;
+  turns_set_terms(&meter->turns, (struct turns_terms){.tenant = tenant(),
+                                                      .percent = limits.sm_percent,
+                                                      .policy = (uint16_t)limits.sm_policy,
+                                                      .priority = (uint16_t)limits.priority});
+  terms.takes_turns = true;
+  terms.yields = limits.sm_policy == VGPU_SM_BURST || limits.sm_percent >= VGPU_NO_SM_LIMIT;
+  terms.percent = turns_share_percent(&meter->turns);
+  return terms;
+}
+
+static struct meter *make(struct device *device) {
+  struct meter *made = calloc(1, sizeof *made);
+  if (made == NULL) {
+    device_not_enforced(device, VGPU_NOT_ENFORCED_SM);
+    return NULL;
+  }
+  meter_init(made, &markers_driver, device_shared(device), device_limits(device).sm_percent);
+  made->terms = terms_of;
+  made->owner = device;
+  made->takes_turns = turns_join(&made->turns, &made->turns_file, device->uuid);
+  if (!made->takes_turns)
+    device_not_enforced(device, VGPU_NOT_ENFORCED_TURNS);
+  struct meter *other = NULL;
+  if (!__atomic_compare_exchange_n(&device->meter, &other, made, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
+    if (made->takes_turns)
+      shared_file_close(&made->turns_file, sizeof(struct turns_file));
+    free(made);
+    return other;
+  }
+  __atomic_store_n(&meters_watch.meters, true, __ATOMIC_RELAXED);
+  terms_of(device); /* publishes them */
+  return made;
+}
+
+static struct meter *meter_of(struct device *device) {
+  struct meter *meter = __atomic_load_n(&device->meter, __ATOMIC_ACQUIRE);
+  return meter != NULL ? meter : make(device);
+}
+
+struct meter *meters_current(void) {
+  struct device *device = device_of_current_context();
+  if (device == NULL || device->number < 0)
+    return NULL;
+  struct limits limits = device_limits(device);
+  bool limited = limits.sm_policy != VGPU_SM_OFF && limits.sm_percent < VGPU_NO_SM_LIMIT;
+  bool measured = limited || limits.paused || __atomic_load_n(&device->in_company, __ATOMIC_RELAXED);
+  return measured ? meter_of(device) : NULL;
+}
+
+/* ---- company ---------------------------------------------------------------------------------------------------- */
+
+/* Nothing is measured from now on: what is open would grow with what is not. */
+static void leave_off(struct meter *meter) {
+  meter_close_all(meter);
+  meter_harvest(meter);
+}
+
+static bool look_at(struct device *device) {
+  struct meter *meter = __atomic_load_n(&device->meter, __ATOMIC_ACQUIRE);
+  if (meter == NULL || !meter->takes_turns || device_limits(device).sm_policy == VGPU_SM_OFF)
+    return false;
+  terms_of(device); /* publishes them */
+  turns_note_presence(&meter->turns);
+  bool company = turns_have_another_tenant(&meter->turns);
+  if (__atomic_exchange_n(&device->in_company, company, __ATOMIC_RELAXED) && !company)
+    leave_off(meter);
+  return company;
+}
+
+/* The current device's meter is made here, be it only to be seen by others. */
+bool meters_look_for_company(int64_t now_ns) {
+  int64_t before_ns = __atomic_load_n(&meters_watch.look_at_ns, __ATOMIC_RELAXED);
+  if (now_ns < before_ns || !__atomic_compare_exchange_n(&meters_watch.look_at_ns, &before_ns, now_ns + LOOK_NS, false,
+                                                         __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+    return __atomic_load_n(&meters_watch.company, __ATOMIC_RELAXED);
+  struct device *device = device_of_current_context();
+  if (device != NULL && device->number >= 0 && device_limits(device).sm_policy != VGPU_SM_OFF)
+    meter_of(device);
+  bool company = false;
+  for (int i = 0; (device = devices_at(i)) != NULL; i++)
+    company |= look_at(device);
+  __atomic_store_n(&meters_watch.company, company, __ATOMIC_RELAXED);
+  return company;
+}
+
+void meters_forget(void) {
+  struct device *device;
+  for (int i = 0; (device = devices_at(i)) != NULL; i++)
+    if (device->meter != NULL && device->meter->takes_turns)
+      shared_file_forget(&device->meter->turns_file);
+  meters_watch = (struct meters_watch){0};
+}

@@ -1,0 +1,73 @@
+/* What falls to each of the tenants that share a GPU. Who publishes false terms gets no more by them himself, and takes
+ * from those without a hard limit at most what a tenant with such terms would. */
+#include "abi.h"
+#include "turns.h"
+
+/* The limits of the other tenants: sums of percents, and how many there are without one. */
+struct others {
+  uint32_t hard, burst, unlimited;
+};
+
+static bool is_known(const uint64_t *known, int count, uint64_t tenant) {
+  for (int i = 0; i < count; i++)
+    if (known[i] == tenant)
+      return true;
+  return false;
+}
+
+static void add(struct others *others, uint32_t percent, uint32_t policy) {
+  if (percent >= VGPU_NO_SM_LIMIT)
+    others->unlimited++;
+  else if (policy == VGPU_SM_BURST)
+    others->burst += percent;
+  else
+    others->hard += percent;
+}
+
+static struct others find_others(const struct turns *turns) {
+  int64_t now_ns = turns->clock->now_ns();
+  const struct turns_terms *own = &turns->file->slots[turns->slot].terms;
+  uint64_t known[TURNS_SLOTS + 1] = {own->tenant};
+  int count = 1;
+  struct others others = {0};
+  uint32_t used = __atomic_load_n(&turns->file->slots_used, __ATOMIC_ACQUIRE);
+  for (uint32_t i = 0; i < used && i < TURNS_SLOTS; i++) {
+    const struct turns_slot *slot = &turns->file->slots[i];
+    int64_t seen_ns = __atomic_load_n(&slot->seen_ns, __ATOMIC_RELAXED);
+    uint64_t tenant = __atomic_load_n(&slot->terms.tenant, __ATOMIC_RELAXED);
+    bool active = seen_ns > now_ns - TURNS_ACTIVE_NS && seen_ns <= now_ns + TURNS_ACTIVE_NS;
+    if (!active || __atomic_load_n(&slot->terms.priority, __ATOMIC_RELAXED) > own->priority ||
+        is_known(known, count, tenant))
+      continue;
+    known[count++] = tenant;
+    add(&others, __atomic_load_n(&slot->terms.percent, __ATOMIC_RELAXED),
+        __atomic_load_n(&slot->terms.policy, __ATOMIC_RELAXED));
+  }
+  return others;
+}
+
+static uint32_t at_least_one(uint32_t percent) {
+  return percent > 0 ? percent : 1;
+}
+
+static uint32_t without_limit(struct others others) {
+  uint32_t limited = others.hard + others.burst;
+  return at_least_one((limited < 100 ? 100 - limited : 0) / (others.unlimited + 1));
+}
+
+static uint32_t of_burst(uint32_t weight, struct others others) {
+  uint32_t all = weight + others.burst + others.hard;
+  if (all > 100)
+    return at_least_one(weight * 100 / all);
+  if (others.unlimited > 0)
+    return weight;
+  return weight * (100 - others.hard) / (weight + others.burst);
+}
+
+uint32_t turns_share_percent(const struct turns *turns) {
+  const struct turns_terms *own = &turns->file->slots[turns->slot].terms;
+  uint32_t percent = at_least_one(own->percent);
+  if (percent >= VGPU_NO_SM_LIMIT)
+    return without_limit(find_others(turns));
+  return own->policy == VGPU_SM_BURST ? of_burst(percent, find_others(turns)) : percent;
+}
