@@ -5,6 +5,8 @@
 
 /* A turn is passed on before a sleep longer than this; for a shorter one the hand-over costs more than it gives. */
 #define SHORT_SLEEP_NS 500000LL
+#define YIELD_LOOK_NS 1000000LL     /* between looks whether those for whom we make way are still there */
+#define PAUSE_LOOK_NS 20000000LL    /* between looks at the limits file */
 #define LONGEST_SLEEP_NS 50000000LL /* then the limit is looked at again: the host may have changed it */
 
 static int64_t min(int64_t a, int64_t b) {
@@ -45,7 +47,7 @@ static void drain_and_pass(struct meter *meter) {
 }
 
 static bool in_company(const struct meter *meter) {
-  return meter->takes_turns && turns_have_company(&meter->turns);
+  return meter->takes_turns && meter_terms(meter).takes_turns && turns_have_company(&meter->turns);
 }
 
 int64_t gate_wait_for_turn(struct meter *meter) {
@@ -67,6 +69,24 @@ void gate_note_activity(struct meter *meter, int64_t more_ns) {
   __atomic_store_n(&meter->device->last_launch_ns, now_ns, __ATOMIC_RELAXED);
   if (meter->takes_turns)
     turns_note_activity(&meter->turns, now_ns + meter_in_flight_ns(meter) + more_ns);
+}
+
+/* ---- pause ---------------------------------------------------------------------------------------------------- */
+
+/* In short sleeps, so that whoever unpauses need not wake us, and a signal is the program's as ever. */
+int64_t gate_wait_while_paused(struct meter *meter) {
+  if (!meter_terms(meter).paused)
+    return 0;
+  int64_t began_ns = meter->driver->now_ns();
+  if (meter->takes_turns && turns_is_ours(&meter->turns))
+    drain_and_pass(meter);
+  else
+    meter_close_all(meter); /* other streams' batches: the wait would be measured in them */
+  while (meter_terms(meter).paused) {
+    meter->driver->sleep_ns(PAUSE_LOOK_NS);
+    meter_harvest(meter);
+  }
+  return note_wait(meter, began_ns, meter->driver->now_ns());
 }
 
 /* ---- tokens --------------------------------------------------------------------------------------------------- */

@@ -38,13 +38,14 @@ static struct meter_terms terms_of(const void *owner) {
   }
   if (meter == NULL || !meter->takes_turns) /* then nobody knows who else wants the GPU: the limit holds always */
     return terms;
-  turns_set_terms(&meter->turns, (struct turns_terms){.tenant = tenant(),
-                                                      .percent = limits.sm_percent,
-                                                      .policy = (uint16_t)limits.sm_policy,
-                                                      .priority = (uint16_t)limits.priority});
+  const struct turns_terms published = {.tenant = tenant(),
+                                        .percent = limits.sm_percent,
+                                        .policy = (uint16_t)limits.sm_policy,
+                                        .priority = (uint16_t)limits.priority};
+  turns_set_terms(&meter->turns, &published);
   terms.takes_turns = true;
   terms.yields = limits.sm_policy == VGPU_SM_BURST || limits.sm_percent >= VGPU_NO_SM_LIMIT;
-  terms.percent = turns_share_percent(&meter->turns);
+  terms.percent = turns_share_percent(&meter->turns, &published);
   return terms;
 }
 

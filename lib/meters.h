@@ -31,7 +31,10 @@ static inline bool meters_have_company(void) {
 
 /* Asked by every launch. */
 static inline bool meters_measure_launches(void) {
-  return process_is_limited() && (meters_have_company() | process_limits_compute_somewhere());
+  if (!process_is_limited())
+    return false;
+  bool company = meters_have_company(); /* looks up, limited or not */
+  return company || process_limits_compute_somewhere();
 }
 
 /* Asked where the program waits: is anything measured, as far as the launches have found? */

@@ -233,12 +233,12 @@ void turns_note_activity(struct turns *turns, int64_t idle_at_ns) {
   __atomic_store_n(&slot->idle_at_ns, idle_at_ns, __ATOMIC_RELAXED);
 }
 
-void turns_set_terms(struct turns *turns, struct turns_terms terms) {
+void turns_set_terms(struct turns *turns, const struct turns_terms *terms) {
   struct turns_terms *published = &own(turns)->terms;
-  __atomic_store_n(&published->tenant, terms.tenant, __ATOMIC_RELAXED);
-  __atomic_store_n(&published->percent, terms.percent, __ATOMIC_RELAXED);
-  __atomic_store_n(&published->policy, terms.policy, __ATOMIC_RELAXED);
-  __atomic_store_n(&published->priority, terms.priority, __ATOMIC_RELAXED);
+  __atomic_store_n(&published->tenant, terms->tenant, __ATOMIC_RELAXED);
+  __atomic_store_n(&published->percent, terms->percent, __ATOMIC_RELAXED);
+  __atomic_store_n(&published->policy, terms->policy, __ATOMIC_RELAXED);
+  __atomic_store_n(&published->priority, terms->priority, __ATOMIC_RELAXED);
 }
 
 /* ---- joining --------------------------------------------------------------------------------------------------- */

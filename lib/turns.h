@@ -72,7 +72,7 @@ struct turns {
 bool turns_join(struct turns *turns, struct shared_file *file, const char *uuid);
 
 /* Tells the others what this tenant may have. */
-void turns_set_terms(struct turns *turns, struct turns_terms terms);
+void turns_set_terms(struct turns *turns, const struct turns_terms *terms);
 
 /* Has anyone else launched lately, or does anyone wait? */
 bool turns_have_company(const struct turns *turns);
@@ -83,10 +83,11 @@ bool turns_have_another_tenant(const struct turns *turns);
 /* Does another tenant of our priority or a higher one wait, or use its turn? */
 bool turns_are_wanted(const struct turns *turns);
 
-/* The share of the GPU's time, 1 to 100, that falls to this tenant now. By its own limit while that is hard; else by
- * the limits of those that have been active of late and are not of lower priority: without a limit what is left, split
- * evenly; with VGPU_SM_BURST its limit, and of what nobody else's limit covers a part in proportion to it. */
-uint32_t turns_share_percent(const struct turns *turns);
+/* The share of the GPU's time, 1 to 100, that falls to a tenant of these terms now. By its own limit while that is
+ * hard; else by the limits of those that have been active of late and are not of lower priority: without a limit what
+ * is left, split evenly; with VGPU_SM_BURST its limit, and of what nobody else's limit covers a part in proportion to
+ * it. */
+uint32_t turns_share_percent(const struct turns *turns, const struct turns_terms *own);
 
 bool turns_is_ours(const struct turns *turns);
 

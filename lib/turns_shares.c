@@ -24,9 +24,8 @@ static void add(struct others *others, uint32_t percent, uint32_t policy) {
     others->hard += percent;
 }
 
-static struct others find_others(const struct turns *turns) {
+static struct others find_others(const struct turns *turns, const struct turns_terms *own) {
   int64_t now_ns = turns->clock->now_ns();
-  const struct turns_terms *own = &turns->file->slots[turns->slot].terms;
   uint64_t known[TURNS_SLOTS + 1] = {own->tenant};
   int count = 1;
   struct others others = {0};
@@ -64,10 +63,9 @@ static uint32_t of_burst(uint32_t weight, struct others others) {
   return weight * (100 - others.hard) / (weight + others.burst);
 }
 
-uint32_t turns_share_percent(const struct turns *turns) {
-  const struct turns_terms *own = &turns->file->slots[turns->slot].terms;
+uint32_t turns_share_percent(const struct turns *turns, const struct turns_terms *own) {
   uint32_t percent = at_least_one(own->percent);
   if (percent >= VGPU_NO_SM_LIMIT)
-    return without_limit(find_others(turns));
-  return own->policy == VGPU_SM_BURST ? of_burst(percent, find_others(turns)) : percent;
+    return without_limit(find_others(turns, own));
+  return own->policy == VGPU_SM_BURST ? of_burst(percent, find_others(turns, own)) : percent;
 }

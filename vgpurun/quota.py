@@ -6,6 +6,7 @@ The grammar is the one of lib/limits.c; tests/limit_cases.tsv holds both to the 
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from fractions import Fraction
 from typing import Generic, TypeVar
 
@@ -41,12 +42,30 @@ class MemorySize:
         return size_bytes
 
 
+class SmPolicy(Enum):
+    """When the compute limit of a container holds."""
+
+    HARD = abi.SM_HARD
+    BURST = abi.SM_BURST
+    OFF = abi.SM_OFF
+
+
+class Priority(Enum):
+    """Who goes first when containers take turns on a GPU."""
+
+    HIGH = abi.PRIORITY_HIGH
+    LOW = abi.PRIORITY_LOW
+
+
 @dataclass(frozen=True)
 class Quota:
     """The limits of one container on one device; None means no limit."""
 
     memory_bytes: int | None = None
     sm_percent: int | None = None
+    sm_policy: SmPolicy = SmPolicy.HARD
+    priority: Priority = Priority.HIGH
+    paused: bool = False
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from vgpurun import abi
-from vgpurun.quota import Quota
+from vgpurun.quota import Priority, Quota, SmPolicy
 from vgpurun.utilization import Utilization, read_seconds
 
 # What the bits of not_enforced mean, by the limit that could not be held.
@@ -68,6 +68,9 @@ def limits_bytes(limits: Sequence[tuple[str, Quota]]) -> bytes:
         device.uuid = uuid.encode()
         device.memory_limit_bytes = abi.NO_MEMORY_LIMIT if quota.memory_bytes is None else quota.memory_bytes
         device.sm_limit_percent = abi.NO_SM_LIMIT if quota.sm_percent is None else quota.sm_percent
+        device.sm_policy = quota.sm_policy.value
+        device.priority = quota.priority.value
+        device.paused = quota.paused
     return bytes(content)
 
 
@@ -96,6 +99,9 @@ def _quota_of(device: abi.DeviceLimit) -> Quota:
     return Quota(
         None if device.memory_limit_bytes == abi.NO_MEMORY_LIMIT else device.memory_limit_bytes,
         None if device.sm_limit_percent == abi.NO_SM_LIMIT else device.sm_limit_percent,
+        SmPolicy(device.sm_policy) if device.sm_policy in (abi.SM_BURST, abi.SM_OFF) else SmPolicy.HARD,
+        Priority.HIGH if device.priority == abi.PRIORITY_HIGH else Priority.LOW,
+        bool(device.paused),
     )
 
 

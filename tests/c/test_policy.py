@@ -9,7 +9,17 @@ ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
 LIB = ROOT / "lib"
 
-METER = ["bucket", "gate", "meter", "meter_costs", "meter_harvest", "meter_streams", "meter_waits", "seconds", "timeline"]
+METER = [
+    "bucket",
+    "gate",
+    "meter",
+    "meter_costs",
+    "meter_harvest",
+    "meter_streams",
+    "meter_waits",
+    "seconds",
+    "timeline",
+]
 TURNS = ["log", "shared_file", "turns", "turns_shares"]
 SOURCES = {
     "limits": ["limits", "log"],

@@ -1,0 +1,148 @@
+"""When a compute limit holds, who goes first, and the pause, on the simulated driver in real time.
+
+The machine may be busy, so the bounds are wide; the exact shares are in tests/c on a clock of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from sandbox import UUID, Sandbox
+
+from vgpurun import region
+from vgpurun.quota import Priority, Quota, SmPolicy
+
+WORK = """
+import json, sys, time
+from cuda_driver import *
+d = Driver(); d.start(); k = d.kernel('spin_500us')
+def work(seconds):
+    end, count = time.monotonic() + seconds, 0
+    while time.monotonic() < end:
+        d.launch(k); count += 1
+    d.synchronize()
+    return count * 5e-4 / (time.monotonic() - end + seconds)
+"""
+FOR_3_S = WORK + "work(0.5); print(work(2.5))"
+
+
+@contextmanager
+def tenant(sandbox: Sandbox, name: str, quota: Quota, code: str = FOR_3_S) -> Iterator[subprocess.Popen[str]]:
+    """A program under a limits file and a usage file of its own, as in a container of its own."""
+    limits = sandbox.folder / f"limits-{name}"
+    limits.write_bytes(region.limits_bytes([(UUID, quota)]))
+    usage = sandbox.folder / f"usage-{name}"
+    variables = {"VGPURUN_LIMITS_FILE": str(limits), "CUDA_DEVICE_MEMORY_SHARED_CACHE": str(usage)}
+    with sandbox.start_python(code, **variables) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def shares(sandbox: Sandbox, *quotas: Quota) -> list[float]:
+    """What each of these gets when all work as much as they can."""
+    if len(quotas) == 1:
+        with tenant(sandbox, "0", quotas[0]) as process:
+            return [float(process.communicate(timeout=60)[0])]
+    with tenant(sandbox, "0", quotas[0]) as first, tenant(sandbox, "1", quotas[1]) as second:
+        return [float(process.communicate(timeout=60)[0]) for process in (first, second)]
+
+
+def test_burst_alone_is_not_limited(sandbox: Sandbox) -> None:
+    (alone,) = shares(sandbox, Quota(None, 20, SmPolicy.BURST))
+    assert alone > 0.85
+
+
+def test_bursts_together_are_weighted(sandbox: Sandbox) -> None:
+    first, second = shares(sandbox, Quota(None, 20, SmPolicy.BURST), Quota(None, 40, SmPolicy.BURST))
+    assert 0.25 < first < 0.42 and 0.55 < second < 0.75 and first + second > 0.85, (first, second)
+
+
+def test_without_a_limit_what_is_left(sandbox: Sandbox) -> None:
+    limited, unlimited = shares(sandbox, Quota(None, 30), Quota(None, None))
+    assert 0.24 < limited < 0.36 and 0.58 < unlimited < 0.78, (limited, unlimited)
+
+
+def test_off_takes_no_notice(sandbox: Sandbox) -> None:
+    (alone,) = shares(sandbox, Quota(None, 20, SmPolicy.OFF))
+    assert alone > 0.85
+
+
+def test_low_priority_gets_what_is_left_and_does_not_starve(sandbox: Sandbox) -> None:
+    high, low = shares(sandbox, Quota(None, None), Quota(None, None, SmPolicy.HARD, Priority.LOW))
+    assert high > 0.8 and 0.01 < low < 0.15, (high, low)
+
+
+@pytest.mark.parametrize(("word", "least", "most"), [("force", 0.2, 0.4), ("default", 0.85, 2), ("DISABLE", 0.85, 2)])
+def test_the_words_of_hami(sandbox: Sandbox, word: str, least: float, most: float) -> None:
+    result = sandbox.python(FOR_3_S, CUDA_DEVICE_SM_LIMIT="30", GPU_CORE_UTILIZATION_POLICY=word)
+    assert least < float(result) < most
+
+
+def test_words_that_are_not_known_hold_the_limit(sandbox: Sandbox) -> None:
+    limits = {"CUDA_DEVICE_SM_LIMIT": "30", "GPU_CORE_UTILIZATION_POLICY": "often", "CUDA_TASK_PRIORITY": "first"}
+    code = WORK + "print(work(1.5))"
+    result = sandbox.run(["python3", "-c", code], **limits)
+    assert 0.2 < float(result.stdout) < 0.4
+    for word in ("often", "first"):
+        assert result.stderr.count(f"'{word}'") == 1, result.stderr
+
+
+PAUSED = WORK + (
+    "work(0.3); print('ready', flush=True)\n"
+    "while True:\n"
+    "    began = time.monotonic(); d.launch(k); waited = time.monotonic() - began\n"
+    "    if waited > 0.4: print(json.dumps(waited), flush=True)\n"
+)
+
+
+def pause(path: Path, quota: Quota, paused: bool) -> None:
+    region.write_limits(path, [(UUID, Quota(quota.memory_bytes, quota.sm_percent, paused=paused))])
+
+
+@pytest.mark.parametrize("quota", [Quota(None, 50), Quota(None, None)], ids=["limited", "unlimited"])
+def test_a_pause_holds_launches_and_ends(sandbox: Sandbox, quota: Quota) -> None:
+    limits = sandbox.folder / "limits-paused"
+    with tenant(sandbox, "paused", quota, PAUSED) as process:
+        assert process.stdout is not None and process.stdout.readline() == "ready\n"
+        pause(limits, quota, True)
+        time.sleep(0.7)
+        pause(limits, quota, False)
+        assert 0.4 < json.loads(process.stdout.readline()) < 1.5
+
+
+def test_while_it_is_paused_memory_goes_on_and_synchronisation_completes(sandbox: Sandbox) -> None:
+    code = WORK + (
+        "work(0.2); print('ready', flush=True); input()\n"
+        "d.synchronize(); address = d.mem_alloc(1 << 20); d.mem_free(address); print('went on', flush=True)\n"
+        "d.launch(k); print('launched', flush=True)"
+    )
+    limits, quota = sandbox.folder / "limits-paused", Quota(None, 50)
+    with tenant(sandbox, "paused", quota, code) as process:
+        assert process.stdin is not None and process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        pause(limits, quota, True)
+        process.stdin.write("go on\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "went on\n"
+        time.sleep(0.3)
+        process.terminate()
+        assert process.wait(timeout=5) == -15, "it can be ended while it waits"
+        assert process.stdout.read() == ""
+
+
+def test_who_is_paused_leaves_the_gpu_to_others(sandbox: Sandbox) -> None:
+    burst = Quota(None, 30, SmPolicy.BURST)
+    with tenant(sandbox, "paused", Quota(None, 70), PAUSED) as process:
+        assert process.stdout is not None and process.stdout.readline() == "ready\n"
+        pause(sandbox.folder / "limits-paused", Quota(None, 70), True)
+        time.sleep(1.5)
+        (alone,) = shares(sandbox, burst)
+    assert alone > 0.85
