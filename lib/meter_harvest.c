@@ -75,7 +75,8 @@ void meter_charge(struct meter *meter, int64_t start_ns, int64_t end_ns) {
 static void measure(struct meter_stream *stream, const struct batch *batch) {
   struct meter *meter = stream->meter;
   int64_t now_ns = meter->driver->now_ns();
-  int64_t start_ns = batch->by_wall ? batch->start_recorded_ns : stream->previous_end_ns;
+  int64_t start_ns =
+      batch->by_wall ? batch->start_recorded_ns : __atomic_load_n(&stream->previous_end_ns, __ATOMIC_RELAXED);
   if (batch->start != NULL)
     start_ns = place(stream, batch->start, batch->start_recorded_ns, now_ns);
   int64_t end_ns = place(stream, batch->end, batch->end_recorded_ns, now_ns);
