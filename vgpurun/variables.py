@@ -34,6 +34,17 @@ VARIABLES = (
     Variable(abi.ENV_WRAPPER_MEMORY, _BOTH, f"The same as `{abi.ENV_MEMORY_LIMIT}`, which comes first."),
     Variable(abi.ENV_ALNAIR_SM, _BOTH, f"The same as `{abi.ENV_SM_LIMIT}`, which comes first."),
     Variable(
+        abi.ENV_SM_POLICY,
+        _LIBRARY,
+        "When the compute limit of the variables holds, in HAMi's words: `force` always, as without this variable; "
+        "`default` while another container of the same or a higher priority wants the GPU; `disable` never.",
+    ),
+    Variable(
+        abi.ENV_PRIORITY,
+        _LIBRARY,
+        "`0` (high, as without this variable) or `1` (low): who goes first where containers take turns on a GPU.",
+    ),
+    Variable(
         abi.ENV_LOG_LEVEL,
         _LIBRARY,
         "What the library says on stderr: `0` errors, `1` and `2` warnings and messages, `3` information, `4` "
