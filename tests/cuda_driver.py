@@ -474,6 +474,9 @@ class Driver:
         self.call("cuLibraryLoadData", byref(library), image, None, None, 0, None, None, 0)
         return library.value or 0
 
+    def library_unload(self, library: int) -> None:
+        self.call("cuLibraryUnload", library)
+
     def context_limit(self, limit: int) -> int:
         value = c_size_t()
         self.call("cuCtxGetLimit", byref(value), limit)
