@@ -226,6 +226,7 @@ static CUresult reserve_growth(struct request *request, uint64_t size, CUstream 
   }
   request->may_pass_limit = true;
   CUstreamCaptureMode mode = capture_relax();
+  pools_settle(request->device, POOLS_TRIM); /* before it is asked what is idle: what goes back has to come again */
   request->reserved = growth_for(size, idle_bytes(request->handle));
   CUresult result = request->reserved == 0 ? CUDA_SUCCESS : memory_reserve(request->device, request->reserved);
   capture_restore(mode);

@@ -1,6 +1,10 @@
 #include "ledger.h"
 
+#include "clock.h"
+
 #define LARGEST_REQUEST_BYTES (1ULL << 60) /* so that no count overflows */
+#define LOOKS_BEFORE_REFUSAL 2
+#define PAUSE_NS 20000
 
 uint64_t ledger_driver_size(uint64_t requested_bytes) {
   uint64_t rounded;
@@ -120,17 +124,28 @@ static uint64_t *pending(const struct ledger *ledger, int device) {
   return counter.shown != NULL ? counter.shown : counter.own;
 }
 
-uint64_t ledger_reserve(const struct ledger *ledger, int device, uint64_t bytes, uint64_t limit_bytes) {
-  if (bytes > limit_bytes || bytes > LARGEST_REQUEST_BYTES)
-    return LEDGER_FULL;
+/* What does not fit is taken back at once, since meanwhile it is in the way of others. */
+static uint64_t try_to_reserve(const struct ledger *ledger, int device, uint64_t bytes, uint64_t limit_bytes) {
   __atomic_add_fetch(pending(ledger, device), bytes, __ATOMIC_SEQ_CST);
   uint64_t used_bytes = ledger_used_at_most(ledger, device);
-  if (used_bytes > limit_bytes)
-    used_bytes = ledger_used(ledger, device);
   if (used_bytes <= limit_bytes)
     return used_bytes < LEDGER_FULL ? used_bytes : LEDGER_FULL - 1;
   subtract_from(pending(ledger, device), bytes);
   return LEDGER_FULL;
+}
+
+/* What is in the way may be the dead's, or another's request that is about to be taken back. */
+uint64_t ledger_reserve(const struct ledger *ledger, int device, uint64_t bytes, uint64_t limit_bytes) {
+  if (bytes > limit_bytes || bytes > LARGEST_REQUEST_BYTES)
+    return LEDGER_FULL;
+  uint64_t used_bytes = try_to_reserve(ledger, device, bytes, limit_bytes);
+  for (int looks = 0; used_bytes == LEDGER_FULL && looks < LOOKS_BEFORE_REFUSAL; looks++) {
+    if (looks > 0)
+      clock_sleep_ns(PAUSE_NS);
+    if (ledger_used(ledger, device) <= limit_bytes - bytes)
+      used_bytes = try_to_reserve(ledger, device, bytes, limit_bytes);
+  }
+  return used_bytes;
 }
 
 void ledger_settle(const struct ledger *ledger, int device, uint64_t reserved_bytes, uint64_t actual_bytes) {

@@ -16,8 +16,8 @@
 struct ledger {
   struct vgpu_process_usage *own; /* what this process holds, in memory that nobody else can damage */
   struct vgpu_usage *usage;
-  int own_slot; /* shows the others a copy of `own`; -1 for none */
-  bool (*slot_is_live)(void *context, int slot);
+  int own_slot;                                  /* shows the others a copy of `own`; -1 for none */
+  bool (*slot_is_live)(void *context, int slot); /* wipes the slot if its owner has died */
   void *context;
 };
 

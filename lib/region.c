@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +13,8 @@
 
 /* Nothing at all is granted by it: the reading of a limits file that cannot be read. */
 static const struct vgpu_limits grants_nothing = {.magic = VGPU_LIMITS_MAGIC, .abi_version = VGPU_ABI_VERSION};
+
+static pthread_mutex_t borrowing = PTHREAD_MUTEX_INITIALIZER;
 
 /* The file in the container cannot be named away by the environment. */
 static const char *limits_path(void) {
@@ -157,11 +160,22 @@ void region_claim_slot(struct region *region) {
   region->slot = slot;
 }
 
+/* One thread at a time: a borrowed slot is the process's, so that a second thread would not be kept out of it. */
 bool region_slot_is_live(struct region *region, int slot) {
-  return region->file.memory != NULL && shared_file_slot_is_held(&region->file, slot);
+  if (region->file.memory == NULL)
+    return false;
+  pthread_mutex_lock(&borrowing);
+  bool is_dead = shared_file_borrow_slot(&region->file, slot);
+  if (is_dead) {
+    memset(&region->usage->processes[slot], 0, sizeof region->usage->processes[slot]);
+    shared_file_return_slot(&region->file, slot);
+  }
+  pthread_mutex_unlock(&borrowing);
+  return !is_dead;
 }
 
 void region_forget(struct region *region) {
+  pthread_mutex_init(&borrowing, NULL);
   shared_file_forget(&region->file);
   *region = (struct region){.file = region->file, .slot = -1};
 }

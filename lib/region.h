@@ -29,7 +29,7 @@ void region_open(struct region *region);
 /* Takes a free slot, and wipes it. None is taken without a usage file, or with all slots taken (said on stderr). */
 void region_claim_slot(struct region *region);
 
-/* Does a living process hold this slot? Not to be asked of the own slot. */
+/* Does a living process hold this slot? If not, the slot is wiped. Not to be asked of the own slot. */
 bool region_slot_is_live(struct region *region, int slot);
 
 /* In a forked child: lets go of what was inherited. */

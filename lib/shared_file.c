@@ -166,8 +166,12 @@ static struct flock range(short type, unsigned long long start, int length) {
   return (struct flock){.l_type = type, .l_whence = SEEK_SET, .l_start = (off_t)start, .l_len = length};
 }
 
-static struct flock slots(int first, int count) {
-  return range(F_WRLCK, VGPU_SLOT_LOCK_OFFSET + (unsigned)first, count);
+static struct flock slots(short type, int first, int count) {
+  return range(type, VGPU_SLOT_LOCK_OFFSET + (unsigned)first, count);
+}
+
+static bool set(struct shared_file *file, struct flock lock) {
+  return fcntl(descriptor_of(file), F_OFD_SETLK, &lock) == 0;
 }
 
 static bool is_taken(int error) {
@@ -189,13 +193,12 @@ bool shared_file_lock(struct shared_file *file) {
 }
 
 void shared_file_unlock(struct shared_file *file) {
-  struct flock lock = range(F_UNLCK, LOCK_BYTE, 1);
-  (void)fcntl(descriptor_of(file), F_OFD_SETLK, &lock);
+  set(file, range(F_UNLCK, LOCK_BYTE, 1));
 }
 
 static int take_first_free(int descriptor, int count) {
   for (int slot = 0; slot < count; slot++) {
-    struct flock lock = slots(slot, 1);
+    struct flock lock = slots(F_WRLCK, slot, 1);
     if (fcntl(descriptor, F_OFD_SETLK, &lock) == 0)
       return slot;
     if (!is_taken(errno))
@@ -224,17 +227,17 @@ int shared_file_claim_slot(struct shared_file *file, int count) {
   return slot;
 }
 
-static bool are_held(struct shared_file *file, struct flock lock) {
-  int descriptor = descriptor_of(file);
-  return descriptor < 0 || fcntl(descriptor, F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
+bool shared_file_borrow_slot(struct shared_file *file, int slot) {
+  return set(file, slots(F_WRLCK, slot, 1));
 }
 
-bool shared_file_slot_is_held(struct shared_file *file, int slot) {
-  return are_held(file, slots(slot, 1));
+void shared_file_return_slot(struct shared_file *file, int slot) {
+  set(file, slots(F_UNLCK, slot, 1));
 }
 
 bool shared_file_is_in_use(struct shared_file *file, int count) {
-  return are_held(file, slots(0, count));
+  struct flock lock = slots(F_WRLCK, 0, count);
+  return fcntl(descriptor_of(file), F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
 }
 
 /* ---- the end --------------------------------------------------------------------------------------------------- */

@@ -32,8 +32,10 @@ bool shared_file_open(struct shared_file *file, const char *path, size_t size, u
 /* Takes the first slot below `count` that no living process holds. Else -1, with errno: EAGAIN when all are taken. */
 int shared_file_claim_slot(struct shared_file *file, int count);
 
-/* Does another process hold this slot? When in doubt it is held. */
-bool shared_file_slot_is_held(struct shared_file *file, int slot);
+/* Takes a slot that no living process holds, for a moment: nobody else claims it meanwhile. False when it is held, or
+ * when that cannot be told. */
+bool shared_file_borrow_slot(struct shared_file *file, int slot);
+void shared_file_return_slot(struct shared_file *file, int slot);
 
 /* Is any of the first `count` slots held, by this process or another? */
 bool shared_file_is_in_use(struct shared_file *file, int count);

@@ -14,6 +14,8 @@ static bool dead[VGPU_MAX_PROCESSES];
 
 static bool is_live(void *context, int slot) {
   (void)context;
+  if (dead[slot])
+    memset(&usage.processes[slot], 0, sizeof usage.processes[slot]);
   return !dead[slot];
 }
 
