@@ -208,7 +208,7 @@ bool device_is_to_be_corrected(const struct device *device, int64_t max_age_ns) 
   return now_ns - corrected_ns >= max_age_ns;
 }
 
-bool device_correct_overhead(struct device *device, int64_t max_age_ns) {
+static bool correct_overhead(struct device *device, int64_t max_age_ns, uint64_t answered_bytes) {
   if (!device_is_to_be_corrected(device, max_age_ns))
     return false;
   __atomic_store_n(&device->corrected_ns, clock_now_ns(), __ATOMIC_RELAXED);
@@ -221,11 +221,19 @@ bool device_correct_overhead(struct device *device, int64_t max_age_ns) {
   bool listed = running_find(&running, (unsigned)getpid(), &bytes);
   running_done(&running);
   __atomic_store_n(&device->is_listed, listed, __ATOMIC_RELAXED);
-  uint64_t uncounted = ledger_correct(process_ledger(), device->number, bytes);
+  uint64_t uncounted = ledger_correct(process_ledger(), device->number, bytes, answered_bytes);
   __atomic_store_n(&device->uncounted_bytes, uncounted, __ATOMIC_RELAXED);
   uint64_t used = ledger_used_at_most(process_ledger(), device->number);
   __atomic_store_n(&device->used_when_asked_bytes, used, __ATOMIC_RELAXED);
   return true;
+}
+
+bool device_correct_overhead(struct device *device, int64_t max_age_ns) {
+  return correct_overhead(device, max_age_ns, 0);
+}
+
+bool device_count_made(struct device *device, uint64_t reserved_bytes) {
+  return correct_overhead(device, 0, reserved_bytes);
 }
 
 uint64_t device_uncounted_bytes(const struct device *device) {

@@ -61,6 +61,9 @@ uint64_t device_used_bytes(const struct device *device);
 bool device_is_to_be_corrected(const struct device *device, int64_t max_age_ns);
 bool device_correct_overhead(struct device *device, int64_t max_age_ns);
 
+/* The same, at once, after the driver has made something for which reserved_bytes are pending: it is overhead then. */
+bool device_count_made(struct device *device, uint64_t reserved_bytes);
+
 /* What NVML said last that this process holds besides its allocations, at the most. */
 uint64_t device_uncounted_bytes(const struct device *device);
 

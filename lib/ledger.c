@@ -183,16 +183,16 @@ static uint64_t difference(uint64_t a, uint64_t b) {
   return a > b ? a - b : 0;
 }
 
-uint64_t ledger_correct(const struct ledger *ledger, int device, uint64_t driver_bytes) {
+uint64_t ledger_correct(const struct ledger *ledger, int device, uint64_t driver_bytes, uint64_t answered_bytes) {
   const struct vgpu_device_usage *usage = &ledger->own->devices[device];
   uint64_t allocated = __atomic_load_n(&usage->allocated_bytes, __ATOMIC_SEQ_CST);
   uint64_t managed = __atomic_load_n(&usage->managed_bytes, __ATOMIC_SEQ_CST);
   uint64_t contexts = __atomic_load_n(&usage->context_bytes, __ATOMIC_SEQ_CST);
-  uint64_t under_way = __atomic_load_n(pending(ledger, device), __ATOMIC_SEQ_CST);
+  uint64_t under_way = difference(__atomic_load_n(pending(ledger, device), __ATOMIC_SEQ_CST), answered_bytes);
   uint64_t least = difference(driver_bytes, add_saturating(allocated, under_way));
   uint64_t most = difference(driver_bytes, difference(allocated, managed));
   least = contexts < least ? least : contexts > most ? most : contexts;
-  uint64_t overhead = __atomic_load_n(&usage->overhead_bytes, __ATOMIC_SEQ_CST);
+  uint64_t overhead = add_saturating(__atomic_load_n(&usage->overhead_bytes, __ATOMIC_SEQ_CST), answered_bytes);
   overhead = overhead < least ? least : overhead > most ? most : overhead;
   struct counter counter = COUNTER(ledger, device, overhead_bytes);
   __atomic_store_n(counter.own, overhead, __ATOMIC_SEQ_CST);

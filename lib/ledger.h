@@ -62,7 +62,8 @@ void ledger_release_context(const struct ledger *ledger, int device, uint64_t by
 
 /* The driver says that this process holds driver_bytes: what is not counted yet is overhead. Whether managed memory and
  * what is pending are in driver_bytes is not known, which leaves a range; the overhead stays as it was within that, but
- * is no less than what contexts took. Returns the range's end. */
-uint64_t ledger_correct(const struct ledger *ledger, int device, uint64_t driver_bytes);
+ * is no less than what contexts took. Of what is pending, answered_bytes are in there, as overhead to be. Returns the
+ * range's end. */
+uint64_t ledger_correct(const struct ledger *ledger, int device, uint64_t driver_bytes, uint64_t answered_bytes);
 
 #endif

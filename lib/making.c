@@ -8,20 +8,21 @@ struct device *making_device(void) {
 }
 
 CUresult making_begin(struct making *making, struct device *device, uint64_t at_least_bytes) {
-  *making = (struct making){.device = device, .reserved_bytes = at_least_bytes};
+  *making = (struct making){.device = device, .reserved_bytes = ledger_driver_size(at_least_bytes)};
   if (device == NULL)
     return CUDA_SUCCESS;
   CUstreamCaptureMode mode = capture_relax();
   making->held_before = device_used_bytes(device);
-  CUresult result = memory_reserve(device, at_least_bytes);
+  CUresult result = memory_reserve(device, making->reserved_bytes);
   capture_restore(mode);
   return result;
 }
 
 bool making_passes_limit(const struct making *making, CUresult result) {
+  bool counted =
+      making->device != NULL && result == CUDA_SUCCESS && device_count_made(making->device, making->reserved_bytes);
   memory_cancel(making->device, making->reserved_bytes);
-  return making->device != NULL && result == CUDA_SUCCESS && device_correct_overhead(making->device, 0) &&
-         memory_is_over(making->device);
+  return counted && memory_is_over(making->device);
 }
 
 CUresult making_refuse(const struct making *making) {

@@ -1,0 +1,132 @@
+"""Many processes that allocate and free at random against one limit, and processes that are killed while they do.
+
+The simulated driver is the witness: it keeps the most memory that was ever in use at once. VGPURUN_STRESS_SECONDS says
+how long each test goes on; 5 by default.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import struct
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from sandbox import SIMULATED_DRIVER, Sandbox
+
+from vgpurun import abi
+
+SECONDS = float(os.environ.get("VGPURUN_STRESS_SECONDS", "5"))
+LIMIT_BYTES = 1 << 30
+LIMIT = {"CUDA_DEVICE_MEMORY_LIMIT": str(LIMIT_BYTES), "LIBCUDA_LOG_LEVEL": "0"}
+MACHINE = """
+devices:
+  - name: Simulated
+    uuid: GPU-aaaaaaaa-0000-0000-0000-000000000000
+    memory_mib: 65536
+    context_overhead_mib: 0
+"""
+PEAK_OFFSET = 64 + 56  # struct state in lib/sim/state.h: the header, then the first device
+FILL = (
+    "from cuda_driver import *\nd = Driver(); d.start()\nheld = 0\n"
+    "while d.result('cuMemAlloc_v2', byref(c_uint64()), 2 << 20) == 'CUDA_SUCCESS': held += 2 << 20\n"
+    "print(held)"
+)
+
+
+@pytest.fixture
+def churn(sandbox: Sandbox, compile_c: Callable[..., Path]) -> Callable[..., subprocess.Popen[str]]:
+    """Starts programs/churn.c: for how long, with which seed, in how many threads."""
+    (sandbox.folder / "sim.yaml").write_text(MACHINE)
+    program = compile_c("churn.c", "-O1", f"-L{SIMULATED_DRIVER}", "-lcuda", "-lpthread", output="churn")
+
+    def start(seconds: float, seed: int, threads: int = 1, **variables: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [program, str(seconds), str(seed), str(threads)],
+            env=sandbox.variables(**{**LIMIT, **variables}),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    return start
+
+
+def figures(process: subprocess.Popen[str]) -> tuple[int, int, int]:
+    """Calls, refusals, and the longest time that a call took, in microseconds. The process waits after them."""
+    assert process.stdout is not None
+    calls, refused, longest_us = map(int, process.stdout.readline().split())
+    return calls, refused, longest_us
+
+
+def end(processes: list[subprocess.Popen[str]]) -> None:
+    for process in processes:
+        process.communicate()
+    assert [process.returncode for process in processes] == [0] * len(processes)
+
+
+def peak_bytes(sandbox: Sandbox) -> int:
+    return int(struct.unpack_from("<Q", (sandbox.folder / "sim.state").read_bytes(), PEAK_OFFSET)[0])
+
+
+def counted_bytes(sandbox: Sandbox) -> int:
+    """All that the usage file counts, whoever for."""
+    usage = abi.Usage.from_buffer_copy((sandbox.folder / "usage").read_bytes())
+    devices = [process.devices[0] for process in usage.processes]
+    return sum(
+        d.allocated_bytes + d.overhead_bytes + d.managed_bytes + d.context_bytes + d.host_bytes + d.pending_bytes
+        for d in devices
+    )
+
+
+def test_the_limit_holds_at_every_instant(sandbox: Sandbox, churn: Callable[..., subprocess.Popen[str]]) -> None:
+    processes = [churn(SECONDS, seed) for seed in range(64)]
+    results = [figures(process) for process in processes]
+    print(f"calls {sum(r[0] for r in results)}, refused {sum(r[1] for r in results)}, peak {peak_bytes(sandbox)}")
+    assert peak_bytes(sandbox) <= LIMIT_BYTES
+    assert peak_bytes(sandbox) > LIMIT_BYTES * 0.9, "the limit was not reached"
+    assert counted_bytes(sandbox) == 0, "all that was allocated has been freed"
+    end(processes)
+    assert int(sandbox.python(FILL, **LIMIT)) == LIMIT_BYTES
+
+
+@pytest.mark.parametrize("seed", [1, random.randrange(1 << 20)], ids=["fixed", "random"])
+def test_alone_nothing_is_refused_that_fits(churn: Callable[..., subprocess.Popen[str]], seed: int) -> None:
+    print(f"seed {seed}")
+    process = churn(min(SECONDS, 10), seed, ALONE="1", CUDA_DEVICE_MEMORY_LIMIT="256m")
+    calls, refused, _ = figures(process)
+    assert calls > 1000
+    assert refused > 0, "the limit was not reached"
+    end([process])
+
+
+def test_killed_processes_leave_nothing(sandbox: Sandbox, churn: Callable[..., subprocess.Popen[str]]) -> None:
+    """Nor does anybody wait for them: calls take no longer than they do with all alive."""
+    seeds = iter(range(1 << 30))
+    quiet = [churn(SECONDS / 2, next(seeds)) for _ in range(6)]
+    longest_us = max(figures(process)[2] for process in quiet)
+    end(quiet)
+    witness = churn(SECONDS, next(seeds))
+    victims = [churn(3600, next(seeds)) for _ in range(5)]
+    killed, until = 0, time.monotonic() + SECONDS
+    while time.monotonic() < until:
+        time.sleep(random.uniform(0, 0.04))
+        victim = victims.pop(random.randrange(len(victims)))
+        victim.send_signal(signal.SIGKILL)
+        victim.communicate()
+        victims.append(churn(3600, next(seeds)))
+        killed += 1
+    calls, _, longest_with_kills_us = figures(witness)
+    print(f"killed {killed}; {calls} calls beside them, the longest {longest_with_kills_us} us ({longest_us} without)")
+    for victim in victims:
+        victim.kill()
+        victim.communicate()
+    end([witness])
+    assert peak_bytes(sandbox) <= LIMIT_BYTES
+    assert longest_with_kills_us < max(100_000, 3 * longest_us)
+    assert int(sandbox.python(FILL, timeout_s=10, **LIMIT)) == LIMIT_BYTES, "at once"
+    assert counted_bytes(sandbox) == LIMIT_BYTES, "of the last process alone: the dead's slots have been wiped"
