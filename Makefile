@@ -13,7 +13,7 @@ ARGS ?=
 C_SOURCES = $(shell git ls-files '*.c' '*.h' 2>/dev/null || find lib tests -name '*.[ch]' -not -path '*/build/*')
 
 # What is made from the code.
-GENERATED := docs/reference.md docs/memory-functions.md docs/vgpurun.1
+GENERATED := docs/config.md docs/reference.md docs/memory-functions.md docs/vgpurun.1
 
 .PHONY: help venv lib demo test test-unit test-c test-preload test-engine test-gpu lint format docs bench clean
 

@@ -17,6 +17,7 @@ import click
 
 from vgpurun import manpage
 from vgpurun.cli import cli
+from vgpurun.config_schema import DEFAULTS, MAXIMA, Key
 from vgpurun.memory_functions import judgements
 from vgpurun.options.table import LEFT_OUT
 from vgpurun.variables import VARIABLES
@@ -61,11 +62,34 @@ def memory_functions_table() -> str:
     return _table(("Functions", "", "How or why"), rows)
 
 
+def defaults_table() -> str:
+    """Return what `defaults` of a configuration file may have, as Markdown."""
+    rows = [
+        (f"`{key.name}: {key.example}`", f"{key.meaning}.", _built_in(key), f"`{key.variable}`") for key in DEFAULTS
+    ]
+    return _table(("Key, for example", "Stands for", "Built in", "Variable"), rows)
+
+
+def maxima_table() -> str:
+    """Return what a quota of the administrator's configuration file may have, as Markdown."""
+    return _table(
+        ("Key, for example", "At most"), [(f"`{key.name}: {key.example}`", f"{key.meaning}.") for key in MAXIMA]
+    )
+
+
+def _built_in(key: Key) -> str:
+    if key.built_in is None:
+        return "-"
+    return f"`{str(key.built_in).lower() if isinstance(key.built_in, bool) else key.built_in}`"
+
+
 TABLES = {
     "options": options_table,
     "refused": refused_table,
     "variables": variables_table,
     "memory-functions": memory_functions_table,
+    "defaults": defaults_table,
+    "maxima": maxima_table,
 }
 
 

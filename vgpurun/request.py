@@ -82,6 +82,11 @@ def _written(limits: Limits) -> tuple[PerDevice[str | None], PerDevice[str | Non
     return memory, sm
 
 
+def check_limits(limits: Limits) -> None:
+    """Raise LimitError for limits that cannot be read."""
+    _written(limits)
+
+
 def is_max(text: str) -> bool:
     """Whether a memory limit is all that is left on the GPU."""
     return text.strip().lower() == "max"

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from vgpurun import abi
+from vgpurun.config_schema import DEFAULTS
 
 
 @dataclass(frozen=True)
@@ -67,10 +68,9 @@ VARIABLES = (
         "Where the state of containers is kept, instead of `/var/lib/vgpurun` (root) or `~/.local/state/vgpurun`.",
     ),
     Variable("VGPURUN_LIBRARY", _CLI, "Another `libvgpu.so`, used or refused but never replaced."),
-    Variable(
-        "VGPURUN_DRIVER",
-        _CLI,
-        "The default of `--driver`. `local` and `smi` know `sim`, and take all others as `host`.",
+    *(
+        Variable(key.variable, _CLI, f"The default of `--{key.name}`, before that of the configuration files.")
+        for key in DEFAULTS
     ),
     Variable("VGPURUN_DEBUG", _CLI, "`1` shows where in the code an error came from."),
     Variable("DOCKER_HOST", _CLI, "The Docker Engine, instead of Docker's current context; it must be this host's."),

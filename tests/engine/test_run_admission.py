@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import pwd
 import signal
 import subprocess
+import sys
 import time
 from collections import Counter
 from contextlib import ExitStack
@@ -191,3 +193,38 @@ def test_a_container_that_nobody_will_start_is_swept_by_the_next_launch(one_gpu:
         process.wait()
         assert one_gpu.run("--mem", "8g", debian, "true").exit_code == 0
     one_gpu.assert_nothing_left()
+
+
+ADMIN = """
+defaults: {mem: 1g, place: binpack}
+quotas:
+  default: {memory_per_gpu: 3g, containers: 2, overcommit: false}
+  users:
+    nobody: {gpus: [1]}
+"""
+WITH_ADMIN_FILE = (
+    "import sys; from pathlib import Path; from vgpurun import config, cli;"
+    "config.ADMIN_FILE = Path(sys.argv.pop(1)); cli.main(sys.argv[1:])"
+)
+
+
+def test_quotas_and_defaults_of_the_administrator(two_gpus: Cli, debian: str, tmp_path: Path) -> None:
+    (tmp_path / "admin.yaml").write_text(ADMIN)
+    two_gpus.command = (sys.executable, "-c", WITH_ADMIN_FILE, str(tmp_path / "admin.yaml"))
+    hold(two_gpus, debian, "first")
+    quota = quotas_from_json(two_gpus.engine.containers.get("first").labels[LABEL_QUOTA])
+    assert [each.memory_bytes for _, each in quota] == [1 << 30]
+    two_gpus.run("--mem", "4g", debian, "true").assert_refused("4 GiB", "3 GiB for user root", "admin.yaml:4")
+    two_gpus.run("--overcommit", debian, "true").assert_refused("--overcommit is not for user root")
+    hold(two_gpus, debian, "second", "--mem", "3g")
+    assert sorted(gpus_of(two_gpus).values()) == [1, 1], "3 GiB and 1 GiB are too much for root on one GPU"
+    result = two_gpus.run(debian, "true")
+    assert result.exit_code == 125
+    assert "2 of the 2 for user root (containers" in result.stderr
+    assert "second  root" in result.stderr
+    two_gpus.environment["SUDO_UID"] = str(pwd.getpwnam("nobody").pw_uid)
+    hold(two_gpus, debian, "of-nobody")
+    mine = two_gpus.engine.containers.get("of-nobody")
+    assert mine.labels["vgpurun.user"] == "nobody"
+    assert quotas_from_json(mine.labels[LABEL_QUOTA])[0][0].endswith("000000000001")
+    two_gpus.run("--gpus", "device=0", debian, "true").assert_refused("GPU 0 is not for user nobody")

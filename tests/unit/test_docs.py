@@ -14,6 +14,7 @@ import pytest
 from support import CHECKOUT
 from vgpurun import abi, docs, manpage
 from vgpurun.cli import cli
+from vgpurun.config_schema import DEFAULTS
 from vgpurun.options.table import LEFT_OUT
 from vgpurun.variables import VARIABLES
 
@@ -21,7 +22,16 @@ DOCUMENTS = sorted(
     path for path in (*CHECKOUT.glob("*.md"), *CHECKOUT.glob("docs/**/*.md")) if ":begin -->" in path.read_text()
 )
 # Read from the environment, but not vgpurun's own.
-OF_OTHERS = {"HOME", "PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "XDG_STATE_HOME", "XDG_CACHE_HOME", "SUDO_UID"}
+OF_OTHERS = {
+    "HOME",
+    "PATH",
+    "LD_LIBRARY_PATH",
+    "LD_PRELOAD",
+    "XDG_CONFIG_HOME",
+    "XDG_STATE_HOME",
+    "XDG_CACHE_HOME",
+    "SUDO_UID",
+}
 
 
 def shown_names(parameter: click.Parameter) -> list[str]:
@@ -51,7 +61,8 @@ def test_every_variable_that_the_code_reads_is_in_the_table() -> None:
     of_cli |= set(re.findall(r"envvar=\"(\w+)\"", sources))
     assert of_library <= named
     assert of_cli - OF_OTHERS <= named
-    assert {"VGPURUN_STATE_DIR", "VGPURUN_DRIVER", "DOCKER_HOST"} <= of_cli
+    assert {"VGPURUN_STATE_DIR", "VGPURUN_LIBRARY", "DOCKER_HOST"} <= of_cli
+    assert {key.variable for key in DEFAULTS} <= named
 
 
 def test_tables_are_one_line_a_row() -> None:

@@ -7,9 +7,8 @@ from typing import Any, TypeVar
 
 import click
 
-from vgpurun import library, simulation
+from vgpurun import config, library, simulation
 from vgpurun.cli.flags import canonical
-from vgpurun.drivers import MODES
 from vgpurun.errors import DriverError, GpuError, LibraryError, OptionError
 from vgpurun.gpus import Gpu, list_gpus
 from vgpurun.library import Library
@@ -35,30 +34,10 @@ class GroupedCommand(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Let every mistake know its verb; click forgets it for an option without its value."""
         try:
-            return super().parse_args(ctx, self._with_values(ctx, args))
+            return super().parse_args(ctx, canonical(self, ctx, args))
         except click.UsageError as error:
             error.ctx = error.ctx or ctx
             raise
-
-    def _with_values(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Give its value to each option that may stand alone, but leave the arguments alone that are the command's.
-
-        click would take the next argument for the value.
-        """
-        alone = {
-            name: f"{name}={parameter.optional_value}"
-            for parameter in self.params
-            if isinstance(parameter, GroupedOption) and parameter.optional_value
-            for name in parameter.opts
-        }
-        filled = [alone.get(argument, argument) for argument in args]
-        if filled == args:
-            return args
-        options, rest, _ = self.make_parser(ctx).parse_args(list(filled))
-        arguments = [options.get(each.name or "") for each in self.params if isinstance(each, click.Argument)]
-        taken = sum(len(each) if isinstance(each, (list, tuple)) else isinstance(each, str) for each in arguments)
-        split = len(args) - len(rest) - taken
-        return filled[:split] + args[split:]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write each group of options in the order in which the first of each was declared."""
@@ -90,7 +69,7 @@ class EngineCommand(GroupedCommand):
                 raise OptionError(
                     f"argument '{shown}' is not UTF-8 text, and the Docker Engine takes no other"
                 ) from None
-        return super().parse_args(ctx, canonical(self, ctx, args))
+        return super().parse_args(ctx, args)
 
 
 def option(*names: str, group: str, **settings: Any) -> Callable[[Function], Function]:
@@ -121,20 +100,12 @@ def limit_options(function: Function) -> Function:
     return function
 
 
-def default_driver() -> str:
-    """Return what VGPURUN_DRIVER says, auto without it. Raises OptionError."""
-    mode = os.environ.get("VGPURUN_DRIVER") or "auto"
-    if mode not in MODES:
-        raise OptionError(f"VGPURUN_DRIVER={mode} is not one of {', '.join(MODES)}; correct it, or unset it")
-    return mode
-
-
 def host_driver_option(group: str) -> Callable[[Function], Function]:
     """Add --driver to a verb that starts no container: however a container gets the driver, here it is the host's."""
     return option(
         "--driver",
         type=click.Choice(["host", "sim"]),
-        default=lambda: "sim" if default_driver() == "sim" else "host",
+        default=lambda: "sim" if config.default("driver") == "sim" else "host",
         group=group,
         help="This host's driver, or the simulated GPU. By default host, or sim if VGPURUN_DRIVER is sim.",
     )

@@ -53,8 +53,8 @@ class _Reader:
             raise click.NoSuchOption(name, f"unknown flag: {name}.", self._near(name), self._ctx)
         if equals:
             self._take(option, value)
-        elif _is_switch(option):
-            self._take(option, "true")
+        elif alone := _value_alone(option):
+            self._take(option, alone)
         elif rest:
             self._take(option, rest.pop(0))
         else:
@@ -99,6 +99,11 @@ class _Reader:
 
 def _is_switch(option: click.Option) -> bool:
     return option.is_flag or option.type is click.BOOL
+
+
+def _value_alone(option: click.Option) -> str | None:
+    """The value of an option that stands without one; None where it needs one."""
+    return "true" if _is_switch(option) else getattr(option, "optional_value", None)
 
 
 def _long_name(option: click.Option) -> str:

@@ -6,21 +6,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from vgpurun import config
 from vgpurun.admission import Admission
 from vgpurun.cli.common import Function, option, say, warn
-from vgpurun.errors import OptionError
 from vgpurun.gpus import GPUS_HELP, Gpu
-from vgpurun.grants import Grant
 from vgpurun.plan import Limits
 from vgpurun.request import POLICIES, Request
-from vgpurun.users import current_user
-from vgpurun.waiting import FOREVER
+from vgpurun.waiting import NO_TIMEOUT, parse_wait
 
 if TYPE_CHECKING:
     from vgpurun.engine import Engine
 
 _GROUP = "Placement"
-_NO_TIMEOUT = "forever"
 
 
 def placement_options(function: Function) -> Function:
@@ -37,20 +34,20 @@ def placement_options(function: Function) -> Function:
             option(
                 "--place",
                 type=click.Choice(POLICIES),
-                default=POLICIES[0],
                 group=_GROUP,
-                help="Which of the GPUs that have room: the emptiest (spread) or the fullest (binpack).",
+                help="Which of the GPUs that have room: the emptiest (spread, the default) or the fullest (binpack).",
             ),
             option(
                 "--overcommit",
-                is_flag=True,
+                type=bool,
+                metavar="",
                 group=_GROUP,
                 help="Start even where the memory or the time of a GPU is promised to others already.",
             ),
             option(
                 "--wait",
                 metavar="[=TIME]",
-                optional_value=_NO_TIMEOUT,
+                optional_value=NO_TIMEOUT,
                 group=_GROUP,
                 help="Wait for room, first come, first served; at most for a time such as 90s, 10m or 2h.",
             ),
@@ -73,20 +70,28 @@ class Wanted:
 
     @classmethod
     def take(cls, given: MutableMapping[str, Any], is_local: bool = False) -> "Wanted":
-        """Take the options out of all that were given. Raises OptionError."""
+        """Take the options out of all that were given; the configuration has the values of those that were not.
+
+        Raises OptionError and ConfigError.
+        """
+
+        def take(name: str) -> Any:
+            value = given.pop(name)
+            return config.default(name) if value is None else value
+
         return cls(
-            limits=Limits(given.pop("mem"), given.pop("sm")),
-            gpus=given.pop("gpus"),
-            policy=given.pop("place"),
-            is_overcommit=given.pop("overcommit"),
-            wait_s=parse_wait(given.pop("wait")),
+            limits=Limits(take("mem"), take("sm")),
+            gpus=take("gpus"),
+            policy=take("place"),
+            is_overcommit=take("overcommit"),
+            wait_s=parse_wait(take("wait")),
             is_local=is_local,
         )
 
     def admission(self, environment: Mapping[str, str], gpus: Sequence[Gpu], engine: "Engine | None") -> Admission:
         """Return the admission of a launch whose program will have this environment."""
         request = Request(self.limits, self.gpus, self.policy, self.is_overcommit, environment, self.is_local)
-        return Admission(request, gpus, Grant(current_user()), engine, self.wait_s, say, warn)
+        return Admission(request, gpus, config.own_grant(), engine, self.wait_s, say, warn)
 
     def check(self, environment: Mapping[str, str], gpus: Sequence[Gpu]) -> None:
         """Raise what stands against the launch however much room there is.
@@ -94,20 +99,3 @@ class Wanted:
         That is LimitError, GpuError, OptionError or QuotaError.
         """
         self.admission(environment, gpus, None).check()
-
-
-def parse_wait(text: str | None) -> float:
-    """Read --wait: seconds, 0 without it. Raises OptionError."""
-    if text is None:
-        return 0
-    if text == _NO_TIMEOUT:
-        return FOREVER
-    from humanfriendly import InvalidTimespan, parse_timespan  # slow to import
-
-    try:
-        seconds = float(parse_timespan(text))
-    except InvalidTimespan:
-        seconds = -1
-    if seconds < 0:
-        raise OptionError(f"--wait={text} is not a time; use e.g. --wait=90s, --wait=10m, or --wait without end")
-    return seconds

@@ -5,11 +5,10 @@ from typing import Any
 
 import click
 
-from vgpurun import drivers, library, simulation, state
+from vgpurun import config, drivers, library, simulation, state
 from vgpurun.admission import Admission
 from vgpurun.cli.common import (
     EngineCommand,
-    default_driver,
     find_library,
     limit_options,
     option,
@@ -46,7 +45,7 @@ _VGPURUN = "vgpurun"
     "--driver",
     "driver_mode",
     type=click.Choice(drivers.MODES),
-    default=default_driver,
+    default=lambda: config.default("driver"),
     group=_VGPURUN,
     help="How the driver comes into the container: the engine brings it (cdi, toolkit), vgpurun binds this host's own "
     "files (mount), or the simulated GPU (sim). auto: cdi or toolkit where the engine has it, else mount. By default "
@@ -69,7 +68,7 @@ def run(
         raise OptionError("IMAGE is empty; is the variable that names it set?")
     wanted = Wanted.take(given)
     options = container_options(image, command, given)
-    pull = PullOptions.read(given["pull"], given["quiet"], options.platform)
+    pull = PullOptions.read(given["pull"] or config.default("pull"), given["quiet"], options.platform)
     with Signals() as signals:
         launch = _Launch(options, wanted, driver_mode, dry_run)
         if dry_run:

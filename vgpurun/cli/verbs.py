@@ -30,6 +30,7 @@ VERBS: Mapping[str, tuple[tuple[str, str, str], ...]] = {
         ("prune", "prune:prune", "Remove the state of containers that are gone."),
     ),
     "Set up": (
+        ("config", "config:config", "Show the configuration and where each value comes from."),
         ("build", "build:build", "Build libvgpu.so with this host's compiler."),
         ("build-in-docker", "build:build_in_docker", "Build libvgpu.so in a container."),
     ),

@@ -1,0 +1,255 @@
+"""Configuration files: what may stand in them, which value counts, and what a mistake is called."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from vgpurun import config
+from vgpurun.config import Config
+from vgpurun.config_file import ConfigFile, read_config
+from vgpurun.config_schema import DEFAULTS, MAXIMA
+from vgpurun.errors import ConfigError
+from vgpurun.quota import parse_size
+
+Write = Callable[[str], Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    def write(text: str, name: str = "config.yaml") -> Path:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return path
+
+    return write
+
+
+ADMIN = """\
+defaults:
+  mem: 25%
+  sm: 50
+  gpus: [0, 1]
+  overcommit: true
+quotas:
+  default:
+    memory: 16g
+    containers: 4
+  groups:
+    staff: {memory: 32g, overcommit: false}
+    students:
+      memory: 8g
+      sm_per_gpu: 30
+  users:
+    alice: {memory: unlimited, gpus: [2]}
+"""
+
+
+def test_every_value_and_its_line(write: Write) -> None:
+    path = write(ADMIN)
+    admin = read_config(path, has_quotas=True)
+    found = {name: (each.value, each.origin) for name, each in admin.defaults.items()}
+    assert found == {
+        "mem": ("25%", f"{path}:2"),
+        "sm": ("50", f"{path}:3"),
+        "gpus": ("device=0,1", f"{path}:4"),
+        "overcommit": (True, f"{path}:5"),
+    }
+    assert admin.everybody["memory"].value == parse_size("16g")
+    assert admin.users["alice"]["memory"].value is None
+    assert admin.users["alice"]["gpus"].value == ("2",)
+    assert admin.groups["students"]["sm_per_gpu"].origin == f"{path}:14"
+
+
+@pytest.mark.parametrize(
+    ("user", "groups", "expected"),
+    [
+        ("bob", [], {"memory": "16g", "containers": 4}),
+        ("bob", ["students"], {"memory": "8g", "sm_per_gpu": 30, "containers": 4}),
+        ("bob", ["students", "staff"], {"memory": "32g", "sm_per_gpu": 30, "containers": 4, "overcommit": False}),
+        ("alice", ["students"], {"memory": None, "sm_per_gpu": 30, "containers": 4, "gpus": ("2",)}),
+    ],
+    ids=["default", "group", "two groups", "own"],
+)
+def test_whose_quota_counts(write: Write, user: str, groups: list[str], expected: dict[str, object]) -> None:
+    """Each value by itself: the user's, the first group's in the file, everybody's."""
+    both = Config(read_config(write(ADMIN), has_quotas=True), ConfigFile())
+    found = {name: getattr(each.value, "text", each.value) for name, each in both.quotas(user, groups).items()}
+    assert found == expected
+
+
+def test_the_order_of_precedence(write: Write) -> None:
+    admin = read_config(write("defaults: {mem: 1g, sm: 10, place: binpack}"), has_quotas=True)
+    user = read_config(write("defaults: {mem: 2g, sm: 20}", "user.yaml"), has_quotas=False)
+    both = Config(admin, user)
+    environment = {"VGPURUN_MEM": "3g", "VGPURUN_SM": " "}
+    names = ("mem", "sm", "place", "pull")
+    assert [both.default(name, environment).value for name in names] == ["3g", "20", "binpack", "missing"]
+    assert both.default("mem", environment).origin == "VGPURUN_MEM"
+    assert both.default("sm", environment).origin.endswith("user.yaml:1")
+    assert both.default("pull", environment).origin == "built in"
+
+
+def test_a_variable_that_cannot_be_read_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"VGPURUN_PLACE=wide: 'wide' is not one of spread, binpack; .*unset"):
+        Config(ConfigFile(), ConfigFile()).default("place", {"VGPURUN_PLACE": "wide"})
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "words"),
+    [
+        ("default:\n  mem: 1g\n", 1, "unknown key 'default' in the file; did you mean 'defaults'?"),
+        ("defaults:\n  memm: 1g\n", 2, "unknown key 'memm' in defaults; did you mean 'mem'?"),
+        ("defaults:\n  color: red\n", 2, "unknown key 'color' in defaults; there are mem, sm, gpus"),
+        (
+            "quotas:\n  users:\n    bob:\n      memroy: 1g\n",
+            4,
+            "unknown key 'memroy' in quotas; did you mean 'memory'?",
+        ),
+        ("quotas:\n  user: {}\n", 2, "did you mean 'users'?"),
+        ("defaults:\n  sm: 50\n  mem: lots\n", 3, "mem: memory limit 'lots' is not a size"),
+        ("defaults:\n  sm: 101\n", 2, "sm: compute limit '101' is more than the whole GPU"),
+        ("defaults:\n  mem: [1g]\n", 2, "mem needs one value, such as 25%"),
+        ("defaults:\n  mem:\n", 2, "mem needs one value"),
+        ("defaults:\n  mem: {a: b}\n", 2, "mem needs one value"),
+        ("defaults:\n  gpus: [[0]]\n", 2, "gpus needs a value or a list of values"),
+        ("defaults:\n  gpus: some of them\n", 2, "gpus: 'some of them' is not all, a count, or a list"),
+        ("defaults:\n  place: tight\n", 2, "place: 'tight' is not one of spread, binpack"),
+        ("defaults:\n  overcommit: maybe\n", 2, "overcommit: 'maybe' is neither true nor false"),
+        ("defaults:\n  wait: soon\n", 2, "wait: --wait=soon is not a time"),
+        ("quotas:\n  default:\n    sm_per_gpu: 200\n", 3, "sm_per_gpu: '200' is not a whole number from 0 to 100"),
+        ("quotas:\n  default:\n    containers: -1\n", 3, "containers: '-1' is not a whole number"),
+        ("quotas:\n  default:\n    gpus: [a b]\n", 3, "gpus: 'a b' is not a list of GPUs"),
+        ("defaults:\n  mem: 1g\n  mem: 2g\n", 3, "mem is there twice"),
+        ("- mem\n", 1, "the file must be lines of the form 'key: value'"),
+        ("defaults: 5\n", 1, "defaults must be lines of the form"),
+        ("quotas:\n  users: [bob]\n", 2, "users must be lines of the form"),
+        ("defaults:\n  ? [a]\n  : b\n", 2, "a key in defaults must be one word"),
+        ("defaults:\n  mem: 1g\n bad\n", 3, "this is not YAML"),
+        ("defaults:\n\tmem: 1g\n", 2, "this is not YAML"),
+        ("defaults: {}\n---\ndefaults: {}\n", 2, "this is not YAML"),
+        ("defaults: *nowhere\n", 1, "this is not YAML"),
+    ],
+    ids=lambda value: value if isinstance(value, str) and "\n" in value else "",
+)
+def test_a_mistake_is_one_line_with_its_place(write: Write, text: str, line: int, words: str) -> None:
+    path = write(text)
+    with pytest.raises(ConfigError) as caught:
+        read_config(path, has_quotas=True)
+    assert str(caught.value).startswith(f"{path}:{line}: ")
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_quotas_are_the_administrators(write: Write) -> None:
+    with pytest.raises(ConfigError, match=r"/etc/vgpurun/config\.yaml"):
+        read_config(write(ADMIN), has_quotas=False)
+
+
+@pytest.mark.parametrize("text", ["", "# nothing\n", "defaults:\nquotas:\n  users:\n    bob:\n", "{}"], ids=repr)
+def test_what_says_nothing_is_valid(write: Write, text: str) -> None:
+    both = Config(read_config(write(text), has_quotas=True), ConfigFile())
+    assert both.quotas("bob", []) == {}
+    assert both.default("mem", {}).value is None
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    assert read_config(tmp_path / "none" / "config.yaml", has_quotas=True) == ConfigFile()
+    with pytest.raises(ConfigError, match=f"{tmp_path}: Is a directory"):
+        read_config(tmp_path, has_quotas=True)
+    (tmp_path / "latin").write_bytes(b"defaults: {mem: \xff}")
+    with pytest.raises(ConfigError, match="UTF-8"):
+        read_config(tmp_path / "latin", has_quotas=True)
+
+
+def test_nonsense_is_a_mistake_and_no_crash(write: Write) -> None:
+    with pytest.raises(ConfigError):
+        read_config(write("a: &a [*a]"), has_quotas=True)
+    with pytest.raises(ConfigError, match="nested"):
+        read_config(write("[" * 100_000), has_quotas=True)
+
+
+def test_the_examples_of_the_schema_are_valid(write: Write) -> None:
+    lines = ["defaults:", *(f"  {key.name}: {key.example}" for key in DEFAULTS)]
+    lines += ["quotas:", "  default:", *(f"    {key.name}: {key.example}" for key in MAXIMA)]
+    found = read_config(write("\n".join(lines)), has_quotas=True)
+    assert len(found.defaults) == len(DEFAULTS)
+    assert len(found.everybody) == len(MAXIMA)
+
+
+def test_the_examples_of_the_page_are_valid(write: Write) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "config.md").read_text()
+    examples = [part for part in page.split("\n\n") if part.startswith(("    defaults:", "    quotas:"))]
+    assert len(examples) == 2
+    for example in examples:
+        read_config(write(example), has_quotas=True)
+
+
+def test_where_the_users_file_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/user")
+    monkeypatch.setenv("XDG_CONFIG_HOME", "relative/is/ignored")
+    assert config.user_file() == Path("/home/user/.config/vgpurun/config.yaml")
+    monkeypatch.setenv("XDG_CONFIG_HOME", "/somewhere")
+    assert config.user_file() == Path("/somewhere/vgpurun/config.yaml")
+
+
+@pytest.fixture
+def vgpurun(tmp_path: Path, write: Write) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """The command line with files of its own, in place of the host's and the user's."""
+    program = (
+        "import sys; from pathlib import Path; from vgpurun import config, cli;"
+        "config.ADMIN_FILE = Path(sys.argv.pop(1)); cli.main(sys.argv[1:])"
+    )
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("VGPU", "SUDO_"))}
+
+    def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        environment = kept | {"XDG_CONFIG_HOME": str(tmp_path / "xdg"), "COLUMNS": "200"} | variables
+        command = [sys.executable, "-c", program, str(tmp_path / "admin.yaml"), *arguments]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+
+    return run
+
+
+def test_config_shows_values_and_origins(
+    vgpurun: Callable[..., subprocess.CompletedProcess[str]], write: Callable[..., Path]
+) -> None:
+    admin = write("defaults: {mem: 25%}\nquotas:\n  default: {memory: 8g, gpus: [0, 1]}\n", "admin.yaml")
+    user = write("defaults:\n  sm: 50\n", "xdg/vgpurun/config.yaml")
+    shown = [line.split() for line in vgpurun("config", VGPURUN_PLACE="binpack").stdout.splitlines()]
+    assert ["--mem", "25%", f"{admin}:1"] in shown
+    assert ["--sm", "50", f"{user}:2"] in shown
+    assert ["--place", "binpack", "VGPURUN_PLACE"] in shown
+    assert ["--pull", "missing", "built", "in"] in shown
+    assert ["memory", "8g", f"{admin}:3"] in shown
+    assert ["gpus", "0,1", f"{admin}:3"] in shown
+    described = json.loads(vgpurun("config", "--format", "json").stdout)
+    assert described["quotas"]["gpus"] == {"value": ["0", "1"], "origin": f"{admin}:3"}
+
+
+def test_config_check(vgpurun: Callable[..., subprocess.CompletedProcess[str]], write: Callable[..., Path]) -> None:
+    good, bad = write(ADMIN, "good.yaml"), write("defaults: {meem: 1g}", "bad.yaml")
+    result = vgpurun("config", "check", str(good))
+    assert (result.returncode, result.stdout) == (0, f"{good}: valid\n")
+    result = vgpurun("config", "check", str(bad))
+    assert (result.returncode, result.stdout) == (125, "")
+    assert result.stderr == f"vgpurun: {bad}:1: unknown key 'meem' in defaults; did you mean 'mem'?\n"
+    assert vgpurun("config", "check", str(good) + "x").returncode == 125
+    assert vgpurun("config", "chekc").returncode == 125
+
+
+def test_a_mistake_in_a_file_stops_a_launch(
+    vgpurun: Callable[..., subprocess.CompletedProcess[str]], write: Callable[..., Path]
+) -> None:
+    admin = write("quotas: {default: {memory: 8}}\nx: 1\n", "admin.yaml")
+    result = vgpurun("run", "--driver", "sim", "image")
+    assert (result.returncode, result.stderr) == (
+        125,
+        f"vgpurun: {admin}:2: unknown key 'x' in the file; there are defaults, quotas\n",
+    )

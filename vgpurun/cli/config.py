@@ -1,0 +1,81 @@
+"""`vgpurun config`: every configured value and where it comes from."""
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from vgpurun import config as configuration
+from vgpurun.cli.common import GroupedCommand, option
+from vgpurun.config_file import Setting, read_config
+from vgpurun.config_schema import DEFAULTS
+from vgpurun.errors import ConfigError, OptionError
+from vgpurun.quota import MemorySize
+from vgpurun.users import current_user
+
+
+@click.command(cls=GroupedCommand, name="config", options_metavar="[OPTIONS]")
+@option(
+    "--format",
+    "output_format",
+    type=click.Choice(["table", "json"]),
+    default="table",
+    show_default=True,
+    group="Display",
+    help="How to print the values.",
+)
+@click.argument("arguments", metavar="[check FILE...]", nargs=-1)
+def config(arguments: tuple[str, ...], output_format: str) -> None:
+    """Show the value of every option that is not given, your quotas, and the line that each comes from.
+
+    `vgpurun config check FILE` says whether a file can be used as /etc/vgpurun/config.yaml.
+    """
+    if arguments:
+        _check(arguments)
+        return
+    defaults = {key.name: configuration.load().default(key.name, os.environ) for key in DEFAULTS}
+    quotas = configuration.own_quotas()
+    if output_format == "json":
+        click.echo(json.dumps({"defaults": _json(defaults), "user": current_user(), "quotas": _json(quotas)}))
+        return
+    click.echo("For options that are not given:")
+    _print((f"--{name}", setting) for name, setting in defaults.items())
+    click.echo(f"\nAt most, for user {current_user()}:" if quotas else f"\nNo quotas for user {current_user()}.")
+    _print(quotas.items())
+
+
+def _check(arguments: tuple[str, ...]) -> None:
+    if arguments[0] != "check" or len(arguments) < 2:
+        raise OptionError(f"'{' '.join(arguments)}': say vgpurun config, or vgpurun config check FILE")
+    for name in arguments[1:]:
+        if not Path(name).exists():
+            raise ConfigError(f"{name}: no such file")
+        read_config(Path(name), has_quotas=True)
+        click.echo(f"{name}: valid")
+
+
+def _print(settings: Iterable[tuple[str, Setting]]) -> None:
+    rows = [(name, _show(_plain(setting.value)), setting.origin) for name, setting in settings]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        click.echo("  " + "  ".join(map(str.ljust, row, widths)).rstrip())
+
+
+def _show(value: Any) -> str:
+    if isinstance(value, list):
+        return ",".join(value) or "none"
+    return "-" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _json(settings: Mapping[str, Setting]) -> dict[str, Any]:
+    return {name: {"value": _plain(each.value), "origin": each.origin} for name, each in settings.items()}
+
+
+def _plain(value: Any) -> Any:
+    """A value as a file would have it; None is no limit, or none that is built in."""
+    if isinstance(value, MemorySize):
+        return value.text
+    return list(value) if isinstance(value, tuple) else value
