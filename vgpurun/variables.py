@@ -25,7 +25,8 @@ VARIABLES = (
         abi.ENV_MEMORY_LIMIT,
         _BOTH,
         "Memory limit of every GPU: `2g`, `1.5GiB`, `1024m`, plain bytes, `50%`. With `_<i>` at its end (`_0`, `_1`, "
-        "...) that of one GPU, by the index that the program sees. Beside `--mem` the lower limit holds.",
+        "...) that of one GPU, by its index in the nvidia-smi that the program sees. "
+        "Beside `--mem` the lower limit holds.",
     ),
     Variable(
         abi.ENV_SM_LIMIT,

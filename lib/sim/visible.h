@@ -1,4 +1,4 @@
-/* The devices that CUDA_VISIBLE_DEVICES leaves, in its order. */
+/* The devices that CUDA_VISIBLE_DEVICES leaves, in its order; its indexes are those of CUDA_DEVICE_ORDER. */
 #ifndef SIM_VISIBLE_H
 #define SIM_VISIBLE_H
 

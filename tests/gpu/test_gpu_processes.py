@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import subprocess
 
 import pytest
 from runners import Container, Runner, answer
@@ -30,18 +30,54 @@ print(json.dumps([torch.cuda.mem_get_info(index)[1] >> 20 for index in range(tor
 """
 
 
+def host_uuids() -> list[str]:
+    """The host's GPUs in the order of their PCI bus IDs."""
+    query = ["nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader"]
+    return subprocess.run(query, capture_output=True, text=True, check=True).stdout.split()
+
+
+def shortest_prefix(uuid: str) -> str:
+    """The shortest beginning that names this GPU alone."""
+    others = [other for other in host_uuids() if other != uuid]
+    return next(uuid[:end] for end in range(5, 41) if not any(other.startswith(uuid[:end]) for other in others))
+
+
 @pytest.mark.parametrize(
-    ("options", "environment", "totals_mib"),
+    ("options", "visible", "totals_mib"),
     [
-        (["--mem", "0=2g,1=4g"], {}, [2048, 4096]),
-        (["--mem", "0=2g,1=4g"], {"CUDA_VISIBLE_DEVICES": "1,0"}, [4096, 2048]),
-        (["--gpus", "device=1", "--mem", "1g"], {}, [1024]),
+        (["--mem", "0=2g,1=4g"], None, [2048, 4096]),
+        (["--mem", "0=2g,1=4g"], "1,0", [4096, 2048]),
+        (["--mem", "0=2g,1=4g"], "{1}", [4096]),
+        (["--mem", "0=2g,1=4g"], "{1},{0}", [4096, 2048]),
+        (["--mem", "0=2g,1=4g"], "{1:short},0", [4096, 2048]),
+        (["--mem", "0=2g,1=4g"], "1,-1,0", [4096]),
+        (["--gpus", "device=1", "--mem", "1g"], None, [1024]),
     ],
 )
 def test_limits_go_with_the_device(
-    runner: Runner, python: str, options: list[str], environment: dict[str, str], totals_mib: list[int]
+    runner: Runner, python: str, options: list[str], visible: str | None, totals_mib: list[int]
 ) -> None:
-    count = json.loads(runner.run([], [python, "-c", "import torch; print(torch.cuda.device_count())"]).stdout)
-    if count < 2:
-        pytest.skip("needs two GPUs")
+    uuids = host_uuids()
+    if len(uuids) != 2:
+        pytest.skip("needs a machine with two GPUs")
+    environment = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    if visible is not None:
+        named = visible.replace("{1:short}", shortest_prefix(uuids[1]))
+        environment["CUDA_VISIBLE_DEVICES"] = named.format(*uuids)
+    options = ["--gpus", "device=0,1", *options] if "--gpus" not in options else options
     assert answer(runner.run(options, [python, "-c", TOTALS], environment)) == totals_mib
+
+
+def test_either_order_of_devices(runner: Runner, python: str) -> None:
+    """Whatever the driver makes of the order, each GPU has its own limit."""
+    uuids = host_uuids()
+    if len(uuids) != 2:
+        pytest.skip("needs a machine with two GPUs")
+    program = TOTALS.replace(
+        "torch.cuda.mem_get_info(index)[1] >> 20",
+        "[f'GPU-{torch.cuda.get_device_properties(index).uuid}', torch.cuda.mem_get_info(index)[1] >> 20]",
+    )
+    options = ["--gpus", "device=0,1", "--mem", "0=2g,1=4g"]
+    for order in ("FASTEST_FIRST", "PCI_BUS_ID"):
+        found = answer(runner.run(options, [python, "-c", program], {"CUDA_DEVICE_ORDER": order}))
+        assert dict(found) == {uuids[0]: 2048, uuids[1]: 4096}

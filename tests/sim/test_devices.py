@@ -53,6 +53,34 @@ print(name, *([driver.device_uuid(i) for i in range(driver.device_count())] if n
     assert machine.python(code, start=False, CUDA_VISIBLE_DEVICES=visible).split() == expected
 
 
+THREE_DEVICES = """
+devices:
+  - uuid: GPU-11111111-0000-0000-0000-000000000000
+    multiprocessors: 100
+  - uuid: GPU-22222222-0000-0000-0000-000000000000
+  - uuid: GPU-33333333-0000-0000-0000-000000000000
+    compute_capability: 10.0
+"""
+
+
+@pytest.mark.parametrize(
+    ("variables", "order"),
+    [
+        ({}, "321"),
+        ({"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}, "321"),
+        ({"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, "123"),
+        ({"CUDA_DEVICE_ORDER": "nonsense"}, "321"),
+        ({"CUDA_VISIBLE_DEVICES": "2,0"}, "13"),
+        ({"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": "2,0"}, "31"),
+        ({"CUDA_VISIBLE_DEVICES": "GPU-2,0"}, "23"),
+    ],
+)
+def test_cuda_device_order(machine: Machine, variables: dict[str, str], order: str) -> None:
+    machine.configure(THREE_DEVICES)
+    code = "driver.init(); print(*[driver.device_uuid(i)[4] for i in range(driver.device_count())], sep='')"
+    assert machine.python(code, start=False, **variables) == order
+
+
 def test_each_context_costs_memory_on_its_own_device(machine: Machine) -> None:
     code = """
 driver.primary_context()

@@ -60,6 +60,10 @@ def nvitop_page() -> dict[str, object] | None:
     return {**sizes, "processes": processes}
 
 
+def busy_percent() -> int:
+    return int(query("gpu", "utilization.gpu")[0][0])
+
+
 def keep_busy(seconds: float) -> threading.Thread:
     def work() -> None:
         square = torch.randn(4096, 4096, device="cuda")
@@ -79,9 +83,11 @@ def main() -> None:
     held = torch.empty(256 * MIB, dtype=torch.uint8, device="cuda")
     child = subprocess.Popen([sys.executable, "-c", HOLD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert child.stdout.readline() == "ready\n"
+    time.sleep(1.2)
+    utilization = {"idle": busy_percent()}
     worker = keep_busy(busy_s) if busy_s else None
     time.sleep(busy_s * 0.6)
-    utilization = [row[0] for row in query("gpu", "utilization.gpu")]
+    utilization["busy"] = busy_percent()
     pynvml.nvmlInit()
     handle = pynvml.nvmlDeviceGetHandleByIndex(0)
     if worker:
