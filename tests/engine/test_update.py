@@ -52,9 +52,18 @@ def test_below_what_is_held_nothing_is_taken_away(vgpurun: Cli, debian: str) -> 
     while not holding.logs():
         assert holding.status in ("created", "running")
     result = vgpurun("update", "--driver", "sim", "--mem", "512m", "updated")
-    assert result.exit_code == 0 and "more than its new limit" in result.stderr
+    assert result.exit_code == 0
+    assert "updated holds 1.51 GiB of GPU 0, more than its new limit: it gets no more" in " ".join(
+        result.stderr.split()
+    )
     holding.reload()
     assert holding.status == "running"
+    device = json.loads(vgpurun("smi", "--driver", "sim", "--format", "json").stdout)["containers"][0]["devices"][0]
+    assert device["memory_limit_bytes"] == GIB // 2
+    assert (device["memory_allocated_bytes"], device["memory_context_bytes"]) == (GIB, 518 * MIB)
+    assert device["not_enforced"] == []
+    refused = holding.exec_run([*GPU_PROGRAM, "fill", str(MIB)])
+    assert refused.exit_code != 0 and b"cuDevicePrimaryCtxRetain" in refused.output, "no room for a context"
 
 
 @pytest.mark.parametrize(

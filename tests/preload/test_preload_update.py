@@ -1,0 +1,139 @@
+"""New limits take effect in a running program within 100 ms, from any limit to any other."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from sandbox import UUID, Sandbox
+
+from vgpurun import region
+from vgpurun.quota import Quota
+
+GIB = 1 << 30
+SOON_S = 0.1
+
+
+@contextmanager
+def running(sandbox: Sandbox, code: str, quota: Quota) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+    """A program under a limits file, once it has said that it is ready; and the file."""
+    limits = sandbox.folder / "limits"
+    limits.write_bytes(region.limits_bytes([(UUID, quota)]))
+    program = "import json, sys, time\nfrom cuda_driver import *\nd = Driver(); d.start()\n" + code
+    environment = sandbox.variables(VGPURUN_LIMITS_FILE=str(limits))
+    with subprocess.Popen(
+        [sys.executable, "-u", "-c", program],
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        try:
+            yield process, limits
+        finally:
+            process.kill()
+
+
+def change(limits: Path, quota: Quota) -> float:
+    """Change the limits; the moment before."""
+    now_s = time.monotonic()
+    region.write_limits(limits, [(UUID, quota)])
+    return now_s
+
+
+def line(process: subprocess.Popen[str]) -> list[float]:
+    assert process.stdout is not None
+    values: list[float] = json.loads(process.stdout.readline())
+    return values
+
+
+# Prints the moment and the new size whenever the size of the GPU changes.
+WATCH_SIZE = """
+seen = d.device_total_mem()
+print('ready')
+while True:
+    size = d.device_total_mem()
+    if size != seen:
+        seen = size
+        print(json.dumps([time.monotonic(), size]))
+    time.sleep(0.001)
+"""
+
+
+def test_a_memory_limit_is_seen_at_once(sandbox: Sandbox) -> None:
+    with running(sandbox, WATCH_SIZE, Quota(GIB)) as (process, limits):
+        for size in (3 * GIB, GIB // 2, 2 * GIB):
+            changed_s = change(limits, Quota(size))
+            seen_s, seen = line(process)
+            assert seen == size and seen_s - changed_s < SOON_S
+
+
+# Holds 1 GiB; tries for 64 MiB more again and again, and prints the moment when that starts or ends to work.
+WATCH_REFUSALS = """
+d.mem_alloc(1 << 30)
+works = True
+print('ready')
+while True:
+    try:
+        d.mem_free(d.mem_alloc(64 << 20)); now = True
+    except CudaError:
+        now = False
+    if now != works:
+        works = now
+        print(json.dumps([time.monotonic(), now, d.mem_used() >> 20]))
+    time.sleep(0.001)
+"""
+
+
+def test_below_what_is_held_all_is_refused_and_nothing_taken(sandbox: Sandbox) -> None:
+    with running(sandbox, WATCH_REFUSALS, Quota(2 * GIB)) as (process, limits):
+        changed_s = change(limits, Quota(GIB // 2))
+        seen_s, works, used_mib = line(process)
+        assert not works and seen_s - changed_s < SOON_S
+        assert used_mib == 512, "the size that it is shown: what it holds past that does not show"
+        readings = region.read_usage(sandbox.folder / "usage", [UUID])
+        assert readings is not None and readings[0].memory_used_bytes == GIB + (518 << 20)
+        changed_s = change(limits, Quota(2 * GIB))
+        seen_s, works, used_mib = line(process)
+        assert works and seen_s - changed_s < SOON_S and used_mib == 1024 + 518
+        process.kill()
+        assert process.stderr is not None
+        assert process.stderr.read().count("limit 512 MiB") == 1, "a refusal explains itself once"
+
+
+# Every 100 ms: how much of the last 100 ms the GPU worked for this program.
+WATCH_SHARE = """
+k = d.kernel('spin_1ms')
+print('ready')
+while True:
+    begin, count = time.monotonic(), 0
+    while time.monotonic() < begin + 0.1:
+        d.launch(k); d.synchronize(); count += 1
+    end = time.monotonic()
+    print(json.dumps([begin, end, count * 1e-3 / (end - begin)]))
+"""
+
+
+@pytest.mark.parametrize(("before", "after"), [(20, 80), (80, 20), (None, 30), (30, None)])
+def test_a_compute_limit_takes_effect_at_once(sandbox: Sandbox, before: int | None, after: int | None) -> None:
+    """The mean of a second that begins 100 ms after the change. The machine may be busy: the bounds are wide."""
+    with running(sandbox, WATCH_SHARE, Quota(None, before)) as (process, limits):
+        for _ in range(10):
+            line(process)
+        changed_s = change(limits, Quota(None, after))
+        windows = [line(process) for _ in range(16)]
+        shares = [share for begin_s, _, share in windows if begin_s >= changed_s + SOON_S][:10]
+        mean = sum(shares) / len(shares)
+        if after is None:
+            assert mean > 0.6
+        else:
+            assert after / 100 * 0.7 < mean < after / 100 * 1.25
