@@ -93,6 +93,11 @@ class ContainerEngine(Engine):
         """Send a signal, by its name or number."""
         self._post(f"/containers/{container}/kill", {"signal": signal}, _SLACK_S)
 
+    def set_paused(self, container: str, paused: bool) -> None:
+        """Suspend all processes of a container, or let them go on."""
+        with _refusals():
+            (self._api.pause if paused else self._api.unpause)(container)
+
     def remove_for_good(self, container: str, force: bool, volumes: bool) -> None:
         """Remove a container, one that runs only by force; with its anonymous volumes or without."""
         with _refusals():

@@ -6,14 +6,16 @@
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from vgpurun import __version__, abi, places, quota, region
 from vgpurun.drivers import DeviceRequest, DriverPlan
 from vgpurun.errors import GpuError, OptionError
 from vgpurun.gpus import Gpu
 from vgpurun.options import ContainerOptions, Mount
+from vgpurun.policies import PRIORITIES, SM_POLICIES, Priority, SmPolicy, choose_policy, choose_priority
 from vgpurun.quota import Quota
 from vgpurun.state import LABEL_STATE
 from vgpurun.users import current_user
@@ -69,10 +71,12 @@ class ProcessPlan:
 
 @dataclass(frozen=True)
 class Limits:
-    """--mem and --sm as they were written."""
+    """--mem, --sm, --sm-policy and --priority as they were written."""
 
     memory: str | None = None
     sm: str | None = None
+    sm_policy: str | None = None
+    priority: str | None = None
 
 
 def plan_launch(
@@ -166,7 +170,12 @@ def _quotas(
             f"{len(gpus)} GPUs are more than the {abi.MAX_DEVICES} of one container; choose some with --gpus"
         )
     resolved = quota.resolve(gpus, limits.memory, limits.sm, environment, indexes)
-    return tuple(DeviceQuota(gpu, each) for gpu, each in zip(gpus, resolved, strict=True))
+    policy = choose_policy(limits.sm_policy, environment)
+    priority = choose_priority(limits.priority, environment)
+    return tuple(
+        DeviceQuota(gpu, replace(each, sm_policy=policy, priority=priority))
+        for gpu, each in zip(gpus, resolved, strict=True)
+    )
 
 
 def _limits_file(quotas: Sequence[DeviceQuota]) -> bytes:
@@ -248,7 +257,13 @@ def quotas_to_json(quotas: Sequence[DeviceQuota]) -> str:
     """Return quotas as the label vgpurun.quota has them: a list in the order of the container's devices."""
     return json.dumps(
         [
-            {"uuid": each.gpu.uuid, "memory_bytes": each.quota.memory_bytes, "sm_percent": each.quota.sm_percent}
+            {
+                "uuid": each.gpu.uuid,
+                "memory_bytes": each.quota.memory_bytes,
+                "sm_percent": each.quota.sm_percent,
+                "sm_policy": each.quota.sm_policy.name.lower(),
+                "priority": each.quota.priority.name.lower(),
+            }
             for each in quotas
         ]
     )
@@ -257,6 +272,16 @@ def quotas_to_json(quotas: Sequence[DeviceQuota]) -> str:
 def quotas_from_json(text: str) -> list[tuple[str, Quota]]:
     """Return the UUIDs and quotas of the label vgpurun.quota; nothing when it is not such a list."""
     try:
-        return [(str(each["uuid"]), Quota(each["memory_bytes"], each["sm_percent"])) for each in json.loads(text)]
+        return [(str(each["uuid"]), _quota_from_json(each)) for each in json.loads(text)]
     except (ValueError, KeyError, TypeError):
         return []
+
+
+def _quota_from_json(each: Mapping[str, Any]) -> Quota:
+    """What an older version has not written is as it was then."""
+    return Quota(
+        each["memory_bytes"],
+        each["sm_percent"],
+        SM_POLICIES.get(each.get("sm_policy", ""), SmPolicy.HARD),
+        PRIORITIES.get(each.get("priority", ""), Priority.HIGH),
+    )

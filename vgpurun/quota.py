@@ -6,13 +6,13 @@ The grammar is the one of lib/limits.c; tests/limit_cases.tsv holds both to the 
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from fractions import Fraction
 from typing import Generic, TypeVar
 
 from vgpurun import abi
 from vgpurun.errors import LimitError
 from vgpurun.gpus import Gpu, match_gpu, show_gpus
+from vgpurun.policies import Priority, SmPolicy
 
 T = TypeVar("T")
 
@@ -40,21 +40,6 @@ class MemorySize:
         if size_bytes < 1:
             raise LimitError(f"memory limit '{self.text}' is less than one byte; {MEMORY_HELP}")
         return size_bytes
-
-
-class SmPolicy(Enum):
-    """When the compute limit of a container holds."""
-
-    HARD = abi.SM_HARD
-    BURST = abi.SM_BURST
-    OFF = abi.SM_OFF
-
-
-class Priority(Enum):
-    """Who goes first when containers take turns on a GPU."""
-
-    HIGH = abi.PRIORITY_HIGH
-    LOW = abi.PRIORITY_LOW
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from vgpurun import abi
-from vgpurun.quota import Priority, Quota, SmPolicy
+from vgpurun.policies import Priority, SmPolicy
+from vgpurun.quota import Quota
 from vgpurun.utilization import Utilization, read_seconds
 
 # What the bits of not_enforced mean, by the limit that could not be held.

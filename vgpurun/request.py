@@ -1,7 +1,7 @@
 """What a launch asks for: which GPUs may be its own, and what it needs on each of them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from vgpurun import gpus as devices
 from vgpurun import quota
@@ -125,7 +125,8 @@ class Needs:
         if not any(is_max(text or "") for text in self._memory.values()):
             return self._request.limits
         texts = [(room.gpu.uuid, self._memory_text(room)) for room in rooms]
-        return Limits(",".join(f"{uuid}={text}" for uuid, text in texts if text), self._request.limits.sm)
+        memory = ",".join(f"{uuid}={text}" for uuid, text in texts if text)
+        return replace(self._request.limits, memory=memory)
 
     def takes_rest_of(self, room: Room) -> bool:
         """Whether the memory limit is all that is left there."""

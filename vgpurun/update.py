@@ -1,13 +1,16 @@
 """Changes the limits of a container that runs. Its processes see them at their next call."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from vgpurun import quota, region
 from vgpurun.engine import VgpurunContainer
 from vgpurun.errors import LimitError, StateError
 from vgpurun.gpus import Gpu
+from vgpurun.plan import Limits
+from vgpurun.policies import choose_policy, choose_priority
 from vgpurun.quota import Quota
 
 
@@ -27,23 +30,16 @@ class Change:
         return limit_bytes is not None and self.held_bytes is not None and self.held_bytes > limit_bytes
 
 
-def update(container: VgpurunContainer, gpus: Sequence[Gpu], memory: str | None, sm: str | None) -> list[Change]:
+def update(container: VgpurunContainer, gpus: Sequence[Gpu], limits: Limits) -> list[Change]:
     """Write the new limits; a limit that is not given stays. Raises LimitError and StateError."""
-    path = Path(container.state_folder) / "etc" / "limits"
     by_uuid = {gpu.uuid: gpu for gpu in gpus}
-    try:
-        before = region.read_limits(path)
-        if before is None:
-            raise StateError(f"{path} is not a limits file of this version; start {container.name} again")
+    with _limits_file(container) as path:
+        before = _read(path, container)
         chosen = [by_uuid[uuid] for uuid, _ in before if uuid in by_uuid]
         if len(chosen) < len(before):
             raise LimitError(f"a GPU of {container.name} is gone from this host; start it again on another")
-        after = _changed([quota for _, quota in before], chosen, memory, sm)
+        after = _changed([quota for _, quota in before], chosen, limits)
         region.write_limits(path, [(gpu.uuid, new) for gpu, new in zip(chosen, after, strict=True)])
-    except OSError as error:
-        raise StateError(
-            f"{path}: {error.strerror}; only who started {container.name}, or root, may change it"
-        ) from None
     readings = region.read_usage(path.parent.parent / "run" / "usage", [gpu.uuid for gpu in chosen])
     held = [None] * len(chosen) if readings is None else [reading.memory_used_bytes for reading in readings]
     return [
@@ -52,14 +48,42 @@ def update(container: VgpurunContainer, gpus: Sequence[Gpu], memory: str | None,
     ]
 
 
-def _changed(before: Sequence[Quota], gpus: Sequence[Gpu], memory: str | None, sm: str | None) -> list[Quota]:
-    given = quota.resolve(gpus, memory, sm, {}, range(len(gpus)))
-    named_memory = _named(gpus, memory, "--mem")
-    named_sm = _named(gpus, sm, "--sm")
+def set_paused(container: VgpurunContainer, paused: bool) -> None:
+    """Suspend the GPU work of a container, or let it go on. Raises StateError."""
+    with _limits_file(container) as path:
+        before = _read(path, container)
+        region.write_limits(path, [(uuid, replace(quota, paused=paused)) for uuid, quota in before])
+
+
+@contextmanager
+def _limits_file(container: VgpurunContainer) -> Iterator[Path]:
+    path = Path(container.state_folder) / "etc" / "limits"
+    try:
+        yield path
+    except OSError as error:
+        raise StateError(
+            f"{path}: {error.strerror}; only who started {container.name}, or root, may change it"
+        ) from None
+
+
+def _read(path: Path, container: VgpurunContainer) -> list[tuple[str, Quota]]:
+    limits = region.read_limits(path)
+    if limits is None:
+        raise StateError(f"{path} is not a limits file of this version; start {container.name} again")
+    return limits
+
+
+def _changed(before: Sequence[Quota], gpus: Sequence[Gpu], limits: Limits) -> list[Quota]:
+    given = quota.resolve(gpus, limits.memory, limits.sm, {}, range(len(gpus)))
+    named_memory = _named(gpus, limits.memory, "--mem")
+    named_sm = _named(gpus, limits.sm, "--sm")
     return [
-        Quota(
-            new.memory_bytes if gpu.uuid in named_memory else old.memory_bytes,
-            new.sm_percent if gpu.uuid in named_sm else old.sm_percent,
+        replace(
+            old,
+            memory_bytes=new.memory_bytes if gpu.uuid in named_memory else old.memory_bytes,
+            sm_percent=new.sm_percent if gpu.uuid in named_sm else old.sm_percent,
+            sm_policy=choose_policy(limits.sm_policy, {}) if limits.sm_policy else old.sm_policy,
+            priority=choose_priority(limits.priority, {}) if limits.priority else old.priority,
         )
         for gpu, old, new in zip(gpus, before, given, strict=True)
     ]

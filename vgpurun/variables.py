@@ -37,14 +37,15 @@ VARIABLES = (
     Variable(abi.ENV_ALNAIR_SM, _BOTH, f"The same as `{abi.ENV_SM_LIMIT}`, which comes first."),
     Variable(
         abi.ENV_SM_POLICY,
-        _LIBRARY,
-        "When the compute limit of the variables holds, in HAMi's words: `force` always, as without this variable; "
-        "`default` while another container of the same or a higher priority wants the GPU; `disable` never.",
+        _BOTH,
+        "Where `--sm-policy` says nothing: when the compute limit holds, in HAMi's words: `force` always, as without "
+        "this variable; `default` while another container of the same or a higher priority wants the GPU; `disable` never.",
     ),
     Variable(
         abi.ENV_PRIORITY,
-        _LIBRARY,
-        "`0` (high, as without this variable) or `1` (low): who goes first where containers take turns on a GPU.",
+        _BOTH,
+        "Where `--priority` says nothing: `0` (high, as without this variable) or `1` (low): who goes first where "
+        "containers take turns on a GPU.",
     ),
     Variable(
         abi.ENV_LOG_LEVEL,

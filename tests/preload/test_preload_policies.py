@@ -16,7 +16,8 @@ import pytest
 from sandbox import UUID, Sandbox
 
 from vgpurun import region
-from vgpurun.quota import Priority, Quota, SmPolicy
+from vgpurun.policies import Priority, SmPolicy
+from vgpurun.quota import Quota
 
 WORK = """
 import json, sys, time

@@ -142,6 +142,8 @@ def test_labels() -> None:
         "uuid": make_gpus(2)[1].uuid,
         "memory_bytes": 2 * GIB,
         "sm_percent": None,
+        "sm_policy": "hard",
+        "priority": "high",
     }
     assert quotas_from_json(labels["vgpurun.quota"])[0] == (make_gpus(2)[0].uuid, Quota(2 * GIB))
 

@@ -12,6 +12,7 @@ from vgpurun.cli.flags import canonical
 from vgpurun.errors import DriverError, GpuError, LibraryError, OptionError
 from vgpurun.gpus import Gpu, list_gpus
 from vgpurun.library import Library
+from vgpurun.policies import PRIORITIES, SM_POLICIES
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -98,6 +99,29 @@ def limit_options(function: Function) -> Function:
     ):
         function = decorate(function)
     return function
+
+
+def policy_options(default: str = "") -> Callable[[Function], Function]:
+    """Return what adds --sm-policy and --priority; `default` is added to their help."""
+
+    def add(function: Function) -> Function:
+        add_priority = option(
+            "--priority",
+            type=click.Choice(list(PRIORITIES)),
+            group=LIMITS,
+            help="Who goes first where containers take turns on a GPU: low waits for high, but no longer than 200 ms "
+            f"for its turn.{default or '  By default high.'}",
+        )
+        add_policy = option(
+            "--sm-policy",
+            type=click.Choice(list(SM_POLICIES)),
+            group=LIMITS,
+            help="When --sm holds: always (hard), only while another container wants the GPU, and then as a weight "
+            f"(burst), or never, without turns on the GPU either (off).{default or '  By default hard.'}",
+        )
+        return add_policy(add_priority(function))
+
+    return add
 
 
 def host_driver_option(group: str) -> Callable[[Function], Function]:

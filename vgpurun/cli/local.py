@@ -14,6 +14,7 @@ from vgpurun.cli.common import (
     host_driver_option,
     limit_options,
     option,
+    policy_options,
     say,
     visible_gpus,
     warn,
@@ -40,6 +41,7 @@ _GROUP = "Process"
     context_settings={"allow_interspersed_args": False},
 )
 @limit_options
+@policy_options()
 @placement_options
 @option("-e", "--env", "environment", metavar="NAME[=VALUE]", multiple=True, group=_GROUP, help="Set a variable.")
 @host_driver_option(_GROUP)

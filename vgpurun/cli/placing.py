@@ -80,7 +80,7 @@ class Wanted:
             return config.default(name) if value is None else value
 
         return cls(
-            limits=Limits(take("mem"), take("sm")),
+            limits=Limits(take("mem"), take("sm"), given.pop("sm_policy"), given.pop("priority")),
             gpus=take("gpus"),
             policy=take("place"),
             is_overcommit=take("overcommit"),

@@ -12,6 +12,7 @@ from vgpurun.cli.common import (
     find_library,
     limit_options,
     option,
+    policy_options,
     say,
     visible_gpus,
     warn,
@@ -39,6 +40,7 @@ _VGPURUN = "vgpurun"
     context_settings={"allow_interspersed_args": False},
 )
 @limit_options
+@policy_options()
 @placement_options
 @docker_options
 @option(

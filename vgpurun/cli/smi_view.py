@@ -74,6 +74,8 @@ def _cells(tenant: Tenant, device: TenantDevice) -> tuple[RenderableType, ...]:
     memory_limit = "no limit" if quota.memory_bytes is None else show_size(quota.memory_bytes)
     share = "?" if busy is None else f"{busy.last_1s:.0f} %"
     compute = "no limit" if quota.sm_percent is None else f"{share} / {quota.sm_percent} %"
+    if quota.paused:
+        compute = "paused"
     refused = "?" if reading is None else str(reading.refusals)
     name = Padding(tenant.name, (0, 0, 0, _INDENT))  # a name that does not fit goes on below itself
     what = Text(tenant.what, no_wrap=True, overflow="ellipsis")

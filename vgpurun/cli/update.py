@@ -2,8 +2,10 @@
 
 import click
 
-from vgpurun.cli.common import LIMITS, EngineCommand, host_driver_option, option, visible_gpus, warn
+from vgpurun.cli.common import LIMITS, EngineCommand, host_driver_option, option, policy_options, visible_gpus, warn
 from vgpurun.errors import OptionError
+from vgpurun.plan import Limits
+from vgpurun.policies import Priority, SmPolicy
 from vgpurun.quota import Quota, show_size
 
 
@@ -14,9 +16,17 @@ from vgpurun.quota import Quota, show_size
 )
 @option("--mem", metavar="SIZE", group=LIMITS, help="New memory limit, as for run; 100% lifts it.")
 @option("--sm", metavar="PERCENT", group=LIMITS, help="New compute limit, as for run; 100 lifts it.")
+@policy_options(" It stays as it is without this.")
 @host_driver_option(LIMITS)
 @click.argument("containers", metavar="CONTAINER...", nargs=-1, required=True)
-def update(containers: tuple[str, ...], mem: str | None, sm: str | None, driver: str) -> None:
+def update(
+    containers: tuple[str, ...],
+    mem: str | None,
+    sm: str | None,
+    sm_policy: str | None,
+    priority: str | None,
+    driver: str,
+) -> None:
     """Change the limits of running containers. Their programs see them at once.
 
     A container that holds more than its new limit keeps it, and gets no more until it has freed enough.
@@ -24,12 +34,13 @@ def update(containers: tuple[str, ...], mem: str | None, sm: str | None, driver:
     from vgpurun import update as limits
     from vgpurun.engine_containers import ContainerEngine
 
-    if mem is None and sm is None:
-        raise OptionError("nothing to change; give --mem, --sm or both")
+    given = Limits(mem, sm, sm_policy, priority)
+    if given == Limits():
+        raise OptionError("nothing to change; give --mem, --sm, --sm-policy or --priority")
     gpus = visible_gpus(driver == "sim")
     engine = ContainerEngine.connect()
     for container in [engine.find(name) for name in containers]:
-        for change in limits.update(container, gpus, mem, sm):
+        for change in limits.update(container, gpus, given):
             click.echo(f"{container.name}, GPU {change.gpu.index}: {_show(change.before)} -> {_show(change.after)}")
             if change.is_over:
                 held = show_size(change.held_bytes or 0)
@@ -40,4 +51,9 @@ def update(containers: tuple[str, ...], mem: str | None, sm: str | None, driver:
 
 def _show(quota: Quota) -> str:
     memory = "all memory" if quota.memory_bytes is None else show_size(quota.memory_bytes)
-    return f"{memory}, {100 if quota.sm_percent is None else quota.sm_percent} %"
+    words = [
+        f"{100 if quota.sm_percent is None else quota.sm_percent} %",
+        quota.sm_policy.name.lower() if quota.sm_policy != SmPolicy.HARD else "",
+        "low priority" if quota.priority == Priority.LOW else "",
+    ]
+    return f"{memory}, {' '.join(filter(None, words))}"

@@ -1,0 +1,51 @@
+"""`vgpurun pause|unpause`: a container, or with --gpu its GPU work alone."""
+
+from collections.abc import Callable
+
+import click
+
+from vgpurun.cli.common import EngineCommand, option, say
+
+_GROUP = "Container"
+
+
+def _options(function: Callable[..., int]) -> Callable[..., int]:
+    function = click.argument("containers", metavar="CONTAINER...", nargs=-1, required=True)(function)
+    return option("--gpu", "gpu_only", is_flag=True, group=_GROUP, help="Its GPU work alone: its programs go on.")(
+        function
+    )
+
+
+@click.command(cls=EngineCommand, name="pause")
+@_options
+def pause(containers: tuple[str, ...], gpu_only: bool) -> int:
+    """Suspend the processes of containers; with --gpu only their work on the GPU.
+
+    With --gpu, what has been launched ends, and further launches wait. The programs keep their memory, may take more,
+    and can be ended as ever. Other containers get the GPU's time meanwhile.
+    """
+    return _set_paused(containers, gpu_only, True)
+
+
+@click.command(cls=EngineCommand, name="unpause")
+@_options
+def unpause(containers: tuple[str, ...], gpu_only: bool) -> int:
+    """Let the processes of containers go on; with --gpu their work on the GPU."""
+    return _set_paused(containers, gpu_only, False)
+
+
+def _set_paused(containers: tuple[str, ...], gpu_only: bool, paused: bool) -> int:
+    from vgpurun.engine_containers import ContainerEngine, each_of
+    from vgpurun.update import set_paused
+
+    engine = ContainerEngine.connect()
+
+    def change_one(name: str) -> None:
+        container = engine.find(name)
+        if gpu_only:
+            set_paused(container, paused)
+        else:
+            engine.set_paused(container.id, paused)
+        click.echo(name)
+
+    return each_of(containers, change_one, say)

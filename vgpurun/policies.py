@@ -1,0 +1,50 @@
+"""When a compute limit holds, and who goes first where containers take turns on a GPU."""
+
+from collections.abc import Mapping
+from enum import Enum
+
+from vgpurun import abi
+from vgpurun.errors import LimitError
+
+
+class SmPolicy(Enum):
+    """When the compute limit of a container holds."""
+
+    HARD = abi.SM_HARD
+    BURST = abi.SM_BURST
+    OFF = abi.SM_OFF
+
+
+class Priority(Enum):
+    """Who goes first when containers take turns on a GPU."""
+
+    HIGH = abi.PRIORITY_HIGH
+    LOW = abi.PRIORITY_LOW
+
+
+SM_POLICIES = {policy.name.lower(): policy for policy in SmPolicy}
+PRIORITIES = {priority.name.lower(): priority for priority in Priority}
+_HAMI_POLICIES = {"force": SmPolicy.HARD, "default": SmPolicy.BURST, "disable": SmPolicy.OFF}
+_HAMI_PRIORITIES = {"0": Priority.HIGH, "1": Priority.LOW}
+
+
+def choose_policy(option: str | None, environment: Mapping[str, str]) -> SmPolicy:
+    """Return what --sm-policy says, else HAMi's variable, else that the limit holds always. Raises LimitError."""
+    if option is not None:
+        return SM_POLICIES[option]
+    text = environment.get(abi.ENV_SM_POLICY, "").strip(" \t")
+    policy = _HAMI_POLICIES.get(text.lower() or "force")
+    if policy is None:
+        raise LimitError(f"{abi.ENV_SM_POLICY}={text} is not one of {', '.join(_HAMI_POLICIES)}")
+    return policy
+
+
+def choose_priority(option: str | None, environment: Mapping[str, str]) -> Priority:
+    """Return what --priority says, else HAMi's variable, else the high one. Raises LimitError."""
+    if option is not None:
+        return PRIORITIES[option]
+    text = environment.get(abi.ENV_PRIORITY, "").strip(" \t")
+    priority = _HAMI_PRIORITIES.get(text or "0")
+    if priority is None:
+        raise LimitError(f"{abi.ENV_PRIORITY}={text} is neither 0 (high) nor 1 (low)")
+    return priority
