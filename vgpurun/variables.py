@@ -39,7 +39,8 @@ VARIABLES = (
         abi.ENV_SM_POLICY,
         _BOTH,
         "Where `--sm-policy` says nothing: when the compute limit holds, in HAMi's words: `force` always, as without "
-        "this variable; `default` while another container of the same or a higher priority wants the GPU; `disable` never.",
+        "this variable; `default` while another container of the same or a higher priority wants the GPU; `disable` "
+        "never.",
     ),
     Variable(
         abi.ENV_PRIORITY,
