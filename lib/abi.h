@@ -25,6 +25,8 @@
 #define VGPU_LOCK_DIR "/tmp/vgpulock"
 
 #define VGPU_ENV_MEMORY_LIMIT "CUDA_DEVICE_MEMORY_LIMIT" /* and _<i>, i the NVML index */
+#define VGPU_ENV_OVERSUBSCRIBE "CUDA_OVERSUBSCRIBE"      /* true: the memory limit is the virtual one */
+#define VGPU_ENV_MEMORY_SHARE "CUDA_DEVICE_MEMORY_SHARE" /* of the device then; and _<i> */
 #define VGPU_ENV_SM_LIMIT "CUDA_DEVICE_SM_LIMIT"         /* and _<i> */
 #define VGPU_ENV_USAGE_FILE "CUDA_DEVICE_MEMORY_SHARED_CACHE"
 #define VGPU_ENV_LOG_LEVEL "LIBCUDA_LOG_LEVEL"

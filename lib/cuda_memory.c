@@ -1,8 +1,11 @@
 /* Plain, pitched and managed allocations. */
 #include "cuda_memory.h"
 
+#include "capture.h"
 #include "contexts.h"
 #include "cuda_graph_memory.h"
+#include "cuda_host_memory.h"
+#include "cuda_launch.h"
 #include "process.h"
 #include "table.h"
 
@@ -12,22 +15,21 @@ static struct table allocations = TABLE_INITIALIZER;
  * holds is counted once, for as long as something lives in it. The bytes of an entry are its number of allocations. */
 static struct table blocks = TABLE_INITIALIZER;
 
-enum kind { PLAIN, SHARING, MANAGED };
+enum kind { PLAIN, SHARING, MANAGED, ON_HOST };
 
 /* An allocation under way. */
 struct attempt {
-  struct device *device; /* NULL: nothing is counted */
-  CUcontext context;
+  struct current current; /* without a device nothing is counted */
   uint64_t reserved_bytes;
 };
 
-static CUresult begin(struct attempt *attempt, uint64_t bytes) {
+/* False when the device's share has no room. */
+static bool begin(struct attempt *attempt, uint64_t bytes) {
   *attempt = (struct attempt){0};
   if (!process_is_limited())
-    return CUDA_SUCCESS;
-  struct current current = device_current();
-  *attempt = (struct attempt){current.device, current.context, bytes};
-  return memory_reserve(current.device, bytes);
+    return true;
+  *attempt = (struct attempt){device_current(), bytes};
+  return memory_make_room(attempt->current.device, bytes);
 }
 
 static bool count_in_block(uint64_t pointer, int change, uint64_t *count) {
@@ -55,7 +57,9 @@ static bool remember(const struct table_entry *entry, uint64_t *taken_bytes) {
 
 static void forget(const struct table_entry *entry) {
   uint64_t count;
-  if (entry->kind == SHARING)
+  if (entry->kind == ON_HOST)
+    host_memory_release(entry->owner, entry->bytes);
+  else if (entry->kind == SHARING)
     memory_release(entry->owner, count_in_block(entry->key, -1, &count) && count == 0 ? LEDGER_BLOCK_BYTES : 0);
   else
     memory_release(entry->owner, entry->bytes);
@@ -63,19 +67,28 @@ static void forget(const struct table_entry *entry) {
     memory_release_managed(entry->owner, entry->bytes);
 }
 
+/* The driver itself has no room: others than this container hold the device. */
+static bool spills(const struct attempt *attempt, CUresult result) {
+  if (result != CUDA_ERROR_OUT_OF_MEMORY || !memory_may_be_served(attempt->current.device))
+    return false;
+  memory_cancel(attempt->current.device, attempt->reserved_bytes);
+  return true;
+}
+
 /* After the driver's answer: remembers the allocation, or takes back what was reserved for it. */
 static CUresult end(const struct attempt *attempt, CUresult result, uint64_t pointer, uint64_t bytes, enum kind kind) {
-  if (attempt->device == NULL)
+  struct device *device = attempt->current.device;
+  if (device == NULL)
     return result;
   uint64_t taken_bytes = 0;
   if (result == CUDA_SUCCESS) {
-    struct table_entry entry = {pointer, bytes, attempt->device, attempt->context, kind};
+    struct table_entry entry = {pointer, bytes, device, attempt->current.context, kind};
     if (!remember(&entry, &taken_bytes)) {
       real.cuMemFree_v2(pointer);
       result = CUDA_ERROR_OUT_OF_MEMORY;
     }
   }
-  memory_commit(attempt->device, attempt->reserved_bytes, result == CUDA_SUCCESS ? taken_bytes : 0);
+  memory_commit(device, attempt->reserved_bytes, result == CUDA_SUCCESS ? taken_bytes : 0);
   return result;
 }
 
@@ -84,19 +97,41 @@ static CUresult end_plain(const struct attempt *attempt, CUresult result, uint64
   return end(attempt, result, pointer, ledger_driver_size(requested_bytes), kind);
 }
 
-/* The calls of CUDA before 3.2 have 32-bit sizes and pointers. */
-#define ALLOCATE(name, pointer_type, size_type)                                                                        \
+CUresult memory_allocate_on_host(const struct current *current, CUdeviceptr *pointer, size_t size, unsigned flags) {
+  struct table_entry entry = {.owner = current->device, .context = current->context, .kind = ON_HOST};
+  CUdeviceptr made;
+  if (pointer == NULL || size == 0)
+    return CUDA_ERROR_INVALID_VALUE;
+  CUresult result = host_memory_take(current, size, flags, &made, &entry.bytes);
+  if (result != CUDA_SUCCESS)
+    return result;
+  entry.key = made;
+  if (table_put(&allocations, entry)) {
+    *pointer = made;
+    return CUDA_SUCCESS;
+  }
+  real.cuMemFree_v2(made);
+  host_memory_release(current->device, entry.bytes);
+  return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* The calls of CUDA before 3.2 have 32-bit sizes and pointers, which memory of the host does not fit. */
+#define REFUSE(pointer, size) memory_refuse(attempt.current.device, size)
+#define SERVE(pointer, size) memory_allocate_on_host(&attempt.current, pointer, size, CU_MEM_ATTACH_GLOBAL)
+
+#define ALLOCATE(name, pointer_type, size_type, past_share)                                                            \
   HOOK CUresult name(pointer_type *pointer, size_type size) {                                                          \
     struct attempt attempt;                                                                                            \
-    CUresult result = begin(&attempt, ledger_driver_size(size));                                                       \
-    if (result != CUDA_SUCCESS)                                                                                        \
-      return result;                                                                                                   \
-    result = real.name(pointer, size);                                                                                 \
+    if (!begin(&attempt, ledger_driver_size(size)))                                                                    \
+      return past_share(pointer, size);                                                                                \
+    CUresult result = real.name(pointer, size);                                                                        \
+    if (spills(&attempt, result))                                                                                      \
+      return past_share(pointer, size);                                                                                \
     return end_plain(&attempt, result, result == CUDA_SUCCESS ? *pointer : 0, size);                                   \
   }
 
-ALLOCATE(cuMemAlloc, CUdeviceptr_v1, unsigned)
-ALLOCATE(cuMemAlloc_v2, CUdeviceptr, size_t)
+ALLOCATE(cuMemAlloc, CUdeviceptr_v1, unsigned, REFUSE)
+ALLOCATE(cuMemAlloc_v2, CUdeviceptr, size_t, SERVE)
 
 /* Rows are padded by the driver: by how much shows only afterwards. */
 static uint64_t product(uint64_t pitch, uint64_t height) {
@@ -108,20 +143,36 @@ static uint64_t expected_pitch(uint64_t width) {
   return width <= UINT64_MAX - 511 ? (width + 511) / 512 * 512 : width;
 }
 
-#define ALLOCATE_PITCH(name, pointer_type, size_type)                                                                  \
+static CUresult serve_rows(const struct attempt *attempt, CUdeviceptr *pointer, size_t *pitch, size_t width,
+                           size_t height, unsigned element_size) {
+  if (pitch == NULL || (element_size != 4 && element_size != 8 && element_size != 16))
+    return CUDA_ERROR_INVALID_VALUE;
+  uint64_t row_bytes = expected_pitch(width);
+  CUresult result =
+      memory_allocate_on_host(&attempt->current, pointer, product(row_bytes, height), CU_MEM_ATTACH_GLOBAL);
+  if (result == CUDA_SUCCESS)
+    *pitch = row_bytes;
+  return result;
+}
+
+#define REFUSE_ROWS() memory_refuse(attempt.current.device, product(expected_pitch(width), height))
+#define SERVE_ROWS() serve_rows(&attempt, pointer, pitch, width, height, element_size)
+
+#define ALLOCATE_PITCH(name, pointer_type, size_type, past_share)                                                      \
   HOOK CUresult name(pointer_type *pointer, size_type *pitch, size_type width, size_type height,                       \
                      unsigned element_size) {                                                                          \
     struct attempt attempt;                                                                                            \
-    CUresult result = begin(&attempt, ledger_driver_size(product(expected_pitch(width), height)));                     \
-    if (result != CUDA_SUCCESS)                                                                                        \
-      return result;                                                                                                   \
-    result = real.name(pointer, pitch, width, height, element_size);                                                   \
+    if (!begin(&attempt, ledger_driver_size(product(expected_pitch(width), height))))                                  \
+      return past_share();                                                                                             \
+    CUresult result = real.name(pointer, pitch, width, height, element_size);                                          \
+    if (spills(&attempt, result))                                                                                      \
+      return past_share();                                                                                             \
     bool made = result == CUDA_SUCCESS;                                                                                \
     return end_plain(&attempt, result, made ? *pointer : 0, made ? product(*pitch, height) : 0);                       \
   }
 
-ALLOCATE_PITCH(cuMemAllocPitch, CUdeviceptr_v1, unsigned)
-ALLOCATE_PITCH(cuMemAllocPitch_v2, CUdeviceptr, size_t)
+ALLOCATE_PITCH(cuMemAllocPitch, CUdeviceptr_v1, unsigned, REFUSE_ROWS)
+ALLOCATE_PITCH(cuMemAllocPitch_v2, CUdeviceptr, size_t, SERVE_ROWS)
 
 /* Managed memory is on the device only page by page, as it is touched there. */
 static uint64_t managed_bytes(uint64_t size) {
@@ -130,10 +181,9 @@ static uint64_t managed_bytes(uint64_t size) {
 
 HOOK CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t size, unsigned int flags) {
   struct attempt attempt;
-  CUresult result = begin(&attempt, managed_bytes(size));
-  if (result != CUDA_SUCCESS)
-    return result;
-  result = real.cuMemAllocManaged(pointer, size, flags);
+  if (!begin(&attempt, managed_bytes(size)))
+    return memory_allocate_on_host(&attempt.current, pointer, size, flags);
+  CUresult result = real.cuMemAllocManaged(pointer, size, flags);
   return end(&attempt, result, result == CUDA_SUCCESS ? *pointer : 0, managed_bytes(size), MANAGED);
 }
 
@@ -141,6 +191,7 @@ void memory_forget_context(struct device *device, CUcontext context) {
   if (device == NULL || context == NULL)
     return;
   table_take_context(&allocations, context, forget);
+  host_memory_forget_context(context);
   pools_settle(device, POOLS_REREAD);
   contexts_ended(device, context);
   device_correct_overhead(device, 0);
@@ -160,6 +211,14 @@ static CUresult end_free(bool known, const struct table_entry *entry, CUresult r
   return result;
 }
 
+static CUresult end_free_in_order(const struct table_entry *entry, CUstream stream) {
+  struct host_memory memory = {entry->key, entry->bytes, entry->owner, entry->context};
+  CUresult result = host_memory_free_in_order(&memory, stream);
+  if (result != CUDA_SUCCESS)
+    table_put(&allocations, *entry);
+  return result;
+}
+
 HOOK CUresult cuMemFree_v2(CUdeviceptr pointer) {
   struct table_entry entry;
   bool known = begin_free(pointer, &entry);
@@ -173,17 +232,17 @@ HOOK CUresult cuMemFree(CUdeviceptr_v1 pointer) {
 }
 
 /* A plain allocation may be freed in stream order, too. */
-HOOK CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream) {
-  struct table_entry entry;
-  bool known = begin_free(pointer, &entry);
-  return end_free(known, &entry, real.cuMemFreeAsync(pointer, stream));
-}
+#define FREE_ASYNC(name, stream_of)                                                                                    \
+  HOOK CUresult name(CUdeviceptr pointer, CUstream stream) {                                                           \
+    struct table_entry entry;                                                                                          \
+    bool known = begin_free(pointer, &entry);                                                                          \
+    if (known && entry.kind == ON_HOST && !capture_is_active(stream_of(stream)))                                       \
+      return end_free_in_order(&entry, stream_of(stream));                                                             \
+    return end_free(known, &entry, real.name(pointer, stream));                                                        \
+  }
 
-HOOK CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream) {
-  struct table_entry entry;
-  bool known = begin_free(pointer, &entry);
-  return end_free(known, &entry, real.cuMemFreeAsync_ptsz(pointer, stream));
-}
+FREE_ASYNC(cuMemFreeAsync, legacy)
+FREE_ASYNC(cuMemFreeAsync_ptsz, per_thread)
 
 void memory_forget(void) {
   table_abandon(&allocations);
@@ -191,4 +250,5 @@ void memory_forget(void) {
   pools_forget();
   vmm_forget();
   graph_memory_forget();
+  host_memory_forget();
 }

@@ -8,7 +8,10 @@
  * memory_commit or memory_cancel. A NULL device counts nothing: the driver will answer with an error of its own. */
 CUresult memory_reserve(struct device *device, uint64_t bytes);
 
-/* The same without a last attempt to make room, and without a word: false when it does not fit. */
+/* The same without a word: false when it does not fit. */
+bool memory_make_room(struct device *device, uint64_t bytes);
+
+/* The same without a last attempt to make room. */
 bool memory_try_reserve(struct device *device, uint64_t bytes);
 
 /* The driver has taken actual_bytes, or nothing, for what was reserved. */
@@ -26,6 +29,12 @@ bool memory_is_over(const struct device *device);
 
 /* For a refusal: counted, and explained once. */
 CUresult memory_refuse(const struct device *device, uint64_t bytes);
+
+/* May the host serve what the device has no room for? */
+bool memory_may_be_served(const struct device *device);
+
+/* An allocation that the device's share has no room for: served by the host, or refused. */
+CUresult memory_allocate_on_host(const struct current *current, CUdeviceptr *pointer, size_t size, unsigned flags);
 
 /* The context is gone, and its allocations with it. */
 void memory_forget_context(struct device *device, CUcontext context);

@@ -16,6 +16,10 @@ static void narrow(struct view *view) {
   *view = (struct view){narrowed.free_bytes, narrowed.total_bytes};
 }
 
+static unsigned clamp(uint64_t bytes) {
+  return bytes < UINT32_MAX ? (unsigned)bytes : UINT32_MAX;
+}
+
 HOOK CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes) {
   bool limited = process_is_limited();
   CUresult result = real.cuMemGetInfo_v2(free_bytes, total_bytes);
@@ -38,16 +42,15 @@ HOOK CUresult cuMemGetInfo(unsigned int *free_bytes, unsigned int *total_bytes) 
   struct view view = {free_bytes ? *free_bytes : 0, total_bytes ? *total_bytes : UINT64_MAX};
   narrow(&view);
   if (free_bytes != NULL)
-    *free_bytes = (unsigned)view.free_bytes;
+    *free_bytes = clamp(view.free_bytes);
   if (total_bytes != NULL)
-    *total_bytes = (unsigned)view.total_bytes;
+    *total_bytes = clamp(view.total_bytes);
   return result;
 }
 
 static uint64_t narrow_total(uint64_t bytes, CUdevice ordinal) {
   struct device *device = device_of_ordinal(ordinal);
-  uint64_t limit_bytes = device == NULL ? bytes : device_limits(device).memory_bytes;
-  return limit_bytes < bytes ? limit_bytes : bytes;
+  return device == NULL ? bytes : memory_view_total(device_limits(device), bytes);
 }
 
 HOOK CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice ordinal) {
@@ -62,6 +65,6 @@ HOOK CUresult cuDeviceTotalMem(unsigned int *bytes, CUdevice ordinal) {
   bool limited = process_is_limited();
   CUresult result = real.cuDeviceTotalMem(bytes, ordinal);
   if (result == CUDA_SUCCESS && bytes != NULL && limited)
-    *bytes = (unsigned)narrow_total(*bytes, ordinal);
+    *bytes = clamp(narrow_total(*bytes, ordinal));
   return result;
 }

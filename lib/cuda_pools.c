@@ -6,6 +6,7 @@
 #include "capture.h"
 #include "clock.h"
 #include "cuda_graph_memory.h"
+#include "cuda_host_memory.h"
 #include "cuda_launch.h"
 #include "cuda_memory.h"
 #include "process.h"
@@ -201,6 +202,7 @@ void pools_settle(struct device *device, enum pools what) {
 /* Where the program waits, the driver takes back what pools do not need. */
 void pools_after_wait(void) {
   const struct device *device;
+  host_memory_collect();
   for (int i = 0; (device = devices_at(i)) != NULL; i++)
     settle(device, POOLS_REREAD);
 }
@@ -211,30 +213,43 @@ struct request {
   CUmemoryPool handle;
   uint64_t reserved; /* for the growth of the pool */
   bool may_pass_limit;
+  bool is_served; /* by the host */
   CUdeviceptr pointer;
 };
 
 /* Near the limit it is not known whether what is idle in the pool can serve the request: it may be in pieces, or in use
  * by work that has not ended. Then the driver may try, and its answer is looked at. */
-static CUresult reserve_growth(struct request *request, uint64_t size, CUstream stream) {
+static bool reserve_growth(struct request *request, uint64_t size, CUstream stream) {
   request->reserved = growth_for(size, 0);
   if (memory_try_reserve(request->device, request->reserved))
-    return CUDA_SUCCESS;
+    return true;
   if (capture_is_active(stream)) { /* a node of a graph, which takes memory when it is launched */
     request->device = NULL;
-    return CUDA_SUCCESS;
+    return true;
   }
   request->may_pass_limit = true;
   CUstreamCaptureMode mode = capture_relax();
   pools_settle(request->device, POOLS_TRIM); /* before it is asked what is idle: what goes back has to come again */
   request->reserved = growth_for(size, idle_bytes(request->handle));
-  CUresult result = request->reserved == 0 ? CUDA_SUCCESS : memory_reserve(request->device, request->reserved);
+  bool fits = request->reserved == 0 || memory_make_room(request->device, request->reserved);
   capture_restore(mode);
+  return fits;
+}
+
+/* Where the pool may not grow. What the host serves is in no pool, but is freed like what is. */
+static CUresult serve(struct request *request, size_t size) {
+  struct current current = device_current();
+  CUstreamCaptureMode mode = capture_relax();
+  CUresult result = request->device == current.device
+                        ? memory_allocate_on_host(&current, &request->pointer, size, CU_MEM_ATTACH_GLOBAL)
+                        : memory_refuse(request->device, size);
+  capture_restore(mode);
+  request->is_served = result == CUDA_SUCCESS;
   return result;
 }
 
 static CUresult begin(struct request *request, CUmemoryPool handle, size_t size, CUstream stream,
-                      const CUdeviceptr *pointer) {
+                      CUdeviceptr *pointer) {
   *request = (struct request){.handle = handle};
   if (pointer == NULL)
     return CUDA_ERROR_INVALID_VALUE;
@@ -246,17 +261,21 @@ static CUresult begin(struct request *request, CUmemoryPool handle, size_t size,
     return CUDA_SUCCESS;
   request->pool = pool_of(request->handle, current.device);
   request->device = request->pool != NULL ? request->pool->device : current.device;
-  return request->device != NULL ? reserve_growth(request, size, stream) : CUDA_SUCCESS;
+  if (request->device == NULL || reserve_growth(request, size, stream))
+    return CUDA_SUCCESS;
+  CUresult result = serve(request, size);
+  if (result == CUDA_SUCCESS)
+    *pointer = request->pointer;
+  return result;
 }
 
 /* The driver has had to grow the pool although that may pass the limit. */
-static CUresult undo(const struct request *request, CUstream stream, size_t size) {
+static CUresult undo(struct request *request, CUstream stream, size_t size) {
   CUstreamCaptureMode mode = capture_relax();
   real.cuMemFreeAsync(request->pointer, stream);
   pools_settle(request->device, POOLS_TRIM);
-  CUresult result = memory_refuse(request->device, size);
   capture_restore(mode);
-  return result;
+  return serve(request, size);
 }
 
 static void count_growth(const struct request *request, uint64_t size) {
@@ -273,6 +292,8 @@ static CUresult end(struct request *request, CUresult result, CUstream stream, s
     memory_cancel(request->device, request->reserved);
     if (result == CUDA_SUCCESS && request->may_pass_limit && memory_is_over(request->device))
       result = undo(request, stream, size);
+    else if (result == CUDA_ERROR_OUT_OF_MEMORY && memory_may_be_served(request->device) && !capture_is_active(stream))
+      result = serve(request, size);
   }
   if (result == CUDA_SUCCESS)
     *pointer = request->pointer;
@@ -282,7 +303,7 @@ static CUresult end(struct request *request, CUresult result, CUstream stream, s
 HOOK CUresult cuMemAllocAsync(CUdeviceptr *pointer, size_t size, CUstream stream) {
   struct request request;
   CUresult result = begin(&request, NULL, size, legacy(stream), pointer);
-  if (result == CUDA_SUCCESS)
+  if (result == CUDA_SUCCESS && !request.is_served)
     result = end(&request, real.cuMemAllocAsync(&request.pointer, size, stream), legacy(stream), size, pointer);
   return result;
 }
@@ -290,7 +311,7 @@ HOOK CUresult cuMemAllocAsync(CUdeviceptr *pointer, size_t size, CUstream stream
 HOOK CUresult cuMemAllocAsync_ptsz(CUdeviceptr *pointer, size_t size, CUstream stream) {
   struct request request;
   CUresult result = begin(&request, NULL, size, per_thread(stream), pointer);
-  if (result == CUDA_SUCCESS)
+  if (result == CUDA_SUCCESS && !request.is_served)
     result =
         end(&request, real.cuMemAllocAsync_ptsz(&request.pointer, size, stream), per_thread(stream), size, pointer);
   return result;
@@ -299,7 +320,7 @@ HOOK CUresult cuMemAllocAsync_ptsz(CUdeviceptr *pointer, size_t size, CUstream s
 HOOK CUresult cuMemAllocFromPoolAsync(CUdeviceptr *pointer, size_t size, CUmemoryPool pool, CUstream stream) {
   struct request request;
   CUresult result = begin(&request, pool, size, legacy(stream), pointer);
-  if (result == CUDA_SUCCESS)
+  if (result == CUDA_SUCCESS && !request.is_served)
     result = end(&request, real.cuMemAllocFromPoolAsync(&request.pointer, size, pool, stream), legacy(stream), size,
                  pointer);
   return result;
@@ -308,7 +329,7 @@ HOOK CUresult cuMemAllocFromPoolAsync(CUdeviceptr *pointer, size_t size, CUmemor
 HOOK CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *pointer, size_t size, CUmemoryPool pool, CUstream stream) {
   struct request request;
   CUresult result = begin(&request, pool, size, per_thread(stream), pointer);
-  if (result == CUDA_SUCCESS)
+  if (result == CUDA_SUCCESS && !request.is_served)
     result = end(&request, real.cuMemAllocFromPoolAsync_ptsz(&request.pointer, size, pool, stream), per_thread(stream),
                  size, pointer);
   return result;

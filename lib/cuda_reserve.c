@@ -4,23 +4,48 @@
 #include "log.h"
 #include "process.h"
 
+#include <stdio.h>
+
 #define MIB (1024ULL * 1024ULL)
 
+static unsigned long long mib(uint64_t bytes) {
+  return bytes / MIB;
+}
+
+static void explain(const struct device *device, uint64_t bytes) {
+  struct limits limits = device_limits(device);
+  struct ledger_parts parts = ledger_parts(process_ledger(), device->number);
+  char on_host[128] = "";
+  if (limits_oversubscribe(limits))
+    snprintf(on_host, sizeof on_host, ", and %llu MiB of the host beyond the device's %llu MiB", mib(parts.host_bytes),
+             mib(limits.memory_bytes));
+  log_line(LOG_WARNING,
+           "out of GPU memory on %s: %llu MiB asked for; in use: %llu MiB by this process, %llu MiB by others in the "
+           "container, %llu MiB overhead (contexts, modules)%s; limit %llu MiB (said once per process)",
+           device->uuid, mib(bytes) + (bytes % MIB != 0), mib(parts.own_bytes), mib(parts.others_bytes),
+           mib(parts.overhead_bytes), on_host, mib(limits.virtual_bytes));
+}
+
 CUresult memory_refuse(const struct device *device, uint64_t bytes) {
-  static int said;
+  static bool said;
   if (device->number < 0) /* has been explained when it was met */
     return CUDA_ERROR_OUT_OF_MEMORY;
   __atomic_add_fetch(&device_shared(device)->refusals, 1, __ATOMIC_RELAXED);
-  log_once(&said, LOG_WARNING,
-           "out of GPU memory on %s: %llu MiB asked for, %llu MiB in use, limit %llu MiB (said once per process)",
-           device->uuid, (unsigned long long)(bytes + MIB - 1) / MIB,
-           (unsigned long long)device_used_bytes(device) / MIB,
-           (unsigned long long)device_limits(device).memory_bytes / MIB);
+  if (!__atomic_exchange_n(&said, true, __ATOMIC_RELAXED))
+    explain(device, bytes);
   return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-static bool reserve(const struct device *device, uint64_t bytes, uint64_t limit_bytes) {
-  return device->number >= 0 && ledger_reserve(process_ledger(), device->number, bytes, limit_bytes) != LEDGER_FULL;
+/* What the device holds, and what the host serves in its place, may not pass the virtual limit together. */
+static uint64_t reserve(struct device *device, uint64_t bytes, struct limits limits) {
+  if (device->number < 0)
+    return LEDGER_FULL;
+  uint64_t used_bytes = ledger_reserve(process_ledger(), device->number, bytes, limits.memory_bytes);
+  if (used_bytes == LEDGER_FULL || !limits_oversubscribe(limits) ||
+      device_host_bytes(device) <= limits.virtual_bytes - used_bytes)
+    return used_bytes;
+  memory_cancel(device, bytes);
+  return LEDGER_FULL;
 }
 
 #define LITTLE_BYTES (32 * MIB)
@@ -45,8 +70,9 @@ static int64_t correction_age_ns(const struct device *device, uint64_t used_byte
 bool memory_try_reserve(struct device *device, uint64_t bytes) {
   if (device->number < 0)
     return false;
-  uint64_t limit_bytes = device_limits(device).memory_bytes;
-  uint64_t used_bytes = ledger_reserve(process_ledger(), device->number, bytes, limit_bytes);
+  struct limits limits = device_limits(device);
+  uint64_t limit_bytes = limits.memory_bytes;
+  uint64_t used_bytes = reserve(device, bytes, limits);
   int64_t age_ns = correction_age_ns(device, used_bytes, limit_bytes);
   if (age_ns == DEVICE_SELDOM_NS) {
     device_correct_overhead(device, age_ns);
@@ -57,16 +83,20 @@ bool memory_try_reserve(struct device *device, uint64_t bytes) {
   if (used_bytes != LEDGER_FULL)
     memory_cancel(device, bytes);
   device_correct_overhead(device, 0);
-  return reserve(device, bytes, limit_bytes);
+  return reserve(device, bytes, limits) != LEDGER_FULL;
 }
 
-CUresult memory_reserve(struct device *device, uint64_t bytes) {
+bool memory_make_room(struct device *device, uint64_t bytes) {
   if (device == NULL || memory_try_reserve(device, bytes))
-    return CUDA_SUCCESS;
+    return true;
   /* Before a refusal everything is made exact: memory idle in pools goes back, and NVML has the last word. */
   pools_settle(device, POOLS_TRIM);
   device_correct_overhead(device, 0);
-  return reserve(device, bytes, device_limits(device).memory_bytes) ? CUDA_SUCCESS : memory_refuse(device, bytes);
+  return reserve(device, bytes, device_limits(device)) != LEDGER_FULL;
+}
+
+CUresult memory_reserve(struct device *device, uint64_t bytes) {
+  return memory_make_room(device, bytes) ? CUDA_SUCCESS : memory_refuse(device, bytes);
 }
 
 void memory_commit(struct device *device, uint64_t reserved_bytes, uint64_t actual_bytes) {
@@ -79,7 +109,14 @@ void memory_cancel(struct device *device, uint64_t reserved_bytes) {
 }
 
 bool memory_is_over(const struct device *device) {
-  return device_used_bytes(device) > device_limits(device).memory_bytes;
+  struct limits limits = device_limits(device);
+  uint64_t used_bytes = device_used_bytes(device);
+  return used_bytes > limits.memory_bytes ||
+         (limits_oversubscribe(limits) && device_host_bytes(device) > limits.virtual_bytes - used_bytes);
+}
+
+bool memory_may_be_served(const struct device *device) {
+  return device != NULL && device->number >= 0 && limits_oversubscribe(device_limits(device));
 }
 
 #define COUNT(name, count)                                                                                             \

@@ -2,6 +2,7 @@
  * Memory of the virtual memory management calls is the program's from cuMemCreate until its handle has been released
  * as often as it was given out and its last mapping is gone, in any order.
  */
+#include "cuda_host_memory.h"
 #include "cuda_memory.h"
 #include "process.h"
 #include "table.h"
@@ -10,6 +11,7 @@
 
 struct physical {
   struct device *device;
+  bool is_on_host; /* in the place of the device's */
   uint64_t bytes;
   uint64_t handle;
   int references; /* of the handle */
@@ -35,19 +37,46 @@ static void change(struct physical *physical, int references, int mapped) {
     table_take(&handles, physical->handle, &ignored);
   if (physical->references > 0 || physical->mappings > 0)
     return;
-  memory_release(physical->device, physical->bytes);
+  if (physical->is_on_host)
+    host_memory_release(physical->device, physical->bytes);
+  else
+    memory_release(physical->device, physical->bytes);
   free(physical);
 }
 
-static bool remember(struct device *device, uint64_t bytes, uint64_t handle) {
+static bool remember(const struct physical *kind, uint64_t handle) {
   struct physical *physical = malloc(sizeof *physical);
   if (physical == NULL)
     return false;
-  *physical = (struct physical){device, bytes, handle, 1, 0};
-  if (table_put(&handles, (struct table_entry){.key = handle, .bytes = bytes, .owner = physical}))
+  *physical = *kind;
+  physical->handle = handle;
+  physical->references = 1;
+  if (table_put(&handles, (struct table_entry){.key = handle, .bytes = kind->bytes, .owner = physical}))
     return true;
   free(physical);
   return false;
+}
+
+static CUresult create(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *properties,
+                       unsigned long long flags, const struct physical *kind) {
+  CUresult result = real.cuMemCreate(handle, size, properties, flags);
+  if (result == CUDA_SUCCESS && !remember(kind, *handle)) {
+    real.cuMemRelease(*handle); /* no host memory to remember it by */
+    result = CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  return result;
+}
+
+/* Past the device's share. The program maps it, and lets the device access it, like what it asked for. */
+static CUresult create_on_host(CUmemGenericAllocationHandle *handle, size_t size, CUmemAllocationProp properties,
+                               unsigned long long flags, struct device *device) {
+  struct physical kind = {.device = device, .is_on_host = true, .bytes = size};
+  if (!host_memory_reserve_physical(device, size, &properties))
+    return memory_refuse(device, size);
+  CUresult result = create(handle, size, &properties, flags, &kind);
+  if (result != CUDA_SUCCESS)
+    host_memory_release(device, size);
+  return result;
 }
 
 HOOK CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *properties,
@@ -56,17 +85,13 @@ HOOK CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, con
   bool on_device = properties != NULL && properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
   if (!limited || !on_device)
     return real.cuMemCreate(handle, size, properties, flags);
-  struct device *device = device_of_ordinal(properties->location.id);
-  uint64_t bytes = ledger_driver_size(size);
-  CUresult result = memory_reserve(device, bytes);
-  if (result != CUDA_SUCCESS)
-    return result;
-  result = real.cuMemCreate(handle, size, properties, flags);
-  if (result == CUDA_SUCCESS && !remember(device, bytes, *handle)) {
-    real.cuMemRelease(*handle); /* no host memory to remember it by */
-    result = CUDA_ERROR_OUT_OF_MEMORY;
-  }
-  memory_commit(device, bytes, result == CUDA_SUCCESS ? bytes : 0);
+  struct physical kind = {.device = device_of_ordinal(properties->location.id), .bytes = ledger_driver_size(size)};
+  if (!memory_make_room(kind.device, kind.bytes))
+    return create_on_host(handle, size, *properties, flags, kind.device);
+  CUresult result = create(handle, size, properties, flags, &kind);
+  memory_commit(kind.device, kind.bytes, result == CUDA_SUCCESS ? kind.bytes : 0);
+  if (result == CUDA_ERROR_OUT_OF_MEMORY && memory_may_be_served(kind.device))
+    result = create_on_host(handle, size, *properties, flags, kind.device);
   return result;
 }
 

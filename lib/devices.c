@@ -187,7 +187,8 @@ struct limits device_limits(const struct device *device) {
 }
 
 bool device_limits_memory(const struct device *device) {
-  return device_limits(device).memory_bytes < device->total_bytes;
+  struct limits limits = device_limits(device);
+  return limits.memory_bytes < device->total_bytes || limits_oversubscribe(limits);
 }
 
 struct vgpu_device_shared *device_shared(const struct device *device) {
@@ -196,6 +197,10 @@ struct vgpu_device_shared *device_shared(const struct device *device) {
 
 uint64_t device_used_bytes(const struct device *device) {
   return device->number < 0 ? 0 : ledger_used(process_ledger_view(), device->number);
+}
+
+uint64_t device_host_bytes(const struct device *device) {
+  return device->number < 0 ? 0 : ledger_parts(process_ledger_view(), device->number).host_bytes;
 }
 
 bool device_is_to_be_corrected(const struct device *device, int64_t max_age_ns) {

@@ -51,8 +51,9 @@ bool device_limits_memory(const struct device *device);
 
 struct vgpu_device_shared *device_shared(const struct device *device);
 
-/* Bytes the container holds on the device. */
+/* Bytes the container holds on the device, and in memory of the host in its place. */
 uint64_t device_used_bytes(const struct device *device);
+uint64_t device_host_bytes(const struct device *device);
 
 /* Asks NVML what this process really holds, and counts the difference as overhead, unless that was done less than
  * max_age_ns ago. True when it was asked. */

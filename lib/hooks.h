@@ -123,6 +123,7 @@
   X(cuDeviceGetUuid_v2)                                                                                                \
   X(cuDeviceGetMemPool)                                                                                                \
   X(cuDevicePrimaryCtxGetState)                                                                                        \
+  X(cuEventDestroy_v2)                                                                                                 \
   X(cuEventCreate)                                                                                                     \
   X(cuEventElapsedTime)                                                                                                \
   X(cuEventQuery)                                                                                                      \
@@ -133,6 +134,7 @@
   X(cuGraphMemFreeNodeGetParams)                                                                                       \
   X(cuGraphNodeGetType)                                                                                                \
   X(cuGreenCtxDestroy)                                                                                                 \
+  X(cuMemAdvise_v2)                                                                                                    \
   X(cuMemPoolGetAttribute)                                                                                             \
   X(cuStreamIsCapturing)                                                                                               \
   X(cuStreamQuery)                                                                                                     \

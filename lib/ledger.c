@@ -86,6 +86,27 @@ uint64_t ledger_used_at_most(const struct ledger *ledger, int device) {
   return sum(ledger, device, COUNT_ALL_SLOTS);
 }
 
+static void add_parts(struct ledger_parts *parts, const struct vgpu_device_usage *usage, uint64_t held_bytes,
+                      uint64_t *asked_for_bytes) {
+  uint64_t overhead = __atomic_load_n(&usage->overhead_bytes, __ATOMIC_SEQ_CST);
+  parts->overhead_bytes = add_saturating(parts->overhead_bytes, overhead);
+  parts->host_bytes = add_saturating(parts->host_bytes, __atomic_load_n(&usage->host_bytes, __ATOMIC_SEQ_CST));
+  *asked_for_bytes = add_saturating(*asked_for_bytes, held_bytes > overhead ? held_bytes - overhead : 0);
+}
+
+struct ledger_parts ledger_parts(const struct ledger *ledger, int device) {
+  struct ledger_parts parts = {0};
+  int own_slot = __atomic_load_n(&ledger->own_slot, __ATOMIC_RELAXED);
+  add_parts(&parts, &ledger->own->devices[device], held_by_us(ledger, own_slot, device), &parts.own_bytes);
+  for (int slot = 0; slot < slots_used(ledger); slot++) {
+    const struct vgpu_process_usage *process = &ledger->usage->processes[slot];
+    bool any = held(process, device) != 0 || __atomic_load_n(&process->devices[device].host_bytes, __ATOMIC_SEQ_CST);
+    if (any && is_other(ledger, slot))
+      add_parts(&parts, &process->devices[device], held(process, device), &parts.others_bytes);
+  }
+  return parts;
+}
+
 /* One of the counters of a device: the own one, and its copy in the slot. */
 struct counter {
   uint64_t *own;
@@ -169,6 +190,20 @@ void ledger_add_managed(const struct ledger *ledger, int device, uint64_t bytes)
 
 void ledger_release_managed(const struct ledger *ledger, int device, uint64_t bytes) {
   subtract(COUNTER(ledger, device, managed_bytes), bytes);
+}
+
+bool ledger_reserve_host(const struct ledger *ledger, int device, uint64_t bytes, uint64_t virtual_limit_bytes) {
+  if (bytes > virtual_limit_bytes || bytes > LARGEST_REQUEST_BYTES)
+    return false;
+  add(COUNTER(ledger, device, host_bytes), bytes);
+  if (add_saturating(ledger_used(ledger, device), ledger_parts(ledger, device).host_bytes) <= virtual_limit_bytes)
+    return true;
+  ledger_release_host(ledger, device, bytes);
+  return false;
+}
+
+void ledger_release_host(const struct ledger *ledger, int device, uint64_t bytes) {
+  subtract(COUNTER(ledger, device, host_bytes), bytes);
 }
 
 void ledger_add_context(const struct ledger *ledger, int device, uint64_t bytes) {

@@ -33,6 +33,14 @@ uint64_t ledger_used(const struct ledger *ledger, int device);
 /* The same, but what dead processes held may be in it: without a system call. */
 uint64_t ledger_used_at_most(const struct ledger *ledger, int device);
 
+/* What that is made of. */
+struct ledger_parts {
+  uint64_t own_bytes, others_bytes; /* what this process and the others asked for */
+  uint64_t overhead_bytes;          /* of all: contexts, modules */
+  uint64_t host_bytes;              /* of all, beside the device */
+};
+struct ledger_parts ledger_parts(const struct ledger *ledger, int device);
+
 /* Calls visit for every live process that holds something on the device, this one included. */
 typedef void (*ledger_visitor)(void *argument, uint32_t pid, uint64_t held_bytes);
 void ledger_visit(const struct ledger *ledger, int device, ledger_visitor visit, void *argument);
@@ -55,6 +63,11 @@ void ledger_release(const struct ledger *ledger, int device, uint64_t bytes);
 /* Managed memory, which is counted like other memory, but may not be on the device yet. */
 void ledger_add_managed(const struct ledger *ledger, int device, uint64_t bytes);
 void ledger_release_managed(const struct ledger *ledger, int device, uint64_t bytes);
+
+/* Memory of the host that serves in the place of the device's: counted beside what the device holds, unless both
+ * together pass the limit. */
+bool ledger_reserve_host(const struct ledger *ledger, int device, uint64_t bytes, uint64_t virtual_limit_bytes);
+void ledger_release_host(const struct ledger *ledger, int device, uint64_t bytes);
 
 /* Of the overhead: what contexts took. The overhead itself follows at the next correction. */
 void ledger_add_context(const struct ledger *ledger, int device, uint64_t bytes);

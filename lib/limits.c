@@ -182,13 +182,13 @@ bool limits_of_compute_in_file(const struct vgpu_limits *file) {
   return false;
 }
 
-/* The variable for one device, else the one for all, else the alias. An empty value counts as unset. */
+/* The variable for one device, else the one for all, else the alias (NULL: none). An empty value counts as unset. */
 static const char *find_variable(const char *name, int device_index, const char *alias, const char **found_name) {
   static __thread char indexed[64];
   snprintf(indexed, sizeof indexed, "%s_%d", name, device_index);
   const char *const candidates[] = {indexed, name, alias};
   for (size_t i = 0; i < sizeof candidates / sizeof candidates[0]; i++) {
-    const char *value = getenv(candidates[i]);
+    const char *value = candidates[i] != NULL ? getenv(candidates[i]) : NULL;
     if (value != NULL && *skip_blanks(value) != '\0') {
       *found_name = candidates[i];
       return value;
@@ -197,18 +197,42 @@ static const char *find_variable(const char *name, int device_index, const char 
   return NULL;
 }
 
+/* Where the variable is not set, the bytes stay as they were. */
+static void read_memory(const char *variable, int device_index, const char *alias, uint64_t device_bytes,
+                        uint64_t *bytes) {
+  const char *name;
+  const char *text = find_variable(variable, device_index, alias, &name);
+  if (text != NULL && !limits_parse_memory(text, device_bytes, bytes)) {
+    *bytes = LIMITS_STRICTEST_MEMORY_BYTES;
+    log_line(LOG_ERROR, "%s='%s' is no size such as 2g, 1024m or 50%%; no GPU memory is given until it is", name, text);
+  }
+}
+
+static bool oversubscribe_in_environment(void) {
+  const char *text = getenv(VGPU_ENV_OVERSUBSCRIBE);
+  if (text == NULL || *skip_blanks(text) == '\0' || strcasecmp(text, "false") == 0 || strcmp(text, "0") == 0)
+    return false;
+  if (strcasecmp(text, "true") == 0 || strcmp(text, "1") == 0)
+    return true;
+  log_line(LOG_ERROR, "%s='%s' is neither true nor false; the memory limit holds on the device", VGPU_ENV_OVERSUBSCRIBE,
+           text);
+  return false;
+}
+
 struct limits limits_from_environment(int device_index, uint64_t device_bytes) {
-  struct limits limits = {.memory_bytes = VGPU_NO_MEMORY_LIMIT,
+  struct limits limits = {.virtual_bytes = VGPU_NO_MEMORY_LIMIT,
                           .sm_percent = VGPU_NO_SM_LIMIT,
                           .sm_policy = policy_from_environment(),
                           .priority = priority_from_environment()};
-  const char *name;
-  const char *text = find_variable(VGPU_ENV_MEMORY_LIMIT, device_index, VGPU_ENV_WRAPPER_MEMORY, &name);
-  if (text != NULL && !limits_parse_memory(text, device_bytes, &limits.memory_bytes)) {
-    limits.memory_bytes = LIMITS_STRICTEST_MEMORY_BYTES;
-    log_line(LOG_ERROR, "%s='%s' is no size such as 2g, 1024m or 50%%; no GPU memory is given until it is", name, text);
+  read_memory(VGPU_ENV_MEMORY_LIMIT, device_index, VGPU_ENV_WRAPPER_MEMORY, device_bytes, &limits.virtual_bytes);
+  limits.memory_bytes = limits.virtual_bytes;
+  if (limits.virtual_bytes != VGPU_NO_MEMORY_LIMIT && oversubscribe_in_environment()) {
+    uint64_t share_bytes = device_bytes;
+    read_memory(VGPU_ENV_MEMORY_SHARE, device_index, NULL, device_bytes, &share_bytes);
+    limits.memory_bytes = share_bytes < limits.virtual_bytes ? share_bytes : limits.virtual_bytes;
   }
-  text = find_variable(VGPU_ENV_SM_LIMIT, device_index, VGPU_ENV_ALNAIR_SM, &name);
+  const char *name;
+  const char *text = find_variable(VGPU_ENV_SM_LIMIT, device_index, VGPU_ENV_ALNAIR_SM, &name);
   if (text != NULL && !limits_parse_sm(text, &limits.sm_percent)) {
     limits.sm_percent = LIMITS_STRICTEST_SM_PERCENT;
     log_line(LOG_ERROR, "%s='%s' is no percentage from 0 to 100; compute is limited to %d %% until it is", name, text,
@@ -230,6 +254,9 @@ struct limits limits_from_file(const struct vgpu_limits *file, int device_number
     return limits;
   const struct vgpu_device_limit *device = &file->devices[device_number];
   limits.memory_bytes = __atomic_load_n(&device->memory_limit_bytes, __ATOMIC_RELAXED);
+  limits.virtual_bytes = __atomic_load_n(&device->virtual_limit_bytes, __ATOMIC_RELAXED);
+  if (limits.virtual_bytes < limits.memory_bytes)
+    limits.virtual_bytes = limits.memory_bytes;
   uint32_t percent = __atomic_load_n(&device->sm_limit_percent, __ATOMIC_RELAXED);
   if (percent >= 1 && percent <= 100)
     limits.sm_percent = percent;

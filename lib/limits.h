@@ -13,10 +13,11 @@
 #define LIMITS_STRICTEST_SM_PERCENT 1
 
 struct limits {
-  uint64_t memory_bytes; /* VGPU_NO_MEMORY_LIMIT: none */
-  uint32_t sm_percent;   /* 1 to 100, VGPU_NO_SM_LIMIT: none */
-  uint32_t sm_policy;    /* VGPU_SM_* */
-  uint32_t priority;     /* VGPU_PRIORITY_* */
+  uint64_t memory_bytes;  /* on the device. VGPU_NO_MEMORY_LIMIT: none */
+  uint64_t virtual_bytes; /* with what the host serves past that; never less */
+  uint32_t sm_percent;    /* 1 to 100, VGPU_NO_SM_LIMIT: none */
+  uint32_t sm_policy;     /* VGPU_SM_* */
+  uint32_t priority;      /* VGPU_PRIORITY_* */
   bool paused;
 };
 
@@ -42,6 +43,11 @@ struct limits limits_from_environment(int device_index, uint64_t device_bytes);
 
 /* The limits that the file sets for a device; a device that it does not list was not granted and gets the strictest. */
 struct limits limits_from_file(const struct vgpu_limits *file, int device_number);
+
+/* May memory be had past the device's share? */
+static inline bool limits_oversubscribe(struct limits limits) {
+  return limits.virtual_bytes > limits.memory_bytes;
+}
 
 /* The place of a device in the file, or -1. */
 int limits_find_device(const struct vgpu_limits *file, const char *uuid);

@@ -17,11 +17,17 @@ static void settle(struct device *device) {
 
 struct memory_view memory_view(struct device *device, uint64_t driver_total_bytes, uint64_t driver_free_bytes) {
   settle(device);
-  uint64_t total_bytes = min(driver_total_bytes, device_limits(device).memory_bytes);
-  uint64_t used_bytes = min(total_bytes, device_used_bytes(device));
+  struct limits limits = device_limits(device);
+  uint64_t total_bytes = memory_view_total(limits, driver_total_bytes);
+  uint64_t used_bytes = min(total_bytes, device_used_bytes(device) + device_host_bytes(device));
+  uint64_t free_bytes = total_bytes - used_bytes;
   return (struct memory_view){
       .total_bytes = total_bytes,
-      .free_bytes = min(driver_free_bytes, total_bytes - used_bytes),
+      .free_bytes = limits_oversubscribe(limits) ? free_bytes : min(driver_free_bytes, free_bytes),
       .used_bytes = used_bytes,
   };
+}
+
+uint64_t memory_view_total(struct limits limits, uint64_t driver_total_bytes) {
+  return limits_oversubscribe(limits) ? limits.virtual_bytes : min(driver_total_bytes, limits.memory_bytes);
 }

@@ -78,6 +78,7 @@ _PROTOTYPES: dict[str, list[type]] = {
     "cuArrayDestroy": [c_void_p],
     "cuMipmappedArrayCreate": [c_void_p, c_void_p, c_uint],
     "cuMipmappedArrayDestroy": [c_void_p],
+    "cuPointerGetAttribute": [c_void_p, c_int, c_uint64],
     "cuMemcpyHtoD_v2": [c_uint64, c_void_p, c_size_t],
     "cuMemcpyDtoH_v2": [c_void_p, c_uint64, c_size_t],
     "cuMemsetD8_v2": [c_uint64, ctypes.c_ubyte, c_size_t],

@@ -51,6 +51,7 @@
   SHARED(cuCtxSynchronize, cuCtxSynchronize, 2000)                                                                     \
   SHARED(cuMemAlloc, cuMemAlloc, 2000)                                                                                 \
   SHARED(cuMemAlloc, cuMemAlloc_v2, 3020)                                                                              \
+  SHARED(cuMemAdvise, cuMemAdvise_v2, 12020)                                                                           \
   SHARED(cuMemAllocManaged, cuMemAllocManaged, 6000)                                                                   \
   SHARED(cuMemAllocPitch, cuMemAllocPitch, 2000)                                                                       \
   SHARED(cuMemAllocPitch, cuMemAllocPitch_v2, 3020)                                                                    \

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "capture.h"
+#include "managed.h"
 #include "transfers.h"
 
 struct fill {
@@ -43,6 +44,8 @@ static CUresult run(struct fill fill, CUstream handle, enum default_stream defau
   uint64_t bytes = (uint64_t)fill.width * fill.height * fill.element_bytes;
   uint64_t rate = sim_config.devices[stream->context->device].memory_bytes_per_ms;
   result = transfer_queue(stream, CU_GRAPH_NODE_TYPE_MEMSET, transfer_ns(bytes, rate), &end_ns);
+  if (end_ns)
+    managed_touch(fill.to, stream->context->device);
   if (end_ns && transfer_keeps_data(fill.to))
     for (size_t row = 0; row < fill.height; row++)
       write_row((char *)fill.to + row * fill.pitch, &fill);

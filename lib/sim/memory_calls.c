@@ -58,7 +58,7 @@ CUresult CUDAAPI cuMemAllocPitch_v2(CUdeviceptr *address, size_t *pitch, size_t 
   return driver_leave(result);
 }
 
-/* Costs no device memory: nothing here touches it from the device. */
+/* Costs no device memory before the device touches it. */
 CUresult CUDAAPI cuMemAllocManaged(CUdeviceptr *address, size_t size, unsigned int flags) {
   struct context *context;
   CUresult result = enter_allocation(address, &context);

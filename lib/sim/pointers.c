@@ -24,8 +24,10 @@ static bool look_up(CUdeviceptr address, struct pointee *pointee) {
     return true;
   const struct mapping *mapping = vmm_mapping_at(region, address);
   pointee->mapped = mapping != NULL;
-  if (mapping)
+  if (mapping) {
     pointee->device = mapping->physical->device;
+    pointee->on_host = mapping->physical->on_host;
+  }
   return true;
 }
 

@@ -32,6 +32,7 @@ struct region {
   struct pool *pool;             /* whose memory it is; NULL: none */
   struct block *block;           /* of a REGION_BLOCK */
   struct mapping *mappings;      /* of a REGION_RESERVATION */
+  bool stays_on_host;            /* of a REGION_MANAGED */
   bool live;                     /* of a REGION_GRAPH, as is the next */
   unsigned holders;              /* nodes that allocate or free it */
   uint64_t id;

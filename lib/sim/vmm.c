@@ -13,9 +13,18 @@ static struct physical *find_physical(CUmemGenericAllocationHandle handle) {
   return physical && physical->references ? physical : NULL;
 }
 
+static bool is_on_host(const CUmemAllocationProp *properties) {
+  return properties->location.type == CU_MEM_LOCATION_TYPE_HOST ||
+         properties->location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA;
+}
+
 static CUresult check_properties(const CUmemAllocationProp *properties, unsigned *device) {
   if (!properties || properties->type != CU_MEM_ALLOCATION_TYPE_PINNED)
     return CUDA_ERROR_INVALID_VALUE;
+  if (is_on_host(properties)) {
+    *device = 0;
+    return CUDA_SUCCESS;
+  }
   if (properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
     return CUDA_ERROR_NOT_SUPPORTED;
   return visible_device(properties->location.id, device) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
@@ -49,17 +58,22 @@ CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, 
     result = CUDA_ERROR_NOT_SUPPORTED;
   if (result != CUDA_SUCCESS)
     return driver_leave(result);
-  if (!memory_take(device, size))
+  bool on_host = is_on_host(properties);
+  if (!on_host && !memory_take(device, size))
     return driver_leave(CUDA_ERROR_OUT_OF_MEMORY);
   struct physical *physical = calloc(1, sizeof *physical);
   void *new_handle = physical ? handle_new(HANDLE_PHYSICAL_MEMORY, physical) : NULL;
   if (!new_handle) {
     free(physical);
-    state_release(device, size);
+    state_release(device, on_host ? 0 : size);
     return driver_leave(CUDA_ERROR_OUT_OF_MEMORY);
   }
-  *physical = (struct physical){
-      .handle = (uintptr_t)new_handle, .device = device, .size = size, .references = 1, .properties = *properties};
+  *physical = (struct physical){.handle = (uintptr_t)new_handle,
+                                .device = device,
+                                .on_host = on_host,
+                                .size = size,
+                                .references = 1,
+                                .properties = *properties};
   *handle = physical->handle;
   return driver_leave(CUDA_SUCCESS);
 }
@@ -67,7 +81,7 @@ CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, 
 static void free_if_unused(struct physical *physical) {
   if (physical->references || physical->mappings)
     return;
-  state_release(physical->device, physical->size);
+  state_release(physical->device, physical->on_host ? 0 : physical->size);
   handle_delete((void *)(uintptr_t)physical->handle);
   free(physical);
 }

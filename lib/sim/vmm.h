@@ -7,7 +7,8 @@
 /* Physical memory lives while its handle or a mapping does. */
 struct physical {
   CUmemGenericAllocationHandle handle;
-  unsigned device;
+  unsigned device; /* that pays for it, or that it is nearest to */
+  bool on_host;
   size_t size;
   unsigned references; /* of the program */
   unsigned mappings;

@@ -195,7 +195,14 @@ def test_a_refusal_explains_itself_once(sandbox: Sandbox) -> None:
     code = PRELUDE + "[d.result('cuMemAlloc_v2', byref(c_uint64()), 3 << 30) for _ in range(5)]"
     result = sandbox.run([sys.executable, "-c", code], CUDA_DEVICE_MEMORY_LIMIT="2g")
     assert len(result.stderr.splitlines()) == 1
-    for word in (UUID, "3072 MiB", "518 MiB", "limit 2048 MiB"):
+    for word in (
+        UUID,
+        "3072 MiB asked for",
+        "0 MiB by this process",
+        "0 MiB by others",
+        "518 MiB overhead",
+        "limit 2048 MiB",
+    ):
         assert word in result.stderr
     assert sandbox.run([sys.executable, "-c", code], CUDA_DEVICE_MEMORY_LIMIT="2g", LIBCUDA_LOG_LEVEL="0").stderr == ""
 
