@@ -49,6 +49,18 @@ VARIABLES = (
         "containers take turns on a GPU.",
     ),
     Variable(
+        abi.ENV_OVERSUBSCRIBE,
+        _LIBRARY,
+        f"`true`: `{abi.ENV_MEMORY_LIMIT}` is what the program sees, and what is past the device's share comes from "
+        "the host's memory. Programs that `vgpurun` starts have `--oversubscribe` instead.",
+    ),
+    Variable(
+        abi.ENV_MEMORY_SHARE,
+        _LIBRARY,
+        f"The device's share with `{abi.ENV_OVERSUBSCRIBE}`, written like the limit, also with `_<i>`; without it, "
+        "what the device has.",
+    ),
+    Variable(
         abi.ENV_LOG_LEVEL,
         _LIBRARY,
         "What the library says on stderr: `0` errors, `1` and `2` warnings and messages, `3` information, `4` "
