@@ -18,11 +18,13 @@ static uint64_t add_saturating(uint64_t a, uint64_t b) {
   return __builtin_add_overflow(a, b, &sum) ? UINT64_MAX : sum;
 }
 
+/* What is pending is read first, since it becomes one of the others before it goes: so it may be seen twice, but cannot
+ * be missed. */
 static uint64_t held(const struct vgpu_process_usage *process, int device) {
   const struct vgpu_device_usage *usage = &process->devices[device];
-  uint64_t bytes = add_saturating(__atomic_load_n(&usage->allocated_bytes, __ATOMIC_SEQ_CST),
-                                  __atomic_load_n(&usage->overhead_bytes, __ATOMIC_SEQ_CST));
-  return add_saturating(bytes, __atomic_load_n(&usage->pending_bytes, __ATOMIC_SEQ_CST));
+  uint64_t bytes = __atomic_load_n(&usage->pending_bytes, __ATOMIC_SEQ_CST);
+  bytes = add_saturating(bytes, __atomic_load_n(&usage->allocated_bytes, __ATOMIC_SEQ_CST));
+  return add_saturating(bytes, __atomic_load_n(&usage->overhead_bytes, __ATOMIC_SEQ_CST));
 }
 
 static int slots_used(const struct ledger *ledger) {
@@ -35,11 +37,10 @@ enum count { COUNT_ALL_SLOTS, COUNT_LIVE_SLOTS };
 
 /* What is pending has one count, the shown one. */
 static uint64_t held_by_us(const struct ledger *ledger, int own_slot, int device) {
-  uint64_t bytes = held(ledger->own, device);
-  if (own_slot < 0)
-    return bytes;
-  const struct vgpu_device_usage *shown = &ledger->usage->processes[own_slot].devices[device];
-  return add_saturating(bytes, __atomic_load_n(&shown->pending_bytes, __ATOMIC_SEQ_CST));
+  uint64_t bytes = 0;
+  if (own_slot >= 0)
+    bytes = __atomic_load_n(&ledger->usage->processes[own_slot].devices[device].pending_bytes, __ATOMIC_SEQ_CST);
+  return add_saturating(bytes, held(ledger->own, device));
 }
 
 static uint64_t sum(const struct ledger *ledger, int device, enum count count) {

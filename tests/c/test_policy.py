@@ -24,6 +24,7 @@ TURNS = ["log", "shared_file", "turns", "turns_shares"]
 SOURCES = {
     "limits": ["limits", "log"],
     "ledger": ["ledger"],
+    "interleaving": [],  # includes ledger.c
     "table": ["table"],
     "bucket": ["bucket", "seconds"],
     "seconds": ["seconds"],

@@ -1,0 +1,221 @@
+/*
+ * Processes that reserve and release memory, run step by step in every order there is, with at most so many switches
+ * between them that nobody asked for. A step is one access to the usage file. The code is ledger.c itself: its atomic
+ * operations are replaced by ones that hand over to the scheduler first. One process may be killed between any two
+ * steps.
+ */
+#include "abi.h"
+#include "check.h"
+#include "clock.h"
+
+#include <string.h>
+#include <ucontext.h>
+
+static void step(const void *address);
+static void pause(void);
+
+#define __atomic_load_n(address, order) (step(address), *(address))
+#define __atomic_store_n(address, value, order) (step(address), *(address) = (value))
+#define __atomic_add_fetch(address, value, order) (step(address), *(address) += (value))
+#define __atomic_compare_exchange_n(address, expected, value, weak, success, failure)                                  \
+  (step(address), *(address) == *(expected) ? (*(address) = (value), true) : (*(expected) = *(address), false))
+#define clock_sleep_ns(duration_ns) pause()
+
+#define PROCESSES 3
+#define LIMIT_BYTES 100
+#define MOST_STEPS 1000
+#define STACK_BYTES 65536
+
+static struct vgpu_usage usage;
+
+#include "ledger.c"
+
+/* ---- one run --------------------------------------------------------------------------------------------------- */
+
+struct process {
+  ucontext_t context;
+  struct vgpu_process_usage own;
+  struct ledger ledger;
+  const int *script; /* bytes to reserve, in turn; all is released at the end; 0: the end */
+  uint64_t driver_bytes;
+  int refused;
+  bool ended, dead, pauses;
+};
+
+static struct process processes[PROCESSES];
+static char stacks[PROCESSES][STACK_BYTES];
+static ucontext_t scheduler;
+static int current, count;
+static const char *scenario;
+
+/* What all processes read and write, and what makes a difference here. */
+static void step(const void *address) {
+  for (int i = 0; i < count; i++) {
+    const struct vgpu_device_usage *device = &usage.processes[i].devices[0];
+    if (address == &device->pending_bytes || address == &device->allocated_bytes)
+      swapcontext(&processes[current].context, &scheduler);
+  }
+}
+
+/* The others go on meanwhile. */
+static void pause(void) {
+  processes[current].pauses = true;
+  swapcontext(&processes[current].context, &scheduler);
+  processes[current].pauses = false;
+}
+
+static bool slot_is_live(void *context, int slot) {
+  (void)context;
+  if (processes[slot].dead)
+    memset(&usage.processes[slot], 0, sizeof usage.processes[slot]);
+  return !processes[slot].dead;
+}
+
+static void driver_takes(struct process *process, uint64_t bytes) {
+  uint64_t total = 0;
+  process->driver_bytes += bytes;
+  for (int i = 0; i < count; i++)
+    total += processes[i].driver_bytes;
+  CHECK(total <= LIMIT_BYTES, "%s: %llu bytes", scenario, (unsigned long long)total);
+}
+
+static void live(void) {
+  struct process *process = &processes[current];
+  struct ledger *ledger = &process->ledger;
+  for (const int *bytes = process->script; *bytes > 0; bytes++) {
+    if (ledger_reserve(ledger, 0, (uint64_t)*bytes, LIMIT_BYTES) == LEDGER_FULL) {
+      process->refused++;
+      continue;
+    }
+    driver_takes(process, (uint64_t)*bytes);
+    ledger_settle(ledger, 0, (uint64_t)*bytes, (uint64_t)*bytes);
+  }
+  uint64_t held_bytes = process->driver_bytes;
+  process->driver_bytes = 0;
+  ledger_release(ledger, 0, held_bytes);
+  process->ended = true;
+}
+
+static void start_process(int i, const int *script) {
+  struct process *process = &processes[i];
+  *process = (struct process){.script = script};
+  process->ledger = (struct ledger){&process->own, &usage, i, slot_is_live, NULL};
+  getcontext(&process->context);
+  process->context.uc_stack.ss_sp = stacks[i];
+  process->context.uc_stack.ss_size = STACK_BYTES;
+  process->context.uc_link = &scheduler;
+  makecontext(&process->context, live, 0);
+}
+
+static void start(const int *const *scripts) {
+  memset(&usage, 0, sizeof usage);
+  usage.slots_used = (uint32_t)count;
+  for (int i = 0; i < count; i++)
+    start_process(i, scripts[i]);
+}
+
+static bool runs(int i) {
+  return !processes[i].ended && !processes[i].dead;
+}
+
+/* ---- all runs -------------------------------------------------------------------------------------------------- */
+
+/* At each step of a run: what was done, and what could be done instead in a later run. A choice is a process that does
+ * a step or, past PROCESSES, one that is killed. */
+static struct {
+  int choice;
+  unsigned untried;
+} steps[MOST_STEPS];
+static int depth;
+
+static unsigned possible_choices(int switches, int kills) {
+  unsigned choices = 0;
+  for (int i = 0; i < count; i++) {
+    bool free_to_go = !runs(current) || processes[current].pauses;
+    if (runs(i) && (free_to_go ? i != current : i == current || switches > 0))
+      choices |= 1u << i;
+    if (runs(i) && kills > 0)
+      choices |= 1u << (PROCESSES + i);
+  }
+  if (choices == 0 && runs(current))
+    choices = 1u << current;
+  return choices;
+}
+
+static int take_first(unsigned *choices) {
+  int choice = __builtin_ctz(*choices);
+  *choices &= *choices - 1;
+  return choice;
+}
+
+static void run(const int *const *scripts, int switches, int kills) {
+  start(scripts);
+  current = 0;
+  unsigned choices;
+  for (int at = 0; (choices = possible_choices(switches, kills)) != 0; at++) {
+    CHECK(at < MOST_STEPS, "%s: it does not end", scenario);
+    if (at == depth) {
+      steps[at].choice = take_first(&choices);
+      steps[at].untried = choices;
+      depth++;
+    }
+    int process = steps[at].choice % PROCESSES;
+    if (steps[at].choice >= PROCESSES) {
+      kills--;
+      processes[process].dead = true;
+      processes[process].driver_bytes = 0;
+      continue;
+    }
+    switches -= process != current && runs(current) && !processes[current].pauses;
+    current = process;
+    swapcontext(&scheduler, &processes[process].context);
+  }
+}
+
+static bool go_back(void) {
+  while (depth > 0 && steps[depth - 1].untried == 0)
+    depth--;
+  if (depth > 0)
+    steps[depth - 1].choice = take_first(&steps[depth - 1].untried);
+  return depth > 0;
+}
+
+/* After a run nothing is counted, but what was pending or held where a process was killed, until somebody looks. */
+static void check_nothing_is_left(void) {
+  for (int i = 0; i < count; i++) {
+    slot_is_live(NULL, i);
+    const struct vgpu_device_usage *device = &usage.processes[i].devices[0];
+    CHECK(device->allocated_bytes == 0 && device->pending_bytes == 0, "%s: left in slot %d", scenario, i);
+    CHECK(processes[i].dead || processes[i].own.devices[0].allocated_bytes == 0, "%s: left in %d", scenario, i);
+  }
+}
+
+/* refusals: may there be any? */
+static void check(const char *name, const int *const *scripts, int switches, int kills, bool refusals) {
+  long runs_made = 0;
+  scenario = name;
+  for (count = 0; scripts[count] != NULL; count++)
+    continue;
+  depth = 0;
+  do {
+    run(scripts, switches, kills);
+    check_nothing_is_left();
+    for (int i = 0; i < count; i++)
+      CHECK(refusals || processes[i].refused == 0, "%s: %d was refused what fits", name, i);
+    runs_made++;
+  } while (go_back());
+  printf("%s: %ld orders\n", name, runs_made);
+}
+
+int main(void) {
+  static const int small[] = {30, 0}, large[] = {60, 0}, two[] = {50, 50, 0}, grows[] = {20, 20, 0};
+  check("two that do not fit together", (const int *const[]){large, large, NULL}, 4, 0, true);
+  check("two that ask twice", (const int *const[]){two, two, NULL}, 3, 0, true);
+  check("three that do not", (const int *const[]){large, small, large, NULL}, 2, 0, true);
+  check("two, and one is killed", (const int *const[]){large, large, NULL}, 3, 1, true);
+  /* What is about to be settled is seen twice for an instant. Whoever is held up just there for longer than others look
+   * makes them refuse the last bytes: that takes more switches than these. */
+  check("three that fit together", (const int *const[]){small, small, grows, NULL}, 2, 0, false);
+  check("two that fit, and one is killed", (const int *const[]){large, small, NULL}, 1, 1, false);
+  return 0;
+}
