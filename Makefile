@@ -9,13 +9,14 @@ BIN := $(abspath $(VENV))/bin
 STAMP := $(VENV)/.installed
 # For pytest, as in `make test ARGS='-k exit_code'`.
 ARGS ?=
+FUZZ_SECONDS ?= 60
 
 C_SOURCES = $(shell git ls-files '*.c' '*.h' 2>/dev/null || find lib tests -name '*.[ch]' -not -path '*/build/*')
 
 # What is made from the code.
 GENERATED := docs/config.md docs/reference.md docs/memory-functions.md docs/vgpurun.1
 
-.PHONY: help venv lib demo test test-unit test-c test-preload test-engine test-gpu lint format docs bench clean
+.PHONY: help venv lib demo test test-unit test-c fuzz test-preload test-engine test-gpu lint format docs bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,6 +48,9 @@ test-unit: $(STAMP) ## the tests without an engine, a GPU or the library
 
 test-c: lib ## the library's policy, compiled on its own with sanitizers
 	@$(BIN)/pytest tests/c $(ARGS)
+
+fuzz: lib ## the limit parser and the usage file under mutated inputs, a minute each
+	@VGPURUN_FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/pytest tests/c/test_fuzz.py --timeout 0 -s $(ARGS)
 
 test-preload: lib ## the library on the simulated driver
 	@$(BIN)/pytest tests/preload $(ARGS)

@@ -1,0 +1,81 @@
+/*
+ * Whatever is in the usage file: it is taken or refused, and a process keeps to its limit. The input is a length for
+ * the file, and then what is written over an empty one: a place, a repetition and a byte, again and again.
+ */
+#include "check.h"
+#include "fuzz.h"
+#include "ledger.h"
+#include "region.h"
+
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define LIMIT_BYTES (1ULL << 30)
+
+#define SIZE "\xff\xff\xff\xff" /* more than enough: all of it */
+const struct fuzz_input fuzz_inputs[] = {{SIZE, 4},
+                                         {"\0\0\0\0", 4},
+                                         {SIZE "\x0c\0\0\1\xff", 9}, /* slots_used */
+                                         {SIZE "\0\0\0\7V\1\0\0\1C", 14},
+                                         {SIZE "\x40\0\0\xff\xff\x80\x80\0\xff\xff\xc0\x80\0\xff\x01", 19},
+                                         {NULL, 0}};
+const char fuzz_alphabet[] = "";
+
+static struct region region;
+
+static bool slot_is_live(void *context, int slot) {
+  return region_slot_is_live(context, slot);
+}
+
+static void make_file(const char *path, const uint8_t *data, size_t size) {
+  static uint8_t content[sizeof(struct vgpu_usage)];
+  struct vgpu_usage header = {.magic = VGPU_USAGE_MAGIC, .abi_version = VGPU_ABI_VERSION};
+  uint32_t length = 0;
+  memset(content, 0, sizeof content);
+  memcpy(content, &header, 16);
+  if (size >= 4)
+    memcpy(&length, data, 4);
+  for (size_t at = 4; at + 5 <= size; at += 5) {
+    size_t place = ((size_t)data[at] | (size_t)data[at + 1] << 8 | (size_t)data[at + 2] << 16) % sizeof content;
+    size_t most = sizeof content - place;
+    size_t repeated = (size_t)data[at + 3] * data[at + 3];
+    memset(content + place, data[at + 4], repeated < most ? repeated : most);
+  }
+  FILE *file = fopen(path, "w");
+  CHECK(file != NULL, "%s", path);
+  CHECK(fwrite(content, 1, length < sizeof content ? length : sizeof content, file) <= sizeof content, "%s", path);
+  CHECK(fclose(file) == 0, "%s", path);
+}
+
+static void use(struct ledger *ledger) {
+  int device = VGPU_MAX_DEVICES - 1;
+  ledger_used(ledger, device);
+  for (uint64_t held = 0; ledger_reserve(ledger, device, LIMIT_BYTES / 8, LIMIT_BYTES) != LEDGER_FULL;) {
+    ledger_settle(ledger, device, LIMIT_BYTES / 8, LIMIT_BYTES / 8);
+    held += LIMIT_BYTES / 8;
+    CHECK(held <= LIMIT_BYTES, "%llu bytes held", (unsigned long long)held);
+  }
+  ledger_correct(ledger, device, LIMIT_BYTES, 0);
+  ledger_has_process(ledger, 1);
+  ledger_release(ledger, device, LIMIT_BYTES);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+  static char path[64];
+  static struct vgpu_process_usage own;
+  snprintf(path, sizeof path, "fuzzed-%d.usage", (int)getpid());
+  setenv(VGPU_ENV_USAGE_FILE, path, 1);
+  make_file(path, data, size);
+  region_open(&region);
+  CHECK(region.usage != NULL, "no usage");
+  region_claim_slot(&region);
+  own = (struct vgpu_process_usage){0};
+  struct ledger ledger = {&own, region.usage, region.slot, slot_is_live, &region};
+  use(&ledger);
+  if (region.file.memory == NULL)
+    munmap(region.usage, sizeof *region.usage);
+  shared_file_close(&region.file, sizeof *region.usage);
+  unlink(path);
+  return 0;
+}
