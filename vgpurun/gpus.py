@@ -68,6 +68,21 @@ def read_use(gpus: Sequence[Gpu]) -> list[GpuUse]:
         nvml.nvmlShutdown()
 
 
+def read_processes(gpu: Gpu) -> dict[int, int]:
+    """Return the bytes of a GPU's memory that each process holds, by the process's number. Raises GpuError.
+
+    Processes whose memory NVML does not tell (or whose number, from inside a container) are not in it.
+    """
+    nvml = _initialised()
+    try:
+        listed = nvml.nvmlDeviceGetComputeRunningProcesses(nvml.nvmlDeviceGetHandleByUUID(gpu.uuid))
+        return {int(each.pid): int(each.usedGpuMemory) for each in listed if each.pid and each.usedGpuMemory}
+    except nvml.NVMLError as error:
+        raise GpuError(f"the NVIDIA driver does not list the processes on a GPU: {error}") from None
+    finally:
+        nvml.nvmlShutdown()
+
+
 def select_gpus(text: str, gpus: Sequence[Gpu]) -> list[Gpu]:
     """Return the GPUs that `--gpus` asks for, in NVML's order. Raises GpuError."""
     wanted = parse_gpus(text, gpus)

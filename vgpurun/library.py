@@ -87,6 +87,15 @@ def find_simulated_driver(say: Callable[[str], None]) -> Path:
     return folder
 
 
+def find_verifier(say: Callable[[str], None]) -> Path:
+    """Return the program that tries to pass limits, built first if it is missing. Raises LibraryError."""
+    path = build_folder() / "vgpurun-verify"
+    if not path.exists():
+        say(f"building {path} (once)")
+        _make("verify")
+    return path
+
+
 def build(is_verbose: bool = False) -> Library:
     """Build the library with this host's compiler. Raises LibraryError with the compiler's first error."""
     _make("library", is_verbose)

@@ -33,6 +33,7 @@ VERBS: Mapping[str, tuple[tuple[str, str, str], ...]] = {
     ),
     "Set up": (
         ("config", "config:config", "Show the configuration and where each value comes from."),
+        ("verify", "verify:verify", "Try to pass limits on this host, and show what holds."),
         ("build", "build:build", "Build libvgpu.so with this host's compiler."),
         ("build-in-docker", "build:build_in_docker", "Build libvgpu.so in a container."),
     ),

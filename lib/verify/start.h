@@ -1,0 +1,13 @@
+/* The first version of the C library's symbols, which every glibc has. */
+#ifndef VERIFY_START_H
+#define VERIFY_START_H
+
+#if defined(__x86_64__)
+#define FIRST_GLIBC "GLIBC_2.2.5"
+#elif defined(__aarch64__)
+#define FIRST_GLIBC "GLIBC_2.17"
+#else
+#error "no version for this machine"
+#endif
+
+#endif

@@ -1,0 +1,137 @@
+"""`vgpurun verify` on the simulated GPU: it passes where limits hold, and fails where they do not."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support import LIBRARY
+from vgpurun import verify
+from vgpurun.elf import glibc_version, read_elf
+
+GIB = 1 << 30
+PROGRAM = LIBRARY.parent / "vgpurun-verify"
+PATHS = {
+    "cuMemAlloc", "cuMemAlloc, looked up", "cuMemAllocPitch", "cuMemAllocManaged", "cuMemAllocAsync",
+    "cuMemAllocFromPoolAsync", "cuMemCreate", "cuArrayCreate", "cuArray3DCreate", "cuMipmappedArrayCreate",
+    "graph memory", "cuCtxCreate", "two processes",
+}  # fmt: skip
+
+
+@pytest.fixture
+def environment(tmp_path: Path, built_library: Path) -> dict[str, str]:
+    unwanted = ("CUDA_", "VGPU", "LD_", "DOCKER_")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(unwanted)}
+    return kept | {
+        "VGPURUN_STATE_DIR": str(tmp_path),
+        "VGPURUN_DRIVER": "sim",
+        "DOCKER_HOST": f"unix://{tmp_path}/no-engine.sock",
+        "COLUMNS": "80",
+    }
+
+
+def run(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, *arguments]
+    return subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=100, stdin=subprocess.DEVNULL
+    )
+
+
+def test_what_holds_on_the_simulated_gpu(environment: dict[str, str]) -> None:
+    result = run(
+        environment, "-m", "vgpurun", "verify", "--mem", "2g", "--sm", "50", "--seconds", "1", "--format", "json"
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    (found,) = json.loads(result.stdout)
+    checks = {check["name"]: check for check in found["checks"]}
+    assert {f"memory: {path}" for path in PATHS} <= set(checks)
+    assert {check["status"] for name, check in checks.items() if "empty environment" not in name} <= {"ok", "warn"}
+    alloc = checks["memory: cuMemAlloc"]
+    assert 2 * GIB - (4 << 20) <= alloc["used_bytes"] <= 2 * GIB
+    for work in ("launches", "graphs", "two processes"):
+        assert 40 < checks[f"compute: {work}"]["share_percent"] < 57
+
+
+def test_the_table_fits_a_terminal(environment: dict[str, str]) -> None:
+    result = run(environment, "-m", "vgpurun", "verify", "--mem", "1200m")
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert max(map(len, result.stdout.splitlines())) <= 80
+    assert result.stdout.splitlines()[-1] == "14 hold"
+
+
+FAILING = """
+from vgpurun import gpus, library, simulation
+from vgpurun.verify import Trial, check_compute, check_memory
+import json
+simulation.activate(library.find_simulated_driver(print))
+(gpu,) = gpus.list_gpus()
+def start(*limits): return ["local", "--gpus=device=0", *limits, "--", str(library.find_verifier(print))]
+trial = Trial(start("--overcommit"), start(*{limits!r}), False, lambda pid: pid)
+print(json.dumps([[check.name, check.status, check.words] for check in {checks}]))
+"""
+
+
+def judged(environment: dict[str, str], limits: list[str], checks: str) -> dict[str, tuple[str, str]]:
+    """Judge a program under limits as if it had others."""
+    result = run(environment, "-c", FAILING.format(limits=limits, checks=checks))
+    assert result.returncode == 0, result.stderr
+    return {name: (status, words) for name, status, words in json.loads(result.stdout.splitlines()[-1])}
+
+
+def test_memory_that_passes_its_limit_fails(environment: dict[str, str]) -> None:
+    found = judged(environment, ["--mem=2g"], "check_memory(trial, gpu, 1536 << 20)")
+    wrong = {name.removeprefix("memory: ") for name, (status, _) in found.items() if status == "FAIL"}
+    assert wrong == (PATHS | {"the size that it sees"}) - {"cuMemAllocManaged"}
+    assert found["memory: cuMemAlloc"] == ("FAIL", "got 2048 of 1536 MiB by NVML")
+
+
+def test_a_share_that_passes_its_limit_fails(environment: dict[str, str]) -> None:
+    found = judged(environment, ["--sm=80"], "check_compute(trial, gpu, 50, 0.7)")
+    assert found["compute: launches"][0] == found["compute: graphs"][0] == "FAIL"
+
+
+def test_a_program_that_cannot_start_is_one_line(environment: dict[str, str]) -> None:
+    result = run(environment, "-m", "vgpurun", "verify", "IMAGE")
+    assert result.returncode == 125 and "no-engine.sock" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+    none = run(environment, "-m", "vgpurun", "verify", "--sm", "100")
+    assert none.returncode == 125 and "no limit to try" in none.stderr
+
+
+@pytest.mark.parametrize(
+    ("changes", "status", "word"),
+    [
+        ({}, "ok", "refused at 1000 of 1000 MiB"),
+        ({"used_bytes": 1001 << 20}, "FAIL", "got 1001 of 1000 MiB"),
+        ({"answer": -2}, "FAIL", "not refused"),
+        ({"answer": 999}, "FAIL", "with 999"),
+        ({"again": 2}, "FAIL", "still after all was freed"),
+        ({"answer": -1}, "skip", "does not have it"),
+        ({"used_bytes": 500 << 20}, "ok", "refused after 900 MiB"),
+    ],
+)
+def test_judging_memory(changes: dict[str, Any], status: str, word: str) -> None:
+    figures = {"path": "p", "granted_bytes": 900 << 20, "answer": 2, "again": 0, "used_bytes": 1000 << 20}
+    check = verify._judge_path({**figures, "limit_bytes": 1000 << 20, **changes})
+    assert check.status == status and word in check.words
+
+
+@pytest.mark.parametrize(
+    ("rate", "least", "status"),
+    [(500, 500, "ok"), (550, 550, "ok"), (560, 560, "FAIL"), (400, 400, "warn"), (500, 100, "warn"), (500, 240, "ok")],
+)
+def test_judging_shares(rate: float, least: float, status: str) -> None:
+    free = {"kernels_per_second": 1000.0}
+    limited = {"work": "w", "kernels_per_second": float(rate), "least_of_a_process": float(least)}
+    assert verify._judge_share(limited, free, 50).status == status
+
+
+def test_the_program_runs_in_images_with_an_old_glibc() -> None:
+    needed = glibc_version(read_elf(PROGRAM.read_bytes()).needed_versions)
+    assert needed is not None and needed <= (2, 17)

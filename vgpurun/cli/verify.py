@@ -1,0 +1,151 @@
+"""`vgpurun verify`: tries to pass limits on this host, and says what holds."""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from vgpurun import config, library, quota
+from vgpurun.cli.common import LIMITS, EngineCommand, option, say, visible_gpus
+from vgpurun.drivers import MODES
+from vgpurun.errors import OptionError
+from vgpurun.gpus import Gpu, select_gpus
+from vgpurun.quota import Quota, show_size
+from vgpurun.verify import FAILED, OK, WARNING, Check, Trial, check_compute, check_memory
+
+_GROUP = "Trial"
+_IN_CONTAINER = "/vgpurun-verify"
+_DEFAULT_MEMORY, _DEFAULT_SM = "2g", "50"
+_SMALL_GPU_BYTES = 4 << 30  # where 2 GiB would be no limit to speak of
+_NAME_WIDTH = 31
+
+
+@click.command(cls=EngineCommand, name="verify", options_metavar="[OPTIONS]")
+@option("--mem", metavar="SIZE", group=LIMITS, help="Memory limit to try; 2g where neither limit is given.")
+@option("--sm", metavar="PERCENT", group=LIMITS, help="Compute limit to try; 50 where neither limit is given.")
+@option(
+    "--gpus", metavar="GPUS", default="device=0", show_default=True, group=LIMITS,
+    help="Which GPUs, one after the other: all, a count, or device=0,1.",
+)  # fmt: skip
+@option(
+    "--seconds", metavar="SECONDS", type=click.FloatRange(0.5, 600), default=2.0, show_default=True, group=_GROUP,
+    help="How long each kind of work is measured, with and without the limit.",
+)  # fmt: skip
+@option(
+    "--driver", "driver_mode", type=click.Choice(MODES), default=lambda: config.default("driver"), group=_GROUP,
+    help="How the driver comes into the container, as for run. By default VGPURUN_DRIVER, or auto.",
+)  # fmt: skip
+@option(
+    "--format", "output_format", type=click.Choice(["table", "json"]), default="table", show_default=True, group=_GROUP,
+    help="How to print what was found.",
+)  # fmt: skip
+@click.argument("image", required=False)
+def verify(
+    image: str | None,
+    mem: str | None,
+    sm: str | None,
+    gpus: str,
+    seconds: float,
+    driver_mode: str,
+    output_format: str,
+) -> int:
+    """Try to pass limits on this host in every way that a program has, and show what holds.
+
+    With IMAGE the trial runs in a container of it (with glibc; nothing else is needed in it), without in a process of
+    the host. Memory is judged by NVML on the host, a share of compute against the same work without a limit. The exit
+    code is 1 when a limit does not hold.
+    """
+    chosen = select_gpus(gpus, visible_gpus(driver_mode == "sim"))
+    program = library.find_verifier(say)
+    found = []
+    for gpu in chosen:
+        limits = _limits(gpu, mem, sm)
+        trial = _trial(gpu, limits, image, driver_mode, program)
+        if output_format == "table":
+            click.echo(_title(gpu, limits, image))
+        checks = [_shown(check, output_format) for check in _checks(trial, gpu, limits, seconds)]
+        found.append(_described(gpu, limits, image, checks))
+        if output_format == "table":
+            click.echo(_sum_of(checks))
+    if output_format == "json":
+        click.echo(json.dumps(found))
+    return 0 if all(each["passed"] for each in found) else 1
+
+
+def _limits(gpu: Gpu, mem: str | None, sm: str | None) -> Quota:
+    if mem is None and sm is None:
+        mem, sm = _DEFAULT_MEMORY if gpu.memory_bytes >= _SMALL_GPU_BYTES else "50%", _DEFAULT_SM
+    (limits,) = quota.resolve([gpu], mem, sm, {}, [0])
+    if limits == Quota():
+        raise OptionError("there is no limit to try; give --mem, --sm or both")
+    return limits
+
+
+def _trial(gpu: Gpu, limits: Quota, image: str | None, driver_mode: str, program: Path) -> Trial:
+    """How a user would start the program under these limits."""
+    words = [f"--gpus=device={gpu.uuid}"]
+    limited = [] if limits.memory_bytes is None else [f"--mem={limits.memory_bytes}"]
+    limited += [] if limits.sm_percent is None else [f"--sm={limits.sm_percent}"]
+    free = ["--overcommit"]  # without limits it asks for all of the GPU, also where others run
+    if image is None:
+        words += [f"--driver={'sim' if driver_mode == 'sim' else 'host'}"]
+        end = ["--", str(program)]
+        return Trial(["local", *words, *free, *end], ["local", *words, *limited, *end], False, lambda pid: pid)
+    name = f"vgpurun-verify-{os.urandom(4).hex()}"
+    words += [f"--driver={driver_mode}", "--rm", "--interactive", f"--name={name}", "--network=none"]
+    words += [f"--volume={program}:{_IN_CONTAINER}:ro", f"--entrypoint={_IN_CONTAINER}"]
+
+    def first_pid(_: int) -> int | None:
+        from vgpurun.engine_containers import ContainerEngine
+
+        return int(ContainerEngine.connect().describe(name)["State"]["Pid"]) or None
+
+    return Trial(["run", *words, *free, image], ["run", *words, *limited, image], True, first_pid)
+
+
+def _checks(trial: Trial, gpu: Gpu, limits: Quota, seconds: float) -> Iterator[Check]:
+    if limits.memory_bytes is not None:
+        yield from check_memory(trial, gpu, limits.memory_bytes)
+    if limits.sm_percent is not None:
+        yield from check_compute(trial, gpu, limits.sm_percent, seconds)
+
+
+def _title(gpu: Gpu, limits: Quota, image: str | None) -> str:
+    words = [] if limits.memory_bytes is None else [show_size(limits.memory_bytes)]
+    words += [] if limits.sm_percent is None else [f"{limits.sm_percent} % of its time"]
+    where = f"in a container of {image}" if image else "in a process of this host"
+    return f"GPU {gpu.index}, {gpu.name}: {' and '.join(words)}, {where}"
+
+
+def _shown(check: Check, output_format: str) -> Check:
+    """Print a line at once: the whole takes a while."""
+    if output_format == "table":
+        colour = {OK: "green", FAILED: "red", WARNING: "yellow"}.get(check.status)
+        status = click.style(f"{check.status:<4}", fg=colour, bold=check.status == FAILED)
+        click.echo(f"  {status}  {check.name:<{_NAME_WIDTH}}  {check.words}")
+    return check
+
+
+def _sum_of(checks: list[Check]) -> str:
+    failed = sum(check.status == FAILED for check in checks)
+    warned = sum(check.status == WARNING for check in checks)
+    held = sum(check.status == OK for check in checks)
+    words = [f"{held} hold", f"{failed} do not" if failed else "", f"{warned} with a reservation" if warned else ""]
+    return ", ".join(word for word in words if word)
+
+
+def _described(gpu: Gpu, limits: Quota, image: str | None, checks: list[Check]) -> dict[str, Any]:
+    return {
+        "gpu_index": gpu.index,
+        "uuid": gpu.uuid,
+        "name": gpu.name,
+        "image": image,
+        "memory_limit_bytes": limits.memory_bytes,
+        "sm_limit_percent": limits.sm_percent,
+        "passed": not any(check.status == FAILED for check in checks),
+        "checks": [{"name": check.name, "status": check.status.lower(), "what": check.words, **check.figures}
+                   for check in checks],
+    }  # fmt: skip
