@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 
 @dataclass
 class Admission:
-    """A launch that asks to be let in. `wait_s`: how long it waits for room, 0 for not at all."""
+    """A launch that asks to be let in. `wait_s`: how long it waits for room, 0 for not at all.
+
+    `in_place_of`: the id of a container that this is about to change, or has become; what it holds does not count.
+    """
 
     request: Request
     gpus: Sequence[Gpu]
@@ -35,6 +38,7 @@ class Admission:
     wait_s: float
     say: Callable[[str], None]
     warn: Callable[[str], None]
+    in_place_of: str = ""
     _placement: Placement | None = field(default=None, init=False)
     _is_sure: Callable[[], bool] = field(default=lambda: True, init=False)
 
@@ -42,13 +46,13 @@ class Admission:
         """Raise what place() raises even where nobody else is."""
         place(self.request, [Room(gpu, (), 0) for gpu in self.gpus], self.grant)
 
-    def look(self, but: str = "") -> Placement:
-        """Return where the launch would go now, as if the holder of the id `but` were not there.
+    def look(self) -> Placement:
+        """Return where the launch would go now.
 
         Raises NoRoomError, EngineError, and what place() raises for a launch that nothing will ever make room for.
         """
         uses = devices.read_use(self.gpus)
-        holders = [holder for holder in all_holders(self.engine) if holder.id != but]
+        holders = [holder for holder in all_holders(self.engine) if holder.id != self.in_place_of]
         return place(self.request, rooms(self.gpus, uses, holders), self.grant)
 
     @contextmanager
@@ -81,4 +85,4 @@ class Admission:
         if self._placement is not None and not self._is_sure():
             chosen = "device=" + ",".join(gpu.uuid for gpu in self._placement.gpus)
             again = replace(self.request, gpus=chosen, limits=self._placement.limits)
-            replace(self, request=again).look(but=container)
+            replace(self, request=again, in_place_of=container).look()

@@ -1,14 +1,13 @@
 """Who holds what on this host's GPUs: the readings behind `vgpurun smi`."""
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from vgpurun import gpus, region, state
+from vgpurun import gpus, region
 from vgpurun.engine import Engine, VgpurunContainer
 from vgpurun.gpus import Gpu, GpuUse
-from vgpurun.plan import quotas_from_json
+from vgpurun.holders import local_processes, quotas_now
 from vgpurun.quota import Quota
 from vgpurun.region import DeviceReading
 from vgpurun.utilization import Utilization
@@ -63,7 +62,11 @@ class Report:
 def collect(all_gpus: Sequence[Gpu], engine: Engine | None) -> Report:
     """Read who runs and what they use. Raises VgpurunError."""
     containers = engine.containers(everything=False) if engine else []
-    tenants = [*read_containers(containers, all_gpus), *_processes(all_gpus)]
+    processes = [
+        _with_devices(Tenant(each.kind, each.id, each.name, each.what, each.folder), each.quotas, all_gpus)
+        for each in local_processes()
+    ]
+    tenants = [*read_containers(containers, all_gpus), *processes]
     return Report(tuple(zip(all_gpus, gpus.read_use(all_gpus), strict=True)), tuple(tenants))
 
 
@@ -72,7 +75,7 @@ def read_containers(containers: Sequence[VgpurunContainer], all_gpus: Sequence[G
     return [
         _with_devices(
             Tenant("container", each.id, each.name, each.image, Path(each.state_folder), container=each),
-            _quotas_now(each),
+            quotas_now(each),
             all_gpus,
         )
         for each in containers
@@ -90,23 +93,3 @@ def _with_devices(tenant: Tenant, quotas: Sequence[tuple[str, Quota]], all_gpus:
     ]
     missing = [(uuid, quota) for uuid, quota in quotas if uuid not in by_uuid]
     return replace(tenant, devices=tuple(devices), missing=tuple(missing))
-
-
-def _quotas_now(container: VgpurunContainer) -> list[tuple[str, Quota]]:
-    """The limits may have been changed since the label was written."""
-    limits = None
-    with suppress(OSError):
-        limits = region.read_limits(Path(container.state_folder) / "etc" / "limits")
-    return quotas_from_json(container.quota_json) if limits is None else limits
-
-
-def _processes(all_gpus: Sequence[Gpu]) -> list[Tenant]:
-    found = []
-    for folder in state.folders():
-        owner = state.read_owner(folder)
-        if owner and owner.get("engine") is None and state.is_held(folder):
-            command = " ".join(map(str, owner.get("command") or []))
-            pid = str(owner.get("pid"))
-            tenant = Tenant("process", pid, f"process {pid}", command, folder)
-            found.append(_with_devices(tenant, quotas_from_json(str(owner.get("quota"))), all_gpus))
-    return found

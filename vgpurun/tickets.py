@@ -9,7 +9,6 @@ stopped process), does not hold the others up.
 
 import fcntl
 import os
-import secrets
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -34,7 +33,7 @@ class Ticket:
     @classmethod
     def take(cls, uuids: Sequence[str], folder: Path = QUEUE_DIR) -> "Ticket":
         """Take the last place. Raises StateError."""
-        token = secrets.token_hex(4)
+        token = os.urandom(4).hex()
         name = f"{_PREFIX}{time.clock_gettime_ns(time.CLOCK_BOOTTIME):020d}-{token}"
         unready = folder / f"new-{token}"
         try:

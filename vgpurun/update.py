@@ -1,7 +1,7 @@
 """Changes the limits of a container that runs. Its processes see them at their next call."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -30,8 +30,15 @@ class Change:
         return limit_bytes is not None and self.held_bytes is not None and self.held_bytes > limit_bytes
 
 
-def update(container: VgpurunContainer, gpus: Sequence[Gpu], limits: Limits) -> list[Change]:
-    """Write the new limits; a limit that is not given stays. Raises LimitError and StateError."""
+Admit = Callable[[VgpurunContainer, Sequence[tuple[Gpu, Quota]]], AbstractContextManager[object]]
+
+
+def update(container: VgpurunContainer, gpus: Sequence[Gpu], limits: Limits, admit: Admit) -> list[Change]:
+    """Write the new limits; a limit that is not given stays.
+
+    More than before has to be admitted: `admit` is entered while it is written. Raises LimitError, StateError, and
+    what `admit` raises.
+    """
     by_uuid = {gpu.uuid: gpu for gpu in gpus}
     with _limits_file(container) as path:
         before = _read(path, container)
@@ -39,7 +46,9 @@ def update(container: VgpurunContainer, gpus: Sequence[Gpu], limits: Limits) -> 
         if len(chosen) < len(before):
             raise LimitError(f"a GPU of {container.name} is gone from this host; start it again on another")
         after = _changed([quota for _, quota in before], chosen, limits)
-        region.write_limits(path, [(gpu.uuid, new) for gpu, new in zip(chosen, after, strict=True)])
+        grows = any(_is_more(new, old) for new, (_, old) in zip(after, before, strict=True))
+        with admit(container, list(zip(chosen, after, strict=True))) if grows else nullcontext():
+            region.write_limits(path, [(gpu.uuid, new) for gpu, new in zip(chosen, after, strict=True)])
     readings = region.read_usage(path.parent.parent / "run" / "usage", [gpu.uuid for gpu in chosen])
     held = [None] * len(chosen) if readings is None else [reading.memory_used_bytes for reading in readings]
     return [
@@ -73,10 +82,17 @@ def _read(path: Path, container: VgpurunContainer) -> list[tuple[str, Quota]]:
     return limits
 
 
+def _is_more(new: Quota, old: Quota) -> bool:
+    unlimited = float("inf")
+    more_memory = (new.memory_bytes or unlimited) > (old.memory_bytes or unlimited)
+    return more_memory or (new.sm_percent or 100) > (old.sm_percent or 100)
+
+
 def _changed(before: Sequence[Quota], gpus: Sequence[Gpu], limits: Limits) -> list[Quota]:
     given = quota.resolve(gpus, limits.memory, limits.sm, {}, range(len(gpus)))
     named_memory = _named(gpus, limits.memory, "--mem")
     named_sm = _named(gpus, limits.sm, "--sm")
+
     return [
         replace(
             old,

@@ -195,6 +195,19 @@ def test_a_container_that_nobody_will_start_is_swept_by_the_next_launch(one_gpu:
     one_gpu.assert_nothing_left()
 
 
+def test_an_update_to_more_needs_room_and_one_to_less_does_not(one_gpu: Cli, debian: str) -> None:
+    hold(one_gpu, debian, "holder", "--mem", "5g", "--sm", "60")
+    hold(one_gpu, debian, "other", "--mem", "2g", "--sm", "20")
+    update = ("update", *one_gpu.driver)
+    assert one_gpu(*update, "--mem", "3g", "other").exit_code == 0
+    result = one_gpu(*update, "--mem", "4g", "other")
+    assert result.exit_code == 125
+    assert "no room for --mem 0=4g --sm 0=20 on GPU 0: 3 GiB is left" in result.stderr
+    assert "40 % of its time" in one_gpu(*update, "--sm", "50", "other").stderr
+    assert one_gpu(*update, "--overcommit", "--mem", "6g", "other").exit_code == 0
+    assert one_gpu(*update, "--mem", "4g", "other").exit_code == 0, "still too much, but less than before"
+
+
 ADMIN = """
 defaults: {mem: 1g, place: binpack}
 quotas:

@@ -1,6 +1,6 @@
 """The options of placement and admission, which `run` and `local` have, and what they come to."""
 
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,11 +11,12 @@ from vgpurun.admission import Admission
 from vgpurun.cli.common import Function, option, say, warn
 from vgpurun.gpus import GPUS_HELP, Gpu
 from vgpurun.plan import Limits
+from vgpurun.quota import Quota
 from vgpurun.request import POLICIES, Request
 from vgpurun.waiting import NO_TIMEOUT, parse_wait
 
 if TYPE_CHECKING:
-    from vgpurun.engine import Engine
+    from vgpurun.engine import Engine, VgpurunContainer
 
 _GROUP = "Placement"
 
@@ -37,13 +38,7 @@ def placement_options(function: Function) -> Function:
                 group=_GROUP,
                 help="Which of the GPUs that have room: the emptiest (spread, the default) or the fullest (binpack).",
             ),
-            option(
-                "--overcommit",
-                type=bool,
-                metavar="",
-                group=_GROUP,
-                help="Start even where the memory or the time of a GPU is promised to others already.",
-            ),
+            overcommit_option(_GROUP),
             option(
                 "--wait",
                 metavar="[=TIME]",
@@ -55,6 +50,17 @@ def placement_options(function: Function) -> Function:
     ):
         function = decorate(function)
     return function
+
+
+def overcommit_option(group: str) -> Callable[[Function], Function]:
+    """Add --overcommit; without it the value is None."""
+    return option(
+        "--overcommit",
+        type=bool,
+        metavar="",
+        group=group,
+        help="Also where the memory or the time of a GPU is promised to others already.",
+    )
 
 
 @dataclass(frozen=True)
@@ -99,3 +105,29 @@ class Wanted:
         That is LimitError, GpuError, OptionError or QuotaError.
         """
         self.admission(environment, gpus, None).check()
+
+
+def admission_of_change(
+    container: "VgpurunContainer",
+    wanted: Sequence[tuple[Gpu, Quota]],
+    gpus: Sequence[Gpu],
+    engine: "Engine",
+    overcommit: bool | None,
+) -> Admission:
+    """Return the admission of a container to other limits on its GPUs. Raises ConfigError."""
+    memory = ",".join(f"{gpu.index}={_shortest(each.memory_bytes)}" for gpu, each in wanted if each.memory_bytes)
+    sm = ",".join(f"{gpu.index}={each.sm_percent}" for gpu, each in wanted if each.sm_percent)
+    request = Request(
+        Limits(memory or None, sm or None),
+        gpus="device=" + ",".join(gpu.uuid for gpu, _ in wanted),
+        is_overcommit=bool(config.default("overcommit")) if overcommit is None else overcommit,
+    )
+    return Admission(request, gpus, config.own_grant(), engine, 0, say, warn, in_place_of=container.id)
+
+
+def _shortest(size_bytes: int) -> str:
+    """A size as --mem takes it, and people read it."""
+    for unit, unit_bytes in (("g", 1 << 30), ("m", 1 << 20), ("k", 1 << 10)):
+        if size_bytes % unit_bytes == 0:
+            return f"{size_bytes // unit_bytes}{unit}"
+    return str(size_bytes)

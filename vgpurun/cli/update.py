@@ -1,12 +1,21 @@
 """`vgpurun update`: other limits for a container that runs."""
 
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
+
 import click
 
 from vgpurun.cli.common import LIMITS, EngineCommand, host_driver_option, option, policy_options, visible_gpus, warn
+from vgpurun.cli.placing import admission_of_change, overcommit_option
 from vgpurun.errors import OptionError
+from vgpurun.gpus import Gpu
 from vgpurun.plan import Limits
 from vgpurun.policies import Priority, SmPolicy
 from vgpurun.quota import Quota, show_size
+
+if TYPE_CHECKING:
+    from vgpurun.engine import VgpurunContainer
 
 
 @click.command(
@@ -17,6 +26,7 @@ from vgpurun.quota import Quota, show_size
 @option("--mem", metavar="SIZE", group=LIMITS, help="New memory limit, as for run; 100% lifts it.")
 @option("--sm", metavar="PERCENT", group=LIMITS, help="New compute limit, as for run; 100 lifts it.")
 @policy_options(" It stays as it is without this.")
+@overcommit_option(LIMITS)
 @host_driver_option(LIMITS)
 @click.argument("containers", metavar="CONTAINER...", nargs=-1, required=True)
 def update(
@@ -25,11 +35,13 @@ def update(
     sm: str | None,
     sm_policy: str | None,
     priority: str | None,
+    overcommit: bool | None,
     driver: str,
 ) -> None:
     """Change the limits of running containers. Their programs see them at once.
 
-    A container that holds more than its new limit keeps it, and gets no more until it has freed enough.
+    More than before needs room on the GPU, as at a launch. A container that holds more than its new limit keeps it, and
+    gets no more until it has freed enough.
     """
     from vgpurun import update as limits
     from vgpurun.engine_containers import ContainerEngine
@@ -39,8 +51,12 @@ def update(
         raise OptionError("nothing to change; give --mem, --sm, --sm-policy or --priority")
     gpus = visible_gpus(driver == "sim")
     engine = ContainerEngine.connect()
+
+    def admit(container: "VgpurunContainer", wanted: Sequence[tuple[Gpu, Quota]]) -> AbstractContextManager[object]:
+        return admission_of_change(container, wanted, gpus, engine, overcommit).granted()
+
     for container in [engine.find(name) for name in containers]:
-        for change in limits.update(container, gpus, given):
+        for change in limits.update(container, gpus, given, admit):
             click.echo(f"{container.name}, GPU {change.gpu.index}: {_show(change.before)} -> {_show(change.after)}")
             if change.is_over:
                 held = show_size(change.held_bytes or 0)
