@@ -44,7 +44,7 @@ def plan_body(plan: LaunchPlan, proxies: Mapping[str, str], terminal_size: tuple
     body["Labels"] = dict(plan.labels)
     host["Mounts"] = [mount_json(mount) for mount in (*options.mounts, *plan.mounts)]
     host["Devices"] = [*host["Devices"], *map(_device_json, plan.devices)]
-    host["DeviceRequests"] = [*host["DeviceRequests"], *map(_request_json, plan.device_requests)]
+    host["DeviceRequests"] = [*(host["DeviceRequests"] or ()), *map(_request_json, plan.device_requests)] or None
     if plan.runtime:
         host["Runtime"] = plan.runtime
     return body
@@ -110,8 +110,8 @@ def endpoint_json(network: Network) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if value}
 
 
-def _cdi_requests(names: tuple[str, ...]) -> list[dict[str, Any]]:
-    return [_request_json(DeviceRequest(driver="cdi", device_ids=names))] if names else []
+def _cdi_requests(names: tuple[str, ...]) -> list[dict[str, Any]] | None:
+    return [_request_json(DeviceRequest(driver="cdi", device_ids=names))] if names else None
 
 
 def _request_json(request: DeviceRequest) -> dict[str, Any]:

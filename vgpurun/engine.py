@@ -4,7 +4,7 @@ import io
 import shutil
 import socket
 import tarfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -27,6 +27,7 @@ from vgpurun.errors import (
     VgpurunError,
 )
 from vgpurun.options.network import Network
+from vgpurun.options.values import DEFAULT_DETACH_KEYS
 from vgpurun.plan import LABEL_QUOTA, LABEL_USER, LABEL_VERSION, LaunchPlan
 from vgpurun.state import LABEL_STATE
 
@@ -207,10 +208,14 @@ class Engine:
             path = str(PurePosixPath(path).parent / status["linkTarget"])
         return None
 
-    def attach(self, container: str, stdin: bool) -> socket.socket:
-        """Return a socket with the container's standard streams; to be called before the start."""
+    def configured_detach_keys(self) -> str:
+        """Return the keys that docker's own configuration says, or docker's default."""
+        return str(self._api._general_configs.get("detachKeys") or DEFAULT_DETACH_KEYS)
+
+    def attach(self, container: str, streams: Collection[str], detach_keys: str) -> socket.socket:
+        """Return a socket with some of the container's standard streams; to be called before the start."""
         with _translated("the container's output cannot be read"):
-            params = {"stdin": int(stdin), "stdout": 1, "stderr": 1, "stream": 1}
+            params = {**dict.fromkeys(streams, 1), "stream": 1, "detachKeys": detach_keys}
             return plain_socket(self._api.attach_socket(container, params=params))
 
     def expect_end(self, container: str, is_removed: bool) -> Callable[[], int]:

@@ -22,7 +22,7 @@ def execute(engine: ContainerEngine, container: str, options: ExecOptions) -> in
 
 def _attached(engine: ContainerEngine, exec_id: str, options: ExecOptions) -> int:
     has_terminal = options.tty and options.interactive
-    with terminal.raw() if has_terminal else nullcontext():
+    with terminal.Raw() if has_terminal else nullcontext():
         stream = engine.exec_start(exec_id, options.tty)
         if options.tty:
             _keep_size(engine, exec_id)

@@ -1,15 +1,15 @@
 """Carries out a LaunchPlan on the engine: makes the state folder and the container, runs it, and cleans up."""
 
-import signal
-import socket
+import os
 from collections.abc import Callable
-from contextlib import ExitStack, nullcontext, suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from vgpurun import places, state, terminal
 from vgpurun.admission import Admission
+from vgpurun.attached import AttachedRun
 from vgpurun.engine import Engine
-from vgpurun.errors import EngineError, OptionError, OutputError
+from vgpurun.errors import EngineError, OptionError
 from vgpurun.holders import is_abandoned
 from vgpurun.image_libc import check_image
 from vgpurun.library import Library
@@ -18,14 +18,11 @@ from vgpurun.placement import Placement
 from vgpurun.plan import LaunchPlan
 from vgpurun.signals import Signals
 from vgpurun.state import StateFolder
-from vgpurun.streams import Input, copy_output
-
-_SIGPIPE_EXIT_CODE = 128 + signal.SIGPIPE
 
 
 def check_terminal(options: ContainerOptions) -> None:
     """Refuse -it without a terminal, as docker does. Raises OptionError."""
-    if options.tty and options.interactive and not options.detach and not terminal.is_terminal(0):
+    if options.tty and options.takes_input and not terminal.is_terminal(0):
         raise OptionError("the input device is not a TTY; leave out -t to read from a pipe or file")
 
 
@@ -62,10 +59,12 @@ def launch(
         with admission.granted() as placement:
             plan = make_plan(placement)
             with signals.held():
+                id_file = _new_id_file(plan.options.cidfile, undo)
                 folder = StateFolder.make(plan.state_folder, plan.state_files, {"engine": engine_id})
                 undo.callback(folder.remove)
                 container, warnings = engine.create(plan)
                 undo.callback(engine.remove, container)
+                id_file.write_text(container)
             admission.confirm(container)
         for warning in (*plan.warnings, *warnings, *_check_libc(engine, container, plan, library)):
             warn(warning)
@@ -77,9 +76,26 @@ def launch(
             print(container)
             return 0
         try:
-            return _run_attached(engine, container, plan, signals, undo)
+            return AttachedRun(engine, container, plan.options, signals).run(started=undo.pop_all)
         finally:
             _let_go(engine, container, folder)
+
+
+def _new_id_file(path: str | None, undo: ExitStack) -> Path:
+    """Make the file of --cidfile, which may not be there yet. Raises OptionError."""
+    if not path:
+        return Path(os.devnull)
+    file = Path(path)
+    try:
+        file.touch(exist_ok=False)
+    except FileExistsError:
+        raise OptionError(
+            f"container ID file found, make sure the other container isn't running or delete {path}"
+        ) from None
+    except OSError as error:
+        raise OptionError(f"failed to create the container ID file: open {path}: {error.strerror}") from None
+    undo.callback(file.unlink, missing_ok=True)
+    return file
 
 
 def _let_go(engine: Engine, container: str, folder: StateFolder) -> None:
@@ -118,44 +134,3 @@ def _read_if_there(path: Path) -> bytes | None:
         return path.read_bytes()
     except OSError:
         return None
-
-
-def _run_attached(engine: Engine, container: str, plan: LaunchPlan, signals: Signals, undo: ExitStack) -> int:
-    options = plan.options
-    stream = engine.attach(container, stdin=options.interactive)
-    wait = engine.expect_end(container, is_removed=options.remove)
-    has_terminal = options.tty and options.interactive
-    keys = Input(stream)
-    with terminal.raw() if has_terminal else nullcontext():
-        with signals.held():
-            engine.start(container)
-            undo.pop_all()
-            signals.relay(lambda number: _send(engine, container, number, options.tty))
-        if options.tty:
-            _resize(engine, container)
-        if options.interactive:
-            keys.start()
-        try:
-            copy_output(stream, is_terminal=options.tty)
-        except OSError as error:
-            stream.shutdown(socket.SHUT_RDWR)  # what is not read would hold the engine up
-            engine.stop(container)
-            wait()
-            if isinstance(error, BrokenPipeError):
-                return _SIGPIPE_EXIT_CODE
-            raise OutputError(f"the container's output cannot be written: {error.strerror}; it was stopped") from None
-        if has_terminal and keys.ended_with_detach_keys and engine.state_of(container) == "running":
-            return 0
-        return wait()
-
-
-def _send(engine: Engine, container: str, number: int, has_terminal: bool) -> None:
-    if number != signal.SIGWINCH:
-        engine.kill(container, number)
-    elif has_terminal:
-        _resize(engine, container)
-
-
-def _resize(engine: Engine, container: str) -> None:
-    if size := terminal.size():
-        engine.resize(container, *size)

@@ -8,13 +8,19 @@ import queue
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from types import FrameType, TracebackType
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _OTHERS = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGCONT, signal.SIGWINCH)
-_IMPATIENT_S = 2.0  # three ending signals in this time: the user wants an end now
+# Never relayed: what cannot be caught, what is about this very process, and what stops a reader of the terminal.
+_OUR_OWN = (
+    signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD, signal.SIGPIPE, signal.SIGURG, signal.SIGSEGV, signal.SIGBUS,
+    signal.SIGFPE, signal.SIGILL, signal.SIGTTIN, signal.SIGTTOU,
+)  # fmt: skip
+EVERY = frozenset(signal.valid_signals()) - frozenset(_OUR_OWN)
+_IMPATIENT_S = 2.0  # three ending signals in this time: the user wants an end now; six: even without the engine
 
 
 class Interrupted(BaseException):
@@ -34,13 +40,11 @@ class Signals:
         self._queue: queue.SimpleQueue[int | None] = queue.SimpleQueue()  # may be filled from a signal's handler
         self._held: list[int] = []
         self._relay: threading.Thread | None = None
+        self._relayed: Collection[int] = ()
         self._ending_times: list[float] = []
 
     def __enter__(self) -> "Signals":
-        for number in (*_ENDING, *_OTHERS):
-            # What the caller ignores (nohup) stays ignored.
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                self._previous[number] = signal.signal(number, self._handle)
+        self._take((*_ENDING, *_OTHERS))
         return self
 
     def __exit__(
@@ -50,10 +54,18 @@ class Signals:
             signal.signal(number, previous)  # type: ignore[arg-type]
         self.stop_relaying()
 
+    def _take(self, numbers: Collection[int]) -> None:
+        for number in numbers:
+            # What the caller ignores (nohup) stays ignored; what is None belongs to the interpreter.
+            if number not in self._previous and signal.getsignal(number) not in (signal.SIG_IGN, None):
+                self._previous[number] = signal.signal(number, self._handle)
+
     def _handle(self, number: int, frame: FrameType | None) -> None:
         del frame
-        if self._relay is not None:
+        if self._relay is not None and number in self._relayed:
             self._queue.put(number)
+            if number in _ENDING and self._is_desperate():
+                raise Interrupted(number)
         elif self._holding:
             self._held.append(number)
         elif number in _ENDING:
@@ -67,18 +79,33 @@ class Signals:
             yield
         finally:
             self._holding -= 1
-        if not self._holding and self._relay is None:
-            for number in self._held:
+        if not self._holding:
+            for number in self._held:  # nothing of what is relayed by now
                 if number in _ENDING:
                     raise Interrupted(number)
 
-    def relay(self, send: Callable[[int], None]) -> None:
-        """From now on pass every signal to `send`, from a thread of its own; those that were held back first."""
+    def relay(self, send: Callable[[int], object], numbers: Collection[int] = EVERY) -> None:
+        """From now on pass these signals to `send`, from a thread of its own; those that were held back first.
+
+        Three ending signals in two seconds become SIGKILL. Six raise Interrupted: the engine does not answer.
+        """
+        self._relayed = numbers
+        self._take(numbers)
         self._relay = threading.Thread(target=self._pass_on, args=(send,), daemon=True)
         for number in self._held:
-            self._queue.put(number)
-        self._held.clear()
+            if number in numbers:
+                self._queue.put(number)
+        self._held = [number for number in self._held if number not in numbers]
         self._relay.start()
+
+    def put(self, number: int) -> None:
+        """Relay a signal that nobody has sent."""
+        self._queue.put(number)
+
+    def _is_desperate(self) -> bool:
+        now = time.monotonic()
+        self._ending_times = [then for then in self._ending_times if now - then < _IMPATIENT_S] + [now]
+        return len(self._ending_times) >= 6
 
     def stop_relaying(self) -> None:
         """Pass nothing on any more."""
@@ -87,11 +114,7 @@ class Signals:
             self._relay.join(timeout=5)
             self._relay = None
 
-    def _pass_on(self, send: Callable[[int], None]) -> None:
+    def _pass_on(self, send: Callable[[int], object]) -> None:
         while (number := self._queue.get()) is not None:
-            if number in _ENDING:
-                now = time.monotonic()
-                self._ending_times = [then for then in self._ending_times if now - then < _IMPATIENT_S] + [now]
-            send(signal.SIGKILL if len(self._ending_times) >= 3 else number)
-            if len(self._ending_times) >= 3:
-                self._ending_times.clear()
+            is_impatient = number in _ENDING and len(self._ending_times) >= 3
+            send(signal.SIGKILL if is_impatient else number)

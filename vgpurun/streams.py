@@ -16,30 +16,41 @@ from typing import Protocol
 _CHUNK_BYTES = 64 << 10
 _FRAME = struct.Struct(">BxxxL")
 _STDERR = 2
-DETACH_KEYS = b"\x10\x11"  # Ctrl-P Ctrl-Q, which the engine answers by ending the connection
 
 
 class Input(threading.Thread):
     """Copies standard input to the container until either ends. A daemon: a read that waits is left behind."""
 
-    def __init__(self, stream: socket.socket) -> None:
+    def __init__(self, stream: socket.socket, detach_keys: bytes = b"") -> None:
         super().__init__(daemon=True)
         self._stream = stream
-        self._last = b""
-
-    @property
-    def ended_with_detach_keys(self) -> bool:
-        """Whether the last keys typed were those that detach from a container."""
-        return self._last == DETACH_KEYS
+        self._detach_keys = detach_keys
+        self._held_back = b""
+        self.is_detached = False  # by the keys for that
 
     def run(self) -> None:
-        """Copy, then tell the container that its input is at its end."""
+        """Copy, then tell the container that its input is at its end; the detach keys end the connection."""
         with suppress(OSError):  # the container reads no further
             while data := os.read(0, _CHUNK_BYTES):
-                self._last = (self._last + data)[-len(DETACH_KEYS) :]
-                self._stream.sendall(data)
+                self._stream.sendall(self._without_detach_keys(data) if self._detach_keys else data)
+                if self.is_detached:
+                    self._stream.shutdown(socket.SHUT_RDWR)
+                    return
+            self._stream.sendall(self._held_back)
         with suppress(OSError):
             self._stream.shutdown(socket.SHUT_WR)
+
+    def _without_detach_keys(self, data: bytes) -> bytes:
+        """Hold back what may become the detach keys, until it is clear."""
+        passed = b""
+        for number in range(len(data)):
+            self._held_back += data[number : number + 1]
+            while not self._detach_keys.startswith(self._held_back):
+                passed, self._held_back = passed + self._held_back[:1], self._held_back[1:]
+            if self._held_back == self._detach_keys:
+                self.is_detached = True
+                break
+        return passed
 
 
 class Readable(Protocol):

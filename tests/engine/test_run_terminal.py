@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shlex
+import signal
+import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -61,6 +65,20 @@ def open_terminal(vgpurun: Cli) -> Iterator[Callable[..., Terminal]]:
         terminal.close()
 
 
+@pytest.fixture
+def open_shell(vgpurun: Cli) -> Iterator[Callable[[], Terminal]]:
+    shells: list[Terminal] = []
+
+    def start() -> Terminal:
+        shells.append(Terminal(["bash", "--norc", "-i"], vgpurun.environment | {"PS1": "$ "}, columns=1000))
+        shells[-1].read_until(b"$ ")
+        return shells[-1]
+
+    yield start
+    for shell in shells:
+        shell.close()
+
+
 def test_a_shell_in_a_terminal(vgpurun: Cli, debian: str, open_terminal: Callable[..., Terminal]) -> None:
     terminal = open_terminal("-it", "--mem", "1g", debian, "bash", "--norc")
     terminal.read_until(b"# ")
@@ -113,6 +131,100 @@ def test_the_detach_keys_leave_the_container_running(
     assert terminal.is_restored()
     assert vgpurun.engine.containers.get("detached").status == "running"
     wait_until(lambda: len(vgpurun.states()) == 1, "state folder of the running container")
+
+
+@pytest.mark.parametrize("where", ["option", "configuration"])
+def test_other_detach_keys(vgpurun: Cli, debian: str, open_terminal: Callable[..., Terminal], where: str) -> None:
+    options = ["--detach-keys", "ctrl-a,d"] if where == "option" else []
+    if not options:
+        folder = Path(vgpurun.environment["HOME"], ".docker")
+        folder.mkdir()
+        (folder / "config.json").write_text('{"detachKeys": "ctrl-a,d"}')
+    script = "stty raw -echo; echo ready; cat -v"
+    terminal = open_terminal("-it", *options, "--name", "detached", debian, "sh", "-c", script)
+    terminal.read_until(b"ready")
+    terminal.type(b"\x10\x11\x01x")
+    terminal.read_until(b"^P^Q^Ax")  # neither docker's own keys nor half of ours detach
+    terminal.type(b"\x01")
+    terminal.type(b"d")
+    assert terminal.wait() == 0
+    assert terminal.is_restored()
+    assert vgpurun.engine.containers.get("detached").status == "running"
+
+
+def test_the_size_is_right_from_the_start(debian: str, open_terminal: Callable[..., Terminal]) -> None:
+    terminal = open_terminal("-it", debian, "stty", "size")
+    terminal.read_until(b"24 80\r\n")
+    assert terminal.wait() == 0
+
+
+def test_a_terminal_without_input(debian: str, open_terminal: Callable[..., Terminal]) -> None:
+    terminal = open_terminal("-t", debian, "sh", "-c", "test -t 1 && echo it is a'' terminal")
+    terminal.read_until(b"it is a terminal\r")
+    assert terminal.wait() == 0
+    assert terminal.is_restored()
+
+
+def test_the_terminal_is_restored_when_vgpurun_is_terminated(
+    vgpurun: Cli, debian: str, open_terminal: Callable[..., Terminal]
+) -> None:
+    terminal = open_terminal("-it", debian, "sh", "-c", "trap 'exit 5' TERM; echo ready; while :; do sleep 0.1; done")
+    terminal.read_until(b"ready")
+    assert not terminal.is_restored()
+    terminal.process.send_signal(signal.SIGTERM)
+    assert terminal.wait() == 5
+    assert terminal.is_restored()
+    vgpurun.assert_nothing_left()
+
+
+def test_three_signals_end_a_command_that_heeds_none(
+    vgpurun: Cli, debian: str, open_terminal: Callable[..., Terminal]
+) -> None:
+    terminal = open_terminal("-it", debian, "sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.1; done")
+    terminal.read_until(b"ready")
+    for _ in range(3):
+        terminal.process.send_signal(signal.SIGTERM)
+        time.sleep(0.1)
+    assert terminal.wait() == 137
+    assert terminal.is_restored()
+    vgpurun.assert_nothing_left()
+
+
+def test_a_stopped_vgpurun_lends_its_terminal_back(debian: str, open_terminal: Callable[..., Terminal]) -> None:
+    terminal = open_terminal("-it", debian, "bash", "--norc")
+    terminal.read_until(b"# ")
+    terminal.process.send_signal(signal.SIGTSTP)
+    wait_until(lambda: state_of(terminal) == "T", "stopped vgpurun")
+    assert terminal.is_restored()
+    terminal.process.send_signal(signal.SIGCONT)
+    wait_until(lambda: not terminal.is_restored(), "raw terminal")
+    terminal.type(b"exit 6\r")
+    assert terminal.wait() == 6
+    assert terminal.is_restored()
+
+
+def test_job_control_of_a_run_without_a_terminal(
+    vgpurun: Cli, debian: str, tmp_path: Path, open_shell: Callable[[], Terminal]
+) -> None:
+    shell = open_shell()
+    script = "trap 'echo continued' CONT; trap 'exit 9' INT; echo ready; while :; do sleep 0.1; done"
+    run = shlex.join([*vgpurun.command, "run", "--rm", *vgpurun.driver, debian, "sh", "-c", script])
+    shell.type(f"{run} 2>/dev/null\r".encode())
+    shell.read_until(b"\nready")
+    shell.type(b"\x1a")  # Ctrl-Z
+    shell.read_until(b"Stopped")
+    shell.type(b"fg\r")
+    shell.read_until(b"\ncontinued")
+    shell.type(b"\x03")
+    shell.read_until(b"$ ")
+    shell.type(b"echo code $?\r")
+    shell.read_until(b"code 9")
+    wait_until(lambda: not vgpurun.containers(), "end of the container")
+
+
+def state_of(terminal: Terminal) -> str:
+    """The state of the terminal's process in ps's letters."""
+    return Path(f"/proc/{terminal.process.pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 @pytest.mark.parametrize(("command", "text"), [(("bash",), b"# "), (("yes",), b"y\r\n")], ids=["shell", "busy"])

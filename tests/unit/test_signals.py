@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import queue
 import signal
+import threading
 
 import pytest
 
-from vgpurun.signals import Interrupted, Signals
+from vgpurun.signals import EVERY, Interrupted, Signals
 
 
 def get(number: signal.Signals) -> None:
@@ -70,7 +71,39 @@ def test_the_third_ending_signal_in_a_row_kills() -> None:
         for _ in range(4):
             get(signal.SIGINT)
             seen.append(sent.get(timeout=5))
-    assert seen == [signal.SIGINT, signal.SIGINT, signal.SIGKILL, signal.SIGINT]
+    assert seen == [signal.SIGINT, signal.SIGINT, signal.SIGKILL, signal.SIGKILL]
+
+
+def test_six_ending_signals_end_it_even_when_none_can_be_sent() -> None:
+    never = threading.Event()
+    with Signals() as signals:
+        signals.relay(lambda _: never.wait())
+        for _ in range(5):
+            get(signal.SIGINT)
+        with pytest.raises(Interrupted):
+            get(signal.SIGINT)
+        never.set()
+
+
+def test_only_what_is_to_be_relayed_is() -> None:
+    sent: queue.Queue[int] = queue.Queue()
+    with Signals() as signals:
+        signals.relay(sent.put, {signal.SIGWINCH})
+        get(signal.SIGWINCH)
+        assert sent.get(timeout=5) == signal.SIGWINCH
+        with pytest.raises(Interrupted):
+            get(signal.SIGTERM)
+
+
+@pytest.mark.parametrize("number", sorted({signal.SIGTSTP, signal.SIGPROF, signal.SIGRTMIN, signal.SIGQUIT} & EVERY))
+def test_every_signal_can_be_relayed(number: int) -> None:
+    sent: queue.Queue[int] = queue.Queue()
+    before = signal.getsignal(number)
+    with Signals() as signals:
+        signals.relay(sent.put)
+        get(number)
+        assert sent.get(timeout=5) == number
+    assert signal.getsignal(number) == before
 
 
 def test_what_the_caller_ignores_stays_ignored() -> None:

@@ -90,20 +90,43 @@ def test_input_is_copied_and_its_end_is_told(ends: tuple[socket.socket, socket.s
         received += data
     keys.join(timeout=5)
     assert received == b"hello"
-    assert not keys.ended_with_detach_keys
+    assert not keys.is_detached
     ends[1].sendall(b"output still flows")
     assert ends[0].recv(100) == b"output still flows"
 
 
 def test_detach_keys_are_seen_in_one_piece_or_two(ends: tuple[socket.socket, socket.socket], typed: int) -> None:
-    keys = Input(ends[0])
+    keys = Input(ends[0], b"\x10\x11")
     keys.start()
     os.write(typed, b"x\x10")
-    assert ends[1].recv(100) == b"x\x10"
-    assert not keys.ended_with_detach_keys
-    os.write(typed, b"\x11")
-    assert ends[1].recv(100) == b"\x11"
-    assert keys.ended_with_detach_keys
+    assert ends[1].recv(100) == b"x"
+    os.write(typed, b"\x10y")
+    assert ends[1].recv(100) == b"\x10\x10y"  # it was no detaching after all
+    assert not keys.is_detached
+    os.write(typed, b"z\x10\x11never")
+    assert ends[1].recv(100) == b"z"
+    assert ends[1].recv(100) == b""
+    keys.join(timeout=5)
+    assert keys.is_detached
+    os.close(typed)
+
+
+def test_what_was_held_back_at_the_end_is_sent(ends: tuple[socket.socket, socket.socket], typed: int) -> None:
+    keys = Input(ends[0], b"ab")
+    keys.start()
+    os.write(typed, b"a")
+    os.close(typed)
+    keys.join(timeout=5)
+    assert ends[1].recv(100) == b"a"
+    assert not keys.is_detached
+
+
+def test_without_detach_keys_none_are_looked_for(ends: tuple[socket.socket, socket.socket], typed: int) -> None:
+    keys = Input(ends[0])
+    keys.start()
+    os.write(typed, b"\x10\x11")
+    assert ends[1].recv(100) == b"\x10\x11"
+    assert not keys.is_detached
     os.close(typed)
 
 

@@ -77,9 +77,8 @@ def _fields(found: Mapping[str, Any]) -> dict[str, Any]:
 
 def _security(options: list[str]) -> dict[str, Any]:
     unmasked = ("systempaths=unconfined", "systempaths:unconfined")
-    fields: dict[str, Any] = {}
-    if kept := [option for option in options if option not in unmasked]:
-        fields["HostConfig.SecurityOpt"] = kept
+    kept = [option for option in options if option not in unmasked]
+    fields: dict[str, Any] = {"HostConfig.SecurityOpt": kept} if options else {}
     if len(kept) < len(options):
         fields |= {"HostConfig.MaskedPaths": [], "HostConfig.ReadonlyPaths": []}
     return fields

@@ -79,6 +79,7 @@ GROUPS: dict[str, tuple[Flag, ...]] = {
         Flag("-a, --attach", "STREAM", "Attach to stdin, stdout or stderr only.", "", values.stream, list),
         Flag(
             "--detach-keys", "KEYS", "Keys that leave the container running, e.g. ctrl-a,d.  [default: ctrl-p,ctrl-q]",
+            "", values.checked_detach_keys,
         ),
         Flag("--sig-proxy", "BOOL", "Pass signals on to the command.  [default: true]", is_on=True),
         Flag("--rm", "", "Remove the container, and its anonymous volumes, when it ends."),

@@ -15,6 +15,7 @@ _UNIT_NS = {"ns": 1, "us": 10**3, "µs": 10**3, "ms": 10**6, "s": 10**9, "m": 60
 _CONTAINER_NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]+", re.ASCII)
 _DOMAIN = re.compile(r"\.?([a-z0-9_-]+(\.[a-z0-9_-]+)*)\.?", re.ASCII | re.IGNORECASE)
 _MAC_ADDRESS = re.compile(r"([0-9a-f]{2})([:-][0-9a-f]{2}){5}", re.ASCII | re.IGNORECASE)
+DEFAULT_DETACH_KEYS = "ctrl-p,ctrl-q"
 _ULIMITS = (
     "core", "cpu", "data", "fsize", "locks", "memlock", "msgqueue", "nice", "nofile", "nproc", "rss", "rtprio",
     "rttime", "sigpending", "stack",
@@ -184,6 +185,27 @@ def stream(text: str) -> str:
     if text.lower() not in ("stdin", "stdout", "stderr"):
         raise ValueError("valid streams are STDIN, STDOUT and STDERR")
     return text.lower()
+
+
+def detach_keys(text: str) -> bytes:
+    """Read keys such as `ctrl-p,ctrl-q`. Returns what a terminal sends for them."""
+    typed = b""
+    for key in text.split(","):
+        symbol = key.removeprefix("ctrl-")
+        if key != symbol and re.fullmatch(r"[a-z@\[\]\\^_]", symbol, re.ASCII):
+            typed += bytes([ord(symbol.upper()) & 0x1F])
+        elif len(key) == 1 and key.isascii():
+            typed += key.encode()
+        else:
+            raise ValueError(f"invalid detach keys ({text}): Unknown character: '{key}'; write e.g. ctrl-p,ctrl-q or a")
+    return typed
+
+
+def checked_detach_keys(text: str) -> str:
+    """Check keys such as `ctrl-p,ctrl-q`."""
+    if text:
+        detach_keys(text)
+    return text
 
 
 def restart_policy(text: str) -> dict[str, Any]:
