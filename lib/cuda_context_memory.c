@@ -1,4 +1,5 @@
 /* What a context takes after it was made: stacks and heaps of kernels, streams, and contexts that share it. */
+#include "ledger.h"
 #include "making.h"
 #include "process.h"
 
@@ -61,7 +62,7 @@ static CUresult end_stream(const struct making *making, CUresult result, CUstrea
       return real.name(stream, __VA_ARGS__);                                                                           \
     struct making making;                                                                                              \
     CUstream made = NULL;                                                                                              \
-    CUresult result = making_begin(&making, device, 0);                                                                \
+    CUresult result = making_begin(&making, device, STREAM_BYTES);                                                     \
     if (result != CUDA_SUCCESS)                                                                                        \
       return result;                                                                                                   \
     result = real.name(&made, __VA_ARGS__);                                                                            \

@@ -25,7 +25,7 @@ void memory_add_managed(struct device *device, uint64_t bytes);
 void memory_release_managed(struct device *device, uint64_t bytes);
 
 /* Does the container hold more than its limit? */
-bool memory_is_over(const struct device *device);
+bool memory_is_over(struct device *device);
 
 /* For a refusal: counted, and explained once. */
 CUresult memory_refuse(const struct device *device, uint64_t bytes);

@@ -36,6 +36,19 @@ CUresult memory_refuse(const struct device *device, uint64_t bytes) {
   return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
+/* The limits, less what other processes of the container hold and do not count yet. */
+static struct limits limits_left(const struct device *device) {
+  struct limits limits = device_limits(device);
+  uint64_t elsewhere_bytes = device_uncounted_elsewhere_bytes(device);
+  if (limits.memory_bytes == VGPU_NO_MEMORY_LIMIT)
+    return limits;
+  if (elsewhere_bytes > limits.memory_bytes)
+    elsewhere_bytes = limits.memory_bytes;
+  limits.memory_bytes -= elsewhere_bytes;
+  limits.virtual_bytes -= elsewhere_bytes;
+  return limits;
+}
+
 /* What the device holds, and what the host serves in its place, may not pass the virtual limit together. */
 static uint64_t reserve(struct device *device, uint64_t bytes, struct limits limits) {
   if (device->number < 0)
@@ -70,7 +83,7 @@ static int64_t correction_age_ns(const struct device *device, uint64_t used_byte
 bool memory_try_reserve(struct device *device, uint64_t bytes) {
   if (device->number < 0)
     return false;
-  struct limits limits = device_limits(device);
+  struct limits limits = limits_left(device);
   uint64_t limit_bytes = limits.memory_bytes;
   uint64_t used_bytes = reserve(device, bytes, limits);
   int64_t age_ns = correction_age_ns(device, used_bytes, limit_bytes);
@@ -83,7 +96,17 @@ bool memory_try_reserve(struct device *device, uint64_t bytes) {
   if (used_bytes != LEDGER_FULL)
     memory_cancel(device, bytes);
   device_correct_overhead(device, 0);
-  return reserve(device, bytes, limits) != LEDGER_FULL;
+  return reserve(device, bytes, limits_left(device)) != LEDGER_FULL;
+}
+
+/* What others hold and do not count may have been freed between NVML's answer and the look at their slots: so that
+ * nothing is refused for that, NVML is asked again. True when there is something that may pass. */
+#define TRIES 3
+static bool may_pass(struct device *device, int *tries) {
+  if (device_uncounted_elsewhere_bytes(device) == 0 || ++*tries == TRIES)
+    return false;
+  device_correct_overhead(device, 0);
+  return true;
 }
 
 bool memory_make_room(struct device *device, uint64_t bytes) {
@@ -92,7 +115,12 @@ bool memory_make_room(struct device *device, uint64_t bytes) {
   /* Before a refusal everything is made exact: memory idle in pools goes back, and NVML has the last word. */
   pools_settle(device, POOLS_TRIM);
   device_correct_overhead(device, 0);
-  return reserve(device, bytes, device_limits(device)) != LEDGER_FULL;
+  int tries = 0;
+  do {
+    if (reserve(device, bytes, limits_left(device)) != LEDGER_FULL)
+      return true;
+  } while (may_pass(device, &tries));
+  return false;
 }
 
 CUresult memory_reserve(struct device *device, uint64_t bytes) {
@@ -108,11 +136,20 @@ void memory_cancel(struct device *device, uint64_t reserved_bytes) {
   memory_commit(device, reserved_bytes, 0);
 }
 
-bool memory_is_over(const struct device *device) {
-  struct limits limits = device_limits(device);
+static bool is_over(const struct device *device) {
+  struct limits limits = limits_left(device);
   uint64_t used_bytes = device_used_bytes(device);
   return used_bytes > limits.memory_bytes ||
          (limits_oversubscribe(limits) && device_host_bytes(device) > limits.virtual_bytes - used_bytes);
+}
+
+bool memory_is_over(struct device *device) {
+  int tries = 0;
+  do {
+    if (!is_over(device))
+      return false;
+  } while (may_pass(device, &tries));
+  return true;
 }
 
 bool memory_may_be_served(const struct device *device) {

@@ -213,6 +213,19 @@ bool device_is_to_be_corrected(const struct device *device, int64_t max_age_ns) 
   return now_ns - corrected_ns >= max_age_ns;
 }
 
+static uint64_t uncounted_elsewhere(const struct device *device, const struct running *running) {
+  uint64_t sum = 0;
+  for (unsigned i = 0; i < running->count; i++) {
+    const nvmlProcessInfo_t *process = &running->list[i];
+    uint64_t held;
+    if (process->pid == (unsigned)getpid() || process->usedGpuMemory == (unsigned long long)NVML_VALUE_NOT_AVAILABLE ||
+        !ledger_held_elsewhere(process_ledger(), device->number, process->pid, &held))
+      continue;
+    sum += process->usedGpuMemory > held ? process->usedGpuMemory - held : 0;
+  }
+  return sum;
+}
+
 static bool correct_overhead(struct device *device, int64_t max_age_ns, uint64_t answered_bytes) {
   if (!device_is_to_be_corrected(device, max_age_ns))
     return false;
@@ -224,7 +237,9 @@ static bool correct_overhead(struct device *device, int64_t max_age_ns, uint64_t
   }
   uint64_t bytes;
   bool listed = running_find(&running, (unsigned)getpid(), &bytes);
+  uint64_t elsewhere = uncounted_elsewhere(device, &running);
   running_done(&running);
+  __atomic_store_n(&device->uncounted_elsewhere_bytes, elsewhere, __ATOMIC_RELAXED);
   __atomic_store_n(&device->is_listed, listed, __ATOMIC_RELAXED);
   uint64_t uncounted = ledger_correct(process_ledger(), device->number, bytes, answered_bytes);
   __atomic_store_n(&device->uncounted_bytes, uncounted, __ATOMIC_RELAXED);
@@ -239,6 +254,10 @@ bool device_correct_overhead(struct device *device, int64_t max_age_ns) {
 
 bool device_count_made(struct device *device, uint64_t reserved_bytes) {
   return correct_overhead(device, 0, reserved_bytes);
+}
+
+uint64_t device_uncounted_elsewhere_bytes(const struct device *device) {
+  return __atomic_load_n(&device->uncounted_elsewhere_bytes, __ATOMIC_RELAXED);
 }
 
 uint64_t device_uncounted_bytes(const struct device *device) {

@@ -12,14 +12,15 @@ struct device {
   uint64_t total_bytes;
   bool in_nvml;
   nvmlDevice_t nvml;
-  CUcontext primary_context;      /* as last given to the program */
-  struct limits environment;      /* what the variables say; without a limits file only */
-  int64_t corrected_ns;           /* when overhead was last asked of NVML */
-  uint64_t uncounted_bytes;       /* what NVML said then that the ledger does not have as allocated */
-  uint64_t used_when_asked_bytes; /* by the container, as far as was known then */
-  bool is_listed;                 /* NVML listed this process then */
-  struct meter *meter;            /* meters.c's; NULL until something is launched */
-  bool in_company;                /* meters.c's: another tenant used it of late */
+  CUcontext primary_context;          /* as last given to the program */
+  struct limits environment;          /* what the variables say; without a limits file only */
+  int64_t corrected_ns;               /* when overhead was last asked of NVML */
+  uint64_t uncounted_bytes;           /* what NVML said then that the ledger does not have as allocated */
+  uint64_t used_when_asked_bytes;     /* by the container, as far as was known then */
+  uint64_t uncounted_elsewhere_bytes; /* what it said then of our other processes, and they do not count yet */
+  bool is_listed;                     /* NVML listed this process then */
+  struct meter *meter;                /* meters.c's; NULL until something is launched */
+  bool in_company;                    /* meters.c's: another tenant used it of late */
 };
 
 /* NULL when the driver does not know the ordinal, or no context is current. */
@@ -64,6 +65,10 @@ bool device_correct_overhead(struct device *device, int64_t max_age_ns);
 
 /* The same, at once, after the driver has made something for which reserved_bytes are pending: it is overhead then. */
 bool device_count_made(struct device *device, uint64_t reserved_bytes);
+
+/* What NVML said last that the container's other processes hold and do not count yet: what they loaded and were not
+ * asked about since, and memory that they had imported before its maker gave it up. They may count it any moment. */
+uint64_t device_uncounted_elsewhere_bytes(const struct device *device);
 
 /* What NVML said last that this process holds besides its allocations, at the most. */
 uint64_t device_uncounted_bytes(const struct device *device);

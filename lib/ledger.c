@@ -70,6 +70,19 @@ void ledger_visit(const struct ledger *ledger, int device, ledger_visitor visit,
   }
 }
 
+bool ledger_held_elsewhere(const struct ledger *ledger, int device, uint32_t pid, uint64_t *held_bytes) {
+  bool found = false;
+  *held_bytes = 0;
+  for (int slot = 0; slot < slots_used(ledger); slot++) {
+    const struct vgpu_process_usage *process = &ledger->usage->processes[slot];
+    if (process->pid != pid || !is_other(ledger, slot))
+      continue;
+    *held_bytes = add_saturating(*held_bytes, held(process, device));
+    found = true;
+  }
+  return found;
+}
+
 bool ledger_has_process(const struct ledger *ledger, uint32_t pid) {
   if (ledger->own->pid == pid)
     return true;

@@ -45,6 +45,10 @@ struct ledger_parts ledger_parts(const struct ledger *ledger, int device);
 typedef void (*ledger_visitor)(void *argument, uint32_t pid, uint64_t held_bytes);
 void ledger_visit(const struct ledger *ledger, int device, ledger_visitor visit, void *argument);
 
+/* What live processes with this PID show that they hold, but this one; false when there is none. Two of them, in PID
+ * namespaces of their own, are one here. */
+bool ledger_held_elsewhere(const struct ledger *ledger, int device, uint32_t pid, uint64_t *held_bytes);
+
 /* Does a live process with this PID share the ledger? */
 bool ledger_has_process(const struct ledger *ledger, uint32_t pid);
 

@@ -86,7 +86,9 @@ def test_no_path_escapes(path: str, python: str) -> None:
     print(path, found)
     assert found["refusal"] == "CUDA_ERROR_OUT_OF_MEMORY"
     assert found["at_refusal_mib"] <= LIMIT_MIB
-    assert found["granted"] >= 2 and found["granted_again"] >= found["granted"] - 1
+    # A context keeps the memory of its streams when they are gone.
+    again = 0 if path == "cuStreamCreate" else found["granted"] - 1
+    assert found["granted"] >= 2 and found["granted_again"] >= again
 
 
 GRAPHS = """

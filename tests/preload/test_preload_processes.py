@@ -190,3 +190,32 @@ def test_limits_change_under_a_running_program(sandbox: Sandbox) -> None:
         region.write_limits(limits, [(UUID, Quota(1 << 30, None))])
         assert ask(process, 99) == 15
         process.kill()
+
+
+LAZY_SIBLING = """
+import ctypes
+from cuda_driver import *
+MIB = 1 << 20
+d = Driver(); d.start()
+library = d.library_load(ptx(1000 * MIB))
+print("ready", flush=True); input()
+d.call("cuLibraryGetModule", byref(ctypes.c_void_p()), library)  # not caught: nothing counts it here
+print("loaded", flush=True); input()
+"""
+
+
+def test_what_an_idle_sibling_has_loaded_is_known_to_all(sandbox: Sandbox) -> None:
+    with sandbox.start_python(LAZY_SIBLING, CUDA_DEVICE_MEMORY_LIMIT="2500m") as sibling:
+        assert sibling.stdin is not None and sibling.stdout is not None
+        assert sibling.stdout.readline() == "ready\n"
+        print(file=sibling.stdin, flush=True)
+        assert sibling.stdout.readline() == "loaded\n"
+        code = (
+            "from cuda_driver import *\n"
+            "d = Driver(); d.start()\n"
+            "print(d.result('cuMemAlloc_v2', byref(ctypes.c_uint64()), 500 << 20))\n"
+            "print(d.result('cuMemAlloc_v2', byref(ctypes.c_uint64()), 400 << 20))\n"
+        )
+        found = sandbox.python("import ctypes\n" + code, CUDA_DEVICE_MEMORY_LIMIT="2500m")
+        print(file=sibling.stdin, flush=True)
+    assert found.split() == ["CUDA_ERROR_OUT_OF_MEMORY", "CUDA_SUCCESS"]  # 518 + 1000, 518, and 464 that are left
