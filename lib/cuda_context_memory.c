@@ -45,6 +45,10 @@ HOOK CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
 /* ---- streams ------------------------------------------------------------------------------------------------------
  */
 
+/* Measured on driver 580: a stream takes half a MiB, of blocks that its context keeps when the stream is gone: nothing
+ * is undone then. So there has to be room for a block, whether or not the stream will need one. */
+#define STREAM_BYTES LEDGER_BLOCK_BYTES
+
 static CUresult end_stream(const struct making *making, CUresult result, CUstream made, CUstream *stream) {
   if (making_passes_limit(making, result)) {
     real.cuStreamDestroy_v2(made);

@@ -81,14 +81,18 @@ assert refused(d.context_set_limit, 99, 1) == "CUDA_ERROR_UNSUPPORTED_LIMIT"
     sandbox.python(PRELUDE + code, CUDA_DEVICE_MEMORY_LIMIT="2g")
 
 
-def test_streams_can_be_made_up_to_the_limit(sandbox: Sandbox) -> None:
+def test_a_stream_needs_room_for_a_block(sandbox: Sandbox) -> None:
     code = """
-held = d.mem_alloc(1530 * MIB)
+held = d.mem_alloc(1528 * MIB)
 streams = [d.stream() for _ in range(50)]
 for stream in streams:
     d.stream_synchronize(stream)
     d.stream_destroy(stream)
 with d.capture(d.stream(STREAM_NON_BLOCKING)):
     d.stream_destroy(d.stream())
+last = d.mem_alloc(2 * MIB)
+assert refused(d.stream) == OUT_OF_MEMORY
+d.mem_free(last)
+assert refused(d.stream) == "granted"
 """
     sandbox.python(PRELUDE + code, CUDA_DEVICE_MEMORY_LIMIT="2g")
