@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import random
+import resource
 import signal
 import struct
 import subprocess
@@ -130,3 +131,25 @@ def test_killed_processes_leave_nothing(sandbox: Sandbox, churn: Callable[..., s
     assert longest_with_kills_us < max(100_000, 3 * longest_us)
     assert int(sandbox.python(FILL, timeout_s=10, **LIMIT)) == LIMIT_BYTES, "at once"
     assert counted_bytes(sandbox) == LIMIT_BYTES, "of the last process alone: the dead's slots have been wiped"
+
+
+def start_together(churn: Callable[..., subprocess.Popen[str]], count: int, **variables: str) -> tuple[float, float]:
+    """Seconds until all of them have used the GPU, and seconds of processor time that they took."""
+    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
+    processes = [churn(0, seed, **variables) for seed in range(count)]
+    for process in processes:
+        figures(process)
+    ready_s = time.monotonic() - began
+    end(processes)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return ready_s, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def test_300_processes_start_at_once(churn: Callable[..., subprocess.Popen[str]]) -> None:
+    """The library adds less than a second of processor time to all of them together."""
+    with_s, without_s = [], []
+    for _ in range(2):
+        with_s.append(start_together(churn, 300))
+        without_s.append(start_together(churn, 300, LD_PRELOAD=""))
+    print(f"until all are ready, and processor time: {with_s} s with the library, {without_s} s without")
+    assert min(s[1] for s in with_s) - min(s[1] for s in without_s) < 1
