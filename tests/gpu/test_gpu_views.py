@@ -54,7 +54,7 @@ def test_one_small_gpu_everywhere(runner: Runner, another_program: int) -> None:
 
 @pytest.mark.parametrize(("options", "least"), [(["--sm", "50"], 85), (["--sm", "20"], 80), ([], 80)])
 def test_full_use_of_what_it_may_have_is_100_percent(runner: Runner, options: list[str], least: int) -> None:
-    found = answer(runner.run(["--mem", f"{LIMIT_MIB}m", *options], [*runner.program("views.py"), "4"]))
+    found = answer(runner.run(["--mem", f"{LIMIT_MIB}m", *options], [*runner.program("views.py"), "6"]))
     print(found["utilization"])
     assert found["utilization"]["idle"] < 20
     assert least <= found["utilization"]["busy"] <= 100

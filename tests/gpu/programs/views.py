@@ -86,7 +86,7 @@ def main() -> None:
     time.sleep(1.2)
     utilization = {"idle": busy_percent()}
     worker = keep_busy(busy_s) if busy_s else None
-    time.sleep(busy_s * 0.6)
+    time.sleep(busy_s * 0.7)
     utilization["busy"] = busy_percent()
     pynvml.nvmlInit()
     handle = pynvml.nvmlDeviceGetHandleByIndex(0)
