@@ -29,7 +29,7 @@ static bool begin(struct attempt *attempt, uint64_t bytes) {
   if (!process_is_limited())
     return true;
   *attempt = (struct attempt){device_current(), bytes};
-  return memory_make_room(attempt->current.device, bytes);
+  return memory_make_room_for_data(attempt->current.device, bytes);
 }
 
 static bool count_in_block(uint64_t pointer, int change, uint64_t *count) {

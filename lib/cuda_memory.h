@@ -8,11 +8,12 @@
  * memory_commit or memory_cancel. A NULL device counts nothing: the driver will answer with an error of its own. */
 CUresult memory_reserve(struct device *device, uint64_t bytes);
 
-/* The same without a word: false when it does not fit. */
-bool memory_make_room(struct device *device, uint64_t bytes);
-
-/* The same without a last attempt to make room. */
+/* The same without a last attempt to make room, and without a word: false when it does not fit. */
 bool memory_try_reserve(struct device *device, uint64_t bytes);
+
+/* The same two for data, which the host may serve as well. Then the device keeps room for what it cannot. */
+bool memory_make_room_for_data(struct device *device, uint64_t bytes);
+bool memory_try_reserve_data(struct device *device, uint64_t bytes);
 
 /* The driver has taken actual_bytes, or nothing, for what was reserved. */
 void memory_commit(struct device *device, uint64_t reserved_bytes, uint64_t actual_bytes);

@@ -221,7 +221,7 @@ struct request {
  * by work that has not ended. Then the driver may try, and its answer is looked at. */
 static bool reserve_growth(struct request *request, uint64_t size, CUstream stream) {
   request->reserved = growth_for(size, 0);
-  if (memory_try_reserve(request->device, request->reserved))
+  if (memory_try_reserve_data(request->device, request->reserved))
     return true;
   if (capture_is_active(stream)) { /* a node of a graph, which takes memory when it is launched */
     request->device = NULL;
@@ -231,7 +231,7 @@ static bool reserve_growth(struct request *request, uint64_t size, CUstream stre
   CUstreamCaptureMode mode = capture_relax();
   pools_settle(request->device, POOLS_TRIM); /* before it is asked what is idle: what goes back has to come again */
   request->reserved = growth_for(size, idle_bytes(request->handle));
-  bool fits = request->reserved == 0 || memory_make_room(request->device, request->reserved);
+  bool fits = request->reserved == 0 || memory_make_room_for_data(request->device, request->reserved);
   capture_restore(mode);
   return fits;
 }

@@ -79,14 +79,16 @@ static int64_t correction_age_ns(const struct device *device, uint64_t used_byte
   return used_bytes < limit_bytes / 4 * 3 ? DEVICE_SELDOM_NS : DEVICE_OFTEN_NS;
 }
 
+/* How much may be held, for one kind of request. */
+typedef struct limits (*limits_of)(const struct device *device);
+
 /* While NVML is asked nothing of ours may be pending, which would blur the answer. */
-bool memory_try_reserve(struct device *device, uint64_t bytes) {
+static bool try_reserve(struct device *device, uint64_t bytes, limits_of limits_of) {
   if (device->number < 0)
     return false;
-  struct limits limits = limits_left(device);
-  uint64_t limit_bytes = limits.memory_bytes;
+  struct limits limits = limits_of(device);
   uint64_t used_bytes = reserve(device, bytes, limits);
-  int64_t age_ns = correction_age_ns(device, used_bytes, limit_bytes);
+  int64_t age_ns = correction_age_ns(device, used_bytes, limits.memory_bytes);
   if (age_ns == DEVICE_SELDOM_NS) {
     device_correct_overhead(device, age_ns);
     return true;
@@ -96,7 +98,7 @@ bool memory_try_reserve(struct device *device, uint64_t bytes) {
   if (used_bytes != LEDGER_FULL)
     memory_cancel(device, bytes);
   device_correct_overhead(device, 0);
-  return reserve(device, bytes, limits_left(device)) != LEDGER_FULL;
+  return reserve(device, bytes, limits_of(device)) != LEDGER_FULL;
 }
 
 /* What others hold and do not count may have been freed between NVML's answer and the look at their slots: so that
@@ -109,22 +111,49 @@ static bool may_pass(struct device *device, int *tries) {
   return true;
 }
 
-bool memory_make_room(struct device *device, uint64_t bytes) {
-  if (device == NULL || memory_try_reserve(device, bytes))
+/* Before a refusal everything is made exact: memory idle in pools goes back, and NVML has the last word. */
+static bool make_room(struct device *device, uint64_t bytes, limits_of limits_of) {
+  if (device == NULL || try_reserve(device, bytes, limits_of))
     return true;
-  /* Before a refusal everything is made exact: memory idle in pools goes back, and NVML has the last word. */
   pools_settle(device, POOLS_TRIM);
   device_correct_overhead(device, 0);
   int tries = 0;
   do {
-    if (reserve(device, bytes, limits_left(device)) != LEDGER_FULL)
+    if (reserve(device, bytes, limits_of(device)) != LEDGER_FULL)
       return true;
   } while (may_pass(device, &tries));
   return false;
 }
 
+/* Modules are loaded while a program runs, and the host cannot hold them: data that it can hold leaves room for them.
+ */
+#define MOST_FOR_MODULES (512 * MIB)
+
+static struct limits limits_of_data(const struct device *device) {
+  struct limits limits = limits_left(device);
+  if (device->number < 0 || !limits_oversubscribe(limits))
+    return limits;
+  struct ledger_parts parts = ledger_parts(process_ledger(), device->number);
+  uint64_t modules_bytes = parts.overhead_bytes > parts.context_bytes ? parts.overhead_bytes - parts.context_bytes : 0;
+  uint64_t kept_bytes = limits.memory_bytes / 4 < MOST_FOR_MODULES ? limits.memory_bytes / 4 : MOST_FOR_MODULES;
+  limits.memory_bytes -= kept_bytes > modules_bytes ? kept_bytes - modules_bytes : 0;
+  return limits;
+}
+
+bool memory_try_reserve(struct device *device, uint64_t bytes) {
+  return try_reserve(device, bytes, limits_left);
+}
+
+bool memory_try_reserve_data(struct device *device, uint64_t bytes) {
+  return try_reserve(device, bytes, limits_of_data);
+}
+
+bool memory_make_room_for_data(struct device *device, uint64_t bytes) {
+  return make_room(device, bytes, limits_of_data);
+}
+
 CUresult memory_reserve(struct device *device, uint64_t bytes) {
-  return memory_make_room(device, bytes) ? CUDA_SUCCESS : memory_refuse(device, bytes);
+  return make_room(device, bytes, limits_left) ? CUDA_SUCCESS : memory_refuse(device, bytes);
 }
 
 void memory_commit(struct device *device, uint64_t reserved_bytes, uint64_t actual_bytes) {

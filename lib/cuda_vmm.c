@@ -86,7 +86,7 @@ HOOK CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, con
   if (!limited || !on_device)
     return real.cuMemCreate(handle, size, properties, flags);
   struct physical kind = {.device = device_of_ordinal(properties->location.id), .bytes = ledger_driver_size(size)};
-  if (!memory_make_room(kind.device, kind.bytes))
+  if (!memory_make_room_for_data(kind.device, kind.bytes))
     return create_on_host(handle, size, *properties, flags, kind.device);
   CUresult result = create(handle, size, properties, flags, &kind);
   memory_commit(kind.device, kind.bytes, result == CUDA_SUCCESS ? kind.bytes : 0);

@@ -104,6 +104,7 @@ static void add_parts(struct ledger_parts *parts, const struct vgpu_device_usage
                       uint64_t *asked_for_bytes) {
   uint64_t overhead = __atomic_load_n(&usage->overhead_bytes, __ATOMIC_SEQ_CST);
   parts->overhead_bytes = add_saturating(parts->overhead_bytes, overhead);
+  parts->context_bytes = add_saturating(parts->context_bytes, __atomic_load_n(&usage->context_bytes, __ATOMIC_SEQ_CST));
   parts->host_bytes = add_saturating(parts->host_bytes, __atomic_load_n(&usage->host_bytes, __ATOMIC_SEQ_CST));
   *asked_for_bytes = add_saturating(*asked_for_bytes, held_bytes > overhead ? held_bytes - overhead : 0);
 }

@@ -37,6 +37,7 @@ uint64_t ledger_used_at_most(const struct ledger *ledger, int device);
 struct ledger_parts {
   uint64_t own_bytes, others_bytes; /* what this process and the others asked for */
   uint64_t overhead_bytes;          /* of all: contexts, modules */
+  uint64_t context_bytes;           /* of that */
   uint64_t host_bytes;              /* of all, beside the device */
 };
 struct ledger_parts ledger_parts(const struct ledger *ledger, int device);

@@ -36,14 +36,17 @@ def describe(plan: LaunchPlan | ProcessPlan) -> dict[str, Any]:
 
 
 def _describe_quota(each: DeviceQuota) -> dict[str, Any]:
-    memory_bytes = each.quota.memory_bytes
-    return {
+    memory_bytes, virtual_bytes = each.quota.memory_bytes, each.quota.virtual_bytes
+    described = {
         "index": each.gpu.index,
         "uuid": each.gpu.uuid,
         "name": each.gpu.name,
         "memory_limit": "none" if memory_bytes is None else f"{memory_bytes} ({show_size(memory_bytes)})",
         "sm_limit": "none" if each.quota.sm_percent is None else f"{each.quota.sm_percent}%",
     }
+    if virtual_bytes is not None:
+        described["memory_seen"] = f"{virtual_bytes} ({show_size(virtual_bytes)})"
+    return described
 
 
 def _describe_options(options: ContainerOptions) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from vgpurun.drivers import DeviceRequest, DriverPlan
 from vgpurun.errors import GpuError, OptionError
 from vgpurun.gpus import Gpu
 from vgpurun.options import ContainerOptions, Mount
+from vgpurun.oversubscription import oversubscribe
 from vgpurun.policies import PRIORITIES, SM_POLICIES, Priority, SmPolicy, choose_policy, choose_priority
 from vgpurun.quota import Quota
 from vgpurun.state import LABEL_STATE
@@ -71,12 +72,13 @@ class ProcessPlan:
 
 @dataclass(frozen=True)
 class Limits:
-    """--mem, --sm, --sm-policy and --priority as they were written."""
+    """--mem, --sm, --sm-policy, --priority and --oversubscribe as they were written."""
 
     memory: str | None = None
     sm: str | None = None
     sm_policy: str | None = None
     priority: str | None = None
+    oversubscribe: str | None = None
 
 
 def plan_launch(
@@ -170,6 +172,7 @@ def _quotas(
             f"{len(gpus)} GPUs are more than the {abi.MAX_DEVICES} of one container; choose some with --gpus"
         )
     resolved = quota.resolve(gpus, limits.memory, limits.sm, environment, indexes)
+    resolved = oversubscribe(gpus, resolved, limits.oversubscribe)
     policy = choose_policy(limits.sm_policy, environment)
     priority = choose_priority(limits.priority, environment)
     return tuple(
@@ -260,6 +263,7 @@ def quotas_to_json(quotas: Sequence[DeviceQuota]) -> str:
             {
                 "uuid": each.gpu.uuid,
                 "memory_bytes": each.quota.memory_bytes,
+                "virtual_bytes": each.quota.virtual_bytes,
                 "sm_percent": each.quota.sm_percent,
                 "sm_policy": each.quota.sm_policy.name.lower(),
                 "priority": each.quota.priority.name.lower(),
@@ -284,4 +288,5 @@ def _quota_from_json(each: Mapping[str, Any]) -> Quota:
         each["sm_percent"],
         SM_POLICIES.get(each.get("sm_policy", ""), SmPolicy.HARD),
         PRIORITIES.get(each.get("priority", ""), Priority.HIGH),
+        virtual_bytes=each.get("virtual_bytes"),
     )

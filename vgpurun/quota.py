@@ -44,13 +44,17 @@ class MemorySize:
 
 @dataclass(frozen=True)
 class Quota:
-    """The limits of one container on one device; None means no limit."""
+    """The limits of one container on one device; None means no limit.
+
+    `virtual_bytes` is what its programs see when that is more than `memory_bytes`: the host serves the rest.
+    """
 
     memory_bytes: int | None = None
     sm_percent: int | None = None
     sm_policy: SmPolicy = SmPolicy.HARD
     priority: Priority = Priority.HIGH
     paused: bool = False
+    virtual_bytes: int | None = None
 
 
 @dataclass(frozen=True)

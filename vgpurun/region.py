@@ -69,6 +69,7 @@ def limits_bytes(limits: Sequence[tuple[str, Quota]]) -> bytes:
         device.uuid = uuid.encode()
         device.memory_limit_bytes = abi.NO_MEMORY_LIMIT if quota.memory_bytes is None else quota.memory_bytes
         device.sm_limit_percent = abi.NO_SM_LIMIT if quota.sm_percent is None else quota.sm_percent
+        device.virtual_limit_bytes = quota.virtual_bytes or 0
         device.sm_policy = quota.sm_policy.value
         device.priority = quota.priority.value
         device.paused = quota.paused
@@ -103,6 +104,7 @@ def _quota_of(device: abi.DeviceLimit) -> Quota:
         SmPolicy(device.sm_policy) if device.sm_policy in (abi.SM_BURST, abi.SM_OFF) else SmPolicy.HARD,
         Priority.HIGH if device.priority == abi.PRIORITY_HIGH else Priority.LOW,
         bool(device.paused),
+        device.virtual_limit_bytes if device.virtual_limit_bytes > device.memory_limit_bytes else None,
     )
 
 

@@ -79,6 +79,8 @@ def _written(limits: Limits) -> tuple[PerDevice[str | None], PerDevice[str | Non
     if limits.sm is not None:
         quota.parse_per_device(limits.sm, quota.parse_sm)
         sm = quota.parse_per_device(limits.sm, str)
+    if limits.oversubscribe is not None:
+        quota.parse_per_device(limits.oversubscribe, quota.parse_size)
     return memory, sm
 
 

@@ -9,6 +9,7 @@ from vgpurun import quota, region
 from vgpurun.engine import VgpurunContainer
 from vgpurun.errors import LimitError, StateError
 from vgpurun.gpus import Gpu
+from vgpurun.oversubscription import oversubscribe
 from vgpurun.plan import Limits
 from vgpurun.policies import choose_policy, choose_priority
 from vgpurun.quota import Quota
@@ -89,6 +90,10 @@ def _is_more(new: Quota, old: Quota) -> bool:
 
 
 def _changed(before: Sequence[Quota], gpus: Sequence[Gpu], limits: Limits) -> list[Quota]:
+    return oversubscribe(gpus, _with_limits(before, gpus, limits), limits.oversubscribe)
+
+
+def _with_limits(before: Sequence[Quota], gpus: Sequence[Gpu], limits: Limits) -> list[Quota]:
     given = quota.resolve(gpus, limits.memory, limits.sm, {}, range(len(gpus)))
     named_memory = _named(gpus, limits.memory, "--mem")
     named_sm = _named(gpus, limits.sm, "--sm")

@@ -141,6 +141,7 @@ def test_labels() -> None:
     assert json.loads(labels["vgpurun.quota"])[1] == {
         "uuid": make_gpus(2)[1].uuid,
         "memory_bytes": 2 * GIB,
+        "virtual_bytes": None,
         "sm_percent": None,
         "sm_policy": "hard",
         "priority": "high",

@@ -101,6 +101,17 @@ def limit_options(function: Function) -> Function:
     return function
 
 
+def oversubscribe_option(function: Function) -> Function:
+    """Add --oversubscribe."""
+    return option(
+        "--oversubscribe",
+        metavar="SIZE",
+        group=LIMITS,
+        help="What the program sees of each GPU instead, written like --mem: past --mem, its memory comes from the "
+        "host, and is slower.",
+    )(function)
+
+
 def policy_options(default: str = "") -> Callable[[Function], Function]:
     """Return what adds --sm-policy and --priority; `default` is added to their help."""
 

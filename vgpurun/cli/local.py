@@ -14,6 +14,7 @@ from vgpurun.cli.common import (
     host_driver_option,
     limit_options,
     option,
+    oversubscribe_option,
     policy_options,
     say,
     visible_gpus,
@@ -41,6 +42,7 @@ _GROUP = "Process"
     context_settings={"allow_interspersed_args": False},
 )
 @limit_options
+@oversubscribe_option
 @policy_options()
 @placement_options
 @option("-e", "--env", "environment", metavar="NAME[=VALUE]", multiple=True, group=_GROUP, help="Set a variable.")

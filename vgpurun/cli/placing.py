@@ -86,7 +86,13 @@ class Wanted:
             return config.default(name) if value is None else value
 
         return cls(
-            limits=Limits(take("mem"), take("sm"), given.pop("sm_policy"), given.pop("priority")),
+            limits=Limits(
+                take("mem"),
+                take("sm"),
+                given.pop("sm_policy"),
+                given.pop("priority"),
+                given.pop("oversubscribe"),
+            ),
             gpus=take("gpus"),
             policy=take("place"),
             is_overcommit=take("overcommit"),

@@ -12,6 +12,7 @@ from vgpurun.cli.common import (
     find_library,
     limit_options,
     option,
+    oversubscribe_option,
     policy_options,
     say,
     visible_gpus,
@@ -40,6 +41,7 @@ _VGPURUN = "vgpurun"
     context_settings={"allow_interspersed_args": False},
 )
 @limit_options
+@oversubscribe_option
 @policy_options()
 @placement_options
 @docker_options

@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from vgpurun.cli.common import LIMITS, EngineCommand, host_driver_option, option, policy_options, visible_gpus, warn
+from vgpurun.cli.common import (
+    LIMITS,
+    EngineCommand,
+    host_driver_option,
+    option,
+    oversubscribe_option,
+    policy_options,
+    visible_gpus,
+    warn,
+)
 from vgpurun.cli.placing import admission_of_change, overcommit_option
 from vgpurun.errors import OptionError
 from vgpurun.gpus import Gpu
@@ -25,6 +34,7 @@ if TYPE_CHECKING:
 )
 @option("--mem", metavar="SIZE", group=LIMITS, help="New memory limit, as for run; 100% lifts it.")
 @option("--sm", metavar="PERCENT", group=LIMITS, help="New compute limit, as for run; 100 lifts it.")
+@oversubscribe_option
 @policy_options(" It stays as it is without this.")
 @overcommit_option(LIMITS)
 @host_driver_option(LIMITS)
@@ -36,6 +46,7 @@ def update(
     sm_policy: str | None,
     priority: str | None,
     overcommit: bool | None,
+    oversubscribe: str | None,
     driver: str,
 ) -> None:
     """Change the limits of running containers. Their programs see them at once.
@@ -46,9 +57,9 @@ def update(
     from vgpurun import update as limits
     from vgpurun.engine_containers import ContainerEngine
 
-    given = Limits(mem, sm, sm_policy, priority)
+    given = Limits(mem, sm, sm_policy, priority, oversubscribe)
     if given == Limits():
-        raise OptionError("nothing to change; give --mem, --sm, --sm-policy or --priority")
+        raise OptionError("nothing to change; give --mem, --oversubscribe, --sm, --sm-policy or --priority")
     gpus = visible_gpus(driver == "sim")
     engine = ContainerEngine.connect()
 
@@ -67,6 +78,8 @@ def update(
 
 def _show(quota: Quota) -> str:
     memory = "all memory" if quota.memory_bytes is None else show_size(quota.memory_bytes)
+    if quota.virtual_bytes is not None:
+        memory += f" (seen as {show_size(quota.virtual_bytes)})"
     words = [
         f"{100 if quota.sm_percent is None else quota.sm_percent} %",
         quota.sm_policy.name.lower() if quota.sm_policy != SmPolicy.HARD else "",

@@ -1,0 +1,50 @@
+"""--oversubscribe: what a program sees beyond its share of a device."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from fakes import make_gpus
+
+from vgpurun import region
+from vgpurun.errors import LimitError
+from vgpurun.oversubscription import oversubscribe
+from vgpurun.plan import DeviceQuota, quotas_from_json, quotas_to_json
+from vgpurun.quota import Quota
+
+GIB = 1 << 30
+GPUS = make_gpus(2)
+SHARE = Quota(memory_bytes=2 * GIB)
+
+
+def test_for_all_or_for_some() -> None:
+    assert oversubscribe(GPUS, [SHARE, SHARE], None) == [SHARE, SHARE]
+    assert [each.virtual_bytes for each in oversubscribe(GPUS, [SHARE, SHARE], "8g")] == [8 * GIB] * 2
+    assert [each.virtual_bytes for each in oversubscribe(GPUS, [SHARE, Quota()], "0=8g")] == [8 * GIB, None]
+    (half,) = oversubscribe(GPUS[:1], [SHARE], "50%")
+    assert half.virtual_bytes == GPUS[0].memory_bytes // 2
+
+
+@pytest.mark.parametrize(
+    ("share", "text", "words"),
+    [
+        (Quota(), "8g", "--oversubscribe 8g needs a share of GPU 0 that it goes beyond; give --mem too"),
+        (SHARE, "2g", "--oversubscribe 2g is not more than the share of GPU 0, 2 GiB; raise it, or leave it out"),
+        (SHARE, "1g", "is not more than the share"),
+        (SHARE, "lots", "'lots' is not a size"),
+        (SHARE, "7=8g", "--oversubscribe names device '7'"),
+    ],
+)
+def test_errors(share: Quota, text: str, words: str) -> None:
+    with pytest.raises(LimitError) as error:
+        oversubscribe(GPUS[:1], [share], text)
+    assert words in str(error.value)
+
+
+def test_the_files_and_the_label_keep_it(tmp_path: Path) -> None:
+    (seen,) = oversubscribe(GPUS[:1], [SHARE], "8g")
+    (tmp_path / "limits").write_bytes(region.limits_bytes([(GPUS[0].uuid, seen), (GPUS[1].uuid, SHARE)]))
+    label = quotas_to_json([DeviceQuota(GPUS[0], seen), DeviceQuota(GPUS[1], SHARE)])
+    assert quotas_from_json(label) == [(GPUS[0].uuid, seen), (GPUS[1].uuid, SHARE)]
+    assert region.read_limits(tmp_path / "limits") == [(GPUS[0].uuid, seen), (GPUS[1].uuid, SHARE)]
