@@ -103,7 +103,7 @@ class Cli:
         assert (left, self.states()) == ([], [])
 
 
-def wait_until(condition: Callable[[], Any], what: str, timeout_s: float = 20) -> Any:
+def wait_until(condition: Callable[[], Any], what: str, timeout_s: float = 20, interval_s: float = 0.02) -> Any:
     """Wait for ``condition`` to hold and return its value.
 
     Raises:
@@ -112,7 +112,7 @@ def wait_until(condition: Callable[[], Any], what: str, timeout_s: float = 20) -
     deadline = time.monotonic() + timeout_s
     while not (value := condition()):
         assert time.monotonic() < deadline, f"no {what} within {timeout_s} s"
-        time.sleep(0.02)
+        time.sleep(interval_s)
     return value
 
 

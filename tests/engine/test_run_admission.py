@@ -178,16 +178,19 @@ def test_a_launch_killed_at_any_moment_leaves_nothing_after_prune(one_gpu: Cli, 
     assert one_gpu.run("--mem", "8g", debian, "true").exit_code == 0, "no lock is left, nor any claim to the memory"
 
 
+def unstarted(cli: Cli) -> list[str]:
+    """Containers that were made and not started yet. To inspect one, the engine may wait for its stopped launcher."""
+    found = cli.engine.api.containers(all=True, filters={"label": "vgpurun.state", "status": "created"})
+    return [each["Id"] for each in found if each["Labels"]["vgpurun.state"].startswith(f"{cli.state_dir}/")]
+
+
 def test_a_container_that_nobody_will_start_is_swept_by_the_next_launch(one_gpu: Cli, debian: str) -> None:
     """Stopped right after it has made its container, then killed."""
     with one_gpu.started("run", *one_gpu.driver, "--mem", "8g", debian, "sleep", "300") as process:
-        made = lambda: [each for each in one_gpu.containers() if each.status == "created"]  # noqa: E731
-        deadline = time.monotonic() + 20
-        while not made():
-            assert time.monotonic() < deadline
+        wait_until(lambda: unstarted(one_gpu), "container", interval_s=0.001)
         process.send_signal(signal.SIGSTOP)
-        if not made():
-            pytest.skip("it was faster")
+        if not unstarted(one_gpu):
+            pytest.skip("it was started before it could be stopped")
         assert "no room" in one_gpu.run("--mem", "1g", debian, "true").stderr, "a living launch holds its place"
         process.kill()
         process.wait()
