@@ -103,7 +103,7 @@ def test_more_processes_than_there_is_room_for(sandbox: Sandbox) -> None:
     holders = (
         "import fcntl, os, struct, sys\n"
         "def claim(path):\n"
-        "    file = os.open(path, os.O_RDWR)\n"
+        "    file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)\n"
         "    for slot in range(1024):\n"
         "        lock = struct.pack('hhqqi4x', fcntl.F_WRLCK, 0, (1 << 30) + slot, 1, 0)\n"
         "        try: fcntl.fcntl(file, 37, lock)\n"
@@ -117,11 +117,11 @@ def test_more_processes_than_there_is_room_for(sandbox: Sandbox) -> None:
         "        os.write(say, struct.pack('i', claim(sys.argv[1])))\n"
         "        os.read(0, 1); os._exit(0)\n"
         "    children.append(child)\n"
+        "os.close(say)\n"
         "slots = {struct.unpack('i', os.read(ready, 4))[0] for _ in children}\n"
         "assert slots == set(range(1024))\n"
         "print('all', flush=True); sys.stdin.read()\n"
     )
-    sandbox.python("from cuda_driver import Driver\nDriver().init()", **LIMIT)
     with subprocess.Popen(
         [sys.executable, "-c", holders, sandbox.folder / "usage"],
         stdin=subprocess.PIPE,
