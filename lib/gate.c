@@ -50,9 +50,28 @@ static bool in_company(const struct meter *meter) {
   return meter->takes_turns && meter_terms(meter).takes_turns && turns_have_company(&meter->turns);
 }
 
+/* Is there work in flight that makes no progress, for much longer than was expected of it? It would hold the turn from
+ * the others, again and again. Threads may race here: then one looks later. */
+static bool is_stuck(struct meter *meter) {
+  meter_harvest(meter);
+  int64_t now_ns = meter->driver->now_ns();
+  uint32_t harvested = __atomic_load_n(&meter->harvested, __ATOMIC_RELAXED);
+  bool moves = __atomic_exchange_n(&meter->progress, harvested, __ATOMIC_RELAXED) != harvested;
+  if (moves || in_flight_batches(meter) == 0)
+    __atomic_store_n(&meter->progress_ns, now_ns, __ATOMIC_RELAXED);
+  int64_t patience_ns = min(max(METER_PATIENCE_NS, 2 * meter_in_flight_ns(meter)), BUCKET_MAX_DEBT_NS);
+  return now_ns - __atomic_load_n(&meter->progress_ns, __ATOMIC_RELAXED) > patience_ns;
+}
+
 int64_t gate_wait_for_turn(struct meter *meter) {
   if (!in_company(meter))
     return 0;
+  bool stuck = is_stuck(meter);
+  turns_set_stuck(&meter->turns, stuck);
+  if (stuck) {
+    turns_pass(&meter->turns);
+    return 0;
+  }
   int64_t began_ns = meter->driver->now_ns();
   if (turns_must_pass(&meter->turns))
     drain_and_pass(meter);

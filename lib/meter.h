@@ -132,9 +132,12 @@ struct meter {
   int64_t reserved_ns; /* of in_flight_ns: launches of known cost, whose tokens are spoken for */
   uint32_t in_flight_batches;
   int64_t measured_ns, charged_ns; /* of late: streams that run at the same time are charged once */
-  uint32_t harvested;              /* counts up: progress */
-  uint32_t passes;                 /* batches that need not wait for work in flight that makes no progress */
-  uint32_t granted;                /* how many were granted last */
+  int64_t measured_until_ns;
+  uint32_t harvested;  /* counts up: progress */
+  uint32_t passes;     /* batches that need not wait for work in flight that makes no progress */
+  uint32_t granted;    /* how many were granted last */
+  uint32_t progress;   /* `harvested` when the gate looked last, */
+  int64_t progress_ns; /* and since when it has been that */
   struct timeline timelines[METER_MAX_CONTEXTS];
   uint32_t timeline_count;
   struct meter_cost costs[METER_COSTS];

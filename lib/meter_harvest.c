@@ -44,14 +44,24 @@ static int by_start(const void *a, const void *b) {
   return (first > second) - (first < second);
 }
 
-/* What of the measured time is charged shows how far streams overlap. The last hundred milliseconds count. */
-static void note_overlap(struct meter *meter, int64_t measured_ns, int64_t charged_ns) {
-  meter->measured_ns += measured_ns;
-  meter->charged_ns += charged_ns;
-  if (meter->measured_ns > 100000000) {
-    meter->measured_ns /= 2;
-    meter->charged_ns /= 2;
-  }
+/* How far our streams overlap: what is in several intervals counts once. The bucket's own answer would not do, since it
+ * charges nothing for what another process of the container has been charged for. The last hundred milliseconds count.
+ */
+static void note_overlap(struct meter *meter, const struct interval *interval) {
+  int64_t fresh_from_ns = interval->start_ns > meter->measured_until_ns ? interval->start_ns : meter->measured_until_ns;
+  int64_t fresh_ns = interval->end_ns > fresh_from_ns ? interval->end_ns - fresh_from_ns : 0;
+  int64_t measured_ns = meter->measured_ns + interval->end_ns - interval->start_ns;
+  int64_t charged_ns = meter->charged_ns + fresh_ns;
+  int halved = measured_ns > 100000000;
+  meter->measured_until_ns = fresh_from_ns + fresh_ns;
+  __atomic_store_n(&meter->measured_ns, measured_ns >> halved, __ATOMIC_RELAXED);
+  __atomic_store_n(&meter->charged_ns, charged_ns >> halved, __ATOMIC_RELAXED);
+}
+
+/* Beside work that does not end the GPU gives each of its tenants a part of the time that passes. */
+static uint32_t percent_of_time(const struct meter *meter) {
+  uint32_t stuck = meter->takes_turns ? turns_count_stuck(&meter->turns) : 0;
+  return meter_percent(meter) * (1 + stuck);
 }
 
 /* In the order in which they began, since the bucket charges nothing before what it has charged. */
@@ -60,16 +70,15 @@ static void charge_intervals(struct meter *meter) {
   qsort(meter->intervals, meter->interval_count, sizeof meter->intervals[0], by_start);
   for (uint32_t i = 0; i < meter->interval_count; i++) {
     const struct interval *interval = &meter->intervals[i];
-    int64_t charged_ns =
-        bucket_charge(meter->device, interval->start_ns, interval->end_ns, now_ns, meter_percent(meter));
-    note_overlap(meter, interval->end_ns - interval->start_ns, charged_ns);
+    bucket_charge(meter->device, interval->start_ns, interval->end_ns, now_ns, percent_of_time(meter));
+    note_overlap(meter, interval);
   }
   meter->interval_count = 0;
 }
 
 void meter_charge(struct meter *meter, int64_t start_ns, int64_t end_ns) {
   if (end_ns > start_ns)
-    bucket_charge(meter->device, start_ns, end_ns, meter->driver->now_ns(), meter_percent(meter));
+    bucket_charge(meter->device, start_ns, end_ns, meter->driver->now_ns(), percent_of_time(meter));
 }
 
 static void measure(struct meter_stream *stream, const struct batch *batch) {

@@ -139,6 +139,11 @@ static int64_t takeable_at_ns(const struct turns *turns, int holder, int64_t now
   return min(idle_at_ns + TURNS_GRACE_NS, slice_end_ns + TURNS_OVERSTAY_NS);
 }
 
+static bool is_busy(const struct turns *turns, int holder, int64_t now_ns) {
+  return holder >= 0 && holder < TURNS_SLOTS && holder != turns->slot &&
+         __atomic_load_n(&turns->file->slots[holder].idle_at_ns, __ATOMIC_RELAXED) > now_ns - TURNS_GRACE_NS;
+}
+
 bool turns_are_wanted(const struct turns *turns) {
   int64_t now_ns = turns->clock->now_ns();
   uint32_t priority = __atomic_load_n(&own(turns)->terms.priority, __ATOMIC_RELAXED);
@@ -163,12 +168,17 @@ static bool try_take(const struct turns *turns, int64_t now_ns, int64_t *look_ag
     *look_again_ns = from_ns;
     return false;
   }
+  bool overstays = is_busy(turns, holder, now_ns);
   struct turns_slot *slot = own(turns);
   __atomic_store_n(&slot->slice_end_ns, now_ns + TURNS_SLICE_NS, __ATOMIC_RELAXED);
   __atomic_store_n(&slot->idle_at_ns, now_ns + TURNS_GRACE_NS, __ATOMIC_RELAXED);
   *look_again_ns = now_ns;
-  return __atomic_compare_exchange_n(&turns->file->turn, &turn, next_turn(turn, turns->slot), false, __ATOMIC_ACQ_REL,
-                                     __ATOMIC_ACQUIRE);
+  if (!__atomic_compare_exchange_n(&turns->file->turn, &turn, next_turn(turn, turns->slot), false, __ATOMIC_ACQ_REL,
+                                   __ATOMIC_ACQUIRE))
+    return false;
+  if (overstays)
+    __atomic_store_n(&turns->file->slots[holder].stuck, 1, __ATOMIC_RELAXED);
+  return true;
 }
 
 /* Threads of one process share its slot and its ticket. */
@@ -233,6 +243,31 @@ void turns_note_activity(struct turns *turns, int64_t idle_at_ns) {
   __atomic_store_n(&slot->idle_at_ns, idle_at_ns, __ATOMIC_RELAXED);
 }
 
+void turns_set_stuck(struct turns *turns, bool stuck) {
+  if (__atomic_load_n(&own(turns)->stuck, __ATOMIC_RELAXED) != stuck)
+    __atomic_store_n(&own(turns)->stuck, stuck, __ATOMIC_RELAXED);
+}
+
+/* One that has died did not clear its mark: whoever finds it so does. */
+static bool is_alive(const struct turns *turns, int slot) {
+  if (turns->shared == NULL || !shared_file_borrow_slot(turns->shared, slot))
+    return true;
+  __atomic_store_n(&turns->file->slots[slot].stuck, 0, __ATOMIC_RELAXED);
+  shared_file_return_slot(turns->shared, slot);
+  return false;
+}
+
+uint32_t turns_count_stuck(const struct turns *turns) {
+  uint32_t count = 0;
+  for (int i = 0; i < slots_used(turns); i++) {
+    const struct turns_slot *slot = &turns->file->slots[i];
+    if (i != turns->slot && __atomic_load_n(&slot->stuck, __ATOMIC_RELAXED) == 1 && is_another_tenant(turns, slot) &&
+        is_alive(turns, i))
+      count++;
+  }
+  return count;
+}
+
 void turns_set_terms(struct turns *turns, const struct turns_terms *terms) {
   struct turns_terms *published = &own(turns)->terms;
   __atomic_store_n(&published->tenant, terms->tenant, __ATOMIC_RELAXED);
@@ -264,7 +299,7 @@ bool turns_join(struct turns *turns, struct shared_file *file, const char *uuid)
     shared_file_close(file, sizeof(struct turns_file));
     return false;
   }
-  *turns = (struct turns){.file = file->memory, .slot = slot, .clock = &turns_system_clock};
+  *turns = (struct turns){.file = file->memory, .slot = slot, .shared = file, .clock = &turns_system_clock};
   *own(turns) = (struct turns_slot){0};
   uint32_t used = __atomic_load_n(&turns->file->slots_used, __ATOMIC_RELAXED);
   while (used <= (uint32_t)slot && !__atomic_compare_exchange_n(&turns->file->slots_used, &used, (uint32_t)slot + 1,

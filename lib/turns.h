@@ -41,7 +41,7 @@ struct turns_slot {
   int64_t slice_end_ns;
   int64_t queued_ns; /* when it took its ticket */
   struct turns_terms terms;
-  uint64_t reserved;
+  uint64_t stuck; /* 1: its work does not end, and others go on beside it */
 };
 
 struct turns_file {
@@ -65,6 +65,7 @@ extern const struct turns_clock turns_system_clock;
 struct turns {
   struct turns_file *file;
   int slot;
+  struct shared_file *shared; /* whose slots they are; NULL: all are held */
   const struct turns_clock *clock;
 };
 
@@ -99,6 +100,13 @@ bool turns_take(struct turns *turns);
 
 /* Gives our turn up. Nothing happens when it is not ours (any more). */
 void turns_pass(struct turns *turns);
+
+/* Our work in flight does not end, or does again. Who is stuck takes no turns, and the GPU mixes its work with that of
+ * whose turn it is. Whoever takes the turn from one that does not drain says so on its behalf. */
+void turns_set_stuck(struct turns *turns, bool stuck);
+
+/* How many other tenants are stuck: by so many the GPU's own time-slicing divides the time of whose turn it is. */
+uint32_t turns_count_stuck(const struct turns *turns);
 
 /* We are there, and may launch. */
 void turns_note_presence(struct turns *turns);

@@ -30,8 +30,10 @@ SOURCES = {
     "seconds": ["seconds"],
     "meter": [*METER, *TURNS],
     "turns": TURNS,
+    "shares": [*METER, *TURNS],
     "utilization": ["utilization"],
 }
+HELPERS = {"shares": ["gpu_model"]}  # beside the test
 ARGUMENTS = {"limits": [str(ROOT / "tests" / "limit_cases.tsv")]}
 SANITIZERS = {
     "address-undefined": ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"],
@@ -44,6 +46,7 @@ def run(name: str, sanitizer: str, folder: Path) -> None:
     program = folder / name
     compile_command = ["gcc", "-std=c11", "-D_GNU_SOURCE", "-g", "-O1", "-Wall", "-Wextra", "-Werror"]
     compile_command += [*SANITIZERS[sanitizer], f"-I{LIB}", f"-I{HERE}", str(HERE / f"{name}_test.c")]
+    compile_command += [str(HERE / f"{helper}.c") for helper in HELPERS.get(name, [])]
     compile_command += [str(LIB / f"{source}.c") for source in SOURCES[name]]
     compile_command += ["-lpthread", "-o", str(program)]
     subprocess.run(compile_command, check=True)

@@ -1,0 +1,66 @@
+/*
+ * GPUs and the processes that use them, on a time of their own: the real meter, gate, bucket and turns run in
+ * coroutines, one for each process, and whoever is earliest goes on. The same seed gives the same run.
+ *
+ * A GPU runs the work of one process at a time, in the order of its launches, and with work of several switches between
+ * them every MODEL_SLICE_NS, which costs MODEL_SWITCH_NS.
+ */
+#ifndef GPU_MODEL_H
+#define GPU_MODEL_H
+
+#include "meter.h"
+
+#define US 1000LL
+#define MS 1000000LL
+#define S 1000000000LL
+
+#define MODEL_GPUS 2
+#define MODEL_STREAMS 4
+#define MODEL_PROCESSES 8
+#define MODEL_CONTAINERS 8
+#define MODEL_SLICE_NS (2 * MS)
+#define MODEL_SWITCH_NS (180 * US)
+#define MODEL_ENDLESS_NS (1000000 * S)
+
+struct model_container {
+  struct vgpu_device_shared device[MODEL_GPUS];
+  uint32_t percent, policy, priority;
+  bool paused;
+};
+
+struct model_process;
+typedef void model_program(struct model_process *process);
+
+/* Begins anew, without processes. */
+void model_start_over(unsigned seed);
+
+struct model_container *model_container(int number);
+
+/* A process of that container, which begins at begin_ns after the start. */
+struct model_process *model_start(int container, model_program *program, const void *argument, int64_t begin_ns);
+
+/* Lets all run until that time after the start. */
+void model_run(int64_t until_ns);
+
+/* The next two are for between runs: as kill -9, and as SIGSTOP until that time. */
+void model_kill(struct model_process *process);
+void model_stop(struct model_process *process, int64_t until_ns);
+
+/* Does it hold the turn of the first GPU? */
+bool model_holds_turn(const struct model_process *process);
+
+/* GPU time that its work has had; how long its longest launch took since the last call of model_forget_stalls. */
+int64_t model_worked_ns(const struct model_process *process);
+int64_t model_longest_launch_ns(const struct model_process *process);
+void model_forget_stalls(struct model_process *process);
+
+/* For programs. A kernel that spins ends when its counterpart, the other tenant's or its own one with the same number
+ * on the other GPU, has begun. */
+const void *model_argument(const struct model_process *process);
+int64_t model_now_ns(const struct model_process *process);
+void model_launch(struct model_process *process, int gpu, int stream, int64_t duration_ns);
+void model_launch_spin(struct model_process *process, int gpu, int number);
+void model_synchronize(struct model_process *process, int gpu);
+void model_think(struct model_process *process, int64_t duration_ns);
+
+#endif

@@ -1,0 +1,296 @@
+/* The shares that programs get of a GPU under limits, alone and with others, on simulated time. */
+#include "check.h"
+#include "gpu_model.h"
+
+struct work {
+  const char *name;
+  int64_t kernel_ns;
+  int kernels;
+  int streams;
+  bool synchronizes;
+  int64_t think_ns;
+};
+
+/* A graph is one launch for what it contains. */
+static const struct work works[] = {
+    {"300 ms", 300 * MS, 1, 1, false, 0},
+    {"5 ms", 5 * MS, 1, 1, false, 0},
+    {"1 ms", MS, 1, 1, false, 0},
+    {"50 us", 50 * US, 1, 1, false, 0},
+    {"4 us", 4 * US, 1, 1, false, 0},
+    {"graph of 100", 50 * US, 100, 1, false, 0},
+    {"50 us + synchronise", 50 * US, 1, 1, true, 0},
+    {"4 streams", 200 * US, 1, 4, false, 0},
+};
+#define WORKS (int)(sizeof works / sizeof works[0])
+static const struct work *const flat_out = &works[2];
+
+static void run_work(struct model_process *process) {
+  const struct work *work = model_argument(process);
+  for (int i = 0;; i++) {
+    model_launch(process, 0, i % work->streams, work->kernel_ns * work->kernels);
+    if (work->synchronizes)
+      model_synchronize(process, 0);
+    if (work->think_ns > 0)
+      model_think(process, work->think_ns);
+  }
+}
+
+static struct model_process *tenant(int number, uint32_t percent, const struct work *work) {
+  model_container(number)->percent = percent;
+  return model_start(number, run_work, work, 0);
+}
+
+/* What each has worked between two times, in percent of the GPU. */
+static void measure(struct model_process **tenants, int count, int64_t from_ns, int64_t to_ns, double *shares) {
+  int64_t before_ns[MODEL_PROCESSES];
+  model_run(from_ns);
+  for (int i = 0; i < count; i++)
+    before_ns[i] = model_worked_ns(tenants[i]);
+  model_run(to_ns);
+  for (int i = 0; i < count; i++)
+    shares[i] = 100.0 * (double)(model_worked_ns(tenants[i]) - before_ns[i]) / (double)(to_ns - from_ns);
+}
+
+static double alone(const struct work *work, uint32_t percent) {
+  double share;
+  int64_t length_ns = work->kernel_ns > 100 * MS ? 240 * S : 5 * S;
+  model_start_over(1);
+  struct model_process *process = tenant(0, percent, work);
+  measure(&process, 1, S, S + length_ns, &share);
+  return share;
+}
+
+static void check_alone(void) {
+  static const uint32_t percents[] = {10, 25, 50, 75, 90};
+  for (int w = 0; w < WORKS; w++) {
+    double unlimited = alone(&works[w], VGPU_NO_SM_LIMIT);
+    for (int p = 0; p < 5; p++) {
+      double share = 100 * alone(&works[w], percents[p]) / unlimited;
+      printf("%20s at %2u: %6.2f %% of its %.2f %%\n", works[w].name, percents[p], share, unlimited);
+      /* With a synchronisation the GPU rests by itself part of the time, which is not charged. */
+      double most = works[w].synchronizes ? percents[p] * 100 / unlimited + 1 : percents[p] + 1.0;
+      most += works[w].streams > 1 ? 0.5 : 0; /* what the streams' batches leave between them is not charged */
+      CHECK(share > percents[p] - 1.0 && share < most, "%s at %u: %.2f %%", works[w].name, percents[p], share);
+    }
+  }
+}
+
+static void check_together(int count, const uint32_t *percents, const double *expected, double tolerance,
+                           double least_sum) {
+  struct model_process *tenants[4];
+  double shares[4], sum = 0, squares = 0;
+  model_start_over(7);
+  for (int i = 0; i < count; i++)
+    tenants[i] = tenant(i, percents[i], flat_out);
+  measure(tenants, count, S, 11 * S, shares);
+  for (int i = 0; i < count; i++) {
+    printf("%u of %d tenants: %.2f %%\n", percents[i], count, shares[i]);
+    CHECK(shares[i] > expected[i] - tolerance && shares[i] < expected[i] + tolerance, "tenant %d: %.2f %%", i,
+          shares[i]);
+    sum += shares[i];
+    squares += shares[i] * shares[i] / (expected[i] * expected[i]);
+  }
+  double fractions = 0;
+  for (int i = 0; i < count; i++)
+    fractions += shares[i] / expected[i];
+  double jain = fractions * fractions / (count * squares);
+  printf("  together %.2f %%, Jain %.5f\n", sum, jain);
+  CHECK(sum > least_sum, "together %.2f %%", sum);
+  CHECK(jain >= 0.999, "Jain %.5f", jain);
+}
+
+#define TOGETHER(least_sum, tolerance, ...)                                                                            \
+  do {                                                                                                                 \
+    const uint32_t percents[] = {__VA_ARGS__};                                                                         \
+    const double expected[] = {__VA_ARGS__};                                                                           \
+    check_together((int)(sizeof percents / sizeof percents[0]), percents, expected, tolerance, least_sum);             \
+  } while (0)
+
+static void check_pairs(void) {
+  TOGETHER(97, 1, 50, 50);
+  TOGETHER(97, 1, 30, 70);
+  TOGETHER(58, 1, 20, 40);
+  TOGETHER(97, 1, 10, 90);
+  TOGETHER(97, 1, 25, 25, 25, 25);
+}
+
+static void check_two_processes_of_one_container(void) {
+  double shares[2];
+  model_start_over(3);
+  struct model_process *both[] = {tenant(0, 40, flat_out), tenant(0, 40, flat_out)};
+  measure(both, 2, S, 11 * S, shares);
+  printf("two processes in one container at 40: %.2f + %.2f %%\n", shares[0], shares[1]);
+  CHECK(shares[0] > 18 && shares[1] > 18, "%.2f and %.2f %%", shares[0], shares[1]);
+  CHECK(shares[0] + shares[1] > 39 && shares[0] + shares[1] < 41, "%.2f %%", shares[0] + shares[1]);
+}
+
+/* ---- those that disturb ------------------------------------------------------------------------------------------ */
+
+enum fault { KILLED, STOPPED, ENDLESS };
+
+static void run_endless(struct model_process *process) {
+  while (model_now_ns(process) < 2 * S)
+    model_launch(process, 0, 0, MS);
+  for (;;)
+    model_launch(process, 0, 0, MODEL_ENDLESS_NS);
+}
+
+static void check_disturbance(enum fault fault) {
+  static const char *const names[] = {"killed", "stopped", "endless"};
+  struct model_process *other;
+  double share;
+  model_start_over(5);
+  other = tenant(0, 50, flat_out);
+  struct model_process *disturber;
+  if (fault == ENDLESS) {
+    model_container(1)->percent = 50;
+    disturber = model_start(1, run_endless, NULL, 0);
+  } else
+    disturber = tenant(1, 50, flat_out);
+  model_run(2 * S);
+  int64_t at_ns = 2 * S;
+  while (fault != ENDLESS && !model_holds_turn(disturber))
+    model_run(at_ns += 100 * US);
+  model_forget_stalls(other);
+  if (fault == KILLED)
+    model_kill(disturber);
+  if (fault == STOPPED)
+    model_stop(disturber, 60 * S);
+  model_run(at_ns + S);
+  int64_t stall_ns = model_longest_launch_ns(other);
+  model_forget_stalls(other);
+  measure(&other, 1, at_ns + S, at_ns + 6 * S, &share);
+  printf("%s: stalled %.1f ms, then %.1f ms at most, %.2f %%\n", names[fault], (double)stall_ns / 1e6,
+         (double)model_longest_launch_ns(other) / 1e6, share);
+  CHECK(stall_ns < 115 * MS, "%s: stalled %lld ms", names[fault], (long long)(stall_ns / MS));
+  /* Beside work that does not end it is half of what the GPU's own time-slicing leaves. */
+  double least = fault == ENDLESS ? 45 : 49;
+  CHECK(share > least && share < 51, "%s: %.2f %% afterwards", names[fault], share);
+}
+
+/* ---- settling ---------------------------------------------------------------------------------------------------- */
+
+static void check_settling(void) {
+  double share;
+  model_start_over(9);
+  model_container(0)->percent = 50;
+  struct model_process *process = model_start(0, run_work, flat_out, 0);
+  measure(&process, 1, 500 * MS, 1500 * MS, &share);
+  CHECK(share > 49 && share < 51, "from idle: %.2f %%", share);
+  model_run(3 * S);
+  model_container(0)->percent = 20;
+  measure(&process, 1, 3500 * MS, 4500 * MS, &share);
+  CHECK(share > 19 && share < 21, "after an update to 20: %.2f %%", share);
+  model_container(0)->percent = 80;
+  measure(&process, 1, 5 * S, 6 * S, &share);
+  CHECK(share > 79 && share < 81, "after an update to 80: %.2f %%", share);
+}
+
+/* ---- two GPUs ---------------------------------------------------------------------------------------------------- */
+
+#define EXCHANGES 20
+static int finished;
+
+/* As a collective over two GPUs: each kernel ends when the one on the other GPU has begun. */
+static void run_collectives(struct model_process *process) {
+  int first = *(const int *)model_argument(process);
+  for (int i = 0; i < EXCHANGES; i++) {
+    model_launch_spin(process, (first + i) % 2, first * EXCHANGES + i);
+    model_launch_spin(process, (first + i + 1) % 2, first * EXCHANGES + i);
+    model_synchronize(process, 0);
+    model_synchronize(process, 1);
+  }
+  finished++;
+}
+
+static void check_collectives_over_two_gpus(void) {
+  static const int numbers[] = {0, 1};
+  finished = 0;
+  model_start_over(11);
+  for (int i = 0; i < 2; i++) {
+    model_container(i)->percent = 50;
+    model_start(i, run_collectives, &numbers[i], 0);
+  }
+  model_run(60 * S);
+  CHECK(finished == 2, "%d of 2 finished", finished);
+}
+
+/* ---- policies ---------------------------------------------------------------------------------------------------- */
+
+static void check_policy(const char *name, uint32_t first_percent, uint32_t first_policy, uint32_t second_percent,
+                         uint32_t second_policy, double first, double second) {
+  double shares[2];
+  model_start_over(13);
+  model_container(0)->policy = first_policy;
+  model_container(1)->policy = second_policy;
+  struct model_process *both[] = {tenant(0, first_percent, flat_out), tenant(1, second_percent, flat_out)};
+  measure(both, 2, S, 11 * S, shares);
+  printf("%s: %.2f and %.2f %%\n", name, shares[0], shares[1]);
+  CHECK(shares[0] > first - 2 && shares[0] < first + 2 && shares[1] > second - 2 && shares[1] < second + 2,
+        "%s: %.2f, %.2f", name, shares[0], shares[1]);
+}
+
+static void check_policies(void) {
+  check_policy("no limits", 100, VGPU_SM_HARD, 100, VGPU_SM_HARD, 50, 50);
+  check_policy("30 and no limit", 30, VGPU_SM_HARD, 100, VGPU_SM_HARD, 30, 70);
+  check_policy("bursts of 20 and 40", 20, VGPU_SM_BURST, 40, VGPU_SM_BURST, 100.0 / 3, 200.0 / 3);
+  check_policy("burst of 20 and 40", 20, VGPU_SM_BURST, 40, VGPU_SM_HARD, 60, 40);
+}
+
+/* One that uses a twentieth of the GPU, in short bits, leaves the rest to another without a limit. */
+static void check_what_is_not_wanted_is_left(void) {
+  static const struct work light = {"light", 500 * US, 1, 1, true, 9500 * US};
+  double shares[2];
+  model_start_over(15);
+  struct model_process *both[] = {tenant(0, VGPU_NO_SM_LIMIT, flat_out), tenant(1, VGPU_NO_SM_LIMIT, &light)};
+  measure(both, 2, S, 11 * S, shares);
+  printf("flat out beside a light one: %.2f and %.2f %%\n", shares[0], shares[1]);
+  CHECK(shares[0] > 88 && shares[1] > 2, "%.2f and %.2f %%", shares[0], shares[1]);
+}
+
+static void check_priorities(void) {
+  double shares[2];
+  model_start_over(17);
+  model_container(1)->priority = VGPU_PRIORITY_LOW;
+  struct model_process *both[] = {tenant(0, VGPU_NO_SM_LIMIT, flat_out), tenant(1, VGPU_NO_SM_LIMIT, flat_out)};
+  measure(both, 2, S, 11 * S, shares);
+  printf("high and low: %.2f and %.2f %%\n", shares[0], shares[1]);
+  CHECK(shares[0] > 90 && shares[1] > 2 && shares[1] < 8, "%.2f and %.2f %%", shares[0], shares[1]);
+  CHECK(model_longest_launch_ns(both[1]) < 300 * MS, "the low one waited %lld ms",
+        (long long)model_longest_launch_ns(both[1]) / MS);
+}
+
+static void check_pause(void) {
+  double share;
+  model_start_over(19);
+  struct model_process *both[] = {tenant(0, 50, flat_out), tenant(1, VGPU_NO_SM_LIMIT, flat_out)};
+  model_run(S);
+  model_container(0)->paused = true;
+  measure(both, 1, 1100 * MS, 2 * S, &share);
+  CHECK(share == 0, "%.2f %% while paused", share);
+  measure(&both[1], 1, 3 * S, 4 * S, &share);
+  CHECK(share > 97, "%.2f %% for the other", share);
+  model_container(0)->paused = false;
+  measure(both, 1, 8 * S, 10 * S, &share); /* after what the other had launched while nobody measured it */
+  CHECK(share > 48 && share < 52, "%.2f %% afterwards", share);
+}
+
+int main(int argc, char **argv) {
+  const char *only = argc > 1 ? argv[1] : "";
+  setbuf(stdout, NULL);
+  if (*only == '\0' || *only == 'a')
+    check_alone();
+  check_settling();
+  check_two_processes_of_one_container();
+  check_pairs();
+  check_policies();
+  check_what_is_not_wanted_is_left();
+  check_priorities();
+  check_pause();
+  check_disturbance(KILLED);
+  check_disturbance(STOPPED);
+  check_disturbance(ENDLESS);
+  check_collectives_over_two_gpus();
+  return 0;
+}
