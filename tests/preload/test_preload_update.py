@@ -117,7 +117,8 @@ print('ready')
 while True:
     begin, count = time.monotonic(), 0
     while time.monotonic() < begin + 0.1:
-        d.launch(k); d.synchronize(); count += 1
+        for _ in range(5): d.launch(k)
+        d.synchronize(); count += 5
     end = time.monotonic()
     print(json.dumps([begin, end, count * 1e-3 / (end - begin)]))
 """
@@ -133,7 +134,5 @@ def test_a_compute_limit_takes_effect_at_once(sandbox: Sandbox, before: int | No
         windows = [line(process) for _ in range(16)]
         shares = [share for begin_s, _, share in windows if begin_s >= changed_s + SOON_S][:10]
         mean = sum(shares) / len(shares)
-        if after is None:
-            assert mean > 0.6
-        else:
-            assert after / 100 * 0.7 < mean < after / 100 * 1.25
+        most = 100 if after is None else after
+        assert most / 100 * 0.55 < mean < most / 100 * 1.3
