@@ -69,6 +69,13 @@ class ChunkedAnswer:
 class ContainerEngine(Engine):
     """The engine's verbs for one container. Each raises ContainerError for what the engine refuses."""
 
+    def version(self) -> str:
+        """Return the engine's name and version."""
+        with _refusals():
+            found = self._api.version()
+        platform = (found.get("Platform") or {}).get("Name") or "Docker Engine"
+        return f"{platform} {found.get('Version', '?')}"
+
     def describe(self, name: str) -> dict[str, Any]:
         """Return all that the engine knows of a container that vgpurun made, by its name or its id's beginning."""
         with _refusals():

@@ -68,6 +68,38 @@ def read_use(gpus: Sequence[Gpu]) -> list[GpuUse]:
         nvml.nvmlShutdown()
 
 
+@dataclass(frozen=True)
+class DriverFacts:
+    """The driver's version, the newest CUDA that it knows, and the names of the GPUs' compute modes, in their order."""
+
+    version: str
+    cuda_version: str
+    compute_modes: tuple[str, ...]
+
+
+def read_driver(gpus: Sequence[Gpu]) -> DriverFacts:
+    """Return what NVML says of the driver. Raises GpuError."""
+    nvml = _initialised()
+    try:
+        cuda = int(nvml.nvmlSystemGetCudaDriverVersion())
+        modes = tuple(_compute_mode(nvml, gpu) for gpu in gpus)
+        version = _text(nvml.nvmlSystemGetDriverVersion())
+        return DriverFacts(version, f"{cuda // 1000}.{cuda % 1000 // 10}", modes)
+    except nvml.NVMLError as error:
+        raise GpuError(f"the NVIDIA driver does not describe itself: {error}; does nvidia-smi work?") from None
+    finally:
+        nvml.nvmlShutdown()
+
+
+def _compute_mode(nvml: Any, gpu: Gpu) -> str:
+    names = {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
+    try:
+        mode = int(nvml.nvmlDeviceGetComputeMode(nvml.nvmlDeviceGetHandleByUUID(gpu.uuid)))
+    except nvml.NVMLError:
+        return "default"  # not every GPU can have another
+    return names.get(mode, str(mode))
+
+
 def read_processes(gpu: Gpu) -> dict[int, int]:
     """Return the bytes of a GPU's memory that each process holds, by the process's number. Raises GpuError.
 

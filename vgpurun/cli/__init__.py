@@ -47,7 +47,7 @@ def cli(ctx: click.Context) -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and end the process with its exit code."""
     _open_standard_streams()
-    exit_code = _run(arguments)
+    exit_code = _complete() if "_VGPURUN_COMPLETE" in os.environ else _run(arguments)
     try:
         sys.stdout.flush()
     except BrokenPipeError:
@@ -68,6 +68,16 @@ def _open_standard_streams() -> None:
             os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is this one
     sys.stdout = sys.stdout or os.fdopen(1, "w")
     sys.stderr = sys.stderr or os.fdopen(2, "w")
+
+
+def _complete() -> int:
+    """A shell asks what a command line can go on with. Whatever happens, it is not the place to say so."""
+    from vgpurun.cli.completion import answer
+
+    try:
+        return answer(cli)
+    except Exception:
+        return _FAILED
 
 
 def _run(arguments: Sequence[str] | None) -> int:

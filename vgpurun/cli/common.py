@@ -3,16 +3,19 @@
 import os
 import sys
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from vgpurun import config, library, simulation
 from vgpurun.cli.flags import canonical
-from vgpurun.errors import DriverError, GpuError, LibraryError, OptionError
+from vgpurun.errors import DriverError, GpuError, LibraryError, OptionError, VgpurunError
 from vgpurun.gpus import Gpu, list_gpus
 from vgpurun.library import Library
 from vgpurun.policies import PRIORITIES, SM_POLICIES
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -37,6 +40,8 @@ class GroupedCommand(click.Command):
         try:
             return super().parse_args(ctx, canonical(self, ctx, args))
         except click.UsageError as error:
+            if ctx.resilient_parsing:  # a shell asks what could come next
+                return super().parse_args(ctx, args)
             error.ctx = error.ctx or ctx
             raise
 
@@ -71,6 +76,30 @@ class EngineCommand(GroupedCommand):
                     f"argument '{shown}' is not UTF-8 text, and the Docker Engine takes no other"
                 ) from None
         return super().parse_args(ctx, args)
+
+
+class ContainerName(click.ParamType):  # type: ignore[type-arg]  # an older click's has none
+    """The name or id of a container that vgpurun made; a shell completes it."""
+
+    name = "container"
+
+    def __init__(self, everything: bool = True) -> None:
+        """`everything`: whether one that does not run is of use too."""
+        self._everything = everything
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list["CompletionItem"]:
+        """Return the names that begin so; none where no engine answers."""
+        from click.shell_completion import CompletionItem
+
+        from vgpurun.engine import Engine
+
+        given = ctx.params.get(param.name or "") or ()
+        try:
+            containers = Engine.connect().containers(self._everything)
+        except VgpurunError:
+            return []
+        names = [each for each in containers if each.name.startswith(incomplete) and each.name not in given]
+        return [CompletionItem(each.name, help=each.image) for each in names]
 
 
 def option(*names: str, group: str, **settings: Any) -> Callable[[Function], Function]:

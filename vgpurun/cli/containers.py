@@ -4,13 +4,13 @@ from collections.abc import Callable
 
 import click
 
-from vgpurun.cli.common import EngineCommand, option, say
+from vgpurun.cli.common import ContainerName, EngineCommand, option, say
 
 _GROUP = "Container"
 
 
 def _container_names(function: Callable[..., int]) -> Callable[..., int]:
-    return click.argument("containers", metavar="CONTAINER...", nargs=-1, required=True)(function)
+    return click.argument("containers", metavar="CONTAINER...", nargs=-1, required=True, type=ContainerName())(function)
 
 
 @click.command(cls=EngineCommand, name="stop")

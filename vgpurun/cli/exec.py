@@ -3,7 +3,7 @@
 import click
 
 from vgpurun import terminal
-from vgpurun.cli.common import EngineCommand, option
+from vgpurun.cli.common import ContainerName, EngineCommand, option
 from vgpurun.errors import OptionError
 from vgpurun.options.files import given_environment
 
@@ -25,7 +25,7 @@ _GROUP = "Command"
 @option("-t", "--tty", is_flag=True, group=_GROUP, help="Give the command a terminal.")
 @option("-u", "--user", metavar="USER[:GROUP]", default="", group=_GROUP, help="User, by name or number.")
 @option("-w", "--workdir", "working_dir", metavar="FOLDER", group=_GROUP, help="Working directory.")
-@click.argument("container")
+@click.argument("container", type=ContainerName(everything=False))
 @click.argument("command", metavar="COMMAND [ARG...]", nargs=-1, required=True, type=click.UNPROCESSED)
 def exec_command(
     container: str,

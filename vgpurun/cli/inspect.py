@@ -5,14 +5,14 @@ from typing import Any
 
 import click
 
-from vgpurun.cli.common import EngineCommand, gpus_if_any, host_driver_option, say
+from vgpurun.cli.common import ContainerName, EngineCommand, gpus_if_any, host_driver_option, say
 
 _GROUP = "Display"
 
 
 @click.command(cls=EngineCommand, name="inspect")
 @host_driver_option(_GROUP)
-@click.argument("containers", metavar="CONTAINER...", nargs=-1, required=True)
+@click.argument("containers", metavar="CONTAINER...", nargs=-1, required=True, type=ContainerName())
 def inspect(containers: tuple[str, ...], driver: str) -> int:
     """Show limits, use, devices, versions and the state folder of containers, as a JSON list. Sizes are in bytes."""
     from vgpurun.engine_containers import ContainerEngine, each_of

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from vgpurun import library, simulation, state
+from vgpurun import library, mps, simulation, state
 from vgpurun.cli.common import (
     GroupedCommand,
     find_library,
@@ -96,6 +96,9 @@ def plan_local(
     """Return the plan of a local process, with the library built if need be. Raises VgpurunError."""
     host_environment = {**os.environ, **given}
     driver_environment = dict(given)
+    if driver != "sim" and (away := mps.keep_process_out(host_environment)):
+        warn("an MPS daemon runs on this host; the program is kept out of it, for no limit would hold there")
+        driver_environment |= away
     if driver == "sim":
         driver_environment |= simulation.local_environment(library.find_simulated_driver(say), host_environment)
     found = find_library(is_dry_run)

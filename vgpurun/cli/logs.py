@@ -5,7 +5,7 @@ from contextlib import suppress
 
 import click
 
-from vgpurun.cli.common import EngineCommand, option
+from vgpurun.cli.common import ContainerName, EngineCommand, option
 from vgpurun.errors import OptionError
 
 _GROUP = "Output"
@@ -18,7 +18,7 @@ _GROUP = "Output"
 @option("--until", metavar="TIME", group=_GROUP, help="Up to then.")
 @option("-t", "--timestamps", is_flag=True, group=_GROUP, help="With the time of each line.")
 @option("--details", is_flag=True, group=_GROUP, help="With the extra attributes of the log driver.")
-@click.argument("container")
+@click.argument("container", type=ContainerName())
 def logs(
     container: str, follow: bool, tail: str, since: str | None, until: str | None, timestamps: bool, details: bool
 ) -> None:

@@ -4,13 +4,15 @@ from collections.abc import Callable
 
 import click
 
-from vgpurun.cli.common import EngineCommand, option, say
+from vgpurun.cli.common import ContainerName, EngineCommand, option, say
 
 _GROUP = "Container"
 
 
 def _options(function: Callable[..., int]) -> Callable[..., int]:
-    function = click.argument("containers", metavar="CONTAINER...", nargs=-1, required=True)(function)
+    function = click.argument(
+        "containers", metavar="CONTAINER...", nargs=-1, required=True, type=ContainerName(everything=False)
+    )(function)
     return option("--gpu", "gpu_only", is_flag=True, group=_GROUP, help="Its GPU work alone: its programs go on.")(
         function
     )

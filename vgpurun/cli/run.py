@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from vgpurun import config, drivers, library, simulation, state
+from vgpurun import config, drivers, library, mps, simulation, state
 from vgpurun.admission import Admission
 from vgpurun.cli.common import (
     EngineCommand,
@@ -111,6 +111,8 @@ class _Launch:
         facts = engine.facts()
         image = dict(find_image(engine, self._options.image, pull).environment)
         check_terminal(self._options)
+        if self._driver_mode != "sim":
+            mps.refuse_in_container(self._options, self._options.environment_over(image))
         admission = self._admission(engine, image)
         return launch(
             engine, facts.id, admission, lambda place: self._plan(place, facts, image), self._library, signals, warn

@@ -8,6 +8,7 @@ import click
 
 from vgpurun.cli.common import (
     LIMITS,
+    ContainerName,
     EngineCommand,
     host_driver_option,
     option,
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 @policy_options(" It stays as it is without this.")
 @overcommit_option(LIMITS)
 @host_driver_option(LIMITS)
-@click.argument("containers", metavar="CONTAINER...", nargs=-1, required=True)
+@click.argument("containers", metavar="CONTAINER...", nargs=-1, required=True, type=ContainerName(everything=False))
 def update(
     containers: tuple[str, ...],
     mem: str | None,

@@ -2,9 +2,12 @@
 
 from collections.abc import Iterator, Mapping, MutableMapping
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 from vgpurun.errors import GpuError, ImageError
 
@@ -33,7 +36,9 @@ VERBS: Mapping[str, tuple[tuple[str, str, str], ...]] = {
     ),
     "Set up": (
         ("config", "config:config", "Show the configuration and where each value comes from."),
+        ("doctor", "doctor:doctor", "Look at this host, and say what is in the way."),
         ("verify", "verify:verify", "Try to pass limits on this host, and show what holds."),
+        ("completion", "completion:completion", "Print the script by which a shell completes a command line."),
         ("build", "build:build", "Build libvgpu.so with this host's compiler."),
         ("build-in-docker", "build:build_in_docker", "Build libvgpu.so in a container."),
     ),
@@ -93,6 +98,14 @@ class Verbs(click.Group):
             ctx.meta["vgpurun.first"] = args[0]
             args = ["run", *args]
         return super().parse_args(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> "list[CompletionItem]":
+        """Return what a line can begin with: a verb, or an option of this group's or of run's."""
+        found = super().shell_complete(ctx, incomplete)
+        if incomplete.startswith("-"):
+            run = self.commands["run"]
+            found += run.shell_complete(click.Context(run, parent=ctx, info_name="run"), incomplete)
+        return list({item.value: item for item in found}.values())
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the verb. If that fails for an image whose name is nearly a verb, ask whether the verb was meant."""

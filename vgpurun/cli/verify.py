@@ -89,7 +89,8 @@ def _trial(gpu: Gpu, limits: Quota, image: str | None, driver_mode: str, program
     words = [f"--gpus=device={gpu.uuid}"]
     limited = [] if limits.memory_bytes is None else [f"--mem={limits.memory_bytes}"]
     limited += [] if limits.sm_percent is None else [f"--sm={limits.sm_percent}"]
-    free = ["--overcommit"]  # without limits it asks for all of the GPU, also where others run
+    limited.append("--sm-policy=hard")  # whatever the configuration says of options that are not given
+    free = ["--mem=100%", "--sm=100", "--overcommit"]  # all of the GPU, also where others run
     if image is None:
         words += [f"--driver={'sim' if driver_mode == 'sim' else 'host'}"]
         end = ["--", str(program)]

@@ -1,0 +1,117 @@
+"""`vgpurun doctor`: each thing that can be wrong is found, and something that helps is said."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from fakes import make_gpus
+
+from vgpurun import abi, doctor, mps
+from vgpurun.doctor import FAILED, OK, WARNING
+from vgpurun.drivers import EngineFacts
+from vgpurun.errors import ConfigError, GpuError
+
+(GPU,) = make_gpus(1)
+
+
+def test_gpus() -> None:
+    assert doctor._gpu(GPU, "default").status == OK
+    exclusive = doctor._gpu(GPU, "exclusive process")
+    assert exclusive.status == FAILED and "-c DEFAULT" in exclusive.remedy
+    mig = doctor._gpu(replace(GPU, mig_enabled=True), "default")
+    assert mig.status == WARNING and "-mig 0" in mig.remedy
+
+
+def test_missing_nodes_fail() -> None:
+    assert doctor._nodes([replace(GPU, minor_number=77)]).status == FAILED
+
+
+@pytest.mark.parametrize(
+    ("make", "status", "word"),
+    [
+        (lambda _: None, OK, "will be made"),
+        (lambda path: (path.mkdir(), path.chmod(0o1777)), OK, "open to all"),
+        (lambda path: (path.mkdir(), path.chmod(0o755)), FAILED, "0755"),
+        (lambda path: (path.mkdir(), path.chmod(0o777)), WARNING, "remove each other's"),
+        (lambda path: path.symlink_to("/tmp"), FAILED, "a link"),
+        (lambda path: path.write_text(""), FAILED, "not a folder"),
+    ],
+)
+def test_the_turns_folder(tmp_path: Path, make: Callable[[Path], object], status: str, word: str) -> None:
+    make(tmp_path / "lock")
+    found = doctor._lock_dir(tmp_path / "lock")
+    assert found.status == status and word in found.words
+    assert bool(found.remedy) == (status != OK)
+
+
+def test_a_folder_of_another_user(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a folder away")
+    path = tmp_path / "lock"
+    path.mkdir()
+    path.chmod(0o1777)
+    os.chown(path, 12345, 12345)
+    assert "12345" in doctor._lock_dir(path).words
+
+
+@pytest.mark.parametrize(
+    ("content", "status"),
+    [("", OK), ("/opt/libjemalloc.so\n", WARNING), ("/usr/local/vgpu/libvgpu.so\n", FAILED)],
+)
+def test_preloads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str, status: str) -> None:
+    (tmp_path / "preload").write_text(content)
+    monkeypatch.setattr(doctor, "_PRELOAD", tmp_path / "preload")
+    assert doctor._preloads().status == status
+
+
+def test_conflicts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "_HAMI", (str(tmp_path),))
+    monkeypatch.setattr(mps, "find_daemon", lambda: 7)
+    found = {each.name: each for each in doctor._conflicts([GPU])}
+    assert found["HAMi-core"].status == found["MPS"].status == WARNING
+    assert "process 7" in found["MPS"].words and "quit" in found["MPS"].remedy
+
+
+def test_how_containers_get_the_driver() -> None:
+    cdi = EngineFacts(cdi_devices=frozenset({f"nvidia.com/gpu={GPU.uuid}"}))
+    assert "CDI" in doctor._driver_in_containers([GPU], cdi, "auto").words
+    toolkit = EngineFacts(runtimes=frozenset({"nvidia"}))
+    assert "Toolkit" in doctor._driver_in_containers([GPU], toolkit, "auto").words
+    failed = doctor._driver_in_containers([GPU], EngineFacts(), "cdi")
+    assert failed.status == FAILED and "nvidia-ctk" in failed.remedy
+
+
+def test_a_library_that_does_not_fit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("VGPURUN_LIBRARY", str(tmp_path / "none.so"))
+    assert doctor._library().status == FAILED
+
+
+def test_a_state_folder_that_cannot_be(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("VGPURUN_STATE_DIR", str(tmp_path / "file" / "below"))
+    found = {each.name: each for each in doctor._files()}
+    assert found["state folder"].status == FAILED and "VGPURUN_STATE_DIR" in found["state folder"].remedy
+    assert found["turns folder"].words.startswith(abi.LOCK_DIR)
+
+
+def test_a_wrong_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> object:
+        raise ConfigError("line 3: what is this?")
+
+    monkeypatch.setattr(doctor.config, "load", broken)
+    found = doctor._config()
+    assert (found.status, found.words) == (FAILED, "line 3: what is this?")
+
+
+def test_without_driver_and_engine_all_else_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "unix:///none.sock")
+    found = {each.name: each for each in doctor.examine(GpuError("no driver; install one"), "auto")}
+    assert (found["driver"].status, found["driver"].remedy) == (FAILED, "install one")
+    assert found["engine"].status == FAILED and "vgpurun local" in found["engine"].remedy
+    assert {"library", "state folder", "cgroups", "MPS"} <= set(found)
+    assert json.dumps([vars(each) for each in found.values()])
