@@ -203,7 +203,19 @@ static bool begin_free(uint64_t pointer, struct table_entry *entry) {
   return process_is_limited() && table_take(&allocations, pointer, entry);
 }
 
+/* Has the program given out a handle for other processes? Which of them have opened it is not known here: what is freed
+ * from then on may stay, as theirs. */
+static bool handles_given_out;
+
+HOOK CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr pointer) {
+  if (process_is_limited())
+    __atomic_store_n(&handles_given_out, true, __ATOMIC_RELAXED);
+  return real.cuIpcGetMemHandle(handle, pointer);
+}
+
 static CUresult end_free(bool known, const struct table_entry *entry, CUresult result) {
+  if (known && result == CUDA_SUCCESS && __atomic_load_n(&handles_given_out, __ATOMIC_RELAXED))
+    device_ask_again(entry->owner);
   if (known && result == CUDA_SUCCESS)
     forget(entry);
   else if (known)

@@ -74,7 +74,7 @@ static bool has_grown_much(const struct device *device, uint64_t used_bytes, uin
 /* Overhead grows while a program runs, and NVML takes 36 us to tell: so it is asked seldom while there is plenty, often
  * in the last quarter of the limit, and at once when much has been allocated since. */
 static int64_t correction_age_ns(const struct device *device, uint64_t used_bytes, uint64_t limit_bytes) {
-  if (used_bytes <= limit_bytes && has_grown_much(device, used_bytes, limit_bytes))
+  if (!device_was_asked(device) || (used_bytes <= limit_bytes && has_grown_much(device, used_bytes, limit_bytes)))
     return 0;
   return used_bytes < limit_bytes / 4 * 3 ? DEVICE_SELDOM_NS : DEVICE_OFTEN_NS;
 }

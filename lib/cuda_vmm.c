@@ -11,7 +11,8 @@
 
 struct physical {
   struct device *device;
-  bool is_on_host; /* in the place of the device's */
+  bool is_on_host;  /* in the place of the device's */
+  bool is_exported; /* others may have it still when we have given it up */
   uint64_t bytes;
   uint64_t handle;
   int references; /* of the handle */
@@ -37,6 +38,8 @@ static void change(struct physical *physical, int references, int mapped) {
     table_take(&handles, physical->handle, &ignored);
   if (physical->references > 0 || physical->mappings > 0)
     return;
+  if (physical->is_exported)
+    device_ask_again(physical->device);
   if (physical->is_on_host)
     host_memory_release(physical->device, physical->bytes);
   else
@@ -161,6 +164,20 @@ HOOK CUresult cuMemUnmap(CUdeviceptr address, size_t size) {
   struct table_entry entry;
   for (uint64_t done = 0; done < size && table_take(&mappings, address + done, &entry); done += entry.bytes)
     change(entry.owner, 0, -1);
+  pthread_mutex_unlock(&lock);
+  return result;
+}
+
+HOOK CUresult cuMemExportToShareableHandle(void *shareable, CUmemGenericAllocationHandle handle,
+                                           CUmemAllocationHandleType type, unsigned long long flags) {
+  bool limited = process_is_limited();
+  CUresult result = real.cuMemExportToShareableHandle(shareable, handle, type, flags);
+  if (result != CUDA_SUCCESS || !limited)
+    return result;
+  pthread_mutex_lock(&lock);
+  struct physical *physical = find(&handles, handle);
+  if (physical != NULL)
+    physical->is_exported = true;
   pthread_mutex_unlock(&lock);
   return result;
 }

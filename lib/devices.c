@@ -256,6 +256,15 @@ bool device_count_made(struct device *device, uint64_t reserved_bytes) {
   return correct_overhead(device, 0, reserved_bytes);
 }
 
+void device_ask_again(struct device *device) {
+  if (device != NULL)
+    __atomic_store_n(&device->corrected_ns, 0, __ATOMIC_SEQ_CST);
+}
+
+bool device_was_asked(const struct device *device) {
+  return __atomic_load_n(&device->corrected_ns, __ATOMIC_SEQ_CST) != 0;
+}
+
 uint64_t device_uncounted_elsewhere_bytes(const struct device *device) {
   return __atomic_load_n(&device->uncounted_elsewhere_bytes, __ATOMIC_RELAXED);
 }

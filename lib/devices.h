@@ -66,6 +66,10 @@ bool device_correct_overhead(struct device *device, int64_t max_age_ns);
 /* The same, at once, after the driver has made something for which reserved_bytes are pending: it is overhead then. */
 bool device_count_made(struct device *device, uint64_t reserved_bytes);
 
+/* NVML is asked before anything more is allocated: memory that others use may have been given up here, and stay. */
+void device_ask_again(struct device *device);
+bool device_was_asked(const struct device *device);
+
 /* What NVML said last that the container's other processes hold and do not count yet: what they loaded and were not
  * asked about since, and memory that they had imported before its maker gave it up. They may count it any moment. */
 uint64_t device_uncounted_elsewhere_bytes(const struct device *device);

@@ -46,6 +46,8 @@
   X(cuMemRetainAllocationHandle)                                                                                       \
   X(cuMemMap)                                                                                                          \
   X(cuMemUnmap)                                                                                                        \
+  X(cuMemExportToShareableHandle)                                                                                      \
+  X(cuIpcGetMemHandle)                                                                                                 \
   /* arrays and contexts */                                                                                            \
   X(cuArrayCreate)                                                                                                     \
   X(cuArrayCreate_v2)                                                                                                  \

@@ -24,6 +24,7 @@ GET_PROC_ADDRESS_LEGACY, GET_PROC_ADDRESS_PER_THREAD = 1, 2
 
 FORMAT_FLOAT = 0x20
 
+POSIX_DESCRIPTOR = 1
 LIMIT_STACK, LIMIT_PRINTF, LIMIT_MALLOC = 0, 1, 2
 
 GRAPH_AUTO_FREE, GRAPH_UPLOAD = 1, 2
@@ -73,6 +74,10 @@ _PROTOTYPES: dict[str, list[type]] = {
     "cuMemAddressFree": [c_uint64, c_size_t],
     "cuMemMap": [c_uint64, c_size_t, c_size_t, c_uint64, c_uint64],
     "cuMemUnmap": [c_uint64, c_size_t],
+    "cuIpcGetMemHandle": [c_void_p, c_uint64],
+    "cuIpcCloseMemHandle": [c_uint64],
+    "cuMemExportToShareableHandle": [c_void_p, c_uint64, c_int, c_uint64],
+    "cuMemImportFromShareableHandle": [c_void_p, c_void_p, c_int],
     "cuArrayCreate_v2": [c_void_p, c_void_p],
     "cuArray3DCreate_v2": [c_void_p, c_void_p],
     "cuArrayDestroy": [c_void_p],
@@ -169,6 +174,12 @@ class AllocationProperties(ctypes.Structure):
         ("win32_metadata", c_void_p),
         ("flags", ctypes.c_ubyte * 8),
     ]
+
+
+class IpcHandle(ctypes.Structure):
+    """CUipcMemHandle."""
+
+    _fields_ = [("reserved", ctypes.c_ubyte * 64)]
 
 
 class PoolProperties(ctypes.Structure):
@@ -406,10 +417,38 @@ class Driver:
     def pool_set_attribute(self, pool: int, attribute: int, value: int) -> None:
         self.call("cuMemPoolSetAttribute", pool, attribute, byref(c_uint64(value)))
 
-    def mem_create(self, size_bytes: int, device: int = 0) -> int:
+    def ipc_handle(self, address: int) -> bytes:
+        handle = IpcHandle()
+        self.call("cuIpcGetMemHandle", byref(handle), address)
+        return bytes(handle)
+
+    def ipc_open(self, handle: bytes) -> int:
+        address = c_uint64()
+        open_handle = self.library.cuIpcOpenMemHandle_v2
+        open_handle.argtypes = [c_void_p, IpcHandle, c_uint]
+        code = open_handle(byref(address), IpcHandle.from_buffer_copy(handle), 1)
+        if code != SUCCESS:
+            raise CudaError("cuIpcOpenMemHandle_v2", code, self.error_name(code))
+        return address.value
+
+    def ipc_close(self, address: int) -> None:
+        self.call("cuIpcCloseMemHandle", address)
+
+    def mem_export(self, handle: int) -> int:
+        """A file descriptor."""
+        descriptor = c_int()
+        self.call("cuMemExportToShareableHandle", byref(descriptor), handle, POSIX_DESCRIPTOR, 0)
+        return descriptor.value
+
+    def mem_import(self, descriptor: int) -> int:
+        handle = c_uint64()
+        self.call("cuMemImportFromShareableHandle", byref(handle), descriptor, POSIX_DESCRIPTOR)
+        return handle.value
+
+    def mem_create(self, size_bytes: int, device: int = 0, handle_types: int = 0) -> int:
         """Physical memory, in multiples of 2 MiB; needs cuInit but no context."""
         handle = c_uint64()
-        properties = AllocationProperties(type=1, location=Location(1, device))
+        properties = AllocationProperties(type=1, requested_handle_types=handle_types, location=Location(1, device))
         self.call("cuMemCreate", byref(handle), size_bytes, byref(properties), 0)
         return handle.value
 

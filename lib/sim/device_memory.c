@@ -5,6 +5,7 @@
 #include "blocks.h"
 #include "graph_memory.h"
 #include "pools.h"
+#include "shared_memory.h"
 #include "state.h"
 
 bool memory_take(unsigned device, uint64_t bytes) {
@@ -37,7 +38,8 @@ static struct region *new_region(enum region_kind kind, struct context *context,
 static void delete_region(struct region *region) {
   if (region->block)
     block_delete(region->block);
-  if (region->charged)
+  bool passed_on = region->shared_id && shared_memory_give_up(region->shared_id);
+  if (region->charged && !passed_on)
     state_release(region->device, region->charged);
   region_delete(region);
 }

@@ -230,6 +230,12 @@
   SHARED(cuGreenCtxDestroy, cuGreenCtxDestroy, 12040)                                                                  \
   SHARED(cuGreenCtxStreamCreate, cuGreenCtxStreamCreate, 12050)                                                        \
   SHARED(cuLibraryLoadFromFile, cuLibraryLoadFromFile, 12000)                                                          \
+  SHARED(cuIpcGetMemHandle, cuIpcGetMemHandle, 4010)                                                                   \
+  SHARED(cuIpcOpenMemHandle, cuIpcOpenMemHandle, 4010)                                                                 \
+  SHARED(cuIpcOpenMemHandle, cuIpcOpenMemHandle_v2, 11000)                                                             \
+  SHARED(cuIpcCloseMemHandle, cuIpcCloseMemHandle, 4010)                                                               \
+  SHARED(cuMemExportToShareableHandle, cuMemExportToShareableHandle, 10020)                                            \
+  SHARED(cuMemImportFromShareableHandle, cuMemImportFromShareableHandle, 10020)                                        \
   SHARED(cuGraphClone, cuGraphClone, 10000)                                                                            \
   SHARED(cuGraphChildGraphNodeGetGraph, cuGraphChildGraphNodeGetGraph, 10000)                                          \
   SHARED(cuGraphExecUpdate, cuGraphExecUpdate, 10020)                                                                  \

@@ -14,6 +14,7 @@ enum region_kind {
   REGION_HOST,        /* page-locked host memory */
   REGION_REGISTERED,  /* the program's own host memory */
   REGION_RESERVATION, /* addresses for cuMemMap */
+  REGION_IMPORTED,    /* another process's memory */
 };
 
 struct pool;
@@ -35,6 +36,7 @@ struct region {
   bool stays_on_host;            /* of a REGION_MANAGED */
   bool live;                     /* of a REGION_GRAPH, as is the next */
   unsigned holders;              /* nodes that allocate or free it */
+  uint64_t shared_id;            /* with other processes; 0: not */
   uint64_t id;
 };
 

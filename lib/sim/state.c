@@ -8,7 +8,7 @@
 
 #include "state_file.h"
 
-#define STATE_MAGIC 0x3130304d49535056ULL /* changes with the layout */
+#define STATE_MAGIC 0x3230304d49535056ULL /* changes with the layout */
 #define NO_SLOT STATE_MAX_PROCESSES
 
 static int state_fd = -1;
@@ -138,6 +138,31 @@ struct state_process_device *state_own(unsigned device) {
 
 static bool slot_is_live(unsigned slot) {
   return slot == own_slot || state_file_is_locked(file(), STATE_LOCK_SLOTS + slot);
+}
+
+struct state *state_lock(void) {
+  state_file_lock(file());
+  return state;
+}
+
+void state_unlock(void) {
+  state_file_unlock(file());
+}
+
+unsigned state_own_slot(void) {
+  return own_slot;
+}
+
+unsigned state_row(unsigned device) {
+  return device_rows[device];
+}
+
+bool state_slot_is_live(unsigned slot) {
+  return slot < STATE_MAX_PROCESSES && slot_is_live(slot);
+}
+
+bool state_make_room(size_t start, size_t length) {
+  return state_file_reserve(file(), start, length);
 }
 
 static unsigned slots_used(void) {

@@ -36,12 +36,29 @@ struct state_process {
   struct state_process_device devices[SIM_MAX_DEVICES];
 };
 
+/* Memory that one process made and others may use. One process pays for it: who made it, and when that gives it up, the
+ * one that imported it last. */
+#define STATE_MAX_SHARED 256
+
+struct state_shared {
+  uint64_t id; /* 0: the row is free */
+  uint64_t size_bytes, charged_bytes;
+  uint32_t device_row;
+  uint32_t payer; /* a slot */
+  uint32_t importers;
+  uint32_t last_importer; /* a slot */
+  uint32_t given_up;      /* by its maker */
+  uint32_t reserved;
+};
+
 struct state {
   uint64_t magic;
   _Atomic uint32_t slots_used; /* slots at and above this number were never claimed */
   uint8_t reserved[52];
   struct state_device devices[SIM_MAX_DEVICES];
   struct state_process processes[STATE_MAX_PROCESSES];
+  uint64_t last_shared_id;
+  struct state_shared shared[STATE_MAX_SHARED]; /* under the lock of the file */
 };
 
 /* Maps the file and finds or makes the rows of the configured devices. False after one line on stderr. */
@@ -70,6 +87,14 @@ uint64_t state_used_bytes(unsigned device);
 /* Takes memory of a device for this process; false, and nothing is taken, when the device has not that much. */
 bool state_reserve(unsigned device, uint64_t bytes);
 void state_release(unsigned device, uint64_t bytes);
+
+/* For parts of the state that have a file of their own. */
+struct state *state_lock(void);
+void state_unlock(void);
+unsigned state_own_slot(void);
+unsigned state_row(unsigned device);
+bool state_slot_is_live(unsigned slot);
+bool state_make_room(size_t start, size_t length); /* on the disk, before the first store there */
 
 /* Forgets what dead processes had queued, so that new work need not wait for it. */
 void state_forget_dead_work(void);

@@ -5,10 +5,11 @@
 #include <stdlib.h>
 
 #include "device_memory.h"
+#include "shared_memory.h"
 #include "state.h"
 #include "visible.h"
 
-static struct physical *find_physical(CUmemGenericAllocationHandle handle) {
+struct physical *vmm_find(CUmemGenericAllocationHandle handle) {
   struct physical *physical = handle_object(HANDLE_PHYSICAL_MEMORY, (void *)(uintptr_t)handle);
   return physical && physical->references ? physical : NULL;
 }
@@ -44,7 +45,23 @@ CUresult CUDAAPI cuMemGetAllocationGranularity(size_t *granularity, const CUmemA
   return driver_leave(result);
 }
 
-/* Handles for other processes are not simulated. */
+struct physical *vmm_new(struct physical model) {
+  struct physical *physical = malloc(sizeof *physical);
+  void *handle = physical ? handle_new(HANDLE_PHYSICAL_MEMORY, physical) : NULL;
+  if (!handle) {
+    free(physical);
+    return NULL;
+  }
+  *physical = model;
+  physical->handle = (uintptr_t)handle;
+  physical->references = 1;
+  return physical;
+}
+
+static bool is_shareable(CUmemAllocationHandleType types) {
+  return types == CU_MEM_HANDLE_TYPE_NONE || types == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+}
+
 CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *properties,
                              unsigned long long flags) {
   unsigned device;
@@ -54,26 +71,19 @@ CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, 
   if (!handle || size == 0 || size % DEVICE_PAGE || flags)
     return driver_leave(CUDA_ERROR_INVALID_VALUE);
   result = check_properties(properties, &device);
-  if (result == CUDA_SUCCESS && properties->requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE)
+  if (result == CUDA_SUCCESS && !is_shareable(properties->requestedHandleTypes))
     result = CUDA_ERROR_NOT_SUPPORTED;
   if (result != CUDA_SUCCESS)
     return driver_leave(result);
   bool on_host = is_on_host(properties);
   if (!on_host && !memory_take(device, size))
     return driver_leave(CUDA_ERROR_OUT_OF_MEMORY);
-  struct physical *physical = calloc(1, sizeof *physical);
-  void *new_handle = physical ? handle_new(HANDLE_PHYSICAL_MEMORY, physical) : NULL;
-  if (!new_handle) {
-    free(physical);
+  const struct physical *physical =
+      vmm_new((struct physical){.device = device, .on_host = on_host, .size = size, .properties = *properties});
+  if (!physical) {
     state_release(device, on_host ? 0 : size);
     return driver_leave(CUDA_ERROR_OUT_OF_MEMORY);
   }
-  *physical = (struct physical){.handle = (uintptr_t)new_handle,
-                                .device = device,
-                                .on_host = on_host,
-                                .size = size,
-                                .references = 1,
-                                .properties = *properties};
   *handle = physical->handle;
   return driver_leave(CUDA_SUCCESS);
 }
@@ -81,7 +91,10 @@ CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, 
 static void free_if_unused(struct physical *physical) {
   if (physical->references || physical->mappings)
     return;
-  state_release(physical->device, physical->on_host ? 0 : physical->size);
+  if (physical->imported)
+    shared_memory_end_import(physical->shared_id);
+  else if (!physical->shared_id || !shared_memory_give_up(physical->shared_id))
+    state_release(physical->device, physical->on_host ? 0 : physical->size);
   handle_delete((void *)(uintptr_t)physical->handle);
   free(physical);
 }
@@ -90,7 +103,7 @@ CUresult CUDAAPI cuMemRelease(CUmemGenericAllocationHandle handle) {
   CUresult result = driver_enter();
   if (result != CUDA_SUCCESS)
     return result;
-  struct physical *physical = find_physical(handle);
+  struct physical *physical = vmm_find(handle);
   if (!physical)
     return driver_leave(CUDA_ERROR_INVALID_VALUE);
   physical->references--;
@@ -103,7 +116,7 @@ CUresult CUDAAPI cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *pro
   CUresult result = driver_enter();
   if (result != CUDA_SUCCESS)
     return result;
-  const struct physical *physical = find_physical(handle);
+  const struct physical *physical = vmm_find(handle);
   if (!properties || !physical)
     return driver_leave(CUDA_ERROR_INVALID_VALUE);
   *properties = physical->properties;
@@ -164,7 +177,7 @@ CUresult CUDAAPI cuMemMap(CUdeviceptr address, size_t size, size_t offset, CUmem
   if (result != CUDA_SUCCESS)
     return result;
   struct region *region = find_reservation(address, size);
-  struct physical *physical = find_physical(handle);
+  struct physical *physical = vmm_find(handle);
   if (!region || !physical || flags || address % DEVICE_PAGE || size % DEVICE_PAGE || offset != 0 ||
       size > physical->size)
     return driver_leave(CUDA_ERROR_INVALID_VALUE);

@@ -13,7 +13,14 @@ struct physical {
   unsigned references; /* of the program */
   unsigned mappings;
   CUmemAllocationProp properties;
+  uint64_t shared_id; /* with other processes; 0: not */
+  bool imported;
 };
+
+struct physical *vmm_find(CUmemGenericAllocationHandle handle);
+
+/* A handle for memory that this process has, or has imported: NULL without memory for it. It has one reference. */
+struct physical *vmm_new(struct physical physical);
 
 struct mapping {
   uintptr_t base;
