@@ -210,11 +210,11 @@ def test_job_control_of_a_run_without_a_terminal(
     script = "trap 'echo continued' CONT; trap 'exit 9' INT; echo ready; while :; do sleep 0.1; done"
     run = shlex.join([*vgpurun.command, "run", "--rm", *vgpurun.driver, debian, "sh", "-c", script])
     shell.type(f"{run} 2>/dev/null\r".encode())
-    shell.read_until(b"\nready")
+    shell.read_until(b"ready\r\n")
     shell.type(b"\x1a")  # Ctrl-Z
     shell.read_until(b"Stopped")
     shell.type(b"fg\r")
-    shell.read_until(b"\ncontinued")
+    shell.read_until(b"continued\r\n")
     shell.type(b"\x03")
     shell.read_until(b"$ ")
     shell.type(b"echo code $?\r")
