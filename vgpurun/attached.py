@@ -27,6 +27,7 @@ class AttachedRun:
         self._container = container
         self._options = options
         self._signals = signals
+        self.has_ended = False
         self._has_keyboard = options.tty and options.takes_input
         self._terminal = terminal.Raw() if self._has_keyboard else None
 
@@ -54,7 +55,11 @@ class AttachedRun:
             except OSError as error:
                 stream.shutdown(socket.SHUT_RDWR)  # what is not read would hold the engine up
                 return self._end_unheard(error, wait)
-            return 0 if typed.is_detached else wait()
+            if typed.is_detached:
+                return 0
+            exit_code = wait()
+            self.has_ended = True
+            return exit_code
 
     def _end_unheard(self, error: OSError, wait: Callable[[], int]) -> int:
         """End a container whose output goes nowhere. docker would leave it running, with its GPU."""

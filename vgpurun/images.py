@@ -30,27 +30,26 @@ class PullOptions:
         return cls(policy, quiet, platform)
 
 
-def find_image(engine: "Engine", name: str, pull: PullOptions) -> "Image":
-    """Return an image, pulled first where that is asked for or needed. Raises ImageError and EngineError."""
-    image = None
+def find_image(engine: "Engine", name: str, found: "Image | None", pull: PullOptions) -> "Image":
+    """Return the image that was found, or pull it where that is asked for or needed.
+
+    Raises ImageError and EngineError.
+    """
     if pull.policy != "always":
-        image = engine.image(name)
-        if image is not None and not image.is_for(pull.platform):
-            image = None
-        if image is None:
-            wanted = f" for {pull.platform}" if pull.platform else ""
-            if pull.policy == "never":
-                raise ImageError(f"image {name}{wanted} is not on this host, and --pull never forbids to pull it")
-            if not pull.quiet:
-                print(f"Unable to find image '{name}'{wanted} locally", file=sys.stderr)
-    if image is None:
-        events = engine.pull(name, pull.platform)
-        if pull.quiet:
-            for _ in events:
-                pass
-        else:
-            progress.show(f"Pulling {name}", events)
-        image = engine.image(name)
+        if found is not None and found.is_for(pull.platform):
+            return found
+        wanted = f" for {pull.platform}" if pull.platform else ""
+        if pull.policy == "never":
+            raise ImageError(f"image {name}{wanted} is not on this host, and --pull never forbids to pull it")
+        if not pull.quiet:
+            print(f"Unable to find image '{name}'{wanted} locally", file=sys.stderr)
+    events = engine.pull(name, pull.platform)
+    if pull.quiet:
+        for _ in events:
+            pass
+    else:
+        progress.show(f"Pulling {name}", events)
+    image = engine.image(name)
     if image is None:
         raise ImageError(f"image {name} was pulled but is not there; is its name right?")
     return image

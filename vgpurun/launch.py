@@ -75,10 +75,11 @@ def launch(
             folder.close()
             print(container)
             return 0
+        run = AttachedRun(engine, container, plan.options, signals)
         try:
-            return AttachedRun(engine, container, plan.options, signals).run(started=undo.pop_all)
+            return run.run(started=undo.pop_all)
         finally:
-            _let_go(engine, container, folder)
+            _let_go(engine, container, folder, run.has_ended and plan.options.remove)
 
 
 def _new_id_file(path: str | None, undo: ExitStack) -> Path:
@@ -98,11 +99,11 @@ def _new_id_file(path: str | None, undo: ExitStack) -> Path:
     return file
 
 
-def _let_go(engine: Engine, container: str, folder: StateFolder) -> None:
+def _let_go(engine: Engine, container: str, folder: StateFolder, is_removed: bool) -> None:
     """From now on the folder lives as long as its container."""
     folder.close()
     with suppress(EngineError):  # an engine that was stopped meanwhile: the next launch sweeps
-        if engine.state_of(container) is None:
+        if is_removed or engine.state_of(container) is None:
             folder.remove()
 
 

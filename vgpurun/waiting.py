@@ -81,6 +81,8 @@ def parse_wait(text: str) -> float:
     """Read --wait; return seconds, 0 for not at all. Raises OptionError."""
     if text == NO_TIMEOUT:
         return _FOREVER_S
+    if text.isdecimal():
+        return float(text)
     from humanfriendly import InvalidTimespan, parse_timespan  # slow to import
 
     try:

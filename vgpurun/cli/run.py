@@ -1,12 +1,13 @@
 """`vgpurun run`: a container under limits."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
 from vgpurun import config, drivers, library, mps, simulation, state
 from vgpurun.admission import Admission
+from vgpurun.background import Background
 from vgpurun.cli.common import (
     EngineCommand,
     find_library,
@@ -31,7 +32,11 @@ from vgpurun.placement import Placement
 from vgpurun.plan import LaunchPlan, plan_launch
 from vgpurun.signals import Signals
 
+if TYPE_CHECKING:
+    from vgpurun.engine import Engine, Image
+
 _VGPURUN = "vgpurun"
+_Asked: TypeAlias = "tuple[Engine, Image | None, EngineFacts]"
 
 
 @click.command(
@@ -74,11 +79,12 @@ def run(
     options = container_options(image, command, given)
     pull = PullOptions.read(given["pull"] or config.default("pull"), given["quiet"], options.platform)
     with Signals() as signals:
+        asked = Background(lambda: _ask_engine(image))  # meanwhile the driver is asked for its GPUs
         launch = _Launch(options, wanted, driver_mode, dry_run)
         if dry_run:
-            click.echo(to_yaml(launch.plan_without_effect()), nl=False)
+            click.echo(to_yaml(launch.plan_without_effect(asked)), nl=False)
             return 0
-        return launch.run(pull, signals)
+        return launch.run(asked, pull, signals)
 
 
 def _refuse_late_verb(ctx: click.Context, image: str) -> None:
@@ -88,6 +94,15 @@ def _refuse_late_verb(ctx: click.Context, image: str) -> None:
             f"'{image}' comes after options: put the verb first (vgpurun {image} ...), or, for an image of that name, "
             f"say: vgpurun run ... {image}"
         )
+
+
+def _ask_engine(image: str) -> _Asked:
+    """Return the engine, what it says of itself, and the image if it has it."""
+    from vgpurun.engine import Engine
+
+    engine = Engine.connect()
+    facts = Background(engine.facts)
+    return engine, engine.image(image), facts.result()
 
 
 class _Launch:
@@ -102,14 +117,12 @@ class _Launch:
         wanted.check(options.environment_over({}), self._gpus)
         self._library = find_library(is_dry_run)
 
-    def run(self, pull: PullOptions, signals: Signals) -> int:
+    def run(self, asked: Background[_Asked], pull: PullOptions, signals: Signals) -> int:
         """Carry the launch out and return the exit code."""
-        from vgpurun.engine import Engine
         from vgpurun.launch import check_terminal, launch
 
-        engine = Engine.connect()
-        facts = engine.facts()
-        image = dict(find_image(engine, self._options.image, pull).environment)
+        engine, found, facts = asked.result()
+        image = dict(find_image(engine, self._options.image, found, pull).environment)
         check_terminal(self._options)
         if self._driver_mode != "sim":
             mps.refuse_in_container(self._options, self._options.environment_over(image))
@@ -118,14 +131,11 @@ class _Launch:
             engine, facts.id, admission, lambda place: self._plan(place, facts, image), self._library, signals, warn
         )
 
-    def plan_without_effect(self) -> LaunchPlan:
+    def plan_without_effect(self, asked: Background[_Asked]) -> LaunchPlan:
         """Return the plan; without an engine, as for one that injects nothing and an image that sets nothing."""
-        from vgpurun.engine import Engine
-
         try:
-            engine = Engine.connect()
-            found = engine.image(self._options.image)
-            facts, image = engine.facts(), dict(found.environment) if found else {}
+            engine, found, facts = asked.result()
+            image = dict(found.environment) if found else {}
             placement = self._admission(engine, image).look()
         except EngineError as error:
             warn(f"planned without an engine: {error}")

@@ -1,6 +1,5 @@
 """Volumes and mounts in the syntax of docker run. Every parser raises ValueError."""
 
-import csv
 import os
 import re
 from collections.abc import Mapping
@@ -61,6 +60,8 @@ def tmpfs(text: str) -> tuple[str, str]:
 
 def mount(text: str) -> Mount:
     """Read a --mount: `type=bind,source=/data,target=/data,readonly` and so on."""
+    import csv  # slow to import, and seldom needed
+
     values: dict[str, str] = {}
     options: list[tuple[str, str]] = []
     for part in next(csv.reader([text]), []):

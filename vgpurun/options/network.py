@@ -1,6 +1,5 @@
 """Networks and ports in the syntax of docker run. Every parser raises ValueError with docker's own words."""
 
-import csv
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -41,6 +40,8 @@ def network(text: str) -> Network:
         raise ValueError("no name set for network")
     if "=" not in text:
         return Network(text)
+    import csv  # slow to import, and seldom needed
+
     values: dict[str, list[str]] = {}
     for field in next(csv.reader([text])):
         key, equals, value = field.partition("=")

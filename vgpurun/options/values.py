@@ -3,7 +3,6 @@
 Every parser raises ValueError with docker's own words; table.py adds the option and the text.
 """
 
-import ipaddress
 import re
 from fractions import Fraction
 from typing import Any
@@ -159,6 +158,8 @@ def mac_address(text: str) -> str:
 
 def is_ip_address(text: str) -> bool:
     """Ask whether a text is an IPv4 or IPv6 address."""
+    import ipaddress  # slow to import, and seldom needed
+
     try:
         ipaddress.ip_address(text)
     except ValueError:

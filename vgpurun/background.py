@@ -1,0 +1,30 @@
+"""Work that goes on while this thread does something else: what waits for the engine or the driver."""
+
+import threading
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+Result = TypeVar("Result")
+
+
+class Background(Generic[Result]):
+    """Begins a piece of work in a thread of its own, without effects that would have to be undone."""
+
+    def __init__(self, work: Callable[[], Result]) -> None:
+        self._results: list[Result] = []
+        self._errors: list[Exception] = []
+        self._thread = threading.Thread(target=self._run, args=(work,), daemon=True)
+        self._thread.start()
+
+    def _run(self, work: Callable[[], Result]) -> None:
+        try:
+            self._results.append(work())
+        except Exception as error:  # is raised where the result is asked for
+            self._errors.append(error)
+
+    def result(self) -> Result:
+        """Wait for the work, and return what it returned or raise what it raised."""
+        self._thread.join()
+        for error in self._errors:
+            raise error
+        return self._results[0]
