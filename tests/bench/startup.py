@@ -47,9 +47,7 @@ def main() -> None:
         print(f"{name:20} {median:6.0f} ms  ({min(durations[name]):.0f} to {max(durations[name]):.0f})")
     added = medians["vgpurun run"] - medians["docker run"]
     ratio = medians["vgpurun run"] / medians["docker run"]
-    print(
-        f"vgpurun adds         {added:6.0f} ms  ({ratio:.2f} times docker run); the aim: {ADDED_MS}, help {HELP_MS}"
-    )
+    print(f"vgpurun adds         {added:6.0f} ms  ({ratio:.2f} times docker run); the aim: {ADDED_MS}, help {HELP_MS}")
 
 
 if __name__ == "__main__":
