@@ -14,7 +14,7 @@
 
 #include "abi.h"
 
-#define BUCKET_BURST_NS 10000000LL
+#define BUCKET_BURST_NS 20000000LL
 /* What one process can owe at most: bounds every wait, also against a damaged file. */
 #define BUCKET_MAX_DEBT_NS 10000000000LL
 

@@ -16,15 +16,15 @@ static uint64_t block_count(unsigned x, unsigned y, unsigned z) {
   return __builtin_mul_overflow(plane, (uint64_t)z, &all) ? UINT64_MAX : all;
 }
 
-/* Around every launch: the stream whose batch ends with it, or NULL. */
+/* Around every launch: the stream that is to know when it is done, or NULL. */
 static struct meter_stream *begin(CUstream stream, uint64_t work) {
-  struct meter_stream *metered = streams_find(stream);
-  return metered != NULL && meter_launch(metered, work) ? metered : NULL;
+  struct meter_stream *found = streams_find(stream);
+  return found != NULL && meter_launch(found, work) ? found : NULL;
 }
 
-static CUresult end(struct meter_stream *closes, CUresult result) {
-  if (closes != NULL)
-    meter_close_claimed(closes);
+static CUresult end(struct meter_stream *metered, CUresult result) {
+  if (metered != NULL)
+    meter_launched(metered);
   return result;
 }
 
@@ -35,9 +35,9 @@ static CUresult end(struct meter_stream *closes, CUresult result) {
     if (__builtin_expect(!meters_measure_launches(), 1))                                                               \
       return real.name(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, parameters,  \
                        extra);                                                                                         \
-    struct meter_stream *closes = begin(stream_of(stream), work_of(function, block_count(grid_x, grid_y, grid_z)));    \
-    return end(closes, real.name(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream,    \
-                                 parameters, extra));                                                                  \
+    struct meter_stream *metered = begin(stream_of(stream), work_of(function, block_count(grid_x, grid_y, grid_z)));   \
+    return end(metered, real.name(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream,   \
+                                  parameters, extra));                                                                 \
   }
 
 LAUNCH_KERNEL(cuLaunchKernel, legacy)
@@ -47,10 +47,10 @@ LAUNCH_KERNEL(cuLaunchKernel_ptsz, per_thread)
   HOOK CUresult name(const CUlaunchConfig *config, CUfunction function, void **parameters, void **extra) {             \
     if (__builtin_expect(!meters_measure_launches(), 1) || config == NULL)                                             \
       return real.name(config, function, parameters, extra);                                                           \
-    struct meter_stream *closes =                                                                                      \
+    struct meter_stream *metered =                                                                                     \
         begin(stream_of(config->hStream),                                                                              \
               work_of(function, block_count(config->gridDimX, config->gridDimY, config->gridDimZ)));                   \
-    return end(closes, real.name(config, function, parameters, extra));                                                \
+    return end(metered, real.name(config, function, parameters, extra));                                               \
   }
 
 LAUNCH_KERNEL_EX(cuLaunchKernelEx, legacy)
@@ -61,9 +61,9 @@ LAUNCH_KERNEL_EX(cuLaunchKernelEx_ptsz, per_thread)
                      unsigned block_y, unsigned block_z, unsigned shared_bytes, CUstream stream, void **parameters) {  \
     if (__builtin_expect(!meters_measure_launches(), 1))                                                               \
       return real.name(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, parameters); \
-    struct meter_stream *closes = begin(stream_of(stream), work_of(function, block_count(grid_x, grid_y, grid_z)));    \
-    return end(closes, real.name(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream,    \
-                                 parameters));                                                                         \
+    struct meter_stream *metered = begin(stream_of(stream), work_of(function, block_count(grid_x, grid_y, grid_z)));   \
+    return end(metered, real.name(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream,   \
+                                  parameters));                                                                        \
   }
 
 LAUNCH_COOPERATIVE(cuLaunchCooperativeKernel, legacy)
@@ -77,9 +77,9 @@ LAUNCH_COOPERATIVE(cuLaunchCooperativeKernel_ptsz, per_thread)
     CUresult result = graph_memory_begin(&run, graph, stream_of(stream));                                              \
     if (result != CUDA_SUCCESS)                                                                                        \
       return result;                                                                                                   \
-    struct meter_stream *closes =                                                                                      \
+    struct meter_stream *metered =                                                                                     \
         meters_measure_launches() ? begin(stream_of(stream), (uint64_t)(uintptr_t)graph) : NULL;                       \
-    return graph_memory_end(&run, end(closes, real.name(graph, stream)));                                              \
+    return graph_memory_end(&run, end(metered, real.name(graph, stream)));                                             \
   }
 
 LAUNCH_GRAPH(cuGraphLaunch, legacy)

@@ -5,8 +5,11 @@
 
 /* A turn is passed on before a sleep longer than this; for a shorter one the hand-over costs more than it gives. */
 #define SHORT_SLEEP_NS 500000LL
-#define YIELD_LOOK_NS 1000000LL     /* between looks whether those for whom we make way are still there */
-#define PAUSE_LOOK_NS 20000000LL    /* between looks at the limits file */
+#define YIELD_LOOK_NS 1000000LL  /* between looks whether those for whom we make way are still there */
+#define PAUSE_LOOK_NS 20000000LL /* between looks at the limits file */
+#define LATE_NS 100000LL         /* how late a sleep may end */
+#define SHORTEST_SLEEP_NS 20000LL
+#define LOOK_AGAIN_NS 2000000LL
 #define LONGEST_SLEEP_NS 50000000LL /* then the limit is looked at again: the host may have changed it */
 
 static int64_t min(int64_t a, int64_t b) {
@@ -29,19 +32,36 @@ static int64_t note_wait(struct meter *meter, int64_t began_ns, int64_t ended_ns
 
 /* A part of what is in flight, so that its end is not slept through. */
 static void sleep_a_little(const struct meter *meter) {
-  meter->driver->sleep_ns(min(max(meter_in_flight_ns(meter) / 32, 20000), 1000000));
+  meter->driver->sleep_ns(min(max(meter_in_flight_ns(meter) / 32, SHORTEST_SLEEP_NS), 1000000));
 }
 
 /* ---- turns ---------------------------------------------------------------------------------------------------- */
 
-/* The next one is to find the GPU free. Work that does not end is left to the GPU's own time-slicing. */
+/* How long until what is in flight should be done. */
+static int64_t left_ns(const struct meter *meter) {
+  int64_t last_end_ns = __atomic_load_n(&meter->last_end_ns, __ATOMIC_RELAXED);
+  return last_end_ns + meter_in_flight_ns(meter) - meter->driver->now_ns();
+}
+
+/* The last moment is not slept through: a sleep ends late, and the GPU would be idle meanwhile. */
+static void wait_for_work_in_flight(struct meter *meter) {
+  int64_t expected_ns = left_ns(meter);
+  if (expected_ns > LATE_NS)
+    meter->driver->sleep_ns(min(expected_ns - LATE_NS, 1000000));
+  else if (expected_ns < -LATE_NS)
+    sleep_a_little(meter);
+  meter_harvest(meter);
+}
+
+/* The next one is to find the GPU free: if two were there at once, each would be measured with the other's time. Work
+ * that does not end is left to the GPU's own time-slicing. */
 static void drain_and_pass(struct meter *meter) {
   meter_close_all(meter);
   int64_t give_up_ns = meter->driver->now_ns() + METER_PATIENCE_NS;
   meter_harvest(meter);
   while (in_flight_batches(meter) > 0 && meter->driver->now_ns() < give_up_ns) {
-    sleep_a_little(meter);
-    meter_harvest(meter);
+    turns_announce_pass(&meter->turns, meter->driver->now_ns() + left_ns(meter));
+    wait_for_work_in_flight(meter);
   }
   turns_pass(&meter->turns);
 }
@@ -73,7 +93,7 @@ int64_t gate_wait_for_turn(struct meter *meter) {
     return 0;
   }
   int64_t began_ns = meter->driver->now_ns();
-  if (turns_must_pass(&meter->turns))
+  if (turns_must_pass(&meter->turns, meter_in_flight_ns(meter)))
     drain_and_pass(meter);
   if (!turns_is_ours(&meter->turns)) {
     meter_close_all(meter); /* other streams' batches: the wait would be measured in them */
@@ -122,10 +142,21 @@ static void sleep_without_turn(struct meter *meter, int64_t duration_ns) {
     meter->driver->sleep_ns(left_ns);
 }
 
-/* Launches in flight have spoken for their tokens. Who has waited starts with enough for all of its streams. */
-static int64_t spoken_for_ns(const struct meter *meter, bool waited) {
-  int64_t quantum_ns = waited && meter_streams_overlap(meter) ? METER_QUANTUM_NS : 0;
-  return min(meter_reserved_ns(meter), BUCKET_MAX_DEBT_NS) + quantum_ns;
+/* In nanoseconds of GPU time. */
+static int64_t quantum_ns(const struct meter *meter, uint32_t percent) {
+  if (in_company(meter))
+    return METER_COMPANY_QUANTUM_NS;
+  return (meter_streams_overlap(meter) ? METER_OVERLAP_QUANTUM_WALL_NS : METER_QUANTUM_WALL_NS) * percent / 100;
+}
+
+/* Launches in flight have spoken for their tokens, and who has waited waits for some more. */
+static int64_t spoken_for_ns(const struct meter *meter, bool waited, uint32_t percent) {
+  return min(meter_reserved_ns(meter), BUCKET_MAX_DEBT_NS) + (waited ? quantum_ns(meter, percent) : 0);
+}
+
+/* What is in flight may take less than was expected. */
+static int64_t longest_sleep_ns(const struct meter *meter) {
+  return in_flight_batches(meter) > 0 ? LOOK_AGAIN_NS : LONGEST_SLEEP_NS;
 }
 
 int64_t gate_wait_for_tokens(struct meter *meter) {
@@ -138,14 +169,14 @@ int64_t gate_wait_for_tokens(struct meter *meter) {
     bucket_follow_limit(meter->device, now_ns, terms.percent);
     meter_harvest(meter);
     int64_t open_at_ns = bucket_open_at(meter->device, now_ns, terms.percent);
-    open_at_ns += spoken_for_ns(meter, now_ns > began_ns) * 100 / terms.percent;
+    open_at_ns += spoken_for_ns(meter, now_ns > began_ns, terms.percent) * 100 / terms.percent;
     if (open_at_ns <= now_ns || now_ns >= give_up_ns)
       break;
     if (terms.yields && !(meter->takes_turns && turns_are_wanted(&meter->turns))) {
       bucket_forgive(meter->device, now_ns);
       break;
     }
-    sleep_without_turn(meter, min(open_at_ns - now_ns, terms.yields ? YIELD_LOOK_NS : LONGEST_SLEEP_NS));
+    sleep_without_turn(meter, min(open_at_ns - now_ns, terms.yields ? YIELD_LOOK_NS : longest_sleep_ns(meter)));
     now_ns = driver->now_ns();
   }
   return note_wait(meter, began_ns, now_ns);

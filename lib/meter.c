@@ -63,13 +63,6 @@ bool meter_streams_overlap(const struct meter *meter) {
 
 /* ---- batches ------------------------------------------------------------------------------------------------- */
 
-static int64_t batch_length_ns(const struct meter *meter) {
-  int64_t length_ns = METER_BATCH_NS * 2 * meter_percent(meter) / 100;
-  return length_ns < METER_SHORT_BATCH_NS ? METER_SHORT_BATCH_NS
-         : length_ns < METER_BATCH_NS     ? length_ns
-                                          : METER_BATCH_NS;
-}
-
 void meter_finish_at(struct meter_stream *stream, int64_t end_ns) {
   struct meter *meter = stream->meter;
   struct batch *batch = &stream->batch;
@@ -85,33 +78,67 @@ void meter_finish_by_estimate(struct meter_stream *stream) {
   meter_finish_at(stream, stream->batch.start_recorded_ns + stream->batch.estimate_ns);
 }
 
-/* Begins on the stream behind what is in flight, after a gap that counts as work, or after a real pause. */
+static void mark_end(struct meter_stream *stream) {
+  struct meter *meter = stream->meter;
+  struct batch *batch = &stream->batch;
+  stream->open = false;
+  batch->end_recorded_ns = meter->driver->now_ns();
+  bool room = stream->head - __atomic_load_n(&stream->tail, __ATOMIC_ACQUIRE) < METER_RING;
+  bool can_record = room && !meter->driver->is_capturing(stream->handle);
+  batch->end = can_record ? meter->driver->record(stream->handle) : NULL;
+  if (batch->end == NULL)
+    meter_finish_by_estimate(stream);
+  else {
+    enter_flight(stream, batch);
+    gate_note_activity(meter, 0);
+  }
+}
+
+/* With the claim held, at the gate's far side. False when the batch's start cannot be marked. */
 static bool begin_batch(struct meter_stream *stream, bool after_gap) {
   const struct meter_driver *driver = stream->meter->driver;
-  stream->batch = (struct batch){.start_recorded_ns = driver->now_ns(), .full_ns = batch_length_ns(stream->meter)};
+  struct batch *batch = &stream->batch;
+  *batch = (struct batch){.start_recorded_ns = driver->now_ns()};
   if (!meter_is_dry(stream))
     return true;
-  stream->batch.by_wall = after_gap;
-  if (!after_gap)
-    stream->batch.start = driver->record(stream->handle);
-  return after_gap || stream->batch.start != NULL;
+  if (after_gap) {
+    batch->begins = START_AT_GATE;
+    return true;
+  }
+  batch->begins = START_AT_MARKER;
+  batch->start = driver->record(stream->handle);
+  return batch->start != NULL;
+}
+
+static void cannot_measure(struct meter *meter) {
+  static int said;
+  log_once(&said, LOG_WARNING, "GPU work on a stream cannot be measured; its compute limit is not enforced");
+  not_enforced(meter->device, VGPU_NOT_ENFORCED_SM);
+}
+
+static void end_open_batch(struct meter_stream *stream, bool capturing) {
+  if (capturing || stream->meter->driver->is_idle(stream->handle))
+    meter_finish_by_estimate(stream);
+  else
+    mark_end(stream);
 }
 
 /* With the claim held, before a launch that arrived at that time: leaves a batch open that the launch may join, or none
  * when it cannot be measured now. */
-static void open_batch(struct meter_stream *stream, int64_t arrived_ns) {
+static void open_batch(struct meter_stream *stream, uint64_t work, int64_t arrived_ns) {
   struct meter *meter = stream->meter;
-  const struct meter_driver *driver = meter->driver;
-  bool capturing = driver->is_capturing(stream->handle);
-  if (stream->open && !capturing && !driver->is_idle(stream->handle))
+  bool capturing = meter->driver->is_capturing(stream->handle);
+  int64_t cost_ns;
+  bool known = meter_known_cost(meter, work, &cost_ns);
+  if (stream->open && !capturing && known && !meter->driver->is_idle(stream->handle))
     return;
   meter_harvest(meter);
   if (stream->open)
-    meter_finish_by_estimate(stream);
+    end_open_batch(stream, capturing);
   if (capturing) /* what is captured is charged when its graph is launched */
     return;
   int64_t idle_since_ns = __atomic_load_n(&stream->previous_end_ns, __ATOMIC_RELAXED);
-  bool after_gap = meter_is_dry(stream) && arrived_ns - idle_since_ns < METER_SPARSE_NS;
+  bool after_gap = known && meter_is_dry(stream) && arrived_ns - idle_since_ns < METER_SPARSE_NS;
   if (after_gap)
     meter_charge(meter, idle_since_ns, arrived_ns);
   gate_wait_while_paused(meter);
@@ -119,13 +146,10 @@ static void open_batch(struct meter_stream *stream, int64_t arrived_ns) {
   gate_wait_for_turn(meter);
   gate_wait_for_room(meter);
   stream->open = begin_batch(stream, after_gap);
-  if (!stream->open) {
-    static int said;
-    log_once(&said, LOG_WARNING, "GPU work on a stream cannot be measured; its compute limit is not enforced");
-    not_enforced(meter->device, VGPU_NOT_ENFORCED_SM);
-    return;
-  }
-  gate_note_activity(meter, METER_BATCH_NS);
+  if (stream->open)
+    gate_note_activity(meter, METER_BATCH_NS);
+  else
+    cannot_measure(meter);
 }
 
 /* Counts a launch in the open batch; true when the batch ends with it. */
@@ -144,11 +168,10 @@ static bool count(struct meter_stream *stream, uint64_t work, int64_t now_ns) {
   batch->last_is_unknown = !known; /* and then the batch ends */
   batch->launches++;
   stream->last_busy_ns = now_ns;
-  bool full = batch->estimate_ns >= batch->full_ns || batch->launches >= METER_BATCH_LAUNCHES;
+  bool full = batch->estimate_ns >= METER_BATCH_NS || batch->launches >= METER_BATCH_LAUNCHES;
   if (known && !full && !stream->one_by_one)
     return false;
   stream->open = false;
-  stream->claimed = true;
   return true;
 }
 
@@ -160,14 +183,16 @@ static bool claim(struct meter_stream *stream) {
 
 enum joined { JOINED, JOINED_AND_CLOSES, CLAIMED, MUST_WAIT };
 
-/* Joins the open batch, or claims the stream to open one. */
+/* Joins the open batch, or claims the stream to close it or to open one. */
 static enum joined join(struct meter_stream *stream, uint64_t work, int64_t now_ns) {
   enum joined joined = MUST_WAIT;
+  int64_t cost_ns;
   pthread_mutex_lock(&stream->lock);
   bool dense = now_ns - stream->last_busy_ns < METER_SPARSE_NS;
-  if (!stream->claimed && stream->open && dense)
-    joined = count(stream, work, now_ns) ? JOINED_AND_CLOSES : JOINED;
-  else if (claim(stream)) {
+  if (!stream->claimed && stream->open && dense && meter_known_cost(stream->meter, work, &cost_ns)) {
+    stream->claimed = count(stream, work, now_ns);
+    joined = stream->claimed ? JOINED_AND_CLOSES : JOINED;
+  } else if (claim(stream)) {
     stream->one_by_one = !dense;
     joined = CLAIMED;
   }
@@ -191,27 +216,28 @@ bool meter_launch(struct meter_stream *stream, uint64_t work) {
   if (joined != CLAIMED)
     return joined == JOINED_AND_CLOSES;
 
-  open_batch(stream, now_ns);
-  pthread_mutex_lock(&stream->lock);
-  stream->claimed = false;
-  bool closes = stream->open && count(stream, work, driver->now_ns());
-  pthread_mutex_unlock(&stream->lock);
-  return closes;
+  open_batch(stream, work, now_ns);
+  if (!stream->open) {
+    meter_unclaim(stream);
+    return false;
+  }
+  count(stream, work, driver->now_ns());
+  return true;
+}
+
+void meter_launched(struct meter_stream *stream) {
+  struct batch *batch = &stream->batch;
+  /* Before the call returned, the GPU had nothing to do. Unknown work may even have loaded its code there. */
+  if (batch->launches == 1 && (batch->begins == START_AT_MARKER || batch->last_is_unknown))
+    batch->launched_ns = stream->meter->driver->now_ns();
+  if (stream->open)
+    meter_unclaim(stream);
+  else
+    meter_close_claimed(stream);
 }
 
 void meter_close_claimed(struct meter_stream *stream) {
-  struct meter *meter = stream->meter;
-  struct batch *batch = &stream->batch;
-  batch->end_recorded_ns = meter->driver->now_ns();
-  bool room = stream->head - __atomic_load_n(&stream->tail, __ATOMIC_ACQUIRE) < METER_RING;
-  bool can_record = room && !meter->driver->is_capturing(stream->handle);
-  batch->end = can_record ? meter->driver->record(stream->handle) : NULL;
-  if (batch->end == NULL)
-    meter_finish_by_estimate(stream);
-  else {
-    enter_flight(stream, batch);
-    gate_note_activity(meter, 0);
-  }
+  mark_end(stream);
   meter_unclaim(stream);
 }
 

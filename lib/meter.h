@@ -2,8 +2,8 @@
  * Measures the GPU time of launches and holds them at the bucket: one meter for each limited device of a process.
  *
  * Launches on a stream form batches of about METER_BATCH_NS. A timing event (a marker) is recorded at a batch's end
- * and, when the stream had run dry, at its start. When a marker has completed, the time between is charged. Where the
- * program itself waits for the stream, no marker is needed: the batch ends when the wait does. A launch waits only
+ * and, when the stream had run dry, at its start. When a marker has completed, the time between is charged. Where
+ * the program itself waits for the stream, no marker is needed: the batch ends when the wait does. A launch waits only
  * where it opens a batch: inside one, the wait would be measured as work. At most METER_RUN_AHEAD_NS of estimated work,
  * and never fewer than two batches, are in flight.
  *
@@ -20,15 +20,17 @@
 #include <stdbool.h>
 
 #define METER_BATCH_NS 1000000LL
-#define METER_SHORT_BATCH_NS 250000LL /* at low limits, so that the work comes evenly */
 #define METER_BATCH_LAUNCHES 512
 #define METER_RUN_AHEAD_NS 4000000LL
 /* Launches further apart than this are measured one by one: between them the stream has mostly run dry. A shorter gap
  * counts as work: nobody else could have used the GPU meanwhile. */
 #define METER_SPARSE_NS 100000LL
-/* Streams that run at the same time begin and end together as far as they can: after a wait for tokens there are enough
- * of them for this much work. */
-#define METER_QUANTUM_NS 4000000LL
+/* Who has waited for tokens waits until it has those of this time: the GPU loses some microseconds each time that work
+ * begins. Streams that run at the same time also end at different times, and with other tenants a turn is to be worth
+ * its hand-over. */
+#define METER_QUANTUM_WALL_NS 5000000LL
+#define METER_OVERLAP_QUANTUM_WALL_NS 16000000LL
+#define METER_COMPANY_QUANTUM_NS 8000000LL
 /* How long a launch waits for work in flight that makes no progress, or for eight times its estimate. Work that never
  * ends, such as a collective that waits for another GPU, must not hold up the launch that would end it: each time the
  * patience ends, twice as many batches as before may pass. */
@@ -64,14 +66,18 @@ struct timeline {
   int64_t offset_ns;
 };
 
+/* Where a batch begins, but never before the end of the one before it: right there; at a marker, and not before its
+ * first launch returned; or when that launch was let through, so that its way to the GPU counts. */
+enum batch_start { START_AT_PREVIOUS_END, START_AT_MARKER, START_AT_GATE };
+
 struct batch {
-  void *start; /* NULL: begins where the batch before it ended or, by_wall, at start_recorded_ns */
+  enum batch_start begins;
+  void *start;
   void *end;
-  bool by_wall;
-  int64_t start_recorded_ns;
+  int64_t start_recorded_ns; /* of the marker or the gate */
+  int64_t launched_ns;       /* when its first launch returned, if that counts */
   int64_t end_recorded_ns;
   int64_t estimate_ns;
-  int64_t full_ns; /* it ends when its estimate has come to this */
   uint32_t launches;
   uint64_t last_work; /* the key of its last launch */
   bool last_is_unknown;
@@ -133,6 +139,7 @@ struct meter {
   uint32_t in_flight_batches;
   int64_t measured_ns, charged_ns; /* of late: streams that run at the same time are charged once */
   int64_t measured_until_ns;
+  int64_t last_end_ns; /* of what has been harvested */
   uint32_t harvested;  /* counts up: progress */
   uint32_t passes;     /* batches that need not wait for work in flight that makes no progress */
   uint32_t granted;    /* how many were granted last */
@@ -169,9 +176,9 @@ void meter_remove_context(struct meter *meter, void *context);
 void meter_resume(struct meter *meter, bool paused);
 
 /* Before a launch: may wait. `work` names what is launched (a function with its grid, a graph), so that its cost is
- * learned. True when the caller is to call meter_close_claimed after the launch. */
+ * learned. True when the caller is to call meter_launched after the launch. */
 bool meter_launch(struct meter_stream *stream, uint64_t work);
-void meter_close_claimed(struct meter_stream *stream);
+void meter_launched(struct meter_stream *stream);
 
 /* Ends the open batch with a marker: nothing is to join it any more. */
 void meter_close(struct meter_stream *stream);

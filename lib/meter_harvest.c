@@ -7,6 +7,10 @@
 
 #include <stdlib.h>
 
+static int64_t max(int64_t a, int64_t b) {
+  return a > b ? a : b;
+}
+
 static struct timeline *timeline_of(struct meter *meter, void *context) {
   for (uint32_t i = 0; i < meter->timeline_count; i++)
     if (meter->timelines[i].context == context)
@@ -81,20 +85,29 @@ void meter_charge(struct meter *meter, int64_t start_ns, int64_t end_ns) {
     bucket_charge(meter->device, start_ns, end_ns, meter->driver->now_ns(), percent_of_time(meter));
 }
 
+/* Places the batch on the wall clock; its markers are used up. */
+static struct interval interval_of(struct meter_stream *stream, const struct batch *batch) {
+  int64_t now_ns = stream->meter->driver->now_ns();
+  int64_t start_ns = max(__atomic_load_n(&stream->previous_end_ns, __ATOMIC_RELAXED), batch->launched_ns);
+  if (batch->begins == START_AT_MARKER)
+    start_ns = max(start_ns, place(stream, batch->start, batch->start_recorded_ns, now_ns));
+  else if (batch->begins == START_AT_GATE)
+    start_ns = max(start_ns, batch->start_recorded_ns);
+  int64_t end_ns = place(stream, batch->end, batch->end_recorded_ns, now_ns);
+  return (struct interval){start_ns, max(start_ns, end_ns)};
+}
+
 static void measure(struct meter_stream *stream, const struct batch *batch) {
   struct meter *meter = stream->meter;
-  int64_t now_ns = meter->driver->now_ns();
-  int64_t start_ns =
-      batch->by_wall ? batch->start_recorded_ns : __atomic_load_n(&stream->previous_end_ns, __ATOMIC_RELAXED);
-  if (batch->start != NULL)
-    start_ns = place(stream, batch->start, batch->start_recorded_ns, now_ns);
-  int64_t end_ns = place(stream, batch->end, batch->end_recorded_ns, now_ns);
-  __atomic_store_n(&stream->previous_end_ns, end_ns, __ATOMIC_RELAXED);
+  struct interval interval = interval_of(stream, batch);
+  __atomic_store_n(&stream->previous_end_ns, interval.end_ns, __ATOMIC_RELAXED);
+  if (interval.end_ns > meter->last_end_ns)
+    __atomic_store_n(&meter->last_end_ns, interval.end_ns, __ATOMIC_RELAXED);
   if (meter->interval_count == METER_INTERVALS)
     charge_intervals(meter);
-  meter->intervals[meter->interval_count++] = (struct interval){start_ns, end_ns};
+  meter->intervals[meter->interval_count++] = interval;
   __atomic_add_fetch(&meter->device->launches, batch->launches, __ATOMIC_RELAXED);
-  meter_learn(stream, batch, end_ns - start_ns);
+  meter_learn(stream, batch, interval.end_ns - interval.start_ns);
 }
 
 static void drop(struct meter_stream *stream, const struct batch *batch) {

@@ -15,6 +15,9 @@ void meter_learn(struct meter_stream *stream, const struct batch *batch, int64_t
 /* The oldest batch of the stream is in flight no more. */
 void meter_leave_flight(struct meter_stream *stream);
 
+/* Ends the batch, which is no longer open, with a marker; and the claim. */
+void meter_close_claimed(struct meter_stream *stream);
+
 /* Takes the open batch out of the stream to end it; false when there is none, or it is not ours to touch. */
 bool meter_claim_open(struct meter_stream *stream);
 void meter_unclaim(struct meter_stream *stream);

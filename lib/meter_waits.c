@@ -26,7 +26,7 @@ static int64_t finish_now(struct meter_stream *stream) {
   struct batch *batch = &stream->batch;
   int64_t now_ns = meter->driver->now_ns();
   meter_harvest(meter);
-  if (!batch->by_wall && meter_is_dry(stream))
+  if (batch->begins == START_AT_PREVIOUS_END && meter_is_dry(stream))
     batch->start_recorded_ns = __atomic_load_n(&stream->previous_end_ns, __ATOMIC_RELAXED);
   meter_finish_at(stream, now_ns);
   meter_learn(stream, batch, now_ns - batch->start_recorded_ns);
@@ -38,7 +38,7 @@ void meter_after_wait(struct meter_stream *stream, enum meter_wait wait) {
   if (!meter_claim_open(stream))
     return;
   bool is_idle = wait == METER_STREAM_IS_IDLE || stream->meter->driver->is_idle(stream->handle);
-  if (!is_idle || stream->batch.start != NULL) { /* who has marked the start, marks the end */
+  if (!is_idle || stream->batch.begins == START_AT_MARKER) { /* who has marked the start, marks the end */
     meter_close_claimed(stream);
     return;
   }

@@ -181,6 +181,15 @@ static bool try_take(const struct turns *turns, int64_t now_ns, int64_t *look_ag
   return true;
 }
 
+/* Is our turn about to come? To be woken takes longer than to look. */
+static bool is_next(const struct turns *turns, int64_t now_ns) {
+  int holder = holder_of(load_turn(turns));
+  if (holder < 0 || holder >= TURNS_SLOTS || rank(turns, now_ns) > 0)
+    return false;
+  int64_t at_ns = __atomic_load_n(&turns->file->slots[holder].passes_at_ns, __ATOMIC_RELAXED);
+  return now_ns > at_ns - TURNS_AWAKE_NS && now_ns < at_ns + TURNS_AWAKE_NS;
+}
+
 /* Threads of one process share its slot and its ticket. */
 static void queue(struct turns_slot *slot, struct turns_file *file, int64_t now_ns) {
   uint64_t none = 0;
@@ -202,7 +211,7 @@ bool turns_take(struct turns *turns) {
     uint32_t wake = __atomic_load_n(&file->wake, __ATOMIC_ACQUIRE);
     int64_t look_again_ns;
     __atomic_store_n(&slot->seen_ns, now_ns, __ATOMIC_RELAXED);
-    if (!try_take(turns, now_ns, &look_again_ns) && look_again_ns > now_ns)
+    if (!try_take(turns, now_ns, &look_again_ns) && look_again_ns > now_ns && !is_next(turns, now_ns))
       turns->clock->wait(&file->wake, wake, min(look_again_ns - now_ns, LONGEST_LOOK_NS));
     now_ns = turns->clock->now_ns();
   }
@@ -210,10 +219,10 @@ bool turns_take(struct turns *turns) {
   return ours;
 }
 
-bool turns_must_pass(struct turns *turns) {
+bool turns_must_pass(struct turns *turns, int64_t in_flight_ns) {
   int64_t now_ns = turns->clock->now_ns();
   struct turns_slot *slot = own(turns);
-  if (now_ns < __atomic_load_n(&slot->slice_end_ns, __ATOMIC_RELAXED) || !turns_is_ours(turns))
+  if (now_ns + in_flight_ns < __atomic_load_n(&slot->slice_end_ns, __ATOMIC_RELAXED) || !turns_is_ours(turns))
     return false;
   if (another_waits(turns, now_ns))
     return true;
@@ -235,6 +244,10 @@ void turns_pass(struct turns *turns) {
 
 void turns_note_presence(struct turns *turns) {
   __atomic_store_n(&own(turns)->seen_ns, turns->clock->now_ns(), __ATOMIC_RELAXED);
+}
+
+void turns_announce_pass(struct turns *turns, int64_t at_ns) {
+  __atomic_store_n(&own(turns)->passes_at_ns, at_ns, __ATOMIC_RELAXED);
 }
 
 void turns_note_activity(struct turns *turns, int64_t idle_at_ns) {

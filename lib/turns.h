@@ -17,9 +17,10 @@
 
 #include <stdint.h>
 
-#define TURNS_SLICE_NS 10000000LL
+#define TURNS_SLICE_NS 20000000LL
 #define TURNS_GRACE_NS 300000LL       /* between a holder's expected idleness and taking its turn */
 #define TURNS_RANK_NS 200000LL        /* for each one before us in the queue that does not take a free turn */
+#define TURNS_AWAKE_NS 100000LL       /* before and after an announced pass, the next one does not sleep */
 #define TURNS_OVERSTAY_NS 100000000LL /* past its slice, for a holder whose work was expected to be done by then */
 #define TURNS_PATIENCE_NS 1000000000LL
 #define TURNS_ACTIVE_NS 1000000000LL /* who has not launched for this long is nobody's neighbour */
@@ -39,7 +40,8 @@ struct turns_slot {
   int64_t seen_ns; /* when it last launched, or looked while it waited */
   int64_t idle_at_ns;
   int64_t slice_end_ns;
-  int64_t queued_ns; /* when it took its ticket */
+  int64_t queued_ns;    /* when it took its ticket */
+  int64_t passes_at_ns; /* announced */
   struct turns_terms terms;
   uint64_t stuck; /* 1: its work does not end, and others go on beside it */
 };
@@ -92,11 +94,14 @@ uint32_t turns_share_percent(const struct turns *turns, const struct turns_terms
 
 bool turns_is_ours(const struct turns *turns);
 
-/* Ours, used up, and wanted by another: to be passed on as soon as our work has drained. */
-bool turns_must_pass(struct turns *turns);
+/* Ours, used up with what is in flight, and wanted by another: to be passed on as soon as our work has drained. */
+bool turns_must_pass(struct turns *turns, int64_t in_flight_ns);
 
 /* Waits until it is our turn; false when patience ended first. */
 bool turns_take(struct turns *turns);
+
+/* We are going to give our turn up at about that time: the next one may be awake then. */
+void turns_announce_pass(struct turns *turns, int64_t at_ns);
 
 /* Gives our turn up. Nothing happens when it is not ours (any more). */
 void turns_pass(struct turns *turns);

@@ -92,14 +92,14 @@ static void start_over(uint32_t percent) {
 static int64_t worked_ns;
 
 static void launch(struct meter_stream *on, int64_t kernel_ns, uint64_t work) {
-  bool closes = meter_launch(on, work);
+  bool metered = meter_launch(on, work);
   now_ns += HOST_LAUNCH_NS;
   if (!capturing) {
     gpu_free_at_ns = (gpu_free_at_ns > now_ns ? gpu_free_at_ns : now_ns) + kernel_ns;
     worked_ns += kernel_ns;
   }
-  if (closes)
-    meter_close_claimed(on);
+  if (metered)
+    meter_launched(on);
 }
 
 static void synchronize(void) {

@@ -30,7 +30,7 @@ static void *work(void *argument) {
   struct turns *turns = &tenant->turns;
   while (!__atomic_load_n(&stop, __ATOMIC_RELAXED)) {
     int64_t began_ns = clock_now_ns();
-    if (turns_must_pass(turns))
+    if (turns_must_pass(turns, 0))
       turns_pass(turns);
     if (!turns_is_ours(turns) && !turns_take(turns))
       continue;
@@ -122,7 +122,7 @@ static void check_damage(void) {
       ((unsigned char *)&file)[i] = (unsigned char)(round == 0 ? 0xff : round == 1 ? 0x7f : rand_r(&seed));
     int64_t began_ns = clock_now_ns();
     turns_have_company(&tenants[0].turns);
-    turns_must_pass(&tenants[0].turns);
+    turns_must_pass(&tenants[0].turns, 0);
     turns_take(&tenants[0].turns);
     turns_pass(&tenants[0].turns);
     CHECK(clock_now_ns() - began_ns < TURNS_PATIENCE_NS + 200 * MS, "round %d: %lld ms", round,

@@ -3,13 +3,12 @@
  *
  * kernels WORKLOAD SECONDS [AT]    AT: when to begin, in seconds of CLOCK_MONOTONIC; else at once
  *
- * Every kernel counts its own progress in host memory, in units of work of up to about a millisecond, so that what is
- * completed is seen from outside, without a call that the driver or the library would notice.
+ * Every kernel counts its own progress, and shows it in host memory, in units of work of up to about a millisecond, so
+ * that what is completed is seen from outside, without a call that the driver or the library would notice.
  */
 #include "driver.h"
 
 #include <pthread.h>
-#include <sched.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -24,9 +23,10 @@
 /* Adds to a float for a number of iterations and counts a unit, as often as there are units. */
 static const char *const source =
     ".version 7.0\n.target sm_50\n.address_size 64\n"
-    ".visible .entry work(.param .u64 progress, .param .u32 units, .param .u32 iterations) {\n"
+    ".visible .entry work(.param .u64 progress, .param .u64 seen, .param .u32 units, .param .u32 iterations) {\n"
     ".reg .pred %p<4>; .reg .u32 %r<8>; .reg .u64 %d<4>; .reg .f32 %f<3>;\n"
-    "ld.param.u64 %d1, [progress]; ld.param.u32 %r1, [units]; ld.param.u32 %r2, [iterations];\n"
+    "ld.param.u64 %d1, [progress]; ld.param.u64 %d3, [seen]; ld.param.u32 %r1, [units]; ld.param.u32 %r2, "
+    "[iterations];\n"
     "mov.u32 %r4, %tid.x; mov.u32 %r5, %ctaid.x; or.b32 %r4, %r4, %r5; setp.eq.u32 %p1, %r4, 0;\n"
     "mov.f32 %f1, 0f3F800000; mov.u32 %r6, 0;\n"
     "unit: mov.u32 %r3, 0;\n"
@@ -34,6 +34,7 @@ static const char *const source =
     "setp.lt.u32 %p2, %r3, %r2; @%p2 bra step;\n"
     "setp.lt.f32 %p3, %f1, 0f00000000; @%p3 st.global.f32 [%d1+8], %f1;\n"
     "@%p1 ld.volatile.global.u64 %d2, [%d1]; @%p1 add.u64 %d2, %d2, 1; @%p1 st.volatile.global.u64 [%d1], %d2;\n"
+    "@%p1 st.volatile.global.u64 [%d3], %d2;\n"
     "add.u32 %r6, %r6, 1; setp.lt.u32 %p2, %r6, %r1; @%p2 bra unit;\n"
     "ret; }\n";
 
@@ -67,7 +68,8 @@ static struct {
   CUfunction function;
   CUstream streams[MAX_STREAMS];
   CUgraphExec graph;
-  volatile unsigned long long *progress[MAX_STREAMS]; /* host memory, each in a line of its own */
+  CUdeviceptr progress[MAX_STREAMS];
+  volatile unsigned long long *seen[MAX_STREAMS]; /* the same in host memory, each in a line of its own */
   double begin_at_ns;
 } bench;
 
@@ -80,10 +82,10 @@ static void launch(int stream) {
   static __typeof__(cuLaunchKernel) *call;
   if (call == NULL)
     call = (__typeof__(cuLaunchKernel) *)find("cuLaunchKernel");
-  CUdeviceptr progress = (CUdeviceptr)bench.progress[stream];
+  CUdeviceptr seen = (CUdeviceptr)bench.seen[stream];
   unsigned units = bench.workload->units;
   unsigned iterations = (unsigned)(bench.workload->unit_us * ITERATIONS_PER_US);
-  void *parameters[] = {&progress, &units, &iterations};
+  void *parameters[] = {&bench.progress[stream], &seen, &units, &iterations};
   check(call(bench.function, bench.workload->blocks, 1, 1, 128, 1, 1, 0, bench.streams[stream], parameters, NULL),
         "cuLaunchKernel");
 }
@@ -108,6 +110,8 @@ static void set_up(void) {
   FIND(cuModuleGetFunction);
   FIND(cuStreamCreate);
   FIND(cuMemHostAlloc);
+  FIND(cuMemAlloc);
+  FIND(cuMemsetD8);
   CUmodule module;
   check(cuInit_(0), "cuInit");
   check(cuDevicePrimaryCtxRetain_(&bench.context, 0), "cuDevicePrimaryCtxRetain");
@@ -119,7 +123,9 @@ static void set_up(void) {
     check(cuStreamCreate_(&bench.streams[i], CU_STREAM_NON_BLOCKING), "cuStreamCreate");
     check(cuMemHostAlloc_(&memory, 4096, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP), "cuMemHostAlloc");
     memset(memory, 0, 4096);
-    bench.progress[i] = memory;
+    bench.seen[i] = memory;
+    check(cuMemAlloc_(&bench.progress[i], 4096), "cuMemAlloc");
+    check(cuMemsetD8_(bench.progress[i], 0, 4096), "cuMemsetD8");
   }
   if (bench.workload->graph_kernels > 0)
     capture_graph();
@@ -133,7 +139,7 @@ static void wait_until(double instant_ns) {
 static unsigned long long done(void) {
   unsigned long long sum = 0;
   for (int i = 0; i < bench.workload->streams; i++)
-    sum += *bench.progress[i];
+    sum += *bench.seen[i];
   return sum;
 }
 
@@ -150,10 +156,10 @@ static void *work(void *unused) {
   double launch_us = (double)each * workload->unit_us / workload->streams;
   double launches_ahead = AHEAD_US / launch_us < MOST_AHEAD ? AHEAD_US / launch_us : MOST_AHEAD;
   unsigned long long ahead = each * (unsigned long long)(2 * workload->streams + launches_ahead);
-  unsigned long long launched = 0;
+  unsigned long long launched = 0, known_done = 0;
   for (int turn = 0;; turn = (turn + 1) % workload->streams, launched += each) {
-    while (launched > done() + ahead)
-      sched_yield();
+    while (launched > known_done + ahead && launched > (known_done = done()) + ahead)
+      sleep_ns(20e3);
     if (workload->graph_kernels > 0)
       check(cuGraphLaunch_(bench.graph, bench.streams[turn]), "cuGraphLaunch");
     else
