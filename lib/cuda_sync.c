@@ -16,10 +16,8 @@ static void begin_wait(CUstream stream) {
 
 static CUresult end_wait(CUstream stream, CUresult result) {
   struct meter_stream *metered = meters_measure() ? streams_find_known(stream) : NULL;
-  if (metered == NULL)
-    return result;
-  meter_after_wait(metered, result == CUDA_SUCCESS ? METER_STREAM_IS_IDLE : METER_STREAM_MAY_BE_BUSY);
-  meter_harvest(metered->meter);
+  if (metered != NULL)
+    meter_after_wait(metered, result == CUDA_SUCCESS ? METER_STREAM_IS_IDLE : METER_STREAM_MAY_BE_BUSY);
   return result;
 }
 
@@ -31,10 +29,8 @@ void launch_begin_wait(void) {
 
 void launch_end_wait(void) {
   struct meter *meter = meters_measure() ? meters_current() : NULL;
-  if (meter == NULL)
-    return;
-  meter_after_wait_all(meter);
-  meter_harvest(meter);
+  if (meter != NULL)
+    meter_after_wait_all(meter);
 }
 
 static CUresult end_wait_all(CUresult result) {

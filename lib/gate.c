@@ -26,7 +26,8 @@ static uint32_t in_flight_batches(const struct meter *meter) {
 
 /* For display. Room in flight is not counted: there the GPU is busy with our own work. */
 static int64_t note_wait(struct meter *meter, int64_t began_ns, int64_t ended_ns) {
-  __atomic_add_fetch(&meter->device->gate_wait_ns, (uint64_t)(ended_ns - began_ns), __ATOMIC_RELAXED);
+  if (ended_ns > began_ns)
+    __atomic_add_fetch(&meter->device->gate_wait_ns, (uint64_t)(ended_ns - began_ns), __ATOMIC_RELAXED);
   return ended_ns - began_ns;
 }
 
@@ -204,13 +205,15 @@ static bool has_room(struct meter *meter) {
 }
 
 int64_t gate_wait_for_room(struct meter *meter) {
+  if (has_room(meter))
+    return 0;
   const struct meter_driver *driver = meter->driver;
   int64_t began_ns = driver->now_ns();
   uint32_t harvested = __atomic_load_n(&meter->harvested, __ATOMIC_RELAXED);
   int64_t batch_ns = meter_in_flight_ns(meter) / max(1, in_flight_batches(meter));
   int64_t patience_ns = min(max(METER_PATIENCE_NS, 8 * batch_ns), BUCKET_MAX_DEBT_NS);
   int64_t progress_ns = began_ns, now_ns = began_ns;
-  while (!has_room(meter)) {
+  do {
     sleep_a_little(meter);
     meter_harvest(meter);
     now_ns = driver->now_ns();
@@ -222,6 +225,6 @@ int64_t gate_wait_for_room(struct meter *meter) {
       grant_passes(meter);
       progress_ns = now_ns;
     }
-  }
+  } while (!has_room(meter));
   return now_ns - began_ns;
 }

@@ -63,10 +63,10 @@ bool meter_streams_overlap(const struct meter *meter) {
 
 /* ---- batches ------------------------------------------------------------------------------------------------- */
 
-void meter_finish_at(struct meter_stream *stream, int64_t end_ns) {
+void meter_finish_at(struct meter_stream *stream, int64_t end_ns, int64_t now_ns) {
   struct meter *meter = stream->meter;
   struct batch *batch = &stream->batch;
-  meter_charge(meter, batch->start_recorded_ns, end_ns);
+  meter_charge(meter, batch->start_recorded_ns, end_ns, now_ns);
   __atomic_add_fetch(&meter->device->launches, batch->launches, __ATOMIC_RELAXED);
   if (batch->start != NULL)
     meter->driver->recycle(batch->start);
@@ -75,7 +75,7 @@ void meter_finish_at(struct meter_stream *stream, int64_t end_ns) {
 
 /* A batch whose end could not be marked in time is charged what its launches usually cost. */
 void meter_finish_by_estimate(struct meter_stream *stream) {
-  meter_finish_at(stream, stream->batch.start_recorded_ns + stream->batch.estimate_ns);
+  meter_finish_at(stream, stream->batch.start_recorded_ns + stream->batch.estimate_ns, stream->meter->driver->now_ns());
 }
 
 static void mark_end(struct meter_stream *stream) {
@@ -140,7 +140,7 @@ static void open_batch(struct meter_stream *stream, uint64_t work, int64_t arriv
   int64_t idle_since_ns = __atomic_load_n(&stream->previous_end_ns, __ATOMIC_RELAXED);
   bool after_gap = known && meter_is_dry(stream) && arrived_ns - idle_since_ns < METER_SPARSE_NS;
   if (after_gap)
-    meter_charge(meter, idle_since_ns, arrived_ns);
+    meter_charge(meter, idle_since_ns, arrived_ns, arrived_ns);
   gate_wait_while_paused(meter);
   gate_wait_for_tokens(meter);
   gate_wait_for_turn(meter);
@@ -221,7 +221,7 @@ bool meter_launch(struct meter_stream *stream, uint64_t work) {
     meter_unclaim(stream);
     return false;
   }
-  count(stream, work, driver->now_ns());
+  count(stream, work, max(now_ns, stream->batch.start_recorded_ns));
   return true;
 }
 

@@ -70,6 +70,8 @@ static uint32_t percent_of_time(const struct meter *meter) {
 
 /* In the order in which they began, since the bucket charges nothing before what it has charged. */
 static void charge_intervals(struct meter *meter) {
+  if (meter->interval_count == 0)
+    return;
   int64_t now_ns = meter->driver->now_ns();
   qsort(meter->intervals, meter->interval_count, sizeof meter->intervals[0], by_start);
   for (uint32_t i = 0; i < meter->interval_count; i++) {
@@ -80,9 +82,9 @@ static void charge_intervals(struct meter *meter) {
   meter->interval_count = 0;
 }
 
-void meter_charge(struct meter *meter, int64_t start_ns, int64_t end_ns) {
+void meter_charge(struct meter *meter, int64_t start_ns, int64_t end_ns, int64_t now_ns) {
   if (end_ns > start_ns)
-    bucket_charge(meter->device, start_ns, end_ns, meter->driver->now_ns(), percent_of_time(meter));
+    bucket_charge(meter->device, start_ns, end_ns, now_ns, percent_of_time(meter));
 }
 
 /* Places the batch on the wall clock; its markers are used up. */

@@ -23,11 +23,11 @@ bool meter_claim_open(struct meter_stream *stream);
 void meter_unclaim(struct meter_stream *stream);
 
 /* Charges an interval at once. */
-void meter_charge(struct meter *meter, int64_t start_ns, int64_t end_ns);
+void meter_charge(struct meter *meter, int64_t start_ns, int64_t end_ns, int64_t now_ns);
 
 /* With the claim held: the stream was idle from end_ns on, or usually would be; its open batch ends without a marker.
  */
-void meter_finish_at(struct meter_stream *stream, int64_t end_ns);
+void meter_finish_at(struct meter_stream *stream, int64_t end_ns, int64_t now_ns);
 void meter_finish_by_estimate(struct meter_stream *stream);
 
 /* Has everything that was launched on the stream been charged? */

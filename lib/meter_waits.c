@@ -20,33 +20,36 @@ void meter_before_wait(struct meter_stream *stream) {
   meter_unclaim(stream);
 }
 
-/* With the claim held, of an idle stream: what is in flight on it has completed, and goes first. */
-static int64_t finish_now(struct meter_stream *stream) {
-  struct meter *meter = stream->meter;
+/* With the claim held, of an idle stream: what was in flight on it has been harvested. */
+static void finish_now(struct meter_stream *stream) {
+  const struct meter_driver *driver = stream->meter->driver;
   struct batch *batch = &stream->batch;
-  int64_t now_ns = meter->driver->now_ns();
-  meter_harvest(meter);
+  int64_t now_ns = driver->now_ns();
   if (batch->begins == START_AT_PREVIOUS_END && meter_is_dry(stream))
     batch->start_recorded_ns = __atomic_load_n(&stream->previous_end_ns, __ATOMIC_RELAXED);
-  meter_finish_at(stream, now_ns);
+  meter_finish_at(stream, now_ns, now_ns);
   meter_learn(stream, batch, now_ns - batch->start_recorded_ns);
-  __atomic_store_n(&stream->previous_end_ns, now_ns, __ATOMIC_RELAXED);
-  return now_ns;
+  /* What is between this and the next launch is the program's own time; ours is not charged. */
+  pthread_mutex_lock(&stream->lock);
+  stream->last_busy_ns = driver->now_ns();
+  __atomic_store_n(&stream->previous_end_ns, stream->last_busy_ns, __ATOMIC_RELAXED);
+  stream->claimed = false;
+  pthread_mutex_unlock(&stream->lock);
 }
 
-void meter_after_wait(struct meter_stream *stream, enum meter_wait wait) {
+static void end_of_wait(struct meter_stream *stream, enum meter_wait wait) {
   if (!meter_claim_open(stream))
     return;
   bool is_idle = wait == METER_STREAM_IS_IDLE || stream->meter->driver->is_idle(stream->handle);
-  if (!is_idle || stream->batch.begins == START_AT_MARKER) { /* who has marked the start, marks the end */
+  if (is_idle && stream->batch.begins != START_AT_MARKER)
+    finish_now(stream);
+  else /* who has marked the start, marks the end */
     meter_close_claimed(stream);
-    return;
-  }
-  int64_t now_ns = finish_now(stream);
-  pthread_mutex_lock(&stream->lock);
-  stream->last_busy_ns = now_ns;
-  stream->claimed = false;
-  pthread_mutex_unlock(&stream->lock);
+}
+
+void meter_after_wait(struct meter_stream *stream, enum meter_wait wait) {
+  meter_harvest(stream->meter);
+  end_of_wait(stream, wait);
 }
 
 void meter_before_wait_all(struct meter *meter) {
@@ -56,7 +59,8 @@ void meter_before_wait_all(struct meter *meter) {
 }
 
 void meter_after_wait_all(struct meter *meter) {
+  meter_harvest(meter);
   uint32_t count = __atomic_load_n(&meter->stream_count, __ATOMIC_ACQUIRE);
   for (uint32_t i = 0; i < count; i++)
-    meter_after_wait(meter->streams[i], METER_STREAM_MAY_BE_BUSY);
+    end_of_wait(meter->streams[i], METER_STREAM_MAY_BE_BUSY);
 }

@@ -12,9 +12,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define LONGEST_LOOK_NS                                                                                                \
-  2000000LL                     /* between looks at the clock while we wait: a wake-up may be lost with its sender     \
-                                 */
+/* Between looks at the clock while we wait: a wake-up may be lost with its sender. */
+#define LONGEST_LOOK_NS 2000000LL
 #define FORGOTTEN_NS 50000000LL /* a waiter that has not looked for this long does not count */
 
 /* ---- the system's clock and futex ----------------------------------------------------------------------------- */
@@ -181,13 +180,27 @@ static bool try_take(const struct turns *turns, int64_t now_ns, int64_t *look_ag
   return true;
 }
 
-/* Is our turn about to come? To be woken takes longer than to look. */
-static bool is_next(const struct turns *turns, int64_t now_ns) {
+/* When the holder is expected to pass its turn: as it has announced, or when its slice ends. */
+static int64_t expected_pass_ns(const struct turns *turns) {
   int holder = holder_of(load_turn(turns));
-  if (holder < 0 || holder >= TURNS_SLOTS || rank(turns, now_ns) > 0)
-    return false;
-  int64_t at_ns = __atomic_load_n(&turns->file->slots[holder].passes_at_ns, __ATOMIC_RELAXED);
-  return now_ns > at_ns - TURNS_AWAKE_NS && now_ns < at_ns + TURNS_AWAKE_NS;
+  if (holder < 0 || holder >= TURNS_SLOTS)
+    return 0;
+  const struct turns_slot *slot = &turns->file->slots[holder];
+  int64_t slice_end_ns = __atomic_load_n(&slot->slice_end_ns, __ATOMIC_RELAXED);
+  int64_t announced_ns = __atomic_load_n(&slot->passes_at_ns, __ATOMIC_RELAXED);
+  return announced_ns > slice_end_ns - TURNS_SLICE_NS ? announced_ns : slice_end_ns;
+}
+
+/* Sleeps while nothing can be done, but not through the moment at which our turn is expected: to be woken takes longer
+ * than to look. */
+static void wait_for_change(const struct turns *turns, uint32_t wake, int64_t now_ns, int64_t until_ns) {
+  int64_t early_ns = expected_pass_ns(turns) - TURNS_AWAKE_NS;
+  bool is_next = rank(turns, now_ns) == 0;
+  if (is_next && now_ns >= early_ns && now_ns < early_ns + 2 * TURNS_AWAKE_NS)
+    return;
+  if (is_next && now_ns < early_ns)
+    until_ns = min(until_ns, early_ns);
+  turns->clock->wait(&turns->file->wake, wake, min(until_ns - now_ns, LONGEST_LOOK_NS));
 }
 
 /* Threads of one process share its slot and its ticket. */
@@ -211,8 +224,8 @@ bool turns_take(struct turns *turns) {
     uint32_t wake = __atomic_load_n(&file->wake, __ATOMIC_ACQUIRE);
     int64_t look_again_ns;
     __atomic_store_n(&slot->seen_ns, now_ns, __ATOMIC_RELAXED);
-    if (!try_take(turns, now_ns, &look_again_ns) && look_again_ns > now_ns && !is_next(turns, now_ns))
-      turns->clock->wait(&file->wake, wake, min(look_again_ns - now_ns, LONGEST_LOOK_NS));
+    if (!try_take(turns, now_ns, &look_again_ns) && look_again_ns > now_ns)
+      wait_for_change(turns, wake, now_ns, look_again_ns);
     now_ns = turns->clock->now_ns();
   }
   __atomic_store_n(&slot->ticket, 0, __ATOMIC_RELAXED);

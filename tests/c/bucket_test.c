@@ -39,16 +39,16 @@ static void check_shares(void) {
 static void check_wait_is_exact(void) {
   device = (struct vgpu_device_shared){0};
   int64_t now_ns = 1000 * MS;
-  bucket_charge(&device, now_ns, now_ns + 30 * MS, now_ns + 30 * MS, 50);
-  /* 10 ms burst, 15 ms accrued while it ran, 30 ms charged: 5 ms below zero, 10 ms at 50 %. */
-  CHECK(open_at(now_ns + 30 * MS, 50) == now_ns + 40 * MS, "waits %lld", (long long)(open_at(0, 50) - now_ns));
+  bucket_charge(&device, now_ns, now_ns + 60 * MS, now_ns + 60 * MS, 50);
+  /* 20 ms burst, 30 ms accrued while it ran, 60 ms charged: 10 ms below zero, 20 ms at 50 %. */
+  CHECK(open_at(now_ns + 60 * MS, 50) == now_ns + 80 * MS, "waits %lld", (long long)(open_at(0, 50) - now_ns));
 }
 
 static void check_burst_is_bounded(void) {
   device = (struct vgpu_device_shared){0};
   int64_t now_ns = 1000000 * MS; /* idle for a long time */
   bucket_charge(&device, now_ns, now_ns + 100 * MS, now_ns + 100 * MS, 10);
-  CHECK(open_at(now_ns + 100 * MS, 10) == now_ns + 900 * MS, "10 ms saved up, no more");
+  CHECK(open_at(now_ns + 100 * MS, 10) == now_ns + 800 * MS, "20 ms saved up, no more");
 }
 
 static void check_union(void) {

@@ -100,8 +100,8 @@ static void check_alone(void) {
 static void check_the_dead_are_passed_over(void) {
   start_over(3);
   tenants[0].kind = DIES_HOLDING;
-  run(3, 800 * MS);
-  CHECK(tenants[1].used_ns > 150 * MS && tenants[2].used_ns > 150 * MS, "%lld and %lld ms",
+  run(3, 1600 * MS);
+  CHECK(tenants[1].used_ns > 300 * MS && tenants[2].used_ns > 300 * MS, "%lld and %lld ms",
         (long long)tenants[1].used_ns / MS, (long long)tenants[2].used_ns / MS);
 }
 

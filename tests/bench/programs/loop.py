@@ -69,18 +69,20 @@ def measure(step: Callable[[], object], seconds: float) -> dict[str, float]:
     """Steps completed in a second, and the longest time in milliseconds between two completions."""
     pending: deque[torch.cuda.Event] = deque()
     completed, longest_s = 0, 0.0
-    began = last = time.perf_counter()
-    while last - began < seconds:
+    began = last = 0.0  # the first completion
+    while not began or last - began < seconds:
         step()
         event = torch.cuda.Event()
         event.record()
         pending.append(event)
-        if len(pending) > 8:
-            pending.popleft().synchronize()
+        if len(pending) <= 8:
+            continue
+        pending.popleft().synchronize()
+        now = time.perf_counter()
+        if began:
             completed += 1
-            now = time.perf_counter()
             longest_s = max(longest_s, now - last)
-            last = now
+        began, last = began or now, now
     return {"per_second": completed / (last - began), "longest_stall_ms": longest_s * 1000}
 
 
