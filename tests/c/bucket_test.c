@@ -67,7 +67,7 @@ static void check_changed_limit(void) {
   int64_t now_ns = 1000000 * MS;
   bucket_charge(&device, now_ns - 100 * MS, now_ns, now_ns, 1);
   int64_t owed_ns = (open_at(now_ns, 1) - now_ns) / 100; /* of GPU time */
-  CHECK(owed_ns > 80 * MS, "owes %lld", (long long)owed_ns);
+  CHECK(owed_ns > 70 * MS, "owes %lld", (long long)owed_ns);
   bucket_follow_limit(&device, now_ns, 50);
   CHECK(open_at(now_ns, 50) == now_ns + owed_ns * 2, "waits %lld", (long long)(open_at(now_ns, 50) - now_ns));
   bucket_follow_limit(&device, now_ns, 50);
