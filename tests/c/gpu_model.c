@@ -410,11 +410,11 @@ static bool is_measured(const struct model_process *process, int gpu) {
 static void launch(struct model_process *process, int gpu, uint64_t work, struct item item) {
   int64_t began_ns = process->now_ns;
   struct meter_stream *stream = process->streams[gpu][item.stream];
-  bool closes = is_measured(process, gpu) && meter_launch(stream, work);
+  bool metered = is_measured(process, gpu) && meter_launch(stream, work);
   pass_time(HOST_LAUNCH_NS);
   enqueue(process, gpu, item);
-  if (closes)
-    meter_close_claimed(stream);
+  if (metered)
+    meter_launched(stream);
   if (process->now_ns - began_ns > process->longest_launch_ns)
     process->longest_launch_ns = process->now_ns - began_ns;
   while (process->queues[gpu].pending[item.stream] > 1000) { /* the driver's own queue is full */
