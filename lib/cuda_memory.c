@@ -11,11 +11,11 @@
 
 static struct table allocations = TABLE_INITIALIZER;
 
-/* Requests of up to 1 MiB share blocks, which cannot be told from their sizes, but from their addresses: what a block
- * holds is counted once, for as long as something lives in it. The bytes of an entry are its number of allocations. */
+/* Requests of up to 1 MiB share blocks. Which one shows in the address, and a block is counted while something lives in
+ * it: so the block is remembered, with the number of its allocations as bytes, and not each of them. */
 static struct table blocks = TABLE_INITIALIZER;
 
-enum kind { PLAIN, SHARING, MANAGED, ON_HOST };
+enum kind { PLAIN, MANAGED, ON_HOST };
 
 /* An allocation under way. */
 struct attempt {
@@ -32,39 +32,36 @@ static bool begin(struct attempt *attempt, uint64_t bytes) {
   return memory_make_room_for_data(attempt->current.device, bytes);
 }
 
-static bool count_in_block(uint64_t pointer, int change, uint64_t *count) {
-  return table_add(&blocks, pointer / LEDGER_BLOCK_BYTES, change, count);
-}
-
 /* False without host memory to remember it by. */
-static bool remember(const struct table_entry *entry, uint64_t *taken_bytes) {
-  uint64_t count;
-  *taken_bytes = entry->bytes;
-  if (!table_put(&allocations, *entry))
+static bool remember(struct table_entry entry, uint64_t *taken_bytes) {
+  *taken_bytes = entry.bytes;
+  if (!table_put(&allocations, entry))
     return false;
-  if (entry->kind == SHARING) {
-    if (!count_in_block(entry->key, 1, &count)) {
-      struct table_entry removed;
-      table_take(&allocations, entry->key, &removed);
-      return false;
-    }
-    *taken_bytes = count == 1 ? LEDGER_BLOCK_BYTES : 0;
-  }
-  if (entry->kind == MANAGED)
-    memory_add_managed(entry->owner, entry->bytes);
+  if (entry.kind == MANAGED)
+    memory_add_managed(entry.owner, entry.bytes);
   return true;
 }
 
-static void forget(const struct table_entry *entry) {
+static bool remember_in_block(struct table_entry entry, uint64_t *taken_bytes) {
   uint64_t count;
+  entry.key /= LEDGER_BLOCK_BYTES;
+  entry.bytes = 1;
+  bool counted = table_add(&blocks, entry, &count);
+  *taken_bytes = counted && count == 1 ? LEDGER_BLOCK_BYTES : 0;
+  return counted;
+}
+
+static void forget(const struct table_entry *entry) {
   if (entry->kind == ON_HOST)
     host_memory_release(entry->owner, entry->bytes);
-  else if (entry->kind == SHARING)
-    memory_release(entry->owner, count_in_block(entry->key, -1, &count) && count == 0 ? LEDGER_BLOCK_BYTES : 0);
   else
     memory_release(entry->owner, entry->bytes);
   if (entry->kind == MANAGED)
     memory_release_managed(entry->owner, entry->bytes);
+}
+
+static void forget_block(const struct table_entry *block) {
+  memory_release(block->owner, LEDGER_BLOCK_BYTES);
 }
 
 /* The driver itself has no room: others than this container hold the device. */
@@ -75,26 +72,26 @@ static bool spills(const struct attempt *attempt, CUresult result) {
   return true;
 }
 
+typedef bool (*rememberer)(struct table_entry entry, uint64_t *taken_bytes);
+
 /* After the driver's answer: remembers the allocation, or takes back what was reserved for it. */
-static CUresult end(const struct attempt *attempt, CUresult result, uint64_t pointer, uint64_t bytes, enum kind kind) {
-  struct device *device = attempt->current.device;
-  if (device == NULL)
+static CUresult end(const struct attempt *attempt, CUresult result, struct table_entry entry, rememberer remember) {
+  entry.owner = attempt->current.device;
+  entry.context = attempt->current.context;
+  if (entry.owner == NULL)
     return result;
   uint64_t taken_bytes = 0;
-  if (result == CUDA_SUCCESS) {
-    struct table_entry entry = {pointer, bytes, device, attempt->current.context, kind};
-    if (!remember(&entry, &taken_bytes)) {
-      real.cuMemFree_v2(pointer);
-      result = CUDA_ERROR_OUT_OF_MEMORY;
-    }
+  if (result == CUDA_SUCCESS && !remember(entry, &taken_bytes)) {
+    real.cuMemFree_v2(entry.key);
+    result = CUDA_ERROR_OUT_OF_MEMORY;
   }
-  memory_commit(device, attempt->reserved_bytes, result == CUDA_SUCCESS ? taken_bytes : 0);
+  memory_commit(entry.owner, attempt->reserved_bytes, result == CUDA_SUCCESS ? taken_bytes : 0);
   return result;
 }
 
 static CUresult end_plain(const struct attempt *attempt, CUresult result, uint64_t pointer, uint64_t requested_bytes) {
-  enum kind kind = requested_bytes <= LEDGER_SHARING_BYTES ? SHARING : PLAIN;
-  return end(attempt, result, pointer, ledger_driver_size(requested_bytes), kind);
+  struct table_entry entry = {.key = pointer, .bytes = ledger_driver_size(requested_bytes), .kind = PLAIN};
+  return end(attempt, result, entry, requested_bytes <= LEDGER_SHARING_BYTES ? remember_in_block : remember);
 }
 
 CUresult memory_allocate_on_host(const struct current *current, CUdeviceptr *pointer, size_t size, unsigned flags) {
@@ -184,13 +181,17 @@ HOOK CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t size, unsigned int 
   if (!begin(&attempt, managed_bytes(size)))
     return memory_allocate_on_host(&attempt.current, pointer, size, flags);
   CUresult result = real.cuMemAllocManaged(pointer, size, flags);
-  return end(&attempt, result, result == CUDA_SUCCESS ? *pointer : 0, managed_bytes(size), MANAGED);
+  struct table_entry entry = {.bytes = managed_bytes(size), .kind = MANAGED};
+  if (result == CUDA_SUCCESS)
+    entry.key = *pointer;
+  return end(&attempt, result, entry, remember);
 }
 
 void memory_forget_context(struct device *device, CUcontext context) {
   if (device == NULL || context == NULL)
     return;
   table_take_context(&allocations, context, forget);
+  table_take_context(&blocks, context, forget_block);
   host_memory_forget_context(context);
   pools_settle(device, POOLS_REREAD);
   contexts_ended(device, context);
@@ -199,8 +200,14 @@ void memory_forget_context(struct device *device, CUcontext context) {
 
 /* The entry goes first, since the address may be another allocation's as soon as the driver has it back; the bytes go
  * last, since they are the driver's until it answers. A pointer that we do not know is the driver's to judge. */
-static bool begin_free(uint64_t pointer, struct table_entry *entry) {
-  return process_is_limited() && table_take(&allocations, pointer, entry);
+struct release {
+  bool limited, known;
+  struct table_entry entry;
+};
+
+static void begin_free(struct release *release, uint64_t pointer) {
+  release->limited = process_is_limited();
+  release->known = release->limited && table_take(&allocations, pointer, &release->entry);
 }
 
 /* Has the program given out a handle for other processes? Which of them have opened it is not known here: what is freed
@@ -213,13 +220,27 @@ HOOK CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr pointer) {
   return real.cuIpcGetMemHandle(handle, pointer);
 }
 
-static CUresult end_free(bool known, const struct table_entry *entry, CUresult result) {
-  if (known && result == CUDA_SUCCESS && __atomic_load_n(&handles_given_out, __ATOMIC_RELAXED))
-    device_ask_again(entry->owner);
-  if (known && result == CUDA_SUCCESS)
-    forget(entry);
-  else if (known)
-    table_put(&allocations, *entry);
+static void ask_if_shared(struct device *device) {
+  if (__atomic_load_n(&handles_given_out, __ATOMIC_RELAXED))
+    device_ask_again(device);
+}
+
+static void forget_in_block(uint64_t pointer) {
+  struct table_entry block;
+  if (!table_subtract(&blocks, pointer / LEDGER_BLOCK_BYTES, 1, &block) || block.bytes > 0)
+    return;
+  ask_if_shared(block.owner);
+  forget_block(&block);
+}
+
+static CUresult end_free(const struct release *release, uint64_t pointer, CUresult result) {
+  if (release->known && result == CUDA_SUCCESS) {
+    ask_if_shared(release->entry.owner);
+    forget(&release->entry);
+  } else if (release->known)
+    table_put(&allocations, release->entry);
+  else if (release->limited && result == CUDA_SUCCESS)
+    forget_in_block(pointer);
   return result;
 }
 
@@ -231,26 +252,24 @@ static CUresult end_free_in_order(const struct table_entry *entry, CUstream stre
   return result;
 }
 
-HOOK CUresult cuMemFree_v2(CUdeviceptr pointer) {
-  struct table_entry entry;
-  bool known = begin_free(pointer, &entry);
-  return end_free(known, &entry, real.cuMemFree_v2(pointer));
-}
+#define FREE(name, pointer_type)                                                                                       \
+  HOOK CUresult name(pointer_type pointer) {                                                                           \
+    struct release release;                                                                                            \
+    begin_free(&release, pointer);                                                                                     \
+    return end_free(&release, pointer, real.name(pointer));                                                            \
+  }
 
-HOOK CUresult cuMemFree(CUdeviceptr_v1 pointer) {
-  struct table_entry entry;
-  bool known = begin_free(pointer, &entry);
-  return end_free(known, &entry, real.cuMemFree(pointer));
-}
+FREE(cuMemFree, CUdeviceptr_v1)
+FREE(cuMemFree_v2, CUdeviceptr)
 
 /* A plain allocation may be freed in stream order, too. */
 #define FREE_ASYNC(name, stream_of)                                                                                    \
   HOOK CUresult name(CUdeviceptr pointer, CUstream stream) {                                                           \
-    struct table_entry entry;                                                                                          \
-    bool known = begin_free(pointer, &entry);                                                                          \
-    if (known && entry.kind == ON_HOST && !capture_is_active(stream_of(stream)))                                       \
-      return end_free_in_order(&entry, stream_of(stream));                                                             \
-    return end_free(known, &entry, real.name(pointer, stream));                                                        \
+    struct release release;                                                                                            \
+    begin_free(&release, pointer);                                                                                     \
+    if (release.known && release.entry.kind == ON_HOST && !capture_is_active(stream_of(stream)))                       \
+      return end_free_in_order(&release.entry, stream_of(stream));                                                     \
+    return end_free(&release, pointer, real.name(pointer, stream));                                                    \
   }
 
 FREE_ASYNC(cuMemFreeAsync, legacy)

@@ -78,26 +78,46 @@ static void remove_at(struct table_shard *shard, size_t place) {
   __atomic_store_n(&shard->count, shard->count - 1, __ATOMIC_RELAXED);
 }
 
-bool table_add(struct table *table, uint64_t key, int64_t change, uint64_t *bytes) {
-  struct table_shard *shard = shard_of(table, key);
+bool table_add(struct table *table, struct table_entry entry, uint64_t *bytes) {
+  struct table_shard *shard = shard_of(table, entry.key);
   pthread_mutex_lock(&shard->lock);
-  bool done = key != 0 && (change < 0 ? shard->count > 0 : make_room(shard));
-  size_t place = done ? locate(shard, key) : 0;
-  done = done && (change >= 0 || shard->entries[place].bytes >= (uint64_t)-change);
-  if (done) {
-    struct table_entry *entry = occupy(shard, place, key);
-    *bytes = entry->bytes += (uint64_t)change;
-    if (*bytes == 0)
+  bool room = entry.key != 0 && make_room(shard);
+  if (room) {
+    struct table_entry *found = occupy(shard, locate(shard, entry.key), entry.key);
+    entry.bytes += found->bytes;
+    *found = entry;
+    *bytes = entry.bytes;
+  }
+  pthread_mutex_unlock(&shard->lock);
+  return room;
+}
+
+/* Without the lock: whoever knows a key has it from a call that put it here before. */
+static bool is_empty(const struct table_shard *shard) {
+  return __atomic_load_n(&shard->count, __ATOMIC_RELAXED) == 0;
+}
+
+bool table_subtract(struct table *table, uint64_t key, uint64_t bytes, struct table_entry *left) {
+  struct table_shard *shard = shard_of(table, key);
+  if (is_empty(shard))
+    return false;
+  pthread_mutex_lock(&shard->lock);
+  size_t place = key != 0 && shard->count > 0 ? locate(shard, key) : 0;
+  bool enough = key != 0 && shard->count > 0 && shard->entries[place].bytes >= bytes;
+  if (enough) {
+    shard->entries[place].bytes -= bytes;
+    *left = shard->entries[place];
+    if (left->bytes == 0)
       remove_at(shard, place);
   }
   pthread_mutex_unlock(&shard->lock);
-  return done;
+  return enough;
 }
 
 static bool look_up(struct table *table, uint64_t key, struct table_entry *entry, bool remove) {
   struct table_shard *shard = shard_of(table, key);
-  if (__atomic_load_n(&shard->count, __ATOMIC_RELAXED) == 0)
-    return false; /* whoever knows the key has it from a call that put it here before */
+  if (is_empty(shard))
+    return false;
   pthread_mutex_lock(&shard->lock);
   bool found = false;
   if (key != 0 && shard->count > 0) {

@@ -40,9 +40,12 @@ bool table_put(struct table *table, struct table_entry entry);
 /* Removes the entry of the key; false when there is none. */
 bool table_take(struct table *table, uint64_t key, struct table_entry *entry);
 
-/* Changes the bytes of the key, which are 0 while there is no entry of it. False without memory for one, and when it
- * has fewer than are to be taken away. */
-bool table_add(struct table *table, uint64_t key, int64_t change, uint64_t *bytes);
+/* Adds the bytes of the entry to those of its key, or puts it there; `bytes` are all then. False without memory for it.
+ */
+bool table_add(struct table *table, struct table_entry entry, uint64_t *bytes);
+
+/* Takes bytes from the key's, and the entry away with the last; `left` is the entry then. False when it has fewer. */
+bool table_subtract(struct table *table, uint64_t key, uint64_t bytes, struct table_entry *left);
 
 /* Copies the entry of the key. */
 bool table_get(struct table *table, uint64_t key, struct table_entry *entry);

@@ -1,10 +1,11 @@
 """What the library costs: driver calls with it preloaded, with limits and without, against none. /bin/true likewise.
 
-costs.py [ROUNDS]    prints a Markdown table; ratios are of the fastest of the rounds, which take turns on one CPU
+costs.py [ROUNDS]    prints a Markdown table; ratios are of the fastest of the rounds, in changing order
 """
 
 import json
 import os
+import random
 import subprocess
 import sys
 import tempfile
@@ -42,12 +43,11 @@ def start_cost_us(environment: dict[str, str]) -> float:
 
 def main() -> None:
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 7
-    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     measured: dict[str, dict[str, list[float]]] = {}
     with tempfile.TemporaryDirectory() as folder:
         program = compile_calls(Path(folder))
         for _ in range(rounds):
-            for setting, variables in SETTINGS.items():
+            for setting, variables in random.sample(list(SETTINGS.items()), len(SETTINGS)):
                 environment = {**os.environ, **variables, "CUDA_DEVICE_MEMORY_SHARED_CACHE": f"{folder}/usage"}
                 output = subprocess.run([program], env=environment, capture_output=True, text=True, check=True).stdout
                 figures = {**json.loads(output), "/bin/true": start_cost_us(environment) * 1000}

@@ -37,12 +37,14 @@ static void check_against_reference(void) {
 
 static void check_counts(void) {
   static struct table counts = TABLE_INITIALIZER;
+  struct table_entry left, two = {.key = 7, .bytes = 2, .kind = 5};
   uint64_t bytes;
-  CHECK(table_add(&counts, 7, 2, &bytes) && bytes == 2, "made");
-  CHECK(!table_add(&counts, 7, -3, &bytes) && !table_add(&counts, 8, -1, &bytes), "not below zero");
-  CHECK(table_add(&counts, 7, -2, &bytes) && bytes == 0, "gone");
-  struct table_entry entry;
-  CHECK(!table_get(&counts, 7, &entry), "left over");
+  CHECK(table_add(&counts, two, &bytes) && bytes == 2, "made");
+  CHECK(table_add(&counts, two, &bytes) && bytes == 4, "more");
+  CHECK(!table_subtract(&counts, 7, 5, &left) && !table_subtract(&counts, 8, 1, &left), "not below zero");
+  CHECK(table_subtract(&counts, 7, 3, &left) && left.bytes == 1 && left.kind == 5, "some left");
+  CHECK(table_subtract(&counts, 7, 1, &left) && left.bytes == 0, "gone");
+  CHECK(!table_get(&counts, 7, &left), "left over");
 }
 
 static void *put_and_take(void *argument) {
