@@ -48,6 +48,11 @@ def _of_context(name: str | None) -> Address:
     except (DockerException, OSError, ValueError) as error:
         raise EngineError(f"Docker's context cannot be read: {' '.join(str(error).split())}") from None
     origin = f"DOCKER_CONTEXT={name}" if name else f"Docker's current context {get_current_context_name()}"
+    if context is None and not os.path.exists(_config_file()):  # noqa: PTH110
+        raise EngineError(  # docker-py finds the contexts by that file
+            f"{origin} cannot be looked up without {_config_file()}; make it (echo '{{}}' > {_config_file()}), or set "
+            "DOCKER_HOST"
+        )
     if context is None:
         raise EngineError(f"{origin} does not exist; `docker context ls` lists those that do")
     url = str(context.Host or DEFAULT_ADDRESS).replace("http+unix://", "unix://")

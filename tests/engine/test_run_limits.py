@@ -106,7 +106,8 @@ def test_nvidia_smi_in_a_container(vgpurun: Cli, debian: str) -> None:
     result = vgpurun("smi", "watched")
     assert result.exit_code == 0
     assert "1024MiB" in result.stdout
-    vgpurun("smi", "no-such-container").assert_refused("no-such-container")
+    missing = vgpurun("smi", "no-such-container")
+    assert (missing.exit_code, missing.stderr) == (1, "vgpurun: No such container: no-such-container\n")
 
 
 def test_nvidia_smi_as_a_container_would_see_it(vgpurun: Cli) -> None:

@@ -152,7 +152,9 @@ def test_other_detach_keys(vgpurun: Cli, debian: str, open_terminal: Callable[..
     assert vgpurun.engine.containers.get("detached").status == "running"
 
 
-def test_the_size_is_right_from_the_start(debian: str, open_terminal: Callable[..., Terminal]) -> None:
+def test_the_size_is_right_from_the_start(vgpurun: Cli, debian: str, open_terminal: Callable[..., Terminal]) -> None:
+    if not vgpurun.engine.api.api_version >= "1.42":
+        pytest.skip("an older engine is told the size when the command runs already")
     terminal = open_terminal("-it", debian, "stty", "size")
     terminal.read_until(b"24 80\r\n")
     assert terminal.wait() == 0
