@@ -114,3 +114,25 @@ def test_the_man_page_is_sound_roff_and_names_every_option() -> None:
         for parameter in verb.params:
             for option in shown_names(parameter):
                 assert re.search(rf"(?m)^ *[^.]*{re.escape(option)}\b", done.stdout), option
+
+
+PAGES = [CHECKOUT / "README.md", *sorted((CHECKOUT / "docs").glob("*.md")), CHECKOUT / "examples" / "README.md"]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
+        assert (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_verbs_and_options_in_the_pages_exist(page: Path) -> None:
+    for verb, rest in re.findall(r"(?m)^ {4}(?:\$ )?vgpurun ([a-z][a-z-]*)(.*)", page.read_text()):
+        assert verb in cli.commands, f"vgpurun {verb}"
+        known = {name for parameter in cli.commands[verb].params for name in parameter.opts}
+        if verb not in ("run", "local", "exec", "smi"):  # of these, what comes after the image is another program's
+            assert set(re.findall(r"(?<= )--[a-z-]+", rest)) <= known, f"vgpurun {verb} {rest}"
+
+
+def test_the_readme_is_short() -> None:
+    assert len((CHECKOUT / "README.md").read_text().splitlines()) < 300

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +21,8 @@ def daemon(tmp_path: Path) -> Iterator[int]:
     program = tmp_path / "nvidia-cuda-mps-control"
     shutil.copy(shutil.which("sleep") or "/bin/sleep", program)
     process = subprocess.Popen([program, "60"])
+    while not Path(f"/proc/{process.pid}/cmdline").read_bytes():  # it is being executed
+        time.sleep(0.01)
     yield process.pid
     process.kill()
     process.wait()
