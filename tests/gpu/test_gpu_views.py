@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Iterator
 
 import pytest
-from runners import Runner, answer
+from runners import Container, Runner, answer
 
 LIMIT_MIB = 4096
 HOLD = (
@@ -37,14 +37,18 @@ def test_one_small_gpu_everywhere(runner: Runner, another_program: int) -> None:
 
     pids = {str(pid) for pid in found["pids"]}
     applications = {pid: int(size) for pid, size in found["application_query"]}
-    assert set(applications) == pids and set(log["processes"]) == pids
-    assert sum(applications.values()) == pytest.approx(used, abs=2)
+    if isinstance(runner, Container):
+        assert set(applications) == pids and set(log["processes"]) == pids
+        assert str(another_program) not in applications
+    else:
+        # nvidia-smi has its list by another way than NVML's exported functions: only a PID namespace narrows that.
+        assert set(applications) >= pids and set(log["processes"]) >= pids
+    assert sum(applications[pid] for pid in pids) == pytest.approx(used, abs=2)
     for pid in pids:
         assert int(log["processes"][pid].split()[0]) == applications[pid]
         # Modules may have been loaded since the process asked last.
         assert applications[pid] == pytest.approx(found["driver"][pid], abs=64)
         assert f" {pid} " in found["table"]
-    assert str(another_program) not in applications
 
     for page in filter(None, (found["gpustat"], found["nvitop"])):
         assert page["total"] == LIMIT_MIB and page["used"] == pytest.approx(used, abs=1)
