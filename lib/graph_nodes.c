@@ -96,21 +96,36 @@ static bool read_graph(CUgraph graph, struct reading *reading, int depth) {
   return read;
 }
 
-static int compare_addresses(const void *left, const void *right) {
-  CUdeviceptr a = ((const struct allocation *)left)->address, b = ((const struct allocation *)right)->address;
+static int compare(uint64_t a, uint64_t b) {
   return (a > b) - (a < b);
 }
 
+/* By address, the largest first. */
+static int compare_allocations(const void *left, const void *right) {
+  const struct allocation *a = left, *b = right;
+  int by_address = compare(a->address, b->address);
+  return by_address != 0 ? by_address : compare(b->bytes, a->bytes);
+}
+
+static int compare_addresses(const void *left, const void *right) {
+  return compare(*(const CUdeviceptr *)left, *(const CUdeviceptr *)right);
+}
+
+/* An allocation after a free has the address of what was freed, so that many may have the same: then as many of them
+ * are freed as there are frees, and what is left is the smallest. */
 static void mark_freed(struct reading *reading) {
-  if (reading->allocation_count == 0)
+  if (reading->allocation_count == 0 || reading->freed_count == 0)
     return;
-  qsort(reading->allocations, reading->allocation_count, sizeof *reading->allocations, compare_addresses);
-  for (size_t i = 0; i < reading->freed_count; i++) {
-    struct allocation key = {.address = reading->freed[i]};
-    struct allocation *found =
-        bsearch(&key, reading->allocations, reading->allocation_count, sizeof key, compare_addresses);
-    if (found != NULL)
-      found->freed = true;
+  qsort(reading->allocations, reading->allocation_count, sizeof *reading->allocations, compare_allocations);
+  qsort(reading->freed, reading->freed_count, sizeof *reading->freed, compare_addresses);
+  size_t next = 0;
+  for (size_t i = 0; i < reading->allocation_count; i++) {
+    struct allocation *allocation = &reading->allocations[i];
+    while (next < reading->freed_count && reading->freed[next] < allocation->address)
+      next++;
+    allocation->freed = next < reading->freed_count && reading->freed[next] == allocation->address;
+    if (allocation->freed)
+      next++;
   }
 }
 

@@ -15,7 +15,18 @@ static uint64_t size_of(const struct region *region) {
   return round_up(region->size, DEVICE_PAGE);
 }
 
-struct region *graph_memory_new(unsigned device, size_t size) {
+static bool allocates(const struct graph *graph, const struct region *region) {
+  for (size_t i = 0; i < graph->count; i++)
+    if (graph->nodes[i]->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC && graph->nodes[i]->memory == region)
+      return true;
+  return false;
+}
+
+struct region *graph_memory_for(const struct graph *graph, unsigned device, size_t size) {
+  const struct graph_node *last = graph->count ? graph->nodes[graph->count - 1] : NULL;
+  if (last && last->type == CU_GRAPH_NODE_TYPE_MEM_FREE && last->memory->device == device &&
+      last->memory->size == size && allocates(graph, last->memory))
+    return last->memory;
   struct region *region = region_new(REGION_GRAPH, size, KEEP_IF_SMALL, false);
   if (region)
     region->device = device;

@@ -9,8 +9,10 @@
 #include "graphs.h"
 #include "regions.h"
 
-/* A region for a node that allocates; NULL when there is none. It goes when nobody holds it and it is not live. */
-struct region *graph_memory_new(unsigned device, size_t size);
+/* A region for the next node of a graph that allocates; NULL when there is none. It is the one that the node before has
+ * freed, if the graph has allocated that in the same size: as on a card, allocations that follow each other have the
+ * same address. It goes when nobody holds it and it is not live. */
+struct region *graph_memory_for(const struct graph *graph, unsigned device, size_t size);
 void graph_memory_hold(struct region *region);
 void graph_memory_let_go(struct region *region);
 

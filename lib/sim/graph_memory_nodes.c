@@ -28,7 +28,7 @@ static CUresult add_alloc(struct graph *graph, CUgraphNode *handle, const CUmemP
     return CUDA_ERROR_INVALID_VALUE;
   if (!visible_device(properties->location.id, &device))
     return CUDA_ERROR_INVALID_DEVICE;
-  struct region *memory = graph_memory_new(device, size);
+  struct region *memory = graph_memory_for(graph, device, size);
   if (!memory)
     return CUDA_ERROR_OUT_OF_MEMORY;
   *address = memory->base;

@@ -18,7 +18,7 @@ static struct pool *current_pool(unsigned device) {
 }
 
 static CUresult capture_alloc(struct stream *stream, unsigned device, size_t size, CUdeviceptr *address) {
-  struct region *memory = size > 0 ? graph_memory_new(device, size) : NULL;
+  struct region *memory = size > 0 ? graph_memory_for(stream->capture->graph, device, size) : NULL;
   if (!memory)
     return size > 0 ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_INVALID_VALUE;
   graph_memory_hold(memory);
