@@ -10,7 +10,7 @@
 
 #define BATCH 8
 #define MAX_STREAMS 4
-#define START_S 2.0 /* within which every process has its context, and work under way */
+#define WARM_UP_S 0.5
 
 const struct compute_path compute_paths[] = {
     {"launches", 1, 1, 0}, {"launches on 4 streams", 4, 1, 0}, {"graphs", 1, 1, 1}, {"two processes", 1, 2, 0}, {0},
@@ -92,7 +92,17 @@ static long ended_between(struct lane *lanes, int count, double begin_s, double 
   return done;
 }
 
-static double rate(const struct compute_path *path, double begin_s, double seconds) {
+/* Says that it is ready, and is told when the measurement begins: the same time for all, since what counts is the sum.
+ */
+static double agree_on_begin(int from_first, int to_first) {
+  double begin_s = 0;
+  if (write(to_first, &begin_s, sizeof begin_s) != sizeof begin_s ||
+      read(from_first, &begin_s, sizeof begin_s) != sizeof begin_s)
+    exit(3);
+  return begin_s;
+}
+
+static void work(const struct compute_path *path, double seconds, int from_first, int to_first) {
   struct lane lanes[MAX_STREAMS] = {0};
   CUmodule module;
   driver_start();
@@ -100,30 +110,42 @@ static double rate(const struct compute_path *path, double begin_s, double secon
   must(driver.cuModuleGetFunction(&kernel, module, "spin_1ms"), "cuModuleGetFunction");
   for (int i = 0; i < path->streams; i++)
     open_lane(&lanes[i], path->uses_graphs);
-  if (now_s() > begin_s)
-    must(CUDA_ERROR_TIMEOUT, "the start of the driver");
-  return (double)ended_between(lanes, path->streams, begin_s, begin_s + seconds) / seconds;
+  double begin_s = agree_on_begin(from_first, to_first);
+  double rate = (double)ended_between(lanes, path->streams, begin_s, begin_s + seconds) / seconds;
+  _exit(write(to_first, &rate, sizeof rate) == sizeof rate ? 0 : 3);
+}
+
+/* The next answer of a process; the end of the program where one has ended without, having said why. */
+static double answer(int from_processes) {
+  double said;
+  if (read(from_processes, &said, sizeof said) != sizeof said)
+    exit(3);
+  return said;
 }
 
 void compute_run(const struct compute_path *path, double seconds) {
-  int answers[2];
-  double sum = 0, least = 0, one = 0, begin_s = now_s() + START_S; /* the same time for all: what counts is the sum */
-  if (pipe(answers) != 0)
+  int answers[2], starts[2];
+  double sum = 0, least = 0;
+  if (pipe(answers) != 0 || pipe(starts) != 0)
     exit(3);
   for (int i = 0; i < path->processes; i++)
     if (fork() == 0) {
-      one = rate(path, begin_s, seconds);
-      _exit(write(answers[1], &one, sizeof one) == sizeof one ? 0 : 3);
+      close(starts[1]);
+      work(path, seconds, starts[0], answers[1]);
     }
   close(answers[1]);
-  int answered = 0;
-  while (read(answers[0], &one, sizeof one) == sizeof one) {
-    least = answered++ == 0 || one < least ? one : least;
+  for (int i = 0; i < path->processes; i++)
+    answer(answers[0]);
+  double begin_s = now_s() + WARM_UP_S;
+  for (int i = 0; i < path->processes; i++)
+    if (write(starts[1], &begin_s, sizeof begin_s) != sizeof begin_s)
+      exit(3);
+  for (int i = 0; i < path->processes; i++) {
+    double one = answer(answers[0]);
+    least = i == 0 || one < least ? one : least;
     sum += one;
   }
   while (wait(NULL) > 0) {
   }
-  if (answered < path->processes)
-    exit(3); /* it has said why */
   printf("{\"work\": \"%s\", \"kernels_per_second\": %.1f, \"least_of_a_process\": %.1f}\n", path->name, sum, least);
 }
