@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -34,7 +35,9 @@ def docker_version(docker: str) -> int:
 
 
 def documented_flags(docker: str) -> list[DocumentedFlag]:
-    """The options of `docker run --help`."""
-    shown = subprocess.run([docker, "run", "--help"], capture_output=True, text=True, check=True).stdout
+    """The options of `docker run --help`, which leaves some out when it knows the engine."""
+    environment = {"PATH": os.environ["PATH"], "DOCKER_HOST": "unix:///no/engine.sock"}
+    command = [docker, "run", "--help"]
+    shown = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
     lines = re.findall(r"^ {2,6}((?:-\w, )?--[\w-]+)(?: (\S+))?", shown, re.MULTILINE)
     return [DocumentedFlag(names, kind) for names, kind in lines]
