@@ -6,6 +6,7 @@
 #include "meter_parts.h"
 #include "not_enforced.h"
 
+#define LEAST_PART 0.1        /* of what streams that overlap take together, that the GPU takes */
 #define OTHER_THREAD_NS 20000 /* to record a marker takes a microsecond or two */
 
 static int64_t max(int64_t a, int64_t b) {
@@ -46,7 +47,8 @@ void meter_leave_flight(struct meter_stream *stream) {
 static double overlap(const struct meter *meter) {
   int64_t measured_ns = __atomic_load_n(&meter->measured_ns, __ATOMIC_RELAXED);
   int64_t charged_ns = __atomic_load_n(&meter->charged_ns, __ATOMIC_RELAXED);
-  return measured_ns > 0 && charged_ns < measured_ns ? (double)charged_ns / (double)measured_ns : 1;
+  double part = measured_ns > 0 ? (double)charged_ns / (double)measured_ns : 1;
+  return part > 1 ? 1 : part < LEAST_PART ? LEAST_PART : part;
 }
 
 int64_t meter_in_flight_ns(const struct meter *meter) {
@@ -99,6 +101,7 @@ static bool begin_batch(struct meter_stream *stream, bool after_gap) {
   const struct meter_driver *driver = stream->meter->driver;
   struct batch *batch = &stream->batch;
   *batch = (struct batch){.start_recorded_ns = driver->now_ns()};
+  batch->full_ns = (int64_t)((double)METER_BATCH_NS / overlap(stream->meter));
   if (!meter_is_dry(stream))
     return true;
   if (after_gap) {
@@ -168,7 +171,7 @@ static bool count(struct meter_stream *stream, uint64_t work, int64_t now_ns) {
   batch->last_is_unknown = !known; /* and then the batch ends */
   batch->launches++;
   stream->last_busy_ns = now_ns;
-  bool full = batch->estimate_ns >= METER_BATCH_NS || batch->launches >= METER_BATCH_LAUNCHES;
+  bool full = batch->estimate_ns >= batch->full_ns || batch->launches >= METER_BATCH_LAUNCHES;
   if (known && !full && !stream->one_by_one)
     return false;
   stream->open = false;

@@ -1,11 +1,11 @@
 /*
  * Measures the GPU time of launches and holds them at the bucket: one meter for each limited device of a process.
  *
- * Launches on a stream form batches of about METER_BATCH_NS. A timing event (a marker) is recorded at a batch's end
- * and, when the stream had run dry, at its start. When a marker has completed, the time between is charged. Where
- * the program itself waits for the stream, no marker is needed: the batch ends when the wait does. A launch waits only
- * where it opens a batch: inside one, the wait would be measured as work. At most METER_RUN_AHEAD_NS of estimated work,
- * and never fewer than two batches, are in flight.
+ * Launches on a stream form batches of about METER_BATCH_NS of the GPU's time. A timing event (a marker) is recorded at
+ * a batch's end and, when the stream had run dry, at its start. When a marker has completed, the time between is
+ * charged. Where the program itself waits for the stream, no marker is needed: the batch ends when the wait does. A
+ * launch waits only where it opens a batch: inside one, the wait would be measured as work. At most METER_RUN_AHEAD_NS
+ * of estimated work, and never fewer than two batches, are in flight.
  *
  * The driver and the clock are passed in; no CUDA header is needed here. No lock is held across a driver call: who
  * works on a stream or harvests claims a flag, and whoever finds it claimed goes on without.
@@ -25,6 +25,8 @@
 /* Launches further apart than this are measured one by one: between them the stream has mostly run dry. A shorter gap
  * counts as work: nobody else could have used the GPU meanwhile. */
 #define METER_SPARSE_NS 100000LL
+/* A batch that is done so soon after its last launch kept the GPU waiting for launches. */
+#define METER_STARVED_NS 50000LL
 /* Who has waited for tokens waits until it has those of this time: the GPU loses some microseconds each time that work
  * begins. Streams that run at the same time also end at different times, and with other tenants a turn is to be worth
  * its hand-over. */
@@ -78,6 +80,7 @@ struct batch {
   int64_t launched_ns;       /* when its first launch returned, if that counts */
   int64_t end_recorded_ns;
   int64_t estimate_ns;
+  int64_t full_ns; /* it ends when its estimate has come to this */
   uint32_t launches;
   uint64_t last_work; /* the key of its last launch */
   bool last_is_unknown;
