@@ -144,15 +144,16 @@ static void sleep_without_turn(struct meter *meter, int64_t duration_ns) {
 }
 
 /* In nanoseconds of GPU time. */
-static int64_t quantum_ns(const struct meter *meter, uint32_t percent) {
+static int64_t quantum_ns(const struct meter *meter) {
   if (in_company(meter))
     return METER_COMPANY_QUANTUM_NS;
-  return (meter_streams_overlap(meter) ? METER_OVERLAP_QUANTUM_WALL_NS : METER_QUANTUM_WALL_NS) * percent / 100;
+  return (meter_streams_overlap(meter) ? METER_OVERLAP_QUANTUM_WALL_NS : METER_QUANTUM_WALL_NS) *
+         meter_percent_of_time(meter) / 100;
 }
 
 /* Launches in flight have spoken for their tokens, and who has waited waits for some more. */
-static int64_t spoken_for_ns(const struct meter *meter, bool waited, uint32_t percent) {
-  return min(meter_reserved_ns(meter), BUCKET_MAX_DEBT_NS) + (waited ? quantum_ns(meter, percent) : 0);
+static int64_t spoken_for_ns(const struct meter *meter, bool waited) {
+  return min(meter_reserved_ns(meter), BUCKET_MAX_DEBT_NS) + (waited ? quantum_ns(meter) : 0);
 }
 
 /* What is in flight may take less than was expected. */
@@ -170,7 +171,7 @@ int64_t gate_wait_for_tokens(struct meter *meter) {
     bucket_follow_limit(meter->device, now_ns, terms.percent);
     meter_harvest(meter);
     int64_t open_at_ns = bucket_open_at(meter->device, now_ns, terms.percent);
-    open_at_ns += spoken_for_ns(meter, now_ns > began_ns, terms.percent) * 100 / terms.percent;
+    open_at_ns += spoken_for_ns(meter, now_ns > began_ns) * 100 / meter_percent_of_time(meter);
     if (open_at_ns <= now_ns || now_ns >= give_up_ns)
       break;
     if (terms.yields && !(meter->takes_turns && turns_are_wanted(&meter->turns))) {

@@ -194,6 +194,10 @@ void meter_after_wait(struct meter_stream *stream, enum meter_wait wait);
 void meter_before_wait_all(struct meter *meter);
 void meter_after_wait_all(struct meter *meter); /* they may be busy */
 
+/* The percentage of the time that passes in which our work may be on the GPU: more than the limit beside work that does
+ * not end, since then the GPU gives each of its tenants a part of the time. */
+uint32_t meter_percent_of_time(const struct meter *meter);
+
 /* In-flight work as GPU time: less than the sum over the streams when they run at the same time. */
 int64_t meter_in_flight_ns(const struct meter *meter);
 int64_t meter_reserved_ns(const struct meter *meter);

@@ -62,8 +62,7 @@ static void note_overlap(struct meter *meter, const struct interval *interval) {
   __atomic_store_n(&meter->charged_ns, charged_ns >> halved, __ATOMIC_RELAXED);
 }
 
-/* Beside work that does not end the GPU gives each of its tenants a part of the time that passes. */
-static uint32_t percent_of_time(const struct meter *meter) {
+uint32_t meter_percent_of_time(const struct meter *meter) {
   uint32_t stuck = meter->takes_turns ? turns_count_stuck(&meter->turns) : 0;
   return meter_percent(meter) * (1 + stuck);
 }
@@ -76,7 +75,7 @@ static void charge_intervals(struct meter *meter) {
   qsort(meter->intervals, meter->interval_count, sizeof meter->intervals[0], by_start);
   for (uint32_t i = 0; i < meter->interval_count; i++) {
     const struct interval *interval = &meter->intervals[i];
-    bucket_charge(meter->device, interval->start_ns, interval->end_ns, now_ns, percent_of_time(meter));
+    bucket_charge(meter->device, interval->start_ns, interval->end_ns, now_ns, meter_percent_of_time(meter));
     note_overlap(meter, interval);
   }
   meter->interval_count = 0;
@@ -84,7 +83,7 @@ static void charge_intervals(struct meter *meter) {
 
 void meter_charge(struct meter *meter, int64_t start_ns, int64_t end_ns, int64_t now_ns) {
   if (end_ns > start_ns)
-    bucket_charge(meter->device, start_ns, end_ns, now_ns, percent_of_time(meter));
+    bucket_charge(meter->device, start_ns, end_ns, now_ns, meter_percent_of_time(meter));
 }
 
 /* Places the batch on the wall clock; its markers are used up. */

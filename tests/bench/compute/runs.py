@@ -17,7 +17,7 @@ PROGRAMS = BENCH / "programs"
 sys.path.insert(0, str(BENCH.parent))
 from support import python_with_torch  # noqa: E402
 
-KERNELS = ("300ms", "5ms", "1ms", "50us", "4us", "graph", "sync", "streams")
+KERNELS = ("300ms", "5ms", "1ms", "50us", "4us", "graph", "sync", "streams", "bursts")
 MODELS = ("train", "infer")
 START_S = 4.0  # time for several programs to make their contexts, before they begin together
 WINDOW_S = 0.25

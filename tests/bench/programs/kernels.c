@@ -46,6 +46,7 @@ struct workload {
   double unit_us;
   unsigned blocks;
   int streams;
+  int burst;         /* launches on a stream before the next one's turn; 0: one */
   int graph_kernels; /* 0: launches, not graphs */
   int waits;         /* synchronises after each launch */
   double pause_us;   /* and then does something else */
@@ -60,6 +61,7 @@ static const struct workload workloads[] = {
     {.name = "graph", .units = 1, .unit_us = 10, .blocks = 132, .streams = 1, .graph_kernels = 100},
     {.name = "sync", .units = 1, .unit_us = 50, .blocks = 132, .streams = 1, .waits = 1},
     {.name = "streams", .units = 1, .unit_us = 200, .blocks = 33, .streams = 4},
+    {.name = "bursts", .units = 1, .unit_us = 1000, .blocks = 33, .streams = 4, .burst = 8},
     {.name = "third", .units = 1, .unit_us = 1000, .blocks = 132, .streams = 1, .waits = 1, .pause_us = 2300},
     {.name = "endless", .units = 4000000000u, .unit_us = 1000, .blocks = 132, .streams = 1, .waits = 1},
 };
@@ -157,10 +159,12 @@ static void *work(void *unused) {
   unsigned long long each =
       workload->units * (unsigned long long)(workload->graph_kernels ? workload->graph_kernels : 1);
   double launch_us = (double)each * workload->unit_us / workload->streams;
+  int burst = workload->burst > 0 ? workload->burst : 1;
   double launches_ahead = AHEAD_US / launch_us < MOST_AHEAD ? AHEAD_US / launch_us : MOST_AHEAD;
-  unsigned long long ahead = each * (unsigned long long)(2 * workload->streams + launches_ahead);
+  unsigned long long ahead = each * (unsigned long long)(2 * workload->streams * burst + launches_ahead);
   unsigned long long launched = 0, known_done = 0;
-  for (int turn = 0;; turn = (turn + 1) % workload->streams, launched += each) {
+  for (int count = 0;; count++, launched += each) {
+    int turn = count / burst % workload->streams;
     while (launched > known_done + ahead && launched > (known_done = done()) + ahead)
       sleep_ns(20e3);
     if (workload->graph_kernels > 0)
