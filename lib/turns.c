@@ -156,12 +156,25 @@ bool turns_are_wanted(const struct turns *turns) {
   return false;
 }
 
+/* A turn as whoever waits for it has seen it: what its holder says of itself need not be true. */
+struct sight {
+  uint64_t turn;
+  int64_t since_ns;
+};
+
+static int64_t longest_turn_end_ns(struct sight *sight, uint64_t turn, int64_t now_ns) {
+  if (sight->turn != turn)
+    *sight = (struct sight){turn, now_ns};
+  return sight->since_ns + TURNS_SLICE_NS + TURNS_OVERSTAY_NS;
+}
+
 /* Takes the turn, or says until when there is nothing to be done about it. */
-static bool try_take(const struct turns *turns, int64_t now_ns, int64_t *look_again_ns) {
+static bool try_take(const struct turns *turns, struct sight *sight, int64_t now_ns, int64_t *look_again_ns) {
   uint64_t turn = load_turn(turns);
+  int64_t at_last_ns = longest_turn_end_ns(sight, turn, now_ns);
   int holder = holder_of(turn);
   int64_t from_ns = holder < 0 ? min(__atomic_load_n(&turns->file->free_since_ns, __ATOMIC_RELAXED), now_ns)
-                               : takeable_at_ns(turns, holder, now_ns);
+                               : min(takeable_at_ns(turns, holder, now_ns), at_last_ns);
   from_ns += rank(turns, now_ns) * TURNS_RANK_NS;
   if (from_ns > now_ns) {
     *look_again_ns = from_ns;
@@ -218,17 +231,22 @@ bool turns_take(struct turns *turns) {
   struct turns_slot *slot = own(turns);
   int64_t now_ns = turns->clock->now_ns();
   int64_t give_up_ns = now_ns + TURNS_PATIENCE_NS;
+  struct sight sight = {0, now_ns};
   bool ours;
+  if (now_ns < __atomic_load_n(&turns->distrust_until_ns, __ATOMIC_RELAXED))
+    return turns_is_ours(turns);
   queue(slot, file, now_ns);
   while (!(ours = turns_is_ours(turns)) && now_ns < give_up_ns) {
     uint32_t wake = __atomic_load_n(&file->wake, __ATOMIC_ACQUIRE);
     int64_t look_again_ns;
     __atomic_store_n(&slot->seen_ns, now_ns, __ATOMIC_RELAXED);
-    if (!try_take(turns, now_ns, &look_again_ns) && look_again_ns > now_ns)
+    if (!try_take(turns, &sight, now_ns, &look_again_ns) && look_again_ns > now_ns)
       wait_for_change(turns, wake, now_ns, look_again_ns);
     now_ns = turns->clock->now_ns();
   }
   __atomic_store_n(&slot->ticket, 0, __ATOMIC_RELAXED);
+  if (!ours)
+    __atomic_store_n(&turns->distrust_until_ns, now_ns + TURNS_DISTRUST_NS, __ATOMIC_RELAXED);
   return ours;
 }
 

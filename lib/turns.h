@@ -23,8 +23,9 @@
 #define TURNS_AWAKE_NS 100000LL       /* before and after an announced pass, the next one does not sleep */
 #define TURNS_OVERSTAY_NS 100000000LL /* past its slice, for a holder whose work was expected to be done by then */
 #define TURNS_PATIENCE_NS 1000000000LL
-#define TURNS_ACTIVE_NS 1000000000LL /* who has not launched for this long is nobody's neighbour */
-#define TURNS_STARVED_NS 200000000LL /* a tenant of low priority waits no longer before one of high priority goes */
+#define TURNS_DISTRUST_NS 10000000000LL /* whose patience has ended goes ahead at once for so long */
+#define TURNS_ACTIVE_NS 1000000000LL    /* who has not launched for this long is nobody's neighbour */
+#define TURNS_STARVED_NS 200000000LL    /* a tenant of low priority waits no longer before one of high priority goes */
 #define TURNS_SLOTS 256
 
 /* What a tenant may have, as it tells the others. */
@@ -68,6 +69,7 @@ struct turns {
   struct turns_file *file;
   int slot;
   struct shared_file *shared; /* whose slots they are; NULL: all are held */
+  int64_t distrust_until_ns;
   const struct turns_clock *clock;
 };
 

@@ -7,6 +7,7 @@
 #include "abi.h"
 #include "check.h"
 #include "clock.h"
+#include "explore.h"
 
 #include <string.h>
 #include <ucontext.h>
@@ -23,7 +24,6 @@ static void pause(void);
 
 #define PROCESSES 3
 #define LIMIT_BYTES 100
-#define MOST_STEPS 1000
 #define STACK_BYTES 65536
 
 static struct vgpu_usage usage;
@@ -120,14 +120,7 @@ static bool runs(int i) {
 
 /* ---- all runs -------------------------------------------------------------------------------------------------- */
 
-/* At each step of a run: what was done, and what could be done instead in a later run. A choice is a process that does
- * a step or, past PROCESSES, one that is killed. */
-static struct {
-  int choice;
-  unsigned untried;
-} steps[MOST_STEPS];
-static int depth;
-
+/* A choice is a process that does a step or, past PROCESSES, one that is killed. */
 static unsigned possible_choices(int switches, int kills) {
   unsigned choices = 0;
   for (int i = 0; i < count; i++) {
@@ -142,25 +135,14 @@ static unsigned possible_choices(int switches, int kills) {
   return choices;
 }
 
-static int take_first(unsigned *choices) {
-  int choice = __builtin_ctz(*choices);
-  *choices &= *choices - 1;
-  return choice;
-}
-
 static void run(const int *const *scripts, int switches, int kills) {
   start(scripts);
   current = 0;
   unsigned choices;
   for (int at = 0; (choices = possible_choices(switches, kills)) != 0; at++) {
-    CHECK(at < MOST_STEPS, "%s: it does not end", scenario);
-    if (at == depth) {
-      steps[at].choice = take_first(&choices);
-      steps[at].untried = choices;
-      depth++;
-    }
-    int process = steps[at].choice % PROCESSES;
-    if (steps[at].choice >= PROCESSES) {
+    int choice = explore_choose(at, choices);
+    int process = choice % PROCESSES;
+    if (choice >= PROCESSES) {
       kills--;
       processes[process].dead = true;
       processes[process].driver_bytes = 0;
@@ -170,14 +152,6 @@ static void run(const int *const *scripts, int switches, int kills) {
     current = process;
     swapcontext(&scheduler, &processes[process].context);
   }
-}
-
-static bool go_back(void) {
-  while (depth > 0 && steps[depth - 1].untried == 0)
-    depth--;
-  if (depth > 0)
-    steps[depth - 1].choice = take_first(&steps[depth - 1].untried);
-  return depth > 0;
 }
 
 /* After a run nothing is counted, but what was pending or held where a process was killed, until somebody looks. */
@@ -196,14 +170,14 @@ static void check(const char *name, const int *const *scripts, int switches, int
   scenario = name;
   for (count = 0; scripts[count] != NULL; count++)
     continue;
-  depth = 0;
+  explored_depth = 0;
   do {
     run(scripts, switches, kills);
     check_nothing_is_left();
     for (int i = 0; i < count; i++)
       CHECK(refusals || processes[i].refused == 0, "%s: %d was refused what fits", name, i);
     runs_made++;
-  } while (go_back());
+  } while (explore_go_back());
   printf("%s: %ld orders\n", name, runs_made);
 }
 

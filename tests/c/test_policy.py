@@ -30,6 +30,7 @@ SOURCES = {
     "seconds": ["seconds"],
     "meter": [*METER, *TURNS],
     "turns": TURNS,
+    "hand_over": ["log", "shared_file"],  # includes turns.c
     "shares": [*METER, *TURNS],
     "utilization": ["utilization"],
 }

@@ -1,0 +1,108 @@
+"""The file of turns is in a folder that everybody may write: whatever is in its place, a program works on, and nothing
+of anybody else's is touched."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sandbox import MACHINE, UUID, Sandbox
+
+from vgpurun import abi, state
+
+LAUNCH = """
+import time
+from cuda_driver import *
+d = Driver(); d.start(); k = d.kernel('spin_1ms')
+began = time.monotonic()
+for _ in range(100): d.launch(k)
+d.synchronize()
+print(time.monotonic() - began)
+"""
+TOLD = "do not take turns"
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """Where the file of turns of a GPU that is this test's alone will be."""
+    state.make_lock_dir()
+    path = Path(abi.LOCK_DIR) / f"GPU-{os.getpid():08x}-0000-0000-0000-00000000f11e.turns"
+    yield path
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    path.unlink(missing_ok=True)
+
+
+def launch(sandbox: Sandbox, place: Path, *before: str) -> subprocess.CompletedProcess[str]:
+    """A program with a limit of 80 %, which has to work as without turns: promptly, and to its end."""
+    config = sandbox.folder / "own.yaml"
+    config.write_text(MACHINE.replace(UUID, place.stem))
+    result = sandbox.run(
+        [*before, sys.executable, "-c", LAUNCH],
+        VGPUSIM_CONFIG=str(config),
+        VGPUSIM_STATE=str(sandbox.folder / "own-state"),
+        CUDA_DEVICE_SM_LIMIT="80",
+    )
+    assert result.returncode == 0, result.stderr
+    assert float(result.stdout) < 2, "100 ms of work"
+    return result
+
+
+def test_made_for_everybody(sandbox: Sandbox, place: Path) -> None:
+    mask = os.umask(0o077)
+    try:
+        assert TOLD not in launch(sandbox, place).stderr
+    finally:
+        os.umask(mask)
+    assert place.stat().st_mode & 0o777 == 0o666
+    assert place.stat().st_size > 16000
+
+
+@pytest.mark.parametrize("dangling", [True, False])
+def test_a_link_is_not_followed(sandbox: Sandbox, place: Path, dangling: bool) -> None:
+    target = sandbox.folder / "target"
+    if not dangling:
+        target.write_text("precious")
+    place.symlink_to(target)
+    assert TOLD in launch(sandbox, place).stderr
+    assert not target.exists() if dangling else target.read_text() == "precious"
+
+
+def test_a_pipe_is_not_waited_for(sandbox: Sandbox, place: Path) -> None:
+    os.mkfifo(place, 0o666)
+    assert TOLD in launch(sandbox, place).stderr
+
+
+def test_a_folder(sandbox: Sandbox, place: Path) -> None:
+    place.mkdir()
+    assert TOLD in launch(sandbox, place).stderr
+
+
+@pytest.mark.parametrize("content", [b"", b"short", b"\xff" * 16448, b"\x7f" * 100_000], ids=["", "5", "ff", "large"])
+def test_any_size_and_content(sandbox: Sandbox, place: Path, content: bytes) -> None:
+    place.write_bytes(content)
+    launch(sandbox, place)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be another user")
+def test_a_file_of_another_user(sandbox: Sandbox, place: Path) -> None:
+    place.write_bytes(bytes(16448))
+    os.chown(place, 12345, 12345)
+    place.chmod(0o666)
+    assert TOLD not in launch(sandbox, place).stderr
+
+
+def _has_mounts() -> bool:
+    command = ["unshare", "--mount", "mount", "-t", "tmpfs", "none", "/mnt"]
+    return shutil.which("unshare") is not None and subprocess.run(command, capture_output=True).returncode == 0
+
+
+@pytest.mark.skipif(not _has_mounts(), reason="needs to mount")
+def test_a_folder_that_cannot_be_written(sandbox: Sandbox, place: Path) -> None:
+    read_only = f'mount -t tmpfs -o ro none {abi.LOCK_DIR} && exec "$@"'
+    assert TOLD in launch(sandbox, place, "unshare", "--mount", "sh", "-c", read_only, "-").stderr
