@@ -16,21 +16,29 @@ const struct compute_path compute_paths[] = {
     {"launches", 1, 1, 0}, {"launches on 4 streams", 4, 1, 0}, {"graphs", 1, 1, 1}, {"two processes", 1, 2, 0}, {0},
 };
 
-/* One thread that watches the GPU's clock until a millisecond has passed. The simulated GPU reads the time off the
- * name. */
-static const char spin_1ms[] = ".version 6.0\n"
+/*
+ * About a millisecond of arithmetic on each multiprocessor. It is work, not a look at a clock, which would go on while
+ * others have the GPU; and it fills the GPU, so that streams gain nothing by overlapping. The store keeps the loop from
+ * being optimised away. The simulated GPU reads the time off the name.
+ */
+#define THREADS 1024
+#define BLOCKS_PER_MULTIPROCESSOR 2
+static const char work_1ms[] = ".version 6.0\n"
                                ".target sm_50\n"
                                ".address_size 64\n"
-                               ".visible .entry spin_1ms()\n"
+                               ".visible .entry work_1ms()\n"
                                "{\n"
-                               "  .reg .u64 %start, %now;\n"
-                               "  .reg .pred %busy;\n"
-                               "  mov.u64 %start, %globaltimer;\n"
+                               "  .shared .align 4 .u32 sink;\n"
+                               "  .reg .u32 %x, %i;\n"
+                               "  .reg .pred %more;\n"
+                               "  mov.u32 %x, %tid.x;\n"
+                               "  mov.u32 %i, 0;\n"
                                "again:\n"
-                               "  mov.u64 %now, %globaltimer;\n"
-                               "  sub.u64 %now, %now, %start;\n"
-                               "  setp.lt.u64 %busy, %now, 1000000;\n"
-                               "  @%busy bra again;\n"
+                               "  mad.lo.u32 %x, %x, 1664525, 1013904223;\n"
+                               "  add.u32 %i, %i, 1;\n"
+                               "  setp.lt.u32 %more, %i, 32768;\n"
+                               "  @%more bra again;\n"
+                               "  st.volatile.shared.u32 [sink], %x;\n"
                                "  ret;\n"
                                "}\n";
 
@@ -41,6 +49,7 @@ struct lane {
 };
 
 static CUfunction kernel;
+static unsigned blocks;
 
 static double now_s(void) {
   struct timespec now;
@@ -50,7 +59,7 @@ static double now_s(void) {
 
 static void launch_kernels(CUstream stream) {
   for (int i = 0; i < BATCH; i++)
-    must(driver.cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL), "cuLaunchKernel");
+    must(driver.cuLaunchKernel(kernel, blocks, 1, 1, THREADS, 1, 1, 0, stream, NULL, NULL), "cuLaunchKernel");
 }
 
 static void launch_batch(const struct lane *lane, int which) {
@@ -105,9 +114,13 @@ static double agree_on_begin(int from_first, int to_first) {
 static void work(const struct compute_path *path, double seconds, int from_first, int to_first) {
   struct lane lanes[MAX_STREAMS] = {0};
   CUmodule module;
+  int multiprocessors;
   driver_start();
-  must(driver.cuModuleLoadData(&module, spin_1ms), "cuModuleLoadData");
-  must(driver.cuModuleGetFunction(&kernel, module, "spin_1ms"), "cuModuleGetFunction");
+  must(driver.cuDeviceGetAttribute(&multiprocessors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, 0),
+       "cuDeviceGetAttribute");
+  blocks = (unsigned)multiprocessors * BLOCKS_PER_MULTIPROCESSOR;
+  must(driver.cuModuleLoadData(&module, work_1ms), "cuModuleLoadData");
+  must(driver.cuModuleGetFunction(&kernel, module, "work_1ms"), "cuModuleGetFunction");
   for (int i = 0; i < path->streams; i++)
     open_lane(&lanes[i], path->uses_graphs);
   double begin_s = agree_on_begin(from_first, to_first);

@@ -12,7 +12,7 @@ struct compute_path {
 /* Ends with an entry without a name. */
 extern const struct compute_path compute_paths[];
 
-/* Prints how many kernels of 1 ms ended per second. */
+/* Prints how many kernels ended per second. */
 void compute_run(const struct compute_path *path, double seconds);
 
 #endif

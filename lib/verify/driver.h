@@ -13,6 +13,7 @@
 #define DRIVER_FUNCTIONS(X)                                                                                            \
   X(cuInit)                                                                                                            \
   X(cuDeviceGet)                                                                                                       \
+  X(cuDeviceGetAttribute)                                                                                              \
   X(cuDeviceGetUuid)                                                                                                   \
   X(cuDeviceTotalMem_v2)                                                                                               \
   X(cuDevicePrimaryCtxRetain)                                                                                          \

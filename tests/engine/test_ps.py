@@ -44,7 +44,7 @@ def test_what_a_container_holds_is_shown(vgpurun: Cli, holder: str) -> None:
 
 
 def test_which_containers_are_listed(vgpurun: Cli, holder: str, debian: str) -> None:
-    assert vgpurun("run", *vgpurun.driver, "--name", "done", debian, "true").exit_code == 0
+    assert vgpurun("run", *vgpurun.driver, "--mem", "1g", "--name", "done", debian, "true").exit_code == 0
     assert ps(vgpurun, "-q") == f"{holder[:12]}\n"
     assert ps(vgpurun, "-q", "--no-trunc") == f"{holder}\n"
     assert ps(vgpurun, "-a", "--format", "{{.Names}}").splitlines() == ["done", "holder"]
