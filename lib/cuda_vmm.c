@@ -47,6 +47,8 @@ static void change(struct physical *physical, int references, int mapped) {
   free(physical);
 }
 
+static bool any_on_host; /* has there been any in the place of the device's? */
+
 static bool remember(const struct physical *kind, uint64_t handle) {
   struct physical *physical = malloc(sizeof *physical);
   if (physical == NULL)
@@ -74,12 +76,18 @@ static CUresult create(CUmemGenericAllocationHandle *handle, size_t size, const 
 static CUresult create_on_host(CUmemGenericAllocationHandle *handle, size_t size, CUmemAllocationProp properties,
                                unsigned long long flags, struct device *device) {
   struct physical kind = {.device = device, .is_on_host = true, .bytes = size};
+  __atomic_store_n(&any_on_host, true, __ATOMIC_RELAXED);
   if (!host_memory_reserve_physical(device, size, &properties))
     return memory_refuse(device, size);
   CUresult result = create(handle, size, &properties, flags, &kind);
-  if (result != CUDA_SUCCESS)
-    host_memory_release(device, size);
-  return result;
+  if (result != CUDA_SUCCESS && properties.requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE) {
+    properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_NONE; /* not every type of the device's can be the host's */
+    result = create(handle, size, &properties, flags, &kind);
+  }
+  if (result == CUDA_SUCCESS)
+    return CUDA_SUCCESS;
+  host_memory_release(device, size);
+  return memory_refuse(device, size);
 }
 
 HOOK CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *properties,
@@ -166,6 +174,26 @@ HOOK CUresult cuMemUnmap(CUdeviceptr address, size_t size) {
     change(entry.owner, 0, -1);
   pthread_mutex_unlock(&lock);
   return result;
+}
+
+/* The driver takes a range for one piece, be it of many mappings, only if all of it is in one place; the program does
+ * not know that some of it is on the host. */
+static CUresult set_access_piecewise(CUdeviceptr address, size_t size, const CUmemAccessDesc *access, size_t count) {
+  CUresult result = CUDA_ERROR_INVALID_VALUE;
+  struct table_entry entry;
+  for (uint64_t done = 0; done < size && table_get(&mappings, address + done, &entry); done += entry.bytes) {
+    result = real.cuMemSetAccess(address + done, entry.bytes, access, count);
+    if (result != CUDA_SUCCESS)
+      break;
+  }
+  return result;
+}
+
+HOOK CUresult cuMemSetAccess(CUdeviceptr address, size_t size, const CUmemAccessDesc *access, size_t count) {
+  bool limited = process_is_limited();
+  CUresult result = real.cuMemSetAccess(address, size, access, count);
+  bool mixed = result == CUDA_ERROR_INVALID_VALUE && limited && __atomic_load_n(&any_on_host, __ATOMIC_RELAXED);
+  return mixed ? set_access_piecewise(address, size, access, count) : result;
 }
 
 HOOK CUresult cuMemExportToShareableHandle(void *shareable, CUmemGenericAllocationHandle handle,

@@ -45,6 +45,7 @@
   X(cuMemRelease)                                                                                                      \
   X(cuMemRetainAllocationHandle)                                                                                       \
   X(cuMemMap)                                                                                                          \
+  X(cuMemSetAccess)                                                                                                    \
   X(cuMemUnmap)                                                                                                        \
   X(cuMemExportToShareableHandle)                                                                                      \
   X(cuIpcGetMemHandle)                                                                                                 \

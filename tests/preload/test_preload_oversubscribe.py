@@ -107,6 +107,23 @@ def test_memory_of_the_host_looks_like_the_devices(sandbox: Sandbox) -> None:
     assert sandbox.python(code, **LIMITS) == "2 0"
 
 
+def test_one_range_of_the_device_and_the_host(sandbox: Sandbox) -> None:
+    """As PyTorch's expandable segments: access is set for many mappings at once."""
+    code = PRELUDE + (
+        "class Access(ctypes.Structure):\n"
+        "    _fields_ = [('location', Location), ('flags', c_int)]\n"
+        "size = 20 * MIB\n"
+        "address = d.address_reserve(100 * size)\n"
+        "for i in range(100): d.mem_map(address + i * size, size, d.mem_create(size))\n"
+        "access = byref(Access(Location(1, 0), 3))\n"
+        "d.call('cuMemSetAccess', c_uint64(address), c_size_t(100 * size), access, c_size_t(1))\n"
+        "d.call('cuMemsetD8_v2', address, 1, 100 * size)\n"
+        "print(device_mib(), d.result('cuMemSetAccess', c_uint64(address + size), c_size_t(1), access, c_size_t(1)))"
+    )
+    device_mib, part = sandbox.python("import ctypes\n" + code, **LIMITS).split()
+    assert 1500 <= int(device_mib) <= SHARE_OF_DATA_MIB and part == "CUDA_ERROR_INVALID_VALUE"
+
+
 def test_host_memory_is_counted_apart_and_dies_with_its_process(sandbox: Sandbox) -> None:
     holder = sandbox.start_python(
         PRELUDE + "d.mem_alloc(1000 * MIB); d.mem_alloc(700 * MIB); print('ready'); input()", **LIMITS
