@@ -150,14 +150,14 @@ def policy_options(default: str = "") -> Callable[[Function], Function]:
             type=click.Choice(list(PRIORITIES)),
             group=LIMITS,
             help="Who goes first where containers take turns on a GPU: low waits for high, but no longer than 200 ms "
-            f"for its turn.{default or '  By default high.'}",
+            f"for its turn.{default or ' By default high.'}",
         )
         add_policy = option(
             "--sm-policy",
             type=click.Choice(list(SM_POLICIES)),
             group=LIMITS,
             help="When --sm holds: always (hard), only while another container wants the GPU, and then as a weight "
-            f"(burst), or never, without turns on the GPU either (off).{default or '  By default hard.'}",
+            f"(burst), or never, without turns on the GPU either (off).{default or ' By default hard.'}",
         )
         return add_policy(add_priority(function))
 
