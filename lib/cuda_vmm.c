@@ -179,13 +179,15 @@ HOOK CUresult cuMemUnmap(CUdeviceptr address, size_t size) {
 /* The driver takes a range for one piece, be it of many mappings, only if all of it is in one place; the program does
  * not know that some of it is on the host. */
 static CUresult set_access_piecewise(CUdeviceptr address, size_t size, const CUmemAccessDesc *access, size_t count) {
-  CUresult result = CUDA_ERROR_INVALID_VALUE;
   struct table_entry entry;
-  for (uint64_t done = 0; done < size && table_get(&mappings, address + done, &entry); done += entry.bytes) {
-    result = real.cuMemSetAccess(address + done, entry.bytes, access, count);
-    if (result != CUDA_SUCCESS)
-      break;
-  }
+  uint64_t covered = 0;
+  while (covered < size && table_get(&mappings, address + covered, &entry))
+    covered += entry.bytes;
+  CUresult result = covered == size ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  for (uint64_t done = 0; result == CUDA_SUCCESS && done < size; done += entry.bytes)
+    result = table_get(&mappings, address + done, &entry)
+                 ? real.cuMemSetAccess(address + done, entry.bytes, access, count)
+                 : CUDA_ERROR_INVALID_VALUE;
   return result;
 }
 
