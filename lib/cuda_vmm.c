@@ -47,8 +47,6 @@ static void change(struct physical *physical, int references, int mapped) {
   free(physical);
 }
 
-static bool any_on_host; /* has there been any in the place of the device's? */
-
 static bool remember(const struct physical *kind, uint64_t handle) {
   struct physical *physical = malloc(sizeof *physical);
   if (physical == NULL)
@@ -76,7 +74,6 @@ static CUresult create(CUmemGenericAllocationHandle *handle, size_t size, const 
 static CUresult create_on_host(CUmemGenericAllocationHandle *handle, size_t size, CUmemAllocationProp properties,
                                unsigned long long flags, struct device *device) {
   struct physical kind = {.device = device, .is_on_host = true, .bytes = size};
-  __atomic_store_n(&any_on_host, true, __ATOMIC_RELAXED);
   if (!host_memory_reserve_physical(device, size, &properties))
     return memory_refuse(device, size);
   CUresult result = create(handle, size, &properties, flags, &kind);
@@ -174,28 +171,6 @@ HOOK CUresult cuMemUnmap(CUdeviceptr address, size_t size) {
     change(entry.owner, 0, -1);
   pthread_mutex_unlock(&lock);
   return result;
-}
-
-/* The driver takes a range for one piece, be it of many mappings, only if all of it is in one place; the program does
- * not know that some of it is on the host. */
-static CUresult set_access_piecewise(CUdeviceptr address, size_t size, const CUmemAccessDesc *access, size_t count) {
-  struct table_entry entry;
-  uint64_t covered = 0;
-  while (covered < size && table_get(&mappings, address + covered, &entry))
-    covered += entry.bytes;
-  CUresult result = covered == size ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-  for (uint64_t done = 0; result == CUDA_SUCCESS && done < size; done += entry.bytes)
-    result = table_get(&mappings, address + done, &entry)
-                 ? real.cuMemSetAccess(address + done, entry.bytes, access, count)
-                 : CUDA_ERROR_INVALID_VALUE;
-  return result;
-}
-
-HOOK CUresult cuMemSetAccess(CUdeviceptr address, size_t size, const CUmemAccessDesc *access, size_t count) {
-  bool limited = process_is_limited();
-  CUresult result = real.cuMemSetAccess(address, size, access, count);
-  bool mixed = result == CUDA_ERROR_INVALID_VALUE && limited && __atomic_load_n(&any_on_host, __ATOMIC_RELAXED);
-  return mixed ? set_access_piecewise(address, size, access, count) : result;
 }
 
 HOOK CUresult cuMemExportToShareableHandle(void *shareable, CUmemGenericAllocationHandle handle,

@@ -45,7 +45,6 @@
   X(cuMemRelease)                                                                                                      \
   X(cuMemRetainAllocationHandle)                                                                                       \
   X(cuMemMap)                                                                                                          \
-  X(cuMemSetAccess)                                                                                                    \
   X(cuMemUnmap)                                                                                                        \
   X(cuMemExportToShareableHandle)                                                                                      \
   X(cuIpcGetMemHandle)                                                                                                 \

@@ -227,21 +227,12 @@ CUresult CUDAAPI cuMemUnmap(CUdeviceptr address, size_t size) {
   return driver_leave(CUDA_SUCCESS);
 }
 
-/* Is some of a range on the host, and some on a device? */
-static bool is_mixed(const struct region *region, CUdeviceptr address, size_t size) {
-  bool any[2] = {false, false};
-  for (const struct mapping *mapping = region->mappings; mapping; mapping = mapping->next)
-    if (overlaps(mapping, address, size))
-      any[mapping->physical->on_host] = true;
-  return any[0] && any[1];
-}
-
 CUresult CUDAAPI cuMemSetAccess(CUdeviceptr address, size_t size, const CUmemAccessDesc *access, size_t count) {
   CUresult result = driver_enter();
   if (result != CUDA_SUCCESS)
     return result;
   struct region *region = find_reservation(address, size);
-  if (!region || !access || count == 0 || !covers_mappings(region, address, size) || is_mixed(region, address, size))
+  if (!region || !access || count == 0 || !covers_mappings(region, address, size))
     return driver_leave(CUDA_ERROR_INVALID_VALUE);
   for (struct mapping *mapping = region->mappings; mapping; mapping = mapping->next)
     if (overlaps(mapping, address, size))
