@@ -76,6 +76,8 @@ CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, 
   if (result != CUDA_SUCCESS)
     return driver_leave(result);
   bool on_host = is_on_host(properties);
+  if (on_host && properties->requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE)
+    return driver_leave(CUDA_ERROR_INVALID_VALUE);
   if (!on_host && !memory_take(device, size))
     return driver_leave(CUDA_ERROR_OUT_OF_MEMORY);
   const struct physical *physical =
