@@ -13,6 +13,7 @@ from typing import Any
 import pynvml
 import pytest
 from runners import PROGRAMS
+
 from support import CHECKOUT
 
 MIB = 1 << 20
