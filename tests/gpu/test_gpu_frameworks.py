@@ -29,13 +29,18 @@ PYTHON_PROGRAMS: dict[str, tuple[list[str], dict[str, str]]] = {
 }
 
 
+# JAX asks for three quarters of the GPU at once. At 2 GiB there is no room for that beside a context of half a GiB; its
+# allocator then pieces its pool together and aborts on the first free, as on a real GPU that is so full.
+SMALLER_POOL = {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.6"}
+
+
 def start(python: str, limit_gib: int, name: str) -> subprocess.Popen[str]:
     program, variables = PYTHON_PROGRAMS[name]
     command = [python, str(PROGRAMS / program[0]), *program[1:]]
     return subprocess.Popen(
         [sys.executable, "-m", "vgpurun", "local", "--overcommit", "--mem", f"{limit_gib}g", "--", *command],
         cwd=CHECKOUT,
-        env={**os.environ, **variables},
+        env={**os.environ, **variables, **(SMALLER_POOL if limit_gib == 2 else {})},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

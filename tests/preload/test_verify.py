@@ -127,9 +127,8 @@ def test_judging_memory(changes: dict[str, Any], status: str, word: str) -> None
     [(500, 500, "ok"), (550, 550, "ok"), (560, 560, "FAIL"), (400, 400, "warn"), (500, 100, "warn"), (500, 240, "ok")],
 )
 def test_judging_shares(rate: float, least: float, status: str) -> None:
-    free = {"kernels_per_second": 1000.0}
     limited = {"work": "w", "kernels_per_second": float(rate), "least_of_a_process": float(least)}
-    assert verify._judge_share(limited, free, 50).status == status
+    assert verify._judge_share(limited, 1000.0, 50).status == status
 
 
 def test_the_program_runs_in_images_with_an_old_glibc() -> None:
