@@ -9,6 +9,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "../abi.h"
 #include "config.h"
 
 #ifndef F_OFD_GETLK /* glibc 2.17 does not name them yet */
@@ -25,7 +26,8 @@ static struct {
   char path[4096];
 } opened;
 
-/* A named file is shared with containers whose processes have other user ids; the default one is the user's own. */
+/* A named file is shared with containers whose processes have other user ids; the default one is the user's own, and of
+ * this version. */
 static const char *choose_path(char *buffer, size_t size, mode_t *mode) {
   const char *named = getenv("VGPUSIM_STATE");
   if (!named || !*named)
@@ -33,7 +35,7 @@ static const char *choose_path(char *buffer, size_t size, mode_t *mode) {
   *mode = *named ? 0666 : 0600;
   if (*named)
     return named;
-  snprintf(buffer, size, "/tmp/vgpusim-%lu.state", (unsigned long)getuid());
+  snprintf(buffer, size, "/tmp/vgpusim-%lu-" VGPU_VERSION ".state", (unsigned long)getuid());
   return buffer;
 }
 

@@ -148,8 +148,10 @@ def test_exec_in_a_terminal(vgpurun: Cli, container: str) -> None:
     terminal = Terminal(shell, vgpurun.environment, rows=30, columns=90)
     try:
         terminal.read_until(b"# ")
-        terminal.type(b"stty size; tty\r")
-        assert b"30 90" in terminal.read_until(b"/dev/pts/")
+        # As with docker, the size arrives a moment after the start.
+        wait_until(lambda: terminal.type(b"stty size\r") or b"30 90" in terminal.read_until(b"# "), "its size")
+        terminal.type(b"tty\r")
+        terminal.read_until(b"/dev/pts/")
         terminal.resize(20, 70)
         wait_until(lambda: terminal.type(b"stty size\r") or b"20 70" in terminal.read_until(b"# "), "new size")
         terminal.type(b"exit 9\r")
