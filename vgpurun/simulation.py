@@ -34,7 +34,7 @@ def activate(folder: Path) -> None:
             raise DriverError(f"VGPUSIM_CONFIG={config}: no such file")
         os.environ["VGPUSIM_CONFIG"] = str(Path(config).absolute())
     given = os.environ.get("VGPUSIM_STATE")
-    path = Path(given or state.root_folder() / f"sim-{__version__}.state").absolute()
+    path = Path(given or state.root_folder() / f"sim-{__version__}-{abi.ABI_VERSION}.state").absolute()
     os.environ["VGPUSIM_STATE"] = str(path)
     try:
         state.make_readable(path.parent)
