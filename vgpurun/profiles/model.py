@@ -1,0 +1,116 @@
+"""A profile: what the processes of one run did on their GPUs.
+
+All instants are nanoseconds since the epoch, so that processes, and containers of one host, share an axis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple, Protocol
+
+
+class CopyKind(Enum):
+    """Where a copy goes; the values are those of Alnair's timeline (and of cudaMemcpyKind)."""
+
+    HOST_TO_HOST = 0
+    HOST_TO_DEVICE = 1
+    DEVICE_TO_HOST = 2
+    DEVICE_TO_DEVICE = 3
+    BY_POINTERS = 4
+
+
+class Call(NamedTuple):
+    """One call of the driver's API, as the host saw it."""
+
+    api: str
+    start_ns: int
+    duration_ns: int
+    size_bytes: int  # of the copy or allocation; 0 for others
+    kind: CopyKind | None  # None: no copy
+    thread: int
+    device: int  # index into ProcessProfile.devices, -1: not known
+    stream: int  # a number that tells streams of the process apart; 0: the default stream, or none
+
+
+class GpuSpan(NamedTuple):
+    """A time in which a stream kept the GPU busy with these launches, by the GPU's clock."""
+
+    device: int
+    stream: int
+    start_ns: int
+    duration_ns: int
+    launches: int
+
+
+class GateWait(NamedTuple):
+    """A launch was held back, for the compute limit or another container's turn."""
+
+    device: int
+    start_ns: int
+    duration_ns: int
+    thread: int
+
+
+class Sample(NamedTuple):
+    """What a device showed at an instant, for the whole container."""
+
+    device: int
+    at_ns: int
+    used_bytes: int
+    own_bytes: int  # of this process alone
+    memory_limit_bytes: int | None
+    busy_ns: int  # GPU time since the container's start
+    sm_limit_percent: int  # 100: no limit
+
+
+@dataclass(frozen=True)
+class ApiTotal:
+    """All calls of one function; exact, even where single calls were dropped."""
+
+    api: str
+    calls: int
+    failed: int
+    size_bytes: int
+    duration_ns: int
+    longest_ns: int
+
+
+@dataclass(frozen=True)
+class KernelTotal:
+    """All launches of one kernel, with its part of the measured GPU time."""
+
+    name: str
+    launches: int
+    gpu_ns: int
+
+
+class ProcessProfile(Protocol):
+    """What one process recorded. The sequences of records are read from its file each time."""
+
+    pid: int
+    command: str
+    started_ns: int
+    ended_ns: int | None  # None: it was killed, or still runs
+    last_ns: int  # the last instant of which anything is known
+    devices: Sequence[str]  # UUIDs
+    totals: Sequence[ApiTotal]
+    kernels: Sequence[KernelTotal]
+    dropped: int  # records that were overwritten because the file had reached its bound
+
+    def calls(self) -> Iterator[Call]:
+        """In the order in which each thread made them."""
+        ...
+
+    def spans(self) -> Iterator[GpuSpan]:
+        """In the order in which they were measured."""
+        ...
+
+    def waits(self) -> Iterator[GateWait]:
+        """In the order in which they ended."""
+        ...
+
+    def samples(self) -> Iterator[Sample]:
+        """In the order in which they were taken."""
+        ...
