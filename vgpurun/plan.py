@@ -117,11 +117,7 @@ def plan_launch(
             LABEL_USER: current_user(),
         },
         state_folder=state_folder,
-        state_files={
-            "etc/limits": _limits_file(quotas),
-            "etc/ld.so.preload": f"{abi.CONTAINER_LIBRARY}\n".encode(),
-            **driver.state_files,
-        },
+        state_files=shared_files(quotas, driver),
         warnings=warnings,
     )
 
@@ -145,7 +141,7 @@ def plan_process(
     quotas = _quotas(gpus, limits, host_environment, [gpu.index for gpu in gpus])
     environment = {
         **driver_environment,
-        **_limit_variables(quotas, [gpu.index for gpu in gpus]),
+        **limit_variables(quotas, [gpu.index for gpu in gpus]),
         "LD_PRELOAD": _joined(str(library), host_environment.get("LD_PRELOAD")),
         abi.ENV_LIMITS_FILE: str(state_folder / "etc/limits"),
         abi.ENV_USAGE_FILE: str(state_folder / "run/usage"),
@@ -181,13 +177,23 @@ def _quotas(
     )
 
 
+def shared_files(quotas: Sequence[DeviceQuota], driver: DriverPlan) -> dict[str, bytes]:
+    """Return the files, by relative path, of a state folder that containers share with the host; usage comes beside."""
+    return {
+        "etc/limits": _limits_file(quotas),
+        "etc/ld.so.preload": f"{abi.CONTAINER_LIBRARY}\n".encode(),
+        **driver.state_files,
+    }
+
+
 def _limits_file(quotas: Sequence[DeviceQuota]) -> bytes:
     return region.limits_bytes([(each.gpu.uuid, each.quota) for each in quotas])
 
 
-def _limit_variables(quotas: Sequence[DeviceQuota], indexes: Sequence[int]) -> dict[str, str]:
+def limit_variables(quotas: Sequence[DeviceQuota], indexes: Sequence[int] | None = None) -> dict[str, str]:
+    """Return the limits as variables, by the index that each GPU has there (None: as in a container, from 0)."""
     variables = {}
-    for index, each in zip(indexes, quotas, strict=True):
+    for index, each in zip(range(len(quotas)) if indexes is None else indexes, quotas, strict=True):
         if each.quota.memory_bytes is not None:
             variables[f"{abi.ENV_MEMORY_LIMIT}_{index}"] = str(each.quota.memory_bytes)
         if each.quota.sm_percent is not None:
@@ -209,7 +215,7 @@ def _container_environment(
     for name, value in driver.environment.items():
         # Which GPUs there are is decided by --gpus alone; other variables of the driver are the user's to change.
         environment[name] = value if name == "NVIDIA_VISIBLE_DEVICES" else given.get(name, value)
-    environment |= _limit_variables(quotas, range(len(quotas)))
+    environment |= limit_variables(quotas)
     environment[abi.ENV_USAGE_FILE] = abi.CONTAINER_USAGE
     environment["LD_PRELOAD"] = _joined(abi.CONTAINER_LIBRARY, given.get("LD_PRELOAD"))
     if driver.library_path:

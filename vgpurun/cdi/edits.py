@@ -1,0 +1,54 @@
+"""Container edits: what a CDI device changes in a container, as the specification has it.
+
+A variable here replaces the image's own, so there is no LD_PRELOAD, LD_LIBRARY_PATH or PATH: the library comes by
+/etc/ld.so.preload, and the driver's files lie where a program looks without any variable.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+from vgpurun.drivers import DriverPlan
+from vgpurun.errors import DriverError
+from vgpurun.options import Mount
+
+# The containerEdits of a CDI specification: env, deviceNodes, mounts, hooks.
+Edits: TypeAlias = dict[str, Any]
+
+_BOUND = ("rbind", "rprivate", "nosuid", "nodev")
+
+
+def mount(source: str, target: str, read_only: bool = True) -> dict[str, Any]:
+    """Return a bind of a host's path."""
+    return {"hostPath": source, "containerPath": target, "options": [*_BOUND, "ro" if read_only else "rw"]}
+
+
+def variables(values: Mapping[str, str]) -> list[str]:
+    """Return variables as NAME=VALUE."""
+    return [f"{name}={value}" for name, value in values.items()]
+
+
+def joined(parts: Sequence[Edits]) -> Edits:
+    """Return all of these edits as one, in their order; what none of them has is left out."""
+    whole: Edits = {}
+    for part in parts:
+        for key, values in part.items():
+            whole.setdefault(key, []).extend(values)
+    return {key: values for key, values in whole.items() if values}
+
+
+def driver_edits(driver: DriverPlan) -> Edits:
+    """Return what brings a driver's files and nodes into a container, for the modes `mount` and `sim`.
+
+    Raises DriverError for a mode in which an engine brings them: for cdi see nvidia.py.
+    """
+    if driver.device_requests or driver.runtime:
+        raise DriverError(f"--driver {driver.mode} cannot be part of a CDI device; use mount")
+    return {
+        "env": variables(driver.environment),
+        "deviceNodes": [{"path": path} for path in driver.devices],
+        "mounts": [_mount_of(each) for each in driver.mounts],
+    }
+
+
+def _mount_of(each: Mount) -> dict[str, Any]:
+    return mount(each.source or "", each.target, each.read_only)
