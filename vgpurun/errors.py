@@ -71,6 +71,10 @@ class StateError(VgpurunError):
     """The state folder cannot be made or written."""
 
 
+class ProfileError(VgpurunError):
+    """A profile, or a folder for profiles, that cannot be used."""
+
+
 class OutputError(VgpurunError):
     """What the command prints cannot be written where it should go."""
 

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
-import re
-import shutil
-import subprocess
-from pathlib import Path
-
+import c_header
 import pytest
 
 import vgpurun
-from support import CHECKOUT, unavailable
+from support import CHECKOUT
 from vgpurun import abi
 
 HEADER = CHECKOUT / "lib" / "abi.h"
@@ -25,38 +20,12 @@ STRUCTS = {
 }
 
 
-def macros() -> list[str]:
-    """Every value that the header defines, the include guard aside."""
-    return re.findall(r"^#define (VGPU_\w+) ", HEADER.read_text(), re.MULTILINE)
-
-
 @pytest.fixture(scope="module")
 def seen_by_c(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What a C compiler makes of the header."""
-    compiler = shutil.which("gcc") or shutil.which("clang") or unavailable("no C compiler")
-    lines = [f'SHOW("{name}", {name});' for name in macros()]
-    for name, layout in STRUCTS.items():
-        lines.append(f'SHOW("{name}", sizeof(struct {name}));')
-        for field, *_ in layout._fields_:
-            lines.append(f'SHOW("{name}.{field}", offsetof(struct {name}, {field}));')
-            lines.append(f'SHOW("{name}.{field} size", sizeof(((struct {name} *)0)->{field}));')
-    source = """
-    #include "abi.h"
-    #include <stdio.h>
-    static void show_number(const char *name, unsigned long long value) { printf("%s=%llu\\n", name, value); }
-    static void show_text(const char *name, const char *value) { printf("%s=%s\\n", name, value); }
-    #define SHOW(name, value) _Generic((value), char *: show_text, default: show_number)(name, value)
-    int main(void) {
-    """
-    folder: Path = tmp_path_factory.mktemp("abi")
-    (folder / "show.c").write_text(source + "\n".join(lines) + "\n}\n")
-    command = [compiler, "-std=c11", "-I", str(HEADER.parent), str(folder / "show.c"), "-o", str(folder / "show")]
-    subprocess.run(command, check=True)
-    output = subprocess.run([str(folder / "show")], check=True, capture_output=True, text=True).stdout
-    return dict(line.split("=", 1) for line in output.splitlines())
+    return c_header.facts(HEADER, "VGPU_", STRUCTS, tmp_path_factory.mktemp("abi"))
 
 
-@pytest.mark.parametrize("name", [name for name in macros() if name != "VGPU_VERSION"])
+@pytest.mark.parametrize("name", [name for name in c_header.macros(HEADER, "VGPU_") if name != "VGPU_VERSION"])
 def test_constants(name: str, seen_by_c: dict[str, str]) -> None:
     assert str(getattr(abi, name.removeprefix("VGPU_"))) == seen_by_c[name]
 
@@ -67,15 +36,8 @@ def test_version(seen_by_c: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("name", STRUCTS)
 def test_layout(name: str, seen_by_c: dict[str, str]) -> None:
-    layout = STRUCTS[name]
-    assert str(ctypes.sizeof(layout)) == seen_by_c[name]
-    for field, *_ in layout._fields_:
-        descriptor = getattr(layout, field)
-        assert (str(descriptor.offset), str(descriptor.size)) == (
-            seen_by_c[f"{name}.{field}"],
-            seen_by_c[f"{name}.{field} size"],
-        )
+    c_header.compare(name, STRUCTS[name], seen_by_c)
 
 
 def test_every_struct_of_the_header_is_compared() -> None:
-    assert set(re.findall(r"^struct (\w+) \{", HEADER.read_text(), re.MULTILINE)) == set(STRUCTS)
+    assert c_header.structs(HEADER) == set(STRUCTS)
