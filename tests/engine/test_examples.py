@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from cli import GPU_PROGRAM, WITH_PROGRAMS, Cli
-from support import CHECKOUT, LIBRARY
+from support import CHECKOUT, LIBRARY, assert_measured
 
 EXAMPLES = CHECKOUT / "examples"
 
@@ -26,25 +26,32 @@ def share_of_demo(output: str) -> float:
 def test_the_demo(vgpurun: Cli, tmp_path: Path, with_engine: bool) -> None:
     environment = vgpurun.environment | ({} if with_engine else {"DOCKER_HOST": f"unix://{tmp_path}/no.sock"})
     command = [sys.executable, EXAMPLES / "demo.py"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL)
-    assert done.returncode == 0, done
-    assert ("in containers" in done.stdout) is with_engine
-    assert "2048 MiB in CUDA, 2048 MiB in nvidia-smi" in done.stdout
-    assert "then out of memory" in done.stdout
-    assert "allocations work again" in done.stdout
-    assert share_of_demo(done.stdout) == pytest.approx(50, abs=8)
-    vgpurun.assert_nothing_left()
+
+    def share() -> float:
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+        assert done.returncode == 0, done
+        assert ("in containers" in done.stdout) is with_engine
+        assert "2048 MiB in CUDA, 2048 MiB in nvidia-smi" in done.stdout
+        assert "then out of memory" in done.stdout
+        assert "allocations work again" in done.stdout
+        vgpurun.assert_nothing_left()
+        return share_of_demo(done.stdout)
+
+    assert_measured(share, lambda share: abs(share - 50) < 6)
 
 
 def test_two_tenants(vgpurun: Cli, debian: str) -> None:
     bin_dir = str(Path(sys.executable).parent)
     environment = vgpurun.environment | {"VGPURUN_DRIVER": "sim", "PATH": f"{bin_dir}:{os.environ['PATH']}"}
     command = [EXAMPLES / "two_tenants.sh", debian]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL)
-    assert done.returncode == 0, done
-    shares = [int(share) for share in re.findall(r"([0-9]+) % of what one does alone", done.stdout)]
-    assert shares == [pytest.approx(30, abs=5), pytest.approx(70, abs=8)]
-    vgpurun.assert_nothing_left()
+
+    def shares() -> list[int]:
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+        assert done.returncode == 0, done
+        vgpurun.assert_nothing_left()
+        return [int(share) for share in re.findall(r"([0-9]+) % of what one does alone", done.stdout)]
+
+    assert_measured(shares, lambda shares: abs(shares[0] - 30) <= 4 and abs(shares[1] - 70) <= 6)
 
 
 @pytest.mark.parametrize(("service", "limit_bytes"), [("small", 2 << 30), ("large", 8 << 30)])

@@ -10,21 +10,11 @@ import json
 
 import pytest
 from sandbox import UUID, Sandbox
+from together import COMPARED, WORK, measured_together
 
+from support import assert_measured
 from vgpurun import region
 from vgpurun.quota import Quota
-
-PRELUDE = """
-import json, time
-from cuda_driver import *
-d = Driver(); d.start()
-def completed_s(launch, kernel_s, seconds):
-    end, count = time.monotonic() + seconds, 0
-    while time.monotonic() < end:
-        launch(); count += 1
-    d.synchronize()
-    return count * kernel_s / (time.monotonic() - end + seconds)
-"""
 
 LAUNCHES = {
     "cuLaunchKernel": "lambda: d.launch(k)",
@@ -36,41 +26,43 @@ LAUNCHES = {
 }
 
 
+def assert_share(sandbox: Sandbox, code: str, least: float, most: float, **limits: str) -> None:
+    """The program measures a share between these."""
+    assert_measured(lambda: float(sandbox.python(code, **limits)), lambda share: least < share < most)
+
+
 @pytest.mark.parametrize("kind", LAUNCHES)
 def test_every_launch_is_limited(sandbox: Sandbox, kind: str) -> None:
-    code = PRELUDE + f"k = d.kernel('spin_1ms')\nprint(completed_s({LAUNCHES[kind]}, 1e-3, 1.5))"
-    share = float(sandbox.python(code, CUDA_DEVICE_SM_LIMIT="30"))
-    assert 0.2 < share < 0.4
+    code = WORK + f"print(work(1.5, {LAUNCHES[kind]}))"
+    assert_share(sandbox, code, 0.23, 0.37, CUDA_DEVICE_SM_LIMIT="30")
 
 
 def test_graphs_are_limited(sandbox: Sandbox) -> None:
-    code = PRELUDE + (
-        "g = d.kernel_graph(d.kernel('spin_50us'), 100)\nprint(completed_s(lambda: d.graph_launch(g), 5e-3, 1.5))"
-    )
-    assert 0.2 < float(sandbox.python(code, CUDA_DEVICE_SM_LIMIT="30")) < 0.4
+    code = WORK + "g = d.kernel_graph(d.kernel('spin_50us'), 100)\nprint(work(1.5, lambda: d.graph_launch(g), 5e-3))"
+    assert_share(sandbox, code, 0.23, 0.37, CUDA_DEVICE_SM_LIMIT="30")
 
 
 @pytest.mark.parametrize("limits", [{}, {"CUDA_DEVICE_SM_LIMIT": "100"}, {"CUDA_DEVICE_SM_LIMIT_1": "10"}])
 def test_what_is_not_limited_is_not_slowed(sandbox: Sandbox, limits: dict[str, str]) -> None:
-    code = PRELUDE + "k = d.kernel('spin_1ms')\nprint(completed_s(lambda: d.launch(k), 1e-3, 1.5))"
-    assert float(sandbox.python(code, **limits)) > 0.8
+    assert_share(sandbox, WORK + "print(work(1.5))", 0.9, 1.01, **limits)
 
 
 def test_two_processes_share_one_limit(sandbox: Sandbox) -> None:
-    code = PRELUDE + "k = d.kernel('spin_1ms')\nprint(completed_s(lambda: d.launch(k), 1e-3, 3))"
-    processes = [sandbox.start_python(code, CUDA_DEVICE_SM_LIMIT="40") for _ in range(2)]
-    total = sum(float(process.communicate(timeout=60)[0]) for process in processes)
-    assert 0.3 < total < 0.5
+    def total() -> float:
+        return sum(
+            measured_together([sandbox.start_python(WORK + COMPARED, CUDA_DEVICE_SM_LIMIT="40") for _ in range(2)])
+        )
+
+    assert_measured(total, lambda total: 0.33 < total < 0.47)
 
 
 def test_a_value_that_cannot_be_read_is_the_strictest(sandbox: Sandbox) -> None:
-    code = PRELUDE + "k = d.kernel('spin_1ms')\nprint(completed_s(lambda: d.launch(k), 1e-3, 1.5))"
-    assert float(sandbox.python(code, CUDA_DEVICE_SM_LIMIT="fast")) < 0.1
+    assert float(sandbox.python(WORK + "print(work(1.5))", CUDA_DEVICE_SM_LIMIT="fast")) < 0.1
 
 
 def test_captures_work_under_the_strictest_limit(sandbox: Sandbox) -> None:
     """In each mode, with launches before, inside and after; the library's own questions do not end the capture."""
-    code = PRELUDE + (
+    code = WORK + (
         "k = d.kernel('spin_50us')\n"
         "stream = d.stream(STREAM_NON_BLOCKING)\n"
         "for mode in (CAPTURE_GLOBAL, CAPTURE_THREAD_LOCAL, CAPTURE_RELAXED):\n"
@@ -88,7 +80,7 @@ def test_captures_work_under_the_strictest_limit(sandbox: Sandbox) -> None:
 
 
 def test_streams_and_contexts_may_be_destroyed_under_us(sandbox: Sandbox) -> None:
-    code = PRELUDE + (
+    code = WORK + (
         "k = d.kernel('spin_50us')\n"
         "for _ in range(1500):\n"
         "    stream = d.stream()\n"
@@ -110,7 +102,7 @@ def test_streams_and_contexts_may_be_destroyed_under_us(sandbox: Sandbox) -> Non
 
 def test_threads(sandbox: Sandbox) -> None:
     """Eight threads, each with streams of its own and the default ones, launch and wait; all end, together limited."""
-    code = PRELUDE + (
+    code = WORK + (
         "import threading\n"
         "context = d.primary_context()\n"
         "done = []\n"
@@ -133,28 +125,31 @@ def test_threads(sandbox: Sandbox) -> None:
 
 def test_two_containers_take_turns(sandbox: Sandbox) -> None:
     """Limited to 50 each, with kernels that fill the GPU, they get near to it: neither pays for the other."""
-    code = PRELUDE + "k = d.kernel('spin_500us')\nprint(completed_s(lambda: d.launch(k), 5e-4, 3))"
-    limits = {"CUDA_DEVICE_SM_LIMIT": "50"}
-    usages = [str(sandbox.folder / f"usage-{name}") for name in "ab"]
-    processes = [sandbox.start_python(code, CUDA_DEVICE_MEMORY_SHARED_CACHE=usage, **limits) for usage in usages]
-    shares = [float(process.communicate(timeout=60)[0]) for process in processes]
-    assert all(0.4 < share < 0.6 for share in shares), shares
+
+    def shares() -> list[float]:
+        usages = [{"CUDA_DEVICE_MEMORY_SHARED_CACHE": str(sandbox.folder / f"usage-{name}")} for name in "ab"]
+        return measured_together(
+            [sandbox.start_python(WORK + COMPARED, CUDA_DEVICE_SM_LIMIT="50", **usage) for usage in usages]
+        )
+
+    assert_measured(shares, lambda shares: all(0.43 < share < 0.57 for share in shares))
 
 
 def test_the_compute_limit_changes_under_a_running_program(sandbox: Sandbox) -> None:
     """From next to nothing, with the debt of that, to most of the GPU."""
     limits = sandbox.folder / "limits"
     limits.write_bytes(region.limits_bytes([(UUID, Quota(None, 1))]))
-    code = PRELUDE + (
-        "k = d.kernel('spin_1ms')\n"
-        "print(completed_s(lambda: d.launch(k), 1e-3, 1), flush=True)\n"
-        "input()\n"
-        "print(completed_s(lambda: d.launch(k), 1e-3, 2), flush=True)"
-    )
+    code = WORK + "print(work(1), flush=True)\nwhile True: input(); print(work(1), flush=True)"
     with sandbox.start_python(code, VGPURUN_LIMITS_FILE=str(limits)) as process:
         assert process.stdin is not None and process.stdout is not None
         assert float(process.stdout.readline()) < 0.1
         region.write_limits(limits, [(UUID, Quota(None, 80))])
-        process.stdin.write("go on\n")
-        process.stdin.flush()
-        assert 0.6 < float(process.stdout.readline()) < 0.9
+
+        def share() -> float:
+            assert process.stdin is not None and process.stdout is not None
+            process.stdin.write("go on\n")
+            process.stdin.flush()
+            return float(process.stdout.readline())
+
+        assert_measured(share, lambda share: 0.65 < share < 0.9)
+        process.kill()

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from sandbox import UUID, Sandbox
 
+from support import assert_measured
 from vgpurun import region
 from vgpurun.quota import Quota
 
@@ -56,15 +57,19 @@ def line(process: subprocess.Popen[str]) -> list[float]:
     return values
 
 
-# Prints the moment and the new size whenever the size of the GPU changes.
+# Prints the size of the GPU whenever it changes, and when the one before was last asked for: however late a busy
+# machine lets the program look, from SOON_S after the change on it must not see the old one.
 WATCH_SIZE = """
 seen = d.device_total_mem()
 print('ready')
+last_s = 0
 while True:
+    now_s = time.monotonic()
     size = d.device_total_mem()
     if size != seen:
         seen = size
-        print(json.dumps([time.monotonic(), size]))
+        print(json.dumps([last_s, size]))
+    last_s = now_s
     time.sleep(0.001)
 """
 
@@ -73,23 +78,27 @@ def test_a_memory_limit_is_seen_at_once(sandbox: Sandbox) -> None:
     with running(sandbox, WATCH_SIZE, Quota(GIB)) as (process, limits):
         for size in (3 * GIB, GIB // 2, 2 * GIB):
             changed_s = change(limits, Quota(size))
-            seen_s, seen = line(process)
-            assert seen == size and seen_s - changed_s < SOON_S
+            old_s, seen = line(process)
+            assert seen == size and old_s - changed_s < SOON_S
 
 
-# Holds 1 GiB; tries for 64 MiB more again and again, and prints the moment when that starts or ends to work.
+# Holds 1 GiB; tries for 64 MiB more again and again. When that begins or ceases to work, it prints when it last was not
+# so.
 WATCH_REFUSALS = """
 d.mem_alloc(1 << 30)
 works = True
 print('ready')
+last_s = 0
 while True:
+    now_s = time.monotonic()
     try:
         d.mem_free(d.mem_alloc(64 << 20)); now = True
     except CudaError:
         now = False
     if now != works:
         works = now
-        print(json.dumps([time.monotonic(), now, d.mem_used() >> 20]))
+        print(json.dumps([last_s, now, d.mem_used() >> 20]))
+    last_s = now_s
     time.sleep(0.001)
 """
 
@@ -97,14 +106,14 @@ while True:
 def test_below_what_is_held_all_is_refused_and_nothing_taken(sandbox: Sandbox) -> None:
     with running(sandbox, WATCH_REFUSALS, Quota(2 * GIB)) as (process, limits):
         changed_s = change(limits, Quota(GIB // 2))
-        seen_s, works, used_mib = line(process)
-        assert not works and seen_s - changed_s < SOON_S
+        old_s, works, used_mib = line(process)
+        assert not works and old_s - changed_s < SOON_S
         assert used_mib == 512, "the size that it is shown: what it holds past that does not show"
         readings = region.read_usage(sandbox.folder / "usage", [UUID])
         assert readings is not None and readings[0].memory_used_bytes == GIB + (518 << 20)
         changed_s = change(limits, Quota(2 * GIB))
-        seen_s, works, used_mib = line(process)
-        assert works and seen_s - changed_s < SOON_S and used_mib == 1024 + 518
+        old_s, works, used_mib = line(process)
+        assert works and old_s - changed_s < SOON_S and used_mib == 1024 + 518
         process.kill()
         assert process.stderr is not None
         assert process.stderr.read().count("limit 512 MiB") == 1, "a refusal explains itself once"
@@ -126,13 +135,19 @@ while True:
 
 @pytest.mark.parametrize(("before", "after"), [(20, 80), (80, 20), (None, 30), (30, None)])
 def test_a_compute_limit_takes_effect_at_once(sandbox: Sandbox, before: int | None, after: int | None) -> None:
-    """The mean of a second that begins 100 ms after the change. The machine may be busy: the bounds are wide."""
+    """The mean of a second that begins 100 ms after the change."""
     with running(sandbox, WATCH_SHARE, Quota(None, before)) as (process, limits):
-        for _ in range(10):
-            line(process)
-        changed_s = change(limits, Quota(None, after))
-        windows = [line(process) for _ in range(16)]
-        shares = [share for begin_s, _, share in windows if begin_s >= changed_s + SOON_S][:10]
-        mean = sum(shares) / len(shares)
-        most = 100 if after is None else after
-        assert most / 100 * 0.55 < mean < most / 100 * 1.3
+
+        def mean_after(percent: int | None, delay_s: float) -> float:
+            begin_s = change(limits, Quota(None, percent)) + delay_s
+            while (window := line(process))[0] < begin_s:
+                pass
+            shares = [share for _, _, share in [window, *(line(process) for _ in range(9))]]
+            return sum(shares) / len(shares)
+
+        def mean() -> float:
+            mean_after(before, 0)
+            return mean_after(after, SOON_S)
+
+        most = (after or 100) / 100
+        assert_measured(mean, lambda mean: most * 0.7 < mean < most * 1.2)

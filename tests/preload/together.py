@@ -1,0 +1,46 @@
+"""Programs whose work is measured in real time: those that are compared begin together, and all of them work until the
+last one has measured."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+
+# For programs: what a launch in a loop completes, as a part of the time. Kernels of 2 ms keep the GPU at work while a
+# busy machine holds the program up for a moment.
+WORK = """
+import json, sys, threading, time
+from cuda_driver import *
+d = Driver(); d.start(); KERNEL_S = 2e-3; k = d.kernel('spin_2ms')
+def work(seconds, launch=lambda: d.launch(k), kernel_s=KERNEL_S):
+    began, count = time.monotonic(), 0
+    while time.monotonic() < began + seconds:
+        launch(); count += 1
+    d.synchronize()
+    return count * kernel_s / (time.monotonic() - began)
+"""
+# Each is seen by the others before it works: what a program without a limit has launched alone, nobody takes back.
+COMPARED = """
+print('ready', flush=True); input()
+d.launch(k); d.synchronize()
+time.sleep(0.1)
+work(0.5)
+print(work(2), flush=True)
+while True: d.launch(k)
+"""
+
+
+def measured_together(programs: Sequence[subprocess.Popen[str]]) -> list[float]:
+    """What each of these measures, started together as soon as all are ready; they are killed then."""
+    try:
+        for program in programs:
+            assert program.stdout is not None and program.stdout.readline() == "ready\n"
+        for program in programs:
+            assert program.stdin is not None
+            program.stdin.write("go\n")
+            program.stdin.flush()
+        return [float(program.stdout.readline()) for program in programs if program.stdout is not None]
+    finally:
+        for program in programs:
+            program.kill()
+            program.communicate()
