@@ -75,6 +75,14 @@ class ProfileError(VgpurunError):
     """A profile, or a folder for profiles, that cannot be used."""
 
 
+class ClaimError(VgpurunError):
+    """A resource claim of Kubernetes that this node cannot give a GPU to; kubelet shows the message at its pod."""
+
+
+class ClusterError(VgpurunError):
+    """Kubernetes' API server cannot be reached, refused something, or lacks a feature that is needed."""
+
+
 class OutputError(VgpurunError):
     """What the command prints cannot be written where it should go."""
 
