@@ -17,6 +17,7 @@ class Cluster:
 
     def __init__(self, kubeconfig: str | None = None) -> None:
         try:
+            import yaml
             from kubernetes import client, config  # slow to import
         except ImportError as error:
             raise ClusterError(f"{error.name} is not installed: pip install 'vgpurun[k8s]'") from None
@@ -26,9 +27,10 @@ class Cluster:
                 config.load_incluster_config(settings)
             else:
                 config.load_kube_config(kubeconfig, client_configuration=settings)
-        except (config.ConfigException, OSError, ValueError, KeyError, TypeError) as error:
+        except (config.ConfigException, OSError, ValueError, KeyError, TypeError, yaml.YAMLError) as error:
             place = f"the kubeconfig {kubeconfig}" if kubeconfig else "the service account of this pod"
-            raise ClusterError(f"{place} cannot be used: {error}; name a file with --kubeconfig") from None
+            reason = " ".join(str(error).split())
+            raise ClusterError(f"{place} cannot be used: {reason}; name a file with --kubeconfig") from None
         connection = client.ApiClient(settings)
         self._server = settings.host
         self._resources = client.ResourceV1Api(connection)

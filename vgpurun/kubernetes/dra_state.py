@@ -11,7 +11,7 @@ the record and is written again where it is missing. A lock keeps two plugins (a
 import fcntl
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,10 +56,11 @@ class Claims:
             return []
         return [prepared for each in folders if (prepared := _read(each))]
 
-    def add(
-        self, allocation: Allocation, quotas: Sequence[DeviceQuota], files_of: Callable[[], Mapping[str, bytes]]
-    ) -> Prepared:
-        """Record a claim, if it is not recorded yet. Raises ClaimError where its GPUs have no room, and StateError."""
+    def add(self, allocation: Allocation, quotas: Sequence[DeviceQuota], files: Mapping[str, bytes]) -> Prepared:
+        """Record a claim with the files of its state folder, if it is not recorded yet.
+
+        Raises ClaimError where its GPUs have no room, and StateError.
+        """
         place = self._folder / check_uid(allocation.claim.uid)
         with self._alone():
             if prepared := _read(place):
@@ -67,7 +68,7 @@ class Claims:
             self._check_room(allocation, quotas)
             self._remove(place)  # a record that cannot be read
             half_made = self._folder / f"{_HALF_MADE}{os.urandom(6).hex()}"
-            folder = state.StateFolder.make(half_made, files_of(), _owner(allocation, quotas))
+            folder = state.StateFolder.make(half_made, files, _owner(allocation, quotas))
             try:
                 half_made.rename(place)
             except OSError as error:

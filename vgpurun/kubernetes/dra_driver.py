@@ -1,0 +1,121 @@
+"""Prepares claims for the containers that kubelet is about to start, and undoes that when their pods are gone.
+
+Every answer is about one claim: what is wrong with one keeps no other from being prepared. Preparing a claim again
+gives the same answer and needs no API server, so kubelet may ask as often as it likes.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from vgpurun.errors import ClaimError, VgpurunError
+from vgpurun.gpus import Gpu
+from vgpurun.kubernetes.dra_claim import ClaimName, quotas_of, read_claim
+from vgpurun.kubernetes.dra_devices import ClaimDevices, qualified_name
+from vgpurun.kubernetes.dra_state import Claims, Prepared
+from vgpurun.plan import DeviceQuota, shared_files
+
+
+class ClaimReader(Protocol):
+    """The part of dra_cluster.Cluster that is needed here."""
+
+    def claim(self, namespace: str, name: str) -> dict[str, Any] | None:
+        """Return a ResourceClaim, or None where there is none."""
+
+
+@dataclass(frozen=True)
+class PreparedDevice:
+    """A device of a claim, as kubelet passes it on to the engine."""
+
+    request: str
+    pool: str
+    device: str
+    cdi_name: str
+
+
+class Driver:
+    """The DRA driver of one node. `say` is given a line for the log."""
+
+    def __init__(
+        self,
+        node: str,
+        cluster: ClaimReader,
+        claims: Claims,
+        devices: ClaimDevices,
+        list_gpus: Callable[[], Sequence[Gpu]],
+        say: Callable[[str], None],
+    ) -> None:
+        self._node = node
+        self._cluster = cluster
+        self._claims = claims
+        self._devices = devices
+        self._list_gpus = list_gpus
+        self._say = say
+
+    def prepare(self, claim: ClaimName) -> list[PreparedDevice]:
+        """Prepare a claim, if it is not prepared yet. Raises VgpurunError with the reason for kubelet."""
+        prepared = self._claims.find(claim.uid) or self._add(claim)
+        self._write_devices(prepared)
+        return [
+            PreparedDevice(request, pool, device, qualified_name(claim.uid, device))
+            for request, pool, device in prepared.devices
+        ]
+
+    def unprepare(self, uid: str) -> None:
+        """Undo prepare(), also for a claim that was never prepared. Raises VgpurunError."""
+        try:
+            self._devices.remove(uid)  # first: as long as there is a record, this is tried again
+        except OSError as error:
+            raise ClaimError(f"{self._devices.path(uid)} cannot be removed: {error.strerror}") from None
+        self._claims.remove(uid)
+        self._say(f"claim {uid}: given back")
+
+    def resume(self) -> None:
+        """After a start: finish what an earlier process may have left undone. Raises StateError."""
+        self._claims.clean()
+        found = self._devices.paths()  # before the records: another plugin may be making both, the record first
+        prepared = self._claims.all()
+        for path in found - {self._devices.path(each.claim.uid) for each in prepared}:
+            path.unlink(missing_ok=True)
+        for each in prepared:
+            try:
+                self._write_devices(each)
+            except VgpurunError as error:
+                self._say(f"{each.claim}: {error}")
+
+    def _add(self, claim: ClaimName) -> Prepared:
+        found = self._cluster.claim(claim.namespace, claim.name)
+        if found is None:
+            raise ClaimError(f"{claim} is not there")
+        allocation = read_claim(claim, found, self._node)
+        quotas = quotas_of(allocation, self._list_gpus())
+        files = shared_files(quotas, self._devices.driver_of(quotas))
+        prepared = self._claims.add(allocation, quotas, files)
+        self._say(f"{claim}: {', '.join(_show(each) for each in quotas)}")
+        return prepared
+
+    def _write_devices(self, prepared: Prepared) -> None:
+        gpus = {gpu.uuid: gpu for gpu in self._list_gpus()}
+        for uuid, _ in prepared.quotas:
+            if uuid not in gpus:
+                raise ClaimError(f"{prepared.claim} has {uuid}, which this node does not have now")
+        quotas = [DeviceQuota(gpus[uuid], quota) for uuid, quota in prepared.quotas]
+        self._devices.write(prepared.claim.uid, quotas, prepared.folder)
+
+
+def each_on_its_own(claims: Iterable[ClaimName], act: Callable[[ClaimName], Any]) -> dict[str, Any]:
+    """Return what `act` answers for each claim, by its UID; for one that failed, the error."""
+    answers: dict[str, Any] = {}
+    for claim in claims:
+        try:
+            answers[claim.uid] = act(claim)
+        except VgpurunError as error:
+            answers[claim.uid] = error
+        except Exception as error:  # a mistake of ours must not keep other claims from being prepared
+            answers[claim.uid] = ClaimError(f"{claim}: unexpected {type(error).__name__}: {error}; please report it")
+    return answers
+
+
+def _show(each: DeviceQuota) -> str:
+    percent = "no compute limit" if each.quota.sm_percent is None else f"{each.quota.sm_percent} % of compute"
+    return f"{each.quota.memory_bytes} bytes and {percent} of GPU {each.gpu.index}"
