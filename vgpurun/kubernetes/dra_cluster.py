@@ -18,6 +18,7 @@ class Cluster:
     def __init__(self, kubeconfig: str | None = None) -> None:
         try:
             import yaml
+
             from kubernetes import client, config  # slow to import
         except ImportError as error:
             raise ClusterError(f"{error.name} is not installed: pip install 'vgpurun[k8s]'") from None
