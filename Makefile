@@ -14,7 +14,7 @@ FUZZ_SECONDS ?= 60
 C_SOURCES = $(shell git ls-files '*.c' '*.h' 2>/dev/null || find lib tests -name '*.[ch]' -not -path '*/build/*')
 
 # What is made from the code.
-GENERATED := docs/config.md docs/reference.md docs/memory-functions.md docs/vgpurun.1
+GENERATED := docs/config.md docs/reference.md docs/memory-functions.md docs/monitoring.md docs/vgpurun.1
 
 .PHONY: help venv lib demo test test-unit test-c fuzz test-preload test-engine test-gpu lint format docs bench clean
 

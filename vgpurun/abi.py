@@ -124,8 +124,8 @@ class ProcessUsage(ctypes.LittleEndianStructure):
     )
 
 
-class Usage(ctypes.LittleEndianStructure):
-    """struct vgpu_usage: the usage file."""
+class UsageHead(ctypes.LittleEndianStructure):
+    """struct vgpu_usage without its slots."""
 
     _fields_ = (
         ("magic", ctypes.c_uint64),
@@ -133,5 +133,10 @@ class Usage(ctypes.LittleEndianStructure):
         ("slots_used", ctypes.c_uint32),
         ("reserved", ctypes.c_uint8 * 48),
         ("devices", DeviceShared * MAX_DEVICES),
-        ("processes", ProcessUsage * MAX_PROCESSES),
     )
+
+
+class Usage(UsageHead):
+    """struct vgpu_usage: the usage file."""
+
+    _fields_ = (("processes", ProcessUsage * MAX_PROCESSES),)  # type: ignore[assignment]  # beside the others

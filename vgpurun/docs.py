@@ -12,6 +12,7 @@ import re
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -19,6 +20,7 @@ from vgpurun import manpage
 from vgpurun.cli import cli
 from vgpurun.config_schema import DEFAULTS, MAXIMA, Key
 from vgpurun.memory_functions import judgements
+from vgpurun.metrics import alnair, families, hami
 from vgpurun.options.table import LEFT_OUT
 from vgpurun.variables import VARIABLES
 
@@ -77,6 +79,23 @@ def maxima_table() -> str:
     )
 
 
+def metrics_table() -> str:
+    """Return the metrics of the exporter as Markdown."""
+    return _families_table(families.FAMILIES)
+
+
+def compatible_metrics_table() -> str:
+    """Return the metrics under the names of other tools as Markdown."""
+    return _families_table((*hami.FAMILIES, *alnair.FAMILIES))
+
+
+def _families_table(listed: Iterable[families.Family[Any]]) -> str:
+    return _table(
+        ("Metric", "Type", "Labels", "Meaning"),
+        [(f"`{each.name}`", each.kind, ", ".join(each.scope.labels) or "-", each.help) for each in listed],
+    )
+
+
 def _built_in(key: Key) -> str:
     if key.built_in is None:
         return "-"
@@ -90,6 +109,8 @@ TABLES = {
     "memory-functions": memory_functions_table,
     "defaults": defaults_table,
     "maxima": maxima_table,
+    "metrics": metrics_table,
+    "compatible-metrics": compatible_metrics_table,
 }
 
 

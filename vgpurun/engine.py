@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import docker
 import requests
+from docker.constants import DEFAULT_TIMEOUT_SECONDS
 from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 from docker.utils import version_lt
 
@@ -88,12 +89,15 @@ class Engine:
         self.address = address
 
     @classmethod
-    def connect(cls: type[_Engine]) -> _Engine:
-        """Connect to the engine that DOCKER_HOST or Docker's current context names. Raises EngineError."""
+    def connect(cls: type[_Engine], timeout_s: int = DEFAULT_TIMEOUT_SECONDS) -> _Engine:
+        """Connect to the engine that DOCKER_HOST or Docker's current context names. Raises EngineError.
+
+        An answer that takes longer than `timeout_s` is none, unless a method says otherwise.
+        """
         address = find_address()
         check_address(address)
         try:
-            client = docker.APIClient(base_url=address.url, version="auto", tls=address.tls or False)
+            client = docker.APIClient(address.url, "auto", timeout_s, tls=address.tls or False)
         except (DockerException, requests.exceptions.RequestException, OSError) as error:
             raise EngineError(f"the Docker Engine at {address.url} does not answer: {one_line(error)}") from None
         return cls(client, address)

@@ -67,6 +67,10 @@ class LibraryError(VgpurunError):
     """libvgpu.so is missing, cannot be built, or is not the one that this vgpurun needs."""
 
 
+class ExtraError(VgpurunError):
+    """A package of an optional extra is not installed."""
+
+
 class StateError(VgpurunError):
     """The state folder cannot be made or written."""
 

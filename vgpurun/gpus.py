@@ -2,8 +2,8 @@
 
 import ctypes
 import re
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -66,6 +66,17 @@ def read_use(gpus: Sequence[Gpu]) -> list[GpuUse]:
         raise GpuError(f"the NVIDIA driver does not answer: {error}; does nvidia-smi work?") from None
     finally:
         nvml.nvmlShutdown()
+
+
+@contextmanager
+def held_open() -> Iterator[None]:
+    """Keep NVML initialised meanwhile, so that asking it again and again costs little. Raises GpuError at the start."""
+    nvml = _initialised()
+    try:
+        yield
+    finally:
+        with suppress(nvml.NVMLError):
+            nvml.nvmlShutdown()  # it counts those who have initialised it
 
 
 @dataclass(frozen=True)

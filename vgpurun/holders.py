@@ -47,7 +47,7 @@ class Holder:
 def all_holders(engine: "Engine | None") -> list[Holder]:
     """Return all that hold a part of a GPU, running or about to run. Raises EngineError."""
     containers = engine.containers() if engine else []
-    held = [_of_container(each) for each in containers if each.status not in _ENDED and not is_abandoned(each)]
+    held = [of_container(each) for each in containers if each.status not in _ENDED and not is_abandoned(each)]
     return [*held, *local_processes()]
 
 
@@ -79,7 +79,8 @@ def local_processes() -> Iterator[Holder]:
         )
 
 
-def _of_container(container: "VgpurunContainer") -> Holder:
+def of_container(container: "VgpurunContainer") -> Holder:
+    """Return a container and its quotas now."""
     return Holder(
         kind="container",
         id=container.id,

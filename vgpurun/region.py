@@ -30,6 +30,10 @@ NOT_ENFORCED = {
 _FLOCK = struct.Struct("hhxxxxqqixxxx")
 
 
+class BrokenUsageError(Exception):
+    """A usage file that holds something else than usage; the message says what is wrong with it."""
+
+
 @dataclass(frozen=True)
 class DeviceReading:
     """What a container uses of one device at one moment. Times are nanoseconds since its first process began.
@@ -49,6 +53,7 @@ class DeviceReading:
     gate_wait_ns: int = 0
     launches: int = 0
     refusals: int = 0
+    last_launch_ns: int = 0  # of CLOCK_MONOTONIC; 0: none yet
     utilization: Utilization = field(default_factory=Utilization)
 
     @property
@@ -87,7 +92,13 @@ def write_limits(path: Path, limits: Sequence[tuple[str, Quota]]) -> None:
 
 def read_limits(path: Path) -> list[tuple[str, Quota]] | None:
     """Return the UUIDs and quotas of a limits file in its order, or None when it is none. Raises OSError."""
-    content = path.read_bytes()
+    file = _open_regular(path)  # who says where the file is may be anybody who can make a container
+    if file is None:
+        return None
+    try:
+        content = os.pread(file, sizeof(abi.Limits), 0)
+    finally:
+        os.close(file)
     if len(content) < sizeof(abi.Limits):
         return None
     limits = abi.Limits.from_buffer_copy(content)
@@ -113,33 +124,45 @@ def read_usage(path: Path, uuids: Sequence[str]) -> list[DeviceReading] | None:
 
     None when this user may not read it; all zero when no process of the container has used a GPU yet.
     """
-    nothing = [DeviceReading(uuid) for uuid in uuids]
     try:
-        file = _open_regular(path)
+        return read_sound_usage(path, uuids)
     except PermissionError:
         return None
-    except OSError:
-        return nothing
+    except (OSError, BrokenUsageError):
+        return [DeviceReading(uuid) for uuid in uuids]
+
+
+def read_sound_usage(path: Path, uuids: Sequence[str]) -> list[DeviceReading]:
+    """Return the same, but for a file that cannot be read or is broken raise OSError or BrokenUsageError."""
+    file = _open_regular(path)
     if file is None:
-        return nothing
+        raise BrokenUsageError("it is no regular file")
     try:
-        content = os.pread(file, sizeof(abi.Usage), 0)
-        if len(content) < sizeof(abi.Usage):
-            return nothing
-        usage = abi.Usage.from_buffer_copy(content)
+        if os.fstat(file).st_size < sizeof(abi.Usage):
+            raise BrokenUsageError("it is too short")
+        # Most of the file are slots that nobody ever claimed.
+        size = sizeof(abi.UsageHead)
+        usage = abi.UsageHead.from_buffer(bytearray(os.pread(file, size, 0)).ljust(size, b"\0"))
+        if usage.magic == 0:
+            return [DeviceReading(uuid) for uuid in uuids]
         if usage.magic != abi.USAGE_MAGIC or usage.abi_version != abi.ABI_VERSION:
-            return nothing
-        slots = [slot for slot in range(min(usage.slots_used, abi.MAX_PROCESSES)) if _is_live(file, slot)]
-        return [_read_device(usage, slots, number, uuid) for number, uuid in enumerate(uuids)]
-    except OSError:
-        return nothing
+            raise BrokenUsageError("it is not one of this version")
+        slots = _live_slots(file, min(usage.slots_used, abi.MAX_PROCESSES))
+        read = [_read_device(usage, slots, number, uuid) for number, uuid in enumerate(uuids[: abi.MAX_DEVICES])]
+        return [*read, *(DeviceReading(uuid) for uuid in uuids[abi.MAX_DEVICES :])]
     finally:
         os.close(file)
 
 
-def _read_device(usage: abi.Usage, slots: Sequence[int], number: int, uuid: str) -> DeviceReading:
+def _live_slots(file: int, count: int) -> list[abi.ProcessUsage]:
+    size = sizeof(abi.ProcessUsage)
+    content = bytearray(os.pread(file, count * size, abi.Usage.processes.offset)).ljust(count * size, b"\0")
+    return [abi.ProcessUsage.from_buffer(content, slot * size) for slot in range(count) if _is_live(file, slot)]
+
+
+def _read_device(usage: abi.UsageHead, slots: Sequence[abi.ProcessUsage], number: int, uuid: str) -> DeviceReading:
     shared = usage.devices[number]
-    held = [usage.processes[slot].devices[number] for slot in slots]
+    held = [slot.devices[number] for slot in slots]
     return DeviceReading(
         uuid=uuid,
         allocated_bytes=sum(device.allocated_bytes for device in held),
@@ -152,6 +175,7 @@ def _read_device(usage: abi.Usage, slots: Sequence[int], number: int, uuid: str)
         gate_wait_ns=shared.gate_wait_ns,
         launches=shared.launches,
         refusals=shared.refusals,
+        last_launch_ns=shared.last_launch_ns,
         utilization=read_seconds(shared.seconds, time.monotonic_ns()),
     )
 

@@ -185,11 +185,16 @@ def warn(message: str) -> None:
     say(f"warning: {message}")
 
 
+def activate_simulation() -> None:
+    """Make this process see the simulated GPUs. Raises DriverError, StateError, GpuError and LibraryError."""
+    simulation.activate(library.find_simulated_driver(say))
+
+
 def visible_gpus(is_simulated: bool) -> list[Gpu]:
     """Return the GPUs of this host, or the simulated ones. Raises GpuError, DriverError and LibraryError."""
     if not is_simulated:
         return list_gpus()
-    simulation.activate(library.find_simulated_driver(say))
+    activate_simulation()
     try:
         return list_gpus()
     except GpuError:

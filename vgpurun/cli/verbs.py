@@ -23,6 +23,7 @@ VERBS: Mapping[str, tuple[tuple[str, str, str], ...]] = {
         ("top", "top:top", "Show live what every GPU and container uses."),
         ("smi", "smi:smi", "Show GPUs, containers and what they use of their limits."),
         ("inspect", "inspect:inspect", "Show all about containers as JSON."),
+        ("exporter", "exporter:exporter", "Serve all this as metrics for Prometheus."),
         ("logs", "logs:logs", "Show what a container has written."),
     ),
     "Change": (

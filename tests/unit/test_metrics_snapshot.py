@@ -1,0 +1,312 @@
+"""A look at real files of tenants: what becomes a metric, and that nobody's files hide another's."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import struct
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fakes import GIB, MIB, make_gpus
+
+from scraping import label_values, parse, value
+from vgpurun import abi, gpus, region
+from vgpurun.engine import Engine, VgpurunContainer
+from vgpurun.errors import EngineError, GpuError
+from vgpurun.gpus import GpuUse
+from vgpurun.metrics.snapshot import Reader
+from vgpurun.quota import Quota
+
+pytest.importorskip("prometheus_client")
+GPUS = make_gpus(2)
+UUID = GPUS[0].uuid
+
+
+class Listing:
+    """An engine that lists these containers."""
+
+    def __init__(self) -> None:
+        self.containers_now: list[VgpurunContainer] = []
+        self.error = ""
+
+    def containers(self, everything: bool = True) -> list[VgpurunContainer]:
+        assert not everything
+        if self.error:
+            raise EngineError(self.error)
+        return self.containers_now
+
+
+class World:
+    """An engine with containers whose state folders are real, GPUs, and a reader of it all."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder = folder
+        self.engine = Listing()
+        self.gpus_error = ""
+        self.said: list[str] = []
+        self.locks: list[int] = []
+        monkeypatch.setenv("VGPURUN_STATE_DIR", str(folder / "state"))
+        monkeypatch.setattr(Engine, "connect", lambda _=60: self.engine)
+        monkeypatch.setattr(gpus, "_initialised", self._nvml)
+        monkeypatch.setattr(gpus, "list_gpus", lambda: GPUS)
+        monkeypatch.setattr(gpus, "read_use", lambda _: [GpuUse(3 * GIB, 25), GpuUse(0, None)])
+        monkeypatch.setattr("vgpurun.metrics.snapshot._FRESH_S", -1.0)
+        self.reader = Reader(self.said.append)
+
+    def _nvml(self) -> object:
+        if self.gpus_error:
+            raise GpuError(self.gpus_error)
+
+        class Nvml:
+            NVMLError = RuntimeError
+
+            def nvmlShutdown(self) -> None:  # noqa: N802
+                pass
+
+        return Nvml()
+
+    def add(self, name: str, quota: Quota, usage: abi.Usage | bytes | None = None, user: str = "ann") -> Path:
+        """A running container; the process of slot 0 lives."""
+        state = self.folder / name
+        (state / "run").mkdir(parents=True)
+        (state / "etc").mkdir()
+        (state / "etc" / "limits").write_bytes(region.limits_bytes([(UUID, quota)]))
+        path = state / "run" / "usage"
+        path.write_bytes(bytes(abi.Usage() if usage is None else usage))
+        self.locks.append(os.open(path, os.O_RDWR))
+        lock = struct.pack("hhxxxxqqixxxx", fcntl.F_WRLCK, os.SEEK_SET, abi.SLOT_LOCK_OFFSET, 1, 0)
+        fcntl.fcntl(self.locks[-1], fcntl.F_OFD_SETLK, lock)
+        self.engine.containers_now.append(
+            VgpurunContainer(
+                f"{name}-id", name, "pytorch/pytorch", "running", str(state), "[]", user, labels={"a": "b"}
+            )
+        )
+        return state
+
+    def scrape(self, *compatible: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+        from prometheus_client import generate_latest
+
+        from vgpurun.metrics.collector import make_registry
+
+        return parse(generate_latest(make_registry(self.reader, compatible)).decode())
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    made = World(tmp_path, monkeypatch)
+    yield made
+    for lock in made.locks:
+        os.close(lock)
+
+
+def busy_usage() -> abi.Usage:
+    usage = abi.Usage(magic=abi.USAGE_MAGIC, abi_version=abi.ABI_VERSION, slots_used=1)
+    now_ns = time.monotonic_ns()
+    shared = usage.devices[0]
+    shared.busy_ns, shared.gate_wait_ns, shared.launches, shared.refusals = 2_500_000_000, 1_250_000_000, 77, 3
+    shared.last_launch_ns = now_ns - 10 * 10**9
+    shared.not_enforced = abi.NOT_ENFORCED_TURNS
+    for second in range(now_ns // 10**9 - 5, now_ns // 10**9 + 5):
+        shared.seconds[second % abi.SECONDS] = second << 32 | 400_000
+    held = usage.processes[0].devices[0]
+    held.allocated_bytes, held.overhead_bytes, held.context_bytes, held.host_bytes = 300 * MIB, 30 * MIB, 20 * MIB, 7
+    return usage
+
+
+def test_every_figure_of_a_container(world: World) -> None:
+    world.add("train", Quota(2 * GIB, 50, paused=True, virtual_bytes=4 * GIB), busy_usage())
+    series = world.scrape()
+    expected = {
+        "memory_limit_bytes": 2 * GIB,
+        "memory_virtual_limit_bytes": 4 * GIB,
+        "memory_used_bytes": 330 * MIB,
+        "memory_buffer_bytes": 300 * MIB,
+        "memory_context_bytes": 20 * MIB,
+        "memory_module_bytes": 10 * MIB,
+        "memory_host_bytes": 7,
+        "gpu_seconds_total": 2.5,
+        "sm_used_ratio": 0.4,
+        "sm_limit_ratio": 0.5,
+        "gate_wait_seconds_total": 1.25,
+        "oom_refusals_total": 3,
+        "launches_total": 77,
+        "processes": 1,
+        "paused": 1,
+    }
+    of_train = {"container": "train", "user": "ann", "gpu": UUID}
+    assert {name: value(series, f"vgpurun_container_{name}", **of_train) for name in expected} == expected
+    age_s = value(series, "vgpurun_container_last_kernel_age_seconds", **of_train)
+    assert age_s is not None and 10 <= age_s < 60
+    flags = {limit: value(series, "vgpurun_container_not_enforced", limit=limit) for limit in region.NOT_ENFORCED}
+    assert flags == {"memory": 0, "sm": 0, "turns": 1}
+    assert value(series, "vgpurun_container_info", image="pytorch/pytorch", id="train-id", kind="container") == 1
+
+
+def test_a_gpu_and_what_is_promised_of_it(world: World) -> None:
+    world.add("one", Quota(2 * GIB, 50))
+    world.add("two", Quota(None, 30))
+    series = world.scrape()
+    first = {"gpu": UUID, "index": "0", "model": "Test GPU"}
+    assert value(series, "vgpurun_gpu_memory_total_bytes", **first) == 8 * GIB
+    assert value(series, "vgpurun_gpu_memory_used_bytes", **first) == 3 * GIB
+    assert value(series, "vgpurun_gpu_utilization_ratio", **first) == 0.25
+    assert value(series, "vgpurun_gpu_memory_promised_bytes", **first) == 2 * GIB
+    assert value(series, "vgpurun_gpu_sm_promised_ratio", **first) == 0.8
+    assert value(series, "vgpurun_gpu_containers", **first) == 2
+    assert value(series, "vgpurun_gpu_utilization_ratio", index="1") is None, "NVML does not say"
+
+
+def test_what_is_not_known_has_no_sample(world: World) -> None:
+    world.add("free", Quota())
+    series = world.scrape()
+    names = {name for name, labels in series if ("container", "free") in labels}
+    assert "vgpurun_container_memory_used_bytes" in names
+    for name in ("memory_limit_bytes", "sm_limit_ratio", "gpu_seconds_total", "sm_used_ratio", "launches_total"):
+        assert f"vgpurun_container_{name}" not in names
+
+
+def test_a_container_that_ended_leaves_nothing(world: World) -> None:
+    world.add("short", Quota(GIB), busy_usage())
+    assert "short" in label_values(world.scrape(), "container")
+    world.engine.containers_now.clear()
+    assert label_values(world.scrape(), "container") == set()
+    assert world.said == []
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"x" * 100, b"\xff" * 3_000_000, bytes(abi.Usage(magic=abi.USAGE_MAGIC, abi_version=99))],
+    ids=["empty", "short", "noise", "another version"],
+)
+def test_a_broken_usage_file_hides_nobody_else(world: World, content: bytes) -> None:
+    world.add("broken", Quota(GIB), content)
+    world.add("sound", Quota(GIB), busy_usage())
+    series = world.scrape()
+    assert label_values(series, "container") == {"sound"}
+    assert value(series, "vgpurun_exporter_errors_total", source="broken") == 1
+    assert len(world.said) == 1 and "broken is not shown" in world.said[0]
+    world.scrape()
+    assert len(world.said) == 1, "it is said once"
+
+
+def test_hostile_files(world: World, tmp_path: Path) -> None:
+    pipe = world.add("pipe", Quota(GIB))
+    for name in ("etc/limits", "run/usage"):
+        (pipe / name).unlink()
+        os.mkfifo(pipe / name)
+    link = world.add("link", Quota(GIB))
+    (link / "run" / "usage").unlink()
+    (link / "run" / "usage").symlink_to("/dev/zero")
+    noise = abi.Usage(magic=abi.USAGE_MAGIC, abi_version=abi.ABI_VERSION, slots_used=2**32 - 1)
+    noise.devices[0].busy_ns = noise.devices[0].gate_wait_ns = noise.devices[0].launches = 2**64 - 1
+    noise.devices[0].last_launch_ns = -(2**63)
+    noise.processes[0].devices[0].allocated_bytes = 2**64 - 1
+    noise.processes[0].devices[0].context_bytes = 2**64 - 1
+    world.add("liar", Quota(GIB, 50), noise)
+    series = world.scrape("hami", "alnair")
+    assert label_values(series, "container") == {"liar"}
+    assert value(series, "vgpurun_container_memory_used_bytes", container="liar") == 8 * GIB
+    assert 0 < (value(series, "vgpurun_container_gpu_seconds_total", container="liar") or 0) <= time.monotonic()
+
+
+def test_hostile_labels(world: World) -> None:
+    world.add("sound", Quota(GIB))
+    odd = {"memory_bytes": "much", "sm_percent": None, "uuid": UUID}
+    huge = {"memory_bytes": 10**400, "sm_percent": None, "uuid": UUID}
+    texts = ["[" * 100_000, json.dumps([odd]), json.dumps([huge]), "5", "[{}]"]
+    for number, text in enumerate(texts):
+        state = world.add(f"bad{number}", Quota(GIB))
+        (state / "etc" / "limits").unlink()
+        last = world.engine.containers_now.pop()
+        world.engine.containers_now.append(
+            VgpurunContainer(last.id, last.name, "\ud800" * 999, "running", last.state_folder, text, 'a"\n\\\udcff')
+        )
+    world.engine.containers_now.append(VgpurunContainer("nul", "nul", "", "running", "/\0", "[]"))
+    series = world.scrape("hami", "alnair")
+    assert value(series, "vgpurun_container_memory_limit_bytes", container="sound") == GIB
+    assert {name for name, labels in series if ("container", "bad1") in labels} <= {"vgpurun_container_info"}
+
+
+def test_two_of_one_name_are_no_double_series(world: World) -> None:
+    world.add("same", Quota(GIB))
+    again = world.engine.containers_now[0]
+    world.engine.containers_now.append(VgpurunContainer("2", "same", "", "running", again.state_folder, "[]", "ann"))
+    series = world.scrape("hami", "alnair")  # parse() refuses a series that is there twice
+    assert value(series, "vgpurun_exporter_errors_total", source="broken") == 1
+
+
+def test_one_source_that_fails_leaves_the_other(world: World) -> None:
+    world.add("train", Quota(GIB), busy_usage())
+    world.scrape()
+    world.engine.error = "the engine sleeps"
+    series = world.scrape()
+    assert value(series, "vgpurun_exporter_source_up", source="engine") == 0
+    assert value(series, "vgpurun_gpu_memory_used_bytes", index="0") == 3 * GIB
+    assert label_values(series, "container") == set()
+    world.engine.error = ""
+    series = world.scrape()
+    assert value(series, "vgpurun_exporter_source_up", source="engine") == 1
+    assert "train" in label_values(series, "container")
+    assert world.said == ["warning: containers are not shown: the engine sleeps", "containers are shown again"]
+
+
+def test_nvml_that_fails_leaves_the_containers(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.add("train", Quota(GIB), busy_usage())
+    world.scrape()
+
+    def fail(all_gpus: object) -> None:
+        raise GpuError("the driver is gone")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(gpus, "read_use", fail)
+        series = world.scrape()
+    assert value(series, "vgpurun_exporter_source_up", source="nvml") == 0
+    assert value(series, "vgpurun_gpu_memory_used_bytes", index="0") is None
+    assert value(series, "vgpurun_container_memory_used_bytes", container="train") == 330 * MIB
+    assert value(world.scrape(), "vgpurun_gpu_memory_used_bytes", index="0") == 3 * GIB
+
+
+def test_a_folder_that_goes_while_it_is_read_is_no_error_at_once(world: World) -> None:
+    state = world.add("ending", Quota(GIB))
+    state.rename(state.with_name("gone"))
+    assert label_values(world.scrape(), "container") == set()
+    assert world.said == []
+    world.scrape()
+    assert len(world.said) == 1 and "ending is not shown" in world.said[0], "still listed: it has not ended"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_what_this_user_may_not_read_is_said(world: World) -> None:
+    (world.add("private", Quota(GIB)) / "run").chmod(0)
+    series = world.scrape()
+    assert value(series, "vgpurun_container_memory_limit_bytes", container="private") == GIB
+    assert value(series, "vgpurun_container_memory_used_bytes", container="private") is None
+    assert "run the exporter as root" in world.said[0]
+
+
+def test_the_names_of_hami(world: World) -> None:
+    world.add("train", Quota(2 * GIB, 50), busy_usage())
+    series = world.scrape("hami")
+    of_train = {"pod": "train", "container": "train", "namespace": "ann", "vdevice_index": "0", "device_uuid": UUID}
+    assert value(series, "hami_vgpu_memory_used_bytes", **of_train) == 330 * MIB
+    assert value(series, "hami_vgpu_memory_limit_bytes", **of_train) == 2 * GIB
+    assert value(series, "hami_vgpu_memory_buffer_bytes", **of_train) == 300 * MIB
+    assert value(series, "hami_container_device_utilization_ratio", **of_train) == 40
+    host = {"device_index": "0", "device_uuid": UUID, "device_type": "NVIDIA-Test GPU"}
+    assert value(series, "hami_host_gpu_memory_used_bytes", **host) == 3 * GIB
+    assert value(series, "hami_host_gpu_utilization_ratio", **host) == 25
+    assert value(series, "hami_gpu_core_allocated_ratio", **host) == 50
+    assert value(series, "hami_gpu_memory_allocated_bytes", **host) == 2 * GIB
+
+
+def test_the_names_of_alnair(world: World) -> None:
+    world.add("train", Quota(2 * GIB, 50), busy_usage())
+    series = world.scrape("alnair")
+    assert value(series, "alnair_gpu_util", gpu_uuid=UUID, pod_name="train", namespace="ann") == 40
+    assert value(series, "alnair_gpu_mem_used", gpu_uuid=UUID, pod_name="train") == 330 * MIB
+    assert value(series, "alnair_cuda_launch_kernel_cnt", pod_name="train") == 77
+    assert value(series, "alnair_cuda_mem_used", pod_name="train") == 300 * MIB

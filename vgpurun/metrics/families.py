@@ -1,0 +1,226 @@
+"""The metrics of `vgpurun exporter`: one list, from which the output, the documentation and its checks are made.
+
+A family's value is None, and it has no sample, where there is nothing to say: no limit, unreadable, not measured.
+"""
+
+import platform
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from vgpurun import __version__
+from vgpurun.metrics.snapshot import ENGINE, NVML, SOURCES, Device, GpuSeen, Snapshot, TenantSeen
+from vgpurun.region import NOT_ENFORCED
+
+Row = TypeVar("Row")
+GAUGE, COUNTER, UNTYPED = "gauge", "counter", "untyped"
+
+
+@dataclass(frozen=True)
+class Scope(Generic[Row]):
+    """What there is a sample of: the rows of a snapshot, and how each is labelled."""
+
+    rows: Callable[[Snapshot], Iterable[Row]]
+    labels: Mapping[str, Callable[[Row], str]]
+
+
+@dataclass(frozen=True)
+class Family(Generic[Row]):
+    """A metric: its name as it is scraped, gauge, counter or untyped, one line of help, and its value for a row."""
+
+    name: str
+    kind: str
+    help: str
+    scope: Scope[Row]
+    value: Callable[[Row], float | None]
+
+
+HOST_GPU: Scope[GpuSeen] = Scope(
+    lambda snapshot: snapshot.gpus,
+    {
+        "gpu": lambda seen: seen.gpu.uuid,
+        "index": lambda seen: str(seen.gpu.index),
+        "model": lambda seen: seen.gpu.name,
+    },
+)
+_OF_DEVICE: Mapping[str, Callable[[Device], str]] = {
+    "container": lambda device: device.tenant.name,
+    "user": lambda device: device.tenant.user,
+    "gpu": lambda device: device.gpu.uuid,
+}
+
+
+def _of_first(read: Callable[[Device], str]) -> Callable[[tuple[Device, str]], str]:
+    return lambda row: read(row[0])
+
+
+DEVICE: Scope[Device] = Scope(lambda snapshot: snapshot.devices, _OF_DEVICE)
+_LIMIT: Scope[tuple[Device, str]] = Scope(
+    lambda snapshot: [(device, limit) for device in snapshot.devices for limit in NOT_ENFORCED],
+    {
+        **{name: _of_first(read) for name, read in _OF_DEVICE.items()},
+        "limit": lambda row: row[1],
+    },
+)
+_TENANT: Scope[TenantSeen] = Scope(
+    lambda snapshot: snapshot.tenants,
+    {
+        "container": lambda tenant: tenant.name,
+        "user": lambda tenant: tenant.user,
+        "id": lambda tenant: tenant.id,
+        "image": lambda tenant: tenant.image,
+        "kind": lambda tenant: tenant.kind,
+    },
+)
+_EXPORTER: Scope[Snapshot] = Scope(lambda snapshot: [snapshot], {})
+_SOURCE: Scope[tuple[Snapshot, str]] = Scope(
+    lambda snapshot: [(snapshot, source) for source in (NVML, ENGINE)], {"source": lambda row: row[1]}
+)
+_TROUBLE: Scope[tuple[Snapshot, str]] = Scope(
+    lambda snapshot: [(snapshot, source) for source in SOURCES], {"source": lambda row: row[1]}
+)
+_BUILD: Scope[Snapshot] = Scope(
+    lambda snapshot: [snapshot],
+    {"version": lambda _: __version__, "python_version": lambda _: platform.python_version()},
+)
+
+
+def utilization_ratio(seen: GpuSeen) -> float | None:
+    """Return the share of the last period in which a GPU ran kernels, from 0 to 1."""
+    percent = seen.use.utilization_percent
+    return None if percent is None else percent / 100
+
+
+def promised_bytes(seen: GpuSeen) -> int:
+    """Return the sum of the memory limits on a GPU."""
+    return sum(device.memory_limit_bytes or 0 for device in seen.devices)
+
+
+def promised_ratio(seen: GpuSeen) -> float:
+    """Return the sum of the compute limits on a GPU; 1 is the whole GPU."""
+    return sum(device.sm_limit_ratio or 0 for device in seen.devices)
+
+
+def used_ratio(device: Device) -> float | None:
+    """Return the share of a GPU's time that a container used in the last whole second, from 0 to 1."""
+    return device.reading.utilization.last_1s / 100 if device.reading and device.is_measured else None
+
+
+def kernel_age_s(device: Device) -> float | None:
+    """Return the seconds since a container's last launch; None for one that never launched, or launches tomorrow."""
+    last_ns = device.reading.last_launch_ns if device.reading else 0
+    age_ns = time.monotonic_ns() - last_ns
+    return age_ns / 1e9 if last_ns > 0 and age_ns >= 0 else None
+
+
+def of_reading(name: str, unit: float = 1) -> Callable[[Device], float | None]:
+    """Return what takes one field of a device's reading, divided by a unit."""
+    return lambda device: None if device.reading is None else getattr(device.reading, name) / unit
+
+
+FAMILIES: tuple[Family[Any], ...] = (
+    Family("vgpurun_gpu_memory_total_bytes", GAUGE, "Memory of the GPU.", HOST_GPU, lambda seen: seen.gpu.memory_bytes),
+    Family(
+        "vgpurun_gpu_memory_used_bytes", GAUGE, "Memory of the GPU in use by all programs, by NVML.", HOST_GPU,
+        lambda seen: seen.use.memory_used_bytes,
+    ),
+    Family(
+        "vgpurun_gpu_utilization_ratio", GAUGE, "Share of the time in which the GPU ran kernels, by NVML.", HOST_GPU,
+        utilization_ratio,
+    ),
+    Family(
+        "vgpurun_gpu_memory_promised_bytes", GAUGE, "Sum of the memory limits of the containers on the GPU.", HOST_GPU,
+        promised_bytes,
+    ),
+    Family(
+        "vgpurun_gpu_sm_promised_ratio", GAUGE, "Sum of the compute limits of the containers on the GPU.", HOST_GPU,
+        promised_ratio,
+    ),
+    Family("vgpurun_gpu_containers", GAUGE, "Containers that have the GPU.", HOST_GPU, lambda seen: len(seen.devices)),
+    Family(
+        "vgpurun_container_memory_limit_bytes", GAUGE, "Memory limit of the container on the GPU.", DEVICE,
+        lambda device: device.memory_limit_bytes,
+    ),
+    Family(
+        "vgpurun_container_memory_virtual_limit_bytes", GAUGE,
+        "Memory that the programs see with oversubscription; the host serves what is above the limit.", DEVICE,
+        lambda device: device.quota.virtual_bytes,
+    ),
+    Family(
+        "vgpurun_container_memory_used_bytes", GAUGE, "Memory in use that counts against the limit.", DEVICE,
+        lambda device: device.memory_used_bytes,
+    ),
+    Family(
+        "vgpurun_container_memory_buffer_bytes", GAUGE, "Of the memory in use: what programs have allocated.", DEVICE,
+        of_reading("allocated_bytes"),
+    ),
+    Family(
+        "vgpurun_container_memory_context_bytes", GAUGE, "Of the memory in use: CUDA contexts.", DEVICE,
+        of_reading("context_bytes"),
+    ),
+    Family(
+        "vgpurun_container_memory_module_bytes", GAUGE,
+        "Of the memory in use: loaded code, and what else the driver keeps.", DEVICE, of_reading("other_bytes"),
+    ),
+    Family(
+        "vgpurun_container_memory_host_bytes", GAUGE,
+        "Oversubscribed memory, which lies on the host and counts against no limit of the GPU.", DEVICE,
+        of_reading("host_bytes"),
+    ),
+    Family(
+        "vgpurun_container_gpu_seconds_total", COUNTER, "GPU time used.", DEVICE, lambda device: device.busy_s,
+    ),
+    Family(
+        "vgpurun_container_sm_used_ratio", GAUGE, "Share of the GPU's time used in the last whole second.", DEVICE,
+        used_ratio,
+    ),
+    Family(
+        "vgpurun_container_sm_limit_ratio", GAUGE, "Compute limit of the container on the GPU.", DEVICE,
+        lambda device: device.sm_limit_ratio,
+    ),
+    Family(
+        "vgpurun_container_gate_wait_seconds_total", COUNTER,
+        "Time that launches waited for the compute limit, or for their turn, over all threads.", DEVICE,
+        of_reading("gate_wait_ns", 1e9),
+    ),
+    Family(
+        "vgpurun_container_oom_refusals_total", COUNTER, "Allocations refused for the memory limit.", DEVICE,
+        of_reading("refusals"),
+    ),
+    Family(
+        "vgpurun_container_launches_total", COUNTER, "Kernel and graph launches that were measured.", DEVICE,
+        lambda device: of_reading("launches")(device) if device.is_measured else None,
+    ),
+    Family(
+        "vgpurun_container_last_kernel_age_seconds", GAUGE, "Time since the last kernel or graph launch.", DEVICE,
+        kernel_age_s,
+    ),
+    Family(
+        "vgpurun_container_processes", GAUGE, "Processes that hold memory of the GPU.", DEVICE, of_reading("processes"),
+    ),
+    Family(
+        "vgpurun_container_paused", GAUGE, "1 while the container's GPU work is suspended.", DEVICE,
+        lambda device: int(device.quota.paused),
+    ),
+    Family(
+        "vgpurun_container_not_enforced", GAUGE,
+        "1 if a limit could not be held at some time: memory, sm, or turns on the GPU.", _LIMIT,
+        lambda row: int(row[1] in row[0].reading.not_enforced) if row[0].reading else None,
+    ),
+    Family("vgpurun_container_info", GAUGE, "What the container is; always 1.", _TENANT, lambda _: 1),
+    Family("vgpurun_build_info", GAUGE, "Versions; always 1.", _BUILD, lambda _: 1),
+    Family(
+        "vgpurun_exporter_source_up", GAUGE, "1 if NVML, or the Docker Engine, answered.", _SOURCE,
+        lambda row: int(row[0].up[row[1]]),
+    ),
+    Family(
+        "vgpurun_exporter_errors_total", COUNTER,
+        "Looks in which something failed: nvml, engine, unreadable or broken files of a container, history.", _TROUBLE,
+        lambda row: row[0].errors[row[1]],
+    ),
+    Family(
+        "vgpurun_exporter_look_duration_seconds", GAUGE, "Time that reading all this took.", _EXPORTER,
+        lambda snapshot: snapshot.duration_s,
+    ),
+)  # fmt: skip

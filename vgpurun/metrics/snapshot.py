@@ -1,0 +1,278 @@
+"""One look at the GPUs and at all that hold a part of them: what every metric and every sample is made of.
+
+A source that fails (the engine, NVML, one container's files) takes its own part away and nothing else, and is counted.
+What comes from containers is not trusted: texts are cut, numbers bounded, and one container's files cannot hide
+another's.
+"""
+
+import re
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING
+
+from vgpurun import gpus, region
+from vgpurun.errors import EngineError, GpuError
+from vgpurun.gpus import Gpu, GpuUse
+from vgpurun.holders import Holder, local_processes, of_container
+from vgpurun.quota import Quota
+from vgpurun.region import BrokenUsageError, DeviceReading
+
+if TYPE_CHECKING:
+    from vgpurun.engine import Engine  # slow to import
+
+# What can fail, as the label `source` of the error counter has it.
+NVML, ENGINE, UNREADABLE, BROKEN, HISTORY = "nvml", "engine", "unreadable", "broken", "history"
+SOURCES = (NVML, ENGINE, UNREADABLE, BROKEN, HISTORY)
+ENGINE_PATIENCE_S = 5  # Prometheus gives up after 10
+_FRESH_S = 0.5  # two scrapers at the same time share a look
+_MAX_TEXT = 200  # characters of a label
+
+
+@dataclass(frozen=True)
+class Device:
+    """One GPU of a tenant. `reading` is None where its usage cannot be read."""
+
+    tenant: "TenantSeen"
+    gpu: Gpu
+    number: int  # among the tenant's GPUs
+    quota: Quota
+    reading: DeviceReading | None
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether GPU time is measured: not for one without a limit while it is alone on its GPU."""
+        return self.reading is not None and (self.quota.sm_percent is not None or self.reading.busy_ns > 0)
+
+    @property
+    def memory_limit_bytes(self) -> int | None:
+        """The memory limit, or None without one."""
+        limit_bytes = self.quota.memory_bytes
+        return None if limit_bytes is None else max(0, min(limit_bytes, self.gpu.memory_bytes))
+
+    @property
+    def sm_limit_ratio(self) -> float | None:
+        """The compute limit from 0 to 1, or None without one."""
+        return None if self.quota.sm_percent is None else max(0, min(self.quota.sm_percent, 100)) / 100
+
+    @property
+    def memory_used_bytes(self) -> int | None:
+        """What counts against the memory limit; the file is the container's to write, so nonsense is cut."""
+        return None if self.reading is None else min(self.reading.memory_used_bytes, self.gpu.memory_bytes)
+
+    @property
+    def busy_s(self) -> float | None:
+        """The GPU time used so far, in seconds, or None where it is not measured. Nobody is older than the host."""
+        if self.reading is None or not self.is_measured:
+            return None
+        return min(self.reading.busy_ns, time.monotonic_ns()) / 1e9
+
+
+@dataclass(frozen=True)
+class TenantSeen:
+    """A container, or a process of `vgpurun local`, with texts that can be shown."""
+
+    kind: str
+    id: str
+    name: str
+    user: str
+    image: str
+    devices: list[Device] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class GpuSeen:
+    """A GPU, what NVML sees on it, and what its tenants were promised of it."""
+
+    gpu: Gpu
+    use: GpuUse
+    devices: Sequence[Device]
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What was seen. `errors` counts since the start by source; a source of `up` answered this time or did not."""
+
+    gpus: Sequence[GpuSeen]
+    tenants: Sequence[TenantSeen]
+    up: Mapping[str, bool]
+    errors: Mapping[str, int]
+    taken_s: float  # of time.monotonic()
+    duration_s: float
+
+    @property
+    def devices(self) -> list[Device]:
+        """Return every GPU of every tenant."""
+        return [device for tenant in self.tenants for device in tenant.devices]
+
+
+class Reader:
+    """Looks again and again. `say` hears once of each trouble, and once of its end. For many threads."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._nvml = ExitStack()
+        self._gpus: list[Gpu] | None = None  # None: NVML is not open
+        self._known: list[Gpu] = []  # of the last time that it answered
+        self._engine: Engine | None = None
+        self._troubles: dict[str, str] = {}
+        self._errors: Counter[str] = Counter(dict.fromkeys(SOURCES, 0))
+        self._missing: set[str] = set()  # tenants without a folder, which have ended if they are not listed again
+        self._lock = threading.Lock()
+        self._last: Snapshot | None = None
+
+    def look(self) -> Snapshot:
+        """Return what there is now, or was half a second ago. Raises nothing."""
+        with self._lock:
+            if self._last is None or time.monotonic() - self._last.taken_s > _FRESH_S:
+                self._last = self._look()
+            return self._last
+
+    def close(self) -> None:
+        """Let go of NVML."""
+        with self._lock:
+            self._nvml.close()
+            self._gpus = None
+
+    def note(self, source: str, trouble: str) -> None:
+        """Count a trouble (unless it is empty), and say it, or that it is over, if that is news."""
+        with self._lock:
+            self._note(source, trouble)
+
+    def _note(self, source: str, trouble: str) -> None:
+        if trouble:
+            self._errors[source] += 1
+        trouble = re.sub(r"\b0x[0-9a-f]+", "...", trouble)  # an address in it would make it news each time
+        if trouble and self._troubles.get(source) != trouble:
+            self._say(f"warning: {trouble}")
+        elif not trouble and source in self._troubles:
+            self._say(f"{_OVER[source]} again")
+        if trouble:
+            self._troubles[source] = trouble
+        else:
+            self._troubles.pop(source, None)
+
+    def _look(self) -> Snapshot:
+        began_s = time.monotonic()
+        seen = self._read_gpus()
+        holders = self._read_holders()
+        tenants = self._read_tenants(holders)
+        return Snapshot(
+            gpus=[GpuSeen(gpu, use, _on(gpu, tenants)) for gpu, use in seen],
+            tenants=tenants,
+            up={source: source not in self._troubles for source in (NVML, ENGINE)},
+            errors=dict(self._errors),
+            taken_s=began_s,
+            duration_s=time.monotonic() - began_s,
+        )
+
+    def _read_gpus(self) -> list[tuple[Gpu, GpuUse]]:
+        try:
+            if self._gpus is None:
+                self._nvml.enter_context(gpus.held_open())
+                self._gpus = self._known = gpus.list_gpus()
+            use = gpus.read_use(self._gpus)
+        except GpuError as error:
+            self._nvml.close()  # a new driver may come
+            self._gpus = None
+            self._note(NVML, f"GPUs are not shown: {error}")
+            return []
+        self._note(NVML, "")
+        return list(zip(self._gpus, use, strict=True))
+
+    def _read_holders(self) -> list[tuple[str, Callable[[], Holder]]]:
+        """Return names, and what reads each one's limits, which may fail for any of them."""
+        from vgpurun.engine import Engine
+
+        found: list[tuple[str, Callable[[], Holder]]] = [
+            (each.name, partial(_same, each)) for each in local_processes()
+        ]
+        try:
+            self._engine = self._engine or Engine.connect(ENGINE_PATIENCE_S)
+            running = self._engine.containers(everything=False)
+            found += [(each.name, partial(of_container, each)) for each in running]
+        except EngineError as error:
+            self._engine = None
+            self._note(ENGINE, f"containers are not shown: {error}")
+        else:
+            self._note(ENGINE, "")
+        return found
+
+    def _read_tenants(self, holders: Sequence[tuple[str, Callable[[], Holder]]]) -> list[TenantSeen]:
+        by_uuid = {gpu.uuid: gpu for gpu in self._known}
+        tenants: dict[tuple[str, str], TenantSeen] = {}
+        missing: set[str] = set()
+        unreadable = broken = ""
+        for name, find in holders:
+            try:
+                holder = find()
+                if not holder.folder.exists():
+                    missing.add(holder.id)
+                    if holder.id not in self._missing:
+                        continue  # it has ended since it was listed
+                tenant = _read_tenant(holder, by_uuid)
+                if (tenant.name, tenant.user) in tenants:
+                    raise BrokenUsageError("there is another one of this name")
+                tenants[tenant.name, tenant.user] = tenant
+                if any(device.reading is None for device in tenant.devices):
+                    unreadable = f"what {tenant.name} uses cannot be read by this user; run the exporter as root"
+            except Exception as error:  # whatever one of them has done to its files, the others are shown
+                broken = f"{_shown(name)} is not shown: {_one_line(error)}"
+        self._missing = missing
+        self._note(UNREADABLE, unreadable)
+        self._note(BROKEN, broken)
+        return list(tenants.values())
+
+
+_OVER = {
+    NVML: "GPUs are shown",
+    ENGINE: "containers are shown",
+    UNREADABLE: "all usage can be read",
+    BROKEN: "every container is shown",
+    HISTORY: "the history is written",
+}
+
+
+def _read_tenant(holder: Holder, by_uuid: Mapping[str, Gpu]) -> TenantSeen:
+    """Raises BrokenUsageError, or anything else that foreign data can lead to."""
+    readings: Sequence[DeviceReading | None]
+    try:
+        readings = region.read_sound_usage(holder.folder / "run" / "usage", [uuid for uuid, _ in holder.quotas])
+    except PermissionError:
+        readings = [None] * len(holder.quotas)
+    if not all(_is_sound(quota) for _, quota in holder.quotas):
+        raise BrokenUsageError("its limits are no numbers")
+    image = holder.what if holder.kind == "container" else ""  # a command line may hold secrets
+    tenant = TenantSeen(holder.kind, _shown(holder.id), _shown(holder.name), _shown(holder.user), _shown(image))
+    for number, ((uuid, quota), reading) in enumerate(zip(holder.quotas, readings, strict=True)):
+        if uuid in by_uuid and all(device.gpu.uuid != uuid for device in tenant.devices):
+            tenant.devices.append(Device(tenant, by_uuid[uuid], number, quota, reading))
+    return tenant
+
+
+def _same(holder: Holder) -> Holder:
+    return holder
+
+
+def _is_sound(quota: Quota) -> bool:
+    return all(
+        each is None or (isinstance(each, int) and 0 <= each < 1 << 64)
+        for each in (quota.memory_bytes, quota.sm_percent, quota.virtual_bytes)
+    )
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def _shown(text: str) -> str:
+    """Cut a text, and replace what is no Unicode: one label must not make all metrics impossible to encode."""
+    return text[:_MAX_TEXT].encode(errors="replace").decode()
+
+
+def _on(gpu: Gpu, tenants: Sequence[TenantSeen]) -> list[Device]:
+    return [device for tenant in tenants for device in tenant.devices if device.gpu.uuid == gpu.uuid]
