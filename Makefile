@@ -16,7 +16,7 @@ C_SOURCES = $(shell git ls-files '*.c' '*.h' 2>/dev/null || find lib tests -name
 # What is made from the code.
 GENERATED := docs/config.md docs/reference.md docs/memory-functions.md docs/monitoring.md docs/vgpurun.1
 
-.PHONY: help venv lib demo test test-unit test-c fuzz test-preload test-engine test-gpu lint format docs bench clean
+.PHONY: help venv lib demo test test-unit test-c fuzz test-preload test-engine test-gpu lint format docs proto bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -75,6 +75,11 @@ format: $(STAMP) ## lay out the sources as lint wants them
 
 docs: $(STAMP) ## bring the tables in docs/ and the man page up to date
 	@$(BIN)/python -m vgpurun.docs $(GENERATED)
+
+# Of an old release: what it generates needs no newer protobuf than pyproject.toml says.
+proto: ## vgpurun/kubernetes/proto/*_pb2.py from the .proto files
+	@$(PYTHON) -m venv $(VENV)/proto && $(VENV)/proto/bin/pip install -qq grpcio-tools==1.62.3 setuptools
+	@$(VENV)/proto/bin/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. vgpurun/kubernetes/proto/*.proto
 
 bench: lib ## what the library costs and how exact it is, measured on this machine's GPU
 	@$(BIN)/python tests/bench/costs.py

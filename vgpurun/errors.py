@@ -87,6 +87,10 @@ class ClusterError(VgpurunError):
     """Kubernetes' API server cannot be reached, refused something, or lacks a feature that is needed."""
 
 
+class KubernetesError(VgpurunError):
+    """Kubelet cannot be spoken with, or a part that is needed for it is missing."""
+
+
 class OutputError(VgpurunError):
     """What the command prints cannot be written where it should go."""
 
