@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 
 from vgpurun import terminal
-from vgpurun.engine import Engine
+from vgpurun.engine_launch import LaunchEngine
 from vgpurun.errors import OutputError
 from vgpurun.options import ContainerOptions
 from vgpurun.options.values import detach_keys
@@ -22,7 +22,7 @@ _OF_TERMINAL = frozenset({signal.SIGWINCH, signal.SIGTSTP, signal.SIGCONT})
 class AttachedRun:
     """One run of a container, from its start to its end or until it is left with the detach keys."""
 
-    def __init__(self, engine: Engine, container: str, options: ContainerOptions, signals: Signals) -> None:
+    def __init__(self, engine: LaunchEngine, container: str, options: ContainerOptions, signals: Signals) -> None:
         self._engine = engine
         self._container = container
         self._options = options

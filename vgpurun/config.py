@@ -10,13 +10,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vgpurun.config_file import ConfigFile, Setting, read_config
 from vgpurun.config_schema import DEFAULTS_BY_NAME, MAXIMA
 from vgpurun.errors import ConfigError, VgpurunError
-from vgpurun.grants import Grant, Maxima
 from vgpurun.users import current_user, groups_of
+
+if TYPE_CHECKING:
+    from vgpurun.grants import Grant
 
 ADMIN_FILE = Path("/etc/vgpurun/config.yaml")
 
@@ -74,8 +76,10 @@ def own_quotas() -> dict[str, Setting]:
     return config.quotas(user, groups_of(user) if config.admin.groups else ())
 
 
-def own_grant() -> Grant:
+def own_grant() -> "Grant":
     """Return what the administrator grants who launches. Raises ConfigError."""
+    from vgpurun.grants import Grant, Maxima  # not needed to read a default
+
     quotas = own_quotas()
     values = {name: setting.value for name, setting in quotas.items()}
     return Grant(current_user(), Maxima(**values, origins={name: each.origin for name, each in quotas.items()}))

@@ -12,7 +12,6 @@ quotas:                     in the administrator's file only
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -150,6 +149,8 @@ class _Reader:
 
 
 def _unknown(name: str, known: list[str], what: str) -> str:
+    from difflib import get_close_matches  # slow to import
+
     near = get_close_matches(name, known, n=1)
     hint = f"did you mean '{near[0]}'?" if near else f"there are {', '.join(known)}"
     return f"unknown key '{name}' in {what}; {hint}"

@@ -1,19 +1,20 @@
 """What may stand in a configuration file: every key, how its value is read, and what it means.
 
-docs/config.md has its tables from here, and vgpurun/variables.py the variables.
+docs/config.md has its tables from here, and vgpurun/variables.py the variables. Most launches have no
+value to be read: what reads one is loaded for the first.
 """
 
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from vgpurun import quota, request, waiting
-from vgpurun.drivers import MODES
+from vgpurun.choices import DRIVER_MODES, PLACE_POLICIES, PULL_POLICIES
 from vgpurun.errors import VgpurunError
-from vgpurun.plan import Limits
 
-PULL_POLICIES = ("missing", "always", "never")
+if TYPE_CHECKING:
+    from vgpurun.quota import MemorySize
+
 UNLIMITED = "unlimited"
 _TRUE = ("true", "yes", "on", "1")
 _FALSE = ("false", "no", "off", "0")
@@ -56,13 +57,26 @@ def _bool(text: str) -> bool:
 
 
 def _memory(text: str) -> str:
-    request.check_limits(Limits(memory=text))
+    _check_limits(memory=text)
     return text
 
 
 def _sm(text: str) -> str:
-    request.check_limits(Limits(sm=text))
+    _check_limits(sm=text)
     return text
+
+
+def _check_limits(**written: str) -> None:
+    from vgpurun.plan import Limits
+    from vgpurun.request import check_limits
+
+    check_limits(Limits(**written))
+
+
+def _size(text: str) -> "MemorySize":
+    from vgpurun.quota import parse_size
+
+    return parse_size(text)
 
 
 def _gpus(text: str) -> str:
@@ -75,7 +89,9 @@ def _gpus(text: str) -> str:
 def _wait(text: str) -> str:
     if text.lower() in _FALSE:
         return "0"
-    waiting.parse_wait(text)
+    from vgpurun.waiting import parse_wait
+
+    parse_wait(text)
     return text
 
 
@@ -104,17 +120,17 @@ DEFAULTS = (
     Key("mem", _memory, "`--mem`: a size, a share, or `max`", "25%"),
     Key("sm", _sm, "`--sm`: a percentage", "50"),
     Key("gpus", _gpus, "`--gpus`: `all`, a count, or a list of GPUs", "[0, 1]", is_list=True),
-    Key("place", _one_of(*request.POLICIES), "`--place`", "binpack", request.POLICIES[0]),
+    Key("place", _one_of(*PLACE_POLICIES), "`--place`", "binpack", PLACE_POLICIES[0]),
     Key("overcommit", _bool, "`--overcommit`", "true", False),
     Key("wait", _wait, "`--wait`: a time, `forever`, or `false`", "10m", "0"),
-    Key("driver", _one_of(*MODES), "`--driver`", "cdi", "auto"),
+    Key("driver", _one_of(*DRIVER_MODES), "`--driver`", "cdi", "auto"),
     Key("pull", _one_of(*PULL_POLICIES), "`--pull`", "never", PULL_POLICIES[0]),
 )
 
 # What a user may have at the same time. Only the administrator's file has them.
 MAXIMA = (
-    Key("memory", _most(quota.parse_size), "GPU memory on all GPUs together", "48g"),
-    Key("memory_per_gpu", _most(quota.parse_size), "GPU memory on each GPU", "50%"),
+    Key("memory", _most(_size), "GPU memory on all GPUs together", "48g"),
+    Key("memory_per_gpu", _most(_size), "GPU memory on each GPU", "50%"),
     Key("sm", _most(_count(None)), "compute in percent, over all GPUs together: 150 is one GPU and a half", "150"),
     Key("sm_per_gpu", _most(_count(100)), "compute in percent on each GPU", "50"),
     Key("containers", _most(_count(None)), "containers and `vgpurun local` processes", "4"),

@@ -25,7 +25,6 @@ from vgpurun.errors import DriverError
 from vgpurun.gpus import Gpu
 from vgpurun.options import Mount
 
-MODES = ("auto", "toolkit", "cdi", "mount", "sim")
 CONTAINER_DRIVER_DIR = f"{abi.CONTAINER_DIR}/driver"
 CDI_KIND = "nvidia.com/gpu"
 

@@ -13,8 +13,7 @@ from urllib3.exceptions import HTTPError
 
 from vgpurun.engine import Engine, VgpurunContainer, one_line, plain_socket
 from vgpurun.errors import ContainerError, EngineError
-from vgpurun.plan import LABEL_QUOTA, LABEL_USER, LABEL_VERSION
-from vgpurun.state import LABEL_STATE
+from vgpurun.labels import LABEL_QUOTA, LABEL_STATE, LABEL_USER, LABEL_VERSION
 
 _SLACK_S = 30  # that an answer may take besides the time that the engine gives a container to stop
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vgpurun import region, state
-from vgpurun.plan import quotas_from_json
+from vgpurun.labels import quotas_from_json
 from vgpurun.quota import Quota
 
 if TYPE_CHECKING:

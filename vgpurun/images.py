@@ -5,12 +5,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from vgpurun import progress
+from vgpurun.choices import PULL_POLICIES
 from vgpurun.errors import ImageError, OptionError
 
 if TYPE_CHECKING:
     from vgpurun.engine import Engine, Image
-
-_POLICIES = ("always", "missing", "never")
 
 
 @dataclass(frozen=True)
@@ -25,7 +24,7 @@ class PullOptions:
     def read(cls, policy: str | None, quiet: bool, platform: str | None) -> "PullOptions":
         """Check what --pull says. Raises OptionError."""
         policy = policy or "missing"
-        if policy not in _POLICIES:
+        if policy not in PULL_POLICIES:
             raise OptionError(f"""invalid pull option: '{policy}': must be one of "always", "missing" or "never\"""")
         return cls(policy, quiet, platform)
 

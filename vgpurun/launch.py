@@ -9,6 +9,7 @@ from vgpurun import places, state, terminal
 from vgpurun.admission import Admission
 from vgpurun.attached import AttachedRun
 from vgpurun.engine import Engine
+from vgpurun.engine_launch import LaunchEngine
 from vgpurun.errors import EngineError, OptionError
 from vgpurun.holders import is_abandoned
 from vgpurun.image_libc import check_image
@@ -41,7 +42,7 @@ def sweep(engine: Engine, engine_id: str, is_dry_run: bool = False) -> list[tupl
 
 
 def launch(
-    engine: Engine,
+    engine: LaunchEngine,
     engine_id: str,
     admission: Admission,
     make_plan: Callable[[Placement], LaunchPlan],
@@ -99,7 +100,7 @@ def _new_id_file(path: str | None, undo: ExitStack) -> Path:
     return file
 
 
-def _let_go(engine: Engine, container: str, folder: StateFolder, is_removed: bool) -> None:
+def _let_go(engine: LaunchEngine, container: str, folder: StateFolder, is_removed: bool) -> None:
     """From now on the folder lives as long as its container."""
     folder.close()
     with suppress(EngineError):  # an engine that was stopped meanwhile: the next launch sweeps
@@ -107,7 +108,7 @@ def _let_go(engine: Engine, container: str, folder: StateFolder, is_removed: boo
             folder.remove()
 
 
-def _check_libc(engine: Engine, container: str, plan: LaunchPlan, library: Library) -> list[str]:
+def _check_libc(engine: LaunchEngine, container: str, plan: LaunchPlan, library: Library) -> list[str]:
     """Look at the C library that the container will have: the image's, or that of a host folder mounted over it.
 
     The image's files are read from the container that was made. An engine cannot open one with our mounts inside a

@@ -3,27 +3,22 @@
 `--dry-run` prints the plan; engine.py and process.py carry it out.
 """
 
-import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from vgpurun import __version__, abi, places, quota, region
 from vgpurun.drivers import DeviceRequest, DriverPlan
 from vgpurun.errors import GpuError, OptionError
 from vgpurun.gpus import Gpu
+from vgpurun.labels import LABEL_QUOTA, LABEL_STATE, LABEL_USER, LABEL_VERSION, quotas_to_json
 from vgpurun.options import ContainerOptions, Mount
 from vgpurun.oversubscription import oversubscribe
-from vgpurun.policies import PRIORITIES, SM_POLICIES, Priority, SmPolicy, choose_policy, choose_priority
+from vgpurun.policies import choose_policy, choose_priority
 from vgpurun.quota import Quota
-from vgpurun.state import LABEL_STATE
 from vgpurun.users import current_user
 
-LABEL_VERSION = "vgpurun.version"
-LABEL_QUOTA = "vgpurun.quota"
-LABEL_USER = "vgpurun.user"
 _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -260,39 +255,3 @@ def _mounts(
         )
     mounts += [mount for mount in driver.mounts if places.has_place(mount.target, options, host_exists)]
     return tuple(mounts), tuple(warnings)
-
-
-def quotas_to_json(quotas: Sequence[DeviceQuota]) -> str:
-    """Return quotas as the label vgpurun.quota has them: a list in the order of the container's devices."""
-    return json.dumps(
-        [
-            {
-                "uuid": each.gpu.uuid,
-                "memory_bytes": each.quota.memory_bytes,
-                "virtual_bytes": each.quota.virtual_bytes,
-                "sm_percent": each.quota.sm_percent,
-                "sm_policy": each.quota.sm_policy.name.lower(),
-                "priority": each.quota.priority.name.lower(),
-            }
-            for each in quotas
-        ]
-    )
-
-
-def quotas_from_json(text: str) -> list[tuple[str, Quota]]:
-    """Return the UUIDs and quotas of the label vgpurun.quota; nothing when it is not such a list."""
-    try:
-        return [(str(each["uuid"]), _quota_from_json(each)) for each in json.loads(text)]
-    except (ValueError, KeyError, TypeError):
-        return []
-
-
-def _quota_from_json(each: Mapping[str, Any]) -> Quota:
-    """What an older version has not written is as it was then."""
-    return Quota(
-        each["memory_bytes"],
-        each["sm_percent"],
-        SM_POLICIES.get(each.get("sm_policy", ""), SmPolicy.HARD),
-        PRIORITIES.get(each.get("priority", ""), Priority.HIGH),
-        virtual_bytes=each.get("virtual_bytes"),
-    )

@@ -5,13 +5,12 @@ from dataclasses import dataclass, field, replace
 
 from vgpurun import gpus as devices
 from vgpurun import quota
+from vgpurun.choices import PLACE_POLICIES
 from vgpurun.errors import GpuError, OptionError
 from vgpurun.gpus import Gpu
 from vgpurun.plan import Limits
 from vgpurun.quota import PerDevice, Quota
 from vgpurun.rooms import Room
-
-POLICIES = ("spread", "binpack")
 
 
 @dataclass(frozen=True)
@@ -23,7 +22,7 @@ class Request:
 
     limits: Limits
     gpus: str | None = None
-    policy: str = POLICIES[0]
+    policy: str = PLACE_POLICIES[0]
     is_overcommit: bool = False
     environment: Mapping[str, str] = field(default_factory=dict)
     is_local: bool = False

@@ -3,14 +3,17 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from vgpurun import gpus, region
-from vgpurun.engine import Engine, VgpurunContainer
 from vgpurun.gpus import Gpu, GpuUse
 from vgpurun.holders import local_processes, quotas_now
 from vgpurun.quota import Quota
 from vgpurun.region import DeviceReading
 from vgpurun.utilization import Utilization
+
+if TYPE_CHECKING:
+    from vgpurun.engine import Engine, VgpurunContainer
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,7 @@ class Tenant:
     folder: Path
     devices: tuple[TenantDevice, ...] = ()
     missing: tuple[tuple[str, Quota], ...] = ()
-    container: VgpurunContainer | None = None
+    container: "VgpurunContainer | None" = None
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,7 @@ class Report:
     tenants: tuple[Tenant, ...]
 
 
-def collect(all_gpus: Sequence[Gpu], engine: Engine | None) -> Report:
+def collect(all_gpus: Sequence[Gpu], engine: "Engine | None") -> Report:
     """Read who runs and what they use. Raises VgpurunError."""
     containers = engine.containers(everything=False) if engine else []
     processes = [
@@ -70,7 +73,7 @@ def collect(all_gpus: Sequence[Gpu], engine: Engine | None) -> Report:
     return Report(tuple(zip(all_gpus, gpus.read_use(all_gpus), strict=True)), tuple(tenants))
 
 
-def read_containers(containers: Sequence[VgpurunContainer], all_gpus: Sequence[Gpu]) -> list[Tenant]:
+def read_containers(containers: Sequence["VgpurunContainer"], all_gpus: Sequence[Gpu]) -> list[Tenant]:
     """Read what these containers may use and what they use, in their order. Raises nothing."""
     return [
         _with_devices(

@@ -25,7 +25,6 @@ from typing import Any
 from vgpurun import abi
 from vgpurun.errors import StateError
 
-LABEL_STATE = "vgpurun.state"
 ROOT_FOLDER = Path("/var/lib/vgpurun")
 _OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 

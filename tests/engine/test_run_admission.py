@@ -17,7 +17,7 @@ import pytest
 
 from cli import Cli, wait_until
 from vgpurun.admission_lock import QUEUE_DIR
-from vgpurun.plan import LABEL_QUOTA, quotas_from_json
+from vgpurun.labels import LABEL_QUOTA, quotas_from_json
 
 ROOM = 8  # launches of 2 GiB on two GPUs of 8 GiB
 
@@ -220,7 +220,7 @@ quotas:
 """
 WITH_ADMIN_FILE = (
     "import sys; from pathlib import Path; from vgpurun import config, cli;"
-    "config.ADMIN_FILE = Path(sys.argv.pop(1)); cli.main(sys.argv[1:])"
+    "config.ADMIN_FILE = Path(sys.argv.pop(1)); sys.exit(cli.main(sys.argv[1:]))"
 )
 
 

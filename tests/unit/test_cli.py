@@ -326,3 +326,17 @@ def test_verbs_are_loaded_where_they_are_said_to_be() -> None:
     for verb, _, line in (each for verbs in VERBS.values() for each in verbs):
         assert cli.commands[verb].name == verb
         assert cli.commands[verb].get_short_help_str(200) == line
+
+
+@pytest.mark.parametrize("verb", ["", "ps", "smi", "stop"])
+def test_help_starts_without_what_is_slow_to_load(verb: str, environment: dict[str, str]) -> None:
+    code = (
+        "import sys\n"
+        "from vgpurun.cli import main\n"
+        "code = main([*sys.argv[1:], '--help'])\n"
+        "print(sorted({'docker', 'requests', 'rich', 'yaml', 'pynvml', 'humanfriendly'} & set(sys.modules)))\n"
+        "sys.exit(code)"
+    )
+    command = [sys.executable, "-c", code, *([verb] if verb else [])]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert (result.returncode, result.stdout.splitlines()[-1]) == (0, "[]"), result

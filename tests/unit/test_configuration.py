@@ -205,7 +205,7 @@ def vgpurun(tmp_path: Path, write: Write) -> Callable[..., subprocess.CompletedP
     """The command line with files of its own, in place of the host's and the user's."""
     program = (
         "import sys; from pathlib import Path; from vgpurun import config, cli;"
-        "config.ADMIN_FILE = Path(sys.argv.pop(1)); cli.main(sys.argv[1:])"
+        "config.ADMIN_FILE = Path(sys.argv.pop(1)); sys.exit(cli.main(sys.argv[1:]))"
     )
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("VGPU", "SUDO_"))}
 

@@ -9,8 +9,9 @@ from fakes import make_gpus
 
 from vgpurun import region
 from vgpurun.errors import LimitError
+from vgpurun.labels import quotas_from_json, quotas_to_json
 from vgpurun.oversubscription import oversubscribe
-from vgpurun.plan import DeviceQuota, quotas_from_json, quotas_to_json
+from vgpurun.plan import DeviceQuota
 from vgpurun.quota import Quota
 
 GIB = 1 << 30

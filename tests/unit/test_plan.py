@@ -16,9 +16,10 @@ from vgpurun.cli.smi import of_chosen_gpus
 from vgpurun.describe import to_yaml
 from vgpurun.drivers import DriverPlan, EngineFacts, plan_driver
 from vgpurun.errors import GpuError, LimitError, OptionError
+from vgpurun.labels import quotas_from_json
 from vgpurun.options import ContainerOptions, Mount, Volume
 from vgpurun.places import path_on_host
-from vgpurun.plan import LaunchPlan, Limits, plan_launch, plan_process, quotas_from_json
+from vgpurun.plan import LaunchPlan, Limits, plan_launch, plan_process
 from vgpurun.quota import Quota
 
 LIBRARY = Path("/lib/libvgpu.so")

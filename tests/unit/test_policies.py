@@ -9,7 +9,8 @@ import pytest
 from fakes import make_gpus
 
 from vgpurun.errors import LimitError
-from vgpurun.plan import DeviceQuota, quotas_from_json, quotas_to_json
+from vgpurun.labels import quotas_from_json, quotas_to_json
+from vgpurun.plan import DeviceQuota
 from vgpurun.policies import Priority, SmPolicy, choose_policy, choose_priority
 from vgpurun.quota import Quota
 from vgpurun.region import limits_bytes, read_limits

@@ -44,8 +44,8 @@ def cli(ctx: click.Context) -> None:
         click.echo(ctx.get_help())
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line and end the process with its exit code."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return the exit code."""
     _open_standard_streams()
     exit_code = _complete() if "_VGPURUN_COMPLETE" in os.environ else _run(arguments)
     try:
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if exit_code == 0:
             exit_code = _fail(error, error.strerror or str(error), _FAILED)
         _quiet()
-    sys.exit(exit_code)
+    return exit_code
 
 
 def _open_standard_streams() -> None:

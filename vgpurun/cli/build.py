@@ -45,10 +45,10 @@ def build(verbose: bool) -> None:
 )
 def build_in_docker(base_image: str, output: Path | None) -> None:
     """Build libvgpu.so in a container, for a host without a compiler or with too new a glibc."""
-    from vgpurun.engine import Engine
+    from vgpurun.engine_launch import LaunchEngine
 
     path = (output or library.build_folder() / "libvgpu.so").absolute()
-    engine = Engine.connect()
+    engine = LaunchEngine.connect()
     tag = f"vgpurun-builder:{__version__}"
     events = engine.build(_context(), tag, {"BASE_IMAGE": base_image})
     try:

@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from vgpurun import config, library, simulation
+from vgpurun import config
 from vgpurun.cli.flags import canonical
 from vgpurun.errors import DriverError, GpuError, LibraryError, OptionError, VgpurunError
-from vgpurun.gpus import Gpu, list_gpus
-from vgpurun.library import Library
 from vgpurun.policies import PRIORITIES, SM_POLICIES
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
+
+    from vgpurun.gpus import Gpu
+    from vgpurun.library import Library
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -187,11 +188,15 @@ def warn(message: str) -> None:
 
 def activate_simulation() -> None:
     """Make this process see the simulated GPUs. Raises DriverError, StateError, GpuError and LibraryError."""
+    from vgpurun import library, simulation
+
     simulation.activate(library.find_simulated_driver(say))
 
 
-def visible_gpus(is_simulated: bool) -> list[Gpu]:
+def visible_gpus(is_simulated: bool) -> "list[Gpu]":
     """Return the GPUs of this host, or the simulated ones. Raises GpuError, DriverError and LibraryError."""
+    from vgpurun.gpus import list_gpus
+
     if not is_simulated:
         return list_gpus()
     activate_simulation()
@@ -201,7 +206,7 @@ def visible_gpus(is_simulated: bool) -> list[Gpu]:
         raise GpuError("the simulated GPU does not start, for the reason above") from None
 
 
-def gpus_if_any(is_simulated: bool) -> list[Gpu]:
+def gpus_if_any(is_simulated: bool) -> "list[Gpu]":
     """Return the GPUs of this host; without any, say so and return none. Raises OptionError."""
     try:
         return visible_gpus(is_simulated)
@@ -210,11 +215,13 @@ def gpus_if_any(is_simulated: bool) -> list[Gpu]:
         return []
 
 
-def find_library(is_dry_run: bool) -> Library:
+def find_library(is_dry_run: bool) -> "Library":
     """Return the library, built first if need be; a dry run builds nothing and shows where it will be."""
+    from vgpurun import library
+
     if not is_dry_run:
         return library.find_or_build(say)
     try:
         return library.find()
     except LibraryError:
-        return Library(library.build_folder() / "libvgpu.so", "", "", ())
+        return library.Library(library.build_folder() / "libvgpu.so", "", "", ())

@@ -6,9 +6,9 @@ from dataclasses import asdict
 import click
 
 from vgpurun import config
+from vgpurun.choices import DRIVER_MODES
 from vgpurun.cli.common import GroupedCommand, option, visible_gpus
 from vgpurun.doctor import FAILED, OK, WARNING, Finding, examine
-from vgpurun.drivers import MODES
 from vgpurun.errors import DriverError, GpuError, LibraryError
 
 _GROUP = "Examination"
@@ -17,7 +17,7 @@ _NAME_WIDTH = 20
 
 @click.command(cls=GroupedCommand, name="doctor")
 @option(
-    "--driver", "driver_mode", type=click.Choice(MODES), default=lambda: config.default("driver"), group=_GROUP,
+    "--driver", "driver_mode", type=click.Choice(DRIVER_MODES), default=lambda: config.default("driver"), group=_GROUP,
     help="How containers get the driver, as for run. By default VGPURUN_DRIVER, or auto.",
 )  # fmt: skip
 @option(

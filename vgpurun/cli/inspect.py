@@ -29,7 +29,7 @@ def _describe(described: dict[str, Any], all_gpus: Any) -> dict[str, Any]:
     from vgpurun import smi
     from vgpurun.cli.ps_view import devices_json
     from vgpurun.engine_containers import from_description
-    from vgpurun.plan import LABEL_VERSION
+    from vgpurun.labels import LABEL_VERSION
 
     (tenant,) = smi.read_containers([from_description(described)], all_gpus)
     container = tenant.container

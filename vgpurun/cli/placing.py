@@ -8,11 +8,12 @@ import click
 
 from vgpurun import config
 from vgpurun.admission import Admission
+from vgpurun.choices import PLACE_POLICIES
 from vgpurun.cli.common import Function, option, say, warn
 from vgpurun.gpus import GPUS_HELP, Gpu
 from vgpurun.plan import Limits
 from vgpurun.quota import Quota
-from vgpurun.request import POLICIES, Request
+from vgpurun.request import Request
 from vgpurun.waiting import NO_TIMEOUT, parse_wait
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def placement_options(function: Function) -> Function:
             ),
             option(
                 "--place",
-                type=click.Choice(POLICIES),
+                type=click.Choice(PLACE_POLICIES),
                 group=_GROUP,
                 help="Which of the GPUs that have room: the emptiest (spread, the default) or the fullest (binpack).",
             ),

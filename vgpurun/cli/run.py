@@ -8,6 +8,7 @@ import click
 from vgpurun import config, drivers, library, mps, simulation, state
 from vgpurun.admission import Admission
 from vgpurun.background import Background
+from vgpurun.choices import DRIVER_MODES
 from vgpurun.cli.common import (
     EngineCommand,
     find_library,
@@ -33,10 +34,11 @@ from vgpurun.plan import LaunchPlan, plan_launch
 from vgpurun.signals import Signals
 
 if TYPE_CHECKING:
-    from vgpurun.engine import Engine, Image
+    from vgpurun.engine import Image
+    from vgpurun.engine_launch import LaunchEngine
 
 _VGPURUN = "vgpurun"
-_Asked: TypeAlias = "tuple[Engine, Image | None, EngineFacts]"
+_Asked: TypeAlias = "tuple[LaunchEngine, Image | None, EngineFacts]"
 
 
 @click.command(
@@ -53,7 +55,7 @@ _Asked: TypeAlias = "tuple[Engine, Image | None, EngineFacts]"
 @option(
     "--driver",
     "driver_mode",
-    type=click.Choice(drivers.MODES),
+    type=click.Choice(DRIVER_MODES),
     default=lambda: config.default("driver"),
     group=_VGPURUN,
     help="How the driver comes into the container: the engine brings it (cdi, toolkit), vgpurun binds this host's own "
@@ -98,9 +100,9 @@ def _refuse_late_verb(ctx: click.Context, image: str) -> None:
 
 def _ask_engine(image: str) -> _Asked:
     """Return the engine, what it says of itself, and the image if it has it."""
-    from vgpurun.engine import Engine
+    from vgpurun.engine_launch import LaunchEngine
 
-    engine = Engine.connect()
+    engine = LaunchEngine.connect()
     facts = Background(engine.facts)
     return engine, engine.image(image), facts.result()
 

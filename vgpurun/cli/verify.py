@@ -9,8 +9,8 @@ from typing import Any
 import click
 
 from vgpurun import config, library, quota
+from vgpurun.choices import DRIVER_MODES
 from vgpurun.cli.common import LIMITS, EngineCommand, option, say, visible_gpus
-from vgpurun.drivers import MODES
 from vgpurun.errors import OptionError
 from vgpurun.gpus import Gpu, select_gpus
 from vgpurun.quota import Quota, show_size
@@ -35,7 +35,7 @@ _NAME_WIDTH = 31
     help="How long each kind of work is measured, with and without the limit.",
 )  # fmt: skip
 @option(
-    "--driver", "driver_mode", type=click.Choice(MODES), default=lambda: config.default("driver"), group=_GROUP,
+    "--driver", "driver_mode", type=click.Choice(DRIVER_MODES), default=lambda: config.default("driver"), group=_GROUP,
     help="How the driver comes into the container, as for run. By default VGPURUN_DRIVER, or auto.",
 )  # fmt: skip
 @option(
