@@ -20,7 +20,8 @@ from typing import Any
 from vgpurun import state
 from vgpurun.errors import ClaimError, StateError
 from vgpurun.kubernetes.dra_claim import Allocation, ClaimName, check_uid
-from vgpurun.plan import DeviceQuota, quotas_from_json, quotas_to_json
+from vgpurun.labels import quotas_from_json, quotas_to_json
+from vgpurun.plan import DeviceQuota
 from vgpurun.quota import Quota, show_size
 
 _HALF_MADE = ".making-"
