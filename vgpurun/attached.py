@@ -1,6 +1,5 @@
 """Runs a container that was made, with this process's standard streams, signals and terminal as its own."""
 
-import os
 import signal
 import socket
 from collections.abc import Callable
@@ -84,6 +83,6 @@ class AttachedRun:
     def _pause(self) -> None:
         """Stop this process as Ctrl-Z means, until the shell continues it."""
         with self._terminal.lent() if self._terminal else nullcontext():
-            os.kill(os.getpid(), signal.SIGSTOP)
+            signal.raise_signal(signal.SIGSTOP)  # this thread goes on for a while after a signal to the whole process
         if self._options.tty:
             self._signals.put(signal.SIGWINCH)

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from types import FrameType, TracebackType
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-_OTHERS = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGCONT, signal.SIGWINCH)
+_OTHERS = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGCONT, signal.SIGWINCH, signal.SIGTSTP)
 # Never relayed: what cannot be caught, what is about this very process, and what stops a reader of the terminal.
 _OUR_OWN = (
     signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD, signal.SIGPIPE, signal.SIGURG, signal.SIGSEGV, signal.SIGBUS,
@@ -29,6 +29,14 @@ class Interrupted(BaseException):
     def __init__(self, number: int) -> None:
         super().__init__(f"interrupted by {signal.Signals(number).name}")
         self.exit_code = 128 + number
+
+
+def _act_on(number: int) -> None:
+    """Do what a signal asks for while the command does not run yet. Raises Interrupted."""
+    if number in _ENDING:
+        raise Interrupted(number)
+    if number == signal.SIGTSTP:
+        signal.raise_signal(signal.SIGSTOP)
 
 
 class Signals:
@@ -68,21 +76,21 @@ class Signals:
                 raise Interrupted(number)
         elif self._holding:
             self._held.append(number)
-        elif number in _ENDING:
-            raise Interrupted(number)
+        else:
+            _act_on(number)
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Hold signals back; afterwards an ending one raises Interrupted, unless signals are relayed by then."""
+        """Hold signals back; afterwards they are acted on, unless signals are relayed by then."""
         self._holding += 1
         try:
             yield
         finally:
             self._holding -= 1
         if not self._holding:
-            for number in self._held:  # nothing of what is relayed by now
-                if number in _ENDING:
-                    raise Interrupted(number)
+            held, self._held = self._held, []  # nothing of what is relayed by now
+            for number in held:
+                _act_on(number)
 
     def relay(self, send: Callable[[int], object], numbers: Collection[int] = EVERY) -> None:
         """From now on pass these signals to `send`, from a thread of its own; those that were held back first.

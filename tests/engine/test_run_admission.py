@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pwd
 import signal
@@ -184,10 +185,20 @@ def unstarted(cli: Cli) -> list[str]:
     return [each["Id"] for each in found if each["Labels"]["vgpurun.state"].startswith(f"{cli.state_dir}/")]
 
 
+def lock_is_free() -> bool:
+    with open(QUEUE_DIR / "lock") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+    return True
+
+
 def test_a_container_that_nobody_will_start_is_swept_by_the_next_launch(one_gpu: Cli, debian: str) -> None:
-    """Stopped right after it has made its container, then killed."""
+    """Stopped after it has made its container and before it starts it, then killed."""
     with one_gpu.started("run", *one_gpu.driver, "--mem", "8g", debian, "sleep", "300") as process:
         wait_until(lambda: unstarted(one_gpu), "container", interval_s=0.001)
+        wait_until(lock_is_free, "launch that holds the lock no more", interval_s=0.0002)
         process.send_signal(signal.SIGSTOP)
         if not unstarted(one_gpu):
             pytest.skip("it was started before it could be stopped")

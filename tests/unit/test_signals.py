@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import queue
 import signal
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -41,6 +43,25 @@ def test_a_signal_is_held_back_until_the_step_is_done() -> None:
     with pytest.raises(Interrupted):
         step()
     assert done == ["step"]
+
+
+STOPPED = """
+import os, signal
+from vgpurun.signals import Signals
+with Signals() as signals:
+    with signals.held():
+        os.kill(os.getpid(), signal.SIGTSTP)
+        print("held", flush=True)
+    print("continued", flush=True)
+"""
+
+
+def test_a_stop_waits_for_the_step_and_can_be_continued() -> None:
+    with subprocess.Popen([sys.executable, "-c", STOPPED], stdout=subprocess.PIPE, text=True) as process:
+        _, status = os.waitpid(process.pid, os.WUNTRACED)
+        assert os.WIFSTOPPED(status)
+        os.kill(process.pid, signal.SIGCONT)
+        assert process.communicate(timeout=20)[0] == "held\ncontinued\n"
 
 
 def test_the_steps_own_error_comes_first() -> None:
