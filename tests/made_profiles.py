@@ -5,7 +5,11 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
+from pathlib import Path
 
+import profile_maker
+from vgpurun.profiles import layout
 from vgpurun.profiles.model import ApiTotal, Call, CopyKind, GateWait, GpuSpan, KernelTotal, Sample
 
 BEGIN_NS = 1_700_000_000_000_000_000
@@ -176,3 +180,70 @@ def _share_device(profiles: list[MadeProfile]) -> None:
 def empty() -> MadeProfile:
     """A program that never called the driver."""
     return MadeProfile(pid=5, command="true", ended_ns=BEGIN_NS + 2 * MS, last_ns=BEGIN_NS + 2 * MS)
+
+
+def save(profiles: Sequence[MadeProfile], folder: Path) -> Path:
+    """Write profiles as the library would; returns the folder."""
+    folder.mkdir(exist_ok=True)
+    for number, made in enumerate(profiles):
+        apis = list(dict.fromkeys([*(total.api for total in made.totals), *(call.api for call in made.call_list)]))
+        file = profile_maker.new_file(apis, made.devices)
+        header = file.header
+        header.pid, header.command, header.started_ns = made.pid, made.command.encode(), made.started_ns
+        header.ended_ns, header.dropped, header.clock_offset_ns = made.ended_ns or 0, made.dropped, BEGIN_NS
+        for total in made.totals:
+            file.totals[0][apis.index(total.api)] = layout.Total(
+                total.calls, total.failed, total.size_bytes, total.duration_ns, total.longest_ns
+            )
+        for kernel in made.kernels:
+            profile_maker.add_kernel(file, kernel.name.encode(), kernel.launches, kernel.gpu_ns)
+        profile_maker.write(folder / f"{number}-{made.pid}{layout.SUFFIX}", file, _chunks(made, apis))
+    return folder
+
+
+def _chunks(made: MadeProfile, apis: Sequence[str]) -> list[bytes]:
+    records = sorted(_records(made, apis), key=lambda each: each[0])
+    chunks: list[bytes] = []
+    for thread, those in groupby(records, key=lambda each: each[0]):
+        packed = [record for _, parts in those for record in parts]
+        for first in range(0, len(packed), layout.CHUNK_RECORDS - 1):
+            part = packed[first : first + layout.CHUNK_RECORDS - 1]
+            chunks.append(profile_maker.chunk(len(chunks) + 1, thread, part))
+    return chunks
+
+
+def _records(made: MadeProfile, apis: Sequence[str]) -> Iterator[tuple[int, list[bytes]]]:
+    record = profile_maker.record
+    for call in made.call_list:
+        copy = layout.NO_COPY if call.kind is None else call.kind.value + 1
+        at = call.start_ns - BEGIN_NS
+        yield (
+            call.thread,
+            [
+                record(
+                    layout.CALL,
+                    at,
+                    call.duration_ns,
+                    call.size_bytes,
+                    call.stream,
+                    apis.index(call.api),
+                    call.device,
+                    copy,
+                )
+            ],
+        )
+    for span in made.span_list:
+        at = span.start_ns - BEGIN_NS
+        yield made.pid, [record(layout.SPAN, at, span.duration_ns, span.launches, span.stream, device=span.device)]
+    for wait in made.wait_list:
+        yield wait.thread, [record(layout.WAIT, wait.start_ns - BEGIN_NS, wait.duration_ns, device=wait.device)]
+    for sample in made.sample_list:
+        limit = 2**64 - 1 if sample.memory_limit_bytes is None else sample.memory_limit_bytes
+        at = sample.at_ns - BEGIN_NS
+        yield (
+            made.pid,
+            [
+                record(layout.SAMPLE, at, 0, sample.used_bytes, sample.sm_limit_percent, device=sample.device),
+                record(layout.SAMPLE_MORE, sample.own_bytes, limit, sample.busy_ns, device=sample.device),
+            ],
+        )

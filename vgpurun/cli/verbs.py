@@ -22,6 +22,7 @@ VERBS: Mapping[str, tuple[tuple[str, str, str], ...]] = {
         ("ps", "ps:ps", "List containers, their limits and what they use of them."),
         ("top", "top:top", "Show live what every GPU and container uses."),
         ("smi", "smi:smi", "Show GPUs, containers and what they use of their limits."),
+        ("report", "report:report", "Show what a profiled run did: a page, tables, pictures, a trace."),
         ("inspect", "inspect:inspect", "Show all about containers as JSON."),
         ("exporter", "exporter:exporter", "Serve all this as metrics for Prometheus."),
         ("logs", "logs:logs", "Show what a container has written."),

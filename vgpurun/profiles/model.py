@@ -89,15 +89,50 @@ class KernelTotal:
 class ProcessProfile(Protocol):
     """What one process recorded. The sequences of records are read from its file each time."""
 
-    pid: int
-    command: str
-    started_ns: int
-    ended_ns: int | None  # None: it was killed, or still runs
-    last_ns: int  # the last instant of which anything is known
-    devices: Sequence[str]  # UUIDs
-    totals: Sequence[ApiTotal]
-    kernels: Sequence[KernelTotal]
-    dropped: int  # records that were overwritten because the file had reached its bound
+    @property
+    def pid(self) -> int:
+        """Its number, inside its container."""
+        ...
+
+    @property
+    def command(self) -> str:
+        """Its command line."""
+        ...
+
+    @property
+    def started_ns(self) -> int:
+        """When it first called the driver."""
+        ...
+
+    @property
+    def ended_ns(self) -> int | None:
+        """None: it was killed, or still runs."""
+        ...
+
+    @property
+    def last_ns(self) -> int:
+        """The last instant of which anything is known."""
+        ...
+
+    @property
+    def devices(self) -> Sequence[str]:
+        """UUIDs."""
+        ...
+
+    @property
+    def totals(self) -> Sequence[ApiTotal]:
+        """Of the functions that it called."""
+        ...
+
+    @property
+    def kernels(self) -> Sequence[KernelTotal]:
+        """Of the kernels that it launched."""
+        ...
+
+    @property
+    def dropped(self) -> int:
+        """Records that were overwritten because the file had reached its bound."""
+        ...
 
     def calls(self) -> Iterator[Call]:
         """In the order in which each thread made them."""

@@ -68,7 +68,7 @@ def charts(summary: Summary) -> list[Picture]:
         found.append(
             Picture(
                 "timeline",
-                "What ran when",
+                "What ran when: the higher, the larger the part of the time",
                 lambda shape, title: report_strip.strip(summary, shape, title),
                 report_strip.left_out(summary),
             )

@@ -77,11 +77,9 @@ def _peak(axes: Axes, summary: Summary, device: DeviceSummary, shape: Shape) -> 
     part = at_s / summary.fine.duration_s
     axes.plot([at_s], [device.peak_bytes], "o", color=INK, markersize=4, clip_on=False)
     side, offset = ("left", 5) if part < 0.2 else ("right", -5) if part > 0.8 else ("center", 0)
-    limit = device.memory_limit_bytes
-    has_room = limit is None or not 0.8 < device.peak_bytes / limit < 1.2
     axes.annotate(
-        f"peak {size(device.peak_bytes)}", (at_s, device.peak_bytes), (offset, 5 if has_room else -7),
-        textcoords="offset points", ha=side, va="bottom" if has_room else "top", fontsize=shape.font,
+        f"peak {size(device.peak_bytes)}", (at_s, device.peak_bytes), (offset, 5), textcoords="offset points",
+        ha=side, va="bottom", fontsize=shape.font,
     )  # fmt: skip
 
 

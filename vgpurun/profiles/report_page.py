@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -66,7 +67,7 @@ def render(summary: Summary, pictures: Sequence[Picture]) -> str:
         light=Markup(report_style.variables(is_dark=False)),
         dark=Markup(report_style.variables(is_dark=True)),
         title=words.title(summary),
-        outline=words.outline(summary),
+        outline=_unbroken(words.outline(summary)),
         notices=words.notices(summary),
         tiles=_tiles(summary),
         sections=_sections(summary, {picture.name: _figure(summary, picture) for picture in pictures}),
@@ -80,7 +81,12 @@ def _figure(summary: Summary, picture: Picture) -> Figure:
         salt = f"{picture.name}-{shape.name}"
         svg = report_style.as_svg(picture.draw(shape, ""), salt)
         shapes.append(Markup(report_style.inline(svg, picture.finding, shape, salt)))
-    return Figure(picture.name, picture.finding, shapes, _figures_of(summary, picture.name), picture.note)
+    return Figure(picture.name, _unbroken(picture.finding), shapes, _figures_of(summary, picture.name), picture.note)
+
+
+def _unbroken(text: str) -> str:
+    """Keep figures and their units on one line."""
+    return re.sub(r"(?<=\d) (?=\D)", "\N{NO-BREAK SPACE}", text)
 
 
 def _tiles(summary: Summary) -> list[tuple[str, str, str]]:

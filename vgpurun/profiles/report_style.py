@@ -75,7 +75,7 @@ def over_time(
 
     The height is that of what is drawn, without the title, the legend of `named` things, and the ticks.
     """
-    above = (_TITLE if title else 4) + _LINE * -(-named // _legend_columns(shape, named)) + 6
+    above = (_TITLE if title else 4) + _LINE * -(-named // _legend_columns(shape, named)) + 8
     with _figure(shape, height + above + _TICKS, title) as figure:
         left, right = (_NARROW_LEFT if shape.is_narrow else _WIDE_LEFT), _RIGHT
         full = figure.get_figheight() * 72
@@ -180,6 +180,8 @@ def inline(svg: str, title: str, shape: Shape, salt: str) -> str:
     body = re.sub(r"<style[^>]*>.*?</style>", "", body, flags=re.DOTALL)
     body = re.sub(r"#[0-9a-f]{6}\b", lambda match: _variable(match.group()), body)
     body = re.sub(r"font: ([\d.]+px) [^;\"]*", r"font-size: \1", body)
+    used = set(re.findall(r"(?:url\(|href=\")#([^)\"]+)", body))
+    body = re.sub(r' id="([^"]*)"', lambda match: match.group() if match.group(1) in used else "", body)
     body = re.sub(r"font-family: [^;\"]*;?", "", body)
     view = re.search(r'viewBox="[^"]*"', body)
     assert view
@@ -270,13 +272,12 @@ def legend(axes: Axes, shape: Shape) -> None:
     """Put the names of what is drawn above it."""
     handles, _ = axes.get_legend_handles_labels()
     columns = _legend_columns(shape, len(handles))
-    axes.legend(loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0.5, ncols=columns)
+    left = -(_NARROW_LEFT - 4) / (shape.width - _NARROW_LEFT - _RIGHT) if shape.is_narrow else 0
+    axes.legend(loc="lower left", bbox_to_anchor=(left, 1), borderaxespad=0.5, ncols=columns)
 
 
 def _legend_columns(shape: Shape, named: int) -> int:
-    if shape.is_narrow:
-        return 3 if named == 3 else 2
-    return 4
+    return min(max(1, named), 2 if shape.is_narrow else 4)
 
 
 def size(value_bytes: float) -> str:

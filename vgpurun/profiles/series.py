@@ -49,12 +49,12 @@ class Amounts:
         if first == last:
             self.values[first] += amount
             return
-        per_ns = amount / duration_ns
-        bin_ns = axis.bin_ns
+        per_ns, bin_ns = amount / duration_ns, axis.bin_ns
+        begin = start_ns - axis.begin_ns  # from here on without the large numbers that instants are
         for i in range(first, last + 1):
-            begin = max(start_ns, axis.begin_ns + i * bin_ns) if i > first else start_ns
-            end = min(start_ns + duration_ns, axis.begin_ns + (i + 1) * bin_ns) if i < last else start_ns + duration_ns
-            self.values[i] += max(0.0, end - begin) * per_ns
+            bin_begin = begin if i == first else i * bin_ns
+            bin_end = begin + duration_ns if i == last else (i + 1) * bin_ns
+            self.values[i] += max(0.0, bin_end - bin_begin) * per_ns
 
     def parts(self) -> list[float]:
         """Return which part of each bin's time the amounts are, from 0 to 1, where they are nanoseconds."""

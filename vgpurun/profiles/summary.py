@@ -245,8 +245,8 @@ class _Reading:
             device.busy.add(sample.at_ns, sample.busy_ns)
             device.sm_limit.add(sample.at_ns, sample.sm_limit_percent)
         for device in {id(device): device for device in devices}.values():
-            if number in device.own and profile.ended_ns is not None:
-                device.own[number].add(profile.ended_ns, 0)  # its memory went with it
+            if number in device.own:  # its memory went with it
+                device.own[number].add(profile.ended_ns or profile.last_ns, 0)
         return peak_bytes
 
 

@@ -1,0 +1,141 @@
+"""The page of `vgpurun report` in a real browser: on a desk, on a phone, in the dark, and printed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from browser import Browser
+
+import made_profiles as made
+from support import is_set, unavailable
+
+RUNS: dict[str, Callable[[], list[made.MadeProfile]]] = {
+    "training": lambda: [made.training(5)],
+    "refused": lambda: [made.out_of_memory()],
+    "killed": lambda: [made.killed()],
+    "many": made.many,
+    "few": lambda: made.many(4),
+    "empty": lambda: [made.empty()],
+}
+
+# Pairs of texts that one would read through each other, and texts that are cut off by the sides of the window.
+UNREADABLE = """
+const texts = [...document.querySelectorAll("svg text, h1, h2, figcaption, th, td > *, dt, dd, p, li")]
+  .filter(each => each.getClientRects().length && each.textContent.trim() && getComputedStyle(each).clipPath == "none"
+                  && !each.closest("thead"));
+const boxes = texts.map(each => {
+  const range = document.createRange();
+  range.selectNodeContents(each);
+  return range.getBoundingClientRect();
+});
+const found = [];
+for (let i = 0; i < boxes.length; i++) {
+  const one = boxes[i];
+  if (one.left < -0.5 || one.right > document.documentElement.clientWidth + 0.5)
+    found.push("cut off: " + texts[i].textContent.trim());
+  for (let j = i + 1; j < boxes.length; j++) {
+    const other = boxes[j];
+    const wide = Math.min(one.right, other.right) - Math.max(one.left, other.left);
+    const high = Math.min(one.bottom, other.bottom) - Math.max(one.top, other.top);
+    if (wide > 1 && high > 3 && !texts[i].contains(texts[j]))
+      found.push(texts[i].textContent.trim() + " | " + texts[j].textContent.trim());
+  }
+}
+return found;
+"""
+
+# The least size of letters of what is shown, in pixels of the screen.
+SMALLEST = """
+return Math.min(...[...document.querySelectorAll("svg text")].filter(each => each.getClientRects().length)
+  .map(each => parseFloat(getComputedStyle(each).fontSize) * each.getScreenCTM().a));
+"""
+
+
+@pytest.fixture(scope="session")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A page for each run, made by the command line. PAGES_DIR keeps them, with pictures of them."""
+    kept = os.environ.get("PAGES_DIR")
+    folder = Path(kept) if kept else tmp_path_factory.mktemp("pages")
+    for name, profiles in RUNS.items():
+        command = [sys.executable, "-m", "vgpurun", "report", str(made.save(profiles(), folder / name))]
+        done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PYTHONWARNINGS": "error"})
+        assert done.returncode == 0, done.stderr
+    return {name: folder / name / "report.html" for name in RUNS}
+
+
+@pytest.mark.parametrize(
+    ("width", "scheme"), [(1280, "light"), (1280, "dark"), (700, "light"), (390, "light"), (390, "dark")]
+)
+@pytest.mark.parametrize("run", RUNS)
+def test_a_page_is_readable(browser: Browser, pages: dict[str, Path], run: str, width: int, scheme: str) -> None:
+    browser.show(pages[run], width, scheme=scheme)
+    if "PAGES_DIR" in os.environ:
+        browser.picture(pages[run].parent / f"{width}-{scheme}.png")
+    assert browser.run("return document.documentElement.scrollWidth") <= width
+    assert browser.run(UNREADABLE) == []
+    if run != "empty":
+        assert browser.run(SMALLEST) >= 9.5
+    assert browser.complaints() == []
+    assert browser.requests() == [pages[run].as_uri()]
+
+
+def test_the_dark_is_dark(browser: Browser, pages: dict[str, Path]) -> None:
+    colours = []
+    for scheme in ("light", "dark"):
+        browser.show(pages["training"], 1280, scheme=scheme)
+        colours.append(
+            browser.run(
+                "return [getComputedStyle(document.body).backgroundColor, "
+                "getComputedStyle(document.querySelector('svg.wide text')).fill]"
+            )
+        )
+    assert colours == [["rgb(254, 254, 254)", "rgb(87, 96, 107)"], ["rgb(21, 24, 29)", "rgb(162, 171, 182)"]]
+
+
+def test_every_picture_has_words(browser: Browser, pages: dict[str, Path]) -> None:
+    browser.show(pages["training"], 1280)
+    names = browser.run(
+        "return [...document.querySelectorAll('svg')].map(each => "
+        "document.getElementById(each.getAttribute('aria-labelledby')).textContent)"
+    )
+    assert len(names) == 10 and all(names)
+    ids = browser.run("return [...document.querySelectorAll('[id]')].map(each => each.id)")
+    assert len(ids) == len(set(ids))
+    tables = browser.run("return [...document.querySelectorAll('figure details table')].map(each => each.rows.length)")
+    assert len(tables) == 4 and min(tables) > 4
+
+
+def test_each_shape_is_shown_where_it_belongs(browser: Browser, pages: dict[str, Path]) -> None:
+    for width, shape in ((1280, "wide"), (390, "narrow")):
+        browser.show(pages["training"], width)
+        shown = browser.run(
+            "return [...document.querySelectorAll('svg')].filter(each => each.getClientRects().length)"
+            ".map(each => each.getAttribute('class'))"
+        )
+        assert set(shown) == {shape} and len(shown) == 5
+
+
+def test_a_page_is_printed(browser: Browser, pages: dict[str, Path], tmp_path: Path) -> None:
+    if shutil.which("pdftotext") is None:
+        unavailable("pdftotext is not installed (Debian: poppler-utils)", required=is_set("CI"))
+    browser.show(pages["training"], 1280, scheme="dark")
+    folder = Path(os.environ["PAGES_DIR"]) if "PAGES_DIR" in os.environ else tmp_path
+    browser.print(folder / "report.pdf")
+    text = subprocess.run(["pdftotext", "-layout", folder / "report.pdf", "-"], capture_output=True, text=True).stdout
+    for words in ("python train.py", "Memory and compute", "cuStreamSynchronize", "Waits at the gate", "limit 50 %"):
+        assert words in text
+    assert 2 <= text.count("\f") <= 5  # pages
+    subprocess.run(["pdftoppm", "-r", "50", "-png", folder / "report.pdf", folder / "printed"], check=True)
+    assert _mean_of_corner(folder / "printed-1.png") > 250  # ink is for the words
+
+
+def _mean_of_corner(path: Path) -> float:
+    from PIL import Image, ImageStat
+
+    return ImageStat.Stat(Image.open(path).convert("L").crop((0, 0, 20, 20))).mean[0]
