@@ -112,8 +112,8 @@ struct vgpu_device_usage {
 /* A slot. Its owner holds an open-file-description write lock on byte VGPU_SLOT_LOCK_OFFSET + slot number of the usage
  * file; a slot without that lock belongs to nobody and counts as empty, whatever it holds. */
 struct vgpu_process_usage {
-  uint32_t pid; /* in the container's PID namespace, for display */
-  uint32_t reserved0;
+  uint32_t pid;           /* in its own PID namespace: by it NVML names the process there, and nowhere else */
+  uint32_t pid_namespace; /* that namespace's number, as in /proc/self/ns/pid; 0: unknown */
   uint8_t reserved[56];
   struct vgpu_device_usage devices[VGPU_MAX_DEVICES];
 };

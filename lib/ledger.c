@@ -58,6 +58,11 @@ static bool is_other(const struct ledger *ledger, int slot) {
   return slot != __atomic_load_n(&ledger->own_slot, __ATOMIC_RELAXED) && ledger->slot_is_live(ledger->context, slot);
 }
 
+/* Can this process name the other by its PID? A container cannot name those of another one that shares its limits. */
+static bool can_name(const struct ledger *ledger, const struct vgpu_process_usage *process) {
+  return process->pid_namespace == ledger->own->pid_namespace;
+}
+
 void ledger_visit(const struct ledger *ledger, int device, ledger_visitor visit, void *argument) {
   uint64_t own_bytes = held_by_us(ledger, __atomic_load_n(&ledger->own_slot, __ATOMIC_RELAXED), device);
   if (own_bytes != 0)
@@ -65,7 +70,7 @@ void ledger_visit(const struct ledger *ledger, int device, ledger_visitor visit,
   for (int slot = 0; slot < slots_used(ledger); slot++) {
     const struct vgpu_process_usage *process = &ledger->usage->processes[slot];
     uint64_t bytes = held(process, device);
-    if (bytes != 0 && is_other(ledger, slot))
+    if (bytes != 0 && can_name(ledger, process) && is_other(ledger, slot))
       visit(argument, process->pid, bytes);
   }
 }
@@ -75,7 +80,7 @@ bool ledger_held_elsewhere(const struct ledger *ledger, int device, uint32_t pid
   *held_bytes = 0;
   for (int slot = 0; slot < slots_used(ledger); slot++) {
     const struct vgpu_process_usage *process = &ledger->usage->processes[slot];
-    if (process->pid != pid || !is_other(ledger, slot))
+    if (process->pid != pid || !can_name(ledger, process) || !is_other(ledger, slot))
       continue;
     *held_bytes = add_saturating(*held_bytes, held(process, device));
     found = true;
@@ -86,9 +91,11 @@ bool ledger_held_elsewhere(const struct ledger *ledger, int device, uint32_t pid
 bool ledger_has_process(const struct ledger *ledger, uint32_t pid) {
   if (ledger->own->pid == pid)
     return true;
-  for (int slot = 0; slot < slots_used(ledger); slot++)
-    if (ledger->usage->processes[slot].pid == pid && is_other(ledger, slot))
+  for (int slot = 0; slot < slots_used(ledger); slot++) {
+    const struct vgpu_process_usage *process = &ledger->usage->processes[slot];
+    if (process->pid == pid && can_name(ledger, process) && is_other(ledger, slot))
       return true;
+  }
   return false;
 }
 

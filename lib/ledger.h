@@ -42,15 +42,16 @@ struct ledger_parts {
 };
 struct ledger_parts ledger_parts(const struct ledger *ledger, int device);
 
-/* Calls visit for every live process that holds something on the device, this one included. */
+/* Calls visit for every live process that holds something on the device and that this one can name by a PID: itself,
+ * and those of its PID namespace. */
 typedef void (*ledger_visitor)(void *argument, uint32_t pid, uint64_t held_bytes);
 void ledger_visit(const struct ledger *ledger, int device, ledger_visitor visit, void *argument);
 
-/* What live processes with this PID show that they hold, but this one; false when there is none. Two of them, in PID
- * namespaces of their own, are one here. */
+/* What live processes with this PID, in this PID namespace, show that they hold, but this one; false when there is
+ * none. */
 bool ledger_held_elsewhere(const struct ledger *ledger, int device, uint32_t pid, uint64_t *held_bytes);
 
-/* Does a live process with this PID share the ledger? */
+/* Does a live process with this PID, in this PID namespace, share the ledger? */
 bool ledger_has_process(const struct ledger *ledger, uint32_t pid);
 
 /* Counts bytes as pending unless that passes the limit. The driver is asked next, and its answer goes to ledger_settle.

@@ -62,7 +62,7 @@ static enum process_state decide(void) {
   if (!region_has_limits_file() && !limits_in_environment())
     return PROCESS_FREE;
   region_open(&region);
-  own_usage = (struct vgpu_process_usage){.pid = (uint32_t)getpid()};
+  own_usage = (struct vgpu_process_usage){.pid = (uint32_t)getpid(), .pid_namespace = region_pid_namespace()};
   slot_was_asked_for = false;
   ledger = (struct ledger){&own_usage, region.usage, -1, slot_is_live, &region};
   environment_limits_compute = limits_of_compute_in_environment();

@@ -129,6 +129,14 @@ void region_open(struct region *region) {
     keep_usage_to_ourselves(region, path, problem);
 }
 
+uint32_t region_pid_namespace(void) {
+  char name[64];
+  ssize_t length = readlink("/proc/self/ns/pid", name, sizeof name - 1);
+  name[length > 0 ? length : 0] = '\0';
+  unsigned number = 0;
+  return sscanf(name, "pid:[%u]", &number) == 1 ? number : 0;
+}
+
 /* Raises slots_used to cover the slot before anything is counted in it. */
 static void announce_slot(struct vgpu_usage *usage, int slot) {
   uint32_t used = __atomic_load_n(&usage->slots_used, __ATOMIC_SEQ_CST);
@@ -156,6 +164,7 @@ void region_claim_slot(struct region *region) {
   struct vgpu_process_usage *own = &region->usage->processes[slot];
   memset(own, 0, sizeof *own);
   own->pid = (uint32_t)getpid();
+  own->pid_namespace = region_pid_namespace();
   announce_slot(region->usage, slot);
   region->slot = slot;
 }

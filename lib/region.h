@@ -26,6 +26,10 @@ bool region_has_limits_file(void);
  * limits file grants nothing; without a usage file every process is held to the limit by itself. */
 void region_open(struct region *region);
 
+/* The number of this process's PID namespace; 0 where /proc does not tell. Containers that share a usage file have one
+ * each. */
+uint32_t region_pid_namespace(void);
+
 /* Takes a free slot, and wipes it. None is taken without a usage file, or with all slots taken (said on stderr). */
 void region_claim_slot(struct region *region);
 

@@ -118,7 +118,7 @@ class ProcessUsage(ctypes.LittleEndianStructure):
 
     _fields_ = (
         ("pid", ctypes.c_uint32),
-        ("reserved0", ctypes.c_uint32),
+        ("pid_namespace", ctypes.c_uint32),
         ("reserved", ctypes.c_uint8 * 56),
         ("devices", DeviceUsage * MAX_DEVICES),
     )
