@@ -32,6 +32,7 @@ def describe(plan: LaunchPlan | ProcessPlan) -> dict[str, Any]:
         described["command"] = list(plan.command)
     described["environment"] = dict(plan.environment)
     described["state_folder"] = str(plan.state_folder)
+    described["slice_folder"] = str(plan.slice_folder or "")
     return {key: value for key, value in described.items() if value not in (None, [], {}, "", False)}
 
 

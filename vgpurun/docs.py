@@ -18,6 +18,7 @@ import click
 
 from vgpurun import manpage
 from vgpurun.cli import cli
+from vgpurun.cli.verbs import all_commands
 from vgpurun.config_schema import DEFAULTS, MAXIMA, Key
 from vgpurun.memory_functions import judgements
 from vgpurun.metrics import alnair, families, hami
@@ -28,7 +29,7 @@ from vgpurun.variables import VARIABLES
 def options_table() -> str:
     """Return the options of every verb as Markdown."""
     sections = []
-    for name, command in cli.commands.items():
+    for name, command in all_commands(cli):
         context = click.Context(command, info_name=f"vgpurun {name}")
         records = [
             record

@@ -6,6 +6,7 @@ import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import docker
@@ -15,7 +16,7 @@ from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 
 from vgpurun.engine_address import Address, check_address, find_address
 from vgpurun.errors import EngineError, ImageError
-from vgpurun.labels import LABEL_QUOTA, LABEL_STATE, LABEL_USER, LABEL_VERSION
+from vgpurun.labels import LABEL_QUOTA, LABEL_SLICE, LABEL_STATE, LABEL_USER, LABEL_VERSION
 
 if TYPE_CHECKING:
     from vgpurun.drivers import EngineFacts
@@ -52,6 +53,16 @@ class VgpurunContainer:
     created_s: float = 0.0
     described: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def limits_folder(self) -> Path:
+        """Where its limits and usage are: its own state folder, or that of the slice that it has joined."""
+        return Path(self.labels.get(LABEL_SLICE) or self.state_folder)
+
+    @property
+    def slice_name(self) -> str:
+        """The slice that it has joined, or nothing."""
+        return Path(self.labels.get(LABEL_SLICE, "")).name
 
 
 _Engine = TypeVar("_Engine", bound="Engine")

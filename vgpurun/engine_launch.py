@@ -47,7 +47,7 @@ class LaunchEngine(Engine):
             try:
                 created = self._api.create_container_from_config(body, options.name, options.platform)
             except APIError as error:
-                if f"{_NO_BIND_SOURCE}: {plan.state_folder}" in str(error.explanation):
+                if f"{_NO_BIND_SOURCE}: {plan.slice_folder or plan.state_folder}" in str(error.explanation):
                     raise another_host(self.address) from None
                 raise
             for network in later:

@@ -63,6 +63,10 @@ class ImageError(VgpurunError):
     """The image is missing, or its C library cannot load libvgpu.so."""
 
 
+class SliceError(VgpurunError):
+    """No such slice, or one that cannot be made, joined or removed."""
+
+
 class LibraryError(VgpurunError):
     """libvgpu.so is missing, cannot be built, or is not the one that this vgpurun needs."""
 

@@ -1,4 +1,6 @@
-"""Who was given what of this host's GPUs: containers by their labels, local processes by their state folders.
+"""Who was given what of this host's GPUs: slices, containers by their labels, local processes by their state folders.
+
+A slice holds what it was given whether something runs in it or not; what has joined it holds nothing besides.
 
 There is no database: what the engine and the kernel say is all there is. Of local processes those count whose state
 folder this user can see: the user's own and root's. What others run shows in NVML, by what it really uses.
@@ -14,6 +16,8 @@ from typing import TYPE_CHECKING
 from vgpurun import region, state
 from vgpurun.labels import quotas_from_json
 from vgpurun.quota import Quota
+from vgpurun.slices import store
+from vgpurun.slices.store import Slice
 
 if TYPE_CHECKING:
     from vgpurun.engine import Engine, VgpurunContainer  # slow to import, and not needed by local processes
@@ -24,7 +28,10 @@ _START_TAKES_S = 600  # at the very most, from a container's making to its start
 
 @dataclass(frozen=True)
 class Holder:
-    """A container, or a process of `vgpurun local`, and its quota on each of its GPUs, by UUID."""
+    """A container, a process of `vgpurun local` or a slice, and its quota on each of its GPUs, by UUID.
+
+    `slice_folder` is that of the slice that a process has joined.
+    """
 
     kind: str
     id: str
@@ -33,6 +40,7 @@ class Holder:
     user: str
     folder: Path
     quotas: tuple[tuple[str, Quota], ...]
+    slice_folder: str = ""
 
     def quota_on(self, uuid: str) -> Quota | None:
         """Return the quota on a GPU, or None where the holder does not have that GPU."""
@@ -47,8 +55,15 @@ class Holder:
 def all_holders(engine: "Engine | None") -> list[Holder]:
     """Return all that hold a part of a GPU, running or about to run. Raises EngineError."""
     containers = engine.containers() if engine else []
-    held = [of_container(each) for each in containers if each.status not in _ENDED and not is_abandoned(each)]
-    return [*held, *local_processes()]
+    alone = [each for each in containers if not each.slice_name]
+    held = [of_container(each) for each in alone if each.status not in _ENDED and not is_abandoned(each)]
+    processes = [each for each in local_processes() if not each.slice_folder]
+    return [*slice_holders(), *held, *processes]
+
+
+def slice_holders() -> list[Holder]:
+    """Return the slices of this host."""
+    return [_of_slice(each) for each in store.slices()]
 
 
 def is_abandoned(container: "VgpurunContainer") -> bool:
@@ -76,7 +91,20 @@ def local_processes() -> Iterator[Holder]:
             user=str(owner.get("user", "")),
             folder=folder,
             quotas=tuple(quotas_from_json(str(owner.get("quota")))),
+            slice_folder=str(owner.get("slice", "")),
         )
+
+
+def _of_slice(found: Slice) -> Holder:
+    return Holder(
+        kind="slice",
+        id=found.id,
+        name=f"slice {found.name}",
+        what="slice",
+        user=found.user,
+        folder=found.folder,
+        quotas=found.quotas,
+    )
 
 
 def of_container(container: "VgpurunContainer") -> Holder:
@@ -96,7 +124,7 @@ def quotas_now(container: "VgpurunContainer") -> tuple[tuple[str, Quota], ...]:
     """Return a container's quotas: the limits may have been changed since the label was written."""
     limits: Sequence[tuple[str, Quota]] | None = None
     with suppress(OSError):
-        limits = region.read_limits(Path(container.state_folder) / "etc" / "limits")
+        limits = region.read_limits(container.limits_folder / "etc" / "limits")
     return tuple(quotas_from_json(container.quota_json) if limits is None else limits)
 
 

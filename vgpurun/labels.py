@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 LABEL_VERSION = "vgpurun.version"
 LABEL_STATE = "vgpurun.state"
+LABEL_SLICE = "vgpurun.slice"  # the folder of the slice that a container has joined
 LABEL_QUOTA = "vgpurun.quota"
 LABEL_USER = "vgpurun.user"
 

@@ -18,6 +18,7 @@ from vgpurun.options import ContainerOptions
 from vgpurun.placement import Placement
 from vgpurun.plan import LaunchPlan
 from vgpurun.signals import Signals
+from vgpurun.slices.joining import Joining
 from vgpurun.state import StateFolder
 
 
@@ -44,7 +45,7 @@ def sweep(engine: Engine, engine_id: str, is_dry_run: bool = False) -> list[tupl
 def launch(
     engine: LaunchEngine,
     engine_id: str,
-    admission: Admission,
+    admission: Admission | Joining,
     make_plan: Callable[[Placement], LaunchPlan],
     library: Library,
     signals: Signals,
@@ -61,7 +62,9 @@ def launch(
             plan = make_plan(placement)
             with signals.held():
                 id_file = _new_id_file(plan.options.cidfile, undo)
-                folder = StateFolder.make(plan.state_folder, plan.state_files, {"engine": engine_id})
+                folder = StateFolder.make(
+                    plan.state_folder, plan.state_files, {"engine": engine_id}, has_usage=plan.slice_folder is None
+                )
                 undo.callback(folder.remove)
                 container, warnings = engine.create(plan)
                 undo.callback(engine.remove, container)

@@ -18,7 +18,7 @@ UNKNOWN = "?"
 # What a template may name. The first ones are docker's.
 FIELDS = (
     "ID", "Names", "Image", "Command", "CreatedAt", "RunningFor", "State", "Status", "Labels",
-    "User", "GPUs", "Memory", "MemoryLimit", "SM", "SMLimit",
+    "User", "GPUs", "Memory", "MemoryLimit", "SM", "SMLimit", "Slice",
 )  # fmt: skip
 _COMMAND_WIDTH = 20
 
@@ -63,6 +63,7 @@ _TESTS: Mapping[str, Callable[[Tenant, str], bool]] = {
     "gpu": _has_gpu,
     "user": lambda tenant, value: tenant.container is not None and tenant.container.user == value,
     "label": _has_label,
+    "slice": lambda tenant, value: tenant.slice_name == value,
     "status": lambda tenant, value: tenant.container is not None and tenant.container.status == value,
 }
 
@@ -89,6 +90,7 @@ def record(tenant: Tenant, is_short: bool) -> dict[str, Any]:
         "MemoryLimit": _joined([memory_limit(quota.memory_bytes) for quota in _quotas(tenant)]),
         "SM": _joined([sm_used(each) for each in tenant.devices] + [UNKNOWN for _ in tenant.missing]),
         "SMLimit": _joined([sm_limit(quota.sm_percent) for quota in _quotas(tenant)]),
+        "Slice": tenant.slice_name,
     }
 
 

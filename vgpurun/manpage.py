@@ -7,6 +7,7 @@ import click
 
 from vgpurun import __version__
 from vgpurun.cli import cli
+from vgpurun.cli.verbs import all_commands
 from vgpurun.variables import VARIABLES
 
 _EXIT_CODES = (
@@ -32,7 +33,7 @@ def page() -> str:
         *_section("SYNOPSIS", _synopsis()),
         *_section("DESCRIPTION", _prose(cli.help or "")),
     ]
-    for name, command in cli.commands.items():
+    for name, command in all_commands(cli):
         lines += _verb(name, command)
     lines += _section("ENVIRONMENT", _terms((each.name, _plain(each.meaning)) for each in VARIABLES))
     lines += _section("FILES", _terms(_FILES))
@@ -43,7 +44,7 @@ def page() -> str:
 
 def _synopsis() -> list[str]:
     uses = ["vgpurun [OPTIONS] IMAGE [COMMAND] [ARG...]"]
-    uses += [_usage(name, command) for name, command in cli.commands.items()]
+    uses += [_usage(name, command) for name, command in all_commands(cli)]
     return [line for use in uses for line in (f".B {_escaped(use)}", ".br")][:-1]
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from vgpurun.errors import LimitError, NoRoomError, QuotaError
 from vgpurun.gpus import Gpu
 from vgpurun.grants import Grant
-from vgpurun.plan import Limits
+from vgpurun.plan import Joined, Limits
 from vgpurun.quota import Quota
 from vgpurun.request import Needs, Request, candidates
 from vgpurun.room_table import room_table
@@ -20,10 +20,14 @@ _WAYS_OUT = "ask for less, queue with --wait, or share regardless with --overcom
 
 @dataclass(frozen=True)
 class Placement:
-    """The GPUs that a launch gets, in NVML's order, and its limits on them, `max` replaced by what it is."""
+    """The GPUs that a launch gets, in NVML's order, and its limits on them, `max` replaced by what it is.
+
+    Who joins a slice gets its GPUs and its limits.
+    """
 
     gpus: tuple[Gpu, ...]
     limits: Limits
+    joined: Joined | None = None
 
 
 @dataclass(frozen=True)

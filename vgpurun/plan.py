@@ -12,7 +12,7 @@ from vgpurun import __version__, abi, places, quota, region
 from vgpurun.drivers import DeviceRequest, DriverPlan
 from vgpurun.errors import GpuError, OptionError
 from vgpurun.gpus import Gpu
-from vgpurun.labels import LABEL_QUOTA, LABEL_STATE, LABEL_USER, LABEL_VERSION, quotas_to_json
+from vgpurun.labels import LABEL_QUOTA, LABEL_SLICE, LABEL_STATE, LABEL_USER, LABEL_VERSION, quotas_to_json
 from vgpurun.options import ContainerOptions, Mount
 from vgpurun.oversubscription import oversubscribe
 from vgpurun.policies import choose_policy, choose_priority
@@ -31,8 +31,19 @@ class DeviceQuota:
 
 
 @dataclass(frozen=True)
+class Joined:
+    """The slice that a launch joins: its folder has the limits and the usage, and these are its quotas."""
+
+    folder: Path
+    quotas: tuple[DeviceQuota, ...]
+
+
+@dataclass(frozen=True)
 class LaunchPlan:
-    """A container to be made: the user's options, and what vgpurun adds to them. `environment` holds both."""
+    """A container to be made: the user's options, and what vgpurun adds to them. `environment` holds both.
+
+    `slice_folder` has the limits and the usage of a slice that it joins; else the state folder has its own.
+    """
 
     options: ContainerOptions
     quotas: tuple[DeviceQuota, ...]
@@ -46,6 +57,7 @@ class LaunchPlan:
     state_folder: Path
     state_files: Mapping[str, bytes] = field(repr=False)
     warnings: tuple[str, ...] = ()
+    slice_folder: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -58,6 +70,7 @@ class ProcessPlan:
     environment: Mapping[str, str]
     state_folder: Path
     state_files: Mapping[str, bytes] = field(repr=False)
+    slice_folder: Path | None = None
 
     @property
     def quota_json(self) -> str:
@@ -86,15 +99,19 @@ def plan_launch(
     image_environment: Mapping[str, str] | None = None,
     host_environment: Mapping[str, str] | None = None,
     host_exists: Callable[[str], bool] = os.path.exists,
+    joined: Joined | None = None,
 ) -> LaunchPlan:
     """Return the plan of a container. `host_exists` tells whether a path is on this host.
+
+    The limits of a slice that is joined take the place of `limits` and of those in the environment.
 
     Raises LimitError, GpuError, and OptionError for a mount over what is vgpurun's own.
     """
     host_environment = os.environ if host_environment is None else host_environment
     given = options.environment_over(image_environment or {})
-    quotas = _quotas(gpus, limits, given, range(len(gpus)))
-    mounts, warnings = _mounts(options, driver, library, state_folder, host_exists)
+    quotas = joined.quotas if joined else _quotas(gpus, limits, given, range(len(gpus)))
+    limits_folder = joined.folder if joined else state_folder
+    mounts, warnings = _mounts(options, driver, library, limits_folder, host_exists)
     return LaunchPlan(
         options=options,
         quotas=quotas,
@@ -108,12 +125,14 @@ def plan_launch(
             **options.labels,
             LABEL_VERSION: __version__,
             LABEL_STATE: str(state_folder),
+            **({LABEL_SLICE: str(joined.folder)} if joined else {}),
             LABEL_QUOTA: quotas_to_json(quotas),
             LABEL_USER: current_user(),
         },
         state_folder=state_folder,
-        state_files=shared_files(quotas, driver),
+        state_files={} if joined else shared_files(quotas, driver),
         warnings=warnings,
+        slice_folder=joined.folder if joined else None,
     )
 
 
@@ -127,23 +146,33 @@ def plan_process(
     library: Path,
     state_folder: Path,
     host_environment: Mapping[str, str],
+    joined: Joined | None = None,
 ) -> ProcessPlan:
     """Return the plan of a process on this host. Raises LimitError and GpuError.
 
     NVML shows the process all GPUs of the host; those that were not chosen are not in its limits file, which grants
     nothing of them, and CUDA does not see them.
     """
-    quotas = _quotas(gpus, limits, host_environment, [gpu.index for gpu in gpus])
+    quotas = joined.quotas if joined else _quotas(gpus, limits, host_environment, [gpu.index for gpu in gpus])
+    limits_folder = joined.folder if joined else state_folder
     environment = {
         **driver_environment,
         **limit_variables(quotas, [gpu.index for gpu in gpus]),
         "LD_PRELOAD": _joined(str(library), host_environment.get("LD_PRELOAD")),
-        abi.ENV_LIMITS_FILE: str(state_folder / "etc/limits"),
-        abi.ENV_USAGE_FILE: str(state_folder / "run/usage"),
+        abi.ENV_LIMITS_FILE: str(limits_folder / "etc/limits"),
+        abi.ENV_USAGE_FILE: str(limits_folder / "run/usage"),
     }
     if len(gpus) < len(all_gpus):
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpu.uuid for gpu in gpus)
-    return ProcessPlan(tuple(command), quotas, driver, environment, state_folder, {"etc/limits": _limits_file(quotas)})
+    return ProcessPlan(
+        tuple(command),
+        quotas,
+        driver,
+        environment,
+        state_folder,
+        {} if joined else {"etc/limits": _limits_file(quotas)},
+        slice_folder=joined.folder if joined else None,
+    )
 
 
 def _runtime(given: str | None, driver: DriverPlan) -> str | None:
@@ -170,6 +199,11 @@ def _quotas(
         DeviceQuota(gpu, replace(each, sm_policy=policy, priority=priority))
         for gpu, each in zip(gpus, resolved, strict=True)
     )
+
+
+def quotas_of(gpus: Sequence[Gpu], limits: Limits) -> tuple[DeviceQuota, ...]:
+    """Return what limits come to on these GPUs, for what no environment has a say in. Raises LimitError."""
+    return _quotas(gpus, limits, {}, range(len(gpus)))
 
 
 def shared_files(quotas: Sequence[DeviceQuota], driver: DriverPlan) -> dict[str, bytes]:
@@ -228,19 +262,19 @@ def _mounts(
     options: ContainerOptions,
     driver: DriverPlan,
     library: Path,
-    state_folder: Path,
+    limits_folder: Path,
     host_exists: Callable[[str], bool],
 ) -> tuple[tuple[Mount, ...], tuple[str, ...]]:
     """Return our mounts that can be made among the user's, and warnings about those that cannot."""
     places.refuse_mounts_over_ours(options)
     mounts = [
         Mount(str(library), abi.CONTAINER_LIBRARY),
-        Mount(str(state_folder / "etc"), f"{abi.CONTAINER_DIR}/etc"),
-        Mount(str(state_folder / "run/usage"), abi.CONTAINER_USAGE, read_only=False),
+        Mount(str(limits_folder / "etc"), f"{abi.CONTAINER_DIR}/etc"),
+        Mount(str(limits_folder / "run/usage"), abi.CONTAINER_USAGE, read_only=False),
     ]
     warnings = []
     if places.has_place(places.PRELOAD_FILE, options, host_exists):
-        mounts.append(Mount(str(state_folder / "etc/ld.so.preload"), places.PRELOAD_FILE))
+        mounts.append(Mount(str(limits_folder / "etc/ld.so.preload"), places.PRELOAD_FILE))
     else:
         warnings.append(
             f"{places.PRELOAD_FILE} has no place in your own mount of /etc: a program that clears LD_PRELOAD (env -i, "

@@ -23,7 +23,7 @@ def prepare_process(plan: ProcessPlan) -> StateFolder:
     state.make_lock_dir()
     state.sweep()
     signal.pthread_sigmask(signal.SIG_BLOCK, {*_FORWARDED, signal.SIGCHLD})
-    return StateFolder.make(plan.state_folder, plan.state_files, _owner(plan))
+    return StateFolder.make(plan.state_folder, plan.state_files, _owner(plan), has_usage=plan.slice_folder is None)
 
 
 def run_process(plan: ProcessPlan, folder: StateFolder) -> int:
@@ -50,6 +50,7 @@ def _owner(plan: ProcessPlan) -> dict[str, object]:
         "user": current_user(),
         "command": list(plan.command),
         "quota": plan.quota_json,
+        **({"slice": str(plan.slice_folder)} if plan.slice_folder else {}),
     }
 
 

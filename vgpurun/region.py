@@ -11,7 +11,7 @@ import struct
 import time
 from collections.abc import Sequence
 from ctypes import sizeof
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from vgpurun import abi
@@ -119,20 +119,21 @@ def _quota_of(device: abi.DeviceLimit) -> Quota:
     )
 
 
-def read_usage(path: Path, uuids: Sequence[str]) -> list[DeviceReading] | None:
+def read_usage(path: Path, uuids: Sequence[str], pid_namespace: int | None = None) -> list[DeviceReading] | None:
     """Return what the container uses of each of its devices, given by UUID in the order of its limits file.
 
-    None when this user may not read it; all zero when no process of the container has used a GPU yet.
+    None when this user may not read it; all zero when no process of the container has used a GPU yet. With a PID
+    namespace, that of one container of several that share the file: its memory alone, for the rest is not told apart.
     """
     try:
-        return read_sound_usage(path, uuids)
+        return read_sound_usage(path, uuids, pid_namespace)
     except PermissionError:
         return None
     except (OSError, BrokenUsageError):
         return [DeviceReading(uuid) for uuid in uuids]
 
 
-def read_sound_usage(path: Path, uuids: Sequence[str]) -> list[DeviceReading]:
+def read_sound_usage(path: Path, uuids: Sequence[str], pid_namespace: int | None = None) -> list[DeviceReading]:
     """Return the same, but for a file that cannot be read or is broken raise OSError or BrokenUsageError."""
     file = _open_regular(path)
     if file is None:
@@ -148,7 +149,12 @@ def read_sound_usage(path: Path, uuids: Sequence[str]) -> list[DeviceReading]:
         if usage.magic != abi.USAGE_MAGIC or usage.abi_version != abi.ABI_VERSION:
             raise BrokenUsageError("it is not one of this version")
         slots = _live_slots(file, min(usage.slots_used, abi.MAX_PROCESSES))
-        read = [_read_device(usage, slots, number, uuid) for number, uuid in enumerate(uuids[: abi.MAX_DEVICES])]
+        known = uuids[: abi.MAX_DEVICES]
+        if pid_namespace is None:
+            read = [_read_device(usage, slots, number, uuid) for number, uuid in enumerate(known)]
+        else:
+            slots = [slot for slot in slots if slot.pid_namespace == pid_namespace]
+            read = [_read_memory(slots, number, uuid) for number, uuid in enumerate(known)]
         return [*read, *(DeviceReading(uuid) for uuid in uuids[abi.MAX_DEVICES :])]
     finally:
         os.close(file)
@@ -162,15 +168,9 @@ def _live_slots(file: int, count: int) -> list[abi.ProcessUsage]:
 
 def _read_device(usage: abi.UsageHead, slots: Sequence[abi.ProcessUsage], number: int, uuid: str) -> DeviceReading:
     shared = usage.devices[number]
-    held = [slot.devices[number] for slot in slots]
-    return DeviceReading(
-        uuid=uuid,
-        allocated_bytes=sum(device.allocated_bytes for device in held),
-        overhead_bytes=sum(device.overhead_bytes for device in held),
-        context_bytes=sum(min(device.context_bytes, device.overhead_bytes) for device in held),
-        host_bytes=sum(device.host_bytes for device in held),
+    return replace(
+        _read_memory(slots, number, uuid),
         not_enforced=tuple(name for name, bit in NOT_ENFORCED.items() if shared.not_enforced & bit),
-        processes=sum(1 for device in held if device.allocated_bytes or device.overhead_bytes),
         busy_ns=shared.busy_ns,
         gate_wait_ns=shared.gate_wait_ns,
         launches=shared.launches,
@@ -178,6 +178,36 @@ def _read_device(usage: abi.UsageHead, slots: Sequence[abi.ProcessUsage], number
         last_launch_ns=shared.last_launch_ns,
         utilization=read_seconds(shared.seconds, time.monotonic_ns()),
     )
+
+
+def _read_memory(slots: Sequence[abi.ProcessUsage], number: int, uuid: str) -> DeviceReading:
+    held = [slot.devices[number] for slot in slots]
+    return DeviceReading(
+        uuid=uuid,
+        allocated_bytes=sum(device.allocated_bytes for device in held),
+        overhead_bytes=sum(device.overhead_bytes for device in held),
+        context_bytes=sum(min(device.context_bytes, device.overhead_bytes) for device in held),
+        host_bytes=sum(device.host_bytes for device in held),
+        processes=sum(1 for device in held if device.allocated_bytes or device.overhead_bytes),
+    )
+
+
+def has_live_processes(path: Path) -> bool:
+    """Ask whether any process counts in a usage file; yes where this user may not look. Raises nothing."""
+    try:
+        file = _open_regular(path)
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    if file is None:
+        return False
+    try:
+        return _is_live(file, 0, abi.MAX_PROCESSES)
+    except OSError:
+        return True
+    finally:
+        os.close(file)
 
 
 def _open_regular(path: Path) -> int | None:
@@ -191,8 +221,8 @@ def _open_regular(path: Path) -> int | None:
         os.close(place)
 
 
-def _is_live(file: int, slot: int) -> bool:
-    """Ask the kernel whether a process holds the lock of this slot."""
-    question = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, abi.SLOT_LOCK_OFFSET + slot, 1, 0)
+def _is_live(file: int, slot: int, count: int = 1) -> bool:
+    """Ask the kernel whether a process holds the lock of this slot, or of one of so many from there."""
+    question = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, abi.SLOT_LOCK_OFFSET + slot, count, 0)
     lock_type = _FLOCK.unpack(fcntl.fcntl(file, fcntl.F_OFD_GETLK, question))[0]
     return bool(lock_type != fcntl.F_UNLCK)

@@ -4,6 +4,7 @@
                             owner    JSON  which engine or process it belongs to
                             etc/           read-only in the container: limits, ld.so.preload
                             run/           usage, 0666: written by the container's processes, which cannot remove it
+    <root>/slices/<name>/                  the same for what joins a slice, which has the limits and usage of all
 
 <root> is VGPURUN_STATE_DIR, else /var/lib/vgpurun for root, else vgpurun in the XDG state home. A folder whose lock is
 free and whose container is gone is stale and swept by the next launch: so a killed vgpurun leaves nothing for long.
@@ -53,8 +54,13 @@ class StateFolder:
     _lock: int = field(repr=False)
 
     @classmethod
-    def make(cls, path: Path, files: Mapping[str, bytes], owner: Mapping[str, Any]) -> "StateFolder":
-        """Make the folder with these files (by relative path). Raises StateError, and then leaves nothing behind."""
+    def make(
+        cls, path: Path, files: Mapping[str, bytes], owner: Mapping[str, Any], has_usage: bool = True
+    ) -> "StateFolder":
+        """Make the folder with these files (by relative path). Raises StateError, and then leaves nothing behind.
+
+        `has_usage`: what joins a slice has no usage file of its own.
+        """
         try:
             make_readable(path.parent)
             path.mkdir(mode=0o755)
@@ -66,18 +72,19 @@ class StateFolder:
             ) from None
         folder = cls(path, lock)
         try:
-            folder._fill(files, owner)
+            folder._fill(files, owner, has_usage)
         except OSError as error:
             folder.remove()
             raise StateError(f"cannot write the state folder {path}: {error.strerror}") from None
         return folder
 
-    def _fill(self, files: Mapping[str, bytes], owner: Mapping[str, Any]) -> None:
+    def _fill(self, files: Mapping[str, bytes], owner: Mapping[str, Any], has_usage: bool) -> None:
         self.path.chmod(0o755)  # whatever the umask is: any user of the container must get through
         for name in ("etc", "run"):
             (self.path / name).mkdir()
             (self.path / name).chmod(0o755)
-        self._make_usage_file()
+        if has_usage:
+            self._make_usage_file()
         for name, content in {**files, "owner": json.dumps(owner).encode()}.items():
             (self.path / name).write_bytes(content)
             (self.path / name).chmod(0o644)
@@ -134,6 +141,12 @@ def read_owner(folder: Path) -> dict[str, Any] | None:
     return owner if isinstance(owner, dict) else None
 
 
+def host_root() -> Path:
+    """Return where that is kept which concerns all users of the host alike."""
+    given = os.environ.get("VGPURUN_STATE_DIR")
+    return Path(given).absolute() if given else ROOT_FOLDER
+
+
 def visible_roots() -> list[Path]:
     """Return where state is kept that concerns this user's launches: the own place, and root's, which all can read."""
     own = root_folder()
@@ -187,19 +200,19 @@ def sweep(
             engine_id, in_use = engine_states()
         for folder, owner in owners.items():
             engine = owner.get("engine") if owner else None
-            is_stale = engine is None if owner else _is_old(folder)
+            is_stale = engine is None if owner else is_old(folder)
             if is_stale or (engine is not None and engine == engine_id and str(folder) not in in_use):
-                removed.append((folder, _size_bytes(folder)))
+                removed.append((folder, size_bytes(folder)))
                 if not is_dry_run:
                     shutil.rmtree(folder, ignore_errors=True)
     finally:
         for lock in locked.values():
             os.close(lock)
-    return [(folder, size_bytes) for folder, size_bytes in removed if is_dry_run or not folder.exists()]
+    return [(folder, bytes_) for folder, bytes_ in removed if is_dry_run or not folder.exists()]
 
 
-def _size_bytes(folder: Path) -> int:
-    """What a folder takes on the disk."""
+def size_bytes(folder: Path) -> int:
+    """Return what a folder takes on the disk."""
     total = 0
     for place, _, names in os.walk(folder):
         for name in names:
@@ -208,8 +221,8 @@ def _size_bytes(folder: Path) -> int:
     return total
 
 
-def _is_old(folder: Path) -> bool:
-    """Another launch may stand between making its folder and locking it, but not for a minute."""
+def is_old(folder: Path) -> bool:
+    """Whether nobody can still be at its making: one may stand between making a folder and locking it, not for long."""
     try:
         return time.time() - folder.stat().st_mtime > 60
     except OSError:

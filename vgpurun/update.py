@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
 from vgpurun import quota, region
-from vgpurun.engine import VgpurunContainer
-from vgpurun.errors import LimitError, StateError
+from vgpurun.errors import LimitError, SliceError, StateError
 from vgpurun.gpus import Gpu
 from vgpurun.oversubscription import oversubscribe
 from vgpurun.plan import Limits
@@ -31,10 +31,26 @@ class Change:
         return limit_bytes is not None and self.held_bytes is not None and self.held_bytes > limit_bytes
 
 
-Admit = Callable[[VgpurunContainer, Sequence[tuple[Gpu, Quota]]], AbstractContextManager[object]]
+class Limited(Protocol):
+    """A container or a slice: what has a folder with limits and usage."""
+
+    @property
+    def id(self) -> str:
+        """What tells it from all other holders of a GPU."""
+
+    @property
+    def name(self) -> str:
+        """Its name, for people."""
+
+    @property
+    def limits_folder(self) -> Path:
+        """Where its limits and usage are."""
 
 
-def update(container: VgpurunContainer, gpus: Sequence[Gpu], limits: Limits, admit: Admit) -> list[Change]:
+Admit = Callable[[Limited, Sequence[tuple[Gpu, Quota]]], AbstractContextManager[object]]
+
+
+def update(container: Limited, gpus: Sequence[Gpu], limits: Limits, admit: Admit) -> list[Change]:
     """Write the new limits; a limit that is not given stays.
 
     More than before has to be admitted: `admit` is entered while it is written. Raises LimitError, StateError, and
@@ -58,7 +74,16 @@ def update(container: VgpurunContainer, gpus: Sequence[Gpu], limits: Limits, adm
     ]
 
 
-def set_paused(container: VgpurunContainer, paused: bool) -> None:
+def refuse_in_slice(container: str, slice_name: str) -> None:
+    """Raise SliceError for a container that has joined a slice: its limits are not its own."""
+    if slice_name:
+        raise SliceError(
+            f"{container} is in slice {slice_name}, and its limits are those of all that is in there: "
+            f"vgpurun slice update {slice_name}"
+        )
+
+
+def set_paused(container: Limited, paused: bool) -> None:
     """Suspend the GPU work of a container, or let it go on. Raises StateError."""
     with _limits_file(container) as path:
         before = _read(path, container)
@@ -66,8 +91,8 @@ def set_paused(container: VgpurunContainer, paused: bool) -> None:
 
 
 @contextmanager
-def _limits_file(container: VgpurunContainer) -> Iterator[Path]:
-    path = Path(container.state_folder) / "etc" / "limits"
+def _limits_file(container: Limited) -> Iterator[Path]:
+    path = container.limits_folder / "etc" / "limits"
     try:
         yield path
     except OSError as error:
@@ -76,7 +101,7 @@ def _limits_file(container: VgpurunContainer) -> Iterator[Path]:
         ) from None
 
 
-def _read(path: Path, container: VgpurunContainer) -> list[tuple[str, Quota]]:
+def _read(path: Path, container: Limited) -> list[tuple[str, Quota]]:
     limits = region.read_limits(path)
     if limits is None:
         raise StateError(f"{path} is not a limits file of this version; start {container.name} again")

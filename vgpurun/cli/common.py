@@ -60,6 +60,18 @@ class GroupedCommand(click.Command):
                 formatter.write_dl([(name.ljust(column), text) for name, text in records], col_max=column)
 
 
+class VerbGroup(click.Group):
+    """A verb that has verbs of its own; alone it shows its help. They are listed in the order of their making."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        """Return the names in their order."""
+        return list(self.commands)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Show the help where nothing is asked for."""
+        return super().parse_args(ctx, args or ["--help"])
+
+
 class EngineCommand(GroupedCommand):
     """A command whose options have docker's syntax.
 
@@ -101,6 +113,22 @@ class ContainerName(click.ParamType):  # type: ignore[type-arg]  # an older clic
             return []
         names = [each for each in containers if each.name.startswith(incomplete) and each.name not in given]
         return [CompletionItem(each.name, help=each.image) for each in names]
+
+
+class SliceName(click.ParamType):  # type: ignore[type-arg]
+    """The name of a slice; a shell completes it."""
+
+    name = "slice"
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list["CompletionItem"]:
+        """Return the names that begin so."""
+        from click.shell_completion import CompletionItem
+
+        from vgpurun.slices import store
+
+        given = ctx.params.get(param.name or "") or ()
+        names = [each.name for each in store.slices()]
+        return [CompletionItem(name) for name in names if name.startswith(incomplete) and name not in given]
 
 
 def option(*names: str, group: str, **settings: Any) -> Callable[[Function], Function]:

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -20,17 +20,13 @@ from vgpurun.cli.common import (
     visible_gpus,
     warn,
 )
-from vgpurun.cli.placing import Wanted, placement_options
+from vgpurun.cli.placing import Wanted, engine_if_any, placement_options
 from vgpurun.describe import to_yaml
-from vgpurun.errors import EngineError, NoEngineError
 from vgpurun.gpus import Gpu
 from vgpurun.options.files import given_environment
 from vgpurun.placement import Placement
 from vgpurun.plan import ProcessPlan, plan_process
 from vgpurun.process import prepare_process, run_process
-
-if TYPE_CHECKING:
-    from vgpurun.engine import Engine
 
 _GROUP = "Process"
 
@@ -57,12 +53,12 @@ def local(command: tuple[str, ...], environment: tuple[str, ...], driver: str, d
     variables = given_environment(environment, ())
     host_environment = {**os.environ, **variables}
     wanted = Wanted.take(given, is_local=True)
-    if wanted.gpus is None and host_environment.get("CUDA_VISIBLE_DEVICES"):
+    if isinstance(wanted, Wanted) and wanted.gpus is None and host_environment.get("CUDA_VISIBLE_DEVICES"):
         wanted = replace(wanted, gpus="all")  # the user's own choice; its numbers are CUDA's, which need not be NVML's
     all_gpus = visible_gpus(driver == "sim")
     wanted.check(host_environment, all_gpus)
     find_library(dry_run)  # is built before others have to wait for this launch
-    admission = wanted.admission(host_environment, all_gpus, _engine())
+    admission = wanted.admission(host_environment, all_gpus, engine_if_any())
     if dry_run:
         click.echo(to_yaml(plan_local(command, admission.look(), all_gpus, driver, variables, dry_run)), nl=False)
         return 0
@@ -70,19 +66,6 @@ def local(command: tuple[str, ...], environment: tuple[str, ...], driver: str, d
         plan = plan_local(command, placement, all_gpus, driver, variables)
         folder = prepare_process(plan)
     return run_process(plan, folder)
-
-
-def _engine() -> "Engine | None":
-    """Return the engine whose containers hold parts of the GPUs too, or None where there is none."""
-    from vgpurun.engine import Engine
-
-    try:
-        return Engine.connect()
-    except NoEngineError:
-        return None
-    except EngineError as error:
-        warn(f"what containers hold is not counted: {error}")
-        return None
 
 
 def plan_local(
@@ -113,4 +96,5 @@ def plan_local(
         found.path,
         state.new_folder_path("local"),
         host_environment,
+        placement.joined,
     )

@@ -38,13 +38,14 @@ def unpause(containers: tuple[str, ...], gpu_only: bool) -> int:
 
 def _set_paused(containers: tuple[str, ...], gpu_only: bool, paused: bool) -> int:
     from vgpurun.engine_containers import ContainerEngine, each_of
-    from vgpurun.update import set_paused
+    from vgpurun.update import refuse_in_slice, set_paused
 
     engine = ContainerEngine.connect()
 
     def change_one(name: str) -> None:
         container = engine.find(name)
         if gpu_only:
+            refuse_in_slice(container.name, container.slice_name)
             set_paused(container, paused)
         else:
             engine.set_paused(container.id, paused)

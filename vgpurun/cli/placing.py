@@ -9,20 +9,34 @@ import click
 from vgpurun import config
 from vgpurun.admission import Admission
 from vgpurun.choices import PLACE_POLICIES
-from vgpurun.cli.common import Function, option, say, warn
+from vgpurun.cli.common import LIMITS, Function, SliceName, option, say, warn
+from vgpurun.errors import EngineError, NoEngineError, OptionError
 from vgpurun.gpus import GPUS_HELP, Gpu
 from vgpurun.plan import Limits
 from vgpurun.quota import Quota
 from vgpurun.request import Request
+from vgpurun.slices.joining import Joining
 from vgpurun.waiting import NO_TIMEOUT, parse_wait
 
 if TYPE_CHECKING:
-    from vgpurun.engine import Engine, VgpurunContainer
+    from vgpurun.engine import Engine
 
 _GROUP = "Placement"
 
 
 def placement_options(function: Function) -> Function:
+    """Add --slice, --gpus, --place, --overcommit and --wait."""
+    return option(
+        "--slice",
+        "slice_name",
+        metavar="NAME",
+        group=LIMITS,
+        type=SliceName(),
+        help="Join a slice: use its part of its GPUs, together with all that have joined it.",
+    )(own_placement_options(function))
+
+
+def own_placement_options(function: Function) -> Function:
     """Add --gpus, --place, --overcommit and --wait."""
     for decorate in reversed(
         (
@@ -76,11 +90,13 @@ class Wanted:
     is_local: bool = False
 
     @classmethod
-    def take(cls, given: MutableMapping[str, Any], is_local: bool = False) -> "Wanted":
+    def take(cls, given: MutableMapping[str, Any], is_local: bool = False) -> "Wanted | WantedSlice":
         """Take the options out of all that were given; the configuration has the values of those that were not.
 
         Raises OptionError and ConfigError.
         """
+        if (name := given.pop("slice_name")) is not None:
+            return WantedSlice.take(name, given)
 
         def take(name: str) -> Any:
             value = given.pop(name)
@@ -114,14 +130,58 @@ class Wanted:
         self.admission(environment, gpus, None).check()
 
 
+def engine_if_any() -> "Engine | None":
+    """Return the engine whose containers hold parts of the GPUs too, or None where there is none."""
+    from vgpurun.engine import Engine
+
+    try:
+        return Engine.connect()
+    except NoEngineError:
+        return None
+    except EngineError as error:
+        warn(f"what containers hold is not counted: {error}")
+        return None
+
+
+_OF_A_SLICE = ("mem", "sm", "sm_policy", "priority", "oversubscribe", "gpus", "place", "overcommit", "wait")
+
+
+@dataclass(frozen=True)
+class WantedSlice:
+    """The slice that --slice names, instead of limits and a placement of the launch's own."""
+
+    name: str
+    gpus: str | None = None
+
+    @classmethod
+    def take(cls, name: str, given: MutableMapping[str, Any]) -> "WantedSlice":
+        """Take the options out of all that were given. Raises OptionError for those that a slice decides."""
+        for each in _OF_A_SLICE:
+            if given.pop(each) is not None:
+                raise OptionError(
+                    f"--{each.replace('_', '-')} beside --slice: a slice has its own; leave it out, or change them "
+                    f"for all of it: vgpurun slice update {name}"
+                )
+        return cls(name)
+
+    def admission(self, environment: Mapping[str, str], gpus: Sequence[Gpu], engine: "Engine | None") -> Joining:
+        """Return what lets a launch into the slice."""
+        del environment, engine
+        return Joining(self.name, gpus)
+
+    def check(self, environment: Mapping[str, str], gpus: Sequence[Gpu]) -> None:
+        """Raise SliceError for a slice that is not there, or not this user's."""
+        self.admission(environment, gpus, None).look()
+
+
 def admission_of_change(
-    container: "VgpurunContainer",
+    holder: str,
     wanted: Sequence[tuple[Gpu, Quota]],
     gpus: Sequence[Gpu],
-    engine: "Engine",
+    engine: "Engine | None",
     overcommit: bool | None,
 ) -> Admission:
-    """Return the admission of a container to other limits on its GPUs. Raises ConfigError."""
+    """Return the admission of a container or slice, by its id, to other limits on its GPUs. Raises ConfigError."""
     memory = ",".join(f"{gpu.index}={_shortest(each.memory_bytes)}" for gpu, each in wanted if each.memory_bytes)
     sm = ",".join(f"{gpu.index}={each.sm_percent}" for gpu, each in wanted if each.sm_percent)
     request = Request(
@@ -129,7 +189,7 @@ def admission_of_change(
         gpus="device=" + ",".join(gpu.uuid for gpu, _ in wanted),
         is_overcommit=bool(config.default("overcommit")) if overcommit is None else overcommit,
     )
-    return Admission(request, gpus, config.own_grant(), engine, 0, say, warn, in_place_of=container.id)
+    return Admission(request, gpus, config.own_grant(), engine, 0, say, warn, in_place_of=holder)
 
 
 def _shortest(size_bytes: int) -> str:

@@ -6,14 +6,16 @@ from vgpurun import state
 from vgpurun.cli.common import EngineCommand, option, warn
 from vgpurun.errors import EngineError
 from vgpurun.quota import show_size
+from vgpurun.slices import store
 
 
 @click.command(cls=EngineCommand, name="prune")
 @option("--dry-run", is_flag=True, group="Prune", help="Show what would be removed, and remove nothing.")
 def prune(dry_run: bool) -> None:
-    """Remove the state folders of containers and local processes that are gone. Stopped containers keep theirs.
+    """Remove the state folders of containers and local processes that are gone, and what is left of slices.
 
-    Every launch does the same; this verb is for a host where no more comes.
+    Stopped containers keep theirs. Every launch does the same; this verb is for a host where no more
+    comes.
     """
     from vgpurun.engine import Engine
     from vgpurun.launch import sweep
@@ -24,6 +26,7 @@ def prune(dry_run: bool) -> None:
     except EngineError as error:
         warn(f"the state of containers is left alone: {error}")
         removed = state.sweep(is_dry_run=dry_run)
+    removed += store.sweep(dry_run)
     for folder, size_bytes in removed:
         click.echo(f"{folder} ({show_size(size_bytes)})")
     total = show_size(sum(size_bytes for _, size_bytes in removed))

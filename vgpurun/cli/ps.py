@@ -11,7 +11,7 @@ _GROUP = "Display"
 @option("-a", "--all", "everything", is_flag=True, group=_GROUP, help="Also those that do not run.")
 @option(
     "-f", "--filter", "filters", metavar="KEY=VALUE", multiple=True, group=_GROUP,
-    help="Only containers with this name, id, gpu (index or UUID), user, label (NAME or NAME=VALUE) or status.",
+    help="Only containers with this name, id, gpu (index or UUID), user, label (NAME or NAME=VALUE), slice or status.",
 )  # fmt: skip
 @option(
     "--format", "output_format", metavar="FORMAT", default="table", show_default=True, group=_GROUP,
@@ -29,8 +29,9 @@ def ps(
     {{.Label "KEY"}}, {{json .}}, {{json .FIELD}}, {{upper .FIELD}} and {{lower .FIELD}};
     'table ' in front prints columns.
 
-    The fields are ID, Names, Image, Command, CreatedAt, RunningFor, State, Status, Labels, User, GPUs, Memory,
-    MemoryLimit, SM and SMLimit. Of a container with several GPUs the last five are lists with commas.
+    The fields are ID, Names, Image, Command, CreatedAt, RunningFor, State, Status, Labels, User, Slice, GPUs, Memory,
+    MemoryLimit, SM and SMLimit. Of a container with several GPUs the last five are lists with commas. A container in a
+    slice has the limits of the slice, and its own part of the memory that is used there.
     """
     from vgpurun import smi
     from vgpurun.cli.ps_view import show

@@ -99,21 +99,21 @@ def _rows(tenant: Tenant, is_short: bool, with_state: bool) -> list[tuple[str, .
     use = [
         (
             str(each.gpu.index),
-            _of_limit(listing.memory_used(each), listing.memory_limit(each.quota.memory_bytes)),
-            _share(listing.sm_used(each), each.quota.sm_percent),
+            of_limit(listing.memory_used(each), listing.memory_limit(each.quota.memory_bytes)),
+            share(listing.sm_used(each), each.quota.sm_percent),
         )
         for each in tenant.devices
     ]
     use += [
         (
             listing.UNKNOWN,
-            _of_limit(listing.UNKNOWN, listing.memory_limit(quota.memory_bytes)),
-            _share("?", quota.sm_percent),
+            of_limit(listing.UNKNOWN, listing.memory_limit(quota.memory_bytes)),
+            share("?", quota.sm_percent),
         )
         for _, quota in tenant.missing
     ]
     identity = container.id[: listing.SHORT_ID] if is_short else container.id
-    age = _short_age(time.time() - container.created_s)
+    age = short_age(time.time() - container.created_s)
     state = (container.described or container.status,) if with_state else ()
     first, *others = use or [("", "", "")]
     blank = ("",) * len(state)
@@ -123,17 +123,19 @@ def _rows(tenant: Tenant, is_short: bool, with_state: bool) -> list[tuple[str, .
     ]
 
 
-def _of_limit(used: str, limit: str) -> str:
+def of_limit(used: str, limit: str) -> str:
+    """Return what is used of a limit, for people."""
     return f"{used} / {limit}" if limit != listing.NO_LIMIT else used
 
 
-def _share(used: str, limit_percent: int | None) -> str:
+def share(used: str, limit_percent: int | None) -> str:
+    """Return what is used of a compute limit, for people."""
     if limit_percent is None:
         return used if used != listing.UNKNOWN else listing.NO_LIMIT
     return f"{used.removesuffix(' %')} / {limit_percent} %"
 
 
-def _short_age(seconds: float) -> str:
+def short_age(seconds: float) -> str:
     """Return 5 minutes as 5m: a column in a small terminal."""
     number, unit = show_age(seconds).split()
     return f"{number}{unit[0]}"

@@ -21,7 +21,7 @@ from vgpurun.cli.common import (
     warn,
 )
 from vgpurun.cli.docker_options import docker_options
-from vgpurun.cli.placing import Wanted, placement_options
+from vgpurun.cli.placing import Wanted, WantedSlice, placement_options
 from vgpurun.describe import to_yaml
 from vgpurun.drivers import DriverPlan, EngineFacts
 from vgpurun.errors import EngineError, OptionError
@@ -32,6 +32,7 @@ from vgpurun.options.build import container_options
 from vgpurun.placement import Placement
 from vgpurun.plan import LaunchPlan, plan_launch
 from vgpurun.signals import Signals
+from vgpurun.slices.joining import Joining
 
 if TYPE_CHECKING:
     from vgpurun.engine import Image
@@ -110,7 +111,9 @@ def _ask_engine(image: str) -> _Asked:
 class _Launch:
     """The steps of one run, in the order in which they can fail with the clearest message."""
 
-    def __init__(self, options: ContainerOptions, wanted: Wanted, driver_mode: str, is_dry_run: bool) -> None:
+    def __init__(
+        self, options: ContainerOptions, wanted: Wanted | WantedSlice, driver_mode: str, is_dry_run: bool
+    ) -> None:
         self._options = options
         self._wanted = wanted
         self._driver_mode = driver_mode
@@ -145,7 +148,7 @@ class _Launch:
             placement = self._admission(None, image).look()
         return self._plan(placement, facts, image)
 
-    def _admission(self, engine: Any, image_environment: dict[str, str]) -> Admission:
+    def _admission(self, engine: Any, image_environment: dict[str, str]) -> Admission | Joining:
         return self._wanted.admission(self._options.environment_over(image_environment), self._gpus, engine)
 
     def _plan(self, placement: Placement, facts: EngineFacts, image_environment: dict[str, str]) -> LaunchPlan:
@@ -157,6 +160,7 @@ class _Launch:
             self._library.path,
             state.new_folder_path(self._options.name),
             image_environment,
+            joined=placement.joined,
         )
 
     def _driver(self, facts: EngineFacts, gpus: Sequence[Gpu]) -> DriverPlan:

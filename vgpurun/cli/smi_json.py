@@ -12,6 +12,7 @@ def to_json(report: Report) -> dict[str, Any]:
         "gpus": [_gpu_json(gpu, use) for gpu, use in report.gpus],
         "containers": [_tenant_json(tenant) for tenant in report.tenants if tenant.kind == "container"],
         "processes": [_tenant_json(tenant) for tenant in report.tenants if tenant.kind == "process"],
+        "slices": [_tenant_json(tenant) for tenant in report.tenants if tenant.kind == "slice"],
     }
 
 
@@ -27,27 +28,29 @@ def _gpu_json(gpu: Gpu, use: GpuUse) -> dict[str, Any]:
 
 
 def _tenant_json(tenant: Tenant) -> dict[str, Any]:
-    what = "image" if tenant.kind == "container" else "command"
+    what = {"container": "image", "process": "command", "slice": "members"}[tenant.kind]
     return {
         "id": tenant.id,
         "name": tenant.name,
         what: tenant.what,
+        "slice": tenant.slice_name or None,
         "devices": [device_json(device) for device in tenant.devices],
     }
 
 
 def device_json(device: TenantDevice) -> dict[str, Any]:
-    """Return one GPU of a tenant as plain data."""
-    reading, busy = device.reading, device.utilization
+    """Return one GPU of a tenant as plain data. Of a part of a slice only the memory is known."""
+    memory, busy = device.reading, device.utilization
+    reading = None if device.is_part else memory
     return {
         "gpu_index": device.gpu.index,
         "uuid": device.gpu.uuid,
         "memory_limit_bytes": device.quota.memory_bytes,
         "memory_used_bytes": device.memory_used_bytes,
-        "memory_allocated_bytes": reading.allocated_bytes if reading else None,
-        "memory_overhead_bytes": reading.overhead_bytes if reading else None,
-        "memory_context_bytes": reading.context_bytes if reading else None,
-        "memory_host_bytes": reading.host_bytes if reading else None,
+        "memory_allocated_bytes": memory.allocated_bytes if memory else None,
+        "memory_overhead_bytes": memory.overhead_bytes if memory else None,
+        "memory_context_bytes": memory.context_bytes if memory else None,
+        "memory_host_bytes": memory.host_bytes if memory else None,
         "sm_limit_percent": device.quota.sm_percent,
         "sm_policy": device.quota.sm_policy.name.lower(),
         "priority": device.quota.priority.name.lower(),
@@ -58,6 +61,6 @@ def device_json(device: TenantDevice) -> dict[str, Any]:
         "gate_wait_ns": reading.gate_wait_ns if reading else None,
         "launches": reading.launches if reading else None,
         "refusals": reading.refusals if reading else None,
-        "processes": reading.processes if reading else None,
+        "processes": memory.processes if memory else None,
         "not_enforced": list(reading.not_enforced) if reading else None,
     }

@@ -37,7 +37,7 @@ def print_table(report: Report) -> None:
         (tenant, device, device.reading)
         for tenant in report.tenants
         for device in tenant.devices
-        if device.reading and device.reading.processes
+        if device.reading and device.reading.processes and not device.is_part
     ]
     if measured := [each for each in readings if each[1].utilization]:
         console.print()
@@ -70,6 +70,8 @@ def _use_table(report: Report) -> Table:
 
 def _cells(tenant: Tenant, device: TenantDevice) -> tuple[RenderableType, ...]:
     quota, reading, busy = device.quota, device.reading, device.utilization
+    if tenant.slice_name:
+        return *_named(tenant, 2 * _INDENT), "?" if reading is None else show_size(reading.memory_used_bytes), "", ""
     used = "?" if device.memory_used_bytes is None else show_size(device.memory_used_bytes)
     memory_limit = "no limit" if quota.memory_bytes is None else show_size(quota.memory_bytes)
     share = "?" if busy is None else f"{busy.last_1s:.0f} %"
@@ -77,9 +79,12 @@ def _cells(tenant: Tenant, device: TenantDevice) -> tuple[RenderableType, ...]:
     if quota.paused:
         compute = "paused"
     refused = "?" if reading is None else str(reading.refusals)
-    name = Padding(tenant.name, (0, 0, 0, _INDENT))  # a name that does not fit goes on below itself
-    what = Text(tenant.what, no_wrap=True, overflow="ellipsis")
-    return name, what, f"{used} / {memory_limit}", compute, refused
+    return *_named(tenant, _INDENT), f"{used} / {memory_limit}", compute, refused
+
+
+def _named(tenant: Tenant, indent: int) -> tuple[RenderableType, RenderableType]:
+    name = Padding(tenant.name, (0, 0, 0, indent))  # a name that does not fit goes on below itself
+    return name, Text(tenant.what, no_wrap=True, overflow="ellipsis")
 
 
 def _memory_table(readings: Sequence[tuple[Tenant, TenantDevice, DeviceReading]]) -> Table:

@@ -54,7 +54,7 @@ _ORDERS: dict[str, Callable[[tuple[Tenant, TenantDevice]], float]] = {
 def _of_gpu(gpu: Gpu, use: GpuUse, tenants: Sequence[Tenant]) -> list[_Row]:
     held = [(tenant, device) for tenant in tenants for device in tenant.devices if device.gpu.uuid == gpu.uuid]
     rows = [_gpu_row(gpu, use), *(_tenant_row(tenant, device) for tenant, device in held)]
-    outside = use.memory_used_bytes - sum(device.memory_used_bytes or 0 for _, device in held)
+    outside = use.memory_used_bytes - sum(device.memory_used_bytes or 0 for _, device in held if not device.is_part)
     if outside > 0:
         rows.append(_Row("  outside vgpurun", outside, gpu.memory_bytes, False, None, 100, False, "dim"))
     return rows
@@ -67,6 +67,8 @@ def _gpu_row(gpu: Gpu, use: GpuUse) -> _Row:
 
 def _tenant_row(tenant: Tenant, device: TenantDevice, with_gpu: bool = False) -> _Row:
     quota, busy = device.quota, device.utilization
+    if device.is_part:
+        return _Row(f"    {tenant.name}", device.memory_used_bytes, device.gpu.memory_bytes, False, None, 100, False)
     return _Row(
         name=f"  {tenant.name}{f' ({device.gpu.index})' if with_gpu else ''}",
         memory_used=device.memory_used_bytes,

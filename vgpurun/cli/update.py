@@ -25,7 +25,7 @@ from vgpurun.policies import Priority, SmPolicy
 from vgpurun.quota import Quota, show_size
 
 if TYPE_CHECKING:
-    from vgpurun.engine import VgpurunContainer
+    from vgpurun.update import Change
 
 
 @click.command(
@@ -64,20 +64,27 @@ def update(
     gpus = visible_gpus(driver == "sim")
     engine = ContainerEngine.connect()
 
-    def admit(container: "VgpurunContainer", wanted: Sequence[tuple[Gpu, Quota]]) -> AbstractContextManager[object]:
-        return admission_of_change(container, wanted, gpus, engine, overcommit).granted()
+    def admit(container: limits.Limited, wanted: Sequence[tuple[Gpu, Quota]]) -> AbstractContextManager[object]:
+        return admission_of_change(container.id, wanted, gpus, engine, overcommit).granted()
 
-    for container in [engine.find(name) for name in containers]:
-        for change in limits.update(container, gpus, given, admit):
-            click.echo(f"{container.name}, GPU {change.gpu.index}: {_show(change.before)} -> {_show(change.after)}")
-            if change.is_over:
-                held = show_size(change.held_bytes or 0)
-                warn(
-                    f"{container.name} holds {held} of GPU {change.gpu.index}, more than its new limit: it gets no more"
-                )
+    found = [engine.find(name) for name in containers]
+    for container in found:
+        limits.refuse_in_slice(container.name, container.slice_name)
+    for container in found:
+        show_changes(container.name, limits.update(container, gpus, given, admit))
 
 
-def _show(quota: Quota) -> str:
+def show_changes(name: str, changes: Sequence["Change"]) -> None:
+    """Print what has changed of a container or a slice."""
+    for change in changes:
+        click.echo(f"{name}, GPU {change.gpu.index}: {show_quota(change.before)} -> {show_quota(change.after)}")
+        if change.is_over:
+            held = show_size(change.held_bytes or 0)
+            warn(f"{name} holds {held} of GPU {change.gpu.index}, more than its new limit: it gets no more")
+
+
+def show_quota(quota: Quota) -> str:
+    """Return limits for people."""
     memory = "all memory" if quota.memory_bytes is None else show_size(quota.memory_bytes)
     if quota.virtual_bytes is not None:
         memory += f" (seen as {show_size(quota.virtual_bytes)})"

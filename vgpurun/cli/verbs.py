@@ -34,17 +34,28 @@ VERBS: Mapping[str, tuple[tuple[str, str, str], ...]] = {
         ("stop", "containers:stop", "End containers, with time to clean up."),
         ("kill", "containers:kill", "Send containers a signal."),
         ("rm", "containers:rm", "Remove containers and their state."),
+        ("slice", "slice:slice_group", "Make and look after shares of GPUs that containers join."),
         ("prune", "prune:prune", "Remove the state of containers that are gone."),
     ),
     "Set up": (
         ("config", "config:config", "Show the configuration and where each value comes from."),
         ("doctor", "doctor:doctor", "Look at this host, and say what is in the way."),
         ("verify", "verify:verify", "Try to pass limits on this host, and show what holds."),
+        ("cdi", "cdi:cdi_group", "Let docker, podman and compose use slices by CDI."),
         ("completion", "completion:completion", "Print the script by which a shell completes a command line."),
         ("build", "build:build", "Build libvgpu.so with this host's compiler."),
         ("build-in-docker", "build:build_in_docker", "Build libvgpu.so in a container."),
     ),
 }
+
+
+def all_commands(group: click.Group, prefix: str = "") -> Iterator[tuple[str, click.Command]]:
+    """Yield every command, those below a verb too, by the words that call it."""
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from all_commands(command, f"{prefix}{name} ")
+        else:
+            yield f"{prefix}{name}", command
 
 
 class _Loaded(MutableMapping[str, click.Command]):

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from vgpurun import gpus, region
 from vgpurun.errors import EngineError, GpuError
 from vgpurun.gpus import Gpu, GpuUse
-from vgpurun.holders import Holder, local_processes, of_container
+from vgpurun.holders import Holder, local_processes, of_container, slice_holders
 from vgpurun.quota import Quota
 from vgpurun.region import BrokenUsageError, DeviceReading
 
@@ -74,7 +74,7 @@ class Device:
 
 @dataclass(frozen=True)
 class TenantSeen:
-    """A container, or a process of `vgpurun local`, with texts that can be shown."""
+    """A container, a process of `vgpurun local` or a slice (with all that is in it), with texts that can be shown."""
 
     kind: str
     id: str
@@ -189,12 +189,14 @@ class Reader:
         from vgpurun.engine import Engine
 
         found: list[tuple[str, Callable[[], Holder]]] = [
-            (each.name, partial(_same, each)) for each in local_processes()
+            (each.name, partial(_same, each))
+            for each in (*slice_holders(), *local_processes())
+            if not each.slice_folder  # counted with its slice
         ]
         try:
             self._engine = self._engine or Engine.connect(ENGINE_PATIENCE_S)
             running = self._engine.containers(everything=False)
-            found += [(each.name, partial(of_container, each)) for each in running]
+            found += [(each.name, partial(of_container, each)) for each in running if not each.slice_name]
         except EngineError as error:
             self._engine = None
             self._note(ENGINE, f"containers are not shown: {error}")

@@ -1,0 +1,131 @@
+"""The CDI specification of the slices of this host, kept up to date as they come, change and go.
+
+`vgpurun cdi generate` writes it, and writes down where and for which driver: from then on whatever changes a slice
+writes it anew. Without any slice there is no file, since a specification has at least one device.
+"""
+
+import fcntl
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vgpurun import abi, drivers, state
+from vgpurun.cdi.edits import Edits, driver_edits
+from vgpurun.cdi.files import write_specification
+from vgpurun.cdi.nvidia import nvidia_edits
+from vgpurun.cdi.specification import Share, cdi_device, specification
+from vgpurun.drivers import EngineFacts
+from vgpurun.errors import OutputError
+from vgpurun.gpus import Gpu
+from vgpurun.slices import store
+from vgpurun.slices.joining import quotas_on
+from vgpurun.slices.store import Slice
+
+DEFAULT_PATH = Path("/etc/cdi/vgpurun.yaml")
+TMPFILES = Path("/etc/tmpfiles.d/vgpurun.conf")
+_TMPFILES_LINE = f"""# Made by `vgpurun cdi generate`: containers with a CDI device of vgpurun need this folder at
+# their start, and after a reboot /tmp may be empty.
+d {abi.LOCK_DIR} 1777 root root -
+"""
+
+
+@dataclass(frozen=True)
+class Host:
+    """What the devices of this host are made with. `driver` is host or sim; `edits` brings it for some GPUs."""
+
+    driver: str
+    gpus: Sequence[Gpu]
+    library: Path
+    edits: Callable[[Sequence[Gpu]], Edits]
+
+
+def host_edits(gpus: Sequence[Gpu]) -> Edits:
+    """Return what brings this host's driver: as NVIDIA's specification does where there is one, else its own files.
+
+    Raises DriverError.
+    """
+    return nvidia_edits(gpus) or driver_edits(drivers.plan_driver("mount", gpus, EngineFacts()))
+
+
+def of_slices(host: Host, slices: Sequence[Slice]) -> dict[str, Any]:
+    """Return the specification of slices. Raises SliceError, and DriverError."""
+    return specification([_device(host, each) for each in slices])
+
+
+def _device(host: Host, each: Slice) -> dict[str, Any]:
+    quotas = quotas_on(each, host.gpus)
+    driver = host.edits([quota.gpu for quota in quotas])
+    return cdi_device(Share(each.name, quotas, each.folder), host.library, driver)
+
+
+def _record() -> Path:
+    return state.host_root() / "cdi.json"
+
+
+def kept_at(driver: str) -> Path | None:
+    """Return where the specification is that is kept up to date for this driver, or None."""
+    try:
+        record = json.loads(_record().read_bytes())
+        return Path(record["path"]) if record["driver"] == driver else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def keep_at(driver: str, path: Path) -> None:
+    """From now on keep the specification up to date there. Raises OutputError."""
+    try:
+        state.make_readable(_record().parent)
+        half_made = _record().with_suffix(".new")
+        half_made.write_text(json.dumps({"path": str(path.absolute()), "driver": driver}))
+        half_made.replace(_record())
+        if path.absolute().is_relative_to("/etc") and TMPFILES.parent.is_dir():
+            TMPFILES.write_text(_TMPFILES_LINE)
+    except OSError as error:
+        raise OutputError(f"{_record().parent} cannot be written: {error.strerror}") from None
+
+
+def forget(driver: str) -> Path | None:
+    """Remove the specification that is kept up to date; return where it was, or None. Raises OutputError."""
+    path = kept_at(driver)
+    if path is None:
+        return None
+    try:
+        path.unlink(missing_ok=True)
+        _record().unlink(missing_ok=True)
+        if path.is_relative_to("/etc"):
+            TMPFILES.unlink(missing_ok=True)
+    except OSError as error:
+        raise OutputError(f"{path} cannot be removed: {error.strerror}") from None
+    return path
+
+
+def refresh(driver: str, make_host: Callable[[], Host]) -> Path | None:
+    """Write the specification of all slices anew, where it is kept; return its path. Raises VgpurunError."""
+    path = kept_at(driver)
+    if path is None:
+        return None
+    with _one_at_a_time():
+        slices = [each for each in store.slices() if each.driver == driver]
+        if slices:
+            state.make_lock_dir()
+            write_specification(path, of_slices(make_host(), slices))
+        else:
+            path.unlink(missing_ok=True)
+    return path
+
+
+@contextmanager
+def _one_at_a_time() -> Iterator[None]:
+    """Who looks at the slices last writes last."""
+    folder = store.slices_folder()
+    state.make_readable(folder)
+    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)

@@ -1,0 +1,1 @@
+"""Slices: named shares of GPUs, which any number of containers and processes join and use together."""

@@ -1,0 +1,67 @@
+"""Removes a slice, unless somebody uses it."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vgpurun import region
+from vgpurun.errors import SliceError, StateError
+from vgpurun.holders import is_abandoned, local_processes
+from vgpurun.quota import Quota
+from vgpurun.slices import store
+from vgpurun.slices.members import members
+from vgpurun.slices.store import Slice
+
+if TYPE_CHECKING:
+    from vgpurun.engine import Engine, VgpurunContainer  # slow to import
+
+_SHORT_ID = 12
+_NOTHING = Quota(memory_bytes=0, sm_percent=1)
+
+
+def users_of(found: Slice, engine: "Engine | None") -> list[str]:
+    """Return what uses a slice, by names for people: containers, stopped ones too, processes. Raises EngineError."""
+    mine = {} if engine is None else {each.id: each.name for each in engine.containers() if _is_in(each, found)}
+    names = list(mine.values())
+    names += [each.name for each in local_processes() if Path(each.slice_folder) == found.folder]
+    for member in members([found])[found.id]:
+        if member.container not in mine:
+            names.append(f"container {member.container[:_SHORT_ID]}" if member.container else f"process {member.pid}")
+    if not names and region.has_live_processes(found.usage):
+        names.append("processes that cannot be seen from here")
+    return names
+
+
+def _is_in(container: "VgpurunContainer", found: Slice) -> bool:
+    return bool(container.slice_name) and container.limits_folder == found.folder and not is_abandoned(container)
+
+
+def remove(found: Slice, engine: "Engine | None", force: bool) -> list[str]:
+    """Remove a slice; return what went on in it and was cut off: it keeps what it holds and is granted nothing more.
+
+    Raises SliceError for one that is in use, unless by force, EngineError and StateError.
+    """
+    with store.alone(found):
+        users = users_of(found, engine)
+        if users and not force:
+            raise SliceError(
+                f"slice {found.name} is in use by {_listed(users)}; remove that first, or take everything from it with "
+                "--force"
+            )
+        if users:
+            _grant_nothing(found)
+        store.remove(found)
+    return users
+
+
+def _grant_nothing(found: Slice) -> None:
+    path = found.folder / "etc" / "limits"
+    try:
+        region.write_limits(path, [(uuid, _NOTHING) for uuid, _ in found.quotas])
+    except OSError as error:
+        raise StateError(f"{path}: {error.strerror}; only root may change it") from None
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:5])
+    return shown if len(names) <= 5 else f"{shown} and {len(names) - 5} more"

@@ -1,0 +1,285 @@
+"""The slices of this host: each is a folder, and the folder is all there is.
+
+    <root>/slices/<name>/    as a container's state folder (state.py); the owner file has what is in _Owner
+    <root>/slices/.<name>-*  one that is being made or removed
+
+A slice appears and disappears by a rename, so that there is never half of one; what a killed command leaves has a dot
+before its name. Whoever joins a slice holds a shared flock of its folder until it can be seen to have joined, and
+whoever removes it an exclusive one.
+"""
+
+import errno
+import fcntl
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vgpurun import region, state
+from vgpurun.errors import SliceError, StateError
+from vgpurun.labels import quotas_from_json, quotas_to_json
+from vgpurun.quota import Quota
+from vgpurun.users import current_user, groups_of
+
+if TYPE_CHECKING:
+    from vgpurun.plan import DeviceQuota
+
+ALL_USERS = "all"
+
+
+@dataclass(frozen=True)
+class Slice:
+    """A slice as it is now. `quotas` are by the UUIDs of its GPUs, `driver` is host or sim.
+
+    `user` made it, and `users` may use it too: names, @groups, or all. `created_s` is seconds since 1970.
+    """
+
+    name: str
+    folder: Path
+    quotas: tuple[tuple[str, Quota], ...]
+    user: str
+    users: tuple[str, ...] = ()
+    driver: str = "host"
+    created_s: float = 0.0
+
+    @property
+    def id(self) -> str:
+        """What tells it from all other holders of a GPU."""
+        return f"slice:{self.folder}"
+
+    @property
+    def limits_folder(self) -> Path:
+        """Where its limits and usage are."""
+        return self.folder
+
+    @property
+    def usage(self) -> Path:
+        """The usage file of all that have joined."""
+        return self.folder / "run" / "usage"
+
+    def may_use(self, user: str) -> bool:
+        """Whether this user may start programs in it."""
+        named = {self.user, *self.users}
+        return bool({user, ALL_USERS} & named) or any(f"@{group}" in named for group in groups_of(user))
+
+
+def slices_folder() -> Path:
+    """Return where the slices of the host are. A slice is a promise that all users' launches count: so it is root's."""
+    return state.host_root() / "slices"
+
+
+def make(
+    name: str,
+    quotas: Sequence["DeviceQuota"],
+    files: Mapping[str, bytes],
+    driver: str = "host",
+    users: Sequence[str] = (),
+) -> Slice:
+    """Make a slice. `files` are plan.shared_files(). Raises SliceError if there is one of that name, and StateError."""
+    place = slices_folder() / name
+    owner = {
+        "slice": name,
+        "user": current_user(),
+        "users": list(users),
+        "driver": driver,
+        "created_s": int(time.time()),
+        "quota": quotas_to_json(quotas),
+    }
+    folder = state.StateFolder.make(_hidden(place), files, owner)
+    try:
+        _flush(folder.path)
+        folder.path.rename(place)
+    except OSError as error:
+        folder.remove()
+        if error.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
+            raise there_is_one(name) from None
+        raise StateError(f"cannot make the slice {place}: {error.strerror}") from None
+    folder.close()
+    _flush_folder(place.parent)
+    made = _read(place)
+    assert made is not None
+    return made
+
+
+def there_is_one(name: str) -> SliceError:
+    """Return the error for a name that is taken."""
+    return SliceError(
+        f"there is a slice {name} already; choose another name, or change it: vgpurun slice update {name}"
+    )
+
+
+def check_new(name: str) -> None:
+    """Raise SliceError where no slice of this name can be made: by this user, or because there is one."""
+    if os.geteuid() != 0 and not os.environ.get("VGPURUN_STATE_DIR"):
+        raise SliceError("only root can make a slice, for every user's launches count it: sudo vgpurun slice create")
+    if (slices_folder() / name).exists():
+        raise there_is_one(name)
+
+
+def slices() -> list[Slice]:
+    """Return the slices of this host, by their names."""
+    try:
+        entries = [entry for entry in slices_folder().iterdir() if not entry.name.startswith(".")]
+    except OSError:
+        return []  # there has been none yet
+    return sorted(filter(None, map(_read, entries)), key=lambda each: each.name)
+
+
+def find(name: str) -> Slice:
+    """Return the slice of a name. Raises SliceError."""
+    place = slices_folder() / name
+    found = _read(place) if name and place.name == name else None
+    if found is None:
+        others = ", ".join(each.name for each in slices())
+        raise SliceError(f"there is no slice '{name}'{f', but {others}' if others else ''}: vgpurun slice create")
+    return found
+
+
+@contextmanager
+def joining(name: str) -> Iterator[Slice]:
+    """Yield a slice that is not removed meanwhile. Raises SliceError for one that is not there, or not the user's."""
+    found = find(name)
+    user = current_user()
+    if os.geteuid() != 0 and not found.may_use(user):
+        raise SliceError(
+            f"slice {name} is not for user {user}, but for {', '.join([found.user, *found.users])}; root may change "
+            f"that: vgpurun slice update --users NAMES {name}"
+        )
+    lock = _open(found)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        found = find(name)  # as it is now: nobody removes it any more
+        renew(found)
+        yield found
+    finally:
+        os.close(lock)
+
+
+@contextmanager
+def alone(found: Slice, patience_s: float = 5.0) -> Iterator[None]:
+    """Keep others from joining, changing or removing a slice. Raises SliceError when they do not get done."""
+    lock = _open(found)
+    try:
+        deadline = time.monotonic() + patience_s
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise SliceError(f"slice {found.name} is being joined or changed; try again") from None
+                time.sleep(0.02)
+        if not found.folder.exists():
+            raise SliceError(f"slice {found.name} has just been removed")
+        yield
+    finally:
+        os.close(lock)
+
+
+def _open(found: Slice) -> int:
+    try:
+        return os.open(found.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        raise SliceError(f"slice {found.name} cannot be opened: {error.strerror}") from None
+
+
+def write_owner(
+    found: Slice, quotas: Sequence["DeviceQuota"] | None = None, users: Sequence[str] | None = None
+) -> Slice:
+    """Write down what has changed of a slice. Raises StateError."""
+    owner = state.read_owner(found.folder) or {}
+    if quotas is not None:
+        owner["quota"] = quotas_to_json(quotas)
+    if users is not None:
+        owner["users"] = list(users)
+    half_made = found.folder / ".owner"
+    try:
+        half_made.write_text(json.dumps(owner))
+        half_made.chmod(0o644)
+        half_made.replace(found.folder / "owner")
+    except OSError as error:
+        raise StateError(f"{found.folder}: {error.strerror}; only root may change it") from None
+    return _read(found.folder) or found
+
+
+def remove(found: Slice) -> None:
+    """Remove a slice. Raises StateError."""
+    gone = _hidden(found.folder)
+    try:
+        found.folder.rename(gone)
+    except OSError as error:
+        raise StateError(f"{found.folder}: {error.strerror}; only root may remove it") from None
+    shutil.rmtree(gone, ignore_errors=True)
+
+
+def sweep(is_dry_run: bool = False) -> list[tuple[Path, int]]:
+    """Remove what killed commands have left of slices; return it, with the bytes that it took on the disk."""
+    removed = []
+    with suppress(OSError):
+        for entry in sorted(slices_folder().glob(".*")):
+            if not state.is_held(entry) and ((entry / "owner").exists() or state.is_old(entry)):
+                removed.append((entry, state.size_bytes(entry)))
+                if not is_dry_run:
+                    shutil.rmtree(entry, ignore_errors=True)
+    return removed
+
+
+def _hidden(place: Path) -> Path:
+    return place.with_name(f".{place.name}-{os.urandom(6).hex()}")
+
+
+def _read(folder: Path) -> Slice | None:
+    """The limits file says what the limits are; where it cannot be read, what was written down of it does."""
+    owner = state.read_owner(folder)
+    if owner is None or owner.get("slice") != folder.name:
+        return None
+    quotas = None
+    with suppress(OSError):
+        quotas = region.read_limits(folder / "etc" / "limits")
+    return Slice(
+        name=folder.name,
+        folder=folder,
+        quotas=tuple(quotas_from_json(str(owner.get("quota"))) if quotas is None else quotas),
+        user=str(owner.get("user", "")),
+        users=tuple(map(str, owner.get("users") or ())),
+        driver=str(owner.get("driver", "host")),
+        created_s=float(owner.get("created_s", 0)),
+    )
+
+
+def renew(found: Slice) -> None:
+    """Write the limits file anew where it is another version's, which this version's library would not read.
+
+    Raises StateError.
+    """
+    path = found.folder / "etc" / "limits"
+    try:
+        if region.read_limits(path) is None:
+            path.write_bytes(region.limits_bytes(found.quotas))
+    except OSError as error:
+        raise StateError(
+            f"{path} is of another version of vgpurun and cannot be written anew: {error.strerror}; root may do so: "
+            f"sudo vgpurun slice update --mem ... {found.name}"
+        ) from None
+
+
+def _flush(folder: Path) -> None:
+    """A slice outlives a reboot, also one that nobody wanted. Its usage may be lost: it is that of processes."""
+    for path in (folder / "owner", *(folder / "etc").iterdir()):
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+    for place in (folder / "etc", folder):
+        _flush_folder(place)
+
+
+def _flush_folder(folder: Path) -> None:
+    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
