@@ -4,6 +4,7 @@ gpu.py info                     what the program sees of its devices
 gpu.py fill CHUNK_BYTES         allocate until refused, free all, allocate once more
 gpu.py hold BYTES               allocate, print, and wait for the end of standard input
 gpu.py spin KERNEL SECONDS      launch KERNEL for that long and count the launches that ended
+gpu.py member FOLDER            in step with others: see there
 """
 
 from __future__ import annotations
@@ -123,12 +124,47 @@ def spin(kernel: str, seconds: float) -> dict[str, object]:
     return {"launches": launches, "seconds": time.monotonic() - start}
 
 
+def wait_for(folder: str, name: str) -> None:
+    while not os.path.exists(f"{folder}/{name}"):
+        time.sleep(0.01)
+
+
+def tell(folder: str, name: str, what: object) -> None:
+    path = f"{folder}/{name}.{os.uname().nodename}"
+    with open(f"{path}.new", "w") as file:
+        json.dump(what, file)
+    os.rename(f"{path}.new", path)
+
+
+def member(folder: str) -> dict[str, object]:
+    """When FOLDER has `fill` it takes all memory that it gets, at `free` it frees that, at `spin` it computes. What
+    came of each it tells in a file there; it ends at `end`."""
+    start_context()
+    tell(folder, "started", os.getpid())
+    wait_for(folder, "fill")
+    chunk_bytes, chunks = 20 << 20, []
+    try:
+        while True:
+            chunks.append(allocate(chunk_bytes))
+    except CudaError as error:
+        tell(folder, "filled", {"bytes": len(chunks) * chunk_bytes, "result": error.result})
+    wait_for(folder, "free")
+    for chunk in chunks:
+        call("cuMemFree_v2", chunk)
+    wait_for(folder, "spin")
+    tell(folder, "spun", spin("spin_2ms", 3))
+    wait_for(folder, "end")
+    return {}
+
+
 def main() -> None:
     verb, *arguments = sys.argv[1:]
     if verb == "info":
         answer = info()
     elif verb == "fill":
         answer = fill(int(arguments[0]))
+    elif verb == "member":
+        answer = member(arguments[0])
     elif verb == "hold":
         answer = hold(int(arguments[0]))
     else:

@@ -1,0 +1,236 @@
+"""Containers that join a slice share its memory and its time, and a slice holds its place whether they run or not."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from cli import GPU_PROGRAM, WITH_PROGRAMS, Cli, wait_until
+from vgpurun import region
+
+MIB, GIB = 1 << 20, 1 << 30
+SIM = ("--driver", "sim")
+OUT_OF_MEMORY = 2
+
+
+@pytest.fixture
+def cli(vgpurun: Cli, tmp_path: Path) -> Cli:
+    """A GPU of 16 GiB that no other test knows."""
+    uuid = f"GPU-{time.time_ns() & 0xFFFFFFFF:08x}-0000-0000-0000-000000000000"
+    (tmp_path / "sim.yaml").write_text(f"devices:\n  - name: Simulated\n    uuid: {uuid}\n    memory_mib: 16384\n")
+    vgpurun.environment["VGPUSIM_CONFIG"] = str(tmp_path / "sim.yaml")
+    return vgpurun
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """Where containers are told to go on, and tell what they got."""
+    path = tmp_path / "steps"
+    path.mkdir()
+    yield path
+    (path / "end").touch()
+
+
+def create(cli: Cli, name: str, *limits: str) -> None:
+    result = cli("slice", "create", *SIM, name, *limits)
+    assert (result.exit_code, result.stdout) == (0, f"{name}\n"), result
+
+
+def inspect(cli: Cli, name: str) -> dict:
+    result = cli("slice", "inspect", *SIM, name)
+    assert result.exit_code == 0, result
+    return json.loads(result.stdout)[0]
+
+
+def start(cli: Cli, image: str, slice_name: str, name: str, *options: str) -> None:
+    command = (image, *GPU_PROGRAM, "member", "/steps") if options else (image, "sleep", "300")
+    result = cli.run("-d", "--name", name, "--slice", slice_name, *options, *command)
+    assert result.exit_code == 0, result
+
+
+def told(folder: Path, name: str, count: int) -> list:
+    paths = wait_until(lambda: len(found := list(folder.glob(f"{name}.????????????"))) == count and found, name, 60)
+    return [json.loads(path.read_text()) for path in paths]
+
+
+def test_ten_containers_never_pass_the_memory_together_and_share_the_compute(
+    cli: Cli, debian: str, folder: Path
+) -> None:
+    create(cli, "ten", "--mem", "8g", "--sm", "50")
+    usage = cli.state_dir / "slices" / "ten" / "run" / "usage"
+    for number in range(10):
+        start(cli, debian, "ten", f"member{number}", *WITH_PROGRAMS, "-v", f"{folder}:/steps")
+    told(folder, "started", 10)
+    (folder / "fill").touch()
+    most_bytes = 0
+    while len(list(folder.glob("filled.????????????"))) < 10:
+        (reading,) = region.read_usage(usage, ["-"]) or ()
+        most_bytes = max(most_bytes, reading.memory_used_bytes)
+    filled = told(folder, "filled", 10)
+    assert {each["result"] for each in filled} == {OUT_OF_MEMORY}
+    shown = inspect(cli, "ten")
+    held_bytes = shown["devices"][0]["memory_used_bytes"]
+    assert most_bytes <= 8 * GIB
+    assert 8 * GIB - 20 * MIB < held_bytes <= 8 * GIB, "all of it is had by somebody"
+    parts = [each["memory_used_bytes"][0] for each in shown["members"]]
+    assert len(parts) == 10 and sum(parts) == held_bytes
+    overhead_bytes = shown["devices"][0]["memory_overhead_bytes"]
+    assert sum(each["bytes"] for each in filled) == held_bytes - overhead_bytes
+    (folder / "free").touch()
+    (folder / "spin").touch()
+    spun = told(folder, "spun", 10)
+    work_s = sum(each["launches"] for each in spun) * 0.002
+    lasted_s = max(each["seconds"] for each in spun)
+    assert 0.25 * lasted_s < work_s < 0.6 * lasted_s, (work_s, lasted_s)
+
+
+def test_a_slice_holds_its_place_once(cli: Cli, debian: str) -> None:
+    create(cli, "whole", "--mem", "12g", "--sm", "60")
+    refused = cli.run("--mem", "5g", debian, "true")
+    assert refused.exit_code == 125
+    assert "4 GiB is left" in refused.stderr and "slice whole  root" in refused.stderr
+    for number in range(3):
+        start(cli, debian, "whole", f"in{number}")
+    assert cli.run("--mem", "4g", "--sm", "40", debian, "true").exit_code == 0
+    assert "no room" in cli("slice", "create", *SIM, "more", "--mem", "5g").stderr
+    assert cli("slice", "rm", *SIM, "whole").exit_code == 125
+    for container in cli.containers():
+        container.remove(force=True)
+    assert cli("slice", "rm", *SIM, "whole").exit_code == 0
+    assert cli.run("--mem", "16g", debian, "true").exit_code == 0
+
+
+def test_the_limits_are_the_slices(cli: Cli, debian: str) -> None:
+    create(cli, "small", "--mem", "1g")
+    in_it = ("--slice", "small", *WITH_PROGRAMS, "-e", "CUDA_DEVICE_MEMORY_LIMIT=8g", debian, *GPU_PROGRAM, "info")
+    assert cli.run(*in_it).json()["devices"][0]["total"] == GIB
+    for option in (("--mem", "2g"), ("--sm", "10"), ("--gpus", "all"), ("--wait",), ("--overcommit",)):
+        cli.run(*option, "--slice", "small", debian, "true").assert_refused(option[0], "vgpurun slice update small")
+    cli.run("--slice", "none", debian, "true").assert_refused("there is no slice 'none', but small")
+    cli.assert_nothing_left()
+
+
+def test_an_update_is_seen_by_all_that_run_in_it(cli: Cli, debian: str, folder: Path) -> None:
+    create(cli, "both", "--mem", "2g")
+    for name in ("one", "two"):
+        start(cli, debian, "both", name, *WITH_PROGRAMS, "-v", f"{folder}:/steps")
+    told(folder, "started", 2)
+    assert "2 GiB, 100 % -> 3 GiB, 100 %" in cli("slice", "update", *SIM, "--mem", "3g", "both").stdout
+    (folder / "fill").touch()
+    granted = sum(each["bytes"] for each in told(folder, "filled", 2))
+    assert 3 * GIB - 2 * 518 * MIB - 40 * MIB < granted <= 3 * GIB - 2 * 518 * MIB
+    assert "holds" in cli("slice", "update", *SIM, "--mem", "1g", "both").stderr
+    cli("update", *SIM, "--mem", "1g", "one").assert_refused("one is in slice both", "vgpurun slice update both")
+    assert inspect(cli, "both")["devices"][0]["memory_limit_bytes"] == GIB
+
+
+def test_one_in_use_is_kept_unless_all_is_taken_from_it(cli: Cli, debian: str, folder: Path) -> None:
+    create(cli, "used", "--mem", "2g")
+    start(cli, debian, "used", "user", *WITH_PROGRAMS, "-v", f"{folder}:/steps")
+    told(folder, "started", 1)
+    cli("slice", "rm", *SIM, "used").assert_refused("slice used is in use by user", "--force")
+    cli.engine.containers.get("user").pause()
+    cli("slice", "rm", *SIM, "used").assert_refused("in use by user")
+    cli.engine.containers.get("user").unpause()
+    forced = cli("slice", "rm", *SIM, "--force", "used")
+    assert (forced.exit_code, forced.stdout) == (0, "used\n")
+    assert "user was in slice used, and is granted nothing more" in forced.stderr
+    (folder / "fill").touch()
+    assert told(folder, "filled", 1) == [{"bytes": 0, "result": OUT_OF_MEMORY}]
+    assert cli("slice", "ls", *SIM, "-q").stdout == ""
+
+
+def test_a_stopped_container_keeps_its_slice(cli: Cli, debian: str) -> None:
+    create(cli, "kept", "--mem", "2g")
+    start(cli, debian, "kept", "stopped")
+    container = cli.engine.containers.get("stopped")
+    container.kill()
+    cli("slice", "rm", *SIM, "kept").assert_refused("in use by stopped")
+    container.start()
+    container.remove(force=True)
+    assert cli("slice", "rm", *SIM, "kept").exit_code == 0
+
+
+def test_smi_and_ps_show_the_slice_and_its_containers(cli: Cli, debian: str, folder: Path) -> None:
+    create(cli, "shown", "--mem", "4g", "--sm", "30")
+    start(cli, debian, "shown", "one", *WITH_PROGRAMS, "-v", f"{folder}:/steps")
+    start(cli, debian, "shown", "idle")
+    told(folder, "started", 1)
+    with cli.started("local", *SIM, "--slice", "shown", "--", "sleep", "60") as process:
+        wait_until(lambda: len(inspect(cli, "shown")["members"]) == 3, "the local process")
+        rows = [line.split() for line in cli("smi", *SIM).stdout.splitlines()]
+        (of_slice,) = [row for row in rows if row[:4] == ["slice", "shown", "3", "members"]]
+        assert of_slice[4:9] == ["518", "MiB", "/", "4", "GiB"]
+        below = rows[rows.index(of_slice) + 1 :][:3]
+        assert {row[0] for row in below} == {"one", "idle", "process"}
+        assert [row[2:] for row in below if row[0] == "one"] == [["518", "MiB"]]
+        shown = json.loads(cli("smi", *SIM, "--format", "json").stdout)
+        assert [each["name"] for each in shown["slices"]] == ["slice shown"]
+        assert {each["slice"] for each in (*shown["containers"], *shown["processes"])} == {"shown"}
+        listed = cli("ps", *SIM, "--filter", "slice=shown", "--format", "{{.Names}} {{.Memory}} of {{.MemoryLimit}}")
+        assert set(listed.stdout.splitlines()) == {"one 518 MiB of 4 GiB", "idle 0 bytes of 4 GiB"}
+        table = cli("slice", "ls", *SIM).stdout.splitlines()
+        assert table[1].split()[:6] == ["shown", "0", "518", "MiB", "/", "4"]
+        process.terminate()  # which its child is told
+
+
+def test_two_creates_at_once_make_one(cli: Cli) -> None:
+    command = ("slice", "create", *SIM, "same", "--mem", "1g")
+    with ExitStack() as stack:
+        makers = [stack.enter_context(cli.started(*command)) for _ in range(6)]
+        ended = [(process.communicate(timeout=60), process.returncode) for process in makers]
+    assert Counter(code for _, code in ended) == {0: 1, 125: 5}, ended
+    assert all("already" in stderr for (_, stderr), code in ended if code)
+    assert [path.name for path in (cli.state_dir / "slices").iterdir()] == ["same"]
+
+
+def test_creates_at_once_are_promised_no_more_than_there_is(cli: Cli) -> None:
+    with ExitStack() as stack:
+        commands = [("slice", "create", *SIM, f"s{number}", "--mem", "5g") for number in range(6)]
+        makers = [stack.enter_context(cli.started(*command)) for command in commands]
+        codes = Counter(process.wait(60) for process in makers)
+    assert codes == {0: 3, 125: 3}
+    assert len(cli("slice", "ls", *SIM, "-q").stdout.split()) == 3
+
+
+def test_a_killed_create_leaves_a_slice_or_nothing(cli: Cli) -> None:
+    slices = cli.state_dir / "slices"
+    for number in range(5):
+        with cli.started("slice", "create", *SIM, "killed", "--mem", "16g") as process:
+            # From the moment that something is there on, in ever other states.
+            wait_until(lambda: process.poll() is not None or (slices.exists() and any(slices.iterdir())), "folder")
+            time.sleep(0.003 * number)
+            process.send_signal(signal.SIGKILL)
+        assert cli("prune").exit_code == 0
+        left = [path.name for path in slices.iterdir()]
+        assert left in ([], ["killed"]), left
+        if left:
+            assert inspect(cli, "killed")["devices"][0]["memory_limit_bytes"] == 16 * GIB
+            assert cli("slice", "rm", *SIM, "killed").exit_code == 0
+    create(cli, "after", "--mem", "16g")
+
+
+def test_quotas_are_of_who_makes_it(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "admin.yaml").write_text("quotas: {default: {memory_per_gpu: 3g}}\n")
+    code = (
+        "import sys; from pathlib import Path; from vgpurun import config, cli;"
+        "config.ADMIN_FILE = Path(sys.argv.pop(1)); cli.main(sys.argv[1:])"
+    )
+    cli.command = (cli.command[0], "-c", code, str(tmp_path / "admin.yaml"))
+    cli("slice", "create", *SIM, "much", "--mem", "4g").assert_refused("4 GiB", "3 GiB for user root")
+    create(cli, "some", "--mem", "2g")
+    assert "2 GiB of the 3 GiB for user root" in cli("slice", "create", *SIM, "rest", "--mem", "2g").stderr
+
+
+def test_a_launch_that_fails_leaves_the_slice_free(cli: Cli, debian: str) -> None:
+    create(cli, "free", "--mem", "2g")
+    assert cli.run("--slice", "free", debian, "/nothing").exit_code == 127
+    cli.assert_nothing_left()
+    assert cli("slice", "rm", *SIM, "free").exit_code == 0
