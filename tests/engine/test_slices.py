@@ -221,7 +221,7 @@ def test_quotas_are_of_who_makes_it(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "admin.yaml").write_text("quotas: {default: {memory_per_gpu: 3g}}\n")
     code = (
         "import sys; from pathlib import Path; from vgpurun import config, cli;"
-        "config.ADMIN_FILE = Path(sys.argv.pop(1)); cli.main(sys.argv[1:])"
+        "config.ADMIN_FILE = Path(sys.argv.pop(1)); sys.exit(cli.main(sys.argv[1:]))"
     )
     cli.command = (cli.command[0], "-c", code, str(tmp_path / "admin.yaml"))
     cli("slice", "create", *SIM, "much", "--mem", "4g").assert_refused("4 GiB", "3 GiB for user root")
