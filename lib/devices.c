@@ -43,6 +43,10 @@ static void find_in_nvml(struct device *device) {
   device->in_nvml = real.nvmlDeviceGetHandleByUUID(device->uuid, &device->nvml) == NVML_SUCCESS;
 }
 
+static bool is_instance(const struct device *device) {
+  return strncmp(device->uuid, "MIG-", strlen("MIG-")) == 0;
+}
+
 static void complete(struct device *device, int ordinal) {
   nvmlMemory_t memory;
   if (device->in_nvml && real.nvmlDeviceGetMemoryInfo(device->nvml, &memory) == NVML_SUCCESS)
@@ -53,7 +57,7 @@ static void complete(struct device *device, int ordinal) {
     device->total_bytes = bytes;
   }
   unsigned index = ordinal >= 0 ? (unsigned)ordinal : 0;
-  if (device->in_nvml)
+  if (device->in_nvml && !is_instance(device)) /* NVML numbers instances on each GPU from 0; a program has one */
     real.nvmlDeviceGetIndex(device->nvml, &index);
   const struct vgpu_limits *file = process_region()->limits;
   device->number = file != NULL ? limits_find_device(file, device->uuid) : (int)index;

@@ -167,6 +167,7 @@
   X(nvmlInit_v2)                                                                                                       \
   X(nvmlDeviceGetIndex)                                                                                                \
   X(nvmlDeviceGetHandleByUUID)                                                                                         \
+  X(nvmlDeviceGetMigMode)                                                                                              \
   X(nvmlDeviceGetUUID)
 
 /* The real functions. One that this driver does not have answers "not found", as the driver would. */

@@ -14,8 +14,14 @@
 
 #define NO_MIG_INSTANCE 0xFFFFFFFFu
 
+/* In MIG mode the instances are the devices, and nothing can run on the GPU itself. */
+static bool is_cut_up(nvmlDevice_t handle) {
+  unsigned current = NVML_DEVICE_MIG_DISABLE, pending;
+  return real.nvmlDeviceGetMigMode(handle, &current, &pending) == NVML_SUCCESS && current == NVML_DEVICE_MIG_ENABLE;
+}
+
 struct device *nvml_view_device(nvmlDevice_t handle) {
-  return process_is_limited() ? device_of_nvml(handle) : NULL;
+  return process_is_limited() && !is_cut_up(handle) ? device_of_nvml(handle) : NULL;
 }
 
 bool nvml_view_has_process(unsigned pid) {

@@ -81,7 +81,7 @@ def _size(text: str) -> "MemorySize":
 
 def _gpus(text: str) -> str:
     """As --gpus takes it; a list of GPUs is read as device=."""
-    if not re.fullmatch(r"all|(count=)?[0-9]+|(device=)?[\w-]+(,[\w-]+)*", text):
+    if not re.fullmatch(r"all|(count=)?[0-9]+|(device=)?[\w:-]+(,[\w:-]+)*", text):
         raise ValueRefused(f"'{text}' is not all, a count, or a list of GPUs such as [0, 1]")
     return f"device={text}" if "," in text and not text.startswith("device=") else text
 
@@ -110,7 +110,7 @@ def _count(most: int | None) -> Callable[[str], int]:
 
 def _gpu_names(text: str) -> tuple[str, ...]:
     names = tuple(text.split(",")) if text else ()
-    if not all(re.fullmatch(r"[\w-]+", name) for name in names):
+    if not all(re.fullmatch(r"[\w:-]+", name) for name in names):
         raise ValueRefused(f"'{text}' is not a list of GPUs by index or UUID, such as [0, 1]")
     return names
 

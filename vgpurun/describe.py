@@ -39,7 +39,7 @@ def describe(plan: LaunchPlan | ProcessPlan) -> dict[str, Any]:
 def _describe_quota(each: DeviceQuota) -> dict[str, Any]:
     memory_bytes, virtual_bytes = each.quota.memory_bytes, each.quota.virtual_bytes
     described = {
-        "index": each.gpu.index,
+        "index": each.gpu.index if each.gpu.mig_index is None else each.gpu.number,
         "uuid": each.gpu.uuid,
         "name": each.gpu.name,
         "memory_limit": "none" if memory_bytes is None else f"{memory_bytes} ({show_size(memory_bytes)})",

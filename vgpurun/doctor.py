@@ -73,11 +73,11 @@ def _driver(gpus: Sequence[Gpu], is_simulated: bool) -> Iterator[Finding]:
 
 
 def _gpu(gpu: Gpu, compute_mode: str) -> Finding:
-    name = f"GPU {gpu.index}"
+    name = f"GPU {gpu.number}"
     if gpu.mig_enabled:
         return Finding(
-            name, WARNING, f"{gpu.name} is in MIG mode: vgpurun gives it to nobody",
-            f"use its instances with docker itself, or: nvidia-smi -i {gpu.index} -mig 0",
+            name, WARNING, f"{gpu.name} is in MIG mode and has no instance: nothing can run on it",
+            f"make instances (nvidia-smi mig -i {gpu.index} -cgi ... -C), or: nvidia-smi -i {gpu.index} -mig 0",
         )  # fmt: skip
     if compute_mode != "default":
         return Finding(

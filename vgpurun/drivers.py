@@ -138,15 +138,35 @@ def _plan_mount(gpus: Sequence[Gpu]) -> DriverPlan:
     )
 
 
-def device_nodes(gpus: Sequence[Gpu], dev: Path = Path("/dev")) -> list[str]:
+def device_nodes(
+    gpus: Sequence[Gpu], dev: Path = Path("/dev"), capabilities: Path = Path("/proc/driver/nvidia/capabilities")
+) -> list[str]:
     """Return the nodes of these GPUs and those that all GPUs share. Raises DriverError when one is missing."""
-    nodes = [dev / f"nvidia{gpu.minor_number}" for gpu in gpus]
+    nodes = [dev / name for name in dict.fromkeys(f"nvidia{gpu.minor_number}" for gpu in gpus)]
     nodes += [dev / name for name in _NODES_OF_ALL]
+    for gpu in gpus:
+        if gpu.mig_index is not None:
+            nodes += [dev / "nvidia-caps" / f"nvidia-cap{minor}" for minor in _mig_minors(gpu, capabilities)]
     for node in nodes:
         if not node.exists() and node.name != "nvidia-uvm-tools":
             raise DriverError(f"{node} does not exist; make the driver's nodes with: nvidia-modprobe -u -c 0")
-    nodes += sorted((dev / "nvidia-caps").glob("nvidia-cap*"))
     return [str(node) for node in nodes if node.exists()]
+
+
+def _mig_minors(gpu: Gpu, capabilities: Path) -> list[int]:
+    """Return which capabilities open an instance: that of its GPU instance, and that of its compute instance."""
+    gpu_instance, compute_instance = gpu.mig_ids
+    folder = capabilities / f"gpu{gpu.minor_number}" / "mig" / f"gi{gpu_instance}"
+    minors = []
+    for path in (folder / "access", folder / f"ci{compute_instance}" / "access"):
+        try:
+            found = re.search(r"^DeviceFileMinor: *([0-9]+)$", path.read_text(), re.MULTILINE)
+        except OSError as error:
+            raise DriverError(f"{path}: {error.strerror}; it tells which device nodes open a MIG instance") from None
+        if found is None:
+            raise DriverError(f"{path} does not tell which device node opens the MIG instance {gpu.number}")
+        minors.append(int(found.group(1)))
+    return minors
 
 
 def find_driver_folder() -> Path:
@@ -186,7 +206,7 @@ def _cdi_names(gpus: Sequence[Gpu], facts: EngineFacts) -> tuple[str, ...]:
     """Return the CDI name of each GPU, by its UUID or else its index; nothing if one of them has none."""
     names = []
     for gpu in gpus:
-        candidates = (f"{CDI_KIND}={gpu.uuid}", f"{CDI_KIND}={gpu.index}")
+        candidates = (f"{CDI_KIND}={gpu.uuid}", f"{CDI_KIND}={gpu.number}")
         name = next((candidate for candidate in candidates if candidate in facts.cdi_devices), None)
         if name is None:
             return ()

@@ -4,18 +4,23 @@ import ctypes
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from vgpurun.errors import GpuError
 
-GPUS_HELP = "use all, a count, or device=0,1 with indexes as nvidia-smi shows them or UUIDs"
+GPUS_HELP = "use all, a count, or device=0,1 with indexes as nvidia-smi shows them (0:1 for a MIG instance) or UUIDs"
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU. `index` is NVML's, as nvidia-smi shows it on this host; `minor_number` is N of /dev/nvidiaN."""
+    """A whole GPU, or a MIG instance, which is a device like another.
+
+    `index` is NVML's, as nvidia-smi shows it on this host, and `minor_number` is N of /dev/nvidiaN: of an instance,
+    those of the GPU that it is on. `mig_index` is the instance's own number there, `mig_ids` are those of its GPU
+    instance and compute instance. `mig_enabled`: a GPU in MIG mode without an instance, where nothing can run.
+    """
 
     index: int
     uuid: str
@@ -24,6 +29,18 @@ class Gpu:
     minor_number: int
     pci_bus_id: str
     mig_enabled: bool = False
+    mig_index: int | None = None
+    mig_ids: tuple[int, int] = (0, 0)
+
+    @property
+    def number(self) -> str:
+        """How people name it: `0`, or `0:1` for the second instance on GPU 0, as nvidia-smi and CDI have it."""
+        return str(self.index) if self.mig_index is None else f"{self.index}:{self.mig_index}"
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Where it stands among others, in NVML's order."""
+        return self.index, self.mig_index or 0
 
 
 @dataclass(frozen=True)
@@ -44,10 +61,13 @@ def use_library(path: Path) -> None:
 
 
 def list_gpus() -> list[Gpu]:
-    """Return the GPUs of this host in NVML's order. Raises GpuError when there is no driver or no GPU."""
+    """Return the GPUs of this host in NVML's order. Raises GpuError when there is no driver or no GPU.
+
+    In the place of a GPU in MIG mode are its instances.
+    """
     nvml = _initialised()
     try:
-        gpus = [_read_gpu(nvml, index) for index in range(nvml.nvmlDeviceGetCount())]
+        gpus = [gpu for index in range(nvml.nvmlDeviceGetCount()) for gpu in _read_gpus_at(nvml, index)]
     except nvml.NVMLError as error:
         raise GpuError(f"the NVIDIA driver cannot list the GPUs: {error}; does nvidia-smi work?") from None
     finally:
@@ -141,17 +161,21 @@ def parse_gpus(text: str, gpus: Sequence[Gpu]) -> list[Gpu] | int:
         return _count(int(wanted.removeprefix("count=")), gpus)
     else:
         names = [name.strip() for name in wanted.removeprefix("device=").strip("\"'").split(",")]
-        chosen = sorted({_named(name, gpus, text) for name in names}, key=lambda gpu: gpu.index)
+        chosen = sorted({_named(name, gpus, text) for name in names}, key=lambda gpu: gpu.place)
     for gpu in chosen:
         if gpu.mig_enabled:
-            raise GpuError(f"GPU {gpu.index} is in MIG mode, which vgpurun cannot limit; choose another with --gpus")
+            raise GpuError(
+                f"GPU {gpu.index} is in MIG mode and has no instance; make some "
+                f"(nvidia-smi mig -i {gpu.index} -cgi ... -C), or choose another with --gpus"
+            )
     return chosen
 
 
 def match_gpu(name: str, gpus: Sequence[Gpu]) -> Gpu | None:
-    """Return the GPU with that index, UUID or unambiguous start of a UUID, or None."""
-    if re.fullmatch(r"[0-9]{1,6}", name, re.ASCII):
-        return next((gpu for gpu in gpus if gpu.index == int(name)), None)
+    """Return the GPU with that number, UUID or unambiguous start of a UUID, or None."""
+    if re.fullmatch(r"[0-9]{1,6}(:[0-9]{1,6})?", name, re.ASCII):
+        number = ":".join(str(int(part)) for part in name.split(":"))
+        return next((gpu for gpu in gpus if gpu.number == number), None)
     lowered = name.lower()
     found = [gpu for gpu in gpus if len(name) > len("GPU-") and gpu.uuid.lower().startswith(lowered)]
     return found[0] if len(found) == 1 else None
@@ -159,7 +183,7 @@ def match_gpu(name: str, gpus: Sequence[Gpu]) -> Gpu | None:
 
 def show_gpus(gpus: Sequence[Gpu]) -> str:
     """Return the indexes and UUIDs of GPUs for a message."""
-    return ", ".join(f"GPU {gpu.index} ({gpu.uuid})" for gpu in gpus)
+    return ", ".join(f"GPU {gpu.number} ({gpu.uuid})" for gpu in gpus)
 
 
 def _count(count: int, gpus: Sequence[Gpu]) -> int:
@@ -189,8 +213,37 @@ def _initialised() -> Any:
     return pynvml
 
 
-def _read_gpu(nvml: Any, index: int) -> Gpu:
+def _read_gpus_at(nvml: Any, index: int) -> list[Gpu]:
+    """Return the GPU, or its MIG instances."""
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
+    whole = _read_gpu(nvml, handle, index)
+    return (_read_instances(nvml, handle, whole) or [whole]) if whole.mig_enabled else [whole]
+
+
+def _read_instances(nvml: Any, whole_handle: Any, whole: Gpu) -> list[Gpu]:
+    instances = []
+    for mig_index in range(nvml.nvmlDeviceGetMaxMigDeviceCount(whole_handle)):
+        try:
+            handle = nvml.nvmlDeviceGetMigDeviceHandleByIndex(whole_handle, mig_index)
+        except nvml.NVMLError_NotFound:
+            continue
+        instance = replace(
+            whole,
+            uuid=_text(nvml.nvmlDeviceGetUUID(handle)),
+            name=_text(nvml.nvmlDeviceGetName(handle)),
+            memory_bytes=int(nvml.nvmlDeviceGetMemoryInfo(handle).total),
+            mig_enabled=False,
+            mig_index=mig_index,
+            mig_ids=(
+                int(nvml.nvmlDeviceGetGpuInstanceId(handle)),
+                int(nvml.nvmlDeviceGetComputeInstanceId(handle)),
+            ),
+        )
+        instances.append(instance)
+    return instances
+
+
+def _read_gpu(nvml: Any, handle: Any, index: int) -> Gpu:
     mig_enabled = False
     with suppress(nvml.NVMLError):  # most GPUs do not know MIG
         mig_enabled = nvml.nvmlDeviceGetMigMode(handle)[0] == nvml.NVML_DEVICE_MIG_ENABLE

@@ -59,7 +59,7 @@ class Grant:
         allowed = self.maxima.gpus
         if allowed is not None and not any(match_gpu(name, [room.gpu]) for name in allowed):
             raise QuotaError(
-                f"GPU {room.gpu.index} is not for {self._whose('gpus')}, which has {', '.join(allowed) or 'none'}"
+                f"GPU {room.gpu.number} is not for {self._whose('gpus')}, which has {', '.join(allowed) or 'none'}"
             )
         self._check_possible(self._sums_on(room, need))
 
@@ -83,7 +83,7 @@ class Grant:
                 )
 
     def _sums_on(self, room: Room, need: Quota) -> Iterator[_Sum]:
-        gpu, where = room.gpu, f" on GPU {room.gpu.index}"
+        gpu, where = room.gpu, f" on GPU {room.gpu.number}"
         mine = [quota for _, quota in self._mine(room)]
         if self.maxima.memory_per_gpu is not None:
             most = self.maxima.memory_per_gpu.bytes_on(gpu.memory_bytes)

@@ -85,7 +85,7 @@ def record(tenant: Tenant, is_short: bool) -> dict[str, Any]:
         "Status": container.described,
         "Labels": dict(container.labels),
         "User": container.user,
-        "GPUs": _joined([str(each.gpu.index) for each in tenant.devices] + [UNKNOWN for _ in tenant.missing]),
+        "GPUs": _joined([each.gpu.number for each in tenant.devices] + [UNKNOWN for _ in tenant.missing]),
         "Memory": _joined([memory_used(each) for each in tenant.devices] + [UNKNOWN for _ in tenant.missing]),
         "MemoryLimit": _joined([memory_limit(quota.memory_bytes) for quota in _quotas(tenant)]),
         "SM": _joined([sm_used(each) for each in tenant.devices] + [UNKNOWN for _ in tenant.missing]),

@@ -24,10 +24,10 @@ def oversubscribe(gpus: Sequence[Gpu], quotas: Sequence[Quota], text: str | None
 
 def _oversubscribed(gpu: Gpu, share: Quota, virtual_bytes: int, text: str) -> Quota:
     if share.memory_bytes is None:
-        raise LimitError(f"{OPTION} {text} needs a share of GPU {gpu.index} that it goes beyond; give --mem too")
+        raise LimitError(f"{OPTION} {text} needs a share of GPU {gpu.number} that it goes beyond; give --mem too")
     if virtual_bytes <= share.memory_bytes:
         raise LimitError(
-            f"{OPTION} {text} is not more than the share of GPU {gpu.index}, {quota.show_size(share.memory_bytes)}; "
+            f"{OPTION} {text} is not more than the share of GPU {gpu.number}, {quota.show_size(share.memory_bytes)}; "
             "raise it, or leave it out"
         )
     return replace(share, virtual_bytes=virtual_bytes)

@@ -57,7 +57,7 @@ def place(request: Request, rooms: Sequence[Room], grant: Grant) -> Placement:
     if len(chosen) < wanted.total or any(choice.refusal for choice in chosen):
         raise _no_room(request, [*fixed, *others], wanted.total)
     grant.check_sum(rooms, [(choice.room, choice.need) for choice in chosen])
-    chosen.sort(key=lambda choice: choice.room.gpu.index)
+    chosen.sort(key=lambda choice: choice.room.gpu.place)
     chosen_rooms = [choice.room for choice in chosen]
     return Placement(tuple(room.gpu for room in chosen_rooms), needs.limits_on(chosen_rooms))
 
@@ -91,7 +91,7 @@ def _best(choices: Sequence[_Choice], policy: str) -> list[_Choice]:
     def order(choice: _Choice) -> tuple[object, ...]:
         room = choice.room
         sign = -1 if policy == "binpack" and not choice.is_crowded else 1
-        return choice.is_crowded, sign * room.load, sign * len(room.shares), room.gpu.index
+        return choice.is_crowded, sign * room.load, sign * len(room.shares), room.gpu.place
 
     return sorted((choice for choice in choices if choice.refusal is None), key=order)
 
@@ -99,7 +99,7 @@ def _best(choices: Sequence[_Choice], policy: str) -> list[_Choice]:
 def _no_room(request: Request, choices: Sequence[_Choice], total: int) -> NoRoomError:
     given = [("--mem", request.limits.memory), ("--sm", request.limits.sm)]
     asked = " ".join(f"{option} {text}" for option, text in given if text) or "a launch without --mem"
-    where = f"GPU {choices[0].room.gpu.index}" if len(choices) == 1 else "any GPU" if total == 1 else f"{total} GPUs"
+    where = f"GPU {choices[0].room.gpu.number}" if len(choices) == 1 else "any GPU" if total == 1 else f"{total} GPUs"
     reasons = dict.fromkeys(choice.refusal for choice in choices if choice.refusal)
     reason = next(iter(reasons)) if len(reasons) == 1 else "see below"
     table = room_table([choice.room for choice in choices])

@@ -131,7 +131,7 @@ def plan_launch(
         },
         state_folder=state_folder,
         state_files={} if joined else shared_files(quotas, driver),
-        warnings=warnings,
+        warnings=(*_warnings_of_instances(gpus), *warnings),
         slice_folder=joined.folder if joined else None,
     )
 
@@ -173,6 +173,16 @@ def plan_process(
         {} if joined else {"etc/limits": _limits_file(quotas)},
         slice_folder=joined.folder if joined else None,
     )
+
+
+def _warnings_of_instances(gpus: Sequence[Gpu]) -> list[str]:
+    instances = [gpu for gpu in gpus if gpu.mig_index is not None]
+    if len(gpus) < 2 or not instances:
+        return []
+    return [
+        f"a CUDA program uses one MIG instance and no GPU beside it: here {instances[0].number}, unless "
+        "CUDA_VISIBLE_DEVICES names another"
+    ]
 
 
 def _runtime(given: str | None, driver: DriverPlan) -> str | None:

@@ -175,7 +175,7 @@ def _bytes_within(size: MemorySize, gpu: Gpu, origin: str) -> int:
     limit_bytes = size.bytes_on(gpu.memory_bytes)
     if limit_bytes > gpu.memory_bytes:
         raise LimitError(
-            f"{origin} is more than GPU {gpu.index} has ({show_size(gpu.memory_bytes)}); lower it, or leave it out"
+            f"{origin} is more than GPU {gpu.number} has ({show_size(gpu.memory_bytes)}); lower it, or leave it out"
         )
     return limit_bytes
 

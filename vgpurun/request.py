@@ -63,7 +63,9 @@ def candidates(request: Request, gpus: Sequence[Gpu]) -> Candidates:
     if len(named) > wanted:
         raise OptionError(f"--gpus {wanted}, but --mem and --sm name {len(named)} GPUs; leave out --gpus")
     if len(usable) < wanted:
-        raise GpuError("too few GPUs: those in MIG mode vgpurun cannot limit; choose others with --gpus")
+        raise GpuError(
+            "too few GPUs: some are in MIG mode without an instance; make some (nvidia-smi mig), or choose with --gpus"
+        )
     others = tuple(gpu for gpu in usable if gpu not in named)
     return Candidates(tuple(gpu for gpu in usable if gpu in named), others, wanted - len(named))
 

@@ -16,7 +16,7 @@ def room_table(rooms: Sequence[Room]) -> str:
 
 
 def _rows(room: Room) -> list[tuple[str, str, str, str, str]]:
-    index = str(room.gpu.index)
+    index = room.gpu.number
     rows = []
     for share in room.shares:
         memory, sm = share.quota.memory_bytes, share.quota.sm_percent

@@ -74,12 +74,26 @@ def container_config(path: str | None, chosen: Sequence[Gpu]) -> bytes:
             config = yaml.load(Path(path).read_text(encoding="utf-8"), yaml.BaseLoader) or {}
         devices = config.get("devices", [{}])
         # A device's default UUID follows from its place, which it may lose here.
-        config["devices"] = [{**devices[gpu.index], "uuid": gpu.uuid} for gpu in chosen]
-    except (OSError, ValueError, yaml.YAMLError, AttributeError, IndexError, TypeError) as error:
+        numbered = _numbered(devices)
+        config["devices"] = [{**numbered[gpu.number], "uuid": gpu.uuid} for gpu in chosen]
+    except (OSError, ValueError, yaml.YAMLError, AttributeError, KeyError, TypeError) as error:
         reason = " ".join(str(error).split())
         raise DriverError(f"VGPUSIM_CONFIG={path} cannot be read: {reason}; lib/sim/example.yaml is one") from None
     config["state_file"] = _CONTAINER_STATE
     return bytes(yaml.safe_dump(config, sort_keys=False, allow_unicode=True, width=10_000, encoding="utf-8"))
+
+
+def _numbered(devices: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    """Return devices by the numbers that NVML gives them: those with one `mig_gpu` are instances of one GPU."""
+    numbered: dict[str, Mapping[str, Any]] = {}
+    card, instance, card_before = -1, 0, None
+    for device in devices:
+        mig_gpu = device.get("mig_gpu")
+        instance = instance + 1 if mig_gpu is not None and mig_gpu == card_before else 0
+        card += instance == 0
+        numbered[str(card) if mig_gpu is None else f"{card}:{instance}"] = device
+        card_before = mig_gpu
+    return numbered
 
 
 def local_environment(folder: Path, given: Mapping[str, str]) -> dict[str, str]:

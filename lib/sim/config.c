@@ -43,6 +43,7 @@ static const struct key device_keys[] = {
     {"launch_queue_depth", NUMBER, AT(device_config, launch_queue_depth), 1, 1, 65536},
     {"copy_mib_per_ms", NUMBER, AT(device_config, copy_bytes_per_ms), MIB, 1, 1 << 20},
     {"memory_mib_per_ms", NUMBER, AT(device_config, memory_bytes_per_ms), MIB, 1, 1 << 20},
+    {"mig_gpu", NUMBER, AT(device_config, mig_gpu), 1, 1, SIM_MAX_DEVICES},
     {0},
 };
 
@@ -104,7 +105,7 @@ static bool store(const struct reader *reader, const struct key *key, char *targ
     return true;
   case UUID:
     if (!scalar_parse_uuid(value, field, SIM_UUID_SIZE))
-      return fail(reader, "expected GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx with hex digits, not", value);
+      return fail(reader, "expected GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx (or MIG-...) with hex digits, not", value);
     return true;
   case VERSION:
     if (!scalar_parse_version(value, &number) || number < key->minimum || number > key->maximum)
@@ -204,10 +205,13 @@ static bool check_whole(struct reader *reader) {
   for (unsigned i = 0; i < sim_config.kernel_count; i++)
     if (sim_config.kernels[i].name[0] == '\0')
       return fail(reader, "a kernel without a name", NULL);
-  for (unsigned i = 0; i < sim_config.device_count; i++)
+  for (unsigned i = 0; i < sim_config.device_count; i++) {
+    if ((sim_config.devices[i].mig_gpu != 0) != (strncmp(sim_config.devices[i].uuid, "MIG-", 4) == 0))
+      return fail(reader, "mig_gpu goes with a UUID that begins with MIG-, unlike", sim_config.devices[i].uuid);
     for (unsigned j = 0; j < i; j++)
       if (strcmp(sim_config.devices[i].uuid, sim_config.devices[j].uuid) == 0)
         return fail(reader, "two devices with the UUID", sim_config.devices[i].uuid);
+  }
   return true;
 }
 

@@ -10,11 +10,11 @@
 #define SIM_MAX_KERNELS 256
 #define SIM_TEXT_SIZE 96
 #define SIM_PATH_SIZE 1024
-#define SIM_UUID_SIZE 41 /* "GPU-", 36 characters and the end */
+#define SIM_UUID_SIZE 41 /* "GPU-" or "MIG-", 36 characters and the end */
 
 struct device_config {
   char name[SIM_TEXT_SIZE];
-  char uuid[SIM_UUID_SIZE]; /* "GPU-" and lower-case hex */
+  char uuid[SIM_UUID_SIZE]; /* "GPU-" or "MIG-" and lower-case hex */
   uint64_t memory_bytes;
   uint64_t context_overhead_bytes;
   uint64_t multiprocessors;
@@ -23,6 +23,7 @@ struct device_config {
   uint64_t launch_queue_depth;
   uint64_t copy_bytes_per_ms;
   uint64_t memory_bytes_per_ms;
+  uint64_t mig_gpu; /* 0: a whole card; else an instance of the card with this number */
 };
 
 struct kernel_config {

@@ -54,8 +54,16 @@ CUresult CUDAAPI cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice ordinal) {
   return driver_leave(CUDA_SUCCESS);
 }
 
-CUresult CUDAAPI cuDeviceGetUuid(CUuuid *uuid, CUdevice device) {
-  return cuDeviceGetUuid_v2(uuid, device);
+/* Of an instance this is its card's. */
+CUresult CUDAAPI cuDeviceGetUuid(CUuuid *uuid, CUdevice ordinal) {
+  unsigned device;
+  struct device_config whole;
+  CUresult result = enter(ordinal, uuid, &device);
+  if (result != CUDA_SUCCESS)
+    return result;
+  card_uuid(card_of(device), whole.uuid);
+  config_uuid_bytes(&whole, (unsigned char *)uuid->bytes);
+  return driver_leave(CUDA_SUCCESS);
 }
 
 CUresult CUDAAPI cuDeviceTotalMem_v2(size_t *bytes, CUdevice ordinal) {
@@ -109,9 +117,12 @@ CUresult CUDAAPI cuDeviceGetByPCIBusId(CUdevice *handle, const char *id) {
     return driver_leave(CUDA_ERROR_INVALID_VALUE);
   if (!pci_find(id, &device))
     return driver_leave(CUDA_ERROR_INVALID_VALUE);
-  CUdevice ordinal = visible_ordinal(device);
-  if (ordinal < 0)
-    return driver_leave(CUDA_ERROR_INVALID_DEVICE);
-  *handle = ordinal;
-  return driver_leave(CUDA_SUCCESS);
+  for (unsigned i = 0; i < card_devices(card_of(device)); i++) {
+    CUdevice ordinal = visible_ordinal(device + i);
+    if (ordinal >= 0) {
+      *handle = ordinal;
+      return driver_leave(CUDA_SUCCESS);
+    }
+  }
+  return driver_leave(CUDA_ERROR_INVALID_DEVICE);
 }

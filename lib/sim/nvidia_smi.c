@@ -121,6 +121,11 @@ static void read_device(unsigned index, struct smi_device *device) {
   check(nvml.nvmlDeviceGetMinorNumber(handle, &device->minor_number), "minor number");
   check(nvml.nvmlDeviceGetPciInfo_v3(handle, &device->pci), "PCI address");
   check(nvml.nvmlDeviceGetMemoryInfo_v2(handle, &device->memory), "memory");
+  unsigned mig, pending;
+  if (nvml.nvmlDeviceGetMigMode(handle, &mig, &pending) == NVML_SUCCESS && mig) {
+    device->process_count = 0; /* they are its instances' */
+    return;
+  }
   check(nvml.nvmlDeviceGetUtilizationRates(handle, &device->utilization), "utilization");
   check(nvml.nvmlDeviceGetComputeRunningProcesses_v3(handle, &device->process_count, device->processes), "processes");
 }

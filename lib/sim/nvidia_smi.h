@@ -24,6 +24,7 @@
   X(nvmlDeviceGetPciInfo_v3)                                                                                           \
   X(nvmlDeviceGetMemoryInfo_v2)                                                                                        \
   X(nvmlDeviceGetUtilizationRates)                                                                                     \
+  X(nvmlDeviceGetMigMode)                                                                                              \
   X(nvmlDeviceGetComputeRunningProcesses_v3)
 
 struct smi_nvml {

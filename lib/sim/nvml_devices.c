@@ -1,7 +1,8 @@
-/* The devices that the simulated NVML lists, in the order of the configuration. */
+/* The cards and devices that the simulated NVML lists, in the order of the configuration. */
 #include <stdio.h>
 #include <string.h>
 
+#include "cards.h"
 #include "nvml_api.h"
 #include "pci.h"
 #include "state.h"
@@ -11,13 +12,26 @@ nvmlDevice_t nvml_handle(unsigned device) {
 }
 
 nvmlReturn_t nvml_device(nvmlDevice_t handle, unsigned *device) {
+  unsigned card;
   nvmlReturn_t result = nvml_ready();
   if (result != NVML_SUCCESS)
     return result;
   for (*device = 0; *device < sim_config.device_count; (*device)++)
     if (nvml_handle(*device) == handle)
       return NVML_SUCCESS;
-  return NVML_ERROR_INVALID_ARGUMENT;
+  return nvml_is_parent(handle, &card) ? NVML_ERROR_NOT_SUPPORTED : NVML_ERROR_INVALID_ARGUMENT;
+}
+
+/* The card of a handle, and the first device on it unless the handle is that of another. */
+static nvmlReturn_t find_card(nvmlDevice_t handle, unsigned *card, unsigned *device) {
+  nvmlReturn_t result = nvml_device(handle, device);
+  if (result == NVML_SUCCESS)
+    *card = card_of(*device);
+  else if (result == NVML_ERROR_NOT_SUPPORTED && nvml_is_parent(handle, card)) {
+    *device = card_first(*card);
+    result = NVML_SUCCESS;
+  }
+  return result;
 }
 
 static nvmlReturn_t copy_text(const char *text, char *target, unsigned length) {
@@ -35,7 +49,7 @@ nvmlReturn_t DECLDIR nvmlDeviceGetCount_v2(unsigned int *count) {
     return result;
   if (!count)
     return NVML_ERROR_INVALID_ARGUMENT;
-  *count = sim_config.device_count;
+  *count = card_count();
   return NVML_SUCCESS;
 }
 
@@ -47,9 +61,9 @@ nvmlReturn_t DECLDIR nvmlDeviceGetHandleByIndex_v2(unsigned int index, nvmlDevic
   nvmlReturn_t result = nvml_ready();
   if (result != NVML_SUCCESS)
     return result;
-  if (!handle || index >= sim_config.device_count)
+  if (!handle || index >= card_count())
     return NVML_ERROR_INVALID_ARGUMENT;
-  *handle = nvml_handle(index);
+  *handle = nvml_card_handle(index);
   return NVML_SUCCESS;
 }
 
@@ -68,6 +82,14 @@ nvmlReturn_t DECLDIR nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *h
       *handle = nvml_handle(device);
       return NVML_SUCCESS;
     }
+  for (unsigned card = 0; card < card_count(); card++) {
+    char found[SIM_UUID_SIZE];
+    card_uuid(card, found);
+    if (strcasecmp(found, uuid) == 0) {
+      *handle = nvml_card_handle(card);
+      return NVML_SUCCESS;
+    }
+  }
   return NVML_ERROR_NOT_FOUND;
 }
 
@@ -80,7 +102,7 @@ nvmlReturn_t DECLDIR nvmlDeviceGetHandleByPciBusId_v2(const char *id, nvmlDevice
     return NVML_ERROR_INVALID_ARGUMENT;
   if (!pci_find(id, &device))
     return NVML_ERROR_NOT_FOUND;
-  *handle = nvml_handle(device);
+  *handle = nvml_card_handle(card_of(device));
   return NVML_SUCCESS;
 }
 
@@ -89,35 +111,48 @@ nvmlReturn_t DECLDIR nvmlDeviceGetHandleByPciBusId(const char *id, nvmlDevice_t 
 }
 
 nvmlReturn_t DECLDIR nvmlDeviceGetName(nvmlDevice_t handle, char *name, unsigned int length) {
-  unsigned device;
-  nvmlReturn_t result = nvml_device(handle, &device);
-  return result == NVML_SUCCESS ? copy_text(sim_config.devices[device].name, name, length) : result;
+  unsigned device, card;
+  nvmlReturn_t result = find_card(handle, &card, &device);
+  if (result != NVML_SUCCESS)
+    return result;
+  struct device_config named = sim_config.devices[device];
+  char *of_instance = strstr(named.name, " MIG ");
+  if (of_instance && nvml_is_parent(handle, &card))
+    *of_instance = '\0';
+  return copy_text(named.name, name, length);
 }
 
 nvmlReturn_t DECLDIR nvmlDeviceGetUUID(nvmlDevice_t handle, char *uuid, unsigned int length) {
-  unsigned device;
-  nvmlReturn_t result = nvml_device(handle, &device);
-  return result == NVML_SUCCESS ? copy_text(sim_config.devices[device].uuid, uuid, length) : result;
+  unsigned device, card;
+  nvmlReturn_t result = find_card(handle, &card, &device);
+  if (result != NVML_SUCCESS)
+    return result;
+  char whole[SIM_UUID_SIZE];
+  card_uuid(card, whole);
+  return copy_text(nvml_is_parent(handle, &card) ? whole : sim_config.devices[device].uuid, uuid, length);
 }
 
 nvmlReturn_t DECLDIR nvmlDeviceGetIndex(nvmlDevice_t handle, unsigned int *index) {
-  unsigned device;
-  nvmlReturn_t result = nvml_device(handle, &device);
+  unsigned device, card;
+  nvmlReturn_t result = find_card(handle, &card, &device);
   if (result != NVML_SUCCESS)
     return result;
   if (!index)
     return NVML_ERROR_INVALID_ARGUMENT;
-  *index = device;
+  bool is_part = is_instance(device) && !nvml_is_parent(handle, &card);
+  *index = is_part ? device - card_first(card) : card; /* of an instance: among those of its card */
   return NVML_SUCCESS;
 }
 
 nvmlReturn_t DECLDIR nvmlDeviceGetMinorNumber(nvmlDevice_t handle, unsigned int *minor) {
-  return nvmlDeviceGetIndex(handle, minor);
+  unsigned device;
+  bool is_part = nvml_device(handle, &device) == NVML_SUCCESS && is_instance(device);
+  return is_part ? NVML_ERROR_NOT_SUPPORTED : nvmlDeviceGetIndex(handle, minor);
 }
 
 nvmlReturn_t DECLDIR nvmlDeviceGetPciInfo_v3(nvmlDevice_t handle, nvmlPciInfo_t *info) {
-  unsigned device;
-  nvmlReturn_t result = nvml_device(handle, &device);
+  unsigned device, card;
+  nvmlReturn_t result = find_card(handle, &card, &device);
   if (result != NVML_SUCCESS)
     return result;
   if (!info)
@@ -137,8 +172,8 @@ nvmlReturn_t DECLDIR nvmlDeviceGetPciInfo(nvmlDevice_t handle, nvmlPciInfo_t *in
 }
 
 nvmlReturn_t DECLDIR nvmlDeviceGetCudaComputeCapability(nvmlDevice_t handle, int *major, int *minor) {
-  unsigned device;
-  nvmlReturn_t result = nvml_device(handle, &device);
+  unsigned device, card;
+  nvmlReturn_t result = find_card(handle, &card, &device);
   if (result != NVML_SUCCESS)
     return result;
   if (!major || !minor)
@@ -149,14 +184,18 @@ nvmlReturn_t DECLDIR nvmlDeviceGetCudaComputeCapability(nvmlDevice_t handle, int
 }
 
 nvmlReturn_t DECLDIR nvmlDeviceGetMemoryInfo(nvmlDevice_t handle, nvmlMemory_t *memory) {
-  unsigned device;
-  nvmlReturn_t result = nvml_device(handle, &device);
+  unsigned device, card;
+  nvmlReturn_t result = find_card(handle, &card, &device);
   if (result != NVML_SUCCESS)
     return result;
   if (!memory)
     return NVML_ERROR_INVALID_ARGUMENT;
-  memory->total = sim_config.devices[device].memory_bytes;
-  memory->used = min_u64(memory->total, state_used_bytes(device));
+  unsigned count = nvml_is_parent(handle, &card) ? card_devices(card) : 1; /* a card has what its instances have */
+  *memory = (nvmlMemory_t){0};
+  for (unsigned i = device; i < device + count; i++) {
+    memory->total += sim_config.devices[i].memory_bytes;
+    memory->used += min_u64(sim_config.devices[i].memory_bytes, state_used_bytes(i));
+  }
   memory->free = memory->total - memory->used;
   return NVML_SUCCESS;
 }

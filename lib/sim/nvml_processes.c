@@ -3,6 +3,16 @@
 
 #define NO_MIG_INSTANCE 0xFFFFFFFFu
 
+static unsigned gpu_instance(nvmlDevice_t handle) {
+  unsigned id;
+  return nvmlDeviceGetGpuInstanceId(handle, &id) == NVML_SUCCESS ? id : NO_MIG_INSTANCE;
+}
+
+static unsigned compute_instance(nvmlDevice_t handle) {
+  unsigned id;
+  return nvmlDeviceGetComputeInstanceId(handle, &id) == NVML_SUCCESS ? id : NO_MIG_INSTANCE;
+}
+
 /* NVML has names for the modes since CUDA 13. */
 enum { DETAIL_COMPUTE, DETAIL_GRAPHICS, DETAIL_MPS, DETAIL_ALL };
 
@@ -38,8 +48,8 @@ nvmlReturn_t DECLDIR nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t handle
   for (unsigned i = 0; i < processes.count; i++)
     infos[i] = (nvmlProcessInfo_t){.pid = processes.list[i].pid,
                                    .usedGpuMemory = processes.list[i].used_bytes,
-                                   .gpuInstanceId = NO_MIG_INSTANCE,
-                                   .computeInstanceId = NO_MIG_INSTANCE};
+                                   .gpuInstanceId = gpu_instance(handle),
+                                   .computeInstanceId = compute_instance(handle)};
   return NVML_SUCCESS;
 }
 
@@ -101,8 +111,8 @@ nvmlReturn_t DECLDIR nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t handle, 
   for (unsigned i = 0; i < processes.count; i++)
     details->procArray[i] = (nvmlProcessDetail_v1_t){.pid = processes.list[i].pid,
                                                      .usedGpuMemory = processes.list[i].used_bytes,
-                                                     .gpuInstanceId = NO_MIG_INSTANCE,
-                                                     .computeInstanceId = NO_MIG_INSTANCE};
+                                                     .gpuInstanceId = gpu_instance(handle),
+                                                     .computeInstanceId = compute_instance(handle)};
   return NVML_SUCCESS;
 }
 

@@ -1,6 +1,7 @@
 /* How busy devices and processes were in the last second. Memory traffic is not simulated. */
 #include <time.h>
 
+#include "cards.h"
 #include "nvml_processes.h"
 #include "timeline.h"
 
@@ -11,6 +12,8 @@ nvmlReturn_t DECLDIR nvmlDeviceGetUtilizationRates(nvmlDevice_t handle, nvmlUtil
     return result;
   if (!utilization)
     return NVML_ERROR_INVALID_ARGUMENT;
+  if (is_instance(device))
+    return NVML_ERROR_NOT_SUPPORTED; /* as on a card */
   *utilization = (nvmlUtilization_t){.gpu = timeline_busy_percent(device)};
   return NVML_SUCCESS;
 }

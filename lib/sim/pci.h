@@ -1,19 +1,19 @@
-/* Where the simulated devices sit on the PCI bus: device n at 0000:(n + 1):00.0. */
+/* Where the simulated cards sit on the PCI bus: card n at 0000:(n + 1):00.0. */
 #ifndef SIM_PCI_H
 #define SIM_PCI_H
 
-#include "config.h"
+#include "cards.h"
 
 #define PCI_ID_SIZE 20
 
 static inline unsigned pci_bus(unsigned device) {
-  return device + 1;
+  return card_of(device) + 1;
 }
 
 /* "0000:01:00.0", the domain in this many digits. The text needs domain_digits + 9 bytes. */
 void pci_format(unsigned device, int domain_digits, char *text);
 
-/* The device at "[domain:]bus:device[.function]"; false when there is none. */
+/* The first device of the card at "[domain:]bus:device[.function]"; false when there is none. */
 bool pci_find(const char *text, unsigned *device);
 
 #endif

@@ -42,9 +42,13 @@ bool scalar_parse_version(const char *text, uint64_t *value) {
 
 bool scalar_parse_uuid(const char *text, char *uuid, size_t size) {
   static const char shape[] = "GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx";
+  const size_t prefix = strlen("GPU-");
   if (strlen(text) != sizeof shape - 1 || size < sizeof shape)
     return false;
-  for (size_t i = 0; i < sizeof shape; i++) {
+  if (strncmp(text, "GPU-", prefix) != 0 && strncmp(text, "MIG-", prefix) != 0)
+    return false;
+  memcpy(uuid, text, prefix);
+  for (size_t i = prefix; i < sizeof shape; i++) {
     if (shape[i] == 'x' ? !isxdigit((unsigned char)text[i]) : text[i] != shape[i])
       return false;
     uuid[i] = shape[i] == 'x' ? (char)tolower((unsigned char)text[i]) : shape[i];

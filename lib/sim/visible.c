@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cards.h"
 #include "scalar.h"
 
 static unsigned ordinals[SIM_MAX_DEVICES];
@@ -14,13 +15,13 @@ static bool is_faster(unsigned device, unsigned other) {
                                                   : a->compute_capability > b->compute_capability;
 }
 
-/* How CUDA numbers the devices before any is hidden: by PCI bus ID, which is the order of the configuration, or else
- * the faster before the slower. */
+/* How CUDA numbers the cards before any is hidden, each by its first device: by PCI bus ID, which is the order of the
+ * configuration, or else the faster before the slower. */
 static void find_order(unsigned order[SIM_MAX_DEVICES]) {
   const char *wanted = getenv("CUDA_DEVICE_ORDER");
   bool by_bus = wanted && strcmp(wanted, "PCI_BUS_ID") == 0;
-  for (unsigned device = 0; device < sim_config.device_count; device++) {
-    unsigned place = device;
+  for (unsigned card = 0; card < card_count(); card++) {
+    unsigned device = card_first(card), place = card;
     for (; !by_bus && place > 0 && is_faster(device, order[place - 1]); place--)
       order[place] = order[place - 1];
     order[place] = device;
@@ -33,9 +34,10 @@ static int find_device(const unsigned *order, const char *text, size_t length) {
   if (length > 0 && strspn(text, "0123456789") >= length) {
     unsigned index;
     scalar_digits(text, 10, &index);
-    return index < sim_config.device_count ? (int)order[index] : -1;
+    return index < card_count() ? (int)order[index] : -1;
   }
-  if (length <= strlen("GPU-") || strncmp(text, "GPU-", strlen("GPU-")) != 0)
+  bool has_prefix = strncmp(text, "GPU-", strlen("GPU-")) == 0 || strncmp(text, "MIG-", strlen("MIG-")) == 0;
+  if (length <= strlen("GPU-") || !has_prefix)
     return -1;
   for (unsigned device = 0; device < sim_config.device_count; device++) {
     if (strncasecmp(sim_config.devices[device].uuid, text, length) != 0)
@@ -44,7 +46,23 @@ static int find_device(const unsigned *order, const char *text, size_t length) {
       return -1;
     found = (int)device;
   }
+  for (unsigned card = 0; card < card_count() && found < 0; card++) {
+    char uuid[SIM_UUID_SIZE];
+    card_uuid(card, uuid);
+    if (strncasecmp(uuid, text, length) == 0)
+      found = (int)card_first(card);
+  }
   return found;
+}
+
+/* A program has one instance at the most, and no whole card beside it. */
+static unsigned with_one_instance(void) {
+  for (unsigned i = 0; i < count; i++)
+    if (is_instance(ordinals[i])) {
+      ordinals[0] = ordinals[i];
+      count = 1;
+    }
+  return count;
 }
 
 static bool is_listed(unsigned device) {
@@ -61,11 +79,11 @@ unsigned visible_find(void) {
   find_order(order);
   count = 0;
   if (!list) {
-    while (count < sim_config.device_count) {
+    while (count < card_count()) {
       ordinals[count] = order[count];
       count++;
     }
-    return count;
+    return with_one_instance();
   }
   while (*list) {
     list += strspn(list, " ");
@@ -81,7 +99,7 @@ unsigned visible_find(void) {
       break;
     list++;
   }
-  return count;
+  return with_one_instance();
 }
 
 unsigned visible_count(void) {

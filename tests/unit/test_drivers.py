@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -117,7 +118,7 @@ def test_the_nodes_of_the_chosen_gpus_only(tmp_path: Path) -> None:
     shared = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
     make_nodes(tmp_path, "nvidia10", "nvidia11", *shared, "nvidia-caps/nvidia-cap1", "nvidia-caps/nvidia-cap2")
     names = [Path(node).name for node in device_nodes(GPUS[1:], tmp_path)]
-    assert names == ["nvidia11", "nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-cap1", "nvidia-cap2"]
+    assert names == ["nvidia11", "nvidiactl", "nvidia-uvm", "nvidia-uvm-tools"], "none that makes or watches instances"
 
 
 def test_a_missing_node_is_an_error_but_for_the_tools(tmp_path: Path) -> None:
@@ -139,3 +140,18 @@ def test_cdi_specifications_are_read_whatever_they_hold(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("kind: nvidia.com/gpu")
     found = read_cdi_devices([str(tmp_path), "/no/such/folder"])
     assert found == {"nvidia.com/gpu=0", "nvidia.com/gpu=all", "nvidia.com/gpu=1"}
+
+
+def test_a_mig_instance_is_opened_by_its_own_capabilities_alone(tmp_path: Path) -> None:
+    make_nodes(tmp_path / "dev", "nvidia10", "nvidiactl", "nvidia-uvm")
+    make_nodes(tmp_path / "dev" / "nvidia-caps", *(f"nvidia-cap{minor}" for minor in (1, 2, 66, 67, 75, 76)))
+    instance = tmp_path / "capabilities" / "gpu10" / "mig" / "gi8"
+    for folder, minor in ((instance, 75), (instance / "ci0", 76)):
+        folder.mkdir(parents=True)
+        (folder / "access").write_text(f"DeviceFileMinor: {minor}\nDeviceFileMode: 292\nDeviceFileModify: 1\n")
+    gpu = replace(GPUS[0], mig_index=1, mig_ids=(8, 0))
+    nodes = device_nodes([gpu], tmp_path / "dev", tmp_path / "capabilities")
+    names = [Path(node).name for node in nodes]
+    assert names == ["nvidia10", "nvidiactl", "nvidia-uvm", "nvidia-cap75", "nvidia-cap76"]
+    with pytest.raises(DriverError, match="gi9/access"):
+        device_nodes([replace(gpu, mig_ids=(9, 0))], tmp_path / "dev", tmp_path / "capabilities")

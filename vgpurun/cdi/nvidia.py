@@ -19,7 +19,7 @@ def nvidia_edits(gpus: Sequence[Gpu], folders: Sequence[str] = FOLDERS) -> Edits
     """Return the edits of these GPUs' devices in NVIDIA's specification; None unless one file there has them all."""
     for specification in _specifications(folders):
         devices = {str(each["name"]): each["containerEdits"] for each in specification["devices"]}
-        found = [devices.get(gpu.uuid) or devices.get(str(gpu.index)) for gpu in gpus]
+        found = [devices.get(gpu.uuid) or devices.get(gpu.number) for gpu in gpus]
         if all(found):
             return joined([specification.get("containerEdits") or {}, *filter(None, found)])
     return None

@@ -182,8 +182,8 @@ def admission_of_change(
     overcommit: bool | None,
 ) -> Admission:
     """Return the admission of a container or slice, by its id, to other limits on its GPUs. Raises ConfigError."""
-    memory = ",".join(f"{gpu.index}={_shortest(each.memory_bytes)}" for gpu, each in wanted if each.memory_bytes)
-    sm = ",".join(f"{gpu.index}={each.sm_percent}" for gpu, each in wanted if each.sm_percent)
+    memory = ",".join(f"{gpu.number}={_shortest(each.memory_bytes)}" for gpu, each in wanted if each.memory_bytes)
+    sm = ",".join(f"{gpu.number}={each.sm_percent}" for gpu, each in wanted if each.sm_percent)
     request = Request(
         Limits(memory or None, sm or None),
         gpus="device=" + ",".join(gpu.uuid for gpu, _ in wanted),

@@ -98,7 +98,7 @@ def _rows(tenant: Tenant, is_short: bool, with_state: bool) -> list[tuple[str, .
     assert container is not None
     use = [
         (
-            str(each.gpu.index),
+            each.gpu.number,
             of_limit(listing.memory_used(each), listing.memory_limit(each.quota.memory_bytes)),
             share(listing.sm_used(each), each.quota.sm_percent),
         )

@@ -64,7 +64,7 @@ def print_table(slices: Sequence[Slice], is_simulated: bool) -> None:
 def _rows(each: Slice, tenant: Tenant, members: Sequence[Tenant]) -> list[tuple[str, ...]]:
     use = [
         (
-            str(device.gpu.index),
+            device.gpu.number,
             of_limit(listing.memory_used(device), listing.memory_limit(device.quota.memory_bytes)),
             share(listing.sm_used(device), device.quota.sm_percent),
         )

@@ -19,6 +19,7 @@ def to_json(report: Report) -> dict[str, Any]:
 def _gpu_json(gpu: Gpu, use: GpuUse) -> dict[str, Any]:
     return {
         "index": gpu.index,
+        "mig_index": gpu.mig_index,
         "uuid": gpu.uuid,
         "name": gpu.name,
         "memory_total_bytes": gpu.memory_bytes,
@@ -44,8 +45,10 @@ def device_json(device: TenantDevice) -> dict[str, Any]:
     reading = None if device.is_part else memory
     return {
         "gpu_index": device.gpu.index,
+        "mig_index": device.gpu.mig_index,
         "uuid": device.gpu.uuid,
         "memory_limit_bytes": device.quota.memory_bytes,
+        "memory_shown_bytes": device.quota.virtual_bytes or device.quota.memory_bytes,
         "memory_used_bytes": device.memory_used_bytes,
         "memory_allocated_bytes": memory.allocated_bytes if memory else None,
         "memory_overhead_bytes": memory.overhead_bytes if memory else None,

@@ -48,7 +48,7 @@ def print_table(report: Report) -> None:
     for tenant in report.tenants:
         for device in tenant.devices:
             for name in device.reading.not_enforced if device.reading else ():
-                console.print(f"{tenant.name}, GPU {device.gpu.index}: {_NOT_ENFORCED[name]}", soft_wrap=True)
+                console.print(f"{tenant.name}, GPU {device.gpu.number}: {_NOT_ENFORCED[name]}", soft_wrap=True)
 
 
 def _use_table(report: Report) -> Table:
@@ -60,7 +60,7 @@ def _use_table(report: Report) -> Table:
     for gpu, use in report.gpus:
         memory = f"{show_size(use.memory_used_bytes)} / {show_size(gpu.memory_bytes)}"
         compute = "?" if use.utilization_percent is None else f"{use.utilization_percent} %"
-        table.add_row(f"{gpu.index}: {gpu.name}", "", memory, compute, "", style="bold")
+        table.add_row(f"{gpu.number}: {gpu.name}", "", memory, compute, "", style="bold")
         for tenant in report.tenants:
             for device in tenant.devices:
                 if device.gpu.uuid == gpu.uuid:
@@ -99,7 +99,7 @@ def _memory_table(readings: Sequence[tuple[Tenant, TenantDevice, DeviceReading]]
     for tenant, device, reading in readings:
         on_device = (reading.allocated_bytes, reading.context_bytes, reading.other_bytes)
         sizes = [*(min(size, device.gpu.memory_bytes) for size in on_device), reading.host_bytes]
-        table.add_row(tenant.name, str(device.gpu.index), *map(show_size, sizes[: len(titles)]))
+        table.add_row(tenant.name, device.gpu.number, *map(show_size, sizes[: len(titles)]))
     return table
 
 
@@ -112,5 +112,5 @@ def _compute_table(readings: Sequence[tuple[Tenant, TenantDevice, DeviceReading]
     for tenant, device, reading in readings:
         shares = [f"{share:.0f} %" for share in astuple(reading.utilization)]
         waited = f"{reading.gate_wait_ns / 1e9:.1f} s"
-        table.add_row(tenant.name, str(device.gpu.index), *shares, str(reading.launches), waited)
+        table.add_row(tenant.name, device.gpu.number, *shares, str(reading.launches), waited)
     return table

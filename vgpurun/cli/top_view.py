@@ -62,7 +62,7 @@ def _of_gpu(gpu: Gpu, use: GpuUse, tenants: Sequence[Tenant]) -> list[_Row]:
 
 def _gpu_row(gpu: Gpu, use: GpuUse) -> _Row:
     share = None if use.utilization_percent is None else float(use.utilization_percent)
-    return _Row(f"{gpu.index}: {gpu.name}", use.memory_used_bytes, gpu.memory_bytes, True, share, 100, False, "bold")
+    return _Row(f"{gpu.number}: {gpu.name}", use.memory_used_bytes, gpu.memory_bytes, True, share, 100, False, "bold")
 
 
 def _tenant_row(tenant: Tenant, device: TenantDevice, with_gpu: bool = False) -> _Row:
@@ -70,7 +70,7 @@ def _tenant_row(tenant: Tenant, device: TenantDevice, with_gpu: bool = False) ->
     if device.is_part:
         return _Row(f"    {tenant.name}", device.memory_used_bytes, device.gpu.memory_bytes, False, None, 100, False)
     return _Row(
-        name=f"  {tenant.name}{f' ({device.gpu.index})' if with_gpu else ''}",
+        name=f"  {tenant.name}{f' ({device.gpu.number})' if with_gpu else ''}",
         memory_used=device.memory_used_bytes,
         memory_of=quota.memory_bytes or device.gpu.memory_bytes,
         has_memory_limit=quota.memory_bytes is not None,

@@ -77,10 +77,10 @@ def update(
 def show_changes(name: str, changes: Sequence["Change"]) -> None:
     """Print what has changed of a container or a slice."""
     for change in changes:
-        click.echo(f"{name}, GPU {change.gpu.index}: {show_quota(change.before)} -> {show_quota(change.after)}")
+        click.echo(f"{name}, GPU {change.gpu.number}: {show_quota(change.before)} -> {show_quota(change.after)}")
         if change.is_over:
             held = show_size(change.held_bytes or 0)
-            warn(f"{name} holds {held} of GPU {change.gpu.index}, more than its new limit: it gets no more")
+            warn(f"{name} holds {held} of GPU {change.gpu.number}, more than its new limit: it gets no more")
 
 
 def show_quota(quota: Quota) -> str:

@@ -118,7 +118,7 @@ def _title(gpu: Gpu, limits: Quota, image: str | None) -> str:
     words = [] if limits.memory_bytes is None else [show_size(limits.memory_bytes)]
     words += [] if limits.sm_percent is None else [f"{limits.sm_percent} % of its time"]
     where = f"in a container of {image}" if image else "in a process of this host"
-    return f"GPU {gpu.index}, {gpu.name}: {' and '.join(words)}, {where}"
+    return f"GPU {gpu.number}, {gpu.name}: {' and '.join(words)}, {where}"
 
 
 def _shown(check: Check, output_format: str) -> Check:

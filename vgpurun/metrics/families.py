@@ -40,7 +40,7 @@ HOST_GPU: Scope[GpuSeen] = Scope(
     lambda snapshot: snapshot.gpus,
     {
         "gpu": lambda seen: seen.gpu.uuid,
-        "index": lambda seen: str(seen.gpu.index),
+        "index": lambda seen: seen.gpu.number,
         "model": lambda seen: seen.gpu.name,
     },
 )

@@ -25,7 +25,7 @@ from vgpurun.metrics.families import (
 from vgpurun.metrics.snapshot import Device, GpuSeen
 
 _BY_GPU: Mapping[str, Callable[[GpuSeen], str]] = {
-    "device_index": lambda seen: str(seen.gpu.index),
+    "device_index": lambda seen: seen.gpu.number,
     "device_uuid": lambda seen: seen.gpu.uuid,
     "device_type": lambda seen: f"NVIDIA-{seen.gpu.name}",
 }
