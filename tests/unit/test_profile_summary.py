@@ -139,7 +139,7 @@ def test_hundreds_of_streams_and_threads_share_lanes() -> None:
         profile.span_list.append(GpuSpan(0, i, made.BEGIN_NS + i * MS, MS, 1))
         profile.call("cuInit", made.BEGIN_NS + i * MS, MS, thread=i)
     summary = summarize([profile])
-    assert [lane.title for lane in summary.lanes][3::4] == ["61 more streams", "61 more threads"]
+    assert [lane.title for lane in summary.lanes][3::4] == ["other streams", "other threads"]
     assert sum(lane.total_ns for lane in summary.lanes) == 600 * MS
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -48,7 +49,7 @@ class Lanes:
 
     def __init__(self, axis: Axis) -> None:
         self._axis = axis
-        self._found: dict[tuple[int, Kind], dict[tuple[int, int], Amounts]] = {}
+        self._found: dict[tuple[int, Kind], dict[tuple[int, int], Amounts]] = defaultdict(dict)
 
     def call(self, process: int, call: Call) -> None:
         """Add a call that is no copy."""
@@ -68,13 +69,13 @@ class Lanes:
         self._add(process, "wait", (0, 0), wait.start_ns, wait.duration_ns)
 
     def _add(self, process: int, kind: Kind, key: tuple[int, int], start_ns: int, duration_ns: int) -> None:
-        lanes = self._found.setdefault((process, kind), {})
-        if key not in lanes:
-            if len(lanes) >= _MOST_TRACKED:
-                key = next(reversed(lanes))
-            else:
-                lanes[key] = Amounts(self._axis)
-        lanes[key].add(start_ns, duration_ns, duration_ns)
+        lanes = self._found[process, kind]
+        lane = lanes.get(key)
+        if lane is None:  # of too many, the latest is one that they share
+            lane = next(reversed(lanes.values())) if len(lanes) >= _MOST_TRACKED else Amounts(self._axis)
+            if len(lanes) < _MOST_TRACKED:
+                lanes[key] = lane
+        lane.add(start_ns, duration_ns, duration_ns)
 
     def all(self) -> list[Lane]:
         """Return the lanes by process and kind."""
@@ -97,7 +98,8 @@ class Lanes:
         found = [_lane(process, kind, _title(kind, key, list(lanes)), [lanes[key]]) for key in sorted(own)]
         if others:
             name = "streams" if kind == "gpu" else "threads"
-            found.append(_lane(process, kind, f"{len(others)} more {name}", [lanes[key] for key in others]))
+            title = f"{len(others)} more {name}" if len(lanes) < _MOST_TRACKED else f"other {name}"
+            found.append(_lane(process, kind, title, [lanes[key] for key in others]))
         return found
 
 

@@ -11,6 +11,7 @@ _ANONYMOUS = "(anonymous namespace)::"
 _DEFAULT_WIDTH = 64
 
 
+@cache
 def api_name(api: str) -> str:
     """Return a function's name as the driver's documentation has it, without its binary version."""
     return _VERSION.sub("", api)

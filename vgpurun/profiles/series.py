@@ -2,6 +2,7 @@
 
 from array import array
 from dataclasses import dataclass
+from functools import cached_property
 
 UNKNOWN = -1.0
 
@@ -14,7 +15,7 @@ class Axis:
     end_ns: int
     bins: int
 
-    @property
+    @cached_property
     def bin_ns(self) -> float:
         """How long a bin is."""
         return max(1, self.end_ns - self.begin_ns) / self.bins
@@ -39,21 +40,29 @@ class Amounts:
     def __init__(self, axis: Axis) -> None:
         self.axis = axis
         self.values = array("d", bytes(8 * axis.bins))
-        self.total = 0.0
+        self.total = 0
+        self._begin_ns, self._bin_ns, self._last = axis.begin_ns, axis.bin_ns, axis.bins - 1
 
-    def add(self, start_ns: int, duration_ns: int, amount: float) -> None:
-        """Add an amount that came evenly over a span."""
+    def add(self, start_ns: int, duration_ns: int, amount: int) -> None:
+        """Add an amount that came evenly over a span. There may be millions of them."""
         self.total += amount
-        axis = self.axis
-        first, last = axis.index(start_ns), axis.index(start_ns + duration_ns)
+        begin = start_ns - self._begin_ns  # from here on without the large numbers that instants are
+        end = begin + duration_ns
+        first, last = int(begin / self._bin_ns), int(end / self._bin_ns)
+        if first == last and 0 <= first <= self._last:
+            self.values[first] += amount
+        else:
+            self._spread(begin, end, amount)
+
+    def _spread(self, begin: int, end: int, amount: int) -> None:
+        first, last = (max(0, min(self._last, int(at / self._bin_ns))) for at in (begin, end))
         if first == last:
             self.values[first] += amount
             return
-        per_ns, bin_ns = amount / duration_ns, axis.bin_ns
-        begin = start_ns - axis.begin_ns  # from here on without the large numbers that instants are
+        per_ns = amount / (end - begin)
         for i in range(first, last + 1):
-            bin_begin = begin if i == first else i * bin_ns
-            bin_end = begin + duration_ns if i == last else (i + 1) * bin_ns
+            bin_begin = begin if i == first else i * self._bin_ns
+            bin_end = end if i == last else (i + 1) * self._bin_ns
             self.values[i] += max(0.0, bin_end - bin_begin) * per_ns
 
     def parts(self) -> list[float]:

@@ -30,13 +30,14 @@ _RATE_NS = 50_000_000  # a share over a shorter time says little
 
 def write(profiles: Sequence[ProcessProfile], file: TextIO) -> int:
     """Write all records as JSON. Returns how many events there are."""
+    encode = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
     begin_ns = min(profile.started_ns for profile in profiles)
     file.write('{"displayTimeUnit":"ns","otherData":{"begin_ns":' + f'"{begin_ns}"' + '},"traceEvents":[')
     written = 0
     for event in events(profiles):
         if "ts" in event:
             event["ts"] = _us(event["ts"] - begin_ns)
-        file.write((",\n" if written else "\n") + json.dumps(event, separators=(",", ":")))
+        file.write((",\n" if written else "\n") + encode(event))
         written += 1
     file.write("\n]}\n")
     return written
