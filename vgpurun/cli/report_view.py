@@ -118,7 +118,7 @@ def _kernels(summary: Summary) -> Table:
 def _copies(summary: Summary) -> Table:
     table = _table("COPIES", right=("CALLS", "BYTES", "BANDWIDTH"))
     for copy in summary.copies:
-        bandwidth = "asynchronous" if copy.bandwidth is None else show_rate(copy.bandwidth)
+        bandwidth = "async" if copy.bandwidth is None else show_rate(copy.bandwidth)
         table.add_row(DIRECTIONS[copy.kind], show_count(copy.calls), show_size(copy.size_bytes), bandwidth)
     return table
 

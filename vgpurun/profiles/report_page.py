@@ -182,25 +182,31 @@ def _apis(summary: Summary) -> Table:
 def _kernels(summary: Summary) -> Table:
     shown, rest = summary.kernels[:_ROWS], summary.kernels[_ROWS:]
     total_ns = sum(kernel.gpu_ns for kernel in summary.kernels)
+    names = [_kernel_name(kernel.name) for kernel in shown]
     rows = [
         [
-            short_kernel_name(kernel.name),
+            name,
             show_time(kernel.gpu_ns),
             show_share(kernel.gpu_ns / total_ns) if total_ns else "",
             show_count(kernel.launches),
             show_time(kernel.gpu_ns / kernel.launches) if kernel.launches else "",
         ]
-        for kernel in shown
+        for kernel, (name, _) in zip(shown, names, strict=True)
     ]
     time, launches = show_time(sum(kernel.gpu_ns for kernel in rest)), sum(kernel.launches for kernel in rest)
     more = f"{words.plural(len(rest), 'other kernel')}: {time} in {words.plural(launches, 'launch', 'launches')}"
-    full_names = [
-        name if (name := kernel_name(kernel.name)) != row[0] else "" for kernel, row in zip(shown, rows, strict=True)
-    ]
     parts = _parts([kernel.gpu_ns for kernel in shown])
-    return Table(
-        ["Kernel", "GPU time", "Share", "Launches", "Mean"], rows, parts, "gpu", full_names, more if rest else ""
-    )
+    columns = ["Kernel", "GPU time", "Share", "Launches", "Mean"]
+    return Table(columns, rows, parts, "gpu", [full for _, full in names], more if rest else "")
+
+
+def _kernel_name(name: str) -> tuple[str, str]:
+    """Return a kernel's name, and what there is to add to it: of a C++ function its arguments."""
+    full = kernel_name(name)
+    if not set("<(") & set(full):
+        return full, ""
+    short = short_kernel_name(name)
+    return short, full if full != short else ""
 
 
 def _copies(summary: Summary) -> Table:
@@ -210,7 +216,7 @@ def _copies(summary: Summary) -> Table:
             show_size(copy.size_bytes),
             show_count(copy.calls),
             show_size(round(copy.size_bytes / copy.calls)),
-            "asynchronous" if copy.bandwidth is None else show_rate(copy.bandwidth),
+            "async" if copy.bandwidth is None else show_rate(copy.bandwidth),
         ]
         for copy in summary.copies
     ]
