@@ -8,12 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from vgpurun.profiles.lanes import DIRECTIONS
-from vgpurun.profiles.report_style import (
-    COLOURS,
-    INK,
-    MUTED,
-    SERIES,
-    Shape,
+from vgpurun.profiles.report_axes import (
     alone,
     bytes_axis,
     drawn_in,
@@ -26,6 +21,7 @@ from vgpurun.profiles.report_style import (
     step_line,
     time_axis,
 )
+from vgpurun.profiles.report_style import COLOURS, INK, MUTED, SERIES, Shape
 from vgpurun.profiles.summary import WAIT_BOUNDS_NS, DeviceSummary, Summary
 from vgpurun.profiles.units import show_count, show_rate, show_time
 

@@ -8,7 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from vgpurun.profiles.lanes import Lane
-from vgpurun.profiles.report_style import COLOURS, GRID, MUTED, Shape, drawn_in, over_time, step_area, time_axis
+from vgpurun.profiles.report_axes import drawn_in, over_time, step_area, time_axis
+from vgpurun.profiles.report_style import COLOURS, GRID, MUTED, Shape
 from vgpurun.profiles.series import Axis
 from vgpurun.profiles.summary import Summary
 from vgpurun.profiles.words import plural
