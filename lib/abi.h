@@ -22,6 +22,7 @@
 #define VGPU_CONTAINER_LIBRARY "/.vgpurun/libvgpu.so"
 #define VGPU_CONTAINER_LIMITS "/.vgpurun/etc/limits"
 #define VGPU_CONTAINER_USAGE "/.vgpurun/run/usage"
+#define VGPU_CONTAINER_PROFILE "/.vgpurun/profile"
 #define VGPU_LOCK_DIR "/tmp/vgpulock"
 
 #define VGPU_ENV_MEMORY_LIMIT "CUDA_DEVICE_MEMORY_LIMIT" /* and _<i>, i the NVML index */
@@ -35,6 +36,8 @@
 #define VGPU_ENV_SM_POLICY "GPU_CORE_UTILIZATION_POLICY"    /* HAMi's names */
 #define VGPU_ENV_PRIORITY "CUDA_TASK_PRIORITY"
 #define VGPU_ENV_LIMITS_FILE "VGPURUN_LIMITS_FILE"
+#define VGPU_ENV_PROFILE "PFLOG" /* Alnair's name: the folder for profiles */
+#define VGPU_ENV_PROFILE_SIZE "VGPURUN_PROFILE_SIZE"
 
 #define VGPU_MAX_DEVICES 32
 #define VGPU_MAX_PROCESSES 1024

@@ -3,6 +3,7 @@
 
 #include "cuda_graph_memory.h"
 #include "meters.h"
+#include "profile.h"
 #include "streams.h"
 
 /* What a launch costs depends on the kernel and roughly on the size of its grid: with the binary logarithm of that,
@@ -16,8 +17,10 @@ static uint64_t block_count(unsigned x, unsigned y, unsigned z) {
   return __builtin_mul_overflow(plane, (uint64_t)z, &all) ? UINT64_MAX : all;
 }
 
-/* Around every launch: the stream that is to know when it is done, or NULL. */
-static struct meter_stream *begin(CUstream stream, uint64_t work) {
+/* Around every launch: the stream that is to know when it is done, or NULL. A graph has no function. */
+static struct meter_stream *begin(CUstream stream, CUfunction function, uint64_t work) {
+  if (profile_is_on())
+    profile_before_launch(function);
   struct meter_stream *found = streams_find(stream);
   return found != NULL && meter_launch(found, work) ? found : NULL;
 }
@@ -25,6 +28,8 @@ static struct meter_stream *begin(CUstream stream, uint64_t work) {
 static CUresult end(struct meter_stream *metered, CUresult result) {
   if (metered != NULL)
     meter_launched(metered);
+  if (profile_is_on())
+    profile_after_launch(result);
   return result;
 }
 
@@ -35,7 +40,8 @@ static CUresult end(struct meter_stream *metered, CUresult result) {
     if (__builtin_expect(!meters_measure_launches(), 1))                                                               \
       return real.name(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, parameters,  \
                        extra);                                                                                         \
-    struct meter_stream *metered = begin(stream_of(stream), work_of(function, block_count(grid_x, grid_y, grid_z)));   \
+    struct meter_stream *metered =                                                                                     \
+        begin(stream_of(stream), function, work_of(function, block_count(grid_x, grid_y, grid_z)));                    \
     return end(metered, real.name(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream,   \
                                   parameters, extra));                                                                 \
   }
@@ -48,7 +54,7 @@ LAUNCH_KERNEL(cuLaunchKernel_ptsz, per_thread)
     if (__builtin_expect(!meters_measure_launches(), 1) || config == NULL)                                             \
       return real.name(config, function, parameters, extra);                                                           \
     struct meter_stream *metered =                                                                                     \
-        begin(stream_of(config->hStream),                                                                              \
+        begin(stream_of(config->hStream), function,                                                                    \
               work_of(function, block_count(config->gridDimX, config->gridDimY, config->gridDimZ)));                   \
     return end(metered, real.name(config, function, parameters, extra));                                               \
   }
@@ -61,7 +67,8 @@ LAUNCH_KERNEL_EX(cuLaunchKernelEx_ptsz, per_thread)
                      unsigned block_y, unsigned block_z, unsigned shared_bytes, CUstream stream, void **parameters) {  \
     if (__builtin_expect(!meters_measure_launches(), 1))                                                               \
       return real.name(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, parameters); \
-    struct meter_stream *metered = begin(stream_of(stream), work_of(function, block_count(grid_x, grid_y, grid_z)));   \
+    struct meter_stream *metered =                                                                                     \
+        begin(stream_of(stream), function, work_of(function, block_count(grid_x, grid_y, grid_z)));                    \
     return end(metered, real.name(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream,   \
                                   parameters));                                                                        \
   }
@@ -78,7 +85,7 @@ LAUNCH_COOPERATIVE(cuLaunchCooperativeKernel_ptsz, per_thread)
     if (result != CUDA_SUCCESS)                                                                                        \
       return result;                                                                                                   \
     struct meter_stream *metered =                                                                                     \
-        meters_measure_launches() ? begin(stream_of(stream), (uint64_t)(uintptr_t)graph) : NULL;                       \
+        meters_measure_launches() ? begin(stream_of(stream), NULL, (uint64_t)(uintptr_t)graph) : NULL;                 \
     return graph_memory_end(&run, end(metered, real.name(graph, stream)));                                             \
   }
 

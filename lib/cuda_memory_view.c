@@ -21,7 +21,7 @@ static unsigned clamp(uint64_t bytes) {
 }
 
 HOOK CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes) {
-  bool limited = process_is_limited();
+  bool limited = process_shows_limits();
   CUresult result = real.cuMemGetInfo_v2(free_bytes, total_bytes);
   if (result != CUDA_SUCCESS || !limited)
     return result;
@@ -35,7 +35,7 @@ HOOK CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes) {
 }
 
 HOOK CUresult cuMemGetInfo(unsigned int *free_bytes, unsigned int *total_bytes) {
-  bool limited = process_is_limited();
+  bool limited = process_shows_limits();
   CUresult result = real.cuMemGetInfo(free_bytes, total_bytes);
   if (result != CUDA_SUCCESS || !limited)
     return result;
@@ -54,7 +54,7 @@ static uint64_t narrow_total(uint64_t bytes, CUdevice ordinal) {
 }
 
 HOOK CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice ordinal) {
-  bool limited = process_is_limited();
+  bool limited = process_shows_limits();
   CUresult result = real.cuDeviceTotalMem_v2(bytes, ordinal);
   if (result == CUDA_SUCCESS && bytes != NULL && limited)
     *bytes = narrow_total(*bytes, ordinal);
@@ -62,7 +62,7 @@ HOOK CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice ordinal) {
 }
 
 HOOK CUresult cuDeviceTotalMem(unsigned int *bytes, CUdevice ordinal) {
-  bool limited = process_is_limited();
+  bool limited = process_shows_limits();
   CUresult result = real.cuDeviceTotalMem(bytes, ordinal);
   if (result == CUDA_SUCCESS && bytes != NULL && limited)
     *bytes = clamp(narrow_total(*bytes, ordinal));

@@ -28,6 +28,8 @@ static uint32_t in_flight_batches(const struct meter *meter) {
 static int64_t note_wait(struct meter *meter, int64_t began_ns, int64_t ended_ns) {
   if (ended_ns > began_ns)
     __atomic_add_fetch(&meter->device->gate_wait_ns, (uint64_t)(ended_ns - began_ns), __ATOMIC_RELAXED);
+  if (ended_ns > began_ns && meter->observer != NULL)
+    meter->observer->waited(meter, began_ns, ended_ns);
   return ended_ns - began_ns;
 }
 
@@ -201,8 +203,19 @@ static void grant_passes(struct meter *meter) {
   __atomic_store_n(&meter->passes, granted, __ATOMIC_RELAXED);
 }
 
+/* Measured for a profile alone. */
+static bool may_run_ahead(const struct meter *meter) {
+  return meter->observer != NULL && in_flight_batches(meter) < METER_RING - 2 && meter_terms(meter).yields &&
+         !in_company(meter);
+}
+
+int64_t gate_coarseness(const struct meter *meter) {
+  return in_flight_batches(meter) > 1 && may_run_ahead(meter) ? in_flight_batches(meter) : 1;
+}
+
 static bool has_room(struct meter *meter) {
-  return in_flight_batches(meter) < 2 || meter_in_flight_ns(meter) < METER_RUN_AHEAD_NS || use_a_pass(meter);
+  return in_flight_batches(meter) < 2 || meter_in_flight_ns(meter) < METER_RUN_AHEAD_NS || may_run_ahead(meter) ||
+         use_a_pass(meter);
 }
 
 int64_t gate_wait_for_room(struct meter *meter) {

@@ -3,6 +3,7 @@
 
 #include "libc_symbols.h"
 #include "log.h"
+#include "profile_wanted.h"
 #include "text.h"
 
 #include <dlfcn.h>
@@ -20,7 +21,7 @@ static nvmlReturn_t no_such_nvml_function(void) {
  * in for all that are missing. */
 struct real_functions real = {
 #define X(f) .f = (__typeof__(real.f))(void (*)(void))no_such_cuda_function,
-    CUDA_CAUGHT(X) CUDA_USED(X)
+    CUDA_LOOKUP(X) CUDA_CAUGHT(X) CUDA_PROFILED(X) CUDA_USED(X)
 #undef X
 #define X(f) .f = (__typeof__(real.f))(void (*)(void))no_such_nvml_function,
         NVML_CAUGHT(X) NVML_USED(X)
@@ -29,13 +30,17 @@ struct real_functions real = {
 
 struct row {
   const char *name;
-  size_t offset; /* in struct real_functions */
-  void *hook;    /* NULL: not caught */
+  size_t offset;      /* in struct real_functions */
+  void *hook;         /* NULL: not caught */
+  bool only_profiled; /* caught while there is a profile */
 };
 
-#define CAUGHT_ROW(f) {#f, offsetof(struct real_functions, f), (void *)f},
-#define USED_ROW(f) {#f, offsetof(struct real_functions, f), NULL},
-static const struct row cuda_rows[] = {CUDA_CAUGHT(CAUGHT_ROW) CUDA_USED(USED_ROW)};
+#define CAUGHT_ROW(f) {#f, offsetof(struct real_functions, f), (void *)f, false},
+#define ENTERED_ROW(f) {#f, offsetof(struct real_functions, f), (void *)entry_##f, false},
+#define PROFILED_ROW(f) {#f, offsetof(struct real_functions, f), (void *)entry_##f, true},
+#define USED_ROW(f) {#f, offsetof(struct real_functions, f), NULL, false},
+static const struct row cuda_rows[] = {CUDA_LOOKUP(CAUGHT_ROW) CUDA_CAUGHT(ENTERED_ROW) CUDA_PROFILED(PROFILED_ROW)
+                                           CUDA_USED(USED_ROW)};
 static const struct row nvml_rows[] = {NVML_CAUGHT(CAUGHT_ROW) NVML_USED(USED_ROW)};
 #define COUNT(rows) (sizeof(rows) / sizeof(rows)[0])
 
@@ -57,6 +62,10 @@ static struct library nvml = {.soname = "libnvidia-ml.so.1",
                               .rows = nvml_rows,
                               .row_count = COUNT(nvml_rows),
                               .missing = (void *)no_such_nvml_function};
+
+static bool is_caught(const struct row *row) {
+  return row->hook != NULL && (!row->only_profiled || profile_is_wanted());
+}
 
 static void **slot(const struct row *row) {
   return (void **)((char *)&real + row->offset);
@@ -93,7 +102,7 @@ static void *route(struct library *library, void *address) {
   if (!load(library, RTLD_NOLOAD))
     return address;
   for (size_t i = 0; i < library->row_count; i++)
-    if (library->rows[i].hook != NULL && *slot(&library->rows[i]) == address)
+    if (*slot(&library->rows[i]) == address && is_caught(&library->rows[i]))
       return library->rows[i].hook;
   return address;
 }
@@ -109,7 +118,7 @@ static struct library *library_of(const char *name) {
 
 static const struct row *caught_row(const struct library *library, const char *name) {
   for (size_t i = 0; library != NULL && i < library->row_count; i++)
-    if (library->rows[i].hook != NULL && text_equals(library->rows[i].name, name))
+    if (text_equals(library->rows[i].name, name) && is_caught(&library->rows[i]))
       return &library->rows[i];
   return NULL;
 }

@@ -11,13 +11,17 @@
 #define NVML_NO_UNVERSIONED_FUNC_DEFS
 #include <nvml.h>
 
+#include "hooks_profiled.h"
+
 #include <stdbool.h>
 
-/* X(symbol): caught. Each has a body of the same name in one of the cuda_*.c. */
-#define CUDA_CAUGHT(X)                                                                                                 \
-  /* lookup */                                                                                                         \
+/* X(symbol): caught, and never recorded. */
+#define CUDA_LOOKUP(X)                                                                                                 \
   X(cuGetProcAddress)                                                                                                  \
-  X(cuGetProcAddress_v2)                                                                                               \
+  X(cuGetProcAddress_v2)
+
+/* X(symbol): caught. Each has a body of the same name in one of the cuda_*.c, and a row in cuda_entries.c. */
+#define CUDA_CAUGHT(X)                                                                                                 \
   /* memory */                                                                                                         \
   X(cuMemAlloc)                                                                                                        \
   X(cuMemAlloc_v2)                                                                                                     \
@@ -114,8 +118,6 @@
 
 /* X(symbol): called by the library, not caught. */
 #define CUDA_USED(X)                                                                                                   \
-  X(cuCtxPopCurrent_v2)                                                                                                \
-  X(cuCtxPushCurrent_v2)                                                                                               \
   X(cuCtxGetCurrent)                                                                                                   \
   X(cuCtxGetDevice)                                                                                                    \
   X(cuCtxGetLimit)                                                                                                     \
@@ -125,21 +127,18 @@
   X(cuDeviceGetUuid_v2)                                                                                                \
   X(cuDeviceGetMemPool)                                                                                                \
   X(cuDevicePrimaryCtxGetState)                                                                                        \
-  X(cuEventDestroy_v2)                                                                                                 \
-  X(cuEventCreate)                                                                                                     \
   X(cuEventElapsedTime)                                                                                                \
-  X(cuEventQuery)                                                                                                      \
-  X(cuEventRecord)                                                                                                     \
+  X(cuFuncGetName)                                                                                                     \
   X(cuGraphChildGraphNodeGetGraph)                                                                                     \
   X(cuGraphGetNodes)                                                                                                   \
   X(cuGraphMemAllocNodeGetParams)                                                                                      \
   X(cuGraphMemFreeNodeGetParams)                                                                                       \
   X(cuGraphNodeGetType)                                                                                                \
   X(cuGreenCtxDestroy)                                                                                                 \
+  X(cuKernelGetName)                                                                                                   \
   X(cuMemAdvise_v2)                                                                                                    \
   X(cuMemPoolGetAttribute)                                                                                             \
   X(cuStreamIsCapturing)                                                                                               \
-  X(cuStreamQuery)                                                                                                     \
   X(cuThreadExchangeStreamCaptureMode)
 
 /* X(symbol): caught, in nvml_memory.c, nvml_processes.c, nvml_utilization.c. */
@@ -173,13 +172,26 @@
 /* The real functions. One that this driver does not have answers "not found", as the driver would. */
 struct real_functions {
 #define X(f) __typeof__(f) *f;
+  CUDA_LOOKUP(X)
   CUDA_CAUGHT(X)
+  CUDA_PROFILED(X)
   CUDA_USED(X)
   NVML_CAUGHT(X)
   NVML_USED(X)
 #undef X
 };
 extern struct real_functions real;
+
+/* A program enters a function at its entry_ (cuda_entries.h), which has the function's symbol. What a caught function
+ * has in C its own name is the body behind that. */
+#define X(f)                                                                                                           \
+  extern __typeof__(f) f __asm__("body_" #f);                                                                          \
+  extern __typeof__(f) entry_##f __asm__(#f);
+CUDA_CAUGHT(X)
+#undef X
+#define X(f) extern __typeof__(f) entry_##f __asm__(#f);
+CUDA_PROFILED(X)
+#undef X
 
 /* Is a function of this very name caught? Then its library's real functions are loaded now, so that dlerror speaks of
  * the caller's lookup afterwards, not of ours. */

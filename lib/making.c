@@ -4,7 +4,7 @@
 #include "process.h"
 
 struct device *making_device(void) {
-  return process_is_limited() ? device_of_current_context() : NULL;
+  return process_shows_limits() ? device_of_current_context() : NULL;
 }
 
 CUresult making_begin(struct making *making, struct device *device, uint64_t at_least_bytes) {

@@ -75,6 +75,7 @@ void meter_finish_at(struct meter_stream *stream, int64_t end_ns, int64_t now_ns
   struct meter *meter = stream->meter;
   struct batch *batch = &stream->batch;
   meter_charge(meter, batch->start_recorded_ns, end_ns, now_ns);
+  meter_show(stream, batch, batch->start_recorded_ns, end_ns);
   __atomic_add_fetch(&meter->device->launches, batch->launches, __ATOMIC_RELAXED);
   if (batch->start != NULL)
     meter->driver->recycle(batch->start);
@@ -107,7 +108,7 @@ static bool begin_batch(struct meter_stream *stream, bool after_gap) {
   const struct meter_driver *driver = stream->meter->driver;
   struct batch *batch = &stream->batch;
   *batch = (struct batch){.start_recorded_ns = driver->now_ns()};
-  batch->full_ns = (int64_t)((double)METER_BATCH_NS / overlap(stream->meter));
+  batch->full_ns = (int64_t)((double)METER_BATCH_NS / overlap(stream->meter)) * gate_coarseness(stream->meter);
   if (!meter_is_dry(stream))
     return true;
   if (after_gap) {
@@ -176,6 +177,8 @@ static bool count(struct meter_stream *stream, uint64_t work, int64_t now_ns) {
   batch->last_work = work;
   batch->last_is_unknown = !known; /* and then the batch ends */
   batch->launches++;
+  if (stream->meter->observer != NULL)
+    stream->meter->observer->joined(batch, work, known ? cost_ns : 0);
   stream->last_busy_ns = now_ns;
   bool full = batch->estimate_ns >= batch->full_ns || batch->launches >= METER_BATCH_LAUNCHES;
   if (known && !full && !stream->one_by_one)

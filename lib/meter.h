@@ -84,7 +84,8 @@ struct batch {
   uint32_t launches;
   uint64_t last_work; /* the key of its last launch */
   bool last_is_unknown;
-  bool mixed; /* launches of several keys */
+  bool mixed;  /* launches of several keys */
+  void *parts; /* the observer's; it frees them when the batch is measured, or dropped */
 };
 
 struct interval {
@@ -109,6 +110,13 @@ struct meter_stream {
   uint32_t head, tail;
 };
 
+/* Who looks on: a profile. Called by any thread, one at a time for each batch; asks nothing of the driver. */
+struct meter_observer {
+  void (*joined)(struct batch *batch, uint64_t work, int64_t expected_ns); /* 0: not known yet */
+  void (*measured)(const struct meter_stream *stream, const struct batch *batch, int64_t start_ns, int64_t end_ns);
+  void (*waited)(const struct meter *meter, int64_t began_ns, int64_t ended_ns);
+};
+
 /* What this process may have of the device, now. */
 struct meter_terms {
   uint32_t percent; /* 1 to 100; VGPU_NO_SM_LIMIT: all */
@@ -128,7 +136,8 @@ struct meter {
   uint32_t sm_percent;
   struct meter_terms (*terms)(const void *owner); /* NULL: sm_percent for ever */
   const void *owner;
-  bool takes_turns; /* with other processes on the GPU */
+  const struct meter_observer *observer; /* NULL: nobody looks on */
+  bool takes_turns;                      /* with other processes on the GPU */
   struct turns turns;
   struct shared_file turns_file;
   pthread_mutex_t lock; /* guards the list of streams */

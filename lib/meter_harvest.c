@@ -120,6 +120,7 @@ static void measure(struct meter_stream *stream, const struct batch *batch) {
     meter_learn(stream, batch, measured_ns);
   if (starved)
     leave_out_waiting(batch, &interval);
+  meter_show(stream, batch, interval.start_ns, interval.end_ns);
   __atomic_store_n(&stream->previous_end_ns, interval.end_ns, __ATOMIC_RELAXED);
   if (interval.end_ns > meter->last_end_ns)
     __atomic_store_n(&meter->last_end_ns, interval.end_ns, __ATOMIC_RELAXED);
@@ -130,6 +131,7 @@ static void measure(struct meter_stream *stream, const struct batch *batch) {
 }
 
 static void drop(struct meter_stream *stream, const struct batch *batch) {
+  meter_show(stream, batch, 0, 0);
   if (batch->start != NULL)
     stream->meter->driver->recycle(batch->start);
   stream->meter->driver->recycle(batch->end);

@@ -30,6 +30,13 @@ void meter_charge(struct meter *meter, int64_t start_ns, int64_t end_ns, int64_t
 void meter_finish_at(struct meter_stream *stream, int64_t end_ns, int64_t now_ns);
 void meter_finish_by_estimate(struct meter_stream *stream);
 
+/* The batch has come to its end. One that was never measured has no time. */
+static inline void meter_show(const struct meter_stream *stream, const struct batch *batch, int64_t start_ns,
+                              int64_t end_ns) {
+  if (stream->meter->observer != NULL)
+    stream->meter->observer->measured(stream, batch, start_ns, end_ns);
+}
+
 /* Has everything that was launched on the stream been charged? */
 static inline bool meter_is_dry(const struct meter_stream *stream) {
   return __atomic_load_n(&stream->tail, __ATOMIC_ACQUIRE) == __atomic_load_n(&stream->head, __ATOMIC_ACQUIRE);

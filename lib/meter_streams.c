@@ -116,9 +116,14 @@ void meter_resume(struct meter *meter, bool paused) {
     __atomic_store_n(&meter->harvesting, false, __ATOMIC_RELEASE);
 }
 
+/* With the claim held. */
 static void forget_in_flight(struct meter_stream *stream) {
-  while (!meter_is_dry(stream))
+  while (!meter_is_dry(stream)) {
+    meter_show(stream, &stream->ring[stream->tail % METER_RING], 0, 0);
     meter_leave_flight(stream);
+  }
+  if (stream->open)
+    meter_show(stream, &stream->batch, 0, 0);
 }
 
 static void forget_timeline(struct meter *meter, void *context) {

@@ -32,10 +32,11 @@ static struct meter_terms terms_of(const void *owner) {
   struct limits limits = device_limits(device);
   struct meter *meter = __atomic_load_n(&device->meter, __ATOMIC_ACQUIRE);
   struct meter_terms terms = {.percent = limits.sm_percent, .paused = limits.paused};
-  if (limits.sm_policy == VGPU_SM_OFF) {
+  if (limits.sm_policy == VGPU_SM_OFF)
     terms.percent = VGPU_NO_SM_LIMIT;
+  terms.yields = terms.percent >= VGPU_NO_SM_LIMIT; /* measured for the profile alone */
+  if (limits.sm_policy == VGPU_SM_OFF)
     return terms;
-  }
   if (meter == NULL || !meter->takes_turns) /* then nobody knows who else wants the GPU: the limit holds always */
     return terms;
   const struct turns_terms published = {.tenant = tenant(),
@@ -58,8 +59,9 @@ static struct meter *make(struct device *device) {
   meter_init(made, &markers_driver, device_shared(device), device_limits(device).sm_percent);
   made->terms = terms_of;
   made->owner = device;
-  made->takes_turns = turns_join(&made->turns, &made->turns_file, device->uuid);
-  if (!made->takes_turns)
+  made->observer = profile_observer();
+  made->takes_turns = process_shows_limits() && turns_join(&made->turns, &made->turns_file, device->uuid);
+  if (!made->takes_turns && process_shows_limits())
     device_not_enforced(device, VGPU_NOT_ENFORCED_TURNS);
   struct meter *other = NULL;
   if (!__atomic_compare_exchange_n(&device->meter, &other, made, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
@@ -84,7 +86,8 @@ struct meter *meters_current(void) {
     return NULL;
   struct limits limits = device_limits(device);
   bool limited = limits.sm_policy != VGPU_SM_OFF && limits.sm_percent < VGPU_NO_SM_LIMIT;
-  bool measured = limited || limits.paused || __atomic_load_n(&device->in_company, __ATOMIC_RELAXED);
+  bool in_company = __atomic_load_n(&device->in_company, __ATOMIC_RELAXED);
+  bool measured = limited || limits.paused || in_company || profile_is_on();
   return measured ? meter_of(device) : NULL;
 }
 
@@ -92,6 +95,8 @@ struct meter *meters_current(void) {
 
 /* Nothing is measured from now on: what is open would grow with what is not. */
 static void leave_off(struct meter *meter) {
+  if (meter->observer != NULL)
+    return;
   meter_close_all(meter);
   meter_harvest(meter);
 }
@@ -115,7 +120,7 @@ bool meters_look_for_company(int64_t now_ns) {
                                                          __ATOMIC_RELAXED, __ATOMIC_RELAXED))
     return __atomic_load_n(&meters_watch.company, __ATOMIC_RELAXED);
   struct device *device = device_of_current_context();
-  if (device != NULL && device->number >= 0 && device_limits(device).sm_policy != VGPU_SM_OFF)
+  if (device != NULL && device->number >= 0 && device_limits(device).sm_policy != VGPU_SM_OFF && process_shows_limits())
     meter_of(device);
   bool company = false;
   for (int i = 0; (device = devices_at(i)) != NULL; i++)

@@ -1,13 +1,14 @@
 /*
  * The meter of each device, made at the first launch of a limited process, and whether launches are measured at all:
- * where compute is limited or paused, and where another tenant uses the GPU, with whom turns are taken. A process
- * without a compute limit that is alone on its GPUs is measured nowhere, and looks up every now and then.
+ * where compute is limited or paused, where another tenant uses the GPU, with whom turns are taken, and for a profile.
+ * A process without a compute limit that is alone on its GPUs is measured nowhere, and looks up every now and then.
  */
 #ifndef VGPU_METERS_H
 #define VGPU_METERS_H
 
 #include "devices.h"
 #include "process.h"
+#include "profile.h"
 
 #include <time.h>
 
@@ -34,13 +35,14 @@ static inline bool meters_measure_launches(void) {
   if (!process_is_limited())
     return false;
   bool company = meters_have_company(); /* looks up, limited or not */
-  return company || process_limits_compute_somewhere();
+  return company || process_limits_compute_somewhere() || profile_is_on();
 }
 
 /* Asked where the program waits: is anything measured, as far as the launches have found? */
 static inline bool meters_measure(void) {
   return __atomic_load_n(&meters_watch.meters, __ATOMIC_RELAXED) &&
-         (__atomic_load_n(&meters_watch.company, __ATOMIC_RELAXED) || process_limits_compute_somewhere());
+         (__atomic_load_n(&meters_watch.company, __ATOMIC_RELAXED) || process_limits_compute_somewhere() ||
+          profile_is_on());
 }
 
 /* Is there anything to forget when a stream or a context goes? */

@@ -21,7 +21,7 @@ static bool is_cut_up(nvmlDevice_t handle) {
 }
 
 struct device *nvml_view_device(nvmlDevice_t handle) {
-  return process_is_limited() && !is_cut_up(handle) ? device_of_nvml(handle) : NULL;
+  return process_shows_limits() && !is_cut_up(handle) ? device_of_nvml(handle) : NULL;
 }
 
 bool nvml_view_has_process(unsigned pid) {

@@ -7,6 +7,8 @@
 #include "hooks.h"
 #include "limits.h"
 #include "log.h"
+#include "profile.h"
+#include "profile_wanted.h"
 
 #include <pthread.h>
 #include <unistd.h>
@@ -20,12 +22,14 @@ static struct ledger ledger;
 static bool slot_was_asked_for;
 static enum process_state decided;
 static bool environment_limits_compute;
+static bool has_limits;
 
 /* A forked child cannot use CUDA, owns nothing, and must not keep its parent's slot alive. Locks that another thread
  * of the parent held are made anew. */
 static void start_over_in_child(void) {
   pthread_mutex_init(&lock, NULL);
   region_forget(&region);
+  profile_forget();
   launch_forget();
   memory_forget();
   contexts_forget();
@@ -59,9 +63,13 @@ static void end_alone(int cancel_state) {
 }
 
 static enum process_state decide(void) {
-  if (!region_has_limits_file() && !limits_in_environment())
+  has_limits = region_has_limits_file() || limits_in_environment();
+  if (!has_limits && !profile_is_wanted())
     return PROCESS_FREE;
-  region_open(&region);
+  if (has_limits)
+    region_open(&region);
+  else
+    region_open_alone(&region);
   own_usage = (struct vgpu_process_usage){.pid = (uint32_t)getpid(), .pid_namespace = region_pid_namespace()};
   slot_was_asked_for = false;
   ledger = (struct ledger){&own_usage, region.usage, -1, slot_is_live, &region};
@@ -81,6 +89,10 @@ enum process_state process_decide(void) {
     __atomic_store_n(&process_state, state, __ATOMIC_RELEASE);
   end_alone(cancel_state);
   return state;
+}
+
+bool process_shows_limits(void) {
+  return process_is_limited() && has_limits;
 }
 
 bool process_limits_compute_somewhere(void) {

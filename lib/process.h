@@ -12,14 +12,18 @@ extern enum process_state process_state;
 /* Decides at the first call; maps the region when there is a limit. */
 enum process_state process_decide(void);
 
-/* Is anything limited here? The first thing that every hook of CUDA asks, one load and one branch, since it also loads
- * the real functions for a program that is linked with libcuda and calls us without any lookup. */
+/* Is anything limited here, or at least counted for a profile? The first thing that every hook of CUDA asks, one load
+ * and one branch, since it also loads the real functions for a program that is linked with libcuda and calls us without
+ * any lookup. */
 static inline bool process_is_limited(void) {
   enum process_state state = __atomic_load_n(&process_state, __ATOMIC_ACQUIRE);
   if (__builtin_expect(state == PROCESS_FREE, 1))
     return false;
   return state == PROCESS_LIMITED || process_decide() == PROCESS_LIMITED;
 }
+
+/* Does the program see a GPU of the limits' size? Not where it is only profiled. */
+bool process_shows_limits(void);
 
 /* Is compute limited, or paused, on any device? Asked by every launch. */
 bool process_limits_compute_somewhere(void);

@@ -137,6 +137,10 @@ uint32_t region_pid_namespace(void) {
   return sscanf(name, "pid:[%u]", &number) == 1 ? number : 0;
 }
 
+void region_open_alone(struct region *region) {
+  *region = (struct region){.usage = map_own_memory(), .file = {.descriptor = -1}, .slot = -1};
+}
+
 /* Raises slots_used to cover the slot before anything is counted in it. */
 static void announce_slot(struct vgpu_usage *usage, int slot) {
   uint32_t used = __atomic_load_n(&usage->slots_used, __ATOMIC_SEQ_CST);

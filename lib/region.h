@@ -30,6 +30,9 @@ void region_open(struct region *region);
  * each. */
 uint32_t region_pid_namespace(void);
 
+/* For a process without limits that counts for itself: no file. */
+void region_open_alone(struct region *region);
+
 /* Takes a free slot, and wipes it. None is taken without a usage file, or with all slots taken (said on stderr). */
 void region_claim_slot(struct region *region);
 

@@ -12,6 +12,7 @@ CONTAINER_DIR: Final = "/.vgpurun"
 CONTAINER_LIBRARY: Final = "/.vgpurun/libvgpu.so"
 CONTAINER_LIMITS: Final = "/.vgpurun/etc/limits"
 CONTAINER_USAGE: Final = "/.vgpurun/run/usage"
+CONTAINER_PROFILE: Final = "/.vgpurun/profile"
 LOCK_DIR: Final = "/tmp/vgpulock"
 
 ENV_MEMORY_LIMIT: Final = "CUDA_DEVICE_MEMORY_LIMIT"
@@ -25,6 +26,8 @@ ENV_ALNAIR_SM: Final = "ALNAIR_VGPU_COMPUTE_PERCENTILE"
 ENV_SM_POLICY: Final = "GPU_CORE_UTILIZATION_POLICY"
 ENV_PRIORITY: Final = "CUDA_TASK_PRIORITY"
 ENV_LIMITS_FILE: Final = "VGPURUN_LIMITS_FILE"
+ENV_PROFILE: Final = "PFLOG"
+ENV_PROFILE_SIZE: Final = "VGPURUN_PROFILE_SIZE"
 
 MAX_DEVICES: Final = 32
 MAX_PROCESSES: Final = 1024

@@ -67,6 +67,17 @@ VARIABLES = (
         "everything. `vgpurun` passes the host's value on.",
     ),
     Variable(
+        abi.ENV_PROFILE,
+        _LIBRARY,
+        "A folder for profiles, Alnair's name: each process that uses the GPU makes a file there. `--profile` sets it.",
+    ),
+    Variable(
+        abi.ENV_PROFILE_SIZE,
+        _LIBRARY,
+        "How large the profile of a process may become; then the oldest records are dropped. By default 64m. "
+        "`--profile-size` sets it.",
+    ),
+    Variable(
         abi.ENV_USAGE_FILE,
         _LIBRARY,
         "The file in which the processes under one limit share what they use. `vgpurun` sets it.",

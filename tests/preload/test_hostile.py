@@ -109,19 +109,22 @@ def test_a_descriptor_that_the_program_closed(sandbox: Sandbox) -> None:
     assert sandbox.python(code, **LIMIT) == "7 15"
 
 
-def test_no_arguments_at_all(sandbox: Sandbox) -> None:
+@pytest.mark.parametrize("profiled", [False, True])
+def test_no_arguments_at_all(sandbox: Sandbox, profiled: bool) -> None:
     """Every caught function, called with nothing but zeros."""
     code = PRELUDE + (
         "import re\n"
         "from support import CHECKOUT\n"
-        "names = re.findall(r'X\\((cu\\w+)\\)', (CHECKOUT / 'lib' / 'hooks.h').read_text())\n"
-        "library = ctypes.CDLL('libcuda.so.1')\n"
+        "names = [n for h in ('hooks.h', 'hooks_profiled.h')\n"
+        "         for n in re.findall(r'X\\((cu\\w+)\\)', (CHECKOUT / 'lib' / h).read_text())]\n"
+        "ours, driver = ctypes.CDLL(None), ctypes.CDLL('libcuda.so.1')\n"
         "destroying = [n for n in names if 'Ctx' in n]\n"
         "for name in [n for n in names if n not in destroying] + destroying:\n"
-        "    getattr(library, name)(*[c_uint64(0)] * 11)\n"
-        "print(len(names) > 50)"
+        "    getattr(ours if hasattr(ours, name) else driver, name)(*[c_uint64(0)] * 11)\n"
+        "print(len(names) > 200)"
     )
-    assert sandbox.python(code, **LIMIT) == "True"
+    folder = {"PFLOG": str(sandbox.folder)} if profiled else {}
+    assert sandbox.python(code, **LIMIT, **folder) == "True"
 
 
 @pytest.mark.parametrize("size", ["2**64 - 1", "2**63", "2**60 + 1"])

@@ -13,7 +13,7 @@ from sandbox import SIMULATED_DRIVER, Sandbox
 
 from support import CHECKOUT, LIBRARY
 
-HOOKS = (CHECKOUT / "lib" / "hooks.h").read_text()
+HOOKS = "".join((CHECKOUT / "lib" / name).read_text() for name in ("hooks.h", "hooks_profiled.h"))
 
 
 def caught(list_name: str) -> list[str]:
@@ -23,7 +23,7 @@ def caught(list_name: str) -> list[str]:
     return re.findall(r"X\((\w+)\)", body.group(1))
 
 
-CAUGHT = caught("CUDA_CAUGHT") + caught("NVML_CAUGHT")
+CAUGHT = caught("CUDA_LOOKUP") + caught("CUDA_CAUGHT") + caught("NVML_CAUGHT")
 
 
 def dynamic_symbols(*flags: str) -> list[str]:
@@ -33,7 +33,7 @@ def dynamic_symbols(*flags: str) -> list[str]:
 def test_exports_the_hooks_and_nothing_else(built_library: Path) -> None:
     defined = {line.split()[-1].split("@")[0] for line in dynamic_symbols("--defined-only")}
     versions = {name for name in defined if name.startswith("GLIBC_")}
-    assert defined - versions == {*CAUGHT, "dlsym", "dlvsym"}
+    assert defined - versions == {*CAUGHT, *caught("CUDA_PROFILED"), "dlsym", "dlvsym"}
 
 
 def test_needs_libc_alone_and_an_old_one(built_library: Path) -> None:

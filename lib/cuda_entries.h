@@ -1,0 +1,60 @@
+/*
+ * Where the program enters: one row for each function that is recorded, with the types of its arguments, which are
+ * called a, b, c and so on in their order, and then what of the call is worth recording. The compiler compares a row
+ * with the prototype in cuda.h.
+ *
+ * With the profile off, an entry is a branch and a jump. It goes on to the BODY of a caught function (in one of the
+ * cuda_*.c) or, where a function is only recorded, to the DRIVER.
+ */
+#ifndef VGPU_CUDA_ENTRIES_H
+#define VGPU_CUDA_ENTRIES_H
+
+#include "clock.h"
+#include "cuda_launch.h"
+#include "profile.h"
+#include "profile_file.h"
+
+#define BODY(name) name
+#define DRIVER(name) real.name
+
+/* The recording is a function of its own, so that without it no register is saved. */
+#define ENTRY(inner, name, parameters, arguments, ...)                                                                 \
+  static __attribute__((noinline)) CUresult recorded_##name parameters {                                               \
+    if (!profile_is_on())                                                                                              \
+      return inner(name) arguments;                                                                                    \
+    int64_t start_ns = clock_now_ns();                                                                                 \
+    CUresult result = inner(name) arguments;                                                                           \
+    profile_call(API_##name, start_ns, result, (struct profile_facts){__VA_ARGS__});                                   \
+    return result;                                                                                                     \
+  }                                                                                                                    \
+  HOOK CUresult entry_##name parameters {                                                                              \
+    if (__builtin_expect(profile_is_off(), 1))                                                                         \
+      return inner(name) arguments;                                                                                    \
+    return recorded_##name arguments;                                                                                  \
+  }
+
+#define ENTRY_0(inner, name, ...) ENTRY(inner, name, (void), (), __VA_ARGS__)
+#define ENTRY_1(inner, name, A, ...) ENTRY(inner, name, (A a), (a), __VA_ARGS__)
+#define ENTRY_2(inner, name, A, B, ...) ENTRY(inner, name, (A a, B b), (a, b), __VA_ARGS__)
+#define ENTRY_3(inner, name, A, B, C, ...) ENTRY(inner, name, (A a, B b, C c), (a, b, c), __VA_ARGS__)
+#define ENTRY_4(inner, name, A, B, C, D, ...) ENTRY(inner, name, (A a, B b, C c, D d), (a, b, c, d), __VA_ARGS__)
+#define ENTRY_5(inner, name, A, B, C, D, E, ...)                                                                       \
+  ENTRY(inner, name, (A a, B b, C c, D d, E e), (a, b, c, d, e), __VA_ARGS__)
+#define ENTRY_6(inner, name, A, B, C, D, E, F, ...)                                                                    \
+  ENTRY(inner, name, (A a, B b, C c, D d, E e, F f), (a, b, c, d, e, f), __VA_ARGS__)
+#define ENTRY_8(inner, name, A, B, C, D, E, F, G, H, ...)                                                              \
+  ENTRY(inner, name, (A a, B b, C c, D d, E e, F f, G g, H h), (a, b, c, d, e, f, g, h), __VA_ARGS__)
+#define ENTRY_10(inner, name, A, B, C, D, E, F, G, H, I, J, ...)                                                       \
+  ENTRY(inner, name, (A a, B b, C c, D d, E e, F f, G g, H h, I i, J j), (a, b, c, d, e, f, g, h, i, j), __VA_ARGS__)
+#define ENTRY_11(inner, name, A, B, C, D, E, F, G, H, I, J, K, ...)                                                    \
+  ENTRY(inner, name, (A a, B b, C c, D d, E e, F f, G g, H h, I i, J j, K k), (a, b, c, d, e, f, g, h, i, j, k),       \
+        __VA_ARGS__)
+
+#define BYTES(count) .bytes = (count)
+#define COPY(direction, count) .copy = PROFILE_##direction, .bytes = (count)
+#define STREAM(handle) .stream = legacy(handle)
+#define STREAM_PER_THREAD(handle) .stream = per_thread(handle)
+#define CHANGES_CONTEXT .changes_context = true
+#define ENDS_KERNELS .ends_kernels = true
+
+#endif

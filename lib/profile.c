@@ -1,0 +1,274 @@
+#include "profile.h"
+
+#include "clock.h"
+#include "devices.h"
+#include "limits.h"
+#include "log.h"
+#include "process.h"
+#include "profile_kernels.h"
+#include "profile_records.h"
+#include "profile_wanted.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define DEFAULT_BYTES (64ULL << 20)
+#define SAMPLE_NS 20000000LL
+#define SHORTEST_WAIT_NS 10000LL /* the gate itself takes some time, and sleeps no less than 20 us */
+
+enum profile_state profile_state = PROFILE_UNKNOWN;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the decision; never held across a driver call */
+static bool decided;
+static struct profile_disk disk;
+static int64_t sample_at_ns;
+
+static __thread struct {
+  bool known;
+  uint8_t index;
+} current_device;
+
+/* ---- the file -------------------------------------------------------------------------------------------------- */
+
+static uint64_t most_bytes(void) {
+  const char *text = getenv(VGPU_ENV_PROFILE_SIZE);
+  uint64_t bytes;
+  if (text == NULL || text[0] == '\0')
+    return DEFAULT_BYTES;
+  if (limits_parse_memory(text, 0, &bytes))
+    return bytes;
+  log_line(LOG_WARNING, "%s='%s' is no size such as 64m; a profile has 64 MiB", VGPU_ENV_PROFILE_SIZE, text);
+  return DEFAULT_BYTES;
+}
+
+/* Arguments are separated by zeros there. */
+static void read_command(char *command, size_t size) {
+  int file = open("/proc/self/cmdline", O_RDONLY | O_CLOEXEC);
+  ssize_t length = file >= 0 ? read(file, command, size - 1) : 0;
+  if (file >= 0)
+    close(file);
+  for (ssize_t i = 0; i + 1 < length; i++)
+    if (command[i] == '\0')
+      command[i] = ' ';
+}
+
+static int64_t real_time_ns(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_REALTIME, &now);
+  return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+static void write_header(struct profile_header *header) {
+  static const char *const names[] = {
+#define X(name) #name,
+      CUDA_CAUGHT(X) CUDA_PROFILED(X)
+#undef X
+  };
+  _Static_assert(API_COUNT <= PROFILE_MAX_APIS, "room in the file");
+  header->format = PROFILE_FORMAT;
+  header->pid = (uint32_t)getpid();
+  header->started_ns = real_time_ns();
+  header->clock_offset_ns = header->started_ns - clock_now_ns();
+  header->api_count = API_COUNT;
+  for (int i = 0; i < API_COUNT; i++)
+    strncpy(header->apis[i], names[i], PROFILE_API_NAME_SIZE - 1);
+  read_command(header->command, sizeof header->command);
+  __atomic_store_n(&header->magic, PROFILE_MAGIC, __ATOMIC_RELEASE);
+}
+
+static void sample_all(int64_t now_ns);
+
+/* Nothing is asked of the driver, which may be gone already. */
+static void end_at_exit(void) {
+  if (__atomic_load_n(&profile_state, __ATOMIC_ACQUIRE) != PROFILE_ON)
+    return;
+  sample_all(clock_now_ns());
+  __atomic_store_n(&disk.file->header.ended_ns, real_time_ns(), __ATOMIC_RELEASE);
+}
+
+static bool begin(void) {
+  static bool watches_exit;
+  const char *folder = getenv(VGPU_ENV_PROFILE);
+  if (!profile_disk_open(&disk, folder, most_bytes())) {
+    log_line(LOG_ERROR, "profile folder %s: %s; nothing is recorded", folder, strerror(errno));
+    return false;
+  }
+  write_header(&disk.file->header);
+  profile_records_use(&disk);
+  profile_kernels_use(&disk);
+  if (!watches_exit)
+    watches_exit = atexit(end_at_exit) == 0;
+  return true;
+}
+
+/* The process is decided upon first, which loads the real functions also where there is no profile. */
+bool profile_decide(void) {
+  int cancel_state;
+  process_decide();
+  if (!hooks_load_cuda())
+    return false;
+  pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state);
+  pthread_mutex_lock(&lock);
+  if (!decided)
+    __atomic_store_n(&profile_state, profile_is_wanted() && begin() ? PROFILE_ON : PROFILE_OFF, __ATOMIC_RELEASE);
+  decided = true;
+  pthread_mutex_unlock(&lock);
+  pthread_setcancelstate(cancel_state, NULL);
+  return __atomic_load_n(&profile_state, __ATOMIC_ACQUIRE) == PROFILE_ON;
+}
+
+void profile_forget(void) {
+  pthread_mutex_init(&lock, NULL);
+  profile_state = PROFILE_UNKNOWN;
+  decided = false;
+  sample_at_ns = 0;
+  current_device.known = false;
+  profile_records_use(NULL);
+  profile_kernels_use(NULL);
+  profile_disk_close(&disk);
+}
+
+/* ---- devices --------------------------------------------------------------------------------------------------- */
+
+static void show_device(uint32_t index, const struct device *device) {
+  struct profile_header *header = &disk.file->header;
+  if (index < __atomic_load_n(&header->device_count, __ATOMIC_ACQUIRE))
+    return;
+  memcpy(header->devices[index], device->uuid, PROFILE_UUID_SIZE);
+  __atomic_store_n(&header->device_count, index + 1, __ATOMIC_RELEASE);
+}
+
+static uint8_t index_of(const struct device *device) {
+  const struct device *each;
+  for (int i = 0; device != NULL && (each = devices_at(i)) != NULL && i < PROFILE_MAX_DEVICES; i++) {
+    show_device((uint32_t)i, each);
+    if (each == device)
+      return (uint8_t)i;
+  }
+  return PROFILE_NO_DEVICE;
+}
+
+/* Asked of the driver until a context is current, and again when another may be. */
+static uint8_t current_index(void) {
+  if (!current_device.known) {
+    current_device.index = index_of(device_of_current_context());
+    current_device.known = current_device.index != PROFILE_NO_DEVICE;
+  }
+  return current_device.index;
+}
+
+static void sample(uint8_t index, const struct device *device, int64_t now_ns) {
+  struct limits limits = device_limits(device);
+  const struct vgpu_device_usage *own = &process_ledger_view()->own->devices[device->number];
+  uint64_t own_bytes = __atomic_load_n(&own->allocated_bytes, __ATOMIC_RELAXED) +
+                       __atomic_load_n(&own->overhead_bytes, __ATOMIC_RELAXED) +
+                       __atomic_load_n(&own->host_bytes, __ATOMIC_RELAXED);
+  const struct profile_record records[] = {
+      {.start_ns = (uint64_t)now_ns,
+       .value = device_used_bytes(device) + device_host_bytes(device),
+       .stream = limits.sm_percent,
+       .device = index,
+       .kind_and_copy = PROFILE_SAMPLE},
+      {.start_ns = own_bytes,
+       .duration_ns = limits_oversubscribe(limits) ? limits.virtual_bytes : limits.memory_bytes,
+       .value = __atomic_load_n(&device_shared(device)->busy_ns, __ATOMIC_RELAXED),
+       .device = index,
+       .kind_and_copy = PROFILE_SAMPLE_MORE},
+  };
+  profile_records_store(records, 2);
+}
+
+static void sample_all(int64_t now_ns) {
+  const struct device *device;
+  for (int i = 0; (device = devices_at(i)) != NULL && i < PROFILE_MAX_DEVICES; i++)
+    if (device->number >= 0)
+      sample(index_of(device), device, now_ns);
+}
+
+/* By whichever thread comes along: an idle program changes nothing that a sample could show. */
+static void sample_now_and_then(int64_t now_ns) {
+  int64_t due_ns = __atomic_load_n(&sample_at_ns, __ATOMIC_RELAXED);
+  if (__builtin_expect(now_ns < due_ns, 1))
+    return;
+  if (__atomic_compare_exchange_n(&sample_at_ns, &due_ns, now_ns + SAMPLE_NS, false, __ATOMIC_RELAXED,
+                                  __ATOMIC_RELAXED))
+    sample_all(now_ns);
+}
+
+/* ---- calls ----------------------------------------------------------------------------------------------------- */
+
+/* The handle is an address: its lower half tells the streams of a process apart. */
+static uint32_t number_of(const void *stream) {
+  return stream == CU_STREAM_LEGACY ? 0 : (uint32_t)(uintptr_t)stream;
+}
+
+void profile_call(enum profile_api api, int64_t start_ns, CUresult result, struct profile_facts facts) {
+  int64_t end_ns = clock_now_ns();
+  if (facts.changes_context)
+    current_device.known = false;
+  if (facts.ends_kernels)
+    profile_kernels_forget();
+  const struct profile_record record = {.start_ns = (uint64_t)start_ns,
+                                        .duration_ns = (uint64_t)(end_ns - start_ns),
+                                        .value = facts.bytes,
+                                        .stream = number_of(facts.stream),
+                                        .api = (uint16_t)api,
+                                        .device = current_index(),
+                                        .kind_and_copy = (uint8_t)(PROFILE_CALL | facts.copy << 4)};
+  profile_records_store(&record, 1);
+  profile_records_count(&(struct profile_result){.api = (uint16_t)api,
+                                                 .failed = result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY,
+                                                 .bytes = facts.bytes,
+                                                 .duration_ns = (uint64_t)(end_ns - start_ns)});
+  sample_now_and_then(end_ns);
+}
+
+/* ---- launches, and what the meter tells ------------------------------------------------------------------------ */
+
+/* The handle may be a kernel's of a library, which the driver takes for a function where it launches. */
+void profile_before_launch(CUfunction function) {
+  const char *name = NULL;
+  profile_kernels_launch_begins();
+  if (function == NULL || profile_kernels_know((uint64_t)(uintptr_t)function))
+    return;
+  if (real.cuFuncGetName(&name, function) != CUDA_SUCCESS &&
+      real.cuKernelGetName(&name, (CUkernel)function) != CUDA_SUCCESS)
+    name = NULL;
+  profile_kernels_name((uint64_t)(uintptr_t)function, name);
+}
+
+void profile_after_launch(CUresult result) {
+  profile_kernels_launch_ends(result == CUDA_SUCCESS);
+}
+
+static void measured(const struct meter_stream *stream, const struct batch *batch, int64_t start_ns, int64_t end_ns) {
+  profile_kernels_measured(batch, end_ns - start_ns);
+  if (!profile_is_on() || end_ns <= start_ns)
+    return;
+  const struct profile_record span = {.start_ns = (uint64_t)start_ns,
+                                      .duration_ns = (uint64_t)(end_ns - start_ns),
+                                      .value = batch->launches,
+                                      .stream = number_of(stream->handle),
+                                      .device = index_of(stream->meter->owner),
+                                      .kind_and_copy = PROFILE_SPAN};
+  profile_records_store(&span, 1);
+}
+
+static void waited(const struct meter *meter, int64_t began_ns, int64_t ended_ns) {
+  if (!profile_is_on() || ended_ns - began_ns < SHORTEST_WAIT_NS)
+    return;
+  const struct profile_record wait = {.start_ns = (uint64_t)began_ns,
+                                      .duration_ns = (uint64_t)(ended_ns - began_ns),
+                                      .device = index_of(meter->owner),
+                                      .kind_and_copy = PROFILE_WAIT};
+  profile_records_store(&wait, 1);
+}
+
+const struct meter_observer *profile_observer(void) {
+  static const struct meter_observer observer = {
+      .joined = profile_kernels_joined, .measured = measured, .waited = waited};
+  return profile_is_on() ? &observer : NULL;
+}

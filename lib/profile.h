@@ -1,0 +1,57 @@
+/*
+ * The profile of this process: what it asks of the driver, how long its launches keep the GPU busy, and what its
+ * devices show meanwhile. On when PFLOG names a folder; then the first call of the driver makes a file there.
+ */
+#ifndef VGPU_PROFILE_H
+#define VGPU_PROFILE_H
+
+#include "hooks.h"
+#include "meter.h"
+
+enum profile_state { PROFILE_UNKNOWN, PROFILE_OFF, PROFILE_ON };
+extern enum profile_state profile_state;
+
+/* Decides at the first call, and makes the file. */
+bool profile_decide(void);
+
+/* The first thing that every call of the driver asks, one load and one branch: is it certain that there is none? */
+static inline bool profile_is_off(void) {
+  return __atomic_load_n(&profile_state, __ATOMIC_ACQUIRE) == PROFILE_OFF;
+}
+
+static inline bool profile_is_on(void) {
+  enum profile_state state = __atomic_load_n(&profile_state, __ATOMIC_ACQUIRE);
+  return state == PROFILE_ON || (state == PROFILE_UNKNOWN && profile_decide());
+}
+
+/* The functions that are recorded, by number. */
+enum profile_api {
+#define X(name) API_##name,
+  CUDA_CAUGHT(X) CUDA_PROFILED(X)
+#undef X
+      API_COUNT
+};
+
+/* What of a call is worth recording. */
+struct profile_facts {
+  uint64_t bytes;       /* copied, set or allocated */
+  uint8_t copy;         /* PROFILE_HOST_TO_DEVICE and so on */
+  CUstream stream;      /* NULL: the default one, or none */
+  bool changes_context; /* the thread's current one */
+  bool ends_kernels;    /* their handles may be others' from now on */
+};
+
+/* A call is over. Only while the profile is on; so are those below. */
+void profile_call(enum profile_api api, int64_t start_ns, CUresult result, struct profile_facts facts);
+
+/* Before and after a launch of a function: its name is asked once. */
+void profile_before_launch(CUfunction function);
+void profile_after_launch(CUresult result);
+
+/* What a meter is to tell; NULL while the profile is off. */
+const struct meter_observer *profile_observer(void);
+
+/* In a forked child. */
+void profile_forget(void);
+
+#endif

@@ -1,0 +1,168 @@
+#include "profile_kernels.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MAP_SIZE 16384 /* of which half is used */
+#define GRAPHS 0       /* the kernels of graphs are launched together, and measured together */
+#define OTHERS 1       /* kernels for which there is no room */
+#define MOST_PARTS 64  /* different kernels of a batch; further ones count as others */
+
+static struct profile_disk *disk;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards adding */
+static uint32_t mapped;
+static struct {
+  uint64_t function; /* 0: free */
+  uint32_t kernel;
+} map[MAP_SIZE];
+
+static __thread uint32_t launching; /* 1 more than the kernel that the thread launches; 0: none */
+
+/* The kernels of a batch. */
+struct parts {
+  uint32_t count;
+  uint32_t unknown; /* 1 more than the one whose cost is not known yet; it is the last; 0: none */
+  struct part {
+    uint32_t kernel;
+    int64_t expected_ns;
+  } list[MOST_PARTS];
+};
+
+/* ---- names ----------------------------------------------------------------------------------------------------- */
+
+static uint32_t place_of(uint64_t function) {
+  uint32_t place = (uint32_t)((function * 0x9e3779b97f4a7c15ULL) >> 50) % MAP_SIZE;
+  uint64_t found;
+  while ((found = __atomic_load_n(&map[place].function, __ATOMIC_ACQUIRE)) != 0 && found != function)
+    place = (place + 1) % MAP_SIZE;
+  return place;
+}
+
+static uint32_t kernel_of(uint64_t function) {
+  uint32_t place = place_of(function);
+  return __atomic_load_n(&map[place].function, __ATOMIC_ACQUIRE) == function ? map[place].kernel : OTHERS;
+}
+
+static bool is_named(const struct profile_kernel *kernel, const char *name, size_t length) {
+  return kernel->name_length == length && memcmp(&disk->file->names[kernel->name_offset], name, length) == 0;
+}
+
+/* What finds no room is one of the others. */
+static uint32_t add_kernel(const char *name) {
+  struct profile_header *header = &disk->file->header;
+  size_t length = strlen(name);
+  uint32_t count = header->kernel_count;
+  for (uint32_t i = 0; i < count && i < PROFILE_MAX_KERNELS; i++)
+    if (is_named(&disk->file->kernels[i], name, length))
+      return i;
+  if (count >= PROFILE_MAX_KERNELS || length > PROFILE_NAMES_SIZE - header->names_used)
+    return OTHERS;
+  memcpy(&disk->file->names[header->names_used], name, length);
+  disk->file->kernels[count].name_offset = header->names_used;
+  disk->file->kernels[count].name_length = (uint32_t)length;
+  header->names_used += (uint32_t)length;
+  __atomic_store_n(&header->kernel_count, count + 1, __ATOMIC_RELEASE);
+  return count;
+}
+
+void profile_kernels_use(struct profile_disk *used) {
+  pthread_mutex_init(&lock, NULL);
+  memset(map, 0, sizeof map);
+  mapped = 0;
+  disk = used;
+  if (disk == NULL)
+    return;
+  add_kernel("(graphs)");
+  add_kernel("(other kernels)");
+}
+
+bool profile_kernels_know(uint64_t function) {
+  return __atomic_load_n(&map[place_of(function)].function, __ATOMIC_ACQUIRE) == function ||
+         __atomic_load_n(&mapped, __ATOMIC_RELAXED) >= MAP_SIZE / 2;
+}
+
+void profile_kernels_name(uint64_t function, const char *name) {
+  char address[32];
+  snprintf(address, sizeof address, "kernel %#llx", (unsigned long long)function);
+  pthread_mutex_lock(&lock);
+  uint32_t place = place_of(function);
+  if (map[place].function == 0 && mapped < MAP_SIZE / 2) {
+    map[place].kernel = add_kernel(name != NULL ? name : address);
+    __atomic_store_n(&mapped, mapped + 1, __ATOMIC_RELAXED);
+    __atomic_store_n(&map[place].function, function, __ATOMIC_RELEASE);
+  }
+  pthread_mutex_unlock(&lock);
+}
+
+/* Who looks something up meanwhile may not find it: then it counts as one of the others. */
+void profile_kernels_forget(void) {
+  pthread_mutex_lock(&lock);
+  for (uint32_t place = 0; place < MAP_SIZE; place++)
+    __atomic_store_n(&map[place].function, 0, __ATOMIC_RELEASE);
+  __atomic_store_n(&mapped, 0, __ATOMIC_RELAXED);
+  pthread_mutex_unlock(&lock);
+}
+
+/* ---- launches and batches -------------------------------------------------------------------------------------- */
+
+void profile_kernels_launch_begins(void) {
+  launching = 0;
+}
+
+void profile_kernels_launch_ends(bool well) {
+  if (launching > 0 && well)
+    __atomic_add_fetch(&disk->file->kernels[launching - 1].launches, 1, __ATOMIC_RELAXED);
+  launching = 0;
+}
+
+static struct part *part_of(struct parts *parts, uint32_t kernel) {
+  uint32_t i = 0;
+  while (i < parts->count && parts->list[i].kernel != kernel)
+    i++;
+  if (i == MOST_PARTS) {
+    parts->list[MOST_PARTS - 1].kernel = OTHERS;
+    return &parts->list[MOST_PARTS - 1];
+  }
+  if (i == parts->count)
+    parts->list[parts->count++].kernel = kernel;
+  return &parts->list[i];
+}
+
+void profile_kernels_joined(struct batch *batch, uint64_t work, int64_t expected_ns) {
+  uint32_t kernel = work >> 56 == 0 ? GRAPHS : kernel_of(work & ((1ULL << 56) - 1));
+  launching = kernel + 1;
+  if (batch->parts == NULL)
+    batch->parts = calloc(1, sizeof(struct parts));
+  struct parts *parts = batch->parts;
+  if (parts == NULL)
+    return;
+  if (expected_ns == 0)
+    parts->unknown = kernel + 1;
+  else
+    part_of(parts, kernel)->expected_ns += expected_ns;
+}
+
+static void add_time(uint32_t kernel, double gpu_ns) {
+  if (gpu_ns > 0)
+    __atomic_add_fetch(&disk->file->kernels[kernel].gpu_ns, (uint64_t)gpu_ns, __ATOMIC_RELAXED);
+}
+
+/* What was expected is held against what was measured; a kernel that nothing was expected of has the rest. */
+static void share_out(const struct parts *parts, double gpu_ns) {
+  double expected_ns = 0;
+  for (uint32_t i = 0; i < parts->count; i++)
+    expected_ns += (double)parts->list[i].expected_ns;
+  double scale = parts->unknown > 0 && expected_ns < gpu_ns ? 1 : gpu_ns / expected_ns;
+  for (uint32_t i = 0; i < parts->count; i++)
+    add_time(parts->list[i].kernel, scale * (double)parts->list[i].expected_ns);
+  if (parts->unknown > 0)
+    add_time(parts->unknown - 1, gpu_ns - expected_ns);
+}
+
+void profile_kernels_measured(const struct batch *batch, int64_t gpu_ns) {
+  if (batch->parts != NULL && gpu_ns > 0 && disk != NULL)
+    share_out(batch->parts, (double)gpu_ns);
+  free(batch->parts);
+}

@@ -1,0 +1,27 @@
+/* Kernels by name, in the profile: how often each was launched, and its part of the measured GPU time. */
+#ifndef VGPU_PROFILE_KERNELS_H
+#define VGPU_PROFILE_KERNELS_H
+
+#include "meter.h"
+#include "profile_disk.h"
+
+/* From now on kernels are counted there. NULL: nowhere. */
+void profile_kernels_use(struct profile_disk *disk);
+
+/* Is the kernel of this function known? If not, it gets a name, of any length; NULL: its address. */
+bool profile_kernels_know(uint64_t function);
+void profile_kernels_name(uint64_t function, const char *name);
+
+/* Functions of a module go, and others may have their handles. */
+void profile_kernels_forget(void);
+
+/* Around a launch by this thread, which counts where it has joined a batch and gone well. */
+void profile_kernels_launch_begins(void);
+void profile_kernels_launch_ends(bool well);
+
+/* What the meter tells: a launch joins a batch, and so much time of it is expected (0: not known); and the batch has
+ * taken a time, of which each kernel gets its part. */
+void profile_kernels_joined(struct batch *batch, uint64_t work, int64_t expected_ns);
+void profile_kernels_measured(const struct batch *batch, int64_t gpu_ns);
+
+#endif
