@@ -9,9 +9,10 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from support import is_set, unavailable
 
@@ -105,9 +106,8 @@ def free_port() -> int:
     return port
 
 
-def wait_for(condition: object, what: str, timeout_s: float = 30) -> object:
+def wait_for(condition: Callable[[], Any], what: str, timeout_s: float = 30) -> Any:
     """Call until it returns something true, and return that."""
-    assert callable(condition)
     deadline_s = time.monotonic() + timeout_s
     while not (found := condition()):
         assert time.monotonic() < deadline_s, f"no {what} within {timeout_s} s"

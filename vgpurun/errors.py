@@ -75,6 +75,10 @@ class ExtraError(VgpurunError):
     """A package of an optional extra is not installed."""
 
 
+class HistoryError(VgpurunError):
+    """The file of past use cannot be opened, read or written."""
+
+
 class StateError(VgpurunError):
     """The state folder cannot be made or written."""
 

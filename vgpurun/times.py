@@ -43,6 +43,19 @@ def parse_moment(text: str, option: str, now_s: float | None = None) -> float:
     raise OptionError(f"{option} '{text}' is no time; use e.g. 10m, 2025-01-31T12:00:00, or seconds since 1970")
 
 
+def parse_span(text: str) -> float | None:
+    """Read a span of time in seconds, also in days and weeks (7d, 4w), or None when it is none."""
+    if match := re.fullmatch(r"([0-9]{1,5})([dw])", text, re.ASCII):
+        return int(match[1]) * {"d": 86400.0, "w": 7 * 86400.0}[match[2]]
+    return parse_duration(text)
+
+
+def parse_past(text: str, option: str, now_s: float) -> float:
+    """Read a moment as parse_moment does, with spans of days and weeks before now as well. Raises OptionError."""
+    span_s = parse_span(text)
+    return parse_moment(text, option, now_s) if span_s is None else now_s - span_s
+
+
 def show_age(seconds: float) -> str:
     """Return a span of time for people, in one unit and no fraction: "5 minutes"."""
     amount = max(0.0, seconds)

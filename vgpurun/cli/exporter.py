@@ -1,11 +1,23 @@
 """`vgpurun exporter`: what GPUs and containers use, for Prometheus."""
 
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 import click
 
 from vgpurun.cli.common import GroupedCommand, activate_simulation, host_driver_option, option, say
+from vgpurun.errors import OptionError
 from vgpurun.extras import needs_extra
+from vgpurun.quota import parse_size
+from vgpurun.times import parse_span
 
-_GROUP = "Exporter"
+if TYPE_CHECKING:
+    from vgpurun.metrics.store import Store
+
+_GROUP, _HISTORY = "Exporter", "History"
+_LEAST_KEPT_S, _LEAST_BYTES = 3600, 1 << 20
 
 
 @click.command(cls=GroupedCommand, name="exporter")
@@ -17,8 +29,28 @@ _GROUP = "Exporter"
     "--compat", "compatible", type=click.Choice(["hami", "alnair"]), multiple=True, group=_GROUP,
     help="Also under the names that HAMi's or Alnair's exporters have for it.",
 )  # fmt: skip
+@option(
+    "--history", "path", metavar="FILE", type=click.Path(path_type=Path), group=_HISTORY,
+    help="Where to keep samples for `vgpurun history`. By default history.sqlite in the state folder.",
+)  # fmt: skip
+@option("--no-history", is_flag=True, group=_HISTORY, help="Keep no samples.")
+@option(
+    "--history-keep", "keep", metavar="TIME", default="400d", show_default=True, group=_HISTORY,
+    help="For how long: 24h, 90d, 52w. Details are kept for 6 hours, 5 minutes for 14 days, hours for all that time.",
+)  # fmt: skip
+@option(
+    "--history-size", "size", metavar="SIZE", default="256m", show_default=True, group=_HISTORY,
+    help="How large the file may become; what is oldest is forgotten for it.",
+)  # fmt: skip
+@option(
+    "--history-interval", "interval_s", metavar="SECONDS", type=click.IntRange(1, 60), default=10, show_default=True,
+    group=_HISTORY, help="Time between two samples.",
+)  # fmt: skip
 @host_driver_option(_GROUP)
-def exporter(listen: str, compatible: tuple[str, ...], driver: str) -> None:
+def exporter(
+    listen: str, compatible: tuple[str, ...], path: Path | None, no_history: bool, keep: str, size: str,
+    interval_s: int, driver: str,
+) -> None:  # fmt: skip
     """Serve what every GPU and every container on it uses, and its limits, as metrics for Prometheus.
 
     It reads when it is asked, so a container's metrics are there while it runs and no longer. It needs the right to ask
@@ -26,14 +58,34 @@ def exporter(listen: str, compatible: tuple[str, ...], driver: str) -> None:
     """
     with needs_extra("metrics"):
         from vgpurun.metrics.collector import make_registry
-        from vgpurun.metrics.server import serving, until_told_to_end
+        from vgpurun.metrics.server import Ending, serving
+    from vgpurun.metrics.recorder import Recorder
     from vgpurun.metrics.snapshot import Reader
 
+    open_store = None if no_history else _history(path, keep, size)
+    if no_history and path:
+        raise OptionError("--history and --no-history exclude each other")
     if driver == "sim":
         activate_simulation()
     reader = Reader(say)
-    with until_told_to_end() as told, serving(listen, make_registry(reader, compatible)) as url:
+    with Ending() as ending, serving(listen, make_registry(reader, compatible)) as url:
         say(f"metrics at {url}")
         reader.look()  # what is in the way is said now, not at the first scrape
-        told.wait()
+        if open_store:
+            Recorder(reader, say, open_store, interval_s).run(ending.wait)
+        else:
+            while not ending.wait(3600):
+                pass
     reader.close()
+
+
+def _history(path: Path | None, keep: str, size: str) -> Callable[[], "Store"]:
+    from vgpurun.metrics.accounting import default_path
+    from vgpurun.metrics.store import Store
+
+    keep_s, max_size = parse_span(keep), parse_size(size)
+    if keep_s is None or keep_s < _LEAST_KEPT_S:
+        raise OptionError(f"--history-keep '{keep}' is no time of an hour or more; use e.g. 90d")
+    if max_size.is_percent or max_size.amount < _LEAST_BYTES:
+        raise OptionError(f"--history-size '{size}' is no size of 1m or more; use e.g. 256m")
+    return partial(Store, path or default_path(), int(keep_s), int(max_size.amount))

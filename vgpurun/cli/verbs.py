@@ -25,6 +25,7 @@ VERBS: Mapping[str, tuple[tuple[str, str, str], ...]] = {
         ("report", "report:report", "Show what a profiled run did: a page, tables, pictures, a trace."),
         ("inspect", "inspect:inspect", "Show all about containers as JSON."),
         ("exporter", "exporter:exporter", "Serve all this as metrics for Prometheus."),
+        ("history", "history:history", "Show who used how much of which GPU."),
         ("logs", "logs:logs", "Show what a container has written."),
     ),
     "Change": (

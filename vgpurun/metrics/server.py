@@ -10,7 +10,6 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from socketserver import TCPServer, ThreadingMixIn
-from types import FrameType
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
@@ -161,19 +160,21 @@ def _reason(error: OSError | UnicodeError) -> str:
     return " ".join(str(error).split())
 
 
-@contextmanager
-def until_told_to_end() -> Iterator[threading.Event]:
-    """Yield an event that SIGTERM, SIGINT and SIGHUP set, instead of ending the process; only in the main thread."""
-    told = threading.Event()
+class Ending:
+    """Waits for SIGTERM, SIGINT or SIGHUP; only in the main thread, and entered before other threads begin.
 
-    def tell(number: int, frame: FrameType | None) -> None:
-        del number, frame
-        told.set()
+    The signals are held back and fetched, since a handler may run in the middle of anything.
+    """
 
-    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-    previous = {number: signal.signal(number, tell) for number in numbers}
-    try:
-        yield told
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
+    _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+    def __enter__(self) -> "Ending":
+        self._previous = signal.pthread_sigmask(signal.SIG_BLOCK, self._SIGNALS)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._previous)
+
+    def wait(self, timeout_s: float) -> bool:
+        """Return whether one has come, after that time at most."""
+        return signal.sigtimedwait(self._SIGNALS, timeout_s) is not None

@@ -1,0 +1,112 @@
+"""A real Prometheus scrapes the exporter while containers come and go: no gap, nothing stale, and the alerts work."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli import GPU_PROGRAM, WITH_PROGRAMS, Cli
+from scraping import exporter, find_tool, free_port, wait_for
+from support import CHECKOUT
+
+pytest.importorskip("prometheus_client")
+MIB = 1 << 20
+USED = "vgpurun_container_memory_used_bytes"
+ALERTS = CHECKOUT / "examples" / "monitoring" / "alerts.yml"
+
+
+class Prometheus:
+    """A Prometheus that scrapes one exporter every second."""
+
+    def __init__(self, port: int) -> None:
+        self._url = f"http://127.0.0.1:{port}/api/v1/"
+
+    def ask(self, path: str, **parameters: str) -> Any:
+        with urllib.request.urlopen(f"{self._url}{path}?{urllib.parse.urlencode(parameters)}", timeout=20) as answer:
+            answered = json.load(answer)
+        assert answered["status"] == "success", answered
+        return answered["data"]
+
+    def is_ready(self) -> bool:
+        try:
+            return bool(self.times('up{job="vgpurun"} == 1'))
+        except OSError:
+            return False
+
+    def now(self, query: str) -> list[Any]:
+        """What a dashboard would show at this moment."""
+        found: list[Any] = self.ask("query", query=query)["result"]
+        return found
+
+    def times(self, selector: str) -> set[float]:
+        """The times of all samples of the last minutes; all samples of one scrape have one time."""
+        base, _, condition = selector.partition(" == ")
+        samples = [sample for series in self.now(f"{base}[10m]") for sample in series["values"]]
+        return {time_s for time_s, value in samples if not condition or value == condition}
+
+
+@contextmanager
+def prometheus(folder: Path, target: str) -> Iterator[Prometheus]:
+    program, port = find_tool("prometheus"), free_port()
+    config = folder / "prometheus.yml"
+    config.write_text(
+        f"""
+global: {{scrape_interval: 1s, scrape_timeout: 1s, evaluation_interval: 1s}}
+rule_files: [{ALERTS}]
+scrape_configs:
+  - job_name: vgpurun
+    static_configs: [{{targets: ["{target}"]}}]
+"""
+    )
+    command = [program, f"--config.file={config}", f"--storage.tsdb.path={folder}/tsdb", "--log.level=warn"]
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen([*command, f"--web.listen-address=127.0.0.1:{port}"], stderr=log)
+        try:
+            made = Prometheus(port)
+            wait_for(made.is_ready, "scrape")
+            yield made
+        finally:
+            process.kill()
+            process.wait()
+    complaints = [line for line in (folder / "log").read_text().splitlines() if "level=warn" in line]
+    assert not [line for line in complaints if "sample" in line or "scrape" in line], complaints
+
+
+def start(vgpurun: Cli, image: str, name: str, *options: str) -> None:
+    options = ("-d", "-i", "--name", name, "--mem", "1g", "--sm", "20", *options, *WITH_PROGRAMS)
+    assert vgpurun.run(*options, image, *GPU_PROGRAM, "hold", str(64 * MIB)).exit_code == 0
+
+
+def test_containers_come_and_go(vgpurun: Cli, debian: str, tmp_path: Path) -> None:
+    with exporter(vgpurun.environment) as running, prometheus(tmp_path, running.address) as scraped:
+        start(vgpurun, debian, "steady")
+        steady = f'{USED}{{container="steady"}}'
+        wait_for(lambda: scraped.times(steady), "samples of steady")
+        for number in range(3):
+            brief = f'{USED}{{container="brief{number}"}}'
+            start(vgpurun, debian, f"brief{number}")
+            wait_for(lambda brief=brief: scraped.now(brief), "samples of a new container")
+            vgpurun.engine.containers.get(f"brief{number}").kill()
+            # A series that merely got no more samples would be shown for five minutes.
+            wait_for(lambda brief=brief: not scraped.now(brief), "end of a series")
+        again = f'{USED}{{container="brief0"}}'
+        vgpurun("rm", "brief0")
+        start(vgpurun, debian, "brief0")
+        wait_for(lambda: scraped.now(again), "samples of the second container of a name")
+
+        times = scraped.times(steady)
+        scrapes = {each for each in scraped.times('up{job="vgpurun"} == 1') if min(times) <= each <= max(times)}
+        assert scrapes == times, "a scrape without the container that runs all the time"
+        assert len(times) > 3
+        assert scraped.ask("targets")["activeTargets"][0]["lastError"] == ""
+        assert {series["metric"]["user"] for series in scraped.now(f"sum by (user) ({USED})")} == {"root"}
+        rules = [rule for group in scraped.ask("rules")["groups"] for rule in group["rules"]]
+        assert len(rules) >= 7 and {rule["health"] for rule in rules} == {"ok"}

@@ -1,0 +1,169 @@
+"""`vgpurun history` from what a running exporter keeps, also over an exporter that is killed."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scraping import Exporter, exporter, value, wait_for
+from support import CHECKOUT
+
+pytest.importorskip("prometheus_client")
+# Launches once for each line that it reads, and says when all have ended.
+PROGRAM = """
+import sys
+from cuda_driver import *
+d = Driver(); d.start()
+held = d.mem_alloc(64 << 20)
+kernel = d.kernel("busy_1ms")
+print("ready", flush=True)
+for line in sys.stdin:
+    for _ in range(int(line)):
+        d.launch(kernel)
+    d.synchronize()
+    print("done", flush=True)
+"""
+
+
+@pytest.fixture
+def environment(built_library: Path, tmp_path: Path) -> dict[str, str]:
+    kept = {name: text for name, text in os.environ.items() if not name.startswith(("VGPU", "DOCKER_", "CUDA_"))}
+    return kept | {
+        "VGPURUN_STATE_DIR": str(tmp_path / "state"),
+        "DOCKER_HOST": f"unix://{tmp_path}/no-engine.sock",
+        "PYTHONPATH": str(CHECKOUT / "tests"),
+    }
+
+
+def history(environment: dict[str, str], *options: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "vgpurun", "history", *options]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+
+
+def accounts(environment: dict[str, str], *options: str) -> list[dict[str, Any]]:
+    done = history(environment, "--format", "json", *options)
+    if done.returncode:
+        return []
+    found: list[dict[str, Any]] = json.loads(done.stdout)
+    return found
+
+
+@pytest.fixture
+def program(environment: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-m", "vgpurun", "local", "--driver", "sim", "--mem", "2g", "--sm", "99", "--"]
+    with subprocess.Popen(
+        [*command, sys.executable, "-c", PROGRAM], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        text=True,
+    ) as process:  # fmt: skip
+        yield process
+        process.kill()
+
+
+def launch(program: subprocess.Popen[str], times: int) -> None:
+    assert program.stdin is not None and program.stdout is not None
+    program.stdin.write(f"{times}\n")
+    program.stdin.flush()
+    while program.stdout.readline() not in ("done\n", ""):
+        pass
+
+
+def test_what_a_program_used_over_an_exporter_that_is_killed(
+    environment: dict[str, str], program: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    name = f"process {program.pid}"
+    options = ("--history-interval", "1")
+
+    def counted_s(running: Exporter, at_least_s: float) -> float:
+        """What the metric says, and the history too."""
+        measured_s = value(running.scrape(), "vgpurun_container_gpu_seconds_total", container=name) or 0
+        kept_s = sum(each["gpu_seconds"] for each in accounts(environment))
+        return measured_s if measured_s >= at_least_s and kept_s == pytest.approx(measured_s) else 0
+
+    with exporter(environment, *options) as running:
+        wait_for(lambda: accounts(environment), "sample")
+        launch(program, 50)
+        first_s = wait_for(lambda: counted_s(running, 0.03), "the GPU time in the history")
+        running.process.kill()
+    launch(program, 100)
+    with exporter(environment, *options) as running:
+        wait_for(lambda: counted_s(running, first_s + 0.06), "what was used while no exporter ran")
+        running.stop()
+
+    (account,) = accounts(environment, "--by", "container")
+    assert (account["container"], account["gpu_index"]) == (name, 0)
+    assert account["memory_peak_bytes"] > 64 << 20 and account["memory_byte_hours"] > 0
+    assert 0 < account["mean_share_ratio"] <= account["max_share_ratio"] <= 1
+    (row,) = csv.DictReader(io.StringIO(history(environment, "--by", "container", "--format", "csv").stdout))
+    assert row == {key: "" if text is None else str(text) for key, text in account.items()}
+    table = history(environment).stdout.splitlines()
+    assert table[0].split()[:2] == ["USER", "GPU"] and table[1].split()[0] == account["user"]
+    assert history(environment, "--since", "2020-01-01", "--until", "2020-01-02").stdout.count("\n") == 1
+    pytest.importorskip("matplotlib")
+    drawn = history(environment, "--plot", str(tmp_path / "use.svg"))
+    assert drawn.returncode == 0
+    assert f"<!--  {account['user']} -->" in (tmp_path / "use.svg").read_text(), "the name in the legend"
+
+
+def test_two_exporters_keep_one_history(environment: dict[str, str]) -> None:
+    def errors(running: Exporter) -> float | None:
+        return value(running.scrape(), "vgpurun_exporter_errors_total", source="history")
+
+    with exporter(environment) as one, exporter(environment) as another:
+        wait_for(lambda: errors(one) or errors(another), "complaint")
+        keeps, complains = (another, one) if errors(one) else (one, another)
+        assert errors(keeps) == 0
+        said = complains.stop()
+    assert "is written by another exporter" in said
+
+
+def test_no_history(environment: dict[str, str]) -> None:
+    with exporter(environment, "--no-history") as running:
+        running.scrape()
+        running.stop()
+    done = history(environment)
+    assert done.returncode == 125 and done.stderr.count("\n") == 1
+    assert "there is no history" in done.stderr and "vgpurun exporter keeps one" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (("history", "--since", "1h", "--until", "2h"), "not before"),
+        (("history", "--since", "soon"), "--since 'soon'"),
+        (("history", "--plot", "use.doc"), ".png"),
+        (("history", "--history", "/none/h"), "/none/h"),
+        (("exporter", "--history", "x", "--no-history"), "exclude"),
+        (("exporter", "--history-keep", "5"), "--history-keep '5'"),
+        (("exporter", "--history-size", "5k"), "--history-size '5k'"),
+        (("exporter", "--listen", "here"), "--listen 'here'"),
+        (("exporter", "--listen", "1.2.3.4:9487"), "no such address"),
+        (("exporter", "--compat", "dcgm"), "hami"),
+    ],
+)
+def test_what_is_wrong_is_one_line(environment: dict[str, str], arguments: tuple[str, ...], word: str) -> None:
+    command = [sys.executable, "-m", "vgpurun", *arguments]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=30)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (125, "", 1), done.stderr
+    assert word in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("package", "arguments", "extra"),
+    [("prometheus_client", ["exporter"], "metrics"), ("matplotlib", ["history", "--plot", "a.png"], "report")],
+)
+def test_without_an_extra(environment: dict[str, str], package: str, arguments: list[str], extra: str) -> None:
+    with exporter(environment, "--history-interval", "1"):  # for a history to draw
+        wait_for(lambda: history(environment).returncode == 0, "history")
+    code = f"import sys; sys.modules[{package!r}] = None; from vgpurun.cli import main; main({arguments!r})"
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=30)
+    assert (done.returncode, done.stderr.count("\n")) == (125, 1), done.stderr
+    assert f"pip install 'vgpurun[{extra}]'" in done.stderr

@@ -1,0 +1,166 @@
+"""Who used how much of which GPU, from the history that an exporter keeps."""
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from vgpurun import state
+from vgpurun.errors import HistoryError
+from vgpurun.metrics.store import HOUR_S, check_version
+
+FILE_NAME = "history.sqlite"
+# What a row stands for, and what of a tenant it names then.
+KEYS = {"user": ("user",), "container": ("user", "name", "container"), "gpu": ()}
+_BUSY_S = 5.0
+_MOST_POINTS = 300
+
+
+@dataclass(frozen=True)
+class Account:
+    """What a user, a container, or all together used of a GPU. What a row does not stand for is empty.
+
+    Of `ran_seconds` of containers GPU time was measured in `measured_seconds`; `mean_share_ratio` is of these, and None
+    without. The highest share is over one sample, and like the highest memory that of one container.
+    """
+
+    user: str
+    container: str
+    container_id: str
+    gpu_uuid: str
+    gpu_index: int
+    gpu_model: str
+    gpu_seconds: float
+    ran_seconds: float
+    measured_seconds: float
+    mean_share_ratio: float | None
+    max_share_ratio: float | None
+    memory_byte_hours: float
+    memory_peak_bytes: int
+    first_seconds: int
+    last_seconds: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A key's GPU share and memory over time on one GPU, a value for each of the series' moments."""
+
+    key: str
+    gpu_index: int
+    gpu_model: str
+    shares: Sequence[float]
+    memory_bytes: Sequence[float]
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """Curves over the same moments, which are seconds since 1970, `step_s` apart."""
+
+    moments_s: Sequence[int]
+    step_s: int
+    curves: Sequence[Curve]
+
+
+def default_path() -> Path:
+    """Return where an exporter of this user keeps its history."""
+    return state.root_folder() / FILE_NAME
+
+
+def find_history() -> Path:
+    """Return this user's own history, or else root's. Raises HistoryError where there is none."""
+    places = [root / FILE_NAME for root in state.visible_roots()]
+    for path in places:
+        if path.exists():
+            return path
+    raise HistoryError(f"there is no history at {' or '.join(map(str, places))}: vgpurun exporter keeps one")
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[sqlite3.Connection]:
+    """Open a history for reading alone. Raises HistoryError, also for what fails while it is read."""
+    if not path.exists():
+        raise HistoryError(f"there is no history at {path}: vgpurun exporter keeps one")
+    try:
+        db = sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro", uri=True, timeout=_BUSY_S)
+        try:
+            check_version(db, path)
+            yield db
+        finally:
+            db.close()
+    except sqlite3.Error as error:
+        if "readonly" in str(error):  # a killed writer's journal has to be undone first
+            raise HistoryError(f"the history {path} was left in the middle: start vgpurun exporter once") from None
+        raise HistoryError(f"the history {path} cannot be read: {error}") from None
+
+
+def accounts(db: sqlite3.Connection, by: str, since_s: float, until_s: float) -> list[Account]:
+    """Return one account for each of these on each GPU, the largest use first. Spans count as a whole."""
+    keys = KEYS[by]
+    named = ", ".join(f"tenant.{key}" if key in keys else "''" for key in ("user", "name", "container"))
+    rows = db.execute(
+        f"""
+        SELECT {named}, gpu.uuid, gpu.number, gpu.model, sum(gpu_s), sum(ran_s), sum(measured_s), max(max_share),
+          sum(memory_byte_s), max(memory_peak_bytes), min(start_s), max(start_s + span_s)
+        FROM use JOIN tenant ON tenant.id = use.tenant JOIN gpu ON gpu.id = use.gpu
+        WHERE start_s + span_s > ? AND start_s < ?
+        GROUP BY {", ".join(["gpu.id", *(f"tenant.{key}" for key in keys)])}
+        ORDER BY sum(gpu_s) DESC, sum(memory_byte_s) DESC, gpu.number
+        """,
+        (since_s, until_s),
+    )
+    return [_account(row) for row in rows]
+
+
+def _account(row: Sequence[Any]) -> Account:
+    user, name, container, uuid, number, model, gpu_s, ran_s, measured_s, share, byte_s, peak, first, last = row
+    return Account(
+        user=user, container=name, container_id=container, gpu_uuid=uuid, gpu_index=number, gpu_model=model,
+        gpu_seconds=gpu_s, ran_seconds=ran_s, measured_seconds=measured_s,
+        mean_share_ratio=gpu_s / measured_s if measured_s else None,
+        max_share_ratio=share if measured_s else None,
+        memory_byte_hours=byte_s / HOUR_S, memory_peak_bytes=peak, first_seconds=first, last_seconds=last,
+    )  # fmt: skip
+
+
+def timeline(db: sqlite3.Connection, by: str, since_s: float, until_s: float) -> Timeline:
+    """Return how use went on over time, in steps that are no finer than what is kept of it."""
+    where = "start_s + span_s > ? AND start_s < ?"
+    first, last, coarsest = db.execute(
+        f"SELECT min(start_s), max(start_s + span_s), max(span_s) FROM use WHERE {where}", (since_s, until_s)
+    ).fetchone()
+    if first is None:
+        return Timeline((), 1, ())
+    step_s = max(coarsest, _step(last - first))
+    begin = first // step_s * step_s
+    moments = range(begin, last, step_s)
+    key = {"user": "tenant.user", "container": "tenant.name", "gpu": "'GPU ' || gpu.number"}[by]
+    rows = db.execute(
+        f"""
+        SELECT {key}, gpu.number, gpu.model, (start_s - ?) / ?, sum(gpu_s), sum(memory_byte_s)
+        FROM use JOIN tenant ON tenant.id = use.tenant JOIN gpu ON gpu.id = use.gpu
+        WHERE {where} GROUP BY 1, gpu.id, 4
+        """,
+        (begin, step_s, since_s, until_s),
+    )
+    found: dict[tuple[str, int, str], tuple[list[float], list[float]]] = {}
+    for name, number, model, place, gpu_s, byte_s in rows:
+        none = ([0.0] * len(moments), [0.0] * len(moments))
+        shares, memory_bytes = found.setdefault((name, number, model), none)
+        shares[place] += gpu_s / step_s
+        memory_bytes[place] += byte_s / step_s
+    return Timeline(moments, step_s, [Curve(*key, *values) for key, values in sorted(found.items())])
+
+
+def _step(duration_s: int) -> int:
+    """A round step that makes some hundred points of a duration."""
+    for step_s in (10, 30, 60, 300, 600, 1800, HOUR_S, 3 * HOUR_S, 6 * HOUR_S, 24 * HOUR_S):
+        if duration_s / step_s <= _MOST_POINTS:
+            return step_s
+    return 24 * HOUR_S

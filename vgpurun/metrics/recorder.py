@@ -1,0 +1,112 @@
+"""Keeps samples of what is used, beside the exporter's scrapes."""
+
+import time
+from collections.abc import Callable, Iterator
+
+from vgpurun.errors import HistoryError
+from vgpurun.metrics.snapshot import HISTORY, Device, Reader
+from vgpurun.metrics.store import HOUR_S, Mark, Store, Use, Who
+
+_THIN_EVERY_S = 300
+
+
+def count(device: Device, last: Mark, now_s: float, fine_s: int) -> Iterator[Use]:
+    """Yield what a tenant has used since the last time, in spans of `fine_s` seconds; after a pause in hours.
+
+    Memory counts as it is now. GPU time is what the tenant's counter says, but no more than there was time.
+    """
+    elapsed_s = now_s - last.at_s
+    if elapsed_s <= 0:
+        return
+    used_bytes = device.memory_used_bytes or 0
+    gpu_s = 0.0
+    if device.busy_s is not None:
+        before_s = last.busy_s or 0.0
+        gpu_s = min(device.busy_s - before_s if device.busy_s >= before_s else device.busy_s, elapsed_s)
+    share = gpu_s / elapsed_s
+    span_s = fine_s if elapsed_s <= 3 * fine_s else HOUR_S
+    for start_s, ran_s in _pieces(last.at_s, now_s, span_s):
+        measured_s = 0.0 if device.busy_s is None else ran_s
+        yield Use(start_s, span_s, ran_s, measured_s, share * ran_s, share, used_bytes * ran_s, used_bytes)
+
+
+def _pieces(begin_s: float, end_s: float, span_s: int) -> Iterator[tuple[int, float]]:
+    """Yield the beginnings of the spans that lie between two moments, and how much of each."""
+    start_s = int(begin_s // span_s) * span_s
+    while start_s < end_s:
+        yield start_s, min(end_s, start_s + span_s) - max(begin_s, start_s)
+        start_s += span_s
+
+
+def who_is(device: Device) -> Who:
+    """Return under what a device's use is kept."""
+    tenant, gpu = device.tenant, device.gpu
+    return Who(tenant.id, tenant.name, tenant.user, tenant.kind, gpu.uuid, gpu.index, gpu.name)
+
+
+class Recorder:
+    """Samples every `sample_s` seconds. What cannot be written is counted at the next sample that can."""
+
+    def __init__(
+        self, reader: Reader, say: Callable[[str], None], open_store: Callable[[], Store], sample_s: int
+    ) -> None:
+        self._reader = reader
+        self._say = say
+        self._open_store = open_store
+        self._sample_s = sample_s
+        self._store: Store | None = None
+        self._marks: dict[Who, Mark] = {}
+        self._sampled_s: float | None = None
+        self._thinned_s = 0.0
+
+    def run(self, wait: Callable[[float], bool]) -> None:
+        """Sample until `wait`, which takes seconds, says that it is time to end, and then once more."""
+        self.sample(time.time())
+        while not wait(self._sample_s - time.time() % self._sample_s):
+            self.sample(time.time())
+        self.sample(time.time())
+        if self._store:
+            self._store.close()
+
+    def sample(self, now_s: float) -> None:
+        """Add what was used since the last sample. Raises nothing."""
+        try:
+            store = self._store or self._begin()
+            self._add(store, now_s)
+            if now_s - self._thinned_s >= _THIN_EVERY_S:
+                store.thin(now_s)
+                self._thinned_s = now_s
+        except HistoryError as error:
+            self._reader.note(HISTORY, str(error))
+        except Exception as error:  # a mistake of ours ends neither the thread nor in silence
+            self._reader.note(HISTORY, f"the history is not written: {type(error).__name__}: {error}")
+        else:
+            self._reader.note(HISTORY, "")
+        self._say_if_moved()
+
+    def _begin(self) -> Store:
+        store = self._open_store()
+        self._store = store
+        self._marks = store.marks()
+        return store
+
+    def _add(self, store: Store, now_s: float) -> None:
+        devices = {who_is(each): each for each in self._reader.look().devices if each.reading is not None}
+        uses = [
+            (who, use)
+            for who, device in devices.items()
+            for use in count(device, self._mark_of(who, now_s), now_s, self._sample_s)
+        ]
+        marks = {who: Mark(device.busy_s, now_s) for who, device in devices.items()}
+        store.add(uses, marks)
+        self._marks = {who: mark for who, mark in {**self._marks, **marks}.items() if now_s - mark.at_s < 24 * HOUR_S}
+        self._sampled_s = now_s
+
+    def _mark_of(self, who: Who, now_s: float) -> Mark:
+        """Who is new has begun since the last sample; at the first sample nobody knows when."""
+        return self._marks.get(who) or Mark(0.0, now_s if self._sampled_s is None else self._sampled_s)
+
+    def _say_if_moved(self) -> None:
+        if self._store and self._store.moved_to:
+            self._say(f"warning: the history was broken: it is now {self._store.moved_to}, and a new one begins")
+            self._store.moved_to = None

@@ -1,0 +1,25 @@
+"""How the history is laid out."""
+
+APPLICATION_ID = 0x76677075  # "vgpu"
+VERSION = 1
+
+SCHEMA = f"""
+BEGIN IMMEDIATE;
+CREATE TABLE IF NOT EXISTS tenant (
+  id INTEGER PRIMARY KEY, container TEXT NOT NULL, name TEXT NOT NULL, user TEXT NOT NULL, kind TEXT NOT NULL,
+  UNIQUE (container, name, user));
+CREATE TABLE IF NOT EXISTS gpu (
+  id INTEGER PRIMARY KEY, uuid TEXT NOT NULL UNIQUE, number INTEGER NOT NULL, model TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS use (
+  span_s INTEGER NOT NULL, start_s INTEGER NOT NULL,
+  tenant INTEGER NOT NULL REFERENCES tenant, gpu INTEGER NOT NULL REFERENCES gpu,
+  ran_s REAL NOT NULL, measured_s REAL NOT NULL, gpu_s REAL NOT NULL, max_share REAL NOT NULL,
+  memory_byte_s REAL NOT NULL, memory_peak_bytes INTEGER NOT NULL,
+  PRIMARY KEY (span_s, start_s, tenant, gpu)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS mark (
+  tenant INTEGER NOT NULL REFERENCES tenant, gpu INTEGER NOT NULL REFERENCES gpu, busy_s REAL, at_s REAL NOT NULL,
+  PRIMARY KEY (tenant, gpu)) WITHOUT ROWID;
+PRAGMA application_id = {APPLICATION_ID};
+PRAGMA user_version = {VERSION};
+COMMIT;
+"""
