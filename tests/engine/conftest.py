@@ -95,6 +95,15 @@ def cuda_devel(image_maker: Callable[..., str], debian: str) -> str:
 
 
 @pytest.fixture
+def own_gpu(vgpurun: Cli, tmp_path: Path) -> Cli:
+    """The command line with a GPU of 16 GiB that no other test knows."""
+    uuid = f"GPU-{os.urandom(4).hex()}-0000-0000-0000-000000000000"
+    (tmp_path / "sim.yaml").write_text(f"devices:\n  - name: Simulated\n    uuid: {uuid}\n    memory_mib: 16384\n")
+    vgpurun.environment["VGPUSIM_CONFIG"] = str(tmp_path / "sim.yaml")
+    return vgpurun
+
+
+@pytest.fixture
 def vgpurun(
     engine: docker.DockerClient,
     docker_host: str,

@@ -35,7 +35,7 @@ def cache_dir() -> Path:
 
 def debian(client: docker.DockerClient, tag: str) -> None:
     """A Debian with glibc, Python, gcc and make."""
-    _import(client, _debian_tar(), tag)
+    _import(client, debian_tar(), tag)
 
 
 def busybox(client: docker.DockerClient, tag: str) -> None:
@@ -66,7 +66,7 @@ def cuda_devel(client: docker.DockerClient, tag: str, base_tag: str, include_dir
         client.images.build(path=str(context), tag=tag, rm=True, forcerm=True)
 
 
-def _debian_tar() -> Path:
+def debian_tar() -> Path:
     recipe = hashlib.sha256(repr((DEBIAN_SUITE, DEBIAN_PACKAGES, LEFT_OUT)).encode()).hexdigest()[:12]
     tar = cache_dir() / f"debian-{DEBIAN_SUITE}-{recipe}.tar"
     if tar.exists():

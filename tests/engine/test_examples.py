@@ -9,10 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml
 
-from cli import GPU_PROGRAM, WITH_PROGRAMS, Cli
-from support import CHECKOUT, LIBRARY, assert_measured
+from cli import Cli
+from support import CHECKOUT, assert_measured
 
 EXAMPLES = CHECKOUT / "examples"
 
@@ -52,21 +51,3 @@ def test_two_tenants(vgpurun: Cli, debian: str) -> None:
         return [int(share) for share in re.findall(r"([0-9]+) % of what one does alone", done.stdout)]
 
     assert_measured(shares, lambda shares: abs(shares[0] - 30) <= 4 and abs(shares[1] - 70) <= 6)
-
-
-@pytest.mark.parametrize(("service", "limit_bytes"), [("small", 2 << 30), ("large", 8 << 30)])
-def test_the_compose_file(vgpurun: Cli, debian: str, service: str, limit_bytes: int) -> None:
-    """With the variables and mounts that the file names, and the simulated driver for NVIDIA's toolkit."""
-    described = yaml.safe_load((EXAMPLES / "compose.yaml").read_text())["services"][service]
-    sources = [volume.split(":", 1) for volume in described["volumes"]]
-    volumes = [f"{(EXAMPLES / source).resolve()}:{rest}" for source, rest in sources]
-    Path("/tmp/vgpulock").mkdir(mode=0o1777, exist_ok=True)
-    output = vgpurun.engine.containers.run(
-        debian,
-        [*GPU_PROGRAM, "info"],
-        environment=described["environment"] | {"LD_LIBRARY_PATH": "/driver"},
-        volumes=[*volumes, WITH_PROGRAMS[1], f"{LIBRARY.parent}/sim:/driver:ro"],
-        network="none",
-        remove=True,
-    )
-    assert f'"total": {limit_bytes},'.encode() in output

@@ -21,12 +21,8 @@ OUT_OF_MEMORY = 2
 
 
 @pytest.fixture
-def cli(vgpurun: Cli, tmp_path: Path) -> Cli:
-    """A GPU of 16 GiB that no other test knows."""
-    uuid = f"GPU-{time.time_ns() & 0xFFFFFFFF:08x}-0000-0000-0000-000000000000"
-    (tmp_path / "sim.yaml").write_text(f"devices:\n  - name: Simulated\n    uuid: {uuid}\n    memory_mib: 16384\n")
-    vgpurun.environment["VGPUSIM_CONFIG"] = str(tmp_path / "sim.yaml")
-    return vgpurun
+def cli(own_gpu: Cli) -> Cli:
+    return own_gpu
 
 
 @pytest.fixture

@@ -1,0 +1,254 @@
+"""A slice's CDI device, used without vgpurun: by docker, by podman and by docker compose."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import docker
+import jsonschema
+import pytest
+import yaml
+from referencing import Registry, Resource
+from referencing.jsonschema import DRAFT7
+
+from cli import GPU_PROGRAM, WITH_PROGRAMS, Cli, wait_until
+from debian_package import compose_command, unpacked
+from docker_command import docker_command
+from images import ImageError, debian_tar
+from private_engine import fetched_engine
+from support import CHECKOUT, is_set, unavailable
+from vgpurun import abi
+from vgpurun.cdi.of_slices import TMPFILES
+
+MIB, GIB = 1 << 20, 1 << 30
+SIM = ("--driver", "sim")
+SCHEMAS = "golang-github-container-orchestrated-devices-container-device-interface-dev"
+
+
+@pytest.fixture
+def cli(own_gpu: Cli, engine: docker.DockerClient) -> Cli:
+    if not engine.info().get("CDISpecDirs"):
+        pytest.skip("this engine has no CDI")
+    return own_gpu
+
+
+@pytest.fixture
+def specification(engine: docker.DockerClient, tmp_path: Path) -> Iterator[Path]:
+    """Where the engine reads specifications; podman reads the same folders."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can write a CDI specification")
+    path = Path("/etc/cdi") / f"vgpurun-test-{os.getpid()}.yaml"
+    had_tmpfiles = TMPFILES.exists()
+    yield path
+    path.unlink(missing_ok=True)
+    if not had_tmpfiles:
+        TMPFILES.unlink(missing_ok=True)
+
+
+@pytest.fixture
+def name(cli: Cli, specification: Path) -> str:
+    """A slice of 2 GiB with a CDI device. Every engine of this machine reads the folder: so its name is its own."""
+    name = f"slice-{os.urandom(4).hex()}"
+    for command in (
+        ("slice", "create", *SIM, name, "--mem", "2g"),
+        ("cdi", "generate", *SIM, "-o", str(specification)),
+    ):
+        result = cli(*command)
+        assert result.exit_code == 0, result
+    return name
+
+
+def run(*command: object, cli: Cli, **popen: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        list(map(str, command)), env=cli.environment, capture_output=True, text=True, timeout=100, **popen
+    )
+
+
+def docker_run(cli: Cli, *arguments: str) -> str:
+    """What a plain docker run prints; it must succeed."""
+    done = run(docker_command(), "run", "--network=none", *arguments, cli=cli)
+    assert done.returncode == 0, done
+    return done.stdout
+
+
+def device(name: str) -> tuple[str, ...]:
+    return ("--device", f"vgpurun.io/gpu={name}", *WITH_PROGRAMS)
+
+
+@pytest.mark.parametrize("prefix", [(), ("env", "-i")], ids=["as it is", "env -i"])
+def test_docker_run_gives_the_limits(cli: Cli, name: str, debian: str, prefix: tuple[str, ...]) -> None:
+    seen = json.loads(
+        docker_run(cli, "--rm", *device(name), debian, *prefix, "/usr/bin/python3", *GPU_PROGRAM[1:], "info")
+    )
+    assert [each["total"] for each in seen["devices"]] == [2 * GIB]
+    assert [each["nvml_total"] for each in seen["devices"]] == [2 * GIB]
+    filled = json.loads(docker_run(cli, "--rm", *device(name), debian, *GPU_PROGRAM, "fill", str(20 * MIB)))
+    assert filled["result"] == 2
+    assert GIB < filled["granted_bytes"] <= 2 * GIB - 518 * MIB
+
+
+def test_nothing_that_limits_can_be_written_in_the_container(cli: Cli, name: str, debian: str) -> None:
+    files = "/.vgpurun/libvgpu.so /.vgpurun/etc/limits /etc/ld.so.preload"
+    script = f"for file in {files}; do (echo x >> $file) 2>/dev/null; echo $?; done"
+    assert "0" not in docker_run(cli, "--rm", *device(name), debian, "bash", "-c", script).split()
+
+
+def test_containers_of_docker_and_vgpurun_share_a_slice_and_keep_it(cli: Cli, name: str, debian: str) -> None:
+    holder = docker_run(cli, "-d", "-i", *device(name), debian, *GPU_PROGRAM, "hold", str(600 * MIB)).strip()
+    try:
+        container = cli.engine.containers.get(holder)
+        wait_until(lambda: b"holding" in container.logs(), "memory")
+        filled = cli.run("--slice", name, *WITH_PROGRAMS, debian, *GPU_PROGRAM, "fill", str(20 * MIB)).json()
+        assert 0 < filled["granted_bytes"] <= (2048 - 600 - 2 * 518) * MIB
+        (shown,) = json.loads(cli("slice", "inspect", *SIM, name).stdout)
+        assert [(each["id"], each["memory_used_bytes"]) for each in shown["members"]] == [(holder, [1118 * MIB])]
+        cli("slice", "rm", *SIM, name).assert_refused(f"in use by container {holder[:12]}")
+    finally:
+        cli.engine.containers.get(holder).remove(force=True)
+    assert cli("slice", "rm", *SIM, name).exit_code == 0
+
+
+def test_what_containers_need_after_a_reboot_is_made_then(cli: Cli, name: str, tmp_path: Path) -> None:
+    if not TMPFILES.parent.is_dir():
+        pytest.skip("this machine's system makes no folders by tmpfiles.d")
+    lines = [line.split() for line in TMPFILES.read_text().splitlines() if not line.startswith("#")]
+    assert lines == [["d", abi.LOCK_DIR, "1777", "root", "root", "-"]]
+
+
+def test_the_specification_follows_the_slices(cli: Cli, name: str, specification: Path) -> None:
+    def shown() -> dict[str, str]:
+        if not specification.exists():
+            return {}
+        devices = yaml.safe_load(specification.read_text())["devices"]
+        return {each["name"]: each["containerEdits"]["env"][1] for each in devices}
+
+    assert shown() == {name: f"CUDA_DEVICE_MEMORY_LIMIT_0={2 * GIB}"}
+    assert cli("slice", "update", *SIM, "--mem", "1g", name).exit_code == 0
+    assert shown() == {name: f"CUDA_DEVICE_MEMORY_LIMIT_0={GIB}"}
+    assert cli("slice", "rm", *SIM, name).exit_code == 0
+    assert not specification.exists(), "a specification without devices is none"
+    assert cli("slice", "create", *SIM, "next", "--mem", "3g").exit_code == 0
+    assert shown() == {"next": f"CUDA_DEVICE_MEMORY_LIMIT_0={3 * GIB}"}
+    assert cli("cdi", "remove", *SIM).stdout == f"{specification}\n"
+    assert cli("slice", "create", *SIM, "last", "--mem", "3g").exit_code == 0
+    assert not specification.exists()
+
+
+@pytest.fixture(scope="session")
+def is_valid() -> Callable[[dict], bool]:
+    """The JSON schema of the CDI project itself, as Debian has it."""
+    try:
+        folder = unpacked(SCHEMAS)
+    except ImageError as error:
+        unavailable(str(error), required=is_set("REQUIRE_ENGINE"))
+    (main,) = folder.rglob("schema/schema.json")
+    definitions = json.loads((main.parent / "defs.json").read_text())
+    resource = Resource.from_contents(definitions, default_specification=DRAFT7)
+    schema = jsonschema.Draft7Validator(
+        json.loads(main.read_text()), registry=Registry().with_resource("defs.json", resource)
+    )
+    return schema.is_valid
+
+
+@pytest.mark.parametrize("output_format", ["yaml", "json"])
+def test_the_specification_is_valid(cli: Cli, name: str, is_valid: Callable[[dict], bool], output_format: str) -> None:
+    printed = cli("cdi", "generate", *SIM, "-o", "-", "--format", output_format, name).stdout
+    described = json.loads(printed) if output_format == "json" else yaml.safe_load(printed)
+    assert is_valid(described)
+    del described["devices"][0]["containerEdits"]["mounts"][0]["hostPath"]
+    assert not is_valid(described), "the schema sees what is wrong"
+
+
+def test_an_image_with_musl_runs_and_nothing_is_limited_for_nothing_reaches_the_gpu(
+    cli: Cli, name: str, musl: str
+) -> None:
+    assert docker_run(cli, "--rm", "--device", f"vgpurun.io/gpu={name}", musl, "/bin/hello")
+    script = "ls /usr/lib/x86_64-linux-gnu/libcuda.so.1 && ls /lib64"
+    done = run(docker_command(), "run", "--rm", "--network=none", *device(name), musl, "/bin/sh", "-c", script, cli=cli)
+    assert "libcuda.so.1" in done.stdout and "ld-linux" not in done.stdout, "the driver has no loader there"
+
+
+# ---- podman ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def podman(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
+    """Podman with a place of its own, and the tests' image as vgpurun-test.
+
+    Its runtime is the private engine's: its own one, crun, refuses a machine that has both cgroup versions.
+    """
+    program = shutil.which("podman")
+    if program is None or os.geteuid() != 0:
+        unavailable("podman is not installed, or this is not root", required=is_set("CI") and is_set("REQUIRE_ENGINE"))
+    place = tmp_path_factory.mktemp("podman")
+    command = [
+        program, "--root", f"{place}/root", "--runroot", f"{place}/run", "--cgroup-manager", "cgroupfs",
+        "--runtime", str(fetched_engine() / "bin" / "runc"),
+    ]  # fmt: skip
+    subprocess.run([*command, "import", "--quiet", debian_tar(), "vgpurun-test"], check=True, capture_output=True)
+    yield command
+    subprocess.run([*command, "system", "reset", "--force"], check=False, capture_output=True)
+
+
+def test_podman_run_gives_the_limits_and_shares_them_with_docker(
+    cli: Cli, name: str, debian: str, podman: list[str]
+) -> None:
+    own = ("--network", "none", "--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1000:1000", *device(name))
+    seen = run(*podman, "run", "--rm", *own, "vgpurun-test", *GPU_PROGRAM, "info", cli=cli)
+    assert seen.returncode == 0, seen
+    assert [each["total"] for each in json.loads(seen.stdout)["devices"]] == [2 * GIB]
+    held = run(*podman, "run", "-d", "-i", *own, "vgpurun-test", *GPU_PROGRAM, "hold", 600 * MIB, cli=cli)
+    assert held.returncode == 0, held
+    holder = held.stdout.strip()
+    try:
+        wait_until(lambda: "holding" in run(*podman, "logs", holder, cli=cli).stdout, "memory")
+        filled = json.loads(docker_run(cli, "--rm", *device(name), debian, *GPU_PROGRAM, "fill", str(20 * MIB)))
+        assert 0 < filled["granted_bytes"] <= (2048 - 600 - 2 * 518) * MIB
+        cli("slice", "rm", *SIM, name).assert_refused(f"in use by container {holder[:12]}")
+    finally:
+        run(*podman, "rm", "--force", "--time", "0", holder, cli=cli)
+
+
+# ---- docker compose ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def compose() -> Path:
+    try:
+        return compose_command()
+    except ImageError as error:
+        unavailable(str(error), required=is_set("REQUIRE_ENGINE"))
+
+
+def test_the_compose_example(cli: Cli, specification: Path, debian: str, compose: Path, tmp_path: Path) -> None:
+    """Its services as they are, but for the image and command, and the network, of which the tests' engine has none."""
+    described = yaml.safe_load((CHECKOUT / "examples" / "compose.yaml").read_text())
+    for service in described["services"].values():
+        service |= {
+            "image": debian,
+            "command": [*GPU_PROGRAM, "info"],
+            "volumes": [WITH_PROGRAMS[1]],
+            "network_mode": "none",
+        }
+    (tmp_path / "compose.yaml").write_text(yaml.safe_dump(described))
+    text = (CHECKOUT / "examples" / "compose.yaml").read_text()
+    commands = [line.split("vgpurun ", 1)[1].split() for line in text.splitlines() if "   vgpurun slice" in line]
+    assert len(commands) == 2
+    for command in commands:
+        result = cli(*command, *SIM)
+        assert result.exit_code == 0, result
+    assert cli("cdi", "generate", *SIM, "-o", str(specification)).exit_code == 0
+    project = f"vgpurun{os.getpid()}"
+    done = run(compose, "-p", project, "up", "--no-color", cli=cli, cwd=tmp_path)
+    try:
+        assert done.returncode == 0, done
+        for service, limit_bytes in (("small", 2 * GIB), ("large", 8 * GIB)):
+            logs = run(compose, "-p", project, "logs", "--no-log-prefix", service, cli=cli, cwd=tmp_path)
+            assert f'"total": {limit_bytes},' in logs.stdout, logs
+    finally:
+        run(compose, "-p", project, "down", "-t", "0", cli=cli, cwd=tmp_path)
