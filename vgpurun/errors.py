@@ -67,6 +67,10 @@ class SliceError(VgpurunError):
     """No such slice, or one that cannot be made, joined or removed."""
 
 
+class ComposeError(VgpurunError):
+    """A Compose file that cannot be read, or not be rewritten."""
+
+
 class LibraryError(VgpurunError):
     """libvgpu.so is missing, cannot be built, or is not the one that this vgpurun needs."""
 

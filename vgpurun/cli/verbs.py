@@ -42,6 +42,7 @@ VERBS: Mapping[str, tuple[tuple[str, str, str], ...]] = {
         ("config", "config:config", "Show the configuration and where each value comes from."),
         ("doctor", "doctor:doctor", "Look at this host, and say what is in the way."),
         ("verify", "verify:verify", "Try to pass limits on this host, and show what holds."),
+        ("convert", "convert:convert", "Turn invented GPU limits of Compose files into ones that hold."),
         ("cdi", "cdi:cdi_group", "Let docker, podman and compose use slices by CDI."),
         ("completion", "completion:completion", "Print the script by which a shell completes a command line."),
         ("build", "build:build", "Build libvgpu.so with this host's compiler."),

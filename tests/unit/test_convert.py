@@ -1,0 +1,186 @@
+"""What people write for a share of a GPU in Compose files is found, explained, and becomes what holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from vgpurun.cli.convert import convert as command
+from vgpurun.compose.convert import convert
+from vgpurun.errors import ComposeError
+
+DEVICE = {"driver": "cdi", "device_ids": ["vgpurun.io/gpu=shop-a"], "capabilities": ["gpu"]}
+OPTIONS = """\
+name: shop
+services:
+  a:  # the model
+    image: x
+    deploy:
+      resources:
+        reservations:
+          devices:
+            - driver: nvidia
+              count: 1   # one
+              capabilities: [gpu]
+              options:
+                memory: 8g
+  # The rest.
+  b:
+    image: y
+"""
+
+
+def written(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "compose.yaml"
+    path.write_text(text)
+    return path
+
+
+def devices_of(text: str, service: str = "a") -> list[dict]:
+    return yaml.safe_load(text)["services"][service]["deploy"]["resources"]["reservations"]["devices"]
+
+
+def test_options_become_the_device_of_a_slice_and_all_else_stays(tmp_path: Path) -> None:
+    found = convert(written(tmp_path, OPTIONS))
+    assert list(found.commands) == ["vgpurun slice create shop-a --mem 8g"]
+    assert found.text == OPTIONS.replace(
+        """\
+            - driver: nvidia
+              count: 1   # one
+              capabilities: [gpu]
+              options:
+                memory: 8g
+""",
+        """\
+            - driver: cdi
+              device_ids: ["vgpurun.io/gpu=shop-a"]
+              capabilities: [gpu]
+""",
+    )
+    (finding,) = found.found[0].findings
+    assert (finding.line, finding.shown) == (13, "options.memory: 8g")
+    assert "does nothing" in finding.reason
+
+
+# What a service has, and the options of its slice.
+INVENTIONS = {
+    "a variable in a list": ("environment:\n  - CUDA_DEVICE_MEMORY_LIMIT=2g\n  - A=1", "--mem 2g"),
+    "variables": ('environment:\n  CUDA_DEVICE_MEMORY_LIMIT_0: 2g\n  CUDA_DEVICE_SM_LIMIT: "30"', "--mem 2g --sm 30"),
+    "runtime and a variable": ("runtime: nvidia\nenvironment:\n  GPU_MEMORY_LIMIT: 50%", "--mem 50%"),
+    "deploy limits": ("deploy:\n  resources:\n    limits:\n      gpu_memory: 4g", "--mem 4g"),
+    "limits with others": ("deploy:\n  resources:\n    limits:\n      memory: 1g\n      gpu_memory: 4g", "--mem 4g"),
+    "of the service": ("gpu_memory: 3g\ngpu_cores: 20", "--mem 3g --sm 20"),
+    "in the device": (
+        "deploy:\n  resources:\n    reservations:\n      devices:\n        - capabilities: [gpu]\n          count: 2\n"
+        "          memory: 1g",
+        "--mem 1g --gpus 2",
+    ),
+    "named gpus": (
+        "deploy:\n  resources:\n    reservations:\n      devices:\n        - driver: nvidia\n"
+        '          device_ids: ["0", "3"]\n          options:\n            vram: 1g\n          capabilities: [gpu]',
+        "--mem 1g --gpus device=0,3",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("settings", "options"), INVENTIONS.values(), ids=INVENTIONS)
+def test_an_invention_becomes_a_slice(tmp_path: Path, settings: str, options: str) -> None:
+    indented = "".join(f"    {line}\n" for line in settings.splitlines())
+    found = convert(written(tmp_path, f"name: shop\nservices:\n  a:\n    image: x\n{indented}  b:\n    image: y\n"))
+    assert list(found.commands) == [f"vgpurun slice create shop-a {options}"]
+    assert devices_of(found.text) == [DEVICE]
+    service = yaml.safe_load(found.text)["services"]["a"]
+    assert service["image"] == "x"
+    assert service["deploy"]["resources"].get("limits") in (None, {"memory": "1g"})
+    assert service.get("environment") in (None, ["A=1"])
+    assert set(service) <= {"image", "deploy", "environment"}
+    again = convert(written(tmp_path, found.text))
+    assert (list(again.found), again.text) == ([], found.text), "converted once, it is done"
+
+
+def test_what_the_library_by_hand_needed_goes_with_it(tmp_path: Path) -> None:
+    text = """\
+services:
+  a:
+    image: x
+    volumes:
+      - ../lib/build/libvgpu.so:/.vgpurun/libvgpu.so:ro
+      - /tmp/vgpulock:/tmp/vgpulock
+      - .:/work
+    environment:
+      LD_PRELOAD: /.vgpurun/libvgpu.so
+      CUDA_DEVICE_MEMORY_LIMIT: 2g
+      NVIDIA_VISIBLE_DEVICES: all
+"""
+    found = convert(written(tmp_path, text))
+    reasons = {finding.shown: finding.reason for finding in found.found[0].findings}
+    assert "holds for a program that keeps its variables" in reasons["CUDA_DEVICE_MEMORY_LIMIT=2g"]
+    assert len(reasons) == 5
+    service = yaml.safe_load(found.text)["services"]["a"]
+    assert service["volumes"] == [".:/work"]
+    assert "environment" not in service
+
+
+def test_services_that_share_an_anchor_share_the_slice(tmp_path: Path) -> None:
+    text = OPTIONS.replace("services:\n  a:  # the model", "x-job: &job").replace(
+        "  # The rest.\n  b:\n    image: y\n", ""
+    )
+    text = text.replace("\n    ", "\n  ") + "services:\n  a:\n    <<: *job\n  b:\n    <<: *job\n    image: y\n"
+    found = convert(written(tmp_path, text))
+    assert list(found.commands) == ["vgpurun slice create shop-a --mem 8g"]
+    assert devices_of(found.text) == devices_of(found.text, "b") == [DEVICE]
+    assert found.text.count("vgpurun.io/gpu=shop-a") == 1
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "word"),
+    [
+        ("memory: 8g", "memory: lots", "lots"),
+        ("options:\n                memory: 8g", "options: {memory: 8g}", "by hand"),
+    ],
+)
+def test_what_cannot_be_rewritten_is_said_and_left(tmp_path: Path, old: str, new: str, word: str) -> None:
+    text = OPTIONS.replace(old, new)
+    path = written(tmp_path, text)
+    found = convert(path)
+    assert found.text == text
+    assert any(word in line for line in found.by_hand), found.by_hand
+    assert CliRunner().invoke(command, [str(path), "--write"], standalone_mode=False).return_value == 1
+    assert path.read_text() == text
+
+
+def test_a_file_without_inventions_is_left_alone(tmp_path: Path) -> None:
+    text = OPTIONS.replace("              options:\n                memory: 8g\n", "")
+    path = written(tmp_path, text)
+    result = CliRunner().invoke(command, [str(path), "--write"], standalone_mode=False)
+    assert (result.return_value, result.output) == (0, f"{path}: nothing to convert\n")
+    assert path.read_text() == text
+
+
+def test_the_verb_shows_changes_and_writes_when_told(tmp_path: Path) -> None:
+    path = written(tmp_path, OPTIONS)
+    path.chmod(0o640)
+    shown = CliRunner().invoke(command, [str(path)], standalone_mode=False)
+    assert shown.return_value == 1
+    assert f"{path}:13: service a: options.memory: 8g: does nothing" in shown.output
+    assert "    vgpurun slice create shop-a --mem 8g\n    vgpurun cdi generate\n" in shown.output
+    assert "+            - driver: cdi" in shown.output
+    assert path.read_text() == OPTIONS
+    done = CliRunner().invoke(command, [str(path), "--write"], standalone_mode=False)
+    assert (done.return_value, done.output.splitlines()[-1]) == (0, f"{path}: rewritten")
+    assert devices_of(path.read_text()) == [DEVICE]
+    assert path.stat().st_mode & 0o777 == 0o640
+    assert [each.name for each in tmp_path.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize("text", ["services: [", "a: 1\n", "- a\n", "", "services:\n", b"\xff"])
+def test_what_is_no_compose_file_is_refused(tmp_path: Path, text: str | bytes) -> None:
+    path = tmp_path / "compose.yaml"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(ComposeError, match=r"compose\.yaml"):
+        convert(path)
+    with pytest.raises(ComposeError, match="No such file"):
+        convert(tmp_path / "none.yaml")

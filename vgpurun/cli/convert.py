@@ -1,0 +1,70 @@
+"""`vgpurun convert`: says what in a Compose file does not limit a GPU, and rewrites it to what does."""
+
+import difflib
+import os
+from pathlib import Path
+
+import click
+
+from vgpurun.cli.common import GroupedCommand, option, say
+
+_FOUND = 1
+
+
+@click.command(cls=GroupedCommand, name="convert")
+@option("--write", is_flag=True, group="Convert", help="Rewrite the files, instead of showing the changes.")
+@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path))
+def convert(files: tuple[Path, ...], write: bool) -> int:
+    """Look for what people write for a share of a GPU in Compose files, and say what each of it does.
+
+    `options: memory:` under a GPU's device, `gpu_memory:`, variables that no library reads: they limit nothing. Printed
+    are the lines, the slices that give such shares, and the changes to the file; comments and order stay. What YAML
+    writes in {} or [] is to be changed by hand.
+
+    The exit code is 0 where nothing was found or --write has rewritten all of it, 1 where something is left, and 125
+    for a file that cannot be read.
+    """
+    return max([_convert(path, write) for path in files])
+
+
+def _convert(path: Path, write: bool) -> int:
+    from vgpurun.compose.convert import convert as converted
+
+    found = converted(path)
+    for service in found.found:
+        for finding in service.findings:
+            click.echo(f"{path}:{finding.line}: service {service.name}: {finding.shown}: {finding.reason}")
+    if not found.found:
+        click.echo(f"{path}: nothing to convert")
+        return 0
+    if found.commands:
+        click.echo("\nSlices with these shares, and the devices by which services use them:\n")
+        for command in (*found.commands, "vgpurun cdi generate"):
+            click.echo(f"    {command}")
+        click.echo()
+    for line in found.by_hand:
+        say(f"to be changed by hand: {line}")
+    if found.text == found.before:
+        return _FOUND
+    if write:
+        _replace(path, found.text)
+        click.echo(f"{path}: rewritten")
+        return 0
+    changes = difflib.unified_diff(
+        found.before.splitlines(), found.text.splitlines(), str(path), str(path), lineterm=""
+    )
+    for line in changes:
+        click.echo(line)
+    return _FOUND
+
+
+def _replace(path: Path, text: str) -> None:
+    """As a whole or not at all, with the mode that it has; a link stays one."""
+    real = path.resolve()
+    half_made = real.with_name(f".{real.name}.{os.getpid()}")
+    try:
+        half_made.write_text(text, encoding="utf-8")
+        half_made.chmod(real.stat().st_mode & 0o7777)
+        half_made.replace(real)
+    finally:
+        half_made.unlink(missing_ok=True)
