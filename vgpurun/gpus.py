@@ -2,6 +2,7 @@
 
 import ctypes
 import re
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -144,6 +145,71 @@ def read_processes(gpu: Gpu) -> dict[int, int]:
         raise GpuError(f"the NVIDIA driver does not list the processes on a GPU: {error}") from None
     finally:
         nvml.nvmlShutdown()
+
+
+class XidWatch:
+    """The faults that the driver reports (XID errors) while this is open."""
+
+    def __init__(self, gpus: Sequence[Gpu]) -> None:
+        """Begin to watch. Raises GpuError. A GPU that reports no faults is not watched."""
+        self._nvml = _initialised()
+        self.unwatched: list[Gpu] = []
+        try:
+            self._events = self._nvml.nvmlEventSetCreate()
+        except self._nvml.NVMLError as error:
+            self._nvml.nvmlShutdown()
+            raise GpuError(f"the NVIDIA driver does not report faults: {error}") from None
+        for gpu in gpus:
+            try:
+                handle = self._nvml.nvmlDeviceGetHandleByUUID(gpu.uuid)
+                self._nvml.nvmlDeviceRegisterEvents(handle, self._nvml.nvmlEventTypeXidCriticalError, self._events)
+            except self._nvml.NVMLError:
+                self.unwatched.append(gpu)
+
+    def wait(self, timeout_ms: int) -> tuple[str, int] | None:
+        """Return the UUID of a GPU and its XID as soon as there is one, or None after `timeout_ms`."""
+        try:
+            event = self._nvml.nvmlEventSetWait_v2(self._events, timeout_ms)
+            return _text(self._nvml.nvmlDeviceGetUUID(event.device)), int(event.eventData)
+        except self._nvml.NVMLError_Timeout:
+            return None
+        except self._nvml.NVMLError:  # a GPU is gone: find_missing() tells which
+            time.sleep(timeout_ms / 1000)
+            return None
+
+    def __enter__(self) -> "XidWatch":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(self._nvml.NVMLError):
+            self._nvml.nvmlEventSetFree(self._events)
+        self._nvml.nvmlShutdown()
+
+
+def find_missing(gpus: Sequence[Gpu]) -> frozenset[str]:
+    """Return the UUIDs of those that the driver does not list any more. Raises GpuError when there is no driver."""
+    nvml = _initialised()
+    try:
+        return frozenset(gpu.uuid for gpu in gpus if not _answers(nvml, gpu))
+    finally:
+        nvml.nvmlShutdown()
+
+
+def _answers(nvml: Any, gpu: Gpu) -> bool:
+    try:
+        nvml.nvmlDeviceGetMemoryInfo(nvml.nvmlDeviceGetHandleByUUID(gpu.uuid))
+    except nvml.NVMLError:
+        return False
+    return True
+
+
+def numa_node(gpu: Gpu, devices: Path = Path("/sys/bus/pci/devices")) -> int | None:
+    """Return the NUMA node that a GPU is at, or None where the kernel knows none."""
+    try:
+        node = int((devices / gpu.pci_bus_id.lower()[-12:] / "numa_node").read_text())
+    except (OSError, ValueError):
+        return None
+    return node if node >= 0 else None
 
 
 def select_gpus(text: str, gpus: Sequence[Gpu]) -> list[Gpu]:

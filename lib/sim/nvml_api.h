@@ -15,6 +15,9 @@ nvmlReturn_t nvml_ready(void);
 /* The same, and finds the device behind a handle. A card in MIG mode is none: "not supported". */
 nvmlReturn_t nvml_device(nvmlDevice_t handle, unsigned *device);
 
+/* Whether the device has fallen off the bus (nvml_events.c). */
+bool nvml_is_lost(unsigned device);
+
 nvmlDevice_t nvml_handle(unsigned device);
 
 /* A card that is no device itself, since it is in MIG mode, has a handle of its own. The caller knows that NVML is

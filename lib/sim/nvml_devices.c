@@ -18,7 +18,7 @@ nvmlReturn_t nvml_device(nvmlDevice_t handle, unsigned *device) {
     return result;
   for (*device = 0; *device < sim_config.device_count; (*device)++)
     if (nvml_handle(*device) == handle)
-      return NVML_SUCCESS;
+      return nvml_is_lost(*device) ? NVML_ERROR_GPU_IS_LOST : NVML_SUCCESS;
   return nvml_is_parent(handle, &card) ? NVML_ERROR_NOT_SUPPORTED : NVML_ERROR_INVALID_ARGUMENT;
 }
 

@@ -80,6 +80,10 @@ static void remember(int fd, const char *path) {
   snprintf(opened.path, sizeof opened.path, "%s", path);
 }
 
+const char *state_file_path(void) {
+  return opened.path;
+}
+
 int state_file_check(int fd) {
   if (is_opened(fd))
     return fd;

@@ -14,6 +14,9 @@
  * descriptor, or -1 after one line on stderr; path is set to the file's name. */
 int state_file_open(size_t size_bytes, uint64_t magic, const char **path);
 
+/* The name of the file that was opened. */
+const char *state_file_path(void);
+
 /* The descriptor, or another one of the same file when the program has closed it; -1 when there is none any more. */
 int state_file_check(int fd);
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+
 from api_server import check_schema
 from claim_maker import CONFIG, DRIVER, NODE, claim, parameters, result
-
 from vgpurun.errors import ClaimError
 from vgpurun.gpus import Gpu
 from vgpurun.kubernetes.dra_claim import ClaimName, check_uid, quotas_of, read_claim

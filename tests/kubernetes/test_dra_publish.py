@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from api_server import ApiServer, check_policy
 
+from api_server import ApiServer, check_policy
 from vgpurun.errors import ClusterError
 from vgpurun.gpus import Gpu
 from vgpurun.kubernetes.dra_cluster import Cluster

@@ -7,8 +7,8 @@ from types import ModuleType
 
 import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
-from published_api import INTERFACES, NotAvailableError, compiled, published
 
+from published_api import INTERFACES, NotAvailableError, compiled, published
 from support import CHECKOUT, is_set, unavailable
 
 PROTO = CHECKOUT / "vgpurun/kubernetes/proto"

@@ -45,6 +45,7 @@ VERBS: Mapping[str, tuple[tuple[str, str, str], ...]] = {
         ("convert", "convert:convert", "Turn invented GPU limits of Compose files into ones that hold."),
         ("cdi", "cdi:cdi_group", "Let docker, podman and compose use slices by CDI."),
         ("completion", "completion:completion", "Print the script by which a shell completes a command line."),
+        ("device-plugin", "device_plugin:device_plugin", "Offer shares of this node's GPUs to Kubernetes."),
         ("build", "build:build", "Build libvgpu.so with this host's compiler."),
         ("build-in-docker", "build:build_in_docker", "Build libvgpu.so in a container."),
     ),

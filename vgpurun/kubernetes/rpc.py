@@ -11,14 +11,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from vgpurun.errors import KubernetesError, VgpurunError
+import grpc
+from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
+from google.protobuf.message_factory import GetMessageClass
 
-try:
-    import grpc
-    from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
-    from google.protobuf.message_factory import GetMessageClass
-except ImportError:
-    raise KubernetesError("grpcio and protobuf are missing: pip install 'vgpurun[k8s]'") from None
+from vgpurun.errors import KubernetesError, VgpurunError
 
 _MAX_PATH_BYTES = 107  # of a unix socket
 _WORKERS = 16  # a stream keeps one for as long as it lasts
@@ -41,13 +38,13 @@ class Server:
             path.chmod(0o600)
         except (OSError, RuntimeError) as error:
             raise KubernetesError(f"cannot serve at {path}: {error}") from None
-        self._identity = _identity(path)
+        self._identity = identity(path)
         self._server.start()
 
     @property
     def is_reachable(self) -> bool:
         """Whether the socket's file is still this server's; kubelet removes all of them when it starts."""
-        return _identity(self.path) == self._identity
+        return identity(self.path) == self._identity
 
     def stop(self, grace_s: float = 1) -> None:
         """Answer what has been asked, for `grace_s` seconds at most, and take the socket away."""
@@ -111,7 +108,8 @@ def _python_name(method: MethodDescriptor) -> str:
     return re.sub(r"(?<!^)(?=[A-Z])", "_", method.name).lower()
 
 
-def _identity(path: Path) -> tuple[int, int] | None:
+def identity(path: Path) -> tuple[int, int] | None:
+    """Return what a file is known by that is made anew under the same name; None where there is none."""
     try:
         status = path.lstat()
     except OSError:

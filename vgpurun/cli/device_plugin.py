@@ -1,0 +1,134 @@
+"""`vgpurun device-plugin`: shares of this node's GPUs as resources of Kubernetes."""
+
+import fcntl
+import os
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from vgpurun import config, gpus, library, simulation, state
+from vgpurun.cli.common import GroupedCommand, find_library, option, say, visible_gpus, warn
+from vgpurun.drivers import DriverPlan
+from vgpurun.errors import GpuError, StateError
+from vgpurun.extras import needs_extra
+from vgpurun.gpus import Gpu
+from vgpurun.kubernetes import checkpoint
+from vgpurun.kubernetes.offer import read_offer
+from vgpurun.kubernetes.state import install_library, state_root
+from vgpurun.kubernetes.units import Resource, resources_of
+
+if TYPE_CHECKING:
+    from vgpurun.kubernetes.gpu_health import Health
+
+_GROUP = "Device plugin"
+_MODES = ("auto", "cdi", "toolkit", "mount", "sim")
+
+
+@click.command(cls=GroupedCommand, name="device-plugin", options_metavar="[OPTIONS]")
+@option(
+    "--config",
+    "offer_file",
+    type=click.Path(path_type=Path),
+    group=_GROUP,
+    help="The YAML file with the resources' names and with slices. By default alnair/vgpu-memory in GiB and "
+    "alnair/vgpu-compute in percent.",
+)
+@option(
+    "--kubelet-dir",
+    type=click.Path(path_type=Path),
+    default="/var/lib/kubelet/device-plugins",
+    show_default=True,
+    group=_GROUP,
+    help="The folder with kubelet's socket and its record.",
+)
+@option(
+    "--driver",
+    type=click.Choice(_MODES),
+    default=lambda: "sim" if config.default("driver") == "sim" else "auto",
+    group=_GROUP,
+    help="How the driver's files come into containers. By default cdi where NVIDIA's CDI specification is, else "
+    "toolkit (NVIDIA's runtime), or sim if VGPURUN_DRIVER is sim.",
+)
+@option("--dry-run", is_flag=True, group=_GROUP, help="Print the resources as YAML, and do nothing.")
+def device_plugin(offer_file: Path | None, kubelet_dir: Path, driver: str, dry_run: bool) -> int:
+    """Offer memory, compute and slices of this node's GPUs to pods, until it is stopped by a signal."""
+    offer = read_offer(offer_file)
+    found = visible_gpus(driver == "sim")
+    resources = resources_of(offer, found)
+    if dry_run:
+        _show(resources)
+        return 0
+    with needs_extra("k8s"):
+        from vgpurun.kubernetes import device_plugin as plugin
+        from vgpurun.kubernetes.answer import driver_of
+        from vgpurun.kubernetes.gpu_health import Health
+        from vgpurun.kubernetes.node import Node
+
+    def plan_driver(chosen: Sequence[Gpu]) -> DriverPlan:
+        if driver == "sim":
+            return simulation.plan_container(library.find_simulated_driver(say), chosen)
+        return driver_of(driver, chosen)
+
+    root = state.root_folder()
+    over = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: over.set())
+    with _only_one(state_root(root), over):
+        state.make_lock_dir()
+        installed = install_library(root, find_library(False).path)
+        plan_driver([gpu for gpu in found if not gpu.mig_enabled][:1])  # what is wrong with it shows now
+        health = Health()
+        node = Node(found, resources, health, root, kubelet_dir / checkpoint.FILE_NAME, installed, plan_driver)
+        watching = threading.Thread(target=_watch, args=(found, health, over), daemon=True)
+        watching.start()
+        numa_nodes = {gpu.uuid: numa for gpu in found if (numa := gpus.numa_node(gpu)) is not None}
+        plugin.serve(node, kubelet_dir, numa_nodes, over, say)
+        watching.join(timeout=5)
+    return 0
+
+
+def _watch(found: Sequence[Gpu], health: "Health", over: threading.Event) -> None:
+    from vgpurun.kubernetes.gpu_health import watch
+
+    try:
+        watch(found, health, over.is_set, say)
+    except GpuError as error:
+        warn(f"faults of the GPUs are not noticed: {error}")
+
+
+def _show(resources: Sequence[Resource]) -> None:
+    import yaml  # slow to import
+
+    shown = [
+        {"resource": each.name, "units": sum(each.counts.values()), "of_gpus": dict(each.counts)} for each in resources
+    ]
+    click.echo(yaml.safe_dump(shown, sort_keys=False), nl=False)
+
+
+@contextmanager
+def _only_one(folder: Path, over: threading.Event) -> Iterator[None]:
+    """During an update there are two plugins for a moment: the new one waits for the old one to end."""
+    try:
+        state.make_readable(folder)
+        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise StateError(f"cannot use {folder}: {error.strerror}") from None
+    try:
+        is_told = False
+        while not over.is_set():
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if not is_told:
+                    say("another device plugin runs on this node; this one waits for it to end")
+                is_told = True
+                over.wait(0.2)
+        yield
+    finally:
+        os.close(lock)

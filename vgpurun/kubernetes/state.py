@@ -1,0 +1,95 @@
+"""The state folders of the device plugin's containers.
+
+    <root>/kubernetes/units-<hash>/   as every container's state folder (vgpurun/state.py); the hash is of its units
+                          owner       JSON: the resource and the units; pod_uid and container once it has started
+    <root>/lib/<version>/libvgpu.so   the library that they have, where the host has it too
+
+A folder is found again by its units, so nothing else has to be kept. Kubelet gives units anew when their pod is gone:
+then the folder that had one of them is removed. It stays where a process still holds GPU memory under its limits, for
+then kubelet has lost its record, and the units are not free.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from vgpurun import __version__, abi, region, state
+from vgpurun.errors import KubernetesError, StateError
+
+_PREFIX = "units-"
+
+
+def state_root(root: Path) -> Path:
+    """Return where the state folders are."""
+    return root / "kubernetes"
+
+
+def folder_of(root: Path, resource: str, units: Iterable[str]) -> Path:
+    """Return the state folder of a container by what it has."""
+    digest = hashlib.sha256("\n".join([resource, *sorted(units)]).encode()).hexdigest()
+    return state_root(root) / f"{_PREFIX}{digest[:24]}"
+
+
+def all_folders(root: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Yield every state folder and what is written about its owner; one that was never finished has nothing."""
+    for folder in sorted(state_root(root).glob(f"{_PREFIX}*")):
+        yield folder, state.read_owner(folder) or {}
+
+
+def make_folder(root: Path, resource: str, units: Iterable[str], files: Mapping[str, bytes]) -> Path:
+    """Make the state folder of units that were given anew; what their last container left is removed.
+
+    Raises KubernetesError for units that are still in use, and StateError.
+    """
+    wanted = frozenset(units)
+    for folder, owner in all_folders(root):
+        if not owner or (owner.get("resource") == resource and wanted.intersection(owner.get("units", []))):
+            if is_in_use(folder):
+                raise KubernetesError(
+                    f"a process still uses {resource} that kubelet takes for free; it is under the limits in {folder}"
+                )
+            shutil.rmtree(folder, ignore_errors=True)
+    path = folder_of(root, resource, wanted)
+    state.StateFolder.make(path, files, {"resource": resource, "units": sorted(wanted)}).close()
+    return path
+
+
+def is_in_use(folder: Path) -> bool:
+    """Whether a process holds memory of a GPU under the limits of this folder."""
+    try:
+        limits = region.read_limits(folder / "etc" / "limits")
+    except OSError:
+        return False
+    readings = region.read_usage(folder / "run" / "usage", [uuid for uuid, _ in limits or ()])
+    return any(reading.processes for reading in readings or ())
+
+
+def write_owner(folder: Path, owner: Mapping[str, Any]) -> None:
+    """Say whose a folder is. Raises StateError."""
+    half_made = folder / f".owner.{os.getpid()}"
+    try:
+        half_made.write_text(json.dumps(owner))
+        half_made.chmod(0o644)
+        half_made.replace(folder / "owner")
+    except OSError as error:
+        raise StateError(f"cannot write {folder / 'owner'}: {error.strerror}") from None
+
+
+def install_library(root: Path, library: Path) -> Path:
+    """Put the library where this host's engine finds it: the plugin may run in a container. Raises StateError."""
+    place = root / "lib" / f"{__version__}-{abi.ABI_VERSION}" / "libvgpu.so"
+    half_made = place.with_name(f".{place.name}.{os.getpid()}")
+    try:
+        state.make_readable(place.parent)
+        content = library.read_bytes()
+        if not place.exists() or place.read_bytes() != content:
+            half_made.write_bytes(content)
+            half_made.chmod(0o755)
+            half_made.replace(place)  # what has the old one mapped keeps it
+    except OSError as error:
+        raise StateError(f"cannot put the library at {place}: {error.strerror}") from None
+    return place
