@@ -2,6 +2,7 @@
 
 import signal
 import socket
+import threading
 from collections.abc import Callable
 from contextlib import nullcontext
 
@@ -84,5 +85,5 @@ class AttachedRun:
         """Stop this process as Ctrl-Z means, until the shell continues it."""
         with self._terminal.lent() if self._terminal else nullcontext():
             signal.raise_signal(signal.SIGSTOP)  # this thread goes on for a while after a signal to the whole process
-        if self._options.tty:
-            self._signals.put(signal.SIGWINCH)
+        # The main thread alone runs handlers, and sleeps through a SIGCONT that the kernel gave to another one.
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGWINCH)
