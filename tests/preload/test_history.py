@@ -99,7 +99,7 @@ def test_what_a_program_used_over_an_exporter_that_is_killed(
         running.stop()
 
     (account,) = accounts(environment, "--by", "container")
-    assert (account["container"], account["gpu_index"]) == (name, 0)
+    assert (account["container"], account["gpu_number"]) == (name, "0")
     assert account["memory_peak_bytes"] > 64 << 20 and account["memory_byte_hours"] > 0
     assert 0 < account["mean_share_ratio"] <= account["max_share_ratio"] <= 1
     (row,) = csv.DictReader(io.StringIO(history(environment, "--by", "container", "--format", "csv").stdout))
@@ -163,7 +163,7 @@ def test_what_is_wrong_is_one_line(environment: dict[str, str], arguments: tuple
 def test_without_an_extra(environment: dict[str, str], package: str, arguments: list[str], extra: str) -> None:
     with exporter(environment, "--history-interval", "1"):  # for a history to draw
         wait_for(lambda: history(environment).returncode == 0, "history")
-    code = f"import sys; sys.modules[{package!r}] = None; from vgpurun.cli import main; main({arguments!r})"
+    code = f"import sys; sys.modules[{package!r}] = None; from vgpurun.cli import main; sys.exit(main({arguments!r}))"
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=30)
     assert (done.returncode, done.stderr.count("\n")) == (125, 1), done.stderr
     assert f"pip install 'vgpurun[{extra}]'" in done.stderr

@@ -19,10 +19,11 @@ import pytest
 from fakes import GIB, make_gpus
 
 from vgpurun.errors import HistoryError
+from vgpurun.gpus import GpuUse
 from vgpurun.metrics import accounting
 from vgpurun.metrics.accounting import Account, accounts, reading, timeline
 from vgpurun.metrics.recorder import Recorder, count
-from vgpurun.metrics.snapshot import HISTORY, Device, Snapshot, TenantSeen
+from vgpurun.metrics.snapshot import HISTORY, Device, GpuSeen, Snapshot, TenantSeen
 from vgpurun.metrics.store import HOUR_S, HistoryInUseError, Mark, Store, Use, Who
 from vgpurun.quota import Quota
 from vgpurun.region import DeviceReading
@@ -30,7 +31,7 @@ from vgpurun.region import DeviceReading
 NOW_S = 1_900_000_800.0  # a whole hour
 DAY_S = 24 * HOUR_S
 GPU = make_gpus(1)[0]
-ANN = Who("1", "train", "ann", "container", GPU.uuid, 0, "Test GPU")
+ANN = Who("1", "train", "ann", "container", GPU.uuid, "0", "Test GPU")
 BEN = replace(ANN, container="2", name="infer", user="ben")
 
 
@@ -52,15 +53,17 @@ def open_store(path: Path) -> Iterator[Callable[..., Store]]:
         store.close()
 
 
-def device(busy_s: float = 0.0, used_bytes: int = GIB, who: Who = ANN, sm_percent: int | None = 50) -> Device:
+def device(
+    busy_s: float = 0.0, used_bytes: int = GIB, who: Who = ANN, sm_percent: int | None = 50, processes: int = 1
+) -> Device:
     tenant = TenantSeen(who.kind, who.container, who.name, who.user, "image")
-    read = DeviceReading(GPU.uuid, allocated_bytes=used_bytes, busy_ns=int(busy_s * 1e9))
+    read = DeviceReading(GPU.uuid, allocated_bytes=used_bytes, busy_ns=int(busy_s * 1e9), processes=processes)
     tenant.devices.append(Device(tenant, GPU, 0, Quota(2 * GIB, sm_percent), read))
     return tenant.devices[0]
 
 
 def use(start_s: float = NOW_S, span_s: int = 10, gpu_s: float = 5.0, memory_bytes: int = GIB) -> Use:
-    return Use(int(start_s), span_s, span_s, span_s, gpu_s, gpu_s / span_s, memory_bytes * span_s, memory_bytes)
+    return Use(int(start_s), span_s, span_s, span_s, 0, gpu_s, gpu_s / span_s, memory_bytes * span_s, memory_bytes)
 
 
 def read(path: Path, by: str = "user", since_s: float = 0, until_s: float = 2e10) -> list[Account]:
@@ -95,28 +98,49 @@ def recorder(host: Host, open_store: Callable[..., Store], said: list[str] | Non
 
 class TestCounting:
     def test_what_was_used_since_the_last_time(self) -> None:
-        (found,) = count(device(busy_s=13), Mark(9.0, NOW_S), NOW_S + 10, 10)
-        assert found == Use(int(NOW_S), 10, 10, 10, 4.0, 0.4, 10 * GIB, GIB)
+        (found,) = count(device(busy_s=13), None, Mark(9.0, NOW_S), NOW_S + 10, 10)
+        assert found == Use(int(NOW_S), 10, 10, 10, 0, 4.0, 0.4, 10 * GIB, GIB)
 
     def test_no_more_than_there_was_time(self) -> None:
-        assert sum(each.gpu_s for each in count(device(busy_s=1e9), Mark(0.0, NOW_S), NOW_S + 10, 10)) == 10
+        assert sum(each.gpu_s for each in count(device(busy_s=1e9), None, Mark(0.0, NOW_S), NOW_S + 10, 10)) == 10
 
     def test_a_counter_that_began_anew(self) -> None:
-        assert sum(each.gpu_s for each in count(device(busy_s=3), Mark(500.0, NOW_S), NOW_S + 10, 10)) == 3
+        assert sum(each.gpu_s for each in count(device(busy_s=3), None, Mark(500.0, NOW_S), NOW_S + 10, 10)) == 3
 
     def test_a_clock_that_was_set_back(self) -> None:
-        assert list(count(device(busy_s=3), Mark(0.0, NOW_S), NOW_S - 100, 10)) == []
+        assert list(count(device(busy_s=3), None, Mark(0.0, NOW_S), NOW_S - 100, 10)) == []
 
-    def test_what_is_not_measured(self) -> None:
-        (found,) = count(device(sm_percent=None), Mark(None, NOW_S), NOW_S + 10, 10)
-        assert (found.ran_s, found.measured_s, found.gpu_s) == (10, 0, 0)
+    def test_without_a_limit_it_is_measured_in_company(self) -> None:
+        free, other = device(busy_s=3, sm_percent=None), device(who=BEN)
+        seen = GpuSeen(GPU, GpuUse(0, 80), [free, other])
+        (found,) = count(free, seen, Mark(1.0, NOW_S), NOW_S + 10, 10)
+        assert (found.measured_s, found.estimated_s, found.gpu_s) == (10, 0, 2)
+        (idle,) = count(free, seen, Mark(3.0, NOW_S), NOW_S + 10, 10)
+        assert (idle.measured_s, idle.estimated_s, idle.gpu_s) == (10, 0, 0)
+
+    @pytest.mark.parametrize(("percent", "expected"), [(80, (0, 10, 8.0)), (None, (0, 0, 0.0))])
+    def test_without_a_limit_and_alone_it_is_what_nvml_says(
+        self, percent: int | None, expected: tuple[float, ...]
+    ) -> None:
+        free, idle = device(sm_percent=None), device(who=BEN, processes=0)
+        seen = GpuSeen(GPU, GpuUse(0, percent), [free, idle])
+        (found,) = count(free, seen, Mark(0.0, NOW_S), NOW_S + 10, 10)
+        assert (found.measured_s, found.estimated_s, found.gpu_s) == expected
+        paused = list(count(free, seen, Mark(0.0, NOW_S - 7200), NOW_S, 10))
+        assert sum(each.estimated_s + each.measured_s + each.gpu_s for each in paused) == 0, "nobody looked"
+
+    def test_a_slice_counts_while_something_runs_in_it(self) -> None:
+        of_slice = replace(ANN, kind="slice")
+        assert list(count(device(5, who=of_slice, processes=0), None, Mark(5.0, NOW_S), NOW_S + 10, 10)) == []
+        assert list(count(device(5, who=of_slice), None, Mark(5.0, NOW_S), NOW_S + 10, 10))
+        assert list(count(device(6, who=of_slice, processes=0), None, Mark(5.0, NOW_S), NOW_S + 10, 10))
 
     def test_spans_are_not_crossed(self) -> None:
-        found = list(count(device(busy_s=10), Mark(0.0, NOW_S + 4), NOW_S + 14, 10))
+        found = list(count(device(busy_s=10), None, Mark(0.0, NOW_S + 4), NOW_S + 14, 10))
         assert [(each.start_s - NOW_S, each.ran_s, each.gpu_s) for each in found] == [(0, 6, 6), (10, 4, 4)]
 
     def test_after_a_pause_it_is_spread_over_hours(self) -> None:
-        found = list(count(device(busy_s=5000), Mark(1400.0, NOW_S - 7200), NOW_S, 10))
+        found = list(count(device(busy_s=5000), None, Mark(1400.0, NOW_S - 7200), NOW_S, 10))
         assert [each.span_s for each in found] == [HOUR_S, HOUR_S]
         assert sum(each.gpu_s for each in found) == pytest.approx(3600)
 
@@ -354,7 +378,7 @@ class TestAccounts:
     @pytest.fixture
     def filled(self, open_store: Callable[..., Store], path: Path) -> Path:
         store = open_store()
-        second = replace(ANN, gpu="GPU-other", gpu_index=1)
+        second = replace(ANN, gpu="GPU-other", gpu_number="1")
         again = replace(ANN, container="3", name="eval")
         uses = [
             (ANN, use(NOW_S, gpu_s=4)),
@@ -368,11 +392,11 @@ class TestAccounts:
 
     def test_by_user(self, filled: Path) -> None:
         first, *others = read(filled)
-        assert (first.user, first.gpu_index, first.gpu_seconds, first.ran_seconds) == ("ann", 0, 11, 30)
+        assert (first.user, first.gpu_number, first.gpu_seconds, first.ran_seconds) == ("ann", "0", 11, 30)
         assert first.mean_share_ratio == pytest.approx(11 / 30) and first.max_share_ratio == 0.6
         assert first.memory_byte_hours == pytest.approx((10 + 30 + 10) * GIB / HOUR_S)
         assert (first.memory_peak_bytes, first.container) == (3 * GIB, "")
-        assert [(each.user, each.gpu_index, each.gpu_seconds) for each in others] == [("ben", 0, 9), ("ann", 1, 2)]
+        assert [(each.user, each.gpu_number, each.gpu_seconds) for each in others] == [("ben", "0", 9), ("ann", "1", 2)]
 
     def test_by_container_and_gpu(self, filled: Path) -> None:
         assert [(each.container, each.container_id, each.gpu_seconds) for each in read(filled, "container")] == [
@@ -381,9 +405,9 @@ class TestAccounts:
             ("train", "1", 2),
             ("eval", "3", 1),
         ]
-        assert [(each.gpu_index, each.gpu_seconds, each.user) for each in read(filled, "gpu")] == [
-            (0, 20, ""),
-            (1, 2, ""),
+        assert [(each.gpu_number, each.gpu_seconds, each.user) for each in read(filled, "gpu")] == [
+            ("0", 20, ""),
+            ("1", 2, ""),
         ]
 
     def test_of_a_time(self, filled: Path) -> None:
@@ -396,9 +420,9 @@ class TestAccounts:
             found = timeline(db, "user", 0, 2e10)
             nothing = timeline(db, "user", 0, 1)
         assert list(found.moments_s) == [NOW_S, NOW_S + 10] and found.step_s == 10
-        by_key = {(curve.key, curve.gpu_index): curve for curve in found.curves}
-        assert by_key["ann", 0].shares == pytest.approx([0.4, 0.7])
-        assert by_key["ann", 0].memory_bytes == pytest.approx([GIB, 4 * GIB])
+        by_key = {(curve.key, curve.gpu_number): curve for curve in found.curves}
+        assert by_key["ann", "0"].shares == pytest.approx([0.4, 0.7])
+        assert by_key["ann", "0"].memory_bytes == pytest.approx([GIB, 4 * GIB])
         assert nothing.curves == ()
 
     def test_pictures(self, filled: Path, tmp_path: Path) -> None:

@@ -42,14 +42,20 @@ def show(found: Sequence[Account], by: str, output_format: str) -> None:
 
 def _figures(account: Account) -> tuple[str, ...]:
     return (
-        str(account.gpu_index),
-        f"{account.gpu_seconds / _HOUR_S:.2f}" if account.measured_seconds else "?",
+        account.gpu_number,
+        _gpu_hours(account),
         f"{account.ran_seconds / _HOUR_S:.2f}",
         _percent(account.mean_share_ratio),
         _percent(account.max_share_ratio),
         f"{account.memory_byte_hours / 2**30:.2f}",
         show_size(account.memory_peak_bytes),
     )
+
+
+def _gpu_hours(account: Account) -> str:
+    if not account.measured_seconds and not account.estimated_seconds:
+        return "?"
+    return f"{'~' if account.estimated_seconds else ''}{account.gpu_seconds / _HOUR_S:.2f}"
 
 
 def _percent(ratio: float | None) -> str:

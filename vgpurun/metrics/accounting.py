@@ -23,19 +23,21 @@ _MOST_POINTS = 300
 class Account:
     """What a user, a container, or all together used of a GPU. What a row does not stand for is empty.
 
-    Of `ran_seconds` of containers GPU time was measured in `measured_seconds`; `mean_share_ratio` is of these, and None
-    without. The highest share is over one sample, and like the highest memory that of one container.
+    Of `ran_seconds` of containers GPU time was measured in `measured_seconds` and estimated in `estimated_seconds`;
+    `mean_share_ratio` is of these, and None without. The highest share is over one sample, and like the highest memory
+    that of one container.
     """
 
     user: str
     container: str
     container_id: str
     gpu_uuid: str
-    gpu_index: int
+    gpu_number: str
     gpu_model: str
     gpu_seconds: float
     ran_seconds: float
     measured_seconds: float
+    estimated_seconds: float
     mean_share_ratio: float | None
     max_share_ratio: float | None
     memory_byte_hours: float
@@ -53,7 +55,7 @@ class Curve:
     """A key's GPU share and memory over time on one GPU, a value for each of the series' moments."""
 
     key: str
-    gpu_index: int
+    gpu_number: str
     gpu_model: str
     shares: Sequence[float]
     memory_bytes: Sequence[float]
@@ -106,8 +108,8 @@ def accounts(db: sqlite3.Connection, by: str, since_s: float, until_s: float) ->
     named = ", ".join(f"tenant.{key}" if key in keys else "''" for key in ("user", "name", "container"))
     rows = db.execute(
         f"""
-        SELECT {named}, gpu.uuid, gpu.number, gpu.model, sum(gpu_s), sum(ran_s), sum(measured_s), max(max_share),
-          sum(memory_byte_s), max(memory_peak_bytes), min(start_s), max(start_s + span_s)
+        SELECT {named}, gpu.uuid, gpu.number, gpu.model, sum(gpu_s), sum(ran_s), sum(measured_s), sum(estimated_s),
+          max(max_share), sum(memory_byte_s), max(memory_peak_bytes), min(start_s), max(start_s + span_s)
         FROM use JOIN tenant ON tenant.id = use.tenant JOIN gpu ON gpu.id = use.gpu
         WHERE start_s + span_s > ? AND start_s < ?
         GROUP BY {", ".join(["gpu.id", *(f"tenant.{key}" for key in keys)])}
@@ -119,13 +121,16 @@ def accounts(db: sqlite3.Connection, by: str, since_s: float, until_s: float) ->
 
 
 def _account(row: Sequence[Any]) -> Account:
-    user, name, container, uuid, number, model, gpu_s, ran_s, measured_s, share, byte_s, peak, first, last = row
+    user, name, container, uuid, number, model, gpu_s, ran_s, measured_s, estimated_s, share, *memory = row
+    byte_s, peak_bytes, first, last = memory
+    known_s = measured_s + estimated_s
     return Account(
-        user=user, container=name, container_id=container, gpu_uuid=uuid, gpu_index=number, gpu_model=model,
+        user=user, container=name, container_id=container, gpu_uuid=uuid, gpu_number=number, gpu_model=model,
         gpu_seconds=gpu_s, ran_seconds=ran_s, measured_seconds=measured_s,
-        mean_share_ratio=gpu_s / measured_s if measured_s else None,
-        max_share_ratio=share if measured_s else None,
-        memory_byte_hours=byte_s / HOUR_S, memory_peak_bytes=peak, first_seconds=first, last_seconds=last,
+        estimated_seconds=estimated_s,
+        mean_share_ratio=gpu_s / known_s if known_s else None,
+        max_share_ratio=share if known_s else None,
+        memory_byte_hours=byte_s / HOUR_S, memory_peak_bytes=peak_bytes, first_seconds=first, last_seconds=last,
     )  # fmt: skip
 
 
@@ -149,7 +154,7 @@ def timeline(db: sqlite3.Connection, by: str, since_s: float, until_s: float) ->
         """,
         (begin, step_s, since_s, until_s),
     )
-    found: dict[tuple[str, int, str], tuple[list[float], list[float]]] = {}
+    found: dict[tuple[str, str, str], tuple[list[float], list[float]]] = {}
     for name, number, model, place, gpu_s, byte_s in rows:
         none = ([0.0] * len(moments), [0.0] * len(moments))
         shares, memory_bytes = found.setdefault((name, number, model), none)

@@ -86,12 +86,6 @@ _BUILD: Scope[Snapshot] = Scope(
 )
 
 
-def utilization_ratio(seen: GpuSeen) -> float | None:
-    """Return the share of the last period in which a GPU ran kernels, from 0 to 1."""
-    percent = seen.use.utilization_percent
-    return None if percent is None else percent / 100
-
-
 def promised_bytes(seen: GpuSeen) -> int:
     """Return the sum of the memory limits on a GPU."""
     return sum(device.memory_limit_bytes or 0 for device in seen.devices)
@@ -127,7 +121,7 @@ FAMILIES: tuple[Family[Any], ...] = (
     ),
     Family(
         "vgpurun_gpu_utilization_ratio", GAUGE, "Share of the time in which the GPU ran kernels, by NVML.", HOST_GPU,
-        utilization_ratio,
+        lambda seen: seen.utilization_ratio,
     ),
     Family(
         "vgpurun_gpu_memory_promised_bytes", GAUGE, "Sum of the memory limits of the containers on the GPU.", HOST_GPU,

@@ -20,7 +20,6 @@ from vgpurun.metrics.families import (
     promised_bytes,
     promised_ratio,
     used_ratio,
-    utilization_ratio,
 )
 from vgpurun.metrics.snapshot import Device, GpuSeen
 
@@ -65,7 +64,7 @@ FAMILIES: tuple[Family[Any], ...] = (
     Family("hami_host_gpu_memory_used_bytes", GAUGE, "Memory of the GPU in use.", _HOST,
            lambda seen: seen.use.memory_used_bytes),
     Family("hami_host_gpu_utilization_ratio", GAUGE, "Utilisation of the GPU, 0 to 100.", _HOST,
-           _percent(utilization_ratio)),
+           _percent(lambda seen: seen.utilization_ratio)),
     Family("hami_vgpu_memory_used_bytes", GAUGE, "Memory that a container uses.", _CONTAINER,
            lambda device: device.memory_used_bytes),
     Family("hami_vgpu_memory_limit_bytes", GAUGE, "Memory limit of a container; 0: none.", _CONTAINER,

@@ -25,7 +25,7 @@ _LABEL_WIDTH = 24
 
 def draw(timeline: Timeline, title: str, path: Path) -> None:
     """Write the picture; the file's ending says its kind. Raises HistoryError where it cannot be written."""
-    gpus = sorted({(curve.gpu_index, curve.gpu_model) for curve in timeline.curves})
+    gpus = sorted({(curve.gpu_number, curve.gpu_model) for curve in timeline.curves})
     keys = _shown_keys(timeline.curves)
     figure = Figure(
         figsize=(_WIDTH_INCHES, _FRAME_INCHES + _ROW_INCHES * max(1, len(gpus))), dpi=_DPI, layout="constrained"
@@ -34,7 +34,7 @@ def draw(timeline: Timeline, title: str, path: Path) -> None:
     figure.suptitle(title, fontsize="medium")
     rows: Any = figure.subplots(max(1, len(gpus)), 2, sharex=True, squeeze=False)
     for axes, (number, model) in zip(rows, gpus, strict=True):
-        of_gpu = [curve for curve in timeline.curves if curve.gpu_index == number and curve.gpu_model == model]
+        of_gpu = [curve for curve in timeline.curves if curve.gpu_number == number and curve.gpu_model == model]
         _draw_gpu(axes, timeline, of_gpu, keys, f"GPU {number} ({model})")
     handles = [Patch(color=_colour(key, keys), label=_label(key)) for key in keys]
     figure.legend(handles=handles, loc="outside lower center", ncols=min(6, max(1, len(handles))), frameon=False)

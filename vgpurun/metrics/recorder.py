@@ -4,30 +4,43 @@ import time
 from collections.abc import Callable, Iterator
 
 from vgpurun.errors import HistoryError
-from vgpurun.metrics.snapshot import HISTORY, Device, Reader
+from vgpurun.metrics.snapshot import HISTORY, Device, GpuSeen, Reader
 from vgpurun.metrics.store import HOUR_S, Mark, Store, Use, Who
 
 _THIN_EVERY_S = 300
 
 
-def count(device: Device, last: Mark, now_s: float, fine_s: int) -> Iterator[Use]:
+def count(device: Device, seen: GpuSeen | None, last: Mark, now_s: float, fine_s: int) -> Iterator[Use]:
     """Yield what a tenant has used since the last time, in spans of `fine_s` seconds; after a pause in hours.
 
-    Memory counts as it is now. GPU time is what the tenant's counter says, but no more than there was time.
+    Memory counts as it is now. GPU time is what the tenant's counter says, but no more than there was time. One without
+    a compute limit that is alone on its GPU is not measured: it is what NVML says of the GPU, if that can be asked.
     """
     elapsed_s = now_s - last.at_s
-    if elapsed_s <= 0:
+    if elapsed_s <= 0 or device.reading is None:
         return
+    is_pause = elapsed_s > 3 * fine_s
     used_bytes = device.memory_used_bytes or 0
-    gpu_s = 0.0
-    if device.busy_s is not None:
-        before_s = last.busy_s or 0.0
-        gpu_s = min(device.busy_s - before_s if device.busy_s >= before_s else device.busy_s, elapsed_s)
+    gpu_s = min(_since(device.counted_s, last.busy_s), elapsed_s)
+    if device.tenant.kind == "slice" and not device.reading.processes and not gpu_s:
+        return  # a slice is there all the time: only what runs in it counts
+    is_alone = seen is not None and seen.only_user is device
+    is_measured = device.quota.sm_percent is not None or gpu_s > 0 or not is_alone
+    is_estimated = not is_measured and not is_pause and seen is not None and seen.utilization_ratio is not None
+    if is_estimated and seen:
+        gpu_s = (seen.utilization_ratio or 0) * elapsed_s
     share = gpu_s / elapsed_s
-    span_s = fine_s if elapsed_s <= 3 * fine_s else HOUR_S
+    span_s = HOUR_S if is_pause else fine_s
     for start_s, ran_s in _pieces(last.at_s, now_s, span_s):
-        measured_s = 0.0 if device.busy_s is None else ran_s
-        yield Use(start_s, span_s, ran_s, measured_s, share * ran_s, share, used_bytes * ran_s, used_bytes)
+        measured_s, estimated_s = ran_s * is_measured, ran_s * is_estimated
+        yield Use(
+            start_s, span_s, ran_s, measured_s, estimated_s, share * ran_s, share, used_bytes * ran_s, used_bytes
+        )  # fmt: skip
+
+
+def _since(busy_s: float, before_s: float) -> float:
+    """A counter that is lower than it was has begun anew."""
+    return busy_s - before_s if busy_s >= before_s else busy_s
 
 
 def _pieces(begin_s: float, end_s: float, span_s: int) -> Iterator[tuple[int, float]]:
@@ -41,7 +54,7 @@ def _pieces(begin_s: float, end_s: float, span_s: int) -> Iterator[tuple[int, fl
 def who_is(device: Device) -> Who:
     """Return under what a device's use is kept."""
     tenant, gpu = device.tenant, device.gpu
-    return Who(tenant.id, tenant.name, tenant.user, tenant.kind, gpu.uuid, gpu.index, gpu.name)
+    return Who(tenant.id, tenant.name, tenant.user, tenant.kind, gpu.uuid, gpu.number, gpu.name)
 
 
 class Recorder:
@@ -91,13 +104,15 @@ class Recorder:
         return store
 
     def _add(self, store: Store, now_s: float) -> None:
-        devices = {who_is(each): each for each in self._reader.look().devices if each.reading is not None}
+        snapshot = self._reader.look()
+        devices = {who_is(each): each for each in snapshot.devices if each.reading is not None}
+        gpus = {seen.gpu.uuid: seen for seen in snapshot.gpus}
         uses = [
             (who, use)
             for who, device in devices.items()
-            for use in count(device, self._mark_of(who, now_s), now_s, self._sample_s)
+            for use in count(device, gpus.get(who.gpu), self._mark_of(who, now_s), now_s, self._sample_s)
         ]
-        marks = {who: Mark(device.busy_s, now_s) for who, device in devices.items()}
+        marks = {who: Mark(device.counted_s, now_s) for who, device in devices.items()}
         store.add(uses, marks)
         self._marks = {who: mark for who, mark in {**self._marks, **marks}.items() if now_s - mark.at_s < 24 * HOUR_S}
         self._sampled_s = now_s

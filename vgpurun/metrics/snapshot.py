@@ -65,11 +65,14 @@ class Device:
         return None if self.reading is None else min(self.reading.memory_used_bytes, self.gpu.memory_bytes)
 
     @property
+    def counted_s(self) -> float:
+        """The GPU time that was measured so far, in seconds. Nobody is older than the host."""
+        return 0.0 if self.reading is None else min(self.reading.busy_ns, time.monotonic_ns()) / 1e9
+
+    @property
     def busy_s(self) -> float | None:
-        """The GPU time used so far, in seconds, or None where it is not measured. Nobody is older than the host."""
-        if self.reading is None or not self.is_measured:
-            return None
-        return min(self.reading.busy_ns, time.monotonic_ns()) / 1e9
+        """The same, or None where nothing is measured."""
+        return self.counted_s if self.is_measured else None
 
 
 @dataclass(frozen=True)
@@ -91,6 +94,18 @@ class GpuSeen:
     gpu: Gpu
     use: GpuUse
     devices: Sequence[Device]
+
+    @property
+    def utilization_ratio(self) -> float | None:
+        """The share of the last period in which the GPU ran kernels, from 0 to 1, or None where NVML does not say."""
+        percent = self.use.utilization_percent
+        return None if percent is None else percent / 100
+
+    @property
+    def only_user(self) -> Device | None:
+        """The one tenant that has processes on the GPU, or None where there are none or several."""
+        working = [device for device in self.devices if device.reading and device.reading.processes]
+        return working[0] if len(working) == 1 else None
 
 
 @dataclass(frozen=True)
@@ -116,8 +131,8 @@ class Reader:
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
         self._nvml = ExitStack()
-        self._gpus: list[Gpu] | None = None  # None: NVML is not open
-        self._known: list[Gpu] = []  # of the last time that it answered
+        self._is_open = False  # NVML
+        self._known: list[Gpu] = []  # the GPUs, of the last time that it answered
         self._engine: Engine | None = None
         self._troubles: dict[str, str] = {}
         self._errors: Counter[str] = Counter(dict.fromkeys(SOURCES, 0))
@@ -136,7 +151,7 @@ class Reader:
         """Let go of NVML."""
         with self._lock:
             self._nvml.close()
-            self._gpus = None
+            self._is_open = False
 
     def note(self, source: str, trouble: str) -> None:
         """Count a trouble (unless it is empty), and say it, or that it is over, if that is news."""
@@ -172,17 +187,18 @@ class Reader:
 
     def _read_gpus(self) -> list[tuple[Gpu, GpuUse]]:
         try:
-            if self._gpus is None:
+            if not self._is_open:
                 self._nvml.enter_context(gpus.held_open())
-                self._gpus = self._known = gpus.list_gpus()
-            use = gpus.read_use(self._gpus)
+                self._is_open = True
+            self._known = gpus.list_gpus()  # MIG instances come and go
+            use = gpus.read_use(self._known)
         except GpuError as error:
             self._nvml.close()  # a new driver may come
-            self._gpus = None
+            self._is_open = False
             self._note(NVML, f"GPUs are not shown: {error}")
             return []
         self._note(NVML, "")
-        return list(zip(self._gpus, use, strict=True))
+        return list(zip(self._known, use, strict=True))
 
     def _read_holders(self) -> list[tuple[str, Callable[[], Holder]]]:
         """Return names, and what reads each one's limits, which may fail for any of them."""

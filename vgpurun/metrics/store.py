@@ -36,7 +36,7 @@ class Who:
     user: str
     kind: str
     gpu: str
-    gpu_index: int
+    gpu_number: str
     gpu_model: str
 
 
@@ -44,13 +44,14 @@ class Who:
 class Use:
     """What a tenant used of a GPU in a span that begins at `start_s` (seconds since 1970).
 
-    Of `ran_s` seconds its GPU time was measured in `measured_s`.
+    Of `ran_s` seconds its GPU time was measured in `measured_s`, and estimated in `estimated_s`; else it is not known.
     """
 
     start_s: int
     span_s: int
     ran_s: float
     measured_s: float
+    estimated_s: float
     gpu_s: float
     max_share: float
     memory_byte_s: float
@@ -59,9 +60,9 @@ class Use:
 
 @dataclass(frozen=True)
 class Mark:
-    """How far a tenant's GPU time was counted: `busy_s` of it (None: not measured), at `at_s` seconds since 1970."""
+    """How far a tenant's GPU time was counted: `busy_s` of it, at `at_s` seconds since 1970."""
 
-    busy_s: float | None
+    busy_s: float
     at_s: float
 
 
@@ -228,18 +229,21 @@ class Store:
 _WAY_OUT = "choose another place with --history, or none with --no-history"
 
 _ADD = """
-INSERT INTO use (tenant, gpu, start_s, span_s, ran_s, measured_s, gpu_s, max_share, memory_byte_s, memory_peak_bytes)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO use (tenant, gpu, start_s, span_s, ran_s, measured_s, estimated_s, gpu_s, max_share, memory_byte_s,
+  memory_peak_bytes)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (span_s, start_s, tenant, gpu) DO UPDATE SET
-  ran_s = ran_s + excluded.ran_s, measured_s = measured_s + excluded.measured_s, gpu_s = gpu_s + excluded.gpu_s,
+  ran_s = ran_s + excluded.ran_s, measured_s = measured_s + excluded.measured_s,
+  estimated_s = estimated_s + excluded.estimated_s, gpu_s = gpu_s + excluded.gpu_s,
   max_share = max(max_share, excluded.max_share), memory_byte_s = memory_byte_s + excluded.memory_byte_s,
   memory_peak_bytes = max(memory_peak_bytes, excluded.memory_peak_bytes)
 """
 
 _COARSEN = """
-INSERT INTO use (tenant, gpu, start_s, span_s, ran_s, measured_s, gpu_s, max_share, memory_byte_s, memory_peak_bytes)
-SELECT tenant, gpu, start_s - start_s % :coarse, :coarse, sum(ran_s), sum(measured_s), sum(gpu_s), max(max_share),
-  sum(memory_byte_s), max(memory_peak_bytes)
+INSERT INTO use (tenant, gpu, start_s, span_s, ran_s, measured_s, estimated_s, gpu_s, max_share, memory_byte_s,
+  memory_peak_bytes)
+SELECT tenant, gpu, start_s - start_s % :coarse, :coarse, sum(ran_s), sum(measured_s), sum(estimated_s),
+  sum(gpu_s), max(max_share), sum(memory_byte_s), max(memory_peak_bytes)
 FROM use WHERE span_s < :coarse AND start_s < :before
 GROUP BY tenant, gpu, start_s - start_s % :coarse
 """ + _ADD[_ADD.index("ON CONFLICT") :]
@@ -253,8 +257,8 @@ def _coarsen(db: sqlite3.Connection, coarse_s: int, before_s: float) -> None:
 
 def _values(use: Use) -> tuple[float, ...]:
     return (
-        use.start_s, use.span_s, use.ran_s, use.measured_s, use.gpu_s, use.max_share, use.memory_byte_s,
-        use.memory_peak_bytes,
+        use.start_s, use.span_s, use.ran_s, use.measured_s, use.estimated_s, use.gpu_s, use.max_share,
+        use.memory_byte_s, use.memory_peak_bytes,
     )  # fmt: skip
 
 
@@ -267,7 +271,7 @@ def _ids(db: sqlite3.Connection, who: Who) -> tuple[int, int]:
     db.execute(
         "INSERT INTO gpu (uuid, number, model) VALUES (?, ?, ?)"
         " ON CONFLICT (uuid) DO UPDATE SET number = excluded.number, model = excluded.model",
-        (who.gpu, who.gpu_index, who.gpu_model),
+        (who.gpu, who.gpu_number, who.gpu_model),
     )
     tenant = db.execute(
         "SELECT id FROM tenant WHERE container = ? AND name = ? AND user = ?", (who.container, who.name, who.user)
