@@ -158,8 +158,8 @@ def test_what_went_wrong_is_said() -> None:
 
 def test_tables() -> None:
     found = rows(text(summarize([made.training(4), replace(made.empty(), started_ns=made.BEGIN_NS)])))
-    assert ["0", made.UUIDS[0], "3.05", "GiB", "/", "4", "GiB", "49", "%", "/", "50", "%"] == found[4][:12]
-    assert ["GPU", "UUID", "MEMORY", "PEAK", "/", "LIMIT", "COMPUTE", "/", "LIMIT", "GPU", "TIME"] in found
+    assert ["0:", made.UUIDS[0], "3.05", "GiB", "/", "4", "GiB", "49", "%", "/", "50", "%"] == found[4][:12]
+    assert ["GPU", "MEMORY", "PEAK", "/", "LIMIT", "COMPUTE", "/", "LIMIT", "GPU", "TIME"] in found
     titles = [row[0] for row in found if row and row[0].isupper()]
     assert titles == ["GPU", "PROCESS", "API", "KERNEL", "COPIES", "WAITS"]
     api = next(row for row in found if row[:1] == ["cuLibraryLoadData"])
@@ -177,6 +177,14 @@ def test_the_failed_have_a_column() -> None:
     output = text(summarize([made.out_of_memory()]))
     assert "FAILED" in output
     assert "! Calls that failed: cuMemAlloc 3 times." in output
+
+
+def test_no_name_steers_the_terminal() -> None:
+    profile = made.training(2)
+    profile.command = "python \x1b]0;owned\x07 train.py"
+    profile.kernels.append(KernelTotal("\x1b[2Jkernel", 1, 10**12))
+    output = text(summarize([profile]))
+    assert "\x1b" not in output and "\x07" not in output and "[2Jkernel" in output
 
 
 def test_described_is_json_with_units() -> None:
