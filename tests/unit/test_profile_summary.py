@@ -120,7 +120,7 @@ def test_bandwidth_is_that_of_calls_that_wait_for_their_copy() -> None:
     assert (first.kind, first.calls, first.size_bytes) == (to_device, 2, (1 << 30) + (4 << 20))
     assert first.bandwidth == (4 << 20) / 0.002
     assert (second.kind, second.bandwidth) == (on_device, None)
-    seconds = 0.1
+    seconds = 1 / 120
     assert sum(first.bytes_per_s) * seconds == pytest.approx(first.size_bytes)
 
 
@@ -208,6 +208,15 @@ def test_names_as_people_know_them() -> None:
         == "at::native::vectorized_elementwise_kernel<4, CUDAFunctor_add<fl…"[:59] + "…"
     )
     assert len(short_kernel_name(made.GEMM, 40)) == 40
+
+
+def test_a_command_is_one_line() -> None:
+    assert (
+        words.short_command("/usr/bin/python3 -c import torch\ntorch.zeros(1)\n")
+        == "python3 -c import torch torch.zeros(1)"
+    )
+    assert words.short_command("./a", 10) == "a"
+    assert words.short_command("python " + "x" * 100, 10) == "python xx…"
 
 
 def test_figures_have_units() -> None:

@@ -82,7 +82,7 @@ def _devices(summary: Summary) -> _Table:
 def _processes(summary: Summary) -> _Table:
     rows = [
         [
-            process.command,
+            words.short_command(process.command),
             str(process.pid),
             show_time((process.ended_ns or process.last_ns) - process.started_ns),
             show_count(process.calls),

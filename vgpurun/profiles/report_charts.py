@@ -98,10 +98,10 @@ def copies(summary: Summary, shape: Shape, title: str = "") -> Figure:
     count = len(summary.copies)
     with over_time(shape, 66 * count - 10, title, named=1, rows=count, gap=26) as bands:
         for copy, axes in zip(summary.copies, bands, strict=True):
-            time_axis(axes, summary.coarse.duration_s)
+            time_axis(axes, summary.medium.duration_s)
             highest = max(copy.bytes_per_s)
             bytes_axis(axes, max(highest * 1.1, 1), "/s", most=2)
-            step_area(axes, summary.coarse, copy.bytes_per_s, color=COLOURS["copy"][0], alpha=0.55)
+            step_area(axes, summary.medium, copy.bytes_per_s, color=COLOURS["copy"][0], alpha=0.55)
             if axes is not bands[-1]:
                 axes.set_xticklabels([])
             words = f"{DIRECTIONS[copy.kind]}, at most {show_rate(highest)}"

@@ -121,7 +121,7 @@ _KERNEL_NOTE = (
     "usually take."
 )
 _COPY_NOTE = (
-    "Bandwidth is that of calls which return when their copy is done. An asynchronous call returns earlier: its bytes "
-    "count where the call was made."
+    "Bandwidth is that of calls which return when their copy is done, waiting for earlier work included. An "
+    "asynchronous call returns before: its bytes count where the call was made."
 )
 _WAIT_NOTE = "A launch waits here while the container has used up its share, or another container has its turn."

@@ -12,7 +12,7 @@ from vgpurun.profiles.report_axes import drawn_in, over_time, step_area, time_ax
 from vgpurun.profiles.report_style import COLOURS, GRID, MUTED, Shape
 from vgpurun.profiles.series import Axis
 from vgpurun.profiles.summary import Summary
-from vgpurun.profiles.words import plural
+from vgpurun.profiles.words import plural, short_command
 
 _FULL_PROCESSES = 4  # of more, only the GPU and the waits have lanes
 _MOST_PROCESSES = 12
@@ -65,7 +65,7 @@ def _rows(summary: Summary) -> Sequence[_Row]:
         if not is_full:
             lanes = [joint for kind in ("gpu", "wait") if (joint := _joint(lanes, kind, process.pid))]
         elif len(processes) > 1:
-            rows.append((f"{_cut(process.command)} [{process.pid}]", None))
+            rows.append((f"{short_command(process.command, 40)} [{process.pid}]", None))
         rows += [("", lane) for lane in lanes]
     return rows
 
@@ -93,7 +93,3 @@ def _draw(axes: Axes, axis: Axis, lane: Lane, row: int, shape: Shape) -> None:
         axes.annotate(
             lane.title, (0, bottom - height - 0.04), xycoords=("axes fraction", "data"), va="bottom", color=MUTED
         )
-
-
-def _cut(command: str, most: int = 40) -> str:
-    return command if len(command) <= most else f"{command[: most - 1]}…"

@@ -121,7 +121,7 @@ def processes(summary: Summary) -> Table:
     """Return the processes by their begin."""
     rows = [
         [
-            process.command,
+            words.short_command(process.command),
             str(process.pid),
             show_time(process.started_ns - summary.fine.begin_ns),
             show_time((process.ended_ns or process.last_ns) - process.started_ns),

@@ -10,7 +10,7 @@ from vgpurun.profiles.model import ApiTotal, Call, CopyKind, KernelTotal, Proces
 from vgpurun.profiles.series import Amounts, Axis, Counter, Levels
 
 _FINE_BINS = 360
-_MOST_COARSE_BINS = 120
+_MEDIUM_BINS = 120
 _COARSE_NS = 100_000_000  # a compute limit holds over such times, not over shorter ones
 WAIT_BOUNDS_NS = (10_000, 100_000, 1_000_000, 10_000_000, 100_000_000, 1_000_000_000)
 
@@ -42,7 +42,7 @@ class CopySummary:
     size_bytes: int
     synchronous_bytes: int
     synchronous_ns: int
-    bytes_per_s: Sequence[float]  # by bins of Summary.coarse
+    bytes_per_s: Sequence[float]  # by bins of Summary.medium
 
     @property
     def bandwidth(self) -> float | None:
@@ -81,6 +81,7 @@ class Summary:
     """A run in short."""
 
     fine: Axis
+    medium: Axis
     coarse: Axis
     processes: Sequence[ProcessSummary]
     devices: Sequence[DeviceSummary]
@@ -166,7 +167,8 @@ class _Reading:
 
     def __init__(self, begin_ns: int, end_ns: int) -> None:
         self.fine = Axis(begin_ns, end_ns, _FINE_BINS)
-        bins = max(1, min(_MOST_COARSE_BINS, (end_ns - begin_ns) // _COARSE_NS))
+        self.medium = Axis(begin_ns, end_ns, _MEDIUM_BINS)
+        bins = max(1, min(_MEDIUM_BINS, (end_ns - begin_ns) // _COARSE_NS))
         self.coarse = Axis(begin_ns, end_ns, bins)
         self.devices: dict[str, _Device] = {}
         self.copies: dict[CopyKind, _Copies] = {}
@@ -201,7 +203,7 @@ class _Reading:
                 continue
             self.lanes.copy(number, call)
             if call.kind not in self.copies:
-                self.copies[call.kind] = _Copies(Amounts(self.coarse))
+                self.copies[call.kind] = _Copies(Amounts(self.medium))
             self.copies[call.kind].add(call)
 
     def _spans(self, number: int, profile: ProcessProfile, devices: Sequence[_Device], numbers: Sequence[int]) -> int:
@@ -257,9 +259,10 @@ def summarize(profiles: Sequence[ProcessProfile]) -> Summary:
     reading = _Reading(begin_ns, max(end_ns, begin_ns + 1))
     profiles = sorted(profiles, key=lambda profile: (profile.started_ns, profile.pid))
     processes = [reading.process(number, profile) for number, profile in enumerate(profiles)]
-    seconds = reading.coarse.bin_ns / 1e9
+    seconds = reading.medium.bin_ns / 1e9
     return Summary(
         reading.fine,
+        reading.medium,
         reading.coarse,
         processes,
         [device.summary(uuid) for uuid, device in reading.devices.items()],

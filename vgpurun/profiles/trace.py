@@ -15,6 +15,7 @@ from vgpurun.profiles.lanes import DIRECTIONS
 from vgpurun.profiles.model import Call, CopyKind, ProcessProfile
 from vgpurun.profiles.names import api_name
 from vgpurun.profiles.summary import is_synchronous
+from vgpurun.profiles.words import short_command
 
 Event = dict[str, Any]
 
@@ -51,7 +52,7 @@ def events(profiles: Sequence[ProcessProfile]) -> Iterator[Event]:
             uuids.setdefault(uuid, len(uuids))
     for order, (profile, pid) in enumerate(zip(profiles, _distinct_pids(profiles), strict=True)):
         numbers = [uuids[uuid] for uuid in profile.devices]
-        yield _name("process_name", pid, 0, f"{profile.command} [{profile.pid}]")
+        yield _name("process_name", pid, 0, f"{short_command(profile.command)} [{profile.pid}]")
         yield {"ph": "M", "name": "process_sort_index", "pid": pid, "tid": 0, "args": {"sort_index": order}}
         yield from _nested(_calls(profile, pid))
         yield from _nested(_spans(profile, pid, numbers))

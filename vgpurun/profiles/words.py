@@ -12,8 +12,15 @@ NO_LIMIT = "no limit"
 
 def title(summary: Summary) -> str:
     """Return the command; of several, the first with the number of the others."""
-    commands = list(dict.fromkeys(process.command for process in summary.processes))
+    commands = list(dict.fromkeys(short_command(process.command) for process in summary.processes))
     return commands[0] if len(commands) == 1 else f"{commands[0]} and {plural(len(commands) - 1, 'other command')}"
+
+
+def short_command(command: str, most: int = 72) -> str:
+    """Return a command on one line: its program without the folder, and as much of the rest as there is room for."""
+    program, _, arguments = " ".join(command.split()).partition(" ")
+    text = f"{program.rpartition('/')[2]} {arguments}".rstrip()
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def outline(summary: Summary) -> str:
