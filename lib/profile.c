@@ -17,6 +17,7 @@
 
 #define DEFAULT_BYTES (64ULL << 20)
 #define SAMPLE_NS 20000000LL
+#define SAMPLE_SOON_NS 1000000LL /* after an allocation: a peak may be short */
 #define SHORTEST_WAIT_NS 10000LL /* the gate itself takes some time, and sleeps no less than 20 us */
 
 enum profile_state profile_state = PROFILE_UNKNOWN;
@@ -24,7 +25,7 @@ enum profile_state profile_state = PROFILE_UNKNOWN;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the decision; never held across a driver call */
 static bool decided;
 static struct profile_disk disk;
-static int64_t sample_at_ns;
+static int64_t sampled_at_ns;
 
 static __thread struct {
   bool known;
@@ -124,7 +125,7 @@ void profile_forget(void) {
   pthread_mutex_init(&lock, NULL);
   profile_state = PROFILE_UNKNOWN;
   decided = false;
-  sample_at_ns = 0;
+  sampled_at_ns = 0;
   current_device.known = false;
   profile_records_use(NULL);
   profile_kernels_use(NULL);
@@ -189,13 +190,19 @@ static void sample_all(int64_t now_ns) {
 }
 
 /* By whichever thread comes along: an idle program changes nothing that a sample could show. */
-static void sample_now_and_then(int64_t now_ns) {
-  int64_t due_ns = __atomic_load_n(&sample_at_ns, __ATOMIC_RELAXED);
-  if (__builtin_expect(now_ns < due_ns, 1))
+static void sample_now_and_then(int64_t now_ns, int64_t every_ns) {
+  int64_t sampled_ns = __atomic_load_n(&sampled_at_ns, __ATOMIC_RELAXED);
+  if (__builtin_expect(now_ns < sampled_ns + every_ns, 1))
     return;
-  if (__atomic_compare_exchange_n(&sample_at_ns, &due_ns, now_ns + SAMPLE_NS, false, __ATOMIC_RELAXED,
-                                  __ATOMIC_RELAXED))
+  if (__atomic_compare_exchange_n(&sampled_at_ns, &sampled_ns, now_ns, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
     sample_all(now_ns);
+}
+
+/* How soon after the last sample this call is worth another. What was refused shows the peak. */
+static int64_t sample_after(CUresult result, struct profile_facts facts) {
+  if (result == CUDA_ERROR_OUT_OF_MEMORY)
+    return 0;
+  return facts.bytes > 0 && facts.copy == PROFILE_NO_COPY ? SAMPLE_SOON_NS : SAMPLE_NS;
 }
 
 /* ---- calls ----------------------------------------------------------------------------------------------------- */
@@ -223,7 +230,7 @@ void profile_call(enum profile_api api, int64_t start_ns, CUresult result, struc
                                                  .failed = result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY,
                                                  .bytes = facts.bytes,
                                                  .duration_ns = (uint64_t)(end_ns - start_ns)});
-  sample_now_and_then(end_ns);
+  sample_now_and_then(end_ns, sample_after(result, facts));
 }
 
 /* ---- launches, and what the meter tells ------------------------------------------------------------------------ */

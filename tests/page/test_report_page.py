@@ -13,7 +13,7 @@ import pytest
 from browser import Browser
 
 import made_profiles as made
-from support import is_set, unavailable
+from support import CHECKOUT, is_set, unavailable
 
 RUNS: dict[str, Callable[[], list[made.MadeProfile]]] = {
     "training": lambda: [made.training(5)],
@@ -23,6 +23,8 @@ RUNS: dict[str, Callable[[], list[made.MadeProfile]]] = {
     "few": lambda: made.many(4),
     "empty": lambda: [made.empty()],
 }
+
+RECORDED = "recorded"
 
 # Pairs of texts that one would read through each other, and texts that are cut off by the sides of the window.
 UNREADABLE = """
@@ -58,21 +60,37 @@ return Math.min(...[...document.querySelectorAll("svg text")].filter(each => eac
 
 
 @pytest.fixture(scope="session")
-def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def pages(built_library: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A page for each run, made by the command line. PAGES_DIR keeps them, with pictures of them."""
     kept = os.environ.get("PAGES_DIR")
     folder = Path(kept) if kept else tmp_path_factory.mktemp("pages")
     for name, profiles in RUNS.items():
-        command = [sys.executable, "-m", "vgpurun", "report", str(made.save(profiles(), folder / name))]
+        made.save(profiles(), folder / name)
+    record_demo(folder / RECORDED, tmp_path_factory.mktemp("state"))
+    for name in (*RUNS, RECORDED):
+        command = [sys.executable, "-m", "vgpurun", "report", str(folder / name)]
         done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PYTHONWARNINGS": "error"})
         assert done.returncode == 0, done.stderr
-    return {name: folder / name / "report.html" for name in RUNS}
+    return {name: folder / name / "report.html" for name in (*RUNS, RECORDED)}
+
+
+def record_demo(folder: Path, state: Path) -> None:
+    """Profile the demo's program under limits on the simulated GPU."""
+    folder.mkdir(exist_ok=True)
+    command = [sys.executable, "-m", "vgpurun", "local", "--driver=sim", "--mem=2g", "--sm=50", "--", sys.executable]
+    done = subprocess.run(
+        [*command, CHECKOUT / "examples" / "demo_program.py", "all", "0.7"],
+        env=os.environ | {"PFLOG": str(folder), "VGPURUN_STATE_DIR": str(state)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(
     ("width", "scheme"), [(1280, "light"), (1280, "dark"), (700, "light"), (390, "light"), (390, "dark")]
 )
-@pytest.mark.parametrize("run", RUNS)
+@pytest.mark.parametrize("run", [*RUNS, RECORDED])
 def test_a_page_is_readable(browser: Browser, pages: dict[str, Path], run: str, width: int, scheme: str) -> None:
     browser.show(pages[run], width, scheme=scheme)
     if "PAGES_DIR" in os.environ:

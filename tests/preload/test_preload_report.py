@@ -84,6 +84,27 @@ def test_of_many_processes_one_is_killed(sandbox: Sandbox, tmp_path: Path) -> No
     assert "name:cuLaunchKernel,count:300," in (tmp_path / "metrics.log").read_text()
 
 
+def test_a_short_peak_is_seen(sandbox: Sandbox, tmp_path: Path) -> None:
+    code = f"""
+from cuda_driver import CudaError, Driver
+d = Driver(); d.start()
+held = []
+try:
+    while True:
+        held.append(d.mem_alloc(64 * {MIB}))
+except CudaError:
+    pass
+for each in held:
+    d.mem_free(each)
+print(len(held))
+"""
+    limits = {"CUDA_DEVICE_MEMORY_LIMIT": f"{LIMIT_MIB}m", "PFLOG": str(tmp_path)}
+    assert int(sandbox.python(code, **limits)) == 7
+    (device,) = json.loads(report("json", tmp_path))["devices"]
+    assert device["memory_peak_bytes"] > (LIMIT_MIB - 64) * MIB
+    assert "Calls that failed: cuMemAlloc once." in report("text", tmp_path)
+
+
 def _trace(folder: Path) -> str:
     path = folder / "trace.json"
     report("trace", folder, f"--output={path}")

@@ -85,7 +85,7 @@ def test_a_training_used_what_it_was_given() -> None:
     assert summary.waits.count == len(profile.wait_list) == sum(summary.waits.by_length)
     assert summary.waits.total_ns == sum(wait.duration_ns for wait in profile.wait_list)
     assert [lane.title for lane in summary.lanes] == [
-        "GPU 0, stream 7", "GPU 0, stream 8", "waits at the gate", "copies to device", "copies to host",
+        "GPU 0, stream 1", "GPU 0, stream 2", "waits at the gate", "copies to device", "copies to host",
         "copies on device", "API calls",
     ]  # fmt: skip
     busy = sum(lane.total_ns for lane in summary.lanes if lane.kind == "gpu")
@@ -151,7 +151,7 @@ def test_what_went_wrong_is_said() -> None:
         "Process 4242 has no end: killed, or still running. What was done in the last 100 ms may be missing."
     )
     assert second.startswith("123,456 of the oldest records were dropped")
-    assert third == "Calls that failed: cuMemAlloc 2 times."
+    assert third == "Calls that failed: cuMemAlloc twice."
     assert words.notices(summarize([made.empty()])) == ["No call of the CUDA driver was recorded."]
     assert words.notices(summarize([made.training(2)])) == []
 

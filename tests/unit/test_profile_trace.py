@@ -57,7 +57,7 @@ def test_a_training_has_all_of_its_tracks() -> None:
     assert named(events, "process_name") == ["python train.py [4242]", f"GPU 0 ({made.UUIDS[0]})"]
     assert named(events, "thread_name") == [
         "API calls, thread 4242", "copies host to device", "copies device to host", "copies device to device",
-        "GPU 0, stream 8", "GPU 0, stream 7", "waits at the gate, thread 4242",
+        "GPU 0, stream 1 (0x8)", "GPU 0, stream 2 (0x7)", "waits at the gate, thread 4242",
     ]  # fmt: skip
     by_category = defaultdict(list)
     for event in events:
@@ -75,7 +75,7 @@ def test_what_an_event_says() -> None:
     events = [event for event in events_of(profile) if event["ph"] != "M"]
     assert events[0] == {
         "ph": "X", "name": "cuMemcpyHtoD", "cat": "api", "pid": 4242, "tid": 9, "ts": 1.5, "dur": 2.0,
-        "args": {"bytes": 4096, "stream": 3},
+        "args": {"bytes": 4096, "stream": "0x3"},
     }  # fmt: skip
     assert events[1]["args"] == {"bytes": 4096, "kind": 1, "api": "cuMemcpyHtoD", "bytes_per_s": 2_048_000_000}
     assert events[2]["args"] == {"used_bytes": 500, "limit_bytes": 1000}
@@ -89,7 +89,7 @@ def test_processes_with_the_same_number_are_apart() -> None:
     assert_nested(events)
     pids = {event["pid"] for event in events if event.get("cat") == "api"}
     assert len(pids) == 2 and 4242 in pids
-    assert "GPU 1, stream 7" in named(events, "thread_name")
+    assert "GPU 1, stream 2 (0x7)" in named(events, "thread_name")
 
 
 def test_overlaps_that_clocks_make_are_cut() -> None:

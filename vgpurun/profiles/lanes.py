@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -95,7 +95,8 @@ class Lanes:
         own, others = busiest[:_MOST_OF_A_KIND], busiest[_MOST_OF_A_KIND:]
         if len(others) == 1:
             own, others = busiest, []
-        found = [_lane(process, kind, _title(kind, key, list(lanes)), [lanes[key]]) for key in sorted(own)]
+        own.sort(key=lambda key: (key[0], list(lanes).index(key)))
+        found = [_lane(process, kind, _title(kind, key, list(lanes)), [lanes[key]]) for key in own]
         if others:
             name = "streams" if kind == "gpu" else "threads"
             title = f"{len(others)} more {name}" if len(lanes) < _MOST_TRACKED else f"other {name}"
@@ -103,12 +104,17 @@ class Lanes:
         return found
 
 
+def stream_name(stream: int, seen: Iterable[int]) -> str:
+    """Return a stream's name among those of its process that have worked, in the order in which they began to."""
+    return f"stream {list(dict.fromkeys(filter(None, seen))).index(stream) + 1}" if stream else "default stream"
+
+
 def _title(kind: Kind, key: tuple[int, int], keys: Sequence[tuple[int, int]]) -> str:
     number, stream = key
     if kind == "call":
         return "API calls" if len(keys) == 1 else f"thread {number}"
     of_device = [each for each in keys if each[0] == number]
-    return f"GPU {number}" if len(of_device) == 1 else f"GPU {number}, stream {stream}"
+    return f"GPU {number}" if len(of_device) == 1 else f"GPU {number}, {stream_name(stream, [of for _, of in keys])}"
 
 
 def _lane(process: int, kind: Kind, title: str, amounts: Sequence[Amounts]) -> Lane:

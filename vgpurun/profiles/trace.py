@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from typing import Any, TextIO
 
-from vgpurun.profiles.lanes import DIRECTIONS
+from vgpurun.profiles.lanes import DIRECTIONS, stream_name
 from vgpurun.profiles.model import Call, CopyKind, ProcessProfile
 from vgpurun.profiles.names import api_name
 from vgpurun.profiles.summary import is_synchronous
@@ -75,9 +75,9 @@ def _calls(profile: ProcessProfile, pid: int) -> Iterator[Event]:
         if call.thread not in named:
             named.add(call.thread)
             yield _name("thread_name", pid, call.thread, f"API calls, thread {call.thread}")
-        arguments = {"bytes": call.size_bytes} if call.size_bytes else {}
+        arguments: Event = {"bytes": call.size_bytes} if call.size_bytes else {}
         if call.stream:
-            arguments["stream"] = call.stream
+            arguments["stream"] = f"{call.stream:#x}"
         yield _complete(pid, call.thread, api_name(call.api), "api", call.start_ns, call.duration_ns, arguments)
         if call.kind is not None:
             track = _COPY_TRACK + call.kind.value
@@ -100,7 +100,9 @@ def _spans(profile: ProcessProfile, pid: int, numbers: Sequence[int]) -> Iterato
         key = span.device, span.stream
         if key not in tracks:
             tracks[key] = _STREAM_TRACK + len(tracks)
-            yield _name("thread_name", pid, tracks[key], f"{_gpu(numbers, span.device)}, stream {span.stream}")
+            stream = stream_name(span.stream, [stream for _, stream in tracks])
+            name = f"{_gpu(numbers, span.device)}, {stream} ({span.stream:#x})"
+            yield _name("thread_name", pid, tracks[key], name)
         name = "1 launch" if span.launches == 1 else f"{span.launches} launches"
         arguments = {"launches": span.launches}
         yield _complete(pid, tracks[key], name, "gpu", span.start_ns, span.duration_ns, arguments)

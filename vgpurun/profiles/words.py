@@ -48,11 +48,15 @@ def notices(summary: Summary) -> list[str]:
             f"{show_count(dropped)} of the oldest records were dropped, since the profile had reached its size: "
             "the tables of APIs and kernels count all, what is shown over time is of the rest."
         )
-    if failed := [f"{api_name(api.api)} {show_count(api.failed)} times" for api in summary.apis if api.failed]:
+    if failed := [f"{api_name(api.api)} {_times(api.failed)}" for api in summary.apis if api.failed]:
         found.append(f"Calls that failed: {', '.join(failed[:6])}.")
     if not summary.apis:
         found.append("No call of the CUDA driver was recorded.")
     return found
+
+
+def _times(count: int) -> str:
+    return {1: "once", 2: "twice"}.get(count, f"{show_count(count)} times")
 
 
 def memory_limit(device: DeviceSummary) -> str:
