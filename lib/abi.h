@@ -38,6 +38,7 @@
 #define VGPU_ENV_LIMITS_FILE "VGPURUN_LIMITS_FILE"
 #define VGPU_ENV_PROFILE "PFLOG" /* Alnair's name: the folder for profiles */
 #define VGPU_ENV_PROFILE_SIZE "VGPURUN_PROFILE_SIZE"
+#define VGPU_ENV_DISABLE_CONTROL "CUDA_DISABLE_CONTROL" /* HAMi's name; see may_disable */
 
 #define VGPU_MAX_DEVICES 32
 #define VGPU_MAX_PROCESSES 1024
@@ -71,7 +72,8 @@ struct vgpu_limits {
   uint64_t magic;
   uint32_t abi_version;
   uint32_t device_count;
-  uint8_t reserved[48];
+  uint32_t may_disable; /* not 0: a program with CUDA_DISABLE_CONTROL=true is not limited */
+  uint8_t reserved[44];
   struct vgpu_device_limit devices[VGPU_MAX_DEVICES];
 };
 

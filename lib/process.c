@@ -63,7 +63,7 @@ static void end_alone(int cancel_state) {
 }
 
 static enum process_state decide(void) {
-  has_limits = region_has_limits_file() || limits_in_environment();
+  has_limits = (region_has_limits_file() || limits_in_environment()) && !region_limits_are_lifted();
   if (!has_limits && !profile_is_wanted())
     return PROCESS_FREE;
   if (has_limits)

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -45,6 +46,12 @@ static const struct vgpu_limits *map_limits(const char *path) {
     return limits;
   log_line(LOG_ERROR, "limits file %s is damaged or of another version; nothing is granted", path);
   return &grants_nothing;
+}
+
+bool region_limits_are_lifted(void) {
+  const char *asked = getenv(VGPU_ENV_DISABLE_CONTROL);
+  const char *path = limits_path();
+  return asked != NULL && strcasecmp(asked, "true") == 0 && path != NULL && map_limits(path)->may_disable != 0;
 }
 
 enum place { PLACE_CONTAINER, PLACE_NAMED, PLACE_DEFAULT };

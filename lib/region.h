@@ -22,6 +22,9 @@ struct region {
 /* Is there a limits file for this process? Cheap; decides whether the library does anything at all. */
 bool region_has_limits_file(void);
 
+/* Has the program asked for no limits, and does its limits file allow that? */
+bool region_limits_are_lifted(void);
+
 /* Maps both files. What goes wrong is said on stderr, and answered with the strictest safe reading: an unreadable
  * limits file grants nothing; without a usage file every process is held to the limit by itself. */
 void region_open(struct region *region);

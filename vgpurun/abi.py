@@ -28,6 +28,7 @@ ENV_PRIORITY: Final = "CUDA_TASK_PRIORITY"
 ENV_LIMITS_FILE: Final = "VGPURUN_LIMITS_FILE"
 ENV_PROFILE: Final = "PFLOG"
 ENV_PROFILE_SIZE: Final = "VGPURUN_PROFILE_SIZE"
+ENV_DISABLE_CONTROL: Final = "CUDA_DISABLE_CONTROL"
 
 MAX_DEVICES: Final = 32
 MAX_PROCESSES: Final = 1024
@@ -76,7 +77,8 @@ class Limits(ctypes.LittleEndianStructure):
         ("magic", ctypes.c_uint64),
         ("abi_version", ctypes.c_uint32),
         ("device_count", ctypes.c_uint32),
-        ("reserved", ctypes.c_uint8 * 48),
+        ("may_disable", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint8 * 44),
         ("devices", DeviceLimit * MAX_DEVICES),
     )
 

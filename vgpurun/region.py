@@ -67,9 +67,13 @@ class DeviceReading:
         return self.overhead_bytes - self.context_bytes
 
 
-def limits_bytes(limits: Sequence[tuple[str, Quota]]) -> bytes:
-    """Return the content of a limits file: the UUID and quota of each device, in the order of their NVML index."""
+def limits_bytes(limits: Sequence[tuple[str, Quota]], may_disable: bool = False) -> bytes:
+    """Return the content of a limits file: the UUID and quota of each device, in the order of their NVML index.
+
+    `may_disable`: whether a program may lift its limits by CUDA_DISABLE_CONTROL=true.
+    """
     content = abi.Limits(magic=abi.LIMITS_MAGIC, abi_version=abi.ABI_VERSION, device_count=len(limits))
+    content.may_disable = may_disable
     for device, (uuid, quota) in zip(content.devices, limits, strict=False):
         device.uuid = uuid.encode()
         device.memory_limit_bytes = abi.NO_MEMORY_LIMIT if quota.memory_bytes is None else quota.memory_bytes
@@ -81,11 +85,11 @@ def limits_bytes(limits: Sequence[tuple[str, Quota]]) -> bytes:
     return bytes(content)
 
 
-def write_limits(path: Path, limits: Sequence[tuple[str, Quota]]) -> None:
+def write_limits(path: Path, limits: Sequence[tuple[str, Quota]], may_disable: bool = False) -> None:
     """Change a limits file in place: running processes have it mapped and see it at their next call. Raises OSError."""
     file = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
-        os.pwrite(file, limits_bytes(limits), 0)
+        os.pwrite(file, limits_bytes(limits, may_disable), 0)
     finally:
         os.close(file)
 

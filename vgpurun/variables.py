@@ -89,6 +89,12 @@ VARIABLES = (
         "`vgpurun local` sets it.",
     ),
     Variable(
+        abi.ENV_DISABLE_CONTROL,
+        _LIBRARY,
+        "`true`: no limits, as in HAMi; only in a pod of a node whose administrator allows it "
+        "(`vgpurun device-plugin --allow-disable-control`).",
+    ),
+    Variable(
         "VGPURUN_STATE_DIR",
         _CLI,
         "Where the state of containers is kept, instead of `/var/lib/vgpurun` (root) or `~/.local/state/vgpurun`.",

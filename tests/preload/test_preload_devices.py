@@ -87,3 +87,19 @@ def test_limits_go_with_the_device(machine: Sandbox, variables: dict[str, str], 
         held_mib = (limit_mib - 518) // 256 * 256
         expected.append([UUIDS[name], [limit_mib << 20], held_mib + 518, held_mib])
     assert seen == expected
+
+
+@pytest.mark.parametrize(
+    ("may_disable", "asked", "is_limited"),
+    [(True, "true", False), (True, "TRUE", False), (True, "false", True), (True, "", True), (False, "true", True)],
+)
+def test_a_program_lifts_its_limits_only_where_the_file_allows_it(
+    machine: Sandbox, may_disable: bool, asked: str, is_limited: bool
+) -> None:
+    """HAMi's CUDA_DISABLE_CONTROL; who writes the limits file decides."""
+    limits = machine.folder / "limits"
+    quotas = [(UUIDS[name], Quota(GIB)) for name in DEVICES]
+    limits.write_bytes(region.limits_bytes(quotas, may_disable))
+    code = "from cuda_driver import *\nd = Driver(); d.start(); print(d.mem_get_info()[1] >> 30)"
+    seen = machine.python(code, VGPURUN_LIMITS_FILE=str(limits), CUDA_DISABLE_CONTROL=asked)
+    assert seen == ("1" if is_limited else "8")

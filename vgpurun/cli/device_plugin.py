@@ -54,8 +54,16 @@ _MODES = ("auto", "cdi", "toolkit", "mount", "sim")
     help="How the driver's files come into containers. By default cdi where NVIDIA's CDI specification is, else "
     "toolkit (NVIDIA's runtime), or sim if VGPURUN_DRIVER is sim.",
 )
+@option(
+    "--allow-disable-control",
+    is_flag=True,
+    group=_GROUP,
+    help="Let programs that have CUDA_DISABLE_CONTROL=true in their environment run without limits, as in HAMi.",
+)
 @option("--dry-run", is_flag=True, group=_GROUP, help="Print the resources as YAML, and do nothing.")
-def device_plugin(offer_file: Path | None, kubelet_dir: Path, driver: str, dry_run: bool) -> int:
+def device_plugin(
+    offer_file: Path | None, kubelet_dir: Path, driver: str, allow_disable_control: bool, dry_run: bool
+) -> int:
     """Offer memory, compute and slices of this node's GPUs to pods, until it is stopped by a signal."""
     offer = read_offer(offer_file)
     found = visible_gpus(driver == "sim")
@@ -83,7 +91,8 @@ def device_plugin(offer_file: Path | None, kubelet_dir: Path, driver: str, dry_r
         installed = install_library(root, find_library(False).path)
         plan_driver([gpu for gpu in found if not gpu.mig_enabled][:1])  # what is wrong with it shows now
         health = Health()
-        node = Node(found, resources, health, root, kubelet_dir / checkpoint.FILE_NAME, installed, plan_driver)
+        record = kubelet_dir / checkpoint.FILE_NAME
+        node = Node(found, resources, health, root, record, installed, plan_driver, allow_disable_control)
         watching = threading.Thread(target=_watch, args=(found, health, over), daemon=True)
         watching.start()
         numa_nodes = {gpu.uuid: numa for gpu in found if (numa := gpus.numa_node(gpu)) is not None}

@@ -28,7 +28,10 @@ from vgpurun.plan import DeviceQuota, limit_variables, shared_files
 
 
 class Node:
-    """`record` is kubelet's checkpoint, `driver` says how containers with some GPUs get the driver."""
+    """`record` is kubelet's checkpoint, `driver` says how containers with some GPUs get the driver.
+
+    `may_disable`: whether a program may lift its limits by CUDA_DISABLE_CONTROL=true.
+    """
 
     def __init__(
         self,
@@ -39,6 +42,7 @@ class Node:
         record: Path,
         library: Path,
         driver: Callable[[Sequence[Gpu]], DriverPlan],
+        may_disable: bool = False,
     ) -> None:
         self.resources = resources
         self.health = health
@@ -48,6 +52,7 @@ class Node:
         self._record = record
         self._library = library
         self._driver = driver
+        self._may_disable = may_disable
         self._admission = Admission(self._holdings)
         self._lock = threading.Lock()
 
@@ -106,14 +111,15 @@ class Node:
             if reason := self.health.reason(uuid):
                 raise KubernetesError(f"GPU {uuid} cannot be used: {reason}")
         found = [DeviceQuota(self._gpus[uuid], quota) for uuid, quota in quotas.items()]
-        return sorted(found, key=lambda each: each.gpu.index)
+        return sorted(found, key=lambda each: each.gpu.place)
 
     def _with_folder(
         self, resource: Resource, units: Sequence[str], quotas: Sequence[DeviceQuota]
     ) -> ContainerAllocateResponse:
         driver = self._driver([each.gpu for each in quotas])
-        held_back = [replace(each, quota=replace(each.quota, paused=True)) for each in quotas]
-        folder = make_folder(self._root, resource.name, units, shared_files(held_back, driver))
+        held_back = [(each.gpu.uuid, replace(each.quota, paused=True)) for each in quotas]
+        limits = {"etc/limits": region.limits_bytes(held_back, self._may_disable)}
+        folder = make_folder(self._root, resource.name, units, shared_files(quotas, driver) | limits)
         return answer(Share(folder.name, tuple(quotas), folder), self._library, driver)
 
     def _grant(self, resource: Resource, units: Sequence[str], quotas: Sequence[DeviceQuota], holder: Holding) -> None:
@@ -121,7 +127,8 @@ class Node:
         if not (folder / "owner").exists():  # removed by hand, or a plugin was killed while it was made
             self._with_folder(resource, units, quotas)
         try:
-            region.write_limits(folder / "etc" / "limits", [(each.gpu.uuid, each.quota) for each in quotas])
+            limits = [(each.gpu.uuid, each.quota) for each in quotas]
+            region.write_limits(folder / "etc" / "limits", limits, self._may_disable)
         except OSError as error:
             raise StateError(f"cannot write {folder}/etc/limits: {error.strerror}") from None
         owner = {"resource": resource.name, "units": sorted(units)}
