@@ -82,7 +82,7 @@ def keep_at(driver: str, path: Path) -> None:
         half_made = _record().with_suffix(".new")
         half_made.write_text(json.dumps({"path": str(path.absolute()), "driver": driver}))
         half_made.replace(_record())
-        if path.absolute().is_relative_to("/etc") and TMPFILES.parent.is_dir():
+        if path.absolute().is_relative_to("/etc") and TMPFILES.parent.is_dir() and not TMPFILES.exists():
             TMPFILES.write_text(_TMPFILES_LINE)
     except OSError as error:
         raise OutputError(f"{_record().parent} cannot be written: {error.strerror}") from None
@@ -96,8 +96,8 @@ def forget(driver: str) -> Path | None:
     try:
         path.unlink(missing_ok=True)
         _record().unlink(missing_ok=True)
-        if path.is_relative_to("/etc"):
-            TMPFILES.unlink(missing_ok=True)
+        if TMPFILES.exists() and TMPFILES.read_text() == _TMPFILES_LINE:
+            TMPFILES.unlink()
     except OSError as error:
         raise OutputError(f"{path} cannot be removed: {error.strerror}") from None
     return path
