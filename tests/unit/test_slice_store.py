@@ -1,0 +1,198 @@
+"""Slices are folders: made, joined, changed and removed by one at a time, for who may."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from fakes import GIB, make_gpus
+
+from vgpurun import plan, region, state
+from vgpurun.cli.placing import Wanted, WantedSlice
+from vgpurun.drivers import DriverPlan
+from vgpurun.errors import OptionError, SliceError
+from vgpurun.holders import all_holders
+from vgpurun.plan import DeviceQuota, Limits
+from vgpurun.quota import Quota
+from vgpurun.slices import removing, store
+from vgpurun.slices.joining import Joining
+from vgpurun.slices.members import members
+from vgpurun.slices.store import Slice
+
+GPUS = make_gpus(2)
+QUOTAS = (DeviceQuota(GPUS[1], Quota(2 * GIB, 30)),)
+
+
+@pytest.fixture(autouse=True)
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("VGPURUN_STATE_DIR", str(tmp_path))
+    return tmp_path
+
+
+def make(name: str = "alice", **settings: object) -> Slice:
+    return store.make(name, QUOTAS, plan.shared_files(QUOTAS, DriverPlan("host")), **settings)
+
+
+def test_a_slice_is_found_as_it_was_made() -> None:
+    made = make(users=["ann", "@lab"])
+    assert store.slices() == [made] == [store.find("alice")]
+    assert (made.quotas, made.users, made.driver) == (((GPUS[1].uuid, Quota(2 * GIB, 30)),), ("ann", "@lab"), "host")
+    assert made.usage.stat().st_mode & 0o777 == 0o666
+    assert [path.name for path in store.slices_folder().iterdir()] == ["alice"]
+
+
+@pytest.mark.parametrize("name", ["bob", "", "..", "alice/", "alice/etc", ".alice"])
+def test_another_name_is_not_found(name: str) -> None:
+    make()
+    with pytest.raises(SliceError, match="but alice"):
+        store.find(name)
+
+
+def test_a_name_is_taken_once() -> None:
+    made = make()
+    for attempt in (make, lambda: store.check_new("alice")):
+        with pytest.raises(SliceError, match="already"):
+            attempt()
+    assert [path.name for path in store.slices_folder().iterdir()] == ["alice"]
+    store.remove(made)
+    assert store.slices() == []
+    make()
+
+
+def test_only_root_makes_slices_for_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("VGPURUN_STATE_DIR")
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(SliceError, match="sudo vgpurun slice create"):
+        store.check_new("a-name-that-nobody-has")
+
+
+@pytest.mark.parametrize(
+    ("user", "users", "may"),
+    [
+        ("owner", [], True),
+        ("ann", [], False),
+        ("ann", ["bob", "ann"], True),
+        ("ann", ["all"], True),
+        ("ann", ["@lab"], True),
+        ("ann", ["@others", "lab"], False),
+    ],
+)
+def test_who_may_join(monkeypatch: pytest.MonkeyPatch, user: str, users: list[str], may: bool) -> None:
+    monkeypatch.setattr(store, "current_user", lambda: "owner")
+    make(users=users)
+    monkeypatch.setattr(store, "current_user", lambda: user)
+    monkeypatch.setattr(store, "groups_of", lambda _: frozenset({"lab"}))
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    joining = Joining("alice", GPUS)
+    if may:
+        assert joining.look().gpus == (GPUS[1],)
+    else:
+        with pytest.raises(SliceError, match=f"not for user {user}"):
+            joining.look()
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert joining.look().joined is not None, "root may"
+
+
+def test_while_one_joins_nobody_removes_it() -> None:
+    made = make()
+    with Joining("alice", GPUS).granted() as placement:
+        assert placement.joined == plan.Joined(made.folder, QUOTAS)
+        with pytest.raises(SliceError, match="being joined"), store.alone(made, patience_s=0.1):
+            pass
+    with store.alone(made, patience_s=0.1):
+        store.remove(made)
+    with pytest.raises(SliceError, match=r"cannot be opened|just been removed"), store.alone(made):
+        pass
+
+
+def test_a_slice_of_a_gpu_that_is_gone_says_so() -> None:
+    make()
+    with pytest.raises(SliceError, match=f"GPU {GPUS[1].uuid}, which is not on this host"):
+        Joining("alice", GPUS[:1]).look()
+
+
+def test_a_slice_holds_and_what_joined_it_does_not(tmp_path: Path) -> None:
+    made = make()
+    assert [(each.kind, each.name, each.quotas) for each in all_holders(None)] == [
+        ("slice", "slice alice", made.quotas)
+    ]
+    owner = {"engine": None, "pid": os.getpid(), "user": "u", "quota": "[]", "slice": str(made.folder)}
+    held = state.StateFolder.make(tmp_path / "containers" / "local-1", {}, owner, has_usage=False)
+    assert not (held.path / "run" / "usage").exists()
+    assert [each.kind for each in all_holders(None)] == ["slice"]
+    with pytest.raises(SliceError, match=f"in use by process {os.getpid()}"):
+        removing.remove(made, None, force=False)
+    usage = made.usage
+    limits = (made.folder / "etc" / "limits").open("rb")
+    assert removing.remove(made, None, force=True) == [f"process {os.getpid()}"]
+    assert not usage.exists()
+    left = tmp_path / "limits"
+    left.write_bytes(limits.read())
+    assert region.read_limits(left) == [(GPUS[1].uuid, Quota(0, 1))], "who still has the file is granted nothing"
+    held.remove()
+
+
+def test_what_a_killed_command_left_is_swept_and_what_is_being_made_is_not(tmp_path: Path) -> None:
+    make("whole")
+    files = plan.shared_files(QUOTAS, DriverPlan("host"))
+    dead, made = (store.slices_folder() / name for name in (".dead-1", ".made-2"))
+    state.StateFolder.make(dead, files, {"slice": "dead"}).close()
+    held = state.StateFolder.make(made, files, {"slice": "made"})
+    new = store.slices_folder() / ".new-3"
+    new.mkdir()  # just now: its maker has not locked it yet
+    assert [each.name for each in store.slices()] == ["whole"]
+    assert [path for path, _ in store.sweep(is_dry_run=True)] == [dead]
+    assert dead.exists()
+    ((removed, size_bytes),) = store.sweep()
+    assert removed == dead and size_bytes > 0
+    assert {path.name for path in store.slices_folder().iterdir()} == {"whole", ".made-2", ".new-3"}
+    held.remove()
+
+
+def test_a_change_is_written_down_for_a_limits_file_that_is_lost() -> None:
+    made = make()
+    changed = store.write_owner(made, [DeviceQuota(GPUS[1], Quota(GIB, 10))], ["ann"])
+    assert changed.users == ("ann",)
+    (made.folder / "etc" / "limits").write_bytes(b"")
+    assert store.find("alice").quotas == ((GPUS[1].uuid, Quota(GIB, 10)),)
+    with store.joining("alice"):
+        pass
+    assert region.read_limits(made.folder / "etc" / "limits") == [(GPUS[1].uuid, Quota(GIB, 10))]
+
+
+def test_members_are_those_whose_root_has_the_usage_file(tmp_path: Path) -> None:
+    """A /proc as with two containers, of which one is in the slice, and a process of the host."""
+    made = make()
+    proc = tmp_path / "proc"
+    ids = {"20": "a" * 64, "30": "b" * 64}
+    for pid, namespace in (("self", 1), ("10", 1), ("20", 2), ("21", 2), ("30", 3)):
+        process = proc / pid
+        (process / "ns").mkdir(parents=True)
+        for kind in ("mnt", "pid"):
+            (process / "ns" / kind).symlink_to(f"{kind}:[{namespace}]")
+        (process / "cgroup").write_text(f"0::/system.slice/docker-{ids.get(pid, '')}.scope\n")
+        (process / "root" / ".vgpurun" / "run").mkdir(parents=True)
+    os.link(made.usage, proc / "20" / "root" / ".vgpurun" / "run" / "usage")
+    shutil.copy(made.usage, proc / "30" / "root" / ".vgpurun" / "run" / "usage")
+    (found,) = members([made], proc)[made.id]
+    assert (found.container, found.pid, found.pid_namespace) == ("a" * 64, 20, 2)
+
+
+def given(**settings: object) -> dict[str, object]:
+    names = ("mem", "sm", "sm_policy", "priority", "oversubscribe", "gpus", "place", "overcommit", "wait", "slice_name")
+    return {**dict.fromkeys(names), **settings}
+
+
+@pytest.mark.parametrize("name", ["mem", "sm", "sm_policy", "priority", "oversubscribe", "gpus", "place", "wait"])
+def test_what_a_slice_decides_is_refused_beside_it(name: str) -> None:
+    with pytest.raises(OptionError, match=f"--{name.replace('_', '-')} beside --slice"):
+        Wanted.take(given(slice_name="alice", **{name: "1"}))
+
+
+def test_the_defaults_of_the_configuration_are_not_a_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VGPURUN_MEM", "1g")
+    assert Wanted.take(given(slice_name="alice")) == WantedSlice("alice")
+    wanted = Wanted.take(given())
+    assert isinstance(wanted, Wanted) and wanted.limits == Limits("1g", None)
