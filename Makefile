@@ -16,7 +16,7 @@ C_SOURCES = $(shell git ls-files '*.c' '*.h' 2>/dev/null || find lib tests -name
 # What is made from the code.
 GENERATED := docs/config.md docs/reference.md docs/memory-functions.md docs/monitoring.md docs/vgpurun.1
 
-.PHONY: help venv lib demo test test-unit test-c fuzz test-preload test-engine test-gpu lint format docs proto bench clean
+.PHONY: help venv lib demo test test-unit test-c fuzz test-page test-preload test-engine test-gpu lint format docs proto bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,6 +51,9 @@ test-c: lib ## the library's policy, compiled on its own with sanitizers
 
 fuzz: lib ## the limit parser and the usage file under mutated inputs, a minute each
 	@VGPURUN_FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/pytest tests/c/test_fuzz.py --timeout 0 -s $(ARGS)
+
+test-page: lib ## the page of vgpurun report in a real browser
+	@$(BIN)/pytest tests/page $(ARGS)
 
 test-preload: lib ## the library on the simulated driver
 	@$(BIN)/pytest tests/preload $(ARGS)

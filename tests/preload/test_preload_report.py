@@ -10,6 +10,8 @@ from typing import Any
 
 from sandbox import Sandbox
 
+from trace_rules import assert_nested
+
 MIB = 1 << 20
 LIMIT_MIB = 1024
 COPIES, LAUNCHES, BYTES = 20, 60, MIB
@@ -73,6 +75,7 @@ def test_of_many_processes_one_is_killed(sandbox: Sandbox, tmp_path: Path) -> No
     programs[0].kill()
     for program in programs:
         program.communicate("\n")
+    assert_nested(json.loads(_trace(tmp_path))["traceEvents"])
     found = json.loads(report("json", tmp_path))
     assert {process["pid"] for process in found["processes"] if not process["ended_ns"]} == {programs[0].pid}
     assert len(found["processes"]) == 5

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import made_profiles as made
+from trace_rules import assert_nested
 from vgpurun.profiles import alnair, trace
 from vgpurun.profiles.model import Call, CopyKind, GpuSpan, Sample
 
@@ -23,25 +24,6 @@ def events_of(*profiles: made.MadeProfile) -> list[dict[str, Any]]:
     events: list[dict[str, Any]] = parsed["traceEvents"]
     assert parsed["displayTimeUnit"] == "ns" and len(events) == written
     return events
-
-
-def assert_nested(events: list[dict[str, Any]]) -> None:
-    """Complete events of a track are apart, or one is within the other."""
-    tracks = defaultdict(list)
-    for event in events:
-        if event["ph"] == "X":
-            assert event["dur"] >= 0
-            tracks[event["pid"], event["tid"]].append(
-                (round(event["ts"] * 1000), round((event["ts"] + event["dur"]) * 1000))
-            )
-    assert tracks
-    for those in tracks.values():
-        within: list[int] = []
-        for begin, end in sorted(those, key=lambda each: (each[0], -each[1])):
-            while within and within[-1] <= begin:
-                within.pop()
-            assert not within or end <= within[-1]
-            within.append(end)
 
 
 def named(events: list[dict[str, Any]], kind: str) -> list[str]:

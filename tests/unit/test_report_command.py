@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import made_profiles as made
+from vgpurun.profiles.model import KernelTotal
 
 
 def report(*arguments: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -51,7 +52,11 @@ def test_the_page_goes_where_it_is_wanted(profile: Path, tmp_path: Path) -> None
     assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
     failed = report("-o", tmp_path / "missing" / "page.html", profile)
     assert failed.returncode == 125
-    assert failed.stdout == "" and "No such file or directory" in failed.stderr and failed.stderr.count("\n") == 1
+    assert failed.stdout == ""
+    assert failed.stderr == (
+        f"vgpurun: cannot write {tmp_path / 'missing' / 'page.html'}: No such file or directory; "
+        "--output names another place\n"
+    )
 
 
 def test_tables_alone(profile: Path, tmp_path: Path) -> None:
@@ -92,6 +97,22 @@ def test_pictures(profile: Path, tmp_path: Path, file_format: str) -> None:
             assert xml.etree.ElementTree.parse(path).getroot().tag.endswith("svg")
         else:
             assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_names_of_programs_do_no_harm(tmp_path: Path) -> None:
+    profiles = [made.training(2, pid=pid) for pid in (1, 2)]
+    for profile in profiles:
+        profile.command = "python </text><script>alert(1)</script> $x_1$ 训练 \x1b[2J"
+        profile.kernels[0] = KernelTotal("</svg>\x1b\x01$\\frac{", 1, 10**12)
+    folder = made.save(profiles, tmp_path / "run")
+    done = report(folder)
+    assert done.returncode == 0 and "\x1b" not in done.stdout
+    assert done.stderr == f"vgpurun: wrote {folder / 'report.html'}\n"
+    page = (folder / "report.html").read_text()
+    assert "<script" not in page and "\x1b" not in page
+    assert report("--format", "svg", folder).returncode == 0
+    for path in (folder / "pictures").iterdir():
+        xml.etree.ElementTree.parse(path)
 
 
 def test_a_folder_without_profiles(tmp_path: Path) -> None:

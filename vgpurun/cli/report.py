@@ -4,13 +4,14 @@ import gzip
 import json
 import os
 from collections.abc import Callable, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
 from vgpurun.cli.common import GroupedCommand, option, say
+from vgpurun.errors import OutputError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -142,8 +143,11 @@ def _replacing(path: Path) -> "Iterator[TextIO]":
         ):
             yield file
         partial.replace(path)
+    except OSError as error:
+        raise OutputError(f"cannot write {path}: {error.strerror}; --output names another place") from None
     finally:
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
 
 
 _WRITERS: "dict[str, Callable[[Sequence[ProcessProfile], Path, Path | None], Any]]" = {

@@ -41,22 +41,17 @@ def print_summary(summary: Summary, file: TextIO | None = None) -> None:
     is_terminal = file is None and sys.stdout.isatty()
     width = shutil.get_terminal_size().columns if is_terminal else None
     console = Console(highlight=False, markup=False, emoji=False, file=file, soft_wrap=True)
-    console.print(_printable(words.title(summary)), style="bold")
+    console.print(words.title(summary), style="bold")
     console.print(words.outline(summary), style="dim")
     for notice in words.notices(summary):
-        console.print(_printable(f"! {notice}"), style="yellow")
+        console.print(f"! {notice}", style="yellow")
     for table in _tables(summary):
         if table.rows:
             title, *lines = table.lines(width)
             console.print()
             console.print(title, style="bold")
             for line in lines:
-                console.print(_printable(line))
-
-
-def _printable(text: str) -> str:
-    """Commands and names come from the profiled programs: let none of them steer the terminal."""
-    return "".join(letter if letter.isprintable() else "�" for letter in text)
+                console.print(line)
 
 
 def _tables(summary: Summary) -> list[_Table]:

@@ -14,12 +14,17 @@ _DEFAULT_WIDTH = 64
 @cache
 def api_name(api: str) -> str:
     """Return a function's name as the driver's documentation has it, without its binary version."""
-    return _VERSION.sub("", api)
+    return printable(_VERSION.sub("", api))
 
 
 def kernel_name(name: str) -> str:
     """Return a kernel's name as its source has it, where it is that of a C++ function and libstdc++ is at hand."""
-    return _demangled(name) if name.startswith("_Z") else name
+    return printable(_demangled(name) if name.startswith("_Z") else name)
+
+
+def printable(text: str) -> str:
+    """Return a text that steers no terminal and breaks no file: names come from the profiled programs."""
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
 
 
 def short_kernel_name(name: str, width: int = _DEFAULT_WIDTH) -> str:

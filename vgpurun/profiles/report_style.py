@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO, StringIO
 from typing import Any
@@ -92,7 +94,7 @@ def settings(shape: Shape) -> Any:
 def as_svg(figure: Figure, salt: str) -> str:
     """Return a figure as an SVG file, whose ids are its own and whose coordinates have one decimal."""
     file = StringIO()
-    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": salt}):
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": salt}), _of_any_script():
         figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
     text = re.sub(r"<metadata>.*?</metadata>\s*", "", file.getvalue(), flags=re.DOTALL)
     text = re.sub(r"<!--.*?-->\s*", "", text, flags=re.DOTALL)
@@ -107,8 +109,17 @@ def _shorter_path(match: re.Match[str]) -> str:
 def as_png(figure: Figure) -> bytes:
     """Return a figure as a PNG file."""
     file = BytesIO()
-    figure.savefig(file, format="png", dpi=_PNG_DPI, metadata={"Software": None})
+    with _of_any_script():
+        figure.savefig(file, format="png", dpi=_PNG_DPI, metadata={"Software": None})
     return file.getvalue()
+
+
+@contextmanager
+def _of_any_script() -> Iterator[None]:
+    """Let commands have letters that our font lacks; a browser has other fonts for them."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing", UserWarning)
+        yield
 
 
 def inline(svg: str, title: str, shape: Shape, salt: str) -> str:

@@ -2,7 +2,7 @@
 
 from datetime import datetime, timezone
 
-from vgpurun.profiles.names import api_name
+from vgpurun.profiles.names import api_name, printable
 from vgpurun.profiles.summary import DeviceSummary, Summary
 from vgpurun.profiles.units import show_count, show_share, show_time
 from vgpurun.quota import show_size
@@ -18,7 +18,7 @@ def title(summary: Summary) -> str:
 
 def short_command(command: str, most: int = 72) -> str:
     """Return a command on one line: its program without the folder, and as much of the rest as there is room for."""
-    program, _, arguments = " ".join(command.split()).partition(" ")
+    program, _, arguments = printable(" ".join(command.split())).partition(" ")
     text = f"{program.rpartition('/')[2]} {arguments}".rstrip()
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
