@@ -124,9 +124,10 @@ class _Launch:
 
     def run(self, asked: Background[_Asked], pull: PullOptions, signals: Signals) -> int:
         """Carry the launch out and return the exit code."""
+        engine, found, facts = asked.result()
+        # Only now: docker's package cannot be imported by two threads at the same time.
         from vgpurun.launch import check_terminal, launch
 
-        engine, found, facts = asked.result()
         image = dict(find_image(engine, self._options.image, found, pull).environment)
         check_terminal(self._options)
         if self._driver_mode != "sim":
