@@ -72,9 +72,9 @@ class Exporter:
 
 
 @contextmanager
-def exporter(environment: Mapping[str, str], *options: str) -> Iterator[Exporter]:
-    """`vgpurun exporter` on a free port, on the simulated GPU; killed at the end if it still runs."""
-    command = [sys.executable, "-m", "vgpurun", "exporter", "--driver", "sim", "--listen", "127.0.0.1:0", *options]
+def exporter(environment: Mapping[str, str], *options: str, driver: str = "sim") -> Iterator[Exporter]:
+    """`vgpurun exporter` on a free port; killed at the end if it still runs."""
+    command = [sys.executable, "-m", "vgpurun", "exporter", "--driver", driver, "--listen", "127.0.0.1:0", *options]
     with subprocess.Popen(command, env=dict(environment), stderr=subprocess.PIPE, text=True) as process:
         try:
             yield Exporter(process, _read_url(process))

@@ -6,8 +6,11 @@ import fcntl
 import json
 import os
 import struct
+import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -279,13 +282,38 @@ def test_a_folder_that_goes_while_it_is_read_is_no_error_at_once(world: World) -
     assert len(world.said) == 1 and "ending is not shown" in world.said[0], "still listed: it has not ended"
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_what_this_user_may_not_read_is_said(world: World) -> None:
-    (world.add("private", Quota(GIB)) / "run").chmod(0)
-    series = world.scrape()
+@contextmanager
+def as_nobody() -> Iterator[None]:
+    """A user without root's rights, whoever runs the tests."""
+    mine = os.geteuid()
+    if mine:
+        yield
+        return
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(mine)
+
+
+@pytest.mark.parametrize("closed", ["run", "."])
+def test_what_this_user_may_not_read_is_said(monkeypatch: pytest.MonkeyPatch, closed: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)  # not pytest's own, which is root's alone
+        made = World(Path(folder), monkeypatch)
+        state = made.add("private", Quota(GIB))
+        label = json.dumps([{"uuid": UUID, "memory_bytes": GIB, "sm_percent": None}])
+        made.engine.containers_now = [replace(made.engine.containers_now[0], quota_json=label)]
+        (state / closed).chmod(0)
+        with as_nobody():
+            series = made.scrape()
+        (state / closed).chmod(0o755)
+        for lock in made.locks:
+            os.close(lock)
     assert value(series, "vgpurun_container_memory_limit_bytes", container="private") == GIB
     assert value(series, "vgpurun_container_memory_used_bytes", container="private") is None
-    assert "run the exporter as root" in world.said[0]
+    assert value(series, "vgpurun_exporter_errors_total", source="unreadable") == 1
+    assert len(made.said) == 1 and "run the exporter as root" in made.said[0]
 
 
 def test_the_names_of_hami(world: World) -> None:

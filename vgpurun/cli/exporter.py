@@ -36,7 +36,7 @@ _LEAST_KEPT_S, _LEAST_BYTES = 3600, 1 << 20
 @option("--no-history", is_flag=True, group=_HISTORY, help="Keep no samples.")
 @option(
     "--history-keep", "keep", metavar="TIME", default="400d", show_default=True, group=_HISTORY,
-    help="For how long: 24h, 90d, 52w. Details are kept for 6 hours, 5 minutes for 14 days, hours for all that time.",
+    help="For how long: 24h, 90d, 52w. Samples stay for 6 hours, sums of 5 minutes for 14 days, of an hour to the end.",
 )  # fmt: skip
 @option(
     "--history-size", "size", metavar="SIZE", default="256m", show_default=True, group=_HISTORY,

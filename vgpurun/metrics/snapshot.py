@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vgpurun import gpus, region
@@ -228,7 +229,7 @@ class Reader:
         for name, find in holders:
             try:
                 holder = find()
-                if not holder.folder.exists():
+                if _is_gone(holder.folder):
                     missing.add(holder.id)
                     if holder.id not in self._missing:
                         continue  # it has ended since it was listed
@@ -274,6 +275,13 @@ def _read_tenant(holder: Holder, by_uuid: Mapping[str, Gpu]) -> TenantSeen:
 
 def _same(holder: Holder) -> Holder:
     return holder
+
+
+def _is_gone(folder: Path) -> bool:
+    try:
+        return not folder.exists()
+    except PermissionError:  # in another user's home
+        return False
 
 
 def _is_sound(quota: Quota) -> bool:
