@@ -2,12 +2,14 @@
 
 #include "bucket.h"
 #include "log.h"
+#include "meter_parts.h"
 
 /* A turn is passed on before a sleep longer than this; for a shorter one the hand-over costs more than it gives. */
 #define SHORT_SLEEP_NS 500000LL
 #define YIELD_LOOK_NS 1000000LL  /* between looks whether those for whom we make way are still there */
 #define PAUSE_LOOK_NS 20000000LL /* between looks at the limits file */
-#define LATE_NS 100000LL         /* how late a sleep may end */
+#define UNMEASURED_LOOK_NS 1000000LL
+#define LATE_NS 100000LL /* how late a sleep may end */
 #define SHORTEST_SLEEP_NS 20000LL
 #define LOOK_AGAIN_NS 2000000LL
 #define LONGEST_SLEEP_NS 50000000LL /* then the limit is looked at again: the host may have changed it */
@@ -22,6 +24,16 @@ static int64_t max(int64_t a, int64_t b) {
 
 static uint32_t in_flight_batches(const struct meter *meter) {
   return __atomic_load_n(&meter->in_flight_batches, __ATOMIC_RELAXED);
+}
+
+/* Since when work in flight has made no progress. */
+static int64_t stalled_ns(const struct meter *meter) {
+  int64_t now_ns = meter->driver->now_ns();
+  return in_flight_batches(meter) == 0 ? 0 : now_ns - __atomic_load_n(&meter->progress_ns, __ATOMIC_RELAXED);
+}
+
+static int64_t patience_ns(int64_t expected_ns) {
+  return min(max(METER_PATIENCE_NS, expected_ns), BUCKET_MAX_DEBT_NS);
 }
 
 /* For display. Room in flight is not counted: there the GPU is busy with our own work. */
@@ -56,8 +68,7 @@ static void wait_for_work_in_flight(struct meter *meter) {
   meter_harvest(meter);
 }
 
-/* The next one is to find the GPU free: if two were there at once, each would be measured with the other's time. Work
- * that does not end is left to the GPU's own time-slicing. */
+/* The next one is to find the GPU free: if two were there at once, each would be measured with the other's time. */
 static void drain_and_pass(struct meter *meter) {
   meter_close_all(meter);
   int64_t give_up_ns = meter->driver->now_ns() + METER_PATIENCE_NS;
@@ -66,35 +77,34 @@ static void drain_and_pass(struct meter *meter) {
     turns_announce_pass(&meter->turns, meter->driver->now_ns() + left_ns(meter));
     wait_for_work_in_flight(meter);
   }
-  turns_pass(&meter->turns);
+  turns_pass(&meter->turns, in_flight_batches(meter) == 0);
 }
 
-static bool in_company(const struct meter *meter) {
+static bool in_company(struct meter *meter) {
   return meter->takes_turns && meter_terms(meter).takes_turns && turns_have_company(&meter->turns);
 }
 
 /* Is there work in flight that makes no progress, for much longer than was expected of it? It would hold the turn from
- * the others, again and again. Threads may race here: then one looks later. */
+ * the others, again and again. */
 static bool is_stuck(struct meter *meter) {
   meter_harvest(meter);
-  int64_t now_ns = meter->driver->now_ns();
-  uint32_t harvested = __atomic_load_n(&meter->harvested, __ATOMIC_RELAXED);
-  bool moves = __atomic_exchange_n(&meter->progress, harvested, __ATOMIC_RELAXED) != harvested;
-  if (moves || in_flight_batches(meter) == 0)
-    __atomic_store_n(&meter->progress_ns, now_ns, __ATOMIC_RELAXED);
-  int64_t patience_ns = min(max(METER_PATIENCE_NS, 2 * meter_in_flight_ns(meter)), BUCKET_MAX_DEBT_NS);
-  return now_ns - __atomic_load_n(&meter->progress_ns, __ATOMIC_RELAXED) > patience_ns;
+  return stalled_ns(meter) > patience_ns(2 * meter_in_flight_ns(meter));
+}
+
+/* Work that does not end is left to the GPU's own time-slicing. */
+static bool takes_no_turns(struct meter *meter) {
+  if (!in_company(meter))
+    return true;
+  bool stuck = is_stuck(meter);
+  turns_set_stuck(&meter->turns, stuck);
+  if (stuck)
+    turns_pass(&meter->turns, false);
+  return stuck;
 }
 
 int64_t gate_wait_for_turn(struct meter *meter) {
-  if (!in_company(meter))
+  if (takes_no_turns(meter))
     return 0;
-  bool stuck = is_stuck(meter);
-  turns_set_stuck(&meter->turns, stuck);
-  if (stuck) {
-    turns_pass(&meter->turns);
-    return 0;
-  }
   int64_t began_ns = meter->driver->now_ns();
   if (turns_must_pass(&meter->turns, meter_in_flight_ns(meter)))
     drain_and_pass(meter);
@@ -111,6 +121,31 @@ void gate_note_activity(struct meter *meter, int64_t more_ns) {
   __atomic_store_n(&meter->device->last_launch_ns, now_ns, __ATOMIC_RELAXED);
   if (meter->takes_turns)
     turns_note_activity(&meter->turns, now_ns + meter_in_flight_ns(meter) + more_ns);
+}
+
+/* Who waits is there. */
+static void note_presence(struct meter *meter) {
+  if (meter->takes_turns)
+    turns_note_presence(&meter->turns);
+}
+
+/* ---- what was launched before anything was measured ---------------------------------------------------------------
+ */
+
+/* Up to a thousand launches. No turn is passed while they are there, and what is added to them makes it last longer. */
+void gate_wait_for_unmeasured(const struct meter_stream *stream) {
+  struct meter *meter = stream->meter;
+  const struct meter_driver *driver = meter->driver;
+  int64_t since_ns = __atomic_load_n(&meter->measures_since_ns, __ATOMIC_RELAXED);
+  int64_t give_up_ns = since_ns + TURNS_PATIENCE_NS;
+  if (since_ns == 0 || driver->now_ns() >= give_up_ns || !meter_is_dry(stream) || driver->is_idle(stream->handle))
+    return;
+  turns_set_stuck(&meter->turns, true); /* the GPU mixes it with the others' work */
+  while (driver->now_ns() < give_up_ns && !driver->is_idle(stream->handle)) {
+    note_presence(meter);
+    driver->sleep_ns(UNMEASURED_LOOK_NS);
+  }
+  turns_set_stuck(&meter->turns, false);
 }
 
 /* ---- pause ---------------------------------------------------------------------------------------------------- */
@@ -146,7 +181,7 @@ static void sleep_without_turn(struct meter *meter, int64_t duration_ns) {
 }
 
 /* In nanoseconds of GPU time. */
-static int64_t quantum_ns(const struct meter *meter) {
+static int64_t quantum_ns(struct meter *meter) {
   if (in_company(meter))
     return METER_COMPANY_QUANTUM_NS;
   return (meter_streams_overlap(meter) ? METER_OVERLAP_QUANTUM_WALL_NS : METER_QUANTUM_WALL_NS) *
@@ -154,7 +189,7 @@ static int64_t quantum_ns(const struct meter *meter) {
 }
 
 /* Launches in flight have spoken for their tokens, and who has waited waits for some more. */
-static int64_t spoken_for_ns(const struct meter *meter, bool waited) {
+static int64_t spoken_for_ns(struct meter *meter, bool waited) {
   return min(meter_reserved_ns(meter), BUCKET_MAX_DEBT_NS) + (waited ? quantum_ns(meter) : 0);
 }
 
@@ -188,57 +223,54 @@ int64_t gate_wait_for_tokens(struct meter *meter) {
 
 /* ---- room ----------------------------------------------------------------------------------------------------- */
 
-static bool use_a_pass(struct meter *meter) {
-  uint32_t passes = __atomic_load_n(&meter->passes, __ATOMIC_RELAXED);
-  return passes > 0 &&
-         __atomic_compare_exchange_n(&meter->passes, &passes, passes - 1, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
-}
-
-static void grant_passes(struct meter *meter) {
-  uint32_t granted = __atomic_load_n(&meter->granted, __ATOMIC_RELAXED);
-  if (granted == 0)
-    log_line(LOG_INFO, "GPU work in flight makes no progress; launches go on without waiting for it");
-  granted = granted == 0 ? 1 : granted < 1u << 30 ? granted * 2 : granted;
-  __atomic_store_n(&meter->granted, granted, __ATOMIC_RELAXED);
-  __atomic_store_n(&meter->passes, granted, __ATOMIC_RELAXED);
-}
-
 /* Measured for a profile alone. */
-static bool may_run_ahead(const struct meter *meter) {
+static bool may_run_ahead(struct meter *meter) {
   return meter->observer != NULL && in_flight_batches(meter) < METER_RING - 2 && meter_terms(meter).yields &&
          !in_company(meter);
 }
 
-int64_t gate_coarseness(const struct meter *meter) {
+int64_t gate_coarseness(struct meter *meter) {
   return in_flight_batches(meter) > 1 && may_run_ahead(meter) ? in_flight_batches(meter) : 1;
 }
 
-static bool has_room(struct meter *meter) {
-  return in_flight_batches(meter) < 2 || meter_in_flight_ns(meter) < METER_RUN_AHEAD_NS || may_run_ahead(meter) ||
-         use_a_pass(meter);
+/* Batches that may be in flight whatever they take: each time the patience ends, some more. */
+static int64_t least_batches(const struct meter *meter) {
+  int64_t batch_ns = meter_in_flight_ns(meter) / max(1, in_flight_batches(meter));
+  int64_t ends = stalled_ns(meter) / patience_ns(8 * batch_ns);
+  if (ends == 0)
+    return 2;
+  static int said;
+  log_once(&said, LOG_INFO, "GPU work in flight makes no progress; launches go on without waiting for it");
+  return 2 + (1LL << (min(ends, METER_DOUBLINGS + 1) - 1)) +
+         max(0, ends - METER_DOUBLINGS - 1) * (1LL << METER_DOUBLINGS);
 }
 
-int64_t gate_wait_for_room(struct meter *meter) {
-  if (has_room(meter))
-    return 0;
-  const struct meter_driver *driver = meter->driver;
-  int64_t began_ns = driver->now_ns();
-  uint32_t harvested = __atomic_load_n(&meter->harvested, __ATOMIC_RELAXED);
-  int64_t batch_ns = meter_in_flight_ns(meter) / max(1, in_flight_batches(meter));
-  int64_t patience_ns = min(max(METER_PATIENCE_NS, 8 * batch_ns), BUCKET_MAX_DEBT_NS);
-  int64_t progress_ns = began_ns, now_ns = began_ns;
-  do {
+/* What does not fit into the ring is not seen to end: at the same pace, one at a time. */
+static bool passes_uncounted(struct meter *meter) {
+  int64_t now_ns = meter->driver->now_ns();
+  int64_t next_ns = __atomic_load_n(&meter->uncounted_ns, __ATOMIC_RELAXED) + (METER_PATIENCE_NS >> METER_DOUBLINGS);
+  bool passes = now_ns >= next_ns && stalled_ns(meter) > METER_PATIENCE_NS;
+  if (passes)
+    __atomic_store_n(&meter->uncounted_ns, now_ns, __ATOMIC_RELAXED);
+  return passes;
+}
+
+static bool has_room(const struct meter_stream *stream) {
+  struct meter *meter = stream->meter;
+  if (stream->head - __atomic_load_n(&stream->tail, __ATOMIC_ACQUIRE) >= METER_RING)
+    return passes_uncounted(meter);
+  return in_flight_batches(meter) < least_batches(meter) || meter_in_flight_ns(meter) < METER_RUN_AHEAD_NS ||
+         may_run_ahead(meter);
+}
+
+int64_t gate_wait_for_room(const struct meter_stream *stream) {
+  struct meter *meter = stream->meter;
+  int64_t began_ns = meter->driver->now_ns();
+  while (!has_room(stream)) {
     sleep_a_little(meter);
     meter_harvest(meter);
-    now_ns = driver->now_ns();
-    uint32_t harvested_now = __atomic_load_n(&meter->harvested, __ATOMIC_RELAXED);
-    if (harvested_now != harvested) {
-      harvested = harvested_now;
-      progress_ns = now_ns;
-    } else if (now_ns - progress_ns > patience_ns) {
-      grant_passes(meter);
-      progress_ns = now_ns;
-    }
-  } while (!has_room(meter));
-  return now_ns - began_ns;
+    note_presence(meter);
+    takes_no_turns(meter);
+  }
+  return meter->driver->now_ns() - began_ns;
 }

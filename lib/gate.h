@@ -7,13 +7,14 @@
 
 /* Each returns how long it took, in nanoseconds. All but the first are bounded. */
 int64_t gate_wait_while_paused(struct meter *meter); /* as long as the host wants it, which is no bound of ours */
+void gate_wait_for_unmeasured(const struct meter_stream *stream); /* that is on the GPU since before we measured */
 int64_t gate_wait_for_tokens(struct meter *meter);
 int64_t gate_wait_for_turn(struct meter *meter);
-int64_t gate_wait_for_room(struct meter *meter);
+int64_t gate_wait_for_room(const struct meter_stream *stream);
 
 /* How much larger than usual a batch may become. Launches that nobody holds back run ahead as far as they can be
  * measured: the further ahead, the more of them are measured together. */
-int64_t gate_coarseness(const struct meter *meter);
+int64_t gate_coarseness(struct meter *meter);
 
 /* Tells those who wait for our turn that we are at work: with what is in flight, and more_ns. */
 void gate_note_activity(struct meter *meter, int64_t more_ns);

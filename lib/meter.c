@@ -21,6 +21,10 @@ void meter_init(struct meter *meter, const struct meter_driver *driver, struct v
   pthread_mutex_init(&meter->lock, NULL);
 }
 
+void meter_begin_measuring(struct meter *meter) {
+  __atomic_store_n(&meter->measures_since_ns, meter->driver->now_ns(), __ATOMIC_RELAXED);
+}
+
 /* ---- in flight: closed, not yet charged ------------------------------------------------------------------------ */
 
 static int64_t known_part(const struct batch *batch) {
@@ -32,7 +36,8 @@ static void enter_flight(struct meter_stream *stream, const struct batch *batch)
   stream->ring[stream->head % METER_RING] = *batch;
   __atomic_add_fetch(&meter->in_flight_ns, batch->estimate_ns, __ATOMIC_RELAXED);
   __atomic_add_fetch(&meter->reserved_ns, known_part(batch), __ATOMIC_RELAXED);
-  __atomic_add_fetch(&meter->in_flight_batches, 1, __ATOMIC_RELAXED);
+  if (__atomic_fetch_add(&meter->in_flight_batches, 1, __ATOMIC_RELAXED) == 0)
+    __atomic_store_n(&meter->progress_ns, batch->end_recorded_ns, __ATOMIC_RELAXED);
   __atomic_store_n(&stream->head, stream->head + 1, __ATOMIC_RELEASE);
 }
 
@@ -152,9 +157,10 @@ static void open_batch(struct meter_stream *stream, uint64_t work, int64_t arriv
   if (after_gap)
     meter_charge(meter, idle_since_ns, arrived_ns, arrived_ns);
   gate_wait_while_paused(meter);
+  gate_wait_for_unmeasured(stream);
   gate_wait_for_tokens(meter);
   gate_wait_for_turn(meter);
-  gate_wait_for_room(meter);
+  gate_wait_for_room(stream);
   stream->open = begin_batch(stream, after_gap);
   if (stream->open)
     gate_note_activity(meter, METER_BATCH_NS);

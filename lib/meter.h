@@ -35,8 +35,10 @@
 #define METER_COMPANY_QUANTUM_NS 8000000LL
 /* How long a launch waits for work in flight that makes no progress, or for eight times its estimate. Work that never
  * ends, such as a collective that waits for another GPU, must not hold up the launch that would end it: each time the
- * patience ends, twice as many batches as before may pass. */
+ * patience ends, twice as many batches as before may pass, up to 16. More would pile up where the GPU only mixes the
+ * work with another's. */
 #define METER_PATIENCE_NS 100000000LL
+#define METER_DOUBLINGS 4
 
 #define METER_RING 64
 #define METER_MAX_STREAMS 16384
@@ -79,6 +81,7 @@ struct batch {
   int64_t start_recorded_ns; /* of the marker or the gate */
   int64_t launched_ns;       /* when its first launch returned, if that counts */
   int64_t end_recorded_ns;
+  int64_t end_pending_ns; /* when the end was last seen not to have come */
   int64_t estimate_ns;
   int64_t full_ns; /* it ends when its estimate has come to this */
   uint32_t launches;
@@ -128,6 +131,7 @@ struct meter_terms {
 struct meter_cost {
   uint64_t work;
   int64_t cost_ns;
+  int64_t undisturbed_ns; /* what it took over a longer time, when nobody else's work can have been beside it */
 };
 
 struct meter {
@@ -138,6 +142,7 @@ struct meter {
   const void *owner;
   const struct meter_observer *observer; /* NULL: nobody looks on */
   bool takes_turns;                      /* with other processes on the GPU */
+  int64_t measures_since_ns;             /* before, launches went by unmeasured; 0: always */
   struct turns turns;
   struct shared_file turns_file;
   pthread_mutex_t lock; /* guards the list of streams */
@@ -151,12 +156,10 @@ struct meter {
   uint32_t in_flight_batches;
   int64_t measured_ns, charged_ns; /* of late: streams that run at the same time are charged once */
   int64_t measured_until_ns;
-  int64_t last_end_ns; /* of what has been harvested */
-  uint32_t harvested;  /* counts up: progress */
-  uint32_t passes;     /* batches that need not wait for work in flight that makes no progress */
-  uint32_t granted;    /* how many were granted last */
-  uint32_t progress;   /* `harvested` when the gate looked last, */
-  int64_t progress_ns; /* and since when it has been that */
+  int64_t last_end_ns;  /* of what has been harvested */
+  bool slowed;          /* of late, work takes much longer than undisturbed */
+  int64_t uncounted_ns; /* when a batch passed last that the ring of its stream had no place for */
+  int64_t progress_ns;  /* when a batch was harvested last, or the first one came into flight */
   struct timeline timelines[METER_MAX_CONTEXTS];
   uint32_t timeline_count;
   struct meter_cost costs[METER_COSTS];
@@ -187,6 +190,9 @@ bool meter_pause(struct meter *meter);
 void meter_remove_context(struct meter *meter, void *context);
 void meter_resume(struct meter *meter, bool paused);
 
+/* From now on launches are measured that were not, since another tenant has come. */
+void meter_begin_measuring(struct meter *meter);
+
 /* Before a launch: may wait. `work` names what is launched (a function with its grid, a graph), so that its cost is
  * learned. True when the caller is to call meter_launched after the launch. */
 bool meter_launch(struct meter_stream *stream, uint64_t work);
@@ -204,8 +210,9 @@ void meter_before_wait_all(struct meter *meter);
 void meter_after_wait_all(struct meter *meter); /* they may be busy */
 
 /* The percentage of the time that passes in which our work may be on the GPU: more than the limit beside work that does
- * not end, since then the GPU gives each of its tenants a part of the time. */
-uint32_t meter_percent_of_time(const struct meter *meter);
+ * not end, since then the GPU gives each of its tenants a part of the time. Such work is what its owner says to be
+ * so; and what has been launched by one that is silent since then, when our own takes much longer than undisturbed. */
+uint32_t meter_percent_of_time(struct meter *meter);
 
 /* In-flight work as GPU time: less than the sum over the streams when they run at the same time. */
 int64_t meter_in_flight_ns(const struct meter *meter);

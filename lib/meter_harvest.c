@@ -62,9 +62,13 @@ static void note_overlap(struct meter *meter, const struct interval *interval) {
   __atomic_store_n(&meter->charged_ns, charged_ns >> halved, __ATOMIC_RELAXED);
 }
 
-uint32_t meter_percent_of_time(const struct meter *meter) {
-  uint32_t stuck = meter->takes_turns ? turns_count_stuck(&meter->turns) : 0;
-  return meter_percent(meter) * (1 + stuck);
+uint32_t meter_percent_of_time(struct meter *meter) {
+  if (!meter->takes_turns)
+    return meter_percent(meter);
+  uint32_t beside = turns_count_stuck(&meter->turns);
+  if (__atomic_load_n(&meter->slowed, __ATOMIC_RELAXED))
+    beside += turns_count_silent(&meter->turns);
+  return meter_percent(meter) * (1 + beside);
 }
 
 /* In the order in which they began, since the bucket charges nothing before what it has charged. */
@@ -86,15 +90,24 @@ void meter_charge(struct meter *meter, int64_t start_ns, int64_t end_ns, int64_t
     bucket_charge(meter->device, start_ns, end_ns, now_ns, meter_percent_of_time(meter));
 }
 
-/* Places the batch on the wall clock; its markers are used up. */
+static int64_t offset_ns(struct meter_stream *stream) {
+  const struct timeline *timeline = timeline_of(stream->meter, stream->context);
+  return timeline != NULL ? timeline->offset_ns : 0;
+}
+
+/* Places the batch on the wall clock; its markers are used up. The end first, since of the start it is only known when
+ * it was recorded, which may have been behind much other work; but what the start tells of the clocks holds for both.
+ */
 static struct interval interval_of(struct meter_stream *stream, const struct batch *batch) {
   int64_t now_ns = stream->meter->driver->now_ns();
+  int64_t end_ns = place(stream, batch->end, max(batch->end_recorded_ns, batch->end_pending_ns), now_ns);
   int64_t start_ns = max(__atomic_load_n(&stream->previous_end_ns, __ATOMIC_RELAXED), batch->launched_ns);
+  int64_t before_ns = offset_ns(stream);
   if (batch->begins == START_AT_MARKER)
     start_ns = max(start_ns, place(stream, batch->start, batch->start_recorded_ns, now_ns));
   else if (batch->begins == START_AT_GATE)
     start_ns = max(start_ns, batch->start_recorded_ns);
-  int64_t end_ns = place(stream, batch->end, batch->end_recorded_ns, now_ns);
+  end_ns += offset_ns(stream) - before_ns;
   return (struct interval){start_ns, max(start_ns, end_ns)};
 }
 
@@ -142,17 +155,17 @@ static void harvest_stream(struct meter_stream *stream) {
   while (!meter_is_dry(stream)) {
     struct batch *batch = &stream->ring[stream->tail % METER_RING];
     enum meter_state state = meter->driver->query(batch->end);
-    if (state == METER_PENDING)
+    if (state == METER_PENDING) {
+      batch->end_pending_ns = meter->driver->now_ns();
       return;
+    }
     if (state == METER_DONE)
       measure(stream, batch);
     else {
       drop(stream, batch);
       __atomic_store_n(&stream->previous_end_ns, meter->driver->now_ns(), __ATOMIC_RELAXED);
     }
-    __atomic_add_fetch(&meter->harvested, 1, __ATOMIC_RELAXED);
-    __atomic_store_n(&meter->passes, 0, __ATOMIC_RELAXED);
-    __atomic_store_n(&meter->granted, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&meter->progress_ns, meter->driver->now_ns(), __ATOMIC_RELAXED);
     meter_leave_flight(stream);
   }
 }

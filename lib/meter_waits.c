@@ -37,19 +37,27 @@ static void finish_now(struct meter_stream *stream) {
   pthread_mutex_unlock(&stream->lock);
 }
 
-static void end_of_wait(struct meter_stream *stream, enum meter_wait wait) {
+/* Returns how many batches it has left in flight that the GPU is done with. */
+static uint32_t end_of_wait(struct meter_stream *stream, enum meter_wait wait) {
   if (!meter_claim_open(stream))
-    return;
+    return 0;
   bool is_idle = wait == METER_STREAM_IS_IDLE || stream->meter->driver->is_idle(stream->handle);
-  if (is_idle && stream->batch.begins != START_AT_MARKER)
+  if (is_idle && stream->batch.begins != START_AT_MARKER) {
     finish_now(stream);
-  else /* who has marked the start, marks the end */
-    meter_close_claimed(stream);
+    return 0;
+  }
+  meter_close_claimed(stream); /* who has marked the start, marks the end */
+  return is_idle;
+}
+
+static void tell_others(struct meter *meter, uint32_t done_batches) {
+  if (meter->takes_turns && __atomic_load_n(&meter->in_flight_batches, __ATOMIC_RELAXED) <= done_batches)
+    turns_note_idleness(&meter->turns);
 }
 
 void meter_after_wait(struct meter_stream *stream, enum meter_wait wait) {
   meter_harvest(stream->meter);
-  end_of_wait(stream, wait);
+  tell_others(stream->meter, end_of_wait(stream, wait));
 }
 
 void meter_before_wait_all(struct meter *meter) {
@@ -60,7 +68,8 @@ void meter_before_wait_all(struct meter *meter) {
 
 void meter_after_wait_all(struct meter *meter) {
   meter_harvest(meter);
-  uint32_t count = __atomic_load_n(&meter->stream_count, __ATOMIC_ACQUIRE);
+  uint32_t count = __atomic_load_n(&meter->stream_count, __ATOMIC_ACQUIRE), done_batches = 0;
   for (uint32_t i = 0; i < count; i++)
-    end_of_wait(meter->streams[i], METER_STREAM_MAY_BE_BUSY);
+    done_batches += end_of_wait(meter->streams[i], METER_STREAM_MAY_BE_BUSY);
+  tell_others(meter, done_batches);
 }

@@ -60,7 +60,10 @@ static struct meter *make(struct device *device) {
   made->terms = terms_of;
   made->owner = device;
   made->observer = profile_observer();
-  made->takes_turns = process_shows_limits() && turns_join(&made->turns, &made->turns_file, device->uuid);
+  int slot = process_shows_limits() ? turns_file_join(&made->turns_file, device->uuid) : -1;
+  made->takes_turns = slot >= 0;
+  if (made->takes_turns)
+    turns_begin(&made->turns, &turns_file_system, &made->turns_file, slot);
   if (!made->takes_turns && process_shows_limits())
     device_not_enforced(device, VGPU_NOT_ENFORCED_TURNS);
   struct meter *other = NULL;
@@ -108,7 +111,11 @@ static bool look_at(struct device *device) {
   terms_of(device); /* publishes them */
   turns_note_presence(&meter->turns);
   bool company = turns_have_another_tenant(&meter->turns);
-  if (__atomic_exchange_n(&device->in_company, company, __ATOMIC_RELAXED) && !company)
+  bool before = __atomic_exchange_n(&device->in_company, company, __ATOMIC_RELAXED);
+  bool limited = device_limits(device).sm_percent < VGPU_NO_SM_LIMIT;
+  if (company && !before && !limited)
+    meter_begin_measuring(meter);
+  else if (before && !company)
     leave_off(meter);
   return company;
 }

@@ -107,16 +107,19 @@ static bool write_zeros(struct shared_file *file, size_t size) {
   return written >= 0;
 }
 
-/* All bytes are reserved on the disk, since a store into a hole of a full disk would kill the program with SIGBUS; and
- * not beyond the program's own limit for files, since that would be SIGXFSZ. */
-static bool grow(struct shared_file *file, size_t size) {
+/* A write past the program's own limit for files would be SIGXFSZ. */
+static bool may_have(size_t size) {
   struct rlimit largest;
+  errno = EFBIG;
+  return getrlimit(RLIMIT_FSIZE, &largest) != 0 || largest.rlim_cur >= size;
+}
+
+/* All bytes are reserved on the disk, since a store into a hole of a full disk would kill the program with SIGBUS. */
+static bool grow(struct shared_file *file, size_t size) {
   if (lseek(file->descriptor, 0, SEEK_END) >= (off_t)size)
     return true;
-  if (getrlimit(RLIMIT_FSIZE, &largest) == 0 && largest.rlim_cur < size) {
-    errno = EFBIG;
+  if (!may_have(size))
     return false;
-  }
   (void)fchmod(file->descriptor, 0666); /* whatever the umask; only the owner may and need do this */
   int failed, tries = 0;
   do
@@ -178,11 +181,13 @@ static bool is_taken(int error) {
   return error == EAGAIN || error == EACCES;
 }
 
+bool shared_file_try_lock(struct shared_file *file) {
+  return set(file, range(F_WRLCK, LOCK_BYTE, 1));
+}
+
 bool shared_file_lock(struct shared_file *file) {
-  int descriptor = descriptor_of(file);
-  struct flock lock = range(F_WRLCK, LOCK_BYTE, 1);
   for (int tries = 0; tries < LOCK_TRIES; tries++) {
-    if (fcntl(descriptor, F_OFD_SETLK, &lock) == 0)
+    if (shared_file_try_lock(file))
       return true;
     if (!is_taken(errno))
       return false;
@@ -238,6 +243,16 @@ void shared_file_return_slot(struct shared_file *file, int slot) {
 bool shared_file_is_in_use(struct shared_file *file, int count) {
   struct flock lock = slots(F_WRLCK, 0, count);
   return fcntl(descriptor_of(file), F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
+}
+
+/* ---- without the mapping ---------------------------------------------------------------------------------------- */
+
+bool shared_file_read(struct shared_file *file, void *to, size_t size, off_t at) {
+  return pread(descriptor_of(file), to, size, at) == (ssize_t)size;
+}
+
+bool shared_file_write(struct shared_file *file, const void *from, size_t size, off_t at) {
+  return may_have((size_t)at + size) && pwrite(descriptor_of(file), from, size, at) == (ssize_t)size;
 }
 
 /* ---- the end --------------------------------------------------------------------------------------------------- */

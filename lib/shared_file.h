@@ -40,9 +40,17 @@ void shared_file_return_slot(struct shared_file *file, int slot);
 /* Is any of the first `count` slots held, by this process or another? */
 bool shared_file_is_in_use(struct shared_file *file, int count);
 
-/* Excludes other processes, but for a moment only. False, and errno, when that cannot be had within a second. */
+/* Excludes other processes, but for a moment only. False, and errno, when that cannot be had within a second, or at
+ * once.
+ */
 bool shared_file_lock(struct shared_file *file);
+bool shared_file_try_lock(struct shared_file *file);
 void shared_file_unlock(struct shared_file *file);
+
+/* For files that strangers may truncate, where a load or a store would be SIGBUS. False when not all could be read or
+ * written. */
+bool shared_file_read(struct shared_file *file, void *to, size_t size, off_t at);
+bool shared_file_write(struct shared_file *file, const void *from, size_t size, off_t at);
 
 /* In a forked child. The data stays mapped, since whoever forks without the C library's knowledge may go on to use it.
  */

@@ -24,24 +24,20 @@ static void add(struct others *others, uint32_t percent, uint32_t policy) {
     others->hard += percent;
 }
 
-static struct others find_others(const struct turns *turns, const struct turns_terms *own) {
-  int64_t now_ns = turns->clock->now_ns();
+static struct others find_others(struct turns *turns, const struct turns_terms *own) {
   uint64_t known[TURNS_SLOTS + 1] = {own->tenant};
   int count = 1;
   struct others others = {0};
-  uint32_t used = __atomic_load_n(&turns->file->slots_used, __ATOMIC_ACQUIRE);
-  for (uint32_t i = 0; i < used && i < TURNS_SLOTS; i++) {
-    const struct turns_slot *slot = &turns->file->slots[i];
-    int64_t seen_ns = __atomic_load_n(&slot->seen_ns, __ATOMIC_RELAXED);
-    uint64_t tenant = __atomic_load_n(&slot->terms.tenant, __ATOMIC_RELAXED);
-    bool active = seen_ns > now_ns - TURNS_ACTIVE_NS && seen_ns <= now_ns + TURNS_ACTIVE_NS;
-    if (!active || __atomic_load_n(&slot->terms.priority, __ATOMIC_RELAXED) > own->priority ||
-        is_known(known, count, tenant))
+  int64_t now_ns = turns_begin_look(turns);
+  for (int i = 0; i < turns_slots_used(turns); i++) {
+    const struct turns_slot *slot = &turns->seen.slots[i];
+    bool active = slot->seen_ns > now_ns - TURNS_ACTIVE_NS && slot->seen_ns <= now_ns + TURNS_ACTIVE_NS;
+    if (!active || slot->terms.priority > own->priority || is_known(known, count, slot->terms.tenant))
       continue;
-    known[count++] = tenant;
-    add(&others, __atomic_load_n(&slot->terms.percent, __ATOMIC_RELAXED),
-        __atomic_load_n(&slot->terms.policy, __ATOMIC_RELAXED));
+    known[count++] = slot->terms.tenant;
+    add(&others, slot->terms.percent, slot->terms.policy);
   }
+  turns_end_look(turns);
   return others;
 }
 
@@ -63,7 +59,7 @@ static uint32_t of_burst(uint32_t weight, struct others others) {
   return weight * (100 - others.hard) / (weight + others.burst);
 }
 
-uint32_t turns_share_percent(const struct turns *turns, const struct turns_terms *own) {
+uint32_t turns_share_percent(struct turns *turns, const struct turns_terms *own) {
   uint32_t percent = at_least_one(own->percent);
   if (percent >= VGPU_NO_SM_LIMIT)
     return without_limit(find_others(turns, own));

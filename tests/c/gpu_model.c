@@ -11,6 +11,8 @@
 #define QUEUE 65536
 #define SPINS 4096
 #define HOST_LAUNCH_NS (3 * US)
+#define SYSTEM_CALL_NS 600
+#define LOOK_NS (10 * MS) /* as meters.c looks */
 #define WAKE_NS (30 * US) /* from a futex's wake-up to the woken thread */
 #define POLL_NS (5 * US)  /* how exactly a synchronisation sees the end of what it waits for */
 
@@ -45,6 +47,8 @@ struct model_process {
   struct meter_stream *streams[MODEL_GPUS][MODEL_STREAMS];
   struct queue queues[MODEL_GPUS];
   int64_t worked_ns, longest_launch_ns;
+  int64_t look_at_ns[MODEL_GPUS]; /* for company */
+  bool company[MODEL_GPUS];
 };
 
 struct gpu {
@@ -62,6 +66,7 @@ static int process_count;
 static struct model_process *current;
 static ucontext_t scheduler;
 static unsigned random_state;
+static bool file_is_locked;
 static int64_t run_until_ns;
 
 /* ---- the GPU --------------------------------------------------------------------------------------------------- */
@@ -179,6 +184,8 @@ static struct model_process *earliest(void) {
 }
 
 static void pass_time(int64_t duration_ns) {
+  if (current == NULL) /* before the run */
+    return;
   current->now_ns += duration_ns;
   if (current->now_ns >= run_until_ns || earliest() != current)
     swapcontext(&current->context, &scheduler);
@@ -199,22 +206,51 @@ static void sleep_for(int64_t duration_ns) {
   pass_time(duration_ns + oversleep_ns());
 }
 
-static void wait_on(uint32_t *word, uint32_t expected, int64_t duration_ns) {
-  if (__atomic_load_n(word, __ATOMIC_RELAXED) != expected)
+static void wait_on(void *file, uint32_t expected, int64_t duration_ns) {
+  if (((struct turns_file *)file)->head.wake != expected)
     return;
   current->waits = true;
   sleep_for(duration_ns);
   current->waits = false;
 }
 
-static void wake_all(uint32_t *word) {
-  (void)word;
+static void wake_all(void *file) {
+  (void)file;
   for (int i = 0; i < process_count; i++)
     if (processes[i]->waits && processes[i]->now_ns > current->now_ns + WAKE_NS)
       processes[i]->now_ns = current->now_ns + WAKE_NS;
 }
 
-static const struct turns_clock turns_clock = {now, wait_on, wake_all};
+static bool read_file(void *file, void *to, size_t size, size_t at) {
+  pass_time(SYSTEM_CALL_NS);
+  memcpy(to, (char *)file + at, size);
+  return true;
+}
+
+static void write_file(void *file, const void *from, size_t size, size_t at) {
+  pass_time(SYSTEM_CALL_NS);
+  memcpy((char *)file + at, from, size);
+}
+
+static bool lock_file(void *file) {
+  (void)file;
+  if (file_is_locked)
+    return false;
+  return file_is_locked = true;
+}
+
+static void unlock_file(void *file) {
+  (void)file;
+  file_is_locked = false;
+}
+
+static bool is_held(void *file, int slot) {
+  (void)file;
+  return !processes[slot]->dead;
+}
+
+static const struct turns_system turns_system = {now,         sleep_for, read_file, write_file, lock_file,
+                                                 unlock_file, is_held,   wait_on,   wake_all};
 
 /* ---- the driver ------------------------------------------------------------------------------------------------- */
 
@@ -294,7 +330,7 @@ static struct meter_terms terms_of(const void *owner) {
                                         .priority = (uint16_t)container->priority};
   turns_set_terms((struct turns *)&meter->turns, &published);
   terms.yields = container->policy == VGPU_SM_BURST || container->percent >= VGPU_NO_SM_LIMIT;
-  terms.percent = turns_share_percent(&meter->turns, &published);
+  terms.percent = turns_share_percent((struct turns *)&meter->turns, &published);
   return terms;
 }
 
@@ -318,10 +354,9 @@ struct model_process *model_start(int container, model_program *program, const v
     meter->terms = terms_of;
     meter->owner = meter;
     meter->takes_turns = true;
-    meter->turns = (struct turns){.file = &gpus[g].turns, .slot = process->slot, .clock = &turns_clock};
+    turns_begin(&meter->turns, &turns_system, &gpus[g].turns, process->slot);
     for (int s = 0; s < MODEL_STREAMS; s++)
       process->streams[g][s] = meter_add_stream(meter, meter, &process->streams[g][s], NULL);
-    gpus[g].turns.slots_used = (uint32_t)process->slot + 1;
   }
   processes[process_count++] = process;
   getcontext(&process->context);
@@ -335,10 +370,12 @@ void model_run(int64_t until_ns) {
   run_until_ns = START_NS + until_ns;
   while ((current = earliest()) != NULL && current->now_ns < run_until_ns)
     swapcontext(&scheduler, &current->context);
+  current = NULL;
 }
 
 void model_kill(struct model_process *process) {
   process->dead = true;
+  file_is_locked = false; /* the kernel gives it back */
   for (int g = 0; g < MODEL_GPUS; g++) {
     struct queue *queue = &process->queues[g];
     queue->tail = queue->head;
@@ -359,6 +396,8 @@ void model_start_over(unsigned seed) {
     free(processes[i]);
   }
   process_count = 0;
+  current = NULL;
+  file_is_locked = false;
   memset(gpus, 0, sizeof gpus);
   memset(containers, 0, sizeof containers);
   for (int g = 0; g < MODEL_GPUS; g++) {
@@ -373,7 +412,7 @@ struct model_container *model_container(int number) {
 }
 
 bool model_holds_turn(const struct model_process *process) {
-  return turns_is_ours(&process->meters[0].turns);
+  return (gpus[0].turns.head.turn & 0xffff) == (uint64_t)process->slot + 1;
 }
 
 int64_t model_worked_ns(const struct model_process *process) {
@@ -399,12 +438,19 @@ int64_t model_now_ns(const struct model_process *process) {
 }
 
 /* As meters.c finds it: without a limit, and alone, nothing is measured. */
-static bool is_measured(const struct model_process *process, int gpu) {
+static bool is_measured(struct model_process *process, int gpu) {
   const struct model_container *container = &containers[process->container];
-  struct turns *turns = (struct turns *)&process->meters[gpu].turns;
-  turns_note_presence(turns);
-  (void)meter_terms(&process->meters[gpu]); /* publishes them */
-  return container->percent < VGPU_NO_SM_LIMIT || container->paused || turns_have_another_tenant(turns);
+  struct turns *turns = &process->meters[gpu].turns;
+  if (process->now_ns >= process->look_at_ns[gpu]) {
+    process->look_at_ns[gpu] = process->now_ns + LOOK_NS;
+    (void)meter_terms(&process->meters[gpu]); /* publishes them */
+    turns_note_presence(turns);
+    bool before = process->company[gpu];
+    process->company[gpu] = turns_have_another_tenant(turns);
+    if (process->company[gpu] && !before && container->percent >= VGPU_NO_SM_LIMIT)
+      meter_begin_measuring(&process->meters[gpu]);
+  }
+  return container->percent < VGPU_NO_SM_LIMIT || container->paused || process->company[gpu];
 }
 
 static void launch(struct model_process *process, int gpu, uint64_t work, struct item item) {

@@ -1,35 +1,21 @@
 /*
  * The hand-over of turns in every order of its steps, with at most so many switches between the processes that nobody
- * asked for, and one of them killed between any two steps. A step is one access to what they share. The code is turns.c
- * itself: its atomic operations are replaced by ones that hand over to the scheduler first. Time passes only while all
- * of them wait.
+ * asked for, and one of them killed between any two steps. A step is one access to the file that they share. Time
+ * passes only while all of them wait.
  */
 #include "abi.h"
 #include "check.h"
-#include "clock.h"
 #include "explore.h"
-#include "turns.h"
-
-#include <string.h>
-#include <ucontext.h>
-
-static void step(const void *address);
-static void step_to_load(const void *address);
-
-#define __atomic_load_n(address, order) (step_to_load(address), *(address))
-#define __atomic_store_n(address, value, order) (step(address), (void)(*(address) = (value)))
-#define __atomic_add_fetch(address, value, order) (step(address), *(address) += (value))
-#define __atomic_compare_exchange_n(address, expected, value, weak, success, failure)                                  \
-  (step(address), *(address) == *(expected) ? (*(address) = (value), true) : (*(expected) = *(address), false))
-
 #include "turns.c"
 
-#undef __atomic_load_n
+#include <stdlib.h>
+#include <ucontext.h>
 
 #define MS 1000000LL
 #define MOST 3
 #define STACK_BYTES 65536
 #define WORK_NS MS
+#define START_NS (5000000 * MS)
 #define MOST_LOOKS 8
 
 static struct turns_file file;
@@ -43,7 +29,7 @@ struct process {
   int64_t wakes_at_ns; /* 0: does not wait */
   bool wakes_early;    /* when the futex is woken */
   int64_t longest_wait_ns, total_wait_ns;
-  int without, looks;
+  int without, looks, looks_in_all;
 };
 
 static struct process processes[MOST];
@@ -51,30 +37,12 @@ static char stacks[MOST][STACK_BYTES];
 static ucontext_t scheduler;
 static int current, count;
 static int64_t now_ns;
+static int locked_by;
 static bool tampered; /* with what is in the file: then only the bounds hold */
 static const char *scenario;
 
 static void hand_over(void) {
   swapcontext(&processes[current].context, &scheduler);
-}
-
-/* What makes a difference: who holds the turn, who waits, and until when the holder is to be left alone. */
-static void step(const void *address) {
-  const struct turns_slot *slot = (const struct turns_slot *)address;
-  bool matters = address == &file.turn || address == &file.wake || address == &file.free_since_ns;
-  for (int i = 0; i < count && !matters; i++) {
-    slot = &file.slots[i];
-    matters = address == &slot->ticket || address == &slot->idle_at_ns || address == &slot->slice_end_ns;
-  }
-  if (matters)
-    hand_over();
-}
-
-/* Nobody else writes our slot. */
-static void step_to_load(const void *address) {
-  const char *own_slot = (const char *)&file.slots[current];
-  if ((const char *)address < own_slot || (const char *)address >= own_slot + sizeof file.slots[0])
-    step(address);
 }
 
 static void sleep_until(int64_t wakes_at_ns, bool early) {
@@ -86,26 +54,66 @@ static void sleep_until(int64_t wakes_at_ns, bool early) {
 
 /* Who looks again and again lets time pass with that. */
 static int64_t now(void) {
+  processes[current].looks_in_all++;
   if (++processes[current].looks > MOST_LOOKS)
     sleep_until(now_ns + 10000, false);
   return now_ns;
 }
 
-static void wait_on(uint32_t *word, uint32_t expected, int64_t duration_ns) {
+static void sleep_for(int64_t duration_ns) {
+  sleep_until(now_ns + duration_ns, false);
+}
+
+static bool read_shared(void *shared, void *to, size_t size, size_t at) {
   hand_over();
-  if (*word == expected)
+  memcpy(to, (char *)shared + at, size);
+  return true;
+}
+
+static void write_shared(void *shared, const void *from, size_t size, size_t at) {
+  hand_over();
+  memcpy((char *)shared + at, from, size);
+}
+
+static bool lock_shared(void *shared) {
+  (void)shared;
+  hand_over();
+  for (int tries = 0; tries < MOST_LOOKS && locked_by >= 0; tries++)
+    sleep_for(10000);
+  if (locked_by >= 0)
+    return false;
+  locked_by = current;
+  return true;
+}
+
+static void unlock_shared(void *shared) {
+  (void)shared;
+  hand_over();
+  locked_by = -1;
+}
+
+static bool is_held(void *shared, int slot) {
+  (void)shared;
+  return slot >= count || !processes[slot].dead;
+}
+
+static void wait_on(void *shared, uint32_t expected, int64_t duration_ns) {
+  (void)shared;
+  hand_over();
+  if (file.head.wake == expected)
     sleep_until(now_ns + duration_ns, true);
 }
 
-static void wake_waiting(uint32_t *word) {
-  (void)word;
+static void wake_waiting(void *shared) {
+  (void)shared;
   hand_over();
   for (int i = 0; i < count; i++)
     if (processes[i].wakes_early)
       processes[i].wakes_at_ns = 0;
 }
 
-static const struct turns_clock stepping_clock = {now, wait_on, wake_waiting};
+static const struct turns_system stepping = {now,           sleep_for, read_shared, write_shared, lock_shared,
+                                             unlock_shared, is_held,   wait_on,     wake_waiting};
 
 /* Nobody else may believe so: it is at work, and has said until when. */
 static void work(struct process *process) {
@@ -118,12 +126,15 @@ static void work(struct process *process) {
   process->believes = false;
 }
 
-/* Hands the turn to ever new slots that nobody has, with the best of excuses. */
+/* Hands the turn to ever new slots that nobody has, with the best of excuses, and soon to be passed. */
 static void disturb(void) {
-  for (int64_t until_ns = now_ns + 5000 * MS; now_ns < until_ns; sleep_until(now_ns + 5 * MS, false)) {
+  for (int64_t until_ns = now_ns + 1500 * MS; now_ns < until_ns; sleep_until(now_ns + 200000, false)) {
     int slot = MOST + (int)(now_ns / MS % 100);
-    file.slots[slot].idle_at_ns = file.slots[slot].slice_end_ns = INT64_MAX;
-    file.turn = next_turn(file.turn, slot);
+    file.slots[slot].idle_at_ns = INT64_MAX;
+    file.slots[slot].slice_end_ns = now_ns + TURNS_SLICE_NS;
+    file.slots[slot].passes_at_ns = now_ns + TURNS_AWAKE_NS;
+    file.head.turn = next_turn(file.head.turn, slot);
+    file.head.wake++;
   }
 }
 
@@ -141,7 +152,7 @@ static void live(void) {
       process->without++;
     else {
       work(process);
-      turns_pass(&process->turns);
+      turns_pass(&process->turns, true);
     }
   }
   process->ended = true;
@@ -150,7 +161,7 @@ static void live(void) {
 static void start_process(int i, int times) {
   struct process *process = &processes[i];
   *process = (struct process){.times = times};
-  process->turns = (struct turns){.file = &file, .slot = i, .clock = &stepping_clock};
+  process->turns = (struct turns){.system = &stepping, .file = &file, .slot = i};
   getcontext(&process->context);
   process->context.uc_stack.ss_sp = stacks[i];
   process->context.uc_stack.ss_size = STACK_BYTES;
@@ -159,7 +170,8 @@ static void start_process(int i, int times) {
 }
 
 static void start(int times) {
-  now_ns = 5000000 * MS;
+  locked_by = -1;
+  now_ns = START_NS;
   for (int i = 0; i < count; i++)
     start_process(i, times);
 }
@@ -205,6 +217,7 @@ static void run(int times, int switches, int kills) {
     if (choice >= MOST) {
       kills--;
       processes[process].dead = true;
+      locked_by = locked_by == process ? -1 : locked_by; /* the kernel gives it back */
       continue;
     }
     switches -= process != current && lives(current) && processes[current].wakes_at_ns == 0;
@@ -237,7 +250,7 @@ static void check(const char *name, const struct turns_file *content, int proces
             (long long)process->longest_wait_ns / 1000);
       CHECK(!bounds.all_get_it || process->without == 0, "%s: %d did not get the turn", name, i);
     }
-    CHECK(tampered || kills > 0 || holder_of(file.turn) < 0, "%s: kept after it was passed", name);
+    CHECK(tampered || kills > 0 || holder_of(file.head.turn) < 0, "%s: kept after it was passed", name);
     runs++;
   } while (explore_go_back());
   printf("%s: %ld runs, waited %.1f ms at most\n", name, runs, (double)longest_ns / MS);
@@ -254,8 +267,8 @@ static void check_damaged_content(void) {
   }
   /* Held by one that says of itself that it may go on for ever. */
   memset(&content, 0, sizeof content);
-  content.slots_used = TURNS_SLOTS;
-  content.turn = next_turn(0, 200);
+  content.head.slots_used = TURNS_SLOTS;
+  content.head.turn = next_turn(0, 200);
   content.slots[200].idle_at_ns = content.slots[200].slice_end_ns = INT64_MAX;
   const struct bounds overstay = {TURNS_SLICE_NS + TURNS_OVERSTAY_NS + MS, true};
   check("a turn for ever", &content, 2, 1, 0, 0, overstay);
@@ -263,21 +276,24 @@ static void check_damaged_content(void) {
 
 /* Who never gets the turn waits for it once, and then goes ahead for a while. */
 static void check_disturbance(void) {
-  struct turns_file content = {.slots_used = TURNS_SLOTS};
+  struct turns_file content = {.head.slots_used = TURNS_SLOTS};
   tampered = true;
   check("a turn that is never free", &content, 2, 20, 0, 0, (struct bounds){TURNS_PATIENCE_NS + 10 * MS, false});
   CHECK(processes[0].total_wait_ns < TURNS_PATIENCE_NS + 20 * MS, "waited %lld ms in all",
         (long long)(processes[0].total_wait_ns / MS));
+  CHECK(processes[0].looks_in_all < 60000, "looked %d times", processes[0].looks_in_all);
   tampered = false;
 }
 
 int main(void) {
-  struct turns_file fresh = {.slots_used = 2};
+  struct turns_file fresh = {.head.slots_used = 2};
+  for (int i = 0; i < MOST; i++) /* they know of each other */
+    fresh.slots[i].seen_ns = START_NS;
   /* Who is killed is passed over soon after its work was to end. */
   const struct bounds prompt = {10 * MS, true};
   check("two processes", &fresh, 2, 2, 3, 0, prompt);
   check("two processes, one killed", &fresh, 2, 2, 2, 1, prompt);
-  fresh.slots_used = 3;
+  fresh.head.slots_used = 3;
   check("three processes", &fresh, 3, 1, 2, 0, prompt);
   check("three processes, one killed", &fresh, 3, 1, 1, 1, prompt);
   check_damaged_content();

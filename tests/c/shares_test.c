@@ -127,30 +127,33 @@ static void check_two_processes_of_one_container(void) {
 
 /* ---- those that disturb ------------------------------------------------------------------------------------------ */
 
-enum fault { KILLED, STOPPED, ENDLESS };
+enum fault { KILLED, STOPPED, ENDLESS, ENDLESS_AND_WAITS };
 
 static void run_endless(struct model_process *process) {
   while (model_now_ns(process) < 2 * S)
     model_launch(process, 0, 0, MS);
-  for (;;)
+  do
     model_launch(process, 0, 0, MODEL_ENDLESS_NS);
+  while (*(const enum fault *)model_argument(process) == ENDLESS);
+  model_synchronize(process, 0);
 }
 
 static void check_disturbance(enum fault fault) {
-  static const char *const names[] = {"killed", "stopped", "endless"};
+  static const char *const names[] = {"killed", "stopped", "endless", "endless, and waits for it"};
   struct model_process *other;
   double share;
   model_start_over(5);
   other = tenant(0, 50, flat_out);
   struct model_process *disturber;
-  if (fault == ENDLESS) {
+  bool endless = fault == ENDLESS || fault == ENDLESS_AND_WAITS;
+  if (endless) {
     model_container(1)->percent = 50;
-    disturber = model_start(1, run_endless, NULL, 0);
+    disturber = model_start(1, run_endless, &fault, 0);
   } else
     disturber = tenant(1, 50, flat_out);
   model_run(2 * S);
   int64_t at_ns = 2 * S;
-  while (fault != ENDLESS && !model_holds_turn(disturber))
+  while (!endless && !model_holds_turn(disturber))
     model_run(at_ns += 100 * US);
   model_forget_stalls(other);
   if (fault == KILLED)
@@ -165,7 +168,7 @@ static void check_disturbance(enum fault fault) {
          (double)model_longest_launch_ns(other) / 1e6, share);
   CHECK(stall_ns < 115 * MS, "%s: stalled %lld ms", names[fault], (long long)(stall_ns / MS));
   /* Beside work that does not end it is half of what the GPU's own time-slicing leaves. */
-  double least = fault == ENDLESS ? 45 : 49;
+  double least = endless ? 45 : 49;
   CHECK(share > least && share < 51, "%s: %.2f %% afterwards", names[fault], share);
 }
 
@@ -254,13 +257,42 @@ static void check_priorities(void) {
   model_start_over(17);
   model_container(1)->priority = VGPU_PRIORITY_LOW;
   struct model_process *both[] = {tenant(0, VGPU_NO_SM_LIMIT, flat_out), tenant(1, VGPU_NO_SM_LIMIT, flat_out)};
-  measure(both, 2, S, 11 * S, shares);
+  model_run(4 * S); /* what each had launched before it found the other is done */
+  model_forget_stalls(both[1]);
+  measure(both, 2, 4 * S, 14 * S, shares);
   printf("high and low: %.2f and %.2f %%\n", shares[0], shares[1]);
   double slices = 100.0 * TURNS_SLICE_NS / (TURNS_SLICE_NS + TURNS_STARVED_NS); /* one, whenever it has starved */
   CHECK(shares[0] > 97 - slices && shares[1] > slices - 3 && shares[1] < slices + 3, "%.2f and %.2f %%", shares[0],
         shares[1]);
   CHECK(model_longest_launch_ns(both[1]) < 300 * MS, "the low one waited %lld ms",
         (long long)model_longest_launch_ns(both[1]) / MS);
+}
+
+/* Each has launched a thousand kernels, of which nothing can be taken back, before it finds the other. */
+static void check_company_of_two_without_limits(void) {
+  double shares[2];
+  model_start_over(16);
+  struct model_process *both[] = {tenant(0, VGPU_NO_SM_LIMIT, flat_out), tenant(1, VGPU_NO_SM_LIMIT, flat_out)};
+  measure(both, 2, 3 * S, 5 * S, shares);
+  printf("without limits, when what was launched before is done: %.2f and %.2f %%\n", shares[0], shares[1]);
+  CHECK(shares[0] > 49 && shares[1] > 49, "%.2f and %.2f %%", shares[0], shares[1]);
+}
+
+/* Stopped while its work is on the GPU, and then not stuck for ever. */
+static void check_who_was_stopped_goes_on(void) {
+  static const struct work long_kernels = {"10 ms", 10 * MS, 1, 1, false, 0};
+  double shares[2];
+  model_start_over(18);
+  struct model_process *both[] = {tenant(0, 50, flat_out), tenant(1, 50, &long_kernels)};
+  model_run(2 * S);
+  while (!model_holds_turn(both[1]))
+    model_run(model_now_ns(both[0]) + 100 * US);
+  model_stop(both[1], model_now_ns(both[0]) + 500 * MS);
+  measure(&both[0], 1, 2200 * MS, 2500 * MS, shares);
+  CHECK(shares[0] > 48 && shares[0] < 52, "beside one that is stopped: %.2f %%", shares[0]);
+  measure(both, 2, 4 * S, 10 * S, shares);
+  printf("beside one that had been stopped: %.2f and %.2f %%\n", shares[0], shares[1]);
+  CHECK(shares[0] > 49 && shares[0] < 51 && shares[1] > 47, "%.2f and %.2f %%", shares[0], shares[1]);
 }
 
 static void check_pause(void) {
@@ -293,6 +325,9 @@ int main(int argc, char **argv) {
   check_disturbance(KILLED);
   check_disturbance(STOPPED);
   check_disturbance(ENDLESS);
+  check_disturbance(ENDLESS_AND_WAITS);
+  check_company_of_two_without_limits();
+  check_who_was_stopped_goes_on();
   check_collectives_over_two_gpus();
   return 0;
 }

@@ -20,7 +20,7 @@ METER = [
     "seconds",
     "timeline",
 ]
-TURNS = ["log", "shared_file", "turns", "turns_shares"]
+TURNS = ["log", "shared_file", "turns", "turns_file", "turns_shares"]
 SOURCES = {
     "limits": ["limits", "log"],
     "ledger": ["ledger"],
@@ -30,7 +30,7 @@ SOURCES = {
     "seconds": ["seconds"],
     "meter": [*METER, *TURNS],
     "turns": TURNS,
-    "hand_over": ["log", "shared_file"],  # includes turns.c
+    "hand_over": [],  # includes turns.c
     "shares": [*METER, *TURNS],
     "utilization": ["utilization"],
 }

@@ -1,13 +1,16 @@
-"""The file of turns is in a folder that everybody may write: whatever is in its place, a program works on, and nothing
-of anybody else's is touched."""
+"""The file of turns is in a folder that everybody may write: whatever is in its place, or is done to it, programs work
+on, and nothing of anybody else's is touched."""
 
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -31,23 +34,24 @@ TOLD = "do not take turns"
 def place() -> Iterator[Path]:
     """Where the file of turns of a GPU that is this test's alone will be."""
     state.make_lock_dir()
-    path = Path(abi.LOCK_DIR) / f"GPU-{os.getpid():08x}-0000-0000-0000-00000000f11e.turns"
+    path = Path(abi.LOCK_DIR) / f"GPU-{os.getpid():08x}-0000-0000-0000-00000000f11e.turns2"
     yield path
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     path.unlink(missing_ok=True)
 
 
-def launch(sandbox: Sandbox, place: Path, *before: str) -> subprocess.CompletedProcess[str]:
-    """A program with a limit of 80 %, which has to work as without turns: promptly, and to its end."""
+def on_own_gpu(sandbox: Sandbox, place: Path) -> dict[str, str]:
+    """The environment of programs that meet in that file."""
     config = sandbox.folder / "own.yaml"
     config.write_text(MACHINE.replace(UUID, place.stem))
-    result = sandbox.run(
-        [*before, sys.executable, "-c", LAUNCH],
-        VGPUSIM_CONFIG=str(config),
-        VGPUSIM_STATE=str(sandbox.folder / "own-state"),
-        CUDA_DEVICE_SM_LIMIT="80",
-    )
+    return {"VGPUSIM_CONFIG": str(config), "VGPUSIM_STATE": str(sandbox.folder / "own-state")}
+
+
+def launch(sandbox: Sandbox, place: Path, *before: str) -> subprocess.CompletedProcess[str]:
+    """A program with a limit of 80 %, which has to work as without turns: promptly, and to its end."""
+    command = [*before, sys.executable, "-c", LAUNCH]
+    result = sandbox.run(command, CUDA_DEVICE_SM_LIMIT="80", **on_own_gpu(sandbox, place))
     assert result.returncode == 0, result.stderr
     assert float(result.stdout) < 2, "100 ms of work"
     return result
@@ -106,3 +110,69 @@ def _has_mounts() -> bool:
 def test_a_folder_that_cannot_be_written(sandbox: Sandbox, place: Path) -> None:
     read_only = f'mount -t tmpfs -o ro none {abi.LOCK_DIR} && exec "$@"'
     assert TOLD in launch(sandbox, place, "unshare", "--mount", "sh", "-c", read_only, "-").stderr
+
+
+# ---- while programs take turns ------------------------------------------------------------------------------------
+
+SIZE = 18496
+WORKS = """
+import time
+from cuda_driver import *
+d = Driver(); d.start(); k = d.kernel('spin_1ms')
+while True:
+    for _ in range(10): d.launch(k)
+    d.synchronize(); print(time.monotonic(), flush=True)
+"""
+
+
+def _truncate(place: Path) -> None:
+    os.truncate(place, random.choice((0, 1, 70, 4096)))
+
+
+def _grow(place: Path) -> None:
+    os.truncate(place, random.choice((SIZE, 1 << 20, 1 << 40)))
+
+
+def _replace(place: Path) -> None:
+    place.unlink(missing_ok=True)
+    place.write_bytes(random.randbytes(SIZE))
+
+
+def _remove(place: Path) -> None:
+    place.unlink(missing_ok=True)
+
+
+def _overwrite(place: Path) -> None:
+    with place.open("r+b") as file:
+        file.write(random.choice((bytes(SIZE), b"\xff" * SIZE, random.randbytes(SIZE))))
+
+
+def _scatter(place: Path) -> None:
+    with place.open("r+b") as file:
+        file.seek(random.randrange(0, SIZE, 8))
+        file.write(random.choice((bytes(8), b"\x7f" * 8, time.monotonic_ns().to_bytes(8, "little"))))
+
+
+@pytest.mark.parametrize("attack", [_truncate, _grow, _replace, _remove, _overwrite, _scatter])
+def test_whatever_is_done_to_the_file_both_go_on(sandbox: Sandbox, place: Path, attack: Callable[[Path], None]) -> None:
+    random.seed(1)
+    own_gpu = on_own_gpu(sandbox, place)
+    with ExitStack() as stack:
+        programs = []
+        for name in "ab":
+            usage = str(sandbox.folder / f"usage-{name}")
+            limits = {"CUDA_DEVICE_SM_LIMIT": "50", "CUDA_DEVICE_MEMORY_SHARED_CACHE": usage}
+            program = stack.enter_context(sandbox.start_python(WORKS, **limits, **own_gpu))
+            stack.callback(program.kill)
+            programs.append(program)
+        for program in programs:
+            assert program.stdout is not None and program.stdout.readline()
+        end_s = time.monotonic() + 1
+        while time.monotonic() < end_s:
+            attack(place)
+            time.sleep(0.0005)
+        for program in programs:
+            assert program.stdout is not None
+            while (line := program.stdout.readline()) and float(line) < end_s + 0.1:
+                pass
+            assert line, f"ended with {program.wait()}"

@@ -1,0 +1,89 @@
+#include "turns_file.h"
+
+#include "abi.h"
+#include "clock.h"
+#include "log.h"
+
+#include <errno.h>
+#include <linux/futex.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+/* Others have it for two or three microseconds, or longer where the machine holds them up. */
+#define LOCK_TRIES 30
+#define LOCK_SLEEPS 10
+#define LOCK_SLEEP_NS 20000
+
+static bool read_file(void *file, void *to, size_t size, size_t at) {
+  return shared_file_read(file, to, size, (off_t)at);
+}
+
+static void write_file(void *file, const void *from, size_t size, size_t at) {
+  shared_file_write(file, from, size, (off_t)at);
+}
+
+static bool lock(void *file) {
+  for (int tries = 0; tries < LOCK_TRIES + LOCK_SLEEPS; tries++) {
+    if (shared_file_try_lock(file))
+      return true;
+    if (tries >= LOCK_TRIES)
+      clock_sleep_ns(LOCK_SLEEP_NS);
+  }
+  return false;
+}
+
+static void unlock(void *file) {
+  shared_file_unlock(file);
+}
+
+static bool is_held(void *file, int slot) {
+  if (!shared_file_borrow_slot(file, slot))
+    return true;
+  shared_file_return_slot(file, slot);
+  return false;
+}
+
+/* The mapping serves only to name the word to the kernel, which answers with an error where it has been cut off. */
+static uint32_t *wake_word(void *file) {
+  return &((struct turns_file *)((struct shared_file *)file)->memory)->head.wake;
+}
+
+static void wait(void *file, uint32_t expected, int64_t duration_ns) {
+  struct timespec duration = {.tv_sec = duration_ns / 1000000000, .tv_nsec = duration_ns % 1000000000};
+  syscall(SYS_futex, wake_word(file), FUTEX_WAIT, expected, &duration, NULL, 0);
+}
+
+static void wake_all(void *file) {
+  syscall(SYS_futex, wake_word(file), FUTEX_WAKE, __INT_MAX__, NULL, NULL, 0);
+}
+
+const struct turns_system turns_file_system = {clock_now_ns, clock_sleep_ns, read_file, write_file, lock,
+                                               unlock,       is_held,        wait,      wake_all};
+
+/* ---- joining --------------------------------------------------------------------------------------------------- */
+
+/* `vgpurun` makes the folder; for a program that is limited without it, the first one does. */
+static void make_folder(void) {
+  if (mkdir(VGPU_LOCK_DIR, 01777) == 0)
+    (void)chmod(VGPU_LOCK_DIR, 01777); /* whatever the umask */
+}
+
+int turns_file_join(struct shared_file *file, const char *uuid) {
+  char path[128];
+  make_folder();
+  snprintf(path, sizeof path, "%s/%.*s.turns%d", VGPU_LOCK_DIR, VGPU_UUID_SIZE, uuid, TURNS_FILE_VERSION);
+  const char *reason = NULL;
+  int slot = -1;
+  if (!shared_file_open(file, path, sizeof(struct turns_file), 0, SHARED_FILE_ANY_OWNER))
+    reason = strerror(errno);
+  else if ((slot = shared_file_claim_slot(file, TURNS_SLOTS)) < 0)
+    reason = errno == EAGAIN ? "more processes than it has room for" : strerror(errno);
+  if (reason == NULL)
+    return slot;
+  log_line(LOG_WARNING, "%s: %s; this process and others on the GPU do not take turns", path, reason);
+  shared_file_close(file, sizeof(struct turns_file));
+  return -1;
+}
