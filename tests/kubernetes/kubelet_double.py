@@ -67,10 +67,10 @@ class Kubelet:
         self._changed = threading.Condition()
         self._server: rpc.Server | None = None
 
-    def start(self) -> None:
+    def start(self, cleans_up: bool = True) -> None:
         """As kubelet starts: every socket in the folder goes, the record stays."""
         for entry in self.folder.iterdir():
-            if entry.name != RECORD:
+            if cleans_up and entry.name != RECORD:
                 entry.unlink()
         self._server = rpc.Server(self.folder / "kubelet.sock", (SERVICES["Registration"], self))
 
@@ -81,7 +81,7 @@ class Kubelet:
         self.plugins.clear()
         self._server.stop(0)
 
-    def restart(self) -> None:
+    def restart(self, cleans_up: bool = True) -> None:
         """What it knows of containers comes from its record."""
         self.stop()
         self.registrations.clear()
@@ -93,7 +93,7 @@ class Kubelet:
             self.containers.setdefault((entry["PodUID"], entry["ContainerName"]), {})[entry["ResourceName"]] = Given(
                 ids, answer
             )
-        self.start()
+        self.start(cleans_up)
 
     def register(self, request: api.RegisterRequest, _: grpc.ServicerContext) -> api.Empty:
         """Registration.Register: the plugin must be serving already."""
@@ -107,6 +107,7 @@ class Kubelet:
                 old.channel.close()
             self.plugins[request.resource_name] = plugin
             self.registrations.append(request.resource_name)
+            self._changed.notify_all()
         return api.Empty()
 
     def _watch(self, plugin: Plugin) -> None:
@@ -147,6 +148,11 @@ class Kubelet:
             steps += [lambda c=container, r=name, n=count: self._give(pod, c, r, n) for name, count in order]
             steps.append(self.write_record)
         return steps
+
+    def give(self, pod: str, resource: str, ids: Iterable[str], container: str = "c") -> None:
+        """Give a container just these devices, whatever the plugin prefers."""
+        given = Given(frozenset(ids), self.allocate(resource, ids))
+        self.containers.setdefault((pod, container), {})[resource] = given
 
     def _give(self, pod: str, container: str, resource: str, count: int) -> None:
         plugin = self.plugins[resource]

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -57,6 +58,12 @@ class NodeOfTest:
 
     def log(self) -> str:
         return "".join(path.read_text() for path in sorted(self.folder.glob("log*")))
+
+    def wait_for_log(self, text: str, timeout_s: float = 30) -> None:
+        deadline = time.monotonic() + timeout_s
+        while text not in self.log():
+            assert time.monotonic() < deadline, f"no '{text}' in {self.log()}"
+            time.sleep(0.05)
 
     def stop_plugins(self, number: int = signal.SIGTERM) -> None:
         for process in self.plugins:

@@ -11,7 +11,7 @@ import grpc
 import pytest
 
 from kubelet_double import Kubelet, RefusedError
-from node_names import COMPUTE, MEMORY
+from node_names import COMPUTE, MEMORY, UUIDS
 from vgpurun import region
 from vgpurun.kubernetes import rpc
 from vgpurun.kubernetes.proto import deviceplugin_pb2 as api
@@ -102,15 +102,30 @@ def test_the_rest_of_a_container_follows_its_first_part_or_fails_early(node) -> 
         kubelet.admit("c", {"c": {MEMORY: 1, COMPUTE: 40}})
 
 
-def test_a_container_with_memory_alone_does_not_draw_the_next_one_to_its_gpu(node) -> None:
-    """Kubelet's record tells the two apart: what a container has is in it before the next one is asked for."""
+@pytest.mark.parametrize("first", [MEMORY, COMPUTE])
+def test_the_rest_of_a_container_is_where_its_first_part_is(node, first: str) -> None:
     kubelet = running_node(node)
-    for round_ in range(8):
-        kubelet.admit(f"memory{round_}", {"c": {MEMORY: 1}})
-    kubelet.admit("full", {"c": {MEMORY: 1, COMPUTE: 90}})
-    kubelet.admit("alone", {"c": {MEMORY: 1}})
-    kubelet.admit("other", {"c": {MEMORY: 1, COMPUTE: 90}})
-    assert gpus_of(kubelet, "full").isdisjoint(gpus_of(kubelet, "other"))
+    second = COMPUTE if first == MEMORY else MEMORY
+    for turn, uuid in enumerate(UUIDS[::-1] * 2):  # by what is left it would be the other one
+        kubelet.give(f"pod{turn}", first, [f"{uuid}_{turn}"])
+        kubelet.admit(f"pod{turn}", {"c": {second: 1}})
+        assert gpus_of(kubelet, f"pod{turn}") == {uuid}
+        started(kubelet, f"pod{turn}")
+    kubelet.give("torn", first, [f"{UUIDS[0]}_7"])
+    with pytest.raises(RefusedError, match=f"of GPU {UUIDS[1]}, but the rest of this container is on GPU {UUIDS[0]}"):
+        kubelet.give("torn", second, [f"{UUIDS[1]}_7"])
+
+
+@pytest.mark.parametrize("first", [MEMORY, COMPUTE])
+def test_a_container_with_one_of_the_two_does_not_draw_the_next_one_to_its_gpu(node, first: str) -> None:
+    """Kubelet's record tells them apart: what a container has is in it before the next one is asked for."""
+    kubelet = running_node(node)
+    second = COMPUTE if first == MEMORY else MEMORY
+    for uuid, other in (UUIDS, UUIDS[::-1]):
+        kubelet.give(f"alone{uuid}", first, [f"{uuid}_0"])
+        kubelet.write_record()
+        kubelet.give(f"next{uuid}", second, [f"{other}_0"])
+        kubelet.write_record()
 
 
 def test_containers_of_one_pod_and_init_containers(node) -> None:
@@ -199,8 +214,8 @@ def test_a_hundred_allocations_at_once(node) -> None:
 def test_kubelet_restarts(node) -> None:
     kubelet = running_node(node)
     kubelet.admit("pod", {"c": {MEMORY: 2, COMPUTE: 50}})
-    for _ in range(2):
-        kubelet.restart()
+    for cleans_up in (True, False, True):
+        kubelet.restart(cleans_up)
         kubelet.wait_for_resources(MEMORY, COMPUTE)
         assert sorted(kubelet.registrations) == [COMPUTE, MEMORY]
     started(kubelet, "pod")
@@ -240,6 +255,7 @@ def test_a_plugin_is_killed_and_nothing_is_promised_twice(node) -> None:
 def test_a_second_plugin_waits_for_the_first(node) -> None:
     kubelet = running_node(node)
     node.start_plugin()
+    node.wait_for_log("this one waits for it to end")
     kubelet.admit("pod", {"c": {MEMORY: 1, COMPUTE: 5}})
     first, second = node.plugins
     first.send_signal(signal.SIGTERM)
@@ -248,7 +264,6 @@ def test_a_second_plugin_waits_for_the_first(node) -> None:
     kubelet.wait_for_resources(MEMORY, COMPUTE)
     started(kubelet, "pod")
     assert second.poll() is None
-    assert "this one waits for it to end" in node.log()
 
 
 HOSTILE = [
@@ -317,14 +332,15 @@ def test_a_record_that_cannot_be_read_starts_nothing(node) -> None:
     started(kubelet, "pod")
 
 
-def test_a_state_folder_that_was_removed_is_made_again(node) -> None:
+def test_a_state_folder_that_is_damaged_is_made_again(node) -> None:
     kubelet = running_node(node)
     kubelet.admit("pod", {"c": {MEMORY: 2, COMPUTE: 30}})
     before = started(kubelet, "pod")
     (folder,) = (node.state / "kubernetes").glob("units-*")
     for path in (folder / "etc/limits", folder / "owner"):
-        path.unlink()
-    assert started(kubelet, "pod") == before
+        for damage in (path.unlink, lambda path=path: path.write_bytes(b"")):
+            damage()
+            assert started(kubelet, "pod") == before
 
 
 def test_the_sockets_come_back_when_they_are_removed(node) -> None:

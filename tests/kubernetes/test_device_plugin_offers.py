@@ -79,7 +79,7 @@ def limits_of_all(kubelet) -> list[tuple[str, region.Quota]]:
 def test_the_example_pod_runs_as_it_is(node) -> None:
     node.start_plugin()
     node.kubelet.wait_for_resources(MEMORY, COMPUTE)
-    pod = yaml.safe_load((CHECKOUT / "examples/kubernetes/alnair-pod.yaml").read_text())
+    pod = yaml.safe_load((CHECKOUT / "examples/kubernetes/pods/alnair.yaml").read_text())
     (container,) = pod["spec"]["containers"]
     node.kubelet.admit("example", {"c": container["resources"]["limits"]})
     node.kubelet.start_container("example", "c")

@@ -22,7 +22,7 @@ from vgpurun.kubernetes.checkpoint import Holding, read_holdings
 from vgpurun.kubernetes.choice import choose
 from vgpurun.kubernetes.gpu_health import Health
 from vgpurun.kubernetes.proto.deviceplugin_pb2 import ContainerAllocateResponse
-from vgpurun.kubernetes.state import folder_of, make_folder, write_owner
+from vgpurun.kubernetes.state import folder_of, is_whole, make_folder, write_owner
 from vgpurun.kubernetes.units import Kind, Resource
 from vgpurun.plan import DeviceQuota, limit_variables, shared_files
 
@@ -124,7 +124,7 @@ class Node:
 
     def _grant(self, resource: Resource, units: Sequence[str], quotas: Sequence[DeviceQuota], holder: Holding) -> None:
         folder = folder_of(self._root, resource.name, units)
-        if not (folder / "owner").exists():  # removed by hand, or a plugin was killed while it was made
+        if not is_whole(folder):  # removed by hand, or a plugin was killed while it was made
             self._with_folder(resource, units, quotas)
         try:
             limits = [(each.gpu.uuid, each.quota) for each in quotas]

@@ -58,6 +58,14 @@ def make_folder(root: Path, resource: str, units: Iterable[str], files: Mapping[
     return path
 
 
+def is_whole(folder: Path) -> bool:
+    """Whether a state folder is there with all that was written into it; a crash of the host may leave less."""
+    try:
+        return state.read_owner(folder) is not None and region.read_limits(folder / "etc" / "limits") is not None
+    except OSError:
+        return False
+
+
 def is_in_use(folder: Path) -> bool:
     """Whether a process holds memory of a GPU under the limits of this folder."""
     try:
