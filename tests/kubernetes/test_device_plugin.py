@@ -116,6 +116,29 @@ def test_the_rest_of_a_container_is_where_its_first_part_is(node, first: str) ->
         kubelet.give("torn", second, [f"{UUIDS[1]}_7"])
 
 
+def test_a_pod_that_is_made_again_is_placed_where_both_are_left(node) -> None:
+    """Much memory is left on the one GPU and much compute on the other; only the refusal tells what is asked for."""
+    kubelet = running_node(node)
+    a, b = UUIDS
+    for pod, uuid, memory, compute in (("a", a, 7, 20), ("b", b, 2, 80)):
+        kubelet.give(pod, MEMORY, [f"{uuid}_{number}" for number in range(memory)])
+        kubelet.give(pod, COMPUTE, [f"{uuid}_{number}" for number in range(compute)])
+        kubelet.write_record()
+    refusals = 0
+    for turn in range(6):  # in either order
+        try:
+            kubelet.admit(f"pod{turn}", {"c": {MEMORY: 1, COMPUTE: 50}})
+        except RefusedError:
+            refusals += 1
+        else:
+            assert gpus_of(kubelet, f"pod{turn}") == {a}
+            started(kubelet, f"pod{turn}")
+            kubelet.evict(f"pod{turn}")
+            kubelet.admit("other", {"c": {MEMORY: 6}})  # of another kind, in between
+            kubelet.evict("other")
+    assert refusals <= 1
+
+
 @pytest.mark.parametrize("first", [MEMORY, COMPUTE])
 def test_a_container_with_one_of_the_two_does_not_draw_the_next_one_to_its_gpu(node, first: str) -> None:
     """Kubelet's record tells them apart: what a container has is in it before the next one is asked for."""

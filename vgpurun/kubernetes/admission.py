@@ -4,14 +4,19 @@ Kubelet asks for the resources of a container one after the other, in any order,
 writes its record as soon as a container has all of them, and only then goes on to the next. So what was given last and
 is not in the record yet belongs to the container that is being asked for now.
 
-This steers where units come from, and lets a pod that cannot be fail early. Nothing relies on it: before a container
-starts, the record says exactly what it has.
+What a container asks for next is not known. But pods come in series and are made again when they are refused: so who
+asks for as much of one resource as a container before is taken to ask for as much of the other, too.
+
+All this steers where units come from, and lets a pod that cannot be fail early. Nothing relies on it: before a
+container starts, the record says exactly what it has.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
+from vgpurun.errors import VgpurunError
 from vgpurun.kubernetes.checkpoint import Holding
 from vgpurun.kubernetes.units import Kind, Resource
 
@@ -35,6 +40,7 @@ class Admission:
         self._holdings = holdings
         self._clock = clock
         self._last: _Given | None = None
+        self._other_count: dict[tuple[Kind, int], int] = {}
 
     def given(self, resource: Resource, units: Sequence[str], uuid: str) -> None:
         """Note that units of one GPU were given."""
@@ -45,6 +51,15 @@ class Admission:
             owners = self._owners(resource.name, ids)
             self._last = _Given(resource.name, resource.kind, ids, uuid, owners, self._clock())
 
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """One question of kubelet's: what is refused ends the admission of the container."""
+        try:
+            yield
+        except VgpurunError:
+            self._last = None
+            raise
+
     def gpu_for(self, resource: Resource) -> str | None:
         """Return the GPU on which the container that asks for `resource` now has something already, if any."""
         last = self._last
@@ -53,6 +68,16 @@ class Admission:
         if self._clock() - last.at_s > _ADMISSION_TAKES_S or self._owners(last.resource, last.units) - last.before:
             return None
         return last.uuid
+
+    def asked(self, resource: Resource, count: int) -> None:
+        """Note how much of `resource` the container asks for that has the other one already."""
+        if (last := self._last) and self.gpu_for(resource):
+            self._other_count[last.kind, len(last.units)] = count
+            self._other_count[resource.kind, count] = len(last.units)
+
+    def expected(self, resource: Resource, count: int) -> int:
+        """Return how much of the other resource came with `count` of this one; 0 where that is not known."""
+        return self._other_count.get((resource.kind, count), 0)
 
     def _owners(self, resource: str, units: frozenset[str]) -> frozenset[tuple[str, str]]:
         return frozenset(

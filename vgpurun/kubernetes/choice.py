@@ -1,6 +1,6 @@
 """Which units kubelet should take: those of memory and compute all of one GPU, slices each of another."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from vgpurun.errors import KubernetesError
 from vgpurun.kubernetes.units import Kind, Resource
@@ -13,12 +13,13 @@ def choose(
     count: int,
     gpu: str | None = None,
     left: Mapping[str, float] | None = None,
+    fitting: Collection[str] = (),
 ) -> list[str]:
     """Return `count` of the available units, those that are `wanted` among them.
 
     `gpu` is the UUID of the GPU on which the container has something already. `left` is how much of the other resource
-    is left on each GPU, from 0 to 1, for a container that may ask for it next. Raises KubernetesError where no choice
-    is good.
+    is left on each GPU, from 0 to 1, for a container that may ask for it next; on those that are `fitting` there is as
+    much of it as the container is expected to ask for. Raises KubernetesError where no choice is good.
     """
     free = resource.by_gpu(list(dict.fromkeys([*available, *wanted])))
     fixed = resource.by_gpu(wanted)
@@ -34,9 +35,9 @@ def choose(
         raise KubernetesError(_refusal(resource, free, count, must))
     order = {uuid: place for place, uuid in enumerate(resource.counts)}
 
-    def room(uuid: str) -> tuple[float, int]:
+    def room(uuid: str) -> tuple[bool, float, int]:
         own = len(free[uuid]) / resource.counts[uuid]
-        return min(own, (left or {}).get(uuid, 1.0)), -order[uuid]
+        return uuid in fitting, min(own, (left or {}).get(uuid, 1.0)), -order[uuid]
 
     best = max(candidates, key=room)
     return (list(wanted) + [unit for unit in sorted(free[best], key=_number) if unit not in wanted])[:count]

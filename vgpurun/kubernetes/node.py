@@ -58,14 +58,19 @@ class Node:
 
     def prefer(self, resource: Resource, available: Sequence[str], wanted: Sequence[str], count: int) -> list[str]:
         """Return the units that kubelet should take. Raises KubernetesError where no units would do."""
-        with self._lock:
+        with self._lock, self._admission.step():
             gpu = self._admission.gpu_for(resource)
-            return choose(resource, available, wanted, count, gpu, self._left_of_other(resource))
+            self._admission.asked(resource, count)
+            other, left = self._left_of_other(resource)
+            expected = self._admission.expected(resource, count)
+            fitting = [uuid for uuid, units in left.items() if units >= expected]
+            shares = {uuid: units / (other.counts[uuid] or 1) for uuid, units in left.items()} if other else {}
+            return choose(resource, available, wanted, count, gpu, shares, fitting)
 
     def allocate(self, resource: Resource, units: Sequence[str]) -> ContainerAllocateResponse:
         """Return what a container gets with these units; its state folder is made. Raises VgpurunError."""
         quotas = self._checked(resource, units)
-        with self._lock:
+        with self._lock, self._admission.step():
             uuid = quotas[0].gpu.uuid
             other = self._admission.gpu_for(resource)
             if other not in (None, uuid):
@@ -159,18 +164,18 @@ class Node:
             )
         return sum(len(units) for name, units in ours.items() if self._by_name[name].kind is Kind.COMPUTE) or None
 
-    def _left_of_other(self, resource: Resource) -> Mapping[str, float]:
-        """How much of memory, for compute, and of compute, for memory, is left on each GPU, as far as is known."""
+    def _left_of_other(self, resource: Resource) -> tuple[Resource | None, Mapping[str, int]]:
+        """Of memory the compute, and of compute the memory: how many units are left on each GPU, as far as is known."""
         pair = {Kind.MEMORY: Kind.COMPUTE, Kind.COMPUTE: Kind.MEMORY}
         other = next((each for each in self.resources if each.kind is pair.get(resource.kind)), None)
         if other is None:
-            return {}
-        taken = dict.fromkeys(other.counts, 0)
+            return None, {}
+        left = dict(other.counts)
         for holding in self._holdings():
             with suppress(KubernetesError):  # of units that were offered once
                 for uuid, units in other.by_gpu(list(holding.units.get(other.name, ()))).items():
-                    taken[uuid] += len(units)
-        return {uuid: 1 - taken[uuid] / count if count else 0.0 for uuid, count in other.counts.items()}
+                    left[uuid] -= len(units)
+        return other, left
 
     def _holdings(self) -> list[Holding]:
         return read_holdings(self._record)
