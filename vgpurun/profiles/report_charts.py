@@ -84,7 +84,7 @@ def share(summary: Summary, device: DeviceSummary, shape: Shape, title: str = ""
     with over_time(shape, 110 if shape.is_narrow else 120, title, named=2) as (axes,):
         percent_axis(axes)
         time_axis(axes, summary.coarse.duration_s)
-        percents = [100 * (part or 0) for part in device.shares]
+        percents = [min(100.0, 100 * (part or 0)) for part in device.shares]
         step_area(axes, summary.coarse, percents, color=COLOURS["gpu"][0], alpha=0.45)
         step_line(axes, summary.coarse, percents, color=COLOURS["gpu"][0], linewidth=1.1, label="GPU busy")
         if device.sm_limit_percent < 100:
