@@ -225,6 +225,32 @@ def compose() -> Path:
         unavailable(str(error), required=is_set("REQUIRE_ENGINE"))
 
 
+def test_compose_takes_and_refuses_what_convert_says(cli: Cli, compose: Path, tmp_path: Path) -> None:
+    def config(text: str) -> subprocess.CompletedProcess[str]:
+        (tmp_path / "compose.yaml").write_text(text)
+        return run(compose, "-f", tmp_path / "compose.yaml", "config", cli=cli)
+
+    invented = (CHECKOUT / "examples" / "compose-invented.yaml").read_text()
+    assert config(invented).returncode == 0, "it looks right"
+    (tmp_path / "compose.yaml").write_text(invented)
+    assert cli("convert", str(tmp_path / "compose.yaml"), "--write").exit_code == 0
+    described = yaml.safe_load(config((tmp_path / "compose.yaml").read_text()).stdout)
+    devices = [each["deploy"]["resources"]["reservations"]["devices"] for each in described["services"].values()]
+    assert [[device["driver"] for device in of_service] for of_service in devices] == [["cdi"], ["cdi"]]
+    service = "services:\n  a:\n    image: x\n"
+    for refused in (
+        "    gpu_memory: 2g\n",
+        "    deploy:\n      resources:\n        limits:\n          gpu_memory: 2g\n",
+        "    deploy:\n      resources:\n        reservations:\n          devices:\n            - capabilities: [gpu]\n"
+        "              memory: 2g\n",
+    ):
+        assert config(service).returncode == 0
+        assert config(service + refused).returncode != 0, refused
+        (tmp_path / "compose.yaml").write_text(service + refused)
+        shown = cli("convert", str(tmp_path / "compose.yaml"))
+        assert shown.exit_code == 1 and "docker compose refuses the file" in shown.stdout
+
+
 def test_the_compose_example(cli: Cli, specification: Path, debian: str, compose: Path, tmp_path: Path) -> None:
     """Its services as they are, but for the image and command, and the network, of which the tests' engine has none."""
     described = yaml.safe_load((CHECKOUT / "examples" / "compose.yaml").read_text())

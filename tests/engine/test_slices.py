@@ -83,8 +83,9 @@ def test_ten_containers_never_pass_the_memory_together_and_share_the_compute(
     (folder / "spin").touch()
     spun = told(folder, "spun", 10)
     work_s = sum(each["launches"] for each in spun) * 0.002
-    lasted_s = max(each["seconds"] for each in spun)
-    assert 0.25 * lasted_s < work_s < 0.6 * lasted_s, (work_s, lasted_s)
+    # They need not have begun together on a busy machine; all of them have the same clock.
+    lasted_s = max(each["ended_s"] for each in spun) - min(each["began_s"] for each in spun)
+    assert 0.2 * lasted_s < work_s < 0.55 * lasted_s + 0.1, (work_s, lasted_s)
 
 
 def test_a_slice_holds_its_place_once(cli: Cli, debian: str) -> None:

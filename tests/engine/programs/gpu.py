@@ -121,7 +121,8 @@ def spin(kernel: str, seconds: float) -> dict[str, object]:
             call("cuLaunchKernel", function, 1, 1, 1, 1, 1, 1, 0, None, None, None)
         call("cuCtxSynchronize")
         launches += IN_FLIGHT
-    return {"launches": launches, "seconds": time.monotonic() - start}
+    end = time.monotonic()
+    return {"launches": launches, "seconds": end - start, "began_s": start, "ended_s": end}
 
 
 def wait_for(folder: str, name: str) -> None:
