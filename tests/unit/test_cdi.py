@@ -13,12 +13,14 @@ from vgpurun import abi, plan
 from vgpurun.cdi.edits import driver_edits, joined
 from vgpurun.cdi.files import write_specification
 from vgpurun.cdi.nvidia import nvidia_edits
+from vgpurun.cdi.of_slices import Host, forget, keep, kept_at, refresh
 from vgpurun.cdi.specification import CDI_VERSION, Share, cdi_device, specification
 from vgpurun.drivers import DeviceRequest, DriverPlan
 from vgpurun.errors import DriverError, OptionError, OutputError
 from vgpurun.options import Mount
 from vgpurun.plan import DeviceQuota
 from vgpurun.quota import Quota
+from vgpurun.slices import store
 
 GPUS = make_gpus(2)
 LIBRARY = Path("/opt/vgpurun/libvgpu.so")
@@ -140,3 +142,19 @@ def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
     assert [each.name for each in tmp_path.iterdir()] == ["vgpurun.yaml"]
     with pytest.raises(OutputError, match="choose such a name"):
         write_specification(tmp_path / "vgpurun.txt", specification([]))
+
+
+def test_a_file_that_cannot_be_kept_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VGPURUN_STATE_DIR", str(tmp_path / "state"))
+    store.make("alice", share().quotas, plan.shared_files(share().quotas, DRIVER))
+    host = Host("host", GPUS, LIBRARY, lambda _: driver_edits(DRIVER))
+    (tmp_path / "taken.yaml").mkdir()
+    for name in ("vgpurun.txt", "taken.yaml"):
+        with pytest.raises(OutputError, match=name):
+            keep("host", tmp_path / name, lambda: host)
+        assert kept_at("host") is None
+    keep("host", tmp_path / "kept.yaml", lambda: host)
+    assert (kept_at("host"), kept_at("sim")) == (tmp_path / "kept.yaml", None)
+    assert forget("host") == tmp_path / "kept.yaml"
+    assert refresh("host", lambda: host) is None
+    assert not (tmp_path / "kept.yaml").exists()

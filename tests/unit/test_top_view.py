@@ -68,3 +68,17 @@ def test_bars_show_how_much_of_the_limit_is_used() -> None:
     assert set(compute) == {"#"}
     styles = {str(span.style) for span in big.spans}
     assert "red" in styles and "red" not in {str(span.style) for span in small.spans}
+
+
+def test_what_is_in_a_slice_is_shown_below_it_and_counts_once() -> None:
+    part = TenantDevice(GPUS[0], Quota(4 * GIB, 30), DeviceReading(GPUS[0].uuid, allocated_bytes=GIB), is_part=True)
+    whole = device(0, 3 * GIB, 20, Quota(4 * GIB, 30))
+    member = Tenant("container", "m", "member", "image", Path("/none"), (part,), slice_name="s")
+    of_slice = Tenant("slice", "slice:s", "slice s", "1 member", Path("/none"), (whole,))
+    report = Report(((GPUS[0], GpuUse(3 * GIB, 60)),), (of_slice, member))
+    rows = [line.plain.replace("#", "").replace(".", "") for line in top_view.lines(report, 100, "gpu", True)][2:]
+    assert [row.split() for row in rows] == [
+        ["slice", "s", "3", "GiB", "/", "4", "GiB", "20", "/", "30%"],
+        ["member", "1", "GiB", "?"],
+    ], "nothing is left outside of vgpurun"
+    assert rows[1].startswith("    member")

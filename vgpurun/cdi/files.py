@@ -23,10 +23,15 @@ def format_of(path: Path) -> str:
     return "json" if path.suffix == ".json" else "yaml"
 
 
-def write_specification(path: Path, specification: dict[str, Any]) -> None:
-    """Put a specification in the place of what is there, in the format of the file's name. Raises OutputError."""
+def check_path(path: Path) -> None:
+    """Raise OutputError for a name that no engine takes for a specification."""
     if path.suffix not in (".json", ".yaml", ".yml"):
         raise OutputError(f"{path}: engines read *.yaml and *.json alone; choose such a name")
+
+
+def write_specification(path: Path, specification: dict[str, Any]) -> None:
+    """Put a specification in the place of what is there, in the format of the file's name. Raises OutputError."""
+    check_path(path)
     # In the same folder, which a rename needs; by its name no engine takes it for a specification.
     half_made = path.with_name(f".{path.name}.{os.getpid()}")
     try:

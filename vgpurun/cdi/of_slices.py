@@ -15,7 +15,7 @@ from typing import Any
 
 from vgpurun import abi, drivers, state
 from vgpurun.cdi.edits import Edits, driver_edits
-from vgpurun.cdi.files import write_specification
+from vgpurun.cdi.files import check_path, write_specification
 from vgpurun.cdi.nvidia import nvidia_edits
 from vgpurun.cdi.specification import Share, cdi_device, specification
 from vgpurun.drivers import EngineFacts
@@ -75,17 +75,20 @@ def kept_at(driver: str) -> Path | None:
         return None
 
 
-def keep_at(driver: str, path: Path) -> None:
-    """From now on keep the specification up to date there. Raises OutputError."""
-    try:
-        state.make_readable(_record().parent)
-        half_made = _record().with_suffix(".new")
-        half_made.write_text(json.dumps({"path": str(path.absolute()), "driver": driver}))
-        half_made.replace(_record())
-        if path.absolute().is_relative_to("/etc") and TMPFILES.parent.is_dir() and not TMPFILES.exists():
-            TMPFILES.write_text(_TMPFILES_LINE)
-    except OSError as error:
-        raise OutputError(f"{_record().parent} cannot be written: {error.strerror}") from None
+def keep(driver: str, path: Path, make_host: Callable[[], Host]) -> None:
+    """Write the specification of all slices there, and from now on keep it up to date. Raises VgpurunError."""
+    path = path.absolute()
+    check_path(path)
+    with _one_at_a_time():
+        _write(driver, path, make_host)
+        try:
+            half_made = _record().with_suffix(".new")
+            half_made.write_text(json.dumps({"path": str(path), "driver": driver}))
+            half_made.replace(_record())
+            if path.is_relative_to("/etc") and TMPFILES.parent.is_dir() and not TMPFILES.exists():
+                TMPFILES.write_text(_TMPFILES_LINE)
+        except OSError as error:
+            raise OutputError(f"{error.filename} cannot be written: {error.strerror}") from None
 
 
 def forget(driver: str) -> Path | None:
@@ -109,13 +112,17 @@ def refresh(driver: str, make_host: Callable[[], Host]) -> Path | None:
     if path is None:
         return None
     with _one_at_a_time():
-        slices = [each for each in store.slices() if each.driver == driver]
-        if slices:
-            state.make_lock_dir()
-            write_specification(path, of_slices(make_host(), slices))
-        else:
-            path.unlink(missing_ok=True)
+        _write(driver, path, make_host)
     return path
+
+
+def _write(driver: str, path: Path, make_host: Callable[[], Host]) -> None:
+    slices = [each for each in store.slices() if each.driver == driver]
+    if slices:
+        state.make_lock_dir()
+        write_specification(path, of_slices(make_host(), slices))
+    else:
+        path.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ import click
 
 from vgpurun import library, simulation
 from vgpurun.cdi.edits import Edits, driver_edits
-from vgpurun.cdi.of_slices import DEFAULT_PATH, Host, forget, host_edits, keep_at, of_slices, refresh
+from vgpurun.cdi.of_slices import DEFAULT_PATH, Host, forget, host_edits, keep, of_slices
 from vgpurun.cli.common import (
     GroupedCommand,
     SliceName,
@@ -63,8 +63,7 @@ def generate(slices: tuple[str, ...], output: Path, output_format: str | None, d
         raise OptionError(f"--format {output_format}: {output} is taken for {format_of(output)} by engines; rename it")
     gpus = visible_gpus(driver == "sim")
     if is_file and not slices:
-        keep_at(driver, output)
-        refresh(driver, lambda: cdi_host(driver, gpus))
+        keep(driver, output, lambda: cdi_host(driver, gpus))
         click.echo(str(output))
         return
     chosen = [store.find(name) for name in slices] or [each for each in store.slices() if each.driver == driver]
