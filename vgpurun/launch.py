@@ -66,6 +66,8 @@ def launch(
                     plan.state_folder, plan.state_files, {"engine": engine_id}, has_usage=plan.slice_folder is None
                 )
                 undo.callback(folder.remove)
+                if plan.profiling and plan.profiling.make_folder():
+                    undo.callback(plan.profiling.folder.rmdir)
                 container, warnings = engine.create(plan)
                 undo.callback(engine.remove, container)
                 id_file.write_text(container)

@@ -16,6 +16,7 @@ from vgpurun.labels import LABEL_QUOTA, LABEL_SLICE, LABEL_STATE, LABEL_USER, LA
 from vgpurun.options import ContainerOptions, Mount
 from vgpurun.oversubscription import oversubscribe
 from vgpurun.policies import choose_policy, choose_priority
+from vgpurun.profiles.recording import Profiling
 from vgpurun.quota import Quota
 from vgpurun.users import current_user
 
@@ -58,6 +59,7 @@ class LaunchPlan:
     state_files: Mapping[str, bytes] = field(repr=False)
     warnings: tuple[str, ...] = ()
     slice_folder: Path | None = None
+    profiling: Profiling | None = None
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,7 @@ class ProcessPlan:
     state_folder: Path
     state_files: Mapping[str, bytes] = field(repr=False)
     slice_folder: Path | None = None
+    profiling: Profiling | None = None
 
     @property
     def quota_json(self) -> str:
@@ -100,6 +103,7 @@ def plan_launch(
     host_environment: Mapping[str, str] | None = None,
     host_exists: Callable[[str], bool] = os.path.exists,
     joined: Joined | None = None,
+    profiling: Profiling | None = None,
 ) -> LaunchPlan:
     """Return the plan of a container. `host_exists` tells whether a path is on this host.
 
@@ -112,11 +116,15 @@ def plan_launch(
     quotas = joined.quotas if joined else _quotas(gpus, limits, given, range(len(gpus)))
     limits_folder = joined.folder if joined else state_folder
     mounts, warnings = _mounts(options, driver, library, limits_folder, host_exists)
+    environment = _container_environment(options, quotas, driver, given, host_environment)
+    if profiling:
+        mounts = (*mounts, Mount(str(profiling.folder), abi.CONTAINER_PROFILE, read_only=False))
+        environment |= profiling.variables(abi.CONTAINER_PROFILE)
     return LaunchPlan(
         options=options,
         quotas=quotas,
         driver=driver.mode,
-        environment=_container_environment(options, quotas, driver, given, host_environment),
+        environment=environment,
         mounts=mounts,
         devices=driver.devices,
         device_requests=driver.device_requests,
@@ -147,6 +155,7 @@ def plan_process(
     state_folder: Path,
     host_environment: Mapping[str, str],
     joined: Joined | None = None,
+    profiling: Profiling | None = None,
 ) -> ProcessPlan:
     """Return the plan of a process on this host. Raises LimitError and GpuError.
 
@@ -161,6 +170,7 @@ def plan_process(
         "LD_PRELOAD": _joined(str(library), host_environment.get("LD_PRELOAD")),
         abi.ENV_LIMITS_FILE: str(limits_folder / "etc/limits"),
         abi.ENV_USAGE_FILE: str(limits_folder / "run/usage"),
+        **(profiling.variables(str(profiling.folder)) if profiling else {}),
     }
     if len(gpus) < len(all_gpus):
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpu.uuid for gpu in gpus)
@@ -172,6 +182,7 @@ def plan_process(
         state_folder,
         {} if joined else {"etc/limits": _limits_file(quotas)},
         slice_folder=joined.folder if joined else None,
+        profiling=profiling,
     )
 
 

@@ -19,9 +19,14 @@ _FROM_KERNEL = 0x80  # SI_KERNEL: a key of the terminal, which sends the signal 
 
 
 def prepare_process(plan: ProcessPlan) -> StateFolder:
-    """Make the state folder of a process to be run; from now on signals wait for it. Raises StateError."""
+    """Make the state folder of a process to be run; from now on signals wait for it.
+
+    Raises StateError, and ProfileError for a folder for profiles that cannot be made.
+    """
     state.make_lock_dir()
     state.sweep()
+    if plan.profiling:
+        plan.profiling.make_folder()
     signal.pthread_sigmask(signal.SIG_BLOCK, {*_FORWARDED, signal.SIGCHLD})
     return StateFolder.make(plan.state_folder, plan.state_files, _owner(plan), has_usage=plan.slice_folder is None)
 

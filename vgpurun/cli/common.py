@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 LIMITS = "Limits"
+_PROFILE = "Profile"
 _NAMES_COLUMN = 24  # columns of help for an option's name; a longer one has a line of its own
 
 
@@ -152,6 +153,30 @@ def limit_options(function: Function) -> Function:
                 metavar="PERCENT",
                 group=LIMITS,
                 help="Share of each GPU's time: 1 to 100 (100 or 0: no limit); or by GPU: 0=50,1=20.",
+            ),
+        )
+    ):
+        function = decorate(function)
+    return function
+
+
+def profile_options(function: Function) -> Function:
+    """Add --profile and --profile-size."""
+    for decorate in reversed(
+        (
+            option(
+                "--profile",
+                metavar="DIR",
+                group=_PROFILE,
+                help="Record what the program does on the GPU: each of its processes makes a file in DIR, for "
+                "'vgpurun report DIR'.",
+            ),
+            option(
+                "--profile-size",
+                metavar="SIZE",
+                group=_PROFILE,
+                help="How large such a file may become, by default 64m; then the oldest records are dropped. Totals "
+                "stay exact.",
             ),
         )
     ):

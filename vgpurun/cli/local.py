@@ -16,6 +16,7 @@ from vgpurun.cli.common import (
     option,
     oversubscribe_option,
     policy_options,
+    profile_options,
     say,
     visible_gpus,
     warn,
@@ -27,6 +28,7 @@ from vgpurun.options.files import given_environment
 from vgpurun.placement import Placement
 from vgpurun.plan import ProcessPlan, plan_process
 from vgpurun.process import prepare_process, run_process
+from vgpurun.profiles.recording import Profiling
 
 _GROUP = "Process"
 
@@ -41,6 +43,7 @@ _GROUP = "Process"
 @oversubscribe_option
 @policy_options()
 @placement_options
+@profile_options
 @option("-e", "--env", "environment", metavar="NAME[=VALUE]", multiple=True, group=_GROUP, help="Set a variable.")
 @host_driver_option(_GROUP)
 @option("--dry-run", is_flag=True, group=_GROUP, help="Print what would be done as YAML, and do nothing.")
@@ -53,6 +56,7 @@ def local(command: tuple[str, ...], environment: tuple[str, ...], driver: str, d
     variables = given_environment(environment, ())
     host_environment = {**os.environ, **variables}
     wanted = Wanted.take(given, is_local=True)
+    profiling = Profiling.read(given["profile"], given["profile_size"])
     if isinstance(wanted, Wanted) and wanted.gpus is None and host_environment.get("CUDA_VISIBLE_DEVICES"):
         wanted = replace(wanted, gpus="all")  # the user's own choice; its numbers are CUDA's, which need not be NVML's
     all_gpus = visible_gpus(driver == "sim")
@@ -60,10 +64,11 @@ def local(command: tuple[str, ...], environment: tuple[str, ...], driver: str, d
     find_library(dry_run)  # is built before others have to wait for this launch
     admission = wanted.admission(host_environment, all_gpus, engine_if_any())
     if dry_run:
-        click.echo(to_yaml(plan_local(command, admission.look(), all_gpus, driver, variables, dry_run)), nl=False)
+        plan = plan_local(command, admission.look(), all_gpus, driver, variables, dry_run, profiling)
+        click.echo(to_yaml(plan), nl=False)
         return 0
     with admission.granted() as placement:
-        plan = plan_local(command, placement, all_gpus, driver, variables)
+        plan = plan_local(command, placement, all_gpus, driver, variables, profiling=profiling)
         folder = prepare_process(plan)
     return run_process(plan, folder)
 
@@ -75,6 +80,7 @@ def plan_local(
     driver: str,
     given: Mapping[str, str],
     is_dry_run: bool = False,
+    profiling: Profiling | None = None,
 ) -> ProcessPlan:
     """Return the plan of a local process, with the library built if need be. Raises VgpurunError."""
     host_environment = {**os.environ, **given}
@@ -97,4 +103,5 @@ def plan_local(
         state.new_folder_path("local"),
         host_environment,
         placement.joined,
+        profiling,
     )

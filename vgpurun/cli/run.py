@@ -16,6 +16,7 @@ from vgpurun.cli.common import (
     option,
     oversubscribe_option,
     policy_options,
+    profile_options,
     say,
     visible_gpus,
     warn,
@@ -31,6 +32,7 @@ from vgpurun.options import ContainerOptions
 from vgpurun.options.build import container_options
 from vgpurun.placement import Placement
 from vgpurun.plan import LaunchPlan, plan_launch
+from vgpurun.profiles.recording import Profiling
 from vgpurun.signals import Signals
 from vgpurun.slices.joining import Joining
 
@@ -52,6 +54,7 @@ _Asked: TypeAlias = "tuple[LaunchEngine, Image | None, EngineFacts]"
 @oversubscribe_option
 @policy_options()
 @placement_options
+@profile_options
 @docker_options
 @option(
     "--driver",
@@ -79,11 +82,12 @@ def run(
     if not image:
         raise OptionError("IMAGE is empty; is the variable that names it set?")
     wanted = Wanted.take(given)
+    profiling = Profiling.read(given.pop("profile"), given.pop("profile_size"))
     options = container_options(image, command, given)
     pull = PullOptions.read(given["pull"] or config.default("pull"), given["quiet"], options.platform)
     with Signals() as signals:
         asked = Background(lambda: _ask_engine(image))  # meanwhile the driver is asked for its GPUs
-        launch = _Launch(options, wanted, driver_mode, dry_run)
+        launch = _Launch(options, wanted, profiling, driver_mode, dry_run)
         if dry_run:
             click.echo(to_yaml(launch.plan_without_effect(asked)), nl=False)
             return 0
@@ -112,10 +116,16 @@ class _Launch:
     """The steps of one run, in the order in which they can fail with the clearest message."""
 
     def __init__(
-        self, options: ContainerOptions, wanted: Wanted | WantedSlice, driver_mode: str, is_dry_run: bool
+        self,
+        options: ContainerOptions,
+        wanted: Wanted | WantedSlice,
+        profiling: Profiling | None,
+        driver_mode: str,
+        is_dry_run: bool,
     ) -> None:
         self._options = options
         self._wanted = wanted
+        self._profiling = profiling
         self._driver_mode = driver_mode
         self._gpus = visible_gpus(driver_mode == "sim")
         # What can never be is said before an image is pulled; the image's own variables are looked at later.
@@ -162,6 +172,7 @@ class _Launch:
             state.new_folder_path(self._options.name),
             image_environment,
             joined=placement.joined,
+            profiling=self._profiling,
         )
 
     def _driver(self, facts: EngineFacts, gpus: Sequence[Gpu]) -> DriverPlan:

@@ -1,0 +1,80 @@
+"""What `--profile DIR` asks for: a folder in which each process of the program records what it does on the GPU."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from vgpurun import abi, quota
+from vgpurun.errors import LimitError, ProfileError
+
+_LEAST_BYTES = 4 << 20
+_ANYBODY = 0o1777  # like /tmp: whatever user a process of the container has, it makes files of its own
+
+
+@dataclass(frozen=True)
+class Profiling:
+    """The folder, and how large the file of a process may become (None: as the library has it)."""
+
+    folder: Path
+    size_bytes: int | None = None
+
+    @classmethod
+    def read(cls, folder: str | None, size: str | None) -> Profiling | None:
+        """Return what the options ask for; None without a folder.
+
+        Raises:
+            ProfileError: the folder cannot be used, or the size is none.
+        """
+        if folder is None:
+            if size is not None:
+                raise ProfileError(f"--profile-size {size} without --profile DIR: there is nothing to be recorded")
+            return None
+        if not folder:
+            raise ProfileError("--profile: the folder has no name; is the variable that names it set?")
+        profiling = cls(Path(folder).absolute(), None if size is None else _size_bytes(size))
+        profiling.check()
+        return profiling
+
+    def check(self) -> None:
+        """Raise ProfileError for a folder that is none, or that this user may not write."""
+        if self.folder.is_dir():
+            if not os.access(self.folder, os.W_OK | os.X_OK):
+                raise ProfileError(f"--profile {self.folder}: this user may not write there; choose another folder")
+        elif self.folder.exists():
+            raise ProfileError(f"--profile {self.folder} is no folder; choose another name")
+
+    def variables(self, folder: str) -> dict[str, str]:
+        """Return what tells the library so, where it sees the folder under that name."""
+        size = {} if self.size_bytes is None else {abi.ENV_PROFILE_SIZE: str(self.size_bytes)}
+        return {abi.ENV_PROFILE: folder, **size}
+
+    def make_folder(self) -> bool:
+        """Make the folder unless it is there; return whether it was made.
+
+        Raises:
+            ProfileError: it cannot be made.
+        """
+        try:
+            self.folder.parent.mkdir(parents=True, exist_ok=True)
+            self.folder.mkdir()
+            self.folder.chmod(_ANYBODY)
+        except FileExistsError:
+            self.check()
+            return False
+        except OSError as error:
+            raise ProfileError(f"--profile {self.folder} cannot be made: {error.strerror}") from None
+        return True
+
+
+def _size_bytes(text: str) -> int:
+    try:
+        size = quota.parse_size(text)
+    except LimitError:
+        size = None
+    if size is None or size.is_percent:
+        raise ProfileError(f"--profile-size '{text}' is no size; write it like 64m or 1g")
+    if size.amount < _LEAST_BYTES:
+        raise ProfileError(f"--profile-size {text} is too little: a profile needs 4m")
+    return int(size.amount)
