@@ -136,6 +136,17 @@ bool meters_look_for_company(int64_t now_ns) {
   return company;
 }
 
+void meters_harvest_all(void) {
+  struct device *device;
+  for (int i = 0; (device = devices_at(i)) != NULL; i++) {
+    struct meter *meter = __atomic_load_n(&device->meter, __ATOMIC_ACQUIRE);
+    if (meter == NULL)
+      continue;
+    meter_close_all(meter);
+    meter_harvest(meter);
+  }
+}
+
 void meters_forget(void) {
   struct device *device;
   for (int i = 0; (device = devices_at(i)) != NULL; i++)

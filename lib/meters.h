@@ -53,6 +53,9 @@ static inline bool meters_exist(void) {
 /* The current device's meter, or NULL where nothing is measured now. */
 struct meter *meters_current(void);
 
+/* Measures what can be measured now. */
+void meters_harvest_all(void);
+
 /* In a forked child. */
 void meters_forget(void);
 

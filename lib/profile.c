@@ -4,6 +4,7 @@
 #include "devices.h"
 #include "limits.h"
 #include "log.h"
+#include "meters.h"
 #include "process.h"
 #include "profile_kernels.h"
 #include "profile_records.h"
@@ -26,6 +27,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the decision;
 static bool decided;
 static struct profile_disk disk;
 static int64_t sampled_at_ns;
+static bool measures_at_exit;
 
 static __thread struct {
   bool known;
@@ -81,6 +83,13 @@ static void write_header(struct profile_header *header) {
 }
 
 static void sample_all(int64_t now_ns);
+
+/* Once there is a device, the driver has a handler of its own for the exit. This one comes later, and runs before it.
+ */
+static void measure_at_exit(void) {
+  if (__atomic_load_n(&profile_state, __ATOMIC_ACQUIRE) == PROFILE_ON)
+    meters_harvest_all();
+}
 
 /* Nothing is asked of the driver, which may be gone already. */
 static void end_at_exit(void) {
@@ -138,6 +147,8 @@ static void show_device(uint32_t index, const struct device *device) {
   struct profile_header *header = &disk.file->header;
   if (index < __atomic_load_n(&header->device_count, __ATOMIC_ACQUIRE))
     return;
+  if (!__atomic_exchange_n(&measures_at_exit, true, __ATOMIC_RELAXED))
+    atexit(measure_at_exit);
   memcpy(header->devices[index], device->uuid, PROFILE_UUID_SIZE);
   __atomic_store_n(&header->device_count, index + 1, __ATOMIC_RELEASE);
 }

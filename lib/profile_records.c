@@ -44,17 +44,29 @@ void profile_records_use(struct profile_disk *used) {
   disk = used;
 }
 
+/* The file is read at any time: each word is stored whole, and in no more than one step. */
+static void set(uint64_t *word, uint64_t value) {
+  __atomic_store_n(word, value, __ATOMIC_RELAXED);
+}
+
+static void copy(struct profile_record *to, const struct profile_record *from) {
+  uint64_t words[sizeof *from / sizeof(uint64_t)];
+  memcpy(words, from, sizeof words);
+  for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+    set((uint64_t *)(void *)to + i, words[i]);
+}
+
 static void drop(uint64_t records) {
   __atomic_add_fetch(&disk->file->header.dropped, records, __ATOMIC_RELAXED);
 }
 
 /* A reader who meets it half way through finds another serial than before. */
 static void empty(struct profile_chunk *chunk, uint64_t serial) {
+  uint32_t used = __atomic_load_n(&chunk->used, __ATOMIC_ACQUIRE);
   if (chunk->serial != 0)
-    drop(chunk->used < PROFILE_CHUNK_RECORDS ? chunk->used : PROFILE_CHUNK_RECORDS);
-  __atomic_store_n(&chunk->serial, 0, __ATOMIC_RELAXED);
-  __atomic_thread_fence(__ATOMIC_RELEASE);
-  chunk->thread = thread_number();
+    drop(used < PROFILE_CHUNK_RECORDS ? used : PROFILE_CHUNK_RECORDS);
+  __atomic_exchange_n(&chunk->serial, 0, __ATOMIC_SEQ_CST); /* before anything in it changes */
+  __atomic_store_n(&chunk->thread, thread_number(), __ATOMIC_RELAXED);
   __atomic_store_n(&chunk->used, 0, __ATOMIC_RELAXED);
   __atomic_store_n(&chunk->serial, serial, __ATOMIC_RELEASE);
 }
@@ -90,7 +102,8 @@ void profile_records_store(const struct profile_record *records, uint32_t count)
     drop(count);
     return;
   }
-  memcpy(&thread.chunk->records[thread.used], records, count * sizeof *records);
+  for (uint32_t i = 0; i < count; i++)
+    copy(&thread.chunk->records[thread.used + i], &records[i]);
   thread.used += count;
   __atomic_store_n(&thread.chunk->used, thread.used, __ATOMIC_RELEASE);
 }
@@ -105,13 +118,18 @@ static void find_slot(void) {
   thread.totals = disk->file->totals[slot];
 }
 
+/* Without the price of an atomic addition: the word has one writer. */
+static void add(uint64_t *word, uint64_t value) {
+  set(word, __atomic_load_n(word, __ATOMIC_RELAXED) + value);
+}
+
 static void count_alone(struct profile_total *total, const struct profile_result *result) {
-  total->calls++;
-  total->failed += result->failed;
-  total->bytes += result->failed ? 0 : result->bytes;
-  total->duration_ns += result->duration_ns;
-  if (result->duration_ns > total->longest_ns)
-    total->longest_ns = result->duration_ns;
+  add(&total->calls, 1);
+  add(&total->failed, result->failed);
+  add(&total->bytes, result->failed ? 0 : result->bytes);
+  add(&total->duration_ns, result->duration_ns);
+  if (result->duration_ns > __atomic_load_n(&total->longest_ns, __ATOMIC_RELAXED))
+    set(&total->longest_ns, result->duration_ns);
 }
 
 static void count_with_others(struct profile_total *total, const struct profile_result *result) {

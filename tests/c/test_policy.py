@@ -33,6 +33,7 @@ SOURCES = {
     "hand_over": [],  # includes turns.c
     "shares": [*METER, *TURNS],
     "utilization": ["utilization"],
+    "profile": ["log", "profile_disk", "profile_kernels", "profile_records"],
 }
 HELPERS = {"shares": ["gpu_model"]}  # beside the test
 ARGUMENTS = {"limits": [str(ROOT / "tests" / "limit_cases.tsv")]}
@@ -40,7 +41,7 @@ SANITIZERS = {
     "address-undefined": ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"],
     "thread": ["-fsanitize=thread"],
 }
-THREADED = ["ledger", "table", "turns"]
+THREADED = ["ledger", "table", "turns", "profile"]
 
 
 def run(name: str, sanitizer: str, folder: Path) -> None:

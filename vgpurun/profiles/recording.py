@@ -57,13 +57,12 @@ class Profiling:
             ProfileError: it cannot be made.
         """
         try:
-            self.folder.parent.mkdir(parents=True, exist_ok=True)
-            self.folder.mkdir()
+            self.folder.mkdir(parents=True)
             self.folder.chmod(_ANYBODY)
-        except FileExistsError:
-            self.check()
-            return False
         except OSError as error:
+            if self.folder.is_dir():
+                self.check()
+                return False
             raise ProfileError(f"--profile {self.folder} cannot be made: {error.strerror}") from None
         return True
 
