@@ -141,6 +141,7 @@ def plan_launch(
         state_files={} if joined else shared_files(quotas, driver),
         warnings=(*_warnings_of_instances(gpus), *warnings),
         slice_folder=joined.folder if joined else None,
+        profiling=profiling,
     )
 
 
