@@ -19,6 +19,7 @@ SETTINGS: dict[str, dict[str, str]] = {
     "native": {},
     "no limits": PRELOADED,
     "--mem 8g": {**PRELOADED, "CUDA_DEVICE_MEMORY_LIMIT": "8g"},
+    "--profile": PRELOADED,
     "--mem 8g --sm 99": {**PRELOADED, "CUDA_DEVICE_MEMORY_LIMIT": "8g", "CUDA_DEVICE_SM_LIMIT": "99"},
 }
 STARTS = 200
@@ -49,6 +50,8 @@ def main() -> None:
         for _ in range(rounds):
             for setting, variables in random.sample(list(SETTINGS.items()), len(SETTINGS)):
                 environment = {**os.environ, **variables, "CUDA_DEVICE_MEMORY_SHARED_CACHE": f"{folder}/usage"}
+                if setting == "--profile":
+                    environment["PFLOG"] = folder
                 output = subprocess.run([program], env=environment, capture_output=True, text=True, check=True).stdout
                 figures = {**json.loads(output), "/bin/true": start_cost_us(environment) * 1000}
                 for call, cost_ns in figures.items():
