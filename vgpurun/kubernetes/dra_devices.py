@@ -85,8 +85,9 @@ class ClaimDevices:
         self.path(uid).unlink(missing_ok=True)
 
     def paths(self) -> set[Path]:
-        """Return all specifications of claims that are there."""
-        return set(self._folder.glob(self.path("*").name))
+        """Return all specifications of claims that are there, half-written ones included."""
+        name = self.path("*").name
+        return {*self._folder.glob(name), *self._folder.glob(f".{name}.*")}
 
 
 def cdi_name(uid: str, device: str) -> str:
