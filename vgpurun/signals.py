@@ -126,3 +126,23 @@ class Signals:
         while (number := self._queue.get()) is not None:
             is_impatient = number in _ENDING and len(self._ending_times) >= 3
             send(signal.SIGKILL if is_impatient else number)
+
+
+class Ending:
+    """Waits for SIGTERM, SIGINT or SIGHUP; only in the main thread, and entered before other threads begin.
+
+    The signals are held back and fetched, since a handler may run in the middle of anything.
+    """
+
+    _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+    def __enter__(self) -> "Ending":
+        self._previous = signal.pthread_sigmask(signal.SIG_BLOCK, self._SIGNALS)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._previous)
+
+    def wait(self, timeout_s: float) -> bool:
+        """Return whether one has come, after that time at most."""
+        return signal.sigtimedwait(self._SIGNALS, timeout_s) is not None

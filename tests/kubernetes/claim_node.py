@@ -50,10 +50,9 @@ class ClaimNode:
 
     def driver(self) -> Driver:
         """A new one, as after a start of the plugin."""
-        devices = ClaimDevices(
-            self.cdi, lambda: Path("/lib/libvgpu.so"), NodeDriver("cdi", cdi_folders=[str(self.cdi)])
-        )
-        return Driver(NODE, self.cluster, self.claims, devices, lambda: self.gpus, self.lines.append)
+        devices = ClaimDevices(self.cdi, NodeDriver("cdi", cdi_folders=[str(self.cdi)]))
+        library = Path("/lib/libvgpu.so")
+        return Driver(NODE, self.cluster, self.claims, devices, library, lambda: self.gpus, self.lines.append)
 
     def specification(self, uid: str) -> dict[str, Any] | None:
         path = self.cdi / f"vgpurun.io-claim-{uid}.json"

@@ -19,7 +19,17 @@ NEWER = {
         "v1beta1.CDIDevice.name = 1: optional string",
         "v1beta1.ContainerAllocateResponse.cdidevices = 5: repeated .v1beta1.CDIDevice",
     },
-    "podresources": set(),
+    "podresources": {
+        "message v1.CDIDevice",
+        "v1.CDIDevice.name = 1: optional string",
+        "message v1.ClaimResource",
+        "v1.ClaimResource.cdidevices = 1: repeated .v1.CDIDevice",
+        "message v1.DynamicResource",
+        "v1.DynamicResource.claimname = 2: optional string",
+        "v1.DynamicResource.claimnamespace = 3: optional string",
+        "v1.DynamicResource.claimresources = 4: repeated .v1.ClaimResource",
+        "v1.ContainerResources.dynamicresources = 5: repeated .v1.DynamicResource",
+    },
     "pluginregistration": set(),
 }
 

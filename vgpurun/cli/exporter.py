@@ -58,9 +58,10 @@ def exporter(
     """
     with needs_extra("metrics"):
         from vgpurun.metrics.collector import make_registry
-        from vgpurun.metrics.server import Ending, serving
+        from vgpurun.metrics.server import serving
     from vgpurun.metrics.recorder import Recorder
     from vgpurun.metrics.snapshot import Reader
+    from vgpurun.signals import Ending
 
     open_store = None if no_history else _history(path, keep, size)
     if no_history and path:

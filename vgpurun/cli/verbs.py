@@ -38,6 +38,9 @@ VERBS: Mapping[str, tuple[tuple[str, str, str], ...]] = {
         ("slice", "slice:slice_group", "Make and look after shares of GPUs that containers join."),
         ("prune", "prune:prune", "Remove the state of containers that are gone."),
     ),
+    "Kubernetes": (
+        ("dra-plugin", "dra_plugin:dra_plugin", "Give pods of this node shares of GPUs by resource claims (DRA)."),
+    ),
     "Set up": (
         ("config", "config:config", "Show the configuration and where each value comes from."),
         ("doctor", "doctor:doctor", "Look at this host, and say what is in the way."),

@@ -4,7 +4,7 @@ A container that uses one request of a claim gets the nodes of that request's GP
 driver needs for any GPU, is the specification's own, which an engine applies once however many of its devices it adds.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,11 +53,10 @@ class NodeDriver:
 
 
 class ClaimDevices:
-    """The CDI specifications of claims, in one folder. `library` is where libvgpu.so lies on the host."""
+    """The CDI specifications of claims, in one folder."""
 
-    def __init__(self, folder: Path, library: Callable[[], Path], driver: NodeDriver) -> None:
+    def __init__(self, folder: Path, driver: NodeDriver) -> None:
         self._folder = folder
-        self._library = library
         self._driver = driver
 
     def path(self, uid: str) -> Path:
@@ -68,10 +67,13 @@ class ClaimDevices:
         """Return how containers of a claim get the driver. Raises DriverError."""
         return self._driver.plan([each.gpu for each in quotas])[0]
 
-    def write(self, uid: str, quotas: Sequence[DeviceQuota], state_folder: Path) -> None:
-        """Write a claim's specification. Raises DriverError, LibraryError, StateError and OutputError."""
+    def write(self, uid: str, quotas: Sequence[DeviceQuota], state_folder: Path, library: Path) -> None:
+        """Write a claim's specification; `library` is libvgpu.so on the host.
+
+        Raises DriverError, StateError and OutputError.
+        """
         state.make_lock_dir()
-        share = share_edits(Share(uid, tuple(quotas), state_folder), self._library())
+        share = share_edits(Share(uid, tuple(quotas), state_folder), library)
         edits = [self._driver.plan([each.gpu])[1] for each in quotas]
         common = _common(edits) if len(edits) > 1 else {}
         devices = [

@@ -6,8 +6,10 @@ gives the same answer and needs no API server, so kubelet may ask as often as it
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
+from vgpurun import region
 from vgpurun.errors import ClaimError, VgpurunError
 from vgpurun.gpus import Gpu
 from vgpurun.kubernetes.dra_claim import ClaimName, quotas_of, read_claim
@@ -25,7 +27,7 @@ class ClaimReader(Protocol):
 
 @dataclass(frozen=True)
 class PreparedDevice:
-    """A device of a claim, as kubelet passes it on to the engine."""
+    """A device of a claim, as kubelet passes it on to the engine. `request` is without a subrequest's name."""
 
     request: str
     pool: str
@@ -34,7 +36,7 @@ class PreparedDevice:
 
 
 class Driver:
-    """The DRA driver of one node. `say` is given a line for the log."""
+    """The DRA driver of one node. `library` is libvgpu.so on the host; `say` is given a line for the log."""
 
     def __init__(
         self,
@@ -42,6 +44,7 @@ class Driver:
         cluster: ClaimReader,
         claims: Claims,
         devices: ClaimDevices,
+        library: Path,
         list_gpus: Callable[[], Sequence[Gpu]],
         say: Callable[[str], None],
     ) -> None:
@@ -49,6 +52,7 @@ class Driver:
         self._cluster = cluster
         self._claims = claims
         self._devices = devices
+        self._library = library
         self._list_gpus = list_gpus
         self._say = say
 
@@ -58,8 +62,21 @@ class Driver:
         self._write_devices(prepared)
         return [
             PreparedDevice(request, pool, device, qualified_name(claim.uid, device))
-            for request, pool, device in prepared.devices
+            for request, pool, device in dict.fromkeys(prepared.devices)  # a request may have a GPU more than once
         ]
+
+    def release_lost(self, min_age_s: float) -> None:
+        """Give back what kubelet has forgotten: claims that the cluster no longer has, and that no process uses.
+
+        A claim is let alone for some time after it was prepared: its pod may be about to start. Raises ClusterError.
+        """
+        for each in self._claims.all():
+            if each.age_s() < min_age_s or region.has_live_processes(each.folder / "run" / "usage"):
+                continue
+            found = self._cluster.claim(each.claim.namespace, each.claim.name)
+            if found is None or found["metadata"]["uid"] != each.claim.uid:
+                self._say(f"{each.claim}: the cluster no longer has it")
+                self.unprepare(each.claim.uid)
 
     def unprepare(self, uid: str) -> None:
         """Undo prepare(), also for a claim that was never prepared. Raises VgpurunError."""
@@ -90,7 +107,7 @@ class Driver:
         allocation = read_claim(claim, found, self._node)
         quotas = quotas_of(allocation, self._list_gpus())
         files = shared_files(quotas, self._devices.driver_of(quotas))
-        prepared = self._claims.add(allocation, quotas, files)
+        prepared = self._claims.add(allocation, quotas, files, self._library)
         self._say(f"{claim}: {', '.join(_show(each) for each in quotas)}")
         return prepared
 
@@ -100,7 +117,7 @@ class Driver:
             if uuid not in gpus:
                 raise ClaimError(f"{prepared.claim} has {uuid}, which this node does not have now")
         quotas = [DeviceQuota(gpus[uuid], quota) for uuid, quota in prepared.quotas]
-        self._devices.write(prepared.claim.uid, quotas, prepared.folder)
+        self._devices.write(prepared.claim.uid, quotas, prepared.folder, prepared.library)
 
 
 def each_on_its_own(claims: Iterable[ClaimName], act: Callable[[ClaimName], Any]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ the record and is written again where it is missing. A lock keeps two plugins (a
 import fcntl
 import os
 import shutil
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -37,6 +38,14 @@ class Prepared:
     devices: tuple[tuple[str, str, str], ...]
     quotas: tuple[tuple[str, Quota], ...]
     pods: tuple[str, ...]
+    library: Path
+
+    def age_s(self) -> float:
+        """Return how long ago it was prepared, in seconds; 0 for a claim that is gone."""
+        try:
+            return time.time() - (self.folder / "owner").stat().st_mtime
+        except OSError:
+            return 0.0
 
 
 class Claims:
@@ -57,10 +66,13 @@ class Claims:
             return []
         return [prepared for each in folders if (prepared := _read(each))]
 
-    def add(self, allocation: Allocation, quotas: Sequence[DeviceQuota], files: Mapping[str, bytes]) -> Prepared:
+    def add(
+        self, allocation: Allocation, quotas: Sequence[DeviceQuota], files: Mapping[str, bytes], library: Path
+    ) -> Prepared:
         """Record a claim with the files of its state folder, if it is not recorded yet.
 
-        Raises ClaimError where its GPUs have no room, and StateError.
+        It keeps its library for good: a newer one may not understand the files. Raises ClaimError where its GPUs have
+        no room, and StateError.
         """
         place = self._folder / check_uid(allocation.claim.uid)
         with self._alone():
@@ -69,7 +81,7 @@ class Claims:
             self._check_room(allocation, quotas)
             self._remove(place)  # a record that cannot be read
             half_made = self._folder / f"{_HALF_MADE}{os.urandom(6).hex()}"
-            folder = state.StateFolder.make(half_made, files, _owner(allocation, quotas))
+            folder = state.StateFolder.make(half_made, files, _owner(allocation, quotas, library))
             try:
                 half_made.rename(place)
             except OSError as error:
@@ -137,12 +149,13 @@ class Claims:
             os.close(lock)
 
 
-def _owner(allocation: Allocation, quotas: Sequence[DeviceQuota]) -> dict[str, Any]:
+def _owner(allocation: Allocation, quotas: Sequence[DeviceQuota], library: Path) -> dict[str, Any]:
     return {
         "claim": vars(allocation.claim),
-        "devices": [(result.request, result.pool, result.device) for result in allocation.results],
+        "devices": [(result.request.partition("/")[0], result.pool, result.device) for result in allocation.results],
         "shares": [result.share_id for result in allocation.results],
         "pods": allocation.pods,
+        "library": str(library),
         "quota": quotas_to_json(quotas),
     }
 
@@ -158,5 +171,6 @@ def _read(folder: Path) -> Prepared | None:
             devices=tuple((str(request), str(pool), str(device)) for request, pool, device in owner["devices"]),
             quotas=tuple(quotas_from_json(owner["quota"])),
             pods=tuple(map(str, owner["pods"])),
+            library=Path(owner["library"]),
         )
     return None

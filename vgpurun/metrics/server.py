@@ -3,7 +3,6 @@
 import errno
 import html
 import re
-import signal
 import socket
 import sys
 import threading
@@ -158,23 +157,3 @@ def _reason(error: OSError | UnicodeError) -> str:
     if isinstance(error, OSError) and error.errno in ways_out:
         return ways_out[error.errno]
     return " ".join(str(error).split())
-
-
-class Ending:
-    """Waits for SIGTERM, SIGINT or SIGHUP; only in the main thread, and entered before other threads begin.
-
-    The signals are held back and fetched, since a handler may run in the middle of anything.
-    """
-
-    _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-
-    def __enter__(self) -> "Ending":
-        self._previous = signal.pthread_sigmask(signal.SIG_BLOCK, self._SIGNALS)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        signal.pthread_sigmask(signal.SIG_SETMASK, self._previous)
-
-    def wait(self, timeout_s: float) -> bool:
-        """Return whether one has come, after that time at most."""
-        return signal.sigtimedwait(self._SIGNALS, timeout_s) is not None

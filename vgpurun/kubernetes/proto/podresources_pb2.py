@@ -14,7 +14,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n+vgpurun/kubernetes/proto/podresources.proto\x12\x02v1\"\x19\n\x17ListPodResourcesRequest\"\x16\n\x08NUMANode\x12\n\n\x02ID\x18\x01 \x01(\x03\"+\n\x0cTopologyInfo\x12\x1b\n\x05nodes\x18\x01 \x03(\x0b\x32\x0c.v1.NUMANode\"a\n\x10\x43ontainerDevices\x12\x15\n\rresource_name\x18\x01 \x01(\t\x12\x12\n\ndevice_ids\x18\x02 \x03(\t\x12\"\n\x08topology\x18\x03 \x01(\x0b\x32\x10.v1.TopologyInfo\"Z\n\x12\x43ontainerResources\x12\x0c\n\x04name\x18\x01 \x01(\t\x12%\n\x07\x64\x65vices\x18\x02 \x03(\x0b\x32\x14.v1.ContainerDevices\x12\x0f\n\x07\x63pu_ids\x18\x03 \x03(\x03\"[\n\x0cPodResources\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tnamespace\x18\x02 \x01(\t\x12*\n\ncontainers\x18\x03 \x03(\x0b\x32\x16.v1.ContainerResources\"C\n\x18ListPodResourcesResponse\x12\'\n\rpod_resources\x18\x01 \x03(\x0b\x32\x10.v1.PodResources2W\n\x12PodResourcesLister\x12\x41\n\x04List\x12\x1b.v1.ListPodResourcesRequest\x1a\x1c.v1.ListPodResourcesResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n+vgpurun/kubernetes/proto/podresources.proto\x12\x02v1\"\x19\n\x17ListPodResourcesRequest\"\x16\n\x08NUMANode\x12\n\n\x02ID\x18\x01 \x01(\x03\"+\n\x0cTopologyInfo\x12\x1b\n\x05nodes\x18\x01 \x03(\x0b\x32\x0c.v1.NUMANode\"a\n\x10\x43ontainerDevices\x12\x15\n\rresource_name\x18\x01 \x01(\t\x12\x12\n\ndevice_ids\x18\x02 \x03(\t\x12\"\n\x08topology\x18\x03 \x01(\x0b\x32\x10.v1.TopologyInfo\"\x19\n\tCDIDevice\x12\x0c\n\x04name\x18\x01 \x01(\t\"3\n\rClaimResource\x12\"\n\x0b\x63\x64i_devices\x18\x01 \x03(\x0b\x32\r.v1.CDIDevice\"j\n\x0f\x44ynamicResource\x12\x12\n\nclaim_name\x18\x02 \x01(\t\x12\x17\n\x0f\x63laim_namespace\x18\x03 \x01(\t\x12*\n\x0f\x63laim_resources\x18\x04 \x03(\x0b\x32\x11.v1.ClaimResource\"\x8a\x01\n\x12\x43ontainerResources\x12\x0c\n\x04name\x18\x01 \x01(\t\x12%\n\x07\x64\x65vices\x18\x02 \x03(\x0b\x32\x14.v1.ContainerDevices\x12\x0f\n\x07\x63pu_ids\x18\x03 \x03(\x03\x12.\n\x11\x64ynamic_resources\x18\x05 \x03(\x0b\x32\x13.v1.DynamicResource\"[\n\x0cPodResources\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tnamespace\x18\x02 \x01(\t\x12*\n\ncontainers\x18\x03 \x03(\x0b\x32\x16.v1.ContainerResources\"C\n\x18ListPodResourcesResponse\x12\'\n\rpod_resources\x18\x01 \x03(\x0b\x32\x10.v1.PodResources2W\n\x12PodResourcesLister\x12\x41\n\x04List\x12\x1b.v1.ListPodResourcesRequest\x1a\x1c.v1.ListPodResourcesResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -29,12 +29,18 @@ if _descriptor._USE_C_DESCRIPTORS == False:
   _globals['_TOPOLOGYINFO']._serialized_end=145
   _globals['_CONTAINERDEVICES']._serialized_start=147
   _globals['_CONTAINERDEVICES']._serialized_end=244
-  _globals['_CONTAINERRESOURCES']._serialized_start=246
-  _globals['_CONTAINERRESOURCES']._serialized_end=336
-  _globals['_PODRESOURCES']._serialized_start=338
-  _globals['_PODRESOURCES']._serialized_end=429
-  _globals['_LISTPODRESOURCESRESPONSE']._serialized_start=431
-  _globals['_LISTPODRESOURCESRESPONSE']._serialized_end=498
-  _globals['_PODRESOURCESLISTER']._serialized_start=500
-  _globals['_PODRESOURCESLISTER']._serialized_end=587
+  _globals['_CDIDEVICE']._serialized_start=246
+  _globals['_CDIDEVICE']._serialized_end=271
+  _globals['_CLAIMRESOURCE']._serialized_start=273
+  _globals['_CLAIMRESOURCE']._serialized_end=324
+  _globals['_DYNAMICRESOURCE']._serialized_start=326
+  _globals['_DYNAMICRESOURCE']._serialized_end=432
+  _globals['_CONTAINERRESOURCES']._serialized_start=435
+  _globals['_CONTAINERRESOURCES']._serialized_end=573
+  _globals['_PODRESOURCES']._serialized_start=575
+  _globals['_PODRESOURCES']._serialized_end=666
+  _globals['_LISTPODRESOURCESRESPONSE']._serialized_start=668
+  _globals['_LISTPODRESOURCESRESPONSE']._serialized_end=735
+  _globals['_PODRESOURCESLISTER']._serialized_start=737
+  _globals['_PODRESOURCESLISTER']._serialized_end=824
 # @@protoc_insertion_point(module_scope)

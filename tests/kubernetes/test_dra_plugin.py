@@ -1,0 +1,205 @@
+"""`vgpurun dra-plugin` as a process, with a kubelet and an API server at its sockets, on the simulated GPU."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from api_server import ApiServer
+from claim_maker import claim, result
+from dra_kubelet import DraKubelet
+
+from support import LIBRARY
+from vgpurun.region import read_limits
+
+DRIVER = "gpu.vgpurun.io"
+GIB = 1 << 30
+
+
+def wait_until(condition: Callable[[], Any], what: str, timeout_s: float = 40) -> Any:
+    deadline = time.monotonic() + timeout_s
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"no {what} within {timeout_s} s"
+        time.sleep(0.05)
+    return value
+
+
+class PluginHost:
+    """A node's folders, and the plugin's process on it. The folder's path is short, as a socket's must be."""
+
+    def __init__(self, folder: Path, server: ApiServer) -> None:
+        self.folder = folder
+        self.server = server
+        self.kubelet = DraKubelet(folder / "kubelet")
+        self.cdi = folder / "cdi"
+        self.claims = folder / "state" / "claims"
+        self.log = folder / "log"
+        (folder / "gpus.yaml").write_text(
+            "devices:\n  - name: First\n    memory_mib: 8192\n  - name: Second\n    memory_mib: 8192\n"
+        )
+        for each in (self.kubelet.folder, self.cdi):
+            each.mkdir()
+
+    @contextmanager
+    def running(self, *options: str) -> Iterator[subprocess.Popen[bytes]]:
+        command = [sys.executable, "-m", "vgpurun", "dra-plugin", "--driver", "sim", "--node", "node-a"]
+        command += ["--kubeconfig", self.server.kubeconfig(self.folder), "--kubelet-dir", str(self.kubelet.folder)]
+        command += ["--cdi-dir", str(self.cdi), "--interval", "0.2", *options]
+        environment = os.environ | {
+            "VGPURUN_STATE_DIR": str(self.folder / "state"),
+            "VGPUSIM_CONFIG": str(self.folder / "gpus.yaml"),
+            "VGPURUN_LIBRARY": str(LIBRARY),
+        }
+        with self.log.open("ab") as log:
+            process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        try:
+            wait_until(lambda: self.is_up(process), "plugin")
+            yield process
+        finally:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+
+    def is_up(self, process: subprocess.Popen[bytes]) -> bool:
+        assert process.poll() is None, self.log.read_text()
+        registry = self.kubelet.folder / "plugins_registry"
+        return self.devices() != [] and registry.exists() and any(registry.iterdir())
+
+    def devices(self) -> list[str]:
+        """The names of the devices that are published."""
+        return [each["name"] for found in list(self.server.slices.values()) for each in found["spec"]["devices"]]
+
+    def add(self, *results: dict[str, Any], name: str = "share") -> dict[str, Any]:
+        made = claim(*results, name=name)
+        self.server.add_claim(made)
+        return made
+
+
+@pytest.fixture
+def server() -> Iterator[ApiServer]:
+    with ApiServer().running() as running:
+        yield running
+
+
+@pytest.fixture
+def host(server: ApiServer, built_library: Path) -> Iterator[PluginHost]:
+    with tempfile.TemporaryDirectory(prefix="dra-", dir="/tmp") as folder:
+        yield PluginHost(Path(folder), server)
+
+
+@pytest.mark.parametrize("version", ["1.34", "1.33"])
+def test_a_claim_from_its_publication_to_its_end(host: PluginHost, version: str) -> None:
+    host.kubelet = DraKubelet(host.kubelet.folder, version)
+    with host.running() as process, host.kubelet.plugin(DRIVER) as plugin:
+        first, second = host.devices()
+        made = host.add(result(first, "2Gi", "30", request="gpu/small"))
+        uid = made["metadata"]["uid"]
+        (device,) = plugin.prepare(made)[uid].devices
+        assert (list(device.request_names), device.pool_name, device.device_name) == (["gpu"], "node-a", first)
+        assert list(device.cdi_device_ids) == [f"vgpurun.io/claim={uid}-{first}"]
+        limits = read_limits(host.claims / uid / "etc/limits")
+        assert limits is not None
+        assert [(uuid.lower(), each.memory_bytes, each.sm_percent) for uuid, each in limits] == [(first, 2 * GIB, 30)]
+        assert plugin.unprepare(made, made) == {uid: ""}
+        assert list(host.cdi.iterdir()) == []
+        process.terminate()
+        assert process.wait(timeout=60) == 0
+    assert host.devices() == [first, second]  # they stay published: the next plugin goes on with them
+    assert not any((host.kubelet.folder / "plugins_registry").iterdir())
+
+
+def test_claims_that_fail_are_answered_one_by_one(host: PluginHost) -> None:
+    with host.running(), host.kubelet.plugin(DRIVER) as plugin:
+        device, _ = host.devices()
+        good = host.add(result(device), name="good")
+        elsewhere = host.add(result("gpu-elsewhere"), name="elsewhere")
+        too_much = host.add(result(device, "7Gi"), name="too-much")
+        foreign = host.add(result(device, driver="gpu.example.com"), name="foreign")
+        answers = plugin.prepare(good, elsewhere, too_much, foreign, claim(name="not-there"))
+        assert [bool(each.devices) for each in answers.values()].count(True) == 1
+        errors = {uid: each.error for uid, each in answers.items()}
+        assert errors[good["metadata"]["uid"]] == ""
+        for made, words in ((elsewhere, "gpu-elsewhere"), (too_much, "still prepared"), (foreign, "no device of")):
+            assert words in errors[made["metadata"]["uid"]]
+
+
+def test_many_pods_at_once(host: PluginHost) -> None:
+    with host.running(), host.kubelet.plugin(DRIVER) as plugin, ThreadPoolExecutor(16) as pool:
+        devices = host.devices()
+        made = [host.add(result(devices[i % 2], "256Mi", "3"), name=f"claim-{i}") for i in range(40)]
+        answers = list(pool.map(plugin.prepare, made))
+        assert not any(each.error for answer in answers for each in answer.values())
+        assert len(list(host.cdi.iterdir())) == 40
+        assert not any(error for answer in pool.map(plugin.unprepare, made) for error in answer.values())
+    assert list(host.cdi.iterdir()) == []
+
+
+def test_killed_and_started_again_it_goes_on(host: PluginHost) -> None:
+    with host.running() as process, host.kubelet.plugin(DRIVER) as plugin:
+        device, _ = host.devices()
+        big = host.add(result(device, "5Gi"), name="big")
+        prepared = plugin.prepare(big)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    for path in host.cdi.iterdir():  # as after a start of the host
+        path.unlink()
+    writes = len(host.server.writes)
+    with host.running(), host.kubelet.plugin(DRIVER) as plugin:
+        assert len(list(host.cdi.iterdir())) == 1
+        assert plugin.prepare(big) == prepared
+        more = host.add(result(device, "5Gi"), name="more")
+        assert "still prepared" in plugin.prepare(more)[more["metadata"]["uid"]].error
+        plugin.unprepare(big)
+        assert plugin.prepare(more)[more["metadata"]["uid"]].devices
+    assert len(host.server.writes) == writes  # what is published was as it should be
+
+
+def test_what_somebody_has_removed_comes_back(host: PluginHost) -> None:
+    with host.running():
+        host.server.slices.clear()
+        wait_until(host.devices, "slice")
+        for path in (host.kubelet.folder / "plugins_registry").iterdir():
+            path.unlink()
+        wait_until(lambda: host.kubelet.registered(), "registration")
+
+
+def test_probes_tell_whether_it_is_registered_and_published(host: PluginHost) -> None:
+    def status(path: str) -> int:
+        try:
+            return int(urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10).status)
+        except urllib.error.HTTPError as error:
+            return error.code
+
+    port = _free_port()
+    with host.running("--health-port", str(port)):
+        assert status("/healthz") == 200
+        assert status("/readyz") == 503
+        host.kubelet.registered()
+        wait_until(lambda: status("/readyz") == 200, "readiness")
+        assert status("/") == 404
+        with host.server.lock:
+            del host.server.nodes["node-a"]
+            host.server.slices.clear()
+        wait_until(lambda: status("/readyz") == 503, "trouble")
+        assert status("/healthz") == 200
+    assert "no node 'node-a'" in host.log.read_text()
+
+
+def _free_port() -> int:
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

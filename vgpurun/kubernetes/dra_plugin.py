@@ -1,0 +1,83 @@
+"""The life of the DRA plugin: it serves kubelet, and looks every now and then whether all is still as published."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from vgpurun.errors import GpuError, VgpurunError
+from vgpurun.gpus import list_gpus, read_driver
+from vgpurun.kubernetes.dra_cluster import Cluster
+from vgpurun.kubernetes.dra_devices import ClaimDevices, NodeDriver
+from vgpurun.kubernetes.dra_driver import Driver
+from vgpurun.kubernetes.dra_publish import Publisher
+from vgpurun.kubernetes.dra_service import DraService, Sockets
+from vgpurun.kubernetes.dra_state import Claims
+from vgpurun.signals import Ending
+
+# A pod whose claim was prepared this long ago, and that uses no GPU, is not about to start.
+_LOST_AFTER_S = 600
+_STUCK_AFTER_S = 900
+
+
+class Plugin:
+    """The DRA plugin of a node. `kubelet`, `cdi` and `root` are folders; `say` is given a line for the log."""
+
+    def __init__(
+        self,
+        node: str,
+        cluster: Cluster,
+        node_driver: NodeDriver,
+        library: Path,
+        kubelet: Path,
+        cdi: Path,
+        root: Path,
+        say: Callable[[str], None],
+    ) -> None:
+        self._say = say
+        self._publisher = Publisher(cluster, node)
+        self._driver = Driver(node, cluster, Claims(root), ClaimDevices(cdi, node_driver), library, list_gpus, say)
+        self._sockets = Sockets(kubelet, DraService(self._driver, say), say)
+        self._trouble = ""
+        self._looked_at_s = time.monotonic()
+        self._has_looked = False
+
+    def run(self, ending: Ending, interval_s: float) -> None:
+        """Serve until it is told to end. Raises StateError and KubernetesError for what cannot be served at all."""
+        self._driver.resume()
+        self._sockets.open()
+        try:
+            while True:
+                self._look()
+                if ending.wait(interval_s):
+                    return
+                self._sockets.reopen_if_gone()
+        finally:
+            self._sockets.close()
+
+    def is_alive(self) -> bool:
+        """Whether the plugin still looks; an API server that does not answer takes a minute of its time."""
+        return time.monotonic() - self._looked_at_s < _STUCK_AFTER_S
+
+    def is_ready(self) -> bool:
+        """Whether kubelet knows the plugin, and the scheduler its GPUs."""
+        return self._sockets.registrar.is_registered and self._has_looked and not self._trouble
+
+    def _look(self) -> None:
+        """Publish what has changed. An API server that is away is said once, and asked again the next time."""
+        trouble = ""
+        try:
+            gpus = list_gpus()
+            version = read_driver(gpus).version
+        except GpuError as error:  # none are offered then, and kubelet is served all the same
+            gpus, version, trouble = [], "", str(error)
+        try:
+            if self._publisher.publish(gpus, version):
+                self._say(f"published {len(gpus)} GPU{'s' * (len(gpus) != 1)}")
+            self._driver.release_lost(_LOST_AFTER_S)
+        except VgpurunError as error:
+            trouble = str(error)
+        if trouble and trouble != self._trouble:
+            self._say(f"warning: {trouble}")
+        self._trouble = trouble
+        self._looked_at_s = time.monotonic()
+        self._has_looked = True
