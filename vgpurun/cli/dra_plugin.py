@@ -59,7 +59,6 @@ def dra_plugin(
         from vgpurun.kubernetes.dra_cluster import Cluster
         from vgpurun.kubernetes.dra_devices import NodeDriver
         from vgpurun.kubernetes.dra_plugin import Plugin
-    from vgpurun.kubernetes.health import serving_health
     from vgpurun.kubernetes.host_library import install_library
     from vgpurun.signals import Ending
 

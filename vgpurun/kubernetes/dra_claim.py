@@ -140,7 +140,7 @@ def quotas_of(allocation: Allocation, gpus: Sequence[Gpu]) -> tuple[DeviceQuota,
         if result.device not in by_name:
             raise ClaimError(f"{allocation.claim} has the device {result.device}, which this node does not have (now)")
     names = dict.fromkeys(result.device for result in allocation.results)
-    chosen = sorted((by_name[name] for name in names), key=lambda gpu: gpu.index)
+    chosen = sorted((by_name[name] for name in names), key=lambda gpu: gpu.place)
     return tuple(DeviceQuota(gpu, _quota_on(allocation, gpu)) for gpu in chosen)
 
 
@@ -149,17 +149,17 @@ def _quota_on(allocation: Allocation, gpu: Gpu) -> Quota:
     memory_bytes = sum(result.memory_bytes for result in results)
     sm_percent = sum(result.sm_percent for result in results)
     if memory_bytes < 1:
-        raise ClaimError(f"{allocation.claim} has no memory of GPU {gpu.index}")
+        raise ClaimError(f"{allocation.claim} has no memory of GPU {gpu.number}")
     if memory_bytes > capacity_bytes(gpu):
         raise ClaimError(
-            f"{allocation.claim} has {show_size(memory_bytes)} of GPU {gpu.index}, which has "
+            f"{allocation.claim} has {show_size(memory_bytes)} of GPU {gpu.number}, which has "
             f"{show_size(capacity_bytes(gpu))}"
         )
     if sm_percent > 100:
-        raise ClaimError(f"{allocation.claim} has {sm_percent} % of the compute of GPU {gpu.index}")
+        raise ClaimError(f"{allocation.claim} has {sm_percent} % of the compute of GPU {gpu.number}")
     if len({result.config for result in results}) > 1:
         raise ClaimError(
-            f"{allocation.claim} has GPU {gpu.index} more than once, with different parameters; use a claim for each"
+            f"{allocation.claim} has GPU {gpu.number} more than once, with different parameters; use a claim for each"
         )
     config = results[0].config
     limited = sm_percent if 0 < sm_percent < 100 else None

@@ -135,4 +135,4 @@ def each_on_its_own(claims: Iterable[ClaimName], act: Callable[[ClaimName], Any]
 
 def _show(each: DeviceQuota) -> str:
     percent = "no compute limit" if each.quota.sm_percent is None else f"{each.quota.sm_percent} % of compute"
-    return f"{each.quota.memory_bytes} bytes and {percent} of GPU {each.gpu.index}"
+    return f"{each.quota.memory_bytes} bytes and {percent} of GPU {each.gpu.number}"

@@ -40,6 +40,7 @@ def device(gpu: Gpu, driver_version: str) -> dict[str, Any]:
         "uuid": {"string": gpu.uuid},
         "model": {"string": gpu.name[:_TEXT_LENGTH]},
         "index": {"int": gpu.index},
+        "type": {"string": "gpu" if gpu.mig_index is None else "mig"},
     }
     if version := semantic_version(driver_version):
         attributes["driverVersion"] = {"version": version}
@@ -74,7 +75,7 @@ def semantic_version(driver_version: str) -> str | None:
 
 
 def shareable(gpus: Sequence[Gpu]) -> list[Gpu]:
-    """Return the GPUs that claims can share: none in MIG mode, which the library cannot limit."""
+    """Return the GPUs that claims can share: MIG instances too, but no GPU in MIG mode without one."""
     return [gpu for gpu in gpus if not gpu.mig_enabled]
 
 

@@ -113,7 +113,7 @@ class Claims:
             memory_bytes = sum(quota.memory_bytes or 0 for quota in held)
             if memory_bytes + (each.quota.memory_bytes or 0) > each.gpu.memory_bytes:
                 raise ClaimError(
-                    f"{allocation.claim} needs {show_size(each.quota.memory_bytes or 0)} of GPU {each.gpu.index}, but "
+                    f"{allocation.claim} needs {show_size(each.quota.memory_bytes or 0)} of GPU {each.gpu.number}, but "
                     f"other claims that are still prepared here hold {show_size(memory_bytes)} of its "
                     f"{show_size(each.gpu.memory_bytes)}"
                 )
@@ -121,7 +121,7 @@ class Claims:
             if percent > 100:
                 raise ClaimError(
                     f"{allocation.claim} and other claims that are still prepared here have {percent} % of the compute "
-                    f"of GPU {each.gpu.index}"
+                    f"of GPU {each.gpu.number}"
                 )
 
     def _remove(self, place: Path) -> None:
