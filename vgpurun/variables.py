@@ -99,6 +99,7 @@ VARIABLES = (
         _CLI,
         "Where the state of containers is kept, instead of `/var/lib/vgpurun` (root) or `~/.local/state/vgpurun`.",
     ),
+    Variable("NODE_NAME", _CLI, "`vgpurun dra-plugin`: this node's name in the cluster; `--node` goes before it."),
     Variable("VGPURUN_LIBRARY", _CLI, "Another `libvgpu.so`, used or refused but never replaced."),
     *(
         Variable(key.variable, _CLI, f"The default of `--{key.name}`, before that of the configuration files.")
