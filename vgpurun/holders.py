@@ -30,7 +30,7 @@ _START_TAKES_S = 600  # at the very most, from a container's making to its start
 class Holder:
     """A container, a process of `vgpurun local` or a slice, and its quota on each of its GPUs, by UUID.
 
-    `slice_folder` is that of the slice that a process has joined.
+    `slice_folder` is that of the slice that a process has joined. `namespace` and `pod` are Kubernetes' names.
     """
 
     kind: str
@@ -41,6 +41,8 @@ class Holder:
     folder: Path
     quotas: tuple[tuple[str, Quota], ...]
     slice_folder: str = ""
+    namespace: str = ""
+    pod: str = ""
 
     def quota_on(self, uuid: str) -> Quota | None:
         """Return the quota on a GPU, or None where the holder does not have that GPU."""

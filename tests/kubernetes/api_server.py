@@ -35,9 +35,16 @@ class RefusedError(Exception):
 
 
 class ApiServer:
-    """Holds nodes, claims (by namespace and name) and slices (by name). `has_shares`: DRAConsumableCapacity is on."""
+    """Holds nodes, claims (by namespace and name) and slices (by name). `has_shares`: DRAConsumableCapacity is on.
 
-    def __init__(self, version: str = "1.36", has_shares: bool = True) -> None:
+    `granted` are the (verb, resource) that its client has a right to (None: to all); `used` are those that it has used.
+    """
+
+    def __init__(
+        self, version: str = "1.36", has_shares: bool = True, granted: set[tuple[str, str]] | None = None
+    ) -> None:
+        self.granted = granted
+        self.used: set[tuple[str, str]] = set()
         self.version = version
         self.has_shares = has_shares
         self.nodes = {"node-a": {"metadata": {"name": "node-a", "uid": "0000-node-a"}}}
@@ -90,11 +97,15 @@ class ApiServer:
         with self.lock:
             self.requests.append(f"{method} {url.path}")
             if match := NODE.fullmatch(url.path):
+                self._check_right("get", "nodes")
                 return self._get(self.nodes, match[1])
             if match := CLAIM.fullmatch(url.path):
+                self._check_right("get", "resourceclaims")
                 return self._get(self.claims, (match[1], match[2]))
             if url.path == SLICES:
+                self._check_right("create" if method == "POST" else "list", "resourceslices")
                 return self._create(body) if method == "POST" else self._list(parse_qs(url.query))
+            self._check_right({"GET": "get", "PUT": "update", "DELETE": "delete"}[method], "resourceslices")
             name = url.path.removeprefix(f"{SLICES}/")
             found = self._get(self.slices, name)
             if method == "PUT":
@@ -102,6 +113,11 @@ class ApiServer:
             if method == "DELETE":
                 del self.slices[name]
             return found
+
+    def _check_right(self, verb: str, resource: str) -> None:
+        if self.granted is not None and (verb, resource) not in self.granted:
+            raise RefusedError(403, f"cannot {verb} {resource}")
+        self.used.add((verb, resource))
 
     def _get(self, among: dict[Any, dict[str, Any]], key: Any) -> dict[str, Any]:
         if key not in among:

@@ -59,7 +59,8 @@ def dra_plugin(
         from vgpurun.kubernetes.dra_cluster import Cluster
         from vgpurun.kubernetes.dra_devices import NodeDriver
         from vgpurun.kubernetes.dra_plugin import Plugin
-    from vgpurun.kubernetes.host_library import install_library
+    from vgpurun.kubernetes.probes import serving_health
+    from vgpurun.kubernetes.state import install_library
     from vgpurun.signals import Ending
 
     simulated = None
@@ -71,7 +72,7 @@ def dra_plugin(
         node=node,
         cluster=Cluster(kubeconfig),
         node_driver=NodeDriver(driver, simulated),
-        library=install_library(library.find_or_build(say).path, root),
+        library=install_library(root, library.find_or_build(say).path),
         kubelet=kubelet_dir.absolute(),
         cdi=cdi_dir.absolute(),
         root=root,

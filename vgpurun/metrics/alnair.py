@@ -13,8 +13,8 @@ from vgpurun.metrics.families import DEVICE, GAUGE, UNTYPED, Family, Scope, used
 from vgpurun.metrics.snapshot import Device, Snapshot, TenantSeen
 
 _OF_TENANT: Mapping[str, Callable[[TenantSeen], str]] = {
-    "pod_name": lambda tenant: tenant.name,
-    "namespace": lambda tenant: tenant.user,
+    "pod_name": lambda tenant: tenant.pod or tenant.name,
+    "namespace": lambda tenant: tenant.namespace or tenant.user,
     "nodeName": lambda _: platform.node(),
 }
 

@@ -47,6 +47,8 @@ HOST_GPU: Scope[GpuSeen] = Scope(
 _OF_DEVICE: Mapping[str, Callable[[Device], str]] = {
     "container": lambda device: device.tenant.name,
     "user": lambda device: device.tenant.user,
+    "namespace": lambda device: device.tenant.namespace,
+    "pod": lambda device: device.tenant.pod,
     "gpu": lambda device: device.gpu.uuid,
 }
 
@@ -68,6 +70,8 @@ _TENANT: Scope[TenantSeen] = Scope(
     {
         "container": lambda tenant: tenant.name,
         "user": lambda tenant: tenant.user,
+        "namespace": lambda tenant: tenant.namespace,
+        "pod": lambda tenant: tenant.pod,
         "id": lambda tenant: tenant.id,
         "image": lambda tenant: tenant.image,
         "kind": lambda tenant: tenant.kind,

@@ -1,8 +1,8 @@
 """The same figures under the names of HAMi's two exporters, for its dashboards and alerts (`--compat hami`).
 
-HAMi's ratios go from 0 to 100. Its pods and namespaces are containers and users here. Left out is what has no meaning
-on one host without Kubernetes and MIG: hami_mig_device_info, hami_node_gpu_mig_instance_info, hami_node_gpu_overview,
-hami_resource_quota_used and hami_build_info.
+HAMi's ratios go from 0 to 100. Outside of Kubernetes its pods and namespaces are containers and users. Left out is what
+has no meaning on one host without Kubernetes and MIG: hami_mig_device_info, hami_node_gpu_mig_instance_info,
+hami_node_gpu_overview, hami_resource_quota_used and hami_build_info.
 """
 
 import platform
@@ -33,8 +33,8 @@ _NODE_GPU: Scope[GpuSeen] = Scope(HOST_GPU.rows, {"node": lambda _: platform.nod
 _CONTAINER: Scope[Device] = Scope(
     DEVICE.rows,
     {
-        "namespace": lambda device: device.tenant.user,
-        "pod": lambda device: device.tenant.name,
+        "namespace": lambda device: device.tenant.namespace or device.tenant.user,
+        "pod": lambda device: device.tenant.pod or device.tenant.name,
         "container": lambda device: device.tenant.name,
         "vdevice_index": lambda device: str(device.number),
         "device_uuid": lambda device: device.gpu.uuid,
@@ -43,9 +43,9 @@ _CONTAINER: Scope[Device] = Scope(
 _ALLOCATION: Scope[Device] = Scope(
     DEVICE.rows,
     {
-        "namespace": lambda device: device.tenant.user,
+        "namespace": lambda device: device.tenant.namespace or device.tenant.user,
         "node": lambda _: platform.node(),
-        "pod": lambda device: device.tenant.name,
+        "pod": lambda device: device.tenant.pod or device.tenant.name,
         "container_index": lambda _: "0",
         "device_uuid": lambda device: device.gpu.uuid,
     },

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vgpurun import gpus, region
-from vgpurun.errors import EngineError, GpuError
+from vgpurun.errors import EngineError, GpuError, VgpurunError
 from vgpurun.gpus import Gpu, GpuUse
 from vgpurun.holders import Holder, local_processes, of_container, slice_holders
 from vgpurun.quota import Quota
@@ -78,7 +78,10 @@ class Device:
 
 @dataclass(frozen=True)
 class TenantSeen:
-    """A container, a process of `vgpurun local` or a slice (with all that is in it), with texts that can be shown."""
+    """A container, a process of `vgpurun local` or a slice (with all that is in it), with texts that can be shown.
+
+    `namespace` and `pod` are Kubernetes' names, and empty elsewhere.
+    """
 
     kind: str
     id: str
@@ -86,6 +89,13 @@ class TenantSeen:
     user: str
     image: str
     devices: list[Device] = field(default_factory=list)
+    namespace: str = ""
+    pod: str = ""
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """What tells it apart from all others in metrics."""
+        return self.name, self.user, self.namespace, self.pod
 
 
 @dataclass(frozen=True)
@@ -127,10 +137,14 @@ class Snapshot:
 
 
 class Reader:
-    """Looks again and again. `say` hears once of each trouble, and once of its end. For many threads."""
+    """Looks again and again. `say` hears once of each trouble, and once of its end. For many threads.
 
-    def __init__(self, say: Callable[[str], None]) -> None:
+    `find` returns who holds parts of GPUs (None: what Docker and `vgpurun local` have); it may raise VgpurunError.
+    """
+
+    def __init__(self, say: Callable[[str], None], find: Callable[[], Sequence[Holder]] | None = None) -> None:
         self._say = say
+        self._find = find
         self._nvml = ExitStack()
         self._is_open = False  # NVML
         self._known: list[Gpu] = []  # the GPUs, of the last time that it answered
@@ -203,6 +217,8 @@ class Reader:
 
     def _read_holders(self) -> list[tuple[str, Callable[[], Holder]]]:
         """Return names, and what reads each one's limits, which may fail for any of them."""
+        if self._find is not None:
+            return self._found(self._find)
         from vgpurun.engine import Engine
 
         found: list[tuple[str, Callable[[], Holder]]] = [
@@ -221,9 +237,18 @@ class Reader:
             self._note(ENGINE, "")
         return found
 
+    def _found(self, find: Callable[[], Sequence[Holder]]) -> list[tuple[str, Callable[[], Holder]]]:
+        try:
+            found = find()
+        except VgpurunError as error:
+            self._note(ENGINE, f"containers are not shown: {error}")
+            return []
+        self._note(ENGINE, "")
+        return [(each.name, partial(_same, each)) for each in found]
+
     def _read_tenants(self, holders: Sequence[tuple[str, Callable[[], Holder]]]) -> list[TenantSeen]:
         by_uuid = {gpu.uuid: gpu for gpu in self._known}
-        tenants: dict[tuple[str, str], TenantSeen] = {}
+        tenants: dict[tuple[str, ...], TenantSeen] = {}
         missing: set[str] = set()
         unreadable = broken = ""
         for name, find in holders:
@@ -234,9 +259,9 @@ class Reader:
                     if holder.id not in self._missing:
                         continue  # it has ended since it was listed
                 tenant = _read_tenant(holder, by_uuid)
-                if (tenant.name, tenant.user) in tenants:
+                if tenant.key in tenants:
                     raise BrokenUsageError("there is another one of this name")
-                tenants[tenant.name, tenant.user] = tenant
+                tenants[tenant.key] = tenant
                 if any(device.reading is None for device in tenant.devices):
                     unreadable = f"what {tenant.name} uses cannot be read by this user; run the exporter as root"
             except Exception as error:  # whatever one of them has done to its files, the others are shown
@@ -266,7 +291,15 @@ def _read_tenant(holder: Holder, by_uuid: Mapping[str, Gpu]) -> TenantSeen:
     if not all(_is_sound(quota) for _, quota in holder.quotas):
         raise BrokenUsageError("its limits are no numbers")
     image = holder.what if holder.kind == "container" else ""  # a command line may hold secrets
-    tenant = TenantSeen(holder.kind, _shown(holder.id), _shown(holder.name), _shown(holder.user), _shown(image))
+    tenant = TenantSeen(
+        kind=holder.kind,
+        id=_shown(holder.id),
+        name=_shown(holder.name),
+        user=_shown(holder.user),
+        image=_shown(image),
+        namespace=_shown(holder.namespace),
+        pod=_shown(holder.pod),
+    )
     for number, ((uuid, quota), reading) in enumerate(zip(holder.quotas, readings, strict=True)):
         if uuid in by_uuid and all(device.gpu.uuid != uuid for device in tenant.devices):
             tenant.devices.append(Device(tenant, by_uuid[uuid], number, quota, reading))

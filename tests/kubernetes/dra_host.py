@@ -1,0 +1,79 @@
+"""A node with the DRA plugin on it as a process, on the simulated GPU; kubelet and the API server are doubles."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from api_server import ApiServer
+from claim_maker import claim
+from dra_kubelet import DraKubelet
+
+from support import LIBRARY
+
+DRIVER = "gpu.vgpurun.io"
+
+
+def wait_until(condition: Callable[[], Any], what: str, timeout_s: float = 40) -> Any:
+    deadline = time.monotonic() + timeout_s
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"no {what} within {timeout_s} s"
+        time.sleep(0.05)
+    return value
+
+
+class PluginHost:
+    """A node's folders, and the plugin's process on it. The folder's path is short, as a socket's must be."""
+
+    def __init__(self, folder: Path, server: ApiServer, cdi: Path | None = None) -> None:
+        self.folder = folder
+        self.server = server
+        self.kubelet = DraKubelet(folder / "kubelet")
+        self.cdi = cdi or folder / "cdi"
+        self.claims = folder / "state" / "claims"
+        self.log = folder / "log"
+        (folder / "gpus.yaml").write_text(
+            "devices:\n  - name: First\n    memory_mib: 8192\n  - name: Second\n    memory_mib: 8192\n"
+        )
+        for each in (self.kubelet.folder, self.cdi):
+            each.mkdir(exist_ok=True)
+
+    @contextmanager
+    def running(self, *options: str) -> Iterator[subprocess.Popen[bytes]]:
+        command = [sys.executable, "-m", "vgpurun", "dra-plugin", "--driver", "sim", "--node", "node-a"]
+        command += ["--kubeconfig", self.server.kubeconfig(self.folder), "--kubelet-dir", str(self.kubelet.folder)]
+        command += ["--cdi-dir", str(self.cdi), "--interval", "0.2", *options]
+        environment = os.environ | {
+            "VGPURUN_STATE_DIR": str(self.folder / "state"),
+            "VGPUSIM_CONFIG": str(self.folder / "gpus.yaml"),
+            "VGPURUN_LIBRARY": str(LIBRARY),
+        }
+        with self.log.open("ab") as log:
+            process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        try:
+            wait_until(lambda: self.is_up(process), "plugin")
+            yield process
+        finally:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+
+    def is_up(self, process: subprocess.Popen[bytes]) -> bool:
+        assert process.poll() is None, self.log.read_text()
+        registry = self.kubelet.folder / "plugins_registry"
+        return self.devices() != [] and registry.exists() and any(registry.iterdir())
+
+    def devices(self) -> list[str]:
+        """The names of the devices that are published."""
+        return [each["name"] for found in list(self.server.slices.values()) for each in found["spec"]["devices"]]
+
+    def add(self, *results: dict[str, Any], name: str = "share") -> dict[str, Any]:
+        made = claim(*results, name=name)
+        self.server.add_claim(made)
+        return made

@@ -1,0 +1,268 @@
+"""The manifests of examples/kubernetes: whole, valid for the versions that they are for, and no laxer than needed."""
+
+from __future__ import annotations
+
+import copy
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import kubernetes_validate
+import pytest
+import yaml
+from api_server import ApiServer, check_schema
+from claim_maker import claim, result
+from claim_node import GPUS, ClaimNode, named
+
+from support import CHECKOUT
+from vgpurun.cli import cli
+from vgpurun.kubernetes.dra_cluster import Cluster
+from vgpurun.kubernetes.dra_config import config_of
+from vgpurun.kubernetes.dra_model import DRIVER, device
+from vgpurun.kubernetes.dra_publish import Publisher
+
+FOLDER = CHECKOUT / "examples" / "kubernetes"
+VERSIONS = ("1.34", "1.35", "1.36", "1.37")
+INSTALLS = sorted(path.parent for path in FOLDER.glob("*/kustomization.yaml"))
+# What of the node the DaemonSets may see.
+HOST_PATHS = {
+    "/etc/cdi",
+    "/tmp/vgpulock",
+    "/var/lib/kubelet/device-plugins",
+    "/var/lib/kubelet/plugins",
+    "/var/lib/kubelet/plugins_registry",
+    "/var/lib/kubelet/pod-resources",
+    "/var/lib/vgpurun",
+    "/var/run/cdi",
+}
+
+
+def documents(path: Path) -> list[dict[str, Any]]:
+    return [each for each in yaml.safe_load_all(path.read_text()) if each is not None]
+
+
+def built(folder: Path) -> list[dict[str, Any]]:
+    """What `kubectl kustomize` makes of a folder, as far as these kustomizations go."""
+    (kustomization,) = documents(folder / "kustomization.yaml")
+    assert set(kustomization) <= {"apiVersion", "kind", "resources", "images"}, "not understood here"
+    found = []
+    for name in kustomization["resources"]:
+        place = (folder / name).resolve()
+        found += built(place) if place.is_dir() else documents(place)
+    return found
+
+
+def manifests() -> list[Path]:
+    return sorted(path for path in FOLDER.rglob("*.yaml") if path.name not in ("kustomization.yaml", "offer.yaml"))
+
+
+def daemon_sets() -> list[dict[str, Any]]:
+    return [each for folder in INSTALLS for each in built(folder) if each["kind"] == "DaemonSet"]
+
+
+def containers() -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Every container of the DaemonSets, with the pod that it is in."""
+    for each in daemon_sets():
+        pod = each["spec"]["template"]["spec"]
+        for container in [*pod.get("initContainers", []), *pod["containers"]]:
+            yield pod, container
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("path", manifests(), ids=lambda path: str(path.relative_to(FOLDER)))
+def test_every_manifest_is_valid(path: Path, version: str) -> None:
+    found = documents(path)
+    assert found
+    for each in found:
+        check_schema(each, version)
+
+
+@pytest.mark.parametrize(
+    ("kind", "place", "value"),
+    [
+        ("DaemonSet", ("spec", "template", "spec", "nodeSelectors"), {}),
+        ("DaemonSet", ("spec", "template", "spec", "containers", 0, "volumeMounts", 0, "path"), "/x"),
+        ("DaemonSet", ("spec", "template", "spec", "containers", 0, "securityContext", "readOnly"), True),
+        ("DaemonSet", ("spec", "template", "spec", "containers", 0, "args"), "device-plugin"),
+        ("DeviceClass", ("spec", "selectors", 0, "cel"), "device.driver"),
+        ("ClusterRole", ("rules", 0, "verb"), ["get"]),
+        ("ResourceClaimTemplate", ("spec", "spec", "devices", "requests", 0, "deviceClassName"), "gpu.vgpurun.io"),
+        ("ValidatingAdmissionPolicy", ("spec", "failurePolicies"), "Fail"),
+        ("Pod", ("spec", "resourceClaims", 0, "claimName"), "gpu"),
+    ],
+)
+def test_what_a_server_would_refuse_is_found(kind: str, place: tuple[str | int, ...], value: Any) -> None:
+    good = next(each for path in manifests() for each in documents(path) if each["kind"] == kind)
+    bad = copy.deepcopy(good)
+    inner: Any = bad
+    for key in place[:-1]:
+        inner = inner[key]
+    inner[place[-1]] = value
+    check_schema(good, "1.36")
+    with pytest.raises(kubernetes_validate.ValidationError):
+        check_schema(bad, "1.36")
+
+
+class TestKustomizations:
+    def test_every_manifest_is_part_of_one_or_is_a_pod(self) -> None:
+        named_files = {
+            (folder / name).resolve()
+            for folder in INSTALLS
+            for name in documents(folder / "kustomization.yaml")[0]["resources"]
+        }
+        assert all(path.exists() for path in named_files)
+        loose = {path.parent.name for path in manifests() if path.resolve() not in named_files}
+        assert loose == {"pods"}
+
+    @pytest.mark.parametrize("folder", INSTALLS, ids=lambda folder: folder.name)
+    def test_nothing_is_made_twice(self, folder: Path) -> None:
+        names = [(each["kind"], each["metadata"]["name"]) for each in built(folder)]
+        assert len(names) == len(set(names))
+
+    @pytest.mark.parametrize("folder", INSTALLS, ids=lambda folder: folder.name)
+    def test_kubectl_builds_the_same(self, folder: Path) -> None:
+        kubectl = shutil.which("kubectl")
+        if kubectl is None:
+            pytest.skip("kubectl is not installed")
+        output = subprocess.run([kubectl, "kustomize", folder], capture_output=True, text=True, check=True).stdout
+        theirs = {(each["kind"], each["metadata"]["name"]) for each in yaml.safe_load_all(output)}
+        assert theirs == {(each["kind"], each["metadata"]["name"]) for each in built(folder)}
+
+    @pytest.mark.parametrize("folder", INSTALLS, ids=lambda folder: folder.name)
+    def test_the_image_is_named_in_one_place(self, folder: Path) -> None:
+        (kustomization,) = documents(folder / "kustomization.yaml")
+        images = {each["name"] for each in kustomization.get("images", [])}
+        used = {
+            container["image"]
+            for each in built(folder)
+            if each["kind"] == "DaemonSet"
+            for container in each["spec"]["template"]["spec"]["containers"]
+        }
+        assert used == images
+
+
+class TestDaemonSets:
+    def test_there_is_one_for_each_way(self) -> None:
+        assert len(daemon_sets()) == 2
+
+    def test_containers_have_no_right_that_they_do_not_need(self) -> None:
+        for pod, container in containers():
+            security = container["securityContext"]
+            assert security["allowPrivilegeEscalation"] is False
+            assert security["readOnlyRootFilesystem"] is True
+            assert security["capabilities"] == {"drop": ["ALL"]}
+            assert "privileged" not in security
+            assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+            assert not {"hostNetwork", "hostPID", "hostIPC"} & set(pod)
+
+    def test_they_see_the_folders_of_the_node_that_they_need(self) -> None:
+        for pod, container in containers():
+            volumes = {each["name"]: each["hostPath"]["path"] for each in pod["volumes"] if "hostPath" in each}
+            assert set(volumes.values()) <= HOST_PATHS
+            for mounted in container["volumeMounts"]:
+                # A CDI specification, or kubelet, names paths of the node: they must be the same in here.
+                assert mounted["mountPath"] == volumes.get(mounted["name"], mounted["mountPath"])
+        for pod in {id(pod): pod for pod, _ in containers()}.values():
+            used = {mounted["name"] for each in pod["containers"] for mounted in each["volumeMounts"]}
+            assert used == {each["name"] for each in pod["volumes"]}
+
+    def test_they_come_on_every_node_with_gpus_and_stay(self) -> None:
+        for pod, container in containers():
+            assert pod["priorityClassName"] == "system-node-critical"
+            assert pod["nodeSelector"]
+            assert pod["tolerations"]
+            assert {"cpu", "memory"} <= set(container["resources"]["requests"])
+            assert "memory" in container["resources"]["limits"]
+
+    def test_probes_ask_ports_that_are_there(self) -> None:
+        for _, container in containers():
+            ports = {each["name"] for each in container.get("ports", [])}
+            probes = [container[key] for key in ("startupProbe", "livenessProbe", "readinessProbe") if key in container]
+            assert probes, container["name"]
+            assert {probe["httpGet"]["port"] for probe in probes if "httpGet" in probe} <= ports
+
+    def test_their_commands_are_verbs_with_their_options(self) -> None:
+        for _, container in containers():
+            verb, *arguments = container["args"]
+            command = cli.commands[verb]
+            context = command.make_context(verb, list(arguments), parent=click.Context(cli))
+            ports = {str(each["containerPort"]) for each in container.get("ports", [])}
+            given = [str(value).rpartition(":")[2] for key, value in context.params.items() if key in PORT_OPTIONS]
+            assert {each for each in given if each != "None"} == ports
+
+
+PORT_OPTIONS = ("listen", "health_port")
+
+
+class TestRights:
+    def test_the_dra_plugin_has_all_that_it_needs_and_no_more(self, tmp_path: Path) -> None:
+        role, *_ = (each for each in documents(FOLDER / "dra" / "rbac.yaml") if each["kind"] == "ClusterRole")
+        granted = {
+            (verb, resource) for rule in role["rules"] for resource in rule["resources"] for verb in rule["verbs"]
+        }
+        with ApiServer(granted=granted).running() as server:
+            cluster = Cluster(server.kubeconfig(tmp_path))
+            publisher = Publisher(cluster, "node-a")
+            publisher.publish(GPUS, "580.1")
+            (made,) = server.slices.values()
+            server.slices["old"] = made | {"metadata": made["metadata"] | {"name": "old"}}
+            publisher.publish(GPUS[1:], "580.1")
+            node = ClaimNode(tmp_path / "node", cluster)
+            wanted = claim(result(GPUS[0]))
+            server.add_claim(wanted)
+            node.driver().prepare(named(wanted))
+        assert server.used == granted
+
+    def test_the_accounts_of_bindings_and_pods_are_there(self) -> None:
+        for folder in INSTALLS:
+            found = built(folder)
+            accounts = {each["metadata"]["name"] for each in found if each["kind"] == "ServiceAccount"}
+            roles = {each["metadata"]["name"] for each in found if each["kind"] == "ClusterRole"}
+            for each in found:
+                if each["kind"] == "DaemonSet":
+                    assert each["spec"]["template"]["spec"]["serviceAccountName"] in accounts
+                if each["kind"] == "ClusterRoleBinding":
+                    assert {subject["name"] for subject in each["subjects"]} <= accounts
+                    assert each["roleRef"]["name"] in roles
+
+
+class TestClaims:
+    def requests(self) -> Iterator[dict[str, Any]]:
+        for path in sorted((FOLDER / "pods").glob("*.yaml")):
+            for each in documents(path):
+                if each["kind"] in ("ResourceClaim", "ResourceClaimTemplate"):
+                    spec = each["spec"].get("spec", each["spec"])
+                    yield from (request["exactly"] for request in spec["devices"]["requests"])
+
+    def test_their_classes_and_capacities_are_there(self) -> None:
+        classes = {each["metadata"]["name"] for each in documents(FOLDER / "dra" / "device-classes.yaml")}
+        capacities = set(device(GPUS[0], "580.1")["capacity"])
+        found = list(self.requests())
+        assert len(found) > 3
+        for request in found:
+            assert request["deviceClassName"] in classes
+            assert set(request["capacity"]["requests"]) <= capacities
+
+    def test_pods_name_claims_that_are_there(self) -> None:
+        for path in (FOLDER / "pods").glob("*.yaml"):
+            found = documents(path)
+            names = {each["metadata"]["name"] for each in found if each["kind"].startswith("ResourceClaim")}
+            for each in found:
+                pod = each["spec"]["template"]["spec"] if each["kind"] == "Job" else each["spec"]
+                for used in pod.get("resourceClaims", []):
+                    assert {used.get("resourceClaimName"), used.get("resourceClaimTemplateName")} & names
+                    claimed = [one["name"] for box in pod["containers"] for one in box["resources"]["claims"]]
+                    assert used["name"] in claimed
+
+    def test_the_parameters_of_classes_are_understood(self) -> None:
+        given = [
+            {"source": "FromClass", **config}
+            for each in documents(FOLDER / "dra" / "device-classes.yaml")
+            for config in each["spec"].get("config", [])
+        ]
+        assert given
+        assert all(each["opaque"]["driver"] == DRIVER for each in given)
+        assert config_of(given, "gpu") != config_of([], "gpu")

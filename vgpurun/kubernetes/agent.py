@@ -1,0 +1,42 @@
+"""The node agent: removes what dead pods have left, and knows who is who for the metrics."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from vgpurun.errors import VgpurunError
+from vgpurun.holders import Holder
+from vgpurun.kubernetes.agent_pods import read_containers
+from vgpurun.kubernetes.agent_sweep import sweep
+from vgpurun.kubernetes.agent_tenants import find_tenants
+from vgpurun.signals import Ending
+
+_MIN_AGE_S = 120  # from a folder's making to kubelet's word of whose it is, at most
+
+
+class Agent:
+    """The agent of a node. `root` has the state folders; `say` is given a line for the log."""
+
+    def __init__(self, root: Path, kubelet: Path, say: Callable[[str], None]) -> None:
+        self._root = root
+        self._socket = kubelet / "pod-resources" / "kubelet.sock"
+        self._say = say
+        self._trouble = ""
+
+    def tenants(self) -> list[Holder]:
+        """Return who holds parts of GPUs now, by their pods. Raises KubernetesError."""
+        return find_tenants(self._root, read_containers(self._socket))
+
+    def run(self, ending: Ending, interval_s: float) -> None:
+        """Sweep every now and then until it is told to end; without kubelet's word nothing is removed."""
+        while True:
+            trouble = ""
+            try:
+                for folder in sweep(self._root, read_containers(self._socket), _MIN_AGE_S):
+                    self._say(f"removed {folder}: its pod is gone")
+            except VgpurunError as error:
+                trouble = str(error)
+            if trouble and trouble != self._trouble:
+                self._say(f"warning: {trouble}")
+            self._trouble = trouble
+            if ending.wait(interval_s):
+                return
