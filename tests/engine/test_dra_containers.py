@@ -11,11 +11,11 @@ from typing import Any
 
 import docker
 import pytest
+
 from api_server import ApiServer
 from claim_maker import result
-from dra_host import DRIVER, PluginHost
-
 from cli import GPU_PROGRAM, PROGRAMS, wait_until
+from dra_host import DRIVER, PluginHost
 from vgpurun.kubernetes.proto import dra_pb2
 
 GIB = 1 << 30

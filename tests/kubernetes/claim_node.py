@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from claim_maker import NODE
-
 from vgpurun.gpus import Gpu
 from vgpurun.kubernetes.dra_claim import ClaimName
 from vgpurun.kubernetes.dra_devices import ClaimDevices, NodeDriver

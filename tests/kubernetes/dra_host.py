@@ -14,7 +14,6 @@ from typing import Any
 from api_server import ApiServer
 from claim_maker import claim
 from dra_kubelet import DraKubelet
-
 from support import LIBRARY
 
 DRIVER = "gpu.vgpurun.io"

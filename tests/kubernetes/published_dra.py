@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
+
 from published_api import NotAvailableError, compiled
 
 PACKAGE = "golang-github-kubernetes-kubelet-dev"

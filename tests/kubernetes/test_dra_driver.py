@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from api_server import ApiServer
 from claim_maker import claim, parameters, result
 from claim_node import GPUS, ClaimNode, named
-
 from vgpurun.errors import ClaimError, ClusterError
 from vgpurun.kubernetes.dra_cluster import Cluster
 from vgpurun.kubernetes.dra_driver import each_on_its_own

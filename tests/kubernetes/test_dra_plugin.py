@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
 import tempfile
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
+
 from api_server import ApiServer
 from claim_maker import claim, result
 from dra_host import DRIVER, PluginHost, wait_until
 from dra_kubelet import DraKubelet
-
-from support import LIBRARY
 from vgpurun.region import read_limits
 
 GIB = 1 << 30

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
+
 from published_api import NotAvailableError, compiled
 from published_dra import read_interface, unpacked_package
-from test_wire import PROTO, facts
-
 from support import is_set, unavailable
+from test_wire import PROTO, facts
 from vgpurun.kubernetes.proto import dra_pb2, dra_v1beta1_pb2, podresources_pb2
 
 V1 = "k8s.io.kubelet.pkg.apis.dra.v1."

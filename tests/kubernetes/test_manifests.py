@@ -13,10 +13,10 @@ import click
 import kubernetes_validate
 import pytest
 import yaml
+
 from api_server import ApiServer, check_schema
 from claim_maker import claim, result
 from claim_node import GPUS, ClaimNode, named
-
 from support import CHECKOUT
 from vgpurun.cli import cli
 from vgpurun.kubernetes.dra_cluster import Cluster

@@ -229,6 +229,17 @@ def host_driver_option(group: str) -> Callable[[Function], Function]:
     )
 
 
+def health_port_option(group: str) -> Callable[[Function], Function]:
+    """Add --health-port to a daemon of a Kubernetes node."""
+    return option(
+        "--health-port",
+        type=click.IntRange(1, 65535),
+        metavar="PORT",
+        group=group,
+        help="Answer /healthz and /readyz there, for the probes of a pod.",
+    )
+
+
 def say(message: str) -> None:
     """Tell the user what happens, on stderr."""
     print(f"vgpurun: {message}", file=sys.stderr, flush=True)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from vgpurun import config, gpus, library, simulation, state
-from vgpurun.cli.common import GroupedCommand, find_library, option, say, visible_gpus, warn
+from vgpurun.cli.common import GroupedCommand, find_library, health_port_option, option, say, visible_gpus, warn
 from vgpurun.drivers import DriverPlan
 from vgpurun.errors import GpuError, StateError
 from vgpurun.extras import needs_extra
@@ -24,8 +24,10 @@ from vgpurun.kubernetes.units import Resource, resources_of
 
 if TYPE_CHECKING:
     from vgpurun.kubernetes.gpu_health import Health
+    from vgpurun.kubernetes.probes import Pulse
 
 _GROUP = "Device plugin"
+_STUCK_AFTER_S = 120
 _MODES = ("auto", "cdi", "toolkit", "mount", "sim")
 
 
@@ -60,9 +62,15 @@ _MODES = ("auto", "cdi", "toolkit", "mount", "sim")
     group=_GROUP,
     help="Let programs that have CUDA_DISABLE_CONTROL=true in their environment run without limits, as in HAMi.",
 )
+@health_port_option(_GROUP)
 @option("--dry-run", is_flag=True, group=_GROUP, help="Print the resources as YAML, and do nothing.")
 def device_plugin(
-    offer_file: Path | None, kubelet_dir: Path, driver: str, allow_disable_control: bool, dry_run: bool
+    offer_file: Path | None,
+    kubelet_dir: Path,
+    driver: str,
+    allow_disable_control: bool,
+    health_port: int | None,
+    dry_run: bool,
 ) -> int:
     """Offer memory, compute and slices of this node's GPUs to pods, until it is stopped by a signal."""
     offer = read_offer(offer_file)
@@ -76,6 +84,7 @@ def device_plugin(
         from vgpurun.kubernetes.answer import driver_of
         from vgpurun.kubernetes.gpu_health import Health
         from vgpurun.kubernetes.node import Node
+        from vgpurun.kubernetes.probes import Pulse, serving_health
 
     def plan_driver(chosen: Sequence[Gpu]) -> DriverPlan:
         if driver == "sim":
@@ -86,7 +95,8 @@ def device_plugin(
     over = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: over.set())
-    with _only_one(state_root(root), over):
+    pulse = Pulse(_STUCK_AFTER_S)
+    with serving_health(health_port, pulse), _only_one(state_root(root), over, pulse):
         state.make_lock_dir()
         installed = install_library(root, find_library(False).path)
         plan_driver([gpu for gpu in found if not gpu.mig_enabled][:1])  # what is wrong with it shows now
@@ -96,7 +106,7 @@ def device_plugin(
         watching = threading.Thread(target=_watch, args=(found, health, over), daemon=True)
         watching.start()
         numa_nodes = {gpu.uuid: numa for gpu in found if (numa := gpus.numa_node(gpu)) is not None}
-        plugin.serve(node, kubelet_dir, numa_nodes, over, say)
+        plugin.serve(node, kubelet_dir, numa_nodes, over, say, pulse)
         watching.join(timeout=5)
     return 0
 
@@ -120,7 +130,7 @@ def _show(resources: Sequence[Resource]) -> None:
 
 
 @contextmanager
-def _only_one(folder: Path, over: threading.Event) -> Iterator[None]:
+def _only_one(folder: Path, over: threading.Event, pulse: "Pulse") -> Iterator[None]:
     """During an update there are two plugins for a moment: the new one waits for the old one to end."""
     try:
         state.make_readable(folder)
@@ -137,6 +147,7 @@ def _only_one(folder: Path, over: threading.Event) -> Iterator[None]:
                 if not is_told:
                     say("another device plugin runs on this node; this one waits for it to end")
                 is_told = True
+                pulse.beat(is_ready=False)
                 over.wait(0.2)
         yield
     finally:

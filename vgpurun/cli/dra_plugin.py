@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from vgpurun import library, state
-from vgpurun.cli.common import GroupedCommand, activate_simulation, option, say
+from vgpurun.cli.common import GroupedCommand, activate_simulation, health_port_option, option, say
 from vgpurun.extras import needs_extra
 
 _GROUP = "DRA plugin"
@@ -37,10 +37,7 @@ _GROUP = "DRA plugin"
     "--interval", "interval_s", type=click.FloatRange(min=0.1), default=30, show_default=True, group=_GROUP,
     metavar="SECONDS", help="How often to look whether the GPUs are still those that were published.",
 )  # fmt: skip
-@option(
-    "--health-port", type=click.IntRange(0, 65535), metavar="PORT", group=_GROUP,
-    help="Answer /healthz and /readyz there, for the probes of a pod.",
-)  # fmt: skip
+@health_port_option(_GROUP)
 def dra_plugin(
     node: str,
     kubeconfig: str | None,
@@ -78,5 +75,5 @@ def dra_plugin(
         root=root,
         say=say,
     )
-    with Ending() as ending, serving_health(health_port, plugin.is_alive, plugin.is_ready):
+    with Ending() as ending, serving_health(health_port, plugin.pulse):
         plugin.run(ending, interval_s)

@@ -39,7 +39,9 @@ VERBS: Mapping[str, tuple[tuple[str, str, str], ...]] = {
         ("prune", "prune:prune", "Remove the state of containers that are gone."),
     ),
     "Kubernetes": (
-        ("dra-plugin", "dra_plugin:dra_plugin", "Give pods of this node shares of GPUs by resource claims (DRA)."),
+        ("device-plugin", "device_plugin:device_plugin", "Offer shares of this node's GPUs to Kubernetes."),
+        ("dra-plugin", "dra_plugin:dra_plugin", "Offer them by resource claims (DRA)."),
+        ("node-agent", "node_agent:node_agent", "Remove what dead pods have left, and serve pods' metrics."),
     ),
     "Set up": (
         ("config", "config:config", "Show the configuration and where each value comes from."),
@@ -48,7 +50,6 @@ VERBS: Mapping[str, tuple[tuple[str, str, str], ...]] = {
         ("convert", "convert:convert", "Turn invented GPU limits of Compose files into ones that hold."),
         ("cdi", "cdi:cdi_group", "Let docker, podman and compose use slices by CDI."),
         ("completion", "completion:completion", "Print the script by which a shell completes a command line."),
-        ("device-plugin", "device_plugin:device_plugin", "Offer shares of this node's GPUs to Kubernetes."),
         ("build", "build:build", "Build libvgpu.so with this host's compiler."),
         ("build-in-docker", "build:build_in_docker", "Build libvgpu.so in a container."),
     ),

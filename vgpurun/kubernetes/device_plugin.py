@@ -13,6 +13,7 @@ import grpc
 from vgpurun.errors import KubernetesError
 from vgpurun.kubernetes import rpc
 from vgpurun.kubernetes.node import Node
+from vgpurun.kubernetes.probes import Pulse
 from vgpurun.kubernetes.proto import deviceplugin_pb2 as api
 from vgpurun.kubernetes.units import Resource
 
@@ -96,7 +97,12 @@ def socket_name(resource: Resource) -> str:
 
 
 def serve(
-    node: Node, folder: Path, numa_nodes: Mapping[str, int], over: threading.Event, say: Callable[[str], None]
+    node: Node,
+    folder: Path,
+    numa_nodes: Mapping[str, int],
+    over: threading.Event,
+    say: Callable[[str], None],
+    pulse: Pulse,
 ) -> None:
     """Serve every resource in kubelet's `folder`, and register it with every kubelet that comes, until it is over."""
     resources = [resource for resource in node.resources if any(resource.counts.values())]
@@ -123,6 +129,7 @@ def serve(
                     if reason != failure:
                         say(f"kubelet has not taken the registration, which is tried again: {reason}")
                     failure = reason
+            pulse.beat(is_ready=known is not None)
             over.wait(_INTERVAL_S)
     finally:
         _stop(servers)

@@ -1,6 +1,5 @@
 """The life of the DRA plugin: it serves kubelet, and looks every now and then whether all is still as published."""
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,11 +11,12 @@ from vgpurun.kubernetes.dra_driver import Driver
 from vgpurun.kubernetes.dra_publish import Publisher
 from vgpurun.kubernetes.dra_service import DraService, Sockets
 from vgpurun.kubernetes.dra_state import Claims
+from vgpurun.kubernetes.probes import Pulse
 from vgpurun.signals import Ending
 
 # A pod whose claim was prepared this long ago, and that uses no GPU, is not about to start.
 _LOST_AFTER_S = 600
-_STUCK_AFTER_S = 900
+_STUCK_AFTER_S = 900  # an API server that does not answer takes its time, too
 
 
 class Plugin:
@@ -38,8 +38,7 @@ class Plugin:
         self._driver = Driver(node, cluster, Claims(root), ClaimDevices(cdi, node_driver), library, list_gpus, say)
         self._sockets = Sockets(kubelet, DraService(self._driver, say), say)
         self._trouble = ""
-        self._looked_at_s = time.monotonic()
-        self._has_looked = False
+        self.pulse = Pulse(_STUCK_AFTER_S)
 
     def run(self, ending: Ending, interval_s: float) -> None:
         """Serve until it is told to end. Raises StateError and KubernetesError for what cannot be served at all."""
@@ -53,14 +52,6 @@ class Plugin:
                 self._sockets.reopen_if_gone()
         finally:
             self._sockets.close()
-
-    def is_alive(self) -> bool:
-        """Whether the plugin still looks; an API server that does not answer takes a minute of its time."""
-        return time.monotonic() - self._looked_at_s < _STUCK_AFTER_S
-
-    def is_ready(self) -> bool:
-        """Whether kubelet knows the plugin, and the scheduler its GPUs."""
-        return self._sockets.registrar.is_registered and self._has_looked and not self._trouble
 
     def _look(self) -> None:
         """Publish what has changed. An API server that is away is said once, and asked again the next time."""
@@ -79,5 +70,4 @@ class Plugin:
         if trouble and trouble != self._trouble:
             self._say(f"warning: {trouble}")
         self._trouble = trouble
-        self._looked_at_s = time.monotonic()
-        self._has_looked = True
+        self.pulse.beat(self._sockets.registrar.is_registered and not trouble)

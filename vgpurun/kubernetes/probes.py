@@ -1,23 +1,46 @@
 """/healthz and /readyz over HTTP, for kubelet's probes of a daemon's pod."""
 
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from vgpurun.errors import OptionError
 
 
+class Pulse:
+    """What probes are told. A daemon that has not turned round for so long is stuck, and is to be started again."""
+
+    def __init__(self, stuck_after_s: float) -> None:
+        self._stuck_after_s = stuck_after_s
+        self._beaten_s = time.monotonic()
+        self._is_ready = False
+
+    def beat(self, is_ready: bool) -> None:
+        """Say that the daemon has turned round, and whether it does what it is for."""
+        self._beaten_s = time.monotonic()
+        self._is_ready = is_ready
+
+    def is_alive(self) -> bool:
+        """Whether it turns round."""
+        return time.monotonic() - self._beaten_s < self._stuck_after_s
+
+    def is_ready(self) -> bool:
+        """Whether it does what it is for."""
+        return self._is_ready
+
+
 @contextmanager
-def serving_health(port: int | None, is_alive: Callable[[], bool], is_ready: Callable[[], bool]) -> Iterator[int]:
-    """Answer probes in the background, on all addresses; yields the port (0: a free one). None: not at all.
+def serving_health(port: int | None, pulse: Pulse) -> Iterator[None]:
+    """Answer probes in the background, on all addresses; without a port not at all.
 
     Raises OptionError for a port that cannot be had.
     """
     if port is None:
-        yield 0
+        yield
         return
-    checks = {"/healthz": is_alive, "/readyz": is_ready}
+    checks = {"/healthz": pulse.is_alive, "/readyz": pulse.is_ready}
 
     class Handler(BaseHTTPRequestHandler):
         timeout = 5
@@ -45,7 +68,7 @@ def serving_health(port: int | None, is_alive: Callable[[], bool], is_ready: Cal
     thread = threading.Thread(target=server.serve_forever, name="health", daemon=True)
     thread.start()
     try:
-        yield server.server_port
+        yield
     finally:
         server.shutdown()
         server.server_close()
