@@ -40,7 +40,7 @@ def debian(client: docker.DockerClient, tag: str) -> None:
 
 def busybox(client: docker.DockerClient, tag: str) -> None:
     """One static program, and no C library."""
-    with _new_root() as root:
+    with new_root() as root:
         _add_busybox(root)
         _import_folder(client, root, tag)
 
@@ -48,7 +48,7 @@ def busybox(client: docker.DockerClient, tag: str) -> None:
 def musl(client: docker.DockerClient, tag: str) -> None:
     """Laid out as Alpine is: musl is the only C library, and /bin/hello is linked with it."""
     compiler = _tool("musl-gcc", "musl-tools")
-    with _new_root() as root:
+    with new_root() as root:
         _add_busybox(root)
         subprocess.run([compiler, "-o", root / "bin/hello", PROGRAMS / "hello.c"], check=True)
         (root / "lib").mkdir()
@@ -59,7 +59,7 @@ def musl(client: docker.DockerClient, tag: str) -> None:
 
 def cuda_devel(client: docker.DockerClient, tag: str, base_tag: str, include_dirs: list[Path]) -> None:
     """The Debian image with the CUDA headers where NVIDIA's devel images have them."""
-    with _new_root() as context:
+    with new_root() as context:
         for folder in include_dirs:
             shutil.copytree(folder, context / "include", dirs_exist_ok=True)
         (context / "Dockerfile").write_text(f"FROM {base_tag}\nCOPY include /usr/local/cuda/include\n")
@@ -107,7 +107,8 @@ def _tool(name: str, package: str) -> str:
 
 
 @contextmanager
-def _new_root() -> Iterator[Path]:
+def new_root() -> Iterator[Path]:
+    """An empty folder for an image's files or a build's context."""
     with tempfile.TemporaryDirectory(prefix="vgpurun-image-") as folder:
         Path(folder).chmod(0o755)
         yield Path(folder)
