@@ -81,27 +81,29 @@ def test_every_manifest_is_valid(path: Path, version: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "place", "value"),
+    ("file", "place", "value"),
     [
-        ("DaemonSet", ("spec", "template", "spec", "nodeSelectors"), {}),
-        ("DaemonSet", ("spec", "template", "spec", "containers", 0, "volumeMounts", 0, "path"), "/x"),
-        ("DaemonSet", ("spec", "template", "spec", "containers", 0, "securityContext", "readOnly"), True),
-        ("DaemonSet", ("spec", "template", "spec", "containers", 0, "args"), "device-plugin"),
-        ("DeviceClass", ("spec", "selectors", 0, "cel"), "device.driver"),
-        ("ClusterRole", ("rules", 0, "verb"), ["get"]),
-        ("ResourceClaimTemplate", ("spec", "spec", "devices", "requests", 0, "deviceClassName"), "gpu.vgpurun.io"),
-        ("ValidatingAdmissionPolicy", ("spec", "failurePolicies"), "Fail"),
-        ("Pod", ("spec", "resourceClaims", 0, "claimName"), "gpu"),
+        ("dra/daemonset.yaml", ("spec", "template", "spec", "nodeSelectors"), {}),
+        ("dra/daemonset.yaml", ("spec", "template", "spec", "containers", 0, "volumeMounts", 0, "path"), "/x"),
+        ("dra/daemonset.yaml", ("spec", "template", "spec", "containers", 0, "securityContext", "readOnly"), True),
+        ("dra/daemonset.yaml", ("spec", "template", "spec", "containers", 0, "args"), "dra-plugin"),
+        ("device-plugin/daemonset.yaml", ("spec", "template", "spec", "volumes", 0, "configmap"), {}),
+        ("device-plugin/config-map.yaml", ("data", "offer.yaml"), {"memory": 1}),
+        ("dra/device-classes.yaml", ("spec", "selectors", 0, "cel"), "device.driver"),
+        ("dra/rbac.yaml", ("rules", 0, "verb"), ["get"]),
+        ("dra/slices-of-own-node.yaml", ("spec", "failurePolicies"), "Fail"),
+        ("pods/claim.yaml", ("spec", "spec", "devices", "requests", 0, "deviceClassName"), "gpu.vgpurun.io"),
+        ("pods/units.yaml", ("spec", "containers", 0, "resources", "limit"), {}),
     ],
 )
-def test_what_a_server_would_refuse_is_found(kind: str, place: tuple[str | int, ...], value: Any) -> None:
-    good = next(each for path in manifests() for each in documents(path) if each["kind"] == kind)
-    bad = copy.deepcopy(good)
-    inner: Any = bad
+def test_what_a_server_would_refuse_is_found(file: str, place: tuple[str | int, ...], value: Any) -> None:
+    good = documents(FOLDER / file)[0]
+    check_schema(good, "1.36")
+    bad: Any = copy.deepcopy(good)
+    inner = bad
     for key in place[:-1]:
         inner = inner[key]
     inner[place[-1]] = value
-    check_schema(good, "1.36")
     with pytest.raises(kubernetes_validate.ValidationError):
         check_schema(bad, "1.36")
 
@@ -114,8 +116,9 @@ class TestKustomizations:
             for name in documents(folder / "kustomization.yaml")[0]["resources"]
         }
         assert all(path.exists() for path in named_files)
-        loose = {path.parent.name for path in manifests() if path.resolve() not in named_files}
-        assert loose == {"pods"}
+        loose = [path for path in manifests() if path.resolve() not in named_files]
+        kinds = {each["kind"] for path in loose for each in documents(path)}
+        assert kinds == {"Pod", "Job", "ResourceClaim", "ResourceClaimTemplate"}
 
     @pytest.mark.parametrize("folder", INSTALLS, ids=lambda folder: folder.name)
     def test_nothing_is_made_twice(self, folder: Path) -> None:
