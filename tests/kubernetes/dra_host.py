@@ -37,6 +37,7 @@ class PluginHost:
         self.cdi = cdi or folder / "cdi"
         self.claims = folder / "state" / "claims"
         self.log = folder / "log"
+        self.simulation_state = folder / "gpus.state"
         (folder / "gpus.yaml").write_text(
             "devices:\n  - name: First\n    memory_mib: 8192\n  - name: Second\n    memory_mib: 8192\n"
         )
@@ -51,6 +52,7 @@ class PluginHost:
         environment = os.environ | {
             "VGPURUN_STATE_DIR": str(self.folder / "state"),
             "VGPUSIM_CONFIG": str(self.folder / "gpus.yaml"),
+            "VGPUSIM_STATE": str(self.simulation_state),
             "VGPURUN_LIBRARY": str(LIBRARY),
         }
         with self.log.open("ab") as log:

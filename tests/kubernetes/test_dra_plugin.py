@@ -109,6 +109,15 @@ def test_what_somebody_has_removed_comes_back(host: PluginHost) -> None:
         wait_until(lambda: host.kubelet.registered(), "registration")
 
 
+def test_a_gpu_with_a_fault_is_no_longer_offered(host: PluginHost) -> None:
+    with host.running():
+        faulty, sound = host.devices()
+        # 13 is a program's own mistake, 79 a GPU that has fallen off the bus.
+        with Path(f"{host.simulation_state}.faults").open("a") as file:
+            file.write(f"xid GPU-{sound[4:]} 13\nxid GPU-{faulty[4:]} 79\n")
+        wait_until(lambda: host.devices() == [sound], "slice without the faulty GPU")
+
+
 def test_probes_tell_whether_it_is_registered_and_published(host: PluginHost) -> None:
     def status(path: str) -> int:
         try:

@@ -1,16 +1,18 @@
 """The life of the DRA plugin: it serves kubelet, and looks every now and then whether all is still as published."""
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from vgpurun.errors import GpuError, VgpurunError
-from vgpurun.gpus import list_gpus, read_driver
+from vgpurun.gpus import Gpu, list_gpus, read_driver
 from vgpurun.kubernetes.dra_cluster import Cluster
 from vgpurun.kubernetes.dra_devices import ClaimDevices, NodeDriver
 from vgpurun.kubernetes.dra_driver import Driver
 from vgpurun.kubernetes.dra_publish import Publisher
 from vgpurun.kubernetes.dra_service import DraService, Sockets
 from vgpurun.kubernetes.dra_state import Claims
+from vgpurun.kubernetes.gpu_health import Health, watch
 from vgpurun.kubernetes.probes import Pulse
 from vgpurun.signals import Ending
 
@@ -39,6 +41,9 @@ class Plugin:
         self._sockets = Sockets(kubelet, DraService(self._driver, say), say)
         self._trouble = ""
         self.pulse = Pulse(_STUCK_AFTER_S)
+        self._health = Health()
+        self._is_watching = False
+        self._is_over = threading.Event()
 
     def run(self, ending: Ending, interval_s: float) -> None:
         """Serve until it is told to end. Raises StateError and KubernetesError for what cannot be served at all."""
@@ -51,14 +56,31 @@ class Plugin:
                     return
                 self._sockets.reopen_if_gone()
         finally:
+            self._is_over.set()
             self._sockets.close()
+
+    def _watch_faults(self, gpus: Sequence[Gpu]) -> None:
+        """From the first look on: a GPU with a fault is no longer offered, and what runs on it is left alone."""
+        if self._is_watching:
+            return
+        self._is_watching = True
+
+        def keep_watching() -> None:
+            try:
+                watch(gpus, self._health, self._is_over.is_set, self._say)
+            except GpuError as error:
+                self._say(f"warning: faults of the GPUs are not noticed: {error}")
+
+        threading.Thread(target=keep_watching, name="faults", daemon=True).start()
 
     def _look(self) -> None:
         """Publish what has changed. An API server that is away is said once, and asked again the next time."""
         trouble = ""
         try:
-            gpus = list_gpus()
-            version = read_driver(gpus).version
+            found = list_gpus()
+            version = read_driver(found).version
+            self._watch_faults(found)
+            gpus = [gpu for gpu in found if self._health.reason(gpu.uuid) is None]
         except GpuError as error:  # none are offered then, and kubelet is served all the same
             gpus, version, trouble = [], "", str(error)
         try:
