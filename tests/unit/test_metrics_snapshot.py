@@ -7,6 +7,7 @@ import json
 import os
 import struct
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -314,6 +315,24 @@ def test_what_this_user_may_not_read_is_said(monkeypatch: pytest.MonkeyPatch, cl
     assert value(series, "vgpurun_container_memory_used_bytes", container="private") is None
     assert value(series, "vgpurun_exporter_errors_total", source="unreadable") == 1
     assert len(made.said) == 1 and "run the exporter as root" in made.said[0]
+
+
+def test_who_waits_for_a_look_shares_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vgpurun.metrics.snapshot._FRESH_S", 60.0)
+    looks: list[float] = []
+
+    def slow(everything: bool = True) -> list[VgpurunContainer]:
+        looks.append(time.monotonic())
+        time.sleep(0.2)
+        return []
+
+    monkeypatch.setattr(world.engine, "containers", slow)
+    scrapers = [threading.Thread(target=world.reader.look) for _ in range(4)]
+    for each in scrapers:
+        each.start()
+    for each in scrapers:
+        each.join()
+    assert len(looks) == 1
 
 
 def test_the_names_of_hami(world: World) -> None:

@@ -127,7 +127,7 @@ class Snapshot:
     tenants: Sequence[TenantSeen]
     up: Mapping[str, bool]
     errors: Mapping[str, int]
-    taken_s: float  # of time.monotonic()
+    ended_s: float  # of time.monotonic()
     duration_s: float
 
     @property
@@ -158,7 +158,8 @@ class Reader:
     def look(self) -> Snapshot:
         """Return what there is now, or was half a second ago. Raises nothing."""
         with self._lock:
-            if self._last is None or time.monotonic() - self._last.taken_s > _FRESH_S:
+            # Who waited while an engine did not answer must not wait for the same once more.
+            if self._last is None or time.monotonic() - self._last.ended_s > _FRESH_S:
                 self._last = self._look()
             return self._last
 
@@ -196,8 +197,8 @@ class Reader:
             tenants=tenants,
             up={source: source not in self._troubles for source in (NVML, ENGINE)},
             errors=dict(self._errors),
-            taken_s=began_s,
-            duration_s=time.monotonic() - began_s,
+            ended_s=(ended_s := time.monotonic()),
+            duration_s=ended_s - began_s,
         )
 
     def _read_gpus(self) -> list[tuple[Gpu, GpuUse]]:
