@@ -113,7 +113,8 @@ def _engine(gpus: Sequence[Gpu], driver_mode: str) -> Iterator[Finding]:
         yield Finding("engine", OK, f"{engine.version()} at {engine.address.url}")
     except EngineError as error:
         found = _failed("engine", error)
-        yield Finding(found.name, found.status, found.words, f"{found.remedy}; `vgpurun local` needs no engine")
+        remedies = [found.remedy, "`vgpurun local` needs no engine"]
+        yield Finding(found.name, found.status, found.words, "; ".join(filter(None, remedies)))
         return
     if driver_mode == "sim":
         yield Finding("driver in containers", OK, "the simulated one, bound from this host")

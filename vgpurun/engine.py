@@ -2,7 +2,6 @@
 
 import io
 import shutil
-import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -76,8 +75,15 @@ class _Client(docker.APIClient):
 
     def _retrieve_server_version(self) -> str:
         client: Any = self
+        # The engine is this host's: no proxy is on the way, and REQUESTS_CA_BUNDLE would go before DOCKER_CERT_PATH.
+        client.trust_env = False
         answer = client._get(f"{self.base_url}/_ping")
         client._raise_for_status(answer)
+        if "Libpod-Api-Version" in answer.headers:
+            raise EngineError(
+                "this is Podman's socket, which cannot do all that vgpurun asks of a Docker Engine; Podman can give "
+                "containers a part of a GPU by CDI: see `vgpurun slice --help` and `vgpurun cdi --help`"
+            )
         return str(answer.headers.get("Api-Version") or self.version(api_version=False)["ApiVersion"])
 
 
@@ -99,7 +105,9 @@ class Engine:
         try:
             client = _Client(address.url, "auto", timeout_s, tls=address.tls or False)
         except (DockerException, requests.exceptions.RequestException, OSError) as error:
-            raise EngineError(f"the Docker Engine at {address.url} does not answer: {one_line(error)}") from None
+            words = one_line(error)
+            way_out = "; set DOCKER_TLS_VERIFY=1 and DOCKER_CERT_PATH" if "HTTPS server" in words else ""
+            raise EngineError(f"the Docker Engine at {address.url} does not answer: {words}{way_out}") from None
         return cls(client, address)
 
     def facts(self) -> "EngineFacts":
@@ -214,10 +222,3 @@ def one_line(error: object) -> str:
     """Return an error's words, the engine's own where it has said some, on one line."""
     text = str(error.explanation or error) if isinstance(error, APIError) else str(error)
     return " ".join(text.split())
-
-
-def plain_socket(wrapped: Any) -> socket.socket:
-    """Return the socket itself: docker-py wraps it for reading only, and leaves a timeout on it."""
-    plain: socket.socket = getattr(wrapped, "_sock", wrapped)
-    plain.settimeout(None)
-    return plain.dup()  # the wrapper closes its own when it is collected

@@ -11,7 +11,8 @@ import requests
 from docker.errors import APIError, DockerException
 from urllib3.exceptions import HTTPError
 
-from vgpurun.engine import Engine, VgpurunContainer, one_line, plain_socket
+from vgpurun.engine import Engine, VgpurunContainer, one_line
+from vgpurun.engine_streams import plain_socket
 from vgpurun.errors import ContainerError, EngineError
 from vgpurun.labels import LABEL_QUOTA, LABEL_STATE, LABEL_USER, LABEL_VERSION
 

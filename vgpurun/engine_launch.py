@@ -14,8 +14,9 @@ from docker.utils import version_lt
 
 from vgpurun import __version__, terminal
 from vgpurun.container_body import endpoint_json, plan_body
-from vgpurun.engine import Engine, one_line, plain_socket, translated
+from vgpurun.engine import Engine, one_line, translated
 from vgpurun.engine_address import another_host
+from vgpurun.engine_streams import plain_socket
 from vgpurun.errors import CommandNotExecutableError, CommandNotFoundError, EngineError, VgpurunError
 from vgpurun.labels import LABEL_STATE, LABEL_VERSION
 from vgpurun.options.network import Network
