@@ -11,12 +11,19 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from vgpurun import abi, config, drivers, library, mps, state
 from vgpurun import gpus as devices
 from vgpurun.drivers import EngineFacts
 from vgpurun.errors import DriverError, EngineError, GpuError, LibraryError, VgpurunError
 from vgpurun.gpus import Gpu
+from vgpurun.holders import all_holders
+from vgpurun.quota import show_size
+from vgpurun.rooms import rooms
+
+if TYPE_CHECKING:
+    from vgpurun.engine import Engine
 
 OK, WARNING, FAILED = "ok", "warn", "FAIL"
 _PRELOAD = Path("/etc/ld.so.preload")
@@ -116,10 +123,30 @@ def _engine(gpus: Sequence[Gpu], driver_mode: str) -> Iterator[Finding]:
         remedies = [found.remedy, "`vgpurun local` needs no engine"]
         yield Finding(found.name, found.status, found.words, "; ".join(filter(None, remedies)))
         return
+    if gpus:
+        yield from _promises(gpus, engine)
     if driver_mode == "sim":
         yield Finding("driver in containers", OK, "the simulated one, bound from this host")
     elif gpus:
         yield _driver_in_containers(gpus, facts, driver_mode)
+
+
+def _promises(gpus: Sequence[Gpu], engine: "Engine") -> Iterator[Finding]:
+    """GPUs of which more is promised than there is: `docker start` and restarts by the engine do not ask for room."""
+    try:
+        found = rooms(gpus, devices.read_use(gpus), all_holders(engine))
+    except VgpurunError as error:
+        yield _failed("promises", error)
+        return
+    for room in found:
+        promised_bytes, percent = room.promised_bytes, room.promised_sm_percent
+        if promised_bytes > room.gpu.memory_bytes or percent > 100:
+            yield Finding(
+                f"GPU {room.gpu.number}, promises", WARNING,
+                f"{show_size(promised_bytes)} of {show_size(room.gpu.memory_bytes)} and {percent} % of its time are "
+                "promised to who runs there",
+                "stop one (vgpurun ps); start containers again with `vgpurun start`, which looks for room",
+            )  # fmt: skip
 
 
 def _driver_in_containers(gpus: Sequence[Gpu], facts: EngineFacts, driver_mode: str) -> Finding:

@@ -88,6 +88,10 @@ class ContainerEngine(Engine):
         """Return a container that vgpurun made, by its name or its id's beginning."""
         return from_description(self.describe(name))
 
+    def start_again(self, container: str) -> None:
+        """Start a container that has ended; nothing happens if it runs."""
+        self._post(f"/containers/{container}/start", {}, None)
+
     def stop_in_time(self, container: str, timeout_s: int | None, signal: str | None) -> None:
         """End a container with its stop signal, and SIGKILL after that time (None: what the container says)."""
         # docker-py's stop() knows no signal, and waits for its answer as long as a container without a time of its own.

@@ -9,6 +9,7 @@ from vgpurun.gpus import Gpu
 from vgpurun.quota import Quota
 
 OPTION = "--oversubscribe"
+NOT_OVERSUBSCRIBED = "none"  # what lifts it from a container that runs
 
 
 def oversubscribe(gpus: Sequence[Gpu], quotas: Sequence[Quota], text: str | None) -> list[Quota]:

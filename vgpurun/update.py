@@ -9,7 +9,7 @@ from typing import Protocol
 from vgpurun import quota, region
 from vgpurun.errors import LimitError, SliceError, StateError
 from vgpurun.gpus import Gpu
-from vgpurun.oversubscription import oversubscribe
+from vgpurun.oversubscription import NOT_OVERSUBSCRIBED, oversubscribe
 from vgpurun.plan import Limits
 from vgpurun.policies import choose_policy, choose_priority
 from vgpurun.quota import Quota
@@ -56,12 +56,9 @@ def update(container: Limited, gpus: Sequence[Gpu], limits: Limits, admit: Admit
     More than before has to be admitted: `admit` is entered while it is written. Raises LimitError, StateError, and
     what `admit` raises.
     """
-    by_uuid = {gpu.uuid: gpu for gpu in gpus}
     with _limits_file(container) as path:
         before = _read(path, container)
-        chosen = [by_uuid[uuid] for uuid, _ in before if uuid in by_uuid]
-        if len(chosen) < len(before):
-            raise LimitError(f"a GPU of {container.name} is gone from this host; start it again on another")
+        chosen = [gpu for gpu, _ in devices_of(container.name, before, gpus)]
         after = _changed([quota for _, quota in before], chosen, limits)
         grows = any(_is_more(new, old) for new, (_, old) in zip(after, before, strict=True))
         with admit(container, list(zip(chosen, after, strict=True))) if grows else nullcontext():
@@ -72,6 +69,15 @@ def update(container: Limited, gpus: Sequence[Gpu], limits: Limits, admit: Admit
         Change(gpu, old, new, held_bytes)
         for gpu, (_, old), new, held_bytes in zip(chosen, before, after, held, strict=True)
     ]
+
+
+def devices_of(name: str, quotas: Sequence[tuple[str, Quota]], gpus: Sequence[Gpu]) -> list[tuple[Gpu, Quota]]:
+    """Return the GPUs of a container with its quotas. Raises LimitError where one of them is gone."""
+    by_uuid = {gpu.uuid: gpu for gpu in gpus}
+    found = [(by_uuid[uuid], quota) for uuid, quota in quotas if uuid in by_uuid]
+    if len(found) < len(quotas):
+        raise LimitError(f"a GPU of {name} is gone from this host; run its image again, on another")
+    return found
 
 
 def refuse_in_slice(container: str, slice_name: str) -> None:
@@ -115,7 +121,10 @@ def _is_more(new: Quota, old: Quota) -> bool:
 
 
 def _changed(before: Sequence[Quota], gpus: Sequence[Gpu], limits: Limits) -> list[Quota]:
-    return oversubscribe(gpus, _with_limits(before, gpus, limits), limits.oversubscribe)
+    after = _with_limits(before, gpus, limits)
+    if limits.oversubscribe == NOT_OVERSUBSCRIBED:
+        return [replace(each, virtual_bytes=None) for each in after]
+    return oversubscribe(gpus, after, limits.oversubscribe)
 
 
 def _with_limits(before: Sequence[Quota], gpus: Sequence[Gpu], limits: Limits) -> list[Quota]:

@@ -37,6 +37,13 @@ def test_a_command_that_cannot_be_executed_is_126(vgpurun: Cli, debian: str) -> 
     vgpurun.assert_nothing_left()
 
 
+def test_pull_always_asks_for_an_image_that_is_here(vgpurun: Cli, debian: str) -> None:
+    """No registry has the tests' images: that it was asked shows in its answer."""
+    result = vgpurun.run("--pull", "always", debian, "true")
+    assert result.exit_code == 125 and f"image {debian} cannot be pulled" in result.stderr
+    assert vgpurun.run("--pull", "missing", debian, "true").exit_code == 0
+
+
 def test_a_missing_image_is_125_and_names_the_image(vgpurun: Cli) -> None:
     result = vgpurun.run("--pull", "never", "vgpurun-test/no-such-image:1", "true")
     result.assert_refused("vgpurun-test/no-such-image:1")

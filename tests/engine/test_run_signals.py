@@ -31,6 +31,18 @@ def test_a_signal_is_forwarded(vgpurun: Cli, debian: str, name: str) -> None:
     vgpurun.assert_nothing_left()
 
 
+def test_without_proxy_a_signal_is_not_the_commands(vgpurun: Cli, debian: str) -> None:
+    options = ("--name", "alone", "--sig-proxy=false", *vgpurun.driver, "--mem", "1g")
+    command = ("run", *options, debian, "sh", "-c", SCRIPT.format(name="TERM"))
+    with vgpurun.started(*command) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGTERM)
+        stdout, _ = process.communicate(timeout=20)
+        assert (stdout, process.returncode) == ("", 128 + signal.SIGTERM)
+    assert vgpurun.engine.containers.get("alone").status == "running", "as with docker run"
+
+
 def test_a_signal_before_the_start_leaves_nothing_behind(vgpurun: Cli, debian: str) -> None:
     for delay_s in (0.1, 0.3, 0.5, 0.7, 0.9):
         command = ("run", "--rm", *vgpurun.driver, "--mem", "1g", debian, "sleep", "1")

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from fakes import make_gpus
 
-from vgpurun import region
+from vgpurun import region, update
 from vgpurun.errors import LimitError
 from vgpurun.labels import quotas_from_json, quotas_to_json
 from vgpurun.oversubscription import oversubscribe
-from vgpurun.plan import DeviceQuota
+from vgpurun.plan import DeviceQuota, Limits
 from vgpurun.quota import Quota
 
 GIB = 1 << 30
@@ -49,3 +49,11 @@ def test_the_files_and_the_label_keep_it(tmp_path: Path) -> None:
     label = quotas_to_json([DeviceQuota(GPUS[0], seen), DeviceQuota(GPUS[1], SHARE)])
     assert quotas_from_json(label) == [(GPUS[0].uuid, seen), (GPUS[1].uuid, SHARE)]
     assert region.read_limits(tmp_path / "limits") == [(GPUS[0].uuid, seen), (GPUS[1].uuid, SHARE)]
+
+
+def test_it_is_lifted_from_a_container_that_runs() -> None:
+    oversubscribed = Quota(GIB, virtual_bytes=4 * GIB)
+    (lifted,) = update._changed([oversubscribed], GPUS[:1], Limits(oversubscribe="none"))
+    assert lifted == Quota(GIB)
+    (kept,) = update._changed([oversubscribed], GPUS[:1], Limits(sm="50"))
+    assert kept == Quota(GIB, 50, virtual_bytes=4 * GIB)

@@ -74,3 +74,13 @@ def test_nonsense_in_the_file_is_cut(capsys: pytest.CaptureFixture[str]) -> None
     most = 2**64 - 1
     smi_view.print_table(report(DeviceReading("GPU-a", most, most, most, most, processes=1)))
     assert "8 GiB" in capsys.readouterr().out.splitlines()[-1]
+
+
+def test_what_programs_see_beyond_the_limit(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = report(READING)
+    device = replace(shown.tenants[0].devices[0], quota=Quota(2048 * MIB, virtual_bytes=8192 * MIB))
+    oversubscribed = Report(shown.gpus, (replace(shown.tenants[0], devices=(device,)),))
+    smi_view.print_table(oversubscribed)
+    assert "838 MiB / 2 GiB, seen as 8 GiB" in capsys.readouterr().out
+    described = smi_json.to_json(oversubscribed)["containers"][0]["devices"][0]
+    assert (described["memory_limit_bytes"], described["memory_shown_bytes"]) == (2048 * MIB, 8192 * MIB)

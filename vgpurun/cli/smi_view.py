@@ -74,6 +74,8 @@ def _cells(tenant: Tenant, device: TenantDevice) -> tuple[RenderableType, ...]:
         return *_named(tenant, 2 * _INDENT), "?" if reading is None else show_size(reading.memory_used_bytes), "", ""
     used = "?" if device.memory_used_bytes is None else show_size(device.memory_used_bytes)
     memory_limit = "no limit" if quota.memory_bytes is None else show_size(quota.memory_bytes)
+    if quota.virtual_bytes is not None:
+        memory_limit += f", seen as {show_size(quota.virtual_bytes)}"
     share = "?" if busy is None else f"{busy.last_1s:.0f} %"
     compute = "no limit" if quota.sm_percent is None else f"{share} / {quota.sm_percent} %"
     if quota.paused:

@@ -12,7 +12,6 @@ from vgpurun.cli.common import (
     EngineCommand,
     host_driver_option,
     option,
-    oversubscribe_option,
     policy_options,
     visible_gpus,
     warn,
@@ -35,7 +34,13 @@ if TYPE_CHECKING:
 )
 @option("--mem", metavar="SIZE", group=LIMITS, help="New memory limit, as for run; 100% lifts it.")
 @option("--sm", metavar="PERCENT", group=LIMITS, help="New compute limit, as for run; 100 lifts it.")
-@oversubscribe_option
+@option(
+    "--oversubscribe",
+    metavar="SIZE",
+    group=LIMITS,
+    help="What its programs see of each GPU from now on, as for run; none: what --mem is. What lies in the host's "
+    "memory stays there.",
+)
 @policy_options(" It stays as it is without this.")
 @overcommit_option(LIMITS)
 @host_driver_option(LIMITS)

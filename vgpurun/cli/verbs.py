@@ -32,6 +32,7 @@ VERBS: Mapping[str, tuple[tuple[str, str, str], ...]] = {
         ("update", "update:update", "Change the limits of running containers."),
         ("pause", "pause:pause", "Suspend containers, or their GPU work alone."),
         ("unpause", "pause:unpause", "Let suspended containers, or their GPU work, go on."),
+        ("start", "start:start", "Start stopped containers, where there is room for them."),
         ("stop", "containers:stop", "End containers, with time to clean up."),
         ("kill", "containers:kill", "Send containers a signal."),
         ("rm", "containers:rm", "Remove containers and their state."),
