@@ -340,3 +340,8 @@ def test_help_starts_without_what_is_slow_to_load(verb: str, environment: dict[s
     command = [sys.executable, "-c", code, *([verb] if verb else [])]
     result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
     assert (result.returncode, result.stdout.splitlines()[-1]) == (0, "[]"), result
+
+
+@pytest.mark.parametrize("limit", [("--mem", "2x"), ("--sm", "150"), ("--mem", "0=1g,0=2g")])
+def test_a_limit_that_cannot_be_read_is_said_before_all_else(run: Run, limit: tuple[str, str]) -> None:
+    refused(run(*limit, "image", LD_LIBRARY_PATH="/none"), limit[1])

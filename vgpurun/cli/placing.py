@@ -14,7 +14,7 @@ from vgpurun.errors import EngineError, NoEngineError, OptionError
 from vgpurun.gpus import GPUS_HELP, Gpu
 from vgpurun.plan import Limits
 from vgpurun.quota import Quota
-from vgpurun.request import Request
+from vgpurun.request import Request, check_limits
 from vgpurun.slices.joining import Joining
 from vgpurun.waiting import NO_TIMEOUT, parse_wait
 
@@ -93,7 +93,7 @@ class Wanted:
     def take(cls, given: MutableMapping[str, Any], is_local: bool = False) -> "Wanted | WantedSlice":
         """Take the options out of all that were given; the configuration has the values of those that were not.
 
-        Raises OptionError and ConfigError.
+        Raises LimitError, OptionError and ConfigError.
         """
         if (name := given.pop("slice_name")) is not None:
             return WantedSlice.take(name, given)
@@ -102,14 +102,16 @@ class Wanted:
             value = given.pop(name)
             return config.default(name) if value is None else value
 
+        limits = Limits(
+            take("mem"),
+            take("sm"),
+            given.pop("sm_policy"),
+            given.pop("priority"),
+            given.pop("oversubscribe"),
+        )
+        check_limits(limits)  # a slip of the pen is said before a missing driver or engine is
         return cls(
-            limits=Limits(
-                take("mem"),
-                take("sm"),
-                given.pop("sm_policy"),
-                given.pop("priority"),
-                given.pop("oversubscribe"),
-            ),
+            limits=limits,
             gpus=take("gpus"),
             policy=take("place"),
             is_overcommit=take("overcommit"),
