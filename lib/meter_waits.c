@@ -20,15 +20,14 @@ void meter_before_wait(struct meter_stream *stream) {
   meter_unclaim(stream);
 }
 
-/* With the claim held, of an idle stream: what was in flight on it has been harvested. */
-static void finish_now(struct meter_stream *stream) {
+/* With the claim held, of a stream that was idle by then: what was in flight on it has been harvested. */
+static void finish_at_return(struct meter_stream *stream, int64_t returned_ns) {
   const struct meter_driver *driver = stream->meter->driver;
   struct batch *batch = &stream->batch;
-  int64_t now_ns = driver->now_ns();
   if (batch->begins == START_AT_PREVIOUS_END && meter_is_dry(stream))
     batch->start_recorded_ns = __atomic_load_n(&stream->previous_end_ns, __ATOMIC_RELAXED);
-  meter_finish_at(stream, now_ns, now_ns);
-  meter_learn(stream, batch, now_ns - batch->start_recorded_ns);
+  meter_finish_at(stream, returned_ns, returned_ns);
+  meter_learn(stream, batch, returned_ns - batch->start_recorded_ns);
   /* What is between this and the next launch is the program's own time; ours is not charged. */
   pthread_mutex_lock(&stream->lock);
   stream->last_busy_ns = driver->now_ns();
@@ -38,12 +37,12 @@ static void finish_now(struct meter_stream *stream) {
 }
 
 /* Returns how many batches it has left in flight that the GPU is done with. */
-static uint32_t end_of_wait(struct meter_stream *stream, enum meter_wait wait) {
+static uint32_t end_of_wait(struct meter_stream *stream, enum meter_wait wait, int64_t returned_ns) {
   if (!meter_claim_open(stream))
     return 0;
   bool is_idle = wait == METER_STREAM_IS_IDLE || stream->meter->driver->is_idle(stream->handle);
   if (is_idle && stream->batch.begins != START_AT_MARKER) {
-    finish_now(stream);
+    finish_at_return(stream, returned_ns);
     return 0;
   }
   meter_close_claimed(stream); /* who has marked the start, marks the end */
@@ -55,9 +54,11 @@ static void tell_others(struct meter *meter, uint32_t done_batches) {
     turns_note_idleness(&meter->turns);
 }
 
+/* The program's wait ends before ours begins: looking is not charged. */
 void meter_after_wait(struct meter_stream *stream, enum meter_wait wait) {
+  int64_t returned_ns = stream->meter->driver->now_ns();
   meter_harvest(stream->meter);
-  tell_others(stream->meter, end_of_wait(stream, wait));
+  tell_others(stream->meter, end_of_wait(stream, wait, returned_ns));
 }
 
 void meter_before_wait_all(struct meter *meter) {
@@ -67,9 +68,10 @@ void meter_before_wait_all(struct meter *meter) {
 }
 
 void meter_after_wait_all(struct meter *meter) {
+  int64_t returned_ns = meter->driver->now_ns();
   meter_harvest(meter);
   uint32_t count = __atomic_load_n(&meter->stream_count, __ATOMIC_ACQUIRE), done_batches = 0;
   for (uint32_t i = 0; i < count; i++)
-    done_batches += end_of_wait(meter->streams[i], METER_STREAM_MAY_BE_BUSY);
+    done_batches += end_of_wait(meter->streams[i], METER_STREAM_MAY_BE_BUSY, returned_ns);
   tell_others(meter, done_batches);
 }
