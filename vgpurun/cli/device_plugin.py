@@ -103,21 +103,25 @@ def device_plugin(
         health = Health()
         record = kubelet_dir / checkpoint.FILE_NAME
         node = Node(found, resources, health, root, record, installed, plan_driver, allow_disable_control)
-        watching = threading.Thread(target=_watch, args=(found, health, over), daemon=True)
+        begun = threading.Event()
+        watching = threading.Thread(target=_watch, args=(found, health, over, begun), daemon=True)
         watching.start()
+        begun.wait()
         numa_nodes = {gpu.uuid: numa for gpu in found if (numa := gpus.numa_node(gpu)) is not None}
         plugin.serve(node, kubelet_dir, numa_nodes, over, say, pulse)
         watching.join(timeout=5)
     return 0
 
 
-def _watch(found: Sequence[Gpu], health: "Health", over: threading.Event) -> None:
+def _watch(found: Sequence[Gpu], health: "Health", over: threading.Event, begun: threading.Event) -> None:
     from vgpurun.kubernetes.gpu_health import watch
 
     try:
-        watch(found, health, over.is_set, say)
+        watch(found, health, over.is_set, say, begun)
     except GpuError as error:
         warn(f"faults of the GPUs are not noticed: {error}")
+    finally:
+        begun.set()
 
 
 def _show(resources: Sequence[Resource]) -> None:

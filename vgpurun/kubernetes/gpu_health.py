@@ -58,9 +58,17 @@ class Health:
         self._changed.notify_all()
 
 
-def watch(gpus: Sequence[Gpu], health: Health, is_over: Callable[[], bool], say: Callable[[str], None]) -> None:
-    """Keep `health` up to date until it is over. Raises GpuError where NVML does not start."""
+def watch(
+    gpus: Sequence[Gpu],
+    health: Health,
+    is_over: Callable[[], bool],
+    say: Callable[[str], None],
+    begun: threading.Event | None = None,
+) -> None:
+    """Keep `health` up to date until it is over; from `begun` on no fault is missed. Raises GpuError without NVML."""
     with XidWatch(gpus) as xids:
+        if begun:
+            begun.set()
         for gpu in xids.unwatched:
             say(f"GPU {gpu.uuid} reports no faults; that it is there is looked at every second")
         while not is_over():
