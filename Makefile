@@ -68,7 +68,7 @@ lint: $(STAMP) ## ruff, mypy, clang-format, and whether docs/ has the code's tab
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/ruff format --quiet --check .
 	@$(BIN)/mypy
-	@$(BIN)/python -m vgpurun.docs --check $(GENERATED)
+	@$(BIN)/python -m vgpurun.docs.tables --check $(GENERATED)
 	@$(BIN)/clang-format --dry-run -Werror $(C_SOURCES)
 
 format: $(STAMP) ## lay out the sources as lint wants them
@@ -77,7 +77,7 @@ format: $(STAMP) ## lay out the sources as lint wants them
 	@$(BIN)/clang-format -i $(C_SOURCES)
 
 docs: $(STAMP) ## bring the tables in docs/ and the man page up to date
-	@$(BIN)/python -m vgpurun.docs $(GENERATED)
+	@$(BIN)/python -m vgpurun.docs.tables $(GENERATED)
 
 # Of an old release: what it generates needs no newer protobuf than pyproject.toml says.
 proto: ## vgpurun/kubernetes/proto/*_pb2.py from the .proto files

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from vgpurun import abi
-from vgpurun.config_schema import DEFAULTS
+from vgpurun.config.schema import DEFAULTS
 
 
 @dataclass(frozen=True)

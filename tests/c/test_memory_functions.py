@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from support import CHECKOUT
-from vgpurun.memory_functions import (
+from vgpurun.docs.memory_functions import (
     Judgement,
     caught_symbols,
     disagreements,

@@ -22,9 +22,9 @@ from private_engine import EngineError
 from recorder import Recorder, recorder
 from support import is_set, unavailable
 from vgpurun.cli.run import run
-from vgpurun.container_body import options_body
+from vgpurun.engine.images import PullOptions
 from vgpurun.errors import VgpurunError
-from vgpurun.images import PullOptions
+from vgpurun.launch.container_body import options_body
 from vgpurun.options.build import container_options
 from vgpurun.options.table import FLAGS, LEFT_OUT
 

@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from cli import Cli, wait_until
-from vgpurun.admission_lock import QUEUE_DIR
-from vgpurun.labels import LABEL_QUOTA, quotas_from_json
+from vgpurun.admission.lock import QUEUE_DIR
+from vgpurun.launch.labels import LABEL_QUOTA, quotas_from_json
 
 ROOM = 8  # launches of 2 GiB on two GPUs of 8 GiB
 
@@ -230,7 +230,7 @@ quotas:
     nobody: {gpus: [1]}
 """
 WITH_ADMIN_FILE = (
-    "import sys; from pathlib import Path; from vgpurun import config, cli;"
+    "import sys; from pathlib import Path; from vgpurun import cli; from vgpurun.config import values as config;"
     "config.ADMIN_FILE = Path(sys.argv.pop(1)); sys.exit(cli.main(sys.argv[1:]))"
 )
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from cli import GPU_PROGRAM, WITH_PROGRAMS, Cli, wait_until
-from vgpurun import region
+from vgpurun.limits import region
 
 MIB, GIB = 1 << 20, 1 << 30
 SIM = ("--driver", "sim")
@@ -217,7 +217,7 @@ def test_a_killed_create_leaves_a_slice_or_nothing(cli: Cli) -> None:
 def test_quotas_are_of_who_makes_it(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "admin.yaml").write_text("quotas: {default: {memory_per_gpu: 3g}}\n")
     code = (
-        "import sys; from pathlib import Path; from vgpurun import config, cli;"
+        "import sys; from pathlib import Path; from vgpurun import cli; from vgpurun.config import values as config;"
         "config.ADMIN_FILE = Path(sys.argv.pop(1)); sys.exit(cli.main(sys.argv[1:]))"
     )
     cli.command = (cli.command[0], "-c", code, str(tmp_path / "admin.yaml"))

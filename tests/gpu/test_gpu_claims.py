@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from support import unavailable
-from vgpurun import gpus
+from vgpurun.host import gpus
 
 pytest.importorskip("kubernetes_validate", reason="the double of the API server needs it: pip install '.[dev]'")
 

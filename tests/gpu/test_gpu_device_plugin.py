@@ -9,7 +9,7 @@ from pathlib import Path
 
 from node_names import COMPUTE, MEMORY
 from node_of_test import node_of_test
-from vgpurun import gpus
+from vgpurun.host import gpus
 
 PROGRAM = """
 import json, torch

@@ -15,7 +15,7 @@ import pytest
 
 from scraping import Exporter, exporter, value, wait_for
 from support import CHECKOUT
-from vgpurun import gpus
+from vgpurun.host import gpus
 
 pytest.importorskip("prometheus_client")
 MIB = 1 << 20

@@ -16,7 +16,7 @@ import pytest
 from runners import Container, Runner, answer, vgpurun
 
 from support import unavailable
-from vgpurun import region
+from vgpurun.limits import region
 
 MIB, GIB = 1 << 20, 1 << 30
 LIMIT_BYTES = 4 * GIB

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
-from vgpurun.gpus import Gpu
+from vgpurun.host.gpus import Gpu
 
 NODE = "node-a"
 DRIVER = "gpu.vgpurun.io"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from claim_maker import NODE
-from vgpurun.gpus import Gpu
+from vgpurun.host.gpus import Gpu
 from vgpurun.kubernetes.dra_claim import ClaimName
 from vgpurun.kubernetes.dra_devices import ClaimDevices, NodeDriver
 from vgpurun.kubernetes.dra_driver import Driver

@@ -9,11 +9,11 @@ import pytest
 
 from vgpurun.cdi.specification import Share
 from vgpurun.errors import DriverError
-from vgpurun.gpus import Gpu
+from vgpurun.host.gpus import Gpu
 from vgpurun.kubernetes.answer import answer, driver_of
 from vgpurun.kubernetes.proto.deviceplugin_pb2 import ContainerAllocateResponse
-from vgpurun.plan import DeviceQuota
-from vgpurun.quota import Quota
+from vgpurun.launch.plan import DeviceQuota
+from vgpurun.limits.quota import Quota
 
 GPU = Gpu(0, "GPU-aaaa", "A GPU", 8 << 30, 0, "0000:01:00.0")
 

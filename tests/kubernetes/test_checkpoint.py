@@ -9,7 +9,7 @@ from typing import Any
 from vgpurun.kubernetes.admission import Admission
 from vgpurun.kubernetes.checkpoint import Holding, read_holdings
 from vgpurun.kubernetes.units import Kind, Resource
-from vgpurun.quota import Quota
+from vgpurun.limits.quota import Quota
 
 GIB = 1 << 30
 MEMORY = Resource("m", Kind.MEMORY, Quota(memory_bytes=GIB), {"A": 8, "B": 8})

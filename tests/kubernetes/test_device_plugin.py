@@ -12,9 +12,9 @@ import pytest
 
 from kubelet_double import Kubelet, RefusedError
 from node_names import COMPUTE, MEMORY, UUIDS
-from vgpurun import region
 from vgpurun.kubernetes import rpc
 from vgpurun.kubernetes.proto import deviceplugin_pb2 as api
+from vgpurun.limits import region
 
 GIB = 1 << 30
 

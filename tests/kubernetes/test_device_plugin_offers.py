@@ -13,8 +13,10 @@ import yaml
 from kubelet_double import RefusedError
 from node_names import COMPUTE, MEMORY
 from support import CHECKOUT, LIBRARY
-from vgpurun import abi, gpus, region
-from vgpurun.gpus import Gpu
+from vgpurun import abi
+from vgpurun.host import gpus
+from vgpurun.host.gpus import Gpu
+from vgpurun.limits import region
 
 GIB = 1 << 30
 SMALL, LARGE = "vgpurun.io/slice-small", "vgpurun.io/slice-large"

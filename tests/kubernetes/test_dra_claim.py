@@ -10,11 +10,11 @@ import pytest
 from api_server import check_schema
 from claim_maker import CONFIG, DRIVER, NODE, claim, parameters, result
 from vgpurun.errors import ClaimError
-from vgpurun.gpus import Gpu
+from vgpurun.host.gpus import Gpu
 from vgpurun.kubernetes.dra_claim import ClaimName, check_uid, quotas_of, read_claim
-from vgpurun.plan import DeviceQuota
-from vgpurun.policies import Priority, SmPolicy
-from vgpurun.quota import Quota
+from vgpurun.launch.plan import DeviceQuota
+from vgpurun.limits.policies import Priority, SmPolicy
+from vgpurun.limits.quota import Quota
 
 GIB = 1 << 30
 GPUS = [

@@ -16,9 +16,9 @@ from vgpurun.errors import ClaimError, ClusterError
 from vgpurun.kubernetes.dra_cluster import Cluster
 from vgpurun.kubernetes.dra_driver import each_on_its_own
 from vgpurun.kubernetes.dra_model import device_name
-from vgpurun.policies import Priority, SmPolicy
-from vgpurun.quota import Quota
-from vgpurun.region import read_limits
+from vgpurun.limits.policies import Priority, SmPolicy
+from vgpurun.limits.quota import Quota
+from vgpurun.limits.region import read_limits
 
 GIB = 1 << 30
 

@@ -10,7 +10,7 @@ import pytest
 
 from api_server import ApiServer, check_policy
 from vgpurun.errors import ClusterError
-from vgpurun.gpus import Gpu
+from vgpurun.host.gpus import Gpu
 from vgpurun.kubernetes.dra_cluster import Cluster
 from vgpurun.kubernetes.dra_model import binary_quantity, semantic_version
 from vgpurun.kubernetes.dra_publish import Publisher

@@ -22,14 +22,14 @@ from dra_host import wait_until
 from pod_resources import PodResources
 from support import LIBRARY
 from vgpurun import abi
-from vgpurun.drivers import DriverPlan
 from vgpurun.errors import KubernetesError
+from vgpurun.host.drivers import DriverPlan
 from vgpurun.kubernetes.agent_pods import read_containers
 from vgpurun.kubernetes.agent_sweep import sweep
 from vgpurun.kubernetes.agent_tenants import find_tenants
 from vgpurun.kubernetes.state import make_folder, state_root
-from vgpurun.plan import DeviceQuota, shared_files
-from vgpurun.quota import Quota
+from vgpurun.launch.plan import DeviceQuota, shared_files
+from vgpurun.limits.quota import Quota
 
 GIB = 1 << 30
 MEMORY = "alnair/vgpu-memory"

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from vgpurun.errors import ConfigError, KubernetesError
-from vgpurun.gpus import Gpu
+from vgpurun.host.gpus import Gpu
 from vgpurun.kubernetes.choice import choose
 from vgpurun.kubernetes.offer import Offer, Shape, read_offer
 from vgpurun.kubernetes.units import Kind, Resource, resources_of
-from vgpurun.quota import Quota
+from vgpurun.limits.quota import Quota
 
 GIB = 1 << 30
 

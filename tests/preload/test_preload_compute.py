@@ -13,8 +13,8 @@ from sandbox import UUID, Sandbox
 from together import COMPARED, WORK, measured_together
 
 from support import assert_measured
-from vgpurun import region
-from vgpurun.quota import Quota
+from vgpurun.limits import region
+from vgpurun.limits.quota import Quota
 
 LAUNCHES = {
     "cuLaunchKernel": "lambda: d.launch(k)",

@@ -7,8 +7,8 @@ import json
 import pytest
 from sandbox import Sandbox
 
-from vgpurun import region
-from vgpurun.quota import Quota
+from vgpurun.limits import region
+from vgpurun.limits.quota import Quota
 
 GIB = 1 << 30
 # By PCI bus A, B, C; the fastest is B, then A.

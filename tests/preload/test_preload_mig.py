@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from sandbox import Sandbox
 
-from vgpurun import region
-from vgpurun.quota import Quota
+from vgpurun.limits import region
+from vgpurun.limits.quota import Quota
 
 GIB = 1 << 30
 CARD = "GPU-51a00000-0000-4000-9000-000000000001"

@@ -8,7 +8,7 @@ import sys
 import pytest
 from sandbox import SIMULATED_DRIVER, Sandbox
 
-from vgpurun import region
+from vgpurun.limits import region
 
 MIB = 1 << 20
 CONTEXT_MIB = 518
@@ -19,7 +19,7 @@ START = """
 import os, sys
 from cuda_driver import *
 d = Driver(); d.init()
-from vgpurun import region
+from vgpurun.limits import region
 MIB = 1 << 20
 def show():
     device = region.read_usage(os.environ["CUDA_DEVICE_MEMORY_SHARED_CACHE"], ["GPU-a"])[0]

@@ -8,7 +8,7 @@ import sys
 import pytest
 from sandbox import UUID, Sandbox
 
-from vgpurun import region
+from vgpurun.limits import region
 
 MIB = 1 << 20
 CONTEXT_MIB = 518

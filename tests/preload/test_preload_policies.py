@@ -17,9 +17,9 @@ from sandbox import UUID, Sandbox
 from together import COMPARED, WORK, measured_together
 
 from support import assert_measured
-from vgpurun import region
-from vgpurun.policies import Priority, SmPolicy
-from vgpurun.quota import Quota
+from vgpurun.limits import region
+from vgpurun.limits.policies import Priority, SmPolicy
+from vgpurun.limits.quota import Quota
 
 
 @contextmanager

@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 from sandbox import UUID, Sandbox
 
-from vgpurun import abi, region
-from vgpurun.quota import Quota
+from vgpurun import abi
+from vgpurun.limits import region
+from vgpurun.limits.quota import Quota
 
 HOLD = """
 import sys

@@ -13,8 +13,8 @@ import pytest
 from sandbox import UUID, Sandbox
 
 from support import unavailable
-from vgpurun import region
-from vgpurun.quota import Quota
+from vgpurun.limits import region
+from vgpurun.limits.quota import Quota
 
 MIB = 1 << 20
 CONTEXT_MIB = 518

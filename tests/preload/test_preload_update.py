@@ -14,8 +14,8 @@ import pytest
 from sandbox import UUID, Sandbox
 
 from support import assert_measured
-from vgpurun import region
-from vgpurun.quota import Quota
+from vgpurun.limits import region
+from vgpurun.limits.quota import Quota
 
 GIB = 1 << 30
 SOON_S = 0.1

@@ -11,8 +11,9 @@ import pytest
 from sandbox import MACHINE, UUID, Sandbox
 
 from support import assert_measured
-from vgpurun import abi, region, state
-from vgpurun.region import DeviceReading
+from vgpurun import abi
+from vgpurun.limits import region, state
+from vgpurun.limits.region import DeviceReading
 
 LAUNCH = """
 import time

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from sandbox import SIMULATED_DRIVER, UUID, Sandbox
 
-from vgpurun import region
-from vgpurun.quota import Quota
+from vgpurun.limits import region
+from vgpurun.limits.quota import Quota
 
 MIB = 1 << 20
 CONTEXT_MIB = 518

@@ -15,7 +15,7 @@ import pytest
 from sandbox import MACHINE, UUID
 
 from support import CHECKOUT, LIBRARY, unavailable
-from vgpurun import region
+from vgpurun.limits import region
 
 MIB, GIB = 1 << 20, 1 << 30
 SEEN = "import json; from cuda_driver import *; d = Driver(); d.start(); print(json.dumps(d.mem_get_info()))"

@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 from sandbox import MACHINE, UUID, Sandbox
 
-from vgpurun import abi, state
+from vgpurun import abi
+from vgpurun.limits import state
 
 LAUNCH = """
 import time

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from support import LIBRARY
-from vgpurun import verify
-from vgpurun.elf import glibc_version, read_elf
+from vgpurun.host import verify
+from vgpurun.host.elf import glibc_version, read_elf
 
 GIB = 1 << 30
 PROGRAM = LIBRARY.parent / "vgpurun-verify"
@@ -66,8 +66,10 @@ def test_the_table_fits_a_terminal(environment: dict[str, str]) -> None:
 
 
 FAILING = """
-from vgpurun import gpus, library, simulation
-from vgpurun.verify import Trial, check_compute, check_memory
+from vgpurun.host import gpus
+from vgpurun.host import library
+from vgpurun.host import simulation
+from vgpurun.host.verify import Trial, check_compute, check_memory
 import json
 simulation.activate(library.find_simulated_driver(print))
 (gpu,) = gpus.list_gpus()

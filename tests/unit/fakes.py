@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vgpurun.gpus import Gpu
+from vgpurun.host.gpus import Gpu
 
 MIB = 1 << 20
 GIB = 1 << 30

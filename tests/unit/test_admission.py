@@ -13,16 +13,16 @@ from pathlib import Path
 
 import pytest
 
-from vgpurun import tickets
-from vgpurun.admission_lock import admission_lock
+from vgpurun.admission import tickets
+from vgpurun.admission.lock import admission_lock
+from vgpurun.admission.tickets import Ticket, ahead
+from vgpurun.admission.waiting import Line
 from vgpurun.errors import NoRoomError
-from vgpurun.tickets import Ticket, ahead
-from vgpurun.waiting import Line
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from vgpurun.admission_lock import admission_lock
+from vgpurun.admission.lock import admission_lock
 with admission_lock(print, Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(60)

@@ -9,17 +9,18 @@ import pytest
 import yaml
 from fakes import GIB, make_gpus
 
-from vgpurun import abi, plan
+from vgpurun import abi
 from vgpurun.cdi.edits import driver_edits, joined
 from vgpurun.cdi.files import write_specification
 from vgpurun.cdi.nvidia import nvidia_edits
 from vgpurun.cdi.of_slices import Host, forget, keep, kept_at, refresh
 from vgpurun.cdi.specification import CDI_VERSION, Share, cdi_device, specification
-from vgpurun.drivers import DeviceRequest, DriverPlan
 from vgpurun.errors import DriverError, OptionError, OutputError
+from vgpurun.host.drivers import DeviceRequest, DriverPlan
+from vgpurun.launch import plan
+from vgpurun.launch.plan import DeviceQuota
+from vgpurun.limits.quota import Quota
 from vgpurun.options import Mount
-from vgpurun.plan import DeviceQuota
-from vgpurun.quota import Quota
 from vgpurun.slices import store
 
 GPUS = make_gpus(2)

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from vgpurun import config
-from vgpurun.config import Config
-from vgpurun.config_file import ConfigFile, read_config
-from vgpurun.config_schema import DEFAULTS, MAXIMA
+from vgpurun.config import values as config
+from vgpurun.config.file import ConfigFile, read_config
+from vgpurun.config.schema import DEFAULTS, MAXIMA
+from vgpurun.config.values import Config
 from vgpurun.errors import ConfigError
-from vgpurun.quota import parse_size
+from vgpurun.limits.quota import parse_size
 
 Write = Callable[[str], Path]
 
@@ -204,7 +204,7 @@ def test_where_the_users_file_is(monkeypatch: pytest.MonkeyPatch) -> None:
 def vgpurun(tmp_path: Path, write: Write) -> Callable[..., subprocess.CompletedProcess[str]]:
     """The command line with files of its own, in place of the host's and the user's."""
     program = (
-        "import sys; from pathlib import Path; from vgpurun import config, cli;"
+        "import sys; from pathlib import Path; from vgpurun import cli; from vgpurun.config import values as config;"
         "config.ADMIN_FILE = Path(sys.argv.pop(1)); sys.exit(cli.main(sys.argv[1:]))"
     )
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("VGPU", "SUDO_"))}

@@ -12,9 +12,11 @@ import click
 import pytest
 
 from support import CHECKOUT
-from vgpurun import abi, docs, manpage
+from vgpurun import abi
 from vgpurun.cli import cli
-from vgpurun.config_schema import DEFAULTS
+from vgpurun.config.schema import DEFAULTS
+from vgpurun.docs import manpage
+from vgpurun.docs import tables as docs
 from vgpurun.options.table import LEFT_OUT
 from vgpurun.variables import VARIABLES
 
@@ -86,7 +88,7 @@ def test_writing_and_checking(tmp_path: Path) -> None:
     document.write_text("<!-- options:begin -->\n<!-- options:end -->\n")
 
     def run(*arguments: str) -> int:
-        command = [sys.executable, "-m", "vgpurun.docs", *arguments, str(document)]
+        command = [sys.executable, "-m", "vgpurun.docs.tables", *arguments, str(document)]
         return subprocess.run(command, capture_output=True).returncode
 
     assert run("--check") == 1

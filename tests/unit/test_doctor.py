@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 from fakes import make_gpus
 
-from vgpurun import abi, doctor, mps
-from vgpurun.doctor import FAILED, OK, WARNING
-from vgpurun.drivers import EngineFacts
+from vgpurun import abi
 from vgpurun.errors import ConfigError, GpuError
+from vgpurun.host import doctor, mps
+from vgpurun.host.doctor import FAILED, OK, WARNING
+from vgpurun.host.drivers import EngineFacts
 
 (GPU,) = make_gpus(1)
 

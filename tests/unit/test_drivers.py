@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from fakes import make_gpus
 
-from vgpurun import drivers
-from vgpurun.drivers import EngineFacts, device_nodes, plan_driver, read_cdi_devices
 from vgpurun.errors import DriverError
+from vgpurun.host import drivers
+from vgpurun.host.drivers import EngineFacts, device_nodes, plan_driver, read_cdi_devices
 
 GPUS = make_gpus(2)
 CDI = frozenset({"nvidia.com/gpu=0", "nvidia.com/gpu=1", "nvidia.com/gpu=all"})

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from elf_maker import AARCH64, make_elf
 
-from vgpurun.elf import NotElfError, glibc_version, read_elf
+from vgpurun.host.elf import NotElfError, glibc_version, read_elf
 
 
 def test_needed_and_defined_versions_are_told_apart() -> None:

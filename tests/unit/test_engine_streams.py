@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from vgpurun.engine_containers import ContainerEngine
+from vgpurun.engine.containers import ContainerEngine
 
 ANSWER = b"HTTP/1.1 101 UPGRADED\r\nContent-Type: application/vnd.docker.raw-stream\r\nConnection: Upgrade\r\n\r\n"
 PONG = b"HTTP/1.1 200 OK\r\nApi-Version: 1.45\r\nContent-Length: 2\r\n\r\nOK"

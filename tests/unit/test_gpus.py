@@ -8,7 +8,7 @@ import pytest
 from fakes import make_gpus
 
 from vgpurun.errors import GpuError
-from vgpurun.gpus import match_gpu, select_gpus
+from vgpurun.host.gpus import match_gpu, select_gpus
 
 GPUS = make_gpus(4)
 

@@ -9,11 +9,12 @@ import pytest
 from elf_maker import AARCH64, X86_64, make_elf
 
 import vgpurun
-from vgpurun import abi, library
+from vgpurun import abi
 from vgpurun.cli.build import DEFAULT_BASE_IMAGE
+from vgpurun.engine.image_libc import check_image
 from vgpurun.errors import ImageError, LibraryError
-from vgpurun.image_libc import check_image
-from vgpurun.library import Library
+from vgpurun.host import library
+from vgpurun.host.library import Library
 
 HERE = {"x86_64": X86_64, "aarch64": AARCH64}[platform.machine()]
 

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 from fakes import GIB, MIB, make_gpus
 
-from vgpurun import listing
 from vgpurun.cli import ps_view
-from vgpurun.engine import VgpurunContainer
+from vgpurun.engine.client import VgpurunContainer
 from vgpurun.errors import OptionError
-from vgpurun.quota import Quota
-from vgpurun.region import DeviceReading
-from vgpurun.smi import Tenant, TenantDevice
-from vgpurun.utilization import Utilization
+from vgpurun.limits import listing
+from vgpurun.limits.quota import Quota
+from vgpurun.limits.readings import Tenant, TenantDevice
+from vgpurun.limits.region import DeviceReading
+from vgpurun.limits.utilization import Utilization
 
 GPUS = make_gpus(2)
 CONTAINER = VgpurunContainer(

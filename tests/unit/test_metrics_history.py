@@ -19,14 +19,14 @@ import pytest
 from fakes import GIB, make_gpus
 
 from vgpurun.errors import HistoryError
-from vgpurun.gpus import GpuUse
+from vgpurun.host.gpus import GpuUse
+from vgpurun.limits.quota import Quota
+from vgpurun.limits.region import DeviceReading
 from vgpurun.metrics import accounting
 from vgpurun.metrics.accounting import Account, accounts, reading, timeline
 from vgpurun.metrics.recorder import Recorder, count
 from vgpurun.metrics.snapshot import HISTORY, Device, GpuSeen, Snapshot, TenantSeen
 from vgpurun.metrics.store import HOUR_S, HistoryInUseError, Mark, Store, Use, Who
-from vgpurun.quota import Quota
-from vgpurun.region import DeviceReading
 
 NOW_S = 1_900_000_800.0  # a whole hour
 DAY_S = 24 * HOUR_S

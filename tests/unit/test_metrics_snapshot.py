@@ -18,12 +18,14 @@ import pytest
 from fakes import GIB, MIB, make_gpus
 
 from scraping import label_values, parse, value
-from vgpurun import abi, gpus, region
-from vgpurun.engine import Engine, VgpurunContainer
+from vgpurun import abi
+from vgpurun.engine.client import Engine, VgpurunContainer
 from vgpurun.errors import EngineError, GpuError
-from vgpurun.gpus import GpuUse
+from vgpurun.host import gpus
+from vgpurun.host.gpus import GpuUse
+from vgpurun.limits import region
+from vgpurun.limits.quota import Quota
 from vgpurun.metrics.snapshot import Reader
-from vgpurun.quota import Quota
 
 pytest.importorskip("prometheus_client")
 GPUS = make_gpus(2)

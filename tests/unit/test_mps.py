@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from vgpurun import mps
 from vgpurun.errors import OptionError
+from vgpurun.host import mps
 from vgpurun.options import ContainerOptions, Volume
 
 

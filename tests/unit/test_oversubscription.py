@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from fakes import make_gpus
 
-from vgpurun import region, update
 from vgpurun.errors import LimitError
-from vgpurun.labels import quotas_from_json, quotas_to_json
-from vgpurun.oversubscription import oversubscribe
-from vgpurun.plan import DeviceQuota, Limits
-from vgpurun.quota import Quota
+from vgpurun.launch.labels import quotas_from_json, quotas_to_json
+from vgpurun.launch.plan import DeviceQuota, Limits
+from vgpurun.limits import region, update
+from vgpurun.limits.oversubscription import oversubscribe
+from vgpurun.limits.quota import Quota
 
 GIB = 1 << 30
 GPUS = make_gpus(2)

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 from fakes import GIB, MIB, make_gpus
 
+from vgpurun.admission.grants import Grant, Maxima
+from vgpurun.admission.holders import Holder
+from vgpurun.admission.placement import Placement, place
+from vgpurun.admission.request import Request
+from vgpurun.admission.rooms import Room, Share, rooms
 from vgpurun.errors import GpuError, LimitError, NoRoomError, OptionError, QuotaError
-from vgpurun.gpus import GpuUse
-from vgpurun.grants import Grant, Maxima
-from vgpurun.holders import Holder
-from vgpurun.placement import Placement, place
-from vgpurun.plan import Limits
-from vgpurun.quota import Quota, parse_size
-from vgpurun.request import Request
-from vgpurun.rooms import Room, Share, rooms
+from vgpurun.host.gpus import GpuUse
+from vgpurun.launch.plan import Limits
+from vgpurun.limits.quota import Quota, parse_size
 
 GPUS = make_gpus(3)
 

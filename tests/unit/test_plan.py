@@ -13,14 +13,14 @@ from fakes import GIB, make_gpus
 import vgpurun
 from vgpurun import abi
 from vgpurun.cli.smi import of_chosen_gpus
-from vgpurun.describe import to_yaml
-from vgpurun.drivers import DriverPlan, EngineFacts, plan_driver
 from vgpurun.errors import GpuError, LimitError, OptionError
-from vgpurun.labels import quotas_from_json
+from vgpurun.host.drivers import DriverPlan, EngineFacts, plan_driver
+from vgpurun.launch.describe import to_yaml
+from vgpurun.launch.labels import quotas_from_json
+from vgpurun.launch.places import path_on_host
+from vgpurun.launch.plan import LaunchPlan, Limits, plan_launch, plan_process
+from vgpurun.limits.quota import Quota
 from vgpurun.options import ContainerOptions, Mount, Volume
-from vgpurun.places import path_on_host
-from vgpurun.plan import LaunchPlan, Limits, plan_launch, plan_process
-from vgpurun.quota import Quota
 
 LIBRARY = Path("/lib/libvgpu.so")
 STATE = Path("/state/containers/x")

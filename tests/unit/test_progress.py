@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from vgpurun import progress
+from vgpurun.engine import progress
 from vgpurun.errors import ImageError
 
 EVENTS: list[dict[str, Any]] = [

@@ -7,7 +7,7 @@ from fakes import GIB, make_gpus
 
 from support import CHECKOUT
 from vgpurun.errors import LimitError
-from vgpurun.quota import Quota, parse_per_device, parse_size, parse_sm, resolve
+from vgpurun.limits.quota import Quota, parse_per_device, parse_size, parse_sm, resolve
 
 DEVICE_BYTES = 8 * GIB
 

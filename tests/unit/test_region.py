@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from vgpurun import abi
-from vgpurun.quota import Quota
-from vgpurun.region import DeviceReading, limits_bytes, read_limits, read_usage, write_limits
+from vgpurun.limits.quota import Quota
+from vgpurun.limits.region import DeviceReading, limits_bytes, read_limits, read_usage, write_limits
 
 UUIDS = ["GPU-a", "GPU-b"]
 NOTHING = [DeviceReading(uuid) for uuid in UUIDS]

@@ -11,7 +11,7 @@ import threading
 
 import pytest
 
-from vgpurun.signals import EVERY, Interrupted, Signals
+from vgpurun.console.signals import EVERY, Interrupted, Signals
 
 
 def get(number: signal.Signals) -> None:
@@ -47,7 +47,7 @@ def test_a_signal_is_held_back_until_the_step_is_done() -> None:
 
 STOPPED = """
 import os, signal
-from vgpurun.signals import Signals
+from vgpurun.console.signals import Signals
 with Signals() as signals:
     with signals.held():
         os.kill(os.getpid(), signal.SIGTSTP)

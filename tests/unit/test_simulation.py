@@ -9,7 +9,7 @@ import yaml
 from fakes import make_gpus
 
 from vgpurun.errors import DriverError
-from vgpurun.simulation import container_config
+from vgpurun.host.simulation import container_config
 
 GPUS = make_gpus(3)
 CONFIG = """

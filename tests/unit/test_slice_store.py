@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 from fakes import GIB, make_gpus
 
-from vgpurun import plan, region, state
+from vgpurun.admission.holders import all_holders
 from vgpurun.cli.placing import Wanted, WantedSlice
-from vgpurun.drivers import DriverPlan
 from vgpurun.errors import OptionError, SliceError
-from vgpurun.holders import all_holders
-from vgpurun.plan import DeviceQuota, Limits
-from vgpurun.quota import Quota
+from vgpurun.host.drivers import DriverPlan
+from vgpurun.launch import plan
+from vgpurun.launch.plan import DeviceQuota, Limits
+from vgpurun.limits import region, state
+from vgpurun.limits.quota import Quota
 from vgpurun.slices import removing, store
 from vgpurun.slices.joining import Joining
 from vgpurun.slices.members import members

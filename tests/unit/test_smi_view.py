@@ -9,11 +9,11 @@ import pytest
 from fakes import make_gpus
 
 from vgpurun.cli import smi_json, smi_view
-from vgpurun.gpus import GpuUse
-from vgpurun.quota import Quota
-from vgpurun.region import NOT_ENFORCED, DeviceReading
-from vgpurun.smi import Report, Tenant, TenantDevice
-from vgpurun.utilization import Utilization
+from vgpurun.host.gpus import GpuUse
+from vgpurun.limits.quota import Quota
+from vgpurun.limits.readings import Report, Tenant, TenantDevice
+from vgpurun.limits.region import NOT_ENFORCED, DeviceReading
+from vgpurun.limits.utilization import Utilization
 
 MIB = 1 << 20
 GPU = make_gpus(1)[0]

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from vgpurun import abi, state
+from vgpurun import abi
 from vgpurun.errors import StateError
-from vgpurun.state import StateFolder
+from vgpurun.limits import state
+from vgpurun.limits.state import StateFolder
 
 FILES = {"etc/limits": b"limits", "etc/ld.so.preload": b"library\n"}
 

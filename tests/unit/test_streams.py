@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from vgpurun.streams import Input, copy_output
+from vgpurun.console.streams import Input, copy_output
 
 
 @pytest.fixture

@@ -8,11 +8,11 @@ import pytest
 from fakes import GIB, MIB, make_gpus
 
 from vgpurun.cli import top_view
-from vgpurun.gpus import GpuUse
-from vgpurun.quota import Quota
-from vgpurun.region import DeviceReading
-from vgpurun.smi import Report, Tenant, TenantDevice
-from vgpurun.utilization import Utilization
+from vgpurun.host.gpus import GpuUse
+from vgpurun.limits.quota import Quota
+from vgpurun.limits.readings import Report, Tenant, TenantDevice
+from vgpurun.limits.region import DeviceReading
+from vgpurun.limits.utilization import Utilization
 
 GPUS = make_gpus(2)
 

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from vgpurun import abi
-from vgpurun.utilization import Utilization, read_seconds
+from vgpurun.limits.utilization import Utilization, read_seconds
 
 NOW_S = 100_000
 NOW_NS = NOW_S * 10**9 + 400_000_000

@@ -7,8 +7,8 @@ A variable here replaces the image's own, so there is no LD_PRELOAD, LD_LIBRARY_
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-from vgpurun.drivers import DriverPlan
 from vgpurun.errors import DriverError
+from vgpurun.host.drivers import DriverPlan
 from vgpurun.options import Mount
 
 # The containerEdits of a CDI specification: env, deviceNodes, mounts, hooks.

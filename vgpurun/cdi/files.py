@@ -1,12 +1,11 @@
 """CDI specifications on the disk. An engine may look at any moment: a file is there as a whole, or not at all."""
 
 import json
-import os
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from vgpurun.errors import OutputError
+from vgpurun.replacing import replacing
 
 
 def specification_text(specification: dict[str, Any], output_format: str) -> str:
@@ -32,17 +31,9 @@ def check_path(path: Path) -> None:
 def write_specification(path: Path, specification: dict[str, Any]) -> None:
     """Put a specification in the place of what is there, in the format of the file's name. Raises OutputError."""
     check_path(path)
-    # In the same folder, which a rename needs; by its name no engine takes it for a specification.
-    half_made = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with half_made.open("w", encoding="utf-8") as file:
-            os.fchmod(file.fileno(), 0o644)
-            file.write(specification_text(specification, format_of(path)))
-            file.flush()
-            os.fsync(file.fileno())
-        half_made.replace(path)
+        with replacing(path) as half_made:  # by its name no engine takes it for a specification
+            half_made.write_text(specification_text(specification, format_of(path)), encoding="utf-8")
     except OSError as error:
-        with suppress(OSError):
-            half_made.unlink(missing_ok=True)
         raise OutputError(f"{path} cannot be written: {error.strerror}") from None

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from vgpurun.cdi.edits import Edits, joined
-from vgpurun.drivers import CDI_KIND
-from vgpurun.gpus import Gpu
+from vgpurun.host.drivers import CDI_KIND
+from vgpurun.host.gpus import Gpu
 
 FOLDERS = ("/etc/cdi", "/var/run/cdi")
 

@@ -13,14 +13,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vgpurun import abi, drivers, state
+from vgpurun import abi
 from vgpurun.cdi.edits import Edits, driver_edits
 from vgpurun.cdi.files import check_path, write_specification
 from vgpurun.cdi.nvidia import nvidia_edits
 from vgpurun.cdi.specification import Share, cdi_device, specification
-from vgpurun.drivers import EngineFacts
 from vgpurun.errors import OutputError
-from vgpurun.gpus import Gpu
+from vgpurun.host import drivers
+from vgpurun.host.drivers import EngineFacts
+from vgpurun.host.gpus import Gpu
+from vgpurun.limits import state
+from vgpurun.replacing import replacing
 from vgpurun.slices import store
 from vgpurun.slices.joining import quotas_on
 from vgpurun.slices.store import Slice
@@ -82,9 +85,8 @@ def keep(driver: str, path: Path, make_host: Callable[[], Host]) -> None:
     with _one_at_a_time():
         _write(driver, path, make_host)
         try:
-            half_made = _record().with_suffix(".new")
-            half_made.write_text(json.dumps({"path": str(path), "driver": driver}))
-            half_made.replace(_record())
+            with replacing(_record()) as half_made:
+                half_made.write_text(json.dumps({"path": str(path), "driver": driver}))
             if path.is_relative_to("/etc") and TMPFILES.parent.is_dir() and not TMPFILES.exists():
                 TMPFILES.write_text(_TMPFILES_LINE)
         except OSError as error:

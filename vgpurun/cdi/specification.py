@@ -2,7 +2,7 @@
 
 Pure: nothing here touches the disk. files.py writes specifications, nvidia.py reads NVIDIA's own.
 
-A share is a state folder (state.py) with limits and usage, and the GPUs that they are of. To make one from scratch:
+A share is a state folder (limits/state.py) with limits and usage, and the GPUs that they are of. To make one:
 
     driver = drivers.plan_driver("mount", gpus, EngineFacts())
     StateFolder.make(folder, plan.shared_files(quotas, driver), owner).close()
@@ -16,10 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vgpurun import abi, places, plan
+from vgpurun import abi
 from vgpurun.cdi.edits import Edits, joined, mount, variables
 from vgpurun.errors import OptionError
-from vgpurun.plan import DeviceQuota
+from vgpurun.launch import places, plan
+from vgpurun.launch.plan import DeviceQuota
 
 KIND = "vgpurun.io/gpu"
 # The oldest that has all that is used here, so that old engines (Podman 4.3 of Debian 12) take it.

@@ -10,8 +10,8 @@ import click
 
 from vgpurun import __version__
 from vgpurun.cli.verbs import Verbs
+from vgpurun.console.signals import Interrupted
 from vgpurun.errors import NoRoomError, VgpurunError
-from vgpurun.signals import Interrupted
 
 _FAILED = VgpurunError.exit_code
 _CTRL_C = 130

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import click
 
-from vgpurun import __version__, library, progress
+from vgpurun import __version__
 from vgpurun.cli.common import EngineCommand, GroupedCommand, option
+from vgpurun.engine import progress
 from vgpurun.errors import ImageError, LibraryError
-from vgpurun.library import Library, show_version
+from vgpurun.host import library
+from vgpurun.host.library import Library, show_version
 
 DEFAULT_BASE_IMAGE = "nvidia/cuda:12.8.1-devel-ubi8"
 
@@ -45,7 +47,7 @@ def build(verbose: bool) -> None:
 )
 def build_in_docker(base_image: str, output: Path | None) -> None:
     """Build libvgpu.so in a container, for a host without a compiler or with too new a glibc."""
-    from vgpurun.engine_launch import LaunchEngine
+    from vgpurun.engine.launches import LaunchEngine
 
     path = (output or library.build_folder() / "libvgpu.so").absolute()
     engine = LaunchEngine.connect()

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import click
 
-from vgpurun import library, simulation
 from vgpurun.cdi.edits import Edits, driver_edits
 from vgpurun.cdi.of_slices import DEFAULT_PATH, Host, forget, host_edits, keep, of_slices
 from vgpurun.cli.common import (
@@ -19,7 +18,8 @@ from vgpurun.cli.common import (
     visible_gpus,
 )
 from vgpurun.errors import OptionError, SliceError
-from vgpurun.gpus import Gpu
+from vgpurun.host import library, simulation
+from vgpurun.host.gpus import Gpu
 
 _GROUP = "CDI"
 

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from vgpurun import config
 from vgpurun.cli.flags import canonical
+from vgpurun.config import values as config
 from vgpurun.errors import DriverError, GpuError, LibraryError, OptionError, VgpurunError
-from vgpurun.policies import PRIORITIES, SM_POLICIES
+from vgpurun.limits.policies import PRIORITIES, SM_POLICIES
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-    from vgpurun.gpus import Gpu
-    from vgpurun.library import Library
+    from vgpurun.host.gpus import Gpu
+    from vgpurun.host.library import Library
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -105,7 +105,7 @@ class ContainerName(click.ParamType):  # type: ignore[type-arg]  # an older clic
         """Return the names that begin so; none where no engine answers."""
         from click.shell_completion import CompletionItem
 
-        from vgpurun.engine import Engine
+        from vgpurun.engine.client import Engine
 
         given = ctx.params.get(param.name or "") or ()
         try:
@@ -252,14 +252,14 @@ def warn(message: str) -> None:
 
 def activate_simulation() -> None:
     """Make this process see the simulated GPUs. Raises DriverError, StateError, GpuError and LibraryError."""
-    from vgpurun import library, simulation
+    from vgpurun.host import library, simulation
 
     simulation.activate(library.find_simulated_driver(say))
 
 
 def visible_gpus(is_simulated: bool) -> "list[Gpu]":
     """Return the GPUs of this host, or the simulated ones. Raises GpuError, DriverError and LibraryError."""
-    from vgpurun.gpus import list_gpus
+    from vgpurun.host.gpus import list_gpus
 
     if not is_simulated:
         return list_gpus()
@@ -281,7 +281,7 @@ def gpus_if_any(is_simulated: bool) -> "list[Gpu]":
 
 def find_library(is_dry_run: bool) -> "Library":
     """Return the library, built first if need be; a dry run builds nothing and shows where it will be."""
-    from vgpurun import library
+    from vgpurun.host import library
 
     if not is_dry_run:
         return library.find_or_build(say)

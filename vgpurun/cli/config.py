@@ -8,13 +8,13 @@ from typing import Any
 
 import click
 
-from vgpurun import config as configuration
 from vgpurun.cli.common import GroupedCommand, option
-from vgpurun.config_file import Setting, read_config
-from vgpurun.config_schema import DEFAULTS
+from vgpurun.config import values as configuration
+from vgpurun.config.file import Setting, read_config
+from vgpurun.config.schema import DEFAULTS
 from vgpurun.errors import ConfigError, OptionError
-from vgpurun.quota import MemorySize
-from vgpurun.users import current_user
+from vgpurun.host.users import current_user
+from vgpurun.limits.quota import MemorySize
 
 
 @click.command(cls=GroupedCommand, name="config", options_metavar="[OPTIONS]")

@@ -22,7 +22,7 @@ def _container_names(function: Callable[..., int]) -> Callable[..., int]:
 @_container_names
 def stop(containers: tuple[str, ...], signal: str | None, timeout_s: int | None) -> int:
     """Send containers their stop signal, and SIGKILL when they still run after a time."""
-    from vgpurun.engine_containers import ContainerEngine, each_of
+    from vgpurun.engine.containers import ContainerEngine, each_of
 
     engine = ContainerEngine.connect()
 
@@ -38,7 +38,7 @@ def stop(containers: tuple[str, ...], signal: str | None, timeout_s: int | None)
 @_container_names
 def kill(containers: tuple[str, ...], signal: str) -> int:
     """Send the main process of containers a signal."""
-    from vgpurun.engine_containers import ContainerEngine, each_of
+    from vgpurun.engine.containers import ContainerEngine, each_of
 
     engine = ContainerEngine.connect()
 
@@ -55,9 +55,9 @@ def kill(containers: tuple[str, ...], signal: str) -> int:
 @_container_names
 def rm(containers: tuple[str, ...], force: bool, volumes: bool) -> int:
     """Remove containers, and what vgpurun keeps about them."""
-    from vgpurun.engine_containers import ContainerEngine, each_of
+    from vgpurun.engine.containers import ContainerEngine, each_of
     from vgpurun.errors import ContainerError
-    from vgpurun.launch import sweep
+    from vgpurun.launch.container import sweep
 
     engine = ContainerEngine.connect()
 

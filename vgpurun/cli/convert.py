@@ -1,12 +1,12 @@
 """`vgpurun convert`: says what in a Compose file does not limit a GPU, and rewrites it to what does."""
 
 import difflib
-import os
 from pathlib import Path
 
 import click
 
 from vgpurun.cli.common import GroupedCommand, option, say
+from vgpurun.replacing import replacing
 
 _FOUND = 1
 
@@ -61,10 +61,5 @@ def _convert(path: Path, write: bool) -> int:
 def _replace(path: Path, text: str) -> None:
     """As a whole or not at all, with the mode that it has; a link stays one."""
     real = path.resolve()
-    half_made = real.with_name(f".{real.name}.{os.getpid()}")
-    try:
+    with replacing(real, real.stat().st_mode & 0o7777) as half_made:
         half_made.write_text(text, encoding="utf-8")
-        half_made.chmod(real.stat().st_mode & 0o7777)
-        half_made.replace(real)
-    finally:
-        half_made.unlink(missing_ok=True)

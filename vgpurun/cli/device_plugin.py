@@ -11,16 +11,18 @@ from typing import TYPE_CHECKING
 
 import click
 
-from vgpurun import config, gpus, library, simulation, state
 from vgpurun.cli.common import GroupedCommand, find_library, health_port_option, option, say, visible_gpus, warn
-from vgpurun.drivers import DriverPlan
+from vgpurun.config import values as config
 from vgpurun.errors import GpuError, StateError
 from vgpurun.extras import needs_extra
-from vgpurun.gpus import Gpu
+from vgpurun.host import gpus, library, simulation
+from vgpurun.host.drivers import DriverPlan
+from vgpurun.host.gpus import Gpu
 from vgpurun.kubernetes import checkpoint
 from vgpurun.kubernetes.offer import read_offer
 from vgpurun.kubernetes.state import install_library, state_root
 from vgpurun.kubernetes.units import Resource, resources_of
+from vgpurun.limits import state
 
 if TYPE_CHECKING:
     from vgpurun.kubernetes.gpu_health import Health

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import click
 
-from vgpurun import library, state
 from vgpurun.cli.common import GroupedCommand, activate_simulation, health_port_option, option, say
 from vgpurun.extras import needs_extra
+from vgpurun.host import library
+from vgpurun.limits import state
 
 _GROUP = "DRA plugin"
 
@@ -56,9 +57,9 @@ def dra_plugin(
         from vgpurun.kubernetes.dra_cluster import Cluster
         from vgpurun.kubernetes.dra_devices import NodeDriver
         from vgpurun.kubernetes.dra_plugin import Plugin
+    from vgpurun.console.signals import Ending
     from vgpurun.kubernetes.probes import serving_health
     from vgpurun.kubernetes.state import install_library
-    from vgpurun.signals import Ending
 
     simulated = None
     if driver == "sim":

@@ -2,8 +2,8 @@
 
 import click
 
-from vgpurun import terminal
 from vgpurun.cli.common import ContainerName, EngineCommand, option
+from vgpurun.console import terminal
 from vgpurun.errors import OptionError
 from vgpurun.options.files import given_environment
 
@@ -41,8 +41,8 @@ def exec_command(
     working_dir: str | None,
 ) -> int:
     """Run a further command in a container that runs, under the same limits. Its exit code is the command's."""
-    from vgpurun.engine_containers import ContainerEngine, ExecOptions
-    from vgpurun.execution import execute
+    from vgpurun.engine.containers import ContainerEngine, ExecOptions
+    from vgpurun.launch.execution import execute
 
     if tty and interactive and not detach and not terminal.is_terminal(0):
         raise OptionError("the input device is not a TTY; leave out -t to read from a pipe or file")

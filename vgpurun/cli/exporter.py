@@ -10,7 +10,7 @@ import click
 from vgpurun.cli.common import GroupedCommand, activate_simulation, host_driver_option, option, say
 from vgpurun.errors import OptionError
 from vgpurun.extras import needs_extra
-from vgpurun.quota import parse_size
+from vgpurun.limits.quota import parse_size
 from vgpurun.times import parse_span
 
 if TYPE_CHECKING:
@@ -59,9 +59,9 @@ def exporter(
     with needs_extra("metrics"):
         from vgpurun.metrics.collector import make_registry
         from vgpurun.metrics.server import serving
+    from vgpurun.console.signals import Ending
     from vgpurun.metrics.recorder import Recorder
     from vgpurun.metrics.snapshot import Reader
-    from vgpurun.signals import Ending
 
     open_store = None if no_history else _history(path, keep, size)
     if no_history and path:

@@ -9,8 +9,8 @@ from dataclasses import fields
 import click
 
 from vgpurun.cli.columns import Column, lines, terminal_width
+from vgpurun.limits.quota import show_size
 from vgpurun.metrics.accounting import Account
-from vgpurun.quota import show_size
 
 _HOUR_S = 3600
 _USER, _CONTAINER = Column("USER", can_shrink=True), Column("CONTAINER", can_shrink=True)

@@ -15,7 +15,7 @@ _GROUP = "Display"
 @click.argument("containers", metavar="CONTAINER...", nargs=-1, required=True, type=ContainerName())
 def inspect(containers: tuple[str, ...], driver: str) -> int:
     """Show limits, use, devices, versions and the state folder of containers, as a JSON list. Sizes are in bytes."""
-    from vgpurun.engine_containers import ContainerEngine, each_of
+    from vgpurun.engine.containers import ContainerEngine, each_of
 
     engine = ContainerEngine.connect()
     all_gpus = gpus_if_any(driver == "sim")
@@ -26,10 +26,10 @@ def inspect(containers: tuple[str, ...], driver: str) -> int:
 
 
 def _describe(described: dict[str, Any], all_gpus: Any) -> dict[str, Any]:
-    from vgpurun import smi
     from vgpurun.cli.ps_view import devices_json
-    from vgpurun.engine_containers import from_description
-    from vgpurun.labels import LABEL_VERSION
+    from vgpurun.engine.containers import from_description
+    from vgpurun.launch.labels import LABEL_VERSION
+    from vgpurun.limits import readings as smi
 
     (tenant,) = smi.read_containers([from_description(described)], all_gpus)
     container = tenant.container

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from vgpurun import library, mps, simulation, state
+from vgpurun.admission.placement import Placement
 from vgpurun.cli.common import (
     GroupedCommand,
     find_library,
@@ -22,12 +22,13 @@ from vgpurun.cli.common import (
     warn,
 )
 from vgpurun.cli.placing import Wanted, engine_if_any, placement_options
-from vgpurun.describe import to_yaml
-from vgpurun.gpus import Gpu
+from vgpurun.host import library, mps, simulation
+from vgpurun.host.gpus import Gpu
+from vgpurun.launch.describe import to_yaml
+from vgpurun.launch.plan import ProcessPlan, plan_process
+from vgpurun.launch.process import prepare_process, run_process
+from vgpurun.limits import state
 from vgpurun.options.files import given_environment
-from vgpurun.placement import Placement
-from vgpurun.plan import ProcessPlan, plan_process
-from vgpurun.process import prepare_process, run_process
 from vgpurun.profiles.recording import Profiling
 
 _GROUP = "Process"

@@ -23,9 +23,9 @@ def logs(
     container: str, follow: bool, tail: str, since: str | None, until: str | None, timestamps: bool, details: bool
 ) -> None:
     """Show what a container has written to its standard output and error, each to the same of this command."""
-    from vgpurun.engine_containers import ContainerEngine, LogOptions
-    from vgpurun.signals import Signals
-    from vgpurun.streams import copy_output
+    from vgpurun.console.signals import Signals
+    from vgpurun.console.streams import copy_output
+    from vgpurun.engine.containers import ContainerEngine, LogOptions
     from vgpurun.times import parse_moment
 
     if not re.fullmatch(r"all|-?[0-9]+", tail, re.ASCII):

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import click
 
-from vgpurun import state
 from vgpurun.cli.common import GroupedCommand, activate_simulation, host_driver_option, option, say
 from vgpurun.extras import needs_extra
+from vgpurun.limits import state
 
 _GROUP = "Node agent"
 
@@ -39,8 +39,8 @@ def node_agent(listen: str, compatible: tuple[str, ...], kubelet_dir: Path, inte
         from vgpurun.metrics.server import serving
     with needs_extra("k8s"):
         from vgpurun.kubernetes.agent import Agent
+    from vgpurun.console.signals import Ending
     from vgpurun.metrics.snapshot import Reader
-    from vgpurun.signals import Ending
 
     if driver == "sim":
         activate_simulation()

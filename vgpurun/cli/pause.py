@@ -37,8 +37,8 @@ def unpause(containers: tuple[str, ...], gpu_only: bool) -> int:
 
 
 def _set_paused(containers: tuple[str, ...], gpu_only: bool, paused: bool) -> int:
-    from vgpurun.engine_containers import ContainerEngine, each_of
-    from vgpurun.update import refuse_in_slice, set_paused
+    from vgpurun.engine.containers import ContainerEngine, each_of
+    from vgpurun.limits.update import refuse_in_slice, set_paused
 
     engine = ContainerEngine.connect()
 

@@ -6,20 +6,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from vgpurun import config
-from vgpurun.admission import Admission
+from vgpurun.admission.entry import Admission
+from vgpurun.admission.request import Request, check_limits
+from vgpurun.admission.waiting import NO_TIMEOUT, parse_wait
 from vgpurun.choices import PLACE_POLICIES
 from vgpurun.cli.common import LIMITS, Function, SliceName, option, say, warn
+from vgpurun.config import values as config
 from vgpurun.errors import EngineError, NoEngineError, OptionError
-from vgpurun.gpus import GPUS_HELP, Gpu
-from vgpurun.plan import Limits
-from vgpurun.quota import Quota
-from vgpurun.request import Request, check_limits
+from vgpurun.host.gpus import GPUS_HELP, Gpu
+from vgpurun.launch.plan import Limits
+from vgpurun.limits.quota import Quota
 from vgpurun.slices.joining import Joining
-from vgpurun.waiting import NO_TIMEOUT, parse_wait
 
 if TYPE_CHECKING:
-    from vgpurun.engine import Engine
+    from vgpurun.engine.client import Engine
 
 _GROUP = "Placement"
 
@@ -134,7 +134,7 @@ class Wanted:
 
 def engine_if_any() -> "Engine | None":
     """Return the engine whose containers hold parts of the GPUs too, or None where there is none."""
-    from vgpurun.engine import Engine
+    from vgpurun.engine.client import Engine
 
     try:
         return Engine.connect()

@@ -2,10 +2,10 @@
 
 import click
 
-from vgpurun import state
 from vgpurun.cli.common import EngineCommand, option, warn
 from vgpurun.errors import EngineError
-from vgpurun.quota import show_size
+from vgpurun.limits import state
+from vgpurun.limits.quota import show_size
 from vgpurun.slices import store
 
 
@@ -17,8 +17,8 @@ def prune(dry_run: bool) -> None:
     Stopped containers keep theirs. Every launch does the same; this verb is for a host where no more
     comes.
     """
-    from vgpurun.engine import Engine
-    from vgpurun.launch import sweep
+    from vgpurun.engine.client import Engine
+    from vgpurun.launch.container import sweep
 
     try:
         engine = Engine.connect()

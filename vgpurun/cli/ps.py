@@ -33,10 +33,10 @@ def ps(
     MemoryLimit, SM and SMLimit. Of a container with several GPUs the last five are lists with commas. A container in a
     slice has the limits of the slice, and its own part of the memory that is used there.
     """
-    from vgpurun import smi
     from vgpurun.cli.ps_view import show
-    from vgpurun.engine import Engine
-    from vgpurun.listing import FIELDS, SHORT_ID, parse_filters
+    from vgpurun.engine.client import Engine
+    from vgpurun.limits import readings as smi
+    from vgpurun.limits.listing import FIELDS, SHORT_ID, parse_filters
     from vgpurun.templates import Template
 
     tests = parse_filters(filters)

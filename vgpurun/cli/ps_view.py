@@ -9,10 +9,10 @@ from typing import Any
 
 import click
 
-from vgpurun import listing
 from vgpurun.cli.columns import Column, lines, terminal_width
 from vgpurun.cli.smi_json import device_json
-from vgpurun.smi import Tenant
+from vgpurun.limits import listing
+from vgpurun.limits.readings import Tenant
 from vgpurun.templates import Template, columns
 from vgpurun.times import show_age, show_moment
 

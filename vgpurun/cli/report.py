@@ -2,9 +2,8 @@
 
 import gzip
 import json
-import os
 from collections.abc import Callable, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -12,6 +11,7 @@ import click
 
 from vgpurun.cli.common import GroupedCommand, option, say
 from vgpurun.errors import OutputError
+from vgpurun.replacing import replacing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -134,20 +134,16 @@ def _alnair(profiles: "Sequence[ProcessProfile]", folder: Path, output: Path | N
 @contextmanager
 def _replacing(path: Path) -> "Iterator[TextIO]":
     """Give a file that takes its place when it is whole: compressed where its name ends in .gz."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with (
+            replacing(path) as partial,
             gzip.open(partial, "wt", 6, "utf-8")
             if path.suffix == ".gz"
-            else partial.open("w", encoding="utf-8") as file
+            else partial.open("w", encoding="utf-8") as file,
         ):
             yield file
-        partial.replace(path)
     except OSError as error:
         raise OutputError(f"cannot write {path}: {error.strerror}; --output names another place") from None
-    finally:
-        with suppress(OSError):
-            partial.unlink(missing_ok=True)
 
 
 _WRITERS: "dict[str, Callable[[Sequence[ProcessProfile], Path, Path | None], Any]]" = {

@@ -10,12 +10,12 @@ from rich.console import Console
 
 from vgpurun.cli import columns
 from vgpurun.cli.columns import Column
+from vgpurun.limits.quota import show_size
 from vgpurun.profiles import words
 from vgpurun.profiles.lanes import DIRECTIONS
 from vgpurun.profiles.names import api_name, short_kernel_name
 from vgpurun.profiles.summary import Summary
 from vgpurun.profiles.units import show_count, show_rate, show_share, show_time
-from vgpurun.quota import show_size
 
 _ROWS = 10
 _SEVERAL = 20  # processes that are listed

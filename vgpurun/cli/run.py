@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
-from vgpurun import config, drivers, library, mps, simulation, state
-from vgpurun.admission import Admission
+from vgpurun.admission.entry import Admission
+from vgpurun.admission.placement import Placement
 from vgpurun.background import Background
 from vgpurun.choices import DRIVER_MODES
 from vgpurun.cli.common import (
@@ -23,22 +23,24 @@ from vgpurun.cli.common import (
 )
 from vgpurun.cli.docker_options import docker_options
 from vgpurun.cli.placing import Wanted, WantedSlice, placement_options
-from vgpurun.describe import to_yaml
-from vgpurun.drivers import DriverPlan, EngineFacts
+from vgpurun.config import values as config
+from vgpurun.console.signals import Signals
+from vgpurun.engine.images import PullOptions, find_image
 from vgpurun.errors import EngineError, OptionError
-from vgpurun.gpus import Gpu
-from vgpurun.images import PullOptions, find_image
+from vgpurun.host import drivers, library, mps, simulation
+from vgpurun.host.drivers import DriverPlan, EngineFacts
+from vgpurun.host.gpus import Gpu
+from vgpurun.launch.describe import to_yaml
+from vgpurun.launch.plan import LaunchPlan, plan_launch
+from vgpurun.limits import state
 from vgpurun.options import ContainerOptions
 from vgpurun.options.build import container_options
-from vgpurun.placement import Placement
-from vgpurun.plan import LaunchPlan, plan_launch
 from vgpurun.profiles.recording import Profiling
-from vgpurun.signals import Signals
 from vgpurun.slices.joining import Joining
 
 if TYPE_CHECKING:
-    from vgpurun.engine import Image
-    from vgpurun.engine_launch import LaunchEngine
+    from vgpurun.engine.client import Image
+    from vgpurun.engine.launches import LaunchEngine
 
 _VGPURUN = "vgpurun"
 _Asked: TypeAlias = "tuple[LaunchEngine, Image | None, EngineFacts]"
@@ -105,7 +107,7 @@ def _refuse_late_verb(ctx: click.Context, image: str) -> None:
 
 def _ask_engine(image: str) -> _Asked:
     """Return the engine, what it says of itself, and the image if it has it."""
-    from vgpurun.engine_launch import LaunchEngine
+    from vgpurun.engine.launches import LaunchEngine
 
     engine = LaunchEngine.connect()
     facts = Background(engine.facts)
@@ -136,7 +138,7 @@ class _Launch:
         """Carry the launch out and return the exit code."""
         engine, found, facts = asked.result()
         # Only now: docker's package cannot be imported by two threads at the same time.
-        from vgpurun.launch import check_terminal, launch
+        from vgpurun.launch.container import check_terminal, launch
 
         image = dict(find_image(engine, self._options.image, found, pull).environment)
         check_terminal(self._options)

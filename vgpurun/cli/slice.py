@@ -22,9 +22,9 @@ from vgpurun.cli.common import (
 )
 from vgpurun.cli.placing import Wanted, admission_of_change, engine_if_any, overcommit_option, own_placement_options
 from vgpurun.errors import OptionError, VgpurunError
-from vgpurun.gpus import Gpu
-from vgpurun.plan import Limits
-from vgpurun.quota import Quota
+from vgpurun.host.gpus import Gpu
+from vgpurun.launch.plan import Limits
+from vgpurun.limits.quota import Quota
 
 _GROUP = "Slice"
 _USERS_HELP = "Who else may use it: names of users, @groups, or all; with commas."
@@ -58,7 +58,7 @@ def create(name: str, users: str, driver: str, **given: Any) -> None:
     NAME is up to 63 letters, digits, '_', '.' and '-'.
     """
     from vgpurun.cdi.specification import check_name
-    from vgpurun.plan import quotas_of
+    from vgpurun.launch.plan import quotas_of
     from vgpurun.slices import store
     from vgpurun.slices.files import slice_files
 
@@ -129,8 +129,8 @@ def update(
 
     More than before needs room on the GPU. A slice that holds more than its new limit keeps it, and gets no more.
     """
-    from vgpurun import update as limits
     from vgpurun.cli.update import show_changes
+    from vgpurun.limits import update as limits
     from vgpurun.slices import store
     from vgpurun.slices.joining import quotas_on
 

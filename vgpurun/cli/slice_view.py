@@ -7,16 +7,17 @@ from typing import Any
 
 import click
 
-from vgpurun import listing, smi
 from vgpurun.cdi.specification import KIND
 from vgpurun.cli.columns import Column, lines, terminal_width
 from vgpurun.cli.common import gpus_if_any, warn
 from vgpurun.cli.ps_view import devices_json, of_limit, share, short_age
-from vgpurun.engine import Engine
+from vgpurun.engine.client import Engine
 from vgpurun.errors import EngineError, NoEngineError
-from vgpurun.gpus import Gpu
+from vgpurun.host.gpus import Gpu
+from vgpurun.limits import listing
+from vgpurun.limits import readings as smi
+from vgpurun.limits.readings import Tenant
 from vgpurun.slices.store import Slice
-from vgpurun.smi import Tenant
 from vgpurun.times import show_moment
 
 _COLUMNS = (

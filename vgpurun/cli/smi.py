@@ -7,13 +7,13 @@ from typing import Any
 
 import click
 
+from vgpurun.admission.placement import Placement
 from vgpurun.cli.common import LIMITS, EngineCommand, host_driver_option, limit_options, option, visible_gpus, warn
 from vgpurun.cli.local import plan_local
 from vgpurun.errors import EngineError, OptionError
-from vgpurun.gpus import GPUS_HELP, select_gpus
-from vgpurun.placement import Placement
-from vgpurun.plan import Limits, ProcessPlan
-from vgpurun.process import prepare_process, run_process
+from vgpurun.host.gpus import GPUS_HELP, select_gpus
+from vgpurun.launch.plan import Limits, ProcessPlan
+from vgpurun.launch.process import prepare_process, run_process
 
 _GROUP = "Display"
 
@@ -72,8 +72,8 @@ def of_chosen_gpus(plan: ProcessPlan) -> ProcessPlan:
 
 
 def _inside(container: str, arguments: tuple[str, ...]) -> int:
-    from vgpurun.engine_containers import ContainerEngine, ExecOptions
-    from vgpurun.streams import copy_output
+    from vgpurun.console.streams import copy_output
+    from vgpurun.engine.containers import ContainerEngine, ExecOptions
 
     if container.startswith("-"):
         raise OptionError(f"'{container}' is not a container; for nvidia-smi's own options: vgpurun smi CONTAINER ...")
@@ -84,10 +84,10 @@ def _inside(container: str, arguments: tuple[str, ...]) -> int:
 
 
 def _overview(gpu_text: str, output_format: str, is_simulated: bool) -> None:
-    from vgpurun import smi as readings
     from vgpurun.cli.smi_json import to_json
     from vgpurun.cli.smi_view import print_table
-    from vgpurun.engine import Engine
+    from vgpurun.engine.client import Engine
+    from vgpurun.limits import readings
 
     chosen = select_gpus(gpu_text, visible_gpus(is_simulated))
     engine = None

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from vgpurun.gpus import Gpu, GpuUse
-from vgpurun.smi import Report, Tenant, TenantDevice
+from vgpurun.host.gpus import Gpu, GpuUse
+from vgpurun.limits.readings import Report, Tenant, TenantDevice
 
 
 def to_json(report: Report) -> dict[str, Any]:

@@ -11,9 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from vgpurun.abi import LOCK_DIR
-from vgpurun.quota import show_size
-from vgpurun.region import DeviceReading
-from vgpurun.smi import Report, Tenant, TenantDevice
+from vgpurun.limits.quota import show_size
+from vgpurun.limits.readings import Report, Tenant, TenantDevice
+from vgpurun.limits.region import DeviceReading
 
 _INDENT = 3
 _LEAST_WIDTH = 80  # columns; a narrower terminal breaks the lines

@@ -9,7 +9,7 @@ from vgpurun.cli.common import ContainerName, EngineCommand, host_driver_option,
 from vgpurun.cli.placing import admission_of_change, overcommit_option
 
 if TYPE_CHECKING:
-    from vgpurun.engine import VgpurunContainer
+    from vgpurun.engine.client import VgpurunContainer
 
 _GROUP = "Container"
 
@@ -24,10 +24,10 @@ def start(containers: tuple[str, ...], overcommit: bool | None, driver: str) -> 
     As at a launch, nothing is promised twice: where their limits do not fit any more, they are not started.
     `docker start` does not look.
     """
-    from vgpurun import state
-    from vgpurun.engine_containers import ContainerEngine, each_of
-    from vgpurun.holders import quotas_now
-    from vgpurun.update import devices_of
+    from vgpurun.admission.holders import quotas_now
+    from vgpurun.engine.containers import ContainerEngine, each_of
+    from vgpurun.limits import state
+    from vgpurun.limits.update import devices_of
 
     gpus = visible_gpus(driver == "sim")
     engine = ContainerEngine.connect()

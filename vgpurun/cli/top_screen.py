@@ -8,15 +8,15 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from vgpurun import smi
 from vgpurun.cli import top_view
 from vgpurun.cli.common import warn
-from vgpurun.engine import Engine
+from vgpurun.console.keyboard import keys, next_key
+from vgpurun.console.signals import Signals
+from vgpurun.engine.client import Engine
 from vgpurun.errors import EngineError
-from vgpurun.gpus import Gpu
-from vgpurun.keyboard import keys, next_key
-from vgpurun.signals import Signals
-from vgpurun.smi import Report
+from vgpurun.host.gpus import Gpu
+from vgpurun.limits import readings as smi
+from vgpurun.limits.readings import Report
 
 _INTERVALS_S = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 _PIPE_WIDTH = 100  # columns, where there is no terminal to ask

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
-from vgpurun.gpus import Gpu, GpuUse
-from vgpurun.quota import show_size
-from vgpurun.smi import Report, Tenant, TenantDevice
+from vgpurun.host.gpus import Gpu, GpuUse
+from vgpurun.limits.quota import show_size
+from vgpurun.limits.readings import Report, Tenant, TenantDevice
 
 SORTS = ("gpu", "memory", "compute")
 KEYS = "q quit   m by memory   c by compute   g by GPU   arrows scroll   + - faster, slower"

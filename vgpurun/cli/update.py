@@ -18,13 +18,13 @@ from vgpurun.cli.common import (
 )
 from vgpurun.cli.placing import admission_of_change, overcommit_option
 from vgpurun.errors import OptionError
-from vgpurun.gpus import Gpu
-from vgpurun.plan import Limits
-from vgpurun.policies import Priority, SmPolicy
-from vgpurun.quota import Quota, show_size
+from vgpurun.host.gpus import Gpu
+from vgpurun.launch.plan import Limits
+from vgpurun.limits.policies import Priority, SmPolicy
+from vgpurun.limits.quota import Quota, show_size
 
 if TYPE_CHECKING:
-    from vgpurun.update import Change
+    from vgpurun.limits.update import Change
 
 
 @click.command(
@@ -60,8 +60,8 @@ def update(
     More than before needs room on the GPU, as at a launch. A container that holds more than its new limit keeps it, and
     gets no more until it has freed enough.
     """
-    from vgpurun import update as limits
-    from vgpurun.engine_containers import ContainerEngine
+    from vgpurun.engine.containers import ContainerEngine
+    from vgpurun.limits import update as limits
 
     given = Limits(mem, sm, sm_policy, priority, oversubscribe)
     if given == Limits():

@@ -8,13 +8,15 @@ from typing import Any
 
 import click
 
-from vgpurun import config, library, quota
 from vgpurun.choices import DRIVER_MODES
 from vgpurun.cli.common import LIMITS, EngineCommand, option, say, visible_gpus
+from vgpurun.config import values as config
 from vgpurun.errors import OptionError
-from vgpurun.gpus import Gpu, select_gpus
-from vgpurun.quota import Quota, show_size
-from vgpurun.verify import FAILED, OK, WARNING, Check, Trial, check_compute, check_memory
+from vgpurun.host import library
+from vgpurun.host.gpus import Gpu, select_gpus
+from vgpurun.host.verify import FAILED, OK, WARNING, Check, Trial, check_compute, check_memory
+from vgpurun.limits import quota
+from vgpurun.limits.quota import Quota, show_size
 
 _GROUP = "Trial"
 _IN_CONTAINER = "/vgpurun-verify"
@@ -100,7 +102,7 @@ def _trial(gpu: Gpu, limits: Quota, image: str | None, driver_mode: str, program
     words += [f"--volume={program}:{_IN_CONTAINER}:ro", f"--entrypoint={_IN_CONTAINER}"]
 
     def first_pid(_: int) -> int | None:
-        from vgpurun.engine_containers import ContainerEngine
+        from vgpurun.engine.containers import ContainerEngine
 
         return int(ContainerEngine.connect().describe(name)["State"]["Pid"]) or None
 

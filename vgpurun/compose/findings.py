@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 
 from yaml import MappingNode, Node, SequenceNode
 
-from vgpurun import abi, quota
+from vgpurun import abi
 from vgpurun.compose.nodes import Entry, child, entries, entry, items, text_of
 from vgpurun.errors import LimitError
+from vgpurun.limits import quota
 
 MEMORY_KEYS = {
     "memory", "mem", "mem_limit", "memory_limit", "max_memory", "gpu_memory", "gpu_mem", "gpumem", "gpu_memory_limit",

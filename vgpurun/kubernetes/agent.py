@@ -3,12 +3,12 @@
 from collections.abc import Callable
 from pathlib import Path
 
+from vgpurun.admission.holders import Holder
+from vgpurun.console.signals import Ending
 from vgpurun.errors import VgpurunError
-from vgpurun.holders import Holder
 from vgpurun.kubernetes.agent_pods import read_containers
 from vgpurun.kubernetes.agent_sweep import sweep
 from vgpurun.kubernetes.agent_tenants import find_tenants
-from vgpurun.signals import Ending
 
 _MIN_AGE_S = 120  # from a folder's making to kubelet's word of whose it is, at most
 

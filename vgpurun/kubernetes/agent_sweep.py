@@ -6,10 +6,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from vgpurun import region
 from vgpurun.kubernetes.agent_pods import PodContainer
 from vgpurun.kubernetes.agent_tenants import units_of
 from vgpurun.kubernetes.state import all_folders, state_root
+from vgpurun.limits import region
 
 _HALF_GONE = ".gone-"
 

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from vgpurun import region
-from vgpurun.holders import Holder
+from vgpurun.admission.holders import Holder
 from vgpurun.kubernetes.agent_pods import PodContainer
 from vgpurun.kubernetes.dra_state import Claims
 from vgpurun.kubernetes.state import all_folders
-from vgpurun.quota import Quota
+from vgpurun.limits import region
+from vgpurun.limits.quota import Quota
 
 
 def find_tenants(root: Path, containers: Sequence[PodContainer]) -> list[Holder]:

@@ -6,8 +6,8 @@ from pathlib import Path
 from vgpurun.cdi.edits import Edits, driver_edits, joined
 from vgpurun.cdi.nvidia import FOLDERS
 from vgpurun.cdi.specification import Share, share_edits
-from vgpurun.drivers import DriverPlan, EngineFacts, plan_driver, read_cdi_devices
-from vgpurun.gpus import Gpu
+from vgpurun.host.drivers import DriverPlan, EngineFacts, plan_driver, read_cdi_devices
+from vgpurun.host.gpus import Gpu
 from vgpurun.kubernetes.proto.deviceplugin_pb2 import CDIDevice, ContainerAllocateResponse, DeviceSpec, Mount
 
 MODES = ("auto", "cdi", "toolkit", "mount", "sim")

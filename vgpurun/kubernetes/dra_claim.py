@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from vgpurun.errors import ClaimError
-from vgpurun.gpus import Gpu
+from vgpurun.host.gpus import Gpu
 from vgpurun.kubernetes.dra_config import GpuConfig, config_of
 from vgpurun.kubernetes.dra_model import COMPUTE, DRIVER, MEMORY, capacity_bytes, device_name, shareable
-from vgpurun.plan import DeviceQuota
-from vgpurun.quota import Quota, show_size
+from vgpurun.launch.plan import DeviceQuota
+from vgpurun.limits.quota import Quota, show_size
 
 _UID = re.compile(r"[0-9A-Za-z]([0-9A-Za-z-]{0,61}[0-9A-Za-z])?", re.ASCII)
 _NO_CAPACITY = (

@@ -11,7 +11,7 @@ from typing import Any
 
 from vgpurun.errors import ClaimError
 from vgpurun.kubernetes.dra_model import DRIVER
-from vgpurun.policies import PRIORITIES, SM_POLICIES, Priority, SmPolicy
+from vgpurun.limits.policies import PRIORITIES, SM_POLICIES, Priority, SmPolicy
 
 API_VERSION = f"{DRIVER}/v1"
 KIND = "GpuConfig"

@@ -8,16 +8,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from vgpurun import drivers, simulation, state
 from vgpurun.cdi.edits import Edits, driver_edits, joined
 from vgpurun.cdi.files import write_specification
 from vgpurun.cdi.nvidia import FOLDERS, nvidia_edits
 from vgpurun.cdi.specification import Share, share_edits, specification
-from vgpurun.drivers import DriverPlan, EngineFacts
 from vgpurun.errors import DriverError
-from vgpurun.gpus import Gpu
+from vgpurun.host import drivers, simulation
+from vgpurun.host.drivers import DriverPlan, EngineFacts
+from vgpurun.host.gpus import Gpu
 from vgpurun.kubernetes.dra_model import device_name
-from vgpurun.plan import DeviceQuota
+from vgpurun.launch.plan import DeviceQuota
+from vgpurun.limits import state
 
 KIND = "vgpurun.io/claim"
 # For an engine whose default runtime is NVIDIA's: it must not add all GPUs on its own.

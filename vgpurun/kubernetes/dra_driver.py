@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from vgpurun import region
 from vgpurun.errors import ClaimError, VgpurunError
-from vgpurun.gpus import Gpu
+from vgpurun.host.gpus import Gpu
 from vgpurun.kubernetes.dra_claim import ClaimName, quotas_of, read_claim
 from vgpurun.kubernetes.dra_devices import ClaimDevices, qualified_name
 from vgpurun.kubernetes.dra_state import Claims, Prepared
-from vgpurun.plan import DeviceQuota, shared_files
+from vgpurun.launch.plan import DeviceQuota, shared_files
+from vgpurun.limits import region
 
 
 class ClaimReader(Protocol):

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from vgpurun.gpus import Gpu
+from vgpurun.host.gpus import Gpu
 
 API_VERSION = "resource.k8s.io/v1"
 DRIVER = "gpu.vgpurun.io"

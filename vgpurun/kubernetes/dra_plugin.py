@@ -4,8 +4,9 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from vgpurun.console.signals import Ending
 from vgpurun.errors import GpuError, VgpurunError
-from vgpurun.gpus import Gpu, list_gpus, read_driver
+from vgpurun.host.gpus import Gpu, list_gpus, read_driver
 from vgpurun.kubernetes.dra_cluster import Cluster
 from vgpurun.kubernetes.dra_devices import ClaimDevices, NodeDriver
 from vgpurun.kubernetes.dra_driver import Driver
@@ -14,7 +15,6 @@ from vgpurun.kubernetes.dra_service import DraService, Sockets
 from vgpurun.kubernetes.dra_state import Claims
 from vgpurun.kubernetes.gpu_health import Health, watch
 from vgpurun.kubernetes.probes import Pulse
-from vgpurun.signals import Ending
 
 # A pod whose claim was prepared this long ago, and that uses no GPU, is not about to start.
 _LOST_AFTER_S = 600

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from vgpurun.errors import ClusterError
-from vgpurun.gpus import Gpu
+from vgpurun.host.gpus import Gpu
 from vgpurun.kubernetes.dra_model import API_VERSION, slice_spec
 
 

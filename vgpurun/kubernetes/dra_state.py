@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vgpurun import state
 from vgpurun.errors import ClaimError, StateError
 from vgpurun.kubernetes.dra_claim import Allocation, ClaimName, check_uid
-from vgpurun.labels import quotas_from_json, quotas_to_json
-from vgpurun.plan import DeviceQuota
-from vgpurun.quota import Quota, show_size
+from vgpurun.launch.labels import quotas_from_json, quotas_to_json
+from vgpurun.launch.plan import DeviceQuota
+from vgpurun.limits import state
+from vgpurun.limits.quota import Quota, show_size
 
 _HALF_MADE = ".making-"
 _HALF_GONE = ".removing-"

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from vgpurun.errors import GpuError
-from vgpurun.gpus import Gpu, XidWatch, find_missing
+from vgpurun.host.gpus import Gpu, XidWatch, find_missing
 
 # Out of range, MMU fault, stopped or removed work, video decoder, context switch timeout: of one program alone.
 _OF_PROGRAMS = frozenset({13, 31, 43, 45, 68, 109})

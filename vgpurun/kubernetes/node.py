@@ -11,11 +11,10 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from vgpurun import region
 from vgpurun.cdi.specification import Share
-from vgpurun.drivers import DriverPlan
 from vgpurun.errors import KubernetesError, StateError
-from vgpurun.gpus import Gpu
+from vgpurun.host.drivers import DriverPlan
+from vgpurun.host.gpus import Gpu
 from vgpurun.kubernetes.admission import Admission
 from vgpurun.kubernetes.answer import answer
 from vgpurun.kubernetes.checkpoint import Holding, read_holdings
@@ -24,7 +23,8 @@ from vgpurun.kubernetes.gpu_health import Health
 from vgpurun.kubernetes.proto.deviceplugin_pb2 import ContainerAllocateResponse
 from vgpurun.kubernetes.state import folder_of, is_whole, make_folder, write_owner
 from vgpurun.kubernetes.units import Kind, Resource
-from vgpurun.plan import DeviceQuota, limit_variables, shared_files
+from vgpurun.launch.plan import DeviceQuota, limit_variables, shared_files
+from vgpurun.limits import region
 
 
 class Node:

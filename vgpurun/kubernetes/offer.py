@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from vgpurun.errors import ConfigError, LimitError
-from vgpurun.quota import parse_size, parse_sm
+from vgpurun.limits.quota import parse_size, parse_sm
 
 SLICE_PREFIX = "vgpurun.io/slice-"
 # As Kubernetes wants it of an extended resource: a domain that is not its own, and a name.

@@ -1,6 +1,6 @@
 """The state folders of the device plugin's containers.
 
-    <root>/kubernetes/units-<hash>/   as every container's state folder (vgpurun/state.py); the hash is of its units
+    <root>/kubernetes/units-<hash>/   as every container's state folder (limits/state.py); the hash is of its units
                           owner       JSON: the resource and the units; pod_uid and container once it has started
     <root>/lib/<version>/libvgpu.so   the library that they have, where the host has it too
 
@@ -11,14 +11,15 @@ then kubelet has lost its record, and the units are not free.
 
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from vgpurun import __version__, abi, region, state
+from vgpurun import __version__, abi
 from vgpurun.errors import KubernetesError, StateError
+from vgpurun.limits import region, state
+from vgpurun.replacing import replacing
 
 _PREFIX = "units-"
 
@@ -78,11 +79,9 @@ def is_in_use(folder: Path) -> bool:
 
 def write_owner(folder: Path, owner: Mapping[str, Any]) -> None:
     """Say whose a folder is. Raises StateError."""
-    half_made = folder / f".owner.{os.getpid()}"
     try:
-        half_made.write_text(json.dumps(owner))
-        half_made.chmod(0o644)
-        half_made.replace(folder / "owner")
+        with replacing(folder / "owner") as half_made:
+            half_made.write_text(json.dumps(owner))
     except OSError as error:
         raise StateError(f"cannot write {folder / 'owner'}: {error.strerror}") from None
 
@@ -90,14 +89,12 @@ def write_owner(folder: Path, owner: Mapping[str, Any]) -> None:
 def install_library(root: Path, library: Path) -> Path:
     """Put the library where this host's engine finds it: the plugin may run in a container. Raises StateError."""
     place = root / "lib" / f"{__version__}-{abi.ABI_VERSION}" / "libvgpu.so"
-    half_made = place.with_name(f".{place.name}.{os.getpid()}")
     try:
         state.make_readable(place.parent)
         content = library.read_bytes()
         if not place.exists() or place.read_bytes() != content:
-            half_made.write_bytes(content)
-            half_made.chmod(0o755)
-            half_made.replace(place)  # what has the old one mapped keeps it
+            with replacing(place, 0o755) as half_made:  # what has the old one mapped keeps it
+                half_made.write_bytes(content)
     except OSError as error:
         raise StateError(f"cannot put the library at {place}: {error.strerror}") from None
     return place

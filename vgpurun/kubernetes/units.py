@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from enum import Enum
 
 from vgpurun.errors import KubernetesError
-from vgpurun.gpus import Gpu
+from vgpurun.host.gpus import Gpu
 from vgpurun.kubernetes.offer import Offer, Shape
-from vgpurun.quota import Quota, show_size
+from vgpurun.limits.quota import Quota, show_size
 
 _ID = re.compile(r"(?P<uuid>.+)_(?P<number>0|[1-9][0-9]{0,5})", re.ASCII)
 

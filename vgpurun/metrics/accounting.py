@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from vgpurun import state
 from vgpurun.errors import HistoryError
+from vgpurun.limits import state
 from vgpurun.metrics.store import HOUR_S, check_version
 
 FILE_NAME = "history.sqlite"

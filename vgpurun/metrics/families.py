@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from vgpurun import __version__
+from vgpurun.limits.region import NOT_ENFORCED
 from vgpurun.metrics.snapshot import ENGINE, NVML, SOURCES, Device, GpuSeen, Snapshot, TenantSeen
-from vgpurun.region import NOT_ENFORCED
 
 Row = TypeVar("Row")
 GAUGE, COUNTER, UNTYPED = "gauge", "counter", "untyped"

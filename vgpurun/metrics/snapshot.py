@@ -16,15 +16,16 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vgpurun import gpus, region
+from vgpurun.admission.holders import Holder, local_processes, of_container, slice_holders
 from vgpurun.errors import EngineError, GpuError, VgpurunError
-from vgpurun.gpus import Gpu, GpuUse
-from vgpurun.holders import Holder, local_processes, of_container, slice_holders
-from vgpurun.quota import Quota
-from vgpurun.region import BrokenUsageError, DeviceReading
+from vgpurun.host import gpus
+from vgpurun.host.gpus import Gpu, GpuUse
+from vgpurun.limits import region
+from vgpurun.limits.quota import Quota
+from vgpurun.limits.region import BrokenUsageError, DeviceReading
 
 if TYPE_CHECKING:
-    from vgpurun.engine import Engine  # slow to import
+    from vgpurun.engine.client import Engine  # slow to import
 
 # What can fail, as the label `source` of the error counter has it.
 NVML, ENGINE, UNREADABLE, BROKEN, HISTORY = "nvml", "engine", "unreadable", "broken", "history"
@@ -220,7 +221,7 @@ class Reader:
         """Return names, and what reads each one's limits, which may fail for any of them."""
         if self._find is not None:
             return self._found(self._find)
-        from vgpurun.engine import Engine
+        from vgpurun.engine.client import Engine
 
         found: list[tuple[str, Callable[[], Holder]]] = [
             (each.name, partial(_same, each))

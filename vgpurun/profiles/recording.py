@@ -6,8 +6,9 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from vgpurun import abi, quota
+from vgpurun import abi
 from vgpurun.errors import LimitError, ProfileError
+from vgpurun.limits import quota
 
 _LEAST_BYTES = 4 << 20
 _ANYBODY = 0o1777  # like /tmp: whatever user a process of the container has, it makes files of its own

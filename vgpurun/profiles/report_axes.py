@@ -12,9 +12,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
+from vgpurun.limits.quota import show_size
 from vgpurun.profiles.report_style import COLOURS, Shape, settings
 from vgpurun.profiles.series import Axis
-from vgpurun.quota import show_size
 
 _UNITS = (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("bytes", 1))
 # Room around what is drawn, in points.

@@ -10,12 +10,12 @@ import jinja2
 from markupsafe import Markup
 
 from vgpurun import __version__
+from vgpurun.limits.quota import show_size
 from vgpurun.profiles import report_style, report_tables, words
 from vgpurun.profiles.report import Picture
 from vgpurun.profiles.report_tables import Table
 from vgpurun.profiles.summary import Summary
 from vgpurun.profiles.units import show_count, show_share, show_time
-from vgpurun.quota import show_size
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from vgpurun.limits.quota import show_size
 from vgpurun.profiles import words
 from vgpurun.profiles.lanes import DIRECTIONS
 from vgpurun.profiles.names import api_name, kernel_name, short_kernel_name
 from vgpurun.profiles.series import Axis
 from vgpurun.profiles.summary import WAIT_BOUNDS_NS, DeviceSummary, Summary
 from vgpurun.profiles.units import show_count, show_rate, show_share, show_time
-from vgpurun.quota import show_size
 
 _ROWS = 12
 _MOST_PROCESSES = 40

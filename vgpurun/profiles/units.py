@@ -1,6 +1,6 @@
 """Figures for people: times, counts, shares and rates with their units."""
 
-from vgpurun.quota import show_size
+from vgpurun.limits.quota import show_size
 
 _TIMES = (("s", 1e9), ("ms", 1e6), ("µs", 1e3))
 

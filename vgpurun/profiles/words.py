@@ -2,10 +2,10 @@
 
 from datetime import datetime, timezone
 
+from vgpurun.limits.quota import show_size
 from vgpurun.profiles.names import api_name, printable
 from vgpurun.profiles.summary import DeviceSummary, Summary
 from vgpurun.profiles.units import show_count, show_share, show_time
-from vgpurun.quota import show_size
 
 NO_LIMIT = "no limit"
 

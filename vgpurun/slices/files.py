@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Sequence
 
-from vgpurun import library, simulation
-from vgpurun.drivers import DriverPlan
-from vgpurun.plan import DeviceQuota, shared_files
+from vgpurun.host import library, simulation
+from vgpurun.host.drivers import DriverPlan
+from vgpurun.launch.plan import DeviceQuota, shared_files
 
 
 def slice_files(quotas: Sequence[DeviceQuota], driver: str, say: Callable[[str], None]) -> dict[str, bytes]:

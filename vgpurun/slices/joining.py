@@ -4,10 +4,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from vgpurun.admission.placement import Placement
 from vgpurun.errors import SliceError
-from vgpurun.gpus import Gpu
-from vgpurun.placement import Placement
-from vgpurun.plan import DeviceQuota, Joined, Limits
+from vgpurun.host.gpus import Gpu
+from vgpurun.launch.plan import DeviceQuota, Joined, Limits
 from vgpurun.slices import store
 from vgpurun.slices.store import Slice
 

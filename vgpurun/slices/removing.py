@@ -4,16 +4,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vgpurun import region
+from vgpurun.admission.holders import is_abandoned, local_processes
 from vgpurun.errors import SliceError, StateError
-from vgpurun.holders import is_abandoned, local_processes
-from vgpurun.quota import Quota
+from vgpurun.limits import region
+from vgpurun.limits.quota import Quota
 from vgpurun.slices import store
 from vgpurun.slices.members import members
 from vgpurun.slices.store import Slice
 
 if TYPE_CHECKING:
-    from vgpurun.engine import Engine, VgpurunContainer  # slow to import
+    from vgpurun.engine.client import Engine, VgpurunContainer  # slow to import
 
 _SHORT_ID = 12
 _NOTHING = Quota(memory_bytes=0, sm_percent=1)

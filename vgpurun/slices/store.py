@@ -1,6 +1,6 @@
 """The slices of this host: each is a folder, and the folder is all there is.
 
-    <root>/slices/<name>/    as a container's state folder (state.py); the owner file has what is in _Owner
+    <root>/slices/<name>/    as a container's state folder (limits/state.py); the owner file has what is in _Owner
     <root>/slices/.<name>-*  one that is being made or removed
 
 A slice appears and disappears by a rename, so that there is never half of one; what a killed command leaves has a dot
@@ -20,14 +20,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vgpurun import region, state
 from vgpurun.errors import SliceError, StateError
-from vgpurun.labels import quotas_from_json, quotas_to_json
-from vgpurun.quota import Quota
-from vgpurun.users import current_user, groups_of
+from vgpurun.host.users import current_user, groups_of
+from vgpurun.launch.labels import quotas_from_json, quotas_to_json
+from vgpurun.limits import region, state
+from vgpurun.limits.quota import Quota
 
 if TYPE_CHECKING:
-    from vgpurun.plan import DeviceQuota
+    from vgpurun.launch.plan import DeviceQuota
 
 ALL_USERS = "all"
 

@@ -1,0 +1,1 @@
+"""Who gets which GPU, and who has to wait: nothing is promised twice."""

@@ -1,0 +1,136 @@
+"""What the administrator lets a user have of the GPUs, by the quotas of /etc/vgpurun/config.yaml.
+
+Whoever may talk to the Docker Engine is root: quotas keep the honest within what was agreed. In every sum a launch
+without a memory limit counts as the whole GPU, and one without a compute limit as 100 %.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from vgpurun.admission.room_table import room_table
+from vgpurun.admission.rooms import Room
+from vgpurun.errors import NoRoomError, QuotaError
+from vgpurun.host.gpus import Gpu, match_gpu
+from vgpurun.limits.quota import MemorySize, Quota, show_size
+
+
+@dataclass(frozen=True)
+class Maxima:
+    """What one user may have at the same time; None is no maximum. `origins` says which line set each."""
+
+    memory: MemorySize | None = None
+    memory_per_gpu: MemorySize | None = None
+    sm: int | None = None
+    sm_per_gpu: int | None = None
+    containers: int | None = None
+    gpus: tuple[str, ...] | None = None
+    overcommit: bool | None = None
+    origins: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Sum:
+    """One maximum, what the launch needs of it and what the user's others have of it, in bytes, percent or pieces."""
+
+    key: str
+    where: str
+    most: int
+    needed: int
+    held: int
+
+    def show(self, amount: int) -> str:
+        """Return an amount for a message."""
+        if self.key.startswith("memory"):
+            return show_size(amount)
+        return f"{amount} %" if self.key.startswith("sm") else str(amount)
+
+
+@dataclass(frozen=True)
+class Grant:
+    """The maxima of one user, held against what the user has already."""
+
+    user: str
+    maxima: Maxima = Maxima()
+
+    def check(self, room: Room, need: Quota, is_overcommit: bool = False) -> None:
+        """Raise QuotaError for what the user may never have on this GPU."""
+        if is_overcommit and self.maxima.overcommit is False:
+            raise QuotaError(f"--overcommit is not for {self._whose('overcommit')}; leave it out")
+        allowed = self.maxima.gpus
+        if allowed is not None and not any(match_gpu(name, [room.gpu]) for name in allowed):
+            raise QuotaError(
+                f"GPU {room.gpu.number} is not for {self._whose('gpus')}, which has {', '.join(allowed) or 'none'}"
+            )
+        self._check_possible(self._sums_on(room, need))
+
+    def refusal(self, room: Room, need: Quota) -> str | None:
+        """Return why the user may not have this on the GPU now, or None."""
+        return next(
+            (self._exceeded(each) for each in self._sums_on(room, need) if each.held + each.needed > each.most), None
+        )
+
+    def check_sum(self, rooms: Sequence[Room], chosen: Sequence[tuple[Room, Quota]]) -> None:
+        """Hold the launch against the sums over all GPUs.
+
+        Raises QuotaError for what the user may never have, and NoRoomError for what the user may not have now.
+        """
+        sums = list(self._sums_in_all(rooms, chosen))
+        self._check_possible(sums)
+        for each in sums:
+            if each.held + each.needed > each.most:
+                raise NoRoomError(
+                    self._exceeded(each), "end one, ask for less, or queue with --wait", room_table(rooms)
+                )
+
+    def _sums_on(self, room: Room, need: Quota) -> Iterator[_Sum]:
+        gpu, where = room.gpu, f" on GPU {room.gpu.number}"
+        mine = [quota for _, quota in self._mine(room)]
+        if self.maxima.memory_per_gpu is not None:
+            most = self.maxima.memory_per_gpu.bytes_on(gpu.memory_bytes)
+            held = sum(_memory_bytes(gpu, quota) for quota in mine)
+            yield _Sum("memory_per_gpu", where, most, _memory_bytes(gpu, need), held)
+        if self.maxima.sm_per_gpu is not None:
+            held = sum(_sm_percent(quota) for quota in mine)
+            yield _Sum("sm_per_gpu", where, self.maxima.sm_per_gpu, _sm_percent(need), held)
+
+    def _sums_in_all(self, rooms: Sequence[Room], chosen: Sequence[tuple[Room, Quota]]) -> Iterator[_Sum]:
+        mine = [(room.gpu, holder, quota) for room in rooms for holder, quota in self._mine(room)]
+        if self.maxima.memory is not None:
+            most = self.maxima.memory.bytes_on(sum(room.gpu.memory_bytes for room in rooms))
+            needed = sum(_memory_bytes(room.gpu, need) for room, need in chosen)
+            yield _Sum("memory", "", most, needed, sum(_memory_bytes(gpu, quota) for gpu, _, quota in mine))
+        if self.maxima.sm is not None:
+            needed = sum(_sm_percent(need) for _, need in chosen)
+            yield _Sum("sm", "", self.maxima.sm, needed, sum(_sm_percent(quota) for _, _, quota in mine))
+        if self.maxima.containers is not None:
+            yield _Sum("containers", "", self.maxima.containers, 1, len({holder for _, holder, _ in mine}))
+
+    def _mine(self, room: Room) -> Iterator[tuple[str, Quota]]:
+        for share in room.shares:
+            if share.holder.user == self.user:
+                yield share.holder.id, share.quota
+
+    def _check_possible(self, sums: Iterator[_Sum] | Sequence[_Sum]) -> None:
+        for each in sums:
+            if each.needed > each.most:
+                raise QuotaError(
+                    f"this launch counts as {each.show(each.needed)}{each.where}, more than the {each.show(each.most)} "
+                    f"for {self._whose(each.key)}; give or lower {'--sm' if each.key.startswith('sm') else '--mem'}"
+                )
+
+    def _exceeded(self, each: _Sum) -> str:
+        return (
+            f"{each.show(each.held)} of the {each.show(each.most)} for {self._whose(each.key)} are in use{each.where}, "
+            f"and this launch counts as {each.show(each.needed)}"
+        )
+
+    def _whose(self, key: str) -> str:
+        return f"user {self.user} ({key}, {self.maxima.origins.get(key, '')})"
+
+
+def _memory_bytes(gpu: Gpu, quota: Quota) -> int:
+    return gpu.memory_bytes if quota.memory_bytes is None else quota.memory_bytes
+
+
+def _sm_percent(quota: Quota) -> int:
+    return 100 if quota.sm_percent is None else quota.sm_percent

@@ -1,0 +1,137 @@
+"""Who was given what of this host's GPUs: slices, containers by their labels, local processes by their state folders.
+
+A slice holds what it was given whether something runs in it or not; what has joined it holds nothing besides.
+
+There is no database: what the engine and the kernel say is all there is. Of local processes those count whose state
+folder this user can see: the user's own and root's. What others run shows in NVML, by what it really uses.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vgpurun.launch.labels import quotas_from_json
+from vgpurun.limits import region, state
+from vgpurun.limits.quota import Quota
+from vgpurun.slices import store
+from vgpurun.slices.store import Slice
+
+if TYPE_CHECKING:
+    from vgpurun.engine.client import Engine, VgpurunContainer  # slow to import, and not needed by local processes
+
+_ENDED = ("exited", "dead", "removing")
+_START_TAKES_S = 600  # at the very most, from a container's making to its start
+
+
+@dataclass(frozen=True)
+class Holder:
+    """A container, a process of `vgpurun local` or a slice, and its quota on each of its GPUs, by UUID.
+
+    `slice_folder` is that of the slice that a process has joined. `namespace` and `pod` are Kubernetes' names.
+    """
+
+    kind: str
+    id: str
+    name: str
+    what: str
+    user: str
+    folder: Path
+    quotas: tuple[tuple[str, Quota], ...]
+    slice_folder: str = ""
+    namespace: str = ""
+    pod: str = ""
+
+    def quota_on(self, uuid: str) -> Quota | None:
+        """Return the quota on a GPU, or None where the holder does not have that GPU."""
+        return dict(self.quotas).get(uuid)
+
+    def held_bytes(self) -> dict[str, int] | None:
+        """Return what it uses now of each of its GPUs, or None when this user may not read it."""
+        readings = region.read_usage(self.folder / "run" / "usage", [uuid for uuid, _ in self.quotas])
+        return None if readings is None else {each.uuid: each.memory_used_bytes for each in readings}
+
+
+def all_holders(engine: "Engine | None") -> list[Holder]:
+    """Return all that hold a part of a GPU, running or about to run. Raises EngineError."""
+    containers = engine.containers() if engine else []
+    alone = [each for each in containers if not each.slice_name]
+    held = [of_container(each) for each in alone if each.status not in _ENDED and not is_abandoned(each)]
+    processes = [each for each in local_processes() if not each.slice_folder]
+    return [*slice_holders(), *held, *processes]
+
+
+def slice_holders() -> list[Holder]:
+    """Return the slices of this host."""
+    return [_of_slice(each) for each in store.slices()]
+
+
+def is_abandoned(container: "VgpurunContainer") -> bool:
+    """Whether a container was made but never started, and nobody is left who would: its launcher held the folder."""
+    if container.status != "created":
+        return False
+    try:
+        return not state.is_held(Path(container.state_folder))
+    except PermissionError:  # in another user's home
+        return time.time() - container.created_s > _START_TAKES_S
+
+
+def local_processes() -> Iterator[Holder]:
+    """Yield the processes of `vgpurun local` that this user can see."""
+    for folder in state.folders(state.visible_roots()):
+        owner = state.read_owner(folder)
+        if not owner or owner.get("engine") is not None or not _is_held(folder):
+            continue
+        pid = str(owner.get("pid"))
+        yield Holder(
+            kind="process",
+            id=pid,
+            name=f"process {pid}",
+            what=" ".join(map(str, owner.get("command") or [])),
+            user=str(owner.get("user", "")),
+            folder=folder,
+            quotas=tuple(quotas_from_json(str(owner.get("quota")))),
+            slice_folder=str(owner.get("slice", "")),
+        )
+
+
+def _of_slice(found: Slice) -> Holder:
+    return Holder(
+        kind="slice",
+        id=found.id,
+        name=f"slice {found.name}",
+        what="slice",
+        user=found.user,
+        folder=found.folder,
+        quotas=found.quotas,
+    )
+
+
+def of_container(container: "VgpurunContainer") -> Holder:
+    """Return a container and its quotas now."""
+    return Holder(
+        kind="container",
+        id=container.id,
+        name=container.name,
+        what=container.image,
+        user=container.user,
+        folder=Path(container.state_folder),
+        quotas=quotas_now(container),
+    )
+
+
+def quotas_now(container: "VgpurunContainer") -> tuple[tuple[str, Quota], ...]:
+    """Return a container's quotas: the limits may have been changed since the label was written."""
+    limits: Sequence[tuple[str, Quota]] | None = None
+    with suppress(OSError):
+        limits = region.read_limits(container.limits_folder / "etc" / "limits")
+    return tuple(quotas_from_json(container.quota_json) if limits is None else limits)
+
+
+def _is_held(folder: Path) -> bool:
+    try:
+        return state.is_held(folder)
+    except PermissionError:
+        return True

@@ -1,0 +1,113 @@
+"""One launch of this host at a time looks at the GPUs and takes of them, whoever its user is.
+
+The lock is a flock on a file that all users share, so a killed launch lets go of it. Nothing in the shared folder is
+trusted: a link, a pipe or another's closed file is no lock, and nobody can hold the others up for longer than
+PATIENCE_S. Who goes ahead without the lock says so and looks again once its container exists.
+
+The folder is another one than that of the running containers (abi.LOCK_DIR): those have no part in this.
+"""
+
+import fcntl
+import os
+import stat
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from vgpurun.errors import StateError
+from vgpurun.host import users
+from vgpurun.limits import state
+
+QUEUE_DIR = Path("/tmp/vgpurun-queue")
+PATIENCE_S = 30.0
+_RETRY_S = 0.02
+
+
+@contextmanager
+def admission_lock(
+    warn: Callable[[str], None], folder: Path = QUEUE_DIR, patience_s: float = PATIENCE_S
+) -> Iterator[Callable[[], bool]]:
+    """Hold the lock; yields a function that tells whether nobody else can have gone ahead meanwhile."""
+    path = folder / "lock"
+    file, reason = _acquire(path, patience_s)
+    taken_at = time.monotonic()
+    if file is None:
+        warn(f"{path} {reason}: this launch goes ahead without it, and looks again for room once its container is made")
+    try:
+        yield lambda: file is not None and time.monotonic() - taken_at < patience_s
+    finally:
+        if file is not None:
+            os.close(file)
+
+
+def _acquire(path: Path, patience_s: float) -> tuple[int | None, str]:
+    """Return the locked file, or None and why there is none. Patience is for each holder, not for all together."""
+    holder, deadline = "", time.monotonic() + patience_s
+    while True:
+        try:
+            file = open_shared(path)
+        except OSError as error:
+            return None, f"is no lock ({error.strerror}; remove it)"
+        if file is None:
+            return None, "is no lock (not a plain file; remove it)"
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _is_same(file, path):
+                return file, ""
+            os.close(file)  # removed while we waited for it: there is a new one
+            continue
+        except BlockingIOError:
+            inode = os.fstat(file).st_ino
+            os.close(file)
+        now_holds = _holder(inode)
+        if now_holds != holder:
+            holder, deadline = now_holds, time.monotonic() + patience_s
+        if time.monotonic() > deadline:
+            return None, f"has been held for {patience_s:.0f} s by {_show(holder)}"
+        time.sleep(_RETRY_S)
+
+
+def open_shared(path: Path) -> int | None:
+    """Open a file of the shared folder, made first if need be; None if it is no plain file. Raises OSError."""
+    try:
+        state.make_lock_dir(path.parent)
+    except StateError as error:
+        raise OSError(0, str(error)) from None
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        os.fchmod(file, 0o644)  # whatever the umask is: to read is enough for a flock
+    except FileExistsError:
+        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    if stat.S_ISREG(os.fstat(file).st_mode):
+        return file
+    os.close(file)
+    return None
+
+
+def _is_same(file: int, path: Path) -> bool:
+    try:
+        there = path.lstat()
+    except OSError:
+        return False
+    return os.path.samestat(os.fstat(file), there)
+
+
+def _holder(inode: int) -> str:
+    """Return the process that holds the lock, as far as the kernel tells: empty for one of another PID namespace."""
+    try:
+        lines = Path("/proc/locks").read_text().splitlines()
+    except OSError:
+        return ""
+    for line in lines:
+        words = line.split()  # NUMBER: FLOCK ADVISORY WRITE PID MAJOR:MINOR:INODE START END
+        if len(words) > 5 and words[1] == "FLOCK" and words[5].endswith(f":{inode}"):
+            return words[4]
+    return ""
+
+
+def _show(holder: str) -> str:
+    try:
+        return f"process {holder} of user {users.name_of(Path(f'/proc/{holder}').stat().st_uid)}"
+    except OSError:
+        return "a process that cannot be seen from here"

@@ -1,0 +1,106 @@
+"""Which GPUs a launch gets. Pure: from what is asked for and the room on each GPU.
+
+`spread` takes the emptiest GPUs that have room, `binpack` the fullest, so that whole GPUs stay free for who needs one.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from vgpurun.admission.grants import Grant
+from vgpurun.admission.request import Needs, Request, candidates
+from vgpurun.admission.room_table import room_table
+from vgpurun.admission.rooms import Room
+from vgpurun.errors import LimitError, NoRoomError, QuotaError
+from vgpurun.host.gpus import Gpu
+from vgpurun.launch.plan import Joined, Limits
+from vgpurun.limits.quota import Quota
+
+_WAYS_OUT = "ask for less, queue with --wait, or share regardless with --overcommit"
+
+
+@dataclass(frozen=True)
+class Placement:
+    """The GPUs that a launch gets, in NVML's order, and its limits on them, `max` replaced by what it is.
+
+    Who joins a slice gets its GPUs and its limits.
+    """
+
+    gpus: tuple[Gpu, ...]
+    limits: Limits
+    joined: Joined | None = None
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """A candidate: what the launch needs there, and why it cannot have it now.
+
+    `is_crowded`: only by --overcommit.
+    """
+
+    room: Room
+    need: Quota
+    refusal: str | None
+    is_crowded: bool = False
+
+
+def place(request: Request, rooms: Sequence[Room], grant: Grant) -> Placement:
+    """Choose the GPUs. `grant` is what the administrator lets the user have.
+
+    Raises NoRoomError for what may fit later. For what never will: GpuError, OptionError, LimitError and QuotaError.
+    """
+    wanted = candidates(request, [room.gpu for room in rooms])
+    needs = Needs(request, wanted)
+    by_uuid = {room.gpu.uuid: room for room in rooms}
+    fixed = [_consider(request, needs, by_uuid[gpu.uuid], grant) for gpu in wanted.fixed]
+    others = _considered(request, needs, [by_uuid[gpu.uuid] for gpu in wanted.others], grant, wanted.count)
+    chosen = fixed + _best(others, request.policy)[: wanted.count]
+    if len(chosen) < wanted.total or any(choice.refusal for choice in chosen):
+        raise _no_room(request, [*fixed, *others], wanted.total)
+    grant.check_sum(rooms, [(choice.room, choice.need) for choice in chosen])
+    chosen.sort(key=lambda choice: choice.room.gpu.place)
+    chosen_rooms = [choice.room for choice in chosen]
+    return Placement(tuple(room.gpu for room in chosen_rooms), needs.limits_on(chosen_rooms))
+
+
+def _consider(request: Request, needs: Needs, room: Room, grant: Grant) -> _Choice:
+    if needs.takes_rest_of(room) and room.left_bytes == 0:
+        return _Choice(room, Quota(), "nothing is left")
+    need = needs.on(room)
+    grant.check(room, need, request.is_overcommit)
+    refusal = room.refusal(need)
+    is_crowded = request.is_overcommit and refusal is not None
+    return _Choice(room, need, grant.refusal(room, need) or (None if is_crowded else refusal), is_crowded)
+
+
+def _considered(request: Request, needs: Needs, rooms: Sequence[Room], grant: Grant, count: int) -> list[_Choice]:
+    """Look at GPUs of which some may be unfit: it is an error only if too few can ever do."""
+    choices, errors = [], []
+    for room in rooms:
+        try:
+            choices.append(_consider(request, needs, room, grant))
+        except (LimitError, QuotaError) as error:
+            errors.append(error)
+    if len(choices) < count:
+        raise errors[0]
+    return choices
+
+
+def _best(choices: Sequence[_Choice], policy: str) -> list[_Choice]:
+    """Return those that fit, the best first; those that only --overcommit lets in come last, the emptiest first."""
+
+    def order(choice: _Choice) -> tuple[object, ...]:
+        room = choice.room
+        sign = -1 if policy == "binpack" and not choice.is_crowded else 1
+        return choice.is_crowded, sign * room.load, sign * len(room.shares), room.gpu.place
+
+    return sorted((choice for choice in choices if choice.refusal is None), key=order)
+
+
+def _no_room(request: Request, choices: Sequence[_Choice], total: int) -> NoRoomError:
+    given = [("--mem", request.limits.memory), ("--sm", request.limits.sm)]
+    asked = " ".join(f"{option} {text}" for option, text in given if text) or "a launch without --mem"
+    where = f"GPU {choices[0].room.gpu.number}" if len(choices) == 1 else "any GPU" if total == 1 else f"{total} GPUs"
+    reasons = dict.fromkeys(choice.refusal for choice in choices if choice.refusal)
+    reason = next(iter(reasons)) if len(reasons) == 1 else "see below"
+    table = room_table([choice.room for choice in choices])
+    return NoRoomError(f"no room for {asked} on {where}: {reason}", _WAYS_OUT, table)

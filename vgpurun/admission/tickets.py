@@ -1,0 +1,98 @@
+"""The tickets of `--wait`: one for each waiting launch, in the folder of the admission lock.
+
+    <folder>/wait-<time>-<token>    the UUIDs of the GPUs that would do, one a line; its flock is held by who waits
+
+It is the turn of whose name comes first: it begins with the time since the host's start. Who waits for other GPUs does
+not count. Nothing in a ticket is trusted: one that nobody holds, or that its holder has not touched for a while (a
+stopped process), does not hold the others up.
+"""
+
+import fcntl
+import os
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from vgpurun.admission.lock import QUEUE_DIR, open_shared
+from vgpurun.errors import StateError
+
+_PREFIX = "wait-"
+_FRESH_S = 15.0  # a waiting launch touches its ticket many times in this time
+_MAX_BYTES = 4096
+
+
+@dataclass
+class Ticket:
+    """A place in the queue. Its file is gone when it is closed, and counts no more when its process is."""
+
+    path: Path
+    _file: int
+
+    @classmethod
+    def take(cls, uuids: Sequence[str], folder: Path = QUEUE_DIR) -> "Ticket":
+        """Take the last place. Raises StateError."""
+        token = os.urandom(4).hex()
+        name = f"{_PREFIX}{time.clock_gettime_ns(time.CLOCK_BOOTTIME):020d}-{token}"
+        unready = folder / f"new-{token}"
+        try:
+            file = open_shared(unready)
+            if file is None:
+                raise StateError(f"{unready} is in the way; remove it")
+            unready.write_text("\n".join(uuids))
+            fcntl.flock(file, fcntl.LOCK_EX)
+            unready.rename(folder / name)  # nobody sees it before it is held
+        except OSError as error:
+            raise StateError(f"cannot wait in {folder}: {error.strerror}; leave out --wait") from None
+        return cls(folder / name, file)
+
+    def touch(self) -> None:
+        """Show that somebody waits here."""
+        with suppress(OSError):
+            os.utime(self._file)
+
+    def close(self) -> None:
+        """Leave the queue."""
+        if self._file >= 0:
+            self.path.unlink(missing_ok=True)
+            os.close(self._file)
+            self._file = -1
+
+
+def ahead(uuids: Sequence[str], ticket: Ticket | None = None, folder: Path = QUEUE_DIR) -> int:
+    """Return how many wait for one of these GPUs before this ticket; without a ticket, how many wait at all."""
+    try:
+        names = sorted(entry.name for entry in folder.iterdir() if entry.name.startswith(_PREFIX))
+    except OSError:
+        return 0
+    if ticket is not None:
+        names = [name for name in names if name < ticket.path.name]
+    return sum(1 for name in names if _waits_for(folder / name, set(uuids)))
+
+
+def _waits_for(path: Path, uuids: set[str]) -> bool:
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        if _is_held(file):
+            age_s = time.time() - os.fstat(file).st_mtime
+            wanted = os.pread(file, _MAX_BYTES, 0).decode(errors="replace").split()
+            return abs(age_s) < _FRESH_S and not uuids.isdisjoint(wanted)
+    except OSError:  # a folder, a pipe
+        return False
+    finally:
+        os.close(file)
+    with suppress(OSError):
+        path.unlink()  # its process is gone; another user's stays and does not count
+    return False
+
+
+def _is_held(file: int) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    return False

@@ -1,0 +1,156 @@
+"""Reads one configuration file. Every value keeps the line that it stands on; every mistake is one line with it.
+
+defaults:                   for options that are not given
+  mem: 25%
+quotas:                     in the administrator's file only
+  default: {memory: 16g}    for everybody
+  groups:
+    students: {memory_per_gpu: 25%}
+  users:
+    alice: {memory: unlimited}
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from vgpurun.config.schema import DEFAULTS_BY_NAME, MAXIMA_BY_NAME, Key
+from vgpurun.errors import ConfigError, VgpurunError
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A value, and where it comes from: `FILE:LINE`, a variable, or the program itself."""
+
+    value: Any
+    origin: str
+
+
+Settings = Mapping[str, Setting]
+
+
+@dataclass(frozen=True)
+class ConfigFile:
+    """What one file says. A quota is by the name of its user or group; that for everybody has no name."""
+
+    defaults: Settings = field(default_factory=dict)
+    everybody: Settings = field(default_factory=dict)
+    groups: Mapping[str, Settings] = field(default_factory=dict)
+    users: Mapping[str, Settings] = field(default_factory=dict)
+
+
+def read_config(path: Path, has_quotas: bool) -> ConfigFile:
+    """Return what a file says, nothing if there is none. Raises ConfigError."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (FileNotFoundError, NotADirectoryError):
+        return ConfigFile()
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} is not UTF-8 text") from None
+    return _Reader(path, has_quotas).read(text)
+
+
+class _Reader:
+    """Goes through the nodes of one file."""
+
+    def __init__(self, path: Path, has_quotas: bool) -> None:
+        import yaml  # slow to import, and needed only where there is a file
+
+        self._yaml = yaml
+        self._path = path
+        self._has_quotas = has_quotas
+
+    def read(self, text: str) -> ConfigFile:
+        try:
+            node = self._yaml.compose(text, Loader=self._yaml.SafeLoader)
+        except self._yaml.YAMLError as error:
+            mark = getattr(error, "problem_mark", None)
+            where = f"{self._path}:{mark.line + 1}" if mark else str(self._path)
+            problem = getattr(error, "problem", None) or " ".join(str(error).split())
+            raise ConfigError(f"{where}: this is not YAML: {problem}") from None
+        except RecursionError:
+            raise ConfigError(f"{self._path}: too deeply nested") from None
+        if node is None:
+            return ConfigFile()
+        parts = {"defaults": self._defaults, "quotas": self._quotas}
+        found: dict[str, Any] = {}
+        for name, key_node, value_node in self._pairs(node, parts, "the file"):
+            if name == "quotas" and not self._has_quotas:
+                raise self._error(key_node, "quotas are the administrator's: they belong in /etc/vgpurun/config.yaml")
+            found |= parts[name](value_node)
+        return ConfigFile(**found)
+
+    def _defaults(self, node: Any) -> dict[str, Any]:
+        return {"defaults": self._settings(node, DEFAULTS_BY_NAME, "defaults")}
+
+    def _quotas(self, node: Any) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for name, _, value_node in self._pairs(node, ("default", "groups", "users"), "quotas"):
+            if name == "default":
+                found["everybody"] = self._settings(value_node, MAXIMA_BY_NAME, "quotas")
+            else:
+                found[name] = {
+                    who: self._settings(quota_node, MAXIMA_BY_NAME, "quotas")
+                    for who, _, quota_node in self._pairs(value_node, None, name)
+                }
+        return found
+
+    def _settings(self, node: Any, known: Mapping[str, Key], what: str) -> Settings:
+        return {
+            name: Setting(self._value(known[name], value_node), self._where(key_node))
+            for name, key_node, value_node in self._pairs(node, known, what)
+        }
+
+    def _value(self, key: Key, node: Any) -> Any:
+        text = self._text(key, node)
+        try:
+            return key.read(text)
+        except VgpurunError as error:
+            raise self._error(node, f"{key.name}: {error}") from None
+
+    def _text(self, key: Key, node: Any) -> str:
+        if isinstance(node, self._yaml.ScalarNode) and not node.tag.endswith(":null"):
+            return str(node.value).strip()
+        if (
+            key.is_list
+            and isinstance(node, self._yaml.SequenceNode)
+            and all(isinstance(each, self._yaml.ScalarNode) for each in node.value)
+        ):
+            return ",".join(str(each.value).strip() for each in node.value)
+        wanted = "a value or a list of values" if key.is_list else "one value"
+        raise self._error(node, f"{key.name} needs {wanted}, such as {key.example}")
+
+    def _pairs(self, node: Any, known: Any, what: str) -> Iterator[tuple[str, Any, Any]]:
+        """Yield the name and nodes of each pair of a mapping. `known` is None where every name will do."""
+        if isinstance(node, self._yaml.ScalarNode) and node.tag.endswith(":null"):
+            return  # a key with nothing below it
+        if not isinstance(node, self._yaml.MappingNode):
+            raise self._error(node, f"{what} must be lines of the form 'key: value'")
+        seen: set[str] = set()
+        for key_node, value_node in node.value:
+            if not isinstance(key_node, self._yaml.ScalarNode):
+                raise self._error(key_node, f"a key in {what} must be one word")
+            name = str(key_node.value)
+            if known is not None and name not in known:
+                raise self._error(key_node, _unknown(name, list(known), what))
+            if name in seen:
+                raise self._error(key_node, f"{name} is there twice; remove one")
+            seen.add(name)
+            yield name, key_node, value_node
+
+    def _where(self, node: Any) -> str:
+        return f"{self._path}:{node.start_mark.line + 1}"
+
+    def _error(self, node: Any, message: str) -> ConfigError:
+        return ConfigError(f"{self._where(node)}: {message}")
+
+
+def _unknown(name: str, known: list[str], what: str) -> str:
+    from difflib import get_close_matches  # slow to import
+
+    near = get_close_matches(name, known, n=1)
+    hint = f"did you mean '{near[0]}'?" if near else f"there are {', '.join(known)}"
+    return f"unknown key '{name}' in {what}; {hint}"

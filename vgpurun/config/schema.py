@@ -1,0 +1,142 @@
+"""What may stand in a configuration file: every key, how its value is read, and what it means.
+
+docs/config.md has its tables from here, and vgpurun/variables.py the variables. Most launches have no
+value to be read: what reads one is loaded for the first.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from vgpurun.choices import DRIVER_MODES, PLACE_POLICIES, PULL_POLICIES
+from vgpurun.errors import VgpurunError
+
+if TYPE_CHECKING:
+    from vgpurun.limits.quota import MemorySize
+
+UNLIMITED = "unlimited"
+_TRUE = ("true", "yes", "on", "1")
+_FALSE = ("false", "no", "off", "0")
+
+
+class ValueRefused(VgpurunError):  # noqa: N818 - it is caught where the file and the line are known
+    """A value that its key cannot have; the message says what it can have."""
+
+
+@dataclass(frozen=True)
+class Key:
+    """A key. `read` returns the value of its text, or raises VgpurunError; a list of texts comes joined by commas."""
+
+    name: str
+    read: Callable[[str], Any]
+    meaning: str
+    example: str
+    built_in: str | bool | None = None
+    is_list: bool = False
+
+    @property
+    def variable(self) -> str:
+        """The environment variable that goes before the files."""
+        return f"VGPURUN_{self.name.upper()}"
+
+
+def _one_of(*values: str) -> Callable[[str], str]:
+    def read(text: str) -> str:
+        if text not in values:
+            raise ValueRefused(f"'{text}' is not one of {', '.join(values)}")
+        return text
+
+    return read
+
+
+def _bool(text: str) -> bool:
+    if text.lower() not in (*_TRUE, *_FALSE):
+        raise ValueRefused(f"'{text}' is neither true nor false")
+    return text.lower() in _TRUE
+
+
+def _memory(text: str) -> str:
+    _check_limits(memory=text)
+    return text
+
+
+def _sm(text: str) -> str:
+    _check_limits(sm=text)
+    return text
+
+
+def _check_limits(**written: str) -> None:
+    from vgpurun.admission.request import check_limits
+    from vgpurun.launch.plan import Limits
+
+    check_limits(Limits(**written))
+
+
+def _size(text: str) -> "MemorySize":
+    from vgpurun.limits.quota import parse_size
+
+    return parse_size(text)
+
+
+def _gpus(text: str) -> str:
+    """As --gpus takes it; a list of GPUs is read as device=."""
+    if not re.fullmatch(r"all|(count=)?[0-9]+|(device=)?[\w:-]+(,[\w:-]+)*", text):
+        raise ValueRefused(f"'{text}' is not all, a count, or a list of GPUs such as [0, 1]")
+    return f"device={text}" if "," in text and not text.startswith("device=") else text
+
+
+def _wait(text: str) -> str:
+    if text.lower() in _FALSE:
+        return "0"
+    from vgpurun.admission.waiting import parse_wait
+
+    parse_wait(text)
+    return text
+
+
+def _most(read: Callable[[str], Any]) -> Callable[[str], Any]:
+    return lambda text: None if text == UNLIMITED else read(text)
+
+
+def _count(most: int | None) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        if not re.fullmatch(r"[0-9]{1,9}", text) or (most is not None and int(text) > most):
+            raise ValueRefused(f"'{text}' is not a whole number" + (f" from 0 to {most}" if most is not None else ""))
+        return int(text)
+
+    return read
+
+
+def _gpu_names(text: str) -> tuple[str, ...]:
+    names = tuple(text.split(",")) if text else ()
+    if not all(re.fullmatch(r"[\w:-]+", name) for name in names):
+        raise ValueRefused(f"'{text}' is not a list of GPUs by index or UUID, such as [0, 1]")
+    return names
+
+
+# Values for options that are not given. The administrator's file and the user's have them.
+DEFAULTS = (
+    Key("mem", _memory, "`--mem`: a size, a share, or `max`", "25%"),
+    Key("sm", _sm, "`--sm`: a percentage", "50"),
+    Key("gpus", _gpus, "`--gpus`: `all`, a count, or a list of GPUs", "[0, 1]", is_list=True),
+    Key("place", _one_of(*PLACE_POLICIES), "`--place`", "binpack", PLACE_POLICIES[0]),
+    Key("overcommit", _bool, "`--overcommit`", "true", False),
+    Key("wait", _wait, "`--wait`: a time, `forever`, or `false`", "10m", "0"),
+    Key("driver", _one_of(*DRIVER_MODES), "`--driver`", "cdi", "auto"),
+    Key("pull", _one_of(*PULL_POLICIES), "`--pull`", "never", PULL_POLICIES[0]),
+)
+
+# What a user may have at the same time. Only the administrator's file has them.
+MAXIMA = (
+    Key("memory", _most(_size), "GPU memory on all GPUs together", "48g"),
+    Key("memory_per_gpu", _most(_size), "GPU memory on each GPU", "50%"),
+    Key("sm", _most(_count(None)), "compute in percent, over all GPUs together: 150 is one GPU and a half", "150"),
+    Key("sm_per_gpu", _most(_count(100)), "compute in percent on each GPU", "50"),
+    Key("containers", _most(_count(None)), "containers and `vgpurun local` processes", "4"),
+    Key("gpus", _most(_gpu_names), "which GPUs, by index or UUID", "[0, 1]", is_list=True),
+    Key("overcommit", _bool, "whether `--overcommit` is allowed", "false"),
+)
+
+DEFAULTS_BY_NAME: Mapping[str, Key] = {key.name: key for key in DEFAULTS}
+MAXIMA_BY_NAME: Mapping[str, Key] = {key.name: key for key in MAXIMA}

@@ -1,0 +1,1 @@
+"""This process's own side: its terminal, its standard streams and its signals."""

@@ -1,0 +1,47 @@
+"""Single keys from the terminal, for a program that fills the screen."""
+
+import os
+import select
+import termios
+import tty
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from vgpurun.console import terminal
+
+# What terminals send, by the names that a program goes by.
+_NAMES = {
+    b"\x1b[A": "up", b"\x1bOA": "up", b"k": "up", b"\x1b[B": "down", b"\x1bOB": "down", b"j": "down",
+    b"\x1b[5~": "page up", b"\x1b[6~": "page down", b" ": "page down", b"\x1b": "escape", b"\x04": "q",
+}  # fmt: skip
+_SUSPEND = 6  # the index of the special characters among a terminal's settings
+
+
+@contextmanager
+def keys(file: int = 0) -> Iterator[None]:
+    """Give every key on at once and unseen; Ctrl-C stays a signal. The terminal is restored, however the end comes."""
+    if not terminal.is_terminal(file):
+        yield
+        return
+    saved = termios.tcgetattr(file)
+    tty.setcbreak(file, termios.TCSADRAIN)
+    settings = termios.tcgetattr(file)
+    settings[_SUSPEND][termios.VSUSP] = b"\x00"  # Ctrl-Z would leave the shell with a full screen
+    termios.tcsetattr(file, termios.TCSADRAIN, settings)
+    try:
+        yield
+    finally:
+        with suppress(OSError, termios.error):  # the terminal may be gone
+            termios.tcsetattr(file, termios.TCSAFLUSH, saved)
+
+
+def next_key(timeout_s: float, file: int = 0) -> str | None:
+    """Wait for a key and return its name or its letter; None when none came in that time."""
+    if not terminal.is_terminal(file):
+        select.select([], [], [], timeout_s)
+        return None
+    ready, _, _ = select.select([file], [], [], timeout_s)
+    if not ready:
+        return None
+    typed = os.read(file, 16)
+    return _NAMES.get(typed, typed[:1].decode("latin-1")) if typed else "q"  # at the end of input nobody can quit else

@@ -1,0 +1,224 @@
+"""The Docker Engine, as far as vgpurun needs it. Only this package imports docker, whose import is most of a start."""
+
+import io
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import docker
+import requests
+from docker.constants import DEFAULT_TIMEOUT_SECONDS
+from docker.errors import APIError, DockerException, ImageNotFound, NotFound
+
+from vgpurun.engine.address import Address, check_address, find_address
+from vgpurun.errors import EngineError, ImageError
+from vgpurun.launch.labels import LABEL_QUOTA, LABEL_SLICE, LABEL_STATE, LABEL_USER, LABEL_VERSION
+
+if TYPE_CHECKING:
+    from vgpurun.host.drivers import EngineFacts
+
+
+@dataclass(frozen=True)
+class Image:
+    """An image that the engine has, and the environment that it sets."""
+
+    id: str
+    environment: Mapping[str, str]
+    platform: str = ""
+
+    def is_for(self, platform: str | None) -> bool:
+        """Ask whether it is for a platform: `OS/ARCH`, with a variant or without, or `OS`."""
+        return platform is None or f"{self.platform}/".startswith(f"{platform.lower()}/")
+
+
+@dataclass(frozen=True)
+class VgpurunContainer:
+    """A container that vgpurun made, from its labels. `created_s` is seconds since 1970; `status` is docker's word.
+
+    `described` is what docker ps shows as its status, such as "Up 5 minutes"; a single container has none.
+    """
+
+    id: str
+    name: str
+    image: str
+    status: str
+    state_folder: str
+    quota_json: str
+    user: str = ""
+    command: str = ""
+    created_s: float = 0.0
+    described: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def limits_folder(self) -> Path:
+        """Where its limits and usage are: its own state folder, or that of the slice that it has joined."""
+        return Path(self.labels.get(LABEL_SLICE) or self.state_folder)
+
+    @property
+    def slice_name(self) -> str:
+        """The slice that it has joined, or nothing."""
+        return Path(self.labels.get(LABEL_SLICE, "")).name
+
+
+_Engine = TypeVar("_Engine", bound="Engine")
+
+
+class _Client(docker.APIClient):
+    """docker-py's client, which finds the engine's version as docker's own command line does.
+
+    docker-py asks for /version, for which the engine asks containerd and runc; the answer to a ping says it too.
+    """
+
+    def _retrieve_server_version(self) -> str:
+        client: Any = self
+        # The engine is this host's: no proxy is on the way, and REQUESTS_CA_BUNDLE would go before DOCKER_CERT_PATH.
+        client.trust_env = False
+        answer = client._get(f"{self.base_url}/_ping")
+        client._raise_for_status(answer)
+        if "Libpod-Api-Version" in answer.headers:
+            raise EngineError(
+                "this is Podman's socket, which cannot do all that vgpurun asks of a Docker Engine; Podman can give "
+                "containers a part of a GPU by CDI: see `vgpurun slice --help` and `vgpurun cdi --help`"
+            )
+        return str(answer.headers.get("Api-Version") or self.version(api_version=False)["ApiVersion"])
+
+
+class Engine:
+    """A connection to the engine of this host."""
+
+    def __init__(self, client: docker.APIClient, address: Address) -> None:
+        self._api: Any = client  # docker-py's own types are incomplete
+        self.address = address
+
+    @classmethod
+    def connect(cls: type[_Engine], timeout_s: int = DEFAULT_TIMEOUT_SECONDS) -> _Engine:
+        """Connect to the engine that DOCKER_HOST or Docker's current context names. Raises EngineError.
+
+        An answer that takes longer than `timeout_s` is none, unless a method says otherwise.
+        """
+        address = find_address()
+        check_address(address)
+        try:
+            client = _Client(address.url, "auto", timeout_s, tls=address.tls or False)
+        except (DockerException, requests.exceptions.RequestException, OSError) as error:
+            words = one_line(error)
+            way_out = "; set DOCKER_TLS_VERIFY=1 and DOCKER_CERT_PATH" if "HTTPS server" in words else ""
+            raise EngineError(f"the Docker Engine at {address.url} does not answer: {words}{way_out}") from None
+        return cls(client, address)
+
+    def facts(self) -> "EngineFacts":
+        """Return what the engine can inject, and its id. Raises EngineError."""
+        from vgpurun.host.drivers import EngineFacts, read_cdi_devices
+
+        with translated("the engine cannot describe itself"):
+            info = self._api.info()
+        listed = [device.get("ID", "") for device in info.get("DiscoveredDevices") or []]
+        return EngineFacts(
+            id=info.get("ID", ""),
+            runtimes=frozenset(info.get("Runtimes") or {}),
+            cdi_devices=frozenset(listed) or read_cdi_devices(info.get("CDISpecDirs") or []),
+            has_toolkit_hook=shutil.which("nvidia-container-runtime-hook") is not None,
+        )
+
+    def image(self, name: str) -> Image | None:
+        """Return an image, or None if the engine does not have it. Raises EngineError."""
+        with translated(f"image {name}"):
+            try:
+                config = self._api.inspect_image(name)
+            except ImageNotFound:
+                return None
+        entries = (config.get("Config") or {}).get("Env") or []
+        platform = "/".join(filter(None, (config.get(key) for key in ("Os", "Architecture", "Variant"))))
+        return Image(config["Id"], dict(entry.split("=", 1) for entry in entries if "=" in entry), platform)
+
+    def pull(self, name: str, platform: str | None = None) -> Iterator[dict[str, Any]]:
+        """Pull an image, yielding the engine's progress messages. Raises ImageError."""
+        try:
+            for event in self._api.pull(name, stream=True, decode=True, platform=platform):
+                if "error" in event:
+                    raise ImageError(f"image {name} cannot be pulled: {one_line(event['error'])}")
+                yield event
+        except (DockerException, requests.exceptions.RequestException) as error:
+            raise ImageError(f"image {name} cannot be pulled: {one_line(error)}") from None
+
+    def build(self, context: bytes, tag: str, arguments: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+        """Build an image from a tar file with a Dockerfile, yielding the engine's messages. Raises ImageError."""
+        try:
+            stream = self._api.build(
+                fileobj=io.BytesIO(context), custom_context=True, tag=tag, buildargs=dict(arguments), rm=True,
+                forcerm=True, decode=True,
+            )  # fmt: skip
+            for event in stream:
+                yield event
+                if "error" in event:
+                    raise ImageError(f"the builder image cannot be made: {one_line(event['error'])}")
+        except (DockerException, requests.exceptions.RequestException) as error:
+            raise ImageError(f"the builder image cannot be made: {one_line(error)}") from None
+
+    def state_of(self, container: str) -> str | None:
+        """Return a container's state in docker's words (created, running, exited, ...), or None when it is gone."""
+        with translated("the container cannot be looked at"):
+            try:
+                return str(self._api.inspect_container(container)["State"]["Status"])
+            except NotFound:
+                return None
+
+    def kill(self, container: str, signal_number: int) -> None:
+        """Send a signal to a container; nothing happens if it has ended."""
+        with suppress(DockerException, requests.exceptions.RequestException):
+            self._api.kill(container, signal_number)
+
+    def stop(self, container: str) -> None:
+        """End a container: SIGTERM, and SIGKILL two seconds later; nothing happens if it has ended."""
+        with suppress(DockerException, requests.exceptions.RequestException):
+            self._api.stop(container, timeout=2)
+
+    def resize(self, container: str, columns: int, rows: int) -> None:
+        """Tell the container's terminal its size; nothing happens if it has ended."""
+        with suppress(DockerException, requests.exceptions.RequestException):
+            self._api.resize(container, height=rows, width=columns)
+
+    def remove(self, container: str) -> None:
+        """Remove a container, running or not, with its anonymous volumes; nothing happens if it is gone."""
+        with suppress(DockerException, requests.exceptions.RequestException):
+            self._api.remove_container(container, force=True, v=True)
+
+    def containers(self, everything: bool = True) -> list[VgpurunContainer]:
+        """Return the containers that vgpurun made, or the running ones of them. Raises EngineError."""
+        with translated("the containers cannot be listed"):
+            found = self._api.containers(all=everything, filters={"label": LABEL_VERSION})
+        return [
+            VgpurunContainer(
+                id=each["Id"],
+                name=each["Names"][0].lstrip("/") if each.get("Names") else each["Id"][:12],
+                image=each.get("Image", ""),
+                status=each.get("State", ""),
+                state_folder=each["Labels"].get(LABEL_STATE, ""),
+                quota_json=each["Labels"].get(LABEL_QUOTA, "[]"),
+                user=each["Labels"].get(LABEL_USER, ""),
+                command=each.get("Command", ""),
+                created_s=float(each.get("Created", 0)),
+                described=each.get("Status", ""),
+                labels=each["Labels"],
+            )
+            for each in found
+        ]
+
+
+@contextmanager
+def translated(what: str) -> Iterator[None]:
+    """Turn docker-py's errors into one line."""
+    try:
+        yield
+    except (DockerException, requests.exceptions.RequestException, OSError) as error:
+        raise EngineError(f"{what}: {one_line(error)}") from None
+
+
+def one_line(error: object) -> str:
+    """Return an error's words, the engine's own where it has said some, on one line."""
+    text = str(error.explanation or error) if isinstance(error, APIError) else str(error)
+    return " ".join(text.split())

@@ -1,0 +1,216 @@
+"""What docker's own verbs do to a container, for those that vgpurun made. Errors have docker's words."""
+
+import socket
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import requests
+from docker.errors import APIError, DockerException
+from urllib3.exceptions import HTTPError
+
+from vgpurun.engine.client import Engine, VgpurunContainer, one_line
+from vgpurun.engine.hijacked import plain_socket
+from vgpurun.errors import ContainerError, EngineError
+from vgpurun.launch.labels import LABEL_QUOTA, LABEL_STATE, LABEL_USER, LABEL_VERSION
+
+_SLACK_S = 30  # that an answer may take besides the time that the engine gives a container to stop
+
+
+@dataclass(frozen=True)
+class LogOptions:
+    """What `docker logs` takes. Times are seconds since 1970."""
+
+    follow: bool = False
+    tail: str = "all"
+    since_s: float | None = None
+    until_s: float | None = None
+    timestamps: bool = False
+    details: bool = False
+
+
+@dataclass(frozen=True)
+class ExecOptions:
+    """What `docker exec` takes."""
+
+    command: Sequence[str]
+    environment: Mapping[str, str]
+    user: str = ""
+    working_dir: str | None = None
+    interactive: bool = False
+    tty: bool = False
+    detach: bool = False
+    privileged: bool = False
+    detach_keys: str | None = None
+
+
+class ChunkedAnswer:
+    """An answer that comes piece by piece, to be received from like a socket."""
+
+    def __init__(self, chunks: Iterator[bytes]) -> None:
+        self._chunks = chunks
+        self._rest = b""
+
+    def recv(self, count: int, /) -> bytes:
+        """Return up to that many bytes, none at the end. Raises EngineError when the engine is lost."""
+        try:
+            while not self._rest:
+                self._rest = next(self._chunks)
+        except StopIteration:
+            return b""
+        except (requests.exceptions.RequestException, HTTPError) as error:
+            raise EngineError(f"the engine was lost while it answered: {one_line(error)}") from None
+        piece, self._rest = self._rest[:count], self._rest[count:]
+        return piece
+
+
+class ContainerEngine(Engine):
+    """The engine's verbs for one container. Each raises ContainerError for what the engine refuses."""
+
+    def version(self) -> str:
+        """Return the engine's name and version."""
+        with _refusals():
+            found = self._api.version()
+        platform = (found.get("Platform") or {}).get("Name") or "Docker Engine"
+        return f"{platform} {found.get('Version', '?')}"
+
+    def describe(self, name: str) -> dict[str, Any]:
+        """Return all that the engine knows of a container that vgpurun made, by its name or its id's beginning."""
+        with _refusals():
+            found: dict[str, Any] = self._api.inspect_container(name)
+        if LABEL_VERSION not in (found["Config"].get("Labels") or {}):
+            raise ContainerError(f"container {name} was not made by vgpurun: use docker itself for it")
+        return found
+
+    def find(self, name: str) -> VgpurunContainer:
+        """Return a container that vgpurun made, by its name or its id's beginning."""
+        return from_description(self.describe(name))
+
+    def start_again(self, container: str) -> None:
+        """Start a container that has ended; nothing happens if it runs."""
+        self._post(f"/containers/{container}/start", {}, None)
+
+    def stop_in_time(self, container: str, timeout_s: int | None, signal: str | None) -> None:
+        """End a container with its stop signal, and SIGKILL after that time (None: what the container says)."""
+        # docker-py's stop() knows no signal, and waits for its answer as long as a container without a time of its own.
+        given = {"t": timeout_s, "signal": signal}
+        params = {name: value for name, value in given.items() if value is not None}
+        patience_s = None if timeout_s is None or timeout_s < 0 else timeout_s + _SLACK_S
+        self._post(f"/containers/{container}/stop", params, patience_s)
+
+    def send_signal(self, container: str, signal: str) -> None:
+        """Send a signal, by its name or number."""
+        self._post(f"/containers/{container}/kill", {"signal": signal}, _SLACK_S)
+
+    def set_paused(self, container: str, paused: bool) -> None:
+        """Suspend all processes of a container, or let them go on."""
+        with _refusals():
+            (self._api.pause if paused else self._api.unpause)(container)
+
+    def remove_for_good(self, container: str, force: bool, volumes: bool) -> None:
+        """Remove a container, one that runs only by force; with its anonymous volumes or without."""
+        with _refusals():
+            self._api.remove_container(container, force=force, v=volumes)
+
+    def logs(self, container: str, options: LogOptions) -> "ChunkedAnswer":
+        """Return what a container has written, as the engine sends it: framed, unless it has a terminal."""
+        params = {
+            "stdout": 1, "stderr": 1, "follow": int(options.follow), "tail": options.tail,
+            "since": options.since_s, "until": options.until_s,
+            "timestamps": int(options.timestamps), "details": int(options.details),
+        }  # fmt: skip
+        with _refusals():
+            response = self._api._get(
+                self._api._url("/containers/{0}/logs", container), params=params, stream=True, timeout=None
+            )
+            self._api._raise_for_status(response)
+        return ChunkedAnswer(response.raw.stream(1 << 16))
+
+    def exec_create(self, container: str, options: ExecOptions) -> str:
+        """Prepare a further command in a running container; return the exec's id."""
+        with _refusals():
+            created = self._api.exec_create(
+                container, list(options.command), stdin=options.interactive, tty=options.tty, user=options.user,
+                environment=dict(options.environment), workdir=options.working_dir, privileged=options.privileged,
+                detach_keys=options.detach_keys,
+            )  # fmt: skip
+        return str(created["Id"])
+
+    def exec_start(self, exec_id: str, tty: bool) -> socket.socket:
+        """Start a prepared command; return its standard streams."""
+        with _refusals():
+            return plain_socket(self._api.exec_start(exec_id, tty=tty, socket=True))
+
+    def exec_detached(self, exec_id: str, tty: bool) -> None:
+        """Start a prepared command and leave it."""
+        with _refusals():
+            self._api.exec_start(exec_id, tty=tty, detach=True)
+
+    def exec_resize(self, exec_id: str, columns: int, rows: int) -> None:
+        """Tell the command's terminal its size; nothing happens if it has ended."""
+        try:
+            self._api.exec_resize(exec_id, height=rows, width=columns)
+        except (DockerException, requests.exceptions.RequestException):
+            return
+
+    def exec_state(self, exec_id: str) -> tuple[bool, int]:
+        """Return whether the command still runs, and its exit code."""
+        with _refusals():
+            found = self._api.exec_inspect(exec_id)
+        return bool(found["Running"]), int(found["ExitCode"] or 0)
+
+    def _post(self, path: str, params: Mapping[str, object], patience_s: float | None) -> None:
+        with _refusals():
+            response = self._api._post(self._api._url(path), params=params, timeout=patience_s)
+            if response.status_code != requests.codes.not_modified:  # it had ended already
+                self._api._raise_for_status(response)
+
+
+def from_description(found: Mapping[str, Any]) -> VgpurunContainer:
+    """Return a container from what the engine's inspection says."""
+    labels = found["Config"].get("Labels") or {}
+    return VgpurunContainer(
+        id=found["Id"],
+        name=found["Name"].lstrip("/"),
+        image=found["Config"].get("Image", ""),
+        status=found["State"]["Status"],
+        state_folder=labels.get(LABEL_STATE, ""),
+        quota_json=labels.get(LABEL_QUOTA, "[]"),
+        user=labels.get(LABEL_USER, ""),
+        command=" ".join([found.get("Path", ""), *(found.get("Args") or [])]),
+        created_s=_seconds(found.get("Created", "")),
+        labels=labels,
+    )
+
+
+def _seconds(text: str) -> float:
+    """Read the engine's RFC 3339 time, which has nine digits behind the point."""
+    try:
+        return datetime.fromisoformat(f"{text[:19]}+00:00").timestamp()
+    except ValueError:
+        return 0.0
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    """What the engine refuses is docker's error; what does not reach it is ours."""
+    try:
+        yield
+    except APIError as error:
+        raise ContainerError(one_line(error)) from None
+    except (DockerException, requests.exceptions.RequestException, OSError) as error:
+        raise EngineError(f"the Docker Engine does not answer: {one_line(error)}") from None
+
+
+def each_of(names: Sequence[str], act: Callable[[str], None], complain: Callable[[str], None]) -> int:
+    """Do something to each container, the others too when it fails for one; return docker's exit code."""
+    exit_code = 0
+    for name in names:
+        try:
+            act(name)
+        except ContainerError as error:
+            complain(str(error))
+            exit_code = error.exit_code
+    return exit_code

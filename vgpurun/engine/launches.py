@@ -1,0 +1,172 @@
+"""What a launch asks of the Docker Engine: to make a container, to attach to it, to start it, and how it ended."""
+
+import io
+import socket
+import tarfile
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import requests
+from docker.errors import APIError, DockerException, NotFound
+from docker.utils import version_lt
+
+from vgpurun import __version__
+from vgpurun.console import terminal
+from vgpurun.engine.address import another_host
+from vgpurun.engine.client import Engine, one_line, translated
+from vgpurun.engine.hijacked import plain_socket
+from vgpurun.errors import CommandNotExecutableError, CommandNotFoundError, EngineError, VgpurunError
+from vgpurun.launch.container_body import endpoint_json, plan_body
+from vgpurun.launch.labels import LABEL_STATE, LABEL_VERSION
+from vgpurun.launch.plan import LaunchPlan
+from vgpurun.options.network import Network
+from vgpurun.options.values import DEFAULT_DETACH_KEYS
+
+_ENDPOINTS_API = "1.44"  # older engines make a container with one network, and its hardware address is elsewhere
+_NO_BIND_SOURCE = "bind source path does not exist"
+_RUNTIME_MARKERS = (
+    "unable to start container process: ",
+    "starting container process caused: ",
+    "OCI runtime create failed: ",
+)
+# The runtime's words for exit codes 127 and 126, which docker goes by too.
+_NOT_FOUND = ("executable file not found", "no such file or directory")
+_NOT_EXECUTABLE = ("permission denied", "is a directory", "exec format error")
+_MAX_FILE_BYTES = 64 << 20
+
+
+class LaunchEngine(Engine):
+    """The engine of a launch."""
+
+    def create(self, plan: LaunchPlan) -> tuple[str, list[str]]:
+        """Create the planned container; return its id and what the engine warns of. Raises EngineError."""
+        options = plan.options
+        body = plan_body(plan, self._proxies(), terminal.size())
+        later = self._adapt_networks(body, options.networks)
+        with translated(f"the container cannot be made from {options.image}"):
+            try:
+                created = self._api.create_container_from_config(body, options.name, options.platform)
+            except APIError as error:
+                if f"{_NO_BIND_SOURCE}: {plan.slice_folder or plan.state_folder}" in str(error.explanation):
+                    raise another_host(self.address) from None
+                raise
+            for network in later:
+                self._connect(created["Id"], network.name, endpoint_json(network))
+        return str(created["Id"]), list(created.get("Warnings") or [])
+
+    def _adapt_networks(self, body: dict[str, Any], networks: tuple[Network, ...]) -> tuple[Network, ...]:
+        """Change a request for an engine of old; return the networks to be connected to later."""
+        if not version_lt(self._api.api_version, _ENDPOINTS_API):
+            return ()
+        first, *others = networks
+        body["MacAddress"] = first.mac_address
+        for network in others:
+            body["NetworkingConfig"]["EndpointsConfig"].pop(network.name, None)
+        return tuple(others)
+
+    def _connect(self, container: str, network: str, settings: dict[str, Any]) -> None:
+        try:
+            url = self._api._url("/networks/{0}/connect", network)
+            body = {"Container": container, "EndpointConfig": settings}
+            self._api._raise_for_status(self._api._post_json(url, data=body))
+        except DockerException:
+            self.remove(container)
+            raise
+
+    def _proxies(self) -> dict[str, str]:
+        """Return the variables that docker's own configuration gives every container."""
+        return dict(self._api._proxy_configs.get_environment())
+
+    def create_for_copy(self, image: str, state_folder: Path | None = None) -> str:
+        """Create a container that is never started, to copy a file from its image; return its id.
+
+        By the state folder of a launch the next one knows that it is to be removed, should this one be killed.
+        """
+        labels = {LABEL_VERSION: __version__, LABEL_STATE: str(state_folder)} if state_folder else None
+        with translated(f"the container cannot be made from {image}"):
+            return str(self._api.create_container(image=image, command=["-"], labels=labels)["Id"])
+
+    def read_file(self, container: str, path: str) -> bytes | None:
+        """Return a file of a container that need not run, through symbolic links; None if there is no such file."""
+        for _ in range(8):
+            try:
+                chunks, status = self._api.get_archive(container, path)
+            except NotFound:
+                return None
+            except (DockerException, requests.exceptions.RequestException) as error:
+                raise EngineError(f"{path} cannot be read from the container: {one_line(error)}") from None
+            if not status.get("linkTarget"):
+                return _only_file(b"".join(chunks)) if status["size"] <= _MAX_FILE_BYTES else None
+            chunks.close()
+            path = str(PurePosixPath(path).parent / status["linkTarget"])
+        return None
+
+    def configured_detach_keys(self) -> str:
+        """Return the keys that docker's own configuration says, or docker's default."""
+        return str(self._api._general_configs.get("detachKeys") or DEFAULT_DETACH_KEYS)
+
+    def attach(self, container: str, streams: Collection[str], detach_keys: str) -> socket.socket:
+        """Return a socket with some of the container's standard streams; to be called before the start."""
+        with translated("the container's output cannot be read"):
+            params = {**dict.fromkeys(streams, 1), "stream": 1, "detachKeys": detach_keys}
+            return plain_socket(self._api.attach_socket(container, params=params))
+
+    def expect_end(self, container: str, is_removed: bool) -> Callable[[], int]:
+        """Begin to wait for the container's end, before its start; the result returns the exit code.
+
+        The engine answers with headers as soon as it waits: no end can be missed, however short the container lives.
+        """
+        with translated("the container's end cannot be waited for"):
+            response = self._api._post(
+                self._api._url("/containers/{0}/wait", container),
+                params={"condition": "removed" if is_removed else "next-exit"},
+                stream=True,
+                timeout=None,
+            )
+            self._api._raise_for_status(response)
+
+        def wait() -> int:
+            with translated("the engine was lost before the container's end"):
+                return int(response.json()["StatusCode"])
+
+        return wait
+
+    def start(self, container: str) -> None:
+        """Start a container. Raises EngineError, or 126 and 127's errors when its command cannot be started."""
+        try:
+            self._api.start(container)
+        except (DockerException, requests.exceptions.RequestException) as error:
+            raise self._start_error(container, error) from None
+
+    def _start_error(self, container: str, error: Exception) -> VgpurunError:
+        reason = _runtime_reason(one_line(error))
+        exit_code = None
+        with suppress(DockerException, requests.exceptions.RequestException):  # with --rm it may be gone
+            exit_code = self._api.inspect_container(container)["State"]["ExitCode"]
+        if exit_code == CommandNotFoundError.exit_code or _is_about_command(reason, _NOT_FOUND):
+            return CommandNotFoundError(f"the command is not in the image: {reason}")
+        if exit_code == CommandNotExecutableError.exit_code or _is_about_command(reason, _NOT_EXECUTABLE):
+            return CommandNotExecutableError(f"the command cannot be executed: {reason}")
+        return EngineError(f"the container cannot be started: {reason}")
+
+
+def _runtime_reason(text: str) -> str:
+    """Cut what runc and containerd put around the one thing that went wrong."""
+    for marker in _RUNTIME_MARKERS:
+        if marker in text:
+            text = text.split(marker, 1)[1]
+            break
+    return text.removesuffix(": unknown")
+
+
+def _is_about_command(reason: str, words: tuple[str, ...]) -> bool:
+    return reason.startswith("exec") and any(word in reason for word in words)
+
+
+def _only_file(archive: bytes) -> bytes | None:
+    with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+        member = tar.next()
+        file = tar.extractfile(member) if member is not None and member.isfile() else None
+        return file.read() if file else None

@@ -1,0 +1,1 @@
+"""What this host has: GPUs, their driver, the library, and what is in the way."""

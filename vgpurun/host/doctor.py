@@ -1,0 +1,280 @@
+"""Looks at everything on this host that limits and launches stand on: the findings behind `vgpurun doctor`.
+
+Each check is a function that returns findings, and raises nothing: what is wrong is what it is for.
+"""
+
+import os
+import re
+import shutil
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vgpurun import abi
+from vgpurun.admission.holders import all_holders
+from vgpurun.admission.rooms import rooms
+from vgpurun.config import values as config
+from vgpurun.errors import DriverError, EngineError, GpuError, LibraryError, VgpurunError
+from vgpurun.host import drivers, library, mps
+from vgpurun.host import gpus as devices
+from vgpurun.host.drivers import EngineFacts
+from vgpurun.host.gpus import Gpu
+from vgpurun.limits import state
+from vgpurun.limits.quota import show_size
+
+if TYPE_CHECKING:
+    from vgpurun.engine.client import Engine
+
+OK, WARNING, FAILED = "ok", "warn", "FAIL"
+_PRELOAD = Path("/etc/ld.so.preload")
+_HAMI = ("/usr/local/vgpu", "/etc/vgpu")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at: its state, what was found, and what helps where it is not ok."""
+
+    name: str
+    status: str
+    words: str
+    remedy: str = ""
+
+
+def examine(all_gpus: Sequence[Gpu] | GpuError, driver_mode: str) -> Iterator[Finding]:
+    """Look at everything, one thing after the other. `all_gpus` is the error where there are none."""
+    gpus = [] if isinstance(all_gpus, GpuError) else list(all_gpus)
+    is_simulated = driver_mode == "sim"
+    if isinstance(all_gpus, GpuError):
+        yield _failed("driver", all_gpus)
+    else:
+        yield from _driver(gpus, is_simulated)
+    yield from _engine(gpus, driver_mode)
+    yield _library()
+    yield from _files()
+    yield _config()
+    yield from _host()
+    yield from _conflicts(gpus)
+
+
+def _failed(name: str, error: VgpurunError) -> Finding:
+    """Our errors say what is wrong, and after a semicolon the way out."""
+    words, _, remedy = str(error).partition("; ")
+    return Finding(name, FAILED, words, remedy)
+
+
+# ---- the GPUs ------------------------------------------------------------------------------------------------------
+
+
+def _driver(gpus: Sequence[Gpu], is_simulated: bool) -> Iterator[Finding]:
+    try:
+        facts = devices.read_driver(gpus)
+    except GpuError as error:
+        yield _failed("driver", error)
+        return
+    simulated = ", simulated" if is_simulated else ""
+    yield Finding("driver", OK, f"version {facts.version} for CUDA {facts.cuda_version}{simulated}")
+    for gpu, mode in zip(gpus, facts.compute_modes, strict=True):
+        yield _gpu(gpu, mode)
+    if not is_simulated:
+        yield _nodes(gpus)
+
+
+def _gpu(gpu: Gpu, compute_mode: str) -> Finding:
+    name = f"GPU {gpu.number}"
+    if gpu.mig_enabled:
+        return Finding(
+            name, WARNING, f"{gpu.name} is in MIG mode and has no instance: nothing can run on it",
+            f"make instances (nvidia-smi mig -i {gpu.index} -cgi ... -C), or: nvidia-smi -i {gpu.index} -mig 0",
+        )  # fmt: skip
+    if compute_mode != "default":
+        return Finding(
+            name, FAILED, f"{gpu.name} is in compute mode '{compute_mode}': programs cannot share it",
+            f"nvidia-smi -i {gpu.index} -c DEFAULT",
+        )  # fmt: skip
+    return Finding(name, OK, f"{gpu.name}, {gpu.memory_bytes >> 20} MiB")
+
+
+def _nodes(gpus: Sequence[Gpu]) -> Finding:
+    try:
+        nodes = drivers.device_nodes(gpus)
+    except DriverError as error:
+        return _failed("device nodes", error)
+    closed = [node for node in nodes if not os.access(node, os.R_OK | os.W_OK)]
+    if closed:
+        return Finding(
+            "device nodes", WARNING, f"this user may not use {', '.join(closed)}",
+            "programs of `vgpurun local` need them; join their group, or: chmod 666",
+        )  # fmt: skip
+    return Finding("device nodes", OK, f"{len(nodes)} in /dev")
+
+
+# ---- the engine ----------------------------------------------------------------------------------------------------
+
+
+def _engine(gpus: Sequence[Gpu], driver_mode: str) -> Iterator[Finding]:
+    from vgpurun.engine.containers import ContainerEngine
+
+    try:
+        engine = ContainerEngine.connect()
+        facts = engine.facts()
+        yield Finding("engine", OK, f"{engine.version()} at {engine.address.url}")
+    except EngineError as error:
+        found = _failed("engine", error)
+        remedies = [found.remedy, "`vgpurun local` needs no engine"]
+        yield Finding(found.name, found.status, found.words, "; ".join(filter(None, remedies)))
+        return
+    if gpus:
+        yield from _promises(gpus, engine)
+    if driver_mode == "sim":
+        yield Finding("driver in containers", OK, "the simulated one, bound from this host")
+    elif gpus:
+        yield _driver_in_containers(gpus, facts, driver_mode)
+
+
+def _promises(gpus: Sequence[Gpu], engine: "Engine") -> Iterator[Finding]:
+    """GPUs of which more is promised than there is: `docker start` and restarts by the engine do not ask for room."""
+    try:
+        found = rooms(gpus, devices.read_use(gpus), all_holders(engine))
+    except VgpurunError as error:
+        yield _failed("promises", error)
+        return
+    for room in found:
+        promised_bytes, percent = room.promised_bytes, room.promised_sm_percent
+        if promised_bytes > room.gpu.memory_bytes or percent > 100:
+            yield Finding(
+                f"GPU {room.gpu.number}, promises", WARNING,
+                f"{show_size(promised_bytes)} of {show_size(room.gpu.memory_bytes)} and {percent} % of its time are "
+                "promised to who runs there",
+                "stop one (vgpurun ps); start containers again with `vgpurun start`, which looks for room",
+            )  # fmt: skip
+
+
+def _driver_in_containers(gpus: Sequence[Gpu], facts: EngineFacts, driver_mode: str) -> Finding:
+    try:
+        plan = drivers.plan_driver(driver_mode, gpus, facts)
+    except DriverError as error:
+        return _failed("driver in containers", error)
+    how = {
+        "cdi": "by the engine, through CDI",
+        "toolkit": "by the engine, through the NVIDIA Container Toolkit",
+        "mount": "bound from this host; the engine has neither CDI devices nor the NVIDIA Container Toolkit",
+    }
+    return Finding("driver in containers", OK, how[plan.mode])
+
+
+# ---- what is ours --------------------------------------------------------------------------------------------------
+
+
+def _library() -> Finding:
+    try:
+        found = library.find()
+        library.check_host(found)
+    except LibraryError as error:
+        if os.environ.get("VGPURUN_LIBRARY") or (shutil.which("make") and shutil.which("cc")):
+            can_build = not os.environ.get("VGPURUN_LIBRARY")
+            status = WARNING if can_build else FAILED
+            return Finding("library", status, str(error).partition("; ")[0], "vgpurun build" if can_build else "")
+        return Finding("library", FAILED, str(error).partition("; ")[0], "vgpurun build-in-docker")
+    glibc = library.show_version(found.glibc)
+    return Finding("library", OK, f"{found.path}, version {found.version}, glibc {glibc} or newer")
+
+
+def _files() -> Iterator[Finding]:
+    root = state.root_folder()
+    place = next(each for each in (root, *root.parents) if each.exists())
+    if os.access(place, os.W_OK | os.X_OK) and place.is_dir():
+        yield Finding("state folder", OK, str(root))
+    else:
+        yield Finding(
+            "state folder", FAILED, f"{place} cannot be written", "set VGPURUN_STATE_DIR to a folder of yours"
+        )
+    yield _lock_dir(Path(abi.LOCK_DIR))
+
+
+def _lock_dir(path: Path) -> Finding:
+    name, again = "turns folder", f"rm -r {path}; mkdir -m 1777 {path}"
+    try:
+        status = path.lstat()
+    except OSError:
+        return Finding(name, OK, f"{path} will be made by the first launch")
+    if not stat.S_ISDIR(status.st_mode):
+        return Finding(name, FAILED, f"{path} is not a folder{' but a link' * path.is_symlink()}", again)
+    if status.st_mode & 0o777 != 0o777:
+        return Finding(
+            name, FAILED, f"{path} has mode {stat.S_IMODE(status.st_mode):04o}: others cannot take turns",
+            f"as its owner or root: chmod 1777 {path}",
+        )  # fmt: skip
+    if not status.st_mode & stat.S_ISVTX:
+        return Finding(name, WARNING, f"{path} lets users remove each other's files", f"chmod +t {path}")
+    if status.st_uid not in (0, os.geteuid()):
+        return Finding(name, WARNING, f"{path} belongs to user {status.st_uid}", f"as root: chown root {path}")
+    return Finding(name, OK, f"{path}, open to all")
+
+
+def _config() -> Finding:
+    try:
+        config.load()
+    except VgpurunError as error:
+        return Finding("configuration", FAILED, str(error), "vgpurun config check FILE says where")
+    files = [str(path) for path in (config.ADMIN_FILE, config.user_file()) if path.exists()]
+    return Finding("configuration", OK, ", ".join(files) or "none; the built-in values")
+
+
+# ---- the host ------------------------------------------------------------------------------------------------------
+
+
+def _host() -> Iterator[Finding]:
+    version = "2" if Path("/sys/fs/cgroup/cgroup.controllers").exists() else "1"
+    yield Finding("cgroups", OK, f"version {version}")
+    if _read("/sys/fs/selinux/enforce") == "1":
+        yield Finding(
+            "SELinux", WARNING, "enforcing: containers may not read what vgpurun mounts into them",
+            "run with --security-opt label=disable where a container says 'permission denied' on /.vgpurun",
+        )  # fmt: skip
+    else:
+        yield Finding("SELinux", OK, "not enforcing")
+    apparmor = _read("/sys/module/apparmor/parameters/enabled") == "Y"
+    yield Finding("AppArmor", OK, "enabled; docker's own profile allows what is needed" if apparmor else "not enabled")
+
+
+def _conflicts(gpus: Sequence[Gpu]) -> Iterator[Finding]:
+    yield _preloads()
+    found = [path for path in _HAMI if Path(path).exists()]
+    if found:
+        yield Finding(
+            "HAMi-core", WARNING, f"{', '.join(found)} is here: two libraries would limit the same programs",
+            "run containers without HAMi's mounts and variables",
+        )  # fmt: skip
+    else:
+        yield Finding("HAMi-core", OK, "not here")
+    if (pid := mps.find_daemon()) is not None:
+        yield Finding(
+            "MPS", WARNING, f"the daemon runs (process {pid}); limited programs are kept out of it",
+            f"{mps.STOP}" + (", so that all share the GPU by turns" if gpus else ""),
+        )  # fmt: skip
+    else:
+        yield Finding("MPS", OK, "no daemon runs")
+
+
+def _preloads() -> Finding:
+    others = [name for name in re.split(r"[\s:]+", _read(str(_PRELOAD))) if name and "libvgpu" not in name]
+    if others:
+        return Finding(
+            "other preloads", WARNING, f"{_PRELOAD} loads {', '.join(others)} into every program of this host",
+            "if limits of `vgpurun local` do not hold, try without it",
+        )  # fmt: skip
+    if Path(_PRELOAD).exists() and "libvgpu" in _read(str(_PRELOAD)):
+        return Finding(
+            "other preloads", FAILED, f"{_PRELOAD} of this host loads a libvgpu: host programs would be limited too",
+            f"remove that line from {_PRELOAD}",
+        )  # fmt: skip
+    return Finding("other preloads", OK, f"none in {_PRELOAD}")
+
+
+def _read(path: str) -> str:
+    with suppress(OSError):
+        return Path(path).read_text(errors="replace").strip()
+    return ""

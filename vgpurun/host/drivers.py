@@ -1,0 +1,237 @@
+"""How the driver's files and device nodes come into a container: `--driver auto|toolkit|cdi|mount|sim`.
+
+toolkit, cdi   The engine injects them, through NVIDIA's container toolkit or through CDI.
+mount          vgpurun binds the host's own files, read-only. Each file goes to /.vgpurun/driver, which LD_LIBRARY_PATH
+               names, and to where a program looks without it, so that `env -i` finds the driver too: to
+               /usr/lib/<machine>-linux-gnu (Debian's loader), /usr/lib64 (Red Hat's), and /usr/bin for the tools. A
+               place in a folder of the user's own (-v /usr:/usr:ro) is left alone unless the file is there.
+sim            The simulated driver of lib/sim, for a host without a GPU.
+auto           cdi or toolkit where the engine has it, else mount.
+"""
+
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from vgpurun import abi
+from vgpurun.errors import DriverError
+from vgpurun.host.gpus import Gpu
+from vgpurun.options import Mount
+
+CONTAINER_DRIVER_DIR = f"{abi.CONTAINER_DIR}/driver"
+CDI_KIND = "nvidia.com/gpu"
+
+_LIBRARIES = (
+    "libcuda.so.1",
+    "libcudadebugger.so.1",
+    "libnvidia-cfg.so.1",
+    "libnvidia-gpucomp.so.*",
+    "libnvidia-ml.so.1",
+    "libnvidia-nvvm.so.[0-9]",
+    "libnvidia-nvvm70.so.[0-9]",
+    "libnvidia-opencl.so.1",
+    "libnvidia-ptxjitcompiler.so.1",
+)
+_TOOLS = ("nvidia-smi", "nvidia-debugdump", "nvidia-cuda-mps-control", "nvidia-cuda-mps-server")
+_NODES_OF_ALL = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools")
+_OTHER_LIBRARY_FOLDERS = ("/usr/lib64", "/usr/local/nvidia/lib64", "/run/opengl-driver/lib")
+
+
+@dataclass(frozen=True)
+class DeviceRequest:
+    """What the engine is asked to inject."""
+
+    driver: str
+    device_ids: tuple[str, ...]
+    capabilities: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class EngineFacts:
+    """What the engine says of itself, as far as it matters here. The CDI devices have their full names."""
+
+    id: str = ""
+    runtimes: frozenset[str] = frozenset()
+    cdi_devices: frozenset[str] = frozenset()
+    has_toolkit_hook: bool = False
+
+
+@dataclass(frozen=True)
+class DriverPlan:
+    """What a driver mode adds to a container. `mounts` are left out where they lie in a folder of the user's own.
+
+    `state_files` are further files of the state folder, by relative path; those in etc/ are read-only in the container.
+    """
+
+    mode: str
+    mounts: tuple[Mount, ...] = ()
+    devices: tuple[str, ...] = ()
+    device_requests: tuple[DeviceRequest, ...] = ()
+    runtime: str | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    library_path: str | None = None
+    executable_path: str | None = None
+    state_files: Mapping[str, bytes] = field(default_factory=dict)
+
+
+def plan_driver(mode: str, gpus: Sequence[Gpu], facts: EngineFacts) -> DriverPlan:
+    """Return what the mode adds for these GPUs (not for sim: see simulation.py). Raises DriverError."""
+    cdi_names = _cdi_names(gpus, facts)
+    has_toolkit = "nvidia" in facts.runtimes or facts.has_toolkit_hook
+    if mode == "auto":
+        mode = "cdi" if cdi_names else "toolkit" if has_toolkit else "mount"
+    if mode == "cdi":
+        if not cdi_names:
+            raise DriverError(
+                f"--driver cdi: the engine has no {CDI_KIND} device for every chosen GPU; write the CDI specification "
+                "with `nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml`, or use --driver mount"
+            )
+        request = DeviceRequest("cdi", cdi_names)
+        return DriverPlan("cdi", device_requests=(request,), environment={"NVIDIA_VISIBLE_DEVICES": "void"})
+    if mode == "toolkit":
+        return _plan_toolkit(gpus, facts, has_toolkit)
+    return _plan_mount(gpus)
+
+
+def _plan_toolkit(gpus: Sequence[Gpu], facts: EngineFacts, has_toolkit: bool) -> DriverPlan:
+    if not has_toolkit:
+        raise DriverError(
+            "--driver toolkit: the engine has no NVIDIA runtime; install the NVIDIA Container Toolkit and run "
+            "`nvidia-ctk runtime configure --runtime=docker`, or use --driver mount"
+        )
+    uuids = tuple(gpu.uuid for gpu in gpus)
+    if "nvidia" in facts.runtimes:
+        environment = {"NVIDIA_VISIBLE_DEVICES": ",".join(uuids), "NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}
+        return DriverPlan("toolkit", runtime="nvidia", environment=environment)
+    return DriverPlan("toolkit", device_requests=(DeviceRequest("", uuids, ("gpu", "compute", "utility")),))
+
+
+def _plan_mount(gpus: Sequence[Gpu]) -> DriverPlan:
+    folder = find_driver_folder()
+    libraries = sorted({path for pattern in _LIBRARIES for path in folder.glob(pattern)})
+    tools = [Path(found) for name in _TOOLS if (found := _find_tool(name, folder))]
+    machine_folder = f"/usr/lib/{platform.machine()}-linux-gnu"
+    mounts = [
+        Mount(str(path.resolve()), f"{place}/{path.name}")
+        for paths, places in (
+            (libraries, (CONTAINER_DRIVER_DIR, machine_folder, "/usr/lib64")),
+            (tools, (CONTAINER_DRIVER_DIR, "/usr/bin")),
+        )
+        for path in paths
+        for place in places
+    ]
+    return DriverPlan(
+        "mount",
+        mounts=tuple(mounts),
+        devices=tuple(device_nodes(gpus)),
+        # An engine whose default runtime is NVIDIA's must not add all GPUs on its own.
+        environment={"NVIDIA_VISIBLE_DEVICES": "void"},
+        library_path=CONTAINER_DRIVER_DIR,
+        executable_path=CONTAINER_DRIVER_DIR,
+    )
+
+
+def device_nodes(
+    gpus: Sequence[Gpu], dev: Path = Path("/dev"), capabilities: Path = Path("/proc/driver/nvidia/capabilities")
+) -> list[str]:
+    """Return the nodes of these GPUs and those that all GPUs share. Raises DriverError when one is missing."""
+    nodes = [dev / name for name in dict.fromkeys(f"nvidia{gpu.minor_number}" for gpu in gpus)]
+    nodes += [dev / name for name in _NODES_OF_ALL]
+    for gpu in gpus:
+        if gpu.mig_index is not None:
+            nodes += [dev / "nvidia-caps" / f"nvidia-cap{minor}" for minor in _mig_minors(gpu, capabilities)]
+    for node in nodes:
+        if not node.exists() and node.name != "nvidia-uvm-tools":
+            raise DriverError(f"{node} does not exist; make the driver's nodes with: nvidia-modprobe -u -c 0")
+    return [str(node) for node in nodes if node.exists()]
+
+
+def _mig_minors(gpu: Gpu, capabilities: Path) -> list[int]:
+    """Return which capabilities open an instance: that of its GPU instance, and that of its compute instance."""
+    gpu_instance, compute_instance = gpu.mig_ids
+    folder = capabilities / f"gpu{gpu.minor_number}" / "mig" / f"gi{gpu_instance}"
+    minors = []
+    for path in (folder / "access", folder / f"ci{compute_instance}" / "access"):
+        try:
+            found = re.search(r"^DeviceFileMinor: *([0-9]+)$", path.read_text(), re.MULTILINE)
+        except OSError as error:
+            raise DriverError(f"{path}: {error.strerror}; it tells which device nodes open a MIG instance") from None
+        if found is None:
+            raise DriverError(f"{path} does not tell which device node opens the MIG instance {gpu.number}")
+        minors.append(int(found.group(1)))
+    return minors
+
+
+def find_driver_folder() -> Path:
+    """Return the folder with this host's libcuda.so.1 and libnvidia-ml.so.1. Raises DriverError."""
+    candidates = [*_loaded_nvml_folders(), *os.environ.get("LD_LIBRARY_PATH", "").split(":"), *_ldconfig_folders()]
+    candidates += [f"/usr/lib/{platform.machine()}-linux-gnu", *_OTHER_LIBRARY_FOLDERS]
+    for candidate in candidates:
+        folder = Path(candidate)
+        if candidate.startswith("/") and (folder / "libcuda.so.1").exists() and (folder / "libnvidia-ml.so.1").exists():
+            return folder
+    raise DriverError(
+        "this host's libcuda.so.1 was not found beside libnvidia-ml.so.1; add the driver's folder to LD_LIBRARY_PATH, "
+        "or let the engine bring the driver with --driver toolkit or cdi"
+    )
+
+
+def _loaded_nvml_folders() -> list[str]:
+    """Where the libnvidia-ml that answers this process comes from."""
+    maps = Path("/proc/self/maps").read_text(errors="replace")
+    return list(dict.fromkeys(re.findall(r"(/\S*)/libnvidia-ml\.so[^/\n]*$", maps, re.MULTILINE)))
+
+
+def _ldconfig_folders() -> list[str]:
+    ldconfig = shutil.which("ldconfig", path=os.environ.get("PATH", "") + ":/sbin:/usr/sbin")
+    if ldconfig is None:
+        return []
+    listing = subprocess.run([ldconfig, "-p"], capture_output=True, text=True, check=False).stdout
+    return re.findall(r"libcuda\.so\.1 .*=> (/.*)/libcuda\.so\.1$", listing, re.MULTILINE)
+
+
+def _find_tool(name: str, library_folder: Path) -> str | None:
+    beside = library_folder.parent / "bin"
+    return shutil.which(name, path=f"{beside}:{os.environ.get('PATH', '')}:/usr/bin")
+
+
+def _cdi_names(gpus: Sequence[Gpu], facts: EngineFacts) -> tuple[str, ...]:
+    """Return the CDI name of each GPU, by its UUID or else its index; nothing if one of them has none."""
+    names = []
+    for gpu in gpus:
+        candidates = (f"{CDI_KIND}={gpu.uuid}", f"{CDI_KIND}={gpu.number}")
+        name = next((candidate for candidate in candidates if candidate in facts.cdi_devices), None)
+        if name is None:
+            return ()
+        names.append(name)
+    return tuple(names)
+
+
+def read_cdi_devices(folders: Sequence[str]) -> frozenset[str]:
+    """Return the names of the GPUs in the CDI specifications of these folders. What cannot be read is passed over."""
+    names: set[str] = set()
+    for folder in folders:
+        for path in sorted(Path(folder).glob("*")):
+            if path.suffix in (".json", ".yaml", ".yml"):
+                names.update(_names_in_specification(path))
+    return frozenset(names)
+
+
+def _names_in_specification(path: Path) -> list[str]:
+    import yaml  # slow to import, and needed for CDI only
+
+    try:
+        text = path.read_text()
+        specification: Any = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
+        if specification["kind"] != CDI_KIND:
+            return []
+        return [f"{CDI_KIND}={device['name']}" for device in specification["devices"]]
+    except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError):
+        return []  # the engine does not offer it either

@@ -1,0 +1,221 @@
+"""Tries to pass limits, and judges what happened: the work behind `vgpurun verify`.
+
+lib/verify is a program that takes memory in every way until it is refused, and works in every way for some time. It is
+started under limits as any user's program is, in a container or on the host. How much memory it holds is read from NVML
+by this process, which has no limits; what the program itself believes proves nothing.
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vgpurun.errors import VgpurunError
+from vgpurun.host import gpus
+from vgpurun.host.gpus import Gpu
+from vgpurun.limits.quota import show_size
+
+OK, WARNING, FAILED, SKIPPED = "ok", "warn", "FAIL", "skip"
+
+_MIB = 1 << 20
+_STEP_BYTES = 2 * _MIB  # the driver's own
+_MOST_CHUNK_BYTES = 256 * _MIB  # an array has no more rows
+_OUT_OF_MEMORY = 2  # of lib/verify's answers, as the next ones
+_SKIPS = {
+    -1: "this driver does not have it",
+    -3: "no room for two contexts; try a higher limit",
+}  # lib/verify's answers
+_END_S = 30  # after which a program that does not end is killed
+
+
+@dataclass(frozen=True)
+class Check:
+    """One attempt: what was tried, how it is judged, in words, and the figures in it."""
+
+    name: str
+    status: str
+    words: str
+    figures: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """How the program is started: the arguments of vgpurun without and with limits, up to the program's own.
+
+    `first_pid` tells the host's number of the process that the program's processes descend from.
+    """
+
+    free: Sequence[str]
+    limited: Sequence[str]
+    is_container: bool
+    first_pid: Callable[[int], int | None]
+
+
+def check_memory(trial: Trial, gpu: Gpu, limit_bytes: int) -> Iterator[Check]:
+    """Take memory in every way until it is refused. Raises VgpurunError when the program cannot be run at all."""
+    chunk_bytes = min(_MOST_CHUNK_BYTES, max(_STEP_BYTES, limit_bytes // 32 // _STEP_BYTES * _STEP_BYTES))
+    yield from _try_memory(trial, gpu, limit_bytes, "memory", chunk_bytes)
+    if trial.is_container:
+        yield from _try_memory(trial, gpu, limit_bytes, "clean", chunk_bytes)
+    else:
+        yield Check("memory: an empty environment", SKIPPED, "env -i lifts the limit of a process", {})
+
+
+def _try_memory(trial: Trial, gpu: Gpu, limit_bytes: int, verb: str, chunk_bytes: int) -> Iterator[Check]:
+    before_bytes = _device_bytes(gpu)
+    with _started([*trial.limited, verb, str(chunk_bytes)]) as program:
+        held: dict[str, Any] = {}
+        for said in program.answers():
+            if "view" in said:
+                yield _judge_view(said["view"], limit_bytes)
+            elif said.get("hold"):
+                pid = trial.first_pid(program.pid)
+                held = {**said, "used_bytes": _held_bytes(gpu, pid, before_bytes), "limit_bytes": limit_bytes}
+                program.go_on()
+            elif "again" in said:
+                yield _judge_path({**held, **said})
+                held = {}
+            elif "ended" in said:
+                yield _ended(f"memory: {said['path']}", said)
+
+
+def _judge_view(totals: dict[str, int], limit_bytes: int) -> Check:
+    wrong = [f"{name} says {show_size(total)}" for name, total in totals.items() if total != limit_bytes]
+    words = "; ".join(wrong) or f"{show_size(limit_bytes)} in CUDA and in NVML"
+    return Check(
+        "memory: the size that it sees", FAILED if wrong else OK, words, {"limit_bytes": limit_bytes, **totals}
+    )
+
+
+def _judge_path(figures: dict[str, Any]) -> Check:
+    name = f"memory: {figures['path']}"
+    if figures["answer"] in _SKIPS:
+        return Check(name, SKIPPED, _SKIPS[figures["answer"]], figures)
+    used_bytes, limit_bytes = figures["used_bytes"], figures["limit_bytes"]
+    amounts = f"{used_bytes / _MIB:.0f} of {limit_bytes / _MIB:.0f} MiB by NVML"
+    if used_bytes > limit_bytes:
+        return Check(name, FAILED, f"got {amounts}", figures)
+    if figures["answer"] != _OUT_OF_MEMORY:
+        return Check(name, FAILED, f"not refused as out of memory but with {figures['answer']}; {amounts}", figures)
+    if figures["again"]:
+        return Check(name, FAILED, f"refused at {amounts}, and still after all was freed", figures)
+    if used_bytes < figures["granted_bytes"]:  # managed memory is on the GPU as far as it is touched
+        return Check(name, OK, f"refused after {figures['granted_bytes'] / _MIB:.0f} MiB", figures)
+    return Check(name, OK, f"refused at {amounts}", figures)
+
+
+def check_compute(trial: Trial, gpu: Gpu, limit_percent: int, seconds: float) -> Iterator[Check]:
+    """Work in every way, without a limit and with it; the share is the ratio. Raises VgpurunError."""
+    if strangers := len(gpus.read_processes(gpu)):
+        words = f"{strangers} other process{'es' * (strangers > 1)} on the GPU: shares may be those of what is left"
+        yield Check("compute: a GPU of its own", WARNING, words, {"other_processes": strangers})
+    free = {said["work"]: said["kernels_per_second"] for said in _work(trial.free, seconds) if "work" in said}
+    # The same kernels, whoever launches them: several processes without a limit lose a tenth to the GPU's time-slicing.
+    full = max(free.values(), default=0.0)
+    for said in _work(trial.limited, seconds):
+        if "work" in said and said["work"] in free:
+            yield _judge_share(said, full, limit_percent)
+        elif "ended" in said:
+            yield _ended(f"compute: {said['path']}", said)
+
+
+def _work(start: Sequence[str], seconds: float) -> Iterator[dict[str, Any]]:
+    with _started([*start, "compute", str(seconds)]) as program:
+        yield from program.answers()
+
+
+def _judge_share(limited: dict[str, Any], full_per_second: float, limit_percent: int) -> Check:
+    percent = 100 * limited["kernels_per_second"] / max(full_per_second, 0.1)
+    least = 100 * limited["least_of_a_process"] / max(full_per_second, 0.1)
+    name = f"compute: {limited['work']}"
+    figures = {"limit_percent": limit_percent, "share_percent": round(percent, 1), "least_percent": round(least, 1)}
+    words = f"{percent:.1f} % of the work without a limit"
+    if percent > limit_percent + max(2.0, 0.1 * limit_percent):
+        return Check(name, FAILED, words, figures)
+    if percent < limit_percent - max(3.0, 0.15 * limit_percent):
+        return Check(name, WARNING, f"{words}: less than it may", figures)
+    if least < 0.25 * percent:
+        return Check(name, WARNING, f"{words}; one of the processes only {least:.1f} %", figures)
+    return Check(name, OK, words, figures)
+
+
+def _ended(name: str, said: dict[str, Any]) -> Check:
+    code = said["ended"]
+    how = f"killed by signal {-code}" if code < 0 else f"ended with code {code}"
+    reason = f": {said['error']}" if "error" in said else ""
+    return Check(name, FAILED, f"the program that tried it was {how}{reason}", said)
+
+
+class _Program:
+    """The program under way: its answers, and the word that it waits for while it holds memory."""
+
+    def __init__(self, process: "subprocess.Popen[str]") -> None:
+        self._process = process
+        self.pid = process.pid
+
+    def answers(self) -> Iterator[dict[str, Any]]:
+        """Yield its lines; an error is part of the answer after it, which says how the attempt ended."""
+        error: dict[str, Any] = {}
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            said: dict[str, Any] = json.loads(line)
+            if "error" in said:
+                error = said
+            else:
+                yield {**error, **said}
+                error = {}
+        self._process.wait(_END_S)
+
+    def go_on(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+
+
+@contextmanager
+def _started(arguments: Sequence[str]) -> Iterator[_Program]:
+    """Run vgpurun itself, as a user does. Raises VgpurunError with its words when it fails."""
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "vgpurun", *arguments],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True,
+        )  # fmt: skip
+        try:
+            yield _Program(process)
+        finally:
+            if process.poll() is None:
+                process.terminate()
+            process.communicate(timeout=_END_S)
+        if process.returncode:
+            errors.seek(0)
+            lines = [line for line in errors.read().splitlines() if line] or [f"exit code {process.returncode}"]
+            raise VgpurunError(f"the trial cannot be run: {lines[-1].removeprefix('vgpurun: ')}")
+
+
+def _device_bytes(gpu: Gpu) -> int:
+    return gpus.read_use([gpu])[0].memory_used_bytes
+
+
+def _held_bytes(gpu: Gpu, first_pid: int | None, before_bytes: int) -> int:
+    """What our processes hold by NVML's count; where NVML cannot tell them apart, what the whole GPU lost since."""
+    by_pid = gpus.read_processes(gpu)
+    ours = _family(first_pid) & by_pid.keys() if first_pid else set()
+    return sum(by_pid[pid] for pid in ours) if ours else max(0, _device_bytes(gpu) - before_bytes)
+
+
+def _family(first: int) -> set[int]:
+    """A process of this host and all its descendants."""
+    parents = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError, ValueError, IndexError):  # it has ended
+            status = (folder / "stat").read_text(encoding="utf-8", errors="replace")
+            parents[int(folder.name)] = int(status.rpartition(")")[2].split()[1])
+    family = {first}
+    while more := {pid for pid, parent in parents.items() if parent in family} - family:
+        family |= more
+    return family

@@ -1,0 +1,98 @@
+"""Carries out a ProcessPlan: a process on this host under limits, without a container."""
+
+import os
+import shutil
+import signal
+import sys
+
+from vgpurun.errors import CommandNotExecutableError, CommandNotFoundError
+from vgpurun.host.users import current_user
+from vgpurun.launch.plan import ProcessPlan
+from vgpurun.limits import state
+from vgpurun.limits.state import StateFolder
+
+_FORWARDED = {
+    signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM,
+    signal.SIGCONT,
+}  # fmt: skip
+_FROM_KERNEL = 0x80  # SI_KERNEL: a key of the terminal, which sends the signal to the command as well
+
+
+def prepare_process(plan: ProcessPlan) -> StateFolder:
+    """Make the state folder of a process to be run; from now on signals wait for it.
+
+    Raises StateError, and ProfileError for a folder for profiles that cannot be made.
+    """
+    state.make_lock_dir()
+    state.sweep()
+    if plan.profiling:
+        plan.profiling.make_folder()
+    signal.pthread_sigmask(signal.SIG_BLOCK, {*_FORWARDED, signal.SIGCHLD})
+    return StateFolder.make(plan.state_folder, plan.state_files, _owner(plan), has_usage=plan.slice_folder is None)
+
+
+def run_process(plan: ProcessPlan, folder: StateFolder) -> int:
+    """Run the planned command and return its exit code, 128 and the signal's number when a signal ended it.
+
+    The state folder is removed at the end. A process that outlives the command holds the folder's lock, and the folder
+    stays until the next sweep after it. Raises CommandNotFoundError and CommandNotExecutableError.
+    """
+    try:
+        child = _start(plan, folder.lock)
+        exit_code = _wait(child)
+    except BaseException:
+        folder.remove()
+        raise
+    folder.close()
+    state.sweep()
+    return exit_code
+
+
+def _owner(plan: ProcessPlan) -> dict[str, object]:
+    return {
+        "engine": None,
+        "pid": os.getpid(),
+        "user": current_user(),
+        "command": list(plan.command),
+        "quota": plan.quota_json,
+        **({"slice": str(plan.slice_folder)} if plan.slice_folder else {}),
+    }
+
+
+def _start(plan: ProcessPlan, lock: int) -> int:
+    environment = {**os.environ, **plan.environment}
+    program = _find_program(plan.command[0], environment.get("PATH", os.defpath))
+    os.set_inheritable(lock, True)
+    sys.stdout.flush()
+    try:
+        return os.posix_spawn(program, plan.command, environment, setsigmask=())
+    except FileNotFoundError:
+        raise CommandNotFoundError(f"{program}: no such command on this host") from None
+    except OSError as error:
+        raise CommandNotExecutableError(f"{program} cannot be executed: {error.strerror}") from None
+    finally:
+        os.set_inheritable(lock, False)
+
+
+def _find_program(name: str, path: str) -> str:
+    """Look a command up on the PATH that it will have, as a shell does."""
+    if "/" in name:
+        return name
+    found = shutil.which(name, path=path)
+    if found is not None:
+        return found
+    if unusable := shutil.which(name, os.F_OK, path):
+        raise CommandNotExecutableError(f"{unusable} cannot be executed: permission denied")
+    raise CommandNotFoundError(f"'{name}': no such command on this host's PATH")
+
+
+def _wait(child: int) -> int:
+    while True:
+        caught = signal.sigwaitinfo({*_FORWARDED, signal.SIGCHLD})
+        if caught.si_signo == signal.SIGCHLD:
+            ended, status = os.waitpid(child, os.WNOHANG)
+            if ended:
+                code = os.waitstatus_to_exitcode(status)
+                return 128 - code if code < 0 else code
+        elif caught.si_code != _FROM_KERNEL:
+            os.kill(child, caught.si_signo)

@@ -1,0 +1,122 @@
+"""Which containers `vgpurun ps` shows, and what it says of each."""
+
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from vgpurun.errors import OptionError
+from vgpurun.host.gpus import match_gpu
+from vgpurun.limits.quota import show_size
+from vgpurun.limits.readings import Tenant, TenantDevice
+from vgpurun.times import show_age, show_moment
+
+SHORT_ID = 12  # characters of an id, as docker shows it
+NO_LIMIT = "no limit"
+UNKNOWN = "?"
+
+# What a template may name. The first ones are docker's.
+FIELDS = (
+    "ID", "Names", "Image", "Command", "CreatedAt", "RunningFor", "State", "Status", "Labels",
+    "User", "GPUs", "Memory", "MemoryLimit", "SM", "SMLimit", "Slice",
+)  # fmt: skip
+_COMMAND_WIDTH = 20
+
+
+def parse_filters(texts: Sequence[str]) -> list[Callable[[Tenant], bool]]:
+    """Read all --filter KEY=VALUE. Of one key any value is enough, as in docker. Raises OptionError."""
+    by_key: dict[str, list[str]] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or key not in _TESTS:
+            raise OptionError(f"--filter '{text}' is not KEY=VALUE with a KEY of {', '.join(_TESTS)}")
+        by_key.setdefault(key, []).append(value)
+    return [_any_of(_TESTS[key], values) for key, values in by_key.items()]
+
+
+def _any_of(test: Callable[[Tenant, str], bool], values: Sequence[str]) -> Callable[[Tenant], bool]:
+    return lambda tenant: any(test(tenant, value) for value in values)
+
+
+def _has_name(tenant: Tenant, value: str) -> bool:
+    try:
+        return re.search(value, tenant.name) is not None  # docker takes it as a pattern too
+    except re.error:
+        raise OptionError(f"--filter 'name={value}' is no regular expression") from None
+
+
+def _has_gpu(tenant: Tenant, value: str) -> bool:
+    if match_gpu(value, [device.gpu for device in tenant.devices]):
+        return True
+    return any(uuid.lower().startswith(value.lower()) for uuid, _ in tenant.missing) and len(value) > len("GPU-")
+
+
+def _has_label(tenant: Tenant, value: str) -> bool:
+    name, equals, wanted = value.partition("=")
+    labels = tenant.container.labels if tenant.container else {}
+    return name in labels and (not equals or labels[name] == wanted)
+
+
+_TESTS: Mapping[str, Callable[[Tenant, str], bool]] = {
+    "name": _has_name,
+    "id": lambda tenant, value: tenant.id.startswith(value),
+    "gpu": _has_gpu,
+    "user": lambda tenant, value: tenant.container is not None and tenant.container.user == value,
+    "label": _has_label,
+    "slice": lambda tenant, value: tenant.slice_name == value,
+    "status": lambda tenant, value: tenant.container is not None and tenant.container.status == value,
+}
+
+
+def record(tenant: Tenant, is_short: bool) -> dict[str, Any]:
+    """Return a container's fields as text for people, by the names in FIELDS."""
+    container = tenant.container
+    assert container is not None  # ps lists no processes
+    command = container.command
+    is_long = is_short and len(command) > _COMMAND_WIDTH
+    return {
+        "ID": container.id[:SHORT_ID] if is_short else container.id,
+        "Names": container.name,
+        "Image": container.image,
+        "Command": f'"{command[: _COMMAND_WIDTH - 1]}…"' if is_long else f'"{command}"',
+        "CreatedAt": show_moment(container.created_s),
+        "RunningFor": f"{show_age(time.time() - container.created_s)} ago",
+        "State": container.status,
+        "Status": container.described,
+        "Labels": dict(container.labels),
+        "User": container.user,
+        "GPUs": _joined([each.gpu.number for each in tenant.devices] + [UNKNOWN for _ in tenant.missing]),
+        "Memory": _joined([memory_used(each) for each in tenant.devices] + [UNKNOWN for _ in tenant.missing]),
+        "MemoryLimit": _joined([memory_limit(quota.memory_bytes) for quota in _quotas(tenant)]),
+        "SM": _joined([sm_used(each) for each in tenant.devices] + [UNKNOWN for _ in tenant.missing]),
+        "SMLimit": _joined([sm_limit(quota.sm_percent) for quota in _quotas(tenant)]),
+        "Slice": tenant.slice_name,
+    }
+
+
+def _quotas(tenant: Tenant) -> list[Any]:
+    return [*(each.quota for each in tenant.devices), *(quota for _, quota in tenant.missing)]
+
+
+def _joined(texts: Sequence[str]) -> str:
+    return ",".join(texts)
+
+
+def memory_used(device: TenantDevice) -> str:
+    """Return what a container uses of a GPU's memory, for people."""
+    return UNKNOWN if device.memory_used_bytes is None else show_size(device.memory_used_bytes)
+
+
+def memory_limit(limit_bytes: int | None) -> str:
+    """Return a memory limit for people."""
+    return NO_LIMIT if limit_bytes is None else show_size(limit_bytes)
+
+
+def sm_used(device: TenantDevice) -> str:
+    """Return the share of the last whole second that a container used, for people."""
+    return UNKNOWN if device.utilization is None else f"{device.utilization.last_1s:.0f} %"
+
+
+def sm_limit(limit_percent: int | None) -> str:
+    """Return a compute limit for people."""
+    return NO_LIMIT if limit_percent is None else f"{limit_percent} %"

@@ -1,0 +1,187 @@
+"""Memory and compute limits: how people write them, and what they mean on a device.
+
+The grammar is the one of lib/limits.c; tests/limit_cases.tsv holds both to the same answers. All arithmetic is exact.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Generic, TypeVar
+
+from vgpurun import abi
+from vgpurun.errors import LimitError
+from vgpurun.host.gpus import Gpu, match_gpu, show_gpus
+from vgpurun.limits.policies import Priority, SmPolicy
+
+T = TypeVar("T")
+
+_SIZE = re.compile(r"[ \t]*([0-9]*)(\.[0-9]{0,9})?[ \t]*(%|b|[kmgt]i?b?)?[ \t]*", re.ASCII | re.IGNORECASE)
+_SM = re.compile(r"[ \t]*([0-9]+)[ \t]*%?[ \t]*", re.ASCII)
+_UNIT_BYTES = {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
+_MAX_DIGITS = 20  # of a number below 2^64, without leading zeros
+
+MEMORY_HELP = "use a size such as 2g, 1.5GiB or 1024m, or a share of the GPU such as 50%"
+SM_HELP = "use a whole percentage from 1 to 100 (100 or 0: no limit)"
+
+
+@dataclass(frozen=True)
+class MemorySize:
+    """A memory limit as it was written: a number of bytes, or a percentage of a device that is not known yet."""
+
+    text: str
+    amount: Fraction
+    is_percent: bool
+
+    def bytes_on(self, device_memory_bytes: int) -> int:
+        """Return the limit in bytes on a device of that size. Raises LimitError when less than one byte is left."""
+        exact = self.amount * device_memory_bytes / 100 if self.is_percent else self.amount
+        size_bytes = int(exact)
+        if size_bytes < 1:
+            raise LimitError(f"memory limit '{self.text}' is less than one byte; {MEMORY_HELP}")
+        return size_bytes
+
+
+@dataclass(frozen=True)
+class Quota:
+    """The limits of one container on one device; None means no limit.
+
+    `virtual_bytes` is what its programs see when that is more than `memory_bytes`: the host serves the rest.
+    """
+
+    memory_bytes: int | None = None
+    sm_percent: int | None = None
+    sm_policy: SmPolicy = SmPolicy.HARD
+    priority: Priority = Priority.HIGH
+    paused: bool = False
+    virtual_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class PerDevice(Generic[T]):
+    """A value for all devices, or one for each of some devices (by index or UUID)."""
+
+    everywhere: T | None = None
+    by_device: tuple[tuple[str, T], ...] = ()
+
+
+def parse_size(text: str) -> MemorySize:
+    """Read a memory limit. Raises LimitError; a percentage must be above 0 and at most 100."""
+    match = _SIZE.fullmatch(text)
+    whole, fraction, unit = match.groups(default="") if match else ("", "", "")
+    digits = whole.lstrip("0")
+    if match is None or not (whole or fraction.strip(".")):
+        raise LimitError(f"memory limit '{text}' is not a size; {MEMORY_HELP}")
+    if len(digits) > _MAX_DIGITS:
+        raise LimitError(f"memory limit '{text}' is larger than any GPU; {MEMORY_HELP}")
+    number = Fraction(int(digits or "0")) + Fraction(int(fraction[1:] or "0"), 10 ** len(fraction[1:]))
+    is_percent = unit == "%"
+    amount = number if is_percent else number * _UNIT_BYTES[unit[:1].lower()]
+    if is_percent and amount > 100:
+        raise LimitError(f"memory limit '{text}' is more than the whole GPU; {MEMORY_HELP}")
+    if amount <= 0 or (not is_percent and amount < 1):
+        raise LimitError(f"memory limit '{text}' leaves no memory at all; {MEMORY_HELP}")
+    if not is_percent and int(amount) >= abi.NO_MEMORY_LIMIT:
+        raise LimitError(f"memory limit '{text}' is larger than any GPU; {MEMORY_HELP}")
+    return MemorySize(text.strip(), amount, is_percent)
+
+
+def parse_sm(text: str) -> int | None:
+    """Read a compute limit in percent; None means no limit (written 0 or 100). Raises LimitError."""
+    match = _SM.fullmatch(text)
+    digits = match.group(1).lstrip("0") if match else ""
+    if match is None:
+        raise LimitError(f"compute limit '{text}' is not a percentage; {SM_HELP}")
+    if len(digits) > 3 or int(digits or "0") > 100:
+        raise LimitError(f"compute limit '{text}' is more than the whole GPU; {SM_HELP}")
+    percent = int(digits or "0")
+    return None if percent in (0, 100) else percent
+
+
+def parse_per_device(text: str, parse: Callable[[str], T]) -> PerDevice[T]:
+    """Read `VALUE`, or `DEVICE=VALUE,DEVICE=VALUE`. Raises LimitError, also from `parse`."""
+    if "=" not in text:
+        return PerDevice(everywhere=parse(text))
+    values: dict[str, T] = {}
+    for part in text.split(","):
+        device, equals, value = (piece.strip() for piece in part.partition("="))
+        if not equals or not device:
+            raise LimitError(f"'{part}' in '{text}' is not DEVICE=VALUE; write one value, or e.g. 0=2g,1=4g")
+        if device in values:
+            raise LimitError(f"device {device} has two values in '{text}'; leave one of them")
+        values[device] = parse(value)
+    return PerDevice(by_device=tuple(values.items()))
+
+
+def values_on(per_device: PerDevice[T], gpus: Sequence[Gpu], option: str) -> list[T | None]:
+    """Return the value of each GPU. Raises LimitError for a device that is not among them, or is named twice."""
+    values: dict[str, T] = {}
+    for device, value in per_device.by_device:
+        gpu = match_gpu(device, gpus)
+        if gpu is None:
+            raise LimitError(
+                f"{option} names device '{device}', which is not a chosen one; those are {show_gpus(gpus)}"
+            )
+        if gpu.uuid in values:
+            raise LimitError(f"{option} names device '{device}' twice, once by another name; leave one of them")
+        values[gpu.uuid] = value
+    return [values.get(gpu.uuid, per_device.everywhere) for gpu in gpus]
+
+
+def resolve(
+    gpus: Sequence[Gpu], memory: str | None, sm: str | None, environment: Mapping[str, str], indexes: Sequence[int]
+) -> list[Quota]:
+    """Return the quota of each GPU from --mem, --sm and the limit variables that the user set, the lower one of two.
+
+    `indexes` are the NVML indexes that the program will see, for names such as CUDA_DEVICE_MEMORY_LIMIT_0.
+    Raises LimitError, also for a limit above the memory of its GPU.
+    """
+    parsed_memory: PerDevice[MemorySize] = PerDevice() if memory is None else parse_per_device(memory, parse_size)
+    memory_sizes = values_on(parsed_memory, gpus, "--mem")
+    parsed_sm: PerDevice[int | None] = PerDevice() if sm is None else parse_per_device(sm, parse_sm)
+    sm_percents = values_on(parsed_sm, gpus, "--sm")
+    quotas = []
+    for i, gpu in enumerate(gpus):
+        sizes = [(f"--mem {size.text}", size) for size in memory_sizes[i : i + 1] if size is not None]
+        memory_names = (f"{abi.ENV_MEMORY_LIMIT}_{indexes[i]}", abi.ENV_MEMORY_LIMIT, abi.ENV_WRAPPER_MEMORY)
+        sizes += _from_environment(environment, memory_names, parse_size)
+        percents = [(f"--sm {sm}", percent) for percent in sm_percents[i : i + 1]]
+        sm_names = (f"{abi.ENV_SM_LIMIT}_{indexes[i]}", abi.ENV_SM_LIMIT, abi.ENV_ALNAIR_SM)
+        percents += _from_environment(environment, sm_names, parse_sm)
+        quotas.append(
+            Quota(
+                memory_bytes=min((_bytes_within(size, gpu, origin) for origin, size in sizes), default=None),
+                sm_percent=min((percent for _, percent in percents if percent is not None), default=None),
+            )
+        )
+    return quotas
+
+
+def _from_environment(
+    environment: Mapping[str, str], names: Sequence[str], parse: Callable[[str], T]
+) -> list[tuple[str, T]]:
+    """Return where it came from and the value of the first of these variables that is set, or nothing."""
+    for name in names:
+        text = environment.get(name, "")
+        if text.strip(" \t"):
+            try:
+                return [(f"{name}={text}", parse(text))]
+            except LimitError as error:
+                raise LimitError(f"{name}: {error}") from None
+    return []
+
+
+def _bytes_within(size: MemorySize, gpu: Gpu, origin: str) -> int:
+    limit_bytes = size.bytes_on(gpu.memory_bytes)
+    if limit_bytes > gpu.memory_bytes:
+        raise LimitError(
+            f"{origin} is more than GPU {gpu.number} has ({show_size(gpu.memory_bytes)}); lower it, or leave it out"
+        )
+    return limit_bytes
+
+
+def show_size(size_bytes: int) -> str:
+    """Return a size in bytes for people, in binary units."""
+    from humanfriendly import format_size  # slow to import, and needed for messages only
+
+    return format_size(size_bytes, binary=True)

@@ -1,0 +1,181 @@
+"""Who holds what on this host's GPUs: the readings behind `vgpurun smi`."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vgpurun.admission.holders import Holder, local_processes, quotas_now
+from vgpurun.host import gpus
+from vgpurun.host.gpus import Gpu, GpuUse
+from vgpurun.limits import region
+from vgpurun.limits.quota import Quota
+from vgpurun.limits.region import DeviceReading
+from vgpurun.limits.utilization import Utilization
+from vgpurun.slices import store
+from vgpurun.slices.members import Member, members
+from vgpurun.slices.store import Slice
+
+if TYPE_CHECKING:
+    from vgpurun.engine.client import Engine, VgpurunContainer
+
+_SHORT_ID = 12  # characters of an id, as docker shows it
+
+
+@dataclass(frozen=True)
+class TenantDevice:
+    """One device of a tenant: its quota, and what it uses; None is what this user may not read.
+
+    `is_part`: of what is used of a slice, and its limits; then the reading has memory alone.
+    """
+
+    gpu: Gpu
+    quota: Quota
+    reading: DeviceReading | None
+    is_part: bool = False
+
+    @property
+    def memory_used_bytes(self) -> int | None:
+        """What counts against the memory limit. The file is the container's to write: nonsense is cut."""
+        return None if self.reading is None else min(self.reading.memory_used_bytes, self.gpu.memory_bytes)
+
+    @property
+    def utilization(self) -> Utilization | None:
+        """None also where nothing was measured, as without a limit and alone on the GPU."""
+        if (
+            self.reading is None
+            or self.is_part
+            or (self.quota.sm_percent is None and not self.reading.utilization.last_60s)
+        ):
+            return None
+        return self.reading.utilization
+
+
+@dataclass(frozen=True)
+class Tenant:
+    """A container, a process of `vgpurun local` or a slice that has limits.
+
+    `container` is None for what vgpurun did not make as one. `slice_name` is the slice that it has joined, and uses a
+    part of. `missing` are UUIDs and quotas of GPUs that are not among those asked about: of another driver, or gone.
+    """
+
+    kind: str
+    id: str
+    name: str
+    what: str
+    folder: Path
+    devices: tuple[TenantDevice, ...] = ()
+    missing: tuple[tuple[str, Quota], ...] = ()
+    container: "VgpurunContainer | None" = None
+    slice_name: str = ""
+
+
+@dataclass(frozen=True)
+class Report:
+    """All GPUs of the host with what NVML sees on them, and all tenants; a slice comes before what has joined it."""
+
+    gpus: tuple[tuple[Gpu, GpuUse], ...]
+    tenants: tuple[Tenant, ...]
+
+
+def collect(all_gpus: Sequence[Gpu], engine: "Engine | None") -> Report:
+    """Read who runs and what they use. Raises VgpurunError."""
+    containers = read_containers(engine.containers(everything=False) if engine else [], all_gpus)
+    processes = [_read_process(each, all_gpus) for each in local_processes()]
+    known = [*containers, *processes]
+    tenants = [*read_slices(known, all_gpus), *(each for each in known if not each.slice_name)]
+    return Report(tuple(zip(all_gpus, gpus.read_use(all_gpus), strict=True)), tuple(tenants))
+
+
+def read_containers(containers: Sequence["VgpurunContainer"], all_gpus: Sequence[Gpu]) -> list[Tenant]:
+    """Read what these containers may use and what they use, in their order. Raises nothing."""
+    joined = members(store.slices()) if any(each.slice_name for each in containers) else {}
+    namespaces = {each.container: each.pid_namespace for of_slice in joined.values() for each in of_slice}
+    return [_read_container(each, all_gpus, namespaces) for each in containers]
+
+
+def read_joined(containers: Sequence["VgpurunContainer"], all_gpus: Sequence[Gpu]) -> list[Tenant]:
+    """Read those of these containers, and of all local processes, that have joined a slice. Raises nothing."""
+    known = read_containers([each for each in containers if each.slice_name], all_gpus)
+    return known + [_read_process(each, all_gpus) for each in local_processes() if each.slice_folder]
+
+
+def _read_container(
+    container: "VgpurunContainer", all_gpus: Sequence[Gpu], namespaces: Mapping[str, int | None]
+) -> Tenant:
+    tenant = Tenant(
+        "container",
+        container.id,
+        container.name,
+        container.image,
+        container.limits_folder,
+        container=container,
+        slice_name=container.slice_name,
+    )
+    if container.slice_name:
+        return _as_part(tenant, quotas_now(container), all_gpus, namespaces.get(container.id))
+    return _with_devices(tenant, quotas_now(container), all_gpus)
+
+
+def _read_process(process: Holder, all_gpus: Sequence[Gpu]) -> Tenant:
+    tenant = Tenant(process.kind, process.id, process.name, process.what, process.folder)
+    if not process.slice_folder:
+        return _with_devices(tenant, process.quotas, all_gpus)
+    folder = Path(process.slice_folder)
+    return _as_part(replace(tenant, folder=folder, slice_name=folder.name), process.quotas, all_gpus, None)
+
+
+def read_slices(known: Sequence[Tenant], all_gpus: Sequence[Gpu]) -> Iterator[Tenant]:
+    """Yield every slice, each followed by what has joined it. `known` are tenants, those that have joined among them.
+
+    Raises nothing.
+    """
+    found = store.slices()
+    joined = members(found)
+    for each in found:
+        mine = [tenant for tenant in known if tenant.slice_name == each.name]
+        ids = {tenant.id for tenant in mine}
+        mine += [_of_member(member, each, all_gpus) for member in joined[each.id] if member.container not in ids]
+        what = f"{len(mine)} {'member' if len(mine) == 1 else 'members'}"
+        yield _with_devices(Tenant("slice", each.id, f"slice {each.name}", what, each.folder), each.quotas, all_gpus)
+        yield from mine
+
+
+def _of_member(member: Member, joined: Slice, all_gpus: Sequence[Gpu]) -> Tenant:
+    """What was started by a CDI device, of whatever engine."""
+    name = member.container[:_SHORT_ID] or f"process {member.pid}"
+    tenant = Tenant("container", member.container, name, "by CDI", joined.folder, slice_name=joined.name)
+    return _as_part(tenant, joined.quotas, all_gpus, member.pid_namespace)
+
+
+def _as_part(
+    tenant: Tenant, quotas: Sequence[tuple[str, Quota]], all_gpus: Sequence[Gpu], pid_namespace: int | None
+) -> Tenant:
+    """What a member of a slice uses can be told by its PID namespace, and is unknown of one that has none."""
+    read = None
+    if pid_namespace is not None:
+        read = region.read_usage(tenant.folder / "run" / "usage", [uuid for uuid, _ in quotas], pid_namespace)
+    return _placed(tenant, quotas, all_gpus, read, is_part=True)
+
+
+def _with_devices(tenant: Tenant, quotas: Sequence[tuple[str, Quota]], all_gpus: Sequence[Gpu]) -> Tenant:
+    read = region.read_usage(tenant.folder / "run" / "usage", [uuid for uuid, _ in quotas])
+    return _placed(tenant, quotas, all_gpus, read, is_part=False)
+
+
+def _placed(
+    tenant: Tenant,
+    quotas: Sequence[tuple[str, Quota]],
+    all_gpus: Sequence[Gpu],
+    read: Sequence[DeviceReading] | None,
+    is_part: bool,
+) -> Tenant:
+    by_uuid = {gpu.uuid: gpu for gpu in all_gpus}
+    readings: Sequence[DeviceReading | None] = read or [None] * len(quotas)
+    devices = [
+        TenantDevice(by_uuid[uuid], quota, reading, is_part)
+        for (uuid, quota), reading in zip(quotas, readings, strict=True)
+        if uuid in by_uuid
+    ]
+    missing = [(uuid, quota) for uuid, quota in quotas if uuid not in by_uuid]
+    return replace(tenant, devices=tuple(devices), missing=tuple(missing))

@@ -1,0 +1,153 @@
+"""Changes the limits of a container that runs. Its processes see them at their next call."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+from vgpurun.errors import LimitError, SliceError, StateError
+from vgpurun.host.gpus import Gpu
+from vgpurun.launch.plan import Limits
+from vgpurun.limits import quota, region
+from vgpurun.limits.oversubscription import NOT_OVERSUBSCRIBED, oversubscribe
+from vgpurun.limits.policies import choose_policy, choose_priority
+from vgpurun.limits.quota import Quota
+
+
+@dataclass(frozen=True)
+class Change:
+    """What changed on one GPU of a container; `held_bytes` is what the container holds of it, None if unknown."""
+
+    gpu: Gpu
+    before: Quota
+    after: Quota
+    held_bytes: int | None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the container holds more than it may now: it keeps that, and gets nothing more."""
+        limit_bytes = self.after.memory_bytes
+        return limit_bytes is not None and self.held_bytes is not None and self.held_bytes > limit_bytes
+
+
+class Limited(Protocol):
+    """A container or a slice: what has a folder with limits and usage."""
+
+    @property
+    def id(self) -> str:
+        """What tells it from all other holders of a GPU."""
+
+    @property
+    def name(self) -> str:
+        """Its name, for people."""
+
+    @property
+    def limits_folder(self) -> Path:
+        """Where its limits and usage are."""
+
+
+Admit = Callable[[Limited, Sequence[tuple[Gpu, Quota]]], AbstractContextManager[object]]
+
+
+def update(container: Limited, gpus: Sequence[Gpu], limits: Limits, admit: Admit) -> list[Change]:
+    """Write the new limits; a limit that is not given stays.
+
+    More than before has to be admitted: `admit` is entered while it is written. Raises LimitError, StateError, and
+    what `admit` raises.
+    """
+    with _limits_file(container) as path:
+        before = _read(path, container)
+        chosen = [gpu for gpu, _ in devices_of(container.name, before, gpus)]
+        after = _changed([quota for _, quota in before], chosen, limits)
+        grows = any(_is_more(new, old) for new, (_, old) in zip(after, before, strict=True))
+        with admit(container, list(zip(chosen, after, strict=True))) if grows else nullcontext():
+            region.write_limits(path, [(gpu.uuid, new) for gpu, new in zip(chosen, after, strict=True)])
+    readings = region.read_usage(path.parent.parent / "run" / "usage", [gpu.uuid for gpu in chosen])
+    held = [None] * len(chosen) if readings is None else [reading.memory_used_bytes for reading in readings]
+    return [
+        Change(gpu, old, new, held_bytes)
+        for gpu, (_, old), new, held_bytes in zip(chosen, before, after, held, strict=True)
+    ]
+
+
+def devices_of(name: str, quotas: Sequence[tuple[str, Quota]], gpus: Sequence[Gpu]) -> list[tuple[Gpu, Quota]]:
+    """Return the GPUs of a container with its quotas. Raises LimitError where one of them is gone."""
+    by_uuid = {gpu.uuid: gpu for gpu in gpus}
+    found = [(by_uuid[uuid], quota) for uuid, quota in quotas if uuid in by_uuid]
+    if len(found) < len(quotas):
+        raise LimitError(f"a GPU of {name} is gone from this host; run its image again, on another")
+    return found
+
+
+def refuse_in_slice(container: str, slice_name: str) -> None:
+    """Raise SliceError for a container that has joined a slice: its limits are not its own."""
+    if slice_name:
+        raise SliceError(
+            f"{container} is in slice {slice_name}, and its limits are those of all that is in there: "
+            f"vgpurun slice update {slice_name}"
+        )
+
+
+def set_paused(container: Limited, paused: bool) -> None:
+    """Suspend the GPU work of a container, or let it go on. Raises StateError."""
+    with _limits_file(container) as path:
+        before = _read(path, container)
+        region.write_limits(path, [(uuid, replace(quota, paused=paused)) for uuid, quota in before])
+
+
+@contextmanager
+def _limits_file(container: Limited) -> Iterator[Path]:
+    path = container.limits_folder / "etc" / "limits"
+    try:
+        yield path
+    except OSError as error:
+        raise StateError(
+            f"{path}: {error.strerror}; only who started {container.name}, or root, may change it"
+        ) from None
+
+
+def _read(path: Path, container: Limited) -> list[tuple[str, Quota]]:
+    limits = region.read_limits(path)
+    if limits is None:
+        raise StateError(f"{path} is not a limits file of this version; start {container.name} again")
+    return limits
+
+
+def _is_more(new: Quota, old: Quota) -> bool:
+    unlimited = float("inf")
+    more_memory = (new.memory_bytes or unlimited) > (old.memory_bytes or unlimited)
+    return more_memory or (new.sm_percent or 100) > (old.sm_percent or 100)
+
+
+def _changed(before: Sequence[Quota], gpus: Sequence[Gpu], limits: Limits) -> list[Quota]:
+    after = _with_limits(before, gpus, limits)
+    if limits.oversubscribe == NOT_OVERSUBSCRIBED:
+        return [replace(each, virtual_bytes=None) for each in after]
+    return oversubscribe(gpus, after, limits.oversubscribe)
+
+
+def _with_limits(before: Sequence[Quota], gpus: Sequence[Gpu], limits: Limits) -> list[Quota]:
+    given = quota.resolve(gpus, limits.memory, limits.sm, {}, range(len(gpus)))
+    named_memory = _named(gpus, limits.memory, "--mem")
+    named_sm = _named(gpus, limits.sm, "--sm")
+
+    return [
+        replace(
+            old,
+            memory_bytes=new.memory_bytes if gpu.uuid in named_memory else old.memory_bytes,
+            sm_percent=new.sm_percent if gpu.uuid in named_sm else old.sm_percent,
+            sm_policy=choose_policy(limits.sm_policy, {}) if limits.sm_policy else old.sm_policy,
+            priority=choose_priority(limits.priority, {}) if limits.priority else old.priority,
+        )
+        for gpu, old, new in zip(gpus, before, given, strict=True)
+    ]
+
+
+def _named(gpus: Sequence[Gpu], text: str | None, option: str) -> set[str]:
+    """The GPUs that an option gives a value to, be it "no limit"."""
+    if text is None:
+        return set()
+    parsed = quota.parse_per_device(text, lambda value: value)
+    values = quota.values_on(parsed, gpus, option)
+    return {gpu.uuid for gpu, value in zip(gpus, values, strict=True) if value is not None}

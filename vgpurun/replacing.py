@@ -1,0 +1,24 @@
+"""Files that change as a whole: who reads one sees the old content or the new, whenever the writer is killed."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def replacing(path: Path, mode: int = 0o644) -> Iterator[Path]:
+    """Yield a path for the new content, which takes the place of what is at `path`, with this mode, at the end.
+
+    It lies in the same folder, which a rename needs, under a name of its own: several may do this at the same time.
+    After an error nothing is left of it. Raises OSError.
+    """
+    made = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
+    try:
+        yield made
+        made.chmod(mode)
+        with made.open("rb") as file:
+            os.fsync(file.fileno())
+        made.replace(path)
+    finally:
+        made.unlink(missing_ok=True)
