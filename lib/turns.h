@@ -96,9 +96,4 @@ void turns_note_presence(struct turns *turns);
 void turns_note_activity(struct turns *turns, int64_t idle_at_ns);
 void turns_note_idleness(struct turns *turns);
 
-/* What was seen a moment ago stays as it is between these two. Returns the time. */
-int64_t turns_begin_look(struct turns *turns);
-void turns_end_look(struct turns *turns);
-int turns_slots_used(const struct turns *turns);
-
 #endif

@@ -1,7 +1,7 @@
 /* What falls to each of the tenants that share a GPU. Who publishes false terms gets no more by them himself, and takes
  * from those without a hard limit at most what a tenant with such terms would. */
 #include "abi.h"
-#include "turns.h"
+#include "turns_parts.h"
 
 /* The limits of the other tenants: sums of percents, and how many there are without one. */
 struct others {
@@ -31,7 +31,7 @@ static struct others find_others(struct turns *turns, const struct turns_terms *
   int64_t now_ns = turns_begin_look(turns);
   for (int i = 0; i < turns_slots_used(turns); i++) {
     const struct turns_slot *slot = &turns->seen.slots[i];
-    bool active = slot->seen_ns > now_ns - TURNS_ACTIVE_NS && slot->seen_ns <= now_ns + TURNS_ACTIVE_NS;
+    bool active = turns_seen_within(slot, now_ns, TURNS_ACTIVE_NS);
     if (!active || slot->terms.priority > own->priority || is_known(known, count, slot->terms.tenant))
       continue;
     known[count++] = slot->terms.tenant;

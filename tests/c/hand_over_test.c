@@ -6,9 +6,10 @@
 #include "abi.h"
 #include "check.h"
 #include "explore.h"
-#include "turns.c"
+#include "turns_parts.h"
 
 #include <stdlib.h>
+#include <string.h>
 #include <ucontext.h>
 
 #define MS 1000000LL
@@ -133,7 +134,7 @@ static void disturb(void) {
     file.slots[slot].idle_at_ns = INT64_MAX;
     file.slots[slot].slice_end_ns = now_ns + TURNS_SLICE_NS;
     file.slots[slot].passes_at_ns = now_ns + TURNS_AWAKE_NS;
-    file.head.turn = next_turn(file.head.turn, slot);
+    file.head.turn = turns_next_turn(file.head.turn, slot);
     file.head.wake++;
   }
 }
@@ -250,7 +251,7 @@ static void check(const char *name, const struct turns_file *content, int proces
             (long long)process->longest_wait_ns / 1000);
       CHECK(!bounds.all_get_it || process->without == 0, "%s: %d did not get the turn", name, i);
     }
-    CHECK(tampered || kills > 0 || holder_of(file.head.turn) < 0, "%s: kept after it was passed", name);
+    CHECK(tampered || kills > 0 || turns_holder_of(file.head.turn) < 0, "%s: kept after it was passed", name);
     runs++;
   } while (explore_go_back());
   printf("%s: %ld runs, waited %.1f ms at most\n", name, runs, (double)longest_ns / MS);
@@ -268,7 +269,7 @@ static void check_damaged_content(void) {
   /* Held by one that says of itself that it may go on for ever. */
   memset(&content, 0, sizeof content);
   content.head.slots_used = TURNS_SLOTS;
-  content.head.turn = next_turn(0, 200);
+  content.head.turn = turns_next_turn(0, 200);
   content.slots[200].idle_at_ns = content.slots[200].slice_end_ns = INT64_MAX;
   const struct bounds overstay = {TURNS_SLICE_NS + TURNS_OVERSTAY_NS + MS, true};
   check("a turn for ever", &content, 2, 1, 0, 0, overstay);

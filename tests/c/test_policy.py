@@ -20,7 +20,17 @@ METER = [
     "seconds",
     "timeline",
 ]
-TURNS = ["log", "shared_file", "turns", "turns_file", "turns_shares"]
+TURNS = [
+    "log",
+    "shared_file",
+    "turns",
+    "turns_file",
+    "turns_head",
+    "turns_look",
+    "turns_queue",
+    "turns_shares",
+    "turns_slot",
+]
 SOURCES = {
     "limits": ["limits", "log"],
     "ledger": ["ledger"],
@@ -30,7 +40,7 @@ SOURCES = {
     "seconds": ["seconds"],
     "meter": [*METER, *TURNS],
     "turns": TURNS,
-    "hand_over": [],  # includes turns.c
+    "hand_over": TURNS,
     "shares": [*METER, *TURNS],
     "utilization": ["utilization"],
     "profile": ["log", "profile_disk", "profile_kernels", "profile_records"],
