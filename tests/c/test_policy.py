@@ -31,6 +31,7 @@ TURNS = [
     "turns_shares",
     "turns_slot",
 ]
+MODEL = ["gpu_model", "gpu_model_driver", "gpu_model_programs", "gpu_model_time", "gpu_model_work"]
 SOURCES = {
     "limits": ["limits", "log"],
     "ledger": ["ledger"],
@@ -45,7 +46,7 @@ SOURCES = {
     "utilization": ["utilization"],
     "profile": ["log", "profile_disk", "profile_kernels", "profile_records"],
 }
-HELPERS = {"shares": ["gpu_model"]}  # beside the test
+HELPERS = {"shares": MODEL}  # beside the test
 ARGUMENTS = {"limits": [str(ROOT / "tests" / "limit_cases.tsv")]}
 SANITIZERS = {
     "address-undefined": ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"],

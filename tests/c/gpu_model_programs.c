@@ -1,0 +1,74 @@
+/* What programs do: they launch, wait and think. */
+#include "check.h"
+#include "gpu_model_parts.h"
+
+#define HOST_LAUNCH_NS (3 * US)
+#define LOOK_NS (10 * MS) /* as meters.c looks */
+#define POLL_NS (5 * US)  /* how exactly a synchronisation sees the end of what it waits for */
+
+const void *model_argument(const struct model_process *process) {
+  return process->argument;
+}
+
+int64_t model_now_ns(const struct model_process *process) {
+  return process->now_ns - MODEL_START_NS;
+}
+
+/* As meters.c finds it: without a limit, and alone, nothing is measured. */
+static bool is_measured(struct model_process *process, int gpu) {
+  const struct model_container *container = &model.containers[process->container];
+  struct turns *turns = &process->meters[gpu].turns;
+  if (process->now_ns >= process->look_at_ns[gpu]) {
+    process->look_at_ns[gpu] = process->now_ns + LOOK_NS;
+    (void)meter_terms(&process->meters[gpu]); /* publishes them */
+    turns_note_presence(turns);
+    bool before = process->company[gpu];
+    process->company[gpu] = turns_have_another_tenant(turns);
+    if (process->company[gpu] && !before && container->percent >= VGPU_NO_SM_LIMIT)
+      meter_begin_measuring(&process->meters[gpu]);
+  }
+  return container->percent < VGPU_NO_SM_LIMIT || container->paused || process->company[gpu];
+}
+
+static void launch(struct model_process *process, int gpu, uint64_t work, struct item item) {
+  int64_t began_ns = process->now_ns;
+  struct meter_stream *stream = process->streams[gpu][item.stream];
+  bool metered = is_measured(process, gpu) && meter_launch(stream, work);
+  model_pass_time(HOST_LAUNCH_NS);
+  model_enqueue(process, gpu, item);
+  if (metered)
+    meter_launched(stream);
+  if (process->now_ns - began_ns > process->longest_launch_ns)
+    process->longest_launch_ns = process->now_ns - began_ns;
+  while (process->queues[gpu].pending[item.stream] > 1000) { /* the driver's own queue is full */
+    model_pass_time(POLL_NS);
+    model_advance(&model.gpus[gpu], process->now_ns);
+  }
+}
+
+void model_launch(struct model_process *process, int gpu, int stream, int64_t duration_ns) {
+  launch(process, gpu, (uint64_t)duration_ns, (struct item){.stream = stream, .left_ns = duration_ns});
+}
+
+void model_launch_spin(struct model_process *process, int gpu, int number) {
+  CHECK(number < MODEL_SPINS, "%d", number);
+  launch(process, gpu, 1, (struct item){.left_ns = MODEL_ENDLESS_NS, .spin = number + 1});
+}
+
+void model_synchronize(struct model_process *process, int gpu) {
+  struct meter *meter = &process->meters[gpu];
+  const uint32_t *pending = process->queues[gpu].pending;
+  meter_before_wait_all(meter);
+  model_advance_all();
+  while (pending[0] + pending[1] + pending[2] + pending[3] > 0) {
+    model_pass_time(POLL_NS);
+    model_advance_all();
+  }
+  meter_after_wait_all(meter);
+  meter_harvest(meter);
+}
+
+void model_think(struct model_process *process, int64_t duration_ns) {
+  (void)process;
+  model_pass_time(duration_ns);
+}
