@@ -6,6 +6,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
 BIN := $(abspath $(VENV))/bin
+BASE := $(VENV)/.base
 STAMP := $(VENV)/.installed
 # For pytest, as in `make test ARGS='-k exit_code'`.
 ARGS ?=
@@ -21,19 +22,28 @@ GENERATED := docs/config.md docs/reference.md docs/memory-functions.md docs/moni
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-venv: $(STAMP) ## the Python environment in .venv, with vgpurun and its tools installed
+venv: $(STAMP) ## the Python environment in .venv, with vgpurun and all tools for its tests
 
 # pip's own output is only of interest when it fails.
-$(STAMP): pyproject.toml
+INSTALL := @$(BIN)/pip install -qq --disable-pip-version-check --editable
+
+# What runs and builds vgpurun.
+$(BASE): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
 	  { echo "$(PYTHON) is older than Python 3.10. Name a newer one: make PYTHON=python3.12" >&2; exit 1; }
 	@echo "Setting up the Python environment in $(VENV)"
 	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV) || \
 	  { echo "No virtual environment could be made. On Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
-	@$(BIN)/pip install -qq --disable-pip-version-check --editable '.[dev]'
+	$(INSTALL) '.[build]'
 	@touch $@
 
-lib: $(STAMP) ## libvgpu.so and the simulated driver in lib/build
+# What tests it.
+$(STAMP): $(BASE)
+	@echo "Installing the tools for the tests in $(VENV)"
+	$(INSTALL) '.[dev]'
+	@touch $@
+
+lib: $(BASE) ## libvgpu.so and the simulated driver in lib/build
 	@test -e lib/build/libvgpu.so || echo "Building the library and the simulated driver in lib/build"
 	@$(MAKE) --silent --no-print-directory --jobs=$(shell nproc) -C lib PYTHON=$(BIN)/python
 
@@ -46,22 +56,22 @@ test: lint lib ## lint, and every test that this machine can run
 test-unit: $(STAMP) ## the tests without an engine, a GPU or the library
 	@$(BIN)/pytest tests/unit $(ARGS)
 
-test-c: lib ## the library's policy, compiled on its own with sanitizers
+test-c: $(STAMP) lib ## the library's policy, compiled on its own with sanitizers
 	@$(BIN)/pytest tests/c $(ARGS)
 
-fuzz: lib ## the limit parser and the usage file under mutated inputs, a minute each
+fuzz: $(STAMP) lib ## the limit parser and the usage file under mutated inputs, a minute each
 	@VGPURUN_FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/pytest tests/c/test_fuzz.py --timeout 0 -s $(ARGS)
 
-test-page: lib ## the page of vgpurun report in a real browser
+test-page: $(STAMP) lib ## the page of vgpurun report in a real browser
 	@$(BIN)/pytest tests/page $(ARGS)
 
-test-preload: lib ## the library on the simulated driver
+test-preload: $(STAMP) lib ## the library on the simulated driver
 	@$(BIN)/pytest tests/preload $(ARGS)
 
-test-engine: lib ## real containers on a real Docker Engine, with the simulated driver
+test-engine: $(STAMP) lib ## real containers on a real Docker Engine, with the simulated driver
 	@$(BIN)/pytest tests/engine $(ARGS)
 
-test-gpu: lib ## on this machine's GPU
+test-gpu: $(STAMP) lib ## on this machine's GPU
 	@$(BIN)/pytest tests/gpu $(ARGS)
 
 lint: $(STAMP) ## ruff, mypy, clang-format, and whether docs/ has the code's tables
@@ -84,7 +94,7 @@ proto: ## vgpurun/kubernetes/proto/*_pb2.py from the .proto files
 	@$(PYTHON) -m venv $(VENV)/proto && $(VENV)/proto/bin/pip install -qq grpcio-tools==1.62.3 setuptools
 	@$(VENV)/proto/bin/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. vgpurun/kubernetes/proto/*.proto
 
-bench: lib ## what the library costs and how exact it is, measured on this machine's GPU
+bench: $(STAMP) lib ## what the library costs and how exact it is, measured on this machine's GPU
 	@$(BIN)/python tests/bench/costs.py
 	@$(BIN)/python tests/bench/compute
 
