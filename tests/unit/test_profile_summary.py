@@ -147,9 +147,7 @@ def test_what_went_wrong_is_said() -> None:
     profile = made.killed()
     profile.totals.append(ApiTotal("cuMemAlloc_v3", 2, 2, 0, 5, 3))
     first, second, third = words.notices(summarize([profile]))
-    assert first == (
-        "Process 4242 has no end: killed, or still running. What was done in the last 100 ms may be missing."
-    )
+    assert first == "Process 4242 has no end: killed, or still running. GPU work of its last moments may be missing."
     assert second.startswith("123,456 of the oldest records were dropped")
     assert third == "Calls that failed: cuMemAlloc twice."
     assert words.notices(summarize([made.empty()])) == ["No call of the CUDA driver was recorded."]

@@ -42,7 +42,7 @@ def notices(summary: Summary) -> list[str]:
     if gone := summary.unended:
         pids = ", ".join(str(process.pid) for process in gone[:5]) + (", ..." if len(gone) > 5 else "")
         them = f"Process {pids} has" if len(gone) == 1 else f"{len(gone)} processes ({pids}) have"
-        found.append(f"{them} no end: killed, or still running. What was done in the last 100 ms may be missing.")
+        found.append(f"{them} no end: killed, or still running. GPU work of its last moments may be missing.")
     if dropped := sum(process.dropped for process in summary.processes):
         found.append(
             f"{show_count(dropped)} of the oldest records were dropped, since the profile had reached its size: "
