@@ -103,7 +103,8 @@ def test_it_starts_with_every_daemon(engine: docker.DockerClient, image: str, ve
 @pytest.mark.timeout(300)
 def test_it_runs_as_nobody_and_has_all_modules_and_the_library(engine: docker.DockerClient, image: str) -> None:
     program = (
-        "import os; from vgpurun import library; import vgpurun.kubernetes.dra_service, vgpurun.kubernetes.agent_pods;"
+        "import os; from vgpurun.host import library;"
+        "import vgpurun.kubernetes.dra_service, vgpurun.kubernetes.agent_pods;"
         "import vgpurun.metrics.collector, kubernetes.client; print(os.getuid(), library.find().path)"
     )
     assert run(engine, image, "-c", program, entrypoint="python3") == "65534 /opt/vgpurun/lib/libvgpu.so\n"
@@ -112,7 +113,8 @@ def test_it_runs_as_nobody_and_has_all_modules_and_the_library(engine: docker.Do
 @pytest.mark.timeout(300)
 def test_what_it_puts_on_the_host_is_the_library(engine: docker.DockerClient, image: str, tmp_path: Path) -> None:
     program = (
-        "from pathlib import Path; from vgpurun import library; from vgpurun.kubernetes.state import install_library;"
+        "from pathlib import Path; from vgpurun.host import library;"
+        "from vgpurun.kubernetes.state import install_library;"
         "print(install_library(Path('/var/lib/vgpurun'), library.find().path))"
     )
     printed = run(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -50,7 +52,9 @@ class Member:
         return json.loads(self._process.stdout.readline())
 
     def kill(self) -> None:
-        self._process.kill()
+        """unshare ends as soon as the program has."""
+        pid = self._process.pid
+        os.kill(int(Path(f"/proc/{pid}/task/{pid}/children").read_text()), signal.SIGKILL)
         self._process.wait()
 
 
