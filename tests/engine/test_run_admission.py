@@ -11,13 +11,17 @@ import sys
 import time
 from collections import Counter
 from contextlib import ExitStack
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
 import pytest
 
 from cli import Cli, wait_until
+from vgpurun.admission.holders import all_holders
 from vgpurun.admission.lock import QUEUE_DIR
+from vgpurun.engine.client import Engine
+from vgpurun.launch.container import sweep
 from vgpurun.launch.labels import LABEL_QUOTA, quotas_from_json
 
 ROOM = 8  # launches of 2 GiB on two GPUs of 8 GiB
@@ -207,6 +211,21 @@ def test_a_container_that_nobody_will_start_is_swept_by_the_next_launch(one_gpu:
         process.wait()
         assert one_gpu.run("--mem", "8g", debian, "true").exit_code == 0
     one_gpu.assert_nothing_left()
+
+
+def test_a_container_started_since_it_was_listed_is_neither_overlooked_nor_swept(
+    one_gpu: Cli, debian: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its launcher has let go of its folder meanwhile: so had it if it were dead."""
+    hold(one_gpu, debian, "started", "--mem", "8g")
+    for name in ("DOCKER_HOST", "VGPURUN_STATE_DIR"):
+        monkeypatch.setenv(name, one_gpu.environment[name])
+    engine = Engine.connect()
+    as_listed_before = [replace(each, status="created") for each in engine.containers() if each.name == "started"]
+    monkeypatch.setattr(engine, "containers", lambda: as_listed_before)
+    assert [holder.name for holder in all_holders(engine)] == ["started"]
+    sweep(engine, engine.facts().id)
+    assert [each.status for each in one_gpu.containers()] == ["running"]
 
 
 def test_an_update_to_more_needs_room_and_one_to_less_does_not(one_gpu: Cli, debian: str) -> None:

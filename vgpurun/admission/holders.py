@@ -56,11 +56,14 @@ class Holder:
 
 def all_holders(engine: "Engine | None") -> list[Holder]:
     """Return all that hold a part of a GPU, running or about to run. Raises EngineError."""
-    containers = engine.containers() if engine else []
-    alone = [each for each in containers if not each.slice_name]
-    held = [of_container(each) for each in alone if each.status not in _ENDED and not is_abandoned(each)]
+    held = _container_holders(engine) if engine else []
     processes = [each for each in local_processes() if not each.slice_folder]
     return [*slice_holders(), *held, *processes]
+
+
+def _container_holders(engine: "Engine") -> list[Holder]:
+    alone = [each for each in engine.containers() if not each.slice_name]
+    return [of_container(each) for each in alone if each.status not in _ENDED and not is_abandoned(each, engine)]
 
 
 def slice_holders() -> list[Holder]:
@@ -68,14 +71,21 @@ def slice_holders() -> list[Holder]:
     return [_of_slice(each) for each in store.slices()]
 
 
-def is_abandoned(container: "VgpurunContainer") -> bool:
-    """Whether a container was made but never started, and nobody is left who would: its launcher held the folder."""
+def is_abandoned(container: "VgpurunContainer", engine: "Engine") -> bool:
+    """Whether a container was made but never started, and nobody is left who would: its launcher held the folder.
+
+    Raises EngineError.
+    """
     if container.status != "created":
         return False
     try:
-        return not state.is_held(Path(container.state_folder))
+        if state.is_held(Path(container.state_folder)):
+            return False
     except PermissionError:  # in another user's home
-        return time.time() - container.created_s > _START_TAKES_S
+        if time.time() - container.created_s <= _START_TAKES_S:
+            return False
+    # Its launcher lets go once it runs, which may have happened since it was listed.
+    return engine.state_of(container.id) in ("created", None)
 
 
 def local_processes() -> Iterator[Holder]:

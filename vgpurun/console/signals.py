@@ -106,10 +106,6 @@ class Signals:
         self._held = [number for number in self._held if number not in numbers]
         self._relay.start()
 
-    def put(self, number: int) -> None:
-        """Relay a signal that nobody has sent."""
-        self._queue.put(number)
-
     def _is_desperate(self) -> bool:
         now = time.monotonic()
         self._ending_times = [then for then in self._ending_times if now - then < _IMPATIENT_S] + [now]

@@ -182,10 +182,10 @@ class Engine:
         with suppress(DockerException, requests.exceptions.RequestException):
             self._api.resize(container, height=rows, width=columns)
 
-    def remove(self, container: str) -> None:
-        """Remove a container, running or not, with its anonymous volumes; nothing happens if it is gone."""
+    def remove(self, container: str, force: bool = True) -> None:
+        """Remove a container with its anonymous volumes, a running one only by force; nothing happens if it is gone."""
         with suppress(DockerException, requests.exceptions.RequestException):
-            self._api.remove_container(container, force=True, v=True)
+            self._api.remove_container(container, force=force, v=True)
 
     def containers(self, everything: bool = True) -> list[VgpurunContainer]:
         """Return the containers that vgpurun made, or the running ones of them. Raises EngineError."""

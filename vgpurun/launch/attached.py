@@ -47,7 +47,7 @@ class AttachedRun:
                 started()
                 self._signals.relay(self._answer, EVERY if options.relays_signals else _OF_TERMINAL)
             if options.tty:
-                self._signals.put(signal.SIGWINCH)  # an older engine does not heed the size that it was told before
+                self._answer(signal.SIGWINCH)  # an older engine does not heed the size that it was told before
             if options.takes_input:
                 typed.start()
             try:

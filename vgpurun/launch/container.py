@@ -35,10 +35,10 @@ def sweep(engine: Engine, engine_id: str, is_dry_run: bool = False) -> list[tupl
 
     Returns the folders, with the bytes that they took.
     """
-    abandoned = [container for container in engine.containers() if is_abandoned(container)]
+    abandoned = [container for container in engine.containers() if is_abandoned(container, engine)]
     if not is_dry_run:
         for container in abandoned:
-            engine.remove(container.id)
+            engine.remove(container.id, force=False)
         abandoned = []
     would_go = {container.state_folder for container in abandoned}
     return state.sweep(lambda: (engine_id, {each.state_folder for each in engine.containers()} - would_go), is_dry_run)

@@ -21,7 +21,7 @@ _NOTHING = Quota(memory_bytes=0, sm_percent=1)
 
 def users_of(found: Slice, engine: "Engine | None") -> list[str]:
     """Return what uses a slice, by names for people: containers, stopped ones too, processes. Raises EngineError."""
-    mine = {} if engine is None else {each.id: each.name for each in engine.containers() if _is_in(each, found)}
+    mine = {each.id: each.name for each in _containers_of(found, engine)} if engine else {}
     names = list(mine.values())
     names += [each.name for each in local_processes() if Path(each.slice_folder) == found.folder]
     for member in members([found])[found.id]:
@@ -32,8 +32,9 @@ def users_of(found: Slice, engine: "Engine | None") -> list[str]:
     return names
 
 
-def _is_in(container: "VgpurunContainer", found: Slice) -> bool:
-    return bool(container.slice_name) and container.limits_folder == found.folder and not is_abandoned(container)
+def _containers_of(found: Slice, engine: "Engine") -> "list[VgpurunContainer]":
+    joined = [each for each in engine.containers() if each.slice_name and each.limits_folder == found.folder]
+    return [each for each in joined if not is_abandoned(each, engine)]
 
 
 def remove(found: Slice, engine: "Engine | None", force: bool) -> list[str]:
