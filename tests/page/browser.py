@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from selenium.webdriver import Chrome, ChromeOptions, ChromeService
+from selenium.webdriver.support.wait import WebDriverWait
 
 
 def missing() -> str:
@@ -63,6 +64,10 @@ class Browser:
     def run(self, script: str) -> Any:
         """Run a script in the page, and return what it returns."""
         return self.driver.execute_script(script)
+
+    def wait_for(self, script: str) -> None:
+        """Run a script until it returns something true."""
+        WebDriverWait(self.driver, 60).until(lambda driver: driver.execute_script(script), self.complaints())
 
     def requests(self) -> list[str]:
         """The addresses that were asked for since the page was loaded, itself included."""
