@@ -1,84 +1,134 @@
-"""Rows of measurements as a Markdown table, a CSV file and a plot."""
+"""Rows of measurements as a Markdown table and a CSV file, and what they come to."""
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable
+import statistics
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+Record = dict[str, str]  # a row as text, by COLUMNS
+
+COLUMNS = (
+    "table",
+    "case",
+    "limits",
+    "library",
+    "share %",
+    "sum %",
+    "windows' deviation %",
+    "longest stall ms",
+    "native /s",
+    "missed",
+    "note",
+    "gpu",
+    "code",
+)
+PRINTED = COLUMNS[:-2]
+
+
+@dataclass(frozen=True)
+class Must:
+    """What has to hold: a value between two."""
+
+    what: str
+    value: float
+    least: float
+    most: float
+
+    @property
+    def missed(self) -> str:
+        """What is wrong with it; nothing when it holds."""
+        holds = self.least <= self.value <= self.most
+        return "" if holds else f"{self.what} {self.value:.2f}, not {self.least:g} to {self.most:g}"
 
 
 @dataclass(frozen=True)
 class Row:
     """One measurement: shares are in percent of the native run beside it, one for each program that ran."""
 
-    table: str
     case: str
     limits: str
-    shares: tuple[float, ...]
-    window_deviation_percent: float | None
-    longest_stall_ms: tuple[float, ...]
-    native_per_second: float
+    library: str
+    shares: Sequence[float] = ()
+    musts: Sequence[Must] = ()
+    window_deviation_percent: float | None = None
+    longest_stall_ms: Sequence[float] = ()
+    native_per_second: float = 0.0
     note: str = ""
 
-    def cells(self) -> list[str]:
+    def record(self, table: str, gpu: str, code: str) -> Record:
         """The row as text."""
-        return [
+        cells = (
+            table,
             self.case,
             self.limits,
+            self.library,
             " / ".join(f"{share:.2f}" for share in self.shares),
             f"{sum(self.shares):.1f}" if len(self.shares) > 1 else "",
             "" if self.window_deviation_percent is None else f"{self.window_deviation_percent:.1f}",
             " / ".join(f"{stall:.0f}" for stall in self.longest_stall_ms),
-            f"{self.native_per_second:.5g}",
+            f"{self.native_per_second:.5g}" if self.native_per_second else "",
+            "; ".join(must.missed for must in self.musts if must.missed),
             self.note,
-        ]
+            gpu,
+            code,
+        )
+        return dict(zip(COLUMNS, cells, strict=True))
 
 
-HEADINGS = (
-    "case",
-    "limits",
-    "share %",
-    "sum %",
-    "250 ms windows: deviation %",
-    "longest stall ms",
-    "native /s",
-    "note",
-)
-
-
-def print_heading(table: str) -> None:
+def print_heading() -> None:
     """The head of a Markdown table."""
-    print(f"\n{table}\n\n| {' | '.join(HEADINGS)} |\n{'|---' * len(HEADINGS)}|", flush=True)
+    print(f"| {' | '.join(PRINTED)} |\n{'|---' * len(PRINTED)}|", flush=True)
 
 
-def print_row(row: Row) -> None:
+def print_record(record: Record) -> None:
     """A line of a Markdown table."""
-    print(f"| {' | '.join(row.cells())} |", flush=True)
+    print(f"| {' | '.join(record[column] for column in PRINTED)} |", flush=True)
 
 
-def write_csv(rows: Iterable[Row], path: Path) -> None:
-    """All rows, a line each."""
-    with path.open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(("table", *HEADINGS))
-        writer.writerows([row.table, *row.cells()] for row in rows)
+class CsvFile:
+    """Takes a row at a time, so that a run that is cut short leaves what it has."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("w", newline="")
+        self._writer = csv.DictWriter(self._file, COLUMNS)
+        self._writer.writeheader()
+
+    def write(self, record: Record) -> None:
+        """Append a row."""
+        self._writer.writerow(record)
+        self._file.flush()
 
 
-def plot(rows: Iterable[Row], path: Path) -> bool:
-    """How far each share is from its limit, as an SVG. False without matplotlib."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        return False
-    rows = [row for row in rows if row.table == "shares" and row.limits.isdigit() and " " not in row.case]
-    figure = Figure(figsize=(8, 4.5), layout="constrained")
-    axes = figure.add_subplot()
-    for case in dict.fromkeys(row.case for row in rows):
-        points = [(int(row.limits), row.shares[0] - int(row.limits)) for row in rows if row.case == case]
-        axes.plot(*zip(*points, strict=True), marker="o", label=case)
-    axes.axhspan(-1, 1, alpha=0.1)
-    axes.set(xlabel="limit, percent", ylabel="share minus limit, points", title="How exact --sm is")
-    axes.legend(ncols=2, fontsize="small")
-    figure.savefig(path)
-    return True
+def read_csv(paths: Iterable[Path]) -> list[Record]:
+    """All rows of these files; of what was measured more than once, the last. Raises OSError, ValueError."""
+    found: dict[tuple[str, ...], Record] = {}
+    for path in paths:
+        with path.open(newline="") as file:
+            for record in csv.DictReader(file):
+                if set(record) != set(COLUMNS):
+                    raise ValueError(f"{path} is no compute.csv of this version")
+                found[tuple(record[column] for column in COLUMNS[:4])] = record
+    return list(found.values())
+
+
+def distance(record: Record) -> float:
+    """How many points a share of the table of shares is off its limit."""
+    return float(record["share %"]) - float(record["limits"])
+
+
+def summary(records: Sequence[Record]) -> list[str]:
+    """How many rows hold; and for each library the median of how far the shares are off."""
+    held = sum(not record["missed"] for record in records)
+    lines = [f"{held} of {len(records)} rows hold"]
+    for library in dict.fromkeys(record["library"] for record in records):
+        off = [abs(distance(each)) for each in records if (each["table"], each["library"]) == ("shares", library)]
+        if off:
+            within = sum(points <= 1 for points in off)
+            lines.append(
+                f"{library}: shares are off by {statistics.median(off):.2f} points in the median (0.3 at most), "
+                f"{max(off):.2f} at worst; {within} of {len(off)} within 1"
+            )
+    return lines

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import statistics
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +19,15 @@ BENCH = Path(__file__).parents[1]
 ROOT = BENCH.parents[1]
 PROGRAMS = BENCH / "programs"
 sys.path.insert(0, str(BENCH.parent))
-from support import python_with_torch  # noqa: E402
+from support import LIBRARY, python_with_torch  # noqa: E402
 
-KERNELS = ("300ms", "5ms", "1ms", "50us", "4us", "graph", "sync", "streams", "bursts")
 MODELS = ("train", "infer")
 START_S = 4.0  # time for several programs to make their contexts, before they begin together
+SETTLE_S = 1.0  # that each program works before it measures itself
+LATE_S = 60.0  # that a program may take longer than it was to
 WINDOW_S = 0.25
+
+Process = subprocess.Popen[str]
 
 
 @dataclass(frozen=True)
@@ -35,72 +42,191 @@ class Run:
     sample_s: float = 0.05
 
     @property
-    def window_deviation(self) -> float | None:
-        """Standard deviation of the windows' work, as a part of their mean."""
-        size = round(WINDOW_S / self.sample_s)
-        windows = [sum(self.samples[i : i + size]) for i in range(0, len(self.samples) - size + 1, size)]
+    def window_deviation_percent(self) -> float | None:
+        """Standard deviation of the windows' work, in percent of their mean."""
+        windows = self.windows(step_s=WINDOW_S)
         mean = statistics.fmean(windows) if windows else 0
-        return statistics.pstdev(windows) / mean if mean else None
+        return 100 * statistics.pstdev(windows) / mean if mean else None
 
-    def per_second_after(self, seconds: float) -> float:
-        """Work per second from that time of the measurement on."""
-        later = self.samples[int(seconds / self.sample_s) :]
-        return sum(later) / (len(later) * self.sample_s) if later else 0.0
+    def windows(self, step_s: float, from_s: float = 0.0, to_s: float | None = None) -> list[float]:
+        """The work per second of windows that begin each `step_s` between two times."""
+        size, step = round(WINDOW_S / self.sample_s), round(step_s / self.sample_s)
+        part = self.samples[round(from_s / self.sample_s) : None if to_s is None else round(to_s / self.sample_s)]
+        return [sum(part[i : i + size]) / WINDOW_S for i in range(0, len(part) - size + 1, step)]
+
+    def per_second_between(self, from_s: float, to_s: float | None = None) -> float:
+        """Work per second between two times of the measurement."""
+        part = self.samples[round(from_s / self.sample_s) : None if to_s is None else round(to_s / self.sample_s)]
+        return sum(part) / (len(part) * self.sample_s) if part else 0.0
 
 
-class Bench:
-    """Compiles what is needed once; each program is alone in its process and its container."""
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU of this machine, as nvidia-smi names it."""
+
+    index: int
+    uuid: str
+    name: str
+    driver: str
+
+
+def gpus() -> list[Gpu]:
+    """All GPUs of this machine."""
+    command = ["nvidia-smi", "--query-gpu=index,uuid,name,driver_version", "--format=csv,noheader"]
+    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    fields = [[field.strip() for field in line.split(",")] for line in lines]
+    return [Gpu(int(index), uuid, name, driver) for index, uuid, name, driver in fields]
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How a program is started: what comes before its command line, and variables."""
+
+    prefix: tuple[str, ...]
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+def vgpurun(gpus: tuple[Gpu, ...], percent: int, library: Path) -> Launch:
+    """Under `vgpurun local` with a compute limit; 100 is none."""
+    devices = "device=" + ",".join(gpu.uuid for gpu in gpus)
+    options = ("--gpus", devices, "--sm", str(percent))
+    command = (sys.executable, "-m", "vgpurun", "local", *options, "--")
+    return Launch(command, {"VGPURUN_LIBRARY": str(library)})
+
+
+def natively(gpus: tuple[Gpu, ...]) -> Launch:
+    """Without the library."""
+    return Launch((), {"CUDA_VISIBLE_DEVICES": ",".join(gpu.uuid for gpu in gpus)})
+
+
+def _kill(process: Process) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+class Programs:
+    """The programs in ../programs, compiled; and those of them that run, which end with us."""
 
     def __init__(self, folder: Path) -> None:
         make = ["make", "-s", "-C", str(ROOT / "lib"), f"PYTHON={sys.executable}", "print-includes"]
-        includes = subprocess.run(make, capture_output=True, text=True, check=True).stdout.split()
-        self._kernels = folder / "kernels"
-        source = PROGRAMS / "kernels.c"
-        command = ["gcc", "-std=gnu11", "-O2", *includes, str(source), "-ldl", "-lpthread", "-o", str(self._kernels)]
-        subprocess.run(command, check=True)
-        self.python = python_with_torch()
+        self._includes = subprocess.run(make, capture_output=True, text=True, check=True).stdout.split()
+        self._folder = folder
+        self._kernels = self.compile("kernels")
+        self._python = python_with_torch()
+        self._running: set[Process] = set()
+        self.stopped = False
 
-    def command(self, program: str, seconds: float, at_s: float | None = None) -> list[str]:
-        """The program's own command line."""
-        if program in MODELS:
-            if self.python is None:
-                sys.exit("PyTorch is not installed; GPU_PYTHON may name a Python that has it")
-            command = [self.python, str(PROGRAMS / "loop.py"), program, str(seconds)]
-        else:
-            command = [str(self._kernels), program, str(seconds)]
-        return command if at_s is None else [*command, str(at_s)]
+    def compile(self, name: str) -> str:
+        """Compile a program and return its path."""
+        program = self._folder / name
+        command = ["gcc", "-std=gnu11", "-O2", *self._includes, str(PROGRAMS / f"{name}.c"), "-ldl", "-lpthread"]
+        subprocess.run([*command, "-o", str(program)], check=True)
+        return str(program)
+
+    def command(self, program: str, seconds: float, at_s: float | None, settle_s: float) -> list[str]:
+        """Return a program's own command line. Raises RuntimeError where it cannot run."""
+        if program not in MODELS:
+            return [self._kernels, program, str(seconds), str(at_s or 0), str(settle_s)]
+        if self._python is None:
+            raise RuntimeError("PyTorch is not installed; GPU_PYTHON may name a Python that has it")
+        return [self._python, str(PROGRAMS / "loop.py"), program, str(seconds)]
+
+    def start(self, command: list[str], launch: Launch) -> Process:
+        """Start a command. Raises RuntimeError when all is to end."""
+        if self.stopped:
+            raise RuntimeError("stopped")
+        process = subprocess.Popen(
+            [*launch.prefix, *command],
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+            env={**os.environ, **launch.environment},
+            start_new_session=True,
+        )
+        self._running.add(process)
+        return process
+
+    def end(self, process: Process) -> None:
+        """Kill a program, and what it has started."""
+        if process in self._running:
+            _kill(process)
+            process.communicate()
+            self._running.discard(process)
+
+    def stop(self) -> None:
+        """Kill all programs; none starts any more."""
+        self.stopped = True
+        for process in tuple(self._running):
+            _kill(process)
+
+    def output(self, process: Process, timeout_s: float) -> list[dict[str, Any]]:
+        """Wait for a program, and return the lines of JSON that it printed. Raises RuntimeError."""
+        try:
+            output, _ = process.communicate(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            self.end(process)
+            raise RuntimeError(f"has not ended in {timeout_s:.0f} s: {process.args}") from None
+        self._running.discard(process)
+        if process.returncode != 0 or not output:
+            raise RuntimeError(f"ended with {process.returncode}: {process.args}")
+        return [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A GPU, or several, to measure on, and the libraries that are compared there, by name."""
+
+    programs: Programs
+    gpus: tuple[Gpu, ...]
+    libraries: Mapping[str, Path]
+
+    def native(self) -> Launch:
+        """Without the library."""
+        return natively(self.gpus)
+
+    def limited(self, percent: int, library: str) -> Launch:
+        """Under a limit."""
+        return vgpurun(self.gpus, percent, self.libraries[library])
 
     def start(
-        self, program: str, seconds: float, options: list[str] | None = None, at_s: float | None = None
-    ) -> subprocess.Popen[str]:
-        """Start it under `vgpurun local` with these options; natively without any."""
-        limited = (
-            [] if options is None else [sys.executable, "-m", "vgpurun", "local", "--gpus", "device=0", *options, "--"]
-        )
-        command = [*limited, *self.command(program, seconds, at_s)]
-        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+        self,
+        program: str,
+        seconds: float,
+        launch: Launch,
+        at_s: float | None = None,
+        settle_s: float = SETTLE_S,
+        copies: int = 1,
+    ) -> Process:
+        """Start a program that measures itself for so long; several copies are of one container."""
+        command = self.programs.command(program, seconds, at_s, settle_s)
+        if copies > 1:
+            command = ["sh", "-c", '"$@" & ' * copies + "wait", "sh", *command]
+        return self.programs.start(command, launch)
 
-    def run(self, program: str, seconds: float, options: list[str] | None = None) -> Run:
-        """Run it alone on the GPU."""
-        return finish(self.start(program, seconds, options))
+    def finish(self, process: Process, seconds: float) -> list[Run]:
+        """Wait for a program that measures itself for so long, and read what it says; of each copy."""
+        measured = self.programs.output(process, seconds + START_S + LATE_S)
+        return [Run(**{**each, "samples": tuple(each.get("samples", ()))}) for each in measured]
 
-    def together(self, programs: list[tuple[str, list[str] | None]], seconds: float) -> list[Run]:
+    def run(self, program: str, seconds: float, launch: Launch) -> Run:
+        """Run a program alone on the GPU."""
+        return self.finish(self.start(program, seconds, launch), seconds)[-1]
+
+    def together(self, program: str, launches: list[Launch], seconds: float) -> list[Run]:
         """Run several at the same time, measured over the same seconds."""
         at_s = time.monotonic() + START_S
-        started = [self.start(program, seconds, options, at_s) for program, options in programs]
-        return [finish(process) for process in started]
+        started = [self.start(program, seconds, launch, at_s) for launch in launches]
+        try:
+            return [self.finish(process, seconds)[-1] for process in started]
+        finally:
+            for process in started:
+                self.programs.end(process)
 
 
-def finish(process: subprocess.Popen[str]) -> Run:
-    """Wait for a program that measures itself, and read what it printed last."""
-    output, _ = process.communicate()
-    if process.returncode != 0 or not output:
-        raise RuntimeError(f"{process.args} ended with {process.returncode}")
-    measured: dict[str, Any] = json.loads(output.splitlines()[-1])
-    measured["samples"] = tuple(measured.get("samples", ()))
-    return Run(**measured)
-
-
-def limit(percent: int) -> list[str]:
-    """The options of vgpurun for a compute limit."""
-    return ["--sm", str(percent)]
+def libraries(names: list[str]) -> dict[str, Path]:
+    """NAME=PATH for each; the checkout's own without any. Raises ValueError."""
+    found = {name: Path(path).resolve() for name, _, path in (each.partition("=") for each in names)}
+    for name, path in found.items():
+        if not path.is_file():
+            raise ValueError(f"{name}={path}: no such file")
+    return found or {"main": LIBRARY}

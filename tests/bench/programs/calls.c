@@ -1,7 +1,11 @@
 /*
  * What the driver's calls cost the host, in nanoseconds: the median of many rounds. Prints one line of JSON.
+ *
+ * calls [launch]    launch: of launches alone
  */
 #include "driver.h"
+
+#include <string.h>
 
 #define ROUNDS 101
 #define LAUNCHES 500
@@ -43,19 +47,58 @@ static void measure_allocations(__typeof__(cuMemAlloc) *allocate, __typeof__(cuM
          median(releases));
 }
 
-int main(void) {
+static double launch_ns(CUfunction function) {
+  FIND(cuLaunchKernel);
+  FIND(cuCtxSynchronize);
+  double rounds[ROUNDS];
+  for (int round = 0; round < ROUNDS; round++) {
+    double began = now_ns();
+    for (int i = 0; i < LAUNCHES; i++)
+      check(cuLaunchKernel_(function, 1, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL), "cuLaunchKernel");
+    rounds[round] = (now_ns() - began) / LAUNCHES;
+    check(cuCtxSynchronize_(), "cuCtxSynchronize");
+  }
+  return median(rounds);
+}
+
+static double pooled_ns(void) {
+  FIND(cuMemAllocAsync);
+  FIND(cuMemFreeAsync);
+  FIND(cuCtxSynchronize);
+  double rounds[ROUNDS];
+  CUdeviceptr pointer;
+  for (int round = 0; round < ROUNDS; round++) {
+    double began = now_ns();
+    for (int i = 0; i < ALLOCATIONS; i++) {
+      check(cuMemAllocAsync_(&pointer, 4096, NULL), "cuMemAllocAsync");
+      check(cuMemFreeAsync_(pointer, NULL), "cuMemFreeAsync");
+    }
+    rounds[round] = (now_ns() - began) / ALLOCATIONS;
+    check(cuCtxSynchronize_(), "cuCtxSynchronize");
+  }
+  return median(rounds);
+}
+
+static double large_ns(__typeof__(cuMemAlloc) *allocate, __typeof__(cuMemFree) *release) {
+  double rounds[ROUNDS];
+  CUdeviceptr pointer;
+  for (int round = 0; round < ROUNDS; round++) {
+    double began = now_ns();
+    for (int i = 0; i < 10; i++) {
+      check(allocate(&pointer, 1 << 20), "cuMemAlloc");
+      check(release(pointer), "cuMemFree");
+    }
+    rounds[round] = (now_ns() - began) / 10;
+  }
+  return median(rounds);
+}
+
+static CUfunction set_up(void) {
   FIND(cuInit);
   FIND(cuDevicePrimaryCtxRetain);
   FIND(cuCtxSetCurrent);
-  FIND(cuCtxSynchronize);
   FIND(cuModuleLoadData);
   FIND(cuModuleGetFunction);
-  FIND(cuLaunchKernel);
-  FIND(cuMemAlloc);
-  FIND(cuMemFree);
-  FIND(cuMemAllocAsync);
-  FIND(cuMemFreeAsync);
-
   CUcontext context;
   CUmodule module;
   CUfunction function;
@@ -64,34 +107,19 @@ int main(void) {
   check(cuCtxSetCurrent_(context), "cuCtxSetCurrent");
   check(cuModuleLoadData_(&module, empty_kernel), "cuModuleLoadData");
   check(cuModuleGetFunction_(&function, module, "empty"), "cuModuleGetFunction");
+  return function;
+}
 
-  double launch[ROUNDS], pooled[ROUNDS], large[ROUNDS];
-  CUdeviceptr pointer;
-  for (int round = 0; round < ROUNDS; round++) {
-    double began = now_ns();
-    for (int i = 0; i < LAUNCHES; i++)
-      check(cuLaunchKernel_(function, 1, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL), "cuLaunchKernel");
-    launch[round] = (now_ns() - began) / LAUNCHES;
-    check(cuCtxSynchronize_(), "cuCtxSynchronize");
-
-    began = now_ns();
-    for (int i = 0; i < ALLOCATIONS; i++) {
-      check(cuMemAllocAsync_(&pointer, 4096, NULL), "cuMemAllocAsync");
-      check(cuMemFreeAsync_(pointer, NULL), "cuMemFreeAsync");
-    }
-    pooled[round] = (now_ns() - began) / ALLOCATIONS;
-    check(cuCtxSynchronize_(), "cuCtxSynchronize");
-
-    began = now_ns();
-    for (int i = 0; i < 10; i++) {
-      check(cuMemAlloc_(&pointer, 1 << 20), "cuMemAlloc");
-      check(cuMemFree_(pointer), "cuMemFree");
-    }
-    large[round] = (now_ns() - began) / 10;
+int main(int argc, char **argv) {
+  printf("{\"cuLaunchKernel\": %.1f", launch_ns(set_up()));
+  if (argc > 1 && strcmp(argv[1], "launch") == 0) {
+    puts("}");
+    return 0;
   }
-  printf(
-      "{\"cuLaunchKernel\": %.1f, \"cuMemAllocAsync+cuMemFreeAsync 4 KiB\": %.1f, \"cuMemAlloc+cuMemFree 1 MiB\": %.1f",
-      median(launch), median(pooled), median(large));
+  FIND(cuMemAlloc);
+  FIND(cuMemFree);
+  printf(", \"cuMemAllocAsync+cuMemFreeAsync 4 KiB\": %.1f", pooled_ns());
+  printf(", \"cuMemAlloc+cuMemFree 1 MiB\": %.1f", large_ns(cuMemAlloc_, cuMemFree_));
   static const int counts[] = {10, 1000, 20000, MOST_LIVE};
   for (int i = 0; i < 4; i++)
     measure_allocations(cuMemAlloc_, cuMemFree_, counts[i]);

@@ -1,12 +1,14 @@
 /*
  * One kind of GPU work, flat out, and how evenly it gets on. Prints one line of JSON.
  *
- * kernels WORKLOAD SECONDS [AT]    AT: when to begin, in seconds of CLOCK_MONOTONIC; else at once
+ * kernels WORKLOAD SECONDS [AT [SETTLE]]    AT: when to begin, in seconds of CLOCK_MONOTONIC; 0: at once
+ *                                           SETTLE: seconds of work before it measures, by default 1
  *
  * Every kernel counts its own progress, and shows it in host memory, in units of work of up to about a millisecond, so
  * that what is completed is seen from outside, without a call that the driver or the library would notice.
  */
 #include "driver.h"
+#include "simulated.h"
 
 #include <pthread.h>
 #include <string.h>
@@ -14,8 +16,7 @@
 
 #define MAX_STREAMS 4
 #define MAX_SAMPLES 4000
-#define SAMPLE_NS 50e6 /* the series that is printed */
-#define SETTLE_NS 1e9
+#define SAMPLE_NS 50e6        /* the series that is printed */
 #define AHEAD_US 2000.0       /* how far a program is ahead of the GPU, as those that use it well are */
 #define MOST_AHEAD 250.0      /* in launches: the driver's own queue, when it is full, slows them down */
 #define ITERATIONS_PER_US 290 /* of the kernel's loop, on an H200 at 1980 MHz */
@@ -74,7 +75,8 @@ static struct {
   CUgraphExec graph;
   CUdeviceptr progress[MAX_STREAMS];
   volatile unsigned long long *seen[MAX_STREAMS]; /* the same in host memory, each in a line of its own */
-  double begin_at_ns;
+  bool simulated;
+  double begin_at_ns, settle_ns;
 } bench;
 
 static void sleep_ns(double duration_ns) {
@@ -122,7 +124,9 @@ static void set_up(void) {
   check(cuDevicePrimaryCtxRetain_(&bench.context, 0), "cuDevicePrimaryCtxRetain");
   check(cuCtxSetCurrent_(bench.context), "cuCtxSetCurrent");
   check(cuModuleLoadData_(&module, source), "cuModuleLoadData");
-  check(cuModuleGetFunction_(&bench.function, module, "work"), "cuModuleGetFunction");
+  bench.simulated = simulated_gpu();
+  const char *name = bench.simulated ? simulated_name(bench.workload->units * bench.workload->unit_us) : "work";
+  check(cuModuleGetFunction_(&bench.function, module, name), "cuModuleGetFunction");
   for (int i = 0; i < bench.workload->streams; i++) {
     void *memory;
     check(cuStreamCreate_(&bench.streams[i], CU_STREAM_NON_BLOCKING), "cuStreamCreate");
@@ -143,6 +147,8 @@ static void wait_until(double instant_ns) {
 
 static unsigned long long done(void) {
   unsigned long long sum = 0;
+  if (bench.simulated)
+    simulated_look();
   for (int i = 0; i < bench.workload->streams; i++)
     sum += *bench.seen[i];
   return sum;
@@ -171,6 +177,8 @@ static void *work(void *unused) {
       check(cuGraphLaunch_(bench.graph, bench.streams[turn]), "cuGraphLaunch");
     else
       launch(turn);
+    if (bench.simulated)
+      simulated_follow(bench.streams[turn], bench.seen[turn], each);
     if (workload->waits)
       check(cuStreamSynchronize_(bench.streams[turn]), "cuStreamSynchronize");
     if (workload->pause_us > 0)
@@ -221,14 +229,15 @@ int main(int argc, char **argv) {
     if (strcmp(argv[1], workloads[i].name) == 0)
       bench.workload = &workloads[i];
   if (bench.workload == NULL) {
-    fprintf(stderr, "usage: kernels WORKLOAD SECONDS [AT]\n");
+    fprintf(stderr, "usage: kernels WORKLOAD SECONDS [AT [SETTLE]]\n");
     return 2;
   }
   set_up();
-  bench.begin_at_ns = argc > 3 ? atof(argv[3]) * 1e9 : now_ns();
+  bench.begin_at_ns = argc > 3 && atof(argv[3]) > 0 ? atof(argv[3]) * 1e9 : now_ns();
+  bench.settle_ns = argc > 4 ? atof(argv[4]) * 1e9 : 1e9;
   pthread_t worker;
   pthread_create(&worker, NULL, work, NULL);
-  wait_until(bench.begin_at_ns + SETTLE_NS);
+  wait_until(bench.begin_at_ns + bench.settle_ns);
   observe(atof(argv[2]));
   fflush(stdout);
   _exit(0); /* what is queued is not waited for */

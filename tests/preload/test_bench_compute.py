@@ -1,0 +1,53 @@
+"""The benchmark of the compute limiter runs, on the simulated GPU: what it measures there is not looked at."""
+
+from __future__ import annotations
+
+import csv
+import subprocess
+import sys
+from pathlib import Path
+
+from sandbox import SIMULATED_DRIVER, Sandbox
+
+from support import CHECKOUT
+
+COMPUTE = CHECKOUT / "tests" / "bench" / "compute"
+
+
+def measure(sandbox: Sandbox, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {
+        **sandbox.environment,
+        "PATH": f"{SIMULATED_DRIVER}:{sandbox.environment['PATH']}",
+        "VGPURUN_DRIVER": "sim",
+        "VGPURUN_STATE_DIR": str(sandbox.folder),
+    }
+    command = [sys.executable, str(COMPUTE), "--seconds", "0.5", *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100, check=False)
+
+
+def rows(folder: Path) -> list[dict[str, str]]:
+    with (folder / "compute.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_each_measurement_is_a_row(sandbox: Sandbox, tmp_path: Path) -> None:
+    """Of one GPU, of several at once, and of one that cannot be made here."""
+    tables = ("--only", "shares", "--only", "two-gpus", "--programs", "1ms,nothing", "--limits", "50")
+    result = measure(sandbox, "--gpus", "all", "--out", str(tmp_path / "out"), *tables)
+    assert result.returncode == 1, result.stdout + result.stderr
+    assert "| shares | nothing | could not be measured: RuntimeError: ended with 2" in result.stdout
+    measured = rows(tmp_path / "out")
+    assert [(row["table"], row["case"], row["limits"]) for row in measured] == [
+        ("shares", "1ms", "50"),
+        ("two-gpus", "collectives", "50 / 50"),
+        ("two-gpus", "collectives", "100 / 100"),
+    ]
+    assert float(measured[0]["share %"]) > 0 and float(measured[0]["native /s"]) > 0
+    assert "Simulated" in measured[0]["gpu"]
+    assert (tmp_path / "out" / "compute.svg").read_text().lstrip().startswith("<?xml")
+
+
+def test_the_page_has_the_figures_that_were_measured() -> None:
+    command = [sys.executable, str(COMPUTE / "page.py"), "--check"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
