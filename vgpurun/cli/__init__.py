@@ -2,7 +2,6 @@
 
 import os
 import sys
-import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -109,6 +108,8 @@ def _run(arguments: Sequence[str] | None) -> int:
 def _fail(error: Exception, message: str, exit_code: int) -> int:
     with suppress(OSError):  # nobody hears it, but the exit code stays
         if os.environ.get("VGPURUN_DEBUG", "0") not in ("", "0"):
+            import traceback  # slow to import
+
             traceback.print_exception(error)
         print(f"vgpurun: {message}", file=sys.stderr)
     return exit_code

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import click
 
+from vgpurun.background import Background
 from vgpurun.cli.common import ContainerName, EngineCommand, option, say
 
 _GROUP = "Container"
@@ -72,5 +73,5 @@ def rm(containers: tuple[str, ...], force: bool, volumes: bool) -> int:
         click.echo(name)
 
     exit_code = each_of(containers, remove_one, say)
-    sweep(engine, engine.facts().id)
+    sweep(engine, Background(engine.facts))
     return exit_code

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -148,8 +148,7 @@ def engine_if_any() -> "Engine | None":
 _OF_A_SLICE = ("mem", "sm", "sm_policy", "priority", "oversubscribe", "gpus", "place", "overcommit", "wait")
 
 
-@dataclass(frozen=True)
-class WantedSlice:
+class WantedSlice(NamedTuple):
     """The slice that --slice names, instead of limits and a placement of the launch's own."""
 
     name: str

@@ -2,6 +2,7 @@
 
 import click
 
+from vgpurun.background import Background
 from vgpurun.cli.common import EngineCommand, option, warn
 from vgpurun.errors import EngineError
 from vgpurun.limits import state
@@ -22,7 +23,7 @@ def prune(dry_run: bool) -> None:
 
     try:
         engine = Engine.connect()
-        removed = sweep(engine, engine.facts().id, dry_run)
+        removed = sweep(engine, Background(engine.facts), dry_run)
     except EngineError as error:
         warn(f"the state of containers is left alone: {error}")
         removed = state.sweep(is_dry_run=dry_run)

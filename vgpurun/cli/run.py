@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from vgpurun.engine.launches import LaunchEngine
 
 _VGPURUN = "vgpurun"
-_Asked: TypeAlias = "tuple[LaunchEngine, Image | None, EngineFacts]"
+_Asked: TypeAlias = "tuple[LaunchEngine, Image | None, Background[EngineFacts]]"
 
 
 @click.command(
@@ -106,12 +106,12 @@ def _refuse_late_verb(ctx: click.Context, image: str) -> None:
 
 
 def _ask_engine(image: str) -> _Asked:
-    """Return the engine, what it says of itself, and the image if it has it."""
+    """Return the engine, the image if it has it, and what it is about to say of itself, which takes it a while."""
     from vgpurun.engine.launches import LaunchEngine
 
     engine = LaunchEngine.connect()
     facts = Background(engine.facts)
-    return engine, engine.image(image), facts.result()
+    return engine, engine.image(image), facts
 
 
 class _Launch:
@@ -146,14 +146,20 @@ class _Launch:
             mps.refuse_in_container(self._options, self._options.environment_over(image))
         admission = self._admission(engine, image)
         return launch(
-            engine, facts.id, admission, lambda place: self._plan(place, facts, image), self._library, signals, warn
+            engine,
+            facts,
+            admission,
+            lambda place: self._plan(place, facts.result(), image),
+            self._library,
+            signals,
+            warn,
         )
 
     def plan_without_effect(self, asked: Background[_Asked]) -> LaunchPlan:
         """Return the plan; without an engine, as for one that injects nothing and an image that sets nothing."""
         try:
-            engine, found, facts = asked.result()
-            image = dict(found.environment) if found else {}
+            engine, found, asked_facts = asked.result()
+            facts, image = asked_facts.result(), dict(found.environment) if found else {}
             placement = self._admission(engine, image).look()
         except EngineError as error:
             warn(f"planned without an engine: {error}")

@@ -3,7 +3,6 @@
 import shutil
 import sys
 from collections.abc import Sequence
-from dataclasses import astuple
 
 from rich.console import Console, RenderableType
 from rich.padding import Padding
@@ -112,7 +111,7 @@ def _compute_table(readings: Sequence[tuple[Tenant, TenantDevice, DeviceReading]
     for title in ("GPU", "LAST 1 S", "10 S", "60 S", "LAUNCHES", "WAITED"):
         table.add_column(title, justify="right", no_wrap=True)
     for tenant, device, reading in readings:
-        shares = [f"{share:.0f} %" for share in astuple(reading.utilization)]
+        shares = [f"{share:.0f} %" for share in reading.utilization]
         waited = f"{reading.gate_wait_ns / 1e9:.1f} s"
         table.add_row(tenant.name, device.gpu.number, *shares, str(reading.launches), waited)
     return table

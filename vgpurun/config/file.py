@@ -13,14 +13,13 @@ quotas:                     in the administrator's file only
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from vgpurun.config.schema import DEFAULTS_BY_NAME, MAXIMA_BY_NAME, Key
 from vgpurun.errors import ConfigError, VgpurunError
 
 
-@dataclass(frozen=True)
-class Setting:
+class Setting(NamedTuple):
     """A value, and where it comes from: `FILE:LINE`, a variable, or the program itself."""
 
     value: Any

@@ -6,8 +6,7 @@ value to be read: what reads one is loaded for the first.
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vgpurun.choices import DRIVER_MODES, PLACE_POLICIES, PULL_POLICIES
 from vgpurun.errors import VgpurunError
@@ -24,8 +23,7 @@ class ValueRefused(VgpurunError):  # noqa: N818 - it is caught where the file an
     """A value that its key cannot have; the message says what it can have."""
 
 
-@dataclass(frozen=True)
-class Key:
+class Key(NamedTuple):
     """A key. `read` returns the value of its text, or raises VgpurunError; a list of texts comes joined by commas."""
 
     name: str

@@ -7,10 +7,9 @@ user's quotas each value is the first of: the user's own, the most generous of t
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vgpurun.config.file import ConfigFile, Setting, read_config
 from vgpurun.config.schema import DEFAULTS_BY_NAME, MAXIMA
@@ -29,8 +28,7 @@ def user_file() -> Path:
     return (Path(home) if home.startswith("/") else Path.home() / ".config") / "vgpurun" / "config.yaml"
 
 
-@dataclass(frozen=True)
-class Config:
+class Config(NamedTuple):
     """What both files say."""
 
     admin: ConfigFile

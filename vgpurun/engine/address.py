@@ -2,8 +2,7 @@
 
 import os
 import socket
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from vgpurun.errors import EngineError, NoEngineError
@@ -14,8 +13,7 @@ _TCP_PORT = 2375
 _CONNECT_S = 10.0
 
 
-@dataclass(frozen=True)
-class Address:
+class Address(NamedTuple):
     """An engine's address, where it was found (for messages), and docker-py's settings for TLS."""
 
     url: str

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import docker
 import requests
@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from vgpurun.host.drivers import EngineFacts
 
 
-@dataclass(frozen=True)
-class Image:
+class Image(NamedTuple):
     """An image that the engine has, and the environment that it sets."""
 
     id: str

@@ -1,8 +1,7 @@
 """The image of a launch: found on this host, or pulled."""
 
 import sys
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from vgpurun.choices import PULL_POLICIES
 from vgpurun.engine import progress
@@ -12,8 +11,7 @@ if TYPE_CHECKING:
     from vgpurun.engine.client import Engine, Image
 
 
-@dataclass(frozen=True)
-class PullOptions:
+class PullOptions(NamedTuple):
     """When an image is pulled, for which platform, and whether that is shown."""
 
     policy: str = "missing"

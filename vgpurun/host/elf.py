@@ -2,7 +2,7 @@
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 MACHINES = {62: "x86_64", 183: "aarch64"}
 
@@ -18,8 +18,7 @@ class NotElfError(ValueError):
     """The content is not a whole 64-bit little-endian ELF file."""
 
 
-@dataclass(frozen=True)
-class ElfFile:
+class ElfFile(NamedTuple):
     """The machine's name as `uname -m` has it, and the symbol versions needed from others and defined here."""
 
     machine: str
@@ -52,8 +51,7 @@ def glibc_version(versions: frozenset[str]) -> tuple[int, ...] | None:
     return max((tuple(map(int, parts)) for parts in numbers if all(part.isdigit() for part in parts)), default=None)
 
 
-@dataclass(frozen=True)
-class _Section:
+class _Section(NamedTuple):
     type: int
     offset: int
     link: int

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from vgpurun.errors import GpuError
 
@@ -44,8 +44,7 @@ class Gpu:
         return self.index, self.mig_index or 0
 
 
-@dataclass(frozen=True)
-class GpuUse:
+class GpuUse(NamedTuple):
     """What NVML sees on a GPU at one moment, from all programs."""
 
     memory_used_bytes: int
@@ -100,8 +99,7 @@ def held_open() -> Iterator[None]:
             nvml.nvmlShutdown()  # it counts those who have initialised it
 
 
-@dataclass(frozen=True)
-class DriverFacts:
+class DriverFacts(NamedTuple):
     """The driver's version, the newest CUDA that it knows, and the names of the GPUs' compute modes, in their order."""
 
     version: str

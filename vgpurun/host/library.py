@@ -13,8 +13,8 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from vgpurun import __version__, abi
 from vgpurun.errors import LibraryError
@@ -25,8 +25,7 @@ _OF_OUTER_MAKE = ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")  # they would change what 
 _MARKER = re.compile(rb"%s([0-9A-Za-z.+-]+) abi=([0-9]+)" % abi.MARKER_PREFIX.encode())
 
 
-@dataclass(frozen=True)
-class Library:
+class Library(NamedTuple):
     """A libvgpu.so that this vgpurun can use, and the glibc that it asks for, such as (2, 17)."""
 
     path: Path

@@ -67,16 +67,16 @@ def plan_container(folder: Path, chosen: Sequence[Gpu]) -> DriverPlan:
 
 def container_config(path: str | None, chosen: Sequence[Gpu]) -> bytes:
     """Return a configuration with the chosen GPUs of that file (None: of the default one). Raises DriverError."""
-    import yaml  # slow to import, and needed for simulated GPUs only
+    if not path:
+        devices = "".join(f"- uuid: {gpu.uuid}\n" for gpu in chosen)
+        return f"devices:\n{devices}state_file: {_CONTAINER_STATE}\n".encode()
+    import yaml  # slow to import, and needed for simulated GPUs of the user's only
 
-    config: dict[str, Any] = {}
     try:
-        if path:
-            # The simulated driver has its own idea of what a number is: here every value stays the text that it was.
-            config = yaml.load(Path(path).read_text(encoding="utf-8"), yaml.BaseLoader) or {}
-        devices = config.get("devices", [{}])
+        # The simulated driver has its own idea of what a number is: here every value stays the text that it was.
+        config: dict[str, Any] = yaml.load(Path(path).read_text(encoding="utf-8"), yaml.BaseLoader) or {}
         # A device's default UUID follows from its place, which it may lose here.
-        numbered = _numbered(devices)
+        numbered = _numbered(config.get("devices", [{}]))
         config["devices"] = [{**numbered[gpu.number], "uuid": gpu.uuid} for gpu in chosen]
     except (OSError, ValueError, yaml.YAMLError, AttributeError, KeyError, TypeError) as error:
         reason = " ".join(str(error).split())

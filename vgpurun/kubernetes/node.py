@@ -100,7 +100,7 @@ class Node:
             if resource.kind is Kind.MEMORY:
                 # Several are containers of one pod that run one after the other on the same units.
                 quotas = [
-                    replace(each, quota=replace(each.quota, sm_percent=max(filter(None, percents), default=None)))
+                    each._replace(quota=replace(each.quota, sm_percent=max(filter(None, percents), default=None)))
                     for each in quotas
                 ]
             self._grant(resource, units, quotas, holders[-1])

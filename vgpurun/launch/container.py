@@ -8,12 +8,14 @@ from pathlib import Path
 from vgpurun.admission.entry import Admission
 from vgpurun.admission.holders import is_abandoned
 from vgpurun.admission.placement import Placement
+from vgpurun.background import Background
 from vgpurun.console import terminal
 from vgpurun.console.signals import Signals
 from vgpurun.engine.client import Engine
 from vgpurun.engine.image_libc import check_image
 from vgpurun.engine.launches import LaunchEngine
 from vgpurun.errors import EngineError, OptionError
+from vgpurun.host.drivers import EngineFacts
 from vgpurun.host.library import Library
 from vgpurun.launch import places
 from vgpurun.launch.attached import AttachedRun
@@ -30,10 +32,10 @@ def check_terminal(options: ContainerOptions) -> None:
         raise OptionError("the input device is not a TTY; leave out -t to read from a pipe or file")
 
 
-def sweep(engine: Engine, engine_id: str, is_dry_run: bool = False) -> list[tuple[Path, int]]:
+def sweep(engine: Engine, facts: Background[EngineFacts], is_dry_run: bool = False) -> list[tuple[Path, int]]:
     """Remove what killed launches have left: containers that nobody will start, and state folders without one.
 
-    Returns the folders, with the bytes that they took.
+    Returns the folders, with the bytes that they took. The engine's id is waited for only where there is a folder.
     """
     abandoned = [container for container in engine.containers() if is_abandoned(container, engine)]
     if not is_dry_run:
@@ -41,12 +43,16 @@ def sweep(engine: Engine, engine_id: str, is_dry_run: bool = False) -> list[tupl
             engine.remove(container.id, force=False)
         abandoned = []
     would_go = {container.state_folder for container in abandoned}
-    return state.sweep(lambda: (engine_id, {each.state_folder for each in engine.containers()} - would_go), is_dry_run)
+
+    def states() -> tuple[str, set[str]]:
+        return facts.result().id, {each.state_folder for each in engine.containers()} - would_go
+
+    return state.sweep(states, is_dry_run)
 
 
 def launch(
     engine: LaunchEngine,
-    engine_id: str,
+    facts: Background[EngineFacts],
     admission: Admission | Joining,
     make_plan: Callable[[Placement], LaunchPlan],
     library: Library,
@@ -58,7 +64,8 @@ def launch(
     After a failed start neither a container nor a state folder is left. Raises VgpurunError and Interrupted.
     """
     state.make_lock_dir()
-    sweep(engine, engine_id)
+    sweep(engine, facts)
+    engine_id = facts.result().id  # while nobody waits for the lock
     with ExitStack() as undo:
         with admission.granted() as placement:
             plan = make_plan(placement)

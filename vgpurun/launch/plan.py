@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from vgpurun import __version__, abi
 from vgpurun.errors import GpuError, OptionError
@@ -25,16 +26,14 @@ from vgpurun.profiles.recording import Profiling
 _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
-@dataclass(frozen=True)
-class DeviceQuota:
+class DeviceQuota(NamedTuple):
     """One chosen GPU and what the launch may use of it."""
 
     gpu: Gpu
     quota: Quota
 
 
-@dataclass(frozen=True)
-class Joined:
+class Joined(NamedTuple):
     """The slice that a launch joins: its folder has the limits and the usage, and these are its quotas."""
 
     folder: Path

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from vgpurun import abi
 from vgpurun.errors import LimitError
@@ -25,8 +25,7 @@ MEMORY_HELP = "use a size such as 2g, 1.5GiB or 1024m, or a share of the GPU suc
 SM_HELP = "use a whole percentage from 1 to 100 (100 or 0: no limit)"
 
 
-@dataclass(frozen=True)
-class MemorySize:
+class MemorySize(NamedTuple):
     """A memory limit as it was written: a number of bytes, or a percentage of a device that is not known yet."""
 
     text: str

@@ -1,7 +1,7 @@
 """How busy a container kept a device lately, from the ring of seconds that its processes write (lib/seconds.h)."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from vgpurun import abi
 
@@ -9,8 +9,7 @@ WINDOWS_S = (1, 10, 60)
 _FULL_SECOND_US = 1_000_000
 
 
-@dataclass(frozen=True)
-class Utilization:
+class Utilization(NamedTuple):
     """The share of a device's time that a container used, in percent, over the last 1, 10 and 60 seconds."""
 
     last_1s: float = 0.0

@@ -2,15 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from vgpurun.options.network import Network
 
 MountType = Literal["bind", "volume", "tmpfs", "image"]
 
 
-@dataclass(frozen=True)
-class Volume:
+class Volume(NamedTuple):
     """One -v. Without a source it is an anonymous volume; a source that is no absolute path names a volume."""
 
     source: str | None
@@ -26,8 +25,7 @@ class Volume:
         return ":".join(part for part in (self.source, self.target, self.mode) if part)
 
 
-@dataclass(frozen=True)
-class Mount:
+class Mount(NamedTuple):
     """One --mount, or a file or folder that vgpurun itself brings. `options` are --mount's further keys and values."""
 
     source: str | None

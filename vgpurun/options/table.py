@@ -4,8 +4,7 @@ An option without a field has code of its own in build.py, cli/run.py or launch.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from vgpurun.errors import OptionError
 from vgpurun.options import devices, files, mounts, network, values
@@ -37,8 +36,7 @@ def by_name(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [each for _, each in sorted({each["Name"]: each for each in found}.items())]
 
 
-@dataclass(frozen=True)
-class Flag:
+class Flag(NamedTuple):
     """One option. `value` is help's word for its value, empty for a switch."""
 
     names: str

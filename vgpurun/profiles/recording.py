@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from vgpurun import abi
 from vgpurun.errors import LimitError, ProfileError
@@ -14,8 +14,7 @@ _LEAST_BYTES = 4 << 20
 _ANYBODY = 0o1777  # like /tmp: whatever user a process of the container has, it makes files of its own
 
 
-@dataclass(frozen=True)
-class Profiling:
+class Profiling(NamedTuple):
     """The folder, and how large the file of a process may become (None: as the library has it)."""
 
     folder: Path

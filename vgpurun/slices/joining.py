@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from vgpurun.admission.placement import Placement
 from vgpurun.errors import SliceError
@@ -12,8 +12,7 @@ from vgpurun.slices import store
 from vgpurun.slices.store import Slice
 
 
-@dataclass(frozen=True)
-class Joining:
+class Joining(NamedTuple):
     """A launch that joins a slice, in the place of an Admission. `gpus` are all of the host."""
 
     name: str

@@ -16,9 +16,8 @@ import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from vgpurun.errors import SliceError, StateError
 from vgpurun.host.users import current_user, groups_of
@@ -32,8 +31,7 @@ if TYPE_CHECKING:
 ALL_USERS = "all"
 
 
-@dataclass(frozen=True)
-class Slice:
+class Slice(NamedTuple):
     """A slice as it is now. `quotas` are by the UUIDs of its GPUs, `driver` is host or sim.
 
     `user` made it, and `users` may use it too: names, @groups, or all. `created_s` is seconds since 1970.
