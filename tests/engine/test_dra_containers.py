@@ -16,12 +16,15 @@ from api_server import ApiServer
 from claim_maker import result
 from cli import GPU_PROGRAM, PROGRAMS, wait_until
 from dra_host import DRIVER, PluginHost
+from in_step import rates
+from support import assert_measured
 from vgpurun.kubernetes.proto import dra_pb2
 
 GIB = 1 << 30
 MIB = 1 << 20
 CHUNK = 20 * MIB
 OUT_OF_MEMORY = 2
+MEMBER = (*GPU_PROGRAM, "member", "/steps")
 
 
 class Pods:
@@ -41,14 +44,15 @@ class Pods:
         assert not answer.error, answer.error
         return [each for device in answer.devices for each in device.cdi_device_ids]
 
-    def start(self, cdi_names: list[str], *command: str) -> Any:
+    def start(self, cdi_names: list[str], *command: str, steps: Path | None = None) -> Any:
+        """`steps` is where a container that goes on together with others is told so (in_step.py)."""
         container = self._engine.containers.run(
             self._image,
             list(command),
             detach=True,
             stdin_open=True,
             network_mode="none",
-            volumes=[f"{PROGRAMS}:/programs:ro"],
+            volumes=[f"{PROGRAMS}:/programs:ro", *([f"{steps}:/steps"] if steps else [])],
             device_requests=[docker.types.DeviceRequest(driver="cdi", device_ids=cdi_names)],
         )
         self._started.append(container)
@@ -102,6 +106,23 @@ def test_two_claims_on_one_gpu_have_limits_of_their_own(pods: Pods, prefix: tupl
     filled = pods.run(small, *prefix, *GPU_PROGRAM, "fill", str(CHUNK))
     assert filled["result"] == OUT_OF_MEMORY
     assert 400 * MIB < filled["granted_bytes"] < GIB
+
+
+def test_the_compute_of_claims_is_what_they_say(pods: Pods, tmp_path: Path) -> None:
+    """Two claims on the one GPU, beside one without a compute limit on the other."""
+    first, second = pods.host.devices()
+    claims = [
+        pods.prepare(result(first, "2Gi", "30"), name="small"),
+        pods.prepare(result(first, "2Gi", "60"), name="large"),
+        pods.prepare(result(second, "2Gi"), name="unlimited"),
+    ]
+
+    def shares() -> tuple[float, float]:
+        steps = Path(tempfile.mkdtemp(dir=tmp_path))
+        small, large, unlimited = rates(steps, [pods.start(each, *MEMBER, steps=steps) for each in claims])
+        return small / unlimited, large / unlimited
+
+    assert_measured(shares, lambda seen: abs(seen[0] - 0.3) < 0.06 and abs(seen[1] - 0.6) < 0.06)
 
 
 def test_containers_of_one_claim_share_its_memory(pods: Pods) -> None:

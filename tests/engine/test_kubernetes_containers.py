@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import docker
 import pytest
 
 from cli import GPU_PROGRAM, PROGRAMS
+from in_step import rates
 from node_names import COMPUTE, MEMORY
 from node_of_test import NodeOfTest, node_of_test
+from support import assert_measured
 from vgpurun.kubernetes.proto import deviceplugin_pb2 as api
 
 GIB = 1 << 30
@@ -25,53 +29,94 @@ def node(built_library: Path, engine: docker.DockerClient) -> Iterator[NodeOfTes
         yield made
 
 
-def run(
-    engine: docker.DockerClient, image: str, answers: Sequence[api.ContainerAllocateResponse], *command: str
-) -> dict:
-    """Run a container with what the answers describe, and return what it printed."""
-    mounts = [docker.types.Mount("/programs", str(PROGRAMS), type="bind", read_only=True)]
-    variables: dict[str, str] = {}
-    devices = []
-    for answer in answers:
-        variables |= dict(answer.envs)
-        devices += [f"{each.host_path}:{each.container_path}:{each.permissions}" for each in answer.devices]
-        mounts += [
-            docker.types.Mount(each.container_path, each.host_path, type="bind", read_only=each.read_only)
-            for each in answer.mounts
-        ]
-    output = engine.containers.run(
-        image,
-        list(command),
-        environment=variables,
-        mounts=mounts,
-        devices=devices,
-        remove=True,
-        network_mode="none",
-    )
-    return json.loads(output.splitlines()[-1])
+class Containers:
+    """Makes containers of what the plugin has answered, as kubelet's runtime does."""
+
+    def __init__(self, engine: docker.DockerClient, image: str) -> None:
+        self._engine = engine
+        self._image = image
+        self._started: list[Any] = []
+
+    def start(self, answers: Sequence[api.ContainerAllocateResponse], *command: str, steps: Path | None = None) -> Any:
+        """`steps` is where a container that goes on together with others is told so (in_step.py)."""
+        mounts = [docker.types.Mount("/programs", str(PROGRAMS), type="bind", read_only=True)]
+        mounts += [docker.types.Mount("/steps", str(steps), type="bind")] if steps else []
+        variables: dict[str, str] = {}
+        devices = []
+        for answer in answers:
+            variables |= dict(answer.envs)
+            devices += [f"{each.host_path}:{each.container_path}:{each.permissions}" for each in answer.devices]
+            mounts += [
+                docker.types.Mount(each.container_path, each.host_path, type="bind", read_only=each.read_only)
+                for each in answer.mounts
+            ]
+        container = self._engine.containers.run(
+            self._image,
+            list(command),
+            environment=variables,
+            mounts=mounts,
+            devices=devices,
+            detach=True,
+            network_mode="none",
+        )
+        self._started.append(container)
+        return container
+
+    def run(self, answers: Sequence[api.ContainerAllocateResponse], *command: str) -> Any:
+        """The JSON that a program has printed."""
+        container = self.start(answers, *command)
+        status = container.wait(timeout=60)["StatusCode"]
+        assert status == 0, container.logs()
+        return json.loads(container.logs(stdout=True, stderr=False).splitlines()[-1])
+
+    def remove(self) -> None:
+        for container in self._started:
+            container.remove(force=True)
+
+
+@pytest.fixture
+def containers(engine: docker.DockerClient, debian: str) -> Iterator[Containers]:
+    made = Containers(engine, debian)
+    yield made
+    made.remove()
 
 
 @pytest.mark.parametrize("prefix", [(), ("/usr/bin/env", "-i")], ids=["environment", "env -i"])
-def test_the_limits_of_a_pod_hold(
-    node: NodeOfTest, engine: docker.DockerClient, debian: str, prefix: tuple[str, ...]
-) -> None:
+def test_the_limits_of_a_pod_hold(node: NodeOfTest, containers: Containers, prefix: tuple[str, ...]) -> None:
     node.start_plugin()
     node.kubelet.wait_for_resources(MEMORY, COMPUTE)
     node.kubelet.admit("pod", {"c": {MEMORY: 1, COMPUTE: 20}})
     answers = node.kubelet.start_container("pod", "c")
     program = (*prefix, "/usr/bin/python3", GPU_PROGRAM[1])
-    (device,) = run(engine, debian, answers, *program, "info")["devices"]
+    (device,) = containers.run(answers, *program, "info")["devices"]
     assert (device["total"], device["nvml_total"]) == (GIB, GIB)
-    filled = run(engine, debian, answers, *program, "fill", str(20 * MIB))
+    filled = containers.run(answers, *program, "fill", str(20 * MIB))
     assert filled["result"] == 2 and GIB // 4 < filled["granted_bytes"] <= GIB
-    spun = run(engine, debian, answers, *program, "spin", "spin_1ms", "2")
-    # 200 a second are what it may have; without a limit there would be nearly 1000.
-    assert 0 < spun["launches"] / spun["seconds"] < 400
 
 
-def test_two_pods_and_a_slice_have_limits_of_their_own(
-    node: NodeOfTest, engine: docker.DockerClient, debian: str
-) -> None:
+def test_the_compute_of_a_pod_is_what_it_asks_for(node: NodeOfTest, containers: Containers, tmp_path: Path) -> None:
+    """Beside a pod without a compute limit, which the plugin places on the other GPU."""
+    node.start_plugin()
+    node.kubelet.wait_for_resources(MEMORY, COMPUTE)
+    node.kubelet.admit("half", {"c": {MEMORY: 1, COMPUTE: 50}})
+    node.kubelet.admit("unlimited", {"c": {MEMORY: 1}})
+    commands = {"half": ("/usr/bin/env", "-i", "/usr/bin/python3", GPU_PROGRAM[1]), "unlimited": GPU_PROGRAM}
+    units = [node.kubelet.containers[pod, "c"][MEMORY].ids for pod in commands]
+    assert len({unit.rpartition("_")[0] for ids in units for unit in ids}) == 2
+
+    def share() -> float:
+        steps = Path(tempfile.mkdtemp(dir=tmp_path))
+        started = [
+            containers.start(node.kubelet.start_container(pod, "c"), *command, "member", "/steps", steps=steps)
+            for pod, command in commands.items()
+        ]
+        half, unlimited = rates(steps, started)
+        return half / unlimited
+
+    assert_measured(share, lambda share: abs(share - 0.5) < 0.06)
+
+
+def test_two_pods_and_a_slice_have_limits_of_their_own(node: NodeOfTest, containers: Containers) -> None:
     offer = node.folder / "offer.yaml"
     offer.write_text("slices: {small: {mem: 1536m, sm: 10}}")
     node.start_plugin("--config", str(offer))
@@ -79,7 +124,7 @@ def test_two_pods_and_a_slice_have_limits_of_their_own(
     seen = []
     for pod, resources in (("a", {MEMORY: 2, COMPUTE: 30}), ("b", {MEMORY: 4}), ("s", {SLICE: 2})):
         node.kubelet.admit(pod, {"c": resources})
-        devices = run(engine, debian, node.kubelet.start_container(pod, "c"), *GPU_PROGRAM, "info")["devices"]
+        devices = containers.run(node.kubelet.start_container(pod, "c"), *GPU_PROGRAM, "info")["devices"]
         seen.append([(device["total"], device["nvml_total"]) for device in devices])
     small = (1536 * MIB, 1536 * MIB)
     assert seen == [[(2 * GIB, 2 * GIB)], [(4 * GIB, 4 * GIB)], [small, small]]

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from cli import GPU_PROGRAM, WITH_PROGRAMS, Cli, wait_until
+from in_step import told
 from vgpurun.limits import region
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -49,11 +50,6 @@ def start(cli: Cli, image: str, slice_name: str, name: str, *options: str) -> No
     command = (image, *GPU_PROGRAM, "member", "/steps") if options else (image, "sleep", "300")
     result = cli.run("-d", "--name", name, "--slice", slice_name, *options, *command)
     assert result.exit_code == 0, result
-
-
-def told(folder: Path, name: str, count: int) -> list:
-    paths = wait_until(lambda: len(found := list(folder.glob(f"{name}.????????????"))) == count and found, name, 60)
-    return [json.loads(path.read_text()) for path in paths]
 
 
 def test_ten_containers_never_pass_the_memory_together_and_share_the_compute(
