@@ -28,6 +28,7 @@ class ClaimNode:
     cluster: Any
     gpus: list[Gpu] = field(default_factory=lambda: list(GPUS))
     lines: list[str] = field(default_factory=list)
+    faults: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.cdi = self.folder / "cdi"
@@ -51,7 +52,8 @@ class ClaimNode:
         """A new one, as after a start of the plugin."""
         devices = ClaimDevices(self.cdi, NodeDriver("cdi", cdi_folders=[str(self.cdi)]))
         library = Path("/lib/libvgpu.so")
-        return Driver(NODE, self.cluster, self.claims, devices, library, lambda: self.gpus, self.lines.append)
+        say, fault_of = self.lines.append, self.faults.get
+        return Driver(NODE, self.cluster, self.claims, devices, library, lambda: self.gpus, say, fault_of)
 
     def specification(self, uid: str) -> dict[str, Any] | None:
         path = self.cdi / f"vgpurun.io-claim-{uid}.json"

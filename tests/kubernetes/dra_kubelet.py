@@ -14,9 +14,10 @@ from typing import Any
 import grpc
 from google.protobuf.empty_pb2 import Empty
 
-from vgpurun.kubernetes.proto import dra_pb2, pluginregistration_pb2
+from vgpurun.kubernetes.proto import dra_health_pb2, dra_pb2, pluginregistration_pb2
 
 # What kubelet calls a version when a plugin registers, and the service that it then calls. Newest first.
+HEALTH = ("v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")
 SPOKEN = {
     "1.34": {
         "v1.DRAPlugin": "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin",
@@ -81,6 +82,26 @@ class DraPlugin:
         response = self._ask("NodeUnprepareResources", request, dra_pb2.NodeUnprepareResourcesResponse)
         assert set(response.claims) == {each["metadata"]["uid"] for each in claims}
         return {uid: answer.error for uid, answer in response.claims.items()}
+
+    @contextmanager
+    def health(self, service: str) -> Iterator[Iterator[dict[str, tuple[str, str]]]]:
+        """The health of all devices as kubelet hears of it: (status, message) by the device's name, for each update."""
+        watch = self._channel.unary_stream(
+            f"/{service}/NodeWatchResources",
+            request_serializer=Empty.SerializeToString,
+            response_deserializer=dra_health_pb2.NodeWatchResourcesResponse.FromString,
+        )
+        stream = watch(Empty(), timeout=60)
+        try:
+            yield (
+                {
+                    each.device.device_name: (dra_health_pb2.HealthStatus.Name(each.health), each.message)
+                    for each in update.devices
+                }
+                for update in stream
+            )
+        finally:
+            stream.cancel()
 
     def _ask(self, method: str, request: Any, answer: Any) -> Any:
         return _unary(self._channel, f"{self._service}/{method}", request, answer)

@@ -42,10 +42,11 @@ def add(server: ApiServer, *results: dict[str, Any], name: str = "share", **fiel
 
 class TestPrepare:
     def test_a_claim_gets_its_limits_and_a_device(self, server: ApiServer, node: ClaimNode) -> None:
-        made = add(server, result(GPUS[1], "2Gi", "30"), config=(parameters(smPolicy="burst", priority="low"),))
+        part = result(GPUS[1], "2Gi", "30")
+        made = add(server, part, config=(parameters(smPolicy="burst", priority="low"),))
         uid = made["metadata"]["uid"]
         (device,) = node.driver().prepare(named(made))
-        assert (device.request, device.pool, device.device) == ("gpu", "node-a", device_name(GPUS[1]))
+        assert device.part == ("gpu", "node-a", device_name(GPUS[1]), part["shareID"])
         assert device.cdi_name == f"vgpurun.io/claim={uid}-{device_name(GPUS[1])}"
         quota = Quota(2 * GIB, 30, SmPolicy.BURST, Priority.LOW)
         assert read_limits(node.root / "claims" / uid / "etc/limits") == [(GPUS[1].uuid, quota)]
@@ -62,7 +63,7 @@ class TestPrepare:
         made = add(server, result(GPUS[0], request="a"), result(GPUS[2], request="b"))
         uid = made["metadata"]["uid"]
         devices = node.driver().prepare(named(made))
-        assert [(each.request, each.device) for each in devices] == [
+        assert [(each.part.request, each.part.device) for each in devices] == [
             ("a", device_name(GPUS[0])),
             ("b", device_name(GPUS[2])),
         ]
@@ -77,6 +78,21 @@ class TestPrepare:
         targets = [each["containerPath"] for each in common["mounts"]]
         assert "/usr/lib64/libcuda.so.1" in targets
         assert len(targets) == len(set(targets))
+
+    def test_every_share_of_a_gpu_is_told_of(self, server: ApiServer, node: ClaimNode) -> None:
+        parts = [result(GPUS[0], "1Gi"), result(GPUS[0], "1Gi"), result(GPUS[0], "1Gi", request="b")]
+        devices = node.driver().prepare(named(add(server, *parts)))
+        assert [(each.part.request, each.part.share_id) for each in devices] == [
+            (each["request"], each["shareID"]) for each in parts
+        ]
+        assert len({each.cdi_name for each in devices}) == 1
+
+    def test_a_gpu_with_a_fault_is_not_given(self, server: ApiServer, node: ClaimNode) -> None:
+        node.faults[GPUS[0].uuid] = "the driver has reported XID 79"
+        with pytest.raises(ClaimError, match="has GPU 0, which cannot be used: the driver has reported XID 79"):
+            node.driver().prepare(named(add(server, result(GPUS[0]), name="faulty")))
+        assert node.left() == set()
+        node.driver().prepare(named(add(server, result(GPUS[1]), name="sound")))
 
     def test_again_it_gives_the_same_without_the_api_server(self, server: ApiServer, node: ClaimNode) -> None:
         made = add(server, result(GPUS[0]))

@@ -15,7 +15,7 @@ import pytest
 from api_server import ApiServer
 from claim_maker import claim, result
 from dra_host import DRIVER, PluginHost, wait_until
-from dra_kubelet import DraKubelet
+from dra_kubelet import HEALTH, DraKubelet
 from vgpurun.limits.region import read_limits
 
 GIB = 1 << 30
@@ -31,6 +31,11 @@ def server() -> Iterator[ApiServer]:
 def host(server: ApiServer, built_library: Path) -> Iterator[PluginHost]:
     with tempfile.TemporaryDirectory(prefix="dra-", dir="/tmp") as folder:
         yield PluginHost(Path(folder), server)
+
+
+def fault(host: PluginHost, lines: str) -> None:
+    with Path(f"{host.simulation_state}.faults").open("a") as file:
+        file.write(f"{lines}\n")
 
 
 @pytest.mark.parametrize("version", ["1.34", "1.33"])
@@ -113,9 +118,47 @@ def test_a_gpu_with_a_fault_is_no_longer_offered(host: PluginHost) -> None:
     with host.running():
         faulty, sound = host.devices()
         # 13 is a program's own mistake, 79 a GPU that has fallen off the bus.
-        with Path(f"{host.simulation_state}.faults").open("a") as file:
-            file.write(f"xid GPU-{sound[4:]} 13\nxid GPU-{faulty[4:]} 79\n")
+        fault(host, f"xid GPU-{sound[4:]} 13\nxid GPU-{faulty[4:]} 79")
         wait_until(lambda: host.devices() == [sound], "slice without the faulty GPU")
+
+
+def told(updates: Iterator[dict[str, tuple[str, str]]], expected: dict[str, tuple[str, str]]) -> None:
+    """Until kubelet is told that; the same may be said more than once. It waits a minute in all."""
+    assert any(seen == expected for seen in updates)
+
+
+@pytest.mark.parametrize("service", HEALTH)
+def test_kubelet_is_told_of_faults(host: PluginHost, service: str) -> None:
+    with host.running() as process, host.kubelet.plugin(DRIVER) as plugin, plugin.health(service) as updates:
+        faulty, sound = host.devices()
+        told(updates, {faulty: ("HEALTHY", ""), sound: ("HEALTHY", "")})
+        fault(host, f"xid GPU-{faulty[4:]} 79")
+        unhealthy = {faulty: ("UNHEALTHY", "the driver has reported XID 79"), sound: ("HEALTHY", "")}
+        told(updates, unhealthy)
+        wait_until(lambda: host.devices() == [sound], "slice without the faulty GPU")
+        fault(host, f"lost GPU-{sound[4:]}")
+        told(updates, unhealthy | {sound: ("UNHEALTHY", "the driver does not list it any more")})
+        fault(host, f"back GPU-{sound[4:]}")
+        told(updates, unhealthy)
+        fault(host, f"xid GPU-{sound[4:]} 48")  # it is watched again
+        told(updates, unhealthy | {sound: ("UNHEALTHY", "the driver has reported XID 48")})
+        process.terminate()
+        assert process.wait(timeout=60) == 0  # though kubelet still listens
+
+
+def test_a_second_plugin_waits_for_the_first(host: PluginHost) -> None:
+    with host.running() as first:
+        made = host.add(result(host.devices()[0]))
+        with host.running() as second:
+            wait_until(lambda: "this one waits for it to end" in host.log.read_text(), "second plugin")
+            with host.kubelet.plugin(DRIVER) as plugin:
+                assert plugin.prepare(made)[made["metadata"]["uid"]].devices
+            first.terminate()
+            assert first.wait(timeout=60) == 0
+            wait_until(host.kubelet.registered, "registration of the second plugin")
+            with host.kubelet.plugin(DRIVER) as plugin:
+                assert plugin.unprepare(made) == {made["metadata"]["uid"]: ""}
+            assert second.poll() is None
 
 
 def test_probes_tell_whether_it_is_registered_and_published(host: PluginHost) -> None:

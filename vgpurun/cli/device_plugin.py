@@ -1,19 +1,14 @@
 """`vgpurun device-plugin`: shares of this node's GPUs as resources of Kubernetes."""
 
-import fcntl
-import os
 import signal
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from vgpurun.cli.common import GroupedCommand, find_library, health_port_option, option, say, visible_gpus, warn
+from vgpurun.cli.common import GroupedCommand, find_library, health_port_option, option, say, visible_gpus
 from vgpurun.config import values as config
-from vgpurun.errors import GpuError, StateError
 from vgpurun.extras import needs_extra
 from vgpurun.host import gpus, library, simulation
 from vgpurun.host.drivers import DriverPlan
@@ -23,10 +18,6 @@ from vgpurun.kubernetes.offer import read_offer
 from vgpurun.kubernetes.state import install_library, state_root
 from vgpurun.kubernetes.units import Resource, resources_of
 from vgpurun.limits import state
-
-if TYPE_CHECKING:
-    from vgpurun.kubernetes.gpu_health import Health
-    from vgpurun.kubernetes.probes import Pulse
 
 _GROUP = "Device plugin"
 _STUCK_AFTER_S = 120
@@ -84,8 +75,9 @@ def device_plugin(
     with needs_extra("k8s"):
         from vgpurun.kubernetes import device_plugin as plugin
         from vgpurun.kubernetes.answer import driver_of
-        from vgpurun.kubernetes.gpu_health import Health
+        from vgpurun.kubernetes.gpu_health import FaultWatch, Health
         from vgpurun.kubernetes.node import Node
+        from vgpurun.kubernetes.only_one import only_one
         from vgpurun.kubernetes.probes import Pulse, serving_health
 
     def plan_driver(chosen: Sequence[Gpu]) -> DriverPlan:
@@ -98,32 +90,21 @@ def device_plugin(
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: over.set())
     pulse = Pulse(_STUCK_AFTER_S)
-    with serving_health(health_port, pulse), _only_one(state_root(root), over, pulse):
+    health = Health()
+    faults = FaultWatch(health, say)
+    with serving_health(health_port, pulse), only_one(state_root(root), over.wait, pulse, say) as is_mine:
+        if not is_mine:
+            return 0
         state.make_lock_dir()
         installed = install_library(root, find_library(False).path)
         plan_driver([gpu for gpu in found if not gpu.mig_enabled][:1])  # what is wrong with it shows now
-        health = Health()
         record = kubelet_dir / checkpoint.FILE_NAME
         node = Node(found, resources, health, root, record, installed, plan_driver, allow_disable_control)
-        begun = threading.Event()
-        watching = threading.Thread(target=_watch, args=(found, health, over, begun), daemon=True)
-        watching.start()
-        begun.wait()
+        faults.include(found)
         numa_nodes = {gpu.uuid: numa for gpu in found if (numa := gpus.numa_node(gpu)) is not None}
         plugin.serve(node, kubelet_dir, numa_nodes, over, say, pulse)
-        watching.join(timeout=5)
+        faults.stop()
     return 0
-
-
-def _watch(found: Sequence[Gpu], health: "Health", over: threading.Event, begun: threading.Event) -> None:
-    from vgpurun.kubernetes.gpu_health import watch
-
-    try:
-        watch(found, health, over.is_set, say, begun)
-    except GpuError as error:
-        warn(f"faults of the GPUs are not noticed: {error}")
-    finally:
-        begun.set()
 
 
 def _show(resources: Sequence[Resource]) -> None:
@@ -133,28 +114,3 @@ def _show(resources: Sequence[Resource]) -> None:
         {"resource": each.name, "units": sum(each.counts.values()), "of_gpus": dict(each.counts)} for each in resources
     ]
     click.echo(yaml.safe_dump(shown, sort_keys=False), nl=False)
-
-
-@contextmanager
-def _only_one(folder: Path, over: threading.Event, pulse: "Pulse") -> Iterator[None]:
-    """During an update there are two plugins for a moment: the new one waits for the old one to end."""
-    try:
-        state.make_readable(folder)
-        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError as error:
-        raise StateError(f"cannot use {folder}: {error.strerror}") from None
-    try:
-        is_told = False
-        while not over.is_set():
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if not is_told:
-                    say("another device plugin runs on this node; this one waits for it to end")
-                is_told = True
-                pulse.beat(is_ready=False)
-                over.wait(0.2)
-        yield
-    finally:
-        os.close(lock)

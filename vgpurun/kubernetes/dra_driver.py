@@ -13,7 +13,7 @@ from vgpurun.errors import ClaimError, VgpurunError
 from vgpurun.host.gpus import Gpu
 from vgpurun.kubernetes.dra_claim import ClaimName, quotas_of, read_claim
 from vgpurun.kubernetes.dra_devices import ClaimDevices, qualified_name
-from vgpurun.kubernetes.dra_state import Claims, Prepared
+from vgpurun.kubernetes.dra_state import Claims, Part, Prepared
 from vgpurun.launch.plan import DeviceQuota, shared_files
 from vgpurun.limits import region
 
@@ -27,16 +27,17 @@ class ClaimReader(Protocol):
 
 @dataclass(frozen=True)
 class PreparedDevice:
-    """A device of a claim, as kubelet passes it on to the engine. `request` is without a subrequest's name."""
+    """A part of a GPU that a claim has, as kubelet passes it on to the engine."""
 
-    request: str
-    pool: str
-    device: str
+    part: Part
     cdi_name: str
 
 
 class Driver:
-    """The DRA driver of one node. `library` is libvgpu.so on the host; `say` is given a line for the log."""
+    """The DRA driver of one node. `library` is libvgpu.so on the host; `say` is given a line for the log.
+
+    `fault_of` tells why a GPU (by UUID) cannot be used, or None.
+    """
 
     def __init__(
         self,
@@ -47,6 +48,7 @@ class Driver:
         library: Path,
         list_gpus: Callable[[], Sequence[Gpu]],
         say: Callable[[str], None],
+        fault_of: Callable[[str], str | None] = lambda _: None,
     ) -> None:
         self._node = node
         self._cluster = cluster
@@ -55,15 +57,13 @@ class Driver:
         self._library = library
         self._list_gpus = list_gpus
         self._say = say
+        self._fault_of = fault_of
 
     def prepare(self, claim: ClaimName) -> list[PreparedDevice]:
         """Prepare a claim, if it is not prepared yet. Raises VgpurunError with the reason for kubelet."""
         prepared = self._claims.find(claim.uid) or self._add(claim)
         self._write_devices(prepared)
-        return [
-            PreparedDevice(request, pool, device, qualified_name(claim.uid, device))
-            for request, pool, device in dict.fromkeys(prepared.devices)  # a request may have a GPU more than once
-        ]
+        return [PreparedDevice(part, qualified_name(claim.uid, part.device)) for part in dict.fromkeys(prepared.parts)]
 
     def release_lost(self, min_age_s: float) -> None:
         """Give back what kubelet has forgotten: claims that the cluster no longer has, and that no process uses.
@@ -106,6 +106,9 @@ class Driver:
             raise ClaimError(f"{claim} is not there")
         allocation = read_claim(claim, found, self._node)
         quotas = quotas_of(allocation, self._list_gpus())
+        for each in quotas:
+            if reason := self._fault_of(each.gpu.uuid):
+                raise ClaimError(f"{claim} has GPU {each.gpu.number}, which cannot be used: {reason}")
         files = shared_files(quotas, self._devices.driver_of(quotas))
         prepared = self._claims.add(allocation, quotas, files, self._library)
         self._say(f"{claim}: {', '.join(_show(each) for each in quotas)}")

@@ -1,7 +1,6 @@
 """The life of the DRA plugin: it serves kubelet, and looks every now and then whether all is still as published."""
 
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from vgpurun.console.signals import Ending
@@ -10,10 +9,13 @@ from vgpurun.host.gpus import Gpu, list_gpus, read_driver
 from vgpurun.kubernetes.dra_cluster import Cluster
 from vgpurun.kubernetes.dra_devices import ClaimDevices, NodeDriver
 from vgpurun.kubernetes.dra_driver import Driver
+from vgpurun.kubernetes.dra_health import HealthService
+from vgpurun.kubernetes.dra_model import shareable
 from vgpurun.kubernetes.dra_publish import Publisher
 from vgpurun.kubernetes.dra_service import DraService, Sockets
 from vgpurun.kubernetes.dra_state import Claims
-from vgpurun.kubernetes.gpu_health import Health, watch
+from vgpurun.kubernetes.gpu_health import FaultWatch, Health
+from vgpurun.kubernetes.only_one import only_one
 from vgpurun.kubernetes.probes import Pulse
 
 # A pod whose claim was prepared this long ago, and that uses no GPU, is not about to start.
@@ -37,16 +39,27 @@ class Plugin:
     ) -> None:
         self._say = say
         self._publisher = Publisher(cluster, node)
-        self._driver = Driver(node, cluster, Claims(root), ClaimDevices(cdi, node_driver), library, list_gpus, say)
-        self._sockets = Sockets(kubelet, DraService(self._driver, say), say)
+        self._health = Health()
+        self._faults = FaultWatch(self._health, say)
+        self._known: dict[str, Gpu] = {}
+        devices = ClaimDevices(cdi, node_driver)
+        self._driver = Driver(node, cluster, Claims(root), devices, library, list_gpus, say, self._health.reason)
+        self._sockets = Sockets(
+            kubelet,
+            DraService(self._driver, say),
+            lambda: HealthService(node, self._health, lambda: shareable(list(self._known.values()))),
+            say,
+        )
         self._trouble = ""
         self.pulse = Pulse(_STUCK_AFTER_S)
-        self._health = Health()
-        self._is_watching = False
-        self._is_over = threading.Event()
 
     def run(self, ending: Ending, interval_s: float) -> None:
         """Serve until it is told to end. Raises StateError and KubernetesError for what cannot be served at all."""
+        with only_one(self._sockets.plugin_folder, ending.wait, self.pulse, self._say) as is_mine:
+            if is_mine:
+                self._serve(ending, interval_s)
+
+    def _serve(self, ending: Ending, interval_s: float) -> None:
         self._driver.resume()
         self._sockets.open()
         try:
@@ -56,22 +69,8 @@ class Plugin:
                     return
                 self._sockets.reopen_if_gone()
         finally:
-            self._is_over.set()
             self._sockets.close()
-
-    def _watch_faults(self, gpus: Sequence[Gpu]) -> None:
-        """From the first look on: a GPU with a fault is no longer offered, and what runs on it is left alone."""
-        if self._is_watching:
-            return
-        self._is_watching = True
-
-        def keep_watching() -> None:
-            try:
-                watch(gpus, self._health, self._is_over.is_set, self._say)
-            except GpuError as error:
-                self._say(f"warning: faults of the GPUs are not noticed: {error}")
-
-        threading.Thread(target=keep_watching, name="faults", daemon=True).start()
+            self._faults.stop()
 
     def _look(self) -> None:
         """Publish what has changed. An API server that is away is said once, and asked again the next time."""
@@ -79,7 +78,8 @@ class Plugin:
         try:
             found = list_gpus()
             version = read_driver(found).version
-            self._watch_faults(found)
+            self._known = self._known | {gpu.uuid: gpu for gpu in found}
+            self._faults.include(list(self._known.values()))
             gpus = [gpu for gpu in found if self._health.reason(gpu.uuid) is None]
         except GpuError as error:  # none are offered then, and kubelet is served all the same
             gpus, version, trouble = [], "", str(error)

@@ -5,16 +5,24 @@ from pathlib import Path
 from typing import Any
 
 from vgpurun.errors import KubernetesError, VgpurunError
+from vgpurun.kubernetes import dra_health
 from vgpurun.kubernetes.dra_claim import ClaimName
 from vgpurun.kubernetes.dra_driver import Driver, PreparedDevice, each_on_its_own
 from vgpurun.kubernetes.dra_model import DRIVER
-from vgpurun.kubernetes.proto import dra_pb2, dra_v1beta1_pb2, pluginregistration_pb2
+from vgpurun.kubernetes.proto import (
+    dra_health_pb2,
+    dra_health_v1alpha1_pb2,
+    dra_pb2,
+    dra_v1beta1_pb2,
+    pluginregistration_pb2,
+)
 from vgpurun.kubernetes.rpc import Server
 
-# As kubelet knows them: it takes the first that it speaks.
-VERSIONS = ("v1.DRAPlugin", "v1beta1.DRAPlugin")
+# As kubelet knows them: of each kind it takes the first that it speaks.
+VERSIONS = ("v1.DRAPlugin", "v1beta1.DRAPlugin", *dra_health.VERSIONS)
 _PLUGIN_TYPE = "DRAPlugin"
-_SERVICES = (dra_pb2.DESCRIPTOR, dra_v1beta1_pb2.DESCRIPTOR)
+_PLUGIN = [each.DESCRIPTOR.services_by_name["DRAPlugin"] for each in (dra_pb2, dra_v1beta1_pb2)]
+_HEALTH = [each.DESCRIPTOR.services_by_name["DRAResourceHealth"] for each in (dra_health_pb2, dra_health_v1alpha1_pb2)]
 
 
 class DraService:
@@ -77,12 +85,20 @@ class Registrar:
 class Sockets:
     """The plugin's two sockets in kubelet's folder."""
 
-    def __init__(self, kubelet: Path, service: DraService, say: Callable[[str], None]) -> None:
-        self._plugin_folder = kubelet / "plugins" / DRIVER
+    def __init__(
+        self,
+        kubelet: Path,
+        service: DraService,
+        make_health: Callable[[], dra_health.HealthService],
+        say: Callable[[str], None],
+    ) -> None:
+        self.plugin_folder = kubelet / "plugins" / DRIVER
         self._registry = kubelet / "plugins_registry"
         self._service = service
+        self._make_health = make_health
+        self._health: dra_health.HealthService | None = None
         self._say = say
-        self.registrar = Registrar(self._plugin_folder / "dra.sock", say)
+        self.registrar = Registrar(self.plugin_folder / "dra.sock", say)
         self._servers: list[Server] = []
 
     def open(self) -> None:
@@ -91,12 +107,13 @@ class Sockets:
         Raises KubernetesError.
         """
         try:
-            self._plugin_folder.mkdir(parents=True, exist_ok=True)
+            self.plugin_folder.mkdir(parents=True, exist_ok=True)
             self._registry.mkdir(exist_ok=True)
         except OSError as error:
             raise KubernetesError(f"{error.filename}: {error.strerror}; is --kubelet-dir kubelet's folder?") from None
-        services = [(each.services_by_name["DRAPlugin"], self._service) for each in _SERVICES]
-        self._servers.append(Server(self._plugin_folder / "dra.sock", *services))
+        self._health = self._make_health()
+        services = [*((each, self._service) for each in _PLUGIN), *((each, self._health) for each in _HEALTH)]
+        self._servers.append(Server(self.plugin_folder / "dra.sock", *services))
         registration = pluginregistration_pb2.DESCRIPTOR.services_by_name["Registration"]
         self._servers.append(Server(self._registry / f"{DRIVER}-reg.sock", (registration, self.registrar)))
 
@@ -109,6 +126,8 @@ class Sockets:
 
     def close(self) -> None:
         """Stop serving, the registrar first."""
+        if self._health:
+            self._health.close()
         while self._servers:
             self._servers.pop().stop()
         self.registrar.is_registered = False
@@ -120,8 +139,9 @@ def _claims(claims: Iterable[dra_pb2.Claim]) -> list[ClaimName]:
 
 def _device(prepared: PreparedDevice) -> dra_pb2.Device:
     return dra_pb2.Device(
-        request_names=[prepared.request],
-        pool_name=prepared.pool,
-        device_name=prepared.device,
+        request_names=[prepared.part.request],
+        pool_name=prepared.part.pool,
+        device_name=prepared.part.device,
+        share_id=prepared.part.share_id or None,
         cdi_device_ids=[prepared.cdi_name],
     )

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from vgpurun.errors import ClaimError, StateError
 from vgpurun.kubernetes.dra_claim import Allocation, ClaimName, check_uid
@@ -29,13 +29,22 @@ _HALF_MADE = ".making-"
 _HALF_GONE = ".removing-"
 
 
+class Part(NamedTuple):
+    """A result of a claim: a part of a GPU. `request` is without a subrequest's name."""
+
+    request: str
+    pool: str
+    device: str
+    share_id: str
+
+
 @dataclass(frozen=True)
 class Prepared:
-    """A claim that is prepared. `devices` are (request, pool, device) of each of its results."""
+    """A claim that is prepared."""
 
     claim: ClaimName
     folder: Path
-    devices: tuple[tuple[str, str, str], ...]
+    parts: tuple[Part, ...]
     quotas: tuple[tuple[str, Quota], ...]
     pods: tuple[str, ...]
     library: Path
@@ -168,7 +177,10 @@ def _read(folder: Path) -> Prepared | None:
         return Prepared(
             claim=ClaimName(**owner["claim"]),
             folder=folder,
-            devices=tuple((str(request), str(pool), str(device)) for request, pool, device in owner["devices"]),
+            parts=tuple(
+                Part(str(request), str(pool), str(device), str(share))
+                for (request, pool, device), share in zip(owner["devices"], owner["shares"], strict=True)
+            ),
             quotas=tuple(quotas_from_json(owner["quota"])),
             pods=tuple(map(str, owner["pods"])),
             library=Path(owner["library"]),

@@ -4,6 +4,7 @@ An XID is the driver's number for a fault. Those that a program causes by itself
 """
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 
 from vgpurun.errors import GpuError
@@ -23,6 +24,7 @@ class Health:
         self._version = 0
         self._faults: dict[str, str] = {}
         self._missing: frozenset[str] = frozenset()
+        self._looked_s = time.monotonic()
 
     def reason(self, uuid: str) -> str | None:
         """Return why a GPU cannot be used, or None."""
@@ -38,14 +40,20 @@ class Health:
     def set_missing(self, uuids: frozenset[str]) -> None:
         """Say which GPUs the driver does not list; one that is listed again can be used again."""
         with self._changed:
+            self._looked_s = time.monotonic()
             if uuids != self._missing:
                 self._missing = uuids
                 self._notify()
 
-    def wait(self, version: int, is_over: Callable[[], bool]) -> int:
-        """Wait until something is not as at `version`, or it is over; returns the version then."""
+    def age_s(self) -> float:
+        """Return how long ago it was last looked which GPUs the driver lists, in seconds."""
         with self._changed:
-            self._changed.wait_for(lambda: self._version != version or is_over())
+            return time.monotonic() - self._looked_s
+
+    def wait(self, version: int, is_over: Callable[[], bool], timeout_s: float | None = None) -> int:
+        """Wait until something is not as at `version`, or it is over or late; returns the version then."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._version != version or is_over(), timeout_s)
             return self._version
 
     def wake(self) -> None:
@@ -58,27 +66,85 @@ class Health:
         self._changed.notify_all()
 
 
+class FaultWatch:
+    """Keeps `health` up to date in the background, for the GPUs of a node, which may come to be more."""
+
+    def __init__(self, health: Health, say: Callable[[str], None]) -> None:
+        self._health = health
+        self._say = say
+        self._uuids: frozenset[str] = frozenset()
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def include(self, gpus: Sequence[Gpu]) -> None:
+        """Watch these GPUs: once this returns, no fault is missed."""
+        uuids = frozenset(gpu.uuid for gpu in gpus)
+        if uuids == self._uuids:
+            return
+        before, begun = self._over, threading.Event()
+        self._uuids, self._over = uuids, threading.Event()
+        given = (list(gpus), self._health, self._over.is_set, self._say, begun)
+        self._thread = threading.Thread(target=watch, args=given, name="faults", daemon=True)
+        self._thread.start()
+        begun.wait()
+        before.set()
+
+    def stop(self) -> None:
+        """Watch no more."""
+        self._over.set()
+        if self._thread:
+            self._thread.join(timeout=5)
+
+
 def watch(
     gpus: Sequence[Gpu],
     health: Health,
     is_over: Callable[[], bool],
     say: Callable[[str], None],
-    begun: threading.Event | None = None,
+    begun: threading.Event,
 ) -> None:
-    """Keep `health` up to date until it is over; from `begun` on no fault is missed. Raises GpuError without NVML."""
-    with XidWatch(gpus) as xids:
-        if begun:
+    """Keep `health` up to date until it is over. From `begun` on no fault is missed, as far as NVML reports them."""
+    said: set[str] = set()
+
+    def say_once(line: str) -> None:
+        if line not in said:
+            said.add(line)
+            say(line)
+
+    while not is_over():
+        try:
+            with XidWatch(gpus) as xids:
+                begun.set()
+                for gpu in xids.unwatched:
+                    say_once(f"GPU {gpu.uuid} reports no faults; that it is there is looked at every second")
+                _watch_until_one_is_back(gpus, xids, health, is_over, say)
+        except GpuError as error:
+            say_once(f"warning: faults of the GPUs are not noticed: {error}")
+            health.set_missing(_missing(gpus))
             begun.set()
-        for gpu in xids.unwatched:
-            say(f"GPU {gpu.uuid} reports no faults; that it is there is looked at every second")
-        while not is_over():
-            if found := xids.wait(_INTERVAL_MS):
-                uuid, xid = found
-                if xid not in _OF_PROGRAMS:
-                    say(f"GPU {uuid}: XID {xid}; nothing is placed on it until this plugin starts again")
-                    health.set_fault(uuid, f"the driver has reported XID {xid}")
-            try:
-                missing = find_missing(gpus)
-            except GpuError:
-                missing = frozenset(gpu.uuid for gpu in gpus)
-            health.set_missing(missing)
+            time.sleep(_INTERVAL_MS / 1000)
+
+
+def _watch_until_one_is_back(
+    gpus: Sequence[Gpu], xids: XidWatch, health: Health, is_over: Callable[[], bool], say: Callable[[str], None]
+) -> None:
+    """Return when a GPU is there again: NVML has forgotten that it was asked to watch it."""
+    missing: frozenset[str] = frozenset()
+    while not is_over():
+        if found := xids.wait(_INTERVAL_MS):
+            uuid, xid = found
+            if xid not in _OF_PROGRAMS:
+                say(f"GPU {uuid}: XID {xid}; nothing is placed on it until this plugin starts again")
+                health.set_fault(uuid, f"the driver has reported XID {xid}")
+        missing_before, missing = missing, _missing(gpus)
+        if missing_before - missing:
+            return  # that it is back is told of when it is watched again
+        health.set_missing(missing)
+
+
+def _missing(gpus: Sequence[Gpu]) -> frozenset[str]:
+    """Which of these the driver does not list; all, where there is no driver."""
+    try:
+        return find_missing(gpus)
+    except GpuError:
+        return frozenset(gpu.uuid for gpu in gpus)
