@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -88,33 +89,43 @@ def test_the_words_of_hami(sandbox: Sandbox, word: str, least: float, most: floa
 def test_words_that_are_not_known_hold_the_limit(sandbox: Sandbox) -> None:
     limits = {"CUDA_DEVICE_SM_LIMIT": "30", "GPU_CORE_UTILIZATION_POLICY": "often", "CUDA_TASK_PRIORITY": "first"}
     code = WORK + "print(work(1.5))"
-    result = sandbox.run(["python3", "-c", code], **limits)
+    result = sandbox.run([sys.executable, "-c", code], **limits)
     assert float(result.stdout) < 0.4
     for word in ("often", "first"):
         assert result.stderr.count(f"'{word}'") == 1, result.stderr
 
 
+# For each launch that takes long: when the one before it began, and when it began and ended.
 PAUSED = WORK + (
     "work(0.3); print('ready', flush=True)\n"
+    "before = began = ended = time.monotonic()\n"
     "while True:\n"
-    "    began = time.monotonic(); d.launch(k); waited = time.monotonic() - began\n"
-    "    if waited > 0.4: print(json.dumps(waited), flush=True)\n"
+    "    before, began = began, time.monotonic(); d.launch(k); ended = time.monotonic()\n"
+    "    if ended - began > 0.2: print(json.dumps([before, began, ended]), flush=True)\n"
 )
 
 
-def pause(path: Path, quota: Quota, paused: bool) -> None:
+def pause(path: Path, quota: Quota, paused: bool) -> float:
+    """Pause, or end it; the moment before."""
+    now_s = time.monotonic()
     region.write_limits(path, [(UUID, Quota(quota.memory_bytes, quota.sm_percent, paused=paused))])
+    return now_s
 
 
 @pytest.mark.parametrize("quota", [Quota(None, 50), Quota(None, None)], ids=["limited", "unlimited"])
 def test_a_pause_holds_launches_and_ends(sandbox: Sandbox, quota: Quota) -> None:
+    """However late a busy machine lets the program launch: what begins 100 ms after the pause ends after it."""
     limits = sandbox.folder / "limits-paused"
     with tenant(sandbox, "paused", quota, PAUSED) as process:
         assert process.stdout is not None and process.stdout.readline() == "ready\n"
-        pause(limits, quota, True)
+        paused_s = pause(limits, quota, True)
         time.sleep(0.7)
-        pause(limits, quota, False)
-        assert 0.4 < json.loads(process.stdout.readline()) < 1.5
+        resumed_s = pause(limits, quota, False)
+        before_s = ended_s = 0.0
+        while ended_s < resumed_s:
+            before_s, _, ended_s = json.loads(process.stdout.readline())
+        assert before_s < paused_s + 0.1
+        assert ended_s < resumed_s + 5
 
 
 def test_while_it_is_paused_memory_goes_on_and_synchronisation_completes(sandbox: Sandbox) -> None:
@@ -133,7 +144,7 @@ def test_while_it_is_paused_memory_goes_on_and_synchronisation_completes(sandbox
         assert process.stdout.readline() == "went on\n"
         time.sleep(0.3)
         process.terminate()
-        assert process.wait(timeout=5) == -15, "it can be ended while it waits"
+        assert process.wait(timeout=30) == -15, "it can be ended while it waits"
         assert process.stdout.read() == ""
 
 
@@ -142,5 +153,4 @@ def test_who_is_paused_leaves_the_gpu_to_others(sandbox: Sandbox) -> None:
     with tenant(sandbox, "paused", Quota(None, 70), PAUSED) as process:
         assert process.stdout is not None and process.stdout.readline() == "ready\n"
         pause(sandbox.folder / "limits-paused", Quota(None, 70), True)
-        time.sleep(1.5)
         assert_shares(sandbox, [burst], (0.9, 1.01))

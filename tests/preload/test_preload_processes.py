@@ -7,8 +7,8 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -104,16 +104,16 @@ FORKS = {
 def test_fork(sandbox: Sandbox, kind: str) -> None:
     """After a fork the parent goes on as before; a child that outlives it holds nothing of its parent's."""
     code = HOLD + "import os, time\n[ask() for _ in range(5)]\n" + FORKS[kind] + "\nprint(ask(), held)"
-    result = subprocess.run(
-        [sys.executable, "-c", code], env=sandbox.variables(**LIMIT), stdout=subprocess.PIPE, text=True, timeout=30
-    )
-    try:
-        assert result.stdout.split() == ["True", "6"]
-        with sandbox.start_python(HOLD_ON_REQUEST, **LIMIT) as next_process:
-            assert ask(next_process, 99) == 15
-            next_process.kill()
-    finally:
-        subprocess.run(["pkill", "-f", "time.sleep(60); os._exit"], check=False)
+    command, variables = [sys.executable, "-c", code], sandbox.variables(**LIMIT)
+    with subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, text=True, start_new_session=True) as parent:
+        try:
+            assert parent.communicate(timeout=60)[0].split() == ["True", "6"]
+            with sandbox.start_python(HOLD_ON_REQUEST, **LIMIT) as next_process:
+                assert ask(next_process, 99) == 15
+                next_process.kill()
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(parent.pid, signal.SIGKILL)
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
@@ -136,15 +136,17 @@ def test_multiprocessing(sandbox: Sandbox, method: str) -> None:
 
 def test_many_processes_start_at_once(sandbox: Sandbox) -> None:
     """Each takes a slot of its own; none is refused one, none waits for another."""
-    code = "import sys\nfrom cuda_driver import *\nd = Driver(); d.init(); d.mem_create(2 << 20); sys.stdin.read()"
-    started = [sandbox.start_python(code, CUDA_DEVICE_MEMORY_LIMIT_0="4g") for _ in range(60)]
-    deadline = time.monotonic() + 60
-    while read_usage(sandbox).processes < len(started) and time.monotonic() < deadline:
-        time.sleep(0.2)
-    assert read_usage(sandbox).memory_used_bytes == len(started) * (2 << 20)
-    for process in started:
-        process.kill()
-        process.communicate()
+    code = "import sys\nfrom cuda_driver import *\nd = Driver(); d.init(); d.mem_create(2 << 20)\n"
+    code += "print('holds'); sys.stdin.read()"
+    with ExitStack() as stack:
+        started = []
+        for _ in range(60):
+            started.append(stack.enter_context(sandbox.start_python(code, CUDA_DEVICE_MEMORY_LIMIT_0="4g")))
+            stack.callback(started[-1].kill)
+        for process in started:
+            assert process.stdout is not None and process.stdout.readline() == "holds\n"
+        seen = read_usage(sandbox)
+        assert (seen.processes, seen.memory_used_bytes) == (len(started), len(started) * (2 << 20))
 
 
 BROKEN_STATES: dict[str, Callable[[Path], object]] = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -16,10 +17,19 @@ LIMITS = {"CUDA_DEVICE_MEMORY_LIMIT": "4g", "CUDA_DEVICE_SM_LIMIT": "70"}
 SANITIZERS = {"address": ("libasan.so", "address,undefined"), "thread": ("libtsan.so", "thread")}
 
 
-def build_library(folder: Path, flags: str) -> Path:
-    make = ["make", "-s", "-j2", "-C", str(CHECKOUT / "lib"), "library", f"BUILD={folder}", f"CFLAGS={flags}"]
-    subprocess.run([*make, f"PYTHON={sys.executable}"], check=True)
-    return folder / "libvgpu.so"
+@pytest.fixture(scope="module")
+def sanitized(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The library with sanitizers, built once for each kind."""
+
+    @cache
+    def build(kinds: str) -> Path:
+        folder = tmp_path_factory.mktemp("library")
+        flags = f"-O1 -g -fsanitize={kinds}"
+        make = ["make", "-s", "-j2", "-C", str(CHECKOUT / "lib"), "library", f"BUILD={folder}", f"CFLAGS={flags}"]
+        subprocess.run([*make, f"PYTHON={sys.executable}"], check=True)
+        return folder / "libvgpu.so"
+
+    return build
 
 
 # Each with its arguments.
@@ -29,14 +39,14 @@ PROGRAMS = {"comings_and_goings.c": ["3", "1"], "churn.c": ["3", "1", "8"]}
 @pytest.mark.parametrize("source", PROGRAMS)
 @pytest.mark.parametrize("sanitizer", SANITIZERS)
 def test_many_threads(
-    sandbox: Sandbox, compile_c: Callable[..., Path], tmp_path: Path, built_library: Path, sanitizer: str, source: str
+    sandbox: Sandbox, compile_c: Callable[..., Path], sanitized: Callable[[str], Path], sanitizer: str, source: str
 ) -> None:
     runtime_name, kinds = SANITIZERS[sanitizer]
     command = ["gcc", f"-print-file-name={runtime_name}"]
     runtime = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     if not Path(runtime).is_absolute():
         pytest.skip(f"this gcc has no {runtime_name}")
-    library = build_library(tmp_path / "library", f"-O1 -g -fsanitize={kinds}")
+    library = sanitized(kinds)
     program = compile_c(source, "-g", f"-fsanitize={kinds}", f"-L{SIMULATED_DRIVER}", "-lcuda", "-lpthread")
     options = {"ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "halt_on_error=1"}
     result = sandbox.run([program, *PROGRAMS[source]], LD_PRELOAD=f"{runtime}:{library}", **LIMITS, **options)

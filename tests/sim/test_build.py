@@ -28,7 +28,7 @@ def test_random_calls_under_sanitizers(
     machine: Machine, cuda_includes: list[str], tmp_path: Path, sanitizer: str, calls: int
 ) -> None:
     flags = f"-O1 -fsanitize={sanitizer} -fno-sanitize-recover=all"
-    make = ["make", "-s", "-f", "sim/sim.mk", f"BUILD={tmp_path}", f"CUDA_INCLUDE={' '.join(cuda_includes)}"]
+    make = ["make", "-s", "-j2", "-f", "sim/sim.mk", f"BUILD={tmp_path}", f"CUDA_INCLUDE={' '.join(cuda_includes)}"]
     libraries = [f"{tmp_path}/sim/libcuda.so"]
     subprocess.run([*make, f"CFLAGS={flags}", *libraries], cwd=LIB, check=True, env={**os.environ, "MAKEFLAGS": ""})
     program = compile_program("random_calls.c", tmp_path / "sim", tmp_path / "program", cuda_includes, *flags.split())

@@ -2,31 +2,7 @@
 
 from __future__ import annotations
 
-from simulated import Machine
-
-# A busy machine may delay the host at any point, which makes a time longer but never shorter: the best of some counts.
-TIMED = """
-def timed(work):
-    start, end = driver.event(), driver.event()
-    driver.event_record(start)
-    work()
-    driver.event_record(end)
-    driver.event_synchronize(end)
-    return driver.event_elapsed_ms(start, end)
-def on_host(work):
-    began = time.monotonic()
-    work()
-    driver.synchronize()
-    return (time.monotonic() - began) * 1000
-def near(measure, expected, tolerance=0.1):
-    seen = []
-    while len(seen) < 20:
-        seen.append(measure())
-        assert seen[-1] >= expected - 0.001, (seen, expected)
-        if seen[-1] <= expected + tolerance:
-            return
-    raise AssertionError((seen, expected))
-"""
+from simulated import TIMED, Machine
 
 
 def test_kernels_take_the_time_of_their_name_or_table(machine: Machine) -> None:
@@ -73,7 +49,7 @@ def test_events(machine: Machine) -> None:
     code = (
         TIMED
         + """
-kernel, event = driver.kernel("spin_20ms"), driver.event()
+kernel, event = driver.kernel("spin_2ms"), driver.event()
 assert driver.event_is_done(event), "an event that was never recorded is done"
 untimed, milliseconds = driver.event(EVENT_DISABLE_TIMING), ctypes.c_float()
 elapsed = lambda a, b: driver.result("cuEventElapsedTime", byref(milliseconds), a, b)
@@ -82,28 +58,28 @@ driver.event_record(event); driver.event_record(untimed)
 assert elapsed(event, untimed) == "CUDA_ERROR_INVALID_HANDLE"
 end = driver.event()
 driver.launch(kernel); driver.event_record(end)
-assert not driver.event_is_done(end) and driver.event_is_done(event)
-assert elapsed(event, end) == "CUDA_ERROR_NOT_READY"
 driver.event_synchronize(end)
 assert driver.event_is_done(end)
 elapsed_ms = driver.event_elapsed_ms(event, end)
-assert elapsed_ms >= 20 and driver.event_elapsed_ms(end, event) == -elapsed_ms
+assert elapsed_ms >= 2 and driver.event_elapsed_ms(end, event) == -elapsed_ms
 ticks = driver.event_elapsed_ms(event, end) / 0.0005
 assert abs(ticks - round(ticks)) < 0.01, "half a microsecond is the resolution"
 driver.call("cuEventDestroy_v2", end)
 assert driver.result("cuEventQuery", end) == "CUDA_ERROR_INVALID_HANDLE"
 assert driver.result("cuEventRecord", end, 0) == "CUDA_ERROR_INVALID_HANDLE"
 assert driver.result("cuEventElapsedTime", None, event, event) == "CUDA_ERROR_INVALID_VALUE"
+end = driver.event()
+driver.launch(driver.kernel("spin_30s")); driver.event_record(end)
+assert not driver.event_is_done(end) and driver.event_is_done(event)
+assert elapsed(event, end) == "CUDA_ERROR_NOT_READY"
 """
     )
     machine.python(code)
 
 
-def test_the_order_of_streams(machine: Machine) -> None:
-    code = (
-        TIMED
-        + """
-kernel = driver.kernel("spin_20ms")
+def test_who_waits_for_whom(machine: Machine) -> None:
+    code = """
+kernel = driver.kernel("spin_30s")
 blocking, free = driver.stream(), driver.stream(STREAM_NON_BLOCKING)
 driver.launch(kernel, blocking)
 legacy_event, free_event = driver.event(), driver.event()
@@ -114,25 +90,40 @@ assert not driver.event_is_done(legacy_event), "the legacy stream waits for bloc
 assert driver.stream_is_done(free) and not driver.stream_is_done(blocking) and not driver.stream_is_done(0)
 driver.stream_wait_event(free, legacy_event)
 assert not driver.stream_is_done(free), "now it waits"
+"""
+    machine.python(code)
+    code = """
+blocking, event = driver.stream(), driver.event()
+driver.launch(driver.kernel("spin_30s"), 0)
+driver.event_record(event, blocking)
+assert not driver.event_is_done(event), "blocking streams wait for the legacy stream"
+"""
+    machine.python(code)
+
+
+def test_a_wait_ends_with_the_work(machine: Machine) -> None:
+    code = """
+kernel, event = driver.kernel("spin_20ms"), driver.event()
+blocking, free = driver.stream(), driver.stream(STREAM_NON_BLOCKING)
+driver.launch(kernel, blocking)
+driver.event_record(event, 0)
+driver.stream_wait_event(free, event)
 driver.stream_synchronize(free)
 assert driver.stream_is_done(blocking)
-driver.launch(kernel, 0)
-driver.event_record(legacy_event, blocking)
-assert not driver.event_is_done(legacy_event), "and blocking streams wait for the legacy stream"
-driver.launch(kernel, free)
 began = time.monotonic()
+driver.launch(kernel, 0)
+driver.launch(kernel, free)
 driver.stream_destroy(free)
 driver.synchronize()
-assert time.monotonic() - began > 0.03, "work of a destroyed stream goes on"
+assert time.monotonic() - began > 0.0399, "work of a destroyed stream goes on"
 assert driver.result("cuStreamSynchronize", free) == "CUDA_ERROR_INVALID_HANDLE"
 """
-    )
     machine.python(code)
 
 
 def test_per_thread_default_streams(machine: Machine) -> None:
     code = """
-kernel = driver.kernel("spin_30ms")
+kernel = driver.kernel("spin_30s")
 ids = []
 def work():
     driver.primary_context()
@@ -159,27 +150,41 @@ assert again.value == stream_id.value, "CU_STREAM_PER_THREAD"
 def test_the_launch_queue_is_bounded(machine: Machine) -> None:
     machine.configure("devices:\n  - launch_queue_depth: 4\n")
     code = """
-kernel = driver.kernel("spin_200ms")
-began = time.monotonic()
+kernel = driver.kernel("spin_30s")
 for _ in range(4):
     driver.launch(kernel)
-assert time.monotonic() - began < 0.19
-driver.launch(kernel)
-assert 0.199 < time.monotonic() - began < 0.399, "the fifth waits for the first"
+assert not driver.stream_is_done(), "four go into the queue at once"
+fifth = threading.Thread(target=lambda: (driver.primary_context(), driver.launch(kernel)))
+fifth.start(); fifth.join(0.3)
+os._exit(0 if fifth.is_alive() else 1)
 """
+    machine.python(code)
+    code = (
+        TIMED
+        + """
+kernel = driver.kernel("spin_50ms")
+def until_the_fifth_is_in():
+    driver.synchronize()
+    began = time.monotonic()
+    for _ in range(5):
+        driver.launch(kernel)
+    return (time.monotonic() - began) * 1000
+near(until_the_fifth_is_in, 50, 49)  # it waits for the first, and for no other
+"""
+    )
     machine.python(code)
 
 
 def test_launch_overhead(machine: Machine) -> None:
     machine.configure("devices:\n  - launch_overhead_us: 500\n")
-    code = """
+    code = (
+        TIMED
+        + """
 kernel = driver.kernel("spin_1us")
-began = time.monotonic()
-for _ in range(20):
-    driver.launch(kernel)
-print(time.monotonic() - began)
+near(lambda: on_host(lambda: [driver.launch(kernel) for _ in range(4)]), 2, 6)
 """
-    assert 0.01 <= float(machine.python(code)) < 0.05
+    )
+    machine.python(code)
 
 
 def test_a_launch_costs_the_host_little(machine: Machine) -> None:
@@ -188,10 +193,10 @@ kernel = driver.kernel("nothing_0us")
 launch = driver.function("cuLaunchKernel")
 best = 1.0
 for _ in range(20):
-    began = time.perf_counter()
+    began = time.process_time()
     for _ in range(1000):
         launch(kernel, 1, 1, 1, 1, 1, 1, 0, 0, None, None)
-    best = min(best, (time.perf_counter() - began) / 1000)
+    best = min(best, (time.process_time() - began) / 1000)
 print(best)
 """
     assert float(machine.python(code)) < 5e-6, "with ctypes, which takes most of it"
@@ -203,10 +208,10 @@ def test_synchronous_copies_wait(machine: Machine) -> None:
         TIMED
         + """
 kernel, address = driver.kernel("spin_20ms"), driver.mem_alloc(48 * MIB)
-driver.launch(kernel)
 began = time.monotonic()
+driver.launch(kernel)
 driver.copy_from_device(address, 4)
-assert time.monotonic() - began > 0.018
+assert time.monotonic() - began > 0.0199
 data = bytes(48 * MIB)
 near(lambda: timed(lambda: driver.copy_to_device(address, data)), 2)  # 24 MiB per ms
 """
@@ -215,23 +220,28 @@ near(lambda: timed(lambda: driver.copy_to_device(address, data)), 2)  # 24 MiB p
 
 
 def test_processes_share_a_device(machine: Machine) -> None:
+    """The work of both is done one piece after the other, however long a busy machine holds one of them up."""
     code = """
 kernel = driver.kernel("spin_5ms")
 driver.launch(kernel); driver.synchronize()
 print("ready"); sys.stdin.readline()
-began, count = time.monotonic(), 0
-while time.monotonic() - began < 0.5:
-    driver.launch(kernel); driver.synchronize(); count += 1
-print(count)
+began, ends = time.monotonic(), []
+for _ in range(40):
+    driver.launch(kernel); driver.synchronize(); ends.append(time.monotonic())
+print(began, *ends)
 """
-    processes = [machine.start_python(code) for _ in range(2)]
-    for process in processes:
-        assert process.stdout
-        assert process.stdout.readline() == "ready\n"
-    for process in processes:
-        assert process.stdin
-        process.stdin.write("go\n")
-        process.stdin.flush()
-    counts = [int(process.communicate(timeout=30)[0]) for process in processes]
-    assert 40 <= sum(counts) <= 102
-    assert min(counts) >= 10
+    fair = 0
+    while not fair:
+        processes = [machine.start_python(code) for _ in range(2)]
+        for process in processes:
+            assert process.stdout
+            assert process.stdout.readline() == "ready\n"
+        for process in processes:
+            assert process.stdin
+            process.stdin.write("go\n")
+            process.stdin.flush()
+        one, other = [list(map(float, process.communicate(timeout=60)[0].split())) for process in processes]
+        assert max(one[-1], other[-1]) - min(one[0], other[0]) > 80 * 0.005 - 0.001
+        assert len(machine.started) < 20, "one always works while the other waits"
+        meet_s = max(one[0], other[0]), min(one[-1], other[-1])
+        fair = all(sum(meet_s[0] <= end <= meet_s[1] for end in ends) >= 20 for ends in (one[1:], other[1:]))

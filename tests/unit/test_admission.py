@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from vgpurun.admission import tickets
+from vgpurun.admission import lock, tickets, waiting
 from vgpurun.admission.lock import admission_lock
 from vgpurun.admission.tickets import Ticket, ahead
 from vgpurun.admission.waiting import Line
@@ -68,10 +68,41 @@ def test_a_holder_that_never_lets_go_is_named_and_passed_over(folder: Path, hold
     assert len(said) == 1 and f"process {holder.pid} of user" in said[0]
 
 
-def test_who_has_held_it_for_too_long_knows_that_others_went_ahead(folder: Path) -> None:
-    with admission_lock(print, folder, 0.05) as is_sure:
+class Clock:
+    """Takes the place of `time`: it goes on only while somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    for module in (lock, waiting):
+        monkeypatch.setattr(module, "time", made)
+    return made
+
+
+def test_who_has_held_it_for_too_long_knows_that_others_went_ahead(folder: Path, clock: Clock) -> None:
+    with admission_lock(print, folder, 5) as is_sure:
         assert is_sure()
-        time.sleep(0.1)
+        clock.sleep(5.1)
+        assert not is_sure()
+
+
+def test_who_is_held_up_right_after_the_lock_was_had_knows_it_too(
+    folder: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who waits counts from the moment at which the lock was had, however late its holder goes on."""
+    flock = fcntl.flock
+    monkeypatch.setattr(fcntl, "flock", lambda *arguments: (flock(*arguments), clock.sleep(5.1)))
+    with admission_lock(print, folder, 5) as is_sure:
         assert not is_sure()
 
 
@@ -164,6 +195,7 @@ def refusal() -> NoRoomError:
     return NoRoomError("no room", "wait", "who holds what")
 
 
+@pytest.mark.usefixtures("clock")
 def test_who_does_not_wait_looks_twice_and_takes_no_ticket(folder: Path) -> None:
     line = Line(["a"], 0, print, folder)
     line.join()
@@ -173,6 +205,7 @@ def test_who_does_not_wait_looks_twice_and_takes_no_ticket(folder: Path) -> None
     assert not folder.exists()
 
 
+@pytest.mark.usefixtures("clock")
 def test_a_wait_ends_in_time_and_says_why(folder: Path) -> None:
     said: list[str] = []
     line = Line(["a"], 0.2, said.append, folder)
@@ -186,6 +219,7 @@ def test_a_wait_ends_in_time_and_says_why(folder: Path) -> None:
     assert list(folder.iterdir()) == []
 
 
+@pytest.mark.usefixtures("clock")
 def test_who_waits_goes_behind_who_waits_already(folder: Path) -> None:
     first = Ticket.take(["a"], folder)
     said: list[str] = []

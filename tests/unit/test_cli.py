@@ -6,10 +6,10 @@ Every run is a process of its own, as a user starts it. Where GPUs are needed th
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -97,13 +97,14 @@ def test_a_mistyped_verb_is_pointed_out(run: Run) -> None:
 
 
 def test_help_is_fast(run: Run) -> None:
-    def seconds() -> float:
-        began = time.monotonic()
+    def processor_seconds() -> float:
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         run("run", "--help")
-        return time.monotonic() - began
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
-    # 0.2 s on an idle machine, where it takes about 0.12 s; the best of a few, since other tests run beside this one.
-    assert min(seconds() for _ in range(5)) < 0.4
+    # It takes about 0.12 s, and a busy machine takes longer for the same work.
+    assert min(processor_seconds() for _ in range(5)) < 0.4
 
 
 @pytest.mark.usefixtures("simulated")

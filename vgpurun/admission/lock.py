@@ -30,8 +30,7 @@ def admission_lock(
 ) -> Iterator[Callable[[], bool]]:
     """Hold the lock; yields a function that tells whether nobody else can have gone ahead meanwhile."""
     path = folder / "lock"
-    file, reason = _acquire(path, patience_s)
-    taken_at = time.monotonic()
+    file, taken_at, reason = _acquire(path, patience_s)
     if file is None:
         warn(f"{path} {reason}: this launch goes ahead without it, and looks again for room once its container is made")
     try:
@@ -41,20 +40,23 @@ def admission_lock(
             os.close(file)
 
 
-def _acquire(path: Path, patience_s: float) -> tuple[int | None, str]:
-    """Return the locked file, or None and why there is none. Patience is for each holder, not for all together."""
+def _acquire(path: Path, patience_s: float) -> tuple[int | None, float, str]:
+    """Return the locked file and the moment before it was locked, from which on others may be waiting for it; or None,
+    and why there is none. Patience is for each holder, not for all together.
+    """
     holder, deadline = "", time.monotonic() + patience_s
     while True:
+        tried_at = time.monotonic()
         try:
             file = open_shared(path)
         except OSError as error:
-            return None, f"is no lock ({error.strerror}; remove it)"
+            return None, tried_at, f"is no lock ({error.strerror}; remove it)"
         if file is None:
-            return None, "is no lock (not a plain file; remove it)"
+            return None, tried_at, "is no lock (not a plain file; remove it)"
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if _is_same(file, path):
-                return file, ""
+                return file, tried_at, ""
             os.close(file)  # removed while we waited for it: there is a new one
             continue
         except BlockingIOError:
@@ -64,7 +66,7 @@ def _acquire(path: Path, patience_s: float) -> tuple[int | None, str]:
         if now_holds != holder:
             holder, deadline = now_holds, time.monotonic() + patience_s
         if time.monotonic() > deadline:
-            return None, f"has been held for {patience_s:.0f} s by {_show(holder)}"
+            return None, tried_at, f"has been held for {patience_s:.0f} s by {_show(holder)}"
         time.sleep(_RETRY_S)
 
 
