@@ -9,7 +9,6 @@
 #ifndef VGPU_CUDA_ENTRIES_H
 #define VGPU_CUDA_ENTRIES_H
 
-#include "clock.h"
 #include "cuda_launch.h"
 #include "profile.h"
 #include "profile_file.h"
@@ -22,9 +21,9 @@
   static __attribute__((noinline)) CUresult recorded_##name parameters {                                               \
     if (!profile_is_on())                                                                                              \
       return inner(name) arguments;                                                                                    \
-    int64_t start_ns = clock_now_ns();                                                                                 \
+    int64_t start_ns = profile_begin();                                                                                \
     CUresult result = inner(name) arguments;                                                                           \
-    profile_call(API_##name, start_ns, result, (struct profile_facts){__VA_ARGS__});                                   \
+    profile_call(API_##name, start_ns, result, &(const struct profile_facts){__VA_ARGS__});                            \
     return result;                                                                                                     \
   }                                                                                                                    \
   HOOK CUresult entry_##name parameters {                                                                              \

@@ -18,11 +18,11 @@ static uint64_t block_count(unsigned x, unsigned y, unsigned z) {
 }
 
 /* Around every launch: the stream that is to know when it is done, or NULL. A graph has no function. */
-static struct meter_stream *begin(CUstream stream, CUfunction function, uint64_t work) {
+static struct meter_stream *begin(CUstream stream, CUfunction function, uint64_t work, int64_t now_ns) {
   if (profile_is_on())
     profile_before_launch(function);
   struct meter_stream *found = streams_find(stream);
-  return found != NULL && meter_launch(found, work) ? found : NULL;
+  return found != NULL && meter_launch(found, work, now_ns) ? found : NULL;
 }
 
 static CUresult end(struct meter_stream *metered, CUresult result) {
@@ -37,11 +37,12 @@ static CUresult end(struct meter_stream *metered, CUresult result) {
   HOOK CUresult name(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,         \
                      unsigned block_y, unsigned block_z, unsigned shared_bytes, CUstream stream, void **parameters,    \
                      void **extra) {                                                                                   \
-    if (__builtin_expect(!meters_measure_launches(), 1))                                                               \
+    int64_t now_ns = meters_launch_ns();                                                                               \
+    if (__builtin_expect(now_ns == 0, 1))                                                                              \
       return real.name(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, parameters,  \
                        extra);                                                                                         \
     struct meter_stream *metered =                                                                                     \
-        begin(stream_of(stream), function, work_of(function, block_count(grid_x, grid_y, grid_z)));                    \
+        begin(stream_of(stream), function, work_of(function, block_count(grid_x, grid_y, grid_z)), now_ns);            \
     return end(metered, real.name(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream,   \
                                   parameters, extra));                                                                 \
   }
@@ -51,11 +52,12 @@ LAUNCH_KERNEL(cuLaunchKernel_ptsz, per_thread)
 
 #define LAUNCH_KERNEL_EX(name, stream_of)                                                                              \
   HOOK CUresult name(const CUlaunchConfig *config, CUfunction function, void **parameters, void **extra) {             \
-    if (__builtin_expect(!meters_measure_launches(), 1) || config == NULL)                                             \
+    int64_t now_ns = config != NULL ? meters_launch_ns() : 0;                                                          \
+    if (__builtin_expect(now_ns == 0, 1))                                                                              \
       return real.name(config, function, parameters, extra);                                                           \
     struct meter_stream *metered =                                                                                     \
         begin(stream_of(config->hStream), function,                                                                    \
-              work_of(function, block_count(config->gridDimX, config->gridDimY, config->gridDimZ)));                   \
+              work_of(function, block_count(config->gridDimX, config->gridDimY, config->gridDimZ)), now_ns);           \
     return end(metered, real.name(config, function, parameters, extra));                                               \
   }
 
@@ -65,10 +67,11 @@ LAUNCH_KERNEL_EX(cuLaunchKernelEx_ptsz, per_thread)
 #define LAUNCH_COOPERATIVE(name, stream_of)                                                                            \
   HOOK CUresult name(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,         \
                      unsigned block_y, unsigned block_z, unsigned shared_bytes, CUstream stream, void **parameters) {  \
-    if (__builtin_expect(!meters_measure_launches(), 1))                                                               \
+    int64_t now_ns = meters_launch_ns();                                                                               \
+    if (__builtin_expect(now_ns == 0, 1))                                                                              \
       return real.name(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, parameters); \
     struct meter_stream *metered =                                                                                     \
-        begin(stream_of(stream), function, work_of(function, block_count(grid_x, grid_y, grid_z)));                    \
+        begin(stream_of(stream), function, work_of(function, block_count(grid_x, grid_y, grid_z)), now_ns);            \
     return end(metered, real.name(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream,   \
                                   parameters));                                                                        \
   }
@@ -84,8 +87,9 @@ LAUNCH_COOPERATIVE(cuLaunchCooperativeKernel_ptsz, per_thread)
     CUresult result = graph_memory_begin(&run, graph, stream_of(stream));                                              \
     if (result != CUDA_SUCCESS)                                                                                        \
       return result;                                                                                                   \
+    int64_t now_ns = meters_launch_ns();                                                                               \
     struct meter_stream *metered =                                                                                     \
-        meters_measure_launches() ? begin(stream_of(stream), NULL, (uint64_t)(uintptr_t)graph) : NULL;                 \
+        now_ns != 0 ? begin(stream_of(stream), NULL, (uint64_t)(uintptr_t)graph, now_ns) : NULL;                       \
     return graph_memory_end(&run, end(metered, real.name(graph, stream)));                                             \
   }
 

@@ -184,7 +184,7 @@ static bool count(struct meter_stream *stream, uint64_t work, int64_t now_ns) {
   batch->last_is_unknown = !known; /* and then the batch ends */
   batch->launches++;
   if (stream->meter->observer != NULL)
-    stream->meter->observer->joined(batch, work, known ? cost_ns : 0);
+    stream->meter->observer->joined(batch, known ? cost_ns : 0);
   stream->last_busy_ns = now_ns;
   bool full = batch->estimate_ns >= batch->full_ns || batch->launches >= METER_BATCH_LAUNCHES;
   if (known && !full && !stream->one_by_one)
@@ -218,9 +218,8 @@ static enum joined join(struct meter_stream *stream, uint64_t work, int64_t now_
   return joined;
 }
 
-bool meter_launch(struct meter_stream *stream, uint64_t work) {
+bool meter_launch(struct meter_stream *stream, uint64_t work, int64_t now_ns) {
   const struct meter_driver *driver = stream->meter->driver;
-  int64_t now_ns = driver->now_ns();
   int64_t give_up_ns = now_ns + METER_PATIENCE_NS;
   enum joined joined;
   /* While another thread is at the gate for this stream, or closes its batch: what is launched before it is through

@@ -115,7 +115,7 @@ struct meter_stream {
 
 /* Who looks on: a profile. Called by any thread, one at a time for each batch; asks nothing of the driver. */
 struct meter_observer {
-  void (*joined)(struct batch *batch, uint64_t work, int64_t expected_ns); /* 0: not known yet */
+  void (*joined)(struct batch *batch, int64_t expected_ns); /* what the thread is launching; 0: not known yet */
   void (*measured)(const struct meter_stream *stream, const struct batch *batch, int64_t start_ns, int64_t end_ns);
   void (*waited)(const struct meter *meter, int64_t began_ns, int64_t ended_ns);
 };
@@ -195,7 +195,7 @@ void meter_begin_measuring(struct meter *meter);
 
 /* Before a launch: may wait. `work` names what is launched (a function with its grid, a graph), so that its cost is
  * learned. True when the caller is to call meter_launched after the launch. */
-bool meter_launch(struct meter_stream *stream, uint64_t work);
+bool meter_launch(struct meter_stream *stream, uint64_t work, int64_t now_ns);
 void meter_launched(struct meter_stream *stream);
 
 /* Ends the open batch with a marker: nothing is to join it any more. */

@@ -6,36 +6,38 @@
 #ifndef VGPU_METERS_H
 #define VGPU_METERS_H
 
+#include "clock.h"
 #include "devices.h"
 #include "process.h"
 #include "profile.h"
-
-#include <time.h>
+#include "quick_clock.h"
 
 struct meters_watch {
-  int64_t look_at_ns; /* of CLOCK_MONOTONIC_COARSE, which costs a launch a few nanoseconds */
-  bool company;       /* on any GPU of ours, when we looked last */
-  bool meters;        /* has any been made? */
+  int64_t look_at_ns;
+  bool company; /* on any GPU of ours, when we looked last */
+  bool meters;  /* has any been made? */
 };
 extern struct meters_watch meters_watch;
 
 bool meters_look_for_company(int64_t now_ns);
 
-static inline bool meters_have_company(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
-  int64_t now_ns = (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+static inline bool meters_have_company(int64_t now_ns) {
   if (__builtin_expect(now_ns < __atomic_load_n(&meters_watch.look_at_ns, __ATOMIC_RELAXED), 1))
     return __atomic_load_n(&meters_watch.company, __ATOMIC_RELAXED);
   return meters_look_for_company(now_ns);
 }
 
-/* Asked by every launch. */
-static inline bool meters_measure_launches(void) {
+/* Asked by every launch: when it came, or 0 where it is not measured. Each looks up, and reads one clock: a coarse one,
+ * which costs a few nanoseconds, unless it is measured anyway. */
+static inline int64_t meters_launch_ns(void) {
   if (!process_is_limited())
-    return false;
-  bool company = meters_have_company(); /* looks up, limited or not */
-  return company || process_limits_compute_somewhere() || profile_is_on();
+    return 0;
+  bool profiled = profile_is_on();
+  if (!profiled && !process_limits_compute_somewhere())
+    return meters_have_company(clock_coarse_ns()) ? quick_clock_ns() : 0;
+  int64_t now_ns = profiled ? profile_began_ns : quick_clock_ns();
+  meters_have_company(now_ns);
+  return now_ns;
 }
 
 /* Asked where the program waits: is anything measured, as far as the launches have found? */

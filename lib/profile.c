@@ -22,6 +22,7 @@
 #define SHORTEST_WAIT_NS 10000LL /* the gate itself takes some time, and sleeps no less than 20 us */
 
 enum profile_state profile_state = PROFILE_UNKNOWN;
+__thread int64_t profile_began_ns;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the decision; never held across a driver call */
 static bool decided;
@@ -210,10 +211,10 @@ static void sample_now_and_then(int64_t now_ns, int64_t every_ns) {
 }
 
 /* How soon after the last sample this call is worth another. What was refused shows the peak. */
-static int64_t sample_after(CUresult result, struct profile_facts facts) {
+static int64_t sample_after(CUresult result, const struct profile_facts *facts) {
   if (result == CUDA_ERROR_OUT_OF_MEMORY)
     return 0;
-  return facts.bytes > 0 && facts.copy == PROFILE_NO_COPY ? SAMPLE_SOON_NS : SAMPLE_NS;
+  return facts->bytes > 0 && facts->copy == PROFILE_NO_COPY ? SAMPLE_SOON_NS : SAMPLE_NS;
 }
 
 /* ---- calls ----------------------------------------------------------------------------------------------------- */
@@ -223,23 +224,25 @@ static uint32_t number_of(const void *stream) {
   return stream == CU_STREAM_LEGACY ? 0 : (uint32_t)(uintptr_t)stream;
 }
 
-void profile_call(enum profile_api api, int64_t start_ns, CUresult result, struct profile_facts facts) {
-  int64_t end_ns = clock_now_ns();
-  if (facts.changes_context)
+void profile_call(enum profile_api api, int64_t start_ns, CUresult result, const struct profile_facts *facts) {
+  int64_t end_ns = quick_clock_ns();
+  if (end_ns < start_ns)
+    end_ns = start_ns;
+  if (facts->changes_context)
     current_device.known = false;
-  if (facts.ends_kernels)
+  if (facts->ends_kernels)
     profile_kernels_forget();
   const struct profile_record record = {.start_ns = (uint64_t)start_ns,
                                         .duration_ns = (uint64_t)(end_ns - start_ns),
-                                        .value = facts.bytes,
-                                        .stream = number_of(facts.stream),
+                                        .value = facts->bytes,
+                                        .stream = number_of(facts->stream),
                                         .api = (uint16_t)api,
                                         .device = current_index(),
-                                        .kind_and_copy = (uint8_t)(PROFILE_CALL | facts.copy << 4)};
+                                        .kind_and_copy = (uint8_t)(PROFILE_CALL | facts->copy << 4)};
   profile_records_store(&record, 1);
   profile_records_count(&(struct profile_result){.api = (uint16_t)api,
                                                  .failed = result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY,
-                                                 .bytes = facts.bytes,
+                                                 .bytes = facts->bytes,
                                                  .duration_ns = (uint64_t)(end_ns - start_ns)});
   sample_now_and_then(end_ns, sample_after(result, facts));
 }
@@ -249,8 +252,7 @@ void profile_call(enum profile_api api, int64_t start_ns, CUresult result, struc
 /* The handle may be a kernel's of a library, which the driver takes for a function where it launches. */
 void profile_before_launch(CUfunction function) {
   const char *name = NULL;
-  profile_kernels_launch_begins();
-  if (function == NULL || profile_kernels_know((uint64_t)(uintptr_t)function))
+  if (profile_kernels_launch_begins((uint64_t)(uintptr_t)function))
     return;
   if (real.cuFuncGetName(&name, function) != CUDA_SUCCESS &&
       real.cuKernelGetName(&name, (CUkernel)function) != CUDA_SUCCESS)

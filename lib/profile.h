@@ -7,6 +7,7 @@
 
 #include "hooks.h"
 #include "meter.h"
+#include "quick_clock.h"
 
 enum profile_state { PROFILE_UNKNOWN, PROFILE_OFF, PROFILE_ON };
 extern enum profile_state profile_state;
@@ -41,8 +42,14 @@ struct profile_facts {
   bool ends_kernels;    /* their handles may be others' from now on */
 };
 
-/* A call is over. Only while the profile is on; so are those below. */
-void profile_call(enum profile_api api, int64_t start_ns, CUresult result, struct profile_facts facts);
+/* When the call began that this thread is making. Only while the profile is on; so are those below. */
+extern __thread int64_t profile_began_ns;
+static inline int64_t profile_begin(void) {
+  return profile_began_ns = quick_clock_ns();
+}
+
+/* A call is over. */
+void profile_call(enum profile_api api, int64_t start_ns, CUresult result, const struct profile_facts *facts);
 
 /* Before and after a launch of a function: its name is asked once. */
 void profile_before_launch(CUfunction function);

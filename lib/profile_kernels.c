@@ -18,7 +18,11 @@ static struct {
   uint32_t kernel;
 } map[MAP_SIZE];
 
-static __thread uint32_t launching; /* 1 more than the kernel that the thread launches; 0: none */
+/* What the thread launches. */
+static __thread struct {
+  uint32_t kernel;
+  bool joined; /* a batch */
+} launching;
 
 /* The kernels of a batch. */
 struct parts {
@@ -38,11 +42,6 @@ static uint32_t place_of(uint64_t function) {
   while ((found = __atomic_load_n(&map[place].function, __ATOMIC_ACQUIRE)) != 0 && found != function)
     place = (place + 1) % MAP_SIZE;
   return place;
-}
-
-static uint32_t kernel_of(uint64_t function) {
-  uint32_t place = place_of(function);
-  return __atomic_load_n(&map[place].function, __ATOMIC_ACQUIRE) == function ? map[place].kernel : OTHERS;
 }
 
 static bool is_named(const struct profile_kernel *kernel, const char *name, size_t length) {
@@ -78,11 +77,6 @@ void profile_kernels_use(struct profile_disk *used) {
   add_kernel("(other kernels)");
 }
 
-bool profile_kernels_know(uint64_t function) {
-  return __atomic_load_n(&map[place_of(function)].function, __ATOMIC_ACQUIRE) == function ||
-         __atomic_load_n(&mapped, __ATOMIC_RELAXED) >= MAP_SIZE / 2;
-}
-
 void profile_kernels_name(uint64_t function, const char *name) {
   char address[32];
   snprintf(address, sizeof address, "kernel %#llx", (unsigned long long)function);
@@ -93,6 +87,7 @@ void profile_kernels_name(uint64_t function, const char *name) {
     __atomic_store_n(&mapped, mapped + 1, __ATOMIC_RELAXED);
     __atomic_store_n(&map[place].function, function, __ATOMIC_RELEASE);
   }
+  launching.kernel = map[place].function == function ? map[place].kernel : OTHERS;
   pthread_mutex_unlock(&lock);
 }
 
@@ -107,14 +102,20 @@ void profile_kernels_forget(void) {
 
 /* ---- launches and batches -------------------------------------------------------------------------------------- */
 
-void profile_kernels_launch_begins(void) {
-  launching = 0;
+bool profile_kernels_launch_begins(uint64_t function) {
+  launching.joined = false;
+  launching.kernel = GRAPHS;
+  if (function == 0)
+    return true;
+  uint32_t place = place_of(function);
+  bool known = __atomic_load_n(&map[place].function, __ATOMIC_ACQUIRE) == function;
+  launching.kernel = known ? map[place].kernel : OTHERS;
+  return known || __atomic_load_n(&mapped, __ATOMIC_RELAXED) >= MAP_SIZE / 2;
 }
 
 void profile_kernels_launch_ends(bool well) {
-  if (launching > 0 && well)
-    __atomic_add_fetch(&disk->file->kernels[launching - 1].launches, 1, __ATOMIC_RELAXED);
-  launching = 0;
+  if (launching.joined && well)
+    __atomic_add_fetch(&disk->file->kernels[launching.kernel].launches, 1, __ATOMIC_RELAXED);
 }
 
 static struct part *part_of(struct parts *parts, uint32_t kernel) {
@@ -130,18 +131,17 @@ static struct part *part_of(struct parts *parts, uint32_t kernel) {
   return &parts->list[i];
 }
 
-void profile_kernels_joined(struct batch *batch, uint64_t work, int64_t expected_ns) {
-  uint32_t kernel = work >> 56 == 0 ? GRAPHS : kernel_of(work & ((1ULL << 56) - 1));
-  launching = kernel + 1;
+void profile_kernels_joined(struct batch *batch, int64_t expected_ns) {
+  launching.joined = true;
   if (batch->parts == NULL)
     batch->parts = calloc(1, sizeof(struct parts));
   struct parts *parts = batch->parts;
   if (parts == NULL)
     return;
   if (expected_ns == 0)
-    parts->unknown = kernel + 1;
+    parts->unknown = launching.kernel + 1;
   else
-    part_of(parts, kernel)->expected_ns += expected_ns;
+    part_of(parts, launching.kernel)->expected_ns += expected_ns;
 }
 
 static void add_time(uint32_t kernel, double gpu_ns) {

@@ -8,20 +8,18 @@
 /* From now on kernels are counted there. NULL: nowhere. */
 void profile_kernels_use(struct profile_disk *disk);
 
-/* Is the kernel of this function known? If not, it gets a name, of any length; NULL: its address. */
-bool profile_kernels_know(uint64_t function);
+/* Around a launch by this thread, which counts where it has joined a batch and gone well. False when the function is
+ * not known: then it gets a name, of any length; NULL: its address. Function 0 is a graph. */
+bool profile_kernels_launch_begins(uint64_t function);
 void profile_kernels_name(uint64_t function, const char *name);
+void profile_kernels_launch_ends(bool well);
 
 /* Functions of a module go, and others may have their handles. */
 void profile_kernels_forget(void);
 
-/* Around a launch by this thread, which counts where it has joined a batch and gone well. */
-void profile_kernels_launch_begins(void);
-void profile_kernels_launch_ends(bool well);
-
-/* What the meter tells: a launch joins a batch, and so much time of it is expected (0: not known); and the batch has
- * taken a time, of which each kernel gets its part. */
-void profile_kernels_joined(struct batch *batch, uint64_t work, int64_t expected_ns);
+/* What the meter tells: this thread's launch joins a batch, and so much time of it is expected (0: not known); and the
+ * batch has taken a time, of which each kernel gets its part. */
+void profile_kernels_joined(struct batch *batch, int64_t expected_ns);
 void profile_kernels_measured(const struct batch *batch, int64_t gpu_ns);
 
 #endif

@@ -49,11 +49,15 @@ static void set(uint64_t *word, uint64_t value) {
   __atomic_store_n(word, value, __ATOMIC_RELAXED);
 }
 
+/* Field by field: a wider load of what has just been stored in parts would have to wait for it. */
 static void copy(struct profile_record *to, const struct profile_record *from) {
-  uint64_t words[sizeof *from / sizeof(uint64_t)];
-  memcpy(words, from, sizeof words);
-  for (size_t i = 0; i < sizeof words / sizeof *words; i++)
-    set((uint64_t *)(void *)to + i, words[i]);
+  set(&to->start_ns, from->start_ns);
+  set(&to->duration_ns, from->duration_ns);
+  set(&to->value, from->value);
+  __atomic_store_n(&to->stream, from->stream, __ATOMIC_RELAXED);
+  __atomic_store_n(&to->api, from->api, __ATOMIC_RELAXED);
+  __atomic_store_n(&to->device, from->device, __ATOMIC_RELAXED);
+  __atomic_store_n(&to->kind_and_copy, from->kind_and_copy, __ATOMIC_RELAXED);
 }
 
 static void drop(uint64_t records) {

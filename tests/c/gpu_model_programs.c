@@ -33,7 +33,7 @@ static bool is_measured(struct model_process *process, int gpu) {
 static void launch(struct model_process *process, int gpu, uint64_t work, struct item item) {
   int64_t began_ns = process->now_ns;
   struct meter_stream *stream = process->streams[gpu][item.stream];
-  bool metered = is_measured(process, gpu) && meter_launch(stream, work);
+  bool metered = is_measured(process, gpu) && meter_launch(stream, work, process->meters[gpu].driver->now_ns());
   model_pass_time(HOST_LAUNCH_NS);
   model_enqueue(process, gpu, item);
   if (metered)

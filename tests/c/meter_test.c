@@ -93,7 +93,7 @@ static void start_over(uint32_t percent) {
 static int64_t worked_ns;
 
 static void launch(struct meter_stream *on, int64_t kernel_ns, uint64_t work) {
-  bool metered = meter_launch(on, work);
+  bool metered = meter_launch(on, work, fake_now());
   now_ns += HOST_LAUNCH_NS;
   if (!capturing) {
     gpu_free_at_ns = (gpu_free_at_ns > now_ns ? gpu_free_at_ns : now_ns) + kernel_ns;

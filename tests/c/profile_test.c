@@ -163,8 +163,6 @@ static void a_folder_that_is_none(void) {
 
 /* ---- kernels ---------------------------------------------------------------------------------------------------- */
 
-#define WORK(function) ((1ULL << 56) | (function))
-
 static const struct profile_kernel *kernel_named(const char *name) {
   for (uint32_t i = 0; i < disk.file->header.kernel_count; i++) {
     const struct profile_kernel *kernel = &disk.file->kernels[i];
@@ -175,9 +173,9 @@ static const struct profile_kernel *kernel_named(const char *name) {
   return NULL;
 }
 
-static void launch(struct batch *batch, uint64_t work, int64_t expected_ns) {
-  profile_kernels_launch_begins();
-  profile_kernels_joined(batch, work, expected_ns);
+static void launch(struct batch *batch, uint64_t function, int64_t expected_ns) {
+  profile_kernels_launch_begins(function);
+  profile_kernels_joined(batch, expected_ns);
   profile_kernels_launch_ends(true);
 }
 
@@ -187,31 +185,31 @@ static void a_batch_is_shared_out_by_what_was_expected(void) {
   profile_kernels_name(16, "short");
   profile_kernels_name(32, "long");
   profile_kernels_name(48, "long"); /* another function of that name, as of a second module */
-  HOLDS(profile_kernels_know(16) && !profile_kernels_know(64));
-  launch(&batch, WORK(16), 100);
-  launch(&batch, WORK(32), 200);
-  launch(&batch, WORK(48), 100);
+  HOLDS(profile_kernels_launch_begins(16) && !profile_kernels_launch_begins(64));
+  launch(&batch, 16, 100);
+  launch(&batch, 32, 200);
+  launch(&batch, 48, 100);
   profile_kernels_measured(&batch, 800);
   HOLDS(kernel_named("short")->gpu_ns == 200 && kernel_named("short")->launches == 1);
   HOLDS(kernel_named("long")->gpu_ns == 600 && kernel_named("long")->launches == 2);
 
   struct batch second = {0}; /* what is not expected has the rest */
-  launch(&second, WORK(16), 100);
-  launch(&second, WORK(64), 0);
+  launch(&second, 16, 100);
+  launch(&second, 64, 0);
   profile_kernels_measured(&second, 1000);
   HOLDS(kernel_named("short")->gpu_ns == 300);
   HOLDS(kernel_named("(other kernels)")->gpu_ns == 900);
 
   struct batch graph = {0}, dropped = {0};
-  launch(&graph, 12345, 0);
+  launch(&graph, 0, 0);
   profile_kernels_measured(&graph, 70);
   HOLDS(kernel_named("(graphs)")->gpu_ns == 70);
-  launch(&dropped, WORK(16), 100);
+  launch(&dropped, 16, 100);
   profile_kernels_measured(&dropped, 0);
   HOLDS(kernel_named("short")->gpu_ns == 300 && kernel_named("short")->launches == 3);
 
   profile_kernels_forget();
-  HOLDS(!profile_kernels_know(16));
+  HOLDS(!profile_kernels_launch_begins(16));
   close_profile();
 }
 
@@ -225,7 +223,7 @@ static void kernels_without_room_are_others(void) {
   HOLDS(disk.file->header.kernel_count <= PROFILE_MAX_KERNELS);
   HOLDS(disk.file->header.names_used <= PROFILE_NAMES_SIZE);
   struct batch batch = {0};
-  launch(&batch, WORK(2ULL * PROFILE_MAX_KERNELS * 16 - 16), 10);
+  launch(&batch, 2ULL * PROFILE_MAX_KERNELS * 16 - 16, 10);
   profile_kernels_measured(&batch, 10);
   HOLDS(kernel_named("(other kernels)")->launches == 1);
   close_profile();

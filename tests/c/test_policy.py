@@ -45,6 +45,7 @@ SOURCES = {
     "shares": [*METER, *TURNS],
     "utilization": ["utilization"],
     "profile": ["log", "profile_disk", "profile_kernels", "profile_records"],
+    "quick_clock": ["quick_clock"],
 }
 HELPERS = {"shares": MODEL}  # beside the test
 ARGUMENTS = {"limits": [str(ROOT / "tests" / "limit_cases.tsv")]}
@@ -52,7 +53,7 @@ SANITIZERS = {
     "address-undefined": ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"],
     "thread": ["-fsanitize=thread"],
 }
-THREADED = ["ledger", "table", "turns", "profile"]
+THREADED = ["ledger", "table", "turns", "profile", "quick_clock"]
 
 
 def run(name: str, sanitizer: str, folder: Path) -> None:

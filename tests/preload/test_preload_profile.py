@@ -278,7 +278,7 @@ def test_a_file_can_be_read_while_it_is_written(sandbox: Sandbox, folder: Path) 
         "from cuda_driver import *\n"
         "import select, sys\n"
         "d = Driver(); d.start(); query, event = d.function('cuEventQuery'), c_void_p(d.event())\n"
-        "print('ready')\n"
+        "query(event); print('ready')\n"  # its total is there before the first read
         "while not select.select([sys.stdin], [], [], 0)[0]:\n"
         "    for _ in range(1000): query(event)\n"
     )
