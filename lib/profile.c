@@ -92,12 +92,14 @@ static void measure_at_exit(void) {
     meters_harvest_all();
 }
 
-/* Nothing is asked of the driver, which may be gone already. */
+/* Nothing is asked of the driver, which may be gone already. The end is by the same clock as all else, also when the
+ * time of day was set meanwhile. */
 static void end_at_exit(void) {
   if (__atomic_load_n(&profile_state, __ATOMIC_ACQUIRE) != PROFILE_ON)
     return;
+  struct profile_header *header = &disk.file->header;
   sample_all(clock_now_ns());
-  __atomic_store_n(&disk.file->header.ended_ns, real_time_ns(), __ATOMIC_RELEASE);
+  __atomic_store_n(&header->ended_ns, header->clock_offset_ns + clock_now_ns(), __ATOMIC_RELEASE);
 }
 
 static bool begin(void) {

@@ -7,7 +7,8 @@
  * `used` after it has stored a record, and a chunk's serial changes when it is taken: so a reader who copies a chunk
  * and finds the same serial before and after has `used` whole records, also while the program runs.
  *
- * All times but two are nanoseconds of CLOCK_MONOTONIC.
+ * All times but two are nanoseconds of CLOCK_MONOTONIC; those two are on the axis of CLOCK_REALTIME as it was at the
+ * start.
  */
 #ifndef VGPU_PROFILE_FILE_H
 #define VGPU_PROFILE_FILE_H
@@ -87,7 +88,7 @@ struct profile_header {
   uint32_t format;
   uint32_t pid;
   int64_t started_ns;      /* CLOCK_REALTIME */
-  int64_t ended_ns;        /* CLOCK_REALTIME; 0: still running, or killed */
+  int64_t ended_ns;        /* 0: still running, or killed */
   int64_t clock_offset_ns; /* CLOCK_REALTIME - CLOCK_MONOTONIC at the start */
   uint64_t dropped;        /* records that were overwritten, or found no room */
   uint32_t api_count;

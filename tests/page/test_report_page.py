@@ -14,6 +14,23 @@ from browser import Browser
 
 import made_profiles as made
 from support import CHECKOUT, is_set, unavailable
+from vgpurun.profiles.model import ApiTotal, KernelTotal
+
+INJECTED = (
+    """</script></title></svg>'"><script>document.title = "owned"</script><img src=x onerror="owned = 1"><b id=b>"""
+)
+
+
+def hostile() -> made.MadeProfile:
+    """A run whose every name tries to become a part of the page."""
+    profile = made.training(3)
+    profile.command = f"python {INJECTED}"
+    profile.devices = (INJECTED[:47],)
+    profile.kernels = [KernelTotal(f"kernel{INJECTED}", 10, 10**8), KernelTotal(f"k<{INJECTED}>({INJECTED})", 5, 10**7)]
+    profile.totals.append(ApiTotal("<script>owned=1</script>", 10**9, 10**9, 2**40, 10**15, 10**12))
+    profile.dropped = 10**12
+    return profile
+
 
 RUNS: dict[str, Callable[[], list[made.MadeProfile]]] = {
     "training": lambda: [made.training(5)],
@@ -22,6 +39,7 @@ RUNS: dict[str, Callable[[], list[made.MadeProfile]]] = {
     "many": made.many,
     "few": lambda: made.many(4),
     "empty": lambda: [made.empty()],
+    "hostile": lambda: [hostile()],
 }
 
 RECORDED = "recorded"
@@ -116,6 +134,14 @@ def test_the_dark_is_dark(browser: Browser, pages: dict[str, Path]) -> None:
             )
         )
     assert colours == [["rgb(254, 254, 254)", "rgb(87, 96, 107)"], ["rgb(21, 24, 29)", "rgb(162, 171, 182)"]]
+
+
+def test_no_name_becomes_a_part_of_the_page(browser: Browser, pages: dict[str, Path]) -> None:
+    browser.show(pages["hostile"], 1280)
+    assert browser.run("return document.querySelectorAll('script, img, b, iframe').length") == 0
+    assert browser.run("return typeof owned") == "undefined"
+    assert INJECTED in browser.run("return document.body.textContent")
+    assert browser.run("return document.title").startswith("python </script>")
 
 
 def test_every_picture_has_words(browser: Browser, pages: dict[str, Path]) -> None:

@@ -37,6 +37,8 @@ BY_POINTERS = 5
 
 # struct profile_record, of which there may be millions: start, duration, value, stream, api, device, kind and copy.
 RECORD = struct.Struct("<QQQIHBB")
+# struct profile_total: calls, failed, bytes, duration and the longest.
+TOTAL = struct.Struct("<QQQQQ")
 # The beginning of struct profile_chunk: serial, thread, used, open, reserved.
 CHUNK_HEAD = struct.Struct("<QIIIxxxxxxxxxxxx")
 

@@ -1,14 +1,14 @@
 """Names of functions and kernels as people know them."""
 
-import ctypes
-import ctypes.util
 import re
-from collections.abc import Callable
 from functools import cache
+
+from vgpurun.profiles.demangling import demangled
 
 _VERSION = re.compile(r"(_v\d+)?(_ptsz|_ptds)?$")
 _ANONYMOUS = "(anonymous namespace)::"
 _DEFAULT_WIDTH = 64
+_MOST_LETTERS = 2000
 
 
 @cache
@@ -19,12 +19,15 @@ def api_name(api: str) -> str:
 
 def kernel_name(name: str) -> str:
     """Return a kernel's name as its source has it, where it is that of a C++ function and libstdc++ is at hand."""
-    return printable(_demangled(name) if name.startswith("_Z") else name)
+    name = printable(demangled(name))
+    return name if len(name) <= _MOST_LETTERS else f"{name[:_MOST_LETTERS]}…"
 
 
-def printable(text: str) -> str:
+def printable(text: str, keep: str = "") -> str:
     """Return a text that steers no terminal and breaks no file: names come from the profiled programs."""
-    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
+    if text.isprintable():
+        return text
+    return "".join(letter if letter.isprintable() or letter in keep else "\N{REPLACEMENT CHARACTER}" for letter in text)
 
 
 def short_kernel_name(name: str, width: int = _DEFAULT_WIDTH) -> str:
@@ -48,35 +51,3 @@ def _without_arguments(name: str) -> str:
         if letter == "(" and depth == 0 and i > 0:
             return name[:i]
     return name
-
-
-@cache
-def _demangled(name: str) -> str:
-    demangle = _demangler()
-    return demangle(name) if demangle else name
-
-
-@cache
-def _demangler() -> Callable[[str], str] | None:
-    """The C++ library's own demangler, which is on nearly every host."""
-    try:
-        library = ctypes.CDLL(ctypes.util.find_library("stdc++") or "libstdc++.so.6")
-        function = library.__cxa_demangle
-    except (OSError, AttributeError):
-        return None
-    function.restype = ctypes.c_void_p
-    function.argtypes = [ctypes.c_char_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.POINTER(ctypes.c_int)]
-    free = ctypes.CDLL(None).free
-    free.argtypes = [ctypes.c_void_p]
-
-    def demangle(name: str) -> str:
-        status = ctypes.c_int()
-        address = function(name.encode(), None, None, ctypes.byref(status))
-        if not address:
-            return name
-        try:
-            return ctypes.string_at(address).decode(errors="replace")
-        finally:
-            free(address)
-
-    return demangle

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -15,10 +16,14 @@ from typing import NamedTuple, TypeVar
 from vgpurun.errors import ProfileError
 from vgpurun.profiles import layout
 from vgpurun.profiles.model import ApiTotal, Call, CopyKind, GateWait, GpuSpan, KernelTotal, Sample
+from vgpurun.profiles.names import printable
 
 Entry = TypeVar("Entry", layout.Kernel, ctypes.Array[ctypes.c_char])
 READ_TRIES = 5  # of a chunk that is being overwritten
 NO_LIMIT = 2**64 - 1
+MOST_NS = 2**62  # in the year 2116; what is later is nonsense
+_KIND_AT = layout.RECORD.size - 1
+_LAST = (1 + 2 * layout.MAX_DEVICES) * layout.RECORD.size  # of a chunk: a call, and the samples after it
 COPIES = {
     layout.NO_COPY: None,
     layout.HOST_TO_HOST: CopyKind.HOST_TO_HOST,
@@ -32,23 +37,12 @@ COPIES = {
 class Chunk(NamedTuple):
     """A run of records that one thread stored one after the other."""
 
-    serial: int
     thread: int
     records: bytes
 
 
-class Record(NamedTuple):
-    """struct profile_record, with its thread."""
-
-    start_ns: int
-    duration_ns: int
-    value: int
-    stream: int
-    api: int
-    device: int
-    kind: int
-    copy: int
-    thread: int
+# The fields of struct profile_record, after the thread that stored it.
+Record = tuple[int, int, int, int, int, int, int, int]
 
 
 def profile_files(folder: Path) -> list[Path]:
@@ -86,117 +80,99 @@ class FileProfile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._file = _read_fixed_part(path)
-        header = self._file.header
+        file = _read_fixed_part(path)
+        header = file.header
         self.pid: int = header.pid
         self.command = _text(header.command)
-        self.started_ns: int = header.started_ns
+        self.started_ns: int = min(header.started_ns, MOST_NS)
         self.ended_ns: int | None = header.ended_ns or None
         self.dropped: int = header.dropped
         self._offset_ns: int = header.clock_offset_ns
         self._apis = [_text(entry.value) for entry in _first(header.apis, header.api_count)]
-        self.devices: Sequence[str] = [_text(entry.value) for entry in _first(header.devices, header.device_count)]
-
-    @cached_property
-    def totals(self) -> Sequence[ApiTotal]:
-        """Of the functions that were called."""
-        totals = (self._total(index, api) for index, api in enumerate(self._apis))
-        return [total for total in totals if total.calls]
-
-    def _total(self, index: int, api: str) -> ApiTotal:
-        parts = [slot[index] for slot in self._file.totals]
-        return ApiTotal(
-            api,
-            calls=sum(part.calls for part in parts),
-            failed=sum(part.failed for part in parts),
-            size_bytes=sum(part.bytes for part in parts),
-            duration_ns=sum(part.duration_ns for part in parts),
-            longest_ns=max(part.longest_ns for part in parts),
-        )
-
-    @cached_property
-    def kernels(self) -> Sequence[KernelTotal]:
-        """Of the kernels that were launched."""
-        names = bytes(self._file)[layout.File.names.offset :]
-        kernels = _first(self._file.kernels, self._file.header.kernel_count)
-        return [
-            KernelTotal(_text(names[each.name_offset :][: each.name_length]), each.launches, each.gpu_ns)
-            for each in kernels
-            if each.launches
-        ]
+        devices = _first(header.devices, header.device_count)
+        self.devices: Sequence[str] = [printable(_text(entry.value)) for entry in devices]
+        self.totals: Sequence[ApiTotal] = _totals(file, self._apis)
+        self.kernels: Sequence[KernelTotal] = _kernels(file)
 
     @cached_property
     def last_ns(self) -> int:
         """The end of the process or, where that is not known, of the last thing that it recorded."""
         if self.ended_ns is not None:
             return self.ended_ns
-        ends = [_end_ns(_last_record(chunk)) + self._offset_ns for chunk in self._chunks() if chunk.records]
+        ends = [self._instant(_last_end_ns(chunk)) for chunk in self._chunks()]
         return max([self.started_ns, *ends])
 
     def calls(self) -> Iterator[Call]:
         """In the order in which each thread made them."""
-        for record in self._records(layout.CALL):
-            api = self._apis[record.api] if record.api < len(self._apis) else f"api {record.api}"
+        apis, device_count = self._apis, len(self.devices)
+        for thread, start_ns, duration_ns, value, stream, api, device, copy in self._records(layout.CALL):
             yield Call(
-                api=api,
-                start_ns=record.start_ns + self._offset_ns,
-                duration_ns=record.duration_ns,
-                size_bytes=record.value,
-                kind=COPIES.get(record.copy),
-                thread=record.thread,
-                device=self._device(record),
-                stream=record.stream,
+                apis[api] if api < len(apis) else f"api {api}",
+                self._instant(start_ns),
+                min(duration_ns, MOST_NS),
+                value,
+                COPIES.get(copy >> 4),
+                thread,
+                device if device < device_count else -1,
+                stream,
             )
 
     def spans(self) -> Iterator[GpuSpan]:
         """In the order in which they were measured."""
-        for record in self._records(layout.SPAN):
-            start_ns = record.start_ns + self._offset_ns
-            yield GpuSpan(self._device(record), record.stream, start_ns, record.duration_ns, record.value)
+        for _, start_ns, duration_ns, launches, stream, _, device, _ in self._records(layout.SPAN):
+            yield GpuSpan(self._device(device), stream, self._instant(start_ns), min(duration_ns, MOST_NS), launches)
 
     def waits(self) -> Iterator[GateWait]:
         """In the order in which they ended."""
-        for record in self._records(layout.WAIT):
-            start_ns = record.start_ns + self._offset_ns
-            yield GateWait(self._device(record), start_ns, record.duration_ns, record.thread)
+        for thread, start_ns, duration_ns, _, _, _, device, _ in self._records(layout.WAIT):
+            yield GateWait(self._device(device), self._instant(start_ns), min(duration_ns, MOST_NS), thread)
 
     def samples(self) -> Iterator[Sample]:
         """In the order in which they were taken."""
         first: Record | None = None
         for record in self._records(layout.SAMPLE, layout.SAMPLE_MORE):
-            if record.kind == layout.SAMPLE_MORE and first is not None:
-                yield Sample(
-                    device=self._device(first),
-                    at_ns=first.start_ns + self._offset_ns,
-                    used_bytes=first.value,
-                    own_bytes=record.start_ns,
-                    memory_limit_bytes=None if record.duration_ns == NO_LIMIT else record.duration_ns,
-                    busy_ns=record.value,
-                    sm_limit_percent=first.stream,
-                )
-            first = record if record.kind == layout.SAMPLE else None
+            if record[-1] == layout.SAMPLE:
+                first = record
+            elif first is not None:
+                yield self._sample(first, record)
+                first = None
 
-    def _device(self, record: Record) -> int:
-        return record.device if record.device < len(self.devices) else -1
+    def _sample(self, first: Record, more: Record) -> Sample:
+        _, at_ns, _, used_bytes, sm_limit_percent, _, device, _ = first
+        _, own_bytes, limit_bytes, busy_ns, *_ = more
+        memory_limit_bytes = None if limit_bytes == NO_LIMIT else limit_bytes
+        at_ns = self._instant(at_ns)
+        return Sample(self._device(device), at_ns, used_bytes, own_bytes, memory_limit_bytes, busy_ns, sm_limit_percent)
+
+    def _instant(self, monotonic_ns: int) -> int:
+        return min(monotonic_ns + self._offset_ns, MOST_NS)
+
+    def _device(self, index: int) -> int:
+        return index if index < len(self.devices) else -1
 
     def _records(self, *kinds: int) -> Iterator[Record]:
-        for chunk in sorted(self._chunks()):
-            for fields in layout.RECORD.iter_unpack(chunk.records):
-                kind, copy = fields[-1] & 15, fields[-1] >> 4
-                if kind in kinds:
-                    yield Record._make((*fields[:-1], kind, copy, chunk.thread))
+        wanted = re.compile(b"[" + bytes(kind | high for kind in kinds for high in range(0, 256, 16)) + b"]", re.DOTALL)
+        for chunk in self._chunks():
+            for match in wanted.finditer(chunk.records[_KIND_AT :: layout.RECORD.size]):
+                yield (chunk.thread, *layout.RECORD.unpack_from(chunk.records, match.start() * layout.RECORD.size))
 
     def _chunks(self) -> Iterator[Chunk]:
-        """In the order of their places."""
+        """In the order in which they were begun; one at a time, since a file may be large."""
         try:
             with self.path.open("rb", buffering=0) as file:
-                size = os.fstat(file.fileno()).st_size
-                for offset in range(layout.CHUNKS_OFFSET, size - layout.CHUNK_SIZE + 1, layout.CHUNK_SIZE):
-                    chunk = _read_chunk(file.fileno(), offset)
+                descriptor = file.fileno()
+                size = os.fstat(descriptor).st_size
+                offsets = range(layout.CHUNKS_OFFSET, size - layout.CHUNK_SIZE + 1, layout.CHUNK_SIZE)
+                for _, offset in sorted((_serial(descriptor, offset), offset) for offset in offsets):
+                    chunk = _read_chunk(descriptor, offset)
                     if chunk is not None:
                         yield chunk
         except OSError as error:
             raise ProfileError(f"profile {self.path}: {error.strerror}") from None
+
+
+def _serial(descriptor: int, offset: int) -> int:
+    return int.from_bytes(os.pread(descriptor, 8, offset), "little")
 
 
 def _read_fixed_part(path: Path) -> layout.File:
@@ -213,25 +189,56 @@ def _read_fixed_part(path: Path) -> layout.File:
     return file
 
 
+def _totals(file: layout.File, apis: Sequence[str]) -> list[ApiTotal]:
+    """Of the functions that were called: the sums over the slots, of which most are empty."""
+    merged: dict[int, tuple[int, ...]] = {}
+    for slot in file.totals:
+        data = bytes(slot)
+        if not any(data):
+            continue
+        for index, part in enumerate(layout.TOTAL.iter_unpack(data)):
+            if part[0]:
+                *sums, longest_ns = merged.get(index, (0, 0, 0, 0, 0))
+                added = (one + other for one, other in zip(sums, part, strict=False))
+                merged[index] = (*added, max(longest_ns, part[-1]))
+    return [ApiTotal(api, *merged[index]) for index, api in enumerate(apis) if index in merged]
+
+
+def _kernels(file: layout.File) -> list[KernelTotal]:
+    """Of the kernels that were launched."""
+    names = memoryview(file).cast("B")[layout.File.names.offset :][: layout.NAMES_SIZE]
+    room = layout.NAMES_SIZE  # names that overlap cannot take more
+    found = []
+    for each in _first(file.kernels, file.header.kernel_count):
+        if each.launches:
+            name = bytes(names[each.name_offset :][: min(each.name_length, room)])
+            room -= len(name)
+            found.append(KernelTotal(_text(name), each.launches, each.gpu_ns))
+    return found
+
+
 def _read_chunk(descriptor: int, offset: int) -> Chunk | None:
     """None when it holds nothing, or is overwritten all the time."""
     for _ in range(READ_TRIES):
         data = os.pread(descriptor, layout.CHUNK_SIZE, offset)
+        if len(data) < layout.CHUNK_SIZE:  # cut off meanwhile
+            return None
         serial, thread, used, _ = layout.CHUNK_HEAD.unpack_from(data)
         begin = layout.CHUNK_HEAD.size
         if serial == 0:
             return None
         if os.pread(descriptor, 8, offset) == data[:8]:
-            return Chunk(serial, thread, data[begin : begin + min(used, layout.CHUNK_RECORDS) * layout.RECORD.size])
+            return Chunk(thread, data[begin : begin + min(used, layout.CHUNK_RECORDS) * layout.RECORD.size])
     return None
 
 
-def _last_record(chunk: Chunk) -> tuple[int, ...]:
-    return layout.RECORD.unpack(chunk.records[-layout.RECORD.size :])
+def _last_end_ns(chunk: Chunk) -> int:
+    """When the latest of a chunk's records ended; they are stored when they end."""
+    return max((_end_ns(fields) for fields in layout.RECORD.iter_unpack(chunk.records[-_LAST:])), default=0)
 
 
 def _end_ns(fields: tuple[int, ...]) -> int:
-    """When a record ended. A sample's second half has no times, and follows a call by a hair."""
+    """When a record ended. A sample's second half has no times."""
     start_ns, duration_ns, *_, kind_and_copy = fields
     if kind_and_copy & 15 == layout.SAMPLE_MORE:
         return 0
@@ -244,4 +251,4 @@ def _first(array: ctypes.Array[Entry], count: int) -> list[Entry]:
 
 
 def _text(data: bytes) -> str:
-    return data.decode(errors="replace")
+    return printable(data.decode(errors="replace"), keep="\t\n")

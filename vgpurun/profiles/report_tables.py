@@ -1,4 +1,4 @@
-"""The tables on the page of a run."""
+"""The tables of a run, as its page and a terminal show them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def devices(summary: Summary) -> Table:
     """Return what each GPU was used for, and its limits."""
     rows = [
         [
-            f"GPU {number}",
+            f"GPU {number} ({device.uuid})",
             show_size(device.peak_bytes),
             words.memory_limit(device),
             "?" if device.share is None else show_share(device.share),
@@ -45,7 +45,7 @@ def devices(summary: Summary) -> Table:
         for number, device in enumerate(summary.devices)
     ]
     columns = ["GPU", "Memory peak", "Memory limit", "Compute", "Compute limit", "GPU time"]
-    return Table(columns, rows, full_names=[device.uuid for device in summary.devices])
+    return Table(columns, rows)
 
 
 def apis(summary: Summary) -> Table:
@@ -135,7 +135,7 @@ def processes(summary: Summary) -> Table:
     ]
     more = len(summary.processes) - _MOST_PROCESSES
     columns = ["Command", "PID", "Began after", "Ran", "Calls", "GPU time", "Waited", "Memory peak", "End"]
-    return Table(columns, rows, rest=words.plural(more, "more process", "more processes") if more > 0 else "")
+    return Table(columns, rows, rest=words.plural(more, "other process", "other processes") if more > 0 else "")
 
 
 def figures_of(summary: Summary, name: str) -> Table | None:

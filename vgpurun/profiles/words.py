@@ -69,11 +69,6 @@ def sm_limit(device: DeviceSummary) -> str:
     return NO_LIMIT if device.sm_limit_percent >= 100 else f"{device.sm_limit_percent} %"
 
 
-def of_limit(used: str, limit: str) -> str:
-    """Return what was used and of what."""
-    return f"{used} / {limit}"
-
-
 def memory(device: DeviceSummary) -> str:
     """Return what there is to see in a device's memory over time."""
     at = show_time(device.peak_at_ns)
