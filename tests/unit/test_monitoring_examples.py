@@ -100,6 +100,20 @@ def test_promtool_is_content(check: str, name: str) -> None:
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
 
 
+def test_each_alert_fires_when_it_should_and_not_before() -> None:
+    """promtool evaluates them on made series; each has a moment at which it fires, and one at which it does not."""
+    done = subprocess.run(
+        [find_tool("promtool"), "test", "rules", str(FOLDER / "alerts_test.yml")],
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    tests = yaml.safe_load((FOLDER / "alerts_test.yml").read_text())["tests"]
+    moments = [(each["alertname"], bool(each.get("exp_alerts"))) for test in tests for each in test["alert_rule_test"]]
+    alerts = yaml.safe_load((FOLDER / "alerts.yml").read_text())
+    names = [rule["alert"] for group in alerts["groups"] for rule in group["rules"]]
+    assert set(moments) == {(name, fires) for name in names for fires in (True, False)}
+
+
 def test_systemd_is_content_with_the_unit(tmp_path: Path) -> None:
     tool = shutil.which("systemd-analyze")
     if tool is None:
