@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import struct
 import subprocess
 import sys
 import tempfile
-import time
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +26,13 @@ from vgpurun import abi
 from vgpurun.errors import KubernetesError
 from vgpurun.host.drivers import DriverPlan
 from vgpurun.kubernetes.agent_pods import read_containers
-from vgpurun.kubernetes.agent_sweep import sweep
+from vgpurun.kubernetes.agent_sweep import Sweeper
 from vgpurun.kubernetes.agent_tenants import find_tenants
-from vgpurun.kubernetes.state import make_folder, state_root
+from vgpurun.kubernetes.checkpoint import FILE_NAME, Holding
+from vgpurun.kubernetes.state import alone, make_folder, state_root, write_owner
 from vgpurun.launch.plan import DeviceQuota, shared_files
 from vgpurun.limits.quota import Quota
+from vgpurun.limits.region import read_limits
 
 GIB = 1 << 30
 MEMORY = "alnair/vgpu-memory"
@@ -44,6 +47,16 @@ def kubelet() -> Iterator[PodResources]:
 def folder_of_units(root: Path, *units: str, gpu: int = 0) -> Path:
     quotas = [DeviceQuota(GPUS[gpu], Quota(len(units) * GIB))]
     return make_folder(root, MEMORY, units, shared_files(quotas, DriverPlan("sim")))
+
+
+def folders(root: Path) -> list[Path]:
+    return [each for each in state_root(root).iterdir() if each.is_dir()]
+
+
+def is_waited_for(lock: Path) -> bool:
+    """Whether somebody waits for a file that another has locked."""
+    waiting = [line.split() for line in Path("/proc/locks").read_text().splitlines() if "->" in line]
+    return any(fields[-3].endswith(f":{lock.stat().st_ino}") for fields in waiting)
 
 
 def hold_slot(usage: Path) -> int:
@@ -66,32 +79,65 @@ class TestSweep:
     def test_folders_of_pods_that_are_gone_are_removed(self, kubelet: PodResources, tmp_path: Path) -> None:
         kept, gone = folder_of_units(tmp_path, "a-0", "a-1"), folder_of_units(tmp_path, "a-2")
         kubelet.pods["lab", "alice"] = {"main": {"units": {MEMORY: ["a-0", "a-1"]}}}
-        assert sweep(tmp_path, read_containers(kubelet.socket), 0) == [gone]
+        sweeper = Sweeper(tmp_path, 1)
+        assert sweeper.look(read_containers(kubelet.socket), []) == [gone]
         assert kept.exists() and not gone.exists()
         del kubelet.pods["lab", "alice"]
-        assert sweep(tmp_path, read_containers(kubelet.socket), 0) == [kept]
-        assert list(state_root(tmp_path).iterdir()) == []
+        assert sweeper.look(read_containers(kubelet.socket), []) == [kept]
+        assert folders(tmp_path) == []
+
+    def test_what_kubelets_record_has_stays(self, tmp_path: Path) -> None:
+        """An init container's: the pod-resources API leaves it out."""
+        folder = folder_of_units(tmp_path, "a-0", "a-1")
+        sweeper = Sweeper(tmp_path, 1)
+        assert sweeper.look([], [Holding("uid", "init", {MEMORY: frozenset({"a-1", "a-7"})})]) == []
+        assert sweeper.look([], [Holding("uid", "init", {"another": frozenset({"a-1"})})]) == [folder]
 
     def test_a_folder_in_use_stays_until_its_last_process_has_ended(self, tmp_path: Path) -> None:
         folder = folder_of_units(tmp_path, "a-0")
         process = hold_slot(folder / "run" / "usage")
-        assert sweep(tmp_path, [], 0) == []
+        sweeper = Sweeper(tmp_path, 1)
+        assert sweeper.look([], []) == []
         os.close(process)
-        assert sweep(tmp_path, [], 0) == [folder]
+        assert sweeper.look([], []) == [folder]
 
-    def test_a_folder_that_was_just_made_stays(self, tmp_path: Path) -> None:
+    def test_a_folder_goes_when_it_was_unused_in_several_looks_on_end(self, tmp_path: Path) -> None:
         folder = folder_of_units(tmp_path, "a-0")
-        assert sweep(tmp_path, [], 60) == []
-        long_ago = time.time() - 3600
-        for each in (folder, folder / "etc"):
-            os.utime(each, (long_ago, long_ago))
-        assert sweep(tmp_path, [], 60) == [folder]
+        held = [Holding("uid", "main", {MEMORY: frozenset({"a-0"})})]
+        sweeper = Sweeper(tmp_path, 3)
+        for holdings in ([], [], held, [], []):
+            assert sweeper.look([], holdings) == []
+        write_owner(folder, {"resource": MEMORY, "units": ["a-0"], "pod_uid": "uid"})  # its container starts
+        for _ in range(2):
+            assert sweeper.look([], []) == []
+        assert folder_of_units(tmp_path, "a-0") == folder  # the units are given anew
+        for _ in range(2):
+            assert sweeper.look([], []) == []
+        assert sweeper.look([], []) == [folder]
+
+    def test_a_clock_that_is_set_changes_nothing(self, tmp_path: Path) -> None:
+        folder = folder_of_units(tmp_path, "a-0")
+        os.utime(folder, (0, 0))
+        sweeper = Sweeper(tmp_path, 2)
+        assert sweeper.look([], []) == []
+        assert sweeper.look([], []) == [folder]
+
+    def test_what_the_plugin_gives_meanwhile_stays(self, tmp_path: Path) -> None:
+        """The plugin is at it while the agent looks, and the agent has found the folder of before unused."""
+        folder = folder_of_units(tmp_path, "a-0")
+        with ThreadPoolExecutor(1) as pool:
+            with alone(tmp_path):
+                look = pool.submit(Sweeper(tmp_path, 1).look, [], [])
+                wait_until(lambda: is_waited_for(state_root(tmp_path) / ".lock"), "agent that waits")
+                assert folder_of_units(tmp_path, "a-0") == folder
+            assert look.result() == []
+        assert read_limits(folder / "etc/limits")
 
     def test_what_a_killed_agent_left_half_removed_goes(self, tmp_path: Path) -> None:
         folder = folder_of_units(tmp_path, "a-0")
         folder.rename(folder.with_name(".gone-0123"))
-        sweep(tmp_path, [], 60)
-        assert list(state_root(tmp_path).iterdir()) == []
+        Sweeper(tmp_path, 3).look([], [])
+        assert [each.name for each in state_root(tmp_path).iterdir()] == []
 
     def test_without_kubelets_word_nothing_is_known(self, tmp_path: Path) -> None:
         with pytest.raises(KubernetesError, match="--kubelet-dir"):
@@ -156,8 +202,9 @@ def test_the_agent_serves_metrics_with_names_of_pods_and_sweeps(kubelet: PodReso
     environment["VGPUSIM_CONFIG"] = str(root / "gpu.yaml")
     make_folder(root / "state", MEMORY, ["a-0"], shared_files(quotas, DriverPlan("sim")))
     gone = make_folder(root / "state", MEMORY, ["a-1"], shared_files(quotas, DriverPlan("sim")))
-    for each in (gone, gone / "etc"):
-        os.utime(each, (0, 0))
+    (root / "device-plugins").mkdir()
+    record = {"PodUID": "alice", "ContainerName": "main", "ResourceName": MEMORY, "DeviceIDs": {"-1": ["a-0"]}}
+    (root / "device-plugins" / FILE_NAME).write_text(json.dumps({"Data": {"PodDeviceEntries": [record]}}))
     kubelet.pods["lab", "alice"] = {"main": {"units": {MEMORY: ["a-0"]}}}
     command = [sys.executable, "-m", "vgpurun", "node-agent", "--driver", "sim", "--kubelet-dir", str(root)]
     command += ["--interval", "0.2", "--listen", "127.0.0.1:0", "--compat", "hami"]

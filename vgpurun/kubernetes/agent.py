@@ -5,12 +5,14 @@ from pathlib import Path
 
 from vgpurun.admission.holders import Holder
 from vgpurun.console.signals import Ending
-from vgpurun.errors import VgpurunError
+from vgpurun.errors import KubernetesError, VgpurunError
 from vgpurun.kubernetes.agent_pods import read_containers
-from vgpurun.kubernetes.agent_sweep import sweep
+from vgpurun.kubernetes.agent_sweep import Sweeper
 from vgpurun.kubernetes.agent_tenants import find_tenants
+from vgpurun.kubernetes.checkpoint import FILE_NAME, read_holdings
+from vgpurun.kubernetes.state import all_folders
 
-_MIN_AGE_S = 120  # from a folder's making to kubelet's word of whose it is, at most
+_LOOKS = 3  # that find a folder unused before it goes
 
 
 class Agent:
@@ -19,6 +21,8 @@ class Agent:
     def __init__(self, root: Path, kubelet: Path, say: Callable[[str], None]) -> None:
         self._root = root
         self._socket = kubelet / "pod-resources" / "kubelet.sock"
+        self._record = kubelet / "device-plugins" / FILE_NAME
+        self._sweeper = Sweeper(root, _LOOKS)
         self._say = say
         self._trouble = ""
 
@@ -31,8 +35,7 @@ class Agent:
         while True:
             trouble = ""
             try:
-                for folder in sweep(self._root, read_containers(self._socket), _MIN_AGE_S):
-                    self._say(f"removed {folder}: its pod is gone")
+                self._sweep()
             except VgpurunError as error:
                 trouble = str(error)
             if trouble and trouble != self._trouble:
@@ -40,3 +43,11 @@ class Agent:
             self._trouble = trouble
             if ending.wait(interval_s):
                 return
+
+    def _sweep(self) -> None:
+        if not any(all_folders(self._root)):
+            return
+        if not self._record.exists():
+            raise KubernetesError(f"kubelet's record {self._record} is not there, and nothing is removed without it")
+        for folder in self._sweeper.look(read_containers(self._socket), read_holdings(self._record)):
+            self._say(f"removed {folder}: its pod is gone")

@@ -21,7 +21,7 @@ from vgpurun.kubernetes.checkpoint import Holding, read_holdings
 from vgpurun.kubernetes.choice import choose
 from vgpurun.kubernetes.gpu_health import Health
 from vgpurun.kubernetes.proto.deviceplugin_pb2 import ContainerAllocateResponse
-from vgpurun.kubernetes.state import folder_of, is_whole, make_folder, write_owner
+from vgpurun.kubernetes.state import alone, folder_of, is_whole, make_folder, write_owner
 from vgpurun.kubernetes.units import Kind, Resource
 from vgpurun.launch.plan import DeviceQuota, limit_variables, shared_files
 from vgpurun.limits import region
@@ -70,7 +70,7 @@ class Node:
     def allocate(self, resource: Resource, units: Sequence[str]) -> ContainerAllocateResponse:
         """Return what a container gets with these units; its state folder is made. Raises VgpurunError."""
         quotas = self._checked(resource, units)
-        with self._lock, self._admission.step():
+        with self._lock, alone(self._root), self._admission.step():
             uuid = quotas[0].gpu.uuid
             other = self._admission.gpu_for(resource)
             if other not in (None, uuid):
@@ -90,7 +90,7 @@ class Node:
         Raises KubernetesError for one that must not start, and StateError.
         """
         quotas = self._checked(resource, units)
-        with self._lock:
+        with self._lock, alone(self._root):
             holders = [each for each in self._holdings() if each.units.get(resource.name) == frozenset(units)]
             if not holders:
                 raise KubernetesError(f"kubelet's record {self._record} has no container with these {resource.name}")

@@ -9,10 +9,13 @@ then the folder that had one of them is removed. It stays where a process still 
 then kubelet has lost its record, and the units are not free.
 """
 
+import fcntl
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +25,22 @@ from vgpurun.limits import region, state
 from vgpurun.replacing import replacing
 
 _PREFIX = "units-"
+
+
+@contextmanager
+def alone(root: Path) -> Iterator[None]:
+    """Until this ends no other process makes, grants or removes a state folder. Raises StateError."""
+    path = state_root(root) / ".lock"
+    try:
+        state.make_readable(path.parent)
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise StateError(f"cannot open {path}: {error.strerror}") from None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
 
 
 def state_root(root: Path) -> Path:
@@ -42,7 +61,8 @@ def all_folders(root: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
 
 
 def make_folder(root: Path, resource: str, units: Iterable[str], files: Mapping[str, bytes]) -> Path:
-    """Make the state folder of units that were given anew; what their last container left is removed.
+    """Make the state folder of units that were given anew; what their last container left is removed. To be alone()
+    is for the caller to see to, who looks before.
 
     Raises KubernetesError for units that are still in use, and StateError.
     """
