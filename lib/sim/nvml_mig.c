@@ -21,100 +21,95 @@ bool nvml_is_parent(nvmlDevice_t handle, unsigned *card) {
   return false;
 }
 
-/* The card of a handle, and the device where the handle is not that of a card in MIG mode. */
-static nvmlReturn_t find(nvmlDevice_t handle, unsigned *card, bool *parent, unsigned *device) {
+/* What a handle stands for: a card in MIG mode, or else a device on a card. */
+struct place {
+  bool is_parent;
+  unsigned card;
+  unsigned device;
+};
+
+/* What a function of NVML's begins with: is it ready, is the handle good, and is there a place for the answer? */
+static nvmlReturn_t find(nvmlDevice_t handle, const void *output, struct place *found) {
   nvmlReturn_t result = nvml_ready();
   if (result != NVML_SUCCESS)
     return result;
-  *parent = nvml_is_parent(handle, card);
-  if (*parent)
-    return NVML_SUCCESS;
-  result = nvml_device(handle, device);
-  if (result == NVML_SUCCESS)
-    *card = card_of(*device);
-  return result;
+  found->is_parent = nvml_is_parent(handle, &found->card);
+  if (!found->is_parent) {
+    result = nvml_device(handle, &found->device);
+    if (result != NVML_SUCCESS)
+      return result;
+    found->card = card_of(found->device);
+  }
+  return output ? NVML_SUCCESS : NVML_ERROR_INVALID_ARGUMENT;
+}
+
+static nvmlReturn_t find_instance(nvmlDevice_t handle, const void *output, struct place *found) {
+  nvmlReturn_t result = find(handle, output, found);
+  if (result != NVML_SUCCESS)
+    return result;
+  return found->is_parent || !is_instance(found->device) ? NVML_ERROR_INVALID_ARGUMENT : NVML_SUCCESS;
 }
 
 nvmlReturn_t DECLDIR nvmlDeviceGetMigMode(nvmlDevice_t handle, unsigned int *current, unsigned int *pending) {
-  unsigned card, device;
-  bool parent;
-  nvmlReturn_t result = find(handle, &card, &parent, &device);
+  struct place found;
+  nvmlReturn_t result = find(handle, pending ? current : NULL, &found);
   if (result != NVML_SUCCESS)
     return result;
-  if (!current || !pending)
-    return NVML_ERROR_INVALID_ARGUMENT;
-  if (!parent)
+  if (!found.is_parent)
     return NVML_ERROR_NOT_SUPPORTED;
   *current = *pending = NVML_DEVICE_MIG_ENABLE;
   return NVML_SUCCESS;
 }
 
 nvmlReturn_t DECLDIR nvmlDeviceIsMigDeviceHandle(nvmlDevice_t handle, unsigned int *is_mig) {
-  unsigned card, device;
-  bool parent;
-  nvmlReturn_t result = find(handle, &card, &parent, &device);
-  if (result != NVML_SUCCESS)
-    return result;
-  if (!is_mig)
-    return NVML_ERROR_INVALID_ARGUMENT;
-  *is_mig = !parent && is_instance(device);
-  return NVML_SUCCESS;
+  struct place found;
+  nvmlReturn_t result = find(handle, is_mig, &found);
+  if (result == NVML_SUCCESS)
+    *is_mig = !found.is_parent && is_instance(found.device);
+  return result;
 }
 
 nvmlReturn_t DECLDIR nvmlDeviceGetMaxMigDeviceCount(nvmlDevice_t handle, unsigned int *count) {
-  unsigned card, device;
-  bool parent;
-  nvmlReturn_t result = find(handle, &card, &parent, &device);
-  if (result != NVML_SUCCESS)
-    return result;
-  if (!count)
-    return NVML_ERROR_INVALID_ARGUMENT;
-  *count = parent ? CARD_MAX_INSTANCES : 0;
-  return NVML_SUCCESS;
+  struct place found;
+  nvmlReturn_t result = find(handle, count, &found);
+  if (result == NVML_SUCCESS)
+    *count = found.is_parent ? CARD_MAX_INSTANCES : 0;
+  return result;
 }
 
 nvmlReturn_t DECLDIR nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t handle, unsigned int index,
                                                          nvmlDevice_t *instance) {
-  unsigned card, device;
-  bool parent;
-  nvmlReturn_t result = find(handle, &card, &parent, &device);
+  struct place found;
+  nvmlReturn_t result = find(handle, instance, &found);
   if (result != NVML_SUCCESS)
     return result;
-  if (!instance || !parent)
+  if (!found.is_parent)
     return NVML_ERROR_INVALID_ARGUMENT;
-  if (index >= card_devices(card))
+  if (index >= card_devices(found.card))
     return NVML_ERROR_NOT_FOUND;
-  *instance = nvml_handle(card_first(card) + index);
+  *instance = nvml_handle(card_first(found.card) + index);
   return NVML_SUCCESS;
 }
 
-static nvmlReturn_t find_instance(nvmlDevice_t handle, const void *output, unsigned *card, unsigned *device) {
-  bool parent;
-  nvmlReturn_t result = find(handle, card, &parent, device);
-  if (result != NVML_SUCCESS)
-    return result;
-  return !output || parent || !is_instance(*device) ? NVML_ERROR_INVALID_ARGUMENT : NVML_SUCCESS;
-}
-
 nvmlReturn_t DECLDIR nvmlDeviceGetDeviceHandleFromMigDeviceHandle(nvmlDevice_t handle, nvmlDevice_t *parent) {
-  unsigned card, device;
-  nvmlReturn_t result = find_instance(handle, parent, &card, &device);
+  struct place found;
+  nvmlReturn_t result = find_instance(handle, parent, &found);
   if (result == NVML_SUCCESS)
-    *parent = nvml_card_handle(card);
+    *parent = nvml_card_handle(found.card);
   return result;
 }
 
 nvmlReturn_t DECLDIR nvmlDeviceGetGpuInstanceId(nvmlDevice_t handle, unsigned int *id) {
-  unsigned card, device;
-  nvmlReturn_t result = find_instance(handle, id, &card, &device);
+  struct place found;
+  nvmlReturn_t result = find_instance(handle, id, &found);
   if (result == NVML_SUCCESS)
-    *id = FIRST_GPU_INSTANCE + device - card_first(card);
+    *id = FIRST_GPU_INSTANCE + found.device - card_first(found.card);
   return result;
 }
 
 nvmlReturn_t DECLDIR nvmlDeviceGetComputeInstanceId(nvmlDevice_t handle, unsigned int *id) {
-  unsigned card, device;
-  nvmlReturn_t result = find_instance(handle, id, &card, &device);
+  struct place found;
+  nvmlReturn_t result = find_instance(handle, id, &found);
   if (result == NVML_SUCCESS)
     *id = 0;
   return result;
