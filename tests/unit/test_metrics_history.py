@@ -24,7 +24,7 @@ from vgpurun.limits.quota import Quota
 from vgpurun.limits.region import DeviceReading
 from vgpurun.metrics import accounting
 from vgpurun.metrics.accounting import Account, accounts, reading, timeline
-from vgpurun.metrics.recorder import Recorder, count
+from vgpurun.metrics.recorder import Clock, Recorder, count
 from vgpurun.metrics.snapshot import HISTORY, Device, GpuSeen, Snapshot, TenantSeen
 from vgpurun.metrics.store import HOUR_S, HistoryInUseError, Mark, Store, Use, Who
 
@@ -159,6 +159,39 @@ class TestRecorder:
             "ben": (2, 10),
         }
         assert host.troubles == []
+
+    @pytest.mark.parametrize("set_by_s", [-5000.0, 7200.0, 10 * 365 * 86400.0])
+    def test_a_clock_that_is_set_adds_nothing(
+        self, host: Host, open_store: Callable[..., Store], path: Path, set_by_s: float
+    ) -> None:
+        record = recorder(host, open_store)
+        host.devices = [device(busy_s=1000)]
+        record.sample(NOW_S)
+        host.devices = [device(busy_s=1005)]
+        record.sample(NOW_S + set_by_s + 10, set_by_s)
+        host.devices = [device(busy_s=1010), device(busy_s=2, who=BEN)]
+        record.sample(NOW_S + set_by_s + 20)
+        found = {each.user: (each.gpu_seconds, each.ran_seconds, each.memory_byte_hours) for each in read(path)}
+        host.devices = []
+        record.sample(NOW_S + set_by_s + 1000)  # nothing was forgotten
+        assert len(read(path)) == 2
+        assert found == {"ann": (10, 20, pytest.approx(GIB * 20 / 3600)), "ben": (2, 10, pytest.approx(GIB / 360))}
+
+    def test_a_clock_knows_by_how_much_it_was_set(self) -> None:
+        shown = iter([(100.0, 5.0), (110.0, 15.1), (3720.0, 25.0), (20.0, 35.0), (30.0, 45.0)])
+        current = [0.0, 0.0]
+
+        def look() -> None:
+            current[:] = next(shown)
+
+        look()
+        clock = Clock(lambda: current[0], lambda: current[1])
+        found = []
+        for _ in range(4):
+            look()
+            found.append(clock.now())
+        assert [now_s for now_s, _ in found] == [110.0, 3720.0, 20.0, 30.0]
+        assert [round(set_by_s) for _, set_by_s in found] == [0, 3600, -3710, 0]
 
     def test_an_exporter_that_was_killed_goes_on_where_it_was(
         self, host: Host, open_store: Callable[..., Store], path: Path

@@ -2,12 +2,17 @@
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from vgpurun.errors import HistoryError
 from vgpurun.metrics.snapshot import HISTORY, Device, GpuSeen, Reader
 from vgpurun.metrics.store import HOUR_S, Mark, Store, Use, Who
 
 _THIN_EVERY_S = 300
+_WRONG_S = (
+    24 * HOUR_S
+)  # a clock that was set by hours may be put right again so soon; only then is it known what is old
+_STEERED_S = 1.0  # what a clock is corrected by in little steps between two samples
 
 
 def count(device: Device, seen: GpuSeen | None, last: Mark, now_s: float, fine_s: int) -> Iterator[Use]:
@@ -57,6 +62,22 @@ def who_is(device: Device) -> Who:
     return Who(tenant.id, tenant.name, tenant.user, tenant.kind, gpu.uuid, gpu.number, gpu.name)
 
 
+class Clock:
+    """The time of day, and by how much somebody has set it."""
+
+    def __init__(self, wall: Callable[[], float] = time.time, since_boot: Callable[[], float] | None = None) -> None:
+        self._wall = wall
+        self._since_boot = since_boot or (lambda: time.clock_gettime(time.CLOCK_BOOTTIME))
+        self._offset_s = self._wall() - self._since_boot()
+
+    def now(self) -> tuple[float, float]:
+        """Return the seconds since 1970, and by how many of them the clock was set since the last call."""
+        now_s = self._wall()
+        offset_s = now_s - self._since_boot()
+        set_by_s, self._offset_s = offset_s - self._offset_s, offset_s
+        return now_s, set_by_s if abs(set_by_s) > _STEERED_S else 0.0
+
+
 class Recorder:
     """Samples every `sample_s` seconds. What cannot be written is counted at the next sample that can."""
 
@@ -74,15 +95,18 @@ class Recorder:
 
     def run(self, wait: Callable[[float], bool]) -> None:
         """Sample until `wait`, which takes seconds, says that it is time to end, and then once more."""
-        self.sample(time.time())
+        clock = Clock()
+        self.sample(*clock.now())
         while not wait(self._sample_s - time.time() % self._sample_s):
-            self.sample(time.time())
-        self.sample(time.time())
+            self.sample(*clock.now())
+        self.sample(*clock.now())
         if self._store:
             self._store.close()
 
-    def sample(self, now_s: float) -> None:
-        """Add what was used since the last sample. Raises nothing."""
+    def sample(self, now_s: float, set_by_s: float = 0.0) -> None:
+        """Add what was used since the last sample; since then the clock was set by so many seconds. Raises nothing."""
+        if set_by_s:
+            self._follow_clock(set_by_s)
         try:
             store = self._store or self._begin()
             self._add(store, now_s)
@@ -96,6 +120,13 @@ class Recorder:
         else:
             self._reader.note(HISTORY, "")
         self._say_if_moved()
+
+    def _follow_clock(self, set_by_s: float) -> None:
+        """Count the time that has passed, and not what the clock was set by."""
+        self._marks = {who: replace(mark, at_s=mark.at_s + set_by_s) for who, mark in self._marks.items()}
+        self._thinned_s += set_by_s + (_WRONG_S if set_by_s > HOUR_S else 0)
+        if self._sampled_s is not None:
+            self._sampled_s += set_by_s
 
     def _begin(self) -> Store:
         store = self._open_store()

@@ -118,10 +118,12 @@ def _sections(summary: Summary, figures: dict[str, Figure]) -> list[Section]:
 
 _KERNEL_NOTE = (
     "GPU time is measured for batches of launches, by the GPU's clock; a kernel has the part of it that its launches "
-    "usually take."
+    "usually take. Gaps of less than 0.1 ms between launches can be in it: where the GPU waits for the host, it is "
+    "more than the kernels themselves took."
 )
 _COPY_NOTE = (
     "Bandwidth is that of calls which return when their copy is done, waiting for earlier work included. An "
-    "asynchronous call returns before: its bytes count where the call was made."
+    "asynchronous call (async) returns before: how long its copy takes is not measured, and its bytes count where the "
+    "call was made."
 )
 _WAIT_NOTE = "A launch waits here while the container has used up its share, or another container has its turn."

@@ -1,14 +1,15 @@
-"""A training that keeps the GPU busy, under torch.profiler: what that saw, as JSON."""
+"""A training under torch.profiler: what that saw, as JSON. With `launch-bound`, kernels that wait for the host."""
 
 import json
+import sys
 
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-torch.manual_seed(0)
-with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as seen:
-    layers = [torch.nn.Linear(4096, 4096) for _ in range(8)]
-    model = torch.nn.Sequential(*layers).cuda()
+
+def keep_busy() -> None:
+    """The host is far ahead of the GPU."""
+    model = torch.nn.Sequential(*[torch.nn.Linear(4096, 4096) for _ in range(8)]).cuda()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     inputs = torch.randn(8192, 4096, device="cuda")
     for _ in range(40):
@@ -16,17 +17,33 @@ with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as seen:
         loss = model(inputs).square().mean()
         loss.backward()
         optimizer.step()
-    total = loss.item()
+    loss.item()
+
+
+def launch() -> None:
+    """The GPU waits for the host."""
+    x = torch.ones(64, device="cuda")
+    for i in range(5000):
+        x.add_(1)
+        if i % 500 == 0:
+            x.sum().item()
+
+
+torch.manual_seed(0)
+with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as seen:
+    launch() if sys.argv[1:] == ["launch-bound"] else keep_busy()
     torch.cuda.synchronize()
 
 on_gpu = [event for event in seen.events() if event.device_type == torch.autograd.DeviceType.CUDA]
 copies = [event for event in on_gpu if event.name.startswith("Memcpy")]
 kernels = [event for event in on_gpu if not event.name.startswith(("Memcpy", "Memset"))]
+ranges = [event.time_range for event in kernels]
 print(
     json.dumps(
         {
             "kernels": len(kernels),
-            "kernels_us": sum(event.time_range.elapsed_us() for event in kernels),
+            "kernels_us": sum(each.elapsed_us() for each in ranges),
+            "from_first_to_last_us": max(each.end for each in ranges) - min(each.start for each in ranges),
             "copies_to_device": sum("HtoD" in event.name for event in copies),
             "copies_to_host": sum("DtoH" in event.name for event in copies),
         }
