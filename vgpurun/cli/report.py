@@ -51,7 +51,7 @@ def report(folder: Path, output_format: str, output: Path | None) -> None:
     """
     from vgpurun.profiles.reader import read_profiles
 
-    _WRITERS[output_format](read_profiles(folder), folder, output)
+    _WRITERS[output_format](read_profiles(folder, say), folder, output)
 
 
 def _html(profiles: "Sequence[ProcessProfile]", folder: Path, output: Path | None) -> None:

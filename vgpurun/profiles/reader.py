@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -60,13 +60,30 @@ def profile_files(folder: Path) -> list[Path]:
     return found
 
 
-def read_profiles(folder: Path) -> list[FileProfile]:
+def read_profiles(folder: Path, say: Callable[[str], None] | None = None) -> list[FileProfile]:
     """The profiles of all processes, in the order in which these started.
+
+    With `say`, files that are no profiles are left out, and it hears of each: one may just be made, or its process was
+    killed at that moment.
 
     Raises:
         ProfileError: there are none, or one of them cannot be read.
     """
-    return sorted((FileProfile(path) for path in profile_files(folder)), key=lambda profile: profile.started_ns)
+    found: list[FileProfile] = []
+    left_out: list[ProfileError] = []
+    for path in profile_files(folder):
+        try:
+            found.append(FileProfile(path))
+        except ProfileError as error:
+            if say is None:
+                raise
+            left_out.append(error)
+    if not found:
+        raise left_out[0]
+    for each in left_out:
+        assert say is not None
+        say(f"warning: left out: {each}")
+    return sorted(found, key=lambda profile: profile.started_ns)
 
 
 class FileProfile:
@@ -183,7 +200,7 @@ def _read_fixed_part(path: Path) -> layout.File:
     except OSError as error:
         raise ProfileError(f"profile {path}: {error.strerror}") from None
     if read < ctypes.sizeof(file) or file.header.magic != layout.MAGIC:
-        raise ProfileError(f"{path} is no profile, or a damaged one")
+        raise ProfileError(f"{path} is no profile, a damaged one, or one that is only being made")
     if file.header.format != layout.FORMAT:
         raise ProfileError(f"profile {path} was written by another version of vgpurun, in format {file.header.format}")
     return file
