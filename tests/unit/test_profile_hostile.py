@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import io
 import json
+import os
 import random
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import pytest
 import made_profiles as made
 from profile_maker import OFFSET_NS, add_kernel, chunk, new_file, record, write
 from vgpurun.cli.report_view import print_summary
+from vgpurun.errors import ProfileError
 from vgpurun.profiles import alnair, demangling, layout, report_tables, trace
 from vgpurun.profiles.described import describe
 from vgpurun.profiles.names import kernel_name
@@ -174,11 +176,47 @@ def test_a_file_that_is_none_hides_no_other(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (125, "") and done.stderr.count("\n") == 1
 
 
+def test_a_pipe_is_waited_for_by_nobody(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / f"a{layout.SUFFIX}")
+    with pytest.raises(ProfileError, match="no regular file"):
+        read_profiles(tmp_path)
+
+
+def test_holes_of_a_file_are_not_gone_through(tmp_path: Path) -> None:
+    file = new_file(["cuInit"])
+    path = write(tmp_path / "a", file, [chunk(1, 1, [record(layout.CALL, 1, 5)])])
+    far = layout.CHUNKS_OFFSET + layout.CHUNK_SIZE * 2**24
+    with path.open("r+b") as opened:
+        opened.truncate(2**43)
+        opened.seek(far)
+        opened.write(chunk(2, 1, [record(layout.CALL, 9, 5)]))
+    assert [call.start_ns - OFFSET_NS for call in FileProfile(path).calls()] == [1, 9]
+
+
+def test_pictures_follow_no_link(tmp_path: Path) -> None:
+    """The profiled program may have put links where the report will write."""
+    folder, precious = made.save([made.training(2)], tmp_path / "run"), tmp_path / "precious"
+    precious.mkdir()
+    (precious / "file").write_text("mine")
+    command = [sys.executable, "-m", "vgpurun", "report", "--format", "svg", str(folder)]
+    (folder / "pictures").symlink_to(precious)
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 125 and done.stderr == (
+        f"vgpurun: {folder}/pictures is a link; --output names another place\n"
+    )
+    (folder / "pictures").unlink()
+    (folder / "pictures").mkdir()
+    (folder / "pictures" / "timeline.svg").symlink_to(precious / "file")
+    assert subprocess.run(command, capture_output=True).returncode == 0
+    assert [path.name for path in precious.iterdir()] == ["file"] and (precious / "file").read_text() == "mine"
+    assert (folder / "pictures" / "timeline.svg").read_text().startswith("<?xml")
+
+
 def test_a_file_that_goes_while_it_is_read_is_said(tmp_path: Path) -> None:
     folder = made.save([made.training(2)], tmp_path / "run")
     (profile,) = read_profiles(folder)
     next(folder.iterdir()).unlink()
     done = subprocess.run([sys.executable, "-m", "vgpurun", "report", str(folder)], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (125, "") and done.stderr.count("\n") == 1
-    with pytest.raises(Exception, match="No such file"):
+    with pytest.raises(ProfileError, match="No such file"):
         list(profile.calls())

@@ -75,10 +75,14 @@ def _pictures(file_format: str) -> "Callable[[Sequence[ProcessProfile], Path, Pa
 
         reports.check_extra()
         where = output or folder / _PICTURES
-        where.mkdir(parents=True, exist_ok=True)
+        if output is None and where.is_symlink():  # the profiled program may write there, too
+            raise OutputError(f"{where} is a link; --output names another place")
+        with _saying(where):
+            where.mkdir(parents=True, exist_ok=True)
         for name, picture in reports.pictures(summarize(profiles), file_format):
             path = where / f"{name}.{file_format}"
-            path.write_bytes(picture)
+            with _saying(path), replacing(path) as partial:
+                partial.write_bytes(picture)
             say(f"wrote {path}")
 
     return write
@@ -123,7 +127,8 @@ def _alnair(profiles: "Sequence[ProcessProfile]", folder: Path, output: Path | N
     from vgpurun.profiles import alnair
 
     where = output or folder
-    where.mkdir(parents=True, exist_ok=True)
+    with _saying(where):
+        where.mkdir(parents=True, exist_ok=True)
     with _replacing(where / "metrics.log") as file:
         alnair.write_metrics(profiles, file)
     with _replacing(where / "timeline.log") as file:
@@ -134,14 +139,19 @@ def _alnair(profiles: "Sequence[ProcessProfile]", folder: Path, output: Path | N
 @contextmanager
 def _replacing(path: Path) -> "Iterator[TextIO]":
     """Give a file that takes its place when it is whole: compressed where its name ends in .gz."""
+    with (
+        _saying(path),
+        replacing(path) as partial,
+        gzip.open(partial, "wt", 6, "utf-8") if path.suffix == ".gz" else partial.open("w", encoding="utf-8") as file,
+    ):
+        yield file
+
+
+@contextmanager
+def _saying(path: Path) -> "Iterator[None]":
+    """Say what cannot be written."""
     try:
-        with (
-            replacing(path) as partial,
-            gzip.open(partial, "wt", 6, "utf-8")
-            if path.suffix == ".gz"
-            else partial.open("w", encoding="utf-8") as file,
-        ):
-            yield file
+        yield
     except OSError as error:
         raise OutputError(f"cannot write {path}: {error.strerror}; --output names another place") from None
 

@@ -6,12 +6,14 @@ What is in a file is input from a program that need not be ours: whatever is rea
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import re
+import stat
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import BinaryIO, NamedTuple, TypeVar
 
 from vgpurun.errors import ProfileError
 from vgpurun.profiles import layout
@@ -176,16 +178,40 @@ class FileProfile:
     def _chunks(self) -> Iterator[Chunk]:
         """In the order in which they were begun; one at a time, since a file may be large."""
         try:
-            with self.path.open("rb", buffering=0) as file:
+            with _open(self.path) as file:
                 descriptor = file.fileno()
-                size = os.fstat(descriptor).st_size
-                offsets = range(layout.CHUNKS_OFFSET, size - layout.CHUNK_SIZE + 1, layout.CHUNK_SIZE)
-                for _, offset in sorted((_serial(descriptor, offset), offset) for offset in offsets):
+                for _, offset in sorted((_serial(descriptor, at), at) for at in _chunk_offsets(descriptor)):
                     chunk = _read_chunk(descriptor, offset)
                     if chunk is not None:
                         yield chunk
         except OSError as error:
             raise ProfileError(f"profile {self.path}: {error.strerror}") from None
+
+
+def _open(path: Path) -> BinaryIO:
+    """Open a regular file; whoever made it, nobody waits for a pipe. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is no regular file")
+    return os.fdopen(descriptor, "rb", buffering=0)
+
+
+def _chunk_offsets(descriptor: int) -> Iterator[int]:
+    """Where there may be chunks: not in holes of the file, which have no bounds."""
+    size = os.fstat(descriptor).st_size
+    offset = layout.CHUNKS_OFFSET
+    while offset + layout.CHUNK_SIZE <= size:
+        try:
+            data = os.lseek(descriptor, offset, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:  # there is none
+                return
+            raise
+        offset = data - (data - layout.CHUNKS_OFFSET) % layout.CHUNK_SIZE
+        if offset + layout.CHUNK_SIZE <= size:
+            yield offset
+        offset += layout.CHUNK_SIZE
 
 
 def _serial(descriptor: int, offset: int) -> int:
@@ -195,8 +221,8 @@ def _serial(descriptor: int, offset: int) -> int:
 def _read_fixed_part(path: Path) -> layout.File:
     file = layout.File()
     try:
-        with path.open("rb") as opened:
-            read = opened.readinto(file)
+        with _open(path) as opened:
+            read = opened.readinto(file)  # type: ignore[attr-defined]
     except OSError as error:
         raise ProfileError(f"profile {path}: {error.strerror}") from None
     if read < ctypes.sizeof(file) or file.header.magic != layout.MAGIC:
