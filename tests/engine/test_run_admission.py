@@ -11,7 +11,6 @@ import sys
 import time
 from collections import Counter
 from contextlib import ExitStack
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -20,6 +19,7 @@ import pytest
 from cli import Cli, wait_until
 from vgpurun.admission.holders import all_holders
 from vgpurun.admission.lock import QUEUE_DIR
+from vgpurun.background import Background
 from vgpurun.engine.client import Engine
 from vgpurun.launch.container import sweep
 from vgpurun.launch.labels import LABEL_QUOTA, quotas_from_json
@@ -221,10 +221,10 @@ def test_a_container_started_since_it_was_listed_is_neither_overlooked_nor_swept
     for name in ("DOCKER_HOST", "VGPURUN_STATE_DIR"):
         monkeypatch.setenv(name, one_gpu.environment[name])
     engine = Engine.connect()
-    as_listed_before = [replace(each, status="created") for each in engine.containers() if each.name == "started"]
+    as_listed_before = [each._replace(status="created") for each in engine.containers() if each.name == "started"]
     monkeypatch.setattr(engine, "containers", lambda: as_listed_before)
     assert [holder.name for holder in all_holders(engine)] == ["started"]
-    sweep(engine, engine.facts().id)
+    sweep(engine, Background(engine.facts))
     assert [each.status for each in one_gpu.containers()] == ["running"]
 
 

@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -306,7 +305,7 @@ def test_what_this_user_may_not_read_is_said(monkeypatch: pytest.MonkeyPatch, cl
         made = World(Path(folder), monkeypatch)
         state = made.add("private", Quota(GIB))
         label = json.dumps([{"uuid": UUID, "memory_bytes": GIB, "sm_percent": None}])
-        made.engine.containers_now = [replace(made.engine.containers_now[0], quota_json=label)]
+        made.engine.containers_now = [made.engine.containers_now[0]._replace(quota_json=label)]
         (state / closed).chmod(0)
         with as_nobody():
             series = made.scrape()

@@ -131,7 +131,7 @@ def test_little_outside_use_does_not_count_against_exact_shares() -> None:
     there = room(0, quarter, quarter, quarter, used=300 * MIB)
     assert indexes(there, mem="25%", gpus="device=0") == [0]
     assert placed(there, mem="max", gpus="device=0").limits.memory == f"{GPUS[0].uuid}={2 * GIB - 300 * MIB}b"
-    assert "left" in str(refusal(replace(there, used_bytes=500 * MIB), mem="25%", gpus="device=0"))
+    assert "left" in str(refusal(there._replace(used_bytes=500 * MIB), mem="25%", gpus="device=0"))
 
 
 def test_max_is_all_that_is_left_on_each() -> None:

@@ -84,5 +84,5 @@ class Admission:
         """
         if self._placement is not None and not self._is_sure():
             chosen = "device=" + ",".join(gpu.uuid for gpu in self._placement.gpus)
-            again = replace(self.request, gpus=chosen, limits=self._placement.limits)
+            again = self.request._replace(gpus=chosen, limits=self._placement.limits)
             replace(self, request=again, in_place_of=container).look()

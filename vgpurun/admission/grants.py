@@ -5,7 +5,7 @@ without a memory limit counts as the whole GPU, and one without a compute limit 
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from vgpurun.admission.room_table import room_table
 from vgpurun.admission.rooms import Room
@@ -14,8 +14,7 @@ from vgpurun.host.gpus import Gpu, match_gpu
 from vgpurun.limits.quota import MemorySize, Quota, show_size
 
 
-@dataclass(frozen=True)
-class Maxima:
+class Maxima(NamedTuple):
     """What one user may have at the same time; None is no maximum. `origins` says which line set each."""
 
     memory: MemorySize | None = None
@@ -25,11 +24,10 @@ class Maxima:
     containers: int | None = None
     gpus: tuple[str, ...] | None = None
     overcommit: bool | None = None
-    origins: Mapping[str, str] = field(default_factory=dict)
+    origins: Mapping[str, str] = {}
 
 
-@dataclass(frozen=True)
-class _Sum:
+class _Sum(NamedTuple):
     """One maximum, what the launch needs of it and what the user's others have of it, in bytes, percent or pieces."""
 
     key: str
@@ -45,8 +43,7 @@ class _Sum:
         return f"{amount} %" if self.key.startswith("sm") else str(amount)
 
 
-@dataclass(frozen=True)
-class Grant:
+class Grant(NamedTuple):
     """The maxima of one user, held against what the user has already."""
 
     user: str

@@ -9,9 +9,8 @@ folder this user can see: the user's own and root's. What others run shows in NV
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from vgpurun.launch.labels import quotas_from_json
 from vgpurun.limits import region, state
@@ -26,8 +25,7 @@ _ENDED = ("exited", "dead", "removing")
 _START_TAKES_S = 600  # at the very most, from a container's making to its start
 
 
-@dataclass(frozen=True)
-class Holder:
+class Holder(NamedTuple):
     """A container, a process of `vgpurun local` or a slice, and its quota on each of its GPUs, by UUID.
 
     `slice_folder` is that of the slice that a process has joined. `namespace` and `pod` are Kubernetes' names.

@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from vgpurun.admission.grants import Grant
 from vgpurun.admission.request import Needs, Request, candidates
@@ -18,8 +18,7 @@ from vgpurun.limits.quota import Quota
 _WAYS_OUT = "ask for less, queue with --wait, or share regardless with --overcommit"
 
 
-@dataclass(frozen=True)
-class Placement:
+class Placement(NamedTuple):
     """The GPUs that a launch gets, in NVML's order, and its limits on them, `max` replaced by what it is.
 
     Who joins a slice gets its GPUs and its limits.
@@ -30,8 +29,7 @@ class Placement:
     joined: Joined | None = None
 
 
-@dataclass(frozen=True)
-class _Choice:
+class _Choice(NamedTuple):
     """A candidate: what the launch needs there, and why it cannot have it now.
 
     `is_crowded`: only by --overcommit.

@@ -1,7 +1,8 @@
 """What a launch asks for: which GPUs may be its own, and what it needs on each of them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from vgpurun.admission.rooms import Room
 from vgpurun.choices import PLACE_POLICIES
@@ -13,8 +14,7 @@ from vgpurun.limits import quota
 from vgpurun.limits.quota import PerDevice, Quota
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(NamedTuple):
     """What the user wrote. `environment` is what the program will have, for the limits in it.
 
     A process of this host (`is_local`) sees the indexes of the host; a container counts its own GPUs from 0.
@@ -24,7 +24,7 @@ class Request:
     gpus: str | None = None
     policy: str = PLACE_POLICIES[0]
     is_overcommit: bool = False
-    environment: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = {}
     is_local: bool = False
 
 
@@ -129,7 +129,7 @@ class Needs:
             return self._request.limits
         texts = [(room.gpu.uuid, self._memory_text(room)) for room in rooms]
         memory = ",".join(f"{uuid}={text}" for uuid, text in texts if text)
-        return replace(self._request.limits, memory=memory)
+        return self._request.limits._replace(memory=memory)
 
     def takes_rest_of(self, room: Room) -> bool:
         """Whether the memory limit is all that is left there."""

@@ -7,7 +7,7 @@ one is promised no compute, and takes what the others leave.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from vgpurun.admission.holders import Holder
 from vgpurun.host.gpus import Gpu, GpuUse
@@ -19,8 +19,7 @@ _SLACK_BYTES = 1 << 30
 _SLACK_PERCENT = 5
 
 
-@dataclass(frozen=True)
-class Share:
+class Share(NamedTuple):
     """What a holder was promised of one GPU, and what it holds of it now; None is unknown."""
 
     holder: Holder
@@ -28,8 +27,7 @@ class Share:
     held_bytes: int | None
 
 
-@dataclass(frozen=True)
-class Room:
+class Room(NamedTuple):
     """One GPU, its shares, and what NVML sees in use, by programs outside of vgpurun too."""
 
     gpu: Gpu

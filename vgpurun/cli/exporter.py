@@ -87,6 +87,6 @@ def _history(path: Path | None, keep: str, size: str) -> Callable[[], "Store"]:
     keep_s, max_size = parse_span(keep), parse_size(size)
     if keep_s is None or keep_s < _LEAST_KEPT_S:
         raise OptionError(f"--history-keep '{keep}' is no time of an hour or more; use e.g. 90d")
-    if max_size.is_percent or max_size.amount < _LEAST_BYTES:
+    if max_size.is_percent or max_size.bytes_on(0) < _LEAST_BYTES:
         raise OptionError(f"--history-size '{size}' is no size of 1m or more; use e.g. 256m")
-    return partial(Store, path or default_path(), int(keep_s), int(max_size.amount))
+    return partial(Store, path or default_path(), int(keep_s), max_size.bytes_on(0))

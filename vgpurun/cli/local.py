@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import click
@@ -59,7 +58,7 @@ def local(command: tuple[str, ...], environment: tuple[str, ...], driver: str, d
     wanted = Wanted.take(given, is_local=True)
     profiling = Profiling.read(given["profile"], given["profile_size"])
     if isinstance(wanted, Wanted) and wanted.gpus is None and host_environment.get("CUDA_VISIBLE_DEVICES"):
-        wanted = replace(wanted, gpus="all")  # the user's own choice; its numbers are CUDA's, which need not be NVML's
+        wanted = wanted._replace(gpus="all")  # the user's own choice; its numbers are CUDA's, which need not be NVML's
     all_gpus = visible_gpus(driver == "sim")
     wanted.check(host_environment, all_gpus)
     find_library(dry_run)  # is built before others have to wait for this launch

@@ -1,7 +1,6 @@
 """The options of placement and admission, which `run` and `local` have, and what they come to."""
 
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -78,8 +77,7 @@ def overcommit_option(group: str) -> Callable[[Function], Function]:
     )
 
 
-@dataclass(frozen=True)
-class Wanted:
+class Wanted(NamedTuple):
     """What the options of limits and placement ask for."""
 
     limits: Limits

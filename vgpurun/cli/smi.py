@@ -2,7 +2,6 @@
 
 import json
 import sys
-from dataclasses import replace
 from typing import Any
 
 import click
@@ -68,7 +67,7 @@ def of_chosen_gpus(plan: ProcessPlan) -> ProcessPlan:
     if "CUDA_VISIBLE_DEVICES" not in plan.environment:
         return plan
     uuids = ",".join(each.gpu.uuid for each in plan.quotas)
-    return replace(plan, command=(plan.command[0], "-i", uuids, *plan.command[1:]))
+    return plan._replace(command=(plan.command[0], "-i", uuids, *plan.command[1:]))
 
 
 def _inside(container: str, arguments: tuple[str, ...]) -> int:

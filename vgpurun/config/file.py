@@ -11,8 +11,8 @@ quotas:                     in the administrator's file only
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from vgpurun.config.schema import DEFAULTS_BY_NAME, MAXIMA_BY_NAME, Key
@@ -27,16 +27,16 @@ class Setting(NamedTuple):
 
 
 Settings = Mapping[str, Setting]
+_NONE: Settings = MappingProxyType({})
 
 
-@dataclass(frozen=True)
-class ConfigFile:
+class ConfigFile(NamedTuple):
     """What one file says. A quota is by the name of its user or group; that for everybody has no name."""
 
-    defaults: Settings = field(default_factory=dict)
-    everybody: Settings = field(default_factory=dict)
-    groups: Mapping[str, Settings] = field(default_factory=dict)
-    users: Mapping[str, Settings] = field(default_factory=dict)
+    defaults: Settings = _NONE
+    everybody: Settings = _NONE
+    groups: Mapping[str, Settings] = {}
+    users: Mapping[str, Settings] = {}
 
 
 def read_config(path: Path, has_quotas: bool) -> ConfigFile:

@@ -4,7 +4,6 @@ import io
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -33,8 +32,7 @@ class Image(NamedTuple):
         return platform is None or f"{self.platform}/".startswith(f"{platform.lower()}/")
 
 
-@dataclass(frozen=True)
-class VgpurunContainer:
+class VgpurunContainer(NamedTuple):
     """A container that vgpurun made, from its labels. `created_s` is seconds since 1970; `status` is docker's word.
 
     `described` is what docker ps shows as its status, such as "Up 5 minutes"; a single container has none.
@@ -50,7 +48,7 @@ class VgpurunContainer:
     command: str = ""
     created_s: float = 0.0
     described: str = ""
-    labels: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = {}
 
     @property
     def limits_folder(self) -> Path:

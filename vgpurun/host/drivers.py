@@ -16,7 +16,6 @@ import re
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -61,8 +60,7 @@ class EngineFacts(NamedTuple):
     has_toolkit_hook: bool = False
 
 
-@dataclass(frozen=True)
-class DriverPlan:
+class DriverPlan(NamedTuple):
     """What a driver mode adds to a container. `mounts` are left out where they lie in a folder of the user's own.
 
     `state_files` are further files of the state folder, by relative path; those in etc/ are read-only in the container.
@@ -73,10 +71,10 @@ class DriverPlan:
     devices: tuple[str, ...] = ()
     device_requests: tuple[DeviceRequest, ...] = ()
     runtime: str | None = None
-    environment: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = {}
     library_path: str | None = None
     executable_path: str | None = None
-    state_files: Mapping[str, bytes] = field(default_factory=dict)
+    state_files: Mapping[str, bytes] = {}
 
 
 def plan_driver(mode: str, gpus: Sequence[Gpu], facts: EngineFacts) -> DriverPlan:

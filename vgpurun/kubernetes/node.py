@@ -8,7 +8,6 @@ before each start of a container, in kubelet's own record. Until then the contai
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 from vgpurun.cdi.specification import Share
@@ -100,7 +99,7 @@ class Node:
             if resource.kind is Kind.MEMORY:
                 # Several are containers of one pod that run one after the other on the same units.
                 quotas = [
-                    each._replace(quota=replace(each.quota, sm_percent=max(filter(None, percents), default=None)))
+                    each._replace(quota=each.quota._replace(sm_percent=max(filter(None, percents), default=None)))
                     for each in quotas
                 ]
             self._grant(resource, units, quotas, holders[-1])
@@ -122,7 +121,7 @@ class Node:
         self, resource: Resource, units: Sequence[str], quotas: Sequence[DeviceQuota]
     ) -> ContainerAllocateResponse:
         driver = self._driver([each.gpu for each in quotas])
-        held_back = [(each.gpu.uuid, replace(each.quota, paused=True)) for each in quotas]
+        held_back = [(each.gpu.uuid, each.quota._replace(paused=True)) for each in quotas]
         limits = {"etc/limits": region.limits_bytes(held_back, self._may_disable)}
         folder = make_folder(self._root, resource.name, units, shared_files(quotas, driver) | limits)
         return answer(Share(folder.name, tuple(quotas), folder), self._library, driver)

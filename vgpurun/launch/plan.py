@@ -5,7 +5,6 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -40,8 +39,7 @@ class Joined(NamedTuple):
     quotas: tuple[DeviceQuota, ...]
 
 
-@dataclass(frozen=True)
-class LaunchPlan:
+class LaunchPlan(NamedTuple):
     """A container to be made: the user's options, and what vgpurun adds to them. `environment` holds both.
 
     `slice_folder` has the limits and the usage of a slice that it joins; else the state folder has its own.
@@ -57,14 +55,13 @@ class LaunchPlan:
     runtime: str | None
     labels: Mapping[str, str]
     state_folder: Path
-    state_files: Mapping[str, bytes] = field(repr=False)
+    state_files: Mapping[str, bytes]
     warnings: tuple[str, ...] = ()
     slice_folder: Path | None = None
     profiling: Profiling | None = None
 
 
-@dataclass(frozen=True)
-class ProcessPlan:
+class ProcessPlan(NamedTuple):
     """A process on this host to be started. `environment` is what changes in this process's own."""
 
     command: tuple[str, ...]
@@ -72,7 +69,7 @@ class ProcessPlan:
     driver: str
     environment: Mapping[str, str]
     state_folder: Path
-    state_files: Mapping[str, bytes] = field(repr=False)
+    state_files: Mapping[str, bytes]
     slice_folder: Path | None = None
     profiling: Profiling | None = None
 
@@ -82,8 +79,7 @@ class ProcessPlan:
         return quotas_to_json(self.quotas)
 
 
-@dataclass(frozen=True)
-class Limits:
+class Limits(NamedTuple):
     """--mem, --sm, --sm-policy, --priority and --oversubscribe as they were written."""
 
     memory: str | None = None
@@ -219,7 +215,7 @@ def _quotas(
     policy = choose_policy(limits.sm_policy, environment)
     priority = choose_priority(limits.priority, environment)
     return tuple(
-        DeviceQuota(gpu, replace(each, sm_policy=policy, priority=priority))
+        DeviceQuota(gpu, each._replace(sm_policy=policy, priority=priority))
         for gpu, each in zip(gpus, resolved, strict=True)
     )
 

@@ -6,7 +6,6 @@ The grammar is the one of lib/limits.c; tests/limit_cases.tsv holds both to the 
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import Generic, NamedTuple, TypeVar
 
 from vgpurun import abi
@@ -19,6 +18,7 @@ T = TypeVar("T")
 _SIZE = re.compile(r"[ \t]*([0-9]*)(\.[0-9]{0,9})?[ \t]*(%|b|[kmgt]i?b?)?[ \t]*", re.ASCII | re.IGNORECASE)
 _SM = re.compile(r"[ \t]*([0-9]+)[ \t]*%?[ \t]*", re.ASCII)
 _UNIT_BYTES = {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
+_BILLION = 10**9  # a size has nine decimals at most
 _MAX_DIGITS = 20  # of a number below 2^64, without leading zeros
 
 MEMORY_HELP = "use a size such as 2g, 1.5GiB or 1024m, or a share of the GPU such as 50%"
@@ -29,20 +29,19 @@ class MemorySize(NamedTuple):
     """A memory limit as it was written: a number of bytes, or a percentage of a device that is not known yet."""
 
     text: str
-    amount: Fraction
+    billionths: int
     is_percent: bool
 
     def bytes_on(self, device_memory_bytes: int) -> int:
         """Return the limit in bytes on a device of that size. Raises LimitError when less than one byte is left."""
-        exact = self.amount * device_memory_bytes / 100 if self.is_percent else self.amount
-        size_bytes = int(exact)
+        parts = self.billionths * device_memory_bytes // 100 if self.is_percent else self.billionths
+        size_bytes = parts // _BILLION
         if size_bytes < 1:
             raise LimitError(f"memory limit '{self.text}' is less than one byte; {MEMORY_HELP}")
         return size_bytes
 
 
-@dataclass(frozen=True)
-class Quota:
+class Quota(NamedTuple):
     """The limits of one container on one device; None means no limit.
 
     `virtual_bytes` is what its programs see when that is more than `memory_bytes`: the host serves the rest.
@@ -73,14 +72,14 @@ def parse_size(text: str) -> MemorySize:
         raise LimitError(f"memory limit '{text}' is not a size; {MEMORY_HELP}")
     if len(digits) > _MAX_DIGITS:
         raise LimitError(f"memory limit '{text}' is larger than any GPU; {MEMORY_HELP}")
-    number = Fraction(int(digits or "0")) + Fraction(int(fraction[1:] or "0"), 10 ** len(fraction[1:]))
+    number = int(digits or "0") * _BILLION + int(fraction[1:].ljust(9, "0"))
     is_percent = unit == "%"
     amount = number if is_percent else number * _UNIT_BYTES[unit[:1].lower()]
-    if is_percent and amount > 100:
+    if is_percent and amount > 100 * _BILLION:
         raise LimitError(f"memory limit '{text}' is more than the whole GPU; {MEMORY_HELP}")
-    if amount <= 0 or (not is_percent and amount < 1):
+    if amount <= 0 or (not is_percent and amount < _BILLION):
         raise LimitError(f"memory limit '{text}' leaves no memory at all; {MEMORY_HELP}")
-    if not is_percent and int(amount) >= abi.NO_MEMORY_LIMIT:
+    if not is_percent and amount // _BILLION >= abi.NO_MEMORY_LIMIT:
         raise LimitError(f"memory limit '{text}' is larger than any GPU; {MEMORY_HELP}")
     return MemorySize(text.strip(), amount, is_percent)
 

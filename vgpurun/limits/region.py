@@ -11,8 +11,8 @@ import struct
 import time
 from collections.abc import Sequence
 from ctypes import sizeof
-from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from vgpurun import abi
 from vgpurun.limits.policies import Priority, SmPolicy
@@ -34,8 +34,7 @@ class BrokenUsageError(Exception):
     """A usage file that holds something else than usage; the message says what is wrong with it."""
 
 
-@dataclass(frozen=True)
-class DeviceReading:
+class DeviceReading(NamedTuple):
     """What a container uses of one device at one moment. Times are nanoseconds since its first process began.
 
     `context_bytes` is a part of `overhead_bytes`; `host_bytes` lies in host memory and counts against no device limit.
@@ -54,7 +53,7 @@ class DeviceReading:
     launches: int = 0
     refusals: int = 0
     last_launch_ns: int = 0  # of CLOCK_MONOTONIC; 0: none yet
-    utilization: Utilization = field(default_factory=Utilization)
+    utilization: Utilization = Utilization()
 
     @property
     def memory_used_bytes(self) -> int:
@@ -172,8 +171,7 @@ def _live_slots(file: int, count: int) -> list[abi.ProcessUsage]:
 
 def _read_device(usage: abi.UsageHead, slots: Sequence[abi.ProcessUsage], number: int, uuid: str) -> DeviceReading:
     shared = usage.devices[number]
-    return replace(
-        _read_memory(slots, number, uuid),
+    return _read_memory(slots, number, uuid)._replace(
         not_enforced=tuple(name for name, bit in NOT_ENFORCED.items() if shared.not_enforced & bit),
         busy_ns=shared.busy_ns,
         gate_wait_ns=shared.gate_wait_ns,

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -93,7 +93,7 @@ def set_paused(container: Limited, paused: bool) -> None:
     """Suspend the GPU work of a container, or let it go on. Raises StateError."""
     with _limits_file(container) as path:
         before = _read(path, container)
-        region.write_limits(path, [(uuid, replace(quota, paused=paused)) for uuid, quota in before])
+        region.write_limits(path, [(uuid, quota._replace(paused=paused)) for uuid, quota in before])
 
 
 @contextmanager
@@ -123,7 +123,7 @@ def _is_more(new: Quota, old: Quota) -> bool:
 def _changed(before: Sequence[Quota], gpus: Sequence[Gpu], limits: Limits) -> list[Quota]:
     after = _with_limits(before, gpus, limits)
     if limits.oversubscribe == NOT_OVERSUBSCRIBED:
-        return [replace(each, virtual_bytes=None) for each in after]
+        return [each._replace(virtual_bytes=None) for each in after]
     return oversubscribe(gpus, after, limits.oversubscribe)
 
 
@@ -133,8 +133,7 @@ def _with_limits(before: Sequence[Quota], gpus: Sequence[Gpu], limits: Limits) -
     named_sm = _named(gpus, limits.sm, "--sm")
 
     return [
-        replace(
-            old,
+        old._replace(
             memory_bytes=new.memory_bytes if gpu.uuid in named_memory else old.memory_bytes,
             sm_percent=new.sm_percent if gpu.uuid in named_sm else old.sm_percent,
             sm_policy=choose_policy(limits.sm_policy, {}) if limits.sm_policy else old.sm_policy,

@@ -1,7 +1,6 @@
 """What `docker run` takes, as plain data."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from vgpurun.options.network import Network
@@ -35,8 +34,7 @@ class Mount(NamedTuple):
     options: tuple[tuple[str, str], ...] = ()
 
 
-@dataclass(frozen=True)
-class ContainerOptions:
+class ContainerOptions(NamedTuple):
     """What `docker run` takes and vgpurun passes on.
 
     What vgpurun itself looks at has a field of its own. `fields` has the rest in the words of the engine's API, e.g.
@@ -46,17 +44,17 @@ class ContainerOptions:
     image: str
     command: tuple[str, ...] = ()
     entrypoint: str | None = None
-    environment: Mapping[str, str | None] = field(default_factory=dict)
+    environment: Mapping[str, str | None] = {}
     volumes: tuple[Volume, ...] = ()
     mounts: tuple[Mount, ...] = ()
-    tmpfs: Mapping[str, str] = field(default_factory=dict)
+    tmpfs: Mapping[str, str] = {}
     name: str | None = None
-    labels: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = {}
     networks: tuple[Network, ...] = (Network("default"),)
     cdi_devices: tuple[str, ...] = ()
     runtime: str | None = None
     platform: str | None = None
-    fields: Mapping[str, Any] = field(default_factory=dict)
+    fields: Mapping[str, Any] = {}
     streams: tuple[str, ...] = ("stdout", "stderr")
     remove: bool = False
     detach: bool = False

@@ -2,8 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from vgpurun.options.values import is_ip_address, mac_address, pair
 
@@ -14,8 +13,7 @@ _PROTOCOLS = ("tcp", "udp", "sctp")
 _RANGE = re.compile(r"([0-9]+)(?:-([0-9]+))?", re.ASCII)
 
 
-@dataclass(frozen=True)
-class Network:
+class Network(NamedTuple):
     """One --network: what the container is connected to, and how."""
 
     name: str
@@ -85,7 +83,7 @@ def join_networks(networks: Iterable[Network], of_options: Mapping[str, Any]) ->
     given = {setting: value for setting, value in of_options.items() if value}
     if not first.is_user_defined:
         given.pop("links", None)
-    joined = (replace(first, **given), *others)
+    joined = (first._replace(**given), *others)
     names = [each.name for each in joined]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise ValueError(f'network "{twice}" is specified multiple times')

@@ -4,7 +4,6 @@ Every parser raises ValueError with docker's own words; table.py adds the option
 """
 
 import re
-from fractions import Fraction
 from typing import Any
 
 _BYTES = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([a-z]*)", re.ASCII | re.IGNORECASE)
@@ -35,6 +34,8 @@ def size(text: str) -> int:
     unit = _BYTE_SUFFIX.fullmatch(suffix)
     if unit is None:
         raise ValueError(f"invalid suffix: '{suffix}'; use b, k, m, g or t")
+    from fractions import Fraction  # slow to import, as in the other places
+
     letter = unit.group(1).lower()
     return int(Fraction(number) * 1024 ** "bkmgtp".index(letter or "b"))
 
@@ -78,6 +79,8 @@ def weight(text: str) -> int:
 
 def cpus(text: str) -> int:
     """Read a number of CPUs such as `1.5`. Returns billionths of a CPU."""
+    from fractions import Fraction
+
     try:
         nanos = Fraction(text) * 10**9
     except (ValueError, ZeroDivisionError):
@@ -95,6 +98,8 @@ def duration(text: str) -> int:
     if not parts or "".join(part.group() for part in parts) != text:
         fault = "missing unit in" if re.fullmatch(r"[0-9.]+", text) else "invalid"
         raise ValueError(f'time: {fault} duration "{text}"; use e.g. 30s or 1m30s')
+    from fractions import Fraction
+
     return int(sum(Fraction(part.group(1)) * _UNIT_NS[part.group(2)] for part in parts))
 
 

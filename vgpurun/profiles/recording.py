@@ -74,6 +74,6 @@ def _size_bytes(text: str) -> int:
         size = None
     if size is None or size.is_percent:
         raise ProfileError(f"--profile-size '{text}' is no size; write it like 64m or 1g")
-    if size.amount < _LEAST_BYTES:
+    if size.bytes_on(0) < _LEAST_BYTES:
         raise ProfileError(f"--profile-size {text} is too little: a profile needs 4m")
-    return int(size.amount)
+    return size.bytes_on(0)
