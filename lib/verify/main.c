@@ -12,6 +12,7 @@
 #include "driver.h"
 #include "memory.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -76,8 +77,15 @@ static int try_clean(char *arguments[]) {
   return 0;
 }
 
+static void end(int number) {
+  _exit(128 + number);
+}
+
 int main(int count, char *arguments[]) {
   setvbuf(stdout, NULL, _IOLBF, 0);
+  /* The first process of a container gets no signal but those that it handles. */
+  signal(SIGINT, end);
+  signal(SIGTERM, end);
   if (count == 3 && strcmp(arguments[1], "memory") == 0)
     return try_memory(strtoull(arguments[2], NULL, 10));
   if (count == 3 && strcmp(arguments[1], "clean") == 0)

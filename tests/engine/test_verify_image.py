@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
 
-from cli import Cli
+from cli import Cli, wait_until
 
 
 def test_limits_hold_in_a_container(vgpurun: Cli, debian: str) -> None:
@@ -16,3 +17,22 @@ def test_limits_hold_in_a_container(vgpurun: Cli, debian: str) -> None:
     assert empty["status"] == "ok" and (1200 << 20) - (4 << 20) <= empty["used_bytes"] <= 1200 << 20
     assert checks["memory: two processes"]["status"] == "ok"
     vgpurun.assert_nothing_left()
+
+
+def test_ctrl_c_ends_the_trial_and_its_container(vgpurun: Cli, debian: str) -> None:
+    arguments = ("verify", *vgpurun.driver, "--sm", "50", "--seconds", "100", debian)
+    with vgpurun.started(*arguments) as process:
+        wait_until(lambda: [each for each in vgpurun.containers() if each.status == "running"], "running container", 60)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (130, "")
+    wait_until(lambda: not vgpurun.containers(), "end of the container", 60)
+    vgpurun.assert_nothing_left()
+
+
+def test_a_trial_without_room_says_so(vgpurun: Cli, debian: str) -> None:
+    held = vgpurun.run("-d", "--mem", "7g", debian, "sleep", "60")
+    assert held.exit_code == 0, held
+    result = vgpurun("verify", *vgpurun.driver, "--mem", "2g", debian)
+    assert result.exit_code == 125 and "cannot be run: no room for --mem" in result.stderr, result
+    vgpurun("rm", "-f", held.stdout.strip())

@@ -6,11 +6,13 @@ Every run is a process of its own, as a user starts it. Where GPUs are needed th
 from __future__ import annotations
 
 import os
+import pty
 import resource
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -94,6 +96,38 @@ def test_a_mistyped_verb_is_pointed_out(run: Run) -> None:
     refused(run("smo", VGPURUN_DRIVER="sim", VGPUSIM_CONFIG="/none"), "/none")
     refused(run("biuld", "--gpus", "9"), "vgpurun build?")
     assert "did you mean" not in run("run", "biuld").stderr
+    assert "did you mean" not in run("--rm", "--gpus", "9", "image", VGPURUN_DRIVER="sim").stderr  # not `vgpurun rm`
+
+
+def test_a_mistake_says_where_the_help_is(run: Run) -> None:
+    refused(run("exporter", "more"), "(more). See: vgpurun exporter --help")
+    refused(run("slice", "mkae"), "'mkae'; the verbs are create, ls,", ". See: vgpurun slice --help")
+
+
+@pytest.mark.usefixtures("simulated")
+def test_arguments_are_utf8_whatever_the_locale_is(run: Run) -> None:
+    ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": "utf-8"}
+    result = run("--driver", "sim", "--dry-run", "-e", "WHO=Jürgen", "image", **ascii_only)
+    assert (result.returncode, "WHO: Jürgen" in result.stdout) == (0, True), result
+
+
+def test_colours_in_a_terminal_only_and_not_with_no_color(environment: dict[str, str]) -> None:
+    def shown(**variables: str) -> bytes:
+        ours, theirs = pty.openpty()
+        command = [sys.executable, "-m", "vgpurun", "doctor"]
+        with subprocess.Popen(command, env=environment | variables, stdout=theirs, stdin=subprocess.DEVNULL) as process:
+            os.close(theirs)
+            text = b""
+            with suppress(OSError):  # how a terminal ends
+                while more := os.read(ours, 1 << 16):
+                    text += more
+            process.wait(60)
+        os.close(ours)
+        return text
+
+    assert b"\x1b[" in shown()
+    plain = shown(NO_COLOR="1")
+    assert b"engine" in plain and b"\x1b[" not in plain
 
 
 def test_help_is_fast(run: Run) -> None:
@@ -225,7 +259,10 @@ def test_output_to_a_full_disk_is_one_line(environment: dict[str, str], unbuffer
     command = [sys.executable, "-m", "vgpurun", "--help"]
     with open("/dev/full", "wb") as full:
         result = subprocess.run(command, env=environment, stdout=full, stderr=subprocess.PIPE, text=True)
-    assert (result.returncode, result.stderr) == (125, "vgpurun: No space left on device\n")
+    assert (result.returncode, result.stderr) == (
+        125,
+        "vgpurun: the output cannot be written: No space left on device\n",
+    )
 
 
 def test_ctrl_c_while_it_is_loaded_leaves_no_traceback(environment: dict[str, str]) -> None:

@@ -1,5 +1,6 @@
 """The command line: one short module per verb, listed in verbs.py. This file turns an error into an exit code."""
 
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -53,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         exit_code = _quiet()
     except OSError as error:  # a full disk, which what was buffered may meet only here
         if exit_code == 0:
-            exit_code = _fail(error, error.strerror or str(error), _FAILED)
+            exit_code = _fail(error, f"the output cannot be written: {error.strerror or error}", _FAILED)
         _quiet()
     return exit_code
 
@@ -82,10 +83,11 @@ def _complete() -> int:
 def _run(arguments: Sequence[str] | None) -> int:
     """The one place where an error becomes a line and an exit code."""
     try:
-        result = cli.main(args=arguments, prog_name="vgpurun", standalone_mode=False)
+        color = False if os.environ.get("NO_COLOR") else None  # None: in a terminal
+        result = cli.main(args=arguments, prog_name="vgpurun", standalone_mode=False, color=color)
     except click.UsageError as error:
         where = error.ctx.command_path if error.ctx else "vgpurun"
-        return _fail(error, f"{_one_line(error.format_message())} See: {where} --help", _FAILED)
+        return _fail(error, f"{_sentence(error.format_message())} See: {where} --help", _FAILED)
     except click.ClickException as error:
         return _fail(error, _one_line(error.format_message()), _FAILED)
     except VgpurunError as error:
@@ -98,8 +100,8 @@ def _run(arguments: Sequence[str] | None) -> int:
     except (BrokenPipeError, SystemExit):  # click's own answer to a closed pipe is to exit
         return _quiet()
     except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        return _fail(error, f"{where}{error.strerror or error}", _FAILED)
+        where = error.filename or ("the output cannot be written" if error.errno == errno.ENOSPC else "")
+        return _fail(error, f"{where}{': ' if where else ''}{error.strerror or error}", _FAILED)
     except Exception as error:  # a mistake of ours: still one line
         return _fail(error, f"unexpected {type(error).__name__}: {_one_line(str(error))}; please report it", _FAILED)
     return result if isinstance(result, int) else 0
@@ -117,6 +119,11 @@ def _fail(error: Exception, message: str, exit_code: int) -> int:
 
 def _one_line(text: str) -> str:
     return " ".join(text.split())
+
+
+def _sentence(text: str) -> str:
+    line = _one_line(text)
+    return line if line.endswith((".", "?", "?)")) else f"{line}."
 
 
 def _quiet() -> int:

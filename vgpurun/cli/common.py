@@ -72,6 +72,14 @@ class VerbGroup(click.Group):
         """Show the help where nothing is asked for."""
         return super().parse_args(ctx, args or ["--help"])
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Say which verbs there are when the first word is none."""
+        if not ctx.resilient_parsing and args[0] not in self.commands and not args[0].startswith("-"):
+            raise click.UsageError(f"there is no verb '{args[0]}'; the verbs are {', '.join(self.commands)}.", ctx)
+        return super().resolve_command(ctx, args)
+
 
 class EngineCommand(GroupedCommand):
     """A command whose options have docker's syntax.
@@ -81,15 +89,21 @@ class EngineCommand(GroupedCommand):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Refuse an argument that is not UTF-8, then parse."""
-        for argument in args:
-            try:
-                argument.encode()
-            except UnicodeEncodeError:
-                shown = os.fsencode(argument).decode(errors="backslashreplace")
-                raise OptionError(
-                    f"argument '{shown}' is not UTF-8 text, and the Docker Engine takes no other"
-                ) from None
-        return super().parse_args(ctx, args)
+        return super().parse_args(ctx, [_utf8(argument) for argument in args])
+
+
+def _utf8(argument: str) -> str:
+    """Return an argument that Python may have taken for another encoding, as in LANG=C. Raises OptionError."""
+    try:
+        argument.encode()
+        return argument
+    except UnicodeEncodeError:
+        given = os.fsencode(argument)
+    try:
+        return given.decode()
+    except UnicodeDecodeError:
+        shown = given.decode(errors="backslashreplace")
+        raise OptionError(f"argument '{shown}' is not UTF-8 text, and the Docker Engine takes no other") from None
 
 
 class ContainerName(click.ParamType):  # type: ignore[type-arg]  # an older click's has none

@@ -135,7 +135,8 @@ class Verbs(click.Group):
         except (GpuError, ImageError) as error:
             from difflib import get_close_matches  # slow to import
 
-            meant = get_close_matches(ctx.meta.get("vgpurun.first", ""), self.commands, n=1, cutoff=0.6)
+            first = ctx.meta.get("vgpurun.first", "-")
+            meant = [] if first.startswith("-") else get_close_matches(first, self.commands, n=1, cutoff=0.6)
             raise type(error)(f"{error}; or did you mean: vgpurun {meant[0]}?") if meant else error from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

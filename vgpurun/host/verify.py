@@ -31,6 +31,7 @@ _SKIPS = {
     -3: "no room for two contexts; try a higher limit",
 }  # lib/verify's answers
 _END_S = 30  # after which a program that does not end is killed
+_AGAIN_S = 3  # after which it is asked to end once more
 
 
 @dataclass(frozen=True)
@@ -169,7 +170,8 @@ class _Program:
             else:
                 yield {**error, **said}
                 error = {}
-        self._process.wait(_END_S)
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(_END_S)
 
     def go_on(self) -> None:
         assert self._process.stdin is not None
@@ -188,13 +190,31 @@ def _started(arguments: Sequence[str]) -> Iterator[_Program]:
         try:
             yield _Program(process)
         finally:
-            if process.poll() is None:
-                process.terminate()
-            process.communicate(timeout=_END_S)
+            _end(process)
         if process.returncode:
             errors.seek(0)
-            lines = [line for line in errors.read().splitlines() if line] or [f"exit code {process.returncode}"]
-            raise VgpurunError(f"the trial cannot be run: {lines[-1].removeprefix('vgpurun: ')}")
+            raise VgpurunError(
+                f"the trial cannot be run: {_reason(errors.read()) or f'exit code {process.returncode}'}"
+            )
+
+
+def _reason(errors: str) -> str:
+    """What vgpurun says last for itself: a table may follow. Else the last line of all."""
+    lines = [line for line in errors.splitlines() if line]
+    own = [line.removeprefix("vgpurun: ") for line in lines if line.startswith("vgpurun: ")]
+    return next(reversed(own or lines), "")
+
+
+def _end(process: "subprocess.Popen[str]") -> None:
+    for _ in range(_END_S // _AGAIN_S):
+        if process.poll() is None:
+            process.terminate()  # once more: what comes while a container begins has no effect
+        with suppress(subprocess.TimeoutExpired):
+            process.communicate(timeout=_AGAIN_S)
+            return
+    process.kill()
+    process.communicate()
+    raise VgpurunError(f"the trial did not end in {_END_S} s; its container may still run: vgpurun ps")
 
 
 def _device_bytes(gpu: Gpu) -> int:
