@@ -25,7 +25,7 @@ def test_ctrl_c_ends_the_trial_and_its_container(vgpurun: Cli, debian: str) -> N
         wait_until(lambda: [each for each in vgpurun.containers() if each.status == "running"], "running container", 60)
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=60)
-    assert (process.returncode, errors) == (130, "")
+    assert (process.returncode, errors.strip()) == (130, "")
     wait_until(lambda: not vgpurun.containers(), "end of the container", 60)
     vgpurun.assert_nothing_left()
 
