@@ -106,6 +106,7 @@ VARIABLES = (
         for key in DEFAULTS
     ),
     Variable("VGPURUN_DEBUG", _CLI, "`1` shows where in the code an error came from."),
+    Variable("NO_COLOR", _CLI, "Whatever it is: no colours, in a terminal either."),
     Variable("DOCKER_HOST", _CLI, "The Docker Engine, instead of Docker's current context; it must be this host's."),
     Variable("DOCKER_CONTEXT", _CLI, "The Docker context to use."),
     Variable("DOCKER_CONFIG", _CLI, "The folder of docker's own configuration, instead of `~/.docker`."),
