@@ -265,6 +265,15 @@ def test_output_to_a_full_disk_is_one_line(environment: dict[str, str], unbuffer
     )
 
 
+@pytest.mark.usefixtures("simulated")
+def test_a_current_folder_that_is_gone_is_named(environment: dict[str, str], tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    command = f"rmdir {gone}; exec {sys.executable} -m vgpurun run --driver sim --dry-run -v ./data:/data image"
+    result = subprocess.run(["sh", "-c", command], env=environment, cwd=gone, capture_output=True, text=True)
+    refused(result, "the current folder: No such file or directory")
+
+
 def test_ctrl_c_while_it_is_loaded_leaves_no_traceback(environment: dict[str, str]) -> None:
     code = (
         "import sys, time\n"

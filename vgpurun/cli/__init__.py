@@ -16,6 +16,8 @@ from vgpurun.errors import NoRoomError, VgpurunError
 _FAILED = VgpurunError.exit_code
 _CTRL_C = 130
 _BROKEN_PIPE = 141
+# What an error is about that names no file.
+_UNNAMED = {errno.ENOSPC: "the output cannot be written", errno.ENOENT: "the current folder"}
 
 _HELP = """Run a container with a GPU memory cap and a compute cap.
 
@@ -100,7 +102,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     except (BrokenPipeError, SystemExit):  # click's own answer to a closed pipe is to exit
         return _quiet()
     except OSError as error:
-        where = error.filename or ("the output cannot be written" if error.errno == errno.ENOSPC else "")
+        where = error.filename or _UNNAMED.get(error.errno or 0, "")
         return _fail(error, f"{where}{': ' if where else ''}{error.strerror or error}", _FAILED)
     except Exception as error:  # a mistake of ours: still one line
         return _fail(error, f"unexpected {type(error).__name__}: {_one_line(str(error))}; please report it", _FAILED)
