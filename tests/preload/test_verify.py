@@ -65,7 +65,7 @@ def test_compute_holds_on_the_simulated_gpu(environment: dict[str, str]) -> None
         code, checks = verified(environment, "--sm", "50", "--seconds", "1")
         return code, {work: checks[f"compute: {work}"]["share_percent"] for work in COMPUTE}
 
-    assert_measured(measured, lambda seen: seen[0] == 0 and all(40 < share < 57 for share in seen[1].values()))
+    assert_measured(measured, lambda seen: seen[0] == 0 and all(40 < share < 57 for share in seen[1].values()), tries=8)
 
 
 def test_the_table_fits_a_terminal(environment: dict[str, str]) -> None:
