@@ -39,5 +39,5 @@ def test_a_trial_without_room_says_so(vgpurun: Cli, debian: str) -> None:
     held = vgpurun.run("-d", "--mem", "7g", debian, "sleep", "60")
     assert held.exit_code == 0, held
     result = vgpurun("verify", *vgpurun.driver, "--mem", "2g", debian)
-    assert result.exit_code == 125 and "cannot be run: no room for --mem" in result.stderr, result
+    assert result.exit_code == 125 and "cannot be run: no room for --mem 2g" in result.stderr, result
     vgpurun("rm", "-f", held.stdout.strip())

@@ -181,7 +181,7 @@ def admission_of_change(
     overcommit: bool | None,
 ) -> Admission:
     """Return the admission of a container or slice, by its id, to other limits on its GPUs. Raises ConfigError."""
-    memory = ",".join(f"{gpu.number}={_shortest(each.memory_bytes)}" for gpu, each in wanted if each.memory_bytes)
+    memory = ",".join(f"{gpu.number}={shortest_size(each.memory_bytes)}" for gpu, each in wanted if each.memory_bytes)
     sm = ",".join(f"{gpu.number}={each.sm_percent}" for gpu, each in wanted if each.sm_percent)
     request = Request(
         Limits(memory or None, sm or None),
@@ -191,8 +191,8 @@ def admission_of_change(
     return Admission(request, gpus, config.own_grant(), engine, 0, say, warn, in_place_of=holder)
 
 
-def _shortest(size_bytes: int) -> str:
-    """A size as --mem takes it, and people read it."""
+def shortest_size(size_bytes: int) -> str:
+    """Return a size as --mem takes it, and people read it."""
     for unit, unit_bytes in (("g", 1 << 30), ("m", 1 << 20), ("k", 1 << 10)):
         if size_bytes % unit_bytes == 0:
             return f"{size_bytes // unit_bytes}{unit}"

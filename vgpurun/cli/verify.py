@@ -10,6 +10,7 @@ import click
 
 from vgpurun.choices import DRIVER_MODES
 from vgpurun.cli.common import LIMITS, EngineCommand, option, say, visible_gpus
+from vgpurun.cli.placing import shortest_size
 from vgpurun.config import values as config
 from vgpurun.errors import OptionError
 from vgpurun.host import library
@@ -89,7 +90,7 @@ def _limits(gpu: Gpu, mem: str | None, sm: str | None) -> Quota:
 def _trial(gpu: Gpu, limits: Quota, image: str | None, driver_mode: str, program: Path) -> Trial:
     """How a user would start the program under these limits."""
     words = [f"--gpus=device={gpu.uuid}"]
-    limited = [] if limits.memory_bytes is None else [f"--mem={limits.memory_bytes}"]
+    limited = [] if limits.memory_bytes is None else [f"--mem={shortest_size(limits.memory_bytes)}"]
     limited += [] if limits.sm_percent is None else [f"--sm={limits.sm_percent}"]
     limited.append("--sm-policy=hard")  # whatever the configuration says of options that are not given
     free = ["--mem=100%", "--sm=100", "--overcommit"]  # all of the GPU, also where others run
