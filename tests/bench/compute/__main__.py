@@ -69,7 +69,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--gpus", default="0", help="by their index in nvidia-smi, or all; by default 0")
     parser.add_argument("--seconds", type=float, default=10.0, help="length of each run; 6 times that for 300ms")
     parser.add_argument("--only", choices=TABLES, action="append")
-    parser.add_argument("--programs", type=_names, default=())
+    parser.add_argument("--programs", type=_names, default=(), help="for shares and tenants; for faults, what happens")
     parser.add_argument("--limits", type=_names, default=(), help="50,75 for shares, 50/50,30/70 for tenants")
     parser.add_argument("--library", action="append", default=[], metavar="NAME=PATH")
     parser.add_argument("--out", type=Path)

@@ -59,8 +59,9 @@ EVENTS = {
 def cases(options: Options) -> Iterator[Case]:
     """Two tenants at 50: the share of the one after the other's end, and its longest stall."""
     seconds = max(options.seconds, EVENT_S + SETTLED_S + LEAST_S)
-    for name in options.programs or EVENTS:
-        yield Case("faults", name, partial(_measure, name=name, event=EVENTS[name], seconds=seconds))
+    for name, event in EVENTS.items():
+        if not options.programs or name in options.programs:
+            yield Case("faults", name, partial(_measure, name=name, event=event, seconds=seconds))
 
 
 def _measure(bench: Bench, name: str, event: Event, seconds: float) -> Iterator[Row]:
