@@ -1,6 +1,7 @@
 /* Launches form batches. */
 #include "meter.h"
 
+#include "beside.h"
 #include "gate.h"
 #include "log.h"
 #include "meter_parts.h"
@@ -160,6 +161,7 @@ static void open_batch(struct meter_stream *stream, uint64_t work, int64_t arriv
   gate_wait_for_unmeasured(stream);
   gate_wait_for_tokens(meter);
   gate_wait_for_turn(meter);
+  beside_look(stream);
   gate_wait_for_room(stream);
   stream->open = begin_batch(stream, after_gap);
   if (stream->open)

@@ -131,7 +131,6 @@ struct meter_terms {
 struct meter_cost {
   uint64_t work;
   int64_t cost_ns;
-  int64_t undisturbed_ns; /* what it took over a longer time, when nobody else's work can have been beside it */
 };
 
 struct meter {
@@ -156,8 +155,9 @@ struct meter {
   uint32_t in_flight_batches;
   int64_t measured_ns, charged_ns; /* of late: streams that run at the same time are charged once */
   int64_t measured_until_ns;
-  int64_t last_end_ns;  /* of what has been harvested */
-  bool slowed;          /* of late, work takes much longer than undisturbed */
+  int64_t last_end_ns;                       /* of what has been harvested */
+  int64_t mixed_until_ns, look_beside_at_ns; /* beside.c */
+  bool was_late;
   int64_t uncounted_ns; /* when a batch passed last that the ring of its stream had no place for */
   int64_t progress_ns;  /* when a batch was harvested last, or the first one came into flight */
   struct timeline timelines[METER_MAX_CONTEXTS];
@@ -210,8 +210,7 @@ void meter_before_wait_all(struct meter *meter);
 void meter_after_wait_all(struct meter *meter); /* they may be busy */
 
 /* The percentage of the time that passes in which our work may be on the GPU: more than the limit beside work that does
- * not end, since then the GPU gives each of its tenants a part of the time. Such work is what its owner says to be
- * so; and what has been launched by one that is silent since then, when our own takes much longer than undisturbed. */
+ * not end, since then the GPU gives each of its tenants a part of the time. */
 uint32_t meter_percent_of_time(struct meter *meter);
 
 /* In-flight work as GPU time: less than the sum over the streams when they run at the same time. */

@@ -1,9 +1,5 @@
-/* What a launch costs is learned from what was measured. It decides where batches end, and tells whether the GPU mixes
- * our work with another's; what is charged is measured. */
+/* What a launch costs is learned from what was measured. It decides where batches end; what is charged is measured. */
 #include "meter_parts.h"
-
-#define SLOWED 1.5        /* by time-slicing with one other it is more than 2 */
-#define UNDISTURBED_OF 64 /* a hundred milliseconds of batches do not change it by much */
 
 static struct meter_cost *cost_of(struct meter *meter, uint64_t work) {
   return &meter->costs[(work * 0x9e3779b97f4a7c15ULL) >> 52 & (METER_COSTS - 1)];
@@ -20,23 +16,8 @@ bool meter_known_cost(struct meter *meter, uint64_t work, int64_t *cost_ns) {
 
 static void set_cost(struct meter *meter, uint64_t work, int64_t cost_ns) {
   struct meter_cost *cost = cost_of(meter, work);
-  int64_t set_ns = cost_ns > 1 ? cost_ns : 1;
-  if (__atomic_load_n(&cost->work, __ATOMIC_RELAXED) != work)
-    __atomic_store_n(&cost->undisturbed_ns, set_ns, __ATOMIC_RELAXED);
-  __atomic_store_n(&cost->cost_ns, set_ns, __ATOMIC_RELAXED);
+  __atomic_store_n(&cost->cost_ns, cost_ns > 1 ? cost_ns : 1, __ATOMIC_RELAXED);
   __atomic_store_n(&cost->work, work, __ATOMIC_RELAXED);
-}
-
-static void compare_with_undisturbed(struct meter *meter, uint64_t work, int64_t cost_ns) {
-  struct meter_cost *cost = cost_of(meter, work);
-  int64_t undisturbed_ns = __atomic_load_n(&cost->undisturbed_ns, __ATOMIC_RELAXED);
-  if (turns_count_silent(&meter->turns) + turns_count_stuck(&meter->turns) == 0) {
-    undisturbed_ns += (cost_ns - undisturbed_ns) / UNDISTURBED_OF;
-    __atomic_store_n(&cost->undisturbed_ns, undisturbed_ns, __ATOMIC_RELAXED);
-  }
-  bool slowed = (double)cost_ns > SLOWED * (double)undisturbed_ns;
-  if (slowed != __atomic_load_n(&meter->slowed, __ATOMIC_RELAXED))
-    __atomic_store_n(&meter->slowed, slowed, __ATOMIC_RELAXED);
 }
 
 void meter_learn(struct meter_stream *stream, const struct batch *batch, int64_t measured_ns) {
@@ -50,7 +31,5 @@ void meter_learn(struct meter_stream *stream, const struct batch *batch, int64_t
   } else if (meter_known_cost(meter, batch->last_work, &known_ns)) {
     known_ns = (3 * known_ns + measured_ns / batch->launches) / 4;
     set_cost(meter, batch->last_work, known_ns);
-    if (meter->takes_turns)
-      compare_with_undisturbed(meter, batch->last_work, known_ns);
   }
 }

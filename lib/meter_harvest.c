@@ -1,4 +1,5 @@
 /* Batches that have completed are measured and charged. One thread at a time harvests. */
+#include "beside.h"
 #include "bucket.h"
 #include "log.h"
 #include "meter_parts.h"
@@ -65,10 +66,7 @@ static void note_overlap(struct meter *meter, const struct interval *interval) {
 uint32_t meter_percent_of_time(struct meter *meter) {
   if (!meter->takes_turns)
     return meter_percent(meter);
-  uint32_t beside = turns_count_stuck(&meter->turns);
-  if (__atomic_load_n(&meter->slowed, __ATOMIC_RELAXED))
-    beside += turns_count_silent(&meter->turns);
-  return meter_percent(meter) * (1 + beside);
+  return meter_percent(meter) * (1 + beside_count(meter));
 }
 
 /* In the order in which they began, since the bucket charges nothing before what it has charged. */

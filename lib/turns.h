@@ -86,8 +86,11 @@ void turns_set_stuck(struct turns *turns, bool stuck);
 /* How many other tenants are stuck: by so many the GPU's own time-slicing divides the time of whose turn it is. */
 uint32_t turns_count_stuck(struct turns *turns);
 
-/* How many more may be: they launched, and have not been heard since. */
+/* How many more may be: they launched, as they say, and have not been heard since. */
 uint32_t turns_count_silent(struct turns *turns);
+
+/* Is there another tenant that has not been heard lately? Whoever is alone does not tell each launch. */
+bool turns_have_quiet_tenant(struct turns *turns);
 
 /* We are there, and may launch. */
 void turns_note_presence(struct turns *turns);

@@ -96,6 +96,18 @@ uint32_t turns_count_stuck(struct turns *turns) {
   return count;
 }
 
+bool turns_have_quiet_tenant(struct turns *turns) {
+  int64_t now_ns = turns_begin_look(turns);
+  bool found = false;
+  for (int i = 0; i < turns_slots_used(turns) && !found; i++) {
+    const struct turns_slot *slot = &turns->seen.slots[i];
+    found = i != turns->slot && slot->seen_ns != 0 && !turns_seen_within(slot, now_ns, TURNS_SILENT_NS) &&
+            turns_is_another_tenant(turns, slot) && turns->system->is_held(turns->file, i);
+  }
+  turns_end_look(turns);
+  return found;
+}
+
 uint32_t turns_count_silent(struct turns *turns) {
   turns_begin_look(turns);
   uint32_t count = turns->silent;

@@ -93,8 +93,10 @@ void model_advance(struct gpu *gpu, int64_t until_ns) {
     else
       gpu->now_ns = next_arrival_ns(gpu, until_ns);
   }
+  bool busy = gpu->running >= 0 && next_item(gpu, gpu->running) != NULL;
   for (int i = 0; i < model.process_count; i++)
-    reach_markers(gpu, i);
+    if (!busy || i == gpu->running) /* also a marker waits for the slice of another to end */
+      reach_markers(gpu, i);
 }
 
 void model_advance_all(void) {

@@ -10,6 +10,7 @@ HERE = Path(__file__).parent
 LIB = ROOT / "lib"
 
 METER = [
+    "beside",
     "bucket",
     "gate",
     "meter",
