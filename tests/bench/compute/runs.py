@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -112,9 +113,12 @@ class Programs:
         self._includes = subprocess.run(make, capture_output=True, text=True, check=True).stdout.split()
         self._folder = folder
         self._kernels = self.compile("kernels")
-        self._python = python_with_torch()
         self._running: set[Process] = set()
         self.stopped = False
+
+    @cached_property
+    def _torch(self) -> str | None:
+        return python_with_torch()  # takes seconds
 
     def compile(self, name: str) -> str:
         """Compile a program and return its path."""
@@ -127,9 +131,9 @@ class Programs:
         """Return a program's own command line. Raises RuntimeError where it cannot run."""
         if program not in MODELS:
             return [self._kernels, program, str(seconds), str(at_s or 0), str(settle_s)]
-        if self._python is None:
+        if self._torch is None:
             raise RuntimeError("PyTorch is not installed; GPU_PYTHON may name a Python that has it")
-        return [self._python, str(PROGRAMS / "loop.py"), program, str(seconds)]
+        return [self._torch, str(PROGRAMS / "loop.py"), program, str(seconds)]
 
     def start(self, command: list[str], launch: Launch) -> Process:
         """Start a command. Raises RuntimeError when all is to end."""
