@@ -8,7 +8,7 @@
 
 #include "meter_parts.h"
 
-#define LATE_NS 300000LL
+#define LATE_NS 500000LL         /* to switch between tenants takes less than half of that */
 #define AGAIN_NS 50000000LL      /* after a marker that was in time: to look costs its ten microseconds */
 #define BELIEVED_NS 1000000000LL /* since who believes it need not wait, and has no occasion to look */
 
