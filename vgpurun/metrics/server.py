@@ -21,6 +21,7 @@ DEFAULT_LISTEN = "127.0.0.1:9487"
 _ADDRESS = re.compile(r"(?:(?P<host>\[[0-9A-Fa-f:.]+(?:%\w+)?\]|[^:\[\]]*):)?(?P<port>[0-9]{1,5})", re.ASCII)
 _CLIENT_PATIENCE_S = 10.0  # for a request to come, and for an answer to be taken
 _MAX_CLIENTS = 32  # at the same time
+_PLACE_PATIENCE_S = 0.5  # of one more, until there is a place
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
 <title>vgpurun exporter</title></head>
@@ -68,8 +69,8 @@ class _Server(ThreadingMixIn, WSGIServer):
         self.setup_environ()
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Give a client a thread, if there are not too many."""
-        if not self._places.acquire(blocking=False):
+        """Give a client a thread, unless there are too many for some time: others wait in the kernel's queue."""
+        if not self._places.acquire(timeout=_PLACE_PATIENCE_S):
             self.shutdown_request(request)
             return
         super().process_request(request, client_address)
