@@ -1,11 +1,13 @@
-"""A slice's CDI device, used without vgpurun: by docker, by podman and by docker compose."""
+"""A slice's CDI device, used without vgpurun: by docker, podman, podman-compose and docker compose."""
 
 from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -212,6 +214,45 @@ def test_podman_run_gives_the_limits_and_shares_them_with_docker(
         cli("slice", "rm", *SIM, name).assert_refused(f"in use by container {holder[:12]}")
     finally:
         run(*podman, "rm", "--force", "--time", "0", holder, cli=cli)
+
+
+def test_podman_compose_gives_the_limits(cli: Cli, name: str, podman: list[str], tmp_path: Path) -> None:
+    """By the service's `devices`, since it takes no notice of `deploy.resources.reservations`."""
+    service = {
+        "image": "vgpurun-test",
+        "command": [*GPU_PROGRAM, "info"],
+        "devices": [f"vgpurun.io/gpu={name}"],
+        "volumes": [WITH_PROGRAMS[1]],
+        "network_mode": "none",
+        "ulimits": {"nofile": 1024, "nproc": 1000},
+    }
+    (tmp_path / "compose.yaml").write_text(yaml.safe_dump({"services": {"job": service}}))
+    wrapper = tmp_path / "podman"  # podman-compose has no options for where Podman keeps things
+    wrapper.write_text(f'#!/bin/sh\nexec {shlex.join(map(str, podman))} "$@"\n')
+    wrapper.chmod(0o755)
+    compose = (
+        sys.executable,
+        "-m",
+        "podman_compose",
+        "--podman-path",
+        wrapper,
+        "--project-name",
+        name,
+        "-f",
+        tmp_path / "compose.yaml",
+    )
+    done = run(*compose, "up", "-d", cli=cli, cwd=tmp_path)
+    assert done.returncode == 0, done
+
+    def answer() -> str:
+        made = run(*podman, "ps", "-aq", "--filter", f"label=com.docker.compose.project={name}", cli=cli).stdout.split()
+        return run(*podman, "logs", *made, cli=cli).stdout if made else ""
+
+    try:
+        seen = json.loads(wait_until(answer, "answer of the service", 60))
+        assert [each["total"] for each in seen["devices"]] == [2 * GIB]
+    finally:
+        run(*compose, "down", cli=cli, cwd=tmp_path)
 
 
 # ---- docker compose ----------------------------------------------------------------------------------------------
