@@ -1,8 +1,9 @@
 """Work that goes on while this thread does something else: what waits for the engine or the driver."""
 
-import threading
 from collections.abc import Callable
 from typing import Generic, TypeVar
+
+from vgpurun.console.threads import Helper
 
 Result = TypeVar("Result")
 
@@ -13,7 +14,7 @@ class Background(Generic[Result]):
     def __init__(self, work: Callable[[], Result]) -> None:
         self._results: list[Result] = []
         self._errors: list[Exception] = []
-        self._thread = threading.Thread(target=self._run, args=(work,), daemon=True)
+        self._thread = Helper(self._run, (work,))
         self._thread.start()
 
     def _run(self, work: Callable[[], Result]) -> None:

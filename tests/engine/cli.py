@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -79,7 +80,9 @@ class Cli:
     def started(self, *arguments: str, **popen: Any) -> Iterator[subprocess.Popen[str]]:
         """`vgpurun ARGUMENTS` in the background; killed at the end if it still runs."""
         options: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        process = subprocess.Popen([*self.command, *arguments], env=self.environment, text=True, **(options | popen))
+        process = subprocess.Popen(
+            [*self.command, *arguments], env=self.environment, text=True, preexec_fn=heed_hang_up, **(options | popen)
+        )
         try:
             yield process
         finally:
@@ -87,10 +90,26 @@ class Cli:
                 process.kill()
             process.communicate()
 
+    def wait_for_output(self, name: str, text: bytes) -> None:
+        """Wait until a container has written this."""
+        container = self.engine.containers.get(name)
+        wait_until(lambda: text in container.logs(), f"{text!r} in the output of {name}")
+
     def containers(self) -> list[Any]:
         """Every container that this vgpurun made, stopped ones included; an engine may have others."""
         made = self.engine.containers.list(all=True, filters={"label": "vgpurun.state"}, ignore_removed=True)
         return [container for container in made if container.labels["vgpurun.state"].startswith(f"{self.state_dir}/")]
+
+    def remove_containers(self) -> None:
+        """Remove whatever is left, also of what the engine removes itself at the same time."""
+        for container in self.containers():
+            with suppress(docker.errors.NotFound):
+                try:
+                    container.remove(force=True)
+                except docker.errors.APIError as error:
+                    if "already in progress" not in str(error):
+                        raise
+                    container.wait(condition="removed")
 
     def states(self) -> list[str]:
         """The names of the state folders."""
@@ -103,7 +122,12 @@ class Cli:
         assert (left, self.states()) == ([], [])
 
 
-def wait_until(condition: Callable[[], Any], what: str, timeout_s: float = 20, interval_s: float = 0.02) -> Any:
+def heed_hang_up() -> None:
+    """As from a user's shell: what runs the tests may have been told by nohup to ignore it."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+def wait_until(condition: Callable[[], Any], what: str, timeout_s: float = 60, interval_s: float = 0.02) -> Any:
     """Wait for ``condition`` to hold and return its value.
 
     Raises:

@@ -115,5 +115,4 @@ def vgpurun(
     home.mkdir()
     cli = Cli(engine, clean_environment(docker_host, state_dir, home), state_dir)
     yield cli
-    for container in cli.containers():
-        container.remove(force=True)
+    cli.remove_containers()

@@ -12,6 +12,8 @@ import termios
 import time
 from collections.abc import Sequence
 
+from cli import heed_hang_up
+
 
 class Terminal:
     """A pseudo terminal whose far end is the standard input, output and error of a process in a session of its own."""
@@ -26,6 +28,7 @@ class Terminal:
         )
 
     def _take_terminal(self) -> None:
+        heed_hang_up()
         os.setsid()
         fcntl.ioctl(self.far, termios.TIOCSCTTY, 0)
 
@@ -36,17 +39,18 @@ class Terminal:
         """Give the terminal another size. The kernel tells the foreground process with SIGWINCH."""
         fcntl.ioctl(self.near if tell else self.far, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
-    def read_until(self, text: bytes, timeout_s: float = 20) -> bytes:
-        """Read output until it holds ``text``; returns all that was read since the last call."""
+    def read_until(self, text: bytes, timeout_s: float = 60) -> bytes:
+        """Return the output from where the last call ended up to ``text``; what follows is the next call's."""
         deadline = time.monotonic() + timeout_s
         while text not in self.output:
             ready, _, _ = select.select([self.near], [], [], max(0, deadline - time.monotonic()))
             assert ready, f"no {text!r} within {timeout_s} s in {self.output!r}"
             self.output += os.read(self.near, 65536)
-        read, self.output = self.output, b""
+        end = self.output.index(text) + len(text)
+        read, self.output = self.output[:end], self.output[end:]
         return read
 
-    def wait(self, timeout_s: float = 20) -> int:
+    def wait(self, timeout_s: float = 60) -> int:
         """Wait for the process to end; returns its exit code."""
         return self.process.wait(timeout_s)
 

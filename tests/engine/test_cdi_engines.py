@@ -103,8 +103,7 @@ def test_nothing_that_limits_can_be_written_in_the_container(cli: Cli, name: str
 def test_containers_of_docker_and_vgpurun_share_a_slice_and_keep_it(cli: Cli, name: str, debian: str) -> None:
     holder = docker_run(cli, "-d", "-i", *device(name), debian, *GPU_PROGRAM, "hold", str(600 * MIB)).strip()
     try:
-        container = cli.engine.containers.get(holder)
-        wait_until(lambda: b"holding" in container.logs(), "memory")
+        cli.wait_for_output(holder, b"holding")
         filled = cli.run("--slice", name, *WITH_PROGRAMS, debian, *GPU_PROGRAM, "fill", str(20 * MIB)).json()
         assert 0 < filled["granted_bytes"] <= (2048 - 600 - 2 * 518) * MIB
         (shown,) = json.loads(cli("slice", "inspect", *SIM, name).stdout)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from cli import Cli, wait_until
 from terminal import Terminal
+from vgpurun.engine.containers import ContainerEngine
 
 TALK = "echo out; echo err >&2; sleep 600"
 
@@ -75,6 +76,22 @@ def test_stop_sends_the_stop_signal_and_goes_on_after_an_error(vgpurun: Cli, con
     assert (again.exit_code, again.stdout, again.stderr) == (0, f"{container[:12]}\n", "")
 
 
+def test_what_has_ended_is_listed_as_ended_at_once(
+    vgpurun: Cli, container: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine answers a stop before its list has it: who wants the room would be refused."""
+    monkeypatch.setenv("DOCKER_HOST", vgpurun.environment["DOCKER_HOST"])
+    engine = ContainerEngine.connect()
+    ends: tuple[Callable[[], None], ...] = (
+        lambda: engine.stop_in_time(container, 0, None),
+        lambda: engine.send_signal(container, "KILL"),
+    )
+    for end in ends * 3:
+        engine.start_again(container)
+        end()
+        assert [each.status for each in engine.containers() if each.id == container] == ["exited"]
+
+
 def test_kill_sends_the_signal_that_is_named(vgpurun: Cli, container: str) -> None:
     assert vgpurun("kill", "-s", "TERM", "tended").stdout == "tended\n"
     wait_until(lambda: vgpurun.engine.containers.get("tended").status == "exited", "end")
@@ -110,7 +127,7 @@ def test_logs_follow_until_the_container_ends(vgpurun: Cli, container: str) -> N
         assert following.stdout is not None and following.stdout.readline() == "out\n"
         assert following.poll() is None
         vgpurun("stop", "tended")
-        assert following.wait(20) == 0
+        assert following.wait(60) == 0
 
 
 def test_logs_of_a_terminal_are_plain_bytes(vgpurun: Cli, debian: str) -> None:

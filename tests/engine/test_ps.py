@@ -8,7 +8,7 @@ import json
 
 import pytest
 
-from cli import GPU_PROGRAM, WITH_PROGRAMS, Cli, wait_until
+from cli import GPU_PROGRAM, WITH_PROGRAMS, Cli
 
 MIB = 1 << 20
 CONTEXT = 518 * MIB
@@ -20,7 +20,7 @@ def holder(vgpurun: Cli, debian: str) -> str:
     options = ("-d", "-i", "--name", "holder", "--mem", "2g", "--sm", "50", "--label", "team=vision", *WITH_PROGRAMS)
     result = vgpurun.run(*options, debian, *GPU_PROGRAM, "hold", str(256 * MIB))
     assert result.exit_code == 0, result
-    wait_until(lambda: vgpurun.engine.containers.get("holder").logs(), "allocation")
+    vgpurun.wait_for_output("holder", b"holding")
     return result.stdout.strip()
 
 

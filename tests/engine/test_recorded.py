@@ -22,8 +22,7 @@ def stand_in(vgpurun: Cli, debian: str) -> Iterator[str]:
     """The tests' own image under the name that stands for the pages' one."""
     vgpurun.engine.images.get(debian).tag(STAND_IN)
     yield STAND_IN
-    for container in vgpurun.containers():
-        container.remove(force=True)
+    vgpurun.remove_containers()
     vgpurun.engine.images.remove(STAND_IN, force=True)
 
 

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import pwd
+import re
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
 import pytest
 
 from cli import Cli, wait_until
+from engine_relay import held_up
 from vgpurun.admission.holders import all_holders
 from vgpurun.admission.lock import QUEUE_DIR
 from vgpurun.background import Background
@@ -75,12 +76,17 @@ def seconds(text: str) -> float:
     return datetime.fromisoformat(f"{text[:19]}+00:00").timestamp() + float(f"0{text[19:-1]}")
 
 
-def test_launches_that_wait_run_later_and_never_more_at_once(two_gpus: Cli, debian: str) -> None:
+def test_launches_that_wait_run_later_and_never_more_at_once(two_gpus: Cli, debian: str, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    script = "until test -e /here/go; do sleep 0.1; done; sleep 0.5"
+    command = ("--wait", "--mem", "2g", "-v", f"{tmp_path}:/here:ro", debian, "sh", "-c", script)
     with ExitStack() as stack:
-        launches = started_together(two_gpus, stack, 14, "--wait", "--mem", "2g", debian, "sleep", "3")
-        ended = [(process.communicate(timeout=110), process.returncode) for process in launches]
+        launches = started_together(two_gpus, stack, 14, *command)
+        wait_until(lambda: len(tickets(two_gpus)) == 14 - ROOM, "queue of who found no room", 100)
+        go.touch()
+        ended = [(process.communicate(timeout=100), process.returncode) for process in launches]
     assert all(code == 0 for _, code in ended), ended
-    assert any("waiting in place" in stderr for (_, stderr), _ in ended)
+    assert sum("waiting in place" in stderr for (_, stderr), _ in ended) == 14 - ROOM
     times = [
         (seconds(s["StartedAt"]), seconds(s["FinishedAt"])) for s in (c.attrs["State"] for c in two_gpus.containers())
     ]
@@ -92,13 +98,18 @@ def hold(cli: Cli, image: str, name: str, *limits: str) -> None:
     assert cli.run("-d", "--name", name, *limits, image, "sleep", "300").exit_code == 0
 
 
-def tickets() -> set[str]:
-    return {path.name for path in QUEUE_DIR.glob("wait-*")}
+def tickets(cli: Cli) -> list[Path]:
+    """Of who waits for the GPUs of this test."""
+    own = re.findall(r"uuid: (\S+)", Path(cli.environment["VGPUSIM_CONFIG"]).read_text())
+    found = []
+    for path in QUEUE_DIR.glob("wait-*"):
+        with suppress(FileNotFoundError):  # others' come and go
+            found += [path] if set(own) & set(path.read_text().split()) else []
+    return found
 
 
 def test_first_come_first_served_and_ctrl_c_leaves_the_queue(one_gpu: Cli, debian: str) -> None:
     hold(one_gpu, debian, "holder", "--mem", "6g")
-    others = tickets()
     wait = ("run", *one_gpu.driver, "--wait", "--mem", "5g", "-d", "--name")
     with one_gpu.started(*wait, "first", debian, "sleep", "300") as first:
         assert "place 1" in next(iter(first.stderr))
@@ -110,7 +121,7 @@ def test_first_come_first_served_and_ctrl_c_leaves_the_queue(one_gpu: Cli, debia
             assert {each.name for each in one_gpu.containers()} == {"first"}
             second.send_signal(signal.SIGINT)
             assert second.communicate(timeout=30) and second.returncode == 130
-    assert tickets() <= others
+    assert tickets(one_gpu) == []
 
 
 def test_a_wait_that_ends_in_vain(one_gpu: Cli, debian: str) -> None:
@@ -153,8 +164,9 @@ def test_local_processes_and_containers_count_for_each_other(one_gpu: Cli, debia
         result = one_gpu.run("--mem", "3g", debian, "true")
         assert f"process {local.pid}" in result.stderr
         assert one_gpu.run("--mem", "2g", debian, "true").exit_code == 0
-        local.terminate()
-    wait_until(lambda: one_gpu.run("--mem", "3g", debian, "true").exit_code == 0, "room after the process")
+        local.terminate()  # which its child is told
+        assert local.wait(60) == 128 + signal.SIGTERM
+    assert one_gpu.run("--mem", "3g", debian, "true").exit_code == 0
     hold(one_gpu, debian, "holder", "--mem", "6g")
     assert "holder" in one_gpu("local", *one_gpu.driver, "--mem", "3g", "--", "true").stderr
 
@@ -169,47 +181,54 @@ def test_binpack_fills_one_gpu_and_spread_both(two_gpus: Cli, debian: str) -> No
     assert sorted(gpus_of(two_gpus).values()) == [2, 4]
 
 
-@pytest.mark.parametrize("delay_s", [0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2])
-def test_a_launch_killed_at_any_moment_leaves_nothing_after_prune(one_gpu: Cli, debian: str, delay_s: float) -> None:
-    """The container may have been started: then it runs, as with docker run, and is no half-made one."""
-    with one_gpu.started("run", *one_gpu.driver, "--rm", "--mem", "8g", debian, "sleep", "300") as process:
-        time.sleep(delay_s)
-        process.kill()
-    for container in one_gpu.containers():
-        if container.status == "running":
-            container.remove(force=True)
+@pytest.mark.parametrize(
+    ("request_path", "is_answered"),
+    [
+        ("/containers/create", False),
+        ("/containers/create", True),
+        ("/archive", False),
+        ("/attach", True),
+        ("/start", False),
+        ("/start", True),
+    ],
+)
+def test_a_launch_killed_at_any_moment_leaves_nothing_after_prune(
+    one_gpu: Cli, debian: str, docker_host: str, tmp_path: Path, request_path: str, is_answered: bool
+) -> None:
+    """A container that was started runs on, as with docker run, and is no half-made one."""
+    with held_up(docker_host, tmp_path, request_path, is_answered) as (address, held):
+        command = ("run", *one_gpu.driver, "--rm", "--mem", "8g", debian, "sleep", "300")
+        with by_way_of(one_gpu, address).started(*command) as process:
+            held.wait()
+            process.kill()
+    is_started = request_path == "/start" and is_answered
+    was_made = request_path != "/containers/create" or is_answered
+    assert len(one_gpu.states()) == 1, "the launch was under way"
+    assert [each.status for each in one_gpu.containers()] == ["running" if is_started else "created"] * was_made
     assert one_gpu("prune").exit_code == 0
+    if is_started:
+        assert "no room" in one_gpu.run("--mem", "1g", debian, "true").stderr
+        one_gpu.remove_containers()
+        assert one_gpu("prune").exit_code == 0
     one_gpu.assert_nothing_left()
     assert one_gpu.run("--mem", "8g", debian, "true").exit_code == 0, "no lock is left, nor any claim to the memory"
 
 
-def unstarted(cli: Cli) -> list[str]:
-    """Containers that were made and not started yet. To inspect one, the engine may wait for its stopped launcher."""
-    found = cli.engine.api.containers(all=True, filters={"label": "vgpurun.state", "status": "created"})
-    return [each["Id"] for each in found if each["Labels"]["vgpurun.state"].startswith(f"{cli.state_dir}/")]
+def by_way_of(cli: Cli, address: str) -> Cli:
+    return replace(cli, environment=cli.environment | {"DOCKER_HOST": address})
 
 
-def lock_is_free() -> bool:
-    with open(QUEUE_DIR / "lock") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-    return True
-
-
-def test_a_container_that_nobody_will_start_is_swept_by_the_next_launch(one_gpu: Cli, debian: str) -> None:
-    """Stopped after it has made its container and before it starts it, then killed."""
-    with one_gpu.started("run", *one_gpu.driver, "--mem", "8g", debian, "sleep", "300") as process:
-        wait_until(lambda: unstarted(one_gpu), "container", interval_s=0.001)
-        wait_until(lock_is_free, "launch that holds the lock no more", interval_s=0.0002)
-        process.send_signal(signal.SIGSTOP)
-        if not unstarted(one_gpu):
-            pytest.skip("it was started before it could be stopped")
-        assert "no room" in one_gpu.run("--mem", "1g", debian, "true").stderr, "a living launch holds its place"
-        process.kill()
-        process.wait()
-        assert one_gpu.run("--mem", "8g", debian, "true").exit_code == 0
+def test_a_container_that_nobody_will_start_is_swept_by_the_next_launch(
+    one_gpu: Cli, debian: str, docker_host: str, tmp_path: Path
+) -> None:
+    with held_up(docker_host, tmp_path, "/start") as (address, held):
+        command = ("run", *one_gpu.driver, "--mem", "8g", debian, "sleep", "300")
+        with by_way_of(one_gpu, address).started(*command) as process:
+            held.wait()
+            assert "no room" in one_gpu.run("--mem", "1g", debian, "true").stderr, "a living launch holds its place"
+            process.kill()
+            process.wait()
+            assert one_gpu.run("--mem", "8g", debian, "true").exit_code == 0
     one_gpu.assert_nothing_left()
 
 

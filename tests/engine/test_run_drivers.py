@@ -163,8 +163,7 @@ class TestToolkit:
         images.busybox(client, "vgpurun-test/busybox:1")
         cli = Cli(client, environment, state_dir)
         yield cli
-        for container in cli.containers():
-            container.remove(force=True)
+        cli.remove_containers()
         client.close()
 
     @pytest.mark.parametrize("mode", ["toolkit", "auto"])

@@ -7,41 +7,22 @@ import json
 import shutil
 import socket
 import subprocess
-import threading
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from cli import Cli
+from engine_relay import relayed
 
 
 @pytest.fixture
 def tcp_address(docker_host: str) -> Iterator[str]:
     """A TCP address of this host that leads to the engine's socket."""
-    path = docker_host.removeprefix("unix://")
     listener = socket.create_server(("127.0.0.1", 0))
-
-    def copy(source: socket.socket, target: socket.socket) -> None:
-        with suppress(OSError):
-            while data := source.recv(1 << 16):
-                target.sendall(data)
-        with suppress(OSError):
-            target.shutdown(socket.SHUT_WR)
-
-    def serve() -> None:
-        with suppress(OSError):
-            while True:
-                near, _ = listener.accept()
-                far = socket.socket(socket.AF_UNIX)
-                far.connect(path)
-                for pair in ((near, far), (far, near)):
-                    threading.Thread(target=copy, args=pair, daemon=True).start()
-
-    threading.Thread(target=serve, daemon=True).start()
-    yield f"tcp://127.0.0.1:{listener.getsockname()[1]}"
-    listener.close()
+    address = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
+    with relayed(docker_host, listener):
+        yield address
 
 
 def write_context(home: Path, host: str, name: str = "own", is_current: bool = True) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cli import GPU_PROGRAM, WITH_PROGRAMS, Cli, wait_until
+from cli import GPU_PROGRAM, WITH_PROGRAMS, Cli
 from support import assert_measured
 
 GIB = 1 << 30
@@ -94,8 +94,7 @@ def smi(vgpurun: Cli) -> dict:
 def test_the_host_sees_what_a_container_holds(vgpurun: Cli, debian: str) -> None:
     options = ("-d", "-i", "--name", "held", "--mem", "1g", "--sm", "40", *WITH_PROGRAMS)
     assert vgpurun.run(*options, debian, *GPU_PROGRAM, "hold", str(200 * MIB)).exit_code == 0
-    container = vgpurun.engine.containers.get("held")
-    wait_until(lambda: b"holding" in container.logs(), "allocation in the container")
+    vgpurun.wait_for_output("held", b"holding")
     seen = next(c for c in smi(vgpurun)["containers"] if c["name"] == "held")
     device = seen["devices"][0]
     assert 200 * MIB <= device["memory_used_bytes"] <= GIB

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import time
 from contextlib import ExitStack, closing
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import pytest
 
 import images
 from cli import Cli, clean_environment, wait_until
+from engine_relay import held_up
 from private_engine import EngineError, private_engine, stop_engine
 from support import is_set, unavailable
 
@@ -26,7 +26,7 @@ def test_a_signal_is_forwarded(vgpurun: Cli, debian: str, name: str) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         process.send_signal(signal.Signals[f"SIG{name}"])
-        stdout, _ = process.communicate(timeout=20)
+        stdout, _ = process.communicate(timeout=60)
         assert (stdout, process.returncode) == (f"caught {name}\n", 9)
     vgpurun.assert_nothing_left()
 
@@ -38,25 +38,44 @@ def test_without_proxy_a_signal_is_not_the_commands(vgpurun: Cli, debian: str) -
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         process.send_signal(signal.SIGTERM)
-        stdout, _ = process.communicate(timeout=20)
+        stdout, _ = process.communicate(timeout=60)
         assert (stdout, process.returncode) == ("", 128 + signal.SIGTERM)
     assert vgpurun.engine.containers.get("alone").status == "running", "as with docker run"
 
 
-def test_a_signal_before_the_start_leaves_nothing_behind(vgpurun: Cli, debian: str) -> None:
-    for delay_s in (0.1, 0.3, 0.5, 0.7, 0.9):
-        command = ("run", "--rm", *vgpurun.driver, "--mem", "1g", debian, "sleep", "1")
+@pytest.mark.parametrize(
+    ("request_path", "is_answered"),
+    [
+        ("/info", False),
+        ("/containers/create", False),
+        ("/containers/create", True),
+        ("/archive", False),
+        ("/archive", True),
+        ("/attach", False),
+        ("/wait", False),
+        ("/start", False),
+        ("/start", True),
+    ],
+)
+def test_a_signal_before_the_start_leaves_nothing_behind(
+    vgpurun: Cli, debian: str, docker_host: str, tmp_path: Path, request_path: str, is_answered: bool
+) -> None:
+    """It comes while the engine is asked for something. What is started then gets it, and ends by itself here."""
+    with held_up(docker_host, tmp_path, request_path, is_answered) as (address, held):
+        vgpurun.environment["DOCKER_HOST"] = address
+        command = ("run", "--rm", *vgpurun.driver, "--mem", "1g", debian, "sleep", "0.5")
         with vgpurun.started(*command) as process:
-            time.sleep(delay_s)
+            held.wait()
             process.send_signal(signal.SIGINT)
-            process.communicate(timeout=30)
-        wait_until(lambda: not vgpurun.containers(), "removal of the container")
-        assert vgpurun.states() == []
+            held.release()
+            process.communicate(timeout=60)
+    assert process.returncode == (0 if request_path == "/start" else 128 + signal.SIGINT)
+    vgpurun.assert_nothing_left()
 
 
 def test_a_killed_vgpurun_leaves_what_the_next_one_sweeps(vgpurun: Cli, debian: str) -> None:
     with vgpurun.started(
-        "run", "--rm", *vgpurun.driver, "--mem", "1g", debian, "sh", "-c", "echo ready; sleep 2"
+        "run", "--rm", *vgpurun.driver, "--mem", "1g", debian, "sh", "-c", "echo ready; sleep 1"
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
@@ -75,7 +94,7 @@ def test_output_to_a_reader_that_is_gone_ends_quietly(vgpurun: Cli, debian: str)
         process.stdout.readline()
         process.stdout.close()
         try:
-            process.wait(timeout=20)
+            process.wait(timeout=60)
         except subprocess.TimeoutExpired:
             pytest.fail("vgpurun runs on although nobody reads its output")
         assert process.stderr is not None
@@ -97,7 +116,7 @@ def test_an_engine_that_stops_under_a_running_container(vgpurun: Cli, tmp_path: 
             assert process.stdout is not None
             assert process.stdout.readline() == "ready\n"
             stop_engine(host)
-            _, stderr = process.communicate(timeout=30)
+            _, stderr = process.communicate(timeout=60)
     except EngineError as error:
         unavailable(str(error), required=is_set("REQUIRE_ENGINE"))
     assert process.returncode == 9 or (process.returncode == 125 and "engine" in stderr), (process.returncode, stderr)

@@ -15,10 +15,7 @@ def start_holding(vgpurun: Cli, image: str, name: str, size_mib: int) -> None:
     """A container that holds so much; its program is the first process there."""
     hold = (*GPU_PROGRAM, "hold", str(size_mib * MIB))
     assert vgpurun.run("-d", "-i", "--name", name, "--mem", "2g", *WITH_PROGRAMS, image, *hold).exit_code == 0
-    container = vgpurun.engine.containers.get(name)
-    while not container.logs():
-        container.reload()
-        assert container.status in ("created", "running")
+    vgpurun.wait_for_output(name, b"holding")
 
 
 @pytest.fixture

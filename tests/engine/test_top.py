@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from cli import GPU_PROGRAM, WITH_PROGRAMS, Cli, wait_until
+from cli import GPU_PROGRAM, WITH_PROGRAMS, Cli
 from terminal import Terminal
 
 MIB = 1 << 20
@@ -21,7 +21,7 @@ TOP = [sys.executable, "-m", "vgpurun", "top", "--driver", "sim", "--interval", 
 def holder(vgpurun: Cli, debian: str) -> str:
     options = ("-d", "-i", "--name", "holder", "--mem", "2g", "--sm", "50", *WITH_PROGRAMS)
     assert vgpurun.run(*options, debian, *GPU_PROGRAM, "hold", str(256 * MIB)).exit_code == 0
-    wait_until(lambda: vgpurun.engine.containers.get("holder").logs(), "allocation")
+    vgpurun.wait_for_output("holder", b"holding")
     return "holder"
 
 
@@ -44,7 +44,7 @@ def test_it_shows_what_containers_hold(open_top: Callable[..., Terminal], holder
     screen = top.read_until(b"q quit").decode()
     assert "holder" in screen and "774 MiB / 2 GiB" in screen and re.search(r"0 / 50%", screen)
     top.type(b"c")
-    top.read_until(b"by compute")
+    top.read_until(b" s, by compute")
     top.type(b"+")
     top.read_until(b"every 0.5 s")
     top.type(b"q")

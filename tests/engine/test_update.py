@@ -48,15 +48,13 @@ def test_new_limits_are_seen_inside_and_shown(vgpurun: Cli, container: str) -> N
 def test_below_what_is_held_nothing_is_taken_away(vgpurun: Cli, debian: str) -> None:
     hold = ("-d", "-i", "--name", "updated", "--mem", "2g", *WITH_PROGRAMS, debian, *GPU_PROGRAM, "hold", str(GIB))
     assert vgpurun.run(*hold).exit_code == 0
-    holding = vgpurun.engine.containers.get("updated")
-    while not holding.logs():
-        assert holding.status in ("created", "running")
+    vgpurun.wait_for_output("updated", b"holding")
     result = vgpurun("update", "--driver", "sim", "--mem", "512m", "updated")
     assert result.exit_code == 0
     assert "updated holds 1.51 GiB of GPU 0, more than its new limit: it gets no more" in " ".join(
         result.stderr.split()
     )
-    holding.reload()
+    holding = vgpurun.engine.containers.get("updated")
     assert holding.status == "running"
     device = json.loads(vgpurun("smi", "--driver", "sim", "--format", "json").stdout)["containers"][0]["devices"][0]
     assert device["memory_limit_bytes"] == GIB // 2

@@ -40,8 +40,21 @@ def next_key(timeout_s: float, file: int = 0) -> str | None:
     if not terminal.is_terminal(file):
         select.select([], [], [], timeout_s)
         return None
-    ready, _, _ = select.select([file], [], [], timeout_s)
-    if not ready:
+    if not _has_more(file, timeout_s):
         return None
-    typed = os.read(file, 16)
+    typed = more = os.read(file, 1)
+    while more and not _is_whole(typed) and _has_more(file, 0):
+        more = os.read(file, 1)
+        typed += more
     return _NAMES.get(typed, typed[:1].decode("latin-1")) if typed else "q"  # at the end of input nobody can quit else
+
+
+def _has_more(file: int, timeout_s: float) -> bool:
+    return bool(select.select([file], [], [], timeout_s)[0])
+
+
+def _is_whole(typed: bytes) -> bool:
+    """Whether this is all of a key: many are an escape and what follows at once, up to a letter or a tilde."""
+    if typed.startswith(b"\x1b["):
+        return len(typed) > 2 and 0x40 <= typed[-1] <= 0x7E
+    return typed not in (b"\x1b", b"\x1bO")

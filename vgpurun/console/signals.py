@@ -6,11 +6,12 @@ that must not be left half made, it is held back. Once the command runs, signals
 
 import queue
 import signal
-import threading
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from types import FrameType, TracebackType
+
+from vgpurun.console.threads import Helper
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _OTHERS = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGCONT, signal.SIGWINCH, signal.SIGTSTP)
@@ -47,7 +48,7 @@ class Signals:
         self._holding = 0
         self._queue: queue.SimpleQueue[int | None] = queue.SimpleQueue()  # may be filled from a signal's handler
         self._held: list[int] = []
-        self._relay: threading.Thread | None = None
+        self._relay: Helper | None = None
         self._relayed: Collection[int] = ()
         self._ending_times: list[float] = []
 
@@ -71,8 +72,9 @@ class Signals:
     def _handle(self, number: int, frame: FrameType | None) -> None:
         del frame
         if self._relay is not None and number in self._relayed:
+            is_desperate = number in _ENDING and self._is_desperate()  # counted before the relay looks
             self._queue.put(number)
-            if number in _ENDING and self._is_desperate():
+            if is_desperate:
                 raise Interrupted(number)
         elif self._holding:
             self._held.append(number)
@@ -99,7 +101,7 @@ class Signals:
         """
         self._relayed = numbers
         self._take(numbers)
-        self._relay = threading.Thread(target=self._pass_on, args=(send,), daemon=True)
+        self._relay = Helper(self._pass_on, (send,))
         for number in self._held:
             if number in numbers:
                 self._queue.put(number)

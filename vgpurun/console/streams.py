@@ -9,20 +9,21 @@ import os
 import select
 import socket
 import struct
-import threading
 from contextlib import suppress
 from typing import Protocol
+
+from vgpurun.console.threads import Helper
 
 _CHUNK_BYTES = 64 << 10
 _FRAME = struct.Struct(">BxxxL")
 _STDERR = 2
 
 
-class Input(threading.Thread):
-    """Copies standard input to the container until either ends. A daemon: a read that waits is left behind."""
+class Input(Helper):
+    """Copies standard input to the container until either ends; a read that waits is left behind."""
 
     def __init__(self, stream: socket.socket, detach_keys: bytes = b"") -> None:
-        super().__init__(daemon=True)
+        super().__init__()
         self._stream = stream
         self._detach_keys = detach_keys
         self._held_back = b""

@@ -99,10 +99,19 @@ class ContainerEngine(Engine):
         params = {name: value for name, value in given.items() if value is not None}
         patience_s = None if timeout_s is None or timeout_s < 0 else timeout_s + _SLACK_S
         self._post(f"/containers/{container}/stop", params, patience_s)
+        self._await_its_listing(container)
 
     def send_signal(self, container: str, signal: str) -> None:
         """Send a signal, by its name or number."""
         self._post(f"/containers/{container}/kill", {"signal": signal}, _SLACK_S)
+        self._await_its_listing(container)
+
+    def _await_its_listing(self, container: str) -> None:
+        """Return when the engine lists a container as what it is now: it answers before it writes down an end.
+
+        Who looks next, say a launch that wants the room, would find it running. To inspect it waits for the writing.
+        """
+        self.state_of(container)
 
     def set_paused(self, container: str, paused: bool) -> None:
         """Suspend all processes of a container, or let them go on."""

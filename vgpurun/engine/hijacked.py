@@ -8,9 +8,10 @@ engine was so fast that the first output came along with its answer, and was rea
 import select
 import socket
 import ssl
-import threading
 from contextlib import suppress
 from typing import Any
+
+from vgpurun.console.threads import Helper
 
 _CHUNK_BYTES = 64 << 10
 _NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
@@ -36,11 +37,11 @@ def _read_with_answer(wrapped: Any) -> bytes:
     return b""
 
 
-class _Relay(threading.Thread):
+class _Relay(Helper):
     """Copies both ways between a connection and a socket, until the engine has ended its side."""
 
     def __init__(self, engine: socket.socket, wrapped: Any, ours: socket.socket, early: bytes) -> None:
-        super().__init__(daemon=True)
+        super().__init__()
         self._engine = engine
         self._wrapped = wrapped  # it would close the connection when it is collected
         self._ours = ours

@@ -85,5 +85,5 @@ class AttachedRun:
         """Stop this process as Ctrl-Z means, until the shell continues it."""
         with self._terminal.lent() if self._terminal else nullcontext():
             signal.raise_signal(signal.SIGSTOP)  # this thread goes on for a while after a signal to the whole process
-        # The main thread alone runs handlers, and sleeps through a SIGCONT that the kernel gave to another one.
+        # Ours may have another size by now.
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGWINCH)

@@ -81,7 +81,9 @@ def launch(
                 undo.callback(engine.remove, container)
                 id_file.write_text(container)
             admission.confirm(container)
-        for warning in (*plan.warnings, *warnings, *_check_libc(engine, container, plan, library)):
+        with signals.held():  # it may make a container to read from
+            doubts = _check_libc(engine, container, plan, library)
+        for warning in (*plan.warnings, *warnings, *doubts):
             warn(warning)
         if plan.options.detach:
             with signals.held():

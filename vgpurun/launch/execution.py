@@ -7,6 +7,7 @@ from contextlib import nullcontext
 from vgpurun.console import terminal
 from vgpurun.console.signals import Signals
 from vgpurun.console.streams import Input, copy_output
+from vgpurun.console.threads import Helper
 from vgpurun.engine.containers import ContainerEngine, ExecOptions
 
 
@@ -45,4 +46,4 @@ def _keep_size(engine: ContainerEngine, exec_id: str) -> None:
                 engine.exec_resize(exec_id, *size)
 
     signal.signal(signal.SIGWINCH, lambda *_: changed.set())
-    threading.Thread(target=follow, daemon=True).start()
+    Helper(follow).start()

@@ -1,0 +1,25 @@
+"""Threads beside the main one, which alone runs the handlers of signals."""
+
+import signal
+import threading
+from collections.abc import Callable
+from typing import Any
+
+
+class Helper(threading.Thread):
+    """A thread that is left behind at the end, and that no signal is given to.
+
+    The kernel gives a signal to any thread that takes it. The main thread, where it waits in a system call, would then
+    sleep on, and run the handler when something else wakes it.
+    """
+
+    def __init__(self, target: Callable[..., object] | None = None, args: tuple[Any, ...] = ()) -> None:
+        super().__init__(target=target, args=args, daemon=True)
+
+    def start(self) -> None:
+        """Begin; the new thread has the mask of who starts it."""
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        try:
+            super().start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
