@@ -22,8 +22,8 @@ def share_of_demo(output: str) -> float:
 
 
 @pytest.mark.parametrize("with_engine", [True, False], ids=["in containers", "without an engine"])
-def test_the_demo(vgpurun: Cli, tmp_path: Path, with_engine: bool) -> None:
-    environment = vgpurun.environment | ({} if with_engine else {"DOCKER_HOST": f"unix://{tmp_path}/no.sock"})
+def test_the_demo(own_gpu: Cli, tmp_path: Path, with_engine: bool) -> None:
+    environment = own_gpu.environment | ({} if with_engine else {"DOCKER_HOST": f"unix://{tmp_path}/no.sock"})
     command = [sys.executable, EXAMPLES / "demo.py"]
 
     def share() -> float:
@@ -33,21 +33,21 @@ def test_the_demo(vgpurun: Cli, tmp_path: Path, with_engine: bool) -> None:
         assert "2048 MiB in CUDA, 2048 MiB in nvidia-smi" in done.stdout
         assert "then out of memory" in done.stdout
         assert "allocations work again" in done.stdout
-        vgpurun.assert_nothing_left()
+        own_gpu.assert_nothing_left()
         return share_of_demo(done.stdout)
 
     assert_measured(share, lambda share: abs(share - 50) < 6)
 
 
-def test_two_tenants(vgpurun: Cli, debian: str) -> None:
+def test_two_tenants(own_gpu: Cli, debian: str) -> None:
     bin_dir = str(Path(sys.executable).parent)
-    environment = vgpurun.environment | {"VGPURUN_DRIVER": "sim", "PATH": f"{bin_dir}:{os.environ['PATH']}"}
+    environment = own_gpu.environment | {"VGPURUN_DRIVER": "sim", "PATH": f"{bin_dir}:{os.environ['PATH']}"}
     command = [EXAMPLES / "two_tenants.sh", debian]
 
     def shares() -> list[int]:
         done = subprocess.run(command, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL)
         assert done.returncode == 0, done
-        vgpurun.assert_nothing_left()
+        own_gpu.assert_nothing_left()
         return [int(share) for share in re.findall(r"([0-9]+) % of what one does alone", done.stdout)]
 
     assert_measured(shares, lambda shares: abs(shares[0] - 30) <= 4 and abs(shares[1] - 70) <= 6)
