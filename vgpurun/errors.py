@@ -4,6 +4,8 @@ Exit codes are Docker's: 125 when vgpurun itself fails, 126 when the command can
 found; else the command's own code.
 """
 
+from collections.abc import Sequence
+
 
 class VgpurunError(Exception):
     """vgpurun itself failed, before or instead of the command. The message is one line for the user."""
@@ -16,13 +18,17 @@ class LimitError(VgpurunError):
 
 
 class NoRoomError(VgpurunError):
-    """There is no room for the launch now. `details` are lines for the user: who holds what."""
+    """There is no room for the launch now. `details` are lines for the user: who holds what.
 
-    def __init__(self, reason: str, way_out: str, details: str = "") -> None:
+    `gpus` are the UUIDs of those that lack room, None for all that would do; of the others the user has had enough.
+    """
+
+    def __init__(self, reason: str, way_out: str, details: str = "", gpus: Sequence[str] | None = None) -> None:
         super().__init__(f"{reason}; {way_out}")
         self.reason = reason
         self.way_out = way_out
         self.details = details
+        self.gpus = gpus
 
 
 class QuotaError(VgpurunError):

@@ -247,6 +247,45 @@ def test_a_container_started_since_it_was_listed_is_neither_overlooked_nor_swept
     assert [each.status for each in one_gpu.containers()] == ["running"]
 
 
+WITHOUT_LOCK = """
+import contextlib, pathlib, sys, time
+from vgpurun import cli
+from vgpurun.admission import entry
+from vgpurun.engine.launches import LaunchEngine
+
+make, meeting = LaunchEngine.create, pathlib.Path(sys.argv.pop(1))
+
+def make_together(engine, plan):
+    (meeting / plan.options.name).touch()
+    while len(list(meeting.iterdir())) < 2:  # both have looked, and have found room
+        time.sleep(0.01)
+    return make(engine, plan)
+
+LaunchEngine.create = make_together
+entry.admission_lock = lambda warn: contextlib.nullcontext()
+sys.exit(cli.main(sys.argv[1:]))
+"""
+
+
+def test_two_that_look_at_the_same_time_without_a_lock_see_each_other_in_the_end(
+    one_gpu: Cli, debian: str, tmp_path: Path
+) -> None:
+    meeting = tmp_path / "meeting"
+    meeting.mkdir()
+    one_gpu.command = (sys.executable, "-c", WITHOUT_LOCK, str(meeting))
+    with ExitStack() as stack:
+        run = ("run", *one_gpu.driver, "-d", "--mem", "5g", "--name")
+        launches = [
+            stack.enter_context(one_gpu.started(*run, name, debian, "sleep", "300")) for name in ("first", "second")
+        ]
+        ended = [(process.communicate(timeout=100), process.returncode) for process in launches]
+    refused = [stderr for (_, stderr), code in ended if code == 125]
+    assert refused and all("no room for --mem 5g" in stderr for stderr in refused), ended
+    left = [each.status for each in one_gpu.containers()]
+    assert left == ["running"] * (2 - len(refused))
+    assert len(one_gpu.states()) == len(left)
+
+
 def test_an_update_to_more_needs_room_and_one_to_less_does_not(one_gpu: Cli, debian: str) -> None:
     hold(one_gpu, debian, "holder", "--mem", "5g", "--sm", "60")
     hold(one_gpu, debian, "other", "--mem", "2g", "--sm", "20")

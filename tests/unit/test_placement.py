@@ -227,6 +227,15 @@ def test_what_the_user_has_already_counts_and_what_others_have_does_not(maxima: 
         placed(room(0, MINE), **wish, is_overcommit=True)
 
 
+def test_who_has_had_enough_waits_for_no_gpu() -> None:
+    """Else a queue for what is free would grow behind somebody who may not have it."""
+    grant = granted(memory_per_gpu=parse_size("4g"))
+    assert list(refusal(room(0, MINE), mem="2g", gpus="device=0", grant=grant).gpus) == []
+    assert list(refusal(room(0, MINE), mem="2g", gpus="device=0", grant=granted(containers=1)).gpus) == []
+    there = room(0, MINE), room(1, FULL), room(2, FULL)
+    assert list(refusal(*there, mem="2g", grant=grant).gpus) == [GPUS[1].uuid, GPUS[2].uuid]
+
+
 def test_where_one_gpu_is_not_granted_another_is_taken() -> None:
     assert indexes(grant=granted(gpus=("2", "1")), mem="1g") == [1]
     assert indexes(room(0, MINE), grant=granted(memory_per_gpu=parse_size("4g")), mem="2g", policy="binpack") == [1]

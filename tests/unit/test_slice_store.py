@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fakes import GIB, make_gpus
@@ -108,6 +109,30 @@ def test_while_one_joins_nobody_removes_it() -> None:
         pass
 
 
+def test_a_slice_that_was_made_anew_since_it_was_found_is_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lock that is had is that of the old one, and would keep nobody from removing the new one."""
+    found, lock_in_time = make(), store.lock_in_time
+
+    def make_anew_before(*arguments: Any) -> bool:
+        monkeypatch.setattr(store, "lock_in_time", lock_in_time)
+        store.remove(found)
+        make()
+        return lock_in_time(*arguments)
+
+    for use in (lambda: store.alone(found), lambda: store.joining("alice")):
+        monkeypatch.setattr(store, "lock_in_time", make_anew_before)
+        with pytest.raises(SliceError, match="just been removed"), use():
+            pass
+    assert [each.name for each in store.slices()] == ["alice"]
+
+
+def test_who_holds_a_slice_holds_up_no_joiner_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everybody may open a slice's folder, and so lock it."""
+    monkeypatch.setattr(store, "_CHANGE_TAKES_S", 0.1)
+    with store.alone(make()), pytest.raises(SliceError, match="being joined or changed"), store.joining("alice"):
+        pass
+
+
 def test_a_slice_of_a_gpu_that_is_gone_says_so() -> None:
     make()
     with pytest.raises(SliceError, match=f"GPU {GPUS[1].uuid}, which is not on this host"):
@@ -141,14 +166,12 @@ def test_what_a_killed_command_left_is_swept_and_what_is_being_made_is_not(tmp_p
     dead, made = (store.slices_folder() / name for name in (".dead-1", ".made-2"))
     state.StateFolder.make(dead, files, {"slice": "dead"}).close()
     held = state.StateFolder.make(made, files, {"slice": "made"})
-    new = store.slices_folder() / ".new-3"
-    new.mkdir()  # just now: its maker has not locked it yet
     assert [each.name for each in store.slices()] == ["whole"]
     assert [path for path, _ in store.sweep(is_dry_run=True)] == [dead]
     assert dead.exists()
     ((removed, size_bytes),) = store.sweep()
     assert removed == dead and size_bytes > 0
-    assert {path.name for path in store.slices_folder().iterdir()} == {"whole", ".made-2", ".new-3"}
+    assert {path.name for path in store.slices_folder().iterdir()} == {"whole", ".made-2"}
     held.remove()
 
 

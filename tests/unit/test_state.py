@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import stat
-import time
+import struct
 from ctypes import sizeof
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -120,14 +122,52 @@ def test_the_engine_is_not_asked_without_need() -> None:
     state.sweep(lambda: pytest.fail("asked"))
 
 
-def test_a_folder_without_owner_is_swept_only_when_it_is_old(root_folder: Path) -> None:
-    half_made = root_folder / "containers" / "half"
-    half_made.mkdir(parents=True)
+def test_a_folder_that_is_swept_before_its_maker_has_locked_it_is_made_anew(
+    root_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a launch leaves that was killed at its first step looks the same, and goes at once."""
+    lock_in_time, swept = state.lock_in_time, []
+
+    def sweep_before(*arguments: Any) -> bool:
+        monkeypatch.setattr(state, "lock_in_time", lock_in_time)
+        swept.extend(state.sweep())
+        return lock_in_time(*arguments)
+
+    monkeypatch.setattr(state, "lock_in_time", sweep_before)
+    folder = make(engine=None)
+    assert [path for path, _ in swept] == [folder.path]
     state.sweep()
-    assert half_made.exists()
-    os.utime(half_made, (time.time() - 100,) * 2)
+    assert state.read_owner(folder.path) == {"engine": None}, "it is held now"
+
+
+def test_a_folder_of_a_container_that_was_made_after_the_engines_answer_is_not_swept(
+    root_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was free and without an owner when it was looked at, and has both and a container when it is to go."""
+    path = root_folder / "containers" / "new"
+    path.mkdir(parents=True)
+    make().close()  # of a container that is gone
+
+    def answer() -> tuple[str, set[str]]:
+        path.rmdir()
+        StateFolder.make(path, FILES, {"engine": "engine"}).close()
+        return "engine", set()
+
+    assert len(state.sweep(answer)) == 1
+    assert state.read_owner(path) == {"engine": "engine"}
+
+
+def test_a_process_that_closed_the_lock_keeps_the_folder_while_it_uses_a_gpu() -> None:
+    """As daemons do. The kernel knows of it by the lock on its slot of the usage file."""
+    local = make(engine=None)
+    with open(local.path / "run" / "usage", "r+b") as usage:
+        slot = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, abi.SLOT_LOCK_OFFSET, 1, 0)
+        fcntl.fcntl(usage, fcntl.F_OFD_SETLK, slot)
+        local.close()
+        state.sweep()
+        assert local.path.exists()
     state.sweep()
-    assert not half_made.exists()
+    assert not local.path.exists()
 
 
 def test_sweeping_follows_no_link(tmp_path: Path) -> None:

@@ -1,12 +1,14 @@
 """Lets a launch in when there is room for it: looks at the GPUs and keeps others from doing so until it is done.
 
 What a launch takes is taken when its container, or the state folder of a local process, exists: from then on it is
-among the holders that the next one sees.
+among the holders that the next one sees. Then it looks again: not everybody has the same lock, since one may have lost
+patience with it, or have another /tmp, and some have none, such as `docker start`. Of two who look after they have
+taken, one at least sees the other. So nothing is promised twice, whatever becomes of the lock.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from vgpurun.admission.grants import Grant
@@ -18,7 +20,7 @@ from vgpurun.admission.rooms import Room, rooms
 from vgpurun.admission.waiting import Line
 from vgpurun.errors import NoRoomError
 from vgpurun.host import gpus as devices
-from vgpurun.host.gpus import Gpu
+from vgpurun.host.gpus import Gpu, GpuUse
 
 if TYPE_CHECKING:
     from vgpurun.engine.client import Engine
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
 class Admission:
     """A launch that asks to be let in. `wait_s`: how long it waits for room, 0 for not at all.
 
-    `in_place_of`: the id of a container that this is about to change, or has become; what it holds does not count.
+    `in_place_of`: the id of a container or slice that this is about to change; what it holds does not count.
     """
 
     request: Request
@@ -40,24 +42,21 @@ class Admission:
     warn: Callable[[str], None]
     in_place_of: str = ""
     _placement: Placement | None = field(default=None, init=False)
-    _is_sure: Callable[[], bool] = field(default=lambda: True, init=False)
 
     def check(self) -> None:
         """Raise what place() raises even where nobody else is."""
-        place(self.request, [Room(gpu, (), 0) for gpu in self.gpus], self.grant)
+        place(self.request, rooms(self.gpus, self._unused(), []), self.grant)
 
     def look(self) -> Placement:
         """Return where the launch would go now.
 
         Raises NoRoomError, EngineError, and what place() raises for a launch that nothing will ever make room for.
         """
-        uses = devices.read_use(self.gpus)
-        holders = [holder for holder in all_holders(self.engine) if holder.id != self.in_place_of]
-        return place(self.request, rooms(self.gpus, uses, holders), self.grant)
+        return place(self.request, self._rooms(devices.read_use(self.gpus), self.in_place_of), self.grant)
 
     @contextmanager
     def granted(self) -> Iterator[Placement]:
-        """Wait for room, then yield the placement, with the lock held: what the launch takes must exist at the end.
+        """Wait for room, then yield the placement, with the lock held; what the launch takes is to be confirmed in it.
 
         Raises NoRoomError when there is none in time, and what look() raises.
         """
@@ -65,7 +64,7 @@ class Admission:
         with closing(Line(uuids, self.wait_s, self.say)) as line:
             while True:
                 refusal = None
-                with admission_lock(self.warn) as self._is_sure:
+                with admission_lock(self.warn):
                     try:
                         self._placement = None if line.is_behind() else self.look()
                     except NoRoomError as error:
@@ -77,12 +76,20 @@ class Admission:
                     line.join()
                 line.wait(refusal)
 
-    def confirm(self, container: str) -> None:
-        """Once the container exists: if another launch may have looked at the same time, look again.
+    def confirm(self, taken: str) -> None:
+        """Look again, once there is what the launch takes: `taken` is its id among the holders.
 
-        Raises NoRoomError.
+        Only promises count. What programs use beside them may have become more, which is nobody's mistake. Raises
+        NoRoomError: then it is to be given back.
         """
-        if self._placement is not None and not self._is_sure():
-            chosen = "device=" + ",".join(gpu.uuid for gpu in self._placement.gpus)
-            again = self.request._replace(gpus=chosen, limits=self._placement.limits)
-            replace(self, request=again, in_place_of=container).look()
+        assert self._placement is not None
+        chosen = "device=" + ",".join(gpu.uuid for gpu in self._placement.gpus)
+        again = self.request._replace(gpus=chosen, limits=self._placement.limits)
+        place(again, self._rooms(self._unused(), taken), self.grant)
+
+    def _rooms(self, uses: Sequence[GpuUse], without: str) -> list[Room]:
+        holders = [holder for holder in all_holders(self.engine) if holder.id != without]
+        return rooms(self.gpus, uses, holders)
+
+    def _unused(self) -> list[GpuUse]:
+        return [GpuUse(0, None) for _ in self.gpus]

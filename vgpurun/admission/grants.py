@@ -76,7 +76,7 @@ class Grant(NamedTuple):
         for each in sums:
             if each.held + each.needed > each.most:
                 raise NoRoomError(
-                    self._exceeded(each), "end one, ask for less, or queue with --wait", room_table(rooms)
+                    self._exceeded(each), "end one, ask for less, or queue with --wait", room_table(rooms), gpus=()
                 )
 
     def _sums_on(self, room: Room, need: Quota) -> Iterator[_Sum]:

@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from vgpurun.errors import EngineError
 from vgpurun.launch.labels import quotas_from_json
 from vgpurun.limits import region, state
 from vgpurun.limits.quota import Quota
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
     from vgpurun.engine.client import Engine, VgpurunContainer  # slow to import, and not needed by local processes
 
 _ENDED = ("exited", "dead", "removing")
-_START_TAKES_S = 600  # at the very most, from a container's making to its start
+_START_TAKES_S = 120  # at the very most, from a container's making to its start
+_ANSWER_TAKES_S = 5.0
 
 
 class Holder(NamedTuple):
@@ -70,27 +72,32 @@ def slice_holders() -> list[Holder]:
 
 
 def is_abandoned(container: "VgpurunContainer", engine: "Engine") -> bool:
-    """Whether a container was made but never started, and nobody is left who would: its launcher held the folder.
-
-    Raises EngineError.
-    """
+    """Whether a container was made but never started, and nobody is left who would: its launcher held the folder."""
     if container.status != "created":
         return False
+    folder = Path(container.state_folder)
     try:
-        if state.is_held(Path(container.state_folder)):
+        if state.is_held(folder):
             return False
+        can_be_seen = folder.exists()
     except PermissionError:  # in another user's home
-        if time.time() - container.created_s <= _START_TAKES_S:
-            return False
+        can_be_seen = False
+    if not can_be_seen and time.time() - container.created_s <= _START_TAKES_S:
+        return False  # this process may itself be in a container, and see other files than its launcher
     # Its launcher lets go once it runs, which may have happened since it was listed.
-    return engine.state_of(container.id) in ("created", None)
+    try:
+        return engine.state_of(container.id, _ANSWER_TAKES_S) in ("created", None)
+    except EngineError:  # the engine is still at its start, although nobody waits for that any more
+        return False
 
 
 def local_processes() -> Iterator[Holder]:
     """Yield the processes of `vgpurun local` that this user can see."""
     for folder in state.folders(state.visible_roots()):
-        owner = state.read_owner(folder)
-        if not owner or owner.get("engine") is not None or not _is_held(folder):
+        if not state.is_alive(folder):
+            continue
+        owner = state.read_owner(folder)  # only now: one that is being swept is locked, and has none any more
+        if not owner or owner.get("engine") is not None:
             continue
         pid = str(owner.get("pid"))
         yield Holder(
@@ -136,10 +143,3 @@ def quotas_now(container: "VgpurunContainer") -> tuple[tuple[str, Quota], ...]:
     with suppress(OSError):
         limits = region.read_limits(container.limits_folder / "etc" / "limits")
     return tuple(quotas_from_json(container.quota_json) if limits is None else limits)
-
-
-def _is_held(folder: Path) -> bool:
-    try:
-        return state.is_held(folder)
-    except PermissionError:
-        return True

@@ -2,7 +2,10 @@
 
 The lock is a flock on a file that all users share, so a killed launch lets go of it. Nothing in the shared folder is
 trusted: a link, a pipe or another's closed file is no lock, and nobody can hold the others up for longer than
-PATIENCE_S. Who goes ahead without the lock says so and looks again once its container exists.
+PATIENCE_S, nor several one after the other for longer than MOST_S.
+
+The lock keeps order, so that launches at the same time do not see, and refuse, each other. That nothing is promised
+twice does not hang on it: who has taken something looks again (entry.py), with the lock or without.
 
 The folder is another one than that of the running containers (abi.LOCK_DIR): those have no part in this.
 """
@@ -18,45 +21,45 @@ from pathlib import Path
 from vgpurun.errors import StateError
 from vgpurun.host import users
 from vgpurun.limits import state
+from vgpurun.locking import is_at
 
 QUEUE_DIR = Path("/tmp/vgpurun-queue")
 PATIENCE_S = 30.0
+MOST_S = 300.0
 _RETRY_S = 0.02
 
 
 @contextmanager
 def admission_lock(
     warn: Callable[[str], None], folder: Path = QUEUE_DIR, patience_s: float = PATIENCE_S
-) -> Iterator[Callable[[], bool]]:
-    """Hold the lock; yields a function that tells whether nobody else can have gone ahead meanwhile."""
+) -> Iterator[None]:
+    """Hold the lock, or say that this launch goes ahead without it."""
     path = folder / "lock"
-    file, taken_at, reason = _acquire(path, patience_s)
+    file, reason = _acquire(path, patience_s)
     if file is None:
-        warn(f"{path} {reason}: this launch goes ahead without it, and looks again for room once its container is made")
+        warn(f"{path} {reason}: this launch goes ahead without it")
     try:
-        yield lambda: file is not None and time.monotonic() - taken_at < patience_s
+        yield
     finally:
         if file is not None:
             os.close(file)
 
 
-def _acquire(path: Path, patience_s: float) -> tuple[int | None, float, str]:
-    """Return the locked file and the moment before it was locked, from which on others may be waiting for it; or None,
-    and why there is none. Patience is for each holder, not for all together.
-    """
-    holder, deadline = "", time.monotonic() + patience_s
+def _acquire(path: Path, patience_s: float) -> tuple[int | None, str]:
+    """Return the locked file, or None and why there is none. Patience is for each holder that can be told apart."""
+    began = time.monotonic()
+    holder, deadline = "", began + patience_s
     while True:
-        tried_at = time.monotonic()
         try:
             file = open_shared(path)
         except OSError as error:
-            return None, tried_at, f"is no lock ({error.strerror}; remove it)"
+            return None, f"is no lock ({error.strerror}; remove it)"
         if file is None:
-            return None, tried_at, "is no lock (not a plain file; remove it)"
+            return None, "is no lock (not a plain file; remove it)"
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _is_same(file, path):
-                return file, tried_at, ""
+            if is_at(file, path):
+                return file, ""
             os.close(file)  # removed while we waited for it: there is a new one
             continue
         except BlockingIOError:
@@ -64,9 +67,10 @@ def _acquire(path: Path, patience_s: float) -> tuple[int | None, float, str]:
             os.close(file)
         now_holds = _holder(inode)
         if now_holds != holder:
-            holder, deadline = now_holds, time.monotonic() + patience_s
+            holder, deadline = now_holds, min(began + MOST_S, time.monotonic() + patience_s)
         if time.monotonic() > deadline:
-            return None, tried_at, f"has been held for {patience_s:.0f} s by {_show(holder)}"
+            waited_s = time.monotonic() - began
+            return None, f"has not been free for {waited_s:.0f} s, and is held by {_show(holder)}"
         time.sleep(_RETRY_S)
 
 
@@ -85,14 +89,6 @@ def open_shared(path: Path) -> int | None:
         return file
     os.close(file)
     return None
-
-
-def _is_same(file: int, path: Path) -> bool:
-    try:
-        there = path.lstat()
-    except OSError:
-        return False
-    return os.path.samestat(os.fstat(file), there)
 
 
 def _holder(inode: int) -> str:

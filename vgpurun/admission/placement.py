@@ -32,13 +32,14 @@ class Placement(NamedTuple):
 class _Choice(NamedTuple):
     """A candidate: what the launch needs there, and why it cannot have it now.
 
-    `is_crowded`: only by --overcommit.
+    `is_crowded`: only by --overcommit. `is_own`: what is refused is more than the user may have at the same time.
     """
 
     room: Room
     need: Quota
     refusal: str | None
     is_crowded: bool = False
+    is_own: bool = False
 
 
 def place(request: Request, rooms: Sequence[Room], grant: Grant) -> Placement:
@@ -67,7 +68,9 @@ def _consider(request: Request, needs: Needs, room: Room, grant: Grant) -> _Choi
     grant.check(room, need, request.is_overcommit)
     refusal = room.refusal(need)
     is_crowded = request.is_overcommit and refusal is not None
-    return _Choice(room, need, grant.refusal(room, need) or (None if is_crowded else refusal), is_crowded)
+    if own := grant.refusal(room, need):
+        return _Choice(room, need, own, is_own=True)
+    return _Choice(room, need, None if is_crowded else refusal, is_crowded)
 
 
 def _considered(request: Request, needs: Needs, rooms: Sequence[Room], grant: Grant, count: int) -> list[_Choice]:
@@ -101,4 +104,5 @@ def _no_room(request: Request, choices: Sequence[_Choice], total: int) -> NoRoom
     reasons = dict.fromkeys(choice.refusal for choice in choices if choice.refusal)
     reason = next(iter(reasons)) if len(reasons) == 1 else "see below"
     table = room_table([choice.room for choice in choices])
-    return NoRoomError(f"no room for {asked} on {where}: {reason}", _WAYS_OUT, table)
+    full = [choice.room.gpu.uuid for choice in choices if choice.refusal and not choice.is_own]
+    return NoRoomError(f"no room for {asked} on {where}: {reason}", _WAYS_OUT, table, full)

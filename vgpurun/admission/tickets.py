@@ -2,9 +2,9 @@
 
     <folder>/wait-<time>-<token>    the UUIDs of the GPUs that would do, one a line; its flock is held by who waits
 
-It is the turn of whose name comes first: it begins with the time since the host's start. Who waits for other GPUs does
-not count. Nothing in a ticket is trusted: one that nobody holds, or that its holder has not touched for a while (a
-stopped process), does not hold the others up.
+It is the turn of whose name comes first: it begins with the time since the host's start. Who waits for other GPUs, or
+for the end of something of its own user's, does not count. Nothing in a ticket is trusted: one that nobody holds, or
+that its holder has not touched for a while (a stopped process), does not hold the others up.
 """
 
 import fcntl
@@ -19,6 +19,7 @@ from vgpurun.admission.lock import QUEUE_DIR, open_shared
 from vgpurun.errors import StateError
 
 _PREFIX = "wait-"
+_UNREADY = "new-"
 _FRESH_S = 15.0  # a waiting launch touches its ticket many times in this time
 _MAX_BYTES = 4096
 
@@ -33,9 +34,10 @@ class Ticket:
     @classmethod
     def take(cls, uuids: Sequence[str], folder: Path = QUEUE_DIR) -> "Ticket":
         """Take the last place. Raises StateError."""
+        sweep(folder)
         token = os.urandom(4).hex()
         name = f"{_PREFIX}{time.clock_gettime_ns(time.CLOCK_BOOTTIME):020d}-{token}"
-        unready = folder / f"new-{token}"
+        unready = folder / f"{_UNREADY}{token}"
         try:
             file = open_shared(unready)
             if file is None:
@@ -46,6 +48,11 @@ class Ticket:
         except OSError as error:
             raise StateError(f"cannot wait in {folder}: {error.strerror}; leave out --wait") from None
         return cls(folder / name, file)
+
+    def wait_for(self, uuids: Sequence[str]) -> None:
+        """Wait for these GPUs from now on, in the same place."""
+        with suppress(OSError):
+            self.path.write_text("\n".join(uuids))
 
     def touch(self) -> None:
         """Show that somebody waits here."""
@@ -58,6 +65,15 @@ class Ticket:
             self.path.unlink(missing_ok=True)
             os.close(self._file)
             self._file = -1
+
+
+def sweep(folder: Path = QUEUE_DIR) -> None:
+    """Remove what killed launches have left of the queue, as far as this user may."""
+    ahead([], None, folder)
+    for unready in folder.glob(f"{_UNREADY}*"):
+        with suppress(OSError):
+            if time.time() - unready.lstat().st_mtime > _FRESH_S:
+                unready.unlink()
 
 
 def ahead(uuids: Sequence[str], ticket: Ticket | None = None, folder: Path = QUEUE_DIR) -> int:

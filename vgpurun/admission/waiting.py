@@ -42,6 +42,8 @@ class Line:
     def wait(self, refusal: NoRoomError | None) -> None:
         """Return when it is time to look for room again; raises NoRoomError when there is no time left."""
         self._refusal = refusal or self._refusal
+        if self._ticket is not None and refusal is not None:
+            self._ticket.wait_for(self._uuids if refusal.gpus is None else refusal.gpus)
         if self._ticket is None:
             if self._has_looked_twice and self._refusal is not None:
                 raise self._refusal

@@ -23,11 +23,13 @@ from vgpurun.host import drivers
 from vgpurun.host.drivers import EngineFacts
 from vgpurun.host.gpus import Gpu
 from vgpurun.limits import state
+from vgpurun.locking import lock_in_time
 from vgpurun.replacing import replacing
 from vgpurun.slices import store
 from vgpurun.slices.joining import quotas_on
 from vgpurun.slices.store import Slice
 
+_PATIENCE_S = 60.0
 DEFAULT_PATH = Path("/etc/cdi/vgpurun.yaml")
 TMPFILES = Path("/etc/tmpfiles.d/vgpurun.conf")
 _TMPFILES_LINE = f"""# Made by `vgpurun cdi generate`: containers with a CDI device of vgpurun need this folder at
@@ -95,27 +97,31 @@ def keep(driver: str, path: Path, make_host: Callable[[], Host]) -> None:
 
 def forget(driver: str) -> Path | None:
     """Remove the specification that is kept up to date; return where it was, or None. Raises OutputError."""
-    path = kept_at(driver)
-    if path is None:
+    if kept_at(driver) is None:
         return None
-    try:
-        path.unlink(missing_ok=True)
-        _record().unlink(missing_ok=True)
-        if TMPFILES.exists() and TMPFILES.read_text() == _TMPFILES_LINE:
-            TMPFILES.unlink()
-    except OSError as error:
-        raise OutputError(f"{path} cannot be removed: {error.strerror}") from None
-    return path
+    with _one_at_a_time():
+        path = kept_at(driver)
+        if path is None:
+            return None
+        try:
+            path.unlink(missing_ok=True)
+            _record().unlink(missing_ok=True)
+            if TMPFILES.exists() and TMPFILES.read_text() == _TMPFILES_LINE:
+                TMPFILES.unlink()
+        except OSError as error:
+            raise OutputError(f"{path} cannot be removed: {error.strerror}") from None
+        return path
 
 
 def refresh(driver: str, make_host: Callable[[], Host]) -> Path | None:
     """Write the specification of all slices anew, where it is kept; return its path. Raises VgpurunError."""
-    path = kept_at(driver)
-    if path is None:
+    if kept_at(driver) is None:
         return None
     with _one_at_a_time():
-        _write(driver, path, make_host)
-    return path
+        path = kept_at(driver)
+        if path is not None:
+            _write(driver, path, make_host)
+        return path
 
 
 def _write(driver: str, path: Path, make_host: Callable[[], Host]) -> None:
@@ -134,7 +140,8 @@ def _one_at_a_time() -> Iterator[None]:
     state.make_readable(folder)
     lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not lock_in_time(lock, fcntl.LOCK_EX, _PATIENCE_S):
+            raise OutputError(f"another process holds {folder}; try again")
         yield
     finally:
         os.close(lock)

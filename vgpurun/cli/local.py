@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import click
@@ -67,9 +68,13 @@ def local(command: tuple[str, ...], environment: tuple[str, ...], driver: str, d
         plan = plan_local(command, admission.look(), all_gpus, driver, variables, dry_run, profiling)
         click.echo(to_yaml(plan), nl=False)
         return 0
-    with admission.granted() as placement:
-        plan = plan_local(command, placement, all_gpus, driver, variables, profiling=profiling)
-        folder = prepare_process(plan)
+    with ExitStack() as undo:
+        with admission.granted() as placement:
+            plan = plan_local(command, placement, all_gpus, driver, variables, profiling=profiling)
+            folder = prepare_process(plan)
+            undo.callback(folder.remove)
+            admission.confirm(str(os.getpid()))
+        undo.pop_all()
     return run_process(plan, folder)
 
 

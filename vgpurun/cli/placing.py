@@ -1,6 +1,7 @@
 """The options of placement and admission, which `run` and `local` have, and what they come to."""
 
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -173,14 +174,18 @@ class WantedSlice(NamedTuple):
         self.admission(environment, gpus, None).look()
 
 
-def admission_of_change(
+@contextmanager
+def admitted_change(
     holder: str,
     wanted: Sequence[tuple[Gpu, Quota]],
     gpus: Sequence[Gpu],
     engine: "Engine | None",
     overcommit: bool | None,
-) -> Admission:
-    """Return the admission of a container or slice, by its id, to other limits on its GPUs. Raises ConfigError."""
+) -> Iterator[None]:
+    """Let a container or slice, by its id, have these limits on its GPUs, which it must have at the end.
+
+    Raises NoRoomError, also at the end: then they are to be taken back. Raises ConfigError, too.
+    """
     memory = ",".join(f"{gpu.number}={shortest_size(each.memory_bytes)}" for gpu, each in wanted if each.memory_bytes)
     sm = ",".join(f"{gpu.number}={each.sm_percent}" for gpu, each in wanted if each.sm_percent)
     request = Request(
@@ -188,7 +193,10 @@ def admission_of_change(
         gpus="device=" + ",".join(gpu.uuid for gpu, _ in wanted),
         is_overcommit=bool(config.default("overcommit")) if overcommit is None else overcommit,
     )
-    return Admission(request, gpus, config.own_grant(), engine, 0, say, warn, in_place_of=holder)
+    admission = Admission(request, gpus, config.own_grant(), engine, 0, say, warn, in_place_of=holder)
+    with admission.granted():
+        yield
+        admission.confirm(holder)
 
 
 def shortest_size(size_bytes: int) -> str:

@@ -2,6 +2,7 @@
 
 import click
 
+from vgpurun.admission import tickets
 from vgpurun.background import Background
 from vgpurun.cli.common import EngineCommand, option, warn
 from vgpurun.errors import EngineError
@@ -13,7 +14,7 @@ from vgpurun.slices import store
 @click.command(cls=EngineCommand, name="prune")
 @option("--dry-run", is_flag=True, group="Prune", help="Show what would be removed, and remove nothing.")
 def prune(dry_run: bool) -> None:
-    """Remove the state folders of containers and local processes that are gone, and what is left of slices.
+    """Remove the state folders of containers and local processes that are gone, and what is left of slices and waiting.
 
     Stopped containers keep theirs. Every launch does the same; this verb is for a host where no more
     comes.
@@ -28,6 +29,8 @@ def prune(dry_run: bool) -> None:
         warn(f"the state of containers is left alone: {error}")
         removed = state.sweep(is_dry_run=dry_run)
     removed += store.sweep(dry_run)
+    if not dry_run:
+        tickets.sweep()
     for folder, size_bytes in removed:
         click.echo(f"{folder} ({show_size(size_bytes)})")
     total = show_size(sum(size_bytes for _, size_bytes in removed))

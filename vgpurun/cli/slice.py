@@ -1,7 +1,7 @@
 """`vgpurun slice`: named shares of GPUs that containers and processes join."""
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 
 import click
@@ -20,7 +20,7 @@ from vgpurun.cli.common import (
     visible_gpus,
     warn,
 )
-from vgpurun.cli.placing import Wanted, admission_of_change, engine_if_any, overcommit_option, own_placement_options
+from vgpurun.cli.placing import Wanted, admitted_change, engine_if_any, overcommit_option, own_placement_options
 from vgpurun.errors import OptionError, VgpurunError
 from vgpurun.host.gpus import Gpu
 from vgpurun.launch.plan import Limits
@@ -61,15 +61,22 @@ def create(name: str, users: str, driver: str, **given: Any) -> None:
     from vgpurun.launch.plan import quotas_of
     from vgpurun.slices import store
     from vgpurun.slices.files import slice_files
+    from vgpurun.slices.removing import remove
 
     store.check_new(check_name(name))
     store.sweep()
     wanted = Wanted.take({**given, "slice_name": None})
     gpus = visible_gpus(driver == "sim")
     wanted.check({}, gpus)
-    with wanted.admission({}, gpus, engine_if_any()).granted() as placement:
-        quotas = quotas_of(placement.gpus, placement.limits)
-        made = store.make(name, quotas, slice_files(quotas, driver, say), driver, _users(users))
+    engine = engine_if_any()
+    admission = wanted.admission({}, gpus, engine)
+    with ExitStack() as undo:
+        with admission.granted() as placement:
+            quotas = quotas_of(placement.gpus, placement.limits)
+            made = store.make(name, quotas, slice_files(quotas, driver, say), driver, _users(users))
+            undo.callback(remove, made, engine, force=True)
+            admission.confirm(made.id)
+        undo.pop_all()
     click.echo(made.name)
     _refresh_cdi(driver, gpus)
 
@@ -141,10 +148,10 @@ def update(
     engine = engine_if_any()
 
     def admit(holder: limits.Limited, wanted: Sequence[tuple[Gpu, Quota]]) -> AbstractContextManager[object]:
-        return admission_of_change(holder.id, wanted, gpus, engine, overcommit).granted()
+        return admitted_change(holder.id, wanted, gpus, engine, overcommit)
 
-    for found in [store.find(name) for name in names]:
-        with store.alone(found):
+    for each in [store.find(name) for name in names]:
+        with store.alone(each) as found:
             quotas_on(found, gpus)  # those of another driver have words of their own
             if given != Limits():
                 store.renew(found)

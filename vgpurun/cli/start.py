@@ -1,12 +1,13 @@
 """`vgpurun start`: stopped containers again, where there is room for their limits now."""
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 import click
 
 from vgpurun.cli.common import ContainerName, EngineCommand, host_driver_option, say, visible_gpus
-from vgpurun.cli.placing import admission_of_change, overcommit_option
+from vgpurun.cli.placing import admitted_change, overcommit_option
 
 if TYPE_CHECKING:
     from vgpurun.engine.client import VgpurunContainer
@@ -27,23 +28,33 @@ def start(containers: tuple[str, ...], overcommit: bool | None, driver: str) -> 
     from vgpurun.admission.holders import quotas_now
     from vgpurun.engine.containers import ContainerEngine, each_of
     from vgpurun.limits import state
-    from vgpurun.limits.update import devices_of
+    from vgpurun.limits.update import changing, devices_of
+    from vgpurun.slices import store
 
     gpus = visible_gpus(driver == "sim")
     engine = ContainerEngine.connect()
 
-    def admission(container: "VgpurunContainer") -> AbstractContextManager[object]:
+    @contextmanager
+    def admitted(container: "VgpurunContainer") -> Iterator[None]:
         if container.slice_name:
-            return nullcontext()  # what it uses is the slice's, and promised
-        wanted = devices_of(container.name, quotas_now(container), gpus)
-        return admission_of_change(container.id, wanted, gpus, engine, overcommit).granted()
+            with store.joining(container.slice_name):  # what it uses is the slice's, and promised
+                yield
+            return
+        with changing(container):
+            wanted = devices_of(container.name, quotas_now(container), gpus)
+            with admitted_change(container.id, wanted, gpus, engine, overcommit):
+                yield
 
     def start_one(name: str) -> None:
         container = engine.find(name)
         if container.status != "running":
             state.make_lock_dir()  # a reboot takes it away
-            with admission(container):
-                engine.start_again(container.id)
+            with ExitStack() as undo:
+                with admitted(container):
+                    if engine.state_of(container.id) != "running":  # another may have been faster
+                        engine.start_again(container.id)
+                        undo.callback(engine.stop, container.id)
+                undo.pop_all()
         click.echo(name)
 
     return each_of(containers, start_one, say)

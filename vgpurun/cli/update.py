@@ -16,7 +16,7 @@ from vgpurun.cli.common import (
     visible_gpus,
     warn,
 )
-from vgpurun.cli.placing import admission_of_change, overcommit_option
+from vgpurun.cli.placing import admitted_change, overcommit_option
 from vgpurun.errors import OptionError
 from vgpurun.host.gpus import Gpu
 from vgpurun.launch.plan import Limits
@@ -70,7 +70,7 @@ def update(
     engine = ContainerEngine.connect()
 
     def admit(container: limits.Limited, wanted: Sequence[tuple[Gpu, Quota]]) -> AbstractContextManager[object]:
-        return admission_of_change(container.id, wanted, gpus, engine, overcommit).granted()
+        return admitted_change(container.id, wanted, gpus, engine, overcommit)
 
     found = [engine.find(name) for name in containers]
     for container in found:

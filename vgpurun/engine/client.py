@@ -156,11 +156,17 @@ class Engine:
         except (DockerException, requests.exceptions.RequestException) as error:
             raise ImageError(f"the builder image cannot be made: {one_line(error)}") from None
 
-    def state_of(self, container: str) -> str | None:
-        """Return a container's state in docker's words (created, running, exited, ...), or None when it is gone."""
+    def state_of(self, container: str, patience_s: float | None = None) -> str | None:
+        """Return a container's state in docker's words (created, running, exited, ...), or None when it is gone.
+
+        While a container is started the engine has no answer. `patience_s`: how long to wait for one, instead of the
+        connection's time. Raises EngineError.
+        """
         with translated("the container cannot be looked at"):
             try:
-                return str(self._api.inspect_container(container)["State"]["Status"])
+                url = self._api._url("/containers/{0}/json", container)
+                answer = self._api._get(url, timeout=self._api.timeout if patience_s is None else patience_s)
+                return str(self._api._result(answer, True)["State"]["Status"])
             except NotFound:
                 return None
 

@@ -7,7 +7,8 @@
     <root>/slices/<name>/                  the same for what joins a slice, which has the limits and usage of all
 
 <root> is VGPURUN_STATE_DIR, else /var/lib/vgpurun for root, else vgpurun in the XDG state home. A folder whose lock is
-free and whose container is gone is stale and swept by the next launch: so a killed vgpurun leaves nothing for long.
+free and whose container is gone is stale and swept by the next launch: so a killed vgpurun leaves nothing for long. A
+process that closed its part of the lock, as daemons do, keeps its folder as long as it uses a GPU.
 """
 
 import fcntl
@@ -15,7 +16,6 @@ import json
 import os
 import shutil
 import stat
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from ctypes import sizeof
@@ -25,8 +25,11 @@ from typing import Any
 
 from vgpurun import abi
 from vgpurun.errors import StateError
+from vgpurun.limits import region
+from vgpurun.locking import is_at, lock_in_time
 
 ROOT_FOLDER = Path("/var/lib/vgpurun")
+_PATIENCE_S = 30.0
 _OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -63,9 +66,7 @@ class StateFolder:
         """
         try:
             make_readable(path.parent)
-            path.mkdir(mode=0o755)
-            lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            lock = _make_locked(path)
         except OSError as error:
             raise StateError(
                 f"cannot make the state folder {path}: {error.strerror}; set VGPURUN_STATE_DIR to a folder of yours"
@@ -187,28 +188,59 @@ def sweep(
 
     Returns what was removed, or would be in a dry run, with the bytes that it took on the disk.
 
-    `engine_states` returns the engine's id and the state folders of all its containers. It is asked after the folders
-    have been locked, so that a container made in the meantime cannot be missed, and not at all if there is no need.
+    `engine_states` returns the engine's id and the state folders of all its containers; it is not asked without need.
+    Every question comes after that whose answer it could make untrue: a folder that has its owner and is free has the
+    container that it will ever have, so that a list made later has it too.
     """
-    locked = {folder: lock for folder in folders() if (lock := _try_lock(folder)) is not None}
+    owners = {folder: read_owner(folder) for folder in folders()}
+    free = [folder for folder in owners if not _may_be_held(folder)]
+    engine_id: str | None = None
+    in_use: set[str] = set()
+    if engine_states and any((owners[folder] or {}).get("engine") for folder in free):
+        engine_id, in_use = engine_states()
     removed = []
+    for folder in free:
+        owner = owners[folder]
+        engine = owner.get("engine") if owner else None
+        if not is_alive(folder) if engine is None else engine == engine_id and str(folder) not in in_use:
+            size = size_bytes(folder)
+            if is_dry_run or remove_free(folder, owner):
+                removed.append((folder, size))
+    return removed
+
+
+def is_alive(folder: Path) -> bool:
+    """Whether a process holds the folder of a local process, or uses a GPU under its limits."""
+    return _may_be_held(folder) or region.has_live_processes(folder / "run" / "usage")
+
+
+def _may_be_held(folder: Path) -> bool:
     try:
-        engine_id: str | None = None
-        in_use: set[str] = set()
-        owners = {folder: read_owner(folder) for folder in locked}
-        if engine_states and any(owner and owner.get("engine") for owner in owners.values()):
-            engine_id, in_use = engine_states()
-        for folder, owner in owners.items():
-            engine = owner.get("engine") if owner else None
-            is_stale = engine is None if owner else is_old(folder)
-            if is_stale or (engine is not None and engine == engine_id and str(folder) not in in_use):
-                removed.append((folder, size_bytes(folder)))
-                if not is_dry_run:
-                    shutil.rmtree(folder, ignore_errors=True)
+        return is_held(folder)
+    except PermissionError:
+        return True
+
+
+def remove_free(folder: Path, owner: Mapping[str, Any] | None) -> bool:
+    """Remove a folder that nobody holds and whose owner is this still; return whether it is gone by that.
+
+    Its maker may not have locked it yet, and makes it anew then.
+    """
+    try:
+        lock = os.open(folder, _OPEN_FOLDER)
+    except OSError:
+        return False
+    try:
+        # Who only asks whether it is held has it for a moment.
+        if not lock_in_time(lock, fcntl.LOCK_EX, 0.2) or not is_at(lock, folder) or read_owner(folder) != owner:
+            return False
+        (folder / "owner").unlink(missing_ok=True)  # without it nobody takes it for a process that runs
+        shutil.rmtree(folder, ignore_errors=True)
+        return not folder.exists()
+    except OSError:
+        return False
     finally:
-        for lock in locked.values():
-            os.close(lock)
-    return [(folder, bytes_) for folder, bytes_ in removed if is_dry_run or not folder.exists()]
+        os.close(lock)
 
 
 def size_bytes(folder: Path) -> int:
@@ -221,25 +253,20 @@ def size_bytes(folder: Path) -> int:
     return total
 
 
-def is_old(folder: Path) -> bool:
-    """Whether nobody can still be at its making: one may stand between making a folder and locking it, not for long."""
-    try:
-        return time.time() - folder.stat().st_mtime > 60
-    except OSError:
-        return False
-
-
-def _try_lock(folder: Path) -> int | None:
-    try:
-        lock = os.open(folder, _OPEN_FOLDER)
-    except OSError:
-        return None
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+def _make_locked(path: Path) -> int:
+    """Make a folder and return the file that holds its lock. Raises OSError, and StateError."""
+    while True:
+        path.mkdir(mode=0o755)
+        try:
+            lock = os.open(path, _OPEN_FOLDER)
+        except FileNotFoundError:  # swept before it was locked
+            continue
+        is_locked = lock_in_time(lock, fcntl.LOCK_EX, _PATIENCE_S)
+        if is_locked and is_at(lock, path):
+            return lock
         os.close(lock)
-        return None
-    return lock
+        if not is_locked:
+            raise StateError(f"{path} is held by another process; try again")
 
 
 def make_readable(folder: Path) -> None:

@@ -1,7 +1,9 @@
 """Changes the limits of a container that runs. Its processes see them at their next call."""
 
+import fcntl
+import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -13,6 +15,9 @@ from vgpurun.limits import quota, region
 from vgpurun.limits.oversubscription import NOT_OVERSUBSCRIBED, oversubscribe
 from vgpurun.limits.policies import choose_policy, choose_priority
 from vgpurun.limits.quota import Quota
+from vgpurun.locking import lock_in_time
+
+_PATIENCE_S = 60.0  # a start on a busy engine takes its time
 
 
 @dataclass(frozen=True)
@@ -53,17 +58,21 @@ Admit = Callable[[Limited, Sequence[tuple[Gpu, Quota]]], AbstractContextManager[
 def update(container: Limited, gpus: Sequence[Gpu], limits: Limits, admit: Admit) -> list[Change]:
     """Write the new limits; a limit that is not given stays.
 
-    More than before has to be admitted: `admit` is entered while it is written. Raises LimitError, StateError, and
-    what `admit` raises.
+    More than before has to be admitted: `admit` is entered while it is written, and when it ends in an error the limits
+    are as they were. Raises LimitError, StateError, and what `admit` raises.
     """
-    with _limits_file(container) as path:
+    path = container.limits_folder / "etc" / "limits"
+    with changing(container), _told(path, container):
         before = _read(path, container)
         chosen = [gpu for gpu, _ in devices_of(container.name, before, gpus)]
         after = _changed([quota for _, quota in before], chosen, limits)
         grows = any(_is_more(new, old) for new, (_, old) in zip(after, before, strict=True))
-        with admit(container, list(zip(chosen, after, strict=True))) if grows else nullcontext():
-            region.write_limits(path, [(gpu.uuid, new) for gpu, new in zip(chosen, after, strict=True)])
-    readings = region.read_usage(path.parent.parent / "run" / "usage", [gpu.uuid for gpu in chosen])
+        with ExitStack() as undo:
+            with admit(container, list(zip(chosen, after, strict=True))) if grows else nullcontext():
+                undo.callback(region.write_limits, path, before)
+                region.write_limits(path, [(gpu.uuid, new) for gpu, new in zip(chosen, after, strict=True)])
+            undo.pop_all()
+    readings = region.read_usage(container.limits_folder / "run" / "usage", [gpu.uuid for gpu in chosen])
     held = [None] * len(chosen) if readings is None else [reading.memory_used_bytes for reading in readings]
     return [
         Change(gpu, old, new, held_bytes)
@@ -91,16 +100,33 @@ def refuse_in_slice(container: str, slice_name: str) -> None:
 
 def set_paused(container: Limited, paused: bool) -> None:
     """Suspend the GPU work of a container, or let it go on. Raises StateError."""
-    with _limits_file(container) as path:
+    path = container.limits_folder / "etc" / "limits"
+    with changing(container), _told(path, container):
         before = _read(path, container)
         region.write_limits(path, [(uuid, quota._replace(paused=paused)) for uuid, quota in before])
 
 
 @contextmanager
-def _limits_file(container: Limited) -> Iterator[Path]:
-    path = container.limits_folder / "etc" / "limits"
+def changing(container: Limited) -> Iterator[None]:
+    """Keep the limits of a container as they are but for what is done in here. Raises StateError.
+
+    The lock is on a file that the container does not see: its programs cannot hold up who takes from them.
+    """
+    path = container.limits_folder / "owner"
+    with _told(path, container):
+        lock = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        yield path
+        if not lock_in_time(lock, fcntl.LOCK_EX, _PATIENCE_S):
+            raise StateError(f"the limits of {container.name} are being changed by another command; try again")
+        yield
+    finally:
+        os.close(lock)
+
+
+@contextmanager
+def _told(path: Path, container: Limited) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise StateError(
             f"{path}: {error.strerror}; only who started {container.name}, or root, may change it"

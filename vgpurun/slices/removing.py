@@ -42,7 +42,7 @@ def remove(found: Slice, engine: "Engine | None", force: bool) -> list[str]:
 
     Raises SliceError for one that is in use, unless by force, EngineError and StateError.
     """
-    with store.alone(found):
+    with store.alone(found) as found:
         users = users_of(found, engine)
         if users and not force:
             raise SliceError(

@@ -24,11 +24,14 @@ from vgpurun.host.users import current_user, groups_of
 from vgpurun.launch.labels import quotas_from_json, quotas_to_json
 from vgpurun.limits import region, state
 from vgpurun.limits.quota import Quota
+from vgpurun.locking import is_at, lock_in_time
+from vgpurun.replacing import replacing
 
 if TYPE_CHECKING:
     from vgpurun.launch.plan import DeviceQuota
 
 ALL_USERS = "all"
+_CHANGE_TAKES_S = 60.0  # at the very most: a change waits for its turn among the launches
 
 
 class Slice(NamedTuple):
@@ -97,10 +100,11 @@ def make(
         if error.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
             raise there_is_one(name) from None
         raise StateError(f"cannot make the slice {place}: {error.strerror}") from None
+    made = _read(place)  # as long as it is held: afterwards anybody may change or remove it
     folder.close()
     _flush_folder(place.parent)
-    made = _read(place)
-    assert made is not None
+    if made is None:
+        raise StateError(f"the slice {place} cannot be read again")
     return made
 
 
@@ -141,49 +145,42 @@ def find(name: str) -> Slice:
 @contextmanager
 def joining(name: str) -> Iterator[Slice]:
     """Yield a slice that is not removed meanwhile. Raises SliceError for one that is not there, or not the user's."""
-    found = find(name)
-    user = current_user()
-    if os.geteuid() != 0 and not found.may_use(user):
-        raise SliceError(
-            f"slice {name} is not for user {user}, but for {', '.join([found.user, *found.users])}; root may change "
-            f"that: vgpurun slice update --users NAMES {name}"
-        )
-    lock = _open(found)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_SH)
-        found = find(name)  # as it is now: nobody removes it any more
+    with _locked(find(name), fcntl.LOCK_SH, _CHANGE_TAKES_S) as found:
+        user = current_user()
+        if os.geteuid() != 0 and not found.may_use(user):
+            raise SliceError(
+                f"slice {name} is not for user {user}, but for {', '.join([found.user, *found.users])}; root may "
+                f"change that: vgpurun slice update --users NAMES {name}"
+            )
         renew(found)
         yield found
-    finally:
-        os.close(lock)
 
 
 @contextmanager
-def alone(found: Slice, patience_s: float = 5.0) -> Iterator[None]:
-    """Keep others from joining, changing or removing a slice. Raises SliceError when they do not get done."""
-    lock = _open(found)
-    try:
-        deadline = time.monotonic() + patience_s
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise SliceError(f"slice {found.name} is being joined or changed; try again") from None
-                time.sleep(0.02)
-        if not found.folder.exists():
-            raise SliceError(f"slice {found.name} has just been removed")
-        yield
-    finally:
-        os.close(lock)
+def alone(found: Slice, patience_s: float = 5.0) -> Iterator[Slice]:
+    """Keep others from joining, changing or removing a slice; yields it as it is now.
+
+    Raises SliceError when they do not get done, or have removed it.
+    """
+    with _locked(found, fcntl.LOCK_EX, patience_s) as now:
+        yield now
 
 
-def _open(found: Slice) -> int:
+@contextmanager
+def _locked(found: Slice, operation: int, patience_s: float) -> Iterator[Slice]:
     try:
-        return os.open(found.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        lock = os.open(found.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
         raise SliceError(f"slice {found.name} cannot be opened: {error.strerror}") from None
+    try:
+        if not lock_in_time(lock, operation, patience_s):
+            raise SliceError(f"slice {found.name} is being joined or changed; try again")
+        now = _read(found.folder)
+        if now is None or not is_at(lock, found.folder):
+            raise SliceError(f"slice {found.name} has just been removed")
+        yield now
+    finally:
+        os.close(lock)
 
 
 def write_owner(
@@ -195,11 +192,9 @@ def write_owner(
         owner["quota"] = quotas_to_json(quotas)
     if users is not None:
         owner["users"] = list(users)
-    half_made = found.folder / ".owner"
     try:
-        half_made.write_text(json.dumps(owner))
-        half_made.chmod(0o644)
-        half_made.replace(found.folder / "owner")
+        with replacing(found.folder / "owner") as half_made:
+            half_made.write_text(json.dumps(owner))
     except OSError as error:
         raise StateError(f"{found.folder}: {error.strerror}; only root may change it") from None
     return _read(found.folder) or found
@@ -220,10 +215,9 @@ def sweep(is_dry_run: bool = False) -> list[tuple[Path, int]]:
     removed = []
     with suppress(OSError):
         for entry in sorted(slices_folder().glob(".*")):
-            if not state.is_held(entry) and ((entry / "owner").exists() or state.is_old(entry)):
-                removed.append((entry, state.size_bytes(entry)))
-                if not is_dry_run:
-                    shutil.rmtree(entry, ignore_errors=True)
+            owner, size_bytes = state.read_owner(entry), state.size_bytes(entry)
+            if not state.is_held(entry) if is_dry_run else state.remove_free(entry, owner):
+                removed.append((entry, size_bytes))
     return removed
 
 
@@ -258,7 +252,8 @@ def renew(found: Slice) -> None:
     path = found.folder / "etc" / "limits"
     try:
         if region.read_limits(path) is None:
-            path.write_bytes(region.limits_bytes(found.quotas))
+            with replacing(path) as half_made:  # what runs has the old one mapped
+                half_made.write_bytes(region.limits_bytes(found.quotas))
     except OSError as error:
         raise StateError(
             f"{path} is of another version of vgpurun and cannot be written anew: {error.strerror}; root may do so: "
