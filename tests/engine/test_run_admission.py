@@ -247,6 +247,26 @@ def test_a_container_started_since_it_was_listed_is_neither_overlooked_nor_swept
     assert [each.status for each in one_gpu.containers()] == ["running"]
 
 
+WITHOUT_REMOVAL = """
+import sys
+from vgpurun import cli
+from vgpurun.engine.launches import LaunchEngine
+
+LaunchEngine.remove = lambda *arguments: None  # as where the engine does not answer
+sys.exit(cli.main(sys.argv[1:]))
+"""
+
+
+def test_what_a_failed_start_could_not_remove_holds_nobody_up(one_gpu: Cli, debian: str) -> None:
+    whole, one_gpu.command = one_gpu.command, (sys.executable, "-c", WITHOUT_REMOVAL)
+    assert one_gpu("run", *one_gpu.driver, "--mem", "8g", debian, "no-such-command").exit_code == 127
+    (left,) = one_gpu.containers()
+    assert one_gpu.states() == [Path(left.labels["vgpurun.state"]).name]
+    one_gpu.command = whole
+    assert one_gpu.run("--mem", "8g", debian, "true").exit_code == 0
+    one_gpu.assert_nothing_left()
+
+
 WITHOUT_LOCK = """
 import contextlib, pathlib, sys, time
 from vgpurun import cli

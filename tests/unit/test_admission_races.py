@@ -5,9 +5,10 @@ from __future__ import annotations
 import itertools
 import json
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -163,6 +164,23 @@ def test_who_holds_a_change_up_does_so_for_a_time(container: Container, monkeypa
     ):
         update.set_paused(container, True)
     assert json.loads((container.limits_folder / "owner").read_text()) == {"engine": "engine"}
+
+
+class EngineOfOld:
+    """Says what was true before: the launcher is about to start the container."""
+
+    def state_of(self, container: str, patience_s: float) -> str:  # noqa: ARG002
+        return "created"
+
+
+def test_a_launch_that_cannot_be_seen_from_here_has_time_to_start(root: Path) -> None:
+    """This process may be in a container, with the engine's socket and without the host's files."""
+    folder = root / "containers" / "of-the-host"
+    made = VgpurunContainer("1", "new", "image", "created", str(folder), "[]", created_s=time.time())
+    assert not is_abandoned(made, EngineOfOld())  # type: ignore[arg-type]
+    assert is_abandoned(replace(made, created_s=time.time() - 100), EngineOfOld())  # type: ignore[arg-type]
+    folder.mkdir(parents=True)
+    assert is_abandoned(made, EngineOfOld()), "nobody holds it"  # type: ignore[arg-type]
 
 
 class StuckEngine:

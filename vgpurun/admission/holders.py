@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from vgpurun.engine.client import Engine, VgpurunContainer  # slow to import, and not needed by local processes
 
 _ENDED = ("exited", "dead", "removing")
-_START_TAKES_S = 120  # at the very most, from a container's making to its start
+_START_TAKES_S = 60  # at the very most, from a container's making to its start
 _ANSWER_TAKES_S = 5.0
 
 

@@ -60,12 +60,10 @@ def _acquire(path: Path, patience_s: float) -> tuple[int | None, str]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if is_at(file, path):
                 return file, ""
-            os.close(file)  # removed while we waited for it: there is a new one
-            continue
+            now_holds = holder  # removed while we waited for it: there is a new one
         except BlockingIOError:
-            inode = os.fstat(file).st_ino
-            os.close(file)
-        now_holds = _holder(inode)
+            now_holds = _holder(os.fstat(file).st_ino)
+        os.close(file)
         if now_holds != holder:
             holder, deadline = now_holds, min(began + MOST_S, time.monotonic() + patience_s)
         if time.monotonic() > deadline:

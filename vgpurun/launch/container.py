@@ -74,7 +74,7 @@ def launch(
                 folder = StateFolder.make(
                     plan.state_folder, plan.state_files, {"engine": engine_id}, has_usage=plan.slice_folder is None
                 )
-                undo.callback(folder.remove)
+                undo.callback(_remove_unused, engine, folder)
                 if plan.profiling and plan.profiling.make_folder():
                     undo.callback(plan.profiling.folder.rmdir)
                 container, warnings = engine.create(plan)
@@ -114,6 +114,18 @@ def _new_id_file(path: str | None, undo: ExitStack) -> Path:
         raise OptionError(f"failed to create the container ID file: open {path}: {error.strerror}") from None
     undo.callback(file.unlink, missing_ok=True)
     return file
+
+
+def _remove_unused(engine: LaunchEngine, folder: StateFolder) -> None:
+    """Remove the folder of a failed start, unless the engine could not remove the container: the next launch does."""
+    try:
+        is_used = any(each.state_folder == str(folder.path) for each in engine.containers())
+    except EngineError:
+        is_used = True
+    if is_used:
+        folder.close()
+    else:
+        folder.remove()
 
 
 def _let_go(engine: LaunchEngine, container: str, folder: StateFolder, is_removed: bool) -> None:
