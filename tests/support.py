@@ -28,6 +28,14 @@ def assert_measured(measure: Callable[[], T], holds: Callable[[T], bool], tries:
         seen.append(measure())
 
 
+def own_gpu_config(folder: Path) -> str:
+    """Write what VGPUSIM_CONFIG names for a GPU of 16 GiB that no other test's programs, nor any left over, are on."""
+    config = folder / "sim.yaml"
+    uuid = f"GPU-{os.urandom(4).hex()}-0000-0000-0000-000000000000"
+    config.write_text(f"devices:\n  - name: Simulated\n    uuid: {uuid}\n    memory_mib: 16384\n")
+    return str(config)
+
+
 def unavailable(reason: str, *, required: bool = False) -> NoReturn:
     """Skip the test with ``reason``; fail it instead where what is missing was declared to be ``required``."""
     if required:

@@ -16,7 +16,7 @@ import pytest
 import images
 from cli import Cli, clean_environment
 from private_engine import EngineError, private_engine
-from support import is_set, unavailable
+from support import is_set, own_gpu_config, unavailable
 
 REPOSITORY = "vgpurun-test"
 
@@ -97,9 +97,7 @@ def cuda_devel(image_maker: Callable[..., str], debian: str) -> str:
 @pytest.fixture
 def own_gpu(vgpurun: Cli, tmp_path: Path) -> Cli:
     """The command line with a GPU of 16 GiB that no other test knows."""
-    uuid = f"GPU-{os.urandom(4).hex()}-0000-0000-0000-000000000000"
-    (tmp_path / "sim.yaml").write_text(f"devices:\n  - name: Simulated\n    uuid: {uuid}\n    memory_mib: 16384\n")
-    vgpurun.environment["VGPUSIM_CONFIG"] = str(tmp_path / "sim.yaml")
+    vgpurun.environment["VGPUSIM_CONFIG"] = own_gpu_config(tmp_path)
     return vgpurun
 
 

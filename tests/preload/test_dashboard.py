@@ -16,7 +16,7 @@ import pytest
 
 from prometheus_server import Prometheus, prometheus
 from scraping import exporter, wait_for
-from support import CHECKOUT
+from support import CHECKOUT, own_gpu_config
 
 pytest.importorskip("prometheus_client")
 DASHBOARD = json.loads((CHECKOUT / "examples" / "monitoring" / "dashboard.json").read_text())
@@ -42,6 +42,7 @@ def environment(built_library: Path, tmp_path: Path) -> dict[str, str]:
     kept = {name: text for name, text in os.environ.items() if not name.startswith(("VGPU", "DOCKER_", "CUDA_"))}
     return kept | {
         "VGPURUN_STATE_DIR": str(tmp_path / "state"),
+        "VGPUSIM_CONFIG": own_gpu_config(tmp_path),
         "DOCKER_HOST": f"unix://{tmp_path}/no-engine.sock",
         "PYTHONPATH": str(CHECKOUT / "tests"),
     }
@@ -57,7 +58,7 @@ def computing(environment: dict[str, str]) -> Iterator[None]:
             assert process.stdout is not None and process.stdout.readline() == "computes\n"
             yield
         finally:
-            process.kill()
+            process.terminate()  # the program with it: killed, it would be left to itself
 
 
 def targets() -> list[tuple[str, str]]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from support import LIBRARY, assert_measured
+from support import LIBRARY, assert_measured, own_gpu_config
 from vgpurun.host import verify
 from vgpurun.host.elf import glibc_version, read_elf
 
@@ -32,6 +32,7 @@ def environment(tmp_path: Path, built_library: Path) -> dict[str, str]:
     return kept | {
         "VGPURUN_STATE_DIR": str(tmp_path),
         "VGPURUN_DRIVER": "sim",
+        "VGPUSIM_CONFIG": own_gpu_config(tmp_path),
         "DOCKER_HOST": f"unix://{tmp_path}/no-engine.sock",
         "COLUMNS": "80",
     }
