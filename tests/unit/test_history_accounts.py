@@ -1,0 +1,93 @@
+"""What the history says: sums by user, container and GPU, over time, and drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from fakes import GIB
+from histories import ANN, BEN, NOW_S, read, use
+
+from vgpurun.errors import HistoryError
+from vgpurun.metrics import accounting
+from vgpurun.metrics.accounting import reading, timeline
+from vgpurun.metrics.store import HOUR_S, Mark, Store
+
+
+@pytest.fixture
+def filled(open_store: Callable[..., Store], history: Path) -> Path:
+    store = open_store()
+    second = replace(ANN, gpu="GPU-other", gpu_number="1")
+    again = replace(ANN, container="3", name="eval")
+    uses = [
+        (ANN, use(NOW_S, gpu_s=4)),
+        (ANN, use(NOW_S + 10, gpu_s=6, memory_bytes=3 * GIB)),
+        (again, use(NOW_S + 10, gpu_s=1)),
+        (second, use(NOW_S, gpu_s=2)),
+        (BEN, use(NOW_S, gpu_s=9)),
+    ]
+    store.add(uses, {who: Mark(0, NOW_S) for who, _ in uses})
+    return history
+
+
+def test_by_user(filled: Path) -> None:
+    first, *others = read(filled)
+    assert (first.user, first.gpu_number, first.gpu_seconds, first.ran_seconds) == ("ann", "0", 11, 30)
+    assert first.mean_share_ratio == pytest.approx(11 / 30) and first.max_share_ratio == 0.6
+    assert first.memory_byte_hours == pytest.approx((10 + 30 + 10) * GIB / HOUR_S)
+    assert (first.memory_peak_bytes, first.container) == (3 * GIB, "")
+    assert [(each.user, each.gpu_number, each.gpu_seconds) for each in others] == [("ben", "0", 9), ("ann", "1", 2)]
+
+
+def test_by_container_and_gpu(filled: Path) -> None:
+    assert [(each.container, each.container_id, each.gpu_seconds) for each in read(filled, "container")] == [
+        ("train", "1", 10),
+        ("infer", "2", 9),
+        ("train", "1", 2),
+        ("eval", "3", 1),
+    ]
+    assert [(each.gpu_number, each.gpu_seconds, each.user) for each in read(filled, "gpu")] == [
+        ("0", 20, ""),
+        ("1", 2, ""),
+    ]
+
+
+def test_of_a_time(filled: Path) -> None:
+    assert sum(each.gpu_seconds for each in read(filled, since_s=NOW_S + 10)) == 7
+    assert sum(each.gpu_seconds for each in read(filled, until_s=NOW_S + 10)) == 15
+    assert read(filled, since_s=NOW_S + 100) == []
+
+
+def test_over_time(filled: Path) -> None:
+    with reading(filled) as db:
+        found = timeline(db, "user", 0, 2e10)
+        nothing = timeline(db, "user", 0, 1)
+    assert list(found.moments_s) == [NOW_S, NOW_S + 10] and found.step_s == 10
+    by_key = {(curve.key, curve.gpu_number): curve for curve in found.curves}
+    assert by_key["ann", "0"].shares == pytest.approx([0.4, 0.7])
+    assert by_key["ann", "0"].memory_bytes == pytest.approx([GIB, 4 * GIB])
+    assert nothing.curves == ()
+
+
+def test_pictures(filled: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    from vgpurun.metrics.plot import draw
+
+    with reading(filled) as db:
+        found = timeline(db, "container", 0, 2e10)
+    odd = [replace(curve, key=f"_${number}$") for number in range(12) for curve in found.curves[:1]]
+    draw(replace(found, curves=[*found.curves, *odd]), "Use", tmp_path / "use.svg")
+    draw(found, "Use", tmp_path / "use.png")
+    text = (tmp_path / "use.svg").read_text()
+    assert text.count("<svg") == 1 and "</svg>" in text
+    assert (tmp_path / "use.png").read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(HistoryError, match="cannot be written"):
+        draw(found, "Use", tmp_path / "none" / "use.png")
+
+
+def test_where_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VGPURUN_STATE_DIR", str(tmp_path))
+    with pytest.raises(HistoryError, match="vgpurun exporter keeps one"):
+        accounting.find_history()

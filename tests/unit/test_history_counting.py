@@ -1,0 +1,221 @@
+"""The history: what is counted between two looks, also by an exporter that stops, waits or is killed."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from fakes import GIB
+from histories import ANN, BEN, GPU, NOW_S, device, read
+
+from vgpurun.host.gpus import GpuUse
+from vgpurun.metrics.recorder import Clock, Recorder, count
+from vgpurun.metrics.snapshot import HISTORY, Device, GpuSeen, Snapshot
+from vgpurun.metrics.store import HOUR_S, Mark, Store, Use
+
+
+class Host:
+    """What an exporter would see now."""
+
+    def __init__(self) -> None:
+        self.devices: list[Device] = []
+        self.troubles: list[str] = []
+
+    def look(self) -> Snapshot:
+        return Snapshot([], [each.tenant for each in self.devices], {}, {}, 0, 0)
+
+    def note(self, source: str, trouble: str) -> None:
+        assert source == HISTORY
+        if trouble:
+            self.troubles.append(trouble)
+
+
+@pytest.fixture
+def host() -> Host:
+    return Host()
+
+
+def recorder(host: Host, open_store: Callable[..., Store], said: list[str] | None = None) -> Recorder:
+    return Recorder(host, (said if said is not None else []).append, open_store, 10)  # type: ignore[arg-type]
+
+
+class TestCounting:
+    def test_what_was_used_since_the_last_time(self) -> None:
+        (found,) = count(device(busy_s=13), None, Mark(9.0, NOW_S), NOW_S + 10, 10)
+        assert found == Use(int(NOW_S), 10, 10, 10, 0, 4.0, 0.4, 10 * GIB, GIB)
+
+    def test_no_more_than_there_was_time(self) -> None:
+        assert sum(each.gpu_s for each in count(device(busy_s=1e9), None, Mark(0.0, NOW_S), NOW_S + 10, 10)) == 10
+
+    def test_a_counter_that_began_anew(self) -> None:
+        assert sum(each.gpu_s for each in count(device(busy_s=3), None, Mark(500.0, NOW_S), NOW_S + 10, 10)) == 3
+
+    def test_a_clock_that_was_set_back(self) -> None:
+        assert list(count(device(busy_s=3), None, Mark(0.0, NOW_S), NOW_S - 100, 10)) == []
+
+    def test_without_a_limit_it_is_measured_in_company(self) -> None:
+        free, other = device(busy_s=3, sm_percent=None), device(who=BEN)
+        seen = GpuSeen(GPU, GpuUse(0, 80), [free, other])
+        (found,) = count(free, seen, Mark(1.0, NOW_S), NOW_S + 10, 10)
+        assert (found.measured_s, found.estimated_s, found.gpu_s) == (10, 0, 2)
+        (idle,) = count(free, seen, Mark(3.0, NOW_S), NOW_S + 10, 10)
+        assert (idle.measured_s, idle.estimated_s, idle.gpu_s) == (10, 0, 0)
+
+    @pytest.mark.parametrize(("percent", "expected"), [(80, (0, 10, 8.0)), (None, (0, 0, 0.0))])
+    def test_without_a_limit_and_alone_it_is_what_nvml_says(
+        self, percent: int | None, expected: tuple[float, ...]
+    ) -> None:
+        free, idle = device(sm_percent=None), device(who=BEN, processes=0)
+        seen = GpuSeen(GPU, GpuUse(0, percent), [free, idle])
+        (found,) = count(free, seen, Mark(0.0, NOW_S), NOW_S + 10, 10)
+        assert (found.measured_s, found.estimated_s, found.gpu_s) == expected
+        paused = list(count(free, seen, Mark(0.0, NOW_S - 7200), NOW_S, 10))
+        assert sum(each.estimated_s + each.measured_s + each.gpu_s for each in paused) == 0, "nobody looked"
+
+    def test_a_slice_counts_while_something_runs_in_it(self) -> None:
+        of_slice = replace(ANN, kind="slice")
+        assert list(count(device(5, who=of_slice, processes=0), None, Mark(5.0, NOW_S), NOW_S + 10, 10)) == []
+        assert list(count(device(5, who=of_slice), None, Mark(5.0, NOW_S), NOW_S + 10, 10))
+        assert list(count(device(6, who=of_slice, processes=0), None, Mark(5.0, NOW_S), NOW_S + 10, 10))
+
+    def test_spans_are_not_crossed(self) -> None:
+        found = list(count(device(busy_s=10), None, Mark(0.0, NOW_S + 4), NOW_S + 14, 10))
+        assert [(each.start_s - NOW_S, each.ran_s, each.gpu_s) for each in found] == [(0, 6, 6), (10, 4, 4)]
+
+    def test_after_a_pause_it_is_spread_over_hours(self) -> None:
+        found = list(count(device(busy_s=5000), None, Mark(1400.0, NOW_S - 7200), NOW_S, 10))
+        assert [each.span_s for each in found] == [HOUR_S, HOUR_S]
+        assert sum(each.gpu_s for each in found) == pytest.approx(3600)
+
+
+class TestRecorder:
+    def test_containers_come_and_go(self, host: Host, open_store: Callable[..., Store], history: Path) -> None:
+        record = recorder(host, open_store)
+        host.devices = [device(busy_s=1000)]
+        record.sample(NOW_S)  # it ran before: nobody knows since when
+        host.devices = [device(busy_s=1005), device(busy_s=2, who=BEN)]
+        record.sample(NOW_S + 10)
+        host.devices = [device(busy_s=1010)]
+        record.sample(NOW_S + 20)
+        assert {each.user: (each.gpu_seconds, each.ran_seconds) for each in read(history)} == {
+            "ann": (10, 20),
+            "ben": (2, 10),
+        }
+        assert host.troubles == []
+
+    @pytest.mark.parametrize("set_by_s", [-5000.0, 7200.0, 10 * 365 * 86400.0])
+    def test_a_clock_that_is_set_adds_nothing(
+        self, host: Host, open_store: Callable[..., Store], history: Path, set_by_s: float
+    ) -> None:
+        record = recorder(host, open_store)
+        host.devices = [device(busy_s=1000)]
+        record.sample(NOW_S)
+        host.devices = [device(busy_s=1005)]
+        record.sample(NOW_S + set_by_s + 10, set_by_s)
+        host.devices = [device(busy_s=1010), device(busy_s=2, who=BEN)]
+        record.sample(NOW_S + set_by_s + 20)
+        found = {each.user: (each.gpu_seconds, each.ran_seconds, each.memory_byte_hours) for each in read(history)}
+        host.devices = []
+        record.sample(NOW_S + set_by_s + 1000)  # nothing was forgotten
+        assert len(read(history)) == 2
+        assert found == {"ann": (10, 20, pytest.approx(GIB * 20 / 3600)), "ben": (2, 10, pytest.approx(GIB / 360))}
+
+    def test_a_clock_knows_by_how_much_it_was_set(self) -> None:
+        shown = iter([(100.0, 5.0), (110.0, 15.1), (3720.0, 25.0), (20.0, 35.0), (30.0, 45.0)])
+        current = [0.0, 0.0]
+
+        def look() -> None:
+            current[:] = next(shown)
+
+        look()
+        clock = Clock(lambda: current[0], lambda: current[1])
+        found = []
+        for _ in range(4):
+            look()
+            found.append(clock.now())
+        assert [now_s for now_s, _ in found] == [110.0, 3720.0, 20.0, 30.0]
+        assert [round(set_by_s) for _, set_by_s in found] == [0, 3600, -3710, 0]
+
+    def test_an_exporter_that_was_killed_goes_on_where_it_was(
+        self, host: Host, open_store: Callable[..., Store], history: Path
+    ) -> None:
+        first = recorder(host, open_store)
+        host.devices = [device(busy_s=100)]
+        first.sample(NOW_S)
+        host.devices = [device(busy_s=105)]
+        first.sample(NOW_S + 10)
+        assert first._store is not None
+        first._store.close()  # of which it writes nothing
+        second = recorder(host, open_store)
+        host.devices = [device(busy_s=1105)]
+        second.sample(NOW_S + 3000)
+        (account,) = read(history)
+        assert account.gpu_seconds == pytest.approx(1005)
+        assert account.ran_seconds == pytest.approx(3000)
+
+    def test_a_second_exporter_says_so_and_takes_over(
+        self, host: Host, open_store: Callable[..., Store], history: Path
+    ) -> None:
+        host.devices = [device(busy_s=100)]
+        first, second = recorder(host, open_store), recorder(host, open_store)
+        first.sample(NOW_S)
+        second.sample(NOW_S + 1)
+        assert len(host.troubles) == 1 and "another exporter" in host.troubles[0]
+        assert first._store is not None
+        first._store.close()
+        host.devices = [device(busy_s=104)]
+        second.sample(NOW_S + 10)
+        assert read(history)[0].gpu_seconds == pytest.approx(4)
+
+    def test_what_cannot_be_written_is_counted_later(
+        self, host: Host, open_store: Callable[..., Store], history: Path
+    ) -> None:
+        record = recorder(host, open_store)
+        host.devices = [device(busy_s=0)]
+        record.sample(NOW_S)
+        other = sqlite3.connect(history, isolation_level=None)
+        other.execute("BEGIN EXCLUSIVE")
+        assert record._store is not None
+        record._store._db.execute("PRAGMA busy_timeout = 10")
+        host.devices = [device(busy_s=5)]
+        record.sample(NOW_S + 10)
+        assert len(host.troubles) == 1 and "locked" in host.troubles[0]
+        other.execute("ROLLBACK")
+        other.close()
+        host.devices = [device(busy_s=8)]
+        record.sample(NOW_S + 20)
+        (account,) = read(history)
+        assert (account.gpu_seconds, account.ran_seconds) == (8, 20)
+
+    def test_a_file_that_somebody_removed_begins_anew(
+        self, host: Host, open_store: Callable[..., Store], history: Path
+    ) -> None:
+        record = recorder(host, open_store)
+        host.devices = [device(busy_s=0)]
+        record.sample(NOW_S)
+        history.unlink()
+        host.devices = [device(busy_s=5)]
+        record.sample(NOW_S + 10)
+        assert read(history)[0].gpu_seconds == 5
+
+    def test_a_file_that_breaks_is_moved_aside(
+        self, host: Host, open_store: Callable[..., Store], history: Path
+    ) -> None:
+        said: list[str] = []
+        record = recorder(host, open_store, said)
+        host.devices = [device(busy_s=0)]
+        record.sample(NOW_S)
+        content = bytearray(history.read_bytes())
+        content[24:28] = content[92:96] = b"\0\0\1\0"  # SQLite sees that another process has written
+        content[100:] = random.Random(1).randbytes(len(content) - 100)
+        history.write_bytes(content)
+        for step in (10, 20):
+            host.devices = [device(busy_s=step / 2)]
+            record.sample(NOW_S + step)
+        assert read(history)[0].gpu_seconds == 10, host.troubles
+        assert len(said) == 1 and ".broken-" in said[0]
+        assert len(list(history.parent.glob("*.broken-*"))) == 1
