@@ -13,6 +13,7 @@ import pytest
 
 from scraping import exporter, find_tool, label_values, value, wait_for
 from support import CHECKOUT
+from vgpurun.limits import region
 
 pytest.importorskip("prometheus_client")
 MIB = 1 << 20
@@ -59,6 +60,13 @@ def program(environment: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
         process.kill()
 
 
+def busy_seconds(state_dir: Path) -> float:
+    """What the usage file says of the only program's GPU time."""
+    (usage,) = state_dir.rglob("run/usage")
+    (reading,) = region.read_usage(usage, ["GPU"]) or ()
+    return reading.busy_ns / 1e9
+
+
 def test_what_a_program_did(environment: dict[str, str], program: subprocess.Popen[str]) -> None:
     with exporter(environment, "--compat", "hami", "--compat", "alnair") as running:
         series = running.scrape()
@@ -74,7 +82,9 @@ def test_what_a_program_did(environment: dict[str, str], program: subprocess.Pop
         assert of_program("memory_used_bytes") == sum(parts)
         assert of_program("oom_refusals_total") == 1
         assert of_program("launches_total") == 20
-        assert of_program("gpu_seconds_total") == pytest.approx(0.020, rel=0.5)
+        # A busy machine holds the program up between launches, and the library then takes some of it for work.
+        gpu_s = busy_seconds(Path(environment["VGPURUN_STATE_DIR"]))
+        assert gpu_s > 0.010 and of_program("gpu_seconds_total") == pytest.approx(gpu_s)
         assert of_program("sm_limit_ratio") == 0.5
         assert of_program("processes") == 1
         assert value(series, "vgpurun_gpu_memory_promised_bytes", index="0") == 2048 * MIB

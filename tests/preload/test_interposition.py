@@ -188,7 +188,7 @@ def test_signals_and_umask_stay_the_programs(sandbox: Sandbox, compile_c: Callab
 def test_builds_for_old_glibc_and_arm(target: str, tmp_path: Path) -> None:
     pytest.importorskip("ziglang", reason="a cross compiler is in the extra `dev`: ziglang")
     compiler = f"{sys.executable} -m ziglang cc -target {target}"
-    make = ["make", "-s", "-C", str(CHECKOUT / "lib"), "library", f"CC={compiler}", f"BUILD={tmp_path}"]
+    make = ["make", "-s", "-j2", "-C", str(CHECKOUT / "lib"), "library", f"CC={compiler}", f"BUILD={tmp_path}"]
     subprocess.run([*make, f"PYTHON={sys.executable}"], check=True, timeout=300)
     header = subprocess.run(["readelf", "-h", tmp_path / "libvgpu.so"], capture_output=True, text=True, check=True)
     assert {"x86_64": "X86-64", "aarch64": "AArch64"}[target.split("-")[0]] in header.stdout

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 
 import pytest
 
@@ -11,8 +12,11 @@ from vgpurun.errors import OptionError
 
 
 @pytest.fixture(autouse=True)
-def _berlin(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TZ", "CET-1")
+def _berlin() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TZ", "CET-1")
+        time.tzset()
+        yield
     time.tzset()
 
 
