@@ -325,7 +325,9 @@ class TestLocal:
     @pytest.mark.parametrize("name", ["TERM", "INT", "HUP", "USR1"])
     def test_signals_are_the_commands(self, environment: dict[str, str], name: str) -> None:
         script = f"trap 'echo caught; exit 9' {name}; echo ready; while :; do sleep 0.05; done"
-        command = [sys.executable, "-m", "vgpurun", "local", "--driver", "sim", "sh", "-c", script]
+        # What the tests' own caller ignores, as nohup does, would stay ignored.
+        command = ["env", f"--default-signal={name}", sys.executable, "-m", "vgpurun", "local", "--driver", "sim"]
+        command += ["sh", "-c", script]
         with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
             assert process.stdout.readline() == "ready\n"
