@@ -6,12 +6,14 @@ python tests/bench/compute [--gpus 0,1|all] [--seconds S] [--only TABLE] [--prog
 Prints a Markdown table, a row as soon as it is measured, and last how many rows miss what must hold. --out also writes
 compute.csv and compute.svg. Each share is a ratio to the same program's native runs before and after it. Several GPUs
 measure at the same time, each a part; the table of two GPUs needs two. Several --library are measured side by side, in
-the same run. `make lib` first. `page.py` brings the tables into docs/compute.md.
+the same run. `make lib` first. The variable CODE names the commit that is measured, where git cannot. `page.py` brings
+the tables into docs/compute.md.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import signal
 import subprocess
@@ -48,11 +50,12 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _code() -> str:
-    """The commit that is measured, where this is a repository."""
+    """The commit that is measured: as CODE says, or as git does where this is a repository."""
+    if given := os.environ.get("CODE"):
+        return given
     command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty"]
-    if shutil.which("git") is None:
-        return ""
-    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+    found = subprocess.run(command, capture_output=True, text=True, check=False).stdout if shutil.which("git") else ""
+    return found.strip() or "unknown"
 
 
 def _choose(given: str) -> tuple[Gpu, ...]:
