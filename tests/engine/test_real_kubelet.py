@@ -1,6 +1,7 @@
 """The device plugin and the node agent with kubelet itself, which runs pods on a real Docker Engine.
 
-It needs KUBELET, a kubelet's program of Kubernetes 1.20 (`tests/engine/real-kubelet FILE` builds one).
+It needs KUBELET, a kubelet's program of Kubernetes 1.20 (`tests/engine/real-kubelet FILE` builds one), and is no part
+of a run of all tests without it.
 """
 
 from __future__ import annotations
