@@ -7,7 +7,9 @@ import json
 import os
 import shutil
 import socket
+import ssl
 import subprocess
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -21,6 +23,7 @@ from cli import Cli, clean_environment
 from private_engine import EngineError, private_engine
 from support import is_set, unavailable
 from terminal import Terminal
+from vgpurun.engine.hijacked import close_notify
 
 IMAGE = "vgpurun-test/tls:1"
 NAMES = "subjectAltName=IP:127.0.0.1\nextendedKeyUsage=serverAuth,clientAuth\n"
@@ -95,6 +98,35 @@ def test_bytes_go_both_ways_unharmed(over_tls: Cli) -> None:
     data = os.urandom(3 << 20)
     assert over_tls.run("-i", IMAGE, "cat", stdin=data).stdout.encode("latin-1") == data
     over_tls.assert_nothing_left()
+
+
+def test_output_that_comes_as_the_input_ends_is_not_lost(tmp_path: Path) -> None:
+    make_authority(tmp_path / "authority")
+    make_certificate(tmp_path / "server", tmp_path / "authority", "server")
+    served = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    served.load_cert_chain(tmp_path / "server" / "cert.pem", tmp_path / "server" / "key.pem")
+    trusting = ssl.create_default_context(cafile=str(tmp_path / "authority" / "ca.pem"))
+    ours, theirs = socket.socketpair()
+    has_sent = threading.Event()
+    heard = []
+
+    def serve() -> None:
+        with served.wrap_socket(theirs, server_side=True) as engine:
+            engine.sendall(b"early")
+            has_sent.set()
+            heard.append(engine.recv(1))
+            engine.sendall(b" and late")
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    with trusting.wrap_socket(ours, server_hostname="127.0.0.1") as engine:
+        assert has_sent.wait(60)
+        engine.setblocking(False)
+        os.write(engine.fileno(), close_notify(engine))
+        engine.setblocking(True)
+        thread.join(60)
+        assert engine.recv(100) + engine.recv(100) == b"early and late"
+    assert heard == [b""]
 
 
 def test_the_end_of_the_input_is_not_the_end_of_the_output(over_tls: Cli) -> None:

@@ -5,6 +5,7 @@ same time. So one thread alone has it, and relays between it and a pair of local
 engine was so fast that the first output came along with its answer, and was read with it.
 """
 
+import os
 import select
 import socket
 import ssl
@@ -47,6 +48,7 @@ class _Relay(Helper):
         self._ours = ours
         self._early = early
         self._to_engine = b""
+        self._notice = b""  # of the end, to be sent as it is
         self._has_input = True  # ours may still send
         self._is_told = False  # the engine knows that it does not
 
@@ -64,7 +66,7 @@ class _Relay(Helper):
         """Until one side has something. Input is taken when what was taken before is gone."""
         wants_input = self._has_input and not self._to_engine
         readable = [self._engine, self._ours] if wants_input else [self._engine]
-        ready, _, _ = select.select(readable, [self._engine] if self._to_engine else [], [])
+        ready, _, _ = select.select(readable, [self._engine] if self._to_engine or self._notice else [], [])
         if self._ours in ready:
             self._to_engine = self._ours.recv(_CHUNK_BYTES)
             self._has_input = bool(self._to_engine)
@@ -88,9 +90,31 @@ class _Relay(Helper):
             if not self._has_input and not self._is_told:
                 self._is_told = True
                 self._end_input()
+            while self._notice:
+                self._notice = self._notice[os.write(self._engine.fileno(), self._notice) :]
 
     def _end_input(self) -> None:
         if isinstance(self._engine, ssl.SSLSocket):
-            self._engine.unwrap()  # sends the notice, and does not wait for the engine's own
+            self._notice = close_notify(self._engine)
         else:
             self._engine.shutdown(socket.SHUT_WR)
+
+
+def close_notify(engine: ssl.SSLSocket) -> bytes:
+    """Return TLS's notice that nothing more is sent.
+
+    unwrap() would also look for the engine's own notice, and fail, with the connection lost, where it finds output
+    instead. So for this call the connection is another socket, from which nothing comes.
+    """
+    connection, (near, far) = os.dup(engine.fileno()), socket.socketpair()
+    with near, far:
+        near.setblocking(False)
+        far.setblocking(False)
+        try:
+            os.dup2(near.fileno(), engine.fileno(), inheritable=False)
+            with suppress(ssl.SSLWantReadError):
+                engine.unwrap()
+        finally:
+            os.dup2(connection, engine.fileno(), inheritable=False)
+            os.close(connection)
+        return far.recv(_CHUNK_BYTES)
