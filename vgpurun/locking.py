@@ -3,9 +3,42 @@
 import fcntl
 import os
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from vgpurun.host import users
+
 _RETRY_S = 0.02
+
+
+@contextmanager
+def alone_in(
+    folder: Path,
+    patience_s: float,
+    failed: Callable[[str], Exception],
+    make: Callable[[Path], object],
+    name: str = "",
+) -> Iterator[None]:
+    """Keep others that do the same out of a folder until this ends: processes, and threads of this one.
+
+    `make` makes the folder where it is missing. The lock is on the folder, or on the file `name` in it. Raises what
+    `failed` returns for one line that says what is wrong, also where another has the folder for all of `patience_s`.
+    """
+    path = folder / name
+    kind = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW if name else os.O_RDONLY | os.O_DIRECTORY
+    try:
+        make(folder)
+        lock = os.open(path, kind | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise failed(f"cannot use {path}: {error.strerror}") from None
+    try:
+        if not lock_in_time(lock, fcntl.LOCK_EX, patience_s):
+            held = f"{path} has not been free for {patience_s:.0f} s, and is held by {show_holder(holder_of(lock))}"
+            raise failed(f"{held}; end that, or try again when it has ended")
+        yield
+    finally:
+        os.close(lock)
 
 
 def lock_in_time(file: int, operation: int, patience_s: float) -> bool:
@@ -29,3 +62,25 @@ def is_at(file: int, path: Path) -> bool:
     except OSError:
         return False
     return os.path.samestat(os.fstat(file), there)
+
+
+def holder_of(file: int) -> str:
+    """Return the process that has the flock of a file, as far as the kernel tells; of another PID namespace: empty."""
+    inode = os.fstat(file).st_ino
+    try:
+        lines = Path("/proc/locks").read_text().splitlines()
+    except OSError:
+        return ""
+    for line in lines:
+        words = line.split()  # NUMBER: FLOCK ADVISORY WRITE PID MAJOR:MINOR:INODE START END
+        if len(words) > 5 and words[1] == "FLOCK" and words[5].endswith(f":{inode}"):
+            return words[4]
+    return ""
+
+
+def show_holder(process: str) -> str:
+    """Return in words what holder_of() has returned."""
+    try:
+        return f"process {int(process)} of user {users.name_of(Path(f'/proc/{process}').stat().st_uid)}"
+    except (OSError, ValueError):
+        return "a process that cannot be seen from here"

@@ -66,6 +66,16 @@ class ClaimNode:
         return found | ({path.name for path in folders.iterdir()} if folders.exists() else set())
 
 
+class OneClaim:
+    """A cluster that has this claim, or none."""
+
+    def __init__(self, made: dict[str, Any]) -> None:
+        self.made: dict[str, Any] | None = made
+
+    def claim(self, *_: str) -> dict[str, Any] | None:
+        return self.made
+
+
 def named(made: dict[str, Any]) -> ClaimName:
     metadata = made["metadata"]
     return ClaimName(metadata["uid"], metadata["namespace"], metadata["name"])

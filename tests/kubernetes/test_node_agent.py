@@ -9,22 +9,24 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from claim_maker import claim, result
-from claim_node import GPUS, ClaimNode, named
+from claim_node import GPUS, ClaimNode, OneClaim, named
 from dra_host import wait_until
 from pod_resources import PodResources
 from support import LIBRARY
 from vgpurun import abi
 from vgpurun.errors import KubernetesError
 from vgpurun.host.drivers import DriverPlan
+from vgpurun.kubernetes import agent_sweep
 from vgpurun.kubernetes.agent_pods import read_containers
 from vgpurun.kubernetes.agent_sweep import Sweeper
 from vgpurun.kubernetes.agent_tenants import find_tenants
@@ -53,26 +55,12 @@ def folders(root: Path) -> list[Path]:
     return [each for each in state_root(root).iterdir() if each.is_dir()]
 
 
-def is_waited_for(lock: Path) -> bool:
-    """Whether somebody waits for a file that another has locked."""
-    waiting = [line.split() for line in Path("/proc/locks").read_text().splitlines() if "->" in line]
-    return any(fields[-3].endswith(f":{lock.stat().st_ino}") for fields in waiting)
-
-
 def hold_slot(usage: Path) -> int:
     """What a program of a container does when it starts to use a GPU."""
     file = os.open(usage, os.O_RDWR)
     wanted = struct.pack("hhxxxxqqixxxx", fcntl.F_WRLCK, os.SEEK_SET, abi.SLOT_LOCK_OFFSET + 3, 1, 0)
     fcntl.fcntl(file, fcntl.F_OFD_SETLK, wanted)
     return file
-
-
-class OneClaim:
-    def __init__(self, made: dict[str, Any]) -> None:
-        self.made: dict[str, Any] | None = made
-
-    def claim(self, *_: str) -> dict[str, Any] | None:
-        return self.made
 
 
 class TestSweep:
@@ -122,13 +110,19 @@ class TestSweep:
         assert sweeper.look([], []) == []
         assert sweeper.look([], []) == [folder]
 
-    def test_what_the_plugin_gives_meanwhile_stays(self, tmp_path: Path) -> None:
+    def test_what_the_plugin_gives_meanwhile_stays(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """The plugin is at it while the agent looks, and the agent has found the folder of before unused."""
-        folder = folder_of_units(tmp_path, "a-0")
+        folder, waits = folder_of_units(tmp_path, "a-0"), threading.Event()
+
+        def told(root: Path) -> AbstractContextManager[None]:
+            waits.set()
+            return alone(root)
+
+        monkeypatch.setattr(agent_sweep, "alone", told)
         with ThreadPoolExecutor(1) as pool:
             with alone(tmp_path):
                 look = pool.submit(Sweeper(tmp_path, 1).look, [], [])
-                wait_until(lambda: is_waited_for(state_root(tmp_path) / ".lock"), "agent that waits")
+                assert waits.wait(60)
                 assert folder_of_units(tmp_path, "a-0") == folder
             assert look.result() == []
         assert read_limits(folder / "etc/limits")

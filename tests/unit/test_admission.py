@@ -95,7 +95,7 @@ def test_holders_that_take_turns_cannot_hold_others_up_for_ever(
 ) -> None:
     """Each is another one, so that none of them is waited for too long."""
     numbers = count()
-    monkeypatch.setattr(lock, "_holder", lambda _: str(next(numbers)))
+    monkeypatch.setattr(lock, "holder_of", lambda _: str(next(numbers)))
     folder.mkdir(mode=0o1777)
     with open(folder / "lock", "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import platform
+import threading
 from pathlib import Path
 
 import pytest
 from elf_maker import AARCH64, X86_64, make_elf
 
 import vgpurun
-from vgpurun import abi
+from lock_holder import held_by_process
+from vgpurun import abi, cli
 from vgpurun.cli.build import DEFAULT_BASE_IMAGE
 from vgpurun.engine.image_libc import check_image
 from vgpurun.errors import ImageError, LibraryError
@@ -120,6 +122,28 @@ def test_a_failed_build_shows_the_line_that_matters(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(library, "build_folder", lambda: tmp_path / "build")
     with pytest.raises(LibraryError, match=r"x\.c:1: error: no such thing; .*build-in-docker"):
         library.build()
+
+
+def test_who_holds_the_build_folder_is_named_and_does_not_matter_once_it_is_dead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    sources = tmp_path / "lib"
+    sources.mkdir()
+    (sources / "Makefile").write_text("library:\n\t@cp ../built $(BUILD)/libvgpu.so\n")
+    write(tmp_path / "built", marker())
+    (tmp_path / "build").mkdir()
+    monkeypatch.setattr(library, "sources", lambda: sources)
+    monkeypatch.setattr(library, "build_folder", lambda: tmp_path / "build")
+    monkeypatch.setattr(library, "_BUILD_TAKES_S", 0.3)
+    with held_by_process(tmp_path / "build") as holder:
+        assert cli.main(["build"]) == 125
+        (line,) = capfd.readouterr().err.splitlines()
+        assert line.startswith(
+            f"vgpurun: {tmp_path}/build has not been free for 0 s, and is held by process {holder.pid}"
+        )
+        threading.Timer(0.3, holder.kill).start()
+        monkeypatch.setattr(library, "_BUILD_TAKES_S", 30)
+        assert cli.main(["build"]) == 0  # it has waited for the other one
 
 
 def test_the_builders_default_image_is_the_dockerfiles() -> None:

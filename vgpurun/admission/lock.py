@@ -19,9 +19,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from vgpurun.errors import StateError
-from vgpurun.host import users
 from vgpurun.limits import state
-from vgpurun.locking import is_at
+from vgpurun.locking import holder_of, is_at, show_holder
 
 QUEUE_DIR = Path("/tmp/vgpurun-queue")
 PATIENCE_S = 30.0
@@ -62,13 +61,13 @@ def _acquire(path: Path, patience_s: float) -> tuple[int | None, str]:
                 return file, ""
             now_holds = holder  # removed while we waited for it: there is a new one
         except BlockingIOError:
-            now_holds = _holder(os.fstat(file).st_ino)
+            now_holds = holder_of(file)
         os.close(file)
         if now_holds != holder:
             holder, deadline = now_holds, min(began + MOST_S, time.monotonic() + patience_s)
         if time.monotonic() > deadline:
             waited_s = time.monotonic() - began
-            return None, f"has not been free for {waited_s:.0f} s, and is held by {_show(holder)}"
+            return None, f"has not been free for {waited_s:.0f} s, and is held by {show_holder(holder)}"
         time.sleep(_RETRY_S)
 
 
@@ -87,23 +86,3 @@ def open_shared(path: Path) -> int | None:
         return file
     os.close(file)
     return None
-
-
-def _holder(inode: int) -> str:
-    """Return the process that holds the lock, as far as the kernel tells: empty for one of another PID namespace."""
-    try:
-        lines = Path("/proc/locks").read_text().splitlines()
-    except OSError:
-        return ""
-    for line in lines:
-        words = line.split()  # NUMBER: FLOCK ADVISORY WRITE PID MAJOR:MINOR:INODE START END
-        if len(words) > 5 and words[1] == "FLOCK" and words[5].endswith(f":{inode}"):
-            return words[4]
-    return ""
-
-
-def _show(holder: str) -> str:
-    try:
-        return f"process {holder} of user {users.name_of(Path(f'/proc/{holder}').stat().st_uid)}"
-    except OSError:
-        return "a process that cannot be seen from here"

@@ -4,11 +4,9 @@
 writes it anew. Without any slice there is no file, since a specification has at least one device.
 """
 
-import fcntl
 import json
-import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +21,7 @@ from vgpurun.host import drivers
 from vgpurun.host.drivers import EngineFacts
 from vgpurun.host.gpus import Gpu
 from vgpurun.limits import state
-from vgpurun.locking import lock_in_time
+from vgpurun.locking import alone_in
 from vgpurun.replacing import replacing
 from vgpurun.slices import store
 from vgpurun.slices.joining import quotas_on
@@ -133,15 +131,6 @@ def _write(driver: str, path: Path, make_host: Callable[[], Host]) -> None:
         path.unlink(missing_ok=True)
 
 
-@contextmanager
-def _one_at_a_time() -> Iterator[None]:
+def _one_at_a_time() -> AbstractContextManager[None]:
     """Who looks at the slices last writes last."""
-    folder = store.slices_folder()
-    state.make_readable(folder)
-    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        if not lock_in_time(lock, fcntl.LOCK_EX, _PATIENCE_S):
-            raise OutputError(f"another process holds {folder}; try again")
-        yield
-    finally:
-        os.close(lock)
+    return alone_in(store.slices_folder(), _PATIENCE_S, OutputError, state.make_readable)

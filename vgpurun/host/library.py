@@ -4,24 +4,24 @@ In a checkout they are in lib/build. An installed vgpurun carries the sources an
 use. VGPURUN_LIBRARY names another library, which is then used or refused, never replaced.
 """
 
-import fcntl
 import os
 import platform
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 from vgpurun import __version__, abi
 from vgpurun.errors import LibraryError
 from vgpurun.host.elf import NotElfError, glibc_version, read_elf
+from vgpurun.locking import alone_in
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 _OF_OUTER_MAKE = ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")  # they would change what is built
+_BUILD_TAKES_S = 300.0  # at the very most, on a machine with much else to do
 _MARKER = re.compile(rb"%s([0-9A-Za-z.+-]+) abi=([0-9]+)" % abi.MARKER_PREFIX.encode())
 
 
@@ -108,7 +108,7 @@ def _make(target: str, is_verbose: bool = False) -> None:
     folder = build_folder()
     command = ["make", "-C", str(sources()), f"BUILD={folder}", f"PYTHON={sys.executable}", target]
     environment = {name: value for name, value in os.environ.items() if name not in _OF_OUTER_MAKE}
-    with _only_one(folder):
+    with alone_in(folder, _BUILD_TAKES_S, LibraryError, lambda path: path.mkdir(parents=True, exist_ok=True)):
         done = subprocess.run(command, capture_output=not is_verbose, text=True, check=False, env=environment)
     if done.returncode:
         raise LibraryError(
@@ -121,21 +121,6 @@ def _reason(stderr: str) -> str:
     lines = [line.strip() for line in stderr.splitlines() if line.strip() and not line.startswith("make")]
     first = next((line for line in lines if "error" in line.lower()), lines[-1] if lines else "")
     return f": {first}" if first else ""
-
-
-@contextmanager
-def _only_one(folder: Path) -> Iterator[None]:
-    """Two launches at once must not build into one folder."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError as error:
-        raise LibraryError(f"cannot write {folder}: {error.strerror}") from None
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(lock)
 
 
 def check(path: Path, machine: str | None = None, way_out: str = "build it with: vgpurun build") -> Library:

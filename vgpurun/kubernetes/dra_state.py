@@ -8,22 +8,23 @@ plugin that is killed at any instant leaves a claim that is prepared or one that
 the record and is written again where it is missing. A lock keeps two plugins (an update) from doing this at once.
 """
 
-import fcntl
 import os
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from vgpurun.errors import ClaimError, StateError
 from vgpurun.kubernetes.dra_claim import Allocation, ClaimName, check_uid
+from vgpurun.kubernetes.state import PATIENCE_S
 from vgpurun.launch.labels import quotas_from_json, quotas_to_json
 from vgpurun.launch.plan import DeviceQuota
 from vgpurun.limits import state
 from vgpurun.limits.quota import Quota, show_size
+from vgpurun.locking import alone_in
 
 _HALF_MADE = ".making-"
 _HALF_GONE = ".removing-"
@@ -143,19 +144,9 @@ class Claims:
             raise StateError(f"cannot remove {place}: {error.strerror}") from None
         shutil.rmtree(half_gone, ignore_errors=True)
 
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _alone(self) -> AbstractContextManager[None]:
         """Until this ends no other thread or plugin makes or removes a record."""
-        try:
-            state.make_readable(self._folder)
-            lock = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except OSError as error:
-            raise StateError(f"cannot use {self._folder}: {error.strerror}") from None
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(lock)
+        return alone_in(self._folder, PATIENCE_S, StateError, state.make_readable)
 
 
 def _owner(allocation: Allocation, quotas: Sequence[DeviceQuota], library: Path) -> dict[str, Any]:

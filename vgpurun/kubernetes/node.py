@@ -69,7 +69,7 @@ class Node:
     def allocate(self, resource: Resource, units: Sequence[str]) -> ContainerAllocateResponse:
         """Return what a container gets with these units; its state folder is made. Raises VgpurunError."""
         quotas = self._checked(resource, units)
-        with self._lock, alone(self._root), self._admission.step():
+        with alone(self._root), self._lock, self._admission.step():
             uuid = quotas[0].gpu.uuid
             other = self._admission.gpu_for(resource)
             if other not in (None, uuid):
@@ -89,7 +89,7 @@ class Node:
         Raises KubernetesError for one that must not start, and StateError.
         """
         quotas = self._checked(resource, units)
-        with self._lock, alone(self._root):
+        with alone(self._root), self._lock:
             holders = [each for each in self._holdings() if each.units.get(resource.name) == frozenset(units)]
             if not holders:
                 raise KubernetesError(f"kubelet's record {self._record} has no container with these {resource.name}")

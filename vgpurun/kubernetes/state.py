@@ -9,38 +9,27 @@ then the folder that had one of them is removed. It stays where a process still 
 then kubelet has lost its record, and the units are not free.
 """
 
-import fcntl
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 from vgpurun import __version__, abi
 from vgpurun.errors import KubernetesError, StateError
 from vgpurun.limits import region, state
+from vgpurun.locking import alone_in
 from vgpurun.replacing import replacing
 
 _PREFIX = "units-"
+PATIENCE_S = 10.0  # kubelet gives up the start of a container after 30 s, and claims after 45 s
 
 
-@contextmanager
-def alone(root: Path) -> Iterator[None]:
-    """Until this ends no other process makes, grants or removes a state folder. Raises StateError."""
-    path = state_root(root) / ".lock"
-    try:
-        state.make_readable(path.parent)
-        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    except OSError as error:
-        raise StateError(f"cannot open {path}: {error.strerror}") from None
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(lock)
+def alone(root: Path) -> AbstractContextManager[None]:
+    """Until this ends nobody else makes, grants or removes a state folder. Entering it raises StateError."""
+    return alone_in(state_root(root), PATIENCE_S, StateError, state.make_readable, ".lock")
 
 
 def state_root(root: Path) -> Path:

@@ -15,7 +15,7 @@ from typing import Any
 sys.path[:0] = [str(Path(__file__).parent.parent)]
 
 from claim_maker import claim, result  # noqa: E402
-from claim_node import GPUS, ClaimNode, named  # noqa: E402
+from claim_node import GPUS, ClaimNode, OneClaim, named  # noqa: E402
 
 # What Python tells of before it does it: each is a place to die.
 CHANGES = ("os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.chmod", "shutil.rmtree", "fcntl.flock")
@@ -42,14 +42,6 @@ def is_killed(act: Callable[[], object], step: int) -> bool:
     _, status = os.waitpid(child, 0)
     assert os.WIFSIGNALED(status) or status == 0, status
     return os.WIFSIGNALED(status)
-
-
-class OneClaim:
-    def __init__(self, made: dict[str, Any]) -> None:
-        self.made = made
-
-    def claim(self, *_: str) -> dict[str, Any]:
-        return self.made
 
 
 def main(folder: Path) -> None:
