@@ -6,12 +6,14 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from support import LIBRARY, assert_measured, own_gpu_config
+from vgpurun.errors import VgpurunError
 from vgpurun.host import verify
 from vgpurun.host.elf import glibc_version, read_elf
 
@@ -150,3 +152,25 @@ def test_judging_shares(rate: float, least: float, status: str) -> None:
 def test_the_program_runs_in_images_with_an_old_glibc() -> None:
     needed = glibc_version(read_elf(PROGRAM.read_bytes()).needed_versions)
     assert needed is not None and needed <= (2, 17)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "echo '{}'; exec sleep 50",
+        "echo '{}'; sleep 50 & exit 0",  # which has the output, and is told nothing
+        "echo '{}'; trap '' TERM; while :; do sleep 1; done",
+    ],
+)
+def test_what_gets_stuck_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str) -> None:
+    stuck = tmp_path / "stuck"
+    stuck.write_text(f"#!/bin/sh\n{program}\n")
+    stuck.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(stuck))
+    for name, value in (("_SILENT_S", 0.5), ("_AGAIN_S", 1), ("_END_S", 2)):
+        monkeypatch.setattr(verify, name, value)
+    began, said = time.monotonic(), []
+    with pytest.raises(VgpurunError, match=r"nothing for 2 s|did not end in 2 s"):  # noqa: SIM117
+        with verify._started([], 1.5) as running:
+            said.extend(running.answers())
+    assert said == [{}] and time.monotonic() - began < 40

@@ -6,6 +6,8 @@ by this process, which has no limits; what the program itself believes proves no
 """
 
 import json
+import os
+import select
 import subprocess
 import sys
 import tempfile
@@ -31,6 +33,8 @@ _SKIPS = {
     -3: "no room for two contexts; try a higher limit",
 }  # lib/verify's answers
 _END_S = 30  # after which a program that does not end is killed
+_SILENT_S = 180.0  # after which it is stuck: to take all of a large GPU's memory in one way is a matter of seconds
+_CHUNK_BYTES = 64 << 10
 _AGAIN_S = 3  # after which it is asked to end once more
 
 
@@ -126,7 +130,7 @@ def check_compute(trial: Trial, gpu: Gpu, limit_percent: int, seconds: float) ->
 
 
 def _work(start: Sequence[str], seconds: float) -> Iterator[dict[str, Any]]:
-    with _started([*start, "compute", str(seconds)]) as program:
+    with _started([*start, "compute", str(seconds)], seconds) as program:
         yield from program.answers()
 
 
@@ -155,15 +159,18 @@ def _ended(name: str, said: dict[str, Any]) -> Check:
 class _Program:
     """The program under way: its answers, and the word that it waits for while it holds memory."""
 
-    def __init__(self, process: "subprocess.Popen[str]") -> None:
+    def __init__(self, process: "subprocess.Popen[str]", patience_s: float) -> None:
         self._process = process
+        self._patience_s = patience_s
         self.pid = process.pid
 
     def answers(self) -> Iterator[dict[str, Any]]:
-        """Yield its lines; an error is part of the answer after it, which says how the attempt ended."""
+        """Yield its lines; an error is part of the answer after it, which says how the attempt ended.
+
+        Raises VgpurunError for one that gets stuck.
+        """
         error: dict[str, Any] = {}
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
+        for line in self._lines():
             said: dict[str, Any] = json.loads(line)
             if "error" in said:
                 error = said
@@ -173,6 +180,19 @@ class _Program:
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(_END_S)
 
+    def _lines(self) -> Iterator[bytes]:
+        """The first line may take long, for an image may have to be pulled."""
+        assert self._process.stdout is not None
+        file, line, patience_s = self._process.stdout.fileno(), b"", None
+        while select.select([file], [], [], patience_s)[0]:
+            more = os.read(file, _CHUNK_BYTES)
+            if not more:
+                return
+            *lines, line = (line + more).split(b"\n")
+            yield from lines
+            patience_s = self._patience_s
+        raise VgpurunError(f"the trial is stuck: it has said nothing for {patience_s:.0f} s")
+
     def go_on(self) -> None:
         assert self._process.stdin is not None
         self._process.stdin.write("\n")
@@ -180,15 +200,18 @@ class _Program:
 
 
 @contextmanager
-def _started(arguments: Sequence[str]) -> Iterator[_Program]:
-    """Run vgpurun itself, as a user does. Raises VgpurunError with its words when it fails."""
+def _started(arguments: Sequence[str], work_s: float = 0.0) -> Iterator[_Program]:
+    """Run vgpurun itself, as a user does. Raises VgpurunError with its words when it fails.
+
+    `work_s` is how long the program is to work between two lines.
+    """
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors:
         process = subprocess.Popen(
             [sys.executable, "-m", "vgpurun", *arguments],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True,
         )  # fmt: skip
         try:
-            yield _Program(process)
+            yield _Program(process, work_s + _SILENT_S)
         finally:
             _end(process)
         if process.returncode:
@@ -213,7 +236,8 @@ def _end(process: "subprocess.Popen[str]") -> None:
             process.communicate(timeout=_AGAIN_S)
             return
     process.kill()
-    process.communicate()
+    with suppress(subprocess.TimeoutExpired):  # what it has started may have its output still
+        process.communicate(timeout=_AGAIN_S)
     raise VgpurunError(f"the trial did not end in {_END_S} s; its container may still run: vgpurun ps")
 
 
