@@ -6,6 +6,8 @@ import pytest
 
 from kubelet_double import Kubelet, RefusedError
 from node_names import COMPUTE, MEMORY, UUIDS
+from vgpurun.host.gpus import Gpu
+from vgpurun.kubernetes import gpu_health
 
 
 @pytest.fixture
@@ -57,3 +59,13 @@ def test_an_xid_takes_the_gpu_away_until_the_plugin_starts_again(node, kubelet: 
     node.stop_plugins()
     node.start_plugin()
     wait_for_health(kubelet, *UUIDS)
+
+
+def test_a_driver_that_does_not_answer_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(gpu_health, "_BEGINS_IN_S", 0.1)
+    monkeypatch.setattr(gpu_health, "watch", lambda *_: None)  # as a thread in which something has failed
+    watch = gpu_health.FaultWatch(gpu_health.Health(), said.append)
+    watch.include([Gpu(0, UUIDS[0], "A GPU", 8 << 30, 0, "0000:00:00.0")])
+    watch.stop()
+    assert said == ["warning: the NVIDIA driver does not answer; faults of the GPUs may not be noticed"]

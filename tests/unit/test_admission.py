@@ -18,7 +18,7 @@ from vgpurun.admission import lock, tickets, waiting
 from vgpurun.admission.lock import admission_lock
 from vgpurun.admission.tickets import Ticket, ahead
 from vgpurun.admission.waiting import Line
-from vgpurun.errors import NoRoomError
+from vgpurun.errors import NoRoomError, StateError
 
 HOLD = """
 import sys, time
@@ -137,6 +137,21 @@ def test_modes_do_not_depend_on_the_umask(folder: Path) -> None:
     assert (folder / "lock").stat().st_mode & 0o777 == 0o644
     assert ticket.path.stat().st_mode & 0o777 == 0o644
     ticket.close()
+
+
+def test_a_place_that_another_has_locked_at_once_is_not_waited_for(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Everybody may open what is in the folder."""
+
+    def others_too(path: Path) -> int | None:
+        file = lock.open_shared(path)
+        fcntl.flock(os.open(path, os.O_RDONLY), fcntl.LOCK_EX)
+        return file
+
+    monkeypatch.setattr(tickets, "open_shared", others_too)
+    with pytest.raises(StateError, match=f"cannot wait in {folder}: .*; leave out --wait"):
+        Ticket.take(["a"], folder)
 
 
 def test_places_in_the_queue(folder: Path) -> None:

@@ -108,6 +108,15 @@ def test_no_driver_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
         plan_driver("mount", GPUS, EngineFacts())
 
 
+def test_an_ldconfig_that_does_not_answer_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ldconfig = tmp_path / "ldconfig"
+    ldconfig.write_text("#!/bin/sh\nexec sleep 100\n")
+    ldconfig.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(drivers, "_LDCONFIG_S", 0.2)
+    assert drivers._ldconfig_folders() == []
+
+
 def make_nodes(dev: Path, *names: str) -> None:
     for name in names:
         (dev / name).parent.mkdir(parents=True, exist_ok=True)

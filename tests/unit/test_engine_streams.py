@@ -1,15 +1,19 @@
-"""Streams of an engine that answers as fast as can be: what comes along with its answer is not lost."""
+"""An engine that answers as fast as can be: what comes along with its answer is not lost; and one that is stuck."""
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from vgpurun.engine import address
 from vgpurun.engine.containers import ContainerEngine
+from vgpurun.errors import NoEngineError
 
 ANSWER = b"HTTP/1.1 101 UPGRADED\r\nContent-Type: application/vnd.docker.raw-stream\r\nConnection: Upgrade\r\n\r\n"
 PONG = b"HTTP/1.1 200 OK\r\nApi-Version: 1.45\r\nContent-Length: 2\r\n\r\nOK"
@@ -78,3 +82,16 @@ def test_output_that_comes_with_the_answer() -> None:
     while data := stream.recv(4096):
         received += data
     assert received == b"early MORE late"
+
+
+def test_an_engine_that_takes_no_connection_any_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(address, "_CONNECT_S", 1)
+    with contextlib.ExitStack() as sockets:
+        listener = sockets.enter_context(socket.socket(socket.AF_UNIX))
+        listener.bind(str(tmp_path / "engine.sock"))
+        listener.listen(0)
+        sockets.enter_context(socket.socket(socket.AF_UNIX)).connect(str(tmp_path / "engine.sock"))  # its queue is full
+        began = time.monotonic()
+        with pytest.raises(NoEngineError, match=r"engine\.sock"):
+            address.check_address(address.Address(f"unix://{tmp_path}/engine.sock", "here"))
+        assert 1 <= time.monotonic() - began < 30

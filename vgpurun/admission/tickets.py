@@ -43,7 +43,7 @@ class Ticket:
             if file is None:
                 raise StateError(f"{unready} is in the way; remove it")
             unready.write_text("\n".join(uuids))
-            fcntl.flock(file, fcntl.LOCK_EX)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # only ill will is so fast as to have it
             unready.rename(folder / name)  # nobody sees it before it is held
         except OSError as error:
             raise StateError(f"cannot wait in {folder}: {error.strerror}; leave out --wait") from None

@@ -2,6 +2,7 @@
 
 import os
 import socket
+import struct
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -10,7 +11,7 @@ from vgpurun.errors import EngineError, NoEngineError
 DEFAULT_ADDRESS = "unix:///var/run/docker.sock"
 _TCP_SCHEMES = ("tcp", "http", "https")
 _TCP_PORT = 2375
-_CONNECT_S = 10.0
+_CONNECT_S = 10
 
 
 class Address(NamedTuple):
@@ -84,6 +85,8 @@ def check_address(address: Address) -> None:
     try:
         if parts.scheme == "unix":
             with socket.socket(socket.AF_UNIX) as probe:
+                # Not settimeout(), with which a busy engine's full queue is an error at once.
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(_CONNECT_S), 0))
                 probe.connect(path)
         else:
             _probe(address, parts.hostname or "", parts.port or _TCP_PORT)

@@ -40,6 +40,7 @@ _LIBRARIES = (
 )
 _TOOLS = ("nvidia-smi", "nvidia-debugdump", "nvidia-cuda-mps-control", "nvidia-cuda-mps-server")
 _NODES_OF_ALL = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools")
+_LDCONFIG_S = 20.0
 _OTHER_LIBRARY_FOLDERS = ("/usr/lib64", "/usr/local/nvidia/lib64", "/run/opengl-driver/lib")
 
 
@@ -189,7 +190,11 @@ def _ldconfig_folders() -> list[str]:
     ldconfig = shutil.which("ldconfig", path=os.environ.get("PATH", "") + ":/sbin:/usr/sbin")
     if ldconfig is None:
         return []
-    listing = subprocess.run([ldconfig, "-p"], capture_output=True, text=True, check=False).stdout
+    try:
+        done = subprocess.run([ldconfig, "-p"], capture_output=True, text=True, check=False, timeout=_LDCONFIG_S)
+    except subprocess.TimeoutExpired:
+        return []  # as where there is none
+    listing = done.stdout
     return re.findall(r"libcuda\.so\.1 .*=> (/.*)/libcuda\.so\.1$", listing, re.MULTILINE)
 
 

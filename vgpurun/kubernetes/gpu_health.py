@@ -14,6 +14,7 @@ from vgpurun.host.gpus import Gpu, XidWatch, find_missing
 _OF_PROGRAMS = frozenset({13, 31, 43, 45, 68, 109})
 _LOST = "the driver does not list it any more"
 _INTERVAL_MS = 1000
+_BEGINS_IN_S = 30.0
 
 
 class Health:
@@ -77,7 +78,7 @@ class FaultWatch:
         self._thread: threading.Thread | None = None
 
     def include(self, gpus: Sequence[Gpu]) -> None:
-        """Watch these GPUs: once this returns, no fault is missed."""
+        """Watch these GPUs: once this returns, no fault is missed, unless it has said otherwise."""
         uuids = frozenset(gpu.uuid for gpu in gpus)
         if uuids == self._uuids:
             return
@@ -86,7 +87,8 @@ class FaultWatch:
         given = (list(gpus), self._health, self._over.is_set, self._say, begun)
         self._thread = threading.Thread(target=watch, args=given, name="faults", daemon=True)
         self._thread.start()
-        begun.wait()
+        if not begun.wait(_BEGINS_IN_S):
+            self._say("warning: the NVIDIA driver does not answer; faults of the GPUs may not be noticed")
         before.set()
 
     def stop(self) -> None:
