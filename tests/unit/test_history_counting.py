@@ -10,12 +10,18 @@ from pathlib import Path
 
 import pytest
 from fakes import GIB
-from histories import ANN, BEN, GPU, NOW_S, device, read
+from histories import ANN, BEN, DAY_S, GPU, NOW_S, device, read
 
 from vgpurun.host.gpus import GpuUse
 from vgpurun.metrics.recorder import Clock, Recorder, count
 from vgpurun.metrics.snapshot import HISTORY, Device, GpuSeen, Snapshot
 from vgpurun.metrics.store import HOUR_S, Mark, Store, Use
+
+
+@pytest.fixture(autouse=True)
+def _a_host_that_has_been_up_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody is taken to have used a GPU for longer."""
+    monkeypatch.setattr("time.monotonic_ns", lambda: 400 * DAY_S * 10**9)
 
 
 class Host:
