@@ -99,6 +99,7 @@ ENTRY_2(BODY, cuGraphLaunch_ptsz, CUgraphExec, CUstream, STREAM_PER_THREAD(b))
 
 /* where the program waits, and where what is measured ends */
 ENTRY_0(BODY, cuCtxSynchronize)
+ENTRY_1(BODY, cuCtxSynchronize_v2, CUcontext)
 ENTRY_1(BODY, cuStreamSynchronize, CUstream, STREAM(a))
 ENTRY_1(BODY, cuStreamSynchronize_ptsz, CUstream, STREAM_PER_THREAD(a))
 ENTRY_1(BODY, cuEventSynchronize, CUevent)

@@ -55,6 +55,20 @@ HOOK CUresult cuCtxSynchronize(void) {
   return end_wait_all(real.cuCtxSynchronize());
 }
 
+/* Of another context than the thread's nothing can be asked or marked here. */
+static bool is_current(CUcontext context) {
+  CUcontext current = NULL;
+  return context == NULL || (real.cuCtxGetCurrent(&current) == CUDA_SUCCESS && current == context);
+}
+
+/* cudaDeviceSynchronize, from CUDA 13 on. */
+HOOK CUresult cuCtxSynchronize_v2(CUcontext context) {
+  if (!is_current(context))
+    return real.cuCtxSynchronize_v2(context);
+  launch_begin_wait();
+  return end_wait_all(real.cuCtxSynchronize_v2(context));
+}
+
 HOOK CUresult cuEventSynchronize(CUevent event) {
   launch_begin_wait();
   return end_wait_all(real.cuEventSynchronize(event));

@@ -15,6 +15,10 @@
 
 #include <stdbool.h>
 
+#if CUDA_VERSION < 13000
+CUresult CUDAAPI cuCtxSynchronize_v2(CUcontext context); /* the runtime of CUDA 13 waits by it */
+#endif
+
 /* X(symbol): caught, and never recorded. */
 #define CUDA_LOOKUP(X)                                                                                                 \
   X(cuGetProcAddress)                                                                                                  \
@@ -102,6 +106,7 @@
   X(cuGraphLaunch_ptsz)                                                                                                \
   /* where the program waits, and where what is measured ends */                                                       \
   X(cuCtxSynchronize)                                                                                                  \
+  X(cuCtxSynchronize_v2)                                                                                               \
   X(cuStreamSynchronize)                                                                                               \
   X(cuStreamSynchronize_ptsz)                                                                                          \
   X(cuEventSynchronize)                                                                                                \

@@ -24,6 +24,7 @@ PROTOTYPES: dict[str, list[type]] = {
     "cuCtxSetCurrent": [c_void_p],
     "cuCtxGetCurrent": [c_void_p],
     "cuCtxSynchronize": [],
+    "cuCtxSynchronize_v2": [c_void_p],
     "cuMemAlloc_v2": [c_void_p, c_size_t],
     "cuMemAllocPitch_v2": [c_void_p, c_void_p, c_size_t, c_size_t, c_uint],
     "cuMemAllocManaged": [c_void_p, c_size_t, c_uint],

@@ -107,6 +107,24 @@ def test_the_time_of_kernels(sandbox: Sandbox, folder: Path) -> None:
     assert sum(gpu_ns.values()) == pytest.approx(sum(span.duration_ns for span in profile.spans()), abs=1000)
 
 
+@pytest.mark.parametrize("by", ["cuCtxSynchronize", "cuCtxSynchronize_v2"])
+def test_what_was_waited_for_is_over(sandbox: Sandbox, folder: Path, by: str) -> None:
+    """The second is cudaDeviceSynchronize, from CUDA 13 on."""
+    arguments = "" if by == "cuCtxSynchronize" else ", context"
+    code = (
+        "import time\nfrom cuda_driver import *\nd = Driver(); d.init(); context = d.primary_context()\n"
+        "kernel = d.kernel('spin_5us')\n"
+        f"for _ in range(100): d.launch(kernel)\nd.call('{by}'{arguments})\n"
+        f"for _ in range(60): d.launch(kernel)\nd.call('{by}'{arguments})\ntime.sleep(1)"
+    )
+    profile = profile_of(sandbox, folder, code)
+    waits = [call.start_ns + call.duration_ns for call in profile.calls() if call.api == by]
+    spans = list(profile.spans())
+    assert len(waits) == 2
+    assert sum(span.launches for span in spans) == 160
+    assert all(span.start_ns + span.duration_ns <= waits[-1] for span in spans), (waits, spans)
+
+
 def test_samples_show_the_memory(sandbox: Sandbox, folder: Path) -> None:
     code = "from cuda_driver import *\nd = Driver(); d.start(); d.mem_alloc(100 << 20)"
     last = list(profile_of(sandbox, folder, code, CUDA_DEVICE_MEMORY_LIMIT="2g").samples())[-1]
