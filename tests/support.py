@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
@@ -26,6 +26,16 @@ def assert_measured(measure: Callable[[], T], holds: Callable[[T], bool], tries:
     while not (seen and holds(seen[-1])):
         assert len(seen) < tries, seen
         seen.append(measure())
+
+
+def go_on_together(programs: Sequence[subprocess.Popen[str]]) -> None:
+    """Let programs go on that say `ready` and read a line: none before all of them are ready."""
+    for program in programs:
+        assert program.stdout is not None and program.stdout.readline() == "ready\n"
+    for program in programs:
+        assert program.stdin is not None
+        program.stdin.write("go\n")
+        program.stdin.flush()
 
 
 def own_gpu_config(folder: Path) -> str:

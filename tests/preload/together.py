@@ -6,6 +6,8 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Sequence
 
+from support import go_on_together
+
 # For programs: what a launch in a loop completes, as a part of the time. Kernels of 2 ms keep the GPU at work while a
 # busy machine holds the program up for a moment.
 WORK = """
@@ -33,12 +35,7 @@ while True: d.launch(k)
 def measured_together(programs: Sequence[subprocess.Popen[str]]) -> list[float]:
     """What each of these measures, started together as soon as all are ready; they are killed then."""
     try:
-        for program in programs:
-            assert program.stdout is not None and program.stdout.readline() == "ready\n"
-        for program in programs:
-            assert program.stdin is not None
-            program.stdin.write("go\n")
-            program.stdin.flush()
+        go_on_together(programs)
         return [float(program.stdout.readline()) for program in programs if program.stdout is not None]
     finally:
         for program in programs:

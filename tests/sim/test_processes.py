@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from simulated import Machine
 
+from support import go_on_together
+
 USED = "print(driver.mem_used() // MIB)"
 HOLD = """
 driver.mem_alloc({size} * MIB)
@@ -52,13 +54,7 @@ print(count); sys.stdin.readline()
 """
     processes = [machine.start_python(code) for _ in range(4)]
     counts = []
-    for process in processes:
-        assert process.stdout
-        assert process.stdout.readline() == "ready\n"
-    for process in processes:
-        assert process.stdin
-        process.stdin.write("go\n")
-        process.stdin.flush()
+    go_on_together(processes)
     for process in processes:
         assert process.stdout
         counts.append(int(process.stdout.readline()))

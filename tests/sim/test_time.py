@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from simulated import TIMED, Machine
 
+from support import go_on_together
+
 
 def test_kernels_take_the_time_of_their_name_or_table(machine: Machine) -> None:
     machine.configure("default_kernel_us: 300\nkernels:\n  - name: matmul\n    duration_us: 2500.5\n")
@@ -233,13 +235,7 @@ print(began, *ends)
     fair = 0
     while not fair:
         processes = [machine.start_python(code) for _ in range(2)]
-        for process in processes:
-            assert process.stdout
-            assert process.stdout.readline() == "ready\n"
-        for process in processes:
-            assert process.stdin
-            process.stdin.write("go\n")
-            process.stdin.flush()
+        go_on_together(processes)
         one, other = [list(map(float, process.communicate(timeout=60)[0].split())) for process in processes]
         assert max(one[-1], other[-1]) - min(one[0], other[0]) > 80 * 0.005 - 0.001
         assert len(machine.started) < 20, "one always works while the other waits"
