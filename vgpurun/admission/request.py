@@ -56,7 +56,7 @@ def candidates(request: Request, gpus: Sequence[Gpu]) -> Candidates:
     wanted = devices.parse_gpus(request.gpus, gpus) if request.gpus is not None else 1
     if not isinstance(wanted, int):
         return Candidates(tuple(wanted))
-    usable = [gpu for gpu in gpus if not gpu.mig_enabled]
+    usable = devices.usable(gpus)
     named = _named(memory, "--mem", usable) | _named(sm, "--sm", usable)
     if request.gpus is None and named:
         return Candidates(tuple(gpu for gpu in usable if gpu in named))

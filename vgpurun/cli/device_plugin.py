@@ -97,7 +97,7 @@ def device_plugin(
             return 0
         state.make_lock_dir()
         installed = install_library(root, find_library(False).path)
-        plan_driver([gpu for gpu in found if not gpu.mig_enabled][:1])  # what is wrong with it shows now
+        plan_driver(gpus.usable(found)[:1])  # what is wrong with it shows now
         record = kubelet_dir / checkpoint.FILE_NAME
         node = Node(found, resources, health, root, record, installed, plan_driver, allow_disable_control)
         faults.include(found)

@@ -210,6 +210,11 @@ def numa_node(gpu: Gpu, devices: Path = Path("/sys/bus/pci/devices")) -> int | N
     return node if node >= 0 else None
 
 
+def usable(gpus: Sequence[Gpu]) -> list[Gpu]:
+    """Return those that programs can run on: MIG instances too, but no GPU in MIG mode without one."""
+    return [gpu for gpu in gpus if not gpu.mig_enabled]
+
+
 def select_gpus(text: str, gpus: Sequence[Gpu]) -> list[Gpu]:
     """Return the GPUs that `--gpus` asks for, in NVML's order. Raises GpuError."""
     wanted = parse_gpus(text, gpus)

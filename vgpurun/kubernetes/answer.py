@@ -10,8 +10,6 @@ from vgpurun.host.drivers import DriverPlan, EngineFacts, plan_driver, read_cdi_
 from vgpurun.host.gpus import Gpu
 from vgpurun.kubernetes.proto.deviceplugin_pb2 import CDIDevice, ContainerAllocateResponse, DeviceSpec, Mount
 
-MODES = ("auto", "cdi", "toolkit", "mount", "sim")
-
 
 def driver_of(mode: str, gpus: Sequence[Gpu], cdi_folders: Sequence[str] = FOLDERS) -> DriverPlan:
     """Return how a container of this node gets the driver (not for sim: see simulation.py). Raises DriverError.

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from vgpurun.errors import ClaimError
-from vgpurun.host.gpus import Gpu
+from vgpurun.host.gpus import Gpu, usable
 from vgpurun.kubernetes.dra_config import GpuConfig, config_of
-from vgpurun.kubernetes.dra_model import COMPUTE, DRIVER, MEMORY, capacity_bytes, device_name, shareable
+from vgpurun.kubernetes.dra_model import COMPUTE, DRIVER, MEMORY, capacity_bytes, device_name
 from vgpurun.launch.plan import DeviceQuota
 from vgpurun.limits.quota import Quota, show_size
 
@@ -135,7 +135,7 @@ def quotas_of(allocation: Allocation, gpus: Sequence[Gpu]) -> tuple[DeviceQuota,
 
     Raises ClaimError for a GPU that is not here, for more than the GPU has, and for configurations that differ on one.
     """
-    by_name = {device_name(gpu): gpu for gpu in shareable(gpus)}
+    by_name = {device_name(gpu): gpu for gpu in usable(gpus)}
     for result in allocation.results:
         if result.device not in by_name:
             raise ClaimError(f"{allocation.claim} has the device {result.device}, which this node does not have (now)")

@@ -23,7 +23,6 @@ from vgpurun.limits import state
 KIND = "vgpurun.io/claim"
 # For an engine whose default runtime is NVIDIA's: it must not add all GPUs on its own.
 _NO_OTHERS = "NVIDIA_VISIBLE_DEVICES=void"
-MODES = ("auto", "cdi", "mount", "sim")
 
 
 class NodeDriver:

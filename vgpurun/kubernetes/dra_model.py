@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from vgpurun.host.gpus import Gpu
+from vgpurun.host.gpus import Gpu, usable
 
 API_VERSION = "resource.k8s.io/v1"
 DRIVER = "gpu.vgpurun.io"
@@ -74,16 +74,11 @@ def semantic_version(driver_version: str) -> str | None:
     return ".".join(str(int(part or 0)) for part in match.groups()) if match else None
 
 
-def shareable(gpus: Sequence[Gpu]) -> list[Gpu]:
-    """Return the GPUs that claims can share: MIG instances too, but no GPU in MIG mode without one."""
-    return [gpu for gpu in gpus if not gpu.mig_enabled]
-
-
 def slice_spec(node: str, gpus: Sequence[Gpu], driver_version: str, generation: int) -> dict[str, Any]:
     """Return the spec of the one ResourceSlice of a node: its pool has all GPUs of the node."""
     return {
         "driver": DRIVER,
         "nodeName": node,
         "pool": {"name": node, "generation": generation, "resourceSliceCount": 1},
-        "devices": [device(gpu, driver_version) for gpu in shareable(gpus)],
+        "devices": [device(gpu, driver_version) for gpu in usable(gpus)],
     }

@@ -5,12 +5,11 @@ from pathlib import Path
 
 from vgpurun.console.signals import Ending
 from vgpurun.errors import GpuError, VgpurunError
-from vgpurun.host.gpus import Gpu, list_gpus, read_driver
+from vgpurun.host.gpus import Gpu, list_gpus, read_driver, usable
 from vgpurun.kubernetes.dra_cluster import Cluster
 from vgpurun.kubernetes.dra_devices import ClaimDevices, NodeDriver
 from vgpurun.kubernetes.dra_driver import Driver
 from vgpurun.kubernetes.dra_health import HealthService
-from vgpurun.kubernetes.dra_model import shareable
 from vgpurun.kubernetes.dra_publish import Publisher
 from vgpurun.kubernetes.dra_service import DraService, Sockets
 from vgpurun.kubernetes.dra_state import Claims
@@ -47,7 +46,7 @@ class Plugin:
         self._sockets = Sockets(
             kubelet,
             DraService(self._driver, say),
-            lambda: HealthService(node, self._health, lambda: shareable(list(self._known.values()))),
+            lambda: HealthService(node, self._health, lambda: usable(list(self._known.values()))),
             say,
         )
         self._trouble = ""

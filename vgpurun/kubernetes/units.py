@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from vgpurun.errors import KubernetesError
-from vgpurun.host.gpus import Gpu
+from vgpurun.host.gpus import Gpu, usable
 from vgpurun.kubernetes.offer import Offer, Shape
 from vgpurun.limits.quota import Quota, show_size
 
@@ -76,9 +76,8 @@ def resources_of(offer: Offer, gpus: Sequence[Gpu]) -> list[Resource]:
 
     GPUs in MIG mode are left out. Raises KubernetesError for slices that a GPU has no room for.
     """
-    usable = [gpu for gpu in gpus if not gpu.mig_enabled]
     memory, compute = {}, {}
-    for gpu in usable:
+    for gpu in usable(gpus):
         taken = [shape for shape in offer.shapes if _is_on(shape, gpu)]
         left_bytes = gpu.memory_bytes - sum(shape.memory_bytes * shape.count for shape in taken)
         left_percent = 100 - sum(shape.sm_percent * shape.count for shape in taken)
@@ -94,7 +93,7 @@ def resources_of(offer: Offer, gpus: Sequence[Gpu]) -> list[Resource]:
             offer.slice_name(shape),
             Kind.SLICE,
             Quota(shape.memory_bytes, shape.sm_percent),
-            {gpu.uuid: shape.count for gpu in usable if _is_on(shape, gpu)},
+            {gpu.uuid: shape.count for gpu in usable(gpus) if _is_on(shape, gpu)},
         )
         for shape in offer.shapes
     ]
