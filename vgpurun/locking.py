@@ -25,6 +25,18 @@ def alone_in(
     `make` makes the folder where it is missing. The lock is on the folder, or on the file `name` in it. Raises what
     `failed` returns for one line that says what is wrong, also where another has the folder for all of `patience_s`.
     """
+    with opened(folder, failed, make, name) as lock:
+        if not lock_in_time(lock, fcntl.LOCK_EX, patience_s):
+            waited, process = f"{folder / name} has not been free for {patience_s:.0f} s", show_holder(holder_of(lock))
+            raise failed(f"{waited}, and is held by {process}; end that, or try again when it has ended")
+        yield
+
+
+@contextmanager
+def opened(
+    folder: Path, failed: Callable[[str], Exception], make: Callable[[Path], object], name: str = ""
+) -> Iterator[int]:
+    """Yield the open file that a lock as above is on; what is locked by it is free at the end."""
     path = folder / name
     kind = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW if name else os.O_RDONLY | os.O_DIRECTORY
     try:
@@ -33,10 +45,7 @@ def alone_in(
     except OSError as error:
         raise failed(f"cannot use {path}: {error.strerror}") from None
     try:
-        if not lock_in_time(lock, fcntl.LOCK_EX, patience_s):
-            held = f"{path} has not been free for {patience_s:.0f} s, and is held by {show_holder(holder_of(lock))}"
-            raise failed(f"{held}; end that, or try again when it has ended")
-        yield
+        yield lock
     finally:
         os.close(lock)
 

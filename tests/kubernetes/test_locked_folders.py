@@ -12,7 +12,7 @@ from claim_node import GPUS, ClaimNode, OneClaim, named
 from lock_holder import held_by_process
 from vgpurun.errors import StateError
 from vgpurun.host.drivers import DriverPlan
-from vgpurun.kubernetes import dra_state, rpc, state
+from vgpurun.kubernetes import locks, rpc, state
 from vgpurun.kubernetes.device_plugin import ResourceServer
 from vgpurun.kubernetes.dra_service import DraService
 from vgpurun.kubernetes.gpu_health import Health
@@ -26,8 +26,7 @@ PLUGIN = deviceplugin_pb2.DESCRIPTOR.services_by_name["DevicePlugin"]
 
 @pytest.fixture(autouse=True)
 def _short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (state, dra_state):
-        monkeypatch.setattr(module, "PATIENCE_S", 0.3)
+    monkeypatch.setattr(locks, "_PATIENCE_S", 0.3)
 
 
 def test_units_are_refused_and_given_once_the_holder_is_dead(tmp_path: Path) -> None:

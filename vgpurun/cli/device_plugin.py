@@ -76,8 +76,8 @@ def device_plugin(
         from vgpurun.kubernetes import device_plugin as plugin
         from vgpurun.kubernetes.answer import driver_of
         from vgpurun.kubernetes.gpu_health import FaultWatch, Health
+        from vgpurun.kubernetes.locks import only_one
         from vgpurun.kubernetes.node import Node
-        from vgpurun.kubernetes.only_one import only_one
         from vgpurun.kubernetes.probes import Pulse, serving_health
 
     def plan_driver(chosen: Sequence[Gpu]) -> DriverPlan:

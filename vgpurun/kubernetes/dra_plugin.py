@@ -14,7 +14,7 @@ from vgpurun.kubernetes.dra_publish import Publisher
 from vgpurun.kubernetes.dra_service import DraService, Sockets
 from vgpurun.kubernetes.dra_state import Claims
 from vgpurun.kubernetes.gpu_health import FaultWatch, Health
-from vgpurun.kubernetes.only_one import only_one
+from vgpurun.kubernetes.locks import only_one
 from vgpurun.kubernetes.probes import Pulse
 
 # A pod whose claim was prepared this long ago, and that uses no GPU, is not about to start.

@@ -19,12 +19,11 @@ from typing import Any, NamedTuple
 
 from vgpurun.errors import ClaimError, StateError
 from vgpurun.kubernetes.dra_claim import Allocation, ClaimName, check_uid
-from vgpurun.kubernetes.state import PATIENCE_S
+from vgpurun.kubernetes.locks import one_at_a_time
 from vgpurun.launch.labels import quotas_from_json, quotas_to_json
 from vgpurun.launch.plan import DeviceQuota
 from vgpurun.limits import state
 from vgpurun.limits.quota import Quota, show_size
-from vgpurun.locking import alone_in
 
 _HALF_MADE = ".making-"
 _HALF_GONE = ".removing-"
@@ -146,7 +145,7 @@ class Claims:
 
     def _alone(self) -> AbstractContextManager[None]:
         """Until this ends no other thread or plugin makes or removes a record."""
-        return alone_in(self._folder, PATIENCE_S, StateError, state.make_readable)
+        return one_at_a_time(self._folder)
 
 
 def _owner(allocation: Allocation, quotas: Sequence[DeviceQuota], library: Path) -> dict[str, Any]:

@@ -19,17 +19,16 @@ from typing import Any
 
 from vgpurun import __version__, abi
 from vgpurun.errors import KubernetesError, StateError
+from vgpurun.kubernetes.locks import one_at_a_time
 from vgpurun.limits import region, state
-from vgpurun.locking import alone_in
 from vgpurun.replacing import replacing
 
 _PREFIX = "units-"
-PATIENCE_S = 10.0  # kubelet gives up the start of a container after 30 s, and claims after 45 s
 
 
 def alone(root: Path) -> AbstractContextManager[None]:
     """Until this ends nobody else makes, grants or removes a state folder. Entering it raises StateError."""
-    return alone_in(state_root(root), PATIENCE_S, StateError, state.make_readable, ".lock")
+    return one_at_a_time(state_root(root), ".lock")  # the folder itself is locked by the plugin
 
 
 def state_root(root: Path) -> Path:

@@ -1,16 +1,28 @@
-"""One plugin of a kind on a node: during an update there are two for a moment, and the new one waits for the old."""
+"""Who may use a node's folders: one plugin of a kind, and one process at a time where something is changed.
+
+During an update there are two plugins for a moment, and the new one waits for the old.
+"""
 
 import fcntl
-import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from vgpurun.errors import StateError
 from vgpurun.kubernetes.probes import Pulse
 from vgpurun.limits import state
+from vgpurun.locking import alone_in, opened
 
 _INTERVAL_S = 0.2
+_PATIENCE_S = 10.0  # kubelet gives up the start of a container after 30 s, and claims after 45 s
+
+
+def one_at_a_time(folder: Path, name: str = "") -> AbstractContextManager[None]:
+    """Keep others out of a folder until this ends, by a lock on it or on the file `name` in it.
+
+    Entering it raises StateError, also where it is not had in the time in which kubelet wants an answer.
+    """
+    return alone_in(folder, _PATIENCE_S, StateError, state.make_readable, name)
 
 
 @contextmanager
@@ -22,15 +34,8 @@ def only_one(
     It is not where `ends_within`, which waits for so many seconds, says that this process is to end. The kernel lets go
     of the folder with its process. Raises StateError.
     """
-    try:
-        state.make_readable(folder)
-        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError as error:
-        raise StateError(f"cannot use {folder}: {error.strerror}") from None
-    try:
+    with opened(folder, StateError, state.make_readable) as lock:
         yield _is_had(lock, ends_within, pulse, say)
-    finally:
-        os.close(lock)
 
 
 def _is_had(lock: int, ends_within: Callable[[float], bool], pulse: Pulse, say: Callable[[str], None]) -> bool:
