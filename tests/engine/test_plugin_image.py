@@ -114,7 +114,7 @@ def test_it_runs_as_nobody_and_has_all_modules_and_the_library(engine: docker.Do
 def test_what_it_puts_on_the_host_is_the_library(engine: docker.DockerClient, image: str, tmp_path: Path) -> None:
     program = (
         "from pathlib import Path; from vgpurun.host import library;"
-        "from vgpurun.kubernetes.state import install_library;"
+        "from vgpurun.kubernetes.library import install_library;"
         "print(install_library(Path('/var/lib/vgpurun'), library.find().path))"
     )
     printed = run(

@@ -14,8 +14,9 @@ from vgpurun.host import gpus, library, simulation
 from vgpurun.host.drivers import DriverPlan
 from vgpurun.host.gpus import Gpu
 from vgpurun.kubernetes import checkpoint
+from vgpurun.kubernetes.library import install_library
 from vgpurun.kubernetes.offer import read_offer
-from vgpurun.kubernetes.state import install_library, state_root
+from vgpurun.kubernetes.state import state_root
 from vgpurun.kubernetes.units import Resource, resources_of
 from vgpurun.limits import state
 

@@ -58,8 +58,8 @@ def dra_plugin(
         from vgpurun.kubernetes.dra_devices import NodeDriver
         from vgpurun.kubernetes.dra_plugin import Plugin
     from vgpurun.console.signals import Ending
+    from vgpurun.kubernetes.library import install_library
     from vgpurun.kubernetes.probes import serving_health
-    from vgpurun.kubernetes.state import install_library
 
     simulated = None
     if driver == "sim":

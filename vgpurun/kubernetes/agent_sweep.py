@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vgpurun.kubernetes.agent_pods import PodContainer
-from vgpurun.kubernetes.agent_tenants import units_of
 from vgpurun.kubernetes.checkpoint import Holding
-from vgpurun.kubernetes.state import all_folders, alone, state_root
+from vgpurun.kubernetes.state import all_folders, alone, state_root, units_of
 from vgpurun.limits import region
 
 _HALF_GONE = ".gone-"

@@ -11,7 +11,7 @@ from pathlib import Path
 from vgpurun.admission.holders import Holder
 from vgpurun.kubernetes.agent_pods import PodContainer
 from vgpurun.kubernetes.dra_state import Claims
-from vgpurun.kubernetes.state import all_folders
+from vgpurun.kubernetes.state import all_folders, units_of
 from vgpurun.limits import region
 from vgpurun.limits.quota import Quota
 
@@ -28,12 +28,6 @@ def find_tenants(root: Path, containers: Sequence[PodContainer]) -> list[Holder]
         users = [each for each in containers if units and units <= each.units]
         found.append(_holder("units", folder.name, folder, users))
     return [each for each in found if each.pod]
-
-
-def units_of(owner: dict[str, object]) -> frozenset[tuple[str, str]]:
-    """Return the (resource, id) that the owner file of a container's folder names; none where it is unreadable."""
-    resource, units = owner.get("resource"), owner.get("units")
-    return frozenset((str(resource), str(unit)) for unit in units) if isinstance(units, list) else frozenset()
 
 
 def _holder(kind: str, identity: str, folder: Path, users: Iterable[PodContainer]) -> Holder:

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 
 from vgpurun.errors import KubernetesError
-from vgpurun.kubernetes.units import Kind, Resource
+from vgpurun.kubernetes.units import Kind, Resource, number_of
 
 
 def choose(
@@ -40,7 +40,7 @@ def choose(
         return uuid in fitting, min(own, (left or {}).get(uuid, 1.0)), -order[uuid]
 
     best = max(candidates, key=room)
-    return (list(wanted) + [unit for unit in sorted(free[best], key=_number) if unit not in wanted])[:count]
+    return (list(wanted) + [unit for unit in sorted(free[best], key=number_of) if unit not in wanted])[:count]
 
 
 def _spread(resource: Resource, free: Mapping[str, list[str]], fixed: Mapping[str, list[str]], count: int) -> list[str]:
@@ -48,7 +48,7 @@ def _spread(resource: Resource, free: Mapping[str, list[str]], fixed: Mapping[st
         raise KubernetesError(f"{count} of {resource.name} need {count} GPUs, and {len(free)} have one left")
     others = sorted((uuid for uuid in free if uuid not in fixed), key=lambda uuid: -len(free[uuid]))
     chosen = [units[0] for units in fixed.values()]
-    return chosen + [min(free[uuid], key=_number) for uuid in others[: count - len(chosen)]]
+    return chosen + [min(free[uuid], key=number_of) for uuid in others[: count - len(chosen)]]
 
 
 def _refusal(resource: Resource, free: Mapping[str, list[str]], count: int, must: str | None) -> str:
@@ -60,7 +60,3 @@ def _refusal(resource: Resource, free: Mapping[str, list[str]], count: int, must
         f"{count} of {resource.name} are not left on GPU {must}, where this container has its {other.value} "
         f"({len(free.get(must, []))} are left there)"
     )
-
-
-def _number(unit: str) -> int:
-    return int(unit.rpartition("_")[2])

@@ -2,7 +2,6 @@
 
     <root>/kubernetes/units-<hash>/   as every container's state folder (limits/state.py); the hash is of its units
                           owner       JSON: the resource and the units; pod_uid and container once it has started
-    <root>/lib/<version>/libvgpu.so   the library that they have, where the host has it too
 
 A folder is found again by its units, so nothing else has to be kept. Kubelet gives units anew when their pod is gone:
 then the folder that had one of them is removed. It stays where a process still holds GPU memory under its limits, for
@@ -10,18 +9,15 @@ then kubelet has lost its record, and the units are not free.
 """
 
 import hashlib
-import json
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from vgpurun import __version__, abi
 from vgpurun.errors import KubernetesError, StateError
 from vgpurun.kubernetes.locks import one_at_a_time
 from vgpurun.limits import region, state
-from vgpurun.replacing import replacing
 
 _PREFIX = "units-"
 
@@ -48,22 +44,28 @@ def all_folders(root: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
         yield folder, state.read_owner(folder) or {}
 
 
-def make_folder(root: Path, resource: str, units: Iterable[str], files: Mapping[str, bytes]) -> Path:
+def units_of(owner: Mapping[str, Any]) -> frozenset[tuple[str, str]]:
+    """Return the (resource, id) that the owner file of a container's folder names; none where it is unreadable."""
+    resource, units = owner.get("resource"), owner.get("units")
+    return frozenset((str(resource), str(unit)) for unit in units) if isinstance(units, list) else frozenset()
+
+
+def make_folder(root: Path, resource: str, units: Collection[str], files: Mapping[str, bytes]) -> Path:
     """Make the state folder of units that were given anew; what their last container left is removed. To be alone()
     is for the caller to see to, who looks before.
 
     Raises KubernetesError for units that are still in use, and StateError.
     """
-    wanted = frozenset(units)
+    wanted = {(resource, unit) for unit in units}
     for folder, owner in all_folders(root):
-        if not owner or (owner.get("resource") == resource and wanted.intersection(owner.get("units", []))):
+        if not owner or units_of(owner) & wanted:
             if is_in_use(folder):
                 raise KubernetesError(
                     f"a process still uses {resource} that kubelet takes for free; it is under the limits in {folder}"
                 )
             shutil.rmtree(folder, ignore_errors=True)
-    path = folder_of(root, resource, wanted)
-    state.StateFolder.make(path, files, {"resource": resource, "units": sorted(wanted)}).close()
+    path = folder_of(root, resource, units)
+    state.StateFolder.make(path, files, {"resource": resource, "units": sorted(units)}).close()
     return path
 
 
@@ -88,21 +90,6 @@ def is_in_use(folder: Path) -> bool:
 def write_owner(folder: Path, owner: Mapping[str, Any]) -> None:
     """Say whose a folder is. Raises StateError."""
     try:
-        with replacing(folder / "owner") as half_made:
-            half_made.write_text(json.dumps(owner))
+        state.write_owner(folder, owner)
     except OSError as error:
         raise StateError(f"cannot write {folder / 'owner'}: {error.strerror}") from None
-
-
-def install_library(root: Path, library: Path) -> Path:
-    """Put the library where this host's engine finds it: the plugin may run in a container. Raises StateError."""
-    place = root / "lib" / f"{__version__}-{abi.ABI_VERSION}" / "libvgpu.so"
-    try:
-        state.make_readable(place.parent)
-        content = library.read_bytes()
-        if not place.exists() or place.read_bytes() != content:
-            with replacing(place, 0o755) as half_made:  # what has the old one mapped keeps it
-                half_made.write_bytes(content)
-    except OSError as error:
-        raise StateError(f"cannot put the library at {place}: {error.strerror}") from None
-    return place

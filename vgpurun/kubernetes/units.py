@@ -17,6 +17,11 @@ from vgpurun.limits.quota import Quota, show_size
 _ID = re.compile(r"(?P<uuid>.+)_(?P<number>0|[1-9][0-9]{0,5})", re.ASCII)
 
 
+def number_of(unit: str) -> int:
+    """Return which of its GPU's units one is, from 0, by its id."""
+    return int(unit.rpartition("_")[2])
+
+
 class Kind(Enum):
     """What the units of a resource are."""
 

@@ -27,6 +27,7 @@ from vgpurun import abi
 from vgpurun.errors import StateError
 from vgpurun.limits import region
 from vgpurun.locking import is_at, lock_in_time
+from vgpurun.replacing import replacing
 
 ROOT_FOLDER = Path("/var/lib/vgpurun")
 _PATIENCE_S = 30.0
@@ -140,6 +141,12 @@ def read_owner(folder: Path) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return owner if isinstance(owner, dict) else None
+
+
+def write_owner(folder: Path, owner: Mapping[str, Any]) -> None:
+    """Say anew whose a state folder is. Raises OSError."""
+    with replacing(folder / "owner") as half_made:
+        half_made.write_text(json.dumps(owner))
 
 
 def host_root() -> Path:

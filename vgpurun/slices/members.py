@@ -7,8 +7,8 @@ root sees the processes of all; for others, containers of other users are not th
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from vgpurun import abi
 from vgpurun.slices.store import Slice
@@ -17,8 +17,7 @@ _CONTAINER_ID = re.compile(r"[0-9a-f]{64}")
 _NAMESPACE = re.compile(r"pid:\[([0-9]+)\]")
 
 
-@dataclass(frozen=True)
-class Member:
+class Member(NamedTuple):
     """A container of a slice: its id as its cgroup has it, empty where that has none, and one of its processes.
 
     `pid_namespace` is None for one without a PID namespace of its own: what it uses cannot be told from what others do.

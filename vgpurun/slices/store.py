@@ -10,12 +10,11 @@ whoever removes it an exclusive one.
 
 import errno
 import fcntl
-import json
 import os
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -156,14 +155,12 @@ def joining(name: str) -> Iterator[Slice]:
         yield found
 
 
-@contextmanager
-def alone(found: Slice, patience_s: float = 5.0) -> Iterator[Slice]:
+def alone(found: Slice, patience_s: float = 5.0) -> AbstractContextManager[Slice]:
     """Keep others from joining, changing or removing a slice; yields it as it is now.
 
-    Raises SliceError when they do not get done, or have removed it.
+    Entering it raises SliceError when they do not get done, or have removed it.
     """
-    with _locked(found, fcntl.LOCK_EX, patience_s) as now:
-        yield now
+    return _locked(found, fcntl.LOCK_EX, patience_s)
 
 
 @contextmanager
@@ -193,8 +190,7 @@ def write_owner(
     if users is not None:
         owner["users"] = list(users)
     try:
-        with replacing(found.folder / "owner") as half_made:
-            half_made.write_text(json.dumps(owner))
+        state.write_owner(found.folder, owner)
     except OSError as error:
         raise StateError(f"{found.folder}: {error.strerror}; only root may change it") from None
     return _read(found.folder) or found

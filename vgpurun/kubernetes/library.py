@@ -1,0 +1,22 @@
+"""The library that a node's containers have, where the host has it too: <root>/lib/<version>/libvgpu.so."""
+
+from pathlib import Path
+
+from vgpurun import __version__, abi
+from vgpurun.errors import StateError
+from vgpurun.limits import state
+from vgpurun.replacing import replacing
+
+
+def install_library(root: Path, library: Path) -> Path:
+    """Put the library where this host's engine finds it: the plugin may run in a container. Raises StateError."""
+    place = root / "lib" / f"{__version__}-{abi.ABI_VERSION}" / "libvgpu.so"
+    try:
+        state.make_readable(place.parent)
+        content = library.read_bytes()
+        if not place.exists() or place.read_bytes() != content:
+            with replacing(place, 0o755) as half_made:  # what has the old one mapped keeps it
+                half_made.write_bytes(content)
+    except OSError as error:
+        raise StateError(f"cannot put the library at {place}: {error.strerror}") from None
+    return place
