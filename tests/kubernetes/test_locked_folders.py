@@ -13,7 +13,7 @@ from lock_holder import held_by_process
 from vgpurun.errors import StateError
 from vgpurun.host.drivers import DriverPlan
 from vgpurun.kubernetes import locks, rpc, state
-from vgpurun.kubernetes.device_plugin import ResourceServer
+from vgpurun.kubernetes.device_service import ResourceServer
 from vgpurun.kubernetes.dra_service import DraService
 from vgpurun.kubernetes.gpu_health import Health
 from vgpurun.kubernetes.node import Node

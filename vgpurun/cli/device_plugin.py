@@ -1,27 +1,21 @@
 """`vgpurun device-plugin`: shares of this node's GPUs as resources of Kubernetes."""
 
-import signal
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
-from vgpurun.cli.common import GroupedCommand, find_library, health_port_option, option, say, visible_gpus
+from vgpurun.cli.common import GroupedCommand, health_port_option, option, say, visible_gpus
 from vgpurun.config import values as config
 from vgpurun.extras import needs_extra
-from vgpurun.host import gpus, library, simulation
+from vgpurun.host import library, simulation
 from vgpurun.host.drivers import DriverPlan
 from vgpurun.host.gpus import Gpu
-from vgpurun.kubernetes import checkpoint
-from vgpurun.kubernetes.library import install_library
 from vgpurun.kubernetes.offer import read_offer
-from vgpurun.kubernetes.state import state_root
 from vgpurun.kubernetes.units import Resource, resources_of
 from vgpurun.limits import state
 
 _GROUP = "Device plugin"
-_STUCK_AFTER_S = 120
 _MODES = ("auto", "cdi", "toolkit", "mount", "sim")
 
 
@@ -74,12 +68,10 @@ def device_plugin(
         _show(resources)
         return 0
     with needs_extra("k8s"):
-        from vgpurun.kubernetes import device_plugin as plugin
         from vgpurun.kubernetes.answer import driver_of
-        from vgpurun.kubernetes.gpu_health import FaultWatch, Health
-        from vgpurun.kubernetes.locks import only_one
-        from vgpurun.kubernetes.node import Node
-        from vgpurun.kubernetes.probes import Pulse, serving_health
+        from vgpurun.kubernetes.device_plugin import Plugin
+    from vgpurun.console.signals import Ending
+    from vgpurun.kubernetes.probes import serving_health
 
     def plan_driver(chosen: Sequence[Gpu]) -> DriverPlan:
         if driver == "sim":
@@ -87,24 +79,9 @@ def device_plugin(
         return driver_of(driver, chosen)
 
     root = state.root_folder()
-    over = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: over.set())
-    pulse = Pulse(_STUCK_AFTER_S)
-    health = Health()
-    faults = FaultWatch(health, say)
-    with serving_health(health_port, pulse), only_one(state_root(root), over.wait, pulse, say) as is_mine:
-        if not is_mine:
-            return 0
-        state.make_lock_dir()
-        installed = install_library(root, find_library(False).path)
-        plan_driver(gpus.usable(found)[:1])  # what is wrong with it shows now
-        record = kubelet_dir / checkpoint.FILE_NAME
-        node = Node(found, resources, health, root, record, installed, plan_driver, allow_disable_control)
-        faults.include(found)
-        numa_nodes = {gpu.uuid: numa for gpu in found if (numa := gpus.numa_node(gpu)) is not None}
-        plugin.serve(node, kubelet_dir, numa_nodes, over, say, pulse)
-        faults.stop()
+    plugin = Plugin(found, resources, plan_driver, allow_disable_control, kubelet_dir, root, say)
+    with Ending() as ending, serving_health(health_port, plugin.pulse):
+        plugin.run(ending)
     return 0
 
 

@@ -1,150 +1,130 @@
-"""The device plugin: a server for each resource, known to kubelet for as long as kubelet and this plugin run.
+"""The life of the device plugin: a server for each resource, known to kubelet for as long as both run.
 
 When kubelet starts it removes every socket in its folder and makes its own anew. Both are looked at every second.
 """
 
-import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import grpc
 
+from vgpurun.console.signals import Ending
 from vgpurun.errors import KubernetesError
-from vgpurun.kubernetes import rpc
+from vgpurun.host import library
+from vgpurun.host.drivers import DriverPlan
+from vgpurun.host.gpus import Gpu, numa_node, usable
+from vgpurun.kubernetes import checkpoint, rpc
+from vgpurun.kubernetes.device_service import OPTIONS, ResourceServer
+from vgpurun.kubernetes.gpu_health import FaultWatch, Health
+from vgpurun.kubernetes.library import install_library
+from vgpurun.kubernetes.locks import only_one
 from vgpurun.kubernetes.node import Node
 from vgpurun.kubernetes.probes import Pulse
 from vgpurun.kubernetes.proto import deviceplugin_pb2 as api
+from vgpurun.kubernetes.state import state_root
 from vgpurun.kubernetes.units import Resource
+from vgpurun.limits import state
 
-VERSION = "v1beta1"
-KUBELET_SOCKET = "kubelet.sock"
-_OPTIONS = api.DevicePluginOptions(pre_start_required=True, get_preferred_allocation_available=True)
+_VERSION = "v1beta1"
+_KUBELET_SOCKET = "kubelet.sock"
 _INTERVAL_S = 1.0
+_STUCK_AFTER_S = 120
 _services = api.DESCRIPTOR.services_by_name
 
 
-class ResourceServer:
-    """Answers kubelet's questions about one resource. `numa_nodes` are those of the GPUs, by UUID."""
+class Plugin:
+    """The device plugin of a node. `kubelet` is its folder for device plugins, `root` that of the state folders.
 
-    def __init__(self, node: Node, resource: Resource, numa_nodes: Mapping[str, int]) -> None:
-        self._node = node
-        self._resource = resource
-        self._numa_nodes = numa_nodes
-        self._is_closed = False
+    `driver` says how containers with some GPUs get the driver. `may_disable`: whether a program may lift its limits by
+    CUDA_DISABLE_CONTROL=true. `say` is given a line for the log.
+    """
 
-    def close(self) -> None:
-        """End the streams, so that nothing is left to wait for."""
-        self._is_closed = True
-        self._node.health.wake()
+    def __init__(
+        self,
+        gpus: Sequence[Gpu],
+        resources: Sequence[Resource],
+        driver: Callable[[Sequence[Gpu]], DriverPlan],
+        may_disable: bool,
+        kubelet: Path,
+        root: Path,
+        say: Callable[[str], None],
+    ) -> None:
+        self._gpus = gpus
+        self._resources = resources
+        self._driver = driver
+        self._may_disable = may_disable
+        self._kubelet = kubelet
+        self._root = root
+        self._say = say
+        self._servers: list[tuple[ResourceServer, rpc.Server]] = []
+        self.pulse = Pulse(_STUCK_AFTER_S)
 
-    def get_device_plugin_options(self, _: Any, __: grpc.ServicerContext) -> api.DevicePluginOptions:
-        """Kubelet is to ask which units to take, and before each start of a container."""
-        return _OPTIONS
+    def run(self, ending: Ending) -> None:
+        """Serve until it is told to end. Raises VgpurunError for what cannot be served at all."""
+        with only_one(state_root(self._root), ending.wait, self.pulse, self._say) as is_mine:
+            if is_mine:
+                self._serve(ending)
 
-    def list_and_watch(self, _: Any, context: grpc.ServicerContext) -> Iterator[api.ListAndWatchResponse]:
-        """Yield all units with their health, now and whenever it changes."""
-        health = self._node.health
+    def _serve(self, ending: Ending) -> None:
+        state.make_lock_dir()
+        installed = install_library(self._root, library.find_or_build(self._say).path)
+        self._driver(usable(self._gpus)[:1])  # what is wrong with it shows now
+        health, record = Health(), self._kubelet / checkpoint.FILE_NAME
+        faults = FaultWatch(health, self._say)
+        node = Node(self._gpus, self._resources, health, self._root, record, installed, self._driver, self._may_disable)
+        try:
+            faults.include(self._gpus)
+            self._serve_kubelets(node, ending)
+        finally:
+            self._close()
+            faults.stop()
 
-        def is_over() -> bool:
-            return self._is_closed or not context.is_active()
-
-        context.add_callback(health.wake)
-        version = health.wait(-1, is_over)
-        while not is_over():
-            yield api.ListAndWatchResponse(devices=self._devices())
-            version = health.wait(version, is_over)
-
-    def get_preferred_allocation(
-        self, request: api.PreferredAllocationRequest, _: grpc.ServicerContext
-    ) -> api.PreferredAllocationResponse:
-        """Name the units that kubelet should take."""
-        chosen = [
-            self._node.prefer(
-                self._resource, each.available_deviceIDs, each.must_include_deviceIDs, each.allocation_size
-            )
-            for each in request.container_requests
-        ]
-        containers = [api.ContainerPreferredAllocationResponse(deviceIDs=ids) for ids in chosen]
-        return api.PreferredAllocationResponse(container_responses=containers)
-
-    def allocate(self, request: api.AllocateRequest, _: grpc.ServicerContext) -> api.AllocateResponse:
-        """Say what a container gets with its units."""
-        if not request.container_requests:
-            raise KubernetesError(f"{self._resource.name} is asked for by no container")
-        given = [self._node.allocate(self._resource, each.devices_ids) for each in request.container_requests]
-        return api.AllocateResponse(container_responses=given)
-
-    def pre_start_container(
-        self, request: api.PreStartContainerRequest, _: grpc.ServicerContext
-    ) -> api.PreStartContainerResponse:
-        """Let a container start, or not."""
-        self._node.start(self._resource, request.devices_ids)
-        return api.PreStartContainerResponse()
-
-    def _devices(self) -> list[api.Device]:
-        usable = {uuid: self._node.health.reason(uuid) is None for uuid in self._resource.counts}
-        topologies = {uuid: api.TopologyInfo(nodes=[api.NUMANode(ID=numa)]) for uuid, numa in self._numa_nodes.items()}
-        return [
-            api.Device(ID=unit, health="Healthy" if usable[uuid] else "Unhealthy", topology=topologies.get(uuid))
-            for unit, uuid in self._resource.ids()
-        ]
-
-
-def socket_name(resource: Resource) -> str:
-    """Return the name of a resource's socket in kubelet's folder."""
-    return f"vgpurun-{resource.name.replace('/', '-')}.sock"
-
-
-def serve(
-    node: Node,
-    folder: Path,
-    numa_nodes: Mapping[str, int],
-    over: threading.Event,
-    say: Callable[[str], None],
-    pulse: Pulse,
-) -> None:
-    """Serve every resource in kubelet's `folder`, and register it with every kubelet that comes, until it is over."""
-    resources = [resource for resource in node.resources if any(resource.counts.values())]
-    servers: list[tuple[ResourceServer, rpc.Server]] = []
-    known: tuple[int, int] | None = None
-    failure = ""
-    try:
-        while not over.is_set():
-            kubelet = rpc.identity(folder / KUBELET_SOCKET)
-            if kubelet and (kubelet != known or not all(server.is_reachable for _, server in servers)):
+    def _serve_kubelets(self, node: Node, ending: Ending) -> None:
+        """Serve every resource, and register it with every kubelet that comes."""
+        known: tuple[int, int] | None = None
+        failure = ""
+        while True:
+            kubelet = rpc.identity(self._kubelet / _KUBELET_SOCKET)
+            if kubelet and (kubelet != known or not all(server.is_reachable for _, server in self._servers)):
                 known = None
                 try:
-                    _stop(servers)
-                    for resource in resources:
-                        path = folder / socket_name(resource)
-                        behind = ResourceServer(node, resource, numa_nodes)
-                        servers.append((behind, rpc.Server(path, (_services["DevicePlugin"], behind))))
-                    for resource in resources:
-                        _register(folder, resource)
+                    self._open(node)
                     known, failure = kubelet, ""
-                    say(f"kubelet knows {', '.join(resource.name for resource in resources)}")
                 except (KubernetesError, grpc.RpcError) as error:
                     reason = error.details() if isinstance(error, grpc.RpcError) else str(error)
                     if reason != failure:
-                        say(f"kubelet has not taken the registration, which is tried again: {reason}")
+                        self._say(f"kubelet has not taken the registration, which is tried again: {reason}")
                     failure = reason
-            pulse.beat(is_ready=known is not None)
-            over.wait(_INTERVAL_S)
-    finally:
-        _stop(servers)
+            self.pulse.beat(is_ready=known is not None)
+            if ending.wait(_INTERVAL_S):
+                return
+
+    def _open(self, node: Node) -> None:
+        """Serve anew, and register. Raises KubernetesError and grpc.RpcError."""
+        self._close()
+        resources = [resource for resource in node.resources if any(resource.counts.values())]
+        numa_nodes = {gpu.uuid: numa for gpu in self._gpus if (numa := numa_node(gpu)) is not None}
+        for resource in resources:
+            behind = ResourceServer(node, resource, numa_nodes)
+            path = self._kubelet / _socket_name(resource)
+            self._servers.append((behind, rpc.Server(path, (_services["DevicePlugin"], behind))))
+        for resource in resources:
+            self._register(resource)
+        self._say(f"kubelet knows {', '.join(resource.name for resource in resources)}")
+
+    def _register(self, resource: Resource) -> None:
+        request = api.RegisterRequest(
+            version=_VERSION, endpoint=_socket_name(resource), resource_name=resource.name, options=OPTIONS
+        )
+        with rpc.client(self._kubelet / _KUBELET_SOCKET, _services["Registration"]) as kubelet:
+            kubelet.register(request)
+
+    def _close(self) -> None:
+        while self._servers:
+            behind, server = self._servers.pop()
+            behind.streams.close()
+            server.stop()
 
 
-def _register(folder: Path, resource: Resource) -> None:
-    request = api.RegisterRequest(
-        version=VERSION, endpoint=socket_name(resource), resource_name=resource.name, options=_OPTIONS
-    )
-    with rpc.client(folder / KUBELET_SOCKET, _services["Registration"]) as kubelet:
-        kubelet.register(request)
-
-
-def _stop(servers: list[tuple[ResourceServer, rpc.Server]]) -> None:
-    while servers:
-        behind, server = servers.pop()
-        behind.close()
-        server.stop()
+def _socket_name(resource: Resource) -> str:
+    return f"vgpurun-{resource.name.replace('/', '-')}.sock"

@@ -8,6 +8,7 @@ import grpc
 from vgpurun.host.gpus import Gpu
 from vgpurun.kubernetes.dra_model import device_name
 from vgpurun.kubernetes.gpu_health import Health
+from vgpurun.kubernetes.health_streams import HealthStreams
 from vgpurun.kubernetes.proto import dra_health_pb2 as api
 
 # As kubelet knows them. That of 1.36 calls the second whether a plugin names it or not.
@@ -23,25 +24,14 @@ class HealthService:
         self._node = node
         self._health = health
         self._list_gpus = list_gpus
-        self._is_closed = False
-
-    def close(self) -> None:
-        """End the streams, so that nothing is left to wait for."""
-        self._is_closed = True
-        self._health.wake()
+        self.streams = HealthStreams(health)
 
     def node_watch_resources(
-        self, _: api.NodeWatchResourcesRequest, context: grpc.ServicerContext
+        self, request: api.NodeWatchResourcesRequest, context: grpc.ServicerContext
     ) -> Iterator[api.NodeWatchResourcesResponse]:
         """Yield the health of all devices, at once, at every change, and every now and then."""
-
-        def is_over() -> bool:
-            return self._is_closed or not context.is_active()
-
-        context.add_callback(self._health.wake)
-        version = -1
-        while not is_over():
-            version = self._health.wait(version, is_over, _AGAIN_S)
+        del request
+        for _ in self.streams.changes(context, _AGAIN_S):
             yield api.NodeWatchResourcesResponse(devices=map(self._device, self._list_gpus()))
 
     def _device(self, gpu: Gpu) -> api.DeviceHealth:

@@ -127,7 +127,7 @@ class Sockets:
     def close(self) -> None:
         """Stop serving, the registrar first."""
         if self._health:
-            self._health.close()
+            self._health.streams.close()
         while self._servers:
             self._servers.pop().stop()
         self.registrar.is_registered = False
