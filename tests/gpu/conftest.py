@@ -14,6 +14,19 @@ from runners import HOST_FOLDERS, IMAGE, Container, Local, Runner
 from support import is_set, python_with_torch, unavailable
 
 
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    """Say at once why a test failed: a run on a machine that is lent for a while may be cut off before its end."""
+    outcome = yield
+    report = outcome.get_result()  # type: ignore[attr-defined]
+    terminal = item.config.pluginmanager.get_plugin("terminalreporter")
+    if report.failed and terminal is not None:
+        terminal.write_line(f"\n{report.longreprtext}")
+        for title, text in report.sections:
+            terminal.write_line(f"{title}\n{text}")
+        terminal.flush()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def python() -> str:
     """An interpreter with PyTorch, on a machine with a GPU; else this tier is skipped, or fails with REQUIRE_GPU=1."""
