@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import pytest
 from runners import Local, answer
 
 from vgpurun.profiles.model import CopyKind
+from vgpurun.profiles.names import short_kernel_name
 from vgpurun.profiles.reader import FileProfile, read_profiles
 
-Seen = tuple[dict[str, float], FileProfile]
+Seen = tuple[dict[str, Any], FileProfile]
 EXACT = 0.02
 
 
@@ -20,8 +22,13 @@ def profiled_run(python: str, factory: pytest.TempPathFactory, *arguments: str) 
     runner = Local(python)
     seen = answer(runner.run(["--profile", str(folder)], [*runner.program("torch_profiled.py"), *arguments]))
     profile = max(read_profiles(folder), key=lambda profile: len(profile.totals))
-    print(seen, f"profile: {gpu_us(profile):.0f} us of kernels")
+    figures = {name: figure for name, figure in seen.items() if name != "launches"}
+    print(figures, f"profile: {launches(profile)} launches, {gpu_us(profile):.0f} us of kernels")
     return seen, profile
+
+
+def launches(profile: FileProfile) -> int:
+    return sum(kernel.launches for kernel in profile.kernels)
 
 
 def gpu_us(profile: FileProfile) -> float:
@@ -41,10 +48,22 @@ def launch_bound(python: str, tmp_path_factory: pytest.TempPathFactory) -> Seen:
 @pytest.mark.parametrize("run", ["busy", "launch_bound"])
 def test_launches_are_those_that_torch_saw(request: pytest.FixtureRequest, run: str) -> None:
     seen, profile = request.getfixturevalue(run)
-    assert sum(kernel.launches for kernel in profile.kernels) == seen["kernels"]
-    assert not [
-        kernel.name for kernel in profile.kernels if kernel.name.startswith("kernel 0x")
-    ]  # the driver has names
+    assert launches(profile) == seen["kernels"], different_launches(seen, profile)
+    unnamed = [kernel for kernel in profile.kernels if kernel.name.startswith("kernel 0x")]
+    assert not unnamed, f"{unnamed}: the driver has names\n{different_launches(seen, profile)}"
+
+
+def different_launches(seen: dict[str, Any], profile: FileProfile) -> str:
+    """The kernels that one side counted more often: a line for each."""
+    of_torch, of_profile = Counter[str](), Counter[str]()
+    for name, count in seen["launches"].items():
+        of_torch[short_kernel_name(name, 120)] += count
+    for kernel in profile.kernels:
+        of_profile[short_kernel_name(kernel.name, 120)] += kernel.launches
+    names = sorted(name for name in of_torch | of_profile if of_torch[name] != of_profile[name])
+    calls = [(total.api, total.calls, total.failed) for total in profile.totals if "Launch" in total.api]
+    lines = [f"{of_torch[name]:6} {of_profile[name]:6}  {name}" for name in names]
+    return "\n".join([f"calls {calls}, records dropped {profile.dropped}", " torch profile", *lines])
 
 
 @pytest.mark.parametrize("run", ["busy", "launch_bound"])
@@ -64,4 +83,26 @@ def test_gpu_time_of_a_gpu_that_waits_has_gaps_in_it_and_no_more(launch_bound: S
     """As docs/profiling.md says: at least the kernels, at most all of the time from the first to the last."""
     seen, profile = launch_bound
     least_us, most_us = seen["kernels_us"], seen["from_first_to_last_us"]
-    assert least_us * (1 - EXACT) <= gpu_us(profile) <= most_us * (1 + EXACT)
+    assert least_us * (1 - EXACT) <= gpu_us(profile) <= most_us * (1 + EXACT), longest_batches(profile)
+
+
+def longest_batches(profile: FileProfile) -> str:
+    """The batches that took longest, and what the program called meanwhile that took a tenth of that or more."""
+    calls = list(profile.calls())
+    lines = []
+    for span in sorted(profile.spans(), key=lambda span: -span.duration_ns)[:12]:
+        end_ns = span.start_ns + span.duration_ns
+        lines.append(
+            f"at {(span.start_ns - profile.started_ns) / 1e6:.3f} ms, {span.duration_ns / 1e6:.3f} ms long, "
+            f"{span.launches} launches, stream {span.stream:x}"
+        )
+        lines += [
+            f"  {call.api} at {(call.start_ns - profile.started_ns) / 1e6:.3f} ms, {call.duration_ns / 1e6:.3f} ms long"
+            for call in calls
+            if call.start_ns < end_ns
+            and call.start_ns + call.duration_ns > span.start_ns
+            and call.duration_ns * 10 >= span.duration_ns
+        ]
+    waits = [(total.api, total.calls) for total in profile.totals if "Synchronize" in total.api]
+    lasted_ms = (profile.last_ns - profile.started_ns) / 1e6
+    return "\n".join([f"the process took {lasted_ms:.3f} ms; waits {waits}", *lines])

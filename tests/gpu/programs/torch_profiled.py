@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections import Counter
 
 import torch
 from torch.profiler import ProfilerActivity, profile
@@ -34,7 +35,12 @@ with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as seen:
     launch() if sys.argv[1:] == ["launch-bound"] else keep_busy()
     torch.cuda.synchronize()
 
-on_gpu = [event for event in seen.events() if event.device_type == torch.autograd.DeviceType.CUDA]
+# What the host calls a step of the optimizer is shown on the GPU's time line too, from its first kernel to its last.
+on_gpu = [
+    event
+    for event in seen.events()
+    if event.device_type == torch.autograd.DeviceType.CUDA and not getattr(event, "is_user_annotation", False)
+]
 copies = [event for event in on_gpu if event.name.startswith("Memcpy")]
 kernels = [event for event in on_gpu if not event.name.startswith(("Memcpy", "Memset"))]
 ranges = [event.time_range for event in kernels]
@@ -46,6 +52,7 @@ print(
             "from_first_to_last_us": max(each.end for each in ranges) - min(each.start for each in ranges),
             "copies_to_device": sum("HtoD" in event.name for event in copies),
             "copies_to_host": sum("DtoH" in event.name for event in copies),
+            "launches": Counter(event.name for event in kernels),
         }
     )
 )
