@@ -80,8 +80,9 @@ bool meter_streams_overlap(const struct meter *meter) {
 void meter_finish_at(struct meter_stream *stream, int64_t end_ns, int64_t now_ns) {
   struct meter *meter = stream->meter;
   struct batch *batch = &stream->batch;
-  meter_charge(meter, batch->start_recorded_ns, end_ns, now_ns);
-  meter_show(stream, batch, batch->start_recorded_ns, end_ns);
+  int64_t start_ns = batch->start_recorded_ns;
+  meter_charge(meter, end_ns - meter_due_ns(stream, batch, start_ns, end_ns), end_ns, now_ns);
+  meter_show(stream, batch, end_ns - meter_work_ns(batch, start_ns, end_ns), end_ns);
   __atomic_add_fetch(&meter->device->launches, batch->launches, __ATOMIC_RELAXED);
   if (batch->start != NULL)
     meter->driver->recycle(batch->start);
@@ -90,6 +91,7 @@ void meter_finish_at(struct meter_stream *stream, int64_t end_ns, int64_t now_ns
 
 /* A batch whose end could not be marked in time is charged what its launches usually cost. */
 void meter_finish_by_estimate(struct meter_stream *stream) {
+  meter_note_pace(stream);
   meter_finish_at(stream, stream->batch.start_recorded_ns + stream->batch.estimate_ns, stream->meter->driver->now_ns());
 }
 
@@ -97,12 +99,13 @@ static void mark_end(struct meter_stream *stream) {
   struct meter *meter = stream->meter;
   struct batch *batch = &stream->batch;
   stream->open = false;
+  meter_note_pace(stream);
   batch->end_recorded_ns = meter->driver->now_ns();
   bool room = stream->head - __atomic_load_n(&stream->tail, __ATOMIC_ACQUIRE) < METER_RING;
   bool can_record = room && !meter->driver->is_capturing(stream->handle);
   batch->end = can_record ? meter->driver->record(stream->handle) : NULL;
   if (batch->end == NULL)
-    meter_finish_by_estimate(stream);
+    meter_finish_at(stream, batch->start_recorded_ns + batch->estimate_ns, meter->driver->now_ns());
   else {
     enter_flight(stream, batch);
     gate_note_activity(meter, 0);
@@ -155,8 +158,10 @@ static void open_batch(struct meter_stream *stream, uint64_t work, int64_t arriv
     return;
   int64_t idle_since_ns = __atomic_load_n(&stream->previous_end_ns, __ATOMIC_RELAXED);
   bool after_gap = known && meter_is_dry(stream) && arrived_ns - idle_since_ns < METER_SPARSE_NS;
-  if (after_gap)
+  /* After a wait of the program the gap is its own; else it may have lost its lead to us. */
+  if (after_gap && (__atomic_load_n(&stream->waited, __ATOMIC_RELAXED) || meter_waits_for_host(stream)))
     meter_charge(meter, idle_since_ns, arrived_ns, arrived_ns);
+  int64_t host_ns = arrived_ns - stream->last_busy_ns;
   gate_wait_while_paused(meter);
   gate_wait_for_unmeasured(stream);
   gate_wait_for_tokens(meter);
@@ -164,6 +169,7 @@ static void open_batch(struct meter_stream *stream, uint64_t work, int64_t arriv
   beside_look(stream);
   gate_wait_for_room(stream);
   stream->open = begin_batch(stream, after_gap);
+  stream->batch.host_ns = host_ns < METER_SPARSE_NS ? host_ns : 0;
   if (stream->open)
     gate_note_activity(meter, METER_BATCH_NS);
   else
@@ -188,6 +194,7 @@ static bool count(struct meter_stream *stream, uint64_t work, int64_t now_ns) {
   if (stream->meter->observer != NULL)
     stream->meter->observer->joined(batch, known ? cost_ns : 0);
   stream->last_busy_ns = now_ns;
+  __atomic_store_n(&stream->waited, false, __ATOMIC_RELAXED);
   bool full = batch->estimate_ns >= batch->full_ns || batch->launches >= METER_BATCH_LAUNCHES;
   if (known && !full && !stream->one_by_one)
     return false;

@@ -25,8 +25,6 @@
 /* Launches further apart than this are measured one by one: between them the stream has mostly run dry. A shorter gap
  * counts as work: nobody else could have used the GPU meanwhile. */
 #define METER_SPARSE_NS 100000LL
-/* A batch that is done so soon after its last launch kept the GPU waiting for launches. */
-#define METER_STARVED_NS 50000LL
 /* Who has waited for tokens waits until it has those of this time: the GPU loses some microseconds each time that work
  * begins. Streams that run at the same time also end at different times, and with other tenants a turn is to be worth
  * its hand-over. */
@@ -84,6 +82,8 @@ struct batch {
   int64_t end_pending_ns; /* when the end was last seen not to have come */
   int64_t estimate_ns;
   int64_t full_ns; /* it ends when its estimate has come to this */
+  int64_t host_ns; /* what the program took to launch it, without our waits */
+  int64_t last_launch_ns;
   uint32_t launches;
   uint64_t last_work; /* the key of its last launch */
   bool last_is_unknown;
@@ -96,6 +96,12 @@ struct interval {
   int64_t end_ns;
 };
 
+/* What the program took of late to launch its work, and what that work takes on a GPU that never waits for launches. */
+struct pace {
+  int64_t host_ns;
+  int64_t gpu_ns;
+};
+
 struct meter_stream {
   struct meter *meter;
   void *context;
@@ -105,9 +111,11 @@ struct meter_stream {
   bool claimed;         /* a thread opens or closes the batch: all below but the ring's tail is its own */
   bool open;            /* batch takes launches */
   int64_t last_busy_ns; /* its last launch, or the end of a wait for it */
+  bool waited;          /* the program has waited for it since */
   struct batch batch;
   bool one_by_one; /* launches came far apart */
   double scale;    /* measured / estimated, of mixed batches */
+  struct pace pace;
   int64_t previous_end_ns;
   struct batch ring[METER_RING]; /* in flight: closed, not yet charged */
   uint32_t head, tail;

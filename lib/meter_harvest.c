@@ -109,29 +109,15 @@ static struct interval interval_of(struct meter_stream *stream, const struct bat
   return (struct interval){start_ns, max(start_ns, end_ns)};
 }
 
-/* The GPU was done as soon as its last launch: it had waited for the host, between launches. Mostly that is our doing:
- * a program that has to wait at the gate loses the lead that it had. */
-static bool was_starved(const struct batch *batch, const struct interval *interval) {
-  return batch->launches > 1 && !batch->last_is_unknown && interval->end_ns - batch->end_recorded_ns < METER_STARVED_NS;
-}
-
-/* Then its launches are charged what they take on a GPU that does not wait. */
-static void leave_out_waiting(const struct batch *batch, struct interval *interval) {
-  int64_t measured_ns = interval->end_ns - interval->start_ns;
-  if (measured_ns > batch->estimate_ns / 10 * 11)
-    interval->start_ns = interval->end_ns - max(batch->estimate_ns, measured_ns / 2);
-}
-
 static void measure(struct meter_stream *stream, const struct batch *batch) {
   struct meter *meter = stream->meter;
   struct interval interval = interval_of(stream, batch);
   int64_t measured_ns = interval.end_ns - interval.start_ns;
-  bool starved = was_starved(batch, &interval);
-  if (!starved || measured_ns < batch->estimate_ns)
+  if (measured_ns < batch->estimate_ns || meter_was_fed(batch, interval.start_ns, interval.end_ns))
     meter_learn(stream, batch, measured_ns);
-  if (starved)
-    leave_out_waiting(batch, &interval);
-  meter_show(stream, batch, interval.start_ns, interval.end_ns);
+  int64_t work_ns = meter_work_ns(batch, interval.start_ns, interval.end_ns);
+  meter_show(stream, batch, interval.end_ns - work_ns, interval.end_ns);
+  interval.start_ns = interval.end_ns - meter_due_ns(stream, batch, interval.start_ns, interval.end_ns);
   __atomic_store_n(&stream->previous_end_ns, interval.end_ns, __ATOMIC_RELAXED);
   if (interval.end_ns > meter->last_end_ns)
     __atomic_store_n(&meter->last_end_ns, interval.end_ns, __ATOMIC_RELAXED);

@@ -1,4 +1,4 @@
-/* What the files of the meter share: meter.c (batches), meter_costs.c, meter_harvest.c, meter_waits.c. */
+/* What the files of the meter share: meter.c (batches), meter_costs.c, meter_harvest.c, meter_pace.c, meter_waits.c. */
 #ifndef VGPU_METER_PARTS_H
 #define VGPU_METER_PARTS_H
 
@@ -11,6 +11,19 @@ bool meter_known_cost(struct meter *meter, uint64_t work, int64_t *cost_ns);
 
 /* A batch has been measured. */
 void meter_learn(struct meter_stream *stream, const struct batch *batch, int64_t measured_ns);
+
+/* meter_pace.c. With the claim held: the batch takes no more launches. */
+void meter_note_pace(struct meter_stream *stream);
+
+/* Has the GPU hardly waited for the host, in the batch that took from start_ns to end_ns? */
+bool meter_was_fed(const struct batch *batch, int64_t start_ns, int64_t end_ns);
+
+/* What it is charged of that, and what of it was work. */
+int64_t meter_due_ns(const struct meter_stream *stream, const struct batch *batch, int64_t start_ns, int64_t end_ns);
+int64_t meter_work_ns(const struct batch *batch, int64_t start_ns, int64_t end_ns);
+
+/* Is it the program itself that makes the GPU wait? */
+bool meter_waits_for_host(const struct meter_stream *stream);
 
 /* The oldest batch of the stream is in flight no more. */
 void meter_leave_flight(struct meter_stream *stream);

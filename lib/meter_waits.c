@@ -26,8 +26,11 @@ static void finish_at_return(struct meter_stream *stream, int64_t returned_ns) {
   struct batch *batch = &stream->batch;
   if (batch->begins == START_AT_PREVIOUS_END && meter_is_dry(stream))
     batch->start_recorded_ns = __atomic_load_n(&stream->previous_end_ns, __ATOMIC_RELAXED);
+  meter_note_pace(stream);
   meter_finish_at(stream, returned_ns, returned_ns);
-  meter_learn(stream, batch, returned_ns - batch->start_recorded_ns);
+  int64_t measured_ns = returned_ns - batch->start_recorded_ns;
+  if (measured_ns < batch->estimate_ns || meter_was_fed(batch, batch->start_recorded_ns, returned_ns))
+    meter_learn(stream, batch, measured_ns);
   /* What is between this and the next launch is the program's own time; ours is not charged. */
   pthread_mutex_lock(&stream->lock);
   stream->last_busy_ns = driver->now_ns();
@@ -38,6 +41,7 @@ static void finish_at_return(struct meter_stream *stream, int64_t returned_ns) {
 
 /* Returns how many batches it has left in flight that the GPU is done with. */
 static uint32_t end_of_wait(struct meter_stream *stream, enum meter_wait wait, int64_t returned_ns) {
+  __atomic_store_n(&stream->waited, true, __ATOMIC_RELAXED);
   if (!meter_claim_open(stream))
     return 0;
   bool is_idle = wait == METER_STREAM_IS_IDLE || stream->meter->driver->is_idle(stream->handle);

@@ -16,6 +16,7 @@ METER = [
     "meter",
     "meter_costs",
     "meter_harvest",
+    "meter_pace",
     "meter_streams",
     "meter_waits",
     "seconds",
