@@ -2,6 +2,7 @@
  * Where the program waits for the GPU: what is then known of its streams is used, and what has completed is charged at
  * once. And what is measured ends with its stream.
  */
+#include "clock.h"
 #include "cuda_launch.h"
 #include "cuda_memory.h"
 #include "meters.h"
@@ -15,9 +16,10 @@ static void begin_wait(CUstream stream) {
 }
 
 static CUresult end_wait(CUstream stream, CUresult result) {
-  struct meter_stream *metered = meters_measure() ? streams_find_known(stream) : NULL;
+  int64_t returned_ns = meters_measure() ? clock_now_ns() : 0;
+  struct meter_stream *metered = returned_ns != 0 ? streams_find_known(stream) : NULL;
   if (metered != NULL)
-    meter_after_wait(metered, result == CUDA_SUCCESS ? METER_STREAM_IS_IDLE : METER_STREAM_MAY_BE_BUSY);
+    meter_after_wait(metered, result == CUDA_SUCCESS ? METER_STREAM_IS_IDLE : METER_STREAM_MAY_BE_BUSY, returned_ns);
   return result;
 }
 
@@ -28,9 +30,10 @@ void launch_begin_wait(void) {
 }
 
 void launch_end_wait(void) {
-  struct meter *meter = meters_measure() ? meters_current() : NULL;
+  int64_t returned_ns = meters_measure() ? clock_now_ns() : 0;
+  struct meter *meter = returned_ns != 0 ? meters_current() : NULL;
   if (meter != NULL)
-    meter_after_wait_all(meter);
+    meter_after_wait_all(meter, returned_ns);
 }
 
 static CUresult end_wait_all(CUresult result) {

@@ -168,11 +168,10 @@ static void open_batch(struct meter_stream *stream, uint64_t work, int64_t arriv
   gate_wait_for_turn(meter);
   beside_look(stream);
   gate_wait_for_room(stream);
+  gate_note_activity(meter, METER_BATCH_NS);
   stream->open = begin_batch(stream, after_gap);
   stream->batch.host_ns = host_ns < METER_SPARSE_NS ? host_ns : 0;
-  if (stream->open)
-    gate_note_activity(meter, METER_BATCH_NS);
-  else
+  if (!stream->open)
     cannot_measure(meter);
 }
 

@@ -23,13 +23,13 @@
 #define METER_BATCH_LAUNCHES 512
 #define METER_RUN_AHEAD_NS 4000000LL
 /* Launches further apart than this are measured one by one: between them the stream has mostly run dry. A shorter gap
- * counts as work: nobody else could have used the GPU meanwhile. */
-#define METER_SPARSE_NS 100000LL
+ * counts as work: nobody else could have used the GPU meanwhile, since they wait that long for a holder of the turn. */
+#define METER_SPARSE_NS TURNS_GRACE_NS
 /* Who has waited for tokens waits until it has those of this time: the GPU loses some microseconds each time that work
  * begins. Streams that run at the same time also end at different times, and with other tenants a turn is to be worth
  * its hand-over. */
 #define METER_QUANTUM_WALL_NS 5000000LL
-#define METER_OVERLAP_QUANTUM_WALL_NS 16000000LL
+#define METER_OVERLAP_QUANTUM_WALL_NS 24000000LL
 #define METER_COMPANY_QUANTUM_NS 8000000LL
 /* How long a launch waits for work in flight that makes no progress, or for eight times its estimate. Work that never
  * ends, such as a collective that waits for another GPU, must not hold up the launch that would end it: each time the
@@ -210,12 +210,13 @@ void meter_launched(struct meter_stream *stream);
 void meter_close(struct meter_stream *stream);
 void meter_close_all(struct meter *meter);
 
-/* Around a wait of the program for the stream. Afterwards the stream is idle, or that is asked. */
+/* Around a wait of the program for the stream, which returned at that time. Afterwards the stream is idle, or that is
+ * asked. */
 enum meter_wait { METER_STREAM_IS_IDLE, METER_STREAM_MAY_BE_BUSY };
 void meter_before_wait(struct meter_stream *stream);
-void meter_after_wait(struct meter_stream *stream, enum meter_wait wait);
+void meter_after_wait(struct meter_stream *stream, enum meter_wait wait, int64_t returned_ns);
 void meter_before_wait_all(struct meter *meter);
-void meter_after_wait_all(struct meter *meter); /* they may be busy */
+void meter_after_wait_all(struct meter *meter, int64_t returned_ns); /* they may be busy */
 
 /* The percentage of the time that passes in which our work may be on the GPU: more than the limit beside work that does
  * not end, since then the GPU gives each of its tenants a part of the time. */

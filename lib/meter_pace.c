@@ -1,11 +1,11 @@
 /*
  * The GPU waits for the host: whose doing is it?
  *
- * A program that launches faster than the GPU works has a lead, and the GPU never waits. At the gate it loses that lead,
- * and when it goes on, the GPU waits between its launches until the lead is there again. That is our doing, and is not
- * charged. A program that launches more slowly than the GPU works makes it wait always, and then these gaps are its own
- * use of the GPU: without a limit it has them as well. Which of the two a program is, its pace over some hundred
- * milliseconds tells: the time in which it launches its work, without our waits, against what that work takes.
+ * A program that launches faster than the GPU works has a lead, and the GPU never waits. At the gate it loses that
+ * lead, and when it goes on, the GPU waits between its launches until the lead is there again. That is our doing, and
+ * is not charged. A program that launches more slowly than the GPU works makes it wait always, and then these gaps are
+ * its own use of the GPU: without a limit it has them as well. Which of the two a program is, its pace over some
+ * hundred milliseconds tells: the time in which it launches its work, without our waits, against what that work takes.
  */
 #include "meter_parts.h"
 

@@ -58,11 +58,16 @@ static void tell_others(struct meter *meter, uint32_t done_batches) {
     turns_note_idleness(&meter->turns);
 }
 
-/* The program's wait ends before ours begins: looking is not charged. */
-void meter_after_wait(struct meter_stream *stream, enum meter_wait wait) {
-  int64_t returned_ns = stream->meter->driver->now_ns();
-  meter_harvest(stream->meter);
-  tell_others(stream->meter, end_of_wait(stream, wait, returned_ns));
+/* The program's wait ends before ours begins, and its next work begins when we are done: what we do is not charged. So
+ * the others are told before the end is noted, unless a marker is still to be recorded. */
+void meter_after_wait(struct meter_stream *stream, enum meter_wait wait, int64_t returned_ns) {
+  struct meter *meter = stream->meter;
+  meter_harvest(meter);
+  if (wait == METER_STREAM_IS_IDLE)
+    tell_others(meter, 0);
+  uint32_t done_batches = end_of_wait(stream, wait, returned_ns);
+  if (done_batches > 0)
+    tell_others(meter, done_batches);
 }
 
 void meter_before_wait_all(struct meter *meter) {
@@ -71,8 +76,7 @@ void meter_before_wait_all(struct meter *meter) {
     meter_before_wait(meter->streams[i]);
 }
 
-void meter_after_wait_all(struct meter *meter) {
-  int64_t returned_ns = meter->driver->now_ns();
+void meter_after_wait_all(struct meter *meter, int64_t returned_ns) {
   meter_harvest(meter);
   uint32_t count = __atomic_load_n(&meter->stream_count, __ATOMIC_ACQUIRE), done_batches = 0;
   for (uint32_t i = 0; i < count; i++)

@@ -64,7 +64,7 @@ void model_synchronize(struct model_process *process, int gpu) {
     model_pass_time(POLL_NS);
     model_advance_all();
   }
-  meter_after_wait_all(meter);
+  meter_after_wait_all(meter, meter->driver->now_ns());
   meter_harvest(meter);
 }
 

@@ -108,7 +108,7 @@ static void synchronize(void) {
   if (gpu_free_at_ns > now_ns)
     now_ns = gpu_free_at_ns;
   now_ns += WAKE_UP_NS;
-  meter_after_wait(stream, METER_STREAM_IS_IDLE);
+  meter_after_wait(stream, METER_STREAM_IS_IDLE, fake_now());
   meter_harvest(meter);
 }
 

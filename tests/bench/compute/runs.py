@@ -207,9 +207,16 @@ class Bench:
             command = ["sh", "-c", '"$@" & ' * copies + "wait", "sh", *command]
         return self.programs.start(command, launch)
 
+    def wait_until_it_begins(self, process: Process) -> None:
+        """Wait for a model's first line, which it prints when it begins to measure itself. Raises RuntimeError."""
+        assert process.stdout is not None
+        if not process.stdout.readline():
+            raise RuntimeError(f"has not begun: {process.args}")
+
     def finish(self, process: Process, seconds: float) -> list[Run]:
         """Wait for a program that measures itself for so long, and read what it says; of each copy."""
-        measured = self.programs.output(process, seconds + START_S + LATE_S)
+        printed = self.programs.output(process, seconds + START_S + LATE_S)
+        measured = [each for each in printed if "per_second" in each]
         return [Run(**{**each, "samples": tuple(each.get("samples", ()))}) for each in measured]
 
     def run(self, program: str, seconds: float, launch: Launch) -> Run:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from adjustable import Adjustable
 from cases import Case, Options
 from report import Must, Row
-from runs import ROOT, START_S, Bench, Launch, Run
-
-sys.path.insert(0, str(ROOT))
-from vgpurun.limits import region
-from vgpurun.limits.quota import Quota
+from runs import START_S, Bench, Run
 
 PROGRAM = "50us"
 PHASE_S = 3.0
@@ -28,14 +24,6 @@ def cases(options: Options) -> Iterator[Case]:
     yield Case("settling", PROGRAM, _measure)
 
 
-def _write_limits(path: Path, uuid: str, percent: int) -> None:
-    """As `vgpurun update` does."""
-    if path.exists():
-        region.write_limits(path, [(uuid, Quota(sm_percent=percent))])
-    else:
-        path.write_bytes(region.limits_bytes([(uuid, Quota(sm_percent=percent))]))
-
-
 def _settled_after_s(run: Run, from_s: float, native: float, percent: int) -> float:
     """From when on each window is close to the limit."""
     windows = run.windows(run.sample_s, from_s, from_s + PHASE_S)
@@ -45,19 +33,15 @@ def _settled_after_s(run: Run, from_s: float, native: float, percent: int) -> fl
 
 def _run(bench: Bench, library: str, folder: Path) -> tuple[Run, list[float]]:
     """The run, and when in it each limit began."""
-    uuid, limits = bench.gpus[0].uuid, folder / "limits"
-    _write_limits(limits, uuid, LIMITS[0])
-    variables = {"VGPURUN_LIMITS_FILE": limits, "CUDA_DEVICE_MEMORY_SHARED_CACHE": folder / "usage"}
-    variables["LD_PRELOAD"] = bench.libraries[library]
-    launch = Launch((), {**bench.native().environment, **{name: str(path) for name, path in variables.items()}})
+    limited = Adjustable(bench, library, folder, LIMITS[0])
     seconds = PHASE_S * len(LIMITS)
     at_s = time.monotonic() + START_S
-    process = bench.start(PROGRAM, seconds, launch, at_s, settle_s=0)
+    process = bench.start(PROGRAM, seconds, limited.launch, at_s, settle_s=0)
     changed_s = [at_s]
     for number, percent in enumerate(LIMITS[1:], 1):
         time.sleep(max(0.0, at_s + number * PHASE_S - time.monotonic()))
         changed_s.append(time.monotonic())
-        _write_limits(limits, uuid, percent)
+        limited.set(percent)
     run = bench.finish(process, seconds)[-1]
     return run, [max(0.0, each_s - run.began_at_s) for each_s in changed_s]
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import tempfile
+import time
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 
+from adjustable import Adjustable
 from cases import Case, Options
 from report import Must, Row
-from runs import MODELS, Bench, Run
+from runs import MODELS, SETTLE_S, Bench, Run
 
+FREE_S = 3.0  # without a limit, between its limits
 # What takes longest comes first, so that several GPUs are done at about the same time.
 PROGRAMS = ("300ms", *MODELS, "5ms", "1ms", "50us", "4us", "graph", "sync", "streams", "bursts")
 LIMITS = (10, 25, 50, 75, 90)
@@ -20,7 +25,8 @@ def cases(options: Options) -> Iterator[Case]:
     """A program, natively before and after its limited runs."""
     limits = tuple(map(int, options.limits)) or LIMITS
     for program in options.programs or PROGRAMS:
-        yield Case("shares", program, partial(_measure, program=program, seconds=options.seconds, limits=limits))
+        measure = _measure_model if program in MODELS else _measure
+        yield Case("shares", program, partial(measure, program=program, seconds=options.seconds, limits=limits))
 
 
 def native_per_second(before: Run, after: Run) -> tuple[float, str]:
@@ -47,3 +53,53 @@ def _measure(bench: Bench, program: str, seconds: float, limits: tuple[int, ...]
         if program in EVEN and percent == 50:
             musts.append(Must("stall", run.longest_stall_ms, 0, 25))
         yield Row(program, str(percent), library, (share,), musts, deviation, (run.longest_stall_ms,), native, note)
+
+
+def _measure_model(bench: Bench, program: str, seconds: float, limits: tuple[int, ...]) -> Iterator[Row]:
+    """A program that the host's speed decides differs by a third from one process to the next, also natively.
+
+    So each limit is compared with the time without one before and after it, in the same process.
+    """
+    native = bench.run(program, seconds, bench.native()).per_second
+    for library in bench.libraries:
+        with tempfile.TemporaryDirectory() as folder:
+            limited = Adjustable(bench, library, Path(folder), None)
+            phases = [(None, FREE_S), *(phase for each in limits for phase in ((each, seconds), (None, FREE_S)))]
+            run, began_s = _run_phases(bench, program, limited, phases)
+        free = [
+            run.per_second_between(at_s + SETTLE_S, at_s + SETTLE_S + FREE_S)
+            for at_s, (limit, _) in zip(began_s, phases, strict=True)
+            if limit is None
+        ]
+        for number, percent in enumerate(limits):
+            at_s = began_s[2 * number + 1] + SETTLE_S
+            unlimited = (free[number] + free[number + 1]) / 2
+            share = 100 * run.per_second_between(at_s, at_s + seconds) / unlimited
+            note = f"{unlimited:.1f}/s without a limit, in the same process"
+            yield Row(
+                program,
+                str(percent),
+                library,
+                (share,),
+                [Must("share", share, percent - 1, percent + 1)],
+                None,
+                (),
+                native,
+                note,
+            )
+
+
+def _run_phases(
+    bench: Bench, program: str, limited: Adjustable, phases: list[tuple[int | None, float]]
+) -> tuple[Run, list[float]]:
+    """The run, and when in it each limit began."""
+    length_s = sum(SETTLE_S + seconds for _, seconds in phases)
+    process = bench.start(program, length_s, limited.launch)
+    bench.wait_until_it_begins(process)
+    changed_s = []
+    for percent, seconds in phases:
+        limited.set(percent)
+        changed_s.append(time.monotonic())
+        time.sleep(SETTLE_S + seconds)
+    run = bench.finish(process, length_s)[-1]
+    return run, [max(0.0, each_s - run.began_at_s) for each_s in changed_s]

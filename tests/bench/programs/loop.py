@@ -1,4 +1,7 @@
-"""A steady PyTorch loop of one kind of work for a number of seconds. Prints its rate and its longest stall as JSON.
+"""A steady PyTorch loop of one kind of work for a number of seconds.
+
+Prints as JSON when it begins to measure itself, by CLOCK_MONOTONIC; then its rate, its longest stall, and what it
+completed in each 50 ms.
 
 loop.py fp32|bf16|graph|train|infer SECONDS
 """
@@ -8,8 +11,11 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable
+from itertools import pairwise
 
 import torch
+
+SAMPLE_S = 0.05
 
 
 def matmul(size: int, dtype: torch.dtype) -> Callable[[], object]:
@@ -65,12 +71,11 @@ def infer() -> Callable[[], object]:
     return step
 
 
-def measure(step: Callable[[], object], seconds: float) -> dict[str, float]:
-    """Steps completed in a second, and the longest time in milliseconds between two completions."""
+def measure(step: Callable[[], object], seconds: float) -> dict[str, object]:
+    """Steps completed in a second, the longest time in milliseconds between two completions, and the series."""
     pending: deque[torch.cuda.Event] = deque()
-    completed, longest_s = 0, 0.0
-    began = last = 0.0  # the first completion
-    while not began or last - began < seconds:
+    completed: list[float] = []
+    while not completed or completed[-1] - completed[0] < seconds:
         step()
         event = torch.cuda.Event()
         event.record()
@@ -78,12 +83,18 @@ def measure(step: Callable[[], object], seconds: float) -> dict[str, float]:
         if len(pending) <= 8:
             continue
         pending.popleft().synchronize()
-        now = time.perf_counter()
-        if began:
-            completed += 1
-            longest_s = max(longest_s, now - last)
-        began, last = began or now, now
-    return {"per_second": completed / (last - began), "longest_stall_ms": longest_s * 1000}
+        completed.append(time.monotonic())
+    began_s = completed[0]
+    samples = [0] * (int((completed[-1] - began_s) / SAMPLE_S) + 1)
+    for at_s in completed[1:]:
+        samples[int((at_s - began_s) / SAMPLE_S)] += 1
+    return {
+        "per_second": (len(completed) - 1) / (completed[-1] - began_s),
+        "longest_stall_ms": 1000 * max(after - before for before, after in pairwise(completed)),
+        "began_at_s": began_s,
+        "samples": samples[:-1],
+        "sample_s": SAMPLE_S,
+    }
 
 
 step = {
@@ -94,4 +105,5 @@ step = {
     "infer": infer,
 }[sys.argv[1]]()
 measure(step, 1.0)  # settles: clocks, learned costs, the burst
+print(json.dumps({"begins_at_s": time.monotonic()}), flush=True)
 print(json.dumps(measure(step, float(sys.argv[2]))))
