@@ -290,9 +290,16 @@ void meter_unclaim(struct meter_stream *stream) {
   pthread_mutex_unlock(&stream->lock);
 }
 
+/* Long after its last launch, the batch may have ended at any time since. */
 void meter_close(struct meter_stream *stream) {
-  if (meter_claim_open(stream))
-    meter_close_claimed(stream);
+  const struct meter_driver *driver = stream->meter->driver;
+  if (!meter_claim_open(stream))
+    return;
+  if (driver->now_ns() - stream->last_busy_ns < METER_SPARSE_NS)
+    mark_end(stream);
+  else
+    end_open_batch(stream, driver->is_capturing(stream->handle));
+  meter_unclaim(stream);
 }
 
 void meter_close_all(struct meter *meter) {

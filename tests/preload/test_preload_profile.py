@@ -125,6 +125,16 @@ def test_what_was_waited_for_is_over(sandbox: Sandbox, folder: Path, by: str) ->
     assert all(span.start_ns + span.duration_ns <= waits[-1] for span in spans), (waits, spans)
 
 
+def test_what_nobody_waited_for_does_not_last_until_the_end(sandbox: Sandbox, folder: Path) -> None:
+    code = (
+        "import time\nfrom cuda_driver import *\nd = Driver(); d.start(); kernel = d.kernel('spin_50us')\n"
+        "for _ in range(20): d.launch(kernel)\ntime.sleep(1)"
+    )
+    profile = profile_of(sandbox, folder, code)
+    assert sum(span.launches for span in profile.spans()) == 20
+    assert sum(span.duration_ns for span in profile.spans()) < 500_000_000
+
+
 def test_samples_show_the_memory(sandbox: Sandbox, folder: Path) -> None:
     code = "from cuda_driver import *\nd = Driver(); d.start(); d.mem_alloc(100 << 20)"
     last = list(profile_of(sandbox, folder, code, CUDA_DEVICE_MEMORY_LIMIT="2g").samples())[-1]

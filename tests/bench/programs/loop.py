@@ -3,7 +3,7 @@
 Prints as JSON when it begins to measure itself, by CLOCK_MONOTONIC; then its rate, its longest stall, and what it
 completed in each 50 ms.
 
-loop.py fp32|bf16|graph|train|infer SECONDS
+loop.py fp32|bf16|graph|train|infer|decode SECONDS
 """
 
 import json
@@ -39,9 +39,9 @@ def graph() -> Callable[[], object]:
     return captured.replay
 
 
-def encoder(layers: int) -> torch.nn.Module:
+def encoder(layers: int, width: int = 512) -> torch.nn.Module:
     """A small transformer."""
-    layer = torch.nn.TransformerEncoderLayer(512, 8, 2048, dropout=0.0, batch_first=True)
+    layer = torch.nn.TransformerEncoderLayer(width, width // 64, 4 * width, dropout=0.0, batch_first=True)
     return torch.nn.TransformerEncoder(layer, layers).cuda()
 
 
@@ -59,14 +59,14 @@ def train() -> Callable[[], object]:
     return step
 
 
-def infer() -> Callable[[], object]:
-    """An answer at batch size 1, brought to the host."""
-    model = encoder(6).eval()
-    tokens = torch.randn(1, 64, 512, device="cuda")
+def infer(tokens: int, width: int) -> Callable[[], object]:
+    """An answer to one sequence of so many tokens, brought to the host."""
+    model = encoder(6, width).eval()
+    sequence = torch.randn(1, tokens, width, device="cuda")
 
     def step() -> object:
         with torch.inference_mode():
-            return model(tokens).sum().item()
+            return model(sequence).sum().item()
 
     return step
 
@@ -102,7 +102,8 @@ step = {
     "bf16": lambda: matmul(4096, torch.bfloat16),  # 0.2 ms, at the card's power limit
     "graph": graph,
     "train": train,
-    "infer": infer,
+    "infer": lambda: infer(2048, 1024),
+    "decode": lambda: infer(64, 512),  # its GPU waits for the host's Python most of the time
 }[sys.argv[1]]()
 measure(step, 1.0)  # settles: clocks, learned costs, the burst
 print(json.dumps({"begins_at_s": time.monotonic()}), flush=True)
