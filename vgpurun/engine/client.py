@@ -1,4 +1,4 @@
-"""The Docker Engine, as far as vgpurun needs it. Only this package imports docker, whose import is most of a start."""
+"""The Docker Engine, as far as vgpurun needs it."""
 
 import io
 import shutil
@@ -7,12 +7,16 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-import docker
-import requests
-from docker.constants import DEFAULT_TIMEOUT_SECONDS
-from docker.errors import APIError, DockerException, ImageNotFound, NotFound
-
 from vgpurun.engine.address import Address, check_address, find_address
+from vgpurun.engine.docker_py import (
+    DEFAULT_TIMEOUT_SECONDS,
+    APIClient,
+    APIError,
+    DockerException,
+    ImageNotFound,
+    NotFound,
+    RequestException,
+)
 from vgpurun.errors import EngineError, ImageError
 from vgpurun.launch.labels import LABEL_QUOTA, LABEL_SLICE, LABEL_STATE, LABEL_USER, LABEL_VERSION
 
@@ -64,7 +68,7 @@ class VgpurunContainer(NamedTuple):
 _Engine = TypeVar("_Engine", bound="Engine")
 
 
-class _Client(docker.APIClient):
+class _Client(APIClient):
     """docker-py's client, which finds the engine's version as docker's own command line does.
 
     docker-py asks for /version, for which the engine asks containerd and runc; the answer to a ping says it too.
@@ -87,7 +91,7 @@ class _Client(docker.APIClient):
 class Engine:
     """A connection to the engine of this host."""
 
-    def __init__(self, client: docker.APIClient, address: Address) -> None:
+    def __init__(self, client: APIClient, address: Address) -> None:
         self._api: Any = client  # docker-py's own types are incomplete
         self.address = address
 
@@ -101,7 +105,7 @@ class Engine:
         check_address(address)
         try:
             client = _Client(address.url, "auto", timeout_s, tls=address.tls or False)
-        except (DockerException, requests.exceptions.RequestException, OSError) as error:
+        except (DockerException, RequestException, OSError) as error:
             words = one_line(error)
             way_out = "; set DOCKER_TLS_VERIFY=1 and DOCKER_CERT_PATH" if "HTTPS server" in words else ""
             raise EngineError(f"the Docker Engine at {address.url} does not answer: {words}{way_out}") from None
@@ -139,7 +143,7 @@ class Engine:
                 if "error" in event:
                     raise ImageError(f"image {name} cannot be pulled: {one_line(event['error'])}")
                 yield event
-        except (DockerException, requests.exceptions.RequestException) as error:
+        except (DockerException, RequestException) as error:
             raise ImageError(f"image {name} cannot be pulled: {one_line(error)}") from None
 
     def build(self, context: bytes, tag: str, arguments: Mapping[str, str]) -> Iterator[dict[str, Any]]:
@@ -153,7 +157,7 @@ class Engine:
                 yield event
                 if "error" in event:
                     raise ImageError(f"the builder image cannot be made: {one_line(event['error'])}")
-        except (DockerException, requests.exceptions.RequestException) as error:
+        except (DockerException, RequestException) as error:
             raise ImageError(f"the builder image cannot be made: {one_line(error)}") from None
 
     def state_of(self, container: str, patience_s: float | None = None) -> str | None:
@@ -172,22 +176,22 @@ class Engine:
 
     def kill(self, container: str, signal_number: int) -> None:
         """Send a signal to a container; nothing happens if it has ended."""
-        with suppress(DockerException, requests.exceptions.RequestException):
+        with suppress(DockerException, RequestException):
             self._api.kill(container, signal_number)
 
     def stop(self, container: str) -> None:
         """End a container: SIGTERM, and SIGKILL two seconds later; nothing happens if it has ended."""
-        with suppress(DockerException, requests.exceptions.RequestException):
+        with suppress(DockerException, RequestException):
             self._api.stop(container, timeout=2)
 
     def resize(self, container: str, columns: int, rows: int) -> None:
         """Tell the container's terminal its size; nothing happens if it has ended."""
-        with suppress(DockerException, requests.exceptions.RequestException):
+        with suppress(DockerException, RequestException):
             self._api.resize(container, height=rows, width=columns)
 
     def remove(self, container: str, force: bool = True) -> None:
         """Remove a container with its anonymous volumes, a running one only by force; nothing happens if it is gone."""
-        with suppress(DockerException, requests.exceptions.RequestException):
+        with suppress(DockerException, RequestException):
             self._api.remove_container(container, force=force, v=True)
 
     def containers(self, everything: bool = True) -> list[VgpurunContainer]:
@@ -217,7 +221,7 @@ def translated(what: str) -> Iterator[None]:
     """Turn docker-py's errors into one line."""
     try:
         yield
-    except (DockerException, requests.exceptions.RequestException, OSError) as error:
+    except (DockerException, RequestException, OSError) as error:
         raise EngineError(f"{what}: {one_line(error)}") from None
 
 

@@ -5,13 +5,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from http import HTTPStatus
 from typing import Any
 
-import requests
-from docker.errors import APIError, DockerException
-from urllib3.exceptions import HTTPError
-
 from vgpurun.engine.client import Engine, VgpurunContainer, one_line
+from vgpurun.engine.docker_py import APIError, DockerException, HTTPError, RequestException
 from vgpurun.engine.hijacked import plain_socket
 from vgpurun.errors import ContainerError, EngineError
 from vgpurun.launch.labels import LABEL_QUOTA, LABEL_STATE, LABEL_USER, LABEL_VERSION
@@ -60,7 +58,7 @@ class ChunkedAnswer:
                 self._rest = next(self._chunks)
         except StopIteration:
             return b""
-        except (requests.exceptions.RequestException, HTTPError) as error:
+        except (RequestException, HTTPError) as error:
             raise EngineError(f"the engine was lost while it answered: {one_line(error)}") from None
         piece, self._rest = self._rest[:count], self._rest[count:]
         return piece
@@ -161,7 +159,7 @@ class ContainerEngine(Engine):
         """Tell the command's terminal its size; nothing happens if it has ended."""
         try:
             self._api.exec_resize(exec_id, height=rows, width=columns)
-        except (DockerException, requests.exceptions.RequestException):
+        except (DockerException, RequestException):
             return
 
     def exec_state(self, exec_id: str) -> tuple[bool, int]:
@@ -173,7 +171,7 @@ class ContainerEngine(Engine):
     def _post(self, path: str, params: Mapping[str, object], patience_s: float | None) -> None:
         with _refusals():
             response = self._api._post(self._api._url(path), params=params, timeout=patience_s)
-            if response.status_code != requests.codes.not_modified:  # it had ended already
+            if response.status_code != HTTPStatus.NOT_MODIFIED:  # it had ended already
                 self._api._raise_for_status(response)
 
 
@@ -209,7 +207,7 @@ def _refusals() -> Iterator[None]:
         yield
     except APIError as error:
         raise ContainerError(one_line(error)) from None
-    except (DockerException, requests.exceptions.RequestException, OSError) as error:
+    except (DockerException, RequestException, OSError) as error:
         raise EngineError(f"the Docker Engine does not answer: {one_line(error)}") from None
 
 

@@ -8,14 +8,11 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-import requests
-from docker.errors import APIError, DockerException, NotFound
-from docker.utils import version_lt
-
 from vgpurun import __version__
 from vgpurun.console import terminal
 from vgpurun.engine.address import another_host
 from vgpurun.engine.client import Engine, one_line, translated
+from vgpurun.engine.docker_py import APIError, DockerException, NotFound, RequestException, version_lt
 from vgpurun.engine.hijacked import plain_socket
 from vgpurun.errors import CommandNotExecutableError, CommandNotFoundError, EngineError, VgpurunError
 from vgpurun.launch.container_body import endpoint_json, plan_body
@@ -95,7 +92,7 @@ class LaunchEngine(Engine):
                 chunks, status = self._api.get_archive(container, path)
             except NotFound:
                 return None
-            except (DockerException, requests.exceptions.RequestException) as error:
+            except (DockerException, RequestException) as error:
                 raise EngineError(f"{path} cannot be read from the container: {one_line(error)}") from None
             if not status.get("linkTarget"):
                 return _only_file(b"".join(chunks)) if status["size"] <= _MAX_FILE_BYTES else None
@@ -137,13 +134,13 @@ class LaunchEngine(Engine):
         """Start a container. Raises EngineError, or 126 and 127's errors when its command cannot be started."""
         try:
             self._api.start(container)
-        except (DockerException, requests.exceptions.RequestException) as error:
+        except (DockerException, RequestException) as error:
             raise self._start_error(container, error) from None
 
     def _start_error(self, container: str, error: Exception) -> VgpurunError:
         reason = _runtime_reason(one_line(error))
         exit_code = None
-        with suppress(DockerException, requests.exceptions.RequestException):  # with --rm it may be gone
+        with suppress(DockerException, RequestException):  # with --rm it may be gone
             exit_code = self._api.inspect_container(container)["State"]["ExitCode"]
         if exit_code == CommandNotFoundError.exit_code or _is_about_command(reason, _NOT_FOUND):
             return CommandNotFoundError(f"the command is not in the image: {reason}")
