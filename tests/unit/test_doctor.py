@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,12 +23,12 @@ def test_gpus() -> None:
     assert doctor._gpu(GPU, "default").status == OK
     exclusive = doctor._gpu(GPU, "exclusive process")
     assert exclusive.status == FAILED and "-c DEFAULT" in exclusive.remedy
-    mig = doctor._gpu(replace(GPU, mig_enabled=True), "default")
+    mig = doctor._gpu(GPU._replace(mig_enabled=True), "default")
     assert mig.status == WARNING and "-mig 0" in mig.remedy
 
 
 def test_missing_nodes_fail() -> None:
-    assert doctor._nodes([replace(GPU, minor_number=77)]).status == FAILED
+    assert doctor._nodes([GPU._replace(minor_number=77)]).status == FAILED
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -171,7 +170,7 @@ def test_what_can_never_be_is_said_as_such() -> None:
 
 
 def test_a_gpu_that_is_too_small_or_in_mig_mode_is_passed_over() -> None:
-    gpus = [replace(GPUS[0], memory_bytes=GIB), replace(GPUS[1], mig_enabled=True), GPUS[2]]
+    gpus = [GPUS[0]._replace(memory_bytes=GIB), GPUS[1]._replace(mig_enabled=True), GPUS[2]]
     there = [Room(gpu, (), 0) for gpu in gpus]
     assert place(Request(Limits("2g")), there, Grant("alice")).gpus == (GPUS[2],)
     with pytest.raises(GpuError, match="MIG"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -78,8 +77,8 @@ def test_nonsense_in_the_file_is_cut(capsys: pytest.CaptureFixture[str]) -> None
 
 def test_what_programs_see_beyond_the_limit(capsys: pytest.CaptureFixture[str]) -> None:
     shown = report(READING)
-    device = replace(shown.tenants[0].devices[0], quota=Quota(2048 * MIB, virtual_bytes=8192 * MIB))
-    oversubscribed = Report(shown.gpus, (replace(shown.tenants[0], devices=(device,)),))
+    device = shown.tenants[0].devices[0]._replace(quota=Quota(2048 * MIB, virtual_bytes=8192 * MIB))
+    oversubscribed = Report(shown.gpus, (shown.tenants[0]._replace(devices=(device,)),))
     smi_view.print_table(oversubscribed)
     assert "838 MiB / 2 GiB, seen as 8 GiB" in capsys.readouterr().out
     described = smi_json.to_json(oversubscribed)["containers"][0]["devices"][0]

@@ -8,7 +8,6 @@ taken, one at least sees the other. So nothing is promised twice, whatever becom
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from vgpurun.admission.grants import Grant
@@ -26,22 +25,32 @@ if TYPE_CHECKING:
     from vgpurun.engine.client import Engine
 
 
-@dataclass
 class Admission:
     """A launch that asks to be let in. `wait_s`: how long it waits for room, 0 for not at all.
 
     `in_place_of`: the id of a container or slice that this is about to change; what it holds does not count.
     """
 
-    request: Request
-    gpus: Sequence[Gpu]
-    grant: Grant
-    engine: "Engine | None"
-    wait_s: float
-    say: Callable[[str], None]
-    warn: Callable[[str], None]
-    in_place_of: str = ""
-    _placement: Placement | None = field(default=None, init=False)
+    def __init__(
+        self,
+        request: Request,
+        gpus: Sequence[Gpu],
+        grant: Grant,
+        engine: "Engine | None",
+        wait_s: float,
+        say: Callable[[str], None],
+        warn: Callable[[str], None],
+        in_place_of: str = "",
+    ) -> None:
+        self.request = request
+        self.gpus = gpus
+        self.grant = grant
+        self.engine = engine
+        self.wait_s = wait_s
+        self.say = say
+        self.warn = warn
+        self.in_place_of = in_place_of
+        self._placement: Placement | None = None
 
     def check(self) -> None:
         """Raise what place() raises even where nobody else is."""

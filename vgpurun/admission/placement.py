@@ -51,8 +51,8 @@ def place(request: Request, rooms: Sequence[Room], grant: Grant) -> Placement:
     needs = Needs(request, wanted)
     by_uuid = {room.gpu.uuid: room for room in rooms}
     fixed = [_consider(request, needs, by_uuid[gpu.uuid], grant) for gpu in wanted.fixed]
-    others = _considered(request, needs, [by_uuid[gpu.uuid] for gpu in wanted.others], grant, wanted.count)
-    chosen = fixed + _best(others, request.policy)[: wanted.count]
+    others = _considered(request, needs, [by_uuid[gpu.uuid] for gpu in wanted.others], grant, wanted.others_count)
+    chosen = fixed + _best(others, request.policy)[: wanted.others_count]
     if len(chosen) < wanted.total or any(choice.refusal for choice in chosen):
         raise _no_room(request, [*fixed, *others], wanted.total)
     grant.check_sum(rooms, [(choice.room, choice.need) for choice in chosen])

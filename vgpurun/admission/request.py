@@ -1,7 +1,6 @@
 """What a launch asks for: which GPUs may be its own, and what it needs on each of them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from vgpurun.admission.rooms import Room
@@ -28,13 +27,12 @@ class Request(NamedTuple):
     is_local: bool = False
 
 
-@dataclass(frozen=True)
-class Candidates:
+class Candidates(NamedTuple):
     """GPUs that the launch must have, and how many of which others."""
 
     fixed: tuple[Gpu, ...]
     others: tuple[Gpu, ...] = ()
-    count: int = 0
+    others_count: int = 0
 
     @property
     def all(self) -> tuple[Gpu, ...]:
@@ -44,7 +42,7 @@ class Candidates:
     @property
     def total(self) -> int:
         """How many GPUs the launch gets."""
-        return len(self.fixed) + self.count
+        return len(self.fixed) + self.others_count
 
 
 def candidates(request: Request, gpus: Sequence[Gpu]) -> Candidates:

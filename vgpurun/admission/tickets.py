@@ -12,7 +12,6 @@ import os
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from vgpurun.admission.lock import QUEUE_DIR, open_shared
@@ -24,12 +23,12 @@ _FRESH_S = 15.0  # a waiting launch touches its ticket many times in this time
 _MAX_BYTES = 4096
 
 
-@dataclass
 class Ticket:
     """A place in the queue. Its file is gone when it is closed, and counts no more when its process is."""
 
-    path: Path
-    _file: int
+    def __init__(self, path: Path, file: int) -> None:
+        self.path = path
+        self._file = file
 
     @classmethod
     def take(cls, uuids: Sequence[str], folder: Path = QUEUE_DIR) -> "Ticket":

@@ -3,14 +3,13 @@
 import shutil
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 _GAP = "  "
 _LEAST_WIDTH = 8  # columns that a text is cut to at most
 
 
-@dataclass(frozen=True)
-class Column:
+class Column(NamedTuple):
     """A column: its title, the side that it is aligned to, and whether its texts may be cut."""
 
     title: str

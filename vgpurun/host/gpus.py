@@ -5,7 +5,6 @@ import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,8 +13,7 @@ from vgpurun.errors import GpuError
 GPUS_HELP = "use all, a count, or device=0,1 with indexes as nvidia-smi shows them (0:1 for a MIG instance) or UUIDs"
 
 
-@dataclass(frozen=True)
-class Gpu:
+class Gpu(NamedTuple):
     """A whole GPU, or a MIG instance, which is a device like another.
 
     `index` is NVML's, as nvidia-smi shows it on this host, and `minor_number` is N of /dev/nvidiaN: of an instance,
@@ -23,7 +21,7 @@ class Gpu:
     instance and compute instance. `mig_enabled`: a GPU in MIG mode without an instance, where nothing can run.
     """
 
-    index: int
+    index: int  # type: ignore[assignment]  # hides tuple's method, which nobody needs
     uuid: str
     name: str
     memory_bytes: int
@@ -296,8 +294,7 @@ def _read_instances(nvml: Any, whole_handle: Any, whole: Gpu) -> list[Gpu]:
             handle = nvml.nvmlDeviceGetMigDeviceHandleByIndex(whole_handle, mig_index)
         except nvml.NVMLError_NotFound:
             continue
-        instance = replace(
-            whole,
+        instance = whole._replace(
             uuid=_text(nvml.nvmlDeviceGetUUID(handle)),
             name=_text(nvml.nvmlDeviceGetName(handle)),
             memory_bytes=int(nvml.nvmlDeviceGetMemoryInfo(handle).total),

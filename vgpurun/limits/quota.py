@@ -5,7 +5,6 @@ The grammar is the one of lib/limits.c; tests/limit_cases.tsv holds both to the 
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
 from vgpurun import abi
@@ -55,12 +54,12 @@ class Quota(NamedTuple):
     virtual_bytes: int | None = None
 
 
-@dataclass(frozen=True)
-class PerDevice(Generic[T]):
+class PerDevice(Generic[T]):  # Python 3.10 has no NamedTuple of any type
     """A value for all devices, or one for each of some devices (by index or UUID)."""
 
-    everywhere: T | None = None
-    by_device: tuple[tuple[str, T], ...] = ()
+    def __init__(self, everywhere: T | None = None, by_device: tuple[tuple[str, T], ...] = ()) -> None:
+        self.everywhere = everywhere
+        self.by_device = by_device
 
 
 def parse_size(text: str) -> MemorySize:

@@ -1,9 +1,8 @@
 """Who holds what on this host's GPUs: the readings behind `vgpurun smi`."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from vgpurun.admission.holders import Holder, local_processes, quotas_now
 from vgpurun.host import gpus
@@ -22,8 +21,7 @@ if TYPE_CHECKING:
 _SHORT_ID = 12  # characters of an id, as docker shows it
 
 
-@dataclass(frozen=True)
-class TenantDevice:
+class TenantDevice(NamedTuple):
     """One device of a tenant: its quota, and what it uses; None is what this user may not read.
 
     `is_part`: of what is used of a slice, and its limits; then the reading has memory alone.
@@ -51,8 +49,7 @@ class TenantDevice:
         return self.reading.utilization
 
 
-@dataclass(frozen=True)
-class Tenant:
+class Tenant(NamedTuple):
     """A container, a process of `vgpurun local` or a slice that has limits.
 
     `container` is None for what vgpurun did not make as one. `slice_name` is the slice that it has joined, and uses a
@@ -70,8 +67,7 @@ class Tenant:
     slice_name: str = ""
 
 
-@dataclass(frozen=True)
-class Report:
+class Report(NamedTuple):
     """All GPUs of the host with what NVML sees on them, and all tenants; a slice comes before what has joined it."""
 
     gpus: tuple[tuple[Gpu, GpuUse], ...]
@@ -122,7 +118,7 @@ def _read_process(process: Holder, all_gpus: Sequence[Gpu]) -> Tenant:
     if not process.slice_folder:
         return _with_devices(tenant, process.quotas, all_gpus)
     folder = Path(process.slice_folder)
-    return _as_part(replace(tenant, folder=folder, slice_name=folder.name), process.quotas, all_gpus, None)
+    return _as_part(tenant._replace(folder=folder, slice_name=folder.name), process.quotas, all_gpus, None)
 
 
 def read_slices(known: Sequence[Tenant], all_gpus: Sequence[Gpu]) -> Iterator[Tenant]:
@@ -178,4 +174,4 @@ def _placed(
         if uuid in by_uuid
     ]
     missing = [(uuid, quota) for uuid, quota in quotas if uuid not in by_uuid]
-    return replace(tenant, devices=tuple(devices), missing=tuple(missing))
+    return tenant._replace(devices=tuple(devices), missing=tuple(missing))

@@ -19,7 +19,6 @@ import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from ctypes import sizeof
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -50,12 +49,12 @@ def new_folder_path(name: str | None = None) -> Path:
     return root_folder() / "containers" / (f"{name}-{token}" if name else token)
 
 
-@dataclass
 class StateFolder:
     """A state folder that this process has made. As long as it is open nobody sweeps it."""
 
-    path: Path
-    _lock: int = field(repr=False)
+    def __init__(self, path: Path, lock: int) -> None:
+        self.path = path
+        self._lock = lock
 
     @classmethod
     def make(
