@@ -164,6 +164,19 @@ def test_an_image_whose_glibc_is_new_enough(path: str) -> None:
     assert check_image("image", {path: glibc("2.2.5", "2.36")}.get, LIBRARY) == []
 
 
+@pytest.mark.parametrize("path", ["/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2", "/lib64/ld-linux-x86-64.so.2"])
+def test_of_a_new_glibc_only_the_loader_is_read(path: str) -> None:
+    assert check_image("image", {path: glibc("2.4", "2.35"), DEBIAN_LIBC: b"not read"}.get, LIBRARY) == []
+
+
+@pytest.mark.parametrize("loader", [glibc("2.2.5", "2.4"), glibc("2.35", machine=AARCH64), b"nothing"])
+def test_a_loader_that_does_not_tell_is_no_reason_to_refuse_nor_to_accept(loader: bytes) -> None:
+    files = {"/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2": loader}
+    assert check_image("image", {**files, DEBIAN_LIBC: glibc("2.2.5", "2.31")}.get, LIBRARY) == []
+    with pytest.raises(ImageError, match=r"has glibc 2\.9, but .* needs 2\.17"):
+        check_image("image", {**files, DEBIAN_LIBC: glibc("2.2.5", "2.9")}.get, LIBRARY)
+
+
 def test_an_image_whose_glibc_is_too_old_is_refused_with_both_versions() -> None:
     with pytest.raises(ImageError, match=r"image old has glibc 2\.9, but .* needs 2\.17"):
         check_image("old", {DEBIAN_LIBC: glibc("2.2.5", "2.9")}.get, LIBRARY)

@@ -163,7 +163,7 @@ def _is_about_command(reason: str, words: tuple[str, ...]) -> bool:
 
 
 def _only_file(archive: bytes) -> bytes | None:
-    with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+    with tarfile.open(fileobj=io.BytesIO(archive), mode="r:") as tar:
         member = tar.next()
         file = tar.extractfile(member) if member is not None and member.isfile() else None
         return file.read() if file else None
