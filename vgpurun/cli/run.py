@@ -27,9 +27,10 @@ from vgpurun.config import values as config
 from vgpurun.console.signals import Signals
 from vgpurun.engine.images import PullOptions, find_image
 from vgpurun.errors import EngineError, OptionError
-from vgpurun.host import drivers, library, mps, simulation
+from vgpurun.host import drivers, mps, simulation
 from vgpurun.host.drivers import DriverPlan, EngineFacts
 from vgpurun.host.gpus import Gpu
+from vgpurun.host.library import Library, find_simulated_driver
 from vgpurun.launch.describe import to_yaml
 from vgpurun.launch.plan import LaunchPlan, plan_launch
 from vgpurun.limits import state
@@ -89,7 +90,7 @@ def run(
     pull = PullOptions.read(given["pull"] or config.default("pull"), given["quiet"], options.platform)
     with Signals() as signals:
         asked = Background(lambda: _ask_engine(image))  # meanwhile the driver is asked for its GPUs
-        launch = _Launch(options, wanted, profiling, driver_mode, dry_run)
+        launch = _Launch(options, wanted, profiling, driver_mode)
         if dry_run:
             click.echo(to_yaml(launch.plan_without_effect(asked)), nl=False)
             return 0
@@ -123,7 +124,6 @@ class _Launch:
         wanted: Wanted | WantedSlice,
         profiling: Profiling | None,
         driver_mode: str,
-        is_dry_run: bool,
     ) -> None:
         self._options = options
         self._wanted = wanted
@@ -132,11 +132,11 @@ class _Launch:
         self._gpus = visible_gpus(driver_mode == "sim")
         # What can never be is said before an image is pulled; the image's own variables are looked at later.
         wanted.check(options.environment_over({}), self._gpus)
-        self._library = find_library(is_dry_run)
 
     def run(self, asked: Background[_Asked], pull: PullOptions, signals: Signals) -> int:
         """Carry the launch out and return the exit code."""
         engine, found, facts = asked.result()
+        library = find_library(is_dry_run=False)  # while the engine describes itself
         # Only now: docker's package cannot be imported by two threads at the same time.
         from vgpurun.launch.container import check_terminal, launch
 
@@ -149,14 +149,15 @@ class _Launch:
             engine,
             facts,
             admission,
-            lambda place: self._plan(place, facts.result(), image),
-            self._library,
+            lambda place: self._plan(place, facts.result(), image, library),
+            library,
             signals,
             warn,
         )
 
     def plan_without_effect(self, asked: Background[_Asked]) -> LaunchPlan:
         """Return the plan; without an engine, as for one that injects nothing and an image that sets nothing."""
+        library = find_library(is_dry_run=True)
         try:
             engine, found, asked_facts = asked.result()
             facts, image = asked_facts.result(), dict(found.environment) if found else {}
@@ -165,18 +166,20 @@ class _Launch:
             warn(f"planned without an engine: {error}")
             facts, image = EngineFacts(), {}
             placement = self._admission(None, image).look()
-        return self._plan(placement, facts, image)
+        return self._plan(placement, facts, image, library)
 
     def _admission(self, engine: Any, image_environment: dict[str, str]) -> Admission | Joining:
         return self._wanted.admission(self._options.environment_over(image_environment), self._gpus, engine)
 
-    def _plan(self, placement: Placement, facts: EngineFacts, image_environment: dict[str, str]) -> LaunchPlan:
+    def _plan(
+        self, placement: Placement, facts: EngineFacts, image_environment: dict[str, str], library: Library
+    ) -> LaunchPlan:
         return plan_launch(
             self._options,
             placement.limits,
             placement.gpus,
             self._driver(facts, placement.gpus),
-            self._library.path,
+            library.path,
             state.new_folder_path(self._options.name),
             image_environment,
             joined=placement.joined,
@@ -185,5 +188,5 @@ class _Launch:
 
     def _driver(self, facts: EngineFacts, gpus: Sequence[Gpu]) -> DriverPlan:
         if self._driver_mode == "sim":
-            return simulation.plan_container(library.find_simulated_driver(say), gpus)
+            return simulation.plan_container(find_simulated_driver(say), gpus)
         return drivers.plan_driver(self._driver_mode, gpus, facts)
