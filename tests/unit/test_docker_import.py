@@ -1,9 +1,10 @@
-"""The import of docker-py goes without what guesses encodings, and nobody else notices."""
+"""The import of docker-py goes without what it has no use for here, and nobody else notices."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -34,3 +35,9 @@ def test_docker_is_imported_without_what_guesses_encodings(first: str, is_loaded
     result = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert (result.returncode, result.stderr) == (0, "")
     assert result.stdout == f"{is_loaded} False\n"
+
+
+def test_paramiko_is_not_imported_where_it_is_installed(tmp_path: Path) -> None:
+    (tmp_path / "paramiko.py").write_text("raise SystemExit('imported')")
+    code = "import sys; sys.path.insert(0, sys.argv[1]); import vgpurun.engine.client"
+    subprocess.run([sys.executable, "-c", code, tmp_path], check=True, timeout=60)

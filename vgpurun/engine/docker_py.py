@@ -1,7 +1,8 @@
 """docker-py, as far as every start uses it. Its import is most of a start, so this is the place where it happens.
 
-Left out of that is what requests guesses the encoding of texts by, a tenth of the import. The engine's texts are UTF-8,
-which is what requests takes them for when it has nothing to guess by.
+Left out of that is what requests guesses the encoding of texts by, a tenth of the import: the engine's texts are UTF-8,
+which is what requests takes them for when it has nothing to guess by. And where it is installed, paramiko, which takes
+docker-py to engines by ssh: as much as the rest, and such engines are refused.
 """
 
 import sys
@@ -23,9 +24,9 @@ def _missing(*names: str) -> Iterator[None]:
 
 
 warnings.filterwarnings("ignore", "Unable to find acceptable character detection")
-# A requests older than 2.32 cannot do without. It is imported below then, with all that it has.
-with _missing("chardet", "charset_normalizer"), suppress(ImportError):
-    import requests  # noqa: F401
+# A requests older than 2.32 cannot do without. All is imported below then.
+with _missing("chardet", "charset_normalizer", "paramiko"), suppress(ImportError):
+    import docker  # noqa: F401
 
 from docker import APIClient  # noqa: E402
 from docker.constants import DEFAULT_TIMEOUT_SECONDS  # noqa: E402
