@@ -6,10 +6,8 @@ from typing import Any
 from vgpurun.options.values import positive, size, weight
 
 # vendor/class=name, as in the Container Device Interface's specification.
-_CDI_NAME = re.compile(
-    r"[A-Za-z][\w.-]*[A-Za-z0-9]/[A-Za-z][\w.-]*[A-Za-z0-9]=[A-Za-z0-9]([\w.:-]*[A-Za-z0-9])?", re.ASCII
-)
-_CGROUP_RULE = re.compile(r"[acb] ([0-9]+|\*):([0-9]+|\*) [rwm]{1,3}", re.ASCII)
+_CDI_NAME = r"(?a)[A-Za-z][\w.-]*[A-Za-z0-9]/[A-Za-z][\w.-]*[A-Za-z0-9]=[A-Za-z0-9]([\w.:-]*[A-Za-z0-9])?"
+_CGROUP_RULE = r"(?a)[acb] ([0-9]+|\*):([0-9]+|\*) [rwm]{1,3}"
 _GPU_VENDOR = "nvidia.com/gpu="
 
 
@@ -17,7 +15,7 @@ def device(text: str) -> dict[str, str] | str:
     """Read `HOST[:CONTAINER][:PERMISSIONS]`; returns a DeviceMapping of the API, or the name of a CDI device."""
     if text.startswith(_GPU_VENDOR):
         raise ValueError("a GPU comes with --gpus, so that its limits hold")
-    if _CDI_NAME.fullmatch(text):
+    if re.fullmatch(_CDI_NAME, text):
         return text
     parts = text.split(":")
     if len(parts) > 3:
@@ -39,7 +37,7 @@ def _are_permissions(text: str) -> bool:
 
 def cgroup_rule(text: str) -> str:
     """Read a rule of the device cgroup."""
-    if not _CGROUP_RULE.fullmatch(text):
+    if not re.fullmatch(_CGROUP_RULE, text):
         raise ValueError(f"invalid device cgroup format '{text}'; write e.g. c 42:* rmw")
     return text
 

@@ -25,7 +25,7 @@ _OPTIONS: dict[str, MountType | None] = {
 _WITHOUT_VALUE = ("readonly", "volume-nocopy")
 _TRUE, _FALSE = ("true", "1"), ("false", "0")
 _RECURSIVE = ("enabled", "disabled", "writable", "readonly")
-_VOLUME_NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]*", re.ASCII)
+_VOLUME_NAME = r"(?a)[a-zA-Z0-9][a-zA-Z0-9_.-]*"
 
 
 def volume(text: str) -> Volume:
@@ -45,7 +45,7 @@ def volume(text: str) -> Volume:
         return Volume(source, target, mode)
     if source.startswith("."):
         return Volume(_absolute(source), target, mode)
-    if not _VOLUME_NAME.fullmatch(source):
+    if not re.fullmatch(_VOLUME_NAME, source):
         raise ValueError(f"'{source}' is neither a path (begin it with / or ./) nor a volume's name")
     return Volume(source, target, mode)
 

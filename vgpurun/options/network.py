@@ -10,7 +10,7 @@ PortBindings = dict[str, list[dict[str, str]]]
 
 _PREDEFINED = ("", "default", "bridge", "host", "none")
 _PROTOCOLS = ("tcp", "udp", "sctp")
-_RANGE = re.compile(r"([0-9]+)(?:-([0-9]+))?", re.ASCII)
+_RANGE = r"(?a)([0-9]+)(?:-([0-9]+))?"
 
 
 class Network(NamedTuple):
@@ -141,7 +141,7 @@ def exposed_ports(text: str) -> dict[str, dict[str, str]]:
 
 
 def _port_range(text: str, what: str) -> list[int]:
-    match = _RANGE.fullmatch(text)
+    match = re.fullmatch(_RANGE, text)
     ends = [int(end) for end in match.groups() if end] if match else []
     if not ends or ends[-1] > 65535 or ends[0] > ends[-1]:
         raise ValueError(f"{what}: {text}; a port is 0 to 65535, a range e.g. 8000-8005")

@@ -6,13 +6,13 @@ Every parser raises ValueError with docker's own words; table.py adds the option
 import re
 from typing import Any
 
-_BYTES = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([a-z]*)", re.ASCII | re.IGNORECASE)
-_BYTE_SUFFIX = re.compile(r"([kmgtp]?)i?b?", re.ASCII | re.IGNORECASE)
-_DURATION = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(ns|us|µs|ms|s|m|h)")
+_BYTES = r"(?ai)([0-9]+(?:\.[0-9]+)?) ?([a-z]*)"
+_BYTE_SUFFIX = r"(?ai)([kmgtp]?)i?b?"
+_DURATION = r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(ns|us|µs|ms|s|m|h)"
 _UNIT_NS = {"ns": 1, "us": 10**3, "µs": 10**3, "ms": 10**6, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9}
-_CONTAINER_NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]+", re.ASCII)
-_DOMAIN = re.compile(r"\.?([a-z0-9_-]+(\.[a-z0-9_-]+)*)\.?", re.ASCII | re.IGNORECASE)
-_MAC_ADDRESS = re.compile(r"([0-9a-f]{2})([:-][0-9a-f]{2}){5}", re.ASCII | re.IGNORECASE)
+_CONTAINER_NAME = r"(?a)[a-zA-Z0-9][a-zA-Z0-9_.-]+"
+_DOMAIN = r"(?ai)\.?([a-z0-9_-]+(\.[a-z0-9_-]+)*)\.?"
+_MAC_ADDRESS = r"(?ai)([0-9a-f]{2})([:-][0-9a-f]{2}){5}"
 DEFAULT_DETACH_KEYS = "ctrl-p,ctrl-q"
 _ULIMITS = (
     "core", "cpu", "data", "fsize", "locks", "memlock", "msgqueue", "nice", "nofile", "nproc", "rss", "rtprio",
@@ -27,11 +27,11 @@ _SYSCTL_PREFIXES = ("net.", "fs.mqueue.")
 
 def size(text: str) -> int:
     """Read a size such as `64m` or `1.5GiB`. Returns bytes."""
-    match = _BYTES.fullmatch(text.strip())
+    match = re.fullmatch(_BYTES, text.strip())
     if match is None:
         raise ValueError(f"invalid size: '{text}'; use e.g. 64m or 1g")
     number, suffix = match.groups()
-    unit = _BYTE_SUFFIX.fullmatch(suffix)
+    unit = re.fullmatch(_BYTE_SUFFIX, suffix)
     if unit is None:
         raise ValueError(f"invalid suffix: '{suffix}'; use b, k, m, g or t")
     from fractions import Fraction  # slow to import, as in the other places
@@ -94,7 +94,7 @@ def duration(text: str) -> int:
     """Read a time such as `1m30s`. Returns nanoseconds."""
     if text == "0":
         return 0
-    parts = list(_DURATION.finditer(text))
+    parts = list(re.finditer(_DURATION, text))
     if not parts or "".join(part.group() for part in parts) != text:
         fault = "missing unit in" if re.fullmatch(r"[0-9.]+", text) else "invalid"
         raise ValueError(f'time: {fault} duration "{text}"; use e.g. 30s or 1m30s')
@@ -148,7 +148,7 @@ def dns_domain(text: str) -> str:
     domain = text.strip(" ")
     if domain == ".":
         return domain
-    match = _DOMAIN.fullmatch(domain)
+    match = re.fullmatch(_DOMAIN, domain)
     if match is None or not re.search("[a-zA-Z]", domain) or len(domain) > 254:
         raise ValueError(f"{text} is not a valid domain")
     return match.group(1)
@@ -156,7 +156,7 @@ def dns_domain(text: str) -> str:
 
 def mac_address(text: str) -> str:
     """Read a hardware address."""
-    if not _MAC_ADDRESS.fullmatch(text.strip()):
+    if not re.fullmatch(_MAC_ADDRESS, text.strip()):
         raise ValueError(f"{text} is not a valid mac address; one is 02:42:ac:11:00:02")
     return text.strip()
 
@@ -174,7 +174,7 @@ def is_ip_address(text: str) -> bool:
 
 def container_name(text: str) -> str:
     """Read the name of a container."""
-    if not _CONTAINER_NAME.fullmatch(text):
+    if not re.fullmatch(_CONTAINER_NAME, text):
         raise ValueError(f"Invalid container name ({text}); use letters, digits, '_', '.' and '-', two at least")
     return text
 
