@@ -89,10 +89,17 @@ void meter_finish_at(struct meter_stream *stream, int64_t end_ns, int64_t now_ns
   stream->open = false;
 }
 
-/* A batch whose end could not be marked in time is charged what its launches usually cost. */
+/* A batch whose end could not be marked in time is charged what its launches usually cost, after the one before it: the
+ * GPU did not begin it when the host did. */
 void meter_finish_by_estimate(struct meter_stream *stream) {
+  struct batch *batch = &stream->batch;
   meter_note_pace(stream);
-  meter_finish_at(stream, stream->batch.start_recorded_ns + stream->batch.estimate_ns, stream->meter->driver->now_ns());
+  if (batch->begins == START_AT_PREVIOUS_END) {
+    meter_harvest(stream->meter);
+    batch->start_recorded_ns =
+        max(batch->start_recorded_ns, __atomic_load_n(&stream->previous_end_ns, __ATOMIC_RELAXED));
+  }
+  meter_finish_at(stream, batch->start_recorded_ns + batch->estimate_ns, stream->meter->driver->now_ns());
 }
 
 static void mark_end(struct meter_stream *stream) {
@@ -290,16 +297,9 @@ void meter_unclaim(struct meter_stream *stream) {
   pthread_mutex_unlock(&stream->lock);
 }
 
-/* Long after its last launch, the batch may have ended at any time since. */
 void meter_close(struct meter_stream *stream) {
-  const struct meter_driver *driver = stream->meter->driver;
-  if (!meter_claim_open(stream))
-    return;
-  if (driver->now_ns() - stream->last_busy_ns < METER_SPARSE_NS)
-    mark_end(stream);
-  else
-    end_open_batch(stream, driver->is_capturing(stream->handle));
-  meter_unclaim(stream);
+  if (meter_claim_open(stream))
+    meter_close_claimed(stream);
 }
 
 void meter_close_all(struct meter *meter) {

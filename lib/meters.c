@@ -142,6 +142,7 @@ void meters_harvest_all(void) {
     struct meter *meter = __atomic_load_n(&device->meter, __ATOMIC_ACQUIRE);
     if (meter == NULL)
       continue;
+    meter_before_wait_all(meter); /* what ran dry long ago did not last until now */
     meter_close_all(meter);
     meter_harvest(meter);
   }
