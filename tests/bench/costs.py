@@ -1,6 +1,6 @@
 """What the library costs: driver calls with it preloaded, with limits, with a profile and without, against none.
 
-costs.py [ROUNDS] [--launches]    prints a Markdown table
+costs.py [ROUNDS] [--launches] [--setting NAME]...    prints a Markdown table
 """
 
 import argparse
@@ -68,15 +68,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("rounds", nargs="?", type=int, default=7, help="of each setting, in changing order")
     parser.add_argument("--launches", action="store_true", help="nothing else")
+    parser.add_argument("--setting", choices=SETTINGS, action="append", help="beside native; by default all")
     options = parser.parse_args()
+    settings = {NATIVE: {}, **{name: SETTINGS[name] for name in options.setting or SETTINGS}}
     rounds: list[dict[str, dict[str, float]]] = []
     with tempfile.TemporaryDirectory() as folder:
         program = compile_calls(Path(folder))
         for _ in range(options.rounds):
-            order = random.sample(list(SETTINGS), len(SETTINGS))
-            figures = {name: measure(program, Path(folder), SETTINGS[name], options.launches) for name in order}
+            order = random.sample(list(settings), len(settings))
+            figures = {name: measure(program, Path(folder), settings[name], options.launches) for name in order}
             rounds.append(figures)
-    others = [name for name in SETTINGS if name != NATIVE]
+    others = [name for name in settings if name != NATIVE]
     print("Each of its native time, and nanoseconds more: the median of the rounds.\n")
     print("| call | native, ns | " + " | ".join(others) + " |")
     print("|---" * (len(others) + 2) + "|")
