@@ -14,7 +14,7 @@ container starts, the record says exactly what it has.
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from vgpurun.errors import VgpurunError
 from vgpurun.kubernetes.checkpoint import Holding
@@ -23,8 +23,7 @@ from vgpurun.kubernetes.units import Kind, Resource
 _ADMISSION_TAKES_S = 30  # at most, from the first resource of a container to the last
 
 
-@dataclass(frozen=True)
-class _Given:
+class _Given(NamedTuple):
     resource: str
     kind: Kind
     units: frozenset[str]

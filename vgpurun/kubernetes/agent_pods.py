@@ -1,7 +1,7 @@
 """Which container of a pod has which units and claims: kubelet's own word for it, by its pod-resources API."""
 
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import grpc
 
@@ -12,8 +12,7 @@ from vgpurun.kubernetes.rpc import client
 _SERVICE = podresources_pb2.DESCRIPTOR.services_by_name["PodResourcesLister"]
 
 
-@dataclass(frozen=True)
-class PodContainer:
+class PodContainer(NamedTuple):
     """A container of a pod on this node. `units` are (resource, id), `claims` are (namespace, name)."""
 
     namespace: str

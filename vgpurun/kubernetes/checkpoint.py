@@ -6,17 +6,15 @@ too; kubelet's pod-resources API leaves those out.
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from vgpurun.errors import KubernetesError
 
 FILE_NAME = "kubelet_internal_checkpoint"
 
 
-@dataclass(frozen=True)
-class Holding:
+class Holding(NamedTuple):
     """The units that one container has, by the names of their resources."""
 
     pod_uid: str

@@ -6,8 +6,7 @@ the same claim. Results of one claim on one GPU add up.
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from vgpurun.errors import ClaimError
 from vgpurun.host.gpus import Gpu, usable
@@ -23,8 +22,7 @@ _NO_CAPACITY = (
 )
 
 
-@dataclass(frozen=True)
-class ClaimName:
+class ClaimName(NamedTuple):
     """A claim as kubelet names it."""
 
     uid: str
@@ -35,8 +33,7 @@ class ClaimName:
         return f"claim {self.namespace}/{self.name}"
 
 
-@dataclass(frozen=True)
-class Result:
+class Result(NamedTuple):
     """A part of one GPU that was given to one request of a claim. `memory_bytes` is of the GPU's own memory.
 
     `sm_percent` 0 means that there is no compute limit.
@@ -51,8 +48,7 @@ class Result:
     config: GpuConfig
 
 
-@dataclass(frozen=True)
-class Allocation:
+class Allocation(NamedTuple):
     """All that a claim has been given of this node's GPUs, and the pods for which it is reserved."""
 
     claim: ClaimName

@@ -6,8 +6,7 @@ opaque:
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from vgpurun.errors import ClaimError
 from vgpurun.kubernetes.dra_model import DRIVER
@@ -17,8 +16,7 @@ API_VERSION = f"{DRIVER}/v1"
 KIND = "GpuConfig"
 
 
-@dataclass(frozen=True)
-class GpuConfig:
+class GpuConfig(NamedTuple):
     """When a compute limit holds, and who goes first."""
 
     sm_policy: SmPolicy = SmPolicy.HARD
@@ -53,9 +51,9 @@ def _over(config: GpuConfig, parameters: Any) -> GpuConfig:
             f"the parameters for {DRIVER} are {kind} of {version}; write apiVersion: {API_VERSION}, kind: {KIND}"
         )
     if "smPolicy" in given:
-        config = replace(config, sm_policy=_one_of("smPolicy", given.pop("smPolicy"), SM_POLICIES))
+        config = config._replace(sm_policy=_one_of("smPolicy", given.pop("smPolicy"), SM_POLICIES))
     if "priority" in given:
-        config = replace(config, priority=_one_of("priority", given.pop("priority"), PRIORITIES))
+        config = config._replace(priority=_one_of("priority", given.pop("priority"), PRIORITIES))
     if given:
         raise ClaimError(f"{KIND} has no '{next(iter(given))}'; it has smPolicy and priority")
     return config

@@ -5,9 +5,8 @@ gives the same answer and needs no API server, so kubelet may ask as often as it
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from vgpurun.errors import ClaimError, VgpurunError
 from vgpurun.host.gpus import Gpu
@@ -25,8 +24,7 @@ class ClaimReader(Protocol):
         """Return a ResourceClaim, or None where there is none."""
 
 
-@dataclass(frozen=True)
-class PreparedDevice:
+class PreparedDevice(NamedTuple):
     """A part of a GPU that a claim has, as kubelet passes it on to the engine."""
 
     part: Part

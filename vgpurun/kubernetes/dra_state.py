@@ -13,7 +13,6 @@ import shutil
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,8 +37,7 @@ class Part(NamedTuple):
     share_id: str
 
 
-@dataclass(frozen=True)
-class Prepared:
+class Prepared(NamedTuple):
     """A claim that is prepared."""
 
     claim: ClaimName
@@ -150,7 +148,7 @@ class Claims:
 
 def _owner(allocation: Allocation, quotas: Sequence[DeviceQuota], library: Path) -> dict[str, Any]:
     return {
-        "claim": vars(allocation.claim),
+        "claim": allocation.claim._asdict(),
         "devices": [(result.request.partition("/")[0], result.pool, result.device) for result in allocation.results],
         "shares": [result.share_id for result in allocation.results],
         "pods": allocation.pods,

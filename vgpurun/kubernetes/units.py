@@ -6,8 +6,8 @@ to be counted again.
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from vgpurun.errors import KubernetesError
 from vgpurun.host.gpus import Gpu, usable
@@ -30,8 +30,7 @@ class Kind(Enum):
     SLICE = "slice"
 
 
-@dataclass(frozen=True)
-class Resource:
+class Resource(NamedTuple):
     """A resource of kubelet's. `counts` are the units of each GPU, by UUID.
 
     A unit is `quota` of its GPU: of memory some bytes, of compute one percent, of a slice both.
