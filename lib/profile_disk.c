@@ -14,8 +14,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#define STEP_BYTES (1UL << 20)
+#define STEP_BYTES (1UL << 18) /* a larger one keeps the call that needs it longer */
 #define MAKE_TRIES 100
+#define ADVICE_POPULATE_WRITE 23 /* MADV_POPULATE_WRITE, which older headers lack */
 
 /* glibc 2.33 has given fstat a new symbol, which older ones lack. */
 static bool status_of(int file, struct stat *status) {
@@ -69,6 +70,18 @@ static bool make_room(int file, size_t bytes) {
   return error == 0;
 }
 
+/* Stored to for the first time, a page of a file costs three times as much as one that was written before. */
+static bool write_zeros(int file, size_t from, size_t to) {
+  static char zeros[PROFILE_CHUNK_SIZE];
+  while (from < to) {
+    ssize_t written = pwrite(file, zeros, to - from < sizeof zeros ? to - from : sizeof zeros, (off_t)from);
+    if (written <= 0)
+      return false;
+    from += (size_t)written;
+  }
+  return true;
+}
+
 static bool map(struct profile_disk *disk, int file, size_t most_bytes) {
   struct stat status;
   if (!status_of(file, &status) || !make_room(file, PROFILE_CHUNKS_OFFSET))
@@ -113,7 +126,7 @@ static bool grow(struct profile_disk *disk, size_t bytes) {
     return false;
   errno = ESTALE;
   bool same = status_of(file, &status) && status.st_dev == disk->device && status.st_ino == disk->inode;
-  bool grown = same && make_room(file, bytes);
+  bool grown = same && make_room(file, bytes) && write_zeros(file, disk->room_bytes, bytes);
   int error = errno;
   close(file);
   errno = error;
@@ -124,7 +137,6 @@ static bool has_room(const struct profile_disk *disk, size_t bytes) {
   return bytes <= __atomic_load_n(&disk->room_bytes, __ATOMIC_ACQUIRE);
 }
 
-/* Threads may do this at the same time: room that is there already is not touched. */
 static bool find_room(struct profile_disk *disk, size_t bytes) {
   static int said;
   size_t whole = (bytes + STEP_BYTES - 1) / STEP_BYTES * STEP_BYTES;
@@ -134,11 +146,21 @@ static bool find_room(struct profile_disk *disk, size_t bytes) {
              strerror(errno));
     return false;
   }
-  size_t known = __atomic_load_n(&disk->room_bytes, __ATOMIC_RELAXED);
-  while (known < wanted &&
-         !__atomic_compare_exchange_n(&disk->room_bytes, &known, wanted, false, __ATOMIC_RELEASE, __ATOMIC_RELAXED))
-    continue;
+  /* All its pages at once. Linux before 5.14 knows no such advice; there each costs a fault. */
+  madvise((char *)disk->file + disk->room_bytes, wanted - disk->room_bytes, ADVICE_POPULATE_WRITE);
+  __atomic_store_n(&disk->room_bytes, wanted, __ATOMIC_RELEASE);
   return true;
+}
+
+/* By one thread at a time: another may already have stored records where this one would write zeros. */
+static bool make_sure_of_room(struct profile_disk *disk, size_t bytes) {
+  int cancel_state;
+  pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state);
+  pthread_mutex_lock(&disk->lock);
+  bool room = has_room(disk, bytes) || find_room(disk, bytes);
+  pthread_mutex_unlock(&disk->lock);
+  pthread_setcancelstate(cancel_state, NULL);
+  return room;
 }
 
 static void shrink_ring(struct profile_disk *disk) {
@@ -151,7 +173,7 @@ struct profile_chunk *profile_disk_chunk(struct profile_disk *disk, uint64_t pla
   uint32_t count;
   while ((count = __atomic_load_n(&disk->chunk_count, __ATOMIC_RELAXED)) > 0) {
     size_t offset = PROFILE_CHUNKS_OFFSET + place % count * PROFILE_CHUNK_SIZE;
-    if (has_room(disk, offset + PROFILE_CHUNK_SIZE) || find_room(disk, offset + PROFILE_CHUNK_SIZE))
+    if (has_room(disk, offset + PROFILE_CHUNK_SIZE) || make_sure_of_room(disk, offset + PROFILE_CHUNK_SIZE))
       return (struct profile_chunk *)((char *)disk->file + offset);
     shrink_ring(disk);
   }

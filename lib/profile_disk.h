@@ -4,6 +4,7 @@
 
 #include "profile_file.h"
 
+#include <pthread.h>
 #include <stdbool.h>
 #include <sys/types.h>
 
@@ -13,6 +14,7 @@ struct profile_disk {
   struct profile_file *file; /* NULL: not open */
   char *path;
   size_t mapped_bytes;
+  pthread_mutex_t lock; /* guards the growth; never held across a driver call */
   size_t room_bytes;    /* of which this much is on the disk */
   uint32_t chunk_count; /* that the bound, or the disk, has room for */
   dev_t device;
