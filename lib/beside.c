@@ -25,10 +25,7 @@ uint32_t beside_count(struct meter *meter) {
 }
 
 static bool is_at_rest(struct meter_stream *stream) {
-  pthread_mutex_lock(&stream->lock);
-  bool at_rest = !stream->claimed && !stream->open;
-  pthread_mutex_unlock(&stream->lock);
-  return at_rest;
+  return !__atomic_load_n(&stream->claimed, __ATOMIC_ACQUIRE) && !meter_is_open(stream);
 }
 
 /* With the claim on that stream, whose batch is not open yet. */

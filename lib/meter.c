@@ -11,6 +11,15 @@
 #define HOPE 0.7
 #define LEAST_PART 0.1
 #define OTHER_THREAD_NS 20000 /* to record a marker takes a microsecond or two */
+#define CLAIM_TRIES 40        /* much longer than to join a batch takes */
+
+static void pause_briefly(void) {
+#ifdef __x86_64__
+  __builtin_ia32_pause();
+#elif defined __aarch64__
+  __asm__ volatile("yield");
+#endif
+}
 
 static int64_t max(int64_t a, int64_t b) {
   return a > b ? a : b;
@@ -86,7 +95,7 @@ void meter_finish_at(struct meter_stream *stream, int64_t end_ns, int64_t now_ns
   __atomic_add_fetch(&meter->device->launches, batch->launches, __ATOMIC_RELAXED);
   if (batch->start != NULL)
     meter->driver->recycle(batch->start);
-  stream->open = false;
+  meter_set_open(stream, false);
 }
 
 /* A batch whose end could not be marked in time is charged what its launches usually cost, after the one before it: the
@@ -105,7 +114,7 @@ void meter_finish_by_estimate(struct meter_stream *stream) {
 static void mark_end(struct meter_stream *stream) {
   struct meter *meter = stream->meter;
   struct batch *batch = &stream->batch;
-  stream->open = false;
+  meter_set_open(stream, false);
   meter_note_pace(stream);
   batch->end_recorded_ns = meter->driver->now_ns();
   bool room = stream->head - __atomic_load_n(&stream->tail, __ATOMIC_ACQUIRE) < METER_RING;
@@ -176,17 +185,16 @@ static void open_batch(struct meter_stream *stream, uint64_t work, int64_t arriv
   beside_look(stream);
   gate_wait_for_room(stream);
   gate_note_activity(meter, METER_BATCH_NS);
-  stream->open = begin_batch(stream, after_gap);
+  bool begun = begin_batch(stream, after_gap);
   stream->batch.host_ns = host_ns < METER_SPARSE_NS ? host_ns : 0;
-  if (!stream->open)
+  meter_set_open(stream, begun);
+  if (!begun)
     cannot_measure(meter);
 }
 
 /* Counts a launch in the open batch; true when the batch ends with it. */
-static bool count(struct meter_stream *stream, uint64_t work, int64_t now_ns) {
+static bool count(struct meter_stream *stream, uint64_t work, bool known, int64_t cost_ns, int64_t now_ns) {
   struct batch *batch = &stream->batch;
-  int64_t cost_ns;
-  bool known = meter_known_cost(stream->meter, work, &cost_ns);
   if (batch->launches > 0 && batch->last_work != work)
     batch->mixed = true;
   if (!known)
@@ -204,56 +212,45 @@ static bool count(struct meter_stream *stream, uint64_t work, int64_t now_ns) {
   bool full = batch->estimate_ns >= batch->full_ns || batch->launches >= METER_BATCH_LAUNCHES;
   if (known && !full && !stream->one_by_one)
     return false;
-  stream->open = false;
+  meter_set_open(stream, false);
   return true;
 }
 
-static bool claim(struct meter_stream *stream) {
-  bool mine = !stream->claimed;
-  stream->claimed = true;
-  return mine;
-}
-
-enum joined { JOINED, JOINED_AND_CLOSES, CLAIMED, MUST_WAIT };
-
-/* Joins the open batch, or claims the stream to close it or to open one. */
-static enum joined join(struct meter_stream *stream, uint64_t work, int64_t now_ns) {
-  enum joined joined = MUST_WAIT;
-  int64_t cost_ns;
-  pthread_mutex_lock(&stream->lock);
-  bool dense = now_ns - stream->last_busy_ns < METER_SPARSE_NS;
-  if (!stream->claimed && stream->open && dense && meter_known_cost(stream->meter, work, &cost_ns)) {
-    stream->claimed = count(stream, work, now_ns);
-    joined = stream->claimed ? JOINED_AND_CLOSES : JOINED;
-  } else if (claim(stream)) {
-    stream->one_by_one = !dense;
-    joined = CLAIMED;
-  }
-  pthread_mutex_unlock(&stream->lock);
-  return joined;
-}
-
-bool meter_launch(struct meter_stream *stream, uint64_t work, int64_t now_ns) {
+/* While another thread is at the gate for this stream, or closes its batch: what is launched before it is through
+ * would be in no batch. False when that takes too long. */
+static bool claim_patiently(struct meter_stream *stream, int64_t *now_ns) {
   const struct meter_driver *driver = stream->meter->driver;
-  int64_t give_up_ns = now_ns + METER_PATIENCE_NS;
-  enum joined joined;
-  /* While another thread is at the gate for this stream, or closes its batch: what is launched before it is through
-   * would be in no batch. */
-  while ((joined = join(stream, work, now_ns)) == MUST_WAIT && now_ns < give_up_ns) {
+  int64_t give_up_ns = *now_ns + METER_PATIENCE_NS;
+  while (!meter_claim(stream)) {
+    if (*now_ns >= give_up_ns)
+      return false;
     give_up_ns += gate_wait_while_paused(stream->meter);
     give_up_ns += gate_wait_for_tokens(stream->meter) + gate_wait_for_turn(stream->meter);
     driver->sleep_ns(OTHER_THREAD_NS);
-    now_ns = driver->now_ns();
+    *now_ns = driver->now_ns();
   }
-  if (joined != CLAIMED)
-    return joined == JOINED_AND_CLOSES;
+  return true;
+}
 
+bool meter_launch(struct meter_stream *stream, uint64_t work, int64_t now_ns) {
+  if (!claim_patiently(stream, &now_ns))
+    return false;
+  int64_t cost_ns = 0;
+  bool dense = now_ns - stream->last_busy_ns < METER_SPARSE_NS;
+  if (stream->open && dense && meter_known_cost(stream->meter, work, &cost_ns)) {
+    bool ends = count(stream, work, true, cost_ns, now_ns);
+    if (!ends)
+      meter_unclaim(stream);
+    return ends;
+  }
+  stream->one_by_one = !dense;
   open_batch(stream, work, now_ns);
   if (!stream->open) {
     meter_unclaim(stream);
     return false;
   }
-  count(stream, work, max(now_ns, stream->batch.start_recorded_ns));
+  bool known = meter_known_cost(stream->meter, work, &cost_ns);
+  count(stream, work, known, cost_ns, max(now_ns, stream->batch.start_recorded_ns));
   return true;
 }
 
@@ -273,28 +270,25 @@ void meter_close_claimed(struct meter_stream *stream) {
   meter_unclaim(stream);
 }
 
-bool meter_claim_open(struct meter_stream *stream) {
-  pthread_mutex_lock(&stream->lock);
-  void *context = stream->context, *thread = stream->thread;
-  bool is_open = !stream->claimed && stream->open;
-  pthread_mutex_unlock(&stream->lock);
-  if (!is_open || !stream->meter->driver->is_here(context, thread))
-    return false;
-  pthread_mutex_lock(&stream->lock);
-  bool same = stream->context == context && stream->thread == thread;
-  bool mine = same && !stream->claimed && stream->open;
-  if (mine) {
-    stream->claimed = true;
-    stream->open = false;
+bool meter_claim_again(struct meter_stream *stream) {
+  for (int tries = 0; tries < CLAIM_TRIES; tries++) {
+    pause_briefly();
+    if (!__atomic_load_n(&stream->claimed, __ATOMIC_RELAXED) &&
+        !__atomic_exchange_n(&stream->claimed, true, __ATOMIC_ACQUIRE))
+      return true;
   }
-  pthread_mutex_unlock(&stream->lock);
-  return mine;
+  return false;
 }
 
-void meter_unclaim(struct meter_stream *stream) {
-  pthread_mutex_lock(&stream->lock);
-  stream->claimed = false;
-  pthread_mutex_unlock(&stream->lock);
+bool meter_claim_open(struct meter_stream *stream) {
+  if (!meter_is_open(stream) || !meter_claim(stream))
+    return false;
+  bool mine = stream->open && stream->meter->driver->is_here(stream->context, stream->thread);
+  if (mine)
+    meter_set_open(stream, false);
+  else
+    meter_unclaim(stream);
+  return mine;
 }
 
 void meter_close(struct meter_stream *stream) {

@@ -8,7 +8,8 @@
  * of estimated work, and never fewer than two batches, are in flight.
  *
  * The driver and the clock are passed in; no CUDA header is needed here. No lock is held across a driver call: who
- * works on a stream or harvests claims a flag, and whoever finds it claimed goes on without.
+ * works on a stream or harvests claims a flag, and whoever finds it claimed goes on without. To join an open batch
+ * takes some nanoseconds, for which others wait.
  */
 #ifndef VGPU_METER_H
 #define VGPU_METER_H
@@ -104,12 +105,11 @@ struct pace {
 
 struct meter_stream {
   struct meter *meter;
+  bool claimed; /* a thread opens, joins or closes the batch: all below but the ring's tail is its own */
+  bool open;    /* batch takes launches */
   void *context;
   void *handle;         /* NULL: removed */
   void *thread;         /* whose default stream it is, or NULL */
-  pthread_mutex_t lock; /* guards the next three, and the three above */
-  bool claimed;         /* a thread opens or closes the batch: all below but the ring's tail is its own */
-  bool open;            /* batch takes launches */
   int64_t last_busy_ns; /* its last launch, or the end of a wait for it */
   bool waited;          /* the program has waited for it since */
   struct batch batch;

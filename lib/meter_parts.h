@@ -31,9 +31,25 @@ void meter_leave_flight(struct meter_stream *stream);
 /* Ends the batch, which is no longer open, with a marker; and the claim. */
 void meter_close_claimed(struct meter_stream *stream);
 
+/* False when another thread has it for long: it is at the gate, or calls the driver. */
+bool meter_claim_again(struct meter_stream *stream);
+static inline bool meter_claim(struct meter_stream *stream) {
+  return !__atomic_exchange_n(&stream->claimed, true, __ATOMIC_ACQUIRE) || meter_claim_again(stream);
+}
+static inline void meter_unclaim(struct meter_stream *stream) {
+  __atomic_store_n(&stream->claimed, false, __ATOMIC_RELEASE);
+}
+
 /* Takes the open batch out of the stream to end it; false when there is none, or it is not ours to touch. */
 bool meter_claim_open(struct meter_stream *stream);
-void meter_unclaim(struct meter_stream *stream);
+
+/* Asked without the claim. */
+static inline bool meter_is_open(const struct meter_stream *stream) {
+  return __atomic_load_n(&stream->open, __ATOMIC_RELAXED);
+}
+static inline void meter_set_open(struct meter_stream *stream, bool open) {
+  __atomic_store_n(&stream->open, open, __ATOMIC_RELAXED);
+}
 
 /* Charges an interval at once. */
 void meter_charge(struct meter *meter, int64_t start_ns, int64_t end_ns, int64_t now_ns);

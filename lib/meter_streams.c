@@ -10,54 +10,46 @@
 static bool claim(struct meter_stream *stream) {
   const struct meter_driver *driver = stream->meter->driver;
   int64_t give_up_ns = driver->now_ns() + METER_PATIENCE_NS;
-  for (;;) {
-    pthread_mutex_lock(&stream->lock);
-    bool mine = !stream->claimed;
-    stream->claimed = true;
-    pthread_mutex_unlock(&stream->lock);
-    if (mine || driver->now_ns() >= give_up_ns)
-      return mine;
+  bool mine;
+  while (!(mine = meter_claim(stream)) && driver->now_ns() < give_up_ns)
     driver->sleep_ns(OTHER_THREAD_NS);
-  }
+  return mine;
 }
 
 /* With the claim held, which ends here. */
 static void start_over(struct meter_stream *stream, void *context, void *handle, void *thread) {
-  pthread_mutex_lock(&stream->lock);
-  stream->context = context;
-  stream->handle = handle;
+  __atomic_store_n(&stream->context, context, __ATOMIC_RELAXED);
+  __atomic_store_n(&stream->handle, handle, __ATOMIC_RELAXED);
   stream->thread = thread;
-  stream->open = false;
-  stream->claimed = false;
+  meter_set_open(stream, false);
   stream->last_busy_ns = 0;
   stream->previous_end_ns = 0;
   stream->scale = 1;
-  pthread_mutex_unlock(&stream->lock);
+  meter_unclaim(stream);
 }
 
 /* With the claim held, which ends here. */
 static void give_up(struct meter_stream *stream) {
-  pthread_mutex_lock(&stream->lock);
-  stream->handle = NULL;
-  stream->open = false;
-  stream->claimed = false;
-  pthread_mutex_unlock(&stream->lock);
+  __atomic_store_n(&stream->handle, NULL, __ATOMIC_RELAXED);
+  meter_set_open(stream, false);
+  meter_unclaim(stream);
 }
 
-static bool is_of(struct meter_stream *stream, const void *context) {
-  pthread_mutex_lock(&stream->lock);
-  bool same = stream->context == context;
-  pthread_mutex_unlock(&stream->lock);
-  return same;
+static bool is_of(const struct meter_stream *stream, const void *context) {
+  return __atomic_load_n(&stream->context, __ATOMIC_RELAXED) == context;
+}
+
+static bool is_removed(const struct meter_stream *stream) {
+  return __atomic_load_n(&stream->handle, __ATOMIC_RELAXED) == NULL;
 }
 
 /* A removed stream's entry may be taken again once its last markers have been harvested, and nobody works on it. */
 static bool claim_unused(struct meter_stream *stream) {
-  pthread_mutex_lock(&stream->lock);
-  bool unused = stream->handle == NULL && !stream->claimed && meter_is_dry(stream);
-  if (unused)
-    stream->claimed = true;
-  pthread_mutex_unlock(&stream->lock);
+  if (!is_removed(stream) || !meter_claim(stream))
+    return false;
+  bool unused = is_removed(stream) && meter_is_dry(stream);
+  if (!unused)
+    meter_unclaim(stream);
   return unused;
 }
 
@@ -72,10 +64,8 @@ struct meter_stream *meter_add_stream(struct meter *meter, void *context, void *
   pthread_mutex_lock(&meter->lock);
   struct meter_stream *stream = find_unused(meter);
   bool fresh = stream == NULL && meter->stream_count < METER_MAX_STREAMS;
-  if (fresh && (stream = calloc(1, sizeof *stream)) != NULL) {
+  if (fresh && (stream = calloc(1, sizeof *stream)) != NULL)
     stream->meter = meter;
-    pthread_mutex_init(&stream->lock, NULL);
-  }
   if (stream != NULL)
     start_over(stream, context, handle, thread);
   if (stream != NULL && fresh) {
@@ -92,7 +82,7 @@ void meter_remove_stream(struct meter_stream *stream) {
     return;
   }
   bool was_open = stream->open;
-  stream->open = false;
+  meter_set_open(stream, false);
   if (was_open)
     meter_close_claimed(stream);
   meter_harvest(stream->meter);

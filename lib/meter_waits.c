@@ -16,7 +16,7 @@ void meter_before_wait(struct meter_stream *stream) {
   if (ran_dry_before(stream))
     meter_finish_by_estimate(stream);
   else
-    stream->open = true;
+    meter_set_open(stream, true);
   meter_unclaim(stream);
 }
 
@@ -32,11 +32,9 @@ static void finish_at_return(struct meter_stream *stream, int64_t returned_ns) {
   if (measured_ns < batch->estimate_ns || meter_was_fed(batch, batch->start_recorded_ns, returned_ns))
     meter_learn(stream, batch, measured_ns);
   /* What is between this and the next launch is the program's own time; ours is not charged. */
-  pthread_mutex_lock(&stream->lock);
   stream->last_busy_ns = driver->now_ns();
   __atomic_store_n(&stream->previous_end_ns, stream->last_busy_ns, __ATOMIC_RELAXED);
-  stream->claimed = false;
-  pthread_mutex_unlock(&stream->lock);
+  meter_unclaim(stream);
 }
 
 /* Returns how many batches it has left in flight that the GPU is done with. */
