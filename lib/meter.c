@@ -200,7 +200,7 @@ static bool count(struct meter_stream *stream, uint64_t work, bool known, int64_
   if (!known)
     cost_ns = METER_UNKNOWN_COST_NS;
   else if (batch->mixed)
-    cost_ns = max(1, (int64_t)((double)cost_ns * stream->scale));
+    cost_ns = max(1, (int64_t)((double)cost_ns * meter_scale(stream)));
   batch->estimate_ns += cost_ns;
   batch->last_work = work;
   batch->last_is_unknown = !known; /* and then the batch ends */

@@ -26,8 +26,8 @@ void meter_learn(struct meter_stream *stream, const struct batch *batch, int64_t
   if (batch->last_is_unknown) /* what the others are not expected to have taken */
     set_cost(meter, batch->last_work, measured_ns - (batch->estimate_ns - METER_UNKNOWN_COST_NS));
   else if (batch->mixed) {
-    double scale = stream->scale * (0.75 + 0.25 * (double)measured_ns / (double)batch->estimate_ns);
-    stream->scale = scale < 0.125 ? 0.125 : scale > 8 ? 8 : scale;
+    double scale = meter_scale(stream) * (0.75 + 0.25 * (double)measured_ns / (double)batch->estimate_ns);
+    meter_set_scale(stream, scale < 0.125 ? 0.125 : scale > 8 ? 8 : scale);
   } else if (meter_known_cost(meter, batch->last_work, &known_ns)) {
     known_ns = (3 * known_ns + measured_ns / batch->launches) / 4;
     set_cost(meter, batch->last_work, known_ns);

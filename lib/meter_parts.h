@@ -9,6 +9,16 @@
 /* What a launch of this work usually takes; false when it has not been seen. */
 bool meter_known_cost(struct meter *meter, uint64_t work, int64_t *cost_ns);
 
+/* Who learns it has no claim on the stream. */
+static inline double meter_scale(const struct meter_stream *stream) {
+  double scale;
+  __atomic_load(&stream->scale, &scale, __ATOMIC_RELAXED);
+  return scale;
+}
+static inline void meter_set_scale(struct meter_stream *stream, double scale) {
+  __atomic_store(&stream->scale, &scale, __ATOMIC_RELAXED);
+}
+
 /* A batch has been measured. */
 void meter_learn(struct meter_stream *stream, const struct batch *batch, int64_t measured_ns);
 

@@ -24,7 +24,7 @@ static void start_over(struct meter_stream *stream, void *context, void *handle,
   meter_set_open(stream, false);
   stream->last_busy_ns = 0;
   stream->previous_end_ns = 0;
-  stream->scale = 1;
+  meter_set_scale(stream, 1);
   meter_unclaim(stream);
 }
 

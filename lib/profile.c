@@ -213,10 +213,10 @@ static void sample_now_and_then(int64_t now_ns, int64_t every_ns) {
 }
 
 /* How soon after the last sample this call is worth another. What was refused shows the peak. */
-static int64_t sample_after(CUresult result, const struct profile_facts *facts) {
+static int64_t sample_after(CUresult result, uint64_t bytes, uint32_t copy) {
   if (result == CUDA_ERROR_OUT_OF_MEMORY)
     return 0;
-  return facts->bytes > 0 && facts->copy == PROFILE_NO_COPY ? SAMPLE_SOON_NS : SAMPLE_NS;
+  return bytes > 0 && copy == PROFILE_NO_COPY ? SAMPLE_SOON_NS : SAMPLE_NS;
 }
 
 /* ---- calls ----------------------------------------------------------------------------------------------------- */
@@ -226,27 +226,32 @@ static uint32_t number_of(const void *stream) {
   return stream == CU_STREAM_LEGACY ? 0 : (uint32_t)(uintptr_t)stream;
 }
 
-void profile_call(enum profile_api api, int64_t start_ns, CUresult result, const struct profile_facts *facts) {
+void profile_call_changed(bool context, bool kernels) {
+  if (context)
+    current_device.known = false;
+  if (kernels)
+    profile_kernels_forget();
+}
+
+void profile_call_over(uint32_t api_and_copy, int64_t start_ns, CUresult result, uint64_t bytes, CUstream stream) {
   int64_t end_ns = quick_clock_ns();
   if (end_ns < start_ns)
     end_ns = start_ns;
-  if (facts->changes_context)
-    current_device.known = false;
-  if (facts->ends_kernels)
-    profile_kernels_forget();
+  uint16_t api = (uint16_t)api_and_copy;
+  uint32_t copy = api_and_copy >> 16;
   const struct profile_record record = {.start_ns = (uint64_t)start_ns,
                                         .duration_ns = (uint64_t)(end_ns - start_ns),
-                                        .value = facts->bytes,
-                                        .stream = number_of(facts->stream),
-                                        .api = (uint16_t)api,
+                                        .value = bytes,
+                                        .stream = number_of(stream),
+                                        .api = api,
                                         .device = current_index(),
-                                        .kind_and_copy = (uint8_t)(PROFILE_CALL | facts->copy << 4)};
+                                        .kind_and_copy = (uint8_t)(PROFILE_CALL | copy << 4)};
   profile_records_store(&record, 1);
-  profile_records_count(&(struct profile_result){.api = (uint16_t)api,
+  profile_records_count(&(struct profile_result){.api = api,
                                                  .failed = result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY,
-                                                 .bytes = facts->bytes,
+                                                 .bytes = bytes,
                                                  .duration_ns = (uint64_t)(end_ns - start_ns)});
-  sample_now_and_then(end_ns, sample_after(result, facts));
+  sample_now_and_then(end_ns, sample_after(result, bytes, copy));
 }
 
 /* ---- launches, and what the meter tells ------------------------------------------------------------------------ */

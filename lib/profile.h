@@ -48,8 +48,16 @@ static inline int64_t profile_begin(void) {
   return profile_began_ns = quick_clock_ns();
 }
 
-/* A call is over. */
-void profile_call(enum profile_api api, int64_t start_ns, CUresult result, const struct profile_facts *facts);
+/* A call is over. What of it is recorded fits into registers. */
+void profile_call_over(uint32_t api_and_copy, int64_t start_ns, CUresult result, uint64_t bytes, CUstream stream);
+void profile_call_changed(bool context, bool kernels);
+
+static inline void profile_call(enum profile_api api, int64_t start_ns, CUresult result,
+                                const struct profile_facts *facts) {
+  if (facts->changes_context || facts->ends_kernels)
+    profile_call_changed(facts->changes_context, facts->ends_kernels);
+  profile_call_over((uint32_t)api | (uint32_t)facts->copy << 16, start_ns, result, facts->bytes, facts->stream);
+}
 
 /* Before and after a launch of a function: its name is asked once. */
 void profile_before_launch(CUfunction function);

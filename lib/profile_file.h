@@ -17,14 +17,14 @@
 #include <stdint.h>
 
 #define PROFILE_MAGIC 0x464f525055504756ULL /* "VGPUPROF" */
-#define PROFILE_FORMAT 1
+#define PROFILE_FORMAT 2
 #define PROFILE_SUFFIX ".vgpuprofile"
 
 #define PROFILE_MAX_APIS 320
 #define PROFILE_API_NAME_SIZE 48
 #define PROFILE_MAX_DEVICES 32
 #define PROFILE_UUID_SIZE 48
-#define PROFILE_TOTALS_SLOTS 32 /* threads beyond these share the last one */
+#define PROFILE_TOTALS_SLOTS 16 /* threads beyond these share the last one */
 #define PROFILE_MAX_KERNELS 4096
 #define PROFILE_NAMES_SIZE 786432
 #define PROFILE_CHUNK_SIZE 65536
@@ -77,7 +77,6 @@ struct profile_total {
 };
 
 struct profile_kernel {
-  uint64_t launches;
   uint64_t gpu_ns;
   uint32_t name_offset; /* in names */
   uint32_t name_length; /* 0: has none */
@@ -103,6 +102,7 @@ struct profile_header {
 struct profile_file {
   struct profile_header header;
   struct profile_total totals[PROFILE_TOTALS_SLOTS][PROFILE_MAX_APIS];
+  uint64_t launches[PROFILE_TOTALS_SLOTS][PROFILE_MAX_KERNELS]; /* of each kernel, by the threads of one slot */
   struct profile_kernel kernels[PROFILE_MAX_KERNELS];
   char names[PROFILE_NAMES_SIZE];
 };
@@ -110,7 +110,7 @@ struct profile_file {
 _Static_assert(sizeof(struct profile_record) == 32, "layout");
 _Static_assert(sizeof(struct profile_chunk) == PROFILE_CHUNK_SIZE, "layout");
 _Static_assert(sizeof(struct profile_total) == 40, "layout");
-_Static_assert(sizeof(struct profile_kernel) == 24, "layout");
+_Static_assert(sizeof(struct profile_kernel) == 16, "layout");
 _Static_assert(sizeof(struct profile_file) <= PROFILE_CHUNKS_OFFSET, "layout");
 
 #endif

@@ -1,5 +1,7 @@
 #include "profile_kernels.h"
 
+#include "profile_records.h"
+
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,6 +34,7 @@ struct parts {
     uint32_t kernel;
     int64_t expected_ns;
   } list[MOST_PARTS];
+  uint8_t places[MOST_PARTS]; /* in the list, of the kernel with such a number that was launched last */
 };
 
 /* ---- names ----------------------------------------------------------------------------------------------------- */
@@ -115,10 +118,13 @@ bool profile_kernels_launch_begins(uint64_t function) {
 
 void profile_kernels_launch_ends(bool well) {
   if (launching.joined && well)
-    __atomic_add_fetch(&disk->file->kernels[launching.kernel].launches, 1, __ATOMIC_RELAXED);
+    profile_records_count_launch(launching.kernel);
 }
 
 static struct part *part_of(struct parts *parts, uint32_t kernel) {
+  uint8_t *place = &parts->places[kernel % MOST_PARTS];
+  if (parts->list[*place].kernel == kernel && *place < parts->count)
+    return &parts->list[*place];
   uint32_t i = 0;
   while (i < parts->count && parts->list[i].kernel != kernel)
     i++;
@@ -128,6 +134,7 @@ static struct part *part_of(struct parts *parts, uint32_t kernel) {
   }
   if (i == parts->count)
     parts->list[parts->count++].kernel = kernel;
+  *place = (uint8_t)i;
   return &parts->list[i];
 }
 

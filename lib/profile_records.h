@@ -1,4 +1,7 @@
-/* What threads store in the profile: records in the ring, and totals. No lock: each thread has a place of its own. */
+/*
+ * What threads store in the profile: records in the ring, and totals. No lock: each thread has a place of its own. It
+ * happens at every call, so that what it mostly takes is here.
+ */
 #ifndef VGPU_PROFILE_RECORDS_H
 #define VGPU_PROFILE_RECORDS_H
 
@@ -7,8 +10,56 @@
 /* From now on records go there. NULL: nowhere. In a forked child, too, after that has given up its parent's. */
 void profile_records_use(struct profile_disk *disk);
 
+/* Where this thread stores. */
+struct profile_place {
+  struct profile_chunk *chunk;
+  uint32_t left; /* records that the chunk has room for; what the file says of it may not be ours */
+  bool shares_totals;
+  struct profile_total *totals; /* NULL: not looked for yet */
+  uint64_t *launches;           /* the same slot's */
+};
+extern __thread struct profile_place profile_place;
+
+/* Takes another chunk; false when there is none, and those records count as dropped. */
+bool profile_records_take_chunk(uint32_t records);
+void profile_records_find_slot(void);
+
+/* The file is read at any time: each word is stored whole, and in no more than one step. */
+static inline void profile_set(uint64_t *word, uint64_t value) {
+  __atomic_store_n(word, value, __ATOMIC_RELAXED);
+}
+
+static inline void profile_copy(struct profile_record *to, const struct profile_record *from) {
+  profile_set(&to->start_ns, from->start_ns);
+  profile_set(&to->duration_ns, from->duration_ns);
+  profile_set(&to->value, from->value);
+  __atomic_store_n(&to->stream, from->stream, __ATOMIC_RELAXED);
+  __atomic_store_n(&to->api, from->api, __ATOMIC_RELAXED);
+  __atomic_store_n(&to->device, from->device, __ATOMIC_RELAXED);
+  __atomic_store_n(&to->kind_and_copy, from->kind_and_copy, __ATOMIC_RELAXED);
+}
+
 /* One record, or several that a reader is to find together. Only while a disk is in use. */
-void profile_records_store(const struct profile_record *records, uint32_t count);
+static inline void profile_records_store(const struct profile_record *records, uint32_t count) {
+  struct profile_place *place = &profile_place;
+  if (__builtin_expect(place->left < count, 0) && !profile_records_take_chunk(count))
+    return;
+  uint32_t used = PROFILE_CHUNK_RECORDS - place->left;
+  for (uint32_t i = 0; i < count; i++)
+    profile_copy(&place->chunk->records[used + i], &records[i]);
+  place->left -= count;
+  __atomic_store_n(&place->chunk->used, used + count, __ATOMIC_RELEASE);
+}
+
+/* Without the price of an atomic addition, unless the word has several writers. */
+static inline void profile_add(uint64_t *word, uint64_t value) {
+  if (__builtin_expect(profile_place.shares_totals, 0))
+    __atomic_add_fetch(word, value, __ATOMIC_RELAXED);
+  else
+    profile_set(word, __atomic_load_n(word, __ATOMIC_RELAXED) + value);
+}
+
+void profile_records_count_longest(uint64_t *longest_ns, uint64_t duration_ns);
 
 /* A call in the totals. */
 struct profile_result {
@@ -17,6 +68,25 @@ struct profile_result {
   uint64_t bytes;
   uint64_t duration_ns;
 };
-void profile_records_count(const struct profile_result *result);
+static inline void profile_records_count(const struct profile_result *result) {
+  if (__builtin_expect(profile_place.totals == NULL, 0))
+    profile_records_find_slot();
+  struct profile_total *total = &profile_place.totals[result->api];
+  profile_add(&total->calls, 1);
+  profile_add(&total->duration_ns, result->duration_ns);
+  if (result->failed)
+    profile_add(&total->failed, 1);
+  else if (result->bytes > 0)
+    profile_add(&total->bytes, result->bytes);
+  if (__builtin_expect(result->duration_ns > __atomic_load_n(&total->longest_ns, __ATOMIC_RELAXED), 0))
+    profile_records_count_longest(&total->longest_ns, result->duration_ns);
+}
+
+/* A launch of a kernel. */
+static inline void profile_records_count_launch(uint32_t kernel) {
+  if (__builtin_expect(profile_place.launches == NULL, 0))
+    profile_records_find_slot();
+  profile_add(&profile_place.launches[kernel], 1);
+}
 
 #endif

@@ -50,7 +50,8 @@ def add_kernel(file: layout.File, name: bytes, launches: int, gpu_ns: int) -> No
     offset = layout.File.names.offset + header.names_used
     memory = memoryview(file).cast("B")
     memory[offset : offset + len(name)] = name
-    file.kernels[header.kernel_count] = layout.Kernel(launches, gpu_ns, header.names_used, len(name))
+    file.kernels[header.kernel_count] = layout.Kernel(gpu_ns, header.names_used, len(name))
+    file.launches[0][header.kernel_count] = launches
     header.kernel_count += 1
     header.names_used += len(name)
 

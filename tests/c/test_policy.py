@@ -42,6 +42,7 @@ SOURCES = {
     "bucket": ["bucket", "seconds"],
     "seconds": ["seconds"],
     "meter": [*METER, *TURNS],
+    "claims": [*METER, *TURNS],
     "turns": TURNS,
     "hand_over": TURNS,
     "shares": [*METER, *TURNS],
@@ -55,7 +56,7 @@ SANITIZERS = {
     "address-undefined": ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"],
     "thread": ["-fsanitize=thread"],
 }
-THREADED = ["ledger", "table", "turns", "profile", "quick_clock"]
+THREADED = ["ledger", "table", "claims", "turns", "profile", "quick_clock"]
 
 
 def run(name: str, sanitizer: str, folder: Path) -> None:

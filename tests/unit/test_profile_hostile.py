@@ -120,8 +120,8 @@ def test_the_demangler_goes_when_the_report_does() -> None:
 
 def test_names_that_overlap_are_no_more_than_there_is_room_for(tmp_path: Path) -> None:
     file = new_file(["cuInit"])
-    for each in file.kernels:
-        each.launches, each.name_offset, each.name_length = 1, 0, 2**32 - 1
+    for index, each in enumerate(file.kernels):
+        each.name_offset, each.name_length, file.launches[0][index] = 0, 2**32 - 1, 1
     file.header.kernel_count = 2**32 - 1
     kernels = FileProfile(write(tmp_path / "a", file)).kernels
     assert len(kernels) == layout.MAX_KERNELS

@@ -6,14 +6,14 @@ import ctypes
 import struct
 
 MAGIC = 0x464F525055504756
-FORMAT = 1
+FORMAT = 2
 SUFFIX = ".vgpuprofile"
 
 MAX_APIS = 320
 API_NAME_SIZE = 48
 MAX_DEVICES = 32
 UUID_SIZE = 48
-TOTALS_SLOTS = 32
+TOTALS_SLOTS = 16
 MAX_KERNELS = 4096
 NAMES_SIZE = 786432
 CHUNK_SIZE = 65536
@@ -59,7 +59,6 @@ class Kernel(ctypes.LittleEndianStructure):
     """struct profile_kernel."""
 
     _fields_ = [
-        ("launches", ctypes.c_uint64),
         ("gpu_ns", ctypes.c_uint64),
         ("name_offset", ctypes.c_uint32),
         ("name_length", ctypes.c_uint32),
@@ -93,6 +92,7 @@ class File(ctypes.LittleEndianStructure):
     _fields_ = [
         ("header", Header),
         ("totals", Total * MAX_APIS * TOTALS_SLOTS),
+        ("launches", ctypes.c_uint64 * MAX_KERNELS * TOTALS_SLOTS),
         ("kernels", Kernel * MAX_KERNELS),
         ("names", ctypes.c_char * NAMES_SIZE),
     ]

@@ -252,11 +252,11 @@ def _kernels(file: layout.File) -> list[KernelTotal]:
     names = memoryview(file).cast("B")[layout.File.names.offset :][: layout.NAMES_SIZE]
     room = layout.NAMES_SIZE  # names that overlap cannot take more
     found = []
-    for each in _first(file.kernels, file.header.kernel_count):
-        if each.launches:
+    for index, each in enumerate(_first(file.kernels, file.header.kernel_count)):
+        if launches := sum(slot[index] for slot in file.launches):
             name = bytes(names[each.name_offset :][: min(each.name_length, room)])
             room -= len(name)
-            found.append(KernelTotal(_text(name), each.launches, each.gpu_ns))
+            found.append(KernelTotal(_text(name), launches, each.gpu_ns))
     return found
 
 

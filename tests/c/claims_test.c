@@ -1,0 +1,111 @@
+/* Threads that launch on one stream, end its batches and harvest: each launch is in one batch, and each batch comes to
+ * its end once. */
+#include "check.h"
+#include "clock.h"
+#include "meter.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdlib.h>
+
+#define THREADS 4
+#define LAUNCHES 20000
+
+static void sleep_shortly(int64_t duration_ns) {
+  (void)duration_ns;
+  sched_yield();
+}
+
+static void *record(void *stream) {
+  (void)stream;
+  return malloc(1);
+}
+
+static enum meter_state query(void *marker) {
+  (void)marker;
+  return METER_DONE;
+}
+
+static bool elapsed(void *start, void *end, int64_t *elapsed_ns) {
+  (void)start, (void)end;
+  *elapsed_ns = 1000;
+  return true;
+}
+
+static bool never(void *stream) {
+  (void)stream;
+  return false;
+}
+
+static bool is_here(void *context, void *thread) {
+  (void)context, (void)thread;
+  return true;
+}
+
+static const struct meter_driver driver = {clock_now_ns, sleep_shortly, record, free,   query,
+                                           elapsed,      never,         never,  is_here};
+
+static uint64_t joined, ended;
+
+static void count_joined(struct batch *batch, int64_t expected_ns) {
+  (void)expected_ns;
+  batch->parts = (char *)batch->parts + 1; /* of this batch: its claim is all that guards it */
+  __atomic_add_fetch(&joined, 1, __ATOMIC_RELAXED);
+}
+
+static void count_ended(const struct meter_stream *stream, const struct batch *batch, int64_t start_ns,
+                        int64_t end_ns) {
+  (void)stream, (void)start_ns, (void)end_ns;
+  CHECK((uintptr_t)batch->parts == batch->launches, "%u launches", batch->launches);
+  __atomic_add_fetch(&ended, batch->launches, __ATOMIC_RELAXED);
+}
+
+static void ignore_wait(const struct meter *meter, int64_t began_ns, int64_t ended_ns) {
+  (void)meter, (void)began_ns, (void)ended_ns;
+}
+
+static const struct meter_observer observer = {count_joined, count_ended, ignore_wait};
+static struct vgpu_device_shared device;
+static struct meter *meter;
+static struct meter_stream *stream;
+static bool done;
+
+static void *launch_often(void *argument) {
+  for (uint64_t i = 0; i < LAUNCHES; i++)
+    if (meter_launch(stream, 1 + (i + (uintptr_t)argument) % 3, clock_now_ns()))
+      meter_launched(stream);
+  return NULL;
+}
+
+static void *wait_often(void *argument) {
+  (void)argument;
+  while (!__atomic_load_n(&done, __ATOMIC_RELAXED)) {
+    meter_close(stream);
+    meter_harvest(meter);
+    meter_before_wait(stream);
+    meter_after_wait(stream, METER_STREAM_MAY_BE_BUSY, clock_now_ns());
+    sched_yield();
+  }
+  return NULL;
+}
+
+int main(void) {
+  pthread_t launching[THREADS], waiting;
+  meter = calloc(1, sizeof *meter);
+  meter_init(meter, &driver, &device, VGPU_NO_SM_LIMIT);
+  meter->observer = &observer;
+  stream = meter_add_stream(meter, &device, &device, NULL);
+  CHECK(pthread_create(&waiting, NULL, wait_often, NULL) == 0, "a thread");
+  for (uintptr_t i = 0; i < THREADS; i++)
+    CHECK(pthread_create(&launching[i], NULL, launch_often, (void *)i) == 0, "a thread");
+  for (int i = 0; i < THREADS; i++)
+    pthread_join(launching[i], NULL);
+  __atomic_store_n(&done, true, __ATOMIC_RELAXED);
+  pthread_join(waiting, NULL);
+  meter_close_all(meter);
+  meter_harvest(meter);
+  CHECK(joined > LAUNCHES && ended == joined, "%llu launches in batches, %llu of them ended",
+        (unsigned long long)joined, (unsigned long long)ended);
+  CHECK(meter->in_flight_batches == 0 && meter->in_flight_ns == 0, "nothing is in flight");
+  return 0;
+}
