@@ -9,6 +9,7 @@
 #include "profile_kernels.h"
 #include "profile_records.h"
 #include "profile_wanted.h"
+#include "streams.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -227,8 +228,10 @@ static uint32_t number_of(const void *stream) {
 }
 
 void profile_call_changed(bool context, bool kernels) {
-  if (context)
+  if (context) {
     current_device.known = false;
+    streams_context_changes();
+  }
   if (kernels)
     profile_kernels_forget();
 }

@@ -8,6 +8,8 @@
 
 #include <stdlib.h>
 
+#define ASK_AGAIN 64 /* launches */
+
 static struct table streams = TABLE_INITIALIZER; /* key -> meter_stream */
 static uint32_t generation = 1;                  /* changes when a handle loses its meaning */
 
@@ -17,7 +19,21 @@ static __thread struct {
   CUcontext context;
   uint32_t generation;
   struct meter_stream *found;
+  uint32_t asks_left; /* that the context need not be asked for: with a profile we see when the thread changes it */
 } last;
+
+void streams_context_changes(void) {
+  last.asks_left = 0;
+}
+
+/* Should it have changed without our seeing it, that is noticed soon. */
+static bool is_surely_last(CUstream stream) {
+  if (last.asks_left == 0 || last.stream != stream || !profile_is_on() ||
+      last.generation != __atomic_load_n(&generation, __ATOMIC_ACQUIRE))
+    return false;
+  last.asks_left--;
+  return true;
+}
 
 static bool means_a_default_stream(CUstream stream) {
   return stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
@@ -62,11 +78,15 @@ enum unknown { UNKNOWN_IS_NULL, UNKNOWN_IS_ADDED };
 static struct meter_stream *find(CUstream stream, enum unknown unknown) {
   CUcontext context = NULL;
   bool is_default = means_a_default_stream(stream);
+  if (is_surely_last(stream))
+    return last.found;
   if (is_default && real.cuCtxGetCurrent(&context) != CUDA_SUCCESS)
     return NULL;
   uint32_t now = __atomic_load_n(&generation, __ATOMIC_ACQUIRE);
-  if (last.found != NULL && last.stream == stream && last.generation == now && last.context == context)
+  if (last.found != NULL && last.stream == stream && last.generation == now && last.context == context) {
+    last.asks_left = ASK_AGAIN;
     return last.found;
+  }
 
   uint64_t key = key_of(stream, context);
   struct table_entry entry = {0};
@@ -82,6 +102,7 @@ static struct meter_stream *find(CUstream stream, enum unknown unknown) {
   last.context = context;
   last.generation = now;
   last.found = found;
+  last.asks_left = 0;
   return found;
 }
 

@@ -10,4 +10,7 @@ struct meter_stream *streams_find(CUstream stream);
 /* The same, without making it known to the meter. */
 struct meter_stream *streams_find_known(CUstream stream);
 
+/* The calling thread has another current context from now on, or may have. Told while there is a profile. */
+void streams_context_changes(void);
+
 #endif

@@ -135,6 +135,27 @@ def test_what_nobody_waited_for_does_not_last_until_the_end(sandbox: Sandbox, fo
     assert sum(span.duration_ns for span in profile.spans()) < 500_000_000
 
 
+def test_default_streams_are_those_of_the_current_context(sandbox: Sandbox, folder: Path) -> None:
+    code = (
+        "from cuda_driver import *\n"
+        "d = Driver(); d.start()\n"
+        "contexts = [d.primary_context(0), d.primary_context(1)]\n"
+        "kernels = []\n"
+        "for context in contexts: d.set_current(context); kernels.append(d.kernel('spin_10us'))\n"
+        "for _ in range(100):\n"
+        "    for each, times in ((0, 3), (1, 2)):\n"
+        "        d.set_current(contexts[each])\n"
+        "        for _ in range(times): d.launch(kernels[each])\n"
+        "for context in contexts: d.set_current(context); d.synchronize()\n"
+    )
+    profile = profile_of(sandbox, folder, code)
+    launches = Counter[str]()
+    for span in profile.spans():
+        launches[profile.devices[span.device]] += span.launches
+    assert sorted(launches.values()) == [200, 300]
+    assert launches[UUID] == 300
+
+
 def test_samples_show_the_memory(sandbox: Sandbox, folder: Path) -> None:
     code = "from cuda_driver import *\nd = Driver(); d.start(); d.mem_alloc(100 << 20)"
     last = list(profile_of(sandbox, folder, code, CUDA_DEVICE_MEMORY_LIMIT="2g").samples())[-1]
