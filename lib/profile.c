@@ -236,24 +236,27 @@ void profile_call_changed(bool context, bool kernels) {
     profile_kernels_forget();
 }
 
+/* To read the counter waits for whatever the driver did last. Meanwhile all is stored that needs no time. */
 void profile_call_over(uint32_t api_and_copy, int64_t start_ns, CUresult result, uint64_t bytes, CUstream stream) {
-  int64_t end_ns = quick_clock_ns();
-  if (end_ns < start_ns)
-    end_ns = start_ns;
   uint16_t api = (uint16_t)api_and_copy;
   uint32_t copy = api_and_copy >> 16;
-  const struct profile_record record = {.start_ns = (uint64_t)start_ns,
-                                        .duration_ns = (uint64_t)(end_ns - start_ns),
-                                        .value = bytes,
-                                        .stream = number_of(stream),
-                                        .api = api,
-                                        .device = current_index(),
-                                        .kind_and_copy = (uint8_t)(PROFILE_CALL | copy << 4)};
-  profile_records_store(&record, 1);
-  profile_records_count(&(struct profile_result){.api = api,
-                                                 .failed = result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY,
-                                                 .bytes = bytes,
-                                                 .duration_ns = (uint64_t)(end_ns - start_ns)});
+  struct profile_record *record = profile_records_next(1);
+  if (record != NULL)
+    profile_copy(record, &(const struct profile_record){.start_ns = (uint64_t)start_ns,
+                                                        .value = bytes,
+                                                        .stream = number_of(stream),
+                                                        .api = api,
+                                                        .device = current_index(),
+                                                        .kind_and_copy = (uint8_t)(PROFILE_CALL | copy << 4)});
+  bool failed = result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY;
+  struct profile_total *total = profile_records_count(api, failed, bytes);
+  int64_t end_ns = quick_clock_ns();
+  uint64_t duration_ns = end_ns > start_ns ? (uint64_t)(end_ns - start_ns) : 0;
+  if (record != NULL) {
+    profile_set(&record->duration_ns, duration_ns);
+    profile_records_stored();
+  }
+  profile_records_count_time(total, duration_ns);
   sample_now_and_then(end_ns, sample_after(result, bytes, copy));
 }
 

@@ -39,16 +39,28 @@ static inline void profile_copy(struct profile_record *to, const struct profile_
   __atomic_store_n(&to->kind_and_copy, from->kind_and_copy, __ATOMIC_RELAXED);
 }
 
-/* One record, or several that a reader is to find together. Only while a disk is in use. */
-static inline void profile_records_store(const struct profile_record *records, uint32_t count) {
+/* The place for one record, or for several that a reader is to find together; NULL when they are dropped. They count
+ * once all of them are stored. Only while a disk is in use. */
+static inline struct profile_record *profile_records_next(uint32_t count) {
   struct profile_place *place = &profile_place;
   if (__builtin_expect(place->left < count, 0) && !profile_records_take_chunk(count))
-    return;
-  uint32_t used = PROFILE_CHUNK_RECORDS - place->left;
-  for (uint32_t i = 0; i < count; i++)
-    profile_copy(&place->chunk->records[used + i], &records[i]);
+    return NULL;
+  struct profile_record *next = &place->chunk->records[PROFILE_CHUNK_RECORDS - place->left];
   place->left -= count;
-  __atomic_store_n(&place->chunk->used, used + count, __ATOMIC_RELEASE);
+  return next;
+}
+
+static inline void profile_records_stored(void) {
+  __atomic_store_n(&profile_place.chunk->used, PROFILE_CHUNK_RECORDS - profile_place.left, __ATOMIC_RELEASE);
+}
+
+static inline void profile_records_store(const struct profile_record *records, uint32_t count) {
+  struct profile_record *next = profile_records_next(count);
+  if (next == NULL)
+    return;
+  for (uint32_t i = 0; i < count; i++)
+    profile_copy(&next[i], &records[i]);
+  profile_records_stored();
 }
 
 /* Without the price of an atomic addition, unless the word has several writers. */
@@ -61,25 +73,23 @@ static inline void profile_add(uint64_t *word, uint64_t value) {
 
 void profile_records_count_longest(uint64_t *longest_ns, uint64_t duration_ns);
 
-/* A call in the totals. */
-struct profile_result {
-  uint16_t api;
-  bool failed;
-  uint64_t bytes;
-  uint64_t duration_ns;
-};
-static inline void profile_records_count(const struct profile_result *result) {
+/* A call in the totals, in two steps: its time is known last. */
+static inline struct profile_total *profile_records_count(uint32_t api, bool failed, uint64_t bytes) {
   if (__builtin_expect(profile_place.totals == NULL, 0))
     profile_records_find_slot();
-  struct profile_total *total = &profile_place.totals[result->api];
+  struct profile_total *total = &profile_place.totals[api];
   profile_add(&total->calls, 1);
-  profile_add(&total->duration_ns, result->duration_ns);
-  if (result->failed)
+  if (failed)
     profile_add(&total->failed, 1);
-  else if (result->bytes > 0)
-    profile_add(&total->bytes, result->bytes);
-  if (__builtin_expect(result->duration_ns > __atomic_load_n(&total->longest_ns, __ATOMIC_RELAXED), 0))
-    profile_records_count_longest(&total->longest_ns, result->duration_ns);
+  else if (bytes > 0)
+    profile_add(&total->bytes, bytes);
+  return total;
+}
+
+static inline void profile_records_count_time(struct profile_total *total, uint64_t duration_ns) {
+  profile_add(&total->duration_ns, duration_ns);
+  if (__builtin_expect(duration_ns > __atomic_load_n(&total->longest_ns, __ATOMIC_RELAXED), 0))
+    profile_records_count_longest(&total->longest_ns, duration_ns);
 }
 
 /* A launch of a kernel. */

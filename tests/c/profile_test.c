@@ -89,8 +89,7 @@ static void *call_often(void *argument) {
   (void)argument;
   for (uint64_t i = 0; i < CALLS; i++) {
     store(i);
-    profile_records_count(
-        &(struct profile_result){.api = i % 3 == 0, .failed = i % 5 == 0, .bytes = 2, .duration_ns = i});
+    profile_records_count_time(profile_records_count(i % 3 == 0, i % 5 == 0, 2), i);
     profile_records_count_launch(i % 2);
   }
   return NULL;
