@@ -16,6 +16,7 @@
 
 #define STEP_BYTES (1UL << 18) /* a larger one keeps the call that needs it longer */
 #define MAKE_TRIES 100
+#define MOST_INTERRUPTIONS 1000  /* by signals */
 #define ADVICE_POPULATE_WRITE 23 /* MADV_POPULATE_WRITE, which older headers lack */
 
 /* glibc 2.33 has given fstat a new symbol, which older ones lack. */
@@ -65,7 +66,7 @@ static bool make_room(int file, size_t bytes) {
   int error, tries = 0;
   do
     error = posix_fallocate(file, 0, (off_t)bytes);
-  while (error == EINTR && ++tries < 1000);
+  while (error == EINTR && ++tries < MOST_INTERRUPTIONS);
   errno = error;
   return error == 0;
 }
@@ -73,13 +74,16 @@ static bool make_room(int file, size_t bytes) {
 /* Stored to for the first time, a page of a file costs three times as much as one that was written before. */
 static bool write_zeros(int file, size_t from, size_t to) {
   static char zeros[PROFILE_CHUNK_SIZE];
-  while (from < to) {
+  for (int tries = 0; from < to && tries < MOST_INTERRUPTIONS;) {
     ssize_t written = pwrite(file, zeros, to - from < sizeof zeros ? to - from : sizeof zeros, (off_t)from);
-    if (written <= 0)
+    if (written > 0)
+      from += (size_t)written;
+    else if (written == 0 || errno != EINTR)
       return false;
-    from += (size_t)written;
+    else
+      tries++;
   }
-  return true;
+  return from == to;
 }
 
 static bool map(struct profile_disk *disk, int file, size_t most_bytes) {

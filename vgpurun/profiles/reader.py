@@ -251,9 +251,10 @@ def _kernels(file: layout.File) -> list[KernelTotal]:
     """Of the kernels that were launched."""
     names = memoryview(file).cast("B")[layout.File.names.offset :][: layout.NAMES_SIZE]
     room = layout.NAMES_SIZE  # names that overlap cannot take more
+    slots = list(file.launches)
     found = []
     for index, each in enumerate(_first(file.kernels, file.header.kernel_count)):
-        if launches := sum(slot[index] for slot in file.launches):
+        if launches := sum(slot[index] for slot in slots):
             name = bytes(names[each.name_offset :][: min(each.name_length, room)])
             room -= len(name)
             found.append(KernelTotal(_text(name), launches, each.gpu_ns))
