@@ -5,10 +5,6 @@
 #include "hooks.h"
 #include "meter.h"
 
-/* Around a wait of the program for something on the current device. */
-void launch_begin_wait(void);
-void launch_end_wait(void);
-
 /* Before a stream or a context is destroyed. */
 void launch_forget_stream(CUstream stream);
 void launch_forget_context(CUcontext context);

@@ -23,21 +23,20 @@ static CUresult end_wait(CUstream stream, CUresult result) {
   return result;
 }
 
-void launch_begin_wait(void) {
+/* When it began, or 0. */
+static int64_t begin_wait_all(void) {
   struct meter *meter = meters_measure() ? meters_current() : NULL;
-  if (meter != NULL)
-    meter_before_wait_all(meter);
+  if (meter == NULL)
+    return 0;
+  meter_before_wait_all(meter);
+  return clock_now_ns();
 }
 
-void launch_end_wait(void) {
-  int64_t returned_ns = meters_measure() ? clock_now_ns() : 0;
+static CUresult end_wait_all(int64_t began_ns, CUresult result) {
+  int64_t returned_ns = began_ns != 0 ? clock_now_ns() : 0;
   struct meter *meter = returned_ns != 0 ? meters_current() : NULL;
   if (meter != NULL)
-    meter_after_wait_all(meter, returned_ns);
-}
-
-static CUresult end_wait_all(CUresult result) {
-  launch_end_wait();
+    meter_after_wait_all(meter, began_ns, returned_ns);
   if (process_is_limited())
     pools_after_wait();
   return result;
@@ -54,8 +53,8 @@ HOOK CUresult cuStreamSynchronize_ptsz(CUstream stream) {
 }
 
 HOOK CUresult cuCtxSynchronize(void) {
-  launch_begin_wait();
-  return end_wait_all(real.cuCtxSynchronize());
+  int64_t began_ns = begin_wait_all();
+  return end_wait_all(began_ns, real.cuCtxSynchronize());
 }
 
 /* Of another context than the thread's nothing can be asked or marked here. */
@@ -68,23 +67,23 @@ static bool is_current(CUcontext context) {
 HOOK CUresult cuCtxSynchronize_v2(CUcontext context) {
   if (!is_current(context))
     return real.cuCtxSynchronize_v2(context);
-  launch_begin_wait();
-  return end_wait_all(real.cuCtxSynchronize_v2(context));
+  int64_t began_ns = begin_wait_all();
+  return end_wait_all(began_ns, real.cuCtxSynchronize_v2(context));
 }
 
 HOOK CUresult cuEventSynchronize(CUevent event) {
-  launch_begin_wait();
-  return end_wait_all(real.cuEventSynchronize(event));
+  int64_t began_ns = begin_wait_all();
+  return end_wait_all(began_ns, real.cuEventSynchronize(event));
 }
 
 HOOK CUresult cuMemcpyDtoH_v2(void *host, CUdeviceptr device, size_t size) {
-  launch_begin_wait();
-  return end_wait_all(real.cuMemcpyDtoH_v2(host, device, size));
+  int64_t began_ns = begin_wait_all();
+  return end_wait_all(began_ns, real.cuMemcpyDtoH_v2(host, device, size));
 }
 
 HOOK CUresult cuMemcpyDtoH_v2_ptds(void *host, CUdeviceptr device, size_t size) {
-  launch_begin_wait();
-  return end_wait_all(real.cuMemcpyDtoH_v2_ptds(host, device, size));
+  int64_t began_ns = begin_wait_all();
+  return end_wait_all(began_ns, real.cuMemcpyDtoH_v2_ptds(host, device, size));
 }
 
 HOOK CUresult cuStreamDestroy_v2(CUstream stream) {

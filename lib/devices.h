@@ -21,6 +21,7 @@ struct device {
   bool is_listed;                     /* NVML listed this process then */
   struct meter *meter;                /* meters.c's; NULL until something is launched */
   bool in_company;                    /* meters.c's: another tenant used it of late */
+  bool is_measured;                   /* meters.c's: for company or a limit, when it looked last */
 };
 
 /* NULL when the driver does not know the ordinal, or no context is current. */

@@ -111,7 +111,7 @@ struct meter_stream {
   void *handle;         /* NULL: removed */
   void *thread;         /* whose default stream it is, or NULL */
   int64_t last_busy_ns; /* its last launch, or the end of a wait for it */
-  bool waited;          /* the program has waited for it since */
+  bool waited;          /* the program has waited for the GPU since */
   struct batch batch;
   bool one_by_one; /* launches came far apart */
   double scale;    /* measured / estimated, of mixed batches */
@@ -216,7 +216,7 @@ enum meter_wait { METER_STREAM_IS_IDLE, METER_STREAM_MAY_BE_BUSY };
 void meter_before_wait(struct meter_stream *stream);
 void meter_after_wait(struct meter_stream *stream, enum meter_wait wait, int64_t returned_ns);
 void meter_before_wait_all(struct meter *meter);
-void meter_after_wait_all(struct meter *meter, int64_t returned_ns); /* they may be busy */
+void meter_after_wait_all(struct meter *meter, int64_t began_ns, int64_t returned_ns); /* they may be busy */
 
 /* The percentage of the time that passes in which our work may be on the GPU: more than the limit beside work that does
  * not end, since then the GPU gives each of its tenants a part of the time. */

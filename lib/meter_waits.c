@@ -4,6 +4,10 @@
  */
 #include "meter_parts.h"
 
+/* A wait for something that is done, such as an event of long ago, is over sooner: without a limit the GPU might be at
+ * other work then. */
+#define WAITED_NS 10000
+
 /* Its last launch was long ago, and the stream is idle already: since when, nobody can tell. */
 static bool ran_dry_before(const struct meter_stream *stream) {
   const struct meter_driver *driver = stream->meter->driver;
@@ -39,7 +43,6 @@ static void finish_at_return(struct meter_stream *stream, int64_t returned_ns) {
 
 /* Returns how many batches it has left in flight that the GPU is done with. */
 static uint32_t end_of_wait(struct meter_stream *stream, enum meter_wait wait, int64_t returned_ns) {
-  __atomic_store_n(&stream->waited, true, __ATOMIC_RELAXED);
   if (!meter_claim_open(stream))
     return 0;
   bool is_idle = wait == METER_STREAM_IS_IDLE || stream->meter->driver->is_idle(stream->handle);
@@ -61,6 +64,7 @@ static void tell_others(struct meter *meter, uint32_t done_batches) {
 void meter_after_wait(struct meter_stream *stream, enum meter_wait wait, int64_t returned_ns) {
   struct meter *meter = stream->meter;
   meter_harvest(meter);
+  __atomic_store_n(&stream->waited, true, __ATOMIC_RELAXED);
   if (wait == METER_STREAM_IS_IDLE)
     tell_others(meter, 0);
   uint32_t done_batches = end_of_wait(stream, wait, returned_ns);
@@ -74,10 +78,13 @@ void meter_before_wait_all(struct meter *meter) {
     meter_before_wait(meter->streams[i]);
 }
 
-void meter_after_wait_all(struct meter *meter, int64_t returned_ns) {
+void meter_after_wait_all(struct meter *meter, int64_t began_ns, int64_t returned_ns) {
   meter_harvest(meter);
   uint32_t count = __atomic_load_n(&meter->stream_count, __ATOMIC_ACQUIRE), done_batches = 0;
-  for (uint32_t i = 0; i < count; i++)
+  for (uint32_t i = 0; i < count; i++) {
+    if (returned_ns - began_ns >= WAITED_NS)
+      __atomic_store_n(&meter->streams[i]->waited, true, __ATOMIC_RELAXED);
     done_batches += end_of_wait(meter->streams[i], METER_STREAM_MAY_BE_BUSY, returned_ns);
+  }
   tell_others(meter, done_batches);
 }

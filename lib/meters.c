@@ -83,15 +83,18 @@ static struct meter *meter_of(struct device *device) {
   return meter != NULL ? meter : make(device);
 }
 
+/* Whatever others do. */
+static bool is_limited(struct device *device) {
+  struct limits limits = device_limits(device);
+  return limits.paused || (limits.sm_policy != VGPU_SM_OFF && limits.sm_percent < VGPU_NO_SM_LIMIT);
+}
+
 struct meter *meters_current(void) {
   struct device *device = device_of_current_context();
   if (device == NULL || device->number < 0)
     return NULL;
-  struct limits limits = device_limits(device);
-  bool limited = limits.sm_policy != VGPU_SM_OFF && limits.sm_percent < VGPU_NO_SM_LIMIT;
   bool in_company = __atomic_load_n(&device->in_company, __ATOMIC_RELAXED);
-  bool measured = limited || limits.paused || in_company || profile_is_on();
-  return measured ? meter_of(device) : NULL;
+  return is_limited(device) || in_company || profile_is_on() ? meter_of(device) : NULL;
 }
 
 /* ---- company ---------------------------------------------------------------------------------------------------- */
@@ -106,16 +109,20 @@ static void leave_off(struct meter *meter) {
 
 static bool look_at(struct device *device) {
   struct meter *meter = __atomic_load_n(&device->meter, __ATOMIC_ACQUIRE);
-  if (meter == NULL || !meter->takes_turns || device_limits(device).sm_policy == VGPU_SM_OFF)
+  if (meter == NULL)
     return false;
-  terms_of(device); /* publishes them */
-  turns_note_presence(&meter->turns);
-  bool company = turns_have_another_tenant(&meter->turns);
-  bool before = __atomic_exchange_n(&device->in_company, company, __ATOMIC_RELAXED);
-  bool limited = device_limits(device).sm_percent < VGPU_NO_SM_LIMIT;
-  if (company && !before && !limited)
+  bool company = false;
+  if (meter->takes_turns && device_limits(device).sm_policy != VGPU_SM_OFF) {
+    terms_of(device); /* publishes them */
+    turns_note_presence(&meter->turns);
+    company = turns_have_another_tenant(&meter->turns);
+  }
+  bool limited = is_limited(device);
+  bool had_company = __atomic_exchange_n(&device->in_company, company, __ATOMIC_RELAXED);
+  bool was_measured = __atomic_exchange_n(&device->is_measured, company || limited, __ATOMIC_RELAXED);
+  if (company && !had_company && !limited)
     meter_begin_measuring(meter);
-  else if (before && !company)
+  else if (was_measured && !company && !limited)
     leave_off(meter);
   return company;
 }

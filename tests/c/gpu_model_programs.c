@@ -58,13 +58,14 @@ void model_launch_spin(struct model_process *process, int gpu, int number) {
 void model_synchronize(struct model_process *process, int gpu) {
   struct meter *meter = &process->meters[gpu];
   const uint32_t *pending = process->queues[gpu].pending;
+  int64_t began_ns = process->now_ns;
   meter_before_wait_all(meter);
   model_advance_all();
   while (pending[0] + pending[1] + pending[2] + pending[3] > 0) {
     model_pass_time(POLL_NS);
     model_advance_all();
   }
-  meter_after_wait_all(meter, meter->driver->now_ns());
+  meter_after_wait_all(meter, began_ns, meter->driver->now_ns());
   meter_harvest(meter);
 }
 

@@ -153,3 +153,29 @@ def test_the_compute_limit_changes_under_a_running_program(sandbox: Sandbox) -> 
 
         assert_measured(share, lambda share: 0.65 < share < 0.9)
         process.kill()
+
+
+def test_what_was_done_without_a_limit_is_not_charged_to_the_next_one(sandbox: Sandbox) -> None:
+    """A batch is open when the limit is taken away, and the program waits for the GPU when there is one again."""
+    limits = sandbox.folder / "limits"
+    limits.write_bytes(region.limits_bytes([(UUID, Quota(None, 50))]))
+    code = (
+        "import time\nfrom cuda_driver import *\nd = Driver(); d.start(); k = d.kernel('spin_190us')\n"
+        "for _ in range(3): d.launch(k); d.synchronize()\n"
+        "for _ in range(2): d.launch(k)\n"
+        "print('open', flush=True); input(); end = time.monotonic() + 2\n"
+        "while time.monotonic() < end: d.launch(k)\n"
+        "print('waits', flush=True); d.call('cuStreamSynchronize', None)\n"
+        "input(); began = time.monotonic()\n"
+        "for _ in range(100): d.launch(k); d.call('cuStreamSynchronize', None)\n"
+        "print(time.monotonic() - began, flush=True)"
+    )
+    with sandbox.start_python(code, VGPURUN_LIMITS_FILE=str(limits)) as process:
+        assert process.stdin is not None and process.stdout is not None
+        for said, percent in (("open", None), ("waits", 30)):
+            assert process.stdout.readline() == f"{said}\n"
+            region.write_limits(limits, [(UUID, Quota(None, percent))])
+            process.stdin.write("go on\n")
+            process.stdin.flush()
+        took_s = float(process.stdout.readline())
+    assert took_s < 2, took_s  # with the two seconds charged, it waits for most of seven first
