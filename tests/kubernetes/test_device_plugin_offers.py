@@ -156,6 +156,9 @@ def test_where_a_gpu_is(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_wrong_is_one_line(node, arguments: list[str], said: str) -> None:
+    # An instance: this host may have a CDI specification with a GPU 0, which a real one or another test brings.
+    instance = "MIG-5c1e0000-1111-0000-0000-000000000000"
+    node.configure(f"devices:\n  - uuid: {instance}\n    mig_gpu: 16\n    memory_mib: 8192\n")
     environment = node.environment | {"LD_LIBRARY_PATH": str(LIBRARY.parent / "sim")}
     command = [sys.executable, "-m", "vgpurun", "device-plugin", "--kubelet-dir", str(node.kubelet.folder), *arguments]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
