@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from report import CsvFile, Record, distance, read_csv
@@ -78,7 +78,7 @@ def _shares(records: Sequence[Record]) -> list[list[str]]:
 
 
 def _windows(records: Sequence[Record]) -> list[list[str]]:
-    return by_limit([record for record in records if record[WINDOWS]], _evenness)
+    return by_limit(records, _evenness)
 
 
 def _tenants(records: Sequence[Record]) -> list[list[str]]:
@@ -118,14 +118,21 @@ BLOCKS: dict[str, tuple[str, Callable[[Sequence[Record]], list[list[str]]]]] = {
 }
 
 
-def _sources(records: Iterable[Record]) -> list[str]:
+def _sources(records: Sequence[Record]) -> str:
     """Which machine and which code the figures are of, and where there are several, which figures."""
-    groups: dict[tuple[str, str], list[str]] = {}
+    limits: dict[str, list[str]] = {}
+    groups: dict[str, dict[str, list[str]]] = {}
+    gpus = dict.fromkeys(record["gpu"] for record in records)
     for record in records:
-        groups.setdefault((record["gpu"], record["code"]), []).append(f"{_case(record)} at {record['limits']}")
+        limits.setdefault(_case(record), []).append(record["limits"])
+        groups.setdefault(record["code"], {}).setdefault(_case(record), []).append(record["limits"])
     if len(groups) == 1:
-        return [f"{gpu}; code: {code}." for gpu, code in groups]
-    return [f"{gpu}; code: {code}: {', '.join(names)}." for (gpu, code), names in groups.items()]
+        return f"{', '.join(gpus)}; code: {', '.join(groups)}."
+    parts = []
+    for code, cases in groups.items():
+        names = [case if own == limits[case] else f"{case} at {', '.join(own)}" for case, own in cases.items()]
+        parts.append(f"{code} ({'; '.join(names)})")
+    return f"{', '.join(gpus)}; code: {', '.join(parts)}."
 
 
 def block(name: str, records: Sequence[Record]) -> str:
@@ -134,10 +141,11 @@ def block(name: str, records: Sequence[Record]) -> str:
     own = [record for record in records if record["table"] == table and record["library"] in SHOWN]
     if not own:
         return "Not measured yet."
-    lines = lines_of(own)
+    shown = [record for record in own if name != "windows" or record[WINDOWS]]
+    lines = lines_of(shown)
     lines.insert(1, ["---"] * len(lines[0]))
     rows = ["|".join(["", *(f" {cell} " if cell != "---" else cell for cell in line), ""]) for line in lines]
-    return "\n".join([*rows, "", *_sources(own)])
+    return "\n".join([*rows, "", _sources(shown)])
 
 
 def filled(page: str, records: Sequence[Record]) -> str:
