@@ -178,15 +178,15 @@ static void open_batch(struct meter_stream *stream, uint64_t work, int64_t arriv
   if (after_gap && (__atomic_load_n(&stream->waited, __ATOMIC_RELAXED) || meter_waits_for_host(stream)))
     meter_charge(meter, idle_since_ns, arrived_ns, arrived_ns);
   int64_t host_ns = arrived_ns - stream->last_busy_ns;
-  gate_wait_while_paused(meter);
+  int64_t waited_ns = gate_wait_while_paused(meter);
   gate_wait_for_unmeasured(stream);
-  gate_wait_for_tokens(meter);
-  gate_wait_for_turn(meter);
+  waited_ns += gate_wait_for_tokens(meter) + gate_wait_for_turn(meter);
   beside_look(stream);
   gate_wait_for_room(stream);
   gate_note_activity(meter, METER_BATCH_NS);
   bool begun = begin_batch(stream, after_gap);
   stream->batch.host_ns = host_ns < METER_SPARSE_NS ? host_ns : 0;
+  stream->batch.host_was_asleep = waited_ns > METER_ASLEEP_NS;
   meter_set_open(stream, begun);
   if (!begun)
     cannot_measure(meter);

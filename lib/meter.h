@@ -26,6 +26,7 @@
 /* Launches further apart than this are measured one by one: between them the stream has mostly run dry. A shorter gap
  * counts as work: nobody else could have used the GPU meanwhile, since they wait that long for a holder of the turn. */
 #define METER_SPARSE_NS TURNS_GRACE_NS
+#define METER_ASLEEP_NS 1000000LL
 /* Who has waited for tokens waits until it has those of this time: the GPU loses some microseconds each time that work
  * begins. Streams that run at the same time also end at different times, and with other tenants a turn is to be worth
  * its hand-over. */
@@ -82,8 +83,9 @@ struct batch {
   int64_t end_recorded_ns;
   int64_t end_pending_ns; /* when the end was last seen not to have come */
   int64_t estimate_ns;
-  int64_t full_ns; /* it ends when its estimate has come to this */
-  int64_t host_ns; /* what the program took to launch it, without our waits */
+  int64_t full_ns;      /* it ends when its estimate has come to this */
+  int64_t host_ns;      /* what the program took to launch it, without our waits */
+  bool host_was_asleep; /* and is slower at first */
   int64_t last_launch_ns;
   uint32_t launches;
   uint64_t last_work; /* the key of its last launch */

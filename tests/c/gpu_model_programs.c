@@ -70,6 +70,5 @@ void model_synchronize(struct model_process *process, int gpu) {
 }
 
 void model_think(struct model_process *process, int64_t duration_ns) {
-  (void)process;
-  model_pass_time(duration_ns);
+  model_pass_time(process->now_ns < process->slow_until_ns ? duration_ns * 3 / 2 : duration_ns);
 }

@@ -42,6 +42,8 @@ static int64_t oversleep_ns(void) {
 
 void model_sleep(int64_t duration_ns) {
   model_pass_time(duration_ns + oversleep_ns());
+  if (duration_ns >= MS)
+    model.current->slow_until_ns = model.current->now_ns + MS;
 }
 
 static void wait_on(void *file, uint32_t expected, int64_t duration_ns) {

@@ -132,8 +132,9 @@ static void check_models(void) {
     for (int p = 0; p < 5; p++) {
       double share = 100 * steps_of(&models[m], percents[p]) / unlimited;
       printf("%22s at %2u: %6.2f %%\n", models[m].name, percents[p], share);
-      CHECK(share > percents[p] - 0.7 && share < percents[p] + 0.7, "%s at %u: %.2f %%", models[m].name, percents[p],
-            share);
+      /* A host that is slower after each wait makes the GPU wait for it. */
+      double least = percents[p] - (models[m].waits ? 0.15 * percents[p] : 0.7);
+      CHECK(share > least && share < percents[p] + 0.7, "%s at %u: %.2f %%", models[m].name, percents[p], share);
     }
   }
 }
