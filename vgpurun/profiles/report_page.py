@@ -118,7 +118,7 @@ def _sections(summary: Summary, figures: dict[str, Figure]) -> list[Section]:
 
 _KERNEL_NOTE = (
     "GPU time is measured for batches of launches, by the GPU's clock; a kernel has the part of it that its launches "
-    "usually take. Gaps of less than 0.1 ms between launches can be in it: where the GPU waits for the host, it is "
+    "usually take. Gaps of less than 0.3 ms between launches can be in it: where the GPU waits for the host, it is "
     "more than the kernels themselves took."
 )
 _COPY_NOTE = (
