@@ -118,7 +118,8 @@ def test_the_man_page_is_sound_roff_and_names_every_option() -> None:
                 assert re.search(rf"(?m)^ *[^.]*{re.escape(option)}\b", done.stdout), option
 
 
-PAGES = [CHECKOUT / "README.md", *sorted((CHECKOUT / "docs").glob("*.md")), CHECKOUT / "examples" / "README.md"]
+PAGES = [CHECKOUT / "README.md", *sorted((CHECKOUT / "docs").glob("*.md"))]
+PAGES += [CHECKOUT / "examples" / "README.md", CHECKOUT / "examples" / "report" / "README.md"]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
