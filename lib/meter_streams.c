@@ -1,10 +1,11 @@
 /* Streams and contexts come and go under the meter. */
 #include "meter_parts.h"
 
-#include <sched.h>
 #include <stdlib.h>
 
 #define OTHER_THREAD_NS 20000
+/* A harvest is short, but its thread may be held up; the bound is for one that hangs in the driver. */
+#define HARVEST_PATIENCE_NS 1000000000LL
 
 /* Waits for another thread that opens or closes a batch of the stream; false when that takes too long. */
 static bool claim(struct meter_stream *stream) {
@@ -92,13 +93,14 @@ void meter_remove_stream(struct meter_stream *stream) {
 bool meter_pause(struct meter *meter) {
   meter_close_all(meter);
   meter_harvest(meter);
-  /* A harvest is short; the bound is for one that hangs in the driver. */
-  for (int tries = 0; tries < 10000; tries++) {
-    if (!__atomic_exchange_n(&meter->harvesting, true, __ATOMIC_ACQUIRE))
-      return true;
-    sched_yield();
+  const struct meter_driver *driver = meter->driver;
+  int64_t give_up_ns = driver->now_ns() + HARVEST_PATIENCE_NS;
+  while (__atomic_exchange_n(&meter->harvesting, true, __ATOMIC_ACQUIRE)) {
+    if (driver->now_ns() >= give_up_ns)
+      return false;
+    driver->sleep_ns(OTHER_THREAD_NS);
   }
-  return false;
+  return true;
 }
 
 void meter_resume(struct meter *meter, bool paused) {
