@@ -134,6 +134,7 @@ static bool begin_batch(struct meter_stream *stream, bool after_gap) {
   struct batch *batch = &stream->batch;
   *batch = (struct batch){.start_recorded_ns = driver->now_ns()};
   batch->full_ns = (int64_t)((double)METER_BATCH_NS / overlap(stream->meter)) * gate_coarseness(stream->meter);
+  meter_begin_pace(stream, batch->start_recorded_ns);
   if (!meter_is_dry(stream))
     return true;
   if (after_gap) {
@@ -202,6 +203,7 @@ static bool count(struct meter_stream *stream, uint64_t work, bool known, int64_
   else if (batch->mixed)
     cost_ns = max(1, (int64_t)((double)cost_ns * meter_scale(stream)));
   batch->estimate_ns += cost_ns;
+  meter_join_pace(stream, now_ns, cost_ns);
   batch->last_work = work;
   batch->last_is_unknown = !known; /* and then the batch ends */
   batch->launches++;

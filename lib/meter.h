@@ -86,6 +86,7 @@ struct batch {
   int64_t full_ns;      /* it ends when its estimate has come to this */
   int64_t host_ns;      /* what the program took to launch it, without our waits */
   bool host_was_asleep; /* and is slower at first */
+  int64_t idle_ns;      /* that the GPU waited between its launches, as far as their costs are known */
   int64_t last_launch_ns;
   uint32_t launches;
   uint64_t last_work; /* the key of its last launch */
@@ -118,6 +119,7 @@ struct meter_stream {
   bool one_by_one; /* launches came far apart */
   double scale;    /* measured / estimated, of mixed batches */
   struct pace pace;
+  int64_t gpu_until_ns; /* when the GPU should be done with what was launched */
   int64_t previous_end_ns;
   struct batch ring[METER_RING]; /* in flight: closed, not yet charged */
   uint32_t head, tail;

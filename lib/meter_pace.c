@@ -23,6 +23,16 @@ static int64_t min(int64_t a, int64_t b) {
   return a < b ? a : b;
 }
 
+void meter_begin_pace(struct meter_stream *stream, int64_t start_ns) {
+  stream->gpu_until_ns = max(stream->gpu_until_ns, start_ns);
+}
+
+/* Costs may be wrong, but those of kernels that take longer than their launch leave the GPU no time to wait anyway. */
+void meter_join_pace(struct meter_stream *stream, int64_t now_ns, int64_t cost_ns) {
+  stream->batch.idle_ns += max(0, now_ns - stream->gpu_until_ns);
+  stream->gpu_until_ns = max(stream->gpu_until_ns, now_ns) + cost_ns;
+}
+
 void meter_note_pace(struct meter_stream *stream) {
   struct batch *batch = &stream->batch;
   batch->last_launch_ns = stream->last_busy_ns;
@@ -53,22 +63,18 @@ static int64_t longest_gaps_ns(const struct batch *batch, int64_t start_ns, int6
   return max(0, min(batch->last_launch_ns, end_ns) - start_ns);
 }
 
-bool meter_was_fed(const struct batch *batch, int64_t start_ns, int64_t end_ns) {
-  return batch->launches == 1 || longest_gaps_ns(batch, start_ns, end_ns) < (end_ns - start_ns) / 10;
-}
-
-static int64_t part_ns(const struct batch *batch, int64_t start_ns, int64_t end_ns, double slowness) {
+int64_t meter_work_ns(const struct batch *batch, int64_t start_ns, int64_t end_ns) {
   int64_t measured_ns = end_ns - start_ns;
-  if (batch->last_is_unknown || meter_was_fed(batch, start_ns, end_ns))
+  if (batch->last_is_unknown)
     return measured_ns;
-  int64_t least_ns = max(measured_ns - longest_gaps_ns(batch, start_ns, end_ns), measured_ns / MOST_LEFT_OUT);
-  return min(measured_ns, max(least_ns, (int64_t)((double)batch->estimate_ns * slowness)));
+  int64_t idle_ns = min(batch->idle_ns, longest_gaps_ns(batch, start_ns, end_ns));
+  return max(measured_ns - idle_ns, measured_ns / MOST_LEFT_OUT);
 }
 
 int64_t meter_due_ns(const struct meter_stream *stream, const struct batch *batch, int64_t start_ns, int64_t end_ns) {
-  return part_ns(batch, start_ns, end_ns, slowness(stream));
-}
-
-int64_t meter_work_ns(const struct batch *batch, int64_t start_ns, int64_t end_ns) {
-  return part_ns(batch, start_ns, end_ns, 1);
+  int64_t measured_ns = end_ns - start_ns, work_ns = meter_work_ns(batch, start_ns, end_ns);
+  double times = slowness(stream);
+  if (times > 1 && !batch->host_was_asleep)
+    return measured_ns;
+  return min(measured_ns, (int64_t)((double)work_ns * times));
 }

@@ -22,15 +22,15 @@ static inline void meter_set_scale(struct meter_stream *stream, double scale) {
 /* A batch has been measured. */
 void meter_learn(struct meter_stream *stream, const struct batch *batch, int64_t measured_ns);
 
-/* meter_pace.c. With the claim held: the batch takes no more launches. */
+/* meter_pace.c, with the claim held: the GPU has nothing to do before that time; the batch gets a launch of that cost;
+ * it takes no more launches. */
+void meter_begin_pace(struct meter_stream *stream, int64_t start_ns);
+void meter_join_pace(struct meter_stream *stream, int64_t now_ns, int64_t cost_ns);
 void meter_note_pace(struct meter_stream *stream);
 
-/* Has the GPU hardly waited for the host, in the batch that took from start_ns to end_ns? */
-bool meter_was_fed(const struct batch *batch, int64_t start_ns, int64_t end_ns);
-
-/* What it is charged of that, and what of it was work. */
-int64_t meter_due_ns(const struct meter_stream *stream, const struct batch *batch, int64_t start_ns, int64_t end_ns);
+/* What of the time from start_ns to end_ns was the batch's work, and what it is charged. */
 int64_t meter_work_ns(const struct batch *batch, int64_t start_ns, int64_t end_ns);
+int64_t meter_due_ns(const struct meter_stream *stream, const struct batch *batch, int64_t start_ns, int64_t end_ns);
 
 /* Is it the program itself that makes the GPU wait? */
 bool meter_waits_for_host(const struct meter_stream *stream);

@@ -32,9 +32,7 @@ static void finish_at_return(struct meter_stream *stream, int64_t returned_ns) {
     batch->start_recorded_ns = __atomic_load_n(&stream->previous_end_ns, __ATOMIC_RELAXED);
   meter_note_pace(stream);
   meter_finish_at(stream, returned_ns, returned_ns);
-  int64_t measured_ns = returned_ns - batch->start_recorded_ns;
-  if (measured_ns < batch->estimate_ns || meter_was_fed(batch, batch->start_recorded_ns, returned_ns))
-    meter_learn(stream, batch, measured_ns);
+  meter_learn(stream, batch, meter_work_ns(batch, batch->start_recorded_ns, returned_ns));
   /* What is between this and the next launch is the program's own time; ours is not charged. */
   stream->last_busy_ns = driver->now_ns();
   __atomic_store_n(&stream->previous_end_ns, stream->last_busy_ns, __ATOMIC_RELAXED);

@@ -59,6 +59,7 @@ void model_forget_stalls(struct model_process *process);
 const void *model_argument(const struct model_process *process);
 int64_t model_now_ns(const struct model_process *process);
 void model_launch(struct model_process *process, int gpu, int stream, int64_t duration_ns);
+void model_launch_as(struct model_process *process, int gpu, int stream, int64_t duration_ns, uint64_t work);
 void model_launch_spin(struct model_process *process, int gpu, int number);
 void model_synchronize(struct model_process *process, int gpu);
 void model_think(struct model_process *process, int64_t duration_ns);

@@ -46,8 +46,12 @@ static void launch(struct model_process *process, int gpu, uint64_t work, struct
   }
 }
 
+void model_launch_as(struct model_process *process, int gpu, int stream, int64_t duration_ns, uint64_t work) {
+  launch(process, gpu, work, (struct item){.stream = stream, .left_ns = duration_ns});
+}
+
 void model_launch(struct model_process *process, int gpu, int stream, int64_t duration_ns) {
-  launch(process, gpu, (uint64_t)duration_ns, (struct item){.stream = stream, .left_ns = duration_ns});
+  model_launch_as(process, gpu, stream, duration_ns, (uint64_t)duration_ns);
 }
 
 void model_launch_spin(struct model_process *process, int gpu, int number) {
