@@ -25,6 +25,9 @@ static void start_over(struct meter_stream *stream, void *context, void *handle,
   meter_set_open(stream, false);
   stream->last_busy_ns = 0;
   stream->previous_end_ns = 0;
+  stream->pace = (struct pace){0};
+  stream->gpu_until_ns = 0;
+  __atomic_store_n(&stream->waited, false, __ATOMIC_RELAXED);
   meter_set_scale(stream, 1);
   meter_unclaim(stream);
 }
