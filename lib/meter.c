@@ -111,7 +111,7 @@ void meter_finish_by_estimate(struct meter_stream *stream) {
   meter_finish_at(stream, batch->start_recorded_ns + batch->estimate_ns, stream->meter->driver->now_ns());
 }
 
-static void mark_end(struct meter_stream *stream) {
+void meter_mark_end(struct meter_stream *stream) {
   struct meter *meter = stream->meter;
   struct batch *batch = &stream->batch;
   meter_set_open(stream, false);
@@ -156,7 +156,7 @@ static void end_open_batch(struct meter_stream *stream, bool capturing) {
   if (capturing || stream->meter->driver->is_idle(stream->handle))
     meter_finish_by_estimate(stream);
   else
-    mark_end(stream);
+    meter_mark_end(stream);
 }
 
 /* With the claim held, before a launch that arrived at that time: leaves a batch open that the launch may join, or none
@@ -268,7 +268,7 @@ void meter_launched(struct meter_stream *stream) {
 }
 
 void meter_close_claimed(struct meter_stream *stream) {
-  mark_end(stream);
+  meter_mark_end(stream);
   meter_unclaim(stream);
 }
 

@@ -38,7 +38,8 @@ bool meter_waits_for_host(const struct meter_stream *stream);
 /* The oldest batch of the stream is in flight no more. */
 void meter_leave_flight(struct meter_stream *stream);
 
-/* Ends the batch, which is no longer open, with a marker; and the claim. */
+/* With the claim held: ends the batch, which is no longer open, with a marker; the second one ends the claim, too. */
+void meter_mark_end(struct meter_stream *stream);
 void meter_close_claimed(struct meter_stream *stream);
 
 /* False when another thread has it for long: it is at the gate, or calls the driver. */

@@ -88,7 +88,7 @@ void meter_remove_stream(struct meter_stream *stream) {
   bool was_open = stream->open;
   meter_set_open(stream, false);
   if (was_open)
-    meter_close_claimed(stream);
+    meter_mark_end(stream);
   meter_harvest(stream->meter);
   give_up(stream);
 }
