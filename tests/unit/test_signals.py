@@ -95,6 +95,15 @@ def test_the_third_ending_signal_in_a_row_kills() -> None:
     assert seen == [signal.SIGINT, signal.SIGINT, signal.SIGKILL, signal.SIGKILL]
 
 
+def test_those_that_came_while_it_was_started_count() -> None:
+    sent: queue.SimpleQueue[int] = queue.SimpleQueue()
+    with Signals() as signals, signals.held():
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.raise_signal(number)
+        signals.relay(sent.put)
+        assert signal.SIGKILL in [sent.get(timeout=10) for _ in range(3)]
+
+
 def test_six_ending_signals_end_it_even_when_none_can_be_sent() -> None:
     never = threading.Event()
     with Signals() as signals:

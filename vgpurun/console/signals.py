@@ -104,6 +104,8 @@ class Signals:
         self._relay = Helper(self._pass_on, (send,))
         for number in self._held:
             if number in numbers:
+                if number in _ENDING:
+                    self._ending_times.append(time.monotonic())
                 self._queue.put(number)
         self._held = [number for number in self._held if number not in numbers]
         self._relay.start()
