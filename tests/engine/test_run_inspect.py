@@ -111,6 +111,7 @@ def normalised(described: dict[str, Any]) -> dict[str, Any]:
     described = {name: value for name, value in described.items() if name not in OF_EACH}
     own_id = re.compile("[0-9a-f]{64}")
     described["Config"]["Env"].sort()
+    (described["HostConfig"].get("Binds") or []).sort()  # docker ranges over a map
     network = described["NetworkSettings"]
     for name in ("SandboxID", "SandboxKey", "EndpointID"):
         network.pop(name, None)
