@@ -76,73 +76,6 @@ static void check_alone(void) {
   }
 }
 
-/* ---- programs that launch many small kernels --------------------------------------------------------------------- */
-
-struct model {
-  const char *name;
-  int64_t host_ns; /* between launches, beside the launch itself */
-  int long_kernels, short_kernels;
-  bool varied; /* long ones that take now more, now less, under the same name */
-  bool waits;  /* for each step, and then does something else for a while */
-  int64_t think_ns;
-};
-
-/* The host is faster than the GPU over the whole, and slower in parts; or always slower. */
-static const struct model models[] = {
-    {"training", 7 * US, 36, 260, false, false, 0},
-    {"training, slow host", 14 * US, 36, 260, false, false, 0},
-    {"inference, long kernels", 12 * US, 60, 240, true, true, 60 * US},
-    {"inference", 7 * US, 0, 200, false, true, 60 * US},
-    {"inference, slow host", 14 * US, 0, 90, false, true, 200 * US},
-    {"inference, long steps", 4 * US, 0, 1000, false, true, 60 * US},
-};
-static int64_t steps;
-
-static void run_model(struct model_process *process) {
-  const struct model *model = model_argument(process);
-  for (;; steps++) {
-    int longs_left = model->long_kernels;
-    for (int i = 0; i < model->short_kernels; i++) {
-      model_launch(process, 0, 0, 4 * US + i % 5 * 300);
-      model_think(process, model->host_ns);
-      if (longs_left > 0 && i % 4 == 0) {
-        int64_t duration_ns = (model->varied ? longs_left / 6 % 2 != 0 ? 300 : 60 : 150) * US;
-        model_launch_as(process, 0, 0, duration_ns, 1);
-        model_think(process, model->host_ns);
-        longs_left--;
-      }
-    }
-    if (model->waits)
-      model_synchronize(process, 0);
-    model_think(process, model->think_ns);
-  }
-}
-
-static double steps_of(const struct model *model, uint32_t percent) {
-  model_start_over(1);
-  model_container(0)->percent = percent;
-  model_start(0, run_model, model, 0);
-  model_run(S);
-  int64_t before = steps;
-  model_run(6 * S);
-  return (double)(steps - before);
-}
-
-static void check_models(void) {
-  static const uint32_t percents[] = {10, 25, 50, 75, 90};
-  for (size_t m = 0; m < sizeof models / sizeof *models; m++) {
-    double unlimited = steps_of(&models[m], VGPU_NO_SM_LIMIT);
-    for (int p = 0; p < 5; p++) {
-      double share = 100 * steps_of(&models[m], percents[p]) / unlimited;
-      printf("%22s at %2u: %6.2f %%\n", models[m].name, percents[p], share);
-      /* A host that is slower after each wait, and slower than the GPU, makes the GPU wait for it. */
-      bool is_slow = models[m].long_kernels == 0;
-      double least = is_slow ? 0.79 * percents[p] : percents[p] - 0.7, most = percents[p] + (is_slow ? 1.0 : 0.7);
-      CHECK(share > least && share < most, "%s at %u: %.2f %%", models[m].name, percents[p], share);
-    }
-  }
-}
-
 static void check_together(int count, const uint32_t *percents, const double *expected, double tolerance,
                            double least_sum) {
   struct model_process *tenants[4];
@@ -413,7 +346,6 @@ int main(int argc, char **argv) {
   setbuf(stdout, NULL);
   if (*only == '\0' || *only == 'a')
     check_alone();
-  check_models();
   check_settling();
   check_two_processes_of_one_container();
   check_pairs();

@@ -46,11 +46,12 @@ SOURCES = {
     "turns": TURNS,
     "hand_over": TURNS,
     "shares": [*METER, *TURNS],
+    "models": [*METER, *TURNS],
     "utilization": ["utilization"],
     "profile": ["log", "profile_disk", "profile_kernels", "profile_records"],
     "quick_clock": ["quick_clock"],
 }
-HELPERS = {"shares": MODEL}  # beside the test
+HELPERS = {"shares": MODEL, "models": MODEL}  # beside the test
 ARGUMENTS = {"limits": [str(ROOT / "tests" / "limit_cases.tsv")]}
 SANITIZERS = {
     "address-undefined": ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"],
