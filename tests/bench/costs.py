@@ -1,7 +1,9 @@
-"""What the library costs: driver calls with it preloaded, with limits, with a profile and without, against none.
+"""What the library costs: driver calls through it, with limits, with a profile and without, against none.
 
 costs.py [ROUNDS] [--launches] [--setting NAME]...    prints a Markdown table
 """
+
+from __future__ import annotations
 
 import argparse
 import json
@@ -13,22 +15,28 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
 LIBRARY = ROOT / "lib" / "build" / "libvgpu.so"
-PRELOADED = {"LD_PRELOAD": str(LIBRARY)}
-NATIVE = "native"
 # A profile of 4 MiB has reached its size after the first launches; one of 64 MiB grows for two million calls.
 SETTINGS: dict[str, dict[str, str]] = {
-    NATIVE: {},
-    "no limits": PRELOADED,
-    "--mem 8g": {**PRELOADED, "CUDA_DEVICE_MEMORY_LIMIT": "8g"},
-    "--sm 99": {**PRELOADED, "CUDA_DEVICE_SM_LIMIT": "99"},
-    "--mem 8g --sm 99": {**PRELOADED, "CUDA_DEVICE_MEMORY_LIMIT": "8g", "CUDA_DEVICE_SM_LIMIT": "99"},
-    "--profile": {**PRELOADED, "PFLOG": "profile"},
-    "--profile-size 4m": {**PRELOADED, "PFLOG": "profile", "VGPURUN_PROFILE_SIZE": "4m"},
+    "no limits": {},
+    "--mem 8g": {"CUDA_DEVICE_MEMORY_LIMIT": "8g"},
+    "--sm 99": {"CUDA_DEVICE_SM_LIMIT": "99"},
+    "--mem 8g --sm 99": {"CUDA_DEVICE_MEMORY_LIMIT": "8g", "CUDA_DEVICE_SM_LIMIT": "99"},
+    "--profile": {"PFLOG": "profile"},
+    "--profile-size 4m": {"PFLOG": "profile", "VGPURUN_PROFILE_SIZE": "4m"},
 }
 STARTS = 200
+
+
+class Cost(NamedTuple):
+    """Of one call, or of a pair: what it takes natively, how much more with the library, and the ratio of the two."""
+
+    native_ns: float
+    more_ns: float
+    ratio: float
 
 
 def compile_calls(folder: Path) -> Path:
@@ -40,55 +48,72 @@ def compile_calls(folder: Path) -> Path:
     return program
 
 
-def start_cost_us(environment: dict[str, str]) -> float:
-    """One start of /bin/true, in microseconds."""
-    began = time.perf_counter()
-    for _ in range(STARTS):
-        os.waitpid(os.posix_spawn("/bin/true", ["true"], environment), 0)
-    return (time.perf_counter() - began) / STARTS * 1e6
+def start_ns(environment: dict[str, str]) -> float:
+    """One start of /bin/true, in nanoseconds."""
+    began = time.perf_counter_ns()
+    os.waitpid(os.posix_spawn("/bin/true", ["true"], environment), 0)
+    return time.perf_counter_ns() - began
 
 
-def measure(program: Path, folder: Path, variables: dict[str, str], only_launches: bool) -> dict[str, float]:
-    """What each call takes, in nanoseconds, in a process of its own."""
+def start_cost(environment: dict[str, str]) -> Cost:
+    """Of a program that does nothing, preloaded: in turns, too."""
+    preloaded = {**environment, "LD_PRELOAD": str(LIBRARY)}
+    pairs = [(start_ns(dict(os.environ)), start_ns(preloaded)) for _ in range(STARTS)]
+    return Cost(
+        statistics.median(native_ns for native_ns, _ in pairs),
+        statistics.median(preloaded_ns - native_ns for native_ns, preloaded_ns in pairs),
+        statistics.median(preloaded_ns / native_ns for native_ns, preloaded_ns in pairs),
+    )
+
+
+def measure(program: Path, folder: Path, variables: dict[str, str], only_launches: bool) -> dict[str, Cost]:
+    """What each call costs, in a process of its own that makes each of them with the library and without, in turns."""
     profile = folder / "profile"
     profile.mkdir(exist_ok=True)
     environment = {**os.environ, **variables, "CUDA_DEVICE_MEMORY_SHARED_CACHE": str(folder / "usage")}
-    command = [str(program), *(["launch"] if only_launches else [])]
+    command = [str(program), str(LIBRARY), *(["launch"] if only_launches else [])]
     # The name of the profile's folder is relative to this one.
     result = subprocess.run(command, env=environment, cwd=folder, stdout=subprocess.PIPE, text=True, check=True)
     for file in profile.iterdir():
         file.unlink()
-    figures: dict[str, float] = json.loads(result.stdout)
+    costs = {call: Cost(**figures) for call, figures in json.loads(result.stdout).items()}
     if not only_launches:
-        figures["/bin/true"] = start_cost_us(environment) * 1000
-    return figures
+        costs["/bin/true"] = start_cost(environment)
+    return costs
+
+
+def table(rounds: list[dict[str, dict[str, Cost]]]) -> str:
+    """A row for each call, a column for each setting: the median of the processes, and the least and the most."""
+    settings = list(rounds[0])
+    lines = ["| call | native, ns | " + " | ".join(settings) + " |", "|---" * (len(settings) + 2) + "|"]
+    for call in rounds[0][settings[0]]:
+        native_ns = statistics.median(costs[call].native_ns for each in rounds for costs in each.values())
+        cells = [f"{native_ns:.0f}"]
+        for setting in settings:
+            found = [each[setting][call] for each in rounds]
+            ratios = [cost.ratio for cost in found]
+            more_ns = statistics.median(cost.more_ns for cost in found)
+            cells.append(f"{statistics.median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f}), {more_ns:+.0f} ns")
+        lines.append(f"| {call} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("rounds", nargs="?", type=int, default=7, help="of each setting, in changing order")
+    parser.add_argument("rounds", nargs="?", type=int, default=7, help="processes of each setting, in changing order")
     parser.add_argument("--launches", action="store_true", help="nothing else")
-    parser.add_argument("--setting", choices=SETTINGS, action="append", help="beside native; by default all")
+    parser.add_argument("--setting", choices=SETTINGS, action="append", help="by default all")
     options = parser.parse_args()
-    settings = {NATIVE: {}, **{name: SETTINGS[name] for name in options.setting or SETTINGS}}
-    rounds: list[dict[str, dict[str, float]]] = []
+    settings = {name: SETTINGS[name] for name in options.setting or SETTINGS}
+    rounds: list[dict[str, dict[str, Cost]]] = []
     with tempfile.TemporaryDirectory() as folder:
         program = compile_calls(Path(folder))
         for _ in range(options.rounds):
             order = random.sample(list(settings), len(settings))
-            figures = {name: measure(program, Path(folder), settings[name], options.launches) for name in order}
-            rounds.append(figures)
-    others = [name for name in settings if name != NATIVE]
-    print("Each of its native time, and nanoseconds more: the median of the rounds.\n")
-    print("| call | native, ns | " + " | ".join(others) + " |")
-    print("|---" * (len(others) + 2) + "|")
-    for call in rounds[0][NATIVE]:
-        cells = [f"{statistics.median(figures[NATIVE][call] for figures in rounds):.0f}"]
-        for name in others:
-            ratio = statistics.median(figures[name][call] / figures[NATIVE][call] for figures in rounds)
-            more_ns = statistics.median(figures[name][call] - figures[NATIVE][call] for figures in rounds)
-            cells.append(f"{ratio:.3f} ({more_ns:+.0f})")
-        print(f"| {call} | " + " | ".join(cells) + " |")
+            costs = {name: measure(program, Path(folder), settings[name], options.launches) for name in order}
+            rounds.append({name: costs[name] for name in settings})
+    print("Each of its native time: the median of the processes, their least and most, and nanoseconds more.\n")
+    print(table(rounds))
 
 
 if __name__ == "__main__":

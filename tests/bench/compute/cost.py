@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import tempfile
 from collections.abc import Iterator
 from functools import partial
@@ -25,25 +26,21 @@ def cases(options: Options) -> Iterator[Case]:
 
 
 def _measure_launch(bench: Bench) -> Iterator[Row]:
-    """The fastest of some rounds, natively and preloaded in turn."""
+    """In some processes, each of which launches with the library and without, in turns: their median."""
     calls = bench.programs.compile("calls")
     with tempfile.TemporaryDirectory() as folder:
-        native = bench.native()
-        launches = {"": native}
         for name, path in bench.libraries.items():
-            preload = {"LD_PRELOAD": str(path), "CUDA_DEVICE_MEMORY_SHARED_CACHE": str(Path(folder) / name)}
-            launches[name] = Launch((), {**native.environment, **preload})
-        fastest_ns = dict.fromkeys(launches, float("inf"))
-        for _ in range(ROUNDS):
-            for name, launch in launches.items():
-                answer = bench.programs.output(bench.programs.start([calls, "launch"], launch), LATE_S)[-1]
-                fastest_ns[name] = min(fastest_ns[name], answer["cuLaunchKernel"])
-    for name in bench.libraries:
-        more_ns = fastest_ns[name] - fastest_ns[""]
-        note = f"{fastest_ns['']:.0f} ns natively, {more_ns:+.0f} ns"
-        share = 100 * fastest_ns[""] / fastest_ns[name]
-        musts = [Must("ns more", more_ns, float("-inf"), OFF_NS)]
-        yield Row("launch", "none", name, (share,), musts, None, (), 1e9 / fastest_ns[""], note)
+            usage = {"CUDA_DEVICE_MEMORY_SHARED_CACHE": str(Path(folder) / name)}
+            launch = Launch((), {**bench.native().environment, **usage})
+            costs = []
+            for _ in range(ROUNDS):
+                process = bench.programs.start([calls, str(path), "launch"], launch)
+                costs.append(bench.programs.output(process, LATE_S)[-1]["cuLaunchKernel"])
+            native_ns, more_ns = (statistics.median(cost[key] for cost in costs) for key in ("native_ns", "more_ns"))
+            note = f"{native_ns:.0f} ns natively, {more_ns:+.1f} ns"
+            share = 100 * native_ns / (native_ns + more_ns)
+            musts = [Must("ns more", more_ns, float("-inf"), OFF_NS)]
+            yield Row("launch", "none", name, (share,), musts, None, (), 1e9 / native_ns, note)
 
 
 def _measure_speed(bench: Bench, program: str, percent: int, seconds: float, least: float) -> Iterator[Row]:

@@ -19,10 +19,12 @@ static void check(CUresult result, const char *what) {
   }
 }
 
+/* Where a program has another one, it comes by other functions. */
+static void *(*find_symbol)(void *, const char *) = dlsym;
+
 static void *find(const char *name) {
-  static CUresult (*lookup)(const char *, void **, int, cuuint64_t, CUdriverProcAddressQueryResult *);
-  if (lookup == NULL)
-    *(void **)&lookup = dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuGetProcAddress_v2");
+  CUresult (*lookup)(const char *, void **, int, cuuint64_t, CUdriverProcAddressQueryResult *);
+  *(void **)&lookup = find_symbol(dlopen("libcuda.so.1", RTLD_NOW), "cuGetProcAddress_v2");
   void *function = NULL;
   if (lookup == NULL || lookup(name, &function, 12000, 0, NULL) != CUDA_SUCCESS || function == NULL) {
     fprintf(stderr, "no %s\n", name);

@@ -1,4 +1,4 @@
-"""The benchmark of the compute limiter runs, on the simulated GPU: what it measures there is not looked at."""
+"""The benchmarks run, on the simulated GPU: what they measure there is not looked at."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from sandbox import SIMULATED_DRIVER, Sandbox
 
 from support import CHECKOUT
 
-COMPUTE = CHECKOUT / "tests" / "bench" / "compute"
+BENCH = CHECKOUT / "tests" / "bench"
+COMPUTE = BENCH / "compute"
 
 
 def measure(sandbox: Sandbox, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -51,3 +52,15 @@ def test_the_page_has_the_figures_that_were_measured() -> None:
     command = [sys.executable, str(COMPUTE / "page.py"), "--check"]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
+
+
+def test_the_costs_are_a_table(sandbox: Sandbox) -> None:
+    """Of calls through the library against the driver's own, in one process."""
+    command = [sys.executable, str(BENCH / "costs.py"), "1", "--launches", "--setting=--profile"]
+    result = subprocess.run(
+        command, env=sandbox.environment, capture_output=True, text=True, timeout=100, check=False, cwd=sandbox.folder
+    )
+    assert result.returncode == 0, result.stderr
+    head, _, *calls = [line.strip("|").split("|") for line in result.stdout.splitlines() if line.startswith("|")]
+    assert [each.strip() for each in head] == ["call", "native, ns", "--profile"]
+    assert len(calls) == 3 and all(float(cells[1]) > 0 for cells in calls)
