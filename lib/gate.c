@@ -180,12 +180,13 @@ static void sleep_without_turn(struct meter *meter, int64_t duration_ns) {
     meter->driver->sleep_ns(left_ns);
 }
 
-/* In nanoseconds of GPU time. */
+/* In nanoseconds of GPU time. Of more tokens than the bucket holds, those that overflow it would be lost; and a sleep
+ * ends late. */
 static int64_t quantum_ns(struct meter *meter) {
   if (in_company(meter))
     return METER_COMPANY_QUANTUM_NS;
-  return (meter_streams_overlap(meter) ? METER_OVERLAP_QUANTUM_WALL_NS : METER_QUANTUM_WALL_NS) *
-         meter_percent_of_time(meter) / 100;
+  int64_t wall_ns = meter_streams_overlap(meter) ? METER_OVERLAP_QUANTUM_WALL_NS : METER_QUANTUM_WALL_NS;
+  return min(wall_ns * meter_percent_of_time(meter) / 100, BUCKET_BURST_NS * 9 / 10);
 }
 
 /* Launches in flight have spoken for their tokens, and who has waited waits for some more. */

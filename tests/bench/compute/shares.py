@@ -10,8 +10,9 @@ from pathlib import Path
 
 from adjustable import Adjustable
 from cases import Case, Options
+from charged import Charged
 from report import Must, Row
-from runs import MODELS, SETTLE_S, Bench, Run
+from runs import MODELS, SETTLE_S, Bench, Launch, Run
 
 FREE_S = 3.0  # without a limit, between its limits
 # What takes longest comes first, so that several GPUs are done at about the same time.
@@ -35,16 +36,21 @@ def native_per_second(before: Run, after: Run) -> tuple[float, str]:
     return mean, f"native runs differ by {100 * abs(after.per_second - before.per_second) / mean:.1f} %"
 
 
+def _charged_note(percent: float | None) -> str:
+    return "" if percent is None else f"charged {percent:.2f} %; "
+
+
 def _measure(bench: Bench, program: str, seconds: float, limits: tuple[int, ...]) -> Iterator[Row]:
     length_s = seconds * LONG if program == "300ms" else seconds
     before = bench.run(program, seconds, bench.native())
     runs = {
-        (percent, library): bench.run(program, length_s, bench.limited(percent, library))
+        (percent, library): _run_charged(bench, program, length_s, bench.limited(percent, library))
         for percent in limits
         for library in bench.libraries
     }
-    native, note = native_per_second(before, bench.run(program, seconds, bench.native()))
-    for (percent, library), run in runs.items():
+    native, natives = native_per_second(before, bench.run(program, seconds, bench.native()))
+    for (percent, library), (run, charged) in runs.items():
+        note = _charged_note(charged) + natives
         share = 100 * run.per_second / native
         deviation = run.window_deviation_percent if program in EVEN else None
         musts = [Must("share", share, percent - 1, percent + 1)]
@@ -55,6 +61,14 @@ def _measure(bench: Bench, program: str, seconds: float, limits: tuple[int, ...]
         yield Row(program, str(percent), library, (share,), musts, deviation, (run.longest_stall_ms,), native, note)
 
 
+def _run_charged(bench: Bench, program: str, seconds: float, launch: Launch) -> tuple[Run, float | None]:
+    """The run, and what it was charged, in percent of its time."""
+    with tempfile.TemporaryDirectory() as folder, Charged(Path(folder), bench.gpus[0].uuid) as charged:
+        environment = {**launch.environment, "VGPURUN_STATE_DIR": folder}
+        run = bench.run(program, seconds, Launch(launch.prefix, environment))
+    return run, charged.percent(run.began_at_s, run.began_at_s + seconds)
+
+
 def _measure_model(bench: Bench, program: str, seconds: float, limits: tuple[int, ...]) -> Iterator[Row]:
     """A program that the host's speed decides differs by a third from one process to the next, also natively.
 
@@ -62,7 +76,7 @@ def _measure_model(bench: Bench, program: str, seconds: float, limits: tuple[int
     """
     native = bench.run(program, seconds, bench.native()).per_second
     for library in bench.libraries:
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory() as folder, Charged(Path(folder), bench.gpus[0].uuid) as charged:
             limited = Adjustable(bench, library, Path(folder), None)
             phases = [(None, FREE_S), *(phase for each in limits for phase in ((each, seconds), (None, FREE_S)))]
             run, began_s = _run_phases(bench, program, limited, phases)
@@ -75,7 +89,8 @@ def _measure_model(bench: Bench, program: str, seconds: float, limits: tuple[int
             at_s = began_s[2 * number + 1] + SETTLE_S
             unlimited = (free[number] + free[number + 1]) / 2
             share = 100 * run.per_second_between(at_s, at_s + seconds) / unlimited
-            note = f"{unlimited:.1f}/s without a limit, in the same process"
+            was_charged = charged.percent(run.began_at_s + at_s, run.began_at_s + at_s + seconds)
+            note = f"{_charged_note(was_charged)}{unlimited:.1f}/s without a limit, in the same process"
             yield Row(
                 program,
                 str(percent),
