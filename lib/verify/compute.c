@@ -1,5 +1,6 @@
 #include "compute.h"
 
+#include "child.h"
 #include "driver.h"
 
 #include <stdio.h>
@@ -142,7 +143,7 @@ void compute_run(const struct compute_path *path, double seconds) {
   if (pipe(answers) != 0 || pipe(starts) != 0)
     exit(3);
   for (int i = 0; i < path->processes; i++)
-    if (fork() == 0) {
+    if (fork_child() == 0) {
       close(starts[1]);
       work(path, seconds, starts[0], answers[1]);
     }

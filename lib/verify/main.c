@@ -8,9 +8,11 @@
  *
  * Each way has a process of its own.
  */
+#include "child.h"
 #include "compute.h"
 #include "driver.h"
 #include "memory.h"
+#include "talk.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -26,14 +28,16 @@ static void end_child(void) {
 
 /* Whatever becomes of one way, the others are tried. */
 static void wait_for(const char *name) {
-  int status;
-  if (wait(&status) > 0 && status != 0)
+  int status = 0;
+  while (waitpid(-1, &status, WNOHANG) == 0)
+    look_for_host();
+  if (status != 0)
     printf("{\"path\": \"%s\", \"ended\": %d}\n", name, WIFSIGNALED(status) ? -WTERMSIG(status) : WEXITSTATUS(status));
   fflush(stdout);
 }
 
 static void in_child(const struct memory_path *path, size_t chunk_bytes) {
-  if (fork() == 0) {
+  if (fork_child() == 0) {
     if (path->name != NULL)
       path->run(path, chunk_bytes);
     else {
@@ -55,7 +59,7 @@ static int try_memory(size_t chunk_bytes) {
 
 static int try_compute(double seconds) {
   for (const struct compute_path *path = compute_paths; path->name != NULL; path++) {
-    if (fork() == 0) {
+    if (fork_child() == 0) {
       compute_run(path, seconds);
       end_child();
     }

@@ -1,5 +1,6 @@
 #include "memory.h"
 
+#include "child.h"
 #include "driver.h"
 #include "talk.h"
 
@@ -263,7 +264,7 @@ static void run_two(const struct memory_path *path, size_t chunk_bytes) {
   size_t others_bytes = 0;
   if (pipe(to_first) != 0 || pipe(to_second) != 0)
     exit(3);
-  pid_t second = fork();
+  pid_t second = fork_child();
   if (second == 0) {
     close(to_second[1]);
     be_second(path, chunk_bytes, to_second[0], to_first[1]);

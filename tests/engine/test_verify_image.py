@@ -35,6 +35,15 @@ def test_ctrl_c_ends_the_trial_and_its_container(vgpurun: Cli, debian: str) -> N
     vgpurun.assert_nothing_left()
 
 
+def test_a_trial_that_is_killed_leaves_no_container(vgpurun: Cli, debian: str) -> None:
+    arguments = ("verify", *vgpurun.driver, "--sm", "50", "--seconds", "100", debian)
+    with vgpurun.started(*arguments) as process:
+        wait_until(lambda: [each for each in vgpurun.containers() if each.status == "running"], "running container", 60)
+        process.kill()
+        wait_until(lambda: not vgpurun.containers(), "end of the container", 60)
+    wait_until(lambda: not vgpurun.states(), "end of the trial", 10)
+
+
 def test_a_trial_without_room_says_so(vgpurun: Cli, debian: str) -> None:
     held = vgpurun.run("-d", "--mem", "7g", debian, "sleep", "60")
     assert held.exit_code == 0, held

@@ -7,6 +7,8 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +116,54 @@ def test_a_share_that_passes_its_limit_fails(environment: dict[str, str]) -> Non
     assert_measured(measured, lambda seen: seen == ["FAIL", "FAIL"])
 
 
+@contextmanager
+def working(environment: dict[str, str], *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    """`vgpurun ARGUMENTS`, once its program has a context on the GPU."""
+    command = [sys.executable, "-m", "vgpurun", *arguments]
+    with subprocess.Popen(
+        command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as process:
+        try:
+            wait_until(lambda: used_bytes(environment) > 0)
+            yield process
+        finally:
+            process.kill()
+
+
+def used_bytes(environment: dict[str, str]) -> int:
+    (gpu,) = json.loads(run(environment, "-m", "vgpurun", "smi", "--format", "json").stdout)["gpus"]
+    used: int = gpu["memory_used_bytes"]
+    return used
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_beside_others_no_share_is_too_large(environment: dict[str, str]) -> None:
+    """Of what they leave, a program with a limit gets as much as one without. Their promises are not in its way."""
+    with working(environment, "local", "--mem", "2g", "--sm", "50", "--", str(PROGRAM), "compute", "100"):
+        code, checks = verified(environment, "--sm", "50", "--seconds", "0.5")
+    assert code == 0 and checks["compute: a GPU of its own"]["other_processes"] == 1
+    assert not [check for check in checks.values() if check["status"] == "fail"]
+    assert [check for check in checks.values() if check["what"].endswith("% of what the others left")], checks
+
+
+def test_a_trial_ends_with_what_has_begun_it(environment: dict[str, str]) -> None:
+    with working(environment, "verify", "--sm", "50", "--seconds", "100") as process:
+        process.kill()
+        wait_until(lambda: used_bytes(environment) == 0)
+
+
+def test_no_room_has_no_way_out_that_it_lacks(environment: dict[str, str]) -> None:
+    with working(environment, "local", "--mem", "15g", "--", str(PROGRAM), "compute", "100"):
+        result = run(environment, "-m", "vgpurun", "verify", "--mem", "2g")
+    assert result.returncode == 125 and result.stderr.strip().endswith("1 GiB is left; ask for less"), result.stderr
+
+
 def test_a_program_that_cannot_start_is_one_line(environment: dict[str, str]) -> None:
     result = run(environment, "-m", "vgpurun", "verify", "IMAGE")
     assert result.returncode == 125 and "no-engine.sock" in result.stderr
@@ -141,12 +191,21 @@ def test_judging_memory(changes: dict[str, Any], status: str, word: str) -> None
 
 
 @pytest.mark.parametrize(
-    ("rate", "least", "status"),
-    [(500, 500, "ok"), (550, 550, "ok"), (560, 560, "FAIL"), (400, 400, "warn"), (500, 100, "warn"), (500, 240, "ok")],
+    ("rate", "least", "has_company", "status"),
+    [
+        (500, 500, False, "ok"),
+        (550, 550, False, "ok"),
+        (560, 560, False, "FAIL"),
+        (560, 560, True, "warn"),
+        (500, 500, True, "ok"),
+        (400, 400, False, "warn"),
+        (500, 100, False, "warn"),
+        (500, 240, False, "ok"),
+    ],
 )
-def test_judging_shares(rate: float, least: float, status: str) -> None:
+def test_judging_shares(rate: float, least: float, has_company: bool, status: str) -> None:
     limited = {"work": "w", "kernels_per_second": float(rate), "least_of_a_process": float(least)}
-    assert verify._judge_share(limited, 1000.0, 50).status == status
+    assert verify._judge_share(limited, 1000.0, 50, has_company).status == status
 
 
 def test_the_program_runs_in_images_with_an_old_glibc() -> None:

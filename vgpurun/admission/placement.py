@@ -15,7 +15,7 @@ from vgpurun.host.gpus import Gpu
 from vgpurun.launch.plan import Joined, Limits
 from vgpurun.limits.quota import Quota
 
-_WAYS_OUT = "ask for less, queue with --wait, or share regardless with --overcommit"
+WAYS_OUT = "ask for less, queue with --wait, or share regardless with --overcommit"
 
 
 class Placement(NamedTuple):
@@ -105,4 +105,4 @@ def _no_room(request: Request, choices: Sequence[_Choice], total: int) -> NoRoom
     reason = next(iter(reasons)) if len(reasons) == 1 else "see below"
     table = room_table([choice.room for choice in choices])
     full = [choice.room.gpu.uuid for choice in choices if choice.refusal and not choice.is_own]
-    return NoRoomError(f"no room for {asked} on {where}: {reason}", _WAYS_OUT, table, full)
+    return NoRoomError(f"no room for {asked} on {where}: {reason}", WAYS_OUT, table, full)

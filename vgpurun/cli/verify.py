@@ -90,7 +90,8 @@ def _limits(gpu: Gpu, mem: str | None, sm: str | None) -> Quota:
 def _trial(gpu: Gpu, limits: Quota, image: str | None, driver_mode: str, program: Path) -> Trial:
     """How a user would start the program under these limits."""
     words = [f"--gpus=device={gpu.uuid}"]
-    limited = [] if limits.memory_bytes is None else [f"--mem={shortest_size(limits.memory_bytes)}"]
+    # To try a share takes hardly any memory, so it needs no room for all that a program without a limit could take.
+    limited = ["--overcommit"] if limits.memory_bytes is None else [f"--mem={shortest_size(limits.memory_bytes)}"]
     limited += [] if limits.sm_percent is None else [f"--sm={limits.sm_percent}"]
     limited.append("--sm-policy=hard")  # whatever the configuration says of options that are not given
     free = ["--mem=100%", "--sm=100", "--overcommit"]  # all of the GPU, also where others run
