@@ -8,8 +8,9 @@ import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import docker
 import pytest
-from runners import HOST_FOLDERS, IMAGE, Container, Local, Runner
+from runners import GLIBC_IMAGE, HOST_FOLDERS, IMAGE, Container, Local, Runner, c_library
 
 from support import is_set, python_with_torch, unavailable
 
@@ -40,15 +41,38 @@ def python() -> str:
 
 
 @pytest.fixture(scope="session")
-def host_image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """An image that is empty but for mount points; gives an /etc that has a place for ld.so.preload."""
-    import docker
-
+def engine() -> Iterator[docker.DockerClient]:
+    """The Docker Engine that its own variables name."""
     try:
         client = docker.from_env()
         client.ping()
     except docker.errors.DockerException:
         unavailable("no Docker Engine answers", required=is_set("REQUIRE_ENGINE"))
+    yield client
+    client.close()
+
+
+@pytest.fixture(scope="session")
+def cdi_folder(engine: docker.DockerClient) -> Path:
+    """Where the engine reads CDI specifications."""
+    folders = engine.info().get("CDISpecDirs")
+    if not folders:
+        unavailable("this engine has no CDI")
+    return Path(folders[0])
+
+
+@pytest.fixture(scope="session")
+def glibc_image(engine: docker.DockerClient) -> Iterator[str]:
+    """An image with nothing but a C library: this machine's."""
+    repository, tag = GLIBC_IMAGE.split(":")
+    engine.api.import_image_from_data(c_library(), repository=repository, tag=tag)
+    yield GLIBC_IMAGE
+    engine.images.remove(GLIBC_IMAGE, force=True)
+
+
+@pytest.fixture(scope="session")
+def host_image(engine: docker.DockerClient, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """An image that is empty but for mount points; gives an /etc that has a place for ld.so.preload."""
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w") as tar:
         for name in (*HOST_FOLDERS, "dev", "etc", "proc", "programs", "sys", "tmp", "var"):
@@ -56,12 +80,12 @@ def host_image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             folder.type, folder.mode = tarfile.DIRTYPE, 0o1777 if name == "tmp" else 0o755
             tar.addfile(folder)
     repository, tag = IMAGE.split(":")
-    client.api.import_image_from_data(archive.getvalue(), repository=repository, tag=tag)
+    engine.api.import_image_from_data(archive.getvalue(), repository=repository, tag=tag)
     etc = tmp_path_factory.mktemp("etc") / "etc"
     shutil.copytree("/etc", etc, symlinks=True, ignore_dangling_symlinks=True, ignore=shutil.ignore_patterns("shadow*"))
     (etc / "ld.so.preload").touch()
     yield etc
-    client.images.remove(IMAGE, force=True)
+    engine.images.remove(IMAGE, force=True)
 
 
 @pytest.fixture(params=["local", "container"])

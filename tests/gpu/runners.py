@@ -6,10 +6,12 @@ mounted into it, read-only.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
 import sys
+import tarfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +21,7 @@ from support import CHECKOUT
 
 PROGRAMS = Path(__file__).parent / "programs"
 IMAGE = "vgpurun-test/host:1"
+GLIBC_IMAGE = "vgpurun-test/glibc:1"
 HOST_FOLDERS = ("bin", "lib", "lib64", "opt", "sbin", "usr")
 TIMEOUT_S = 180
 
@@ -80,3 +83,21 @@ def answer(result: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     assert result.returncode == 0, result.stdout + result.stderr
     parsed: dict[str, Any] = json.loads(result.stdout.splitlines()[-1])
     return parsed
+
+
+def c_library() -> bytes:
+    """This machine's glibc at the paths that it has, as a tar file."""
+    listed = subprocess.run(["ldd", "/usr/bin/env"], capture_output=True, text=True, check=True).stdout
+    folder = next(Path(word).parent for word in listed.split() if word.startswith("/") and "libc.so.6" in word)
+    loader = next(word for word in listed.split() if word.startswith("/") and "ld-linux" in word)
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w") as tar:
+        for name in ("libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1"):
+            place = f"{folder}/{name}".lstrip("/")
+            tar.add((folder / name).resolve(), arcname=place if place.startswith("usr/") else f"usr/{place}")
+        tar.add(Path(loader).resolve(), arcname=f"usr{loader}")
+        for link in ("lib", "lib64"):
+            member = tarfile.TarInfo(link)
+            member.type, member.linkname = tarfile.SYMTYPE, f"usr/{link}"
+            tar.addfile(member)
+    return archive.getvalue()

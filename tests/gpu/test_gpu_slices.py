@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
-import subprocess
-import tarfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import docker
 import pytest
 from runners import Container, Runner, answer, vgpurun
 
@@ -81,25 +79,15 @@ def described(name: str) -> dict:
     return found
 
 
-def test_a_cdi_device_brings_this_hosts_driver_and_the_limits(slice_name: str) -> None:
+def test_a_cdi_device_brings_this_hosts_driver_and_the_limits(
+    slice_name: str, engine: docker.DockerClient, cdi_folder: Path, glibc_image: str
+) -> None:
     """Into an image with nothing but a C library."""
-    import docker
-
-    try:
-        client = docker.from_env()
-        folders = client.info().get("CDISpecDirs")
-    except docker.errors.DockerException:
-        unavailable("no Docker Engine answers")
-    if not folders:
-        unavailable("this engine has no CDI")
-    path = Path(folders[0]) / f"vgpurun-{slice_name}.yaml"
-    image = "vgpurun-test/glibc:1"
-    repository, tag = image.split(":")
-    client.api.import_image_from_data(c_library(), repository=repository, tag=tag)
+    path = cdi_folder / f"vgpurun-{slice_name}.yaml"
     try:
         assert vgpurun(["cdi", "generate", "-o", str(path), slice_name]).returncode == 0
-        seen = client.containers.run(
-            image,
+        seen = engine.containers.run(
+            glibc_image,
             ["/usr/bin/nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"],
             device_requests=[docker.types.DeviceRequest(driver="cdi", device_ids=[f"vgpurun.io/gpu={slice_name}"])],
             network_mode="none",
@@ -108,22 +96,3 @@ def test_a_cdi_device_brings_this_hosts_driver_and_the_limits(slice_name: str) -
         assert seen.split() == [b"4096"]
     finally:
         path.unlink(missing_ok=True)
-        client.images.remove(image, force=True)
-
-
-def c_library() -> bytes:
-    """This machine's glibc at the paths that it has, as a tar file."""
-    listed = subprocess.run(["ldd", "/usr/bin/env"], capture_output=True, text=True, check=True).stdout
-    folder = next(Path(word).parent for word in listed.split() if word.startswith("/") and "libc.so.6" in word)
-    loader = next(word for word in listed.split() if word.startswith("/") and "ld-linux" in word)
-    archive = io.BytesIO()
-    with tarfile.open(fileobj=archive, mode="w") as tar:
-        for name in ("libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1"):
-            place = f"{folder}/{name}".lstrip("/")
-            tar.add((folder / name).resolve(), arcname=place if place.startswith("usr/") else f"usr/{place}")
-        tar.add(Path(loader).resolve(), arcname=f"usr{loader}")
-        for link in ("lib", "lib64"):
-            member = tarfile.TarInfo(link)
-            member.type, member.linkname = tarfile.SYMTYPE, f"usr/{link}"
-            tar.addfile(member)
-    return archive.getvalue()
