@@ -377,6 +377,13 @@ def test_verbs_are_loaded_where_they_are_said_to_be() -> None:
         assert cli.commands[verb].get_short_help_str(200) == line
 
 
+@pytest.mark.parametrize("verb", ["slice", "cdi"])
+def test_verbs_of_a_verb_are_listed_with_whole_sentences(run: Run, verb: str) -> None:
+    listed = run(verb).stdout.partition("Commands:")[2]
+    assert "\n  inspect  Show" in listed or "\n  remove    Remove" in listed
+    assert not [line for line in listed.splitlines() if line.endswith("...")], listed
+
+
 @pytest.mark.parametrize("verb", ["", "ps", "smi", "stop"])
 def test_help_starts_without_what_is_slow_to_load(verb: str, environment: dict[str, str]) -> None:
     code = (

@@ -68,6 +68,13 @@ class VerbGroup(click.Group):
         """Return the names in their order."""
         return list(self.commands)
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List them with whole sentences, where click would cut what is longer than a line."""
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [(each, self.commands[each].get_short_help_str(200)) for each in self.list_commands(ctx)]
+            )
+
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Show the help where nothing is asked for."""
         return super().parse_args(ctx, args or ["--help"])
