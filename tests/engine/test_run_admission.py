@@ -313,7 +313,8 @@ def test_an_update_to_more_needs_room_and_one_to_less_does_not(one_gpu: Cli, deb
     assert one_gpu(*update, "--mem", "3g", "other").exit_code == 0
     result = one_gpu(*update, "--mem", "4g", "other")
     assert result.exit_code == 125
-    assert "no room for --mem 0=4g --sm 0=20 on GPU 0: 3 GiB is left" in result.stderr
+    reason, way_out = "no room for --mem 4g --sm 20 on GPU 0: 3 GiB is left", "ask for less, or share regardless"
+    assert f"{reason}; {way_out} with --overcommit\n" in result.stderr, "a change does not wait"
     assert "40 % of its time" in one_gpu(*update, "--sm", "50", "other").stderr
     assert one_gpu(*update, "--overcommit", "--mem", "6g", "other").exit_code == 0
     assert one_gpu(*update, "--mem", "4g", "other").exit_code == 0, "still too much, but less than before"

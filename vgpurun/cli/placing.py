@@ -12,7 +12,7 @@ from vgpurun.admission.waiting import NO_TIMEOUT, parse_wait
 from vgpurun.choices import PLACE_POLICIES
 from vgpurun.cli.common import LIMITS, Function, SliceName, option, say, warn
 from vgpurun.config import values as config
-from vgpurun.errors import EngineError, NoEngineError, OptionError
+from vgpurun.errors import EngineError, NoEngineError, NoRoomError, OptionError
 from vgpurun.host.gpus import GPUS_HELP, Gpu
 from vgpurun.launch.plan import Limits
 from vgpurun.limits.quota import Quota
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from vgpurun.engine.client import Engine
 
 _GROUP = "Placement"
+_WAYS_OUT_OF_CHANGE = "ask for less, or share regardless with --overcommit"  # no change waits
 
 
 def placement_options(function: Function) -> Function:
@@ -186,17 +187,29 @@ def admitted_change(
 
     Raises NoRoomError, also at the end: then they are to be taken back. Raises ConfigError, too.
     """
-    memory = ",".join(f"{gpu.number}={shortest_size(each.memory_bytes)}" for gpu, each in wanted if each.memory_bytes)
-    sm = ",".join(f"{gpu.number}={each.sm_percent}" for gpu, each in wanted if each.sm_percent)
+    memory = _by_gpu([(gpu, shortest_size(each.memory_bytes)) for gpu, each in wanted if each.memory_bytes], wanted)
+    sm = _by_gpu([(gpu, str(each.sm_percent)) for gpu, each in wanted if each.sm_percent], wanted)
     request = Request(
-        Limits(memory or None, sm or None),
+        Limits(memory, sm),
         gpus="device=" + ",".join(gpu.uuid for gpu, _ in wanted),
         is_overcommit=bool(config.default("overcommit")) if overcommit is None else overcommit,
     )
     admission = Admission(request, gpus, config.own_grant(), engine, 0, say, warn, in_place_of=holder)
-    with admission.granted():
-        yield
-        admission.confirm(holder)
+    try:
+        with admission.granted():
+            yield
+            admission.confirm(holder)
+    except NoRoomError as error:
+        is_own_quota = error.gpus is not None and not error.gpus
+        way_out = "end one, or ask for less" if is_own_quota else _WAYS_OUT_OF_CHANGE
+        raise NoRoomError(error.reason, way_out, error.details, error.gpus) from None
+
+
+def _by_gpu(texts: Sequence[tuple[Gpu, str]], wanted: Sequence[object]) -> str | None:
+    """Write limits as a user would, with the GPU's number only where there are several."""
+    if len(wanted) == 1:
+        return next((text for _, text in texts), None)
+    return ",".join(f"{gpu.number}={text}" for gpu, text in texts) or None
 
 
 def shortest_size(size_bytes: int) -> str:
