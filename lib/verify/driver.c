@@ -53,7 +53,12 @@ CUresult driver_try_start(void) {
 }
 
 void driver_start(void) {
-  must(driver_try_start(), "cuDevicePrimaryCtxRetain");
+  CUresult result = driver_try_start();
+  if (result == CUDA_ERROR_OUT_OF_MEMORY) {
+    printf("{\"no_room\": true}\n");
+    exit(3);
+  }
+  must(result, "cuDevicePrimaryCtxRetain");
 }
 
 /* As NVML writes it: GPU-, and the bytes in groups of 4, 2, 2, 2 and 6. */

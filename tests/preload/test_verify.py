@@ -164,6 +164,12 @@ def test_no_room_has_no_way_out_that_it_lacks(environment: dict[str, str]) -> No
     assert result.returncode == 125 and result.stderr.strip().endswith("1 GiB is left; ask for less"), result.stderr
 
 
+def test_no_room_for_a_context_is_no_verdict(environment: dict[str, str]) -> None:
+    result = run(environment, "-m", "vgpurun", "verify", "--mem", "100m")
+    assert result.returncode == 125 and len(result.stdout.splitlines()) == 1, result.stdout
+    assert "no room for a CUDA context" in result.stderr and "try a higher --mem" in result.stderr
+
+
 def test_a_program_that_cannot_start_is_one_line(environment: dict[str, str]) -> None:
     result = run(environment, "-m", "vgpurun", "verify", "IMAGE")
     assert result.returncode == 125 and "no-engine.sock" in result.stderr
@@ -182,6 +188,8 @@ def test_a_program_that_cannot_start_is_one_line(environment: dict[str, str]) ->
         ({"again": 2}, "FAIL", "still after all was freed"),
         ({"answer": -1}, "skip", "does not have it"),
         ({"used_bytes": 500 << 20}, "ok", "refused after 900 MiB"),
+        ({"used_bytes": 990 << 20, "granted_bytes": 0, "again": 2}, "skip", "no room beside the context"),
+        ({"used_bytes": 500 << 20, "granted_bytes": 0, "again": 2}, "FAIL", "still after all was freed"),
     ],
 )
 def test_judging_memory(changes: dict[str, Any], status: str, word: str) -> None:

@@ -28,6 +28,7 @@ OK, WARNING, FAILED, SKIPPED = "ok", "warn", "FAIL", "skip"
 
 _MIB = 1 << 20
 _STEP_BYTES = 2 * _MIB  # the driver's own
+_LEAST_ROOM_BYTES = 64 * _MIB  # with less than that a pool may have nothing: it grows in steps
 _MOST_CHUNK_BYTES = 256 * _MIB  # an array has no more rows
 _OUT_OF_MEMORY = 2  # of lib/verify's answers, as the next ones
 _SKIPS = {
@@ -108,6 +109,8 @@ def _judge_path(figures: dict[str, Any]) -> Check:
     amounts = f"{used_bytes / _MIB:.0f} of {limit_bytes / _MIB:.0f} MiB by NVML"
     if used_bytes > limit_bytes:
         return Check(name, FAILED, f"got {amounts}", figures)
+    if not figures["granted_bytes"] and limit_bytes - used_bytes < _LEAST_ROOM_BYTES:
+        return Check(name, SKIPPED, "no room beside the context; try a higher limit", figures)
     if figures["answer"] != _OUT_OF_MEMORY:
         return Check(name, FAILED, f"not refused as out of memory but with {figures['answer']}; {amounts}", figures)
     if figures["again"]:
@@ -186,11 +189,15 @@ class _Program:
     def answers(self) -> Iterator[dict[str, Any]]:
         """Yield its lines; an error is part of the answer after it, which says how the attempt ended.
 
-        Raises VgpurunError for one that gets stuck.
+        Raises VgpurunError for one that gets stuck, or has no room to begin.
         """
         error: dict[str, Any] = {}
         for line in self._lines():
             said: dict[str, Any] = json.loads(line)
+            if "no_room" in said:
+                raise VgpurunError(
+                    "there is no room for a CUDA context, which takes hundreds of MiB; try a higher --mem"
+                )
             if "error" in said:
                 error = said
             else:
