@@ -14,6 +14,12 @@ int64_t model_now_ns(const struct model_process *process) {
   return process->now_ns - MODEL_START_NS;
 }
 
+/* As meters.c: what is open would grow with what is not measured. */
+static void leave_off(struct meter *meter) {
+  meter_close_all(meter);
+  meter_harvest(meter);
+}
+
 /* As meters.c finds it: without a limit, and alone, nothing is measured. */
 static bool is_measured(struct model_process *process, int gpu) {
   const struct model_container *container = &model.containers[process->container];
@@ -24,8 +30,11 @@ static bool is_measured(struct model_process *process, int gpu) {
     turns_note_presence(turns);
     bool before = process->company[gpu];
     process->company[gpu] = turns_have_another_tenant(turns);
-    if (process->company[gpu] && !before && container->percent >= VGPU_NO_SM_LIMIT)
+    bool limited = container->percent < VGPU_NO_SM_LIMIT || container->paused;
+    if (process->company[gpu] && !before && !limited)
       meter_begin_measuring(&process->meters[gpu]);
+    else if (before && !process->company[gpu] && !limited)
+      leave_off(&process->meters[gpu]);
   }
   return container->percent < VGPU_NO_SM_LIMIT || container->paused || process->company[gpu];
 }
