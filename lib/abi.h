@@ -78,6 +78,7 @@ struct vgpu_limits {
 };
 
 #define VGPU_SECONDS 64
+#define VGPU_HOLES 16
 
 #define VGPU_NOT_ENFORCED_MEMORY 1u /* the driver took memory that could not be measured: NVML does not answer */
 #define VGPU_NOT_ENFORCED_SM 2u     /* work went by that could not be measured */
@@ -91,7 +92,7 @@ struct vgpu_device_shared {
   uint32_t sm_limit_percent;   /* likewise */
   uint32_t not_enforced;       /* VGPU_NOT_ENFORCED_*: what has gone wrong since the file was made */
   int64_t tokens_zero_at_ns;   /* when the token bucket stands at exactly zero (bucket.h) */
-  int64_t charged_until_ns;    /* GPU time before this instant has been charged */
+  int64_t charged_until_ns;    /* GPU time before this instant has been charged, but for the holes */
   uint64_t busy_ns;            /* GPU time charged since the file was made */
   uint64_t gate_wait_ns;       /* time that launches waited for tokens, or for their turn */
   uint64_t launches;           /* measured ones */
@@ -101,7 +102,8 @@ struct vgpu_device_shared {
   /* GPU time charged in each of the last seconds: the second of CLOCK_MONOTONIC in the upper half, its microseconds of
    * GPU time in the lower one, at the second modulo VGPU_SECONDS. */
   uint64_t seconds[VGPU_SECONDS];
-  uint8_t reserved[384];
+  uint64_t holes[VGPU_HOLES]; /* what has not been charged before charged_until_ns (holes.h) */
+  uint8_t reserved[256];
 };
 
 struct vgpu_device_usage {

@@ -1,5 +1,6 @@
 #include "bucket.h"
 
+#include "holes.h"
 #include "seconds.h"
 
 #include <stdbool.h>
@@ -13,19 +14,20 @@ static int64_t max(int64_t a, int64_t b) {
   return a > b ? a : b;
 }
 
-/* Claims the part of [*start_ns, end_ns] that nobody has been charged for; false when there is none. */
-static bool claim(struct vgpu_device_shared *device, int64_t *start_ns, int64_t end_ns, int64_t now_ns) {
+/* Claims the part of the span that is later than all that has been charged; what is before it is left out for now. */
+static struct span claim(struct vgpu_device_shared *device, struct span span, int64_t now_ns) {
   int64_t until = __atomic_load_n(&device->charged_until_ns, __ATOMIC_RELAXED);
   int64_t from;
   do {
     /* Nothing can have been charged in advance: a much later instant is damage. */
-    from = until > now_ns + 1000000000LL ? *start_ns : max(*start_ns, until);
-    if (from >= end_ns)
-      return false;
-  } while (!__atomic_compare_exchange_n(&device->charged_until_ns, &until, end_ns, false, __ATOMIC_RELAXED,
+    from = until > now_ns + 1000000000LL ? span.start_ns : max(span.start_ns, until);
+    if (from >= span.end_ns)
+      return (struct span){span.end_ns, span.end_ns};
+  } while (!__atomic_compare_exchange_n(&device->charged_until_ns, &until, span.end_ns, false, __ATOMIC_RELAXED,
                                         __ATOMIC_RELAXED));
-  *start_ns = from;
-  return true;
+  if (from > until)
+    holes_add(device, (struct span){until, from}, now_ns);
+  return (struct span){from, span.end_ns};
 }
 
 /* No debt is later than the latest: that is damage, and forgotten. */
@@ -33,27 +35,37 @@ static int64_t plausible(int64_t zero_at, int64_t now_ns, int64_t latest) {
   return zero_at <= latest ? zero_at : now_ns;
 }
 
-int64_t bucket_charge(struct vgpu_device_shared *device, int64_t start_ns, int64_t end_ns, int64_t now_ns,
-                      uint32_t sm_percent) {
-  if (end_ns > now_ns)
-    end_ns = now_ns;
-  if (!claim(device, &start_ns, end_ns, now_ns))
+static int64_t charge(struct vgpu_device_shared *device, struct span span, int64_t now_ns, uint32_t sm_percent) {
+  int64_t charge_ns = span.end_ns - span.start_ns;
+  if (charge_ns <= 0)
     return 0;
-  int64_t charge_ns = end_ns - start_ns;
   int64_t latest = now_ns + wall_time(BUCKET_MAX_DEBT_NS, sm_percent);
   int64_t zero_at = __atomic_load_n(&device->tokens_zero_at_ns, __ATOMIC_RELAXED);
   int64_t charged;
   do {
     /* The burst is what had accrued when the work began; while it ran, tokens accrued without a bound. */
     int64_t burst_ns = wall_time(BUCKET_BURST_NS, sm_percent);
-    charged = max(plausible(zero_at, now_ns, latest), start_ns - burst_ns) + wall_time(charge_ns, sm_percent);
+    charged = max(plausible(zero_at, now_ns, latest), span.start_ns - burst_ns) + wall_time(charge_ns, sm_percent);
     if (charged > latest)
       charged = latest;
   } while (!__atomic_compare_exchange_n(&device->tokens_zero_at_ns, &zero_at, charged, false, __ATOMIC_RELAXED,
                                         __ATOMIC_RELAXED));
   __atomic_add_fetch(&device->busy_ns, (uint64_t)charge_ns, __ATOMIC_RELAXED);
-  seconds_add(device, start_ns, end_ns);
+  seconds_add(device, span.start_ns, span.end_ns);
   return charge_ns;
+}
+
+/* In the order in which it was used, since the burst is counted from there. Others may add holes for ever. */
+int64_t bucket_charge(struct vgpu_device_shared *device, int64_t start_ns, int64_t end_ns, int64_t now_ns,
+                      uint32_t sm_percent) {
+  struct span whole = {start_ns, end_ns < now_ns ? end_ns : now_ns};
+  struct span fresh = claim(device, whole, now_ns), late = {start_ns, fresh.start_ns}, taken;
+  int64_t charged_ns = 0;
+  for (int i = 0; i < VGPU_HOLES && holes_take(device, late, now_ns, &taken); i++) {
+    charged_ns += charge(device, taken, now_ns, sm_percent);
+    late.start_ns = taken.end_ns;
+  }
+  return charged_ns + charge(device, fresh, now_ns, sm_percent);
 }
 
 /* The limit in force stands in the file; one process sees it change, and only that one converts the debt. */

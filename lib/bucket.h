@@ -19,7 +19,8 @@
 #define BUCKET_MAX_DEBT_NS 10000000000LL
 
 /* Charges the GPU time from start_ns to end_ns, less what has been charged of it already: several streams and several
- * processes pay for the union of their intervals. Instants after now_ns are cut off. Returns what was charged. */
+ * processes pay for the union of their intervals, whichever comes first (holes.h). Instants after now_ns are cut off.
+ * Returns what was charged. */
 int64_t bucket_charge(struct vgpu_device_shared *device, int64_t start_ns, int64_t end_ns, int64_t now_ns,
                       uint32_t sm_percent);
 

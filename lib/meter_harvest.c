@@ -69,7 +69,7 @@ uint32_t meter_percent_of_time(struct meter *meter) {
   return meter_percent(meter) * (1 + beside_count(meter));
 }
 
-/* In the order in which they began, since the bucket charges nothing before what it has charged. */
+/* In the order in which they began: what comes later than others is charged as far as the bucket remembers it. */
 static void charge_intervals(struct meter *meter) {
   if (meter->interval_count == 0)
     return;

@@ -39,6 +39,7 @@ USAGE_MAGIC: Final = 0x4547415355474356
 NO_MEMORY_LIMIT: Final = 2**64 - 1
 NO_SM_LIMIT: Final = 100
 SECONDS: Final = 64
+HOLES: Final = 16
 
 SM_HARD: Final = 0
 SM_BURST: Final = 1
@@ -100,7 +101,8 @@ class DeviceShared(ctypes.LittleEndianStructure):
         ("last_launch_ns", ctypes.c_int64),
         ("reserved0", ctypes.c_uint64),
         ("seconds", ctypes.c_uint64 * SECONDS),
-        ("reserved", ctypes.c_uint8 * 384),
+        ("holes", ctypes.c_uint64 * HOLES),
+        ("reserved", ctypes.c_uint8 * 256),
     )
 
 

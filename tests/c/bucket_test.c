@@ -15,7 +15,7 @@ static int64_t open_at(int64_t now_ns, uint32_t percent) {
 
 /* Work of work_ns at a time, as fast as the gate allows: its share over a long time, in percent. */
 static double share(int64_t work_ns, uint32_t percent) {
-  int64_t duration_ns = work_ns > MS ? 8000 * work_ns : 80000 * MS; /* the first burst does not show */
+  int64_t duration_ns = work_ns > MS ? 8000 * work_ns : 40000 * MS; /* the first burst does not show */
   device = (struct vgpu_device_shared){0};
   int64_t now_ns = 1000000 * MS, end_ns = now_ns + duration_ns * 100 / percent, start_ns = now_ns, busy_ns = 0;
   while (now_ns < end_ns) {

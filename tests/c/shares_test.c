@@ -123,6 +123,39 @@ static void check_two_processes_of_one_container(void) {
   CHECK(shares[0] + shares[1] > 39 && shares[0] + shares[1] < 41, "%.2f %%", shares[0] + shares[1]);
 }
 
+/* What one has done is measured when it launches again, and by then the other has been charged for what came later. */
+static void run_polling(struct model_process *process) {
+  const struct work *work = model_argument(process);
+  for (;;) {
+    for (int i = 0; i < work->kernels; i++)
+      model_launch(process, 0, 0, work->kernel_ns);
+    model_poll(process, 0);
+    model_think(process, work->think_ns);
+  }
+}
+
+static void check_processes_that_poll(void) {
+  static const struct work kinds[] = {{"50 us", 50 * US, 40, 1, false, MS},
+                                      {"200 us", 200 * US, 40, 1, false, 5 * MS},
+                                      {"1 ms", MS, 10, 1, false, 5 * MS},
+                                      {"1 ms", MS, 20, 1, false, 50 * MS}};
+  for (int k = 0; k < 4; k++)
+    for (int count = 2; count <= 4; count *= 2) {
+      struct model_process *tenants[4];
+      double shares[4], sum = 0;
+      model_start_over(21);
+      model_container(0)->percent = 50;
+      for (int i = 0; i < count; i++)
+        tenants[i] = model_start(0, run_polling, &kinds[k], i * 1300 * US);
+      measure(tenants, count, S, 6 * S, shares);
+      for (int i = 0; i < count; i++)
+        sum += shares[i];
+      printf("%d processes in one container at 50 that poll for %d of %s: %.2f %%\n", count, kinds[k].kernels,
+             kinds[k].name, sum);
+      CHECK(sum > 49 && sum < 51, "%.2f %%", sum);
+    }
+}
+
 /* ---- those that disturb ------------------------------------------------------------------------------------------ */
 
 enum fault { KILLED, STOPPED, ENDLESS, ENDLESS_AND_WAITS };
@@ -346,6 +379,7 @@ int main(int argc, char **argv) {
     check_alone();
   check_settling();
   check_two_processes_of_one_container();
+  check_processes_that_poll();
   check_pairs();
   check_policies();
   check_what_is_not_wanted_is_left();

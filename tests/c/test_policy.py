@@ -13,6 +13,7 @@ METER = [
     "beside",
     "bucket",
     "gate",
+    "holes",
     "meter",
     "meter_costs",
     "meter_harvest",
@@ -39,7 +40,8 @@ SOURCES = {
     "ledger": ["ledger"],
     "interleaving": [],  # includes ledger.c
     "table": ["table"],
-    "bucket": ["bucket", "seconds"],
+    "bucket": ["bucket", "holes", "seconds"],
+    "holes": ["bucket", "holes", "seconds"],
     "seconds": ["seconds"],
     "meter": [*METER, *TURNS],
     "claims": [*METER, *TURNS],
@@ -57,7 +59,7 @@ SANITIZERS = {
     "address-undefined": ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"],
     "thread": ["-fsanitize=thread"],
 }
-THREADED = ["ledger", "table", "claims", "turns", "profile", "quick_clock"]
+THREADED = ["ledger", "holes", "table", "claims", "turns", "profile", "quick_clock"]
 
 
 def run(name: str, sanitizer: str, folder: Path) -> None:

@@ -56,6 +56,28 @@ def test_two_processes_share_one_limit(sandbox: Sandbox) -> None:
     assert_measured(total, lambda total: 0.33 < total < 0.47)
 
 
+# A wait that nobody sees, and then other work: what a step has done is measured when the next one begins.
+POLLING = """
+def step():
+    for _ in range(5): d.launch(k)
+    while not d.stream_is_done(): time.sleep(2e-4)
+    time.sleep(5e-3)
+print('ready', flush=True); input()
+work(0.5, step)
+print(work(3, step, 5 * KERNEL_S), flush=True)
+while True: step()
+"""
+
+
+def test_two_processes_that_poll_share_one_limit(sandbox: Sandbox) -> None:
+    def total() -> float:
+        return sum(
+            measured_together([sandbox.start_python(WORK + POLLING, CUDA_DEVICE_SM_LIMIT="40") for _ in range(2)])
+        )
+
+    assert_measured(total, lambda total: 0.33 < total < 0.47)
+
+
 def test_a_value_that_cannot_be_read_is_the_strictest(sandbox: Sandbox) -> None:
     assert float(sandbox.python(WORK + "print(work(1.5))", CUDA_DEVICE_SM_LIMIT="fast")) < 0.1
 
