@@ -182,16 +182,19 @@ static void sleep_without_turn(struct meter *meter, int64_t duration_ns) {
 
 /* In nanoseconds of GPU time. Of more tokens than the bucket holds, those that overflow it would be lost; and a sleep
  * ends late. */
-static int64_t quantum_ns(struct meter *meter) {
+static int64_t quantum_ns(const struct meter_stream *stream) {
+  struct meter *meter = stream->meter;
   if (in_company(meter))
     return METER_COMPANY_QUANTUM_NS;
+  if (meter_waits_for_host(stream) && meter_pace_is_old(stream, meter->driver->now_ns()))
+    return METER_PACE_QUANTUM_NS;
   int64_t wall_ns = meter_streams_overlap(meter) ? METER_OVERLAP_QUANTUM_WALL_NS : METER_QUANTUM_WALL_NS;
   return min(wall_ns * meter_percent_of_time(meter) / 100, BUCKET_BURST_NS * 9 / 10);
 }
 
 /* Launches in flight have spoken for their tokens, and who has waited waits for some more. */
-static int64_t spoken_for_ns(struct meter *meter, bool waited) {
-  return min(meter_reserved_ns(meter), BUCKET_MAX_DEBT_NS) + (waited ? quantum_ns(meter) : 0);
+static int64_t spoken_for_ns(const struct meter_stream *stream, bool waited) {
+  return min(meter_reserved_ns(stream->meter), BUCKET_MAX_DEBT_NS) + (waited ? quantum_ns(stream) : 0);
 }
 
 /* What is in flight may take less than was expected. */
@@ -199,7 +202,8 @@ static int64_t longest_sleep_ns(const struct meter *meter) {
   return in_flight_batches(meter) > 0 ? LOOK_AGAIN_NS : LONGEST_SLEEP_NS;
 }
 
-int64_t gate_wait_for_tokens(struct meter *meter) {
+int64_t gate_wait_for_tokens(const struct meter_stream *stream) {
+  struct meter *meter = stream->meter;
   const struct meter_driver *driver = meter->driver;
   int64_t began_ns = driver->now_ns();
   int64_t now_ns = began_ns;
@@ -209,7 +213,7 @@ int64_t gate_wait_for_tokens(struct meter *meter) {
     bucket_follow_limit(meter->device, now_ns, terms.percent);
     meter_harvest(meter);
     int64_t open_at_ns = bucket_open_at(meter->device, now_ns, terms.percent);
-    open_at_ns += spoken_for_ns(meter, now_ns > began_ns) * 100 / meter_percent_of_time(meter);
+    open_at_ns += spoken_for_ns(stream, now_ns > began_ns) * 100 / meter_percent_of_time(meter);
     if (open_at_ns <= now_ns || now_ns >= give_up_ns)
       break;
     if (terms.yields && !(meter->takes_turns && turns_are_wanted(&meter->turns))) {

@@ -8,7 +8,7 @@
 /* Each returns how long it took, in nanoseconds. All but the first are bounded. */
 int64_t gate_wait_while_paused(struct meter *meter); /* as long as the host wants it, which is no bound of ours */
 void gate_wait_for_unmeasured(const struct meter_stream *stream); /* that is on the GPU since before we measured */
-int64_t gate_wait_for_tokens(struct meter *meter);
+int64_t gate_wait_for_tokens(const struct meter_stream *stream);
 int64_t gate_wait_for_turn(struct meter *meter);
 int64_t gate_wait_for_room(const struct meter_stream *stream);
 

@@ -181,13 +181,15 @@ static void open_batch(struct meter_stream *stream, uint64_t work, int64_t arriv
   int64_t host_ns = arrived_ns - stream->last_busy_ns;
   int64_t waited_ns = gate_wait_while_paused(meter);
   gate_wait_for_unmeasured(stream);
-  waited_ns += gate_wait_for_tokens(meter) + gate_wait_for_turn(meter);
+  waited_ns += gate_wait_for_tokens(stream) + gate_wait_for_turn(meter);
   beside_look(stream);
   gate_wait_for_room(stream);
   gate_note_activity(meter, METER_BATCH_NS);
   bool begun = begin_batch(stream, after_gap);
   stream->batch.host_ns = host_ns < METER_SPARSE_NS ? host_ns : 0;
-  stream->batch.host_was_asleep = waited_ns > METER_ASLEEP_NS;
+  if (waited_ns > METER_ASLEEP_NS)
+    stream->woke_at_ns = stream->batch.start_recorded_ns;
+  stream->batch.host_was_asleep = stream->batch.start_recorded_ns - stream->woke_at_ns < METER_DROWSY_NS;
   meter_set_open(stream, begun);
   if (!begun)
     cannot_measure(meter);
@@ -227,7 +229,7 @@ static bool claim_patiently(struct meter_stream *stream, int64_t *now_ns) {
     if (*now_ns >= give_up_ns)
       return false;
     give_up_ns += gate_wait_while_paused(stream->meter);
-    give_up_ns += gate_wait_for_tokens(stream->meter) + gate_wait_for_turn(stream->meter);
+    give_up_ns += gate_wait_for_tokens(stream) + gate_wait_for_turn(stream->meter);
     driver->sleep_ns(OTHER_THREAD_NS);
     *now_ns = driver->now_ns();
   }

@@ -26,13 +26,16 @@
 /* Launches further apart than this are measured one by one: between them the stream has mostly run dry. A shorter gap
  * counts as work: nobody else could have used the GPU meanwhile, since they wait that long for a holder of the turn. */
 #define METER_SPARSE_NS TURNS_GRACE_NS
+/* Who has slept at the gate for so long is slower than usual, for so long. */
 #define METER_ASLEEP_NS 1000000LL
+#define METER_DROWSY_NS 6000000LL
 /* Who has waited for tokens waits until it has those of this time: the GPU loses some microseconds each time that work
  * begins. Streams that run at the same time also end at different times, and with other tenants a turn is to be worth
- * its hand-over. */
+ * its hand-over. Where the pace of the host is to be seen, it is to be awake for some of this time. */
 #define METER_QUANTUM_WALL_NS 5000000LL
 #define METER_OVERLAP_QUANTUM_WALL_NS 24000000LL
 #define METER_COMPANY_QUANTUM_NS 8000000LL
+#define METER_PACE_QUANTUM_NS 10000000LL
 /* How long a launch waits for work in flight that makes no progress, or for eight times its estimate. Work that never
  * ends, such as a collective that waits for another GPU, must not hold up the launch that would end it: each time the
  * patience ends, twice as many batches as before may pass, up to 16. More would pile up where the GPU only mixes the
@@ -104,6 +107,8 @@ struct interval {
 struct pace {
   int64_t host_ns;
   int64_t gpu_ns;
+  int64_t awake_ns, awake_launches; /* within batches, of a host that had not just slept */
+  int64_t seen_at_ns;               /* when that was seen to hold; 0: never */
 };
 
 struct meter_stream {
@@ -113,6 +118,7 @@ struct meter_stream {
   void *context;
   void *handle;         /* NULL: removed */
   void *thread;         /* whose default stream it is, or NULL */
+  int64_t woke_at_ns;   /* when its host last had slept at the gate */
   int64_t last_busy_ns; /* its last launch, or the end of a wait for it */
   bool waited;          /* the program has waited for the GPU since */
   struct batch batch;

@@ -6,14 +6,20 @@
  * is not charged. A program that launches more slowly than the GPU works makes it wait always, and then these gaps are
  * its own use of the GPU: without a limit it has them as well. Which of the two a program is, its pace over some
  * hundred milliseconds tells: the time in which it launches its work, without our waits, against what that work takes.
+ *
  * A host that has slept at the gate is slower at first, as it would not be without a limit: a step of PyTorch of 1.5 ms
- * took 2.0 ms after 5 ms of sleep. That counts little.
+ * took 2.0 ms after 5 ms of sleep. Such a batch is due what its launches take that host when it is awake. Under a small
+ * limit it never is, so every now and then it is let go on for some milliseconds, to see.
  */
 #include "meter_parts.h"
 
 #define PACE_NS 200000000LL /* of work */
 #define MOST_LEFT_OUT 4     /* of a batch: all but this part */
-#define ASLEEP_WEIGHT 8     /* what a host does that has just slept counts by this part */
+#define NO_LEAD 0.95
+#define OLD_NS 30000000000LL
+#define AS_USUAL 20     /* within this part */
+#define MOST_ASLEEP 2   /* times slower */
+#define ASLEEP_WEIGHT 8 /* what a host does that has just slept counts by this part, if nothing better is known */
 
 static int64_t max(int64_t a, int64_t b) {
   return a > b ? a : b;
@@ -33,29 +39,58 @@ void meter_join_pace(struct meter_stream *stream, int64_t now_ns, int64_t cost_n
   stream->gpu_until_ns = max(stream->gpu_until_ns, now_ns) + cost_ns;
 }
 
-void meter_note_pace(struct meter_stream *stream) {
-  struct batch *batch = &stream->batch;
-  batch->last_launch_ns = stream->last_busy_ns;
-  batch->host_ns += max(0, batch->last_launch_ns - batch->start_recorded_ns);
-  if (batch->last_is_unknown)
-    return;
-  int weight = batch->host_was_asleep ? ASLEEP_WEIGHT : 1;
-  int64_t host_ns = stream->pace.host_ns + batch->host_ns / weight;
-  int64_t gpu_ns = stream->pace.gpu_ns + batch->estimate_ns / weight;
-  int halved = max(host_ns, gpu_ns) > PACE_NS;
-  __atomic_store_n(&stream->pace.host_ns, host_ns >> halved, __ATOMIC_RELAXED);
-  __atomic_store_n(&stream->pace.gpu_ns, gpu_ns >> halved, __ATOMIC_RELAXED);
+/* With the claim held; who harvests reads it. */
+static void add(int64_t *sum, int64_t more, bool halved) {
+  __atomic_store_n(sum, (*sum + more) >> halved, __ATOMIC_RELAXED);
 }
 
-/* How much longer the program takes to launch its work than the GPU to do it; 1 when it does not. */
+/* What so many launches take a host that is awake; 0 when that is not known. */
+static int64_t awake_ns(const struct pace *pace, uint32_t launches) {
+  int64_t seen = __atomic_load_n(&pace->awake_launches, __ATOMIC_RELAXED);
+  double each_ns = seen > 0 ? (double)__atomic_load_n(&pace->awake_ns, __ATOMIC_RELAXED) / (double)seen : 0;
+  return (int64_t)(each_ns * launches);
+}
+
+static bool is_as_usual(const struct pace *pace, const struct batch *batch, int64_t launching_ns) {
+  int64_t usual_ns = awake_ns(pace, batch->launches), difference_ns = launching_ns - usual_ns;
+  return pace->awake_launches > 0 && max(difference_ns, -difference_ns) <= usual_ns / AS_USUAL;
+}
+
+void meter_note_pace(struct meter_stream *stream) {
+  struct batch *batch = &stream->batch;
+  struct pace *pace = &stream->pace;
+  batch->last_launch_ns = stream->last_busy_ns;
+  int64_t launching_ns = max(0, batch->last_launch_ns - batch->start_recorded_ns);
+  batch->host_ns += launching_ns;
+  if (batch->last_is_unknown)
+    return;
+  if (!batch->host_was_asleep || is_as_usual(pace, batch, launching_ns))
+    __atomic_store_n(&pace->seen_at_ns, batch->last_launch_ns, __ATOMIC_RELAXED);
+  if (batch->host_was_asleep && !meter_pace_is_old(stream, batch->last_launch_ns))
+    return;
+  int weight = batch->host_was_asleep ? ASLEEP_WEIGHT : 1;
+  int64_t host_ns = batch->host_ns / weight, gpu_ns = batch->estimate_ns / weight;
+  bool halved = max(pace->host_ns + host_ns, pace->gpu_ns + gpu_ns) > PACE_NS;
+  add(&pace->host_ns, host_ns, halved);
+  add(&pace->gpu_ns, gpu_ns, halved);
+  add(&pace->awake_ns, batch->host_was_asleep ? 0 : launching_ns, halved);
+  add(&pace->awake_launches, batch->host_was_asleep ? 0 : batch->launches, halved);
+}
+
+/* How much longer the program takes to launch its work than the GPU to do it. */
 static double slowness(const struct meter_stream *stream) {
   int64_t host_ns = __atomic_load_n(&stream->pace.host_ns, __ATOMIC_RELAXED);
   int64_t gpu_ns = __atomic_load_n(&stream->pace.gpu_ns, __ATOMIC_RELAXED);
-  return gpu_ns > 0 && host_ns > gpu_ns ? (double)host_ns / (double)gpu_ns : 1;
+  return gpu_ns > 0 ? (double)host_ns / (double)gpu_ns : 1;
 }
 
+/* Where the GPU always waits for the next launch, what a launch costs is learned with the wait. */
 bool meter_waits_for_host(const struct meter_stream *stream) {
-  return slowness(stream) > 1;
+  return slowness(stream) > NO_LEAD;
+}
+
+bool meter_pace_is_old(const struct meter_stream *stream, int64_t now_ns) {
+  return now_ns - __atomic_load_n(&stream->pace.seen_at_ns, __ATOMIC_RELAXED) > OLD_NS;
 }
 
 /* How long the GPU can have waited between the launches of a batch: not after the last one. */
@@ -73,8 +108,12 @@ int64_t meter_work_ns(const struct batch *batch, int64_t start_ns, int64_t end_n
 
 int64_t meter_due_ns(const struct meter_stream *stream, const struct batch *batch, int64_t start_ns, int64_t end_ns) {
   int64_t measured_ns = end_ns - start_ns, work_ns = meter_work_ns(batch, start_ns, end_ns);
-  double times = slowness(stream);
-  if (times > 1 && !batch->host_was_asleep)
+  if (!meter_waits_for_host(stream))
+    return work_ns;
+  if (!batch->host_was_asleep)
     return measured_ns;
-  return min(measured_ns, (int64_t)((double)work_ns * times));
+  int64_t usual_ns = awake_ns(&stream->pace, batch->launches);
+  if (usual_ns == 0)
+    usual_ns = (int64_t)((double)work_ns * slowness(stream));
+  return min(measured_ns, max(max(usual_ns, work_ns), measured_ns / MOST_ASLEEP));
 }

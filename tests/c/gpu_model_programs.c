@@ -88,5 +88,5 @@ void model_synchronize(struct model_process *process, int gpu) {
 }
 
 void model_think(struct model_process *process, int64_t duration_ns) {
-  model_pass_time(process->now_ns < process->slow_until_ns ? duration_ns * 3 / 2 : duration_ns);
+  model_pass_time(process->now_ns < process->slow_until_ns ? duration_ns * 13 / 10 : duration_ns);
 }

@@ -68,7 +68,7 @@ static void check_alone(void) {
     for (int p = 0; p < 5; p++) {
       double share = 100 * alone(&works[w], percents[p]) / unlimited;
       printf("%20s at %2u: %6.2f %% of its %.2f %%\n", works[w].name, percents[p], share, unlimited);
-      CHECK(share > percents[p] - 0.5 && share < percents[p] + 0.5, "%s at %u: %.2f %%", works[w].name, percents[p],
+      CHECK(share > percents[p] - 0.75 && share < percents[p] + 0.75, "%s at %u: %.2f %%", works[w].name, percents[p],
             share);
     }
   }
