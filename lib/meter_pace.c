@@ -39,9 +39,11 @@ void meter_join_pace(struct meter_stream *stream, int64_t now_ns, int64_t cost_n
   stream->gpu_until_ns = max(stream->gpu_until_ns, now_ns) + cost_ns;
 }
 
-/* With the claim held; who harvests reads it. */
-static void add(int64_t *sum, int64_t more, bool halved) {
+/* With the claim held; who harvests reads them. */
+static void add(int64_t *sum, int64_t more, int64_t *other_sum, int64_t other_more) {
+  bool halved = max(*sum + more, *other_sum + other_more) > PACE_NS;
   __atomic_store_n(sum, (*sum + more) >> halved, __ATOMIC_RELAXED);
+  __atomic_store_n(other_sum, (*other_sum + other_more) >> halved, __ATOMIC_RELAXED);
 }
 
 /* What so many launches take a host that is awake; 0 when that is not known. */
@@ -64,17 +66,15 @@ void meter_note_pace(struct meter_stream *stream) {
   batch->host_ns += launching_ns;
   if (batch->last_is_unknown)
     return;
-  if (!batch->host_was_asleep || is_as_usual(pace, batch, launching_ns))
+  bool is_usual = !batch->host_was_asleep || is_as_usual(pace, batch, launching_ns);
+  if (is_usual)
     __atomic_store_n(&pace->seen_at_ns, batch->last_launch_ns, __ATOMIC_RELAXED);
-  if (batch->host_was_asleep && !meter_pace_is_old(stream, batch->last_launch_ns))
+  else if (!meter_pace_is_old(stream, batch->last_launch_ns))
     return;
-  int weight = batch->host_was_asleep ? ASLEEP_WEIGHT : 1;
-  int64_t host_ns = batch->host_ns / weight, gpu_ns = batch->estimate_ns / weight;
-  bool halved = max(pace->host_ns + host_ns, pace->gpu_ns + gpu_ns) > PACE_NS;
-  add(&pace->host_ns, host_ns, halved);
-  add(&pace->gpu_ns, gpu_ns, halved);
-  add(&pace->awake_ns, batch->host_was_asleep ? 0 : launching_ns, halved);
-  add(&pace->awake_launches, batch->host_was_asleep ? 0 : batch->launches, halved);
+  int weight = is_usual ? 1 : ASLEEP_WEIGHT;
+  add(&pace->host_ns, batch->host_ns / weight, &pace->gpu_ns, batch->estimate_ns / weight);
+  if (!batch->host_was_asleep)
+    add(&pace->awake_ns, launching_ns, &pace->awake_launches, batch->launches);
 }
 
 /* How much longer the program takes to launch its work than the GPU to do it. */
