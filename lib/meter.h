@@ -26,7 +26,7 @@
 /* Launches further apart than this are measured one by one: between them the stream has mostly run dry. A shorter gap
  * counts as work: nobody else could have used the GPU meanwhile, since they wait that long for a holder of the turn. */
 #define METER_SPARSE_NS TURNS_GRACE_NS
-/* Who has slept at the gate for so long is slower than usual, for so long. */
+/* Who has slept at the gate for so long is slower than usual, for so long (tests/bench/drowsiness.py). */
 #define METER_ASLEEP_NS 1000000LL
 #define METER_DROWSY_NS 6000000LL
 /* Who has waited for tokens waits until it has those of this time: the GPU loses some microseconds each time that work

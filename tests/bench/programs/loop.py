@@ -97,14 +97,17 @@ def measure(step: Callable[[], object], seconds: float) -> dict[str, object]:
     }
 
 
-step = {
+STEPS: dict[str, Callable[[], Callable[[], object]]] = {
     "fp32": lambda: matmul(2048, torch.float32),  # 0.4 ms on an H200
     "bf16": lambda: matmul(4096, torch.bfloat16),  # 0.2 ms, at the card's power limit
     "graph": graph,
     "train": train,
     "infer": lambda: infer(2048, 1024),
     "decode": lambda: infer(64, 512),  # its GPU waits for the host's Python most of the time
-}[sys.argv[1]]()
-measure(step, 1.0)  # settles: clocks, learned costs, the burst
-print(json.dumps({"begins_at_s": time.monotonic()}), flush=True)
-print(json.dumps(measure(step, float(sys.argv[2]))))
+}
+
+if __name__ == "__main__":
+    step = STEPS[sys.argv[1]]()
+    measure(step, 1.0)  # settles: clocks, learned costs, the burst
+    print(json.dumps({"begins_at_s": time.monotonic()}), flush=True)
+    print(json.dumps(measure(step, float(sys.argv[2]))))
