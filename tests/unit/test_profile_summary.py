@@ -147,9 +147,12 @@ def test_what_went_wrong_is_said() -> None:
     profile = made.killed()
     profile.totals.append(ApiTotal("cuMemAlloc_v3", 2, 2, 0, 5, 3))
     first, second, third = words.notices(summarize([profile]))
-    assert first == "Process 4242 has no end: killed, or still running. GPU work of its last moments may be missing."
+    how = "no end: killed, ended by _exit, or still running"
+    assert first == f"Process 4242 has {how}. GPU work of its last moments may be missing."
     assert second.startswith("123,456 of the oldest records were dropped")
     assert third == "Calls that failed: cuMemAlloc twice."
+    both = words.notices(summarize([made.killed(), made.killed()]))[0]
+    assert both == f"2 processes (4242, 4242) have {how}. GPU work of their last moments may be missing."
     assert words.notices(summarize([made.empty()])) == ["No call of the CUDA driver was recorded."]
     assert words.notices(summarize([made.training(2)])) == []
 

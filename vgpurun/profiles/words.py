@@ -41,8 +41,11 @@ def notices(summary: Summary) -> list[str]:
     found = []
     if gone := summary.unended:
         pids = ", ".join(str(process.pid) for process in gone[:5]) + (", ..." if len(gone) > 5 else "")
-        them = f"Process {pids} has" if len(gone) == 1 else f"{len(gone)} processes ({pids}) have"
-        found.append(f"{them} no end: killed, or still running. GPU work of its last moments may be missing.")
+        them, their = f"{len(gone)} processes ({pids}) have", "their"
+        if len(gone) == 1:
+            them, their = f"Process {pids} has", "its"
+        how = "killed, ended by _exit, or still running"
+        found.append(f"{them} no end: {how}. GPU work of {their} last moments may be missing.")
     if dropped := sum(process.dropped for process in summary.processes):
         found.append(
             f"{show_count(dropped)} of the oldest records were dropped, since the profile had reached its size: "
