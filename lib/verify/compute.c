@@ -11,6 +11,8 @@
 
 #define BATCH 8
 #define MAX_STREAMS 4
+#define MAX_PROCESSES 2
+#define NO_CONTEXT (-1.0) /* what a process says instead of a rate: there is no room for its context */
 #define WARM_UP_S 0.5
 
 const struct compute_path compute_paths[] = {
@@ -116,7 +118,12 @@ static void work(const struct compute_path *path, double seconds, int from_first
   struct lane lanes[MAX_STREAMS] = {0};
   CUmodule module;
   int multiprocessors;
-  driver_start();
+  CUresult started = driver_try_start();
+  if (started == CUDA_ERROR_OUT_OF_MEMORY) {
+    double none = NO_CONTEXT;
+    _exit(write(to_first, &none, sizeof none) == sizeof none ? 0 : 3);
+  }
+  must(started, "cuDevicePrimaryCtxRetain");
   must(driver.cuDeviceGetAttribute(&multiprocessors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, 0),
        "cuDeviceGetAttribute");
   blocks = (unsigned)multiprocessors * BLOCKS_PER_MULTIPROCESSOR;
@@ -129,33 +136,45 @@ static void work(const struct compute_path *path, double seconds, int from_first
   _exit(write(to_first, &rate, sizeof rate) == sizeof rate ? 0 : 3);
 }
 
+/* Returns where its answers are read. Each process has a pipe of its own, so that its end is seen. */
+static int begin_process(const struct compute_path *path, double seconds, const int starts[2]) {
+  int ends[2];
+  if (pipe(ends) != 0)
+    exit(3);
+  if (fork_child() == 0) {
+    close(starts[1]);
+    work(path, seconds, starts[0], ends[1]);
+  }
+  close(ends[1]);
+  return ends[0];
+}
+
 /* The next answer of a process; the end of the program where one has ended without, having said why. */
-static double answer(int from_processes) {
+static double answer(int from_process) {
   double said;
-  if (read(from_processes, &said, sizeof said) != sizeof said)
+  if (read(from_process, &said, sizeof said) != sizeof said)
     exit(3);
   return said;
 }
 
 void compute_run(const struct compute_path *path, double seconds) {
-  int answers[2], starts[2];
+  int answers[MAX_PROCESSES], starts[2];
   double sum = 0, least = 0;
-  if (pipe(answers) != 0 || pipe(starts) != 0)
+  if (pipe(starts) != 0)
     exit(3);
   for (int i = 0; i < path->processes; i++)
-    if (fork_child() == 0) {
-      close(starts[1]);
-      work(path, seconds, starts[0], answers[1]);
-    }
-  close(answers[1]);
+    answers[i] = begin_process(path, seconds, starts);
   for (int i = 0; i < path->processes; i++)
-    answer(answers[0]);
+    if (answer(answers[i]) == NO_CONTEXT) {
+      printf("{\"path\": \"%s\", \"contexts\": %d, \"no_room\": true}\n", path->name, path->processes);
+      return;
+    }
   double begin_s = now_s() + WARM_UP_S;
   for (int i = 0; i < path->processes; i++)
     if (write(starts[1], &begin_s, sizeof begin_s) != sizeof begin_s)
       exit(3);
   for (int i = 0; i < path->processes; i++) {
-    double one = answer(answers[0]);
+    double one = answer(answers[i]);
     least = i == 0 || one < least ? one : least;
     sum += one;
   }

@@ -167,7 +167,14 @@ def test_no_room_has_no_way_out_that_it_lacks(environment: dict[str, str]) -> No
 def test_no_room_for_a_context_is_no_verdict(environment: dict[str, str]) -> None:
     result = run(environment, "-m", "vgpurun", "verify", "--mem", "100m")
     assert result.returncode == 125 and len(result.stdout.splitlines()) == 1, result.stdout
-    assert "no room for a CUDA context" in result.stderr and "try a higher --mem" in result.stderr
+    assert "no room for a CUDA context" in result.stderr and "the limit is too low" in result.stderr
+
+
+def test_no_room_for_two_contexts_skips_what_needs_them(environment: dict[str, str]) -> None:
+    _, checks = verified(environment, "--mem", "1g", "--sm", "50", "--seconds", "0.5")
+    skipped = {name for name, check in checks.items() if "no room for two contexts" in check["what"]}
+    assert skipped == {"memory: two processes", "compute: two processes"}
+    assert {checks[name]["status"] for name in skipped} == {"skip"}
 
 
 def test_a_program_that_cannot_start_is_one_line(environment: dict[str, str]) -> None:

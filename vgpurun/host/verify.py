@@ -31,10 +31,8 @@ _STEP_BYTES = 2 * _MIB  # the driver's own
 _LEAST_ROOM_BYTES = 64 * _MIB  # with less than that a pool may have nothing: it grows in steps
 _MOST_CHUNK_BYTES = 256 * _MIB  # an array has no more rows
 _OUT_OF_MEMORY = 2  # of lib/verify's answers, as the next ones
-_SKIPS = {
-    -1: "this driver does not have it",
-    -3: "no room for two contexts; try a higher limit",
-}  # lib/verify's answers
+_NO_ROOM_FOR_TWO = "no room for two contexts; try a higher limit"
+_SKIPS = {-1: "this driver does not have it", -3: _NO_ROOM_FOR_TWO}  # lib/verify's answers
 _END_S = 30  # after which a program that does not end is killed
 _SILENT_S = 180.0  # after which it is stuck: to take all of a large GPU's memory in one way is a matter of seconds
 _CHUNK_BYTES = 64 << 10
@@ -132,6 +130,8 @@ def check_compute(trial: Trial, gpu: Gpu, limit_percent: int, seconds: float) ->
     for said in _work(trial.limited, seconds):
         if "work" in said and said["work"] in free:
             yield _judge_share(said, full, limit_percent, strangers > 0)
+        elif "no_room" in said:
+            yield Check(f"compute: {said['path']}", SKIPPED, _NO_ROOM_FOR_TWO, said)
         elif "ended" in said:
             yield _ended(f"compute: {said['path']}", said)
 
@@ -194,9 +194,9 @@ class _Program:
         error: dict[str, Any] = {}
         for line in self._lines():
             said: dict[str, Any] = json.loads(line)
-            if "no_room" in said:
+            if "no_room" in said and said.get("contexts", 1) == 1:
                 raise VgpurunError(
-                    "there is no room for a CUDA context, which takes hundreds of MiB; try a higher --mem"
+                    "no room for a CUDA context, which takes hundreds of MiB: the limit is too low, or the GPU is full"
                 )
             if "error" in said:
                 error = said
