@@ -93,6 +93,7 @@ def test_memory_that_is_imported_where_it_was_made(sandbox: Sandbox) -> None:
     code = """
 if not child:
     os._exit(0)
+os.waitpid(child, 0)
 handle = d.mem_create(1000 * MIB, handle_types=POSIX_DESCRIPTOR)
 again = d.mem_import(d.mem_export(handle))
 assert again != handle
