@@ -25,6 +25,10 @@ static int64_t max(int64_t a, int64_t b) {
   return a > b ? a : b;
 }
 
+static int64_t min(int64_t a, int64_t b) {
+  return a < b ? a : b;
+}
+
 void meter_init(struct meter *meter, const struct meter_driver *driver, struct vgpu_device_shared *device,
                 uint32_t sm_percent) {
   *meter = (struct meter){.driver = driver, .device = device, .sm_percent = sm_percent};
@@ -98,8 +102,8 @@ void meter_finish_at(struct meter_stream *stream, int64_t end_ns, int64_t now_ns
   meter_set_open(stream, false);
 }
 
-/* A batch whose end could not be marked in time is charged what its launches usually cost, after the one before it: the
- * GPU did not begin it when the host did. */
+/* A batch whose end could not be marked in time is charged what its launches usually cost, with the gaps between them,
+ * after the one before it: the GPU did not begin it when the host did. */
 void meter_finish_by_estimate(struct meter_stream *stream) {
   struct batch *batch = &stream->batch;
   meter_note_pace(stream);
@@ -108,7 +112,11 @@ void meter_finish_by_estimate(struct meter_stream *stream) {
     batch->start_recorded_ns =
         max(batch->start_recorded_ns, __atomic_load_n(&stream->previous_end_ns, __ATOMIC_RELAXED));
   }
-  meter_finish_at(stream, batch->start_recorded_ns + batch->estimate_ns, stream->meter->driver->now_ns());
+  int64_t now_ns = stream->meter->driver->now_ns();
+  int64_t end_ns = min(batch->start_recorded_ns + batch->estimate_ns + batch->idle_ns, now_ns);
+  meter_finish_at(stream, end_ns, now_ns);
+  if (meter_is_dry(stream)) /* then the gap before the next one begins there */
+    __atomic_store_n(&stream->previous_end_ns, end_ns, __ATOMIC_RELAXED);
 }
 
 void meter_mark_end(struct meter_stream *stream) {
@@ -174,7 +182,7 @@ static void open_batch(struct meter_stream *stream, uint64_t work, int64_t arriv
   if (capturing) /* what is captured is charged when its graph is launched */
     return;
   int64_t idle_since_ns = __atomic_load_n(&stream->previous_end_ns, __ATOMIC_RELAXED);
-  bool after_gap = known && meter_is_dry(stream) && arrived_ns - idle_since_ns < METER_SPARSE_NS;
+  bool after_gap = meter_is_dry(stream) && arrived_ns - idle_since_ns < METER_SPARSE_NS;
   /* After a wait of the program the gap is its own; else it may have lost its lead to us. */
   if (after_gap && (__atomic_load_n(&stream->waited, __ATOMIC_RELAXED) || meter_waits_for_host(stream)))
     meter_charge(meter, idle_since_ns, arrived_ns, arrived_ns);
@@ -185,7 +193,7 @@ static void open_batch(struct meter_stream *stream, uint64_t work, int64_t arriv
   beside_look(stream);
   gate_wait_for_room(stream);
   gate_note_activity(meter, METER_BATCH_NS);
-  bool begun = begin_batch(stream, after_gap);
+  bool begun = begin_batch(stream, after_gap && known);
   stream->batch.host_ns = host_ns < METER_SPARSE_NS ? host_ns : 0;
   if (waited_ns > METER_ASLEEP_NS)
     stream->woke_at_ns = stream->batch.start_recorded_ns;

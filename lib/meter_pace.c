@@ -29,8 +29,9 @@ static int64_t min(int64_t a, int64_t b) {
   return a < b ? a : b;
 }
 
+/* Once all has been measured, the GPU has nothing to do, whatever was expected. */
 void meter_begin_pace(struct meter_stream *stream, int64_t start_ns) {
-  stream->gpu_until_ns = max(stream->gpu_until_ns, start_ns);
+  stream->gpu_until_ns = meter_is_dry(stream) ? start_ns : max(stream->gpu_until_ns, start_ns);
 }
 
 /* Costs may be wrong, but those of kernels that take longer than their launch leave the GPU no time to wait anyway. */

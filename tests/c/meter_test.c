@@ -184,6 +184,43 @@ static void check_idle_tail_is_not_charged(void) {
   CHECK(device.busy_ns < 40 * MS, "charged %lld us for 20 ms of work", (long long)device.busy_ns / 1000);
 }
 
+/* A program that is faster than the GPU over the whole is not charged for gaps between its launches; also not when the
+ * GPU has just done much sooner what was not known to be short. */
+static void check_gaps_after_work_of_unknown_cost(void) {
+  start_over(VGPU_NO_SM_LIMIT);
+  for (int i = 0; i < 2000; i++)
+    launch(stream, 50 * US, 1);
+  synchronize();
+  launch(stream, 10 * US, 2);
+  now_ns = gpu_free_at_ns + US; /* it polls */
+  meter_harvest(meter);
+  uint64_t before_ns = device.busy_ns;
+  for (int i = 0; i < 20; i++, now_ns += 100 * US)
+    launch(stream, 50 * US, 1);
+  meter_close(stream);
+  now_ns += MS;
+  meter_harvest(meter);
+  uint64_t charged_ns = device.busy_ns - before_ns;
+  CHECK(charged_ns > 950 * US && charged_ns < 1150 * US, "charged %lld us for 1000 us of work",
+        (long long)charged_ns / 1000);
+}
+
+/* A program that is always slower is charged for them, also where nobody saw when its work ended. */
+static void check_gaps_before_an_unseen_end(void) {
+  start_over(VGPU_NO_SM_LIMIT);
+  uint64_t before_ns = 0;
+  for (int burst = 0; burst < 100; burst++) {
+    if (burst == 50)
+      before_ns = device.busy_ns;
+    for (int i = 0; i < 10; i++, now_ns += 60 * US)
+      launch(stream, 10 * US, 1);
+    now_ns += 2 * MS;
+  }
+  uint64_t charged_ns = (device.busy_ns - before_ns) / 50;
+  CHECK(charged_ns > 550 * US && charged_ns < 600 * US, "charged %lld us for launches over 580 us",
+        (long long)charged_ns / 1000);
+}
+
 static void check_mixed_kernels(void) {
   start_over(50);
   worked_ns = 0;
@@ -284,6 +321,8 @@ int main(void) {
   check_first_cost();
   check_idle_program_is_not_slowed();
   check_idle_tail_is_not_charged();
+  check_gaps_after_work_of_unknown_cost();
+  check_gaps_before_an_unseen_end();
   check_mixed_kernels();
   check_two_streams_pay_for_their_union();
   check_capture();

@@ -9,25 +9,32 @@ struct model {
   bool varied; /* long ones that take now more, now less, under the same name */
   bool waits;  /* for each step, and then does something else for a while */
   int64_t think_ns;
+  int new_kernels; /* in each step; others than in all before */
 };
 
 /* The host is faster than the GPU over the whole, and slower in parts; or always slower. */
 static const struct model models[] = {
-    {"training", 7 * US, 36, 260, false, false, 0},
-    {"training, slow host", 14 * US, 36, 260, false, false, 0},
-    {"inference, long kernels", 12 * US, 60, 240, true, true, 60 * US},
-    {"inference", 7 * US, 0, 200, false, true, 60 * US},
-    {"inference, slow host", 14 * US, 0, 90, false, true, 150 * US},
-    {"inference, long steps", 4 * US, 0, 1000, false, true, 60 * US},
+    {"training", 7 * US, 36, 260, false, false, 0, 0},
+    {"training, slow host", 14 * US, 36, 260, false, false, 0, 0},
+    {"training, new shapes", 14 * US, 36, 260, false, false, 0, 1},
+    {"inference, long kernels", 12 * US, 60, 240, true, true, 60 * US, 0},
+    {"inference", 7 * US, 0, 200, false, true, 60 * US, 0},
+    {"inference, new shapes", 7 * US, 0, 200, false, true, 60 * US, 1},
+    {"inference, slow host", 14 * US, 0, 90, false, true, 150 * US, 0},
+    {"inference, long steps", 4 * US, 0, 1000, false, true, 60 * US, 0},
+    {"many new shapes", 4 * US, 0, 1000, false, true, 60 * US, 30},
 };
 static int64_t steps;
+static uint64_t newest_kernel = 1000000;
 
 static void run_model(struct model_process *process) {
   const struct model *model = model_argument(process);
   for (;; steps++) {
     int longs_left = model->long_kernels;
     for (int i = 0; i < model->short_kernels; i++) {
-      model_launch(process, 0, 0, 4 * US + i % 5 * 300);
+      int64_t short_ns = 4 * US + i % 5 * 300;
+      bool is_new = model->new_kernels > 0 && i % (model->short_kernels / model->new_kernels) == 0;
+      model_launch_as(process, 0, 0, short_ns, is_new ? ++newest_kernel : (uint64_t)short_ns);
       model_think(process, model->host_ns);
       if (longs_left > 0 && i % 4 == 0) {
         int64_t duration_ns = (model->varied ? longs_left / 6 % 2 != 0 ? 300 : 60 : 150) * US;
