@@ -223,6 +223,19 @@ def test_judging_shares(rate: float, least: float, has_company: bool, status: st
     assert verify._judge_share(limited, 1000.0, 50, has_company).status == status
 
 
+@pytest.mark.parametrize(
+    ("errors", "reason"),
+    [
+        ("", ""),
+        ("vgpurun: warning: w\nvgpurun: no room\nGPU HOLDER\n", "no room"),
+        ("vgpurun: warning: v\nvgpurun: warning: no glibc\nexec /x: no such file\n", "exec /x: no such file; no glibc"),
+        ("vgpurun: warning: w\n", "w"),
+    ],
+)
+def test_why_it_cannot_be_run(errors: str, reason: str) -> None:
+    assert verify._reason(errors) == reason
+
+
 def test_the_program_runs_in_images_with_an_old_glibc() -> None:
     needed = glibc_version(read_elf(PROGRAM.read_bytes()).needed_versions)
     assert needed is not None and needed <= (2, 17)

@@ -248,10 +248,14 @@ def _started(arguments: Sequence[str], work_s: float = 0.0) -> Iterator[_Program
 
 
 def _reason(errors: str) -> str:
-    """What vgpurun says last for itself: a table may follow. Else the last line of all."""
+    """What vgpurun says last for itself: a table may follow. Else the last line of all, and what was warned of."""
     lines = [line for line in errors.splitlines() if line]
     own = [line.removeprefix("vgpurun: ") for line in lines if line.startswith("vgpurun: ")]
-    return next(reversed(own or lines), "").replace(WAYS_OUT, "ask for less")  # verify has no --wait
+    warnings = [line.removeprefix("warning: ") for line in own if line.startswith("warning: ")]
+    if said := [line for line in own if not line.startswith("warning: ")]:
+        return said[-1].replace(WAYS_OUT, "ask for less")  # verify has no --wait
+    others = [line for line in lines if not line.startswith("vgpurun: ")]
+    return "; ".join([*others[-1:], *warnings[-1:]])
 
 
 def _end(process: "subprocess.Popen[str]") -> None:
