@@ -43,7 +43,7 @@ struct model_process {
   struct queue queues[MODEL_GPUS];
   int64_t worked_ns, longest_launch_ns;
   int64_t look_at_ns[MODEL_GPUS]; /* for company */
-  bool company[MODEL_GPUS];
+  bool company[MODEL_GPUS], measured[MODEL_GPUS];
 };
 
 struct gpu {

@@ -28,12 +28,13 @@ static bool is_measured(struct model_process *process, int gpu) {
     process->look_at_ns[gpu] = process->now_ns + LOOK_NS;
     (void)meter_terms(&process->meters[gpu]); /* publishes them */
     turns_note_presence(turns);
-    bool before = process->company[gpu];
+    bool had_company = process->company[gpu], was_measured = process->measured[gpu];
     process->company[gpu] = turns_have_another_tenant(turns);
     bool limited = container->percent < VGPU_NO_SM_LIMIT || container->paused;
-    if (process->company[gpu] && !before && !limited)
+    process->measured[gpu] = process->company[gpu] || limited;
+    if (process->company[gpu] && !had_company && !limited)
       meter_begin_measuring(&process->meters[gpu]);
-    else if (before && !process->company[gpu] && !limited)
+    else if (was_measured && !process->measured[gpu])
       leave_off(&process->meters[gpu]);
   }
   return container->percent < VGPU_NO_SM_LIMIT || container->paused || process->company[gpu];
