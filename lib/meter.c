@@ -196,8 +196,9 @@ static void open_batch(struct meter_stream *stream, uint64_t work, int64_t arriv
   bool begun = begin_batch(stream, after_gap && known);
   stream->batch.host_ns = host_ns < METER_SPARSE_NS ? host_ns : 0;
   if (waited_ns > METER_ASLEEP_NS)
-    stream->woke_at_ns = stream->batch.start_recorded_ns;
-  stream->batch.host_was_asleep = stream->batch.start_recorded_ns - stream->woke_at_ns < METER_DROWSY_NS;
+    __atomic_store_n(&meter->woke_at_ns, stream->batch.start_recorded_ns, __ATOMIC_RELAXED);
+  int64_t awake_ns = stream->batch.start_recorded_ns - __atomic_load_n(&meter->woke_at_ns, __ATOMIC_RELAXED);
+  stream->batch.host_was_asleep = awake_ns < METER_DROWSY_NS;
   meter_set_open(stream, begun);
   if (!begun)
     cannot_measure(meter);

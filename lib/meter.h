@@ -118,7 +118,6 @@ struct meter_stream {
   void *context;
   void *handle;         /* NULL: removed */
   void *thread;         /* whose default stream it is, or NULL */
-  int64_t woke_at_ns;   /* when its host last had slept at the gate */
   int64_t last_busy_ns; /* its last launch, or the end of a wait for it */
   bool waited;          /* the program has waited for the GPU since */
   struct batch batch;
@@ -176,8 +175,9 @@ struct meter {
   int64_t last_end_ns;                       /* of what has been harvested */
   int64_t mixed_until_ns, look_beside_at_ns; /* beside.c */
   bool was_late;
-  int64_t uncounted_ns; /* when a batch passed last that the ring of its stream had no place for */
-  int64_t progress_ns;  /* when a batch was harvested last, or the first one came into flight */
+  int64_t woke_at_ns;        /* when a thread last had slept at the gate: the others wait for the same tokens */
+  int64_t uncounted_ns;      /* when a batch passed last that the ring of its stream had no place for */
+  int64_t progress_ns;       /* when a batch was harvested last, or the first one came into flight */
   struct timeline timelines[METER_MAX_CONTEXTS];
   uint32_t timeline_count;
   struct meter_cost costs[METER_COSTS];

@@ -24,7 +24,6 @@ static void start_over(struct meter_stream *stream, void *context, void *handle,
   stream->thread = thread;
   meter_set_open(stream, false);
   stream->last_busy_ns = 0;
-  stream->woke_at_ns = 0;
   stream->previous_end_ns = 0;
   stream->pace = (struct pace){0};
   stream->gpu_until_ns = 0;

@@ -21,6 +21,7 @@ static const struct work works[] = {
     {"graph of 100", 50 * US, 100, 1, false, 0},
     {"50 us + synchronise", 50 * US, 1, 1, true, 0},
     {"4 streams", 200 * US, 1, 4, false, 0},
+    {"2 streams, slow host", 10 * US, 1, 2, false, 20 * US},
 };
 #define WORKS (int)(sizeof works / sizeof works[0])
 static const struct work *const flat_out = &works[2];
