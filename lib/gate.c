@@ -186,7 +186,7 @@ static int64_t quantum_ns(const struct meter_stream *stream) {
   struct meter *meter = stream->meter;
   if (in_company(meter))
     return METER_COMPANY_QUANTUM_NS;
-  if (meter_waits_for_host(stream) && meter_pace_is_old(stream, meter->driver->now_ns()))
+  if (meter_looks_at_pace(stream, meter->driver->now_ns()))
     return METER_PACE_QUANTUM_NS;
   int64_t wall_ns = meter_streams_overlap(meter) ? METER_OVERLAP_QUANTUM_WALL_NS : METER_QUANTUM_WALL_NS;
   return min(wall_ns * meter_percent_of_time(meter) / 100, BUCKET_BURST_NS * 9 / 10);

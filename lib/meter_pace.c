@@ -59,6 +59,11 @@ static bool is_as_usual(const struct pace *pace, const struct batch *batch, int6
   return pace->awake_launches > 0 && max(difference_ns, -difference_ns) <= usual_ns / AS_USUAL;
 }
 
+/* Was it last seen long ago, of a host that had not slept? */
+static bool is_old(const struct pace *pace, int64_t now_ns) {
+  return now_ns - __atomic_load_n(&pace->seen_at_ns, __ATOMIC_RELAXED) > OLD_NS;
+}
+
 void meter_note_pace(struct meter_stream *stream) {
   struct batch *batch = &stream->batch;
   struct pace *pace = &stream->pace;
@@ -70,7 +75,7 @@ void meter_note_pace(struct meter_stream *stream) {
   bool is_usual = !batch->host_was_asleep || is_as_usual(pace, batch, launching_ns);
   if (is_usual)
     __atomic_store_n(&pace->seen_at_ns, batch->last_launch_ns, __ATOMIC_RELAXED);
-  else if (!meter_pace_is_old(stream, batch->last_launch_ns))
+  else if (!is_old(pace, batch->last_launch_ns))
     return;
   int weight = is_usual ? 1 : ASLEEP_WEIGHT;
   add(&pace->host_ns, batch->host_ns / weight, &pace->gpu_ns, batch->estimate_ns / weight);
@@ -90,8 +95,15 @@ bool meter_waits_for_host(const struct meter_stream *stream) {
   return slowness(stream) > NO_LEAD;
 }
 
-bool meter_pace_is_old(const struct meter_stream *stream, int64_t now_ns) {
-  return now_ns - __atomic_load_n(&stream->pace.seen_at_ns, __ATOMIC_RELAXED) > OLD_NS;
+/* No longer than it takes until the tokens for it are there: other threads want fewer, and might take them for ever. */
+bool meter_looks_at_pace(const struct meter_stream *stream, int64_t now_ns) {
+  struct meter *meter = stream->meter;
+  if (!meter_waits_for_host(stream) || !is_old(&stream->pace, now_ns))
+    return false;
+  int64_t looked_at_ns = __atomic_load_n(&meter->looked_at_pace_ns, __ATOMIC_RELAXED);
+  if (now_ns - looked_at_ns > OLD_NS)
+    __atomic_store_n(&meter->looked_at_pace_ns, looked_at_ns = now_ns, __ATOMIC_RELAXED);
+  return now_ns - looked_at_ns < METER_PACE_QUANTUM_NS * 100 / meter_percent_of_time(meter);
 }
 
 /* How long the GPU can have waited between the launches of a batch: not after the last one. */

@@ -32,9 +32,9 @@ void meter_note_pace(struct meter_stream *stream);
 int64_t meter_work_ns(const struct batch *batch, int64_t start_ns, int64_t end_ns);
 int64_t meter_due_ns(const struct meter_stream *stream, const struct batch *batch, int64_t start_ns, int64_t end_ns);
 
-/* Is it the program itself that makes the GPU wait? Was its pace last seen long ago, of a host that had not slept? */
+/* Is it the program itself that makes the GPU wait? Is its host to go on for a while after the present wait, to see? */
 bool meter_waits_for_host(const struct meter_stream *stream);
-bool meter_pace_is_old(const struct meter_stream *stream, int64_t now_ns);
+bool meter_looks_at_pace(const struct meter_stream *stream, int64_t now_ns);
 
 /* The oldest batch of the stream is in flight no more. */
 void meter_leave_flight(struct meter_stream *stream);

@@ -25,8 +25,13 @@ static int64_t fake_now(void) {
   return now_ns += 25;
 }
 
+static struct vgpu_device_shared device;
+static int64_t others_leave_ns; /* the wall time of tokens that other threads leave in the bucket; 0: there are none */
+
 static void fake_sleep(int64_t duration_ns) {
   now_ns += duration_ns + OVERSLEEP_NS;
+  if (others_leave_ns > 0 && device.tokens_zero_at_ns < now_ns - others_leave_ns)
+    device.tokens_zero_at_ns = now_ns - others_leave_ns;
 }
 
 static void *fake_record(void *stream) {
@@ -76,13 +81,13 @@ static bool fake_is_here(void *context, void *thread) {
 static const struct meter_driver driver = {fake_now,     fake_sleep,        fake_record,  fake_recycle, fake_query,
                                            fake_elapsed, fake_is_capturing, fake_is_idle, fake_is_here};
 
-static struct vgpu_device_shared device;
 static struct meter *meter;
 static struct meter_stream *stream;
 
 static void start_over(uint32_t percent) {
   now_ns = gpu_free_at_ns = 5000 * S;
   capturing = lose_markers = false;
+  others_leave_ns = 0;
   device = (struct vgpu_device_shared){0};
   free(meter);
   meter = calloc(1, sizeof *meter);
@@ -221,6 +226,22 @@ static void check_gaps_before_an_unseen_end(void) {
         (long long)charged_ns / 1000);
 }
 
+/* Once its host is let go on for longer than usual, to see its pace; but what it would take for that, others may take.
+ */
+static void check_wait_beside_other_threads(void) {
+  start_over(50);
+  others_leave_ns = 6 * MS;
+  for (int i = 0; i < 3; i++) {
+    now_ns += 50 * MS;
+    bucket_charge(&device, now_ns - 50 * MS, now_ns, now_ns, 50);
+    int64_t open_at_ns = bucket_open_at(&device, now_ns, 50);
+    launch(stream, 50 * US, 1);
+    int64_t most_ms = i == 0 ? 21 : 6;
+    CHECK(now_ns - open_at_ns < most_ms * MS, "%lld us after others may", (long long)(now_ns - open_at_ns) / 1000);
+    synchronize();
+  }
+}
+
 static void check_mixed_kernels(void) {
   start_over(50);
   worked_ns = 0;
@@ -323,6 +344,7 @@ int main(void) {
   check_idle_tail_is_not_charged();
   check_gaps_after_work_of_unknown_cost();
   check_gaps_before_an_unseen_end();
+  check_wait_beside_other_threads();
   check_mixed_kernels();
   check_two_streams_pay_for_their_union();
   check_capture();
