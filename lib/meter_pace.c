@@ -17,6 +17,7 @@
 #define MOST_LEFT_OUT 4     /* of a batch: all but this part */
 #define NO_LEAD 0.95
 #define OLD_NS 30000000000LL
+#define OLD_WEIGHT 8    /* what was seen so long ago counts by this part, once there is something new */
 #define AS_USUAL 20     /* within this part */
 #define MOST_ASLEEP 2   /* times slower */
 #define ASLEEP_WEIGHT 8 /* what a host does that has just slept counts by this part, if nothing better is known */
@@ -64,6 +65,13 @@ static bool is_old(const struct pace *pace, int64_t now_ns) {
   return now_ns - __atomic_load_n(&pace->seen_at_ns, __ATOMIC_RELAXED) > OLD_NS;
 }
 
+/* The program may have become another one since. */
+static void fade(struct pace *pace) {
+  int64_t *sums[] = {&pace->host_ns, &pace->gpu_ns, &pace->awake_ns, &pace->awake_launches};
+  for (int i = 0; i < 4; i++)
+    __atomic_store_n(sums[i], *sums[i] / OLD_WEIGHT, __ATOMIC_RELAXED);
+}
+
 void meter_note_pace(struct meter_stream *stream) {
   struct batch *batch = &stream->batch;
   struct pace *pace = &stream->pace;
@@ -73,6 +81,8 @@ void meter_note_pace(struct meter_stream *stream) {
   if (batch->last_is_unknown)
     return;
   bool is_usual = !batch->host_was_asleep || is_as_usual(pace, batch, launching_ns);
+  if (is_usual && is_old(pace, batch->last_launch_ns))
+    fade(pace);
   if (is_usual)
     __atomic_store_n(&pace->seen_at_ns, batch->last_launch_ns, __ATOMIC_RELAXED);
   else if (!is_old(pace, batch->last_launch_ns))

@@ -72,8 +72,35 @@ static void check_models(void) {
   }
 }
 
+/* Bound by the GPU, and then by its host: which of the two, is seen every half a minute at a limit as small as this. */
+static void run_changing(struct model_process *process) {
+  while (model_now_ns(process) < 5 * S)
+    model_launch(process, 0, 0, 20 * US);
+  for (;; steps++) {
+    model_launch(process, 0, 0, 4 * US);
+    model_think(process, 10 * US);
+  }
+}
+
+static double changed_steps(uint32_t percent) {
+  model_start_over(1);
+  model_container(0)->percent = percent;
+  model_start(0, run_changing, NULL, 0);
+  model_run(75 * S);
+  int64_t before = steps;
+  model_run(85 * S);
+  return (double)(steps - before);
+}
+
+static void check_change(void) {
+  double unlimited = changed_steps(VGPU_NO_SM_LIMIT), share = 100 * changed_steps(10) / unlimited;
+  printf("bound by its host by now, at 10: %.2f %%\n", share);
+  CHECK(share > 9.1 && share < 10.9, "%.2f %%", share);
+}
+
 int main(void) {
   setbuf(stdout, NULL);
   check_models();
+  check_change();
   return 0;
 }
