@@ -21,6 +21,7 @@ FIELDS = (
     "User", "GPUs", "Memory", "MemoryLimit", "SM", "SMLimit", "Slice",
 )  # fmt: skip
 _COMMAND_WIDTH = 20
+_STATES = ("created", "restarting", "running", "removing", "paused", "exited", "dead")  # docker's
 
 
 def parse_filters(texts: Sequence[str]) -> list[Callable[[Tenant], bool]]:
@@ -30,6 +31,8 @@ def parse_filters(texts: Sequence[str]) -> list[Callable[[Tenant], bool]]:
         key, equals, value = text.partition("=")
         if not equals or key not in _TESTS:
             raise OptionError(f"--filter '{text}' is not KEY=VALUE with a KEY of {', '.join(_TESTS)}")
+        if key == "status" and value not in _STATES:
+            raise OptionError(f"--filter '{text}': there is no such status; there are {', '.join(_STATES)}")
         by_key.setdefault(key, []).append(value)
     return [_any_of(_TESTS[key], values) for key, values in by_key.items()]
 
