@@ -94,6 +94,10 @@ def test_devices_are_named_by_the_hosts_index_or_by_uuid() -> None:
 def test_devices_that_were_not_chosen_or_are_named_twice(memory: str) -> None:
     with pytest.raises(LimitError, match="--mem names device"):
         quotas(memory)
+    with pytest.raises(LimitError, match="'GPU-0000', which is the beginning of more than one"):
+        quotas("GPU-0000=1g")
+    with pytest.raises(LimitError, match="'0', which is none of GPU 2, 3$"):
+        quotas("0=1g")
 
 
 def test_a_limit_above_the_gpus_memory_names_what_it_has() -> None:

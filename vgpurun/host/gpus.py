@@ -243,13 +243,25 @@ def match_gpu(name: str, gpus: Sequence[Gpu]) -> Gpu | None:
     if re.fullmatch(r"[0-9]{1,6}(:[0-9]{1,6})?", name, re.ASCII):
         number = ":".join(str(int(part)) for part in name.split(":"))
         return next((gpu for gpu in gpus if gpu.number == number), None)
-    lowered = name.lower()
-    found = [gpu for gpu in gpus if len(name) > len("GPU-") and gpu.uuid.lower().startswith(lowered)]
+    found = _beginning_with(name, gpus)
     return found[0] if len(found) == 1 else None
 
 
-def show_gpus(gpus: Sequence[Gpu]) -> str:
-    """Return the indexes and UUIDs of GPUs for a message."""
+def _beginning_with(name: str, gpus: Sequence[Gpu]) -> list[Gpu]:
+    return [gpu for gpu in gpus if len(name) > len("GPU-") and gpu.uuid.lower().startswith(name.lower())]
+
+
+def unmatched(name: str, gpus: Sequence[Gpu]) -> str:
+    """Return why `match_gpu` answers None to a name, to follow it in a message; UUIDs only if it looks like one."""
+    begun = _beginning_with(name, gpus)
+    if len(begun) > 1:
+        return f"is the beginning of more than one: {_with_uuids(begun)}; write more of it"
+    if name[:4].upper() in ("GPU-", "MIG-"):
+        return f"is none of {_with_uuids(gpus)}"
+    return f"is none of GPU {', '.join(gpu.number for gpu in gpus)}"
+
+
+def _with_uuids(gpus: Sequence[Gpu]) -> str:
     return ", ".join(f"GPU {gpu.number} ({gpu.uuid})" for gpu in gpus)
 
 
@@ -262,7 +274,7 @@ def _count(count: int, gpus: Sequence[Gpu]) -> int:
 def _named(name: str, gpus: Sequence[Gpu], text: str) -> Gpu:
     gpu = match_gpu(name, gpus)
     if gpu is None:
-        raise GpuError(f"--gpus '{text}': there is no GPU '{name}', but {show_gpus(gpus)}; {GPUS_HELP}")
+        raise GpuError(f"--gpus '{text}': '{name}' {unmatched(name, gpus)}; {GPUS_HELP}")
     return gpu
 
 

@@ -9,7 +9,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from vgpurun import abi
 from vgpurun.errors import LimitError
-from vgpurun.host.gpus import Gpu, match_gpu, show_gpus
+from vgpurun.host.gpus import Gpu, match_gpu, unmatched
 from vgpurun.limits.policies import Priority, SmPolicy
 
 T = TypeVar("T")
@@ -116,9 +116,7 @@ def values_on(per_device: PerDevice[T], gpus: Sequence[Gpu], option: str) -> lis
     for device, value in per_device.by_device:
         gpu = match_gpu(device, gpus)
         if gpu is None:
-            raise LimitError(
-                f"{option} names device '{device}', which is not a chosen one; those are {show_gpus(gpus)}"
-            )
+            raise LimitError(f"{option} names device '{device}', which {unmatched(device, gpus)}")
         if gpu.uuid in values:
             raise LimitError(f"{option} names device '{device}' twice, once by another name; leave one of them")
         values[gpu.uuid] = value
