@@ -41,7 +41,7 @@ def test_a_table_has_a_row_for_each_gpu(capsys: pytest.CaptureFixture[str]) -> N
     titles, first, second, gone = lines_of(capsys, "table")
     assert titles.split() == ["CONTAINER", "ID", "NAME", "IMAGE", "GPU", "MEMORY", "COMPUTE", "USER", "AGE"]
     assert first.split()[:4] == ["0123456789ab", "train", "pytorch:2", "0"]
-    assert first.split()[4:8] == ["?", "no", "limit", "ann"]
+    assert first.split()[4:11] == ["?", "/", "no", "limit", "no", "limit", "ann"]
     assert second.split() == ["1", "500", "MiB", "/", "2", "GiB", "50", "/", "50", "%"]
     assert gone.split() == ["?", "?", "/", "1", "GiB", "no", "limit"]
     assert lines_of(capsys, "table", with_state=True)[1].endswith("Up 5 minutes")

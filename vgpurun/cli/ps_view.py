@@ -124,8 +124,8 @@ def _rows(tenant: Tenant, is_short: bool, with_state: bool) -> list[tuple[str, .
 
 
 def of_limit(used: str, limit: str) -> str:
-    """Return what is used of a limit, for people."""
-    return f"{used} / {limit}" if limit != listing.NO_LIMIT else used
+    """Return what is used of a memory limit, for people."""
+    return f"{used} / {limit}"
 
 
 def share(used: str, limit_percent: int | None) -> str:
