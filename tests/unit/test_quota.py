@@ -96,8 +96,13 @@ def test_devices_that_were_not_chosen_or_are_named_twice(memory: str) -> None:
         quotas(memory)
     with pytest.raises(LimitError, match="'GPU-0000', which is the beginning of more than one"):
         quotas("GPU-0000=1g")
-    with pytest.raises(LimitError, match="'0', which is none of GPU 2, 3$"):
+    with pytest.raises(LimitError, match=r"'0', which is none of GPU 2, 3$"):
         quotas("0=1g")
+
+
+def test_max_is_only_for_a_launch() -> None:
+    with pytest.raises(LimitError, match="'max' is what a launch finds left, and of no use here; use a size"):
+        quotas("max")
 
 
 def test_a_limit_above_the_gpus_memory_names_what_it_has() -> None:

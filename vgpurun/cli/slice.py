@@ -113,7 +113,7 @@ def inspect(names: tuple[str, ...], driver: str) -> None:
 
 
 @slice_group.command(cls=GroupedCommand, name="update")
-@option("--mem", metavar="SIZE", group=LIMITS, help="New memory limit, as for create; 100% lifts it.")
+@option("--mem", metavar="SIZE", group=LIMITS, help="New memory limit, as for create, but not max; 100% lifts it.")
 @option("--sm", metavar="PERCENT", group=LIMITS, help="New compute limit, as for create; 100 lifts it.")
 @oversubscribe_option
 @policy_options(" It stays as it is without this.")

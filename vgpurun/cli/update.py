@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     name="update",
     options_metavar="[OPTIONS]",
 )
-@option("--mem", metavar="SIZE", group=LIMITS, help="New memory limit, as for run; 100% lifts it.")
+@option("--mem", metavar="SIZE", group=LIMITS, help="New memory limit, as for run, but not max; 100% lifts it.")
 @option("--sm", metavar="PERCENT", group=LIMITS, help="New compute limit, as for run; 100 lifts it.")
 @option(
     "--oversubscribe",

@@ -67,6 +67,8 @@ def parse_size(text: str) -> MemorySize:
     match = _SIZE.fullmatch(text)
     whole, fraction, unit = match.groups(default="") if match else ("", "", "")
     digits = whole.lstrip("0")
+    if text.strip().lower() == "max":
+        raise LimitError(f"memory limit 'max' is what a launch finds left, and of no use here; {MEMORY_HELP}")
     if match is None or not (whole or fraction.strip(".")):
         raise LimitError(f"memory limit '{text}' is not a size; {MEMORY_HELP}")
     if len(digits) > _MAX_DIGITS:
