@@ -104,6 +104,11 @@ def test_a_mistake_says_where_the_help_is(run: Run) -> None:
     refused(run("slice", "mkae"), "'mkae'; the verbs are create, ls,", ". See: vgpurun slice --help")
 
 
+@pytest.mark.parametrize("size", ["x", "1", "50%"])
+def test_the_size_of_the_history_is_no_limit_of_a_gpu(run: Run, size: str) -> None:
+    refused(run("exporter", "--driver", "sim", "--history-size", size), f"'{size}' is no size of 1m or more")
+
+
 @pytest.mark.usefixtures("simulated")
 def test_arguments_are_utf8_whatever_the_locale_is(run: Run) -> None:
     ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": "utf-8"}

@@ -1,6 +1,7 @@
 """`vgpurun exporter`: what GPUs and containers use, for Prometheus."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -8,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from vgpurun.cli.common import GroupedCommand, activate_simulation, host_driver_option, option, say
-from vgpurun.errors import OptionError
+from vgpurun.errors import LimitError, OptionError
 from vgpurun.extras import needs_extra
 from vgpurun.limits.quota import parse_size
 from vgpurun.times import parse_span
@@ -84,9 +85,15 @@ def _history(path: Path | None, keep: str, size: str) -> Callable[[], "Store"]:
     from vgpurun.metrics.accounting import default_path
     from vgpurun.metrics.store import Store
 
-    keep_s, max_size = parse_span(keep), parse_size(size)
+    keep_s = parse_span(keep)
     if keep_s is None or keep_s < _LEAST_KEPT_S:
         raise OptionError(f"--history-keep '{keep}' is no time of an hour or more; use e.g. 90d")
-    if max_size.is_percent or max_size.bytes_on(0) < _LEAST_BYTES:
-        raise OptionError(f"--history-size '{size}' is no size of 1m or more; use e.g. 256m")
-    return partial(Store, path or default_path(), int(keep_s), max_size.bytes_on(0))
+    return partial(Store, path or default_path(), int(keep_s), _size_bytes(size))
+
+
+def _size_bytes(text: str) -> int:
+    with suppress(LimitError):
+        size = parse_size(text)
+        if not size.is_percent and size.bytes_on(0) >= _LEAST_BYTES:
+            return size.bytes_on(0)
+    raise OptionError(f"--history-size '{text}' is no size of 1m or more; use e.g. 256m")
