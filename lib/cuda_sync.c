@@ -32,11 +32,11 @@ static int64_t begin_wait_all(void) {
   return clock_now_ns();
 }
 
-static CUresult end_wait_all(int64_t began_ns, CUresult result) {
+static CUresult end_wait_all(enum meter_scope scope, int64_t began_ns, CUresult result) {
   int64_t returned_ns = began_ns != 0 ? clock_now_ns() : 0;
   struct meter *meter = returned_ns != 0 ? meters_current() : NULL;
   if (meter != NULL)
-    meter_after_wait_all(meter, began_ns, returned_ns);
+    meter_after_wait_all(meter, scope, began_ns, returned_ns);
   if (process_is_limited())
     pools_after_wait();
   return result;
@@ -54,7 +54,7 @@ HOOK CUresult cuStreamSynchronize_ptsz(CUstream stream) {
 
 HOOK CUresult cuCtxSynchronize(void) {
   int64_t began_ns = begin_wait_all();
-  return end_wait_all(began_ns, real.cuCtxSynchronize());
+  return end_wait_all(METER_FOR_ALL, began_ns, real.cuCtxSynchronize());
 }
 
 /* Of another context than the thread's nothing can be asked or marked here. */
@@ -68,22 +68,22 @@ HOOK CUresult cuCtxSynchronize_v2(CUcontext context) {
   if (!is_current(context))
     return real.cuCtxSynchronize_v2(context);
   int64_t began_ns = begin_wait_all();
-  return end_wait_all(began_ns, real.cuCtxSynchronize_v2(context));
+  return end_wait_all(METER_FOR_ALL, began_ns, real.cuCtxSynchronize_v2(context));
 }
 
 HOOK CUresult cuEventSynchronize(CUevent event) {
   int64_t began_ns = begin_wait_all();
-  return end_wait_all(began_ns, real.cuEventSynchronize(event));
+  return end_wait_all(METER_FOR_SOME, began_ns, real.cuEventSynchronize(event));
 }
 
 HOOK CUresult cuMemcpyDtoH_v2(void *host, CUdeviceptr device, size_t size) {
   int64_t began_ns = begin_wait_all();
-  return end_wait_all(began_ns, real.cuMemcpyDtoH_v2(host, device, size));
+  return end_wait_all(METER_FOR_SOME, began_ns, real.cuMemcpyDtoH_v2(host, device, size));
 }
 
 HOOK CUresult cuMemcpyDtoH_v2_ptds(void *host, CUdeviceptr device, size_t size) {
   int64_t began_ns = begin_wait_all();
-  return end_wait_all(began_ns, real.cuMemcpyDtoH_v2_ptds(host, device, size));
+  return end_wait_all(METER_FOR_SOME, began_ns, real.cuMemcpyDtoH_v2_ptds(host, device, size));
 }
 
 HOOK CUresult cuStreamDestroy_v2(CUstream stream) {

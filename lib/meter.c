@@ -94,7 +94,7 @@ void meter_finish_at(struct meter_stream *stream, int64_t end_ns, int64_t now_ns
   struct meter *meter = stream->meter;
   struct batch *batch = &stream->batch;
   int64_t start_ns = batch->start_recorded_ns;
-  meter_charge(meter, end_ns - meter_due_ns(stream, batch, start_ns, end_ns), end_ns, now_ns);
+  meter_charge(meter, end_ns - meter_due_ns(batch, start_ns, end_ns), end_ns, now_ns);
   meter_show(stream, batch, end_ns - meter_work_ns(batch, start_ns, end_ns), end_ns);
   __atomic_add_fetch(&meter->device->launches, batch->launches, __ATOMIC_RELAXED);
   if (batch->start != NULL)
@@ -141,6 +141,8 @@ static bool begin_batch(struct meter_stream *stream, bool after_gap) {
   const struct meter_driver *driver = stream->meter->driver;
   struct batch *batch = &stream->batch;
   *batch = (struct batch){.start_recorded_ns = driver->now_ns()};
+  int64_t awake_ns = batch->start_recorded_ns - __atomic_load_n(&stream->meter->woke_at_ns, __ATOMIC_RELAXED);
+  batch->host_was_asleep = awake_ns < METER_DROWSY_NS;
   batch->full_ns = (int64_t)((double)METER_BATCH_NS / overlap(stream->meter)) * gate_coarseness(stream->meter);
   meter_begin_pace(stream, batch->start_recorded_ns);
   if (!meter_is_dry(stream))
@@ -181,31 +183,26 @@ static void open_batch(struct meter_stream *stream, uint64_t work, int64_t arriv
     end_open_batch(stream, capturing);
   if (capturing) /* what is captured is charged when its graph is launched */
     return;
+  meter_note_wait(stream);
   int64_t idle_since_ns = __atomic_load_n(&stream->previous_end_ns, __ATOMIC_RELAXED);
   bool after_gap = meter_is_dry(stream) && arrived_ns - idle_since_ns < METER_SPARSE_NS;
-  /* After a wait of the program the gap is its own; else it may have lost its lead to us. */
-  if (after_gap && (__atomic_load_n(&stream->waited, __ATOMIC_RELAXED) || meter_waits_for_host(stream)))
-    meter_charge(meter, idle_since_ns, arrived_ns, arrived_ns);
-  int64_t host_ns = arrived_ns - stream->last_busy_ns;
   int64_t waited_ns = gate_wait_while_paused(meter);
   gate_wait_for_unmeasured(stream);
   waited_ns += gate_wait_for_tokens(stream) + gate_wait_for_turn(meter);
   beside_look(stream);
   gate_wait_for_room(stream);
   gate_note_activity(meter, METER_BATCH_NS);
-  bool begun = begin_batch(stream, after_gap && known);
-  stream->batch.host_ns = host_ns < METER_SPARSE_NS ? host_ns : 0;
   if (waited_ns > METER_ASLEEP_NS)
-    __atomic_store_n(&meter->woke_at_ns, stream->batch.start_recorded_ns, __ATOMIC_RELAXED);
-  int64_t awake_ns = stream->batch.start_recorded_ns - __atomic_load_n(&meter->woke_at_ns, __ATOMIC_RELAXED);
-  stream->batch.host_was_asleep = awake_ns < METER_DROWSY_NS;
+    __atomic_store_n(&meter->woke_at_ns, meter->driver->now_ns(), __ATOMIC_RELAXED);
+  bool begun = begin_batch(stream, after_gap && known);
   meter_set_open(stream, begun);
   if (!begun)
     cannot_measure(meter);
 }
 
 /* Counts a launch in the open batch; true when the batch ends with it. */
-static bool count(struct meter_stream *stream, uint64_t work, bool known, int64_t cost_ns, int64_t now_ns) {
+static bool count(struct meter_stream *stream, uint64_t work, bool known, int64_t cost_ns, int64_t host_ns,
+                  int64_t now_ns) {
   struct batch *batch = &stream->batch;
   if (batch->launches > 0 && batch->last_work != work)
     batch->mixed = true;
@@ -214,7 +211,7 @@ static bool count(struct meter_stream *stream, uint64_t work, bool known, int64_
   else if (batch->mixed)
     cost_ns = max(1, (int64_t)((double)cost_ns * meter_scale(stream)));
   batch->estimate_ns += cost_ns;
-  meter_join_pace(stream, now_ns, cost_ns);
+  meter_join_pace(stream, now_ns, host_ns, known ? cost_ns : stream->usual_cost_ns);
   batch->last_work = work;
   batch->last_is_unknown = !known; /* and then the batch ends */
   batch->launches++;
@@ -249,9 +246,10 @@ bool meter_launch(struct meter_stream *stream, uint64_t work, int64_t now_ns) {
   if (!claim_patiently(stream, &now_ns))
     return false;
   int64_t cost_ns = 0;
-  bool dense = now_ns - stream->last_busy_ns < METER_SPARSE_NS;
+  int64_t last_ns = stream->last_busy_ns;
+  bool dense = now_ns - last_ns < METER_SPARSE_NS;
   if (stream->open && dense && meter_known_cost(stream->meter, work, &cost_ns)) {
-    bool ends = count(stream, work, true, cost_ns, now_ns);
+    bool ends = count(stream, work, true, cost_ns, now_ns - last_ns, now_ns);
     if (!ends)
       meter_unclaim(stream);
     return ends;
@@ -263,7 +261,9 @@ bool meter_launch(struct meter_stream *stream, uint64_t work, int64_t now_ns) {
     return false;
   }
   bool known = meter_known_cost(stream->meter, work, &cost_ns);
-  count(stream, work, known, cost_ns, max(now_ns, stream->batch.start_recorded_ns));
+  /* What the host did before may have been for other streams. */
+  last_ns = max(last_ns, __atomic_load_n(&stream->meter->last_busy_ns, __ATOMIC_RELAXED));
+  count(stream, work, known, cost_ns, now_ns - last_ns, max(now_ns, stream->batch.start_recorded_ns));
   return true;
 }
 

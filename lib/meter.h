@@ -87,9 +87,10 @@ struct batch {
   int64_t end_pending_ns; /* when the end was last seen not to have come */
   int64_t estimate_ns;
   int64_t full_ns;      /* it ends when its estimate has come to this */
-  int64_t host_ns;      /* what the program took to launch it, without our waits */
   bool host_was_asleep; /* and is slower at first */
   int64_t idle_ns;      /* that the GPU waited between its launches, as far as their costs are known */
+  int64_t own_gap_ns;   /* that it would have waited without a limit, too, before the first one */
+  int64_t own_idle_ns;  /* and before the others */
   int64_t last_launch_ns;
   uint32_t launches;
   uint64_t last_work; /* the key of its last launch */
@@ -103,12 +104,10 @@ struct interval {
   int64_t end_ns;
 };
 
-/* What the program took of late to launch its work, and what that work takes on a GPU that never waits for launches. */
+/* Of late. */
 struct pace {
-  int64_t host_ns;
-  int64_t gpu_ns;
-  int64_t awake_ns, awake_launches; /* within batches, of a host that had not just slept */
-  int64_t seen_at_ns;               /* when that was seen to hold; 0: never */
+  int64_t ns;
+  int64_t of; /* launches, or nanoseconds */
 };
 
 struct meter_stream {
@@ -121,10 +120,15 @@ struct meter_stream {
   int64_t last_busy_ns; /* its last launch, or the end of a wait for it */
   bool waited;          /* the program has waited for the GPU since */
   struct batch batch;
-  bool one_by_one; /* launches came far apart */
-  double scale;    /* measured / estimated, of mixed batches */
-  struct pace pace;
-  int64_t gpu_until_ns; /* when the GPU should be done with what was launched */
+  bool one_by_one;           /* launches came far apart */
+  double scale;              /* measured / estimated, of mixed batches */
+  struct pace awake, asleep; /* what the host takes from one launch to the next, when it has not just slept and has */
+  struct pace own_gaps;      /* of the GPU, to its work */
+  int64_t awake_at_ns;       /* when the host was last seen so; 0: never */
+  double host_scale;         /* of the batch */
+  int64_t lead_ns;           /* of the host over the GPU, without a limit */
+  int64_t usual_cost_ns;     /* of a launch, in the last batch of known ones */
+  int64_t gpu_until_ns;      /* when the GPU should be done with what was launched */
   int64_t previous_end_ns;
   struct batch ring[METER_RING]; /* in flight: closed, not yet charged */
   uint32_t head, tail;
@@ -175,6 +179,7 @@ struct meter {
   int64_t last_end_ns;                       /* of what has been harvested */
   int64_t mixed_until_ns, look_beside_at_ns; /* beside.c */
   bool was_late;
+  int64_t last_busy_ns;      /* the latest of the streams, as of when a batch last ended */
   int64_t woke_at_ns;        /* when a thread last had slept at the gate: the others wait for the same tokens */
   int64_t looked_at_pace_ns; /* when one was last let go on for some milliseconds, to see its pace */
   int64_t uncounted_ns;      /* when a batch passed last that the ring of its stream had no place for */
@@ -227,7 +232,9 @@ enum meter_wait { METER_STREAM_IS_IDLE, METER_STREAM_MAY_BE_BUSY };
 void meter_before_wait(struct meter_stream *stream);
 void meter_after_wait(struct meter_stream *stream, enum meter_wait wait, int64_t returned_ns);
 void meter_before_wait_all(struct meter *meter);
-void meter_after_wait_all(struct meter *meter, int64_t began_ns, int64_t returned_ns); /* they may be busy */
+/* For all that its context had launched, or for some of it. They may be busy, other contexts' even then. */
+enum meter_scope { METER_FOR_ALL, METER_FOR_SOME };
+void meter_after_wait_all(struct meter *meter, enum meter_scope scope, int64_t began_ns, int64_t returned_ns);
 
 /* The percentage of the time that passes in which our work may be on the GPU: more than the limit beside work that does
  * not end, since then the GPU gives each of its tenants a part of the time. */

@@ -24,16 +24,16 @@ void meter_learn(struct meter_stream *stream, const struct batch *batch, int64_t
 
 /* meter_pace.c, with the claim held: the GPU has nothing to do before that time; the batch gets a launch of that cost;
  * it takes no more launches. */
+void meter_note_wait(struct meter_stream *stream);
 void meter_begin_pace(struct meter_stream *stream, int64_t start_ns);
-void meter_join_pace(struct meter_stream *stream, int64_t now_ns, int64_t cost_ns);
+void meter_join_pace(struct meter_stream *stream, int64_t now_ns, int64_t host_ns, int64_t cost_ns);
 void meter_note_pace(struct meter_stream *stream);
 
 /* What of the time from start_ns to end_ns was the batch's work, and what it is charged. */
 int64_t meter_work_ns(const struct batch *batch, int64_t start_ns, int64_t end_ns);
-int64_t meter_due_ns(const struct meter_stream *stream, const struct batch *batch, int64_t start_ns, int64_t end_ns);
+int64_t meter_due_ns(const struct batch *batch, int64_t start_ns, int64_t end_ns);
 
-/* Is it the program itself that makes the GPU wait? Is its host to go on for a while after the present wait, to see? */
-bool meter_waits_for_host(const struct meter_stream *stream);
+/* Is the host to go on for a while after the present wait, to see its pace? */
 bool meter_looks_at_pace(const struct meter_stream *stream, int64_t now_ns);
 
 /* The oldest batch of the stream is in flight no more. */

@@ -25,7 +25,10 @@ static void start_over(struct meter_stream *stream, void *context, void *handle,
   meter_set_open(stream, false);
   stream->last_busy_ns = 0;
   stream->previous_end_ns = 0;
-  stream->pace = (struct pace){0};
+  stream->awake = stream->asleep = stream->own_gaps = (struct pace){0};
+  stream->awake_at_ns = 0;
+  stream->lead_ns = 0;
+  stream->usual_cost_ns = 0;
   stream->gpu_until_ns = 0;
   __atomic_store_n(&stream->waited, false, __ATOMIC_RELAXED);
   meter_set_scale(stream, 1);

@@ -76,11 +76,11 @@ void meter_before_wait_all(struct meter *meter) {
     meter_before_wait(meter->streams[i]);
 }
 
-void meter_after_wait_all(struct meter *meter, int64_t began_ns, int64_t returned_ns) {
+void meter_after_wait_all(struct meter *meter, enum meter_scope scope, int64_t began_ns, int64_t returned_ns) {
   meter_harvest(meter);
   uint32_t count = __atomic_load_n(&meter->stream_count, __ATOMIC_ACQUIRE), done_batches = 0;
   for (uint32_t i = 0; i < count; i++) {
-    if (returned_ns - began_ns >= WAITED_NS)
+    if (scope == METER_FOR_ALL || returned_ns - began_ns >= WAITED_NS)
       __atomic_store_n(&meter->streams[i]->waited, true, __ATOMIC_RELAXED);
     done_batches += end_of_wait(meter->streams[i], METER_STREAM_MAY_BE_BUSY, returned_ns);
   }

@@ -62,7 +62,8 @@ void model_launch(struct model_process *process, int gpu, int stream, int64_t du
 void model_launch_as(struct model_process *process, int gpu, int stream, int64_t duration_ns, uint64_t work);
 void model_launch_spin(struct model_process *process, int gpu, int number);
 void model_synchronize(struct model_process *process, int gpu);
-void model_poll(struct model_process *process, int gpu); /* as by cuStreamQuery */
+void model_wait_behind(struct model_process *process, int gpu, uint32_t most_pending); /* as for an event's */
+void model_poll(struct model_process *process, int gpu);                               /* as by cuStreamQuery */
 void model_think(struct model_process *process, int64_t duration_ns);
 
 #endif

@@ -70,22 +70,34 @@ void model_launch_spin(struct model_process *process, int gpu, int number) {
 }
 
 /* Nobody sees that it waits. */
-void model_poll(struct model_process *process, int gpu) {
+static void wait_for(struct model_process *process, int gpu, uint32_t most_pending) {
   const uint32_t *pending = process->queues[gpu].pending;
   model_advance_all();
-  while (pending[0] + pending[1] + pending[2] + pending[3] > 0) {
+  while (pending[0] + pending[1] + pending[2] + pending[3] > most_pending) {
     model_pass_time(POLL_NS);
     model_advance_all();
   }
 }
 
-void model_synchronize(struct model_process *process, int gpu) {
+void model_poll(struct model_process *process, int gpu) {
+  wait_for(process, gpu, 0);
+}
+
+static void synchronize(struct model_process *process, int gpu, uint32_t most_pending, enum meter_scope scope) {
   struct meter *meter = &process->meters[gpu];
   int64_t began_ns = process->now_ns;
   meter_before_wait_all(meter);
-  model_poll(process, gpu);
-  meter_after_wait_all(meter, began_ns, meter->driver->now_ns());
+  wait_for(process, gpu, most_pending);
+  meter_after_wait_all(meter, scope, began_ns, meter->driver->now_ns());
   meter_harvest(meter);
+}
+
+void model_synchronize(struct model_process *process, int gpu) {
+  synchronize(process, gpu, 0, METER_FOR_ALL);
+}
+
+void model_wait_behind(struct model_process *process, int gpu, uint32_t most_pending) {
+  synchronize(process, gpu, most_pending, METER_FOR_SOME);
 }
 
 void model_think(struct model_process *process, int64_t duration_ns) {

@@ -189,8 +189,8 @@ static void check_idle_tail_is_not_charged(void) {
   CHECK(device.busy_ns < 40 * MS, "charged %lld us for 20 ms of work", (long long)device.busy_ns / 1000);
 }
 
-/* A program that is faster than the GPU over the whole is not charged for gaps between its launches; also not when the
- * GPU has just done much sooner what was not known to be short. */
+/* Who has waited for the GPU has no lead: the gaps before its next launches are its own, as they are without a limit;
+ * also when the GPU has just done much sooner what was not known to be short. */
 static void check_gaps_after_work_of_unknown_cost(void) {
   start_over(VGPU_NO_SM_LIMIT);
   for (int i = 0; i < 2000; i++)
@@ -206,7 +206,7 @@ static void check_gaps_after_work_of_unknown_cost(void) {
   now_ns += MS;
   meter_harvest(meter);
   uint64_t charged_ns = device.busy_ns - before_ns;
-  CHECK(charged_ns > 950 * US && charged_ns < 1150 * US, "charged %lld us for 1000 us of work",
+  CHECK(charged_ns > 1900 * US && charged_ns < 2000 * US, "charged %lld us for launches over 1950 us",
         (long long)charged_ns / 1000);
 }
 
