@@ -115,7 +115,7 @@ void meter_finish_by_estimate(struct meter_stream *stream) {
   int64_t now_ns = stream->meter->driver->now_ns();
   int64_t end_ns = min(batch->start_recorded_ns + batch->estimate_ns + batch->idle_ns, now_ns);
   meter_finish_at(stream, end_ns, now_ns);
-  if (meter_is_dry(stream)) /* then the gap before the next one begins there */
+  if (meter_is_dry(stream)) /* then it is idle from there on */
     __atomic_store_n(&stream->previous_end_ns, end_ns, __ATOMIC_RELAXED);
 }
 

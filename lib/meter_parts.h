@@ -22,8 +22,10 @@ static inline void meter_set_scale(struct meter_stream *stream, double scale) {
 /* A batch has been measured. */
 void meter_learn(struct meter_stream *stream, const struct batch *batch, int64_t measured_ns);
 
-/* meter_pace.c, with the claim held: the GPU has nothing to do before that time; the batch gets a launch of that cost;
- * it takes no more launches. */
+/* meter_pace.c, with the claim held: a batch is about to begin, perhaps after a wait of the program; the GPU has
+ * nothing to do before that time; the batch gets a launch of that cost, which took the host so long; it takes no more
+ * launches.
+ */
 void meter_note_wait(struct meter_stream *stream);
 void meter_begin_pace(struct meter_stream *stream, int64_t start_ns);
 void meter_join_pace(struct meter_stream *stream, int64_t now_ns, int64_t host_ns, int64_t cost_ns);

@@ -1,7 +1,10 @@
-"""A history of the metrics, in a folder that is not there yet."""
+"""A history of the metrics, in a folder that is not there yet; vgpurun as a user starts it, without an engine."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -27,3 +30,25 @@ def open_store(history: Path) -> Iterator[Callable[..., Store]]:
     yield open_it
     for store in opened:
         store.close()
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    unwanted = ("CUDA_", "VGPU", "NVIDIA_", "LD_PRELOAD", "DOCKER_", "LIBCUDA_", "WRAPPER_", "ALNAIR_")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(unwanted)}
+    return kept | {
+        "VGPURUN_STATE_DIR": str(tmp_path / "state"),
+        "DOCKER_HOST": f"unix://{tmp_path}/no-engine.sock",
+        "COLUMNS": "100",
+    }
+
+
+@pytest.fixture
+def run(environment: dict[str, str]) -> Callable[..., subprocess.CompletedProcess[str]]:
+    def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "vgpurun", *arguments]
+        return subprocess.run(
+            command, env=environment | variables, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL
+        )
+
+    return run

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import pty
-import resource
 import signal
 import subprocess
 import sys
@@ -22,29 +21,6 @@ import vgpurun
 from support import CHECKOUT, unavailable
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
-VERBS = ("run", "local", "build", "build-in-docker", "smi")
-
-
-@pytest.fixture
-def environment(tmp_path: Path) -> dict[str, str]:
-    unwanted = ("CUDA_", "VGPU", "NVIDIA_", "LD_PRELOAD", "DOCKER_", "LIBCUDA_", "WRAPPER_", "ALNAIR_")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(unwanted)}
-    return kept | {
-        "VGPURUN_STATE_DIR": str(tmp_path / "state"),
-        "DOCKER_HOST": f"unix://{tmp_path}/no-engine.sock",
-        "COLUMNS": "100",
-    }
-
-
-@pytest.fixture
-def run(environment: dict[str, str]) -> Run:
-    def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "vgpurun", *arguments]
-        return subprocess.run(
-            command, env=environment | variables, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL
-        )
-
-    return run
 
 
 @pytest.fixture
@@ -68,22 +44,6 @@ def refused(result: subprocess.CompletedProcess[str], *words: str) -> None:
 def test_version(run: Run) -> None:
     result = run("--version")
     assert (result.returncode, result.stdout) == (0, f"vgpurun {vgpurun.__version__}\n")
-
-
-def test_help_names_every_verb(run: Run) -> None:
-    for arguments in ((), ("--help",)):
-        result = run(*arguments)
-        assert result.returncode == 0
-        assert all(f"  {verb} " in result.stdout for verb in VERBS)
-        assert "IMAGE [COMMAND]" in result.stdout
-
-
-@pytest.mark.parametrize("verb", VERBS)
-def test_help_of_a_verb(run: Run, verb: str) -> None:
-    result = run(verb, "--help")
-    assert result.returncode == 0
-    assert result.stdout.startswith(f"Usage: vgpurun {verb}")
-    assert run("help", verb).stdout == result.stdout
 
 
 def test_help_as_a_verb(run: Run) -> None:
@@ -133,17 +93,6 @@ def test_colours_in_a_terminal_only_and_not_with_no_color(environment: dict[str,
     assert b"\x1b[" in shown()
     plain = shown(NO_COLOR="1")
     assert b"engine" in plain and b"\x1b[" not in plain
-
-
-def test_help_is_fast(run: Run) -> None:
-    def processor_seconds() -> float:
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        run("run", "--help")
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-
-    # It takes about 0.12 s, and a busy machine takes longer for the same work.
-    assert min(processor_seconds() for _ in range(5)) < 0.4
 
 
 @pytest.mark.usefixtures("simulated")
@@ -371,36 +320,6 @@ class TestLocal:
             assert "cat" in run("smi", "--driver", "sim").stdout
             process.stdin.close()
         assert process.returncode == 0
-
-
-def test_verbs_are_loaded_where_they_are_said_to_be() -> None:
-    from vgpurun.cli import cli
-    from vgpurun.cli.verbs import VERBS
-
-    for verb, _, line in (each for verbs in VERBS.values() for each in verbs):
-        assert cli.commands[verb].name == verb
-        assert cli.commands[verb].get_short_help_str(200) == line
-
-
-@pytest.mark.parametrize("verb", ["slice", "cdi"])
-def test_verbs_of_a_verb_are_listed_with_whole_sentences(run: Run, verb: str) -> None:
-    listed = run(verb).stdout.partition("Commands:")[2]
-    assert "\n  inspect  Show" in listed or "\n  remove    Remove" in listed
-    assert not [line for line in listed.splitlines() if line.endswith("...")], listed
-
-
-@pytest.mark.parametrize("verb", ["", "ps", "smi", "stop"])
-def test_help_starts_without_what_is_slow_to_load(verb: str, environment: dict[str, str]) -> None:
-    code = (
-        "import sys\n"
-        "from vgpurun.cli import main\n"
-        "code = main([*sys.argv[1:], '--help'])\n"
-        "print(sorted({'docker', 'requests', 'rich', 'yaml', 'pynvml', 'humanfriendly'} & set(sys.modules)))\n"
-        "sys.exit(code)"
-    )
-    command = [sys.executable, "-c", code, *([verb] if verb else [])]
-    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
-    assert (result.returncode, result.stdout.splitlines()[-1]) == (0, "[]"), result
 
 
 @pytest.mark.parametrize("limit", [("--mem", "2x"), ("--sm", "150"), ("--mem", "0=1g,0=2g")])

@@ -37,9 +37,9 @@ class Charged:
     def _look(self) -> None:
         while not self._ended.wait(LOOK_S):
             for usage in self._folder.rglob("usage"):
-                (reading,) = region.read_usage(usage, [self._uuid]) or ()
-                self._at_s.append(time.monotonic())
-                self._busy_s.append(reading.busy_ns / 1e9)
+                for reading in region.read_usage(usage, [self._uuid]) or ():
+                    self._at_s.append(time.monotonic())
+                    self._busy_s.append(reading.busy_ns / 1e9)
 
     def percent(self, from_s: float, to_s: float) -> float | None:
         """Of the time between two instants of CLOCK_MONOTONIC; None where it was not seen."""
