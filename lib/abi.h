@@ -79,10 +79,18 @@ struct vgpu_limits {
 
 #define VGPU_SECONDS 64
 #define VGPU_HOLES 16
+#define VGPU_WAITERS 8
 
 #define VGPU_NOT_ENFORCED_MEMORY 1u /* the driver took memory that could not be measured: NVML does not answer */
 #define VGPU_NOT_ENFORCED_SM 2u     /* work went by that could not be measured */
 #define VGPU_NOT_ENFORCED_TURNS 4u  /* the file in VGPU_LOCK_DIR cannot be used: the GPU mixes the tenants' work */
+
+/* A process that waits for tokens (evenly.h). */
+struct vgpu_waiter {
+  uint64_t owner;
+  int64_t had_ns;      /* GPU time */
+  int64_t looks_at_ns; /* when it will look at the bucket next; once that is past, it does not wait any more */
+};
 
 /* One device, for all processes of the container. The device's number is its place in the limits file or, without
  * one, its NVML index. Times are nanoseconds of CLOCK_MONOTONIC. */
@@ -103,7 +111,8 @@ struct vgpu_device_shared {
    * GPU time in the lower one, at the second modulo VGPU_SECONDS. */
   uint64_t seconds[VGPU_SECONDS];
   uint64_t holes[VGPU_HOLES]; /* what has not been charged before charged_until_ns (holes.h) */
-  uint8_t reserved[256];
+  struct vgpu_waiter waiters[VGPU_WAITERS];
+  uint8_t reserved[64];
 };
 
 struct vgpu_device_usage {

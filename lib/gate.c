@@ -1,6 +1,7 @@
 #include "gate.h"
 
 #include "bucket.h"
+#include "evenly.h"
 #include "log.h"
 #include "meter_parts.h"
 
@@ -12,7 +13,10 @@
 #define LATE_NS 100000LL /* how late a sleep may end */
 #define SHORTEST_SLEEP_NS 20000LL
 #define LOOK_AGAIN_NS 2000000LL
-#define LONGEST_SLEEP_NS 50000000LL /* then the limit is looked at again: the host may have changed it */
+#define MAKE_WAY_NS 1000000LL /* at least, for another process of the container */
+#define MOST_TURNS 4          /* for which the tokens are gone when they come */
+/* Then the limit is looked at again: the host may have changed it. */
+#define LONGEST_SLEEP_NS EVENLY_LONGEST_SLEEP_NS
 
 static int64_t min(int64_t a, int64_t b) {
   return a < b ? a : b;
@@ -102,7 +106,7 @@ static bool takes_no_turns(struct meter *meter) {
   return stuck;
 }
 
-int64_t gate_wait_for_turn(struct meter *meter) {
+static int64_t wait_for_turn(struct meter *meter) {
   if (takes_no_turns(meter))
     return 0;
   int64_t began_ns = meter->driver->now_ns();
@@ -202,28 +206,86 @@ static int64_t longest_sleep_ns(const struct meter *meter) {
   return in_flight_batches(meter) > 0 ? LOOK_AGAIN_NS : LONGEST_SLEEP_NS;
 }
 
-int64_t gate_wait_for_tokens(const struct meter_stream *stream) {
+/* Of which nobody knows more than that it is another one for each process. */
+static uint64_t name_of(struct meter *meter, int64_t now_ns) {
+  uint64_t name = __atomic_load_n(&meter->name, __ATOMIC_RELAXED);
+  uint64_t made = (uint64_t)now_ns * 0x9e3779b97f4a7c15ULL + (uintptr_t)meter; /* forked processes share addresses */
+  if (name != 0 || !__atomic_compare_exchange_n(&meter->name, &name, made, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+    return name;
+  return made;
+}
+
+/* Until when we make way for another process that waits for the same tokens and has had less; or 0. Who is at work, and
+ * has not waited, goes on until it is ahead by a quantum. */
+static int64_t makes_way_until_ns(struct meter *meter, bool waited, int64_t now_ns) {
+  struct vgpu_waiter first;
+  if (!evenly_first(meter->device, __atomic_load_n(&meter->name, __ATOMIC_RELAXED), now_ns, &first))
+    return 0;
+  int64_t in_flight_ns = meter_in_flight_ns(meter), least_ns = first.had_ns - EVENLY_CREDIT_NS - in_flight_ns;
+  int64_t had_ns = __atomic_load_n(&meter->had_ns, __ATOMIC_RELAXED);
+  if (had_ns < least_ns &&
+      __atomic_compare_exchange_n(&meter->had_ns, &had_ns, least_ns, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+    had_ns = least_ns;
+  int64_t ahead_ns = had_ns + in_flight_ns - first.had_ns;
+  return ahead_ns > (waited ? 0 : METER_COMPANY_QUANTUM_NS) ? max(first.looks_at_ns, now_ns + MAKE_WAY_NS) : 0;
+}
+
+/* Returns the place among those that wait. */
+static int note_waiting(struct meter *meter, int place, int64_t now_ns, int64_t looks_at_ns) {
+  struct vgpu_waiter waiter = {
+      .owner = name_of(meter, now_ns),
+      .had_ns = __atomic_load_n(&meter->had_ns, __ATOMIC_RELAXED) + meter_in_flight_ns(meter),
+      .looks_at_ns = looks_at_ns,
+  };
+  return evenly_wait(meter->device, place, &waiter, now_ns);
+}
+
+static int64_t wait_for_tokens(const struct meter_stream *stream) {
   struct meter *meter = stream->meter;
   const struct meter_driver *driver = meter->driver;
   int64_t began_ns = driver->now_ns();
   int64_t now_ns = began_ns;
   int64_t give_up_ns = began_ns + BUCKET_MAX_DEBT_NS * 100 / meter_percent(meter);
+  int64_t closed_ns = began_ns;
+  int place = -1;
   for (;;) {
     struct meter_terms terms = meter_terms(meter);
     bucket_follow_limit(meter->device, now_ns, terms.percent);
     meter_harvest(meter);
     int64_t open_at_ns = bucket_open_at(meter->device, now_ns, terms.percent);
     open_at_ns += spoken_for_ns(stream, now_ns > began_ns) * 100 / meter_percent_of_time(meter);
+    if (open_at_ns > now_ns)
+      closed_ns = now_ns;
+    if (now_ns - closed_ns < EVENLY_PATIENCE_NS)
+      open_at_ns = max(open_at_ns, makes_way_until_ns(meter, now_ns > began_ns, now_ns));
     if (open_at_ns <= now_ns || now_ns >= give_up_ns)
       break;
     if (terms.yields && !(meter->takes_turns && turns_are_wanted(&meter->turns))) {
       bucket_forgive(meter->device, now_ns);
       break;
     }
-    sleep_without_turn(meter, min(open_at_ns - now_ns, terms.yields ? YIELD_LOOK_NS : longest_sleep_ns(meter)));
+    int64_t sleep_ns = min(open_at_ns - now_ns, terms.yields ? YIELD_LOOK_NS : longest_sleep_ns(meter));
+    place = note_waiting(meter, place, now_ns, now_ns + sleep_ns);
+    sleep_without_turn(meter, sleep_ns);
     now_ns = driver->now_ns();
   }
+  evenly_leave(meter->device, place, __atomic_load_n(&meter->name, __ATOMIC_RELAXED));
   return note_wait(meter, began_ns, now_ns);
+}
+
+/* While it waited for its turn, other processes of the container may have used the tokens. */
+static bool has_tokens(struct meter *meter) {
+  int64_t now_ns = meter->driver->now_ns();
+  return bucket_open_at(meter->device, now_ns, meter_percent(meter)) <= now_ns;
+}
+
+int64_t gate_wait_for_share(const struct meter_stream *stream) {
+  int64_t waited_ns = 0, turn_ns = SHORT_SLEEP_NS;
+  for (int i = 0; i < MOST_TURNS && turn_ns >= SHORT_SLEEP_NS && (i == 0 || !has_tokens(stream->meter)); i++) {
+    waited_ns += wait_for_tokens(stream);
+    waited_ns += turn_ns = wait_for_turn(stream->meter);
+  }
+  return waited_ns;
 }
 
 /* ---- room ----------------------------------------------------------------------------------------------------- */

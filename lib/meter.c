@@ -188,7 +188,7 @@ static void open_batch(struct meter_stream *stream, uint64_t work, int64_t arriv
   bool after_gap = meter_is_dry(stream) && arrived_ns - idle_since_ns < METER_SPARSE_NS;
   int64_t waited_ns = gate_wait_while_paused(meter);
   gate_wait_for_unmeasured(stream);
-  waited_ns += gate_wait_for_tokens(stream) + gate_wait_for_turn(meter);
+  waited_ns += gate_wait_for_share(stream);
   beside_look(stream);
   gate_wait_for_room(stream);
   gate_note_activity(meter, METER_BATCH_NS);
@@ -235,7 +235,7 @@ static bool claim_patiently(struct meter_stream *stream, int64_t *now_ns) {
     if (*now_ns >= give_up_ns)
       return false;
     give_up_ns += gate_wait_while_paused(stream->meter);
-    give_up_ns += gate_wait_for_tokens(stream) + gate_wait_for_turn(stream->meter);
+    give_up_ns += gate_wait_for_share(stream);
     driver->sleep_ns(OTHER_THREAD_NS);
     *now_ns = driver->now_ns();
   }

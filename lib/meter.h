@@ -176,6 +176,8 @@ struct meter {
   uint32_t in_flight_batches;
   int64_t measured_ns, charged_ns; /* of late: streams that run at the same time are charged once */
   int64_t measured_until_ns;
+  uint64_t name;                             /* among the processes that wait for tokens, 0 before: see gate.c */
+  int64_t had_ns;                            /* was charged, or is taken to have been */
   int64_t last_end_ns;                       /* of what has been harvested */
   int64_t mixed_until_ns, look_beside_at_ns; /* beside.c */
   bool was_late;

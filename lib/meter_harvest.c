@@ -69,6 +69,11 @@ uint32_t meter_percent_of_time(struct meter *meter) {
   return meter_percent(meter) * (1 + beside_count(meter));
 }
 
+static void charge(struct meter *meter, int64_t start_ns, int64_t end_ns, int64_t now_ns) {
+  int64_t had_ns = bucket_charge(meter->device, start_ns, end_ns, now_ns, meter_percent_of_time(meter));
+  __atomic_add_fetch(&meter->had_ns, had_ns, __ATOMIC_RELAXED);
+}
+
 /* In the order in which they began: what comes later than others is charged as far as the bucket remembers it. */
 static void charge_intervals(struct meter *meter) {
   if (meter->interval_count == 0)
@@ -77,7 +82,7 @@ static void charge_intervals(struct meter *meter) {
   qsort(meter->intervals, meter->interval_count, sizeof meter->intervals[0], by_start);
   for (uint32_t i = 0; i < meter->interval_count; i++) {
     const struct interval *interval = &meter->intervals[i];
-    bucket_charge(meter->device, interval->start_ns, interval->end_ns, now_ns, meter_percent_of_time(meter));
+    charge(meter, interval->start_ns, interval->end_ns, now_ns);
     note_overlap(meter, interval);
   }
   meter->interval_count = 0;
@@ -85,7 +90,7 @@ static void charge_intervals(struct meter *meter) {
 
 void meter_charge(struct meter *meter, int64_t start_ns, int64_t end_ns, int64_t now_ns) {
   if (end_ns > start_ns)
-    bucket_charge(meter->device, start_ns, end_ns, now_ns, meter_percent_of_time(meter));
+    charge(meter, start_ns, end_ns, now_ns);
 }
 
 static int64_t offset_ns(struct meter_stream *stream) {

@@ -40,6 +40,7 @@ NO_MEMORY_LIMIT: Final = 2**64 - 1
 NO_SM_LIMIT: Final = 100
 SECONDS: Final = 64
 HOLES: Final = 16
+WAITERS: Final = 8
 
 SM_HARD: Final = 0
 SM_BURST: Final = 1
@@ -84,6 +85,16 @@ class Limits(ctypes.LittleEndianStructure):
     )
 
 
+class Waiter(ctypes.LittleEndianStructure):
+    """struct vgpu_waiter: a process that waits for tokens."""
+
+    _fields_ = (
+        ("owner", ctypes.c_uint64),
+        ("had_ns", ctypes.c_int64),
+        ("looks_at_ns", ctypes.c_int64),
+    )
+
+
 class DeviceShared(ctypes.LittleEndianStructure):
     """struct vgpu_device_shared: one device, for all processes of a container. Times are nanoseconds."""
 
@@ -102,7 +113,8 @@ class DeviceShared(ctypes.LittleEndianStructure):
         ("reserved0", ctypes.c_uint64),
         ("seconds", ctypes.c_uint64 * SECONDS),
         ("holes", ctypes.c_uint64 * HOLES),
-        ("reserved", ctypes.c_uint8 * 256),
+        ("waiters", Waiter * WAITERS),
+        ("reserved", ctypes.c_uint8 * 64),
     )
 
 

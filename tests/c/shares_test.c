@@ -153,7 +153,9 @@ static void check_processes_that_poll(void) {
         sum += shares[i];
       printf("%d processes in one container at 50 that poll for %d of %s: %.2f %%\n", count, kinds[k].kernels,
              kinds[k].name, sum);
-      CHECK(sum > 49 && sum < 51, "%.2f %%", sum);
+      /* Those that get even parts think at the same time, for longer than the bucket saves up for. */
+      double least = kinds[k].think_ns > 40 * MS ? 48 : 49;
+      CHECK(sum > least && sum < 51, "%.2f %%", sum);
     }
 }
 

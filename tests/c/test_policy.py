@@ -12,6 +12,7 @@ LIB = ROOT / "lib"
 METER = [
     "beside",
     "bucket",
+    "evenly",
     "gate",
     "holes",
     "meter",
@@ -49,11 +50,12 @@ SOURCES = {
     "hand_over": TURNS,
     "shares": [*METER, *TURNS],
     "models": [*METER, *TURNS],
+    "evenly": [*METER, *TURNS],
     "utilization": ["utilization"],
     "profile": ["log", "profile_disk", "profile_kernels", "profile_records"],
     "quick_clock": ["quick_clock"],
 }
-HELPERS = {"shares": MODEL, "models": MODEL}  # beside the test
+HELPERS = {"shares": MODEL, "models": MODEL, "evenly": MODEL}  # beside the test
 ARGUMENTS = {"limits": [str(ROOT / "tests" / "limit_cases.tsv")]}
 SANITIZERS = {
     "address-undefined": ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"],

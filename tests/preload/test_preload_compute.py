@@ -56,6 +56,20 @@ def test_two_processes_share_one_limit(sandbox: Sandbox) -> None:
     assert_measured(total, lambda total: 0.33 < total < 0.47)
 
 
+# Another one that waits for each launch comes to the gate more often, and mostly finds it open.
+WAITING = COMPARED.replace("work(2)", "work(2, lambda: (d.launch(k), d.synchronize()))")
+
+
+@pytest.mark.parametrize("other", [COMPARED, WAITING], ids=["alike", "waiting for each launch"])
+def test_two_processes_get_even_parts_of_one_limit(sandbox: Sandbox, other: str) -> None:
+    def parts() -> list[float]:
+        return measured_together(
+            [sandbox.start_python(WORK + code, CUDA_DEVICE_SM_LIMIT="80") for code in (COMPARED, other)]
+        )
+
+    assert_measured(parts, lambda parts: min(parts) > 0.8 * max(parts) and 0.7 < sum(parts) < 0.9)
+
+
 # A wait that nobody sees, and then other work: what a step has done is measured when the next one begins.
 POLLING = """
 def step():
