@@ -123,8 +123,8 @@ void meter_mark_end(struct meter_stream *stream) {
   struct meter *meter = stream->meter;
   struct batch *batch = &stream->batch;
   meter_set_open(stream, false);
-  meter_note_pace(stream);
   batch->end_recorded_ns = meter->driver->now_ns();
+  meter_note_pace(stream);
   bool room = stream->head - __atomic_load_n(&stream->tail, __ATOMIC_ACQUIRE) < METER_RING;
   bool can_record = room && !meter->driver->is_capturing(stream->handle);
   batch->end = can_record ? meter->driver->record(stream->handle) : NULL;
@@ -134,6 +134,7 @@ void meter_mark_end(struct meter_stream *stream) {
     enter_flight(stream, batch);
     gate_note_activity(meter, 0);
   }
+  stream->last_busy_ns += meter->driver->now_ns() - batch->end_recorded_ns; /* the host would not have taken that */
 }
 
 /* With the claim held, at the gate's far side. False when the batch's start cannot be marked. */

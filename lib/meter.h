@@ -83,12 +83,12 @@ struct batch {
   void *end;
   int64_t start_recorded_ns; /* of the marker or the gate */
   int64_t launched_ns;       /* when its first launch returned, if that counts */
-  int64_t end_recorded_ns;
-  int64_t end_pending_ns; /* when the end was last seen not to have come */
+  int64_t end_recorded_ns;   /* or when a wait began that it ends with */
+  int64_t end_pending_ns;    /* when the end was last seen not to have come */
   int64_t estimate_ns;
   int64_t full_ns;      /* it ends when its estimate has come to this */
   bool host_was_asleep; /* and is slower at first */
-  int64_t idle_ns;      /* that the GPU waited between its launches, as far as their costs are known */
+  int64_t idle_ns;      /* that the GPU waited within it, as far as the costs of its launches are known */
   int64_t own_gap_ns;   /* that it would have waited without a limit, too, before the first one */
   int64_t own_idle_ns;  /* and before the others */
   int64_t last_launch_ns;

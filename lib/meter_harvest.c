@@ -118,7 +118,7 @@ static void measure(struct meter_stream *stream, const struct batch *batch) {
   struct meter *meter = stream->meter;
   struct interval interval = interval_of(stream, batch);
   int64_t work_ns = meter_work_ns(batch, interval.start_ns, interval.end_ns);
-  meter_learn(stream, batch, work_ns);
+  meter_learn(stream, batch, meter_certain_work_ns(batch, interval.start_ns, interval.end_ns));
   meter_show(stream, batch, interval.end_ns - work_ns, interval.end_ns);
   interval.start_ns = interval.end_ns - meter_due_ns(batch, interval.start_ns, interval.end_ns);
   __atomic_store_n(&stream->previous_end_ns, interval.end_ns, __ATOMIC_RELAXED);

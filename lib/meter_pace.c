@@ -20,7 +20,7 @@
 #define OLD_NS 30000000000LL
 #define MOST_ASLEEP 2.0    /* times slower */
 #define AS_USUAL 1.05      /* times slower, at most */
-#define MAKES_IT_WAIT 0.05 /* of the time, at least */
+#define MAKES_IT_WAIT 0.01 /* of the time, at least */
 
 static int64_t max(int64_t a, int64_t b) {
   return a > b ? a : b;
@@ -93,6 +93,7 @@ void meter_note_pace(struct meter_stream *stream) {
   struct batch *batch = &stream->batch;
   batch->last_launch_ns = stream->last_busy_ns;
   note_busy(stream->meter, batch->last_launch_ns);
+  batch->idle_ns += max(0, batch->end_recorded_ns - stream->gpu_until_ns);
   if (batch->last_is_unknown)
     return;
   int64_t launching_ns = max(0, batch->last_launch_ns - batch->start_recorded_ns);
@@ -136,10 +137,19 @@ void meter_join_pace(struct meter_stream *stream, int64_t now_ns, int64_t host_n
   *(batch->launches == 0 ? &batch->own_gap_ns : &batch->own_idle_ns) += own_gap_ns(stream, host_ns, cost_ns);
 }
 
-/* How long the GPU waited between the launches of a batch: not after the last one. */
+void meter_wait_pace(struct meter_stream *stream) {
+  struct batch *batch = &stream->batch;
+  batch->own_idle_ns += own_gap_ns(stream, batch->end_recorded_ns - stream->last_busy_ns, 0);
+}
+
+/* While the batch could still grow, the GPU may have waited for a launch; then for the marker of its end. */
+static int64_t growing_ns(const struct batch *batch, int64_t start_ns, int64_t end_ns) {
+  int64_t until_ns = max(batch->last_launch_ns, batch->end_recorded_ns);
+  return batch->last_is_unknown ? 0 : max(0, min(until_ns, end_ns) - start_ns);
+}
+
 static int64_t idle_ns(const struct batch *batch, int64_t start_ns, int64_t end_ns) {
-  int64_t launching_ns = max(0, min(batch->last_launch_ns, end_ns) - start_ns);
-  return batch->last_is_unknown ? 0 : min(batch->idle_ns, launching_ns);
+  return min(batch->idle_ns, growing_ns(batch, start_ns, end_ns));
 }
 
 static int64_t without(int64_t measured_ns, int64_t left_out_ns) {
@@ -148,6 +158,11 @@ static int64_t without(int64_t measured_ns, int64_t left_out_ns) {
 
 int64_t meter_work_ns(const struct batch *batch, int64_t start_ns, int64_t end_ns) {
   return without(end_ns - start_ns, idle_ns(batch, start_ns, end_ns));
+}
+
+int64_t meter_certain_work_ns(const struct batch *batch, int64_t start_ns, int64_t end_ns) {
+  int64_t measured_ns = end_ns - start_ns, surely_ns = measured_ns - growing_ns(batch, start_ns, end_ns);
+  return min(max(batch->estimate_ns, surely_ns), measured_ns);
 }
 
 int64_t meter_due_ns(const struct batch *batch, int64_t start_ns, int64_t end_ns) {

@@ -23,16 +23,21 @@ static inline void meter_set_scale(struct meter_stream *stream, double scale) {
 void meter_learn(struct meter_stream *stream, const struct batch *batch, int64_t measured_ns);
 
 /* meter_pace.c, with the claim held: a batch is about to begin, perhaps after a wait of the program; the GPU has
- * nothing to do before that time; the batch gets a launch of that cost, which took the host so long; it takes no more
- * launches.
+ * nothing to do before that time; the batch gets a launch of that cost, which took the host so long; it ends with a
+ * wait of the program, which has begun at its end_recorded_ns; it takes no more launches.
  */
 void meter_note_wait(struct meter_stream *stream);
 void meter_begin_pace(struct meter_stream *stream, int64_t start_ns);
 void meter_join_pace(struct meter_stream *stream, int64_t now_ns, int64_t host_ns, int64_t cost_ns);
+void meter_wait_pace(struct meter_stream *stream);
 void meter_note_pace(struct meter_stream *stream);
 
-/* What of the time from start_ns to end_ns was the batch's work, and what it is charged. */
+/* What of the time from start_ns to end_ns was the batch's work; how much of that is learned from; what it is charged.
+ * The GPU may have waited within a batch, for how long is not known but from the costs. So where it may have, costs
+ * that fit are not changed: else they would grow to whatever the host takes.
+ */
 int64_t meter_work_ns(const struct batch *batch, int64_t start_ns, int64_t end_ns);
+int64_t meter_certain_work_ns(const struct batch *batch, int64_t start_ns, int64_t end_ns);
 int64_t meter_due_ns(const struct batch *batch, int64_t start_ns, int64_t end_ns);
 
 /* Is the host to go on for a while after the present wait, to see its pace? */

@@ -19,8 +19,10 @@ void meter_before_wait(struct meter_stream *stream) {
     return;
   if (ran_dry_before(stream))
     meter_finish_by_estimate(stream);
-  else
+  else {
+    stream->batch.end_recorded_ns = stream->meter->driver->now_ns(); /* if it ends with this wait */
     meter_set_open(stream, true);
+  }
   meter_unclaim(stream);
 }
 
@@ -30,9 +32,10 @@ static void finish_at_return(struct meter_stream *stream, int64_t returned_ns) {
   struct batch *batch = &stream->batch;
   if (batch->begins == START_AT_PREVIOUS_END && meter_is_dry(stream))
     batch->start_recorded_ns = __atomic_load_n(&stream->previous_end_ns, __ATOMIC_RELAXED);
+  meter_wait_pace(stream);
   meter_note_pace(stream);
   meter_finish_at(stream, returned_ns, returned_ns);
-  meter_learn(stream, batch, meter_work_ns(batch, batch->start_recorded_ns, returned_ns));
+  meter_learn(stream, batch, meter_certain_work_ns(batch, batch->start_recorded_ns, returned_ns));
   /* What is between this and the next launch is the program's own time; ours is not charged. */
   stream->last_busy_ns = driver->now_ns();
   __atomic_store_n(&stream->previous_end_ns, stream->last_busy_ns, __ATOMIC_RELAXED);

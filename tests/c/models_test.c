@@ -21,10 +21,13 @@ static const struct model models[] = {
     {"training, slower host", 22 * US, 36, 260, false, false, 0, 0, 0},
     {"training, new shapes", 14 * US, 36, 260, false, false, 0, 1, 0},
     {"training, a step ahead", 14 * US, 36, 260, false, false, 0, 0, 300},
+    {"training, nearly even host", 28 * US, 60, 245, false, false, 0, 0, 2000},
+    {"training, bound by its host", 34 * US, 60, 245, false, false, 0, 0, 2000},
     {"inference, long kernels", 12 * US, 60, 240, true, true, 60 * US, 0, 0},
     {"inference", 7 * US, 0, 200, false, true, 60 * US, 0, 0},
     {"inference, new shapes", 7 * US, 0, 200, false, true, 60 * US, 1, 0},
     {"inference, slow host", 14 * US, 0, 90, false, true, 150 * US, 0, 0},
+    {"inference, very slow host", 11 * US, 0, 67, false, true, 90 * US, 0, 0},
     {"inference, long steps", 4 * US, 0, 1000, false, true, 60 * US, 0, 0},
     {"many new shapes", 4 * US, 0, 1000, false, true, 60 * US, 30, 0},
 };
@@ -71,7 +74,7 @@ static void check_models(void) {
     double unlimited = steps_of(&models[m], VGPU_NO_SM_LIMIT);
     for (int p = 0; p < 5; p++) {
       double share = 100 * steps_of(&models[m], percents[p]) / unlimited;
-      printf("%22s at %2u: %6.2f %%\n", models[m].name, percents[p], share);
+      printf("%27s at %2u: %6.2f %%\n", models[m].name, percents[p], share);
       CHECK(share > percents[p] - 0.75 && share < percents[p] + 0.75, "%s at %u: %.2f %%", models[m].name, percents[p],
             share);
     }
