@@ -1,10 +1,12 @@
 /*
- * Even parts for processes that wait for the tokens of one bucket: of those that wait, the one that has had the least
+ * Even parts for processes that wait for the tokens of one bucket, and for the threads of a process on streams of their
+ * own: of those that wait, the one that has had the least
  * of the GPU goes first.
  *
- * Who waits says so in a place of the usage file: who it is, how much it has had, and when it will look at the bucket
- * next. That is believed until a little after that time: so one that is killed or stopped while it waits holds the
- * others up for a moment, once. Who finds no place is served as it comes. A place changes hands by compare-and-swap.
+ * Who waits says so in one of VGPU_WAITERS places, for a process in the usage file: who it is, how much it has had, and
+ * when it will look at the bucket next. That is believed until a little after that time: so one that is killed or
+ * stopped while it waits holds the others up for a moment, once. Who finds no place is served as it comes. A place
+ * changes hands by compare-and-swap.
  */
 #ifndef VGPU_EVENLY_H
 #define VGPU_EVENLY_H
@@ -20,13 +22,13 @@
 #define EVENLY_PATIENCE_NS 100000000LL
 
 /* Of the other processes that wait, the one that has had the least; false when none does. */
-bool evenly_first(const struct vgpu_device_shared *device, uint64_t owner, int64_t now_ns, struct vgpu_waiter *first);
+bool evenly_first(const struct vgpu_waiter *places, uint64_t owner, int64_t now_ns, struct vgpu_waiter *first);
 
 /* The owner waits. Returns its place: what the last call returned, at first -1. Of the threads of a process one has a
  * place for all. */
-int evenly_wait(struct vgpu_device_shared *device, int place, const struct vgpu_waiter *waiter, int64_t now_ns);
+int evenly_wait(struct vgpu_waiter *places, int place, const struct vgpu_waiter *waiter, int64_t now_ns);
 
 /* And waits no more. */
-void evenly_leave(struct vgpu_device_shared *device, int place, uint64_t owner);
+void evenly_leave(struct vgpu_waiter *places, int place, uint64_t owner);
 
 #endif

@@ -14,7 +14,9 @@
 #define SHORTEST_SLEEP_NS 20000LL
 #define LOOK_AGAIN_NS 2000000LL
 #define MAKE_WAY_NS 1000000LL /* at least, for another process of the container */
-#define MOST_TURNS 4          /* for which the tokens are gone when they come */
+/* Streams of several threads may be so far apart: those that could run at the same time are to be found to. */
+#define THREADS_AHEAD_NS 30000000LL
+#define MOST_TURNS 4 /* for which the tokens are gone when they come */
 /* Then the limit is looked at again: the host may have changed it. */
 #define LONGEST_SLEEP_NS EVENLY_LONGEST_SLEEP_NS
 
@@ -215,39 +217,52 @@ static uint64_t name_of(struct meter *meter, int64_t now_ns) {
   return made;
 }
 
-/* Until when we make way for another process that waits for the same tokens and has had less; or 0. Who is at work, and
- * has not waited, goes on until it is ahead by a quantum. */
-static int64_t makes_way_until_ns(struct meter *meter, bool waited, int64_t now_ns) {
+/* One that waits, or is about to: a process, or a stream of it. */
+struct wanting {
+  struct vgpu_waiter *places;
+  int place;
+  uint64_t owner;
+  int64_t *had_ns;
+  int64_t ahead_ns; /* of others that wait, before it makes way */
+};
+
+/* Until when it makes way for another one that waits and has had less; or 0. */
+static int64_t makes_way_until_ns(const struct wanting *wanting, int64_t in_flight_ns, int64_t now_ns) {
   struct vgpu_waiter first;
-  if (!evenly_first(meter->device, __atomic_load_n(&meter->name, __ATOMIC_RELAXED), now_ns, &first))
+  if (!evenly_first(wanting->places, wanting->owner, now_ns, &first))
     return 0;
-  int64_t in_flight_ns = meter_in_flight_ns(meter), least_ns = first.had_ns - EVENLY_CREDIT_NS - in_flight_ns;
-  int64_t had_ns = __atomic_load_n(&meter->had_ns, __ATOMIC_RELAXED);
+  int64_t least_ns = first.had_ns - EVENLY_CREDIT_NS - wanting->ahead_ns - in_flight_ns;
+  int64_t had_ns = __atomic_load_n(wanting->had_ns, __ATOMIC_RELAXED);
   if (had_ns < least_ns &&
-      __atomic_compare_exchange_n(&meter->had_ns, &had_ns, least_ns, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+      __atomic_compare_exchange_n(wanting->had_ns, &had_ns, least_ns, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
     had_ns = least_ns;
-  int64_t ahead_ns = had_ns + in_flight_ns - first.had_ns;
-  return ahead_ns > (waited ? 0 : METER_COMPANY_QUANTUM_NS) ? max(first.looks_at_ns, now_ns + MAKE_WAY_NS) : 0;
+  bool is_ahead = had_ns + in_flight_ns - first.had_ns > wanting->ahead_ns;
+  return is_ahead ? max(first.looks_at_ns, now_ns + MAKE_WAY_NS) : 0;
 }
 
-/* Returns the place among those that wait. */
-static int note_waiting(struct meter *meter, int place, int64_t now_ns, int64_t looks_at_ns) {
-  struct vgpu_waiter waiter = {
-      .owner = name_of(meter, now_ns),
-      .had_ns = __atomic_load_n(&meter->had_ns, __ATOMIC_RELAXED) + meter_in_flight_ns(meter),
-      .looks_at_ns = looks_at_ns,
-  };
-  return evenly_wait(meter->device, place, &waiter, now_ns);
+static void note_waiting(struct wanting *wanting, int64_t in_flight_ns, int64_t now_ns, int64_t looks_at_ns) {
+  struct vgpu_waiter waiter = {wanting->owner, __atomic_load_n(wanting->had_ns, __ATOMIC_RELAXED) + in_flight_ns,
+                               looks_at_ns};
+  wanting->place = evenly_wait(wanting->places, wanting->place, &waiter, now_ns);
 }
 
-static int64_t wait_for_tokens(const struct meter_stream *stream) {
+/* Streams that run at the same time are not to be put in an order. */
+static int64_t makes_way_for_any_until_ns(const struct meter *meter, struct wanting *process,
+                                          const struct wanting *thread, bool waited, int64_t now_ns) {
+  process->ahead_ns = waited ? 0 : METER_COMPANY_QUANTUM_NS; /* who is at work goes on */
+  int64_t until_ns = makes_way_until_ns(process, meter_in_flight_ns(meter), now_ns);
+  return meter_streams_overlap(meter) ? until_ns : max(until_ns, makes_way_until_ns(thread, 0, now_ns));
+}
+
+static int64_t wait_for_tokens(struct meter_stream *stream) {
   struct meter *meter = stream->meter;
   const struct meter_driver *driver = meter->driver;
   int64_t began_ns = driver->now_ns();
   int64_t now_ns = began_ns;
   int64_t give_up_ns = began_ns + BUCKET_MAX_DEBT_NS * 100 / meter_percent(meter);
   int64_t closed_ns = began_ns;
-  int place = -1;
+  struct wanting process = {meter->device->waiters, -1, name_of(meter, began_ns), &meter->had_ns, 0};
+  struct wanting thread = {meter->waiters, -1, (uintptr_t)stream, &stream->had_ns, THREADS_AHEAD_NS};
   for (;;) {
     struct meter_terms terms = meter_terms(meter);
     bucket_follow_limit(meter->device, now_ns, terms.percent);
@@ -257,7 +272,7 @@ static int64_t wait_for_tokens(const struct meter_stream *stream) {
     if (open_at_ns > now_ns)
       closed_ns = now_ns;
     if (now_ns - closed_ns < EVENLY_PATIENCE_NS)
-      open_at_ns = max(open_at_ns, makes_way_until_ns(meter, now_ns > began_ns, now_ns));
+      open_at_ns = max(open_at_ns, makes_way_for_any_until_ns(meter, &process, &thread, now_ns > began_ns, now_ns));
     if (open_at_ns <= now_ns || now_ns >= give_up_ns)
       break;
     if (terms.yields && !(meter->takes_turns && turns_are_wanted(&meter->turns))) {
@@ -265,11 +280,13 @@ static int64_t wait_for_tokens(const struct meter_stream *stream) {
       break;
     }
     int64_t sleep_ns = min(open_at_ns - now_ns, terms.yields ? YIELD_LOOK_NS : longest_sleep_ns(meter));
-    place = note_waiting(meter, place, now_ns, now_ns + sleep_ns);
+    note_waiting(&process, meter_in_flight_ns(meter), now_ns, now_ns + sleep_ns);
+    note_waiting(&thread, 0, now_ns, now_ns + sleep_ns);
     sleep_without_turn(meter, sleep_ns);
     now_ns = driver->now_ns();
   }
-  evenly_leave(meter->device, place, __atomic_load_n(&meter->name, __ATOMIC_RELAXED));
+  evenly_leave(process.places, process.place, process.owner);
+  evenly_leave(thread.places, thread.place, thread.owner);
   return note_wait(meter, began_ns, now_ns);
 }
 
@@ -279,7 +296,7 @@ static bool has_tokens(struct meter *meter) {
   return bucket_open_at(meter->device, now_ns, meter_percent(meter)) <= now_ns;
 }
 
-int64_t gate_wait_for_share(const struct meter_stream *stream) {
+int64_t gate_wait_for_share(struct meter_stream *stream) {
   int64_t waited_ns = 0, turn_ns = SHORT_SLEEP_NS;
   for (int i = 0; i < MOST_TURNS && turn_ns >= SHORT_SLEEP_NS && (i == 0 || !has_tokens(stream->meter)); i++) {
     waited_ns += wait_for_tokens(stream);

@@ -8,7 +8,7 @@
 /* Each returns how long it took, in nanoseconds. All but the first are bounded. */
 int64_t gate_wait_while_paused(struct meter *meter); /* as long as the host wants it, which is no bound of ours */
 void gate_wait_for_unmeasured(const struct meter_stream *stream); /* that is on the GPU since before we measured */
-int64_t gate_wait_for_share(const struct meter_stream *stream);   /* for tokens and, with them, the turn */
+int64_t gate_wait_for_share(struct meter_stream *stream);         /* for tokens and, with them, the turn */
 int64_t gate_wait_for_room(const struct meter_stream *stream);
 
 /* How much larger than usual a batch may become. Launches that nobody holds back run ahead as far as they can be

@@ -128,6 +128,7 @@ struct meter_stream {
   double host_scale;         /* of the batch */
   int64_t lead_ns;           /* of the host over the GPU, without a limit */
   int64_t usual_cost_ns;     /* of a launch, in the last batch of known ones */
+  int64_t had_ns;            /* was measured, or is taken to have been */
   int64_t gpu_until_ns;      /* when the GPU should be done with what was launched */
   int64_t previous_end_ns;
   struct batch ring[METER_RING]; /* in flight: closed, not yet charged */
@@ -176,6 +177,7 @@ struct meter {
   uint32_t in_flight_batches;
   int64_t measured_ns, charged_ns; /* of late: streams that run at the same time are charged once */
   int64_t measured_until_ns;
+  struct vgpu_waiter waiters[VGPU_WAITERS];  /* streams whose threads wait for tokens */
   uint64_t name;                             /* among the processes that wait for tokens, 0 before: see gate.c */
   int64_t had_ns;                            /* was charged, or is taken to have been */
   int64_t last_end_ns;                       /* of what has been harvested */

@@ -121,6 +121,7 @@ static void measure(struct meter_stream *stream, const struct batch *batch) {
   meter_learn(stream, batch, meter_certain_work_ns(batch, interval.start_ns, interval.end_ns));
   meter_show(stream, batch, interval.end_ns - work_ns, interval.end_ns);
   interval.start_ns = interval.end_ns - meter_due_ns(batch, interval.start_ns, interval.end_ns);
+  __atomic_add_fetch(&stream->had_ns, interval.end_ns - interval.start_ns, __ATOMIC_RELAXED);
   __atomic_store_n(&stream->previous_end_ns, interval.end_ns, __ATOMIC_RELAXED);
   if (interval.end_ns > meter->last_end_ns)
     __atomic_store_n(&meter->last_end_ns, interval.end_ns, __ATOMIC_RELAXED);

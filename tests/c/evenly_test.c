@@ -10,12 +10,12 @@ static const int64_t now_ns = 1000 * S;
 
 static int wait_as(uint64_t owner, int64_t had_ns, int place) {
   struct vgpu_waiter waiter = {.owner = owner, .had_ns = had_ns, .looks_at_ns = now_ns + MS};
-  return evenly_wait(&device, place, &waiter, now_ns);
+  return evenly_wait(device.waiters, place, &waiter, now_ns);
 }
 
 static uint64_t first_for(uint64_t owner, int64_t at_ns) {
   struct vgpu_waiter first;
-  return evenly_first(&device, owner, at_ns, &first) ? first.owner : 0;
+  return evenly_first(device.waiters, owner, at_ns, &first) ? first.owner : 0;
 }
 
 static void check_who_is_first(void) {
@@ -25,15 +25,15 @@ static void check_who_is_first(void) {
   CHECK(first_for(1, now_ns) == 2 && first_for(2, now_ns) == 3 && first_for(0, now_ns) == 2, "the least");
   CHECK(wait_as(2, 6 * MS, two) == two && first_for(1, now_ns) == 3, "has had more by now");
   CHECK(wait_as(2, 0, -1) == -1 && first_for(1, now_ns) == 3, "one place for all threads of a process");
-  evenly_leave(&device, three, 3);
+  evenly_leave(device.waiters, three, 3);
   CHECK(first_for(1, now_ns) == 2, "has left");
   CHECK(first_for(1, now_ns + MS + EVENLY_LATE_NS - 1) == 2, "is late");
   CHECK(first_for(1, now_ns + MS + EVENLY_LATE_NS) == 0, "is killed, or stopped");
   CHECK(wait_as(4, 0, -1) == three, "takes what is free");
-  evenly_leave(&device, three, 3);
+  evenly_leave(device.waiters, three, 3);
   CHECK(first_for(1, now_ns) == 4, "and nobody else leaves it");
   CHECK(wait_as(3, 0, three) != three, "nor waits there");
-  evenly_leave(&device, one, 1);
+  evenly_leave(device.waiters, one, 1);
 }
 
 static void check_there_are_more_than_places(void) {

@@ -70,6 +70,26 @@ def test_two_processes_get_even_parts_of_one_limit(sandbox: Sandbox, other: str)
     assert_measured(parts, lambda parts: min(parts) > 0.8 * max(parts) and 0.7 < sum(parts) < 0.9)
 
 
+def test_two_threads_get_parts_of_one_limit(sandbox: Sandbox) -> None:
+    """Each on a stream of its own; one waits for each launch."""
+    code = WORK + (
+        "context, done = d.primary_context(), [0, 0]\n"
+        "def work(i):\n"
+        "    d.set_current(context)\n"
+        "    k, stream = d.kernel('spin_2ms'), d.stream()\n"
+        "    while True:\n"
+        "        d.launch(k, stream); done[i] += 1\n"
+        "        if i: d.stream_synchronize(stream)\n"
+        "[threading.Thread(target=work, args=(i,), daemon=True).start() for i in range(2)]\n"
+        "time.sleep(0.5); before = list(done); time.sleep(3)\n"
+        "print(json.dumps([after - first for after, first in zip(done, before)]), flush=True)\n"
+        "import os; os._exit(0)"
+    )
+    assert_measured(
+        lambda: json.loads(sandbox.python(code, CUDA_DEVICE_SM_LIMIT="50")), lambda parts: min(parts) > 0.5 * max(parts)
+    )
+
+
 # A wait that nobody sees, and then other work: what a step has done is measured when the next one begins.
 POLLING = """
 def step():
