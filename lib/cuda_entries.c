@@ -1,6 +1,10 @@
 /* The functions that are caught. */
 #include "cuda_entries.h"
 
+#define X(f) static HOT __typeof__(f) recorded_##f;
+CUDA_HOT(X)
+#undef X
+
 /* memory */
 ENTRY_2(BODY, cuMemAlloc, CUdeviceptr_v1 *, unsigned, BYTES(b))
 ENTRY_2(BODY, cuMemAlloc_v2, CUdeviceptr *, size_t, BYTES(b))
@@ -81,19 +85,7 @@ ENTRY_2(BODY, cuGraphUpload, CUgraphExec, CUstream, STREAM(b))
 ENTRY_2(BODY, cuGraphUpload_ptsz, CUgraphExec, CUstream, STREAM_PER_THREAD(b))
 ENTRY_1(BODY, cuDeviceGraphMemTrim, CUdevice)
 
-/* launches */
-ENTRY_11(BODY, cuLaunchKernel, CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
-         CUstream, void **, void **, STREAM(i))
-ENTRY_11(BODY, cuLaunchKernel_ptsz, CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
-         CUstream, void **, void **, STREAM_PER_THREAD(i))
-ENTRY_4(BODY, cuLaunchKernelEx, const CUlaunchConfig *, CUfunction, void **, void **,
-        STREAM(a != NULL ? a->hStream : NULL))
-ENTRY_4(BODY, cuLaunchKernelEx_ptsz, const CUlaunchConfig *, CUfunction, void **, void **,
-        STREAM_PER_THREAD(a != NULL ? a->hStream : NULL))
-ENTRY_10(BODY, cuLaunchCooperativeKernel, CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
-         unsigned, CUstream, void **, STREAM(i))
-ENTRY_10(BODY, cuLaunchCooperativeKernel_ptsz, CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
-         unsigned, CUstream, void **, STREAM_PER_THREAD(i))
+/* launches; those of a kernel are in cuda_launch.c */
 ENTRY_2(BODY, cuGraphLaunch, CUgraphExec, CUstream, STREAM(b))
 ENTRY_2(BODY, cuGraphLaunch_ptsz, CUgraphExec, CUstream, STREAM_PER_THREAD(b))
 

@@ -21,7 +21,7 @@
   static __attribute__((noinline)) CUresult recorded_##name parameters {                                               \
     if (!profile_is_on())                                                                                              \
       return inner(name) arguments;                                                                                    \
-    int64_t start_ns = profile_begin();                                                                                \
+    int64_t start_ns = quick_clock_ns();                                                                               \
     CUresult result = inner(name) arguments;                                                                           \
     profile_call(API_##name, start_ns, result, &(const struct profile_facts){__VA_ARGS__});                            \
     return result;                                                                                                     \

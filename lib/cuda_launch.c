@@ -17,64 +17,82 @@ static uint64_t block_count(unsigned x, unsigned y, unsigned z) {
   return __builtin_mul_overflow(plane, (uint64_t)z, &all) ? UINT64_MAX : all;
 }
 
-/* Around every launch: the stream that is to know when it is done, or NULL. A graph has no function. */
-static struct meter_stream *begin(CUstream stream, CUfunction function, uint64_t work, int64_t now_ns) {
+/* Is it certain that the launch need not be looked at? */
+static inline bool passes(void) {
+  return !profile_is_on() && !meters_measure_launches();
+}
+
+/* Of a launch under way. */
+struct launch {
+  struct meter_stream *metered; /* that is to know when it is done, or NULL */
+  int64_t start_ns;
+};
+
+/* A graph has no function. */
+static HOT struct launch begin(CUstream stream, CUfunction function, uint64_t work) {
+  struct launch launch = {.start_ns = quick_clock_ns()};
+  meters_have_company(launch.start_ns);
   if (profile_is_on())
     profile_before_launch(function);
   struct meter_stream *found = streams_find(stream);
-  return found != NULL && meter_launch(found, work, now_ns) ? found : NULL;
+  if (found != NULL && meter_launch(found, work, launch.start_ns))
+    launch.metered = found;
+  return launch;
 }
 
-static CUresult end(struct meter_stream *metered, CUresult result) {
-  if (metered != NULL)
-    meter_launched(metered);
+static inline void end(struct launch launch, CUresult result) {
+  if (__builtin_expect(launch.metered != NULL, 0))
+    meter_launched(launch.metered);
   if (profile_is_on())
     profile_after_launch(result);
+}
+
+static HOT CUresult end_and_record(struct launch launch, CUresult result, enum profile_api api, CUstream stream) {
+  end(launch, result);
+  if (profile_is_on())
+    profile_call_over(api, launch.start_ns, result, 0, stream);
   return result;
 }
 
-#define LAUNCH_KERNEL(name, stream_of)                                                                                 \
-  HOOK CUresult name(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,         \
-                     unsigned block_y, unsigned block_z, unsigned shared_bytes, CUstream stream, void **parameters,    \
-                     void **extra) {                                                                                   \
-    int64_t now_ns = meters_launch_ns();                                                                               \
-    if (__builtin_expect(now_ns == 0, 1))                                                                              \
-      return real.name(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, parameters,  \
-                       extra);                                                                                         \
-    struct meter_stream *metered =                                                                                     \
-        begin(stream_of(stream), function, work_of(function, block_count(grid_x, grid_y, grid_z)), now_ns);            \
-    return end(metered, real.name(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream,   \
-                                  parameters, extra));                                                                 \
+/* A function that launches is entered here, and not in cuda_entries.c: what it is measured for and what is recorded of
+ * it is done in one go. */
+#define LAUNCH(name, parameters, arguments, stream, function, work)                                                    \
+  static HOT __attribute__((noinline)) CUresult looked_at_##name parameters {                                          \
+    if (passes())                                                                                                      \
+      return real.name arguments;                                                                                      \
+    struct launch launch = begin(stream, function, work);                                                              \
+    return end_and_record(launch, real.name arguments, API_##name, stream);                                            \
+  }                                                                                                                    \
+  HOOK HOT CUresult entry_##name parameters {                                                                          \
+    if (__builtin_expect(process_is_free(), 1))                                                                        \
+      return real.name arguments;                                                                                      \
+    return looked_at_##name arguments;                                                                                 \
   }
+
+#define LAUNCH_KERNEL(name, stream_of)                                                                                 \
+  LAUNCH(name,                                                                                                         \
+         (CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,  \
+          unsigned block_z, unsigned shared_bytes, CUstream stream, void **parameters, void **extra),                  \
+         (function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, parameters, extra),       \
+         stream_of(stream), function, work_of(function, block_count(grid_x, grid_y, grid_z)))
 
 LAUNCH_KERNEL(cuLaunchKernel, legacy)
 LAUNCH_KERNEL(cuLaunchKernel_ptsz, per_thread)
 
 #define LAUNCH_KERNEL_EX(name, stream_of)                                                                              \
-  HOOK CUresult name(const CUlaunchConfig *config, CUfunction function, void **parameters, void **extra) {             \
-    int64_t now_ns = config != NULL ? meters_launch_ns() : 0;                                                          \
-    if (__builtin_expect(now_ns == 0, 1))                                                                              \
-      return real.name(config, function, parameters, extra);                                                           \
-    struct meter_stream *metered =                                                                                     \
-        begin(stream_of(config->hStream), function,                                                                    \
-              work_of(function, block_count(config->gridDimX, config->gridDimY, config->gridDimZ)), now_ns);           \
-    return end(metered, real.name(config, function, parameters, extra));                                               \
-  }
+  LAUNCH(name, (const CUlaunchConfig *config, CUfunction function, void **parameters, void **extra),                   \
+         (config, function, parameters, extra), stream_of(config != NULL ? config->hStream : NULL), function,          \
+         work_of(function, config != NULL ? block_count(config->gridDimX, config->gridDimY, config->gridDimZ) : 0))
 
 LAUNCH_KERNEL_EX(cuLaunchKernelEx, legacy)
 LAUNCH_KERNEL_EX(cuLaunchKernelEx_ptsz, per_thread)
 
 #define LAUNCH_COOPERATIVE(name, stream_of)                                                                            \
-  HOOK CUresult name(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,         \
-                     unsigned block_y, unsigned block_z, unsigned shared_bytes, CUstream stream, void **parameters) {  \
-    int64_t now_ns = meters_launch_ns();                                                                               \
-    if (__builtin_expect(now_ns == 0, 1))                                                                              \
-      return real.name(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, parameters); \
-    struct meter_stream *metered =                                                                                     \
-        begin(stream_of(stream), function, work_of(function, block_count(grid_x, grid_y, grid_z)), now_ns);            \
-    return end(metered, real.name(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream,   \
-                                  parameters));                                                                        \
-  }
+  LAUNCH(name,                                                                                                         \
+         (CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,  \
+          unsigned block_z, unsigned shared_bytes, CUstream stream, void **parameters),                                \
+         (function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, parameters),              \
+         stream_of(stream), function, work_of(function, block_count(grid_x, grid_y, grid_z)))
 
 LAUNCH_COOPERATIVE(cuLaunchCooperativeKernel, legacy)
 LAUNCH_COOPERATIVE(cuLaunchCooperativeKernel_ptsz, per_thread)
@@ -87,10 +105,12 @@ LAUNCH_COOPERATIVE(cuLaunchCooperativeKernel_ptsz, per_thread)
     CUresult result = graph_memory_begin(&run, graph, stream_of(stream));                                              \
     if (result != CUDA_SUCCESS)                                                                                        \
       return result;                                                                                                   \
-    int64_t now_ns = meters_launch_ns();                                                                               \
-    struct meter_stream *metered =                                                                                     \
-        now_ns != 0 ? begin(stream_of(stream), NULL, (uint64_t)(uintptr_t)graph, now_ns) : NULL;                       \
-    return graph_memory_end(&run, end(metered, real.name(graph, stream)));                                             \
+    if (passes())                                                                                                      \
+      return graph_memory_end(&run, real.name(graph, stream));                                                         \
+    struct launch launch = begin(stream_of(stream), NULL, (uint64_t)(uintptr_t)graph);                                 \
+    result = real.name(graph, stream);                                                                                 \
+    end(launch, result);                                                                                               \
+    return graph_memory_end(&run, result);                                                                             \
   }
 
 LAUNCH_GRAPH(cuGraphLaunch, legacy)

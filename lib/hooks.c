@@ -19,7 +19,7 @@ static nvmlReturn_t no_such_nvml_function(void) {
 
 /* On the platforms of CUDA a function may be called with more arguments than it takes, which makes one function stand
  * in for all that are missing. */
-struct real_functions real = {
+HOT_DATA struct real_functions real = {
 #define X(f) .f = (__typeof__(real.f))(void (*)(void))no_such_cuda_function,
     CUDA_LOOKUP(X) CUDA_CAUGHT(X) CUDA_PROFILED(X) CUDA_USED(X)
 #undef X

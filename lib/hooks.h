@@ -12,6 +12,7 @@
 #include <nvml.h>
 
 #include "hooks_profiled.h"
+#include "hot.h"
 
 #include <stdbool.h>
 
@@ -24,7 +25,8 @@ CUresult CUDAAPI cuCtxSynchronize_v2(CUcontext context); /* the runtime of CUDA 
   X(cuGetProcAddress)                                                                                                  \
   X(cuGetProcAddress_v2)
 
-/* X(symbol): caught. Each has a body of the same name in one of the cuda_*.c, and a row in cuda_entries.c. */
+/* X(symbol): caught. Each has a body of the same name in one of the cuda_*.c, and a row in cuda_entries.c;
+ * launches of kernels have both in one (cuda_launch.c). */
 #define CUDA_CAUGHT(X)                                                                                                 \
   /* memory */                                                                                                         \
   X(cuMemAlloc)                                                                                                        \
@@ -121,6 +123,15 @@ CUresult CUDAAPI cuCtxSynchronize_v2(CUcontext context); /* the runtime of CUDA 
   X(cuDevicePrimaryCtxReset)                                                                                           \
   X(cuDevicePrimaryCtxReset_v2)
 
+/* X(symbol): of those, besides launches, what programs call all the time. */
+#define CUDA_HOT(X)                                                                                                    \
+  X(cuMemAllocAsync)                                                                                                   \
+  X(cuMemAllocAsync_ptsz)                                                                                              \
+  X(cuMemAllocFromPoolAsync)                                                                                           \
+  X(cuMemAllocFromPoolAsync_ptsz)                                                                                      \
+  X(cuMemFreeAsync)                                                                                                    \
+  X(cuMemFreeAsync_ptsz)
+
 /* X(symbol): called by the library, not caught. */
 #define CUDA_USED(X)                                                                                                   \
   X(cuCtxGetCurrent)                                                                                                   \
@@ -196,6 +207,9 @@ CUDA_CAUGHT(X)
 #undef X
 #define X(f) extern __typeof__(f) entry_##f __asm__(#f);
 CUDA_PROFILED(X)
+#undef X
+#define X(f) extern HOT __typeof__(f) f, entry_##f;
+CUDA_HOT(X)
 #undef X
 
 /* Is a function of this very name caught? Then its library's real functions are loaded now, so that dlerror speaks of

@@ -171,7 +171,7 @@ bool limits_in_environment(void) {
          is_set(VGPU_ENV_WRAPPER_MEMORY);
 }
 
-bool limits_of_compute_in_file(const struct vgpu_limits *file) {
+HOT bool limits_of_compute_in_file(const struct vgpu_limits *file) {
   for (uint32_t i = 0; i < file->device_count && i < VGPU_MAX_DEVICES; i++) {
     const struct vgpu_device_limit *device = &file->devices[i];
     bool off = __atomic_load_n(&device->sm_policy, __ATOMIC_RELAXED) == VGPU_SM_OFF;

@@ -6,6 +6,7 @@
 #define VGPU_LIMITS_H
 
 #include "abi.h"
+#include "hot.h"
 
 #include <stdbool.h>
 

@@ -204,10 +204,11 @@ static void open_batch(struct meter_stream *stream, uint64_t work, int64_t arriv
 }
 
 /* Counts a launch in the open batch; true when the batch ends with it. */
-static bool count(struct meter_stream *stream, uint64_t work, bool known, int64_t cost_ns, int64_t host_ns,
-                  int64_t now_ns) {
+static inline __attribute__((always_inline)) bool count(struct meter_stream *stream, uint64_t work, bool known,
+                                                        int64_t cost_ns, int64_t host_ns, int64_t now_ns) {
   struct batch *batch = &stream->batch;
-  if (batch->launches > 0 && batch->last_work != work)
+  const struct meter_observer *observer = stream->observer;
+  if (batch->last_work != work && batch->launches > 0)
     batch->mixed = true;
   if (!known)
     cost_ns = METER_UNKNOWN_COST_NS;
@@ -218,8 +219,8 @@ static bool count(struct meter_stream *stream, uint64_t work, bool known, int64_
   batch->last_work = work;
   batch->last_is_unknown = !known; /* and then the batch ends */
   batch->launches++;
-  if (stream->meter->observer != NULL)
-    stream->meter->observer->joined(batch, known ? cost_ns : 0);
+  if (observer != NULL)
+    observer->joined(batch, known ? cost_ns : 0);
   stream->last_busy_ns = now_ns;
   __atomic_store_n(&stream->waited, false, __ATOMIC_RELAXED);
   bool full = batch->estimate_ns >= batch->full_ns || batch->launches >= METER_BATCH_LAUNCHES;
@@ -231,7 +232,7 @@ static bool count(struct meter_stream *stream, uint64_t work, bool known, int64_
 
 /* While another thread is at the gate for this stream, or closes its batch: what is launched before it is through
  * would be in no batch. False when that takes too long. */
-static bool claim_patiently(struct meter_stream *stream, int64_t *now_ns) {
+static SELDOM bool claim_patiently(struct meter_stream *stream, int64_t *now_ns) {
   const struct meter_driver *driver = stream->meter->driver;
   int64_t give_up_ns = *now_ns + METER_PATIENCE_NS;
   while (!meter_claim(stream)) {
@@ -245,19 +246,10 @@ static bool claim_patiently(struct meter_stream *stream, int64_t *now_ns) {
   return true;
 }
 
-bool meter_launch(struct meter_stream *stream, uint64_t work, int64_t now_ns) {
-  if (!claim_patiently(stream, &now_ns))
-    return false;
-  int64_t cost_ns = 0;
-  int64_t last_ns = stream->last_busy_ns;
-  bool dense = now_ns - last_ns < METER_SPARSE_NS;
-  if (stream->open && dense && meter_known_cost(stream->meter, work, &cost_ns)) {
-    bool ends = count(stream, work, true, cost_ns, now_ns - last_ns, now_ns);
-    if (!ends)
-      meter_unclaim(stream);
-    return ends;
-  }
-  stream->one_by_one = !dense;
+/* With the claim held, which ends here where the launch cannot be measured. */
+static SELDOM bool launch_in_new_batch(struct meter_stream *stream, uint64_t work, int64_t now_ns) {
+  int64_t cost_ns = 0, last_ns = stream->last_busy_ns;
+  stream->one_by_one = now_ns - last_ns >= METER_SPARSE_NS;
   open_batch(stream, work, now_ns);
   if (!stream->open) {
     meter_unclaim(stream);
@@ -270,7 +262,21 @@ bool meter_launch(struct meter_stream *stream, uint64_t work, int64_t now_ns) {
   return true;
 }
 
-void meter_launched(struct meter_stream *stream) {
+HOT bool meter_launch(struct meter_stream *stream, uint64_t work, int64_t now_ns) {
+  if (__builtin_expect(!meter_claim(stream), 0) && !claim_patiently(stream, &now_ns))
+    return false;
+  int64_t cost_ns;
+  int64_t host_ns = now_ns - stream->last_busy_ns;
+  bool joins = stream->open && host_ns < METER_SPARSE_NS && meter_known_cost(stream->meter, work, &cost_ns);
+  if (__builtin_expect(!joins, 0))
+    return launch_in_new_batch(stream, work, now_ns);
+  bool ends = count(stream, work, true, cost_ns, host_ns, now_ns);
+  if (!ends)
+    meter_unclaim(stream);
+  return ends;
+}
+
+HOT void meter_launched(struct meter_stream *stream) {
   struct batch *batch = &stream->batch;
   /* Before the call returned, the GPU had nothing to do. Unknown work may even have loaded its code there. */
   if (batch->launches == 1 && (batch->begins == START_AT_MARKER || batch->last_is_unknown))

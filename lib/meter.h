@@ -78,25 +78,27 @@ struct timeline {
 enum batch_start { START_AT_PREVIOUS_END, START_AT_MARKER, START_AT_GATE };
 
 struct batch {
+  /* What each launch changes. */
+  int64_t estimate_ns;
+  int64_t full_ns;     /* it ends when its estimate has come to this */
+  int64_t idle_ns;     /* that the GPU waited within it, as far as the costs of its launches are known */
+  int64_t own_idle_ns; /* that it would have waited without a limit, too, before all but the first one */
+  uint64_t last_work;  /* the key of its last launch */
+  void *parts;         /* the observer's; it frees them when the batch is measured, or dropped */
+  uint32_t launches;
+  bool last_is_unknown;
+  bool mixed; /* launches of several keys */
+
+  bool host_was_asleep; /* and is slower at first */
   enum batch_start begins;
+  int64_t own_gap_ns; /* like own_idle_ns, before the first one */
   void *start;
   void *end;
   int64_t start_recorded_ns; /* of the marker or the gate */
   int64_t launched_ns;       /* when its first launch returned, if that counts */
-  int64_t end_recorded_ns;   /* or when a wait began that it ends with */
-  int64_t end_pending_ns;    /* when the end was last seen not to have come */
-  int64_t estimate_ns;
-  int64_t full_ns;      /* it ends when its estimate has come to this */
-  bool host_was_asleep; /* and is slower at first */
-  int64_t idle_ns;      /* that the GPU waited within it, as far as the costs of its launches are known */
-  int64_t own_gap_ns;   /* that it would have waited without a limit, too, before the first one */
-  int64_t own_idle_ns;  /* and before the others */
   int64_t last_launch_ns;
-  uint32_t launches;
-  uint64_t last_work; /* the key of its last launch */
-  bool last_is_unknown;
-  bool mixed;  /* launches of several keys */
-  void *parts; /* the observer's; it frees them when the batch is measured, or dropped */
+  int64_t end_recorded_ns; /* or when a wait began that it ends with */
+  int64_t end_pending_ns;  /* when the end was last seen not to have come */
 };
 
 struct interval {
@@ -111,25 +113,28 @@ struct pace {
 };
 
 struct meter_stream {
-  struct meter *meter;
-  bool claimed; /* a thread opens, joins or closes the batch: all below but the ring's tail is its own */
-  bool open;    /* batch takes launches */
-  void *context;
-  void *handle;         /* NULL: removed */
-  void *thread;         /* whose default stream it is, or NULL */
-  int64_t last_busy_ns; /* its last launch, or the end of a wait for it */
+  /* What each launch asks for. With the beginning of the batch these are two cache lines. */
+  _Alignas(64) struct meter *meter;
+  bool claimed;         /* a thread opens, joins or closes the batch: all below but the ring's tail is its own */
+  bool open;            /* batch takes launches */
   bool waited;          /* the program has waited for the GPU since */
+  bool one_by_one;      /* launches came far apart */
+  int64_t last_busy_ns; /* its last launch, or the end of a wait for it */
+  double scale;         /* measured / estimated, of mixed batches */
+  double host_scale;    /* of the batch */
+  int64_t lead_ns;      /* of the host over the GPU, without a limit */
+  int64_t gpu_until_ns; /* when the GPU should be done with what was launched */
+  const struct meter_observer *observer; /* the meter's */
   struct batch batch;
-  bool one_by_one;           /* launches came far apart */
-  double scale;              /* measured / estimated, of mixed batches */
+
+  void *context;
+  void *handle;              /* NULL: removed */
+  void *thread;              /* whose default stream it is, or NULL */
   struct pace awake, asleep; /* what the host takes from one launch to the next, when it has not just slept and has */
   struct pace own_gaps;      /* of the GPU, to its work */
   int64_t awake_at_ns;       /* when the host was last seen so; 0: never */
-  double host_scale;         /* of the batch */
-  int64_t lead_ns;           /* of the host over the GPU, without a limit */
   int64_t usual_cost_ns;     /* of a launch, in the last batch of known ones */
   int64_t had_ns;            /* was measured, or is taken to have been */
-  int64_t gpu_until_ns;      /* when the GPU should be done with what was launched */
   int64_t previous_end_ns;
   struct batch ring[METER_RING]; /* in flight: closed, not yet charged */
   uint32_t head, tail;
@@ -157,13 +162,13 @@ struct meter_cost {
 
 struct meter {
   const struct meter_driver *driver;
+  const struct meter_observer *observer; /* NULL: nobody looks on */
   struct vgpu_device_shared *device;
   uint32_t sm_percent;
   struct meter_terms (*terms)(const void *owner); /* NULL: sm_percent for ever */
   const void *owner;
-  const struct meter_observer *observer; /* NULL: nobody looks on */
-  bool takes_turns;                      /* with other processes on the GPU */
-  int64_t measures_since_ns;             /* before, launches went by unmeasured; 0: always */
+  bool takes_turns;          /* with other processes on the GPU */
+  int64_t measures_since_ns; /* before, launches went by unmeasured; 0: always */
   struct turns turns;
   struct shared_file turns_file;
   pthread_mutex_t lock; /* guards the list of streams */

@@ -1,21 +1,8 @@
 /* What a launch costs is learned from what was measured. It decides where batches end; what is charged is measured. */
 #include "meter_parts.h"
 
-static struct meter_cost *cost_of(struct meter *meter, uint64_t work) {
-  return &meter->costs[(work * 0x9e3779b97f4a7c15ULL) >> 52 & (METER_COSTS - 1)];
-}
-
-/* Threads may race here: a wrong estimate shifts a marker, never a charge. */
-bool meter_known_cost(struct meter *meter, uint64_t work, int64_t *cost_ns) {
-  const struct meter_cost *cost = cost_of(meter, work);
-  if (__atomic_load_n(&cost->work, __ATOMIC_RELAXED) != work)
-    return false;
-  *cost_ns = __atomic_load_n(&cost->cost_ns, __ATOMIC_RELAXED);
-  return true;
-}
-
 static void set_cost(struct meter *meter, uint64_t work, int64_t cost_ns) {
-  struct meter_cost *cost = cost_of(meter, work);
+  struct meter_cost *cost = meter_cost_of(meter, work);
   __atomic_store_n(&cost->cost_ns, cost_ns > 1 ? cost_ns : 1, __ATOMIC_RELAXED);
   __atomic_store_n(&cost->work, work, __ATOMIC_RELAXED);
 }

@@ -123,14 +123,14 @@ void meter_begin_pace(struct meter_stream *stream, int64_t start_ns) {
 }
 
 /* How long the GPU would wait for this launch without a limit. A longer gap is no use of it. */
-static int64_t own_gap_ns(struct meter_stream *stream, int64_t host_ns, int64_t cost_ns) {
+static HOT int64_t own_gap_ns(struct meter_stream *stream, int64_t host_ns, int64_t cost_ns) {
   int64_t lead_ns = stream->lead_ns - (int64_t)((double)max(0, host_ns) * stream->host_scale);
   stream->lead_ns = min(max(0, lead_ns) + cost_ns, MOST_LEAD_NS);
   return lead_ns < 0 && -lead_ns < METER_SPARSE_NS ? -lead_ns : 0;
 }
 
 /* Costs may be wrong, but those of kernels that take longer than their launch leave the GPU no time to wait anyway. */
-void meter_join_pace(struct meter_stream *stream, int64_t now_ns, int64_t host_ns, int64_t cost_ns) {
+HOT void meter_join_pace(struct meter_stream *stream, int64_t now_ns, int64_t host_ns, int64_t cost_ns) {
   struct batch *batch = &stream->batch;
   batch->idle_ns += max(0, now_ns - stream->gpu_until_ns);
   stream->gpu_until_ns = max(stream->gpu_until_ns, now_ns) + cost_ns;

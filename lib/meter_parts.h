@@ -2,12 +2,24 @@
 #ifndef VGPU_METER_PARTS_H
 #define VGPU_METER_PARTS_H
 
+#include "hot.h"
 #include "meter.h"
 
 #define METER_UNKNOWN_COST_NS METER_RUN_AHEAD_NS /* at most two launches of unknown cost are in flight */
 
-/* What a launch of this work usually takes; false when it has not been seen. */
-bool meter_known_cost(struct meter *meter, uint64_t work, int64_t *cost_ns);
+static inline struct meter_cost *meter_cost_of(struct meter *meter, uint64_t work) {
+  return &meter->costs[(work * 0x9e3779b97f4a7c15ULL) >> 52 & (METER_COSTS - 1)];
+}
+
+/* What a launch of this work usually takes; false when it has not been seen. Threads may race here: a wrong estimate
+ * shifts a marker, never a charge. */
+static inline bool meter_known_cost(struct meter *meter, uint64_t work, int64_t *cost_ns) {
+  const struct meter_cost *cost = meter_cost_of(meter, work);
+  if (__atomic_load_n(&cost->work, __ATOMIC_RELAXED) != work)
+    return false;
+  *cost_ns = __atomic_load_n(&cost->cost_ns, __ATOMIC_RELAXED);
+  return true;
+}
 
 /* Who learns it has no claim on the stream. */
 static inline double meter_scale(const struct meter_stream *stream) {
@@ -51,7 +63,7 @@ void meter_mark_end(struct meter_stream *stream);
 void meter_close_claimed(struct meter_stream *stream);
 
 /* False when another thread has it for long: it is at the gate, or calls the driver. */
-bool meter_claim_again(struct meter_stream *stream);
+SELDOM bool meter_claim_again(struct meter_stream *stream);
 static inline bool meter_claim(struct meter_stream *stream) {
   return !__atomic_exchange_n(&stream->claimed, true, __ATOMIC_ACQUIRE) || meter_claim_again(stream);
 }
@@ -81,8 +93,8 @@ void meter_finish_by_estimate(struct meter_stream *stream);
 /* The batch has come to its end. One that was never measured has no time. */
 static inline void meter_show(const struct meter_stream *stream, const struct batch *batch, int64_t start_ns,
                               int64_t end_ns) {
-  if (stream->meter->observer != NULL)
-    stream->meter->observer->measured(stream, batch, start_ns, end_ns);
+  if (stream->observer != NULL)
+    stream->observer->measured(stream, batch, start_ns, end_ns);
 }
 
 /* Has everything that was launched on the stream been charged? */

@@ -71,8 +71,8 @@ struct meter_stream *meter_add_stream(struct meter *meter, void *context, void *
   pthread_mutex_lock(&meter->lock);
   struct meter_stream *stream = find_unused(meter);
   bool fresh = stream == NULL && meter->stream_count < METER_MAX_STREAMS;
-  if (fresh && (stream = calloc(1, sizeof *stream)) != NULL)
-    stream->meter = meter;
+  if (fresh && (stream = aligned_alloc(_Alignof(struct meter_stream), sizeof *stream)) != NULL)
+    *stream = (struct meter_stream){.meter = meter, .observer = meter->observer};
   if (stream != NULL)
     start_over(stream, context, handle, thread);
   if (stream != NULL && fresh) {

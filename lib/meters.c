@@ -8,7 +8,7 @@
 
 #define LOOK_NS 10000000LL
 
-struct meters_watch meters_watch;
+HOT_DATA struct meters_watch meters_watch;
 
 /* ---- what a device's meter goes by ----------------------------------------------------------------------------- */
 

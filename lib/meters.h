@@ -19,7 +19,7 @@ struct meters_watch {
 };
 extern struct meters_watch meters_watch;
 
-bool meters_look_for_company(int64_t now_ns);
+SELDOM bool meters_look_for_company(int64_t now_ns);
 
 static inline bool meters_have_company(int64_t now_ns) {
   if (__builtin_expect(now_ns < __atomic_load_n(&meters_watch.look_at_ns, __ATOMIC_RELAXED), 1))
@@ -27,17 +27,10 @@ static inline bool meters_have_company(int64_t now_ns) {
   return meters_look_for_company(now_ns);
 }
 
-/* Asked by every launch: when it came, or 0 where it is not measured. Each looks up, and reads one clock: a coarse one,
- * which costs a few nanoseconds, unless it is measured anyway. */
-static inline int64_t meters_launch_ns(void) {
-  if (!process_is_limited())
-    return 0;
-  bool profiled = profile_is_on();
-  if (!profiled && !process_limits_compute_somewhere())
-    return meters_have_company(clock_coarse_ns()) ? quick_clock_ns() : 0;
-  int64_t now_ns = profiled ? profile_began_ns : quick_clock_ns();
-  meters_have_company(now_ns);
-  return now_ns;
+/* Asked by every launch: is it measured, also without a profile? Where compute is not limited, each looks up by a
+ * coarse clock, which costs a few nanoseconds. */
+static inline bool meters_measure_launches(void) {
+  return process_is_limited() && (process_limits_compute_somewhere() || meters_have_company(clock_coarse_ns()));
 }
 
 /* Asked where the program waits: is anything measured, as far as the launches have found? */

@@ -13,15 +13,15 @@
 #include <pthread.h>
 #include <unistd.h>
 
-enum process_state process_state = PROCESS_UNKNOWN;
+HOT_DATA enum process_state process_state = PROCESS_UNKNOWN;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct region region = {.file = {.descriptor = -1}, .slot = -1};
+static HOT_DATA struct region region = {.file = {.descriptor = -1}, .slot = -1};
 static struct vgpu_process_usage own_usage;
-static struct ledger ledger;
-static bool slot_was_asked_for;
+static HOT_DATA struct ledger ledger;
+static HOT_DATA bool slot_was_asked_for;
 static enum process_state decided;
-static bool environment_limits_compute;
+static HOT_DATA bool environment_limits_compute;
 static bool has_limits;
 
 /* A forked child cannot use CUDA, owns nothing, and must not keep its parent's slot alive. Locks that another thread
@@ -95,7 +95,7 @@ bool process_shows_limits(void) {
   return process_is_limited() && has_limits;
 }
 
-bool process_limits_compute_somewhere(void) {
+HOT bool process_limits_compute_somewhere(void) {
   return environment_limits_compute || (region.limits != NULL && limits_of_compute_in_file(region.limits));
 }
 
@@ -111,7 +111,7 @@ bool process_has_slot(void) {
   return __atomic_load_n(&slot_was_asked_for, __ATOMIC_ACQUIRE);
 }
 
-const struct ledger *process_ledger(void) {
+HOT const struct ledger *process_ledger(void) {
   if (__atomic_load_n(&slot_was_asked_for, __ATOMIC_ACQUIRE))
     return &ledger;
   int cancel_state = begin_alone();

@@ -3,6 +3,7 @@
 #ifndef VGPU_PROCESS_H
 #define VGPU_PROCESS_H
 
+#include "hot.h"
 #include "ledger.h"
 #include "region.h"
 
@@ -10,7 +11,12 @@ enum process_state { PROCESS_UNKNOWN, PROCESS_FREE, PROCESS_LIMITED };
 extern enum process_state process_state;
 
 /* Decides at the first call; maps the region when there is a limit. */
-enum process_state process_decide(void);
+SELDOM enum process_state process_decide(void);
+
+/* Is it certain that there is nothing to do? */
+static inline bool process_is_free(void) {
+  return __atomic_load_n(&process_state, __ATOMIC_ACQUIRE) == PROCESS_FREE;
+}
 
 /* Is anything limited here, or at least counted for a profile? The first thing that every hook of CUDA asks, one load
  * and one branch, since it also loads the real functions for a program that is linked with libcuda and calls us without

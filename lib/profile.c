@@ -6,7 +6,6 @@
 #include "log.h"
 #include "meters.h"
 #include "process.h"
-#include "profile_kernels.h"
 #include "profile_records.h"
 #include "profile_wanted.h"
 #include "streams.h"
@@ -22,19 +21,13 @@
 #define SAMPLE_SOON_NS 1000000LL /* after an allocation: a peak may be short */
 #define SHORTEST_WAIT_NS 10000LL /* the gate itself takes some time, and sleeps no less than 20 us */
 
-enum profile_state profile_state = PROFILE_UNKNOWN;
-__thread int64_t profile_began_ns;
+HOT_DATA enum profile_state profile_state = PROFILE_UNKNOWN;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the decision; never held across a driver call */
 static bool decided;
 static struct profile_disk disk;
-static int64_t sampled_at_ns;
+static HOT_DATA int64_t sampled_at_ns;
 static bool measures_at_exit;
-
-static __thread struct {
-  bool known;
-  uint8_t index;
-} current_device;
 
 /* ---- the file -------------------------------------------------------------------------------------------------- */
 
@@ -84,7 +77,7 @@ static void write_header(struct profile_header *header) {
   __atomic_store_n(&header->magic, PROFILE_MAGIC, __ATOMIC_RELEASE);
 }
 
-static void sample_all(int64_t now_ns);
+static SELDOM void sample_all(int64_t now_ns);
 
 /* Once there is a device, the driver has a handler of its own for the exit. This one comes later, and runs before it.
  */
@@ -139,7 +132,6 @@ void profile_forget(void) {
   profile_state = PROFILE_UNKNOWN;
   decided = false;
   sampled_at_ns = 0;
-  current_device.known = false;
   profile_records_use(NULL);
   profile_kernels_use(NULL);
   profile_disk_close(&disk);
@@ -157,7 +149,7 @@ static void show_device(uint32_t index, const struct device *device) {
   __atomic_store_n(&header->device_count, index + 1, __ATOMIC_RELEASE);
 }
 
-static uint8_t index_of(const struct device *device) {
+static SELDOM uint8_t index_of(const struct device *device) {
   const struct device *each;
   for (int i = 0; device != NULL && (each = devices_at(i)) != NULL && i < PROFILE_MAX_DEVICES; i++) {
     show_device((uint32_t)i, each);
@@ -167,13 +159,15 @@ static uint8_t index_of(const struct device *device) {
   return PROFILE_NO_DEVICE;
 }
 
+static SELDOM uint8_t ask_current_index(void) {
+  profile_place.device = index_of(device_of_current_context());
+  profile_place.knows_device = profile_place.device != PROFILE_NO_DEVICE;
+  return profile_place.device;
+}
+
 /* Asked of the driver until a context is current, and again when another may be. */
 static uint8_t current_index(void) {
-  if (!current_device.known) {
-    current_device.index = index_of(device_of_current_context());
-    current_device.known = current_device.index != PROFILE_NO_DEVICE;
-  }
-  return current_device.index;
+  return __builtin_expect(profile_place.knows_device, 1) ? profile_place.device : ask_current_index();
 }
 
 static void sample(uint8_t index, const struct device *device, int64_t now_ns) {
@@ -229,7 +223,7 @@ static uint32_t number_of(const void *stream) {
 
 void profile_call_changed(bool context, bool kernels) {
   if (context) {
-    current_device.known = false;
+    profile_place.knows_device = false;
     streams_context_changes();
   }
   if (kernels)
@@ -237,7 +231,7 @@ void profile_call_changed(bool context, bool kernels) {
 }
 
 /* To read the counter waits for whatever the driver did last. Meanwhile all is stored that needs no time. */
-void profile_call_over(uint32_t api_and_copy, int64_t start_ns, CUresult result, uint64_t bytes, CUstream stream) {
+HOT void profile_call_over(uint32_t api_and_copy, int64_t start_ns, CUresult result, uint64_t bytes, CUstream stream) {
   uint16_t api = (uint16_t)api_and_copy;
   uint32_t copy = api_and_copy >> 16;
   struct profile_record *record = profile_records_next(1);
@@ -263,18 +257,12 @@ void profile_call_over(uint32_t api_and_copy, int64_t start_ns, CUresult result,
 /* ---- launches, and what the meter tells ------------------------------------------------------------------------ */
 
 /* The handle may be a kernel's of a library, which the driver takes for a function where it launches. */
-void profile_before_launch(CUfunction function) {
+void profile_name_kernel(CUfunction function) {
   const char *name = NULL;
-  if (profile_kernels_launch_begins((uint64_t)(uintptr_t)function))
-    return;
   if (real.cuFuncGetName(&name, function) != CUDA_SUCCESS &&
       real.cuKernelGetName(&name, (CUkernel)function) != CUDA_SUCCESS)
     name = NULL;
   profile_kernels_name((uint64_t)(uintptr_t)function, name);
-}
-
-void profile_after_launch(CUresult result) {
-  profile_kernels_launch_ends(result == CUDA_SUCCESS);
 }
 
 static void measured(const struct meter_stream *stream, const struct batch *batch, int64_t start_ns, int64_t end_ns) {
@@ -301,7 +289,7 @@ static void waited(const struct meter *meter, int64_t began_ns, int64_t ended_ns
 }
 
 const struct meter_observer *profile_observer(void) {
-  static const struct meter_observer observer = {
+  static HOT_DATA struct meter_observer observer = {
       .joined = profile_kernels_joined, .measured = measured, .waited = waited};
   return profile_is_on() ? &observer : NULL;
 }

@@ -7,13 +7,14 @@
 
 #include "hooks.h"
 #include "meter.h"
+#include "profile_kernels.h"
 #include "quick_clock.h"
 
 enum profile_state { PROFILE_UNKNOWN, PROFILE_OFF, PROFILE_ON };
 extern enum profile_state profile_state;
 
 /* Decides at the first call, and makes the file. */
-bool profile_decide(void);
+SELDOM bool profile_decide(void);
 
 /* The first thing that every call of the driver asks, one load and one branch: is it certain that there is none? */
 static inline bool profile_is_off(void) {
@@ -42,13 +43,7 @@ struct profile_facts {
   bool ends_kernels;    /* their handles may be others' from now on */
 };
 
-/* When the call began that this thread is making. Only while the profile is on; so are those below. */
-extern __thread int64_t profile_began_ns;
-static inline int64_t profile_begin(void) {
-  return profile_began_ns = quick_clock_ns();
-}
-
-/* A call is over. What of it is recorded fits into registers. */
+/* A call is over. Only while the profile is on; so are those below. What of it is recorded fits into registers. */
 void profile_call_over(uint32_t api_and_copy, int64_t start_ns, CUresult result, uint64_t bytes, CUstream stream);
 void profile_call_changed(bool context, bool kernels);
 
@@ -60,8 +55,15 @@ static inline void profile_call(enum profile_api api, int64_t start_ns, CUresult
 }
 
 /* Before and after a launch of a function: its name is asked once. */
-void profile_before_launch(CUfunction function);
-void profile_after_launch(CUresult result);
+SELDOM void profile_name_kernel(CUfunction function);
+static inline void profile_before_launch(CUfunction function) {
+  profile_records_fetch_next(); /* which comes while the driver works */
+  if (__builtin_expect(!profile_kernels_launch_begins((uint64_t)(uintptr_t)function), 0))
+    profile_name_kernel(function);
+}
+static inline void profile_after_launch(CUresult result) {
+  profile_kernels_launch_ends(result == CUDA_SUCCESS);
+}
 
 /* What a meter is to tell; NULL while the profile is off. */
 const struct meter_observer *profile_observer(void);

@@ -1,7 +1,5 @@
 #include "profile_kernels.h"
 
-#include "profile_records.h"
-
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,31 +8,33 @@
 #define MAP_SIZE 16384 /* of which half is used */
 #define GRAPHS 0       /* the kernels of graphs are launched together, and measured together */
 #define OTHERS 1       /* kernels for which there is no room */
-#define MOST_PARTS 64  /* different kernels of a batch; further ones count as others */
+#define MOST_SHARES 64 /* different kernels of a batch; further ones count as others */
 
-static struct profile_disk *disk;
+static HOT_DATA struct profile_disk *disk;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards adding */
-static uint32_t mapped;
+static HOT_DATA uint32_t mapped;
 static struct {
   uint64_t function; /* 0: free */
   uint32_t kernel;
 } map[MAP_SIZE];
 
-/* What the thread launches. */
-static __thread struct {
-  uint32_t kernel;
-  bool joined; /* a batch */
-} launching;
-
-/* The kernels of a batch. */
+/* The launches of a batch, one after the other: who they were is summed up when they have been measured. */
 struct parts {
   uint32_t count;
-  uint32_t unknown; /* 1 more than the one whose cost is not known yet; it is the last; 0: none */
   struct part {
     uint32_t kernel;
-    int64_t expected_ns;
-  } list[MOST_PARTS];
-  uint8_t places[MOST_PARTS]; /* in the list, of the kernel with such a number that was launched last */
+    float expected_ns; /* 0: not known yet; it is the last one */
+  } list[METER_BATCH_LAUNCHES];
+};
+
+/* What each kernel has of a batch. */
+struct shares {
+  uint32_t count;
+  struct share {
+    uint32_t kernel;
+    double expected_ns;
+  } list[MOST_SHARES];
+  uint8_t places[MOST_SHARES]; /* in the list, of the kernel with such a number that came last */
 };
 
 /* ---- names ----------------------------------------------------------------------------------------------------- */
@@ -90,7 +90,7 @@ void profile_kernels_name(uint64_t function, const char *name) {
     __atomic_store_n(&mapped, mapped + 1, __ATOMIC_RELAXED);
     __atomic_store_n(&map[place].function, function, __ATOMIC_RELEASE);
   }
-  launching.kernel = map[place].function == function ? map[place].kernel : OTHERS;
+  profile_place.kernel = map[place].function == function ? map[place].kernel : OTHERS;
   pthread_mutex_unlock(&lock);
 }
 
@@ -105,50 +105,46 @@ void profile_kernels_forget(void) {
 
 /* ---- launches and batches -------------------------------------------------------------------------------------- */
 
-bool profile_kernels_launch_begins(uint64_t function) {
-  launching.joined = false;
-  launching.kernel = GRAPHS;
+HOT bool profile_kernels_launch_begins(uint64_t function) {
+  profile_place.joined = false;
+  profile_place.kernel = GRAPHS;
   if (function == 0)
     return true;
   uint32_t place = place_of(function);
   bool known = __atomic_load_n(&map[place].function, __ATOMIC_ACQUIRE) == function;
-  launching.kernel = known ? map[place].kernel : OTHERS;
+  profile_place.kernel = known ? map[place].kernel : OTHERS;
   return known || __atomic_load_n(&mapped, __ATOMIC_RELAXED) >= MAP_SIZE / 2;
 }
 
-void profile_kernels_launch_ends(bool well) {
-  if (launching.joined && well)
-    profile_records_count_launch(launching.kernel);
+static SELDOM struct parts *begin_parts(struct batch *batch) {
+  struct parts *parts = batch->parts = malloc(sizeof *parts);
+  if (parts != NULL)
+    parts->count = 0;
+  return parts;
 }
 
-static struct part *part_of(struct parts *parts, uint32_t kernel) {
-  uint8_t *place = &parts->places[kernel % MOST_PARTS];
-  if (parts->list[*place].kernel == kernel && *place < parts->count)
-    return &parts->list[*place];
+HOT void profile_kernels_joined(struct batch *batch, int64_t expected_ns) {
+  profile_place.joined = true;
+  struct parts *parts = batch->parts != NULL ? batch->parts : begin_parts(batch);
+  if (parts != NULL && parts->count < METER_BATCH_LAUNCHES)
+    parts->list[parts->count++] = (struct part){profile_place.kernel, (float)expected_ns};
+}
+
+static struct share *share_of(struct shares *shares, uint32_t kernel) {
+  uint8_t *place = &shares->places[kernel % MOST_SHARES];
+  if (shares->list[*place].kernel == kernel && *place < shares->count)
+    return &shares->list[*place];
   uint32_t i = 0;
-  while (i < parts->count && parts->list[i].kernel != kernel)
+  while (i < shares->count && shares->list[i].kernel != kernel)
     i++;
-  if (i == MOST_PARTS) {
-    parts->list[MOST_PARTS - 1].kernel = OTHERS;
-    return &parts->list[MOST_PARTS - 1];
+  if (i == MOST_SHARES) {
+    shares->list[MOST_SHARES - 1].kernel = OTHERS;
+    return &shares->list[MOST_SHARES - 1];
   }
-  if (i == parts->count)
-    parts->list[parts->count++].kernel = kernel;
+  if (i == shares->count)
+    shares->list[shares->count++] = (struct share){.kernel = kernel};
   *place = (uint8_t)i;
-  return &parts->list[i];
-}
-
-void profile_kernels_joined(struct batch *batch, int64_t expected_ns) {
-  launching.joined = true;
-  if (batch->parts == NULL)
-    batch->parts = calloc(1, sizeof(struct parts));
-  struct parts *parts = batch->parts;
-  if (parts == NULL)
-    return;
-  if (expected_ns == 0)
-    parts->unknown = launching.kernel + 1;
-  else
-    part_of(parts, launching.kernel)->expected_ns += expected_ns;
+  return &shares->list[i];
 }
 
 static void add_time(uint32_t kernel, double gpu_ns) {
@@ -158,14 +154,19 @@ static void add_time(uint32_t kernel, double gpu_ns) {
 
 /* What was expected is held against what was measured; a kernel that nothing was expected of has the rest. */
 static void share_out(const struct parts *parts, double gpu_ns) {
+  struct shares shares = {0};
   double expected_ns = 0;
-  for (uint32_t i = 0; i < parts->count; i++)
+  for (uint32_t i = 0; i < parts->count; i++) {
+    share_of(&shares, parts->list[i].kernel)->expected_ns += (double)parts->list[i].expected_ns;
     expected_ns += (double)parts->list[i].expected_ns;
-  double scale = parts->unknown > 0 && expected_ns < gpu_ns ? 1 : gpu_ns / expected_ns;
-  for (uint32_t i = 0; i < parts->count; i++)
-    add_time(parts->list[i].kernel, scale * (double)parts->list[i].expected_ns);
-  if (parts->unknown > 0)
-    add_time(parts->unknown - 1, gpu_ns - expected_ns);
+  }
+  const struct part *last = &parts->list[parts->count - 1];
+  bool has_rest = last->expected_ns == 0;
+  double scale = has_rest && expected_ns < gpu_ns ? 1 : gpu_ns / expected_ns;
+  for (uint32_t i = 0; i < shares.count; i++)
+    add_time(shares.list[i].kernel, scale * shares.list[i].expected_ns);
+  if (has_rest)
+    add_time(last->kernel, gpu_ns - expected_ns);
 }
 
 void profile_kernels_measured(const struct batch *batch, int64_t gpu_ns) {

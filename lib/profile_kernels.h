@@ -3,7 +3,7 @@
 #define VGPU_PROFILE_KERNELS_H
 
 #include "meter.h"
-#include "profile_disk.h"
+#include "profile_records.h"
 
 /* From now on kernels are counted there. NULL: nowhere. */
 void profile_kernels_use(struct profile_disk *disk);
@@ -12,7 +12,11 @@ void profile_kernels_use(struct profile_disk *disk);
  * not known: then it gets a name, of any length; NULL: its address. Function 0 is a graph. */
 bool profile_kernels_launch_begins(uint64_t function);
 void profile_kernels_name(uint64_t function, const char *name);
-void profile_kernels_launch_ends(bool well);
+
+static inline void profile_kernels_launch_ends(bool well) {
+  if (profile_place.joined && well)
+    profile_records_count_launch(profile_place.kernel);
+}
 
 /* Functions of a module go, and others may have their handles. */
 void profile_kernels_forget(void);

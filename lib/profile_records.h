@@ -5,24 +5,29 @@
 #ifndef VGPU_PROFILE_RECORDS_H
 #define VGPU_PROFILE_RECORDS_H
 
+#include "hot.h"
 #include "profile_disk.h"
 
 /* From now on records go there. NULL: nowhere. In a forked child, too, after that has given up its parent's. */
 void profile_records_use(struct profile_disk *disk);
 
-/* Where this thread stores. */
+/* Where this thread stores, and what it is about to. */
 struct profile_place {
   struct profile_chunk *chunk;
   uint32_t left; /* records that the chunk has room for; what the file says of it may not be ours */
   bool shares_totals;
   struct profile_total *totals; /* NULL: not looked for yet */
   uint64_t *launches;           /* the same slot's */
+  uint32_t kernel;              /* that the thread launches */
+  bool joined;                  /* a batch, with that launch */
+  bool knows_device;
+  uint8_t device; /* the current one */
 };
 extern __thread struct profile_place profile_place;
 
 /* Takes another chunk; false when there is none, and those records count as dropped. */
-bool profile_records_take_chunk(uint32_t records);
-void profile_records_find_slot(void);
+SELDOM bool profile_records_take_chunk(uint32_t records);
+SELDOM void profile_records_find_slot(void);
 
 /* The file is read at any time: each word is stored whole, and in no more than one step. */
 static inline void profile_set(uint64_t *word, uint64_t value) {
@@ -50,6 +55,12 @@ static inline struct profile_record *profile_records_next(uint32_t count) {
   return next;
 }
 
+/* The next one will be asked for soon, and nobody has touched it since the chunk was taken. */
+static inline void profile_records_fetch_next(void) {
+  if (profile_place.left > 0)
+    __builtin_prefetch(&profile_place.chunk->records[PROFILE_CHUNK_RECORDS - profile_place.left], 1);
+}
+
 static inline void profile_records_stored(void) {
   __atomic_store_n(&profile_place.chunk->used, PROFILE_CHUNK_RECORDS - profile_place.left, __ATOMIC_RELEASE);
 }
@@ -71,7 +82,7 @@ static inline void profile_add(uint64_t *word, uint64_t value) {
     profile_set(word, __atomic_load_n(word, __ATOMIC_RELAXED) + value);
 }
 
-void profile_records_count_longest(uint64_t *longest_ns, uint64_t duration_ns);
+SELDOM void profile_records_count_longest(uint64_t *longest_ns, uint64_t duration_ns);
 
 /* A call in the totals, in two steps: its time is known last. */
 static inline struct profile_total *profile_records_count(uint32_t api, bool failed, uint64_t bytes) {

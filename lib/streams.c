@@ -11,7 +11,7 @@
 #define ASK_AGAIN 64 /* launches */
 
 static struct table streams = TABLE_INITIALIZER; /* key -> meter_stream */
-static uint32_t generation = 1;                  /* changes when a handle loses its meaning */
+static HOT_DATA uint32_t generation = 1;         /* changes when a handle loses its meaning */
 
 /* The last answer, since most threads launch on one stream. */
 static __thread struct {
@@ -28,8 +28,7 @@ void streams_context_changes(void) {
 
 /* Should it have changed without our seeing it, that is noticed soon. */
 static bool is_surely_last(CUstream stream) {
-  if (last.asks_left == 0 || last.stream != stream || !profile_is_on() ||
-      last.generation != __atomic_load_n(&generation, __ATOMIC_ACQUIRE))
+  if (last.stream != stream || last.asks_left == 0 || last.generation != __atomic_load_n(&generation, __ATOMIC_ACQUIRE))
     return false;
   last.asks_left--;
   return true;
@@ -53,7 +52,7 @@ static uint64_t key_of(CUstream stream, CUcontext context) {
   return mixed | 1; /* odd: never a handle, which is an aligned address */
 }
 
-static struct meter_stream *add(CUstream stream, CUcontext context, uint64_t key) {
+static SELDOM struct meter_stream *add(CUstream stream, CUcontext context, uint64_t key) {
   struct meter *meter = meters_current();
   if (meter == NULL)
     return NULL;
@@ -75,16 +74,14 @@ static bool still_means(const struct meter_stream *found, CUstream stream, CUcon
 
 enum unknown { UNKNOWN_IS_NULL, UNKNOWN_IS_ADDED };
 
-static struct meter_stream *find(CUstream stream, enum unknown unknown) {
+static HOT __attribute__((noinline)) struct meter_stream *find(CUstream stream, enum unknown unknown) {
   CUcontext context = NULL;
   bool is_default = means_a_default_stream(stream);
-  if (is_surely_last(stream))
-    return last.found;
   if (is_default && real.cuCtxGetCurrent(&context) != CUDA_SUCCESS)
     return NULL;
   uint32_t now = __atomic_load_n(&generation, __ATOMIC_ACQUIRE);
   if (last.found != NULL && last.stream == stream && last.generation == now && last.context == context) {
-    last.asks_left = ASK_AGAIN;
+    last.asks_left = profile_is_on() ? ASK_AGAIN : 0;
     return last.found;
   }
 
@@ -106,12 +103,12 @@ static struct meter_stream *find(CUstream stream, enum unknown unknown) {
   return found;
 }
 
-struct meter_stream *streams_find(CUstream stream) {
-  return find(stream, UNKNOWN_IS_ADDED);
+HOT struct meter_stream *streams_find(CUstream stream) {
+  return is_surely_last(stream) ? last.found : find(stream, UNKNOWN_IS_ADDED);
 }
 
 struct meter_stream *streams_find_known(CUstream stream) {
-  return find(stream, UNKNOWN_IS_NULL);
+  return is_surely_last(stream) ? last.found : find(stream, UNKNOWN_IS_NULL);
 }
 
 void launch_forget_stream(CUstream stream) {

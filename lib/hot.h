@@ -1,0 +1,13 @@
+/*
+ * What every launch and every allocation from a pool goes through. Between two of them a driver runs through thousands
+ * of cache lines of its own, so that what one costs is not its instructions, but how many pages and lines of ours have
+ * to come back. So such functions lie next to each other, and such variables too; what they seldom do lies elsewhere.
+ */
+#ifndef VGPU_HOT_H
+#define VGPU_HOT_H
+
+#define HOT __attribute__((hot))
+#define SELDOM __attribute__((cold, noinline))
+#define HOT_DATA __attribute__((section("hot_data")))
+
+#endif
