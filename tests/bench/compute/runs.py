@@ -22,7 +22,7 @@ PROGRAMS = BENCH / "programs"
 sys.path.insert(0, str(BENCH.parent))
 from support import LIBRARY, python_with_torch  # noqa: E402
 
-MODELS = ("train", "infer", "decode")
+MODELS = ("train", "generate", "infer", "decode")
 START_S = 4.0  # time for several programs to make their contexts, before they begin together
 SETTLE_S = 1.0  # that each program works before it measures itself
 LATE_S = 60.0  # that a program may take longer than it was to
@@ -219,9 +219,9 @@ class Bench:
         measured = [each for each in printed if "per_second" in each]
         return [Run(**{**each, "samples": tuple(each.get("samples", ()))}) for each in measured]
 
-    def run(self, program: str, seconds: float, launch: Launch) -> Run:
+    def run(self, program: str, seconds: float, launch: Launch, settle_s: float = SETTLE_S) -> Run:
         """Run a program alone on the GPU."""
-        return self.finish(self.start(program, seconds, launch), seconds)[-1]
+        return self.finish(self.start(program, seconds, launch, settle_s=settle_s), seconds + settle_s)[-1]
 
     def together(self, program: str, launches: list[Launch], seconds: float) -> list[Run]:
         """Run several at the same time, measured over the same seconds."""

@@ -10,15 +10,17 @@ from pathlib import Path
 
 from adjustable import Adjustable
 from cases import Case, Options
-from charged import Charged
 from report import Must, Row
 from runs import MODELS, SETTLE_S, Bench, Launch, Run
+from watched import Watched
 
 FREE_S = 3.0  # without a limit, between its limits
+NEARLY_ALL = 99  # at this limit it shows what a program uses by itself
 # What takes longest comes first, so that several GPUs are done at about the same time.
 PROGRAMS = ("300ms", *MODELS, "5ms", "1ms", "50us", "4us", "graph", "sync", "streams", "bursts")
 LIMITS = (10, 25, 50, 75, 90)
-LONG = 6  # times as long, for kernels of 300 ms
+LONG = 6  # times as long, for kernels of 300 ms; and they settle longer: at 10 one that was not known is paid for 3 s
+LONG_SETTLE_S = 12.0
 EVEN = ("1ms", "50us", "4us", "graph", "sync")  # kernels up to 1 ms: their windows and stalls are looked at
 
 
@@ -41,10 +43,10 @@ def _charged_note(percent: float | None) -> str:
 
 
 def _measure(bench: Bench, program: str, seconds: float, limits: tuple[int, ...]) -> Iterator[Row]:
-    length_s = seconds * LONG if program == "300ms" else seconds
+    length_s, settle_s = (seconds * LONG, LONG_SETTLE_S) if program == "300ms" else (seconds, SETTLE_S)
     before = bench.run(program, seconds, bench.native())
     runs = {
-        (percent, library): _run_charged(bench, program, length_s, bench.limited(percent, library))
+        (percent, library): _run_charged(bench, program, length_s, settle_s, bench.limited(percent, library))
         for percent in limits
         for library in bench.libraries
     }
@@ -61,12 +63,14 @@ def _measure(bench: Bench, program: str, seconds: float, limits: tuple[int, ...]
         yield Row(program, str(percent), library, (share,), musts, deviation, (run.longest_stall_ms,), native, note)
 
 
-def _run_charged(bench: Bench, program: str, seconds: float, launch: Launch) -> tuple[Run, float | None]:
+def _run_charged(
+    bench: Bench, program: str, seconds: float, settle_s: float, launch: Launch
+) -> tuple[Run, float | None]:
     """The run, and what it was charged, in percent of its time."""
-    with tempfile.TemporaryDirectory() as folder, Charged(Path(folder), bench.gpus[0].uuid) as charged:
+    with tempfile.TemporaryDirectory() as folder, Watched(Path(folder), bench.gpus[0].uuid) as watched:
         environment = {**launch.environment, "VGPURUN_STATE_DIR": folder}
-        run = bench.run(program, seconds, Launch(launch.prefix, environment))
-    return run, charged.percent(run.began_at_s, run.began_at_s + seconds)
+        run = bench.run(program, seconds, Launch(launch.prefix, environment), settle_s)
+    return run, watched.charged_percent(run.began_at_s, run.began_at_s + seconds)
 
 
 def _measure_model(bench: Bench, program: str, seconds: float, limits: tuple[int, ...]) -> Iterator[Row]:
@@ -76,32 +80,37 @@ def _measure_model(bench: Bench, program: str, seconds: float, limits: tuple[int
     """
     native = bench.run(program, seconds, bench.native()).per_second
     for library in bench.libraries:
-        with tempfile.TemporaryDirectory() as folder, Charged(Path(folder), bench.gpus[0].uuid) as charged:
+        with tempfile.TemporaryDirectory() as folder, Watched(Path(folder), bench.gpus[0].uuid) as watched:
             limited = Adjustable(bench, library, Path(folder), None)
-            phases = [(None, FREE_S), *(phase for each in limits for phase in ((each, seconds), (None, FREE_S)))]
+            phases: list[tuple[int | None, float]] = [(None, FREE_S)]
+            for percent, length_s in (*((each, seconds) for each in limits), (NEARLY_ALL, FREE_S)):
+                phases += [(percent, length_s), (None, FREE_S)]
             run, began_s = _run_phases(bench, program, limited, phases)
-        free = [
-            run.per_second_between(at_s + SETTLE_S, at_s + SETTLE_S + FREE_S)
-            for at_s, (limit, _) in zip(began_s, phases, strict=True)
-            if limit is None
+        measured = [
+            _Phase(run, watched, at_s + SETTLE_S, length_s) for at_s, (_, length_s) in zip(began_s, phases, strict=True)
         ]
+        free = measured[::2]
         for number, percent in enumerate(limits):
-            at_s = began_s[2 * number + 1] + SETTLE_S
-            unlimited = (free[number] + free[number + 1]) / 2
-            share = 100 * run.per_second_between(at_s, at_s + seconds) / unlimited
-            was_charged = charged.percent(run.began_at_s + at_s, run.began_at_s + at_s + seconds)
-            note = f"{_charged_note(was_charged)}{unlimited:.1f}/s without a limit, in the same process"
-            yield Row(
-                program,
-                str(percent),
-                library,
-                (share,),
-                [Must("share", share, percent - 1, percent + 1)],
-                None,
-                (),
-                native,
-                note,
+            phase = measured[2 * number + 1]
+            unlimited = (free[number].per_second + free[number + 1].per_second) / 2
+            share = 100 * phase.per_second / unlimited
+            note = (
+                f"{_charged_note(phase.charged_percent)}{unlimited:.1f}/s without a limit, in the same process; "
+                f"charged {measured[-2].charged_percent or 0:.1f} % at {NEARLY_ALL}; "
+                f"{phase.clock_mhz:.0f} MHz, without a limit {free[number].clock_mhz:.0f}"
             )
+            musts = [Must("share", share, percent - 1, percent + 1)]
+            yield Row(program, str(percent), library, (share,), musts, None, (), native, note)
+
+
+class _Phase:
+    """What a program did in a part of its run."""
+
+    def __init__(self, run: Run, watched: Watched, from_s: float, seconds: float) -> None:
+        at_s = (run.began_at_s + from_s, run.began_at_s + from_s + seconds)
+        self.per_second = run.per_second_between(from_s, from_s + seconds)
+        self.charged_percent = watched.charged_percent(*at_s)
+        self.clock_mhz = watched.clock_mhz(*at_s)
 
 
 def _run_phases(

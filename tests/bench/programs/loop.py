@@ -3,7 +3,7 @@
 Prints as JSON when it begins to measure itself, by CLOCK_MONOTONIC; then its rate, its longest stall, and what it
 completed in each 50 ms.
 
-loop.py fp32|bf16|graph|train|infer|decode SECONDS
+loop.py fp32|bf16|graph|train|generate|infer|decode SECONDS
 """
 
 import json
@@ -39,10 +39,13 @@ def graph() -> Callable[[], object]:
     return captured.replay
 
 
-def encoder(layers: int, width: int = 512) -> torch.nn.Module:
-    """A small transformer."""
-    layer = torch.nn.TransformerEncoderLayer(width, width // 64, 4 * width, dropout=0.0, batch_first=True)
-    return torch.nn.TransformerEncoder(layer, layers).cuda()
+def encoder(layers: int, width: int = 512, dtype: torch.dtype = torch.float32) -> torch.nn.Module:
+    """A transformer."""
+    with torch.device("cuda"):
+        layer = torch.nn.TransformerEncoderLayer(
+            width, width // 64, 4 * width, dropout=0.0, batch_first=True, dtype=dtype
+        )
+        return torch.nn.TransformerEncoder(layer, layers)
 
 
 def train() -> Callable[[], object]:
@@ -59,10 +62,10 @@ def train() -> Callable[[], object]:
     return step
 
 
-def infer(tokens: int, width: int) -> Callable[[], object]:
+def infer(tokens: int, width: int, layers: int = 6, dtype: torch.dtype = torch.float32) -> Callable[[], object]:
     """An answer to one sequence of so many tokens, brought to the host."""
-    model = encoder(6, width).eval()
-    sequence = torch.randn(1, tokens, width, device="cuda")
+    model = encoder(layers, width, dtype).eval()
+    sequence = torch.randn(1, tokens, width, device="cuda", dtype=dtype)
 
     def step() -> object:
         with torch.inference_mode():
@@ -102,7 +105,8 @@ STEPS: dict[str, Callable[[], Callable[[], object]]] = {
     "bf16": lambda: matmul(4096, torch.bfloat16),  # 0.2 ms, at the card's power limit
     "graph": graph,
     "train": train,
-    "infer": lambda: infer(2048, 1024),
+    "generate": lambda: infer(1, 8192, 16, torch.bfloat16),  # 26 GB of weights: its GPU waits for its memory
+    "infer": lambda: infer(2048, 1024),  # at the card's power limit
     "decode": lambda: infer(64, 512),  # its GPU waits for the host's Python most of the time
 }
 
