@@ -205,7 +205,7 @@ struct release {
   struct table_entry entry;
 };
 
-static void begin_free(struct release *release, uint64_t pointer) {
+static HOT void begin_free(struct release *release, uint64_t pointer) {
   release->limited = process_is_limited();
   release->known = release->limited && table_take(&allocations, pointer, &release->entry);
 }
@@ -233,7 +233,7 @@ static void forget_in_block(uint64_t pointer) {
   forget_block(&block);
 }
 
-static CUresult end_free(const struct release *release, uint64_t pointer, CUresult result) {
+static HOT CUresult end_free(const struct release *release, uint64_t pointer, CUresult result) {
   if (release->known && result == CUDA_SUCCESS) {
     ask_if_shared(release->entry.owner);
     forget(&release->entry);

@@ -10,9 +10,10 @@
 
 struct request {
   struct device *device; /* NULL: nothing is counted */
-  struct pool *pool;
-  CUmemoryPool handle;
-  uint64_t reserved; /* for the growth of the pool */
+  CUdevice ordinal;
+  CUmemoryPool handle; /* NULL: the device's current one, not asked for yet */
+  struct pool *pool;   /* NULL: not known yet */
+  uint64_t reserved;   /* for the growth of the pool */
   bool may_pass_limit;
   bool is_served; /* by the host */
   CUdeviceptr pointer;
@@ -23,6 +24,14 @@ static uint64_t growth_for(uint64_t size, uint64_t idle) {
     return 0;
   uint64_t missing = size - idle;
   return missing > UINT64_MAX - GROWTH_STEP ? missing : (missing + GROWTH_STEP - 1) / GROWTH_STEP * GROWTH_STEP;
+}
+
+/* Which pool it is need not be known where it does not grow: to ask takes a call of the driver. */
+static bool know_pool(struct request *request) {
+  bool known = request->handle != NULL || real.cuDeviceGetMemPool(&request->handle, request->ordinal) == CUDA_SUCCESS;
+  if (known && request->pool == NULL)
+    request->pool = pools_know(request->handle, request->device);
+  return known && request->pool != NULL;
 }
 
 /* Near the limit it is not known whether what is idle in the pool can serve the request: it may be in pieces, or in use
@@ -38,7 +47,7 @@ static bool reserve_growth(struct request *request, uint64_t size, CUstream stre
   request->may_pass_limit = true;
   CUstreamCaptureMode mode = capture_relax();
   pools_settle(request->device, POOLS_TRIM); /* before it is asked what is idle: what goes back has to come again */
-  request->reserved = growth_for(size, pools_idle_bytes(request->handle));
+  request->reserved = growth_for(size, know_pool(request) ? pools_idle_bytes(request->handle) : 0);
   bool fits = request->reserved == 0 || memory_make_room_for_data(request->device, request->reserved);
   capture_restore(mode);
   return fits;
@@ -56,19 +65,18 @@ static CUresult serve(struct request *request, size_t size) {
   return result;
 }
 
-static CUresult begin(struct request *request, CUmemoryPool handle, size_t size, CUstream stream,
-                      CUdeviceptr *pointer) {
+static HOT CUresult begin(struct request *request, CUmemoryPool handle, size_t size, CUstream stream,
+                          CUdeviceptr *pointer) {
   *request = (struct request){.handle = handle};
   if (pointer == NULL)
     return CUDA_ERROR_INVALID_VALUE;
   if (!process_is_limited())
     return CUDA_SUCCESS;
   struct current current = device_current();
-  if (current.device == NULL ||
-      (handle == NULL && real.cuDeviceGetMemPool(&request->handle, current.ordinal) != CUDA_SUCCESS))
-    return CUDA_SUCCESS;
-  request->pool = pools_know(request->handle, current.device);
-  request->device = request->pool != NULL ? request->pool->device : current.device;
+  request->device = current.device;
+  request->ordinal = current.ordinal;
+  if (handle != NULL && current.device != NULL && know_pool(request))
+    request->device = request->pool->device;
   if (request->device == NULL || reserve_growth(request, size, stream))
     return CUDA_SUCCESS;
   CUresult result = serve(request, size);
@@ -86,16 +94,16 @@ static CUresult undo(struct request *request, CUstream stream, size_t size) {
   return serve(request, size);
 }
 
-static void count_growth(const struct request *request, uint64_t size) {
-  if (!request->may_pass_limit && pools_is_counted(request->pointer, size))
+static void count_growth(struct request *request, uint64_t size) {
+  if ((!request->may_pass_limit && pools_is_counted(request->pointer, size)) || !know_pool(request))
     return;
   pools_reread(request->pool, request->handle);
   pools_note_counted(request->pointer, size);
 }
 
-static CUresult end(struct request *request, CUresult result, CUstream stream, size_t size, CUdeviceptr *pointer) {
+static HOT CUresult end(struct request *request, CUresult result, CUstream stream, size_t size, CUdeviceptr *pointer) {
   if (request->device != NULL) {
-    if (request->pool != NULL && result == CUDA_SUCCESS)
+    if (result == CUDA_SUCCESS)
       count_growth(request, size); /* before the expected one is taken back */
     memory_cancel(request->device, request->reserved);
     if (result == CUDA_SUCCESS && request->may_pass_limit && memory_is_over(request->device))

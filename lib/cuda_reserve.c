@@ -37,7 +37,7 @@ CUresult memory_refuse(const struct device *device, uint64_t bytes) {
 }
 
 /* The limits, less what other processes of the container hold and do not count yet. */
-static struct limits limits_left(const struct device *device) {
+static HOT struct limits limits_left(const struct device *device) {
   struct limits limits = device_limits(device);
   uint64_t elsewhere_bytes = device_uncounted_elsewhere_bytes(device);
   if (limits.memory_bytes == VGPU_NO_MEMORY_LIMIT)
@@ -50,7 +50,7 @@ static struct limits limits_left(const struct device *device) {
 }
 
 /* What the device holds, and what the host serves in its place, may not pass the virtual limit together. */
-static uint64_t reserve(struct device *device, uint64_t bytes, struct limits limits) {
+static HOT uint64_t reserve(struct device *device, uint64_t bytes, struct limits limits) {
   if (device->number < 0)
     return LEDGER_FULL;
   uint64_t used_bytes = ledger_reserve(process_ledger(), device->number, bytes, limits.memory_bytes);
@@ -83,7 +83,7 @@ static int64_t correction_age_ns(const struct device *device, uint64_t used_byte
 typedef struct limits (*limits_of)(const struct device *device);
 
 /* While NVML is asked nothing of ours may be pending, which would blur the answer. */
-static bool try_reserve(struct device *device, uint64_t bytes, limits_of limits_of) {
+static HOT bool try_reserve(struct device *device, uint64_t bytes, limits_of limits_of) {
   if (device->number < 0)
     return false;
   struct limits limits = limits_of(device);
@@ -129,7 +129,7 @@ static bool make_room(struct device *device, uint64_t bytes, limits_of limits_of
  */
 #define MOST_FOR_MODULES (512 * MIB)
 
-static struct limits limits_of_data(const struct device *device) {
+static HOT struct limits limits_of_data(const struct device *device) {
   struct limits limits = limits_left(device);
   if (device->number < 0 || !limits_oversubscribe(limits))
     return limits;
@@ -144,7 +144,7 @@ bool memory_try_reserve(struct device *device, uint64_t bytes) {
   return try_reserve(device, bytes, limits_left);
 }
 
-bool memory_try_reserve_data(struct device *device, uint64_t bytes) {
+HOT bool memory_try_reserve_data(struct device *device, uint64_t bytes) {
   return try_reserve(device, bytes, limits_of_data);
 }
 
@@ -161,7 +161,7 @@ void memory_commit(struct device *device, uint64_t reserved_bytes, uint64_t actu
     ledger_settle(process_ledger(), device->number, reserved_bytes, actual_bytes);
 }
 
-void memory_cancel(struct device *device, uint64_t reserved_bytes) {
+HOT void memory_cancel(struct device *device, uint64_t reserved_bytes) {
   memory_commit(device, reserved_bytes, 0);
 }
 

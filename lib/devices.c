@@ -129,7 +129,7 @@ struct device *device_of_ordinal(CUdevice ordinal) {
 }
 
 /* What a thread found last, good until a context ends anywhere. */
-static uint64_t contexts_ended;
+static HOT_DATA uint64_t contexts_ended;
 static __thread struct {
   uint64_t contexts_ended;
   struct current current;
@@ -139,7 +139,7 @@ void device_contexts_change(void) {
   __atomic_add_fetch(&contexts_ended, 1, __ATOMIC_SEQ_CST);
 }
 
-struct current device_current(void) {
+HOT struct current device_current(void) {
   CUcontext context = NULL;
   if (real.cuCtxGetCurrent(&context) != CUDA_SUCCESS || context == NULL)
     return (struct current){0};
@@ -183,7 +183,7 @@ struct device *devices_at(int index) {
   return index < __atomic_load_n(&device_count, __ATOMIC_ACQUIRE) ? &devices[index] : NULL;
 }
 
-struct limits device_limits(const struct device *device) {
+HOT struct limits device_limits(const struct device *device) {
   const struct vgpu_limits *file = process_region()->limits;
   if (device->number < 0)
     return (struct limits){.memory_bytes = LIMITS_STRICTEST_MEMORY_BYTES, .sm_percent = LIMITS_STRICTEST_SM_PERCENT};
@@ -207,7 +207,7 @@ uint64_t device_host_bytes(const struct device *device) {
   return device->number < 0 ? 0 : ledger_parts(process_ledger_view(), device->number).host_bytes;
 }
 
-bool device_is_to_be_corrected(const struct device *device, int64_t max_age_ns) {
+HOT bool device_is_to_be_corrected(const struct device *device, int64_t max_age_ns) {
   if (device->number < 0 || !device->in_nvml)
     return false;
   int64_t corrected_ns = __atomic_load_n(&device->corrected_ns, __ATOMIC_RELAXED);
@@ -230,9 +230,7 @@ static uint64_t uncounted_elsewhere(const struct device *device, const struct ru
   return sum;
 }
 
-static bool correct_overhead(struct device *device, int64_t max_age_ns, uint64_t answered_bytes) {
-  if (!device_is_to_be_corrected(device, max_age_ns))
-    return false;
+static SELDOM bool correct_overhead(struct device *device, uint64_t answered_bytes) {
   __atomic_store_n(&device->corrected_ns, clock_now_ns(), __ATOMIC_RELAXED);
   struct running running;
   if (!running_ask(RUNNING_COMPUTE, device->nvml, &running)) {
@@ -252,12 +250,12 @@ static bool correct_overhead(struct device *device, int64_t max_age_ns, uint64_t
   return true;
 }
 
-bool device_correct_overhead(struct device *device, int64_t max_age_ns) {
-  return correct_overhead(device, max_age_ns, 0);
+HOT bool device_correct_overhead(struct device *device, int64_t max_age_ns) {
+  return device_is_to_be_corrected(device, max_age_ns) && correct_overhead(device, 0);
 }
 
 bool device_count_made(struct device *device, uint64_t reserved_bytes) {
-  return correct_overhead(device, 0, reserved_bytes);
+  return device_is_to_be_corrected(device, 0) && correct_overhead(device, reserved_bytes);
 }
 
 void device_ask_again(struct device *device) {

@@ -1,6 +1,7 @@
 #include "ledger.h"
 
 #include "clock.h"
+#include "hot.h"
 
 #define LARGEST_REQUEST_BYTES (1ULL << 60) /* so that no count overflows */
 #define LOOKS_BEFORE_REFUSAL 2
@@ -43,7 +44,7 @@ static uint64_t held_by_us(const struct ledger *ledger, int own_slot, int device
   return add_saturating(bytes, held(ledger->own, device));
 }
 
-static uint64_t sum(const struct ledger *ledger, int device, enum count count) {
+static HOT uint64_t sum(const struct ledger *ledger, int device, enum count count) {
   int own_slot = __atomic_load_n(&ledger->own_slot, __ATOMIC_RELAXED);
   uint64_t total = held_by_us(ledger, own_slot, device);
   for (int slot = 0; slot < slots_used(ledger); slot++) {
@@ -103,7 +104,7 @@ uint64_t ledger_used(const struct ledger *ledger, int device) {
   return sum(ledger, device, COUNT_LIVE_SLOTS);
 }
 
-uint64_t ledger_used_at_most(const struct ledger *ledger, int device) {
+HOT uint64_t ledger_used_at_most(const struct ledger *ledger, int device) {
   return sum(ledger, device, COUNT_ALL_SLOTS);
 }
 
@@ -148,7 +149,7 @@ static void add(struct counter counter, uint64_t bytes) {
 }
 
 /* Never below zero, whatever has been written to the file. */
-static void subtract_from(uint64_t *count, uint64_t bytes) {
+static HOT void subtract_from(uint64_t *count, uint64_t bytes) {
   uint64_t before = __atomic_load_n(count, __ATOMIC_SEQ_CST);
   while (!__atomic_compare_exchange_n(count, &before, before > bytes ? before - bytes : 0, false, __ATOMIC_SEQ_CST,
                                       __ATOMIC_SEQ_CST))
@@ -168,7 +169,7 @@ static uint64_t *pending(const struct ledger *ledger, int device) {
 }
 
 /* What does not fit is taken back at once, since meanwhile it is in the way of others. */
-static uint64_t try_to_reserve(const struct ledger *ledger, int device, uint64_t bytes, uint64_t limit_bytes) {
+static HOT uint64_t try_to_reserve(const struct ledger *ledger, int device, uint64_t bytes, uint64_t limit_bytes) {
   __atomic_add_fetch(pending(ledger, device), bytes, __ATOMIC_SEQ_CST);
   uint64_t used_bytes = ledger_used_at_most(ledger, device);
   if (used_bytes <= limit_bytes)
@@ -178,7 +179,7 @@ static uint64_t try_to_reserve(const struct ledger *ledger, int device, uint64_t
 }
 
 /* What is in the way may be the dead's, or another's request that is about to be taken back. */
-uint64_t ledger_reserve(const struct ledger *ledger, int device, uint64_t bytes, uint64_t limit_bytes) {
+HOT uint64_t ledger_reserve(const struct ledger *ledger, int device, uint64_t bytes, uint64_t limit_bytes) {
   if (bytes > limit_bytes || bytes > LARGEST_REQUEST_BYTES)
     return LEDGER_FULL;
   uint64_t used_bytes = try_to_reserve(ledger, device, bytes, limit_bytes);
@@ -191,7 +192,7 @@ uint64_t ledger_reserve(const struct ledger *ledger, int device, uint64_t bytes,
   return used_bytes;
 }
 
-void ledger_settle(const struct ledger *ledger, int device, uint64_t reserved_bytes, uint64_t actual_bytes) {
+HOT void ledger_settle(const struct ledger *ledger, int device, uint64_t reserved_bytes, uint64_t actual_bytes) {
   ledger_add(ledger, device, actual_bytes);
   subtract_from(pending(ledger, device), reserved_bytes);
 }

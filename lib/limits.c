@@ -248,7 +248,7 @@ int limits_find_device(const struct vgpu_limits *file, const char *uuid) {
   return -1;
 }
 
-struct limits limits_from_file(const struct vgpu_limits *file, int device_number) {
+HOT struct limits limits_from_file(const struct vgpu_limits *file, int device_number) {
   struct limits limits = {.memory_bytes = LIMITS_STRICTEST_MEMORY_BYTES, .sm_percent = LIMITS_STRICTEST_SM_PERCENT};
   if (device_number < 0 || device_number >= VGPU_MAX_DEVICES)
     return limits;

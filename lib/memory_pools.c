@@ -19,7 +19,7 @@ static int places; /* in use, or used before */
 /* What a thread knows of pools, good until one is destroyed, or may have given memory back: what it allocated from
  * last, and pages whose memory is in the reserve that is counted. An allocation in such pages has not made its pool
  * grow, and the driver need not be asked. */
-static uint64_t times_shrunk;
+static HOT_DATA uint64_t times_shrunk;
 static __thread struct {
   uint64_t times_shrunk;
   struct pool *pool;
@@ -78,7 +78,7 @@ static uint64_t *known_page(uint64_t address) {
   return &known.pages[address / LEDGER_BLOCK_BYTES % KNOWN_PAGES];
 }
 
-bool pools_is_counted(uint64_t address, uint64_t size) {
+HOT bool pools_is_counted(uint64_t address, uint64_t size) {
   uint64_t end = address + size - 1;
   return size <= LEDGER_BLOCK_BYTES && refresh_known() && *known_page(address) == address / LEDGER_BLOCK_BYTES &&
          *known_page(end) == end / LEDGER_BLOCK_BYTES;

@@ -1,5 +1,7 @@
 #include "table.h"
 
+#include "hot.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -97,7 +99,7 @@ static bool is_empty(const struct table_shard *shard) {
   return __atomic_load_n(&shard->count, __ATOMIC_RELAXED) == 0;
 }
 
-bool table_subtract(struct table *table, uint64_t key, uint64_t bytes, struct table_entry *left) {
+HOT bool table_subtract(struct table *table, uint64_t key, uint64_t bytes, struct table_entry *left) {
   struct table_shard *shard = shard_of(table, key);
   if (is_empty(shard))
     return false;
@@ -114,7 +116,7 @@ bool table_subtract(struct table *table, uint64_t key, uint64_t bytes, struct ta
   return enough;
 }
 
-static bool look_up(struct table *table, uint64_t key, struct table_entry *entry, bool remove) {
+static HOT bool look_up(struct table *table, uint64_t key, struct table_entry *entry, bool remove) {
   struct table_shard *shard = shard_of(table, key);
   if (is_empty(shard))
     return false;
@@ -132,7 +134,7 @@ static bool look_up(struct table *table, uint64_t key, struct table_entry *entry
   return found;
 }
 
-bool table_take(struct table *table, uint64_t key, struct table_entry *entry) {
+HOT bool table_take(struct table *table, uint64_t key, struct table_entry *entry) {
   return look_up(table, key, entry, true);
 }
 
