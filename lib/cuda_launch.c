@@ -56,21 +56,21 @@ static HOT CUresult end_and_record(struct launch launch, CUresult result, enum p
 
 /* A function that launches is entered here, and not in cuda_entries.c: what it is measured for and what is recorded of
  * it is done in one go. */
-#define LAUNCH(name, parameters, arguments, stream, function, work)                                                    \
-  static HOT __attribute__((noinline)) CUresult looked_at_##name parameters {                                          \
+#define LAUNCH(often, name, parameters, arguments, stream, function, work)                                             \
+  static often __attribute__((noinline)) CUresult looked_at_##name parameters {                                        \
     if (passes())                                                                                                      \
       return real.name arguments;                                                                                      \
     struct launch launch = begin(stream, function, work);                                                              \
     return end_and_record(launch, real.name arguments, API_##name, stream);                                            \
   }                                                                                                                    \
-  HOOK HOT CUresult entry_##name parameters {                                                                          \
+  HOOK often CUresult entry_##name parameters {                                                                        \
     if (__builtin_expect(process_is_free(), 1))                                                                        \
       return real.name arguments;                                                                                      \
     return looked_at_##name arguments;                                                                                 \
   }
 
 #define LAUNCH_KERNEL(name, stream_of)                                                                                 \
-  LAUNCH(name,                                                                                                         \
+  LAUNCH(HOT, name,                                                                                                    \
          (CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,  \
           unsigned block_z, unsigned shared_bytes, CUstream stream, void **parameters, void **extra),                  \
          (function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, parameters, extra),       \
@@ -80,7 +80,7 @@ LAUNCH_KERNEL(cuLaunchKernel, legacy)
 LAUNCH_KERNEL(cuLaunchKernel_ptsz, per_thread)
 
 #define LAUNCH_KERNEL_EX(name, stream_of)                                                                              \
-  LAUNCH(name, (const CUlaunchConfig *config, CUfunction function, void **parameters, void **extra),                   \
+  LAUNCH(HOT, name, (const CUlaunchConfig *config, CUfunction function, void **parameters, void **extra),              \
          (config, function, parameters, extra), stream_of(config != NULL ? config->hStream : NULL), function,          \
          work_of(function, config != NULL ? block_count(config->gridDimX, config->gridDimY, config->gridDimZ) : 0))
 
@@ -88,7 +88,7 @@ LAUNCH_KERNEL_EX(cuLaunchKernelEx, legacy)
 LAUNCH_KERNEL_EX(cuLaunchKernelEx_ptsz, per_thread)
 
 #define LAUNCH_COOPERATIVE(name, stream_of)                                                                            \
-  LAUNCH(name,                                                                                                         \
+  LAUNCH(, name,                                                                                                       \
          (CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,  \
           unsigned block_z, unsigned shared_bytes, CUstream stream, void **parameters),                                \
          (function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, parameters),              \

@@ -11,27 +11,11 @@
 #define ASK_AGAIN 64 /* launches */
 
 static struct table streams = TABLE_INITIALIZER; /* key -> meter_stream */
-static HOT_DATA uint32_t generation = 1;         /* changes when a handle loses its meaning */
-
-/* The last answer, since most threads launch on one stream. */
-static __thread struct {
-  CUstream stream;
-  CUcontext context;
-  uint32_t generation;
-  struct meter_stream *found;
-  uint32_t asks_left; /* that the context need not be asked for: with a profile we see when the thread changes it */
-} last;
+HOT_DATA uint32_t streams_generation = 1;
+__thread struct streams_last streams_last;
 
 void streams_context_changes(void) {
-  last.asks_left = 0;
-}
-
-/* Should it have changed without our seeing it, that is noticed soon. */
-static bool is_surely_last(CUstream stream) {
-  if (last.stream != stream || last.asks_left == 0 || last.generation != __atomic_load_n(&generation, __ATOMIC_ACQUIRE))
-    return false;
-  last.asks_left--;
-  return true;
+  streams_last.asks_left = 0;
 }
 
 static bool means_a_default_stream(CUstream stream) {
@@ -72,17 +56,16 @@ static bool still_means(const struct meter_stream *found, CUstream stream, CUcon
          (!means_a_default_stream(stream) || found->context == context);
 }
 
-enum unknown { UNKNOWN_IS_NULL, UNKNOWN_IS_ADDED };
-
-static HOT __attribute__((noinline)) struct meter_stream *find(CUstream stream, enum unknown unknown) {
+HOT struct meter_stream *streams_look_up(CUstream stream, enum streams_unknown unknown) {
   CUcontext context = NULL;
   bool is_default = means_a_default_stream(stream);
   if (is_default && real.cuCtxGetCurrent(&context) != CUDA_SUCCESS)
     return NULL;
-  uint32_t now = __atomic_load_n(&generation, __ATOMIC_ACQUIRE);
-  if (last.found != NULL && last.stream == stream && last.generation == now && last.context == context) {
-    last.asks_left = profile_is_on() ? ASK_AGAIN : 0;
-    return last.found;
+  uint32_t now = __atomic_load_n(&streams_generation, __ATOMIC_ACQUIRE);
+  if (streams_last.found != NULL && streams_last.stream == stream && streams_last.generation == now &&
+      streams_last.context == context) {
+    streams_last.asks_left = profile_is_on() ? ASK_AGAIN : 0;
+    return streams_last.found;
   }
 
   uint64_t key = key_of(stream, context);
@@ -90,38 +73,30 @@ static HOT __attribute__((noinline)) struct meter_stream *find(CUstream stream, 
   struct meter_stream *found = table_get(&streams, key, &entry) ? entry.owner : NULL;
   if (found != NULL && !still_means(found, stream, context))
     found = NULL;
-  if (found == NULL && unknown == UNKNOWN_IS_ADDED) {
+  if (found == NULL && unknown == STREAMS_ADD) {
     CUcontext current = NULL;
     if (real.cuCtxGetCurrent(&current) == CUDA_SUCCESS && current != NULL)
       found = add(stream, current, key);
   }
-  last.stream = stream;
-  last.context = context;
-  last.generation = now;
-  last.found = found;
-  last.asks_left = 0;
+  streams_last.stream = stream;
+  streams_last.context = context;
+  streams_last.generation = now;
+  streams_last.found = found;
+  streams_last.asks_left = 0;
   return found;
-}
-
-HOT struct meter_stream *streams_find(CUstream stream) {
-  return is_surely_last(stream) ? last.found : find(stream, UNKNOWN_IS_ADDED);
-}
-
-struct meter_stream *streams_find_known(CUstream stream) {
-  return is_surely_last(stream) ? last.found : find(stream, UNKNOWN_IS_NULL);
 }
 
 void launch_forget_stream(CUstream stream) {
   struct table_entry entry;
   if (!meters_exist() || means_a_default_stream(stream) || !table_take(&streams, key_of(stream, NULL), &entry))
     return;
-  __atomic_add_fetch(&generation, 1, __ATOMIC_RELEASE);
+  __atomic_add_fetch(&streams_generation, 1, __ATOMIC_RELEASE);
   if (still_means(entry.owner, stream, NULL))
     meter_remove_stream(entry.owner);
 }
 
 static void forget_context(struct meter *meter, CUcontext context) {
-  __atomic_add_fetch(&generation, 1, __ATOMIC_RELEASE);
+  __atomic_add_fetch(&streams_generation, 1, __ATOMIC_RELEASE);
   meter_remove_context(meter, context);
   markers_forget_context(context);
 }
@@ -157,6 +132,6 @@ CUresult launch_release_primary(CUdevice ordinal, CUresult (*release)(CUdevice))
 void launch_forget(void) {
   meters_forget();
   table_abandon(&streams);
-  generation++;
+  streams_generation++;
   markers_forget();
 }

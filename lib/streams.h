@@ -4,11 +4,37 @@
 
 #include "cuda_launch.h"
 
+/* The last answer, since most threads launch on one stream. */
+extern __thread struct streams_last {
+  CUstream stream;
+  CUcontext context;
+  uint32_t generation;
+  uint32_t asks_left; /* that the context need not be asked for: with a profile we see when the thread changes it */
+  struct meter_stream *found;
+} streams_last;
+extern uint32_t streams_generation; /* changes when a handle loses its meaning */
+
+enum streams_unknown { STREAMS_IGNORE, STREAMS_ADD };
+struct meter_stream *streams_look_up(CUstream stream, enum streams_unknown unknown);
+
+/* Should the context have changed without our seeing it, that is noticed soon. */
+static inline bool streams_is_last(CUstream stream) {
+  if (streams_last.stream != stream || streams_last.asks_left == 0 ||
+      streams_last.generation != __atomic_load_n(&streams_generation, __ATOMIC_ACQUIRE))
+    return false;
+  streams_last.asks_left--;
+  return true;
+}
+
 /* NULL when the stream is not limited, or cannot be told. */
-struct meter_stream *streams_find(CUstream stream);
+static inline struct meter_stream *streams_find(CUstream stream) {
+  return streams_is_last(stream) ? streams_last.found : streams_look_up(stream, STREAMS_ADD);
+}
 
 /* The same, without making it known to the meter. */
-struct meter_stream *streams_find_known(CUstream stream);
+static inline struct meter_stream *streams_find_known(CUstream stream) {
+  return streams_is_last(stream) ? streams_last.found : streams_look_up(stream, STREAMS_IGNORE);
+}
 
 /* The calling thread has another current context from now on, or may have. Told while there is a profile. */
 void streams_context_changes(void);
