@@ -6,7 +6,7 @@ import itertools
 import json
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -133,7 +133,7 @@ def test_two_changes_at_once_both_count(container: Container, monkeypatch: pytes
         return lock_in_time(*arguments)  # type: ignore[arg-type]
 
     @contextmanager
-    def admit(_: object, __: Sequence[tuple[Gpu, Quota]]) -> Iterator[None]:
+    def admit(_: object, __: Sequence[tuple[Gpu, Quota]], ___: Mapping[str, Quota]) -> Iterator[None]:
         second.start()
         assert waits.wait(60)
         yield
@@ -146,7 +146,7 @@ def test_two_changes_at_once_both_count(container: Container, monkeypatch: pytes
 
 def test_a_change_that_cannot_be_confirmed_is_taken_back(container: Container) -> None:
     @contextmanager
-    def admit(_: object, __: Sequence[tuple[Gpu, Quota]]) -> Iterator[None]:
+    def admit(_: object, __: Sequence[tuple[Gpu, Quota]], ___: Mapping[str, Quota]) -> Iterator[None]:
         yield
         assert limits_of(container).memory_bytes == 3 * GIB, "others see it before it is confirmed"
         raise NoRoomError("another was faster", "try again")

@@ -150,6 +150,20 @@ def test_overcommit_goes_where_there_is_room_first() -> None:
     assert indexes(room(0, FULL), mem="8g", gpus="device=0", is_overcommit=True) == [0]
 
 
+def test_a_change_asks_for_what_grows_alone() -> None:
+    before = {GPUS[0].uuid: Quota(6 * GIB, 40)}
+    there = room(0, share(8, 50))  # overcommitted: 14 of 8 GiB are promised
+    change = {"gpus": "device=0", "before": before}
+    for mem, sm in [("6g", "50"), ("4g", "50"), ("6g", "40")]:
+        assert indexes(there, mem=mem, sm=sm, **change) == [0]
+    assert "0 bytes is left" in str(refusal(there, mem="7g", sm="40", **change))
+    assert "without --mem" in str(refusal(there, sm="50", **change)), "no limit is more than any"
+    assert "50 % of its time is left" in str(refusal(there, mem="6g", sm="60", **change))
+    unlimited = {GPUS[0].uuid: Quota(None, 40)}
+    assert indexes(there, sm="50", gpus="device=0", before=unlimited) == [0]
+    assert "0 bytes is left" in str(refusal(there, mem="6g", sm="50", gpus="device=0")), "a launch has nothing yet"
+
+
 def test_limits_of_the_environment_count() -> None:
     environment = {"CUDA_DEVICE_MEMORY_LIMIT": "4g", "CUDA_DEVICE_MEMORY_LIMIT_0": "1g"}
     assert indexes(room(0, share(7)), environment=environment, gpus="device=0") == [0], "it is the program's GPU 0"
@@ -224,6 +238,30 @@ def test_what_the_user_has_already_counts_and_what_others_have_does_not(maxima: 
     assert indexes(room(0, share(3, 30, user="bob")), **wish) == [0]
     with pytest.raises(NoRoomError):
         placed(room(0, MINE), **wish, is_overcommit=True)
+
+
+@pytest.mark.parametrize(
+    "maxima",
+    [
+        {"memory_per_gpu": parse_size("4g")},
+        {"memory": parse_size("4g")},
+        {"memory": parse_size("2g")},
+        {"containers": 1},
+        {"containers": 0},
+    ],
+    ids=str,
+)
+def test_a_change_is_held_against_the_maxima_of_what_grows(maxima: dict) -> None:
+    """A container that has more than a new quota of the administrator's keeps what it has."""
+    wish = {"sm": "60", "gpus": "device=0", "before": {GPUS[0].uuid: Quota(3 * GIB, 40)}, "grant": granted(**maxima)}
+    assert indexes(room(0, MINE), mem="3g", **wish) == [0]
+    if "containers" not in maxima:
+        with pytest.raises((NoRoomError, QuotaError)):
+            placed(room(0, MINE), mem="3.5g", **wish)
+    with pytest.raises((NoRoomError, QuotaError)):
+        placed(room(0, MINE), mem="3g", **{**wish, "grant": granted(sm_per_gpu=50)})
+    with pytest.raises((NoRoomError, QuotaError)):
+        placed(room(0, MINE), mem="3g", **{**wish, "grant": granted(sm=80)})
 
 
 def test_who_has_had_enough_waits_for_no_gpu() -> None:

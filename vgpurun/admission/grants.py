@@ -5,6 +5,7 @@ without a memory limit counts as the whole GPU, and one without a compute limit 
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from vgpurun.admission.room_table import room_table
@@ -12,6 +13,8 @@ from vgpurun.admission.rooms import Room
 from vgpurun.errors import NoRoomError, QuotaError
 from vgpurun.host.gpus import Gpu, match_gpu
 from vgpurun.limits.quota import MemorySize, Quota, show_size
+
+_NOTHING: Mapping[str, Quota] = MappingProxyType({})
 
 
 class Maxima(NamedTuple):
@@ -28,13 +31,22 @@ class Maxima(NamedTuple):
 
 
 class _Sum(NamedTuple):
-    """One maximum, what the launch needs of it and what the user's others have of it, in bytes, percent or pieces."""
+    """One maximum, what the launch needs of it and what the user's others have of it, in bytes, percent or pieces.
+
+    `before`: what of it the launch has already, where it is a change.
+    """
 
     key: str
     where: str
     most: int
     needed: int
     held: int
+    before: int = 0
+
+    @property
+    def is_exceeded(self) -> bool:
+        """Whether this is more than the user may have now; what does not grow is not asked for."""
+        return self.needed > self.before and self.held + self.needed > self.most
 
     def show(self, amount: int) -> str:
         """Return an amount for a message."""
@@ -49,7 +61,7 @@ class Grant(NamedTuple):
     user: str
     maxima: Maxima = Maxima()
 
-    def check(self, room: Room, need: Quota, is_overcommit: bool = False) -> None:
+    def check(self, room: Room, need: Quota, is_overcommit: bool = False, before: Quota | None = None) -> None:
         """Raise QuotaError for what the user may never have on this GPU."""
         if is_overcommit and self.maxima.overcommit is False:
             raise QuotaError(f"--overcommit is not for {self._whose('overcommit')}; leave it out")
@@ -58,49 +70,58 @@ class Grant(NamedTuple):
             raise QuotaError(
                 f"GPU {room.gpu.number} is not for {self._whose('gpus')}, which has {', '.join(allowed) or 'none'}"
             )
-        self._check_possible(self._sums_on(room, need))
+        self._check_possible(self._sums_on(room, need, before))
 
-    def refusal(self, room: Room, need: Quota) -> str | None:
+    def refusal(self, room: Room, need: Quota, before: Quota | None = None) -> str | None:
         """Return why the user may not have this on the GPU now, or None."""
-        return next(
-            (self._exceeded(each) for each in self._sums_on(room, need) if each.held + each.needed > each.most), None
-        )
+        return next((self._exceeded(each) for each in self._sums_on(room, need, before) if each.is_exceeded), None)
 
-    def check_sum(self, rooms: Sequence[Room], chosen: Sequence[tuple[Room, Quota]]) -> None:
+    def check_sum(
+        self, rooms: Sequence[Room], chosen: Sequence[tuple[Room, Quota]], before: Mapping[str, Quota] = _NOTHING
+    ) -> None:
         """Hold the launch against the sums over all GPUs.
 
         Raises QuotaError for what the user may never have, and NoRoomError for what the user may not have now.
         """
-        sums = list(self._sums_in_all(rooms, chosen))
+        sums = list(self._sums_in_all(rooms, chosen, before))
         self._check_possible(sums)
         for each in sums:
-            if each.held + each.needed > each.most:
+            if each.is_exceeded:
                 raise NoRoomError(
                     self._exceeded(each), "end one, ask for less, or queue with --wait", room_table(rooms), gpus=()
                 )
 
-    def _sums_on(self, room: Room, need: Quota) -> Iterator[_Sum]:
+    def _sums_on(self, room: Room, need: Quota, before: Quota | None) -> Iterator[_Sum]:
         gpu, where = room.gpu, f" on GPU {room.gpu.number}"
         mine = [quota for _, quota in self._mine(room)]
         if self.maxima.memory_per_gpu is not None:
             most = self.maxima.memory_per_gpu.bytes_on(gpu.memory_bytes)
             held = sum(_memory_bytes(gpu, quota) for quota in mine)
-            yield _Sum("memory_per_gpu", where, most, _memory_bytes(gpu, need), held)
+            had = _memory_bytes(gpu, before) if before else 0
+            yield _Sum("memory_per_gpu", where, most, _memory_bytes(gpu, need), held, had)
         if self.maxima.sm_per_gpu is not None:
             held = sum(_sm_percent(quota) for quota in mine)
-            yield _Sum("sm_per_gpu", where, self.maxima.sm_per_gpu, _sm_percent(need), held)
+            had = _sm_percent(before) if before else 0
+            yield _Sum("sm_per_gpu", where, self.maxima.sm_per_gpu, _sm_percent(need), held, had)
 
-    def _sums_in_all(self, rooms: Sequence[Room], chosen: Sequence[tuple[Room, Quota]]) -> Iterator[_Sum]:
+    def _sums_in_all(
+        self, rooms: Sequence[Room], chosen: Sequence[tuple[Room, Quota]], before: Mapping[str, Quota]
+    ) -> Iterator[_Sum]:
+        had = [(room.gpu, before[room.gpu.uuid]) for room, _ in chosen if room.gpu.uuid in before]
         mine = [(room.gpu, holder, quota) for room in rooms for holder, quota in self._mine(room)]
         if self.maxima.memory is not None:
             most = self.maxima.memory.bytes_on(sum(room.gpu.memory_bytes for room in rooms))
             needed = sum(_memory_bytes(room.gpu, need) for room, need in chosen)
-            yield _Sum("memory", "", most, needed, sum(_memory_bytes(gpu, quota) for gpu, _, quota in mine))
+            held = sum(_memory_bytes(gpu, quota) for gpu, _, quota in mine)
+            yield _Sum("memory", "", most, needed, held, sum(_memory_bytes(gpu, quota) for gpu, quota in had))
         if self.maxima.sm is not None:
             needed = sum(_sm_percent(need) for _, need in chosen)
-            yield _Sum("sm", "", self.maxima.sm, needed, sum(_sm_percent(quota) for _, _, quota in mine))
+            held = sum(_sm_percent(quota) for _, _, quota in mine)
+            yield _Sum("sm", "", self.maxima.sm, needed, held, sum(_sm_percent(quota) for _, quota in had))
         if self.maxima.containers is not None:
-            yield _Sum("containers", "", self.maxima.containers, 1, len({holder for _, holder, _ in mine}))
+            yield _Sum(
+                "containers", "", self.maxima.containers, 1, len({holder for _, holder, _ in mine}), 1 if had else 0
+            )
 
     def _mine(self, room: Room) -> Iterator[tuple[str, Quota]]:
         for share in room.shares:
@@ -109,7 +130,7 @@ class Grant(NamedTuple):
 
     def _check_possible(self, sums: Iterator[_Sum] | Sequence[_Sum]) -> None:
         for each in sums:
-            if each.needed > each.most:
+            if each.needed > max(each.most, each.before):
                 raise QuotaError(
                     f"this launch counts as {each.show(each.needed)}{each.where}, more than the {each.show(each.most)} "
                     f"for {self._whose(each.key)}; give or lower {'--sm' if each.key.startswith('sm') else '--mem'}"

@@ -55,7 +55,7 @@ def place(request: Request, rooms: Sequence[Room], grant: Grant) -> Placement:
     chosen = fixed + _best(others, request.policy)[: wanted.others_count]
     if len(chosen) < wanted.total or any(choice.refusal for choice in chosen):
         raise _no_room(request, [*fixed, *others], wanted.total)
-    grant.check_sum(rooms, [(choice.room, choice.need) for choice in chosen])
+    grant.check_sum(rooms, [(choice.room, choice.need) for choice in chosen], request.before)
     chosen.sort(key=lambda choice: choice.room.gpu.place)
     chosen_rooms = [choice.room for choice in chosen]
     return Placement(tuple(room.gpu for room in chosen_rooms), needs.limits_on(chosen_rooms))
@@ -65,10 +65,11 @@ def _consider(request: Request, needs: Needs, room: Room, grant: Grant) -> _Choi
     if needs.takes_rest_of(room) and room.left_bytes == 0:
         return _Choice(room, Quota(), "nothing is left")
     need = needs.on(room)
-    grant.check(room, need, request.is_overcommit)
-    refusal = room.refusal(need)
+    before = request.before.get(room.gpu.uuid)
+    grant.check(room, need, request.is_overcommit, before)
+    refusal = room.refusal(need, before)
     is_crowded = request.is_overcommit and refusal is not None
-    if own := grant.refusal(room, need):
+    if own := grant.refusal(room, need, before):
         return _Choice(room, need, own, is_own=True)
     return _Choice(room, need, None if is_crowded else refusal, is_crowded)
 

@@ -16,7 +16,8 @@ from vgpurun.limits.quota import PerDevice, Quota
 class Request(NamedTuple):
     """What the user wrote. `environment` is what the program will have, for the limits in it.
 
-    A process of this host (`is_local`) sees the indexes of the host; a container counts its own GPUs from 0.
+    A process of this host (`is_local`) sees the indexes of the host; a container counts its own GPUs from 0. Who has
+    limits already has them in `before`, by UUID, and keeps of them what does not grow, whatever room there is.
     """
 
     limits: Limits
@@ -25,6 +26,7 @@ class Request(NamedTuple):
     is_overcommit: bool = False
     environment: Mapping[str, str] = {}
     is_local: bool = False
+    before: Mapping[str, Quota] = {}
 
 
 class Candidates(NamedTuple):

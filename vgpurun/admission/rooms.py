@@ -67,9 +67,13 @@ class Room(NamedTuple):
         memory = (self.promised_bytes + self.outside_bytes) / self.gpu.memory_bytes
         return max(memory, self.promised_sm_percent / 100)
 
-    def refusal(self, need: Quota) -> str | None:
-        """Return why there is no room for `need`, or None where there is."""
-        return self._memory_refusal(need.memory_bytes) or self._sm_refusal(need.sm_percent)
+    def refusal(self, need: Quota, before: Quota | None = None) -> str | None:
+        """Return why there is no room for `need`, or None where there is. What it has `before` it keeps."""
+        more_memory = before is None or need.has_more_memory_than(before)
+        more_compute = before is None or need.has_more_compute_than(before)
+        return (self._memory_refusal(need.memory_bytes) if more_memory else None) or (
+            self._sm_refusal(need.sm_percent) if more_compute else None
+        )
 
     def _memory_refusal(self, need_bytes: int | None) -> str | None:
         if need_bytes is None:

@@ -182,9 +182,11 @@ def admitted_change(
     gpus: Sequence[Gpu],
     engine: "Engine | None",
     overcommit: bool | None,
+    before: Mapping[str, Quota] | None = None,
 ) -> Iterator[None]:
     """Let a container or slice, by its id, have these limits on its GPUs, which it must have at the end.
 
+    Of what it has already, `before` by UUIDs, nothing is asked for anew.
     Raises NoRoomError, also at the end: then they are to be taken back. Raises ConfigError, too.
     """
     memory = _by_gpu([(gpu, shortest_size(each.memory_bytes)) for gpu, each in wanted if each.memory_bytes], wanted)
@@ -193,6 +195,7 @@ def admitted_change(
         Limits(memory, sm),
         gpus="device=" + ",".join(gpu.uuid for gpu, _ in wanted),
         is_overcommit=bool(config.default("overcommit")) if overcommit is None else overcommit,
+        before=before or {},
     )
     admission = Admission(request, gpus, config.own_grant(), engine, 0, say, warn, in_place_of=holder)
     try:

@@ -1,6 +1,6 @@
 """`vgpurun slice`: named shares of GPUs that containers and processes join."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 
@@ -147,8 +147,10 @@ def update(
     gpus = visible_gpus(driver == "sim")
     engine = engine_if_any()
 
-    def admit(holder: limits.Limited, wanted: Sequence[tuple[Gpu, Quota]]) -> AbstractContextManager[object]:
-        return admitted_change(holder.id, wanted, gpus, engine, overcommit)
+    def admit(
+        holder: limits.Limited, wanted: Sequence[tuple[Gpu, Quota]], before: Mapping[str, Quota]
+    ) -> AbstractContextManager[object]:
+        return admitted_change(holder.id, wanted, gpus, engine, overcommit, before)
 
     for each in [store.find(name) for name in names]:
         with store.alone(each) as found:

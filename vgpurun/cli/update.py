@@ -1,6 +1,6 @@
 """`vgpurun update`: other limits for a container that runs."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
@@ -69,8 +69,10 @@ def update(
     gpus = visible_gpus(driver == "sim")
     engine = ContainerEngine.connect()
 
-    def admit(container: limits.Limited, wanted: Sequence[tuple[Gpu, Quota]]) -> AbstractContextManager[object]:
-        return admitted_change(container.id, wanted, gpus, engine, overcommit)
+    def admit(
+        container: limits.Limited, wanted: Sequence[tuple[Gpu, Quota]], before: Mapping[str, Quota]
+    ) -> AbstractContextManager[object]:
+        return admitted_change(container.id, wanted, gpus, engine, overcommit, before)
 
     found = [engine.find(name) for name in containers]
     for container in found:

@@ -53,6 +53,15 @@ class Quota(NamedTuple):
     paused: bool = False
     virtual_bytes: int | None = None
 
+    def has_more_memory_than(self, other: "Quota") -> bool:
+        """Whether the memory limit is higher."""
+        unlimited = float("inf")
+        return (self.memory_bytes or unlimited) > (other.memory_bytes or unlimited)
+
+    def has_more_compute_than(self, other: "Quota") -> bool:
+        """Whether the compute limit is higher."""
+        return (self.sm_percent or 100) > (other.sm_percent or 100)
+
 
 class PerDevice(Generic[T]):  # Python 3.10 has no NamedTuple of any type
     """A value for all devices, or one for each of some devices (by index or UUID)."""

@@ -2,7 +2,7 @@
 
 import fcntl
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,14 +52,15 @@ class Limited(Protocol):
         """Where its limits and usage are."""
 
 
-Admit = Callable[[Limited, Sequence[tuple[Gpu, Quota]]], AbstractContextManager[object]]
+Admit = Callable[[Limited, Sequence[tuple[Gpu, Quota]], Mapping[str, Quota]], AbstractContextManager[object]]
 
 
 def update(container: Limited, gpus: Sequence[Gpu], limits: Limits, admit: Admit) -> list[Change]:
     """Write the new limits; a limit that is not given stays.
 
-    More than before has to be admitted: `admit` is entered while it is written, and when it ends in an error the limits
-    are as they were. Raises LimitError, StateError, and what `admit` raises.
+    More than before has to be admitted: `admit` gets the new limits and those before, is entered while the new ones are
+    written, and when it ends in an error the limits are as they were. Raises LimitError, StateError, and what `admit`
+    raises.
     """
     path = container.limits_folder / "etc" / "limits"
     with changing(container), _told(path, container):
@@ -68,9 +69,10 @@ def update(container: Limited, gpus: Sequence[Gpu], limits: Limits, admit: Admit
         after = _changed([quota for _, quota in before], chosen, limits)
         grows = any(_is_more(new, old) for new, (_, old) in zip(after, before, strict=True))
         with ExitStack() as undo:
-            with admit(container, list(zip(chosen, after, strict=True))) if grows else nullcontext():
+            wanted = list(zip(chosen, after, strict=True))
+            with admit(container, wanted, dict(before)) if grows else nullcontext():
                 undo.callback(region.write_limits, path, before)
-                region.write_limits(path, [(gpu.uuid, new) for gpu, new in zip(chosen, after, strict=True)])
+                region.write_limits(path, [(gpu.uuid, new) for gpu, new in wanted])
             undo.pop_all()
     readings = region.read_usage(container.limits_folder / "run" / "usage", [gpu.uuid for gpu in chosen])
     held = [None] * len(chosen) if readings is None else [reading.memory_used_bytes for reading in readings]
@@ -141,9 +143,7 @@ def _read(path: Path, container: Limited) -> list[tuple[str, Quota]]:
 
 
 def _is_more(new: Quota, old: Quota) -> bool:
-    unlimited = float("inf")
-    more_memory = (new.memory_bytes or unlimited) > (old.memory_bytes or unlimited)
-    return more_memory or (new.sm_percent or 100) > (old.sm_percent or 100)
+    return new.has_more_memory_than(old) or new.has_more_compute_than(old)
 
 
 def _changed(before: Sequence[Quota], gpus: Sequence[Gpu], limits: Limits) -> list[Quota]:
