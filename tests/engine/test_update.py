@@ -64,6 +64,21 @@ def test_below_what_is_held_nothing_is_taken_away(vgpurun: Cli, debian: str) -> 
     assert refused.exit_code != 0 and b"cuDevicePrimaryCtxRetain" in refused.output, "no room for a context"
 
 
+def test_what_the_container_holds_itself_takes_no_room_from_it(vgpurun: Cli, debian: str) -> None:
+    hold = ("-d", "-i", "--name", "updated", "--mem", "2g", *WITH_PROGRAMS, debian, *GPU_PROGRAM, "hold", str(GIB))
+    assert vgpurun.run(*hold).exit_code == 0
+    vgpurun.wait_for_output("updated", b"holding")
+    assert update(vgpurun, "--mem", "7g", "updated") == ["updated, GPU 0: 2 GiB, 100 % -> 7 GiB, 100 %"]
+
+
+def test_an_overcommitted_container_keeps_its_memory(vgpurun: Cli, debian: str, container: str) -> None:
+    beside = ("-d", "--name", "beside", "--mem", "8g", "--sm", "20", "--overcommit", debian, "sleep", "600")
+    assert vgpurun.run(*beside).exit_code == 0
+    assert update(vgpurun, "--sm", "80", "updated") == ["updated, GPU 0: 1 GiB, 50 % -> 1 GiB, 80 %"]
+    vgpurun("update", "--driver", "sim", "--mem", "2g", "updated").assert_refused("no room", "--mem 2g")
+    vgpurun("update", "--driver", "sim", "--sm", "90", "updated").assert_refused("no room", "20 % of its time")
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

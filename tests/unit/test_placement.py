@@ -164,6 +164,15 @@ def test_a_change_asks_for_what_grows_alone() -> None:
     assert "0 bytes is left" in str(refusal(there, mem="6g", sm="50", gpus="device=0")), "a launch has nothing yet"
 
 
+def test_what_a_holder_uses_goes_with_it() -> None:
+    mine, others = share(4, 40, held=3 * GIB, user="alice"), share(1, held=GIB)
+    there = room(0, mine, others, used=5 * GIB)
+    assert there.outside_bytes == GIB
+    without = there.without(mine.holder.id)
+    assert (without.shares, without.outside_bytes, without.left_bytes) == (there.shares[1:], GIB, 6 * GIB)
+    assert there.without("nobody's") == there
+
+
 def test_limits_of_the_environment_count() -> None:
     environment = {"CUDA_DEVICE_MEMORY_LIMIT": "4g", "CUDA_DEVICE_MEMORY_LIMIT_0": "1g"}
     assert indexes(room(0, share(7)), environment=environment, gpus="device=0") == [0], "it is the program's GPU 0"

@@ -97,8 +97,7 @@ class Admission:
         place(again, self._rooms(self._unused(), taken), self.grant)
 
     def _rooms(self, uses: Sequence[GpuUse], without: str) -> list[Room]:
-        holders = [holder for holder in all_holders(self.engine) if holder.id != without]
-        return rooms(self.gpus, uses, holders)
+        return [room.without(without) for room in rooms(self.gpus, uses, all_holders(self.engine))]
 
     def _unused(self) -> list[GpuUse]:
         return [GpuUse(0, None) for _ in self.gpus]

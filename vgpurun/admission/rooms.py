@@ -67,6 +67,12 @@ class Room(NamedTuple):
         memory = (self.promised_bytes + self.outside_bytes) / self.gpu.memory_bytes
         return max(memory, self.promised_sm_percent / 100)
 
+    def without(self, holder_id: str) -> "Room":
+        """Return the room as it would be if this holder had nothing and used nothing of it."""
+        own = [share for share in self.shares if share.holder.id == holder_id]
+        others = tuple(share for share in self.shares if share.holder.id != holder_id)
+        return Room(self.gpu, others, max(0, self.used_bytes - sum(map(_held_of_promise, own))))
+
     def refusal(self, need: Quota, before: Quota | None = None) -> str | None:
         """Return why there is no room for `need`, or None where there is. What it has `before` it keeps."""
         more_memory = before is None or need.has_more_memory_than(before)
