@@ -28,6 +28,10 @@ def test_gpu_work_waits_and_goes_on(vgpurun: Cli, debian: str, limit: tuple[str,
     assert vgpurun("pause", "--gpu", "paused").stdout == "paused\n"
     assert status(vgpurun) == "running"
     assert device(vgpurun)["paused"] is True
+    assert "(GPU paused)" in vgpurun("ps", "-a", *vgpurun.driver).stdout
+    (inspected,) = json.loads(vgpurun("inspect", *vgpurun.driver, "paused").stdout)
+    assert inspected["devices"][0]["paused"] is True
+    assert " paused" in vgpurun("top", "--once", *vgpurun.driver).stdout.splitlines()[-1]
     execution = vgpurun.engine.api.exec_create(container.id, [*SPIN, "0.2"])["Id"]
     vgpurun.engine.api.exec_start(execution, detach=True)
     wait_until(lambda: vgpurun.engine.api.exec_inspect(execution)["Running"], "start")

@@ -75,8 +75,9 @@ def test_an_overcommitted_container_keeps_its_memory(vgpurun: Cli, debian: str, 
     beside = ("-d", "--name", "beside", "--mem", "8g", "--sm", "20", "--overcommit", debian, "sleep", "600")
     assert vgpurun.run(*beside).exit_code == 0
     assert update(vgpurun, "--sm", "80", "updated") == ["updated, GPU 0: 1 GiB, 50 % -> 1 GiB, 80 %"]
-    vgpurun("update", "--driver", "sim", "--mem", "2g", "updated").assert_refused("no room", "--mem 2g")
-    vgpurun("update", "--driver", "sim", "--sm", "90", "updated").assert_refused("no room", "20 % of its time")
+    for more, reason in [(("--mem", "2g"), "0 bytes is left"), (("--sm", "90"), "80 % of its time is left")]:
+        refused = vgpurun("update", "--driver", "sim", *more, "updated")
+        assert refused.exit_code == 125 and reason in refused.stderr, refused
 
 
 @pytest.mark.parametrize(

@@ -92,3 +92,16 @@ def test_wrong_filters(text: str) -> None:
         listing.parse_filters(["name=("])[0](TENANT)
     with pytest.raises(OptionError, match="'status=up': there is no such status; there are created, rest"):
         listing.parse_filters(["status=running", "status=up"])
+
+
+def test_paused_gpu_work_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    held = TENANT._replace(devices=(TenantDevice(GPUS[1], Quota(2 * GIB, 50, paused=True), READING),), missing=())
+    ps_view.show([held], "table", is_short=True, with_state=True)
+    _, row = capsys.readouterr().out.splitlines()
+    assert row.split()[3:9] == ["1", "500", "MiB", "/", "2", "GiB"] and row.split()[9:11] == ["paused", "ann"]
+    assert row.endswith("Up 5 minutes (GPU paused)")
+    ps_view.show([held], "json", is_short=True, with_state=False)
+    described = json.loads(capsys.readouterr().out)
+    assert (described["State"], described["Status"]) == ("running", "Up 5 minutes (GPU paused)")
+    assert described["Devices"][0]["paused"] is True
+    assert "paused" not in "".join(lines_of(capsys, "table", with_state=True))

@@ -82,3 +82,11 @@ def test_what_is_in_a_slice_is_shown_below_it_and_counts_once() -> None:
         ["member", "1", "GiB", "?"],
     ], "nothing is left outside of vgpurun"
     assert rows[1].startswith("    member")
+
+
+def test_paused_work_is_said_in_place_of_its_share() -> None:
+    paused = Tenant(
+        "container", "p", "held", "image", Path("/none"), (device(0, GIB, 20, Quota(4 * GIB, 30, paused=True)),)
+    )
+    (*_, row) = top_view.lines(Report(((GPUS[0], GpuUse(GIB, 60)),), (paused,)), 100, "gpu", True)
+    assert row.plain.endswith(" paused") and "30%" not in row.plain

@@ -100,7 +100,7 @@ def _rows(tenant: Tenant, is_short: bool, with_state: bool) -> list[tuple[str, .
         (
             each.gpu.number,
             of_limit(listing.memory_used(each), listing.memory_limit(each.quota.memory_bytes)),
-            share(listing.sm_used(each), each.quota.sm_percent),
+            listing.PAUSED if each.quota.paused else share(listing.sm_used(each), each.quota.sm_percent),
         )
         for each in tenant.devices
     ]
@@ -108,13 +108,13 @@ def _rows(tenant: Tenant, is_short: bool, with_state: bool) -> list[tuple[str, .
         (
             listing.UNKNOWN,
             of_limit(listing.UNKNOWN, listing.memory_limit(quota.memory_bytes)),
-            share("?", quota.sm_percent),
+            listing.PAUSED if quota.paused else share(listing.UNKNOWN, quota.sm_percent),
         )
         for _, quota in tenant.missing
     ]
     identity = container.id[: listing.SHORT_ID] if is_short else container.id
     age = short_age(time.time() - container.created_s)
-    state = (container.described or container.status,) if with_state else ()
+    state = (listing.status(tenant),) if with_state else ()
     first, *others = use or [("", "", "")]
     blank = ("",) * len(state)
     return [

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from vgpurun.abi import LOCK_DIR
+from vgpurun.limits.listing import PAUSED
 from vgpurun.limits.quota import show_size
 from vgpurun.limits.readings import Report, Tenant, TenantDevice
 from vgpurun.limits.region import DeviceReading
@@ -78,7 +79,7 @@ def _cells(tenant: Tenant, device: TenantDevice) -> tuple[RenderableType, ...]:
     share = "?" if busy is None else f"{busy.last_1s:.0f} %"
     compute = "no limit" if quota.sm_percent is None else f"{share} / {quota.sm_percent} %"
     if quota.paused:
-        compute = "paused"
+        compute = PAUSED
     refused = "?" if reading is None else str(reading.refusals)
     return *_named(tenant, _INDENT), f"{used} / {memory_limit}", compute, refused
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from rich.text import Text
 
 from vgpurun.host.gpus import Gpu, GpuUse
+from vgpurun.limits.listing import PAUSED
 from vgpurun.limits.quota import show_size
 from vgpurun.limits.readings import Report, Tenant, TenantDevice
 
@@ -30,6 +31,7 @@ class _Row:
     share_of: int
     has_share_limit: bool
     style: str = ""
+    is_paused: bool = False
 
 
 def lines(report: Report, width: int, sort: str, ascii_only: bool = False) -> list[Text]:
@@ -77,6 +79,7 @@ def _tenant_row(tenant: Tenant, device: TenantDevice, with_gpu: bool = False) ->
         share_used=None if busy is None else busy.last_1s,
         share_of=quota.sm_percent or 100,
         has_share_limit=quota.sm_percent is not None,
+        is_paused=quota.paused,
     )
 
 
@@ -99,7 +102,9 @@ class _Drawing:
         used = "?" if row.memory_used is None else show_size(row.memory_used)
         memory = f"{used} / {show_size(row.memory_of)}" if row.has_memory_limit else used
         share = "?" if row.share_used is None else f"{row.share_used:.0f}"
-        if row.has_share_limit:
+        if row.is_paused:
+            share = PAUSED
+        elif row.has_share_limit:
             share = f"{share} / {row.share_of}%"
         elif row.share_used is not None:
             share = f"{share}%"

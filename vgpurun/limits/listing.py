@@ -14,6 +14,7 @@ from vgpurun.times import show_age, show_moment
 SHORT_ID = 12  # characters of an id, as docker shows it
 NO_LIMIT = "no limit"
 UNKNOWN = "?"
+PAUSED = "paused"
 
 # What a template may name. The first ones are docker's.
 FIELDS = (
@@ -85,7 +86,7 @@ def record(tenant: Tenant, is_short: bool) -> dict[str, Any]:
         "CreatedAt": show_moment(container.created_s),
         "RunningFor": f"{show_age(time.time() - container.created_s)} ago",
         "State": container.status,
-        "Status": container.described,
+        "Status": status(tenant),
         "Labels": dict(container.labels),
         "User": container.user,
         "GPUs": _joined([each.gpu.number for each in tenant.devices] + [UNKNOWN for _ in tenant.missing]),
@@ -95,6 +96,14 @@ def record(tenant: Tenant, is_short: bool) -> dict[str, Any]:
         "SMLimit": _joined([sm_limit(quota.sm_percent) for quota in _quotas(tenant)]),
         "Slice": tenant.slice_name,
     }
+
+
+def status(tenant: Tenant) -> str:
+    """Return what docker says of a container, and of one whose GPU work alone is paused, that."""
+    container = tenant.container
+    assert container is not None
+    is_paused = any(quota.paused for quota in _quotas(tenant))
+    return (container.described or container.status) + f" (GPU {PAUSED})" * is_paused
 
 
 def _quotas(tenant: Tenant) -> list[Any]:
