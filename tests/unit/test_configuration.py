@@ -68,6 +68,12 @@ def test_every_value_and_its_line(write: Write) -> None:
     assert admin.groups["students"]["sm_per_gpu"].origin == f"{path}:14"
 
 
+@pytest.mark.parametrize("where", ["defaults: {mem: 4}", "quotas: {default: {memory_per_gpu: 4}}"])
+def test_a_size_without_its_unit_is_a_slip(write: Write, where: str) -> None:
+    with pytest.raises(ConfigError, match=r"'4' is 4 bytes, .* write 4g or 4m"):
+        read_config(write(where), has_quotas=True)
+
+
 @pytest.mark.parametrize(
     ("user", "groups", "expected"),
     [
@@ -247,7 +253,7 @@ def test_config_check(vgpurun: Callable[..., subprocess.CompletedProcess[str]], 
 def test_a_mistake_in_a_file_stops_a_launch(
     vgpurun: Callable[..., subprocess.CompletedProcess[str]], write: Callable[..., Path]
 ) -> None:
-    admin = write("quotas: {default: {memory: 8}}\nx: 1\n", "admin.yaml")
+    admin = write("quotas: {default: {memory: 8g}}\nx: 1\n", "admin.yaml")
     result = vgpurun("run", "--driver", "sim", "image")
     assert (result.returncode, result.stderr) == (
         125,

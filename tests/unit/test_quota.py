@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from fakes import GIB, make_gpus
 
 from support import CHECKOUT
 from vgpurun.errors import LimitError
-from vgpurun.limits.quota import Quota, parse_per_device, parse_size, parse_sm, resolve
+from vgpurun.limits.quota import Quota, parse_limit, parse_per_device, parse_size, parse_sm, resolve
 
 DEVICE_BYTES = 8 * GIB
 
@@ -54,6 +56,25 @@ def test_further_memory_errors(text: str) -> None:
 def test_further_sm_errors(text: str) -> None:
     with pytest.raises(LimitError):
         parse_sm(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("4", "'4' is 4 bytes, too little for any program; write 4g or 4m"),
+        ("1048575", "write 1048575g or"),
+        ("512k", "'512k' is 512 KiB, too little for any program; use a size such as 2g"),
+        ("0.01%", "'0.01%' is 838.86 KiB"),
+    ],
+)
+def test_a_limit_that_nothing_can_run_in_is_a_slip(text: str, words: str) -> None:
+    if "%" not in text:
+        with pytest.raises(LimitError, match=re.escape(words)):
+            parse_limit(text)
+    for given in ({"memory": text}, {"CUDA_DEVICE_MEMORY_LIMIT": text}):
+        with pytest.raises(LimitError, match=re.escape(words)):
+            quotas(**given)
+    assert parse_limit("1m").bytes_on(DEVICE_BYTES) == 1 << 20
 
 
 def test_leading_zeros_do_not_count() -> None:

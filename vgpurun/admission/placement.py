@@ -13,7 +13,7 @@ from vgpurun.admission.rooms import Room
 from vgpurun.errors import LimitError, NoRoomError, QuotaError
 from vgpurun.host.gpus import Gpu
 from vgpurun.launch.plan import Joined, Limits
-from vgpurun.limits.quota import Quota
+from vgpurun.limits.quota import LEAST_LIMIT_BYTES, Quota
 
 WAYS_OUT = "ask for less, queue with --wait, or share regardless with --overcommit"
 
@@ -62,7 +62,7 @@ def place(request: Request, rooms: Sequence[Room], grant: Grant) -> Placement:
 
 
 def _consider(request: Request, needs: Needs, room: Room, grant: Grant) -> _Choice:
-    if needs.takes_rest_of(room) and room.left_bytes == 0:
+    if needs.takes_rest_of(room) and room.left_bytes < LEAST_LIMIT_BYTES:
         return _Choice(room, Quota(), "nothing is left")
     need = needs.on(room)
     before = request.before.get(room.gpu.uuid)

@@ -75,7 +75,7 @@ def _written(limits: Limits) -> tuple[PerDevice[str | None], PerDevice[str | Non
     memory: PerDevice[str | None] = PerDevice()
     sm: PerDevice[str | None] = PerDevice()
     if limits.memory is not None:
-        quota.parse_per_device(limits.memory, lambda text: None if is_max(text) else quota.parse_size(text))
+        quota.parse_per_device(limits.memory, lambda text: None if is_max(text) else quota.parse_limit(text))
         memory = quota.parse_per_device(limits.memory, str)
     if limits.sm is not None:
         quota.parse_per_device(limits.sm, quota.parse_sm)

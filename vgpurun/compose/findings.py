@@ -98,7 +98,7 @@ def _limit(service: Service, finding: Finding, is_memory: bool, text: str) -> No
     service.findings.append(finding)
     try:
         if is_memory:
-            quota.parse_size(text)
+            quota.parse_limit(text)
             service.memory = service.memory or text
         else:
             quota.parse_sm(text)

@@ -72,9 +72,9 @@ def _check_limits(**written: str) -> None:
 
 
 def _size(text: str) -> "MemorySize":
-    from vgpurun.limits.quota import parse_size
+    from vgpurun.limits.quota import parse_limit
 
-    return parse_size(text)
+    return parse_limit(text)
 
 
 def _gpus(text: str) -> str:

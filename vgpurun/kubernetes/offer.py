@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from vgpurun.errors import ConfigError, LimitError
-from vgpurun.limits.quota import parse_size, parse_sm
+from vgpurun.limits.quota import parse_limit, parse_sm
 
 SLICE_PREFIX = "vgpurun.io/slice-"
 # As Kubernetes wants it of an extended resource: a domain that is not its own, and a name.
@@ -74,7 +74,7 @@ def _offer(content: Mapping[str, Any]) -> Offer:
         raise ConfigError("slices: give each slice by its name, as in small: {mem: 4g, sm: 20}")
     offer = Offer(
         _resource_name(memory.get("name", Offer.memory_name)),
-        parse_size(str(memory.get("unit", "1g"))).bytes_on(0),
+        parse_limit(str(memory.get("unit", "1g"))).bytes_on(0),
         _resource_name(compute.get("name", Offer.compute_name)),
         tuple(_shape(name, each) for name, each in slices.items()),
     )
@@ -88,7 +88,7 @@ def _shape(name: Any, content: Any) -> Shape:
     if not _SLICE.fullmatch(str(name)):
         raise ConfigError(f"{where}: a slice's name is of a-z, 0-9 and '-'")
     given = _mapping(content, where, ("mem", "sm", "count", "gpus"))
-    size = parse_size(str(given.get("mem", "")))
+    size = parse_limit(str(given.get("mem", "")))
     if size.is_percent:
         raise ConfigError(f"{where}: mem: a slice is of one size on every GPU; write e.g. 4g")
     count, gpus = given.get("count", 1), given.get("gpus")

@@ -20,6 +20,8 @@ _UNIT_BYTES = {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 _BILLION = 10**9  # a size has nine decimals at most
 _MAX_DIGITS = 20  # of a number below 2^64, without leading zeros
 
+LEAST_LIMIT_BYTES = 1 << 20  # what is less is surely a slip: a context alone takes some hundred times that
+
 MEMORY_HELP = "use a size such as 2g, 1.5GiB or 1024m, or a share of the GPU such as 50%"
 SM_HELP = "use a whole percentage from 1 to 100 (100 or 0: no limit)"
 
@@ -92,6 +94,22 @@ def parse_size(text: str) -> MemorySize:
     if not is_percent and amount // _BILLION >= abi.NO_MEMORY_LIMIT:
         raise LimitError(f"memory limit '{text}' is larger than any GPU; {MEMORY_HELP}")
     return MemorySize(text.strip(), amount, is_percent)
+
+
+def parse_limit(text: str) -> MemorySize:
+    """Read a memory limit that somebody writes for a program. Raises LimitError, also for one that is a slip."""
+    size = parse_size(text)
+    if not size.is_percent:
+        _check_least(size, size.bytes_on(0))
+    return size
+
+
+def _check_least(size: MemorySize, limit_bytes: int) -> None:
+    if limit_bytes < LEAST_LIMIT_BYTES:
+        remedy = f"write {size.text}g or {size.text}m" if size.text.isdecimal() else MEMORY_HELP
+        raise LimitError(
+            f"memory limit '{size.text}' is {show_size(limit_bytes)}, too little for any program; {remedy}"
+        )
 
 
 def parse_sm(text: str) -> int | None:
@@ -179,6 +197,7 @@ def _from_environment(
 
 def _bytes_within(size: MemorySize, gpu: Gpu, origin: str) -> int:
     limit_bytes = size.bytes_on(gpu.memory_bytes)
+    _check_least(size, limit_bytes)
     if limit_bytes > gpu.memory_bytes:
         raise LimitError(
             f"{origin} is more than GPU {gpu.number} has ({show_size(gpu.memory_bytes)}); lower it, or leave it out"
