@@ -51,8 +51,13 @@ def parse_span(text: str) -> float | None:
 
 
 def parse_past(text: str, option: str, now_s: float) -> float:
-    """Read a moment as parse_moment does, with spans of days and weeks before now as well. Raises OptionError."""
+    """Read a moment as parse_moment does, with spans of days and weeks before now as well.
+
+    Raises OptionError, also for a year alone: as seconds since 1970 it is within that one's first three hours.
+    """
     span_s = parse_span(text)
+    if re.fullmatch(r"[0-9]{4}", text, re.ASCII):
+        raise OptionError(f"{option} '{text}' is no date; write e.g. {text}-01-31")
     return parse_moment(text, option, now_s) if span_s is None else now_s - span_s
 
 

@@ -7,10 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from fakes import GIB
 from histories import ANN, BEN, NOW_S, read, use
 
-from vgpurun.errors import HistoryError
+from vgpurun.cli.history import history as history_command
+from vgpurun.errors import HistoryError, OptionError
 from vgpurun.metrics import accounting
 from vgpurun.metrics.accounting import reading, timeline
 from vgpurun.metrics.store import HOUR_S, Mark, Store
@@ -91,3 +93,21 @@ def test_where_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("VGPURUN_STATE_DIR", str(tmp_path))
     with pytest.raises(HistoryError, match="vgpurun exporter keeps one"):
         accounting.find_history()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--plot", "use.svg", "--format", "csv"), "--format csv is of what is printed, and --plot draws it"),
+        (("--plot", "use.svg", "--format", "table"), "leave out one"),
+        (("--plot", "use.gif"), "neither a .png nor a .svg"),
+        (("--since", "2999-01-01"), "--since '2999-01-01' is not in the past"),
+        (("--since", "2030"), "--since '2030' is no date; write e.g. 2030-01-31"),
+        (("--until", "2030"), "--until '2030' is no date"),
+        (("--since", "1h", "--until", "2h"), "--since '1h' is not before --until '2h'"),
+    ],
+    ids=str,
+)
+def test_what_is_asked_for_by_mistake(filled: Path, arguments: tuple[str, ...], words: str) -> None:
+    result = CliRunner().invoke(history_command, ["--history", str(filled), *arguments])
+    assert isinstance(result.exception, OptionError) and words in str(result.exception)

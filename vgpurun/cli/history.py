@@ -24,8 +24,8 @@ _PICTURES = (".png", ".svg")
     help="What a line is for, on each GPU.",
 )  # fmt: skip
 @option(
-    "--format", "output_format", type=click.Choice(["table", "csv", "json"]), default="table", show_default=True,
-    group=_DISPLAY, help="How to print it; csv and json in bytes and seconds.",
+    "--format", "output_format", type=click.Choice(["table", "csv", "json"]), group=_DISPLAY,
+    help="How to print it (a table by default); csv and json in bytes and seconds.",
 )  # fmt: skip
 @option(
     "--plot", metavar="FILE", type=click.Path(path_type=Path), group=_DISPLAY,
@@ -35,7 +35,7 @@ _PICTURES = (".png", ".svg")
     "--history", "path", metavar="FILE", type=click.Path(path_type=Path), group=_DISPLAY,
     help="The file that `vgpurun exporter` keeps. By default this user's own, or else root's.",
 )  # fmt: skip
-def history(since: str, until: str, by: str, output_format: str, plot: Path | None, path: Path | None) -> None:
+def history(since: str, until: str, by: str, output_format: str | None, plot: Path | None, path: Path | None) -> None:
     """Show who used how much of which GPU: GPU time, share of it, memory over time and at its highest.
 
     It is what a running `vgpurun exporter` has seen, to about ten seconds. Hours of containers are added up: two that
@@ -47,13 +47,17 @@ def history(since: str, until: str, by: str, output_format: str, plot: Path | No
 
     now_s = time.time()
     since_s, until_s = parse_past(since, "--since", now_s), parse_past(until, "--until", now_s)
+    if since_s >= now_s:
+        raise OptionError(f"--since '{since}' is not in the past; use e.g. 7d, or a date such as 2025-01-31")
     if since_s >= until_s:
         raise OptionError(f"--since '{since}' is not before --until '{until}'")
+    if plot is not None and output_format is not None:
+        raise OptionError(f"--format {output_format} is of what is printed, and --plot draws it; leave out one")
     if plot is not None and plot.suffix.lower() not in _PICTURES:
         raise OptionError(f"--plot '{plot}' is neither a .png nor a .svg")
     with accounting.reading(path or accounting.find_history()) as db:
         if plot is None:
-            show(accounting.accounts(db, by, since_s, until_s), by, output_format)
+            show(accounting.accounts(db, by, since_s, until_s), by, output_format or "table")
             return
         with needs_extra("report"):
             from vgpurun.metrics.plot import draw
