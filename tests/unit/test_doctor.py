@@ -99,6 +99,17 @@ def test_a_state_folder_that_cannot_be(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert found["turns folder"].words.startswith(abi.LOCK_DIR)
 
 
+def test_that_something_can_be_made_in_the_state_folder_is_tried(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("VGPURUN_STATE_DIR", "/proc/vgpurun")  # root may write there, says access(2)
+    found = next(doctor._files())
+    assert (found.status, found.words) == (FAILED, "nothing can be made in /proc: No such file or directory")
+    monkeypatch.setenv("VGPURUN_STATE_DIR", str(tmp_path / "new" / "folder"))
+    assert next(doctor._files()).status == OK
+    assert list(tmp_path.iterdir()) == [], "nothing is left behind"
+
+
 def test_a_wrong_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken() -> object:
         raise ConfigError("line 3: what is this?")

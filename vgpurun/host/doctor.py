@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import stat
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -185,12 +186,14 @@ def _library() -> Finding:
 def _files() -> Iterator[Finding]:
     root = state.root_folder()
     place = next(each for each in (root, *root.parents) if each.exists())
-    if os.access(place, os.W_OK | os.X_OK) and place.is_dir():
+    try:
+        Path(tempfile.mkdtemp(prefix=".vgpurun-", dir=place)).rmdir()  # root may write anywhere, but not in /proc
         yield Finding("state folder", OK, str(root))
-    else:
+    except OSError as error:
         yield Finding(
-            "state folder", FAILED, f"{place} cannot be written", "set VGPURUN_STATE_DIR to a folder of yours"
-        )
+            "state folder", FAILED, f"nothing can be made in {place}: {error.strerror}",
+            "set VGPURUN_STATE_DIR to a folder of yours",
+        )  # fmt: skip
     yield _lock_dir(Path(abi.LOCK_DIR))
 
 
