@@ -216,7 +216,7 @@ MINE = share(3, 30, user="alice")
         ({"memory": parse_size("6g")}, {"mem": "4g", "gpus": "2"}, "8 GiB, more than the 6 GiB"),
         ({"sm_per_gpu": 50}, {"mem": "1g"}, "100 % on GPU 0, more than the 50 %"),
         ({"sm": 100}, {"sm": "60", "gpus": "2"}, "120 %, more than the 100 %"),
-        ({"containers": 0}, {"mem": "1g"}, "1, more than the 0"),
+        ({"containers": 0}, {"mem": "1g"}, "no container is for user alice"),
         ({"gpus": ("2",)}, {"gpus": "device=0"}, "GPU 0 is not for user alice"),
         ({"gpus": ("2",)}, {"gpus": "2"}, "not for user alice"),
         ({"overcommit": False}, {"is_overcommit": True}, "--overcommit is not for user alice"),
@@ -280,6 +280,16 @@ def test_who_has_had_enough_waits_for_no_gpu() -> None:
     assert list(refusal(room(0, MINE), mem="2g", gpus="device=0", grant=granted(containers=1)).gpus) == []
     there = room(0, MINE), room(1, FULL), room(2, FULL)
     assert list(refusal(*there, mem="2g", grant=grant).gpus) == [GPUS[1].uuid, GPUS[2].uuid]
+
+
+def test_the_way_out_is_one_that_the_user_has() -> None:
+    wish = {"mem": "2g", "gpus": "device=0"}
+    assert "or share regardless with --overcommit" in str(refusal(room(0, FULL), **wish))
+    assert str(refusal(room(0, FULL), **wish, grant=granted(overcommit=False))).endswith(
+        "; ask for less, or queue with --wait"
+    )
+    own = granted(memory_per_gpu=parse_size("4g"))
+    assert str(refusal(room(0, MINE), **wish, grant=own)).endswith("; end one, ask for less, or queue with --wait")
 
 
 def test_where_one_gpu_is_not_granted_another_is_taken() -> None:

@@ -14,6 +14,7 @@ from vgpurun.errors import NoRoomError, QuotaError
 from vgpurun.host.gpus import Gpu, match_gpu
 from vgpurun.limits.quota import MemorySize, Quota, show_size
 
+WAYS_OUT_OF_OWN = "end one, ask for less, or queue with --wait"
 _NOTHING: Mapping[str, Quota] = MappingProxyType({})
 
 
@@ -63,7 +64,7 @@ class Grant(NamedTuple):
 
     def check(self, room: Room, need: Quota, is_overcommit: bool = False, before: Quota | None = None) -> None:
         """Raise QuotaError for what the user may never have on this GPU."""
-        if is_overcommit and self.maxima.overcommit is False:
+        if is_overcommit and not self.may_overcommit:
             raise QuotaError(f"--overcommit is not for {self._whose('overcommit')}; leave it out")
         allowed = self.maxima.gpus
         if allowed is not None and not any(match_gpu(name, [room.gpu]) for name in allowed):
@@ -76,6 +77,11 @@ class Grant(NamedTuple):
         """Return why the user may not have this on the GPU now, or None."""
         return next((self._exceeded(each) for each in self._sums_on(room, need, before) if each.is_exceeded), None)
 
+    @property
+    def may_overcommit(self) -> bool:
+        """Whether --overcommit is for the user."""
+        return self.maxima.overcommit is not False
+
     def check_sum(
         self, rooms: Sequence[Room], chosen: Sequence[tuple[Room, Quota]], before: Mapping[str, Quota] = _NOTHING
     ) -> None:
@@ -87,9 +93,7 @@ class Grant(NamedTuple):
         self._check_possible(sums)
         for each in sums:
             if each.is_exceeded:
-                raise NoRoomError(
-                    self._exceeded(each), "end one, ask for less, or queue with --wait", room_table(rooms), gpus=()
-                )
+                raise NoRoomError(self._exceeded(each), WAYS_OUT_OF_OWN, room_table(rooms), gpus=())
 
     def _sums_on(self, room: Room, need: Quota, before: Quota | None) -> Iterator[_Sum]:
         gpu, where = room.gpu, f" on GPU {room.gpu.number}"
@@ -131,6 +135,8 @@ class Grant(NamedTuple):
     def _check_possible(self, sums: Iterator[_Sum] | Sequence[_Sum]) -> None:
         for each in sums:
             if each.needed > max(each.most, each.before):
+                if each.key == "containers":
+                    raise QuotaError(f"no container is for {self._whose(each.key)}")
                 raise QuotaError(
                     f"this launch counts as {each.show(each.needed)}{each.where}, more than the {each.show(each.most)} "
                     f"for {self._whose(each.key)}; give or lower {'--sm' if each.key.startswith('sm') else '--mem'}"

@@ -6,7 +6,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from vgpurun.admission.grants import Grant
+from vgpurun.admission.grants import WAYS_OUT_OF_OWN, Grant
 from vgpurun.admission.request import Needs, Request, candidates
 from vgpurun.admission.room_table import room_table
 from vgpurun.admission.rooms import Room
@@ -16,6 +16,7 @@ from vgpurun.launch.plan import Joined, Limits
 from vgpurun.limits.quota import LEAST_LIMIT_BYTES, Quota
 
 WAYS_OUT = "ask for less, queue with --wait, or share regardless with --overcommit"
+_WAYS_OUT_IN_TURN = "ask for less, or queue with --wait"
 
 
 class Placement(NamedTuple):
@@ -54,7 +55,7 @@ def place(request: Request, rooms: Sequence[Room], grant: Grant) -> Placement:
     others = _considered(request, needs, [by_uuid[gpu.uuid] for gpu in wanted.others], grant, wanted.others_count)
     chosen = fixed + _best(others, request.policy)[: wanted.others_count]
     if len(chosen) < wanted.total or any(choice.refusal for choice in chosen):
-        raise _no_room(request, [*fixed, *others], wanted.total)
+        raise _no_room(request, [*fixed, *others], wanted.total, grant)
     grant.check_sum(rooms, [(choice.room, choice.need) for choice in chosen], request.before)
     chosen.sort(key=lambda choice: choice.room.gpu.place)
     chosen_rooms = [choice.room for choice in chosen]
@@ -98,7 +99,7 @@ def _best(choices: Sequence[_Choice], policy: str) -> list[_Choice]:
     return sorted((choice for choice in choices if choice.refusal is None), key=order)
 
 
-def _no_room(request: Request, choices: Sequence[_Choice], total: int) -> NoRoomError:
+def _no_room(request: Request, choices: Sequence[_Choice], total: int, grant: Grant) -> NoRoomError:
     given = [("--mem", request.limits.memory), ("--sm", request.limits.sm)]
     asked = " ".join(f"{option} {text}" for option, text in given if text) or "a launch without --mem"
     where = f"GPU {choices[0].room.gpu.number}" if len(choices) == 1 else "any GPU" if total == 1 else f"{total} GPUs"
@@ -106,4 +107,5 @@ def _no_room(request: Request, choices: Sequence[_Choice], total: int) -> NoRoom
     reason = next(iter(reasons)) if len(reasons) == 1 else "see below"
     table = room_table([choice.room for choice in choices])
     full = [choice.room.gpu.uuid for choice in choices if choice.refusal and not choice.is_own]
-    return NoRoomError(f"no room for {asked} on {where}: {reason}", WAYS_OUT, table, full)
+    way_out = WAYS_OUT_OF_OWN if not full else WAYS_OUT if grant.may_overcommit else _WAYS_OUT_IN_TURN
+    return NoRoomError(f"no room for {asked} on {where}: {reason}", way_out, table, full)

@@ -204,7 +204,10 @@ def admitted_change(
             admission.confirm(holder)
     except NoRoomError as error:
         is_own_quota = error.gpus is not None and not error.gpus
-        way_out = "end one, or ask for less" if is_own_quota else _WAYS_OUT_OF_CHANGE
+        may_overcommit = admission.grant.may_overcommit
+        way_out = (
+            "end one, or ask for less" if is_own_quota else _WAYS_OUT_OF_CHANGE if may_overcommit else "ask for less"
+        )
         raise NoRoomError(error.reason, way_out, error.details, error.gpus) from None
 
 
