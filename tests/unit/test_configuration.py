@@ -239,6 +239,15 @@ def test_config_shows_values_and_origins(
     assert described["quotas"]["gpus"] == {"value": ["0", "1"], "origin": f"{admin}:3"}
 
 
+def test_what_is_unlimited(
+    vgpurun: Callable[..., subprocess.CompletedProcess[str]], write: Callable[..., Path]
+) -> None:
+    admin = write("quotas:\n  default: {memory: Unlimited, gpus: all, containers: 2}\n", "admin.yaml")
+    shown = [line.split() for line in vgpurun("config").stdout.splitlines()]
+    assert ["memory", "unlimited", f"{admin}:2"] in shown and ["gpus", "unlimited", f"{admin}:2"] in shown
+    assert read_config(admin, has_quotas=True).everybody["gpus"].value is None, "no GPU is called all"
+
+
 def test_config_check(vgpurun: Callable[..., subprocess.CompletedProcess[str]], write: Callable[..., Path]) -> None:
     good, bad = write(ADMIN, "good.yaml"), write("defaults: {meem: 1g}", "bad.yaml")
     result = vgpurun("config", "check", str(good))

@@ -11,7 +11,7 @@ import click
 from vgpurun.cli.common import GroupedCommand, option
 from vgpurun.config import values as configuration
 from vgpurun.config.file import Setting, read_config
-from vgpurun.config.schema import DEFAULTS
+from vgpurun.config.schema import DEFAULTS, UNLIMITED
 from vgpurun.errors import ConfigError, OptionError
 from vgpurun.host.users import current_user
 from vgpurun.limits.quota import MemorySize
@@ -44,7 +44,7 @@ def config(arguments: tuple[str, ...], output_format: str) -> None:
     click.echo("For options that are not given:")
     _print((f"--{name}", setting) for name, setting in defaults.items())
     click.echo(f"\nAt most, for user {current_user()}:" if quotas else f"\nNo quotas for user {current_user()}.")
-    _print(quotas.items())
+    _print(quotas.items(), UNLIMITED)
 
 
 def _check(arguments: tuple[str, ...]) -> None:
@@ -57,17 +57,17 @@ def _check(arguments: tuple[str, ...]) -> None:
         click.echo(f"{name}: valid")
 
 
-def _print(settings: Iterable[tuple[str, Setting]]) -> None:
-    rows = [(name, _show(_plain(setting.value)), setting.origin) for name, setting in settings]
+def _print(settings: Iterable[tuple[str, Setting]], none: str = "-") -> None:
+    rows = [(name, _show(_plain(setting.value), none), setting.origin) for name, setting in settings]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         click.echo("  " + "  ".join(map(str.ljust, row, widths)).rstrip())
 
 
-def _show(value: Any) -> str:
+def _show(value: Any, none: str) -> str:
     if isinstance(value, list):
         return ",".join(value) or "none"
-    return "-" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    return none if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _json(settings: Mapping[str, Setting]) -> dict[str, Any]:

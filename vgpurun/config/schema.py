@@ -94,7 +94,7 @@ def _wait(text: str) -> str:
 
 
 def _most(read: Callable[[str], Any]) -> Callable[[str], Any]:
-    return lambda text: None if text == UNLIMITED else read(text)
+    return lambda text: None if text.lower() == UNLIMITED else read(text)
 
 
 def _count(most: int | None) -> Callable[[str], int]:
@@ -106,7 +106,9 @@ def _count(most: int | None) -> Callable[[str], int]:
     return read
 
 
-def _gpu_names(text: str) -> tuple[str, ...]:
+def _gpu_names(text: str) -> tuple[str, ...] | None:
+    if text == "all":
+        return None
     names = tuple(text.split(",")) if text else ()
     if not all(re.fullmatch(r"[\w:-]+", name) for name in names):
         raise ValueRefused(f"'{text}' is not a list of GPUs by index or UUID, such as [0, 1]")

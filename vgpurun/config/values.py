@@ -2,7 +2,8 @@
 
 A value is the first of: the option, its environment variable (VGPURUN_MEM for --mem), the user's file, the
 administrator's, what is built in. Quotas are in the administrator's file alone, and nothing goes before them. Of a
-user's quotas each value is the first of: the user's own, the most generous of the user's groups, that for everybody.
+user's quotas each value is the first of: the user's own, that of the first group in the file that has the user, that
+for everybody.
 """
 
 import os
