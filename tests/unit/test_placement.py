@@ -14,6 +14,7 @@ from vgpurun.admission.placement import Placement, place
 from vgpurun.admission.request import Request
 from vgpurun.admission.rooms import Room, Share, rooms
 from vgpurun.errors import GpuError, LimitError, NoRoomError, OptionError, QuotaError
+from vgpurun.host import verify
 from vgpurun.host.gpus import GpuUse
 from vgpurun.launch.plan import Limits
 from vgpurun.limits.quota import Quota, parse_size
@@ -290,6 +291,9 @@ def test_the_way_out_is_one_that_the_user_has() -> None:
     )
     own = granted(memory_per_gpu=parse_size("4g"))
     assert str(refusal(room(0, MINE), **wish, grant=own)).endswith("; end one, ask for less, or queue with --wait")
+    for grant in (granted(), granted(overcommit=False), own):
+        said = verify._reason(f"vgpurun: {refusal(room(0, FULL, MINE), **wish, grant=grant)}\nGPU  HOLDER\n")
+        assert said.endswith("ask for less"), "verify has no such options"
 
 
 def test_where_one_gpu_is_not_granted_another_is_taken() -> None:

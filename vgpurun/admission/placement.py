@@ -15,7 +15,7 @@ from vgpurun.host.gpus import Gpu
 from vgpurun.launch.plan import Joined, Limits
 from vgpurun.limits.quota import LEAST_LIMIT_BYTES, Quota
 
-WAYS_OUT = "ask for less, queue with --wait, or share regardless with --overcommit"
+_WAYS_OUT = "ask for less, queue with --wait, or share regardless with --overcommit"
 _WAYS_OUT_IN_TURN = "ask for less, or queue with --wait"
 
 
@@ -107,5 +107,5 @@ def _no_room(request: Request, choices: Sequence[_Choice], total: int, grant: Gr
     reason = next(iter(reasons)) if len(reasons) == 1 else "see below"
     table = room_table([choice.room for choice in choices])
     full = [choice.room.gpu.uuid for choice in choices if choice.refusal and not choice.is_own]
-    way_out = WAYS_OUT_OF_OWN if not full else WAYS_OUT if grant.may_overcommit else _WAYS_OUT_IN_TURN
+    way_out = WAYS_OUT_OF_OWN if not full else _WAYS_OUT if grant.may_overcommit else _WAYS_OUT_IN_TURN
     return NoRoomError(f"no room for {asked} on {where}: {reason}", way_out, table, full)

@@ -7,6 +7,7 @@ by this process, which has no limits; what the program itself believes proves no
 
 import json
 import os
+import re
 import select
 import subprocess
 import sys
@@ -18,7 +19,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vgpurun.admission.placement import WAYS_OUT
 from vgpurun.errors import VgpurunError
 from vgpurun.host import gpus
 from vgpurun.host.gpus import Gpu
@@ -253,7 +253,7 @@ def _reason(errors: str) -> str:
     own = [line.removeprefix("vgpurun: ") for line in lines if line.startswith("vgpurun: ")]
     warnings = [line.removeprefix("warning: ") for line in own if line.startswith("warning: ")]
     if said := [line for line in own if not line.startswith("warning: ")]:
-        return said[-1].replace(WAYS_OUT, "ask for less")  # verify has no --wait
+        return re.sub(r"(ask for less), .*--(wait|overcommit)$", r"\1", said[-1])  # verify has neither
     others = [line for line in lines if not line.startswith("vgpurun: ")]
     return "; ".join([*others[-1:], *warnings[-1:]])
 
