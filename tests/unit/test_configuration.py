@@ -252,6 +252,10 @@ def test_config_check(vgpurun: Callable[..., subprocess.CompletedProcess[str]], 
     good, bad = write(ADMIN, "good.yaml"), write("defaults: {meem: 1g}", "bad.yaml")
     result = vgpurun("config", "check", str(good))
     assert (result.returncode, result.stdout) == (0, f"{good}: valid\n")
+    assert "this host knows no user alice, whose" in result.stderr
+    assert "students, whose quotas hold for nobody" in result.stderr
+    known = vgpurun("config", "check", str(write("quotas: {users: {root: {}}, groups: {root: {}}}", "known.yaml")))
+    assert (known.returncode, known.stderr) == (0, "")
     result = vgpurun("config", "check", str(bad))
     assert (result.returncode, result.stdout) == (125, "")
     assert result.stderr == f"vgpurun: {bad}:1: unknown key 'meem' in defaults; did you mean 'mem'?\n"
@@ -268,3 +272,10 @@ def test_a_mistake_in_a_file_stops_a_launch(
         125,
         f"vgpurun: {admin}:2: unknown key 'x' in the file; there are defaults, quotas\n",
     )
+
+
+def test_a_link_to_nowhere_drops_no_quota(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").symlink_to(tmp_path / "none")
+    with pytest.raises(ConfigError, match="a link to what is not there"):
+        read_config(tmp_path / "config.yaml", has_quotas=True)
+    assert read_config(tmp_path / "none", has_quotas=True) == ConfigFile()

@@ -8,12 +8,12 @@ from typing import Any
 
 import click
 
-from vgpurun.cli.common import GroupedCommand, option
+from vgpurun.cli.common import GroupedCommand, option, warn
 from vgpurun.config import values as configuration
 from vgpurun.config.file import Setting, read_config
 from vgpurun.config.schema import DEFAULTS, UNLIMITED
 from vgpurun.errors import ConfigError, OptionError
-from vgpurun.host.users import current_user
+from vgpurun.host.users import current_user, is_group, is_user
 from vgpurun.limits.quota import MemorySize
 
 
@@ -51,10 +51,13 @@ def _check(arguments: tuple[str, ...]) -> None:
     if arguments[0] != "check" or len(arguments) < 2:
         raise OptionError(f"'{' '.join(arguments)}': say vgpurun config, or vgpurun config check FILE")
     for name in arguments[1:]:
-        if not Path(name).exists():
+        if not os.path.lexists(name):
             raise ConfigError(f"{name}: no such file")
-        read_config(Path(name), has_quotas=True)
+        found = read_config(Path(name), has_quotas=True)
         click.echo(f"{name}: valid")
+        for kind, quotas, is_known in (("user", found.users, is_user), ("group", found.groups, is_group)):
+            if unknown := [who for who in quotas if not is_known(who)]:
+                warn(f"{name}: this host knows no {kind} {', '.join(unknown)}, whose quotas hold for nobody")
 
 
 def _print(settings: Iterable[tuple[str, Setting]], none: str = "-") -> None:

@@ -44,7 +44,11 @@ def read_config(path: Path, has_quotas: bool) -> ConfigFile:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (FileNotFoundError, NotADirectoryError):
+        if path.is_symlink():
+            raise ConfigError(f"{path} is a link to what is not there; correct or remove it") from None
         return ConfigFile()
+    except PermissionError:
+        raise ConfigError(f"{path}: Permission denied; all who run vgpurun must be able to read it") from None
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from None
     except UnicodeDecodeError:

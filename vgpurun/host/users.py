@@ -3,6 +3,7 @@
 import grp
 import os
 import pwd
+from contextlib import suppress
 
 
 def current_user() -> str:
@@ -29,6 +30,20 @@ def groups_of(name: str) -> frozenset[str]:
     except (KeyError, OSError):
         return frozenset()
     return frozenset(group for number in numbers if (group := _group_name(number)) is not None)
+
+
+def is_user(name: str) -> bool:
+    """Whether this host knows a user of that name."""
+    with suppress(KeyError):
+        return bool(pwd.getpwnam(name))
+    return False
+
+
+def is_group(name: str) -> bool:
+    """Whether this host knows a group of that name."""
+    with suppress(KeyError):
+        return bool(grp.getgrnam(name))
+    return False
 
 
 def _group_name(number: int) -> str | None:
