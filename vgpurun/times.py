@@ -53,11 +53,11 @@ def parse_span(text: str) -> float | None:
 def parse_past(text: str, option: str, now_s: float) -> float:
     """Read a moment as parse_moment does, with spans of days and weeks before now as well.
 
-    Raises OptionError, also for a year alone: as seconds since 1970 it is within that one's first three hours.
+    Raises OptionError, also for a number before 1973: nobody means so few seconds since 1970, but a year, or days.
     """
     span_s = parse_span(text)
-    if re.fullmatch(r"[0-9]{4}", text, re.ASCII):
-        raise OptionError(f"{option} '{text}' is no date; write e.g. {text}-01-31")
+    if re.fullmatch(r"[1-9][0-9]{0,7}", text, re.ASCII):
+        raise OptionError(f"{option} '{text}' is neither a date nor has a unit; use e.g. 7d, or 2025-01-31")
     return parse_moment(text, option, now_s) if span_s is None else now_s - span_s
 
 
