@@ -3,7 +3,9 @@
 #define VGPU_CLOCK_H
 
 #include <stdint.h>
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
 static inline int64_t clock_now_ns(void) {
   struct timespec now;
@@ -18,10 +20,11 @@ static inline int64_t clock_coarse_ns(void) {
   return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
-/* May return early when a signal arrives: callers look at the clock again. */
+/* May return early when a signal arrives: callers look at the clock again. Not by a function of libc, where a thread
+ * that is cancelled would end, and with it whoever waits for what it has claimed. */
 static inline void clock_sleep_ns(int64_t duration_ns) {
   struct timespec duration = {.tv_sec = duration_ns / 1000000000, .tv_nsec = duration_ns % 1000000000};
-  nanosleep(&duration, NULL);
+  syscall(SYS_clock_nanosleep, CLOCK_MONOTONIC, 0, &duration, NULL);
 }
 
 #endif

@@ -1,7 +1,6 @@
 /*
  * Even parts for processes that wait for the tokens of one bucket, and for the threads of a process on streams of their
- * own: of those that wait, the one that has had the least
- * of the GPU goes first.
+ * own: of those that wait, the one that has had the least of the GPU goes first.
  *
  * Who waits says so in one of VGPU_WAITERS places, for a process in the usage file: who it is, how much it has had, and
  * when it will look at the bucket next. That is believed until a little after that time: so one that is killed or
@@ -21,7 +20,7 @@
 /* Nobody makes way for longer while there are tokens: whoever goes first may be waiting for more of them. */
 #define EVENLY_PATIENCE_NS 100000000LL
 
-/* Of the other processes that wait, the one that has had the least; false when none does. */
+/* Of the others that wait, the one that has had the least; false when none does. */
 bool evenly_first(const struct vgpu_waiter *places, uint64_t owner, int64_t now_ns, struct vgpu_waiter *first);
 
 /* The owner waits. Returns its place: what the last call returned, at first -1. Of the threads of a process one has a

@@ -14,7 +14,7 @@
 #define SHORTEST_SLEEP_NS 20000LL
 #define LOOK_AGAIN_NS 2000000LL
 #define MAKE_WAY_NS 1000000LL /* at least, for another process of the container */
-/* Streams of several threads may be so far apart: those that could run at the same time are to be found to. */
+/* Streams of several threads may be so far apart: else it would not show that they could run at the same time. */
 #define THREADS_AHEAD_NS 30000000LL
 #define MOST_TURNS 4 /* for which the tokens are gone when they come */
 /* Then the limit is looked at again: the host may have changed it. */

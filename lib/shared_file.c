@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -57,14 +58,22 @@ static bool is_same(const struct shared_file *file, int descriptor) {
          status.st_ino == file->inode;
 }
 
-/* Another description of the same file, or -1. */
-static int open_again(const struct shared_file *file) {
+static int open_same(const struct shared_file *file) {
   int descriptor = file->path == NULL ? -1 : move_up(open(file->path, OPEN_FLAGS));
   if (descriptor < 0 || is_same(file, descriptor))
     return descriptor;
   close(descriptor);
   errno = ESTALE;
   return -1;
+}
+
+/* Another description of the same file, or -1. Callers hold locks, which a thread that is cancelled would keep. */
+static int open_again(const struct shared_file *file) {
+  int cancel_state;
+  pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state);
+  int descriptor = open_same(file);
+  pthread_setcancelstate(cancel_state, NULL);
+  return descriptor;
 }
 
 /* The program may have closed our descriptor, with all that it found open, and its number may be another file's now. */
@@ -247,12 +256,14 @@ bool shared_file_is_in_use(struct shared_file *file, int count) {
 
 /* ---- without the mapping ---------------------------------------------------------------------------------------- */
 
+/* Under the lock of the turns. In pread() and pwrite() a thread that is cancelled would end, and keep it. */
+
 bool shared_file_read(struct shared_file *file, void *to, size_t size, off_t at) {
-  return pread(descriptor_of(file), to, size, at) == (ssize_t)size;
+  return syscall(SYS_pread64, descriptor_of(file), to, size, at) == (ssize_t)size;
 }
 
 bool shared_file_write(struct shared_file *file, const void *from, size_t size, off_t at) {
-  return may_have((size_t)at + size) && pwrite(descriptor_of(file), from, size, at) == (ssize_t)size;
+  return may_have((size_t)at + size) && syscall(SYS_pwrite64, descriptor_of(file), from, size, at) == (ssize_t)size;
 }
 
 /* ---- the end --------------------------------------------------------------------------------------------------- */

@@ -13,14 +13,14 @@
 #include <ucontext.h>
 
 static void step(const void *address);
-static void pause(void);
+static void wait_a_while(void);
 
 #define __atomic_load_n(address, order) (step(address), *(address))
 #define __atomic_store_n(address, value, order) (step(address), *(address) = (value))
 #define __atomic_add_fetch(address, value, order) (step(address), *(address) += (value))
 #define __atomic_compare_exchange_n(address, expected, value, weak, success, failure)                                  \
   (step(address), *(address) == *(expected) ? (*(address) = (value), true) : (*(expected) = *(address), false))
-#define clock_sleep_ns(duration_ns) pause()
+#define clock_sleep_ns(duration_ns) wait_a_while()
 
 #define PROCESSES 3
 #define LIMIT_BYTES 100
@@ -58,7 +58,7 @@ static void step(const void *address) {
 }
 
 /* The others go on meanwhile. */
-static void pause(void) {
+static void wait_a_while(void) {
   processes[current].pauses = true;
   swapcontext(&processes[current].context, &scheduler);
   processes[current].pauses = false;

@@ -184,6 +184,15 @@ def test_signals_and_umask_stay_the_programs(sandbox: Sandbox, compile_c: Callab
     assert result.stdout == "unchanged\n", result.stderr
 
 
+def test_threads_that_are_cancelled_while_they_launch_hold_nobody_up(
+    sandbox: Sandbox, compile_c: Callable[..., Path]
+) -> None:
+    program = compile_c("cancelled.c", f"-L{SIMULATED_DRIVER}", "-lcuda", "-lpthread")
+    result = sandbox.run([program, "100"], CUDA_DEVICE_SM_LIMIT="50")
+    assert result.returncode == 0, result.stderr
+    assert int(result.stdout) > 1000, "of some 15000"
+
+
 @pytest.mark.parametrize("target", ["x86_64-linux-gnu.2.17", "aarch64-linux-gnu.2.17"])
 def test_builds_for_old_glibc_and_arm(target: str, tmp_path: Path) -> None:
     pytest.importorskip("ziglang", reason="a cross compiler is in the extra `dev`: ziglang")

@@ -1,0 +1,60 @@
+/*
+ * A program that cancels its threads while they launch; the next ones go on as if nothing had been. Prints how many
+ * launches all of them have made.
+ *
+ *   cancelled ROUNDS
+ */
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include <cuda.h>
+
+static CUcontext context;
+static CUfunction kernel;
+static atomic_long launches;
+
+static void check(CUresult result, const char *what) {
+  if (result == CUDA_SUCCESS)
+    return;
+  fprintf(stderr, "%s: error %d\n", what, (int)result);
+  abort();
+}
+#define OK(call) check((call), #call)
+
+static void *launch_for_ever(void *stream) {
+  OK(cuCtxSetCurrent(context));
+  for (;;) {
+    OK(cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL));
+    atomic_fetch_add(&launches, 1);
+    pthread_testcancel();
+  }
+  return NULL;
+}
+
+/* Two threads at a time, on streams that outlive them. */
+int main(int count, char **arguments) {
+  CUmodule module;
+  CUstream streams[2];
+  pthread_t threads[2];
+  OK(cuInit(0));
+  OK(cuDevicePrimaryCtxRetain(&context, 0));
+  OK(cuCtxSetCurrent(context));
+  OK(cuModuleLoadData(&module, "image"));
+  OK(cuModuleGetFunction(&kernel, module, "spin_50us"));
+  for (int i = 0; i < 2; i++)
+    OK(cuStreamCreate(&streams[i], CU_STREAM_NON_BLOCKING));
+  for (int round = count > 1 ? atoi(arguments[1]) : 1; round > 0; round--) {
+    for (int i = 0; i < 2; i++)
+      pthread_create(&threads[i], NULL, launch_for_ever, streams[i]);
+    nanosleep(&(struct timespec){.tv_nsec = 5000000 + round % 7 * 300000}, NULL);
+    for (int i = 0; i < 2; i++)
+      pthread_cancel(threads[i]);
+    for (int i = 0; i < 2; i++)
+      pthread_join(threads[i], NULL);
+  }
+  printf("%ld\n", atomic_load(&launches));
+  return 0;
+}
