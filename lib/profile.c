@@ -272,7 +272,7 @@ static void measured(const struct meter_stream *stream, const struct batch *batc
   const struct profile_record span = {.start_ns = (uint64_t)start_ns,
                                       .duration_ns = (uint64_t)(end_ns - start_ns),
                                       .value = batch->launches,
-                                      .stream = number_of(stream->handle),
+                                      .stream = number_of(__atomic_load_n(&stream->handle, __ATOMIC_RELAXED)),
                                       .device = index_of(stream->meter->owner),
                                       .kind_and_copy = PROFILE_SPAN};
   profile_records_store(&span, 1);

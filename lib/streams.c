@@ -53,7 +53,7 @@ static SELDOM struct meter_stream *add(CUstream stream, CUcontext context, uint6
 /* The entries of a destroyed context stay in the table, but the meter has given their streams up. */
 static bool still_means(const struct meter_stream *found, CUstream stream, CUcontext context) {
   return __atomic_load_n(&found->handle, __ATOMIC_RELAXED) == stream &&
-         (!means_a_default_stream(stream) || found->context == context);
+         (!means_a_default_stream(stream) || __atomic_load_n(&found->context, __ATOMIC_RELAXED) == context);
 }
 
 HOT struct meter_stream *streams_look_up(CUstream stream, enum streams_unknown unknown) {

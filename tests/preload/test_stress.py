@@ -34,12 +34,18 @@ def sanitized(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]
 
 # Each with its arguments.
 PROGRAMS = {"comings_and_goings.c": ["3", "1"], "churn.c": ["3", "1", "8"]}
+CASES = [*((source, False) for source in PROGRAMS), ("comings_and_goings.c", True)]
 
 
-@pytest.mark.parametrize("source", PROGRAMS)
+@pytest.mark.parametrize(("source", "profiled"), CASES)
 @pytest.mark.parametrize("sanitizer", SANITIZERS)
 def test_many_threads(
-    sandbox: Sandbox, compile_c: Callable[..., Path], sanitized: Callable[[str], Path], sanitizer: str, source: str
+    sandbox: Sandbox,
+    compile_c: Callable[..., Path],
+    sanitized: Callable[[str], Path],
+    sanitizer: str,
+    source: str,
+    profiled: bool,
 ) -> None:
     runtime_name, kinds = SANITIZERS[sanitizer]
     command = ["gcc", f"-print-file-name={runtime_name}"]
@@ -49,6 +55,8 @@ def test_many_threads(
     library = sanitized(kinds)
     program = compile_c(source, "-g", f"-fsanitize={kinds}", f"-L{SIMULATED_DRIVER}", "-lcuda", "-lpthread")
     options = {"ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "halt_on_error=1"}
+    if profiled:
+        options["PFLOG"] = str(sandbox.folder)
     result = sandbox.run([program, *PROGRAMS[source]], LD_PRELOAD=f"{runtime}:{library}", **LIMITS, **options)
     assert result.returncode == 0, result.stderr[-4000:]
     assert result.stdout.endswith("\n"), "it came to its end"
