@@ -55,6 +55,8 @@ def test_help_as_a_verb(run: Run) -> None:
 def test_a_mistyped_verb_is_pointed_out(run: Run) -> None:
     refused(run("smo", VGPURUN_DRIVER="sim", VGPUSIM_CONFIG="/none"), "/none")
     refused(run("biuld", "--gpus", "9"), "vgpurun build?")
+    refused(run("version", "--gpus", "9"), "did you mean: vgpurun --version?")  # and not verify, which is near
+    refused(run("stats", "--gpus", "9"), "did you mean: vgpurun top?")
     assert "did you mean" not in run("run", "biuld").stderr
     assert "did you mean" not in run("--rm", "--gpus", "9", "image", VGPURUN_DRIVER="sim").stderr  # not `vgpurun rm`
 

@@ -95,6 +95,10 @@ class _Loaded(MutableMapping[str, click.Command]):
         return len(self._places)
 
 
+# What people type who know docker and other tools, and what does that here.
+_OTHER_WORDS = {"version": "--version", "stats": "top", "info": "doctor", "ls": "ps", "list": "ps", "status": "ps"}
+
+
 class Verbs(click.Group):
     """`vgpurun [options] IMAGE` is `vgpurun run [options] IMAGE`: a verb is one only in the first place.
 
@@ -136,7 +140,8 @@ class Verbs(click.Group):
             from difflib import get_close_matches  # slow to import
 
             first = ctx.meta.get("vgpurun.first", "-")
-            meant = [] if first.startswith("-") else get_close_matches(first, self.commands, n=1, cutoff=0.6)
+            near = [] if first.startswith("-") else get_close_matches(first, self.commands, n=1, cutoff=0.6)
+            meant = [_OTHER_WORDS[first]] if first in _OTHER_WORDS else near
             raise type(error)(f"{error}; or did you mean: vgpurun {meant[0]}?") if meant else error from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
