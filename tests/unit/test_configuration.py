@@ -248,6 +248,13 @@ def test_what_is_unlimited(
     assert read_config(admin, has_quotas=True).everybody["gpus"].value is None, "no GPU is called all"
 
 
+def test_a_percentage_may_have_its_sign(write: Write) -> None:
+    everybody = read_config(write("quotas: {default: {sm: 150%, sm_per_gpu: 50 %}}"), has_quotas=True).everybody
+    assert {name: each.value for name, each in everybody.items()} == {"sm": 150, "sm_per_gpu": 50}
+    with pytest.raises(ConfigError, match="'101' is not a whole number from 0 to 100"):
+        read_config(write("quotas: {default: {sm_per_gpu: 101%}}"), has_quotas=True)
+
+
 def test_config_check(vgpurun: Callable[..., subprocess.CompletedProcess[str]], write: Callable[..., Path]) -> None:
     good, bad = write(ADMIN, "good.yaml"), write("defaults: {meem: 1g}", "bad.yaml")
     result = vgpurun("config", "check", str(good))

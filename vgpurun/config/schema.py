@@ -106,6 +106,10 @@ def _count(most: int | None) -> Callable[[str], int]:
     return read
 
 
+def _percent(most: int | None) -> Callable[[str], int]:
+    return lambda text: _count(most)(text.removesuffix("%").rstrip())  # as --sm takes it
+
+
 def _gpu_names(text: str) -> tuple[str, ...] | None:
     if text == "all":
         return None
@@ -131,8 +135,8 @@ DEFAULTS = (
 MAXIMA = (
     Key("memory", _most(_size), "GPU memory on all GPUs together", "48g"),
     Key("memory_per_gpu", _most(_size), "GPU memory on each GPU", "50%"),
-    Key("sm", _most(_count(None)), "compute in percent, over all GPUs together: 150 is one GPU and a half", "150"),
-    Key("sm_per_gpu", _most(_count(100)), "compute in percent on each GPU", "50"),
+    Key("sm", _most(_percent(None)), "compute in percent, over all GPUs together: 150 is one GPU and a half", "150"),
+    Key("sm_per_gpu", _most(_percent(100)), "compute in percent on each GPU", "50"),
     Key("containers", _most(_count(None)), "containers and `vgpurun local` processes", "4"),
     Key("gpus", _most(_gpu_names), "which GPUs, by index or UUID", "[0, 1]", is_list=True),
     Key("overcommit", _bool, "whether `--overcommit` is allowed", "false"),
