@@ -269,16 +269,16 @@ static int64_t wait_for_tokens(struct meter_stream *stream) {
     meter_harvest(meter);
     int64_t open_at_ns = bucket_open_at(meter->device, now_ns, terms.percent);
     open_at_ns += spoken_for_ns(stream, now_ns > began_ns) * 100 / meter_percent_of_time(meter);
+    if (open_at_ns > now_ns && terms.yields && !(meter->takes_turns && turns_are_wanted(&meter->turns))) {
+      bucket_forgive(meter->device, now_ns);
+      open_at_ns = now_ns;
+    }
     if (open_at_ns > now_ns)
       closed_ns = now_ns;
     if (now_ns - closed_ns < EVENLY_PATIENCE_NS)
       open_at_ns = max(open_at_ns, makes_way_for_any_until_ns(meter, &process, &thread, now_ns > began_ns, now_ns));
     if (open_at_ns <= now_ns || now_ns >= give_up_ns)
       break;
-    if (terms.yields && !(meter->takes_turns && turns_are_wanted(&meter->turns))) {
-      bucket_forgive(meter->device, now_ns);
-      break;
-    }
     int64_t sleep_ns = min(open_at_ns - now_ns, terms.yields ? YIELD_LOOK_NS : longest_sleep_ns(meter));
     note_waiting(&process, meter_in_flight_ns(meter), now_ns, now_ns + sleep_ns);
     note_waiting(&thread, 0, now_ns, now_ns + sleep_ns);

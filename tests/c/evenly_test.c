@@ -182,6 +182,19 @@ static void check_beside_another_container(void) {
   CHECK(both.sum_percent > 49 && both.sum_percent < 51, "%.2f %%", both.sum_percent);
 }
 
+/* A limit that the other tenant leaves open for a moment does not let one process past those that wait. */
+static void check_a_limit_that_yields(void) {
+  model_start_over(3);
+  model_container(0)->percent = 80;
+  model_container(1)->percent = 50;
+  model_container(0)->policy = model_container(1)->policy = VGPU_SM_BURST;
+  struct model_process *processes[] = {model_start(0, run_work, &ms_1, 0), model_start(0, run_work, &ms_1, 10 * MS)};
+  model_start(1, run_work, &ms_1, 20 * MS);
+  struct parts both = parts_of(processes, 2, 2 * S);
+  printf("two of a limit that yields: %.3f, together %.2f %%\n", both.in_all, both.sum_percent);
+  CHECK(both.in_all > 0.9 && both.sum_percent > 58, "%.3f, %.2f %%", both.in_all, both.sum_percent);
+}
+
 /* Killed or stopped at any moment: the other one waits a moment longer than it does in any case. */
 static int64_t longest_stall_ns(uint32_t percent, int64_t at_ns, bool killed) {
   model_start_over(5);
@@ -226,6 +239,7 @@ int main(void) {
   check_even_parts();
   check_beside_a_light_one();
   check_beside_another_container();
+  check_a_limit_that_yields();
   check_one_is_gone();
   return 0;
 }
