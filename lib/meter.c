@@ -145,7 +145,7 @@ static bool begin_batch(struct meter_stream *stream, bool after_gap) {
   struct batch *batch = &stream->batch;
   *batch = (struct batch){.start_recorded_ns = driver->now_ns()};
   int64_t awake_ns = batch->start_recorded_ns - __atomic_load_n(&stream->meter->woke_at_ns, __ATOMIC_RELAXED);
-  batch->host_was_asleep = awake_ns < METER_DROWSY_NS;
+  batch->host_age = meter_host_age(awake_ns);
   batch->full_ns = (int64_t)((double)METER_BATCH_NS / overlap(stream->meter)) * gate_coarseness(stream->meter);
   meter_begin_pace(stream, batch->start_recorded_ns);
   if (!meter_is_dry(stream))

@@ -26,16 +26,17 @@
 /* Launches further apart than this are measured one by one: between them the stream has mostly run dry. A shorter gap
  * counts as work: nobody else could have used the GPU meanwhile, since they wait that long for a holder of the turn. */
 #define METER_SPARSE_NS TURNS_GRACE_NS
-/* Who has slept at the gate for so long is slower than usual, for so long (tests/bench/drowsiness.py). */
+/* Who has slept at the gate for so long is slower than usual for some time, which is another for each host
+ * (tests/bench/drowsiness.py): what it takes is noted by how long it has been awake. */
 #define METER_ASLEEP_NS 1000000LL
-#define METER_DROWSY_NS 6000000LL
+#define METER_AGES 4
 /* Who has waited for tokens waits until it has those of this time: the GPU loses some microseconds each time that work
  * begins. Streams that run at the same time also end at different times, and with other tenants a turn is to be worth
  * its hand-over. Where the pace of the host is to be seen, it is to be awake for some of this time. */
 #define METER_QUANTUM_WALL_NS 5000000LL
 #define METER_OVERLAP_QUANTUM_WALL_NS 24000000LL
 #define METER_COMPANY_QUANTUM_NS 8000000LL
-#define METER_PACE_QUANTUM_NS 10000000LL
+#define METER_PACE_QUANTUM_NS 18000000LL
 /* How long a launch waits for work in flight that makes no progress, or for eight times its estimate. Work that never
  * ends, such as a collective that waits for another GPU, must not hold up the launch that would end it: each time the
  * patience ends, twice as many batches as before may pass, up to 16. More would pile up where the GPU only mixes the
@@ -89,7 +90,7 @@ struct batch {
   bool last_is_unknown;
   bool mixed; /* launches of several keys */
 
-  bool host_was_asleep; /* and is slower at first */
+  uint8_t host_age; /* how long it had been awake: see meter_pace.c */
   enum batch_start begins;
   int64_t own_gap_ns; /* like own_idle_ns, before the first one */
   void *start;
@@ -128,13 +129,13 @@ struct meter_stream {
   struct batch batch;
 
   void *context;
-  void *handle;              /* NULL: removed */
-  void *thread;              /* whose default stream it is, or NULL */
-  struct pace awake, asleep; /* what the host takes from one launch to the next, when it has not just slept and has */
-  struct pace own_gaps;      /* of the GPU, to its work */
-  int64_t awake_at_ns;       /* when the host was last seen so; 0: never */
-  int64_t usual_cost_ns;     /* of a launch, in the last batch of known ones */
-  int64_t had_ns;            /* was measured, or is taken to have been */
+  void *handle;                  /* NULL: removed */
+  void *thread;                  /* whose default stream it is, or NULL */
+  struct pace paces[METER_AGES]; /* what the host takes from one launch to the next, by how long it has been awake */
+  int64_t seen_at_ns[METER_AGES];
+  struct pace own_gaps;  /* of the GPU, to its work */
+  int64_t usual_cost_ns; /* of a launch, in the last batch of known ones */
+  int64_t had_ns;        /* was measured, or is taken to have been */
   int64_t previous_end_ns;
   struct batch ring[METER_RING]; /* in flight: closed, not yet charged */
   uint32_t head, tail;

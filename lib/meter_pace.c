@@ -9,8 +9,9 @@
  * there is none left, the GPU would wait, too.
  *
  * A host that has slept at the gate is slower at first, as it would not be without a limit: a step of PyTorch of 1.5 ms
- * took 2.0 ms after 5 ms of sleep. Its time counts as what it takes when it is awake. Under a small limit it never is,
- * so every now and then it is let go on for some milliseconds, to see.
+ * took 2.0 ms after 5 ms of sleep, on one machine for two milliseconds, on another for more than 24. Its time counts as
+ * what it takes when it has been awake for long. Under a small limit it never is, so every now and then it is let go on
+ * for some milliseconds, to see.
  */
 #include "meter_parts.h"
 
@@ -38,6 +39,16 @@ static void note_busy(struct meter *meter, int64_t launch_ns) {
 /* ---- how much slower the host is after a sleep --------------------------------------------------------------------
  */
 
+static const int64_t ages_ns[METER_AGES - 1] = {6000000, 12000000, 24000000};
+#define AWAKE 2 /* from this age on there is something to go by */
+
+uint8_t meter_host_age(int64_t awake_ns) {
+  uint8_t age = 0;
+  while (age < METER_AGES - 1 && awake_ns >= ages_ns[age])
+    age++;
+  return age;
+}
+
 /* With the claim held; who harvests reads it. */
 static void set(struct pace *pace, int64_t ns, int64_t of) {
   __atomic_store_n(&pace->ns, ns, __ATOMIC_RELAXED);
@@ -56,23 +67,38 @@ static double each_ns(const struct pace *pace) {
   return of > 0 ? (double)ns / (double)of : 0;
 }
 
-static double times_slower(const struct meter_stream *stream) {
-  double awake_ns = each_ns(&stream->awake), asleep_ns = each_ns(&stream->asleep);
-  if (awake_ns == 0 || asleep_ns <= awake_ns)
-    return 1;
-  return asleep_ns < awake_ns * MOST_ASLEEP ? asleep_ns / awake_ns : MOST_ASLEEP;
+static bool is_old(const struct meter_stream *stream, int age, int64_t now_ns, int64_t old_ns) {
+  return now_ns - __atomic_load_n(&stream->seen_at_ns[age], __ATOMIC_RELAXED) > old_ns;
 }
 
-/* When the host was last seen awake. */
-static bool is_old(const struct meter_stream *stream, int64_t now_ns) {
-  return now_ns - __atomic_load_n(&stream->awake_at_ns, __ATOMIC_RELAXED) > OLD_NS;
+/* When it has been awake for as long as was seen of late; 0 when it is not known. */
+static double awake_ns(const struct meter_stream *stream, int64_t now_ns) {
+  int age = METER_AGES - 1;
+  while (age > 0 && is_old(stream, age, now_ns, 2 * OLD_NS))
+    age--;
+  return age > 0 ? each_ns(&stream->paces[age]) : 0;
+}
+
+static double times_slower(const struct meter_stream *stream, int age, int64_t now_ns) {
+  double usual_ns = awake_ns(stream, now_ns), present_ns = each_ns(&stream->paces[age]);
+  if (usual_ns == 0 || present_ns <= usual_ns)
+    return 1;
+  return present_ns < usual_ns * MOST_ASLEEP ? present_ns / usual_ns : MOST_ASLEEP;
+}
+
+/* Of late the host was not awake for long. */
+static bool is_never_awake(const struct meter_stream *stream, int64_t now_ns) {
+  for (int age = AWAKE; age < METER_AGES; age++)
+    if (!is_old(stream, age, now_ns, OLD_NS))
+      return false;
+  return true;
 }
 
 /* No longer than it takes until the tokens for it are there: other threads want fewer, and might take them for ever. */
 bool meter_looks_at_pace(const struct meter_stream *stream, int64_t now_ns) {
   struct meter *meter = stream->meter;
-  bool is_slower = each_ns(&stream->awake) == 0 || times_slower(stream) > AS_USUAL;
-  if (each_ns(&stream->own_gaps) < MAKES_IT_WAIT || !is_slower || !is_old(stream, now_ns))
+  bool is_slower = awake_ns(stream, now_ns) == 0 || times_slower(stream, 0, now_ns) > AS_USUAL;
+  if (each_ns(&stream->own_gaps) < MAKES_IT_WAIT || !is_slower || !is_never_awake(stream, now_ns))
     return false;
   int64_t looked_at_ns = __atomic_load_n(&meter->looked_at_pace_ns, __ATOMIC_RELAXED);
   if (now_ns - looked_at_ns > OLD_NS)
@@ -81,12 +107,13 @@ bool meter_looks_at_pace(const struct meter_stream *stream, int64_t now_ns) {
 }
 
 /* What was seen long ago may have been another program. */
-static void note_awake(struct meter_stream *stream, int64_t launching_ns) {
+static void note_host(struct meter_stream *stream, int64_t launching_ns) {
   const struct batch *batch = &stream->batch;
-  if (is_old(stream, batch->last_launch_ns))
-    set(&stream->awake, 0, 0);
-  add(&stream->awake, launching_ns, batch->launches - 1);
-  __atomic_store_n(&stream->awake_at_ns, batch->last_launch_ns, __ATOMIC_RELAXED);
+  struct pace *pace = &stream->paces[batch->host_age];
+  if (is_old(stream, batch->host_age, batch->last_launch_ns, OLD_NS))
+    set(pace, 0, 0);
+  add(pace, launching_ns, batch->launches - 1);
+  __atomic_store_n(&stream->seen_at_ns[batch->host_age], batch->last_launch_ns, __ATOMIC_RELAXED);
 }
 
 void meter_note_pace(struct meter_stream *stream) {
@@ -97,10 +124,8 @@ void meter_note_pace(struct meter_stream *stream) {
   if (batch->last_is_unknown)
     return;
   int64_t launching_ns = max(0, batch->last_launch_ns - batch->start_recorded_ns);
-  if (batch->host_was_asleep)
-    add(&stream->asleep, launching_ns, batch->launches - 1);
-  else if (batch->launches > 1)
-    note_awake(stream, launching_ns);
+  if (batch->launches > 1)
+    note_host(stream, launching_ns);
   stream->usual_cost_ns = batch->estimate_ns / batch->launches;
   add(&stream->own_gaps, batch->own_gap_ns + batch->own_idle_ns, batch->estimate_ns);
 }
@@ -119,7 +144,7 @@ void meter_note_wait(struct meter_stream *stream) {
 /* Once all has been measured, the GPU has nothing to do, whatever was expected. */
 void meter_begin_pace(struct meter_stream *stream, int64_t start_ns) {
   stream->gpu_until_ns = meter_is_dry(stream) ? start_ns : max(stream->gpu_until_ns, start_ns);
-  stream->host_scale = stream->batch.host_was_asleep ? 1 / times_slower(stream) : 1;
+  stream->host_scale = 1 / times_slower(stream, stream->batch.host_age, start_ns);
 }
 
 /* How long the GPU would wait for this launch without a limit. A longer gap is no use of it. */

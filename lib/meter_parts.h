@@ -38,6 +38,7 @@ void meter_learn(struct meter_stream *stream, const struct batch *batch, int64_t
  * nothing to do before that time; the batch gets a launch of that cost, which took the host so long; it ends with a
  * wait of the program, which has begun at its end_recorded_ns; it takes no more launches.
  */
+uint8_t meter_host_age(int64_t awake_ns);
 void meter_note_wait(struct meter_stream *stream);
 void meter_begin_pace(struct meter_stream *stream, int64_t start_ns);
 void meter_join_pace(struct meter_stream *stream, int64_t now_ns, int64_t host_ns, int64_t cost_ns);

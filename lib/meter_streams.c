@@ -2,6 +2,7 @@
 #include "meter_parts.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #define OTHER_THREAD_NS 20000
 /* A harvest is short, but its thread may be held up; the bound is for one that hangs in the driver. */
@@ -25,8 +26,9 @@ static void start_over(struct meter_stream *stream, void *context, void *handle,
   meter_set_open(stream, false);
   stream->last_busy_ns = 0;
   stream->previous_end_ns = 0;
-  stream->awake = stream->asleep = stream->own_gaps = (struct pace){0};
-  stream->awake_at_ns = 0;
+  memset(stream->paces, 0, sizeof stream->paces);
+  memset(stream->seen_at_ns, 0, sizeof stream->seen_at_ns);
+  stream->own_gaps = (struct pace){0};
   stream->lead_ns = 0;
   stream->usual_cost_ns = 0;
   stream->gpu_until_ns = 0;
