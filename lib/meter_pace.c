@@ -147,11 +147,13 @@ void meter_begin_pace(struct meter_stream *stream, int64_t start_ns) {
   stream->host_scale = 1 / times_slower(stream, stream->batch.host_age, start_ns);
 }
 
-/* How long the GPU would wait for this launch without a limit. A longer gap is no use of it. */
+/* How long the GPU would wait for this launch without a limit. A long gap is no use of it. Of one that is a little
+ * longer than a short one less counts, and not all at once nothing: without our waits it might be shorter. */
 static HOT int64_t own_gap_ns(struct meter_stream *stream, int64_t host_ns, int64_t cost_ns) {
   int64_t lead_ns = stream->lead_ns - (int64_t)((double)max(0, host_ns) * stream->host_scale);
   stream->lead_ns = min(max(0, lead_ns) + cost_ns, MOST_LEAD_NS);
-  return lead_ns < 0 && -lead_ns < METER_SPARSE_NS ? -lead_ns : 0;
+  int64_t gap_ns = max(0, -lead_ns);
+  return min(gap_ns, max(0, 4 * METER_SPARSE_NS - 3 * gap_ns));
 }
 
 /* Costs may be wrong, but those of kernels that take longer than their launch leave the GPU no time to wait anyway. */

@@ -34,6 +34,9 @@ typedef void model_program(struct model_process *process);
 /* Begins anew, without processes. */
 void model_start_over(unsigned seed);
 
+/* How long hosts are slower after a sleep, and how much: 5 ms and 1.3 times without this. */
+void model_set_drowsiness(int64_t duration_ns, double times_slower);
+
 struct model_container *model_container(int number);
 
 /* A process of that container, which begins at begin_ns after the start. */

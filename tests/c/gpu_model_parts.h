@@ -63,6 +63,8 @@ extern struct model {
   struct model_process *current;
   ucontext_t scheduler;
   unsigned random_state;
+  int64_t slow_ns;
+  double times_slower;
   bool file_is_locked;
   int64_t run_until_ns;
 } model;

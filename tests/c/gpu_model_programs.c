@@ -101,5 +101,6 @@ void model_wait_behind(struct model_process *process, int gpu, uint32_t most_pen
 }
 
 void model_think(struct model_process *process, int64_t duration_ns) {
-  model_pass_time(process->now_ns < process->slow_until_ns ? duration_ns * 13 / 10 : duration_ns);
+  model_pass_time(process->now_ns < process->slow_until_ns ? (int64_t)((double)duration_ns * model.times_slower)
+                                                           : duration_ns);
 }

@@ -4,7 +4,6 @@
 #include <string.h>
 
 #define SYSTEM_CALL_NS 600
-#define SLOW_NS (5 * MS)  /* how long a host is slower after a sleep */
 #define WAKE_NS (30 * US) /* from a futex's wake-up to the woken thread */
 
 static struct model_process *earliest(void) {
@@ -44,7 +43,7 @@ static int64_t oversleep_ns(void) {
 void model_sleep(int64_t duration_ns) {
   model_pass_time(duration_ns + oversleep_ns());
   if (duration_ns >= MS)
-    model.current->slow_until_ns = model.current->now_ns + SLOW_NS;
+    model.current->slow_until_ns = model.current->now_ns + model.slow_ns;
 }
 
 static void wait_on(void *file, uint32_t expected, int64_t duration_ns) {

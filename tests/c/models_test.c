@@ -58,8 +58,14 @@ static void run_model(struct model_process *process) {
   }
 }
 
-static double steps_of(const struct model *model, uint32_t percent) {
+struct drowsiness {
+  int64_t duration_ns;
+  double times_slower;
+};
+
+static double steps_of(const struct model *model, const struct drowsiness *drowsiness, uint32_t percent) {
   model_start_over(1);
+  model_set_drowsiness(drowsiness->duration_ns, drowsiness->times_slower);
   model_container(0)->percent = percent;
   model_start(0, run_model, model, 0);
   model_run(S);
@@ -68,16 +74,35 @@ static double steps_of(const struct model *model, uint32_t percent) {
   return (double)(steps - before);
 }
 
-static void check_models(void) {
+static void check_model(const struct model *model, const struct drowsiness *drowsiness, double bound) {
   static const uint32_t percents[] = {10, 25, 50, 75, 90};
-  for (size_t m = 0; m < sizeof models / sizeof *models; m++) {
-    double unlimited = steps_of(&models[m], VGPU_NO_SM_LIMIT);
-    for (int p = 0; p < 5; p++) {
-      double share = 100 * steps_of(&models[m], percents[p]) / unlimited;
-      printf("%27s at %2u: %6.2f %%\n", models[m].name, percents[p], share);
-      CHECK(share > percents[p] - 0.75 && share < percents[p] + 0.75, "%s at %u: %.2f %%", models[m].name, percents[p],
-            share);
-    }
+  double unlimited = steps_of(model, drowsiness, VGPU_NO_SM_LIMIT);
+  for (int p = 0; p < 5; p++) {
+    double share = 100 * steps_of(model, drowsiness, percents[p]) / unlimited;
+    printf("%27s at %2u: %6.2f %%\n", model->name, percents[p], share);
+    CHECK(share > percents[p] - bound && share < percents[p] + bound, "%s at %u: %.2f %%", model->name, percents[p],
+          share);
+  }
+}
+
+static void check_models(void) {
+  static const struct drowsiness usual = {5 * MS, 1.3};
+  for (size_t m = 0; m < sizeof models / sizeof *models; m++)
+    check_model(&models[m], &usual, 0.75);
+}
+
+/* Hosts differ in how long a sleep slows them down, and how much. */
+static void check_drowsy_hosts(void) {
+  static const struct drowsiness hosts[] = {{2 * MS, 2.0}, {10 * MS, 1.6}, {25 * MS, 1.8}};
+  static const struct model drowsy[] = {
+      {"training, nearly even host", 28 * US, 60, 245, false, false, 0, 0, 2000},
+      {"inference, very slow host", 11 * US, 0, 67, false, true, 90 * US, 0, 0},
+      {"inference, short steps", 17 * US, 20, 35, false, true, 190 * US, 0, 0},
+  };
+  for (size_t h = 0; h < sizeof hosts / sizeof *hosts; h++) {
+    printf("slower by %.1f for %d ms after a sleep:\n", hosts[h].times_slower, (int)(hosts[h].duration_ns / MS));
+    for (size_t m = 0; m < sizeof drowsy / sizeof *drowsy; m++)
+      check_model(&drowsy[m], &hosts[h], 1.5);
   }
 }
 
@@ -110,6 +135,7 @@ static void check_change(void) {
 int main(void) {
   setbuf(stdout, NULL);
   check_models();
+  check_drowsy_hosts();
   check_change();
   return 0;
 }
