@@ -37,6 +37,7 @@ def _measure(bench: Bench) -> Iterator[Row]:
             taken = _seconds(bench, program, [bench.limited(percent, library)] * 2)
             musts = [Must("seconds", max(taken), 0, LATE_S)]
             note = (
-                f"{EXCHANGES} exchanges each in {max(taken):.2f} s; natively {max(native):.2f} s, alone {alone:.2f} s"
+                f"{EXCHANGES} exchanges each in {1000 * max(taken):.1f} ms; "
+                f"natively {1000 * max(native):.1f} ms, alone {1000 * alone:.1f} ms"
             )
             yield Row("collectives", f"{percent} / {percent}", library, (), musts, note=note)
