@@ -36,7 +36,7 @@
 #define METER_QUANTUM_WALL_NS 5000000LL
 #define METER_OVERLAP_QUANTUM_WALL_NS 24000000LL
 #define METER_COMPANY_QUANTUM_NS 8000000LL
-#define METER_PACE_QUANTUM_NS 18000000LL
+#define METER_PACE_QUANTUM_NS 12000000LL
 /* How long a launch waits for work in flight that makes no progress, or for eight times its estimate. Work that never
  * ends, such as a collective that waits for another GPU, must not hold up the launch that would end it: each time the
  * patience ends, twice as many batches as before may pass, up to 16. More would pile up where the GPU only mixes the

@@ -97,7 +97,8 @@ static bool is_never_awake(const struct meter_stream *stream, int64_t now_ns) {
 /* No longer than it takes until the tokens for it are there: other threads want fewer, and might take them for ever. */
 bool meter_looks_at_pace(const struct meter_stream *stream, int64_t now_ns) {
   struct meter *meter = stream->meter;
-  bool is_slower = awake_ns(stream, now_ns) == 0 || times_slower(stream, 0, now_ns) > AS_USUAL;
+  double present_ns = each_ns(&stream->paces[0]), usual_ns = awake_ns(stream, now_ns);
+  bool is_slower = present_ns > AS_USUAL * usual_ns; /* also when it is not known what is usual */
   if (each_ns(&stream->own_gaps) < MAKES_IT_WAIT || !is_slower || !is_never_awake(stream, now_ns))
     return false;
   int64_t looked_at_ns = __atomic_load_n(&meter->looked_at_pace_ns, __ATOMIC_RELAXED);
