@@ -31,7 +31,7 @@ struct launch {
 /* A graph has no function. */
 static HOT struct launch begin(CUstream stream, CUfunction function, uint64_t work) {
   struct launch launch = {.start_ns = quick_clock_ns()};
-  meters_have_company(launch.start_ns);
+  meters_have_company(launch.start_ns); /* looks up now and then, also where passes() had no need to */
   if (profile_is_on())
     profile_before_launch(function);
   struct meter_stream *found = streams_find(stream);

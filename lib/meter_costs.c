@@ -1,4 +1,5 @@
-/* What a launch costs is learned from what was measured. It decides where batches end; what is charged is measured. */
+/* What a launch costs is learned from what was measured. It decides where batches end, and which of the gaps within
+ * them are charged (meter_pace.c); the work itself is charged as it was measured. */
 #include "meter_parts.h"
 
 static void set_cost(struct meter *meter, uint64_t work, int64_t cost_ns) {

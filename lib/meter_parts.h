@@ -11,8 +11,8 @@ static inline struct meter_cost *meter_cost_of(struct meter *meter, uint64_t wor
   return &meter->costs[(work * 0x9e3779b97f4a7c15ULL) >> 52 & (METER_COSTS - 1)];
 }
 
-/* What a launch of this work usually takes; false when it has not been seen. Threads may race here: a wrong estimate
- * shifts a marker, never a charge. */
+/* What a launch of this work usually takes; false when it has not been seen. Threads may race here: a
+ * wrong one shifts a marker, and what a gap is charged, until it is learned anew. */
 static inline bool meter_known_cost(struct meter *meter, uint64_t work, int64_t *cost_ns) {
   const struct meter_cost *cost = meter_cost_of(meter, work);
   if (__atomic_load_n(&cost->work, __ATOMIC_RELAXED) != work)

@@ -20,6 +20,7 @@ from vgpurun.slices.joining import Joining
 
 if TYPE_CHECKING:
     from vgpurun.engine.client import Engine
+    from vgpurun.limits.update import Admit
 
 _GROUP = "Placement"
 _WAYS_OUT_OF_CHANGE = "ask for less, or share regardless with --overcommit"  # no change waits
@@ -173,6 +174,11 @@ class WantedSlice(NamedTuple):
     def check(self, environment: Mapping[str, str], gpus: Sequence[Gpu]) -> None:
         """Raise SliceError for a slice that is not there, or not this user's."""
         self.admission(environment, gpus, None).look()
+
+
+def admission_of_changes(gpus: Sequence[Gpu], engine: "Engine | None", overcommit: bool | None) -> "Admit":
+    """How `update` of containers and slices admits what grows; see admitted_change."""
+    return lambda holder, wanted, before: admitted_change(holder.id, wanted, gpus, engine, overcommit, before)
 
 
 @contextmanager

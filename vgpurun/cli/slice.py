@@ -1,7 +1,7 @@
 """`vgpurun slice`: named shares of GPUs that containers and processes join."""
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import click
@@ -20,11 +20,10 @@ from vgpurun.cli.common import (
     visible_gpus,
     warn,
 )
-from vgpurun.cli.placing import Wanted, admitted_change, engine_if_any, overcommit_option, own_placement_options
+from vgpurun.cli.placing import Wanted, admission_of_changes, engine_if_any, overcommit_option, own_placement_options
 from vgpurun.errors import OptionError, VgpurunError
 from vgpurun.host.gpus import Gpu
 from vgpurun.launch.plan import Limits
-from vgpurun.limits.quota import Quota
 
 _GROUP = "Slice"
 _USERS_HELP = "Who else may use it: names of users, @groups, or all; with commas."
@@ -145,13 +144,7 @@ def update(
     if given == Limits() and users is None:
         raise OptionError("nothing to change; give --mem, --oversubscribe, --sm, --sm-policy, --priority or --users")
     gpus = visible_gpus(driver == "sim")
-    engine = engine_if_any()
-
-    def admit(
-        holder: limits.Limited, wanted: Sequence[tuple[Gpu, Quota]], before: Mapping[str, Quota]
-    ) -> AbstractContextManager[object]:
-        return admitted_change(holder.id, wanted, gpus, engine, overcommit, before)
-
+    admit = admission_of_changes(gpus, engine_if_any(), overcommit)
     for each in [store.find(name) for name in names]:
         with store.alone(each) as found:
             quotas_on(found, gpus)  # those of another driver have words of their own

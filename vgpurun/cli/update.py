@@ -1,7 +1,6 @@
 """`vgpurun update`: other limits for a container that runs."""
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -16,9 +15,8 @@ from vgpurun.cli.common import (
     visible_gpus,
     warn,
 )
-from vgpurun.cli.placing import admitted_change, overcommit_option
+from vgpurun.cli.placing import admission_of_changes, overcommit_option
 from vgpurun.errors import OptionError
-from vgpurun.host.gpus import Gpu
 from vgpurun.launch.plan import Limits
 from vgpurun.limits.policies import Priority, SmPolicy
 from vgpurun.limits.quota import Quota, show_size
@@ -68,12 +66,7 @@ def update(
         raise OptionError("nothing to change; give --mem, --oversubscribe, --sm, --sm-policy or --priority")
     gpus = visible_gpus(driver == "sim")
     engine = ContainerEngine.connect()
-
-    def admit(
-        container: limits.Limited, wanted: Sequence[tuple[Gpu, Quota]], before: Mapping[str, Quota]
-    ) -> AbstractContextManager[object]:
-        return admitted_change(container.id, wanted, gpus, engine, overcommit, before)
-
+    admit = admission_of_changes(gpus, engine, overcommit)
     found = [engine.find(name) for name in containers]
     for container in found:
         limits.refuse_in_slice(container.name, container.slice_name)

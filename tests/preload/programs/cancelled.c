@@ -4,6 +4,8 @@
  *
  *   cancelled ROUNDS
  */
+#include "ok.h"
+
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -15,14 +17,6 @@
 static CUcontext context;
 static CUfunction kernel;
 static atomic_long launches;
-
-static void check(CUresult result, const char *what) {
-  if (result == CUDA_SUCCESS)
-    return;
-  fprintf(stderr, "%s: error %d\n", what, (int)result);
-  abort();
-}
-#define OK(call) check((call), #call)
 
 static void *launch_for_ever(void *stream) {
   OK(cuCtxSetCurrent(context));

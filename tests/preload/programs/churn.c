@@ -9,6 +9,8 @@
  * Then it frees all that it holds, its context too, prints what it did, and waits for the end of standard input.
  * Started alone, with ALONE=1 and one thread, it also checks that nothing is refused that fits.
  */
+#include "ok.h"
+
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -51,14 +53,6 @@ static int64_t now_ns(void) {
   clock_gettime(CLOCK_MONOTONIC, &now);
   return now.tv_sec * 1000000000LL + now.tv_nsec;
 }
-
-static void check(CUresult result, const char *what) {
-  if (result == CUDA_SUCCESS)
-    return;
-  fprintf(stderr, "%s: error %d\n", what, (int)result);
-  abort();
-}
-#define OK(call) check((call), #call)
 
 static CUmemAllocationProp on_device(void) {
   CUmemAllocationProp properties;
