@@ -2,7 +2,8 @@
  * Kernels on two GPUs that wait for each other, as those of a collective do: each says that it is there, and ends when
  * the other one is. Prints one line of JSON.
  *
- * exchange COUNT FIRST    FIRST: the GPU, 0 or 1, whose kernel is launched first at the beginning; then they alternate
+ * exchange SECONDS FIRST    FIRST: the GPU, 0 or 1, whose kernel is launched first at the beginning; then they
+ * alternate
  */
 #include "driver.h"
 
@@ -64,23 +65,29 @@ static void wait_for(int gpu) {
 
 int main(int argc, char **argv) {
   if (argc != 3) {
-    fprintf(stderr, "usage: exchange COUNT FIRST\n");
+    fprintf(stderr, "usage: exchange SECONDS FIRST\n");
     return 2;
   }
   FIND(cuInit);
-  unsigned count = (unsigned)atoi(argv[1]);
+  double length_ns = atof(argv[1]) * 1e9;
   int first = atoi(argv[2]) % GPUS;
   check(cuInit_(0), "cuInit");
   for (int gpu = 0; gpu < GPUS; gpu++)
     set_up(gpu);
   CUdeviceptr numbers = make_numbers();
-  double began_ns = now_ns();
-  for (unsigned number = 1; number <= count; number++, first = 1 - first) {
-    launch(first, numbers, number);
-    launch(1 - first, numbers, number);
+  unsigned exchanges = 0;
+  double began_ns = now_ns(), now = began_ns, longest_ns = 0;
+  for (; now < began_ns + length_ns; first = 1 - first) {
+    double before_ns = now;
+    exchanges++;
+    launch(first, numbers, exchanges);
+    launch(1 - first, numbers, exchanges);
     wait_for(0);
     wait_for(1);
+    now = now_ns();
+    longest_ns = now - before_ns > longest_ns ? now - before_ns : longest_ns;
   }
-  printf("{\"exchanges\": %u, \"seconds\": %.3f}\n", count, (now_ns() - began_ns) / 1e9);
+  printf("{\"exchanges\": %u, \"seconds\": %.3f, \"longest_ms\": %.3f}\n", exchanges, (now - began_ns) / 1e9,
+         longest_ns / 1e6);
   return 0;
 }
