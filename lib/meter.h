@@ -47,7 +47,8 @@
 #define METER_RING 64
 #define METER_MAX_STREAMS 16384
 #define METER_MAX_CONTEXTS 32
-#define METER_COSTS 4096
+#define METER_COST_SET_BITS 11
+#define METER_COST_WAYS 4
 #define METER_INTERVALS 64
 
 enum meter_state { METER_PENDING, METER_DONE, METER_LOST };
@@ -196,7 +197,8 @@ struct meter {
   int64_t progress_ns;       /* when a batch was harvested last, or the first one came into flight */
   struct timeline timelines[METER_MAX_CONTEXTS];
   uint32_t timeline_count;
-  struct meter_cost costs[METER_COSTS];
+  uint32_t costs_replaced; /* by others for which there was no place */
+  struct meter_cost costs[1 << METER_COST_SET_BITS][METER_COST_WAYS];
 };
 
 void meter_init(struct meter *meter, const struct meter_driver *driver, struct vgpu_device_shared *device,

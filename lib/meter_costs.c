@@ -2,8 +2,22 @@
  * them are charged (meter_pace.c); the work itself is charged as it was measured. */
 #include "meter_parts.h"
 
+/* Its own place, or one that is free; or else any. */
+static struct meter_cost *place_of(struct meter *meter, uint64_t work) {
+  struct meter_cost *costs = meter_costs_of(meter, work), *free = NULL;
+  for (int i = 0; i < METER_COST_WAYS; i++) {
+    uint64_t found = __atomic_load_n(&costs[i].work, __ATOMIC_RELAXED);
+    if (found == work)
+      return &costs[i];
+    if (found == 0 && free == NULL)
+      free = &costs[i];
+  }
+  uint32_t next = __atomic_fetch_add(&meter->costs_replaced, free == NULL, __ATOMIC_RELAXED);
+  return free != NULL ? free : &costs[next % METER_COST_WAYS];
+}
+
 static void set_cost(struct meter *meter, uint64_t work, int64_t cost_ns) {
-  struct meter_cost *cost = meter_cost_of(meter, work);
+  struct meter_cost *cost = place_of(meter, work);
   __atomic_store_n(&cost->cost_ns, cost_ns > 1 ? cost_ns : 1, __ATOMIC_RELAXED);
   __atomic_store_n(&cost->work, work, __ATOMIC_RELAXED);
 }

@@ -7,18 +7,22 @@
 
 #define METER_UNKNOWN_COST_NS METER_RUN_AHEAD_NS /* at most two launches of unknown cost are in flight */
 
-static inline struct meter_cost *meter_cost_of(struct meter *meter, uint64_t work) {
-  return &meter->costs[(work * 0x9e3779b97f4a7c15ULL) >> 52 & (METER_COSTS - 1)];
+/* The first of METER_COST_WAYS places of which the work may have one. With one alone a program of 200 kernels would have
+ * some that drive each other out for ever, and never be known. */
+static inline struct meter_cost *meter_costs_of(struct meter *meter, uint64_t work) {
+  return meter->costs[(work * 0x9e3779b97f4a7c15ULL) >> (64 - METER_COST_SET_BITS)];
 }
 
 /* What a launch of this work usually takes; false when it has not been seen. Threads may race here: a
  * wrong one shifts a marker, and what a gap is charged, until it is learned anew. */
 static inline bool meter_known_cost(struct meter *meter, uint64_t work, int64_t *cost_ns) {
-  const struct meter_cost *cost = meter_cost_of(meter, work);
-  if (__atomic_load_n(&cost->work, __ATOMIC_RELAXED) != work)
-    return false;
-  *cost_ns = __atomic_load_n(&cost->cost_ns, __ATOMIC_RELAXED);
-  return true;
+  const struct meter_cost *costs = meter_costs_of(meter, work);
+  for (int i = 0; i < METER_COST_WAYS; i++)
+    if (__atomic_load_n(&costs[i].work, __ATOMIC_RELAXED) == work) {
+      *cost_ns = __atomic_load_n(&costs[i].cost_ns, __ATOMIC_RELAXED);
+      return true;
+    }
+  return false;
 }
 
 /* Who learns it has no claim on the stream. */

@@ -168,6 +168,21 @@ static void check_first_cost(void) {
         (long long)cost_ns / 1000);
 }
 
+/* A training of PyTorch has some 200: each is a function, at an address like these, and the size of its grid. */
+static void check_many_works_stay_known(void) {
+  enum { WORKS = 1000 };
+  start_over(50);
+  int64_t cost_ns;
+  for (int round = 0; round < 3; round++)
+    for (uint64_t i = 1; i <= WORKS; i++)
+      launch(stream, 20 * US, 0x5581c0de0000 + i / 4 * 0x1d0 + (i % 4 << 56));
+  synchronize();
+  int unknown = 0;
+  for (uint64_t i = 1; i <= WORKS; i++)
+    unknown += !meter_known_cost(meter, 0x5581c0de0000 + i / 4 * 0x1d0 + (i % 4 << 56), &cost_ns);
+  CHECK(unknown == 0, "%d of %d kernels are not known", unknown, WORKS);
+}
+
 /* 30 % of the GPU of its own accord: half of it is plenty. */
 static void check_idle_program_is_not_slowed(void) {
   const struct program programs[] = {{300 * US, 700 * US, false}, {300 * US, 700 * US, true}, {30 * MS, 70 * MS, true}};
@@ -340,6 +355,7 @@ static void check_streams_come_and_go(void) {
 int main(void) {
   check_shares();
   check_first_cost();
+  check_many_works_stay_known();
   check_idle_program_is_not_slowed();
   check_idle_tail_is_not_charged();
   check_gaps_after_work_of_unknown_cost();
