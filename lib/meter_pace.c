@@ -18,6 +18,7 @@
 #define PACE_NS 200000000LL /* of work: what was longer ago counts less and less */
 #define MOST_LEFT_OUT 4     /* of a batch: all but this part */
 #define MOST_LEAD_NS 100000000LL
+#define SHORT_PART 10 /* of the work before it: a gap */
 #define OLD_NS 30000000000LL
 #define MOST_ASLEEP 2.0    /* times slower */
 #define AS_USUAL 1.05      /* times slower, at most */
@@ -148,13 +149,24 @@ void meter_begin_pace(struct meter_stream *stream, int64_t start_ns) {
   stream->host_scale = 1 / times_slower(stream, stream->batch.host_age, start_ns);
 }
 
-/* How long the GPU would wait for this launch without a limit. A long gap is no use of it. Of one that is a little
- * longer than a short one less counts, and not all at once nothing: without our waits it might be shorter. */
+/* What is short against the work before it, counts too: a program that has a turnaround of half a millisecond after
+ * steps of seven keeps the GPU to itself, and is to get that part of its speed. Of a gap that is a little longer less
+ * counts, and not all at once nothing: without our waits it might be shorter. */
+static SELDOM int64_t counted_ns(struct meter_stream *stream, int64_t gap_ns) {
+  int64_t short_ns = max(METER_SPARSE_NS, stream->burst_ns / SHORT_PART);
+  stream->burst_ns = 0;
+  return min(gap_ns, max(0, 4 * short_ns - 3 * gap_ns));
+}
+
+/* How long the GPU would wait for this launch without a limit. A long gap is no use of it. */
 static HOT int64_t own_gap_ns(struct meter_stream *stream, int64_t host_ns, int64_t cost_ns) {
   int64_t lead_ns = stream->lead_ns - (int64_t)((double)max(0, host_ns) * stream->host_scale);
   stream->lead_ns = min(max(0, lead_ns) + cost_ns, MOST_LEAD_NS);
   int64_t gap_ns = max(0, -lead_ns);
-  return min(gap_ns, max(0, 4 * METER_SPARSE_NS - 3 * gap_ns));
+  if (__builtin_expect(gap_ns > METER_SPARSE_NS, 0))
+    gap_ns = counted_ns(stream, gap_ns);
+  stream->burst_ns += cost_ns;
+  return gap_ns;
 }
 
 /* Costs may be wrong, but those of kernels that take longer than their launch leave the GPU no time to wait anyway. */

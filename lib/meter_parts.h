@@ -7,8 +7,8 @@
 
 #define METER_UNKNOWN_COST_NS METER_RUN_AHEAD_NS /* at most two launches of unknown cost are in flight */
 
-/* The first of METER_COST_WAYS places of which the work may have one. With one alone a program of 200 kernels would have
- * some that drive each other out for ever, and never be known. */
+/* The first of METER_COST_WAYS places of which the work may have one. With one alone a program of 200 kernels would
+ * have some that drive each other out for ever, and never be known. */
 static inline struct meter_cost *meter_costs_of(struct meter *meter, uint64_t work) {
   return meter->costs[(work * 0x9e3779b97f4a7c15ULL) >> (64 - METER_COST_SET_BITS)];
 }

@@ -30,6 +30,7 @@ static void start_over(struct meter_stream *stream, void *context, void *handle,
   memset(stream->seen_at_ns, 0, sizeof stream->seen_at_ns);
   stream->own_gaps = (struct pace){0};
   stream->lead_ns = 0;
+  stream->burst_ns = 0;
   stream->usual_cost_ns = 0;
   stream->gpu_until_ns = 0;
   __atomic_store_n(&stream->waited, false, __ATOMIC_RELAXED);

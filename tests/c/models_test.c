@@ -29,6 +29,7 @@ static const struct model models[] = {
     {"inference, slow host", 14 * US, 0, 90, false, true, 150 * US, 0, 0},
     {"inference, very slow host", 11 * US, 0, 67, false, true, 90 * US, 0, 0},
     {"inference, long steps", 4 * US, 0, 1000, false, true, 60 * US, 0, 0},
+    {"inference, slow turnaround", 4 * US, 0, 1500, false, true, 500 * US, 0, 0},
     {"many new shapes", 4 * US, 0, 1000, false, true, 60 * US, 30, 0},
 };
 static int64_t steps;
