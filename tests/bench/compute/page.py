@@ -30,6 +30,7 @@ CASES = {
     "streams": "4 streams at once, kernels of 200 µs",
     "bursts": "4 streams in bursts of 8 kernels of 1 ms",
     "train": "PyTorch, training of a small transformer",
+    "train16": "PyTorch, training with half of that batch: GPU and Python about as fast",
     "generate": "PyTorch, inference at batch size 1, a token at a time: bound by memory",
     "infer": "PyTorch, inference at batch size 1, 2048 tokens: at the card's power limit",
     "decode": "PyTorch, inference at batch size 1, 64 tokens: bound by Python",

@@ -22,7 +22,7 @@ PROGRAMS = BENCH / "programs"
 sys.path.insert(0, str(BENCH.parent))
 from support import LIBRARY, python_with_torch  # noqa: E402
 
-MODELS = ("train", "generate", "infer", "decode")
+MODELS = ("train", "train16", "generate", "infer", "decode")
 START_S = 4.0  # time for several programs to make their contexts, before they begin together
 SETTLE_S = 1.0  # that each program works before it measures itself
 LATE_S = 60.0  # that a program may take longer than it was to

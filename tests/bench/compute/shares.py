@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import tempfile
 import time
 from collections.abc import Iterator
@@ -14,7 +15,8 @@ from report import Must, Row
 from runs import MODELS, SETTLE_S, Bench, Launch, Run
 from watched import Watched
 
-FREE_S = 3.0  # without a limit, between its limits
+FREE_S = 1.5  # without a limit, between its limits
+ROUNDS = 2  # of all limits: a host's speed changes within a minute
 NEARLY_ALL = 99  # at this limit it shows what a program uses by itself
 # What takes longest comes first, so that several GPUs are done at about the same time.
 PROGRAMS = ("300ms", *MODELS, "5ms", "1ms", "50us", "4us", "graph", "sync", "streams", "bursts")
@@ -83,21 +85,24 @@ def _measure_model(bench: Bench, program: str, seconds: float, limits: tuple[int
         with tempfile.TemporaryDirectory() as folder, Watched(Path(folder), bench.gpus[0].uuid) as watched:
             limited = Adjustable(bench, library, Path(folder), None)
             phases: list[tuple[int | None, float]] = [(None, FREE_S)]
-            for percent, length_s in (*((each, seconds) for each in limits), (NEARLY_ALL, FREE_S)):
+            for percent, length_s in (
+                *((each, seconds / ROUNDS) for each in limits * ROUNDS),
+                (NEARLY_ALL, 2 * FREE_S),
+            ):
                 phases += [(percent, length_s), (None, FREE_S)]
             run, began_s = _run_phases(bench, program, limited, phases)
         measured = [
             _Phase(run, watched, at_s + SETTLE_S, length_s) for at_s, (_, length_s) in zip(began_s, phases, strict=True)
         ]
-        free = measured[::2]
+        *rounds, nearly_all = (_Limited(*measured[i - 1 : i + 2]) for i in range(1, len(measured), 2))
         for number, percent in enumerate(limits):
-            phase = measured[2 * number + 1]
-            unlimited = (free[number].per_second + free[number + 1].per_second) / 2
-            share = 100 * phase.per_second / unlimited
+            each = rounds[number :: len(limits)]
+            share = statistics.fmean(one.share_percent for one in each)
             note = (
-                f"{_charged_note(phase.charged_percent)}{unlimited:.1f}/s without a limit, in the same process; "
-                f"charged {measured[-2].charged_percent or 0:.1f} % at {NEARLY_ALL}; "
-                f"{phase.clock_mhz:.0f} MHz, without a limit {free[number].clock_mhz:.0f}"
+                f"{_charged_note(statistics.fmean(one.charged_percent for one in each))}"
+                f"{statistics.fmean(one.unlimited for one in each):.1f}/s without a limit, in the same process; "
+                f"charged {nearly_all.charged_percent:.1f} % at {NEARLY_ALL}; "
+                f"{each[-1].clock_mhz:.0f} MHz, without a limit {each[-1].unlimited_clock_mhz:.0f}"
             )
             musts = [Must("share", share, percent - 1, percent + 1)]
             yield Row(program, str(percent), library, (share,), musts, None, (), native, note)
@@ -111,6 +116,16 @@ class _Phase:
         self.per_second = run.per_second_between(from_s, from_s + seconds)
         self.charged_percent = watched.charged_percent(*at_s)
         self.clock_mhz = watched.clock_mhz(*at_s)
+
+
+class _Limited:
+    """A part under a limit, between two without one."""
+
+    def __init__(self, before: _Phase, limited: _Phase, after: _Phase) -> None:
+        self.unlimited = (before.per_second + after.per_second) / 2
+        self.share_percent = 100 * limited.per_second / self.unlimited
+        self.charged_percent = limited.charged_percent or 0.0
+        self.clock_mhz, self.unlimited_clock_mhz = limited.clock_mhz, before.clock_mhz
 
 
 def _run_phases(

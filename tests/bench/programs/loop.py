@@ -3,7 +3,7 @@
 Prints as JSON when it begins to measure itself, by CLOCK_MONOTONIC; then its rate, its longest stall, and what it
 completed in each 50 ms.
 
-loop.py fp32|bf16|graph|train|generate|infer|decode SECONDS
+loop.py fp32|bf16|graph|train|train16|generate|infer|decode SECONDS
 """
 
 import json
@@ -48,11 +48,11 @@ def encoder(layers: int, width: int = 512, dtype: torch.dtype = torch.float32) -
         return torch.nn.TransformerEncoder(layer, layers)
 
 
-def train() -> Callable[[], object]:
-    """A step of training on a batch of 16 sequences of 256."""
+def train(sequences: int) -> Callable[[], object]:
+    """A step of training on a batch of so many sequences of 256."""
     model = encoder(4)
     optimizer = torch.optim.AdamW(model.parameters())
-    batch = torch.randn(16, 256, 512, device="cuda")
+    batch = torch.randn(sequences, 256, 512, device="cuda")
 
     def step() -> None:
         optimizer.zero_grad(set_to_none=True)
@@ -104,8 +104,9 @@ STEPS: dict[str, Callable[[], Callable[[], object]]] = {
     "fp32": lambda: matmul(2048, torch.float32),  # 0.4 ms on an H200
     "bf16": lambda: matmul(4096, torch.bfloat16),  # 0.2 ms, at the card's power limit
     "graph": graph,
-    "train": train,
-    "generate": lambda: infer(1, 8192, 16, torch.bfloat16),  # 26 GB of weights: its GPU waits for its memory
+    "train": lambda: train(32),
+    "train16": lambda: train(16),  # its GPU is as fast as the host's Python, to a few percent, on some hosts slower
+    "generate": lambda: infer(1, 8192, 32, torch.bfloat16),  # 52 GB of weights: its GPU waits for its memory
     "infer": lambda: infer(2048, 1024),  # at the card's power limit
     "decode": lambda: infer(64, 512),  # its GPU waits for the host's Python most of the time
 }
