@@ -16,7 +16,8 @@ from runs import MODELS, SETTLE_S, Bench, Launch, Run
 from watched import Watched
 
 FREE_S = 1.5  # without a limit, between its limits
-ROUNDS = 2  # of all limits: a host's speed changes within a minute
+ROUNDS = 2  # of all limits of a model: a host's speed changes within a minute
+NATIVE_PART = 2  # as short as that are native runs: there is one between any two limits
 NEARLY_ALL = 99  # at this limit it shows what a program uses by itself
 # What takes longest comes first, so that several GPUs are done at about the same time.
 PROGRAMS = ("300ms", *MODELS, "5ms", "1ms", "50us", "4us", "graph", "sync", "streams", "bursts")
@@ -27,7 +28,7 @@ EVEN = ("1ms", "50us", "4us", "graph", "sync")  # kernels up to 1 ms: their wind
 
 
 def cases(options: Options) -> Iterator[Case]:
-    """A program, natively before and after its limited runs."""
+    """A program, natively before and after each of its limited runs."""
     limits = tuple(map(int, options.limits)) or LIMITS
     for program in options.programs or PROGRAMS:
         measure = _measure_model if program in MODELS else _measure
@@ -46,23 +47,25 @@ def _charged_note(percent: float | None) -> str:
 
 def _measure(bench: Bench, program: str, seconds: float, limits: tuple[int, ...]) -> Iterator[Row]:
     length_s, settle_s = (seconds * LONG, LONG_SETTLE_S) if program == "300ms" else (seconds, SETTLE_S)
-    before = bench.run(program, seconds, bench.native())
-    runs = {
-        (percent, library): _run_charged(bench, program, length_s, settle_s, bench.limited(percent, library))
-        for percent in limits
-        for library in bench.libraries
-    }
-    native, natives = native_per_second(before, bench.run(program, seconds, bench.native()))
-    for (percent, library), (run, charged) in runs.items():
-        note = _charged_note(charged) + natives
-        share = 100 * run.per_second / native
-        deviation = run.window_deviation_percent if program in EVEN else None
-        musts = [Must("share", share, percent - 1, percent + 1)]
-        if deviation is not None:
-            musts.append(Must("windows", deviation, 0, 2))
-        if program in EVEN and percent == 50:
-            musts.append(Must("stall", run.longest_stall_ms, 0, 25))
-        yield Row(program, str(percent), library, (share,), musts, deviation, (run.longest_stall_ms,), native, note)
+    before = bench.run(program, seconds / NATIVE_PART, bench.native())
+    for percent in limits:
+        runs = {
+            library: _run_charged(bench, program, length_s, settle_s, bench.limited(percent, library))
+            for library in bench.libraries
+        }
+        after = bench.run(program, seconds / NATIVE_PART, bench.native())
+        native, natives = native_per_second(before, after)
+        before = after
+        for library, (run, charged) in runs.items():
+            note = _charged_note(charged) + natives
+            share = 100 * run.per_second / native
+            deviation = run.window_deviation_percent if program in EVEN else None
+            musts = [Must("share", share, percent - 1, percent + 1)]
+            if deviation is not None:
+                musts.append(Must("windows", deviation, 0, 2))
+            if program in EVEN and percent == 50:
+                musts.append(Must("stall", run.longest_stall_ms, 0, 25))
+            yield Row(program, str(percent), library, (share,), musts, deviation, (run.longest_stall_ms,), native, note)
 
 
 def _run_charged(
