@@ -3,7 +3,7 @@
 Prints as JSON when it begins to measure itself, by CLOCK_MONOTONIC; then its rate, its longest stall, and what it
 completed in each 50 ms.
 
-loop.py fp32|bf16|graph|train|train16|generate|infer|decode SECONDS
+loop.py fp32|bf16|graph|small|train|train16|generate|infer|decode SECONDS
 """
 
 import json
@@ -37,6 +37,17 @@ def graph() -> Callable[[], object]:
         for _ in range(50):
             x.mul_(1.0001).add_(0.0001)
     return captured.replay
+
+
+def small_kernels() -> Callable[[], object]:
+    """A hundred small kernels, one launch after the other: PyTorch launches no faster."""
+    x = torch.randn(64, device="cuda")
+
+    def step() -> None:
+        for _ in range(100):
+            x.add_(1.0)
+
+    return step
 
 
 def encoder(layers: int, width: int = 512, dtype: torch.dtype = torch.float32) -> torch.nn.Module:
@@ -104,6 +115,7 @@ STEPS: dict[str, Callable[[], Callable[[], object]]] = {
     "fp32": lambda: matmul(2048, torch.float32),  # 0.4 ms on an H200
     "bf16": lambda: matmul(4096, torch.bfloat16),  # 0.2 ms, at the card's power limit
     "graph": graph,
+    "small": small_kernels,
     "train": lambda: train(32),
     "train16": lambda: train(16),  # its GPU is as fast as the host's Python, to a few percent, on some hosts slower
     "generate": lambda: infer(1, 8192, 32, torch.bfloat16),  # 52 GB of weights: its GPU waits for its memory
