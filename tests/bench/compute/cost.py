@@ -46,7 +46,7 @@ def _measure_launch(bench: Bench) -> Iterator[Row]:
 def _measure_speed(bench: Bench, program: str, percent: int, seconds: float, least: float) -> Iterator[Row]:
     before = bench.run(program, seconds, bench.native())
     runs = {name: bench.run(program, seconds, bench.limited(percent, name)) for name in bench.libraries}
-    native, note = native_per_second(before, bench.run(program, seconds, bench.native()))
+    native, note = native_per_second([before, bench.run(program, seconds, bench.native())])
     case = "30 % by itself" if program == "third" else program
     for name, run in runs.items():
         share = 100 * run.per_second / native

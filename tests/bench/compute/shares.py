@@ -5,7 +5,8 @@ from __future__ import annotations
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -24,6 +25,8 @@ PROGRAMS = ("300ms", *MODELS, "5ms", "1ms", "50us", "4us", "graph", "sync", "str
 LIMITS = (10, 25, 50, 75, 90)
 LONG = 6  # times as long, for kernels of 300 ms; and they settle longer: at 10 one that was not known is paid for 3 s
 LONG_SETTLE_S = 12.0
+BOUND_BY_HOST = ("4us",)  # its speed changes with the host's, from one second to the next
+HOST_ROUNDS = 4
 EVEN = ("1ms", "50us", "4us", "graph", "sync")  # kernels up to 1 ms: their windows and stalls are looked at
 
 
@@ -35,37 +38,66 @@ def cases(options: Options) -> Iterator[Case]:
         yield Case("shares", program, partial(measure, program=program, seconds=options.seconds, limits=limits))
 
 
-def native_per_second(before: Run, after: Run) -> tuple[float, str]:
-    """The speed of a program between two runs, and how much they differ."""
-    mean = (before.per_second + after.per_second) / 2
-    return mean, f"native runs differ by {100 * abs(after.per_second - before.per_second) / mean:.1f} %"
+def native_per_second(runs: Sequence[Run]) -> tuple[float, str]:
+    """The speed of a program in these runs, and how much they differ."""
+    speeds = [run.per_second for run in runs]
+    mean = statistics.fmean(speeds)
+    return mean, f"native runs differ by {100 * (max(speeds) - min(speeds)) / mean:.1f} %"
 
 
-def _charged_note(percent: float | None) -> str:
-    return "" if percent is None else f"charged {percent:.2f} %; "
+@dataclass(frozen=True)
+class _Limited:
+    """What a program did under a limit, against what it did without one before and after."""
+
+    share_percent: float
+    charged_percent: float | None
+    run: Run
+
+
+def _charged_note(limited: Sequence[_Limited] | Sequence[_LimitedPhase]) -> str:
+    known = [each.charged_percent for each in limited if each.charged_percent is not None]
+    return f"charged {statistics.fmean(known):.2f} %; " if known else ""
 
 
 def _measure(bench: Bench, program: str, seconds: float, limits: tuple[int, ...]) -> Iterator[Row]:
     length_s, settle_s = (seconds * LONG, LONG_SETTLE_S) if program == "300ms" else (seconds, SETTLE_S)
-    before = bench.run(program, seconds / NATIVE_PART, bench.native())
+    rounds = HOST_ROUNDS if program in BOUND_BY_HOST else 1
+    native_s = seconds / max(rounds, NATIVE_PART)
+    natives = [bench.run(program, native_s, bench.native())]
     for percent in limits:
-        runs = {
-            library: _run_charged(bench, program, length_s, settle_s, bench.limited(percent, library))
-            for library in bench.libraries
-        }
-        after = bench.run(program, seconds / NATIVE_PART, bench.native())
-        native, natives = native_per_second(before, after)
-        before = after
-        for library, (run, charged) in runs.items():
-            note = _charged_note(charged) + natives
-            share = 100 * run.per_second / native
-            deviation = run.window_deviation_percent if program in EVEN else None
-            musts = [Must("share", share, percent - 1, percent + 1)]
-            if deviation is not None:
-                musts.append(Must("windows", deviation, 0, 2))
-            if program in EVEN and percent == 50:
-                musts.append(Must("stall", run.longest_stall_ms, 0, 25))
-            yield Row(program, str(percent), library, (share,), musts, deviation, (run.longest_stall_ms,), native, note)
+        found: dict[str, list[_Limited]] = {library: [] for library in bench.libraries}
+        natives = natives[-1:]
+        for _ in range(rounds):
+            runs = {
+                library: _run_charged(bench, program, length_s / rounds, settle_s, bench.limited(percent, library))
+                for library in bench.libraries
+            }
+            natives.append(bench.run(program, native_s, bench.native()))
+            native, _ = native_per_second(natives[-2:])
+            for library, (run, charged) in runs.items():
+                found[library].append(_Limited(100 * run.per_second / native, charged, run))
+        native, differ = native_per_second(natives)
+        if program in EVEN:
+            differ += f", their windows deviate by {_deviation_percent(natives):.1f} %"
+        for library, limited in found.items():
+            yield _row(program, percent, library, limited, native, _charged_note(limited) + differ)
+
+
+def _deviation_percent(runs: Sequence[Run]) -> float:
+    return statistics.fmean(run.window_deviation_percent or 0.0 for run in runs)
+
+
+def _row(program: str, percent: int, library: str, limited: Sequence[_Limited], native: float, note: str) -> Row:
+    share = statistics.fmean(each.share_percent for each in limited)
+    stall_ms = max(each.run.longest_stall_ms for each in limited)
+    musts = [Must("share", share, percent - 1, percent + 1)]
+    deviation = None
+    if program in EVEN:
+        deviation = _deviation_percent([each.run for each in limited])
+        musts.append(Must("windows", deviation, 0, 2))
+    if program in EVEN and percent == 50:
+        musts.append(Must("stall", stall_ms, 0, 25))
+    return Row(program, str(percent), library, (share,), musts, deviation, (stall_ms,), native, note)
 
 
 def _run_charged(
@@ -97,14 +129,14 @@ def _measure_model(bench: Bench, program: str, seconds: float, limits: tuple[int
         measured = [
             _Phase(run, watched, at_s + SETTLE_S, length_s) for at_s, (_, length_s) in zip(began_s, phases, strict=True)
         ]
-        *rounds, nearly_all = (_Limited(*measured[i - 1 : i + 2]) for i in range(1, len(measured), 2))
+        *rounds, nearly_all = (_LimitedPhase(*measured[i - 1 : i + 2]) for i in range(1, len(measured), 2))
         for number, percent in enumerate(limits):
             each = rounds[number :: len(limits)]
             share = statistics.fmean(one.share_percent for one in each)
             note = (
-                f"{_charged_note(statistics.fmean(one.charged_percent for one in each))}"
+                f"{_charged_note(each)}"
                 f"{statistics.fmean(one.unlimited for one in each):.1f}/s without a limit, in the same process; "
-                f"charged {nearly_all.charged_percent:.1f} % at {NEARLY_ALL}; "
+                f"charged {nearly_all.charged_percent or 0:.1f} % at {NEARLY_ALL}; "
                 f"{each[-1].clock_mhz:.0f} MHz, without a limit {each[-1].unlimited_clock_mhz:.0f}"
             )
             musts = [Must("share", share, percent - 1, percent + 1)]
@@ -121,13 +153,13 @@ class _Phase:
         self.clock_mhz = watched.clock_mhz(*at_s)
 
 
-class _Limited:
+class _LimitedPhase:
     """A part under a limit, between two without one."""
 
     def __init__(self, before: _Phase, limited: _Phase, after: _Phase) -> None:
         self.unlimited = (before.per_second + after.per_second) / 2
         self.share_percent = 100 * limited.per_second / self.unlimited
-        self.charged_percent = limited.charged_percent or 0.0
+        self.charged_percent = limited.charged_percent
         self.clock_mhz, self.unlimited_clock_mhz = limited.clock_mhz, before.clock_mhz
 
 

@@ -85,6 +85,14 @@ def infer(tokens: int, width: int, layers: int = 6, dtype: torch.dtype = torch.f
     return step
 
 
+def spread(samples: list[float], from_s: float, to_s: float) -> None:
+    """One step: it may be longer than a sample."""
+    first, last = int(from_s / SAMPLE_S), int(to_s / SAMPLE_S)
+    for i in range(first, last + 1):
+        part_s = min(to_s, (i + 1) * SAMPLE_S) - max(from_s, i * SAMPLE_S)
+        samples[i] += part_s / (to_s - from_s) if to_s > from_s else 1.0
+
+
 def measure(step: Callable[[], object], seconds: float) -> dict[str, object]:
     """Steps completed in a second, the longest time in milliseconds between two completions, and the series."""
     pending: deque[torch.cuda.Event] = deque()
@@ -99,9 +107,9 @@ def measure(step: Callable[[], object], seconds: float) -> dict[str, object]:
         pending.popleft().synchronize()
         completed.append(time.monotonic())
     began_s = completed[0]
-    samples = [0] * (int((completed[-1] - began_s) / SAMPLE_S) + 1)
-    for at_s in completed[1:]:
-        samples[int((at_s - began_s) / SAMPLE_S)] += 1
+    samples = [0.0] * (int((completed[-1] - began_s) / SAMPLE_S) + 1)
+    for before, after in pairwise(completed):
+        spread(samples, before - began_s, after - began_s)
     return {
         "per_second": (len(completed) - 1) / (completed[-1] - began_s),
         "longest_stall_ms": 1000 * max(after - before for before, after in pairwise(completed)),
