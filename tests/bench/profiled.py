@@ -26,7 +26,7 @@ from support import LIBRARY, python_with_torch  # noqa: E402
 from vgpurun.profiles.reader import read_profiles  # noqa: E402
 
 SECONDS = 30.0
-TURN_S = 0.1
+TURN_S = 0.05
 PROGRAMS = ("decode", "small", "train16")
 OFF, ON = 1, 2  # profile_state in lib/profile.h
 

@@ -16,7 +16,7 @@ from report import Must, Row
 from runs import MODELS, SETTLE_S, Bench, Launch, Run
 from watched import Watched
 
-FREE_S = 1.5  # without a limit, between its limits
+FREE_S = 2.5  # without a limit, between its limits
 ROUNDS = 2  # of all limits of a model: a host's speed changes within a minute
 NATIVE_PART = 2  # as short as that are native runs: there is one between any two limits
 NEARLY_ALL = 99  # at this limit it shows what a program uses by itself
