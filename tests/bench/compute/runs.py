@@ -41,13 +41,22 @@ class Run:
     began_at_s: float = 0.0
     samples: tuple[float, ...] = ()
     sample_s: float = 0.05
+    stalls_ms: tuple[float, ...] = ()  # the longest that ended in each sample, of programs that tell
 
     @property
     def window_deviation_percent(self) -> float | None:
         """Standard deviation of the windows' work, in percent of their mean."""
-        windows = self.windows(step_s=WINDOW_S)
+        return self.deviation_percent_between(0.0)
+
+    def deviation_percent_between(self, from_s: float, to_s: float | None = None) -> float | None:
+        """The same of the windows between two times."""
+        windows = self.windows(WINDOW_S, from_s, to_s)
         mean = statistics.fmean(windows) if windows else 0
         return 100 * statistics.pstdev(windows) / mean if mean else None
+
+    def longest_stall_ms_between(self, from_s: float, to_s: float) -> float | None:
+        """Of those that ended between two times."""
+        return max(self.stalls_ms[round(from_s / self.sample_s) : round(to_s / self.sample_s)], default=None)
 
     def windows(self, step_s: float, from_s: float = 0.0, to_s: float | None = None) -> list[float]:
         """The work per second of windows that begin each `step_s` between two times."""
@@ -217,7 +226,8 @@ class Bench:
         """Wait for a program that measures itself for so long, and read what it says; of each copy."""
         printed = self.programs.output(process, seconds + START_S + LATE_S)
         measured = [each for each in printed if "per_second" in each]
-        return [Run(**{**each, "samples": tuple(each.get("samples", ()))}) for each in measured]
+        series = ("samples", "stalls_ms")
+        return [Run(**{**each, **{name: tuple(each.get(name, ())) for name in series}}) for each in measured]
 
     def run(self, program: str, seconds: float, launch: Launch, settle_s: float = SETTLE_S) -> Run:
         """Run a program alone on the GPU."""

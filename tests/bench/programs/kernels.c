@@ -187,9 +187,11 @@ static void *work(void *unused) {
   return unused;
 }
 
-/* What was completed in each sample, and the longest time without any progress. */
+/* What was completed in each sample, and the longest time without any progress, over all and of those that ended in
+ * each sample. */
 static void observe(double seconds) {
   static unsigned long long samples[MAX_SAMPLES];
+  static double stalls_ns[MAX_SAMPLES];
   double began = now_ns(), last_progress = began, longest = 0, longest_at = began;
   unsigned long long at_begin = done(), before = at_begin, sampled = at_begin;
   int count = 0;
@@ -199,6 +201,8 @@ static void observe(double seconds) {
     now = now_ns();
     unsigned long long completed = done();
     if (completed != before) {
+      if (count < MAX_SAMPLES && now - last_progress > stalls_ns[count])
+        stalls_ns[count] = now - last_progress;
       if (now - last_progress > longest) {
         longest = now - last_progress;
         longest_at = last_progress;
@@ -221,6 +225,9 @@ static void observe(double seconds) {
          SAMPLE_NS / 1e9, began / 1e9);
   for (int i = 0; i < count; i++)
     printf("%s%llu", i > 0 ? ", " : "", samples[i]);
+  printf("], \"stalls_ms\": [");
+  for (int i = 0; i < count; i++)
+    printf("%s%.2f", i > 0 ? ", " : "", stalls_ns[i] / 1e6);
   printf("]}\n");
 }
 

@@ -1,0 +1,137 @@
+"""A program's share where the speed of its host has a part in it, as in all models and where launches are the bound.
+
+Such a program differs by up to a third from one process to the next, also natively, and some percent within seconds.
+So each limit is compared with the time without one before and after it, in the same process.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from adjustable import Adjustable
+from report import Must, Row
+from runs import MODELS, SETTLE_S, START_S, Bench, Run
+from watched import Watched
+
+EVEN = ("1ms", "50us", "4us", "graph", "sync")  # kernels up to 1 ms: their windows and stalls are looked at
+ROUNDS = {**dict.fromkeys(MODELS, 2), "4us": 4}  # of all limits, each as many times shorter
+NEARLY_ALL = 99  # at this limit it shows what a program uses by itself
+
+
+def share_row(
+    program: str, percent: int, library: str, share: float, deviation: float | None, stall_ms: float | None,
+    native: float, note: str,
+) -> Row:  # fmt: skip
+    """A share with what must hold of it, and of the windows and stalls of what has short kernels."""
+    musts = [Must("share", share, percent - 1, percent + 1)]
+    shown = deviation if program in EVEN else None
+    if shown is not None:
+        musts.append(Must("windows", shown, 0, 2))
+    if program in EVEN and percent == 50 and stall_ms is not None:
+        musts.append(Must("stall", stall_ms, 0, 25))
+    stalls = () if stall_ms is None else (stall_ms,)
+    return Row(program, str(percent), library, (share,), musts, shown, stalls, native, note)
+
+
+class _Phase:
+    """What a program did in a part of its run."""
+
+    def __init__(self, run: Run, watched: Watched, from_s: float, seconds: float) -> None:
+        at_s = (run.began_at_s + from_s, run.began_at_s + from_s + seconds)
+        self.per_second = run.per_second_between(from_s, from_s + seconds)
+        self.deviation_percent = run.deviation_percent_between(from_s, from_s + seconds)
+        self.longest_stall_ms = run.longest_stall_ms_between(from_s, from_s + seconds)
+        self.charged_percent = watched.charged_percent(*at_s)
+        self.clock_mhz = watched.clock_mhz(*at_s)
+
+
+class _Limited(NamedTuple):
+    """A part under a limit, between two without one."""
+
+    before: _Phase
+    phase: _Phase
+    after: _Phase
+
+    @property
+    def unlimited(self) -> float:
+        return (self.before.per_second + self.after.per_second) / 2
+
+    @property
+    def share_percent(self) -> float:
+        return 100 * self.phase.per_second / self.unlimited
+
+
+def measure_in_phases(bench: Bench, program: str, seconds: float, limits: tuple[int, ...]) -> Iterator[Row]:
+    """Measure each limit in as many rounds as the program has, so many seconds in all."""
+    length_s = seconds / ROUNDS[program]
+    native = bench.run(program, length_s, bench.native()).per_second
+    phases: list[tuple[int | None, float]] = [(None, length_s / 2)]
+    for percent in (*limits * ROUNDS[program], NEARLY_ALL):
+        phases += [(percent, length_s), (None, length_s / 2)]
+    for library in bench.libraries:
+        with tempfile.TemporaryDirectory() as folder, Watched(Path(folder), bench.gpus[0].uuid) as watched:
+            run, began_s = _run(bench, program, Adjustable(bench, library, Path(folder), None), phases)
+        measured = [
+            _Phase(run, watched, at_s + SETTLE_S, each_s) for at_s, (_, each_s) in zip(began_s, phases, strict=True)
+        ]
+        *rounds, nearly_all = (_Limited(*measured[i - 1 : i + 2]) for i in range(1, len(measured), 2))
+        for number, percent in enumerate(limits):
+            yield _row(program, percent, library, rounds[number :: len(limits)], nearly_all.phase, native)
+
+
+def _row(
+    program: str, percent: int, library: str, rounds: Sequence[_Limited], nearly_all: _Phase, native: float
+) -> Row:
+    phases = [each.phase for each in rounds]
+    note = (
+        f"charged {_mean([phase.charged_percent for phase in phases]):.2f} %; "
+        f"{statistics.fmean(each.unlimited for each in rounds):.6g}/s without a limit, in the same process; "
+        f"charged {nearly_all.charged_percent or 0:.1f} % at {NEARLY_ALL}; "
+        f"{phases[-1].clock_mhz:.0f} MHz, without a limit {rounds[-1].before.clock_mhz:.0f}"
+    )
+    if program in EVEN:
+        note += (
+            f"; windows without a limit deviate by {_mean([each.before.deviation_percent for each in rounds]):.1f} %"
+        )
+    stalls_ms = [phase.longest_stall_ms for phase in phases if phase.longest_stall_ms is not None]
+    return share_row(
+        program,
+        percent,
+        library,
+        statistics.fmean(each.share_percent for each in rounds),
+        _mean([phase.deviation_percent for phase in phases]),
+        max(stalls_ms) if stalls_ms else None,
+        native,
+        note,
+    )
+
+
+def _mean(values: Sequence[float | None]) -> float:
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if known else 0.0
+
+
+def _run(
+    bench: Bench, program: str, limited: Adjustable, phases: list[tuple[int | None, float]]
+) -> tuple[Run, list[float]]:
+    """The run, and when in it each limit began."""
+    length_s = sum(SETTLE_S + seconds for _, seconds in phases)
+    if program in MODELS:
+        process = bench.start(program, length_s, limited.launch)
+        bench.wait_until_it_begins(process)
+    else:
+        at_s = time.monotonic() + START_S
+        process = bench.start(program, length_s, limited.launch, at_s, settle_s=0)
+        time.sleep(max(0.0, at_s - time.monotonic()))
+    changed_s = []
+    for percent, seconds in phases:
+        limited.set(percent)
+        changed_s.append(time.monotonic())
+        time.sleep(SETTLE_S + seconds)
+    run = bench.finish(process, length_s)[-1]
+    return run, [max(0.0, each_s - run.began_at_s) for each_s in changed_s]
