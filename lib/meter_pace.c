@@ -19,6 +19,7 @@
 #define MOST_LEFT_OUT 4     /* of a batch: all but this part */
 #define MOST_LEAD_NS 100000000LL
 #define SHORT_PART 10 /* of the work before it: a gap */
+#define LONGEST_SHORT_NS (2 * METER_SPARSE_NS)
 #define OLD_NS 30000000000LL
 #define MOST_ASLEEP 2.0    /* times slower */
 #define AS_USUAL 1.05      /* times slower, at most */
@@ -149,11 +150,11 @@ void meter_begin_pace(struct meter_stream *stream, int64_t start_ns) {
   stream->host_scale = 1 / times_slower(stream, stream->batch.host_age, start_ns);
 }
 
-/* What is short against the work before it, counts too: a program that has a turnaround of half a millisecond after
- * steps of seven keeps the GPU to itself, and is to get that part of its speed. Of a gap that is a little longer less
- * counts, and not all at once nothing: without our waits it might be shorter. */
+/* What is short against the work before it, counts up to twice as long: a program that has a turnaround of half a
+ * millisecond after steps of seven keeps the GPU to itself, and is to get that part of its speed. Of a gap that is a
+ * little longer less counts, and not all at once nothing: without our waits it might be shorter. */
 static SELDOM int64_t counted_ns(struct meter_stream *stream, int64_t gap_ns) {
-  int64_t short_ns = max(METER_SPARSE_NS, stream->burst_ns / SHORT_PART);
+  int64_t short_ns = min(max(METER_SPARSE_NS, stream->burst_ns / SHORT_PART), LONGEST_SHORT_NS);
   stream->burst_ns = 0;
   return min(gap_ns, max(0, 4 * short_ns - 3 * gap_ns));
 }
