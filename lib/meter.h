@@ -125,7 +125,7 @@ struct meter_stream {
   double scale;         /* measured / estimated, of mixed batches */
   double host_scale;    /* of the batch */
   int64_t lead_ns;      /* of the host over the GPU, without a limit */
-  int64_t burst_ns;     /* of the GPU, since it last waited for long without a limit */
+  int64_t burst_ns;     /* of the GPU, since the host was last silent for long */
   int64_t gpu_until_ns; /* when the GPU should be done with what was launched */
   const struct meter_observer *observer; /* the meter's */
   struct batch batch;
