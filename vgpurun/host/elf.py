@@ -2,7 +2,10 @@
 
 import struct
 from collections.abc import Iterator
-from typing import NamedTuple
+from mmap import mmap
+from typing import NamedTuple, TypeAlias
+
+Content: TypeAlias = bytes | mmap
 
 MACHINES = {62: "x86_64", 183: "aarch64"}
 
@@ -26,8 +29,8 @@ class ElfFile(NamedTuple):
     defined_versions: frozenset[str]
 
 
-def read_elf(content: bytes) -> ElfFile:
-    """Read an ELF file from memory. Raises NotElfError, whatever the bytes are."""
+def read_elf(content: Content) -> ElfFile:
+    """Read an ELF file that is in memory or mapped. Raises NotElfError, whatever the bytes are."""
     if content[:6] != b"\x7fELF\x02\x01":
         raise NotElfError("not a 64-bit little-endian ELF file")
     try:
@@ -57,7 +60,7 @@ class _Section(NamedTuple):
     link: int
 
 
-def _sections(content: bytes, offset: int, size: int, count: int) -> list[_Section]:
+def _sections(content: Content, offset: int, size: int, count: int) -> list[_Section]:
     if size != _SECTION.size:
         raise NotElfError("the file has no section table")
     fields = (_SECTION.unpack_from(content, offset + number * size) for number in range(count))
@@ -70,7 +73,7 @@ def _strings(sections: list[_Section], link: int) -> int:
     return sections[link].offset
 
 
-def _needed(content: bytes, offset: int, strings: int) -> Iterator[str]:
+def _needed(content: Content, offset: int, strings: int) -> Iterator[str]:
     for _ in range(_MAX_RECORDS):
         _, count, _, first, following = _VERNEED.unpack_from(content, offset)
         entry = offset + first
@@ -83,7 +86,7 @@ def _needed(content: bytes, offset: int, strings: int) -> Iterator[str]:
         offset += following
 
 
-def _defined(content: bytes, offset: int, strings: int) -> Iterator[str]:
+def _defined(content: Content, offset: int, strings: int) -> Iterator[str]:
     for _ in range(_MAX_RECORDS):
         _, _, _, _, _, first, following = _VERDEF.unpack_from(content, offset)
         name, _ = _VERDAUX.unpack_from(content, offset + first)
@@ -93,6 +96,6 @@ def _defined(content: bytes, offset: int, strings: int) -> Iterator[str]:
         offset += following
 
 
-def _string(content: bytes, offset: int) -> str:
+def _string(content: Content, offset: int) -> str:
     end = content.find(b"\0", offset, offset + 256)
     return content[offset : max(end, offset)].decode("ascii", "replace")

@@ -4,6 +4,7 @@ In a checkout they are in lib/build. An installed vgpurun carries the sources an
 use. VGPURUN_LIBRARY names another library, which is then used or refused, never replaced.
 """
 
+import mmap
 import os
 import platform
 import re
@@ -16,7 +17,7 @@ from typing import NamedTuple
 
 from vgpurun import __version__, abi
 from vgpurun.errors import LibraryError
-from vgpurun.host.elf import NotElfError, glibc_version, read_elf
+from vgpurun.host.elf import Content, NotElfError, glibc_version, read_elf
 from vgpurun.locking import alone_in
 
 _PACKAGE = Path(__file__).resolve().parent.parent
@@ -126,7 +127,7 @@ def _reason(stderr: str) -> str:
 def check(path: Path, machine: str | None = None, way_out: str = "build it with: vgpurun build") -> Library:
     """Read a library's version, ABI, machine and glibc need from its file. Raises LibraryError for one not of ours."""
     try:
-        content = path.read_bytes()
+        content = _mapped(path)
         elf = read_elf(content)
     except OSError as error:
         raise LibraryError(f"library {path}: {error.strerror}; {way_out}") from None
@@ -145,6 +146,12 @@ def check(path: Path, machine: str | None = None, way_out: str = "build it with:
     if elf.machine != wanted:
         raise LibraryError(f"library {path} is for {elf.machine}, but this host is {wanted}; {way_out}")
     return Library(path, version, elf.machine, glibc_version(elf.needed_versions) or (2, 0))
+
+
+def _mapped(path: Path) -> Content:
+    """Return a file's content, of which only what is looked at is read. Raises OSError."""
+    with path.open("rb") as file:
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if os.fstat(file.fileno()).st_size else b""
 
 
 def check_host(library: Library) -> None:
