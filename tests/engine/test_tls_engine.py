@@ -23,7 +23,7 @@ from cli import Cli, clean_environment
 from private_engine import EngineError, private_engine
 from support import is_set, unavailable
 from terminal import Terminal
-from vgpurun.engine.hijacked import close_notify
+from vgpurun.engine.relay import close_notify
 
 IMAGE = "vgpurun-test/tls:1"
 NAMES = "subjectAltName=IP:127.0.0.1\nextendedKeyUsage=serverAuth,clientAuth\n"

@@ -108,6 +108,7 @@ def _refuse_late_verb(ctx: click.Context, image: str) -> None:
 
 def _ask_engine(image: str) -> _Asked:
     """Return the engine, the image if it has it, and what it is about to say of itself, which takes it a while."""
+    import vgpurun.engine.without_tls  # noqa: F401  # first; a launch speaks with nobody else
     from vgpurun.engine.launches import LaunchEngine
 
     engine = LaunchEngine.connect()

@@ -1,14 +1,17 @@
 """Where the Docker Engine is, as docker's own command line decides it, and whether it can be this host's."""
 
+import json
 import os
 import socket
 import struct
+from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from vgpurun.errors import EngineError, NoEngineError
 
 DEFAULT_ADDRESS = "unix:///var/run/docker.sock"
+_DEFAULT_CONTEXT = "default"
 _TCP_SCHEMES = ("tcp", "http", "https")
 _TCP_PORT = 2375
 _CONNECT_S = 10
@@ -27,9 +30,23 @@ def find_address() -> Address:
     if given := os.environ.get("DOCKER_HOST"):
         return Address(given, f"DOCKER_HOST={given}", _tls_of_environment(given))
     name = os.environ.get("DOCKER_CONTEXT")
-    if not name and not os.path.exists(_config_file()):  # noqa: PTH110 (no Path for the usual case, in which it's not there)
+    if not name and _current_context() == _DEFAULT_CONTEXT:
         return Address(DEFAULT_ADDRESS, "Docker's default")
     return _of_context(name or None)
+
+
+def is_at_socket() -> bool:
+    """Ask whether the engine is surely at a unix socket. Without docker-py, whose import goes by the answer."""
+    if given := os.environ.get("DOCKER_HOST"):
+        return given.startswith("unix:")
+    return not os.environ.get("DOCKER_CONTEXT") and _current_context() == _DEFAULT_CONTEXT
+
+
+def _current_context() -> str:
+    try:
+        return str(json.loads(Path(_config_file()).read_bytes()).get("currentContext") or _DEFAULT_CONTEXT)
+    except (OSError, ValueError, AttributeError):  # docker-py, too, takes what it cannot read for none
+        return _DEFAULT_CONTEXT
 
 
 def _config_file() -> str:
