@@ -28,6 +28,7 @@ from vgpurun.console.signals import Signals
 from vgpurun.engine.images import PullOptions, find_image
 from vgpurun.errors import EngineError, OptionError
 from vgpurun.host import drivers, mps, simulation
+from vgpurun.host import gpus as devices
 from vgpurun.host.drivers import DriverPlan, EngineFacts
 from vgpurun.host.gpus import Gpu
 from vgpurun.host.library import Library, find_simulated_driver
@@ -89,6 +90,7 @@ def run(
     options = container_options(image, command, given)
     pull = PullOptions.read(given["pull"] or config.default("pull"), given["quiet"], options.platform)
     with Signals() as signals:
+        devices.prepare()
         asked = Background(lambda: _ask_engine(image))  # meanwhile the driver is asked for its GPUs
         launch = _Launch(options, wanted, profiling, driver_mode)
         if dry_run:

@@ -58,6 +58,12 @@ def use_library(path: Path) -> None:
         raise GpuError(f"cannot load the simulated driver {path}: {error}; build it with: make -C lib sim") from None
 
 
+def prepare() -> None:
+    """Import what asks the driver, before another thread imports something: two that do so hold each other up."""
+    with suppress(ImportError):  # is said when the driver is asked
+        import pynvml  # noqa: F401
+
+
 def list_gpus() -> list[Gpu]:
     """Return the GPUs of this host in NVML's order. Raises GpuError when there is no driver or no GPU.
 
