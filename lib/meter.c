@@ -223,7 +223,8 @@ static inline __attribute__((always_inline)) bool count(struct meter_stream *str
     observer->joined(batch, known ? cost_ns : 0);
   stream->last_busy_ns = now_ns;
   __atomic_store_n(&stream->waited, false, __ATOMIC_RELAXED);
-  bool full = batch->estimate_ns >= batch->full_ns || batch->launches >= METER_BATCH_LAUNCHES;
+  /* As near as whole launches come to it: of two kernels of a millisecond the second would pass without its tokens. */
+  bool full = batch->estimate_ns + cost_ns / 2 >= batch->full_ns || batch->launches >= METER_BATCH_LAUNCHES;
   if (known && !full && !stream->one_by_one)
     return false;
   meter_set_open(stream, false);
