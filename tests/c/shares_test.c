@@ -75,27 +75,6 @@ static void check_alone(void) {
   }
 }
 
-/* Whole kernels in windows of a quarter of a second: one every ten milliseconds, and not two every twenty. */
-static void check_windows(void) {
-  enum { WINDOWS = 40 };
-  static const struct work work = {"1 ms", MS, 1, 1, false, 0};
-  double sum = 0, squares = 0;
-  model_start_over(1);
-  struct model_process *process = tenant(0, 10, &work);
-  model_run(2 * S);
-  int64_t before = model_worked_ns(process) / MS;
-  for (int i = 1; i <= WINDOWS; i++) {
-    model_run(2 * S + i * 250 * MS);
-    int64_t worked = model_worked_ns(process) / MS - before;
-    before += worked;
-    sum += (double)worked;
-    squares += (double)(worked * worked);
-  }
-  double mean = sum / WINDOWS, variance = squares / WINDOWS - mean * mean;
-  printf("1 ms at 10: %.2f kernels in a window, variance %.2f\n", mean, variance);
-  CHECK(variance < 0.02 * mean * 0.02 * mean, "variance %.2f of %.2f", variance, mean);
-}
-
 static void check_together(int count, const uint32_t *percents, const double *expected, double tolerance,
                            double least_sum) {
   struct model_process *tenants[4];
@@ -399,7 +378,6 @@ int main(int argc, char **argv) {
   setbuf(stdout, NULL);
   if (*only == '\0' || *only == 'a')
     check_alone();
-  check_windows();
   check_settling();
   check_two_processes_of_one_container();
   check_processes_that_poll();

@@ -49,13 +49,14 @@ SOURCES = {
     "turns": TURNS,
     "hand_over": TURNS,
     "shares": [*METER, *TURNS],
+    "windows": [*METER, *TURNS],
     "models": [*METER, *TURNS],
     "evenly": [*METER, *TURNS],
     "utilization": ["utilization"],
     "profile": ["log", "profile_disk", "profile_kernels", "profile_records"],
     "quick_clock": ["quick_clock"],
 }
-HELPERS = {"shares": MODEL, "models": MODEL, "evenly": MODEL}  # beside the test
+HELPERS = {"shares": MODEL, "windows": MODEL, "models": MODEL, "evenly": MODEL}  # beside the test
 ARGUMENTS = {"limits": [str(ROOT / "tests" / "limit_cases.tsv")]}
 SANITIZERS = {
     "address-undefined": ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"],
@@ -70,7 +71,7 @@ def run(name: str, sanitizer: str, folder: Path) -> None:
     compile_command += [*SANITIZERS[sanitizer], f"-I{LIB}", f"-I{HERE}", str(HERE / f"{name}_test.c")]
     compile_command += [str(HERE / f"{helper}.c") for helper in HELPERS.get(name, [])]
     compile_command += [str(LIB / f"{source}.c") for source in SOURCES[name]]
-    compile_command += ["-lpthread", "-o", str(program)]
+    compile_command += ["-lpthread", "-lm", "-o", str(program)]
     subprocess.run(compile_command, check=True)
     # The tests keep what the library keeps until its process ends; what it loses shows under the simulated driver.
     result = subprocess.run(
