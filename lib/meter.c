@@ -186,6 +186,7 @@ static void open_batch(struct meter_stream *stream, uint64_t work, int64_t arriv
     end_open_batch(stream, capturing);
   if (capturing) /* what is captured is charged when its graph is launched */
     return;
+  bool waited = __atomic_load_n(&stream->waited, __ATOMIC_RELAXED);
   meter_note_wait(stream);
   int64_t idle_since_ns = __atomic_load_n(&stream->previous_end_ns, __ATOMIC_RELAXED);
   bool after_gap = meter_is_dry(stream) && arrived_ns - idle_since_ns < METER_SPARSE_NS;
@@ -195,6 +196,12 @@ static void open_batch(struct meter_stream *stream, uint64_t work, int64_t arriv
   beside_look(stream);
   gate_wait_for_room(stream);
   gate_note_activity(meter, METER_BATCH_NS);
+  if (waited) /* a wait may come after each kernel, and ends the batch without a marker */
+    stream->short_batches = 0;
+  else if (waited_ns > 0)
+    stream->short_batches = METER_SHORT_BATCHES;
+  else if (stream->short_batches > 0)
+    stream->short_batches--;
   if (waited_ns > METER_ASLEEP_NS)
     __atomic_store_n(&meter->woke_at_ns, meter->driver->now_ns(), __ATOMIC_RELAXED);
   bool begun = begin_batch(stream, after_gap && known);
@@ -225,7 +232,8 @@ static inline __attribute__((always_inline)) bool count(struct meter_stream *str
   __atomic_store_n(&stream->waited, false, __ATOMIC_RELAXED);
   /* As near as whole launches come to it: of two kernels of a millisecond the second would pass without its tokens. */
   bool full = batch->estimate_ns + cost_ns / 2 >= batch->full_ns || batch->launches >= METER_BATCH_LAUNCHES;
-  if (known && !full && !stream->one_by_one)
+  bool is_short = cost_ns >= METER_LONG_NS && stream->short_batches > 0;
+  if (known && !full && !is_short && !stream->one_by_one)
     return false;
   meter_set_open(stream, false);
   return true;

@@ -44,6 +44,12 @@
 #define METER_PATIENCE_NS 100000000LL
 #define METER_DOUBLINGS 4
 
+/* So many batches after a wait at the gate end with the first long kernel. The host has no lead then: it would show in
+ * nothing but its cost how long the GPU was busy with it, and what is never alone in a batch has that from its first
+ * launch. */
+#define METER_SHORT_BATCHES 4
+#define METER_LONG_NS 50000LL
+
 #define METER_RING 64
 #define METER_MAX_STREAMS 16384
 #define METER_MAX_CONTEXTS 32
@@ -117,16 +123,17 @@ struct pace {
 struct meter_stream {
   /* What each launch asks for. With the beginning of the batch these are two cache lines. */
   _Alignas(64) struct meter *meter;
-  bool claimed;         /* a thread opens, joins or closes the batch: all below but the ring's tail is its own */
-  bool open;            /* batch takes launches */
-  bool waited;          /* the program has waited for the GPU since */
-  bool one_by_one;      /* launches came far apart */
-  int64_t last_busy_ns; /* its last launch, or the end of a wait for it */
-  double scale;         /* measured / estimated, of mixed batches */
-  double host_scale;    /* of the batch */
-  int64_t lead_ns;      /* of the host over the GPU, without a limit */
-  int64_t burst_ns;     /* of the GPU, since the host was last silent for long */
-  int64_t gpu_until_ns; /* when the GPU should be done with what was launched */
+  bool claimed;          /* a thread opens, joins or closes the batch: all below but the ring's tail is its own */
+  bool open;             /* batch takes launches */
+  bool waited;           /* the program has waited for the GPU since */
+  bool one_by_one;       /* launches came far apart */
+  uint8_t short_batches; /* that are still to end with the first long kernel */
+  int64_t last_busy_ns;  /* its last launch, or the end of a wait for it */
+  double scale;          /* measured / estimated, of mixed batches */
+  double host_scale;     /* of the batch */
+  int64_t lead_ns;       /* of the host over the GPU, without a limit */
+  int64_t burst_ns;      /* of the GPU, since it last waited long for the host */
+  int64_t gpu_until_ns;  /* when the GPU should be done with what was launched */
   const struct meter_observer *observer; /* the meter's */
   struct batch batch;
 

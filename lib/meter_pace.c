@@ -150,10 +150,10 @@ void meter_begin_pace(struct meter_stream *stream, int64_t start_ns) {
   stream->host_scale = 1 / times_slower(stream, stream->batch.host_age, start_ns);
 }
 
-/* The host was silent. A gap that is short against the work since the last silence counts up to a millisecond: a
- * program that has a turnaround of half of that after steps of seven keeps the GPU to itself, and is to get that part
- * of its speed. Of one that is a little longer less counts, and not all at once nothing: without our waits it might be
- * shorter. */
+/* The host was silent, and had no lead for that. A gap that is short against the work since it last was counts up to a
+ * millisecond: a program that has a turnaround of half of that after steps of seven keeps the GPU to itself, and is to
+ * get that part of its speed. Of one that is a little longer less counts, and not all at once nothing: without our
+ * waits it might be shorter. */
 static SELDOM int64_t counted_ns(struct meter_stream *stream, int64_t gap_ns) {
   int64_t short_ns = min(max(METER_SPARSE_NS, stream->burst_ns / SHORT_PART), LONGEST_SHORT_NS);
   stream->burst_ns = 0;
@@ -165,7 +165,7 @@ static HOT int64_t own_gap_ns(struct meter_stream *stream, int64_t host_ns, int6
   int64_t lead_ns = stream->lead_ns - (int64_t)((double)max(0, host_ns) * stream->host_scale);
   stream->lead_ns = min(max(0, lead_ns) + cost_ns, MOST_LEAD_NS);
   int64_t gap_ns = max(0, -lead_ns);
-  if (__builtin_expect(host_ns > METER_SPARSE_NS, 0))
+  if (__builtin_expect(host_ns > METER_SPARSE_NS && gap_ns > 0, 0))
     gap_ns = counted_ns(stream, gap_ns);
   stream->burst_ns += cost_ns;
   return gap_ns;
