@@ -2,6 +2,7 @@
 #include "cuda_launch.h"
 
 #include "cuda_graph_memory.h"
+#include "launch_rows.h"
 #include "meters.h"
 #include "profile.h"
 #include "streams.h"
@@ -29,8 +30,9 @@ struct launch {
 };
 
 /* A graph has no function. */
-static HOT struct launch begin(CUstream stream, CUfunction function, uint64_t work) {
-  struct launch launch = {.start_ns = quick_clock_ns()};
+static HOT struct launch begin(CUstream stream, CUfunction function, uint64_t work, int64_t now_ns) {
+  struct launch launch = {.start_ns = now_ns};
+  launch_row_end();
   meters_have_company(launch.start_ns); /* looks up now and then, also where passes() had no need to */
   if (profile_is_on())
     profile_before_launch(function);
@@ -47,10 +49,23 @@ static inline void end(struct launch launch, CUresult result) {
     profile_after_launch(result);
 }
 
-static HOT CUresult end_and_record(struct launch launch, CUresult result, enum profile_api api, CUstream stream) {
+static HOT CUresult end_and_record(struct launch launch, CUresult result, enum profile_api api, CUstream stream,
+                                   CUfunction function, uint64_t work) {
   end(launch, result);
-  if (profile_is_on())
+  if (profile_is_on()) {
     profile_call_over(api, launch.start_ns, result, 0, stream);
+    if (launch.metered == NULL) /* its batch goes on */
+      launch_row_begin(api, function, work, launch.start_ns);
+  }
+  return result;
+}
+
+/* One more launch of a row was made. */
+static HOT CUresult end_in_row(int64_t start_ns, CUresult result, enum profile_api api, CUstream stream) {
+  if (__builtin_expect(result == CUDA_SUCCESS, 1))
+    launch_row_add(start_ns, quick_clock_ns());
+  else if (profile_is_on())
+    profile_call_over(api, start_ns, result, 0, stream);
   return result;
 }
 
@@ -60,8 +75,12 @@ static HOT CUresult end_and_record(struct launch launch, CUresult result, enum p
   static often __attribute__((noinline)) CUresult looked_at_##name parameters {                                        \
     if (passes())                                                                                                      \
       return real.name arguments;                                                                                      \
-    struct launch launch = begin(stream, function, work);                                                              \
-    return end_and_record(launch, real.name arguments, API_##name, stream);                                            \
+    uint64_t key = work;                                                                                               \
+    int64_t start_ns = quick_clock_ns();                                                                               \
+    if (launch_row_takes(API_##name, stream, function, key, start_ns))                                                 \
+      return end_in_row(start_ns, real.name arguments, API_##name, stream);                                            \
+    struct launch launch = begin(stream, function, key, start_ns);                                                     \
+    return end_and_record(launch, real.name arguments, API_##name, stream, function, key);                             \
   }                                                                                                                    \
   HOOK often CUresult entry_##name parameters {                                                                        \
     if (__builtin_expect(process_is_free(), 1))                                                                        \
@@ -107,7 +126,7 @@ LAUNCH_COOPERATIVE(cuLaunchCooperativeKernel_ptsz, per_thread)
       return result;                                                                                                   \
     if (passes())                                                                                                      \
       return graph_memory_end(&run, real.name(graph, stream));                                                         \
-    struct launch launch = begin(stream_of(stream), NULL, (uint64_t)(uintptr_t)graph);                                 \
+    struct launch launch = begin(stream_of(stream), NULL, (uint64_t)(uintptr_t)graph, quick_clock_ns());               \
     result = real.name(graph, stream);                                                                                 \
     end(launch, result);                                                                                               \
     return graph_memory_end(&run, result);                                                                             \

@@ -5,11 +5,13 @@
 #include "clock.h"
 #include "cuda_launch.h"
 #include "cuda_memory.h"
+#include "launch_rows.h"
 #include "meters.h"
 #include "process.h"
 #include "streams.h"
 
 static void begin_wait(CUstream stream) {
+  launch_row_end();
   struct meter_stream *metered = meters_measure() ? streams_find_known(stream) : NULL;
   if (metered != NULL)
     meter_before_wait(metered);
@@ -25,6 +27,7 @@ static CUresult end_wait(CUstream stream, CUresult result) {
 
 /* When it began, or 0. */
 static int64_t begin_wait_all(void) {
+  launch_row_end();
   struct meter *meter = meters_measure() ? meters_current() : NULL;
   if (meter == NULL)
     return 0;

@@ -307,10 +307,12 @@ int64_t gate_wait_for_share(struct meter_stream *stream) {
 
 /* ---- room ----------------------------------------------------------------------------------------------------- */
 
-/* Measured for a profile alone. */
+bool gate_is_open(struct meter *meter) {
+  return meter->observer != NULL && meter_terms(meter).yields && !in_company(meter);
+}
+
 static bool may_run_ahead(struct meter *meter) {
-  return meter->observer != NULL && in_flight_batches(meter) < METER_RING - 2 && meter_terms(meter).yields &&
-         !in_company(meter);
+  return in_flight_batches(meter) < METER_RING - 2 && gate_is_open(meter);
 }
 
 int64_t gate_coarseness(struct meter *meter) {

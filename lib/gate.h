@@ -15,6 +15,9 @@ int64_t gate_wait_for_room(const struct meter_stream *stream);
  * measured: the further ahead, the more of them are measured together. */
 int64_t gate_coarseness(struct meter *meter);
 
+/* Is nothing held back, and all measured for a profile alone? */
+bool gate_is_open(struct meter *meter);
+
 /* Tells those who wait for our turn that we are at work: with what is in flight, and more_ns. */
 void gate_note_activity(struct meter *meter, int64_t more_ns);
 

@@ -147,6 +147,7 @@ static bool begin_batch(struct meter_stream *stream, bool after_gap) {
   int64_t awake_ns = batch->start_recorded_ns - __atomic_load_n(&stream->meter->woke_at_ns, __ATOMIC_RELAXED);
   batch->host_age = meter_host_age(awake_ns);
   batch->full_ns = (int64_t)((double)METER_BATCH_NS / overlap(stream->meter)) * gate_coarseness(stream->meter);
+  __atomic_store_n(&stream->is_free, gate_is_open(stream->meter), __ATOMIC_RELAXED);
   meter_begin_pace(stream, batch->start_recorded_ns);
   if (!meter_is_dry(stream))
     return true;
@@ -294,6 +295,36 @@ HOT void meter_launched(struct meter_stream *stream) {
     meter_unclaim(stream);
   else
     meter_close_claimed(stream);
+}
+
+/* In the open batch, as if they had come evenly. */
+static void count_more(struct meter_stream *stream, int64_t all_ns, uint32_t launches, int64_t now_ns) {
+  struct batch *batch = &stream->batch;
+  batch->estimate_ns += all_ns;
+  batch->launches += launches;
+  batch->idle_ns += max(0, now_ns - stream->gpu_until_ns - all_ns);
+  stream->gpu_until_ns = max(stream->gpu_until_ns + all_ns, now_ns);
+  stream->last_busy_ns = now_ns;
+  if (stream->observer != NULL)
+    stream->observer->joined(batch, all_ns);
+}
+
+/* What another thread has ended the batch for is in none. */
+void meter_launched_more(struct meter_stream *stream, uint64_t work, uint32_t launches, int64_t now_ns) {
+  int64_t cost_ns;
+  if (!meter_claim(stream))
+    return;
+  struct batch *batch = &stream->batch;
+  bool joins = stream->open && meter_known_cost(stream->meter, work, &cost_ns);
+  if (joins)
+    count_more(stream, (int64_t)((batch->mixed ? meter_scale(stream) : 1) * (double)cost_ns * launches), launches,
+               now_ns);
+  bool full = batch->estimate_ns >= batch->full_ns || batch->launches >= METER_BATCH_LAUNCHES;
+  if (joins && full && stream->meter->driver->is_here(stream->context, stream->thread)) {
+    meter_set_open(stream, false);
+    meter_close_claimed(stream);
+  } else
+    meter_unclaim(stream);
 }
 
 void meter_close_claimed(struct meter_stream *stream) {

@@ -127,6 +127,7 @@ struct meter_stream {
   bool open;             /* batch takes launches */
   bool waited;           /* the program has waited for the GPU since */
   bool one_by_one;       /* launches came far apart */
+  bool is_free;          /* nothing holds its launches back */
   uint8_t short_batches; /* that are still to end with the first long kernel */
   int64_t last_busy_ns;  /* its last launch, or the end of a wait for it */
   double scale;          /* measured / estimated, of mixed batches */
@@ -241,6 +242,10 @@ void meter_begin_measuring(struct meter *meter);
  * learned. True when the caller is to call meter_launched after the launch. */
 bool meter_launch(struct meter_stream *stream, uint64_t work, int64_t now_ns);
 void meter_launched(struct meter_stream *stream);
+
+/* After launches that the meter was not asked about, the last one at that time: more of what was launched there last,
+ * where the gate is open. */
+void meter_launched_more(struct meter_stream *stream, uint64_t work, uint32_t launches, int64_t now_ns);
 
 /* Ends the open batch with a marker: nothing is to join it any more. */
 void meter_close(struct meter_stream *stream);

@@ -1,6 +1,7 @@
 #include "meters.h"
 
 #include "clock.h"
+#include "launch_rows.h"
 #include "markers.h"
 
 #include <stdlib.h>
@@ -145,6 +146,7 @@ bool meters_look_for_company(int64_t now_ns) {
 
 void meters_harvest_all(void) {
   struct device *device;
+  launch_row_end();
   for (int i = 0; (device = devices_at(i)) != NULL; i++) {
     struct meter *meter = __atomic_load_n(&device->meter, __ATOMIC_ACQUIRE);
     if (meter == NULL)

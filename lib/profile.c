@@ -2,6 +2,7 @@
 
 #include "clock.h"
 #include "devices.h"
+#include "launch_rows.h"
 #include "limits.h"
 #include "log.h"
 #include "meters.h"
@@ -216,11 +217,6 @@ static int64_t sample_after(CUresult result, uint64_t bytes, uint32_t copy) {
 
 /* ---- calls ----------------------------------------------------------------------------------------------------- */
 
-/* The handle is an address: its lower half tells the streams of a process apart. */
-static uint32_t number_of(const void *stream) {
-  return stream == CU_STREAM_LEGACY ? 0 : (uint32_t)(uintptr_t)stream;
-}
-
 void profile_call_changed(bool context, bool kernels) {
   if (context) {
     profile_place.knows_device = false;
@@ -234,11 +230,12 @@ void profile_call_changed(bool context, bool kernels) {
 HOT void profile_call_over(uint32_t api_and_copy, int64_t start_ns, CUresult result, uint64_t bytes, CUstream stream) {
   uint16_t api = (uint16_t)api_and_copy;
   uint32_t copy = api_and_copy >> 16;
+  launch_row_end();
   struct profile_record *record = profile_records_next(1);
   if (record != NULL)
     profile_copy(record, &(const struct profile_record){.start_ns = (uint64_t)start_ns,
                                                         .value = bytes,
-                                                        .stream = number_of(stream),
+                                                        .stream = profile_number_of(stream),
                                                         .api = api,
                                                         .device = current_index(),
                                                         .kind_and_copy = (uint8_t)(PROFILE_CALL | copy << 4)});
@@ -272,7 +269,7 @@ static void measured(const struct meter_stream *stream, const struct batch *batc
   const struct profile_record span = {.start_ns = (uint64_t)start_ns,
                                       .duration_ns = (uint64_t)(end_ns - start_ns),
                                       .value = batch->launches,
-                                      .stream = number_of(__atomic_load_n(&stream->handle, __ATOMIC_RELAXED)),
+                                      .stream = profile_number_of(__atomic_load_n(&stream->handle, __ATOMIC_RELAXED)),
                                       .device = index_of(stream->meter->owner),
                                       .kind_and_copy = PROFILE_SPAN};
   profile_records_store(&span, 1);

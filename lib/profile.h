@@ -43,6 +43,11 @@ struct profile_facts {
   bool ends_kernels;    /* their handles may be others' from now on */
 };
 
+/* The handle is an address: its lower half tells the streams of a process apart. */
+static inline uint32_t profile_number_of(const void *stream) {
+  return stream == CU_STREAM_LEGACY ? 0 : (uint32_t)(uintptr_t)stream;
+}
+
 /* A call is over. Only while the profile is on; so are those below. What of it is recorded fits into registers. */
 void profile_call_over(uint32_t api_and_copy, int64_t start_ns, CUresult result, uint64_t bytes, CUstream stream);
 void profile_call_changed(bool context, bool kernels);

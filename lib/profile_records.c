@@ -45,9 +45,22 @@ static void drop(uint64_t records) {
   __atomic_add_fetch(&disk->file->header.dropped, records, __ATOMIC_RELAXED);
 }
 
+/* The thread that had it has ended within a row, which is the last that it recorded. What the file says may not be
+ * ours.
+ */
+static void count_row_left_behind(struct profile_chunk *chunk, uint32_t used) {
+  struct profile_record *last = &chunk->records[used - 1];
+  uint32_t kernel = (uint16_t)(last->value >> 16), launches = (uint16_t)last->value;
+  bool is_row = last->kind_and_copy == PROFILE_ROW && last->api < PROFILE_MAX_APIS && kernel < PROFILE_MAX_KERNELS;
+  if (is_row && launches > 0 && launches <= PROFILE_ROW_LAUNCHES)
+    profile_records_count_row(last, last->api, kernel, launches, last->duration_ns, last->duration_ns / launches);
+}
+
 /* A reader who meets it half way through finds another serial than before. */
 static void empty(struct profile_chunk *chunk, uint64_t serial) {
   uint32_t used = __atomic_load_n(&chunk->used, __ATOMIC_ACQUIRE);
+  if (chunk->serial != 0 && used > 0 && used <= PROFILE_CHUNK_RECORDS)
+    count_row_left_behind(chunk, used);
   if (chunk->serial != 0)
     drop(used < PROFILE_CHUNK_RECORDS ? used : PROFILE_CHUNK_RECORDS);
   __atomic_exchange_n(&chunk->serial, 0, __ATOMIC_SEQ_CST); /* before anything in it changes */
@@ -105,4 +118,17 @@ void profile_records_count_longest(uint64_t *longest_ns, uint64_t duration_ns) {
   while (longest < duration_ns &&
          !__atomic_compare_exchange_n(longest_ns, &longest, duration_ns, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
     continue;
+}
+
+void profile_records_count_row(struct profile_record *row, uint32_t api, uint32_t kernel, uint32_t launches,
+                               uint64_t duration_ns, uint64_t longest_ns) {
+  if (profile_place.totals == NULL)
+    profile_records_find_slot();
+  if (row != NULL)
+    __atomic_store_n(&row->kind_and_copy, PROFILE_ROW | PROFILE_ROW_IS_COUNTED << 4, __ATOMIC_RELAXED);
+  struct profile_total *total = &profile_place.totals[api];
+  profile_add(&total->calls, launches);
+  profile_add(&total->duration_ns, duration_ns);
+  profile_records_count_longest(&total->longest_ns, longest_ns);
+  profile_add(&profile_place.launches[kernel], launches);
 }

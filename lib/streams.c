@@ -1,6 +1,7 @@
 #include "streams.h"
 
 #include "devices.h"
+#include "launch_rows.h"
 #include "log.h"
 #include "markers.h"
 #include "meters.h"
@@ -132,6 +133,7 @@ CUresult launch_release_primary(CUdevice ordinal, CUresult (*release)(CUdevice))
 void launch_forget(void) {
   meters_forget();
   table_abandon(&streams);
+  launch_row = (struct launch_row){0};
   streams_generation++;
   markers_forget();
 }

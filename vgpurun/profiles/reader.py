@@ -10,6 +10,7 @@ import errno
 import os
 import re
 import stat
+import struct
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -100,6 +101,7 @@ class FileProfile:
     def __init__(self, path: Path) -> None:
         self.path = path
         file = _read_fixed_part(path)
+        _count_open_rows(path, file)
         header = file.header
         self.pid: int = header.pid
         self.command = _text(header.command)
@@ -124,17 +126,21 @@ class FileProfile:
     def calls(self) -> Iterator[Call]:
         """In the order in which each thread made them."""
         apis, device_count = self._apis, len(self.devices)
-        for thread, start_ns, duration_ns, value, stream, api, device, copy in self._records(layout.CALL):
-            yield Call(
+        for thread, start_ns, duration_ns, value, stream, api, device, kind in self._records(layout.CALL, layout.ROW):
+            call = Call(
                 apis[api] if api < len(apis) else f"api {api}",
                 self._instant(start_ns),
                 min(duration_ns, MOST_NS),
                 value,
-                COPIES.get(copy >> 4),
+                COPIES.get(kind >> 4),
                 thread,
                 device if device < device_count else -1,
                 stream,
             )
+            if kind & 15 == layout.ROW:
+                yield from _row(call)
+            else:
+                yield call
 
     def spans(self) -> Iterator[GpuSpan]:
         """In the order in which they were measured."""
@@ -232,6 +238,45 @@ def _read_fixed_part(path: Path) -> layout.File:
     return file
 
 
+def _count_open_rows(path: Path, file: layout.File) -> None:
+    """Add the rows of launches that the totals do not have yet: each can be the last record of a chunk."""
+    try:
+        with _open(path) as opened:
+            for offset in _chunk_offsets(opened.fileno()):
+                _, duration_ns, value, _, api, _, kind = _last_record(opened.fileno(), offset)
+                launches, kernel, _ = layout.ROW_VALUE.unpack(value.to_bytes(8, "little"))
+                if kind != layout.ROW or api >= layout.MAX_APIS or kernel >= layout.MAX_KERNELS:
+                    continue
+                total, launches = file.totals[0][api], min(launches, layout.ROW_LAUNCHES)
+                total.calls += launches
+                total.duration_ns += duration_ns
+                file.launches[0][kernel] += launches
+    except OSError as error:
+        raise ProfileError(f"profile {path}: {error.strerror}") from None
+
+
+def _last_record(descriptor: int, offset: int) -> tuple[int, ...]:
+    """Of a chunk; all zeros when it has none."""
+
+    def read(form: struct.Struct, at: int) -> tuple[int, ...]:
+        return form.unpack(os.pread(descriptor, form.size, at).ljust(form.size, b"\0"))
+
+    serial, _, used, _ = read(layout.CHUNK_HEAD, offset)
+    if serial == 0 or not 0 < used <= layout.CHUNK_RECORDS:
+        return layout.RECORD.unpack(bytes(layout.RECORD.size))
+    return read(layout.RECORD, offset + layout.CHUNK_HEAD.size + (used - 1) * layout.RECORD.size)
+
+
+def _row(together: Call) -> Iterator[Call]:
+    """The launches of a row, as if they had come evenly."""
+    launches, _, lasts_ns = layout.ROW_VALUE.unpack(together.size_bytes.to_bytes(8, "little"))
+    launches = min(launches, layout.ROW_LAUNCHES)
+    each_ns = together.duration_ns // max(1, launches)
+    for i in range(launches):
+        start_ns = together.start_ns + i * max(0, lasts_ns - each_ns) // max(1, launches - 1)
+        yield together._replace(start_ns=start_ns, duration_ns=each_ns, size_bytes=0, kind=None)
+
+
 def _totals(file: layout.File, apis: Sequence[str]) -> list[ApiTotal]:
     """Of the functions that were called: the sums over the slots, of which most are empty."""
     merged: dict[int, tuple[int, ...]] = {}
@@ -286,6 +331,8 @@ def _end_ns(fields: tuple[int, ...]) -> int:
     start_ns, duration_ns, *_, kind_and_copy = fields
     if kind_and_copy & 15 == layout.SAMPLE_MORE:
         return 0
+    if kind_and_copy & 15 == layout.ROW:
+        return start_ns + (fields[2] >> 32)
     return start_ns + (0 if kind_and_copy & 15 == layout.SAMPLE else duration_ns)
 
 

@@ -1,0 +1,152 @@
+"""Launches of one kernel, one right after the other, share a record; what is counted is exact all the same."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from sandbox import Sandbox
+
+from vgpurun.profiles import layout
+from vgpurun.profiles.reader import FileProfile, read_profiles
+
+# Without Python's own time, launches come as close together as those of a C program.
+BEGIN = """
+from cuda_driver import *
+import sys
+d = Driver(); d.start(); context = d.primary_context()
+parameters = (ctypes.c_void_p * 1)()
+def launches(kernel, count, stream=0, symbol='cuLaunchKernel'):
+    function = d.function(symbol)
+    arguments = (c_void_p(kernel), *[c_uint(1)] * 6, c_uint(0), c_void_p(stream), parameters, c_void_p())
+    for _ in range(count): assert function(*arguments) == 0
+a, b = d.kernel('spin_1us'), d.kernel('spin_2us')
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "profile"
+    made.mkdir()
+    return made
+
+
+def profile_of(sandbox: Sandbox, folder: Path, code: str, **limits: str) -> FileProfile:
+    sandbox.python(BEGIN + code, PFLOG=str(folder), **limits)
+    [profile] = read_profiles(folder)
+    return profile
+
+
+def rows(profile: FileProfile) -> int:
+    """Records that stand for several launches."""
+    return sum(1 for _ in profile._records(layout.ROW))
+
+
+def counted(profile: FileProfile) -> dict[str, int]:
+    return {kernel.name: kernel.launches for kernel in profile.kernels}
+
+
+def check_calls(profile: FileProfile, launches: int) -> None:
+    """That many are in the totals, and among the calls, in order and within the time of the program."""
+    [total] = [total for total in profile.totals if total.api == "cuLaunchKernel"]
+    calls = [call for call in profile.calls() if call.api == "cuLaunchKernel"]
+    assert total.calls == len(calls) == launches
+    assert sum(call.duration_ns for call in calls) == pytest.approx(total.duration_ns, abs=launches)
+    assert total.duration_ns / launches <= total.longest_ns <= total.duration_ns
+    for thread in {call.thread for call in calls}:
+        starts = [call.start_ns for call in calls if call.thread == thread]
+        assert starts == sorted(starts)
+        assert profile.started_ns < starts[0] < starts[-1] < profile.last_ns
+
+
+def test_a_program_that_only_launches(sandbox: Sandbox, folder: Path) -> None:
+    profile = profile_of(sandbox, folder, "launches(a, 5000); d.synchronize()")
+    assert counted(profile) == {"spin_1us": 5000}
+    check_calls(profile, 5000)
+    assert sum(span.launches for span in profile.spans()) == 5000
+    assert 5000 / 31 / 2 < rows(profile) < 1000
+
+
+def test_rows_end_with_another_kernel_stream_or_function(sandbox: Sandbox, folder: Path) -> None:
+    code = (
+        "other = d.stream(STREAM_NON_BLOCKING)\n"
+        "for _ in range(50):\n"
+        "    launches(a, 9); launches(b, 8)\n"
+        "    launches(b, 7, other); launches(b, 6, other, 'cuLaunchKernel_ptsz')\n"
+        "d.synchronize()\n"
+    )
+    profile = profile_of(sandbox, folder, code)
+    assert counted(profile) == {"spin_1us": 450, "spin_2us": 1050}
+    check_calls(profile, 1200)
+    assert {total.api: total.calls for total in profile.totals}["cuLaunchKernel_ptsz"] == 300
+    assert sum(span.launches for span in profile.spans()) == 1500
+    assert rows(profile) > 100
+
+
+def test_other_calls_come_in_order(sandbox: Sandbox, folder: Path) -> None:
+    code = "launches(a, 40)\nfor _ in range(20): launches(a, 5); d.mem_alloc(4096)\nd.synchronize()\n"
+    profile = profile_of(sandbox, folder, code)
+    calls = [call.api for call in profile.calls() if call.api in ("cuLaunchKernel", "cuMemAlloc_v2")]
+    assert calls == ["cuLaunchKernel"] * 40 + (["cuLaunchKernel"] * 5 + ["cuMemAlloc_v2"]) * 20
+
+
+def test_no_row_under_a_limit(sandbox: Sandbox, folder: Path) -> None:
+    code = "launches(a, 500); d.synchronize()"
+    profile = profile_of(sandbox, folder, code, CUDA_DEVICE_SM_LIMIT="50")
+    check_calls(profile, 500)
+    assert rows(profile) == 0
+
+
+def test_a_launch_that_fails_is_no_launch_of_the_kernel(sandbox: Sandbox, folder: Path) -> None:
+    code = (
+        "launches(a, 50)\n"
+        "function = d.function('cuLaunchKernel')\n"
+        "for _ in range(3):\n"
+        "    assert function(c_void_p(12345), *[c_uint(1)] * 6, c_uint(0), c_void_p(0), parameters, c_void_p()) != 0\n"
+        "    launches(a, 20)\n"
+        "d.synchronize()\n"
+    )
+    profile = profile_of(sandbox, folder, code)
+    assert counted(profile)["spin_1us"] == 110
+    [total] = [total for total in profile.totals if total.api == "cuLaunchKernel"]
+    assert (total.calls, total.failed) == (113, 3)
+
+
+def test_threads_that_end_within_a_row(sandbox: Sandbox, folder: Path) -> None:
+    """Also once others have taken over the chunks that they had, in a file of the smallest size."""
+    code = (
+        "import threading\n"
+        "def work(count):\n"
+        "    d.set_current(context); launches(a, count)\n"
+        "def all(threads):\n"
+        "    for thread in threads: thread.start(); thread.join()\n"
+        "launches(a, 10)\n"
+        "all([threading.Thread(target=work, args=[20]) for _ in range(100)])\n"
+    )
+    profile = profile_of(sandbox, folder, code, VGPURUN_PROFILE_SIZE="4m")
+    assert counted(profile) == {"spin_1us": 2010}
+    assert {total.api: total.calls for total in profile.totals}["cuLaunchKernel"] == 2010
+    assert profile.dropped > 0
+
+
+def test_a_killed_process_has_all_launches(sandbox: Sandbox, folder: Path) -> None:
+    process = sandbox.start_python(BEGIN + "launches(a, 77); print('done'); sys.stdin.readline()", PFLOG=str(folder))
+    assert process.stdout is not None
+    assert process.stdout.readline() == "done\n"
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait(timeout=60)
+    [profile] = read_profiles(folder)
+    assert profile.ended_ns is None
+    assert counted(profile) == {"spin_1us": 77}
+    assert Counter(call.api for call in profile.calls())["cuLaunchKernel"] == 77
+    assert {total.api: total.calls for total in profile.totals}["cuLaunchKernel"] == 77
+
+
+def test_a_forked_child_does_not_go_on_with_a_row(sandbox: Sandbox, folder: Path) -> None:
+    code = "import os\nlaunches(a, 50)\nif os.fork() == 0: os._exit(0)\nos.wait(); launches(a, 50); d.synchronize()\n"
+    profile = profile_of(sandbox, folder, code)
+    assert counted(profile) == {"spin_1us": 100}
+    check_calls(profile, 100)
