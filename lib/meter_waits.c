@@ -42,10 +42,23 @@ static void finish_at_return(struct meter_stream *stream, int64_t returned_ns) {
   meter_unclaim(stream);
 }
 
+/* What was launched since the last wait has been harvested: the gap to the next launch begins where the GPU was done,
+ * and what we do is left out. */
+static void note_end(struct meter_stream *stream, int64_t returned_ns) {
+  if (__atomic_load_n(&stream->waited, __ATOMIC_RELAXED) || !meter_claim(stream))
+    return;
+  int64_t end_ns = __atomic_load_n(&stream->previous_end_ns, __ATOMIC_RELAXED);
+  if (!stream->open && meter_is_dry(stream) && end_ns > stream->last_busy_ns)
+    stream->last_busy_ns = end_ns + stream->meter->driver->now_ns() - returned_ns;
+  meter_unclaim(stream);
+}
+
 /* Returns how many batches it has left in flight that the GPU is done with. */
 static uint32_t end_of_wait(struct meter_stream *stream, enum meter_wait wait, int64_t returned_ns) {
-  if (!meter_claim_open(stream))
+  if (!meter_claim_open(stream)) {
+    note_end(stream, returned_ns);
     return 0;
+  }
   bool is_idle = wait == METER_STREAM_IS_IDLE || stream->meter->driver->is_idle(stream->handle);
   if (is_idle && stream->batch.begins != START_AT_MARKER) {
     finish_at_return(stream, returned_ns);
@@ -65,10 +78,10 @@ static void tell_others(struct meter *meter, uint32_t done_batches) {
 void meter_after_wait(struct meter_stream *stream, enum meter_wait wait, int64_t returned_ns) {
   struct meter *meter = stream->meter;
   meter_harvest(meter);
-  __atomic_store_n(&stream->waited, true, __ATOMIC_RELAXED);
   if (wait == METER_STREAM_IS_IDLE)
     tell_others(meter, 0);
   uint32_t done_batches = end_of_wait(stream, wait, returned_ns);
+  __atomic_store_n(&stream->waited, true, __ATOMIC_RELAXED);
   if (done_batches > 0)
     tell_others(meter, done_batches);
 }
@@ -83,9 +96,9 @@ void meter_after_wait_all(struct meter *meter, enum meter_scope scope, int64_t b
   meter_harvest(meter);
   uint32_t count = __atomic_load_n(&meter->stream_count, __ATOMIC_ACQUIRE), done_batches = 0;
   for (uint32_t i = 0; i < count; i++) {
+    done_batches += end_of_wait(meter->streams[i], METER_STREAM_MAY_BE_BUSY, returned_ns);
     if (scope == METER_FOR_ALL || returned_ns - began_ns >= WAITED_NS)
       __atomic_store_n(&meter->streams[i]->waited, true, __ATOMIC_RELAXED);
-    done_batches += end_of_wait(meter->streams[i], METER_STREAM_MAY_BE_BUSY, returned_ns);
   }
   tell_others(meter, done_batches);
 }

@@ -140,9 +140,10 @@ static double rate(struct program program, uint32_t percent, int64_t duration_ns
 }
 
 static void check_shares(void) {
-  const struct program programs[] = {{300 * MS, 0, false}, {5 * MS, 0, false},       {MS, 0, false},
-                                     {50 * US, 0, false},  {50 * US, 0, true},       {4 * US, 0, false},
-                                     {5 * MS, 0, true},    {200 * US, 10 * US, true}};
+  const struct program programs[] = {{300 * MS, 0, false}, {5 * MS, 0, false},        {MS, 0, false},
+                                     {50 * US, 0, false},  {50 * US, 0, true},        {4 * US, 0, false},
+                                     {5 * MS, 0, true},    {200 * US, 10 * US, true}, {300 * US, 200 * US, true},
+                                     {MS, 200 * US, true}, {5 * MS, 400 * US, true}};
   const uint32_t percents[] = {10, 25, 50, 75, 90};
   for (size_t i = 0; i < sizeof programs / sizeof *programs; i++) {
     int64_t duration_ns = programs[i].kernel_ns > 100 * MS ? 120 * S : 10 * S;
