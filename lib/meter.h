@@ -129,6 +129,7 @@ struct meter_stream {
   bool one_by_one;       /* launches came far apart */
   bool is_free;          /* nothing holds its launches back */
   uint8_t short_batches; /* that are still to end with the first long kernel */
+  uint8_t doubted_waits; /* before which the end is still to be marked */
   int64_t last_busy_ns;  /* its last launch, or the end of a wait for it */
   double scale;          /* measured / estimated, of mixed batches */
   double host_scale;     /* of the batch */

@@ -31,6 +31,7 @@ static void start_over(struct meter_stream *stream, void *context, void *handle,
   stream->own_gaps = (struct pace){0};
   stream->lead_ns = 0;
   stream->burst_ns = 0;
+  stream->doubted_waits = 0;
   stream->usual_cost_ns = 0;
   stream->gpu_until_ns = 0;
   __atomic_store_n(&stream->waited, false, __ATOMIC_RELAXED);

@@ -92,6 +92,10 @@ void model_set_drowsiness(int64_t duration_ns, double times_slower) {
   model.times_slower = times_slower;
 }
 
+void model_set_lateness(int64_t late_ns) {
+  model.late_ns = late_ns;
+}
+
 struct model_container *model_container(int number) {
   return &model.containers[number];
 }

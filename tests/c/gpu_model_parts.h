@@ -65,6 +65,7 @@ extern struct model {
   unsigned random_state;
   int64_t slow_ns;
   double times_slower;
+  int64_t late_ns;
   bool file_is_locked;
   int64_t run_until_ns;
 } model;

@@ -5,6 +5,8 @@
 #define HOST_LAUNCH_NS (3 * US)
 #define LOOK_NS (10 * MS) /* as meters.c looks */
 #define POLL_NS (5 * US)  /* how exactly a synchronisation sees the end of what it waits for */
+#define LATE_EVERY_NS S
+#define LATE_FOR_NS (70 * MS)
 
 const void *model_argument(const struct model_process *process) {
   return process->argument;
@@ -77,6 +79,8 @@ static void wait_for(struct model_process *process, int gpu, uint32_t most_pendi
     model_pass_time(POLL_NS);
     model_advance_all();
   }
+  if (process->now_ns % LATE_EVERY_NS < LATE_FOR_NS)
+    model_pass_time(model.late_ns);
 }
 
 void model_poll(struct model_process *process, int gpu) {
