@@ -55,7 +55,7 @@ static HOT CUresult end_and_record(struct launch launch, CUresult result, enum p
   if (profile_is_on()) {
     profile_call_over(api, launch.start_ns, result, 0, stream);
     if (launch.metered == NULL) /* its batch goes on */
-      launch_row_begin(api, function, work, launch.start_ns);
+      launch_row_begin(api, stream, function, work, launch.start_ns);
   }
   return result;
 }
@@ -73,12 +73,15 @@ static HOT CUresult end_in_row(int64_t start_ns, CUresult result, enum profile_a
  * it is done in one go. */
 #define LAUNCH(often, name, parameters, arguments, stream, function, work)                                             \
   static often __attribute__((noinline)) CUresult looked_at_##name parameters {                                        \
+    uint64_t key = work;                                                                                               \
+    if (launch_row.function == function) {                                                                             \
+      int64_t began_ns = quick_clock_ns();                                                                             \
+      if (launch_row_takes(API_##name, stream, function, key, began_ns))                                               \
+        return end_in_row(began_ns, real.name arguments, API_##name, stream);                                          \
+    }                                                                                                                  \
     if (passes())                                                                                                      \
       return real.name arguments;                                                                                      \
-    uint64_t key = work;                                                                                               \
     int64_t start_ns = quick_clock_ns();                                                                               \
-    if (launch_row_takes(API_##name, stream, function, key, start_ns))                                                 \
-      return end_in_row(start_ns, real.name arguments, API_##name, stream);                                            \
     struct launch launch = begin(stream, function, key, start_ns);                                                     \
     return end_and_record(launch, real.name arguments, API_##name, stream, function, key);                             \
   }                                                                                                                    \

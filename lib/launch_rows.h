@@ -15,14 +15,15 @@
 
 #define LAUNCH_ROW_GAP_NS 20000LL
 
+/* What each launch asks for is in one cache line. */
 extern __thread struct launch_row {
-  CUfunction function; /* NULL: there is no row */
+  _Alignas(64) CUfunction function; /* NULL: there is no row */
   uint64_t work;
-  int64_t last_ns; /* when the last launch began */
-  uint64_t duration_ns, longest_ns;
+  CUstream stream;
+  int64_t last_ns;               /* when the last launch began */
   struct profile_record *record; /* NULL: nothing is in it yet */
-  uint32_t left;                 /* launches that it still takes */
-  uint16_t count;
+  uint64_t longest_ns;
+  uint32_t left; /* launches that it still takes */
   uint16_t api;
   struct meter_stream *metered;
   uint32_t generation; /* of the streams */
@@ -33,15 +34,16 @@ SELDOM void launch_row_record(int64_t start_ns);
 
 /* Before anything that may not come after launches which nobody has been told of. */
 static inline void launch_row_end(void) {
-  if (__builtin_expect(launch_row.count > 0, 0))
+  if (__builtin_expect(launch_row.record != NULL, 0))
     launch_row_tell();
   launch_row.function = NULL;
 }
 
+/* What would make the stream's handle mean another one is a call of the thread, and has ended the row. */
 static inline bool launch_row_takes(uint16_t api, CUstream stream, CUfunction function, uint64_t work, int64_t now_ns) {
   const struct launch_row *row = &launch_row;
-  return row->function == function && row->left > 0 && row->work == work && row->api == api &&
-         now_ns - row->last_ns <= LAUNCH_ROW_GAP_NS && streams_is_last(stream);
+  return row->function == function && row->work == work && row->stream == stream && row->api == api && row->left > 0 &&
+         now_ns - row->last_ns <= LAUNCH_ROW_GAP_NS;
 }
 
 /* A launch that it takes has gone well. */
@@ -51,20 +53,18 @@ static inline void launch_row_add(int64_t start_ns, int64_t end_ns) {
   if (__builtin_expect(row->record == NULL, 0))
     launch_row_record(start_ns);
   row->left--;
-  row->count++;
   row->last_ns = start_ns;
-  row->duration_ns += duration_ns;
   row->longest_ns = duration_ns > row->longest_ns ? duration_ns : row->longest_ns;
-  if (__builtin_expect(row->record != NULL, 1))
-    profile_records_grow(row->record, row->count, end_ns, row->duration_ns);
+  profile_records_grow(row->record, end_ns, duration_ns);
 }
 
 /* The meter and the totals have been told of a launch; it may be followed by a row of the same. */
-static inline void launch_row_begin(uint16_t api, CUfunction function, uint64_t work, int64_t now_ns) {
+static inline void launch_row_begin(uint16_t api, CUstream stream, CUfunction function, uint64_t work, int64_t now_ns) {
   struct meter_stream *metered = streams_last.found;
   if (profile_place.joined && __atomic_load_n(&metered->is_free, __ATOMIC_RELAXED))
     launch_row = (struct launch_row){.function = function,
                                      .work = work,
+                                     .stream = stream,
                                      .last_ns = now_ns,
                                      .left = PROFILE_ROW_LAUNCHES,
                                      .api = api,

@@ -53,7 +53,7 @@ static void count_row_left_behind(struct profile_chunk *chunk, uint32_t used) {
   uint32_t kernel = (uint16_t)(last->value >> 16), launches = (uint16_t)last->value;
   bool is_row = last->kind_and_copy == PROFILE_ROW && last->api < PROFILE_MAX_APIS && kernel < PROFILE_MAX_KERNELS;
   if (is_row && launches > 0 && launches <= PROFILE_ROW_LAUNCHES)
-    profile_records_count_row(last, last->api, kernel, launches, last->duration_ns, last->duration_ns / launches);
+    profile_records_count_row(last, last->api, kernel, launches, last->duration_ns / launches);
 }
 
 /* A reader who meets it half way through finds another serial than before. */
@@ -121,14 +121,13 @@ void profile_records_count_longest(uint64_t *longest_ns, uint64_t duration_ns) {
 }
 
 void profile_records_count_row(struct profile_record *row, uint32_t api, uint32_t kernel, uint32_t launches,
-                               uint64_t duration_ns, uint64_t longest_ns) {
+                               uint64_t longest_ns) {
   if (profile_place.totals == NULL)
     profile_records_find_slot();
-  if (row != NULL)
-    __atomic_store_n(&row->kind_and_copy, PROFILE_ROW | PROFILE_ROW_IS_COUNTED << 4, __ATOMIC_RELAXED);
+  __atomic_store_n(&row->kind_and_copy, PROFILE_ROW | PROFILE_ROW_IS_COUNTED << 4, __ATOMIC_RELAXED);
   struct profile_total *total = &profile_place.totals[api];
   profile_add(&total->calls, launches);
-  profile_add(&total->duration_ns, duration_ns);
+  profile_add(&total->duration_ns, row->duration_ns);
   profile_records_count_longest(&total->longest_ns, longest_ns);
   profile_add(&profile_place.launches[kernel], launches);
 }

@@ -82,21 +82,21 @@ static inline void profile_add(uint64_t *word, uint64_t value) {
     profile_set(word, __atomic_load_n(word, __ATOMIC_RELAXED) + value);
 }
 
-static inline uint64_t profile_row(uint64_t launches, uint64_t kernel, uint64_t lasts_ns) {
-  return launches | kernel << 16 | (lasts_ns < UINT32_MAX ? lasts_ns : UINT32_MAX) << 32;
+/* The value of a row that has no launch yet. */
+static inline uint64_t profile_row(uint16_t kernel) {
+  return (uint64_t)kernel << 16;
 }
 
 /* A row has got one more launch. */
-static inline void profile_records_grow(struct profile_record *row, uint16_t launches, int64_t end_ns,
-                                        uint64_t duration_ns) {
-  uint64_t lasts_ns = (uint64_t)end_ns - row->start_ns, kernel = (uint16_t)(row->value >> 16);
-  profile_set(&row->value, profile_row(launches, kernel, lasts_ns));
-  profile_set(&row->duration_ns, duration_ns);
+static inline void profile_records_grow(struct profile_record *row, int64_t end_ns, uint64_t duration_ns) {
+  uint64_t lasts_ns = (uint64_t)end_ns - row->start_ns;
+  profile_set(&row->value, (uint32_t)(row->value + 1) | lasts_ns << 32);
+  profile_set(&row->duration_ns, row->duration_ns + duration_ns);
 }
 
-/* A row is over; its record may be missing. */
+/* A row is over: now the totals have it. */
 SELDOM void profile_records_count_row(struct profile_record *row, uint32_t api, uint32_t kernel, uint32_t launches,
-                                      uint64_t duration_ns, uint64_t longest_ns);
+                                      uint64_t longest_ns);
 
 SELDOM void profile_records_count_longest(uint64_t *longest_ns, uint64_t duration_ns);
 
