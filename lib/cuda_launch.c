@@ -30,8 +30,8 @@ struct launch {
 };
 
 /* A graph has no function. */
-static HOT struct launch begin(CUstream stream, CUfunction function, uint64_t work, int64_t now_ns) {
-  struct launch launch = {.start_ns = now_ns};
+static HOT struct launch begin(CUstream stream, CUfunction function, uint64_t work) {
+  struct launch launch = {.start_ns = quick_clock_ns()};
   launch_row_end();
   meters_have_company(launch.start_ns); /* looks up now and then, also where passes() had no need to */
   if (profile_is_on())
@@ -60,35 +60,37 @@ static HOT CUresult end_and_record(struct launch launch, CUresult result, enum p
   return result;
 }
 
-/* One more launch of a row was made. */
-static HOT CUresult end_in_row(int64_t start_ns, CUresult result, enum profile_api api, CUstream stream) {
-  if (__builtin_expect(result == CUDA_SUCCESS, 1))
-    launch_row_add(start_ns, quick_clock_ns());
-  else if (profile_is_on())
+static SELDOM CUresult failed_in_row(int64_t start_ns, CUresult result, enum profile_api api, CUstream stream) {
+  if (profile_is_on())
     profile_call_over(api, start_ns, result, 0, stream);
   return result;
 }
 
 /* A function that launches is entered here, and not in cuda_entries.c: what it is measured for and what is recorded of
- * it is done in one go. */
+ * it is done in one go. To go on with a row is a function of its own, which keeps nothing for what others may need. */
 #define LAUNCH(often, name, parameters, arguments, stream, function, work)                                             \
   static often __attribute__((noinline)) CUresult looked_at_##name parameters {                                        \
-    uint64_t key = work;                                                                                               \
-    if (launch_row.function == function) {                                                                             \
-      int64_t began_ns = quick_clock_ns();                                                                             \
-      if (launch_row_takes(API_##name, stream, function, key, began_ns))                                               \
-        return end_in_row(began_ns, real.name arguments, API_##name, stream);                                          \
-    }                                                                                                                  \
     if (passes())                                                                                                      \
       return real.name arguments;                                                                                      \
-    int64_t start_ns = quick_clock_ns();                                                                               \
-    struct launch launch = begin(stream, function, key, start_ns);                                                     \
+    uint64_t key = work;                                                                                               \
+    struct launch launch = begin(stream, function, key);                                                               \
     return end_and_record(launch, real.name arguments, API_##name, stream, function, key);                             \
+  }                                                                                                                    \
+  static often __attribute__((noinline)) CUresult in_row_##name parameters {                                           \
+    int64_t start_ns;                                                                                                  \
+    bool goes_on = quick_clock_read(&start_ns) && launch_row_takes(API_##name, stream, function, work, start_ns);      \
+    if (__builtin_expect(!goes_on, 0))                                                                                 \
+      return looked_at_##name arguments;                                                                               \
+    CUresult result = real.name arguments;                                                                             \
+    if (__builtin_expect(result != CUDA_SUCCESS, 0))                                                                   \
+      return failed_in_row(start_ns, result, API_##name, stream);                                                      \
+    launch_row_add(start_ns, quick_clock_ns());                                                                        \
+    return result;                                                                                                     \
   }                                                                                                                    \
   HOOK often CUresult entry_##name parameters {                                                                        \
     if (__builtin_expect(process_is_free(), 1))                                                                        \
       return real.name arguments;                                                                                      \
-    return looked_at_##name arguments;                                                                                 \
+    return launch_row.function == function ? in_row_##name arguments : looked_at_##name arguments;                     \
   }
 
 #define LAUNCH_KERNEL(name, stream_of)                                                                                 \
@@ -129,7 +131,7 @@ LAUNCH_COOPERATIVE(cuLaunchCooperativeKernel_ptsz, per_thread)
       return result;                                                                                                   \
     if (passes())                                                                                                      \
       return graph_memory_end(&run, real.name(graph, stream));                                                         \
-    struct launch launch = begin(stream_of(stream), NULL, (uint64_t)(uintptr_t)graph, quick_clock_ns());               \
+    struct launch launch = begin(stream_of(stream), NULL, (uint64_t)(uintptr_t)graph);                                 \
     result = real.name(graph, stream);                                                                                 \
     end(launch, result);                                                                                               \
     return graph_memory_end(&run, result);                                                                             \

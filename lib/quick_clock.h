@@ -27,15 +27,21 @@ static inline int64_t quick_clock_at_ns(const struct quick_clock *clock, uint64_
   return clock->base_ns + (int64_t)((ticks - clock->base_ticks) * clock->rate >> 32);
 }
 
-static inline int64_t quick_clock_ns(void) {
+/* False when the clock itself would have to be asked. */
+static inline bool quick_clock_read(int64_t *now_ns) {
 #ifdef __x86_64__
-  if (__builtin_expect(quick_clock.good_ticks > 0, 1)) {
-    uint64_t ticks = __builtin_ia32_rdtsc();
-    if (__builtin_expect(ticks - quick_clock.base_ticks < quick_clock.good_ticks, 1))
-      return quick_clock_at_ns(&quick_clock, ticks);
-  }
+  uint64_t ticks = __builtin_ia32_rdtsc();
+  *now_ns = quick_clock_at_ns(&quick_clock, ticks);
+  return ticks - quick_clock.base_ticks < quick_clock.good_ticks;
+#else
+  (void)now_ns;
+  return false;
 #endif
-  return quick_clock_look_ns();
+}
+
+static inline int64_t quick_clock_ns(void) {
+  int64_t now_ns;
+  return __builtin_expect(quick_clock.good_ticks > 0 && quick_clock_read(&now_ns), 1) ? now_ns : quick_clock_look_ns();
 }
 
 #endif
