@@ -32,7 +32,7 @@ CASES = {
     "train": "PyTorch, training of a small transformer",
     "train16": "PyTorch, training with half of that batch: GPU and Python about as fast",
     "generate": "PyTorch, inference at batch size 1, a token at a time: bound by memory",
-    "infer": "PyTorch, inference at batch size 1, 2048 tokens: at the card's power limit",
+    "infer": "PyTorch, inference at batch size 1, 2048 tokens",
     "decode": "PyTorch, inference at batch size 1, 64 tokens: bound by Python",
 }
 WINDOWS = "windows' deviation %"

@@ -127,7 +127,7 @@ STEPS: dict[str, Callable[[], Callable[[], object]]] = {
     "train": lambda: train(32),
     "train16": lambda: train(16),  # its GPU is as fast as the host's Python, to a few percent, on some hosts slower
     "generate": lambda: infer(1, 8192, 32, torch.bfloat16),  # 52 GB of weights: its GPU waits for its memory
-    "infer": lambda: infer(2048, 1024),  # at the card's power limit
+    "infer": lambda: infer(2048, 1024),
     "decode": lambda: infer(64, 512),  # its GPU waits for the host's Python most of the time
 }
 
