@@ -45,9 +45,7 @@ static void drop(uint64_t records) {
   __atomic_add_fetch(&disk->file->header.dropped, records, __ATOMIC_RELAXED);
 }
 
-/* The thread that had it has ended within a row, which is the last that it recorded. What the file says may not be
- * ours.
- */
+/* Its thread may have ended within a row, which is the last that it recorded. What the file says may not be ours. */
 static void count_row_left_behind(struct profile_chunk *chunk, uint32_t used) {
   struct profile_record *last = &chunk->records[used - 1];
   uint32_t kernel = (uint16_t)(last->value >> 16), launches = (uint16_t)last->value;

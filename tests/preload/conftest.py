@@ -31,6 +31,14 @@ def sandbox(built_library: Path, tmp_path: Path) -> Sandbox:
 
 
 @pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Where a profile is to be."""
+    made = tmp_path / "profile"
+    made.mkdir()
+    return made
+
+
+@pytest.fixture
 def compile_c(tmp_path: Path) -> Callable[..., Path]:
     """Compile one of our programs with the CUDA headers on its path; further arguments go to gcc."""
     make = ["make", "-s", "-C", str(CHECKOUT / "lib"), f"PYTHON={sys.executable}", "print-includes"]

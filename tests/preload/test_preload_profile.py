@@ -37,13 +37,6 @@ d.synchronize()
 """
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    made = tmp_path / "profile"
-    made.mkdir()
-    return made
-
-
 def profile_of(sandbox: Sandbox, folder: Path, code: str, **limits: str) -> FileProfile:
     sandbox.python(code, PFLOG=str(folder), **limits)
     [profile] = read_profiles(folder)

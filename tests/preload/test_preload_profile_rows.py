@@ -27,13 +27,6 @@ a, b = d.kernel('spin_1us'), d.kernel('spin_2us')
 """
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    made = tmp_path / "profile"
-    made.mkdir()
-    return made
-
-
 def profile_of(sandbox: Sandbox, folder: Path, code: str, **limits: str) -> FileProfile:
     sandbox.python(BEGIN + code, PFLOG=str(folder), **limits)
     [profile] = read_profiles(folder)
