@@ -114,11 +114,11 @@ static int64_t wait_for_turn(struct meter *meter) {
   int64_t began_ns = meter->driver->now_ns();
   if (turns_must_pass(&meter->turns, meter_in_flight_ns(meter)))
     drain_and_pass(meter);
-  if (!turns_is_ours(&meter->turns)) {
-    meter_close_all(meter); /* other streams' batches: the wait would be measured in them */
-    if (!turns_take(&meter->turns))
-      log_line(LOG_INFO, "no turn on the GPU in %lld ms; going ahead without", TURNS_PATIENCE_NS / 1000000);
-  }
+  if (turns_is_ours(&meter->turns)) /* to look is no wait: the host keeps its lead */
+    return 0;
+  meter_close_all(meter); /* other streams' batches: the wait would be measured in them */
+  if (!turns_take(&meter->turns))
+    log_line(LOG_INFO, "no turn on the GPU in %lld ms; going ahead without", TURNS_PATIENCE_NS / 1000000);
   return note_wait(meter, began_ns, meter->driver->now_ns());
 }
 

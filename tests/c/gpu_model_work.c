@@ -18,12 +18,16 @@ static void finish(struct gpu *gpu, int process) {
 
 static void reach_markers(struct gpu *gpu, int process) {
   struct item *item;
+  bool reached = false;
   while ((item = next_item(gpu, process)) != NULL && item->marker != NULL) {
     item->marker->at_ns = gpu->now_ns;
     if (item->marker->orphan)
       free(item->marker);
     finish(gpu, process);
+    reached = true;
   }
+  if (reached && item != NULL && process == gpu->running)
+    gpu->now_ns += MODEL_MARKER_NS;
 }
 
 static int next_with_work(struct gpu *gpu) {

@@ -24,7 +24,7 @@ static const struct work works[] = {
     {"2 streams, slow host", 10 * US, 1, 2, false, 20 * US},
 };
 #define WORKS (int)(sizeof works / sizeof works[0])
-static const struct work *const flat_out = &works[2];
+static const struct work *const flat_out = &works[2], *const short_kernels = &works[3];
 
 static void run_work(struct model_process *process) {
   const struct work *work = model_argument(process);
@@ -75,16 +75,16 @@ static void check_alone(void) {
   }
 }
 
-static void check_together(int count, const uint32_t *percents, const double *expected, double tolerance,
-                           double least_sum) {
+static void check_together(const struct work *work, int count, const uint32_t *percents, const double *expected,
+                           double tolerance, double least_sum) {
   struct model_process *tenants[4];
   double shares[4], sum = 0, squares = 0;
   model_start_over(7);
   for (int i = 0; i < count; i++)
-    tenants[i] = tenant(i, percents[i], flat_out);
+    tenants[i] = tenant(i, percents[i], work);
   measure(tenants, count, S, 11 * S, shares);
   for (int i = 0; i < count; i++) {
-    printf("%u of %d tenants: %.2f %%\n", percents[i], count, shares[i]);
+    printf("%u of %d tenants, %s: %.2f %%\n", percents[i], count, work->name, shares[i]);
     CHECK(shares[i] > expected[i] - tolerance && shares[i] < expected[i] + tolerance, "tenant %d: %.2f %%", i,
           shares[i]);
     sum += shares[i];
@@ -99,19 +99,21 @@ static void check_together(int count, const uint32_t *percents, const double *ex
   CHECK(jain >= 0.999, "Jain %.5f", jain);
 }
 
-#define TOGETHER(least_sum, tolerance, ...)                                                                            \
+#define TOGETHER(work, least_sum, tolerance, ...)                                                                      \
   do {                                                                                                                 \
     const uint32_t percents[] = {__VA_ARGS__};                                                                         \
     const double expected[] = {__VA_ARGS__};                                                                           \
-    check_together((int)(sizeof percents / sizeof percents[0]), percents, expected, tolerance, least_sum);             \
+    check_together(work, (int)(sizeof percents / sizeof percents[0]), percents, expected, tolerance, least_sum);       \
   } while (0)
 
 static void check_pairs(void) {
-  TOGETHER(97, 1, 50, 50);
-  TOGETHER(97, 1, 30, 70);
-  TOGETHER(58, 1, 20, 40);
-  TOGETHER(97, 1, 10, 90);
-  TOGETHER(97, 1, 25, 25, 25, 25);
+  TOGETHER(flat_out, 97, 1, 50, 50);
+  TOGETHER(flat_out, 97, 1, 30, 70);
+  TOGETHER(flat_out, 58, 1, 20, 40);
+  TOGETHER(flat_out, 97, 1, 10, 90);
+  TOGETHER(flat_out, 97, 1, 25, 25, 25, 25);
+  TOGETHER(short_kernels, 98, 1, 50, 50);
+  TOGETHER(short_kernels, 98, 1, 30, 70);
 }
 
 static void check_two_processes_of_one_container(void) {
@@ -140,6 +142,8 @@ static void check_processes_that_poll(void) {
                                       {"200 us", 200 * US, 40, 1, false, 5 * MS},
                                       {"1 ms", MS, 10, 1, false, 5 * MS},
                                       {"1 ms", MS, 20, 1, false, 50 * MS}};
+  /* Of the last kind all think at times, for longer than tokens are kept: were it 40 ms, they would get 49.7. */
+  static const double least[] = {49, 49, 49, 47};
   for (int k = 0; k < 4; k++)
     for (int count = 2; count <= 4; count *= 2) {
       struct model_process *tenants[4];
@@ -153,7 +157,7 @@ static void check_processes_that_poll(void) {
         sum += shares[i];
       printf("%d processes in one container at 50 that poll for %d of %s: %.2f %%\n", count, kinds[k].kernels,
              kinds[k].name, sum);
-      CHECK(sum > 49 && sum < 51, "%.2f %%", sum);
+      CHECK(sum > least[k] && sum < 51, "%.2f %%", sum);
     }
 }
 
@@ -350,8 +354,8 @@ static void check_who_was_stopped_goes_on(void) {
   model_run(2 * S);
   while (!model_holds_turn(both[1]))
     model_run(model_now_ns(both[0]) + 100 * US);
-  model_stop(both[1], model_now_ns(both[0]) + 500 * MS);
-  measure(&both[0], 1, 2200 * MS, 2500 * MS, shares);
+  model_stop(both[1], model_now_ns(both[0]) + S);
+  measure(&both[0], 1, 2200 * MS, 3000 * MS, shares);
   CHECK(shares[0] > 48 && shares[0] < 52, "beside one that is stopped: %.2f %%", shares[0]);
   measure(both, 2, 4 * S, 10 * S, shares);
   printf("beside one that had been stopped: %.2f and %.2f %%\n", shares[0], shares[1]);
