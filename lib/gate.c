@@ -12,6 +12,7 @@
 #define UNMEASURED_LOOK_NS 1000000LL
 #define LATE_NS 100000LL /* how late a sleep may end */
 #define SHORTEST_SLEEP_NS 20000LL
+#define COMPANY_BATCH 2 /* of the usual length: a marker costs the GPU three microseconds, and slices are long */
 #define LOOK_AGAIN_NS 2000000LL
 #define MAKE_WAY_NS 1000000LL /* at least, for another process of the container */
 /* Streams of several threads may be so far apart: else it would not show that they could run at the same time. */
@@ -60,8 +61,8 @@ static void sleep_a_little(const struct meter *meter) {
 
 /* How long until what is in flight should be done. */
 static int64_t left_ns(const struct meter *meter) {
-  int64_t last_end_ns = __atomic_load_n(&meter->last_end_ns, __ATOMIC_RELAXED);
-  return last_end_ns + meter_in_flight_ns(meter) - meter->driver->now_ns();
+  int64_t busy_from_ns = __atomic_load_n(&meter->busy_from_ns, __ATOMIC_RELAXED);
+  return busy_from_ns + meter_in_flight_ns(meter) - meter->driver->now_ns();
 }
 
 /* The last moment is not slept through: a sleep ends late, and the GPU would be idle meanwhile. */
@@ -316,6 +317,8 @@ static bool may_run_ahead(struct meter *meter) {
 }
 
 int64_t gate_coarseness(struct meter *meter) {
+  if (in_company(meter))
+    return COMPANY_BATCH;
   return in_flight_batches(meter) > 1 && may_run_ahead(meter) ? in_flight_batches(meter) : 1;
 }
 

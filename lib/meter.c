@@ -50,8 +50,10 @@ static void enter_flight(struct meter_stream *stream, const struct batch *batch)
   stream->ring[stream->head % METER_RING] = *batch;
   __atomic_add_fetch(&meter->in_flight_ns, batch->estimate_ns, __ATOMIC_RELAXED);
   __atomic_add_fetch(&meter->reserved_ns, known_part(batch), __ATOMIC_RELAXED);
-  if (__atomic_fetch_add(&meter->in_flight_batches, 1, __ATOMIC_RELAXED) == 0)
+  if (__atomic_fetch_add(&meter->in_flight_batches, 1, __ATOMIC_RELAXED) == 0) {
     __atomic_store_n(&meter->progress_ns, batch->end_recorded_ns, __ATOMIC_RELAXED);
+    meter_raise(&meter->busy_from_ns, batch->start_recorded_ns);
+  }
   __atomic_store_n(&stream->head, stream->head + 1, __ATOMIC_RELEASE);
 }
 

@@ -197,7 +197,7 @@ struct meter {
   struct vgpu_waiter waiters[VGPU_WAITERS];  /* streams whose threads wait for tokens */
   uint64_t name;                             /* among the processes that wait for tokens, 0 before: see gate.c */
   int64_t had_ns;                            /* was charged, or is taken to have been */
-  int64_t last_end_ns;                       /* of what has been harvested */
+  int64_t busy_from_ns;                      /* with what is in flight: the rest has been harvested */
   int64_t mixed_until_ns, look_beside_at_ns; /* beside.c */
   bool was_late;
   int64_t last_busy_ns;      /* the latest of the streams, as of when a batch last ended */

@@ -123,8 +123,7 @@ static void measure(struct meter_stream *stream, const struct batch *batch) {
   interval.start_ns = interval.end_ns - meter_due_ns(batch, interval.start_ns, interval.end_ns);
   __atomic_add_fetch(&stream->had_ns, interval.end_ns - interval.start_ns, __ATOMIC_RELAXED);
   __atomic_store_n(&stream->previous_end_ns, interval.end_ns, __ATOMIC_RELAXED);
-  if (interval.end_ns > meter->last_end_ns)
-    __atomic_store_n(&meter->last_end_ns, interval.end_ns, __ATOMIC_RELAXED);
+  meter_raise(&meter->busy_from_ns, interval.end_ns);
   if (meter->interval_count == METER_INTERVALS)
     charge_intervals(meter);
   meter->intervals[meter->interval_count++] = interval;

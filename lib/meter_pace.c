@@ -33,11 +33,6 @@ static int64_t min(int64_t a, int64_t b) {
   return a < b ? a : b;
 }
 
-static void note_busy(struct meter *meter, int64_t launch_ns) {
-  if (launch_ns > __atomic_load_n(&meter->last_busy_ns, __ATOMIC_RELAXED))
-    __atomic_store_n(&meter->last_busy_ns, launch_ns, __ATOMIC_RELAXED);
-}
-
 /* ---- how much slower the host is after a sleep --------------------------------------------------------------------
  */
 
@@ -122,7 +117,7 @@ static void note_host(struct meter_stream *stream, int64_t launching_ns) {
 void meter_note_pace(struct meter_stream *stream) {
   struct batch *batch = &stream->batch;
   batch->last_launch_ns = stream->last_busy_ns;
-  note_busy(stream->meter, batch->last_launch_ns);
+  meter_raise(&stream->meter->last_busy_ns, batch->last_launch_ns);
   batch->idle_ns += max(0, batch->end_recorded_ns - stream->gpu_until_ns);
   if (batch->last_is_unknown)
     return;

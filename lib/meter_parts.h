@@ -13,6 +13,12 @@ static inline struct meter_cost *meter_costs_of(struct meter *meter, uint64_t wo
   return meter->costs[(work * 0x9e3779b97f4a7c15ULL) >> (64 - METER_COST_SET_BITS)];
 }
 
+/* Of several threads that raise it at once, any one's value may stay. */
+static inline void meter_raise(int64_t *value, int64_t to) {
+  if (to > __atomic_load_n(value, __ATOMIC_RELAXED))
+    __atomic_store_n(value, to, __ATOMIC_RELAXED);
+}
+
 /* What a launch of this work usually takes; false when it has not been seen. Threads may race here: a
  * wrong one shifts a marker, and what a gap is charged, until it is learned anew. */
 static inline bool meter_known_cost(struct meter *meter, uint64_t work, int64_t *cost_ns) {
