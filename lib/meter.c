@@ -271,6 +271,8 @@ static SELDOM bool launch_in_new_batch(struct meter_stream *stream, uint64_t wor
   /* What the host did before may have been for other streams. */
   last_ns = max(last_ns, __atomic_load_n(&stream->meter->last_busy_ns, __ATOMIC_RELAXED));
   count(stream, work, known, cost_ns, now_ns - last_ns, max(now_ns, stream->batch.start_recorded_ns));
+  if (stream->batch.begins == START_AT_GATE) /* what we have done up to here is not charged */
+    stream->batch.start_recorded_ns = stream->meter->driver->now_ns();
   return true;
 }
 
