@@ -123,11 +123,15 @@ static int64_t wait_for_turn(struct meter *meter) {
   return note_wait(meter, began_ns, meter->driver->now_ns());
 }
 
+/* Kernels of one name may take now one and now ten milliseconds: at work for as long as what is in flight may take, and
+ * not only should. Otherwise the turn would be taken from them, and the GPU would mix the two. */
 void gate_note_activity(struct meter *meter, int64_t more_ns) {
   int64_t now_ns = meter->driver->now_ns();
   __atomic_store_n(&meter->device->last_launch_ns, now_ns, __ATOMIC_RELAXED);
-  if (meter->takes_turns)
-    turns_note_activity(&meter->turns, now_ns + meter_in_flight_ns(meter) + more_ns);
+  if (!meter->takes_turns)
+    return;
+  int64_t at_most_percent = 100 + __atomic_load_n(&meter->overrun_percent, __ATOMIC_RELAXED);
+  turns_note_activity(&meter->turns, now_ns + meter_in_flight_ns(meter) * at_most_percent / 100 + more_ns);
 }
 
 /* Who waits is there. */

@@ -192,6 +192,7 @@ struct meter {
   int64_t in_flight_ns;
   int64_t reserved_ns; /* of in_flight_ns: launches of known cost, whose tokens are spoken for */
   uint32_t in_flight_batches;
+  int64_t overrun_percent; /* by which a batch took longer than expected, at most: what was long ago counts less */
   int64_t measured_ns, charged_ns; /* of late: streams that run at the same time are charged once */
   int64_t measured_until_ns;
   struct vgpu_waiter waiters[VGPU_WAITERS];  /* streams whose threads wait for tokens */

@@ -52,12 +52,13 @@ SOURCES = {
     "windows": [*METER, *TURNS],
     "models": [*METER, *TURNS],
     "layers": [*METER, *TURNS],
+    "tenants": [*METER, *TURNS],
     "evenly": [*METER, *TURNS],
     "utilization": ["utilization"],
     "profile": ["log", "profile_disk", "profile_kernels", "profile_records"],
     "quick_clock": ["quick_clock"],
 }
-HELPERS = dict.fromkeys(("shares", "windows", "models", "layers", "evenly"), MODEL)  # beside the test
+HELPERS = dict.fromkeys(("shares", "windows", "models", "layers", "tenants", "evenly"), MODEL)  # beside the test
 ARGUMENTS = {"limits": [str(ROOT / "tests" / "limit_cases.tsv")]}
 SANITIZERS = {
     "address-undefined": ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"],
