@@ -36,17 +36,19 @@ static int slots_used(const struct ledger *ledger) {
 /* Liveness costs a system call, so that the dead are told apart only where it matters. */
 enum count { COUNT_ALL_SLOTS, COUNT_LIVE_SLOTS };
 
-/* What is pending has one count, the shown one. */
-static uint64_t held_by_us(const struct ledger *ledger, int own_slot, int device) {
+/* What is pending has one count, the shown one; that may have been overwritten, but the caller's request is pending. */
+static uint64_t held_by_us(const struct ledger *ledger, int own_slot, int device, uint64_t requested_bytes) {
   uint64_t bytes = 0;
   if (own_slot >= 0)
     bytes = __atomic_load_n(&ledger->usage->processes[own_slot].devices[device].pending_bytes, __ATOMIC_SEQ_CST);
+  if (own_slot >= 0 && bytes < requested_bytes)
+    bytes = requested_bytes;
   return add_saturating(bytes, held(ledger->own, device));
 }
 
-static HOT uint64_t sum(const struct ledger *ledger, int device, enum count count) {
+static HOT uint64_t sum(const struct ledger *ledger, int device, enum count count, uint64_t requested_bytes) {
   int own_slot = __atomic_load_n(&ledger->own_slot, __ATOMIC_RELAXED);
-  uint64_t total = held_by_us(ledger, own_slot, device);
+  uint64_t total = held_by_us(ledger, own_slot, device, requested_bytes);
   for (int slot = 0; slot < slots_used(ledger); slot++) {
     uint64_t bytes = slot == own_slot ? 0 : held(&ledger->usage->processes[slot], device);
     if (bytes != 0 && (count == COUNT_ALL_SLOTS || ledger->slot_is_live(ledger->context, slot)))
@@ -65,7 +67,7 @@ static bool can_name(const struct ledger *ledger, const struct vgpu_process_usag
 }
 
 void ledger_visit(const struct ledger *ledger, int device, ledger_visitor visit, void *argument) {
-  uint64_t own_bytes = held_by_us(ledger, __atomic_load_n(&ledger->own_slot, __ATOMIC_RELAXED), device);
+  uint64_t own_bytes = held_by_us(ledger, __atomic_load_n(&ledger->own_slot, __ATOMIC_RELAXED), device, 0);
   if (own_bytes != 0)
     visit(argument, ledger->own->pid, own_bytes);
   for (int slot = 0; slot < slots_used(ledger); slot++) {
@@ -101,11 +103,11 @@ bool ledger_has_process(const struct ledger *ledger, uint32_t pid) {
 }
 
 uint64_t ledger_used(const struct ledger *ledger, int device) {
-  return sum(ledger, device, COUNT_LIVE_SLOTS);
+  return sum(ledger, device, COUNT_LIVE_SLOTS, 0);
 }
 
 HOT uint64_t ledger_used_at_most(const struct ledger *ledger, int device) {
-  return sum(ledger, device, COUNT_ALL_SLOTS);
+  return sum(ledger, device, COUNT_ALL_SLOTS, 0);
 }
 
 static void add_parts(struct ledger_parts *parts, const struct vgpu_device_usage *usage, uint64_t held_bytes,
@@ -120,7 +122,7 @@ static void add_parts(struct ledger_parts *parts, const struct vgpu_device_usage
 struct ledger_parts ledger_parts(const struct ledger *ledger, int device) {
   struct ledger_parts parts = {0};
   int own_slot = __atomic_load_n(&ledger->own_slot, __ATOMIC_RELAXED);
-  add_parts(&parts, &ledger->own->devices[device], held_by_us(ledger, own_slot, device), &parts.own_bytes);
+  add_parts(&parts, &ledger->own->devices[device], held_by_us(ledger, own_slot, device, 0), &parts.own_bytes);
   for (int slot = 0; slot < slots_used(ledger); slot++) {
     const struct vgpu_process_usage *process = &ledger->usage->processes[slot];
     bool any = held(process, device) != 0 || __atomic_load_n(&process->devices[device].host_bytes, __ATOMIC_SEQ_CST);
@@ -171,7 +173,7 @@ static uint64_t *pending(const struct ledger *ledger, int device) {
 /* What does not fit is taken back at once, since meanwhile it is in the way of others. */
 static HOT uint64_t try_to_reserve(const struct ledger *ledger, int device, uint64_t bytes, uint64_t limit_bytes) {
   __atomic_add_fetch(pending(ledger, device), bytes, __ATOMIC_SEQ_CST);
-  uint64_t used_bytes = ledger_used_at_most(ledger, device);
+  uint64_t used_bytes = sum(ledger, device, COUNT_ALL_SLOTS, bytes);
   if (used_bytes <= limit_bytes)
     return used_bytes < LEDGER_FULL ? used_bytes : LEDGER_FULL - 1;
   subtract_from(pending(ledger, device), bytes);

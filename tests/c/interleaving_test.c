@@ -2,7 +2,7 @@
  * Processes that reserve and release memory, run step by step in every order there is, with at most so many switches
  * between them that nobody asked for. A step is one access to the usage file. The code is ledger.c itself: its atomic
  * operations are replaced by ones that hand over to the scheduler first. One process may be killed between any two
- * steps.
+ * steps, or erase what the others say.
  */
 #include "abi.h"
 #include "check.h"
@@ -23,6 +23,7 @@ static void wait_a_while(void);
 #define clock_sleep_ns(duration_ns) wait_a_while()
 
 #define PROCESSES 3
+#define ERASE (-1) /* in a script: what the file says of all processes */
 #define LIMIT_BYTES 100
 #define STACK_BYTES 65536
 
@@ -82,7 +83,12 @@ static void driver_takes(struct process *process, uint64_t bytes) {
 static void live(void) {
   struct process *process = &processes[current];
   struct ledger *ledger = &process->ledger;
-  for (const int *bytes = process->script; *bytes > 0; bytes++) {
+  for (const int *bytes = process->script; *bytes != 0; bytes++) {
+    if (*bytes == ERASE) {
+      step(&usage.processes[0].devices[0].pending_bytes);
+      memset(usage.processes, 0, sizeof usage.processes);
+      continue;
+    }
     if (ledger_reserve(ledger, 0, (uint64_t)*bytes, LIMIT_BYTES) == LEDGER_FULL) {
       process->refused++;
       continue;
@@ -183,6 +189,7 @@ static void check(const char *name, const int *const *scripts, int switches, int
 
 int main(void) {
   static const int small[] = {30, 0}, large[] = {60, 0}, two[] = {50, 50, 0}, grows[] = {20, 20, 0};
+  static const int twice[] = {60, 60, 0}, erases[] = {ERASE, ERASE, 0};
   check("two that do not fit together", (const int *const[]){large, large, NULL}, 4, 0, true);
   check("two that ask twice", (const int *const[]){two, two, NULL}, 3, 0, true);
   check("three that do not", (const int *const[]){large, small, large, NULL}, 2, 0, true);
@@ -190,6 +197,7 @@ int main(void) {
   /* What is about to be settled is seen twice for an instant. Whoever is held up just there for longer than others look
    * makes them refuse the last bytes: that takes more switches than these. */
   check("three that fit together", (const int *const[]){small, small, grows, NULL}, 2, 0, false);
+  check("one alone that is told nothing but lies", (const int *const[]){twice, erases, NULL}, 5, 0, true);
   check("two that fit, and one is killed", (const int *const[]){large, small, NULL}, 1, 1, false);
   return 0;
 }
