@@ -12,13 +12,13 @@ int64_t gate_wait_for_share(struct meter_stream *stream);         /* for tokens 
 int64_t gate_wait_for_room(const struct meter_stream *stream);
 
 /* How much larger than usual a batch may become. Launches that nobody holds back run ahead as far as they can be
- * measured: the further ahead, the more of them are measured together. */
+ * measured: the further ahead, the more of them are measured together. In company markers are spared. */
 int64_t gate_coarseness(struct meter *meter);
 
 /* Is nothing held back, and all measured for a profile alone? */
 bool gate_is_open(struct meter *meter);
 
-/* Tells those who wait for our turn that we are at work: with what is in flight, and more_ns. */
+/* Tells those who wait for our turn that we are at work: for as long as what is in flight may take, and more_ns. */
 void gate_note_activity(struct meter *meter, int64_t more_ns);
 
 #endif

@@ -140,8 +140,6 @@ static void check_processes_that_poll(void) {
                                       {"200 us", 200 * US, 40, 1, false, 5 * MS},
                                       {"1 ms", MS, 10, 1, false, 5 * MS},
                                       {"1 ms", MS, 20, 1, false, 50 * MS}};
-  /* Of the last kind all think at times, for longer than tokens are kept: were it 40 ms, they would get 49.7. */
-  static const double least[] = {49, 49, 49, 47};
   for (int k = 0; k < 4; k++)
     for (int count = 2; count <= 4; count *= 2) {
       struct model_process *tenants[4];
@@ -155,7 +153,8 @@ static void check_processes_that_poll(void) {
         sum += shares[i];
       printf("%d processes in one container at 50 that poll for %d of %s: %.2f %%\n", count, kinds[k].kernels,
              kinds[k].name, sum);
-      CHECK(sum > least[k] && sum < 51, "%.2f %%", sum);
+      /* Four of the last kind all think at times, for longer than tokens are kept: with 40 ms they would get 49.7. */
+      CHECK(sum > (k == 3 && count == 4 ? 47 : 49) && sum < 51, "%.2f %%", sum);
     }
 }
 
