@@ -68,6 +68,10 @@ int64_t bucket_charge(struct vgpu_device_shared *device, int64_t start_ns, int64
   return charged_ns + charge(device, fresh, now_ns, sm_percent);
 }
 
+void bucket_pay(struct vgpu_device_shared *device, int64_t gpu_ns, uint32_t sm_percent) {
+  __atomic_add_fetch(&device->tokens_zero_at_ns, wall_time(gpu_ns, sm_percent), __ATOMIC_RELAXED);
+}
+
 /* The limit in force stands in the file; one process sees it change, and only that one converts the debt. */
 void bucket_follow_limit(struct vgpu_device_shared *device, int64_t now_ns, uint32_t sm_percent) {
   uint32_t before = __atomic_load_n(&device->sm_limit_percent, __ATOMIC_RELAXED);

@@ -120,7 +120,9 @@ static int64_t wait_for_turn(struct meter *meter) {
   meter_close_all(meter); /* other streams' batches: the wait would be measured in them */
   if (!turns_take(&meter->turns))
     log_line(LOG_INFO, "no turn on the GPU in %lld ms; going ahead without", TURNS_PATIENCE_NS / 1000000);
-  return note_wait(meter, began_ns, meter->driver->now_ns());
+  int64_t ended_ns = meter->driver->now_ns();
+  __atomic_store_n(&meter->took_turn_ns, ended_ns, __ATOMIC_RELAXED);
+  return note_wait(meter, began_ns, ended_ns);
 }
 
 /* Kernels of one name may take now one and now ten milliseconds: at work for as long as what is in flight may take, and

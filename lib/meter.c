@@ -97,6 +97,7 @@ void meter_finish_at(struct meter_stream *stream, int64_t end_ns, int64_t now_ns
   struct batch *batch = &stream->batch;
   int64_t start_ns = batch->start_recorded_ns;
   int64_t due_ns = meter_due_ns(batch, start_ns, end_ns);
+  meter_pay_hand_over(meter, start_ns);
   meter_charge(meter, end_ns - due_ns, end_ns, now_ns);
   __atomic_add_fetch(&stream->had_ns, due_ns, __ATOMIC_RELAXED);
   meter_show(stream, batch, end_ns - meter_work_ns(batch, start_ns, end_ns), end_ns);

@@ -8,6 +8,8 @@
 
 #include <stdlib.h>
 
+#define MOST_HAND_OVER_NS 500000LL
+
 static int64_t max(int64_t a, int64_t b) {
   return a > b ? a : b;
 }
@@ -74,6 +76,16 @@ static void charge(struct meter *meter, int64_t start_ns, int64_t end_ns, int64_
   __atomic_add_fetch(&meter->had_ns, had_ns, __ATOMIC_RELAXED);
 }
 
+/* The GPU takes a tenth of a millisecond to switch to another tenant. Where the shares are all of its time, each pays
+ * for being switched to: else who is ahead would have its share in full, and who is behind what is left. */
+void meter_pay_hand_over(struct meter *meter, int64_t start_ns) {
+  if (__atomic_load_n(&meter->took_turn_ns, __ATOMIC_RELAXED) == 0)
+    return;
+  int64_t idle_ns = start_ns - __atomic_exchange_n(&meter->took_turn_ns, 0, __ATOMIC_RELAXED);
+  if (idle_ns > 0 && turns_share_all(&meter->turns))
+    bucket_pay(meter->device, idle_ns < MOST_HAND_OVER_NS ? idle_ns : MOST_HAND_OVER_NS, meter_percent(meter));
+}
+
 /* In the order in which they began: what comes later than others is charged as far as the bucket remembers it. */
 static void charge_intervals(struct meter *meter) {
   if (meter->interval_count == 0)
@@ -118,6 +130,7 @@ static void measure(struct meter_stream *stream, const struct batch *batch) {
   struct meter *meter = stream->meter;
   struct interval interval = interval_of(stream, batch);
   int64_t work_ns = meter_work_ns(batch, interval.start_ns, interval.end_ns);
+  meter_pay_hand_over(meter, interval.start_ns);
   meter_learn(stream, batch, meter_certain_work_ns(batch, interval.start_ns, interval.end_ns));
   meter_show(stream, batch, interval.end_ns - work_ns, interval.end_ns);
   interval.start_ns = interval.end_ns - meter_due_ns(batch, interval.start_ns, interval.end_ns);

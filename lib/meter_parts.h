@@ -96,6 +96,9 @@ static inline void meter_set_open(struct meter_stream *stream, bool open) {
 /* Charges an interval at once. */
 void meter_charge(struct meter *meter, int64_t start_ns, int64_t end_ns, int64_t now_ns);
 
+/* The work of a turn has begun at that time. */
+void meter_pay_hand_over(struct meter *meter, int64_t start_ns);
+
 /* With the claim held: the stream was idle from end_ns on, or usually would be; its open batch ends without a marker.
  */
 void meter_finish_at(struct meter_stream *stream, int64_t end_ns, int64_t now_ns);

@@ -64,6 +64,9 @@ bool turns_are_wanted(struct turns *turns);
  * it. */
 uint32_t turns_share_percent(struct turns *turns, const struct turns_terms *own);
 
+/* Are this and the others' shares all of the time? */
+bool turns_share_all(struct turns *turns);
+
 bool turns_is_ours(struct turns *turns);
 
 /* Ours, used up with what is in flight, and wanted by another: to be passed on as soon as our work has drained. */

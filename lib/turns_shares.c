@@ -65,3 +65,12 @@ uint32_t turns_share_percent(struct turns *turns, const struct turns_terms *own)
     return without_limit(find_others(turns, own));
   return own->policy == VGPU_SM_BURST ? of_burst(percent, find_others(turns, own)) : percent;
 }
+
+bool turns_share_all(struct turns *turns) {
+  pthread_mutex_lock(&turns->lock);
+  struct turns_terms own = turns->own.terms;
+  pthread_mutex_unlock(&turns->lock);
+  struct others others = find_others(turns, &own);
+  add(&others, own.percent, own.policy);
+  return others.unlimited > 0 || others.hard + others.burst >= 100;
+}

@@ -3,8 +3,9 @@
  * coroutines, one for each process, and whoever is earliest goes on. The same seed gives the same run.
  *
  * A GPU runs the work of one process at a time, in the order of its launches, and with work of several switches between
- * them every MODEL_SLICE_NS, which costs MODEL_SWITCH_NS. Work behind a marker begins MODEL_MARKER_NS later than behind
- * other work: on an H200 kernels of 54.2 us came every 57.0 us when each was marked.
+ * them every MODEL_SLICE_NS, which costs MODEL_SWITCH_NS. As on an H200, work of another process than the last one
+ * begins MODEL_HAND_OVER_NS late, and work behind a marker MODEL_MARKER_NS: there kernels of 54.2 us came every 57.0 us
+ * when each was marked.
  */
 #ifndef GPU_MODEL_H
 #define GPU_MODEL_H
@@ -21,6 +22,7 @@
 #define MODEL_CONTAINERS 8
 #define MODEL_SLICE_NS (2 * MS)
 #define MODEL_SWITCH_NS (180 * US)
+#define MODEL_HAND_OVER_NS (120 * US)
 #define MODEL_MARKER_NS (2800LL)
 #define MODEL_ENDLESS_NS (1000000 * S)
 

@@ -30,9 +30,17 @@ static void reach_markers(struct gpu *gpu, int process) {
     gpu->now_ns += MODEL_MARKER_NS;
 }
 
-static int next_with_work(struct gpu *gpu) {
+/* Of those with work the next one, to which the GPU switches. */
+static int next_with_work(struct gpu *gpu, int64_t switch_ns) {
+  int first = gpu->running;
   for (int i = 1; i <= model.process_count; i++) {
-    int process = (gpu->running + i + model.process_count) % model.process_count;
+    int process = (first + i + model.process_count) % model.process_count;
+    if (next_item(gpu, process) == NULL)
+      continue;
+    if (process != gpu->running) {
+      gpu->now_ns += gpu->running >= 0 ? switch_ns : 0;
+      gpu->running = process;
+    }
     reach_markers(gpu, process);
     if (next_item(gpu, process) != NULL)
       return process;
@@ -60,12 +68,8 @@ static int choose(struct gpu *gpu) {
   bool goes_on = gpu->running >= 0 && next_item(gpu, gpu->running) != NULL;
   if (goes_on && gpu->slice_left_ns > 0)
     return gpu->running;
-  int chosen = next_with_work(gpu);
+  int chosen = next_with_work(gpu, goes_on ? MODEL_SWITCH_NS : MODEL_HAND_OVER_NS);
   gpu->slice_left_ns = MODEL_SLICE_NS;
-  if (chosen >= 0 && chosen != gpu->running) {
-    gpu->now_ns += goes_on ? MODEL_SWITCH_NS : 0;
-    gpu->running = chosen;
-  }
   return chosen;
 }
 
@@ -94,7 +98,7 @@ void model_advance(struct gpu *gpu, int64_t until_ns) {
     int process = choose(gpu);
     if (process >= 0)
       run_item(gpu, process, until_ns);
-    else
+    else if (gpu->now_ns < until_ns)
       gpu->now_ns = next_arrival_ns(gpu, until_ns);
   }
   bool busy = gpu->running >= 0 && next_item(gpu, gpu->running) != NULL;
