@@ -47,6 +47,7 @@ class _Phase:
         self.deviation_percent = run.deviation_percent_between(from_s, from_s + seconds)
         self.longest_stall_ms = run.longest_stall_ms_between(from_s, from_s + seconds)
         self.charged_percent = watched.charged_percent(*at_s)
+        self.charged_deviation_percent = watched.charged_deviation_percent(*at_s)
         self.clock_mhz = watched.clock_mhz(*at_s)
 
 
@@ -96,7 +97,8 @@ def _row(
     )
     if program in EVEN:
         note += (
-            f"; windows without a limit deviate by {_mean([each.before.deviation_percent for each in rounds]):.1f} %"
+            f"; windows deviate by {_mean([phase.charged_deviation_percent for phase in phases]):.1f} % in what is "
+            f"charged, without a limit by {_mean([each.before.deviation_percent for each in rounds]):.1f} % in work"
         )
     stalls_ms = [phase.longest_stall_ms for phase in phases if phase.longest_stall_ms is not None]
     return share_row(

@@ -42,7 +42,7 @@ def _measure(bench: Bench, program: str, seconds: float, limits: tuple[int, ...]
     natives = [bench.run(program, seconds / NATIVE_PART, bench.native())]
     for percent in limits:
         runs = {
-            library: _run_charged(bench, program, length_s, settle_s, bench.limited(percent, library))
+            library: _run_watched(bench, program, length_s, settle_s, bench.limited(percent, library))
             for library in bench.libraries
         }
         natives = [natives[-1], bench.run(program, seconds / NATIVE_PART, bench.native())]
@@ -52,17 +52,19 @@ def _measure(bench: Bench, program: str, seconds: float, limits: tuple[int, ...]
             differ += f", their windows deviate by {deviation:.1f} %"
         for library, (run, charged) in runs.items():
             share = 100 * run.per_second / native
-            note = differ if charged is None else f"charged {charged:.2f} %; {differ}"
+            note = f"{charged}; {differ}"
             yield share_row(
                 program, percent, library, share, run.window_deviation_percent, run.longest_stall_ms, native, note
             )
 
 
-def _run_charged(
-    bench: Bench, program: str, seconds: float, settle_s: float, launch: Launch
-) -> tuple[Run, float | None]:
-    """The run, and what it was charged, in percent of its time."""
+def _run_watched(bench: Bench, program: str, seconds: float, settle_s: float, launch: Launch) -> tuple[Run, str]:
+    """The run, and what it was charged."""
     with tempfile.TemporaryDirectory() as folder, Watched(Path(folder), bench.gpus[0].uuid) as watched:
         environment = {**launch.environment, "VGPURUN_STATE_DIR": folder}
         run = bench.run(program, seconds, Launch(launch.prefix, environment), settle_s)
-    return run, watched.charged_percent(run.began_at_s, run.began_at_s + seconds)
+    at_s = (run.began_at_s, run.began_at_s + seconds)
+    charged, deviation = watched.charged_percent(*at_s), watched.charged_deviation_percent(*at_s)
+    if charged is None:
+        return run, "not seen"
+    return run, f"charged {charged:.2f} %, in windows that deviate by {deviation or 0:.1f} %"
