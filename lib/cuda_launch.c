@@ -18,6 +18,12 @@ static uint64_t block_count(unsigned x, unsigned y, unsigned z) {
   return __builtin_mul_overflow(plane, (uint64_t)z, &all) ? UINT64_MAX : all;
 }
 
+/* Of a grid that can be launched: only the first of its sizes may need more than 16 bits (CUDA C++ Programming Guide,
+ * Compute Capabilities). */
+static uint64_t shape_of(unsigned x, unsigned y, unsigned z) {
+  return x ^ (uint64_t)y << 32 ^ (uint64_t)z << 48;
+}
+
 /* Is it certain that the launch need not be looked at? */
 static inline bool passes(void) {
   return !profile_is_on() && !meters_measure_launches();
@@ -50,12 +56,12 @@ static inline void end(struct launch launch, CUresult result) {
 }
 
 static HOT CUresult end_and_record(struct launch launch, CUresult result, enum profile_api api, CUstream stream,
-                                   CUfunction function, uint64_t work) {
+                                   CUfunction function, uint64_t shape, uint64_t work) {
   end(launch, result);
   if (profile_is_on()) {
     profile_call_over(api, launch.start_ns, result, 0, stream);
     if (launch.metered == NULL) /* its batch goes on */
-      launch_row_begin(api, stream, function, work, launch.start_ns);
+      launch_row_begin(api, stream, function, shape, work, launch.start_ns);
   }
   return result;
 }
@@ -66,20 +72,24 @@ static SELDOM CUresult failed_in_row(int64_t start_ns, CUresult result, enum pro
   return result;
 }
 
+static SELDOM CUresult failed_untimed(CUresult result, enum profile_api api, CUstream stream) {
+  launch_row_take_back();
+  return failed_in_row(quick_clock_ns(), result, api, stream);
+}
+
 /* A function that launches is entered here, and not in cuda_entries.c: what it is measured for and what is recorded of
- * it is done in one go. To go on with a row is a function of its own, which keeps nothing for what others may need. */
-#define LAUNCH(often, name, parameters, arguments, stream, function, work)                                             \
+ * it is done in one go. To go on with a row are functions of their own, which keep nothing for what others may need. */
+#define LAUNCH(often, name, parameters, arguments, stream, function, shape, work)                                      \
   static often __attribute__((noinline)) CUresult looked_at_##name parameters {                                        \
     if (passes())                                                                                                      \
       return real.name arguments;                                                                                      \
     uint64_t key = work;                                                                                               \
     struct launch launch = begin(stream, function, key);                                                               \
-    return end_and_record(launch, real.name arguments, API_##name, stream, function, key);                             \
+    return end_and_record(launch, real.name arguments, API_##name, stream, function, shape, key);                      \
   }                                                                                                                    \
-  static often __attribute__((noinline)) CUresult in_row_##name parameters {                                           \
+  static often __attribute__((noinline)) CUresult timed_##name parameters {                                            \
     int64_t start_ns;                                                                                                  \
-    bool goes_on = quick_clock_read(&start_ns) && launch_row_takes(API_##name, stream, function, work, start_ns);      \
-    if (__builtin_expect(!goes_on, 0))                                                                                 \
+    if (__builtin_expect(!quick_clock_read(&start_ns) || !launch_row_goes_on(start_ns), 0))                            \
       return looked_at_##name arguments;                                                                               \
     CUresult result = real.name arguments;                                                                             \
     if (__builtin_expect(result != CUDA_SUCCESS, 0))                                                                   \
@@ -87,10 +97,18 @@ static SELDOM CUresult failed_in_row(int64_t start_ns, CUresult result, enum pro
     launch_row_add(start_ns, quick_clock_ns());                                                                        \
     return result;                                                                                                     \
   }                                                                                                                    \
+  static often __attribute__((noinline)) CUresult counted_##name parameters {                                          \
+    CUresult result = real.name arguments;                                                                             \
+    return __builtin_expect(result == CUDA_SUCCESS, 1) ? result : failed_untimed(result, API_##name, stream);          \
+  }                                                                                                                    \
   HOOK often CUresult entry_##name parameters {                                                                        \
-    if (__builtin_expect(process_is_free(), 1))                                                                        \
-      return real.name arguments;                                                                                      \
-    return launch_row.function == function ? in_row_##name arguments : looked_at_##name arguments;                     \
+    __typeof__(real.name) next = real.name;                                                                            \
+    if (__builtin_expect(!process_is_free(), 0)) {                                                                     \
+      next = looked_at_##name;                                                                                         \
+      if (launch_row_is_of(function, launch_row_call(API_##name, stream), shape))                                      \
+        next = launch_row_counts() ? counted_##name : timed_##name;                                                    \
+    }                                                                                                                  \
+    return next arguments;                                                                                             \
   }
 
 #define LAUNCH_KERNEL(name, stream_of)                                                                                 \
@@ -98,7 +116,8 @@ static SELDOM CUresult failed_in_row(int64_t start_ns, CUresult result, enum pro
          (CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,  \
           unsigned block_z, unsigned shared_bytes, CUstream stream, void **parameters, void **extra),                  \
          (function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, parameters, extra),       \
-         stream_of(stream), function, work_of(function, block_count(grid_x, grid_y, grid_z)))
+         stream_of(stream), function, shape_of(grid_x, grid_y, grid_z),                                                \
+         work_of(function, block_count(grid_x, grid_y, grid_z)))
 
 LAUNCH_KERNEL(cuLaunchKernel, legacy)
 LAUNCH_KERNEL(cuLaunchKernel_ptsz, per_thread)
@@ -106,6 +125,7 @@ LAUNCH_KERNEL(cuLaunchKernel_ptsz, per_thread)
 #define LAUNCH_KERNEL_EX(name, stream_of)                                                                              \
   LAUNCH(HOT, name, (const CUlaunchConfig *config, CUfunction function, void **parameters, void **extra),              \
          (config, function, parameters, extra), stream_of(config != NULL ? config->hStream : NULL), function,          \
+         config != NULL ? shape_of(config->gridDimX, config->gridDimY, config->gridDimZ) : 0,                          \
          work_of(function, config != NULL ? block_count(config->gridDimX, config->gridDimY, config->gridDimZ) : 0))
 
 LAUNCH_KERNEL_EX(cuLaunchKernelEx, legacy)
@@ -116,7 +136,8 @@ LAUNCH_KERNEL_EX(cuLaunchKernelEx_ptsz, per_thread)
          (CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,  \
           unsigned block_z, unsigned shared_bytes, CUstream stream, void **parameters),                                \
          (function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, parameters),              \
-         stream_of(stream), function, work_of(function, block_count(grid_x, grid_y, grid_z)))
+         stream_of(stream), function, shape_of(grid_x, grid_y, grid_z),                                                \
+         work_of(function, block_count(grid_x, grid_y, grid_z)))
 
 LAUNCH_COOPERATIVE(cuLaunchCooperativeKernel, legacy)
 LAUNCH_COOPERATIVE(cuLaunchCooperativeKernel_ptsz, per_thread)

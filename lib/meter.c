@@ -314,22 +314,28 @@ static void count_more(struct meter_stream *stream, int64_t all_ns, uint32_t lau
     stream->observer->joined(batch, all_ns);
 }
 
-/* What another thread has ended the batch for is in none. */
-void meter_launched_more(struct meter_stream *stream, uint64_t work, uint32_t launches, int64_t now_ns) {
+/* What another thread has ended the batch for is in none. Where there may have been a long pause, before the last
+ * launches or after them, an end that is marked now might have the pause in it. */
+void meter_launched_more(struct meter_stream *stream, uint64_t work, uint32_t launches, int64_t last_ns,
+                         int64_t now_ns) {
   int64_t cost_ns;
   if (!meter_claim(stream))
     return;
   struct batch *batch = &stream->batch;
   bool joins = stream->open && meter_known_cost(stream->meter, work, &cost_ns);
+  bool paused = now_ns - last_ns >= METER_SPARSE_NS;
   if (joins)
     count_more(stream, (int64_t)((batch->mixed ? meter_scale(stream) : 1) * (double)cost_ns * launches), launches,
-               now_ns);
+               paused ? last_ns : now_ns);
   bool full = batch->estimate_ns >= batch->full_ns || batch->launches >= METER_BATCH_LAUNCHES;
-  if (joins && full && stream->meter->driver->is_here(stream->context, stream->thread)) {
+  if (joins && paused && now_ns >= stream->gpu_until_ns)
+    meter_finish_by_estimate(stream);
+  else if (joins && full && stream->meter->driver->is_here(stream->context, stream->thread)) {
     meter_set_open(stream, false);
     meter_close_claimed(stream);
-  } else
-    meter_unclaim(stream);
+    return;
+  }
+  meter_unclaim(stream);
 }
 
 void meter_close_claimed(struct meter_stream *stream) {

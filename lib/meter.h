@@ -246,9 +246,10 @@ void meter_begin_measuring(struct meter *meter);
 bool meter_launch(struct meter_stream *stream, uint64_t work, int64_t now_ns);
 void meter_launched(struct meter_stream *stream);
 
-/* After launches that the meter was not asked about, the last one at that time: more of what was launched there last,
- * where the gate is open. */
-void meter_launched_more(struct meter_stream *stream, uint64_t work, uint32_t launches, int64_t now_ns);
+/* After launches that the meter was not asked about, the last one at last_ns or, at the latest, now: more of what was
+ * launched there last, where the gate is open. */
+void meter_launched_more(struct meter_stream *stream, uint64_t work, uint32_t launches, int64_t last_ns,
+                         int64_t now_ns);
 
 /* Ends the open batch with a marker: nothing is to join it any more. */
 void meter_close(struct meter_stream *stream);

@@ -43,7 +43,7 @@
  * from the first one's start to the last one's end, in 16, 16 and 32 bits. `copy` is 1 once the totals have them. */
 #define PROFILE_ROW 6
 #define PROFILE_ROW_IS_COUNTED 1
-#define PROFILE_ROW_LAUNCHES 31 /* at most */
+#define PROFILE_ROW_LAUNCHES 65 /* at most */
 
 /* `copy`: what a call copies; 1 more than CopyKind of vgpurun/profiles/model.py. */
 #define PROFILE_NO_COPY 0

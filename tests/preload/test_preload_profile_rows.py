@@ -60,7 +60,7 @@ def test_a_program_that_only_launches(sandbox: Sandbox, folder: Path) -> None:
     assert counted(profile) == {"spin_1us": 5000}
     check_calls(profile, 5000)
     assert sum(span.launches for span in profile.spans()) == 5000
-    assert 5000 / 31 / 2 < rows(profile) < 1000
+    assert 5000 / layout.ROW_LAUNCHES / 2 < rows(profile) < 1000
 
 
 def test_rows_end_with_another_kernel_stream_or_function(sandbox: Sandbox, folder: Path) -> None:
@@ -106,6 +106,40 @@ def test_a_launch_that_fails_is_no_launch_of_the_kernel(sandbox: Sandbox, folder
     assert counted(profile)["spin_1us"] == 110
     [total] = [total for total in profile.totals if total.api == "cuLaunchKernel"]
     assert (total.calls, total.failed) == (113, 3)
+
+
+@pytest.mark.parametrize("launches_before", range(12))
+def test_a_launch_that_fails_within_a_row(sandbox: Sandbox, folder: Path, launches_before: int) -> None:
+    """Of the same kernel and grid, whether it is one that is timed or not."""
+    code = (
+        "function = d.function('cuLaunchKernel')\n"
+        "grid, too_many = [c_uint(1)] * 3, [c_uint(2048)] * 3\n"
+        "for _ in range(9):\n"
+        f"    launches(a, {launches_before + 3})\n"
+        "    assert function(c_void_p(a), *grid, *too_many, c_uint(0), c_void_p(0), parameters, c_void_p()) != 0\n"
+        "d.synchronize()\n"
+    )
+    profile = profile_of(sandbox, folder, code)
+    launched = 9 * (launches_before + 3)
+    assert counted(profile) == {"spin_1us": launched}
+    [total] = [total for total in profile.totals if total.api == "cuLaunchKernel"]
+    assert (total.calls, total.failed) == (launched + 9, 9)
+
+
+@pytest.mark.parametrize("burst", [3, 5, 12, 100])
+@pytest.mark.parametrize("pause_s", [0.0001, 0.01])
+def test_pauses_are_not_the_kernels(sandbox: Sandbox, folder: Path, burst: int, pause_s: float) -> None:
+    """Also where nobody looked at the clock when they began or ended. A busy machine may make them longer."""
+    code = (
+        "import time\nkernel = d.kernel('spin_50us')\nlaunches(kernel, 40); d.synchronize()\n"
+        f"for _ in range(20): launches(kernel, {burst}); time.sleep({pause_s})\n"
+        "d.synchronize()\n"
+    )
+    profile = profile_of(sandbox, folder, code)
+    [kernel] = profile.kernels
+    assert kernel.launches == 40 + 20 * burst
+    assert rows(profile) > 5 or burst == 3
+    assert 0.8 * 50_000 < kernel.gpu_ns / kernel.launches < 1.5 * 50_000
 
 
 def test_threads_that_end_within_a_row(sandbox: Sandbox, folder: Path) -> None:
