@@ -35,21 +35,26 @@ static int64_t plausible(int64_t zero_at, int64_t now_ns, int64_t latest) {
   return zero_at <= latest ? zero_at : now_ns;
 }
 
+void bucket_pay(struct vgpu_device_shared *device, int64_t start_ns, int64_t end_ns, int64_t now_ns,
+                uint32_t sm_percent) {
+  int64_t latest = now_ns + wall_time(BUCKET_MAX_DEBT_NS, sm_percent);
+  int64_t zero_at = __atomic_load_n(&device->tokens_zero_at_ns, __ATOMIC_RELAXED);
+  int64_t paid;
+  do {
+    /* The burst is what had accrued when the time began; while it passed, tokens accrued without a bound. */
+    int64_t burst_ns = wall_time(BUCKET_BURST_NS, sm_percent);
+    paid = max(plausible(zero_at, now_ns, latest), start_ns - burst_ns) + wall_time(end_ns - start_ns, sm_percent);
+    if (paid > latest)
+      paid = latest;
+  } while (!__atomic_compare_exchange_n(&device->tokens_zero_at_ns, &zero_at, paid, false, __ATOMIC_RELAXED,
+                                        __ATOMIC_RELAXED));
+}
+
 static int64_t charge(struct vgpu_device_shared *device, struct span span, int64_t now_ns, uint32_t sm_percent) {
   int64_t charge_ns = span.end_ns - span.start_ns;
   if (charge_ns <= 0)
     return 0;
-  int64_t latest = now_ns + wall_time(BUCKET_MAX_DEBT_NS, sm_percent);
-  int64_t zero_at = __atomic_load_n(&device->tokens_zero_at_ns, __ATOMIC_RELAXED);
-  int64_t charged;
-  do {
-    /* The burst is what had accrued when the work began; while it ran, tokens accrued without a bound. */
-    int64_t burst_ns = wall_time(BUCKET_BURST_NS, sm_percent);
-    charged = max(plausible(zero_at, now_ns, latest), span.start_ns - burst_ns) + wall_time(charge_ns, sm_percent);
-    if (charged > latest)
-      charged = latest;
-  } while (!__atomic_compare_exchange_n(&device->tokens_zero_at_ns, &zero_at, charged, false, __ATOMIC_RELAXED,
-                                        __ATOMIC_RELAXED));
+  bucket_pay(device, span.start_ns, span.end_ns, now_ns, sm_percent);
   __atomic_add_fetch(&device->busy_ns, (uint64_t)charge_ns, __ATOMIC_RELAXED);
   seconds_add(device, span.start_ns, span.end_ns);
   return charge_ns;
@@ -66,10 +71,6 @@ int64_t bucket_charge(struct vgpu_device_shared *device, int64_t start_ns, int64
     late.start_ns = taken.end_ns;
   }
   return charged_ns + charge(device, fresh, now_ns, sm_percent);
-}
-
-void bucket_pay(struct vgpu_device_shared *device, int64_t gpu_ns, uint32_t sm_percent) {
-  __atomic_add_fetch(&device->tokens_zero_at_ns, wall_time(gpu_ns, sm_percent), __ATOMIC_RELAXED);
 }
 
 /* The limit in force stands in the file; one process sees it change, and only that one converts the debt. */

@@ -24,8 +24,9 @@
 int64_t bucket_charge(struct vgpu_device_shared *device, int64_t start_ns, int64_t end_ns, int64_t now_ns,
                       uint32_t sm_percent);
 
-/* Takes tokens for GPU time in which nothing ran. */
-void bucket_pay(struct vgpu_device_shared *device, int64_t gpu_ns, uint32_t sm_percent);
+/* Takes tokens for that time as if it were work, though nothing ran in it. */
+void bucket_pay(struct vgpu_device_shared *device, int64_t start_ns, int64_t end_ns, int64_t now_ns,
+                uint32_t sm_percent);
 
 /* To be called before the others when the limit may have changed: what is owed at the old one is owed on, as GPU time.
  */

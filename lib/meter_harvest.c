@@ -81,9 +81,10 @@ static void charge(struct meter *meter, int64_t start_ns, int64_t end_ns, int64_
 void meter_pay_hand_over(struct meter *meter, int64_t start_ns) {
   if (__atomic_load_n(&meter->took_turn_ns, __ATOMIC_RELAXED) == 0)
     return;
-  int64_t idle_ns = start_ns - __atomic_exchange_n(&meter->took_turn_ns, 0, __ATOMIC_RELAXED);
-  if (idle_ns > 0 && turns_share_all(&meter->turns))
-    bucket_pay(meter->device, idle_ns < MOST_HAND_OVER_NS ? idle_ns : MOST_HAND_OVER_NS, meter_percent(meter));
+  int64_t took_ns = __atomic_exchange_n(&meter->took_turn_ns, 0, __ATOMIC_RELAXED);
+  int64_t from_ns = max(took_ns, start_ns - MOST_HAND_OVER_NS);
+  if (took_ns > 0 && start_ns > from_ns && turns_share_all(&meter->turns))
+    bucket_pay(meter->device, from_ns, start_ns, meter->driver->now_ns(), meter_percent_of_time(meter));
 }
 
 /* In the order in which they began: what comes later than others is charged as far as the bucket remembers it. */

@@ -61,6 +61,19 @@ static void check_union(void) {
   CHECK(device.busy_ns == 17 * MS, "busy %lld", (long long)device.busy_ns);
 }
 
+static void check_idle_time_is_paid(void) {
+  device = (struct vgpu_device_shared){0};
+  int64_t now_ns = 1000000 * MS;
+  bucket_pay(&device, now_ns, now_ns + 60 * MS, now_ns + 60 * MS, 50);
+  CHECK(open_at(now_ns + 60 * MS, 50) == now_ns + 80 * MS, "as if it were work");
+  CHECK(device.busy_ns == 0, "but nothing ran");
+  bucket_charge(&device, now_ns + 60 * MS, now_ns + 60060 * MS, now_ns + 60060 * MS, 10);
+  int64_t later_ns = now_ns + 60061 * MS, owed_ns = open_at(later_ns, 10) - later_ns;
+  CHECK(owed_ns > 99000 * MS, "owes %lld", (long long)owed_ns);
+  bucket_pay(&device, later_ns - MS, later_ns, later_ns, 10);
+  CHECK(open_at(later_ns, 10) - later_ns > owed_ns, "the largest debt there is does not become damage");
+}
+
 /* A debt made at one limit is paid off at another. */
 static void check_changed_limit(void) {
   device = (struct vgpu_device_shared){.sm_limit_percent = 1};
@@ -94,6 +107,7 @@ int main(void) {
   check_wait_is_exact();
   check_burst_is_bounded();
   check_union();
+  check_idle_time_is_paid();
   check_changed_limit();
   check_damage();
   return 0;

@@ -52,11 +52,15 @@ static void check_together(struct program program, const uint32_t percents[2]) {
          (long long)kernels[program.kernel].most_ns / US, program.waits_after > 0 ? "waited for" : "flat out",
          percents[0], percents[1], shares[0], shares[1], shares[0] + shares[1]);
   double sum = percents[0] + percents[1], lost = sum - shares[0] - shares[1];
-  bool is_all = sum == 100, even = program.kernel == 0;
-  CHECK(lost < (is_all ? 2.5 : 0.8), "together %.2f %%", sum - lost);
-  for (int i = 0; i < 2; i++)
-    CHECK(shares[i] > percents[i] - (even ? 1.25 : 2) && shares[i] < percents[i] + 0.2, "%.2f %%", shares[i]);
-  if (is_all && even && program.waits_after == 0) /* each pays for its hand-over, and neither for both */
+  bool is_all = sum == 100, flat_out = program.kernel == 0 && program.waits_after == 0;
+  /* Where nothing is left over, a switch for each slice is lost: 0.6 %, of which each pays its own. */
+  double most_lost = !is_all ? 0.8 : flat_out ? 1 : 2.4;
+  CHECK(lost < most_lost, "together %.2f %%", sum - lost);
+  for (int i = 0; i < 2; i++) {
+    double most_missing = flat_out ? 0.6 : i == 0 ? 1.25 : 1.9;
+    CHECK(shares[i] > percents[i] - most_missing && shares[i] < percents[i] + 0.2, "%.2f %%", shares[i]);
+  }
+  if (is_all && flat_out) /* and neither pays for both */
     CHECK(percents[0] - shares[0] > lost / 4 && percents[1] - shares[1] > lost / 4, "%.2f %% lost", lost);
 }
 

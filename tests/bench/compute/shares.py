@@ -65,6 +65,6 @@ def _run_watched(bench: Bench, program: str, seconds: float, settle_s: float, la
         run = bench.run(program, seconds, Launch(launch.prefix, environment), settle_s)
     at_s = (run.began_at_s, run.began_at_s + seconds)
     charged, deviation = watched.charged_percent(*at_s), watched.charged_deviation_percent(*at_s)
-    if charged is None:
-        return run, "not seen"
-    return run, f"charged {charged:.2f} %, in windows that deviate by {deviation or 0:.1f} %"
+    if charged is None or deviation is None:
+        return run, "what was charged was not seen"
+    return run, f"charged {charged:.2f} %, in windows that deviate by {deviation:.1f} %"
