@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
@@ -93,6 +94,31 @@ def test_the_third_ending_signal_in_a_row_kills() -> None:
             get(signal.SIGINT)
             seen.append(sent.get(timeout=5))
     assert seen == [signal.SIGINT, signal.SIGINT, signal.SIGKILL, signal.SIGKILL]
+
+
+class TimeOfTheThird(float):
+    """The first time that it is compared, the third signal arrives, in the middle of what handles the second one."""
+
+    came = False
+
+    def __sub__(self, other: float) -> float:
+        if not TimeOfTheThird.came:
+            TimeOfTheThird.came = True
+            get(signal.SIGHUP)
+        return float(self) - other
+
+
+def test_a_signal_that_interrupts_the_handler_of_another_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: queue.Queue[int] = queue.Queue()
+    with Signals() as signals:
+        signals.relay(sent.put)
+        get(signal.SIGTERM)
+        assert sent.get(timeout=10) == signal.SIGTERM
+        now = TimeOfTheThird(time.monotonic())
+        monkeypatch.setattr(time, "monotonic", lambda: now)
+        get(signal.SIGINT)
+        assert signal.SIGKILL in (sent.get(timeout=10), sent.get(timeout=10))
+    assert TimeOfTheThird.came
 
 
 def test_those_that_came_while_it_was_started_count() -> None:

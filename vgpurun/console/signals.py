@@ -7,6 +7,7 @@ that must not be left half made, it is held back. Once the command runs, signals
 import queue
 import signal
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from types import FrameType, TracebackType
@@ -21,7 +22,9 @@ _OUR_OWN = (
     signal.SIGFPE, signal.SIGILL, signal.SIGTTIN, signal.SIGTTOU,
 )  # fmt: skip
 EVERY = frozenset(signal.valid_signals()) - frozenset(_OUR_OWN)
-_IMPATIENT_S = 2.0  # three ending signals in this time: the user wants an end now; six: even without the engine
+# So many ending signals in this time: the user wants an end now; or even without the engine.
+_IMPATIENT_S = 2.0
+_IMPATIENT, _DESPERATE = 3, 6
 
 
 class Interrupted(BaseException):
@@ -50,7 +53,7 @@ class Signals:
         self._held: list[int] = []
         self._relay: Helper | None = None
         self._relayed: Collection[int] = ()
-        self._ending_times: list[float] = []
+        self._ending_times: deque[float] = deque(maxlen=_DESPERATE)
 
     def __enter__(self) -> "Signals":
         self._take((*_ENDING, *_OTHERS))
@@ -72,9 +75,10 @@ class Signals:
     def _handle(self, number: int, frame: FrameType | None) -> None:
         del frame
         if self._relay is not None and number in self._relayed:
-            is_desperate = number in _ENDING and self._is_desperate()  # counted before the relay looks
+            if number in _ENDING:
+                self._ending_times.append(time.monotonic())  # in one step, since another handler may run after any
             self._queue.put(number)
-            if is_desperate:
+            if number in _ENDING and self._ending_signals() >= _DESPERATE:
                 raise Interrupted(number)
         elif self._holding:
             self._held.append(number)
@@ -110,10 +114,10 @@ class Signals:
         self._held = [number for number in self._held if number not in numbers]
         self._relay.start()
 
-    def _is_desperate(self) -> bool:
-        now = time.monotonic()
-        self._ending_times = [then for then in self._ending_times if now - then < _IMPATIENT_S] + [now]
-        return len(self._ending_times) >= 6
+    def _ending_signals(self) -> int:
+        """How many came right before the last one, with it."""
+        times = tuple(self._ending_times)
+        return sum(times[-1] - then < _IMPATIENT_S for then in times)
 
     def stop_relaying(self) -> None:
         """Pass nothing on any more."""
@@ -124,7 +128,7 @@ class Signals:
 
     def _pass_on(self, send: Callable[[int], object]) -> None:
         while (number := self._queue.get()) is not None:
-            is_impatient = number in _ENDING and len(self._ending_times) >= 3
+            is_impatient = number in _ENDING and self._ending_signals() >= _IMPATIENT
             send(signal.SIGKILL if is_impatient else number)
 
 
