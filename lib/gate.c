@@ -322,6 +322,10 @@ static bool may_run_ahead(struct meter *meter) {
   return in_flight_batches(meter) < METER_RING - 2 && gate_is_open(meter);
 }
 
+int64_t gate_passed_until_ns(struct meter *meter, int64_t now_ns) {
+  return in_company(meter) ? now_ns + GATE_PASSED_NS : INT64_MAX;
+}
+
 int64_t gate_coarseness(struct meter *meter) {
   if (in_company(meter))
     return COMPANY_BATCH;

@@ -11,6 +11,11 @@ void gate_wait_for_unmeasured(const struct meter_stream *stream); /* that is on 
 int64_t gate_wait_for_share(struct meter_stream *stream);         /* for tokens and, with them, the turn */
 int64_t gate_wait_for_room(const struct meter_stream *stream);
 
+/* Who has passed says to the others that it is at work for so long, with more than what is in flight. Then the turn may
+ * be taken from it, and whoever launches later has to ask again. */
+#define GATE_PASSED_NS METER_BATCH_NS
+int64_t gate_passed_until_ns(struct meter *meter, int64_t now_ns);
+
 /* How much larger than usual a batch may become. Launches that nobody holds back run ahead as far as they can be
  * measured: the further ahead, the more of them are measured together. In company markers are spared. */
 int64_t gate_coarseness(struct meter *meter);

@@ -150,6 +150,7 @@ static bool begin_batch(struct meter_stream *stream, bool after_gap) {
   int64_t awake_ns = batch->start_recorded_ns - __atomic_load_n(&stream->meter->woke_at_ns, __ATOMIC_RELAXED);
   batch->host_age = meter_host_age(awake_ns);
   batch->full_ns = (int64_t)((double)METER_BATCH_NS / overlap(stream->meter)) * gate_coarseness(stream->meter);
+  batch->open_until_ns = gate_passed_until_ns(stream->meter, batch->start_recorded_ns);
   __atomic_store_n(&stream->is_free, gate_is_open(stream->meter), __ATOMIC_RELAXED);
   meter_begin_pace(stream, batch->start_recorded_ns);
   if (!meter_is_dry(stream))
@@ -183,7 +184,8 @@ static void open_batch(struct meter_stream *stream, uint64_t work, int64_t arriv
   bool capturing = meter->driver->is_capturing(stream->handle);
   int64_t cost_ns;
   bool known = meter_known_cost(meter, work, &cost_ns);
-  if (stream->open && !capturing && known && !meter->driver->is_idle(stream->handle))
+  bool is_due = arrived_ns >= stream->batch.open_until_ns;
+  if (stream->open && !capturing && known && !is_due && !meter->driver->is_idle(stream->handle))
     return;
   meter_harvest(meter);
   if (stream->open)
@@ -199,7 +201,7 @@ static void open_batch(struct meter_stream *stream, uint64_t work, int64_t arriv
   waited_ns += gate_wait_for_share(stream);
   beside_look(stream);
   gate_wait_for_room(stream);
-  gate_note_activity(meter, METER_BATCH_NS);
+  gate_note_activity(meter, GATE_PASSED_NS);
   if (waited) /* a wait may come after each kernel, and ends the batch without a marker */
     stream->short_batches = 0;
   else if (waited_ns > 0)
@@ -282,7 +284,8 @@ HOT bool meter_launch(struct meter_stream *stream, uint64_t work, int64_t now_ns
     return false;
   int64_t cost_ns;
   int64_t host_ns = now_ns - stream->last_busy_ns;
-  bool joins = stream->open && host_ns < METER_SPARSE_NS && meter_known_cost(stream->meter, work, &cost_ns);
+  bool joins = stream->open && host_ns < METER_SPARSE_NS && now_ns < stream->batch.open_until_ns &&
+               meter_known_cost(stream->meter, work, &cost_ns);
   if (__builtin_expect(!joins, 0))
     return launch_in_new_batch(stream, work, now_ns);
   bool ends = count(stream, work, true, cost_ns, host_ns, now_ns);

@@ -88,11 +88,12 @@ enum batch_start { START_AT_PREVIOUS_END, START_AT_MARKER, START_AT_GATE };
 struct batch {
   /* What each launch changes. */
   int64_t estimate_ns;
-  int64_t full_ns;     /* it ends when its estimate is as near to this as it comes */
-  int64_t idle_ns;     /* that the GPU waited within it, as far as the costs of its launches are known */
-  int64_t own_idle_ns; /* that it would have waited without a limit, too, before all but the first one */
-  uint64_t last_work;  /* the key of its last launch */
-  void *parts;         /* the observer's; it frees them when the batch is measured, or dropped */
+  int64_t full_ns;       /* it ends when its estimate is as near to this as it comes */
+  int64_t open_until_ns; /* launches may join it without asking at the gate */
+  int64_t idle_ns;       /* that the GPU waited within it, as far as the costs of its launches are known */
+  int64_t own_idle_ns;   /* that it would have waited without a limit, too, before all but the first one */
+  uint64_t last_work;    /* the key of its last launch */
+  void *parts;           /* the observer's; it frees them when the batch is measured, or dropped */
   uint32_t launches;
   bool last_is_unknown;
   bool mixed; /* launches of several keys */
