@@ -7,7 +7,7 @@
 
 bool turns_is_ours(struct turns *turns) {
   pthread_mutex_lock(&turns->lock);
-  bool ours = turns_check_ours(turns);
+  bool ours = turns_know_ours(turns, turns->system->now_ns());
   pthread_mutex_unlock(&turns->lock);
   return ours;
 }

@@ -38,7 +38,8 @@ struct turns {
   int64_t looked_ns, published_ns;
   bool company; /* was seen then */
   bool said_at_work;
-  int64_t said_seen_ns;
+  int64_t said_seen_ns, said_idle_at_ns;
+  int64_t ours_until_ns; /* at least, by what we have said: nobody takes the turn from us before */
   uint32_t stuck, silent;
   int64_t distrust_until_ns;
 };

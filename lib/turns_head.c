@@ -47,11 +47,26 @@ static bool hand_turn_over(struct turns_head *head, const void *how) {
 }
 
 bool turns_hand_over(struct turns *turns, int to, int64_t now_ns) {
+  turns->ours_until_ns = 0;
   const struct hand_over hand_over = {turns->seen.head.turn, to, now_ns};
   return change_head(turns, hand_turn_over, &hand_over);
 }
 
+/* Until when the others have to leave it to us. */
+static int64_t until_ns(const struct turns *turns) {
+  return turns_min(turns->said_idle_at_ns, turns->own.slice_end_ns);
+}
+
 bool turns_check_ours(struct turns *turns) {
   turns_read(turns, &turns->seen.head.turn, sizeof turns->seen.head.turn, 0);
-  return turns_holder_of(turns->seen.head.turn) == turns->slot;
+  bool ours = turns_holder_of(turns->seen.head.turn) == turns->slot;
+  turns->ours_until_ns = ours ? until_ns(turns) : 0;
+  return ours;
+}
+
+bool turns_know_ours(struct turns *turns, int64_t now_ns) {
+  if (now_ns >= turns->ours_until_ns)
+    return turns_check_ours(turns);
+  turns->ours_until_ns = until_ns(turns); /* may have been put off */
+  return true;
 }

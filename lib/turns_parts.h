@@ -45,6 +45,7 @@ void turns_publish(struct turns *turns, int64_t now_ns);
 void turns_make_room(struct turns *turns);
 bool turns_hand_over(struct turns *turns, int to, int64_t now_ns);
 bool turns_check_ours(struct turns *turns);
+bool turns_know_ours(struct turns *turns, int64_t now_ns);
 
 /* turns_queue.c: how many are before us; whether one waits for whom we make way; when the turn may be taken from its
  * holder, and when that is expected to pass it. */

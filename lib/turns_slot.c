@@ -7,6 +7,7 @@ void turns_publish(struct turns *turns, int64_t now_ns) {
   turns->system->write(turns->file, &turns->own, TURNS_OWN_BYTES, turns_place_of(turns->slot));
   turns->published_ns = now_ns;
   turns->said_at_work = turns->own.at_work == 1;
+  turns->said_idle_at_ns = turns->own.idle_at_ns;
   turns->said_seen_ns = turns->own.seen_ns;
 }
 
@@ -33,17 +34,16 @@ void turns_announce_pass(struct turns *turns, int64_t at_ns) {
   pthread_mutex_unlock(&turns->lock);
 }
 
-/* Others see a little more than we expect, and need not be told of every launch. */
+/* Others see a little more than we expect, and need not be told of every launch; nor of every wait, if it was short. */
 void turns_note_activity(struct turns *turns, int64_t idle_at_ns) {
   pthread_mutex_lock(&turns->lock);
   int64_t now_ns = turns->system->now_ns();
-  bool known = turns->own.at_work == 1 && idle_at_ns <= turns->own.idle_at_ns &&
-               idle_at_ns > turns->own.idle_at_ns - 2 * TURNS_LATELY_NS;
+  bool known = turns->said_at_work && idle_at_ns <= turns->said_idle_at_ns &&
+               idle_at_ns > turns->said_idle_at_ns - 2 * TURNS_LATELY_NS;
   int64_t lately_ns = !turns->company ? TURNS_LATELY_ALONE_NS : known ? TURNS_SILENT_NS / 4 : 0;
   turns->own.seen_ns = now_ns;
   turns->own.at_work = 1;
-  if (!known)
-    turns->own.idle_at_ns = idle_at_ns + TURNS_LATELY_NS;
+  turns->own.idle_at_ns = known ? turns->said_idle_at_ns : idle_at_ns + TURNS_LATELY_NS;
   if (now_ns - turns->published_ns >= lately_ns)
     turns_publish(turns, now_ns);
   pthread_mutex_unlock(&turns->lock);
