@@ -42,7 +42,8 @@ struct turns_head {
   int64_t free_since_ns;
   uint32_t wake; /* a futex: changes when the turn becomes free */
   uint32_t slots_used;
-  uint64_t reserved[5];
+  uint64_t tenant; /* that has the turn, or had it last */
+  uint64_t reserved[4];
 };
 
 struct turns_file {

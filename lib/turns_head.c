@@ -31,6 +31,7 @@ void turns_make_room(struct turns *turns) {
 struct hand_over {
   uint64_t from;
   int to; /* -1: nobody */
+  uint64_t tenant;
   int64_t now_ns;
 };
 
@@ -39,6 +40,7 @@ static bool hand_turn_over(struct turns_head *head, const void *how) {
   if (head->turn != hand_over->from)
     return false;
   head->turn = turns_next_turn(head->turn, hand_over->to);
+  head->tenant = hand_over->tenant;
   if (hand_over->to < 0) {
     head->free_since_ns = hand_over->now_ns;
     head->wake++;
@@ -48,7 +50,7 @@ static bool hand_turn_over(struct turns_head *head, const void *how) {
 
 bool turns_hand_over(struct turns *turns, int to, int64_t now_ns) {
   turns->ours_until_ns = 0;
-  const struct hand_over hand_over = {turns->seen.head.turn, to, now_ns};
+  const struct hand_over hand_over = {turns->seen.head.turn, to, turns->own.terms.tenant, now_ns};
   return change_head(turns, hand_turn_over, &hand_over);
 }
 

@@ -24,9 +24,16 @@ bool turns_another_waits(const struct turns *turns, int64_t now_ns) {
   return false;
 }
 
+/* A tenant's processes do not have the turn one after the other while another tenant waits: it would have a third of
+ * the time beside two of them, and they would find their tokens used up. */
+static bool is_of_last_tenant(const struct turns *turns, const struct turns_slot *slot) {
+  return slot->terms.tenant == turns->seen.head.tenant;
+}
+
 /* Those in the queue before us. */
 int turns_rank(const struct turns *turns, int64_t now_ns) {
   uint32_t priority = priority_of(&turns->own, now_ns);
+  bool last = is_of_last_tenant(turns, &turns->own);
   int before = 0;
   for (int i = 0; i < turns_slots_used(turns); i++) {
     const struct turns_slot *slot = &turns->seen.slots[i];
@@ -34,7 +41,8 @@ int turns_rank(const struct turns *turns, int64_t now_ns) {
       continue;
     uint32_t others = priority_of(slot, now_ns);
     bool longer = slot->ticket < turns->own.ticket || (slot->ticket == turns->own.ticket && i < turns->slot);
-    before += others < priority || (others == priority && longer);
+    bool others_last = is_of_last_tenant(turns, slot), goes_first = others_last != last ? last : longer;
+    before += others < priority || (others == priority && goes_first);
   }
   return before;
 }
