@@ -12,13 +12,13 @@
 #define AGAIN_NS 50000000LL      /* after a marker that was in time: to look costs its ten microseconds */
 #define BELIEVED_NS 1000000000LL /* since who believes it need not wait, and has no occasion to look */
 
-static bool is_mixed(const struct meter *meter, int64_t now_ns) {
-  return now_ns < __atomic_load_n(&meter->mixed_until_ns, __ATOMIC_RELAXED);
+static int64_t mixed_until_ns(const struct meter *meter) {
+  return __atomic_load_n(&meter->mixed_until_ns, __ATOMIC_RELAXED);
 }
 
 uint32_t beside_count(struct meter *meter) {
   uint32_t stuck = turns_count_stuck(&meter->turns);
-  if (stuck > 0 || !is_mixed(meter, meter->driver->now_ns()))
+  if (stuck > 0 || mixed_until_ns(meter) == 0 || mixed_until_ns(meter) <= meter->driver->now_ns())
     return stuck;
   uint32_t silent = turns_count_silent(&meter->turns);
   return silent > 0 ? silent : 1;
@@ -47,7 +47,7 @@ static bool may_be_there(struct meter *meter) {
 static bool is_due(struct meter_stream *stream, int64_t now_ns) {
   struct meter *meter = stream->meter;
   int64_t look_at_ns = __atomic_load_n(&meter->look_beside_at_ns, __ATOMIC_RELAXED);
-  if (now_ns < look_at_ns || is_mixed(meter, now_ns) ||
+  if (now_ns < look_at_ns || now_ns < mixed_until_ns(meter) ||
       __atomic_load_n(&meter->in_flight_batches, __ATOMIC_RELAXED) > 0 || !may_be_there(meter))
     return false;
   return others_of_ours_rest(stream) && meter->driver->is_idle(stream->handle) && /* of copies, too */
@@ -76,7 +76,7 @@ void beside_look(struct meter_stream *stream) {
   int64_t now_ns = meter->driver->now_ns();
   if (!meter->takes_turns || !is_due(stream, now_ns))
     return;
-  bool late = is_late(stream), was_mixed = is_mixed(meter, now_ns - BELIEVED_NS);
+  bool late = is_late(stream), was_mixed = now_ns - BELIEVED_NS < mixed_until_ns(meter);
   bool again = __atomic_exchange_n(&meter->was_late, late, __ATOMIC_RELAXED);
   if (late && (again || was_mixed))
     __atomic_store_n(&meter->mixed_until_ns, now_ns + BELIEVED_NS, __ATOMIC_RELAXED);

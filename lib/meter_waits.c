@@ -16,24 +16,29 @@
 #define DOUBTED_WAITS 64
 
 /* Its last launch was long ago, and the stream is idle already: since when, nobody can tell. */
-static bool ran_dry_before(const struct meter_stream *stream) {
-  const struct meter_driver *driver = stream->meter->driver;
-  return driver->now_ns() - stream->last_busy_ns >= METER_SPARSE_NS && driver->is_idle(stream->handle);
+static bool ran_dry_before(const struct meter_stream *stream, int64_t now_ns) {
+  return now_ns - stream->last_busy_ns >= METER_SPARSE_NS && stream->meter->driver->is_idle(stream->handle);
 }
 
 void meter_before_wait(struct meter_stream *stream) {
   if (!meter_claim_open(stream))
     return;
-  if (ran_dry_before(stream))
+  int64_t now_ns = stream->meter->driver->now_ns();
+  if (ran_dry_before(stream, now_ns))
     meter_finish_by_estimate(stream);
   else if (stream->doubted_waits > 0) {
     stream->doubted_waits--;
     meter_mark_end(stream);
   } else {
-    stream->batch.end_recorded_ns = stream->meter->driver->now_ns(); /* if it ends with this wait */
+    stream->batch.end_recorded_ns = now_ns; /* if it ends with this wait */
     meter_set_open(stream, true);
   }
   meter_unclaim(stream);
+}
+
+/* The GPU takes a tenth of a millisecond to switch to another tenant: the first work of a turn is late by that. */
+static bool begins_turn(const struct meter *meter) {
+  return __atomic_load_n(&meter->took_turn_ns, __ATOMIC_RELAXED) != 0;
 }
 
 /* Streams that work at the same time make each other late: that is no fault of the host's. */
@@ -53,7 +58,7 @@ static void finish_at_return(struct meter_stream *stream, int64_t returned_ns, b
     batch->start_recorded_ns = __atomic_load_n(&stream->previous_end_ns, __ATOMIC_RELAXED);
   meter_wait_pace(stream);
   meter_note_pace(stream);
-  if (alone && returned_ns - stream->gpu_until_ns > LATE_NS)
+  if (alone && !begins_turn(stream->meter) && returned_ns - stream->gpu_until_ns > LATE_NS)
     stream->doubted_waits = DOUBTED_WAITS;
   meter_finish_at(stream, returned_ns, returned_ns);
   meter_learn(stream, batch, meter_certain_work_ns(batch, batch->start_recorded_ns, returned_ns));
