@@ -18,6 +18,7 @@
 #include <pthread.h>
 
 #define TURNS_SLICE_NS 20000000LL
+#define TURNS_SHORTER_NS 2000000LL    /* that some slices are, at most */
 #define TURNS_GRACE_NS 300000LL       /* between a holder's expected idleness and taking its turn */
 #define TURNS_RANK_NS 200000LL        /* for each one before us in the queue that does not take a free turn */
 #define TURNS_AWAKE_NS 100000LL       /* before and after an announced pass, the next one does not sleep */
@@ -41,6 +42,7 @@ struct turns {
   int64_t said_seen_ns, said_idle_at_ns;
   int64_t ours_until_ns; /* at least, by what we have said: nobody takes the turn from us before */
   uint32_t stuck, silent;
+  uint32_t slices; /* that we have had */
   int64_t distrust_until_ns;
 };
 
