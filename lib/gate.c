@@ -13,6 +13,7 @@
 #define LATE_NS 100000LL /* how late a sleep may end */
 #define SHORTEST_SLEEP_NS 20000LL
 #define COMPANY_BATCH 2 /* of the usual length: a marker costs the GPU three microseconds, and slices are long */
+#define LATE_BATCH_NS (METER_BATCH_NS / 4) /* after a slice has been used up; together METER_BATCH_NS */
 #define LOOK_AGAIN_NS 2000000LL
 #define MAKE_WAY_NS 1000000LL /* at least, for another process of the container */
 /* Streams of several threads may be so far apart: else it would not show that they could run at the same time. */
@@ -35,8 +36,9 @@ static uint32_t in_flight_batches(const struct meter *meter) {
 
 /* Since when work in flight has made no progress. */
 static int64_t stalled_ns(const struct meter *meter) {
-  int64_t now_ns = meter->driver->now_ns();
-  return in_flight_batches(meter) == 0 ? 0 : now_ns - __atomic_load_n(&meter->progress_ns, __ATOMIC_RELAXED);
+  if (in_flight_batches(meter) == 0)
+    return 0;
+  return meter->driver->now_ns() - __atomic_load_n(&meter->progress_ns, __ATOMIC_RELAXED);
 }
 
 static int64_t patience_ns(int64_t expected_ns) {
@@ -65,11 +67,12 @@ static int64_t left_ns(const struct meter *meter) {
   return busy_from_ns + meter_in_flight_ns(meter) - meter->driver->now_ns();
 }
 
-/* The last moment is not slept through: a sleep ends late, and the GPU would be idle meanwhile. */
+/* Neither the last moment is slept through, since a sleep ends late, nor all that comes before it: the work may take
+ * less than was expected of it. The GPU would be idle meanwhile. */
 static void wait_for_work_in_flight(struct meter *meter) {
   int64_t expected_ns = left_ns(meter);
   if (expected_ns > LATE_NS)
-    meter->driver->sleep_ns(min(expected_ns - LATE_NS, 1000000));
+    meter->driver->sleep_ns(min(min(expected_ns / 4, expected_ns - LATE_NS), 1000000));
   else if (expected_ns < -LATE_NS)
     sleep_a_little(meter);
   meter_harvest(meter);
@@ -109,11 +112,35 @@ static bool takes_no_turns(struct meter *meter) {
   return stuck;
 }
 
-static int64_t wait_for_turn(struct meter *meter) {
+static int64_t late_ns(const struct meter *meter) {
+  return __atomic_load_n(&meter->late_ns, __ATOMIC_RELAXED);
+}
+
+static void set_late_ns(struct meter *meter, int64_t to) {
+  __atomic_store_n(&meter->late_ns, to, __ATOMIC_RELAXED);
+}
+
+/* While the last work of a slice is on the GPU, the host need not stand still: where it is slower than the GPU for some
+ * milliseconds, as in an optimizer, that is hidden now, and else would come first in the next slice, without a lead. */
+static bool goes_on(const struct meter_stream *stream) {
+  struct meter *meter = stream->meter;
+  if (!turns_must_pass(&meter->turns, meter_in_flight_ns(meter))) {
+    set_late_ns(meter, 0);
+    return true;
+  }
+  int64_t all_ns = late_ns(meter) + max(LATE_BATCH_NS, stream->usual_cost_ns);
+  bool may = all_ns <= METER_BATCH_NS && left_ns(meter) > TURNS_GRACE_NS;
+  if (may)
+    set_late_ns(meter, all_ns);
+  return may;
+}
+
+static int64_t wait_for_turn(const struct meter_stream *stream) {
+  struct meter *meter = stream->meter;
   if (takes_no_turns(meter))
     return 0;
   int64_t began_ns = meter->driver->now_ns();
-  if (turns_must_pass(&meter->turns, meter_in_flight_ns(meter)))
+  if (!goes_on(stream))
     drain_and_pass(meter);
   if (turns_is_ours(&meter->turns)) /* to look is no wait: the host keeps its lead */
     return 0;
@@ -122,6 +149,7 @@ static int64_t wait_for_turn(struct meter *meter) {
     log_line(LOG_INFO, "no turn on the GPU in %lld ms; going ahead without", TURNS_PATIENCE_NS / 1000000);
   int64_t ended_ns = meter->driver->now_ns();
   __atomic_store_n(&meter->took_turn_ns, ended_ns, __ATOMIC_RELAXED);
+  set_late_ns(meter, 0);
   return note_wait(meter, began_ns, ended_ns);
 }
 
@@ -307,29 +335,29 @@ int64_t gate_wait_for_share(struct meter_stream *stream) {
   int64_t waited_ns = 0, turn_ns = SHORT_SLEEP_NS;
   for (int i = 0; i < MOST_TURNS && turn_ns >= SHORT_SLEEP_NS && (i == 0 || !has_tokens(stream->meter)); i++) {
     waited_ns += wait_for_tokens(stream);
-    waited_ns += turn_ns = wait_for_turn(stream->meter);
+    waited_ns += turn_ns = wait_for_turn(stream);
   }
   return waited_ns;
 }
 
 /* ---- room ----------------------------------------------------------------------------------------------------- */
 
-bool gate_is_open(struct meter *meter) {
-  return meter->observer != NULL && meter_terms(meter).yields && !in_company(meter);
+static bool is_free_alone(const struct meter *meter) {
+  return meter->observer != NULL && meter_terms(meter).yields;
 }
 
 static bool may_run_ahead(struct meter *meter) {
-  return in_flight_batches(meter) < METER_RING - 2 && gate_is_open(meter);
+  return in_flight_batches(meter) < METER_RING - 2 && is_free_alone(meter) && !in_company(meter);
 }
 
-int64_t gate_passed_until_ns(struct meter *meter, int64_t now_ns) {
-  return in_company(meter) ? now_ns + GATE_PASSED_NS : INT64_MAX;
-}
-
-int64_t gate_coarseness(struct meter *meter) {
+struct gate_pass gate_pass(struct meter *meter, int64_t now_ns) {
   if (in_company(meter))
-    return COMPANY_BATCH;
-  return in_flight_batches(meter) > 1 && may_run_ahead(meter) ? in_flight_batches(meter) : 1;
+    return (struct gate_pass){.batch_ns = late_ns(meter) > 0 ? LATE_BATCH_NS : METER_BATCH_NS * COMPANY_BATCH,
+                              .open_until_ns = now_ns + GATE_PASSED_NS};
+  bool is_free = is_free_alone(meter);
+  int64_t ahead = in_flight_batches(meter);
+  bool runs_ahead = is_free && ahead > 1 && ahead < METER_RING - 2;
+  return (struct gate_pass){METER_BATCH_NS * (runs_ahead ? ahead : 1), INT64_MAX, is_free};
 }
 
 /* Batches that may be in flight whatever they take: each time the patience ends, some more. */
@@ -362,14 +390,12 @@ static bool has_room(const struct meter_stream *stream) {
          may_run_ahead(meter);
 }
 
-int64_t gate_wait_for_room(const struct meter_stream *stream) {
+void gate_wait_for_room(const struct meter_stream *stream) {
   struct meter *meter = stream->meter;
-  int64_t began_ns = meter->driver->now_ns();
   while (!has_room(stream)) {
     sleep_a_little(meter);
     meter_harvest(meter);
     note_presence(meter);
     takes_no_turns(meter);
   }
-  return meter->driver->now_ns() - began_ns;
 }

@@ -149,9 +149,10 @@ static bool begin_batch(struct meter_stream *stream, bool after_gap) {
   *batch = (struct batch){.start_recorded_ns = driver->now_ns()};
   int64_t awake_ns = batch->start_recorded_ns - __atomic_load_n(&stream->meter->woke_at_ns, __ATOMIC_RELAXED);
   batch->host_age = meter_host_age(awake_ns);
-  batch->full_ns = (int64_t)((double)METER_BATCH_NS / overlap(stream->meter)) * gate_coarseness(stream->meter);
-  batch->open_until_ns = gate_passed_until_ns(stream->meter, batch->start_recorded_ns);
-  __atomic_store_n(&stream->is_free, gate_is_open(stream->meter), __ATOMIC_RELAXED);
+  const struct gate_pass pass = gate_pass(stream->meter, batch->start_recorded_ns);
+  batch->full_ns = (int64_t)((double)pass.batch_ns / overlap(stream->meter));
+  batch->open_until_ns = pass.open_until_ns;
+  __atomic_store_n(&stream->is_free, pass.is_free, __ATOMIC_RELAXED);
   meter_begin_pace(stream, batch->start_recorded_ns);
   if (!meter_is_dry(stream))
     return true;

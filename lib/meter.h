@@ -206,6 +206,7 @@ struct meter {
   int64_t woke_at_ns;        /* when a thread last had slept at the gate: the others wait for the same tokens */
   int64_t looked_at_pace_ns; /* when one was last let go on for some milliseconds, to see its pace */
   int64_t uncounted_ns;      /* when a batch passed last that the ring of its stream had no place for */
+  int64_t late_ns;           /* of work that has passed the gate since the slice was used up */
   int64_t took_turn_ns;      /* when, while none of the work of that turn has been measured; else 0 */
   int64_t progress_ns;       /* when a batch was harvested last, or the first one came into flight */
   struct timeline timelines[METER_MAX_CONTEXTS];

@@ -88,8 +88,7 @@ static void train(struct model_process *process) {
   }
 }
 
-/* When it loses its lead with each turn, the GPU waits in each for the optimizer; but nobody pays for more than that.
- */
+/* It loses its lead with each turn: the GPU waits for the optimizer then, and nobody is to pay for more than that. */
 static void check_training(int optimizer_launches) {
   struct model_process *tenants[2];
   int64_t before_ns[2], charged_ns[2];
