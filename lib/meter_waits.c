@@ -13,6 +13,7 @@
  * slept needs half of it to wake up. Then the ends of so many batches are marked: behind work of 50 us that is hidden.
  */
 #define LATE_NS 100000
+#define LATE_IN_TURN_NS (LATE_NS + 250000) /* of the first work of a turn: the GPU's switch to it comes before */
 #define DOUBTED_WAITS 64
 
 /* Its last launch was long ago, and the stream is idle already: since when, nobody can tell. */
@@ -36,7 +37,6 @@ void meter_before_wait(struct meter_stream *stream) {
   meter_unclaim(stream);
 }
 
-/* The GPU takes a tenth of a millisecond to switch to another tenant: the first work of a turn is late by that. */
 static bool begins_turn(const struct meter *meter) {
   return __atomic_load_n(&meter->took_turn_ns, __ATOMIC_RELAXED) != 0;
 }
@@ -58,7 +58,7 @@ static void finish_at_return(struct meter_stream *stream, int64_t returned_ns, b
     batch->start_recorded_ns = __atomic_load_n(&stream->previous_end_ns, __ATOMIC_RELAXED);
   meter_wait_pace(stream);
   meter_note_pace(stream);
-  if (alone && !begins_turn(stream->meter) && returned_ns - stream->gpu_until_ns > LATE_NS)
+  if (alone && returned_ns - stream->gpu_until_ns > (begins_turn(stream->meter) ? LATE_IN_TURN_NS : LATE_NS))
     stream->doubted_waits = DOUBTED_WAITS;
   meter_finish_at(stream, returned_ns, returned_ns);
   meter_learn(stream, batch, meter_certain_work_ns(batch, batch->start_recorded_ns, returned_ns));

@@ -8,7 +8,7 @@
 
 #define MODEL_START_NS (5000 * S)
 #define MODEL_QUEUE 65536
-#define MODEL_SPINS 4096
+#define MODEL_SPINS 32768
 
 struct marker {
   int64_t at_ns; /* 0: not reached */
