@@ -88,7 +88,9 @@ static void train(struct model_process *process) {
   }
 }
 
-/* It loses its lead with each turn: the GPU waits for the optimizer then, and nobody is to pay for more than that. */
+/* It loses its lead with each turn: the GPU waits for the optimizer then, and nobody is to pay for more than that. When
+ * the host stood still while a slice drained, and slices were all of one length, two had 96.5, 94.8 and 92.7 % together
+ * with 10, 20 and 30 launches of the optimizer; but 89.4 with 40. */
 static void check_training(int optimizer_launches) {
   struct model_process *tenants[2];
   int64_t before_ns[2], charged_ns[2];
@@ -112,7 +114,8 @@ static void check_training(int optimizer_launches) {
     CHECK(charged < share + 0.5, "%.2f %%, charged %.2f", share, charged);
     sum += share;
   }
-  CHECK(sum > 85, "together %.2f %%", sum);
+  static const double least[] = {98.5, 97.8, 96.3, 93.6, 87};
+  CHECK(sum > least[optimizer_launches / 10], "together %.2f %%", sum);
 }
 
 static void wait_for_each(struct model_process *process) {
