@@ -1,7 +1,6 @@
-#include "gate.h"
-
-#include "bucket.h"
+/* Tokens, pauses, and room in flight. */
 #include "evenly.h"
+#include "gate_parts.h"
 #include "log.h"
 #include "meter_parts.h"
 
@@ -10,10 +9,7 @@
 #define YIELD_LOOK_NS 1000000LL  /* between looks whether those for whom we make way are still there */
 #define PAUSE_LOOK_NS 20000000LL /* between looks at the limits file */
 #define UNMEASURED_LOOK_NS 1000000LL
-#define LATE_NS 100000LL /* how late a sleep may end */
-#define SHORTEST_SLEEP_NS 20000LL
 #define COMPANY_BATCH 2 /* of the usual length: a marker costs the GPU three microseconds, and slices are long */
-#define LATE_BATCH_NS (METER_BATCH_NS / 4) /* after a slice has been used up; together METER_BATCH_NS */
 #define LOOK_AGAIN_NS 2000000LL
 #define MAKE_WAY_NS 1000000LL /* at least, for another process of the container */
 /* Streams of several threads may be so far apart: else it would not show that they could run at the same time. */
@@ -21,154 +17,6 @@
 #define MOST_TURNS 4 /* for which the tokens are gone when they come */
 /* Then the limit is looked at again: the host may have changed it. */
 #define LONGEST_SLEEP_NS EVENLY_LONGEST_SLEEP_NS
-
-static int64_t min(int64_t a, int64_t b) {
-  return a < b ? a : b;
-}
-
-static int64_t max(int64_t a, int64_t b) {
-  return a > b ? a : b;
-}
-
-static uint32_t in_flight_batches(const struct meter *meter) {
-  return __atomic_load_n(&meter->in_flight_batches, __ATOMIC_RELAXED);
-}
-
-/* Since when work in flight has made no progress. */
-static int64_t stalled_ns(const struct meter *meter) {
-  if (in_flight_batches(meter) == 0)
-    return 0;
-  return meter->driver->now_ns() - __atomic_load_n(&meter->progress_ns, __ATOMIC_RELAXED);
-}
-
-static int64_t patience_ns(int64_t expected_ns) {
-  return min(max(METER_PATIENCE_NS, expected_ns), BUCKET_MAX_DEBT_NS);
-}
-
-/* For display. Room in flight is not counted: there the GPU is busy with our own work. */
-static int64_t note_wait(struct meter *meter, int64_t began_ns, int64_t ended_ns) {
-  if (ended_ns > began_ns)
-    __atomic_add_fetch(&meter->device->gate_wait_ns, (uint64_t)(ended_ns - began_ns), __ATOMIC_RELAXED);
-  if (ended_ns > began_ns && meter->observer != NULL)
-    meter->observer->waited(meter, began_ns, ended_ns);
-  return ended_ns - began_ns;
-}
-
-/* A part of what is in flight, so that its end is not slept through. */
-static void sleep_a_little(const struct meter *meter) {
-  meter->driver->sleep_ns(min(max(meter_in_flight_ns(meter) / 32, SHORTEST_SLEEP_NS), 1000000));
-}
-
-/* ---- turns ---------------------------------------------------------------------------------------------------- */
-
-/* How long until what is in flight should be done. */
-static int64_t left_ns(const struct meter *meter) {
-  int64_t busy_from_ns = __atomic_load_n(&meter->busy_from_ns, __ATOMIC_RELAXED);
-  return busy_from_ns + meter_in_flight_ns(meter) - meter->driver->now_ns();
-}
-
-/* Neither the last moment is slept through, since a sleep ends late, nor all that comes before it: the work may take
- * less than was expected of it. The GPU would be idle meanwhile. */
-static void wait_for_work_in_flight(struct meter *meter) {
-  int64_t expected_ns = left_ns(meter);
-  if (expected_ns > LATE_NS)
-    meter->driver->sleep_ns(min(min(expected_ns / 4, expected_ns - LATE_NS), 1000000));
-  else if (expected_ns < -LATE_NS)
-    sleep_a_little(meter);
-  meter_harvest(meter);
-}
-
-/* The next one is to find the GPU free: if two were there at once, each would be measured with the other's time. */
-static void drain_and_pass(struct meter *meter) {
-  meter_close_all(meter);
-  int64_t give_up_ns = meter->driver->now_ns() + METER_PATIENCE_NS;
-  meter_harvest(meter);
-  while (in_flight_batches(meter) > 0 && meter->driver->now_ns() < give_up_ns) {
-    turns_announce_pass(&meter->turns, meter->driver->now_ns() + left_ns(meter));
-    wait_for_work_in_flight(meter);
-  }
-  turns_pass(&meter->turns, in_flight_batches(meter) == 0);
-}
-
-static bool in_company(struct meter *meter) {
-  return meter->takes_turns && meter_terms(meter).takes_turns && turns_have_company(&meter->turns);
-}
-
-/* Is there work in flight that makes no progress, for much longer than was expected of it? It would hold the turn from
- * the others, again and again. */
-static bool is_stuck(struct meter *meter) {
-  meter_harvest(meter);
-  return stalled_ns(meter) > patience_ns(2 * meter_in_flight_ns(meter));
-}
-
-/* Work that does not end is left to the GPU's own time-slicing. */
-static bool takes_no_turns(struct meter *meter) {
-  if (!in_company(meter))
-    return true;
-  bool stuck = is_stuck(meter);
-  turns_set_stuck(&meter->turns, stuck);
-  if (stuck)
-    turns_pass(&meter->turns, false);
-  return stuck;
-}
-
-static int64_t late_ns(const struct meter *meter) {
-  return __atomic_load_n(&meter->late_ns, __ATOMIC_RELAXED);
-}
-
-static void set_late_ns(struct meter *meter, int64_t to) {
-  __atomic_store_n(&meter->late_ns, to, __ATOMIC_RELAXED);
-}
-
-/* While the last work of a slice is on the GPU, the host need not stand still: where it is slower than the GPU for some
- * milliseconds, as in an optimizer, that is hidden now, and else would come first in the next slice, without a lead. */
-static bool goes_on(const struct meter_stream *stream) {
-  struct meter *meter = stream->meter;
-  if (!turns_must_pass(&meter->turns, meter_in_flight_ns(meter))) {
-    set_late_ns(meter, 0);
-    return true;
-  }
-  int64_t all_ns = late_ns(meter) + max(LATE_BATCH_NS, stream->usual_cost_ns);
-  bool may = all_ns <= METER_BATCH_NS && left_ns(meter) > TURNS_GRACE_NS;
-  if (may)
-    set_late_ns(meter, all_ns);
-  return may;
-}
-
-static int64_t wait_for_turn(const struct meter_stream *stream) {
-  struct meter *meter = stream->meter;
-  if (takes_no_turns(meter))
-    return 0;
-  int64_t began_ns = meter->driver->now_ns();
-  if (!goes_on(stream))
-    drain_and_pass(meter);
-  if (turns_is_ours(&meter->turns)) /* to look is no wait: the host keeps its lead */
-    return 0;
-  meter_close_all(meter); /* other streams' batches: the wait would be measured in them */
-  if (!turns_take(&meter->turns))
-    log_line(LOG_INFO, "no turn on the GPU in %lld ms; going ahead without", TURNS_PATIENCE_NS / 1000000);
-  int64_t ended_ns = meter->driver->now_ns();
-  __atomic_store_n(&meter->took_turn_ns, ended_ns, __ATOMIC_RELAXED);
-  set_late_ns(meter, 0);
-  return note_wait(meter, began_ns, ended_ns);
-}
-
-/* Kernels of one name may take now one and now ten milliseconds: at work for as long as what is in flight may take, and
- * not only should. Otherwise the turn would be taken from them, and the GPU would mix the two. */
-void gate_note_activity(struct meter *meter, int64_t more_ns) {
-  int64_t now_ns = meter->driver->now_ns();
-  __atomic_store_n(&meter->device->last_launch_ns, now_ns, __ATOMIC_RELAXED);
-  if (!meter->takes_turns)
-    return;
-  int64_t at_most_percent = 100 + __atomic_load_n(&meter->overrun_percent, __ATOMIC_RELAXED);
-  turns_note_activity(&meter->turns, now_ns + meter_in_flight_ns(meter) * at_most_percent / 100 + more_ns);
-}
-
-/* Who waits is there. */
-static void note_presence(struct meter *meter) {
-  if (meter->takes_turns)
-    turns_note_presence(&meter->turns);
-}
 
 /* ---- what was launched before anything was measured ---------------------------------------------------------------
  */
@@ -183,7 +31,7 @@ void gate_wait_for_unmeasured(const struct meter_stream *stream) {
     return;
   turns_set_stuck(&meter->turns, true); /* the GPU mixes it with the others' work */
   while (driver->now_ns() < give_up_ns && !driver->is_idle(stream->handle)) {
-    note_presence(meter);
+    gate_note_presence(meter);
     driver->sleep_ns(UNMEASURED_LOOK_NS);
   }
   turns_set_stuck(&meter->turns, false);
@@ -197,23 +45,23 @@ int64_t gate_wait_while_paused(struct meter *meter) {
     return 0;
   int64_t began_ns = meter->driver->now_ns();
   if (meter->takes_turns && turns_is_ours(&meter->turns))
-    drain_and_pass(meter);
+    gate_drain_and_pass(meter);
   else
     meter_close_all(meter); /* other streams' batches: the wait would be measured in them */
   while (meter_terms(meter).paused) {
     meter->driver->sleep_ns(PAUSE_LOOK_NS);
     meter_harvest(meter);
   }
-  return note_wait(meter, began_ns, meter->driver->now_ns());
+  return gate_note_wait(meter, began_ns, meter->driver->now_ns());
 }
 
 /* ---- tokens --------------------------------------------------------------------------------------------------- */
 
 static void sleep_without_turn(struct meter *meter, int64_t duration_ns) {
-  bool passes = duration_ns > SHORT_SLEEP_NS && in_company(meter) && turns_is_ours(&meter->turns);
+  bool passes = duration_ns > SHORT_SLEEP_NS && gate_in_company(meter) && turns_is_ours(&meter->turns);
   int64_t until_ns = meter->driver->now_ns() + duration_ns;
   if (passes)
-    drain_and_pass(meter);
+    gate_drain_and_pass(meter);
   else
     meter_close_all(meter); /* other streams' batches: the wait would be measured in them */
   int64_t left_ns = until_ns - meter->driver->now_ns();
@@ -225,7 +73,7 @@ static void sleep_without_turn(struct meter *meter, int64_t duration_ns) {
  * ends late. */
 static int64_t quantum_ns(const struct meter_stream *stream) {
   struct meter *meter = stream->meter;
-  if (in_company(meter))
+  if (gate_in_company(meter))
     return METER_COMPANY_QUANTUM_NS;
   if (meter_looks_at_pace(stream, meter->driver->now_ns()))
     return METER_PACE_QUANTUM_NS;
@@ -240,7 +88,7 @@ static int64_t spoken_for_ns(const struct meter_stream *stream, bool waited) {
 
 /* What is in flight may take less than was expected. */
 static int64_t longest_sleep_ns(const struct meter *meter) {
-  return in_flight_batches(meter) > 0 ? LOOK_AGAIN_NS : LONGEST_SLEEP_NS;
+  return gate_in_flight_batches(meter) > 0 ? LOOK_AGAIN_NS : LONGEST_SLEEP_NS;
 }
 
 /* Of which nobody knows more than that it is another one for each process. */
@@ -322,7 +170,7 @@ static int64_t wait_for_tokens(struct meter_stream *stream) {
   }
   evenly_leave(process.places, process.place, process.owner);
   evenly_leave(thread.places, thread.place, thread.owner);
-  return note_wait(meter, began_ns, now_ns);
+  return gate_note_wait(meter, began_ns, now_ns);
 }
 
 /* While it waited for its turn, other processes of the container may have used the tokens. */
@@ -335,7 +183,7 @@ int64_t gate_wait_for_share(struct meter_stream *stream) {
   int64_t waited_ns = 0, turn_ns = SHORT_SLEEP_NS;
   for (int i = 0; i < MOST_TURNS && turn_ns >= SHORT_SLEEP_NS && (i == 0 || !has_tokens(stream->meter)); i++) {
     waited_ns += wait_for_tokens(stream);
-    waited_ns += turn_ns = wait_for_turn(stream);
+    waited_ns += turn_ns = gate_wait_for_turn(stream);
   }
   return waited_ns;
 }
@@ -347,23 +195,24 @@ static bool is_free_alone(const struct meter *meter) {
 }
 
 static bool may_run_ahead(struct meter *meter) {
-  return in_flight_batches(meter) < METER_RING - 2 && is_free_alone(meter) && !in_company(meter);
+  return gate_in_flight_batches(meter) < METER_RING - 2 && is_free_alone(meter) && !gate_in_company(meter);
 }
 
 struct gate_pass gate_pass(struct meter *meter, int64_t now_ns) {
-  if (in_company(meter))
-    return (struct gate_pass){.batch_ns = late_ns(meter) > 0 ? LATE_BATCH_NS : METER_BATCH_NS * COMPANY_BATCH,
+  if (gate_in_company(meter))
+    return (struct gate_pass){.batch_ns =
+                                  gate_slice_is_used_up(meter) ? GATE_LATE_BATCH_NS : METER_BATCH_NS * COMPANY_BATCH,
                               .open_until_ns = now_ns + GATE_PASSED_NS};
   bool is_free = is_free_alone(meter);
-  int64_t ahead = in_flight_batches(meter);
+  int64_t ahead = gate_in_flight_batches(meter);
   bool runs_ahead = is_free && ahead > 1 && ahead < METER_RING - 2;
   return (struct gate_pass){METER_BATCH_NS * (runs_ahead ? ahead : 1), INT64_MAX, is_free};
 }
 
 /* Batches that may be in flight whatever they take: each time the patience ends, some more. */
 static int64_t least_batches(const struct meter *meter) {
-  int64_t batch_ns = meter_in_flight_ns(meter) / max(1, in_flight_batches(meter));
-  int64_t ends = stalled_ns(meter) / patience_ns(8 * batch_ns);
+  int64_t batch_ns = meter_in_flight_ns(meter) / max(1, gate_in_flight_batches(meter));
+  int64_t ends = gate_stalled_ns(meter) / gate_patience_ns(8 * batch_ns);
   if (ends == 0)
     return 2;
   static int said;
@@ -376,7 +225,7 @@ static int64_t least_batches(const struct meter *meter) {
 static bool passes_uncounted(struct meter *meter) {
   int64_t now_ns = meter->driver->now_ns();
   int64_t next_ns = __atomic_load_n(&meter->uncounted_ns, __ATOMIC_RELAXED) + (METER_PATIENCE_NS >> METER_DOUBLINGS);
-  bool passes = now_ns >= next_ns && stalled_ns(meter) > METER_PATIENCE_NS;
+  bool passes = now_ns >= next_ns && gate_stalled_ns(meter) > METER_PATIENCE_NS;
   if (passes)
     __atomic_store_n(&meter->uncounted_ns, now_ns, __ATOMIC_RELAXED);
   return passes;
@@ -386,16 +235,16 @@ static bool has_room(const struct meter_stream *stream) {
   struct meter *meter = stream->meter;
   if (stream->head - __atomic_load_n(&stream->tail, __ATOMIC_ACQUIRE) >= METER_RING)
     return passes_uncounted(meter);
-  return in_flight_batches(meter) < least_batches(meter) || meter_in_flight_ns(meter) < METER_RUN_AHEAD_NS ||
+  return gate_in_flight_batches(meter) < least_batches(meter) || meter_in_flight_ns(meter) < METER_RUN_AHEAD_NS ||
          may_run_ahead(meter);
 }
 
 void gate_wait_for_room(const struct meter_stream *stream) {
   struct meter *meter = stream->meter;
   while (!has_room(stream)) {
-    sleep_a_little(meter);
+    gate_sleep_a_little(meter);
     meter_harvest(meter);
-    note_presence(meter);
-    takes_no_turns(meter);
+    gate_note_presence(meter);
+    gate_takes_no_turns(meter);
   }
 }

@@ -14,6 +14,7 @@ METER = [
     "bucket",
     "evenly",
     "gate",
+    "gate_turns",
     "holes",
     "meter",
     "meter_costs",
@@ -49,6 +50,7 @@ SOURCES = {
     "turns": TURNS,
     "hand_over": TURNS,
     "shares": [*METER, *TURNS],
+    "collectives": [*METER, *TURNS],
     "windows": [*METER, *TURNS],
     "models": [*METER, *TURNS],
     "layers": [*METER, *TURNS],
@@ -58,7 +60,9 @@ SOURCES = {
     "profile": ["log", "profile_disk", "profile_kernels", "profile_records"],
     "quick_clock": ["quick_clock"],
 }
-HELPERS = dict.fromkeys(("shares", "windows", "models", "layers", "tenants", "evenly"), MODEL)  # beside the test
+HELPERS = dict.fromkeys(
+    ("shares", "collectives", "windows", "models", "layers", "tenants", "evenly"), MODEL
+)  # beside the test
 ARGUMENTS = {"limits": [str(ROOT / "tests" / "limit_cases.tsv")]}
 SANITIZERS = {
     "address-undefined": ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"],
