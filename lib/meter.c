@@ -9,7 +9,9 @@
 
 #define OVERLAPS 0.9 /* below this part */
 #define HOPE 0.7
+#define LONG_WORK_NS 500000 /* its way to the GPU is a hundredth of it */
 #define LEAST_PART 0.1
+#define CHECKS 4              /* markers, each of which takes the host two or three microseconds */
 #define OTHER_THREAD_NS 20000 /* to record a marker takes a microsecond or two */
 #define CLAIM_TRIES 40        /* much longer than to join a batch takes */
 
@@ -108,7 +110,8 @@ void meter_finish_at(struct meter_stream *stream, int64_t end_ns, int64_t now_ns
 }
 
 /* A batch whose end could not be marked in time is charged what its launches usually cost, with the gaps between them,
- * after the one before it: the GPU did not begin it when the host did. */
+ * after the one before it: the GPU did not begin it when the host did. The host was silent after the last of them; the
+ * next ones of its kind are marked, else it would not show that they take longer than they did. */
 void meter_finish_by_estimate(struct meter_stream *stream) {
   struct batch *batch = &stream->batch;
   meter_note_pace(stream);
@@ -118,6 +121,11 @@ void meter_finish_by_estimate(struct meter_stream *stream) {
         max(batch->start_recorded_ns, __atomic_load_n(&stream->previous_end_ns, __ATOMIC_RELAXED));
   }
   int64_t now_ns = stream->meter->driver->now_ns();
+  bool is_alone = batch->open_until_ns == INT64_MAX;
+  if (is_alone && now_ns - stream->last_busy_ns >= METER_SPARSE_NS) {
+    stream->checked_work = batch->last_work;
+    stream->checks_left = CHECKS;
+  }
   int64_t end_ns = min(batch->start_recorded_ns + batch->estimate_ns + batch->idle_ns, now_ns);
   meter_finish_at(stream, end_ns, now_ns);
   if (meter_is_dry(stream)) /* then it is idle from there on */
@@ -142,8 +150,12 @@ void meter_mark_end(struct meter_stream *stream) {
   stream->last_busy_ns += meter->driver->now_ns() - batch->end_recorded_ns; /* the host would not have taken that */
 }
 
-/* With the claim held, at the gate's far side. False when the batch's start cannot be marked. */
-static bool begin_batch(struct meter_stream *stream, bool after_gap) {
+/* With the claim held, at the gate's far side. False when the batch's start cannot be marked.
+ *
+ * Two markers take a host that has slept twenty microseconds, and a program that waits for each piece of long work is
+ * spared them: its work begins with the launch and ends with the wait. Not in company: there the GPU may have to switch
+ * first. Nor where it is at what nobody measures, such as a copy. */
+static bool begin_batch(struct meter_stream *stream, bool after_gap, bool waits_for_long_work) {
   const struct meter_driver *driver = stream->meter->driver;
   struct batch *batch = &stream->batch;
   *batch = (struct batch){.start_recorded_ns = driver->now_ns()};
@@ -156,13 +168,17 @@ static bool begin_batch(struct meter_stream *stream, bool after_gap) {
   meter_begin_pace(stream, batch->start_recorded_ns);
   if (!meter_is_dry(stream))
     return true;
-  if (after_gap) {
+  bool is_alone = pass.open_until_ns == INT64_MAX;
+  if (after_gap)
     batch->begins = START_AT_GATE;
-    return true;
+  else if (waits_for_long_work && is_alone && driver->is_idle(stream->handle)) {
+    batch->begins = START_AT_LAUNCH;
+    stream->one_by_one = false; /* it waits again */
+  } else {
+    batch->begins = START_AT_MARKER;
+    batch->start = driver->record(stream->handle);
   }
-  batch->begins = START_AT_MARKER;
-  batch->start = driver->record(stream->handle);
-  return batch->start != NULL;
+  return batch->begins != START_AT_MARKER || batch->start != NULL;
 }
 
 static void cannot_measure(struct meter *meter) {
@@ -183,7 +199,7 @@ static void end_open_batch(struct meter_stream *stream, bool capturing) {
 static void open_batch(struct meter_stream *stream, uint64_t work, int64_t arrived_ns) {
   struct meter *meter = stream->meter;
   bool capturing = meter->driver->is_capturing(stream->handle);
-  int64_t cost_ns;
+  int64_t cost_ns = 0;
   bool known = meter_known_cost(meter, work, &cost_ns);
   bool is_due = arrived_ns >= stream->batch.open_until_ns;
   if (stream->open && !capturing && known && !is_due && !meter->driver->is_idle(stream->handle))
@@ -211,7 +227,8 @@ static void open_batch(struct meter_stream *stream, uint64_t work, int64_t arriv
     stream->short_batches--;
   if (waited_ns > METER_ASLEEP_NS)
     __atomic_store_n(&meter->woke_at_ns, meter->driver->now_ns(), __ATOMIC_RELAXED);
-  bool begun = begin_batch(stream, after_gap && known);
+  bool waits_for_long_work = waited && known && cost_ns >= LONG_WORK_NS && !meter->launches_block;
+  bool begun = begin_batch(stream, after_gap && known, waits_for_long_work);
   meter_set_open(stream, begun);
   if (!begun)
     cannot_measure(meter);
@@ -240,8 +257,10 @@ static inline __attribute__((always_inline)) bool count(struct meter_stream *str
   /* As near as whole launches come to it: of two kernels of a millisecond the second would pass without its tokens. */
   bool full = batch->estimate_ns + cost_ns / 2 >= batch->full_ns || batch->launches >= METER_BATCH_LAUNCHES;
   bool is_short = cost_ns >= METER_LONG_NS && stream->short_batches > 0;
-  if (known && !full && !is_short && !stream->one_by_one)
+  bool is_checked = stream->checks_left > 0 && work == stream->checked_work;
+  if (known && !full && !is_short && !is_checked && !stream->one_by_one)
     return false;
+  stream->checks_left -= is_checked;
   meter_set_open(stream, false);
   return true;
 }
@@ -265,7 +284,7 @@ static SELDOM bool claim_patiently(struct meter_stream *stream, int64_t *now_ns)
 /* With the claim held, which ends here where the launch cannot be measured. */
 static SELDOM bool launch_in_new_batch(struct meter_stream *stream, uint64_t work, int64_t now_ns) {
   int64_t cost_ns = 0, last_ns = stream->last_busy_ns;
-  stream->one_by_one = now_ns - last_ns >= METER_SPARSE_NS;
+  stream->one_by_one = now_ns - last_ns >= METER_SPARSE_NS || stream->meter->launches_block;
   open_batch(stream, work, now_ns);
   if (!stream->open) {
     meter_unclaim(stream);
@@ -295,11 +314,22 @@ HOT bool meter_launch(struct meter_stream *stream, uint64_t work, int64_t now_ns
   return ends;
 }
 
-HOT void meter_launched(struct meter_stream *stream) {
+/* Before the call returned, the GPU had nothing to do; unknown work may even have loaded its code there. But where
+ * launches block, it is done by then. */
+static SELDOM void note_first_launch(struct meter_stream *stream) {
   struct batch *batch = &stream->batch;
-  /* Before the call returned, the GPU had nothing to do. Unknown work may even have loaded its code there. */
-  if (batch->launches == 1 && (batch->begins == START_AT_MARKER || batch->last_is_unknown))
-    batch->launched_ns = stream->meter->driver->now_ns();
+  int64_t now_ns = stream->meter->driver->now_ns();
+  if (stream->meter->launches_block)
+    stream->gpu_until_ns = now_ns;
+  else if (batch->begins >= START_AT_LAUNCH || batch->last_is_unknown)
+    batch->launched_ns = now_ns;
+  if (batch->begins == START_AT_LAUNCH)
+    batch->start_recorded_ns = batch->launched_ns;
+}
+
+HOT void meter_launched(struct meter_stream *stream) {
+  if (stream->batch.launches == 1)
+    note_first_launch(stream);
   if (stream->open)
     meter_unclaim(stream);
   else

@@ -81,9 +81,10 @@ struct timeline {
   int64_t offset_ns;
 };
 
-/* Where a batch begins, but never before the end of the one before it: right there; at a marker, and not before its
- * first launch returned; or when that launch was let through, so that its way to the GPU counts. */
-enum batch_start { START_AT_PREVIOUS_END, START_AT_MARKER, START_AT_GATE };
+/* Where a batch begins, but never before the end of the one before it: right there; when its first launch was let
+ * through, so that its way to the GPU counts; when that launch returned; or at a marker, and not before that. The last
+ * two are of a GPU that had nothing to do. */
+enum batch_start { START_AT_PREVIOUS_END, START_AT_GATE, START_AT_LAUNCH, START_AT_MARKER };
 
 struct batch {
   /* What each launch changes. */
@@ -103,7 +104,7 @@ struct batch {
   int64_t own_gap_ns; /* like own_idle_ns, before the first one */
   void *start;
   void *end;
-  int64_t start_recorded_ns; /* of the marker or the gate */
+  int64_t start_recorded_ns; /* of the marker, the gate or the launch */
   int64_t launched_ns;       /* when its first launch returned, if that counts */
   int64_t last_launch_ns;
   int64_t end_recorded_ns; /* or when a wait began that it ends with */
@@ -131,6 +132,7 @@ struct meter_stream {
   bool is_free;          /* nothing holds its launches back */
   uint8_t short_batches; /* that are still to end with the first long kernel */
   uint8_t doubted_waits; /* before which the end is still to be marked */
+  uint8_t checks_left;   /* launches of checked_work that are still to be marked */
   int64_t last_busy_ns;  /* its last launch, or the end of a wait for it */
   double scale;          /* measured / estimated, of mixed batches */
   double host_scale;     /* of the batch */
@@ -149,6 +151,7 @@ struct meter_stream {
   int64_t usual_cost_ns; /* of a launch, in the last batch of known ones */
   int64_t had_ns;        /* was measured, or is taken to have been */
   int64_t previous_end_ns;
+  uint64_t checked_work;
   struct batch ring[METER_RING]; /* in flight: closed, not yet charged */
   uint32_t head, tail;
 };
@@ -181,6 +184,7 @@ struct meter {
   struct meter_terms (*terms)(const void *owner); /* NULL: sm_percent for ever */
   const void *owner;
   bool takes_turns;          /* with other processes on the GPU */
+  bool launches_block;       /* until their work is done: each is a batch, and begins when it was let through */
   int64_t measures_since_ns; /* before, launches went by unmeasured; 0: always */
   struct turns turns;
   struct shared_file turns_file;

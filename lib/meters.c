@@ -5,6 +5,7 @@
 #include "markers.h"
 
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #define LOOK_NS 10000000LL
@@ -51,6 +52,12 @@ static struct meter_terms terms_of(const void *owner) {
   return terms;
 }
 
+/* As the driver was told when it started. */
+static bool launches_block(void) {
+  const char *value = getenv("CUDA_LAUNCH_BLOCKING");
+  return value != NULL && *value != '\0' && strcmp(value, "0") != 0;
+}
+
 static struct meter *make(struct device *device) {
   struct meter *made = calloc(1, sizeof *made);
   if (made == NULL) {
@@ -63,6 +70,7 @@ static struct meter *make(struct device *device) {
   made->observer = profile_observer();
   int slot = process_shows_limits() ? turns_file_join(&made->turns_file, device->uuid) : -1;
   made->takes_turns = slot >= 0;
+  made->launches_block = launches_block();
   if (made->takes_turns)
     turns_begin(&made->turns, &turns_file_system, &made->turns_file, slot);
   if (!made->takes_turns && process_shows_limits())

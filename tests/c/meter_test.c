@@ -96,7 +96,6 @@ static void start_over(uint32_t percent) {
 }
 
 static int64_t worked_ns;
-
 static void launch(struct meter_stream *on, int64_t kernel_ns, uint64_t work) {
   bool metered = meter_launch(on, work, fake_now());
   now_ns += HOST_LAUNCH_NS;
@@ -104,6 +103,8 @@ static void launch(struct meter_stream *on, int64_t kernel_ns, uint64_t work) {
     gpu_free_at_ns = (gpu_free_at_ns > now_ns ? gpu_free_at_ns : now_ns) + kernel_ns;
     worked_ns += kernel_ns;
   }
+  if (meter->launches_block)
+    now_ns = gpu_free_at_ns;
   if (metered)
     meter_launched(on);
 }
@@ -155,6 +156,22 @@ static void check_shares(void) {
       CHECK(share > percents[p] - 1 && share < percents[p] + 1, "%lld ns kernels at %u %%: %.2f %%",
             (long long)programs[i].kernel_ns, percents[p], share);
     }
+  }
+}
+
+/* As with CUDA_LAUNCH_BLOCKING: the GPU is done when the call returns, also where the work takes longer than it did. */
+static void check_launches_that_block(void) {
+  static const int64_t pauses_ns[] = {0, 100 * US, 400 * US, 5 * MS};
+  for (size_t i = 0; i < sizeof pauses_ns / sizeof *pauses_ns; i++) {
+    start_over(10);
+    meter->launches_block = true;
+    worked_ns = 0;
+    int64_t began_ns = now_ns;
+    for (int count = 0; now_ns < began_ns + 30 * S; count++, now_ns += pauses_ns[i])
+      launch(stream, count % 100 < 50 ? 100 * US : 10 * MS, 1);
+    double share = 100.0 * (double)worked_ns / (double)(now_ns - began_ns);
+    printf("launches that block, with pauses of %lld us, at 10 %%: %.2f %%\n", (long long)pauses_ns[i] / 1000, share);
+    CHECK(share > 9 && share < 10.5, "with pauses of %lld us: %.2f %%", (long long)pauses_ns[i] / 1000, share);
   }
 }
 
@@ -378,6 +395,7 @@ static void check_streams_come_and_go(void) {
 }
 
 int main(void) {
+  check_launches_that_block();
   check_shares();
   check_varied_kernels_are_charged();
   check_first_cost();
