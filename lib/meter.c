@@ -110,8 +110,9 @@ void meter_finish_at(struct meter_stream *stream, int64_t end_ns, int64_t now_ns
 }
 
 /* A batch whose end could not be marked in time is charged what its launches usually cost, with the gaps between them,
- * after the one before it: the GPU did not begin it when the host did. The host was silent after the last of them; the
- * next ones of its kind are marked, else it would not show that they take longer than they did. */
+ * after the one before it: the GPU did not begin it when the host did. Where the host was silent after the last of
+ * them, the next ones of its kind are measured, each by itself: else it would not show that they take longer than they
+ * did. */
 void meter_finish_by_estimate(struct meter_stream *stream) {
   struct batch *batch = &stream->batch;
   meter_note_pace(stream);
@@ -181,6 +182,10 @@ static bool begin_batch(struct meter_stream *stream, bool after_gap, bool waits_
   return batch->begins != START_AT_MARKER || batch->start != NULL;
 }
 
+static inline bool is_checked(const struct meter_stream *stream, uint64_t work) {
+  return stream->checks_left > 0 && work == stream->checked_work;
+}
+
 static void cannot_measure(struct meter *meter) {
   static int said;
   log_once(&said, LOG_WARNING, "GPU work on a stream cannot be measured; its compute limit is not enforced");
@@ -201,7 +206,7 @@ static void open_batch(struct meter_stream *stream, uint64_t work, int64_t arriv
   bool capturing = meter->driver->is_capturing(stream->handle);
   int64_t cost_ns = 0;
   bool known = meter_known_cost(meter, work, &cost_ns);
-  bool is_due = arrived_ns >= stream->batch.open_until_ns;
+  bool is_due = arrived_ns >= stream->batch.open_until_ns || is_checked(stream, work);
   if (stream->open && !capturing && known && !is_due && !meter->driver->is_idle(stream->handle))
     return;
   meter_harvest(meter);
@@ -257,10 +262,10 @@ static inline __attribute__((always_inline)) bool count(struct meter_stream *str
   /* As near as whole launches come to it: of two kernels of a millisecond the second would pass without its tokens. */
   bool full = batch->estimate_ns + cost_ns / 2 >= batch->full_ns || batch->launches >= METER_BATCH_LAUNCHES;
   bool is_short = cost_ns >= METER_LONG_NS && stream->short_batches > 0;
-  bool is_checked = stream->checks_left > 0 && work == stream->checked_work;
-  if (known && !full && !is_short && !is_checked && !stream->one_by_one)
+  bool checked = is_checked(stream, work);
+  if (known && !full && !is_short && !checked && !stream->one_by_one)
     return false;
-  stream->checks_left -= is_checked;
+  stream->checks_left -= checked;
   meter_set_open(stream, false);
   return true;
 }
@@ -305,7 +310,7 @@ HOT bool meter_launch(struct meter_stream *stream, uint64_t work, int64_t now_ns
   int64_t cost_ns;
   int64_t host_ns = now_ns - stream->last_busy_ns;
   bool joins = stream->open && host_ns < METER_SPARSE_NS && now_ns < stream->batch.open_until_ns &&
-               meter_known_cost(stream->meter, work, &cost_ns);
+               !is_checked(stream, work) && meter_known_cost(stream->meter, work, &cost_ns);
   if (__builtin_expect(!joins, 0))
     return launch_in_new_batch(stream, work, now_ns);
   bool ends = count(stream, work, true, cost_ns, host_ns, now_ns);

@@ -133,10 +133,43 @@ static void check_change(void) {
   CHECK(share > 9.1 && share < 10.9, "%.2f %%", share);
 }
 
+/* Its kernels become a hundred times as long, on a host that is silent until they are done: nobody sees them end. */
+struct silent {
+  int kernels;
+  int64_t think_ns;
+};
+
+static void run_silent(struct model_process *process) {
+  const struct silent *silent = model_argument(process);
+  for (;;) {
+    bool is_long = model_now_ns(process) > 2 * S;
+    for (int i = 0; i < silent->kernels; i++)
+      model_launch_as(process, 0, 0, is_long ? 2 * MS : 20 * US, 100 + i);
+    model_think(process, silent->think_ns);
+    model_synchronize(process, 0);
+  }
+}
+
+static void check_silent(void) {
+  static const struct silent all[] = {{1, 5 * MS}, {3, 10 * MS}, {10, 10 * MS}, {10, 30 * MS}, {40, 100 * MS}};
+  for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+    model_start_over(1);
+    model_container(0)->percent = 10;
+    struct model_process *process = model_start(0, run_silent, &all[i], 0);
+    model_run(5 * S);
+    int64_t before_ns = model_worked_ns(process);
+    model_run(15 * S);
+    double share = (double)(model_worked_ns(process) - before_ns) / (10 * S) * 100;
+    printf("%d kernels that have become longer, unseen, at 10: %.2f %%\n", all[i].kernels, share);
+    CHECK(share > 9 && share < 11, "%d kernels: %.2f %%", all[i].kernels, share);
+  }
+}
+
 int main(void) {
   setbuf(stdout, NULL);
   check_models();
   check_drowsy_hosts();
   check_change();
+  check_silent();
   return 0;
 }

@@ -1,6 +1,7 @@
-"""A program's share where the speed of its host has a part in it, as in all models and where launches are the bound.
+"""A program's share where the speed of its host has a part in it: all models, launches flat out, a wait after each.
 
-Such a program differs by up to a third from one process to the next, also natively, and some percent within seconds.
+A model differs by up to a third from one process to the next, also natively, and some percent within seconds; the
+others, from one process to the next, by two to four percent.
 So each limit is compared with the time without one before and after it, in the same process.
 """
 
@@ -19,7 +20,7 @@ from runs import MODELS, SETTLE_S, START_S, Bench, Run
 from watched import Watched
 
 EVEN = ("1ms", "50us", "4us", "graph", "sync")  # kernels up to 1 ms: their windows and stalls are looked at
-ROUNDS = {**dict.fromkeys(MODELS, 2), "4us": 4}  # of all limits, each as many times shorter
+ROUNDS = {**dict.fromkeys(MODELS, 2), "4us": 4, "sync": 4}  # of all limits, each as many times shorter
 NEARLY_ALL = 99  # at this limit it shows what a program uses by itself
 
 
