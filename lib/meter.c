@@ -11,9 +11,10 @@
 #define HOPE 0.7
 #define LONG_WORK_NS 500000 /* its way to the GPU is a hundredth of it */
 #define LEAST_PART 0.1
-#define CHECKS 4              /* markers, each of which takes the host two or three microseconds */
 #define OTHER_THREAD_NS 20000 /* to record a marker takes a microsecond or two */
 #define CLAIM_TRIES 40        /* much longer than to join a batch takes */
+
+__thread int64_t meter_awake_since_ns;
 
 static void pause_briefly(void) {
 #ifdef __x86_64__
@@ -110,9 +111,8 @@ void meter_finish_at(struct meter_stream *stream, int64_t end_ns, int64_t now_ns
 }
 
 /* A batch whose end could not be marked in time is charged what its launches usually cost, with the gaps between them,
- * after the one before it: the GPU did not begin it when the host did. Where the host was silent after the last of
- * them, the next ones of its kind are measured, each by itself: else it would not show that they take longer than they
- * did. */
+ * after the one before it: the GPU did not begin it when the host did. Where the host was silent after the last one,
+ * the next one of its kind is measured by itself: else it would never show that it takes longer than it did. */
 void meter_finish_by_estimate(struct meter_stream *stream) {
   struct batch *batch = &stream->batch;
   meter_note_pace(stream);
@@ -122,10 +122,9 @@ void meter_finish_by_estimate(struct meter_stream *stream) {
         max(batch->start_recorded_ns, __atomic_load_n(&stream->previous_end_ns, __ATOMIC_RELAXED));
   }
   int64_t now_ns = stream->meter->driver->now_ns();
-  bool is_alone = batch->open_until_ns == INT64_MAX;
-  if (is_alone && now_ns - stream->last_busy_ns >= METER_SPARSE_NS) {
+  if (now_ns - max(stream->last_busy_ns, meter_awake_since_ns) >= METER_SPARSE_NS) {
     stream->checked_work = batch->last_work;
-    stream->checks_left = CHECKS;
+    stream->checks = true;
   }
   int64_t end_ns = min(batch->start_recorded_ns + batch->estimate_ns + batch->idle_ns, now_ns);
   meter_finish_at(stream, end_ns, now_ns);
@@ -160,6 +159,7 @@ static bool begin_batch(struct meter_stream *stream, bool after_gap, bool waits_
   const struct meter_driver *driver = stream->meter->driver;
   struct batch *batch = &stream->batch;
   *batch = (struct batch){.start_recorded_ns = driver->now_ns()};
+  meter_awake_since_ns = batch->start_recorded_ns;
   int64_t awake_ns = batch->start_recorded_ns - __atomic_load_n(&stream->meter->woke_at_ns, __ATOMIC_RELAXED);
   batch->host_age = meter_host_age(awake_ns);
   const struct gate_pass pass = gate_pass(stream->meter, batch->start_recorded_ns);
@@ -183,7 +183,7 @@ static bool begin_batch(struct meter_stream *stream, bool after_gap, bool waits_
 }
 
 static inline bool is_checked(const struct meter_stream *stream, uint64_t work) {
-  return stream->checks_left > 0 && work == stream->checked_work;
+  return stream->checks && work == stream->checked_work;
 }
 
 static void cannot_measure(struct meter *meter) {
@@ -265,7 +265,8 @@ static inline __attribute__((always_inline)) bool count(struct meter_stream *str
   bool checked = is_checked(stream, work);
   if (known && !full && !is_short && !checked && !stream->one_by_one)
     return false;
-  stream->checks_left -= checked;
+  if (checked)
+    stream->checks = false;
   meter_set_open(stream, false);
   return true;
 }

@@ -132,7 +132,7 @@ struct meter_stream {
   bool is_free;          /* nothing holds its launches back */
   uint8_t short_batches; /* that are still to end with the first long kernel */
   uint8_t doubted_waits; /* before which the end is still to be marked */
-  uint8_t checks_left;   /* launches of checked_work that are still to be marked */
+  bool checks;           /* the next launch of checked_work is to be measured by itself */
   int64_t last_busy_ns;  /* its last launch, or the end of a wait for it */
   double scale;          /* measured / estimated, of mixed batches */
   double host_scale;     /* of the batch */

@@ -31,6 +31,9 @@ static inline bool meter_known_cost(struct meter *meter, uint64_t work, int64_t 
   return false;
 }
 
+/* When the thread last came out of a wait, of its own or of the gate's: until then it was not silent. */
+extern __thread int64_t meter_awake_since_ns;
+
 /* Who learns it has no claim on the stream. */
 static inline double meter_scale(const struct meter_stream *stream) {
   double scale;

@@ -110,6 +110,7 @@ void meter_after_wait(struct meter_stream *stream, enum meter_wait wait, int64_t
   __atomic_store_n(&stream->waited, true, __ATOMIC_RELAXED);
   if (done_batches > 0)
     tell_others(meter, done_batches);
+  meter_awake_since_ns = returned_ns;
 }
 
 void meter_before_wait_all(struct meter *meter) {
@@ -128,4 +129,5 @@ void meter_after_wait_all(struct meter *meter, enum meter_scope scope, int64_t b
       __atomic_store_n(&meter->streams[i]->waited, true, __ATOMIC_RELAXED);
   }
   tell_others(meter, done_batches);
+  meter_awake_since_ns = returned_ns;
 }

@@ -35,7 +35,8 @@ struct model_process {
   ucontext_t context;
   char *stack;
   int64_t now_ns;
-  int64_t slow_until_ns; /* a host that has slept is slower at first */
+  int64_t awake_since_ns; /* the meter's, of its thread */
+  int64_t slow_until_ns;  /* a host that has slept is slower at first */
   bool dead;
   bool waits; /* on a futex */
   struct meter meters[MODEL_GPUS];

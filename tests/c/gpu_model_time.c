@@ -1,5 +1,6 @@
 /* Time: whoever is earliest goes on; and what takes a process time on its host. */
 #include "gpu_model_parts.h"
+#include "meter_parts.h"
 
 #include <string.h>
 
@@ -24,8 +25,12 @@ void model_pass_time(int64_t duration_ns) {
 
 void model_run(int64_t until_ns) {
   model.run_until_ns = MODEL_START_NS + until_ns;
-  while ((model.current = earliest()) != NULL && model.current->now_ns < model.run_until_ns)
-    swapcontext(&model.scheduler, &model.current->context);
+  while ((model.current = earliest()) != NULL && model.current->now_ns < model.run_until_ns) {
+    struct model_process *current = model.current;
+    meter_awake_since_ns = current->awake_since_ns;
+    swapcontext(&model.scheduler, &current->context);
+    current->awake_since_ns = meter_awake_since_ns;
+  }
   model.current = NULL;
 }
 
