@@ -14,8 +14,6 @@
 #define OTHER_THREAD_NS 20000 /* to record a marker takes a microsecond or two */
 #define CLAIM_TRIES 40        /* much longer than to join a batch takes */
 
-__thread int64_t meter_awake_since_ns;
-
 static void pause_briefly(void) {
 #ifdef __x86_64__
   __builtin_ia32_pause();
@@ -26,10 +24,6 @@ static void pause_briefly(void) {
 
 static int64_t max(int64_t a, int64_t b) {
   return a > b ? a : b;
-}
-
-static int64_t min(int64_t a, int64_t b) {
-  return a < b ? a : b;
 }
 
 void meter_init(struct meter *meter, const struct meter_driver *driver, struct vgpu_device_shared *device,
@@ -110,28 +104,6 @@ void meter_finish_at(struct meter_stream *stream, int64_t end_ns, int64_t now_ns
   meter_set_open(stream, false);
 }
 
-/* A batch whose end could not be marked in time is charged what its launches usually cost, with the gaps between them,
- * after the one before it: the GPU did not begin it when the host did. Where the host was silent after the last one,
- * the next one of its kind is measured by itself: else it would never show that it takes longer than it did. */
-void meter_finish_by_estimate(struct meter_stream *stream) {
-  struct batch *batch = &stream->batch;
-  meter_note_pace(stream);
-  if (batch->begins == START_AT_PREVIOUS_END) {
-    meter_harvest(stream->meter);
-    batch->start_recorded_ns =
-        max(batch->start_recorded_ns, __atomic_load_n(&stream->previous_end_ns, __ATOMIC_RELAXED));
-  }
-  int64_t now_ns = stream->meter->driver->now_ns();
-  if (now_ns - max(stream->last_busy_ns, meter_awake_since_ns) >= METER_SPARSE_NS) {
-    stream->checked_work = batch->last_work;
-    stream->checks = true;
-  }
-  int64_t end_ns = min(batch->start_recorded_ns + batch->estimate_ns + batch->idle_ns, now_ns);
-  meter_finish_at(stream, end_ns, now_ns);
-  if (meter_is_dry(stream)) /* then it is idle from there on */
-    __atomic_store_n(&stream->previous_end_ns, end_ns, __ATOMIC_RELAXED);
-}
-
 void meter_mark_end(struct meter_stream *stream) {
   struct meter *meter = stream->meter;
   struct batch *batch = &stream->batch;
@@ -158,7 +130,7 @@ void meter_mark_end(struct meter_stream *stream) {
 static bool begin_batch(struct meter_stream *stream, bool after_gap, bool waits_for_long_work) {
   const struct meter_driver *driver = stream->meter->driver;
   struct batch *batch = &stream->batch;
-  *batch = (struct batch){.start_recorded_ns = driver->now_ns()};
+  *batch = (struct batch){.start_recorded_ns = driver->now_ns(), .most_launches = meter_most_launches(stream)};
   meter_awake_since_ns = batch->start_recorded_ns;
   int64_t awake_ns = batch->start_recorded_ns - __atomic_load_n(&stream->meter->woke_at_ns, __ATOMIC_RELAXED);
   batch->host_age = meter_host_age(awake_ns);
@@ -172,18 +144,14 @@ static bool begin_batch(struct meter_stream *stream, bool after_gap, bool waits_
   bool is_alone = pass.open_until_ns == INT64_MAX;
   if (after_gap)
     batch->begins = START_AT_GATE;
-  else if (waits_for_long_work && is_alone && driver->is_idle(stream->handle)) {
+  else if (waits_for_long_work && is_alone && batch->most_launches > 1 && driver->is_idle(stream->handle)) {
     batch->begins = START_AT_LAUNCH;
-    stream->one_by_one = false; /* it waits again */
+    batch->open_until_ns = 0; /* should it be followed by another launch after all */
   } else {
     batch->begins = START_AT_MARKER;
     batch->start = driver->record(stream->handle);
   }
   return batch->begins != START_AT_MARKER || batch->start != NULL;
-}
-
-static inline bool is_checked(const struct meter_stream *stream, uint64_t work) {
-  return stream->checks && work == stream->checked_work;
 }
 
 static void cannot_measure(struct meter *meter) {
@@ -206,7 +174,7 @@ static void open_batch(struct meter_stream *stream, uint64_t work, int64_t arriv
   bool capturing = meter->driver->is_capturing(stream->handle);
   int64_t cost_ns = 0;
   bool known = meter_known_cost(meter, work, &cost_ns);
-  bool is_due = arrived_ns >= stream->batch.open_until_ns || is_checked(stream, work);
+  bool is_due = arrived_ns >= stream->batch.open_until_ns || meter_is_checked(stream, work);
   if (stream->open && !capturing && known && !is_due && !meter->driver->is_idle(stream->handle))
     return;
   meter_harvest(meter);
@@ -232,7 +200,9 @@ static void open_batch(struct meter_stream *stream, uint64_t work, int64_t arriv
     stream->short_batches--;
   if (waited_ns > METER_ASLEEP_NS)
     __atomic_store_n(&meter->woke_at_ns, meter->driver->now_ns(), __ATOMIC_RELAXED);
-  bool waits_for_long_work = waited && known && cost_ns >= LONG_WORK_NS && !meter->launches_block;
+  meter_note_row(stream, waited || stream->one_by_one);
+  bool waits_for_long_work =
+      waited && known && cost_ns >= LONG_WORK_NS && !meter->launches_block && !meter_is_checked(stream, work);
   bool begun = begin_batch(stream, after_gap && known, waits_for_long_work);
   meter_set_open(stream, begun);
   if (!begun)
@@ -260,10 +230,11 @@ static inline __attribute__((always_inline)) bool count(struct meter_stream *str
   stream->last_busy_ns = now_ns;
   __atomic_store_n(&stream->waited, false, __ATOMIC_RELAXED);
   /* As near as whole launches come to it: of two kernels of a millisecond the second would pass without its tokens. */
-  bool full = batch->estimate_ns + cost_ns / 2 >= batch->full_ns || batch->launches >= METER_BATCH_LAUNCHES;
+  bool full = batch->estimate_ns + cost_ns / 2 >= batch->full_ns || batch->launches >= batch->most_launches;
   bool is_short = cost_ns >= METER_LONG_NS && stream->short_batches > 0;
-  bool checked = is_checked(stream, work);
-  if (known && !full && !is_short && !checked && !stream->one_by_one)
+  bool checked = meter_is_checked(stream, work);
+  bool ends = full || is_short || checked || stream->one_by_one;
+  if (known && (!ends || batch->begins == START_AT_LAUNCH))
     return false;
   if (checked)
     stream->checks = false;
@@ -311,7 +282,7 @@ HOT bool meter_launch(struct meter_stream *stream, uint64_t work, int64_t now_ns
   int64_t cost_ns;
   int64_t host_ns = now_ns - stream->last_busy_ns;
   bool joins = stream->open && host_ns < METER_SPARSE_NS && now_ns < stream->batch.open_until_ns &&
-               !is_checked(stream, work) && meter_known_cost(stream->meter, work, &cost_ns);
+               !meter_is_checked(stream, work) && meter_known_cost(stream->meter, work, &cost_ns);
   if (__builtin_expect(!joins, 0))
     return launch_in_new_batch(stream, work, now_ns);
   bool ends = count(stream, work, true, cost_ns, host_ns, now_ns);

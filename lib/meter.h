@@ -95,7 +95,7 @@ struct batch {
   int64_t own_idle_ns;   /* that it would have waited without a limit, too, before all but the first one */
   uint64_t last_work;    /* the key of its last launch */
   void *parts;           /* the observer's; it frees them when the batch is measured, or dropped */
-  uint32_t launches;
+  uint32_t launches, most_launches;
   bool last_is_unknown;
   bool mixed; /* launches of several keys */
 
@@ -151,7 +151,10 @@ struct meter_stream {
   int64_t usual_cost_ns; /* of a launch, in the last batch of known ones */
   int64_t had_ns;        /* was measured, or is taken to have been */
   int64_t previous_end_ns;
-  uint64_t checked_work;
+  uint64_t checked_work;         /* see meter_unseen.c */
+  uint8_t checked_rows;          /* that are still to be */
+  uint32_t row_launches;         /* of this row, before the batch */
+  uint32_t checked_place;        /* in a row: the first is 1 */
   struct batch ring[METER_RING]; /* in flight: closed, not yet charged */
   uint32_t head, tail;
 };

@@ -19,7 +19,7 @@ static int64_t now_ns;
 static int64_t gpu_free_at_ns; /* streams take turns on one GPU */
 static bool capturing;
 static bool lose_markers;
-static int markers_alive;
+static int markers_alive, markers_made;
 
 static int64_t fake_now(void) {
   return now_ns += 25;
@@ -42,6 +42,7 @@ static void *fake_record(void *stream) {
   int64_t *marker = malloc(sizeof *marker);
   *marker = gpu_free_at_ns > now_ns ? gpu_free_at_ns : now_ns;
   markers_alive++;
+  markers_made++;
   return marker;
 }
 
@@ -234,6 +235,24 @@ static void check_idle_program_is_not_slowed(void) {
   }
 }
 
+/* It is seen where such work begins and ends, without markers; not where it is longer than it was. */
+static void check_long_work_that_is_waited_for(void) {
+  start_over(50);
+  int64_t work_ns = MS;
+  for (int i = 0; i < 300; i++, now_ns += 5 * work_ns) {
+    if (i == 100)
+      markers_made = worked_ns = device.busy_ns = 0;
+    if (i == 200) {
+      CHECK(markers_made == 0, "%d markers", markers_made);
+      work_ns = 3 * MS;
+    }
+    launch(stream, work_ns, 1);
+    synchronize();
+  }
+  double charged = (double)device.busy_ns / (double)worked_ns;
+  CHECK(charged > 0.99 && charged < 1.02, "charged %.3f times", charged);
+}
+
 /* Bursts without a synchronisation, then silence: the silence is not charged. */
 static void check_idle_tail_is_not_charged(void) {
   start_over(50);
@@ -395,12 +414,13 @@ static void check_streams_come_and_go(void) {
 }
 
 int main(void) {
-  check_launches_that_block();
   check_shares();
+  check_launches_that_block();
   check_varied_kernels_are_charged();
   check_first_cost();
   check_many_works_stay_known();
   check_idle_program_is_not_slowed();
+  check_long_work_that_is_waited_for();
   check_idle_tail_is_not_charged();
   check_gaps_after_work_of_unknown_cost();
   check_gaps_before_an_unseen_end();

@@ -21,6 +21,7 @@ METER = [
     "meter_harvest",
     "meter_pace",
     "meter_streams",
+    "meter_unseen",
     "meter_waits",
     "seconds",
     "timeline",
