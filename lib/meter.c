@@ -124,9 +124,9 @@ void meter_mark_end(struct meter_stream *stream) {
 
 /* With the claim held, at the gate's far side. False when the batch's start cannot be marked.
  *
- * Two markers take a host that has slept twenty microseconds, and a program that waits for each piece of long work is
- * spared them: its work begins with the launch and ends with the wait. Not in company: there the GPU may have to switch
- * first. Nor where it is at what nobody measures, such as a copy. */
+ * A marker takes a host that has slept ten microseconds more, and long work that the program has waited for before is
+ * spared the first of its two: it begins with the launch. Not in company, where the GPU may have to switch first; nor
+ * where it is at what nobody measures, such as a copy. */
 static bool begin_batch(struct meter_stream *stream, bool after_gap, bool waits_for_long_work) {
   const struct meter_driver *driver = stream->meter->driver;
   struct batch *batch = &stream->batch;
@@ -141,12 +141,11 @@ static bool begin_batch(struct meter_stream *stream, bool after_gap, bool waits_
   meter_begin_pace(stream, batch->start_recorded_ns);
   if (!meter_is_dry(stream))
     return true;
-  bool is_alone = pass.open_until_ns == INT64_MAX;
   if (after_gap)
     batch->begins = START_AT_GATE;
-  else if (waits_for_long_work && is_alone && batch->most_launches > 1 && driver->is_idle(stream->handle)) {
+  else if (waits_for_long_work && pass.is_alone && driver->is_idle(stream->handle)) {
     batch->begins = START_AT_LAUNCH;
-    batch->open_until_ns = 0; /* should it be followed by another launch after all */
+    stream->one_by_one = true;
   } else {
     batch->begins = START_AT_MARKER;
     batch->start = driver->record(stream->handle);
@@ -201,8 +200,7 @@ static void open_batch(struct meter_stream *stream, uint64_t work, int64_t arriv
   if (waited_ns > METER_ASLEEP_NS)
     __atomic_store_n(&meter->woke_at_ns, meter->driver->now_ns(), __ATOMIC_RELAXED);
   meter_note_row(stream, waited || stream->one_by_one);
-  bool waits_for_long_work =
-      waited && known && cost_ns >= LONG_WORK_NS && !meter->launches_block && !meter_is_checked(stream, work);
+  bool waits_for_long_work = waited && known && cost_ns >= LONG_WORK_NS && !meter->launches_block;
   bool begun = begin_batch(stream, after_gap && known, waits_for_long_work);
   meter_set_open(stream, begun);
   if (!begun)
@@ -233,11 +231,10 @@ static inline __attribute__((always_inline)) bool count(struct meter_stream *str
   bool full = batch->estimate_ns + cost_ns / 2 >= batch->full_ns || batch->launches >= batch->most_launches;
   bool is_short = cost_ns >= METER_LONG_NS && stream->short_batches > 0;
   bool checked = meter_is_checked(stream, work);
-  bool ends = full || is_short || checked || stream->one_by_one;
-  if (known && (!ends || batch->begins == START_AT_LAUNCH))
+  if (known && !full && !is_short && !checked && !stream->one_by_one)
     return false;
   if (checked)
-    stream->checks = false;
+    stream->checks_next = false;
   meter_set_open(stream, false);
   return true;
 }
@@ -338,7 +335,7 @@ void meter_launched_more(struct meter_stream *stream, uint64_t work, uint32_t la
   if (joins)
     count_more(stream, (int64_t)((batch->mixed ? meter_scale(stream) : 1) * (double)cost_ns * launches), launches,
                paused ? last_ns : now_ns);
-  bool full = batch->estimate_ns >= batch->full_ns || batch->launches >= METER_BATCH_LAUNCHES;
+  bool full = batch->estimate_ns >= batch->full_ns || batch->launches >= batch->most_launches;
   if (joins && paused && now_ns >= stream->gpu_until_ns)
     meter_finish_by_estimate(stream);
   else if (joins && full && stream->meter->driver->is_here(stream->context, stream->thread)) {

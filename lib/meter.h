@@ -89,13 +89,13 @@ enum batch_start { START_AT_PREVIOUS_END, START_AT_GATE, START_AT_LAUNCH, START_
 struct batch {
   /* What each launch changes. */
   int64_t estimate_ns;
-  int64_t full_ns;       /* it ends when its estimate is as near to this as it comes */
-  int64_t open_until_ns; /* launches may join it without asking at the gate */
-  int64_t idle_ns;       /* that the GPU waited within it, as far as the costs of its launches are known */
-  int64_t own_idle_ns;   /* that it would have waited without a limit, too, before all but the first one */
-  uint64_t last_work;    /* the key of its last launch */
-  void *parts;           /* the observer's; it frees them when the batch is measured, or dropped */
-  uint32_t launches, most_launches;
+  int64_t full_ns;                  /* it ends when its estimate is as near to this as it comes */
+  int64_t open_until_ns;            /* launches may join it without asking at the gate */
+  int64_t idle_ns;                  /* that the GPU waited within it, as far as the costs of its launches are known */
+  int64_t own_idle_ns;              /* that it would have waited without a limit, too, before all but the first one */
+  uint64_t last_work;               /* the key of its last launch */
+  void *parts;                      /* the observer's; it frees them when the batch is measured, or dropped */
+  uint32_t launches, most_launches; /* of which it ends with the last */
   bool last_is_unknown;
   bool mixed; /* launches of several keys */
 
@@ -132,7 +132,7 @@ struct meter_stream {
   bool is_free;          /* nothing holds its launches back */
   uint8_t short_batches; /* that are still to end with the first long kernel */
   uint8_t doubted_waits; /* before which the end is still to be marked */
-  bool checks;           /* the next launch of checked_work is to be measured by itself */
+  bool checks_next;      /* the next launch of checked_work is to be measured by itself */
   int64_t last_busy_ns;  /* its last launch, or the end of a wait for it */
   double scale;          /* measured / estimated, of mixed batches */
   double host_scale;     /* of the batch */

@@ -31,16 +31,16 @@ static inline bool meter_known_cost(struct meter *meter, uint64_t work, int64_t 
   return false;
 }
 
-/* meter_unseen.c, with the claim held: another batch is about to begin, with which a row of launches begins, or goes
- * on, that has no wait of the program and no silence in it; how many launches the batch may have, so that the one that
- * is to be measured by itself is; and when the thread last came out of a wait, its own or the gate's, before which it
- * was not silent.
- */
+/* meter_unseen.c, with the claim held. Another batch is about to begin, and a row of launches with it, or it is of the
+ * same row, in which there is no wait of the program and no silence; how many launches the batch may have, so that the
+ * one that is to be measured by itself is. */
 void meter_note_row(struct meter_stream *stream, bool begins);
 uint32_t meter_most_launches(const struct meter_stream *stream);
 static inline bool meter_is_checked(const struct meter_stream *stream, uint64_t work) {
-  return stream->checks && work == stream->checked_work;
+  return stream->checks_next && work == stream->checked_work;
 }
+
+/* When the thread last came out of a wait, its own or the gate's. */
 extern __thread int64_t meter_awake_since_ns;
 
 /* Who learns it has no claim on the stream. */

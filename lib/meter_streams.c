@@ -32,6 +32,9 @@ static void start_over(struct meter_stream *stream, void *context, void *handle,
   stream->lead_ns = 0;
   stream->burst_ns = 0;
   stream->doubted_waits = 0;
+  stream->checks_next = false;
+  stream->checked_rows = 0;
+  stream->row_launches = 0;
   stream->usual_cost_ns = 0;
   stream->gpu_until_ns = 0;
   __atomic_store_n(&stream->waited, false, __ATOMIC_RELAXED);

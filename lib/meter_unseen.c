@@ -18,7 +18,7 @@ static int64_t min(int64_t a, int64_t b) {
 }
 
 static void check_the_next(struct meter_stream *stream) {
-  stream->checks = true;
+  stream->checks_next = true;
   stream->checked_work = stream->batch.last_work;
   stream->checked_place = stream->row_launches + stream->batch.launches;
   stream->checked_rows = CHECKED_ROWS;
@@ -34,6 +34,7 @@ void meter_finish_by_estimate(struct meter_stream *stream) {
         max(batch->start_recorded_ns, __atomic_load_n(&stream->previous_end_ns, __ATOMIC_RELAXED));
   }
   int64_t now_ns = stream->meter->driver->now_ns();
+  /* A host that was at a gate since its last launch, or waited for another stream, was not silent. */
   if (now_ns - max(stream->last_busy_ns, meter_awake_since_ns) >= METER_SPARSE_NS)
     check_the_next(stream);
   int64_t end_ns = min(batch->start_recorded_ns + batch->estimate_ns + batch->idle_ns, now_ns);
