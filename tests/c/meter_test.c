@@ -1,123 +1,5 @@
-/* The meter on a GPU and a clock of our own: a stream is a time at which its work ends, a marker a time. */
-#include "bucket.h"
-#include "check.h"
-#include "meter.h"
-#include "meter_parts.h"
-
-#include <stdlib.h>
-#include <string.h>
-
-#define US 1000LL
-#define MS 1000000LL
-#define S 1000000000LL
-
-#define HOST_LAUNCH_NS (3 * US)
-#define WAKE_UP_NS (5 * US)    /* from the end of the GPU's work to the end of a wait for it */
-#define OVERSLEEP_NS (60 * US) /* Linux' timer slack and the way back */
-
-static int64_t now_ns;
-static int64_t gpu_free_at_ns; /* streams take turns on one GPU */
-static bool capturing;
-static bool lose_markers;
-static int markers_alive, markers_made;
-
-static int64_t fake_now(void) {
-  return now_ns += 25;
-}
-
-static struct vgpu_device_shared device;
-static int64_t others_leave_ns; /* the wall time of tokens that other threads leave in the bucket; 0: there are none */
-
-static void fake_sleep(int64_t duration_ns) {
-  now_ns += duration_ns + OVERSLEEP_NS;
-  if (others_leave_ns > 0 && device.tokens_zero_at_ns < now_ns - others_leave_ns)
-    device.tokens_zero_at_ns = now_ns - others_leave_ns;
-}
-
-static void *fake_record(void *stream) {
-  (void)stream;
-  if (capturing)
-    return NULL;
-  now_ns += US;
-  int64_t *marker = malloc(sizeof *marker);
-  *marker = gpu_free_at_ns > now_ns ? gpu_free_at_ns : now_ns;
-  markers_alive++;
-  markers_made++;
-  return marker;
-}
-
-static void fake_recycle(void *marker) {
-  markers_alive--;
-  free(marker);
-}
-
-static enum meter_state fake_query(void *marker) {
-  now_ns += 200;
-  return lose_markers ? METER_LOST : *(int64_t *)marker <= now_ns ? METER_DONE : METER_PENDING;
-}
-
-static bool fake_elapsed(void *start, void *end, int64_t *elapsed_ns) {
-  float milliseconds = (float)((double)(*(int64_t *)end - *(int64_t *)start) / 1e6); /* as cuEventElapsedTime answers */
-  *elapsed_ns = (int64_t)((double)milliseconds * 1e6);
-  return true;
-}
-
-static bool fake_is_capturing(void *stream) {
-  (void)stream;
-  return capturing;
-}
-
-static bool fake_is_idle(void *stream) {
-  (void)stream;
-  return gpu_free_at_ns <= now_ns;
-}
-
-static bool elsewhere;
-
-static bool fake_is_here(void *context, void *thread) {
-  (void)context, (void)thread;
-  return !elsewhere;
-}
-
-static const struct meter_driver driver = {fake_now,     fake_sleep,        fake_record,  fake_recycle, fake_query,
-                                           fake_elapsed, fake_is_capturing, fake_is_idle, fake_is_here};
-
-static struct meter *meter;
-static struct meter_stream *stream;
-
-static void start_over(uint32_t percent) {
-  now_ns = gpu_free_at_ns = 5000 * S;
-  capturing = lose_markers = false;
-  others_leave_ns = 0;
-  device = (struct vgpu_device_shared){0};
-  free(meter);
-  meter = calloc(1, sizeof *meter);
-  meter_init(meter, &driver, &device, percent);
-  stream = meter_add_stream(meter, &now_ns, &now_ns, NULL);
-}
-
-static int64_t worked_ns;
-static void launch(struct meter_stream *on, int64_t kernel_ns, uint64_t work) {
-  bool metered = meter_launch(on, work, fake_now());
-  now_ns += HOST_LAUNCH_NS;
-  if (!capturing) {
-    gpu_free_at_ns = (gpu_free_at_ns > now_ns ? gpu_free_at_ns : now_ns) + kernel_ns;
-    worked_ns += kernel_ns;
-  }
-  if (meter->launches_block)
-    now_ns = gpu_free_at_ns;
-  if (metered)
-    meter_launched(on);
-}
-
-static void synchronize(void) {
-  meter_before_wait(stream);
-  if (gpu_free_at_ns > now_ns)
-    now_ns = gpu_free_at_ns;
-  now_ns += WAKE_UP_NS;
-  meter_after_wait(stream, METER_STREAM_IS_IDLE, fake_now());
-  meter_harvest(meter);
-}
+/* The meter on a GPU and a clock of our own. */
+#include "fake_gpu.h"
 
 struct program {
   int64_t kernel_ns;
@@ -157,22 +39,6 @@ static void check_shares(void) {
       CHECK(share > percents[p] - 1 && share < percents[p] + 1, "%lld ns kernels at %u %%: %.2f %%",
             (long long)programs[i].kernel_ns, percents[p], share);
     }
-  }
-}
-
-/* As with CUDA_LAUNCH_BLOCKING: the GPU is done when the call returns, also where the work takes longer than it did. */
-static void check_launches_that_block(void) {
-  static const int64_t pauses_ns[] = {0, 100 * US, 400 * US, 5 * MS};
-  for (size_t i = 0; i < sizeof pauses_ns / sizeof *pauses_ns; i++) {
-    start_over(10);
-    meter->launches_block = true;
-    worked_ns = 0;
-    int64_t began_ns = now_ns;
-    for (int count = 0; now_ns < began_ns + 30 * S; count++, now_ns += pauses_ns[i])
-      launch(stream, count % 100 < 50 ? 100 * US : 10 * MS, 1);
-    double share = 100.0 * (double)worked_ns / (double)(now_ns - began_ns);
-    printf("launches that block, with pauses of %lld us, at 10 %%: %.2f %%\n", (long long)pauses_ns[i] / 1000, share);
-    CHECK(share > 9 && share < 10.5, "with pauses of %lld us: %.2f %%", (long long)pauses_ns[i] / 1000, share);
   }
 }
 
@@ -233,24 +99,6 @@ static void check_idle_program_is_not_slowed(void) {
     double alone = rate(programs[i], VGPU_NO_SM_LIMIT, 10 * S), limited = rate(programs[i], 50, 10 * S);
     CHECK(limited > 0.99 * alone, "program %zu: %.3f of %.3f", i, limited, alone);
   }
-}
-
-/* It is seen where such work begins, without a marker; and where it ends, also when it takes longer than it did. */
-static void check_long_work_that_is_waited_for(void) {
-  start_over(50);
-  int64_t work_ns = MS;
-  for (int i = 0; i < 300; i++, now_ns += 5 * work_ns) {
-    if (i == 100)
-      markers_made = worked_ns = device.busy_ns = 0;
-    if (i == 200) {
-      CHECK(markers_made <= 100, "%d markers", markers_made);
-      work_ns = 3 * MS;
-    }
-    launch(stream, work_ns, 1);
-    synchronize();
-  }
-  double charged = (double)device.busy_ns / (double)worked_ns;
-  CHECK(charged > 0.99 && charged < 1.02, "charged %.3f times", charged);
 }
 
 /* Bursts without a synchronisation, then silence: the silence is not charged. */
@@ -415,12 +263,10 @@ static void check_streams_come_and_go(void) {
 
 int main(void) {
   check_shares();
-  check_launches_that_block();
   check_varied_kernels_are_charged();
   check_first_cost();
   check_many_works_stay_known();
   check_idle_program_is_not_slowed();
-  check_long_work_that_is_waited_for();
   check_idle_tail_is_not_charged();
   check_gaps_after_work_of_unknown_cost();
   check_gaps_before_an_unseen_end();

@@ -47,6 +47,7 @@ SOURCES = {
     "holes": ["bucket", "holes", "seconds"],
     "seconds": ["seconds"],
     "meter": [*METER, *TURNS],
+    "starts": [*METER, *TURNS],
     "claims": [*METER, *TURNS],
     "turns": TURNS,
     "hand_over": TURNS,

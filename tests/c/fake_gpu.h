@@ -1,0 +1,125 @@
+/* A GPU and a clock for tests of the meter alone: a stream is a time at which its work ends, a marker a time. */
+#ifndef FAKE_GPU_H
+#define FAKE_GPU_H
+
+#include "bucket.h"
+#include "check.h"
+#include "meter.h"
+#include "meter_parts.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define US 1000LL
+#define MS 1000000LL
+#define S 1000000000LL
+
+#define HOST_LAUNCH_NS (3 * US)
+#define WAKE_UP_NS (5 * US)    /* from the end of the GPU's work to the end of a wait for it */
+#define OVERSLEEP_NS (60 * US) /* Linux' timer slack and the way back */
+
+static int64_t now_ns;
+static int64_t gpu_free_at_ns; /* streams take turns on one GPU */
+static bool capturing;
+static bool lose_markers;
+static int markers_alive, markers_made;
+
+static inline int64_t fake_now(void) {
+  return now_ns += 25;
+}
+
+static struct vgpu_device_shared device;
+static int64_t others_leave_ns; /* the wall time of tokens that other threads leave in the bucket; 0: there are none */
+
+static inline void fake_sleep(int64_t duration_ns) {
+  now_ns += duration_ns + OVERSLEEP_NS;
+  if (others_leave_ns > 0 && device.tokens_zero_at_ns < now_ns - others_leave_ns)
+    device.tokens_zero_at_ns = now_ns - others_leave_ns;
+}
+
+static inline void *fake_record(void *stream) {
+  (void)stream;
+  if (capturing)
+    return NULL;
+  now_ns += US;
+  int64_t *marker = malloc(sizeof *marker);
+  *marker = gpu_free_at_ns > now_ns ? gpu_free_at_ns : now_ns;
+  markers_alive++;
+  markers_made++;
+  return marker;
+}
+
+static inline void fake_recycle(void *marker) {
+  markers_alive--;
+  free(marker);
+}
+
+static inline enum meter_state fake_query(void *marker) {
+  now_ns += 200;
+  return lose_markers ? METER_LOST : *(int64_t *)marker <= now_ns ? METER_DONE : METER_PENDING;
+}
+
+static inline bool fake_elapsed(void *start, void *end, int64_t *elapsed_ns) {
+  float milliseconds = (float)((double)(*(int64_t *)end - *(int64_t *)start) / 1e6); /* as cuEventElapsedTime answers */
+  *elapsed_ns = (int64_t)((double)milliseconds * 1e6);
+  return true;
+}
+
+static inline bool fake_is_capturing(void *stream) {
+  (void)stream;
+  return capturing;
+}
+
+static inline bool fake_is_idle(void *stream) {
+  (void)stream;
+  return gpu_free_at_ns <= now_ns;
+}
+
+static bool elsewhere;
+
+static inline bool fake_is_here(void *context, void *thread) {
+  (void)context, (void)thread;
+  return !elsewhere;
+}
+
+static const struct meter_driver driver = {fake_now,     fake_sleep,        fake_record,  fake_recycle, fake_query,
+                                           fake_elapsed, fake_is_capturing, fake_is_idle, fake_is_here};
+
+static struct meter *meter;
+static struct meter_stream *stream;
+
+static inline void start_over(uint32_t percent) {
+  now_ns = gpu_free_at_ns = 5000 * S;
+  capturing = lose_markers = false;
+  others_leave_ns = 0;
+  device = (struct vgpu_device_shared){0};
+  free(meter);
+  meter = calloc(1, sizeof *meter);
+  meter_init(meter, &driver, &device, percent);
+  stream = meter_add_stream(meter, &now_ns, &now_ns, NULL);
+}
+
+static int64_t worked_ns;
+static inline void launch(struct meter_stream *on, int64_t kernel_ns, uint64_t work) {
+  bool metered = meter_launch(on, work, fake_now());
+  now_ns += HOST_LAUNCH_NS;
+  if (!capturing) {
+    gpu_free_at_ns = (gpu_free_at_ns > now_ns ? gpu_free_at_ns : now_ns) + kernel_ns;
+    worked_ns += kernel_ns;
+  }
+  if (meter->launches_block)
+    now_ns = gpu_free_at_ns;
+  if (metered)
+    meter_launched(on);
+}
+
+static inline void synchronize(void) {
+  meter_before_wait(stream);
+  if (gpu_free_at_ns > now_ns)
+    now_ns = gpu_free_at_ns;
+  now_ns += WAKE_UP_NS;
+  meter_after_wait(stream, METER_STREAM_IS_IDLE, fake_now());
+  meter_harvest(meter);
+}
+
+#endif
