@@ -206,7 +206,7 @@ struct gate_pass gate_pass(struct meter *meter, int64_t now_ns) {
   bool is_free = is_free_alone(meter);
   int64_t ahead = gate_in_flight_batches(meter);
   bool runs_ahead = is_free && ahead > 1 && ahead < METER_RING - 2;
-  return (struct gate_pass){METER_BATCH_NS * (runs_ahead ? ahead : 1), INT64_MAX, true, is_free};
+  return (struct gate_pass){METER_BATCH_NS * (runs_ahead ? ahead : 1), INT64_MAX, is_free};
 }
 
 /* Batches that may be in flight whatever they take: each time the patience ends, some more. */

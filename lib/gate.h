@@ -20,7 +20,6 @@ void gate_wait_for_room(const struct meter_stream *stream);
 struct gate_pass {
   int64_t batch_ns;      /* how long */
   int64_t open_until_ns; /* when launches have to ask at the gate again */
-  bool is_alone;         /* nobody else uses the GPU */
   bool is_free;          /* nothing is held back, and all measured for a profile alone */
 };
 struct gate_pass gate_pass(struct meter *meter, int64_t now_ns);

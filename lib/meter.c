@@ -9,7 +9,6 @@
 
 #define OVERLAPS 0.9 /* below this part */
 #define HOPE 0.7
-#define LONG_WORK_NS 500000 /* its way to the GPU is a hundredth of it */
 #define LEAST_PART 0.1
 #define OTHER_THREAD_NS 20000 /* to record a marker takes a microsecond or two */
 #define CLAIM_TRIES 40        /* much longer than to join a batch takes */
@@ -122,12 +121,8 @@ void meter_mark_end(struct meter_stream *stream) {
   stream->last_busy_ns += meter->driver->now_ns() - batch->end_recorded_ns; /* the host would not have taken that */
 }
 
-/* With the claim held, at the gate's far side. False when the batch's start cannot be marked.
- *
- * A marker takes a host that has slept ten microseconds more, and long work that the program has waited for before is
- * spared the first of its two: it begins with the launch. Not in company, where the GPU may have to switch first; nor
- * where it is at what nobody measures, such as a copy. */
-static bool begin_batch(struct meter_stream *stream, bool after_gap, bool waits_for_long_work) {
+/* With the claim held, at the gate's far side. False when the batch's start cannot be marked. */
+static bool begin_batch(struct meter_stream *stream, bool after_gap) {
   const struct meter_driver *driver = stream->meter->driver;
   struct batch *batch = &stream->batch;
   *batch = (struct batch){.start_recorded_ns = driver->now_ns(), .most_launches = meter_most_launches(stream)};
@@ -141,16 +136,13 @@ static bool begin_batch(struct meter_stream *stream, bool after_gap, bool waits_
   meter_begin_pace(stream, batch->start_recorded_ns);
   if (!meter_is_dry(stream))
     return true;
-  if (after_gap)
+  if (after_gap) {
     batch->begins = START_AT_GATE;
-  else if (waits_for_long_work && pass.is_alone && driver->is_idle(stream->handle)) {
-    batch->begins = START_AT_LAUNCH;
-    stream->one_by_one = true;
-  } else {
-    batch->begins = START_AT_MARKER;
-    batch->start = driver->record(stream->handle);
+    return true;
   }
-  return batch->begins != START_AT_MARKER || batch->start != NULL;
+  batch->begins = START_AT_MARKER;
+  batch->start = driver->record(stream->handle);
+  return batch->start != NULL;
 }
 
 static void cannot_measure(struct meter *meter) {
@@ -171,7 +163,7 @@ static void end_open_batch(struct meter_stream *stream, bool capturing) {
 static void open_batch(struct meter_stream *stream, uint64_t work, int64_t arrived_ns) {
   struct meter *meter = stream->meter;
   bool capturing = meter->driver->is_capturing(stream->handle);
-  int64_t cost_ns = 0;
+  int64_t cost_ns;
   bool known = meter_known_cost(meter, work, &cost_ns);
   bool is_due = arrived_ns >= stream->batch.open_until_ns || meter_is_checked(stream, work);
   if (stream->open && !capturing && known && !is_due && !meter->driver->is_idle(stream->handle))
@@ -200,8 +192,7 @@ static void open_batch(struct meter_stream *stream, uint64_t work, int64_t arriv
   if (waited_ns > METER_ASLEEP_NS)
     __atomic_store_n(&meter->woke_at_ns, meter->driver->now_ns(), __ATOMIC_RELAXED);
   meter_note_row(stream, waited || stream->one_by_one);
-  bool waits_for_long_work = waited && known && cost_ns >= LONG_WORK_NS && !meter->launches_block;
-  bool begun = begin_batch(stream, after_gap && known, waits_for_long_work);
+  bool begun = begin_batch(stream, after_gap && known);
   meter_set_open(stream, begun);
   if (!begun)
     cannot_measure(meter);
@@ -295,10 +286,8 @@ static SELDOM void note_first_launch(struct meter_stream *stream) {
   int64_t now_ns = stream->meter->driver->now_ns();
   if (stream->meter->launches_block)
     stream->gpu_until_ns = now_ns;
-  else if (batch->begins >= START_AT_LAUNCH || batch->last_is_unknown)
+  else if (batch->begins == START_AT_MARKER || batch->last_is_unknown)
     batch->launched_ns = now_ns;
-  if (batch->begins == START_AT_LAUNCH)
-    batch->start_recorded_ns = batch->launched_ns;
 }
 
 HOT void meter_launched(struct meter_stream *stream) {

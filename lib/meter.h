@@ -81,10 +81,9 @@ struct timeline {
   int64_t offset_ns;
 };
 
-/* Where a batch begins, but never before the end of the one before it: right there; when its first launch was let
- * through, so that its way to the GPU counts; when that launch returned; or at a marker, and not before that. The last
- * two are of a GPU that had nothing to do. */
-enum batch_start { START_AT_PREVIOUS_END, START_AT_GATE, START_AT_LAUNCH, START_AT_MARKER };
+/* Where a batch begins, but never before the end of the one before it: right there; at a marker, and not before its
+ * first launch returned; or when that launch was let through, so that its way to the GPU counts. */
+enum batch_start { START_AT_PREVIOUS_END, START_AT_MARKER, START_AT_GATE };
 
 struct batch {
   /* What each launch changes. */
@@ -104,7 +103,7 @@ struct batch {
   int64_t own_gap_ns; /* like own_idle_ns, before the first one */
   void *start;
   void *end;
-  int64_t start_recorded_ns; /* of the marker, the gate or the launch */
+  int64_t start_recorded_ns; /* of the marker or the gate */
   int64_t launched_ns;       /* when its first launch returned, if that counts */
   int64_t last_launch_ns;
   int64_t end_recorded_ns; /* or when a wait began that it ends with */

@@ -22,7 +22,7 @@ static int64_t now_ns;
 static int64_t gpu_free_at_ns; /* streams take turns on one GPU */
 static bool capturing;
 static bool lose_markers;
-static int markers_alive, markers_made;
+static int markers_alive;
 
 static inline int64_t fake_now(void) {
   return now_ns += 25;
@@ -45,7 +45,6 @@ static inline void *fake_record(void *stream) {
   int64_t *marker = malloc(sizeof *marker);
   *marker = gpu_free_at_ns > now_ns ? gpu_free_at_ns : now_ns;
   markers_alive++;
-  markers_made++;
   return marker;
 }
 

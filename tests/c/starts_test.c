@@ -1,4 +1,4 @@
-/* Where work begins and ends that has no marker there. */
+/* Where work begins and ends on a GPU that had nothing to do. */
 #include "fake_gpu.h"
 
 /* As with CUDA_LAUNCH_BLOCKING: the GPU is done when the call returns, also where the work takes longer than it did. */
@@ -17,17 +17,15 @@ static void check_launches_that_block(void) {
   }
 }
 
-/* It is seen where such work begins, without a marker; and where it ends, also when it takes longer than it did. */
+/* On a host that sleeps in between; also when it takes longer than it did. */
 static void check_long_work_that_is_waited_for(void) {
   start_over(50);
   int64_t work_ns = MS;
   for (int i = 0; i < 300; i++, now_ns += 5 * work_ns) {
     if (i == 100)
-      markers_made = worked_ns = device.busy_ns = 0;
-    if (i == 200) {
-      CHECK(markers_made <= 100, "%d markers", markers_made);
+      worked_ns = device.busy_ns = 0;
+    if (i == 200)
       work_ns = 3 * MS;
-    }
     launch(stream, work_ns, 1);
     synchronize();
   }
