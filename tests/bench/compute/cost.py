@@ -12,12 +12,11 @@ from pathlib import Path
 from cases import Case, Options
 from phases import NEARLY_ALL, measure_in_phases
 from report import Must, Row
-from runs import LATE_S, Bench, Launch, Run
-from shares import native_per_second
+from runs import LATE_S, Bench, Launch
 
 ROUNDS = 5
 OFF_NS = 20  # a launch, without a limit
-IDLER_ROUNDS = 3
+IDLER_LONGER = 2  # than the others
 
 
 def cases(options: Options) -> Iterator[Case]:
@@ -52,17 +51,8 @@ def _measure_launches_flat_out(bench: Bench, seconds: float) -> Iterator[Row]:
 
 
 def _measure_idler(bench: Bench, seconds: float) -> Iterator[Row]:
-    """Natively and under a limit that it does not need, in turns."""
-    part_s, percent = seconds / 2, 50
-    natives = [bench.run("third", part_s, bench.native())]
-    runs: dict[str, list[Run]] = {name: [] for name in bench.libraries}
-    for _ in range(IDLER_ROUNDS):
-        for name in runs:
-            runs[name].append(bench.run("third", part_s, bench.limited(percent, name)))
-        natives.append(bench.run("third", part_s, bench.native()))
-    native, note = native_per_second(natives)
-    for name, limited in runs.items():
-        share = 100 * statistics.fmean(run.per_second for run in limited) / native
-        stall_ms = max(run.longest_stall_ms for run in limited)
-        musts = [Must("speed", share, 99, float("inf"))]
-        yield Row("30 % by itself", str(percent), name, (share,), musts, None, (stall_ms,), native, note)
+    """Under a limit that it does not need and without one, in turns in one process: its sleeps, two thirds of the time,
+    are longer in one process than in the next one by as much as is looked for.
+    """
+    for row in measure_in_phases(bench, "third", IDLER_LONGER * seconds, (50,)):
+        yield replace(row, case="30 % by itself", musts=[Must("speed", row.shares[0], 99, float("inf"))])

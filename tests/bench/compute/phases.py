@@ -1,4 +1,4 @@
-"""A program's share where the speed of its host has a part in it: all models, launches flat out, a wait after each.
+"""A program's share where its host has a part in it: all models, launches flat out, a wait after each, and with pauses.
 
 A model differs by up to a third from one process to the next, also natively, and some percent within seconds; the
 others, from one process to the next, by two to four percent.
@@ -20,7 +20,7 @@ from runs import MODELS, SETTLE_S, START_S, Bench, Run
 from watched import Watched
 
 EVEN = ("1ms", "50us", "4us", "graph", "sync")  # kernels up to 1 ms: their windows and stalls are looked at
-ROUNDS = {**dict.fromkeys(MODELS, 2), "4us": 4, "sync": 4}  # of all limits, each as many times shorter
+ROUNDS = {**dict.fromkeys(MODELS, 2), "4us": 4, "sync": 4, "third": 8}  # of all limits, each as many times shorter
 NEARLY_ALL = 99  # at this limit it shows what a program uses by itself
 
 
