@@ -37,8 +37,9 @@ SMALLER_POOL = {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.6"}
 def start(python: str, limit_gib: int, name: str) -> subprocess.Popen[str]:
     program, variables = PYTHON_PROGRAMS[name]
     command = [python, str(PROGRAMS / program[0]), *program[1:]]
+    options = ["--overcommit", "--mem", f"{limit_gib}g", "--gpus", "device=0"]
     return subprocess.Popen(
-        [sys.executable, "-m", "vgpurun", "local", "--overcommit", "--mem", f"{limit_gib}g", "--", *command],
+        [sys.executable, "-m", "vgpurun", "local", *options, "--", *command],
         cwd=CHECKOUT,
         env={**os.environ, **variables, **(SMALLER_POOL if limit_gib == 2 else {})},
         stdout=subprocess.PIPE,

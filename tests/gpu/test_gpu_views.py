@@ -24,7 +24,7 @@ def another_program(python: str) -> Iterator[int]:
 
 
 def test_one_small_gpu_everywhere(runner: Runner, another_program: int) -> None:
-    found = answer(runner.run(["--mem", f"{LIMIT_MIB}m"], runner.program("views.py")))
+    found = answer(runner.run(["--mem", f"{LIMIT_MIB}m", "--gpus", "device=0"], runner.program("views.py")))
     print(found)
     total, used, free = found["nvml"]
     assert (total, used + free) == (LIMIT_MIB, LIMIT_MIB)
@@ -58,7 +58,8 @@ def test_one_small_gpu_everywhere(runner: Runner, another_program: int) -> None:
 
 @pytest.mark.parametrize(("options", "least"), [(["--sm", "50"], 85), (["--sm", "20"], 80), ([], 80)])
 def test_full_use_of_what_it_may_have_is_100_percent(runner: Runner, options: list[str], least: int) -> None:
-    found = answer(runner.run(["--mem", f"{LIMIT_MIB}m", *options], [*runner.program("views.py"), "6"]))
+    limits = ["--mem", f"{LIMIT_MIB}m", "--gpus", "device=0", *options]
+    found = answer(runner.run(limits, [*runner.program("views.py"), "6"]))
     print(found["utilization"])
     assert found["utilization"]["idle"] < 20
     assert least <= found["utilization"]["busy"] <= 100
