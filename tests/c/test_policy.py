@@ -46,6 +46,7 @@ SOURCES = {
     "bucket": ["bucket", "holes", "seconds"],
     "holes": ["bucket", "holes", "seconds"],
     "seconds": ["seconds"],
+    "timeline": ["timeline"],
     "meter": [*METER, *TURNS],
     "starts": [*METER, *TURNS],
     "claims": [*METER, *TURNS],
