@@ -51,8 +51,8 @@ def _measure_launches_flat_out(bench: Bench, seconds: float) -> Iterator[Row]:
 
 
 def _measure_idler(bench: Bench, seconds: float) -> Iterator[Row]:
-    """Under a limit that it does not need and without one, in turns in one process: its sleeps, two thirds of the time,
-    are longer in one process than in the next one by as much as is looked for.
+    """Under a limit that it does not need and without one, in turns in one process: it sleeps for two thirds of its
+    time, and how long that takes differs from one process to the next by a third of what is looked for.
     """
     for row in measure_in_phases(bench, "third", IDLER_LONGER * seconds, (50,)):
         yield replace(row, case="30 % by itself", musts=[Must("speed", row.shares[0], 99, float("inf"))])

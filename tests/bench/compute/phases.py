@@ -1,7 +1,7 @@
 """A program's share where its host has a part in it: all models, launches flat out, a wait after each, and with pauses.
 
 A model differs by up to a third from one process to the next, also natively, and some percent within seconds; the
-others, from one process to the next, by two to four percent.
+others, from one process to the next, by half a percent to four.
 So each limit is compared with the time without one before and after it, in the same process.
 """
 
