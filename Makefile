@@ -44,13 +44,15 @@ $(STAMP): $(BASE)
 	@touch $@
 
 lib: $(BASE) ## libvgpu.so and the simulated driver in lib/build
+	@test -e lib/build/libvgpu.so || echo '#include <stdio.h>' | $(CC) -fsyntax-only -x c - 2>/dev/null || \
+	  { echo "$(CC) compiles no C. On Debian and Ubuntu: apt-get install gcc libc6-dev" >&2; exit 1; }
 	@test -e lib/build/libvgpu.so || echo "Building the library and the simulated driver in lib/build"
 	@$(MAKE) --silent --no-print-directory --jobs=$(shell nproc) -C lib PYTHON=$(BIN)/python
 
 demo: lib ## the limits at work: on this machine's GPU, or else on a simulated one
 	@$(BIN)/python examples/demo.py
 
-test: lint lib ## lint, and every test that this machine can run
+test: lint lib ## lint, and every test; as root also those whose programs are not installed
 	@$(BIN)/pytest $(ARGS)
 
 test-unit: $(STAMP) ## the tests without an engine, a GPU or the library

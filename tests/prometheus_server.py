@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from scraping import find_tool, free_port, wait_for
+from debian_packages import tool
+from scraping import free_port, wait_for
 from support import CHECKOUT
 
 ALERTS = CHECKOUT / "examples" / "monitoring" / "alerts.yml"
@@ -50,7 +51,7 @@ class Prometheus:
 @contextmanager
 def prometheus(folder: Path, target: str) -> Iterator[Prometheus]:
     """Start one, with the alerts of examples/monitoring; it must have nothing to complain of."""
-    program, port = find_tool("prometheus"), free_port()
+    program, port = tool("prometheus", "prometheus"), free_port()
     config = folder / "prometheus.yml"
     config.write_text(
         f"""

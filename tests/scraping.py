@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import socket
 import subprocess
 import sys
@@ -13,8 +12,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
-
-from support import is_set, unavailable
 
 Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
@@ -90,14 +87,6 @@ def _read_url(process: subprocess.Popen[str]) -> str:
         if match := re.search(r"metrics at (\S+)", line):
             return match[1]
     raise AssertionError(f"the exporter ended: {said}")
-
-
-def find_tool(name: str) -> str:
-    """Where a program of Debian's package `prometheus` is; CI has it."""
-    path = shutil.which(name)
-    if path is None:
-        unavailable(f"{name} is not installed: apt-get install prometheus", required=is_set("CI"))
-    return path
 
 
 def free_port() -> int:

@@ -6,7 +6,9 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
@@ -15,6 +17,11 @@ import pytest
 CHECKOUT = Path(__file__).resolve().parent.parent
 LIBRARY = CHECKOUT / "lib" / "build" / "libvgpu.so"
 T = TypeVar("T")
+# For python -c: the command line with another file, its first argument, in place of the administrator's.
+WITH_ADMIN_FILE = (
+    "import sys; from pathlib import Path; from vgpurun import cli; from vgpurun.config import values as config;"
+    "config.ADMIN_FILE = Path(sys.argv.pop(1)); sys.exit(cli.main(sys.argv[1:]))"
+)
 
 
 def assert_measured(measure: Callable[[], T], holds: Callable[[T], bool], tries: int = 4) -> None:
@@ -36,6 +43,20 @@ def go_on_together(programs: Sequence[subprocess.Popen[str]]) -> None:
         assert program.stdin is not None
         program.stdin.write("go\n")
         program.stdin.flush()
+
+
+@contextmanager
+def open_to_all(folder: Path) -> Iterator[Path]:
+    """Yield a path at which every user may read a folder, also where it lies in root's home. It takes root."""
+    with tempfile.TemporaryDirectory(prefix="vgpurun-open-", dir="/tmp") as name:
+        Path(name).chmod(0o755)
+        opened = Path(name, folder.name)
+        opened.mkdir()
+        subprocess.run(["mount", "-o", "bind,ro", folder, opened], check=True)
+        try:
+            yield opened
+        finally:
+            subprocess.run(["umount", opened], check=True)
 
 
 def own_gpu_config(folder: Path) -> str:

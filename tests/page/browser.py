@@ -14,18 +14,14 @@ from typing import Any
 from selenium.webdriver import Chrome, ChromeOptions, ChromeService
 from selenium.webdriver.support.wait import WebDriverWait
 
-
-def missing() -> str:
-    """What this machine lacks for a browser, or an empty text."""
-    lacking = [name for name in ("chromium", "chromedriver") if shutil.which(name) is None]
-    return f"{', '.join(lacking)} not installed (Debian: chromium, chromium-driver)" if lacking else ""
+from debian_packages import tool
 
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
     """Start a browser without a window or a profile of its user."""
     options = ChromeOptions()
-    options.binary_location = shutil.which("chromium") or ""
+    options.binary_location = shutil.which("chromium") or "/usr/bin/chromium"
     for argument in (
         "headless=new",
         "disable-gpu",
@@ -37,7 +33,7 @@ def chromium() -> Iterator[Browser]:
     if os.getuid() == 0:
         options.add_argument("--no-sandbox")
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    driver = Chrome(options=options, service=ChromeService(shutil.which("chromedriver")))
+    driver = Chrome(options=options, service=ChromeService(tool("chromedriver", "chromium-driver")))
     try:
         yield Browser(driver)
     finally:

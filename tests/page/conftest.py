@@ -5,14 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from browser import Browser, chromium, missing
-
-from support import is_set, unavailable
+from browser import Browser, chromium
 
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
-    if lacking := missing():
-        unavailable(lacking, required=is_set("CI"))
     with chromium() as started:
         yield started

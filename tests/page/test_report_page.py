@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,7 +12,8 @@ import pytest
 from browser import Browser
 
 import made_profiles as made
-from support import CHECKOUT, is_set, unavailable
+from debian_packages import tool
+from support import CHECKOUT
 from vgpurun.profiles.model import ApiTotal, KernelTotal
 
 INJECTED = (
@@ -172,28 +172,32 @@ def test_each_shape_is_shown_where_it_belongs(browser: Browser, pages: dict[str,
 
 
 def test_a_page_is_printed(browser: Browser, pages: dict[str, Path], tmp_path: Path) -> None:
-    if shutil.which("pdftotext") is None:
-        unavailable("pdftotext is not installed (Debian: poppler-utils)", required=is_set("CI"))
     browser.show(pages["training"], 1280, scheme="dark")
     folder = Path(os.environ["PAGES_DIR"]) if "PAGES_DIR" in os.environ else tmp_path
     browser.print(folder / "report.pdf")
-    text = subprocess.run(["pdftotext", "-layout", folder / "report.pdf", "-"], capture_output=True, text=True).stdout
+    text = subprocess.run(
+        [tool("pdftotext", "poppler-utils"), "-layout", folder / "report.pdf", "-"], capture_output=True, text=True
+    ).stdout
     for words in ("python train.py", "Memory and compute", "cuStreamSynchronize", "Waits at the gate", "limit 50 %"):
         assert words in text
     assert 2 <= text.count("\f") <= 5  # pages
-    subprocess.run(["pdftoppm", "-r", "50", "-png", folder / "report.pdf", folder / "printed"], check=True)
+    subprocess.run(
+        [tool("pdftoppm", "poppler-utils"), "-r", "50", "-png", folder / "report.pdf", folder / "printed"], check=True
+    )
     assert _mean_of_corner(folder / "printed-1.png") > 250  # ink is for the words
 
 
 def test_the_longest_names_leave_room_on_paper(browser: Browser, pages: dict[str, Path], tmp_path: Path) -> None:
-    if shutil.which("pdftotext") is None:
-        unavailable("pdftotext is not installed (Debian: poppler-utils)", required=is_set("CI"))
     browser.show(pages["example"], 1280)
     browser.print(tmp_path / "report.pdf")
-    command = ["pdftotext", "-layout", tmp_path / "report.pdf", "-"]
-    text = subprocess.run(command, capture_output=True, text=True).stdout
+    text = _text_of(tmp_path / "report.pdf")
     assert "cuDevicePrimaryCtxRetain" in text and "nvjet_sm90_tst_128x128_64x6_2x1_v_bz_NNT" in text
     assert text.count("\f") <= 5
+
+
+def _text_of(page: Path) -> str:
+    command = (tool("pdftotext", "poppler-utils"), "-layout", page, "-")
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
 def _mean_of_corner(path: Path) -> float:
