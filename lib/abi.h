@@ -4,7 +4,8 @@
  *
  * limits  written by the host before the container starts, read-only inside it. Devices are named by UUID.
  * usage   written by the processes of the container, read by the host for display. It is untrusted input for
- *         both: nothing in it can raise a limit, and readers bound everything that they take from it.
+ *         both: nothing in it can raise the memory limit of a process, and readers bound everything that they take
+ *         from it.
  *
  * An all-zero usage file is a valid, empty one: processes may create it at the same moment without a lock.
  */
@@ -99,7 +100,7 @@ struct vgpu_device_shared {
   uint64_t memory_limit_bytes; /* the limit in force, for display */
   uint32_t sm_limit_percent;   /* likewise */
   uint32_t not_enforced;       /* VGPU_NOT_ENFORCED_*: what has gone wrong since the file was made */
-  int64_t tokens_zero_at_ns;   /* when the token bucket stands at exactly zero (bucket.h) */
+  uint64_t tokens_zero_at;     /* when the token bucket stands at exactly zero, and at which limit (bucket.c) */
   int64_t charged_until_ns;    /* GPU time before this instant has been charged, but for the holes */
   uint64_t busy_ns;            /* GPU time charged since the file was made */
   uint64_t gate_wait_ns;       /* time that launches waited for tokens, or for their turn */

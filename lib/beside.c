@@ -25,7 +25,7 @@ uint32_t beside_count(struct meter *meter) {
 }
 
 static bool is_at_rest(struct meter_stream *stream) {
-  return !__atomic_load_n(&stream->claimed, __ATOMIC_ACQUIRE) && !meter_is_open(stream);
+  return __atomic_load_n(&stream->claim, __ATOMIC_ACQUIRE) == 0 && !meter_is_open(stream);
 }
 
 /* With the claim on that stream, whose batch is not open yet. */

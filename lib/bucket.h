@@ -2,10 +2,11 @@
  * The token bucket of a device, in nanoseconds of GPU time, shared by all processes of a container.
  *
  * Tokens accrue at percent/100 per nanosecond up to BUCKET_BURST_NS and may go below zero. The bucket is kept as one
- * instant, tokens_zero_at_ns: tokens(now) = (now - zero_at) * percent/100. Charging moves it into the future, and a
- * launch waits until it has passed: exactly -tokens / (percent/100). One word, changed by compare-and-swap: a process
- * that is killed while it charges leaves nothing half done. (Known for networks as the virtual scheduling form of the
- * generic cell rate algorithm, ITU-T I.371.)
+ * instant: tokens(now) = (now - zero_at) * percent/100. Charging moves it into the future, and a
+ * launch waits until it has passed: exactly -tokens / (percent/100). One word, tokens_zero_at, has it and the
+ * percentage, and is changed by compare-and-swap: a process that is killed while it charges, or while the limit
+ * changes, leaves nothing half done. (Known for networks as the virtual scheduling form of the generic cell rate
+ * algorithm, ITU-T I.371.)
  *
  * The clock is passed in: every instant is a caller's nanosecond of CLOCK_MONOTONIC.
  */

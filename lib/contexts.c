@@ -19,9 +19,9 @@ static void check_is_listed(const struct device *device) {
 }
 
 void contexts_made(struct device *device, CUcontext context, uint64_t before_bytes) {
-  device_correct_overhead(device, 0);
+  device_count_made(device, 0);
   check_is_listed(device);
-  uint64_t now_bytes = device_uncounted_bytes(device);
+  uint64_t now_bytes = device_uncounted(device).least_bytes;
   struct table_entry entry = {.key = (uintptr_t)context,
                               .bytes = now_bytes > before_bytes ? now_bytes - before_bytes : 0};
   if (device->number >= 0 && table_put(&contexts, entry))

@@ -15,7 +15,7 @@ static CUresult begin_context(struct making_context *context, CUdevice ordinal) 
   struct device *device = process_is_limited() ? device_of_ordinal(ordinal) : NULL;
   if (device != NULL) {
     device_correct_overhead(device, 0);
-    context->uncounted_before = device_uncounted_bytes(device);
+    context->uncounted_before = device_uncounted(device).most_bytes;
   }
   return making_begin(&context->making, device, 0);
 }
@@ -99,16 +99,25 @@ static struct device *device_of_context(CUcontext context) {
   return device;
 }
 
+/* Memory that the driver has freed with a context is counted until the context is forgotten. */
+static CUresult forget_context(struct device *device, CUcontext context, bool ended, CUresult result) {
+  if (ended)
+    memory_forget_context(device, context);
+  memory_end_leaving(device, LEDGER_UNKNOWN_BYTES);
+  if (ended && device != NULL)
+    device_correct_overhead(device, 0);
+  return result;
+}
+
 static CUresult destroy_context(CUcontext context, CUresult (*destroy)(CUcontext)) {
   if (!process_is_limited())
     return destroy(context);
   struct device *device = device_of_context(context);
   launch_forget_context(context);
   device_contexts_change();
+  memory_begin_leaving(device, LEDGER_UNKNOWN_BYTES);
   CUresult result = destroy(context);
-  if (result == CUDA_SUCCESS)
-    memory_forget_context(device, context);
-  return result;
+  return forget_context(device, context, result == CUDA_SUCCESS, result);
 }
 
 HOOK CUresult cuCtxDestroy(CUcontext context) {
@@ -125,12 +134,13 @@ HOOK CUresult cuCtxDestroy_v2(CUcontext context) {
 static CUresult release_primary(CUdevice ordinal, CUresult (*release)(CUdevice)) {
   if (!process_is_limited())
     return release(ordinal);
+  struct device *device = device_of_ordinal(ordinal);
   device_contexts_change();
+  memory_begin_leaving(device, LEDGER_UNKNOWN_BYTES);
   CUresult result = meters_exist() ? launch_release_primary(ordinal, release) : release(ordinal);
-  struct device *device = result == CUDA_SUCCESS ? device_of_ordinal(ordinal) : NULL;
-  if (device != NULL && !device_primary_is_active(ordinal))
-    memory_forget_context(device, __atomic_load_n(&device->primary_context, __ATOMIC_RELAXED));
-  return result;
+  bool ended = result == CUDA_SUCCESS && device != NULL && !device_primary_is_active(ordinal);
+  CUcontext context = ended ? __atomic_load_n(&device->primary_context, __ATOMIC_RELAXED) : NULL;
+  return forget_context(device, context, ended, result);
 }
 
 #define RELEASE_PRIMARY(name)                                                                                          \

@@ -1,7 +1,7 @@
 /* The functions that are caught. */
 #include "cuda_entries.h"
 
-#define X(f) static HOT __typeof__(f) recorded_##f;
+#define X(f) static HOT __typeof__(f) looked_at_##f, recorded_##f;
 CUDA_HOT(X)
 #undef X
 
@@ -38,6 +38,13 @@ ENTRY_2(BODY, cuMemRetainAllocationHandle, CUmemGenericAllocationHandle *, void 
 ENTRY_5(BODY, cuMemMap, CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle, unsigned long long, BYTES(b))
 ENTRY_2(BODY, cuMemUnmap, CUdeviceptr, size_t, BYTES(b))
 ENTRY_4(BODY, cuMemExportToShareableHandle, void *, CUmemGenericAllocationHandle, CUmemAllocationHandleType,
+        unsigned long long)
+ENTRY_6(BODY, cuMulticastBindMem, CUmemGenericAllocationHandle, size_t, CUmemGenericAllocationHandle, size_t, size_t,
+        unsigned long long)
+ENTRY_7(BODY, cuMulticastBindMem_v2, CUmemGenericAllocationHandle, CUdevice, size_t, CUmemGenericAllocationHandle,
+        size_t, size_t, unsigned long long)
+ENTRY_5(BODY, cuMulticastBindAddr, CUmemGenericAllocationHandle, size_t, CUdeviceptr, size_t, unsigned long long)
+ENTRY_6(BODY, cuMulticastBindAddr_v2, CUmemGenericAllocationHandle, CUdevice, size_t, CUdeviceptr, size_t,
         unsigned long long)
 ENTRY_2(BODY, cuIpcGetMemHandle, CUipcMemHandle *, CUdeviceptr)
 

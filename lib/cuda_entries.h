@@ -3,33 +3,38 @@
  * called a, b, c and so on in their order, and then what of the call is worth recording. The compiler compares a row
  * with the prototype in cuda.h.
  *
- * With the profile off, an entry is a branch and a jump. It goes on to the BODY of a caught function (in one of the
- * cuda_*.c) or, where a function is only recorded, to the DRIVER.
+ * In a process without limits and a profile, an entry is a branch and a jump to the driver. Else it goes on to the BODY
+ * of a caught function (in one of the cuda_*.c) or, where a function is only recorded and there is a profile, to the
+ * DRIVER.
  */
 #ifndef VGPU_CUDA_ENTRIES_H
 #define VGPU_CUDA_ENTRIES_H
 
 #include "cuda_launch.h"
+#include "process.h"
 #include "profile.h"
 #include "profile_file.h"
 
 #define BODY(name) name
 #define DRIVER(name) real.name
+#define BODY_IS_NOT_ASKED process_is_free()
+#define DRIVER_IS_NOT_ASKED profile_is_off()
 
-/* The recording is a function of its own, so that without it no register is saved. */
+/* The way that looks at the call is a function of its own, so that no register is saved without it. */
 #define ENTRY(inner, name, parameters, arguments, ...)                                                                 \
   static __attribute__((noinline)) CUresult recorded_##name parameters {                                               \
-    if (!profile_is_on())                                                                                              \
-      return inner(name) arguments;                                                                                    \
     int64_t start_ns = quick_clock_ns();                                                                               \
     CUresult result = inner(name) arguments;                                                                           \
     profile_call(API_##name, start_ns, result, &(const struct profile_facts){__VA_ARGS__});                            \
     return result;                                                                                                     \
   }                                                                                                                    \
+  static __attribute__((noinline)) CUresult looked_at_##name parameters {                                              \
+    return KEEPING_ERRNO(profile_is_on() ? recorded_##name arguments : inner(name) arguments);                         \
+  }                                                                                                                    \
   HOOK CUresult entry_##name parameters {                                                                              \
-    if (__builtin_expect(profile_is_off(), 1))                                                                         \
-      return inner(name) arguments;                                                                                    \
-    return recorded_##name arguments;                                                                                  \
+    if (__builtin_expect(inner##_IS_NOT_ASKED, 1))                                                                     \
+      return real.name arguments;                                                                                      \
+    return looked_at_##name arguments;                                                                                 \
   }
 
 #define ENTRY_0(inner, name, ...) ENTRY(inner, name, (void), (), __VA_ARGS__)
@@ -41,6 +46,8 @@
   ENTRY(inner, name, (A a, B b, C c, D d, E e), (a, b, c, d, e), __VA_ARGS__)
 #define ENTRY_6(inner, name, A, B, C, D, E, F, ...)                                                                    \
   ENTRY(inner, name, (A a, B b, C c, D d, E e, F f), (a, b, c, d, e, f), __VA_ARGS__)
+#define ENTRY_7(inner, name, A, B, C, D, E, F, G, ...)                                                                 \
+  ENTRY(inner, name, (A a, B b, C c, D d, E e, F f, G g), (a, b, c, d, e, f, g), __VA_ARGS__)
 #define ENTRY_8(inner, name, A, B, C, D, E, F, G, H, ...)                                                              \
   ENTRY(inner, name, (A a, B b, C c, D d, E e, F f, G g, H h), (a, b, c, d, e, f, g, h), __VA_ARGS__)
 #define ENTRY_10(inner, name, A, B, C, D, E, F, G, H, I, J, ...)                                                       \

@@ -74,20 +74,23 @@ static SELDOM CUresult failed_in_row(int64_t start_ns, CUresult result, enum pro
 
 static SELDOM CUresult failed_untimed(CUresult result, enum profile_api api, CUstream stream) {
   launch_row_take_back();
-  return failed_in_row(quick_clock_ns(), result, api, stream);
+  return KEEPING_ERRNO(failed_in_row(quick_clock_ns(), result, api, stream));
 }
 
 /* A function that launches is entered here, and not in cuda_entries.c: what it is measured for and what is recorded of
  * it is done in one go. To go on with a row are functions of their own, which keep nothing for what others may need. */
 #define LAUNCH(often, name, parameters, arguments, stream, function, shape, work)                                      \
-  static often __attribute__((noinline)) CUresult looked_at_##name parameters {                                        \
+  static often inline CUresult measured_##name parameters {                                                            \
     if (passes())                                                                                                      \
       return real.name arguments;                                                                                      \
     uint64_t key = work;                                                                                               \
     struct launch launch = begin(stream, function, key);                                                               \
     return end_and_record(launch, real.name arguments, API_##name, stream, function, shape, key);                      \
   }                                                                                                                    \
-  static often __attribute__((noinline)) CUresult timed_##name parameters {                                            \
+  static often __attribute__((noinline)) CUresult looked_at_##name parameters {                                        \
+    return KEEPING_ERRNO(measured_##name arguments);                                                                   \
+  }                                                                                                                    \
+  static often inline CUresult measured_in_row_##name parameters {                                                     \
     int64_t start_ns;                                                                                                  \
     if (__builtin_expect(!quick_clock_read(&start_ns) || !launch_row_goes_on(start_ns), 0))                            \
       return looked_at_##name arguments;                                                                               \
@@ -96,6 +99,9 @@ static SELDOM CUresult failed_untimed(CUresult result, enum profile_api api, CUs
       return failed_in_row(start_ns, result, API_##name, stream);                                                      \
     launch_row_add(start_ns, quick_clock_ns());                                                                        \
     return result;                                                                                                     \
+  }                                                                                                                    \
+  static often __attribute__((noinline)) CUresult timed_##name parameters {                                            \
+    return KEEPING_ERRNO(measured_in_row_##name arguments);                                                            \
   }                                                                                                                    \
   static often __attribute__((noinline)) CUresult counted_##name parameters {                                          \
     CUresult result = real.name arguments;                                                                             \

@@ -195,19 +195,29 @@ void memory_forget_context(struct device *device, CUcontext context) {
   host_memory_forget_context(context);
   pools_settle(device, POOLS_REREAD);
   contexts_ended(device, context);
-  device_correct_overhead(device, 0);
 }
 
 /* The entry goes first, since the address may be another allocation's as soon as the driver has it back; the bytes go
  * last, since they are the driver's until it answers. A pointer that we do not know is the driver's to judge. */
+enum release_kind { NOT_COUNTED, WHOLE, OF_BLOCK };
 struct release {
-  bool limited, known;
+  enum release_kind kind;
   struct table_entry entry;
+  uint64_t leaving_bytes; /* of the owner's device or, of a block, of one that is not known yet */
 };
 
 static HOT void begin_free(struct release *release, uint64_t pointer) {
-  release->limited = process_is_limited();
-  release->known = release->limited && table_take(&allocations, pointer, &release->entry);
+  *release = (struct release){0};
+  if (!process_is_limited())
+    return;
+  if (table_take(&allocations, pointer, &release->entry)) {
+    release->kind = WHOLE;
+    release->leaving_bytes = release->entry.kind == ON_HOST ? 0 : release->entry.bytes;
+  } else if (table_may_have(&blocks, pointer / LEDGER_BLOCK_BYTES)) {
+    release->kind = OF_BLOCK;
+    release->leaving_bytes = LEDGER_BLOCK_BYTES;
+  }
+  memory_begin_leaving(release->entry.owner, release->leaving_bytes);
 }
 
 /* Has the program given out a handle for other processes? Which of them have opened it is not known here: what is freed
@@ -234,13 +244,14 @@ static void forget_in_block(uint64_t pointer) {
 }
 
 static HOT CUresult end_free(const struct release *release, uint64_t pointer, CUresult result) {
-  if (release->known && result == CUDA_SUCCESS) {
+  if (release->kind == WHOLE && result != CUDA_SUCCESS)
+    table_put(&allocations, release->entry);
+  else if (release->kind == WHOLE) {
     ask_if_shared(release->entry.owner);
     forget(&release->entry);
-  } else if (release->known)
-    table_put(&allocations, release->entry);
-  else if (release->limited && result == CUDA_SUCCESS)
+  } else if (release->kind == OF_BLOCK && result == CUDA_SUCCESS)
     forget_in_block(pointer);
+  memory_end_leaving(release->entry.owner, release->leaving_bytes);
   return result;
 }
 
@@ -267,7 +278,8 @@ FREE(cuMemFree_v2, CUdeviceptr)
   HOOK CUresult name(CUdeviceptr pointer, CUstream stream) {                                                           \
     struct release release;                                                                                            \
     begin_free(&release, pointer);                                                                                     \
-    if (release.known && release.entry.kind == ON_HOST && !capture_is_active(stream_of(stream)))                       \
+    bool on_host = release.kind == WHOLE && release.entry.kind == ON_HOST;                                             \
+    if (on_host && !capture_is_active(stream_of(stream)))                                                              \
       return end_free_in_order(&release.entry, stream_of(stream));                                                     \
     return end_free(&release, pointer, real.name(pointer, stream));                                                    \
   }

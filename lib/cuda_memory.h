@@ -3,6 +3,7 @@
 #define VGPU_CUDA_MEMORY_H
 
 #include "devices.h"
+#include "process.h"
 
 /* Counts bytes on the device, or answers CUDA_ERROR_OUT_OF_MEMORY. The driver is called next, and its answer goes to
  * memory_commit or memory_cancel. A NULL device counts nothing: the driver will answer with an error of its own. */
@@ -22,6 +23,18 @@ void memory_cancel(struct device *device, uint64_t reserved_bytes);
 /* What is counted without a reservation, and what the driver has back. */
 void memory_add(struct device *device, uint64_t bytes);
 void memory_release(struct device *device, uint64_t bytes);
+
+/* Around a call that may give bytes back to the driver, or LEDGER_UNKNOWN_BYTES, of a device or of one that is not
+ * known (NULL). Between the two, memory_release tells what it has given back. */
+static inline void memory_begin_leaving(const struct device *device, uint64_t bytes) {
+  ledger_begin_leaving(process_ledger(), device != NULL ? device->number : LEDGER_SOME_DEVICE, bytes);
+}
+
+static inline void memory_end_leaving(const struct device *device, uint64_t bytes) {
+  ledger_end_leaving(process_ledger(), device != NULL ? device->number : LEDGER_SOME_DEVICE, bytes);
+}
+
+/* Of the bytes that are counted. */
 void memory_add_managed(struct device *device, uint64_t bytes);
 void memory_release_managed(struct device *device, uint64_t bytes);
 
@@ -40,9 +53,10 @@ CUresult memory_allocate_on_host(const struct current *current, CUdeviceptr *poi
 /* The context is gone, and its allocations with it. */
 void memory_forget_context(struct device *device, CUcontext context);
 
-/* Memory that pools of the device keep in reserve: reread, or first given back to the driver. */
+/* Memory that pools of the device keep in reserve: reread, or first given back to the driver. False when more may be
+ * counted now than they have. */
 enum pools { POOLS_REREAD, POOLS_TRIM };
-void pools_settle(struct device *device, enum pools what);
+bool pools_settle(struct device *device, enum pools what);
 void pools_after_wait(void);
 
 /* In a forked child. */

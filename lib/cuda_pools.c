@@ -173,8 +173,12 @@ HOOK CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep_bytes) {
 
 HOOK CUresult cuMemPoolDestroy(CUmemoryPool handle) {
   struct pool *pool = process_is_limited() ? pools_begin_destroy(handle) : NULL;
+  if (pool == NULL)
+    return real.cuMemPoolDestroy(handle);
+  const struct device *device = pool->device;
+  memory_begin_leaving(device, LEDGER_UNKNOWN_BYTES);
   CUresult result = real.cuMemPoolDestroy(handle);
-  if (pool != NULL)
-    pools_end_destroy(pool, result == CUDA_SUCCESS);
+  pools_end_destroy(pool, result == CUDA_SUCCESS);
+  memory_end_leaving(device, LEDGER_UNKNOWN_BYTES);
   return result;
 }

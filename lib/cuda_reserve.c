@@ -101,11 +101,12 @@ static HOT bool try_reserve(struct device *device, uint64_t bytes, limits_of lim
   return reserve(device, bytes, limits_of(device)) != LEDGER_FULL;
 }
 
-/* What others hold and do not count may have been freed between NVML's answer and the look at their slots: so that
- * nothing is refused for that, NVML is asked again. True when there is something that may pass. */
+/* Asks NVML again, so that nothing is refused for a moment's sake: others may have freed what they hold and do not
+ * count between NVML's answer and the look at their slots, and other threads of this process blur what is overhead.
+ * True when there is something that may pass. */
 #define TRIES 3
 static bool may_pass(struct device *device, int *tries) {
-  if (device_uncounted_elsewhere_bytes(device) == 0 || ++*tries == TRIES)
+  if ((device_uncounted_elsewhere_bytes(device) == 0 && !device_is_blurred(device)) || ++*tries == TRIES)
     return false;
   device_correct_overhead(device, 0);
   return true;

@@ -1,6 +1,7 @@
 /*
  * Memory of the virtual memory management calls is the program's from cuMemCreate until its handle has been released
- * as often as it was given out and its last mapping is gone, in any order.
+ * as often as it was given out and its last mapping is gone, in any order. A sparse array or a multicast
+ * object that it is bound to keeps it, too: NVML is asked then.
  */
 #include "cuda_host_memory.h"
 #include "cuda_memory.h"
@@ -11,8 +12,8 @@
 
 struct physical {
   struct device *device;
-  bool is_on_host;  /* in the place of the device's */
-  bool is_exported; /* others may have it still when we have given it up */
+  bool is_on_host; /* in the place of the device's */
+  bool may_stay;   /* others, or a sparse array, may have it still when we have given it up */
   uint64_t bytes;
   uint64_t handle;
   int references; /* of the handle */
@@ -23,6 +24,10 @@ struct physical {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct table handles = TABLE_INITIALIZER;  /* handle -> physical */
 static struct table mappings = TABLE_INITIALIZER; /* address -> physical, bytes */
+
+/* Has the program bound memory to a multicast object? Which, and for how long, is not followed here: what is given up
+ * from then on may stay. */
+static bool binds_memory;
 
 static struct physical *find(struct table *table, uint64_t key) {
   struct table_entry entry;
@@ -38,7 +43,7 @@ static void change(struct physical *physical, int references, int mapped) {
     table_take(&handles, physical->handle, &ignored);
   if (physical->references > 0 || physical->mappings > 0)
     return;
-  if (physical->is_exported)
+  if (physical->may_stay || __atomic_load_n(&binds_memory, __ATOMIC_RELAXED))
     device_ask_again(physical->device);
   if (physical->is_on_host)
     host_memory_release(physical->device, physical->bytes);
@@ -93,7 +98,9 @@ HOOK CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, con
   bool on_device = properties != NULL && properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
   if (!limited || !on_device)
     return real.cuMemCreate(handle, size, properties, flags);
-  struct physical kind = {.device = device_of_ordinal(properties->location.id), .bytes = ledger_driver_size(size)};
+  struct physical kind = {.device = device_of_ordinal(properties->location.id),
+                          .bytes = ledger_driver_size(size),
+                          .may_stay = properties->allocFlags.usage & CU_MEM_CREATE_USAGE_TILE_POOL};
   if (!memory_make_room_for_data(kind.device, kind.bytes))
     return create_on_host(handle, size, *properties, flags, kind.device);
   CUresult result = create(handle, size, properties, flags, &kind);
@@ -117,6 +124,7 @@ HOOK CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
   }
   pthread_mutex_unlock(&lock);
 
+  memory_begin_leaving(NULL, LEDGER_UNKNOWN_BYTES);
   CUresult result = real.cuMemRelease(handle);
 
   pthread_mutex_lock(&lock);
@@ -125,6 +133,7 @@ HOOK CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
   if (physical != NULL)
     change(physical, 0, -1);
   pthread_mutex_unlock(&lock);
+  memory_end_leaving(NULL, LEDGER_UNKNOWN_BYTES);
   return result;
 }
 
@@ -161,15 +170,17 @@ HOOK CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset, CUmemGen
 
 /* One call may take away several neighbouring mappings, always whole ones. */
 HOOK CUresult cuMemUnmap(CUdeviceptr address, size_t size) {
-  bool limited = process_is_limited();
+  if (!process_is_limited())
+    return real.cuMemUnmap(address, size);
+  memory_begin_leaving(NULL, LEDGER_UNKNOWN_BYTES);
   CUresult result = real.cuMemUnmap(address, size);
-  if (result != CUDA_SUCCESS || !limited)
-    return result;
   pthread_mutex_lock(&lock);
   struct table_entry entry;
-  for (uint64_t done = 0; done < size && table_take(&mappings, address + done, &entry); done += entry.bytes)
+  for (uint64_t done = 0; result == CUDA_SUCCESS && done < size && table_take(&mappings, address + done, &entry);
+       done += entry.bytes)
     change(entry.owner, 0, -1);
   pthread_mutex_unlock(&lock);
+  memory_end_leaving(NULL, LEDGER_UNKNOWN_BYTES);
   return result;
 }
 
@@ -182,9 +193,40 @@ HOOK CUresult cuMemExportToShareableHandle(void *shareable, CUmemGenericAllocati
   pthread_mutex_lock(&lock);
   struct physical *physical = find(&handles, handle);
   if (physical != NULL)
-    physical->is_exported = true;
+    physical->may_stay = true;
   pthread_mutex_unlock(&lock);
   return result;
+}
+
+static void note_binding(void) {
+  if (process_is_limited())
+    __atomic_store_n(&binds_memory, true, __ATOMIC_RELAXED);
+}
+
+HOOK CUresult cuMulticastBindMem(CUmemGenericAllocationHandle object, size_t offset,
+                                 CUmemGenericAllocationHandle memory, size_t memory_offset, size_t size,
+                                 unsigned long long flags) {
+  note_binding();
+  return real.cuMulticastBindMem(object, offset, memory, memory_offset, size, flags);
+}
+
+HOOK CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle object, size_t offset, CUdeviceptr address, size_t size,
+                                  unsigned long long flags) {
+  note_binding();
+  return real.cuMulticastBindAddr(object, offset, address, size, flags);
+}
+
+HOOK CUresult cuMulticastBindMem_v2(CUmemGenericAllocationHandle object, CUdevice device, size_t offset,
+                                    CUmemGenericAllocationHandle memory, size_t memory_offset, size_t size,
+                                    unsigned long long flags) {
+  note_binding();
+  return real.cuMulticastBindMem_v2(object, device, offset, memory, memory_offset, size, flags);
+}
+
+HOOK CUresult cuMulticastBindAddr_v2(CUmemGenericAllocationHandle object, CUdevice device, size_t offset,
+                                     CUdeviceptr address, size_t size, unsigned long long flags) {
+  note_binding();
+  return real.cuMulticastBindAddr_v2(object, device, offset, address, size, flags);
 }
 
 void vmm_forget(void) {

@@ -1,6 +1,7 @@
 #include "devices.h"
 
 #include "clock.h"
+#include "cuda_memory.h"
 #include "log.h"
 #include "not_enforced.h"
 #include "process.h"
@@ -74,6 +75,7 @@ static void show_limits(const struct device *device) {
     return;
   struct vgpu_device_shared *shared = device_shared(device);
   struct limits limits = device_limits(device);
+  __atomic_store_n(&process_ledger_view()->own->most_bytes[device->number], device->total_bytes, __ATOMIC_RELAXED);
   memcpy(shared->uuid, device->uuid, sizeof shared->uuid);
   __atomic_store_n(&shared->memory_limit_bytes, limits.memory_bytes, __ATOMIC_RELAXED);
   __atomic_store_n(&shared->sm_limit_percent, limits.sm_percent, __ATOMIC_RELAXED);
@@ -230,8 +232,17 @@ static uint64_t uncounted_elsewhere(const struct device *device, const struct ru
   return sum;
 }
 
-static SELDOM bool correct_overhead(struct device *device, uint64_t answered_bytes) {
+/* Threads may do this at once: any of their answers will do. */
+static void note_uncounted(struct device *device, struct ledger_range uncounted) {
+  __atomic_store_n(&device->uncounted.least_bytes, uncounted.least_bytes, __ATOMIC_RELAXED);
+  __atomic_store_n(&device->uncounted.most_bytes, uncounted.most_bytes, __ATOMIC_RELAXED);
+}
+
+/* Pools are reread after NVML has answered: what they had given back by then is not to be taken for overhead that is
+ * gone. */
+static SELDOM bool correct_overhead(struct device *device, enum ledger_cause cause, uint64_t answered_bytes) {
   __atomic_store_n(&device->corrected_ns, clock_now_ns(), __ATOMIC_RELAXED);
+  struct ledger_snapshot before = ledger_snapshot(process_ledger(), device->number);
   struct running running;
   if (!running_ask(RUNNING_COMPUTE, device->nvml, &running)) {
     device_not_enforced(device, VGPU_NOT_ENFORCED_MEMORY);
@@ -243,19 +254,21 @@ static SELDOM bool correct_overhead(struct device *device, uint64_t answered_byt
   running_done(&running);
   __atomic_store_n(&device->uncounted_elsewhere_bytes, elsewhere, __ATOMIC_RELAXED);
   __atomic_store_n(&device->is_listed, listed, __ATOMIC_RELAXED);
-  uint64_t uncounted = ledger_correct(process_ledger(), device->number, bytes, answered_bytes);
-  __atomic_store_n(&device->uncounted_bytes, uncounted, __ATOMIC_RELAXED);
+  uint64_t surplus_bytes = pools_settle(device, POOLS_REREAD) ? 0 : LEDGER_UNKNOWN_BYTES;
+  memory_begin_leaving(device, surplus_bytes);
+  note_uncounted(device, ledger_correct(process_ledger(), device->number, &before, bytes, cause, answered_bytes));
+  memory_end_leaving(device, surplus_bytes);
   uint64_t used = ledger_used_at_most(process_ledger(), device->number);
   __atomic_store_n(&device->used_when_asked_bytes, used, __ATOMIC_RELAXED);
   return true;
 }
 
 HOT bool device_correct_overhead(struct device *device, int64_t max_age_ns) {
-  return device_is_to_be_corrected(device, max_age_ns) && correct_overhead(device, 0);
+  return device_is_to_be_corrected(device, max_age_ns) && correct_overhead(device, LEDGER_LOOKED, 0);
 }
 
 bool device_count_made(struct device *device, uint64_t reserved_bytes) {
-  return device_is_to_be_corrected(device, 0) && correct_overhead(device, reserved_bytes);
+  return device_is_to_be_corrected(device, 0) && correct_overhead(device, LEDGER_MADE, reserved_bytes);
 }
 
 void device_ask_again(struct device *device) {
@@ -263,16 +276,14 @@ void device_ask_again(struct device *device) {
     __atomic_store_n(&device->corrected_ns, 0, __ATOMIC_SEQ_CST);
 }
 
-bool device_was_asked(const struct device *device) {
-  return __atomic_load_n(&device->corrected_ns, __ATOMIC_SEQ_CST) != 0;
+struct ledger_range device_uncounted(const struct device *device) {
+  return (struct ledger_range){__atomic_load_n(&device->uncounted.least_bytes, __ATOMIC_RELAXED),
+                               __atomic_load_n(&device->uncounted.most_bytes, __ATOMIC_RELAXED)};
 }
 
-uint64_t device_uncounted_elsewhere_bytes(const struct device *device) {
-  return __atomic_load_n(&device->uncounted_elsewhere_bytes, __ATOMIC_RELAXED);
-}
-
-uint64_t device_uncounted_bytes(const struct device *device) {
-  return __atomic_load_n(&device->uncounted_bytes, __ATOMIC_RELAXED);
+bool device_is_blurred(const struct device *device) {
+  struct ledger_range uncounted = device_uncounted(device);
+  return uncounted.most_bytes > uncounted.least_bytes;
 }
 
 void device_not_enforced(const struct device *device, uint32_t flag) {

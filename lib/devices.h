@@ -3,6 +3,7 @@
 #define VGPU_DEVICES_H
 
 #include "hooks.h"
+#include "ledger.h"
 #include "limits.h"
 #include "meter.h"
 
@@ -15,7 +16,7 @@ struct device {
   CUcontext primary_context;          /* as last given to the program */
   struct limits environment;          /* what the variables say; without a limits file only */
   int64_t corrected_ns;               /* when overhead was last asked of NVML */
-  uint64_t uncounted_bytes;           /* what NVML said then that the ledger does not have as allocated */
+  struct ledger_range uncounted;      /* what NVML said then that the ledger does not have as allocated */
   uint64_t used_when_asked_bytes;     /* by the container, as far as was known then */
   uint64_t uncounted_elsewhere_bytes; /* what it said then of our other processes, and they do not count yet */
   bool is_listed;                     /* NVML listed this process then */
@@ -69,14 +70,19 @@ bool device_count_made(struct device *device, uint64_t reserved_bytes);
 
 /* NVML is asked before anything more is allocated: memory that others use may have been given up here, and stay. */
 void device_ask_again(struct device *device);
-bool device_was_asked(const struct device *device);
+static inline bool device_was_asked(const struct device *device) {
+  return __atomic_load_n(&device->corrected_ns, __ATOMIC_SEQ_CST) != 0;
+}
 
 /* What NVML said last that the container's other processes hold and do not count yet: what they loaded and were not
  * asked about since, and memory that they had imported before its maker gave it up. They may count it any moment. */
-uint64_t device_uncounted_elsewhere_bytes(const struct device *device);
+static inline uint64_t device_uncounted_elsewhere_bytes(const struct device *device) {
+  return __atomic_load_n(&device->uncounted_elsewhere_bytes, __ATOMIC_RELAXED);
+}
 
-/* What NVML said last that this process holds besides its allocations, at the most. */
-uint64_t device_uncounted_bytes(const struct device *device);
+/* Returns what this process holds besides its allocations, as NVML said last: a range while other threads allocate. */
+struct ledger_range device_uncounted(const struct device *device);
+bool device_is_blurred(const struct device *device);
 
 /* A limit could not be held: what shows `flag` (VGPU_NOT_ENFORCED_*) from now on. */
 void device_not_enforced(const struct device *device, uint32_t flag);

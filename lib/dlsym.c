@@ -1,11 +1,17 @@
 /*
- * dlsym and dlvsym, caught. Unless the name is one of those that are caught, the real function is entered by a jump, so
- * that it still finds the caller's return address on the stack and RTLD_NEXT still means "after the caller".
+ * dlopen, dlsym and dlvsym, caught. The next one is entered by a jump, so that it still finds the caller's return
+ * address on the stack: RTLD_NEXT still means "after the caller", and a RUNPATH is still the caller's.
+ *
+ * There are two of each. The exported one goes on to what the program would have called without us: another preload's,
+ * or the C library's. The other takes the place of the C library's own in what lookups answer, and goes on to that: a
+ * wrapper that has looked it up must not come back to itself.
  */
 #include "hooks.h"
 #include "libc_symbols.h"
+#include "text.h"
 
 #include <dlfcn.h>
+#include <stdbool.h>
 #include <stddef.h>
 
 #if defined(__clang__) || __GNUC__ >= 15
@@ -14,23 +20,113 @@
 #define TAIL_CALL return /* a jump from -O1 on; tests/preload proves it of the built library */
 #endif
 
-/* A wrapper of a caught function that asks for the next one gets ours, which goes on to the driver: the real dlsym
- * would count from us instead of from the wrapper, and could answer with the wrapper itself. */
+#define CALLER __builtin_return_address(0)
+
+static dlopen_function libcs_dlopen;
+static dlsym_function libcs_dlsym;
+static dlvsym_function libcs_dlvsym;
+
+/* Returns what takes the place of the C library's function of this name; NULL: nothing does. */
+static void *in_place_of(const char *name) {
+  return text_equals(name, "dlopen")   ? (void *)libcs_dlopen
+         : text_equals(name, "dlsym")  ? (void *)libcs_dlsym
+         : text_equals(name, "dlvsym") ? (void *)libcs_dlvsym
+                                       : NULL;
+}
+
+static bool is_libcs(const void *address) {
+  return address == (void *)libc_find_dlopen() || address == (void *)libc_find_dlsym() ||
+         address == (void *)libc_find_dlvsym();
+}
+
+static bool is_caught(const char *name) {
+  return name != NULL && (in_place_of(name) != NULL || hooks_catches(name));
+}
+
+static void *route(const char *name, void *address) {
+  return is_libcs(address) ? in_place_of(name) : hooks_route(name, address);
+}
+
+/* Answers RTLD_NEXT, which the real dlsym would count from us: with ours, where the real function comes next after the
+ * caller, or came before it. NULL where another wrapper comes next, or what we export: the real dlsym finds these. */
+static void *answer_next(const void *caller, const char *name) {
+  void *next = libc_find_after(caller, name);
+  if (next == NULL)
+    return in_place_of(name) != NULL ? in_place_of(name) : hooks_of(name);
+  void *ours = route(name, next);
+  return ours != next ? ours : NULL;
+}
+
+/* Answers the lookup of a caught name. `found` is what the real one says to us; NULL: what it says to the caller. */
+static void *answer(const void *caller, void *handle, const char *name, void *found) {
+  return found != NULL && handle == RTLD_NEXT ? answer_next(caller, name) : route(name, found);
+}
+
+/* Returns the handle with which we look a name up ourselves. By RTLD_DEFAULT everyone finds what we export: so it is
+ * known whether there is such a version, and no error is left behind. */
+static void *place_of(void *handle) {
+  return handle == RTLD_NEXT ? RTLD_DEFAULT : handle;
+}
+
+/* Threads may do this at the same time: they find the same. */
+static void *after_us(void **known, const char *name, void *libcs) {
+  void *next = __atomic_load_n(known, __ATOMIC_RELAXED);
+  if (next == NULL) {
+    next = libc_dlsym(RTLD_NEXT, name);
+    __atomic_store_n(known, next, __ATOMIC_RELAXED);
+  }
+  return next != NULL ? next : libcs;
+}
+
+static dlopen_function *next_dlopen(void) {
+  static void *known;
+  return (dlopen_function *)after_us(&known, "dlopen", (void *)libc_find_dlopen());
+}
+
+static dlsym_function *next_dlsym(void) {
+  static void *known;
+  return (dlsym_function *)after_us(&known, "dlsym", (void *)libc_find_dlsym());
+}
+
+static dlvsym_function *next_dlvsym(void) {
+  static void *known;
+  return (dlvsym_function *)after_us(&known, "dlvsym", (void *)libc_find_dlvsym());
+}
+
+/* The body of all four: `next` is asked for the caller's handle and what follows it, the name first. */
+#define LOOK_UP(next, ...)                                                                                             \
+  void *answered = is_caught(name) ? answer(CALLER, handle, name, next(place_of(handle), __VA_ARGS__)) : NULL;         \
+  if (answered != NULL)                                                                                                \
+    return answered;                                                                                                   \
+  TAIL_CALL next(handle, __VA_ARGS__)
+
 HOOK void *vgpu_dlsym(void *handle, const char *name) {
-  dlsym_function *next = libc_find_dlsym();
-  void *ours = handle == RTLD_NEXT ? hooks_of(name) : NULL;
-  if (ours != NULL)
-    return ours;
-  if (handle == RTLD_NEXT || !hooks_catches(name))
-    TAIL_CALL next(handle, name);
-  return hooks_route(name, next(handle, name));
+  LOOK_UP(next_dlsym(), name);
 }
 
 HOOK void *vgpu_dlvsym(void *handle, const char *name, const char *version) {
-  dlvsym_function *next = libc_find_dlvsym();
-  if (handle == RTLD_NEXT || !hooks_catches(name))
-    TAIL_CALL next(handle, name, version);
-  return hooks_route(name, next(handle, name, version));
+  LOOK_UP(next_dlvsym(), name, version);
+}
+
+static void *libcs_dlsym(void *handle, const char *name) {
+  LOOK_UP(libc_find_dlsym(), name);
+}
+
+static void *libcs_dlvsym(void *handle, const char *name, const char *version) {
+  LOOK_UP(libc_find_dlvsym(), name, version);
+}
+
+/* With RTLD_DEEPBIND, a library's calls would go to what it is linked with before they come here. */
+#ifndef RTLD_DEEPBIND
+#define RTLD_DEEPBIND 0 /* musl has none */
+#endif
+
+HOOK void *vgpu_dlopen(const char *path, int flags) {
+  TAIL_CALL next_dlopen()(path, flags & ~RTLD_DEEPBIND);
+}
+
+static void *libcs_dlopen(const char *path, int flags) {
+  TAIL_CALL libc_find_dlopen()(path, flags & ~RTLD_DEEPBIND);
 }
 
 /* Exported at every version that glibc has had of them; libvgpu.map declares the versions. */
@@ -40,12 +136,13 @@ HOOK void *vgpu_dlvsym(void *handle, const char *name, const char *version) {
 #elif defined(__aarch64__)
 #define FIRST_VERSION "GLIBC_2.17"
 #endif
-HOOK extern __typeof__(vgpu_dlsym) vgpu_dlsym_first __attribute__((alias("vgpu_dlsym")));
-HOOK extern __typeof__(vgpu_dlvsym) vgpu_dlvsym_first __attribute__((alias("vgpu_dlvsym")));
-__asm__(".symver vgpu_dlsym_first, dlsym@" FIRST_VERSION);
-__asm__(".symver vgpu_dlvsym_first, dlvsym@" FIRST_VERSION);
-__asm__(".symver vgpu_dlsym, dlsym@@GLIBC_2.34");
-__asm__(".symver vgpu_dlvsym, dlvsym@@GLIBC_2.34");
+#define EXPORTED(name)                                                                                                 \
+  HOOK extern __typeof__(vgpu_##name) vgpu_##name##_first __attribute__((alias("vgpu_" #name)));                       \
+  __asm__(".symver vgpu_" #name "_first, " #name "@" FIRST_VERSION);                                                   \
+  __asm__(".symver vgpu_" #name ", " #name "@@GLIBC_2.34");
+EXPORTED(dlvsym)
 #else
-HOOK extern __typeof__(vgpu_dlsym) dlsym __attribute__((alias("vgpu_dlsym")));
+#define EXPORTED(name) HOOK extern __typeof__(vgpu_##name) name __attribute__((alias("vgpu_" #name)));
 #endif
+EXPORTED(dlopen)
+EXPORTED(dlsym)

@@ -76,7 +76,7 @@ static bool goes_on(const struct meter_stream *stream) {
     set_late_ns(meter, 0);
     return true;
   }
-  int64_t all_ns = late_ns(meter) + max(GATE_LATE_BATCH_NS, stream->usual_cost_ns);
+  int64_t all_ns = late_ns(meter) + max(GATE_LATE_BATCH_NS, __atomic_load_n(&stream->usual_cost_ns, __ATOMIC_RELAXED));
   bool may = all_ns <= METER_BATCH_NS && left_ns(meter) > TURNS_GRACE_NS;
   if (may)
     set_late_ns(meter, all_ns);

@@ -35,13 +35,12 @@ struct row {
   bool only_profiled; /* caught while there is a profile */
 };
 
-#define CAUGHT_ROW(f) {#f, offsetof(struct real_functions, f), (void *)f, false},
 #define ENTERED_ROW(f) {#f, offsetof(struct real_functions, f), (void *)entry_##f, false},
 #define PROFILED_ROW(f) {#f, offsetof(struct real_functions, f), (void *)entry_##f, true},
 #define USED_ROW(f) {#f, offsetof(struct real_functions, f), NULL, false},
-static const struct row cuda_rows[] = {CUDA_LOOKUP(CAUGHT_ROW) CUDA_CAUGHT(ENTERED_ROW) CUDA_PROFILED(PROFILED_ROW)
+static const struct row cuda_rows[] = {CUDA_LOOKUP(ENTERED_ROW) CUDA_CAUGHT(ENTERED_ROW) CUDA_PROFILED(PROFILED_ROW)
                                            CUDA_USED(USED_ROW)};
-static const struct row nvml_rows[] = {NVML_CAUGHT(CAUGHT_ROW) NVML_USED(USED_ROW)};
+static const struct row nvml_rows[] = {NVML_CAUGHT(ENTERED_ROW) NVML_USED(USED_ROW)};
 #define COUNT(rows) (sizeof(rows) / sizeof(rows)[0])
 
 struct library {
@@ -71,9 +70,13 @@ static void **slot(const struct row *row) {
   return (void **)((char *)&real + row->offset);
 }
 
+static bool is_loaded(const struct library *library) {
+  return __atomic_load_n(&library->loaded, __ATOMIC_ACQUIRE);
+}
+
 /* Threads may do this at the same time: they store the same values. */
 static bool load(struct library *library, int flags) {
-  if (__atomic_load_n(&library->loaded, __ATOMIC_ACQUIRE))
+  if (is_loaded(library))
     return true;
   void *handle = libc_dlopen(library->soname, RTLD_LAZY | flags);
   if (handle == NULL)
@@ -98,8 +101,8 @@ bool hooks_load_nvml(void) {
 }
 
 /* Only a library that the program has loaded itself can have answered its lookup. */
-static void *route(struct library *library, void *address) {
-  if (!load(library, RTLD_NOLOAD))
+static void *route(const struct library *library, void *address) {
+  if (!is_loaded(library))
     return address;
   for (size_t i = 0; i < library->row_count; i++)
     if (*slot(&library->rows[i]) == address && is_caught(&library->rows[i]))
@@ -139,5 +142,5 @@ void *hooks_route(const char *name, void *address) {
 void *hooks_of(const char *name) {
   struct library *library = library_of(name);
   const struct row *row = caught_row(library, name);
-  return row != NULL && load(library, RTLD_NOLOAD) && *slot(row) != library->missing ? row->hook : NULL;
+  return row != NULL && is_loaded(library) && *slot(row) != library->missing ? row->hook : NULL;
 }

@@ -14,10 +14,18 @@
 #include "hooks_profiled.h"
 #include "hot.h"
 
+#include <errno.h>
 #include <stdbool.h>
 
 #if CUDA_VERSION < 13000
 CUresult CUDAAPI cuCtxSynchronize_v2(CUcontext context); /* the runtime of CUDA 13 waits by it */
+#endif
+#if CUDA_VERSION < 13010
+CUresult CUDAAPI cuMulticastBindMem_v2(CUmemGenericAllocationHandle object, CUdevice device, size_t offset,
+                                       CUmemGenericAllocationHandle memory, size_t memory_offset, size_t size,
+                                       unsigned long long flags);
+CUresult CUDAAPI cuMulticastBindAddr_v2(CUmemGenericAllocationHandle object, CUdevice device, size_t offset,
+                                        CUdeviceptr address, size_t size, unsigned long long flags);
 #endif
 
 /* X(symbol): caught, and never recorded. */
@@ -57,6 +65,10 @@ CUresult CUDAAPI cuCtxSynchronize_v2(CUcontext context); /* the runtime of CUDA 
   X(cuMemMap)                                                                                                          \
   X(cuMemUnmap)                                                                                                        \
   X(cuMemExportToShareableHandle)                                                                                      \
+  X(cuMulticastBindMem)                                                                                                \
+  X(cuMulticastBindMem_v2)                                                                                             \
+  X(cuMulticastBindAddr)                                                                                               \
+  X(cuMulticastBindAddr_v2)                                                                                            \
   X(cuIpcGetMemHandle)                                                                                                 \
   /* arrays and contexts */                                                                                            \
   X(cuArrayCreate)                                                                                                     \
@@ -157,7 +169,7 @@ CUresult CUDAAPI cuCtxSynchronize_v2(CUcontext context); /* the runtime of CUDA 
   X(cuStreamIsCapturing)                                                                                               \
   X(cuThreadExchangeStreamCaptureMode)
 
-/* X(symbol): caught, in nvml_memory.c, nvml_processes.c, nvml_utilization.c. */
+/* X(symbol): caught, in nvml_memory.c, nvml_processes.c, nvml_utilization.c. Each has a row in nvml_entries.c. */
 #define NVML_CAUGHT(X)                                                                                                 \
   X(nvmlDeviceGetMemoryInfo)                                                                                           \
   X(nvmlDeviceGetMemoryInfo_v2)                                                                                        \
@@ -198,12 +210,14 @@ struct real_functions {
 };
 extern struct real_functions real;
 
-/* A program enters a function at its entry_ (cuda_entries.h), which has the function's symbol. What a caught function
- * has in C its own name is the body behind that. */
+/* A program enters a function at its entry_ (cuda_entries.h, nvml_entries.c), which has the function's symbol. The
+ * body behind that has the function's own name in C. */
 #define X(f)                                                                                                           \
   extern __typeof__(f) f __asm__("body_" #f);                                                                          \
   extern __typeof__(f) entry_##f __asm__(#f);
+CUDA_LOOKUP(X)
 CUDA_CAUGHT(X)
+NVML_CAUGHT(X)
 #undef X
 #define X(f) extern __typeof__(f) entry_##f __asm__(#f);
 CUDA_PROFILED(X)
@@ -228,7 +242,16 @@ bool hooks_load_cuda(void);
 /* Loads the real NVML unless it is there; false without one. */
 bool hooks_load_nvml(void);
 
-/* Every hook body begins with it. */
+/* For entries: the result of the call, after which errno is the program's again. */
+#define KEEPING_ERRNO(call)                                                                                            \
+  ({                                                                                                                   \
+    int kept_errno = errno;                                                                                            \
+    __typeof__(call) kept_result = (call);                                                                             \
+    errno = kept_errno;                                                                                                \
+    kept_result;                                                                                                       \
+  })
+
+/* Begins the definition of what is exported. */
 #define HOOK __attribute__((visibility("default")))
 
 #endif

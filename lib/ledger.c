@@ -19,13 +19,25 @@ static uint64_t add_saturating(uint64_t a, uint64_t b) {
   return __builtin_add_overflow(a, b, &sum) ? UINT64_MAX : sum;
 }
 
+#define MOST_TIMES 1024 /* as much as the device has: threads may all ask for it, and hosts may serve it */
+
+/* More than there can be is damage. It counts as nothing, since the slot's owner, which repairs it, may be idle for
+ * ever. */
+static uint64_t plausible(uint64_t bytes, uint64_t most_bytes) {
+  return most_bytes > 0 && bytes > most_bytes ? 0 : bytes;
+}
+
 /* What is pending is read first, since it becomes one of the others before it goes: so it may be seen twice, but cannot
  * be missed. */
-static uint64_t held(const struct vgpu_process_usage *process, int device) {
+static uint64_t held(const struct vgpu_process_usage *process, int device, uint64_t most_bytes) {
   const struct vgpu_device_usage *usage = &process->devices[device];
-  uint64_t bytes = __atomic_load_n(&usage->pending_bytes, __ATOMIC_SEQ_CST);
-  bytes = add_saturating(bytes, __atomic_load_n(&usage->allocated_bytes, __ATOMIC_SEQ_CST));
-  return add_saturating(bytes, __atomic_load_n(&usage->overhead_bytes, __ATOMIC_SEQ_CST));
+  uint64_t bytes = plausible(__atomic_load_n(&usage->pending_bytes, __ATOMIC_SEQ_CST), most_bytes * MOST_TIMES);
+  bytes = add_saturating(bytes, plausible(__atomic_load_n(&usage->allocated_bytes, __ATOMIC_SEQ_CST), most_bytes));
+  return add_saturating(bytes, plausible(__atomic_load_n(&usage->overhead_bytes, __ATOMIC_SEQ_CST), most_bytes));
+}
+
+static uint64_t most_held(const struct ledger *ledger, int device) {
+  return __atomic_load_n(&ledger->own->most_bytes[device], __ATOMIC_RELAXED);
 }
 
 static int slots_used(const struct ledger *ledger) {
@@ -36,21 +48,22 @@ static int slots_used(const struct ledger *ledger) {
 /* Liveness costs a system call, so that the dead are told apart only where it matters. */
 enum count { COUNT_ALL_SLOTS, COUNT_LIVE_SLOTS };
 
-/* What is pending has one count, the shown one; that may have been overwritten, but the caller's request is pending. */
-static uint64_t held_by_us(const struct ledger *ledger, int own_slot, int device, uint64_t requested_bytes) {
-  uint64_t bytes = 0;
-  if (own_slot >= 0)
-    bytes = __atomic_load_n(&ledger->usage->processes[own_slot].devices[device].pending_bytes, __ATOMIC_SEQ_CST);
-  if (own_slot >= 0 && bytes < requested_bytes)
-    bytes = requested_bytes;
-  return add_saturating(bytes, held(ledger->own, device));
+/* Reads what is settled first, so that it sees no less than what is pending. */
+static uint64_t pending(const struct ledger_flow *flow) {
+  uint64_t settled_bytes = __atomic_load_n(&flow->settled_bytes, __ATOMIC_SEQ_CST);
+  return __atomic_load_n(&flow->begun_bytes, __ATOMIC_SEQ_CST) - settled_bytes;
 }
 
-static HOT uint64_t sum(const struct ledger *ledger, int device, enum count count, uint64_t requested_bytes) {
+static uint64_t held_by_us(const struct ledger *ledger, int device) {
+  uint64_t pending_bytes = pending(&ledger->own->flows[device]);
+  return add_saturating(pending_bytes, held(&ledger->own->usage, device, 0));
+}
+
+static HOT uint64_t sum(const struct ledger *ledger, int device, enum count count) {
   int own_slot = __atomic_load_n(&ledger->own_slot, __ATOMIC_RELAXED);
-  uint64_t total = held_by_us(ledger, own_slot, device, requested_bytes);
+  uint64_t total = held_by_us(ledger, device), most_bytes = most_held(ledger, device);
   for (int slot = 0; slot < slots_used(ledger); slot++) {
-    uint64_t bytes = slot == own_slot ? 0 : held(&ledger->usage->processes[slot], device);
+    uint64_t bytes = slot == own_slot ? 0 : held(&ledger->usage->processes[slot], device, most_bytes);
     if (bytes != 0 && (count == COUNT_ALL_SLOTS || ledger->slot_is_live(ledger->context, slot)))
       total = add_saturating(total, bytes);
   }
@@ -63,16 +76,16 @@ static bool is_other(const struct ledger *ledger, int slot) {
 
 /* Can this process name the other by its PID? A container cannot name those of another one that shares its limits. */
 static bool can_name(const struct ledger *ledger, const struct vgpu_process_usage *process) {
-  return process->pid_namespace == ledger->own->pid_namespace;
+  return process->pid_namespace == ledger->own->usage.pid_namespace;
 }
 
 void ledger_visit(const struct ledger *ledger, int device, ledger_visitor visit, void *argument) {
-  uint64_t own_bytes = held_by_us(ledger, __atomic_load_n(&ledger->own_slot, __ATOMIC_RELAXED), device, 0);
+  uint64_t own_bytes = held_by_us(ledger, device);
   if (own_bytes != 0)
-    visit(argument, ledger->own->pid, own_bytes);
+    visit(argument, ledger->own->usage.pid, own_bytes);
   for (int slot = 0; slot < slots_used(ledger); slot++) {
     const struct vgpu_process_usage *process = &ledger->usage->processes[slot];
-    uint64_t bytes = held(process, device);
+    uint64_t bytes = held(process, device, most_held(ledger, device));
     if (bytes != 0 && can_name(ledger, process) && is_other(ledger, slot))
       visit(argument, process->pid, bytes);
   }
@@ -85,14 +98,14 @@ bool ledger_held_elsewhere(const struct ledger *ledger, int device, uint32_t pid
     const struct vgpu_process_usage *process = &ledger->usage->processes[slot];
     if (process->pid != pid || !can_name(ledger, process) || !is_other(ledger, slot))
       continue;
-    *held_bytes = add_saturating(*held_bytes, held(process, device));
+    *held_bytes = add_saturating(*held_bytes, held(process, device, most_held(ledger, device)));
     found = true;
   }
   return found;
 }
 
 bool ledger_has_process(const struct ledger *ledger, uint32_t pid) {
-  if (ledger->own->pid == pid)
+  if (ledger->own->usage.pid == pid)
     return true;
   for (int slot = 0; slot < slots_used(ledger); slot++) {
     const struct vgpu_process_usage *process = &ledger->usage->processes[slot];
@@ -103,31 +116,36 @@ bool ledger_has_process(const struct ledger *ledger, uint32_t pid) {
 }
 
 uint64_t ledger_used(const struct ledger *ledger, int device) {
-  return sum(ledger, device, COUNT_LIVE_SLOTS, 0);
+  return sum(ledger, device, COUNT_LIVE_SLOTS);
 }
 
 HOT uint64_t ledger_used_at_most(const struct ledger *ledger, int device) {
-  return sum(ledger, device, COUNT_ALL_SLOTS, 0);
+  return sum(ledger, device, COUNT_ALL_SLOTS);
+}
+
+static void add_part(uint64_t *sum, const uint64_t *bytes, uint64_t most_bytes) {
+  *sum = add_saturating(*sum, plausible(__atomic_load_n(bytes, __ATOMIC_SEQ_CST), most_bytes));
 }
 
 static void add_parts(struct ledger_parts *parts, const struct vgpu_device_usage *usage, uint64_t held_bytes,
-                      uint64_t *asked_for_bytes) {
-  uint64_t overhead = __atomic_load_n(&usage->overhead_bytes, __ATOMIC_SEQ_CST);
+                      uint64_t most_bytes, uint64_t *asked_for_bytes) {
+  uint64_t overhead = 0;
+  add_part(&overhead, &usage->overhead_bytes, most_bytes);
+  add_part(&parts->context_bytes, &usage->context_bytes, most_bytes);
+  add_part(&parts->host_bytes, &usage->host_bytes, most_bytes * MOST_TIMES);
   parts->overhead_bytes = add_saturating(parts->overhead_bytes, overhead);
-  parts->context_bytes = add_saturating(parts->context_bytes, __atomic_load_n(&usage->context_bytes, __ATOMIC_SEQ_CST));
-  parts->host_bytes = add_saturating(parts->host_bytes, __atomic_load_n(&usage->host_bytes, __ATOMIC_SEQ_CST));
   *asked_for_bytes = add_saturating(*asked_for_bytes, held_bytes > overhead ? held_bytes - overhead : 0);
 }
 
 struct ledger_parts ledger_parts(const struct ledger *ledger, int device) {
   struct ledger_parts parts = {0};
-  int own_slot = __atomic_load_n(&ledger->own_slot, __ATOMIC_RELAXED);
-  add_parts(&parts, &ledger->own->devices[device], held_by_us(ledger, own_slot, device, 0), &parts.own_bytes);
+  add_parts(&parts, &ledger->own->usage.devices[device], held_by_us(ledger, device), 0, &parts.own_bytes);
   for (int slot = 0; slot < slots_used(ledger); slot++) {
     const struct vgpu_process_usage *process = &ledger->usage->processes[slot];
-    bool any = held(process, device) != 0 || __atomic_load_n(&process->devices[device].host_bytes, __ATOMIC_SEQ_CST);
+    uint64_t most_bytes = most_held(ledger, device), bytes = held(process, device, most_bytes);
+    bool any = bytes != 0 || __atomic_load_n(&process->devices[device].host_bytes, __ATOMIC_SEQ_CST);
     if (any && is_other(ledger, slot))
-      add_parts(&parts, &process->devices[device], held(process, device), &parts.others_bytes);
+      add_parts(&parts, &process->devices[device], bytes, most_bytes, &parts.others_bytes);
   }
   return parts;
 }
@@ -140,7 +158,7 @@ struct counter {
 
 #define COUNTER(ledger, device, name)                                                                                  \
   (struct counter) {                                                                                                   \
-    &(ledger)->own->devices[device].name,                                                                              \
+    &(ledger)->own->usage.devices[device].name,                                                                        \
         (ledger)->own_slot < 0 ? NULL : &(ledger)->usage->processes[(ledger)->own_slot].devices[device].name           \
   }
 
@@ -164,19 +182,32 @@ static void subtract(struct counter counter, uint64_t bytes) {
   subtract_from(counter.own, bytes);
 }
 
-/* What is pending matters to all processes alike, and to this one not for long: it has one count, the shown one. */
-static uint64_t *pending(const struct ledger *ledger, int device) {
-  struct counter counter = COUNTER(ledger, device, pending_bytes);
-  return counter.shown != NULL ? counter.shown : counter.own;
+/* The shown count is for the others; this process has its own in the flow. */
+static inline uint64_t *shown_pending(const struct ledger *ledger, int device) {
+  return ledger->own_slot < 0 ? NULL : &ledger->usage->processes[ledger->own_slot].devices[device].pending_bytes;
+}
+
+static void begin_pending(const struct ledger *ledger, int device, uint64_t bytes) {
+  uint64_t *shown = shown_pending(ledger, device);
+  __atomic_add_fetch(&ledger->own->flows[device].begun_bytes, bytes, __ATOMIC_SEQ_CST);
+  if (shown != NULL)
+    __atomic_add_fetch(shown, bytes, __ATOMIC_SEQ_CST);
+}
+
+static void end_pending(const struct ledger *ledger, int device, uint64_t bytes) {
+  uint64_t *shown = shown_pending(ledger, device);
+  if (shown != NULL)
+    subtract_from(shown, bytes);
+  __atomic_add_fetch(&ledger->own->flows[device].settled_bytes, bytes, __ATOMIC_SEQ_CST);
 }
 
 /* What does not fit is taken back at once, since meanwhile it is in the way of others. */
 static HOT uint64_t try_to_reserve(const struct ledger *ledger, int device, uint64_t bytes, uint64_t limit_bytes) {
-  __atomic_add_fetch(pending(ledger, device), bytes, __ATOMIC_SEQ_CST);
-  uint64_t used_bytes = sum(ledger, device, COUNT_ALL_SLOTS, bytes);
+  begin_pending(ledger, device, bytes);
+  uint64_t used_bytes = sum(ledger, device, COUNT_ALL_SLOTS);
   if (used_bytes <= limit_bytes)
     return used_bytes < LEDGER_FULL ? used_bytes : LEDGER_FULL - 1;
-  subtract_from(pending(ledger, device), bytes);
+  end_pending(ledger, device, bytes);
   return LEDGER_FULL;
 }
 
@@ -194,14 +225,25 @@ HOT uint64_t ledger_reserve(const struct ledger *ledger, int device, uint64_t by
   return used_bytes;
 }
 
+static uint64_t difference(uint64_t a, uint64_t b) {
+  return a > b ? a - b : 0;
+}
+
+/* Where more was taken than had been reserved, the rest has never been pending. */
 HOT void ledger_settle(const struct ledger *ledger, int device, uint64_t reserved_bytes, uint64_t actual_bytes) {
-  ledger_add(ledger, device, actual_bytes);
-  subtract_from(pending(ledger, device), reserved_bytes);
+  uint64_t unreserved_bytes = difference(actual_bytes, reserved_bytes);
+  if (unreserved_bytes > 0)
+    __atomic_add_fetch(&ledger->own->flows[device].begun_bytes, unreserved_bytes, __ATOMIC_SEQ_CST);
+  if (actual_bytes > 0)
+    add(COUNTER(ledger, device, allocated_bytes), actual_bytes);
+  if (unreserved_bytes > 0)
+    __atomic_add_fetch(&ledger->own->flows[device].settled_bytes, unreserved_bytes, __ATOMIC_SEQ_CST);
+  if (reserved_bytes > 0)
+    end_pending(ledger, device, reserved_bytes);
 }
 
 void ledger_add(const struct ledger *ledger, int device, uint64_t bytes) {
-  if (bytes > 0)
-    add(COUNTER(ledger, device, allocated_bytes), bytes);
+  ledger_settle(ledger, device, 0, bytes);
 }
 
 void ledger_release(const struct ledger *ledger, int device, uint64_t bytes) {
@@ -239,24 +281,116 @@ void ledger_release_context(const struct ledger *ledger, int device, uint64_t by
   subtract(COUNTER(ledger, device, context_bytes), bytes);
 }
 
-static uint64_t difference(uint64_t a, uint64_t b) {
-  return a > b ? a - b : 0;
+/* Reads what is pending before what is allocated, since it becomes that. */
+struct ledger_snapshot ledger_snapshot(const struct ledger *ledger, int device) {
+  const struct ledger_flow *flow = &ledger->own->flows[device];
+  struct ledger_snapshot now = {.raises = __atomic_load_n(&flow->raises, __ATOMIC_SEQ_CST)};
+  uint64_t settled_bytes = __atomic_load_n(&flow->settled_bytes, __ATOMIC_SEQ_CST);
+  now.begun_bytes = __atomic_load_n(&flow->begun_bytes, __ATOMIC_SEQ_CST);
+  now.pending_bytes = now.begun_bytes - settled_bytes;
+  now.allocated_bytes = __atomic_load_n(&ledger->own->usage.devices[device].allocated_bytes, __ATOMIC_SEQ_CST);
+  return now;
 }
 
-uint64_t ledger_correct(const struct ledger *ledger, int device, uint64_t driver_bytes, uint64_t answered_bytes) {
-  const struct vgpu_device_usage *usage = &ledger->own->devices[device];
-  uint64_t allocated = __atomic_load_n(&usage->allocated_bytes, __ATOMIC_SEQ_CST);
+/* How much of what is counted as allocated the driver may have meant when it answered. Bytes that it had then and has
+ * back since were allocated at the snapshot; bytes that it had not yet were pending then, or begun later. Reads what is
+ * leaving before what is allocated: it is released before it has left. */
+static struct ledger_range tracked(const struct ledger *ledger, int device, const struct ledger_snapshot *before,
+                                   uint64_t answered_bytes) {
+  const struct ledger_flow *flow = &ledger->own->flows[device];
+  uint64_t leaving_bytes = __atomic_load_n(&flow->leaving_bytes, __ATOMIC_SEQ_CST);
+  leaving_bytes =
+      add_saturating(leaving_bytes, __atomic_load_n(ledger_leaving(ledger, LEDGER_SOME_DEVICE), __ATOMIC_SEQ_CST));
+  uint64_t allocated = __atomic_load_n(&ledger->own->usage.devices[device].allocated_bytes, __ATOMIC_SEQ_CST);
+  uint64_t begun_bytes = __atomic_load_n(&flow->begun_bytes, __ATOMIC_SEQ_CST) - before->begun_bytes;
+  uint64_t came_bytes = difference(add_saturating(before->pending_bytes, begun_bytes), answered_bytes);
+  return (struct ledger_range){
+      .least_bytes = difference(allocated, add_saturating(came_bytes, leaving_bytes)),
+      .most_bytes = add_saturating(before->allocated_bytes, came_bytes),
+  };
+}
+
+static uint64_t between(uint64_t value, uint64_t least, uint64_t most) {
+  return value > most ? most : value < least ? least : value;
+}
+
+/* An own count grows before the shown one does, and shrinks after it: so a shown one that is larger is damaged. What
+ * changes meanwhile is left alone. */
+static void repair(uint64_t *shown, uint64_t seen, uint64_t own) {
+  if (seen > own)
+    __atomic_compare_exchange_n(shown, &seen, own, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+}
+
+static void repair_counter(struct counter counter) {
+  if (counter.shown == NULL)
+    return;
+  uint64_t seen = __atomic_load_n(counter.shown, __ATOMIC_SEQ_CST);
+  repair(counter.shown, seen, __atomic_load_n(counter.own, __ATOMIC_SEQ_CST));
+}
+
+/* While a slot is held the file is of this version, and nobody makes it anew. */
+static void repair_header(struct vgpu_usage *usage, int own_slot) {
+  if (__atomic_load_n(&usage->slots_used, __ATOMIC_SEQ_CST) <= (uint32_t)own_slot)
+    __atomic_store_n(&usage->slots_used, VGPU_MAX_PROCESSES, __ATOMIC_SEQ_CST);
+  if (__atomic_load_n(&usage->abi_version, __ATOMIC_RELAXED) != VGPU_ABI_VERSION)
+    __atomic_store_n(&usage->abi_version, VGPU_ABI_VERSION, __ATOMIC_RELAXED);
+  if (__atomic_load_n(&usage->magic, __ATOMIC_RELAXED) != VGPU_USAGE_MAGIC)
+    __atomic_store_n(&usage->magic, VGPU_USAGE_MAGIC, __ATOMIC_RELEASE);
+}
+
+static void repair_name(uint32_t *shown, uint32_t own) {
+  if (__atomic_load_n(shown, __ATOMIC_RELAXED) != own)
+    __atomic_store_n(shown, own, __ATOMIC_RELAXED);
+}
+
+/* Whoever may write the file may have damaged what this process shows. */
+static void repair_slot(const struct ledger *ledger, int device) {
+  uint64_t *shown = shown_pending(ledger, device);
+  if (shown == NULL)
+    return;
+  struct vgpu_process_usage *slot = &ledger->usage->processes[ledger->own_slot];
+  repair_header(ledger->usage, ledger->own_slot);
+  repair_name(&slot->pid, ledger->own->usage.pid);
+  repair_name(&slot->pid_namespace, ledger->own->usage.pid_namespace);
+  uint64_t seen = __atomic_load_n(shown, __ATOMIC_SEQ_CST);
+  repair(shown, seen, pending(&ledger->own->flows[device]));
+  repair_counter(COUNTER(ledger, device, allocated_bytes));
+  repair_counter(COUNTER(ledger, device, managed_bytes));
+  repair_counter(COUNTER(ledger, device, context_bytes));
+  repair_counter(COUNTER(ledger, device, host_bytes));
+}
+
+/* Threads may do this at once: the last one shows what all have come to. */
+static void show_overhead(struct counter overhead) {
+  uint64_t bytes;
+  do {
+    bytes = __atomic_load_n(overhead.own, __ATOMIC_SEQ_CST);
+    if (overhead.shown != NULL)
+      __atomic_store_n(overhead.shown, bytes, __ATOMIC_SEQ_CST);
+  } while (__atomic_load_n(overhead.own, __ATOMIC_SEQ_CST) != bytes);
+}
+
+struct ledger_range ledger_correct(const struct ledger *ledger, int device, const struct ledger_snapshot *before,
+                                   uint64_t driver_bytes, enum ledger_cause cause, uint64_t answered_bytes) {
+  struct ledger_flow *flow = &ledger->own->flows[device];
+  const struct vgpu_device_usage *usage = &ledger->own->usage.devices[device];
+  struct counter counter = COUNTER(ledger, device, overhead_bytes);
+  struct ledger_range allocated = tracked(ledger, device, before, answered_bytes);
   uint64_t managed = __atomic_load_n(&usage->managed_bytes, __ATOMIC_SEQ_CST);
   uint64_t contexts = __atomic_load_n(&usage->context_bytes, __ATOMIC_SEQ_CST);
-  uint64_t under_way = difference(__atomic_load_n(pending(ledger, device), __ATOMIC_SEQ_CST), answered_bytes);
-  uint64_t least = difference(driver_bytes, add_saturating(allocated, under_way));
-  uint64_t most = difference(driver_bytes, difference(allocated, managed));
-  least = contexts < least ? least : contexts > most ? most : contexts;
-  uint64_t overhead = add_saturating(__atomic_load_n(&usage->overhead_bytes, __ATOMIC_SEQ_CST), answered_bytes);
-  overhead = overhead < least ? least : overhead > most ? most : overhead;
-  struct counter counter = COUNTER(ledger, device, overhead_bytes);
-  __atomic_store_n(counter.own, overhead, __ATOMIC_SEQ_CST);
-  if (counter.shown != NULL)
-    __atomic_store_n(counter.shown, overhead, __ATOMIC_SEQ_CST);
-  return most;
+  struct ledger_range uncounted = {difference(driver_bytes, difference(allocated.most_bytes, managed)),
+                                   difference(driver_bytes, difference(allocated.least_bytes, managed))};
+  uint64_t surely = difference(driver_bytes, cause == LEDGER_MADE ? allocated.least_bytes : allocated.most_bytes);
+  uint64_t least = between(contexts, surely, uncounted.most_bytes);
+  uint64_t overhead = __atomic_load_n(counter.own, __ATOMIC_SEQ_CST), corrected;
+  do {
+    bool is_stale = __atomic_load_n(&flow->raises, __ATOMIC_SEQ_CST) != before->raises;
+    uint64_t most = is_stale ? UINT64_MAX : uncounted.most_bytes;
+    corrected = between(add_saturating(overhead, answered_bytes), least, most);
+    if (corrected > overhead)
+      __atomic_add_fetch(&flow->raises, 1, __ATOMIC_SEQ_CST);
+  } while (!__atomic_compare_exchange_n(counter.own, &overhead, corrected, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST));
+  show_overhead(counter);
+  repair_slot(ledger, device);
+  return uncounted;
 }

@@ -13,8 +13,24 @@
 
 #include <stdbool.h>
 
+/* Counts what changes hands between this process and the driver while the driver is asked what the process holds. */
+struct ledger_flow {
+  uint64_t begun_bytes;   /* ever reserved, or counted without a reservation */
+  uint64_t settled_bytes; /* of these: no longer pending */
+  uint64_t leaving_bytes; /* allocated, and given back to the driver, which has not answered */
+  uint64_t raises;        /* of the overhead */
+};
+
+/* This process's holdings, in memory that nobody else can damage. */
+struct ledger_own {
+  struct vgpu_process_usage usage; /* as its slot shows it; what is pending is in `flows` */
+  uint64_t leaving_somewhere_bytes;
+  uint64_t most_bytes[VGPU_MAX_DEVICES]; /* that a device has, which no process holds more of; 0: not known */
+  struct ledger_flow flows[VGPU_MAX_DEVICES];
+};
+
 struct ledger {
-  struct vgpu_process_usage *own; /* what this process holds, in memory that nobody else can damage */
+  struct ledger_own *own;
   struct vgpu_usage *usage;
   int own_slot;                                  /* shows the others a copy of `own`; -1 for none */
   bool (*slot_is_live)(void *context, int slot); /* wipes the slot if its owner has died */
@@ -62,9 +78,27 @@ uint64_t ledger_reserve(const struct ledger *ledger, int device, uint64_t bytes,
 /* The driver has taken actual_bytes, or nothing, for what was reserved. */
 void ledger_settle(const struct ledger *ledger, int device, uint64_t reserved_bytes, uint64_t actual_bytes);
 
-/* Counts what the driver has already taken, limit or not. */
+/* Counts what the driver has already taken, limit or not, and what it has back. */
 void ledger_add(const struct ledger *ledger, int device, uint64_t bytes);
 void ledger_release(const struct ledger *ledger, int device, uint64_t bytes);
+
+/* Around a call that gives bytes back to the driver: they stay counted until they are released, but may be gone before.
+ */
+#define LEDGER_SOME_DEVICE (-1)
+#define LEDGER_UNKNOWN_BYTES (1ULL << 50)
+static inline uint64_t *ledger_leaving(const struct ledger *ledger, int device) {
+  return device < 0 ? &ledger->own->leaving_somewhere_bytes : &ledger->own->flows[device].leaving_bytes;
+}
+
+static inline void ledger_begin_leaving(const struct ledger *ledger, int device, uint64_t bytes) {
+  if (bytes > 0)
+    __atomic_add_fetch(ledger_leaving(ledger, device), bytes, __ATOMIC_SEQ_CST);
+}
+
+static inline void ledger_end_leaving(const struct ledger *ledger, int device, uint64_t bytes) {
+  if (bytes > 0)
+    __atomic_sub_fetch(ledger_leaving(ledger, device), bytes, __ATOMIC_SEQ_CST);
+}
 
 /* Managed memory, which is counted like other memory, but may not be on the device yet. */
 void ledger_add_managed(const struct ledger *ledger, int device, uint64_t bytes);
@@ -79,10 +113,24 @@ void ledger_release_host(const struct ledger *ledger, int device, uint64_t bytes
 void ledger_add_context(const struct ledger *ledger, int device, uint64_t bytes);
 void ledger_release_context(const struct ledger *ledger, int device, uint64_t bytes);
 
-/* The driver says that this process holds driver_bytes: what is not counted yet is overhead. Whether managed memory and
- * what is pending are in driver_bytes is not known, which leaves a range; the overhead stays as it was within that, but
- * is no less than what contexts took. Of what is pending, answered_bytes are in there, as overhead to be. Returns the
- * range's end. */
-uint64_t ledger_correct(const struct ledger *ledger, int device, uint64_t driver_bytes, uint64_t answered_bytes);
+/* Taken before the driver is asked what this process holds: what was counted then. */
+struct ledger_snapshot {
+  uint64_t allocated_bytes, pending_bytes, begun_bytes, raises;
+};
+struct ledger_snapshot ledger_snapshot(const struct ledger *ledger, int device);
+
+/* The least and the most that is not counted as allocated, if all managed memory is on the host. */
+struct ledger_range {
+  uint64_t least_bytes, most_bytes;
+};
+
+/* The driver has said, some time since the snapshot, that this process holds driver_bytes: what is not counted is
+ * overhead. Memory that was allocated or freed meanwhile, and managed memory, may be in driver_bytes or not, which
+ * leaves a range; the overhead stays as it was within that, but is no less than what contexts took. It is not lowered
+ * when it has been raised since the snapshot. With LEDGER_MADE the caller has just had something made that is overhead:
+ * it is counted in full, and in place of answered_bytes that are pending for it. */
+enum ledger_cause { LEDGER_LOOKED, LEDGER_MADE };
+struct ledger_range ledger_correct(const struct ledger *ledger, int device, const struct ledger_snapshot *before,
+                                   uint64_t driver_bytes, enum ledger_cause cause, uint64_t answered_bytes);
 
 #endif

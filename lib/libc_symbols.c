@@ -60,10 +60,8 @@ static const void *at(ElfW(Addr) load_address, ElfW(Addr) address) {
   return (const void *)(address < load_address ? load_address + address : address);
 }
 
-static void *find_in_object(const char *path, ElfW(Addr) load_address, const ElfW(Dyn) * entry, const char *name) {
+static void *find_in_object(ElfW(Addr) load_address, const ElfW(Dyn) * entry, const char *name) {
   struct symbols symbols = {0};
-  if (!is_libc(path))
-    return NULL;
   for (; entry->d_tag != DT_NULL; entry++) {
     if (entry->d_tag == DT_SYMTAB)
       symbols.table = at(load_address, entry->d_un.d_ptr);
@@ -101,17 +99,22 @@ static const struct link_map *loaded_objects(void) {
 struct search {
   const char *name;
   void *address;
+  ElfW(Addr) code; /* in the object after which the search begins */
+  bool has_begun;
 };
 
-static int search_object(struct dl_phdr_info *object, size_t size, void *argument) {
-  (void)size;
-  struct search *search = argument;
+static bool search_object(const struct dl_phdr_info *object, struct search *search) {
   for (int i = 0; i < object->dlpi_phnum && search->address == NULL; i++)
     if (object->dlpi_phdr[i].p_type == PT_DYNAMIC) {
       const ElfW(Dyn) *entry = (const ElfW(Dyn) *)(object->dlpi_addr + object->dlpi_phdr[i].p_vaddr);
-      search->address = find_in_object(object->dlpi_name, object->dlpi_addr, entry, search->name);
+      search->address = find_in_object(object->dlpi_addr, entry, search->name);
     }
   return search->address != NULL;
+}
+
+static int search_libc(struct dl_phdr_info *object, size_t size, void *search) {
+  (void)size;
+  return is_libc(object->dlpi_name) && search_object(object, search);
 }
 
 /* dl_iterate_phdr comes second: some programs have one of their own, which begins with a dlsym for the real one. */
@@ -119,9 +122,10 @@ static void *find_in_libc(const char *name) {
   struct search search = {.name = name};
   for (const struct link_map *object = loaded_objects(); object != NULL && search.address == NULL;
        object = object->l_next)
-    search.address = find_in_object(object->l_name, object->l_addr, object->l_ld, name);
+    if (is_libc(object->l_name))
+      search.address = find_in_object(object->l_addr, object->l_ld, name);
   if (search.address == NULL)
-    dl_iterate_phdr(search_object, &search);
+    dl_iterate_phdr(search_libc, &search);
   return search.address;
 }
 
@@ -140,6 +144,11 @@ static void *remember(void **known, const char *name) {
   return address != NULL ? address : (void *)finds_nothing;
 }
 
+dlopen_function *libc_find_dlopen(void) {
+  static void *known;
+  return (dlopen_function *)remember(&known, "dlopen");
+}
+
 dlsym_function *libc_find_dlsym(void) {
   static void *known;
   return (dlsym_function *)remember(&known, "dlsym");
@@ -155,6 +164,30 @@ void *libc_dlsym(void *handle, const char *name) {
 }
 
 void *libc_dlopen(const char *name, int flags) {
+  return libc_find_dlopen()(name, flags);
+}
+
+static bool contains(const struct dl_phdr_info *object, ElfW(Addr) code) {
+  for (int i = 0; i < object->dlpi_phnum; i++)
+    if (object->dlpi_phdr[i].p_type == PT_LOAD &&
+        code - object->dlpi_addr - object->dlpi_phdr[i].p_vaddr < object->dlpi_phdr[i].p_memsz)
+      return true;
+  return false;
+}
+
+static int search_after(struct dl_phdr_info *object, size_t size, void *argument) {
+  (void)size;
+  struct search *search = argument;
+  if (search->has_begun)
+    return search_object(object, search);
+  search->has_begun = contains(object, search->code);
+  return false;
+}
+
+/* By the C library's own dl_iterate_phdr, which keeps others from unloading an object meanwhile. */
+void *libc_find_after(const void *code, const char *name) {
   static void *known;
-  return ((void *(*)(const char *, int))remember(&known, "dlopen"))(name, flags);
+  struct search search = {.name = name, .code = (ElfW(Addr))code};
+  ((__typeof__(dl_iterate_phdr) *)remember(&known, "dl_iterate_phdr"))(search_after, &search);
+  return search.address;
 }

@@ -1,18 +1,20 @@
-/*
- * The C library's dlopen, dlsym and dlvsym, found in its own symbol table: we export dlsym and dlvsym ourselves, and a
- * reference to dlopen would tie us to the glibc that we were built with (it moved from libdl to libc in 2.34).
- */
+/* The C library's dlopen, dlsym and dlvsym, found in its own symbol table, since we export all three ourselves. */
 #ifndef VGPU_LIBC_SYMBOLS_H
 #define VGPU_LIBC_SYMBOLS_H
 
 void *libc_dlopen(const char *name, int flags);
 void *libc_dlsym(void *handle, const char *name);
 
+typedef void *dlopen_function(const char *path, int flags);
 typedef void *dlsym_function(void *handle, const char *name);
 typedef void *dlvsym_function(void *handle, const char *name, const char *version);
 
 /* Never NULL: without a C library that has them, they find nothing. */
+dlopen_function *libc_find_dlopen(void);
 dlsym_function *libc_find_dlsym(void);
 dlvsym_function *libc_find_dlvsym(void);
+
+/* The first definition of a function after the object that `code` is in, in the order of loading; NULL: none. */
+void *libc_find_after(const void *code, const char *name);
 
 #endif

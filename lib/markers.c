@@ -1,7 +1,9 @@
 #include "markers.h"
 
 #include "capture.h"
+#include "claim.h"
 #include "clock.h"
+#include "signals.h"
 
 #include <stdlib.h>
 
@@ -11,27 +13,27 @@ struct marker {
   struct marker *next;
 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the list */
+static int32_t lock; /* a claim that guards the list */
 static struct marker *unused;
 
 static struct marker *take(CUcontext context) {
-  pthread_mutex_lock(&lock);
+  claim_take(&lock);
   struct marker **link = &unused;
   while (*link != NULL && (*link)->context != context)
     link = &(*link)->next;
   struct marker *marker = *link;
   if (marker != NULL)
     *link = marker->next;
-  pthread_mutex_unlock(&lock);
+  claim_release(&lock);
   return marker;
 }
 
 static void recycle(void *marker_) {
   struct marker *marker = marker_;
-  pthread_mutex_lock(&lock);
+  claim_take(&lock);
   marker->next = unused;
   unused = marker;
-  pthread_mutex_unlock(&lock);
+  claim_release(&lock);
 }
 
 static struct marker *make(CUcontext context) {
@@ -93,20 +95,14 @@ static bool is_idle(void *stream) {
   return result == CUDA_SUCCESS;
 }
 
-void *markers_this_thread(void) {
-  static __thread char here;
-  return &here;
-}
-
-static bool is_here(void *context, void *thread) {
+static bool is_here(void *context) {
   CUcontext current = NULL;
-  return (thread == NULL || thread == markers_this_thread()) && real.cuCtxGetCurrent(&current) == CUDA_SUCCESS &&
-         current == context;
+  return real.cuCtxGetCurrent(&current) == CUDA_SUCCESS && current == context;
 }
 
 const struct meter_driver markers_driver = {
     .now_ns = clock_now_ns,
-    .sleep_ns = clock_sleep_ns,
+    .sleep_ns = signals_sleep_ns,
     .record = record,
     .recycle = recycle,
     .query = query,
@@ -117,7 +113,7 @@ const struct meter_driver markers_driver = {
 };
 
 void markers_forget_context(CUcontext context) {
-  pthread_mutex_lock(&lock);
+  claim_take(&lock);
   struct marker **link = &unused;
   while (*link != NULL) {
     struct marker *marker = *link;
@@ -127,10 +123,10 @@ void markers_forget_context(CUcontext context) {
     } else
       link = &marker->next;
   }
-  pthread_mutex_unlock(&lock);
+  claim_release(&lock);
 }
 
 void markers_forget(void) {
-  pthread_mutex_init(&lock, NULL);
+  lock = 0;
   unused = NULL;
 }

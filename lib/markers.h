@@ -7,9 +7,6 @@
 
 extern const struct meter_driver markers_driver;
 
-/* Names the calling thread. */
-void *markers_this_thread(void);
-
 /* The context is being destroyed: its markers must not be touched any more. */
 void markers_forget_context(CUcontext context);
 

@@ -50,8 +50,9 @@ void pools_note_shrinking(void);
 bool pools_count_reserve(struct pool *pool, CUmemoryPool handle, uint64_t reserved_bytes, bool shrinking,
                          uint64_t readings);
 
-/* Counts the pool's reserve as it is now: too much for a moment perhaps, but never too little. */
-void pools_reread(struct pool *pool, CUmemoryPool handle);
+/* Counts the pool's reserve as it is now: too much for a moment perhaps, but never too little. False when it may be too
+ * much, since another thread has done the same. */
+bool pools_reread(struct pool *pool, CUmemoryPool handle);
 
 /* What of the pool's reserve is not in use. */
 uint64_t pools_idle_bytes(CUmemoryPool handle);

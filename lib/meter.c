@@ -6,20 +6,13 @@
 #include "log.h"
 #include "meter_parts.h"
 #include "not_enforced.h"
+#include "signals.h"
 
 #define OVERLAPS 0.9 /* below this part */
 #define HOPE 0.7
 #define LEAST_PART 0.1
 #define OTHER_THREAD_NS 20000 /* to record a marker takes a microsecond or two */
 #define CLAIM_TRIES 40        /* much longer than to join a batch takes */
-
-static void pause_briefly(void) {
-#ifdef __x86_64__
-  __builtin_ia32_pause();
-#elif defined __aarch64__
-  __asm__ volatile("yield");
-#endif
-}
 
 static int64_t max(int64_t a, int64_t b) {
   return a > b ? a : b;
@@ -28,7 +21,6 @@ static int64_t max(int64_t a, int64_t b) {
 void meter_init(struct meter *meter, const struct meter_driver *driver, struct vgpu_device_shared *device,
                 uint32_t sm_percent) {
   *meter = (struct meter){.driver = driver, .device = device, .sm_percent = sm_percent};
-  pthread_mutex_init(&meter->lock, NULL);
 }
 
 void meter_begin_measuring(struct meter *meter) {
@@ -98,8 +90,7 @@ void meter_finish_at(struct meter_stream *stream, int64_t end_ns, int64_t now_ns
   __atomic_add_fetch(&stream->had_ns, due_ns, __ATOMIC_RELAXED);
   meter_show(stream, batch, end_ns - meter_work_ns(batch, start_ns, end_ns), end_ns);
   __atomic_add_fetch(&meter->device->launches, batch->launches, __ATOMIC_RELAXED);
-  if (batch->start != NULL)
-    meter->driver->recycle(batch->start);
+  meter_recycle(stream, batch->start);
   meter_set_open(stream, false);
 }
 
@@ -183,6 +174,9 @@ static void open_batch(struct meter_stream *stream, uint64_t work, int64_t arriv
   beside_look(stream);
   gate_wait_for_room(stream);
   gate_note_activity(meter, GATE_PASSED_NS);
+  signals_release();
+  if (meter_is_destroyed(stream)) /* meanwhile */
+    return;
   if (waited) /* a wait may come after each kernel, and ends the batch without a marker */
     stream->short_batches = 0;
   else if (waited_ns > 0)
@@ -217,6 +211,7 @@ static inline __attribute__((always_inline)) bool count(struct meter_stream *str
   if (observer != NULL)
     observer->joined(batch, known ? cost_ns : 0);
   stream->last_busy_ns = now_ns;
+  __atomic_store_n(&stream->launcher, claim_this_thread(), __ATOMIC_RELAXED);
   __atomic_store_n(&stream->waited, false, __ATOMIC_RELAXED);
   /* As near as whole launches come to it: of two kernels of a millisecond the second would pass without its tokens. */
   bool full = batch->estimate_ns + cost_ns / 2 >= batch->full_ns || batch->launches >= batch->most_launches;
@@ -231,19 +226,21 @@ static inline __attribute__((always_inline)) bool count(struct meter_stream *str
 }
 
 /* While another thread is at the gate for this stream, or closes its batch: what is launched before it is through
- * would be in no batch. False when that takes too long. */
+ * would be in no batch. False when that takes too long. A claim that the thread has itself is of a launch that it has
+ * left. */
 static SELDOM bool claim_patiently(struct meter_stream *stream, int64_t *now_ns) {
   const struct meter_driver *driver = stream->meter->driver;
   int64_t give_up_ns = *now_ns + METER_PATIENCE_NS;
-  while (!meter_claim(stream)) {
+  while (!meter_claim(stream) && !claim_recover(&stream->claim)) {
     if (*now_ns >= give_up_ns)
-      return false;
+      break;
     give_up_ns += gate_wait_while_paused(stream->meter);
     give_up_ns += gate_wait_for_share(stream);
     driver->sleep_ns(OTHER_THREAD_NS);
     *now_ns = driver->now_ns();
   }
-  return true;
+  signals_release();
+  return claim_is_own(&stream->claim);
 }
 
 /* With the claim held, which ends here where the launch cannot be measured. */
@@ -290,7 +287,10 @@ static SELDOM void note_first_launch(struct meter_stream *stream) {
     batch->launched_ns = now_ns;
 }
 
+/* A callback within the launch may have launched on the stream itself, and taken the claim. */
 HOT void meter_launched(struct meter_stream *stream) {
+  if (__builtin_expect(!claim_is_own(&stream->claim), 0))
+    return;
   if (stream->batch.launches == 1)
     note_first_launch(stream);
   if (stream->open)
@@ -311,6 +311,17 @@ static void count_more(struct meter_stream *stream, int64_t all_ns, uint32_t lau
     stream->observer->joined(batch, all_ns);
 }
 
+static bool launched_here(const struct meter_stream *stream) {
+  return __atomic_load_n(&stream->launcher, __ATOMIC_RELAXED) == claim_this_thread();
+}
+
+/* With the claim held, outside of a launch on the stream. A capture may have reached it by an event. */
+static bool may_touch(const struct meter_stream *stream) {
+  const struct meter_driver *driver = stream->meter->driver;
+  return launched_here(stream) && driver->is_here(__atomic_load_n(&stream->context, __ATOMIC_RELAXED)) &&
+         !driver->is_capturing(stream->handle);
+}
+
 /* What another thread has ended the batch for is in none. Where there may have been a long pause, before the last
  * launches or after them, an end that is marked now might have the pause in it. */
 void meter_launched_more(struct meter_stream *stream, uint64_t work, uint32_t launches, int64_t last_ns,
@@ -327,7 +338,7 @@ void meter_launched_more(struct meter_stream *stream, uint64_t work, uint32_t la
   bool full = batch->estimate_ns >= batch->full_ns || batch->launches >= batch->most_launches;
   if (joins && paused && now_ns >= stream->gpu_until_ns)
     meter_finish_by_estimate(stream);
-  else if (joins && full && stream->meter->driver->is_here(stream->context, stream->thread)) {
+  else if (joins && full && may_touch(stream)) {
     meter_set_open(stream, false);
     meter_close_claimed(stream);
     return;
@@ -342,18 +353,17 @@ void meter_close_claimed(struct meter_stream *stream) {
 
 bool meter_claim_again(struct meter_stream *stream) {
   for (int tries = 0; tries < CLAIM_TRIES; tries++) {
-    pause_briefly();
-    if (!__atomic_load_n(&stream->claimed, __ATOMIC_RELAXED) &&
-        !__atomic_exchange_n(&stream->claimed, true, __ATOMIC_ACQUIRE))
+    claim_pause();
+    if (__atomic_load_n(&stream->claim, __ATOMIC_RELAXED) == 0 && claim_try(&stream->claim))
       return true;
   }
   return false;
 }
 
 bool meter_claim_open(struct meter_stream *stream) {
-  if (!meter_is_open(stream) || !meter_claim(stream))
+  if (!meter_is_open(stream) || !launched_here(stream) || !meter_claim(stream))
     return false;
-  bool mine = stream->open && stream->meter->driver->is_here(stream->context, stream->thread);
+  bool mine = stream->open && may_touch(stream);
   if (mine)
     meter_set_open(stream, false);
   else
@@ -361,13 +371,22 @@ bool meter_claim_open(struct meter_stream *stream) {
   return mine;
 }
 
-void meter_close(struct meter_stream *stream) {
-  if (meter_claim_open(stream))
-    meter_close_claimed(stream);
-}
-
 void meter_close_all(struct meter *meter) {
   uint32_t count = __atomic_load_n(&meter->stream_count, __ATOMIC_ACQUIRE);
   for (uint32_t i = 0; i < count; i++)
-    meter_close(meter->streams[i]);
+    if (meter_claim_open(meter->streams[i]))
+      meter_close_claimed(meter->streams[i]);
+}
+
+void meter_end_all(struct meter *meter) {
+  uint32_t count = __atomic_load_n(&meter->stream_count, __ATOMIC_ACQUIRE);
+  meter_close_all(meter);
+  for (uint32_t i = 0; i < count; i++) {
+    struct meter_stream *stream = meter->streams[i];
+    if (!meter_is_open(stream) || !meter_claim(stream))
+      continue;
+    if (stream->open)
+      meter_finish_by_estimate(stream);
+    meter_unclaim(stream);
+  }
 }

@@ -8,7 +8,7 @@
  * of estimated work, and never fewer than two batches, are in flight.
  *
  * The driver and the clock are passed in; no CUDA header is needed here. No lock is held across a driver call: who
- * works on a stream or harvests claims a flag, and whoever finds it claimed goes on without. To join an open batch
+ * works on a stream or harvests has a claim on it, and whoever finds it claimed goes on without. To join an open batch
  * takes some nanoseconds, for which others wait.
  */
 #ifndef VGPU_METER_H
@@ -17,7 +17,6 @@
 #include "abi.h"
 #include "turns.h"
 
-#include <pthread.h>
 #include <stdbool.h>
 
 #define METER_BATCH_NS 1000000LL
@@ -68,15 +67,13 @@ struct meter_driver {
   bool (*elapsed_ns)(void *start, void *end, int64_t *elapsed_ns);
   bool (*is_capturing)(void *stream); /* also when that cannot be asked: nothing may be recorded then */
   bool (*is_idle)(void *stream);
-  /* May the calling thread mark streams of that context and, unless it is NULL, of that thread? Elsewhere the handle of
-   * a default stream means another stream. */
-  bool (*is_here)(void *context, void *thread);
+  bool (*is_here)(void *context); /* is it the calling thread's? Elsewhere a default stream's handle means another */
 };
 
 /* Places the GPU clock of one context on the wall clock. */
 struct timeline {
-  void *context;
-  void *base; /* a completed marker */
+  void *context; /* NULL: destroyed */
+  void *base;    /* a completed marker */
   int64_t base_gpu_ns;
   int64_t offset_ns;
 };
@@ -124,7 +121,8 @@ struct pace {
 struct meter_stream {
   /* What each launch asks for. With the beginning of the batch these are two cache lines. */
   _Alignas(64) struct meter *meter;
-  bool claimed;          /* a thread opens, joins or closes the batch: all below but the ring's tail is its own */
+  int32_t claim;         /* the thread at work on the batch: all below but the ring's tail is its own */
+  int32_t launcher;      /* the thread that launched last: it alone may call the driver with the handle */
   bool open;             /* batch takes launches */
   bool waited;           /* the program has waited for the GPU since */
   bool one_by_one;       /* launches came far apart */
@@ -141,13 +139,12 @@ struct meter_stream {
   const struct meter_observer *observer; /* the meter's */
   struct batch batch;
 
-  void *context;
+  void *context;                 /* NULL: destroyed */
   void *handle;                  /* NULL: removed */
-  void *thread;                  /* whose default stream it is, or NULL */
   struct pace paces[METER_AGES]; /* what the host takes from one launch to the next, by how long it has been awake */
   int64_t seen_at_ns[METER_AGES];
   struct pace own_gaps;  /* of the GPU, to its work */
-  int64_t usual_cost_ns; /* of a launch, in the last batch of known ones */
+  int64_t usual_cost_ns; /* of a launch, in the last batch of known ones; read without the claim */
   int64_t had_ns;        /* was measured, or is taken to have been */
   int64_t previous_end_ns;
   uint64_t checked_work;         /* see meter_unseen.c */
@@ -190,10 +187,10 @@ struct meter {
   int64_t measures_since_ns; /* before, launches went by unmeasured; 0: always */
   struct turns turns;
   struct shared_file turns_file;
-  pthread_mutex_t lock; /* guards the list of streams */
+  int32_t lock; /* a claim that guards the list of streams */
   struct meter_stream *streams[METER_MAX_STREAMS];
   uint32_t stream_count;
-  bool harvesting; /* claimed by the thread that harvests; it alone uses the intervals and the timelines */
+  int32_t harvester; /* a claim: the thread that harvests alone uses the intervals and the timelines */
   struct interval intervals[METER_INTERVALS]; /* measured, not yet charged */
   uint32_t interval_count;
   int64_t in_flight_ns;
@@ -216,7 +213,6 @@ struct meter {
   int64_t took_turn_ns;      /* when, while none of the work of that turn has been measured; else 0 */
   int64_t progress_ns;       /* when a batch was harvested last, or the first one came into flight */
   struct timeline timelines[METER_MAX_CONTEXTS];
-  uint32_t timeline_count;
   uint32_t costs_replaced; /* by others for which there was no place */
   struct meter_cost costs[1 << METER_COST_SET_BITS][METER_COST_WAYS];
 };
@@ -234,14 +230,15 @@ static inline uint32_t meter_percent(const struct meter *meter) {
   return meter_terms(meter).percent;
 }
 
-/* A stream to meter, or NULL when there are too many. `thread` is NULL unless the stream is a thread's default one. */
-struct meter_stream *meter_add_stream(struct meter *meter, void *context, void *handle, void *thread);
+/* A stream to meter, or NULL when there are too many. */
+struct meter_stream *meter_add_stream(struct meter *meter, void *context, void *handle);
 
 /* The stream is destroyed: its open batch is closed, and no new one opens. */
 void meter_remove_stream(struct meter_stream *stream);
 
-/* Between these two no other thread harvests, so that a context may be destroyed. Once it is certain that it is, all
- * its markers are forgotten without being touched. */
+/* Between these two no other thread harvests, so that a context may be destroyed; false when a thread that harvests
+ * hangs in the driver. Once it is certain that the context is destroyed, all its markers are forgotten without being
+ * touched: by a thread that harvests, when it comes back. */
 bool meter_pause(struct meter *meter);
 void meter_remove_context(struct meter *meter, void *context);
 void meter_resume(struct meter *meter, bool paused);
@@ -259,9 +256,12 @@ void meter_launched(struct meter_stream *stream);
 void meter_launched_more(struct meter_stream *stream, uint64_t work, uint32_t launches, int64_t last_ns,
                          int64_t now_ns);
 
-/* Ends the open batch with a marker: nothing is to join it any more. */
-void meter_close(struct meter_stream *stream);
+/* Ends the open batches of streams that the calling thread launched on last: nothing is to join them any more. */
 void meter_close_all(struct meter *meter);
+
+/* Ends all open batches. Another thread may be capturing its stream, which must not be asked then: its batch is taken
+ * to last as long as usual. */
+void meter_end_all(struct meter *meter);
 
 /* Around a wait of the program for the stream, which returned at that time. Afterwards the stream is idle, or that is
  * asked. */

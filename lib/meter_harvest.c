@@ -14,18 +14,26 @@ static int64_t max(int64_t a, int64_t b) {
   return a > b ? a : b;
 }
 
-static struct timeline *timeline_of(struct meter *meter, void *context) {
-  for (uint32_t i = 0; i < meter->timeline_count; i++)
-    if (meter->timelines[i].context == context)
+static struct timeline *find_timeline(struct meter *meter, const void *context) {
+  for (int i = 0; i < METER_MAX_CONTEXTS; i++)
+    if (__atomic_load_n(&meter->timelines[i].context, __ATOMIC_RELAXED) == context)
       return &meter->timelines[i];
-  if (meter->timeline_count == METER_MAX_CONTEXTS) {
+  return NULL;
+}
+
+static struct timeline *timeline_of(const struct meter_stream *stream) {
+  struct meter *meter = stream->meter;
+  void *context = __atomic_load_n(&stream->context, __ATOMIC_RELAXED);
+  struct timeline *timeline = context != NULL ? find_timeline(meter, context) : NULL;
+  if (context == NULL || timeline != NULL)
+    return timeline;
+  if ((timeline = find_timeline(meter, NULL)) == NULL) {
     static int said;
     log_once(&said, LOG_WARNING, "more than %d contexts; the compute limit is not enforced on the others",
              METER_MAX_CONTEXTS);
     not_enforced(meter->device, VGPU_NOT_ENFORCED_SM);
     return NULL;
   }
-  struct timeline *timeline = &meter->timelines[meter->timeline_count++];
   *timeline = (struct timeline){.context = context};
   return timeline;
 }
@@ -33,16 +41,15 @@ static struct timeline *timeline_of(struct meter *meter, void *context) {
 /* When the marker completed; it is recycled unless the timeline keeps it. */
 static int64_t place(struct meter_stream *stream, void *marker, int64_t recorded_ns, int64_t observed_ns) {
   struct meter *meter = stream->meter;
-  struct timeline *timeline = timeline_of(meter, stream->context);
+  struct timeline *timeline = timeline_of(stream);
   bool kept = false;
   void *replaced = NULL;
   int64_t wall_ns = observed_ns;
   if (timeline != NULL)
     wall_ns = timeline_place(timeline, meter->driver, marker, recorded_ns, observed_ns, &kept, &replaced);
-  if (replaced != NULL)
-    meter->driver->recycle(replaced);
+  meter_recycle(stream, replaced);
   if (!kept)
-    meter->driver->recycle(marker);
+    meter_recycle(stream, marker);
   return wall_ns;
 }
 
@@ -107,7 +114,7 @@ void meter_charge(struct meter *meter, int64_t start_ns, int64_t end_ns, int64_t
 }
 
 static int64_t offset_ns(struct meter_stream *stream) {
-  const struct timeline *timeline = timeline_of(stream->meter, stream->context);
+  const struct timeline *timeline = timeline_of(stream);
   return timeline != NULL ? timeline->offset_ns : 0;
 }
 
@@ -146,24 +153,27 @@ static void measure(struct meter_stream *stream, const struct batch *batch) {
 
 static void drop(struct meter_stream *stream, const struct batch *batch) {
   meter_show(stream, batch, 0, 0);
-  if (batch->start != NULL)
-    stream->meter->driver->recycle(batch->start);
-  stream->meter->driver->recycle(batch->end);
+  meter_recycle(stream, batch->start);
+  meter_recycle(stream, batch->end);
 }
 
 static void harvest_stream(struct meter_stream *stream) {
   struct meter *meter = stream->meter;
+  if (meter_is_destroyed(stream))
+    meter_forget_in_flight(stream);
   while (!meter_is_dry(stream)) {
-    struct batch *batch = &stream->ring[stream->tail % METER_RING];
-    enum meter_state state = meter->driver->query(batch->end);
+    struct batch *oldest = &stream->ring[stream->tail % METER_RING];
+    enum meter_state state = oldest->end != NULL ? meter->driver->query(oldest->end) : METER_LOST;
     if (state == METER_PENDING) {
-      batch->end_pending_ns = meter->driver->now_ns();
+      oldest->end_pending_ns = meter->driver->now_ns();
       return;
     }
+    const struct batch batch = *oldest;
+    oldest->start = oldest->end = oldest->parts = NULL; /* a harvest that is not finished is not done again */
     if (state == METER_DONE)
-      measure(stream, batch);
+      measure(stream, &batch);
     else {
-      drop(stream, batch);
+      drop(stream, &batch);
       __atomic_store_n(&stream->previous_end_ns, meter->driver->now_ns(), __ATOMIC_RELAXED);
     }
     __atomic_store_n(&meter->progress_ns, meter->driver->now_ns(), __ATOMIC_RELAXED);
@@ -172,11 +182,11 @@ static void harvest_stream(struct meter_stream *stream) {
 }
 
 void meter_harvest(struct meter *meter) {
-  if (__atomic_exchange_n(&meter->harvesting, true, __ATOMIC_ACQUIRE))
+  if (!claim_try(&meter->harvester) && !claim_recover(&meter->harvester))
     return;
   uint32_t count = __atomic_load_n(&meter->stream_count, __ATOMIC_ACQUIRE);
   for (uint32_t i = 0; i < count; i++)
     harvest_stream(meter->streams[i]);
   charge_intervals(meter);
-  __atomic_store_n(&meter->harvesting, false, __ATOMIC_RELEASE);
+  claim_release(&meter->harvester);
 }

@@ -124,7 +124,7 @@ void meter_note_pace(struct meter_stream *stream) {
   int64_t launching_ns = max(0, batch->last_launch_ns - batch->start_recorded_ns);
   if (batch->launches > 1)
     note_host(stream, launching_ns);
-  stream->usual_cost_ns = batch->estimate_ns / batch->launches;
+  __atomic_store_n(&stream->usual_cost_ns, batch->estimate_ns / batch->launches, __ATOMIC_RELAXED);
   add(&stream->own_gaps, batch->own_gap_ns + batch->own_idle_ns, batch->estimate_ns);
 }
 

@@ -2,6 +2,7 @@
 #ifndef VGPU_METER_PARTS_H
 #define VGPU_METER_PARTS_H
 
+#include "claim.h"
 #include "hot.h"
 #include "meter.h"
 
@@ -81,20 +82,33 @@ bool meter_looks_at_pace(const struct meter_stream *stream, int64_t now_ns);
 /* The oldest batch of the stream is in flight no more. */
 void meter_leave_flight(struct meter_stream *stream);
 
+/* The context is destroyed, and its markers with it: they must not be touched any more. */
+static inline bool meter_is_destroyed(const struct meter_stream *stream) {
+  return __atomic_load_n(&stream->context, __ATOMIC_RELAXED) == NULL;
+}
+static inline void meter_recycle(const struct meter_stream *stream, void *marker) {
+  if (marker != NULL && !meter_is_destroyed(stream))
+    stream->meter->driver->recycle(marker);
+}
+
+/* By a thread that harvests: of what is in flight on a stream whose context is destroyed, nothing is measured. */
+void meter_forget_in_flight(struct meter_stream *stream);
+
 /* With the claim held: ends the batch, which is no longer open, with a marker; the second one ends the claim, too. */
 void meter_mark_end(struct meter_stream *stream);
 void meter_close_claimed(struct meter_stream *stream);
 
-/* False when another thread has it for long: it is at the gate, or calls the driver. */
+/* False when a thread has it for long: it is at the gate, or calls the driver. */
 SELDOM bool meter_claim_again(struct meter_stream *stream);
 static inline bool meter_claim(struct meter_stream *stream) {
-  return !__atomic_exchange_n(&stream->claimed, true, __ATOMIC_ACQUIRE) || meter_claim_again(stream);
+  return claim_try(&stream->claim) || meter_claim_again(stream);
 }
 static inline void meter_unclaim(struct meter_stream *stream) {
-  __atomic_store_n(&stream->claimed, false, __ATOMIC_RELEASE);
+  claim_release(&stream->claim);
 }
 
-/* Takes the open batch out of the stream to end it; false when there is none, or it is not ours to touch. */
+/* Takes the open batch out of the stream to end it. False when there is none, or the calling thread may not call the
+ * driver with the stream's handle: a stream that another thread launches on may be captured by it at any moment. */
 bool meter_claim_open(struct meter_stream *stream);
 
 /* Asked without the claim. */

@@ -1,5 +1,6 @@
 /* Streams and contexts come and go under the meter. */
 #include "meter_parts.h"
+#include "signals.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -13,16 +14,16 @@ static bool claim(struct meter_stream *stream) {
   const struct meter_driver *driver = stream->meter->driver;
   int64_t give_up_ns = driver->now_ns() + METER_PATIENCE_NS;
   bool mine;
-  while (!(mine = meter_claim(stream)) && driver->now_ns() < give_up_ns)
+  while (!(mine = meter_claim(stream) || claim_recover(&stream->claim)) && driver->now_ns() < give_up_ns)
     driver->sleep_ns(OTHER_THREAD_NS);
+  signals_release();
   return mine;
 }
 
 /* With the claim held, which ends here. */
-static void start_over(struct meter_stream *stream, void *context, void *handle, void *thread) {
+static void start_over(struct meter_stream *stream, void *context, void *handle) {
   __atomic_store_n(&stream->context, context, __ATOMIC_RELAXED);
   __atomic_store_n(&stream->handle, handle, __ATOMIC_RELAXED);
-  stream->thread = thread;
   meter_set_open(stream, false);
   stream->last_busy_ns = 0;
   stream->previous_end_ns = 0;
@@ -35,7 +36,7 @@ static void start_over(struct meter_stream *stream, void *context, void *handle,
   stream->checks_next = false;
   stream->checked_rows = 0;
   stream->row_launches = 0;
-  stream->usual_cost_ns = 0;
+  __atomic_store_n(&stream->usual_cost_ns, 0, __ATOMIC_RELAXED);
   stream->gpu_until_ns = 0;
   __atomic_store_n(&stream->waited, false, __ATOMIC_RELAXED);
   meter_set_scale(stream, 1);
@@ -74,19 +75,19 @@ static struct meter_stream *find_unused(struct meter *meter) {
   return NULL;
 }
 
-struct meter_stream *meter_add_stream(struct meter *meter, void *context, void *handle, void *thread) {
-  pthread_mutex_lock(&meter->lock);
+struct meter_stream *meter_add_stream(struct meter *meter, void *context, void *handle) {
+  claim_take(&meter->lock);
   struct meter_stream *stream = find_unused(meter);
   bool fresh = stream == NULL && meter->stream_count < METER_MAX_STREAMS;
   if (fresh && (stream = aligned_alloc(_Alignof(struct meter_stream), sizeof *stream)) != NULL)
     *stream = (struct meter_stream){.meter = meter, .observer = meter->observer};
   if (stream != NULL)
-    start_over(stream, context, handle, thread);
+    start_over(stream, context, handle);
   if (stream != NULL && fresh) {
     meter->streams[meter->stream_count] = stream;
     __atomic_store_n(&meter->stream_count, meter->stream_count + 1, __ATOMIC_RELEASE);
   }
-  pthread_mutex_unlock(&meter->lock);
+  claim_release(&meter->lock);
   return stream;
 }
 
@@ -108,45 +109,46 @@ bool meter_pause(struct meter *meter) {
   meter_harvest(meter);
   const struct meter_driver *driver = meter->driver;
   int64_t give_up_ns = driver->now_ns() + HARVEST_PATIENCE_NS;
-  while (__atomic_exchange_n(&meter->harvesting, true, __ATOMIC_ACQUIRE)) {
-    if (driver->now_ns() >= give_up_ns)
-      return false;
+  bool mine;
+  while (!(mine = claim_try(&meter->harvester) || claim_recover(&meter->harvester)) && driver->now_ns() < give_up_ns)
     driver->sleep_ns(OTHER_THREAD_NS);
-  }
-  return true;
+  signals_release();
+  return mine;
 }
 
 void meter_resume(struct meter *meter, bool paused) {
   if (paused)
-    __atomic_store_n(&meter->harvesting, false, __ATOMIC_RELEASE);
+    claim_release(&meter->harvester);
 }
 
-/* With the claim held. */
-static void forget_in_flight(struct meter_stream *stream) {
+void meter_forget_in_flight(struct meter_stream *stream) {
   while (!meter_is_dry(stream)) {
     meter_show(stream, &stream->ring[stream->tail % METER_RING], 0, 0);
     meter_leave_flight(stream);
   }
-  if (stream->open)
-    meter_show(stream, &stream->batch, 0, 0);
 }
 
-static void forget_timeline(struct meter *meter, void *context) {
-  for (uint32_t i = 0; i < meter->timeline_count; i++)
-    if (meter->timelines[i].context == context) {
-      meter->timelines[i] = meter->timelines[--meter->timeline_count];
-      return;
-    }
+static void forget_open_batch(struct meter_stream *stream) {
+  if (!claim(stream)) /* left to the thread that works on it */
+    return;
+  if (stream->open)
+    meter_show(stream, &stream->batch, 0, 0);
+  give_up(stream);
 }
 
 void meter_remove_context(struct meter *meter, void *context) {
   uint32_t count = __atomic_load_n(&meter->stream_count, __ATOMIC_ACQUIRE);
   for (uint32_t i = 0; i < count; i++) {
     struct meter_stream *stream = meter->streams[i];
-    if (is_of(stream, context) && claim(stream)) {
-      forget_in_flight(stream);
-      give_up(stream);
-    }
+    if (!is_of(stream, context))
+      continue;
+    __atomic_store_n(&stream->context, NULL, __ATOMIC_RELAXED);
+    __atomic_store_n(&stream->handle, NULL, __ATOMIC_RELAXED);
+    forget_open_batch(stream);
+    if (claim_is_own(&meter->harvester))
+      meter_forget_in_flight(stream);
   }
-  forget_timeline(meter, context);
+  for (int i = 0; i < METER_MAX_CONTEXTS; i++)
+    if (__atomic_load_n(&meter->timelines[i].context, __ATOMIC_RELAXED) == context)
+      __atomic_store_n(&meter->timelines[i].context, NULL, __ATOMIC_RELAXED);
 }

@@ -1,5 +1,6 @@
 #include "meters.h"
 
+#include "claim.h"
 #include "clock.h"
 #include "launch_rows.h"
 #include "markers.h"
@@ -112,7 +113,7 @@ struct meter *meters_current(void) {
 static void leave_off(struct meter *meter) {
   if (meter->observer != NULL)
     return;
-  meter_close_all(meter);
+  meter_end_all(meter);
   meter_harvest(meter);
 }
 
@@ -160,7 +161,7 @@ void meters_harvest_all(void) {
     if (meter == NULL)
       continue;
     meter_before_wait_all(meter); /* what ran dry long ago did not last until now */
-    meter_close_all(meter);
+    meter_end_all(meter);
     meter_harvest(meter);
   }
 }
@@ -171,4 +172,5 @@ void meters_forget(void) {
     if (device->meter != NULL && device->meter->takes_turns)
       shared_file_forget(&device->meter->turns_file);
   meters_watch = (struct meters_watch){0};
+  claim_forget_thread();
 }

@@ -2,7 +2,7 @@
 #include "memory_view.h"
 #include "nvml_view.h"
 
-HOOK nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t handle, nvmlMemory_t *memory) {
+nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t handle, nvmlMemory_t *memory) {
   hooks_load_nvml();
   nvmlReturn_t result = real.nvmlDeviceGetMemoryInfo(handle, memory);
   struct device *device = result == NVML_SUCCESS && memory != NULL ? nvml_view_device(handle) : NULL;
@@ -15,7 +15,7 @@ HOOK nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t handle, nvmlMemory_t *mem
   return result;
 }
 
-HOOK nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t handle, nvmlMemory_v2_t *memory) {
+nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t handle, nvmlMemory_v2_t *memory) {
   hooks_load_nvml();
   nvmlReturn_t result = real.nvmlDeviceGetMemoryInfo_v2(handle, memory);
   struct device *device = result == NVML_SUCCESS && memory != NULL ? nvml_view_device(handle) : NULL;

@@ -128,7 +128,7 @@ static nvmlReturn_t fill(unsigned kind, nvmlDevice_t handle, const struct device
 
 /* Arguments that cannot be used are the driver's to judge. */
 #define LIST(name, kind, layout, row)                                                                                  \
-  HOOK nvmlReturn_t name(nvmlDevice_t handle, unsigned int *count, row *rows) {                                        \
+  nvmlReturn_t name(nvmlDevice_t handle, unsigned int *count, row *rows) {                                             \
     hooks_load_nvml();                                                                                                 \
     struct device *device = count == NULL || (*count > 0 && rows == NULL) ? NULL : nvml_view_device(handle);           \
     if (device == NULL)                                                                                                \
@@ -151,7 +151,7 @@ LIST(nvmlDeviceGetMPSComputeRunningProcesses_v3, RUNNING_MPS, LAYOUT_V2, nvmlPro
 
 /* Devices that do not have this list go on not having it: the driver is asked first, without room for a row. A mode of
  * a later NVML, which would list everybody, is refused as that of a driver before it. */
-HOOK nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t handle, nvmlProcessDetailList_t *details) {
+nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t handle, nvmlProcessDetailList_t *details) {
   hooks_load_nvml();
   struct device *device = details == NULL ? NULL : nvml_view_device(handle);
   if (device == NULL)
@@ -172,7 +172,7 @@ HOOK nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t handle, nvm
 /* ---- accounting: what processes did that may have ended ------------------------------------------------------------
  */
 
-HOOK nvmlReturn_t nvmlDeviceGetAccountingPids(nvmlDevice_t handle, unsigned int *count, unsigned int *pids) {
+nvmlReturn_t nvmlDeviceGetAccountingPids(nvmlDevice_t handle, unsigned int *count, unsigned int *pids) {
   hooks_load_nvml();
   nvmlReturn_t result = real.nvmlDeviceGetAccountingPids(handle, count, pids);
   if (result != NVML_SUCCESS || pids == NULL || nvml_view_device(handle) == NULL)
@@ -185,7 +185,7 @@ HOOK nvmlReturn_t nvmlDeviceGetAccountingPids(nvmlDevice_t handle, unsigned int 
   return result;
 }
 
-HOOK nvmlReturn_t nvmlDeviceGetAccountingStats(nvmlDevice_t handle, unsigned int pid, nvmlAccountingStats_t *stats) {
+nvmlReturn_t nvmlDeviceGetAccountingStats(nvmlDevice_t handle, unsigned int pid, nvmlAccountingStats_t *stats) {
   hooks_load_nvml();
   if (nvml_view_device(handle) != NULL && !nvml_view_has_process(pid))
     return NVML_ERROR_NOT_FOUND;

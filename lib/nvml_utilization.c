@@ -33,8 +33,8 @@ static unsigned long long wall_clock_us(void) {
     (count) = kept;                                                                                                    \
   } while (0)
 
-HOOK nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t handle, nvmlProcessUtilizationSample_t *samples,
-                                                  unsigned int *count, unsigned long long last_seen_us) {
+nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t handle, nvmlProcessUtilizationSample_t *samples,
+                                             unsigned int *count, unsigned long long last_seen_us) {
   hooks_load_nvml();
   nvmlReturn_t result = real.nvmlDeviceGetProcessUtilization(handle, samples, count, last_seen_us);
   struct device *device = result == NVML_SUCCESS && samples != NULL ? nvml_view_device(handle) : NULL;
@@ -44,7 +44,7 @@ HOOK nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t handle, nvmlProce
   return *count > 0 ? NVML_SUCCESS : NVML_ERROR_NOT_FOUND;
 }
 
-HOOK nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t handle, nvmlProcessesUtilizationInfo_t *info) {
+nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t handle, nvmlProcessesUtilizationInfo_t *info) {
   hooks_load_nvml();
   nvmlReturn_t result = real.nvmlDeviceGetProcessesUtilizationInfo(handle, info);
   struct device *device = result == NVML_SUCCESS && info->procUtilArray != NULL ? nvml_view_device(handle) : NULL;
@@ -99,7 +99,7 @@ static bool ask_driver(nvmlDevice_t handle, nvmlUtilization_t *utilization) {
 }
 
 /* Where neither we nor the driver can tell whose work it was, the driver's figure for the whole device stands. */
-HOOK nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t handle, nvmlUtilization_t *utilization) {
+nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t handle, nvmlUtilization_t *utilization) {
   hooks_load_nvml();
   nvmlReturn_t result = real.nvmlDeviceGetUtilizationRates(handle, utilization);
   struct device *device = result == NVML_SUCCESS ? nvml_view_device(handle) : NULL;
@@ -116,8 +116,8 @@ HOOK nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t handle, nvmlUtiliza
 }
 
 /* The driver's samples are those of all tenants together. It refuses them itself where a GPU is shared by MIG. */
-HOOK nvmlReturn_t nvmlDeviceGetSamples(nvmlDevice_t handle, nvmlSamplingType_t type, unsigned long long last_seen_us,
-                                       nvmlValueType_t *value_type, unsigned int *count, nvmlSample_t *samples) {
+nvmlReturn_t nvmlDeviceGetSamples(nvmlDevice_t handle, nvmlSamplingType_t type, unsigned long long last_seen_us,
+                                  nvmlValueType_t *value_type, unsigned int *count, nvmlSample_t *samples) {
   hooks_load_nvml();
   bool is_utilization = type == NVML_GPU_UTILIZATION_SAMPLES || type == NVML_MEMORY_UTILIZATION_SAMPLES;
   if (is_utilization && nvml_view_device(handle) != NULL)

@@ -19,31 +19,35 @@ uint64_t pools_idle_bytes(CUmemoryPool handle) {
   return answered && reserved_bytes > used_bytes ? reserved_bytes - used_bytes : 0;
 }
 
-void pools_reread(struct pool *pool, CUmemoryPool handle) {
+bool pools_reread(struct pool *pool, CUmemoryPool handle) {
   cuuint64_t reserved_bytes;
-  if (!ask(handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved_bytes) ||
-      pools_count_reserve(pool, handle, reserved_bytes, false, 0))
-    return;
+  if (!ask(handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved_bytes))
+    return false;
+  if (pools_count_reserve(pool, handle, reserved_bytes, false, 0))
+    return true;
   pools_note_shrinking();
   uint64_t readings = __atomic_load_n(&pool->readings, __ATOMIC_SEQ_CST);
-  if (ask(handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved_bytes))
-    pools_count_reserve(pool, handle, reserved_bytes, true, readings);
+  return ask(handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved_bytes) &&
+         pools_count_reserve(pool, handle, reserved_bytes, true, readings);
 }
 
-static void settle(const struct device *device, enum pools what) {
+static bool settle(const struct device *device, enum pools what) {
+  bool settled = true;
   int place = 0;
   struct pool *pool;
   while ((pool = pools_take_hold(device, &place)) != NULL) {
     if (what == POOLS_TRIM)
       real.cuMemPoolTrimTo(pool->handle, 0);
-    pools_reread(pool, pool->handle);
+    settled &= pools_reread(pool, pool->handle);
     pools_let_go(pool);
   }
+  return settled;
 }
 
-void pools_settle(struct device *device, enum pools what) {
-  settle(device, what);
+bool pools_settle(struct device *device, enum pools what) {
+  bool settled = settle(device, what);
   graph_memory_settle(device, what);
+  return settled;
 }
 
 /* Where the program waits, the driver takes back what pools do not need. */

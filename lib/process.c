@@ -17,9 +17,9 @@ HOT_DATA enum process_state process_state = PROCESS_UNKNOWN;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static HOT_DATA struct region region = {.file = {.descriptor = -1}, .slot = -1};
-static struct vgpu_process_usage own_usage;
+static struct ledger_own own;
 static HOT_DATA struct ledger ledger;
-static HOT_DATA bool slot_was_asked_for;
+HOT_DATA const struct ledger *process_ledger_with_slot;
 static enum process_state decided;
 static HOT_DATA bool environment_limits_compute;
 static bool has_limits;
@@ -70,9 +70,9 @@ static enum process_state decide(void) {
     region_open(&region);
   else
     region_open_alone(&region);
-  own_usage = (struct vgpu_process_usage){.pid = (uint32_t)getpid(), .pid_namespace = region_pid_namespace()};
-  slot_was_asked_for = false;
-  ledger = (struct ledger){&own_usage, region.usage, -1, slot_is_live, &region};
+  own = (struct ledger_own){.usage = {.pid = (uint32_t)getpid(), .pid_namespace = region_pid_namespace()}};
+  process_ledger_with_slot = NULL;
+  ledger = (struct ledger){&own, region.usage, -1, slot_is_live, &region};
   environment_limits_compute = limits_of_compute_in_environment();
   return PROCESS_LIMITED;
 }
@@ -108,17 +108,15 @@ const struct ledger *process_ledger_view(void) {
 }
 
 bool process_has_slot(void) {
-  return __atomic_load_n(&slot_was_asked_for, __ATOMIC_ACQUIRE);
+  return __atomic_load_n(&process_ledger_with_slot, __ATOMIC_ACQUIRE) != NULL;
 }
 
-HOT const struct ledger *process_ledger(void) {
-  if (__atomic_load_n(&slot_was_asked_for, __ATOMIC_ACQUIRE))
-    return &ledger;
+const struct ledger *process_claim_slot(void) {
   int cancel_state = begin_alone();
-  if (!slot_was_asked_for) {
+  if (process_ledger_with_slot == NULL) {
     region_claim_slot(&region);
     __atomic_store_n(&ledger.own_slot, region.slot, __ATOMIC_RELAXED);
-    __atomic_store_n(&slot_was_asked_for, true, __ATOMIC_RELEASE);
+    __atomic_store_n(&process_ledger_with_slot, &ledger, __ATOMIC_RELEASE);
   }
   end_alone(cancel_state);
   return &ledger;

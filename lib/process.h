@@ -41,7 +41,12 @@ const struct region *process_region(void);
 bool process_has_slot(void);
 
 /* The ledger, with a slot taken for this process. */
-const struct ledger *process_ledger(void);
+extern const struct ledger *process_ledger_with_slot; /* NULL: not asked for yet */
+SELDOM const struct ledger *process_claim_slot(void);
+static inline const struct ledger *process_ledger(void) {
+  const struct ledger *ledger = __atomic_load_n(&process_ledger_with_slot, __ATOMIC_ACQUIRE);
+  return __builtin_expect(ledger != NULL, 1) ? ledger : process_claim_slot();
+}
 
 /* The same for reading only: takes no slot. */
 const struct ledger *process_ledger_view(void);

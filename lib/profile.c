@@ -173,7 +173,7 @@ static uint8_t current_index(void) {
 
 static void sample(uint8_t index, const struct device *device, int64_t now_ns) {
   struct limits limits = device_limits(device);
-  const struct vgpu_device_usage *own = &process_ledger_view()->own->devices[device->number];
+  const struct vgpu_device_usage *own = &process_ledger_view()->own->usage.devices[device->number];
   uint64_t own_bytes = __atomic_load_n(&own->allocated_bytes, __ATOMIC_RELAXED) +
                        __atomic_load_n(&own->overhead_bytes, __ATOMIC_RELAXED) +
                        __atomic_load_n(&own->host_bytes, __ATOMIC_RELAXED);

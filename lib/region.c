@@ -10,6 +10,8 @@
 #include <string.h>
 #include <strings.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 /* Nothing at all is granted by it: the reading of a limits file that cannot be read. */
@@ -17,9 +19,16 @@ static const struct vgpu_limits grants_nothing = {.magic = VGPU_LIMITS_MAGIC, .a
 
 static pthread_mutex_t borrowing = PTHREAD_MUTEX_INITIALIZER;
 
+/* A state folder that was removed under its container, which has it still, has no name and nothing in it. glibc 2.33
+ * has given stat a new symbol, which older ones lack. */
+static bool limits_were_removed(void) {
+  struct stat status;
+  return syscall(SYS_newfstatat, AT_FDCWD, VGPU_CONTAINER_DIR "/etc", &status, 0) == 0 && status.st_nlink == 0;
+}
+
 /* The file in the container cannot be named away by the environment. */
 static const char *limits_path(void) {
-  if (access(VGPU_CONTAINER_LIMITS, F_OK) == 0)
+  if (access(VGPU_CONTAINER_LIMITS, F_OK) == 0 || limits_were_removed())
     return VGPU_CONTAINER_LIMITS;
   const char *path = getenv(VGPU_ENV_LIMITS_FILE);
   return path != NULL && path[0] != '\0' ? path : NULL;
@@ -73,8 +82,22 @@ static struct vgpu_usage *map_own_memory(void) {
   return mapping == MAP_FAILED ? &last_resort : mapping;
 }
 
-static void keep_usage_to_ourselves(struct region *region, const char *path, const char *reason) {
-  log_line(LOG_WARNING, "usage file %s: %s; each process is held to the limit by itself", path, reason);
+/* Does this process alone lack something? Then it cannot count together with the others, and would have a whole limit
+ * of its own beside theirs. */
+static bool is_own_shortage(int error) {
+  return error == EMFILE || error == ENFILE || error == ENOMEM;
+}
+
+static void grant_nothing(struct region *region, const char *path, int error) {
+  log_line(LOG_ERROR, "usage file %s: %s; nothing is granted to this process", path, strerror(error));
+  region->limits = &grants_nothing;
+}
+
+static void keep_usage_to_ourselves(struct region *region, const char *path, const char *reason, int error) {
+  if (is_own_shortage(error))
+    grant_nothing(region, path, error);
+  else
+    log_line(LOG_WARNING, "usage file %s: %s; each process is held to the limit by itself", path, reason);
   shared_file_close(&region->file, sizeof *region->usage);
   region->usage = map_own_memory();
 }
@@ -131,9 +154,10 @@ void region_open(struct region *region) {
   *region = (struct region){.slot = -1};
   if (limits != NULL)
     region->limits = map_limits(limits);
+  errno = 0;
   const char *problem = open_usage(region, path, place);
   if (problem != NULL)
-    keep_usage_to_ourselves(region, path, problem);
+    keep_usage_to_ourselves(region, path, problem, errno);
 }
 
 uint32_t region_pid_namespace(void) {
@@ -156,9 +180,11 @@ static void announce_slot(struct vgpu_usage *usage, int slot) {
     continue;
 }
 
-static void say_why_no_slot(int error) {
+static void do_without_slot(struct region *region, int error) {
   static const char consequence[] = "the others in this container do not see what this process uses";
-  if (error == EAGAIN)
+  if (is_own_shortage(error))
+    grant_nothing(region, region->file.path, error);
+  else if (error == EAGAIN)
     log_line(LOG_WARNING, "more than %d processes use the GPU; %s", VGPU_MAX_PROCESSES, consequence);
   else
     log_line(LOG_WARNING, "the usage file cannot be locked: %s; %s", strerror(error), consequence);
@@ -169,7 +195,7 @@ void region_claim_slot(struct region *region) {
     return;
   int slot = shared_file_claim_slot(&region->file, VGPU_MAX_PROCESSES);
   if (slot < 0) {
-    say_why_no_slot(errno);
+    do_without_slot(region, errno);
     return;
   }
   struct vgpu_process_usage *own = &region->usage->processes[slot];

@@ -26,7 +26,8 @@ bool region_has_limits_file(void);
 bool region_limits_are_lifted(void);
 
 /* Maps both files. What goes wrong is said on stderr, and answered with the strictest safe reading: an unreadable
- * limits file grants nothing; without a usage file every process is held to the limit by itself. */
+ * limits file grants nothing; without a usage file every process is held to the limit by itself, and one that lacks
+ * descriptors or memory for it gets nothing. */
 void region_open(struct region *region);
 
 /* The number of this process's PID namespace; 0 where /proc does not tell. Containers that share a usage file have one
@@ -36,7 +37,8 @@ uint32_t region_pid_namespace(void);
 /* For a process without limits that counts for itself: no file. */
 void region_open_alone(struct region *region);
 
-/* Takes a free slot, and wipes it. None is taken without a usage file, or with all slots taken (said on stderr). */
+/* Takes a free slot, and wipes it. None is taken without a usage file, or with all slots taken (said on stderr); a
+ * process that lacks descriptors or memory for it gets nothing from then on. */
 void region_claim_slot(struct region *region);
 
 /* Does a living process hold this slot? If not, the slot is wiped. Not to be asked of the own slot. */

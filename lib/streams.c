@@ -23,16 +23,12 @@ static bool means_a_default_stream(CUstream stream) {
   return stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
 }
 
-static void *thread_of(CUstream stream) {
-  return stream == CU_STREAM_PER_THREAD ? markers_this_thread() : NULL;
-}
-
 /* A handle names its stream alone; the default streams are one for each context, or for each context and thread. Two
  * of them with the same mixed key, which is not to be expected in the life of the universe, would share a batch. */
 static uint64_t key_of(CUstream stream, CUcontext context) {
   if (!means_a_default_stream(stream))
     return (uint64_t)(uintptr_t)stream;
-  uint64_t thread = (uint64_t)(uintptr_t)thread_of(stream);
+  uint64_t thread = stream == CU_STREAM_PER_THREAD ? (uintptr_t)&streams_last : 0;
   uint64_t mixed = ((uint64_t)(uintptr_t)context * 0x9e3779b97f4a7c15ULL) ^ (thread * 0xff51afd7ed558ccdULL);
   return mixed | 1; /* odd: never a handle, which is an aligned address */
 }
@@ -41,7 +37,7 @@ static SELDOM struct meter_stream *add(CUstream stream, CUcontext context, uint6
   struct meter *meter = meters_current();
   if (meter == NULL)
     return NULL;
-  struct meter_stream *added = meter_add_stream(meter, context, stream, thread_of(stream));
+  struct meter_stream *added = meter_add_stream(meter, context, stream);
   if (added == NULL || !table_put(&streams, (struct table_entry){.key = key, .owner = added})) {
     static int said;
     log_once(&said, LOG_WARNING, "more than %d streams; the compute limit is not enforced on the others",

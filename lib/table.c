@@ -99,6 +99,10 @@ static bool is_empty(const struct table_shard *shard) {
   return __atomic_load_n(&shard->count, __ATOMIC_RELAXED) == 0;
 }
 
+HOT bool table_may_have(struct table *table, uint64_t key) {
+  return !is_empty(shard_of(table, key));
+}
+
 HOT bool table_subtract(struct table *table, uint64_t key, uint64_t bytes, struct table_entry *left) {
   struct table_shard *shard = shard_of(table, key);
   if (is_empty(shard))

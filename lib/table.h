@@ -47,6 +47,9 @@ bool table_add(struct table *table, struct table_entry entry, uint64_t *bytes);
 /* Takes bytes from the key's, and the entry away with the last; `left` is the entry then. False when it has fewer. */
 bool table_subtract(struct table *table, uint64_t key, uint64_t bytes, struct table_entry *left);
 
+/* False when it is certain that there is no entry of the key. */
+bool table_may_have(struct table *table, uint64_t key);
+
 /* Copies the entry of the key. */
 bool table_get(struct table *table, uint64_t key, struct table_entry *entry);
 

@@ -6,9 +6,9 @@
 #define MOST_AWAKE_LOOKS 1000 /* in one wait: about two milliseconds */
 
 bool turns_is_ours(struct turns *turns) {
-  pthread_mutex_lock(&turns->lock);
+  claim_take(&turns->lock);
   bool ours = turns_know_ours(turns, turns->system->now_ns());
-  pthread_mutex_unlock(&turns->lock);
+  claim_release(&turns->lock);
   return ours;
 }
 
@@ -72,7 +72,7 @@ static bool try_take(struct turns *turns, struct sight *sight, int64_t now_ns, i
 static int64_t sleep_until_ns(const struct turns *turns, int64_t now_ns, int64_t until_ns) {
   int64_t early_ns = turns_expected_pass_ns(turns) - TURNS_AWAKE_NS;
   bool is_next = turns_rank(turns, now_ns) == 0;
-  if (is_next && now_ns >= early_ns && now_ns < early_ns + 2 * TURNS_AWAKE_NS)
+  if (is_next && now_ns >= early_ns && now_ns - early_ns < 2 * TURNS_AWAKE_NS)
     return now_ns;
   return is_next && now_ns < early_ns ? turns_min(until_ns, early_ns) : until_ns;
 }
@@ -127,22 +127,22 @@ bool turns_take(struct turns *turns) {
   int64_t began_ns = turns->system->now_ns(), until_ns = began_ns;
   struct sight sight = {.since_ns = began_ns};
   enum taking taking = NOT_YET;
-  pthread_mutex_lock(&turns->lock);
+  claim_take(&turns->lock);
   bool trusts = queue(turns, began_ns), ours = !trusts && turns_check_ours(turns);
   while (trusts && (taking = take_now(turns, &sight, began_ns + TURNS_PATIENCE_NS, &until_ns)) == NOT_YET) {
     uint32_t wake = turns->seen.head.wake;
-    pthread_mutex_unlock(&turns->lock);
+    claim_release(&turns->lock);
     sleep_or_stay_awake(turns, &sight, wake, until_ns);
-    pthread_mutex_lock(&turns->lock);
+    claim_take(&turns->lock);
   }
   if (trusts)
     leave_queue(turns, taking == TAKEN);
-  pthread_mutex_unlock(&turns->lock);
+  claim_release(&turns->lock);
   return ours || taking == TAKEN;
 }
 
 bool turns_must_pass(struct turns *turns, int64_t in_flight_ns) {
-  pthread_mutex_lock(&turns->lock);
+  claim_take(&turns->lock);
   int64_t now_ns = turns->system->now_ns();
   bool used_up = now_ns + in_flight_ns >= turns->own.slice_end_ns && turns_check_ours(turns);
   bool must = false;
@@ -154,12 +154,12 @@ bool turns_must_pass(struct turns *turns, int64_t in_flight_ns) {
     turns->own.slice_end_ns = now_ns + TURNS_SLICE_NS;
     turns_publish(turns, now_ns);
   }
-  pthread_mutex_unlock(&turns->lock);
+  claim_release(&turns->lock);
   return must;
 }
 
 void turns_pass(struct turns *turns, bool drained) {
-  pthread_mutex_lock(&turns->lock);
+  claim_take(&turns->lock);
   bool passed = false;
   if (drained && turns->own.at_work == 1) {
     turns->own.at_work = 0;
@@ -167,7 +167,7 @@ void turns_pass(struct turns *turns, bool drained) {
   }
   if (turns_check_ours(turns))
     passed = turns_hand_over(turns, -1, turns->system->now_ns());
-  pthread_mutex_unlock(&turns->lock);
+  claim_release(&turns->lock);
   if (passed)
     turns->system->wake_all(turns->file);
 }

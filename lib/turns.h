@@ -15,8 +15,6 @@
 
 #include "turns_file.h"
 
-#include <pthread.h>
-
 #define TURNS_SLICE_NS 20000000LL
 #define TURNS_SHORTER_NS 2000000LL    /* that some slices are, at most */
 #define TURNS_GRACE_NS 300000LL       /* between a holder's expected idleness and taking its turn */
@@ -33,7 +31,7 @@ struct turns {
   const struct turns_system *system;
   void *file;
   int slot;
-  pthread_mutex_t lock;   /* guards the rest */
+  int32_t lock;           /* a claim that guards the rest */
   struct turns_slot own;  /* as it is to be seen by others */
   struct turns_file seen; /* when we looked last */
   int64_t looked_ns, published_ns;

@@ -3,6 +3,7 @@
 #include "abi.h"
 #include "clock.h"
 #include "log.h"
+#include "signals.h"
 
 #include <errno.h>
 #include <linux/futex.h>
@@ -53,15 +54,17 @@ static uint32_t *wake_word(void *file) {
 
 static void wait(void *file, uint32_t expected, int64_t duration_ns) {
   struct timespec duration = {.tv_sec = duration_ns / 1000000000, .tv_nsec = duration_ns % 1000000000};
+  signals_release();
   syscall(SYS_futex, wake_word(file), FUTEX_WAIT, expected, &duration, NULL, 0);
+  signals_hold();
 }
 
 static void wake_all(void *file) {
   syscall(SYS_futex, wake_word(file), FUTEX_WAKE, __INT_MAX__, NULL, NULL, 0);
 }
 
-const struct turns_system turns_file_system = {clock_now_ns, clock_sleep_ns, read_file, write_file, lock,
-                                               unlock,       is_held,        wait,      wake_all};
+const struct turns_system turns_file_system = {clock_now_ns, signals_sleep_ns, read_file, write_file, lock,
+                                               unlock,       is_held,          wait,      wake_all};
 
 /* ---- joining --------------------------------------------------------------------------------------------------- */
 

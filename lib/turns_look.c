@@ -25,7 +25,7 @@ static bool is_stuck(const struct turns_slot *slot, int64_t now_ns) {
 }
 
 static bool is_silent(const struct turns_slot *slot, int64_t now_ns) {
-  return slot->at_work == 1 && now_ns - slot->seen_ns > TURNS_SILENT_NS;
+  return slot->at_work == 1 && turns_is_older(slot->seen_ns, now_ns, TURNS_SILENT_NS);
 }
 
 static void count_those_at_work(struct turns *turns, int64_t now_ns) {
@@ -59,7 +59,7 @@ void turns_look(struct turns *turns, int64_t now_ns) {
 }
 
 int64_t turns_begin_look(struct turns *turns) {
-  pthread_mutex_lock(&turns->lock);
+  claim_take(&turns->lock);
   int64_t now_ns = turns->system->now_ns();
   if (now_ns - turns->looked_ns >= (turns->company ? TURNS_LATELY_NS : TURNS_LATELY_ALONE_NS))
     turns_look(turns, now_ns);
@@ -67,7 +67,7 @@ int64_t turns_begin_look(struct turns *turns) {
 }
 
 void turns_end_look(struct turns *turns) {
-  pthread_mutex_unlock(&turns->lock);
+  claim_release(&turns->lock);
 }
 
 bool turns_have_company(struct turns *turns) {

@@ -2,6 +2,7 @@
 #ifndef VGPU_TURNS_PARTS_H
 #define VGPU_TURNS_PARTS_H
 
+#include "claim.h"
 #include "turns.h"
 
 /* How old what we have seen may be, and what others see of us: a look takes about a microsecond. */
@@ -22,6 +23,12 @@ static inline int turns_holder_of(uint64_t turn) {
 
 static inline uint64_t turns_next_turn(uint64_t turn, int holder) {
   return ((turn >> 16) + 1) << 16 | (uint64_t)(holder + 1);
+}
+
+/* Any number may stand in the file: it is compared with sums of ours, and nothing is added to it or taken from it that
+ * has not been bounded. */
+static inline bool turns_is_older(int64_t at_ns, int64_t now_ns, int64_t age_ns) {
+  return at_ns < now_ns - age_ns;
 }
 
 static inline bool turns_seen_within(const struct turns_slot *slot, int64_t now_ns, int64_t age_ns) {

@@ -10,7 +10,7 @@ static bool waits(const struct turns_slot *slot, int64_t now_ns) {
 
 /* Who has waited for long has the highest priority. */
 static uint32_t priority_of(const struct turns_slot *slot, int64_t now_ns) {
-  bool waits_long = slot->ticket != 0 && now_ns - slot->ticket > TURNS_STARVED_NS;
+  bool waits_long = slot->ticket != 0 && turns_is_older(slot->ticket, now_ns, TURNS_STARVED_NS);
   return waits_long ? VGPU_PRIORITY_HIGH : slot->terms.priority;
 }
 
@@ -74,7 +74,7 @@ bool turns_are_wanted(struct turns *turns) {
 /* When the holder is expected to pass its turn: as it has announced, or when its slice ends. */
 int64_t turns_expected_pass_ns(const struct turns *turns) {
   int holder = turns_holder_of(turns->seen.head.turn);
-  if (holder < 0 || holder >= turns_slots_used(turns))
+  if (holder < 0 || holder >= turns_slots_used(turns) || turns->seen.slots[holder].slice_end_ns < 0)
     return 0;
   const struct turns_slot *slot = &turns->seen.slots[holder];
   return slot->passes_at_ns > slot->slice_end_ns - TURNS_SLICE_NS ? slot->passes_at_ns : slot->slice_end_ns;

@@ -67,9 +67,9 @@ uint32_t turns_share_percent(struct turns *turns, const struct turns_terms *own)
 }
 
 bool turns_share_all(struct turns *turns) {
-  pthread_mutex_lock(&turns->lock);
+  claim_take(&turns->lock);
   struct turns_terms own = turns->own.terms;
-  pthread_mutex_unlock(&turns->lock);
+  claim_release(&turns->lock);
   struct others others = find_others(turns, &own);
   add(&others, own.percent, own.policy);
   return others.unlimited > 0 || others.hard + others.burst >= 100;

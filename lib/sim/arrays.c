@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#include "bindings.h"
 #include "capture.h"
 #include "device_memory.h"
 #include "state.h"
@@ -13,6 +14,7 @@ struct array {
   void *handle;
   const struct context *context;
   uint64_t charged_bytes;
+  struct binding *tiles; /* of a sparse one */
   CUDA_ARRAY3D_DESCRIPTOR descriptor;
 };
 
@@ -63,6 +65,11 @@ static CUresult size_of(const CUDA_ARRAY3D_DESCRIPTOR *descriptor, unsigned leve
   return CUDA_SUCCESS;
 }
 
+/* Its memory is mapped to it, tile by tile. */
+static bool is_sparse(const CUDA_ARRAY3D_DESCRIPTOR *descriptor) {
+  return descriptor->Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING);
+}
+
 static CUresult create(enum handle_kind kind, void **handle, const CUDA_ARRAY3D_DESCRIPTOR *descriptor,
                        unsigned levels) {
   struct context *context;
@@ -75,6 +82,8 @@ static CUresult create(enum handle_kind kind, void **handle, const CUDA_ARRAY3D_
   result = capture_check_unsafe_call();
   if (result == CUDA_SUCCESS)
     result = size_of(descriptor, levels, &bytes);
+  if (is_sparse(descriptor))
+    bytes = 0;
   if (result != CUDA_SUCCESS)
     return driver_leave(result);
   if (!memory_take(context->device, bytes))
@@ -86,12 +95,18 @@ static CUresult create(enum handle_kind kind, void **handle, const CUDA_ARRAY3D_
     state_release(context->device, bytes);
     return driver_leave(CUDA_ERROR_OUT_OF_MEMORY);
   }
-  *array = (struct array){new_handle, context, bytes, *descriptor};
+  *array = (struct array){new_handle, context, bytes, NULL, *descriptor};
   *handle = new_handle;
   return driver_leave(CUDA_SUCCESS);
 }
 
+struct binding **array_tiles(enum handle_kind kind, const void *handle) {
+  struct array *array = handle_object(kind, handle);
+  return array && is_sparse(&array->descriptor) ? &array->tiles : NULL;
+}
+
 static void delete_array(struct array *array) {
+  bindings_end(&array->tiles);
   state_release(array->context->device, array->charged_bytes);
   handle_delete(array->handle);
   free(array);

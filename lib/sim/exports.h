@@ -94,6 +94,14 @@
   SHARED(cuMemRetainAllocationHandle, cuMemRetainAllocationHandle, 11000)                                              \
   SHARED(cuMemSetAccess, cuMemSetAccess, 10020)                                                                        \
   SHARED(cuMemUnmap, cuMemUnmap, 10020)                                                                                \
+  SHARED(cuMemMapArrayAsync, cuMemMapArrayAsync, 11010)                                                                \
+  PER_THREAD(cuMemMapArrayAsync, cuMemMapArrayAsync_ptsz, 11010)                                                       \
+  SHARED(cuMulticastAddDevice, cuMulticastAddDevice, 12010)                                                            \
+  SHARED(cuMulticastBindAddr, cuMulticastBindAddr, 12010)                                                              \
+  SHARED(cuMulticastBindMem, cuMulticastBindMem, 12010)                                                                \
+  SHARED(cuMulticastCreate, cuMulticastCreate, 12010)                                                                  \
+  SHARED(cuMulticastGetGranularity, cuMulticastGetGranularity, 12010)                                                  \
+  SHARED(cuMulticastUnbind, cuMulticastUnbind, 12010)                                                                  \
   SHARED(cuArray3DCreate, cuArray3DCreate, 2000)                                                                       \
   SHARED(cuArray3DCreate, cuArray3DCreate_v2, 3020)                                                                    \
   SHARED(cuArray3DGetDescriptor, cuArray3DGetDescriptor_v2, 3020)                                                      \

@@ -57,14 +57,21 @@ nvmlReturn_t DECLDIR nvmlDeviceGetCount(unsigned int *count) {
   return nvmlDeviceGetCount_v2(count);
 }
 
+/* The handle of a card that is there. */
+static nvmlReturn_t find_handle(unsigned card, nvmlDevice_t *handle) {
+  if (nvml_is_lost(card_first(card)))
+    return NVML_ERROR_GPU_IS_LOST;
+  *handle = nvml_card_handle(card);
+  return NVML_SUCCESS;
+}
+
 nvmlReturn_t DECLDIR nvmlDeviceGetHandleByIndex_v2(unsigned int index, nvmlDevice_t *handle) {
   nvmlReturn_t result = nvml_ready();
   if (result != NVML_SUCCESS)
     return result;
   if (!handle || index >= card_count())
     return NVML_ERROR_INVALID_ARGUMENT;
-  *handle = nvml_card_handle(index);
-  return NVML_SUCCESS;
+  return find_handle(index, handle);
 }
 
 nvmlReturn_t DECLDIR nvmlDeviceGetHandleByIndex(unsigned int index, nvmlDevice_t *handle) {
@@ -77,11 +84,14 @@ nvmlReturn_t DECLDIR nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *h
     return result;
   if (!uuid || !handle)
     return NVML_ERROR_INVALID_ARGUMENT;
-  for (unsigned device = 0; device < sim_config.device_count; device++)
+  for (unsigned device = 0; device < sim_config.device_count; device++) {
+    if (nvml_is_lost(device))
+      return NVML_ERROR_GPU_IS_LOST; /* nvml.h: "if any GPU has fallen off the bus": the search does not pass it */
     if (strcasecmp(sim_config.devices[device].uuid, uuid) == 0) {
       *handle = nvml_handle(device);
       return NVML_SUCCESS;
     }
+  }
   for (unsigned card = 0; card < card_count(); card++) {
     char found[SIM_UUID_SIZE];
     card_uuid(card, found);
@@ -102,8 +112,7 @@ nvmlReturn_t DECLDIR nvmlDeviceGetHandleByPciBusId_v2(const char *id, nvmlDevice
     return NVML_ERROR_INVALID_ARGUMENT;
   if (!pci_find(id, &device))
     return NVML_ERROR_NOT_FOUND;
-  *handle = nvml_card_handle(card_of(device));
-  return NVML_SUCCESS;
+  return find_handle(card_of(device), handle);
 }
 
 nvmlReturn_t DECLDIR nvmlDeviceGetHandleByPciBusId(const char *id, nvmlDevice_t *handle) {

@@ -119,18 +119,28 @@ static bool next_event(nvmlEventSet_t set, nvmlEventData_t *data) {
   return found;
 }
 
+static bool has_lost_device(nvmlEventSet_t set) {
+  for (unsigned device = 0; device < sim_config.device_count; device++)
+    if (set->registered[device] && nvml_is_lost(device))
+      return true;
+  return false;
+}
+
 nvmlReturn_t DECLDIR nvmlEventSetWait_v2(nvmlEventSet_t set, nvmlEventData_t *data, unsigned int timeout_ms) {
   nvmlReturn_t result = nvml_ready();
   if (result != NVML_SUCCESS)
     return result;
   if (!set || !data)
     return NVML_ERROR_INVALID_ARGUMENT;
-  for (uint64_t waited_ns = 0; !next_event(set, data); waited_ns += POLL_NS) {
+  for (uint64_t waited_ns = 0; true; waited_ns += POLL_NS) {
+    if (has_lost_device(set))
+      return NVML_ERROR_GPU_IS_LOST; /* whether events of others come all the same nvml.h does not say */
+    if (next_event(set, data))
+      return NVML_SUCCESS;
     if (waited_ns >= timeout_ms * 1000000ULL)
       return NVML_ERROR_TIMEOUT;
     nanosleep(&(struct timespec){.tv_nsec = POLL_NS}, NULL);
   }
-  return NVML_SUCCESS;
 }
 
 nvmlReturn_t DECLDIR nvmlEventSetWait(nvmlEventSet_t set, nvmlEventData_t *data, unsigned int timeout_ms) {

@@ -4,6 +4,7 @@
 
 #include <stdlib.h>
 
+#include "bindings.h"
 #include "device_memory.h"
 #include "shared_memory.h"
 #include "state.h"
@@ -101,13 +102,22 @@ static void free_if_unused(struct physical *physical) {
   free(physical);
 }
 
+void vmm_hold(struct physical *physical) {
+  physical->mappings++;
+}
+
+void vmm_let_go(struct physical *physical) {
+  physical->mappings--;
+  free_if_unused(physical);
+}
+
 CUresult CUDAAPI cuMemRelease(CUmemGenericAllocationHandle handle) {
   CUresult result = driver_enter();
   if (result != CUDA_SUCCESS)
     return result;
   struct physical *physical = vmm_find(handle);
   if (!physical)
-    return driver_leave(CUDA_ERROR_INVALID_VALUE);
+    return driver_leave(multicast_release(handle) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
   physical->references--;
   free_if_unused(physical);
   return driver_leave(CUDA_SUCCESS);
@@ -191,7 +201,7 @@ CUresult CUDAAPI cuMemMap(CUdeviceptr address, size_t size, size_t offset, CUmem
     return driver_leave(CUDA_ERROR_OUT_OF_MEMORY);
   *mapping = (struct mapping){.base = address, .size = size, .physical = physical, .next = region->mappings};
   region->mappings = mapping;
-  physical->mappings++;
+  vmm_hold(physical);
   return driver_leave(CUDA_SUCCESS);
 }
 
@@ -222,8 +232,7 @@ CUresult CUDAAPI cuMemUnmap(CUdeviceptr address, size_t size) {
       continue;
     }
     *link = mapping->next;
-    mapping->physical->mappings--;
-    free_if_unused(mapping->physical);
+    vmm_let_go(mapping->physical);
     free(mapping);
   }
   return driver_leave(CUDA_SUCCESS);

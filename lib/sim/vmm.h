@@ -4,14 +4,14 @@
 
 #include "regions.h"
 
-/* Physical memory lives while its handle or a mapping does. */
+/* Physical memory lives while its handle, a mapping, or what it is bound to does. */
 struct physical {
   CUmemGenericAllocationHandle handle;
   unsigned device; /* that pays for it, or that it is nearest to */
   bool on_host;
   size_t size;
   unsigned references; /* of the program */
-  unsigned mappings;
+  unsigned mappings;   /* and what it is bound to */
   CUmemAllocationProp properties;
   uint64_t shared_id; /* with other processes; 0: not */
   bool imported;
@@ -21,6 +21,9 @@ struct physical *vmm_find(CUmemGenericAllocationHandle handle);
 
 /* A handle for memory that this process has, or has imported: NULL without memory for it. It has one reference. */
 struct physical *vmm_new(struct physical physical);
+
+void vmm_hold(struct physical *physical);
+void vmm_let_go(struct physical *physical);
 
 struct mapping {
   uintptr_t base;

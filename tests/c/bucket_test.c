@@ -76,8 +76,9 @@ static void check_idle_time_is_paid(void) {
 
 /* A debt made at one limit is paid off at another. */
 static void check_changed_limit(void) {
-  device = (struct vgpu_device_shared){.sm_limit_percent = 1};
+  device = (struct vgpu_device_shared){0};
   int64_t now_ns = 1000000 * MS;
+  bucket_follow_limit(&device, now_ns, 1);
   bucket_charge(&device, now_ns - 100 * MS, now_ns, now_ns, 1);
   int64_t owed_ns = (open_at(now_ns, 1) - now_ns) / 100; /* of GPU time */
   CHECK(owed_ns > 70 * MS, "owes %lld", (long long)owed_ns);
@@ -88,14 +89,14 @@ static void check_changed_limit(void) {
 }
 
 static void check_damage(void) {
-  device = (struct vgpu_device_shared){.tokens_zero_at_ns = INT64_MAX, .charged_until_ns = INT64_MAX};
+  device = (struct vgpu_device_shared){.tokens_zero_at = INT64_MAX, .charged_until_ns = INT64_MAX};
   int64_t now_ns = 1000 * MS;
   CHECK(open_at(now_ns, 50) == now_ns, "no wait without an end");
   CHECK(bucket_charge(&device, now_ns - MS, now_ns, now_ns, 50) == MS, "charges again");
-  device.tokens_zero_at_ns = INT64_MAX;
+  device.tokens_zero_at = INT64_MAX;
   CHECK(bucket_charge(&device, now_ns, now_ns + MS, now_ns + MS, 50) == MS, "charges");
   CHECK(open_at(now_ns + MS, 50) <= now_ns + 3 * MS, "and makes no debt of it");
-  device = (struct vgpu_device_shared){.tokens_zero_at_ns = INT64_MIN / 2, .charged_until_ns = INT64_MIN};
+  device = (struct vgpu_device_shared){.tokens_zero_at = (uint64_t)(INT64_MIN / 2), .charged_until_ns = INT64_MIN};
   CHECK(bucket_charge(&device, now_ns - MS, now_ns, now_ns, 50) == MS, "charges");
   CHECK(bucket_charge(&device, now_ns, now_ns + 360000 * MS, now_ns + 3600000 * MS, 1) > 0, "an hour's kernel");
   int64_t later_ns = now_ns + 360000 * MS;

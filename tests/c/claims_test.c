@@ -1,6 +1,7 @@
 /* Threads that launch on one stream, end its batches and harvest: each launch is in one batch, and each batch comes to
  * its end once. */
 #include "check.h"
+#include "claim.h"
 #include "clock.h"
 #include "meter.h"
 
@@ -37,8 +38,8 @@ static bool never(void *stream) {
   return false;
 }
 
-static bool is_here(void *context, void *thread) {
-  (void)context, (void)thread;
+static bool is_here(void *context) {
+  (void)context;
   return true;
 }
 
@@ -70,31 +71,62 @@ static struct meter *meter;
 static struct meter_stream *stream;
 static bool done;
 
+static void wait_once(void) {
+  meter_close_all(meter);
+  meter_before_wait(stream);
+  meter_after_wait(stream, METER_STREAM_MAY_BE_BUSY, clock_now_ns());
+}
+
 static void *launch_often(void *argument) {
-  for (uint64_t i = 0; i < LAUNCHES; i++)
+  for (uint64_t i = 0; i < LAUNCHES; i++) {
     if (meter_launch(stream, 1 + (i + (uintptr_t)argument) % 3, clock_now_ns()))
       meter_launched(stream);
+    if (i % 32 == 0)
+      wait_once();
+  }
   return NULL;
 }
 
 static void *wait_often(void *argument) {
   (void)argument;
   while (!__atomic_load_n(&done, __ATOMIC_RELAXED)) {
-    meter_close(stream);
+    meter_end_all(meter);
     meter_harvest(meter);
-    meter_before_wait(stream);
-    meter_after_wait(stream, METER_STREAM_MAY_BE_BUSY, clock_now_ns());
+    wait_once();
     sched_yield();
   }
   return NULL;
+}
+
+static void *launch_and_leave(void *argument) {
+  CHECK(meter_launch(stream, 7, clock_now_ns()), "of unknown cost, it is a batch of its own");
+  return argument;
+}
+
+/* As after a siglongjmp out of a launch: meter_launched is not called. */
+static void check_claims_left_behind(void) {
+  pthread_t leaving;
+  CHECK(pthread_create(&leaving, NULL, launch_and_leave, NULL) == 0, "a thread");
+  pthread_join(leaving, NULL);
+  launch_and_leave(NULL); /* of one that has ended */
+  launch_and_leave(NULL); /* its own */
+  meter_launched(stream);
+  CHECK(stream->claim == 0, "given back");
+  int32_t lock = 0;
+  claim_take(&lock);
+  claim_take(&lock);
+  claim_release(&lock);
+  CHECK(lock == 0, "given back");
 }
 
 int main(void) {
   pthread_t launching[THREADS], waiting;
   meter = calloc(1, sizeof *meter);
   meter_init(meter, &driver, &device, VGPU_NO_SM_LIMIT);
+  stream = meter_add_stream(meter, &device, &device);
+  check_claims_left_behind();
   meter->observer = &observer;
-  stream = meter_add_stream(meter, &device, &device, NULL);
+  stream = meter_add_stream(meter, &device, &meter);
   CHECK(pthread_create(&waiting, NULL, wait_often, NULL) == 0, "a thread");
   for (uintptr_t i = 0; i < THREADS; i++)
     CHECK(pthread_create(&launching[i], NULL, launch_often, (void *)i) == 0, "a thread");
@@ -102,7 +134,7 @@ int main(void) {
     pthread_join(launching[i], NULL);
   __atomic_store_n(&done, true, __ATOMIC_RELAXED);
   pthread_join(waiting, NULL);
-  meter_close_all(meter);
+  meter_end_all(meter);
   meter_harvest(meter);
   CHECK(joined > LAUNCHES && ended == joined, "%llu launches in batches, %llu of them ended",
         (unsigned long long)joined, (unsigned long long)ended);

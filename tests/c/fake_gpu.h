@@ -22,7 +22,9 @@ static int64_t now_ns;
 static int64_t gpu_free_at_ns; /* streams take turns on one GPU */
 static bool capturing;
 static bool lose_markers;
+static bool markers_are_gone; /* with their context: they must not be touched */
 static int markers_alive;
+static int calls_with_a_stream; /* that a capture of it would not survive */
 
 static inline int64_t fake_now(void) {
   return now_ns += 25;
@@ -33,12 +35,13 @@ static int64_t others_leave_ns; /* the wall time of tokens that other threads le
 
 static inline void fake_sleep(int64_t duration_ns) {
   now_ns += duration_ns + OVERSLEEP_NS;
-  if (others_leave_ns > 0 && device.tokens_zero_at_ns < now_ns - others_leave_ns)
-    device.tokens_zero_at_ns = now_ns - others_leave_ns;
+  if (others_leave_ns > 0 && bucket_open_at(&device, now_ns, 100) < now_ns - others_leave_ns)
+    device.tokens_zero_at = (uint64_t)(now_ns - others_leave_ns);
 }
 
 static inline void *fake_record(void *stream) {
   (void)stream;
+  calls_with_a_stream++;
   if (capturing)
     return NULL;
   now_ns += US;
@@ -49,11 +52,13 @@ static inline void *fake_record(void *stream) {
 }
 
 static inline void fake_recycle(void *marker) {
+  CHECK(!markers_are_gone, "recycled");
   markers_alive--;
   free(marker);
 }
 
 static inline enum meter_state fake_query(void *marker) {
+  CHECK(!markers_are_gone, "queried");
   now_ns += 200;
   return lose_markers ? METER_LOST : *(int64_t *)marker <= now_ns ? METER_DONE : METER_PENDING;
 }
@@ -71,13 +76,14 @@ static inline bool fake_is_capturing(void *stream) {
 
 static inline bool fake_is_idle(void *stream) {
   (void)stream;
+  calls_with_a_stream++;
   return gpu_free_at_ns <= now_ns;
 }
 
 static bool elsewhere;
 
-static inline bool fake_is_here(void *context, void *thread) {
-  (void)context, (void)thread;
+static inline bool fake_is_here(void *context) {
+  (void)context;
   return !elsewhere;
 }
 
@@ -89,13 +95,13 @@ static struct meter_stream *stream;
 
 static inline void start_over(uint32_t percent) {
   now_ns = gpu_free_at_ns = 5000 * S;
-  capturing = lose_markers = false;
+  capturing = lose_markers = markers_are_gone = false;
   others_leave_ns = 0;
   device = (struct vgpu_device_shared){0};
   free(meter);
   meter = calloc(1, sizeof *meter);
   meter_init(meter, &driver, &device, percent);
-  stream = meter_add_stream(meter, &now_ns, &now_ns, NULL);
+  stream = meter_add_stream(meter, &now_ns, &now_ns);
 }
 
 static int64_t worked_ns;

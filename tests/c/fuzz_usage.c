@@ -56,21 +56,22 @@ static void use(struct ledger *ledger) {
     held += LIMIT_BYTES / 8;
     CHECK(held <= LIMIT_BYTES, "%llu bytes held", (unsigned long long)held);
   }
-  ledger_correct(ledger, device, LIMIT_BYTES, 0);
+  struct ledger_snapshot before = ledger_snapshot(ledger, device);
+  ledger_correct(ledger, device, &before, LIMIT_BYTES, LEDGER_LOOKED, 0);
   ledger_has_process(ledger, 1);
   ledger_release(ledger, device, LIMIT_BYTES);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   static char path[64];
-  static struct vgpu_process_usage own;
+  static struct ledger_own own;
   snprintf(path, sizeof path, "fuzzed-%d.usage", (int)getpid());
   setenv(VGPU_ENV_USAGE_FILE, path, 1);
   make_file(path, data, size);
   region_open(&region);
   CHECK(region.usage != NULL, "no usage");
   region_claim_slot(&region);
-  own = (struct vgpu_process_usage){0};
+  own = (struct ledger_own){0};
   struct ledger ledger = {&own, region.usage, region.slot, slot_is_live, &region};
   use(&ledger);
   if (region.file.memory == NULL)

@@ -46,7 +46,7 @@ struct model_process *model_start(int container, model_program *program, const v
     meter->takes_turns = true;
     turns_begin(&meter->turns, &model_turns_system, &model.gpus[g].turns, process->slot);
     for (int s = 0; s < MODEL_STREAMS; s++)
-      process->streams[g][s] = meter_add_stream(meter, meter, &process->streams[g][s], NULL);
+      process->streams[g][s] = meter_add_stream(meter, meter, &process->streams[g][s]);
   }
   model.processes[model.process_count++] = process;
   getcontext(&process->context);

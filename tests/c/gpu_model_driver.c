@@ -53,8 +53,8 @@ static bool is_idle(void *handle) {
   return model.current->queues[gpu].pending[stream] == 0;
 }
 
-static bool is_here(void *context, void *thread) {
-  (void)context, (void)thread;
+static bool is_here(void *context) {
+  (void)context;
   return true;
 }
 

@@ -39,6 +39,7 @@ static ucontext_t scheduler;
 static int current, count;
 static int64_t now_ns;
 static int locked_by;
+static bool curious;  /* they ask all that there is to be asked */
 static bool tampered; /* with what is in the file: then only the bounds hold */
 static const char *scenario;
 
@@ -139,8 +140,19 @@ static void disturb(void) {
   }
 }
 
+static void ask(struct turns *turns) {
+  (void)turns_have_company(turns);
+  (void)turns_have_another_tenant(turns);
+  (void)turns_have_quiet_tenant(turns);
+  (void)turns_are_wanted(turns);
+  (void)turns_share_all(turns);
+  (void)turns_must_pass(turns, WORK_NS);
+}
+
 static void live(void) {
   struct process *process = &processes[current];
+  if (curious)
+    ask(&process->turns);
   if (tampered && current == 1)
     disturb();
   while (process->times-- > 0) {
@@ -275,6 +287,26 @@ static void check_damaged_content(void) {
   check("a turn for ever", &content, 2, 1, 0, 0, overstay);
 }
 
+/* Each number of a slot, and all the others in it. */
+static void check_extremes(void) {
+  static const int64_t extremes[] = {INT64_MIN, INT64_MIN + 1, -1, 0, START_NS, INT64_MAX - 1, INT64_MAX};
+  const int count_of_them = sizeof extremes / sizeof extremes[0];
+  const struct bounds patience = {TURNS_PATIENCE_NS + 10 * MS, false};
+  curious = true;
+  for (int i = 0; i < 6 * count_of_them * count_of_them; i++) {
+    struct turns_file content = {.head.turn = turns_next_turn(0, 1), .head.slots_used = 2};
+    struct turns_slot *slot = &content.slots[1];
+    int64_t *numbers[] = {&slot->ticket,       &slot->seen_ns,      &slot->idle_at_ns,
+                          &slot->slice_end_ns, &slot->passes_at_ns, &slot->overstayed_ns};
+    for (int each = 0; each < 6; each++)
+      *numbers[each] = extremes[each == i % 6 ? i / 6 % count_of_them : i / 6 / count_of_them];
+    slot->at_work = 1;
+    slot->terms.tenant = 7;
+    check("extremes", &content, 1, 1, 0, 0, patience);
+  }
+  curious = false;
+}
+
 /* Who never gets the turn waits for it once, and then goes ahead for a while. */
 static void check_disturbance(void) {
   struct turns_file content = {.head.slots_used = TURNS_SLOTS};
@@ -298,6 +330,7 @@ int main(void) {
   check("three processes", &fresh, 3, 1, 2, 0, prompt);
   check("three processes, one killed", &fresh, 3, 1, 1, 1, prompt);
   check_damaged_content();
+  check_extremes();
   check_disturbance();
   return 0;
 }

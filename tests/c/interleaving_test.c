@@ -18,6 +18,7 @@ static void wait_a_while(void);
 #define __atomic_load_n(address, order) (step(address), *(address))
 #define __atomic_store_n(address, value, order) (step(address), *(address) = (value))
 #define __atomic_add_fetch(address, value, order) (step(address), *(address) += (value))
+#define __atomic_sub_fetch(address, value, order) (step(address), *(address) -= (value))
 #define __atomic_compare_exchange_n(address, expected, value, weak, success, failure)                                  \
   (step(address), *(address) == *(expected) ? (*(address) = (value), true) : (*(expected) = *(address), false))
 #define clock_sleep_ns(duration_ns) wait_a_while()
@@ -35,7 +36,7 @@ static struct vgpu_usage usage;
 
 struct process {
   ucontext_t context;
-  struct vgpu_process_usage own;
+  struct ledger_own own;
   struct ledger ledger;
   const int *script; /* bytes to reserve, in turn; all is released at the end; 0: the end */
   uint64_t driver_bytes;
@@ -166,7 +167,7 @@ static void check_nothing_is_left(void) {
     slot_is_live(NULL, i);
     const struct vgpu_device_usage *device = &usage.processes[i].devices[0];
     CHECK(device->allocated_bytes == 0 && device->pending_bytes == 0, "%s: left in slot %d", scenario, i);
-    CHECK(processes[i].dead || processes[i].own.devices[0].allocated_bytes == 0, "%s: left in %d", scenario, i);
+    CHECK(processes[i].dead || processes[i].own.usage.devices[0].allocated_bytes == 0, "%s: left in %d", scenario, i);
   }
 }
 

@@ -9,7 +9,7 @@
   (ledger_reserve(&(ledger), device, bytes, limit_bytes) != LEDGER_FULL)
 
 static struct vgpu_usage usage;
-static struct vgpu_process_usage own[VGPU_MAX_PROCESSES];
+static struct ledger_own own[VGPU_MAX_PROCESSES];
 static bool dead[VGPU_MAX_PROCESSES];
 
 static bool is_live(void *context, int slot) {
@@ -23,6 +23,13 @@ static struct ledger ledger_of(int slot) {
   if (usage.slots_used <= (uint32_t)slot)
     usage.slots_used = (uint32_t)slot + 1;
   return (struct ledger){.own = &own[slot], .usage = &usage, .own_slot = slot, .slot_is_live = is_live};
+}
+
+/* The driver says what it holds while nothing is under way. Returns the most of it that is not counted as allocated. */
+static uint64_t correct(const struct ledger *ledger, uint64_t driver_bytes, enum ledger_cause cause,
+                        uint64_t answered_bytes) {
+  struct ledger_snapshot before = ledger_snapshot(ledger, 0);
+  return ledger_correct(ledger, 0, &before, driver_bytes, cause, answered_bytes).most_bytes;
 }
 
 static void start_over(void) {
@@ -67,9 +74,9 @@ static void check_overhead(void) {
   start_over();
   struct ledger a = ledger_of(0);
   ledger_add(&a, 0, 1000);
-  ledger_correct(&a, 0, 5000, 0);
+  correct(&a, 5000, LEDGER_LOOKED, 0);
   CHECK(ledger_used(&a, 0) == 5000, "what the driver holds");
-  ledger_correct(&a, 0, 10, 0);
+  correct(&a, 10, LEDGER_LOOKED, 0);
   CHECK(ledger_used(&a, 0) == 1000, "what is reserved counts even before the driver has it");
 }
 
@@ -77,11 +84,11 @@ static void check_overhead(void) {
 static void check_pending(void) {
   start_over();
   struct ledger a = ledger_of(0);
-  ledger_correct(&a, 0, 500, 0);
+  correct(&a, 500, LEDGER_LOOKED, 0);
   CHECK(RESERVES(a, 0, 300, LIMIT_BYTES), "fits");
-  ledger_correct(&a, 0, 500, 0);
+  correct(&a, 500, LEDGER_LOOKED, 0);
   CHECK(ledger_used(&a, 0) == 800, "before: %llu", (unsigned long long)ledger_used(&a, 0));
-  ledger_correct(&a, 0, 800, 0);
+  correct(&a, 800, LEDGER_LOOKED, 0);
   CHECK(ledger_used(&a, 0) == 800, "taken: %llu", (unsigned long long)ledger_used(&a, 0));
   ledger_settle(&a, 0, 300, 300);
   CHECK(ledger_used(&a, 0) == 800, "after: %llu", (unsigned long long)ledger_used(&a, 0));
@@ -92,16 +99,16 @@ static void check_pending(void) {
 static void check_managed(void) {
   start_over();
   struct ledger a = ledger_of(0);
-  ledger_correct(&a, 0, 500, 0);
+  correct(&a, 500, LEDGER_LOOKED, 0);
   ledger_add(&a, 0, 2000);
   ledger_add_managed(&a, 0, 2000);
-  ledger_correct(&a, 0, 500, 0);
+  correct(&a, 500, LEDGER_LOOKED, 0);
   CHECK(ledger_used(&a, 0) == 2500, "untouched: %llu", (unsigned long long)ledger_used(&a, 0));
-  ledger_correct(&a, 0, 2500, 0);
+  correct(&a, 2500, LEDGER_LOOKED, 0);
   CHECK(ledger_used(&a, 0) == 2500, "touched: %llu", (unsigned long long)ledger_used(&a, 0));
   ledger_release(&a, 0, 2000);
   ledger_release_managed(&a, 0, 2000);
-  ledger_correct(&a, 0, 500, 0);
+  correct(&a, 500, LEDGER_LOOKED, 0);
   CHECK(ledger_used(&a, 0) == 500, "freed: %llu", (unsigned long long)ledger_used(&a, 0));
 }
 
@@ -111,16 +118,16 @@ static void check_contexts(void) {
   struct ledger a = ledger_of(0);
   ledger_add(&a, 0, 2000);
   ledger_add_managed(&a, 0, 2000);
-  CHECK(ledger_correct(&a, 0, 500, 0) == 500, "at most all of it is overhead");
+  CHECK(correct(&a, 500, LEDGER_LOOKED, 0) == 500, "at most all of it is overhead");
   CHECK(ledger_used(&a, 0) == 2000, "or none: %llu", (unsigned long long)ledger_used(&a, 0));
   ledger_add_context(&a, 0, 500);
-  ledger_correct(&a, 0, 500, 0);
+  correct(&a, 500, LEDGER_LOOKED, 0);
   CHECK(ledger_used(&a, 0) == 2500, "made: %llu", (unsigned long long)ledger_used(&a, 0));
   CHECK(usage.processes[0].devices[0].context_bytes == 500, "shown");
-  ledger_correct(&a, 0, 100, 0);
+  correct(&a, 100, LEDGER_LOOKED, 0);
   CHECK(ledger_used(&a, 0) == 2100, "never more than the driver holds: %llu", (unsigned long long)ledger_used(&a, 0));
   ledger_release_context(&a, 0, 500);
-  ledger_correct(&a, 0, 0, 0);
+  correct(&a, 0, LEDGER_LOOKED, 0);
   CHECK(ledger_used(&a, 0) == 2000 && usage.processes[0].devices[0].context_bytes == 0, "gone");
 }
 
@@ -129,7 +136,7 @@ static void check_made(void) {
   start_over();
   struct ledger a = ledger_of(0), b = ledger_of(1);
   CHECK(RESERVES(a, 0, LIMIT_BYTES, LIMIT_BYTES), "fits");
-  ledger_correct(&a, 0, LIMIT_BYTES, LIMIT_BYTES);
+  correct(&a, LIMIT_BYTES, LEDGER_MADE, LIMIT_BYTES);
   CHECK(!RESERVES(b, 0, 1, LIMIT_BYTES), "counted twice for a moment");
   ledger_settle(&a, 0, LIMIT_BYTES, 0);
   CHECK(ledger_used(&a, 0) == LIMIT_BYTES, "once: %llu", (unsigned long long)ledger_used(&a, 0));
@@ -139,7 +146,7 @@ static void check_made(void) {
   ledger_add(&a, 0, 3000);
   ledger_add_managed(&a, 0, 3000);
   CHECK(RESERVES(a, 0, 2000, LIMIT_BYTES), "fits");
-  ledger_correct(&a, 0, 2000, 2000);
+  correct(&a, 2000, LEDGER_MADE, 2000);
   ledger_settle(&a, 0, 2000, 0);
   CHECK(ledger_used(&a, 0) == 5000, "is not taken for managed memory: %llu", (unsigned long long)ledger_used(&a, 0));
 }
@@ -155,6 +162,23 @@ static void check_damage(void) {
   ledger_settle(&a, 0, LIMIT_BYTES, LIMIT_BYTES);
   memset(&usage, 0, sizeof usage);
   CHECK(!RESERVES(a, 0, 1, LIMIT_BYTES), "what is wiped from the file still counts");
+}
+
+/* A damaged slot of another process is in nobody's way, and right again once its owner has looked. */
+static void check_repair(void) {
+  start_over();
+  struct ledger a = ledger_of(0), b = ledger_of(1);
+  own[0].most_bytes[0] = own[1].most_bytes[0] = 2 * LIMIT_BYTES;
+  ledger_add(&a, 0, 600000);
+  memset(&usage.processes[0], 0xee, sizeof usage.processes[0]);
+  CHECK(RESERVES(b, 0, 400000, LIMIT_BYTES), "what cannot be does not count");
+  ledger_settle(&b, 0, 400000, 0);
+  usage.processes[0].devices[0] = (struct vgpu_device_usage){.allocated_bytes = LIMIT_BYTES, .pending_bytes = 1000};
+  CHECK(!RESERVES(b, 0, 1, LIMIT_BYTES), "what can be does");
+  memset(&usage, 0, 16);
+  correct(&a, 600000, LEDGER_LOOKED, 0);
+  CHECK(RESERVES(b, 0, 400000, LIMIT_BYTES) && !RESERVES(b, 0, 1, LIMIT_BYTES), "repaired");
+  CHECK(usage.magic == VGPU_USAGE_MAGIC && usage.abi_version == VGPU_ABI_VERSION && usage.slots_used > 0, "the header");
 }
 
 static void check_without_a_slot(void) {
@@ -218,6 +242,7 @@ int main(void) {
   check_contexts();
   check_made();
   check_damage();
+  check_repair();
   check_without_a_slot();
   check_huge_requests();
   check_concurrency();

@@ -1,6 +1,10 @@
 /* The meter on a GPU and a clock of our own. */
 #include "fake_gpu.h"
 
+#include <pthread.h>
+#include <sched.h>
+#include <unistd.h>
+
 struct program {
   int64_t kernel_ns;
   int64_t think_ns; /* the host's own work between launches */
@@ -126,7 +130,7 @@ static void check_gaps_after_work_of_unknown_cost(void) {
   uint64_t before_ns = device.busy_ns;
   for (int i = 0; i < 20; i++, now_ns += 100 * US)
     launch(stream, 50 * US, 1);
-  meter_close(stream);
+  meter_close_all(meter);
   now_ns += MS;
   meter_harvest(meter);
   uint64_t charged_ns = device.busy_ns - before_ns;
@@ -178,7 +182,7 @@ static void check_mixed_kernels(void) {
 
 static void check_two_streams_pay_for_their_union(void) {
   start_over(50);
-  struct meter_stream *other = meter_add_stream(meter, &now_ns, &device, NULL);
+  struct meter_stream *other = meter_add_stream(meter, &now_ns, &device);
   worked_ns = 0;
   int64_t began_ns = now_ns;
   while (now_ns < began_ns + 20 * S) {
@@ -227,26 +231,61 @@ static void check_lost_markers(void) {
   CHECK(now_ns - began_ns < 500 * MS, "stalled %lld ms", (long long)(now_ns - began_ns) / 1000000);
 }
 
-/* The handle of another thread's default stream means our own: nothing may be recorded there. */
-static void check_streams_of_other_threads(void) {
+static void leave_a_batch_open(void) {
   start_over(50);
   launch(stream, 10 * US, 1); /* its cost is unknown, and it is a batch of its own */
   synchronize();
   now_ns += 10 * US;
   launch(stream, 10 * US, 1);
+  CHECK(stream->open, "the second one may be followed by more");
+}
+
+/* The handle of a default stream means another stream where another context is current. */
+static void check_streams_of_other_contexts(void) {
+  leave_a_batch_open();
   int markers_before = markers_alive;
   elsewhere = true;
   meter_close_all(meter);
   CHECK(stream->open && markers_alive == markers_before, "left open");
   elsewhere = false;
   meter_close_all(meter);
-  CHECK(!stream->open && markers_alive == markers_before + 1, "closed by its own thread");
+  CHECK(!stream->open && markers_alive == markers_before + 1, "closed where it is");
+}
+
+static void wait_for_all(void) {
+  int64_t began_ns = now_ns;
+  meter_before_wait_all(meter);
+  now_ns += 2 * MS;
+  meter_after_wait_all(meter, METER_FOR_SOME, began_ns, now_ns);
+}
+
+/* Another thread may be capturing its stream, and then to ask is to end the capture. */
+static void check_streams_of_other_threads(void) {
+  leave_a_batch_open();
+  int calls_before = calls_with_a_stream;
+  stream->launcher--;
+  now_ns += 2 * MS;
+  wait_for_all();
+  meter_close_all(meter);
+  CHECK(stream->open && calls_with_a_stream == calls_before, "left alone");
+  meter_end_all(meter);
+  CHECK(!stream->open && calls_with_a_stream == calls_before, "ended without a question");
+}
+
+/* The thread waits for something else while its stream captures. */
+static void check_wait_beside_a_capture(void) {
+  leave_a_batch_open();
+  int calls_before = calls_with_a_stream;
+  capturing = true;
+  now_ns += 2 * MS;
+  wait_for_all();
+  CHECK(calls_with_a_stream == calls_before, "nothing is asked");
 }
 
 static void check_streams_come_and_go(void) {
   start_over(50);
   for (int i = 0; i < 5000; i++) {
-    struct meter_stream *added = meter_add_stream(meter, &device, malloc(1), NULL);
+    struct meter_stream *added = meter_add_stream(meter, &device, malloc(1));
     CHECK(added != NULL, "stream %d", i);
     void *handle = added->handle;
     launch(added, 10 * US, 1);
@@ -257,8 +296,47 @@ static void check_streams_come_and_go(void) {
   CHECK(meter->stream_count < 100, "%u streams kept", meter->stream_count);
   for (int i = 0; i < 20; i++)
     launch(stream, MS, 1);
+  bool paused = meter_pause(meter);
   meter_remove_context(meter, &now_ns);
+  meter_resume(meter, paused);
   CHECK(meter->in_flight_batches == 0 && meter->in_flight_ns == 0, "nothing of it is in flight");
+}
+
+static void *live_on(void *thread) {
+  __atomic_store_n((int32_t *)thread, claim_this_thread(), __ATOMIC_RELEASE);
+  pause();
+  return NULL;
+}
+
+/* One that lives until the test ends. */
+static int32_t another_thread(void) {
+  static int32_t number;
+  pthread_t thread;
+  CHECK(number != 0 || pthread_create(&thread, NULL, live_on, &number) == 0, "a thread");
+  while (__atomic_load_n(&number, __ATOMIC_ACQUIRE) == 0)
+    sched_yield();
+  return number;
+}
+
+static void check_destroyed_context(const char *when, int32_t claimed_by, int32_t harvested_by) {
+  start_over(50);
+  for (int i = 0; i < 20; i++)
+    launch(stream, MS, 1);
+  CHECK(meter->in_flight_batches > 0, "work in flight");
+  stream->claim = claimed_by;
+  meter->harvester = harvested_by;
+  uint32_t before = meter->in_flight_batches;
+  bool paused = meter_pause(meter);
+  CHECK(paused == (harvested_by == 0), "%s: nobody else harvests", when);
+  meter_remove_context(meter, &now_ns);
+  markers_are_gone = true;
+  CHECK(meter->in_flight_batches == (paused ? 0 : before), "%s: left to the thread that harvests", when);
+  meter_resume(meter, paused);
+  if (!paused)
+    claim_release(&meter->harvester);
+  now_ns += S;
+  meter_harvest(meter);
+  CHECK(meter->in_flight_batches == 0 && meter->in_flight_ns == 0, "%s: nothing of it is in flight", when);
 }
 
 int main(void) {
@@ -276,7 +354,12 @@ int main(void) {
   check_capture();
   check_work_that_never_ends();
   check_lost_markers();
+  check_streams_of_other_contexts();
   check_streams_of_other_threads();
+  check_wait_beside_a_capture();
   check_streams_come_and_go();
+  check_destroyed_context("at rest", 0, 0);
+  check_destroyed_context("claimed", another_thread(), 0);
+  check_destroyed_context("harvested", 0, another_thread());
   return 0;
 }

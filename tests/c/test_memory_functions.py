@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -31,7 +32,9 @@ def test_every_function_is_judged_and_what_is_counted_is_caught(symbols: set[str
 
 
 def test_what_is_caught_exists(symbols: set[str]) -> None:
-    assert {name for name in caught_symbols() if name not in symbols} == set()
+    """An older cuda.h lacks the newest, which hooks.h declares itself then."""
+    declared = set(re.findall(r"CUDAAPI (cu\w+)\(", (CHECKOUT / "lib/hooks.h").read_text()))
+    assert caught_symbols() - symbols - declared == set()
 
 
 def test_only_functions_that_are_not_about_memory_are_judged_by_pattern() -> None:

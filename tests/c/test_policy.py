@@ -27,8 +27,10 @@ METER = [
     "timeline",
 ]
 TURNS = [
+    "claim",
     "log",
     "shared_file",
+    "signals",
     "turns",
     "turns_file",
     "turns_head",
@@ -42,6 +44,8 @@ SOURCES = {
     "limits": ["limits", "log"],
     "ledger": ["ledger"],
     "interleaving": [],  # includes ledger.c
+    "corrections": [],  # likewise
+    "limit_change": ["holes", "seconds"],  # includes bucket.c
     "table": ["table"],
     "bucket": ["bucket", "holes", "seconds"],
     "holes": ["bucket", "holes", "seconds"],

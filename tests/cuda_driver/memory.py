@@ -4,13 +4,15 @@ import ctypes
 from ctypes import byref, c_int, c_size_t, c_uint, c_uint64, c_void_p
 
 from cuda_driver.calls import Calls, CudaError
-from cuda_driver.constants import FORMAT_FLOAT, POSIX_DESCRIPTOR, SUCCESS
+from cuda_driver.constants import ARRAY_SPARSE, FORMAT_FLOAT, POSIX_DESCRIPTOR, SUCCESS
 from cuda_driver.structures import (
     AllocationProperties,
     Array3DDescriptor,
     ArrayDescriptor,
+    ArrayMapInfo,
     IpcHandle,
     Location,
+    MulticastProperties,
     PoolProperties,
 )
 
@@ -106,10 +108,11 @@ class Memory(Calls):
         self.call("cuMemImportFromShareableHandle", byref(handle), descriptor, POSIX_DESCRIPTOR)
         return handle.value
 
-    def mem_create(self, size_bytes: int, device: int = 0, handle_types: int = 0) -> int:
+    def mem_create(self, size_bytes: int, device: int = 0, handle_types: int = 0, tile_pool: bool = False) -> int:
         """Physical memory, in multiples of 2 MiB; needs cuInit but no context."""
         handle = c_uint64()
         properties = AllocationProperties(type=1, requested_handle_types=handle_types, location=Location(1, device))
+        properties.flags[2] = tile_pool
         self.call("cuMemCreate", byref(handle), size_bytes, byref(properties), 0)
         return handle.value
 
@@ -138,6 +141,25 @@ class Memory(Calls):
         descriptor = Array3DDescriptor(width, height, depth, FORMAT_FLOAT, 4, 0)
         self.call("cuArray3DCreate_v2", byref(array), byref(descriptor))
         return array.value or 0
+
+    def sparse_array(self, width: int, height: int) -> int:
+        """It has no memory before tiles are mapped."""
+        array = c_void_p()
+        descriptor = Array3DDescriptor(width, height, 0, FORMAT_FLOAT, 4, ARRAY_SPARSE)
+        self.call("cuArray3DCreate_v2", byref(array), byref(descriptor))
+        return array.value or 0
+
+    def map_tiles(self, array: int, handle: int) -> None:
+        """All tiles of a sparse array onto this memory, or with 0 onto none."""
+        info = ArrayMapInfo(resource=array, operation=1 if handle else 2, handle=handle, device_mask=1)
+        self.call("cuMemMapArrayAsync", byref(info), 1, None)
+
+    def multicast(self, size_bytes: int) -> int:
+        """An object for the first device alone."""
+        handle = c_uint64()
+        self.call("cuMulticastCreate", byref(handle), byref(MulticastProperties(devices=1, size=size_bytes)))
+        self.call("cuMulticastAddDevice", handle, 0)
+        return handle.value
 
     def array_destroy(self, array: int) -> None:
         self.call("cuArrayDestroy", array)

@@ -96,3 +96,27 @@ class Array3DDescriptor(ctypes.Structure):
         ("channels", c_uint),
         ("flags", c_uint),
     ]
+
+
+class ArrayMapInfo(ctypes.Structure):
+    """CUarrayMapInfo, of a sparse level."""
+
+    _fields_ = [
+        ("resource_type", c_int),
+        ("resource", c_void_p),
+        ("subresource_type", c_int),
+        ("subresource", c_uint64 * 4),
+        ("operation", c_int),
+        ("handle_type", c_int),
+        ("handle", c_uint64),
+        ("offset", c_uint64),
+        ("device_mask", c_uint),
+        ("flags", c_uint),
+        ("reserved", c_uint * 2),
+    ]
+
+
+class MulticastProperties(ctypes.Structure):
+    """CUmulticastObjectProp."""
+
+    _fields_ = [("devices", c_uint), ("size", c_size_t), ("handle_types", c_uint64), ("flags", c_uint64)]

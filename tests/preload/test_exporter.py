@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from scraping import exporter, find_tool, label_values, value, wait_for
+from debian_packages import tool
+from scraping import exporter, label_values, value, wait_for
 from support import CHECKOUT
 from vgpurun.limits import region
 
@@ -96,7 +97,7 @@ def test_what_a_program_did(environment: dict[str, str], program: subprocess.Pop
 
 
 def test_promtool_has_nothing_to_say(environment: dict[str, str], program: subprocess.Popen[str]) -> None:
-    promtool = find_tool("promtool")
+    promtool = tool("promtool", "prometheus")
     with exporter(environment) as running:
         text = running.get()
     assert f"process {program.pid}" in text

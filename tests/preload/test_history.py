@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -111,6 +112,28 @@ def test_what_a_program_used_over_an_exporter_that_is_killed(
     drawn = history(environment, "--plot", str(tmp_path / "use.svg"))
     assert drawn.returncode == 0
     assert f"<!--  {account['user']} -->" in (tmp_path / "use.svg").read_text(), "the name in the legend"
+
+
+def test_an_exporter_that_was_away(environment: dict[str, str], program: subprocess.Popen[str]) -> None:
+    options = ("--history-interval", "1")
+    with exporter(environment, *options) as running:
+        wait_for(lambda: accounts(environment), "sample")
+        launch(program, 1500)
+        running.stop()
+    (before,) = accounts(environment)
+    launch(program, 2000)
+    time.sleep(3)
+    with exporter(environment, *options) as running:
+        wait_for(lambda: accounts(environment)[0]["ran_seconds"] > before["ran_seconds"] + 1, "further samples")
+        assert program.stdin is not None
+        program.stdin.close()
+        program.wait()
+        time.sleep(4)
+        assert accounts(environment, "--since", "2s") == [], "it is gone"
+        (account,) = accounts(environment)
+        running.stop()
+    assert account["gpu_seconds"] >= 3.3, "what was used while no exporter ran is counted"
+    assert account["ran_seconds"] < account["measured_seconds"] - 4, "for which it was not seen to run"
 
 
 def test_two_exporters_keep_one_history(environment: dict[str, str]) -> None:

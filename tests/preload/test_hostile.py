@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 from sandbox import Sandbox
 
@@ -52,6 +54,34 @@ def test_a_usage_file_that_is_overwritten_all_the_time(sandbox: Sandbox, kind: s
         "print(held)"
     )
     assert int(sandbox.python(code, **LIMIT)) <= 15
+
+
+NEWCOMER = PRELUDE.replace("d.start()", "d.init()") + (
+    "started = d.result('cuDevicePrimaryCtxRetain', ctypes.byref(ctypes.c_void_p()), 0)\n"
+    "if started == 'CUDA_SUCCESS': d.start()\n"
+    "print(fill() if started == 'CUDA_SUCCESS' else started)"
+)
+
+
+@pytest.mark.parametrize("begin", [0, 8, 64, 32832])
+def test_a_usage_file_that_was_overwritten_once(sandbox: Sandbox, begin: int) -> None:
+    """Beside a process whose slot says nonsense, idle or not, and after it, there is room."""
+    idle = PRELUDE + "print(d.mem_alloc(500 << 20) != 0, flush=True)\nfor line in sys.stdin: print(fill(), flush=True)"
+    with sandbox.start_python(idle, **LIMIT) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stdout.readline() == "True\n"
+        path = sandbox.folder / "usage"
+        with path.open("r+b") as file:
+            file.seek(begin)
+            file.write(random.Random(begin).randbytes(path.stat().st_size - begin))
+        assert int(sandbox.python(NEWCOMER, **LIMIT)) > 0
+        process.stdin.write("\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "10\n", "2048 - 518 - 500"
+        assert sandbox.python(NEWCOMER, **LIMIT) == "CUDA_ERROR_OUT_OF_MEMORY", "it is counted again"
+        process.communicate()
+    assert sandbox.python(NEWCOMER, **LIMIT) == "15"
 
 
 def test_launches_go_on_while_the_usage_file_is_overwritten(sandbox: Sandbox) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from sandbox import SIMULATED_DRIVER, Sandbox
 
-from support import CHECKOUT, LIBRARY
+from support import CHECKOUT, LIBRARY, assert_measured
 
 HOOKS = "".join((CHECKOUT / "lib" / name).read_text() for name in ("hooks.h", "hooks_profiled.h"))
 
@@ -33,7 +33,7 @@ def dynamic_symbols(*flags: str) -> list[str]:
 def test_exports_the_hooks_and_nothing_else(built_library: Path) -> None:
     defined = {line.split()[-1].split("@")[0] for line in dynamic_symbols("--defined-only")}
     versions = {name for name in defined if name.startswith("GLIBC_")}
-    assert defined - versions == {*CAUGHT, *caught("CUDA_PROFILED"), "dlsym", "dlvsym"}
+    assert defined - versions == {*CAUGHT, *caught("CUDA_PROFILED"), "dlopen", "dlsym", "dlvsym"}
 
 
 def test_needs_libc_alone_and_an_old_one(built_library: Path) -> None:
@@ -91,14 +91,16 @@ def test_a_program_may_have_a_dl_iterate_phdr_of_its_own(sandbox: Sandbox, compi
     assert (result.returncode, result.stdout) == (0, "iterated\n"), result.stderr
 
 
+@pytest.mark.parametrize("order", [1, -1])
 @pytest.mark.parametrize("sanitizer", ["address", "thread"])
-def test_a_sanitizer_finds_the_real_functions(sandbox: Sandbox, sanitizer: str) -> None:
-    """It has its own strcmp, mmap and more, and asks dlsym for the real ones before any of them works."""
+def test_a_sanitizer_finds_the_real_functions(sandbox: Sandbox, sanitizer: str, order: int) -> None:
+    """It has its own strcmp, mmap, dlopen and more, and asks dlsym for the real ones before any of them works."""
     name = {"address": "libasan.so", "thread": "libtsan.so"}[sanitizer]
     runtime = subprocess.run(["gcc", f"-print-file-name={name}"], capture_output=True, text=True, check=True).stdout
     if not Path(runtime.strip()).is_absolute():
         pytest.skip(f"this gcc has no {name}")
-    result = sandbox.run(["true"], LD_PRELOAD=f"{runtime.strip()}:{LIBRARY}")
+    preload = ":".join([runtime.strip(), str(LIBRARY)][::order])
+    result = sandbox.run(["true"], LD_PRELOAD=preload, ASAN_OPTIONS="verify_asan_link_order=0")
     assert (result.returncode, result.stderr) == (0, "")
 
 
@@ -116,6 +118,18 @@ def test_a_lookup_leaves_no_error_of_ours(sandbox: Sandbox, compile_c: Callable[
         "print([(bool(dlsym(handle, name)), dlerror() is not None) for name in (b'cuMemAlloc_v2', b'cuMemCreate')])"
     )
     assert sandbox.python(code) == "[(True, False), (False, True)]"
+
+
+def test_a_lookup_without_a_driver_leaves_no_error_either(sandbox: Sandbox) -> None:
+    code = (
+        "import ctypes\n"
+        "libc = ctypes.CDLL(None)\n"
+        "libc.dlerror.restype = ctypes.c_char_p\n"
+        "libc.dlerror()\n"
+        "print([(hasattr(libc, name), libc.dlerror()) for name in ('cuMemAlloc_v2', 'nvmlDeviceGetMemoryInfo')])"
+    )
+    found = "[(True, None), (True, None)]"
+    assert sandbox.python(code, LD_LIBRARY_PATH="") == found
 
 
 def test_a_linked_program_is_limited(sandbox: Sandbox, compile_c: Callable[..., Path]) -> None:
@@ -141,8 +155,12 @@ ours = range(*(int(end, 16) for end in code.split()[0].split("-")))
 
 
 def test_every_lookup_hands_out_the_hooks(sandbox: Sandbox) -> None:
-    code = LOOKUPS + f"print([n for n in {caught('CUDA_CAUGHT')!r} if address(getattr(cuda, n)) not in ours])"
-    assert sandbox.python(code) == "[]"
+    code = LOOKUPS + (
+        f"caught = {caught('CUDA_CAUGHT')!r}; there = [n for n in caught if hasattr(cuda, n)]\n"
+        "print([n for n in there if address(getattr(cuda, n)) not in ours], sorted({*caught} - {*there}))"
+    )
+    newer_than_the_simulated_driver = ["cuMulticastBindAddr_v2", "cuMulticastBindMem_v2"]
+    assert sandbox.python(code) == f"[] {newer_than_the_simulated_driver}"
     code = LOOKUPS + (
         "assert cuda.cuInit(0) == 0\n"
         "missed = [(name, flags) for name in ('cuMemAlloc', 'cuMemFree', 'cuLaunchKernel', 'cuLaunchKernelEx',\n"
@@ -193,8 +211,39 @@ def test_threads_that_are_cancelled_while_they_launch_hold_nobody_up(
     assert int(result.stdout) > 1000, "of some 15000"
 
 
-@pytest.mark.parametrize("target", ["x86_64-linux-gnu.2.17", "aarch64-linux-gnu.2.17"])
-def test_builds_for_old_glibc_and_arm(target: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("ends", [[], ["ends"]], ids=["a thread that goes on", "threads that end"])
+def test_launches_that_a_signal_handler_leaves_by_siglongjmp(
+    sandbox: Sandbox, compile_c: Callable[..., Path], ends: list[str]
+) -> None:
+    """The share is afterwards what it was."""
+    program = compile_c("jumps.c", f"-L{SIMULATED_DRIVER}", "-lcuda", "-lpthread")
+
+    def share() -> float:
+        result = sandbox.run([program, "20", *ends], CUDA_DEVICE_SM_LIMIT="40")
+        assert result.returncode == 0, result.stderr
+        return float(result.stdout)
+
+    assert_measured(share, lambda share: 0.33 < share < 0.47)
+
+
+@pytest.mark.parametrize("profiled", [False, True])
+def test_errno_stays_the_programs(
+    sandbox: Sandbox, compile_c: Callable[..., Path], folder: Path, profiled: bool
+) -> None:
+    libraries = ["-l:libcuda.so.1", "-l:libnvidia-ml.so.1", "-ldl"]
+    options = [f"-I{CHECKOUT / 'lib'}", "-rdynamic", "-Wl,--unresolved-symbols=ignore-all"]
+    program = compile_c("errnos.c", *options, f"-L{SIMULATED_DRIVER}", *libraries)
+    limits = {"CUDA_DEVICE_MEMORY_LIMIT": "2g", "CUDA_DEVICE_SM_LIMIT": "50"}
+    if profiled:
+        result = sandbox.run([program, "recorded"], **limits, PFLOG=str(folder))
+    else:
+        result = sandbox.run([program], **limits)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == "", "functions that change errno"
+
+
+@pytest.mark.parametrize("target", ["x86_64-linux-gnu.2.17", "aarch64-linux-gnu.2.17", "x86_64-linux-musl"])
+def test_builds_for_old_glibc_arm_and_musl(target: str, tmp_path: Path) -> None:
     pytest.importorskip("ziglang", reason="a cross compiler is in the extra `dev`: ziglang")
     compiler = f"{sys.executable} -m ziglang cc -target {target}"
     make = ["make", "-s", "-j2", "-C", str(CHECKOUT / "lib"), "library", f"CC={compiler}", f"BUILD={tmp_path}"]

@@ -7,9 +7,11 @@ tests/bench on a GPU.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
-from sandbox import UUID, Sandbox
+from sandbox import SIMULATED_DRIVER, UUID, Sandbox
 from together import COMPARED, WORK, measured_together
 
 from support import assert_measured
@@ -133,6 +135,19 @@ def test_captures_work_under_the_strictest_limit(sandbox: Sandbox) -> None:
     )
     limits = {"CUDA_DEVICE_SM_LIMIT": "60", "CUDA_DEVICE_MEMORY_LIMIT": "4g"}
     assert sandbox.python(code, **limits) == "captured"
+
+
+WAITS = ("event", "stream", "copy", "event_query", "stream_query", "context", "legacy", "nothing")
+
+
+@pytest.mark.parametrize("mode", [0, 1, 2], ids=["global", "thread-local", "relaxed"])
+@pytest.mark.parametrize("wait", WAITS)
+def test_captures_beside_a_thread_that_waits(
+    sandbox: Sandbox, compile_c: Callable[..., Path], mode: int, wait: str
+) -> None:
+    program = compile_c("captures.c", f"-L{SIMULATED_DRIVER}", "-lcuda", "-lpthread")
+    result = sandbox.run([program, "100", str(mode), wait], CUDA_DEVICE_SM_LIMIT="60")
+    assert result.stdout == "0\n", result.stderr
 
 
 def test_streams_and_contexts_may_be_destroyed_under_us(sandbox: Sandbox) -> None:

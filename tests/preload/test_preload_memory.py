@@ -237,3 +237,44 @@ def test_what_ends_with_its_context_is_given_back(sandbox: Sandbox) -> None:
         "print(answers)"
     )
     assert sandbox.python(code, CUDA_DEVICE_MEMORY_LIMIT="2g") == str([15] * 6)
+
+
+BOUND = {
+    "sparse array, unmapped": (
+        "handle = d.mem_create(1000 * MIB, tile_pool=True); array = d.sparse_array(4096, 4096)",
+        "d.map_tiles(array, handle)",
+        "d.map_tiles(array, 0)",
+    ),
+    "sparse array, destroyed": (
+        "handle = d.mem_create(1000 * MIB, tile_pool=True); array = d.sparse_array(4096, 4096)",
+        "d.map_tiles(array, handle)",
+        "d.array_destroy(array)",
+    ),
+    "multicast object": (
+        "handle = d.mem_create(1000 * MIB); team = d.multicast(1000 * MIB)",
+        "d.call('cuMulticastBindMem', team, 0, handle, 0, 1000 * MIB, 0)",
+        "d.call('cuMulticastUnbind', team, 0, 0, 1000 * MIB)",
+    ),
+    "multicast object, by address": (
+        "handle = d.mem_create(1000 * MIB); team = d.multicast(1000 * MIB); address = d.address_reserve(1000 * MIB)\n"
+        "d.mem_map(address, 1000 * MIB, handle)",
+        "d.call('cuMulticastBindAddr', team, 0, address, 1000 * MIB, 0); d.mem_unmap(address, 1000 * MIB)",
+        "d.mem_release(team)",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", BOUND)
+def test_bound_memory_stays_counted(sandbox: Sandbox, kind: str) -> None:
+    """The driver keeps it when its handle and its mappings are gone."""
+    make, bind, unbind = BOUND[kind]
+    code = PRELUDE + (
+        f"{make}\n"
+        "d.array_destroy(d.array(128, 128))  # NVML has just been asked\n"
+        f"{bind}\nd.mem_release(handle)\n"
+        "first, _ = until_refused(lambda: d.mem_alloc(100 * MIB))\n"
+        f"shown = used()\n{unbind}\n"
+        "second, _ = until_refused(lambda: d.mem_alloc(100 * MIB))\n"
+        "print(json.dumps([len(first), shown, len(second)]))"
+    )
+    assert json.loads(sandbox.python(code, CUDA_DEVICE_MEMORY_LIMIT="2g")) == [5, 518 + 1000 + 500, 10]

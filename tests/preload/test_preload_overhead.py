@@ -17,12 +17,13 @@ UUID = "GPU-aaaaaaaa-0000-0000-0000-000000000000"
 
 START = """
 import os, sys
+from pathlib import Path
 from cuda_driver import *
 d = Driver(); d.init()
 from vgpurun.limits import region
 MIB = 1 << 20
 def show():
-    device = region.read_usage(os.environ["CUDA_DEVICE_MEMORY_SHARED_CACHE"], ["GPU-a"])[0]
+    device = region.read_usage(Path(os.environ["CUDA_DEVICE_MEMORY_SHARED_CACHE"]), ["GPU-a"])[0]
     print(device.allocated_bytes // MIB, device.context_bytes // MIB, device.other_bytes // MIB, flush=True)
 """
 

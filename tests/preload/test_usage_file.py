@@ -134,6 +134,31 @@ def test_a_default_file_of_another_user_is_not_trusted(sandbox: Sandbox) -> None
         path.unlink()
 
 
+@pytest.mark.parametrize("left", [0, 1, 2, 3])
+def test_no_descriptor_left(sandbox: Sandbox, left: int) -> None:
+    """Whoever could not be counted by the others gets nothing, and says why: else each has the whole limit."""
+    code = (
+        "d.init()\n"
+        "held = []\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))\n"
+        "try:\n"
+        "    while True: held.append(os.dup(2))\n"
+        "except OSError: pass\n"
+        f"for _ in range({left}): os.close(held.pop())\n"
+        "started = d.result('cuDevicePrimaryCtxRetain', byref(c_void_p()), 0)\n"
+        "if started == 'CUDA_SUCCESS': d.start()\n"
+        "print(fill() if started == 'CUDA_SUCCESS' else started)"
+    )
+    other = FILL + "d.start(); print(fill(10), flush=True); sys.stdin.readline()"
+    with sandbox.start_python(other, **LIMIT) as other_process:
+        assert other_process.stdout is not None
+        assert other_process.stdout.readline() == "10\n"
+        result = sandbox.run([sys.executable, "-c", FILL + code], **LIMIT)
+        other_process.communicate("\n")
+    assert result.stdout.strip() in ("0", "CUDA_ERROR_OUT_OF_MEMORY"), "2048 - 2 contexts of 518 - 1000"
+    assert left > 1 or "usage: Too many open files; nothing is granted to this process\n" in result.stderr
+
+
 NO_OFD_LOCKS = """
 import ctypes, errno, platform
 class Rule(ctypes.Structure): _fields_ = [('code', c_uint16), ('yes', c_uint8), ('no', c_uint8), ('value', c_uint32)]

@@ -200,3 +200,22 @@ assert attribute(8, driver.mem_alloc_managed(4096)) == 1
 assert driver.result("cuPointerGetAttribute", byref(value), 2, ctypes.c_uint64(1)) == "CUDA_ERROR_INVALID_VALUE"
 """
     machine.python(code)
+
+
+def test_bound_memory_is_kept(machine: Machine) -> None:
+    """By tiles of sparse arrays and by multicast objects, until they let go of it."""
+    code = """
+before, seen = driver.mem_used(), []
+def note(): seen.append((driver.mem_used() - before) // MIB)
+array = driver.sparse_array(4096, 4096)
+handle = driver.mem_create(100 * MIB, tile_pool=True)
+driver.map_tiles(array, handle); driver.mem_release(handle); note()
+driver.map_tiles(array, 0); note()
+handle = driver.mem_create(100 * MIB)
+print(driver.result("cuMulticastBindMem", driver.multicast(2 * MIB), 0, handle, 0, 100 * MIB, 0))
+team = driver.multicast(100 * MIB)
+driver.call("cuMulticastBindMem", team, 0, handle, 0, 100 * MIB, 0); driver.mem_release(handle); note()
+driver.mem_release(team); note()
+print(seen)
+"""
+    assert machine.python(code) == "CUDA_ERROR_INVALID_VALUE\n[100, 0, 100, 0]"

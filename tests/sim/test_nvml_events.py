@@ -59,3 +59,23 @@ write("back {UUID_B}\\n")
 print(memory(first), memory(second))
 """
     assert faults(machine, code) == ["8192 lost", "8192 4096"]
+
+
+def test_a_lost_device_has_no_handle_and_ends_a_search_and_a_wait(machine: Machine) -> None:
+    code = f"""
+def found(find, *what):
+    try:
+        return bool(find(*what))
+    except nvml.NVMLError_GpuIsLost:
+        return "lost"
+buses = [nvml.nvmlDeviceGetPciInfo(each).busId for each in (first, second)]
+write("lost {UUID_B}\\n")
+print(nvml.nvmlDeviceGetCount(), *(found(nvml.nvmlDeviceGetHandleByIndex, i) for i in range(2)))
+print(*(found(nvml.nvmlDeviceGetHandleByPciBusId, each) for each in buses))
+print(*(found(nvml.nvmlDeviceGetHandleByUUID, each) for each in ("{UUID_A}", "{UUID_B}")))
+print(found(wait))
+write("back {UUID_B}\\nlost {UUID_A}\\n")
+print(*(found(nvml.nvmlDeviceGetHandleByUUID, each) for each in ("{UUID_A}", "{UUID_B}")))
+print(wait())
+"""
+    assert faults(machine, code) == ["2 True lost", "True lost", "True lost", "lost", "lost lost", "None"]

@@ -1,7 +1,7 @@
 /*
  * Allocates and frees at random, by every path, and takes no other answer than success or "out of memory".
  *
- *   churn SECONDS SEED THREADS
+ *   churn SECONDS SEED THREADS [KINDS]     of the kinds of memory below, so many; else all
  *
  * The simulated driver's answers are exact for rows of 2048 bytes, and for stream-ordered requests above 2 MiB: its
  * pools do not know which of their addresses have memory. So others are not made here.
@@ -24,7 +24,7 @@
 #define MOST_HELD 24
 #define MIB (1024ULL * 1024ULL)
 
-enum kind { PLAIN, PITCHED, MANAGED, ASYNC, FROM_POOL, MAPPED, ARRAY, ARRAY_3D, KINDS };
+enum kind { PLAIN, ARRAY, PITCHED, MANAGED, ASYNC, FROM_POOL, MAPPED, ARRAY_3D, KINDS };
 
 struct held {
   enum kind kind;
@@ -47,6 +47,7 @@ struct worker {
 static CUcontext context;
 static int64_t end_ns;
 static bool alone;
+static int kinds = KINDS;
 
 static int64_t now_ns(void) {
   struct timespec now;
@@ -144,7 +145,7 @@ static size_t some_bytes(unsigned *seed) {
 }
 
 static void allocate(struct worker *worker) {
-  struct held held = {.kind = (enum kind)(rand_r(&worker->seed) % KINDS), .bytes = some_bytes(&worker->seed)};
+  struct held held = {.kind = (enum kind)(rand_r(&worker->seed) % kinds), .bytes = some_bytes(&worker->seed)};
   if (held.kind == ASYNC || held.kind == FROM_POOL)
     held.bytes += 2 * MIB;
   CUresult result = take(worker, &held);
@@ -190,8 +191,10 @@ static void *work(void *argument) {
 }
 
 int main(int argument_count, char **arguments) {
-  if (argument_count != 4)
+  if (argument_count != 4 && argument_count != 5)
     return 2;
+  if (argument_count == 5)
+    kinds = atoi(arguments[4]);
   int threads = atoi(arguments[3]);
   struct worker *workers = calloc((size_t)threads, sizeof *workers);
   CUresult result;
