@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -36,9 +35,9 @@ class Result:
         assert self.exit_code == 0, self
         return json.loads(self.stdout.strip().splitlines()[-1])
 
-    def assert_refused(self, *words: str) -> None:
-        """Exit code 125 and one line on standard error that holds all of ``words``."""
-        assert self.exit_code == 125, self
+    def assert_refused(self, *words: str, exit_code: int = 125) -> None:
+        """This exit code and one line on standard error that holds all of ``words``."""
+        assert self.exit_code == exit_code, self
         assert self.stdout == "", self
         assert len(self.stderr.strip().splitlines()) == 1, self
         for word in words:
@@ -80,9 +79,7 @@ class Cli:
     def started(self, *arguments: str, **popen: Any) -> Iterator[subprocess.Popen[str]]:
         """`vgpurun ARGUMENTS` in the background; killed at the end if it still runs."""
         options: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        process = subprocess.Popen(
-            [*self.command, *arguments], env=self.environment, text=True, preexec_fn=heed_hang_up, **(options | popen)
-        )
+        process = subprocess.Popen([*self.command, *arguments], env=self.environment, text=True, **(options | popen))
         try:
             yield process
         finally:
@@ -111,6 +108,11 @@ class Cli:
                         raise
                     container.wait(condition="removed")
 
+    def owner(self, name: str) -> dict[str, Any]:
+        """Return what the state folder of a container says of it."""
+        folder = self.engine.containers.get(name).labels["vgpurun.state"]
+        return dict(json.loads(Path(folder, "owner").read_bytes()))
+
     def states(self) -> list[str]:
         """The names of the state folders."""
         folder = self.state_dir / "containers"
@@ -120,11 +122,6 @@ class Cli:
         """No container and no state folder."""
         left = [(container.name, container.status) for container in self.containers()]
         assert (left, self.states()) == ([], [])
-
-
-def heed_hang_up() -> None:
-    """As from a user's shell: what runs the tests may have been told by nohup to ignore it."""
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def wait_until(condition: Callable[[], Any], what: str, timeout_s: float = 60, interval_s: float = 0.02) -> Any:

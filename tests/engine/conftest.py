@@ -15,7 +15,7 @@ import pytest
 
 import images
 from cli import Cli, clean_environment
-from private_engine import EngineError, private_engine
+from private_engine import private_engine
 from support import is_set, own_gpu_config, unavailable
 
 REPOSITORY = "vgpurun-test"
@@ -34,11 +34,8 @@ def docker_host() -> Iterator[str]:
     else:
         yield os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
         return
-    try:
-        with private_engine() as host:
-            yield host
-    except EngineError as error:
-        unavailable(str(error), required=is_set("REQUIRE_ENGINE"))
+    with private_engine() as host:
+        yield host
 
 
 @pytest.fixture(scope="session")
@@ -55,10 +52,7 @@ def image_maker(engine: docker.DockerClient) -> Iterator[Callable[..., str]]:
 
     def make(name: str, recipe: Callable[..., None], *arguments: object) -> str:
         tag = f"{REPOSITORY}/{name}:1"
-        try:
-            recipe(engine, tag, *arguments)
-        except images.ImageError as error:
-            unavailable(f"no image for the test: {error}", required=is_set("REQUIRE_ENGINE"))
+        recipe(engine, tag, *arguments)
         tags.append(tag)
         return tag
 

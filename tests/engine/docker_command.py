@@ -7,8 +7,11 @@ import re
 import shutil
 import subprocess
 from dataclasses import dataclass
+from functools import cache
 
-from private_engine import fetched_engine
+from debian_packages import unpacked
+
+NEWEST = 28  # of which Debian has one; its versions differ in some words and values
 
 
 @dataclass(frozen=True)
@@ -19,15 +22,20 @@ class DocumentedFlag:
     kind: str
 
 
+@cache
 def docker_command() -> str:
-    """The path of docker's command line: the one that is installed, or else the fetched engine's.
+    """The path of docker's newest command line: the one that is installed, unless Debian has a newer one.
 
     Raises:
-        EngineError: there is none, and none can be fetched.
+        UnavailableError: none can be fetched.
     """
-    return shutil.which("docker") or str(fetched_engine() / "bin" / "docker")
+    installed = shutil.which("docker")
+    if installed and docker_version(installed) >= NEWEST:
+        return installed
+    return str(unpacked("docker-cli", "sid") / "usr/bin/docker")
 
 
+@cache
 def docker_version(docker: str) -> int:
     """The first number of its version."""
     shown = subprocess.run([docker, "--version"], capture_output=True, text=True, check=True).stdout

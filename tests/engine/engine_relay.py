@@ -1,4 +1,5 @@
-"""A socket in front of the engine's, which can hold one request up: so a test acts at a moment that it chooses."""
+"""A socket in front of the engine's, which can hold one request up, so that a test acts at a moment that it chooses; or
+which writes down what is asked."""
 
 from __future__ import annotations
 
@@ -57,6 +58,20 @@ class Held:
             raise ConnectionAbortedError
 
 
+class Asked(Held):
+    """All requests, in their order, as METHOD and path without the version and without ids."""
+
+    def __init__(self) -> None:
+        super().__init__("", is_answered=False)
+        self.requests: list[str] = []
+
+    def asked(self, engine: socket.socket, data: bytes) -> None:  # noqa: ARG002
+        """Called with what is about to be sent to the engine."""
+        if head := _HEAD.match(data):
+            path = re.sub(r"[0-9a-f]{64}", "ID", head[1].partition(b"?")[0].decode())
+            self.requests.append(f"{data.split(b' ')[0].decode()} {path}")
+
+
 class _Relay:
     def __init__(self, engine_path: str, held: Held | None) -> None:
         self._engine_path = engine_path
@@ -95,12 +110,27 @@ def relayed(docker_host: str, listener: socket.socket, held: Held | None = None)
 @contextmanager
 def held_up(docker_host: str, folder: Path, path: str, is_answered: bool = False) -> Iterator[tuple[str, Held]]:
     """An address of the engine by which one request is held up."""
+    held = Held(path, is_answered)
+    with _at_socket(docker_host, folder, held) as address:
+        yield address, held
+
+
+@contextmanager
+def written_down(docker_host: str, folder: Path) -> Iterator[tuple[str, Asked]]:
+    """An address of the engine by which all requests are written down."""
+    asked = Asked()
+    with _at_socket(docker_host, folder, asked) as address:
+        yield address, asked
+
+
+@contextmanager
+def _at_socket(docker_host: str, folder: Path, held: Held) -> Iterator[str]:
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(f"{folder}/relay.sock")
     listener.listen()
-    held = Held(path, is_answered)
     with relayed(docker_host, listener, held):
-        yield f"unix://{folder}/relay.sock", held
+        yield f"unix://{folder}/relay.sock"
+    Path(folder, "relay.sock").unlink()
 
 
 def _copy(source: socket.socket, target: socket.socket, look: Callable[[bytes], None]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 import subprocess
 import tarfile
@@ -14,23 +13,14 @@ from pathlib import Path
 
 import docker
 
+from debian_packages import UnavailableError, kept, tool, unpacked
+
 PROGRAMS = Path(__file__).parent / "programs"
 DEBIAN_SUITE = "bookworm"
 # Python with ctypes for the test programs; the rest is what builds the library in a container.
 DEBIAN_PACKAGES = "python3,gcc,make,libc6-dev"
 LEFT_OUT = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*", "/usr/share/info/*")
 COMMAND_PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-
-
-class ImageError(Exception):
-    """An image cannot be made on this machine; the message says what is missing."""
-
-
-def cache_dir() -> Path:
-    """Where what takes long to make is kept between runs."""
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vgpurun-tests"
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
 
 
 def debian(client: docker.DockerClient, tag: str) -> None:
@@ -47,12 +37,12 @@ def busybox(client: docker.DockerClient, tag: str) -> None:
 
 def musl(client: docker.DockerClient, tag: str) -> None:
     """Laid out as Alpine is: musl is the only C library, and /bin/hello is linked with it."""
-    compiler = _tool("musl-gcc", "musl-tools")
+    compiler = tool("musl-gcc", "musl-tools")
     with new_root() as root:
         _add_busybox(root)
         subprocess.run([compiler, "-o", root / "bin/hello", PROGRAMS / "hello.c"], check=True)
         (root / "lib").mkdir()
-        shutil.copy("/lib/ld-musl-x86_64.so.1", root / "lib/ld-musl-x86_64.so.1")
+        shutil.copy(unpacked("musl") / "lib/ld-musl-x86_64.so.1", root / "lib/ld-musl-x86_64.so.1")
         (root / "lib/libc.musl-x86_64.so.1").symlink_to("ld-musl-x86_64.so.1")
         _import_folder(client, root, tag)
 
@@ -68,27 +58,20 @@ def cuda_devel(client: docker.DockerClient, tag: str, base_tag: str, include_dir
 
 def debian_tar() -> Path:
     recipe = hashlib.sha256(repr((DEBIAN_SUITE, DEBIAN_PACKAGES, LEFT_OUT)).encode()).hexdigest()[:12]
-    tar = cache_dir() / f"debian-{DEBIAN_SUITE}-{recipe}.tar"
-    if tar.exists():
-        return tar
-    mmdebstrap = _tool("mmdebstrap", "mmdebstrap")
-    half_made = tar.with_suffix(f".{os.getpid()}.tar")
+    return kept(f"debian-{DEBIAN_SUITE}-{recipe}", _make_debian) / "root.tar"
+
+
+def _make_debian(folder: Path) -> None:
     options = [f"--dpkgopt=path-exclude={pattern}" for pattern in LEFT_OUT]
+    options += ["--quiet", "--variant=minbase", f"--include={DEBIAN_PACKAGES}"]
     try:
-        options += ["--quiet", "--variant=minbase", f"--include={DEBIAN_PACKAGES}"]
-        subprocess.run([mmdebstrap, *options, DEBIAN_SUITE, half_made], check=True)
-        half_made.replace(tar)
+        subprocess.run([tool("mmdebstrap", "mmdebstrap"), *options, DEBIAN_SUITE, folder / "root.tar"], check=True)
     except subprocess.CalledProcessError as error:
-        raise ImageError(f"mmdebstrap failed with exit code {error.returncode}") from error
-    finally:
-        half_made.unlink(missing_ok=True)
-    return tar
+        raise UnavailableError(f"mmdebstrap failed with exit code {error.returncode}") from error
 
 
 def _add_busybox(root: Path) -> None:
-    program = Path(_tool("busybox", "busybox-static"))
-    if subprocess.run(["ldd", program], capture_output=True).returncode == 0:
-        raise ImageError(f"{program} is not static: apt-get install busybox-static")
+    program = unpacked("busybox-static") / "bin/busybox"
     (root / "bin").mkdir()
     (root / "etc").mkdir()
     shutil.copy(program, root / "bin/busybox")
@@ -97,13 +80,6 @@ def _add_busybox(root: Path) -> None:
         if applet != "busybox":
             (root / "bin" / applet).symlink_to("busybox")
     (root / "etc/passwd").write_text("root:x:0:0::/:/bin/sh\nnobody:x:65534:65534::/:/bin/sh\n")
-
-
-def _tool(name: str, package: str) -> str:
-    found = shutil.which(name)
-    if found is None:
-        raise ImageError(f"{name} is not installed: apt-get install {package}")
-    return found
 
 
 @contextmanager

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from images import cache_dir
+from debian_packages import UnavailableError, kept
 
 SCRIPT = Path(__file__).parent / "docker-engine"
 
 
-class EngineError(Exception):
+class EngineError(UnavailableError):
     """No engine can be had on this machine; the message says why."""
 
 
@@ -53,25 +53,12 @@ def fetched_engine() -> Path:
     Raises:
         EngineError: it cannot be fetched.
     """
-    folder = cache_dir() / "engine"
-    if not (folder / "bin" / "docker").exists():  # the last that is put there
-        shutil.rmtree(folder, ignore_errors=True)
-        _fetch(folder)
-    return folder
+    return kept("engine", lambda folder: _run("fetch", folder))
 
 
 def stop_engine(host: str) -> None:
     """Stop a private engine before its time; its containers are ended."""
     _run("stop", Path(host.removeprefix("unix://")).parent)
-
-
-def _fetch(folder: Path) -> None:
-    half_made = folder.with_suffix(f".{os.getpid()}")
-    try:
-        _run("fetch", half_made)
-        half_made.rename(folder)
-    finally:
-        shutil.rmtree(half_made, ignore_errors=True)
 
 
 def _run(*arguments: object) -> str:

@@ -1,4 +1,7 @@
-"""An engine that makes no container: it keeps what it is asked to make, so that two command lines can be compared."""
+"""An engine that has every image and makes no container: it keeps what it is asked to make.
+
+So two command lines can be compared.
+"""
 
 from __future__ import annotations
 
@@ -22,18 +25,22 @@ class Recorder:
 
     host: str
     requests: list[tuple[dict[str, str], Any]] = field(default_factory=list)
+    api_version: str = ""  # of the last request for a container
 
-    def take(self) -> tuple[dict[str, str], Any]:
-        """The only request since the last call."""
-        (request,) = self.requests
+    def take(self) -> list[tuple[dict[str, str], Any]]:
+        """The requests since the last call."""
+        taken = list(self.requests)
         self.requests.clear()
-        return request
+        return taken
 
 
 class _Server(ThreadingMixIn, UnixStreamServer):
     daemon_threads = True
     request_queue_size = 50
     recorder: Recorder
+
+    def handle_error(self, *connection: object) -> None:
+        """A client that has its answer may be gone before it has read the rest."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -44,8 +51,13 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(200, b"")
 
     def do_GET(self) -> None:
-        versions = {"ApiVersion": API_VERSION, "MinAPIVersion": "1.24", "Os": "linux", "Arch": "amd64"}
-        self._answer(200, json.dumps(versions).encode())
+        path = urlsplit(self.path).path
+        answer: Any = {"ApiVersion": API_VERSION, "MinAPIVersion": "1.24", "Os": "linux", "Arch": "amd64"}
+        if "/images/" in path:
+            answer = {"Id": "sha256:1", "Os": "linux", "Architecture": "amd64", "Config": {}}
+        elif path.endswith("/containers/json"):
+            answer = []
+        self._answer(200, json.dumps(answer).encode())
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
@@ -53,6 +65,7 @@ class _Handler(BaseHTTPRequestHandler):
         if parts.path.endswith("/containers/create"):
             query = {name: values[0] for name, values in parse_qs(parts.query).items()}
             self.server.recorder.requests.append((query, json.loads(body)))
+            self.server.recorder.api_version = parts.path.split("/")[1]
         self._answer(400, b'{"message":"only recorded"}')
 
     def _answer(self, status: int, body: bytes) -> None:

@@ -12,8 +12,6 @@ import termios
 import time
 from collections.abc import Sequence
 
-from cli import heed_hang_up
-
 
 class Terminal:
     """A pseudo terminal whose far end is the standard input, output and error of a process in a session of its own."""
@@ -28,7 +26,6 @@ class Terminal:
         )
 
     def _take_terminal(self) -> None:
-        heed_hang_up()
         os.setsid()
         fcntl.ioctl(self.far, termios.TIOCSCTTY, 0)
 

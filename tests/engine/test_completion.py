@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 
 import pytest
 
 from cli import Cli
+from debian_packages import tool
 
 
 def complete(vgpurun: Cli, *words: str) -> list[str]:
@@ -44,5 +44,4 @@ def test_without_an_engine_nothing_is_completed_and_nothing_said(vgpurun: Cli) -
 def test_scripts(vgpurun: Cli, shell: str) -> None:
     script = vgpurun("completion", shell).stdout
     assert "_VGPURUN_COMPLETE" in script
-    if shutil.which(shell):
-        assert subprocess.run([shell, "-n"], input=script, text=True, capture_output=True).returncode == 0
+    assert subprocess.run([tool(shell, shell), "-n"], input=script, text=True, capture_output=True).returncode == 0

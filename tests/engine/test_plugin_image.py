@@ -20,6 +20,7 @@ import pytest
 from packaging.requirements import Requirement
 
 import images
+from debian_packages import UnavailableError, kept
 from support import CHECKOUT
 
 DEBIANS_PYTHON = "3.11"
@@ -32,15 +33,17 @@ def wheels() -> Path:
     wanted = sorted(str(each) for each in map(Requirement, requires("vgpurun") or []) if is_needed(each))
     wanted = [each.partition(";")[0].strip() for each in wanted] + ["hatchling>=1.27", "pip"]
     key = hashlib.sha256(" ".join([*wanted, DEBIANS_PYTHON]).encode()).hexdigest()[:12]
-    folder = images.cache_dir() / f"wheels-{key}"
-    if not folder.exists():
-        half_made = folder.with_suffix(".half")
-        platforms = [f"manylinux{each}_{platform.machine()}" for each in ("2014", "_2_17", "_2_28")]
-        command = [sys.executable, "-m", "pip", "download", "-q", "--only-binary=:all:", "--dest", str(half_made)]
-        command += ["--python-version", DEBIANS_PYTHON, *(f"--platform={each}" for each in platforms)]
+    return kept(f"wheels-{key}", lambda folder: download(wanted, folder))
+
+
+def download(wanted: list[str], folder: Path) -> None:
+    platforms = [f"manylinux{each}_{platform.machine()}" for each in ("2014", "_2_17", "_2_28")]
+    command = [sys.executable, "-m", "pip", "download", "-q", "--only-binary=:all:", "--dest", str(folder)]
+    command += ["--python-version", DEBIANS_PYTHON, *(f"--platform={each}" for each in platforms)]
+    try:
         subprocess.run([*command, *wanted], check=True)
-        half_made.replace(folder)
-    return folder
+    except subprocess.CalledProcessError as error:
+        raise UnavailableError(f"pip download failed with exit code {error.returncode}") from error
 
 
 def is_needed(requirement: Requirement) -> bool:

@@ -23,9 +23,9 @@ import images
 from cli import GPU_PROGRAM, wait_until
 from node_names import COMPUTE, MEMORY
 from node_of_test import MACHINE
-from private_engine import EngineError, private_engine
+from private_engine import private_engine
 from real_kubelet import NODE, RealKubelet, container, running_kubelet
-from support import assert_measured, unavailable
+from support import assert_measured
 from vgpurun.kubernetes.checkpoint import FILE_NAME, read_holdings
 
 GIB = 1 << 30
@@ -48,15 +48,12 @@ def pod_engine() -> Iterator[str]:
     if not os.environ.get("KUBELET"):
         pytest.skip("KUBELET names no kubelet; tests/engine/real-kubelet builds one")
     flags = ("--exec-opt=native.cgroupdriver=cgroupfs", "--add-runtime=pods={state}/bin/pods", "--default-runtime=pods")
-    try:
-        with private_engine(*flags, programs={"pods": RUNTIME}) as host:
-            client = docker.DockerClient(base_url=host)
-            images.debian(client, IMAGE)
-            idle = client.containers.create(IMAGE, ["true"])
-            idle.commit(IMAGE.partition(":")[0], "1", conf={"Cmd": ["sleep", "infinity"]})
-            yield host
-    except (EngineError, images.ImageError) as error:
-        unavailable(str(error), required=True)
+    with private_engine(*flags, programs={"pods": RUNTIME}) as host:
+        client = docker.DockerClient(base_url=host)
+        images.debian(client, IMAGE)
+        idle = client.containers.create(IMAGE, ["true"])
+        idle.commit(IMAGE.partition(":")[0], "1", conf={"Cmd": ["sleep", "infinity"]})
+        yield host
 
 
 class Node:

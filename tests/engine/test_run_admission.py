@@ -23,7 +23,7 @@ from vgpurun.admission.lock import QUEUE_DIR
 from vgpurun.background import Background
 from vgpurun.engine.client import Engine
 from vgpurun.launch.container import sweep
-from vgpurun.launch.labels import LABEL_QUOTA, quotas_from_json
+from vgpurun.launch.labels import quotas_from_json
 
 ROOM = 8  # launches of 2 GiB on two GPUs of 8 GiB
 
@@ -50,7 +50,7 @@ def with_gpus(vgpurun: Cli, tmp_path: Path, count: int) -> Cli:
 
 def gpus_of(cli: Cli) -> Counter[str]:
     """How many containers each GPU has."""
-    return Counter(uuid for each in cli.containers() for uuid, _ in quotas_from_json(each.labels[LABEL_QUOTA]))
+    return Counter(uuid for each in cli.containers() for uuid, _ in quotas_from_json(cli.owner(each.id)["quota"]))
 
 
 def started_together(cli: Cli, stack: ExitStack, count: int, *arguments: str) -> list[subprocess.Popen[str]]:
@@ -153,7 +153,7 @@ def test_what_does_not_fit_is_refused_unless_overcommitted(
 def test_all_that_is_left(one_gpu: Cli, debian: str) -> None:
     hold(one_gpu, debian, "holder", "--mem", "75%")
     hold(one_gpu, debian, "rest", "--mem", "max")
-    rest = quotas_from_json(one_gpu.engine.containers.get("rest").labels[LABEL_QUOTA])[0][1]
+    rest = quotas_from_json(one_gpu.owner("rest")["quota"])[0][1]
     assert rest.memory_bytes == 2 << 30
     assert "nothing is left" in one_gpu.run("--mem", "max", debian, "true").stderr
 
@@ -186,7 +186,6 @@ def test_binpack_fills_one_gpu_and_spread_both(two_gpus: Cli, debian: str) -> No
     [
         ("/containers/create", False),
         ("/containers/create", True),
-        ("/archive", False),
         ("/attach", True),
         ("/start", False),
         ("/start", True),
@@ -196,6 +195,7 @@ def test_a_launch_killed_at_any_moment_leaves_nothing_after_prune(
     one_gpu: Cli, debian: str, docker_host: str, tmp_path: Path, request_path: str, is_answered: bool
 ) -> None:
     """A container that was started runs on, as with docker run, and is no half-made one."""
+    assert one_gpu.run("--mem", "1g", debian, "true").exit_code == 0  # the image has been looked at
     with held_up(docker_host, tmp_path, request_path, is_answered) as (address, held):
         command = ("run", *one_gpu.driver, "--rm", "--mem", "8g", debian, "sleep", "300")
         with by_way_of(one_gpu, address).started(*command) as process:
@@ -313,9 +313,9 @@ def test_an_update_to_more_needs_room_and_one_to_less_does_not(one_gpu: Cli, deb
     assert one_gpu(*update, "--mem", "3g", "other").exit_code == 0
     result = one_gpu(*update, "--mem", "4g", "other")
     assert result.exit_code == 125
-    reason, way_out = "no room for --mem 4g --sm 20 on GPU 0: 3 GiB is left", "ask for less, or share regardless"
+    reason, way_out = "no room for --mem 4g on GPU 0: 3 GiB is left", "ask for less, or share regardless"
     assert f"{reason}; {way_out} with --overcommit\n" in result.stderr, "a change does not wait"
-    assert "40 % of its time" in one_gpu(*update, "--sm", "50", "other").stderr
+    assert "no room for --sm 50 on GPU 0: 40 % of its time" in one_gpu(*update, "--sm", "50", "other").stderr
     assert one_gpu(*update, "--overcommit", "--mem", "6g", "other").exit_code == 0
     assert one_gpu(*update, "--mem", "4g", "other").exit_code == 0, "still too much, but less than before"
 
@@ -337,7 +337,7 @@ def test_quotas_and_defaults_of_the_administrator(two_gpus: Cli, debian: str, tm
     (tmp_path / "admin.yaml").write_text(ADMIN)
     two_gpus.command = (sys.executable, "-c", WITH_ADMIN_FILE, str(tmp_path / "admin.yaml"))
     hold(two_gpus, debian, "first")
-    quota = quotas_from_json(two_gpus.engine.containers.get("first").labels[LABEL_QUOTA])
+    quota = quotas_from_json(two_gpus.owner("first")["quota"])
     assert [each.memory_bytes for _, each in quota] == [1 << 30]
     two_gpus.run("--mem", "4g", debian, "true").assert_refused("4 GiB", "3 GiB for user root", "admin.yaml:4")
     two_gpus.run("--overcommit", debian, "true").assert_refused("--overcommit is not for user root")
@@ -349,7 +349,7 @@ def test_quotas_and_defaults_of_the_administrator(two_gpus: Cli, debian: str, tm
     assert "second  root" in result.stderr
     two_gpus.environment["SUDO_UID"] = str(pwd.getpwnam("nobody").pw_uid)
     hold(two_gpus, debian, "of-nobody")
-    mine = two_gpus.engine.containers.get("of-nobody")
-    assert mine.labels["vgpurun.user"] == "nobody"
-    assert quotas_from_json(mine.labels[LABEL_QUOTA])[0][0].endswith("000000000001")
+    mine = two_gpus.owner("of-nobody")
+    assert mine["user"] == "nobody"
+    assert quotas_from_json(mine["quota"])[0][0].endswith("000000000001")
     two_gpus.run("--gpus", "device=0", debian, "true").assert_refused("GPU 0 is not for user nobody")

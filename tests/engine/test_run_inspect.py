@@ -11,9 +11,7 @@ import docker as docker_py
 import pytest
 
 from cli import Cli, wait_until
-from docker_command import docker_command, docker_version
-from private_engine import EngineError
-from support import is_set, unavailable
+from docker_command import docker_command
 
 # What vgpurun adds to a container: variables, mounts, labels and device nodes.
 ADDED_VARIABLES = ("CUDA_", "LD_", "VGPU", "NVIDIA_", "LIBCUDA_")
@@ -56,13 +54,7 @@ LINES = """
 
 @pytest.fixture(scope="session")
 def docker() -> str:
-    try:
-        command = docker_command()
-    except EngineError as error:
-        unavailable(str(error), required=is_set("REQUIRE_ENGINE"))
-    if docker_version(command) < 26:
-        pytest.skip(f"{command} is older than docker 26")
-    return command
+    return docker_command()
 
 
 @pytest.mark.parametrize("line", LINES)

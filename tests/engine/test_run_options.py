@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from cli import GPU_PROGRAM, WITH_PROGRAMS, Cli, wait_until
+from support import CHECKOUT, open_to_all
 
 
 def attributes(vgpurun: Cli, name: str) -> dict:
@@ -34,9 +36,12 @@ def test_environment_variables(vgpurun: Cli, debian: str, tmp_path: Path) -> Non
     assert "NOT_SET" not in seen
 
 
-def test_the_users_own_preload_comes_after_ours(vgpurun: Cli, debian: str) -> None:
-    result = vgpurun.run("--mem", "1g", "-e", "LD_PRELOAD=libc.so.6", debian, "sh", "-c", "echo $LD_PRELOAD")
-    assert result.stdout == "/.vgpurun/libvgpu.so:libc.so.6\n"
+def test_the_users_own_preload_stays_and_the_limit_holds(vgpurun: Cli, debian: str) -> None:
+    options = ("--mem", "1g", "-e", "LD_PRELOAD=libm.so.6")
+    script = "echo $LD_PRELOAD; exec python3 /programs/gpu.py info"
+    result = vgpurun.run(*options, *WITH_PROGRAMS, debian, "sh", "-c", script)
+    assert result.stdout.startswith("libm.so.6\n")
+    assert result.json()["devices"][0]["total"] == 1 << 30
 
 
 def test_volumes_and_mounts(vgpurun: Cli, debian: str, tmp_path: Path) -> None:
@@ -70,19 +75,28 @@ def test_any_user_in_the_container_is_limited(vgpurun: Cli, debian: str, user: s
     assert seen["devices"][0]["total"] == 1 << 30
 
 
-def test_an_ordinary_user_who_may_use_docker(vgpurun: Cli, debian: str, docker_host: str) -> None:
-    """Somebody in the group of the engine's socket; the state is in their home."""
+@pytest.fixture
+def open_checkout() -> Iterator[Path]:
+    """The checkout at a path that every user may follow, also where it lies in root's home."""
     if os.geteuid() != 0:
         pytest.skip("only root can become another user; as an ordinary one, every other test is this test")
+    with open_to_all(CHECKOUT) as checkout:
+        yield checkout
+
+
+def test_an_ordinary_user_who_may_use_docker(vgpurun: Cli, debian: str, docker_host: str, open_checkout: Path) -> None:
+    """Somebody in the group of the engine's socket; the state is in their home."""
     group = Path(docker_host.removeprefix("unix://")).stat().st_gid
-    become = ("setpriv", "--reuid=65534", "--regid=65534", f"--groups={group}", "--")
-    if subprocess.run([*become, *vgpurun.command, "--version"], capture_output=True).returncode != 0:
-        pytest.skip("other users cannot read this checkout or its Python")
+    become = ("env", f"--chdir={open_checkout}", "setpriv", "--reuid=65534", "--regid=65534", f"--groups={group}", "--")
+    python = sys.executable.replace(str(CHECKOUT), str(open_checkout), 1)
+    command = (*become, python, "-m", "vgpurun")
+    if subprocess.run([*command, "--version"], capture_output=True).returncode != 0:
+        pytest.skip(f"other users cannot run {Path(python).resolve()}")
     with tempfile.TemporaryDirectory() as home:
         shutil.chown(home, 65534, 65534)
         environment = {**vgpurun.environment, "HOME": home}
         del environment["VGPURUN_STATE_DIR"]
-        user = Cli(vgpurun.engine, environment, Path(home, ".local/state/vgpurun"), command=(*become, *vgpurun.command))
+        user = Cli(vgpurun.engine, environment, Path(home, ".local/state/vgpurun"), command=command)
         seen = user.run("--mem", "1g", *WITH_PROGRAMS, debian, *GPU_PROGRAM, "info").json()
         assert seen["devices"][0]["total"] == 1 << 30
         assert user.state_dir.is_dir()
@@ -95,8 +109,8 @@ def test_name_label_and_ports(vgpurun: Cli, debian: str) -> None:
     container = vgpurun.engine.containers.get("named")
     assert result.stdout.strip() == container.id
     assert container.labels["team"] == "vision"
-    assert container.labels["vgpurun.version"]
-    assert json.loads(container.labels["vgpurun.quota"])
+    assert container.labels["vgpurun.state"].startswith(str(vgpurun.state_dir))
+    assert vgpurun.owner("named")["container"] == container.id
     bindings = container.attrs["HostConfig"]["PortBindings"]
     assert bindings["80/tcp"][0]["HostPort"] == "8080"
     assert bindings["53/udp"] == [{"HostIp": "127.0.0.1", "HostPort": "53"}]

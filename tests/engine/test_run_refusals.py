@@ -131,4 +131,4 @@ def test_an_unknown_option(vgpurun: Cli, debian: str) -> None:
 
 
 def test_no_image(vgpurun: Cli) -> None:
-    assert vgpurun.run("--mem", "1g").exit_code == 125
+    assert vgpurun.run("--mem", "1g").exit_code == 1

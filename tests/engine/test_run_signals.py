@@ -13,8 +13,7 @@ import pytest
 import images
 from cli import Cli, clean_environment, wait_until
 from engine_relay import held_up
-from private_engine import EngineError, private_engine, stop_engine
-from support import is_set, unavailable
+from private_engine import private_engine, stop_engine
 
 SCRIPT = "trap 'echo caught {name}; exit 9' {name}; echo ready; while :; do sleep 0.1; done"
 
@@ -104,20 +103,17 @@ def test_output_to_a_reader_that_is_gone_ends_quietly(vgpurun: Cli, debian: str)
 
 def test_an_engine_that_stops_under_a_running_container(vgpurun: Cli, tmp_path: Path) -> None:
     """The engine ends the command; vgpurun ends with the command's exit code, or says that the engine was lost."""
-    try:
-        with ExitStack() as stack:
-            host = stack.enter_context(private_engine())
-            client = stack.enter_context(closing(docker.DockerClient(base_url=host)))
-            images.busybox(client, "vgpurun-test/busybox:1")
-            environment = clean_environment(host, tmp_path / "state", tmp_path)
-            cli = Cli(client, environment, tmp_path / "state")
-            command = ("run", *cli.driver, "vgpurun-test/busybox:1", "sh", "-c", SCRIPT.format(name="TERM"))
-            process = stack.enter_context(cli.started(*command))
-            assert process.stdout is not None
-            assert process.stdout.readline() == "ready\n"
-            stop_engine(host)
-            _, stderr = process.communicate(timeout=60)
-    except EngineError as error:
-        unavailable(str(error), required=is_set("REQUIRE_ENGINE"))
+    with ExitStack() as stack:
+        host = stack.enter_context(private_engine())
+        client = stack.enter_context(closing(docker.DockerClient(base_url=host)))
+        images.busybox(client, "vgpurun-test/busybox:1")
+        environment = clean_environment(host, tmp_path / "state", tmp_path)
+        cli = Cli(client, environment, tmp_path / "state")
+        command = ("run", *cli.driver, "vgpurun-test/busybox:1", "sh", "-c", SCRIPT.format(name="TERM"))
+        process = stack.enter_context(cli.started(*command))
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        stop_engine(host)
+        _, stderr = process.communicate(timeout=60)
     assert process.returncode == 9 or (process.returncode == 125 and "engine" in stderr), (process.returncode, stderr)
     assert "Traceback" not in stderr

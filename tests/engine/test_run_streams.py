@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cli import OF_ENGINE, Cli
+from cli import OF_ENGINE, Cli, wait_until
 
 MIB = 1 << 20
 MUCH = 100 * MIB
@@ -59,11 +59,13 @@ def test_a_slow_reader_gets_all_of_it(vgpurun: Cli, debian: str) -> None:
 
 @pytest.mark.parametrize("reader", ["head -n1", "true"])
 def test_a_reader_that_is_gone_ends_the_container(vgpurun: Cli, debian: str, reader: str) -> None:
+    """But nobody waits for that: `yes`, as process 1, heeds only SIGKILL, which comes two seconds after SIGTERM."""
     shell = Cli(vgpurun.engine, vgpurun.environment, vgpurun.state_dir)
     shell.command = ("bash", "-c", f'"$@" | {reader}; exit ${{PIPESTATUS[0]}}', "bash", *vgpurun.command)
     result = shell.run(debian, "yes")
+    assert len(vgpurun.containers()) == 1
     assert (result.exit_code, result.stderr) == (141, "")
-    vgpurun.assert_nothing_left()
+    wait_until(lambda: not vgpurun.containers(), "end of the container")
 
 
 @pytest.mark.parametrize(
@@ -101,7 +103,7 @@ def test_a_failed_start_leaves_no_id_file(vgpurun: Cli, debian: str, tmp_path: P
     id_file = tmp_path / "id"
     assert vgpurun.run("--cidfile", str(id_file), debian, "no-such-command").exit_code == 127
     assert not id_file.exists()
-    vgpurun.run("--cidfile", f"{tmp_path}/none/id", debian, "true").assert_refused("none/id")
+    vgpurun.run("--cidfile", f"{tmp_path}/none/id", debian, "true").assert_refused("none/id", exit_code=127)
     vgpurun.assert_nothing_left()
 
 

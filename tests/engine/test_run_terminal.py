@@ -46,7 +46,7 @@ def test_a_closed_standard_stream_is_no_error(vgpurun: Cli, debian: str, closed:
 
 
 def test_t_without_a_terminal_is_refused(vgpurun: Cli, debian: str) -> None:
-    vgpurun.run("-it", debian, "true", stdin="x").assert_refused("TTY")
+    vgpurun.run("-it", debian, "true", stdin="x").assert_refused("TTY", exit_code=1)
     vgpurun.assert_nothing_left()
 
 

@@ -138,6 +138,8 @@ def test_one_in_use_is_kept_unless_all_is_taken_from_it(cli: Cli, debian: str, f
     assert "user was in slice used, and is granted nothing more" in forced.stderr
     (folder / "fill").touch()
     assert told(folder, "filled", 1) == [{"bytes": 0, "result": OUT_OF_MEMORY}]
+    late = cli.engine.containers.get("user").exec_run([*GPU_PROGRAM, "fill", str(MIB)])
+    assert late.exit_code != 0 and b"nothing is granted" in late.output, "what starts now finds no limits file"
     assert cli("slice", "ls", *SIM, "-q").stdout == ""
 
 

@@ -20,8 +20,8 @@ import pytest
 
 import images
 from cli import Cli, clean_environment
-from private_engine import EngineError, private_engine
-from support import is_set, unavailable
+from debian_packages import tool
+from private_engine import private_engine
 from terminal import Terminal
 from vgpurun.engine.relay import close_notify
 
@@ -37,7 +37,7 @@ class TlsEngine:
 
 
 def openssl(*arguments: object) -> None:
-    subprocess.run(["openssl", *map(str, arguments)], check=True, capture_output=True)
+    subprocess.run([tool("openssl", "openssl"), *map(str, arguments)], check=True, capture_output=True)
 
 
 def make_authority(folder: Path) -> None:
@@ -65,8 +65,6 @@ def free_port() -> int:
 
 @pytest.fixture(scope="module")
 def tls_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TlsEngine]:
-    if shutil.which("openssl") is None:
-        unavailable("openssl is not installed", required=is_set("CI"))
     folder = tmp_path_factory.mktemp("tls")
     make_authority(folder / "authority")
     for who in ("server", "client"):
@@ -74,14 +72,11 @@ def tls_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TlsEngine]:
     address, server = f"tcp://127.0.0.1:{free_port()}", folder / "server"
     flags = ["--host", address, "--tlsverify", "--tlscacert", server / "ca.pem", "--tlscert", server / "cert.pem",
              "--tlskey", server / "key.pem"]  # fmt: skip
-    try:
-        with private_engine(*map(str, flags)) as own_socket:
-            client = docker.DockerClient(base_url=own_socket)
-            images.busybox(client, IMAGE)
-            yield TlsEngine(address, folder / "client", client)
-            client.close()
-    except (EngineError, images.ImageError) as error:
-        unavailable(str(error), required=is_set("REQUIRE_ENGINE"))
+    with private_engine(*map(str, flags)) as own_socket:
+        client = docker.DockerClient(base_url=own_socket)
+        images.busybox(client, IMAGE)
+        yield TlsEngine(address, folder / "client", client)
+        client.close()
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -87,9 +88,34 @@ def test_an_overcommitted_container_keeps_its_memory(vgpurun: Cli, debian: str, 
         (("--mem", "2x", "updated"), ("2x",)),
         (("--mem", "9999g", "updated"), ("9999g",)),
         (("--sm", "101", "updated"), ("101",)),
-        (("--sm", "50"), ("CONTAINER",)),
     ],
 )
 def test_refusals(vgpurun: Cli, container: str, arguments: tuple[str, ...], words: tuple[str, ...]) -> None:
     vgpurun("update", "--driver", "sim", *arguments).assert_refused(*words)
     assert seen_bytes(vgpurun) == GIB
+
+
+def test_without_a_container(vgpurun: Cli) -> None:
+    vgpurun("update", "--sm", "50").assert_refused("requires at least 1 argument: CONTAINER. See", exit_code=1)
+
+
+def test_a_limit_that_nobody_could_keep_is_refused_late(vgpurun: Cli, musl: str) -> None:
+    """Without a limit nobody looks at the image."""
+    started = vgpurun.run("-d", musl, "sleep", "300")
+    assert (started.exit_code, started.stderr) == (0, "")
+    vgpurun("update", "--driver", "sim", "--mem", "1g", started.stdout.strip()).assert_refused("musl")
+    assert vgpurun("ps", "--driver", "sim", "--format", "{{.MemoryLimit}}").stdout == "no limit\n"
+
+
+def test_what_may_not_keep_a_limit_is_said_late(vgpurun: Cli, busybox: str, debian: str, tmp_path: Path) -> None:
+    for name in ("hosts", "hostname", "resolv.conf", "mtab"):
+        (tmp_path / name).touch()  # the engine's own
+    for image, options, words in (
+        (busybox, (), "statically linked"),
+        (debian, ("-v", f"{tmp_path}:/etc:ro"), "/etc/ld.so.preload has no place"),
+    ):
+        started = vgpurun.run("-d", "--overcommit", *options, image, "sleep", "300")
+        assert (started.exit_code, started.stderr) == (0, "")
+        given = ("--mem", "1g", "--overcommit", started.stdout.strip())
+        changed = vgpurun("update", "--driver", "sim", *given)
+        assert changed.exit_code == 0 and words in changed.stderr

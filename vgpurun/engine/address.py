@@ -49,6 +49,18 @@ def _current_context() -> str:
         return _DEFAULT_CONTEXT
 
 
+def config_fault() -> str | None:
+    """Say what is wrong with docker's own configuration; docker warns of that, and goes on without."""
+    try:
+        json.loads(Path(_config_file()).read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        reason = (getattr(error, "strerror", None) or str(error)).lower()
+        return f"Error parsing config file ({_config_file()}): {reason}"
+    return None
+
+
 def _config_file() -> str:
     folder = os.environ.get("DOCKER_CONFIG") or os.path.expanduser("~/.docker")  # noqa: PTH111
     return os.path.join(folder, "config.json")  # noqa: PTH118

@@ -1,7 +1,9 @@
 """The Docker Engine, as far as vgpurun needs it."""
 
 import io
+import os
 import shutil
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -18,10 +20,13 @@ from vgpurun.engine.docker_py import (
     RequestException,
 )
 from vgpurun.errors import EngineError, ImageError
-from vgpurun.launch.labels import LABEL_QUOTA, LABEL_SLICE, LABEL_STATE, LABEL_USER, LABEL_VERSION
+from vgpurun.launch.labels import LABEL_STATE, OF_A_LOOK, Record, read_record
+from vgpurun.limits.quota import Quota
 
 if TYPE_CHECKING:
     from vgpurun.host.drivers import EngineFacts
+
+_LOOK_TAKES_S = 60  # at the very most, from a container's making to its removal
 
 
 class Image(NamedTuple):
@@ -37,7 +42,7 @@ class Image(NamedTuple):
 
 
 class VgpurunContainer(NamedTuple):
-    """A container that vgpurun made, from its labels. `created_s` is seconds since 1970; `status` is docker's word.
+    """A container that vgpurun made. `created_s` is seconds since 1970; `status` is docker's word.
 
     `described` is what docker ps shows as its status, such as "Up 5 minutes"; a single container has none.
     """
@@ -46,32 +51,47 @@ class VgpurunContainer(NamedTuple):
     name: str
     image: str
     status: str
-    state_folder: str
-    quota_json: str
-    user: str = ""
+    record: Record
     command: str = ""
     created_s: float = 0.0
     described: str = ""
     labels: Mapping[str, str] = {}
 
     @property
+    def state_folder(self) -> str:
+        """Its own state folder."""
+        return self.record.state_folder
+
+    @property
+    def user(self) -> str:
+        """The user that started it."""
+        return self.record.user
+
+    @property
+    def quotas(self) -> tuple[tuple[str, Quota], ...]:
+        """Its quotas at the launch, by the UUIDs of its GPUs."""
+        return self.record.quotas
+
+    @property
     def limits_folder(self) -> Path:
         """Where its limits and usage are: its own state folder, or that of the slice that it has joined."""
-        return Path(self.labels.get(LABEL_SLICE) or self.state_folder)
+        return Path(self.record.slice_folder or self.state_folder)
 
     @property
     def slice_name(self) -> str:
         """The slice that it has joined, or nothing."""
-        return Path(self.labels.get(LABEL_SLICE, "")).name
+        return Path(self.record.slice_folder).name
 
 
+_STOP_S = 2
 _Engine = TypeVar("_Engine", bound="Engine")
 
 
 class _Client(APIClient):
-    """docker-py's client, which finds the engine's version as docker's own command line does.
+    """docker-py's client, which finds the API's version as docker's own command line does.
 
-    docker-py asks for /version, for which the engine asks containerd and runc; the answer to a ping says it too.
+    docker-py asks for /version, for which the engine asks containerd and runc; the answer to a ping says it too. And
+    DOCKER_API_VERSION decides.
     """
 
     def _retrieve_server_version(self) -> str:
@@ -85,6 +105,8 @@ class _Client(APIClient):
                 "this is Podman's socket, which cannot do all that vgpurun asks of a Docker Engine; Podman can give "
                 "containers a part of a GPU by CDI: see `vgpurun slice --help` and `vgpurun cdi --help`"
             )
+        if given := os.environ.get("DOCKER_API_VERSION", "").removeprefix("v"):
+            return given
         return str(answer.headers.get("Api-Version") or self.version(api_version=False)["ApiVersion"])
 
 
@@ -94,6 +116,8 @@ class Engine:
     def __init__(self, client: APIClient, address: Address) -> None:
         self._api: Any = client  # docker-py's own types are incomplete
         self.address = address
+        self.listed: list[VgpurunContainer] | None = None  # by the last call of containers() for all of them
+        self.left_looks: list[str] = []  # as of then, what killed launches have left of looks at images
 
     @classmethod
     def connect(cls: type[_Engine], timeout_s: int = DEFAULT_TIMEOUT_SECONDS) -> _Engine:
@@ -179,10 +203,16 @@ class Engine:
         with suppress(DockerException, RequestException):
             self._api.kill(container, signal_number)
 
-    def stop(self, container: str) -> None:
-        """End a container: SIGTERM, and SIGKILL two seconds later; nothing happens if it has ended."""
+    def stop(self, container: str, patience_s: float | None = None) -> None:
+        """End a container: SIGTERM, and SIGKILL two seconds later; nothing happens if it has ended.
+
+        It may take longer, while the engine writes the log. `patience_s`: how long to wait for that, instead of the
+        connection's time; the engine goes on with it when nobody waits.
+        """
+        patience_s = self._api.timeout + _STOP_S if patience_s is None else patience_s
         with suppress(DockerException, RequestException):
-            self._api.stop(container, timeout=2)
+            url = self._api._url("/containers/{0}/stop", container)
+            self._api._post(url, params={"t": _STOP_S}, timeout=patience_s)
 
     def resize(self, container: str, columns: int, rows: int) -> None:
         """Tell the container's terminal its size; nothing happens if it has ended."""
@@ -197,23 +227,31 @@ class Engine:
     def containers(self, everything: bool = True) -> list[VgpurunContainer]:
         """Return the containers that vgpurun made, or the running ones of them. Raises EngineError."""
         with translated("the containers cannot be listed"):
-            found = self._api.containers(all=everything, filters={"label": LABEL_VERSION})
-        return [
+            found = self._api.containers(all=everything, filters={"label": LABEL_STATE})
+        made = [
             VgpurunContainer(
                 id=each["Id"],
                 name=each["Names"][0].lstrip("/") if each.get("Names") else each["Id"][:12],
                 image=each.get("Image", ""),
                 status=each.get("State", ""),
-                state_folder=each["Labels"].get(LABEL_STATE, ""),
-                quota_json=each["Labels"].get(LABEL_QUOTA, "[]"),
-                user=each["Labels"].get(LABEL_USER, ""),
+                record=record,
                 command=each.get("Command", ""),
                 created_s=float(each.get("Created", 0)),
                 described=each.get("Status", ""),
                 labels=each["Labels"],
             )
             for each in found
+            if (record := read_record(each["Id"], each["Labels"], each.get("Mounts") or []))
         ]
+        if everything:
+            self.listed = made
+            self.left_looks = [each["Id"] for each in found if _is_left_look(each)]
+        return made
+
+
+def _is_left_look(container: Mapping[str, Any]) -> bool:
+    is_look = container["Labels"].get(LABEL_STATE) == OF_A_LOOK and container.get("State") == "created"
+    return is_look and time.time() - float(container.get("Created", 0)) > _LOOK_TAKES_S
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from vgpurun.engine.client import Engine, VgpurunContainer, one_line
 from vgpurun.engine.docker_py import APIError, DockerException, HTTPError, RequestException
 from vgpurun.engine.hijacked import plain_socket
 from vgpurun.errors import ContainerError, EngineError
-from vgpurun.launch.labels import LABEL_QUOTA, LABEL_STATE, LABEL_USER, LABEL_VERSION
+from vgpurun.launch.labels import Record, read_record
 
 _SLACK_S = 30  # that an answer may take besides the time that the engine gives a container to stop
 
@@ -78,7 +78,7 @@ class ContainerEngine(Engine):
         """Return all that the engine knows of a container that vgpurun made, by its name or its id's beginning."""
         with _refusals():
             found: dict[str, Any] = self._api.inspect_container(name)
-        if LABEL_VERSION not in (found["Config"].get("Labels") or {}):
+        if _record(found) is None:
             raise ContainerError(f"container {name} was not made by vgpurun: use docker itself for it")
         return found
 
@@ -176,20 +176,21 @@ class ContainerEngine(Engine):
 
 
 def from_description(found: Mapping[str, Any]) -> VgpurunContainer:
-    """Return a container from what the engine's inspection says."""
-    labels = found["Config"].get("Labels") or {}
+    """Return a container that vgpurun made from what the engine's inspection says."""
     return VgpurunContainer(
         id=found["Id"],
         name=found["Name"].lstrip("/"),
         image=found["Config"].get("Image", ""),
         status=found["State"]["Status"],
-        state_folder=labels.get(LABEL_STATE, ""),
-        quota_json=labels.get(LABEL_QUOTA, "[]"),
-        user=labels.get(LABEL_USER, ""),
+        record=_record(found) or Record(""),
         command=" ".join([found.get("Path", ""), *(found.get("Args") or [])]),
         created_s=_seconds(found.get("Created", "")),
-        labels=labels,
+        labels=found["Config"].get("Labels") or {},
     )
+
+
+def _record(found: Mapping[str, Any]) -> Record | None:
+    return read_record(found["Id"], found["Config"].get("Labels") or {}, found.get("Mounts") or [])
 
 
 def _seconds(text: str) -> float:

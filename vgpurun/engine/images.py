@@ -27,6 +27,10 @@ class PullOptions(NamedTuple):
         return cls(policy, quiet, platform)
 
 
+def _tagged(name: str) -> str:
+    return name if "@" in name or ":" in name.rpartition("/")[2] else f"{name}:latest"
+
+
 def find_image(engine: "Engine", name: str, found: "Image | None", pull: PullOptions) -> "Image":
     """Return the image that was found, or pull it where that is asked for or needed.
 
@@ -37,9 +41,9 @@ def find_image(engine: "Engine", name: str, found: "Image | None", pull: PullOpt
             return found
         wanted = f" for {pull.platform}" if pull.platform else ""
         if pull.policy == "never":
-            raise ImageError(f"image {name}{wanted} is not on this host, and --pull never forbids to pull it")
+            raise ImageError(f"No such image: {name}{wanted}; --pull never forbids to pull it")
         if not pull.quiet:
-            print(f"Unable to find image '{name}'{wanted} locally", file=sys.stderr)
+            print(f"Unable to find image '{_tagged(name)}'{wanted} locally", file=sys.stderr)
     events = engine.pull(name, pull.platform)
     if pull.quiet:
         for _ in events:

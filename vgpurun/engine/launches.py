@@ -4,11 +4,9 @@ import io
 import socket
 import tarfile
 from collections.abc import Callable, Collection
-from contextlib import suppress
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Any
 
-from vgpurun import __version__
 from vgpurun.console import terminal
 from vgpurun.engine.address import another_host
 from vgpurun.engine.client import Engine, one_line, translated
@@ -16,7 +14,7 @@ from vgpurun.engine.docker_py import APIError, DockerException, NotFound, Reques
 from vgpurun.engine.hijacked import plain_socket
 from vgpurun.errors import CommandNotExecutableError, CommandNotFoundError, EngineError, VgpurunError
 from vgpurun.launch.container_body import endpoint_json, plan_body
-from vgpurun.launch.labels import LABEL_STATE, LABEL_VERSION
+from vgpurun.launch.labels import LABEL_STATE, OF_A_LOOK
 from vgpurun.launch.plan import LaunchPlan
 from vgpurun.options.network import Network
 from vgpurun.options.values import DEFAULT_DETACH_KEYS
@@ -28,9 +26,11 @@ _RUNTIME_MARKERS = (
     "starting container process caused: ",
     "OCI runtime create failed: ",
 )
-# The runtime's words for exit codes 127 and 126, which docker goes by too.
-_NOT_FOUND = ("executable file not found", "no such file or directory")
-_NOT_EXECUTABLE = ("permission denied", "is a directory", "exec format error")
+# The words for exit codes 127 and 126, by which docker goes too.
+_BY_WORDS: tuple[tuple[type[VgpurunError], tuple[str, ...]], ...] = (
+    (CommandNotFoundError, ("executable file not found", "no such file or directory")),
+    (CommandNotExecutableError, ("permission denied", "is a directory")),
+)
 _MAX_FILE_BYTES = 64 << 20
 
 
@@ -48,7 +48,7 @@ class LaunchEngine(Engine):
             except APIError as error:
                 if f"{_NO_BIND_SOURCE}: {plan.slice_folder or plan.state_folder}" in str(error.explanation):
                     raise another_host(self.address) from None
-                raise
+                raise launch_error(f"the container cannot be made from {options.image}: {one_line(error)}") from None
             for network in later:
                 self._connect(created["Id"], network.name, endpoint_json(network))
         return str(created["Id"]), list(created.get("Warnings") or [])
@@ -76,14 +76,14 @@ class LaunchEngine(Engine):
         """Return the variables that docker's own configuration gives every container."""
         return dict(self._api._proxy_configs.get_environment())
 
-    def create_for_copy(self, image: str, state_folder: Path | None = None) -> str:
-        """Create a container that is never started, to copy a file from its image; return its id.
+    def create_to_read(self, image: str, platform: str | None = None) -> str:
+        """Create a container that is never started, to read files of its image; return its id.
 
-        By the state folder of a launch the next one knows that it is to be removed, should this one be killed.
+        By its label, which no image has, the next launch knows what a killed process has left.
         """
-        labels = {LABEL_VERSION: __version__, LABEL_STATE: str(state_folder)} if state_folder else None
         with translated(f"the container cannot be made from {image}"):
-            return str(self._api.create_container(image=image, command=["-"], labels=labels)["Id"])
+            body = {"Image": image, "Cmd": ["-"], "Labels": {LABEL_STATE: OF_A_LOOK}}
+            return str(self._api.create_container_from_config(body, None, platform)["Id"])
 
     def read_file(self, container: str, path: str) -> bytes | None:
         """Return a file of a container that need not run, through symbolic links; None if there is no such file."""
@@ -135,18 +135,13 @@ class LaunchEngine(Engine):
         try:
             self._api.start(container)
         except (DockerException, RequestException) as error:
-            raise self._start_error(container, error) from None
+            raise launch_error(f"the container cannot be started: {_runtime_reason(one_line(error))}") from None
 
-    def _start_error(self, container: str, error: Exception) -> VgpurunError:
-        reason = _runtime_reason(one_line(error))
-        exit_code = None
-        with suppress(DockerException, RequestException):  # with --rm it may be gone
-            exit_code = self._api.inspect_container(container)["State"]["ExitCode"]
-        if exit_code == CommandNotFoundError.exit_code or _is_about_command(reason, _NOT_FOUND):
-            return CommandNotFoundError(f"the command is not in the image: {reason}")
-        if exit_code == CommandNotExecutableError.exit_code or _is_about_command(reason, _NOT_EXECUTABLE):
-            return CommandNotExecutableError(f"the command cannot be executed: {reason}")
-        return EngineError(f"the container cannot be started: {reason}")
+
+def launch_error(message: str) -> VgpurunError:
+    """Return the error of a launch that has the exit code which docker gives for such words."""
+    kind = next((kind for kind, words in _BY_WORDS if any(word in message for word in words)), EngineError)
+    return kind(message)
 
 
 def _runtime_reason(text: str) -> str:
@@ -156,10 +151,6 @@ def _runtime_reason(text: str) -> str:
             text = text.split(marker, 1)[1]
             break
     return text.removesuffix(": unknown")
-
-
-def _is_about_command(reason: str, words: tuple[str, ...]) -> bool:
-    return reason.startswith("exec") and any(word in reason for word in words)
 
 
 def _only_file(archive: bytes) -> bytes | None:

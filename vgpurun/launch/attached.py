@@ -1,5 +1,6 @@
 """Runs a container that was made, with this process's standard streams, signals and terminal as its own."""
 
+import errno
 import signal
 import socket
 import threading
@@ -14,6 +15,7 @@ from vgpurun.errors import OutputError
 from vgpurun.options import ContainerOptions
 from vgpurun.options.values import detach_keys
 
+_HANDED_OVER_S = 0.1  # within this a request has reached the engine
 _SIGPIPE_EXIT_CODE = 128 + signal.SIGPIPE
 # Without --sig-proxy these are still looked at: they are about our terminal, not about the command.
 _OF_TERMINAL = frozenset({signal.SIGWINCH, signal.SIGTSTP, signal.SIGCONT})
@@ -62,7 +64,13 @@ class AttachedRun:
             return exit_code
 
     def _end_unheard(self, error: OSError, wait: Callable[[], int]) -> int:
-        """End a container whose output goes nowhere. docker would leave it running, with its GPU."""
+        """End a container whose output goes nowhere. docker would leave it running, with its GPU.
+
+        Behind a closed pipe is a shell that waits for this process, so there the engine goes on alone.
+        """
+        if error.errno == errno.EPIPE:
+            self._engine.stop(self._container, patience_s=_HANDED_OVER_S)
+            return _SIGPIPE_EXIT_CODE
         self._engine.stop(self._container)
         wait()
         if not isinstance(error, BrokenPipeError):

@@ -1,9 +1,10 @@
 """Carries out a LaunchPlan on the engine: makes the state folder and the container, runs it, and cleans up."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import Any
 
 from vgpurun.admission.entry import Admission
 from vgpurun.admission.holders import is_abandoned
@@ -11,25 +12,28 @@ from vgpurun.admission.placement import Placement
 from vgpurun.background import Background
 from vgpurun.console import terminal
 from vgpurun.console.signals import Signals
-from vgpurun.engine.client import Engine
-from vgpurun.engine.image_libc import check_image
-from vgpurun.engine.launches import LaunchEngine
-from vgpurun.errors import EngineError, OptionError
+from vgpurun.engine.client import Engine, VgpurunContainer
+from vgpurun.engine.launches import LaunchEngine, launch_error
+from vgpurun.errors import CommandLineError, EngineError, OptionError
 from vgpurun.host.drivers import EngineFacts
-from vgpurun.host.library import Library
-from vgpurun.launch import places
 from vgpurun.launch.attached import AttachedRun
 from vgpurun.launch.plan import LaunchPlan
 from vgpurun.limits import state
 from vgpurun.limits.state import StateFolder
 from vgpurun.options import ContainerOptions
+from vgpurun.options.values import detach_keys
 from vgpurun.slices.joining import Joining
 
 
-def check_terminal(options: ContainerOptions) -> None:
-    """Refuse -it without a terminal, as docker does. Raises OptionError."""
+def check_terminal(options: ContainerOptions, engine: LaunchEngine) -> None:
+    """Refuse -it without a terminal, and keys that cannot be typed, as docker does. Raises CommandLineError."""
     if options.tty and options.takes_input and not terminal.is_terminal(0):
-        raise OptionError("the input device is not a TTY; leave out -t to read from a pipe or file")
+        raise CommandLineError("the input device is not a TTY; leave out -t to read from a pipe or file")
+    try:
+        if options.streams:
+            detach_keys(options.detach_keys or engine.configured_detach_keys())
+    except ValueError as error:
+        raise CommandLineError(str(error)) from None
 
 
 def sweep(engine: Engine, facts: Background[EngineFacts], is_dry_run: bool = False) -> list[tuple[Path, int]]:
@@ -37,17 +41,28 @@ def sweep(engine: Engine, facts: Background[EngineFacts], is_dry_run: bool = Fal
 
     Returns the folders, with the bytes that they took. The engine's id is waited for only where there is a folder.
     """
-    abandoned = [container for container in engine.containers() if is_abandoned(container, engine)]
+    free = state.free_folders()
+    return _sweep(engine, engine.containers(), free, facts, is_dry_run)
+
+
+def _sweep(
+    engine: Engine,
+    listed: Sequence[VgpurunContainer],
+    free: Mapping[Path, Mapping[str, Any] | None],
+    facts: Background[EngineFacts],
+    is_dry_run: bool = False,
+) -> list[tuple[Path, int]]:
+    """Sweep by a list of all containers that was made after the free folders were looked up."""
+    abandoned = [container for container in listed if is_abandoned(container, engine)]
     if not is_dry_run:
-        for container in abandoned:
-            engine.remove(container.id, force=False)
-        abandoned = []
-    would_go = {container.state_folder for container in abandoned}
+        for left in (*(container.id for container in abandoned), *engine.left_looks):
+            engine.remove(left, force=False)
+        abandoned = [container for container in abandoned if engine.state_of(container.id) is None]
 
     def states() -> tuple[str, set[str]]:
-        return facts.result().id, {each.state_folder for each in engine.containers()} - would_go
+        return facts.result().id, {each.state_folder for each in listed if each not in abandoned}
 
-    return state.sweep(states, is_dry_run)
+    return state.sweep(states, is_dry_run, free)
 
 
 def launch(
@@ -55,7 +70,6 @@ def launch(
     facts: Background[EngineFacts],
     admission: Admission | Joining,
     make_plan: Callable[[Placement], LaunchPlan],
-    library: Library,
     signals: Signals,
     warn: Callable[[str], None],
 ) -> int:
@@ -64,26 +78,27 @@ def launch(
     After a failed start neither a container nor a state folder is left. Raises VgpurunError and Interrupted.
     """
     state.make_lock_dir()
-    sweep(engine, facts)
+    free = state.free_folders()
     engine_id = facts.result().id  # while nobody waits for the lock
     with ExitStack() as undo:
         with admission.granted() as placement:
+            _sweep(engine, engine.containers() if engine.listed is None else engine.listed, free, facts)
             plan = make_plan(placement)
             with signals.held():
                 id_file = _new_id_file(plan.options.cidfile, undo)
+                owner = {"engine": engine_id, **plan.owner}
                 folder = StateFolder.make(
-                    plan.state_folder, plan.state_files, {"engine": engine_id}, has_usage=plan.slice_folder is None
+                    plan.state_folder, plan.state_files, owner, plan.slice_folder is None, plan.state_links
                 )
                 undo.callback(_remove_unused, engine, folder)
                 if plan.profiling and plan.profiling.make_folder():
                     undo.callback(plan.profiling.folder.rmdir)
                 container, warnings = engine.create(plan)
                 undo.callback(engine.remove, container)
+                folder.give_to(container, owner)
                 id_file.write_text(container)
             admission.confirm(container)
-        with signals.held():  # it may make a container to read from
-            doubts = _check_libc(engine, container, plan, library)
-        for warning in (*plan.warnings, *warnings, *doubts):
+        for warning in (*plan.warnings, *warnings, *plan.options.warnings):
             warn(warning)
         if plan.options.detach:
             with signals.held():
@@ -111,7 +126,8 @@ def _new_id_file(path: str | None, undo: ExitStack) -> Path:
             f"container ID file found, make sure the other container isn't running or delete {path}"
         ) from None
     except OSError as error:
-        raise OptionError(f"failed to create the container ID file: open {path}: {error.strerror}") from None
+        reason = (error.strerror or str(error)).lower()
+        raise launch_error(f"failed to create the container ID file: open {path}: {reason}") from None
     undo.callback(file.unlink, missing_ok=True)
     return file
 
@@ -134,33 +150,3 @@ def _let_go(engine: LaunchEngine, container: str, folder: StateFolder, is_remove
     with suppress(EngineError):  # an engine that was stopped meanwhile: the next launch sweeps
         if is_removed or engine.state_of(container) is None:
             folder.remove()
-
-
-def _check_libc(engine: LaunchEngine, container: str, plan: LaunchPlan, library: Library) -> list[str]:
-    """Look at the C library that the container will have: the image's, or that of a host folder mounted over it.
-
-    The image's files are read from the container that was made. An engine cannot open one with our mounts inside a
-    read-only folder of the user's; then a container of the image alone is made to read from.
-    """
-
-    def read(path: str) -> bytes | None:
-        on_host = places.path_on_host(path, plan.options)
-        if on_host is not None:
-            return _read_if_there(Path(on_host))
-        try:
-            return engine.read_file(container, path)
-        except EngineError:
-            bare = engine.create_for_copy(plan.options.image, plan.state_folder)
-            try:
-                return engine.read_file(bare, path)
-            finally:
-                engine.remove(bare)
-
-    return check_image(plan.options.image, read, library)
-
-
-def _read_if_there(path: Path) -> bytes | None:
-    try:
-        return path.read_bytes()
-    except OSError:
-        return None

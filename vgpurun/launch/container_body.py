@@ -153,6 +153,8 @@ def _bind_options(options: Mapping[str, str]) -> dict[str, Any]:
     described: dict[str, Any] = {}
     if "bind-propagation" in options:
         described["Propagation"] = options["bind-propagation"]
+    switches = {"bind-nonrecursive": "NonRecursive", "bind-create-src": "CreateMountpoint"}
+    described |= {setting: True for key, setting in switches.items() if options.get(key) == "true"}
     recursive = {"disabled": "NonRecursive", "writable": "ReadOnlyNonRecursive", "readonly": "ReadOnlyForceRecursive"}
     if setting := recursive.get(options.get("bind-recursive", "")):
         described[setting] = True
@@ -161,7 +163,7 @@ def _bind_options(options: Mapping[str, str]) -> dict[str, Any]:
 
 def _volume_options(mount: Mount, options: Mapping[str, str]) -> dict[str, Any]:
     described: dict[str, Any] = {}
-    if options.get("volume-nocopy", "false").lower() in ("true", "1"):
+    if options.get("volume-nocopy") == "true":
         described["NoCopy"] = True
     if labels := _pairs(mount, "volume-label"):
         described["Labels"] = labels
@@ -185,4 +187,4 @@ def _tmpfs_options(options: Mapping[str, str]) -> dict[str, int]:
 
 def _pairs(mount: Mount, key: str) -> dict[str, str]:
     values = (value.partition("=") for name, value in mount.options if name == key)
-    return {name: value for name, _, value in values}
+    return {name: value for name, _, value in values if name}

@@ -1,12 +1,12 @@
 """What a launch will be, as plain data: nothing here touches the engine, the GPU or the disk.
 
-`--dry-run` prints the plan; engine.py and process.py carry it out.
+`--dry-run` prints the plan; container.py and process.py carry it out.
 """
 
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from vgpurun import __version__, abi
 from vgpurun.errors import GpuError, OptionError
@@ -14,15 +14,19 @@ from vgpurun.host.drivers import DeviceRequest, DriverPlan
 from vgpurun.host.gpus import Gpu
 from vgpurun.host.users import current_user
 from vgpurun.launch import places
-from vgpurun.launch.labels import LABEL_QUOTA, LABEL_SLICE, LABEL_STATE, LABEL_USER, LABEL_VERSION, quotas_to_json
-from vgpurun.limits import quota, region
+from vgpurun.launch.committed import healing, own_variables
+from vgpurun.launch.labels import LABEL_HOLDS, LABEL_STATE, holds_label, quotas_to_json
+from vgpurun.limits import quota, region, state
 from vgpurun.limits.oversubscription import oversubscribe
 from vgpurun.limits.policies import choose_policy, choose_priority
 from vgpurun.limits.quota import Quota
 from vgpurun.options import ContainerOptions, Mount
 from vgpurun.profiles.recording import Profiling
 
-_DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+if TYPE_CHECKING:
+    from vgpurun.engine.image_libc import Libc
+
+_LINKS = "driver"  # in the state folder
 
 
 class DeviceQuota(NamedTuple):
@@ -55,7 +59,9 @@ class LaunchPlan(NamedTuple):
     runtime: str | None
     labels: Mapping[str, str]
     state_folder: Path
+    owner: Mapping[str, str]
     state_files: Mapping[str, bytes]
+    state_links: Mapping[str, str]
     warnings: tuple[str, ...] = ()
     slice_folder: Path | None = None
     profiling: Profiling | None = None
@@ -99,44 +105,52 @@ def plan_launch(
     image_environment: Mapping[str, str] | None = None,
     host_environment: Mapping[str, str] | None = None,
     host_exists: Callable[[str], bool] = os.path.exists,
+    is_readable: Callable[[Path], bool] = state.is_readable_by_all,
     joined: Joined | None = None,
     profiling: Profiling | None = None,
+    libc: "Libc | None" = None,
 ) -> LaunchPlan:
-    """Return the plan of a container. `host_exists` tells whether a path is on this host.
+    """Return the plan of a container. `host_exists` tells whether a path is on this host, `is_readable` whether all
+    users can read a folder that is to be made. `libc` is what is known of the image's C library, if anything is.
 
     The limits of a slice that is joined take the place of `limits` and of those in the environment.
 
     Raises LimitError, GpuError, and OptionError for a mount over what is vgpurun's own.
     """
     host_environment = os.environ if host_environment is None else host_environment
-    given = options.environment_over(image_environment or {})
+    of_image = image_environment or {}
+    given = options.environment_over(own_variables(of_image))
     quotas = joined.quotas if joined else _quotas(gpus, limits, given, range(len(gpus)))
-    limits_folder = joined.folder if joined else state_folder
-    mounts, warnings = _mounts(options, driver, library, limits_folder, host_exists)
-    environment = _container_environment(options, quotas, driver, given, host_environment)
+    mounts = _mounts(options, library, state_folder, joined.folder if joined else state_folder, host_exists)
+    of_driver, needs_path = places.driver_mounts(driver, str(state_folder / _LINKS), options, host_exists, libc)
+    environment = {
+        **healing(of_image),
+        **options.environment,
+        **_container_environment(options, driver, given, host_environment),
+        **_loader_variables(mounts, libc, needs_path, given),
+    }
     if profiling:
-        mounts = (*mounts, Mount(str(profiling.folder), abi.CONTAINER_PROFILE, read_only=False))
+        mounts.append(Mount(str(profiling.folder), abi.CONTAINER_PROFILE, read_only=False))
         environment |= profiling.variables(abi.CONTAINER_PROFILE)
     return LaunchPlan(
         options=options,
         quotas=quotas,
         driver=driver.mode,
         environment=environment,
-        mounts=mounts,
+        mounts=(*mounts, *of_driver),
         devices=driver.devices,
         device_requests=driver.device_requests,
         runtime=_runtime(options.runtime, driver),
         labels={
             **options.labels,
-            LABEL_VERSION: __version__,
             LABEL_STATE: str(state_folder),
-            **({LABEL_SLICE: str(joined.folder)} if joined else {}),
-            LABEL_QUOTA: quotas_to_json(quotas),
-            LABEL_USER: current_user(),
+            **({} if is_readable(state_folder) else {LABEL_HOLDS: holds_label(current_user(), quotas)}),
         },
         state_folder=state_folder,
-        state_files={} if joined else shared_files(quotas, driver),
-        warnings=(*_warnings_of_instances(gpus), *warnings),
+        owner={"version": __version__, "user": current_user(), "quota": quotas_to_json(quotas)},
+        state_files={**({} if joined else shared_files(quotas, driver)), **_preload_file(libc)},
+        state_links=_links(driver),
+        warnings=(*_warnings_of_instances(gpus), *_warnings_of_limits(quotas, options, mounts, libc)),
         slice_folder=joined.folder if joined else None,
         profiling=profiling,
     )
@@ -146,7 +160,7 @@ def plan_process(
     command: Sequence[str],
     limits: Limits,
     gpus: Sequence[Gpu],
-    all_gpus: Sequence[Gpu],
+    hides_others: bool,
     driver: str,
     driver_environment: Mapping[str, str],
     library: Path,
@@ -158,7 +172,7 @@ def plan_process(
     """Return the plan of a process on this host. Raises LimitError and GpuError.
 
     NVML shows the process all GPUs of the host; those that were not chosen are not in its limits file, which grants
-    nothing of them, and CUDA does not see them.
+    nothing of them. `hides_others`: there are such, and CUDA is not to see them.
     """
     quotas = joined.quotas if joined else _quotas(gpus, limits, host_environment, [gpu.index for gpu in gpus])
     limits_folder = joined.folder if joined else state_folder
@@ -170,7 +184,7 @@ def plan_process(
         abi.ENV_USAGE_FILE: str(limits_folder / "run/usage"),
         **(profiling.variables(str(profiling.folder)) if profiling else {}),
     }
-    if len(gpus) < len(all_gpus):
+    if hides_others:
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpu.uuid for gpu in gpus)
     return ProcessPlan(
         tuple(command),
@@ -250,26 +264,18 @@ def limit_variables(quotas: Sequence[DeviceQuota], indexes: Sequence[int] | None
 
 
 def _container_environment(
-    options: ContainerOptions,
-    quotas: Sequence[DeviceQuota],
-    driver: DriverPlan,
-    given: Mapping[str, str],
-    host_environment: Mapping[str, str],
-) -> dict[str, str | None]:
-    """The user's variables and ours. What the image sets by itself is only repeated where something joins it."""
-    environment = dict(options.environment)
-    if abi.ENV_LOG_LEVEL in host_environment:
-        environment.setdefault(abi.ENV_LOG_LEVEL, host_environment[abi.ENV_LOG_LEVEL])
+    options: ContainerOptions, driver: DriverPlan, given: Mapping[str, str], host_environment: Mapping[str, str]
+) -> dict[str, str]:
+    """Return what the driver needs, and what the host says for containers too.
+
+    No limit is among it: the limits file has them, and a variable would stay in an image that is committed.
+    """
+    environment = {}
+    if abi.ENV_LOG_LEVEL in host_environment and abi.ENV_LOG_LEVEL not in options.environment:
+        environment[abi.ENV_LOG_LEVEL] = host_environment[abi.ENV_LOG_LEVEL]
     for name, value in driver.environment.items():
         # Which GPUs there are is decided by --gpus alone; other variables of the driver are the user's to change.
         environment[name] = value if name == "NVIDIA_VISIBLE_DEVICES" else given.get(name, value)
-    environment |= limit_variables(quotas)
-    environment[abi.ENV_USAGE_FILE] = abi.CONTAINER_USAGE
-    environment["LD_PRELOAD"] = _joined(abi.CONTAINER_LIBRARY, given.get("LD_PRELOAD"))
-    if driver.library_path:
-        environment["LD_LIBRARY_PATH"] = _joined(driver.library_path, given.get("LD_LIBRARY_PATH"))
-    if driver.executable_path:
-        environment["PATH"] = f"{given.get('PATH') or _DEFAULT_PATH}:{driver.executable_path}"
     return environment
 
 
@@ -277,34 +283,62 @@ def _joined(ours: str, given: str | None) -> str:
     return f"{ours}:{given}" if given else ours
 
 
+def _preload_file(libc: "Libc | None") -> dict[str, bytes]:
+    """Return the container's /etc/ld.so.preload: what an image has in its own comes after ours."""
+    return {"etc/ld.so.preload": f"{abi.CONTAINER_LIBRARY}\n{libc.preload if libc else ''}".encode()}
+
+
 def _mounts(
     options: ContainerOptions,
-    driver: DriverPlan,
     library: Path,
+    state_folder: Path,
     limits_folder: Path,
     host_exists: Callable[[str], bool],
-) -> tuple[tuple[Mount, ...], tuple[str, ...]]:
-    """Return our mounts that can be made among the user's, and warnings about those that cannot."""
+) -> list[Mount]:
+    """Return those of our mounts, but for the driver's, that can be made among the user's."""
     places.refuse_mounts_over_ours(options)
     mounts = [
         Mount(str(library), abi.CONTAINER_LIBRARY),
         Mount(str(limits_folder / "etc"), f"{abi.CONTAINER_DIR}/etc"),
         Mount(str(limits_folder / "run/usage"), abi.CONTAINER_USAGE, read_only=False),
+        Mount(str(state_folder / "etc/ld.so.preload"), places.PRELOAD_FILE),
+        Mount(abi.LOCK_DIR, abi.LOCK_DIR, read_only=False),
     ]
-    warnings = []
-    if places.has_place(places.PRELOAD_FILE, options, host_exists):
-        mounts.append(Mount(str(limits_folder / "etc/ld.so.preload"), places.PRELOAD_FILE))
-    else:
-        warnings.append(
-            f"{places.PRELOAD_FILE} has no place in your own mount of /etc: a program that clears LD_PRELOAD (env -i, "
-            "su, ssh) is not limited; an empty file of that name in the mounted folder makes the place"
-        )
-    if places.has_place(abi.LOCK_DIR, options, host_exists):
-        mounts.append(Mount(abi.LOCK_DIR, abi.LOCK_DIR, read_only=False))
-    elif not places.shows_host(abi.LOCK_DIR, options):
+    return [mount for mount in mounts if places.has_place(mount.target, options, host_exists)]
+
+
+def _loader_variables(
+    mounts: Sequence[Mount], libc: "Libc | None", needs_path: bool, given: Mapping[str, str]
+) -> dict[str, str]:
+    """Return variables for the loader, where no file or folder of ours can be where it looks without any.
+
+    That is among mounts of the user's, and in images of Nix: no glibc is in a known place there, and theirs reads
+    another preload file. In an image that is committed they stay, and the next launch takes them away.
+    """
+    variables = {}
+    if not any(mount.target == places.PRELOAD_FILE for mount in mounts) or (libc and not libc.folder):
+        variables["LD_PRELOAD"] = _joined(abi.CONTAINER_LIBRARY, given.get("LD_PRELOAD"))
+    if needs_path:
+        variables["LD_LIBRARY_PATH"] = _joined(places.DRIVER_FOLDER, given.get("LD_LIBRARY_PATH"))
+    return variables
+
+
+def _links(driver: DriverPlan) -> dict[str, str]:
+    """Return the links by which a folder has a driver's libraries that have none to themselves."""
+    return {} if driver.folder else {f"{_LINKS}/{name}": f"{places.DRIVER_FOLDER}/{name}" for name in driver.libraries}
+
+
+def _warnings_of_limits(
+    quotas: Sequence[DeviceQuota], options: ContainerOptions, mounts: Sequence[Mount], libc: "Libc | None"
+) -> list[str]:
+    """Return what a limit suffers from; without one there is nothing to warn about."""
+    if not any(each.quota.memory_bytes or each.quota.sm_percent for each in quotas):
+        return []
+    targets = {mount.target for mount in mounts}
+    warnings = [*(libc.warnings if libc else ()), *places.doubts_of_preload(targets)]
+    if abi.LOCK_DIR not in targets and not places.shows_host(abi.LOCK_DIR, options):
         warnings.append(
             f"{abi.LOCK_DIR} has no place in your own mount of /tmp: this container and others on its GPUs do not know "
             "of each other; an empty folder vgpulock in the mounted folder makes the place"
         )
-    mounts += [mount for mount in driver.mounts if places.has_place(mount.target, options, host_exists)]
-    return tuple(mounts), tuple(warnings)
+    return warnings

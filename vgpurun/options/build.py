@@ -1,13 +1,15 @@
 """Makes ContainerOptions of what the command line gave, with docker's rules for what goes together."""
 
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from vgpurun.errors import OptionError
+from vgpurun.errors import CommandLineError, OptionError
 from vgpurun.options import files
 from vgpurun.options.model import ContainerOptions
 from vgpurun.options.network import Network, join_networks
 from vgpurun.options.table import FLAGS
+from vgpurun.options.values import FALSE, is_loopback
 
 _HEALTH_TIMES = {
     "health_interval": "Interval",
@@ -21,13 +23,14 @@ _HEALTH_TIMES = {
 def container_options(image: str, command: tuple[str, ...], given: Mapping[str, Any]) -> ContainerOptions:
     """Read all options by their keys: a text, several, or True for a switch. Raises OptionError."""
     found = _read(given)
+    _refuse_trust(image, found)
     detach, interactive = bool(found.get("detach")), bool(found.get("interactive"))
     options = ContainerOptions(
         image=image,
         command=command,
         entrypoint=found.get("entrypoint"),
         environment=files.environment(found.get("env", ()), found.get("env_file", ())),
-        volumes=tuple(found.get("volume", ())),
+        volumes=tuple(dict.fromkeys(found.get("volume", ()))),
         mounts=tuple(found.get("mount", ())),
         tmpfs=found.get("tmpfs", {}),
         name=found.get("name"),
@@ -45,9 +48,10 @@ def container_options(image: str, command: tuple[str, ...], given: Mapping[str, 
         relays_signals=found.get("sig_proxy", True),
         detach_keys=found.get("detach_keys"),
         cidfile=found.get("cidfile"),
+        warnings=tuple(_warnings(found)),
     )
     restart = options.fields.get("HostConfig.RestartPolicy", {}).get("Name", "no")
-    if options.remove and restart != "no":
+    if options.remove and restart not in ("", "no"):
         raise OptionError("conflicting options: cannot specify both --restart and --rm")
     return options
 
@@ -60,6 +64,16 @@ def _read(given: Mapping[str, Any]) -> dict[str, Any]:
         texts = value if isinstance(value, tuple) else (value,)
         found[key] = value if isinstance(value, bool) else FLAGS[key].read(texts)
     return found
+
+
+def _refuse_trust(image: str, found: Mapping[str, Any]) -> None:
+    """Refuse an image that docker would run only with a signature, which is not looked for here. Raises OptionError."""
+    is_unwanted = os.environ.get("DOCKER_CONTENT_TRUST", "") in ("", *FALSE)
+    if not found.get("disable_content_trust", is_unwanted) and "@" not in image:
+        raise OptionError(
+            f"image {image} would need a signature (Docker Content Trust), and vgpurun checks none; name it by its "
+            "digest, or give --disable-content-trust, or unset DOCKER_CONTENT_TRUST"
+        )
 
 
 def _fields(found: Mapping[str, Any]) -> dict[str, Any]:
@@ -76,8 +90,7 @@ def _fields(found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _security(options: list[str]) -> dict[str, Any]:
-    unmasked = ("systempaths=unconfined", "systempaths:unconfined")
-    kept = [option for option in options if option not in unmasked]
+    kept = [option for option in options if option != "systempaths=unconfined"]
     fields: dict[str, Any] = {"HostConfig.SecurityOpt": kept} if options else {}
     if len(kept) < len(options):
         fields |= {"HostConfig.MaskedPaths": [], "HostConfig.ReadonlyPaths": []}
@@ -91,9 +104,9 @@ def _log(driver: str, options: dict[str, str]) -> dict[str, Any]:
 
 
 def _health(found: Mapping[str, Any]) -> dict[str, Any]:
-    settings = {name: found[key] for key, name in _HEALTH_TIMES.items() if key in found}
+    settings = {name: found[key] for key, name in _HEALTH_TIMES.items() if found.get(key)}
     if found.get("no_healthcheck"):
-        if settings or "health_cmd" in found:
+        if settings or found.get("health_cmd"):
             raise OptionError("--no-healthcheck conflicts with --health-* options")
         return {"Healthcheck": {"Test": ["NONE"]}}
     for key, name in _HEALTH_TIMES.items():
@@ -123,8 +136,15 @@ def _streams(attach: list[str], interactive: bool, detach: bool) -> tuple[str, .
     """Return the standard streams that are shared with the command."""
     if detach:
         if attach:
-            raise OptionError("conflicting options: cannot specify both --attach and --detach")
+            raise CommandLineError("conflicting options: cannot specify both --attach and --detach")
         return ()
-    if attach:
-        return tuple(name for name in ("stdin", "stdout", "stderr") if name in attach)
-    return ("stdin", "stdout", "stderr") if interactive else ("stdout", "stderr")
+    wanted = {*(attach or ("stdout", "stderr")), *(("stdin",) if interactive else ())}
+    return tuple(name for name in ("stdin", "stdout", "stderr") if name in wanted)
+
+
+def _warnings(found: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what docker warns of, in its words."""
+    if any("bind-nonrecursive" in dict(mount.options) for mount in found.get("mount", ())):
+        yield "bind-nonrecursive is deprecated, use bind-recursive=disabled instead"
+    if local := next(filter(is_loopback, found.get("dns", ())), None):
+        yield f"Localhost DNS ({local}) may fail in containers."

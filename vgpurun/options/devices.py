@@ -1,9 +1,10 @@
 """Devices and their throttles in the syntax of docker run. Every parser raises ValueError with docker's own words."""
 
+import posixpath
 import re
 from typing import Any
 
-from vgpurun.options.values import positive, size, weight
+from vgpurun.options.values import fields, positive, size
 
 # vendor/class=name, as in the Container Device Interface's specification.
 _CDI_NAME = r"(?a)[A-Za-z][\w.-]*[A-Za-z0-9]/[A-Za-z][\w.-]*[A-Za-z0-9]=[A-Za-z0-9]([\w.:-]*[A-Za-z0-9])?"
@@ -18,17 +19,32 @@ def device(text: str) -> dict[str, str] | str:
     if re.fullmatch(_CDI_NAME, text):
         return text
     parts = text.split(":")
-    if len(parts) > 3:
+    if len(parts) > 3 or not parts[0]:
         raise ValueError(f"bad format for path: {text}")
     permissions = "rwm"
     if len(parts) > 1 and _are_permissions(parts[-1]):
         permissions = parts.pop()
     elif len(parts) == 3:
         raise ValueError(f"bad mode specified: {parts[-1]}; it is made of r, w and m")
-    for path in parts:
-        if not path.startswith("/"):
-            raise ValueError(f"{path} is not an absolute path")
+    if not parts[-1].startswith("/"):
+        raise ValueError(f"{parts[-1]} is not an absolute path")
+    if text.count(":") < 2:
+        parts[-1] = posixpath.normpath(parts[-1].replace("//", "/"))
     return {"PathOnHost": parts[0], "PathInContainer": parts[-1], "CgroupPermissions": permissions}
+
+
+def gpus(text: str) -> tuple[str, str]:
+    """Read docker's --gpus; returns the part that chooses GPUs, and the driver's capabilities that it asks for."""
+    choice, capabilities = [], ""
+    for field in fields(text):
+        key, _, value = field.partition("=")
+        if key == "capabilities":
+            capabilities = value
+        elif key != "driver":
+            choice.append(field)
+        elif value not in ("", "nvidia"):
+            raise ValueError(f"no driver '{value}' is known for GPUs; leave it out")
+    return ",".join(choice) or "1", capabilities
 
 
 def _are_permissions(text: str) -> bool:
@@ -45,10 +61,10 @@ def cgroup_rule(text: str) -> str:
 def weight_of_device(text: str) -> dict[str, Any]:
     """Read `PATH:WEIGHT`. Returns a WeightDevice of the API."""
     path, value = _path_and_value(text)
-    try:
-        return {"Path": path, "Weight": weight(value)}
-    except ValueError:
-        raise ValueError(f"invalid weight for device: {text}") from None
+    weight = positive(value) if value.isdecimal() else -1
+    if weight and not 10 <= weight <= 1000:
+        raise ValueError(f"invalid weight for device: {text}; it is 10 to 1000, or 0")
+    return {"Path": path, "Weight": weight}
 
 
 def bytes_per_second(text: str) -> dict[str, Any]:
@@ -73,6 +89,8 @@ def operations_per_second(text: str) -> dict[str, Any]:
 
 def _path_and_value(text: str) -> tuple[str, str]:
     path, colon, value = text.partition(":")
-    if not colon or not path.startswith("/dev/"):
+    if not colon:
         raise ValueError(f"bad format: {text}; write /dev/NAME:VALUE")
+    if not path.startswith("/dev/"):
+        raise ValueError(f"bad format for device path: {text}; write /dev/NAME:VALUE")
     return path, value

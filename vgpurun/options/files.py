@@ -1,13 +1,15 @@
 """Environment variables and labels, which may also come from files."""
 
+import errno
 import json
 import os
 import re
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 
 from vgpurun.errors import OptionError
 from vgpurun.options.values import label
+
+_JSON_STRING_OR_SPACE = r"""("(?:[^"\\]|\\.)*")|\s+"""
 
 
 def variable(text: str) -> str:
@@ -49,10 +51,15 @@ def given_environment(entries: Iterable[str], env_files: Iterable[str]) -> dict[
 
 
 def labels(entries: Iterable[tuple[str, str]], label_files: Iterable[str]) -> dict[str, str]:
-    """Join all --label-file, then all --label, the later winning. Raises OptionError."""
+    """Join all --label-file, then all --label, the later winning; a file's name alone is passed over, as by docker.
+
+    Raises OptionError.
+    """
     joined: dict[str, str] = {}
     for path in label_files:
         for entry in _read(path, "--label-file"):
+            if "=" not in entry:
+                continue
             try:
                 name, value = label(entry)
             except ValueError as error:
@@ -64,35 +71,49 @@ def labels(entries: Iterable[tuple[str, str]], label_files: Iterable[str]) -> di
 def _read(path: str, option: str) -> list[str]:
     """Return the lines `NAME=VALUE` of a file, without comments."""
     try:
-        text = Path(path).read_text(encoding="utf-8-sig")
+        text = _bytes_of(path).decode("utf-8-sig")
     except OSError as error:
-        raise OptionError(f"{option}: open {path}: {(error.strerror or str(error)).lower()}") from None
-    except UnicodeDecodeError:
-        raise OptionError(f"{option} {path} is not UTF-8 text") from None
+        raise OptionError(f"{option}: invalid env file ({path}): {_reason(error, path)}") from None
+    except UnicodeDecodeError as error:
+        number = error.object.count(b"\n", 0, error.start) + 1
+        raise OptionError(f"{option}: invalid env file ({path}): invalid utf8 bytes at line {number}") from None
     entries = []
-    for number, line in enumerate(text.splitlines(), start=1):
-        entry = line.lstrip()
+    for line in text.split("\n"):
+        entry = line.removesuffix("\r").lstrip()
         if not entry or entry.startswith("#"):
             continue
         name = entry.partition("=")[0]
-        if not name or re.search(r"\s", name):
-            raise OptionError(f"{option} {path}, line {number}: '{name}' is not a name")
+        if not name:
+            raise OptionError(f"{option}: invalid env file ({path}): no variable name on line '{entry}'")
+        if " " in name or "\t" in name:
+            raise OptionError(f"{option}: invalid env file ({path}): variable '{name}' contains whitespaces")
         entries.append(entry)
     return entries
 
 
+def _bytes_of(path: str) -> bytes:
+    with open(path, "rb") as file:  # noqa: PTH123 (for Path, an empty name is the current folder)
+        return file.read()
+
+
+def _reason(error: OSError, path: str) -> str:
+    """Say what is wrong with a file in docker's words."""
+    action = "read" if error.errno == errno.EISDIR else "open"
+    return f"{action} {path}: {(error.strerror or str(error)).lower()}"
+
+
 def security_option(text: str) -> str:
     """Read a --security-opt; a seccomp profile is read from its file. Raises ValueError."""
-    name, separator, value = text.partition("=") if "=" in text else text.partition(":")
-    if not separator and name != "no-new-privileges":
+    name, _, value = text.partition("=") if "=" in text else text.partition(":")
+    if not value and name != "no-new-privileges":
         raise ValueError(f'Invalid --security-opt: "{text}"')
     if name != "seccomp" or value in ("unconfined", "builtin"):
         return text
     try:
-        profile = json.loads(Path(value).read_text(encoding="utf-8"))
+        profile = _bytes_of(value).decode()
+        json.loads(profile)
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise ValueError(f"opening seccomp profile ({value}) failed: open {value}: {reason}") from None
+        raise ValueError(f"opening seccomp profile ({value}) failed: {_reason(error, value)}") from None
     except ValueError as error:
         raise ValueError(f"compacting json for seccomp profile ({value}) failed: {error}") from None
-    return f"seccomp={json.dumps(profile, separators=(',', ':'))}"
+    return "seccomp=" + re.sub(_JSON_STRING_OR_SPACE, r"\1", profile)

@@ -1,11 +1,11 @@
 """What `docker run` takes, as plain data."""
 
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from vgpurun.options.network import Network
 
-MountType = Literal["bind", "volume", "tmpfs", "image"]
+MountType = str  # bind, volume, tmpfs, image, or what else the engine may know
 
 
 class Volume(NamedTuple):
@@ -63,6 +63,7 @@ class ContainerOptions(NamedTuple):
     relays_signals: bool = True
     detach_keys: str | None = None
     cidfile: str | None = None
+    warnings: tuple[str, ...] = ()
 
     def environment_over(self, of_image: Mapping[str, str]) -> dict[str, str]:
         """Return the variables that the command will have: the image's, and the user's over them."""

@@ -1,17 +1,21 @@
-"""Volumes and mounts in the syntax of docker run. Every parser raises ValueError."""
+"""Volumes and mounts in the syntax of docker run. Every parser raises ValueError.
+
+Whatever else is wrong with a mount, the engine says in the same words as to docker.
+"""
 
 import os
 import re
 from collections.abc import Mapping
 
 from vgpurun.options.model import Mount, MountType, Volume
-from vgpurun.options.values import size
+from vgpurun.options.values import fields, size
 
-_TYPES: dict[str, MountType] = {"bind": "bind", "volume": "volume", "tmpfs": "tmpfs", "image": "image"}
 _KEYS = {"src": "source", "dst": "target", "destination": "target", "ro": "readonly"}
-_OPTIONS: dict[str, MountType | None] = {
+_OPTIONS: dict[str, MountType] = {
     "bind-propagation": "bind",
+    "bind-nonrecursive": "bind",
     "bind-recursive": "bind",
+    "bind-create-src": "bind",
     "volume-nocopy": "volume",
     "volume-label": "volume",
     "volume-driver": "volume",
@@ -20,105 +24,99 @@ _OPTIONS: dict[str, MountType | None] = {
     "tmpfs-size": "tmpfs",
     "tmpfs-mode": "tmpfs",
     "image-subpath": "image",
-    "consistency": None,  # of any type; it means something on a Mac only
+    "consistency": "",  # of any type; it means something on a Mac only
 }
-_WITHOUT_VALUE = ("readonly", "volume-nocopy")
+_SWITCHES = ("readonly", "volume-nocopy", "bind-nonrecursive", "bind-create-src")
 _TRUE, _FALSE = ("true", "1"), ("false", "0")
 _RECURSIVE = ("enabled", "disabled", "writable", "readonly")
-_VOLUME_NAME = r"(?a)[a-zA-Z0-9][a-zA-Z0-9_.-]*"
 
 
 def volume(text: str) -> Volume:
     """Read a -v: `TARGET`, `SOURCE:TARGET` or `SOURCE:TARGET:MODE`."""
     if not text:
         raise ValueError("invalid empty volume spec")
-    parts = text.split(":")
+    parts = text.split(":") if len(text) > 2 else [text]  # what is so short has no room for a source
     if not all(parts):
         raise ValueError(f"invalid spec: {text}: empty section between colons")
     if len(parts) > 3:
-        raise ValueError(f"invalid spec: {text}: write SOURCE:TARGET or SOURCE:TARGET:MODE (mode e.g. ro)")
-    source = None if len(parts) == 1 else parts[0]
-    target, mode = parts[min(1, len(parts) - 1)], parts[2] if len(parts) == 3 else ""
-    if not target.startswith("/"):
-        raise ValueError(f"the target '{target}' must be an absolute path in the container")
-    if source is None or source.startswith("/"):
-        return Volume(source, target, mode)
-    if source.startswith("."):
-        return Volume(_absolute(source), target, mode)
-    if not re.fullmatch(_VOLUME_NAME, source):
-        raise ValueError(f"'{source}' is neither a path (begin it with / or ./) nor a volume's name")
-    return Volume(source, target, mode)
+        raise ValueError(f"invalid spec: {text}: too many colons; write SOURCE:TARGET or SOURCE:TARGET:MODE")
+    if len(parts) == 1:
+        return Volume(None, _target(text))
+    return Volume(_absolute(parts[0]), _target(parts[1]), *parts[2:])
 
 
 def tmpfs(text: str) -> tuple[str, str]:
     """Read a --tmpfs: `TARGET` or `TARGET:OPTIONS`."""
     target, _, options = text.partition(":")
-    if not target.startswith("/"):
-        raise ValueError(f"the target '{target}' must be an absolute path in the container")
-    return target, options
+    return _target(target), options
 
 
 def mount(text: str) -> Mount:
     """Read a --mount: `type=bind,source=/data,target=/data,readonly` and so on."""
-    import csv  # slow to import, and seldom needed
-
     values: dict[str, str] = {}
     options: list[tuple[str, str]] = []
-    for part in next(csv.reader([text]), []):
-        key, equals, value = part.partition("=")
-        key = _KEYS.get(key.strip().lower(), key.strip().lower())
-        if not equals and key not in _WITHOUT_VALUE:
-            raise ValueError(f"invalid field '{part}' must be a key=value pair")
+    for field in fields(text):
+        given, equals, value = field.partition("=")
+        key = _KEYS.get(given.lower(), given.lower())
+        if not equals and key not in _SWITCHES:
+            raise ValueError(f"invalid field '{field}' must be a key=value pair")
         if key in _OPTIONS:
-            options.append((key, value if equals else "true"))
+            options.append((key, _checked(given.lower(), value if equals else "true")))
         elif key in ("type", "source", "target", "readonly"):
-            values[key] = value if equals else "true"
+            values[key] = _checked(given.lower(), value if equals else "true")
         else:
             known = ", ".join(("type", "source", "target", "readonly", *_OPTIONS))
-            raise ValueError(f"unexpected key '{key}' in '{part}'; known are {known}")
+            raise ValueError(f"unexpected key '{given}' in '{field}'; known are {known}")
     return _checked_mount(values, options)
 
 
+def _checked(key: str, value: str) -> str:
+    """Return the value of a key in the spelling in which it counts."""
+    if key in (*_SWITCHES, "ro"):
+        if value.lower() not in (*_TRUE, *_FALSE):
+            raise ValueError(f"invalid value for {key}: {value}; it is true or false")
+        return "true" if value.lower() in _TRUE else "false"
+    if key == "bind-recursive" and value not in _RECURSIVE:
+        accepted = '"enabled", "disabled", "writable", or "readonly"'
+        raise ValueError(f"invalid value for bind-recursive: {value} (must be {accepted})")
+    if key == "tmpfs-mode" and not re.fullmatch(r"(?a)[0-7]{1,10}", value):
+        raise ValueError(f"invalid value for tmpfs-mode: {value}; an octal mode is needed, such as 1777")
+    if key == "tmpfs-size":
+        try:
+            size(value)
+        except ValueError:
+            raise ValueError(f"invalid value for tmpfs-size: {value}; use e.g. 64m or 1g") from None
+    return value.lower() if key in ("type", "bind-propagation", "consistency") else value
+
+
 def _checked_mount(values: Mapping[str, str], options: list[tuple[str, str]]) -> Mount:
-    kind = _TYPES.get(values.get("type", "volume").lower())
-    if kind is None:
-        raise ValueError(f"type '{values['type']}' is not one of {', '.join(_TYPES)}")
+    kind, is_read_only = values.get("type", "volume"), values.get("readonly") == "true"
+    if not kind:
+        raise ValueError("type is required")
     if not values.get("target"):
         raise ValueError("target is required")
-    if not values["target"].startswith("/"):
-        raise ValueError(f"the target '{values['target']}' must be an absolute path in the container")
-    for key, value in options:
-        _check_option(kind, key, value)
-    read_only = values.get("readonly", "false").lower()
-    if read_only not in (*_TRUE, *_FALSE):
-        raise ValueError(f"invalid value for readonly: {values['readonly']}; it is true or false")
-    source = _source(kind, values.get("source"))
-    return Mount(source, values["target"], read_only in _TRUE, kind, tuple(options))
+    for key, _ in options:
+        if _OPTIONS[key] not in (kind, ""):
+            raise ValueError(f"cannot mix '{_OPTIONS[key]}-*' options with mount type '{kind}'")
+    given = dict(options)
+    recursive = given.get("bind-recursive", "")
+    if recursive in ("writable", "readonly") and not is_read_only:
+        raise ValueError(f"option 'bind-recursive={recursive}' requires 'readonly' to be specified in conjunction")
+    if recursive == "readonly" and given.get("bind-propagation") != "rprivate":
+        raise ValueError(
+            "option 'bind-recursive=readonly' requires 'bind-propagation=rprivate' to be specified in conjunction"
+        )
+    source = values.get("source")
+    return Mount(_absolute(source) if source else None, _target(values["target"]), is_read_only, kind, tuple(options))
 
 
-def _check_option(kind: MountType, key: str, value: str) -> None:
-    if _OPTIONS[key] not in (kind, None):
-        raise ValueError(f"cannot mix '{_OPTIONS[key]}-*' options with mount type '{kind}'")
-    if key == "tmpfs-size":
-        size(value)
-    if key == "tmpfs-mode" and not re.fullmatch(r"[0-7]{1,4}", value, re.ASCII):
-        raise ValueError(f"invalid value for tmpfs-mode: {value}; an octal mode is needed, such as 1777")
-    if key == "volume-nocopy" and value.lower() not in (*_TRUE, *_FALSE):
-        raise ValueError(f"invalid value for volume-nocopy: {value}; it is true or false")
-    if key == "bind-recursive" and value not in _RECURSIVE:
-        raise ValueError(f"invalid value for bind-recursive: {value} (must be one of {', '.join(_RECURSIVE)})")
-
-
-def _source(kind: MountType, source: str | None) -> str | None:
-    if kind == "bind":
-        if (source or "").startswith("."):
-            source = _absolute(source or "")
-        if not (source or "").startswith("/"):
-            raise ValueError("a bind needs source=/an/absolute/path")
-    if kind == "tmpfs" and source:
-        raise ValueError("a tmpfs has no source")
-    return source
+def _target(path: str) -> str:
+    """Return a path of the container. That it is absolute is the engine's to say, which a launch may wait for long."""
+    if not path.startswith("/"):
+        raise ValueError(f"invalid mount path: '{path}' mount path must be absolute")
+    return path
 
 
 def _absolute(path: str) -> str:
-    return os.path.abspath(path)  # noqa: PTH100 (as docker: no link is resolved)
+    """Return a path of this host that begins with a dot as an absolute one, without resolving links, as docker does."""
+    return os.path.abspath(path) if path.startswith(".") else path  # noqa: PTH100

@@ -4,10 +4,11 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from vgpurun.options.values import is_ip_address, mac_address, pair
+from vgpurun.options.values import decimal, fields, is_ip_address, mac_address, pair
 
 PortBindings = dict[str, list[dict[str, str]]]
 
+_LONG = r"(?a)\w=\w"  # the syntax with settings
 _PREDEFINED = ("", "default", "bridge", "host", "none")
 _PROTOCOLS = ("tcp", "udp", "sctp")
 _RANGE = r"(?a)([0-9]+)(?:-([0-9]+))?"
@@ -34,30 +35,37 @@ class Network(NamedTuple):
 
 def network(text: str) -> Network:
     """Read a --network: a name, or `name=...,alias=...,ip=...`."""
-    if not text:
-        raise ValueError("no name set for network")
-    if "=" not in text:
+    if not re.search(_LONG, text):
         return Network(text)
-    import csv  # slow to import, and seldom needed
-
     values: dict[str, list[str]] = {}
-    for field in next(csv.reader([text])):
+    for field in fields(text):
         key, equals, value = field.partition("=")
-        if not equals or key.strip().lower() not in _SETTINGS:
-            raise ValueError(f"invalid field key {key}; known are name, {', '.join(list(_SETTINGS)[1:])}")
+        if not equals:
+            raise ValueError(f"invalid field {field}; write KEY=VALUE")
+        if key.strip().lower() not in _SETTINGS:
+            raise ValueError(f"invalid field key {key.strip()}; known are {', '.join(_SETTINGS)}")
         values.setdefault(key.strip().lower(), []).append(value.strip())
-    described = (
-        Network(**{_SETTINGS[key][0]: _SETTINGS[key][1](given) for key, given in values.items()})
-        if ("name" in values)
-        else Network("")
-    )
-    if not described.name:
-        raise ValueError("no name set for network")
-    return described
+    if not values.get("name", [""])[-1]:
+        raise ValueError("network name/id is not specified")
+    return Network(**{_SETTINGS[key][0]: _SETTINGS[key][1](given) for key, given in values.items()})
 
 
 def _last(values: list[str]) -> str:
     return values[-1]
+
+
+def _driver_option(text: str) -> tuple[str, str]:
+    name, value = pair(text)
+    if "=" not in text or not name:
+        raise ValueError("invalid key value pair format in driver options; write driver-opt=NAME=VALUE")
+    return name.strip(), value.strip()
+
+
+def _priority(values: list[str]) -> int:
+    try:
+        return decimal(values[-1])
+    except ValueError:
+        raise ValueError(f"invalid gw-priority ({values[-1]}): a whole number is needed") from None
 
 
 _SETTINGS: dict[str, tuple[str, Callable[[list[str]], Any]]] = {
@@ -67,38 +75,54 @@ _SETTINGS: dict[str, tuple[str, Callable[[list[str]], Any]]] = {
     "ip6": ("ipv6_address", _last),
     "mac-address": ("mac_address", lambda values: mac_address(values[-1])),
     "link-local-ip": ("link_local_addresses", tuple),
-    "driver-opt": ("driver_options", lambda values: tuple(map(pair, values))),
-    "gw-priority": ("gateway_priority", lambda values: int(values[-1])),
+    "driver-opt": ("driver_options", lambda values: tuple(map(_driver_option, values))),
+    "gw-priority": ("gateway_priority", _priority),
 }
 
 
 def join_networks(networks: Iterable[Network], of_options: Mapping[str, Any]) -> tuple[Network, ...]:
     """Return the networks, the first with what options of their own say (--ip, --network-alias and so on)."""
     first, *others = tuple(networks) or (Network("default"),)
-    if of_options.get("aliases") and not first.is_user_defined:
-        raise ValueError("network-scoped aliases are only supported for user-defined networks")
-    for setting, value in of_options.items():
-        if setting != "links" and value and getattr(first, setting):
-            raise ValueError(f"conflicting options: {setting.replace('_', ' ')} is given by an option and in --network")
+    for setting, (option, words) in _BY_OPTION.items():
+        if of_options.get(setting) and getattr(first, setting):
+            raise ValueError(f"conflicting options: cannot specify both {option} and per-network {words}")
     given = {setting: value for setting, value in of_options.items() if value}
     if not first.is_user_defined:
-        given.pop("links", None)
+        given.pop("links", None)  # to the engine's own network they are no setting of its endpoint
     joined = (first._replace(**given), *others)
     names = [each.name for each in joined]
+    if not all(name.strip() for name in names):
+        raise ValueError("no name set for network")
+    if any(each.aliases and not each.is_user_defined for each in joined):
+        raise ValueError("network-scoped aliases are only supported for user-defined networks")
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise ValueError(f'network "{twice}" is specified multiple times')
+    if len({each.is_user_defined for each in joined}) > 1:
+        raise ValueError("conflicting options: cannot attach both user-defined and non-user-defined network-modes")
     return joined
+
+
+_BY_OPTION = {
+    "aliases": ("--network-alias", "alias"),
+    "ipv4_address": ("--ip", "IPv4 address"),
+    "ipv6_address": ("--ip6", "IPv6 address"),
+    "mac_address": ("--mac-address", "MAC address"),
+    "link_local_addresses": ("--link-local-ip", "link-local IP addresses"),
+}
 
 
 def published_port(text: str) -> PortBindings:
     """Read a -p: `[ADDRESS:][PORT:]PORT[/PROTOCOL]`, with ranges, or `published=...,target=...,protocol=...`."""
+    text = _short_port(text) if "=" in text else text
     address, host, container, protocol = _port_parts(text)
+    if not container:
+        raise ValueError(f"no port specified: {text}<empty>")
     inside = _port_range(container, "invalid containerPort")
     outside = _port_range(host, "invalid hostPort") if host else []
     if outside and len(outside) != len(inside) and len(inside) != 1:
         raise ValueError(f"invalid ranges specified for container and host Ports: {container} and {host}")
-    if len(inside) == 1:  # any port of the host's range
-        return {f"{inside[0]}/{protocol}": [{"HostIp": address, "HostPort": host}]}
+    if len(inside) == 1 and len(outside) > 1:  # any port of the host's range
+        return {f"{inside[0]}/{protocol}": [{"HostIp": address, "HostPort": f"{outside[0]}-{outside[-1]}"}]}
     return {
         f"{port}/{protocol}": [{"HostIp": address, "HostPort": str(outside[number]) if outside else ""}]
         for number, port in enumerate(inside)
@@ -107,8 +131,6 @@ def published_port(text: str) -> PortBindings:
 
 def _port_parts(text: str) -> tuple[str, str, str, str]:
     """Return the host's address and ports, the container's ports, and the protocol."""
-    if "=" in text:
-        return _long_port_parts(text)
     rest, _, protocol = text.partition("/")
     protocol = protocol.lower() or "tcp"
     if protocol not in _PROTOCOLS:
@@ -121,14 +143,15 @@ def _port_parts(text: str) -> tuple[str, str, str, str]:
     return address, host, container, protocol
 
 
-def _long_port_parts(text: str) -> tuple[str, str, str, str]:
-    values = dict(pair(field) for field in text.split(","))
-    if unknown := [key for key in values if key not in ("published", "target", "protocol", "mode")]:
-        raise ValueError(f"invalid field key {unknown[0]}; known are target, published, protocol, mode")
-    protocol = values.get("protocol", "tcp").lower()
-    if protocol not in _PROTOCOLS:
-        raise ValueError(f"invalid protocol value '{protocol}'; known are {', '.join(_PROTOCOLS)}")
-    return "", values.get("published", ""), values.get("target", ""), protocol
+def _short_port(text: str) -> str:
+    """Return a -p with keys as one without; unknown ones mean nothing, as to docker."""
+    values = {"protocol": "tcp"}
+    for field in text.split(","):
+        key, equals, value = field.partition("=")
+        if not equals or not key:
+            raise ValueError(f"invalid publish opts format (should be name=value but got '{field}')")
+        values[key] = value
+    return f"{values.get('published', '')}:{values.get('target', '')}/{values['protocol']}"
 
 
 def exposed_ports(text: str) -> dict[str, dict[str, str]]:

@@ -47,6 +47,7 @@ class Flag(NamedTuple):
     gather: Gather = last
     aliases: tuple[str, ...] = ()
     is_on: bool = False  # a switch that is on until it is switched off
+    variable: str = ""  # of the environment, which counts where the option is not given
 
     @property
     def key(self) -> str:
@@ -77,7 +78,6 @@ GROUPS: dict[str, tuple[Flag, ...]] = {
         Flag("-a, --attach", "STREAM", "Attach to stdin, stdout or stderr only.", "", values.stream, list),
         Flag(
             "--detach-keys", "KEYS", "Keys that leave the container running, e.g. ctrl-a,d.  [default: ctrl-p,ctrl-q]",
-            "", values.checked_detach_keys,
         ),
         Flag("--sig-proxy", "BOOL", "Pass signals on to the command.  [default: true]", is_on=True),
         Flag("--rm", "", "Remove the container, and its anonymous volumes, when it ends."),
@@ -104,7 +104,14 @@ GROUPS: dict[str, tuple[Flag, ...]] = {
     "Image and command": (
         Flag("--pull", "POLICY", "When to pull the image: always, missing or never.  [default: missing]"),
         Flag("-q, --quiet", "", "Say nothing about a pull."),
-        Flag("--platform", "OS[/ARCH]", "The platform, of an image for several."),
+        Flag(
+            "--platform", "OS[/ARCH]", "The platform, of an image for several.  [default: DOCKER_DEFAULT_PLATFORM]",
+            "", values.platform, variable="DOCKER_DEFAULT_PLATFORM",
+        ),
+        Flag(
+            "--disable-content-trust", "BOOL", "Take an image without a signature: none is checked.  [default: true, "
+            "or false with DOCKER_CONTENT_TRUST]", is_on=True,
+        ),
         Flag("--entrypoint", "PROGRAM", "Replace the image's entrypoint; '' for none."),
         Flag("-w, --workdir", "FOLDER", "Working directory of the command.", "WorkingDir"),
         Flag("-u, --user", "USER[:GROUP]", "User, by name or number, for the command.", "User"),
@@ -207,6 +214,7 @@ GROUPS: dict[str, tuple[Flag, ...]] = {
             "HostConfig.DeviceCgroupRules", devices.cgroup_rule, list,
         ),
         Flag("--runtime", "NAME", "The engine's runtime for it."),
+        Flag("--isolation", "NAME", "Isolation technology: default.", "HostConfig.Isolation"),
     ),
     "Resources of the host": (
         Flag("-m, --memory", "SIZE", "Main memory (--mem is the GPU's).", "HostConfig.Memory", values.size),
@@ -276,19 +284,18 @@ GROUPS: dict[str, tuple[Flag, ...]] = {
 
 FLAGS = {flag.key: flag for flags in GROUPS.values() for flag in flags}
 
-_WINDOWS = "is for containers of Windows, which this host's engine does not run"
+_WINDOWS = "is only supported on a Docker daemon running on windows, but the Docker daemon is running on linux"
 # Options of docker run that are refused, with the reason for help. (--gpus and --help are vgpurun's own.)
 LEFT_OUT = (
     Flag("--cpu-count", "COUNT", _WINDOWS),
     Flag("--cpu-percent", "PERCENT", _WINDOWS),
     Flag("--io-maxbandwidth", "SIZE", _WINDOWS),
     Flag("--io-maxiops", "COUNT", _WINDOWS),
-    Flag("--isolation", "NAME", _WINDOWS),
-    Flag("--disable-content-trust", "", "has no meaning here: vgpurun checks no signatures of images; leave it out"),
-    Flag("--kernel-memory", "SIZE", "has no effect on today's kernels and engines; limit all memory with --memory"),
     Flag(
         "--use-api-socket", "",
-        "is an experiment of docker's own command line; mount the engine's socket instead: "
+        "would give the container your passwords for registries with the engine's socket; mount the socket alone: "
         "-v /var/run/docker.sock:/var/run/docker.sock",
     ),
 )  # fmt: skip
+# Options that docker takes and heeds no more, with what it says.
+DEPRECATED = (Flag("--kernel-memory", "SIZE", "and no longer supported by the kernel", parse=values.size),)
