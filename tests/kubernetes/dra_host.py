@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from api_server import ApiServer
+from api_server import ApiServer, devices_of
 from claim_maker import claim
 from dra_kubelet import DraKubelet
 from support import LIBRARY
@@ -72,7 +72,7 @@ class PluginHost:
 
     def devices(self) -> list[str]:
         """The names of the devices that are published."""
-        return [each["name"] for found in list(self.server.slices.values()) for each in found["spec"]["devices"]]
+        return [each["name"] for found in list(self.server.slices.values()) for each in devices_of(found)]
 
     def add(self, *results: dict[str, Any], name: str = "share") -> dict[str, Any]:
         made = claim(*results, name=name)

@@ -14,8 +14,10 @@ from typing import Any
 import grpc
 from google.protobuf.empty_pb2 import Empty
 
+from api_server import ApiServer
 from vgpurun.kubernetes.proto import dra_health_pb2, dra_pb2, pluginregistration_pb2
 
+TIMEOUT_S = 45  # kubelet's
 # What kubelet calls a version when a plugin registers, and the service that it then calls. Newest first.
 HEALTH = ("v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")
 SPOKEN = {
@@ -33,6 +35,10 @@ class DraKubelet:
     def __init__(self, folder: Path, version: str = "1.34") -> None:
         self.folder = folder
         self._spoken = SPOKEN[version]
+
+    def start(self, server: ApiServer, node: str) -> None:
+        """Do what kubelet does first: no plugin has registered, so none of the node's devices can be had."""
+        server.delete_slices(node)
 
     def registered(self) -> dict[str, tuple[str, str]]:
         """Look at the registry: each driver by its name, with its endpoint and the service to call there."""
@@ -67,10 +73,12 @@ class DraPlugin:
         self._channel = channel
         self._service = service
 
-    def prepare(self, *claims: dict[str, Any]) -> dict[str, dra_pb2.NodePrepareResourceResponse]:
+    def prepare(
+        self, *claims: dict[str, Any], timeout_s: float = TIMEOUT_S
+    ) -> dict[str, dra_pb2.NodePrepareResourceResponse]:
         """The answers by UID: one for each claim, or kubelet would ask again."""
         request = dra_pb2.NodePrepareResourcesRequest(claims=map(_claim, claims))
-        response = self._ask("NodePrepareResources", request, dra_pb2.NodePrepareResourcesResponse)
+        response = self._ask("NodePrepareResources", request, dra_pb2.NodePrepareResourcesResponse, timeout_s)
         assert set(response.claims) == {each["metadata"]["uid"] for each in claims}
         for answer in response.claims.values():
             assert answer.error or all(each.pool_name and each.device_name for each in answer.devices)
@@ -103,8 +111,8 @@ class DraPlugin:
         finally:
             stream.cancel()
 
-    def _ask(self, method: str, request: Any, answer: Any) -> Any:
-        return _unary(self._channel, f"{self._service}/{method}", request, answer)
+    def _ask(self, method: str, request: Any, answer: Any, timeout_s: float = TIMEOUT_S) -> Any:
+        return _unary(self._channel, f"{self._service}/{method}", request, answer, timeout_s)
 
 
 def _claim(made: dict[str, Any]) -> dra_pb2.Claim:
@@ -117,8 +125,8 @@ def _call(path: Path, method: str, request: Any, answer: Any) -> Any:
         return _unary(channel, method, request, answer)
 
 
-def _unary(channel: grpc.Channel, method: str, request: Any, answer: Any) -> Any:
+def _unary(channel: grpc.Channel, method: str, request: Any, answer: Any, timeout_s: float = TIMEOUT_S) -> Any:
     call = channel.unary_unary(
         f"/{method}", request_serializer=type(request).SerializeToString, response_deserializer=answer.FromString
     )
-    return call(request, timeout=30, wait_for_ready=True)
+    return call(request, timeout=timeout_s, wait_for_ready=True)

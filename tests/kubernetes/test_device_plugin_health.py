@@ -49,6 +49,31 @@ def test_a_gpu_is_lost_and_comes_back(node, kubelet: Kubelet) -> None:
     kubelet.start_container("pod", "c")
 
 
+@pytest.mark.parametrize("lost", [0, 1])
+def test_faults_of_the_others_are_noticed_while_one_is_lost(node, kubelet: Kubelet, lost: int) -> None:
+    other = UUIDS[1 - lost]
+    fault(node, f"lost {UUIDS[lost]}")
+    wait_for_health(kubelet, other)
+    fault(node, f"xid {other} 79")
+    wait_for_health(kubelet)
+    fault(node, f"back {UUIDS[lost]}")
+    wait_for_health(kubelet, UUIDS[lost])
+    fault(node, f"xid {UUIDS[lost]} 48")
+    wait_for_health(kubelet)
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_plugin_that_starts_while_one_is_lost_offers_the_others(node, lost: int) -> None:
+    other = UUIDS[1 - lost]
+    fault(node, f"lost {UUIDS[lost]}")
+    node.start_plugin()
+    node.kubelet.wait_for_resources(MEMORY, COMPUTE)
+    wait_for_health(node.kubelet, other)
+    node.kubelet.admit("pod", {"c": {MEMORY: 2, COMPUTE: 20}})
+    node.kubelet.start_container("pod", "c")
+    assert f"warning: GPU {lost} cannot be used: GPU is lost" in node.log()
+
+
 def test_an_xid_takes_the_gpu_away_until_the_plugin_starts_again(node, kubelet: Kubelet) -> None:
     fault(node, f"xid {UUIDS[0]} 31")  # a program's own fault
     fault(node, f"xid {UUIDS[1]} 79")

@@ -13,6 +13,7 @@ from api_server import ApiServer
 from claim_maker import claim, parameters, result
 from claim_node import GPUS, ClaimNode, named
 from vgpurun.errors import ClaimError, ClusterError
+from vgpurun.kubernetes.dra_claim import ClaimName
 from vgpurun.kubernetes.dra_cluster import Cluster
 from vgpurun.kubernetes.dra_driver import each_on_its_own
 from vgpurun.kubernetes.dra_model import device_name
@@ -127,7 +128,7 @@ class TestPrepare:
         assert answers == answers[:20] * 3
         assert len(node.left()) == 40
         with ThreadPoolExecutor(8) as pool:
-            list(pool.map(lambda each: driver.unprepare(each["metadata"]["uid"]), made * 2))
+            list(pool.map(lambda each: driver.unprepare(named(each)), made * 2))
         assert node.left() == set()
 
     def test_more_than_a_gpu_has_is_never_given_however_many_ask_at_once(
@@ -147,7 +148,7 @@ class TestPrepare:
         driver.prepare(first)
         with pytest.raises(ClaimError, match="lab/two"):
             driver.prepare(second)
-        driver.unprepare(first.uid)
+        driver.unprepare(first)
         assert driver.prepare(second)
 
     def test_compute_is_not_promised_twice(self, server: ApiServer, node: ClaimNode) -> None:
@@ -183,7 +184,7 @@ class TestRefusals:
             node.driver().prepare(made)
         node.driver().resume()  # it starts all the same, and says so
         assert any("does not have now" in line for line in node.lines)
-        node.driver().unprepare(made.uid)
+        node.driver().unprepare(made)
         assert node.left() == set()
 
     def test_no_driver_for_containers(self, server: ApiServer, node: ClaimNode) -> None:
@@ -200,21 +201,52 @@ class TestRefusals:
         assert "please report it" in str(answers[made.uid])
 
 
+class TestLost:
+    """Claims that kubelet has forgotten to give back."""
+
+    @pytest.mark.parametrize(
+        "fault",
+        [
+            (404, b"404 page not found"),
+            (404, b'{"kind": "Status", "reason": "NotFound", "details": {}}'),
+            (200, b'{"metadata": {}}'),
+            (503, b"starting"),
+        ],
+    )
+    def test_a_server_that_does_not_know_yet_takes_nothing_away(
+        self, server: ApiServer, node: ClaimNode, fault: tuple[int, bytes]
+    ) -> None:
+        made = named(add(server, result(GPUS[0])))
+        node.driver().prepare(made)
+        server.fault = fault
+        with pytest.raises(ClusterError):
+            node.driver().release_lost(0)
+        assert node.claims.find(made.uid)
+
+    def test_a_claim_that_is_allocated_to_nobody_is_given_back(self, server: ApiServer, node: ClaimNode) -> None:
+        made = add(server, result(GPUS[0]))
+        node.driver().prepare(named(made))
+        del made["status"]
+        node.driver().release_lost(0)
+        assert node.left() == set()
+
+
 class TestUnprepare:
     def test_nothing_is_left_and_once_more_is_no_mistake(self, server: ApiServer, node: ClaimNode) -> None:
         made = named(add(server, result(GPUS[0])))
         node.driver().prepare(made)
         for _ in range(2):
-            node.driver().unprepare(made.uid)
+            node.driver().unprepare(made)
         assert node.left() == set()
+        assert "claim lab/share: given back" in node.lines
 
     def test_a_claim_that_nobody_knows(self, node: ClaimNode) -> None:
-        node.driver().unprepare("5a4ffc02-7a3c-4a27-9cf4-6f3ba8b05d0f")
+        node.driver().unprepare(ClaimName("5a4ffc02-7a3c-4a27-9cf4-6f3ba8b05d0f", "lab", "unknown"))
 
     def test_a_uid_that_would_be_another_place(self, node: ClaimNode) -> None:
         (node.root / "containers").mkdir(parents=True)
         with pytest.raises(ClaimError):
-            node.driver().unprepare("../containers")
+            node.driver().unprepare(ClaimName("../containers", "lab", "share"))
         assert (node.root / "containers").exists()
 
     def test_a_record_that_cannot_be_read_is_made_anew(self, server: ApiServer, node: ClaimNode) -> None:

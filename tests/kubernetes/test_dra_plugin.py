@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import signal
 import tempfile
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import grpc
 import pytest
 
 from api_server import ApiServer
@@ -105,10 +107,109 @@ def test_killed_and_started_again_it_goes_on(host: PluginHost) -> None:
     assert len(host.server.writes) == writes  # what is published was as it should be
 
 
+def test_devices_are_offered_again_as_soon_as_kubelet_has_started(host: PluginHost) -> None:
+    with host.running("--interval", "30"):
+        devices = host.devices()
+        host.kubelet.registered()
+        for _ in range(3):
+            host.kubelet.start(host.server, "node-a")
+            assert host.devices() == []
+            wait_until(lambda: host.devices() == devices, "slice after kubelet's start", 10)
+
+
+def test_a_slice_that_is_deleted_while_nobody_listens_comes_back_soon(host: PluginHost) -> None:
+    with host.running("--interval", "30"):
+        devices = host.devices()
+        wait_until(lambda: host.server.is_watched, "watch", 10)
+        host.server.close_watches()
+        host.server.delete_slices("node-a")
+        wait_until(lambda: host.devices() == devices, "slice", 15)
+
+
+def test_without_the_right_to_watch_it_looks_every_now_and_then_and_says_so(host: PluginHost) -> None:
+    resources = {"nodes": ["get"], "resourceslices": ["list", "create", "update", "delete"]}
+    host.server.granted = {(verb, resource) for resource, verbs in resources.items() for verb in verbs}
+    with host.running("--interval", "2"):
+        devices = host.devices()
+        host.server.delete_slices("node-a")
+        wait_until(lambda: host.devices() == devices, "slice", 10)
+    assert host.log.read_text().count("cannot watch resourceslices") == 1
+
+
+def test_a_feature_gate_that_is_turned_off_later_is_said(host: PluginHost) -> None:
+    """The slices that there are keep what the gate is about; new claims would get a whole GPU, and be refused."""
+    with host.running("--interval", "30"):
+        devices = host.devices()
+        host.server.has_shares = False
+        host.server.close_watches()  # the API server starts again with other options
+        wait_until(lambda: host.devices() == [], "end of the offer", 15)
+        host.server.has_shares = True
+        host.server.close_watches()
+        wait_until(lambda: host.devices() == devices, "slice", 15)
+    assert host.log.read_text().count("turn on the feature gate DRAConsumableCapacity") == 1
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        (404, b"404 page not found"),
+        (429, b"Too many requests, please try again later."),
+        (503, b""),
+        (200, b""),
+        (200, b"[]"),
+        (200, b'{"metadata": {"uid": 1}, "items": [{}], "spec": {}}'),
+        (200, b'{"metadata": {}, "items": [{"metadata": {}, "spec": {"pool": {"generation": "x"}}}]}'),
+        (200, b'{"type": "ERROR", "object": {"code": 410, "message": "too old resource version"}}'),
+        (200, b'{"type": "ERROR", "object": "x"}\n[]\n'),
+    ],
+    ids=[
+        "no path",
+        "too many requests",
+        "not ready",
+        "nothing",
+        "list",
+        "empty slice",
+        "no generation",
+        "410",
+        "no status",
+    ],
+)
+def test_an_api_server_that_answers_nonsense_ends_nothing(host: PluginHost, fault: tuple[int, bytes]) -> None:
+    with host.running("--interval", "1") as process, host.kubelet.plugin(DRIVER) as plugin:
+        devices = host.devices()
+        made, more = (host.add(result(devices[0]), name=name) for name in ("made", "more"))
+        plugin.prepare(made)
+        host.server.fault = fault
+        host.server.close_watches()
+        host.server.delete_slices("node-a")
+        assert plugin.prepare(more)[more["metadata"]["uid"]].error
+        assert plugin.prepare(made)[made["metadata"]["uid"]].devices
+        assert plugin.unprepare(made) == {made["metadata"]["uid"]: ""}
+        wait_until(lambda: "warning" in host.log.read_text(), "trouble in the log", 10)
+        time.sleep(3)
+        host.server.fault = None
+        wait_until(lambda: host.devices() == devices, "slice", 15)
+        assert plugin.prepare(more)[more["metadata"]["uid"]].devices
+        assert process.poll() is None
+    assert len(host.log.read_text().splitlines()) < 15, host.log.read_text()
+
+
+def test_what_kubelet_no_longer_waits_for_is_not_prepared(host: PluginHost) -> None:
+    """It has given the claim back meanwhile, and would never do so again."""
+    with host.running(), host.kubelet.plugin(DRIVER) as plugin:
+        made = host.add(result(host.devices()[0]))
+        host.server.answers_after_s = 2
+        with pytest.raises(grpc.RpcError, match="DEADLINE_EXCEEDED"):
+            plugin.prepare(made, timeout_s=0.5)
+        assert plugin.unprepare(made) == {made["metadata"]["uid"]: ""}
+        wait_until(lambda: "kubelet no longer waits for it" in host.log.read_text(), "end of the request", 10)
+        assert not (host.claims / made["metadata"]["uid"]).exists()
+        host.server.answers_after_s = 0
+        assert plugin.prepare(made)[made["metadata"]["uid"]].devices
+
+
 def test_what_somebody_has_removed_comes_back(host: PluginHost) -> None:
     with host.running():
-        host.server.slices.clear()
-        wait_until(host.devices, "slice")
         for path in (host.kubelet.folder / "plugins_registry").iterdir():
             path.unlink()
         wait_until(lambda: host.kubelet.registered(), "registration")
@@ -120,6 +221,30 @@ def test_a_gpu_with_a_fault_is_no_longer_offered(host: PluginHost) -> None:
         # 13 is a program's own mistake, 79 a GPU that has fallen off the bus.
         fault(host, f"xid GPU-{sound[4:]} 13\nxid GPU-{faulty[4:]} 79")
         wait_until(lambda: host.devices() == [sound], "slice without the faulty GPU")
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_lost_gpu_takes_no_other_away(host: PluginHost, lost: int) -> None:
+    with host.running(), host.kubelet.plugin(DRIVER) as plugin:
+        devices = host.devices()
+        other = devices[1 - lost]
+        on_lost, on_other = (host.add(result(each), name=each) for each in (devices[lost], other))
+        plugin.prepare(on_lost, on_other)
+        fault(host, f"lost GPU-{devices[lost][4:]}")
+        wait_until(lambda: host.devices() == [other], "slice without the lost GPU")
+        more = host.add(result(other), name="more")
+        answers = plugin.prepare(on_lost, on_other, more)
+        assert "does not have now" in answers.pop(on_lost["metadata"]["uid"]).error
+        assert not any(each.error for each in answers.values())
+        fault(host, f"xid GPU-{other[4:]} 79")  # is noticed all the same
+        wait_until(lambda: host.devices() == [], "slice without any GPU")
+    assert host.log.read_text().count(f"warning: GPU {lost} cannot be used: GPU is lost") == 1
+    with host.running(), host.kubelet.plugin(DRIVER) as plugin:  # a start of the plugin while it is lost
+        assert host.devices() == [other]
+        assert not plugin.prepare(on_other)[on_other["metadata"]["uid"]].error
+        assert plugin.unprepare(on_lost) == {on_lost["metadata"]["uid"]: ""}
+        fault(host, f"back GPU-{devices[lost][4:]}")
+        wait_until(lambda: host.devices() == devices, "slice with both GPUs")
 
 
 def told(updates: Iterator[dict[str, tuple[str, str]]], expected: dict[str, tuple[str, str]]) -> None:
@@ -169,15 +294,15 @@ def test_probes_tell_whether_it_is_registered_and_published(host: PluginHost) ->
             return error.code
 
     port = _free_port()
-    with host.running("--health-port", str(port)):
+    with host.running("--health-port", str(port), "--interval", "30"):
         assert status("/healthz") == 200
         assert status("/readyz") == 503
         host.kubelet.registered()
-        wait_until(lambda: status("/readyz") == 200, "readiness")
+        wait_until(lambda: status("/readyz") == 200, "readiness", 5)
         assert status("/") == 404
         with host.server.lock:
             del host.server.nodes["node-a"]
-            host.server.slices.clear()
+        host.server.delete_slices("node-a")
         wait_until(lambda: status("/readyz") == 503, "trouble")
         assert status("/healthz") == 200
     assert "no node 'node-a'" in host.log.read_text()

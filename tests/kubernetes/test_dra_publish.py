@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from api_server import ApiServer, check_policy
 from vgpurun.errors import ClusterError
 from vgpurun.host.gpus import Gpu
+from vgpurun.kubernetes import dra_cluster
 from vgpurun.kubernetes.dra_cluster import Cluster
 from vgpurun.kubernetes.dra_model import binary_quantity, semantic_version
 from vgpurun.kubernetes.dra_publish import Publisher
@@ -95,14 +98,42 @@ def test_gpus_that_are_gone_and_such_in_mig_mode_are_not_offered(server: ApiServ
     assert [each["name"] for each in made["spec"]["devices"]] == [GPUS[0].uuid.lower()]
     publisher.publish([], VERSION)
     (made,) = server.slices.values()
-    assert made["spec"]["devices"] == []
+    assert "devices" not in made["spec"]  # as the server prints an empty list
+    assert not Publisher(cluster, "node-a").publish([], VERSION)
+    publisher.publish(GPUS, VERSION)
+    (made,) = server.slices.values()
+    assert len(made["spec"]["devices"]) == len(GPUS)
 
 
-def test_without_consumable_capacity_nothing_is_offered(tmp_path: Path) -> None:
+def test_without_consumable_capacity_nothing_is_offered_at_any_time(tmp_path: Path) -> None:
     with ApiServer("1.34", has_shares=False).running() as server:
         with pytest.raises(ClusterError, match="DRAConsumableCapacity"):
             Publisher(Cluster(server.kubeconfig(tmp_path)), "node-a").publish(GPUS, VERSION)
-        assert not server.slices
+        assert not server.slices and not server.writes
+
+
+def test_a_gate_that_is_off_later_ends_the_offer(server: ApiServer, cluster: Cluster) -> None:
+    publisher = Publisher(cluster, "node-a")
+    publisher.publish(GPUS, VERSION)
+    server.has_shares = False
+    assert not publisher.publish(GPUS, VERSION)  # the slice keeps what it has
+    with pytest.raises(ClusterError, match="DRAConsumableCapacity"):
+        publisher.publish(GPUS, VERSION, checks_shares=True)
+    assert not server.slices
+
+
+def test_one_of_several_servers_that_knows_no_shares(server: ApiServer, cluster: Cluster) -> None:
+    """A dry run may be answered by another server than what follows it."""
+
+    class Elsewhere(Cluster):
+        def create_slice(self, body: dict[str, Any], is_dry: bool = False) -> dict[str, Any]:
+            server.has_shares = is_dry
+            return super().create_slice(body, is_dry)
+
+    cluster.__class__ = Elsewhere
+    with pytest.raises(ClusterError, match="DRAConsumableCapacity"):
+        Publisher(cluster, "node-a").publish(GPUS, VERSION)
+    assert not server.slices
 
 
 def test_a_change_by_somebody_else_in_between_is_not_written_over(server: ApiServer, cluster: Cluster) -> None:
@@ -119,6 +150,18 @@ def test_an_unknown_node_and_a_server_that_is_gone_are_said_in_one_line(server: 
     server.stop()
     with pytest.raises(ClusterError, match="does not answer"):
         Publisher(cluster, "node-a").publish(GPUS, VERSION)
+
+
+def test_a_server_that_hangs_is_asked_twice_at_most(
+    server: ApiServer, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kubelet waits 45 s for a claim; were the API server given a minute, it would never hear why."""
+    monkeypatch.setattr(dra_cluster, "_ANSWER_S", 1)
+    server.answers_after_s = 10
+    began_s = time.monotonic()
+    with pytest.raises(ClusterError, match="does not answer"):
+        cluster.claim("lab", "share")
+    assert time.monotonic() - began_s < 3.5
 
 
 def test_a_kubeconfig_that_cannot_be_used_is_named(tmp_path: Path) -> None:

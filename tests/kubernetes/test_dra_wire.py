@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
-from published_api import NotAvailableError, compiled
-from published_dra import read_interface, unpacked_package
-from support import is_set, unavailable
+from published_api import compiled
+from published_dra import published_interfaces, read_interface
 from test_wire import PROTO, facts
 from vgpurun.kubernetes.dra_service import VERSIONS
 from vgpurun.kubernetes.proto import (
@@ -45,12 +42,8 @@ HEALTH = {
 
 
 @pytest.fixture(scope="module")
-def interfaces() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory() as folder:
-        try:
-            yield unpacked_package(Path(folder))
-        except NotAvailableError as error:
-            unavailable(str(error), required=is_set("CI"))
+def interfaces() -> Path:
+    return published_interfaces()
 
 
 def own(*modules: object) -> set[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import grpc
 import pytest
@@ -54,22 +55,22 @@ def test_a_claim_is_refused_and_prepared_once_the_holder_is_dead(tmp_path: Path)
     made = claim(result(GPUS[0]))
     node = ClaimNode(tmp_path, OneClaim(made))
     service = DraService(node.driver(), node.lines.append)
-    name = named(made)
+    name, waiting = named(made), SimpleNamespace(is_active=lambda: True)
     asked = [dra_pb2.Claim(uid=name.uid, namespace=name.namespace, name=name.name)]
     prepare = dra_pb2.NodePrepareResourcesRequest(claims=asked)
     unprepare = dra_pb2.NodeUnprepareResourcesRequest(claims=asked)
     node.claims.clean()  # makes the folder
     with held_by_process(node.root / "claims") as holder:
         for answer in (
-            service.node_prepare_resources(prepare, None),
-            service.node_unprepare_resources(unprepare, None),
+            service.node_prepare_resources(prepare, waiting),
+            service.node_unprepare_resources(unprepare, waiting),
         ):
             error = answer.claims[name.uid].error
             assert error.startswith(f"vgpurun: {node.root}/claims has not been free for 0 s")
             assert f"held by process {holder.pid} of user" in error
         with pytest.raises(StateError, match="end that, or try again"):
             node.driver().resume()  # so the plugin ends, with 125, and is started again
-    answer = service.node_prepare_resources(prepare, None).claims[name.uid]
+    answer = service.node_prepare_resources(prepare, waiting).claims[name.uid]
     assert not answer.error and len(answer.devices) == 1
-    assert not service.node_unprepare_resources(unprepare, None).claims[name.uid].error
+    assert not service.node_unprepare_resources(unprepare, waiting).claims[name.uid].error
     assert node.left() == set()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ import yaml
 from api_server import ApiServer, check_schema
 from claim_maker import claim, result
 from claim_node import GPUS, ClaimNode, named
+from debian_packages import tool
 from support import CHECKOUT
 from vgpurun.cli import cli
 from vgpurun.kubernetes.dra_cluster import Cluster
@@ -127,9 +127,7 @@ class TestKustomizations:
 
     @pytest.mark.parametrize("folder", INSTALLS, ids=lambda folder: folder.name)
     def test_kubectl_builds_the_same(self, folder: Path) -> None:
-        kubectl = shutil.which("kubectl")
-        if kubectl is None:
-            pytest.skip("kubectl is not installed")
+        kubectl = tool("kubectl", "kubernetes-client", release="trixie")
         output = subprocess.run([kubectl, "kustomize", folder], capture_output=True, text=True, check=True).stdout
         theirs = {(each["kind"], each["metadata"]["name"]) for each in yaml.safe_load_all(output)}
         assert theirs == {(each["kind"], each["metadata"]["name"]) for each in built(folder)}
@@ -210,6 +208,8 @@ class TestRights:
             cluster = Cluster(server.kubeconfig(tmp_path))
             publisher = Publisher(cluster, "node-a")
             publisher.publish(GPUS, "580.1")
+            with cluster.watching_slices("node-a") as events:
+                assert next(events)["type"] == "ADDED"
             (made,) = server.slices.values()
             server.slices["old"] = made | {"metadata": made["metadata"] | {"name": "old"}}
             publisher.publish(GPUS[1:], "580.1")
@@ -230,6 +230,59 @@ class TestRights:
                 if each["kind"] == "ClusterRoleBinding":
                     assert {subject["name"] for subject in each["subjects"]} <= accounts
                     assert each["roleRef"]["name"] in roles
+
+
+class TestSlicesOfOwnNode:
+    """The policy, evaluated as the API server would."""
+
+    OURS = "system:serviceaccount:vgpurun-system:vgpurun"
+
+    def refusals(self, node: str, driver: str = DRIVER, operation: str = "CREATE", **user: Any) -> list[str]:
+        """The messages of what fails when our account writes a slice; none where the policy is not about its writer."""
+        cel = pytest.importorskip("cel_expr_python.cel")
+        optional = pytest.importorskip("cel_expr_python.ext.ext_optional")
+        policy, _ = documents(FOLDER / "dra" / "slices-of-own-node.yaml")
+        names = ("request", "object", "oldObject", "variables")
+        env = cel.NewEnv(variables=dict.fromkeys(names, cel.Type.DYN), extensions=[optional.ExtOptional()])
+        written = {"spec": {"driver": driver, "nodeName": node}}
+        known: dict[str, Any] = {
+            "request": {"operation": operation, "userInfo": {"username": self.OURS, **user}},
+            "object": None if operation == "DELETE" else written,
+            "oldObject": None if operation == "CREATE" else written,
+            "variables": {},
+        }
+
+        def plain(value: Any) -> Any:
+            value = value.value() if isinstance(value, cel.Value) else value
+            return {key: plain(each) for key, each in value.items()} if isinstance(value, dict) else value
+
+        def value(expression: str) -> Any:
+            found = env.compile(expression).eval(data=known)
+            assert found.type() != cel.Type.ERROR, f"{expression}: {found}"
+            return plain(found)
+
+        if not all(value(each["expression"]) for each in policy["spec"]["matchConditions"]):
+            return []
+        for each in policy["spec"]["variables"]:
+            known["variables"][each["name"]] = value(each["expression"])
+        return [each["message"] for each in policy["spec"]["validations"] if not value(each["expression"])]
+
+    @pytest.mark.parametrize("operation", ["CREATE", "UPDATE", "DELETE"])
+    def test_a_plugin_writes_those_of_its_node_and_driver(self, operation: str) -> None:
+        token = {"extra": {"authentication.kubernetes.io/node-name": ["node-a"]}}
+        assert self.refusals("node-a", operation=operation, **token) == []
+        (elsewhere,) = self.refusals("node-b", operation=operation, **token)
+        assert "its own node" in elsewhere
+        (foreign,) = self.refusals("node-a", "gpu.example.com", operation, **token)
+        assert "its own driver" in foreign
+
+    @pytest.mark.parametrize("user", [{}, {"extra": {}}, {"extra": {"authentication.kubernetes.io/node-name": []}}])
+    def test_a_token_that_is_of_no_node_writes_none(self, user: dict[str, Any]) -> None:
+        (refused,) = self.refusals("node-a", **user)
+        assert "its own node" in refused
+
+    def test_others_are_left_alone(self) -> None:
+        assert self.refusals("node-b", username="system:node:node-b") == []
 
 
 class TestClaims:

@@ -4,7 +4,7 @@ Every answer is about one claim: what is wrong with one keeps no other from bein
 gives the same answer and needs no API server, so kubelet may ask as often as it likes.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -57,14 +57,17 @@ class Driver:
         self._say = say
         self._fault_of = fault_of
 
-    def prepare(self, claim: ClaimName) -> list[PreparedDevice]:
-        """Prepare a claim, if it is not prepared yet. Raises VgpurunError with the reason for kubelet."""
-        prepared = self._claims.find(claim.uid) or self._add(claim)
+    def prepare(self, claim: ClaimName, is_waited_for: Callable[[], bool] = lambda: True) -> list[PreparedDevice]:
+        """Prepare a claim, if it is not prepared yet. Raises VgpurunError with the reason for kubelet.
+
+        One that kubelet no longer waits for is left alone, since it may have been given back meanwhile.
+        """
+        prepared = self._claims.find(claim.uid) or self._add(claim, is_waited_for)
         self._write_devices(prepared)
         return [PreparedDevice(part, qualified_name(claim.uid, part.device)) for part in dict.fromkeys(prepared.parts)]
 
     def release_lost(self, min_age_s: float) -> None:
-        """Give back what kubelet has forgotten: claims that the cluster no longer has, and that no process uses.
+        """Give back what kubelet has forgotten: claims that are gone or allocated no more, and that no process uses.
 
         A claim is let alone for some time after it was prepared: its pod may be about to start. Raises ClusterError.
         """
@@ -72,18 +75,18 @@ class Driver:
             if each.age_s() < min_age_s or region.has_live_processes(each.folder / "run" / "usage"):
                 continue
             found = self._cluster.claim(each.claim.namespace, each.claim.name)
-            if found is None or found["metadata"]["uid"] != each.claim.uid:
-                self._say(f"{each.claim}: the cluster no longer has it")
-                self.unprepare(each.claim.uid)
+            if reason := _why_nobodys(each.claim, found):
+                self._say(f"{each.claim}: {reason}")
+                self.unprepare(each.claim)
 
-    def unprepare(self, uid: str) -> None:
+    def unprepare(self, claim: ClaimName) -> None:
         """Undo prepare(), also for a claim that was never prepared. Raises VgpurunError."""
         try:
-            self._devices.remove(uid)  # first: as long as there is a record, this is tried again
+            self._devices.remove(claim.uid)  # first: as long as there is a record, this is tried again
         except OSError as error:
-            raise ClaimError(f"{self._devices.path(uid)} cannot be removed: {error.strerror}") from None
-        self._claims.remove(uid)
-        self._say(f"claim {uid}: given back")
+            raise ClaimError(f"{self._devices.path(claim.uid)} cannot be removed: {error.strerror}") from None
+        self._claims.remove(claim.uid)
+        self._say(f"{claim}: given back")
 
     def resume(self) -> None:
         """After a start: finish what an earlier process may have left undone. Raises StateError."""
@@ -98,7 +101,7 @@ class Driver:
             except VgpurunError as error:
                 self._say(f"{each.claim}: {error}")
 
-    def _add(self, claim: ClaimName) -> Prepared:
+    def _add(self, claim: ClaimName, is_waited_for: Callable[[], bool]) -> Prepared:
         found = self._cluster.claim(claim.namespace, claim.name)
         if found is None:
             raise ClaimError(f"{claim} is not there")
@@ -108,6 +111,8 @@ class Driver:
             if reason := self._fault_of(each.gpu.uuid):
                 raise ClaimError(f"{claim} has GPU {each.gpu.number}, which cannot be used: {reason}")
         files = shared_files(quotas, self._devices.driver_of(quotas))
+        if not is_waited_for():
+            raise ClaimError(f"{claim}: kubelet no longer waits for it")
         prepared = self._claims.add(allocation, quotas, files, self._library)
         self._say(f"{claim}: {', '.join(_show(each) for each in quotas)}")
         return prepared
@@ -132,6 +137,13 @@ def each_on_its_own(claims: Iterable[ClaimName], act: Callable[[ClaimName], Any]
         except Exception as error:  # a mistake of ours must not keep other claims from being prepared
             answers[claim.uid] = ClaimError(f"{claim}: unexpected {type(error).__name__}: {error}; please report it")
     return answers
+
+
+def _why_nobodys(claim: ClaimName, found: Mapping[str, Any] | None) -> str | None:
+    """Return why no pod can have a claim any more, or None; `found` is what the cluster has under its name."""
+    if found is None or found["metadata"]["uid"] != claim.uid:
+        return "the cluster no longer has it"
+    return None if (found.get("status") or {}).get("allocation") else "it is allocated no longer"
 
 
 def _show(each: DeviceQuota) -> str:

@@ -75,10 +75,14 @@ def semantic_version(driver_version: str) -> str | None:
 
 
 def slice_spec(node: str, gpus: Sequence[Gpu], driver_version: str, generation: int) -> dict[str, Any]:
-    """Return the spec of the one ResourceSlice of a node: its pool has all GPUs of the node."""
-    return {
+    """Return the spec of the one ResourceSlice of a node: its pool has all GPUs of the node.
+
+    It is as the API server would write it itself, which leaves out a list that is empty.
+    """
+    spec = {
         "driver": DRIVER,
         "nodeName": node,
         "pool": {"name": node, "generation": generation, "resourceSliceCount": 1},
-        "devices": [device(gpu, driver_version) for gpu in usable(gpus)],
     }
+    devices = [device(gpu, driver_version) for gpu in usable(gpus)]
+    return {**spec, "devices": devices} if devices else spec

@@ -1,11 +1,12 @@
 """The life of the DRA plugin: it serves kubelet, and looks every now and then whether all is still as published."""
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 from vgpurun.console.signals import Ending
 from vgpurun.errors import GpuError, VgpurunError
-from vgpurun.host.gpus import Gpu, list_gpus, read_driver, usable
+from vgpurun.host.gpus import Gpu, LostGpu, list_gpus, read_driver, survey, usable
 from vgpurun.kubernetes.dra_cluster import Cluster
 from vgpurun.kubernetes.dra_devices import ClaimDevices, NodeDriver
 from vgpurun.kubernetes.dra_driver import Driver
@@ -13,12 +14,15 @@ from vgpurun.kubernetes.dra_health import HealthService
 from vgpurun.kubernetes.dra_publish import Publisher
 from vgpurun.kubernetes.dra_service import DraService, Sockets
 from vgpurun.kubernetes.dra_state import Claims
+from vgpurun.kubernetes.dra_watch import SliceWatch
 from vgpurun.kubernetes.gpu_health import FaultWatch, Health
 from vgpurun.kubernetes.locks import only_one
 from vgpurun.kubernetes.probes import Pulse
 
 # A pod whose claim was prepared this long ago, and that uses no GPU, is not about to start.
 _LOST_AFTER_S = 600
+_STEP_S = 1.0  # what has happened is seen after it, and the API server is asked no more often
+_AGAIN_S = 5.0  # until what has failed is tried again
 _STUCK_AFTER_S = 900  # an API server that does not answer takes its time, too
 
 
@@ -38,6 +42,7 @@ class Plugin:
     ) -> None:
         self._say = say
         self._publisher = Publisher(cluster, node)
+        self._watch = SliceWatch(cluster, node, say)
         self._health = Health()
         self._faults = FaultWatch(self._health, say)
         self._known: dict[str, Gpu] = {}
@@ -50,6 +55,7 @@ class Plugin:
             say,
         )
         self._trouble = ""
+        self._lost: list[LostGpu] = []
         self.pulse = Pulse(_STUCK_AFTER_S)
 
     def run(self, ending: Ending, interval_s: float) -> None:
@@ -61,21 +67,35 @@ class Plugin:
     def _serve(self, ending: Ending, interval_s: float) -> None:
         self._driver.resume()
         self._sockets.open()
+        self._watch.start()
         try:
-            while True:
-                self._look()
-                if ending.wait(interval_s):
-                    return
-                self._sockets.reopen_if_gone()
+            self._look_until(ending, interval_s)
         finally:
+            self._watch.stop()
             self._sockets.close()
             self._faults.stop()
 
-    def _look(self) -> None:
-        """Publish what has changed. An API server that is away is said once, and asked again the next time."""
+    def _look_until(self, ending: Ending, interval_s: float) -> None:
+        look_at_s = time.monotonic()
+        while True:
+            if (has_news := self._watch.has_news.is_set()) or time.monotonic() >= look_at_s:
+                self._watch.has_news.clear()
+                self._look(has_news)
+                look_at_s = time.monotonic() + (min(interval_s, _AGAIN_S) if self._trouble else interval_s)
+            self.pulse.beat(self._sockets.registrar.is_registered and not self._trouble)
+            if ending.wait(min(interval_s, _STEP_S)):
+                return
+            self._sockets.reopen_if_gone()
+
+    def _look(self, has_news: bool) -> None:
+        """Publish what has changed. An API server that is away is said once, and asked again the next time.
+
+        `has_news`: it may be another one, or have been started with other options.
+        """
         trouble = ""
         try:
-            found = list_gpus()
+            found, lost = survey()
+            self._say_new_of(lost)
             version = read_driver(found).version
             self._known = self._known | {gpu.uuid: gpu for gpu in found}
             self._faults.include(list(self._known.values()))
@@ -83,7 +103,7 @@ class Plugin:
         except GpuError as error:  # none are offered then, and kubelet is served all the same
             gpus, version, trouble = [], "", str(error)
         try:
-            if self._publisher.publish(gpus, version):
+            if self._publisher.publish(gpus, version, checks_shares=has_news):
                 self._say(f"published {len(gpus)} GPU{'s' * (len(gpus) != 1)}")
             self._driver.release_lost(_LOST_AFTER_S)
         except VgpurunError as error:
@@ -91,4 +111,9 @@ class Plugin:
         if trouble and trouble != self._trouble:
             self._say(f"warning: {trouble}")
         self._trouble = trouble
-        self.pulse.beat(self._sockets.registrar.is_registered and not trouble)
+
+    def _say_new_of(self, lost: list[LostGpu]) -> None:
+        for each in lost:
+            if each not in self._lost:
+                self._say(f"warning: {each}")
+        self._lost = lost

@@ -34,8 +34,7 @@ class DraService:
 
     def node_prepare_resources(self, request: dra_pb2.NodePrepareResourcesRequest, context: Any) -> Any:
         """Prepare claims; the answer has one entry for each, with its devices or its error."""
-        del context
-        answers = each_on_its_own(_claims(request.claims), self._driver.prepare)
+        answers = each_on_its_own(_claims(request.claims), lambda claim: self._driver.prepare(claim, context.is_active))
         response = dra_pb2.NodePrepareResourcesResponse()
         for uid, answer in answers.items():
             entry = response.claims[uid]
@@ -48,7 +47,7 @@ class DraService:
     def node_unprepare_resources(self, request: dra_pb2.NodeUnprepareResourcesRequest, context: Any) -> Any:
         """Give claims back; the answer has one entry for each."""
         del context
-        answers = each_on_its_own(_claims(request.claims), lambda claim: self._driver.unprepare(claim.uid))
+        answers = each_on_its_own(_claims(request.claims), self._driver.unprepare)
         response = dra_pb2.NodeUnprepareResourcesResponse()
         for uid, answer in answers.items():
             response.claims[uid].error = self._said(answer) if isinstance(answer, VgpurunError) else ""

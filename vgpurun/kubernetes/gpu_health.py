@@ -106,47 +106,72 @@ def watch(
     begun: threading.Event,
 ) -> None:
     """Keep `health` up to date until it is over. From `begun` on no fault is missed, as far as NVML reports them."""
-    said: set[str] = set()
-
-    def say_once(line: str) -> None:
-        if line not in said:
-            said.add(line)
-            say(line)
-
+    look = _Look(gpus, health, say)
     while not is_over():
+        look.find_missing()
+        begun.set()
+        look.hear_faults()
+    look.close()
+
+
+class _Look:
+    """Looks at these GPUs every second."""
+
+    def __init__(self, gpus: Sequence[Gpu], health: Health, say: Callable[[str], None]) -> None:
+        self._gpus = gpus
+        self._health = health
+        self._say = say
+        self._said: set[str] = set()
+        self._watches: dict[str, XidWatch | None] = {}  # None: it reports no faults
+
+    def find_missing(self) -> None:
+        """Say which GPUs the driver does not list; one that is back is told of when it is watched again."""
         try:
-            with XidWatch(gpus) as xids:
-                begun.set()
-                for gpu in xids.unwatched:
-                    say_once(f"GPU {gpu.uuid} reports no faults; that it is there is looked at every second")
-                _watch_until_one_is_back(gpus, xids, health, is_over, say)
+            missing = find_missing(self._gpus)
         except GpuError as error:
-            say_once(f"warning: faults of the GPUs are not noticed: {error}")
-            health.set_missing(_missing(gpus))
-            begun.set()
+            self._say_once(f"warning: faults of the GPUs are not noticed: {error}")
+            missing = frozenset(gpu.uuid for gpu in self._gpus)
+        for gpu in self._gpus:
+            if gpu.uuid in missing:
+                self._forget(gpu.uuid)  # as NVML has, when it is back
+            elif gpu.uuid not in self._watches:
+                self._watches[gpu.uuid] = self._open(gpu)
+        self._health.set_missing(missing)
+
+    def hear_faults(self) -> None:
+        """Wait for faults, a part of the time for each GPU."""
+        watched = [uuid for uuid, each in self._watches.items() if each]
+        for uuid in watched:
+            self._hear(uuid, _INTERVAL_MS // len(watched))
+        if not watched:
             time.sleep(_INTERVAL_MS / 1000)
 
+    def close(self) -> None:
+        """Watch no more."""
+        for uuid in list(self._watches):
+            self._forget(uuid)
 
-def _watch_until_one_is_back(
-    gpus: Sequence[Gpu], xids: XidWatch, health: Health, is_over: Callable[[], bool], say: Callable[[str], None]
-) -> None:
-    """Return when a GPU is there again: NVML has forgotten that it was asked to watch it."""
-    missing: frozenset[str] = frozenset()
-    while not is_over():
-        if found := xids.wait(_INTERVAL_MS):
-            uuid, xid = found
-            if xid not in _OF_PROGRAMS:
-                say(f"GPU {uuid}: XID {xid}; nothing is placed on it until this plugin starts again")
-                health.set_fault(uuid, f"the driver has reported XID {xid}")
-        missing_before, missing = missing, _missing(gpus)
-        if missing_before - missing:
-            return  # that it is back is told of when it is watched again
-        health.set_missing(missing)
+    def _open(self, gpu: Gpu) -> XidWatch | None:
+        try:
+            return XidWatch(gpu)
+        except GpuError as error:
+            self._say_once(f"{error}; that it is there is looked at every second")
+            return None
 
+    def _forget(self, uuid: str) -> None:
+        if watched := self._watches.get(uuid):
+            self._hear(uuid, 0)  # why it is lost may be on its way
+            watched.close()
+        self._watches.pop(uuid, None)
 
-def _missing(gpus: Sequence[Gpu]) -> frozenset[str]:
-    """Which of these the driver does not list; all, where there is no driver."""
-    try:
-        return find_missing(gpus)
-    except GpuError:
-        return frozenset(gpu.uuid for gpu in gpus)
+    def _hear(self, uuid: str, timeout_ms: int) -> None:
+        watched = self._watches[uuid]
+        xid = watched.wait(timeout_ms) if watched else None
+        if xid is not None and xid not in _OF_PROGRAMS:
+            self._say(f"GPU {uuid}: XID {xid}; nothing is placed on it until this plugin starts again")
+            self._health.set_fault(uuid, f"the driver has reported XID {xid}")
+
+    def _say_once(self, line: str) -> None:
+        if line not in self._said:
+            self._said.add(line)
+            self._say(line)

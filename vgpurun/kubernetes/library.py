@@ -2,15 +2,15 @@
 
 from pathlib import Path
 
-from vgpurun import __version__, abi
 from vgpurun.errors import StateError
+from vgpurun.host.library import folder_below
 from vgpurun.limits import state
 from vgpurun.replacing import replacing
 
 
 def install_library(root: Path, library: Path) -> Path:
     """Put the library where this host's engine finds it: the plugin may run in a container. Raises StateError."""
-    place = root / "lib" / f"{__version__}-{abi.ABI_VERSION}" / "libvgpu.so"
+    place = folder_below(root) / "libvgpu.so"
     try:
         state.make_readable(place.parent)
         content = library.read_bytes()

@@ -60,17 +60,17 @@ def main(folder: Path) -> None:
         assert [each["name"] for each in (node.specification(uid) or {})["devices"]] == [
             each.cdi_name.partition("=")[2] for each in again
         ]
-        node.driver().unprepare(uid)
+        node.driver().unprepare(named(made))
         assert node.left() == set(), (step, node.left())
         step += 1
-    node.driver().unprepare(uid)
+    node.driver().unprepare(named(made))
 
     back_step = 1
     node.driver().prepare(named(made))
-    while is_killed(lambda: node.driver().unprepare(uid), back_step):
+    while is_killed(lambda: node.driver().unprepare(named(made)), back_step):
         node.driver().resume()
         assert node.left() in (set(), whole), (back_step, node.left())
-        node.driver().unprepare(uid)
+        node.driver().unprepare(named(made))
         assert node.left() == set(), (back_step, node.left())
         node.driver().prepare(named(made))
         back_step += 1
