@@ -103,7 +103,7 @@ class DeviceShared(ctypes.LittleEndianStructure):
         ("memory_limit_bytes", ctypes.c_uint64),
         ("sm_limit_percent", ctypes.c_uint32),
         ("not_enforced", ctypes.c_uint32),
-        ("tokens_zero_at_ns", ctypes.c_int64),
+        ("tokens_zero_at", ctypes.c_uint64),
         ("charged_until_ns", ctypes.c_int64),
         ("busy_ns", ctypes.c_uint64),
         ("gate_wait_ns", ctypes.c_uint64),

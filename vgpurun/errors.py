@@ -43,8 +43,18 @@ class OptionError(VgpurunError):
     """Another option's value that cannot be used."""
 
 
+class CommandLineError(OptionError):
+    """A command line that docker refuses with another exit code than most."""
+
+    exit_code = 1
+
+
 class GpuError(VgpurunError):
     """No driver, no GPU, or not the GPU that was asked for."""
+
+
+class NoDriverError(GpuError):
+    """NVML does not start."""
 
 
 class DriverError(VgpurunError):
@@ -114,12 +124,12 @@ class OutputError(VgpurunError):
 
 
 class CommandNotExecutableError(VgpurunError):
-    """The command exists but cannot be executed."""
+    """The command, or a file that the container needs, is there but cannot be used."""
 
     exit_code = 126
 
 
 class CommandNotFoundError(VgpurunError):
-    """The command does not exist."""
+    """The command, or a file or device that the container needs, does not exist."""
 
     exit_code = 127

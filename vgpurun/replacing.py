@@ -7,18 +7,19 @@ from pathlib import Path
 
 
 @contextmanager
-def replacing(path: Path, mode: int = 0o644) -> Iterator[Path]:
+def replacing(path: Path, mode: int = 0o644, is_flushed: bool = True) -> Iterator[Path]:
     """Yield a path for the new content, which takes the place of what is at `path`, with this mode, at the end.
 
     It lies in the same folder, which a rename needs, under a name of its own: several may do this at the same time.
-    After an error nothing is left of it. Raises OSError.
+    After an error nothing is left of it. `is_flushed`: it is on the disk before it takes the place. Raises OSError.
     """
     made = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
     try:
         yield made
         made.chmod(mode)
-        with made.open("rb") as file:
-            os.fsync(file.fileno())
+        if is_flushed:
+            with made.open("rb") as file:
+                os.fsync(file.fileno())
         made.replace(path)
     finally:
         made.unlink(missing_ok=True)

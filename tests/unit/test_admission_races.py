@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +23,7 @@ from vgpurun.admission.request import Request
 from vgpurun.engine.client import VgpurunContainer
 from vgpurun.errors import EngineError, NoRoomError, StateError
 from vgpurun.host.gpus import Gpu, GpuUse
-from vgpurun.launch.labels import quotas_to_json
+from vgpurun.launch.labels import Record, quotas_to_json
 from vgpurun.launch.plan import DeviceQuota, Limits
 from vgpurun.limits import region, state, update
 from vgpurun.limits.quota import Quota
@@ -166,6 +167,21 @@ def test_who_holds_a_change_up_does_so_for_a_time(container: Container, monkeypa
     assert json.loads((container.limits_folder / "owner").read_text()) == {"engine": "engine"}
 
 
+@pytest.mark.timeout(10)
+def test_a_pipe_in_the_place_of_the_owner_file_holds_no_change_up(container: Container) -> None:
+    """The folder may be another user's than who makes the change, say root."""
+    (container.limits_folder / "owner").unlink()
+    os.mkfifo(container.limits_folder / "owner")
+    update.set_paused(container, True)
+    assert limits_of(container).paused
+
+
+def test_a_folder_that_is_gone_has_a_way_out(container: Container) -> None:
+    (container.limits_folder / "owner").unlink()
+    with pytest.raises(StateError, match="owner is gone; remove holder, and run its image again"):
+        update.set_paused(container, True)
+
+
 class EngineOfOld:
     """Says what was true before: the launcher is about to start the container."""
 
@@ -176,7 +192,7 @@ class EngineOfOld:
 def test_a_launch_that_cannot_be_seen_from_here_has_time_to_start(root: Path) -> None:
     """This process may be in a container, with the engine's socket and without the host's files."""
     folder = root / "containers" / "of-the-host"
-    made = VgpurunContainer("1", "new", "image", "created", str(folder), "[]", created_s=time.time())
+    made = VgpurunContainer("1", "new", "image", "created", Record(str(folder)), created_s=time.time())
     assert not is_abandoned(made, EngineOfOld())  # type: ignore[arg-type]
     assert is_abandoned(made._replace(created_s=time.time() - 100), EngineOfOld())  # type: ignore[arg-type]
     folder.mkdir(parents=True)
@@ -192,5 +208,5 @@ class StuckEngine:
 
 def test_a_container_whose_start_is_stuck_holds_its_part_and_nobody_up(root: Path) -> None:
     """Its launcher was killed meanwhile: nobody holds its folder."""
-    container = VgpurunContainer("1", "stuck", "image", "created", str(root / "containers" / "stuck"), "[]")
+    container = VgpurunContainer("1", "stuck", "image", "created", Record(str(root / "containers" / "stuck")))
     assert not is_abandoned(container, StuckEngine())  # type: ignore[arg-type]

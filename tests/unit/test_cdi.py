@@ -20,7 +20,6 @@ from vgpurun.host.drivers import DeviceRequest, DriverPlan
 from vgpurun.launch import plan
 from vgpurun.launch.plan import DeviceQuota
 from vgpurun.limits.quota import Quota
-from vgpurun.options import Mount
 from vgpurun.slices import store
 
 GPUS = make_gpus(2)
@@ -28,10 +27,9 @@ LIBRARY = Path("/opt/vgpurun/libvgpu.so")
 FOLDER = Path("/var/lib/vgpurun/slices/alice")
 DRIVER = DriverPlan(
     "mount",
-    mounts=(Mount("/usr/lib/libcuda.so.580", "/usr/lib64/libcuda.so.1"),),
+    libraries={"libcuda.so.1": "/usr/lib/libcuda.so.580"},
     devices=("/dev/nvidia10", "/dev/nvidiactl"),
     environment={"NVIDIA_VISIBLE_DEVICES": "void"},
-    library_path="/.vgpurun/driver",
 )
 
 
@@ -51,6 +49,7 @@ def test_a_device_brings_the_driver_the_library_the_limits_and_the_lock_folder()
     mounts = {each["containerPath"]: (each["hostPath"], each["options"][-1]) for each in edits["mounts"]}
     assert mounts == {
         "/usr/lib64/libcuda.so.1": ("/usr/lib/libcuda.so.580", "ro"),
+        "/usr/lib/x86_64-linux-gnu/libcuda.so.1": ("/usr/lib/libcuda.so.580", "ro"),
         abi.CONTAINER_LIBRARY: (str(LIBRARY), "ro"),
         "/.vgpurun/etc": (f"{FOLDER}/etc", "ro"),
         abi.CONTAINER_USAGE: (f"{FOLDER}/run/usage", "rw"),

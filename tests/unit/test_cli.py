@@ -33,8 +33,8 @@ def states(environment: dict[str, str]) -> list[Path]:
     return list((Path(environment["VGPURUN_STATE_DIR"]) / "containers").glob("*"))
 
 
-def refused(result: subprocess.CompletedProcess[str], *words: str) -> None:
-    assert (result.returncode, result.stdout) == (125, ""), result
+def refused(result: subprocess.CompletedProcess[str], *words: str, exit_code: int = 125) -> None:
+    assert (result.returncode, result.stdout) == (exit_code, ""), result
     assert len(result.stderr.splitlines()) == 1, result.stderr
     assert result.stderr.startswith("vgpurun: ")
     for word in words:
@@ -55,10 +55,25 @@ def test_help_as_a_verb(run: Run) -> None:
 def test_a_mistyped_verb_is_pointed_out(run: Run) -> None:
     refused(run("smo", VGPURUN_DRIVER="sim", VGPUSIM_CONFIG="/none"), "/none")
     refused(run("biuld", "--gpus", "9"), "vgpurun build?")
-    refused(run("version", "--gpus", "9"), "did you mean: vgpurun --version?")  # and not verify, which is near
-    refused(run("stats", "--gpus", "9"), "did you mean: vgpurun top?")
     assert "did you mean" not in run("run", "biuld").stderr
     assert "did you mean" not in run("--rm", "--gpus", "9", "image", VGPURUN_DRIVER="sim").stderr  # not `vgpurun rm`
+
+
+@pytest.mark.parametrize(
+    ("word", "way_out"),
+    [
+        ("restart", "docker restart"), ("attach", "docker attach"), ("stats", "vgpurun top"), ("wait", "docker wait"),
+        ("images", "docker images"), ("version", "vgpurun --version"), ("ls", "vgpurun ps"),
+    ],
+)  # fmt: skip
+def test_a_word_of_docker_is_no_image(run: Run, word: str, way_out: str) -> None:
+    for arguments in ((word,), (word, "--gpus", "9", "name")):
+        result = run(*arguments, DOCKER_HOST="unix:///nowhere.sock")
+        assert (result.returncode, result.stdout) == (125, "")
+        words = f"'{word}' is not a verb of vgpurun: use {way_out}; for an image of that name: vgpurun run {word}"
+        assert result.stderr == f"vgpurun: {words}. See: vgpurun --help\n"
+    assert "is not a verb" not in run("run", word, DOCKER_HOST="unix:///nowhere.sock").stderr
+    assert "is not a verb" not in run("--rm", word, DOCKER_HOST="unix:///nowhere.sock").stderr
 
 
 def test_a_mistake_says_where_the_help_is(run: Run) -> None:
@@ -122,17 +137,15 @@ def test_a_verb_after_options_is_not_guessed_at(run: Run) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("run",), ("IMAGE",)),
         (("run", "--colour", "x"), ("--colour",)),
         (("--colour", "x"), ("--colour",)),
         (("run", "--driver", "magic", "x"), ("magic",)),
         (("run", "--pull", "maybe", "x"), ("maybe",)),
         (("run", ""), ("IMAGE", "empty")),
         (("--mem",), ("--mem", "vgpurun run --help")),
-        (("local",), ("COMMAND",)),
         (("local", "--sm"), ("--sm", "vgpurun local --help")),
-        (("run", "-v", "a b:/c", "x"), ("a b",)),
-        (("run", "--mount", "type=odd,target=/x", "x"), ("odd",)),
+        (("run", "-v", "/a:b", "x"), ("'b'", "absolute")),
+        (("run", "--mount", "type=bind,target=/x,odd=1", "x"), ("odd",)),
         (("run", "--shm-size", "big", "x"), ("big",)),
         (("run", "--env-file", "/no/such/file", "x"), ("/no/such/file",)),
         (("run", "--name", "-", "x"), ("--name",)),
@@ -146,6 +159,11 @@ def test_a_verb_after_options_is_not_guessed_at(run: Run) -> None:
 )
 def test_what_cannot_work_is_one_line(run: Run, arguments: tuple[str, ...], words: tuple[str, ...]) -> None:
     refused(run(*arguments), *words)
+
+
+@pytest.mark.parametrize(("verb", "argument"), [("run", "IMAGE"), ("local", "COMMAND"), ("exec", "CONTAINER")])
+def test_a_verb_without_its_arguments_is_1_as_with_docker(run: Run, verb: str, argument: str) -> None:
+    refused(run(verb), f"'vgpurun {verb}' requires", argument, exit_code=1)
 
 
 @pytest.mark.usefixtures("simulated")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from support import WITH_ADMIN_FILE
 from vgpurun.config import values as config
 from vgpurun.config.file import ConfigFile, read_config
 from vgpurun.config.schema import DEFAULTS, MAXIMA
@@ -209,15 +210,11 @@ def test_where_the_users_file_is(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def vgpurun(tmp_path: Path, write: Write) -> Callable[..., subprocess.CompletedProcess[str]]:
     """The command line with files of its own, in place of the host's and the user's."""
-    program = (
-        "import sys; from pathlib import Path; from vgpurun import cli; from vgpurun.config import values as config;"
-        "config.ADMIN_FILE = Path(sys.argv.pop(1)); sys.exit(cli.main(sys.argv[1:]))"
-    )
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("VGPU", "SUDO_"))}
 
     def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
         environment = kept | {"XDG_CONFIG_HOME": str(tmp_path / "xdg"), "COLUMNS": "200"} | variables
-        command = [sys.executable, "-c", program, str(tmp_path / "admin.yaml"), *arguments]
+        command = [sys.executable, "-c", WITH_ADMIN_FILE, str(tmp_path / "admin.yaml"), *arguments]
         return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
 
     return run
@@ -279,6 +276,65 @@ def test_a_mistake_in_a_file_stops_a_launch(
         125,
         f"vgpurun: {admin}:2: unknown key 'x' in the file; there are defaults, quotas\n",
     )
+
+
+LOOKING = (
+    "config", "doctor", "ps", "top --once", "smi", "inspect x", "exporter --listen nowhere", "slice ls",
+    "slice inspect x", "slice rm x", "update --sm 10 x", "slice update --sm 10 x",
+)  # fmt: skip
+LAUNCHING = ("run image", "ubuntu", "run --slice x image", "local true", "slice create x", "start x", "verify")
+
+
+_SLIP = "quotas: {default: {memroy: 8g}}\n"
+
+
+@pytest.mark.parametrize(
+    ("verb", "content"), [*((verb, _SLIP) for verb in LOOKING), ("config", "\xff"), ("config", "]"), ("config", None)]
+)
+def test_a_mistake_in_a_file_does_not_end_what_only_looks(
+    vgpurun: Callable[..., subprocess.CompletedProcess[str]], write: Callable[..., Path], verb: str, content: str | None
+) -> None:
+    admin = write("", "admin.yaml")
+    if content is None:
+        admin.unlink()
+        admin.symlink_to(admin.parent)
+    else:
+        admin.write_text(content, encoding="latin-1")
+    result = vgpurun(*verb.split(), DOCKER_HOST="unix:///nowhere.sock", VGPURUN_STATE_DIR=str(admin.parent / "state"))
+    lines = result.stderr.splitlines()
+    said = [line for line in lines if str(admin) in line]
+    if verb == "doctor":
+        assert said == [] and "FAIL  configuration" in result.stdout and str(admin) in result.stdout
+    else:
+        assert len(said) == 1 and said == lines[:1] and said[0].startswith("vgpurun: warning: a file is left out"), (
+            lines
+        )
+    assert result.returncode == 0 or len(lines) > 1 or verb == "doctor", "it ends for another reason"
+
+
+@pytest.mark.parametrize("verb", LAUNCHING)
+def test_a_mistake_in_a_file_ends_what_launches(
+    vgpurun: Callable[..., subprocess.CompletedProcess[str]], write: Callable[..., Path], verb: str
+) -> None:
+    admin = write(_SLIP, "admin.yaml")
+    result = vgpurun(*verb.split(), DOCKER_HOST="unix:///nowhere.sock", VGPURUN_STATE_DIR=str(admin.parent / "state"))
+    assert (result.returncode, result.stdout) == (125, "")
+    assert result.stderr == f"vgpurun: {admin}:1: unknown key 'memroy' in quotas; did you mean 'memory'?\n"
+
+
+def test_config_says_which_values_still_count(
+    vgpurun: Callable[..., subprocess.CompletedProcess[str]], write: Callable[..., Path]
+) -> None:
+    admin = write("x: 1\n", "admin.yaml")
+    user = write("defaults:\n  sm: 50\n", "xdg/vgpurun/config.yaml")
+    shown = vgpurun("config")
+    assert shown.returncode == 0 and ["--sm", "50", f"{user}:2"] in [line.split() for line in shown.stdout.splitlines()]
+    assert f"is not known: {admin} is broken" in shown.stdout and "No quotas" not in shown.stdout
+    assert json.loads(vgpurun("config", "--format", "json").stdout)["quotas"] is None
+    admin.unlink()
+    user.write_text("y: 1\n")
+    shown = vgpurun("config")
+    assert "No quotas" in shown.stdout and str(user) in shown.stderr
 
 
 def test_a_link_to_nowhere_drops_no_quota(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import click
 import pytest
 
+from debian_packages import tool
 from support import CHECKOUT
 from vgpurun import abi
 from vgpurun.cli import cli
@@ -106,9 +106,8 @@ def test_the_man_page_is_up_to_date() -> None:
     assert (CHECKOUT / "docs" / "vgpurun.1").read_text() == manpage.page(), "run: make docs"
 
 
-@pytest.mark.skipif(shutil.which("groff") is None, reason="groff is not installed")
 def test_the_man_page_is_sound_roff_and_names_every_option() -> None:
-    command = ["groff", "-man", "-ww", "-Tutf8", "-P-cbou", "-rLL=500n"]
+    command = [tool("groff", "groff-base"), "-man", "-ww", "-Tutf8", "-P-cbou", "-rLL=500n"]
     done = subprocess.run(command, input=manpage.page(), capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     for name, verb in cli.commands.items():

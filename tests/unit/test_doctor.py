@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from fakes import make_gpus
 
+from support import unavailable
 from vgpurun import abi
+from vgpurun.config.file import ConfigFile
+from vgpurun.config.values import Config
 from vgpurun.errors import ConfigError, GpuError
 from vgpurun.host import doctor, mps
 from vgpurun.host.doctor import FAILED, OK, WARNING
@@ -59,6 +64,21 @@ def test_a_folder_of_another_user(tmp_path: Path) -> None:
     assert "12345" in doctor._lock_dir(path).words
 
 
+@pytest.mark.parametrize("options", ["size=64k", "size=64m,nr_inodes=2"], ids=["no room", "no inodes"])
+def test_a_full_state_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, options: str) -> None:
+    mount = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(tmp_path)]
+    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode:
+        unavailable("needs the right to mount a tmpfs")
+    monkeypatch.setenv("VGPURUN_STATE_DIR", str(tmp_path / "state"))
+    try:
+        found = next(doctor._files())
+        assert list(tmp_path.iterdir()) == [], "nothing is left behind"
+    finally:
+        subprocess.run(["umount", str(tmp_path)], check=True)
+    assert (found.status, found.words) == (FAILED, f"nothing can be made in {tmp_path}: No space left on device")
+    assert found.remedy.startswith("make room there")
+
+
 @pytest.mark.parametrize(
     ("content", "status"),
     [("", OK), ("/opt/libjemalloc.so\n", WARNING), ("/usr/local/vgpu/libvgpu.so\n", FAILED)],
@@ -88,7 +108,26 @@ def test_how_containers_get_the_driver() -> None:
 
 def test_a_library_that_does_not_fit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("VGPURUN_LIBRARY", str(tmp_path / "none.so"))
-    assert doctor._library().status == FAILED
+    (found,) = doctor._library()
+    assert (found.status, found.remedy) == (FAILED, "")
+
+
+def test_a_library_that_cannot_be_built(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("VGPURUN_LIBRARY", raising=False)
+    monkeypatch.setattr(doctor.library, "build_folder", lambda: tmp_path)
+    monkeypatch.setattr(doctor.library, "ROOT_FOLDER", tmp_path)
+    (found,) = doctor._library()
+    assert (found.status, found.remedy) == (WARNING, "vgpurun build; by root it is for all users")
+    headers = tmp_path / "lib"
+    headers.mkdir()
+    (headers / "Makefile").write_text("print-includes:\n\t@echo\n")
+    monkeypatch.setattr(doctor.library, "sources", lambda: headers)
+    (found,) = doctor._library()
+    assert found.status == FAILED and "the CUDA headers are not here" in found.words
+    assert found.remedy.endswith("-m pip install nvidia-cuda-runtime nvidia-nvml-dev")
+    monkeypatch.setenv("PATH", "")
+    (found,) = doctor._library()
+    assert found.status == FAILED and "make is not installed" in found.words and "build-in-docker" in found.remedy
 
 
 def test_a_state_folder_that_cannot_be(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -111,12 +150,11 @@ def test_that_something_can_be_made_in_the_state_folder_is_tried(
 
 
 def test_a_wrong_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken() -> object:
-        raise ConfigError("line 3: what is this?")
-
-    monkeypatch.setattr(doctor.config, "load", broken)
-    found = doctor._config()
-    assert (found.status, found.words) == (FAILED, "line 3: what is this?")
+    mistakes = {Path("a"): ConfigError("a:3: what is this?"), Path("b"): ConfigError("b: not there; remove it")}
+    monkeypatch.setattr(doctor.config, "load", lambda: Config(ConfigFile(), ConfigFile(), mistakes))
+    first, second = doctor._config()
+    assert (first.status, first.words) == (FAILED, "a:3: what is this?") and "launches are refused" in first.remedy
+    assert (second.status, second.words, second.remedy) == (FAILED, "b: not there", "remove it")
 
 
 def test_without_driver_and_engine_all_else_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,18 +82,12 @@ def test_what_the_engine_has_not_is_refused_with_a_way_out(mode: str) -> None:
 
 def test_mount_binds_the_hosts_files_by_their_sonames(driver_folder: Path) -> None:
     plan = plan_driver("mount", GPUS, EngineFacts(runtimes=frozenset({"nvidia"})))
-    mounts = {mount.target: mount for mount in plan.mounts}
-    machine_folder = f"/usr/lib/{platform.machine()}-linux-gnu"
-    for place in ("/.vgpurun/driver", machine_folder, "/usr/lib64"):
-        assert mounts[f"{place}/libcuda.so.1"].source == str(driver_folder / "libcuda.so.580.1")
-        assert f"{place}/libnvidia-gpucomp.so.580.1" in mounts
-        assert f"{place}/libnvidia-nvvm.so.4" in mounts
-        assert f"{place}/libGLX_nvidia.so.0" not in mounts
-        assert f"{place}/libcuda.so" not in mounts
-    assert mounts["/usr/bin/nvidia-smi"].source == str(driver_folder.parent / "bin" / "nvidia-smi")
-    assert all(mount.read_only for mount in plan.mounts)
+    assert plan.libraries["libcuda.so.1"] == str(driver_folder / "libcuda.so.580.1")
+    assert {"libnvidia-gpucomp.so.580.1", "libnvidia-nvvm.so.4"} <= set(plan.libraries)
+    assert not {"libGLX_nvidia.so.0", "libcuda.so"} & set(plan.libraries)
+    assert plan.tools == {"nvidia-smi": str(driver_folder.parent / "bin" / "nvidia-smi")}
+    assert plan.folder is None, "the host's folder has much else"
     assert plan.devices == ("/dev/nvidia10", "/dev/nvidia11")
-    assert (plan.library_path, plan.executable_path) == ("/.vgpurun/driver", "/.vgpurun/driver")
     assert plan.environment == {"NVIDIA_VISIBLE_DEVICES": "void"}, "a default runtime of NVIDIA's adds no GPU"
 
 
@@ -163,3 +157,12 @@ def test_a_mig_instance_is_opened_by_its_own_capabilities_alone(tmp_path: Path) 
     assert names == ["nvidia10", "nvidiactl", "nvidia-uvm", "nvidia-cap75", "nvidia-cap76"]
     with pytest.raises(DriverError, match="gi9/access"):
         device_nodes([gpu._replace(mig_ids=(9, 0))], tmp_path / "dev", tmp_path / "capabilities")
+
+
+@pytest.mark.parametrize(
+    ("flags", "answer"),
+    [("cx16 fpu lahf_lm popcnt sse4_1 sse4_2 ssse3 x", True), ("fpu cx16 lahf_lm sse4_1 ssse3", False), ("", False)],
+)
+def test_for_which_processors_glibc_has_folders(tmp_path: Path, flags: str, answer: bool) -> None:
+    (tmp_path / "cpuinfo").write_text(f"processor\t: 0\nflags\t\t: {flags}\n\nprocessor\t: 1\n")
+    assert drivers.has_hwcaps(tmp_path / "cpuinfo") is answer

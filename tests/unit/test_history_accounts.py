@@ -15,7 +15,7 @@ from vgpurun.cli.history import history as history_command
 from vgpurun.errors import HistoryError, OptionError
 from vgpurun.metrics import accounting
 from vgpurun.metrics.accounting import reading, timeline
-from vgpurun.metrics.store import HOUR_S, Mark, Store
+from vgpurun.metrics.store import HOUR_S, Mark, Recorded, Store
 
 
 @pytest.fixture
@@ -30,7 +30,8 @@ def filled(open_store: Callable[..., Store], history: Path) -> Path:
         (second, use(NOW_S, gpu_s=2)),
         (BEN, use(NOW_S, gpu_s=9)),
     ]
-    store.add(uses, {who: Mark(0, NOW_S) for who, _ in uses})
+    spans = [Recorded(int(NOW_S) + each, 10, 10, 10) for each in (0, 10)]
+    store.add(uses, {who: Mark(0, NOW_S) for who, _ in uses}, spans)
     return history
 
 
@@ -66,11 +67,26 @@ def test_over_time(filled: Path) -> None:
     with reading(filled) as db:
         found = timeline(db, "user", 0, 2e10)
         nothing = timeline(db, "user", 0, 1)
-    assert list(found.moments_s) == [NOW_S, NOW_S + 10] and found.step_s == 10
+    assert list(found.edges_s) == [NOW_S, NOW_S + 10, NOW_S + 20] and list(found.is_sampled) == [True, True]
     by_key = {(curve.key, curve.gpu_number): curve for curve in found.curves}
     assert by_key["ann", "0"].shares == pytest.approx([0.4, 0.7])
     assert by_key["ann", "0"].memory_bytes == pytest.approx([GIB, 4 * GIB])
     assert nothing.curves == ()
+
+
+def test_a_step_that_has_just_begun_is_as_high_as_the_others(open_store: Callable[..., Store], history: Path) -> None:
+    store = open_store()
+    begin_s = NOW_S - 20 * 24 * HOUR_S
+    spans = [(begin_s + hour * HOUR_S, HOUR_S) for hour in range(480)]
+    uses = [(ANN, use(start_s, span_s, gpu_s=span_s / 2)) for start_s, span_s in [*spans, (NOW_S, 10)]]
+    recorded = [Recorded(each.start_s, each.span_s, each.span_s, each.span_s) for _, each in uses]
+    store.add(uses, {ANN: Mark(0, NOW_S)}, recorded)
+    with reading(history) as db:
+        found = timeline(db, "user", begin_s, NOW_S + 11)
+    assert found.edges_s[-1] == NOW_S + 11, "not the future"
+    assert found.edges_s[-1] - found.edges_s[-2] < found.edges_s[1] - found.edges_s[0]
+    assert [*found.curves[0].shares] == [pytest.approx(0.5)] * len(found.is_sampled)
+    assert [*found.curves[0].memory_bytes] == [pytest.approx(GIB)] * len(found.is_sampled)
 
 
 def test_pictures(filled: Path, tmp_path: Path) -> None:
@@ -81,9 +97,11 @@ def test_pictures(filled: Path, tmp_path: Path) -> None:
         found = timeline(db, "container", 0, 2e10)
     odd = [replace(curve, key=f"_${number}$") for number in range(12) for curve in found.curves[:1]]
     draw(replace(found, curves=[*found.curves, *odd]), "Use", tmp_path / "use.svg")
+    draw(replace(found, is_sampled=[True, False]), "Use", tmp_path / "gap.svg")
     draw(found, "Use", tmp_path / "use.png")
     text = (tmp_path / "use.svg").read_text()
     assert text.count("<svg") == 1 and "</svg>" in text
+    assert "no exporter ran" not in text and "no exporter ran" in (tmp_path / "gap.svg").read_text()
     assert (tmp_path / "use.png").read_bytes().startswith(b"\x89PNG")
     with pytest.raises(HistoryError, match="cannot be written"):
         draw(found, "Use", tmp_path / "none" / "use.png")

@@ -13,6 +13,7 @@ from fakes import GIB
 from histories import ANN, BEN, DAY_S, GPU, NOW_S, device, read
 
 from vgpurun.host.gpus import GpuUse
+from vgpurun.metrics.accounting import reading, timeline
 from vgpurun.metrics.recorder import Clock, Recorder, count
 from vgpurun.metrics.snapshot import HISTORY, Device, GpuSeen, Snapshot
 from vgpurun.metrics.store import HOUR_S, Mark, Store, Use
@@ -92,10 +93,20 @@ class TestCounting:
         found = list(count(device(busy_s=10), None, Mark(0.0, NOW_S + 4), NOW_S + 14, 10))
         assert [(each.start_s - NOW_S, each.ran_s, each.gpu_s) for each in found] == [(0, 6, 6), (10, 4, 4)]
 
-    def test_after_a_pause_it_is_spread_over_hours(self) -> None:
-        found = list(count(device(busy_s=5000), None, Mark(1400.0, NOW_S - 7200), NOW_S, 10))
-        assert [each.span_s for each in found] == [HOUR_S, HOUR_S]
+    def test_after_a_pause_its_gpu_time_is_in_the_pause_and_nothing_else_is_known(self) -> None:
+        found = list(count(device(busy_s=80), None, Mark(60.0, NOW_S - 42), NOW_S - 2, 10))
+        assert [(each.start_s - NOW_S, each.gpu_s) for each in found] == [
+            (-50, 1), (-40, 5), (-30, 5), (-20, 5), (-10, 4)
+        ]  # fmt: skip
+        assert sum(each.gpu_s for each in found) == pytest.approx(20)
+        assert {(each.ran_s, each.memory_byte_s, each.memory_peak_bytes) for each in found} == {(0, 0, 0)}
+        assert sum(each.measured_s for each in found) == 40
+
+    def test_a_long_pause_is_as_coarse_as_what_is_kept_of_it(self) -> None:
+        found = list(count(device(busy_s=5000), None, Mark(1400.0, NOW_S - 20 * DAY_S), NOW_S, 10))
+        assert {each.span_s for each in found} == {10, 300, HOUR_S} and len(found) < 7000
         assert sum(each.gpu_s for each in found) == pytest.approx(3600)
+        assert all(each.start_s % each.span_s == 0 for each in found)
 
 
 class TestRecorder:
@@ -161,7 +172,54 @@ class TestRecorder:
         second.sample(NOW_S + 3000)
         (account,) = read(history)
         assert account.gpu_seconds == pytest.approx(1005)
-        assert account.ran_seconds == pytest.approx(3000)
+        assert (account.ran_seconds, account.measured_seconds) == (10, pytest.approx(3000))
+        assert account.mean_share_ratio == pytest.approx(1005 / 3000)
+
+    def test_what_came_and_went_while_the_exporter_was_away(
+        self, host: Host, open_store: Callable[..., Store], history: Path
+    ) -> None:
+        first = recorder(host, open_store)
+        host.devices = [device(busy_s=100), device(busy_s=50, who=BEN)]
+        for step in range(5):
+            host.devices = [device(busy_s=100 + 5 * step), device(busy_s=50, who=BEN)]
+            first.sample(NOW_S + 10 * step)
+        assert first._store is not None
+        first._store.close()
+        second = recorder(host, open_store)
+        for step in range(12, 25):  # for 80 s nobody looked, and ben's has ended in them
+            host.devices = [device(busy_s=100 + 5 * step)] if step < 18 else []
+            second.sample(NOW_S + 10 * step)
+        minutes = [read(history, since_s=NOW_S + 60 * n, until_s=NOW_S + 60 * (n + 1)) for n in range(4)]
+        shown = [{each.user: (round(each.gpu_seconds), round(each.ran_seconds)) for each in found} for found in minutes]
+        assert shown == [{"ann": (30, 40), "ben": (0, 40)}, {"ann": (30, 0)}, {"ann": (25, 50)}, {}]
+        with reading(history) as db:
+            found = timeline(db, "user", NOW_S, NOW_S + 240)
+        (ann, ben) = found.curves
+        assert found.edges_s[-1] == NOW_S + 240
+        assert [*ann.shares] == [pytest.approx(0.5)] * 17 + [0.0] * 7 and not any(ben.shares)
+        assert [*ann.memory_bytes] == [GIB] * 4 + [0.0] * 8 + [GIB] * 5 + [0.0] * 7
+        assert [*found.is_sampled] == [True] * 4 + [False] * 8 + [True] * 12
+
+    def test_one_that_was_away_itself_was_not_there_meanwhile(
+        self, host: Host, open_store: Callable[..., Store], history: Path
+    ) -> None:
+        record = recorder(host, open_store)
+        for step in range(40):
+            host.devices = [] if 5 <= step < 30 else [device(busy_s=step % 25)]
+            record.sample(NOW_S + 10 * step)
+        assert read(history, since_s=NOW_S + 60, until_s=NOW_S + 280) == []
+        (account,) = read(history)
+        assert account.measured_seconds == account.ran_seconds == 140
+
+    def test_gpu_time_is_not_lost_where_one_could_not_be_seen(
+        self, host: Host, open_store: Callable[..., Store], history: Path
+    ) -> None:
+        record = recorder(host, open_store)
+        for step in range(40):
+            host.devices = [] if 5 <= step < 30 else [device(busy_s=10 * step)]
+            record.sample(NOW_S + 10 * step)
+        (account,) = read(history)
+        assert (account.gpu_seconds, account.mean_share_ratio) == (pytest.approx(390), pytest.approx(1))
 
     def test_a_second_exporter_says_so_and_takes_over(
         self, host: Host, open_store: Callable[..., Store], history: Path

@@ -17,8 +17,8 @@ import pytest
 from histories import ANN, BEN, DAY_S, NOW_S, read, use
 
 from vgpurun.errors import HistoryError
-from vgpurun.metrics.accounting import reading
-from vgpurun.metrics.store import HOUR_S, HistoryInUseError, Mark, Store
+from vgpurun.metrics.accounting import reading, timeline
+from vgpurun.metrics.store import HOUR_S, HistoryInUseError, Mark, Recorded, Store
 
 
 def test_coarser_spans_have_the_same_sums(open_store: Callable[..., Store], history: Path) -> None:
@@ -29,7 +29,8 @@ def test_coarser_spans_have_the_same_sums(open_store: Callable[..., Store], hist
         (generator.choice((ANN, BEN)), use(begin_s + 10 * number, gpu_s=generator.random() * 10))
         for number in range(5000)
     ]
-    store.add(uses, {ANN: Mark(0, NOW_S), BEN: Mark(0, NOW_S)})
+    spans = [Recorded(each.start_s, 10, 10, 10) for _, each in uses]
+    store.add(uses, {ANN: Mark(0, NOW_S), BEN: Mark(0, NOW_S)}, spans)
     before = read(history)
     lengths = []
     for age_s in (0, 7 * HOUR_S, 15 * DAY_S, 16 * DAY_S):
@@ -38,6 +39,9 @@ def test_coarser_spans_have_the_same_sums(open_store: Callable[..., Store], hist
             lengths.append(db.execute("SELECT count(*), max(span_s) FROM use").fetchone())
     assert [longest for _, longest in lengths] == [300, 300, 3600, 3600]
     assert lengths[0][0] > lengths[1][0] > lengths[2][0] == lengths[3][0] <= 2 * 15
+    with reading(history) as db:
+        kept = db.execute("SELECT sum(sampled_s), sum(counted_s), count(*) FROM recorded").fetchone()
+    assert kept[:2] == (50_000, 50_000) and kept[2] < 20
     after = read(history)
     for old, new in zip(before, after, strict=True):
         assert new.gpu_seconds == pytest.approx(old.gpu_seconds)
@@ -99,6 +103,20 @@ def test_one_of_a_newer_version(open_store: Callable[..., Store], history: Path)
     db.close()
     with pytest.raises(HistoryError, match="newer"):
         Store(history, DAY_S, 1 << 20)
+
+
+def test_one_of_an_older_version_goes_on(open_store: Callable[..., Store], history: Path) -> None:
+    store = open_store()
+    store.add([(ANN, use(NOW_S)), (BEN, use(NOW_S))], {ANN: Mark(0, NOW_S), BEN: Mark(0, NOW_S)})
+    store.close()
+    with sqlite3.connect(history) as db:
+        db.executescript("DROP TABLE recorded; PRAGMA user_version = 1")
+    db.close()
+    with pytest.raises(HistoryError, match="older vgpurun: start vgpurun exporter once"):
+        read(history)
+    open_store()
+    with reading(history) as db:
+        assert [*timeline(db, "user", 0, 2e10).curves[0].shares] == [0.5]
 
 
 def test_one_writer(open_store: Callable[..., Store], history: Path) -> None:

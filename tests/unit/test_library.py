@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import threading
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import cast
 
 import pytest
 from elf_maker import AARCH64, X86_64, make_elf
 
 import vgpurun
 from lock_holder import held_by_process
+from support import unavailable
 from vgpurun import abi, cli
 from vgpurun.cli.build import DEFAULT_BASE_IMAGE
-from vgpurun.engine.image_libc import check_image
+from vgpurun.engine.client import Image
+from vgpurun.engine.image_libc import Libc, check_image
+from vgpurun.engine.launches import LaunchEngine
 from vgpurun.errors import ImageError, LibraryError
 from vgpurun.host import library
 from vgpurun.host.library import Library
+from vgpurun.launch.image_look import look
+from vgpurun.options import ContainerOptions, Volume
 
 HERE = {"x86_64": X86_64, "aarch64": AARCH64}[platform.machine()]
 
@@ -102,8 +109,44 @@ def test_a_missing_or_old_library_is_built_and_said(
     assert library.find_or_build(lambda _: pytest.fail("built again")).version == vgpurun.__version__
 
 
+@pytest.fixture(autouse=True)
+def _no_shared_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library, "ROOT_FOLDER", tmp_path / "var")
+
+
+def test_root_builds_for_all_users_and_whatever_its_umask_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if os.geteuid():
+        unavailable("what root builds is trusted because it is root's")
+    monkeypatch.delenv("VGPURUN_LIBRARY", raising=False)
+    installed = tmp_path / "site" / "vgpurun" / "_lib"
+    installed.mkdir(parents=True)
+    (installed / "abi.h").touch()
+    write(installed / "built", marker())
+    recipe = "install -D built $(BUILD)/libvgpu.so -m 755; mkdir -p $(BUILD)/sim; touch $(BUILD)/vgpurun-verify"
+    parts = " ".join(f"$(BUILD)/{name}" for name in library.SIMULATED_DRIVER)
+    (installed / "Makefile").write_text(f"all:\n\t@{recipe} {parts}\n")
+    monkeypatch.setattr(library, "_PACKAGE", installed.parent)
+    before = os.umask(0o077)
+    try:
+        assert cli.main(["build"]) == 0
+    finally:
+        os.umask(before)
+    folder = tmp_path / "var" / "lib" / f"{vgpurun.__version__}-{abi.ABI_VERSION}"
+    assert library.missing(library.PARTS) == []
+    monkeypatch.setattr("os.geteuid", lambda: 12345)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert library.find().path == folder / "libvgpu.so" and library.missing(library.PARTS) == []
+    assert folder.stat().st_mode & 0o777 == 0o755 and (folder / "vgpurun-verify").stat().st_mode & 0o777 == 0o644
+    write(folder / "libvgpu.so", marker("0.0.1"))
+    own = tmp_path / "cache" / "vgpurun" / vgpurun.__version__
+    own.mkdir(parents=True)
+    write(own / "libvgpu.so", marker())
+    assert library.find().path == own / "libvgpu.so", "one of another version is in nobody's way"
+
+
 def test_an_installed_vgpurun_builds_into_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library, "_PACKAGE", tmp_path / "vgpurun")
+    monkeypatch.setattr("os.geteuid", lambda: 12345)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     assert library.build_folder() == tmp_path / "cache" / "vgpurun" / vgpurun.__version__
     with pytest.raises(LibraryError, match="reinstall"):
@@ -129,7 +172,7 @@ def test_who_holds_the_build_folder_is_named_and_does_not_matter_once_it_is_dead
 ) -> None:
     sources = tmp_path / "lib"
     sources.mkdir()
-    (sources / "Makefile").write_text("library:\n\t@cp ../built $(BUILD)/libvgpu.so\n")
+    (sources / "Makefile").write_text("all:\n\t@cp ../built $(BUILD)/libvgpu.so\n")
     write(tmp_path / "built", marker())
     (tmp_path / "build").mkdir()
     monkeypatch.setattr(library, "sources", lambda: sources)
@@ -160,19 +203,23 @@ def glibc(*versions: str, machine: int = X86_64) -> bytes:
 
 @pytest.mark.parametrize("path", [DEBIAN_LIBC, "/lib64/libc.so.6", "/usr/lib64/libc.so.6", "/usr/lib/libc.so.6"])
 def test_an_image_whose_glibc_is_new_enough(path: str) -> None:
-    assert check_image("image", {path: glibc("2.2.5", "2.17")}.get, LIBRARY) == []
-    assert check_image("image", {path: glibc("2.2.5", "2.36")}.get, LIBRARY) == []
+    folder = f"/usr{path.rpartition('/')[0].removeprefix('/usr')}"
+    assert check_image("image", {path: glibc("2.2.5", "2.17")}.get, LIBRARY) == Libc(folder, (2, 17))
+    assert check_image("image", {path: glibc("2.2.5", "2.36")}.get, LIBRARY) == Libc(folder, (2, 36))
 
 
 @pytest.mark.parametrize("path", ["/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2", "/lib64/ld-linux-x86-64.so.2"])
 def test_of_a_new_glibc_only_the_loader_is_read(path: str) -> None:
-    assert check_image("image", {path: glibc("2.4", "2.35"), DEBIAN_LIBC: b"not read"}.get, LIBRARY) == []
+    folder = f"/usr{path.rpartition('/')[0]}"
+    found = check_image("image", {path: glibc("2.4", "2.35"), DEBIAN_LIBC: b"not read"}.get, LIBRARY)
+    assert found == Libc(folder, (2, 35))
 
 
 @pytest.mark.parametrize("loader", [glibc("2.2.5", "2.4"), glibc("2.35", machine=AARCH64), b"nothing"])
 def test_a_loader_that_does_not_tell_is_no_reason_to_refuse_nor_to_accept(loader: bytes) -> None:
     files = {"/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2": loader}
-    assert check_image("image", {**files, DEBIAN_LIBC: glibc("2.2.5", "2.31")}.get, LIBRARY) == []
+    found = check_image("image", {**files, DEBIAN_LIBC: glibc("2.2.5", "2.31")}.get, LIBRARY)
+    assert found == Libc("/usr/lib/x86_64-linux-gnu", (2, 31))
     with pytest.raises(ImageError, match=r"has glibc 2\.9, but .* needs 2\.17"):
         check_image("image", {**files, DEBIAN_LIBC: glibc("2.2.5", "2.9")}.get, LIBRARY)
 
@@ -188,11 +235,28 @@ def test_an_image_with_musl_is_refused() -> None:
 
 
 def test_an_image_with_both_is_one_with_glibc() -> None:
-    assert check_image("image", {"/lib/ld-musl-x86_64.so.1": b"", DEBIAN_LIBC: glibc("2.36")}.get, LIBRARY) == []
+    files = {"/lib/ld-musl-x86_64.so.1": b"", DEBIAN_LIBC: glibc("2.36")}
+    assert check_image("image", files.get, LIBRARY).version == (2, 36)
+
+
+def test_what_an_image_preloads_itself() -> None:
+    files = {DEBIAN_LIBC: glibc("2.36"), "/etc/ld.so.preload": b"/lib/a.so:/lib/b.so\n/.vgpurun/libvgpu.so\n"}
+    assert check_image("image", files.get, LIBRARY).preload == "/lib/a.so\n/lib/b.so\n"
+
+
+def test_the_libraries_of_a_driver_that_an_images_loader_finds_beside_its_own() -> None:
+    """The cache goes before the folders into which the loader looks."""
+    places = ("/lib/x86_64-linux-gnu/libcuda.so.1", "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1")
+    others = ("/lib/x86_64-linux-gnu/libm.so.6", "/usr/local/cuda/compat/libcuda.so.1", "/lib64/x/libcuda.so.1")
+    cache = b"glibc-ld.so.cache1.1\0\1" + b"".join(path.encode() + b"\0" for path in (*places, *others))
+    found = check_image("image", {DEBIAN_LIBC: glibc("2.36"), "/etc/ld.so.cache": cache}.get, LIBRARY)
+    assert found.driver == places
 
 
 def test_an_image_without_a_c_library_is_a_warning() -> None:
-    (warning,) = check_image("scratch", {}.get, LIBRARY)
+    found = check_image("scratch", {}.get, LIBRARY)
+    (warning,) = found.warnings
+    assert not found.folder
     assert "scratch" in warning
     assert "not limited" in warning
 
@@ -206,3 +270,42 @@ def test_an_image_for_another_machine_or_with_a_damaged_libc() -> None:
 
 def test_the_built_library_needs_no_new_glibc(built_library: Path) -> None:
     assert library.check(built_library).glibc <= (2, 17)
+
+
+class BareImage:
+    """An engine whose images have these files; counts how often it was looked into one."""
+
+    def __init__(self, files: dict[str, bytes]) -> None:
+        self._files = files
+        self.looks = 0
+
+    def create_to_read(self, image: str, platform: str | None) -> str:
+        self.looks += 1
+        return f"{image} {platform}"
+
+    def read_file(self, _: str, path: str) -> bytes | None:
+        return self._files.get(path)
+
+    def remove(self, _: str) -> None:
+        pass
+
+
+@pytest.mark.parametrize("target", ["/lib/x86_64-linux-gnu", "/lib", "/", DEBIAN_LIBC])
+def test_an_image_is_remembered_without_what_a_launch_mounts_over_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str
+) -> None:
+    monkeypatch.setenv("VGPURUN_STATE_DIR", str(tmp_path / "state"))
+    libc = (tmp_path / "mine").joinpath(*PurePosixPath(DEBIAN_LIBC).relative_to(target).parts)
+    libc.parent.mkdir(parents=True, exist_ok=True)
+    libc.write_bytes(glibc("2.31"))
+    volume = Volume(str(tmp_path / "mine"), target, "ro")
+    plain, mounted = ContainerOptions("image"), ContainerOptions("image", volumes=(volume,))
+    engine = BareImage({DEBIAN_LIBC: glibc("2.36")})
+
+    def version(options: ContainerOptions) -> tuple[int, ...]:
+        return look(cast(LaunchEngine, engine), Image("sha256:1", {}), options, LIBRARY).version
+
+    assert version(mounted) == (2, 31)
+    assert version(plain) == (2, 36)
+    assert version(mounted) == (2, 31)
+    assert version(plain) == (2, 36) and engine.looks == 3

@@ -13,6 +13,7 @@ from fakes import GIB, MIB, make_gpus
 from vgpurun.cli import ps_view
 from vgpurun.engine.client import VgpurunContainer
 from vgpurun.errors import OptionError
+from vgpurun.launch.labels import Record
 from vgpurun.limits import listing
 from vgpurun.limits.quota import Quota
 from vgpurun.limits.readings import Tenant, TenantDevice
@@ -21,8 +22,9 @@ from vgpurun.limits.utilization import Utilization
 
 GPUS = make_gpus(2)
 CONTAINER = VgpurunContainer(
-    "0123456789abcdef", "train", "pytorch:2", "running", "/none", "[]", user="ann", command="python a-long-program.py",
-    created_s=1_700_000_000, described="Up 5 minutes", labels={"team": "vision", "empty": ""},
+    "0123456789abcdef", "train", "pytorch:2", "running", Record("/none", user="ann"),
+    command="python a-long-program.py", created_s=1_700_000_000, described="Up 5 minutes",
+    labels={"team": "vision", "empty": ""},
 )  # fmt: skip
 READING = DeviceReading(GPUS[1].uuid, allocated_bytes=500 * MIB, utilization=Utilization(49.6, 30, 5))
 TENANT = Tenant(

@@ -21,7 +21,8 @@ from vgpurun import abi
 from vgpurun.engine.client import Engine, VgpurunContainer
 from vgpurun.errors import EngineError, GpuError
 from vgpurun.host import gpus
-from vgpurun.host.gpus import GpuUse
+from vgpurun.host.gpus import GpuUse, Survey
+from vgpurun.launch.labels import Record, read_record
 from vgpurun.limits import region
 from vgpurun.limits.quota import Quota
 from vgpurun.metrics.snapshot import Reader
@@ -57,7 +58,7 @@ class World:
         monkeypatch.setenv("VGPURUN_STATE_DIR", str(folder / "state"))
         monkeypatch.setattr(Engine, "connect", lambda _=60: self.engine)
         monkeypatch.setattr(gpus, "_initialised", self._nvml)
-        monkeypatch.setattr(gpus, "list_gpus", lambda: GPUS)
+        monkeypatch.setattr(gpus, "survey", lambda: Survey(list(GPUS), []))
         monkeypatch.setattr(gpus, "read_use", lambda _: [GpuUse(3 * GIB, 25), GpuUse(0, None)])
         monkeypatch.setattr("vgpurun.metrics.snapshot._FRESH_S", -1.0)
         self.reader = Reader(self.said.append)
@@ -87,7 +88,7 @@ class World:
         fcntl.fcntl(self.locks[-1], fcntl.F_OFD_SETLK, lock)
         self.engine.containers_now.append(
             VgpurunContainer(
-                f"{name}-id", name, "pytorch/pytorch", "running", str(state), "[]", user, labels={"a": "b"}
+                f"{name}-id", name, "pytorch/pytorch", "running", Record(str(state), user=user), labels={"a": "b"}
             )
         )
         return state
@@ -223,14 +224,17 @@ def test_hostile_labels(world: World) -> None:
     odd = {"memory_bytes": "much", "sm_percent": None, "uuid": UUID}
     huge = {"memory_bytes": 10**400, "sm_percent": None, "uuid": UUID}
     texts = ["[" * 100_000, json.dumps([odd]), json.dumps([huge]), "5", "[{}]"]
-    for number, text in enumerate(texts):
+    labels = [{"vgpurun.quota": text, "vgpurun.user": 'a"\n\\\udcff'} for text in texts]
+    labels += [{"vgpurun.holds": text} for text in ("", ";::;:", f";{UUID}:{'9' * 9999}:x", f"a;{UUID}:{10**40}:-7")]
+    for number, of_container in enumerate(labels):
         state = world.add(f"bad{number}", Quota(GIB))
         (state / "etc" / "limits").unlink()
         last = world.engine.containers_now.pop()
-        world.engine.containers_now.append(
-            VgpurunContainer(last.id, last.name, "\ud800" * 999, "running", last.state_folder, text, 'a"\n\\\udcff')
-        )
-    world.engine.containers_now.append(VgpurunContainer("nul", "nul", "", "running", "/\0", "[]"))
+        mounts = [{"Source": f"{state}/etc", "Destination": "/.vgpurun/etc"}]
+        record = read_record(last.id, {"vgpurun.state": str(state), **of_container}, mounts)
+        assert record
+        world.engine.containers_now.append(VgpurunContainer(last.id, last.name, "\ud800" * 999, "running", record))
+    world.engine.containers_now.append(VgpurunContainer("nul", "nul", "", "running", Record("/\0")))
     series = world.scrape("hami", "alnair")
     assert value(series, "vgpurun_container_memory_limit_bytes", container="sound") == GIB
     assert {name for name, labels in series if ("container", "bad1") in labels} <= {"vgpurun_container_info"}
@@ -239,7 +243,7 @@ def test_hostile_labels(world: World) -> None:
 def test_two_of_one_name_are_no_double_series(world: World) -> None:
     world.add("same", Quota(GIB))
     again = world.engine.containers_now[0]
-    world.engine.containers_now.append(VgpurunContainer("2", "same", "", "running", again.state_folder, "[]", "ann"))
+    world.engine.containers_now.append(VgpurunContainer("2", "same", "", "running", again.record))
     series = world.scrape("hami", "alnair")  # parse() refuses a series that is there twice
     assert value(series, "vgpurun_exporter_errors_total", source="broken") == 1
 
@@ -304,8 +308,8 @@ def test_what_this_user_may_not_read_is_said(monkeypatch: pytest.MonkeyPatch, cl
         Path(folder).chmod(0o755)  # not pytest's own, which is root's alone
         made = World(Path(folder), monkeypatch)
         state = made.add("private", Quota(GIB))
-        label = json.dumps([{"uuid": UUID, "memory_bytes": GIB, "sm_percent": None}])
-        made.engine.containers_now = [made.engine.containers_now[0]._replace(quota_json=label)]
+        record = Record(str(state), quotas=((UUID, Quota(GIB)),))
+        made.engine.containers_now = [made.engine.containers_now[0]._replace(record=record)]
         (state / closed).chmod(0)
         with as_nobody():
             series = made.scrape()

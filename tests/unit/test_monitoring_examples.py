@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,8 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
-from scraping import find_tool
-from support import CHECKOUT, unavailable
+from debian_packages import tool
+from support import CHECKOUT
 from vgpurun.metrics.families import COUNTER, FAMILIES, GAUGE
 
 FOLDER = CHECKOUT / "examples" / "monitoring"
@@ -95,7 +94,7 @@ def test_names_follow_the_conventions() -> None:
 @pytest.mark.parametrize(("check", "name"), [("rules", "alerts.yml"), ("config", "prometheus.yml")])
 def test_promtool_is_content(check: str, name: str) -> None:
     done = subprocess.run(
-        [find_tool("promtool"), "check", check, str(FOLDER / name)], capture_output=True, text=True, timeout=60
+        [tool("promtool", "prometheus"), "check", check, str(FOLDER / name)], capture_output=True, text=True, timeout=60
     )
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
 
@@ -103,7 +102,7 @@ def test_promtool_is_content(check: str, name: str) -> None:
 def test_each_alert_fires_when_it_should_and_not_before() -> None:
     """promtool evaluates them on made series; each has a moment at which it fires, and one at which it does not."""
     done = subprocess.run(
-        [find_tool("promtool"), "test", "rules", str(FOLDER / "alerts_test.yml")],
+        [tool("promtool", "prometheus"), "test", "rules", str(FOLDER / "alerts_test.yml")],
         capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
@@ -115,13 +114,12 @@ def test_each_alert_fires_when_it_should_and_not_before() -> None:
 
 
 def test_systemd_is_content_with_the_unit(tmp_path: Path) -> None:
-    tool = shutil.which("systemd-analyze")
-    if tool is None:
-        unavailable("systemd-analyze is not installed")
     text = (FOLDER / "vgpurun-exporter.service").read_text()
     unit = tmp_path / "vgpurun-exporter.service"
     unit.write_text(text.replace("/usr/local/bin/vgpurun", str(Path(sys.executable).with_name("vgpurun"))))
-    done = subprocess.run([tool, "verify", str(unit)], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [tool("systemd-analyze", "systemd"), "verify", str(unit)], capture_output=True, text=True, timeout=60
+    )
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
     assert "vgpurun-exporter.service" not in done.stderr  # other units of this machine are its own affair
 

@@ -306,3 +306,77 @@ def test_shares_come_from_the_holders_of_each_gpu() -> None:
     found = rooms(GPUS, [GpuUse(5, None)] * 3, [both])
     assert [len(each.shares) for each in found] == [1, 0, 0]
     assert found[0].shares[0] == Share(both, Quota(GIB), 0)
+
+
+ALL_DEFAULT = frozenset(("mem", "sm", "overcommit"))
+
+
+@pytest.mark.parametrize(
+    ("maxima", "given", "expected", "words"),
+    [
+        (
+            {"sm_per_gpu": 25},
+            {"mem": "25%", "sm": "50"},
+            ("25%", "25"),
+            ["the default --sm is lowered to 25 %, the most for user alice"],
+        ),
+        ({"sm_per_gpu": 50}, {"mem": "25%", "sm": "50"}, ("25%", "50"), []),
+        ({"sm": 30}, {"sm": "0=40"}, (None, "30"), ["the default --sm is lowered to 30 %"]),
+        ({"sm": 30}, {"sm": "20", "gpus": "2"}, (None, "15"), ["the default --sm is lowered to 15 %"]),
+        ({"sm_per_gpu": 25}, {"sm": "100"}, (None, "25"), ["the default --sm is lowered to 25 %"]),
+        (
+            {"memory_per_gpu": parse_size("25%")},
+            {"mem": "4g"},
+            (2 * GIB, None),
+            ["the default --mem is lowered to 2 GiB, the most for"],
+        ),
+        ({"memory_per_gpu": parse_size("3g")}, {"mem": "max"}, (3 * GIB, None), []),
+        ({"memory": parse_size("2g")}, {"mem": "100%"}, (2 * GIB, None), ["the default --mem is lowered to 2 GiB"]),
+        ({"overcommit": False}, {"is_overcommit": True}, (None, None), []),
+    ],
+    ids=str,
+)
+def test_a_default_is_lowered_to_what_the_user_may_have(
+    maxima: dict[str, Any], given: dict[str, Any], expected: tuple[Any, Any], words: list[str]
+) -> None:
+    grant = Grant("alice", Maxima(**maxima))
+    found = placed(**given, grant=grant, defaults=ALL_DEFAULT)
+    texts = [text and text.rpartition("=")[2].removesuffix("b") for text in (found.limits.memory, found.limits.sm)]
+    assert texts == [None if each is None else str(each) for each in expected]
+    assert len(found.lowered) == len(words) and all(
+        word in line for word, line in zip(words, found.lowered, strict=True)
+    )
+    again = placed(mem=found.limits.memory, sm=found.limits.sm, grant=grant, gpus=given.get("gpus"))
+    assert again.limits == found.limits, "it is what can be promised"
+
+
+def test_what_was_asked_for_is_not_lowered() -> None:
+    grant = Grant("alice", Maxima(sm_per_gpu=25, memory_per_gpu=parse_size("2g"), overcommit=False))
+    for given in (
+        {"mem": "4g", "sm": "25"},
+        {"mem": "1g", "sm": "50"},
+        {"mem": "1g", "sm": "1", "is_overcommit": True},
+    ):
+        with pytest.raises(QuotaError):
+            placed(**given, grant=grant)
+    with pytest.raises(QuotaError, match="--sm"):
+        placed(mem="8g", sm="50", grant=grant, defaults=frozenset(("mem",)))
+
+
+def test_a_default_is_not_lowered_to_what_is_left() -> None:
+    """Else it would be another one at each launch."""
+    grant = Grant("alice", Maxima(sm=25))
+    with pytest.raises(NoRoomError, match="10 % of the 25 % for user alice"):
+        placed(room(0, share(1, 10, user="alice")), sm="50", grant=grant, defaults=ALL_DEFAULT)
+
+
+@pytest.mark.parametrize(
+    ("mem", "sm", "asked"),
+    [("1g", "50", "--sm 50"), ("9g", "20", "--mem 9g"), ("9g", "50", "--mem 9g --sm 50"), (None, "20", "--mem 100%")],
+)
+def test_a_change_is_refused_by_what_it_makes_larger(mem: str | None, sm: str, asked: str) -> None:
+    gpu = GPUS[0]._replace(memory_bytes=16 * GIB)
+    there = [Room(gpu, (share(8, 60),), 0)]
+    request = Request(Limits(mem, sm), gpus=f"device={gpu.uuid}", before={gpu.uuid: Quota(GIB, 20)})
+    with pytest.raises(NoRoomError, match=f"no room for {asked} on GPU 0: "):
+        place(request, there, Grant("alice"))

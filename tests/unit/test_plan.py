@@ -13,6 +13,7 @@ from fakes import GIB, make_gpus
 import vgpurun
 from vgpurun import abi
 from vgpurun.cli.smi import of_chosen_gpus
+from vgpurun.engine.image_libc import Libc
 from vgpurun.errors import GpuError, LimitError, OptionError
 from vgpurun.host.drivers import DriverPlan, EngineFacts, plan_driver
 from vgpurun.launch.describe import to_yaml
@@ -26,12 +27,18 @@ LIBRARY = Path("/lib/libvgpu.so")
 STATE = Path("/state/containers/x")
 DRIVER = DriverPlan(
     "mount",
-    mounts=(Mount("/host/libcuda.so.580", "/usr/lib64/libcuda.so.1"),),
+    libraries={"libcuda.so.1": "/host/libcuda.so.580"},
+    tools={"nvidia-smi": "/host/bin/nvidia-smi"},
     devices=("/dev/nvidia10", "/dev/nvidiactl"),
     environment={"NVIDIA_VISIBLE_DEVICES": "void", "NVIDIA_DRIVER_CAPABILITIES": "compute,utility"},
-    library_path="/.vgpurun/driver",
-    executable_path="/.vgpurun/driver",
+    has_hwcaps=True,
 )
+DEBIAN_12, RED_HAT_8 = Libc("/usr/lib/x86_64-linux-gnu", (2, 36)), Libc("/usr/lib64", (2, 28))
+FIRST = {
+    f"{place}/{kind}"
+    for place in ("/usr/lib/x86_64-linux-gnu", "/usr/lib64")
+    for kind in ("glibc-hwcaps/x86-64-v2", "tls")
+}
 
 
 def plan(
@@ -42,18 +49,22 @@ def plan(
     image: dict[str, str] | None = None,
     host: dict[str, str] | None = None,
     on_host: tuple[str, ...] = (),
+    libc: Libc | None = DEBIAN_12,
+    driver: DriverPlan = DRIVER,
     **options: Any,
 ) -> LaunchPlan:
     return plan_launch(
         ContainerOptions("image", **options),
         Limits(memory, sm),
         make_gpus(gpus),
-        DRIVER,
+        driver,
         LIBRARY,
         STATE,
         image,
         host or {},
         on_host.__contains__,
+        lambda _: True,
+        libc=libc,
     )
 
 
@@ -68,16 +79,70 @@ def test_what_every_container_gets() -> None:
         "/.vgpurun/run/usage": ("/state/containers/x/run/usage", False),
         "/etc/ld.so.preload": ("/state/containers/x/etc/ld.so.preload", True),
         "/tmp/vgpulock": ("/tmp/vgpulock", False),
-        "/usr/lib64/libcuda.so.1": ("/host/libcuda.so.580", True),
+        "/.vgpurun/driver/libcuda.so.1": ("/host/libcuda.so.580", True),
+        "/usr/lib/x86_64-linux-gnu/glibc-hwcaps/x86-64-v2": ("/state/containers/x/driver", True),
+        "/usr/bin/nvidia-smi": ("/host/bin/nvidia-smi", True),
     }
+    assert plan().state_links == {"driver/libcuda.so.1": "/.vgpurun/driver/libcuda.so.1"}
     assert plan().devices == ("/dev/nvidia10", "/dev/nvidiactl")
     assert plan().warnings == ()
 
 
-def test_limits_are_in_the_environment_and_in_the_file() -> None:
+@pytest.mark.parametrize(
+    ("libc", "folders"),
+    [
+        (DEBIAN_12, {"/usr/lib/x86_64-linux-gnu/glibc-hwcaps/x86-64-v2"}),
+        (RED_HAT_8, {"/usr/lib64/tls"}),
+        (Libc("/usr/lib64", (2, 33)), {"/usr/lib64/glibc-hwcaps/x86-64-v2"}),
+        (None, FIRST),
+    ],
+)
+def test_a_driver_is_where_the_loader_looks_first(libc: Libc | None, folders: set[str]) -> None:
+    launch = plan(libc=libc)
+    assert {target for target in targets(launch) if target.endswith(("v2", "tls"))} == folders
+    assert not {"LD_PRELOAD", "LD_LIBRARY_PATH", "PATH"} & set(launch.environment)
+
+
+def test_a_driver_that_the_image_has_beside_its_c_library_is_hidden() -> None:
+    own = ("/lib/x86_64-linux-gnu/libcuda.so.1", "/lib/x86_64-linux-gnu/libnvidia-of-another.so.1")
+    launch = plan(libc=DEBIAN_12._replace(driver=own))
+    assert targets(launch)[own[0]] == ("/host/libcuda.so.580", True)
+    assert own[1] not in targets(launch)
+    mine = Volume("/data", "/lib/x86_64-linux-gnu", "rw")
+    assert own[0] not in targets(plan(libc=DEBIAN_12._replace(driver=own), volumes=(mine,)))
+
+
+def test_a_folder_of_the_drivers_own_is_mounted_as_it_is() -> None:
+    launch = plan(driver=DRIVER._replace(folder="/sim"))
+    assert targets(launch)["/usr/lib/x86_64-linux-gnu/glibc-hwcaps/x86-64-v2"] == ("/sim", True)
+    assert not launch.state_links and not [
+        target for target in targets(launch) if target.startswith("/.vgpurun/driver")
+    ]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"driver": DRIVER._replace(folder="/sim", has_hwcaps=False)},
+        {"driver": DRIVER._replace(folder="/sim"), "libc": Libc("")},
+        {"driver": DRIVER._replace(folder="/sim"), "volumes": (Volume("/usr", "/usr", "ro"),)},
+    ],
+    ids=["another processor", "another loader", "no place"],
+)
+def test_where_no_loader_looks_first_a_variable_says_it(settings: dict[str, Any]) -> None:
+    launch = plan(image={"LD_LIBRARY_PATH": "/usr/local/nvidia/lib"}, **settings)
+    assert launch.environment["LD_LIBRARY_PATH"] == "/.vgpurun/driver:/usr/local/nvidia/lib"
+    assert targets(launch)["/.vgpurun/driver"] == ("/sim", True)
+
+
+def test_a_loader_that_may_not_read_our_file_is_told_by_a_variable() -> None:
+    """Nix's glibc has another preload file, and no folder where one was looked for."""
+    assert plan(libc=Libc("")).environment["LD_PRELOAD"] == "/.vgpurun/libvgpu.so"
+
+
+def test_limits_are_in_the_file_alone() -> None:
     launch = plan("0=2g", "1=50")
-    limits = {name: value for name, value in launch.environment.items() if "_LIMIT" in name}
-    assert limits == {"CUDA_DEVICE_MEMORY_LIMIT_0": str(2 * GIB), "CUDA_DEVICE_SM_LIMIT_1": "50"}
+    assert not [name for name in launch.environment if "_LIMIT" in name or "CACHE" in name]
     file = abi.Limits.from_buffer_copy(launch.state_files["etc/limits"])
     assert [(d.uuid.decode(), d.memory_limit_bytes, d.sm_limit_percent) for d in file.devices[:2]] == [
         (make_gpus(2)[0].uuid, 2 * GIB, abi.NO_SM_LIMIT),
@@ -86,11 +151,13 @@ def test_limits_are_in_the_environment_and_in_the_file() -> None:
     assert launch.state_files["etc/ld.so.preload"] == b"/.vgpurun/libvgpu.so\n"
 
 
-def test_without_limits_the_same_is_mounted_and_no_limit_is_set() -> None:
-    launch = plan()
-    assert not [name for name in launch.environment if "_LIMIT" in name]
-    assert "/.vgpurun/libvgpu.so" in targets(launch)
-    assert launch.environment["CUDA_DEVICE_MEMORY_SHARED_CACHE"] == "/.vgpurun/run/usage"
+def test_what_an_image_preloads_itself_comes_after_ours() -> None:
+    launch = plan(libc=DEBIAN_12._replace(preload="libm.so.6\n"))
+    assert launch.state_files["etc/ld.so.preload"] == b"/.vgpurun/libvgpu.so\nlibm.so.6\n"
+
+
+def test_without_limits_the_same_is_mounted() -> None:
+    assert targets(plan()) == targets(plan("1g"))
 
 
 def test_the_image_may_set_limits_and_the_user_overrides_them() -> None:
@@ -101,23 +168,42 @@ def test_the_image_may_set_limits_and_the_user_overrides_them() -> None:
         plan(image={"CUDA_DEVICE_MEMORY_LIMIT": "much"})
 
 
-def test_the_users_variables_are_kept_and_joined() -> None:
-    launch = plan(
-        environment={"A": "1", "LD_PRELOAD": "/mine.so", "LD_LIBRARY_PATH": "/mine", "PATH": "/bin"},
-        image={"LD_PRELOAD": "/image.so", "B": "2"},
-    )
-    assert launch.environment["A"] == "1"
-    assert "B" not in launch.environment
-    assert launch.environment["LD_PRELOAD"] == "/.vgpurun/libvgpu.so:/mine.so"
-    assert launch.environment["LD_LIBRARY_PATH"] == "/.vgpurun/driver:/mine"
-    assert launch.environment["PATH"] == "/bin:/.vgpurun/driver"
+def test_the_users_variables_are_kept_as_they_are() -> None:
+    given = {"A": "1", "LD_PRELOAD": "/mine.so", "LD_LIBRARY_PATH": "/mine", "PATH": "/bin"}
+    launch = plan(environment=given, image={"LD_PRELOAD": "/image.so", "B": "2"})
+    assert {name: launch.environment.get(name) for name in (*given, "B")} == {**given, "B": None}
+    assert "B" not in launch.environment, "the image sets it by itself"
 
 
-def test_the_images_variables_are_joined_too() -> None:
-    launch = plan(image={"LD_PRELOAD": "/image.so", "LD_LIBRARY_PATH": "/usr/local/nvidia/lib", "PATH": "/opt/bin"})
-    assert launch.environment["LD_PRELOAD"] == "/.vgpurun/libvgpu.so:/image.so"
-    assert launch.environment["LD_LIBRARY_PATH"] == "/.vgpurun/driver:/usr/local/nvidia/lib"
-    assert launch.environment["PATH"] == "/opt/bin:/.vgpurun/driver"
+def test_what_a_launch_had_set_in_an_image_is_taken_away() -> None:
+    image = {
+        "LD_PRELOAD": "/.vgpurun/libvgpu.so:/.vgpurun/libvgpu.so:/image.so",
+        "LD_LIBRARY_PATH": "/.vgpurun/driver",
+        "PATH": "/bin:/.vgpurun/driver",
+        "PFLOG": "/.vgpurun/profile",
+        "CUDA_DEVICE_MEMORY_SHARED_CACHE": "/.vgpurun/run/usage",
+        "CUDA_DEVICE_MEMORY_LIMIT_0": str(GIB),
+        "CUDA_DEVICE_SM_LIMIT_1": "30",
+        "CUDA_DEVICE_MEMORY_LIMIT": "3g",
+        "EMPTY": "",
+        "URL": "https://x:80/.vgpurun/",
+    }
+    launch = plan("4g", "80", image=image)
+    assert [each.quota for each in launch.quotas] == [Quota(3 * GIB, 80)] * 2
+    taken_away = ("LD_LIBRARY_PATH", "PFLOG", "CUDA_DEVICE_MEMORY_SHARED_CACHE")
+    limits = ("CUDA_DEVICE_MEMORY_LIMIT_0", "CUDA_DEVICE_SM_LIMIT_1")
+    healed = dict.fromkeys((*taken_away, *limits))
+    assert {name: value for name, value in launch.environment.items() if not name.startswith("NVIDIA_")} == {
+        **healed, "LD_PRELOAD": "/image.so", "PATH": "/bin",
+    }  # fmt: skip
+
+
+def test_limits_that_no_launch_had_set_stay() -> None:
+    image = {"CUDA_DEVICE_MEMORY_LIMIT_0": str(GIB), "CUDA_DEVICE_SM_LIMIT_0": "30"}
+    assert plan("4g", "80", gpus=1, image=image).quotas[0].quota == Quota(GIB, 30)
+    ours = {**image, "CUDA_DEVICE_MEMORY_SHARED_CACHE": "/.vgpurun/run/usage"}
+    given = {"CUDA_DEVICE_MEMORY_LIMIT_0": "2g"}
+    assert plan("4g", "80", gpus=1, image=ours, environment=given).quotas[0].quota == Quota(2 * GIB, 80)
 
 
 def test_which_gpus_there_are_is_not_the_environments_to_say() -> None:
@@ -134,12 +220,11 @@ def test_the_log_level_comes_from_the_user_or_else_the_host() -> None:
     assert "LIBCUDA_LOG_LEVEL" not in plan().environment
 
 
-def test_labels() -> None:
-    labels = plan("2g", labels={"team": "vision"}).labels
-    assert labels["team"] == "vision"
-    assert labels["vgpurun.version"] == vgpurun.__version__
-    assert labels["vgpurun.state"] == str(STATE)
-    assert json.loads(labels["vgpurun.quota"])[1] == {
+def test_one_short_label_and_the_rest_in_the_state_folder() -> None:
+    launch = plan("2g", labels={"team": "vision"})
+    assert launch.labels == {"team": "vision", "vgpurun.state": str(STATE)}
+    assert launch.owner["version"] == vgpurun.__version__
+    assert json.loads(launch.owner["quota"])[1] == {
         "uuid": make_gpus(2)[1].uuid,
         "memory_bytes": 2 * GIB,
         "virtual_bytes": None,
@@ -147,11 +232,11 @@ def test_labels() -> None:
         "sm_policy": "hard",
         "priority": "high",
     }
-    assert quotas_from_json(labels["vgpurun.quota"])[0] == (make_gpus(2)[0].uuid, Quota(2 * GIB))
+    assert quotas_from_json(launch.owner["quota"])[0] == (make_gpus(2)[0].uuid, Quota(2 * GIB))
 
 
-@pytest.mark.parametrize("text", ["", "null", "{}", "[1]", '[{"uuid": "x"}]', '{"a": 1}'])
-def test_a_label_that_is_no_quota(text: str) -> None:
+@pytest.mark.parametrize("text", ["", "null", "{}", "[1]", '[{"uuid": "x"}]', '{"a": 1}', "[" * 100_000])
+def test_a_text_that_is_no_quota(text: str) -> None:
     assert quotas_from_json(text) == []
 
 
@@ -170,33 +255,36 @@ def test_a_mount_over_what_limits_the_container_is_refused(target: str) -> None:
 
 
 def test_in_a_folder_of_the_users_only_what_is_there_is_mounted_over() -> None:
-    usr = Volume("/usr", "/usr", "ro")
-    assert "/usr/lib64/libcuda.so.1" not in targets(plan(volumes=(usr,)))
-    assert "/usr/lib64/libcuda.so.1" in targets(plan(volumes=(usr,), on_host=("/usr/lib64/libcuda.so.1",)))
-    assert plan(volumes=(usr,)).warnings == ()
+    usr, place = Volume("/usr", "/usr", "ro"), "/usr/lib/x86_64-linux-gnu/glibc-hwcaps/x86-64-v2"
+    assert place not in targets(plan(volumes=(usr,)))
+    assert place in targets(plan(volumes=(usr,), on_host=(place,)))
+    assert plan("1g", volumes=(usr,)).warnings == ()
 
 
 def test_no_place_for_the_preload_file_is_a_warning() -> None:
     etc = Volume("/data/etc", "/etc", "ro")
-    launch = plan(volumes=(etc,))
+    launch = plan("1g", volumes=(etc,), image={"LD_PRELOAD": "/image.so"})
     assert "/etc/ld.so.preload" not in targets(launch)
+    assert launch.environment["LD_PRELOAD"] == "/.vgpurun/libvgpu.so:/image.so"
     assert "env -i" in launch.warnings[0]
-    launch = plan(volumes=(etc,), on_host=("/data/etc/ld.so.preload",))
+    assert plan(volumes=(etc,)).warnings == (), "without a limit there is nothing to warn about"
+    launch = plan("1g", volumes=(etc,), on_host=("/data/etc/ld.so.preload",))
     assert "/etc/ld.so.preload" in targets(launch)
     assert launch.warnings == ()
 
 
 def test_no_place_for_the_lock_folder_is_a_warning() -> None:
-    launch = plan(volumes=(Volume("/scratch", "/tmp"),))
+    launch = plan("1g", volumes=(Volume("/scratch", "/tmp"),))
     assert "/tmp/vgpulock" not in targets(launch)
     assert "vgpulock" in launch.warnings[0]
-    assert plan(volumes=(Volume("/tmp", "/tmp"),)).warnings == (), "the host's own /tmp has it"
+    assert plan("1g", volumes=(Volume("/tmp", "/tmp"),)).warnings == (), "the host's own /tmp has it"
+    assert plan(volumes=(Volume("/scratch", "/tmp"),)).warnings == (), "without a limit there is nothing to warn about"
 
 
 def test_in_a_volume_or_tmpfs_the_engine_makes_the_place() -> None:
     for mount in (Mount(None, "/tmp", False, "tmpfs"), Mount("name", "/etc", False, "volume")):
         assert {"/etc/ld.so.preload", "/tmp/vgpulock"} <= set(targets(plan(mounts=(mount,))))
-    assert plan(mounts=(Mount("name", "/etc", True, "volume"),)).warnings
+    assert plan("1g", mounts=(Mount("name", "/etc", True, "volume"),)).warnings
 
 
 def test_where_a_target_lies_on_the_host() -> None:
@@ -208,9 +296,9 @@ def test_where_a_target_lies_on_the_host() -> None:
 
 
 def test_the_innermost_mount_counts() -> None:
-    outer, inner = Volume("/a", "/usr"), Volume("/b", "/usr/lib64")
-    assert "/usr/lib64/libcuda.so.1" in targets(plan(volumes=(outer, inner), on_host=("/b/libcuda.so.1",)))
-    assert "/usr/lib64/libcuda.so.1" not in targets(plan(volumes=(outer, inner), on_host=("/a/lib64/libcuda.so.1",)))
+    mounts = (Volume("/a", "/usr"), Volume("/b", "/usr/lib64"))
+    assert "/usr/lib64/tls" in targets(plan(libc=RED_HAT_8, volumes=mounts, on_host=("/b/tls",)))
+    assert "/usr/lib64/tls" not in targets(plan(libc=RED_HAT_8, volumes=mounts, on_host=("/a/lib64/tls",)))
 
 
 def test_what_the_engine_injects() -> None:
@@ -232,13 +320,13 @@ def test_dry_run_is_yaml_that_says_all_and_leaves_out_what_is_empty() -> None:
     assert shown["gpus"][0]["sm_limit"] == "50%"
     assert shown["volumes"] == ["/data:/data:ro"]
     assert "/lib/libvgpu.so:/.vgpurun/libvgpu.so:ro" in shown["mounts"]
-    assert shown["environment"]["LD_PRELOAD"] == "/.vgpurun/libvgpu.so"
+    assert shown["environment"]["NVIDIA_VISIBLE_DEVICES"] == "void"
     assert {"entrypoint", "ports", "device_requests"}.isdisjoint(shown)
 
 
 def local(chosen: slice, memory: str | None = None, host: dict[str, str] | None = None) -> Any:
-    gpus = make_gpus(3)
-    return plan_process(("true",), Limits(memory), gpus[chosen], gpus, "host", {}, LIBRARY, STATE, host or {})
+    gpus = make_gpus(3)[chosen]
+    return plan_process(("true",), Limits(memory), gpus, len(gpus) < 3, "host", {}, LIBRARY, STATE, host or {})
 
 
 def test_a_local_process_sees_the_hosts_indexes_and_its_own_files() -> None:

@@ -169,3 +169,18 @@ def test_what_the_caller_ignores_stays_ignored() -> None:
             get(signal.SIGHUP)
     finally:
         signal.signal(signal.SIGHUP, previous)
+
+
+HEEDED = "import signal; print([signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGQUIT)] == [0, 0])"
+
+
+def test_a_program_that_a_test_starts_heeds_signals() -> None:
+    assert subprocess.run([sys.executable, "-c", HEEDED], capture_output=True, text=True).stdout == "True\n"
+
+
+def test_these_tests_pass_where_the_parent_ignores_signals() -> None:
+    """As a shell's job in the background has it, and nohup's command."""
+    options = ("-q", "-p", "no:cacheprovider", "-k", "not parent_ignores")
+    command = ("sh", "-c", 'trap "" HUP INT QUIT; exec "$@"', "sh", sys.executable, "-m", "pytest", *options, __file__)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stdout

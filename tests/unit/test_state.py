@@ -6,6 +6,8 @@ import fcntl
 import os
 import stat
 import struct
+from collections.abc import Callable
+from contextlib import closing
 from ctypes import sizeof
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from typing import Any
 import pytest
 
 from vgpurun import abi
+from vgpurun.admission.holders import local_processes
 from vgpurun.errors import StateError
 from vgpurun.limits import state
 from vgpurun.limits.state import StateFolder
@@ -155,6 +158,33 @@ def test_a_folder_of_a_container_that_was_made_after_the_engines_answer_is_not_s
 
     assert len(state.sweep(answer)) == 1
     assert state.read_owner(path) == {"engine": "engine"}
+
+
+@pytest.mark.timeout(10)
+@pytest.mark.parametrize("make_owner", [os.mkfifo, Path.mkdir, lambda path: path.symlink_to("/dev/zero")])
+def test_an_owner_file_is_read_only_where_it_is_a_file(make_owner: Callable[[Path], None], tmp_path: Path) -> None:
+    """The folder may be another user's, whose launches would stop everybody's."""
+    make_owner(tmp_path / "owner")
+    assert state.read_owner(tmp_path) is None
+
+
+@pytest.mark.parametrize("content", [b"", b"[1]", b"{", b"[" * 200_000, b'{"user": ' + b"9" * 100_000 + b"}", b"\xff"])
+def test_an_owner_file_that_makes_no_sense_says_nothing(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "owner").write_bytes(content)
+    assert state.read_owner(tmp_path) is None
+
+
+def test_of_a_giant_owner_file_no_more_is_read_than_fits(tmp_path: Path) -> None:
+    (tmp_path / "owner").touch()
+    os.truncate(tmp_path / "owner", 1 << 40)
+    assert state.read_owner(tmp_path) is None
+
+
+def test_a_command_of_many_lines_is_shown_in_one() -> None:
+    owner = {"pid": 7, "user": "a\x07", "command": ["bash", "-c", "echo\n  \x1b[31m"], "quota": "[]"}
+    with closing(StateFolder.make(state.new_folder_path(), FILES, owner)):
+        (found,) = local_processes()
+    assert (found.what, found.user) == ("bash -c echo \ufffd[31m", "a\ufffd")
 
 
 def test_a_process_that_closed_the_lock_keeps_the_folder_while_it_uses_a_gpu() -> None:

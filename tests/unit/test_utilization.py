@@ -32,6 +32,15 @@ def test_each_window_is_of_its_own_length() -> None:
     assert read_seconds(ring({NOW_S - 2: 500_000}), NOW_NS) == Utilization(0, 5, pytest.approx(100 * 0.5 / 60))
 
 
+def test_of_a_young_one_it_is_over_as_long_as_there_was_it() -> None:
+    busy = ring({NOW_S - age: 500_000 for age in range(1, 6)})
+    assert read_seconds(busy, NOW_NS, age_s=5.4) == Utilization(50, 50, 50)
+    assert read_seconds(busy, NOW_NS, age_s=10.4) == Utilization(50, 25, 25)
+    assert read_seconds(busy, NOW_NS, age_s=20.4) == Utilization(50, 25, 12.5)
+    assert read_seconds(busy, NOW_NS, age_s=0.9) == Utilization(50, 50, 50), "no younger than its work"
+    assert read_seconds(ring({}), NOW_NS, age_s=0.4) == read_seconds(ring({}), NOW_NS, age_s=-7.0) == Utilization()
+
+
 def test_entries_of_other_seconds_count_as_none() -> None:
     old = dict.fromkeys(range(NOW_S - 200, NOW_S - 136), 900000)
     assert read_seconds(ring(old), NOW_NS) == Utilization()

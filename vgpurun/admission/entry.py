@@ -20,6 +20,7 @@ from vgpurun.admission.waiting import Line
 from vgpurun.errors import NoRoomError
 from vgpurun.host import gpus as devices
 from vgpurun.host.gpus import Gpu, GpuUse
+from vgpurun.limits import quota
 
 if TYPE_CHECKING:
     from vgpurun.engine.client import Engine
@@ -61,7 +62,14 @@ class Admission:
 
         Raises NoRoomError, EngineError, and what place() raises for a launch that nothing will ever make room for.
         """
-        return place(self.request, self._rooms(devices.read_use(self.gpus), self.in_place_of), self.grant)
+        placement = place(self.request, self._rooms(devices.read_use(self.gpus), self.in_place_of), self.grant)
+        for each in placement.lowered:
+            self.say(each)
+        if not self.in_place_of:
+            given = quota.resolve(placement.gpus, placement.limits.memory, None, {}, range(len(placement.gpus)))
+            for remark in dict.fromkeys(filter(None, (quota.doubt(each.memory_bytes) for each in given))):
+                self.warn(remark)
+        return placement
 
     @contextmanager
     def granted(self) -> Iterator[Placement]:

@@ -62,6 +62,20 @@ class Grant(NamedTuple):
     user: str
     maxima: Maxima = Maxima()
 
+    def most(self, gpus: Sequence[Gpu], count: int) -> dict[str, Quota]:
+        """Return by UUID what the user may ever have on each GPU, in a launch on so many; None is no maximum."""
+        maxima = self.maxima
+        all_bytes = sum(gpu.memory_bytes for gpu in gpus)
+        memory = None if maxima.memory is None else maxima.memory.bytes_on(all_bytes) // count
+        sm = None if maxima.sm is None else maxima.sm // count
+        return {
+            gpu.uuid: Quota(
+                _least(memory, maxima.memory_per_gpu and maxima.memory_per_gpu.bytes_on(gpu.memory_bytes)),
+                _least(sm, maxima.sm_per_gpu),
+            )
+            for gpu in gpus
+        }
+
     def check(self, room: Room, need: Quota, is_overcommit: bool = False, before: Quota | None = None) -> None:
         """Raise QuotaError for what the user may never have on this GPU."""
         if is_overcommit and not self.may_overcommit:
@@ -150,6 +164,10 @@ class Grant(NamedTuple):
 
     def _whose(self, key: str) -> str:
         return f"user {self.user} ({key}, {self.maxima.origins.get(key, '')})"
+
+
+def _least(*maxima: int | None) -> int | None:
+    return min((each for each in maxima if each is not None), default=None)
 
 
 def _memory_bytes(gpu: Gpu, quota: Quota) -> int:

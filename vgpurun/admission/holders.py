@@ -1,4 +1,4 @@
-"""Who was given what of this host's GPUs: slices, containers by their labels, local processes by their state folders.
+"""The holders of this host's GPUs: slices, containers of the engine, and local processes by their state folders.
 
 A slice holds what it was given whether something runs in it or not; what has joined it holds nothing besides.
 
@@ -16,6 +16,7 @@ from vgpurun.errors import EngineError
 from vgpurun.launch.labels import quotas_from_json
 from vgpurun.limits import region, state
 from vgpurun.limits.quota import Quota
+from vgpurun.printable import printable
 from vgpurun.slices import store
 from vgpurun.slices.store import Slice
 
@@ -104,8 +105,8 @@ def local_processes() -> Iterator[Holder]:
             kind="process",
             id=pid,
             name=f"process {pid}",
-            what=" ".join(map(str, owner.get("command") or [])),
-            user=str(owner.get("user", "")),
+            what=printable(" ".join(" ".join(map(str, owner.get("command") or [])).split())),
+            user=printable(str(owner.get("user", ""))),
             folder=folder,
             quotas=tuple(quotas_from_json(str(owner.get("quota")))),
             slice_folder=str(owner.get("slice", "")),
@@ -138,8 +139,8 @@ def of_container(container: "VgpurunContainer") -> Holder:
 
 
 def quotas_now(container: "VgpurunContainer") -> tuple[tuple[str, Quota], ...]:
-    """Return a container's quotas: the limits may have been changed since the label was written."""
+    """Return a container's quotas: the limits may have been changed since its launch."""
     limits: Sequence[tuple[str, Quota]] | None = None
     with suppress(OSError):
         limits = region.read_limits(container.limits_folder / "etc" / "limits")
-    return tuple(quotas_from_json(container.quota_json) if limits is None else limits)
+    return container.quotas if limits is None else tuple(limits)

@@ -3,7 +3,7 @@
 `spread` takes the emptiest GPUs that have room, `binpack` the fullest, so that whole GPUs stay free for who needs one.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from vgpurun.admission.grants import WAYS_OUT_OF_OWN, Grant
@@ -22,12 +22,13 @@ _WAYS_OUT_IN_TURN = "ask for less, or queue with --wait"
 class Placement(NamedTuple):
     """The GPUs that a launch gets, in NVML's order, and its limits on them, `max` replaced by what it is.
 
-    Who joins a slice gets its GPUs and its limits.
+    A launch that joins a slice gets its GPUs and its limits. `lowered`: defaults that the user may not have in full.
     """
 
     gpus: tuple[Gpu, ...]
     limits: Limits
     joined: Joined | None = None
+    lowered: tuple[str, ...] = ()
 
 
 class _Choice(NamedTuple):
@@ -48,8 +49,10 @@ def place(request: Request, rooms: Sequence[Room], grant: Grant) -> Placement:
 
     Raises NoRoomError for what may fit later. For what never will: GpuError, OptionError, LimitError and QuotaError.
     """
+    if "overcommit" in request.defaults and not grant.may_overcommit:
+        request = request._replace(is_overcommit=False)
     wanted = candidates(request, [room.gpu for room in rooms])
-    needs = Needs(request, wanted)
+    needs = Needs(request, wanted, grant.most([room.gpu for room in rooms], wanted.total))
     by_uuid = {room.gpu.uuid: room for room in rooms}
     fixed = [_consider(request, needs, by_uuid[gpu.uuid], grant) for gpu in wanted.fixed]
     others = _considered(request, needs, [by_uuid[gpu.uuid] for gpu in wanted.others], grant, wanted.others_count)
@@ -59,7 +62,12 @@ def place(request: Request, rooms: Sequence[Room], grant: Grant) -> Placement:
     grant.check_sum(rooms, [(choice.room, choice.need) for choice in chosen], request.before)
     chosen.sort(key=lambda choice: choice.room.gpu.place)
     chosen_rooms = [choice.room for choice in chosen]
-    return Placement(tuple(room.gpu for room in chosen_rooms), needs.limits_on(chosen_rooms))
+    lowered = dict.fromkeys(
+        f"the default --{name} is lowered to {text}, the most for user {grant.user}"
+        for room in chosen_rooms
+        for name, text in needs.lowered_on(room)
+    )
+    return Placement(tuple(room.gpu for room in chosen_rooms), needs.limits_on(chosen_rooms), lowered=tuple(lowered))
 
 
 def _consider(request: Request, needs: Needs, room: Room, grant: Grant) -> _Choice:
@@ -99,9 +107,21 @@ def _best(choices: Sequence[_Choice], policy: str) -> list[_Choice]:
     return sorted((choice for choice in choices if choice.refusal is None), key=order)
 
 
+def _asked(request: Request, choices: Sequence[_Choice]) -> Iterator[str]:
+    """Yield the options that ask for room: those of a launch, or what a change makes larger."""
+    changes = [(each.need, request.before[each.room.gpu.uuid]) for each in choices if request.before]
+    for option, text, is_more in (
+        ("--mem", request.limits.memory, Quota.has_more_memory_than),
+        ("--sm", request.limits.sm, Quota.has_more_compute_than),
+    ):
+        if any(is_more(need, before) for need, before in changes):
+            yield f"{option} {text or '100%'}"
+        elif text and not changes:
+            yield f"{option} {text}"
+
+
 def _no_room(request: Request, choices: Sequence[_Choice], total: int, grant: Grant) -> NoRoomError:
-    given = [("--mem", request.limits.memory), ("--sm", request.limits.sm)]
-    asked = " ".join(f"{option} {text}" for option, text in given if text) or "a launch without --mem"
+    asked = " ".join(_asked(request, choices)) or "a launch without --mem"
     where = f"GPU {choices[0].room.gpu.number}" if len(choices) == 1 else "any GPU" if total == 1 else f"{total} GPUs"
     reasons = dict.fromkeys(choice.refusal for choice in choices if choice.refusal)
     reason = next(iter(reasons)) if len(reasons) == 1 else "see below"

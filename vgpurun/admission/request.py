@@ -1,6 +1,7 @@
 """What a launch asks for: which GPUs may be its own, and what it needs on each of them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from vgpurun.admission.rooms import Room
@@ -10,14 +11,15 @@ from vgpurun.host import gpus as devices
 from vgpurun.host.gpus import Gpu
 from vgpurun.launch.plan import Limits
 from vgpurun.limits import quota
-from vgpurun.limits.quota import PerDevice, Quota
+from vgpurun.limits.quota import PerDevice, Quota, show_size
 
 
 class Request(NamedTuple):
     """What the user wrote. `environment` is what the program will have, for the limits in it.
 
-    A process of this host (`is_local`) sees the indexes of the host; a container counts its own GPUs from 0. Who has
-    limits already has them in `before`, by UUID, and keeps of them what does not grow, whatever room there is.
+    A process of this host (`is_local`) sees the indexes of the host; a container counts its own GPUs from 0. `before`
+    has, by UUID, the limits that there are already; those that do not grow stay, whatever room there is.
+    `defaults` are the options (`mem`, `sm`, `overcommit`) that the user did not write: the configuration did.
     """
 
     limits: Limits
@@ -27,6 +29,7 @@ class Request(NamedTuple):
     environment: Mapping[str, str] = {}
     is_local: bool = False
     before: Mapping[str, Quota] = {}
+    defaults: frozenset[str] = frozenset()
 
 
 class Candidates(NamedTuple):
@@ -101,15 +104,19 @@ def _named(texts: PerDevice[str | None], option: str, gpus: Sequence[Gpu]) -> se
 
 
 class Needs:
-    """What a request comes to on each of its candidates, given the room there."""
+    """The quotas that a request comes to on each of its candidates, given the room there.
 
-    def __init__(self, request: Request, wanted: Candidates) -> None:
+    `most` is by UUID what the user may ever have there: defaults are lowered to it, and never what was asked for.
+    """
+
+    def __init__(self, request: Request, wanted: Candidates, most: Mapping[str, Quota] = MappingProxyType({})) -> None:
         self._request = request
         self._total = wanted.total
         memory, sm = _written(request.limits)
         uuids = [gpu.uuid for gpu in wanted.all]
         self._memory = dict(zip(uuids, quota.values_on(memory, wanted.all, "--mem"), strict=True))
         self._sm = dict(zip(uuids, quota.values_on(sm, wanted.all, "--sm"), strict=True))
+        self._most = {name: most if name in request.defaults else {} for name in ("mem", "sm")}
 
     def on(self, room: Room) -> Quota:
         """Return the quota on a GPU, the larger one where it depends on the GPU's place among the chosen.
@@ -117,23 +124,50 @@ class Needs:
         Raises LimitError for one that the GPU cannot have.
         """
         indexes = [room.gpu.index] if self._request.is_local else range(self._total)
-        memory, sm = self._memory_text(room), self._sm[room.gpu.uuid]
+        memory, sm = self._memory_text(room), self._sm_text(room)
         found = [quota.resolve([room.gpu], memory, sm, self._request.environment, [index])[0] for index in indexes]
         sizes = [each.memory_bytes for each in found]
         percents = [each.sm_percent for each in found if each.sm_percent is not None]
         return Quota(None if None in sizes else max(filter(None, sizes)), max(percents, default=None))
 
     def limits_on(self, rooms: Sequence[Room]) -> Limits:
-        """Return --mem and --sm for these GPUs, with every `max` replaced by what it is."""
-        if not any(is_max(text or "") for text in self._memory.values()):
-            return self._request.limits
-        texts = [(room.gpu.uuid, self._memory_text(room)) for room in rooms]
-        memory = ",".join(f"{uuid}={text}" for uuid, text in texts if text)
-        return self._request.limits._replace(memory=memory)
+        """Return --mem and --sm for these GPUs, with what `max` and lowered defaults are."""
+        memory = {room.gpu.uuid: self._memory_text(room) for room in rooms}
+        sm = {room.gpu.uuid: self._sm_text(room) for room in rooms}
+        limits = self._request.limits
+        if any(text != self._memory[uuid] for uuid, text in memory.items()):
+            limits = limits._replace(memory=_by_uuid(memory))
+        if any(text != self._sm[uuid] for uuid, text in sm.items()):
+            limits = limits._replace(sm=_by_uuid(sm))
+        return limits
+
+    def lowered_on(self, room: Room) -> Iterator[tuple[str, str]]:
+        """Yield the options that the user may not have as they are by default, and what they are instead."""
+        memory, sm = self._memory_text(room), self._sm_text(room)
+        if memory != self._memory[room.gpu.uuid] and not self.takes_rest_of(room):
+            yield "mem", show_size(quota.parse_size(memory or "").bytes_on(room.gpu.memory_bytes))
+        if sm != self._sm[room.gpu.uuid]:
+            yield "sm", f"{sm} %"
 
     def takes_rest_of(self, room: Room) -> bool:
         """Whether the memory limit is all that is left there."""
         return is_max(self._memory[room.gpu.uuid] or "")
 
     def _memory_text(self, room: Room) -> str | None:
-        return f"{room.left_bytes}b" if self.takes_rest_of(room) else self._memory[room.gpu.uuid]
+        text = f"{room.left_bytes}b" if self.takes_rest_of(room) else self._memory[room.gpu.uuid]
+        most = self._most["mem"].get(room.gpu.uuid)
+        if text is None or most is None or not most.memory_bytes:
+            return text
+        (asked,) = quota.resolve([room.gpu], text, None, {}, [0])
+        return f"{most.memory_bytes}b" if asked.has_more_memory_than(most) else text
+
+    def _sm_text(self, room: Room) -> str | None:
+        text, most = self._sm[room.gpu.uuid], self._most["sm"].get(room.gpu.uuid)
+        if text is None or most is None or not most.sm_percent:
+            return text
+        (asked,) = quota.resolve([room.gpu], None, text, {}, [0])
+        return str(most.sm_percent) if asked.has_more_compute_than(most) else text
+
+
+def _by_uuid(texts: Mapping[str, str | None]) -> str:
+    return ",".join(f"{uuid}={text}" for uuid, text in texts.items() if text)

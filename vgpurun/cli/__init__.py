@@ -11,7 +11,7 @@ import click
 from vgpurun import __version__
 from vgpurun.cli.verbs import Verbs
 from vgpurun.console.signals import Interrupted
-from vgpurun.errors import NoRoomError, VgpurunError
+from vgpurun.errors import CommandLineError, NoRoomError, VgpurunError
 
 _FAILED = VgpurunError.exit_code
 _CTRL_C = 130
@@ -87,6 +87,8 @@ def _run(arguments: Sequence[str] | None) -> int:
     try:
         color = False if os.environ.get("NO_COLOR") else None  # None: in a terminal
         result = cli.main(args=arguments, prog_name="vgpurun", standalone_mode=False, color=color)
+    except click.MissingParameter as error:
+        return _fail(error, _missing(error), CommandLineError.exit_code)
     except click.UsageError as error:
         where = error.ctx.command_path if error.ctx else "vgpurun"
         return _fail(error, f"{_sentence(error.format_message())} See: {where} --help", _FAILED)
@@ -117,6 +119,16 @@ def _fail(error: Exception, message: str, exit_code: int) -> int:
             traceback.print_exception(error)
         print(f"vgpurun: {message}", file=sys.stderr)
     return exit_code
+
+
+def _missing(error: click.MissingParameter) -> str:
+    """Say what a verb lacks, in docker's words."""
+    if error.ctx is None:
+        return _sentence(error.format_message())
+    needed = [each for each in error.ctx.command.params if isinstance(each, click.Argument) and each.required]
+    names = " ".join(each.human_readable_name.upper() for each in needed).rstrip(".")
+    count = f"{len(needed)} argument{'s' if len(needed) > 1 else ''}"
+    return f"'{error.ctx.command_path}' requires at least {count}: {names}. See: {error.ctx.command_path} --help"
 
 
 def _one_line(text: str) -> str:

@@ -12,22 +12,25 @@ from vgpurun.engine import progress
 from vgpurun.errors import ImageError, LibraryError
 from vgpurun.host import library
 from vgpurun.host.library import Library, show_version
+from vgpurun.limits.state import make_readable
+from vgpurun.replacing import replacing
 
 DEFAULT_BASE_IMAGE = "nvidia/cuda:12.8.1-devel-ubi8"
 
 _GROUP = "Build"
-_BUILT = "/build/libvgpu.so"
+_BUILT = "/build"
 
 
 @click.command(cls=GroupedCommand, name="build")
 @option("--verbose", is_flag=True, group=_GROUP, help="Show what make prints.")
 def build(verbose: bool) -> None:
-    """Build libvgpu.so with gcc and make of this host.
+    """Build libvgpu.so, the simulated driver and what `vgpurun verify` runs, with gcc and make of this host.
 
-    The CUDA headers come from CUDA_HOME, /usr/local/cuda, or: pip install 'vgpurun[build]'. A library is built by
-    itself when it is first needed; this verb builds it again.
+    The CUDA headers come from CUDA_HOME, /usr/local/cuda, or: pip install 'vgpurun[build]'. Root builds for all users
+    of the host, into /var/lib/vgpurun/lib, any other user for itself. Each part is built by itself when it is first
+    needed; this verb builds them again.
     """
-    _report(library.build(verbose))
+    _report(library.build(verbose, "all"))
 
 
 @click.command(cls=EngineCommand, name="build-in-docker")
@@ -43,13 +46,12 @@ def build(verbose: bool) -> None:
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
     group=_GROUP,
-    help="Where to put the library; by default where vgpurun looks for it.",
+    help="Where to put the library alone; by default all parts are put where vgpurun looks for them.",
 )
 def build_in_docker(base_image: str, output: Path | None) -> None:
-    """Build libvgpu.so in a container, for a host without a compiler or with too new a glibc."""
+    """Build the same in a container, for a host without a compiler or with too new a glibc."""
     from vgpurun.engine.launches import LaunchEngine
 
-    path = (output or library.build_folder() / "libvgpu.so").absolute()
     engine = LaunchEngine.connect()
     tag = f"vgpurun-builder:{__version__}"
     events = engine.build(_context(), tag, {"BASE_IMAGE": base_image})
@@ -57,14 +59,18 @@ def build_in_docker(base_image: str, output: Path | None) -> None:
         progress.show(f"Building libvgpu.so in {base_image}", events)
     except ImageError as error:
         raise ImageError(f"{error}; another base: vgpurun build-in-docker --base-image IMAGE") from None
-    container = engine.create_for_copy(tag)
+    container = engine.create_to_read(tag)
     try:
-        content = engine.read_file(container, _BUILT)
+        parts = {name: engine.read_file(container, f"{_BUILT}/{name}") for name in library.PARTS}
     finally:
         engine.remove(container)
-    if content is None:
-        raise LibraryError(f"the builder image has no {_BUILT}: the build did not make it")
-    _report(_install(content, path))
+    if lacking := [name for name, content in parts.items() if content is None]:
+        raise LibraryError(f"the builder image has no {_BUILT}/{lacking[0]}: the build did not make it")
+    folder = library.build_folder()
+    places = {library.LIBRARY: output.absolute()} if output else {name: folder / name for name in library.PARTS}
+    for name, path in reversed(places.items()):
+        _install(parts[name] or b"", path)
+    _report(library.check(places[library.LIBRARY]))
 
 
 def _context() -> bytes:
@@ -79,20 +85,16 @@ def _context() -> bytes:
     return buffer.getvalue()
 
 
-def _install(content: bytes, path: Path) -> Library:
+def _install(content: bytes, path: Path) -> None:
     """Check the library before it takes the place of another; containers keep the one that they have."""
-    new = path.with_name(f"{path.name}.new")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        new.write_bytes(content)
-        new.chmod(0o755)
-        library.check(new)
-        new.replace(path)
+        make_readable(path.parent)
+        with replacing(path, 0o755) as half_made:
+            half_made.write_bytes(content)
+            if path.name == library.LIBRARY:
+                library.check(half_made)
     except OSError as error:
         raise LibraryError(f"{path} cannot be written: {error.strerror}; choose another place with --output") from None
-    finally:
-        new.unlink(missing_ok=True)
-    return library.check(path)
 
 
 def _report(built: Library) -> None:

@@ -16,6 +16,7 @@ from vgpurun.cli.common import (
     option,
     say,
     visible_gpus,
+    warn,
 )
 from vgpurun.errors import OptionError, SliceError
 from vgpurun.host import library, simulation
@@ -35,7 +36,7 @@ def cdi_group() -> None:
     """
 
 
-@cdi_group.command(cls=GroupedCommand, name="generate")
+@cdi_group.command(cls=GroupedCommand, name="generate", on_broken_config=warn)
 @option(
     "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), default=DEFAULT_PATH, show_default=True,
     group=_GROUP, help="Where to write it: a *.yaml or *.json in a folder that the engine reads; -: standard output.",
@@ -77,7 +78,7 @@ def generate(slices: tuple[str, ...], output: Path, output_format: str | None, d
         click.echo(specification_text(described, output_format or "yaml"), nl=False)
 
 
-@cdi_group.command(cls=GroupedCommand, name="remove")
+@cdi_group.command(cls=GroupedCommand, name="remove", on_broken_config=warn)
 @host_driver_option(_GROUP)
 def remove(driver: str) -> None:
     """Remove the specification that is kept up to date, and write it no more."""

@@ -9,13 +9,13 @@ import click
 
 from vgpurun.cli.flags import canonical
 from vgpurun.config import values as config
-from vgpurun.errors import DriverError, GpuError, LibraryError, OptionError, VgpurunError
+from vgpurun.errors import DriverError, GpuError, LibraryError, NoDriverError, OptionError, VgpurunError
 from vgpurun.limits.policies import PRIORITIES, SM_POLICIES
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-    from vgpurun.host.gpus import Gpu
+    from vgpurun.host.gpus import Gpu, Survey
     from vgpurun.host.library import Library
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -35,10 +35,20 @@ class GroupedOption(click.Option):
 
 
 class GroupedCommand(click.Command):
-    """A command whose help lists the options under titles; options after the first argument are not its own."""
+    """A command whose help lists the options under titles; options after the first argument are not its own.
+
+    `on_broken_config` is of a verb that launches nothing: it hears what is wrong with a configuration file, and the
+    verb goes on without that file. Any other ends.
+    """
+
+    def __init__(self, *args: Any, on_broken_config: Callable[[str], object] | None = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._on_broken_config = on_broken_config
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Let every mistake know its verb; click forgets it for an option without its value."""
+        if self._on_broken_config is not None:
+            ctx.with_resource(config.without_broken_files(self._on_broken_config))
         try:
             return super().parse_args(ctx, canonical(self, ctx, args))
         except click.UsageError as error:
@@ -280,15 +290,30 @@ def activate_simulation() -> None:
 
 
 def visible_gpus(is_simulated: bool) -> "list[Gpu]":
+    """Return the GPUs of this host, or the simulated ones; say which the driver cannot reach.
+
+    Raises GpuError, DriverError and LibraryError.
+    """
+    return warned_of(survey_gpus(is_simulated)).gpus
+
+
+def warned_of(found: "Survey") -> "Survey":
+    """Say which GPUs the driver cannot reach."""
+    for each in found.lost:
+        warn(str(each))
+    return found
+
+
+def survey_gpus(is_simulated: bool) -> "Survey":
     """Return the GPUs of this host, or the simulated ones. Raises GpuError, DriverError and LibraryError."""
-    from vgpurun.host.gpus import list_gpus
+    from vgpurun.host.gpus import survey
 
     if not is_simulated:
-        return list_gpus()
+        return survey()
     activate_simulation()
     try:
-        return list_gpus()
-    except GpuError:
+        return survey()
+    except NoDriverError:
         raise GpuError("the simulated GPU does not start, for the reason above") from None
 
 

@@ -17,7 +17,7 @@ from vgpurun.host.users import current_user, is_group, is_user
 from vgpurun.limits.quota import MemorySize
 
 
-@click.command(cls=GroupedCommand, name="config", options_metavar="[OPTIONS]")
+@click.command(cls=GroupedCommand, name="config", on_broken_config=warn, options_metavar="[OPTIONS]")
 @option(
     "--format",
     "output_format",
@@ -36,15 +36,20 @@ def config(arguments: tuple[str, ...], output_format: str) -> None:
     if arguments:
         _check(arguments)
         return
-    defaults = {key.name: configuration.load().default(key.name, os.environ) for key in DEFAULTS}
-    quotas = configuration.own_quotas()
+    found, user = configuration.readable(), current_user()
+    defaults = {key.name: found.default(key.name, os.environ) for key in DEFAULTS}
+    quotas = None if configuration.ADMIN_FILE in found.mistakes else configuration.own_quotas(found)
     if output_format == "json":
-        click.echo(json.dumps({"defaults": _json(defaults), "user": current_user(), "quotas": _json(quotas)}))
+        shown = None if quotas is None else _json(quotas)
+        click.echo(json.dumps({"defaults": _json(defaults), "user": user, "quotas": shown}))
         return
     click.echo("For options that are not given:")
     _print((f"--{name}", setting) for name, setting in defaults.items())
-    click.echo(f"\nAt most, for user {current_user()}:" if quotas else f"\nNo quotas for user {current_user()}.")
-    _print(quotas.items(), UNLIMITED)
+    if quotas is None:
+        click.echo(f"\nWhat user {user} may have at most is not known: {configuration.ADMIN_FILE} is broken.")
+    else:
+        click.echo(f"\nAt most, for user {user}:" if quotas else f"\nNo quotas for user {user}.")
+        _print(quotas.items(), UNLIMITED)
 
 
 def _check(arguments: tuple[str, ...]) -> None:

@@ -5,9 +5,9 @@ from typing import Any
 
 import click
 
-from vgpurun.cli.common import Function, option
-from vgpurun.errors import OptionError
-from vgpurun.options.table import GROUPS, LEFT_OUT, Flag
+from vgpurun.cli.common import Function, option, warn
+from vgpurun.errors import CommandLineError
+from vgpurun.options.table import DEPRECATED, GROUPS, LEFT_OUT, Flag
 
 
 def docker_options(function: Function) -> Function:
@@ -17,13 +17,15 @@ def docker_options(function: Function) -> Function:
             function = _declared(flag, title)(function)
     for flag in LEFT_OUT:
         function = _refused(flag)(function)
+    for flag in DEPRECATED:
+        function = _ignored(flag)(function)
     return function
 
 
 def _declared(flag: Flag, title: str) -> Callable[[Function], Function]:
-    settings: dict[str, Any] = {"group": title, "help": flag.help}
+    settings: dict[str, Any] = {"group": title, "help": flag.help, "envvar": flag.variable or None}
     if flag.is_on:
-        settings |= {"type": bool, "default": True, "metavar": flag.value}
+        settings |= {"type": bool, "metavar": flag.value}
     elif not flag.value:
         settings |= {"is_flag": True}
     else:
@@ -35,8 +37,22 @@ def _refused(flag: Flag) -> Callable[[Function], Function]:
     def refuse(ctx: click.Context, parameter: click.Parameter, value: Any) -> None:
         del ctx, parameter
         if value:
-            raise OptionError(f"{flag.names} {flag.help}")
+            raise CommandLineError(f'"{flag.names}" {flag.help}')
 
+    return _hidden(flag, refuse)
+
+
+def _ignored(flag: Flag) -> Callable[[Function], Function]:
+    def read(ctx: click.Context, parameter: click.Parameter, value: Any) -> None:
+        del ctx, parameter
+        if value is not None:
+            flag.read((value,))
+            warn(f"Flag {flag.names} has been deprecated, {flag.help}")
+
+    return _hidden(flag, read)
+
+
+def _hidden(flag: Flag, callback: Callable[..., None]) -> Callable[[Function], Function]:
     return option(
-        flag.names, is_flag=not flag.value, hidden=True, expose_value=False, callback=refuse, group="Left out"
+        flag.names, is_flag=not flag.value, hidden=True, expose_value=False, callback=callback, group="Left out"
     )

@@ -6,7 +6,7 @@ from dataclasses import asdict
 import click
 
 from vgpurun.choices import DRIVER_MODES
-from vgpurun.cli.common import GroupedCommand, option, visible_gpus
+from vgpurun.cli.common import GroupedCommand, option, survey_gpus
 from vgpurun.config import values as config
 from vgpurun.errors import DriverError, GpuError, LibraryError
 from vgpurun.host.doctor import FAILED, OK, WARNING, Finding, examine
@@ -15,7 +15,11 @@ _GROUP = "Examination"
 _NAME_WIDTH = 20
 
 
-@click.command(cls=GroupedCommand, name="doctor")
+def _found_below(_: str) -> None:
+    """Say nothing of a broken configuration file: it is one of the findings."""
+
+
+@click.command(cls=GroupedCommand, name="doctor", on_broken_config=_found_below)
 @option(
     "--driver", "driver_mode", type=click.Choice(DRIVER_MODES), default=lambda: config.default("driver"), group=_GROUP,
     help="How containers get the driver, as for run. By default VGPURUN_DRIVER, or auto.",
@@ -30,7 +34,7 @@ def doctor(driver_mode: str, output_format: str) -> int:
     The exit code is 1 when something fails. Whether limits hold is tried by `vgpurun verify`.
     """
     try:
-        found = examine(visible_gpus(driver_mode == "sim"), driver_mode)
+        found = examine(survey_gpus(driver_mode == "sim"), driver_mode)
     except (GpuError, DriverError, LibraryError) as error:
         found = examine(GpuError(str(error)), driver_mode)
     findings = list(found)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from vgpurun.cli.common import GroupedCommand, activate_simulation, host_driver_option, option, say
+from vgpurun.cli.common import GroupedCommand, activate_simulation, host_driver_option, option, say, warn
 from vgpurun.errors import LimitError, OptionError
 from vgpurun.extras import needs_extra
 from vgpurun.limits.quota import parse_size
@@ -21,7 +21,7 @@ _GROUP, _HISTORY = "Exporter", "History"
 _LEAST_KEPT_S, _LEAST_BYTES = 3600, 1 << 20
 
 
-@click.command(cls=GroupedCommand, name="exporter")
+@click.command(cls=GroupedCommand, name="exporter", on_broken_config=warn)
 @option(
     "--listen", metavar="ADDRESS:PORT", default="127.0.0.1:9487", show_default=True, group=_GROUP,
     help="Where to serve /metrics; `:9487` is every address of this host.",

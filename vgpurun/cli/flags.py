@@ -8,9 +8,7 @@ from collections.abc import Sequence
 import click
 
 from vgpurun.errors import OptionError
-
-_TRUE = ("1", "t", "T", "true", "TRUE", "True")
-_FALSE = ("0", "f", "F", "false", "FALSE", "False")
+from vgpurun.options.values import FALSE, TRUE
 
 
 def canonical(command: click.Command, ctx: click.Context, arguments: Sequence[str]) -> list[str]:
@@ -48,6 +46,8 @@ class _Reader:
 
     def _long(self, argument: str, rest: list[str]) -> None:
         name, equals, value = argument.partition("=")
+        if name == "--" or name.startswith("---"):
+            raise click.UsageError(f"bad flag syntax: {argument}.", self._ctx)
         option = self._options.get(name)
         if option is None:
             raise click.NoSuchOption(name, f"unknown flag: {name}.", self._near(name), self._ctx)
@@ -82,10 +82,10 @@ class _Reader:
         if not _is_switch(option):
             self._read.append(f"{_long_name(option)}={value}")
             return
-        if value not in (*_TRUE, *_FALSE):
+        if value not in (*TRUE, *FALSE):
             names = ", ".join(sorted(option.opts, key=len))
             raise OptionError(f'invalid argument "{value}" for "{names}" flag: parsing "{value}": use true or false')
-        is_on = value in _TRUE
+        is_on = value in TRUE
         if option.is_flag:
             self._switches[_long_name(option)] = is_on
         else:

@@ -5,12 +5,12 @@ from typing import Any
 
 import click
 
-from vgpurun.cli.common import ContainerName, EngineCommand, gpus_if_any, host_driver_option, say
+from vgpurun.cli.common import ContainerName, EngineCommand, gpus_if_any, host_driver_option, say, warn
 
 _GROUP = "Display"
 
 
-@click.command(cls=EngineCommand, name="inspect")
+@click.command(cls=EngineCommand, name="inspect", on_broken_config=warn)
 @host_driver_option(_GROUP)
 @click.argument("containers", metavar="CONTAINER...", nargs=-1, required=True, type=ContainerName())
 def inspect(containers: tuple[str, ...], driver: str) -> int:
@@ -28,7 +28,6 @@ def inspect(containers: tuple[str, ...], driver: str) -> int:
 def _describe(described: dict[str, Any], all_gpus: Any) -> dict[str, Any]:
     from vgpurun.cli.ps_view import devices_json
     from vgpurun.engine.containers import from_description
-    from vgpurun.launch.labels import LABEL_VERSION
     from vgpurun.limits import readings as smi
 
     (tenant,) = smi.read_containers([from_description(described)], all_gpus)
@@ -44,7 +43,7 @@ def _describe(described: dict[str, Any], all_gpus: Any) -> dict[str, Any]:
         "user": container.user,
         "devices": devices_json(tenant),
         "state_folder": container.state_folder,
-        "version": container.labels[LABEL_VERSION],
+        "version": container.record.version,
         "labels": dict(container.labels),
         "docker": described,
     }

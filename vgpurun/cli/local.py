@@ -1,7 +1,7 @@
 """`vgpurun local`: a process of this host under limits, without a container."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any
 
@@ -18,12 +18,13 @@ from vgpurun.cli.common import (
     policy_options,
     profile_options,
     say,
-    visible_gpus,
+    survey_gpus,
     warn,
+    warned_of,
 )
 from vgpurun.cli.placing import Wanted, engine_if_any, placement_options
 from vgpurun.host import library, mps, simulation
-from vgpurun.host.gpus import Gpu
+from vgpurun.host.gpus import Survey
 from vgpurun.launch.describe import to_yaml
 from vgpurun.launch.plan import ProcessPlan, plan_process
 from vgpurun.launch.process import prepare_process, run_process
@@ -60,17 +61,17 @@ def local(command: tuple[str, ...], environment: tuple[str, ...], driver: str, d
     profiling = Profiling.read(given["profile"], given["profile_size"])
     if isinstance(wanted, Wanted) and wanted.gpus is None and host_environment.get("CUDA_VISIBLE_DEVICES"):
         wanted = wanted._replace(gpus="all")  # the user's own choice; its numbers are CUDA's, which need not be NVML's
-    all_gpus = visible_gpus(driver == "sim")
-    wanted.check(host_environment, all_gpus)
+    found = warned_of(survey_gpus(driver == "sim"))
+    wanted.check(host_environment, found.gpus)
     find_library(dry_run)  # is built before others have to wait for this launch
-    admission = wanted.admission(host_environment, all_gpus, engine_if_any())
+    admission = wanted.admission(host_environment, found.gpus, engine_if_any())
     if dry_run:
-        plan = plan_local(command, admission.look(), all_gpus, driver, variables, dry_run, profiling)
+        plan = plan_local(command, admission.look(), found, driver, variables, dry_run, profiling)
         click.echo(to_yaml(plan), nl=False)
         return 0
     with ExitStack() as undo:
         with admission.granted() as placement:
-            plan = plan_local(command, placement, all_gpus, driver, variables, profiling=profiling)
+            plan = plan_local(command, placement, found, driver, variables, profiling=profiling)
             folder = prepare_process(plan)
             undo.callback(folder.remove)
             admission.confirm(str(os.getpid()))
@@ -81,7 +82,7 @@ def local(command: tuple[str, ...], environment: tuple[str, ...], driver: str, d
 def plan_local(
     command: tuple[str, ...],
     placement: Placement,
-    all_gpus: Sequence[Gpu],
+    host: Survey,
     driver: str,
     given: Mapping[str, str],
     is_dry_run: bool = False,
@@ -101,7 +102,7 @@ def plan_local(
         command,
         placement.limits,
         placement.gpus,
-        all_gpus,
+        len(placement.gpus) < len(host.gpus) or bool(host.lost and not host_environment.get("CUDA_VISIBLE_DEVICES")),
         driver,
         driver_environment,
         found.path,

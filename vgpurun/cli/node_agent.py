@@ -4,14 +4,14 @@ from pathlib import Path
 
 import click
 
-from vgpurun.cli.common import GroupedCommand, activate_simulation, host_driver_option, option, say
+from vgpurun.cli.common import GroupedCommand, activate_simulation, host_driver_option, option, say, warn
 from vgpurun.extras import needs_extra
 from vgpurun.limits import state
 
 _GROUP = "Node agent"
 
 
-@click.command(cls=GroupedCommand, name="node-agent")
+@click.command(cls=GroupedCommand, name="node-agent", on_broken_config=warn)
 @option(
     "--listen", metavar="ADDRESS:PORT", default="127.0.0.1:9487", show_default=True, group=_GROUP,
     help="Where to serve /metrics and /healthz; `:9487` is every address.",

@@ -15,7 +15,7 @@ from vgpurun.config import values as config
 from vgpurun.errors import EngineError, NoEngineError, NoRoomError, OptionError
 from vgpurun.host.gpus import GPUS_HELP, Gpu
 from vgpurun.launch.plan import Limits
-from vgpurun.limits.quota import Quota
+from vgpurun.limits.quota import Quota, sets_limits
 from vgpurun.slices.joining import Joining
 
 if TYPE_CHECKING:
@@ -89,6 +89,7 @@ class Wanted(NamedTuple):
     is_overcommit: bool
     wait_s: float
     is_local: bool = False
+    defaults: frozenset[str] = frozenset()
 
     @classmethod
     def take(cls, given: MutableMapping[str, Any], is_local: bool = False) -> "Wanted | WantedSlice":
@@ -98,6 +99,8 @@ class Wanted(NamedTuple):
         """
         if (name := given.pop("slice_name")) is not None:
             return WantedSlice.take(name, given)
+
+        defaults = frozenset(name for name in ("mem", "sm", "overcommit") if given[name] is None)
 
         def take(name: str) -> Any:
             value = given.pop(name)
@@ -118,12 +121,19 @@ class Wanted(NamedTuple):
             is_overcommit=take("overcommit"),
             wait_s=parse_wait(take("wait")),
             is_local=is_local,
+            defaults=defaults,
         )
 
     def admission(self, environment: Mapping[str, str], gpus: Sequence[Gpu], engine: "Engine | None") -> Admission:
         """Return the admission of a launch whose program will have this environment."""
-        request = Request(self.limits, self.gpus, self.policy, self.is_overcommit, environment, self.is_local)
+        request = Request(
+            self.limits, self.gpus, self.policy, self.is_overcommit, environment, self.is_local, defaults=self.defaults
+        )
         return Admission(request, gpus, config.own_grant(), engine, self.wait_s, say, warn)
+
+    def has_limits(self, environment: Mapping[str, str]) -> bool:
+        """Ask whether anything limits a program that will have this environment."""
+        return self.limits.memory is not None or self.limits.sm is not None or sets_limits(environment)
 
     def check(self, environment: Mapping[str, str], gpus: Sequence[Gpu]) -> None:
         """Raise what stands against the launch however much room there is.
@@ -170,6 +180,11 @@ class WantedSlice(NamedTuple):
         """Return what lets a launch into the slice."""
         del environment, engine
         return Joining(self.name, gpus)
+
+    def has_limits(self, environment: Mapping[str, str]) -> bool:
+        """Every slice has limits, or may be given some while it is used."""
+        del environment
+        return True
 
     def check(self, environment: Mapping[str, str], gpus: Sequence[Gpu]) -> None:
         """Raise SliceError for a slice that is not there, or not this user's."""

@@ -2,12 +2,12 @@
 
 import click
 
-from vgpurun.cli.common import EngineCommand, gpus_if_any, host_driver_option, option
+from vgpurun.cli.common import EngineCommand, gpus_if_any, host_driver_option, option, warn
 
 _GROUP = "Display"
 
 
-@click.command(cls=EngineCommand, name="ps")
+@click.command(cls=EngineCommand, name="ps", on_broken_config=warn)
 @option("-a", "--all", "everything", is_flag=True, group=_GROUP, help="Also those that do not run.")
 @option(
     "-f", "--filter", "filters", metavar="KEY=VALUE", multiple=True, group=_GROUP,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 from vgpurun.cli.common import GroupedCommand, option, say
-from vgpurun.errors import OutputError
+from vgpurun.errors import ExtraError, OutputError
 from vgpurun.replacing import replacing
 
 if TYPE_CHECKING:
@@ -59,8 +59,12 @@ def _html(profiles: "Sequence[ProcessProfile]", folder: Path, output: Path | Non
     from vgpurun.profiles import report as reports
     from vgpurun.profiles.summary import summarize
 
-    reports.check_extra()
     summary = summarize(profiles)
+    try:
+        reports.check_extra()
+    except ExtraError:
+        print_summary(summary)  # the tables need nothing more
+        raise
     path = output or folder / "report.html"
     with _replacing(path) as file:
         file.write(reports.page(summary))

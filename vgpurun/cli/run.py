@@ -1,6 +1,6 @@
 """`vgpurun run`: a container under limits."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
@@ -25,6 +25,7 @@ from vgpurun.cli.docker_options import docker_options
 from vgpurun.cli.placing import Wanted, WantedSlice, placement_options
 from vgpurun.config import values as config
 from vgpurun.console.signals import Signals
+from vgpurun.engine.address import config_fault
 from vgpurun.engine.images import PullOptions, find_image
 from vgpurun.errors import EngineError, OptionError
 from vgpurun.host import drivers, mps, simulation
@@ -32,16 +33,19 @@ from vgpurun.host import gpus as devices
 from vgpurun.host.drivers import DriverPlan, EngineFacts
 from vgpurun.host.gpus import Gpu
 from vgpurun.host.library import Library, find_simulated_driver
+from vgpurun.launch.committed import own_variables
 from vgpurun.launch.describe import to_yaml
 from vgpurun.launch.plan import LaunchPlan, plan_launch
 from vgpurun.limits import state
 from vgpurun.options import ContainerOptions
 from vgpurun.options.build import container_options
+from vgpurun.options.devices import gpus
 from vgpurun.profiles.recording import Profiling
 from vgpurun.slices.joining import Joining
 
 if TYPE_CHECKING:
     from vgpurun.engine.client import Image
+    from vgpurun.engine.image_libc import Libc
     from vgpurun.engine.launches import LaunchEngine
 
 _VGPURUN = "vgpurun"
@@ -85,9 +89,12 @@ def run(
     _refuse_late_verb(ctx, image)
     if not image:
         raise OptionError("IMAGE is empty; is the variable that names it set?")
+    _read_gpus(given)
     wanted = Wanted.take(given)
     profiling = Profiling.read(given.pop("profile"), given.pop("profile_size"))
     options = container_options(image, command, given)
+    if fault := config_fault():
+        warn(fault)
     pull = PullOptions.read(given["pull"] or config.default("pull"), given["quiet"], options.platform)
     with Signals() as signals:
         devices.prepare()
@@ -97,6 +104,18 @@ def run(
             click.echo(to_yaml(launch.plan_without_effect(asked)), nl=False)
             return 0
         return launch.run(asked, pull, signals)
+
+
+def _read_gpus(given: dict[str, Any]) -> None:
+    """Leave of --gpus what chooses GPUs; capabilities are the variable that NVIDIA's runtime has for them."""
+    if not given["gpus"]:
+        return
+    try:
+        given["gpus"], capabilities = gpus(given["gpus"])
+    except ValueError as error:
+        raise OptionError(f"--gpus {given['gpus']}: {error}") from None
+    if capabilities:
+        given["env"] = (f"NVIDIA_DRIVER_CAPABILITIES={capabilities}", *given["env"])
 
 
 def _refuse_late_verb(ctx: click.Context, image: str) -> None:
@@ -142,18 +161,22 @@ class _Launch:
         library = find_library(is_dry_run=False)  # while the engine describes itself
         # Only now: docker's package cannot be imported by two threads at the same time.
         from vgpurun.launch.container import check_terminal, launch
+        from vgpurun.launch.image_look import look
 
-        image = dict(find_image(engine, self._options.image, found, pull).environment)
-        check_terminal(self._options)
+        image = find_image(engine, self._options.image, found, pull)
+        check_terminal(self._options, engine)
+        environment = self._options.environment_over(own_variables(image.environment))
         if self._driver_mode != "sim":
-            mps.refuse_in_container(self._options, self._options.environment_over(image))
-        admission = self._admission(engine, image)
+            mps.refuse_in_container(self._options, environment)
+        libc = None
+        if self._wanted.has_limits(environment):
+            with signals.held():  # it may make a container to read from
+                libc = look(engine, image, self._options, library)
         return launch(
             engine,
             facts,
-            admission,
-            lambda place: self._plan(place, facts.result(), image, library),
-            library,
+            self._wanted.admission(environment, self._gpus, engine),
+            lambda place: self._plan(place, facts.result(), image.environment, library, libc),
             signals,
             warn,
         )
@@ -172,10 +195,16 @@ class _Launch:
         return self._plan(placement, facts, image, library)
 
     def _admission(self, engine: Any, image_environment: dict[str, str]) -> Admission | Joining:
-        return self._wanted.admission(self._options.environment_over(image_environment), self._gpus, engine)
+        environment = self._options.environment_over(own_variables(image_environment))
+        return self._wanted.admission(environment, self._gpus, engine)
 
     def _plan(
-        self, placement: Placement, facts: EngineFacts, image_environment: dict[str, str], library: Library
+        self,
+        placement: Placement,
+        facts: EngineFacts,
+        image_environment: Mapping[str, str],
+        library: Library,
+        libc: "Libc | None" = None,
     ) -> LaunchPlan:
         return plan_launch(
             self._options,
@@ -187,6 +216,7 @@ class _Launch:
             image_environment,
             joined=placement.joined,
             profiling=self._profiling,
+            libc=libc,
         )
 
     def _driver(self, facts: EngineFacts, gpus: Sequence[Gpu]) -> DriverPlan:

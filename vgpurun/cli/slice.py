@@ -80,7 +80,7 @@ def create(name: str, users: str, driver: str, **given: Any) -> None:
     _refresh_cdi(driver, gpus)
 
 
-@slice_group.command(cls=GroupedCommand, name="ls")
+@slice_group.command(cls=GroupedCommand, name="ls", on_broken_config=warn)
 @option("-q", "--quiet", is_flag=True, group="Display", help="Only the names.")
 @option(
     "--format", "output_format", type=click.Choice(["table", "json"]), default="table", show_default=True,
@@ -100,7 +100,7 @@ def ls(quiet: bool, output_format: str, driver: str) -> None:
         (print_table if output_format == "table" else print_json)(found, driver == "sim")
 
 
-@slice_group.command(cls=GroupedCommand, name="inspect")
+@slice_group.command(cls=GroupedCommand, name="inspect", on_broken_config=warn)
 @host_driver_option("Display")
 @_names
 def inspect(names: tuple[str, ...], driver: str) -> None:
@@ -111,7 +111,7 @@ def inspect(names: tuple[str, ...], driver: str) -> None:
     print_json([store.find(name) for name in names], driver == "sim")
 
 
-@slice_group.command(cls=GroupedCommand, name="update")
+@slice_group.command(cls=GroupedCommand, name="update", on_broken_config=warn)
 @option("--mem", metavar="SIZE", group=LIMITS, help="New memory limit, as for create, but not max; 100% lifts it.")
 @option("--sm", metavar="PERCENT", group=LIMITS, help="New compute limit, as for create; 100 lifts it.")
 @oversubscribe_option
@@ -156,7 +156,7 @@ def update(
     _refresh_cdi(driver, gpus)
 
 
-@slice_group.command(cls=GroupedCommand, name="rm")
+@slice_group.command(cls=GroupedCommand, name="rm", on_broken_config=warn)
 @option("-f", "--force", is_flag=True, group=_GROUP, help="Also those in use: see above.")
 @host_driver_option(_GROUP)
 @_names

@@ -7,7 +7,17 @@ from typing import Any
 import click
 
 from vgpurun.admission.placement import Placement
-from vgpurun.cli.common import LIMITS, EngineCommand, host_driver_option, limit_options, option, visible_gpus, warn
+from vgpurun.cli.common import (
+    LIMITS,
+    EngineCommand,
+    host_driver_option,
+    limit_options,
+    option,
+    survey_gpus,
+    visible_gpus,
+    warn,
+    warned_of,
+)
 from vgpurun.cli.local import plan_local
 from vgpurun.errors import EngineError, OptionError
 from vgpurun.host.gpus import GPUS_HELP, select_gpus
@@ -20,6 +30,7 @@ _GROUP = "Display"
 @click.command(
     cls=EngineCommand,
     name="smi",
+    on_broken_config=warn,
     options_metavar="[OPTIONS]",
     context_settings={"allow_interspersed_args": False},
 )
@@ -52,9 +63,9 @@ def smi(arguments: tuple[str, ...], mem: str | None, sm: str | None, gpus: str, 
     vgpurun smi --mem 2g [-- ARG...]      nvidia-smi as a container with such a limit would see it
     """
     if mem is not None or sm is not None:
-        all_gpus = visible_gpus(driver == "sim")
-        placement = Placement(tuple(select_gpus(gpus, all_gpus)), Limits(mem, sm))
-        plan = of_chosen_gpus(plan_local(("nvidia-smi", *arguments), placement, all_gpus, driver, {}))
+        found = warned_of(survey_gpus(driver == "sim"))
+        placement = Placement(tuple(select_gpus(gpus, found.gpus)), Limits(mem, sm))
+        plan = of_chosen_gpus(plan_local(("nvidia-smi", *arguments), placement, found, driver, {}))
         return run_process(plan, prepare_process(plan))
     if arguments:
         return _inside(arguments[0], arguments[1:])

@@ -4,12 +4,12 @@ import sys
 
 import click
 
-from vgpurun.cli.common import GroupedCommand, host_driver_option, option, visible_gpus
+from vgpurun.cli.common import GroupedCommand, host_driver_option, option, survey_gpus, warn
 
 _GROUP = "Display"
 
 
-@click.command(cls=GroupedCommand, name="top")
+@click.command(cls=GroupedCommand, name="top", on_broken_config=warn)
 @option(
     "--sort", type=click.Choice(["gpu", "memory", "compute"]), default="gpu", show_default=True, group=_GROUP,
     help="Containers below their GPU, or all of them by what they use.",
@@ -28,7 +28,7 @@ def top(sort: str, interval_s: float, once: bool, driver: str) -> None:
     """
     from vgpurun.cli.top_screen import Watch
 
-    watch = Watch(visible_gpus(driver == "sim"), sort, interval_s)
+    watch = Watch(lambda: survey_gpus(driver == "sim"), sort, interval_s)
     if once or not sys.stdout.isatty():
         watch.print_once()
     else:

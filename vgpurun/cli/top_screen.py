@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -14,7 +14,7 @@ from vgpurun.console.keyboard import keys, next_key
 from vgpurun.console.signals import Signals
 from vgpurun.engine.client import Engine
 from vgpurun.errors import EngineError
-from vgpurun.host.gpus import Gpu
+from vgpurun.host.gpus import Survey
 from vgpurun.limits import readings as smi
 from vgpurun.limits.readings import Report
 
@@ -24,10 +24,10 @@ _AROUND = 3  # lines of the screen besides the list
 
 
 class Watch:
-    """Looks at these GPUs again and again. Sorted by one of top_view.SORTS."""
+    """Looks at the GPUs that `find` finds again and again. Sorted by one of top_view.SORTS."""
 
-    def __init__(self, chosen: Sequence[Gpu], sort: str, interval_s: float) -> None:
-        self._gpus = chosen
+    def __init__(self, find: Callable[[], Survey], sort: str, interval_s: float) -> None:
+        self._find = find
         self._sort = sort
         self._interval_s = interval_s
         self._first = 0  # of the list's lines on the screen
@@ -58,13 +58,17 @@ class Watch:
                     report, looked_at_s = self._read(), time.monotonic()
 
     def _read(self) -> Report:
+        found = self._find()
+        troubles = [str(each) for each in found.lost]
         try:
             self._engine = self._engine or Engine.connect()
-            self._trouble = ""
-            return smi.collect(self._gpus, self._engine)
+            return smi.collect(found.gpus, self._engine)
         except EngineError as error:
-            self._engine, self._trouble = None, f"containers are not shown: {error}"
-            return smi.collect(self._gpus, None)
+            self._engine = None
+            troubles.append(f"containers are not shown: {error}")
+            return smi.collect(found.gpus, None)
+        finally:
+            self._trouble = ", ".join(troubles)
 
     def _screen(self, report: Report, console: Console) -> Group:
         titles, *rows = top_view.lines(report, console.width, self._sort, console.options.ascii_only)

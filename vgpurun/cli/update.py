@@ -1,7 +1,7 @@
 """`vgpurun update`: other limits for a container that runs."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -9,6 +9,7 @@ from vgpurun.cli.common import (
     LIMITS,
     ContainerName,
     EngineCommand,
+    find_library,
     host_driver_option,
     option,
     policy_options,
@@ -19,7 +20,7 @@ from vgpurun.cli.placing import admission_of_changes, overcommit_option
 from vgpurun.errors import OptionError
 from vgpurun.launch.plan import Limits
 from vgpurun.limits.policies import Priority, SmPolicy
-from vgpurun.limits.quota import Quota, show_size
+from vgpurun.limits.quota import Quota, doubt, show_size
 
 if TYPE_CHECKING:
     from vgpurun.limits.update import Change
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 @click.command(
     cls=EngineCommand,
     name="update",
+    on_broken_config=warn,
     options_metavar="[OPTIONS]",
 )
 @option("--mem", metavar="SIZE", group=LIMITS, help="New memory limit, as for run, but not max; 100% lifts it.")
@@ -58,7 +60,7 @@ def update(
     More than before needs room on the GPU, as at a launch. A container that holds more than its new limit keeps it, and
     gets no more until it has freed enough.
     """
-    from vgpurun.engine.containers import ContainerEngine
+    from vgpurun.engine.containers import ContainerEngine, from_description
     from vgpurun.limits import update as limits
 
     given = Limits(mem, sm, sm_policy, priority, oversubscribe)
@@ -67,17 +69,41 @@ def update(
     gpus = visible_gpus(driver == "sim")
     engine = ContainerEngine.connect()
     admit = admission_of_changes(gpus, engine, overcommit)
-    found = [engine.find(name) for name in containers]
+    described = [engine.describe(name) for name in containers]
+    found = [from_description(each) for each in described]
     for container in found:
         limits.refuse_in_slice(container.name, container.slice_name)
+    for container, description in zip(found, described, strict=True):
+        if not any(quota.memory_bytes or quota.sm_percent for _, quota in container.quotas):
+            _look_late(container.name, description)
     for container in found:
         show_changes(container.name, limits.update(container, gpus, given, admit))
+
+
+def _look_late(name: str, description: Mapping[str, Any]) -> None:
+    """Look at the C library of a container that started without limits: a start looks only where there are some.
+
+    Raises ImageError.
+    """
+    from vgpurun.engine.client import Image
+    from vgpurun.engine.launches import LaunchEngine
+    from vgpurun.launch import places
+    from vgpurun.launch.image_look import look
+    from vgpurun.options import ContainerOptions
+
+    image = Image(description["Image"], {})
+    libc = look(LaunchEngine.connect(), image, ContainerOptions(description["Config"]["Image"]), find_library(False))
+    unsure = places.doubts_of_preload({each["Destination"] for each in description["Mounts"]})
+    for warning in (*libc.warnings, *unsure):
+        warn(f"{name}: {warning}")
 
 
 def show_changes(name: str, changes: Sequence["Change"]) -> None:
     """Print what has changed of a container or a slice."""
     for change in changes:
         click.echo(f"{name}, GPU {change.gpu.number}: {show_quota(change.before)} -> {show_quota(change.after)}")
+        if change.after.memory_bytes != change.before.memory_bytes and (remark := doubt(change.after.memory_bytes)):
+            warn(remark)
         if change.is_over:
             held = show_size(change.held_bytes or 0)
             warn(f"{name} holds {held} of GPU {change.gpu.number}, more than its new limit: it gets no more")

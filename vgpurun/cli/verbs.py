@@ -95,8 +95,17 @@ class _Loaded(MutableMapping[str, click.Command]):
         return len(self._places)
 
 
-# What people type who know docker and other tools, and what does that here.
-_OTHER_WORDS = {"version": "--version", "stats": "top", "info": "doctor", "ls": "ps", "list": "ps", "status": "ps"}
+# Words of docker and other tools that people type, and what to say here: no image that anybody has is called so.
+_OF_DOCKER = (
+    "attach", "commit", "cp", "create", "diff", "events", "export", "images", "import", "load", "login", "logout",
+    "network", "port", "pull", "push", "rename", "restart", "rmi", "save", "search", "tag", "volume", "wait",
+)  # fmt: skip
+_OTHER_WORDS = {
+    **{word: f"docker {word}" for word in _OF_DOCKER},
+    **{"version": "vgpurun --version", "stats": "vgpurun top", "info": "vgpurun doctor"},
+    **dict.fromkeys(("ls", "list", "status", "container"), "vgpurun ps"),
+    **{"image": "docker image", "system": "docker system"},
+}
 
 
 class Verbs(click.Group):
@@ -117,6 +126,12 @@ class Verbs(click.Group):
                     f"there is no verb '{unknown[0]}'; the verbs are {', '.join(self.commands)}.", ctx
                 )
             args = [*args[1:2], "--help"]
+        if args and not ctx.resilient_parsing and args[0] in _OTHER_WORDS:
+            raise click.UsageError(
+                f"'{args[0]}' is not a verb of vgpurun: use {_OTHER_WORDS[args[0]]}; "
+                f"for an image of that name: vgpurun run {args[0]}.",
+                ctx,
+            )
         of_group = {name for parameter in self.get_params(ctx) for name in parameter.opts}
         if args and args[0] not in self.commands and args[0] not in of_group:
             ctx.meta["vgpurun.verbs"] = frozenset(self.commands)
@@ -141,8 +156,7 @@ class Verbs(click.Group):
 
             first = ctx.meta.get("vgpurun.first", "-")
             near = [] if first.startswith("-") else get_close_matches(first, self.commands, n=1, cutoff=0.6)
-            meant = [_OTHER_WORDS[first]] if first in _OTHER_WORDS else near
-            raise type(error)(f"{error}; or did you mean: vgpurun {meant[0]}?") if meant else error from None
+            raise type(error)(f"{error}; or did you mean: vgpurun {near[0]}?") if near else error from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the verbs under their titles, without loading them."""

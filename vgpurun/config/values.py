@@ -7,9 +7,12 @@ for everybody.
 """
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vgpurun.config.file import ConfigFile, Setting, read_config
@@ -30,10 +33,11 @@ def user_file() -> Path:
 
 
 class Config(NamedTuple):
-    """What both files say."""
+    """The contents of both files; `mistakes` says by path what is wrong with one, which then counts as empty."""
 
     admin: ConfigFile
     user: ConfigFile
+    mistakes: Mapping[Path, ConfigError] = MappingProxyType({})
 
     def default(self, name: str, environment: Mapping[str, str]) -> Setting:
         """Return the value of an option that is not given, and its origin. Raises ConfigError for a variable."""
@@ -60,25 +64,68 @@ class Config(NamedTuple):
 
 @cache
 def load() -> Config:
-    """Return the configuration of this host and user. Raises ConfigError."""
-    return Config(read_config(ADMIN_FILE, has_quotas=True), read_config(user_file(), has_quotas=False))
+    """Return the configuration of this host and user. A broken file counts as empty, and is among `mistakes`."""
+    mistakes: dict[Path, ConfigError] = {}
+
+    def read(path: Path, has_quotas: bool) -> ConfigFile:
+        try:
+            return read_config(path, has_quotas)
+        except ConfigError as error:
+            mistakes[path] = error
+            return ConfigFile()
+
+    return Config(read(ADMIN_FILE, has_quotas=True), read(user_file(), has_quotas=False), mistakes)
+
+
+_tell: ContextVar[Callable[[str], object] | None] = ContextVar("_tell", default=None)
+
+
+@contextmanager
+def without_broken_files(tell: Callable[[str], object]) -> Iterator[None]:
+    """Let values be read although a file is broken; `tell` hears once what is wrong with it.
+
+    That is for verbs that launch nothing. The administrator's grants are never read so.
+    """
+    token = _tell.set(cache(tell))
+    try:
+        yield
+    finally:
+        _tell.reset(token)
+
+
+def readable() -> Config:
+    """Return the configuration, without broken files where that is allowed. Raises ConfigError."""
+    config, tell = load(), _tell.get()
+    if tell is None:
+        return whole()
+    for each in config.mistakes.values():
+        tell(f"a file is left out, and launches and higher limits are refused, until this is corrected: {each}")
+    return config
+
+
+def whole() -> Config:
+    """Return the configuration. Raises ConfigError for a file that is broken."""
+    config = load()
+    for each in config.mistakes.values():
+        raise each
+    return config
 
 
 def default(name: str) -> Any:
     """Return the value of an option that is not given. Raises ConfigError."""
-    return load().default(name, os.environ).value
+    return readable().default(name, os.environ).value
 
 
-def own_quotas() -> dict[str, Setting]:
-    """Return what who launches may have at most. Raises ConfigError."""
-    config, user = load(), current_user()
+def own_quotas(config: Config) -> dict[str, Setting]:
+    """Return what the user who launches may have at most."""
+    user = current_user()
     return config.quotas(user, groups_of(user) if config.admin.groups else ())
 
 
 def own_grant() -> "Grant":
-    """Return what the administrator grants who launches. Raises ConfigError."""
+    """Return what the administrator grants the user who launches. Raises ConfigError."""
     from vgpurun.admission.grants import Grant, Maxima  # not needed to read a default
 
-    quotas = own_quotas()
+    quotas = own_quotas(whole())
     values = {name: setting.value for name, setting in quotas.items()}
     return Grant(current_user(), Maxima(**values, origins={name: each.origin for name, each in quotas.items()}))

@@ -3,13 +3,14 @@
 Each check is a function that returns findings, and raises nothing: what is wrong is what it is for.
 """
 
+import errno
 import os
 import re
-import shutil
 import stat
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from ctypes import sizeof
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,7 +23,7 @@ from vgpurun.errors import DriverError, EngineError, GpuError, LibraryError, Vgp
 from vgpurun.host import drivers, library, mps
 from vgpurun.host import gpus as devices
 from vgpurun.host.drivers import EngineFacts
-from vgpurun.host.gpus import Gpu
+from vgpurun.host.gpus import Gpu, LostGpu, Survey
 from vgpurun.limits import state
 from vgpurun.limits.quota import show_size
 
@@ -44,18 +45,19 @@ class Finding:
     remedy: str = ""
 
 
-def examine(all_gpus: Sequence[Gpu] | GpuError, driver_mode: str) -> Iterator[Finding]:
-    """Look at everything, one thing after the other. `all_gpus` is the error where there are none."""
-    gpus = [] if isinstance(all_gpus, GpuError) else list(all_gpus)
+def examine(found: Survey | GpuError, driver_mode: str) -> Iterator[Finding]:
+    """Look at everything, one thing after the other. `found` is the error where there are no GPUs."""
+    gpus = [] if isinstance(found, GpuError) else found.gpus
     is_simulated = driver_mode == "sim"
-    if isinstance(all_gpus, GpuError):
-        yield _failed("driver", all_gpus)
+    if isinstance(found, GpuError):
+        yield _failed("driver", found)
     else:
         yield from _driver(gpus, is_simulated)
+        yield from map(_lost, found.lost)
     yield from _engine(gpus, driver_mode)
-    yield _library()
+    yield from _library()
     yield from _files()
-    yield _config()
+    yield from _config()
     yield from _host()
     yield from _conflicts(gpus)
 
@@ -96,6 +98,13 @@ def _gpu(gpu: Gpu, compute_mode: str) -> Finding:
             f"nvidia-smi -i {gpu.index} -c DEFAULT",
         )  # fmt: skip
     return Finding(name, OK, f"{gpu.name}, {gpu.memory_bytes >> 20} MiB")
+
+
+def _lost(gpu: LostGpu) -> Finding:
+    return Finding(
+        f"GPU {gpu.index}", FAILED, f"the driver cannot reach it: {gpu.reason}",
+        "dmesg says why (XID); reset it (nvidia-smi -r) or restart the host",
+    )  # fmt: skip
 
 
 def _nodes(gpus: Sequence[Gpu]) -> Finding:
@@ -169,30 +178,48 @@ def _driver_in_containers(gpus: Sequence[Gpu], facts: EngineFacts, driver_mode: 
 # ---- what is ours --------------------------------------------------------------------------------------------------
 
 
-def _library() -> Finding:
+def _library() -> Iterator[Finding]:
+    if (folder := library.distrusted()) is not None:
+        yield Finding(
+            "shared library", WARNING, f"{folder} is not used: others than root can write there",
+            f"as root: rm -r {folder}; vgpurun build",
+        )  # fmt: skip
+    lacking, _, way_out = library.why_not_built_here().partition("; ")
     try:
         found = library.find()
         library.check_host(found)
     except LibraryError as error:
-        if os.environ.get("VGPURUN_LIBRARY") or (shutil.which("make") and shutil.which("cc")):
-            can_build = not os.environ.get("VGPURUN_LIBRARY")
-            status = WARNING if can_build else FAILED
-            return Finding("library", status, str(error).partition("; ")[0], "vgpurun build" if can_build else "")
-        return Finding("library", FAILED, str(error).partition("; ")[0], "vgpurun build-in-docker")
+        words = str(error).partition("; ")[0]
+        if os.environ.get("VGPURUN_LIBRARY"):
+            yield Finding("library", FAILED, words)
+        elif lacking:
+            yield Finding("library", FAILED, words if lacking == words else f"{words}; to build it, {lacking}", way_out)
+        else:
+            yield Finding("library", WARNING, words, "vgpurun build; by root it is for all users")
+        return
     glibc = library.show_version(found.glibc)
-    return Finding("library", OK, f"{found.path}, version {found.version}, glibc {glibc} or newer")
+    yield Finding("library", OK, f"{found.path}, version {found.version}, glibc {glibc} or newer")
+    for verb, parts in (("vgpurun verify", [library.VERIFIER]), ("--driver sim", library.SIMULATED_DRIVER)):
+        if lacking and (missing := library.missing(parts)):
+            yield Finding(verb, WARNING, f"{missing[0]} is not built yet, and {lacking}", way_out)
 
 
 def _files() -> Iterator[Finding]:
     root = state.root_folder()
     place = next(each for each in (root, *root.parents) if each.exists())
     try:
-        Path(tempfile.mkdtemp(prefix=".vgpurun-", dir=place)).rmdir()  # root may write anywhere, but not in /proc
+        # A launch makes such a folder, and takes the room of its file; root may write anywhere, but not in /proc.
+        with (
+            tempfile.TemporaryDirectory(prefix=".vgpurun-", dir=place) as made,
+            (Path(made) / "usage").open("xb") as file,
+        ):
+            os.posix_fallocate(file.fileno(), 0, sizeof(abi.Usage))
         yield Finding("state folder", OK, str(root))
     except OSError as error:
+        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         yield Finding(
             "state folder", FAILED, f"nothing can be made in {place}: {error.strerror}",
-            "set VGPURUN_STATE_DIR to a folder of yours",
+            ("make room there, or " if is_full else "") + "set VGPURUN_STATE_DIR to a folder of yours",
         )  # fmt: skip
     yield _lock_dir(Path(abi.LOCK_DIR))
 
@@ -217,13 +244,16 @@ def _lock_dir(path: Path) -> Finding:
     return Finding(name, OK, f"{path}, open to all")
 
 
-def _config() -> Finding:
-    try:
-        config.load()
-    except VgpurunError as error:
-        return Finding("configuration", FAILED, str(error), "vgpurun config check FILE says where")
-    files = [str(path) for path in (config.ADMIN_FILE, config.user_file()) if path.exists()]
-    return Finding("configuration", OK, ", ".join(files) or "none; the built-in values")
+def _config() -> Iterator[Finding]:
+    mistakes = config.load().mistakes
+    for error in mistakes.values():
+        found = _failed("configuration", error)
+        yield Finding(
+            found.name, found.status, found.words, found.remedy or "correct it; until then launches are refused"
+        )
+    if not mistakes:
+        files = [str(path) for path in (config.ADMIN_FILE, config.user_file()) if os.path.lexists(path)]
+        yield Finding("configuration", OK, ", ".join(files) or "none; the built-in values")
 
 
 # ---- the host ------------------------------------------------------------------------------------------------------

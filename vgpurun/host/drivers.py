@@ -1,10 +1,8 @@
 """How the driver's files and device nodes come into a container: `--driver auto|toolkit|cdi|mount|sim`.
 
 toolkit, cdi   The engine injects them, through NVIDIA's container toolkit or through CDI.
-mount          vgpurun binds the host's own files, read-only. Each file goes to /.vgpurun/driver, which LD_LIBRARY_PATH
-               names, and to where a program looks without it, so that `env -i` finds the driver too: to
-               /usr/lib/<machine>-linux-gnu (Debian's loader), /usr/lib64 (Red Hat's), and /usr/bin for the tools. A
-               place in a folder of the user's own (-v /usr:/usr:ro) is left alone unless the file is there.
+mount          vgpurun binds the host's own files, read-only, to where programs look without any variable:
+               launch/places.py says where.
 sim            The simulated driver of lib/sim, for a host without a GPU.
 auto           cdi or toolkit where the engine has it, else mount.
 """
@@ -19,12 +17,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from vgpurun import abi
 from vgpurun.errors import DriverError
 from vgpurun.host.gpus import Gpu
 from vgpurun.options import Mount
 
-CONTAINER_DRIVER_DIR = f"{abi.CONTAINER_DIR}/driver"
 CDI_KIND = "nvidia.com/gpu"
 
 _LIBRARIES = (
@@ -38,8 +34,9 @@ _LIBRARIES = (
     "libnvidia-opencl.so.1",
     "libnvidia-ptxjitcompiler.so.1",
 )
-_TOOLS = ("nvidia-smi", "nvidia-debugdump", "nvidia-cuda-mps-control", "nvidia-cuda-mps-server")
+_TOOL = "nvidia-smi"
 _NODES_OF_ALL = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools")
+_OF_X86_64_V2 = ("cx16", "lahf_lm", "popcnt", "sse4_1", "sse4_2", "ssse3")
 _LDCONFIG_S = 20.0
 _OTHER_LIBRARY_FOLDERS = ("/usr/lib64", "/usr/local/nvidia/lib64", "/run/opengl-driver/lib")
 
@@ -62,20 +59,25 @@ class EngineFacts(NamedTuple):
 
 
 class DriverPlan(NamedTuple):
-    """What a driver mode adds to a container. `mounts` are left out where they lie in a folder of the user's own.
+    """The additions of a driver mode to a container.
 
-    `state_files` are further files of the state folder, by relative path; those in etc/ are read-only in the container.
+    `libraries` and `tools` are the driver's own files on this host, by the names that programs ask for; `folder` has
+    the libraries and no others, where there is such a folder. `mounts` are further ones. `state_files` are further
+    files of the state folder, by relative path; those in etc/ are read-only in the container. `has_hwcaps`: whether
+    glibc looks for libraries of this processor in folders of their own.
     """
 
     mode: str
+    libraries: Mapping[str, str] = {}
+    tools: Mapping[str, str] = {}
+    folder: str | None = None
     mounts: tuple[Mount, ...] = ()
     devices: tuple[str, ...] = ()
     device_requests: tuple[DeviceRequest, ...] = ()
     runtime: str | None = None
     environment: Mapping[str, str] = {}
-    library_path: str | None = None
-    executable_path: str | None = None
     state_files: Mapping[str, bytes] = {}
+    has_hwcaps: bool = False
 
 
 def plan_driver(mode: str, gpus: Sequence[Gpu], facts: EngineFacts) -> DriverPlan:
@@ -113,26 +115,23 @@ def _plan_toolkit(gpus: Sequence[Gpu], facts: EngineFacts, has_toolkit: bool) ->
 def _plan_mount(gpus: Sequence[Gpu]) -> DriverPlan:
     folder = find_driver_folder()
     libraries = sorted({path for pattern in _LIBRARIES for path in folder.glob(pattern)})
-    tools = [Path(found) for name in _TOOLS if (found := _find_tool(name, folder))]
-    machine_folder = f"/usr/lib/{platform.machine()}-linux-gnu"
-    mounts = [
-        Mount(str(path.resolve()), f"{place}/{path.name}")
-        for paths, places in (
-            (libraries, (CONTAINER_DRIVER_DIR, machine_folder, "/usr/lib64")),
-            (tools, (CONTAINER_DRIVER_DIR, "/usr/bin")),
-        )
-        for path in paths
-        for place in places
-    ]
+    tool = _find_tool(_TOOL, folder)
     return DriverPlan(
         "mount",
-        mounts=tuple(mounts),
+        libraries={path.name: str(path.resolve()) for path in libraries},
+        tools={_TOOL: str(Path(tool).resolve())} if tool else {},
         devices=tuple(device_nodes(gpus)),
         # An engine whose default runtime is NVIDIA's must not add all GPUs on its own.
         environment={"NVIDIA_VISIBLE_DEVICES": "void"},
-        library_path=CONTAINER_DRIVER_DIR,
-        executable_path=CONTAINER_DRIVER_DIR,
+        has_hwcaps=has_hwcaps(),
     )
+
+
+def has_hwcaps(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
+    """Ask whether this processor is an x86-64-v2, for which glibc has had folders of their own since 2.33."""
+    with cpuinfo.open() as file:
+        flags = next((line for line in file if line.startswith("flags")), "")  # the kernel writes a line as it is read
+    return set(_OF_X86_64_V2) <= set(flags.split())
 
 
 def device_nodes(

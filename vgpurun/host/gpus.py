@@ -4,11 +4,11 @@ import ctypes
 import re
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from vgpurun.errors import GpuError
+from vgpurun.errors import GpuError, NoDriverError
 
 GPUS_HELP = "use all, a count, or device=0,1 with indexes as nvidia-smi shows them (0:1 for a MIG instance) or UUIDs"
 
@@ -64,21 +64,50 @@ def prepare() -> None:
         import pynvml  # noqa: F401
 
 
-def list_gpus() -> list[Gpu]:
-    """Return the GPUs of this host in NVML's order. Raises GpuError when there is no driver or no GPU.
+class LostGpu(NamedTuple):
+    """A GPU that the driver lists and cannot reach, as one that has fallen off the bus; `reason` is NVML's word."""
+
+    index: int  # type: ignore[assignment]
+    reason: str
+
+    def __str__(self) -> str:
+        return f"GPU {self.index} cannot be used: {self.reason}"
+
+
+class Survey(NamedTuple):
+    """The GPUs of this host in NVML's order, and those that nothing can run on since the driver cannot reach them."""
+
+    gpus: list[Gpu]
+    lost: list[LostGpu]
+
+
+def survey() -> Survey:
+    """Return which GPUs this host has. Raises GpuError when there is no driver, or no GPU that it can reach.
 
     In the place of a GPU in MIG mode are its instances.
     """
     nvml = _initialised()
+    found = Survey([], [])
     try:
-        gpus = [gpu for index in range(nvml.nvmlDeviceGetCount()) for gpu in _read_gpus_at(nvml, index)]
+        for index in range(nvml.nvmlDeviceGetCount()):
+            try:
+                found.gpus.extend(_read_gpus_at(nvml, index))
+            except nvml.NVMLError as error:
+                found.lost.append(LostGpu(index, str(error)))
     except nvml.NVMLError as error:
         raise GpuError(f"the NVIDIA driver cannot list the GPUs: {error}; does nvidia-smi work?") from None
     finally:
         nvml.nvmlShutdown()
-    if not gpus:
+    if not found.gpus and found.lost:
+        raise GpuError(f"{', '.join(map(str, found.lost))}; does nvidia-smi work?")
+    if not found.gpus:
         raise GpuError("the NVIDIA driver sees no GPU on this host; try --driver sim for a simulated one")
-    return gpus
+    return found
+
+
+def list_gpus() -> list[Gpu]:
+    """Return those of survey() that the driver can reach. Raises GpuError."""
+    return survey().gpus
 
 
 def read_use(gpus: Sequence[Gpu]) -> list[GpuUse]:
@@ -128,7 +157,7 @@ def read_driver(gpus: Sequence[Gpu]) -> DriverFacts:
 def _compute_mode(nvml: Any, gpu: Gpu) -> str:
     names = {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
     try:
-        mode = int(nvml.nvmlDeviceGetComputeMode(nvml.nvmlDeviceGetHandleByUUID(gpu.uuid)))
+        mode = int(nvml.nvmlDeviceGetComputeMode(_handle(nvml, gpu)))
     except nvml.NVMLError:
         return "default"  # not every GPU can have another
     return names.get(mode, str(mode))
@@ -141,7 +170,7 @@ def read_processes(gpu: Gpu) -> dict[int, int]:
     """
     nvml = _initialised()
     try:
-        listed = nvml.nvmlDeviceGetComputeRunningProcesses(nvml.nvmlDeviceGetHandleByUUID(gpu.uuid))
+        listed = nvml.nvmlDeviceGetComputeRunningProcesses(_handle(nvml, gpu))
         return {int(each.pid): int(each.usedGpuMemory) for each in listed if each.pid and each.usedGpuMemory}
     except nvml.NVMLError as error:
         raise GpuError(f"the NVIDIA driver does not list the processes on a GPU: {error}") from None
@@ -150,42 +179,42 @@ def read_processes(gpu: Gpu) -> dict[int, int]:
 
 
 class XidWatch:
-    """The faults that the driver reports (XID errors) while this is open."""
+    """The faults of a GPU (XID errors) that the driver reports while this is open.
 
-    def __init__(self, gpus: Sequence[Gpu]) -> None:
-        """Begin to watch. Raises GpuError. A GPU that reports no faults is not watched."""
+    Each GPU has a set of events of its own, since waiting for those of several fails when one of them is lost.
+    """
+
+    def __init__(self, gpu: Gpu) -> None:
+        """Begin to watch. Raises GpuError for a GPU that reports no faults."""
         self._nvml = _initialised()
-        self.unwatched: list[Gpu] = []
-        try:
-            self._events = self._nvml.nvmlEventSetCreate()
-        except self._nvml.NVMLError as error:
-            self._nvml.nvmlShutdown()
-            raise GpuError(f"the NVIDIA driver does not report faults: {error}") from None
-        for gpu in gpus:
+        with ExitStack() as undo:
+            undo.callback(self._nvml.nvmlShutdown)
             try:
-                handle = self._nvml.nvmlDeviceGetHandleByUUID(gpu.uuid)
-                self._nvml.nvmlDeviceRegisterEvents(handle, self._nvml.nvmlEventTypeXidCriticalError, self._events)
-            except self._nvml.NVMLError:
-                self.unwatched.append(gpu)
+                self._events = self._nvml.nvmlEventSetCreate()
+                undo.callback(self._free)
+                kind = self._nvml.nvmlEventTypeXidCriticalError
+                self._nvml.nvmlDeviceRegisterEvents(_handle(self._nvml, gpu), kind, self._events)
+            except self._nvml.NVMLError as error:
+                raise GpuError(f"GPU {gpu.uuid} reports no faults: {error}") from None
+            self._undo = undo.pop_all()
 
-    def wait(self, timeout_ms: int) -> tuple[str, int] | None:
-        """Return the UUID of a GPU and its XID as soon as there is one, or None after `timeout_ms`."""
+    def wait(self, timeout_ms: int) -> int | None:
+        """Return an XID as soon as there is one, or None after `timeout_ms`."""
         try:
-            event = self._nvml.nvmlEventSetWait_v2(self._events, timeout_ms)
-            return _text(self._nvml.nvmlDeviceGetUUID(event.device)), int(event.eventData)
+            return int(self._nvml.nvmlEventSetWait_v2(self._events, timeout_ms).eventData)
         except self._nvml.NVMLError_Timeout:
             return None
-        except self._nvml.NVMLError:  # a GPU is gone: find_missing() tells which
+        except self._nvml.NVMLError:  # the GPU is gone, as find_missing() tells
             time.sleep(timeout_ms / 1000)
             return None
 
-    def __enter__(self) -> "XidWatch":
-        return self
+    def close(self) -> None:
+        """Watch no more."""
+        self._undo.close()
 
-    def __exit__(self, *_: object) -> None:
+    def _free(self) -> None:
         with suppress(self._nvml.NVMLError):
             self._nvml.nvmlEventSetFree(self._events)
-        self._nvml.nvmlShutdown()
 
 
 def find_missing(gpus: Sequence[Gpu]) -> frozenset[str]:
@@ -199,7 +228,7 @@ def find_missing(gpus: Sequence[Gpu]) -> frozenset[str]:
 
 def _answers(nvml: Any, gpu: Gpu) -> bool:
     try:
-        nvml.nvmlDeviceGetMemoryInfo(nvml.nvmlDeviceGetHandleByUUID(gpu.uuid))
+        nvml.nvmlDeviceGetMemoryInfo(_handle(nvml, gpu))
     except nvml.NVMLError:
         return False
     return True
@@ -228,7 +257,7 @@ def select_gpus(text: str, gpus: Sequence[Gpu]) -> list[Gpu]:
 def parse_gpus(text: str, gpus: Sequence[Gpu]) -> list[Gpu] | int:
     """Return the GPUs that `--gpus` names, in NVML's order, or how many it asks for. Raises GpuError."""
     wanted = text.strip().strip("\"'").strip()
-    if wanted == "all":
+    if wanted in ("all", "count=all"):
         chosen = list(gpus)
     elif re.fullmatch(r"(count=)?[0-9]{1,6}", wanted, re.ASCII):
         return _count(int(wanted.removeprefix("count=")), gpus)
@@ -292,10 +321,23 @@ def _initialised() -> Any:
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
-        raise GpuError(
+        raise NoDriverError(
             f"no NVIDIA driver on this host ({error}); does nvidia-smi work? For a simulated GPU: --driver sim"
         ) from None
     return pynvml
+
+
+def _handle(nvml: Any, gpu: Gpu) -> Any:
+    """Return NVML's handle of a GPU. Its search by UUID fails as soon as any GPU of the host is lost."""
+    try:
+        return nvml.nvmlDeviceGetHandleByUUID(gpu.uuid)
+    except nvml.NVMLError:
+        handle = nvml.nvmlDeviceGetHandleByPciBusId(gpu.pci_bus_id)
+    if gpu.mig_index is not None:
+        handle = nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, gpu.mig_index)
+    if _text(nvml.nvmlDeviceGetUUID(handle)) != gpu.uuid:
+        raise nvml.NVMLError(nvml.NVML_ERROR_NOT_FOUND)
+    return handle
 
 
 def _read_gpus_at(nvml: Any, index: int) -> list[Gpu]:
@@ -343,7 +385,7 @@ def _read_gpu(nvml: Any, handle: Any, index: int) -> Gpu:
 
 
 def _read_use(nvml: Any, gpu: Gpu) -> GpuUse:
-    handle = nvml.nvmlDeviceGetHandleByUUID(gpu.uuid)
+    handle = _handle(nvml, gpu)
     utilization_percent = None
     with suppress(nvml.NVMLError):
         utilization_percent = int(nvml.nvmlDeviceGetUtilizationRates(handle).gpu)

@@ -1,7 +1,8 @@
 """Finds, builds and checks libvgpu.so, and finds the simulated driver beside it.
 
-In a checkout they are in lib/build. An installed vgpurun carries the sources and builds into the XDG cache, on first
-use. VGPURUN_LIBRARY names another library, which is then used or refused, never replaced.
+In a checkout they are in lib/build. An installed vgpurun carries the sources and builds on first use: root's into a
+folder that all users share and nobody else can write, others' into their XDG cache, where the shared folder has none.
+VGPURUN_LIBRARY names another library, which is then used or refused, never replaced.
 """
 
 import mmap
@@ -11,17 +12,23 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from vgpurun import __version__, abi
 from vgpurun.errors import LibraryError
 from vgpurun.host.elf import Content, NotElfError, glibc_version, read_elf
+from vgpurun.limits.state import ROOT_FOLDER, make_readable
 from vgpurun.locking import alone_in
 
+LIBRARY, VERIFIER = "libvgpu.so", "vgpurun-verify"
+SIMULATED_DRIVER = ("sim/libcuda.so.1", "sim/libnvidia-ml.so.1", "sim/nvidia-smi")
+PARTS = (LIBRARY, VERIFIER, *SIMULATED_DRIVER)
 _PACKAGE = Path(__file__).resolve().parent.parent
 _OF_OUTER_MAKE = ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")  # they would change what is built
+_HEADERS = ("nvidia-cuda-runtime", "nvidia-nvml-dev")
 _BUILD_TAKES_S = 300.0  # at the very most, on a machine with much else to do
 _MARKER = re.compile(rb"%s([0-9A-Za-z.+-]+) abi=([0-9]+)" % abi.MARKER_PREFIX.encode())
 
@@ -43,6 +50,11 @@ def sources() -> Path:
     raise LibraryError("the sources of libvgpu.so are not installed; reinstall vgpurun, or set VGPURUN_LIBRARY")
 
 
+def folder_below(root: Path) -> Path:
+    """Return where a library of this version is that is for all users of a host whose state is in `root`."""
+    return root / "lib" / f"{__version__}-{abi.ABI_VERSION}"
+
+
 def dockerfile() -> Path:
     """Return the Dockerfile of the builder image. Raises LibraryError."""
     for folder in (_PACKAGE.parent / "dockerfiles", _PACKAGE / "_dockerfiles"):
@@ -52,19 +64,54 @@ def dockerfile() -> Path:
 
 
 def build_folder() -> Path:
-    """Return where the library is built: lib/build in a checkout, else a folder of this version in the XDG cache."""
+    """Return where this user builds: lib/build in a checkout, else a folder of this version, shared or in the cache.
+
+    Raises LibraryError for root where others could change what is there.
+    """
     if (_PACKAGE.parent / "lib" / "Makefile").exists():
         return _PACKAGE.parent / "lib" / "build"
+    if os.geteuid() == 0:
+        if (folder := distrusted()) is not None:
+            raise LibraryError(f"others than root can write in {folder}; remove it, then: vgpurun build")
+        return folder_below(ROOT_FOLDER)
     home = os.environ.get("XDG_CACHE_HOME", "")
     cache = Path(home) if home.startswith("/") else Path.home() / ".cache"
     return cache / "vgpurun" / __version__
+
+
+def is_roots_alone(path: Path) -> bool:
+    """Ask whether this is there, and only root can have put it below root's folder or can change it."""
+    try:
+        found = [each.stat() for each in (path, *path.parents) if each.is_relative_to(ROOT_FOLDER)]
+    except OSError:
+        return False
+    return all(each.st_uid == 0 and not each.st_mode & 0o022 for each in found)
+
+
+def _places(part: str) -> list[Path]:
+    """Return where a part may be, the first before the others: shared by all users, or this user's own."""
+    own, shared = build_folder() / part, folder_below(ROOT_FOLDER) / part
+    is_installed = not own.is_relative_to(_PACKAGE.parent)
+    return [shared, own] if is_installed and is_roots_alone(shared) else [own]
+
+
+def distrusted() -> Path | None:
+    """Return the shared folder where others than root could have put its library, or could put one."""
+    shared = folder_below(ROOT_FOLDER)
+    library = shared / LIBRARY
+    there = next(each for each in (library, *library.parents) if os.path.exists(each))  # noqa: PTH110 (never raises)
+    return None if is_roots_alone(there) else shared
 
 
 def find() -> Library:
     """Return the library as it is. Raises LibraryError when it is missing or of another version."""
     if given := os.environ.get("VGPURUN_LIBRARY"):
         return check(Path(given).absolute(), way_out="correct VGPURUN_LIBRARY, or unset it")
-    return check(build_folder() / "libvgpu.so")
+    *others, last = _places(LIBRARY)
+    for each in others:
+        with suppress(LibraryError):
+            return check(each)
+    return check(last)
 
 
 def find_or_build(say: Callable[[str], None]) -> Library:
@@ -74,48 +121,71 @@ def find_or_build(say: Callable[[str], None]) -> Library:
     except LibraryError:
         if os.environ.get("VGPURUN_LIBRARY"):
             raise
-    say(f"building {build_folder() / 'libvgpu.so'} (once)")
+    say(f"building {build_folder() / LIBRARY} (once)")
     return build()
 
 
 def find_simulated_driver(say: Callable[[str], None]) -> Path:
     """Return the folder of the simulated driver, built first if it is missing. Raises LibraryError."""
-    folder = build_folder() / "sim"
-    if not (folder / "libcuda.so.1").exists() or not (folder / "libnvidia-ml.so.1").exists():
-        say(f"building the simulated driver in {folder} (once)")
+    if missing(SIMULATED_DRIVER):
+        say(f"building the simulated driver in {build_folder() / 'sim'} (once)")
         _make("sim")
-    return folder
+    return _places(SIMULATED_DRIVER[0])[0].parent
 
 
 def find_verifier(say: Callable[[str], None]) -> Path:
     """Return the program that tries to pass limits, built first if it is missing. Raises LibraryError."""
-    path = build_folder() / "vgpurun-verify"
-    if not path.exists():
-        say(f"building {path} (once)")
+    if missing([VERIFIER]):
+        say(f"building {build_folder() / VERIFIER} (once)")
         _make("verify")
-    return path
+    return _places(VERIFIER)[0]
 
 
-def build(is_verbose: bool = False) -> Library:
-    """Build the library with this host's compiler. Raises LibraryError with the compiler's first error."""
-    _make("library", is_verbose)
-    return check(build_folder() / "libvgpu.so")
+def missing(parts: Sequence[str]) -> list[str]:
+    """Return which parts are neither shared nor this user's own."""
+    return [part for part in parts if not _places(part)[0].exists()]
+
+
+def build(is_verbose: bool = False, target: str = "library") -> Library:
+    """Build it (`all`: every part) with this host's compiler. Raises LibraryError with the compiler's first error."""
+    _make(target, is_verbose)
+    return check(build_folder() / LIBRARY)
+
+
+def why_not_built_here() -> str:
+    """Return what this host lacks for a build, and after a semicolon the way out; empty where it lacks nothing."""
+    try:
+        command = _make_command()
+    except LibraryError as error:
+        return str(error)
+    for tool in ("make", "cc"):
+        if shutil.which(tool) is None:
+            return f"{tool} is not installed; install gcc and make, or use: vgpurun build-in-docker"
+    done = subprocess.run([*command, "-s", "print-includes"], capture_output=True, text=True, check=False)
+    if not done.returncode and not done.stdout.strip():
+        return f"the CUDA headers are not here; {sys.executable} -m pip install {' '.join(_HEADERS)}"
+    return ""
 
 
 def _make(target: str, is_verbose: bool = False) -> None:
     """Run lib/Makefile. Its output is shown when it is asked for, and otherwise the one line that matters."""
     if shutil.which("make") is None:
         raise LibraryError("make is not installed; install gcc and make, or use: vgpurun build-in-docker")
-    folder = build_folder()
-    command = ["make", "-C", str(sources()), f"BUILD={folder}", f"PYTHON={sys.executable}", target]
     environment = {name: value for name, value in os.environ.items() if name not in _OF_OUTER_MAKE}
-    with alone_in(folder, _BUILD_TAKES_S, LibraryError, lambda path: path.mkdir(parents=True, exist_ok=True)):
-        done = subprocess.run(command, capture_output=not is_verbose, text=True, check=False, env=environment)
+    with alone_in(build_folder(), _BUILD_TAKES_S, LibraryError, make_readable):
+        done = subprocess.run(
+            [*_make_command(), target], capture_output=not is_verbose, text=True, check=False, env=environment,
+            umask=0o022,  # all users of a container load it
+        )  # fmt: skip
     if done.returncode:
         raise LibraryError(
             f"libvgpu.so cannot be built{_reason(done.stderr or '')}; `vgpurun build --verbose` shows all of it, "
             "`vgpurun build-in-docker` needs no compiler here"
         )
+
+
+def _make_command() -> list[str]:
+    return ["make", "-C", str(sources()), f"BUILD={build_folder()}", f"PYTHON={sys.executable}"]
 
 
 def _reason(stderr: str) -> str:

@@ -8,7 +8,6 @@ lies where the simulated driver looks without any variable (lib/sim/config.h), s
 """
 
 import os
-import platform
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Any
 from vgpurun import __version__, abi
 from vgpurun.errors import DriverError, StateError
 from vgpurun.host import gpus
-from vgpurun.host.drivers import CONTAINER_DRIVER_DIR, DriverPlan
+from vgpurun.host.drivers import DriverPlan, has_hwcaps
 from vgpurun.host.gpus import Gpu
 from vgpurun.limits import state
 from vgpurun.options import Mount
@@ -51,16 +50,14 @@ def activate(folder: Path) -> None:
 
 def plan_container(folder: Path, chosen: Sequence[Gpu]) -> DriverPlan:
     """Return what a container needs to see these of the simulated GPUs. After activate(). Raises DriverError."""
-    mounts = [Mount(str(folder), CONTAINER_DRIVER_DIR), Mount(os.environ["VGPUSIM_STATE"], _CONTAINER_STATE, False)]
-    for place in (f"/usr/lib/{platform.machine()}-linux-gnu", "/usr/lib64"):
-        mounts += [Mount(str((folder / name).resolve()), f"{place}/{name}") for name in _LIBRARIES]
-    mounts.append(Mount(str(folder / _TOOL), f"/usr/bin/{_TOOL}"))
     return DriverPlan(
         "sim",
-        mounts=tuple(mounts),
+        libraries={name: str((folder / name).resolve()) for name in _LIBRARIES},
+        tools={_TOOL: str(folder / _TOOL)},
+        folder=str(folder),
+        mounts=(Mount(os.environ["VGPUSIM_STATE"], _CONTAINER_STATE, False),),
         environment={"NVIDIA_VISIBLE_DEVICES": "void"},
-        library_path=CONTAINER_DRIVER_DIR,
-        executable_path=CONTAINER_DRIVER_DIR,
+        has_hwcaps=has_hwcaps(),
         state_files={_CONFIG: container_config(os.environ.get("VGPUSIM_CONFIG"), chosen)},
     )
 

@@ -22,6 +22,9 @@ _MAX_DIGITS = 20  # of a number below 2^64, without leading zeros
 
 LEAST_LIMIT_BYTES = 1 << 20  # what is less is surely a slip: a context alone takes some hundred times that
 
+# Measured on an H200 with driver 580.159.04 (README.md). Another GPU's may take less.
+_CONTEXT_BYTES, _CONTEXT_OF = 518 << 20, "an H200"
+
 MEMORY_HELP = "use a size such as 2g, 1.5GiB or 1024m, or a share of the GPU such as 50%"
 SM_HELP = "use a whole percentage from 1 to 100 (100 or 0: no limit)"
 
@@ -181,6 +184,12 @@ def resolve(
     return quotas
 
 
+def sets_limits(environment: Mapping[str, str]) -> bool:
+    """Ask whether any limit variable has a value."""
+    names = (abi.ENV_MEMORY_LIMIT, abi.ENV_WRAPPER_MEMORY, abi.ENV_SM_LIMIT, abi.ENV_ALNAIR_SM)
+    return any(name.startswith(names) and value.strip(" \t") for name, value in environment.items())
+
+
 def _from_environment(
     environment: Mapping[str, str], names: Sequence[str], parse: Callable[[str], T]
 ) -> list[tuple[str, T]]:
@@ -203,6 +212,14 @@ def _bytes_within(size: MemorySize, gpu: Gpu, origin: str) -> int:
             f"{origin} is more than GPU {gpu.number} has ({show_size(gpu.memory_bytes)}); lower it, or leave it out"
         )
     return limit_bytes
+
+
+def doubt(memory_bytes: int | None) -> str:
+    """Return why programs may not even begin under a memory limit, or nothing where they surely do."""
+    if memory_bytes is None or memory_bytes >= _CONTEXT_BYTES:
+        return ""
+    context = f"a CUDA context alone takes {show_size(_CONTEXT_BYTES)} on {_CONTEXT_OF}"
+    return f"{context}: with {show_size(memory_bytes)} programs may be out of memory at their start"
 
 
 def show_size(size_bytes: int) -> str:

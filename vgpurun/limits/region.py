@@ -95,14 +95,8 @@ def write_limits(path: Path, limits: Sequence[tuple[str, Quota]], may_disable: b
 
 def read_limits(path: Path) -> list[tuple[str, Quota]] | None:
     """Return the UUIDs and quotas of a limits file in its order, or None when it is none. Raises OSError."""
-    file = _open_regular(path)  # who says where the file is may be anybody who can make a container
-    if file is None:
-        return None
-    try:
-        content = os.pread(file, sizeof(abi.Limits), 0)
-    finally:
-        os.close(file)
-    if len(content) < sizeof(abi.Limits):
+    content = read_regular(path, sizeof(abi.Limits))
+    if content is None or len(content) < sizeof(abi.Limits):
         return None
     limits = abi.Limits.from_buffer_copy(content)
     if limits.magic != abi.LIMITS_MAGIC or limits.abi_version != abi.ABI_VERSION:
@@ -154,7 +148,8 @@ def read_sound_usage(path: Path, uuids: Sequence[str], pid_namespace: int | None
         slots = _live_slots(file, min(usage.slots_used, abi.MAX_PROCESSES))
         known = uuids[: abi.MAX_DEVICES]
         if pid_namespace is None:
-            read = [_read_device(usage, slots, number, uuid) for number, uuid in enumerate(known)]
+            age_s = time.time() - path.parent.stat().st_mtime  # the file was made with its folder, which has no other
+            read = [_read_device(usage, slots, number, uuid, age_s) for number, uuid in enumerate(known)]
         else:
             slots = [slot for slot in slots if slot.pid_namespace == pid_namespace]
             read = [_read_memory(slots, number, uuid) for number, uuid in enumerate(known)]
@@ -169,7 +164,9 @@ def _live_slots(file: int, count: int) -> list[abi.ProcessUsage]:
     return [abi.ProcessUsage.from_buffer(content, slot * size) for slot in range(count) if _is_live(file, slot)]
 
 
-def _read_device(usage: abi.UsageHead, slots: Sequence[abi.ProcessUsage], number: int, uuid: str) -> DeviceReading:
+def _read_device(
+    usage: abi.UsageHead, slots: Sequence[abi.ProcessUsage], number: int, uuid: str, age_s: float
+) -> DeviceReading:
     shared = usage.devices[number]
     return _read_memory(slots, number, uuid)._replace(
         not_enforced=tuple(name for name, bit in NOT_ENFORCED.items() if shared.not_enforced & bit),
@@ -178,7 +175,7 @@ def _read_device(usage: abi.UsageHead, slots: Sequence[abi.ProcessUsage], number
         launches=shared.launches,
         refusals=shared.refusals,
         last_launch_ns=shared.last_launch_ns,
-        utilization=read_seconds(shared.seconds, time.monotonic_ns()),
+        utilization=read_seconds(shared.seconds, time.monotonic_ns(), age_s),
     )
 
 
@@ -208,6 +205,17 @@ def has_live_processes(path: Path) -> bool:
         return _is_live(file, 0, abi.MAX_PROCESSES)
     except OSError:
         return True
+    finally:
+        os.close(file)
+
+
+def read_regular(path: Path, most_bytes: int) -> bytes | None:
+    """Return the beginning of a file that anybody may have put there, or None when it is none. Raises OSError."""
+    file = _open_regular(path)
+    if file is None:
+        return None
+    try:
+        return os.pread(file, most_bytes, 0)
     finally:
         os.close(file)
 

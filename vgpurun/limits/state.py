@@ -1,7 +1,7 @@
 """The state folders: one for each container or local process, with its limits and its usage.
 
     <root>/containers/<name>/        0755  the folder; its flock is held while it is being made, or by a local process
-                            owner    JSON  which engine or process it belongs to
+                            owner    JSON  which process, or container of which engine, it belongs to; what it was given
                             etc/           read-only in the container: limits, ld.so.preload
                             run/           usage, 0666: written by the container's processes, which cannot remove it
     <root>/slices/<name>/                  the same for what joins a slice, which has the limits and usage of all
@@ -30,6 +30,7 @@ from vgpurun.replacing import replacing
 
 ROOT_FOLDER = Path("/var/lib/vgpurun")
 _PATIENCE_S = 30.0
+_MOST_OWNER_BYTES = 16 << 20  # several times what a command line may have, which is the longest thing in it
 _OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -58,11 +59,16 @@ class StateFolder:
 
     @classmethod
     def make(
-        cls, path: Path, files: Mapping[str, bytes], owner: Mapping[str, Any], has_usage: bool = True
+        cls,
+        path: Path,
+        files: Mapping[str, bytes],
+        owner: Mapping[str, Any],
+        has_usage: bool = True,
+        links: Mapping[str, str] = {},
     ) -> "StateFolder":
-        """Make the folder with these files (by relative path). Raises StateError, and then leaves nothing behind.
+        """Make the folder with these files and symbolic links (by relative path).
 
-        `has_usage`: what joins a slice has no usage file of its own.
+        `has_usage`: what joins a slice has no usage file of its own. Raises StateError, and then leaves nothing behind.
         """
         try:
             make_readable(path.parent)
@@ -73,17 +79,21 @@ class StateFolder:
             ) from None
         folder = cls(path, lock)
         try:
-            folder._fill(files, owner, has_usage)
+            folder._fill(files, owner, has_usage, links)
         except OSError as error:
             folder.remove()
             raise StateError(f"cannot write the state folder {path}: {error.strerror}") from None
         return folder
 
-    def _fill(self, files: Mapping[str, bytes], owner: Mapping[str, Any], has_usage: bool) -> None:
+    def _fill(
+        self, files: Mapping[str, bytes], owner: Mapping[str, Any], has_usage: bool, links: Mapping[str, str]
+    ) -> None:
         self.path.chmod(0o755)  # whatever the umask is: any user of the container must get through
-        for name in ("etc", "run"):
+        for name in dict.fromkeys(("etc", "run", *(os.path.dirname(link) for link in links))):  # noqa: PTH120
             (self.path / name).mkdir()
             (self.path / name).chmod(0o755)
+        for link, target in links.items():
+            (self.path / link).symlink_to(target)
         if has_usage:
             self._make_usage_file()
         for name, content in {**files, "owner": json.dumps(owner).encode()}.items():
@@ -98,6 +108,13 @@ class StateFolder:
             os.fchmod(file, 0o666)
         finally:
             os.close(file)
+
+    def give_to(self, container: str, owner: Mapping[str, Any]) -> None:
+        """Write down the id of the container that this is of: from now on it is no other's. Raises StateError."""
+        try:
+            write_owner(self.path, {**owner, "container": container}, is_flushed=False)  # a start waits for no disk
+        except OSError as error:
+            raise StateError(f"cannot write the state folder {self.path}: {error.strerror}") from None
 
     @property
     def lock(self) -> int:
@@ -136,15 +153,15 @@ def make_lock_dir(path: Path = Path(abi.LOCK_DIR)) -> None:
 def read_owner(folder: Path) -> dict[str, Any] | None:
     """Return what was written about the owner of a state folder, or None when that cannot be read."""
     try:
-        owner = json.loads((folder / "owner").read_bytes())
-    except (OSError, ValueError):
+        owner = json.loads(region.read_regular(folder / "owner", _MOST_OWNER_BYTES) or b"")
+    except (OSError, ValueError, RecursionError):
         return None
     return owner if isinstance(owner, dict) else None
 
 
-def write_owner(folder: Path, owner: Mapping[str, Any]) -> None:
+def write_owner(folder: Path, owner: Mapping[str, Any], is_flushed: bool = True) -> None:
     """Say anew whose a state folder is. Raises OSError."""
-    with replacing(folder / "owner") as half_made:
+    with replacing(folder / "owner", is_flushed=is_flushed) as half_made:
         half_made.write_text(json.dumps(owner))
 
 
@@ -187,26 +204,34 @@ def is_held(folder: Path) -> bool:
     return False
 
 
+def free_folders() -> dict[Path, dict[str, Any] | None]:
+    """Return the state folders that nobody holds, with their owners: what of them is in use is to be asked after this.
+
+    A folder that has its owner and is free has the container that it will ever have, so that a list made later has it.
+    """
+    owners = {folder: read_owner(folder) for folder in folders()}
+    return {folder: owner for folder, owner in owners.items() if not _may_be_held(folder)}
+
+
 def sweep(
-    engine_states: Callable[[], tuple[str, set[str]]] | None = None, is_dry_run: bool = False
+    engine_states: Callable[[], tuple[str, set[str]]] | None = None,
+    is_dry_run: bool = False,
+    free: Mapping[Path, Mapping[str, Any] | None] | None = None,
 ) -> list[tuple[Path, int]]:
     """Remove the folders of local processes that have ended and, given an engine, of its containers that are gone.
 
     Returns what was removed, or would be in a dry run, with the bytes that it took on the disk.
 
-    `engine_states` returns the engine's id and the state folders of all its containers; it is not asked without need.
-    Every question comes after that whose answer it could make untrue: a folder that has its owner and is free has the
-    container that it will ever have, so that a list made later has it too.
+    `engine_states` returns the engine's id and the state folders of all its containers; it is not asked without need,
+    and not before `free` was looked up.
     """
-    owners = {folder: read_owner(folder) for folder in folders()}
-    free = [folder for folder in owners if not _may_be_held(folder)]
+    free = free_folders() if free is None else free
     engine_id: str | None = None
     in_use: set[str] = set()
-    if engine_states and any((owners[folder] or {}).get("engine") for folder in free):
+    if engine_states and any((owner or {}).get("engine") for owner in free.values()):
         engine_id, in_use = engine_states()
     removed = []
-    for folder in free:
-        owner = owners[folder]
+    for folder, owner in free.items():
         engine = owner.get("engine") if owner else None
         if not is_alive(folder) if engine is None else engine == engine_id and str(folder) not in in_use:
             size = size_bytes(folder)
@@ -273,6 +298,12 @@ def _make_locked(path: Path) -> int:
         os.close(lock)
         if not is_locked:
             raise StateError(f"{path} is held by another process; try again")
+
+
+def is_readable_by_all(folder: Path) -> bool:
+    """Ask whether all users can pass through to a folder that this user makes, or will make with make_readable()."""
+    there = next(each for each in (folder, *folder.parents) if each.exists())
+    return all(each.stat().st_mode & stat.S_IXOTH for each in (there, *there.parents))
 
 
 def make_readable(folder: Path) -> None:

@@ -116,7 +116,7 @@ def changing(container: Limited) -> Iterator[None]:
     """
     path = container.limits_folder / "owner"
     with _told(path, container):
-        lock = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        lock = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         if not lock_in_time(lock, fcntl.LOCK_EX, _PATIENCE_S):
             raise StateError(f"the limits of {container.name} are being changed by another command; try again")
@@ -129,6 +129,8 @@ def changing(container: Limited) -> Iterator[None]:
 def _told(path: Path, container: Limited) -> Iterator[None]:
     try:
         yield
+    except FileNotFoundError:
+        raise StateError(f"{path} is gone; remove {container.name}, and run its image again") from None
     except OSError as error:
         raise StateError(
             f"{path}: {error.strerror}; only who started {container.name}, or root, may change it"

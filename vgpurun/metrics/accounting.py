@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 from vgpurun.errors import HistoryError
 from vgpurun.limits import state
+from vgpurun.metrics.schema import VERSION
 from vgpurun.metrics.store import HOUR_S, check_version
 
 FILE_NAME = "history.sqlite"
@@ -23,9 +24,9 @@ _MOST_POINTS = 300
 class Account:
     """What a user, a container, or all together used of a GPU. What a row does not stand for is empty.
 
-    Of `ran_seconds` of containers GPU time was measured in `measured_seconds` and estimated in `estimated_seconds`;
-    `mean_share_ratio` is of these, and None without. The highest share is over one sample, and like the highest memory
-    that of one container.
+    Containers were seen to run for `ran_seconds`. Their GPU time was measured over `measured_seconds`, also while no
+    exporter ran, and estimated over `estimated_seconds`; `mean_share_ratio` is of these, and None without. The
+    highest share is over one sample, and like the highest memory that of one container.
     """
 
     user: str
@@ -52,7 +53,7 @@ class Account:
 
 @dataclass(frozen=True)
 class Curve:
-    """A key's GPU share and memory over time on one GPU, a value for each of the series' moments."""
+    """A key's GPU share and memory over time on one GPU, a value for each of the timeline's steps."""
 
     key: str
     gpu_number: str
@@ -63,10 +64,13 @@ class Curve:
 
 @dataclass(frozen=True)
 class Timeline:
-    """Curves over the same moments, which are seconds since 1970, `step_s` apart."""
+    """Curves over the same steps, which lie between `edges_s` (seconds since 1970).
 
-    moments_s: Sequence[int]
-    step_s: int
+    `is_sampled`: whether an exporter ran in the step; else no memory is known, and GPU time only by counters.
+    """
+
+    edges_s: Sequence[float]
+    is_sampled: Sequence[bool]
     curves: Sequence[Curve]
 
 
@@ -92,7 +96,8 @@ def reading(path: Path) -> Iterator[sqlite3.Connection]:
     try:
         db = sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro", uri=True, timeout=_BUSY_S)
         try:
-            check_version(db, path)
+            if check_version(db, path) < VERSION:
+                raise HistoryError(f"the history {path} was written by an older vgpurun: start vgpurun exporter once")
             yield db
         finally:
             db.close()
@@ -109,13 +114,13 @@ def accounts(db: sqlite3.Connection, by: str, since_s: float, until_s: float) ->
     rows = db.execute(
         f"""
         SELECT {named}, gpu.uuid, gpu.number, gpu.model, sum(gpu_s), sum(ran_s), sum(measured_s), sum(estimated_s),
-          max(max_share), sum(memory_byte_s), max(memory_peak_bytes), min(start_s), max(start_s + span_s)
+          max(max_share), sum(memory_byte_s), max(memory_peak_bytes), min(start_s), min(max(start_s + span_s), ?)
         FROM use JOIN tenant ON tenant.id = use.tenant JOIN gpu ON gpu.id = use.gpu
         WHERE start_s + span_s > ? AND start_s < ?
         GROUP BY {", ".join(["gpu.id", *(f"tenant.{key}" for key in keys)])}
         ORDER BY sum(gpu_s) DESC, sum(memory_byte_s) DESC, gpu.number
         """,
-        (since_s, until_s),
+        (int(until_s), since_s, until_s),
     )
     return [_account(row) for row in rows]
 
@@ -135,16 +140,26 @@ def _account(row: Sequence[Any]) -> Account:
 
 
 def timeline(db: sqlite3.Connection, by: str, since_s: float, until_s: float) -> Timeline:
-    """Return how use went on over time, in steps that are no finer than what is kept of it."""
+    """Return how use went on over time, in steps that are no finer than what is kept of it.
+
+    A step's value is over what was recorded of it: so one that has just begun, or that an exporter missed in part, is
+    as high as the others.
+    """
     where = "start_s + span_s > ? AND start_s < ?"
     first, last, coarsest = db.execute(
-        f"SELECT min(start_s), max(start_s + span_s), max(span_s) FROM use WHERE {where}", (since_s, until_s)
+        f"SELECT min(start_s), max(start_s + span_s), max(span_s) FROM recorded WHERE {where}", (since_s, until_s)
     ).fetchone()
     if first is None:
-        return Timeline((), 1, ())
+        return Timeline((), (), ())
     step_s = max(coarsest, _step(last - first))
     begin = first // step_s * step_s
-    moments = range(begin, last, step_s)
+    starts = range(begin, last, step_s)
+    seconds = [(0.0, 0.0)] * len(starts)
+    for place, *sums in db.execute(
+        f"SELECT (start_s - ?) / ?, sum(counted_s), sum(sampled_s) FROM recorded WHERE {where} GROUP BY 1",
+        (begin, step_s, since_s, until_s),
+    ):
+        seconds[place] = (sums[0], sums[1])
     key = {"user": "tenant.user", "container": "tenant.name", "gpu": "'GPU ' || gpu.number"}[by]
     rows = db.execute(
         f"""
@@ -156,11 +171,15 @@ def timeline(db: sqlite3.Connection, by: str, since_s: float, until_s: float) ->
     )
     found: dict[tuple[str, str, str], tuple[list[float], list[float]]] = {}
     for name, number, model, place, gpu_s, byte_s in rows:
-        none = ([0.0] * len(moments), [0.0] * len(moments))
+        none = ([0.0] * len(starts), [0.0] * len(starts))
         shares, memory_bytes = found.setdefault((name, number, model), none)
-        shares[place] += gpu_s / step_s
-        memory_bytes[place] += byte_s / step_s
-    return Timeline(moments, step_s, [Curve(*key, *values) for key, values in sorted(found.items())])
+        place = min(max(place, 0), len(starts) - 1)
+        counted_s, sampled_s = seconds[place]
+        shares[place] += gpu_s / counted_s if counted_s else 0.0
+        memory_bytes[place] += byte_s / sampled_s if sampled_s else 0.0
+    edges = [max(begin, since_s), *starts[1:], min(starts[-1] + step_s, until_s)]
+    curves = [Curve(*key, *values) for key, values in sorted(found.items())]
+    return Timeline(edges, [sampled_s > 0 for _, sampled_s in seconds], curves)
 
 
 def _step(duration_s: int) -> int:

@@ -209,7 +209,7 @@ FAMILIES: tuple[Family[Any], ...] = (
     Family("vgpurun_container_info", GAUGE, "What the container is; always 1.", _TENANT, lambda _: 1),
     Family("vgpurun_build_info", GAUGE, "Versions; always 1.", _BUILD, lambda _: 1),
     Family(
-        "vgpurun_exporter_source_up", GAUGE, "1 if NVML, or the Docker Engine, answered.", _SOURCE,
+        "vgpurun_exporter_source_up", GAUGE, "1 if NVML (of every GPU), or the Docker Engine, answered.", _SOURCE,
         lambda row: int(row[0].up[row[1]]),
     ),
     Family(

@@ -18,6 +18,7 @@ from vgpurun.metrics.accounting import Curve, Timeline
 # Okabe and Ito's colours, which people with any colour vision tell apart; the last is for all others.
 _COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442")
 _OTHERS, _OTHERS_COLOUR = "others", "#999999"
+_GAP, _GAP_COLOUR = "no exporter ran", "#EEEEEE"
 _WIDTH_INCHES, _ROW_INCHES, _FRAME_INCHES = 11.0, 2.6, 1.1
 _DPI = 120
 _LABEL_WIDTH = 24
@@ -37,6 +38,8 @@ def draw(timeline: Timeline, title: str, path: Path) -> None:
         of_gpu = [curve for curve in timeline.curves if curve.gpu_number == number and curve.gpu_model == model]
         _draw_gpu(axes, timeline, of_gpu, keys, f"GPU {number} ({model})")
     handles = [Patch(color=_colour(key, keys), label=_label(key)) for key in keys]
+    if not all(timeline.is_sampled):
+        handles.append(Patch(color=_GAP_COLOUR, label=_GAP))
     figure.legend(handles=handles, loc="outside lower center", ncols=min(6, max(1, len(handles))), frameon=False)
     try:
         with catch_warnings():
@@ -48,8 +51,7 @@ def draw(timeline: Timeline, title: str, path: Path) -> None:
 
 def _draw_gpu(axes: Any, timeline: Timeline, curves: Sequence[Curve], keys: Sequence[str], name: str) -> None:
     zone = datetime.now().astimezone().tzinfo
-    step_ends = [*timeline.moments_s, timeline.moments_s[-1] + timeline.step_s]
-    moments = [datetime.fromtimestamp(moment_s, zone) for moment_s in step_ends]
+    moments = [datetime.fromtimestamp(moment_s, zone) for moment_s in timeline.edges_s]
     for panel, values, label in (
         (axes[0], [curve.shares for curve in curves], "GPU time"),
         (axes[1], [[each / 2**30 for each in curve.memory_bytes] for curve in curves], "memory"),
@@ -62,6 +64,9 @@ def _draw_gpu(axes: Any, timeline: Timeline, curves: Sequence[Curve], keys: Sequ
         panel.stackplot(
             moments, list(stacked.values()), colors=[_colour(key, keys) for key in keys], step="post", linewidth=0
         )
+        for begin, end, is_sampled in zip(moments, moments[1:], timeline.is_sampled, strict=False):
+            if not is_sampled:
+                panel.axvspan(begin, end, color=_GAP_COLOUR, linewidth=0, zorder=0)
         panel.set_title(f"{name}: {label}", fontsize="small", loc="left")
         panel.set_ylim(bottom=0)
         panel.margins(x=0)

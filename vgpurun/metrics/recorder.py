@@ -1,12 +1,22 @@
 """Keeps samples of what is used, beside the exporter's scrapes."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from vgpurun.errors import HistoryError
 from vgpurun.metrics.snapshot import HISTORY, Device, GpuSeen, Reader
-from vgpurun.metrics.store import HOUR_S, Mark, Store, Use, Who
+from vgpurun.metrics.store import (
+    FINE_KEPT_S,
+    HOUR_S,
+    MIDDLE_KEPT_S,
+    MIDDLE_S,
+    Mark,
+    Recorded,
+    Store,
+    Use,
+    Who,
+)
 
 _THIN_EVERY_S = 300
 _WRONG_S = (
@@ -16,16 +26,17 @@ _STEERED_S = 1.0  # what a clock is corrected by in little steps between two sam
 
 
 def count(device: Device, seen: GpuSeen | None, last: Mark, now_s: float, fine_s: int) -> Iterator[Use]:
-    """Yield what a tenant has used since the last time, in spans of `fine_s` seconds; after a pause in hours.
+    """Yield what a tenant has used since the last time, in spans of `fine_s` seconds, or coarser ones if long ago.
 
     Memory counts as it is now. GPU time is what the tenant's counter says, but no more than there was time. One without
     a compute limit that is alone on its GPU is not measured: it is what NVML says of the GPU, if that can be asked.
+    After a pause in which nobody looked, the counter alone is known: how long it ran and what memory it held is not.
     """
     elapsed_s = now_s - last.at_s
     if elapsed_s <= 0 or device.reading is None:
         return
-    is_pause = elapsed_s > 3 * fine_s
-    used_bytes = device.memory_used_bytes or 0
+    is_pause = _is_pause(elapsed_s, fine_s)
+    used_bytes = 0 if is_pause else device.memory_used_bytes or 0
     gpu_s = min(_since(device.counted_s, last.busy_s), elapsed_s)
     if device.tenant.kind == "slice" and not device.reading.processes and not gpu_s:
         return  # a slice is there all the time: only what runs in it counts
@@ -34,13 +45,25 @@ def count(device: Device, seen: GpuSeen | None, last: Mark, now_s: float, fine_s
     is_estimated = not is_measured and not is_pause and seen is not None and seen.utilization_ratio is not None
     if is_estimated and seen:
         gpu_s = (seen.utilization_ratio or 0) * elapsed_s
+    if is_pause and not is_measured:
+        return
     share = gpu_s / elapsed_s
-    span_s = HOUR_S if is_pause else fine_s
-    for start_s, ran_s in _pieces(last.at_s, now_s, span_s):
-        measured_s, estimated_s = ran_s * is_measured, ran_s * is_estimated
+    for start_s, span_s, piece_s in _pieces(last.at_s, now_s, fine_s):
         yield Use(
-            start_s, span_s, ran_s, measured_s, estimated_s, share * ran_s, share, used_bytes * ran_s, used_bytes
+            start_s, span_s, 0.0 if is_pause else piece_s, piece_s * is_measured, piece_s * is_estimated,
+            share * piece_s, share, used_bytes * piece_s, used_bytes,
         )  # fmt: skip
+
+
+def recorded(last_s: float, now_s: float, fine_s: int) -> Iterator[Recorded]:
+    """Yield the spans since the last sample; a pause was not sampled, but counted by all that outlived it."""
+    is_sampled = not _is_pause(now_s - last_s, fine_s)
+    for start_s, span_s, piece_s in _pieces(last_s, now_s, fine_s):
+        yield Recorded(start_s, span_s, piece_s * is_sampled, piece_s)
+
+
+def _is_pause(elapsed_s: float, fine_s: int) -> bool:
+    return elapsed_s > 3 * fine_s
 
 
 def _since(busy_s: float, before_s: float) -> float:
@@ -48,12 +71,14 @@ def _since(busy_s: float, before_s: float) -> float:
     return busy_s - before_s if busy_s >= before_s else busy_s
 
 
-def _pieces(begin_s: float, end_s: float, span_s: int) -> Iterator[tuple[int, float]]:
-    """Yield the beginnings of the spans that lie between two moments, and how much of each."""
-    start_s = int(begin_s // span_s) * span_s
-    while start_s < end_s:
-        yield start_s, min(end_s, start_s + span_s) - max(begin_s, start_s)
-        start_s += span_s
+def _pieces(begin_s: float, end_s: float, fine_s: int) -> Iterator[tuple[int, int, float]]:
+    """Yield the spans between two moments, no finer than they are kept: beginning, length, and how much of each."""
+    while begin_s < end_s:
+        age_s = end_s - begin_s
+        span_s = fine_s if age_s <= FINE_KEPT_S else MIDDLE_S if age_s <= MIDDLE_KEPT_S else HOUR_S
+        start_s = int(begin_s // span_s) * span_s
+        yield start_s, span_s, min(end_s, start_s + span_s) - begin_s
+        begin_s = start_s + span_s
 
 
 def who_is(device: Device) -> Who:
@@ -138,19 +163,33 @@ class Recorder:
         snapshot = self._reader.look()
         devices = {who_is(each): each for each in snapshot.devices if each.reading is not None}
         gpus = {seen.gpu.uuid: seen for seen in snapshot.gpus}
+        last_s = self._last_s(devices, now_s)
         uses = [
             (who, use)
             for who, device in devices.items()
-            for use in count(device, gpus.get(who.gpu), self._mark_of(who, now_s), now_s, self._sample_s)
+            for use in count(
+                device, gpus.get(who.gpu), self._mark_of(who, device, last_s, now_s), now_s, self._sample_s
+            )
         ]
         marks = {who: Mark(device.counted_s, now_s) for who, device in devices.items()}
-        store.add(uses, marks)
+        store.add(uses, marks, recorded(last_s, now_s, self._sample_s))
         self._marks = {who: mark for who, mark in {**self._marks, **marks}.items() if now_s - mark.at_s < 24 * HOUR_S}
         self._sampled_s = now_s
 
-    def _mark_of(self, who: Who, now_s: float) -> Mark:
-        """Who is new has begun since the last sample; at the first sample nobody knows when."""
-        return self._marks.get(who) or Mark(0.0, now_s if self._sampled_s is None else self._sampled_s)
+    def _last_s(self, found: Iterable[Who], now_s: float) -> float:
+        """Return when the last sample was: of an exporter before this one, what it saw of those that still run."""
+        if self._sampled_s is not None:
+            return self._sampled_s
+        return max((self._marks[who].at_s for who in found if who in self._marks), default=now_s)
+
+    def _mark_of(self, who: Who, device: Device, last_s: float, now_s: float) -> Mark:
+        """Return from where on a tenant is to be counted: it is new, or was not there at the last sample, or was.
+
+        One with more GPU time than there was since the last sample has been there, only nobody saw it.
+        """
+        mark = self._marks.get(who) or Mark(0.0, last_s)
+        is_since_last = _since(device.counted_s, mark.busy_s) <= now_s - last_s
+        return replace(mark, at_s=max(mark.at_s, last_s)) if is_since_last else mark
 
     def _say_if_moved(self) -> None:
         if self._store and self._store.moved_to:

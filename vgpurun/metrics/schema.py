@@ -1,7 +1,7 @@
 """How the history is laid out."""
 
 APPLICATION_ID = 0x76677075  # "vgpu"
-VERSION = 1
+VERSION = 2
 
 SCHEMA = f"""
 BEGIN IMMEDIATE;
@@ -16,6 +16,9 @@ CREATE TABLE IF NOT EXISTS use (
   ran_s REAL NOT NULL, measured_s REAL NOT NULL, estimated_s REAL NOT NULL, gpu_s REAL NOT NULL,
   max_share REAL NOT NULL, memory_byte_s REAL NOT NULL, memory_peak_bytes INTEGER NOT NULL,
   PRIMARY KEY (span_s, start_s, tenant, gpu)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS recorded (
+  span_s INTEGER NOT NULL, start_s INTEGER NOT NULL, sampled_s REAL NOT NULL, counted_s REAL NOT NULL,
+  PRIMARY KEY (span_s, start_s)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS mark (
   tenant INTEGER NOT NULL REFERENCES tenant, gpu INTEGER NOT NULL REFERENCES gpu,
   busy_s REAL NOT NULL, at_s REAL NOT NULL, PRIMARY KEY (tenant, gpu)) WITHOUT ROWID;

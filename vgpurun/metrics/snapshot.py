@@ -207,14 +207,15 @@ class Reader:
             if not self._is_open:
                 self._nvml.enter_context(gpus.held_open())
                 self._is_open = True
-            self._known = gpus.list_gpus()  # MIG instances come and go
+            found = gpus.survey()  # MIG instances come and go
+            self._known = found.gpus
             use = gpus.read_use(self._known)
         except GpuError as error:
             self._nvml.close()  # a new driver may come
             self._is_open = False
             self._note(NVML, f"GPUs are not shown: {error}")
             return []
-        self._note(NVML, "")
+        self._note(NVML, ", ".join(map(str, found.lost)))
         return list(zip(self._known, use, strict=True))
 
     def _read_holders(self) -> list[tuple[str, Callable[[], Holder]]]:

@@ -12,7 +12,7 @@ import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 
 from vgpurun.errors import HistoryError
@@ -44,7 +44,8 @@ class Who:
 class Use:
     """What a tenant used of a GPU in a span that begins at `start_s` (seconds since 1970).
 
-    Of `ran_s` seconds its GPU time was measured in `measured_s`, and estimated in `estimated_s`; else it is not known.
+    It was seen to run for `ran_s`. GPU time was measured over `measured_s`, by a counter that goes on while no exporter
+    runs, and estimated over `estimated_s`; else it is not known.
     """
 
     start_s: int
@@ -56,6 +57,16 @@ class Use:
     max_share: float
     memory_byte_s: float
     memory_peak_bytes: int
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """How much of a span an exporter sampled, and over how much of it counters tell the GPU time."""
+
+    start_s: int
+    span_s: int
+    sampled_s: float
+    counted_s: float
 
 
 @dataclass(frozen=True)
@@ -120,13 +131,15 @@ class Store:
     def _connect(self) -> sqlite3.Connection:
         db = sqlite3.connect(self.path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
         try:
-            check_version(db, self.path)
+            version = check_version(db, self.path)
             if db.execute("PRAGMA quick_check(1)").fetchone() != ("ok",):
                 raise sqlite3.DatabaseError("malformed")
             db.execute("PRAGMA foreign_keys = ON")
             page_bytes = db.execute("PRAGMA page_size").fetchone()[0]
             db.execute(f"PRAGMA max_page_count = {max(self._max_bytes // page_bytes, 64)}")
             db.executescript(SCHEMA)
+            if version == 1:  # it did not keep what an exporter missed
+                db.execute("INSERT INTO recorded SELECT DISTINCT span_s, start_s, span_s, span_s FROM use")
             self._status = self.path.stat()
         except BaseException:
             db.close()
@@ -174,7 +187,9 @@ class Store:
         except OSError:
             return False
 
-    def add(self, uses: Iterable[tuple[Who, Use]], marks: Mapping[Who, Mark]) -> None:
+    def add(
+        self, uses: Iterable[tuple[Who, Use]], marks: Mapping[Who, Mark], recorded: Iterable[Recorded] = ()
+    ) -> None:
         """Add to what is kept, and note how far was counted."""
         with self._transaction() as db:
             ids: dict[Who, tuple[int, int]] = {}
@@ -182,6 +197,7 @@ class Store:
                 ids[who] = _ids(db, who)
             for who, use in uses:
                 db.execute(_ADD, (*ids[who], *_values(use)))
+            db.executemany(_ADD_RECORDED, map(astuple, recorded))
             db.executemany(
                 "INSERT OR REPLACE INTO mark (tenant, gpu, busy_s, at_s) VALUES (?, ?, ?, ?)",
                 [(*ids[who], mark.busy_s, mark.at_s) for who, mark in marks.items()],
@@ -201,7 +217,8 @@ class Store:
         with self._transaction() as db:
             _coarsen(db, MIDDLE_S, now_s - FINE_KEPT_S)
             _coarsen(db, HOUR_S, now_s - MIDDLE_KEPT_S)
-            db.execute("DELETE FROM use WHERE start_s < ?", (now_s - self._keep_s,))
+            for table in ("use", "recorded"):
+                db.execute(f"DELETE FROM {table} WHERE start_s < ?", (now_s - self._keep_s,))
             db.execute("DELETE FROM mark WHERE at_s < ?", (now_s - _FORGET_S,))
         while self._used_bytes() > 0.9 * self._max_bytes and self._forget_oldest():
             pass
@@ -223,7 +240,10 @@ class Store:
             found = db.execute(
                 "SELECT start_s FROM use ORDER BY start_s LIMIT 1 OFFSET ?", (int(count * _DELETED_AT_ONCE),)
             ).fetchone()
-            return found is not None and db.execute("DELETE FROM use WHERE start_s <= ?", found).rowcount > 0
+            if found is None:
+                return False
+            db.execute("DELETE FROM recorded WHERE start_s <= ?", found)
+            return db.execute("DELETE FROM use WHERE start_s <= ?", found).rowcount > 0
 
 
 _WAY_OUT = "choose another place with --history, or none with --no-history"
@@ -248,11 +268,25 @@ FROM use WHERE span_s < :coarse AND start_s < :before
 GROUP BY tenant, gpu, start_s - start_s % :coarse
 """ + _ADD[_ADD.index("ON CONFLICT") :]
 
+_ADD_RECORDED = """
+INSERT INTO recorded (start_s, span_s, sampled_s, counted_s) VALUES (?, ?, ?, ?)
+ON CONFLICT (span_s, start_s) DO UPDATE SET
+  sampled_s = sampled_s + excluded.sampled_s, counted_s = counted_s + excluded.counted_s
+"""
+
+_COARSEN_RECORDED = """
+INSERT INTO recorded (start_s, span_s, sampled_s, counted_s)
+SELECT start_s - start_s % :coarse, :coarse, sum(sampled_s), sum(counted_s)
+FROM recorded WHERE span_s < :coarse AND start_s < :before
+GROUP BY start_s - start_s % :coarse
+""" + _ADD_RECORDED[_ADD_RECORDED.index("ON CONFLICT") :]
+
 
 def _coarsen(db: sqlite3.Connection, coarse_s: int, before_s: float) -> None:
     limits = {"coarse": coarse_s, "before": int(before_s - before_s % coarse_s)}
-    db.execute(_COARSEN, limits)
-    db.execute("DELETE FROM use WHERE span_s < :coarse AND start_s < :before", limits)
+    for table, statement in (("use", _COARSEN), ("recorded", _COARSEN_RECORDED)):
+        db.execute(statement, limits)
+        db.execute(f"DELETE FROM {table} WHERE span_s < :coarse AND start_s < :before", limits)
 
 
 def _values(use: Use) -> tuple[float, ...]:
@@ -280,8 +314,8 @@ def _ids(db: sqlite3.Connection, who: Who) -> tuple[int, int]:
     return tenant[0], gpu[0]
 
 
-def check_version(db: sqlite3.Connection, path: Path) -> None:
-    """Raise HistoryError for a database that is another program's, or of a newer vgpurun."""
+def check_version(db: sqlite3.Connection, path: Path) -> int:
+    """Raise HistoryError for a database that is another program's, or of a newer vgpurun. Returns its version."""
     application = db.execute("PRAGMA application_id").fetchone()[0]
     version = db.execute("PRAGMA user_version").fetchone()[0]
     is_new = application == 0 and not db.execute("SELECT 1 FROM sqlite_master").fetchone()
@@ -289,3 +323,4 @@ def check_version(db: sqlite3.Connection, path: Path) -> None:
         raise HistoryError(f"{path} is another program's database, not a history of vgpurun; {_WAY_OUT}")
     if version > VERSION:
         raise HistoryError(f"the history {path} was written by a newer vgpurun; {_WAY_OUT}")
+    return int(version)

@@ -3,6 +3,7 @@
 import re
 from functools import cache
 
+from vgpurun.printable import printable
 from vgpurun.profiles.demangling import demangled
 
 _VERSION = re.compile(r"(_v\d+)?(_ptsz|_ptds)?$")
@@ -21,13 +22,6 @@ def kernel_name(name: str) -> str:
     """Return a kernel's name as its source has it, where it is that of a C++ function and libstdc++ is at hand."""
     name = printable(demangled(name))
     return name if len(name) <= _MOST_LETTERS else f"{name[:_MOST_LETTERS]}…"
-
-
-def printable(text: str, keep: str = "") -> str:
-    """Return a text that steers no terminal and breaks no file: names come from the profiled programs."""
-    if text.isprintable():
-        return text
-    return "".join(letter if letter.isprintable() or letter in keep else "\N{REPLACEMENT CHARACTER}" for letter in text)
 
 
 def short_kernel_name(name: str, width: int = _DEFAULT_WIDTH) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from vgpurun.errors import OptionError
+from vgpurun.errors import ExtraError
 from vgpurun.profiles import words
 from vgpurun.profiles.names import api_name, short_kernel_name
 from vgpurun.profiles.summary import Summary
@@ -31,12 +31,12 @@ class Picture:
 
 
 def check_extra() -> None:
-    """Raise OptionError where a package that draws is not installed."""
+    """Raise ExtraError where a package that draws is not installed."""
     try:
         import jinja2  # noqa: F401
         import matplotlib  # noqa: F401
     except ImportError as error:
-        raise OptionError(
+        raise ExtraError(
             f"pages and pictures need {error.name}: pip install 'vgpurun[report]'; --format text needs nothing"
         ) from None
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from vgpurun.errors import SliceError, StateError
 from vgpurun.host.users import current_user, groups_of
-from vgpurun.launch.labels import quotas_from_json, quotas_to_json
+from vgpurun.launch.labels import SLICES, quotas_from_json, quotas_to_json
 from vgpurun.limits import region, state
 from vgpurun.limits.quota import Quota
 from vgpurun.locking import is_at, lock_in_time
@@ -70,7 +70,7 @@ class Slice(NamedTuple):
 
 def slices_folder() -> Path:
     """Return where the slices of the host are. A slice is a promise that all users' launches count: so it is root's."""
-    return state.host_root() / "slices"
+    return state.host_root() / SLICES
 
 
 def make(
