@@ -99,6 +99,7 @@ def test_what_a_program_used_over_an_exporter_that_is_killed(
         wait_for(lambda: counted_s(running, first_s + 0.06), "what was used while no exporter ran")
         running.stop()
 
+    time.sleep(2)  # the program's last second of use has to be over: `last_seconds` is never later than now
     (account,) = accounts(environment, "--by", "container")
     assert (account["container"], account["gpu_number"]) == (name, "0")
     assert account["memory_peak_bytes"] > 64 << 20 and account["memory_byte_hours"] > 0
