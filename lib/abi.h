@@ -79,18 +79,17 @@ struct vgpu_limits {
 };
 
 #define VGPU_SECONDS 64
-#define VGPU_HOLES 16
-#define VGPU_WAITERS 8
+#define VGPU_WAIT_BUCKETS 15
 
 #define VGPU_NOT_ENFORCED_MEMORY 1u /* the driver took memory that could not be measured: NVML does not answer */
 #define VGPU_NOT_ENFORCED_SM 2u     /* work went by that could not be measured */
 #define VGPU_NOT_ENFORCED_TURNS 4u  /* the file in VGPU_LOCK_DIR cannot be used: the GPU mixes the tenants' work */
 
-/* A process that waits for tokens (evenly.h). */
-struct vgpu_waiter {
-  uint64_t owner;
-  int64_t had_ns;      /* GPU time */
-  int64_t looks_at_ns; /* when it will look at the bucket next; once that is past, it does not wait any more */
+/* How often a wait for the turn took how long (wait_times.h): in a minute of CLOCK_MONOTONIC, and in the one before. */
+struct vgpu_wait_times {
+  uint32_t minute;
+  uint16_t counts[VGPU_WAIT_BUCKETS];
+  uint16_t counts_before[VGPU_WAIT_BUCKETS];
 };
 
 /* One device, for all processes of the container. The device's number is its place in the limits file or, without
@@ -100,8 +99,8 @@ struct vgpu_device_shared {
   uint64_t memory_limit_bytes; /* the limit in force, for display */
   uint32_t sm_limit_percent;   /* likewise */
   uint32_t not_enforced;       /* VGPU_NOT_ENFORCED_*: what has gone wrong since the file was made */
-  uint64_t tokens_zero_at;     /* when the token bucket stands at exactly zero, and at which limit (bucket.c) */
-  int64_t charged_until_ns;    /* GPU time before this instant has been charged, but for the holes */
+  int64_t tokens_zero_at_ns;   /* when the token bucket stands at exactly zero (bucket.h) */
+  int64_t at_work_since_ns;    /* work is on the GPU, and the last of it ended or began then; 0: none (gate.c) */
   uint64_t busy_ns;            /* GPU time charged since the file was made */
   uint64_t gate_wait_ns;       /* time that launches waited for tokens, or for their turn */
   uint64_t launches;           /* measured ones */
@@ -111,9 +110,8 @@ struct vgpu_device_shared {
   /* GPU time charged in each of the last seconds: the second of CLOCK_MONOTONIC in the upper half, its microseconds of
    * GPU time in the lower one, at the second modulo VGPU_SECONDS. */
   uint64_t seconds[VGPU_SECONDS];
-  uint64_t holes[VGPU_HOLES]; /* what has not been charged before charged_until_ns (holes.h) */
-  struct vgpu_waiter waiters[VGPU_WAITERS];
-  uint8_t reserved[64];
+  uint8_t reserved[320];
+  struct vgpu_wait_times turn_waits;
 };
 
 struct vgpu_device_usage {
@@ -151,6 +149,7 @@ struct vgpu_usage {
 
 _Static_assert(sizeof(struct vgpu_device_limit) == 128, "layout");
 _Static_assert(sizeof(struct vgpu_limits) == 64 + 128 * VGPU_MAX_DEVICES, "layout");
+_Static_assert(sizeof(struct vgpu_wait_times) == 64, "layout");
 _Static_assert(sizeof(struct vgpu_device_shared) == 1024, "layout");
 _Static_assert(sizeof(struct vgpu_device_usage) == 64, "layout");
 _Static_assert(sizeof(struct vgpu_process_usage) == 64 + 64 * VGPU_MAX_DEVICES, "layout");

@@ -1,14 +1,10 @@
-/* Whose work is on the GPU beside ours, so that the time that passes is not all ours. */
+/* Whether the GPU mixes our work with another's, so that the time that passes is not all ours. */
 #ifndef VGPU_BESIDE_H
 #define VGPU_BESIDE_H
 
 #include "meter.h"
 
-/* How many other tenants have the GPU mix their work with ours: those that say so; and those that have launched and
- * been silent since, as long as we see that something is there. */
-uint32_t beside_count(struct meter *meter);
-
-/* Before a batch opens on the stream, when it is our turn: looks, now and then, where one is silent. */
+/* After a wait at the gate, with the claim on the stream: looks, now and then, where nothing of ours is on the GPU. */
 void beside_look(struct meter_stream *stream);
 
 #endif

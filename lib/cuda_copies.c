@@ -151,7 +151,6 @@ ENTRY_5(DRIVER, cuMemPrefetchAsync_v2_ptsz, CUdeviceptr, size_t, CUmemLocation, 
 ENTRY_2(DRIVER, cuEventCreate, CUevent *, unsigned)
 ENTRY_1(DRIVER, cuEventDestroy, CUevent)
 ENTRY_1(DRIVER, cuEventDestroy_v2, CUevent)
-ENTRY_1(DRIVER, cuEventQuery, CUevent)
 ENTRY_2(DRIVER, cuEventRecord, CUevent, CUstream, STREAM(b))
 ENTRY_2(DRIVER, cuEventRecord_ptsz, CUevent, CUstream, STREAM_PER_THREAD(b))
 ENTRY_3(DRIVER, cuEventRecordWithFlags, CUevent, CUstream, unsigned, STREAM(b))
@@ -166,8 +165,6 @@ ENTRY_2(DRIVER, cuStreamBeginCapture_v2, CUstream, CUstreamCaptureMode, STREAM(a
 ENTRY_2(DRIVER, cuStreamBeginCapture_v2_ptsz, CUstream, CUstreamCaptureMode, STREAM_PER_THREAD(a))
 ENTRY_2(DRIVER, cuStreamEndCapture, CUstream, CUgraph *, STREAM(a))
 ENTRY_2(DRIVER, cuStreamEndCapture_ptsz, CUstream, CUgraph *, STREAM_PER_THREAD(a))
-ENTRY_1(DRIVER, cuStreamQuery, CUstream, STREAM(a))
-ENTRY_1(DRIVER, cuStreamQuery_ptsz, CUstream, STREAM_PER_THREAD(a))
 ENTRY_3(DRIVER, cuStreamWaitEvent, CUstream, CUevent, unsigned, STREAM(a))
 ENTRY_3(DRIVER, cuStreamWaitEvent_ptsz, CUstream, CUevent, unsigned, STREAM_PER_THREAD(a))
 

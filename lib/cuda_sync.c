@@ -25,23 +25,34 @@ static CUresult end_wait(CUstream stream, CUresult result) {
   return result;
 }
 
-/* When it began, or 0. */
-static int64_t begin_wait_all(void) {
+/* The meter of the waiting, or NULL. */
+static struct meter *begin_wait_all(void) {
   launch_row_end();
   struct meter *meter = meters_measure() ? meters_current() : NULL;
-  if (meter == NULL)
-    return 0;
-  meter_before_wait_all(meter);
-  return clock_now_ns();
+  if (meter != NULL)
+    meter_before_wait_all(meter);
+  return meter;
 }
 
-static CUresult end_wait_all(enum meter_scope scope, int64_t began_ns, CUresult result) {
-  int64_t returned_ns = began_ns != 0 ? clock_now_ns() : 0;
-  struct meter *meter = returned_ns != 0 ? meters_current() : NULL;
+static CUresult end_wait_all(struct meter *meter, CUresult result) {
   if (meter != NULL)
-    meter_after_wait_all(meter, scope, began_ns, returned_ns);
+    meter_after_wait_all(meter, clock_now_ns());
   if (process_is_limited())
     pools_after_wait();
+  return result;
+}
+
+static struct meter *begin_poll(void) {
+  launch_row_end();
+  struct meter *meter = meters_measure() ? meters_current() : NULL;
+  if (meter != NULL)
+    meter_before_poll(meter);
+  return meter;
+}
+
+static CUresult end_poll(struct meter *meter, CUresult result) {
+  if (meter != NULL && result == CUDA_SUCCESS)
+    meter_after_poll(meter);
   return result;
 }
 
@@ -56,8 +67,8 @@ HOOK CUresult cuStreamSynchronize_ptsz(CUstream stream) {
 }
 
 HOOK CUresult cuCtxSynchronize(void) {
-  int64_t began_ns = begin_wait_all();
-  return end_wait_all(METER_FOR_ALL, began_ns, real.cuCtxSynchronize());
+  struct meter *meter = begin_wait_all();
+  return end_wait_all(meter, real.cuCtxSynchronize());
 }
 
 /* Of another context than the thread's nothing can be asked or marked here. */
@@ -70,23 +81,38 @@ static bool is_current(CUcontext context) {
 HOOK CUresult cuCtxSynchronize_v2(CUcontext context) {
   if (!is_current(context))
     return real.cuCtxSynchronize_v2(context);
-  int64_t began_ns = begin_wait_all();
-  return end_wait_all(METER_FOR_ALL, began_ns, real.cuCtxSynchronize_v2(context));
+  struct meter *meter = begin_wait_all();
+  return end_wait_all(meter, real.cuCtxSynchronize_v2(context));
 }
 
 HOOK CUresult cuEventSynchronize(CUevent event) {
-  int64_t began_ns = begin_wait_all();
-  return end_wait_all(METER_FOR_SOME, began_ns, real.cuEventSynchronize(event));
+  struct meter *meter = begin_wait_all();
+  return end_wait_all(meter, real.cuEventSynchronize(event));
+}
+
+HOOK CUresult cuStreamQuery(CUstream stream) {
+  struct meter *meter = begin_poll();
+  return end_poll(meter, real.cuStreamQuery(stream));
+}
+
+HOOK CUresult cuStreamQuery_ptsz(CUstream stream) {
+  struct meter *meter = begin_poll();
+  return end_poll(meter, real.cuStreamQuery_ptsz(stream));
+}
+
+HOOK CUresult cuEventQuery(CUevent event) {
+  struct meter *meter = begin_poll();
+  return end_poll(meter, real.cuEventQuery(event));
 }
 
 HOOK CUresult cuMemcpyDtoH_v2(void *host, CUdeviceptr device, size_t size) {
-  int64_t began_ns = begin_wait_all();
-  return end_wait_all(METER_FOR_SOME, began_ns, real.cuMemcpyDtoH_v2(host, device, size));
+  struct meter *meter = begin_wait_all();
+  return end_wait_all(meter, real.cuMemcpyDtoH_v2(host, device, size));
 }
 
 HOOK CUresult cuMemcpyDtoH_v2_ptds(void *host, CUdeviceptr device, size_t size) {
-  int64_t began_ns = begin_wait_all();
-  return end_wait_all(METER_FOR_SOME, began_ns, real.cuMemcpyDtoH_v2_ptds(host, device, size));
+  struct meter *meter = begin_wait_all();
+  return end_wait_all(meter, real.cuMemcpyDtoH_v2_ptds(host, device, size));
 }
 
 HOOK CUresult cuStreamDestroy_v2(CUstream stream) {

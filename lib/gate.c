@@ -1,250 +1,341 @@
-/* Tokens, pauses, and room in flight. */
-#include "evenly.h"
-#include "gate_parts.h"
+#include "gate.h"
+
+#include "beside.h"
+#include "bucket.h"
 #include "log.h"
 #include "meter_parts.h"
+#include "wait_times.h"
 
+/* The GPU is idle for some microseconds each time that work begins. So who has waited for tokens waits until it has
+ * those of this time; beside others those of this much work, since a turn is to be worth its hand-over. */
+#define QUANTUM_WALL_NS 5000000LL
+#define QUANTUM_IN_COMPANY_NS 8000000LL
+/* In flight at most, and never fewer than two batches: it keeps the GPU fed, and whoever has the turn next waits for
+ * it.
+ */
+#define RUN_AHEAD_NS 4000000LL
+#define GIVES_WAY_NS 1000000LL /* while a tenant of higher priority is there, which waits until that is done */
+/* Work in flight that makes no progress for so long may wait for the launch that is held here, such as a kernel that
+ * waits for another GPU. Then a launch goes on, and twice as many each time that the patience ends again, up to 16. */
+#define PATIENCE_NS 100000000LL
+#define MOST_PATIENCE_NS 10000000000LL
+#define DOUBLINGS 4
+#define STEP_NS 1000000LL
+#define SET_FREE_NS 20000000LL /* work that ends so soon after such a launch had waited for it */
 /* A turn is passed on before a sleep longer than this; for a shorter one the hand-over costs more than it gives. */
 #define SHORT_SLEEP_NS 500000LL
-#define YIELD_LOOK_NS 1000000LL  /* between looks whether those for whom we make way are still there */
-#define PAUSE_LOOK_NS 20000000LL /* between looks at the limits file */
-#define UNMEASURED_LOOK_NS 1000000LL
-#define COMPANY_BATCH 2 /* of the usual length: a marker costs the GPU three microseconds, and slices are long */
-#define LOOK_AGAIN_NS 2000000LL
-#define MAKE_WAY_NS 1000000LL /* at least, for another process of the container */
-/* Streams of several threads may be so far apart: else it would not show that they could run at the same time. */
-#define THREADS_AHEAD_NS 30000000LL
-#define MOST_TURNS 4 /* for which the tokens are gone when they come */
-/* Then the limit is looked at again: the host may have changed it. */
-#define LONGEST_SLEEP_NS EVENLY_LONGEST_SLEEP_NS
+#define LOOK_AGAIN_NS 200000LL      /* how old what we have seen of the container's bucket may be */
+#define LOOK_NS 1000000LL           /* between looks: what is in flight may take less than was expected of it */
+#define LONGEST_SLEEP_NS 50000000LL /* after which the limit is looked at again: the host may have changed it */
+#define SHORTEST_SLEEP_NS 20000LL
+#define OVERRUN_TIMES 2 /* kernels of one name may take now one and now ten milliseconds */
 
-/* ---- what was launched before anything was measured ---------------------------------------------------------------
+/* ---- what is in flight ------------------------------------------------------------------------------------------- */
+
+static int64_t stalled_ns(struct meter *meter, int64_t now_ns) {
+  return get(meter->in_flight_batches) > 0 ? now_ns - get(meter->progress_ns) : 0;
+}
+
+static int64_t patience_ns(const struct meter *meter) {
+  return meter->patience_ns > 0 ? meter->patience_ns : PATIENCE_NS;
+}
+
+/* Whether a launch that was let through was what the work had waited for, shows when that ends: if not, it just takes
+ * long, and is waited for longer. */
+void gate_note_progress(struct meter *meter, int64_t end_ns, int64_t now_ns) {
+  int64_t opened_ns = swap(meter->valve_opened_ns, 0);
+  set(meter->progress_ns, now_ns);
+  set(meter->valve_passed, 0);
+  if (opened_ns == 0)
+    return;
+  bool set_free = end_ns - opened_ns < patience_ns(meter) / 4;
+  meter->patience_ns = set_free ? max(patience_ns(meter) / 2, STEP_NS) : min(2 * patience_ns(meter), MOST_PATIENCE_NS);
+}
+
+static bool valve_opens(struct meter *meter, int64_t now_ns) {
+  int64_t ends = stalled_ns(meter, now_ns) / patience_ns(meter);
+  if (ends <= 0)
+    return false;
+  int64_t most = (1LL << min(ends, DOUBLINGS)) - 1 + max(ends - DOUBLINGS, 0) * (1LL << DOUBLINGS);
+  if (add(meter->valve_passed, 1) >= (uint32_t)min(most, UINT32_MAX)) {
+    add(meter->valve_passed, (uint32_t)-1);
+    return false;
+  }
+  static int said;
+  log_once(&said, LOG_INFO, "GPU work in flight makes no progress; launches go on without waiting for it");
+  int64_t closed = 0;
+  replace(meter->valve_opened_ns, closed, now_ns);
+  return true;
+}
+
+/* A part of what is in flight, so that its end is not slept through. */
+static void sleep_a_little(struct meter *meter) {
+  meter->driver->sleep_ns(min(max(get(meter->in_flight_ns) / 32, SHORTEST_SLEEP_NS), LOOK_NS));
+}
+
+/* ---- tokens ---------------------------------------------------------------------------------------------------------
  */
 
-/* Up to a thousand launches. No turn is passed while they are there, and what is added to them makes it last longer. */
-void gate_wait_for_unmeasured(const struct meter_stream *stream) {
-  struct meter *meter = stream->meter;
-  const struct meter_driver *driver = meter->driver;
-  int64_t since_ns = __atomic_load_n(&meter->measures_since_ns, __ATOMIC_RELAXED);
-  int64_t give_up_ns = since_ns + TURNS_PATIENCE_NS;
-  if (since_ns == 0 || driver->now_ns() >= give_up_ns || !meter_is_dry(stream) || driver->is_idle(stream->handle))
-    return;
-  turns_set_stuck(&meter->turns, true); /* the GPU mixes it with the others' work */
-  while (driver->now_ns() < give_up_ns && !driver->is_idle(stream->handle)) {
-    gate_note_presence(meter);
-    driver->sleep_ns(UNMEASURED_LOOK_NS);
-  }
-  turns_set_stuck(&meter->turns, false);
+static void lower(struct vgpu_device_shared *shared, void *to_ns) {
+  shared->tokens_zero_at_ns = min(shared->tokens_zero_at_ns, *(int64_t *)to_ns);
 }
 
-/* ---- pause ---------------------------------------------------------------------------------------------------- */
+/* What is owed beyond that is not to be paid. */
+static void lower_debt(struct meter *meter, int64_t zero_at_ns, int64_t to_ns) {
+  if (zero_at_ns <= to_ns)
+    return;
+  set(meter->paid_zero_at_ns, min(get(meter->paid_zero_at_ns), to_ns));
+  set(meter->zero_at_ns, min(get(meter->zero_at_ns), to_ns));
+  device_state_change(meter->state, lower, &to_ns);
+}
 
-/* In short sleeps, so that whoever unpauses need not wake us, and a signal is the program's as ever. */
-int64_t gate_wait_while_paused(struct meter *meter) {
-  if (!meter_terms(meter).paused)
-    return 0;
-  int64_t began_ns = meter->driver->now_ns();
-  if (meter->takes_turns && turns_is_ours(&meter->turns))
-    gate_drain_and_pass(meter);
-  else
-    meter_close_all(meter); /* other streams' batches: the wait would be measured in them */
-  while (meter_terms(meter).paused) {
-    meter->driver->sleep_ns(PAUSE_LOOK_NS);
+/* ---- turns
+ * ----------------------------------------------------------------------------------------------------------- */
+
+static bool in_company(struct meter *meter, const struct meter_terms *terms) {
+  return meter->takes_turns && terms->takes_turns && turns_have_company(&meter->turns);
+}
+
+/* For how long what is in flight should still take. */
+static int64_t left_ns(struct meter *meter) {
+  return get(meter->progress_ns) + get(meter->in_flight_ns) - meter->driver->now_ns();
+}
+
+/* The next one is to find the GPU free: if two were there at once, each would be measured with the other's time. */
+static void drain_and_pass(struct meter *meter) {
+  meter_close_all(meter);
+  int64_t give_up_ns = meter->driver->now_ns() + PATIENCE_NS;
+  meter_harvest(meter);
+  while (get(meter->in_flight_batches) > 0 && meter->driver->now_ns() < give_up_ns) {
+    int64_t expected_ns = left_ns(meter);
+    turns_announce_pass(&meter->turns, meter->driver->now_ns() + max(expected_ns, 0));
+    if (expected_ns > METER_LATE_NS) /* the last moment is not slept through: a sleep ends late */
+      meter->driver->sleep_ns(min(min(expected_ns / 4, expected_ns - METER_LATE_NS), LOOK_NS));
+    else if (expected_ns < -METER_LATE_NS)
+      sleep_a_little(meter);
     meter_harvest(meter);
   }
-  return gate_note_wait(meter, began_ns, meter->driver->now_ns());
+  turns_pass(&meter->turns);
 }
 
-/* ---- tokens --------------------------------------------------------------------------------------------------- */
+void gate_note_activity(struct meter *meter, int64_t more_ns) {
+  int64_t at_most_ns = OVERRUN_TIMES * get(meter->in_flight_ns) + more_ns;
+  if (meter->takes_turns)
+    turns_note_activity(&meter->turns, meter->driver->now_ns() + at_most_ns);
+}
 
-static void sleep_without_turn(struct meter *meter, int64_t duration_ns) {
-  bool passes = duration_ns > SHORT_SLEEP_NS && gate_in_company(meter) && turns_is_ours(&meter->turns);
-  int64_t until_ns = meter->driver->now_ns() + duration_ns;
-  if (passes)
-    gate_drain_and_pass(meter);
-  else
-    meter_close_all(meter); /* other streams' batches: the wait would be measured in them */
+/* ---- the gate
+ * ---------------------------------------------------------------------------------------------------------- */
+
+enum obstacle { NOTHING, PAUSE, TOKENS, TURN, ROOM };
+
+struct wait {
+  struct meter_stream *stream;
+  struct meter_terms terms;
+  bool in_company, is_free, gives_way, without_turn;
+  int64_t cost_ns, now_ns, sleep_ns, held_ns, tokens_ns, for_turn_ns;
+};
+
+/* More than the bucket holds would overflow it, and be lost. */
+static int64_t quantum_wall_ns(const struct wait *wait) {
+  int64_t most_ns = bucket_wall_ns(BUCKET_BURST_NS * 9 / 10, wait->terms.percent);
+  return min(wait->in_company ? bucket_wall_ns(QUANTUM_IN_COMPANY_NS, wait->terms.percent) : QUANTUM_WALL_NS, most_ns);
+}
+
+/* What the container has paid, as it was a moment ago. */
+static int64_t container_zero_at_ns(struct meter *meter, int64_t now_ns) {
+  struct vgpu_device_shared shared;
+  if (now_ns - get(meter->looked_ns) >= LOOK_AGAIN_NS) {
+    device_state_read(meter->state, &shared);
+    set(meter->zero_at_ns, shared.tokens_zero_at_ns);
+    set(meter->looked_ns, now_ns);
+  }
+  return max(get(meter->paid_zero_at_ns), get(meter->zero_at_ns));
+}
+
+int64_t gate_at_work_since_ns(struct meter *meter) {
+  return get(meter->in_flight_batches) > 0 ? get(meter->progress_ns) : 0;
+}
+
+/* The GPUs of a container keep in step: work begins when all of them have tokens. While it is on one of them, the
+ * others go on without until they have paid as much; and where it makes no progress there, as a collective that waits
+ * for its partner, until they owe a burst. */
+struct others {
+  int64_t zero_at_ns; /* of the one that has paid the most */
+  bool work, wait;
+};
+
+static struct others look_at_others(struct wait *wait, int64_t zero_at_ns) {
+  struct meter *meter = wait->stream->meter;
+  struct others others = {.zero_at_ns = zero_at_ns};
+  bool in_step = false;
+  for (int i = 0; meter->container != NULL && meter->container[i] != NULL; i++) {
+    struct vgpu_device_shared other;
+    if (meter->container[i] == meter->state || !device_state_is_used(meter->container[i]))
+      continue;
+    device_state_read(meter->container[i], &other);
+    int64_t stalled_ns = wait->now_ns - other.at_work_since_ns;
+    in_step |= other.last_launch_ns > wait->now_ns - TURNS_ACTIVE_NS;
+    others.work |= stalled_ns < MOST_PATIENCE_NS;
+    others.wait |= stalled_ns < MOST_PATIENCE_NS && stalled_ns > STEP_NS;
+    others.zero_at_ns =
+        max(others.zero_at_ns, bucket_zero_at(other.tokens_zero_at_ns, wait->now_ns, wait->terms.percent));
+  }
+  set(meter->in_step, in_step);
+  return others;
+}
+
+static bool has_tokens(struct wait *wait) {
+  struct meter *meter = wait->stream->meter;
+  int64_t zero_at_ns = container_zero_at_ns(meter, wait->now_ns);
+  /* Nobody else wants the GPU; or the limit has been raised, or the file is damaged. */
+  int64_t latest_ns = wait->is_free ? wait->now_ns : bucket_zero_at(zero_at_ns, wait->now_ns, wait->terms.percent);
+  lower_debt(meter, zero_at_ns, latest_ns);
+  zero_at_ns = latest_ns;
+  if (wait->is_free)
+    return true;
+  struct others others = look_at_others(wait, zero_at_ns);
+  int64_t quantum_ns = quantum_wall_ns(wait);
+  /* Not for longer than that: another process of the container may use the tokens as they come. */
+  bool saves = wait->tokens_ns > 0 && wait->tokens_ns < 2 * quantum_ns;
+  int64_t open_at_ns = others.zero_at_ns + (saves ? quantum_ns : 0);
+  int64_t owes_ns = wait->now_ns + bucket_wall_ns(BUCKET_BURST_NS, wait->terms.percent);
+  int64_t pays_ns = bucket_wall_ns(min(wait->cost_ns, BUCKET_BURST_NS / 2), wait->terms.percent);
+  bool follows = (others.work && zero_at_ns + pays_ns <= min(others.zero_at_ns, owes_ns)) ||
+                 (others.wait && zero_at_ns <= owes_ns);
+  if (open_at_ns <= wait->now_ns || follows)
+    return true;
+  int64_t most_ns = get(meter->in_flight_batches) > 0 || wait->terms.yields ? LOOK_NS : LONGEST_SLEEP_NS;
+  wait->sleep_ns = min(open_at_ns - wait->now_ns, get(meter->in_step) ? LOOK_AGAIN_NS : most_ns);
+  return false;
+}
+
+/* Up to a thousand launches went by unmeasured before another tenant came. No turn is passed while they are there, and
+ * what is added to them makes it last longer. */
+static bool has_backlog(const struct wait *wait) {
+  struct meter *meter = wait->stream->meter;
+  int64_t since_ns = get(meter->measures_since_ns);
+  return since_ns != 0 && wait->now_ns < since_ns + TURNS_PATIENCE_NS && meter_is_dry(wait->stream) &&
+         !meter->driver->is_idle(wait->stream->handle);
+}
+
+static bool has_room(const struct wait *wait) {
+  struct meter *meter = wait->stream->meter;
+  uint32_t batches = get(meter->in_flight_batches);
+  if (get(wait->stream->head) - get(wait->stream->tail) >= METER_RING)
+    return false;
+  if (wait->is_free && !wait->in_company)
+    return true;
+  if (get(meter->in_flight_unknown) > 0)
+    return false;
+  if (wait->gives_way)
+    return batches < 1 || get(meter->in_flight_ns) < GIVES_WAY_NS;
+  if (wait->in_company && get(meter->in_flight_ns) + wait->cost_ns > TURNS_SLICE_NS)
+    return batches < 1;
+  return batches < 2 || get(meter->in_flight_ns) < RUN_AHEAD_NS;
+}
+
+/* Work that does not end holds no turn: it is left to the GPU's own time-slicing. */
+static bool has_turn(const struct wait *wait) {
+  struct meter *meter = wait->stream->meter;
+  if (!wait->in_company || wait->without_turn)
+    return true;
+  if (stalled_ns(meter, wait->now_ns) > max(patience_ns(meter), OVERRUN_TIMES * get(meter->in_flight_ns))) {
+    turns_pass(&meter->turns);
+    return true;
+  }
+  if (turns_must_pass(&meter->turns, get(meter->in_flight_ns)))
+    drain_and_pass(meter);
+  return turns_is_ours(&meter->turns);
+}
+
+static enum obstacle obstacle(struct wait *wait) {
+  struct meter *meter = wait->stream->meter;
+  wait->terms = meter_terms(meter);
+  wait->in_company = in_company(meter, &wait->terms);
+  wait->is_free = wait->terms.yields && !(wait->in_company && turns_are_wanted(&meter->turns));
+  wait->gives_way = wait->in_company && turns_high_priority_is_there(&meter->turns);
+  wait->now_ns = meter->driver->now_ns();
+  if (wait->terms.paused)
+    return PAUSE;
+  if (!has_tokens(wait))
+    return TOKENS;
+  if (has_backlog(wait))
+    return ROOM;
+  return !has_turn(wait) ? TURN : !has_room(wait) ? ROOM : NOTHING;
+}
+
+static void sleep_without_turn(struct wait *wait) {
+  struct meter *meter = wait->stream->meter;
+  int64_t until_ns = wait->now_ns + wait->sleep_ns;
+  if (wait->sleep_ns > SHORT_SLEEP_NS && wait->in_company && turns_is_ours(&meter->turns))
+    drain_and_pass(meter);
   int64_t left_ns = until_ns - meter->driver->now_ns();
   if (left_ns > 0)
     meter->driver->sleep_ns(left_ns);
 }
 
-/* In nanoseconds of GPU time. Of more tokens than the bucket holds, those that overflow it would be lost; and a sleep
- * ends late. */
-static int64_t quantum_ns(const struct meter_stream *stream) {
-  struct meter *meter = stream->meter;
-  if (gate_in_company(meter))
-    return METER_COMPANY_QUANTUM_NS;
-  if (meter_looks_at_pace(stream, meter->driver->now_ns()))
-    return METER_PACE_QUANTUM_NS;
-  int64_t wall_ns = meter_streams_overlap(meter) ? METER_OVERLAP_QUANTUM_WALL_NS : METER_QUANTUM_WALL_NS;
-  return min(wall_ns * meter_percent_of_time(meter) / 100, BUCKET_BURST_NS * 9 / 10);
-}
-
-/* Launches in flight have spoken for their tokens, and who has waited waits for some more. */
-static int64_t spoken_for_ns(const struct meter_stream *stream, bool waited) {
-  return min(meter_reserved_ns(stream->meter), BUCKET_MAX_DEBT_NS) + (waited ? quantum_ns(stream) : 0);
-}
-
-/* What is in flight may take less than was expected. */
-static int64_t longest_sleep_ns(const struct meter *meter) {
-  return gate_in_flight_batches(meter) > 0 ? LOOK_AGAIN_NS : LONGEST_SLEEP_NS;
-}
-
-/* Of which nobody knows more than that it is another one for each process. */
-static uint64_t name_of(struct meter *meter, int64_t now_ns) {
-  uint64_t name = __atomic_load_n(&meter->name, __ATOMIC_RELAXED);
-  uint64_t made = (uint64_t)now_ns * 0x9e3779b97f4a7c15ULL + (uintptr_t)meter; /* forked processes share addresses */
-  if (name != 0 || !__atomic_compare_exchange_n(&meter->name, &name, made, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
-    return name;
-  return made;
-}
-
-/* One that waits, or is about to: a process, or a stream of it. */
-struct wanting {
-  struct vgpu_waiter *places;
-  int place;
-  uint64_t owner;
-  int64_t *had_ns;
-  int64_t ahead_ns; /* of others that wait, before it makes way */
-};
-
-/* Until when it makes way for another one that waits and has had less; or 0. */
-static int64_t makes_way_until_ns(const struct wanting *wanting, int64_t in_flight_ns, int64_t now_ns) {
-  struct vgpu_waiter first;
-  if (!evenly_first(wanting->places, wanting->owner, now_ns, &first))
-    return 0;
-  int64_t least_ns = first.had_ns - EVENLY_CREDIT_NS - wanting->ahead_ns - in_flight_ns;
-  int64_t had_ns = __atomic_load_n(wanting->had_ns, __ATOMIC_RELAXED);
-  if (had_ns < least_ns &&
-      __atomic_compare_exchange_n(wanting->had_ns, &had_ns, least_ns, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
-    had_ns = least_ns;
-  bool is_ahead = had_ns + in_flight_ns - first.had_ns > wanting->ahead_ns;
-  return is_ahead ? max(first.looks_at_ns, now_ns + MAKE_WAY_NS) : 0;
-}
-
-static void note_waiting(struct wanting *wanting, int64_t in_flight_ns, int64_t now_ns, int64_t looks_at_ns) {
-  struct vgpu_waiter waiter = {wanting->owner, __atomic_load_n(wanting->had_ns, __ATOMIC_RELAXED) + in_flight_ns,
-                               looks_at_ns};
-  wanting->place = evenly_wait(wanting->places, wanting->place, &waiter, now_ns);
-}
-
-/* Streams that run at the same time are not to be put in an order. */
-static int64_t makes_way_for_any_until_ns(const struct meter *meter, struct wanting *process,
-                                          const struct wanting *thread, bool waited, int64_t now_ns) {
-  process->ahead_ns = waited ? 0 : METER_COMPANY_QUANTUM_NS; /* who is at work goes on */
-  int64_t until_ns = makes_way_until_ns(process, meter_in_flight_ns(meter), now_ns);
-  return meter_streams_overlap(meter) ? until_ns : max(until_ns, makes_way_until_ns(thread, 0, now_ns));
-}
-
-static int64_t wait_for_tokens(struct meter_stream *stream) {
-  struct meter *meter = stream->meter;
-  const struct meter_driver *driver = meter->driver;
-  int64_t began_ns = driver->now_ns();
-  int64_t now_ns = began_ns;
-  int64_t give_up_ns = began_ns + BUCKET_MAX_DEBT_NS * 100 / meter_percent(meter);
-  int64_t closed_ns = began_ns;
-  struct wanting process = {meter->device->waiters, -1, name_of(meter, began_ns), &meter->had_ns, 0};
-  struct wanting thread = {meter->waiters, -1, (uintptr_t)stream, &stream->had_ns, THREADS_AHEAD_NS};
-  for (;;) {
-    struct meter_terms terms = meter_terms(meter);
-    bucket_follow_limit(meter->device, now_ns, terms.percent);
-    meter_harvest(meter);
-    int64_t open_at_ns = bucket_open_at(meter->device, now_ns, terms.percent);
-    open_at_ns += spoken_for_ns(stream, now_ns > began_ns) * 100 / meter_percent_of_time(meter);
-    if (open_at_ns > now_ns && terms.yields && !(meter->takes_turns && turns_are_wanted(&meter->turns))) {
-      bucket_forgive(meter->device, now_ns);
-      open_at_ns = now_ns;
-    }
-    if (open_at_ns > now_ns)
-      closed_ns = now_ns;
-    if (now_ns - closed_ns < EVENLY_PATIENCE_NS)
-      open_at_ns = max(open_at_ns, makes_way_for_any_until_ns(meter, &process, &thread, now_ns > began_ns, now_ns));
-    if (open_at_ns <= now_ns || now_ns >= give_up_ns)
-      break;
-    int64_t sleep_ns = min(open_at_ns - now_ns, terms.yields ? YIELD_LOOK_NS : longest_sleep_ns(meter));
-    note_waiting(&process, meter_in_flight_ns(meter), now_ns, now_ns + sleep_ns);
-    note_waiting(&thread, 0, now_ns, now_ns + sleep_ns);
-    sleep_without_turn(meter, sleep_ns);
-    now_ns = driver->now_ns();
-  }
-  evenly_leave(process.places, process.place, process.owner);
-  evenly_leave(thread.places, thread.place, thread.owner);
-  return gate_note_wait(meter, began_ns, now_ns);
-}
-
-/* While it waited for its turn, other processes of the container may have used the tokens. */
-static bool has_tokens(struct meter *meter) {
-  int64_t now_ns = meter->driver->now_ns();
-  return bucket_open_at(meter->device, now_ns, meter_percent(meter)) <= now_ns;
-}
-
-int64_t gate_wait_for_share(struct meter_stream *stream) {
-  int64_t waited_ns = 0, turn_ns = SHORT_SLEEP_NS;
-  for (int i = 0; i < MOST_TURNS && turn_ns >= SHORT_SLEEP_NS && (i == 0 || !has_tokens(stream->meter)); i++) {
-    waited_ns += wait_for_tokens(stream);
-    waited_ns += turn_ns = gate_wait_for_turn(stream);
-  }
-  return waited_ns;
-}
-
-/* ---- room ----------------------------------------------------------------------------------------------------- */
-
-static bool is_free_alone(const struct meter *meter) {
-  return meter->observer != NULL && meter_terms(meter).yields;
-}
-
-static bool may_run_ahead(struct meter *meter) {
-  return gate_in_flight_batches(meter) < METER_RING - 2 && is_free_alone(meter) && !gate_in_company(meter);
-}
-
-struct gate_pass gate_pass(struct meter *meter, int64_t now_ns) {
-  if (gate_in_company(meter))
-    return (struct gate_pass){.batch_ns =
-                                  gate_slice_is_used_up(meter) ? GATE_LATE_BATCH_NS : METER_BATCH_NS * COMPANY_BATCH,
-                              .open_until_ns = now_ns + GATE_PASSED_NS};
-  bool is_free = is_free_alone(meter);
-  int64_t ahead = gate_in_flight_batches(meter);
-  bool runs_ahead = is_free && ahead > 1 && ahead < METER_RING - 2;
-  return (struct gate_pass){METER_BATCH_NS * (runs_ahead ? ahead : 1), INT64_MAX, is_free};
-}
-
-/* Batches that may be in flight whatever they take: each time the patience ends, some more. */
-static int64_t least_batches(const struct meter *meter) {
-  int64_t batch_ns = meter_in_flight_ns(meter) / max(1, gate_in_flight_batches(meter));
-  int64_t ends = gate_stalled_ns(meter) / gate_patience_ns(8 * batch_ns);
-  if (ends == 0)
-    return 2;
+static void take_turn(struct wait *wait) {
+  struct meter *meter = wait->stream->meter;
   static int said;
-  log_once(&said, LOG_INFO, "GPU work in flight makes no progress; launches go on without waiting for it");
-  return 2 + (1LL << (min(ends, METER_DOUBLINGS + 1) - 1)) +
-         max(0, ends - METER_DOUBLINGS - 1) * (1LL << METER_DOUBLINGS);
+  wait->without_turn = !turns_take(&meter->turns);
+  if (wait->without_turn)
+    log_once(&said, LOG_INFO, "no turn on the GPU in %lld ms; going ahead without", TURNS_PATIENCE_NS / 1000000);
+  set(meter->took_turn_ns, meter->driver->now_ns());
 }
 
-/* What does not fit into the ring is not seen to end: at the same pace, one at a time. */
-static bool passes_uncounted(struct meter *meter) {
-  int64_t now_ns = meter->driver->now_ns();
-  int64_t next_ns = __atomic_load_n(&meter->uncounted_ns, __ATOMIC_RELAXED) + (METER_PATIENCE_NS >> METER_DOUBLINGS);
-  bool passes = now_ns >= next_ns && gate_stalled_ns(meter) > METER_PATIENCE_NS;
-  if (passes)
-    __atomic_store_n(&meter->uncounted_ns, now_ns, __ATOMIC_RELAXED);
-  return passes;
+static void wait_for(struct wait *wait, enum obstacle what) {
+  struct meter *meter = wait->stream->meter;
+  if (what == PAUSE)
+    wait->sleep_ns = LONGEST_SLEEP_NS / 2;
+  if (what == TURN)
+    take_turn(wait);
+  else if (what == ROOM)
+    sleep_a_little(meter);
+  else
+    sleep_without_turn(wait);
+  if (meter->takes_turns)
+    turns_note_presence(&meter->turns);
 }
 
-static bool has_room(const struct meter_stream *stream) {
+static void book_wait(struct vgpu_device_shared *shared, void *how) {
+  const struct wait *wait = how;
+  shared->gate_wait_ns += (uint64_t)wait->held_ns;
+  if (wait->for_turn_ns > 0)
+    wait_times_note(&shared->turn_waits, wait->now_ns, wait->for_turn_ns);
+}
+
+/* Room is not counted: there the GPU is busy with our own work. */
+static void note_wait(struct wait *wait) {
+  struct meter *meter = wait->stream->meter;
+  if (wait->held_ns == 0)
+    return;
+  device_state_change(meter->state, book_wait, wait);
+  if (meter->observer != NULL)
+    meter->observer->waited(meter, wait->now_ns - wait->held_ns, wait->now_ns);
+  beside_look(wait->stream);
+}
+
+struct gate_pass gate_wait(struct meter_stream *stream, int64_t cost_ns) {
   struct meter *meter = stream->meter;
-  if (stream->head - __atomic_load_n(&stream->tail, __ATOMIC_ACQUIRE) >= METER_RING)
-    return passes_uncounted(meter);
-  return gate_in_flight_batches(meter) < least_batches(meter) || meter_in_flight_ns(meter) < METER_RUN_AHEAD_NS ||
-         may_run_ahead(meter);
-}
-
-void gate_wait_for_room(const struct meter_stream *stream) {
-  struct meter *meter = stream->meter;
-  while (!has_room(stream)) {
-    gate_sleep_a_little(meter);
+  struct wait wait = {.stream = stream, .cost_ns = cost_ns};
+  enum obstacle what;
+  bool valve = false;
+  while ((what = obstacle(&wait)) != NOTHING && !(what != PAUSE && (valve = valve_opens(meter, wait.now_ns)))) {
+    meter_close_all(meter); /* other streams' batches: the wait would be measured in them */
+    wait_for(&wait, what);
     meter_harvest(meter);
-    gate_note_presence(meter);
-    gate_takes_no_turns(meter);
+    int64_t took_ns = meter->driver->now_ns() - wait.now_ns;
+    wait.tokens_ns += what == TOKENS ? took_ns : 0;
+    wait.held_ns += what != ROOM ? took_ns : 0;
+    wait.for_turn_ns += what == TURN ? took_ns : 0;
   }
+  note_wait(&wait);
+  gate_note_activity(meter, METER_BATCH_NS);
+  int64_t longest_ns = wait.gives_way ? GIVES_WAY_NS : METER_BATCH_NS;
+  return (struct gate_pass){.batch_ns = min(longest_ns, QUANTUM_WALL_NS * wait.terms.percent / 100),
+                            .open_until_ns = wait.in_company ? wait.now_ns + METER_BATCH_NS : INT64_MAX,
+                            .in_company = wait.in_company,
+                            .is_one_launch = valve,
+                            .is_free = wait.is_free && !wait.in_company && meter->observer != NULL};
 }

@@ -124,6 +124,9 @@ CUresult CUDAAPI cuMulticastBindAddr_v2(CUmemGenericAllocationHandle object, CUd
   X(cuStreamSynchronize)                                                                                               \
   X(cuStreamSynchronize_ptsz)                                                                                          \
   X(cuEventSynchronize)                                                                                                \
+  X(cuStreamQuery)                                                                                                     \
+  X(cuStreamQuery_ptsz)                                                                                                \
+  X(cuEventQuery)                                                                                                      \
   X(cuMemcpyDtoH_v2)                                                                                                   \
   X(cuMemcpyDtoH_v2_ptds)                                                                                              \
   X(cuStreamDestroy)                                                                                                   \

@@ -117,7 +117,6 @@
   X(cuEventCreate)                                                                                                     \
   X(cuEventDestroy)                                                                                                    \
   X(cuEventDestroy_v2)                                                                                                 \
-  X(cuEventQuery)                                                                                                      \
   X(cuEventRecord)                                                                                                     \
   X(cuEventRecord_ptsz)                                                                                                \
   X(cuEventRecordWithFlags)                                                                                            \
@@ -131,8 +130,6 @@
   X(cuStreamBeginCapture_v2_ptsz)                                                                                      \
   X(cuStreamEndCapture)                                                                                                \
   X(cuStreamEndCapture_ptsz)                                                                                           \
-  X(cuStreamQuery)                                                                                                     \
-  X(cuStreamQuery_ptsz)                                                                                                \
   X(cuStreamWaitEvent)                                                                                                 \
   X(cuStreamWaitEvent_ptsz)                                                                                            \
   /* the beginning, and whose turn it is */                                                                            \

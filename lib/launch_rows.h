@@ -106,7 +106,7 @@ static inline void launch_row_begin(uint16_t api, CUstream stream, CUfunction fu
   struct meter_stream *metered = streams_last.found;
   if (launch_row.before != function)
     launch_row.before = function;
-  else if (profile_place.joined && __atomic_load_n(&metered->is_free, __ATOMIC_RELAXED))
+  else if (profile_place.joined && atomic_load_explicit(&metered->is_free, memory_order_relaxed))
     launch_row = (struct launch_row){.function = function,
                                      .shape = shape,
                                      .call = launch_row_call(api, stream),

@@ -12,7 +12,7 @@
 /* Waits for another thread that opens or closes a batch of the stream; false when that takes too long. */
 static bool claim(struct meter_stream *stream) {
   const struct meter_driver *driver = stream->meter->driver;
-  int64_t give_up_ns = driver->now_ns() + METER_PATIENCE_NS;
+  int64_t give_up_ns = driver->now_ns() + TURNS_PATIENCE_NS;
   bool mine;
   while (!(mine = meter_claim(stream) || claim_recover(&stream->claim)) && driver->now_ns() < give_up_ns)
     driver->sleep_ns(OTHER_THREAD_NS);
@@ -22,40 +22,28 @@ static bool claim(struct meter_stream *stream) {
 
 /* With the claim held, which ends here. */
 static void start_over(struct meter_stream *stream, void *context, void *handle) {
-  __atomic_store_n(&stream->context, context, __ATOMIC_RELAXED);
-  __atomic_store_n(&stream->handle, handle, __ATOMIC_RELAXED);
-  meter_set_open(stream, false);
-  stream->last_busy_ns = 0;
+  set(stream->context, context);
+  set(stream->handle, handle);
+  set(stream->open, false);
   stream->previous_end_ns = 0;
-  memset(stream->paces, 0, sizeof stream->paces);
-  memset(stream->seen_at_ns, 0, sizeof stream->seen_at_ns);
-  stream->own_gaps = (struct pace){0};
-  stream->lead_ns = 0;
-  stream->burst_ns = 0;
-  stream->doubted_waits = 0;
-  stream->checks_next = false;
-  stream->checked_rows = 0;
-  stream->row_launches = 0;
-  __atomic_store_n(&stream->usual_cost_ns, 0, __ATOMIC_RELAXED);
-  stream->gpu_until_ns = 0;
-  __atomic_store_n(&stream->waited, false, __ATOMIC_RELAXED);
-  meter_set_scale(stream, 1);
+  stream->to_sample = 0;
+  stream->usual_launches = 1;
   meter_unclaim(stream);
 }
 
 /* With the claim held, which ends here. */
 static void give_up(struct meter_stream *stream) {
-  __atomic_store_n(&stream->handle, NULL, __ATOMIC_RELAXED);
-  meter_set_open(stream, false);
+  set(stream->handle, NULL);
+  set(stream->open, false);
   meter_unclaim(stream);
 }
 
-static bool is_of(const struct meter_stream *stream, const void *context) {
-  return __atomic_load_n(&stream->context, __ATOMIC_RELAXED) == context;
+static bool is_of(struct meter_stream *stream, const void *context) {
+  return get(stream->context) == context;
 }
 
-static bool is_removed(const struct meter_stream *stream) {
-  return __atomic_load_n(&stream->handle, __ATOMIC_RELAXED) == NULL;
+static bool is_removed(struct meter_stream *stream) {
+  return get(stream->handle) == NULL;
 }
 
 /* A removed stream's entry may be taken again once its last markers have been harvested, and nobody works on it. */
@@ -75,17 +63,28 @@ static struct meter_stream *find_unused(struct meter *meter) {
   return NULL;
 }
 
+void meter_init(struct meter *meter, const struct meter_driver *driver, struct device_state *state, uint32_t percent) {
+  memset(meter, 0, sizeof *meter);
+  meter->driver = driver;
+  meter->state = state;
+  meter->percent = percent;
+}
+
+void meter_begin_measuring(struct meter *meter) {
+  set(meter->measures_since_ns, meter->driver->now_ns());
+}
+
 struct meter_stream *meter_add_stream(struct meter *meter, void *context, void *handle) {
   claim_take(&meter->lock);
   struct meter_stream *stream = find_unused(meter);
   bool fresh = stream == NULL && meter->stream_count < METER_MAX_STREAMS;
   if (fresh && (stream = aligned_alloc(_Alignof(struct meter_stream), sizeof *stream)) != NULL)
-    *stream = (struct meter_stream){.meter = meter, .observer = meter->observer};
+    *stream = (struct meter_stream){.meter = meter, .observer = meter->observer, .random = meter->stream_count};
   if (stream != NULL)
     start_over(stream, context, handle);
   if (stream != NULL && fresh) {
-    meter->streams[meter->stream_count] = stream;
-    __atomic_store_n(&meter->stream_count, meter->stream_count + 1, __ATOMIC_RELEASE);
+    meter->streams[get(meter->stream_count)] = stream;
+    atomic_store_explicit(&meter->stream_count, get(meter->stream_count) + 1, memory_order_release);
   }
   claim_release(&meter->lock);
   return stream;
@@ -93,13 +92,11 @@ struct meter_stream *meter_add_stream(struct meter *meter, void *context, void *
 
 void meter_remove_stream(struct meter_stream *stream) {
   if (!claim(stream)) { /* left to the thread that works on it */
-    __atomic_store_n(&stream->handle, NULL, __ATOMIC_RELAXED);
+    set(stream->handle, NULL);
     return;
   }
-  bool was_open = stream->open;
-  meter_set_open(stream, false);
-  if (was_open)
-    meter_mark_end(stream);
+  if (swap(stream->open, false))
+    meter_end_now(stream);
   meter_harvest(stream->meter);
   give_up(stream);
 }
@@ -121,34 +118,27 @@ void meter_resume(struct meter *meter, bool paused) {
     claim_release(&meter->harvester);
 }
 
-void meter_forget_in_flight(struct meter_stream *stream) {
-  while (!meter_is_dry(stream)) {
-    meter_show(stream, &stream->ring[stream->tail % METER_RING], 0, 0);
-    meter_leave_flight(stream);
-  }
-}
-
 static void forget_open_batch(struct meter_stream *stream) {
   if (!claim(stream)) /* left to the thread that works on it */
     return;
-  if (stream->open)
-    meter_show(stream, &stream->batch, 0, 0);
+  if (get(stream->open) && stream->observer != NULL)
+    stream->observer->measured(stream, &stream->batch, 0, 0);
   give_up(stream);
 }
 
 void meter_remove_context(struct meter *meter, void *context) {
-  uint32_t count = __atomic_load_n(&meter->stream_count, __ATOMIC_ACQUIRE);
+  uint32_t count = atomic_load(&meter->stream_count);
   for (uint32_t i = 0; i < count; i++) {
     struct meter_stream *stream = meter->streams[i];
     if (!is_of(stream, context))
       continue;
-    __atomic_store_n(&stream->context, NULL, __ATOMIC_RELAXED);
-    __atomic_store_n(&stream->handle, NULL, __ATOMIC_RELAXED);
+    set(stream->context, NULL);
+    set(stream->handle, NULL);
     forget_open_batch(stream);
     if (claim_is_own(&meter->harvester))
       meter_forget_in_flight(stream);
   }
   for (int i = 0; i < METER_MAX_CONTEXTS; i++)
-    if (__atomic_load_n(&meter->timelines[i].context, __ATOMIC_RELAXED) == context)
-      __atomic_store_n(&meter->timelines[i].context, NULL, __ATOMIC_RELAXED);
+    if (get(meter->timelines[i].context) == context)
+      set(meter->timelines[i].context, NULL);
 }

@@ -53,6 +53,19 @@ static struct meter_terms terms_of(const void *owner) {
   return terms;
 }
 
+/* Of all devices of the container, in the usage file. */
+static struct device_state states[VGPU_MAX_DEVICES];
+static struct device_state *container[VGPU_MAX_DEVICES + 1];
+
+static void find_states(void) {
+  const struct region *region = process_region();
+  for (int i = 0; i < VGPU_MAX_DEVICES; i++) {
+    states[i].file = region->file.memory != NULL ? (struct shared_file *)&region->file : NULL;
+    states[i].memory = &region->usage->devices[i];
+    container[i] = &states[i];
+  }
+}
+
 /* As the driver was told when it started. */
 static bool launches_block(void) {
   const char *value = getenv("CUDA_LAUNCH_BLOCKING");
@@ -65,7 +78,13 @@ static struct meter *make(struct device *device) {
     device_not_enforced(device, VGPU_NOT_ENFORCED_SM);
     return NULL;
   }
-  meter_init(made, &markers_driver, device_shared(device), device_limits(device).sm_percent);
+  static int32_t finding; /* a claim */
+  claim_take(&finding);
+  if (container[0] == NULL)
+    find_states();
+  claim_release(&finding);
+  meter_init(made, &markers_driver, &states[device->number], device_limits(device).sm_percent);
+  made->container = container;
   made->terms = terms_of;
   made->owner = device;
   made->observer = profile_observer();
@@ -171,6 +190,8 @@ void meters_forget(void) {
   for (int i = 0; (device = devices_at(i)) != NULL; i++)
     if (device->meter != NULL && device->meter->takes_turns)
       shared_file_forget(&device->meter->turns_file);
+  for (int i = 0; i < VGPU_MAX_DEVICES; i++)
+    states[i].claim = 0;
   meters_watch = (struct meters_watch){0};
   claim_forget_thread();
 }

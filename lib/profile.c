@@ -266,12 +266,13 @@ static void measured(const struct meter_stream *stream, const struct batch *batc
   profile_kernels_measured(batch, end_ns - start_ns);
   if (!profile_is_on() || end_ns <= start_ns)
     return;
-  const struct profile_record span = {.start_ns = (uint64_t)start_ns,
-                                      .duration_ns = (uint64_t)(end_ns - start_ns),
-                                      .value = batch->launches,
-                                      .stream = profile_number_of(__atomic_load_n(&stream->handle, __ATOMIC_RELAXED)),
-                                      .device = index_of(stream->meter->owner),
-                                      .kind_and_copy = PROFILE_SPAN};
+  const struct profile_record span = {
+      .start_ns = (uint64_t)start_ns,
+      .duration_ns = (uint64_t)(end_ns - start_ns),
+      .value = batch->launches,
+      .stream = profile_number_of(atomic_load_explicit(&stream->handle, memory_order_relaxed)),
+      .device = index_of(stream->meter->owner),
+      .kind_and_copy = PROFILE_SPAN};
   profile_records_store(&span, 1);
 }
 

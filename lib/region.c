@@ -122,7 +122,7 @@ static const char *renew(struct region *region, const char *path) {
   const char *problem = NULL;
   if (!shared_file_lock(&region->file))
     return strerror(errno);
-  if (!has_header(region->usage) && shared_file_is_in_use(&region->file, VGPU_MAX_PROCESSES))
+  if (!has_header(region->usage) && shared_file_is_held(&region->file, 0, VGPU_MAX_PROCESSES))
     problem = "processes of another version of vgpurun use it";
   else if (!has_header(region->usage)) {
     memset(&region->usage->abi_version, 0, sizeof *region->usage - offsetof(struct vgpu_usage, abi_version));

@@ -1,7 +1,5 @@
 #include "seconds.h"
 
-#include <stdbool.h>
-
 #define US 1000LL
 #define S 1000000000LL
 #define LONGEST_NS ((VGPU_SECONDS - 1) * S) /* older seconds have lost their entries to younger ones */
@@ -13,11 +11,8 @@ static uint32_t microseconds(int64_t start_ns, int64_t end_ns) {
 
 /* An entry of another second is an old one, or damage: either way it ends here. */
 static void add_to_second(uint64_t *entry, uint32_t second, uint32_t busy_us) {
-  uint64_t before = __atomic_load_n(entry, __ATOMIC_RELAXED), after;
-  do {
-    uint64_t sum_us = busy_us + (before >> 32 == second ? (uint32_t)before : 0ULL);
-    after = (uint64_t)second << 32 | (sum_us < S / US ? sum_us : S / US);
-  } while (!__atomic_compare_exchange_n(entry, &before, after, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+  uint64_t sum_us = busy_us + (*entry >> 32 == second ? (uint32_t)*entry : 0ULL);
+  __atomic_store_n(entry, (uint64_t)second << 32 | (sum_us < S / US ? sum_us : S / US), __ATOMIC_RELAXED);
 }
 
 void seconds_add(struct vgpu_device_shared *device, int64_t start_ns, int64_t end_ns) {

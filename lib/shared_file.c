@@ -249,8 +249,8 @@ void shared_file_return_slot(struct shared_file *file, int slot) {
   set(file, slots(F_UNLCK, slot, 1));
 }
 
-bool shared_file_is_in_use(struct shared_file *file, int count) {
-  struct flock lock = slots(F_WRLCK, 0, count);
+bool shared_file_is_held(struct shared_file *file, int first, int count) {
+  struct flock lock = slots(F_WRLCK, first, count);
   return fcntl(descriptor_of(file), F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
 }
 

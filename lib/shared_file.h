@@ -37,8 +37,8 @@ int shared_file_claim_slot(struct shared_file *file, int count);
 bool shared_file_borrow_slot(struct shared_file *file, int slot);
 void shared_file_return_slot(struct shared_file *file, int slot);
 
-/* Is any of the first `count` slots held, by this process or another? */
-bool shared_file_is_in_use(struct shared_file *file, int count);
+/* Is any of `count` slots held, by this process or another? Also where that cannot be told. */
+bool shared_file_is_held(struct shared_file *file, int first, int count);
 
 /* Excludes other processes, but for a moment only. False, and errno, when that cannot be had within a second, or at
  * once.

@@ -49,8 +49,8 @@ static SELDOM struct meter_stream *add(CUstream stream, CUcontext context, uint6
 
 /* The entries of a destroyed context stay in the table, but the meter has given their streams up. */
 static bool still_means(const struct meter_stream *found, CUstream stream, CUcontext context) {
-  return __atomic_load_n(&found->handle, __ATOMIC_RELAXED) == stream &&
-         (!means_a_default_stream(stream) || __atomic_load_n(&found->context, __ATOMIC_RELAXED) == context);
+  return atomic_load_explicit(&found->handle, memory_order_relaxed) == stream &&
+         (!means_a_default_stream(stream) || atomic_load_explicit(&found->context, memory_order_relaxed) == context);
 }
 
 HOT struct meter_stream *streams_look_up(CUstream stream, enum streams_unknown unknown) {

@@ -7,7 +7,7 @@
 #define REBASE_NS 4000000000LL
 
 int64_t timeline_place(struct timeline *timeline, const struct meter_driver *driver, void *marker, int64_t recorded_ns,
-                       int64_t observed_ns, bool *kept, void **replaced) {
+                       int64_t observed_ns, bool is_new_base, bool *kept, void **replaced) {
   int64_t elapsed_ns = 0;
   *kept = false;
   *replaced = NULL;
@@ -25,7 +25,7 @@ int64_t timeline_place(struct timeline *timeline, const struct meter_driver *dri
     wall_ns = observed_ns;
   timeline->offset_ns = wall_ns - gpu_ns;
 
-  if (first || elapsed_ns > REBASE_NS) {
+  if (first || is_new_base || elapsed_ns > REBASE_NS) {
     *replaced = timeline->base;
     timeline->base = marker;
     timeline->base_gpu_ns = gpu_ns;

@@ -2,9 +2,9 @@
  * The file in which limited processes on one GPU meet, one for each GPU, in /tmp/vgpulock.
  *
  * Everybody may write it, and whoever may write a file may truncate it: a load from a mapping of it would be SIGBUS. So
- * it is read and written by system calls alone, which answer instead. A process writes its own slot, and another's only
- * to say that it overstays. What belongs to all is changed under a lock of one byte, which the kernel gives back when
- * its holder dies. All zero is the first content, and what has been cut off counts as zero.
+ * it is read and written by system calls alone, which answer instead. A process writes its own slot alone; the head
+ * belongs to all, and is changed under a lock of one byte, which the kernel gives back when its holder dies. All zero
+ * is the first content, and what has been cut off counts as zero.
  */
 #ifndef VGPU_TURNS_FILE_H
 #define VGPU_TURNS_FILE_H
@@ -14,7 +14,7 @@
 #include <stdint.h>
 
 #define TURNS_SLOTS 256
-#define TURNS_FILE_VERSION 2 /* part of the file's name: other layouts are other files */
+#define TURNS_FILE_VERSION 3 /* part of the file's name: other layouts are other files */
 
 /* What a tenant may have, as it tells the others. */
 struct turns_terms {
@@ -25,36 +25,28 @@ struct turns_terms {
 };
 
 struct turns_slot {
-  int64_t ticket;  /* since when it waits for the turn; 0: does not wait */
-  int64_t seen_ns; /* when it last launched, or looked while it waited */
-  int64_t idle_at_ns;
-  int64_t slice_end_ns;
-  int64_t passes_at_ns; /* announced */
+  int64_t ticket_ns; /* since when it waits for the turn; 0: does not wait */
+  int64_t seen_ns;   /* when it last launched, or looked while it waited */
   struct turns_terms terms;
-  uint32_t at_work;      /* 1: it has launched, and has not found the GPU done with that */
-  uint32_t stuck;        /* 1: its work does not end, and others go on beside it */
-  int64_t overstayed_ns; /* written by others: when the turn was taken from it while it had work on the GPU */
 };
-#define TURNS_OWN_BYTES offsetof(struct turns_slot, overstayed_ns)
 
 struct turns_head {
-  uint64_t turn; /* sequence << 16 | slot + 1; 0 for the slot: free */
-  int64_t free_since_ns;
-  uint32_t wake; /* a futex: changes when the turn becomes free */
-  uint32_t slots_used;
-  uint64_t tenant; /* that has the turn, or had it last */
-  uint64_t reserved[4];
+  uint64_t lease;    /* of the turn: microseconds of its end << 16 | slot + 1; 0 for the slot: free, since that time */
+  uint64_t tenant;   /* that has the turn, or had it last */
+  int64_t passes_ns; /* when its holder should be done with it */
+  uint32_t wake;     /* a futex: changes when the turn becomes free */
+  uint32_t reserved[9];
 };
 
 struct turns_file {
   struct turns_head head;
   struct turns_slot slots[TURNS_SLOTS];
+  uint64_t end; /* zero: written to give back its length to a file that has been cut off */
 };
 
 /* The clock, and how the file is reached. */
 struct turns_system {
   int64_t (*now_ns)(void);
-  void (*sleep_ns)(int64_t duration_ns);
   bool (*read)(void *file, void *to, size_t size, size_t at); /* false: not all of it could be had */
   void (*write)(void *file, const void *from, size_t size, size_t at);
   bool (*lock)(void *file); /* for a moment, or not at all */

@@ -39,8 +39,7 @@ USAGE_MAGIC: Final = 0x4547415355474356
 NO_MEMORY_LIMIT: Final = 2**64 - 1
 NO_SM_LIMIT: Final = 100
 SECONDS: Final = 64
-HOLES: Final = 16
-WAITERS: Final = 8
+WAIT_BUCKETS: Final = 15
 
 SM_HARD: Final = 0
 SM_BURST: Final = 1
@@ -85,13 +84,13 @@ class Limits(ctypes.LittleEndianStructure):
     )
 
 
-class Waiter(ctypes.LittleEndianStructure):
-    """struct vgpu_waiter: a process that waits for tokens."""
+class WaitTimes(ctypes.LittleEndianStructure):
+    """struct vgpu_wait_times: how often a wait took how long, in a minute and in the one before."""
 
     _fields_ = (
-        ("owner", ctypes.c_uint64),
-        ("had_ns", ctypes.c_int64),
-        ("looks_at_ns", ctypes.c_int64),
+        ("minute", ctypes.c_uint32),
+        ("counts", ctypes.c_uint16 * WAIT_BUCKETS),
+        ("counts_before", ctypes.c_uint16 * WAIT_BUCKETS),
     )
 
 
@@ -103,8 +102,8 @@ class DeviceShared(ctypes.LittleEndianStructure):
         ("memory_limit_bytes", ctypes.c_uint64),
         ("sm_limit_percent", ctypes.c_uint32),
         ("not_enforced", ctypes.c_uint32),
-        ("tokens_zero_at", ctypes.c_uint64),
-        ("charged_until_ns", ctypes.c_int64),
+        ("tokens_zero_at_ns", ctypes.c_int64),
+        ("at_work_since_ns", ctypes.c_int64),
         ("busy_ns", ctypes.c_uint64),
         ("gate_wait_ns", ctypes.c_uint64),
         ("launches", ctypes.c_uint64),
@@ -112,9 +111,8 @@ class DeviceShared(ctypes.LittleEndianStructure):
         ("last_launch_ns", ctypes.c_int64),
         ("reserved0", ctypes.c_uint64),
         ("seconds", ctypes.c_uint64 * SECONDS),
-        ("holes", ctypes.c_uint64 * HOLES),
-        ("waiters", Waiter * WAITERS),
-        ("reserved", ctypes.c_uint8 * 64),
+        ("reserved", ctypes.c_uint8 * 320),
+        ("turn_waits", WaitTimes),
     )
 
 

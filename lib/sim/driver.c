@@ -5,6 +5,7 @@
 
 #include "contexts.h"
 #include "pools.h"
+#include "spins.h"
 #include "state.h"
 #include "visible.h"
 
@@ -83,9 +84,9 @@ CUresult driver_leave(CUresult result) {
 }
 
 CUresult driver_leave_and_wait(uint64_t until_ns) {
-  if (clock_ns() < until_ns) {
+  while (clock_ns() < (until_ns = spin_known(until_ns))) {
     driver_leave(CUDA_SUCCESS);
-    clock_wait_until(until_ns);
+    spin_wait_until(until_ns);
     CUresult result = driver_enter();
     if (result != CUDA_SUCCESS)
       return result;

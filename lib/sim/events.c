@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "capture.h"
+#include "spins.h"
 #include "streams.h"
 
 #define TICK_NS 500 /* the resolution of a card's event clock */
@@ -143,7 +144,7 @@ CUresult CUDAAPI cuEventQuery(CUevent handle) {
   if (result != CUDA_SUCCESS)
     return result;
   result = check_host_wait(event);
-  if (result == CUDA_SUCCESS && event->recorded && event->time_ns > clock_ns())
+  if (result == CUDA_SUCCESS && event->recorded && spin_known(event->time_ns) > clock_ns())
     result = CUDA_ERROR_NOT_READY;
   return driver_leave(result);
 }
@@ -182,9 +183,10 @@ CUresult CUDAAPI cuEventElapsedTime(float *milliseconds, CUevent start_handle, C
     result = check_timed(end);
   if (result != CUDA_SUCCESS)
     return driver_leave(result);
-  if (max_u64(start->time_ns, end->time_ns) > clock_ns())
+  uint64_t start_ns = spin_known(start->time_ns), end_ns = spin_known(end->time_ns);
+  if (max_u64(start_ns, end_ns) > clock_ns())
     return driver_leave(CUDA_ERROR_NOT_READY);
-  int64_t ticks = (int64_t)(end->time_ns / TICK_NS) - (int64_t)(start->time_ns / TICK_NS);
+  int64_t ticks = (int64_t)(end_ns / TICK_NS) - (int64_t)(start_ns / TICK_NS);
   *milliseconds = (float)((double)ticks * TICK_NS / (double)NS_PER_MS);
   return driver_leave(CUDA_SUCCESS);
 }

@@ -2,6 +2,7 @@
 
 #include "capture.h"
 #include "modules.h"
+#include "spins.h"
 
 #define MAX_THREADS_PER_BLOCK 1024
 #define MAX_THREADS_PER_MULTIPROCESSOR 2048
@@ -16,7 +17,7 @@ CUresult launch_enter(CUstream handle, enum default_stream default_stream, struc
     if (room_at_ns <= clock_ns())
       return CUDA_SUCCESS;
     driver_leave(CUDA_SUCCESS);
-    clock_wait_until(room_at_ns);
+    spin_wait_until(room_at_ns);
   }
 }
 
@@ -49,6 +50,23 @@ static CUresult check_cooperative(const struct stream *stream, struct dimensions
              : CUDA_SUCCESS;
 }
 
+/* Puts it into the stream. */
+static CUresult queue(struct stream *stream, const struct kernel *kernel) {
+  uint64_t end_ns;
+  if (spin_is_one(kernel->name)) {
+    end_ns = spin_launch(kernel->name, max_u64(clock_ns(), stream_tail(stream)));
+    if (end_ns == 0)
+      return CUDA_ERROR_OUT_OF_MEMORY;
+    end_ns += kernel->duration_ns;
+    stream_wait_until(stream, end_ns);
+  } else {
+    end_ns = stream_queue(stream, kernel->duration_ns);
+    spin_note_launch(kernel->name, end_ns - kernel->duration_ns);
+  }
+  stream_count_launch(stream, end_ns);
+  return CUDA_SUCCESS;
+}
+
 static CUresult launch(CUfunction function, struct dimensions grid, struct dimensions block, unsigned shared_bytes,
                        CUstream handle, bool cooperative, enum default_stream default_stream) {
   struct stream *stream;
@@ -62,11 +80,13 @@ static CUresult launch(CUfunction function, struct dimensions grid, struct dimen
   result = check_dimensions(grid, block, shared_bytes);
   if (result == CUDA_SUCCESS && cooperative)
     result = check_cooperative(stream, grid, block);
-  if (result == CUDA_SUCCESS && stream->capture)
+  if (result == CUDA_SUCCESS && stream->capture && spin_is_one(kernel->name))
+    result = CUDA_ERROR_NOT_SUPPORTED;
+  else if (result == CUDA_SUCCESS && stream->capture)
     result =
         capture_add(stream, (struct graph_node){.type = CU_GRAPH_NODE_TYPE_KERNEL, .duration_ns = kernel->duration_ns});
   else if (result == CUDA_SUCCESS)
-    stream_count_launch(stream, stream_queue(stream, kernel->duration_ns));
+    result = queue(stream, kernel);
   driver_leave(result);
   if (return_at_ns)
     clock_spin_until(return_at_ns);

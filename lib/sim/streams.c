@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "capture.h"
+#include "spins.h"
 #include "timeline.h"
 
 /* The per-thread default streams of this thread. Their contexts free them; a thread that ends leaves them until then.
@@ -34,10 +35,14 @@ struct stream *stream_new(struct context *context, unsigned flags, int priority)
   return stream;
 }
 
+static uint64_t later(uint64_t a_ns, uint64_t b_ns) {
+  return max_u64(spin_known(a_ns), spin_known(b_ns));
+}
+
 /* Work that is queued goes on, as on a card: the timeline keeps it. */
 void stream_delete(struct stream *stream) {
   capture_abandon(stream);
-  stream->context->gone_tail_ns = max_u64(stream->context->gone_tail_ns, stream->tail_ns);
+  stream->context->gone_tail_ns = later(stream->context->gone_tail_ns, stream->tail_ns);
   handle_delete(stream->handle);
   free(stream->launch_ends);
   free(stream);
@@ -106,23 +111,25 @@ static bool is_blocking(const struct stream *stream) {
 
 uint64_t stream_tail(const struct stream *stream) {
   if (stream->legacy)
-    return max_u64(stream->tail_ns, stream->context->blocking_tail_ns);
+    return later(stream->tail_ns, stream->context->blocking_tail_ns);
   if (is_blocking(stream))
-    return max_u64(stream->tail_ns, stream->context->legacy_tail_ns);
-  return stream->tail_ns;
+    return later(stream->tail_ns, stream->context->legacy_tail_ns);
+  return spin_known(stream->tail_ns);
 }
 
 void stream_wait_until(struct stream *stream, uint64_t until_ns) {
   struct context *context = stream->context;
-  stream->tail_ns = max_u64(stream->tail_ns, until_ns);
+  stream->tail_ns = later(stream->tail_ns, until_ns);
   if (is_blocking(stream))
-    context->blocking_tail_ns = max_u64(context->blocking_tail_ns, until_ns);
+    context->blocking_tail_ns = later(context->blocking_tail_ns, until_ns);
   if (stream->legacy)
-    context->legacy_tail_ns = max_u64(context->legacy_tail_ns, until_ns);
+    context->legacy_tail_ns = later(context->legacy_tail_ns, until_ns);
 }
 
 uint64_t stream_queue(struct stream *stream, uint64_t duration_ns) {
-  uint64_t end_ns = timeline_queue(stream->context->device, stream_tail(stream), duration_ns);
+  uint64_t tail_ns = stream_tail(stream);
+  uint64_t end_ns = spin_is_known(tail_ns) ? timeline_queue(stream->context->device, tail_ns, duration_ns)
+                                           : tail_ns + duration_ns; /* the device's timeline knows no such time */
   stream_wait_until(stream, end_ns);
   return end_ns;
 }
@@ -133,7 +140,7 @@ static uint64_t *oldest_launch(const struct stream *stream) {
 }
 
 uint64_t stream_room_at(const struct stream *stream) {
-  return *oldest_launch(stream);
+  return spin_known(*oldest_launch(stream));
 }
 
 void stream_count_launch(struct stream *stream, uint64_t end_ns) {
@@ -150,11 +157,11 @@ static void add_tail(void *object, void *argument) {
   const struct stream *stream = object;
   struct latest *latest = argument;
   if (stream->context == latest->context)
-    latest->tail_ns = max_u64(latest->tail_ns, stream->tail_ns);
+    latest->tail_ns = later(latest->tail_ns, stream->tail_ns);
 }
 
 uint64_t streams_latest_tail(const struct context *context) {
-  struct latest latest = {context, max_u64(context->blocking_tail_ns, context->gone_tail_ns)};
+  struct latest latest = {context, later(context->blocking_tail_ns, context->gone_tail_ns)};
   handle_visit(HANDLE_STREAM, add_tail, &latest);
   return latest.tail_ns;
 }

@@ -67,6 +67,7 @@ static void ignore_wait(const struct meter *meter, int64_t began_ns, int64_t end
 
 static const struct meter_observer observer = {count_joined, count_ended, ignore_wait};
 static struct vgpu_device_shared device;
+static struct device_state state = {.memory = &device};
 static struct meter *meter;
 static struct meter_stream *stream;
 static bool done;
@@ -122,7 +123,7 @@ static void check_claims_left_behind(void) {
 int main(void) {
   pthread_t launching[THREADS], waiting;
   meter = calloc(1, sizeof *meter);
-  meter_init(meter, &driver, &device, VGPU_NO_SM_LIMIT);
+  meter_init(meter, &driver, &state, VGPU_NO_SM_LIMIT);
   stream = meter_add_stream(meter, &device, &device);
   check_claims_left_behind();
   meter->observer = &observer;

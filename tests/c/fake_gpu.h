@@ -31,12 +31,10 @@ static inline int64_t fake_now(void) {
 }
 
 static struct vgpu_device_shared device;
-static int64_t others_leave_ns; /* the wall time of tokens that other threads leave in the bucket; 0: there are none */
+static struct device_state state = {.memory = &device};
 
 static inline void fake_sleep(int64_t duration_ns) {
   now_ns += duration_ns + OVERSLEEP_NS;
-  if (others_leave_ns > 0 && bucket_open_at(&device, now_ns, 100) < now_ns - others_leave_ns)
-    device.tokens_zero_at = (uint64_t)(now_ns - others_leave_ns);
 }
 
 static inline void *fake_record(void *stream) {
@@ -96,11 +94,10 @@ static struct meter_stream *stream;
 static inline void start_over(uint32_t percent) {
   now_ns = gpu_free_at_ns = 5000 * S;
   capturing = lose_markers = markers_are_gone = false;
-  others_leave_ns = 0;
   device = (struct vgpu_device_shared){0};
   free(meter);
   meter = calloc(1, sizeof *meter);
-  meter_init(meter, &driver, &device, percent);
+  meter_init(meter, &driver, &state, percent);
   stream = meter_add_stream(meter, &now_ns, &now_ns);
 }
 

@@ -9,24 +9,10 @@
 
 struct model model;
 
-/* As meters.c does it. */
-static struct meter_terms terms_of(const void *owner) {
-  const struct meter *meter = owner;
-  const struct model_container *container = &model.containers[meter->turns.slot >= 0 ? model.current->container : 0];
-  struct meter_terms terms = {.percent = container->percent, .takes_turns = true, .paused = container->paused};
-  const struct turns_terms published = {.tenant = (uint64_t)model.current->container + 1,
-                                        .percent = container->percent,
-                                        .policy = (uint16_t)container->policy,
-                                        .priority = (uint16_t)container->priority};
-  turns_set_terms((struct turns *)&meter->turns, &published);
-  terms.yields = container->policy == VGPU_SM_BURST || container->percent >= VGPU_NO_SM_LIMIT;
-  terms.percent = turns_share_percent((struct turns *)&meter->turns, &published);
-  return terms;
-}
-
 static void begin(void) {
   struct model_process *process = model.current;
   process->program(process);
+  model_drop(process, process->now_ns);
   process->dead = true;
   swapcontext(&process->context, &model.scheduler);
 }
@@ -37,17 +23,9 @@ struct model_process *model_start(int container, model_program *program, const v
   *process = (struct model_process){.slot = model.process_count, .container = container, .program = program};
   process->argument = argument;
   process->now_ns = MODEL_START_NS + begin_ns;
+  process->random_state = ((uint64_t)model.random_state << 8) + (uint64_t)process->slot;
   process->stack = malloc(STACK_BYTES);
-  for (int g = 0; g < MODEL_GPUS; g++) {
-    struct meter *meter = &process->meters[g];
-    meter_init(meter, &model_driver, &model.containers[container].device[g], model.containers[container].percent);
-    meter->terms = terms_of;
-    meter->owner = meter;
-    meter->takes_turns = true;
-    turns_begin(&meter->turns, &model_turns_system, &model.gpus[g].turns, process->slot);
-    for (int s = 0; s < MODEL_STREAMS; s++)
-      process->streams[g][s] = meter_add_stream(meter, meter, &process->streams[g][s]);
-  }
+  library_begin(process);
   model.processes[model.process_count++] = process;
   getcontext(&process->context);
   process->context.uc_stack.ss_sp = process->stack;
@@ -59,24 +37,30 @@ struct model_process *model_start(int container, model_program *program, const v
 void model_kill(struct model_process *process) {
   process->dead = true;
   model.file_is_locked = false; /* the kernel gives it back */
-  for (int g = 0; g < MODEL_GPUS; g++) {
-    struct queue *queue = &process->queues[g];
-    queue->tail = queue->head;
-    memset(queue->pending, 0, sizeof queue->pending);
-    if (model.gpus[g].running == process->slot)
-      model.gpus[g].running = -1;
-  }
+  model_drop(process, model.run_until_ns);
 }
 
+void model_begin_anew(struct model_process *process) {
+  model_drop(process, process->now_ns);
+  library_begin(process);
+}
+
+/* Not within the microsecond for which somebody has the lock of the turns: that is another test, of strangers. */
 void model_stop(struct model_process *process, int64_t until_ns) {
+  while (model.file_is_locked)
+    model_run(model.run_until_ns - MODEL_START_NS + US);
   process->now_ns = MODEL_START_NS + until_ns;
   process->waits = false; /* a wake-up does not reach it */
 }
 
 void model_start_over(unsigned seed) {
   for (int i = 0; i < model.process_count; i++) {
-    free(model.processes[i]->stack); /* what its meters hold is kept until the test ends */
-    free(model.processes[i]);
+    struct model_process *process = model.processes[i];
+    for (int g = 0; g < MODEL_GPUS; g++)
+      for (int s = 0; s < MODEL_STREAMS; s++)
+        free(process->queues[g].lanes[s].items);
+    free(process->stack); /* what its meters hold is kept until the test ends */
+    free(process);
   }
   memset(&model, 0, sizeof model);
   for (int g = 0; g < MODEL_GPUS; g++) {
@@ -100,8 +84,24 @@ struct model_container *model_container(int number) {
   return &model.containers[number];
 }
 
+struct turns_file *model_turns_file(void) {
+  return &model.gpus[0].turns;
+}
+
+int64_t model_file_now_ns(void) {
+  return model.current->now_ns;
+}
+
+void model_hold_lock(void) {
+  model.file_is_locked = true;
+}
+
+void model_hold_slots(bool held) {
+  model.strangers_hold_slots = held;
+}
+
 bool model_holds_turn(const struct model_process *process) {
-  return (model.gpus[0].turns.head.turn & 0xffff) == (uint64_t)process->slot + 1;
+  return (model.gpus[0].turns.head.lease & 0xffff) == (uint64_t)process->slot + 1;
 }
 
 int64_t model_worked_ns(const struct model_process *process) {

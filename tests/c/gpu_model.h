@@ -2,10 +2,11 @@
  * GPUs and the processes that use them, on a time of their own: the real meter, gate, bucket and turns run in
  * coroutines, one for each process, and whoever is earliest goes on. The same seed gives the same run.
  *
- * A GPU runs the work of one process at a time, in the order of its launches, and with work of several switches between
- * them every MODEL_SLICE_NS, which costs MODEL_SWITCH_NS. As on an H200, work of another process than the last one
- * begins MODEL_HAND_OVER_NS late, and work behind a marker MODEL_MARKER_NS: there kernels of 54.2 us came every 57.0 us
- * when each was marked.
+ * A GPU runs the work of one process at a time, and with work of several switches between them every MODEL_SLICE_NS,
+ * which costs MODEL_SWITCH_NS. A kernel fills the GPU: those of several streams run one after the other, in the order
+ * of their launches. A narrow one leaves room for all others of its process. As on an H200, work of another process
+ * than the last one begins MODEL_HAND_OVER_NS late, and work behind a marker MODEL_MARKER_NS: there kernels of 54.2 us
+ * came every 57.0 us when each was marked.
  */
 #ifndef GPU_MODEL_H
 #define GPU_MODEL_H
@@ -17,9 +18,10 @@
 #define S 1000000000LL
 
 #define MODEL_GPUS 2
-#define MODEL_STREAMS 4
-#define MODEL_PROCESSES 8
+#define MODEL_STREAMS 128
+#define MODEL_PROCESSES 16
 #define MODEL_CONTAINERS 8
+#define MODEL_FLAGS 65536
 #define MODEL_SLICE_NS (2 * MS)
 #define MODEL_SWITCH_NS (180 * US)
 #define MODEL_HAND_OVER_NS (120 * US)
@@ -28,6 +30,7 @@
 
 struct model_container {
   struct vgpu_device_shared device[MODEL_GPUS];
+  struct device_state state[MODEL_GPUS], *states[MODEL_GPUS + 1];
   uint32_t percent, policy, priority;
   bool paused;
 };
@@ -57,24 +60,61 @@ void model_run(int64_t until_ns);
 void model_kill(struct model_process *process);
 void model_stop(struct model_process *process, int64_t until_ns);
 
+/* For a program that does as it likes: the file of the first GPU's turns; the lock of it, which it keeps; and whether
+ * slots that no process has are held. */
+struct turns_file *model_turns_file(void);
+int64_t model_file_now_ns(void); /* as times stand in it */
+void model_hold_lock(void);
+void model_hold_slots(bool held);
+
 /* Does it hold the turn of the first GPU? */
 bool model_holds_turn(const struct model_process *process);
 
-/* GPU time that its work has had; how long its longest launch took since the last call of model_forget_stalls. */
+/* GPU time that its work has had, where that of several streams at once counts once; how long its longest launch took
+ * since the last call of model_forget_stalls. */
 int64_t model_worked_ns(const struct model_process *process);
 int64_t model_longest_launch_ns(const struct model_process *process);
 void model_forget_stalls(struct model_process *process);
 
-/* For programs. A kernel that spins ends when its counterpart, the other tenant's or its own one with the same number
- * on the other GPU, has begun. */
+/* ---- for programs ------------------------------------------------------------------------------------------------ */
+
 const void *model_argument(const struct model_process *process);
 int64_t model_now_ns(const struct model_process *process);
+int64_t model_random_ns(struct model_process *process, int64_t least_ns, int64_t most_ns);
+void model_think(struct model_process *process, int64_t duration_ns);
+
+struct model_kernel {
+  int gpu, stream;
+  int64_t duration_ns;
+  uint64_t work; /* what it is known by: a function with its grid, or a graph */
+  bool narrow;
+  int raises, awaits; /* flags, or 0: raised when it begins; until it is raised, the kernel spins */
+};
+void model_launch_kernel(struct model_process *process, const struct model_kernel *kernel);
+
+/* A filling kernel that is known by its duration, or by something else; and one that spins until its counterpart, the
+ * other tenant's or its own one with the same number on the other GPU, has begun. */
 void model_launch(struct model_process *process, int gpu, int stream, int64_t duration_ns);
 void model_launch_as(struct model_process *process, int gpu, int stream, int64_t duration_ns, uint64_t work);
 void model_launch_spin(struct model_process *process, int gpu, int number);
+
+/* As cuCtxSynchronize, cuStreamSynchronize, and cuEventSynchronize: until no more than so many launches are left. */
 void model_synchronize(struct model_process *process, int gpu);
-void model_wait_behind(struct model_process *process, int gpu, uint32_t most_pending); /* as for an event's */
-void model_poll(struct model_process *process, int gpu);                               /* as by cuStreamQuery */
-void model_think(struct model_process *process, int64_t duration_ns);
+void model_synchronize_stream(struct model_process *process, int gpu, int stream);
+void model_wait_behind(struct model_process *process, int gpu, uint32_t most_pending);
+
+/* As cuStreamQuery, and as cuEventRecord and cuEventQuery: is all done that was launched, or was before? */
+bool model_is_done(struct model_process *process, int gpu, int stream);
+struct marker *model_record(struct model_process *process, int gpu, int stream);
+bool model_has_reached(struct model_process *process, struct marker *event);
+
+/* Waits by asking without pause, of each stream, and nobody else knows. */
+void model_poll(struct model_process *process, int gpu);
+
+/* As cuStreamDestroy and cuStreamCreate. */
+void model_renew_stream(struct model_process *process, int gpu, int stream);
+
+/* Exits, with what it has in flight, and goes on as another process of the container that has begun in its place. */
+void model_begin_anew(struct model_process *process);
 
 #endif

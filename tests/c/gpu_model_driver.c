@@ -15,7 +15,7 @@ static void *record(void *handle) {
   find(handle, &gpu, &stream);
   model_pass_time(US);
   struct marker *marker = calloc(1, sizeof *marker);
-  model_enqueue(model.current, gpu, (struct item){.stream = stream, .marker = marker});
+  model_enqueue(model.current, gpu, stream, (struct item){.marker = marker});
   return marker;
 }
 
@@ -29,7 +29,7 @@ static void recycle(void *marker_) {
 
 static enum meter_state query(void *marker) {
   model_pass_time(200);
-  model_advance_all();
+  model_advance(model.current->now_ns);
   return ((struct marker *)marker)->at_ns != 0 ? METER_DONE : METER_PENDING;
 }
 
@@ -49,8 +49,8 @@ static bool is_idle(void *handle) {
   int gpu, stream;
   find(handle, &gpu, &stream);
   model_pass_time(200);
-  model_advance(&model.gpus[gpu], model.current->now_ns);
-  return model.current->queues[gpu].pending[stream] == 0;
+  model_advance(model.current->now_ns);
+  return model_pending(model.current, gpu, stream) == 0;
 }
 
 static bool is_here(void *context) {

@@ -7,8 +7,7 @@
 #include <ucontext.h>
 
 #define MODEL_START_NS (5000 * S)
-#define MODEL_QUEUE 65536
-#define MODEL_SPINS 32768
+#define MODEL_QUEUE 4096 /* of a stream: the driver's own queue, and markers */
 
 struct marker {
   int64_t at_ns; /* 0: not reached */
@@ -17,15 +16,24 @@ struct marker {
 
 struct item {
   int64_t arrives_ns, left_ns;
-  int stream;
+  uint64_t number;       /* in the order of launches */
   struct marker *marker; /* instead of work */
-  int spin;              /* number + 1 of a kernel that waits for its counterpart */
+  bool narrow;
+  int raises, awaits; /* flags */
 };
 
-struct queue {
-  struct item items[MODEL_QUEUE];
+struct lane {
+  struct item *items; /* MODEL_QUEUE */
   uint32_t head, tail;
-  uint32_t pending[MODEL_STREAMS];
+  int64_t free_from_ns; /* behind a marker */
+};
+
+/* A process's work on a GPU. */
+struct queue {
+  struct lane lanes[MODEL_STREAMS];
+  uint64_t busy[MODEL_STREAMS / 64]; /* lanes with items */
+  uint32_t pending;
+  uint64_t launched;
 };
 
 struct model_process {
@@ -35,15 +43,16 @@ struct model_process {
   ucontext_t context;
   char *stack;
   int64_t now_ns;
-  int64_t awake_since_ns; /* the meter's, of its thread */
-  int64_t slow_until_ns;  /* a host that has slept is slower at first */
+  uint64_t random_state;
+  int64_t slow_until_ns; /* a host that has slept is slower at first */
   bool dead;
   bool waits; /* on a futex */
-  struct meter meters[MODEL_GPUS];
-  struct meter_stream *streams[MODEL_GPUS][MODEL_STREAMS];
-  struct queue queues[MODEL_GPUS];
   int64_t worked_ns, longest_launch_ns;
-  int64_t look_at_ns[MODEL_GPUS]; /* for company */
+  struct queue queues[MODEL_GPUS];
+  /* The library in it. */
+  struct meter meters[MODEL_GPUS];
+  struct meter_stream *streams[MODEL_GPUS][MODEL_STREAMS]; /* NULL: nothing was launched on it */
+  int64_t look_at_ns[MODEL_GPUS];                          /* for company */
   bool company[MODEL_GPUS], measured[MODEL_GPUS];
 };
 
@@ -52,12 +61,12 @@ struct gpu {
   int running; /* a process, or -1 */
   int64_t slice_left_ns;
   struct turns_file turns;
-  bool spin_began[MODEL_SPINS];
 };
 
 /* gpu_model.c: all of it, but what the processes have on their stacks. */
 extern struct model {
   struct gpu gpus[MODEL_GPUS];
+  bool flags[MODEL_FLAGS];
   struct model_container containers[MODEL_CONTAINERS];
   struct model_process *processes[MODEL_PROCESSES];
   int process_count;
@@ -68,13 +77,16 @@ extern struct model {
   double times_slower;
   int64_t late_ns;
   bool file_is_locked;
+  bool strangers_hold_slots; /* all that no process has */
   int64_t run_until_ns;
 } model;
 
-/* gpu_model_work.c: a process gives work to a GPU; a GPU, or all of them, get as far as that. */
-void model_enqueue(struct model_process *process, int gpu, struct item item);
-void model_advance(struct gpu *gpu, int64_t until_ns);
-void model_advance_all(void);
+/* gpu_model_work.c: a process gives work to a GPU, or takes all back; how much of a stream's is left; the GPUs get as
+ * far as that. */
+void model_enqueue(struct model_process *process, int gpu, int stream, struct item item);
+void model_drop(struct model_process *process, int64_t now_ns);
+uint32_t model_pending(const struct model_process *process, int gpu, int stream);
+void model_advance(int64_t until_ns);
 
 /* gpu_model_time.c: the current process gets on by so much, and others before it does; its clock, its sleep, and how it
  * reaches the file of the turns. */
@@ -85,5 +97,17 @@ extern const struct turns_system model_turns_system;
 
 /* gpu_model_driver.c: GPU and processes as the meter asks about them. */
 extern const struct meter_driver model_driver;
+
+/* gpu_model_library.c: what the library does in a process, and around its calls of the driver. */
+void library_begin(struct model_process *process);
+bool library_before_launch(struct model_process *process, int gpu, int stream, uint64_t work); /* is it measured? */
+void library_after_launch(struct model_process *process, int gpu, int stream);
+void library_before_wait(struct model_process *process, int gpu, int stream);
+void library_after_wait(struct model_process *process, int gpu, int stream);
+void library_before_wait_all(struct model_process *process, int gpu);
+void library_after_wait_all(struct model_process *process, int gpu);
+void library_before_poll(struct model_process *process, int gpu);
+void library_after_poll(struct model_process *process, int gpu, bool is_done);
+void library_forget_stream(struct model_process *process, int gpu, int stream);
 
 #endif

@@ -3,8 +3,11 @@
 #include "gpu_model_parts.h"
 
 #define HOST_LAUNCH_NS (3 * US)
-#define LOOK_NS (10 * MS) /* as meters.c looks */
-#define POLL_NS (5 * US)  /* how exactly a synchronisation sees the end of what it waits for */
+#define HOST_RECORD_NS US
+#define HOST_QUERY_NS (500LL)
+#define MOST_QUEUED 1000 /* by the driver, in a stream */
+#define POLL_NS (5 * US) /* how exactly a synchronisation sees the end of what it waits for */
+#define POLL_PART 256    /* and, after long waits, in parts of them */
 #define LATE_EVERY_NS S
 #define LATE_FOR_NS (70 * MS)
 
@@ -16,50 +19,49 @@ int64_t model_now_ns(const struct model_process *process) {
   return process->now_ns - MODEL_START_NS;
 }
 
-/* As meters.c: what is open would grow with what is not measured. */
-static void leave_off(struct meter *meter) {
-  meter_close_all(meter);
-  meter_harvest(meter);
+/* Steele, Lea and Flood's SplitMix64. */
+int64_t model_random_ns(struct model_process *process, int64_t least_ns, int64_t most_ns) {
+  uint64_t mixed = process->random_state += 0x9e3779b97f4a7c15;
+  mixed = (mixed ^ mixed >> 30) * 0xbf58476d1ce4e5b9;
+  mixed = (mixed ^ mixed >> 27) * 0x94d049bb133111eb;
+  mixed ^= mixed >> 31;
+  return least_ns + (int64_t)(mixed % (uint64_t)(most_ns - least_ns + 1));
 }
 
-/* As meters.c finds it: without a limit, and alone, nothing is measured. */
-static bool is_measured(struct model_process *process, int gpu) {
-  const struct model_container *container = &model.containers[process->container];
-  struct turns *turns = &process->meters[gpu].turns;
-  if (process->now_ns >= process->look_at_ns[gpu]) {
-    process->look_at_ns[gpu] = process->now_ns + LOOK_NS;
-    (void)meter_terms(&process->meters[gpu]); /* publishes them */
-    turns_note_presence(turns);
-    bool had_company = process->company[gpu], was_measured = process->measured[gpu];
-    process->company[gpu] = turns_have_another_tenant(turns);
-    bool limited = container->percent < VGPU_NO_SM_LIMIT || container->paused;
-    process->measured[gpu] = process->company[gpu] || limited;
-    if (process->company[gpu] && !had_company && !limited)
-      meter_begin_measuring(&process->meters[gpu]);
-    else if (was_measured && !process->measured[gpu])
-      leave_off(&process->meters[gpu]);
-  }
-  return container->percent < VGPU_NO_SM_LIMIT || container->paused || process->company[gpu];
+void model_think(struct model_process *process, int64_t duration_ns) {
+  model_pass_time(process->now_ns < process->slow_until_ns ? (int64_t)((double)duration_ns * model.times_slower)
+                                                           : duration_ns);
 }
 
-static void launch(struct model_process *process, int gpu, uint64_t work, struct item item) {
+static void pass_poll(const struct model_process *process, int64_t began_ns) {
+  int64_t part_ns = (process->now_ns - began_ns) / POLL_PART;
+  model_pass_time(part_ns > POLL_NS ? part_ns : POLL_NS);
+}
+
+/* ---- launches ---------------------------------------------------------------------------------------------------- */
+
+void model_launch_kernel(struct model_process *process, const struct model_kernel *kernel) {
+  CHECK(kernel->raises < MODEL_FLAGS && kernel->awaits < MODEL_FLAGS, "%d, %d", kernel->raises, kernel->awaits);
   int64_t began_ns = process->now_ns;
-  struct meter_stream *stream = process->streams[gpu][item.stream];
-  bool metered = is_measured(process, gpu) && meter_launch(stream, work, process->meters[gpu].driver->now_ns());
+  bool measured = library_before_launch(process, kernel->gpu, kernel->stream, kernel->work);
   model_pass_time(HOST_LAUNCH_NS);
-  model_enqueue(process, gpu, item);
-  if (metered)
-    meter_launched(stream);
+  model_enqueue(process, kernel->gpu, kernel->stream,
+                (struct item){.left_ns = kernel->duration_ns,
+                              .narrow = kernel->narrow,
+                              .raises = kernel->raises,
+                              .awaits = kernel->awaits});
+  if (measured)
+    library_after_launch(process, kernel->gpu, kernel->stream);
   if (process->now_ns - began_ns > process->longest_launch_ns)
     process->longest_launch_ns = process->now_ns - began_ns;
-  while (process->queues[gpu].pending[item.stream] > 1000) { /* the driver's own queue is full */
-    model_pass_time(POLL_NS);
-    model_advance(&model.gpus[gpu], process->now_ns);
+  for (began_ns = process->now_ns; model_pending(process, kernel->gpu, kernel->stream) > MOST_QUEUED;) {
+    pass_poll(process, began_ns);
+    model_advance(process->now_ns);
   }
 }
 
 void model_launch_as(struct model_process *process, int gpu, int stream, int64_t duration_ns, uint64_t work) {
-  launch(process, gpu, work, (struct item){.stream = stream, .left_ns = duration_ns});
+  model_launch_kernel(process, &(const struct model_kernel){gpu, stream, duration_ns, work, false, 0, 0});
 }
 
 void model_launch(struct model_process *process, int gpu, int stream, int64_t duration_ns) {
@@ -67,44 +69,85 @@ void model_launch(struct model_process *process, int gpu, int stream, int64_t du
 }
 
 void model_launch_spin(struct model_process *process, int gpu, int number) {
-  CHECK(number < MODEL_SPINS, "%d", number);
-  launch(process, gpu, 1, (struct item){.left_ns = MODEL_ENDLESS_NS, .spin = number + 1});
+  int first = 1 + 2 * number;
+  model_launch_kernel(process, &(const struct model_kernel){gpu, 0, US, 1, false, first + gpu, first + 1 - gpu});
 }
 
-/* Nobody sees that it waits. */
-static void wait_for(struct model_process *process, int gpu, uint32_t most_pending) {
-  const uint32_t *pending = process->queues[gpu].pending;
-  model_advance_all();
-  while (pending[0] + pending[1] + pending[2] + pending[3] > most_pending) {
-    model_pass_time(POLL_NS);
-    model_advance_all();
+void model_renew_stream(struct model_process *process, int gpu, int stream) {
+  model_pass_time(HOST_RECORD_NS);
+  library_forget_stream(process, gpu, stream);
+}
+
+/* ---- waits ------------------------------------------------------------------------------------------------------- */
+
+static void wait_until(struct model_process *process, bool (*is_over)(struct model_process *, int gpu, uint32_t number),
+                       int gpu, uint32_t number) {
+  int64_t began_ns = process->now_ns;
+  model_advance(process->now_ns);
+  while (!is_over(process, gpu, number)) {
+    pass_poll(process, began_ns);
+    model_advance(process->now_ns);
   }
   if (process->now_ns % LATE_EVERY_NS < LATE_FOR_NS)
     model_pass_time(model.late_ns);
 }
 
-void model_poll(struct model_process *process, int gpu) {
-  wait_for(process, gpu, 0);
+static bool has_at_most(struct model_process *process, int gpu, uint32_t most_pending) {
+  return process->queues[gpu].pending <= most_pending;
 }
 
-static void synchronize(struct model_process *process, int gpu, uint32_t most_pending, enum meter_scope scope) {
-  struct meter *meter = &process->meters[gpu];
-  int64_t began_ns = process->now_ns;
-  meter_before_wait_all(meter);
-  wait_for(process, gpu, most_pending);
-  meter_after_wait_all(meter, scope, began_ns, meter->driver->now_ns());
-  meter_harvest(meter);
+static bool is_empty(struct model_process *process, int gpu, uint32_t stream) {
+  return model_pending(process, gpu, (int)stream) == 0;
+}
+
+static void synchronize(struct model_process *process, int gpu, uint32_t most_pending) {
+  library_before_wait_all(process, gpu);
+  wait_until(process, has_at_most, gpu, most_pending);
+  library_after_wait_all(process, gpu);
 }
 
 void model_synchronize(struct model_process *process, int gpu) {
-  synchronize(process, gpu, 0, METER_FOR_ALL);
+  synchronize(process, gpu, 0);
 }
 
 void model_wait_behind(struct model_process *process, int gpu, uint32_t most_pending) {
-  synchronize(process, gpu, most_pending, METER_FOR_SOME);
+  synchronize(process, gpu, most_pending);
 }
 
-void model_think(struct model_process *process, int64_t duration_ns) {
-  model_pass_time(process->now_ns < process->slow_until_ns ? (int64_t)((double)duration_ns * model.times_slower)
-                                                           : duration_ns);
+void model_synchronize_stream(struct model_process *process, int gpu, int stream) {
+  library_before_wait(process, gpu, stream);
+  wait_until(process, is_empty, gpu, (uint32_t)stream);
+  library_after_wait(process, gpu, stream);
+}
+
+/* ---- questions --------------------------------------------------------------------------------------------------- */
+
+void model_poll(struct model_process *process, int gpu) {
+  wait_until(process, has_at_most, gpu, 0);
+}
+
+bool model_is_done(struct model_process *process, int gpu, int stream) {
+  library_before_poll(process, gpu);
+  model_pass_time(HOST_QUERY_NS);
+  model_advance(process->now_ns);
+  bool is_done = model_pending(process, gpu, stream) == 0;
+  library_after_poll(process, gpu, is_done);
+  return is_done;
+}
+
+struct marker *model_record(struct model_process *process, int gpu, int stream) {
+  struct marker *marker = calloc(1, sizeof *marker);
+  model_pass_time(HOST_RECORD_NS);
+  model_enqueue(process, gpu, stream, (struct item){.marker = marker});
+  return marker;
+}
+
+bool model_has_reached(struct model_process *process, struct marker *event) {
+  for (int g = 0; g < MODEL_GPUS; g++)
+    library_before_poll(process, g);
+  model_pass_time(HOST_QUERY_NS);
+  model_advance(process->now_ns);
+  for (int g = 0; g < MODEL_GPUS; g++)
+    library_after_poll(process, g, event->at_ns != 0);
+  return event->at_ns != 0;
 }

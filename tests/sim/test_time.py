@@ -241,3 +241,37 @@ print(began, *ends)
         assert len(machine.started) < 20, "one always works while the other waits"
         meet_s = max(one[0], other[0]), min(one[-1], other[-1])
         fair = all(sum(meet_s[0] <= end <= meet_s[1] for end in ends) >= 20 for ends in (one[1:], other[1:]))
+
+
+def test_kernels_that_wait_for_each_other(machine: Machine) -> None:
+    code = """
+from cuda_driver import *
+import time
+driver = Driver(); driver.start()
+held, release, work = (driver.kernel(name) for name in ("held_until_release", "release", "spin_1ms"))
+first, second, third = driver.stream(), driver.stream(), driver.stream()
+for _ in range(3):
+    event = driver.event()
+    for kernel in (work, held, work):
+        driver.launch(kernel, first)
+    driver.event_record(event, first)
+    driver.launch(work, second)
+    driver.stream_synchronize(second)
+    time.sleep(0.02)
+    assert not driver.stream_is_done(first) and driver.stream_is_done(second)
+    assert driver.result("cuEventQuery", event) == "CUDA_ERROR_NOT_READY"
+    driver.launch(release, third)
+    began = time.monotonic()
+    driver.synchronize()
+    assert time.monotonic() - began < 0.1 and driver.result("cuEventQuery", event) == "CUDA_SUCCESS"
+left, right = driver.kernel("left_until_right"), driver.kernel("right_until_left")
+for _ in range(3):
+    for _ in range(2):
+        driver.launch(left, first)
+    for _ in range(2):
+        assert not driver.stream_is_done(first)
+        driver.launch(right, second)
+    driver.synchronize()
+    assert driver.stream_is_done(first)
+"""
+    machine.python(code)

@@ -13,7 +13,7 @@ HEADER = CHECKOUT / "lib" / "abi.h"
 STRUCTS = {
     "vgpu_device_limit": abi.DeviceLimit,
     "vgpu_limits": abi.Limits,
-    "vgpu_waiter": abi.Waiter,
+    "vgpu_wait_times": abi.WaitTimes,
     "vgpu_device_shared": abi.DeviceShared,
     "vgpu_device_usage": abi.DeviceUsage,
     "vgpu_process_usage": abi.ProcessUsage,

@@ -118,6 +118,8 @@ def busy_usage() -> abi.Usage:
     shared.not_enforced = abi.NOT_ENFORCED_TURNS
     for second in range(now_ns // 10**9 - 5, now_ns // 10**9 + 5):
         shared.seconds[second % abi.SECONDS] = second << 32 | 400_000
+    shared.turn_waits.minute = now_ns // (60 * 10**9)
+    shared.turn_waits.counts[9] = shared.turn_waits.counts_before[9] = 100  # 16.4 to 32.8 ms
     held = usage.processes[0].devices[0]
     held.allocated_bytes, held.overhead_bytes, held.context_bytes, held.host_bytes = 300 * MIB, 30 * MIB, 20 * MIB, 7
     return usage
@@ -138,6 +140,8 @@ def test_every_figure_of_a_container(world: World) -> None:
         "sm_used_ratio": 0.4,
         "sm_limit_ratio": 0.5,
         "gate_wait_seconds_total": 1.25,
+        "turn_wait_median_seconds": pytest.approx(0.024576),
+        "turn_wait_p99_seconds": pytest.approx(0.0326042, rel=1e-4),
         "oom_refusals_total": 3,
         "launches_total": 77,
         "processes": 1,

@@ -13,6 +13,7 @@ from vgpurun.limits.quota import Quota
 from vgpurun.limits.readings import Report, Tenant, TenantDevice
 from vgpurun.limits.region import DeviceReading
 from vgpurun.limits.utilization import Utilization
+from vgpurun.limits.wait_times import WaitTimes
 
 GPUS = make_gpus(2)
 
@@ -44,6 +45,18 @@ def words(sort: str = "gpu", width: int = 100) -> list[list[str]]:
 @pytest.mark.parametrize("sort", top_view.SORTS)
 def test_lines_fit_the_terminal(width: int, sort: str) -> None:
     assert all(len(line.plain) <= width for line in top_view.lines(REPORT, width, sort))
+
+
+@pytest.mark.parametrize("width", [80, 100, 200])
+def test_waits_for_turns_are_shown_where_there_are_any(width: int) -> None:
+    reading = DeviceReading(GPUS[0].uuid, turn_waits=WaitTimes(0.0183, 0.904))
+    waits = tenant("waits", TenantDevice(GPUS[0], Quota(GIB, 50), reading))
+    shown = top_view.lines(Report(REPORT.gpus, (*REPORT.tenants, waits)), width, "gpu", True)
+    assert all(len(line.plain) <= width for line in shown)
+    assert shown[0].plain.endswith("TURN P50 / P99") and "TURN" not in top_view.lines(REPORT, width, "gpu")[0].plain
+    row = next(line.plain for line in shown if line.plain.startswith("  waits"))
+    assert row.endswith(" 18.3 / 904 ms")
+    assert "TURN" not in top_view.lines(Report(REPORT.gpus, (waits,)), 79, "gpu")[0].plain
 
 
 def test_by_gpu() -> None:

@@ -9,12 +9,15 @@ from vgpurun.host.gpus import Gpu, GpuUse
 from vgpurun.limits.listing import PAUSED
 from vgpurun.limits.quota import show_size
 from vgpurun.limits.readings import Report, Tenant, TenantDevice
+from vgpurun.limits.wait_times import WaitTimes
 
 SORTS = ("gpu", "memory", "compute")
 KEYS = "q quit   m by memory   c by compute   g by GPU   arrows scroll   + - faster, slower"
 
 _MEMORY_TEXT = 19  # columns of "1023.99 MiB / 80 GiB"
 _SHARE_TEXT = 10  # columns of "100 / 100%"
+_WAIT_TEXT = 15  # columns of "TURN P50 / P99", and of "100.1 / 1000 ms"
+_LEAST_WIDTH_FOR_WAITS = 80
 _GAPS = 5
 _FULL, _HIGH = 0.95, 0.8  # parts of a limit from which a bar is red, or yellow
 
@@ -32,11 +35,14 @@ class _Row:
     has_share_limit: bool
     style: str = ""
     is_paused: bool = False
+    turn_waits: WaitTimes | None = None
 
 
 def lines(report: Report, width: int, sort: str, ascii_only: bool = False) -> list[Text]:
-    """Return the screen's lines for a terminal of this width, without head and foot."""
-    draw = _Drawing(width, ascii_only)
+    """Return the screen's lines for a terminal of this width, without head and foot.
+
+    Where one of the containers has waited for its turn in the last minute, it is shown for how long.
+    """
     if sort == "gpu":
         rows = [row for gpu, use in report.gpus for row in _of_gpu(gpu, use, report.tenants)]
     else:
@@ -44,6 +50,8 @@ def lines(report: Report, width: int, sort: str, ascii_only: bool = False) -> li
         found = [(tenant, device) for tenant in report.tenants for device in tenant.devices]
         several = len(report.gpus) > 1
         rows += [_tenant_row(*each, with_gpu=several) for each in sorted(found, key=_ORDERS[sort], reverse=True)]
+    has_waits = any(row.turn_waits for row in rows) and width >= _LEAST_WIDTH_FOR_WAITS
+    draw = _Drawing(width, ascii_only, has_waits)
     return [draw.titles(), *map(draw.line, rows)]
 
 
@@ -80,14 +88,16 @@ def _tenant_row(tenant: Tenant, device: TenantDevice, with_gpu: bool = False) ->
         share_of=quota.sm_percent or 100,
         has_share_limit=quota.sm_percent is not None,
         is_paused=quota.paused,
+        turn_waits=device.reading.turn_waits if device.reading else None,
     )
 
 
 class _Drawing:
     """The columns for a terminal's width: what is over goes to the names first, then to the bars."""
 
-    def __init__(self, width: int, ascii_only: bool) -> None:
-        over = width - _MEMORY_TEXT - _SHARE_TEXT - _GAPS
+    def __init__(self, width: int, ascii_only: bool, has_waits: bool) -> None:
+        self._has_waits = has_waits
+        over = width - _MEMORY_TEXT - _SHARE_TEXT - _GAPS - (_WAIT_TEXT + 2 if has_waits else 0)
         self._name = max(10, min(32, over // 2))
         self._bar = max(4, min(40, (over - self._name) // 2))
         self._full, self._empty = ("#", ".") if ascii_only else ("█", "░")
@@ -95,7 +105,10 @@ class _Drawing:
     def titles(self) -> Text:
         """The head of the columns."""
         memory = "MEMORY".ljust(self._bar + 1 + _MEMORY_TEXT + 2)
-        return Text(f"{'GPU / CONTAINER'.ljust(self._name)[: self._name]} {memory}COMPUTE", style="bold", no_wrap=True)
+        compute = f"{'COMPUTE'.ljust(self._bar + 1 + _SHARE_TEXT + 2)}TURN P50 / P99" if self._has_waits else "COMPUTE"
+        return Text(
+            f"{'GPU / CONTAINER'.ljust(self._name)[: self._name]} {memory}{compute}", style="bold", no_wrap=True
+        )
 
     def line(self, row: _Row) -> Text:
         name = row.name if len(row.name) <= self._name else f"{row.name[: self._name - 1]}…"
@@ -113,6 +126,9 @@ class _Drawing:
         text.append(f" {memory.rjust(_MEMORY_TEXT)}  ")
         text.append_text(self._bar_of(row.share_used, row.share_of, False))
         text.append(f" {share.rjust(_SHARE_TEXT)}")
+        if self._has_waits and row.turn_waits:
+            waited = f"{1000 * row.turn_waits.median_s:.1f} / {1000 * row.turn_waits.p99_s:.0f} ms"
+            text.append(f"  {waited.rjust(_WAIT_TEXT)}")
         return text
 
     def _bar_of(self, used: float | None, limit: float, warns: bool) -> Text:

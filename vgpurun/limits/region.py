@@ -18,6 +18,7 @@ from vgpurun import abi
 from vgpurun.limits.policies import Priority, SmPolicy
 from vgpurun.limits.quota import Quota
 from vgpurun.limits.utilization import Utilization, read_seconds
+from vgpurun.limits.wait_times import WaitTimes, read_wait_times
 
 # What the bits of not_enforced mean, by the limit that could not be held.
 NOT_ENFORCED = {
@@ -54,6 +55,7 @@ class DeviceReading(NamedTuple):
     refusals: int = 0
     last_launch_ns: int = 0  # of CLOCK_MONOTONIC; 0: none yet
     utilization: Utilization = Utilization()
+    turn_waits: WaitTimes | None = None  # None: it did not wait for a turn in the last minute
 
     @property
     def memory_used_bytes(self) -> int:
@@ -176,6 +178,7 @@ def _read_device(
         refusals=shared.refusals,
         last_launch_ns=shared.last_launch_ns,
         utilization=read_seconds(shared.seconds, time.monotonic_ns(), age_s),
+        turn_waits=read_wait_times(shared.turn_waits, time.monotonic_ns()),
     )
 
 

@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 
 from vgpurun import __version__
 from vgpurun.limits.region import NOT_ENFORCED
+from vgpurun.limits.wait_times import WaitTimes
 from vgpurun.metrics.snapshot import ENGINE, NVML, SOURCES, Device, GpuSeen, Snapshot, TenantSeen
 
 Row = TypeVar("Row")
@@ -117,6 +118,11 @@ def of_reading(name: str, unit: float = 1) -> Callable[[Device], float | None]:
     return lambda device: None if device.reading is None else getattr(device.reading, name) / unit
 
 
+def of_turn_waits(read: Callable[[WaitTimes], float]) -> Callable[[Device], float | None]:
+    """Return what reads the waits of the last minute, if there were any."""
+    return lambda device: read(waits) if (waits := device.reading and device.reading.turn_waits) else None
+
+
 FAMILIES: tuple[Family[Any], ...] = (
     Family("vgpurun_gpu_memory_total_bytes", GAUGE, "Memory of the GPU.", HOST_GPU, lambda seen: seen.gpu.memory_bytes),
     Family(
@@ -181,6 +187,16 @@ FAMILIES: tuple[Family[Any], ...] = (
         "vgpurun_container_gate_wait_seconds_total", COUNTER,
         "Time that launches waited for the compute limit, or for their turn, over all threads.", DEVICE,
         of_reading("gate_wait_ns", 1e9),
+    ),
+    Family(
+        "vgpurun_container_turn_wait_median_seconds", GAUGE,
+        "Wait for the turn on the GPU beside other containers: the median of the last minute.", DEVICE,
+        of_turn_waits(lambda waits: waits.median_s),
+    ),
+    Family(
+        "vgpurun_container_turn_wait_p99_seconds", GAUGE,
+        "Wait for the turn on the GPU beside other containers: 99 % of the last minute's took no longer.", DEVICE,
+        of_turn_waits(lambda waits: waits.p99_s),
     ),
     Family(
         "vgpurun_container_oom_refusals_total", COUNTER, "Allocations refused for the memory limit.", DEVICE,

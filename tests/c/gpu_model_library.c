@@ -1,0 +1,128 @@
+/* The library in a process, as its hooks use the meter: meters.c, cuda_launch.c and cuda_sync.c without CUDA. */
+#include "gpu_model_parts.h"
+
+#define LOOK_NS (10 * MS) /* as meters.c looks */
+
+/* As meters.c does it. */
+static struct meter_terms terms_of(const void *owner) {
+  struct meter *meter = (struct meter *)owner;
+  const struct model_container *container = &model.containers[meter->turns.slot >= 0 ? model.current->container : 0];
+  struct meter_terms terms = {.percent = container->percent, .paused = container->paused};
+  if (container->policy == VGPU_SM_OFF) {
+    terms.percent = VGPU_NO_SM_LIMIT;
+    terms.yields = true;
+    return terms;
+  }
+  const struct turns_terms published = {.tenant = (uint64_t)model.current->container + 1,
+                                        .percent = container->percent,
+                                        .policy = (uint16_t)container->policy,
+                                        .priority = (uint16_t)container->priority};
+  turns_set_terms(&meter->turns, &published);
+  terms.takes_turns = true;
+  terms.yields = container->policy == VGPU_SM_BURST || container->percent >= VGPU_NO_SM_LIMIT;
+  terms.percent = turns_share_percent(&meter->turns, &published);
+  return terms;
+}
+
+void library_begin(struct model_process *process) {
+  for (int g = 0; g < MODEL_GPUS; g++) {
+    struct model_container *container = &model.containers[process->container];
+    struct meter *meter = &process->meters[g];
+    container->state[g].memory = &container->device[g];
+    container->device[g].uuid[0] = 'G';
+    container->states[g] = &container->state[g];
+    meter_init(meter, &model_driver, &container->state[g], container->percent);
+    meter->container = container->states;
+    meter->terms = terms_of;
+    meter->owner = meter;
+    meter->takes_turns = true;
+    turns_begin(&meter->turns, &model_turns_system, &model.gpus[g].turns, process->slot);
+    process->look_at_ns[g] = 0;
+    process->company[g] = process->measured[g] = false;
+    for (int s = 0; s < MODEL_STREAMS; s++)
+      process->streams[g][s] = NULL;
+  }
+}
+
+/* ---- is it measured? --------------------------------------------------------------------------------------------- */
+
+/* As meters.c: what is open would grow with what is not measured. */
+static void leave_off(struct meter *meter) {
+  meter_close_all(meter);
+  meter_harvest(meter);
+}
+
+static bool is_limited(const struct model_container *container) {
+  return container->paused || (container->policy != VGPU_SM_OFF && container->percent < VGPU_NO_SM_LIMIT);
+}
+
+/* As meters.c finds it: without a limit, and alone, nothing is measured. */
+static bool is_measured(struct model_process *process, int gpu) {
+  const struct model_container *container = &model.containers[process->container];
+  struct turns *turns = &process->meters[gpu].turns;
+  if (process->now_ns >= process->look_at_ns[gpu]) {
+    process->look_at_ns[gpu] = process->now_ns + LOOK_NS;
+    bool had_company = process->company[gpu], was_measured = process->measured[gpu];
+    process->company[gpu] = false;
+    if (container->policy != VGPU_SM_OFF) {
+      (void)meter_terms(&process->meters[gpu]); /* publishes them */
+      turns_note_presence(turns);
+      process->company[gpu] = turns_have_another_tenant(turns);
+    }
+    process->measured[gpu] = process->company[gpu] || is_limited(container);
+    if (process->company[gpu] && !had_company && !is_limited(container))
+      meter_begin_measuring(&process->meters[gpu]);
+    else if (was_measured && !process->measured[gpu])
+      leave_off(&process->meters[gpu]);
+  }
+  return is_limited(container) || process->company[gpu];
+}
+
+/* ---- around the calls of the program ----------------------------------------------------------------------------- */
+
+bool library_before_launch(struct model_process *process, int gpu, int stream, uint64_t work) {
+  struct meter *meter = &process->meters[gpu];
+  struct meter_stream **place = &process->streams[gpu][stream];
+  if (!is_measured(process, gpu))
+    return false;
+  if (*place == NULL)
+    *place = meter_add_stream(meter, meter, place);
+  return *place != NULL && meter_launch(*place, work, meter->driver->now_ns());
+}
+
+void library_after_launch(struct model_process *process, int gpu, int stream) {
+  meter_launched(process->streams[gpu][stream]);
+}
+
+void library_before_wait(struct model_process *process, int gpu, int stream) {
+  if (process->streams[gpu][stream] != NULL)
+    meter_before_wait(process->streams[gpu][stream]);
+}
+
+void library_after_wait(struct model_process *process, int gpu, int stream) {
+  if (process->streams[gpu][stream] != NULL)
+    meter_after_wait(process->streams[gpu][stream], METER_STREAM_IS_IDLE, model_clock_ns());
+}
+
+void library_before_wait_all(struct model_process *process, int gpu) {
+  meter_before_wait_all(&process->meters[gpu]);
+}
+
+void library_after_wait_all(struct model_process *process, int gpu) {
+  meter_after_wait_all(&process->meters[gpu], model_clock_ns());
+}
+
+void library_before_poll(struct model_process *process, int gpu) {
+  meter_before_poll(&process->meters[gpu]);
+}
+
+void library_after_poll(struct model_process *process, int gpu, bool is_done) {
+  if (is_done)
+    meter_after_poll(&process->meters[gpu]);
+}
+
+void library_forget_stream(struct model_process *process, int gpu, int stream) {
+  if (process->streams[gpu][stream] != NULL)
+    meter_remove_stream(process->streams[gpu][stream]);
+  process->streams[gpu][stream] = NULL;
+}

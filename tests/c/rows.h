@@ -1,0 +1,81 @@
+/*
+ * Tables of cases: each row prints what was measured, and a mark where that does not hold. The program goes on, and
+ * fails when all rows have been printed. Its arguments name the sections to run; without any, all are.
+ */
+#ifndef ROWS_H
+#define ROWS_H
+
+#include "gpu_model.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#define COUNT(array) ((int)(sizeof(array) / sizeof *(array)))
+
+static int rows_failed;
+
+static inline void print_row(bool holds, bool is_open, const char *format, va_list values) {
+  vprintf(format, values);
+  puts(holds ? "" : is_open ? "  <-- open" : "  <-- FAILS");
+  rows_failed += !holds && !is_open;
+}
+
+__attribute__((format(printf, 2, 3))) static inline void row(bool holds, const char *format, ...) {
+  va_list values;
+  va_start(values, format);
+  print_row(holds, false, format, values);
+  va_end(values);
+}
+
+/* What is wanted and does not hold yet, where is_open: docs/dev/compute.md lists it. */
+__attribute__((format(printf, 3, 4))) static inline void row_unless(bool is_open, bool holds, const char *format, ...) {
+  va_list values;
+  va_start(values, format);
+  print_row(holds, is_open, format, values);
+  va_end(values);
+}
+
+struct section {
+  const char *name;
+  void (*check)(void);
+};
+
+static inline int run_sections(const struct section *sections, int count, int argument_count, char **arguments) {
+  setvbuf(stdout, NULL, _IOLBF, 0);
+  for (int i = 0; i < count; i++) {
+    bool wanted = argument_count == 1;
+    for (int a = 1; a < argument_count; a++)
+      wanted |= strcmp(arguments[a], sections[i].name) == 0;
+    if (!wanted)
+      continue;
+    printf("%s\n", sections[i].name);
+    sections[i].check();
+  }
+  printf("%d rows do not hold\n", rows_failed);
+  return rows_failed > 0;
+}
+
+/* What each has of the first GPU between two times, in percent. */
+static inline void measure_shares(struct model_process **processes, int count, int64_t from_ns, int64_t to_ns,
+                                  double *shares) {
+  int64_t before_ns[MODEL_PROCESSES];
+  model_run(from_ns);
+  for (int i = 0; i < count; i++)
+    before_ns[i] = model_worked_ns(processes[i]);
+  model_run(to_ns);
+  for (int i = 0; i < count; i++)
+    shares[i] = 100.0 * (double)(model_worked_ns(processes[i]) - before_ns[i]) / (double)(to_ns - from_ns);
+}
+
+static inline double measure_share(struct model_process *process, int64_t from_ns, int64_t to_ns) {
+  double share;
+  measure_shares(&process, 1, from_ns, to_ns, &share);
+  return share;
+}
+
+static inline bool is_within(double value, double of, double tolerance) {
+  return value >= of - tolerance && value <= of + tolerance;
+}
+
+#endif

@@ -1,0 +1,80 @@
+"""Programs of other kinds than loops of launches under a compute limit, on the simulated driver in real time.
+
+The machine may be busy, so the bounds are wide. The exact ones are in tests/c on a clock of its own.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from sandbox import SIMULATED_DRIVER, Sandbox
+
+from support import assert_measured
+
+DRIVER = (f"-L{SIMULATED_DRIVER}", "-lcuda", "-lpthread")
+NEVER_S = 1e6
+
+
+def figures(sandbox: Sandbox, timeout_s: float, command: list[str | Path], **limits: str) -> list[float]:
+    """What the program prints; it never came to an end where it takes too long."""
+    try:
+        result = sandbox.run(command, timeout_s, **limits)
+    except subprocess.TimeoutExpired:
+        return [NEVER_S, NEVER_S]
+    assert result.returncode == 0, result.stderr
+    return [float(figure) for figure in result.stdout.split()]
+
+
+# ---- kernels that spin ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("percent", [50, 20, 5])
+def test_a_launch_that_releases_a_spinning_kernel(
+    sandbox: Sandbox, compile_c: Callable[..., Path], percent: int
+) -> None:
+    """It is held for a quarter of a second at most, and the program goes on."""
+    program = compile_c("spins.c", *DRIVER)
+
+    def held_s() -> float:
+        longest_s, _ = figures(sandbox, 20, [program, "streams", "20"], CUDA_DEVICE_SM_LIMIT=str(percent))
+        return longest_s
+
+    assert_measured(held_s, lambda held_s: held_s < 0.3, tries=3)
+
+
+@pytest.mark.parametrize("percent", [80, 50, 30, 20])
+def test_collectives_of_two_gpus(sandbox: Sandbox, compile_c: Callable[..., Path], percent: int) -> None:
+    """A limit leaves two ranks that wait for each other most of its part of their speed."""
+    program = compile_c("spins.c", *DRIVER)
+
+    def slower_and_longest() -> tuple[float, float]:
+        own_s, _ = figures(sandbox, 20, [program, "ranks", "30"])
+        step_s, longest_s = figures(sandbox, 20, [program, "ranks", "30"], CUDA_DEVICE_SM_LIMIT=str(percent))
+        return step_s / own_s * percent / 100, longest_s / own_s
+
+    assert_measured(slower_and_longest, lambda seen: 0.9 < seen[0] < 1.25 and seen[1] < 20, tries=3)
+
+
+# ---- short processes ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("at_a_time", [1, 4])
+@pytest.mark.parametrize("way", ["stream_query", "event_query", "synchronize"])
+def test_short_processes(sandbox: Sandbox, compile_c: Callable[..., Path], way: str, at_a_time: int) -> None:
+    """What they ask of the driver is the last that the library hears of them; their work takes the time that is due."""
+    program = compile_c("polls.c", *DRIVER)
+    processes = 10
+
+    def share() -> float:
+        with ThreadPoolExecutor(at_a_time) as pool:
+            runs = [
+                pool.submit(figures, sandbox, 60, [program, way], CUDA_DEVICE_SM_LIMIT="20") for _ in range(processes)
+            ]
+            times = [run.result() for run in runs]
+        return processes * 0.060 / (max(end for _, end in times) - min(begin for begin, _ in times))
+
+    assert_measured(share, lambda share: 0.17 < share < 0.23, tries=3)
