@@ -10,9 +10,7 @@
  * those of this time; beside others those of this much work, since a turn is to be worth its hand-over. */
 #define QUANTUM_WALL_NS 5000000LL
 #define QUANTUM_IN_COMPANY_NS 8000000LL
-/* In flight at most, and never fewer than two batches: it keeps the GPU fed, and whoever has the turn next waits for
- * it.
- */
+/* In flight at most, and never fewer than two batches: it keeps the GPU fed, and the next one waits for its end. */
 #define RUN_AHEAD_NS 4000000LL
 #define GIVES_WAY_NS 1000000LL /* while a tenant of higher priority is there, which waits until that is done */
 /* Work in flight that makes no progress for so long may wait for the launch that is held here, such as a kernel that
@@ -20,8 +18,7 @@
 #define PATIENCE_NS 100000000LL
 #define MOST_PATIENCE_NS 10000000000LL
 #define DOUBLINGS 4
-#define STEP_NS 1000000LL
-#define SET_FREE_NS 20000000LL /* work that ends so soon after such a launch had waited for it */
+#define STEP_NS 1000000LL /* the least that patience comes to; and that work on another GPU may stand still for */
 /* A turn is passed on before a sleep longer than this; for a shorter one the hand-over costs more than it gives. */
 #define SHORT_SLEEP_NS 500000LL
 #define LOOK_AGAIN_NS 200000LL      /* how old what we have seen of the container's bucket may be */
@@ -36,20 +33,22 @@ static int64_t stalled_ns(struct meter *meter, int64_t now_ns) {
   return get(meter->in_flight_batches) > 0 ? now_ns - get(meter->progress_ns) : 0;
 }
 
-static int64_t patience_ns(const struct meter *meter) {
-  return meter->patience_ns > 0 ? meter->patience_ns : PATIENCE_NS;
+static int64_t patience_ns(struct meter *meter) {
+  int64_t patience_ns = get(meter->patience_ns);
+  return patience_ns > 0 ? patience_ns : PATIENCE_NS;
 }
 
-/* Whether a launch that was let through was what the work had waited for, shows when that ends: if not, it just takes
- * long, and is waited for longer. */
+/* When the work ends shows whether it had waited for a launch that was let through: then the patience halves. If not,
+ * the work just takes long, and is waited for longer. */
 void gate_note_progress(struct meter *meter, int64_t end_ns, int64_t now_ns) {
   int64_t opened_ns = swap(meter->valve_opened_ns, 0);
   set(meter->progress_ns, now_ns);
   set(meter->valve_passed, 0);
   if (opened_ns == 0)
     return;
-  bool set_free = end_ns - opened_ns < patience_ns(meter) / 4;
-  meter->patience_ns = set_free ? max(patience_ns(meter) / 2, STEP_NS) : min(2 * patience_ns(meter), MOST_PATIENCE_NS);
+  int64_t before_ns = patience_ns(meter);
+  bool set_free = end_ns - opened_ns < before_ns / 4;
+  set(meter->patience_ns, set_free ? max(before_ns / 2, STEP_NS) : min(2 * before_ns, MOST_PATIENCE_NS));
 }
 
 static bool valve_opens(struct meter *meter, int64_t now_ns) {

@@ -151,14 +151,13 @@ struct meter {
   struct spans spans;
   struct timeline timelines[METER_MAX_CONTEXTS];
 
-  int64_t patience_ns;
-
   _Atomic int64_t paid_zero_at_ns;            /* the bucket by what this process has paid */
   _Atomic int64_t to_pay_ns, to_pay_since_ns; /* of which the others have not been told */
   _Atomic int64_t zero_at_ns, looked_ns;      /* the container's bucket when we last looked */
   _Atomic int64_t in_flight_ns;               /* as expected */
   _Atomic uint32_t in_flight_batches, in_flight_unknown;
   _Atomic int64_t progress_ns;     /* when a batch was settled last, or the first one came into flight */
+  _Atomic int64_t patience_ns;     /* with work that makes no progress; 0: as at first */
   _Atomic int64_t valve_opened_ns; /* since then; or 0 */
   _Atomic uint32_t valve_passed;   /* launches since then */
   _Atomic bool in_step;            /* with other GPUs of the container */

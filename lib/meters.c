@@ -192,6 +192,7 @@ void meters_forget(void) {
       shared_file_forget(&device->meter->turns_file);
   for (int i = 0; i < VGPU_MAX_DEVICES; i++)
     states[i].claim = 0;
+  container[0] = NULL; /* the child may have another usage file */
   meters_watch = (struct meters_watch){0};
   claim_forget_thread();
 }
