@@ -2,8 +2,8 @@
  * what they took where the GPU may have waited for the host in between. */
 #include "meter_parts.h"
 
-#define MOST_SEEN 16 /* of a mean, in which the latest counts so little: work of one name may take now more, now less  \
-                      */
+/* Of a mean, in which the latest counts so little: work of one name may take now more, now less. */
+#define MOST_SEEN 16
 
 /* Its own place, or one that is free; or else any. */
 static struct meter_cost *place_of(struct meter *meter, uint64_t work) {
