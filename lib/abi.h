@@ -7,7 +7,8 @@
  *         both: nothing in it can raise the memory limit of a process, and readers bound everything that they take
  *         from it.
  *
- * An all-zero usage file is a valid, empty one: processes may create it at the same moment without a lock.
+ * An all-zero usage file is a valid, empty one: processes may create it at the same moment without a lock. It is read
+ * and written by system calls: a process changes what is of all under a lock of its bytes, and a slot of its own alone.
  */
 #ifndef VGPU_ABI_H
 #define VGPU_ABI_H
@@ -16,7 +17,7 @@
 #include <stdint.h>
 
 #define VGPU_VERSION "0.1.0"
-#define VGPU_ABI_VERSION 2
+#define VGPU_ABI_VERSION 3
 
 /* Inside a container. On the host, for `vgpurun local`, VGPURUN_LIMITS_FILE names the limits file. */
 #define VGPU_CONTAINER_DIR "/.vgpurun"
@@ -120,7 +121,7 @@ struct vgpu_device_usage {
   uint64_t managed_bytes;   /* of allocated_bytes: on the device only as far as they have been touched */
   uint64_t context_bytes;   /* of overhead_bytes: what contexts took when they were made; the rest is modules */
   uint64_t host_bytes;      /* beyond these: allocations past the device's share, which live on the host */
-  uint64_t pending_bytes;   /* beyond these: reserved for calls that the driver has not answered */
+  uint64_t counted_bytes;   /* what all that comes to, and what is reserved or kept for calls to come (ledger.h) */
   uint64_t reserved[2];
 };
 

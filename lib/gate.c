@@ -170,7 +170,7 @@ static struct others look_at_others(struct wait *wait, int64_t zero_at_ns) {
   bool in_step = false;
   for (int i = 0; meter->container != NULL && meter->container[i] != NULL; i++) {
     struct vgpu_device_shared other;
-    if (meter->container[i] == meter->state || !device_state_is_used(meter->container[i]))
+    if (meter->container[i] == meter->state || !device_state_is_used(meter->container[i], wait->now_ns))
       continue;
     device_state_read(meter->container[i], &other);
     int64_t stalled_ns = wait->now_ns - other.at_work_since_ns;

@@ -58,12 +58,8 @@ static void pay(struct meter *meter, int64_t gpu_ns) {
   add(meter->to_pay_ns, gpu_ns);
 }
 
-static void note_not_enforced(struct vgpu_device_shared *shared, void *what) {
-  shared->not_enforced |= *(uint32_t *)what;
-}
-
 void meter_not_enforced(struct meter *meter, uint32_t what) {
-  device_state_change(meter->state, note_not_enforced, &what);
+  device_state_not_enforced(meter->state, what);
 }
 
 /* ---- what a batch took ---------------------------------------------------------------------------------------------

@@ -73,7 +73,8 @@ int turns_file_join(struct shared_file *file, const char *uuid) {
   snprintf(path, sizeof path, "%s/%.*s.turns%d", VGPU_LOCK_DIR, VGPU_UUID_SIZE, uuid, TURNS_FILE_VERSION);
   const char *reason = NULL;
   int slot = -1;
-  if (!shared_file_open(file, path, sizeof(struct turns_file), 0, SHARED_FILE_ANY_OWNER))
+  if (!shared_file_open(file, path, sizeof(struct turns_file), 0, SHARED_FILE_ANY_OWNER) ||
+      !shared_file_map(file, sizeof(struct turns_file)))
     reason = strerror(errno);
   else if ((slot = shared_file_claim_slot(file, TURNS_SLOTS)) < 0)
     reason = errno == EAGAIN ? "more processes than it has room for" : strerror(errno);

@@ -6,7 +6,7 @@ tests/unit/test_abi.py compiles lib/abi.h and compares every value, size and off
 import ctypes
 from typing import Final
 
-ABI_VERSION: Final = 2
+ABI_VERSION: Final = 3
 
 CONTAINER_DIR: Final = "/.vgpurun"
 CONTAINER_LIBRARY: Final = "/.vgpurun/libvgpu.so"
@@ -125,7 +125,7 @@ class DeviceUsage(ctypes.LittleEndianStructure):
         ("managed_bytes", ctypes.c_uint64),
         ("context_bytes", ctypes.c_uint64),
         ("host_bytes", ctypes.c_uint64),
-        ("pending_bytes", ctypes.c_uint64),
+        ("counted_bytes", ctypes.c_uint64),
         ("reserved", ctypes.c_uint64 * 2),
     )
 

@@ -117,7 +117,7 @@ def test_a_file_of_another_program_is_left_alone(sandbox: Sandbox) -> None:
 
 
 def test_a_default_file_of_another_user_is_not_trusted(sandbox: Sandbox) -> None:
-    """Whoever made it could truncate it, and so end the program."""
+    """Whoever made it may write it."""
     if os.geteuid() != 0:
         unavailable("only root can be two users")
     user = 64999

@@ -190,7 +190,7 @@ def _read_memory(slots: Sequence[abi.ProcessUsage], number: int, uuid: str) -> D
         overhead_bytes=sum(device.overhead_bytes for device in held),
         context_bytes=sum(min(device.context_bytes, device.overhead_bytes) for device in held),
         host_bytes=sum(device.host_bytes for device in held),
-        processes=sum(1 for device in held if device.allocated_bytes or device.overhead_bytes),
+        processes=sum(1 for device in held if device.counted_bytes),
     )
 
 
