@@ -55,6 +55,7 @@
 #define VGPU_SM_HARD 0u  /* always */
 #define VGPU_SM_BURST 1u /* while another tenant wants the GPU; then the limits are weights */
 #define VGPU_SM_OFF 2u   /* never: neither limited nor taking turns */
+#define VGPU_SM_APART 3u /* always, and on each GPU by itself: the others do not keep in step with it */
 
 #define VGPU_PRIORITY_HIGH 0u
 #define VGPU_PRIORITY_LOW 1u /* and anything above */

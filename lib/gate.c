@@ -168,7 +168,7 @@ static struct others look_at_others(struct wait *wait, int64_t zero_at_ns) {
   struct meter *meter = wait->stream->meter;
   struct others others = {.zero_at_ns = zero_at_ns};
   bool in_step = false;
-  for (int i = 0; meter->container != NULL && meter->container[i] != NULL; i++) {
+  for (int i = 0; !wait->terms.is_apart && meter->container != NULL && meter->container[i] != NULL; i++) {
     struct vgpu_device_shared other;
     if (meter->container[i] == meter->state || !device_state_is_used(meter->container[i], wait->now_ns))
       continue;

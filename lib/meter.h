@@ -112,6 +112,7 @@ struct meter_observer {
 struct meter_terms {
   uint32_t percent; /* 1 to 100; VGPU_NO_SM_LIMIT: all */
   bool yields;      /* the percentage holds only while another tenant wants the GPU */
+  bool is_apart;    /* from the container's other GPUs, which need not keep in step with this one */
   bool takes_turns; /* where others are there to take them with */
   bool paused;      /* nothing is to begin */
 };

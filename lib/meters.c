@@ -48,6 +48,7 @@ static struct meter_terms terms_of(const void *owner) {
                                         .priority = (uint16_t)limits.priority};
   turns_set_terms(&meter->turns, &published);
   terms.takes_turns = true;
+  terms.is_apart = limits.sm_policy == VGPU_SM_APART;
   terms.yields = limits.sm_policy == VGPU_SM_BURST || limits.sm_percent >= VGPU_NO_SM_LIMIT;
   terms.percent = turns_share_percent(&meter->turns, &published);
   return terms;

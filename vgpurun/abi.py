@@ -44,6 +44,7 @@ WAIT_BUCKETS: Final = 15
 SM_HARD: Final = 0
 SM_BURST: Final = 1
 SM_OFF: Final = 2
+SM_APART: Final = 3
 
 PRIORITY_HIGH: Final = 0
 PRIORITY_LOW: Final = 1

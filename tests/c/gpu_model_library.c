@@ -19,6 +19,7 @@ static struct meter_terms terms_of(const void *owner) {
                                         .priority = (uint16_t)container->priority};
   turns_set_terms(&meter->turns, &published);
   terms.takes_turns = true;
+  terms.is_apart = container->policy == VGPU_SM_APART;
   terms.yields = container->policy == VGPU_SM_BURST || container->percent >= VGPU_NO_SM_LIMIT;
   terms.percent = turns_share_percent(&meter->turns, &published);
   return terms;

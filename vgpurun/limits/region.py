@@ -111,7 +111,7 @@ def _quota_of(device: abi.DeviceLimit) -> Quota:
     return Quota(
         None if device.memory_limit_bytes == abi.NO_MEMORY_LIMIT else device.memory_limit_bytes,
         None if device.sm_limit_percent == abi.NO_SM_LIMIT else device.sm_limit_percent,
-        SmPolicy(device.sm_policy) if device.sm_policy in (abi.SM_BURST, abi.SM_OFF) else SmPolicy.HARD,
+        SmPolicy(device.sm_policy) if device.sm_policy in {policy.value for policy in SmPolicy} else SmPolicy.HARD,
         Priority.HIGH if device.priority == abi.PRIORITY_HIGH else Priority.LOW,
         bool(device.paused),
         device.virtual_limit_bytes if device.virtual_limit_bytes > device.memory_limit_bytes else None,
