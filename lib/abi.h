@@ -104,7 +104,7 @@ struct vgpu_device_shared {
   int64_t tokens_zero_at_ns;   /* when the token bucket stands at exactly zero (bucket.h) */
   int64_t at_work_since_ns;    /* work is on the GPU, and the last of it ended or began then; 0: none (gate.c) */
   uint64_t busy_ns;            /* GPU time charged since the file was made */
-  uint64_t gate_wait_ns;       /* time that launches waited for tokens, or for their turn */
+  uint64_t throttled_ns;       /* time that launches waited for tokens, or for their turn, over all threads */
   uint64_t launches;           /* measured ones */
   uint64_t refusals;           /* allocations refused for the limit */
   int64_t last_launch_ns;

@@ -299,7 +299,7 @@ static void wait_for(struct wait *wait, enum obstacle what) {
 
 static void book_wait(struct vgpu_device_shared *shared, void *how) {
   const struct wait *wait = how;
-  shared->gate_wait_ns += (uint64_t)wait->held_ns;
+  shared->throttled_ns += (uint64_t)wait->held_ns;
   if (wait->for_turn_ns > 0)
     wait_times_note(&shared->turn_waits, wait->now_ns, wait->for_turn_ns);
 }

@@ -106,7 +106,7 @@ class DeviceShared(ctypes.LittleEndianStructure):
         ("tokens_zero_at_ns", ctypes.c_int64),
         ("at_work_since_ns", ctypes.c_int64),
         ("busy_ns", ctypes.c_uint64),
-        ("gate_wait_ns", ctypes.c_uint64),
+        ("throttled_ns", ctypes.c_uint64),
         ("launches", ctypes.c_uint64),
         ("refusals", ctypes.c_uint64),
         ("last_launch_ns", ctypes.c_int64),

@@ -52,7 +52,7 @@ def test_the_share_of_the_last_seconds(sandbox: Sandbox) -> None:
             and 25 < seen.utilization.last_10s < 47
             and seen.utilization.last_60s == pytest.approx(seen.utilization.last_10s)
             and seen.launches > 500
-            and seen.gate_wait_ns > 1e9
+            and seen.throttled_ns > 1e9
             and seen.not_enforced == ()
         )
 

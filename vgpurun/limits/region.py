@@ -50,7 +50,7 @@ class DeviceReading(NamedTuple):
     not_enforced: tuple[str, ...] = ()
     processes: int = 0
     busy_ns: int = 0
-    gate_wait_ns: int = 0
+    throttled_ns: int = 0
     launches: int = 0
     refusals: int = 0
     last_launch_ns: int = 0  # of CLOCK_MONOTONIC; 0: none yet
@@ -173,7 +173,7 @@ def _read_device(
     return _read_memory(slots, number, uuid)._replace(
         not_enforced=tuple(name for name, bit in NOT_ENFORCED.items() if shared.not_enforced & bit),
         busy_ns=shared.busy_ns,
-        gate_wait_ns=shared.gate_wait_ns,
+        throttled_ns=shared.throttled_ns,
         launches=shared.launches,
         refusals=shared.refusals,
         last_launch_ns=shared.last_launch_ns,
