@@ -2,9 +2,8 @@
  * The file in which limited processes on one GPU meet, one for each GPU, in /tmp/vgpulock.
  *
  * Everybody may write it, and whoever may write a file may truncate it: a load from a mapping of it would be SIGBUS. So
- * it is read and written by system calls alone, which answer instead. A process writes its own slot alone; the head
- * belongs to all, and is changed under a lock of one byte, which the kernel gives back when its holder dies. All zero
- * is the first content, and what has been cut off counts as zero.
+ * it is read and written by system calls alone, which return errors instead. Each process writes its own slot alone,
+ * and no lock but that of its slot is ever held. All zero is the first content, and what has been cut off is zero.
  */
 #ifndef VGPU_TURNS_FILE_H
 #define VGPU_TURNS_FILE_H
@@ -14,7 +13,7 @@
 #include <stdint.h>
 
 #define TURNS_SLOTS 256
-#define TURNS_FILE_VERSION 3 /* part of the file's name: other layouts are other files */
+#define TURNS_FILE_VERSION 4 /* part of the file's name: other layouts are other files */
 
 /* What a tenant may have, as it tells the others. */
 struct turns_terms {
@@ -25,21 +24,15 @@ struct turns_terms {
 };
 
 struct turns_slot {
-  int64_t ticket_ns; /* since when it waits for the turn; 0: does not wait */
-  int64_t seen_ns;   /* when it last launched, or looked while it waited */
+  int64_t turn_ends_ns; /* the process has the turn until then, or had it until then */
+  int64_t ticket_ns;    /* since when it waits for the turn; 0: it does not wait */
+  int64_t seen_ns;      /* when it last launched, or looked while it waited */
   struct turns_terms terms;
 };
 
-struct turns_head {
-  uint64_t lease;    /* of the turn: microseconds of its end << 16 | slot + 1; 0 for the slot: free, since that time */
-  uint64_t tenant;   /* that has the turn, or had it last */
-  int64_t passes_ns; /* when its holder should be done with it */
-  uint32_t wake;     /* a futex: changes when the turn becomes free */
-  uint32_t reserved[9];
-};
-
 struct turns_file {
-  struct turns_head head;
+  uint32_t wake; /* a futex: changes when the turn becomes free */
+  uint32_t reserved[15];
   struct turns_slot slots[TURNS_SLOTS];
   uint64_t end; /* zero: written to give back its length to a file that has been cut off */
 };
@@ -49,8 +42,6 @@ struct turns_system {
   int64_t (*now_ns)(void);
   bool (*read)(void *file, void *to, size_t size, size_t at); /* false: not all of it could be had */
   void (*write)(void *file, const void *from, size_t size, size_t at);
-  bool (*lock)(void *file); /* for a moment, or not at all */
-  void (*unlock)(void *file);
   bool (*is_held)(void *file, int slot); /* by a living process */
   /* Sleeps until the file's `wake` is no longer `expected`, or duration_ns have passed; or not at all. */
   void (*wait)(void *file, uint32_t expected, int64_t duration_ns);
