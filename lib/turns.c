@@ -161,7 +161,7 @@ static void look(struct turns *turns, int64_t now_ns) {
 static int64_t begin_look(struct turns *turns) {
   claim_take(&turns->lock);
   int64_t now_ns = turns->system->now_ns();
-  if (now_ns - turns->looked_ns >= LATELY_NS)
+  if (now_ns - turns->looked_ns >= (turns->view.company ? LATELY_NS : KNOWN_NS))
     look(turns, now_ns);
   return now_ns;
 }
