@@ -118,7 +118,7 @@ static void add_to_view(struct turns *turns, const struct turns_slot *slot, int6
   const struct turns_terms *own = &turns->own.terms;
   bool is_another_tenant = slot->terms.tenant != own->tenant, waits = is_recent(slot->ticket_ns, now_ns);
   bool is_equal = priority_of(slot, now_ns) <= own->priority,
-       believed = slot->turn_ends_ns <= now_ns + TURNS_LONGEST_NS;
+       believed = slot->turn_ends_ns < now_ns + 2 * TURNS_LONGEST_NS;
   bool has_turn = believed && slot->turn_ends_ns > now_ns;
   view->company = true;
   view->another_tenant |= is_another_tenant;
@@ -233,7 +233,6 @@ static bool lease_until(struct turns *turns, int64_t now_ns, int64_t end_ns) {
   publish(turns, now_ns);
   if (turns->system->now_ns() < ours_until_ns)
     return true;
-  __atomic_thread_fence(__ATOMIC_SEQ_CST);
   look(turns, now_ns);
   if (turns->view.is_leased)
     end_turn(turns, now_ns);

@@ -19,6 +19,7 @@ static bool read_file(void *file, void *to, size_t size, size_t at) {
 
 static void write_file(void *file, const void *from, size_t size, size_t at) {
   shared_file_write(file, from, size, (off_t)at);
+  __sync_synchronize(); /* what is read next is not older */
 }
 
 static bool is_held(void *file, int slot) {
