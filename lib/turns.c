@@ -5,10 +5,7 @@
 
 #include <string.h>
 
-/* How old may be what we have seen; and what we know of a lock, and others see of us. A look takes some microseconds.
- */
-#define LATELY_NS 200000LL
-#define KNOWN_NS 10000000LL
+#define KNOWN_NS 10000000LL /* how old may be what we know of a lock, and what others see of us */
 #define UNEVEN_NS 4000000LL
 
 static int64_t min(int64_t a, int64_t b) {
@@ -39,15 +36,10 @@ static void publish(struct turns *turns, int64_t now_ns) {
                        offsetof(struct turns_file, slots) + (size_t)turns->slot * sizeof turns->own);
 }
 
-static void publish_if_old(struct turns *turns, int64_t now_ns) {
-  if (now_ns - turns->own.seen_ns >= KNOWN_NS)
-    publish(turns, now_ns);
-}
-
 static void set_ticket(struct turns *turns, int64_t ticket_ns, int64_t now_ns) {
-  bool is_new = turns->own.ticket_ns != ticket_ns;
+  bool is_old = now_ns - turns->own.seen_ns >= KNOWN_NS || turns->own.ticket_ns != ticket_ns;
   turns->own.ticket_ns = ticket_ns;
-  if (is_new)
+  if (is_old)
     publish(turns, now_ns);
 }
 
@@ -67,7 +59,7 @@ void turns_set_terms(struct turns *turns, const struct turns_terms *terms) {
 
 void turns_note_presence(struct turns *turns) {
   claim_take(&turns->lock);
-  publish_if_old(turns, turns->system->now_ns());
+  set_ticket(turns, turns->own.ticket_ns, turns->system->now_ns());
   claim_release(&turns->lock);
 }
 
@@ -79,7 +71,7 @@ static bool is_recent(int64_t at_ns, int64_t now_ns) {
 }
 
 static uint32_t priority_of(const struct turns_slot *slot, int64_t now_ns) {
-  bool is_starved = is_recent(slot->ticket_ns, now_ns) && slot->ticket_ns < now_ns - TURNS_STARVED_NS;
+  bool is_starved = is_recent(slot->ticket_ns, now_ns) && slot->ticket_ns < now_ns - TURNS_LONGEST_NS;
   return is_starved ? VGPU_PRIORITY_HIGH : slot->terms.priority;
 }
 
@@ -161,7 +153,7 @@ static void look(struct turns *turns, int64_t now_ns) {
 static int64_t begin_look(struct turns *turns) {
   claim_take(&turns->lock);
   int64_t now_ns = turns->system->now_ns();
-  if (now_ns - turns->looked_ns >= (turns->view.company ? LATELY_NS : KNOWN_NS))
+  if (now_ns - turns->looked_ns >= (turns->view.company ? TURNS_GRACE_NS : KNOWN_NS))
     look(turns, now_ns);
   return now_ns;
 }
@@ -242,7 +234,7 @@ static bool lease_until(struct turns *turns, int64_t now_ns, int64_t end_ns) {
 /* Until its end nobody takes it from us. */
 static bool is_ours(struct turns *turns, int64_t now_ns) {
   return turns->has_turn &&
-         (now_ns < turns->own.turn_ends_ns || lease_until(turns, now_ns, now_ns + TURNS_GRACE_NS + LATELY_NS));
+         (now_ns < turns->own.turn_ends_ns || lease_until(turns, now_ns, now_ns + 2 * TURNS_GRACE_NS));
 }
 
 bool turns_is_ours(struct turns *turns) {
@@ -252,18 +244,11 @@ bool turns_is_ours(struct turns *turns) {
   return ours;
 }
 
-void turns_announce_pass(struct turns *turns, int64_t at_ns) {
-  claim_take(&turns->lock);
-  if (turns->has_turn && at_ns + TURNS_GRACE_NS > turns->own.turn_ends_ns)
-    lease_until(turns, turns->system->now_ns(), at_ns + TURNS_GRACE_NS);
-  claim_release(&turns->lock);
-}
-
 /* Told rarely where it comes after each launch. */
 void turns_note_idleness(struct turns *turns) {
   claim_take(&turns->lock);
   int64_t now_ns = turns->system->now_ns(), end_ns = now_ns + TURNS_GRACE_NS;
-  if (turns->has_turn && turns->own.turn_ends_ns > end_ns && now_ns - turns->own.seen_ns >= LATELY_NS) {
+  if (turns->has_turn && turns->own.turn_ends_ns > end_ns && now_ns - turns->own.seen_ns >= TURNS_GRACE_NS) {
     turns->own.turn_ends_ns = end_ns;
     publish(turns, now_ns);
   }
@@ -276,9 +261,8 @@ void turns_note_activity(struct turns *turns, int64_t idle_at_ns) {
   claim_take(&turns->lock);
   int64_t now_ns = turns->system->now_ns();
   set_ticket(turns, 0, now_ns);
-  publish_if_old(turns, now_ns);
   if (turns->has_turn && idle_at_ns + TURNS_GRACE_NS > turns->own.turn_ends_ns)
-    lease_until(turns, now_ns, idle_at_ns + TURNS_GRACE_NS + LATELY_NS);
+    lease_until(turns, now_ns, idle_at_ns + 2 * TURNS_GRACE_NS);
   claim_release(&turns->lock);
 }
 
@@ -316,7 +300,7 @@ static bool try_take(struct turns *turns, int64_t now_ns, int64_t *until_ns) {
     return false;
   turns->slice_end_ns = slice_end_ns(now_ns);
   turns->turn_priority = priority_of(&turns->own, now_ns);
-  return lease_until(turns, now_ns, now_ns + TURNS_GRACE_NS + LATELY_NS);
+  return lease_until(turns, now_ns, now_ns + 2 * TURNS_GRACE_NS);
 }
 
 /* Threads of one process share its slot and its ticket. */
@@ -326,7 +310,6 @@ bool turns_take(struct turns *turns) {
   claim_take(&turns->lock);
   while (now_ns >= turns->distrust_until_ns && !is_ours(turns, now_ns)) {
     set_ticket(turns, turns->own.ticket_ns != 0 ? turns->own.ticket_ns : now_ns, now_ns);
-    publish_if_old(turns, now_ns);
     if (try_take(turns, now_ns, &until_ns))
       break;
     if (now_ns >= give_up_ns)
