@@ -12,10 +12,6 @@ static int64_t min(int64_t a, int64_t b) {
   return a < b ? a : b;
 }
 
-static int64_t max(int64_t a, int64_t b) {
-  return a > b ? a : b;
-}
-
 /* Slices end at the same instants on all GPUs, so that programs whose kernels wait for each other across them find both
  * at once; and unevenly, so that the steps of a program do not keep time with them: multiples of the golden ratio are
  * spread over these. */
@@ -120,7 +116,8 @@ static void add_to_view(struct turns *turns, const struct turns_slot *slot, int6
   view->higher_waits |= waits && slot->terms.priority < turns->turn_priority;
   view->goes_before |= waits && goes_before_us(turns, slot, now_ns);
   view->is_leased |= has_turn;
-  view->free_at_ns = max(view->free_at_ns, believed ? slot->turn_ends_ns : 0);
+  if (believed && slot->turn_ends_ns > view->free_at_ns)
+    view->free_at_ns = slot->turn_ends_ns;
 }
 
 static bool is_other(const struct turns *turns, int slot, int64_t now_ns) {
@@ -210,36 +207,25 @@ uint32_t turns_share_percent(struct turns *turns, const struct turns_terms *own)
 
 /* ---- the lease -------------------------------------------------------------------------------------------------- */
 
-static void end_turn(struct turns *turns, int64_t now_ns) {
-  turns->has_turn = false;
-  turns->own.turn_ends_ns = now_ns;
-  publish(turns, now_ns);
-}
-
 /* Of two that take it at once, the one that looks later sees the other. Nobody else takes it before our lease ends: so
  * a look is needed only where that has ended by the time that the next one is written. */
 static bool lease_until(struct turns *turns, int64_t now_ns, int64_t end_ns) {
-  int64_t ours_until_ns = turns->has_turn ? turns->own.turn_ends_ns : 0;
-  turns->has_turn = true;
+  int64_t ours_until_ns = turns->own.turn_ends_ns;
   turns->own.turn_ends_ns = min(end_ns, now_ns + TURNS_LONGEST_NS);
   publish(turns, now_ns);
   if (turns->system->now_ns() < ours_until_ns)
     return true;
   look(turns, now_ns);
-  if (turns->view.is_leased)
-    end_turn(turns, now_ns);
-  return turns->has_turn;
-}
-
-/* Until its end nobody takes it from us. */
-static bool is_ours(struct turns *turns, int64_t now_ns) {
-  return turns->has_turn &&
-         (now_ns < turns->own.turn_ends_ns || lease_until(turns, now_ns, now_ns + 2 * TURNS_GRACE_NS));
+  if (!turns->view.is_leased)
+    return true;
+  turns->own.turn_ends_ns = now_ns;
+  publish(turns, now_ns);
+  return false;
 }
 
 bool turns_is_ours(struct turns *turns) {
   claim_take(&turns->lock);
-  bool ours = is_ours(turns, turns->system->now_ns());
+  bool ours = turns->system->now_ns() < turns->own.turn_ends_ns;
   claim_release(&turns->lock);
   return ours;
 }
@@ -248,7 +234,7 @@ bool turns_is_ours(struct turns *turns) {
 void turns_note_idleness(struct turns *turns) {
   claim_take(&turns->lock);
   int64_t now_ns = turns->system->now_ns(), end_ns = now_ns + TURNS_GRACE_NS;
-  if (turns->has_turn && turns->own.turn_ends_ns > end_ns && now_ns - turns->own.seen_ns >= TURNS_GRACE_NS) {
+  if (turns->own.turn_ends_ns > end_ns && now_ns - turns->own.seen_ns >= TURNS_GRACE_NS) {
     turns->own.turn_ends_ns = end_ns;
     publish(turns, now_ns);
   }
@@ -259,9 +245,9 @@ void turns_note_idleness(struct turns *turns) {
  * left its wait by siglongjmp. */
 void turns_note_activity(struct turns *turns, int64_t idle_at_ns) {
   claim_take(&turns->lock);
-  int64_t now_ns = turns->system->now_ns();
+  int64_t now_ns = turns->system->now_ns(), end_ns = turns->own.turn_ends_ns;
   set_ticket(turns, 0, now_ns);
-  if (turns->has_turn && idle_at_ns + TURNS_GRACE_NS > turns->own.turn_ends_ns)
+  if (now_ns < end_ns && idle_at_ns + TURNS_GRACE_NS > end_ns)
     lease_until(turns, now_ns, idle_at_ns + 2 * TURNS_GRACE_NS);
   claim_release(&turns->lock);
 }
@@ -270,9 +256,10 @@ void turns_pass(struct turns *turns) {
   claim_take(&turns->lock);
   int64_t now_ns = turns->system->now_ns();
   uint32_t wake = (uint32_t)now_ns;
-  bool passes = turns->has_turn;
+  bool passes = now_ns < turns->own.turn_ends_ns;
   if (passes) {
-    end_turn(turns, now_ns);
+    turns->own.turn_ends_ns = now_ns;
+    publish(turns, now_ns);
     turns->system->write(turns->file, &wake, sizeof wake, offsetof(struct turns_file, wake));
   }
   claim_release(&turns->lock);
@@ -282,14 +269,12 @@ void turns_pass(struct turns *turns) {
 
 bool turns_must_pass(struct turns *turns, int64_t in_flight_ns) {
   int64_t now_ns = begin_look(turns);
-  bool used_up = now_ns + in_flight_ns >= turns->slice_end_ns;
-  bool must = turns->has_turn && (turns->view.higher_waits || (used_up && turns->view.equal_waits));
-  if (must && used_up && !turns->view.goes_before) {
-    turns->slice_end_ns = slice_end_ns(now_ns); /* the next slice is ours, too */
-    must = false;
-  }
+  bool used_up = now_ns + in_flight_ns >= turns->slice_end_ns, ours = now_ns < turns->own.turn_ends_ns;
+  if (used_up && ours && !turns->view.goes_before) /* the next slice is ours, too */
+    turns->slice_end_ns = slice_end_ns(now_ns);
+  bool must = turns->view.goes_before && used_up ? turns->view.equal_waits : turns->view.higher_waits;
   claim_release(&turns->lock);
-  return must;
+  return ours && must;
 }
 
 /* Takes the turn, or says until when there is nothing to be done about it. */
@@ -303,27 +288,28 @@ static bool try_take(struct turns *turns, int64_t now_ns, int64_t *until_ns) {
   return lease_until(turns, now_ns, now_ns + 2 * TURNS_GRACE_NS);
 }
 
-/* Threads of one process share its slot and its ticket. */
+/* Threads of one process share its slot and its ticket. The time for which the process was stopped is nobody's fault,
+ * and takes no patience. */
 bool turns_take(struct turns *turns) {
   const struct turns_system *system = turns->system;
-  int64_t now_ns = system->now_ns(), give_up_ns = now_ns + TURNS_PATIENCE_NS, until_ns;
+  int64_t now_ns = system->now_ns(), patience_ns = TURNS_PATIENCE_NS, until_ns;
   claim_take(&turns->lock);
-  while (now_ns >= turns->distrust_until_ns && !is_ours(turns, now_ns)) {
+  while (now_ns >= turns->distrust_until_ns && now_ns >= turns->own.turn_ends_ns) {
     set_ticket(turns, turns->own.ticket_ns != 0 ? turns->own.ticket_ns : now_ns, now_ns);
     if (try_take(turns, now_ns, &until_ns))
       break;
-    if (now_ns >= give_up_ns)
+    if (patience_ns <= 0)
       turns->distrust_until_ns = now_ns + TURNS_DISTRUST_NS;
     uint32_t wake = turns->seen.wake;
     claim_release(&turns->lock);
-    int64_t slept_at_ns = system->now_ns(), left_ns = until_ns - slept_at_ns;
+    int64_t began_ns = now_ns, left_ns = until_ns - system->now_ns();
     if (left_ns > 0) /* the turn may end earlier than it said, which wakes nobody */
       system->wait(turns->file, wake, left_ns > TURNS_GRACE_NS ? min(left_ns / 2, KNOWN_NS) : left_ns);
     claim_take(&turns->lock);
     now_ns = system->now_ns();
-    give_up_ns += max(0, now_ns - slept_at_ns - 2 * KNOWN_NS); /* that we were stopped is nobody's fault */
+    patience_ns -= min(now_ns - began_ns, 2 * KNOWN_NS);
   }
-  bool ours = turns->has_turn;
+  bool ours = system->now_ns() < turns->own.turn_ends_ns;
   set_ticket(turns, 0, now_ns);
   claim_release(&turns->lock);
   return ours;

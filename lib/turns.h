@@ -2,29 +2,68 @@
  * Turns: limited processes on one GPU use it one after the other, for about TURNS_SLICE_NS each, instead of being mixed
  * by the GPU's own time-slicing. Each then pays for its own time alone, and the GPU loses less to switching.
  *
- * The turn is a lease: the slot of its holder in a file (turns_file.h) says until when. Its holder has it end shortly
- * after it expects to be idle, so that a process that has run dry, died or stopped is passed over. To take the turn, a
- * process writes its lease and then looks whether another one has written one, too; then both withdraw. Those that
- * wait hold tickets: high priority goes first, then the tenant whose slice it is, then the oldest ticket.
+ * They meet in a file in /tmp/vgpulock, one for each GPU. The turn is a lease: the slot of its holder says until when.
+ * A holder has it end shortly after it expects to be idle, so that a process that has run dry, died or stopped is
+ * passed over. To take the turn, a process writes its lease and then looks whether another one has done so, too; then
+ * both withdraw. Those that wait hold tickets: high priority goes first, then the tenant whose slice it is.
  *
- * Nothing in the file is trusted. A slot counts while a living process holds its lock, and nothing that stands in it
- * raises the own limit. A process that has waited for TURNS_PATIENCE_NS goes ahead without turns for TURNS_DISTRUST_NS:
- * the worst that others can do is that the GPU mixes the work after all.
+ * Nothing in the file is trusted. Everybody may write it, and truncate it, so that a load from a mapping of it would be
+ * SIGBUS: it is read and written by system calls alone, which return errors instead. A slot counts while a living
+ * process holds its lock, and nothing that stands in it raises the own limit. A process that has waited for
+ * TURNS_PATIENCE_NS goes ahead without turns for TURNS_DISTRUST_NS: then the GPU mixes the work after all.
  */
 #ifndef VGPU_TURNS_H
 #define VGPU_TURNS_H
 
-#include "turns_file.h"
+#include "shared_file.h"
+
+#include <stdint.h>
 
 #define TURNS_SLICE_NS 20000000LL
-#define TURNS_GRACE_NS 300000LL /* a turn that is not used stays so long with its holder, or with the next one */
-#define TURNS_LONGEST_NS                                                                                               \
-  250000000LL /* how far ahead a lease may end; and one that has waited for longer has priority */
+#define TURNS_GRACE_NS 300000LL       /* a turn that is not used stays so long with its holder, or with the next one */
+#define TURNS_LONGEST_NS 250000000LL  /* how far ahead a lease may end; a process that waits for longer goes first */
 #define TURNS_PATIENCE_NS 900000000LL /* for the turn: 45 others may have theirs before */
 #define TURNS_DISTRUST_NS 30000000000LL
 #define TURNS_ACTIVE_NS TURNS_PATIENCE_NS /* a process that has not launched for so long is nobody's neighbour */
+#define TURNS_MOST_TENANTS 17             /* so many count: one without a limit keeps a 17th, whatever strangers say */
 
-#define TURNS_MOST_TENANTS 17 /* so many count: one without a limit keeps a 17th, whatever strangers say */
+#define TURNS_SLOTS 256
+#define TURNS_FILE_VERSION 4 /* part of the file's name: other layouts are other files */
+
+/* What a tenant may have, as it tells the others. */
+struct turns_terms {
+  uint64_t tenant;   /* the same for all processes of a container */
+  uint32_t percent;  /* its limit or, with VGPU_SM_BURST, its weight; VGPU_NO_SM_LIMIT: what is left */
+  uint16_t policy;   /* VGPU_SM_* */
+  uint16_t priority; /* VGPU_PRIORITY_* */
+};
+
+struct turns_slot {
+  int64_t turn_ends_ns; /* the process has the turn until then, or had it */
+  int64_t ticket_ns;    /* since when it waits for the turn; 0: it does not wait */
+  int64_t seen_ns;      /* when it last launched, or looked while it waited */
+  struct turns_terms terms;
+};
+
+/* All zero at first; and what has been cut off counts as zero. */
+struct turns_file {
+  uint32_t wake; /* a futex: changes when the turn becomes free */
+  uint32_t reserved[15];
+  struct turns_slot slots[TURNS_SLOTS]; /* each written by its process alone */
+  uint64_t end;                         /* zero: written to give back its length to a file that has been cut off */
+};
+
+/* The clock, and how the file is reached. */
+struct turns_system {
+  int64_t (*now_ns)(void);
+  bool (*read)(void *file, void *to, size_t size, size_t at); /* false: not all of it could be had */
+  void (*write)(void *file, const void *from, size_t size, size_t at);
+  bool (*is_held)(void *file, int slot); /* by a living process */
+  /* Sleeps until the file's `wake` is no longer `expected`, or duration_ns have passed; or not at all. */
+  void (*wait)(void *file, uint32_t expected, int64_t duration_ns);
+  void (*wake_all)(void *file);
+};
+extern const struct turns_system turns_file_system; /* of a struct shared_file */
 
 /* What a look at the file shows of the others. */
 struct turns_view {
@@ -39,20 +78,22 @@ struct turns {
   const struct turns_system *system;
   void *file;
   int slot;
-  int32_t lock;          /* a claim that guards the rest */
-  struct turns_slot own; /* as it is to be seen by others */
-  bool has_turn;
-  uint32_t turn_priority; /* our own when we took it; starved, it was high */
+  int32_t lock;           /* a claim that guards the rest */
+  struct turns_slot own;  /* as it is to be seen by others */
+  uint32_t turn_priority; /* our own when we took the turn: high if we had waited for long */
   int64_t slice_end_ns, distrust_until_ns;
   struct turns_file seen; /* when we looked last */
   struct turns_view view;
   struct turns_terms tenants[TURNS_MOST_TENANTS]; /* ours, and the others' */
   int tenants_count;
-  int64_t looked_ns, asked_ns;
   bool held[TURNS_SLOTS]; /* when it was asked */
+  int64_t looked_ns, asked_ns;
 };
 
-/* Begins in that slot of the file. */
+/* Opens the file of that GPU and takes a slot in it. Else -1, which is said on stderr. */
+int turns_file_join(struct shared_file *file, const char *uuid);
+
+/* Begins in that slot. */
 void turns_begin(struct turns *turns, const struct turns_system *system, void *file, int slot);
 
 /* Tells the others what this tenant may have. */

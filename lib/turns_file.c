@@ -1,4 +1,4 @@
-#include "turns_file.h"
+#include "turns.h"
 
 #include "abi.h"
 #include "clock.h"
