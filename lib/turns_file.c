@@ -1,4 +1,4 @@
-#include "turns_file.h"
+#include "turns.h"
 
 #include "abi.h"
 #include "clock.h"
@@ -13,27 +13,13 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define LOCK_TRIES 20 /* others have it for microseconds, and a sleep between takes fifty: a millisecond in all */
-
 static bool read_file(void *file, void *to, size_t size, size_t at) {
   return shared_file_read(file, to, size, (off_t)at);
 }
 
 static void write_file(void *file, const void *from, size_t size, size_t at) {
   shared_file_write(file, from, size, (off_t)at);
-}
-
-static bool lock(void *file) {
-  bool locked = shared_file_try_lock(file);
-  for (int tries = 1; !locked && tries < LOCK_TRIES; tries++) {
-    clock_sleep_ns(1);
-    locked = shared_file_try_lock(file);
-  }
-  return locked;
-}
-
-static void unlock(void *file) {
-  shared_file_unlock(file);
+  __sync_synchronize(); /* what is read next is not older */
 }
 
 static bool is_held(void *file, int slot) {
@@ -42,7 +28,7 @@ static bool is_held(void *file, int slot) {
 
 /* The mapping serves only to name the word to the kernel, which answers with an error where it has been cut off. */
 static uint32_t *wake_word(void *file) {
-  return &((struct turns_file *)((struct shared_file *)file)->memory)->head.wake;
+  return &((struct turns_file *)((struct shared_file *)file)->memory)->wake;
 }
 
 static void wait(void *file, uint32_t expected, int64_t duration_ns) {
@@ -56,8 +42,7 @@ static void wake_all(void *file) {
   syscall(SYS_futex, wake_word(file), FUTEX_WAKE, __INT_MAX__, NULL, NULL, 0);
 }
 
-const struct turns_system turns_file_system = {clock_now_ns, read_file, write_file, lock,
-                                               unlock,       is_held,   wait,       wake_all};
+const struct turns_system turns_file_system = {clock_now_ns, read_file, write_file, is_held, wait, wake_all};
 
 /* ---- joining --------------------------------------------------------------------------------------------------- */
 

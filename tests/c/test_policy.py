@@ -23,7 +23,7 @@ METER = [
     "spans",
     "timeline",
 ]
-TURNS = ["claim", "log", "shared_file", "signals", "turns", "turns_file", "turns_look"]
+TURNS = ["claim", "log", "shared_file", "signals", "turns", "turns_file"]
 MODEL = ["gpu_model", "gpu_model_driver", "gpu_model_library", "gpu_model_programs", "gpu_model_time", "gpu_model_work"]
 SOURCES = {
     "limits": ["limits", "log"],

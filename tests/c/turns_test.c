@@ -11,7 +11,6 @@
 
 static struct turns_file file;
 static pthread_mutex_t file_lock = PTHREAD_MUTEX_INITIALIZER; /* a system call for each access */
-static pthread_mutex_t turn_lock = PTHREAD_MUTEX_INITIALIZER;
 static int using_gpu;
 static int overlaps;
 static bool stop;
@@ -29,16 +28,6 @@ static void write_shared(void *shared, const void *from, size_t size, size_t at)
   pthread_mutex_unlock(&file_lock);
 }
 
-static bool lock_shared(void *shared) {
-  (void)shared;
-  return pthread_mutex_lock(&turn_lock) == 0;
-}
-
-static void unlock_shared(void *shared) {
-  (void)shared;
-  pthread_mutex_unlock(&turn_lock);
-}
-
 static bool is_held(void *shared, int slot) {
   (void)shared, (void)slot;
   return true;
@@ -54,8 +43,8 @@ static void wake_shared(void *shared) {
   turns_file_system.wake_all(&mapped);
 }
 
-static const struct turns_system in_memory = {clock_now_ns,  read_shared, write_shared, lock_shared,
-                                              unlock_shared, is_held,     wait_shared,  wake_shared};
+static const struct turns_system in_memory = {clock_now_ns, read_shared, write_shared,
+                                              is_held,      wait_shared, wake_shared};
 
 struct tenant {
   struct turns turns;
