@@ -65,13 +65,14 @@ struct turns_system {
 };
 extern const struct turns_system turns_file_system; /* of a struct shared_file */
 
-/* What a look at the file shows of the others. */
+/* What a look at the file has shown of the others. */
 struct turns_view {
-  bool company, another_tenant, higher_priority, wanted;
-  bool equal_waits, higher_waits; /* another process of no lower priority waits, or one of a higher one */
-  bool goes_before;               /* one that waits */
-  bool is_leased;                 /* to another one */
-  int64_t free_at_ns;             /* when the turn ends, or ended */
+  bool company, another_tenant, higher_priority; /* anybody; not a process of our container; a higher one than ours */
+  bool wanted;                     /* another tenant of our priority or a higher one waits, or uses its turn */
+  bool higher_waits, goes_before;  /* one that waits has a higher priority than the turn, or goes first */
+  bool is_leased;                  /* to another one */
+  int64_t free_at_ns;              /* when the turn ends, or ended */
+  uint32_t hard, burst, unlimited; /* limits of tenants of no lower priority, in percent; how many have none */
 };
 
 struct turns {
@@ -84,7 +85,7 @@ struct turns {
   int64_t slice_end_ns, distrust_until_ns;
   struct turns_file seen; /* when we looked last */
   struct turns_view view;
-  struct turns_terms tenants[TURNS_MOST_TENANTS]; /* ours, and the others' */
+  uint64_t tenants[TURNS_MOST_TENANTS]; /* ours first */
   int tenants_count;
   bool held[TURNS_SLOTS]; /* when it was asked */
   int64_t looked_ns, asked_ns;
@@ -96,16 +97,16 @@ int turns_file_join(struct shared_file *file, const char *uuid);
 /* Begins in that slot. */
 void turns_begin(struct turns *turns, const struct turns_system *system, void *file, int slot);
 
-/* Tells the others what this tenant may have. */
+/* Tells the others that we are there, may launch, and have these terms. */
 void turns_set_terms(struct turns *turns, const struct turns_terms *terms);
 
-/* Is anybody else there, another tenant (not a process of our own container), or one of higher priority than ours? */
-bool turns_have_company(struct turns *turns);
-bool turns_have_another_tenant(struct turns *turns);
-bool turns_high_priority_is_there(struct turns *turns);
-
-/* Does another tenant of our priority or a higher one wait, or use its turn? */
-bool turns_are_wanted(struct turns *turns);
+struct turns_view turns_look(struct turns *turns);
+#define turns_have_company(turns) (turns_look(turns).company) /* until gate.c and meters.c look themselves */
+#define turns_have_another_tenant(turns) (turns_look(turns).another_tenant)
+#define turns_high_priority_is_there(turns) (turns_look(turns).higher_priority)
+#define turns_are_wanted(turns) (turns_look(turns).wanted)
+#define turns_note_presence(turns) ((void)0)
+#define turns_announce_pass(turns, at_ns) ((void)(at_ns))
 
 /* The share of the GPU's time, 1 to 100, that falls to a tenant of these terms now. By its own limit while that is
  * hard; else by the limits of those that are there and not of lower priority: without a limit what is left, split
@@ -124,13 +125,7 @@ bool turns_take(struct turns *turns);
 /* Gives our turn up, whatever is on the GPU. Nothing happens when it is not ours (any more). */
 void turns_pass(struct turns *turns);
 
-/* Does nothing: gate.c still calls it. */
-static inline void turns_announce_pass(struct turns *turns, int64_t at_ns) {
-  (void)turns, (void)at_ns;
-}
-
-/* We are there, and may launch; launch, and expect to be idle at that time; have found that we are. */
-void turns_note_presence(struct turns *turns);
+/* We launch, and expect to be idle at that time; or have found that we are. */
 void turns_note_activity(struct turns *turns, int64_t idle_at_ns);
 void turns_note_idleness(struct turns *turns);
 

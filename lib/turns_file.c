@@ -56,14 +56,11 @@ int turns_file_join(struct shared_file *file, const char *uuid) {
   char path[128];
   make_folder();
   snprintf(path, sizeof path, "%s/%.*s.turns%d", VGPU_LOCK_DIR, VGPU_UUID_SIZE, uuid, TURNS_FILE_VERSION);
-  const char *reason = NULL;
-  int slot = -1;
-  if (!shared_file_open(file, path, sizeof(struct turns_file), 0, SHARED_FILE_ANY_OWNER))
-    reason = strerror(errno);
-  else if ((slot = shared_file_claim_slot(file, TURNS_SLOTS)) < 0)
-    reason = errno == EAGAIN ? "more processes than it has room for" : strerror(errno);
-  if (reason == NULL)
+  bool opened = shared_file_open(file, path, sizeof(struct turns_file), 0, SHARED_FILE_ANY_OWNER);
+  int slot = opened ? shared_file_claim_slot(file, TURNS_SLOTS) : -1;
+  if (slot >= 0)
     return slot;
+  const char *reason = errno == EAGAIN ? "more processes than it has room for" : strerror(errno);
   log_line(LOG_WARNING, "%s: %s; this process and others on the GPU do not take turns", path, reason);
   shared_file_close(file, sizeof(struct turns_file));
   return -1;
