@@ -24,19 +24,22 @@ static int64_t slice_end_ns(int64_t now_ns) {
   return (int64_t)(number * TURNS_SLICE_NS + (part * UNEVEN_NS >> 32));
 }
 
-/* ---- our slot --------------------------------------------------------------------------------------------------- */
-
 static void publish(struct turns *turns, int64_t now_ns) {
   turns->own.seen_ns = now_ns;
   turns->system->write(turns->file, &turns->own, sizeof turns->own,
                        offsetof(struct turns_file, slots) + (size_t)turns->slot * sizeof turns->own);
 }
 
+static void set_end(struct turns *turns, int64_t now_ns, int64_t end_ns) {
+  turns->own.turn_ends_ns = end_ns;
+  publish(turns, now_ns);
+}
+
 static void set_ticket(struct turns *turns, int64_t ticket_ns, int64_t now_ns) {
-  if (turns->own.ticket_ns != ticket_ns || now_ns - turns->own.seen_ns >= KNOWN_NS) {
-    turns->own.ticket_ns = ticket_ns;
+  bool is_old = turns->own.ticket_ns != ticket_ns || now_ns - turns->own.seen_ns >= KNOWN_NS;
+  turns->own.ticket_ns = ticket_ns;
+  if (is_old)
     publish(turns, now_ns);
-  }
 }
 
 void turns_begin(struct turns *turns, const struct turns_system *system, void *file, int slot) {
@@ -50,8 +53,6 @@ void turns_set_terms(struct turns *turns, const struct turns_terms *terms) {
   set_ticket(turns, turns->own.ticket_ns, turns->system->now_ns());
   claim_release(&turns->lock);
 }
-
-/* ---- what is seen of the others --------------------------------------------------------------------------------- */
 
 /* Any number may stand in the file: nothing is added to it that has not been bounded. */
 static bool is_recent(int64_t at_ns, int64_t now_ns) {
@@ -104,13 +105,12 @@ static void add_to_view(struct turns *turns, const struct turns_slot *slot, int6
   struct turns_view *view = &turns->view;
   const struct turns_terms *own = &turns->own.terms;
   bool is_another_tenant = slot->terms.tenant != own->tenant, waits = is_recent(slot->ticket_ns, now_ns);
-  bool is_equal = priority_of(slot, now_ns) <= own->priority,
-       believed = slot->turn_ends_ns < now_ns + 2 * TURNS_LONGEST_NS;
+  bool believed = slot->turn_ends_ns < now_ns + 2 * TURNS_LONGEST_NS;
   bool has_turn = believed && slot->turn_ends_ns > now_ns;
   view->company = true;
   view->another_tenant |= is_another_tenant;
   view->higher_priority |= slot->terms.priority < own->priority;
-  view->wanted |= is_another_tenant && is_equal && (waits || has_turn);
+  view->wanted |= is_another_tenant && (waits || has_turn) && priority_of(slot, now_ns) <= own->priority;
   view->higher_waits |= waits && slot->terms.priority < turns->turn_priority;
   view->goes_before |= waits && goes_before_us(turns, slot, now_ns);
   view->is_leased |= has_turn;
@@ -156,29 +156,19 @@ struct turns_view turns_look(struct turns *turns) {
   return view;
 }
 
-static uint32_t at_least_one(uint32_t percent) {
-  return percent > 0 ? percent : 1;
-}
-
 uint32_t turns_share_percent(struct turns *turns, const struct turns_terms *own) {
-  uint32_t weight = at_least_one(own->percent);
-  bool is_unlimited = weight >= VGPU_NO_SM_LIMIT;
-  if (!is_unlimited && own->policy != VGPU_SM_BURST)
+  uint32_t weight = own->percent > 0 ? own->percent : 1;
+  if (weight < VGPU_NO_SM_LIMIT && own->policy != VGPU_SM_BURST)
     return weight;
   struct turns_view view = turns_look(turns);
-  uint32_t limited = view.hard + view.burst;
-  if (is_unlimited)
-    return at_least_one((limited < 100 ? 100 - limited : 0) / (view.unlimited + 1));
-  if (weight + limited > 100)
-    return at_least_one(weight * 100 / (weight + limited));
-  return view.unlimited > 0 ? weight : weight * (100 - view.hard) / (weight + view.burst);
-}
-
-/* ---- the lease -------------------------------------------------------------------------------------------------- */
-
-static void set_end(struct turns *turns, int64_t now_ns, int64_t end_ns) {
-  turns->own.turn_ends_ns = end_ns;
-  publish(turns, now_ns);
+  uint32_t limited = view.hard + view.burst, share = weight;
+  if (weight >= VGPU_NO_SM_LIMIT)
+    share = (limited < 100 ? 100 - limited : 0) / (view.unlimited + 1);
+  else if (weight + limited > 100)
+    share = weight * 100 / (weight + limited);
+  else if (view.unlimited == 0)
+    share = weight * (100 - view.hard) / (weight + view.burst);
+  return share > 0 ? share : 1;
 }
 
 /* Of two that take it at once, the one that looks later sees the other. Nobody else takes it before our lease ends: so
@@ -278,7 +268,7 @@ bool turns_take(struct turns *turns) {
     now_ns = system->now_ns();
     patience_ns -= min(now_ns - began_ns, 2 * KNOWN_NS);
   }
-  bool ours = system->now_ns() < turns->own.turn_ends_ns;
+  bool ours = now_ns >= turns->distrust_until_ns;
   set_ticket(turns, 0, now_ns);
   claim_release(&turns->lock);
   return ours;

@@ -2,15 +2,14 @@
  * Turns: limited processes on one GPU use it one after the other, for about TURNS_SLICE_NS each, instead of being mixed
  * by the GPU's own time-slicing. Each then pays for its own time alone, and the GPU loses less to switching.
  *
- * They meet in a file in /tmp/vgpulock, one for each GPU. The turn is a lease: the slot of its holder says until when.
- * A holder has it end shortly after it expects to be idle, so that a process that has run dry, died or stopped is
- * passed over. To take the turn, a process writes its lease and then looks whether another one has done so, too; then
- * both withdraw. Those that wait hold tickets: high priority goes first, then the tenant whose slice it is.
+ * They meet in a file in /tmp/vgpulock. The turn is a lease: the slot of its holder says until when. A holder has it
+ * end shortly after it expects to be idle, so that a process that has run dry, died or stopped is passed over. To take
+ * the turn, a process writes its lease and looks whether another one has done so, too; then both withdraw. Those that
+ * wait hold tickets: high priority goes first, then the tenant whose slice it is.
  *
- * Nothing in the file is trusted. Everybody may write it, and truncate it, so that a load from a mapping of it would be
- * SIGBUS: it is read and written by system calls alone, which return errors instead. A slot counts while a living
- * process holds its lock, and nothing that stands in it raises the own limit. A process that has waited for
- * TURNS_PATIENCE_NS goes ahead without turns for TURNS_DISTRUST_NS: then the GPU mixes the work after all.
+ * Everybody may write the file, and truncate it, so that a load from a mapping of it would be SIGBUS: it is read and
+ * written by system calls alone. A slot counts while a living process holds its lock, and nothing that stands in it
+ * raises the own limit. A process that has waited for TURNS_PATIENCE_NS goes ahead without turns for TURNS_DISTRUST_NS.
  */
 #ifndef VGPU_TURNS_H
 #define VGPU_TURNS_H
@@ -53,7 +52,6 @@ struct turns_file {
   uint64_t end;                         /* zero: written to give back its length to a file that has been cut off */
 };
 
-/* The clock, and how the file is reached. */
 struct turns_system {
   int64_t (*now_ns)(void);
   bool (*read)(void *file, void *to, size_t size, size_t at); /* false: not all of it could be had */
@@ -91,10 +89,8 @@ struct turns {
   int64_t looked_ns, asked_ns;
 };
 
-/* Opens the file of that GPU and takes a slot in it. Else -1, which is said on stderr. */
+/* Opens the file of that GPU and takes a slot in it, to begin in. Else -1, which is said on stderr. */
 int turns_file_join(struct shared_file *file, const char *uuid);
-
-/* Begins in that slot. */
 void turns_begin(struct turns *turns, const struct turns_system *system, void *file, int slot);
 
 /* Tells the others that we are there, may launch, and have these terms. */
@@ -113,11 +109,11 @@ struct turns_view turns_look(struct turns *turns);
  * evenly; with VGPU_SM_BURST its limit, and of what nobody else's limit covers a part in proportion to it. */
 uint32_t turns_share_percent(struct turns *turns, const struct turns_terms *own);
 
-bool turns_is_ours(struct turns *turns);
-
 /* Is it ours, and to be passed on as soon as our work has drained? When one waits that does not have a lower priority,
  * and the slice is used up with what is in flight; or at once when one of higher priority waits. */
 bool turns_must_pass(struct turns *turns, int64_t in_flight_ns);
+
+bool turns_is_ours(struct turns *turns);
 
 /* Waits until it is our turn; false when the others are not to be trusted. */
 bool turns_take(struct turns *turns);

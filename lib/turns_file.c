@@ -44,8 +44,6 @@ static void wake_all(void *file) {
 
 const struct turns_system turns_file_system = {clock_now_ns, read_file, write_file, is_held, wait, wake_all};
 
-/* ---- joining --------------------------------------------------------------------------------------------------- */
-
 /* `vgpurun` makes the folder; for a program that is limited without it, the first one does. */
 static void make_folder(void) {
   if (mkdir(VGPU_LOCK_DIR, 01777) == 0)
