@@ -50,6 +50,11 @@ void turns_begin(struct turns *turns, const struct turns_system *system, void *f
 void turns_set_terms(struct turns *turns, const struct turns_terms *terms) {
   claim_take(&turns->lock);
   turns->own.terms = *terms;
+  claim_release(&turns->lock);
+}
+
+void turns_note_presence(struct turns *turns) {
+  claim_take(&turns->lock);
   set_ticket(turns, turns->own.ticket_ns, turns->system->now_ns());
   claim_release(&turns->lock);
 }

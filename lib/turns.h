@@ -93,15 +93,15 @@ struct turns {
 int turns_file_join(struct shared_file *file, const char *uuid);
 void turns_begin(struct turns *turns, const struct turns_system *system, void *file, int slot);
 
-/* Tells the others that we are there, may launch, and have these terms. */
+/* What this tenant may have, as the others are told with what is told next: that we are there, and may launch. */
 void turns_set_terms(struct turns *turns, const struct turns_terms *terms);
+void turns_note_presence(struct turns *turns);
 
 struct turns_view turns_look(struct turns *turns);
 #define turns_have_company(turns) (turns_look(turns).company) /* until gate.c and meters.c look themselves */
 #define turns_have_another_tenant(turns) (turns_look(turns).another_tenant)
 #define turns_high_priority_is_there(turns) (turns_look(turns).higher_priority)
 #define turns_are_wanted(turns) (turns_look(turns).wanted)
-#define turns_note_presence(turns) ((void)0)
 #define turns_announce_pass(turns, at_ns) ((void)(at_ns))
 
 /* The share of the GPU's time, 1 to 100, that falls to a tenant of these terms now. By its own limit while that is
