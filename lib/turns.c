@@ -24,16 +24,19 @@ static int64_t slice_end_ns(int64_t now_ns) {
   return (int64_t)(number * TURNS_SLICE_NS + (part * UNEVEN_NS >> 32));
 }
 
-/* ---- our slot --------------------------------------------------------------------------------------------------- */
-
 static void publish(struct turns *turns, int64_t now_ns) {
   turns->own.seen_ns = now_ns;
   turns->system->write(turns->file, &turns->own, sizeof turns->own,
                        offsetof(struct turns_file, slots) + (size_t)turns->slot * sizeof turns->own);
 }
 
+static void set_end(struct turns *turns, int64_t now_ns, int64_t end_ns) {
+  turns->own.turn_ends_ns = end_ns;
+  publish(turns, now_ns);
+}
+
 static void set_ticket(struct turns *turns, int64_t ticket_ns, int64_t now_ns) {
-  bool is_old = now_ns - turns->own.seen_ns >= KNOWN_NS || turns->own.ticket_ns != ticket_ns;
+  bool is_old = turns->own.ticket_ns != ticket_ns || now_ns - turns->own.seen_ns >= KNOWN_NS;
   turns->own.ticket_ns = ticket_ns;
   if (is_old)
     publish(turns, now_ns);
@@ -46,10 +49,7 @@ void turns_begin(struct turns *turns, const struct turns_system *system, void *f
 
 void turns_set_terms(struct turns *turns, const struct turns_terms *terms) {
   claim_take(&turns->lock);
-  bool are_new = memcmp(&turns->own.terms, terms, sizeof *terms) != 0;
   turns->own.terms = *terms;
-  if (are_new)
-    publish(turns, turns->system->now_ns());
   claim_release(&turns->lock);
 }
 
@@ -58,8 +58,6 @@ void turns_note_presence(struct turns *turns) {
   set_ticket(turns, turns->own.ticket_ns, turns->system->now_ns());
   claim_release(&turns->lock);
 }
-
-/* ---- what is seen of the others --------------------------------------------------------------------------------- */
 
 /* Any number may stand in the file: nothing is added to it that has not been bounded. */
 static bool is_recent(int64_t at_ns, int64_t now_ns) {
@@ -73,10 +71,17 @@ static uint32_t priority_of(const struct turns_slot *slot, int64_t now_ns) {
 
 static void note_tenant(struct turns *turns, const struct turns_terms *terms) {
   int i = 0;
-  while (i < turns->tenants_count && turns->tenants[i].tenant != terms->tenant)
+  while (i < turns->tenants_count && turns->tenants[i] != terms->tenant)
     i++;
-  if (i == turns->tenants_count && i < TURNS_MOST_TENANTS)
-    turns->tenants[turns->tenants_count++] = *terms;
+  if (i < turns->tenants_count || i == TURNS_MOST_TENANTS)
+    return;
+  turns->tenants[turns->tenants_count++] = terms->tenant;
+  if (i == 0 || terms->priority > turns->own.terms.priority) /* the first one is ours */
+    return;
+  if (terms->percent >= VGPU_NO_SM_LIMIT)
+    turns->view.unlimited++;
+  else
+    *(terms->policy == VGPU_SM_BURST ? &turns->view.burst : &turns->view.hard) += terms->percent;
 }
 
 /* Tenants take turns in a circle, in the order of their numbers, and whose slice it is goes first: that is the same on
@@ -84,7 +89,7 @@ static void note_tenant(struct turns *turns, const struct turns_terms *terms) {
 static uint64_t place_of(const struct turns *turns, const struct turns_slot *slot, int64_t now_ns) {
   uint64_t count = (uint64_t)turns->tenants_count, place = count - slice_number(now_ns) % count;
   for (int i = 0; i < turns->tenants_count; i++)
-    place += turns->tenants[i].tenant < slot->terms.tenant;
+    place += turns->tenants[i] < slot->terms.tenant;
   return place % count;
 }
 
@@ -105,14 +110,12 @@ static void add_to_view(struct turns *turns, const struct turns_slot *slot, int6
   struct turns_view *view = &turns->view;
   const struct turns_terms *own = &turns->own.terms;
   bool is_another_tenant = slot->terms.tenant != own->tenant, waits = is_recent(slot->ticket_ns, now_ns);
-  bool is_equal = priority_of(slot, now_ns) <= own->priority,
-       believed = slot->turn_ends_ns < now_ns + 2 * TURNS_LONGEST_NS;
+  bool believed = slot->turn_ends_ns < now_ns + 2 * TURNS_LONGEST_NS;
   bool has_turn = believed && slot->turn_ends_ns > now_ns;
   view->company = true;
   view->another_tenant |= is_another_tenant;
   view->higher_priority |= slot->terms.priority < own->priority;
-  view->wanted |= is_another_tenant && is_equal && (waits || has_turn);
-  view->equal_waits |= waits && is_equal;
+  view->wanted |= is_another_tenant && (waits || has_turn) && priority_of(slot, now_ns) <= own->priority;
   view->higher_waits |= waits && slot->terms.priority < turns->turn_priority;
   view->goes_before |= waits && goes_before_us(turns, slot, now_ns);
   view->is_leased |= has_turn;
@@ -120,30 +123,26 @@ static void add_to_view(struct turns *turns, const struct turns_slot *slot, int6
     view->free_at_ns = slot->turn_ends_ns;
 }
 
-static bool is_other(const struct turns *turns, int slot, int64_t now_ns) {
-  return slot != turns->slot && turns->held[slot] && is_recent(turns->seen.slots[slot].seen_ns, now_ns);
-}
-
 static void look(struct turns *turns, int64_t now_ns) {
   if (!turns->system->read(turns->file, &turns->seen, sizeof turns->seen, 0)) {
     memset(&turns->seen, 0, sizeof turns->seen);
     turns->system->write(turns->file, &turns->seen.end, sizeof turns->seen.end, offsetof(struct turns_file, end));
   }
-  bool asks = now_ns - turns->asked_ns >= KNOWN_NS;
+  bool asks = now_ns - turns->asked_ns >= KNOWN_NS, is_there[TURNS_SLOTS];
   turns->asked_ns = asks ? now_ns : turns->asked_ns;
   turns->looked_ns = now_ns;
   turns->tenants_count = 0;
   turns->view = (struct turns_view){.free_at_ns = turns->own.turn_ends_ns};
   note_tenant(turns, &turns->own.terms);
   for (int i = 0; i < TURNS_SLOTS; i++) {
+    bool is_active = i != turns->slot && is_recent(turns->seen.slots[i].seen_ns, now_ns);
     if (asks)
-      turns->held[i] =
-          i != turns->slot && is_recent(turns->seen.slots[i].seen_ns, now_ns) && turns->system->is_held(turns->file, i);
-    if (is_other(turns, i, now_ns))
+      turns->held[i] = is_active && turns->system->is_held(turns->file, i);
+    if ((is_there[i] = is_active && turns->held[i]))
       note_tenant(turns, &turns->seen.slots[i].terms);
   }
   for (int i = 0; i < TURNS_SLOTS; i++)
-    if (is_other(turns, i, now_ns))
+    if (is_there[i])
       add_to_view(turns, &turns->seen.slots[i], now_ns);
 }
 
@@ -155,71 +154,39 @@ static int64_t begin_look(struct turns *turns) {
   return now_ns;
 }
 
-static struct turns_view lately(struct turns *turns) {
+struct turns_view turns_look(struct turns *turns) {
   begin_look(turns);
   struct turns_view view = turns->view;
   claim_release(&turns->lock);
   return view;
 }
 
-bool turns_have_company(struct turns *turns) {
-  return lately(turns).company;
-}
-
-bool turns_have_another_tenant(struct turns *turns) {
-  return lately(turns).another_tenant;
-}
-
-bool turns_high_priority_is_there(struct turns *turns) {
-  return lately(turns).higher_priority;
-}
-
-bool turns_are_wanted(struct turns *turns) {
-  return lately(turns).wanted;
-}
-
-static uint32_t at_least_one(uint32_t percent) {
-  return percent > 0 ? percent : 1;
-}
-
 uint32_t turns_share_percent(struct turns *turns, const struct turns_terms *own) {
-  uint32_t weight = at_least_one(own->percent), hard = 0, burst = 0, unlimited = 0;
-  bool is_unlimited = weight >= VGPU_NO_SM_LIMIT;
-  if (!is_unlimited && own->policy != VGPU_SM_BURST)
+  uint32_t weight = own->percent > 0 ? own->percent : 1;
+  if (weight < VGPU_NO_SM_LIMIT && own->policy != VGPU_SM_BURST)
     return weight;
-  begin_look(turns);
-  for (int i = 0; i < turns->tenants_count; i++) {
-    const struct turns_terms *other = &turns->tenants[i];
-    if (other->tenant == own->tenant || other->priority > own->priority)
-      continue;
-    if (other->percent >= VGPU_NO_SM_LIMIT)
-      unlimited++;
-    else
-      *(other->policy == VGPU_SM_BURST ? &burst : &hard) += other->percent;
-  }
-  claim_release(&turns->lock);
-  if (is_unlimited)
-    return at_least_one((hard + burst < 100 ? 100 - hard - burst : 0) / (unlimited + 1));
-  if (weight + hard + burst > 100)
-    return at_least_one(weight * 100 / (weight + hard + burst));
-  return unlimited > 0 ? weight : weight * (100 - hard) / (weight + burst);
+  struct turns_view view = turns_look(turns);
+  uint32_t limited = view.hard + view.burst, share = weight;
+  if (weight >= VGPU_NO_SM_LIMIT)
+    share = (limited < 100 ? 100 - limited : 0) / (view.unlimited + 1);
+  else if (weight + limited > 100)
+    share = weight * 100 / (weight + limited);
+  else if (view.unlimited == 0)
+    share = weight * (100 - view.hard) / (weight + view.burst);
+  return share > 0 ? share : 1;
 }
-
-/* ---- the lease -------------------------------------------------------------------------------------------------- */
 
 /* Of two that take it at once, the one that looks later sees the other. Nobody else takes it before our lease ends: so
  * a look is needed only where that has ended by the time that the next one is written. */
 static bool lease_until(struct turns *turns, int64_t now_ns, int64_t end_ns) {
   int64_t ours_until_ns = turns->own.turn_ends_ns;
-  turns->own.turn_ends_ns = min(end_ns, now_ns + TURNS_LONGEST_NS);
-  publish(turns, now_ns);
+  set_end(turns, now_ns, min(end_ns, now_ns + TURNS_LONGEST_NS));
   if (turns->system->now_ns() < ours_until_ns)
     return true;
   look(turns, now_ns);
   if (!turns->view.is_leased)
     return true;
-  turns->own.turn_ends_ns = now_ns;
-  publish(turns, now_ns);
+  set_end(turns, now_ns, now_ns);
   return false;
 }
 
@@ -234,10 +201,8 @@ bool turns_is_ours(struct turns *turns) {
 void turns_note_idleness(struct turns *turns) {
   claim_take(&turns->lock);
   int64_t now_ns = turns->system->now_ns(), end_ns = now_ns + TURNS_GRACE_NS;
-  if (turns->own.turn_ends_ns > end_ns && now_ns - turns->own.seen_ns >= TURNS_GRACE_NS) {
-    turns->own.turn_ends_ns = end_ns;
-    publish(turns, now_ns);
-  }
+  if (turns->own.turn_ends_ns > end_ns && now_ns - turns->own.seen_ns >= TURNS_GRACE_NS)
+    set_end(turns, now_ns, end_ns);
   claim_release(&turns->lock);
 }
 
@@ -258,8 +223,7 @@ void turns_pass(struct turns *turns) {
   uint32_t wake = (uint32_t)now_ns;
   bool passes = now_ns < turns->own.turn_ends_ns;
   if (passes) {
-    turns->own.turn_ends_ns = now_ns;
-    publish(turns, now_ns);
+    set_end(turns, now_ns, now_ns);
     turns->system->write(turns->file, &wake, sizeof wake, offsetof(struct turns_file, wake));
   }
   claim_release(&turns->lock);
@@ -269,10 +233,10 @@ void turns_pass(struct turns *turns) {
 
 bool turns_must_pass(struct turns *turns, int64_t in_flight_ns) {
   int64_t now_ns = begin_look(turns);
-  bool used_up = now_ns + in_flight_ns >= turns->slice_end_ns, ours = now_ns < turns->own.turn_ends_ns;
-  if (used_up && ours && !turns->view.goes_before) /* the next slice is ours, too */
-    turns->slice_end_ns = slice_end_ns(now_ns);
-  bool must = turns->view.goes_before && used_up ? turns->view.equal_waits : turns->view.higher_waits;
+  bool ours = now_ns < turns->own.turn_ends_ns, used_up = now_ns + in_flight_ns >= turns->slice_end_ns;
+  bool must = used_up ? turns->view.goes_before : turns->view.higher_waits;
+  if (used_up && !must)
+    turns->slice_end_ns = slice_end_ns(now_ns); /* the next slice is ours, too */
   claim_release(&turns->lock);
   return ours && must;
 }
@@ -309,7 +273,7 @@ bool turns_take(struct turns *turns) {
     now_ns = system->now_ns();
     patience_ns -= min(now_ns - began_ns, 2 * KNOWN_NS);
   }
-  bool ours = system->now_ns() < turns->own.turn_ends_ns;
+  bool ours = now_ns >= turns->distrust_until_ns;
   set_ticket(turns, 0, now_ns);
   claim_release(&turns->lock);
   return ours;

@@ -2,15 +2,14 @@
  * Turns: limited processes on one GPU use it one after the other, for about TURNS_SLICE_NS each, instead of being mixed
  * by the GPU's own time-slicing. Each then pays for its own time alone, and the GPU loses less to switching.
  *
- * They meet in a file in /tmp/vgpulock, one for each GPU. The turn is a lease: the slot of its holder says until when.
- * A holder has it end shortly after it expects to be idle, so that a process that has run dry, died or stopped is
- * passed over. To take the turn, a process writes its lease and then looks whether another one has done so, too; then
- * both withdraw. Those that wait hold tickets: high priority goes first, then the tenant whose slice it is.
+ * They meet in a file in /tmp/vgpulock. The turn is a lease: the slot of its holder says until when. A holder has it
+ * end shortly after it expects to be idle, so that a process that has run dry, died or stopped is passed over. To take
+ * the turn, a process writes its lease and looks whether another one has done so, too; then both withdraw. Those that
+ * wait hold tickets: high priority goes first, then the tenant whose slice it is.
  *
- * Nothing in the file is trusted. Everybody may write it, and truncate it, so that a load from a mapping of it would be
- * SIGBUS: it is read and written by system calls alone, which return errors instead. A slot counts while a living
- * process holds its lock, and nothing that stands in it raises the own limit. A process that has waited for
- * TURNS_PATIENCE_NS goes ahead without turns for TURNS_DISTRUST_NS: then the GPU mixes the work after all.
+ * Everybody may write the file, and truncate it, so that a load from a mapping of it would be SIGBUS: it is read and
+ * written by system calls alone. A slot counts while a living process holds its lock, and nothing that stands in it
+ * raises the own limit. A process that has waited for TURNS_PATIENCE_NS goes ahead without turns for TURNS_DISTRUST_NS.
  */
 #ifndef VGPU_TURNS_H
 #define VGPU_TURNS_H
@@ -53,7 +52,6 @@ struct turns_file {
   uint64_t end;                         /* zero: written to give back its length to a file that has been cut off */
 };
 
-/* The clock, and how the file is reached. */
 struct turns_system {
   int64_t (*now_ns)(void);
   bool (*read)(void *file, void *to, size_t size, size_t at); /* false: not all of it could be had */
@@ -65,13 +63,14 @@ struct turns_system {
 };
 extern const struct turns_system turns_file_system; /* of a struct shared_file */
 
-/* What a look at the file shows of the others. */
+/* What a look at the file has shown of the others. */
 struct turns_view {
-  bool company, another_tenant, higher_priority, wanted;
-  bool equal_waits, higher_waits; /* another process of no lower priority waits, or one of a higher one */
-  bool goes_before;               /* one that waits */
-  bool is_leased;                 /* to another one */
-  int64_t free_at_ns;             /* when the turn ends, or ended */
+  bool company, another_tenant, higher_priority; /* anybody; not a process of our container; a higher one than ours */
+  bool wanted;                     /* another tenant of our priority or a higher one waits, or uses its turn */
+  bool higher_waits, goes_before;  /* one that waits has a higher priority than the turn, or goes first */
+  bool is_leased;                  /* to another one */
+  int64_t free_at_ns;              /* when the turn ends, or ended */
+  uint32_t hard, burst, unlimited; /* limits of tenants of no lower priority, in percent; how many have none */
 };
 
 struct turns {
@@ -84,39 +83,37 @@ struct turns {
   int64_t slice_end_ns, distrust_until_ns;
   struct turns_file seen; /* when we looked last */
   struct turns_view view;
-  struct turns_terms tenants[TURNS_MOST_TENANTS]; /* ours, and the others' */
+  uint64_t tenants[TURNS_MOST_TENANTS]; /* ours first */
   int tenants_count;
   bool held[TURNS_SLOTS]; /* when it was asked */
   int64_t looked_ns, asked_ns;
 };
 
-/* Opens the file of that GPU and takes a slot in it. Else -1, which is said on stderr. */
+/* Opens the file of that GPU and takes a slot in it, to begin in. Else -1, which is said on stderr. */
 int turns_file_join(struct shared_file *file, const char *uuid);
-
-/* Begins in that slot. */
 void turns_begin(struct turns *turns, const struct turns_system *system, void *file, int slot);
 
-/* Tells the others what this tenant may have. */
+/* What this tenant may have, as the others are told with what is told next: that we are there, and may launch. */
 void turns_set_terms(struct turns *turns, const struct turns_terms *terms);
+void turns_note_presence(struct turns *turns);
 
-/* Is anybody else there, another tenant (not a process of our own container), or one of higher priority than ours? */
-bool turns_have_company(struct turns *turns);
-bool turns_have_another_tenant(struct turns *turns);
-bool turns_high_priority_is_there(struct turns *turns);
-
-/* Does another tenant of our priority or a higher one wait, or use its turn? */
-bool turns_are_wanted(struct turns *turns);
+struct turns_view turns_look(struct turns *turns);
+#define turns_have_company(turns) (turns_look(turns).company) /* until gate.c and meters.c look themselves */
+#define turns_have_another_tenant(turns) (turns_look(turns).another_tenant)
+#define turns_high_priority_is_there(turns) (turns_look(turns).higher_priority)
+#define turns_are_wanted(turns) (turns_look(turns).wanted)
+#define turns_announce_pass(turns, at_ns) ((void)(at_ns))
 
 /* The share of the GPU's time, 1 to 100, that falls to a tenant of these terms now. By its own limit while that is
  * hard; else by the limits of those that are there and not of lower priority: without a limit what is left, split
  * evenly; with VGPU_SM_BURST its limit, and of what nobody else's limit covers a part in proportion to it. */
 uint32_t turns_share_percent(struct turns *turns, const struct turns_terms *own);
 
-bool turns_is_ours(struct turns *turns);
-
 /* Is it ours, and to be passed on as soon as our work has drained? When one waits that does not have a lower priority,
  * and the slice is used up with what is in flight; or at once when one of higher priority waits. */
 bool turns_must_pass(struct turns *turns, int64_t in_flight_ns);
+
+bool turns_is_ours(struct turns *turns);
 
 /* Waits until it is our turn; false when the others are not to be trusted. */
 bool turns_take(struct turns *turns);
@@ -124,13 +121,7 @@ bool turns_take(struct turns *turns);
 /* Gives our turn up, whatever is on the GPU. Nothing happens when it is not ours (any more). */
 void turns_pass(struct turns *turns);
 
-/* Does nothing: gate.c still calls it. */
-static inline void turns_announce_pass(struct turns *turns, int64_t at_ns) {
-  (void)turns, (void)at_ns;
-}
-
-/* We are there, and may launch; launch, and expect to be idle at that time; have found that we are. */
-void turns_note_presence(struct turns *turns);
+/* We launch, and expect to be idle at that time; or have found that we are. */
 void turns_note_activity(struct turns *turns, int64_t idle_at_ns);
 void turns_note_idleness(struct turns *turns);
 

@@ -44,8 +44,6 @@ static void wake_all(void *file) {
 
 const struct turns_system turns_file_system = {clock_now_ns, read_file, write_file, is_held, wait, wake_all};
 
-/* ---- joining --------------------------------------------------------------------------------------------------- */
-
 /* `vgpurun` makes the folder; for a program that is limited without it, the first one does. */
 static void make_folder(void) {
   if (mkdir(VGPU_LOCK_DIR, 01777) == 0)
@@ -56,15 +54,12 @@ int turns_file_join(struct shared_file *file, const char *uuid) {
   char path[128];
   make_folder();
   snprintf(path, sizeof path, "%s/%.*s.turns%d", VGPU_LOCK_DIR, VGPU_UUID_SIZE, uuid, TURNS_FILE_VERSION);
-  const char *reason = NULL;
-  int slot = -1;
-  if (!shared_file_open(file, path, sizeof(struct turns_file), 0, SHARED_FILE_ANY_OWNER) ||
-      !shared_file_map(file, sizeof(struct turns_file)))
-    reason = strerror(errno);
-  else if ((slot = shared_file_claim_slot(file, TURNS_SLOTS)) < 0)
-    reason = errno == EAGAIN ? "more processes than it has room for" : strerror(errno);
-  if (reason == NULL)
+  bool opened = shared_file_open(file, path, sizeof(struct turns_file), 0, SHARED_FILE_ANY_OWNER) &&
+                shared_file_map(file, sizeof(struct turns_file));
+  int slot = opened ? shared_file_claim_slot(file, TURNS_SLOTS) : -1;
+  if (slot >= 0)
     return slot;
+  const char *reason = errno == EAGAIN ? "more processes than it has room for" : strerror(errno);
   log_line(LOG_WARNING, "%s: %s; this process and others on the GPU do not take turns", path, reason);
   shared_file_close(file, sizeof(struct turns_file));
   return -1;

@@ -164,7 +164,7 @@ static bool damage_is_borne(int count) {
     for (size_t i = 0; i < sizeof file; i++)
       ((unsigned char *)&file)[i] = (unsigned char)(round == 0 ? 0xff : round == 1 ? 0x7f : rand_r(&seed));
     int64_t began_ns = clock_now_ns();
-    turns_have_company(&tenants[0].turns);
+    (void)turns_look(&tenants[0].turns);
     turns_must_pass(&tenants[0].turns, 0);
     turns_take(&tenants[0].turns);
     turns_pass(&tenants[0].turns);
@@ -175,12 +175,27 @@ static bool damage_is_borne(int count) {
   return holds;
 }
 
+/* Two wait: whose slice it is goes first, so that they meet on all GPUs, whichever began to wait first there. */
+static bool slices_decide(int count) {
+  int before = 0;
+  start_over(count);
+  for (int i = 0; i < 100; i++) {
+    int64_t now_ns = clock_now_ns();
+    file.slots[1] = (struct turns_slot){.ticket_ns = now_ns - MS, .seen_ns = now_ns, .terms.tenant = 7};
+    before += turns_look(&tenants[0].turns).goes_before;
+    clock_sleep_ns(MS);
+  }
+  fprintf(stderr, "the other goes first in %d of 100\n", before);
+  return before > 30 && before < 70;
+}
+
 int main(void) {
   check_measured("the other one launches", the_other_one_is_seen, 2);
   check_measured("two share", turns_are_fair_and_exclusive, 2);
   check_measured("four share", turns_are_fair_and_exclusive, 4);
   check_measured("the dead are passed over", the_dead_are_passed_over, 3);
   check_measured("endless work loses its turn", endless_work_loses_its_turn, 2);
+  check_measured("slices decide", slices_decide, 2);
   check_measured("whatever is in the file", damage_is_borne, 1);
   return 0;
 }
