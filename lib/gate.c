@@ -255,6 +255,8 @@ static enum obstacle obstacle(struct wait *wait) {
   wait->is_free = wait->terms.yields && !(wait->in_company && turns_are_wanted(&meter->turns));
   wait->gives_way = wait->in_company && turns_high_priority_is_there(&meter->turns);
   wait->now_ns = meter->driver->now_ns();
+  if (!wait->in_company)
+    set(meter->turn_wait_ns, 0);
   if (wait->terms.paused)
     return PAUSE;
   if (!has_tokens(wait))
@@ -328,6 +330,7 @@ struct gate_pass gate_wait(struct meter_stream *stream, int64_t cost_ns) {
     wait.tokens_ns += what == TOKENS ? took_ns : 0;
     wait.held_ns += what != ROOM ? took_ns : 0;
     wait.for_turn_ns += what == TURN ? took_ns : 0;
+    set(meter->turn_wait_ns, min(max(wait.for_turn_ns, get(meter->turn_wait_ns)), BUCKET_MOST_DEBT_NS));
   }
   note_wait(&wait);
   gate_note_activity(meter, METER_BATCH_NS);

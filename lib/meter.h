@@ -163,6 +163,7 @@ struct meter {
   _Atomic uint32_t valve_passed;   /* launches since then */
   _Atomic bool in_step;            /* with other GPUs of the container */
   _Atomic bool was_late;
+  _Atomic int64_t turn_wait_ns;   /* the longest wait for the turn while others are there */
   _Atomic int64_t took_turn_ns;   /* when, while none of the work of that turn has been measured; else 0 */
   _Atomic int64_t mixed_until_ns; /* the GPU mixes our work with another's: beside.c */
   _Atomic int64_t look_beside_at_ns;

@@ -40,7 +40,8 @@ static void tell(struct meter *meter, int64_t now_ns) {
   if ((bill->pay_ns == 0 && bill->launches == 0) || now_ns - meter->told_ns < (get(meter->in_step) ? 0 : TELL_EVERY_NS))
     return;
   int64_t paid_ns = swap(meter->to_pay_since_ns, 0);
-  struct booking booking = {bill, now_ns, paid_ns != 0 ? paid_ns : now_ns, gate_at_work_since_ns(meter),
+  int64_t kept_ns = get(meter->turn_wait_ns);
+  struct booking booking = {bill, now_ns, (paid_ns != 0 ? paid_ns : now_ns) - kept_ns, gate_at_work_since_ns(meter),
                             meter_terms(meter).percent};
   device_state_change(meter->state, book, &booking);
   *bill = (struct meter_bill){0};
@@ -51,7 +52,7 @@ static void pay(struct meter *meter, int64_t gpu_ns) {
   int64_t zero_at_ns = get(meter->paid_zero_at_ns), now_ns = meter->driver->now_ns(), paid_ns;
   uint32_t percent = meter_terms(meter).percent;
   do
-    paid_ns = bucket_pay(zero_at_ns, gpu_ns, now_ns, now_ns, percent);
+    paid_ns = bucket_pay(zero_at_ns, gpu_ns, now_ns - get(meter->turn_wait_ns), now_ns, percent);
   while (!replace(meter->paid_zero_at_ns, zero_at_ns, paid_ns));
   int64_t none = 0;
   replace(meter->to_pay_since_ns, none, now_ns);
