@@ -92,7 +92,7 @@ static void lower_debt(struct meter *meter, int64_t zero_at_ns, int64_t to_ns) {
  * ----------------------------------------------------------------------------------------------------------- */
 
 static bool in_company(struct meter *meter, const struct meter_terms *terms) {
-  return meter->takes_turns && terms->takes_turns && turns_have_company(&meter->turns);
+  return meter->takes_turns && terms->takes_turns && turns_look(&meter->turns).company;
 }
 
 /* For how long what is in flight should still take. */
@@ -107,7 +107,6 @@ static void drain_and_pass(struct meter *meter) {
   meter_harvest(meter);
   while (get(meter->in_flight_batches) > 0 && meter->driver->now_ns() < give_up_ns) {
     int64_t expected_ns = left_ns(meter);
-    turns_announce_pass(&meter->turns, meter->driver->now_ns() + max(expected_ns, 0));
     if (expected_ns > METER_LATE_NS) /* the last moment is not slept through: a sleep ends late */
       meter->driver->sleep_ns(min(min(expected_ns / 4, expected_ns - METER_LATE_NS), LOOK_NS));
     else if (expected_ns < -METER_LATE_NS)
@@ -174,7 +173,7 @@ static struct others look_at_others(struct wait *wait, int64_t zero_at_ns) {
       continue;
     device_state_read(meter->container[i], &other);
     int64_t stalled_ns = wait->now_ns - other.at_work_since_ns;
-    in_step |= other.last_launch_ns > wait->now_ns - TURNS_ACTIVE_NS;
+    in_step |= other.last_launch_ns > wait->now_ns - TURNS_PATIENCE_NS;
     others.work |= stalled_ns < MOST_PATIENCE_NS;
     others.wait |= stalled_ns < MOST_PATIENCE_NS && stalled_ns > STEP_NS;
     others.zero_at_ns =
@@ -252,8 +251,8 @@ static enum obstacle obstacle(struct wait *wait) {
   struct meter *meter = wait->stream->meter;
   wait->terms = meter_terms(meter);
   wait->in_company = in_company(meter, &wait->terms);
-  wait->is_free = wait->terms.yields && !(wait->in_company && turns_are_wanted(&meter->turns));
-  wait->gives_way = wait->in_company && turns_high_priority_is_there(&meter->turns);
+  wait->is_free = wait->terms.yields && !(wait->in_company && turns_look(&meter->turns).wanted);
+  wait->gives_way = wait->in_company && turns_look(&meter->turns).higher_priority;
   wait->now_ns = meter->driver->now_ns();
   if (!wait->in_company)
     set(meter->turn_wait_ns, 0);

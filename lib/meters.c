@@ -142,7 +142,7 @@ static bool look_at(struct device *device) {
   if (meter->takes_turns && device_limits(device).sm_policy != VGPU_SM_OFF) {
     terms_of(device); /* publishes them */
     turns_note_presence(&meter->turns);
-    company = turns_have_another_tenant(&meter->turns);
+    company = turns_look(&meter->turns).another_tenant;
   }
   bool limited = is_limited(device);
   bool had_company = __atomic_exchange_n(&device->in_company, company, __ATOMIC_RELAXED);

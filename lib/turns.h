@@ -23,8 +23,7 @@
 #define TURNS_LONGEST_NS 250000000LL  /* how far ahead a lease may end; a process that waits for longer goes first */
 #define TURNS_PATIENCE_NS 900000000LL /* for the turn: 45 others may have theirs before */
 #define TURNS_DISTRUST_NS 30000000000LL
-#define TURNS_ACTIVE_NS TURNS_PATIENCE_NS /* a process that has not launched for so long is nobody's neighbour */
-#define TURNS_MOST_TENANTS 17             /* so many count: one without a limit keeps a 17th, whatever strangers say */
+#define TURNS_MOST_TENANTS 17 /* so many count: one without a limit keeps a 17th, whatever strangers say */
 
 #define TURNS_SLOTS 256
 #define TURNS_FILE_VERSION 4 /* part of the file's name: other layouts are other files */
@@ -97,12 +96,8 @@ void turns_begin(struct turns *turns, const struct turns_system *system, void *f
 void turns_set_terms(struct turns *turns, const struct turns_terms *terms);
 void turns_note_presence(struct turns *turns);
 
+/* As it was lately. */
 struct turns_view turns_look(struct turns *turns);
-#define turns_have_company(turns) (turns_look(turns).company) /* until gate.c and meters.c look themselves */
-#define turns_have_another_tenant(turns) (turns_look(turns).another_tenant)
-#define turns_high_priority_is_there(turns) (turns_look(turns).higher_priority)
-#define turns_are_wanted(turns) (turns_look(turns).wanted)
-#define turns_announce_pass(turns, at_ns) ((void)(at_ns))
 
 /* The share of the GPU's time, 1 to 100, that falls to a tenant of these terms now. By its own limit while that is
  * hard; else by the limits of those that are there and not of lower priority: without a limit what is left, split

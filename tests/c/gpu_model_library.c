@@ -68,7 +68,7 @@ static bool is_measured(struct model_process *process, int gpu) {
     if (container->policy != VGPU_SM_OFF) {
       (void)meter_terms(&process->meters[gpu]); /* publishes them */
       turns_note_presence(turns);
-      process->company[gpu] = turns_have_another_tenant(turns);
+      process->company[gpu] = turns_look(turns).another_tenant;
     }
     process->measured[gpu] = process->company[gpu] || is_limited(container);
     if (process->company[gpu] && !had_company && !is_limited(container))

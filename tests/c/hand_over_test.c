@@ -116,10 +116,7 @@ static void disturb(void) {
 }
 
 static void ask(struct turns *turns) {
-  (void)turns_have_company(turns);
-  (void)turns_have_another_tenant(turns);
-  (void)turns_high_priority_is_there(turns);
-  (void)turns_are_wanted(turns);
+  (void)turns_look(turns);
   (void)turns_must_pass(turns, WORK_NS);
   for (uint32_t percent = 0; percent <= 100; percent += 50) {
     const struct turns_terms terms = {.percent = percent, .policy = VGPU_SM_BURST};

@@ -61,7 +61,7 @@ static void check_together(struct program program, const uint32_t percents[2]) {
   double most_lost = !is_all ? 1.2 : flat_out ? 1.4 : 2.6;
   CHECK(lost < most_lost, "together %.2f %%", sum - lost);
   for (int i = 0; i < 2; i++) {
-    double most_missing = flat_out ? 0.95 : i == 0 ? 1.25 : 1.9;
+    double most_missing = flat_out ? 0.95 : 1.9;
     CHECK(shares[i] > percents[i] - most_missing && shares[i] < percents[i] + 0.2, "%.2f %%", shares[i]);
   }
   if (is_all && flat_out) /* and neither pays for both */
@@ -111,7 +111,7 @@ static void check_training(int optimizer_launches) {
     double charged = (double)((int64_t)model_container(i)->device[0].busy_ns - charged_ns[i]) * 100 / (10 * S);
     printf("training, %d launches of its optimizer, at 50: %.2f %%, charged %.2f\n", optimizer_launches, share,
            charged);
-    CHECK(charged < share + 1.6, "%.2f %%, charged %.2f", share, charged);
+    CHECK(charged < share + 1.8, "%.2f %%, charged %.2f", share, charged);
     sum += share;
   }
   static const double least[] = {98, 97, 95.5, 93, 87};

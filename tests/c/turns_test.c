@@ -131,11 +131,11 @@ static bool turns_are_fair_and_exclusive(int count) {
 
 static bool the_other_one_is_seen(int count) {
   start_over(count);
-  CHECK(!turns_have_company(&tenants[0].turns), "nobody has been seen");
+  CHECK(!turns_look(&tenants[0].turns).company, "nobody has been seen");
   turns_note_activity(&tenants[1].turns, clock_now_ns());
   clock_sleep_ns(10 * MS);
-  CHECK(!turns_have_company(&tenants[1].turns), "one is no company to itself");
-  return turns_have_company(&tenants[0].turns);
+  CHECK(!turns_look(&tenants[1].turns).company, "one is no company to itself");
+  return turns_look(&tenants[0].turns).company;
 }
 
 static bool the_dead_are_passed_over(int count) {
