@@ -52,7 +52,8 @@ void gate_note_progress(struct meter *meter, int64_t end_ns, int64_t now_ns) {
 }
 
 static bool valve_opens(struct meter *meter, int64_t now_ns) {
-  int64_t ends = stalled_ns(meter, now_ns) / patience_ns(meter);
+  int64_t patience = patience_ns(meter), expected_ns = min(OVERRUN_TIMES * get(meter->in_flight_ns), TURNS_PATIENCE_NS);
+  int64_t ends = stalled_ns(meter, now_ns) / (patience < PATIENCE_NS ? patience : max(patience, expected_ns));
   if (ends <= 0)
     return false;
   int64_t most = (1LL << min(ends, DOUBLINGS)) - 1 + max(ends - DOUBLINGS, 0) * (1LL << DOUBLINGS);

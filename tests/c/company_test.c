@@ -77,7 +77,7 @@ static void check_long_kernels_beside_short_ones(void) {
         model_start_over(1);
         struct model_process *tenants[] = {tenant(0, limits[l][0], &program), tenant(1, limits[l][1], &us_50)};
         measure_shares(tenants, 2, 2 * S, 62 * S, shares);
-        bool is_open = !waits && lengths_ns[n] > 30 * MS;
+        bool is_open = !waits && lengths_ns[n] > 100 * MS;
         row_unless(is_open, is_within(shares[0], limits[l][0], 2) && is_within(shares[1], limits[l][1], 2),
                    "  %3lld ms%s at %u beside 50 us at %u: %6.2f and %6.2f %%", (long long)(lengths_ns[n] / MS),
                    waits ? ", waited for," : "", limits[l][0], limits[l][1], shares[0], shares[1]);
@@ -248,7 +248,7 @@ static void check_fault(enum fault fault, const struct program *program, bool wi
          (long long)(program->kernel_ns / US), seed, shares[0], (double)stall_ns / MS);
   if (with_sibling)
     printf("; its own other process %6.2f %%", shares[1]);
-  bool is_open = fault >= ENDLESS && (with_sibling || shares[0] > 44);
+  bool is_open = fault >= ENDLESS && (with_sibling || shares[0] > 42);
   row_unless(is_open, shares[0] >= least && shares[0] <= 52 && stall_ns <= 150 * MS && sibling_holds, " ");
 }
 
