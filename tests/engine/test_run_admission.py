@@ -20,10 +20,10 @@ from cli import Cli, wait_until
 from engine_relay import held_up
 from vgpurun.admission.holders import all_holders
 from vgpurun.admission.lock import QUEUE_DIR
-from vgpurun.background import Background
 from vgpurun.engine.client import Engine
 from vgpurun.launch.container import sweep
 from vgpurun.launch.labels import quotas_from_json
+from vgpurun.util.background import Background
 
 ROOM = 8  # launches of 2 GiB on two GPUs of 8 GiB
 

@@ -80,10 +80,10 @@ def test_a_launch_that_is_killed_at_its_look_holds_nothing(
 
 
 def test_what_a_killed_look_has_left_is_swept(vgpurun: Cli, debian: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from vgpurun.background import Background
     from vgpurun.engine import client
     from vgpurun.engine.launches import LaunchEngine
     from vgpurun.launch.container import sweep
+    from vgpurun.util.background import Background
 
     for name in ("DOCKER_HOST", "VGPURUN_STATE_DIR"):
         monkeypatch.setenv(name, vgpurun.environment[name])

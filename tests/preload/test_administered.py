@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from support import CHECKOUT, WITH_ADMIN_FILE, own_gpu_config, unavailable
-from vgpurun.host.users import current_user
+from vgpurun.util.users import current_user
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 

@@ -17,8 +17,8 @@ from vgpurun.cli import cli
 from vgpurun.config.schema import DEFAULTS
 from vgpurun.docs import manpage
 from vgpurun.docs import tables as docs
+from vgpurun.docs.variables import VARIABLES
 from vgpurun.options.table import LEFT_OUT
-from vgpurun.variables import VARIABLES
 
 DOCUMENTS = sorted(
     path for path in (*CHECKOUT.glob("*.md"), *CHECKOUT.glob("docs/**/*.md")) if ":begin -->" in path.read_text()

@@ -12,7 +12,7 @@ import pytest
 
 from lock_holder import held_by_process
 from vgpurun.errors import StateError
-from vgpurun.locking import alone_in, holder_of, show_holder
+from vgpurun.util.locking import alone_in, holder_of, show_holder
 
 
 def alone(folder: Path, patience_s: float = 30, name: str = "") -> AbstractContextManager[None]:

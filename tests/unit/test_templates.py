@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from vgpurun.cli.templates import Template, columns
 from vgpurun.errors import OptionError
-from vgpurun.templates import Template, columns
 
 FIELDS = ("Name", "MemoryLimit", "Labels")
 RECORD: dict[str, Any] = {"Name": "Ann", "MemoryLimit": "2 GiB", "Labels": {"team": "vision", "x": "1"}}

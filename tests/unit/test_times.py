@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from vgpurun import times
 from vgpurun.errors import OptionError
+from vgpurun.util import times
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ import pwd
 
 import pytest
 
-from vgpurun.host import users
+from vgpurun.util import users
 
 
 def test_the_process_s_own_user(monkeypatch: pytest.MonkeyPatch) -> None:

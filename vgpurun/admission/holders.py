@@ -16,9 +16,9 @@ from vgpurun.errors import EngineError
 from vgpurun.launch.labels import quotas_from_json
 from vgpurun.limits import region, state
 from vgpurun.limits.quota import Quota
-from vgpurun.printable import printable
 from vgpurun.slices import store
 from vgpurun.slices.store import Slice
+from vgpurun.util.printable import printable
 
 if TYPE_CHECKING:
     from vgpurun.engine.client import Engine, VgpurunContainer  # slow to import, and not needed by local processes

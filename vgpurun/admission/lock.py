@@ -20,7 +20,7 @@ from pathlib import Path
 
 from vgpurun.errors import StateError
 from vgpurun.limits import state
-from vgpurun.locking import holder_of, is_at, show_holder
+from vgpurun.util.locking import holder_of, is_at, show_holder
 
 QUEUE_DIR = Path("/tmp/vgpurun-queue")
 PATIENCE_S = 30.0

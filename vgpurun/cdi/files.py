@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from vgpurun.errors import OutputError
-from vgpurun.replacing import replacing
+from vgpurun.util.atomic_file import atomic_file
 
 
 def specification_text(specification: dict[str, Any], output_format: str) -> str:
@@ -33,7 +33,7 @@ def write_specification(path: Path, specification: dict[str, Any]) -> None:
     check_path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as half_made:  # by its name no engine takes it for a specification
+        with atomic_file(path) as half_made:  # by its name no engine takes it for a specification
             half_made.write_text(specification_text(specification, format_of(path)), encoding="utf-8")
     except OSError as error:
         raise OutputError(f"{path} cannot be written: {error.strerror}") from None

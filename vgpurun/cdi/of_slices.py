@@ -21,11 +21,11 @@ from vgpurun.host import drivers
 from vgpurun.host.drivers import EngineFacts
 from vgpurun.host.gpus import Gpu
 from vgpurun.limits import state
-from vgpurun.locking import alone_in
-from vgpurun.replacing import replacing
 from vgpurun.slices import store
 from vgpurun.slices.joining import quotas_on
 from vgpurun.slices.store import Slice
+from vgpurun.util.atomic_file import atomic_file
+from vgpurun.util.locking import alone_in
 
 _PATIENCE_S = 60.0
 DEFAULT_PATH = Path("/etc/cdi/vgpurun.yaml")
@@ -85,7 +85,7 @@ def keep(driver: str, path: Path, make_host: Callable[[], Host]) -> None:
     with _one_at_a_time():
         _write(driver, path, make_host)
         try:
-            with replacing(_record()) as half_made:
+            with atomic_file(_record()) as half_made:
                 half_made.write_text(json.dumps({"path": str(path), "driver": driver}))
             if path.is_relative_to("/etc") and TMPFILES.parent.is_dir() and not TMPFILES.exists():
                 TMPFILES.write_text(_TMPFILES_LINE)

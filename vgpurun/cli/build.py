@@ -13,7 +13,7 @@ from vgpurun.errors import ImageError, LibraryError
 from vgpurun.host import library
 from vgpurun.host.library import Library, show_version
 from vgpurun.limits.state import make_readable
-from vgpurun.replacing import replacing
+from vgpurun.util.atomic_file import atomic_file
 
 DEFAULT_BASE_IMAGE = "nvidia/cuda:12.8.1-devel-ubi8"
 
@@ -89,7 +89,7 @@ def _install(content: bytes, path: Path) -> None:
     """Check the library before it takes the place of another; containers keep the one that they have."""
     try:
         make_readable(path.parent)
-        with replacing(path, 0o755) as half_made:
+        with atomic_file(path, 0o755) as half_made:
             half_made.write_bytes(content)
             if path.name == library.LIBRARY:
                 library.check(half_made)

@@ -13,8 +13,8 @@ from vgpurun.config import values as configuration
 from vgpurun.config.file import Setting, read_config
 from vgpurun.config.schema import DEFAULTS, UNLIMITED
 from vgpurun.errors import ConfigError, OptionError
-from vgpurun.host.users import current_user, is_group, is_user
 from vgpurun.limits.quota import MemorySize
+from vgpurun.util.users import current_user, is_group, is_user
 
 
 @click.command(cls=GroupedCommand, name="config", on_broken_config=warn, options_metavar="[OPTIONS]")

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import click
 
-from vgpurun.background import Background
 from vgpurun.cli.common import ContainerName, EngineCommand, option, say
+from vgpurun.util.background import Background
 
 _GROUP = "Container"
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from vgpurun.cli.common import GroupedCommand, option, say
-from vgpurun.replacing import replacing
+from vgpurun.util.atomic_file import atomic_file
 
 _FOUND = 1
 
@@ -61,5 +61,5 @@ def _convert(path: Path, write: bool) -> int:
 def _replace(path: Path, text: str) -> None:
     """As a whole or not at all, with the mode that it has; a link stays one."""
     real = path.resolve()
-    with replacing(real, real.stat().st_mode & 0o7777) as half_made:
+    with atomic_file(real, real.stat().st_mode & 0o7777) as half_made:
         half_made.write_text(text, encoding="utf-8")

@@ -7,13 +7,13 @@ import click
 
 from vgpurun.cli.common import GroupedCommand, health_port_option, option, say, visible_gpus
 from vgpurun.config import values as config
-from vgpurun.extras import needs_extra
 from vgpurun.host import library, simulation
 from vgpurun.host.drivers import DriverPlan
 from vgpurun.host.gpus import Gpu
 from vgpurun.kubernetes.offer import read_offer
 from vgpurun.kubernetes.units import Resource, resources_of
 from vgpurun.limits import state
+from vgpurun.util.extras import needs_extra
 
 _GROUP = "Device plugin"
 _MODES = ("auto", "cdi", "toolkit", "mount", "sim")

@@ -5,11 +5,11 @@ from dataclasses import asdict
 
 import click
 
-from vgpurun.choices import DRIVER_MODES
 from vgpurun.cli.common import GroupedCommand, option, survey_gpus
 from vgpurun.config import values as config
 from vgpurun.errors import DriverError, GpuError, LibraryError
 from vgpurun.host.doctor import FAILED, OK, WARNING, Finding, examine
+from vgpurun.util.choices import DRIVER_MODES
 
 _GROUP = "Examination"
 _NAME_WIDTH = 20

@@ -10,9 +10,9 @@ import click
 
 from vgpurun.cli.common import GroupedCommand, activate_simulation, host_driver_option, option, say, warn
 from vgpurun.errors import LimitError, OptionError
-from vgpurun.extras import needs_extra
 from vgpurun.limits.quota import parse_size
-from vgpurun.times import parse_span
+from vgpurun.util.extras import needs_extra
+from vgpurun.util.times import parse_span
 
 if TYPE_CHECKING:
     from vgpurun.metrics.store import Store

@@ -7,7 +7,7 @@ import click
 
 from vgpurun.cli.common import GroupedCommand, option, say
 from vgpurun.errors import OptionError
-from vgpurun.extras import needs_extra
+from vgpurun.util.extras import needs_extra
 
 _TIME, _DISPLAY = "Time", "Display"
 _PICTURES = (".png", ".svg")
@@ -43,7 +43,7 @@ def history(since: str, until: str, by: str, output_format: str | None, plot: Pa
     """
     from vgpurun.cli.history_view import show
     from vgpurun.metrics import accounting
-    from vgpurun.times import parse_past
+    from vgpurun.util.times import parse_past
 
     now_s = time.time()
     since_s, until_s = parse_past(since, "--since", now_s), parse_past(until, "--until", now_s)

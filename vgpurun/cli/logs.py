@@ -26,7 +26,7 @@ def logs(
     from vgpurun.console.signals import Signals
     from vgpurun.console.streams import copy_output
     from vgpurun.engine.containers import ContainerEngine, LogOptions
-    from vgpurun.times import parse_moment
+    from vgpurun.util.times import parse_moment
 
     if not re.fullmatch(r"all|-?[0-9]+", tail, re.ASCII):
         raise OptionError(f"--tail '{tail}' is neither a number of lines nor 'all'")

@@ -5,8 +5,8 @@ from pathlib import Path
 import click
 
 from vgpurun.cli.common import GroupedCommand, activate_simulation, host_driver_option, option, say, warn
-from vgpurun.extras import needs_extra
 from vgpurun.limits import state
+from vgpurun.util.extras import needs_extra
 
 _GROUP = "Node agent"
 

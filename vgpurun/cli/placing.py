@@ -9,7 +9,6 @@ import click
 from vgpurun.admission.entry import Admission
 from vgpurun.admission.request import Request, check_limits
 from vgpurun.admission.waiting import NO_TIMEOUT, parse_wait
-from vgpurun.choices import PLACE_POLICIES
 from vgpurun.cli.common import LIMITS, Function, SliceName, option, say, warn
 from vgpurun.config import values as config
 from vgpurun.errors import EngineError, NoEngineError, NoRoomError, OptionError
@@ -17,6 +16,7 @@ from vgpurun.host.gpus import GPUS_HELP, Gpu
 from vgpurun.launch.plan import Limits
 from vgpurun.limits.quota import Quota, sets_limits
 from vgpurun.slices.joining import Joining
+from vgpurun.util.choices import PLACE_POLICIES
 
 if TYPE_CHECKING:
     from vgpurun.engine.client import Engine

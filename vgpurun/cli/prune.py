@@ -3,12 +3,12 @@
 import click
 
 from vgpurun.admission import tickets
-from vgpurun.background import Background
 from vgpurun.cli.common import EngineCommand, option, warn
 from vgpurun.errors import EngineError
 from vgpurun.limits import state
 from vgpurun.limits.quota import show_size
 from vgpurun.slices import store
+from vgpurun.util.background import Background
 
 
 @click.command(cls=EngineCommand, name="prune")

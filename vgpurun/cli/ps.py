@@ -34,10 +34,10 @@ def ps(
     slice has the limits of the slice, and its own part of the memory that is used there.
     """
     from vgpurun.cli.ps_view import show
+    from vgpurun.cli.templates import Template
     from vgpurun.engine.client import Engine
     from vgpurun.limits import readings as smi
     from vgpurun.limits.listing import FIELDS, SHORT_ID, parse_filters
-    from vgpurun.templates import Template
 
     tests = parse_filters(filters)
     if output_format not in ("table", "json", "csv"):

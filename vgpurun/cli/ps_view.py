@@ -11,10 +11,10 @@ import click
 
 from vgpurun.cli.columns import Column, lines, terminal_width
 from vgpurun.cli.smi_json import device_json
+from vgpurun.cli.templates import Template, columns
 from vgpurun.limits import listing
 from vgpurun.limits.readings import Tenant
-from vgpurun.templates import Template, columns
-from vgpurun.times import show_age, show_moment
+from vgpurun.util.times import show_age, show_moment
 
 _COLUMNS = (
     Column("CONTAINER ID"),

@@ -11,7 +11,7 @@ import click
 
 from vgpurun.cli.common import GroupedCommand, option, say
 from vgpurun.errors import ExtraError, OutputError
-from vgpurun.replacing import replacing
+from vgpurun.util.atomic_file import atomic_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -85,7 +85,7 @@ def _pictures(file_format: str) -> "Callable[[Sequence[ProcessProfile], Path, Pa
             where.mkdir(parents=True, exist_ok=True)
         for name, picture in reports.pictures(summarize(profiles), file_format):
             path = where / f"{name}.{file_format}"
-            with _saying(path), replacing(path) as partial:
+            with _saying(path), atomic_file(path) as partial:
                 partial.write_bytes(picture)
             say(f"wrote {path}")
 
@@ -145,7 +145,7 @@ def _replacing(path: Path) -> "Iterator[TextIO]":
     """Give a file that takes its place when it is whole: compressed where its name ends in .gz."""
     with (
         _saying(path),
-        replacing(path) as partial,
+        atomic_file(path) as partial,
         gzip.open(partial, "wt", 6, "utf-8") if path.suffix == ".gz" else partial.open("w", encoding="utf-8") as file,
     ):
         yield file

@@ -7,8 +7,6 @@ import click
 
 from vgpurun.admission.entry import Admission
 from vgpurun.admission.placement import Placement
-from vgpurun.background import Background
-from vgpurun.choices import DRIVER_MODES
 from vgpurun.cli.common import (
     EngineCommand,
     find_library,
@@ -42,6 +40,8 @@ from vgpurun.options.build import container_options
 from vgpurun.options.devices import gpus
 from vgpurun.profiles.recording import Profiling
 from vgpurun.slices.joining import Joining
+from vgpurun.util.background import Background
+from vgpurun.util.choices import DRIVER_MODES
 
 if TYPE_CHECKING:
     from vgpurun.engine.client import Image

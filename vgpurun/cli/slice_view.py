@@ -18,7 +18,7 @@ from vgpurun.limits import listing
 from vgpurun.limits import readings as smi
 from vgpurun.limits.readings import Tenant
 from vgpurun.slices.store import Slice
-from vgpurun.times import show_moment
+from vgpurun.util.times import show_moment
 
 _COLUMNS = (
     Column("SLICE"),

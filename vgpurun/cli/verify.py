@@ -8,7 +8,6 @@ from typing import Any
 
 import click
 
-from vgpurun.choices import DRIVER_MODES
 from vgpurun.cli.common import LIMITS, EngineCommand, option, say, visible_gpus
 from vgpurun.cli.placing import shortest_size
 from vgpurun.config import values as config
@@ -18,6 +17,7 @@ from vgpurun.host.gpus import Gpu, select_gpus
 from vgpurun.host.verify import FAILED, OK, WARNING, Check, Trial, check_compute, check_memory
 from vgpurun.limits import quota
 from vgpurun.limits.quota import Quota, show_size
+from vgpurun.util.choices import DRIVER_MODES
 
 _GROUP = "Trial"
 _IN_CONTAINER = "/vgpurun-verify"

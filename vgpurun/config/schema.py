@@ -1,6 +1,6 @@
 """What may stand in a configuration file: every key, how its value is read, and what it means.
 
-docs/config.md has its tables from here, and vgpurun/variables.py the variables. Most launches have no
+docs/config.md has its tables from here, and vgpurun/docs/variables.py the variables. Most launches have no
 value to be read: what reads one is loaded for the first.
 """
 
@@ -8,8 +8,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from vgpurun.choices import DRIVER_MODES, PLACE_POLICIES, PULL_POLICIES
 from vgpurun.errors import VgpurunError
+from vgpurun.util.choices import DRIVER_MODES, PLACE_POLICIES, PULL_POLICIES
 
 if TYPE_CHECKING:
     from vgpurun.limits.quota import MemorySize

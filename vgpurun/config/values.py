@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from vgpurun.config.file import ConfigFile, Setting, read_config
 from vgpurun.config.schema import DEFAULTS_BY_NAME, MAXIMA
 from vgpurun.errors import ConfigError, VgpurunError
-from vgpurun.host.users import current_user, groups_of
+from vgpurun.util.users import current_user, groups_of
 
 if TYPE_CHECKING:
     from vgpurun.admission.grants import Grant

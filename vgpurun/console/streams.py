@@ -12,7 +12,7 @@ import struct
 from contextlib import suppress
 from typing import Protocol
 
-from vgpurun.console.threads import Helper
+from vgpurun.util.threads import Helper
 
 _CHUNK_BYTES = 64 << 10
 _FRAME = struct.Struct(">BxxxL")

@@ -8,7 +8,7 @@ import click
 from vgpurun import __version__
 from vgpurun.cli import cli
 from vgpurun.cli.verbs import all_commands
-from vgpurun.variables import VARIABLES
+from vgpurun.docs.variables import VARIABLES
 
 _EXIT_CODES = (
     ("125", "vgpurun itself failed; the reason is one line on standard error"),

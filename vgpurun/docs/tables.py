@@ -21,9 +21,9 @@ from vgpurun.cli.verbs import all_commands
 from vgpurun.config.schema import DEFAULTS, MAXIMA, Key
 from vgpurun.docs import manpage
 from vgpurun.docs.memory_functions import judgements
+from vgpurun.docs.variables import VARIABLES
 from vgpurun.metrics import alnair, families, hami
 from vgpurun.options.table import LEFT_OUT
-from vgpurun.variables import VARIABLES
 
 
 def options_table() -> str:

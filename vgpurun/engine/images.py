@@ -3,9 +3,9 @@
 import sys
 from typing import TYPE_CHECKING, NamedTuple
 
-from vgpurun.choices import PULL_POLICIES
 from vgpurun.engine import progress
 from vgpurun.errors import ImageError, OptionError
+from vgpurun.util.choices import PULL_POLICIES
 
 if TYPE_CHECKING:
     from vgpurun.engine.client import Engine, Image

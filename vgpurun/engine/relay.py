@@ -11,8 +11,8 @@ import ssl
 from contextlib import suppress
 from typing import Any
 
-from vgpurun.console.threads import Helper
 from vgpurun.engine.hijacked import read_with_answer
+from vgpurun.util.threads import Helper
 
 _CHUNK_BYTES = 64 << 10
 _NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)

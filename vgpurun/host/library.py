@@ -21,7 +21,7 @@ from vgpurun import __version__, abi
 from vgpurun.errors import LibraryError
 from vgpurun.host.elf import Content, NotElfError, glibc_version, read_elf
 from vgpurun.limits.state import ROOT_FOLDER, make_readable
-from vgpurun.locking import alone_in
+from vgpurun.util.locking import alone_in
 
 LIBRARY, VERIFIER = "libvgpu.so", "vgpurun-verify"
 SIMULATED_DRIVER = ("sim/libcuda.so.1", "sim/libnvidia-ml.so.1", "sim/nvidia-smi")

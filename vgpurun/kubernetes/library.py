@@ -5,7 +5,7 @@ from pathlib import Path
 from vgpurun.errors import StateError
 from vgpurun.host.library import folder_below
 from vgpurun.limits import state
-from vgpurun.replacing import replacing
+from vgpurun.util.atomic_file import atomic_file
 
 
 def install_library(root: Path, library: Path) -> Path:
@@ -15,7 +15,7 @@ def install_library(root: Path, library: Path) -> Path:
         state.make_readable(place.parent)
         content = library.read_bytes()
         if not place.exists() or place.read_bytes() != content:
-            with replacing(place, 0o755) as half_made:  # what has the old one mapped keeps it
+            with atomic_file(place, 0o755) as half_made:  # what has the old one mapped keeps it
                 half_made.write_bytes(content)
     except OSError as error:
         raise StateError(f"cannot put the library at {place}: {error.strerror}") from None

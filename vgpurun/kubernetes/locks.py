@@ -11,7 +11,7 @@ from pathlib import Path
 from vgpurun.errors import StateError
 from vgpurun.kubernetes.probes import Pulse
 from vgpurun.limits import state
-from vgpurun.locking import alone_in, opened
+from vgpurun.util.locking import alone_in, opened
 
 _INTERVAL_S = 0.2
 _PATIENCE_S = 10.0  # kubelet gives up the start of a container after 30 s, and claims after 45 s

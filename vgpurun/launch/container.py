@@ -9,7 +9,6 @@ from typing import Any
 from vgpurun.admission.entry import Admission
 from vgpurun.admission.holders import is_abandoned
 from vgpurun.admission.placement import Placement
-from vgpurun.background import Background
 from vgpurun.console import terminal
 from vgpurun.console.signals import Signals
 from vgpurun.engine.client import Engine, VgpurunContainer
@@ -23,6 +22,7 @@ from vgpurun.limits.state import StateFolder
 from vgpurun.options import ContainerOptions
 from vgpurun.options.values import detach_keys
 from vgpurun.slices.joining import Joining
+from vgpurun.util.background import Background
 
 
 def check_terminal(options: ContainerOptions, engine: LaunchEngine) -> None:

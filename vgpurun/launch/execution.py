@@ -7,8 +7,8 @@ from contextlib import nullcontext
 from vgpurun.console import terminal
 from vgpurun.console.signals import Signals
 from vgpurun.console.streams import Input, copy_output
-from vgpurun.console.threads import Helper
 from vgpurun.engine.containers import ContainerEngine, ExecOptions
+from vgpurun.util.threads import Helper
 
 
 def execute(engine: ContainerEngine, container: str, options: ExecOptions) -> int:

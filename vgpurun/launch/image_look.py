@@ -17,7 +17,7 @@ from vgpurun.host.library import Library
 from vgpurun.launch import places
 from vgpurun.limits import state
 from vgpurun.options import ContainerOptions
-from vgpurun.replacing import replacing
+from vgpurun.util.atomic_file import atomic_file
 
 _REMEMBERED = 256  # images
 
@@ -78,5 +78,5 @@ def _remember(known: dict[str, Any]) -> None:
     last = dict(list(known.items())[-_REMEMBERED:])
     with suppress(OSError):
         state.make_readable(_memory().parent)
-        with replacing(_memory(), is_flushed=False) as half_made:
+        with atomic_file(_memory(), is_flushed=False) as half_made:
             half_made.write_text(json.dumps(last))

@@ -18,7 +18,7 @@ from vgpurun import abi
 from vgpurun.limits import state
 from vgpurun.limits.policies import PRIORITIES, SM_POLICIES, Priority, SmPolicy
 from vgpurun.limits.quota import Quota
-from vgpurun.printable import printable
+from vgpurun.util.printable import printable
 
 if TYPE_CHECKING:
     from vgpurun.launch.plan import DeviceQuota

@@ -12,7 +12,6 @@ from vgpurun import __version__, abi
 from vgpurun.errors import GpuError, OptionError
 from vgpurun.host.drivers import DeviceRequest, DriverPlan
 from vgpurun.host.gpus import Gpu
-from vgpurun.host.users import current_user
 from vgpurun.launch import places
 from vgpurun.launch.committed import healing, own_variables
 from vgpurun.launch.labels import LABEL_HOLDS, LABEL_STATE, holds_label, quotas_to_json
@@ -22,6 +21,7 @@ from vgpurun.limits.policies import choose_policy, choose_priority
 from vgpurun.limits.quota import Quota
 from vgpurun.options import ContainerOptions, Mount
 from vgpurun.profiles.recording import Profiling
+from vgpurun.util.users import current_user
 
 if TYPE_CHECKING:
     from vgpurun.engine.image_libc import Libc

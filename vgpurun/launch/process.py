@@ -6,10 +6,10 @@ import signal
 import sys
 
 from vgpurun.errors import CommandNotExecutableError, CommandNotFoundError
-from vgpurun.host.users import current_user
 from vgpurun.launch.plan import ProcessPlan
 from vgpurun.limits import state
 from vgpurun.limits.state import StateFolder
+from vgpurun.util.users import current_user
 
 _FORWARDED = {
     signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM,

@@ -9,7 +9,7 @@ from vgpurun.errors import OptionError
 from vgpurun.host.gpus import match_gpu
 from vgpurun.limits.quota import show_size
 from vgpurun.limits.readings import Tenant, TenantDevice
-from vgpurun.times import show_age, show_moment
+from vgpurun.util.times import show_age, show_moment
 
 SHORT_ID = 12  # characters of an id, as docker shows it
 NO_LIMIT = "no limit"

@@ -25,8 +25,8 @@ from typing import Any
 from vgpurun import abi
 from vgpurun.errors import StateError
 from vgpurun.limits import region
-from vgpurun.locking import is_at, lock_in_time
-from vgpurun.replacing import replacing
+from vgpurun.util.atomic_file import atomic_file
+from vgpurun.util.locking import is_at, lock_in_time
 
 ROOT_FOLDER = Path("/var/lib/vgpurun")
 _PATIENCE_S = 30.0
@@ -161,7 +161,7 @@ def read_owner(folder: Path) -> dict[str, Any] | None:
 
 def write_owner(folder: Path, owner: Mapping[str, Any], is_flushed: bool = True) -> None:
     """Say anew whose a state folder is. Raises OSError."""
-    with replacing(folder / "owner", is_flushed=is_flushed) as half_made:
+    with atomic_file(folder / "owner", is_flushed=is_flushed) as half_made:
         half_made.write_text(json.dumps(owner))
 
 

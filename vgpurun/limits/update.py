@@ -15,7 +15,7 @@ from vgpurun.limits import quota, region
 from vgpurun.limits.oversubscription import NOT_OVERSUBSCRIBED, oversubscribe
 from vgpurun.limits.policies import choose_policy, choose_priority
 from vgpurun.limits.quota import Quota
-from vgpurun.locking import lock_in_time
+from vgpurun.util.locking import lock_in_time
 
 _PATIENCE_S = 60.0  # a start on a busy engine takes its time
 

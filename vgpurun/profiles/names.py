@@ -3,8 +3,8 @@
 import re
 from functools import cache
 
-from vgpurun.printable import printable
 from vgpurun.profiles.demangling import demangled
+from vgpurun.util.printable import printable
 
 _VERSION = re.compile(r"(_v\d+)?(_ptsz|_ptds)?$")
 _ANONYMOUS = "(anonymous namespace)::"

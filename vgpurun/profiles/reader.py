@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple, TypeVar
 
 from vgpurun.errors import ProfileError
-from vgpurun.printable import printable
 from vgpurun.profiles import layout
 from vgpurun.profiles.model import ApiTotal, Call, CopyKind, GateWait, GpuSpan, KernelTotal, Sample
+from vgpurun.util.printable import printable
 
 Entry = TypeVar("Entry", layout.Kernel, ctypes.Array[ctypes.c_char])
 READ_TRIES = 5  # of a chunk that is being overwritten

@@ -3,10 +3,10 @@
 from datetime import datetime, timezone
 
 from vgpurun.limits.quota import show_size
-from vgpurun.printable import printable
 from vgpurun.profiles.names import api_name
 from vgpurun.profiles.summary import DeviceSummary, Summary
 from vgpurun.profiles.units import show_count, show_share, show_time
+from vgpurun.util.printable import printable
 
 NO_LIMIT = "no limit"
 

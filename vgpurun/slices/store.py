@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from vgpurun.errors import SliceError, StateError
-from vgpurun.host.users import current_user, groups_of
 from vgpurun.launch.labels import SLICES, quotas_from_json, quotas_to_json
 from vgpurun.limits import region, state
 from vgpurun.limits.quota import Quota
-from vgpurun.locking import is_at, lock_in_time
-from vgpurun.replacing import replacing
+from vgpurun.util.atomic_file import atomic_file
+from vgpurun.util.locking import is_at, lock_in_time
+from vgpurun.util.users import current_user, groups_of
 
 if TYPE_CHECKING:
     from vgpurun.launch.plan import DeviceQuota
@@ -248,7 +248,7 @@ def renew(found: Slice) -> None:
     path = found.folder / "etc" / "limits"
     try:
         if region.read_limits(path) is None:
-            with replacing(path) as half_made:  # what runs has the old one mapped
+            with atomic_file(path) as half_made:  # what runs has the old one mapped
                 half_made.write_bytes(region.limits_bytes(found.quotas))
     except OSError as error:
         raise StateError(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 @contextmanager
-def replacing(path: Path, mode: int = 0o644, is_flushed: bool = True) -> Iterator[Path]:
+def atomic_file(path: Path, mode: int = 0o644, is_flushed: bool = True) -> Iterator[Path]:
     """Yield a path for the new content, which takes the place of what is at `path`, with this mode, at the end.
 
     It lies in the same folder, which a rename needs, under a name of its own: several may do this at the same time.

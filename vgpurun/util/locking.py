@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from vgpurun.host import users
+from vgpurun.util import users
 
 _RETRY_S = 0.02
 

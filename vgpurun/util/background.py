@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from vgpurun.console.threads import Helper
+from vgpurun.util.threads import Helper
 
 Result = TypeVar("Result")
 

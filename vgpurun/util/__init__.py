@@ -1,0 +1,1 @@
+"""Small helpers that know nothing of GPUs, containers or limits."""
