@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from vgpurun import abi
+from vgpurun.storage.shared_file import has_live_processes, read_regular
 from vgpurun.errors import StateError
 from vgpurun.limits import region
 from vgpurun.util.atomic_file import atomic_file
@@ -153,7 +154,7 @@ def make_lock_dir(path: Path = Path(abi.LOCK_DIR)) -> None:
 def read_owner(folder: Path) -> dict[str, Any] | None:
     """Return what was written about the owner of a state folder, or None when that cannot be read."""
     try:
-        owner = json.loads(region.read_regular(folder / "owner", _MOST_OWNER_BYTES) or b"")
+        owner = json.loads(read_regular(folder / "owner", _MOST_OWNER_BYTES) or b"")
     except (OSError, ValueError, RecursionError):
         return None
     return owner if isinstance(owner, dict) else None
@@ -242,7 +243,7 @@ def sweep(
 
 def is_alive(folder: Path) -> bool:
     """Whether a process holds the folder of a local process, or uses a GPU under its limits."""
-    return _may_be_held(folder) or region.has_live_processes(folder / "run" / "usage")
+    return _may_be_held(folder) or has_live_processes(folder / "run" / "usage")
 
 
 def _may_be_held(folder: Path) -> bool:

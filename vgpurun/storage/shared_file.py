@@ -1,0 +1,62 @@
+"""Files that others write too: how they are opened without trust, and whether a live process has a slot of one.
+
+Nothing here blocks or follows a link, whatever has been put in the place of such a file.
+"""
+
+import fcntl
+import os
+import stat
+import struct
+from pathlib import Path
+
+from vgpurun import abi
+
+# struct flock of Linux on 64 bits: type, whence, start, length, pid.
+_FLOCK = struct.Struct("hhxxxxqqixxxx")
+
+
+def has_live_processes(path: Path) -> bool:
+    """Ask whether any process counts in a usage file; yes where this user may not look. Raises nothing."""
+    try:
+        file = open_regular(path)
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    if file is None:
+        return False
+    try:
+        return is_live(file, 0, abi.MAX_PROCESSES)
+    except OSError:
+        return True
+    finally:
+        os.close(file)
+
+
+def read_regular(path: Path, most_bytes: int) -> bytes | None:
+    """Return the beginning of a file that anybody may have put there, or None when it is none. Raises OSError."""
+    file = open_regular(path)
+    if file is None:
+        return None
+    try:
+        return os.pread(file, most_bytes, 0)
+    finally:
+        os.close(file)
+
+
+def open_regular(path: Path) -> int | None:
+    """Open for reading if it is a regular file. O_PATH has no effect on what is there, were it a device or a pipe."""
+    place = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISREG(os.fstat(place).st_mode):
+            return None
+        return os.open(f"/proc/self/fd/{place}", os.O_RDONLY | os.O_CLOEXEC)
+    finally:
+        os.close(place)
+
+
+def is_live(file: int, slot: int, count: int = 1) -> bool:
+    """Ask the kernel whether a process holds the lock of this slot, or of one of so many from there."""
+    question = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, abi.SLOT_LOCK_OFFSET + slot, count, 0)
+    lock_type = _FLOCK.unpack(fcntl.fcntl(file, fcntl.F_OFD_GETLK, question))[0]
+    return bool(lock_type != fcntl.F_UNLCK)
