@@ -22,7 +22,7 @@ from vgpurun.admission.holders import all_holders
 from vgpurun.admission.lock import QUEUE_DIR
 from vgpurun.engine.client import Engine
 from vgpurun.launch.container import sweep
-from vgpurun.launch.labels import quotas_from_json
+from vgpurun.limits.model import quotas_from_json
 from vgpurun.util.background import Background
 
 ROOM = 8  # launches of 2 GiB on two GPUs of 8 GiB

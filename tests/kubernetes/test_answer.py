@@ -12,7 +12,7 @@ from vgpurun.errors import DriverError
 from vgpurun.host.gpus import Gpu
 from vgpurun.kubernetes.answer import answer, driver_of
 from vgpurun.kubernetes.proto.deviceplugin_pb2 import ContainerAllocateResponse
-from vgpurun.launch.plan import DeviceQuota
+from vgpurun.limits.model import DeviceQuota
 from vgpurun.limits.quota import Quota
 
 GPU = Gpu(0, "GPU-aaaa", "A GPU", 8 << 30, 0, "0000:01:00.0")

@@ -32,7 +32,8 @@ from vgpurun.kubernetes.agent_sweep import Sweeper
 from vgpurun.kubernetes.agent_tenants import find_tenants
 from vgpurun.kubernetes.checkpoint import FILE_NAME, Holding
 from vgpurun.kubernetes.state import alone, make_folder, state_root, write_owner
-from vgpurun.launch.plan import DeviceQuota, shared_files
+from vgpurun.limits.device_quotas import shared_files
+from vgpurun.limits.model import DeviceQuota
 from vgpurun.limits.quota import Quota
 from vgpurun.limits.region import read_limits
 

@@ -12,8 +12,9 @@ from sandbox import MACHINE, UUID, Sandbox
 
 from support import assert_measured
 from vgpurun import abi
-from vgpurun.limits import region, state
+from vgpurun.limits import region
 from vgpurun.limits.region import DeviceReading
+from vgpurun.storage import state
 
 LAUNCH = """
 import time

@@ -20,7 +20,7 @@ import pytest
 from sandbox import MACHINE, UUID, Sandbox
 
 from vgpurun import abi
-from vgpurun.limits import state
+from vgpurun.storage import state
 
 LAUNCH = """
 import time

@@ -21,13 +21,14 @@ from vgpurun.admission.grants import Grant
 from vgpurun.admission.holders import is_abandoned
 from vgpurun.admission.request import Request
 from vgpurun.engine.client import VgpurunContainer
+from vgpurun.engine.labels import Record
 from vgpurun.errors import EngineError, NoRoomError, StateError
 from vgpurun.host.gpus import Gpu, GpuUse
-from vgpurun.launch.labels import Record, quotas_to_json
-from vgpurun.launch.plan import DeviceQuota, Limits
-from vgpurun.limits import region, state, update
+from vgpurun.limits import region, update
+from vgpurun.limits.model import DeviceQuota, Limits, quotas_to_json
 from vgpurun.limits.quota import Quota
-from vgpurun.limits.state import StateFolder
+from vgpurun.storage import state
+from vgpurun.storage.state import StateFolder
 
 GPUS = make_gpus(1)
 OF_EACH = Quota(5 * GIB)  # of 8

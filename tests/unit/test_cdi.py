@@ -18,7 +18,7 @@ from vgpurun.cdi.specification import CDI_VERSION, Share, cdi_device, specificat
 from vgpurun.errors import DriverError, OptionError, OutputError
 from vgpurun.host.drivers import DeviceRequest, DriverPlan
 from vgpurun.launch import plan
-from vgpurun.launch.plan import DeviceQuota
+from vgpurun.limits.model import DeviceQuota
 from vgpurun.limits.quota import Quota
 from vgpurun.slices import store
 

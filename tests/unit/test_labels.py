@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from fakes import GIB, make_gpus
 
-from vgpurun.launch.labels import Record, holds_label, quotas_to_json, read_record
-from vgpurun.launch.plan import DeviceQuota
-from vgpurun.limits import state
+from vgpurun.engine.labels import Record, holds_label, read_record
+from vgpurun.limits.model import DeviceQuota, quotas_to_json
 from vgpurun.limits.quota import Quota
+from vgpurun.storage import state
 
 GPU, OTHER = make_gpus(2)
 GIVEN = (DeviceQuota(GPU, Quota(2 * GIB, 30)), DeviceQuota(OTHER, Quota()))

@@ -12,8 +12,8 @@ from fakes import GIB, MIB, make_gpus
 
 from vgpurun.cli import ps_view
 from vgpurun.engine.client import VgpurunContainer
+from vgpurun.engine.labels import Record
 from vgpurun.errors import OptionError
-from vgpurun.launch.labels import Record
 from vgpurun.limits import listing
 from vgpurun.limits.quota import Quota
 from vgpurun.limits.readings import Tenant, TenantDevice

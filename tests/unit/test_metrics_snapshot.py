@@ -19,10 +19,10 @@ from fakes import GIB, MIB, make_gpus
 from scraping import label_values, parse, value
 from vgpurun import abi
 from vgpurun.engine.client import Engine, VgpurunContainer
+from vgpurun.engine.labels import Record, read_record
 from vgpurun.errors import EngineError, GpuError
 from vgpurun.host import gpus
 from vgpurun.host.gpus import GpuUse, Survey
-from vgpurun.launch.labels import Record, read_record
 from vgpurun.limits import region
 from vgpurun.limits.quota import Quota
 from vgpurun.metrics.snapshot import Reader

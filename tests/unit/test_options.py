@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from vgpurun.engine.request import mount_json
 from vgpurun.errors import OptionError
-from vgpurun.launch.container_body import mount_json
 from vgpurun.options import Mount, Volume, devices, files, mounts, network, values
 from vgpurun.options.build import container_options
 from vgpurun.options.table import FLAGS, LEFT_OUT

@@ -8,9 +8,8 @@ import pytest
 from fakes import make_gpus
 
 from vgpurun.errors import LimitError
-from vgpurun.launch.labels import quotas_from_json, quotas_to_json
-from vgpurun.launch.plan import DeviceQuota, Limits
 from vgpurun.limits import region, update
+from vgpurun.limits.model import DeviceQuota, Limits, quotas_from_json, quotas_to_json
 from vgpurun.limits.oversubscription import oversubscribe
 from vgpurun.limits.quota import Quota
 

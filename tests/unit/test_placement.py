@@ -16,7 +16,7 @@ from vgpurun.admission.rooms import Room, Share, rooms
 from vgpurun.errors import GpuError, LimitError, NoRoomError, OptionError, QuotaError
 from vgpurun.host import verify
 from vgpurun.host.gpus import GpuUse
-from vgpurun.launch.plan import Limits
+from vgpurun.limits.model import Limits
 from vgpurun.limits.quota import Quota, parse_size
 
 GPUS = make_gpus(3)

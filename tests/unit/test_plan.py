@@ -17,11 +17,11 @@ from vgpurun.engine.image_libc import Libc
 from vgpurun.errors import GpuError, LimitError, OptionError
 from vgpurun.host.drivers import DriverPlan, EngineFacts, plan_driver
 from vgpurun.launch.describe import to_yaml
-from vgpurun.launch.labels import quotas_from_json
-from vgpurun.launch.places import path_on_host
-from vgpurun.launch.plan import LaunchPlan, Limits, plan_launch, plan_process
+from vgpurun.launch.plan import LaunchPlan, plan_launch, plan_process
+from vgpurun.limits.model import Limits, quotas_from_json
 from vgpurun.limits.quota import Quota
 from vgpurun.options import ContainerOptions, Mount, Volume
+from vgpurun.options.mount_targets import path_on_host
 
 LIBRARY = Path("/lib/libvgpu.so")
 STATE = Path("/state/containers/x")

@@ -9,8 +9,7 @@ import pytest
 from fakes import make_gpus
 
 from vgpurun.errors import LimitError
-from vgpurun.launch.labels import quotas_from_json, quotas_to_json
-from vgpurun.launch.plan import DeviceQuota
+from vgpurun.limits.model import DeviceQuota, quotas_from_json, quotas_to_json
 from vgpurun.limits.policies import Priority, SmPolicy, choose_policy, choose_priority
 from vgpurun.limits.quota import Quota
 from vgpurun.limits.region import limits_bytes, read_limits

@@ -15,13 +15,14 @@ from vgpurun.cli.placing import Wanted, WantedSlice
 from vgpurun.errors import OptionError, SliceError
 from vgpurun.host.drivers import DriverPlan
 from vgpurun.launch import plan
-from vgpurun.launch.plan import DeviceQuota, Limits
-from vgpurun.limits import region, state
+from vgpurun.limits import region
+from vgpurun.limits.model import DeviceQuota, Limits
 from vgpurun.limits.quota import Quota
 from vgpurun.slices import removing, store
 from vgpurun.slices.joining import Joining
 from vgpurun.slices.members import members
 from vgpurun.slices.store import Slice
+from vgpurun.storage import state
 
 GPUS = make_gpus(2)
 QUOTAS = (DeviceQuota(GPUS[1], Quota(2 * GIB, 30)),)

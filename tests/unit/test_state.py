@@ -17,8 +17,8 @@ import pytest
 from vgpurun import abi
 from vgpurun.admission.holders import local_processes
 from vgpurun.errors import StateError
-from vgpurun.limits import state
-from vgpurun.limits.state import StateFolder
+from vgpurun.storage import state
+from vgpurun.storage.state import StateFolder
 
 FILES = {"etc/limits": b"limits", "etc/ld.so.preload": b"library\n"}
 

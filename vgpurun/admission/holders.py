@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from vgpurun.errors import EngineError
-from vgpurun.launch.labels import quotas_from_json
-from vgpurun.limits import region, state
+from vgpurun.limits import region
+from vgpurun.limits.model import quotas_from_json
 from vgpurun.limits.quota import Quota
 from vgpurun.slices import store
 from vgpurun.slices.store import Slice
+from vgpurun.storage import state
 from vgpurun.util.printable import printable
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from vgpurun.errors import StateError
-from vgpurun.limits import state
+from vgpurun.storage import state
 from vgpurun.util.locking import holder_of, is_at, show_holder
 
 QUEUE_DIR = Path("/tmp/vgpurun-queue")

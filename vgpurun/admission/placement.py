@@ -12,7 +12,7 @@ from vgpurun.admission.room_table import room_table
 from vgpurun.admission.rooms import Room
 from vgpurun.errors import LimitError, NoRoomError, QuotaError
 from vgpurun.host.gpus import Gpu
-from vgpurun.launch.plan import Joined, Limits
+from vgpurun.limits.model import Joined, Limits
 from vgpurun.limits.quota import LEAST_LIMIT_BYTES, Quota
 
 _WAYS_OUT = "ask for less, queue with --wait, or share regardless with --overcommit"

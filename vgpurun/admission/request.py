@@ -8,8 +8,8 @@ from vgpurun.admission.rooms import Room
 from vgpurun.errors import GpuError, OptionError
 from vgpurun.host import gpus as devices
 from vgpurun.host.gpus import Gpu
-from vgpurun.launch.plan import Limits
 from vgpurun.limits import quota
+from vgpurun.limits.model import Limits
 from vgpurun.limits.quota import PerDevice, Quota, show_size
 from vgpurun.util.choices import PLACE_POLICIES
 

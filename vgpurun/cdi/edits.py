@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from vgpurun.errors import DriverError
 from vgpurun.host.drivers import DriverPlan
-from vgpurun.launch import places
+from vgpurun.launch.driver_mounts import driver_files
 from vgpurun.options import Mount
 
 # The containerEdits of a CDI specification: env, deviceNodes, mounts, hooks.
@@ -47,7 +47,7 @@ def driver_edits(driver: DriverPlan) -> Edits:
     return {
         "env": variables(driver.environment),
         "deviceNodes": [{"path": path} for path in driver.devices],
-        "mounts": [_mount_of(each) for each in (*places.driver_files(driver), *driver.mounts)],
+        "mounts": [_mount_of(each) for each in (*driver_files(driver), *driver.mounts)],
     }
 
 

@@ -2,10 +2,10 @@
 
 Pure: nothing here touches the disk. files.py writes specifications, nvidia.py reads NVIDIA's own.
 
-A share is a state folder (limits/state.py) with limits and usage, and the GPUs that they are of. To make one:
+A share is a state folder (storage/state.py) with limits and usage, and the GPUs that they are of. To make one:
 
     driver = drivers.plan_driver("mount", gpus, EngineFacts())
-    StateFolder.make(folder, plan.shared_files(quotas, driver), owner).close()
+    StateFolder.make(folder, shared_files(quotas, driver), owner).close()
     device = cdi_device(Share("alice", quotas, folder), library.find().path, driver_edits(driver))
     write_specification(path, specification([device]))
 """
@@ -19,8 +19,9 @@ from typing import Any
 from vgpurun import abi
 from vgpurun.cdi.edits import Edits, joined, mount, variables
 from vgpurun.errors import OptionError
-from vgpurun.launch import places, plan
-from vgpurun.launch.plan import DeviceQuota
+from vgpurun.limits.device_quotas import limit_variables
+from vgpurun.limits.model import DeviceQuota
+from vgpurun.options.mount_targets import PRELOAD_FILE
 
 KIND = "vgpurun.io/gpu"
 # The oldest that has all that is used here, so that old engines (Podman 4.3 of Debian 12) take it.
@@ -35,7 +36,7 @@ class Share:
 
     `name` is the device's, as in vgpurun.io/gpu=NAME. `quotas` are the GPUs in NVML's order, each with memory_bytes
     (None: no limit), sm_percent (None: no limit) and policies. `state_folder` is the host's: etc/ with what
-    plan.shared_files() returns, and run/usage; containers of one folder share its limits.
+    shared_files() returns, and run/usage; containers of one folder share its limits.
     """
 
     name: str
@@ -69,12 +70,12 @@ def share_edits(share: Share, library: Path) -> Edits:
     """Return what limits a container to a share: the library, its files and variables."""
     etc, usage = share.state_folder / "etc", share.state_folder / "run" / "usage"
     return {
-        "env": variables(plan.limit_variables(share.quotas) | {abi.ENV_USAGE_FILE: abi.CONTAINER_USAGE}),
+        "env": variables(limit_variables(share.quotas) | {abi.ENV_USAGE_FILE: abi.CONTAINER_USAGE}),
         "mounts": [
             mount(str(library), abi.CONTAINER_LIBRARY),
             mount(str(etc), f"{abi.CONTAINER_DIR}/etc"),
             mount(str(usage), abi.CONTAINER_USAGE, read_only=False),
-            mount(str(etc / "ld.so.preload"), places.PRELOAD_FILE),
+            mount(str(etc / "ld.so.preload"), PRELOAD_FILE),
             mount(abi.LOCK_DIR, abi.LOCK_DIR, read_only=False),
         ],
     }

@@ -12,7 +12,7 @@ from vgpurun.engine import progress
 from vgpurun.errors import ImageError, LibraryError
 from vgpurun.host import library
 from vgpurun.host.library import Library, show_version
-from vgpurun.limits.state import make_readable
+from vgpurun.storage.state import make_readable
 from vgpurun.util.atomic_file import atomic_file
 
 DEFAULT_BASE_IMAGE = "nvidia/cuda:12.8.1-devel-ubi8"

@@ -12,7 +12,7 @@ from vgpurun.host.drivers import DriverPlan
 from vgpurun.host.gpus import Gpu
 from vgpurun.kubernetes.offer import read_offer
 from vgpurun.kubernetes.units import Resource, resources_of
-from vgpurun.limits import state
+from vgpurun.storage import state
 from vgpurun.util.extras import needs_extra
 
 _GROUP = "Device plugin"

@@ -7,7 +7,7 @@ import click
 
 from vgpurun.cli.common import GroupedCommand, activate_simulation, health_port_option, option, say
 from vgpurun.host import library
-from vgpurun.limits import state
+from vgpurun.storage import state
 from vgpurun.util.extras import needs_extra
 
 _GROUP = "DRA plugin"

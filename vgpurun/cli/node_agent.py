@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from vgpurun.cli.common import GroupedCommand, activate_simulation, host_driver_option, option, say, warn
-from vgpurun.limits import state
+from vgpurun.storage import state
 from vgpurun.util.extras import needs_extra
 
 _GROUP = "Node agent"

@@ -13,7 +13,7 @@ from vgpurun.cli.common import LIMITS, Function, SliceName, option, say, warn
 from vgpurun.config import values as config
 from vgpurun.errors import EngineError, NoEngineError, NoRoomError, OptionError
 from vgpurun.host.gpus import GPUS_HELP, Gpu
-from vgpurun.launch.plan import Limits
+from vgpurun.limits.model import Limits
 from vgpurun.limits.quota import Quota, sets_limits
 from vgpurun.slices.joining import Joining
 from vgpurun.util.choices import PLACE_POLICIES

@@ -5,9 +5,9 @@ import click
 from vgpurun.admission import tickets
 from vgpurun.cli.common import EngineCommand, option, warn
 from vgpurun.errors import EngineError
-from vgpurun.limits import state
 from vgpurun.limits.quota import show_size
 from vgpurun.slices import store
+from vgpurun.storage import state
 from vgpurun.util.background import Background
 
 

@@ -23,7 +23,7 @@ from vgpurun.cli.common import (
 from vgpurun.cli.placing import Wanted, admission_of_changes, engine_if_any, overcommit_option, own_placement_options
 from vgpurun.errors import OptionError, VgpurunError
 from vgpurun.host.gpus import Gpu
-from vgpurun.launch.plan import Limits
+from vgpurun.limits.model import Limits
 
 _GROUP = "Slice"
 _USERS_HELP = "Who else may use it: names of users, @groups, or all; with commas."
@@ -57,7 +57,7 @@ def create(name: str, users: str, driver: str, **given: Any) -> None:
     NAME is up to 63 letters, digits, '_', '.' and '-'.
     """
     from vgpurun.cdi.specification import check_name
-    from vgpurun.launch.plan import quotas_of
+    from vgpurun.limits.device_quotas import quotas_of
     from vgpurun.slices import store
     from vgpurun.slices.files import slice_files
     from vgpurun.slices.removing import remove

@@ -21,8 +21,9 @@ from vgpurun.cli.common import (
 from vgpurun.cli.local import plan_local
 from vgpurun.errors import EngineError, OptionError
 from vgpurun.host.gpus import GPUS_HELP, select_gpus
-from vgpurun.launch.plan import Limits, ProcessPlan
+from vgpurun.launch.plan import ProcessPlan
 from vgpurun.launch.process import prepare_process, run_process
+from vgpurun.limits.model import Limits
 
 _GROUP = "Display"
 

@@ -27,9 +27,9 @@ def start(containers: tuple[str, ...], overcommit: bool | None, driver: str) -> 
     """
     from vgpurun.admission.holders import quotas_now
     from vgpurun.engine.containers import ContainerEngine, each_of
-    from vgpurun.limits import state
     from vgpurun.limits.update import changing, devices_of
     from vgpurun.slices import store
+    from vgpurun.storage import state
 
     gpus = visible_gpus(driver == "sim")
     engine = ContainerEngine.connect()

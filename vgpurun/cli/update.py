@@ -18,7 +18,7 @@ from vgpurun.cli.common import (
 )
 from vgpurun.cli.placing import admission_of_changes, overcommit_option
 from vgpurun.errors import OptionError
-from vgpurun.launch.plan import Limits
+from vgpurun.limits.model import Limits
 from vgpurun.limits.policies import Priority, SmPolicy
 from vgpurun.limits.quota import Quota, doubt, show_size
 
@@ -87,13 +87,12 @@ def _look_late(name: str, description: Mapping[str, Any]) -> None:
     """
     from vgpurun.engine.client import Image
     from vgpurun.engine.launches import LaunchEngine
-    from vgpurun.launch import places
     from vgpurun.launch.image_look import look
-    from vgpurun.options import ContainerOptions
+    from vgpurun.options import ContainerOptions, mount_targets
 
     image = Image(description["Image"], {})
     libc = look(LaunchEngine.connect(), image, ContainerOptions(description["Config"]["Image"]), find_library(False))
-    unsure = places.doubts_of_preload({each["Destination"] for each in description["Mounts"]})
+    unsure = mount_targets.doubts_of_preload({each["Destination"] for each in description["Mounts"]})
     for warning in (*libc.warnings, *unsure):
         warn(f"{name}: {warning}")
 

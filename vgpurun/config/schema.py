@@ -66,7 +66,7 @@ def _sm(text: str) -> str:
 
 def _check_limits(**written: str) -> None:
     from vgpurun.admission.request import check_limits
-    from vgpurun.launch.plan import Limits
+    from vgpurun.limits.model import Limits
 
     check_limits(Limits(**written))
 

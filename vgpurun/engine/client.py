@@ -19,8 +19,8 @@ from vgpurun.engine.docker_py import (
     NotFound,
     RequestException,
 )
+from vgpurun.engine.labels import LABEL_STATE, OF_A_LOOK, Record, read_record
 from vgpurun.errors import EngineError, ImageError
-from vgpurun.launch.labels import LABEL_STATE, OF_A_LOOK, Record, read_record
 from vgpurun.limits.quota import Quota
 
 if TYPE_CHECKING:

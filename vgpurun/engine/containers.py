@@ -11,8 +11,8 @@ from typing import Any
 from vgpurun.engine.client import Engine, VgpurunContainer, one_line
 from vgpurun.engine.docker_py import APIError, DockerException, HTTPError, RequestException
 from vgpurun.engine.hijacked import plain_socket
+from vgpurun.engine.labels import Record, read_record
 from vgpurun.errors import ContainerError, EngineError
-from vgpurun.launch.labels import Record, read_record
 
 _SLACK_S = 30  # that an answer may take besides the time that the engine gives a container to stop
 

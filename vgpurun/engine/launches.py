@@ -4,18 +4,17 @@ import io
 import socket
 import tarfile
 from collections.abc import Callable, Collection
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
 
-from vgpurun.console import terminal
 from vgpurun.engine.address import another_host
 from vgpurun.engine.client import Engine, one_line, translated
 from vgpurun.engine.docker_py import APIError, DockerException, NotFound, RequestException, version_lt
 from vgpurun.engine.hijacked import plain_socket
+from vgpurun.engine.labels import LABEL_STATE, OF_A_LOOK
+from vgpurun.engine.request import endpoint_json
 from vgpurun.errors import CommandNotExecutableError, CommandNotFoundError, EngineError, VgpurunError
-from vgpurun.launch.container_body import endpoint_json, plan_body
-from vgpurun.launch.labels import LABEL_STATE, OF_A_LOOK
-from vgpurun.launch.plan import LaunchPlan
+from vgpurun.options import ContainerOptions
 from vgpurun.options.network import Network
 from vgpurun.options.values import DEFAULT_DETACH_KEYS
 
@@ -37,16 +36,18 @@ _MAX_FILE_BYTES = 64 << 20
 class LaunchEngine(Engine):
     """The engine of a launch."""
 
-    def create(self, plan: LaunchPlan) -> tuple[str, list[str]]:
-        """Create the planned container; return its id and what the engine warns of. Raises EngineError."""
-        options = plan.options
-        body = plan_body(plan, self._proxies(), terminal.size())
+    def create(self, options: ContainerOptions, body: dict[str, Any], folder: Path) -> tuple[str, list[str]]:
+        """Create a container by its request; return its id and what the engine warns of.
+
+        `folder` is the one that is mounted for its limits: an engine that cannot find it is another host's. Raises
+        EngineError.
+        """
         later = self._adapt_networks(body, options.networks)
         with translated(f"the container cannot be made from {options.image}"):
             try:
                 created = self._api.create_container_from_config(body, options.name, options.platform)
             except APIError as error:
-                if f"{_NO_BIND_SOURCE}: {plan.slice_folder or plan.state_folder}" in str(error.explanation):
+                if f"{_NO_BIND_SOURCE}: {folder}" in str(error.explanation):
                     raise another_host(self.address) from None
                 raise launch_error(f"the container cannot be made from {options.image}: {one_line(error)}") from None
             for network in later:
@@ -72,7 +73,7 @@ class LaunchEngine(Engine):
             self.remove(container)
             raise
 
-    def _proxies(self) -> dict[str, str]:
+    def proxies(self) -> dict[str, str]:
         """Return the variables that docker's own configuration gives every container."""
         return dict(self._api._proxy_configs.get_environment())
 

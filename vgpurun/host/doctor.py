@@ -24,8 +24,8 @@ from vgpurun.host import drivers, library, mps
 from vgpurun.host import gpus as devices
 from vgpurun.host.drivers import EngineFacts
 from vgpurun.host.gpus import Gpu, LostGpu, Survey
-from vgpurun.limits import state
 from vgpurun.limits.quota import show_size
+from vgpurun.storage import state
 
 if TYPE_CHECKING:
     from vgpurun.engine.client import Engine

@@ -2,7 +2,7 @@
 
 toolkit, cdi   The engine injects them, through NVIDIA's container toolkit or through CDI.
 mount          vgpurun binds the host's own files, read-only, to where programs look without any variable:
-               launch/places.py says where.
+               launch/driver_mounts.py says where.
 sim            The simulated driver of lib/sim, for a host without a GPU.
 auto           cdi or toolkit where the engine has it, else mount.
 """

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from vgpurun import __version__, abi
 from vgpurun.errors import LibraryError
 from vgpurun.host.elf import Content, NotElfError, glibc_version, read_elf
-from vgpurun.limits.state import ROOT_FOLDER, make_readable
+from vgpurun.storage.state import ROOT_FOLDER, make_readable
 from vgpurun.util.locking import alone_in
 
 LIBRARY, VERIFIER = "libvgpu.so", "vgpurun-verify"

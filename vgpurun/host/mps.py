@@ -11,8 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from vgpurun.errors import OptionError
-from vgpurun.launch import places
-from vgpurun.options import ContainerOptions
+from vgpurun.options import ContainerOptions, mount_targets
 
 ENV_PIPES = "CUDA_MPS_PIPE_DIRECTORY"
 DEFAULT_PIPES = "/tmp/nvidia-mps"
@@ -40,7 +39,7 @@ def refuse_in_container(
     """Raise OptionError for a container that could reach the daemon of this host."""
     pipes = environment.get(ENV_PIPES) or DEFAULT_PIPES
     for target in {pipes, DEFAULT_PIPES}:
-        if target.startswith("/") and places.path_on_host(target, options) is not None and (pid := daemon()):
+        if target.startswith("/") and mount_targets.path_on_host(target, options) is not None and (pid := daemon()):
             raise OptionError(
                 f"the mount at {target} lets the container use this host's MPS daemon (process {pid}), under which no "
                 f"limit holds; leave the mount out, or {STOP}"

@@ -18,8 +18,8 @@ from vgpurun.errors import DriverError, StateError
 from vgpurun.host import gpus
 from vgpurun.host.drivers import DriverPlan, has_hwcaps
 from vgpurun.host.gpus import Gpu
-from vgpurun.limits import state
 from vgpurun.options import Mount
+from vgpurun.storage import state
 
 _CONFIG = "etc/sim.yaml"  # in the state folder, and from there in the container
 _CONTAINER_STATE = f"{abi.CONTAINER_DIR}/sim.state"

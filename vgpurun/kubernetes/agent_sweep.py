@@ -10,7 +10,7 @@ from typing import NamedTuple
 from vgpurun.kubernetes.agent_pods import PodContainer
 from vgpurun.kubernetes.checkpoint import Holding
 from vgpurun.kubernetes.state import all_folders, alone, state_root, units_of
-from vgpurun.limits import region
+from vgpurun.storage.shared_file import has_live_processes
 
 _HALF_GONE = ".gone-"
 
@@ -49,7 +49,7 @@ class Sweeper:
         unused = {}
         for folder, owner in all_folders(self._root):
             identity = _identity(folder)
-            if identity and not units_of(owner) & used and not region.has_live_processes(folder / "run" / "usage"):
+            if identity and not units_of(owner) & used and not has_live_processes(folder / "run" / "usage"):
                 unused[identity] = self._unused.get(identity, 0) + 1
         self._unused = unused
         return [each.path for each, looks in unused.items() if looks >= self._looks and self._remove(each)]

@@ -23,7 +23,7 @@ from vgpurun.kubernetes.probes import Pulse
 from vgpurun.kubernetes.proto import deviceplugin_pb2 as api
 from vgpurun.kubernetes.state import state_root
 from vgpurun.kubernetes.units import Resource
-from vgpurun.limits import state
+from vgpurun.storage import state
 
 _VERSION = "v1beta1"
 _KUBELET_SOCKET = "kubelet.sock"

@@ -12,7 +12,7 @@ from vgpurun.errors import ClaimError
 from vgpurun.host.gpus import Gpu, usable
 from vgpurun.kubernetes.dra_config import GpuConfig, config_of
 from vgpurun.kubernetes.dra_model import COMPUTE, DRIVER, MEMORY, capacity_bytes, device_name
-from vgpurun.launch.plan import DeviceQuota
+from vgpurun.limits.model import DeviceQuota
 from vgpurun.limits.quota import Quota, show_size
 
 _UID = re.compile(r"[0-9A-Za-z]([0-9A-Za-z-]{0,61}[0-9A-Za-z])?", re.ASCII)

@@ -17,8 +17,8 @@ from vgpurun.host import drivers, simulation
 from vgpurun.host.drivers import DriverPlan, EngineFacts
 from vgpurun.host.gpus import Gpu
 from vgpurun.kubernetes.dra_model import device_name
-from vgpurun.launch.plan import DeviceQuota
-from vgpurun.limits import state
+from vgpurun.limits.model import DeviceQuota
+from vgpurun.storage import state
 
 KIND = "vgpurun.io/claim"
 # For an engine whose default runtime is NVIDIA's: it must not add all GPUs on its own.

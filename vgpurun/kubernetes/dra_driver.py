@@ -13,8 +13,9 @@ from vgpurun.host.gpus import Gpu
 from vgpurun.kubernetes.dra_claim import ClaimName, quotas_of, read_claim
 from vgpurun.kubernetes.dra_devices import ClaimDevices, qualified_name
 from vgpurun.kubernetes.dra_state import Claims, Part, Prepared
-from vgpurun.launch.plan import DeviceQuota, shared_files
-from vgpurun.limits import region
+from vgpurun.limits.device_quotas import shared_files
+from vgpurun.limits.model import DeviceQuota
+from vgpurun.storage.shared_file import has_live_processes
 
 
 class ClaimReader(Protocol):
@@ -72,7 +73,7 @@ class Driver:
         A claim is let alone for some time after it was prepared: its pod may be about to start. Raises ClusterError.
         """
         for each in self._claims.all():
-            if each.age_s() < min_age_s or region.has_live_processes(each.folder / "run" / "usage"):
+            if each.age_s() < min_age_s or has_live_processes(each.folder / "run" / "usage"):
                 continue
             found = self._cluster.claim(each.claim.namespace, each.claim.name)
             if reason := _why_nobodys(each.claim, found):

@@ -19,10 +19,9 @@ from typing import Any, NamedTuple
 from vgpurun.errors import ClaimError, StateError
 from vgpurun.kubernetes.dra_claim import Allocation, ClaimName, check_uid
 from vgpurun.kubernetes.locks import one_at_a_time
-from vgpurun.launch.labels import quotas_from_json, quotas_to_json
-from vgpurun.launch.plan import DeviceQuota
-from vgpurun.limits import state
+from vgpurun.limits.model import DeviceQuota, quotas_from_json, quotas_to_json
 from vgpurun.limits.quota import Quota, show_size
+from vgpurun.storage import state
 
 _HALF_MADE = ".making-"
 _HALF_GONE = ".removing-"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from vgpurun.errors import StateError
 from vgpurun.host.library import folder_below
-from vgpurun.limits import state
+from vgpurun.storage import state
 from vgpurun.util.atomic_file import atomic_file
 
 

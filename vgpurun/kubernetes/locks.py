@@ -10,7 +10,7 @@ from pathlib import Path
 
 from vgpurun.errors import StateError
 from vgpurun.kubernetes.probes import Pulse
-from vgpurun.limits import state
+from vgpurun.storage import state
 from vgpurun.util.locking import alone_in, opened
 
 _INTERVAL_S = 0.2

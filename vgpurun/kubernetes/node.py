@@ -22,8 +22,9 @@ from vgpurun.kubernetes.gpu_health import Health
 from vgpurun.kubernetes.proto.deviceplugin_pb2 import ContainerAllocateResponse
 from vgpurun.kubernetes.state import alone, folder_of, is_whole, make_folder, write_owner
 from vgpurun.kubernetes.units import Kind, Resource
-from vgpurun.launch.plan import DeviceQuota, limit_variables, shared_files
 from vgpurun.limits import region
+from vgpurun.limits.device_quotas import limit_variables, shared_files
+from vgpurun.limits.model import DeviceQuota
 
 
 class Node:

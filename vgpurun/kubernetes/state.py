@@ -1,6 +1,6 @@
 """The state folders of the device plugin's containers.
 
-    <root>/kubernetes/units-<hash>/   as every container's state folder (limits/state.py); the hash is of its units
+    <root>/kubernetes/units-<hash>/   as every container's state folder (storage/state.py); the hash is of its units
                           owner       JSON: the resource and the units; pod_uid and container once it has started
 
 A folder is found again by its units, so nothing else has to be kept. Kubelet gives units anew when their pod is gone:
@@ -17,7 +17,8 @@ from typing import Any
 
 from vgpurun.errors import KubernetesError, StateError
 from vgpurun.kubernetes.locks import one_at_a_time
-from vgpurun.limits import region, state
+from vgpurun.limits import region
+from vgpurun.storage import state
 
 _PREFIX = "units-"
 

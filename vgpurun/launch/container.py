@@ -17,11 +17,12 @@ from vgpurun.errors import CommandLineError, EngineError, OptionError
 from vgpurun.host.drivers import EngineFacts
 from vgpurun.launch.attached import AttachedRun
 from vgpurun.launch.plan import LaunchPlan
-from vgpurun.limits import state
-from vgpurun.limits.state import StateFolder
+from vgpurun.launch.request import plan_body
 from vgpurun.options import ContainerOptions
 from vgpurun.options.values import detach_keys
 from vgpurun.slices.joining import Joining
+from vgpurun.storage import state
+from vgpurun.storage.state import StateFolder
 from vgpurun.util.background import Background
 
 
@@ -93,7 +94,11 @@ def launch(
                 undo.callback(_remove_unused, engine, folder)
                 if plan.profiling and plan.profiling.make_folder():
                     undo.callback(plan.profiling.folder.rmdir)
-                container, warnings = engine.create(plan)
+                container, warnings = engine.create(
+                    plan.options,
+                    plan_body(plan, engine.proxies(), terminal.size()),
+                    plan.slice_folder or plan.state_folder,
+                )
                 undo.callback(engine.remove, container)
                 folder.give_to(container, owner)
                 id_file.write_text(container)

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from vgpurun.launch.plan import DeviceQuota, LaunchPlan, ProcessPlan
+from vgpurun.launch.plan import LaunchPlan, ProcessPlan
+from vgpurun.limits.model import DeviceQuota
 from vgpurun.limits.quota import show_size
 from vgpurun.options import ContainerOptions, Mount
 

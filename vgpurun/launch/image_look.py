@@ -14,9 +14,8 @@ from vgpurun.engine.client import Image
 from vgpurun.engine.image_libc import PLACES, Libc, check_image
 from vgpurun.engine.launches import LaunchEngine
 from vgpurun.host.library import Library
-from vgpurun.launch import places
-from vgpurun.limits import state
-from vgpurun.options import ContainerOptions
+from vgpurun.options import ContainerOptions, mount_targets
+from vgpurun.storage import state
 from vgpurun.util.atomic_file import atomic_file
 
 _REMEMBERED = 256  # images
@@ -24,7 +23,7 @@ _REMEMBERED = 256  # images
 
 def look(engine: LaunchEngine, image: Image, options: ContainerOptions, library: Library) -> Libc:
     """Return what is known of the C library. Raises ImageError for one that cannot be limited, and EngineError."""
-    if any(places.shows_any_of_host(path, options) for path in PLACES):
+    if any(mount_targets.shows_any_of_host(path, options) for path in PLACES):
         return _seen(engine, image, options, library)
     key = f"{image.id} {options.platform or ''} {library.machine} {library.glibc}"
     known = _known()
@@ -46,7 +45,7 @@ def _files(engine: LaunchEngine, image: Image, options: ContainerOptions) -> Ite
     bare = engine.create_to_read(image.id, options.platform)
 
     def read(path: str) -> bytes | None:
-        on_host = places.path_on_host(path, options)
+        on_host = mount_targets.path_on_host(path, options)
         return engine.read_file(bare, path) if on_host is None else _read_if_there(Path(on_host))
 
     try:

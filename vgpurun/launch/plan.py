@@ -9,38 +9,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from vgpurun import __version__, abi
-from vgpurun.errors import GpuError, OptionError
+from vgpurun.engine.labels import LABEL_HOLDS, LABEL_STATE, holds_label
+from vgpurun.errors import OptionError
 from vgpurun.host.drivers import DeviceRequest, DriverPlan
 from vgpurun.host.gpus import Gpu
-from vgpurun.launch import places
 from vgpurun.launch.committed import healing, own_variables
-from vgpurun.launch.labels import LABEL_HOLDS, LABEL_STATE, holds_label, quotas_to_json
-from vgpurun.limits import quota, region, state
-from vgpurun.limits.oversubscription import oversubscribe
-from vgpurun.limits.policies import choose_policy, choose_priority
-from vgpurun.limits.quota import Quota
-from vgpurun.options import ContainerOptions, Mount
+from vgpurun.launch.driver_mounts import DRIVER_FOLDER, driver_mounts
+from vgpurun.limits.device_quotas import device_quotas, limit_variables, limits_file, shared_files
+from vgpurun.limits.model import DeviceQuota, Joined, Limits, quotas_to_json
+from vgpurun.options import ContainerOptions, Mount, mount_targets
 from vgpurun.profiles.recording import Profiling
+from vgpurun.storage import state
 from vgpurun.util.users import current_user
 
 if TYPE_CHECKING:
     from vgpurun.engine.image_libc import Libc
 
 _LINKS = "driver"  # in the state folder
-
-
-class DeviceQuota(NamedTuple):
-    """One chosen GPU and what the launch may use of it."""
-
-    gpu: Gpu
-    quota: Quota
-
-
-class Joined(NamedTuple):
-    """The slice that a launch joins: its folder has the limits and the usage, and these are its quotas."""
-
-    folder: Path
-    quotas: tuple[DeviceQuota, ...]
 
 
 class LaunchPlan(NamedTuple):
@@ -85,16 +70,6 @@ class ProcessPlan(NamedTuple):
         return quotas_to_json(self.quotas)
 
 
-class Limits(NamedTuple):
-    """--mem, --sm, --sm-policy, --priority and --oversubscribe as they were written."""
-
-    memory: str | None = None
-    sm: str | None = None
-    sm_policy: str | None = None
-    priority: str | None = None
-    oversubscribe: str | None = None
-
-
 def plan_launch(
     options: ContainerOptions,
     limits: Limits,
@@ -120,9 +95,9 @@ def plan_launch(
     host_environment = os.environ if host_environment is None else host_environment
     of_image = image_environment or {}
     given = options.environment_over(own_variables(of_image))
-    quotas = joined.quotas if joined else _quotas(gpus, limits, given, range(len(gpus)))
+    quotas = joined.quotas if joined else device_quotas(gpus, limits, given, range(len(gpus)))
     mounts = _mounts(options, library, state_folder, joined.folder if joined else state_folder, host_exists)
-    of_driver, needs_path = places.driver_mounts(driver, str(state_folder / _LINKS), options, host_exists, libc)
+    of_driver, needs_path = driver_mounts(driver, str(state_folder / _LINKS), options, host_exists, libc)
     environment = {
         **healing(of_image),
         **options.environment,
@@ -174,7 +149,7 @@ def plan_process(
     NVML shows the process all GPUs of the host; those that were not chosen are not in its limits file, which grants
     nothing of them. `hides_others`: there are such, and CUDA is not to see them.
     """
-    quotas = joined.quotas if joined else _quotas(gpus, limits, host_environment, [gpu.index for gpu in gpus])
+    quotas = joined.quotas if joined else device_quotas(gpus, limits, host_environment, [gpu.index for gpu in gpus])
     limits_folder = joined.folder if joined else state_folder
     environment = {
         **driver_environment,
@@ -192,7 +167,7 @@ def plan_process(
         driver,
         environment,
         state_folder,
-        {} if joined else {"etc/limits": _limits_file(quotas)},
+        {} if joined else {"etc/limits": limits_file(quotas)},
         slice_folder=joined.folder if joined else None,
         profiling=profiling,
     )
@@ -215,52 +190,6 @@ def _runtime(given: str | None, driver: DriverPlan) -> str | None:
             "choose --driver mount or cdi beside a runtime of your own"
         )
     return driver.runtime or given
-
-
-def _quotas(
-    gpus: Sequence[Gpu], limits: Limits, environment: Mapping[str, str], indexes: Sequence[int]
-) -> tuple[DeviceQuota, ...]:
-    if len(gpus) > abi.MAX_DEVICES:
-        raise GpuError(
-            f"{len(gpus)} GPUs are more than the {abi.MAX_DEVICES} of one container; choose some with --gpus"
-        )
-    resolved = quota.resolve(gpus, limits.memory, limits.sm, environment, indexes)
-    resolved = oversubscribe(gpus, resolved, limits.oversubscribe)
-    policy = choose_policy(limits.sm_policy, environment)
-    priority = choose_priority(limits.priority, environment)
-    return tuple(
-        DeviceQuota(gpu, each._replace(sm_policy=policy, priority=priority))
-        for gpu, each in zip(gpus, resolved, strict=True)
-    )
-
-
-def quotas_of(gpus: Sequence[Gpu], limits: Limits) -> tuple[DeviceQuota, ...]:
-    """Return what limits come to on these GPUs, for what no environment has a say in. Raises LimitError."""
-    return _quotas(gpus, limits, {}, range(len(gpus)))
-
-
-def shared_files(quotas: Sequence[DeviceQuota], driver: DriverPlan) -> dict[str, bytes]:
-    """Return the files, by relative path, of a state folder that containers share with the host; usage comes beside."""
-    return {
-        "etc/limits": _limits_file(quotas),
-        "etc/ld.so.preload": f"{abi.CONTAINER_LIBRARY}\n".encode(),
-        **driver.state_files,
-    }
-
-
-def _limits_file(quotas: Sequence[DeviceQuota]) -> bytes:
-    return region.limits_bytes([(each.gpu.uuid, each.quota) for each in quotas])
-
-
-def limit_variables(quotas: Sequence[DeviceQuota], indexes: Sequence[int] | None = None) -> dict[str, str]:
-    """Return the limits as variables, by the index that each GPU has there (None: as in a container, from 0)."""
-    variables = {}
-    for index, each in zip(range(len(quotas)) if indexes is None else indexes, quotas, strict=True):
-        if each.quota.memory_bytes is not None:
-            variables[f"{abi.ENV_MEMORY_LIMIT}_{index}"] = str(each.quota.memory_bytes)
-        if each.quota.sm_percent is not None:
-            variables[f"{abi.ENV_SM_LIMIT}_{index}"] = str(each.quota.sm_percent)
-    return variables
 
 
 def _container_environment(
@@ -296,15 +225,15 @@ def _mounts(
     host_exists: Callable[[str], bool],
 ) -> list[Mount]:
     """Return those of our mounts, but for the driver's, that can be made among the user's."""
-    places.refuse_mounts_over_ours(options)
+    mount_targets.refuse_mounts_over_ours(options)
     mounts = [
         Mount(str(library), abi.CONTAINER_LIBRARY),
         Mount(str(limits_folder / "etc"), f"{abi.CONTAINER_DIR}/etc"),
         Mount(str(limits_folder / "run/usage"), abi.CONTAINER_USAGE, read_only=False),
-        Mount(str(state_folder / "etc/ld.so.preload"), places.PRELOAD_FILE),
+        Mount(str(state_folder / "etc/ld.so.preload"), mount_targets.PRELOAD_FILE),
         Mount(abi.LOCK_DIR, abi.LOCK_DIR, read_only=False),
     ]
-    return [mount for mount in mounts if places.has_place(mount.target, options, host_exists)]
+    return [mount for mount in mounts if mount_targets.has_place(mount.target, options, host_exists)]
 
 
 def _loader_variables(
@@ -316,16 +245,16 @@ def _loader_variables(
     another preload file. In an image that is committed they stay, and the next launch takes them away.
     """
     variables = {}
-    if not any(mount.target == places.PRELOAD_FILE for mount in mounts) or (libc and not libc.folder):
+    if not any(mount.target == mount_targets.PRELOAD_FILE for mount in mounts) or (libc and not libc.folder):
         variables["LD_PRELOAD"] = _joined(abi.CONTAINER_LIBRARY, given.get("LD_PRELOAD"))
     if needs_path:
-        variables["LD_LIBRARY_PATH"] = _joined(places.DRIVER_FOLDER, given.get("LD_LIBRARY_PATH"))
+        variables["LD_LIBRARY_PATH"] = _joined(DRIVER_FOLDER, given.get("LD_LIBRARY_PATH"))
     return variables
 
 
 def _links(driver: DriverPlan) -> dict[str, str]:
     """Return the links by which a folder has a driver's libraries that have none to themselves."""
-    return {} if driver.folder else {f"{_LINKS}/{name}": f"{places.DRIVER_FOLDER}/{name}" for name in driver.libraries}
+    return {} if driver.folder else {f"{_LINKS}/{name}": f"{DRIVER_FOLDER}/{name}" for name in driver.libraries}
 
 
 def _warnings_of_limits(
@@ -335,8 +264,8 @@ def _warnings_of_limits(
     if not any(each.quota.memory_bytes or each.quota.sm_percent for each in quotas):
         return []
     targets = {mount.target for mount in mounts}
-    warnings = [*(libc.warnings if libc else ()), *places.doubts_of_preload(targets)]
-    if abi.LOCK_DIR not in targets and not places.shows_host(abi.LOCK_DIR, options):
+    warnings = [*(libc.warnings if libc else ()), *mount_targets.doubts_of_preload(targets)]
+    if abi.LOCK_DIR not in targets and not mount_targets.shows_host(abi.LOCK_DIR, options):
         warnings.append(
             f"{abi.LOCK_DIR} has no place in your own mount of /tmp: this container and others on its GPUs do not know "
             "of each other; an empty folder vgpulock in the mounted folder makes the place"

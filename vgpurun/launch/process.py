@@ -7,8 +7,8 @@ import sys
 
 from vgpurun.errors import CommandNotExecutableError, CommandNotFoundError
 from vgpurun.launch.plan import ProcessPlan
-from vgpurun.limits import state
-from vgpurun.limits.state import StateFolder
+from vgpurun.storage import state
+from vgpurun.storage.state import StateFolder
 from vgpurun.util.users import current_user
 
 _FORWARDED = {

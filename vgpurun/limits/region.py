@@ -4,10 +4,7 @@ The usage file is written by the container, so it is untrusted: it may be missin
 nonsense. Reading it never fails, never blocks and never follows a link; what cannot be is cut to what can.
 """
 
-import fcntl
 import os
-import stat
-import struct
 import time
 from collections.abc import Sequence
 from ctypes import sizeof
@@ -19,6 +16,7 @@ from vgpurun.limits.policies import Priority, SmPolicy
 from vgpurun.limits.quota import Quota
 from vgpurun.limits.utilization import Utilization, read_seconds
 from vgpurun.limits.wait_times import WaitTimes, read_wait_times
+from vgpurun.storage.shared_file import is_live, open_regular, read_regular
 
 # What the bits of not_enforced mean, by the limit that could not be held.
 NOT_ENFORCED = {
@@ -26,9 +24,6 @@ NOT_ENFORCED = {
     "sm": abi.NOT_ENFORCED_SM,
     "turns": abi.NOT_ENFORCED_TURNS,
 }
-
-# struct flock of Linux on 64 bits: type, whence, start, length, pid.
-_FLOCK = struct.Struct("hhxxxxqqixxxx")
 
 
 class BrokenUsageError(Exception):
@@ -134,7 +129,7 @@ def read_usage(path: Path, uuids: Sequence[str], pid_namespace: int | None = Non
 
 def read_sound_usage(path: Path, uuids: Sequence[str], pid_namespace: int | None = None) -> list[DeviceReading]:
     """Return the same, but for a file that cannot be read or is broken raise OSError or BrokenUsageError."""
-    file = _open_regular(path)
+    file = open_regular(path)
     if file is None:
         raise BrokenUsageError("it is no regular file")
     try:
@@ -163,7 +158,7 @@ def read_sound_usage(path: Path, uuids: Sequence[str], pid_namespace: int | None
 def _live_slots(file: int, count: int) -> list[abi.ProcessUsage]:
     size = sizeof(abi.ProcessUsage)
     content = bytearray(os.pread(file, count * size, abi.Usage.processes.offset)).ljust(count * size, b"\0")
-    return [abi.ProcessUsage.from_buffer(content, slot * size) for slot in range(count) if _is_live(file, slot)]
+    return [abi.ProcessUsage.from_buffer(content, slot * size) for slot in range(count) if is_live(file, slot)]
 
 
 def _read_device(
@@ -192,50 +187,3 @@ def _read_memory(slots: Sequence[abi.ProcessUsage], number: int, uuid: str) -> D
         host_bytes=sum(device.host_bytes for device in held),
         processes=sum(1 for device in held if device.counted_bytes),
     )
-
-
-def has_live_processes(path: Path) -> bool:
-    """Ask whether any process counts in a usage file; yes where this user may not look. Raises nothing."""
-    try:
-        file = _open_regular(path)
-    except PermissionError:
-        return True
-    except OSError:
-        return False
-    if file is None:
-        return False
-    try:
-        return _is_live(file, 0, abi.MAX_PROCESSES)
-    except OSError:
-        return True
-    finally:
-        os.close(file)
-
-
-def read_regular(path: Path, most_bytes: int) -> bytes | None:
-    """Return the beginning of a file that anybody may have put there, or None when it is none. Raises OSError."""
-    file = _open_regular(path)
-    if file is None:
-        return None
-    try:
-        return os.pread(file, most_bytes, 0)
-    finally:
-        os.close(file)
-
-
-def _open_regular(path: Path) -> int | None:
-    """Open for reading if it is a regular file. O_PATH has no effect on what is there, were it a device or a pipe."""
-    place = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        if not stat.S_ISREG(os.fstat(place).st_mode):
-            return None
-        return os.open(f"/proc/self/fd/{place}", os.O_RDONLY | os.O_CLOEXEC)
-    finally:
-        os.close(place)
-
-
-def _is_live(file: int, slot: int, count: int = 1) -> bool:
-    """Ask the kernel whether a process holds the lock of this slot, or of one of so many from there."""
-    question = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, abi.SLOT_LOCK_OFFSET + slot, count, 0)
-    lock_type = _FLOCK.unpack(fcntl.fcntl(file, fcntl.F_OFD_GETLK, question))[0]
-    return bool(lock_type != fcntl.F_UNLCK)

@@ -10,8 +10,8 @@ from typing import Protocol
 
 from vgpurun.errors import LimitError, SliceError, StateError
 from vgpurun.host.gpus import Gpu
-from vgpurun.launch.plan import Limits
 from vgpurun.limits import quota, region
+from vgpurun.limits.model import Limits
 from vgpurun.limits.oversubscription import NOT_OVERSUBSCRIBED, oversubscribe
 from vgpurun.limits.policies import choose_policy, choose_priority
 from vgpurun.limits.quota import Quota

@@ -9,9 +9,9 @@ from typing import Any
 from urllib.parse import quote
 
 from vgpurun.errors import HistoryError
-from vgpurun.limits import state
 from vgpurun.metrics.schema import VERSION
 from vgpurun.metrics.store import HOUR_S, check_version
+from vgpurun.storage import state
 
 FILE_NAME = "history.sqlite"
 # What a row stands for, and what of a tenant it names then.

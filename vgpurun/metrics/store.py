@@ -16,8 +16,8 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 
 from vgpurun.errors import HistoryError
-from vgpurun.limits.state import make_readable
 from vgpurun.metrics.schema import APPLICATION_ID, SCHEMA, VERSION
+from vgpurun.storage.state import make_readable
 
 HOUR_S = 3600
 # Spans above the recorder's own, in seconds, and for how long finer ones are kept.

@@ -4,7 +4,8 @@ from collections.abc import Callable, Sequence
 
 from vgpurun.host import library, simulation
 from vgpurun.host.drivers import DriverPlan
-from vgpurun.launch.plan import DeviceQuota, shared_files
+from vgpurun.limits.device_quotas import shared_files
+from vgpurun.limits.model import DeviceQuota
 
 
 def slice_files(quotas: Sequence[DeviceQuota], driver: str, say: Callable[[str], None]) -> dict[str, bytes]:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from vgpurun.admission.placement import Placement
 from vgpurun.errors import SliceError
 from vgpurun.host.gpus import Gpu
-from vgpurun.launch.plan import DeviceQuota, Joined, Limits
+from vgpurun.limits.model import DeviceQuota, Joined, Limits
 from vgpurun.slices import store
 from vgpurun.slices.store import Slice
 

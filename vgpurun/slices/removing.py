@@ -11,6 +11,7 @@ from vgpurun.limits.quota import Quota
 from vgpurun.slices import store
 from vgpurun.slices.members import members
 from vgpurun.slices.store import Slice
+from vgpurun.storage.shared_file import has_live_processes
 
 if TYPE_CHECKING:
     from vgpurun.engine.client import Engine, VgpurunContainer  # slow to import
@@ -27,7 +28,7 @@ def users_of(found: Slice, engine: "Engine | None") -> list[str]:
     for member in members([found])[found.id]:
         if member.container not in mine:
             names.append(f"container {member.container[:_SHORT_ID]}" if member.container else f"process {member.pid}")
-    if not names and region.has_live_processes(found.usage):
+    if not names and has_live_processes(found.usage):
         names.append("processes that cannot be seen from here")
     return names
 

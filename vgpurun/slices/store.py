@@ -1,6 +1,6 @@
 """The slices of this host: each is a folder, and the folder is all there is.
 
-    <root>/slices/<name>/    as a container's state folder (limits/state.py); the owner file has what is in _Owner
+    <root>/slices/<name>/    as a container's state folder (storage/state.py); the owner file has what is in _Owner
     <root>/slices/.<name>-*  one that is being made or removed
 
 A slice appears and disappears by a rename, so that there is never half of one; what a killed command leaves has a dot
@@ -19,15 +19,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from vgpurun.errors import SliceError, StateError
-from vgpurun.launch.labels import SLICES, quotas_from_json, quotas_to_json
-from vgpurun.limits import region, state
+from vgpurun.limits import region
+from vgpurun.limits.model import quotas_from_json, quotas_to_json
 from vgpurun.limits.quota import Quota
+from vgpurun.storage import state
 from vgpurun.util.atomic_file import atomic_file
 from vgpurun.util.locking import is_at, lock_in_time
 from vgpurun.util.users import current_user, groups_of
 
 if TYPE_CHECKING:
-    from vgpurun.launch.plan import DeviceQuota
+    from vgpurun.limits.model import DeviceQuota
 
 ALL_USERS = "all"
 _CHANGE_TAKES_S = 60.0  # at the very most: a change waits for its turn among the launches
@@ -70,7 +71,7 @@ class Slice(NamedTuple):
 
 def slices_folder() -> Path:
     """Return where the slices of the host are. A slice is a promise that all users' launches count: so it is root's."""
-    return state.host_root() / SLICES
+    return state.host_root() / state.SLICES
 
 
 def make(
@@ -80,7 +81,7 @@ def make(
     driver: str = "host",
     users: Sequence[str] = (),
 ) -> Slice:
-    """Make a slice. `files` are plan.shared_files(). Raises SliceError if there is one of that name, and StateError."""
+    """Make a slice. `files` are shared_files(). Raises SliceError if there is one of that name, and StateError."""
     place = slices_folder() / name
     owner = {
         "slice": name,

@@ -23,12 +23,12 @@ from pathlib import Path
 from typing import Any
 
 from vgpurun import abi
-from vgpurun.storage.shared_file import has_live_processes, read_regular
 from vgpurun.errors import StateError
-from vgpurun.limits import region
+from vgpurun.storage.shared_file import has_live_processes, read_regular
 from vgpurun.util.atomic_file import atomic_file
 from vgpurun.util.locking import is_at, lock_in_time
 
+SLICES = "slices"  # the folder of all slices, in the root
 ROOT_FOLDER = Path("/var/lib/vgpurun")
 _PATIENCE_S = 30.0
 _MOST_OWNER_BYTES = 16 << 20  # several times what a command line may have, which is the longest thing in it

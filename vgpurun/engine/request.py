@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from vgpurun.host.drivers import DeviceRequest
-from vgpurun.launch.plan import LaunchPlan
 from vgpurun.options import ContainerOptions, Mount
 from vgpurun.options.network import Network
 from vgpurun.options.values import size
@@ -27,27 +26,6 @@ _UNSET: dict[str, Any] = {
     "HostConfig.BlkioDeviceReadIOps": [],
     "HostConfig.BlkioDeviceWriteIOps": [],
 }
-
-
-def plan_body(plan: LaunchPlan, proxies: Mapping[str, str], terminal_size: tuple[int, int] | None) -> dict[str, Any]:
-    """Return the request for a planned container: the user's options, and what vgpurun adds to them.
-
-    `proxies` are the variables of docker's own configuration, which the user's variables come before.
-    `terminal_size` is that of this process's terminal, in columns and rows.
-    """
-    options = plan.options
-    body = options_body(options, terminal_size)
-    host = body["HostConfig"]
-    body["Env"] = [
-        name if value is None else f"{name}={value}" for name, value in {**proxies, **plan.environment}.items()
-    ]
-    body["Labels"] = dict(plan.labels)
-    host["Mounts"] = [mount_json(mount) for mount in (*options.mounts, *plan.mounts)]
-    host["Devices"] = [*host["Devices"], *map(_device_json, plan.devices)]
-    host["DeviceRequests"] = [*(host["DeviceRequests"] or ()), *map(_request_json, plan.device_requests)] or None
-    if plan.runtime:
-        host["Runtime"] = plan.runtime
-    return body
 
 
 def options_body(options: ContainerOptions, terminal_size: tuple[int, int] | None = None) -> dict[str, Any]:
@@ -111,10 +89,11 @@ def endpoint_json(network: Network) -> dict[str, Any]:
 
 
 def _cdi_requests(names: tuple[str, ...]) -> list[dict[str, Any]] | None:
-    return [_request_json(DeviceRequest(driver="cdi", device_ids=names))] if names else None
+    return [request_json(DeviceRequest(driver="cdi", device_ids=names))] if names else None
 
 
-def _request_json(request: DeviceRequest) -> dict[str, Any]:
+def request_json(request: DeviceRequest) -> dict[str, Any]:
+    """Return a DeviceRequest of the API."""
     return {
         "Driver": request.driver,
         "Count": 0,
@@ -123,7 +102,7 @@ def _request_json(request: DeviceRequest) -> dict[str, Any]:
     }
 
 
-def _device_json(path: str) -> dict[str, str]:
+def device_json(path: str) -> dict[str, str]:
     """Return a device that has the same path in the container, or HOST:CONTAINER[:PERMISSIONS]."""
     host, _, rest = path.partition(":")
     container, _, permissions = rest.partition(":")

@@ -1,0 +1,63 @@
+"""What limits come to on each GPU of a launch, and the files and variables that tell the library of it."""
+
+from collections.abc import Mapping, Sequence
+
+from vgpurun import abi
+from vgpurun.errors import GpuError
+from vgpurun.host.drivers import DriverPlan
+from vgpurun.host.gpus import Gpu
+from vgpurun.limits import quota, region
+from vgpurun.limits.model import DeviceQuota, Limits
+from vgpurun.limits.oversubscription import oversubscribe
+from vgpurun.limits.policies import choose_policy, choose_priority
+
+
+def device_quotas(
+    gpus: Sequence[Gpu], limits: Limits, environment: Mapping[str, str], indexes: Sequence[int]
+) -> tuple[DeviceQuota, ...]:
+    """Return what limits come to on these GPUs, whose indexes the program sees so.
+
+    Raises LimitError, and GpuError for more GPUs than one container can have.
+    """
+    if len(gpus) > abi.MAX_DEVICES:
+        raise GpuError(
+            f"{len(gpus)} GPUs are more than the {abi.MAX_DEVICES} of one container; choose some with --gpus"
+        )
+    resolved = quota.resolve(gpus, limits.memory, limits.sm, environment, indexes)
+    resolved = oversubscribe(gpus, resolved, limits.oversubscribe)
+    policy = choose_policy(limits.sm_policy, environment)
+    priority = choose_priority(limits.priority, environment)
+    return tuple(
+        DeviceQuota(gpu, each._replace(sm_policy=policy, priority=priority))
+        for gpu, each in zip(gpus, resolved, strict=True)
+    )
+
+
+def quotas_of(gpus: Sequence[Gpu], limits: Limits) -> tuple[DeviceQuota, ...]:
+    """Return what limits come to on these GPUs, for what no environment has a say in. Raises LimitError."""
+    return device_quotas(gpus, limits, {}, range(len(gpus)))
+
+
+def shared_files(quotas: Sequence[DeviceQuota], driver: DriverPlan) -> dict[str, bytes]:
+    """Return the files, by relative path, of a state folder that containers share with the host; usage comes beside."""
+    return {
+        "etc/limits": limits_file(quotas),
+        "etc/ld.so.preload": f"{abi.CONTAINER_LIBRARY}\n".encode(),
+        **driver.state_files,
+    }
+
+
+def limits_file(quotas: Sequence[DeviceQuota]) -> bytes:
+    """Return the limits file of these quotas."""
+    return region.limits_bytes([(each.gpu.uuid, each.quota) for each in quotas])
+
+
+def limit_variables(quotas: Sequence[DeviceQuota], indexes: Sequence[int] | None = None) -> dict[str, str]:
+    """Return the limits as variables, by the index that each GPU has there (None: as in a container, from 0)."""
+    variables = {}
+    for index, each in zip(range(len(quotas)) if indexes is None else indexes, quotas, strict=True):
+        if each.quota.memory_bytes is not None:
+            variables[f"{abi.ENV_MEMORY_LIMIT}_{index}"] = str(each.quota.memory_bytes)
+        if each.quota.sm_percent is not None:
+            variables[f"{abi.ENV_SM_LIMIT}_{index}"] = str(each.quota.sm_percent)
+    return variables

@@ -1,0 +1,79 @@
+"""What a launch asks for and what it is given, as plain data, and the JSON in which an owner file has the latter."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from vgpurun import abi
+from vgpurun.host.gpus import Gpu
+from vgpurun.limits.policies import PRIORITIES, SM_POLICIES, Priority, SmPolicy
+from vgpurun.limits.quota import Quota
+from vgpurun.util.printable import printable
+
+
+class Limits(NamedTuple):
+    """--mem, --sm, --sm-policy, --priority and --oversubscribe as they were written."""
+
+    memory: str | None = None
+    sm: str | None = None
+    sm_policy: str | None = None
+    priority: str | None = None
+    oversubscribe: str | None = None
+
+
+class DeviceQuota(NamedTuple):
+    """One chosen GPU and what the launch may use of it."""
+
+    gpu: Gpu
+    quota: Quota
+
+
+class Joined(NamedTuple):
+    """The slice that a launch joins: its folder has the limits and the usage, and these are its quotas."""
+
+    folder: Path
+    quotas: tuple[DeviceQuota, ...]
+
+
+def quotas_to_json(quotas: Sequence[DeviceQuota]) -> str:
+    """Return quotas as an owner file has them: a list in the order of the container's devices."""
+    return json.dumps(
+        [
+            {
+                "uuid": each.gpu.uuid,
+                "memory_bytes": each.quota.memory_bytes,
+                "virtual_bytes": each.quota.virtual_bytes,
+                "sm_percent": each.quota.sm_percent,
+                "sm_policy": each.quota.sm_policy.name.lower(),
+                "priority": each.quota.priority.name.lower(),
+            }
+            for each in quotas
+        ]
+    )
+
+
+def quotas_from_json(text: str) -> list[tuple[str, Quota]]:
+    """Return the UUIDs and quotas of such a list; nothing when the text is none."""
+    try:
+        return [(printable(str(each["uuid"])), _quota_from_json(each)) for each in json.loads(text)]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return []
+
+
+def _quota_from_json(each: Mapping[str, Any]) -> Quota:
+    """What an older version has not written is as it was then."""
+    return Quota(
+        limit_within(each["memory_bytes"], abi.NO_MEMORY_LIMIT),
+        limit_within(each["sm_percent"], 100),
+        SM_POLICIES.get(each.get("sm_policy", ""), SmPolicy.HARD),
+        PRIORITIES.get(each.get("priority", ""), Priority.HIGH),
+        virtual_bytes=limit_within(each.get("virtual_bytes"), abi.NO_MEMORY_LIMIT),
+    )
+
+
+def limit_within(number: Any, most: int) -> int | None:
+    """Return a limit as it was written, by somebody whose words all others add up. Raises ValueError if it is none."""
+    if number is None or (type(number) is int and 0 <= number <= most):
+        return number
+    raise ValueError(number)
