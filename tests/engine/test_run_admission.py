@@ -18,9 +18,9 @@ import pytest
 
 from cli import Cli, wait_until
 from engine_relay import held_up
-from vgpurun.admission.holders import all_holders
 from vgpurun.admission.lock import QUEUE_DIR
 from vgpurun.engine.client import Engine
+from vgpurun.inventory.reservations import all_holders
 from vgpurun.launch.container import sweep
 from vgpurun.limits.model import quotas_from_json
 from vgpurun.util.background import Background
@@ -270,7 +270,7 @@ def test_what_a_failed_start_could_not_remove_holds_nobody_up(one_gpu: Cli, debi
 WITHOUT_LOCK = """
 import contextlib, pathlib, sys, time
 from vgpurun import cli
-from vgpurun.admission import entry
+from vgpurun.admission import controller
 from vgpurun.engine.launches import LaunchEngine
 
 make, meeting = LaunchEngine.create, pathlib.Path(sys.argv.pop(1))

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from support import LIBRARY, assert_measured, own_gpu_config
+from vgpurun.diagnostics import verify
 from vgpurun.errors import VgpurunError
-from vgpurun.host import verify
 from vgpurun.host.elf import glibc_version, read_elf
 
 GIB = 1 << 30
@@ -84,7 +84,7 @@ FAILING = """
 from vgpurun.host import gpus
 from vgpurun.host import library
 from vgpurun.host import simulation
-from vgpurun.host.verify import Trial, check_compute, check_memory
+from vgpurun.diagnostics.verify import Trial, check_compute, check_memory
 import json
 simulation.activate(library.find_simulated_driver(print))
 (gpu,) = gpus.list_gpus()

@@ -15,15 +15,15 @@ from pathlib import Path
 import pytest
 from fakes import GIB, make_gpus
 
-from vgpurun.admission import entry
-from vgpurun.admission.entry import Admission
+from vgpurun.admission import controller
+from vgpurun.admission.controller import Admission
 from vgpurun.admission.grants import Grant
-from vgpurun.admission.holders import is_abandoned
 from vgpurun.admission.request import Request
 from vgpurun.engine.client import VgpurunContainer
 from vgpurun.engine.labels import Record
 from vgpurun.errors import EngineError, NoRoomError, StateError
 from vgpurun.host.gpus import Gpu, GpuUse
+from vgpurun.inventory.reservations import is_abandoned
 from vgpurun.limits import region, update
 from vgpurun.limits.model import DeviceQuota, Limits, quotas_to_json
 from vgpurun.limits.quota import Quota
@@ -37,7 +37,7 @@ OF_EACH = Quota(5 * GIB)  # of 8
 @pytest.fixture(autouse=True)
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("VGPURUN_STATE_DIR", str(tmp_path))
-    monkeypatch.setattr(entry.devices, "read_use", lambda gpus: [GpuUse(0, None) for _ in gpus])
+    monkeypatch.setattr(controller.devices, "read_use", lambda gpus: [GpuUse(0, None) for _ in gpus])
     return tmp_path
 
 
@@ -95,7 +95,7 @@ def test_only_promises_count_when_it_looks_again(monkeypatch: pytest.MonkeyPatch
     """What programs without a limit have taken since is nothing that the launch could have known."""
     launch = Launch(1)
     launch.go_on()
-    monkeypatch.setattr(entry.devices, "read_use", lambda gpus: [GpuUse(7 * GIB, None) for _ in gpus])
+    monkeypatch.setattr(controller.devices, "read_use", lambda gpus: [GpuUse(7 * GIB, None) for _ in gpus])
     launch.go_on()
     launch.go_on()
     assert not launch.is_refused

@@ -16,9 +16,10 @@ from support import unavailable
 from vgpurun import abi
 from vgpurun.config.file import ConfigFile
 from vgpurun.config.values import Config
+from vgpurun.diagnostics import doctor
+from vgpurun.diagnostics.doctor import FAILED, OK, WARNING
 from vgpurun.errors import ConfigError, GpuError
-from vgpurun.host import doctor, mps
-from vgpurun.host.doctor import FAILED, OK, WARNING
+from vgpurun.host import mps
 from vgpurun.host.drivers import EngineFacts
 
 (GPU,) = make_gpus(1)

@@ -14,9 +14,9 @@ from vgpurun.cli import ps_view
 from vgpurun.engine.client import VgpurunContainer
 from vgpurun.engine.labels import Record
 from vgpurun.errors import OptionError
-from vgpurun.limits import listing
+from vgpurun.inventory import listing
+from vgpurun.inventory.usage import Tenant, TenantDevice
 from vgpurun.limits.quota import Quota
-from vgpurun.limits.readings import Tenant, TenantDevice
 from vgpurun.limits.region import DeviceReading
 from vgpurun.limits.utilization import Utilization
 

@@ -8,14 +8,15 @@ from typing import Any
 import pytest
 from fakes import GIB, MIB, make_gpus
 
-from vgpurun.admission.grants import Grant, Maxima
-from vgpurun.admission.holders import Holder
+from vgpurun.admission.grants import Grant
 from vgpurun.admission.placement import Placement, place
 from vgpurun.admission.request import Request
 from vgpurun.admission.rooms import Room, Share, rooms
+from vgpurun.config.schema import Maxima
+from vgpurun.diagnostics import verify
 from vgpurun.errors import GpuError, LimitError, NoRoomError, OptionError, QuotaError
-from vgpurun.host import verify
 from vgpurun.host.gpus import GpuUse
+from vgpurun.inventory.reservations import Holder
 from vgpurun.limits.model import Limits
 from vgpurun.limits.quota import Quota, parse_size
 

@@ -8,7 +8,7 @@ import pytest
 
 from vgpurun import abi
 from vgpurun.errors import ProfileError
-from vgpurun.profiles.recording import Profiling
+from vgpurun.launch.profiling import Profiling
 
 
 def test_without_the_option_nothing_is_recorded() -> None:

@@ -10,16 +10,17 @@ from typing import Any
 import pytest
 from fakes import GIB, make_gpus
 
-from vgpurun.admission.holders import all_holders
+from vgpurun.admission import removing
+from vgpurun.admission.joining import Joining
 from vgpurun.cli.placing import Wanted, WantedSlice
 from vgpurun.errors import OptionError, SliceError
 from vgpurun.host.drivers import DriverPlan
+from vgpurun.inventory.reservations import all_holders
 from vgpurun.launch import plan
 from vgpurun.limits import region
 from vgpurun.limits.model import DeviceQuota, Limits
 from vgpurun.limits.quota import Quota
-from vgpurun.slices import removing, store
-from vgpurun.slices.joining import Joining
+from vgpurun.slices import store
 from vgpurun.slices.members import members
 from vgpurun.slices.store import Slice
 from vgpurun.storage import state

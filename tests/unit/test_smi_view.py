@@ -9,8 +9,8 @@ from fakes import make_gpus
 
 from vgpurun.cli import smi_json, smi_view
 from vgpurun.host.gpus import GpuUse
+from vgpurun.inventory.usage import Report, Tenant, TenantDevice
 from vgpurun.limits.quota import Quota
-from vgpurun.limits.readings import Report, Tenant, TenantDevice
 from vgpurun.limits.region import NOT_ENFORCED, DeviceReading
 from vgpurun.limits.utilization import Utilization
 

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from vgpurun import abi
-from vgpurun.admission.holders import local_processes
 from vgpurun.errors import StateError
+from vgpurun.inventory.reservations import local_processes
 from vgpurun.storage import state
 from vgpurun.storage.state import StateFolder
 

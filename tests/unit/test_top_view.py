@@ -9,8 +9,8 @@ from fakes import GIB, MIB, make_gpus
 
 from vgpurun.cli import top_view
 from vgpurun.host.gpus import GpuUse
+from vgpurun.inventory.usage import Report, Tenant, TenantDevice
 from vgpurun.limits.quota import Quota
-from vgpurun.limits.readings import Report, Tenant, TenantDevice
 from vgpurun.limits.region import DeviceReading
 from vgpurun.limits.utilization import Utilization
 from vgpurun.limits.wait_times import WaitTimes

@@ -10,25 +10,15 @@ from typing import NamedTuple
 
 from vgpurun.admission.room_table import room_table
 from vgpurun.admission.rooms import Room
+from vgpurun.config import values as config
+from vgpurun.config.schema import Maxima
 from vgpurun.errors import NoRoomError, QuotaError
 from vgpurun.host.gpus import Gpu, match_gpu
-from vgpurun.limits.quota import MemorySize, Quota, show_size
+from vgpurun.limits.quota import Quota, show_size
+from vgpurun.util.users import current_user
 
 WAYS_OUT_OF_OWN = "end one, ask for less, or queue with --wait"
 _NOTHING: Mapping[str, Quota] = MappingProxyType({})
-
-
-class Maxima(NamedTuple):
-    """What one user may have at the same time; None is no maximum. `origins` says which line set each."""
-
-    memory: MemorySize | None = None
-    memory_per_gpu: MemorySize | None = None
-    sm: int | None = None
-    sm_per_gpu: int | None = None
-    containers: int | None = None
-    gpus: tuple[str, ...] | None = None
-    overcommit: bool | None = None
-    origins: Mapping[str, str] = {}
 
 
 class _Sum(NamedTuple):
@@ -164,6 +154,13 @@ class Grant(NamedTuple):
 
     def _whose(self, key: str) -> str:
         return f"user {self.user} ({key}, {self.maxima.origins.get(key, '')})"
+
+
+def own_grant() -> Grant:
+    """Return what the administrator grants the user who launches. Raises ConfigError."""
+    quotas = config.own_quotas(config.whole())
+    values = {name: setting.value for name, setting in quotas.items()}
+    return Grant(current_user(), Maxima(**values, origins={name: each.origin for name, each in quotas.items()}))
 
 
 def _least(*maxima: int | None) -> int | None:

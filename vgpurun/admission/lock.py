@@ -5,7 +5,7 @@ trusted: a link, a pipe or another's closed file is no lock, and nobody can hold
 PATIENCE_S, nor several one after the other for longer than MOST_S.
 
 The lock keeps order, so that launches at the same time do not see, and refuse, each other. That nothing is promised
-twice does not hang on it: who has taken something looks again (entry.py), with the lock or without.
+twice does not hang on it: who has taken something looks again (controller.py), with the lock or without.
 
 The folder is another one than that of the running containers (abi.LOCK_DIR): those have no part in this.
 """

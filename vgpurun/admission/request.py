@@ -9,7 +9,7 @@ from vgpurun.errors import GpuError, OptionError
 from vgpurun.host import gpus as devices
 from vgpurun.host.gpus import Gpu
 from vgpurun.limits import quota
-from vgpurun.limits.model import Limits
+from vgpurun.limits.model import Limits, is_max, texts_by_device
 from vgpurun.limits.quota import PerDevice, Quota, show_size
 from vgpurun.util.choices import PLACE_POLICIES
 
@@ -55,7 +55,7 @@ def candidates(request: Request, gpus: Sequence[Gpu]) -> Candidates:
 
     Raises GpuError, OptionError, and LimitError for limits that cannot be read.
     """
-    memory, sm = _written(request.limits)
+    memory, sm = texts_by_device(request.limits)
     wanted = devices.parse_gpus(request.gpus, gpus) if request.gpus is not None else 1
     if not isinstance(wanted, int):
         return Candidates(tuple(wanted))
@@ -73,31 +73,6 @@ def candidates(request: Request, gpus: Sequence[Gpu]) -> Candidates:
     return Candidates(tuple(gpu for gpu in usable if gpu in named), others, wanted - len(named))
 
 
-def _written(limits: Limits) -> tuple[PerDevice[str | None], PerDevice[str | None]]:
-    """Read --mem and --sm down to the text for each device, every one of which must be a limit or `max`."""
-    memory: PerDevice[str | None] = PerDevice()
-    sm: PerDevice[str | None] = PerDevice()
-    if limits.memory is not None:
-        quota.parse_per_device(limits.memory, lambda text: None if is_max(text) else quota.parse_limit(text))
-        memory = quota.parse_per_device(limits.memory, str)
-    if limits.sm is not None:
-        quota.parse_per_device(limits.sm, quota.parse_sm)
-        sm = quota.parse_per_device(limits.sm, str)
-    if limits.oversubscribe is not None:
-        quota.parse_per_device(limits.oversubscribe, quota.parse_size)
-    return memory, sm
-
-
-def check_limits(limits: Limits) -> None:
-    """Raise LimitError for limits that cannot be read."""
-    _written(limits)
-
-
-def is_max(text: str) -> bool:
-    """Whether a memory limit is all that is left on the GPU."""
-    return text.strip().lower() == "max"
-
-
 def _named(texts: PerDevice[str | None], option: str, gpus: Sequence[Gpu]) -> set[Gpu]:
     values = quota.values_on(texts, gpus, option)
     return {gpu for gpu, value in zip(gpus, values, strict=True) if value is not None and texts.by_device}
@@ -112,7 +87,7 @@ class Needs:
     def __init__(self, request: Request, wanted: Candidates, most: Mapping[str, Quota] = MappingProxyType({})) -> None:
         self._request = request
         self._total = wanted.total
-        memory, sm = _written(request.limits)
+        memory, sm = texts_by_device(request.limits)
         uuids = [gpu.uuid for gpu in wanted.all]
         self._memory = dict(zip(uuids, quota.values_on(memory, wanted.all, "--mem"), strict=True))
         self._sm = dict(zip(uuids, quota.values_on(sm, wanted.all, "--sm"), strict=True))

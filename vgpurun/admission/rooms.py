@@ -9,8 +9,8 @@ one is promised no compute, and takes what the others leave.
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from vgpurun.admission.holders import Holder
 from vgpurun.host.gpus import Gpu, GpuUse
+from vgpurun.inventory.reservations import Holder
 from vgpurun.limits.quota import Quota, show_size
 
 # What is used outside of promises is not counted up to the lesser of these: a desktop, the driver's own, a moment's

@@ -6,10 +6,8 @@ from pathlib import Path
 
 from vgpurun.admission.lock import QUEUE_DIR
 from vgpurun.admission.tickets import Ticket, ahead
-from vgpurun.errors import NoRoomError, OptionError
+from vgpurun.errors import NoRoomError
 
-NO_TIMEOUT = "forever"
-_FOREVER_S = float("inf")
 _POLL_S = 0.5
 _SECOND_LOOK_S = 0.2  # what was just ending or being swept at the first look is gone at the second
 
@@ -77,20 +75,3 @@ class Line:
         if self._refusal is None or before > 0:
             return NoRoomError(f"{waited}: place {before + 1} of the queue", "wait longer, or ask for less")
         return NoRoomError(f"{waited}: {self._refusal.reason}", self._refusal.way_out, self._refusal.details)
-
-
-def parse_wait(text: str) -> float:
-    """Read --wait; return seconds, 0 for not at all. Raises OptionError."""
-    if text == NO_TIMEOUT:
-        return _FOREVER_S
-    if text.isdecimal():
-        return float(text)
-    from humanfriendly import InvalidTimespan, parse_timespan  # slow to import
-
-    try:
-        seconds = float(parse_timespan(text))
-    except InvalidTimespan:
-        seconds = -1
-    if seconds < 0:
-        raise OptionError(f"--wait={text} is not a time; use e.g. --wait=90s, --wait=10m, or --wait without end")
-    return seconds

@@ -21,7 +21,7 @@ from vgpurun.host import drivers
 from vgpurun.host.drivers import EngineFacts
 from vgpurun.host.gpus import Gpu
 from vgpurun.slices import store
-from vgpurun.slices.joining import quotas_on
+from vgpurun.slices.quotas import quotas_on
 from vgpurun.slices.store import Slice
 from vgpurun.storage import state
 from vgpurun.util.atomic_file import atomic_file

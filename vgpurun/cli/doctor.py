@@ -7,8 +7,8 @@ import click
 
 from vgpurun.cli.common import GroupedCommand, option, survey_gpus
 from vgpurun.config import values as config
+from vgpurun.diagnostics.doctor import FAILED, OK, WARNING, Finding, examine
 from vgpurun.errors import DriverError, GpuError, LibraryError
-from vgpurun.host.doctor import FAILED, OK, WARNING, Finding, examine
 from vgpurun.util.choices import DRIVER_MODES
 
 _GROUP = "Examination"

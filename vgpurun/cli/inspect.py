@@ -28,7 +28,7 @@ def inspect(containers: tuple[str, ...], driver: str) -> int:
 def _describe(described: dict[str, Any], all_gpus: Any) -> dict[str, Any]:
     from vgpurun.cli.ps_view import devices_json
     from vgpurun.engine.containers import from_description
-    from vgpurun.limits import readings as smi
+    from vgpurun.inventory import usage as smi
 
     (tenant,) = smi.read_containers([from_description(described)], all_gpus)
     container = tenant.container

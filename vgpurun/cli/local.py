@@ -28,8 +28,8 @@ from vgpurun.host.gpus import Survey
 from vgpurun.launch.describe import to_yaml
 from vgpurun.launch.plan import ProcessPlan, plan_process
 from vgpurun.launch.process import prepare_process, run_process
+from vgpurun.launch.profiling import Profiling
 from vgpurun.options.files import given_environment
-from vgpurun.profiles.recording import Profiling
 from vgpurun.storage import state
 
 _GROUP = "Process"

@@ -6,16 +6,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from vgpurun.admission.entry import Admission
-from vgpurun.admission.request import Request, check_limits
-from vgpurun.admission.waiting import NO_TIMEOUT, parse_wait
+from vgpurun.admission.controller import Admission
+from vgpurun.admission.grants import own_grant
+from vgpurun.admission.joining import Joining
+from vgpurun.admission.request import Request
 from vgpurun.cli.common import LIMITS, Function, SliceName, option, say, warn
 from vgpurun.config import values as config
+from vgpurun.config.schema import NO_TIMEOUT, parse_wait
 from vgpurun.errors import EngineError, NoEngineError, NoRoomError, OptionError
 from vgpurun.host.gpus import GPUS_HELP, Gpu
-from vgpurun.limits.model import Limits
+from vgpurun.limits.model import Limits, check_limits
 from vgpurun.limits.quota import Quota, sets_limits
-from vgpurun.slices.joining import Joining
 from vgpurun.util.choices import PLACE_POLICIES
 
 if TYPE_CHECKING:
@@ -129,7 +130,7 @@ class Wanted(NamedTuple):
         request = Request(
             self.limits, self.gpus, self.policy, self.is_overcommit, environment, self.is_local, defaults=self.defaults
         )
-        return Admission(request, gpus, config.own_grant(), engine, self.wait_s, say, warn)
+        return Admission(request, gpus, own_grant(), engine, self.wait_s, say, warn)
 
     def has_limits(self, environment: Mapping[str, str]) -> bool:
         """Ask whether anything limits a program that will have this environment."""
@@ -218,7 +219,7 @@ def admitted_change(
         is_overcommit=bool(config.default("overcommit")) if overcommit is None else overcommit,
         before=before or {},
     )
-    admission = Admission(request, gpus, config.own_grant(), engine, 0, say, warn, in_place_of=holder)
+    admission = Admission(request, gpus, own_grant(), engine, 0, say, warn, in_place_of=holder)
     try:
         with admission.granted():
             yield

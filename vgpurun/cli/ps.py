@@ -36,8 +36,8 @@ def ps(
     from vgpurun.cli.ps_view import show
     from vgpurun.cli.templates import Template
     from vgpurun.engine.client import Engine
-    from vgpurun.limits import readings as smi
-    from vgpurun.limits.listing import FIELDS, SHORT_ID, parse_filters
+    from vgpurun.inventory import usage as smi
+    from vgpurun.inventory.listing import FIELDS, SHORT_ID, parse_filters
 
     tests = parse_filters(filters)
     if output_format not in ("table", "json", "csv"):

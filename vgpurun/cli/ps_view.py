@@ -12,8 +12,8 @@ import click
 from vgpurun.cli.columns import Column, lines, terminal_width
 from vgpurun.cli.smi_json import device_json
 from vgpurun.cli.templates import Template, columns
-from vgpurun.limits import listing
-from vgpurun.limits.readings import Tenant
+from vgpurun.inventory import listing
+from vgpurun.inventory.usage import Tenant
 from vgpurun.util.times import show_age, show_moment
 
 _COLUMNS = (

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
-from vgpurun.admission.entry import Admission
+from vgpurun.admission.controller import Admission
+from vgpurun.admission.joining import Joining
 from vgpurun.admission.placement import Placement
 from vgpurun.cli.common import (
     EngineCommand,
@@ -34,11 +35,10 @@ from vgpurun.host.library import Library, find_simulated_driver
 from vgpurun.launch.committed import own_variables
 from vgpurun.launch.describe import to_yaml
 from vgpurun.launch.plan import LaunchPlan, plan_launch
+from vgpurun.launch.profiling import Profiling
 from vgpurun.options import ContainerOptions
 from vgpurun.options.build import container_options
 from vgpurun.options.devices import gpus
-from vgpurun.profiles.recording import Profiling
-from vgpurun.slices.joining import Joining
 from vgpurun.storage import state
 from vgpurun.util.background import Background
 from vgpurun.util.choices import DRIVER_MODES

@@ -56,11 +56,11 @@ def create(name: str, users: str, driver: str, **given: Any) -> None:
 
     NAME is up to 63 letters, digits, '_', '.' and '-'.
     """
+    from vgpurun.admission.removing import remove
     from vgpurun.cdi.specification import check_name
     from vgpurun.limits.device_quotas import quotas_of
     from vgpurun.slices import store
     from vgpurun.slices.files import slice_files
-    from vgpurun.slices.removing import remove
 
     store.check_new(check_name(name))
     store.sweep()
@@ -138,7 +138,7 @@ def update(
     from vgpurun.cli.update import show_changes
     from vgpurun.limits import update as limits
     from vgpurun.slices import store
-    from vgpurun.slices.joining import quotas_on
+    from vgpurun.slices.quotas import quotas_on
 
     given = Limits(mem, sm, sm_policy, priority, oversubscribe)
     if given == Limits() and users is None:
@@ -166,8 +166,8 @@ def rm(names: tuple[str, ...], force: bool, driver: str) -> int:
     One that is in use, by a container that is stopped too, is kept. With --force, what runs in it keeps the memory
     that it has, and gets no more memory and 1 % of the GPU's time, until it ends.
     """
+    from vgpurun.admission.removing import remove
     from vgpurun.slices import store
-    from vgpurun.slices.removing import remove
 
     engine = engine_if_any()
     exit_code = 0

@@ -14,9 +14,9 @@ from vgpurun.cli.ps_view import devices_json, of_limit, share, short_age
 from vgpurun.engine.client import Engine
 from vgpurun.errors import EngineError, NoEngineError
 from vgpurun.host.gpus import Gpu
-from vgpurun.limits import listing
-from vgpurun.limits import readings as smi
-from vgpurun.limits.readings import Tenant
+from vgpurun.inventory import listing
+from vgpurun.inventory import usage as smi
+from vgpurun.inventory.usage import Tenant
 from vgpurun.slices.store import Slice
 from vgpurun.util.times import show_moment
 

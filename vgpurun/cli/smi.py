@@ -98,7 +98,7 @@ def _overview(gpu_text: str, output_format: str, is_simulated: bool) -> None:
     from vgpurun.cli.smi_json import to_json
     from vgpurun.cli.smi_view import print_table
     from vgpurun.engine.client import Engine
-    from vgpurun.limits import readings
+    from vgpurun.inventory import usage
 
     chosen = select_gpus(gpu_text, visible_gpus(is_simulated))
     engine = None
@@ -106,7 +106,7 @@ def _overview(gpu_text: str, output_format: str, is_simulated: bool) -> None:
         engine = Engine.connect()
     except EngineError as error:
         warn(f"containers are not shown: {error}")
-    report = readings.collect(chosen, engine)
+    report = usage.collect(chosen, engine)
     if output_format == "json":
         described: dict[str, Any] = to_json(report)
         sys.stdout.write(json.dumps(described) + "\n")

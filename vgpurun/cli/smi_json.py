@@ -3,7 +3,7 @@
 from typing import Any
 
 from vgpurun.host.gpus import Gpu, GpuUse
-from vgpurun.limits.readings import Report, Tenant, TenantDevice
+from vgpurun.inventory.usage import Report, Tenant, TenantDevice
 
 
 def to_json(report: Report) -> dict[str, Any]:

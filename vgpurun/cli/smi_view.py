@@ -10,9 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from vgpurun.abi import LOCK_DIR
-from vgpurun.limits.listing import PAUSED
+from vgpurun.inventory.listing import PAUSED
+from vgpurun.inventory.usage import Report, Tenant, TenantDevice
 from vgpurun.limits.quota import show_size
-from vgpurun.limits.readings import Report, Tenant, TenantDevice
 from vgpurun.limits.region import DeviceReading
 
 _INDENT = 3

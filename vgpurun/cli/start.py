@@ -25,8 +25,8 @@ def start(containers: tuple[str, ...], overcommit: bool | None, driver: str) -> 
     As at a launch, nothing is promised twice: where their limits do not fit any more, they are not started.
     `docker start` does not look.
     """
-    from vgpurun.admission.holders import quotas_now
     from vgpurun.engine.containers import ContainerEngine, each_of
+    from vgpurun.inventory.reservations import quotas_now
     from vgpurun.limits.update import changing, devices_of
     from vgpurun.slices import store
     from vgpurun.storage import state

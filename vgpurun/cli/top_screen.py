@@ -15,8 +15,8 @@ from vgpurun.console.signals import Signals
 from vgpurun.engine.client import Engine
 from vgpurun.errors import EngineError
 from vgpurun.host.gpus import Survey
-from vgpurun.limits import readings as smi
-from vgpurun.limits.readings import Report
+from vgpurun.inventory import usage as smi
+from vgpurun.inventory.usage import Report
 
 _INTERVALS_S = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 _PIPE_WIDTH = 100  # columns, where there is no terminal to ask

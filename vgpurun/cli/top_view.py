@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from rich.text import Text
 
 from vgpurun.host.gpus import Gpu, GpuUse
-from vgpurun.limits.listing import PAUSED
+from vgpurun.inventory.listing import PAUSED
+from vgpurun.inventory.usage import Report, Tenant, TenantDevice
 from vgpurun.limits.quota import show_size
-from vgpurun.limits.readings import Report, Tenant, TenantDevice
 from vgpurun.limits.wait_times import WaitTimes
 
 SORTS = ("gpu", "memory", "compute")

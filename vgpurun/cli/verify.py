@@ -11,10 +11,10 @@ import click
 from vgpurun.cli.common import LIMITS, EngineCommand, option, say, visible_gpus
 from vgpurun.cli.placing import shortest_size
 from vgpurun.config import values as config
+from vgpurun.diagnostics.verify import FAILED, OK, WARNING, Check, Trial, check_compute, check_memory
 from vgpurun.errors import OptionError
 from vgpurun.host import library
 from vgpurun.host.gpus import Gpu, select_gpus
-from vgpurun.host.verify import FAILED, OK, WARNING, Check, Trial, check_compute, check_memory
 from vgpurun.limits import quota
 from vgpurun.limits.quota import Quota, show_size
 from vgpurun.util.choices import DRIVER_MODES

@@ -8,13 +8,15 @@ import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from vgpurun.errors import VgpurunError
+from vgpurun.errors import OptionError, VgpurunError
 from vgpurun.util.choices import DRIVER_MODES, PLACE_POLICIES, PULL_POLICIES
 
 if TYPE_CHECKING:
     from vgpurun.limits.quota import MemorySize
 
 UNLIMITED = "unlimited"
+NO_TIMEOUT = "forever"
+_FOREVER_S = float("inf")
 _TRUE = ("true", "yes", "on", "1")
 _FALSE = ("false", "no", "off", "0")
 
@@ -65,8 +67,7 @@ def _sm(text: str) -> str:
 
 
 def _check_limits(**written: str) -> None:
-    from vgpurun.admission.request import check_limits
-    from vgpurun.limits.model import Limits
+    from vgpurun.limits.model import Limits, check_limits
 
     check_limits(Limits(**written))
 
@@ -87,10 +88,25 @@ def _gpus(text: str) -> str:
 def _wait(text: str) -> str:
     if text.lower() in _FALSE:
         return "0"
-    from vgpurun.admission.waiting import parse_wait
-
     parse_wait(text)
     return text
+
+
+def parse_wait(text: str) -> float:
+    """Read --wait; return seconds, 0 for not at all. Raises OptionError."""
+    if text == NO_TIMEOUT:
+        return _FOREVER_S
+    if text.isdecimal():
+        return float(text)
+    from humanfriendly import InvalidTimespan, parse_timespan  # slow to import
+
+    try:
+        seconds = float(parse_timespan(text))
+    except InvalidTimespan:
+        seconds = -1
+    if seconds < 0:
+        raise OptionError(f"--wait={text} is not a time; use e.g. --wait=90s, --wait=10m, or --wait without end")
+    return seconds
 
 
 def _most(read: Callable[[str], Any]) -> Callable[[str], Any]:
@@ -144,3 +160,16 @@ MAXIMA = (
 
 DEFAULTS_BY_NAME: Mapping[str, Key] = {key.name: key for key in DEFAULTS}
 MAXIMA_BY_NAME: Mapping[str, Key] = {key.name: key for key in MAXIMA}
+
+
+class Maxima(NamedTuple):
+    """What one user may have at the same time; None is no maximum. `origins` says which line set each."""
+
+    memory: "MemorySize | None" = None
+    memory_per_gpu: "MemorySize | None" = None
+    sm: int | None = None
+    sm_per_gpu: int | None = None
+    containers: int | None = None
+    gpus: tuple[str, ...] | None = None
+    overcommit: bool | None = None
+    origins: Mapping[str, str] = {}

@@ -21,7 +21,7 @@ from vgpurun.errors import ConfigError, VgpurunError
 from vgpurun.util.users import current_user, groups_of
 
 if TYPE_CHECKING:
-    from vgpurun.admission.grants import Grant
+    pass
 
 ADMIN_FILE = Path("/etc/vgpurun/config.yaml")
 
@@ -120,12 +120,3 @@ def own_quotas(config: Config) -> dict[str, Setting]:
     """Return what the user who launches may have at most."""
     user = current_user()
     return config.quotas(user, groups_of(user) if config.admin.groups else ())
-
-
-def own_grant() -> "Grant":
-    """Return what the administrator grants the user who launches. Raises ConfigError."""
-    from vgpurun.admission.grants import Grant, Maxima  # not needed to read a default
-
-    quotas = own_quotas(whole())
-    values = {name: setting.value for name, setting in quotas.items()}
-    return Grant(current_user(), Maxima(**values, origins={name: each.origin for name, each in quotas.items()}))

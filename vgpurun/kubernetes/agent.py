@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from vgpurun.admission.holders import Holder
 from vgpurun.console.signals import Ending
 from vgpurun.errors import KubernetesError, VgpurunError
+from vgpurun.inventory.reservations import Holder
 from vgpurun.kubernetes.agent_pods import read_containers
 from vgpurun.kubernetes.agent_sweep import Sweeper
 from vgpurun.kubernetes.agent_tenants import find_tenants

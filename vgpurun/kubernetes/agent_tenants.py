@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from vgpurun.admission.holders import Holder
+from vgpurun.inventory.reservations import Holder
 from vgpurun.kubernetes.agent_pods import PodContainer
 from vgpurun.kubernetes.dra_state import Claims
 from vgpurun.kubernetes.state import all_folders, units_of

@@ -6,8 +6,8 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
-from vgpurun.admission.entry import Admission
-from vgpurun.admission.holders import is_abandoned
+from vgpurun.admission.controller import Admission
+from vgpurun.admission.joining import Joining
 from vgpurun.admission.placement import Placement
 from vgpurun.console import terminal
 from vgpurun.console.signals import Signals
@@ -15,12 +15,12 @@ from vgpurun.engine.client import Engine, VgpurunContainer
 from vgpurun.engine.launches import LaunchEngine, launch_error
 from vgpurun.errors import CommandLineError, EngineError, OptionError
 from vgpurun.host.drivers import EngineFacts
+from vgpurun.inventory.reservations import is_abandoned
 from vgpurun.launch.attached import AttachedRun
 from vgpurun.launch.plan import LaunchPlan
 from vgpurun.launch.request import plan_body
 from vgpurun.options import ContainerOptions
 from vgpurun.options.values import detach_keys
-from vgpurun.slices.joining import Joining
 from vgpurun.storage import state
 from vgpurun.storage.state import StateFolder
 from vgpurun.util.background import Background

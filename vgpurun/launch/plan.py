@@ -15,10 +15,10 @@ from vgpurun.host.drivers import DeviceRequest, DriverPlan
 from vgpurun.host.gpus import Gpu
 from vgpurun.launch.committed import healing, own_variables
 from vgpurun.launch.driver_mounts import DRIVER_FOLDER, driver_mounts
+from vgpurun.launch.profiling import Profiling
 from vgpurun.limits.device_quotas import device_quotas, limit_variables, limits_file, shared_files
 from vgpurun.limits.model import DeviceQuota, Joined, Limits, quotas_to_json
 from vgpurun.options import ContainerOptions, Mount, mount_targets
-from vgpurun.profiles.recording import Profiling
 from vgpurun.storage import state
 from vgpurun.util.users import current_user
 

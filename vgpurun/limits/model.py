@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 
 from vgpurun import abi
 from vgpurun.host.gpus import Gpu
+from vgpurun.limits import quota
 from vgpurun.limits.policies import PRIORITIES, SM_POLICIES, Priority, SmPolicy
-from vgpurun.limits.quota import Quota
+from vgpurun.limits.quota import PerDevice, Quota
 from vgpurun.util.printable import printable
 
 
@@ -20,6 +21,31 @@ class Limits(NamedTuple):
     sm_policy: str | None = None
     priority: str | None = None
     oversubscribe: str | None = None
+
+
+def texts_by_device(limits: Limits) -> tuple[PerDevice[str | None], PerDevice[str | None]]:
+    """Read --mem and --sm down to the text for each device, every one of which must be a limit or `max`."""
+    memory: PerDevice[str | None] = PerDevice()
+    sm: PerDevice[str | None] = PerDevice()
+    if limits.memory is not None:
+        quota.parse_per_device(limits.memory, lambda text: None if is_max(text) else quota.parse_limit(text))
+        memory = quota.parse_per_device(limits.memory, str)
+    if limits.sm is not None:
+        quota.parse_per_device(limits.sm, quota.parse_sm)
+        sm = quota.parse_per_device(limits.sm, str)
+    if limits.oversubscribe is not None:
+        quota.parse_per_device(limits.oversubscribe, quota.parse_size)
+    return memory, sm
+
+
+def check_limits(limits: Limits) -> None:
+    """Raise LimitError for limits that cannot be read."""
+    texts_by_device(limits)
+
+
+def is_max(text: str) -> bool:
+    """Whether a memory limit is all that is left on the GPU."""
+    return text.strip().lower() == "max"
 
 
 class DeviceQuota(NamedTuple):

@@ -16,10 +16,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vgpurun.admission.holders import Holder, local_processes, of_container, slice_holders
 from vgpurun.errors import EngineError, GpuError, VgpurunError
 from vgpurun.host import gpus
 from vgpurun.host.gpus import Gpu, GpuUse
+from vgpurun.inventory.reservations import Holder, local_processes, of_container, slice_holders
 from vgpurun.limits import region
 from vgpurun.limits.quota import Quota
 from vgpurun.limits.region import BrokenUsageError, DeviceReading

@@ -5,11 +5,10 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from vgpurun.admission.placement import Placement
-from vgpurun.errors import SliceError
 from vgpurun.host.gpus import Gpu
-from vgpurun.limits.model import DeviceQuota, Joined, Limits
+from vgpurun.limits.model import Joined, Limits
 from vgpurun.slices import store
-from vgpurun.slices.store import Slice
+from vgpurun.slices.quotas import quotas_on
 
 
 class Joining(NamedTuple):
@@ -32,13 +31,3 @@ class Joining(NamedTuple):
 
     def confirm(self, container: str) -> None:
         """Nothing can have come between: a slice is not removed while somebody joins it."""
-
-
-def quotas_on(found: Slice, gpus: Sequence[Gpu]) -> tuple[DeviceQuota, ...]:
-    """Return a slice's quotas with its GPUs. Raises SliceError when one of them is not among these."""
-    by_uuid = {gpu.uuid: gpu for gpu in gpus}
-    missing = [uuid for uuid, _ in found.quotas if uuid not in by_uuid]
-    if missing:
-        way_out = "add --driver sim" if found.driver == "sim" else f"remove it: vgpurun slice rm {found.name}"
-        raise SliceError(f"slice {found.name} is of GPU {missing[0]}, which is not on this host; {way_out}")
-    return tuple(DeviceQuota(by_uuid[uuid], quota) for uuid, quota in found.quotas)

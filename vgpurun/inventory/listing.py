@@ -7,8 +7,8 @@ from typing import Any
 
 from vgpurun.errors import OptionError
 from vgpurun.host.gpus import match_gpu
+from vgpurun.inventory.usage import Tenant, TenantDevice
 from vgpurun.limits.quota import show_size
-from vgpurun.limits.readings import Tenant, TenantDevice
 from vgpurun.util.times import show_age, show_moment
 
 SHORT_ID = 12  # characters of an id, as docker shows it

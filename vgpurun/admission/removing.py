@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vgpurun.admission.holders import is_abandoned, local_processes
 from vgpurun.errors import SliceError, StateError
+from vgpurun.inventory.reservations import is_abandoned, local_processes
 from vgpurun.limits import region
 from vgpurun.limits.quota import Quota
 from vgpurun.slices import store

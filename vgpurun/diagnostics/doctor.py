@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vgpurun import abi
-from vgpurun.admission.holders import all_holders
 from vgpurun.admission.rooms import rooms
 from vgpurun.config import values as config
 from vgpurun.errors import DriverError, EngineError, GpuError, LibraryError, VgpurunError
@@ -24,6 +23,7 @@ from vgpurun.host import drivers, library, mps
 from vgpurun.host import gpus as devices
 from vgpurun.host.drivers import EngineFacts
 from vgpurun.host.gpus import Gpu, LostGpu, Survey
+from vgpurun.inventory.reservations import all_holders
 from vgpurun.limits.quota import show_size
 from vgpurun.storage import state
 

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from vgpurun.admission.holders import Holder, local_processes, quotas_now
 from vgpurun.host import gpus
 from vgpurun.host.gpus import Gpu, GpuUse
+from vgpurun.inventory.reservations import Holder, local_processes, quotas_now
 from vgpurun.limits import region
 from vgpurun.limits.quota import Quota
 from vgpurun.limits.region import DeviceReading

@@ -11,7 +11,6 @@ from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
 from vgpurun.admission.grants import Grant
-from vgpurun.admission.holders import all_holders
 from vgpurun.admission.lock import admission_lock
 from vgpurun.admission.placement import Placement, place
 from vgpurun.admission.request import Request, candidates
@@ -20,6 +19,7 @@ from vgpurun.admission.waiting import Line
 from vgpurun.errors import NoRoomError
 from vgpurun.host import gpus as devices
 from vgpurun.host.gpus import Gpu, GpuUse
+from vgpurun.inventory.reservations import all_holders
 from vgpurun.limits import quota
 
 if TYPE_CHECKING:

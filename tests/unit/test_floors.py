@@ -1,0 +1,70 @@
+"""The packages of vgpurun/ are floors: each imports only what is below it, so that no circle can come to be.
+
+An import inside a function or under TYPE_CHECKING counts like any other: whoever reads a file has to know both ends.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import vgpurun
+
+SOURCES = Path(vgpurun.__file__).parent
+
+# From top to bottom. What shares a line shares a floor, and does not import one another either.
+FLOORS = (
+    "__main__ docs",
+    "cli",
+    "kubernetes compose",
+    "cdi",
+    "launch diagnostics metrics profiles",
+    "admission",
+    "inventory",
+    "config engine slices",
+    "limits",
+    "host",
+    "storage options",
+    "console",
+    "util",
+    "__init__ abi errors",
+)
+HEIGHTS = {name: -number for number, floor in enumerate(FLOORS) for name in floor.split()}
+
+
+def modules() -> Iterator[tuple[Path, ast.Module]]:
+    """Yield every file below vgpurun/, by its path there, and its syntax tree."""
+    for path in sorted(SOURCES.rglob("*.py")):
+        yield path.relative_to(SOURCES), ast.parse(path.read_text())
+
+
+def imported(tree: ast.Module) -> Iterator[str]:
+    """Yield what a file imports of vgpurun, by its name there (`host.gpus`), wherever in the file that is."""
+    for node in ast.walk(tree):
+        names = [each.name for each in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
+        if isinstance(node, ast.ImportFrom):
+            names = [f"{node.module}.{name}" for name in names]
+        yield from (name.removeprefix("vgpurun.") for name in names if name.startswith("vgpurun."))
+
+
+def package(name: str) -> str:
+    """Return the package that a module is in, as FLOORS has it; `vgpurun/__init__.py` has what is not a module."""
+    first = name.partition(".")[0]
+    is_there = (SOURCES / first).is_dir() or (SOURCES / f"{first}.py").exists()
+    return first if is_there else "__init__"
+
+
+def test_every_package_has_a_floor() -> None:
+    assert {package(".".join(path.with_suffix("").parts)) for path, _ in modules()} == set(HEIGHTS)
+
+
+def test_no_import_runs_up() -> None:
+    arrows = []
+    for path, tree in modules():
+        here = package(".".join(path.with_suffix("").parts))
+        for name in imported(tree):
+            there = package(name)
+            if there != here and HEIGHTS[there] >= HEIGHTS[here]:
+                arrows.append(f"{path} imports {name}, which is above it")
+    assert not arrows, "\n".join(arrows)

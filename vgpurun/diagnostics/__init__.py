@@ -1,0 +1,1 @@
+"""Whether this host can limit programs, and whether the limits hold."""

@@ -1,0 +1,1 @@
+"""What there is on this host now: who holds which part of a GPU, and what is used of it."""
