@@ -12,7 +12,7 @@ from fakes import GIB, make_gpus
 
 from vgpurun.admission import removing
 from vgpurun.admission.joining import Joining
-from vgpurun.cli.placing import Wanted, WantedSlice
+from vgpurun.admission.wanted import Wanted, WantedSlice
 from vgpurun.errors import OptionError, SliceError
 from vgpurun.host.drivers import DriverPlan
 from vgpurun.inventory.reservations import all_holders

@@ -7,8 +7,8 @@ taken, one at least sees the other. So nothing is promised twice, whatever becom
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING
+from contextlib import AbstractContextManager, closing, contextmanager
+from typing import TYPE_CHECKING, Protocol
 
 from vgpurun.admission.grants import Grant
 from vgpurun.admission.lock import admission_lock
@@ -24,6 +24,19 @@ from vgpurun.limits import quota
 
 if TYPE_CHECKING:
     from vgpurun.engine.client import Engine
+
+
+class AdmissionController(Protocol):
+    """Lets a launch in: an Admission where there is room for it, a Joining into a slice."""
+
+    def look(self) -> Placement:
+        """Return where the launch would go now."""
+
+    def granted(self) -> AbstractContextManager[Placement]:
+        """Yield where the launch goes; until the end of this it has time to take what it is granted."""
+
+    def confirm(self, taken: str) -> None:
+        """Raise NoRoomError where the launch has to give back what it has taken: `taken` is its id."""
 
 
 class Admission:

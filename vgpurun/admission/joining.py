@@ -29,5 +29,5 @@ class Joining(NamedTuple):
             quotas = quotas_on(found, self.gpus)
             yield Placement(tuple(each.gpu for each in quotas), Limits(), Joined(found.folder, quotas))
 
-    def confirm(self, container: str) -> None:
+    def confirm(self, taken: str) -> None:
         """Nothing can have come between: a slice is not removed while somebody joins it."""

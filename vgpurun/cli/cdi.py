@@ -7,20 +7,13 @@ import click
 
 from vgpurun.cdi.edits import Edits, driver_edits
 from vgpurun.cdi.of_slices import DEFAULT_PATH, Host, forget, host_edits, keep, of_slices
-from vgpurun.cli.common import (
-    GroupedCommand,
-    SliceName,
-    VerbGroup,
-    find_library,
-    host_driver_option,
-    option,
-    say,
-    visible_gpus,
-    warn,
-)
+from vgpurun.cli.common import GroupedCommand, SliceName, VerbGroup, host_driver_option, option
+from vgpurun.console.messages import say, warn
 from vgpurun.errors import OptionError, SliceError
 from vgpurun.host import library, simulation
 from vgpurun.host.gpus import Gpu
+from vgpurun.host.library import find_library
+from vgpurun.host.visible import visible_gpus
 
 _GROUP = "CDI"
 

@@ -1,7 +1,6 @@
 """Options that several verbs have, and how help shows options in groups."""
 
 import os
-import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -9,14 +8,12 @@ import click
 
 from vgpurun.cli.flags import canonical
 from vgpurun.config import values as config
-from vgpurun.errors import DriverError, GpuError, LibraryError, NoDriverError, OptionError, VgpurunError
+from vgpurun.errors import OptionError, VgpurunError
 from vgpurun.limits.policies import PRIORITIES, SM_POLICIES
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-    from vgpurun.host.gpus import Gpu, Survey
-    from vgpurun.host.library import Library
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -271,69 +268,3 @@ def health_port_option(group: str) -> Callable[[Function], Function]:
         group=group,
         help="Answer /healthz and /readyz there, for the probes of a pod.",
     )
-
-
-def say(message: str) -> None:
-    """Tell the user what happens, on stderr."""
-    print(f"vgpurun: {message}", file=sys.stderr, flush=True)
-
-
-def warn(message: str) -> None:
-    """Tell the user what does not hold, on stderr."""
-    say(f"warning: {message}")
-
-
-def activate_simulation() -> None:
-    """Make this process see the simulated GPUs. Raises DriverError, StateError, GpuError and LibraryError."""
-    from vgpurun.host import library, simulation
-
-    simulation.activate(library.find_simulated_driver(say))
-
-
-def visible_gpus(is_simulated: bool) -> "list[Gpu]":
-    """Return the GPUs of this host, or the simulated ones; say which the driver cannot reach.
-
-    Raises GpuError, DriverError and LibraryError.
-    """
-    return warned_of(survey_gpus(is_simulated)).gpus
-
-
-def warned_of(found: "Survey") -> "Survey":
-    """Say which GPUs the driver cannot reach."""
-    for each in found.lost:
-        warn(str(each))
-    return found
-
-
-def survey_gpus(is_simulated: bool) -> "Survey":
-    """Return the GPUs of this host, or the simulated ones. Raises GpuError, DriverError and LibraryError."""
-    from vgpurun.host.gpus import survey
-
-    if not is_simulated:
-        return survey()
-    activate_simulation()
-    try:
-        return survey()
-    except NoDriverError:
-        raise GpuError("the simulated GPU does not start, for the reason above") from None
-
-
-def gpus_if_any(is_simulated: bool) -> "list[Gpu]":
-    """Return the GPUs of this host; without any, say so and return none. Raises OptionError."""
-    try:
-        return visible_gpus(is_simulated)
-    except (GpuError, DriverError, LibraryError) as error:
-        warn(f"the GPUs are not shown: {error}")
-        return []
-
-
-def find_library(is_dry_run: bool) -> "Library":
-    """Return the library, built first if need be; a dry run builds nothing and shows where it will be."""
-    from vgpurun.host import library
-
-    if not is_dry_run:
-        return library.find_or_build(say)
-    try:
-        return library.find()
-    except LibraryError:
-        return library.Library(library.build_folder() / "libvgpu.so", "", "", ())

@@ -1,15 +1,11 @@
 """`vgpurun completion SHELL`, and what the shell is told when it asks."""
 
 import os
-from typing import TYPE_CHECKING
 
 import click
 from click.shell_completion import get_completion_class, shell_complete
 
 from vgpurun.cli.common import GroupedCommand
-
-if TYPE_CHECKING:
-    pass
 
 VARIABLE = "_VGPURUN_COMPLETE"  # by which click's scripts ask
 _PROGRAM = "vgpurun"

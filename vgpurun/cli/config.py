@@ -8,10 +8,11 @@ from typing import Any
 
 import click
 
-from vgpurun.cli.common import GroupedCommand, option, warn
+from vgpurun.cli.common import GroupedCommand, option
 from vgpurun.config import values as configuration
 from vgpurun.config.file import Setting, read_config
 from vgpurun.config.schema import DEFAULTS, UNLIMITED
+from vgpurun.console.messages import warn
 from vgpurun.errors import ConfigError, OptionError
 from vgpurun.limits.quota import MemorySize
 from vgpurun.util.users import current_user, is_group, is_user

@@ -5,11 +5,13 @@ from pathlib import Path
 
 import click
 
-from vgpurun.cli.common import GroupedCommand, health_port_option, option, say, visible_gpus
+from vgpurun.cli.common import GroupedCommand, health_port_option, option
 from vgpurun.config import values as config
+from vgpurun.console.messages import say
 from vgpurun.host import library, simulation
 from vgpurun.host.drivers import DriverPlan
 from vgpurun.host.gpus import Gpu
+from vgpurun.host.visible import visible_gpus
 from vgpurun.kubernetes.offer import read_offer
 from vgpurun.kubernetes.units import Resource, resources_of
 from vgpurun.storage import state

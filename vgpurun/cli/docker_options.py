@@ -5,7 +5,8 @@ from typing import Any
 
 import click
 
-from vgpurun.cli.common import Function, option, warn
+from vgpurun.cli.common import Function, option
+from vgpurun.console.messages import warn
 from vgpurun.errors import CommandLineError
 from vgpurun.options.table import DEPRECATED, GROUPS, LEFT_OUT, Flag
 

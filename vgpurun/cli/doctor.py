@@ -5,10 +5,11 @@ from dataclasses import asdict
 
 import click
 
-from vgpurun.cli.common import GroupedCommand, option, survey_gpus
+from vgpurun.cli.common import GroupedCommand, option
 from vgpurun.config import values as config
 from vgpurun.diagnostics.doctor import FAILED, OK, WARNING, Finding, examine
 from vgpurun.errors import DriverError, GpuError, LibraryError
+from vgpurun.host.visible import survey_gpus
 from vgpurun.util.choices import DRIVER_MODES
 
 _GROUP = "Examination"

@@ -5,8 +5,10 @@ from pathlib import Path
 
 import click
 
-from vgpurun.cli.common import GroupedCommand, activate_simulation, health_port_option, option, say
+from vgpurun.cli.common import GroupedCommand, health_port_option, option
+from vgpurun.console.messages import say
 from vgpurun.host import library
+from vgpurun.host.visible import activate_simulation
 from vgpurun.storage import state
 from vgpurun.util.extras import needs_extra
 

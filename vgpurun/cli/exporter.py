@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from vgpurun.cli.common import GroupedCommand, activate_simulation, host_driver_option, option, say, warn
+from vgpurun.cli.common import GroupedCommand, host_driver_option, option
+from vgpurun.console.messages import say, warn
 from vgpurun.errors import LimitError, OptionError
+from vgpurun.host.visible import activate_simulation
 from vgpurun.limits.quota import parse_size
 from vgpurun.util.extras import needs_extra
 from vgpurun.util.times import parse_span

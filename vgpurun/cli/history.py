@@ -5,7 +5,8 @@ from pathlib import Path
 
 import click
 
-from vgpurun.cli.common import GroupedCommand, option, say
+from vgpurun.cli.common import GroupedCommand, option
+from vgpurun.console.messages import say
 from vgpurun.errors import OptionError
 from vgpurun.util.extras import needs_extra
 

@@ -5,7 +5,9 @@ from typing import Any
 
 import click
 
-from vgpurun.cli.common import ContainerName, EngineCommand, gpus_if_any, host_driver_option, say, warn
+from vgpurun.cli.common import ContainerName, EngineCommand, host_driver_option
+from vgpurun.console.messages import say, warn
+from vgpurun.host.visible import gpus_if_any
 
 _GROUP = "Display"
 

@@ -1,36 +1,29 @@
 """`vgpurun local`: a process of this host under limits, without a container."""
 
 import os
-from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any
 
 import click
 
-from vgpurun.admission.placement import Placement
+from vgpurun.admission.wanted import Wanted
 from vgpurun.cli.common import (
     GroupedCommand,
-    find_library,
     host_driver_option,
     limit_options,
     option,
     oversubscribe_option,
     policy_options,
     profile_options,
-    say,
-    survey_gpus,
-    warn,
-    warned_of,
 )
-from vgpurun.cli.placing import Wanted, engine_if_any, placement_options
-from vgpurun.host import library, mps, simulation
-from vgpurun.host.gpus import Survey
+from vgpurun.cli.placing import engine_if_any, placement_options
+from vgpurun.host.library import find_library
+from vgpurun.host.visible import survey_gpus, warned_of
 from vgpurun.launch.describe import to_yaml
-from vgpurun.launch.plan import ProcessPlan, plan_process
+from vgpurun.launch.local import plan_local
 from vgpurun.launch.process import prepare_process, run_process
 from vgpurun.launch.profiling import Profiling
 from vgpurun.options.files import given_environment
-from vgpurun.storage import state
 
 _GROUP = "Process"
 
@@ -77,37 +70,3 @@ def local(command: tuple[str, ...], environment: tuple[str, ...], driver: str, d
             admission.confirm(str(os.getpid()))
         undo.pop_all()
     return run_process(plan, folder)
-
-
-def plan_local(
-    command: tuple[str, ...],
-    placement: Placement,
-    host: Survey,
-    driver: str,
-    given: Mapping[str, str],
-    is_dry_run: bool = False,
-    profiling: Profiling | None = None,
-) -> ProcessPlan:
-    """Return the plan of a local process, with the library built if need be. Raises VgpurunError."""
-    host_environment = {**os.environ, **given}
-    driver_environment = dict(given)
-    if driver != "sim" and (away := mps.keep_process_out(host_environment)):
-        warn("an MPS daemon runs on this host; the program is kept out of it, for no limit would hold there")
-        driver_environment |= away
-    if driver == "sim":
-        driver_environment |= simulation.local_environment(library.find_simulated_driver(say), host_environment)
-    found = find_library(is_dry_run)
-    library.check_host(found)
-    return plan_process(
-        command,
-        placement.limits,
-        placement.gpus,
-        len(placement.gpus) < len(host.gpus) or bool(host.lost and not host_environment.get("CUDA_VISIBLE_DEVICES")),
-        driver,
-        driver_environment,
-        found.path,
-        state.new_folder_path("local"),
-        host_environment,
-        placement.joined,
-        profiling,
-    )

@@ -4,7 +4,9 @@ from pathlib import Path
 
 import click
 
-from vgpurun.cli.common import GroupedCommand, activate_simulation, host_driver_option, option, say, warn
+from vgpurun.cli.common import GroupedCommand, host_driver_option, option
+from vgpurun.console.messages import say, warn
+from vgpurun.host.visible import activate_simulation
 from vgpurun.storage import state
 from vgpurun.util.extras import needs_extra
 

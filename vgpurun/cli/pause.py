@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 import click
 
-from vgpurun.cli.common import ContainerName, EngineCommand, option, say
+from vgpurun.cli.common import ContainerName, EngineCommand, option
+from vgpurun.console.messages import say
 
 _GROUP = "Container"
 

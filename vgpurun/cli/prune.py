@@ -3,7 +3,8 @@
 import click
 
 from vgpurun.admission import tickets
-from vgpurun.cli.common import EngineCommand, option, warn
+from vgpurun.cli.common import EngineCommand, option
+from vgpurun.console.messages import warn
 from vgpurun.errors import EngineError
 from vgpurun.limits.quota import show_size
 from vgpurun.slices import store

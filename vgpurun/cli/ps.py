@@ -2,7 +2,9 @@
 
 import click
 
-from vgpurun.cli.common import EngineCommand, gpus_if_any, host_driver_option, option, warn
+from vgpurun.cli.common import EngineCommand, host_driver_option, option
+from vgpurun.console.messages import warn
+from vgpurun.host.visible import gpus_if_any
 
 _GROUP = "Display"
 

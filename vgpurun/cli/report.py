@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from vgpurun.cli.common import GroupedCommand, option, say
+from vgpurun.cli.common import GroupedCommand, option
+from vgpurun.console.messages import say
 from vgpurun.errors import ExtraError, OutputError
 from vgpurun.util.atomic_file import atomic_file
 

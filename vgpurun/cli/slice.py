@@ -6,6 +6,8 @@ from typing import Any
 
 import click
 
+from vgpurun.admission.changes import admission_of_changes
+from vgpurun.admission.wanted import Wanted
 from vgpurun.cli.common import (
     LIMITS,
     GroupedCommand,
@@ -16,13 +18,12 @@ from vgpurun.cli.common import (
     option,
     oversubscribe_option,
     policy_options,
-    say,
-    visible_gpus,
-    warn,
 )
-from vgpurun.cli.placing import Wanted, admission_of_changes, engine_if_any, overcommit_option, own_placement_options
+from vgpurun.cli.placing import engine_if_any, overcommit_option, own_placement_options
+from vgpurun.console.messages import say, warn
 from vgpurun.errors import OptionError, VgpurunError
 from vgpurun.host.gpus import Gpu
+from vgpurun.host.visible import visible_gpus
 from vgpurun.limits.model import Limits
 
 _GROUP = "Slice"

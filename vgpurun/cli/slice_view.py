@@ -9,11 +9,12 @@ import click
 
 from vgpurun.cdi.specification import KIND
 from vgpurun.cli.columns import Column, lines, terminal_width
-from vgpurun.cli.common import gpus_if_any, warn
 from vgpurun.cli.ps_view import devices_json, of_limit, share, short_age
+from vgpurun.console.messages import warn
 from vgpurun.engine.client import Engine
 from vgpurun.errors import EngineError, NoEngineError
 from vgpurun.host.gpus import Gpu
+from vgpurun.host.visible import gpus_if_any
 from vgpurun.inventory import listing
 from vgpurun.inventory import usage as smi
 from vgpurun.inventory.usage import Tenant

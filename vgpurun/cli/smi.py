@@ -7,20 +7,12 @@ from typing import Any
 import click
 
 from vgpurun.admission.placement import Placement
-from vgpurun.cli.common import (
-    LIMITS,
-    EngineCommand,
-    host_driver_option,
-    limit_options,
-    option,
-    survey_gpus,
-    visible_gpus,
-    warn,
-    warned_of,
-)
-from vgpurun.cli.local import plan_local
+from vgpurun.cli.common import LIMITS, EngineCommand, host_driver_option, limit_options, option
+from vgpurun.console.messages import warn
 from vgpurun.errors import EngineError, OptionError
 from vgpurun.host.gpus import GPUS_HELP, select_gpus
+from vgpurun.host.visible import survey_gpus, visible_gpus, warned_of
+from vgpurun.launch.local import plan_local
 from vgpurun.launch.plan import ProcessPlan
 from vgpurun.launch.process import prepare_process, run_process
 from vgpurun.limits.model import Limits

@@ -6,8 +6,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from vgpurun.cli.common import ContainerName, EngineCommand, host_driver_option, say, visible_gpus
-from vgpurun.cli.placing import admitted_change, overcommit_option
+from vgpurun.admission.changes import admitted_change
+from vgpurun.cli.common import ContainerName, EngineCommand, host_driver_option
+from vgpurun.cli.placing import overcommit_option
+from vgpurun.console.messages import say
+from vgpurun.host.visible import visible_gpus
 
 if TYPE_CHECKING:
     from vgpurun.engine.client import VgpurunContainer

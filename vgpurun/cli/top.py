@@ -4,7 +4,9 @@ import sys
 
 import click
 
-from vgpurun.cli.common import GroupedCommand, host_driver_option, option, survey_gpus, warn
+from vgpurun.cli.common import GroupedCommand, host_driver_option, option
+from vgpurun.console.messages import warn
+from vgpurun.host.visible import survey_gpus
 
 _GROUP = "Display"
 

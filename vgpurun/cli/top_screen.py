@@ -9,8 +9,8 @@ from rich.live import Live
 from rich.text import Text
 
 from vgpurun.cli import top_view
-from vgpurun.cli.common import warn
 from vgpurun.console.keyboard import keys, next_key
+from vgpurun.console.messages import warn
 from vgpurun.console.signals import Signals
 from vgpurun.engine.client import Engine
 from vgpurun.errors import EngineError

@@ -5,19 +5,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from vgpurun.cli.common import (
-    LIMITS,
-    ContainerName,
-    EngineCommand,
-    find_library,
-    host_driver_option,
-    option,
-    policy_options,
-    visible_gpus,
-    warn,
-)
-from vgpurun.cli.placing import admission_of_changes, overcommit_option
+from vgpurun.admission.changes import admission_of_changes
+from vgpurun.cli.common import LIMITS, ContainerName, EngineCommand, host_driver_option, option, policy_options
+from vgpurun.cli.placing import overcommit_option
+from vgpurun.console.messages import warn
 from vgpurun.errors import OptionError
+from vgpurun.host.visible import visible_gpus
 from vgpurun.limits.model import Limits
 from vgpurun.limits.policies import Priority, SmPolicy
 from vgpurun.limits.quota import Quota, doubt, show_size
@@ -87,6 +80,7 @@ def _look_late(name: str, description: Mapping[str, Any]) -> None:
     """
     from vgpurun.engine.client import Image
     from vgpurun.engine.launches import LaunchEngine
+    from vgpurun.host.library import find_library
     from vgpurun.launch.image_look import look
     from vgpurun.options import ContainerOptions, mount_targets
 

@@ -8,15 +8,16 @@ from typing import Any
 
 import click
 
-from vgpurun.cli.common import LIMITS, EngineCommand, option, say, visible_gpus
-from vgpurun.cli.placing import shortest_size
+from vgpurun.cli.common import LIMITS, EngineCommand, option
 from vgpurun.config import values as config
+from vgpurun.console.messages import say
 from vgpurun.diagnostics.verify import FAILED, OK, WARNING, Check, Trial, check_compute, check_memory
 from vgpurun.errors import OptionError
 from vgpurun.host import library
 from vgpurun.host.gpus import Gpu, select_gpus
+from vgpurun.host.visible import visible_gpus
 from vgpurun.limits import quota
-from vgpurun.limits.quota import Quota, show_size
+from vgpurun.limits.quota import Quota, shortest_size, show_size
 from vgpurun.util.choices import DRIVER_MODES
 
 _GROUP = "Trial"

@@ -13,15 +13,12 @@ from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from vgpurun.config.file import ConfigFile, Setting, read_config
 from vgpurun.config.schema import DEFAULTS_BY_NAME, MAXIMA
 from vgpurun.errors import ConfigError, VgpurunError
 from vgpurun.util.users import current_user, groups_of
-
-if TYPE_CHECKING:
-    pass
 
 ADMIN_FILE = Path("/etc/vgpurun/config.yaml")
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vgpurun import __version__, abi
+from vgpurun.console.messages import say
 from vgpurun.errors import LibraryError
 from vgpurun.host.elf import Content, NotElfError, glibc_version, read_elf
 from vgpurun.storage.state import ROOT_FOLDER, make_readable
@@ -241,3 +242,13 @@ def check_host(library: Library) -> None:
 def show_version(version: tuple[int, ...]) -> str:
     """Return a version for people, such as 2.17."""
     return ".".join(map(str, version))
+
+
+def find_library(is_dry_run: bool) -> Library:
+    """Return the library, built first if need be; a dry run builds nothing and shows where it will be."""
+    if not is_dry_run:
+        return find_or_build(say)
+    try:
+        return find()
+    except LibraryError:
+        return Library(build_folder() / "libvgpu.so", "", "", ())

@@ -6,8 +6,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
-from vgpurun.admission.controller import Admission
-from vgpurun.admission.joining import Joining
+from vgpurun.admission.controller import AdmissionController
 from vgpurun.admission.placement import Placement
 from vgpurun.console import terminal
 from vgpurun.console.signals import Signals
@@ -69,7 +68,7 @@ def _sweep(
 def launch(
     engine: LaunchEngine,
     facts: Background[EngineFacts],
-    admission: Admission | Joining,
+    admission: AdmissionController,
     make_plan: Callable[[Placement], LaunchPlan],
     signals: Signals,
     warn: Callable[[str], None],

@@ -227,3 +227,11 @@ def show_size(size_bytes: int) -> str:
     from humanfriendly import format_size  # slow to import, and needed for messages only
 
     return format_size(size_bytes, binary=True)
+
+
+def shortest_size(size_bytes: int) -> str:
+    """Return a size as --mem takes it, and people read it."""
+    for unit, unit_bytes in (("g", 1 << 30), ("m", 1 << 20), ("k", 1 << 10)):
+        if size_bytes % unit_bytes == 0:
+            return f"{size_bytes // unit_bytes}{unit}"
+    return str(size_bytes)

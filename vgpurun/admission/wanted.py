@@ -1,0 +1,118 @@
+"""What the options of limits and placement ask for, with the configuration's values for those that are not given."""
+
+from collections.abc import Mapping, MutableMapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from vgpurun.admission.controller import Admission
+from vgpurun.admission.grants import own_grant
+from vgpurun.admission.request import Request
+from vgpurun.config import values as config
+from vgpurun.config.schema import parse_wait
+from vgpurun.console.messages import say, warn
+from vgpurun.errors import OptionError
+from vgpurun.host.gpus import Gpu
+from vgpurun.limits.model import Limits, check_limits
+from vgpurun.limits.quota import sets_limits
+
+if TYPE_CHECKING:
+    from vgpurun.admission.joining import Joining
+    from vgpurun.engine.client import Engine
+
+_OF_A_SLICE = ("mem", "sm", "sm_policy", "priority", "oversubscribe", "gpus", "place", "overcommit", "wait")
+
+
+class Wanted(NamedTuple):
+    """What the options of limits and placement ask for."""
+
+    limits: Limits
+    gpus: str | None
+    policy: str
+    is_overcommit: bool
+    wait_s: float
+    is_local: bool = False
+    defaults: frozenset[str] = frozenset()
+
+    @classmethod
+    def take(cls, given: MutableMapping[str, Any], is_local: bool = False) -> "Wanted | WantedSlice":
+        """Take the options out of all that were given; the configuration has the values of those that were not.
+
+        Raises LimitError, OptionError and ConfigError.
+        """
+        if (name := given.pop("slice_name")) is not None:
+            return WantedSlice.take(name, given)
+
+        defaults = frozenset(name for name in ("mem", "sm", "overcommit") if given[name] is None)
+
+        def take(name: str) -> Any:
+            value = given.pop(name)
+            return config.default(name) if value is None else value
+
+        limits = Limits(
+            take("mem"),
+            take("sm"),
+            given.pop("sm_policy"),
+            given.pop("priority"),
+            given.pop("oversubscribe"),
+        )
+        check_limits(limits)  # a slip of the pen is said before a missing driver or engine is
+        return cls(
+            limits=limits,
+            gpus=take("gpus"),
+            policy=take("place"),
+            is_overcommit=take("overcommit"),
+            wait_s=parse_wait(take("wait")),
+            is_local=is_local,
+            defaults=defaults,
+        )
+
+    def admission(self, environment: Mapping[str, str], gpus: Sequence[Gpu], engine: "Engine | None") -> Admission:
+        """Return the admission of a launch whose program will have this environment."""
+        request = Request(
+            self.limits, self.gpus, self.policy, self.is_overcommit, environment, self.is_local, defaults=self.defaults
+        )
+        return Admission(request, gpus, own_grant(), engine, self.wait_s, say, warn)
+
+    def has_limits(self, environment: Mapping[str, str]) -> bool:
+        """Ask whether anything limits a program that will have this environment."""
+        return self.limits.memory is not None or self.limits.sm is not None or sets_limits(environment)
+
+    def check(self, environment: Mapping[str, str], gpus: Sequence[Gpu]) -> None:
+        """Raise what stands against the launch however much room there is.
+
+        That is LimitError, GpuError, OptionError or QuotaError.
+        """
+        self.admission(environment, gpus, None).check()
+
+
+class WantedSlice(NamedTuple):
+    """The slice that --slice names, instead of limits and a placement of the launch's own."""
+
+    name: str
+    gpus: str | None = None
+
+    @classmethod
+    def take(cls, name: str, given: MutableMapping[str, Any]) -> "WantedSlice":
+        """Take the options out of all that were given. Raises OptionError for those that a slice decides."""
+        for each in _OF_A_SLICE:
+            if given.pop(each) is not None:
+                raise OptionError(
+                    f"--{each.replace('_', '-')} beside --slice: a slice has its own; leave it out, or change them "
+                    f"for all of it: vgpurun slice update {name}"
+                )
+        return cls(name)
+
+    def admission(self, environment: Mapping[str, str], gpus: Sequence[Gpu], engine: "Engine | None") -> "Joining":
+        """Return what lets a launch into the slice."""
+        del environment, engine
+        from vgpurun.admission.joining import Joining  # few launches join a slice
+
+        return Joining(self.name, gpus)
+
+    def has_limits(self, environment: Mapping[str, str]) -> bool:
+        """Every slice has limits, or may be given some while it is used."""
+        del environment
+        return True
+
+    def check(self, environment: Mapping[str, str], gpus: Sequence[Gpu]) -> None:
+        """Raise SliceError for a slice that is not there, or not this user's."""
+        self.admission(environment, gpus, None).look()
