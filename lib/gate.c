@@ -21,7 +21,7 @@
 #define STEP_NS 1000000LL /* the least that patience comes to; and that work on another GPU may stand still for */
 /* A turn is passed on before a sleep longer than this; for a shorter one the hand-over costs more than it gives. */
 #define SHORT_SLEEP_NS 500000LL
-#define LOOK_AGAIN_NS 200000LL      /* how old what we have seen of the container's bucket may be */
+#define LOOK_AGAIN_NS 200000LL      /* between looks at what the container's other GPUs do */
 #define LOOK_NS 1000000LL           /* between looks: what is in flight may take less than was expected of it */
 #define LONGEST_SLEEP_NS 50000000LL /* after which the limit is looked at again: the host may have changed it */
 #define SHORTEST_SLEEP_NS 20000LL
@@ -70,22 +70,6 @@ static bool valve_opens(struct meter *meter, int64_t now_ns) {
 /* A part of what is in flight, so that its end is not slept through. */
 static void sleep_a_little(struct meter *meter) {
   meter->driver->sleep_ns(min(max(get(meter->in_flight_ns) / 32, SHORTEST_SLEEP_NS), LOOK_NS));
-}
-
-/* ---- tokens ---------------------------------------------------------------------------------------------------------
- */
-
-static void lower(struct vgpu_device_shared *shared, void *to_ns) {
-  shared->tokens_zero_at_ns = min(shared->tokens_zero_at_ns, *(int64_t *)to_ns);
-}
-
-/* What is owed beyond that is not to be paid. */
-static void lower_debt(struct meter *meter, int64_t zero_at_ns, int64_t to_ns) {
-  if (zero_at_ns <= to_ns)
-    return;
-  set(meter->paid_zero_at_ns, min(get(meter->paid_zero_at_ns), to_ns));
-  set(meter->zero_at_ns, min(get(meter->zero_at_ns), to_ns));
-  device_state_change(meter->state, lower, &to_ns);
 }
 
 /* ---- turns
@@ -141,21 +125,6 @@ static int64_t quantum_wall_ns(const struct wait *wait) {
   return min(wait->in_company ? bucket_wall_ns(QUANTUM_IN_COMPANY_NS, wait->terms.percent) : QUANTUM_WALL_NS, most_ns);
 }
 
-/* What the container has paid, as it was a moment ago. */
-static int64_t container_zero_at_ns(struct meter *meter, int64_t now_ns) {
-  struct vgpu_device_shared shared;
-  if (now_ns - get(meter->looked_ns) >= LOOK_AGAIN_NS) {
-    device_state_read(meter->state, &shared);
-    set(meter->zero_at_ns, shared.tokens_zero_at_ns);
-    set(meter->looked_ns, now_ns);
-  }
-  return max(get(meter->paid_zero_at_ns), get(meter->zero_at_ns));
-}
-
-int64_t gate_at_work_since_ns(struct meter *meter) {
-  return get(meter->in_flight_batches) > 0 ? get(meter->progress_ns) : 0;
-}
-
 /* The GPUs of a container keep in step: work begins when all of them have tokens. While it is on one of them, the
  * others go on without until they have paid as much; and where it makes no progress there, as a collective that waits
  * for its partner, until they owe a burst. */
@@ -186,11 +155,8 @@ static struct others look_at_others(struct wait *wait, int64_t zero_at_ns) {
 
 static bool has_tokens(struct wait *wait) {
   struct meter *meter = wait->stream->meter;
-  int64_t zero_at_ns = container_zero_at_ns(meter, wait->now_ns);
-  /* Nobody else wants the GPU; or the limit has been raised, or the file is damaged. */
-  int64_t latest_ns = wait->is_free ? wait->now_ns : bucket_zero_at(zero_at_ns, wait->now_ns, wait->terms.percent);
-  lower_debt(meter, zero_at_ns, latest_ns);
-  zero_at_ns = latest_ns;
+  int64_t zero_at_ns = max(get(meter->paid_zero_at_ns), meter_container_zero_at_ns(meter));
+  zero_at_ns = bucket_zero_at(zero_at_ns, wait->now_ns, wait->terms.percent);
   if (wait->is_free)
     return true;
   struct others others = look_at_others(wait, zero_at_ns);
@@ -253,6 +219,7 @@ static enum obstacle obstacle(struct wait *wait) {
   wait->terms = meter_terms(meter);
   wait->in_company = in_company(meter, &wait->terms);
   wait->is_free = wait->terms.yields && !(wait->in_company && turns_are_wanted(&meter->turns));
+  set(meter->is_free, wait->is_free);
   wait->gives_way = wait->in_company && turns_high_priority_is_there(&meter->turns);
   wait->now_ns = meter->driver->now_ns();
   if (wait->terms.paused)
@@ -336,5 +303,5 @@ struct gate_pass gate_wait(struct meter_stream *stream, int64_t cost_ns) {
                             .open_until_ns = wait.in_company ? wait.now_ns + METER_BATCH_NS : INT64_MAX,
                             .in_company = wait.in_company,
                             .is_one_launch = valve,
-                            .is_free = wait.is_free && !wait.in_company && meter->observer != NULL};
+                            .is_free = wait.is_free};
 }

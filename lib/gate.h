@@ -11,7 +11,7 @@ struct gate_pass {
   int64_t open_until_ns; /* when launches have to ask at the gate again */
   bool in_company;       /* with processes with which turns are taken */
   bool is_one_launch;    /* and no more: work in flight makes no progress, and this may be what it waits for */
-  bool is_free;          /* nothing is held back, and all is measured for a profile alone */
+  bool is_free;          /* nobody else wants the GPU: nothing is held back, and it is not paid */
 };
 
 /* With the claim on the stream, whose batch is not open; a launch of that cost is to come. All waits are bounded, but
@@ -23,8 +23,5 @@ void gate_note_activity(struct meter *meter, int64_t more_ns);
 
 /* A batch ended at that time. */
 void gate_note_progress(struct meter *meter, int64_t end_ns, int64_t now_ns);
-
-/* For the container's other GPUs: since when work on this one has made no progress; 0: there is none. */
-int64_t gate_at_work_since_ns(struct meter *meter);
 
 #endif

@@ -1,4 +1,5 @@
-/* Batches: launches join them, and they end. */
+/* Batches: launches join them, and they end. A stream is asked and marked by the thread alone that launched on it last:
+ * another one may be capturing it at any moment. */
 #include "meter.h"
 
 #include "gate.h"
@@ -14,17 +15,13 @@
 
 /* ---- ends ------------------------------------------------------------------------------------------------------ */
 
-static uint32_t usual_launches(const struct batch *batch) {
-  return batch->launches > 0 ? batch->launches : 1;
-}
-
 /* The ring of the stream has no place for more than METER_RING ends: what does not fit is taken to be as usual. */
 static void enter_flight(struct meter_stream *stream) {
   struct meter *meter = stream->meter;
   struct batch *batch = &stream->batch;
   uint32_t head = get(stream->head), tail = atomic_load_explicit(&stream->tail, memory_order_acquire);
   batch->paid_ns = batch->is_unknown ? METER_UNKNOWN_PAYS_NS : batch->estimate_ns;
-  stream->usual_launches = usual_launches(batch);
+  stream->usual_launches = batch->launches;
   if (head - tail < METER_RING) {
     stream->ring[head % METER_RING] = *batch;
     if (add(meter->in_flight_batches, 1) == 0)
@@ -36,7 +33,8 @@ static void enter_flight(struct meter_stream *stream) {
     meter_recycle(stream, batch->start);
     meter_recycle(stream, batch->end);
   }
-  meter_settle(meter, batch->paid_ns);
+  add(meter->to_pay_ns, batch->paid_ns);
+  meter_harvest(meter);
 }
 
 void meter_end_at(struct meter_stream *stream, int64_t end_ns, int64_t late_ns) {
@@ -50,12 +48,6 @@ void meter_end_unseen(struct meter_stream *stream) {
   meter_end_at(stream, stream->meter->driver->now_ns(), INT64_MAX);
 }
 
-static void cannot_measure(struct meter *meter) {
-  static int said;
-  log_once(&said, LOG_WARNING, "GPU work on a stream cannot be measured; its compute limit is not enforced");
-  meter_not_enforced(meter, VGPU_NOT_ENFORCED_SM);
-}
-
 void meter_end_with_marker(struct meter_stream *stream) {
   const struct meter_driver *driver = stream->meter->driver;
   struct batch *batch = &stream->batch;
@@ -63,9 +55,9 @@ void meter_end_with_marker(struct meter_stream *stream) {
   batch->late_ns = 0;
   bool is_capturing = driver->is_capturing(stream->handle);
   batch->end = is_capturing ? NULL : driver->record(stream->handle);
-  if (batch->end == NULL && !is_capturing)
-    cannot_measure(stream->meter);
   if (batch->end == NULL) {
+    if (!is_capturing)
+      meter_not_enforced(stream->meter, "GPU work on a stream cannot be measured; its compute limit is not enforced");
     meter_end_unseen(stream);
     return;
   }
@@ -79,6 +71,26 @@ void meter_end_now(struct meter_stream *stream) {
     meter_end_unseen(stream);
   else
     meter_end_with_marker(stream);
+}
+
+/* ---- claims ------------------------------------------------------------------------------------------------------ */
+
+bool meter_claim_again(struct meter_stream *stream) {
+  for (int tries = 0; tries < CLAIM_TRIES; tries++) {
+    claim_pause();
+    if (__atomic_load_n(&stream->claim, __ATOMIC_RELAXED) == 0 && claim_try(&stream->claim))
+      return true;
+  }
+  return false;
+}
+
+bool meter_claim_patiently(const struct meter_driver *driver, int32_t *claim) {
+  int64_t give_up_ns = driver->now_ns() + TURNS_PATIENCE_NS;
+  bool mine;
+  while (!(mine = claim_try(claim) || claim_recover(claim)) && driver->now_ns() < give_up_ns)
+    driver->sleep_ns(OTHER_THREAD_NS);
+  signals_release();
+  return mine;
 }
 
 /* ---- launches -------------------------------------------------------------------------------------------------- */
@@ -138,7 +150,7 @@ static bool open_batch(struct meter_stream *stream, uint64_t work) {
                                  .most_launches = is_unknown || pass.is_one_launch ? 1 : most_launches(stream)};
   if (stream->batch.most_launches == 1)
     set_clock(stream);
-  set(stream->is_free, pass.is_free);
+  set(stream->is_free, pass.is_free && !pass.in_company && meter->observer != NULL);
   set(stream->open, true);
   return true;
 }
@@ -161,20 +173,6 @@ static inline __attribute__((always_inline)) bool join(struct meter_stream *stre
   return true;
 }
 
-/* While another thread is at the gate for this stream, or closes its batch: what is launched before it is through
- * would be in no batch. False when that takes too long. A claim that the thread has itself is of a launch that it has
- * left. */
-static SELDOM bool claim_patiently(struct meter_stream *stream, int64_t *now_ns) {
-  const struct meter_driver *driver = stream->meter->driver;
-  int64_t give_up_ns = *now_ns + TURNS_PATIENCE_NS;
-  while (!meter_claim(stream) && !claim_recover(&stream->claim) && *now_ns < give_up_ns) {
-    driver->sleep_ns(OTHER_THREAD_NS);
-    *now_ns = driver->now_ns();
-  }
-  signals_release();
-  return claim_is_own(&stream->claim);
-}
-
 /* With the claim held, which ends here where the launch cannot be measured. */
 static SELDOM bool launch_in_new_batch(struct meter_stream *stream, uint64_t work) {
   int64_t cost_ns = 0;
@@ -190,8 +188,11 @@ static SELDOM bool launch_in_new_batch(struct meter_stream *stream, uint64_t wor
 }
 
 HOT bool meter_launch(struct meter_stream *stream, uint64_t work, int64_t now_ns) {
-  if (__builtin_expect(!meter_claim(stream), 0) && !claim_patiently(stream, &now_ns))
-    return false;
+  if (__builtin_expect(!meter_claim(stream), 0)) { /* what is launched meanwhile would be in no batch */
+    if (!meter_claim_patiently(stream->meter->driver, &stream->claim))
+      return false;
+    now_ns = stream->meter->driver->now_ns();
+  }
   const struct batch *batch = &stream->batch;
   int64_t cost_ns;
   bool joins = get(stream->open) && now_ns < batch->open_until_ns && now_ns - batch->last_launch_ns < METER_SPARSE_NS &&
@@ -260,16 +261,9 @@ void meter_launched_more(struct meter_stream *stream, uint64_t work, uint32_t la
   meter_unclaim(stream);
 }
 
-bool meter_claim_again(struct meter_stream *stream) {
-  for (int tries = 0; tries < CLAIM_TRIES; tries++) {
-    claim_pause();
-    if (__atomic_load_n(&stream->claim, __ATOMIC_RELAXED) == 0 && claim_try(&stream->claim))
-      return true;
-  }
-  return false;
-}
-
-bool meter_claim_open(struct meter_stream *stream) {
+/* Takes the open batch out of the stream to end it. False when there is none, or the calling thread may not call the
+ * driver with the stream's handle. */
+static bool claim_open(struct meter_stream *stream) {
   if (!get(stream->open) || !launched_here(stream) || !meter_claim(stream))
     return false;
   bool mine = get(stream->open) && may_touch(stream);
@@ -280,26 +274,88 @@ bool meter_claim_open(struct meter_stream *stream) {
   return mine;
 }
 
-void meter_close_all(struct meter *meter) {
+static void for_each(struct meter *meter, void (*act)(struct meter_stream *stream)) {
   uint32_t count = atomic_load(&meter->stream_count);
   for (uint32_t i = 0; i < count; i++)
-    if (meter_claim_open(meter->streams[i])) {
-      meter_end_now(meter->streams[i]);
-      meter_unclaim(meter->streams[i]);
-    }
+    act(meter->streams[i]);
+}
+
+static void close_open(struct meter_stream *stream) {
+  if (!claim_open(stream))
+    return;
+  meter_end_now(stream);
+  meter_unclaim(stream);
+}
+
+void meter_close_all(struct meter *meter) {
+  for_each(meter, close_open);
+}
+
+static void end_open(struct meter_stream *stream) {
+  close_open(stream);
+  if (!get(stream->open) || !meter_claim(stream))
+    return;
+  if (swap(stream->open, false))
+    meter_end_unseen(stream);
+  meter_unclaim(stream);
 }
 
 void meter_end_all(struct meter *meter) {
+  for_each(meter, end_open);
+}
+
+/* ---- the program waits, or asks ---------------------------------------------------------------------------------- */
+
+void meter_before_wait(struct meter_stream *stream) {
+  if (!claim_open(stream))
+    return;
+  if (stream->meter->driver->is_idle(stream->handle))
+    meter_end_unseen(stream);
+  else
+    set(stream->open, true);
+  meter_unclaim(stream);
+}
+
+/* That tells when a stream is idle without any marker. */
+static void end_of_wait(struct meter_stream *stream, enum meter_wait wait, int64_t returned_ns) {
+  if (!claim_open(stream))
+    return;
+  if (wait == METER_STREAM_IS_IDLE || stream->meter->driver->is_idle(stream->handle))
+    meter_end_at(stream, returned_ns, METER_LATE_NS);
+  else
+    meter_end_with_marker(stream);
+  meter_unclaim(stream);
+}
+
+void meter_after_poll(struct meter *meter) {
+  meter_harvest(meter);
+  if (meter->takes_turns && get(meter->in_flight_batches) == 0)
+    turns_note_idleness(&meter->turns);
+}
+
+void meter_after_wait(struct meter_stream *stream, enum meter_wait wait, int64_t returned_ns) {
+  end_of_wait(stream, wait, returned_ns);
+  meter_after_poll(stream->meter);
+}
+
+void meter_before_wait_all(struct meter *meter) {
+  for_each(meter, meter_before_wait);
+}
+
+void meter_after_wait_all(struct meter *meter, int64_t returned_ns) {
   uint32_t count = atomic_load(&meter->stream_count);
-  meter_close_all(meter);
-  for (uint32_t i = 0; i < count; i++) {
-    struct meter_stream *stream = meter->streams[i];
-    if (!get(stream->open) || !meter_claim(stream))
-      continue;
-    if (get(stream->open)) {
-      set(stream->open, false);
-      meter_end_unseen(stream);
-    }
-    meter_unclaim(stream);
-  }
+  for (uint32_t i = 0; i < count; i++)
+    end_of_wait(meter->streams[i], METER_STREAM_MAY_BE_BUSY, returned_ns);
+  meter_after_poll(meter);
+}
+
+/* A program that polls looks some microseconds after its launches, and then again and again: a marker is worth its cost
+ * once the work is longer. */
+static void before_poll(struct meter_stream *stream) {
+  if (get(stream->open) && stream->meter->driver->now_ns() - stream->batch.last_launch_ns >= METER_LATE_NS)
+    close_open(stream);
+}
+
+void meter_before_poll(struct meter *meter) {
+  for_each(meter, before_poll);
 }

@@ -53,9 +53,8 @@ struct meter_driver {
 /* Places the GPU clock of one context on the wall clock. */
 struct timeline {
   void *_Atomic context; /* NULL: destroyed */
-  void *base;            /* a completed marker */
-  int64_t base_gpu_ns;
-  int64_t offset_ns;
+  void *base;            /* a completed marker, or NULL */
+  int64_t base_ns;       /* when that was */
 };
 
 struct batch {
@@ -122,9 +121,9 @@ struct meter_cost {
   _Atomic uint32_t seen; /* how often that has been learned from */
 };
 
-/* Of the process, to the container. */
+/* What the container has not been told of: by the thread that harvests. */
 struct meter_bill {
-  int64_t pay_ns;
+  int64_t now_ns, pay_ns;
   int64_t busy_ns, busy_until_ns; /* GPU time of ours */
   uint32_t launches;
 };
@@ -151,15 +150,15 @@ struct meter {
   struct spans spans;
   struct timeline timelines[METER_MAX_CONTEXTS];
 
-  _Atomic int64_t paid_zero_at_ns;            /* the bucket by what this process has paid */
-  _Atomic int64_t to_pay_ns, to_pay_since_ns; /* of which the others have not been told */
-  _Atomic int64_t zero_at_ns, looked_ns;      /* the container's bucket when we last looked */
-  _Atomic int64_t in_flight_ns;               /* as expected */
+  _Atomic int64_t to_pay_ns;
+  _Atomic int64_t paid_zero_at_ns; /* the bucket by what this process has paid */
+  _Atomic int64_t in_flight_ns;    /* as expected */
   _Atomic uint32_t in_flight_batches, in_flight_unknown;
   _Atomic int64_t progress_ns;     /* when a batch was settled last, or the first one came into flight */
   _Atomic int64_t patience_ns;     /* with work that makes no progress; 0: as at first */
   _Atomic int64_t valve_opened_ns; /* since then; or 0 */
   _Atomic uint32_t valve_passed;   /* launches since then */
+  _Atomic bool is_free;            /* nobody else wants the GPU, as the gate saw it last */
   _Atomic bool in_step;            /* with other GPUs of the container */
   _Atomic bool was_late;
   _Atomic int64_t took_turn_ns;   /* when, while none of the work of that turn has been measured; else 0 */
@@ -167,7 +166,7 @@ struct meter {
   _Atomic int64_t look_beside_at_ns;
   _Atomic int64_t measures_since_ns; /* before, launches went by unmeasured; 0: always */
 
-  _Atomic uint32_t costs_replaced; /* by others for which there was no place */
+  uint32_t costs_replaced; /* by others for which there was no place */
   struct meter_cost costs[1 << METER_COST_SET_BITS][METER_COST_WAYS];
 };
 
@@ -225,7 +224,7 @@ void meter_after_wait_all(struct meter *meter, int64_t returned_ns);
 void meter_before_poll(struct meter *meter);
 void meter_after_poll(struct meter *meter);
 
-/* Settles what has completed. */
+/* Settles what has completed, and tells the container what has been paid. */
 void meter_harvest(struct meter *meter);
 
 #endif

@@ -1,5 +1,4 @@
-/* What the files of the meter share: meter.c (batches), meter_costs.c, meter_settle.c, meter_streams.c, meter_waits.c,
- * gate.c, beside.c. */
+/* What the files of the meter share: meter.c (batches), meter_settle.c, meter_streams.c, gate.c, beside.c. */
 #ifndef VGPU_METER_PARTS_H
 #define VGPU_METER_PARTS_H
 
@@ -49,11 +48,13 @@ static inline int64_t meter_expected_ns(const struct batch *batch) {
   return batch->is_unknown ? METER_UNKNOWN_NS : batch->estimate_ns;
 }
 
-/* The batch took so long. */
-void meter_learn(struct meter *meter, const struct batch *batch, int64_t busy_ns);
-
 /* What cannot be enforced says so. */
-void meter_not_enforced(struct meter *meter, uint32_t what);
+void meter_not_enforced(struct meter *meter, const char *why);
+
+/* The container's bucket: what stands in the file may be anything. */
+static inline int64_t meter_container_zero_at_ns(const struct meter *meter) {
+  return __atomic_load_n(&meter->state->memory->tokens_zero_at_ns, __ATOMIC_RELAXED);
+}
 
 /* The context is destroyed, and its markers with it: they must not be touched any more. */
 static inline bool meter_is_destroyed(struct meter_stream *stream) {
@@ -76,9 +77,9 @@ static inline void meter_unclaim(struct meter_stream *stream) {
   claim_release(&stream->claim);
 }
 
-/* Takes the open batch out of the stream to end it. False when there is none, or the calling thread may not call the
- * driver with the stream's handle: a stream that another thread launches on may be captured by it at any moment. */
-bool meter_claim_open(struct meter_stream *stream);
+/* Waits for a claim of a thread that is at the gate, or hangs in the driver; false when that takes too long. One that
+ * was left behind, by the calling thread or one that has ended, is taken over. */
+bool meter_claim_patiently(const struct meter_driver *driver, int32_t *claim);
 
 /* With the claim held: the batch, which is not open any more, ends. With a marker, right behind its last launch; at
  * that time, as the end of a wait for the stream tells, or by so much before; unseen, at any time before now; or with a
@@ -87,9 +88,6 @@ void meter_end_with_marker(struct meter_stream *stream);
 void meter_end_at(struct meter_stream *stream, int64_t end_ns, int64_t late_ns);
 void meter_end_unseen(struct meter_stream *stream);
 void meter_end_now(struct meter_stream *stream);
-
-/* Pays so much for a batch that goes into flight, settles what has completed, and tells the container's others. */
-void meter_settle(struct meter *meter, int64_t pay_ns);
 
 /* With the claim on the stream, whose batch is not open: is nothing of ours on the GPU, as far as is known? */
 bool meter_is_at_rest(struct meter_stream *stream);

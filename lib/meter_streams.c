@@ -1,24 +1,8 @@
 /* Streams and contexts come and go under the meter. */
 #include "meter_parts.h"
-#include "signals.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-#define OTHER_THREAD_NS 20000
-/* A harvest is short, but its thread may be held up; the bound is for one that hangs in the driver. */
-#define HARVEST_PATIENCE_NS 1000000000LL
-
-/* Waits for another thread that opens or closes a batch of the stream; false when that takes too long. */
-static bool claim(struct meter_stream *stream) {
-  const struct meter_driver *driver = stream->meter->driver;
-  int64_t give_up_ns = driver->now_ns() + TURNS_PATIENCE_NS;
-  bool mine;
-  while (!(mine = meter_claim(stream) || claim_recover(&stream->claim)) && driver->now_ns() < give_up_ns)
-    driver->sleep_ns(OTHER_THREAD_NS);
-  signals_release();
-  return mine;
-}
 
 /* With the claim held, which ends here. */
 static void start_over(struct meter_stream *stream, void *context, void *handle) {
@@ -91,7 +75,7 @@ struct meter_stream *meter_add_stream(struct meter *meter, void *context, void *
 }
 
 void meter_remove_stream(struct meter_stream *stream) {
-  if (!claim(stream)) { /* left to the thread that works on it */
+  if (!meter_claim_patiently(stream->meter->driver, &stream->claim)) { /* left to the thread that works on it */
     set(stream->handle, NULL);
     return;
   }
@@ -104,13 +88,7 @@ void meter_remove_stream(struct meter_stream *stream) {
 bool meter_pause(struct meter *meter) {
   meter_close_all(meter);
   meter_harvest(meter);
-  const struct meter_driver *driver = meter->driver;
-  int64_t give_up_ns = driver->now_ns() + HARVEST_PATIENCE_NS;
-  bool mine;
-  while (!(mine = claim_try(&meter->harvester) || claim_recover(&meter->harvester)) && driver->now_ns() < give_up_ns)
-    driver->sleep_ns(OTHER_THREAD_NS);
-  signals_release();
-  return mine;
+  return meter_claim_patiently(meter->driver, &meter->harvester);
 }
 
 void meter_resume(struct meter *meter, bool paused) {
@@ -119,7 +97,7 @@ void meter_resume(struct meter *meter, bool paused) {
 }
 
 static void forget_open_batch(struct meter_stream *stream) {
-  if (!claim(stream)) /* left to the thread that works on it */
+  if (!meter_claim_patiently(stream->meter->driver, &stream->claim)) /* left to the thread that works on it */
     return;
   if (get(stream->open) && stream->observer != NULL)
     stream->observer->measured(stream, &stream->batch, 0, 0);

@@ -15,13 +15,9 @@ METER = [
     "beside",
     "gate",
     "meter",
-    "meter_costs",
     "meter_settle",
     "meter_streams",
-    "meter_waits",
     "seconds",
-    "spans",
-    "timeline",
 ]
 TURNS = ["claim", "log", "shared_file", "signals", "turns", "turns_file", "turns_look"]
 MODEL = ["gpu_model", "gpu_model_driver", "gpu_model_library", "gpu_model_programs", "gpu_model_time", "gpu_model_work"]
@@ -32,9 +28,9 @@ SOURCES = {
     "corrections": [],  # likewise
     "table": ["table"],
     "bucket": [],
-    "spans": ["spans"],
+    "spans": [],
     "seconds": ["seconds"],
-    "timeline": ["timeline"],
+    "timeline": [],
     "meter": [*METER, *TURNS],
     "starts": [*METER, *TURNS],
     "claims": [*METER, *TURNS],
