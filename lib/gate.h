@@ -7,7 +7,6 @@
 
 /* What the batch may be that begins now. */
 struct gate_pass {
-  int64_t batch_ns;      /* how long */
   int64_t open_until_ns; /* when launches have to ask at the gate again */
   bool in_company;       /* with processes with which turns are taken */
   bool is_one_launch;    /* and no more: work in flight makes no progress, and this may be what it waits for */

@@ -142,8 +142,7 @@ static bool open_batch(struct meter_stream *stream, uint64_t work) {
   signals_release();
   if (meter_is_destroyed(stream)) /* meanwhile */
     return false;
-  stream->batch = (struct batch){.full_ns = pass.batch_ns,
-                                 .open_until_ns = pass.open_until_ns,
+  stream->batch = (struct batch){.open_until_ns = pass.open_until_ns,
                                  .in_company = pass.in_company,
                                  .turn_began_ns = swap(meter->took_turn_ns, 0),
                                  .is_unknown = is_unknown,
@@ -167,7 +166,7 @@ static inline __attribute__((always_inline)) bool join(struct meter_stream *stre
   set(stream->launcher, claim_this_thread());
   if (stream->observer != NULL)
     stream->observer->joined(batch, cost_ns);
-  if (batch->estimate_ns + cost_ns / 2 < batch->full_ns && batch->launches < batch->most_launches)
+  if (batch->estimate_ns + cost_ns / 2 < METER_BATCH_NS && batch->launches < batch->most_launches)
     return false;
   set(stream->open, false);
   return true;
@@ -248,7 +247,7 @@ void meter_launched_more(struct meter_stream *stream, uint64_t work, uint32_t la
     batch->last_launch_ns = last_ns;
     if (stream->observer != NULL)
       stream->observer->joined(batch, cost_ns * launches);
-    bool full = batch->estimate_ns >= batch->full_ns || batch->launches >= batch->most_launches;
+    bool full = batch->estimate_ns >= METER_BATCH_NS || batch->launches >= batch->most_launches;
     bool paused = now_ns - last_ns >= METER_SPARSE_NS; /* before some of them, perhaps */
     if (paused || (full && may_touch(stream))) {
       set(stream->open, false);

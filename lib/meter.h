@@ -60,7 +60,6 @@ struct timeline {
 struct batch {
   /* What each launch changes. */
   int64_t estimate_ns;    /* what its launches usually take */
-  int64_t full_ns;        /* it ends when its estimate is as near to this as it comes */
   int64_t open_until_ns;  /* launches may join it without asking at the gate */
   int64_t last_launch_ns; /* before, the GPU may have waited for the host */
   uint64_t work;          /* the key of its last launch */
