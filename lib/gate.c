@@ -10,7 +10,7 @@
  * alone, where the GPU idles some microseconds each time that work begins, until it has waited for so long. */
 #define QUANTUM_NS 8000000LL
 /* In flight at most, and never fewer than two batches: it keeps the GPU fed, and the next one waits for its end. */
-#define RUN_AHEAD_NS 4000000LL
+#define RUN_AHEAD_NS 5000000LL
 /* Work in flight that makes no progress for so long may wait for the launch that is held here, such as a kernel that
  * waits for another GPU. Then a launch goes on, and twice as many each time that the patience ends again, up to 16. */
 #define PATIENCE_NS 100000000LL
@@ -182,7 +182,7 @@ static bool has_room(const struct wait *wait) {
     return false;
   if (batches < 1 || (wait->is_free && !wait->in_company))
     return true;
-  if (get(meter->in_flight_unknown) > 0 || (wait->in_company && in_flight_ns + wait->cost_ns > TURNS_SLICE_NS))
+  if (wait->in_company && in_flight_ns + wait->cost_ns > TURNS_SLICE_NS)
     return false;
   return wait->gives_way ? in_flight_ns < METER_BATCH_NS : batches < 2 || in_flight_ns < RUN_AHEAD_NS;
 }

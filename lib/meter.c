@@ -9,8 +9,8 @@
 
 #define CLAIM_TRIES 50
 #define OTHER_THREAD_NS 20000
-/* Where waits end the batches, or batches are mixed, what each launch costs does not show. So one batch of so many ends
- * after a random number of launches, and the next one has a single launch, which is measured alone. */
+/* Where waits end the batches, or batches are mixed, what each launch costs does not show. So one batch of so many has
+ * a single launch, which is measured alone. */
 #define SAMPLE_EVERY 16
 
 /* ---- ends ------------------------------------------------------------------------------------------------------ */
@@ -21,13 +21,11 @@ static void enter_flight(struct meter_stream *stream) {
   struct batch *batch = &stream->batch;
   uint32_t head = get(stream->head), tail = atomic_load_explicit(&stream->tail, memory_order_acquire);
   batch->paid_ns = batch->is_unknown ? METER_UNKNOWN_PAYS_NS : batch->estimate_ns;
-  stream->usual_launches = batch->launches;
   if (head - tail < METER_RING) {
     stream->ring[head % METER_RING] = *batch;
     if (add(meter->in_flight_batches, 1) == 0)
       set(meter->progress_ns, meter->driver->now_ns());
-    add(meter->in_flight_unknown, batch->is_unknown);
-    add(meter->in_flight_ns, meter_expected_ns(batch));
+    add(meter->in_flight_ns, batch->estimate_ns);
     atomic_store_explicit(&stream->head, head + 1, memory_order_release);
   } else {
     meter_recycle(stream, batch->start);
@@ -95,17 +93,6 @@ bool meter_claim_patiently(const struct meter_driver *driver, int32_t *claim) {
 
 /* ---- launches -------------------------------------------------------------------------------------------------- */
 
-static uint32_t most_launches(struct meter_stream *stream) {
-  if (stream->to_sample-- > 1)
-    return METER_BATCH_LAUNCHES;
-  if (stream->to_sample == 0) {
-    stream->random = stream->random * 1664525 + 1013904223;
-    return 1 + (uint32_t)((uint64_t)stream->random * stream->usual_launches >> 32);
-  }
-  stream->to_sample = SAMPLE_EVERY;
-  return 1;
-}
-
 bool meter_is_at_rest(struct meter_stream *stream) {
   struct meter *meter = stream->meter;
   uint32_t count = atomic_load(&meter->stream_count);
@@ -125,9 +112,8 @@ static void set_clock(struct meter_stream *stream) {
 }
 
 /* With the claim held, before a launch: leaves a batch open for it, or none where it cannot be measured. */
-static bool open_batch(struct meter_stream *stream, uint64_t work) {
+static bool open_batch(struct meter_stream *stream, uint64_t work, int64_t *cost_ns) {
   struct meter *meter = stream->meter;
-  int64_t cost_ns;
   if (meter->driver->is_capturing(stream->handle)) { /* what is captured is charged when its graph is launched */
     if (get(stream->open)) {
       set(stream->open, false);
@@ -137,16 +123,20 @@ static bool open_batch(struct meter_stream *stream, uint64_t work) {
   }
   if (swap(stream->open, false))
     meter_end_now(stream);
-  bool is_unknown = !meter_known_cost(meter, work, &cost_ns);
-  struct gate_pass pass = gate_wait(stream, is_unknown ? 0 : cost_ns);
+  bool is_unknown = !meter_known_cost(meter, work, cost_ns);
+  if (is_unknown)
+    *cost_ns = METER_UNKNOWN_NS;
+  struct gate_pass pass = gate_wait(stream, *cost_ns);
   signals_release();
   if (meter_is_destroyed(stream)) /* meanwhile */
     return false;
-  stream->batch = (struct batch){.open_until_ns = pass.open_until_ns,
-                                 .in_company = pass.in_company,
-                                 .turn_began_ns = swap(meter->took_turn_ns, 0),
-                                 .is_unknown = is_unknown,
-                                 .most_launches = is_unknown || pass.is_one_launch ? 1 : most_launches(stream)};
+  stream->batch = (struct batch){
+      .open_until_ns = pass.open_until_ns,
+      .in_company = pass.in_company,
+      .turn_began_ns = swap(meter->took_turn_ns, 0),
+      .is_unknown = is_unknown,
+      .most_launches =
+          is_unknown || pass.is_one_launch || stream->batches++ % SAMPLE_EVERY == 0 ? 1 : METER_BATCH_LAUNCHES};
   if (stream->batch.most_launches == 1)
     set_clock(stream);
   set(stream->is_free, pass.is_free && !pass.in_company && meter->observer != NULL);
@@ -165,7 +155,7 @@ static inline __attribute__((always_inline)) bool join(struct meter_stream *stre
   batch->last_launch_ns = now_ns;
   set(stream->launcher, claim_this_thread());
   if (stream->observer != NULL)
-    stream->observer->joined(batch, cost_ns);
+    stream->observer->joined(batch, batch->is_unknown ? 0 : cost_ns);
   if (batch->estimate_ns + cost_ns / 2 < METER_BATCH_NS && batch->launches < batch->most_launches)
     return false;
   set(stream->open, false);
@@ -174,16 +164,14 @@ static inline __attribute__((always_inline)) bool join(struct meter_stream *stre
 
 /* With the claim held, which ends here where the launch cannot be measured. */
 static SELDOM bool launch_in_new_batch(struct meter_stream *stream, uint64_t work) {
-  int64_t cost_ns = 0;
-  if (!open_batch(stream, work)) {
-    meter_unclaim(stream);
-    return false;
+  int64_t cost_ns;
+  if (open_batch(stream, work, &cost_ns)) {
+    stream->batch.began_ns = stream->meter->driver->now_ns();
+    join(stream, work, cost_ns, stream->batch.began_ns);
+    return true;
   }
-  if (!stream->batch.is_unknown)
-    meter_known_cost(stream->meter, work, &cost_ns);
-  stream->batch.began_ns = stream->meter->driver->now_ns();
-  join(stream, work, cost_ns, stream->batch.began_ns);
-  return true;
+  meter_unclaim(stream);
+  return false;
 }
 
 HOT bool meter_launch(struct meter_stream *stream, uint64_t work, int64_t now_ns) {

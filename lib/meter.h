@@ -86,9 +86,7 @@ struct meter_stream {
   _Atomic int32_t launcher; /* the thread that launched last: it alone may call the driver with the handle */
   _Atomic bool open;        /* batch takes launches */
   _Atomic bool is_free;     /* nothing holds its launches back */
-  uint8_t to_sample;        /* batches until one is measured alone: see meter.c */
-  uint32_t usual_launches;  /* of its last batch */
-  uint32_t random;
+  uint8_t batches;          /* one of many is measured alone: see meter.c */
   const struct meter_observer *observer; /* the meter's */
   struct batch batch;
 
@@ -152,7 +150,7 @@ struct meter {
   _Atomic int64_t to_pay_ns;
   _Atomic int64_t paid_zero_at_ns; /* the bucket by what this process has paid */
   _Atomic int64_t in_flight_ns;    /* as expected */
-  _Atomic uint32_t in_flight_batches, in_flight_unknown;
+  _Atomic uint32_t in_flight_batches;
   _Atomic int64_t progress_ns;     /* when a batch was settled last, or the first one came into flight */
   _Atomic int64_t patience_ns;     /* with work that makes no progress; 0: as at first */
   _Atomic int64_t valve_opened_ns; /* since then; or 0 */

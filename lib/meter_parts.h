@@ -44,10 +44,6 @@ static inline bool meter_known_cost(struct meter *meter, uint64_t work, int64_t 
   return false;
 }
 
-static inline int64_t meter_expected_ns(const struct batch *batch) {
-  return batch->is_unknown ? METER_UNKNOWN_NS : batch->estimate_ns;
-}
-
 /* What cannot be enforced says so. */
 void meter_not_enforced(struct meter *meter, const char *why);
 

@@ -66,7 +66,7 @@ void meter_not_enforced(struct meter *meter, const char *why) {
 
 /* Threads may race here: a wrong cost is learned anew. */
 static void learn(struct meter *meter, const struct batch *batch, int64_t busy_ns) {
-  if (batch->launches == 0 || batch->is_mixed || (!batch->is_unknown && busy_ns == batch->estimate_ns))
+  if (batch->launches == 0 || batch->is_mixed || busy_ns == batch->estimate_ns)
     return;
   struct meter_cost *costs = meter_costs_of(meter, batch->work), *cost = NULL;
   for (int i = 0; i < METER_COST_WAYS; i++)
@@ -153,8 +153,7 @@ static void settle(struct meter_stream *stream, const struct batch *batch, int64
 
 static void leave_flight(struct meter_stream *stream, const struct batch *batch) {
   struct meter *meter = stream->meter;
-  add(meter->in_flight_ns, -meter_expected_ns(batch));
-  add(meter->in_flight_unknown, -(uint32_t)batch->is_unknown);
+  add(meter->in_flight_ns, -batch->estimate_ns);
   add(meter->in_flight_batches, (uint32_t)-1);
   atomic_store_explicit(&stream->tail, get(stream->tail) + 1, memory_order_release);
 }

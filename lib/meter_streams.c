@@ -10,8 +10,6 @@ static void start_over(struct meter_stream *stream, void *context, void *handle)
   set(stream->handle, handle);
   set(stream->open, false);
   stream->previous_end_ns = 0;
-  stream->to_sample = 0;
-  stream->usual_launches = 1;
   meter_unclaim(stream);
 }
 
@@ -63,7 +61,7 @@ struct meter_stream *meter_add_stream(struct meter *meter, void *context, void *
   struct meter_stream *stream = find_unused(meter);
   bool fresh = stream == NULL && meter->stream_count < METER_MAX_STREAMS;
   if (fresh && (stream = aligned_alloc(_Alignof(struct meter_stream), sizeof *stream)) != NULL)
-    *stream = (struct meter_stream){.meter = meter, .observer = meter->observer, .random = meter->stream_count};
+    *stream = (struct meter_stream){.meter = meter, .observer = meter->observer};
   if (stream != NULL)
     start_over(stream, context, handle);
   if (stream != NULL && fresh) {

@@ -111,7 +111,7 @@ static void check_training(int optimizer_launches) {
     double charged = (double)((int64_t)model_container(i)->device[0].busy_ns - charged_ns[i]) * 100 / (10 * S);
     printf("training, %d launches of its optimizer, at 50: %.2f %%, charged %.2f\n", optimizer_launches, share,
            charged);
-    CHECK(charged < share + 1.6, "%.2f %%, charged %.2f", share, charged);
+    CHECK(charged < share + 2.1, "%.2f %%, charged %.2f", share, charged);
     sum += share;
   }
   static const double least[] = {98, 97, 95.5, 93, 87};
