@@ -116,7 +116,6 @@ static void take_turn(struct wait *wait) {
   wait->without_turn = !turns_take(&wait->meter->turns);
   if (wait->without_turn)
     log_once(&said, LOG_INFO, "no turn on the GPU in %lld ms; going ahead without", TURNS_PATIENCE_NS / 1000000);
-  set(wait->meter->took_turn_ns, wait->meter->driver->now_ns());
 }
 
 /* ---- tokens ------------------------------------------------------------------------------------------------------ */
@@ -165,15 +164,6 @@ static bool has_tokens(struct wait *wait) {
 
 /* ---- room -------------------------------------------------------------------------------------------------------- */
 
-/* Up to a thousand launches went by unmeasured before another tenant came. No turn is passed while they are there, and
- * what is added to them makes it last longer. */
-static bool has_backlog(const struct wait *wait) {
-  struct meter *meter = wait->meter;
-  int64_t since_ns = get(meter->measures_since_ns);
-  return since_ns != 0 && wait->now_ns < since_ns + TURNS_PATIENCE_NS && meter_is_dry(wait->stream) &&
-         !meter->driver->is_idle(wait->stream->handle);
-}
-
 static bool has_room(const struct wait *wait) {
   struct meter *meter = wait->meter;
   uint32_t batches = get(meter->in_flight_batches);
@@ -203,8 +193,6 @@ static enum obstacle obstacle(struct wait *wait) {
     return PAUSE;
   if (!has_tokens(wait))
     return TOKENS;
-  if (has_backlog(wait))
-    return ROOM;
   return !has_turn(wait) ? TURN : !has_room(wait) ? ROOM : NOTHING;
 }
 

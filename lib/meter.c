@@ -133,7 +133,6 @@ static bool open_batch(struct meter_stream *stream, uint64_t work, int64_t *cost
   stream->batch = (struct batch){
       .open_until_ns = pass.open_until_ns,
       .in_company = pass.in_company,
-      .turn_began_ns = swap(meter->took_turn_ns, 0),
       .is_unknown = is_unknown,
       .most_launches =
           is_unknown || pass.is_one_launch || stream->batches++ % SAMPLE_EVERY == 0 ? 1 : METER_BATCH_LAUNCHES};

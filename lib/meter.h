@@ -68,14 +68,13 @@ struct batch {
   bool is_mixed;   /* launches of several keys */
   bool is_unknown; /* one launch, whose cost is not known */
 
-  bool in_company;       /* with other tenants, for whom the GPU was not free meanwhile */
-  int64_t turn_began_ns; /* of a turn whose first batch this is; or 0 */
-  int64_t began_ns;      /* when its first launch returned */
-  void *start;           /* a marker on an idle stream, or NULL: the GPU's clock is set by it */
-  int64_t start_ns;      /* when it had been recorded */
-  void *end;             /* a marker; or NULL where end_ns is known */
-  int64_t end_ns;        /* the GPU was done by then; or when the marker was recorded, or last seen pending */
-  int64_t late_ns;       /* by how much earlier it may have been done; INT64_MAX: nobody knows */
+  bool in_company;  /* with other tenants, for whom the GPU was not free meanwhile */
+  int64_t began_ns; /* when its first launch returned */
+  void *start;      /* a marker on an idle stream, or NULL: the GPU's clock is set by it */
+  int64_t start_ns; /* when it had been recorded */
+  void *end;        /* a marker; or NULL where end_ns is known */
+  int64_t end_ns;   /* the GPU was done by then; or when the marker was recorded, or last seen pending */
+  int64_t late_ns;  /* by how much earlier it may have been done; INT64_MAX: nobody knows */
   int64_t paid_ns;
 };
 
@@ -158,10 +157,8 @@ struct meter {
   _Atomic bool is_free;            /* nobody else wants the GPU, as the gate saw it last */
   _Atomic bool in_step;            /* with other GPUs of the container */
   _Atomic bool was_late;
-  _Atomic int64_t took_turn_ns;   /* when, while none of the work of that turn has been measured; else 0 */
   _Atomic int64_t mixed_until_ns; /* the GPU mixes our work with another's: beside.c */
   _Atomic int64_t look_beside_at_ns;
-  _Atomic int64_t measures_since_ns; /* before, launches went by unmeasured; 0: always */
 
   uint32_t costs_replaced; /* by others for which there was no place */
   struct meter_cost costs[1 << METER_COST_SET_BITS][METER_COST_WAYS];
@@ -186,9 +183,6 @@ void meter_remove_stream(struct meter_stream *stream);
 bool meter_pause(struct meter *meter);
 void meter_remove_context(struct meter *meter, void *context);
 void meter_resume(struct meter *meter, bool paused);
-
-/* From now on launches are measured that were not, since another tenant has come. */
-void meter_begin_measuring(struct meter *meter);
 
 /* Before a launch: may wait. `work` names what is launched (a function with its grid, a graph), so that its cost is
  * learned. True when the caller is to call meter_launched after the launch. */

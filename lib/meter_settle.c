@@ -9,7 +9,6 @@
 
 /* To tell the container takes some microseconds: a program that waits for short work would lose them each time. */
 #define TELL_EVERY_NS 250000LL
-#define SHORT_NS 100000LL /* behind a marker: what the GPU takes to go on would be learned as a part of it */
 #define AT_ONCE_NS 5000LL /* in which a marker on an idle stream is reached */
 /* How many are in a cost's mean, in which the latest counts so little: work of one name may take now more, now less. */
 #define MOST_SEEN 16
@@ -110,14 +109,6 @@ static int64_t place_end(struct meter_stream *stream, const struct batch *batch,
   return batch->end != NULL ? place(stream, batch->end, batch->end_ns, now_ns, false) : batch->end_ns;
 }
 
-/* Alone, what the GPU did, which began with the first launch or when the batch before it was done. Beside others also
- * the short pauses before it: they wait that long for a holder of the turn, and the GPU's switch to it takes a part. */
-static int64_t start_of(const struct meter_stream *stream, const struct batch *batch) {
-  int64_t free_from_ns = max(stream->previous_end_ns, batch->turn_began_ns);
-  bool counts = batch->in_company && batch->began_ns - free_from_ns < METER_SPARSE_NS;
-  return counts ? free_from_ns : max(batch->began_ns, stream->previous_end_ns);
-}
-
 /* How long the GPU was busy with the batch. Between its launches it may have waited for the host, for all but the time
  * since the last one; so it was as long as they usually take, unless it surely was busy for longer since then. */
 static int64_t busy_ns(const struct batch *batch, int64_t start_ns, int64_t end_ns) {
@@ -130,8 +121,7 @@ static int64_t busy_ns(const struct batch *batch, int64_t start_ns, int64_t end_
 static void settle(struct meter_stream *stream, const struct batch *batch, int64_t end_ns) {
   struct meter *meter = stream->meter;
   struct meter_bill *bill = &meter->bill;
-  int64_t start_ns = start_of(stream, batch), busy = busy_ns(batch, start_ns, end_ns);
-  bool is_behind_marker = batch->began_ns < stream->previous_end_ns;
+  int64_t start_ns = max(batch->began_ns, stream->previous_end_ns), busy = busy_ns(batch, start_ns, end_ns);
   if (batch->late_ns == INT64_MAX)
     end_ns = start_ns + busy;
   int64_t all_ns = max(end_ns - start_ns, 0);
@@ -139,7 +129,7 @@ static void settle(struct meter_stream *stream, const struct batch *batch, int64
   stream->previous_end_ns = max(stream->previous_end_ns, end_ns);
   if (get(meter->mixed_until_ns) > end_ns) /* the GPU divides its time between ours and that of another */
     due_ns /= 2;
-  if (!get(meter->was_late) && !(is_behind_marker && busy < SHORT_NS))
+  if (!get(meter->was_late))
     learn(meter, batch, busy);
   if (stream->observer != NULL)
     stream->observer->measured(stream, batch, end_ns - busy, end_ns);

@@ -52,10 +52,6 @@ void meter_init(struct meter *meter, const struct meter_driver *driver, struct d
   meter->percent = percent;
 }
 
-void meter_begin_measuring(struct meter *meter) {
-  set(meter->measures_since_ns, meter->driver->now_ns());
-}
-
 struct meter_stream *meter_add_stream(struct meter *meter, void *context, void *handle) {
   claim_take(&meter->lock);
   struct meter_stream *stream = find_unused(meter);

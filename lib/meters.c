@@ -147,11 +147,9 @@ static bool look_at(struct device *device) {
     company = turns_have_another_tenant(&meter->turns);
   }
   bool limited = is_limited(device);
-  bool had_company = __atomic_exchange_n(&device->in_company, company, __ATOMIC_RELAXED);
+  __atomic_store_n(&device->in_company, company, __ATOMIC_RELAXED);
   bool was_measured = __atomic_exchange_n(&device->is_measured, company || limited, __ATOMIC_RELAXED);
-  if (company && !had_company && !limited)
-    meter_begin_measuring(meter);
-  else if (was_measured && !company && !limited)
+  if (was_measured && !company && !limited)
     leave_off(meter);
   return company;
 }

@@ -62,7 +62,7 @@ static bool is_measured(struct model_process *process, int gpu) {
   struct turns *turns = &process->meters[gpu].turns;
   if (process->now_ns >= process->look_at_ns[gpu]) {
     process->look_at_ns[gpu] = process->now_ns + LOOK_NS;
-    bool had_company = process->company[gpu], was_measured = process->measured[gpu];
+    bool was_measured = process->measured[gpu];
     process->company[gpu] = false;
     if (container->policy != VGPU_SM_OFF) {
       (void)meter_terms(&process->meters[gpu]); /* publishes them */
@@ -70,9 +70,7 @@ static bool is_measured(struct model_process *process, int gpu) {
       process->company[gpu] = turns_have_another_tenant(turns);
     }
     process->measured[gpu] = process->company[gpu] || is_limited(container);
-    if (process->company[gpu] && !had_company && !is_limited(container))
-      meter_begin_measuring(&process->meters[gpu]);
-    else if (was_measured && !process->measured[gpu])
+    if (was_measured && !process->measured[gpu])
       leave_off(&process->meters[gpu]);
   }
   return is_limited(container) || process->company[gpu];
