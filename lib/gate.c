@@ -1,16 +1,11 @@
-#include "gate.h"
-
-#include "beside.h"
 #include "bucket.h"
+#include "history.h"
 #include "log.h"
 #include "meter_parts.h"
-#include "wait_times.h"
 
 /* A turn is to be worth its hand-over: beside others a launch that has waited for tokens waits until it has these;
  * alone, where the GPU idles some microseconds each time that work begins, until it has waited for so long. */
 #define QUANTUM_NS 8000000LL
-/* In flight at most, and never fewer than two batches: it keeps the GPU fed, and the next one waits for its end. */
-#define RUN_AHEAD_NS 5000000LL
 /* Work in flight that makes no progress for so long may wait for the launch that is held here, such as a kernel that
  * waits for another GPU. Then a launch goes on, and twice as many each time that the patience ends again, up to 16. */
 #define PATIENCE_NS 100000000LL
@@ -174,7 +169,46 @@ static bool has_room(const struct wait *wait) {
     return true;
   if (wait->in_company && in_flight_ns + wait->cost_ns > TURNS_SLICE_NS)
     return false;
-  return wait->gives_way ? in_flight_ns < METER_BATCH_NS : batches < 2 || in_flight_ns < RUN_AHEAD_NS;
+  return wait->gives_way ? in_flight_ns < METER_BATCH_NS : batches < 2 || in_flight_ns < METER_RUN_AHEAD_NS;
+}
+
+/* ---- beside work without a turn ---------------------------------------------------------------------------------- */
+
+/* A process whose work does not end holds no turn, and its GPU divides the time of whose turn it is. It cannot be
+ * believed what it says of itself; but the GPU tells: with nothing of ours before it, a marker is done in a fraction of
+ * a millisecond, but where others work only when their slice of the GPU's own time-slicing has ended, which is two
+ * milliseconds: to switch between tenants takes less than LOOK_NS. One that is late may have other reasons: it is
+ * believed, for a while, when the one before was late too. */
+
+/* The last question is asked after the time: if we were held up, the GPU was not. */
+static bool is_late(struct meter_stream *stream) {
+  const struct meter_driver *driver = stream->meter->driver;
+  void *marker = driver->record(stream->handle);
+  if (marker == NULL)
+    return false;
+  int64_t began_ns = driver->now_ns(), now_ns;
+  bool pending;
+  do {
+    now_ns = driver->now_ns();
+    pending = driver->query(marker) == METER_PENDING;
+  } while (pending && now_ns - began_ns < LOOK_NS);
+  driver->recycle(marker);
+  return pending;
+}
+
+/* After a wait, now and then, where nothing of ours is on the GPU. */
+static void look_beside(struct meter_stream *stream) {
+  struct meter *meter = stream->meter;
+  int64_t now_ns = meter->driver->now_ns(), look_at_ns = get(meter->look_beside_at_ns);
+  if (now_ns < look_at_ns || !meter_is_at_rest(stream) ||
+      !replace(meter->look_beside_at_ns, look_at_ns, now_ns + LONGEST_SLEEP_NS))
+    return;
+  bool late = is_late(stream);
+  if (late && get(meter->was_late))
+    set(meter->mixed_until_ns, now_ns + TURNS_ACTIVE_NS);
+  if (late) /* is the next one, too? */
+    set(meter->look_beside_at_ns, now_ns);
+  set(meter->was_late, late);
 }
 
 /* ---- the gate ---------------------------------------------------------------------------------------------------- */
@@ -230,7 +264,7 @@ static void note_wait(struct wait *wait) {
   device_state_change(meter->state, book_wait, wait);
   if (meter->observer != NULL)
     meter->observer->waited(meter, wait->now_ns - wait->held_ns, wait->now_ns);
-  beside_look(wait->stream);
+  look_beside(wait->stream);
 }
 
 struct gate_pass gate_wait(struct meter_stream *stream, int64_t cost_ns) {

@@ -2,7 +2,6 @@
  * another one may be capturing it at any moment. */
 #include "meter.h"
 
-#include "gate.h"
 #include "log.h"
 #include "meter_parts.h"
 #include "signals.h"
@@ -46,6 +45,17 @@ void meter_end_unseen(struct meter_stream *stream) {
   meter_end_at(stream, stream->meter->driver->now_ns(), INT64_MAX);
 }
 
+static void note_not_enforced(struct vgpu_device_shared *shared, void *unused) {
+  (void)unused;
+  shared->not_enforced |= VGPU_NOT_ENFORCED_SM;
+}
+
+static void cannot_measure(struct meter *meter) {
+  static int said;
+  log_once(&said, LOG_WARNING, "GPU work on a stream cannot be measured; its compute limit is not enforced");
+  device_state_change(meter->state, note_not_enforced, NULL);
+}
+
 void meter_end_with_marker(struct meter_stream *stream) {
   const struct meter_driver *driver = stream->meter->driver;
   struct batch *batch = &stream->batch;
@@ -55,7 +65,7 @@ void meter_end_with_marker(struct meter_stream *stream) {
   batch->end = is_capturing ? NULL : driver->record(stream->handle);
   if (batch->end == NULL) {
     if (!is_capturing)
-      meter_not_enforced(stream->meter, "GPU work on a stream cannot be measured; its compute limit is not enforced");
+      cannot_measure(stream->meter);
     meter_end_unseen(stream);
     return;
   }
@@ -125,7 +135,7 @@ static bool open_batch(struct meter_stream *stream, uint64_t work, int64_t *cost
     meter_end_now(stream);
   bool is_unknown = !meter_known_cost(meter, work, cost_ns);
   if (is_unknown)
-    *cost_ns = METER_UNKNOWN_NS;
+    *cost_ns = METER_RUN_AHEAD_NS;
   struct gate_pass pass = gate_wait(stream, *cost_ns);
   signals_release();
   if (meter_is_destroyed(stream)) /* meanwhile */

@@ -1,4 +1,4 @@
-/* What the files of the meter share: meter.c (batches), meter_settle.c, meter_streams.c, gate.c, beside.c. */
+/* What the files of the meter share: meter.c (batches), meter_settle.c, meter_streams.c, gate.c. */
 #ifndef VGPU_METER_PARTS_H
 #define VGPU_METER_PARTS_H
 
@@ -14,9 +14,10 @@
 #define replace(field, from, to)                                                                                       \
   atomic_compare_exchange_weak_explicit(&(field), &(from), to, memory_order_relaxed, memory_order_relaxed)
 
-/* A launch of which nothing is known may take this, and pays so much in advance, which it gets back once it has been
- * measured: else a process that launches once and ends would never pay. */
-#define METER_UNKNOWN_NS 4000000LL
+/* In flight at most, and never fewer than two batches: it keeps the GPU fed, and the next tenant waits for its end. A
+ * launch of which nothing is known is taken to last as long; and it pays so much in advance, which it gets back once it
+ * has been measured: else a process that launches once and ends would never pay. */
+#define METER_RUN_AHEAD_NS 5000000LL
 #define METER_UNKNOWN_PAYS_NS 50000000LL
 
 static inline int64_t min(int64_t a, int64_t b) {
@@ -43,9 +44,6 @@ static inline bool meter_known_cost(struct meter *meter, uint64_t work, int64_t 
     }
   return false;
 }
-
-/* What cannot be enforced says so. */
-void meter_not_enforced(struct meter *meter, const char *why);
 
 /* The container's bucket: what stands in the file may be anything. */
 static inline int64_t meter_container_zero_at_ns(const struct meter *meter) {
@@ -93,5 +91,24 @@ static inline bool meter_is_dry(struct meter_stream *stream) {
   return atomic_load_explicit(&stream->tail, memory_order_acquire) ==
          atomic_load_explicit(&stream->head, memory_order_acquire);
 }
+
+/* What the batch may be that begins now. */
+struct gate_pass {
+  int64_t open_until_ns; /* when launches have to ask at the gate again */
+  bool in_company;       /* with processes with which turns are taken */
+  bool is_one_launch;    /* and no more: work in flight makes no progress, and this may be what it waits for */
+  bool is_free;          /* nobody else wants the GPU: nothing is held back, and it is not paid */
+};
+
+/* Where a launch that opens a batch waits: while its device is paused, for tokens, for this process's turn, and for
+ * room in flight. With the claim on the stream, whose batch is not open; a launch of that cost is to come. All waits
+ * are bounded, but for a pause, which lasts as long as the host wants it. */
+struct gate_pass gate_wait(struct meter_stream *stream, int64_t cost_ns);
+
+/* Tells those who wait for our turn that we are at work: for as long as what is in flight may take, and more_ns. */
+void gate_note_activity(struct meter *meter, int64_t more_ns);
+
+/* A batch ended at that time. */
+void gate_note_progress(struct meter *meter, int64_t end_ns, int64_t now_ns);
 
 #endif

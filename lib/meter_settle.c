@@ -1,10 +1,8 @@
 /* Batches are paid when they go into flight; what has completed is measured, and the difference is settled. One thread
  * at a time harvests. */
 #include "bucket.h"
-#include "gate.h"
-#include "log.h"
+#include "history.h"
 #include "meter_parts.h"
-#include "seconds.h"
 #include "timeline.h"
 
 /* To tell the container takes some microseconds: a program that waits for short work would lose them each time. */
@@ -48,17 +46,6 @@ static void tell(struct meter *meter) {
   meter->told_ns = bill->now_ns;
   device_state_change(meter->state, book, meter);
   *bill = (struct meter_bill){0};
-}
-
-static void note_not_enforced(struct vgpu_device_shared *shared, void *unused) {
-  (void)unused;
-  shared->not_enforced |= VGPU_NOT_ENFORCED_SM;
-}
-
-void meter_not_enforced(struct meter *meter, const char *why) {
-  static int said;
-  log_once(&said, LOG_WARNING, "%s", why);
-  device_state_change(meter->state, note_not_enforced, NULL);
 }
 
 /* ---- what a batch took ------------------------------------------------------------------------------------------ */

@@ -5,43 +5,22 @@
 #include <string.h>
 
 /* With the claim held, which ends here. */
-static void start_over(struct meter_stream *stream, void *context, void *handle) {
-  set(stream->context, context);
-  set(stream->handle, handle);
-  set(stream->open, false);
-  stream->previous_end_ns = 0;
-  meter_unclaim(stream);
-}
-
-/* With the claim held, which ends here. */
 static void give_up(struct meter_stream *stream) {
   set(stream->handle, NULL);
   set(stream->open, false);
   meter_unclaim(stream);
 }
 
-static bool is_of(struct meter_stream *stream, const void *context) {
-  return get(stream->context) == context;
-}
-
-static bool is_removed(struct meter_stream *stream) {
-  return get(stream->handle) == NULL;
-}
-
 /* A removed stream's entry may be taken again once its last markers have been harvested, and nobody works on it. */
-static bool claim_unused(struct meter_stream *stream) {
-  if (!is_removed(stream) || !meter_claim(stream))
-    return false;
-  bool unused = is_removed(stream) && meter_is_dry(stream);
-  if (!unused)
+static struct meter_stream *claim_unused(struct meter *meter) {
+  for (uint32_t i = 0; i < meter->stream_count; i++) {
+    struct meter_stream *stream = meter->streams[i];
+    if (get(stream->handle) != NULL || !meter_claim(stream))
+      continue;
+    if (get(stream->handle) == NULL && meter_is_dry(stream))
+      return stream;
     meter_unclaim(stream);
-  return unused;
-}
-
-static struct meter_stream *find_unused(struct meter *meter) {
-  for (uint32_t i = 0; i < meter->stream_count; i++)
-    if (claim_unused(meter->streams[i]))
-      return meter->streams[i];
+  }
   return NULL;
 }
 
@@ -54,12 +33,18 @@ void meter_init(struct meter *meter, const struct meter_driver *driver, struct d
 
 struct meter_stream *meter_add_stream(struct meter *meter, void *context, void *handle) {
   claim_take(&meter->lock);
-  struct meter_stream *stream = find_unused(meter);
+  struct meter_stream *stream = claim_unused(meter);
   bool fresh = stream == NULL && meter->stream_count < METER_MAX_STREAMS;
   if (fresh && (stream = aligned_alloc(_Alignof(struct meter_stream), sizeof *stream)) != NULL)
     *stream = (struct meter_stream){.meter = meter, .observer = meter->observer};
-  if (stream != NULL)
-    start_over(stream, context, handle);
+  if (stream != NULL) {
+    set(stream->context, context);
+    set(stream->handle, handle);
+    set(stream->open, false);
+    stream->previous_end_ns = 0;
+    stream->batches = 0;
+    meter_unclaim(stream);
+  }
   if (stream != NULL && fresh) {
     meter->streams[get(meter->stream_count)] = stream;
     atomic_store_explicit(&meter->stream_count, get(meter->stream_count) + 1, memory_order_release);
@@ -102,7 +87,7 @@ void meter_remove_context(struct meter *meter, void *context) {
   uint32_t count = atomic_load(&meter->stream_count);
   for (uint32_t i = 0; i < count; i++) {
     struct meter_stream *stream = meter->streams[i];
-    if (!is_of(stream, context))
+    if (get(stream->context) != context)
       continue;
     set(stream->context, NULL);
     set(stream->handle, NULL);

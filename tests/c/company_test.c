@@ -240,7 +240,7 @@ static void check_fault(enum fault fault, const struct program *program, bool wi
   int64_t at_ns = cause(fault, disturber);
   measure_shares(processes, count, at_ns + S, at_ns + 11 * S, shares);
   int64_t stall_ns = model_longest_launch_ns(processes[0]);
-  double least = !is_endless(fault) ? 48 : with_sibling ? 30 : 44;
+  double least = !is_endless(fault) ? 48 : with_sibling ? 30 : 42;
   double least_of_sibling = !is_endless(fault) ? 45 : 1;
   bool sibling_holds = !with_sibling || (shares[1] >= least_of_sibling && shares[1] <= 52);
   printf("  %-23s %4lld us, seed %u: the other %6.2f %%, stalled %6.1f ms", names[fault],

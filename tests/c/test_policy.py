@@ -11,13 +11,11 @@ LIB = ROOT / "lib"
 
 METER = [
     "device_state",
-    "wait_times",
-    "beside",
+    "history",
     "gate",
     "meter",
     "meter_settle",
     "meter_streams",
-    "seconds",
 ]
 TURNS = ["claim", "log", "shared_file", "signals", "turns", "turns_file", "turns_look"]
 MODEL = ["gpu_model", "gpu_model_driver", "gpu_model_library", "gpu_model_programs", "gpu_model_time", "gpu_model_work"]
@@ -29,7 +27,7 @@ SOURCES = {
     "table": ["table"],
     "bucket": [],
     "spans": [],
-    "seconds": ["seconds"],
+    "seconds": ["history"],
     "timeline": [],
     "meter": [*METER, *TURNS],
     "starts": [*METER, *TURNS],
@@ -46,7 +44,7 @@ SOURCES = {
     "evasions": [*METER, *TURNS],
     "spins": [*METER, *TURNS],
     "utilization": ["utilization"],
-    "wait_times": ["wait_times"],
+    "wait_times": ["history"],
     "profile": ["log", "profile_disk", "profile_kernels", "profile_records"],
     "quick_clock": ["quick_clock"],
 }
