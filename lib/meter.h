@@ -7,9 +7,9 @@
  * launch waits only where it opens a batch: inside one, the wait would be measured as work. How it works as a whole is
  * told in docs/dev/compute.md.
  *
- * The driver and the clock are passed in; no CUDA header is needed here. No lock is held across a driver call: who
- * works on a stream or harvests has a claim on it, and whoever finds it claimed goes on without. To join an open batch
- * takes some nanoseconds, for which others wait.
+ * The driver and the clock are passed in; no CUDA header is needed here. No lock is held across a driver call: a thread
+ * that works on a stream or harvests has a claim on it, and one that finds it claimed goes on without. To join an open
+ * batch takes some nanoseconds, for which others wait.
  */
 #ifndef VGPU_METER_H
 #define VGPU_METER_H
@@ -24,8 +24,8 @@
 /* A marker costs the GPU three microseconds, and a batch is what passes the gate at once. */
 #define METER_BATCH_NS 1000000LL
 #define METER_BATCH_LAUNCHES 512
-/* A longer pause between two launches ends the batch: the stream has mostly run dry in it. A shorter one counts as work
- * beside other tenants: they wait that long for a holder of the turn. */
+/* A longer pause between two launches ends the batch: the stream has mostly run dry in it. Other tenants wait that long
+ * for a holder of the turn. */
 #define METER_SPARSE_NS TURNS_GRACE_NS
 /* A thread may be told by so much late that the GPU is done: half of it is what one that has slept takes to wake up. */
 #define METER_LATE_NS 100000LL
@@ -96,7 +96,7 @@ struct meter_stream {
   _Atomic uint32_t head, tail;
 };
 
-/* Who looks on: a profile. Called by any thread, one at a time for each batch; asks nothing of the driver. */
+/* A profile looks on. Called by any thread, one at a time for each batch; asks nothing of the driver. */
 struct meter_observer {
   void (*joined)(struct batch *batch, int64_t expected_ns); /* what the thread is launching; 0: not known yet */
   void (*measured)(const struct meter_stream *stream, const struct batch *batch, int64_t start_ns, int64_t end_ns);

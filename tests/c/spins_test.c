@@ -109,8 +109,7 @@ static void check_collectives(void) {
         struct speed limited = run_alone(&kinds[k], percents[p], seed);
         double speed = 100 * limited.per_s / unlimited.per_s;
         double longest = (double)limited.longest_ns / (double)unlimited.longest_ns;
-        row_unless(percents[p] == 10 || (percents[p] <= 30 && kinds[k].by_kernel),
-                   speed >= kinds[k].part * percents[p] && speed <= percents[p] + 2 && longest <= 20,
+        row_unless(percents[p] == 10, speed >= kinds[k].part * percents[p] && speed <= percents[p] + 2 && longest <= 20,
                    "  %-36s seed %u at %2u: %6.2f %% of its speed, longest step %6.1f times", kinds[k].name, seed,
                    percents[p], speed, longest);
       }
