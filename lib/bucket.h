@@ -16,7 +16,7 @@
 #include <stdint.h>
 
 #define BUCKET_BURST_NS 20000000LL
-/* What can be owed at most: it bounds every wait, also where the file is damaged, and forgives what work of more than
+/* The most that can be owed: it bounds every wait, also where the file is damaged, and forgives what work of more than
  * a quarter of a second took beyond that. */
 #define BUCKET_MOST_DEBT_NS 250000000LL
 

@@ -231,7 +231,7 @@ static bool may_touch(struct meter_stream *stream) {
   return launched_here(stream) && driver->is_here(get(stream->context)) && !driver->is_capturing(stream->handle);
 }
 
-/* What another thread has ended the batch for is in none. */
+/* Launches for which another thread has ended the batch are in none. */
 void meter_launched_more(struct meter_stream *stream, uint64_t work, uint32_t launches, int64_t last_ns,
                          int64_t now_ns) {
   int64_t cost_ns;

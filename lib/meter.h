@@ -58,7 +58,7 @@ struct timeline {
 };
 
 struct batch {
-  /* What each launch changes. */
+  /* Changed by each launch. */
   int64_t estimate_ns;    /* what its launches usually take */
   int64_t open_until_ns;  /* launches may join it without asking at the gate */
   int64_t last_launch_ns; /* before, the GPU may have waited for the host */
@@ -79,7 +79,7 @@ struct batch {
 };
 
 struct meter_stream {
-  /* What each launch asks for. With the beginning of the batch these are two cache lines. */
+  /* Read by each launch. With the beginning of the batch these are two cache lines. */
   _Alignas(64) struct meter *meter;
   int32_t claim;            /* the thread at work on the batch: all below but the ring's tail is its own */
   _Atomic int32_t launcher; /* the thread that launched last: it alone may call the driver with the handle */
@@ -103,7 +103,7 @@ struct meter_observer {
   void (*waited)(const struct meter *meter, int64_t began_ns, int64_t ended_ns);
 };
 
-/* What this process may have of the device, now. */
+/* This process's part of the device, now. */
 struct meter_terms {
   uint32_t percent; /* 1 to 100; VGPU_NO_SM_LIMIT: all */
   bool yields;      /* the percentage holds only while another tenant wants the GPU */
@@ -117,7 +117,7 @@ struct meter_cost {
   _Atomic uint32_t seen; /* how often that has been learned from */
 };
 
-/* What the container has not been told of: by the thread that harvests. */
+/* Not yet told to the container: by the thread that harvests. */
 struct meter_bill {
   int64_t now_ns, pay_ns;
   int64_t busy_ns, busy_until_ns; /* GPU time of ours */

@@ -1,4 +1,4 @@
-/* What the files of the meter share: meter.c (batches), meter_settle.c, meter_streams.c, gate.c. */
+/* Shared by the files of the meter: meter.c (batches), meter_settle.c, meter_streams.c, gate.c. */
 #ifndef VGPU_METER_PARTS_H
 #define VGPU_METER_PARTS_H
 
@@ -6,7 +6,7 @@
 #include "hot.h"
 #include "meter.h"
 
-/* What threads share without a claim. */
+/* For fields that threads share without a claim. */
 #define get(field) atomic_load_explicit(&(field), memory_order_relaxed)
 #define set(field, to) atomic_store_explicit(&(field), to, memory_order_relaxed)
 #define add(field, more) atomic_fetch_add_explicit(&(field), more, memory_order_relaxed)
@@ -34,7 +34,7 @@ static inline struct meter_cost *meter_costs_of(struct meter *meter, uint64_t wo
   return meter->costs[(work * 0x9e3779b97f4a7c15ULL) >> (64 - METER_COST_SET_BITS)];
 }
 
-/* What a launch of this work usually takes; false when it has not been seen. */
+/* Finds how long a launch of this work usually takes; false when it has not been seen. */
 static inline bool meter_known_cost(struct meter *meter, uint64_t work, int64_t *cost_ns) {
   struct meter_cost *costs = meter_costs_of(meter, work);
   for (int i = 0; i < METER_COST_WAYS; i++)
@@ -92,7 +92,7 @@ static inline bool meter_is_dry(struct meter_stream *stream) {
          atomic_load_explicit(&stream->head, memory_order_acquire);
 }
 
-/* What the batch may be that begins now. */
+/* Bounds of the batch that begins now. */
 struct gate_pass {
   int64_t open_until_ns; /* when launches have to ask at the gate again */
   bool in_company;       /* with processes with which turns are taken */
@@ -105,7 +105,8 @@ struct gate_pass {
  * are bounded, but for a pause, which lasts as long as the host wants it. */
 struct gate_pass gate_wait(struct meter_stream *stream, int64_t cost_ns);
 
-/* Tells those who wait for our turn that we are at work: for as long as what is in flight may take, and more_ns. */
+/* Tells processes that wait for our turn that we are at work: for as long as what is in flight may take, and more_ns.
+ */
 void gate_note_activity(struct meter *meter, int64_t more_ns);
 
 /* A batch ended at that time. */

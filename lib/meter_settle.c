@@ -19,9 +19,9 @@ static int64_t pay(struct meter *meter, int64_t zero_at_ns, int64_t gpu_ns) {
   return get(meter->is_free) ? min(paid_ns, now_ns) : paid_ns;
 }
 
-/* What is read without the lock is changed atomically. */
-static void book(struct vgpu_device_shared *shared, void *who) {
-  struct meter *meter = who;
+/* Some fields are read without the lock: they change atomically. */
+static void book(struct vgpu_device_shared *shared, void *of) {
+  struct meter *meter = of;
   const struct meter_bill *bill = &meter->bill;
   __atomic_store_n(&shared->tokens_zero_at_ns, pay(meter, shared->tokens_zero_at_ns, bill->pay_ns), __ATOMIC_RELAXED);
   shared->at_work_since_ns = get(meter->in_flight_batches) > 0 ? get(meter->progress_ns) : 0;
@@ -31,7 +31,7 @@ static void book(struct vgpu_device_shared *shared, void *who) {
   seconds_add(shared, bill->busy_until_ns - bill->busy_ns, bill->busy_until_ns);
 }
 
-/* What this process has paid stands in its own bucket at once, and a little later in the container's. */
+/* A payment stands in this process's own bucket at once, and a little later in the container's. */
 static void tell(struct meter *meter) {
   struct meter_bill *bill = &meter->bill;
   int64_t pay_ns = swap(meter->to_pay_ns, 0);

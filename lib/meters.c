@@ -53,7 +53,7 @@ static struct meter_terms terms_of(const void *owner) {
   return terms;
 }
 
-/* Of all devices of the container, in the usage file. */
+/* All devices of the container, in the usage file. */
 static struct device_state states[VGPU_MAX_DEVICES];
 static struct device_state *container[VGPU_MAX_DEVICES + 1];
 
