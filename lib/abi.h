@@ -7,7 +7,8 @@
  *         both: nothing in it can raise the memory limit of a process, and readers bound everything that they take
  *         from it.
  *
- * An all-zero usage file is a valid, empty one: processes may create it at the same moment without a lock.
+ * An all-zero usage file is a valid, empty one: processes may create it at the same moment without a lock. It is read
+ * and written by system calls: a process changes what is of all under a lock of its bytes, and a slot of its own alone.
  */
 #ifndef VGPU_ABI_H
 #define VGPU_ABI_H
@@ -16,7 +17,7 @@
 #include <stdint.h>
 
 #define VGPU_VERSION "0.1.0"
-#define VGPU_ABI_VERSION 2
+#define VGPU_ABI_VERSION 3
 
 /* Inside a container. On the host, for `vgpurun local`, VGPURUN_LIMITS_FILE names the limits file. */
 #define VGPU_CONTAINER_DIR "/.vgpurun"
@@ -54,6 +55,7 @@
 #define VGPU_SM_HARD 0u  /* always */
 #define VGPU_SM_BURST 1u /* while another tenant wants the GPU; then the limits are weights */
 #define VGPU_SM_OFF 2u   /* never: neither limited nor taking turns */
+#define VGPU_SM_APART 3u /* always, and on each GPU by itself: the others do not keep in step with it */
 
 #define VGPU_PRIORITY_HIGH 0u
 #define VGPU_PRIORITY_LOW 1u /* and anything above */
@@ -102,7 +104,7 @@ struct vgpu_device_shared {
   int64_t tokens_zero_at_ns;   /* when the token bucket stands at exactly zero (bucket.h) */
   int64_t at_work_since_ns;    /* work is on the GPU, and the last of it ended or began then; 0: none (gate.c) */
   uint64_t busy_ns;            /* GPU time charged since the file was made */
-  uint64_t gate_wait_ns;       /* time that launches waited for tokens, or for their turn */
+  uint64_t throttled_ns;       /* time that launches waited for tokens, or for their turn, over all threads */
   uint64_t launches;           /* measured ones */
   uint64_t refusals;           /* allocations refused for the limit */
   int64_t last_launch_ns;
@@ -120,7 +122,7 @@ struct vgpu_device_usage {
   uint64_t managed_bytes;   /* of allocated_bytes: on the device only as far as they have been touched */
   uint64_t context_bytes;   /* of overhead_bytes: what contexts took when they were made; the rest is modules */
   uint64_t host_bytes;      /* beyond these: allocations past the device's share, which live on the host */
-  uint64_t pending_bytes;   /* beyond these: reserved for calls that the driver has not answered */
+  uint64_t counted_bytes;   /* what all that comes to, and what is reserved or kept for calls to come (ledger.h) */
   uint64_t reserved[2];
 };
 

@@ -5,6 +5,7 @@
 #include <errno.h>
 
 #define TRIES 100
+#define SLEEPS 10000 /* of some 70 us; counted, since all threads may be stopped together */
 #define SLEEP_NS 20000
 
 __thread int32_t claim_thread;
@@ -28,11 +29,13 @@ bool claim_recover(int32_t *claim) {
 }
 
 void claim_wait(int32_t *claim) {
-  for (int tries = 0; !claim_try(claim) && !claim_is_own(claim); tries++)
+  for (int tries = 0; !claim_try(claim) && !claim_is_own(claim); tries++) {
+    int32_t thread = __atomic_load_n(claim, __ATOMIC_RELAXED);
     if (tries < TRIES)
       claim_pause();
-    else if (claim_recover(claim))
+    else if (claim_recover(claim) || (tries >= TRIES + SLEEPS && claim_try_from(claim, thread)))
       return;
     else
       clock_sleep_ns(SLEEP_NS);
+  }
 }

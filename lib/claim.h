@@ -34,7 +34,8 @@ static inline void claim_release(int32_t *claim) {
 /* Takes a claim that was left behind. */
 SELDOM bool claim_recover(int32_t *claim);
 
-/* Waits for a claim that is held for some microseconds. */
+/* Waits for a claim that is held for some microseconds. Where its thread has left it by a jump and does not come back,
+ * it is taken after a second or so. */
 SELDOM void claim_wait(int32_t *claim);
 static inline void claim_take(int32_t *claim) {
   if (__builtin_expect(!claim_try(claim), 0))

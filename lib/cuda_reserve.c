@@ -26,11 +26,16 @@ static void explain(const struct device *device, uint64_t bytes) {
            mib(parts.overhead_bytes), on_host, mib(limits.virtual_bytes));
 }
 
+static void note_refusal(struct vgpu_device_shared *shared, void *nothing) {
+  (void)nothing;
+  shared->refusals++;
+}
+
 CUresult memory_refuse(const struct device *device, uint64_t bytes) {
   static bool said;
   if (device->number < 0) /* has been explained when it was met */
     return CUDA_ERROR_OUT_OF_MEMORY;
-  __atomic_add_fetch(&device_shared(device)->refusals, 1, __ATOMIC_RELAXED);
+  device_state_change(device_state(device), note_refusal, NULL);
   if (!__atomic_exchange_n(&said, true, __ATOMIC_RELAXED))
     explain(device, bytes);
   return CUDA_ERROR_OUT_OF_MEMORY;

@@ -3,7 +3,6 @@
 #include "clock.h"
 #include "cuda_memory.h"
 #include "log.h"
-#include "not_enforced.h"
 #include "process.h"
 #include "running.h"
 
@@ -70,15 +69,20 @@ static void complete(struct device *device, int ordinal) {
     device->environment = limits_from_environment((int)index, device->total_bytes);
 }
 
+static void note_limits(struct vgpu_device_shared *shared, void *device_) {
+  const struct device *device = device_;
+  struct limits limits = device_limits(device);
+  memcpy(shared->uuid, device->uuid, sizeof shared->uuid);
+  shared->memory_limit_bytes = limits.memory_bytes;
+  shared->sm_limit_percent = limits.sm_percent;
+}
+
 static void show_limits(const struct device *device) {
   if (device->number < 0)
     return;
-  struct vgpu_device_shared *shared = device_shared(device);
   struct limits limits = device_limits(device);
   __atomic_store_n(&process_ledger_view()->own->most_bytes[device->number], device->total_bytes, __ATOMIC_RELAXED);
-  memcpy(shared->uuid, device->uuid, sizeof shared->uuid);
-  __atomic_store_n(&shared->memory_limit_bytes, limits.memory_bytes, __ATOMIC_RELAXED);
-  __atomic_store_n(&shared->sm_limit_percent, limits.sm_percent, __ATOMIC_RELAXED);
+  device_state_change(device_state(device), note_limits, (void *)device);
   bool unlimited = limits.memory_bytes == VGPU_NO_MEMORY_LIMIT;
   log_line(LOG_INFO, "limits of %s: %llu MiB%s, %u %% of its time", device->uuid,
            (unsigned long long)(unlimited ? device->total_bytes : limits.memory_bytes) >> 20, unlimited ? " (all)" : "",
@@ -197,8 +201,8 @@ bool device_limits_memory(const struct device *device) {
   return limits.memory_bytes < device->total_bytes || limits_oversubscribe(limits);
 }
 
-struct vgpu_device_shared *device_shared(const struct device *device) {
-  return &process_region()->usage->devices[device->number];
+struct device_state *device_state(const struct device *device) {
+  return process_device_state(device->number);
 }
 
 uint64_t device_used_bytes(const struct device *device) {
@@ -258,7 +262,7 @@ static SELDOM bool correct_overhead(struct device *device, enum ledger_cause cau
   memory_begin_leaving(device, surplus_bytes);
   note_uncounted(device, ledger_correct(process_ledger(), device->number, &before, bytes, cause, answered_bytes));
   memory_end_leaving(device, surplus_bytes);
-  uint64_t used = ledger_used_at_most(process_ledger(), device->number);
+  uint64_t used = ledger_used_of_late(process_ledger(), device->number);
   __atomic_store_n(&device->used_when_asked_bytes, used, __ATOMIC_RELAXED);
   return true;
 }
@@ -289,7 +293,7 @@ bool device_is_blurred(const struct device *device) {
 void device_not_enforced(const struct device *device, uint32_t flag) {
   bool limited = flag != VGPU_NOT_ENFORCED_MEMORY || device_limits_memory(device);
   if (device->number >= 0 && limited)
-    not_enforced(device_shared(device), flag);
+    device_state_not_enforced(device_state(device), flag);
 }
 
 void devices_forget(void) {

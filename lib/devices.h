@@ -52,7 +52,8 @@ struct limits device_limits(const struct device *device);
 
 bool device_limits_memory(const struct device *device);
 
-struct vgpu_device_shared *device_shared(const struct device *device);
+/* Of a device with a number. */
+struct device_state *device_state(const struct device *device);
 
 /* Bytes the container holds on the device, and in memory of the host in its place. */
 uint64_t device_used_bytes(const struct device *device);

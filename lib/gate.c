@@ -35,28 +35,34 @@ static int64_t patience_ns(struct meter *meter) {
   return patience_ns > 0 ? patience_ns : PATIENCE_NS;
 }
 
-/* When the work ends shows whether it had waited for a launch that was let through: then the patience halves. If not,
- * the work just takes long, and is waited for longer. */
+/* When the work ends shows whether it had waited for the launch that was held here: then the patience halves. If not,
+ * and the valve had opened, the work just takes long, and is waited for longer. */
 void gate_note_progress(struct meter *meter, int64_t end_ns, int64_t now_ns) {
-  int64_t opened_ns = swap(meter->valve_opened_ns, 0), before_ns = patience_ns(meter);
+  int64_t released_ns = swap(meter->released_ns, 0), before_ns = patience_ns(meter);
+  bool valve_opened = swap(meter->valve_passed, 0) > 0;
   set(meter->progress_ns, now_ns);
-  set(meter->valve_passed, 0);
-  if (opened_ns == 0)
-    return;
-  bool set_free = end_ns - opened_ns < before_ns / 4;
-  set(meter->patience_ns, set_free ? max(before_ns / 2, LOOK_NS) : min(2 * before_ns, MOST_PATIENCE_NS));
+  if (released_ns != 0 && end_ns - released_ns < before_ns / 4)
+    set(meter->patience_ns, max(before_ns / 2, LOOK_NS));
+  else if (valve_opened)
+    set(meter->patience_ns, min(2 * before_ns, MOST_PATIENCE_NS));
+}
+
+/* Tokens may come before the valve opens, each time somewhat later, since the wait is charged as work. */
+static void note_release(struct meter *meter, int64_t held_since_ns, bool by_valve) {
+  int64_t now_ns = meter->driver->now_ns(), none = 0;
+  if (by_valve || min(now_ns - held_since_ns, stalled_ns(meter, now_ns)) >= patience_ns(meter) / 2)
+    replace(meter->released_ns, none, now_ns);
 }
 
 static bool valve_opens(struct meter *meter, int64_t now_ns) {
-  int64_t ends = stalled_ns(meter, now_ns) / patience_ns(meter);
+  int64_t patience = patience_ns(meter), expected_ns = min(OVERRUN_TIMES * get(meter->in_flight_ns), TURNS_PATIENCE_NS);
+  int64_t ends = stalled_ns(meter, now_ns) / (patience < PATIENCE_NS ? patience : max(patience, expected_ns));
   int64_t most = (1LL << min(ends, DOUBLINGS)) - 1 + max(ends - DOUBLINGS, 0) * (1LL << DOUBLINGS);
   if (get(meter->valve_passed) >= most)
     return false;
   static int said;
   log_once(&said, LOG_INFO, "GPU work in flight makes no progress; launches go on without waiting for it");
   add(meter->valve_passed, 1);
-  int64_t closed = 0;
-  replace(meter->valve_opened_ns, closed, now_ns);
   return true;
 }
 
@@ -79,8 +85,9 @@ static void drain_and_pass(struct meter *meter) {
   meter_close_all(meter);
   meter_harvest(meter);
   while (get(meter->in_flight_batches) > 0 && meter->driver->now_ns() < give_up_ns) {
-    turns_announce_pass(&meter->turns, meter->driver->now_ns() + max(left_ns(meter), 0));
-    sleep_a_little(meter);
+    int64_t expected_ns = left_ns(meter);
+    if (expected_ns > METER_LATE_NS || expected_ns < -METER_LATE_NS) /* the last moment is not slept through */
+      sleep_a_little(meter);
     meter_harvest(meter);
   }
   turns_pass(&meter->turns);
@@ -124,13 +131,13 @@ static bool goes_in_step(struct wait *wait, int64_t zero_at_ns, int64_t *open_at
   int64_t pays_ns = bucket_wall_ns(min(wait->cost_ns, BUCKET_BURST_NS / 2), wait->terms.percent);
   bool in_step = false, others_work = false, others_wait = false;
   *open_at_ns = zero_at_ns;
-  for (int i = 0; meter->container != NULL && meter->container[i] != NULL; i++) {
+  for (int i = 0; !wait->terms.is_apart && meter->container != NULL && meter->container[i] != NULL; i++) {
     struct vgpu_device_shared other;
-    if (meter->container[i] == meter->state || !device_state_is_used(meter->container[i]))
+    if (meter->container[i] == meter->state || !device_state_is_used(meter->container[i], wait->now_ns))
       continue;
     device_state_read(meter->container[i], &other);
     int64_t stalled_ns = wait->now_ns - other.at_work_since_ns;
-    in_step |= other.last_launch_ns > wait->now_ns - TURNS_ACTIVE_NS;
+    in_step |= other.last_launch_ns > wait->now_ns - TURNS_PATIENCE_NS;
     others_work |= stalled_ns < MOST_PATIENCE_NS;
     others_wait |= stalled_ns < MOST_PATIENCE_NS && stalled_ns > LOOK_NS;
     *open_at_ns = max(*open_at_ns, bucket_zero_at(other.tokens_zero_at_ns, wait->now_ns, wait->terms.percent));
@@ -139,11 +146,22 @@ static bool goes_in_step(struct wait *wait, int64_t zero_at_ns, int64_t *open_at
   return (others_work && zero_at_ns + pays_ns <= min(*open_at_ns, owes_ns)) || (others_wait && zero_at_ns <= owes_ns);
 }
 
+/* By what this process has paid, and by what all of the container had paid a moment ago. */
+static int64_t zero_at_ns(struct meter *meter, int64_t now_ns) {
+  struct vgpu_device_shared shared;
+  if (now_ns - get(meter->looked_ns) >= METER_SPARSE_NS) {
+    device_state_read(meter->state, &shared);
+    set(meter->zero_at_ns, shared.tokens_zero_at_ns);
+    set(meter->looked_ns, now_ns);
+  }
+  return max(get(meter->paid_zero_at_ns), get(meter->zero_at_ns));
+}
+
 static bool has_tokens(struct wait *wait) {
   struct meter *meter = wait->meter;
   if (wait->is_free)
     return true;
-  int64_t paid_ns = max(get(meter->paid_zero_at_ns), meter_container_zero_at_ns(meter)), open_at_ns;
+  int64_t paid_ns = zero_at_ns(meter, wait->now_ns), open_at_ns;
   if (goes_in_step(wait, bucket_zero_at(paid_ns, wait->now_ns, wait->terms.percent), &open_at_ns))
     return true;
   int64_t quantum_ns = wait->in_company ? bucket_wall_ns(QUANTUM_NS, wait->terms.percent) : QUANTUM_NS;
@@ -205,7 +223,7 @@ static void look_beside(struct meter_stream *stream) {
     return;
   bool late = is_late(stream);
   if (late && get(meter->was_late))
-    set(meter->mixed_until_ns, now_ns + TURNS_ACTIVE_NS);
+    set(meter->mixed_until_ns, now_ns + TURNS_PATIENCE_NS);
   if (late) /* is the next one, too? */
     set(meter->look_beside_at_ns, now_ns);
   set(meter->was_late, late);
@@ -218,11 +236,13 @@ enum obstacle { NOTHING, PAUSE, TOKENS, TURN, ROOM };
 static enum obstacle obstacle(struct wait *wait) {
   struct meter *meter = wait->meter;
   wait->terms = meter_terms(meter);
-  wait->in_company = meter->takes_turns && wait->terms.takes_turns && turns_have_company(&meter->turns);
-  wait->is_free = wait->terms.yields && !(wait->in_company && turns_are_wanted(&meter->turns));
-  wait->gives_way = wait->in_company && turns_high_priority_is_there(&meter->turns);
+  wait->in_company = meter->takes_turns && wait->terms.takes_turns && turns_look(&meter->turns).company;
+  wait->is_free = wait->terms.yields && !(wait->in_company && turns_look(&meter->turns).wanted);
+  wait->gives_way = wait->in_company && turns_look(&meter->turns).higher_priority;
   wait->now_ns = meter->driver->now_ns();
   set(meter->is_free, wait->is_free);
+  if (!wait->in_company)
+    set(meter->turn_wait_ns, 0);
   if (wait->terms.paused)
     return PAUSE;
   if (!has_tokens(wait))
@@ -251,7 +271,7 @@ static void wait_for(struct wait *wait, enum obstacle what) {
 
 static void book_wait(struct vgpu_device_shared *shared, void *how) {
   const struct wait *wait = how;
-  shared->gate_wait_ns += (uint64_t)wait->held_ns;
+  shared->throttled_ns += (uint64_t)wait->held_ns;
   if (wait->for_turn_ns > 0)
     wait_times_note(&shared->turn_waits, wait->now_ns, wait->for_turn_ns);
 }
@@ -270,6 +290,7 @@ static void note_wait(struct wait *wait) {
 struct gate_pass gate_wait(struct meter_stream *stream, int64_t cost_ns) {
   struct meter *meter = stream->meter;
   struct wait wait = {.stream = stream, .meter = meter, .cost_ns = cost_ns};
+  int64_t began_ns = meter->driver->now_ns();
   enum obstacle what;
   bool valve = false;
   while ((what = obstacle(&wait)) != NOTHING && !(what != PAUSE && (valve = valve_opens(meter, wait.now_ns)))) {
@@ -280,8 +301,11 @@ struct gate_pass gate_wait(struct meter_stream *stream, int64_t cost_ns) {
     wait.tokens_ns += what == TOKENS ? took_ns : 0;
     wait.held_ns += what != ROOM ? took_ns : 0;
     wait.for_turn_ns += what == TURN ? took_ns : 0;
+    set(meter->turn_wait_ns, min(max(wait.for_turn_ns, get(meter->turn_wait_ns)), BUCKET_MOST_DEBT_NS));
+    set(meter->turn_wait_ns, min(max(wait.for_turn_ns, get(meter->turn_wait_ns)), BUCKET_MOST_DEBT_NS));
   }
   note_wait(&wait);
+  note_release(meter, began_ns, valve);
   gate_note_activity(meter, METER_BATCH_NS);
   return (struct gate_pass){.open_until_ns = wait.in_company ? wait.now_ns + METER_BATCH_NS : INT64_MAX,
                             .in_company = wait.in_company,

@@ -1,10 +1,12 @@
 /*
  * The memory ledger: what the container holds on a device, over all of its processes.
  *
- * Every process counts for itself and shows the others its count in its slot, and the slot is their only truth: the
- * total is the sum over live slots, so a process that is killed between any two instructions takes its bytes with it. A
- * reservation adds first and checks then, so that concurrent reservations can never pass the limit together. No locks,
- * no waiting.
+ * Every process counts for itself, and shows the others in its slot what counts of it. The total is the sum over live
+ * slots, so a process that is killed between any two instructions takes its bytes with it. A reservation is shown first
+ * and checked then, so that concurrent ones can never pass the limit together.
+ *
+ * To show and to look are system calls. They are made when more counts than is shown, and when what is shown lags by
+ * two blocks: small allocations draw on what counts already.
  */
 #ifndef VGPU_LEDGER_H
 #define VGPU_LEDGER_H
@@ -23,18 +25,35 @@ struct ledger_flow {
 
 /* This process's holdings, in memory that nobody else can damage. */
 struct ledger_own {
-  struct vgpu_process_usage usage; /* as its slot shows it; what is pending is in `flows` */
+  int32_t claim;                          /* of the thread that changes or shows them */
+  struct vgpu_process_usage usage, shown; /* exactly, but for what is pending; and as the slot has it */
   uint64_t leaving_somewhere_bytes;
-  uint64_t most_bytes[VGPU_MAX_DEVICES]; /* that a device has, which no process holds more of; 0: not known */
+  uint64_t most_bytes[VGPU_MAX_DEVICES];    /* that a device has, which no process holds more of; 0: not known */
+  uint64_t others_bytes[VGPU_MAX_DEVICES];  /* as they were read last */
+  uint64_t granted_bytes[VGPU_MAX_DEVICES]; /* of what is shown: found to be within the limit */
   struct ledger_flow flows[VGPU_MAX_DEVICES];
+};
+
+/* How struct vgpu_usage begins. */
+struct usage_start {
+  uint64_t magic;
+  uint32_t abi_version;
+  uint32_t slots_used;
+};
+_Static_assert(offsetof(struct usage_start, slots_used) == offsetof(struct vgpu_usage, slots_used), "layout");
+
+/* The usage file; `at` is a place in struct vgpu_usage. False when that cannot be read or written. */
+struct ledger_slots {
+  bool (*read)(void *context, void *to, size_t size, size_t at);
+  bool (*write)(void *context, const void *from, size_t size, size_t at);
+  bool (*is_live)(void *context, int slot); /* wipes the slot if its owner has died */
 };
 
 struct ledger {
   struct ledger_own *own;
-  struct vgpu_usage *usage;
-  int own_slot;                                  /* shows the others a copy of `own`; -1 for none */
-  bool (*slot_is_live)(void *context, int slot); /* wipes the slot if its owner has died */
+  const struct ledger_slots *slots;
   void *context;
+  int own_slot; /* shows the others what counts of `own`; -1 for none */
 };
 
 /* What the driver takes from the device at the most for a request: whole blocks. Requests of up to 1 MiB share a block.
@@ -46,10 +65,13 @@ uint64_t ledger_driver_size(uint64_t requested_bytes);
 /* Bytes that the live processes hold on the device, overhead included; never more than UINT64_MAX. */
 uint64_t ledger_used(const struct ledger *ledger, int device);
 
-/* The same, but what dead processes held may be in it: without a system call. */
-uint64_t ledger_used_at_most(const struct ledger *ledger, int device);
+/* The same without a system call: with what the others held when they were read last. */
+uint64_t ledger_used_of_late(const struct ledger *ledger, int device);
 
-/* What that is made of. */
+/* What this process holds; counted_bytes is the sum of it. */
+struct vgpu_device_usage ledger_own_usage(const struct ledger *ledger, int device);
+
+/* What all of it is made of. */
 struct ledger_parts {
   uint64_t own_bytes, others_bytes; /* what this process and the others asked for */
   uint64_t overhead_bytes;          /* of all: contexts, modules */

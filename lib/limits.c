@@ -261,7 +261,7 @@ HOT struct limits limits_from_file(const struct vgpu_limits *file, int device_nu
   if (percent >= 1 && percent <= 100)
     limits.sm_percent = percent;
   uint32_t policy = __atomic_load_n(&device->sm_policy, __ATOMIC_RELAXED);
-  limits.sm_policy = policy == VGPU_SM_BURST || policy == VGPU_SM_OFF ? policy : VGPU_SM_HARD;
+  limits.sm_policy = policy <= VGPU_SM_APART ? policy : VGPU_SM_HARD;
   bool high = __atomic_load_n(&device->priority, __ATOMIC_RELAXED) == VGPU_PRIORITY_HIGH;
   limits.priority = high ? VGPU_PRIORITY_HIGH : VGPU_PRIORITY_LOW;
   limits.paused = __atomic_load_n(&device->paused, __ATOMIC_RELAXED) != 0;

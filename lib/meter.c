@@ -45,15 +45,10 @@ void meter_end_unseen(struct meter_stream *stream) {
   meter_end_at(stream, stream->meter->driver->now_ns(), INT64_MAX);
 }
 
-static void note_not_enforced(struct vgpu_device_shared *shared, void *unused) {
-  (void)unused;
-  shared->not_enforced |= VGPU_NOT_ENFORCED_SM;
-}
-
 static void cannot_measure(struct meter *meter) {
   static int said;
   log_once(&said, LOG_WARNING, "GPU work on a stream cannot be measured; its compute limit is not enforced");
-  device_state_change(meter->state, note_not_enforced, NULL);
+  device_state_not_enforced(meter->state, VGPU_NOT_ENFORCED_SM);
 }
 
 void meter_end_with_marker(struct meter_stream *stream) {

@@ -107,6 +107,7 @@ struct meter_observer {
 struct meter_terms {
   uint32_t percent; /* 1 to 100; VGPU_NO_SM_LIMIT: all */
   bool yields;      /* the percentage holds only while another tenant wants the GPU */
+  bool is_apart;    /* from the container's other GPUs, which need not keep in step with this one */
   bool takes_turns; /* where others are there to take them with */
   bool paused;      /* nothing is to begin */
 };
@@ -150,14 +151,16 @@ struct meter {
   _Atomic int64_t paid_zero_at_ns; /* the bucket by what this process has paid */
   _Atomic int64_t in_flight_ns;    /* as expected */
   _Atomic uint32_t in_flight_batches;
-  _Atomic int64_t progress_ns;     /* when a batch was settled last, or the first one came into flight */
-  _Atomic int64_t patience_ns;     /* with work that makes no progress; 0: as at first */
-  _Atomic int64_t valve_opened_ns; /* since then; or 0 */
-  _Atomic uint32_t valve_passed;   /* launches since then */
-  _Atomic bool is_free;            /* nobody else wants the GPU, as the gate saw it last */
-  _Atomic bool in_step;            /* with other GPUs of the container */
+  _Atomic int64_t progress_ns;   /* when a batch was settled last, or the first one came into flight */
+  _Atomic int64_t patience_ns;   /* with work that makes no progress; 0: as at first */
+  _Atomic int64_t released_ns;   /* since then, when a launch that had been held for long went on; or 0 */
+  _Atomic uint32_t valve_passed; /* launches since then */
+  _Atomic bool is_free;          /* nobody else wants the GPU, as the gate saw it last */
+  _Atomic bool in_step;          /* with other GPUs of the container */
   _Atomic bool was_late;
-  _Atomic int64_t mixed_until_ns; /* the GPU mixes our work with another's: beside.c */
+  _Atomic int64_t turn_wait_ns;          /* the longest wait for the turn while others are there */
+  _Atomic int64_t zero_at_ns, looked_ns; /* the container's bucket, and when that was so */
+  _Atomic int64_t mixed_until_ns;        /* the GPU mixes our work with another's: beside.c */
   _Atomic int64_t look_beside_at_ns;
 
   uint32_t costs_replaced; /* by others for which there was no place */

@@ -45,11 +45,6 @@ static inline bool meter_known_cost(struct meter *meter, uint64_t work, int64_t 
   return false;
 }
 
-/* The container's bucket: what stands in the file may be anything. */
-static inline int64_t meter_container_zero_at_ns(const struct meter *meter) {
-  return __atomic_load_n(&meter->state->memory->tokens_zero_at_ns, __ATOMIC_RELAXED);
-}
-
 /* The context is destroyed, and its markers with it: they must not be touched any more. */
 static inline bool meter_is_destroyed(struct meter_stream *stream) {
   return get(stream->context) == NULL;

@@ -15,19 +15,20 @@
 
 /* While nobody else wants the GPU, nothing stays owed. */
 static int64_t pay(struct meter *meter, int64_t zero_at_ns, int64_t gpu_ns) {
-  int64_t now_ns = meter->bill.now_ns, paid_ns = bucket_pay(zero_at_ns, gpu_ns, now_ns, meter_terms(meter).percent);
+  int64_t now_ns = meter->bill.now_ns, kept_from_ns = now_ns - get(meter->turn_wait_ns);
+  int64_t paid_ns = bucket_pay(zero_at_ns, gpu_ns, kept_from_ns, now_ns, meter_terms(meter).percent);
   return get(meter->is_free) ? min(paid_ns, now_ns) : paid_ns;
 }
 
-/* Some fields are read without the lock: they change atomically. */
 static void book(struct vgpu_device_shared *shared, void *of) {
   struct meter *meter = of;
   const struct meter_bill *bill = &meter->bill;
-  __atomic_store_n(&shared->tokens_zero_at_ns, pay(meter, shared->tokens_zero_at_ns, bill->pay_ns), __ATOMIC_RELAXED);
+  shared->tokens_zero_at_ns = pay(meter, shared->tokens_zero_at_ns, bill->pay_ns);
+  set(meter->zero_at_ns, shared->tokens_zero_at_ns);
   shared->at_work_since_ns = get(meter->in_flight_batches) > 0 ? get(meter->progress_ns) : 0;
   shared->launches += bill->launches;
   shared->last_launch_ns = bill->now_ns;
-  __atomic_add_fetch(&shared->busy_ns, (uint64_t)bill->busy_ns, __ATOMIC_RELAXED);
+  shared->busy_ns += (uint64_t)bill->busy_ns;
   seconds_add(shared, bill->busy_until_ns - bill->busy_ns, bill->busy_until_ns);
 }
 
@@ -38,7 +39,7 @@ static void tell(struct meter *meter) {
   bill->now_ns = meter->driver->now_ns();
   bill->pay_ns += pay_ns;
   set(meter->paid_zero_at_ns, pay(meter, get(meter->paid_zero_at_ns), pay_ns));
-  int64_t zero_at_ns = meter_container_zero_at_ns(meter);
+  int64_t zero_at_ns = get(meter->zero_at_ns);
   bool is_news = bill->pay_ns != 0 || bill->launches > 0 || zero_at_ns > pay(meter, zero_at_ns, 0);
   bool is_soon = bill->now_ns - meter->told_ns < TELL_EVERY_NS && bill->pay_ns < TELL_EVERY_NS && !get(meter->in_step);
   if (!is_news || is_soon)

@@ -48,22 +48,20 @@ static struct meter_terms terms_of(const void *owner) {
                                         .priority = (uint16_t)limits.priority};
   turns_set_terms(&meter->turns, &published);
   terms.takes_turns = true;
+  terms.is_apart = limits.sm_policy == VGPU_SM_APART;
   terms.yields = limits.sm_policy == VGPU_SM_BURST || limits.sm_percent >= VGPU_NO_SM_LIMIT;
   terms.percent = turns_share_percent(&meter->turns, &published);
   return terms;
 }
 
-/* All devices of the container, in the usage file. */
-static struct device_state states[VGPU_MAX_DEVICES];
+/* Of all devices of the container, in the usage file. */
 static struct device_state *container[VGPU_MAX_DEVICES + 1];
 
 static void find_states(void) {
-  const struct region *region = process_region();
-  for (int i = 0; i < VGPU_MAX_DEVICES; i++) {
-    states[i].file = region->file.memory != NULL ? (struct shared_file *)&region->file : NULL;
-    states[i].memory = &region->usage->devices[i];
-    container[i] = &states[i];
-  }
+  const struct vgpu_limits *limits = process_region()->limits;
+  uint32_t count = limits != NULL && limits->device_count < VGPU_MAX_DEVICES ? limits->device_count : VGPU_MAX_DEVICES;
+  for (uint32_t i = 0; i < count; i++)
+    container[i] = process_device_state((int)i);
 }
 
 /* As the driver was told when it started. */
@@ -83,7 +81,7 @@ static struct meter *make(struct device *device) {
   if (container[0] == NULL)
     find_states();
   claim_release(&finding);
-  meter_init(made, &markers_driver, &states[device->number], device_limits(device).sm_percent);
+  meter_init(made, &markers_driver, device_state(device), device_limits(device).sm_percent);
   made->container = container;
   made->terms = terms_of;
   made->owner = device;
@@ -144,7 +142,7 @@ static bool look_at(struct device *device) {
   if (meter->takes_turns && device_limits(device).sm_policy != VGPU_SM_OFF) {
     terms_of(device); /* publishes them */
     turns_note_presence(&meter->turns);
-    company = turns_have_another_tenant(&meter->turns);
+    company = turns_look(&meter->turns).another_tenant;
   }
   bool limited = is_limited(device);
   __atomic_store_n(&device->in_company, company, __ATOMIC_RELAXED);
@@ -188,9 +186,7 @@ void meters_forget(void) {
   for (int i = 0; (device = devices_at(i)) != NULL; i++)
     if (device->meter != NULL && device->meter->takes_turns)
       shared_file_forget(&device->meter->turns_file);
-  for (int i = 0; i < VGPU_MAX_DEVICES; i++)
-    states[i].claim = 0;
-  container[0] = NULL; /* the child may have another usage file */
+  memset(container, 0, sizeof container); /* the child may have other limits */
   meters_watch = (struct meters_watch){0};
   claim_forget_thread();
 }

@@ -38,10 +38,6 @@ static void start_over_in_child(void) {
   process_state = PROCESS_UNKNOWN;
 }
 
-static bool slot_is_live(void *context, int slot) {
-  return region_slot_is_live(context, slot);
-}
-
 /* Before the lock is first taken: a child forked meanwhile would find it held for ever. */
 static void watch_forks(void) {
   static bool watched;
@@ -70,9 +66,10 @@ static enum process_state decide(void) {
     region_open(&region);
   else
     region_open_alone(&region);
-  own = (struct ledger_own){.usage = {.pid = (uint32_t)getpid(), .pid_namespace = region_pid_namespace()}};
+  struct vgpu_process_usage nothing = {.pid = (uint32_t)getpid(), .pid_namespace = region_pid_namespace()};
+  own = (struct ledger_own){.usage = nothing, .shown = nothing};
   process_ledger_with_slot = NULL;
-  ledger = (struct ledger){&own, region.usage, -1, slot_is_live, &region};
+  ledger = (struct ledger){&own, &region_slots, &region, -1};
   environment_limits_compute = limits_of_compute_in_environment();
   return PROCESS_LIMITED;
 }
@@ -101,6 +98,10 @@ HOT bool process_limits_compute_somewhere(void) {
 
 const struct region *process_region(void) {
   return &region;
+}
+
+struct device_state *process_device_state(int device_number) {
+  return &region.devices[device_number];
 }
 
 const struct ledger *process_ledger_view(void) {

@@ -36,6 +36,7 @@ bool process_limits_compute_somewhere(void);
 
 /* Only for a limited process. */
 const struct region *process_region(void);
+struct device_state *process_device_state(int device_number);
 
 /* Has this process used the GPU, so that it has asked for a slot? */
 bool process_has_slot(void);

@@ -173,19 +173,18 @@ static uint8_t current_index(void) {
 
 static void sample(uint8_t index, const struct device *device, int64_t now_ns) {
   struct limits limits = device_limits(device);
-  const struct vgpu_device_usage *own = &process_ledger_view()->own->usage.devices[device->number];
-  uint64_t own_bytes = __atomic_load_n(&own->allocated_bytes, __ATOMIC_RELAXED) +
-                       __atomic_load_n(&own->overhead_bytes, __ATOMIC_RELAXED) +
-                       __atomic_load_n(&own->host_bytes, __ATOMIC_RELAXED);
+  struct vgpu_device_usage own = ledger_own_usage(process_ledger_view(), device->number);
+  struct vgpu_device_shared shared;
+  device_state_read(device_state(device), &shared);
   const struct profile_record records[] = {
       {.start_ns = (uint64_t)now_ns,
        .value = device_used_bytes(device) + device_host_bytes(device),
        .stream = limits.sm_percent,
        .device = index,
        .kind_and_copy = PROFILE_SAMPLE},
-      {.start_ns = own_bytes,
+      {.start_ns = own.allocated_bytes + own.overhead_bytes + own.host_bytes,
        .duration_ns = limits_oversubscribe(limits) ? limits.virtual_bytes : limits.memory_bytes,
-       .value = __atomic_load_n(&device_shared(device)->busy_ns, __ATOMIC_RELAXED),
+       .value = shared.busy_ns,
        .device = index,
        .kind_and_copy = PROFILE_SAMPLE_MORE},
   };

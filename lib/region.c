@@ -1,10 +1,10 @@
 #include "region.h"
 
+#include "claim.h"
 #include "log.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,8 +16,6 @@
 
 /* Nothing at all is granted by it: the reading of a limits file that cannot be read. */
 static const struct vgpu_limits grants_nothing = {.magic = VGPU_LIMITS_MAGIC, .abi_version = VGPU_ABI_VERSION};
-
-static pthread_mutex_t borrowing = PTHREAD_MUTEX_INITIALIZER;
 
 /* A state folder that was removed under its container, which has it still, has no name and nothing in it. glibc 2.33
  * has given stat a new symbol, which older ones lack. */
@@ -75,11 +73,18 @@ static enum place usage_path(bool in_container, char *path, size_t size) {
   return place;
 }
 
-static struct vgpu_usage *map_own_memory(void) {
-  static struct vgpu_usage last_resort; /* untouched pages cost nothing */
-  int protection = PROT_READ | PROT_WRITE;
-  void *mapping = mmap(NULL, sizeof(struct vgpu_usage), protection, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  return mapping == MAP_FAILED ? &last_resort : mapping;
+/* In the place of a usage file. */
+static struct vgpu_device_shared own_devices[VGPU_MAX_DEVICES];
+
+static void reach_devices(struct region *region) {
+  bool shared = shared_file_is_open(&region->file);
+  memset(own_devices, 0, sizeof own_devices);
+  for (int i = 0; i < VGPU_MAX_DEVICES; i++)
+    region->devices[i] = (struct device_state){
+        .file = shared ? &region->file : NULL,
+        .at = (off_t)offsetof(struct vgpu_usage, devices[i]),
+        .memory = shared ? NULL : &own_devices[i],
+    };
 }
 
 /* Does this process alone lack something? Then it cannot count together with the others, and would have a whole limit
@@ -98,36 +103,54 @@ static void keep_usage_to_ourselves(struct region *region, const char *path, con
     grant_nothing(region, path, error);
   else
     log_line(LOG_WARNING, "usage file %s: %s; each process is held to the limit by itself", path, reason);
-  shared_file_close(&region->file, sizeof *region->usage);
-  region->usage = map_own_memory();
+  shared_file_close(&region->file, 0);
 }
 
-/* Zero is an empty file; several processes may write the same header at once. */
-static void write_header(struct vgpu_usage *usage) {
-  __atomic_store_n(&usage->abi_version, VGPU_ABI_VERSION, __ATOMIC_RELEASE);
-  __atomic_store_n(&usage->magic, VGPU_USAGE_MAGIC, __ATOMIC_RELEASE);
+static bool read_start(struct region *region, struct usage_start *start) {
+  return shared_file_read(&region->file, start, sizeof *start, 0);
 }
 
-static bool has_header(struct vgpu_usage *usage) {
-  uint64_t magic = __atomic_load_n(&usage->magic, __ATOMIC_ACQUIRE);
-  if (magic != 0)
-    return magic == VGPU_USAGE_MAGIC && __atomic_load_n(&usage->abi_version, __ATOMIC_ACQUIRE) == VGPU_ABI_VERSION;
-  write_header(usage);
+/* All but slots_used: several processes may write the same at once. */
+static bool write_start(struct region *region) {
+  const struct usage_start start = {.magic = VGPU_USAGE_MAGIC, .abi_version = VGPU_ABI_VERSION};
+  return shared_file_write(&region->file, &start, offsetof(struct usage_start, slots_used), 0);
+}
+
+/* An empty file gets one. */
+static bool has_start(struct region *region) {
+  struct usage_start start;
+  if (!read_start(region, &start))
+    return false;
+  if (start.magic == 0)
+    return write_start(region);
+  return start.magic == VGPU_USAGE_MAGIC && start.abi_version == VGPU_ABI_VERSION;
+}
+
+/* All that comes behind the magic. */
+static bool empty(struct region *region) {
+  static const char zeros[4096];
+  size_t size = sizeof(struct vgpu_usage), at = offsetof(struct vgpu_usage, abi_version), part;
+  for (; at < size; at += part) {
+    part = size - at < sizeof zeros ? size - at : sizeof zeros;
+    if (!shared_file_write(&region->file, zeros, part, (off_t)at))
+      return false;
+  }
   return true;
 }
 
-/* What nobody uses any more is made anew. One process at a time does so, and the header comes last: a process claims
+/* What nobody uses any more is made anew. One process at a time does so, and the start comes last: a process claims
  * nothing before it has seen it. */
 static const char *renew(struct region *region, const char *path) {
   const char *problem = NULL;
   if (!shared_file_lock(&region->file))
     return strerror(errno);
-  if (!has_header(region->usage) && shared_file_is_held(&region->file, 0, VGPU_MAX_PROCESSES))
+  if (!has_start(region) && shared_file_is_held(&region->file, 0, VGPU_MAX_PROCESSES))
     problem = "processes of another version of vgpurun use it";
-  else if (!has_header(region->usage)) {
-    memset(&region->usage->abi_version, 0, sizeof *region->usage - offsetof(struct vgpu_usage, abi_version));
-    write_header(region->usage);
-    log_line(LOG_MESSAGE, "usage file %s was damaged or of another version, and has been emptied", path);
+  else if (!has_start(region)) {
+    if (empty(region) && write_start(region))
+      log_line(LOG_MESSAGE, "usage file %s was damaged or of another version, and has been emptied", path);
+    else
+      problem = strerror(errno);
   }
   shared_file_unlock(&region->file);
   return problem;
@@ -138,12 +161,11 @@ static const char *renew(struct region *region, const char *path) {
 static const char *open_usage(struct region *region, const char *path, enum place place) {
   uint64_t magic = place == PLACE_CONTAINER ? 0 : VGPU_USAGE_MAGIC;
   uid_t owner = place == PLACE_DEFAULT ? geteuid() : SHARED_FILE_ANY_OWNER;
-  if (!shared_file_open(&region->file, path, sizeof *region->usage, magic, owner))
+  if (!shared_file_open(&region->file, path, sizeof(struct vgpu_usage), magic, owner))
     return errno == EILSEQ  ? "it is no usage file of vgpurun"
            : errno == EPERM ? "it belongs to another user"
                             : strerror(errno);
-  region->usage = region->file.memory;
-  return has_header(region->usage) ? NULL : renew(region, path);
+  return has_start(region) ? NULL : renew(region, path);
 }
 
 void region_open(struct region *region) {
@@ -158,6 +180,7 @@ void region_open(struct region *region) {
   const char *problem = open_usage(region, path, place);
   if (problem != NULL)
     keep_usage_to_ourselves(region, path, problem, errno);
+  reach_devices(region);
 }
 
 uint32_t region_pid_namespace(void) {
@@ -169,15 +192,30 @@ uint32_t region_pid_namespace(void) {
 }
 
 void region_open_alone(struct region *region) {
-  *region = (struct region){.usage = map_own_memory(), .file = {.descriptor = -1}, .slot = -1};
+  *region = (struct region){.file = {.descriptor = -1}, .slot = -1};
+  reach_devices(region);
 }
 
-/* Raises slots_used to cover the slot before anything is counted in it. */
-static void announce_slot(struct vgpu_usage *usage, int slot) {
-  uint32_t used = __atomic_load_n(&usage->slots_used, __ATOMIC_SEQ_CST);
-  while (used <= (uint32_t)slot && !__atomic_compare_exchange_n(&usage->slots_used, &used, (uint32_t)slot + 1, false,
-                                                                __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
-    continue;
+/* ---- slots ----------------------------------------------------------------------------------------------------- */
+
+static off_t place_of(int slot) {
+  return (off_t)(offsetof(struct vgpu_usage, processes) + (size_t)slot * sizeof(struct vgpu_process_usage));
+}
+
+static bool is_announced(struct region *region, int slot) {
+  struct usage_start start;
+  return read_start(region, &start) && start.slots_used > (uint32_t)slot;
+}
+
+/* Raises slots_used to cover the slot before anything is counted in it. Where a stranger keeps the lock, the ledger's
+ * repair does so later. */
+static void announce_slot(struct region *region, int slot) {
+  uint32_t slots_used = (uint32_t)slot + 1;
+  if (is_announced(region, slot) || !shared_file_lock(&region->file))
+    return;
+  if (!is_announced(region, slot))
+    shared_file_write(&region->file, &slots_used, sizeof slots_used, offsetof(struct usage_start, slots_used));
+  shared_file_unlock(&region->file);
 }
 
 static void do_without_slot(struct region *region, int error) {
@@ -191,37 +229,61 @@ static void do_without_slot(struct region *region, int error) {
 }
 
 void region_claim_slot(struct region *region) {
-  if (region->file.memory == NULL)
+  if (!shared_file_is_open(&region->file))
     return;
   int slot = shared_file_claim_slot(&region->file, VGPU_MAX_PROCESSES);
   if (slot < 0) {
     do_without_slot(region, errno);
     return;
   }
-  struct vgpu_process_usage *own = &region->usage->processes[slot];
-  memset(own, 0, sizeof *own);
-  own->pid = (uint32_t)getpid();
-  own->pid_namespace = region_pid_namespace();
-  announce_slot(region->usage, slot);
+  struct vgpu_process_usage own = {.pid = (uint32_t)getpid(), .pid_namespace = region_pid_namespace()};
+  shared_file_write(&region->file, &own, sizeof own, place_of(slot));
+  announce_slot(region, slot);
   region->slot = slot;
 }
 
+/* What fails here is this process's own lack. It says so once: the ledger grants nothing then. */
+static bool say_failed(const struct region *region) {
+  static int said;
+  log_once(&said, LOG_ERROR, "usage file %s: %s; nothing more is granted to this process", region->file.path,
+           strerror(errno));
+  return false;
+}
+
+static bool read_usage(void *region_, void *to, size_t size, size_t at) {
+  struct region *region = region_;
+  memset(to, 0, size);
+  return !shared_file_is_open(&region->file) || shared_file_read(&region->file, to, size, (off_t)at) ||
+         shared_file_mend(&region->file) || say_failed(region);
+}
+
+static bool write_usage(void *region_, const void *from, size_t size, size_t at) {
+  struct region *region = region_;
+  return !shared_file_is_open(&region->file) || shared_file_write(&region->file, from, size, (off_t)at) ||
+         say_failed(region);
+}
+
 /* One thread at a time: a borrowed slot is the process's, so that a second thread would not be kept out of it. */
-bool region_slot_is_live(struct region *region, int slot) {
-  if (region->file.memory == NULL)
+static bool slot_is_live(void *region_, int slot) {
+  static const struct vgpu_process_usage nothing;
+  static int32_t borrowing;
+  struct region *region = region_;
+  if (!shared_file_is_open(&region->file))
     return false;
-  pthread_mutex_lock(&borrowing);
+  claim_take(&borrowing);
   bool is_dead = shared_file_borrow_slot(&region->file, slot);
   if (is_dead) {
-    memset(&region->usage->processes[slot], 0, sizeof region->usage->processes[slot]);
+    shared_file_write(&region->file, &nothing, sizeof nothing, place_of(slot));
     shared_file_return_slot(&region->file, slot);
   }
-  pthread_mutex_unlock(&borrowing);
+  claim_release(&borrowing);
   return !is_dead;
 }
 
+const struct ledger_slots region_slots = {read_usage, write_usage, slot_is_live};
+
 void region_forget(struct region *region) {
-  pthread_mutex_init(&borrowing, NULL);
   shared_file_forget(&region->file);
   *region = (struct region){.file = region->file, .slot = -1};
+  reach_devices(region);
 }

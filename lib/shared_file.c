@@ -77,7 +77,7 @@ static int open_again(const struct shared_file *file) {
 }
 
 /* The program may have closed our descriptor, with all that it found open, and its number may be another file's now. */
-static int descriptor_of(struct shared_file *file) {
+int shared_file_descriptor(struct shared_file *file) {
   int known = __atomic_load_n(&file->descriptor, __ATOMIC_ACQUIRE);
   if (is_same(file, known))
     return known;
@@ -100,14 +100,14 @@ static bool begins_with(int file, unsigned long long magic) {
 }
 
 /* For file systems that cannot reserve. Under the lock, so that nobody uses the file before it has its size. */
-static bool write_zeros(struct shared_file *file, size_t size) {
+static bool write_zeros(struct shared_file *file) {
   static const char zeros[PAGE_BYTES];
   if (!shared_file_lock(file))
     return false;
   ssize_t written = 0;
   off_t end;
-  while (written >= 0 && (end = lseek(file->descriptor, 0, SEEK_END)) < (off_t)size) {
-    size_t missing = size - (size_t)end;
+  while (written >= 0 && (end = lseek(file->descriptor, 0, SEEK_END)) < (off_t)file->size) {
+    size_t missing = file->size - (size_t)end;
     written = pwrite(file->descriptor, zeros, missing < sizeof zeros ? missing : sizeof zeros, end);
   }
   int error = errno;
@@ -123,18 +123,18 @@ static bool may_have(size_t size) {
   return getrlimit(RLIMIT_FSIZE, &largest) != 0 || largest.rlim_cur >= size;
 }
 
-/* All bytes are reserved on the disk, since a store into a hole of a full disk would kill the program with SIGBUS. */
-static bool grow(struct shared_file *file, size_t size) {
-  if (lseek(file->descriptor, 0, SEEK_END) >= (off_t)size)
+/* All bytes are reserved on the disk, so that a full one shows now. */
+static bool grow(struct shared_file *file) {
+  if (lseek(file->descriptor, 0, SEEK_END) >= (off_t)file->size)
     return true;
-  if (!may_have(size))
+  if (!may_have(file->size))
     return false;
   (void)fchmod(file->descriptor, 0666); /* whatever the umask; only the owner may and need do this */
   int failed, tries = 0;
   do
-    failed = fallocate(file->descriptor, 0, 0, (off_t)size);
+    failed = fallocate(file->descriptor, 0, 0, (off_t)file->size);
   while (failed && errno == EINTR && ++tries < 1000);
-  return !failed || ((errno == EOPNOTSUPP || errno == ENOSYS) && write_zeros(file, size));
+  return !failed || ((errno == EOPNOTSUPP || errno == ENOSYS) && write_zeros(file));
 }
 
 static bool may_be_used(const struct shared_file *file, const struct stat *status, unsigned long long magic,
@@ -144,25 +144,22 @@ static bool may_be_used(const struct shared_file *file, const struct stat *statu
          begins_with(file->descriptor, magic);
 }
 
-static bool open_and_map(struct shared_file *file, const char *path, size_t size, unsigned long long magic,
-                         uid_t owner) {
+static bool open_and_grow(struct shared_file *file, const char *path, size_t size, unsigned long long magic,
+                          uid_t owner) {
   struct stat status;
   file->descriptor = move_up(open_or_make(path));
   if (file->descriptor < 0 || !status_of(file->descriptor, &status))
     return false;
   file->path = strdup(path);
+  file->size = size;
   file->device = status.st_dev;
   file->inode = status.st_ino;
-  if (!may_be_used(file, &status, magic, owner) || !grow(file, size))
-    return false;
-  void *memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, file->descriptor, 0);
-  file->memory = memory == MAP_FAILED ? NULL : memory;
-  return file->memory != NULL;
+  return file->path != NULL && may_be_used(file, &status, magic, owner) && grow(file);
 }
 
 bool shared_file_open(struct shared_file *file, const char *path, size_t size, unsigned long long magic, uid_t owner) {
   *file = (struct shared_file){.descriptor = -1};
-  bool opened = open_and_map(file, path, size, magic, owner);
+  bool opened = open_and_grow(file, path, size, magic, owner);
   int error = errno;
   if (!opened)
     shared_file_close(file, size);
@@ -170,20 +167,36 @@ bool shared_file_open(struct shared_file *file, const char *path, size_t size, u
   return opened;
 }
 
+bool shared_file_map(struct shared_file *file, size_t size) {
+  void *memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, file->descriptor, 0);
+  file->memory = memory == MAP_FAILED ? NULL : memory;
+  return file->memory != NULL;
+}
+
 /* ---- locks ----------------------------------------------------------------------------------------------------- */
 
 #define LOCK_BYTE (VGPU_SLOT_LOCK_OFFSET - 1)
 
-static struct flock range(short type, unsigned long long start, int length) {
-  return (struct flock){.l_type = type, .l_whence = SEEK_SET, .l_start = (off_t)start, .l_len = length};
+static struct flock range(short type, unsigned long long start, size_t length) {
+  return (struct flock){.l_type = type, .l_whence = SEEK_SET, .l_start = (off_t)start, .l_len = (off_t)length};
 }
 
 static struct flock slots(short type, int first, int count) {
-  return range(type, VGPU_SLOT_LOCK_OFFSET + (unsigned)first, count);
+  return range(type, VGPU_SLOT_LOCK_OFFSET + (unsigned)first, (size_t)count);
 }
 
 static bool set(struct shared_file *file, struct flock lock) {
-  return fcntl(descriptor_of(file), F_OFD_SETLK, &lock) == 0;
+  return fcntl(shared_file_descriptor(file), F_OFD_SETLK, &lock) == 0;
+}
+
+bool shared_file_try_lock_bytes(int descriptor, off_t at, size_t size) {
+  struct flock lock = range(F_WRLCK, (unsigned long long)at, size);
+  return fcntl(descriptor, F_OFD_SETLK, &lock) == 0;
+}
+
+void shared_file_unlock_bytes(int descriptor, off_t at, size_t size) {
+  struct flock lock = range(F_UNLCK, (unsigned long long)at, size);
+  fcntl(descriptor, F_OFD_SETLK, &lock);
 }
 
 static bool is_taken(int error) {
@@ -251,19 +264,37 @@ void shared_file_return_slot(struct shared_file *file, int slot) {
 
 bool shared_file_is_held(struct shared_file *file, int first, int count) {
   struct flock lock = slots(F_WRLCK, first, count);
-  return fcntl(descriptor_of(file), F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
+  return fcntl(shared_file_descriptor(file), F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
 }
 
-/* ---- without the mapping ---------------------------------------------------------------------------------------- */
+/* ---- content --------------------------------------------------------------------------------------------------- */
 
-/* Under the lock of the turns. In pread() and pwrite() a thread that is cancelled would end, and keep it. */
+/* By callers who hold locks. In pread() and pwrite() a thread that is cancelled would end, and keep them. */
+
+bool shared_file_read_at(int descriptor, void *to, size_t size, off_t at) {
+  ssize_t length = syscall(SYS_pread64, descriptor, to, size, at);
+  if (length < 0)
+    return false;
+  memset((char *)to + length, 0, size - (size_t)length);
+  if (length < (ssize_t)size)
+    errno = ENODATA;
+  return length == (ssize_t)size;
+}
+
+bool shared_file_write_at(int descriptor, const void *from, size_t size, off_t at) {
+  return may_have((size_t)at + size) && syscall(SYS_pwrite64, descriptor, from, size, at) == (ssize_t)size;
+}
 
 bool shared_file_read(struct shared_file *file, void *to, size_t size, off_t at) {
-  return syscall(SYS_pread64, descriptor_of(file), to, size, at) == (ssize_t)size;
+  return shared_file_read_at(shared_file_descriptor(file), to, size, at);
 }
 
 bool shared_file_write(struct shared_file *file, const void *from, size_t size, off_t at) {
-  return may_have((size_t)at + size) && syscall(SYS_pwrite64, descriptor_of(file), from, size, at) == (ssize_t)size;
+  return shared_file_write_at(shared_file_descriptor(file), from, size, at);
+}
+
+bool shared_file_mend(struct shared_file *file) {
+  return errno == ENODATA && grow(file);
 }
 
 /* ---- the end --------------------------------------------------------------------------------------------------- */

@@ -1,6 +1,7 @@
 /*
- * A file that several processes map, made by whoever comes first, and slots in it that the kernel gives back when their
- * owner ends. All zero is its first content.
+ * A file that several processes share, made by whoever comes first, and slots in it that the kernel gives back when
+ * their owner ends. All zero is its first content. Whoever may write it may truncate it, and a load from a mapping of
+ * it would be SIGBUS then: so it is read and written by system calls alone, which answer instead.
  *
  * A slot is a lock on one byte past the data. Its open file description is kept by nothing but a mapping which forked
  * children do not inherit: so a program that closes every descriptor keeps its slot, and a child never keeps its
@@ -14,20 +15,26 @@
 #include <sys/types.h>
 
 struct shared_file {
-  void *memory;   /* the data; NULL: not open */
+  void *memory;   /* for shared_file_map */
   void *slot;     /* keeps the claimed slot; NULL: none */
   int descriptor; /* for questions, and for locks that are held for a moment */
-  char *path;
+  char *path;     /* NULL: not open */
+  size_t size;
   dev_t device;
   ino_t inode;
 };
 
-/* Opens the file, or makes it for all users, and maps it. Links are not followed. False with errno set. A file that
- * does not begin with `magic` or with zeros is somebody else's: it stays as it is, and errno is EILSEQ. With a magic of
- * 0, any content will do. So does any owner but the one asked for (EPERM): who owns a file can truncate it under us,
- * which ends the program. */
+/* Opens the file, or makes it for all users. Links are not followed. False with errno set. A file that does not begin
+ * with `magic` or with zeros is somebody else's: it stays as it is, and errno is EILSEQ. With a magic of 0, any content
+ * will do. One of another owner than the one asked for (EPERM) is not trusted either. */
 #define SHARED_FILE_ANY_OWNER ((uid_t) - 1)
 bool shared_file_open(struct shared_file *file, const char *path, size_t size, unsigned long long magic, uid_t owner);
+static inline bool shared_file_is_open(const struct shared_file *file) {
+  return file->path != NULL;
+}
+
+/* Addresses in the file, to be named to the kernel and not to be touched. */
+bool shared_file_map(struct shared_file *file, size_t size);
 
 /* Takes the first slot below `count` that no living process holds. Else -1, with errno: EAGAIN when all are taken. */
 int shared_file_claim_slot(struct shared_file *file, int count);
@@ -47,12 +54,24 @@ bool shared_file_lock(struct shared_file *file);
 bool shared_file_try_lock(struct shared_file *file);
 void shared_file_unlock(struct shared_file *file);
 
-/* For files that strangers may truncate, where a load or a store would be SIGBUS. False when not all could be read or
- * written. */
+/* The descriptor, for a few calls in a row: opened again where the program has closed it. Else -1 with errno. */
+int shared_file_descriptor(struct shared_file *file);
+
+/* Locks these bytes against other processes, for a moment. False, and errno, when it cannot be had at once. */
+bool shared_file_try_lock_bytes(int descriptor, off_t at, size_t size);
+void shared_file_unlock_bytes(int descriptor, off_t at, size_t size);
+
+/* False, and errno, when not all could be read or written. What has been cut off the file is read as zeros, and errno
+ * is ENODATA. */
+bool shared_file_read_at(int descriptor, void *to, size_t size, off_t at);
+bool shared_file_write_at(int descriptor, const void *from, size_t size, off_t at);
 bool shared_file_read(struct shared_file *file, void *to, size_t size, off_t at);
 bool shared_file_write(struct shared_file *file, const void *from, size_t size, off_t at);
 
-/* In a forked child. The data stays mapped, since whoever forks without the C library's knowledge may go on to use it.
+/* After a read that failed: was the file cut off, and has it its size again? */
+bool shared_file_mend(struct shared_file *file);
+
+/* In a forked child. What is mapped stays, since whoever forks without the C library's knowledge may go on to use it.
  */
 void shared_file_forget(struct shared_file *file);
 

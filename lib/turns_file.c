@@ -1,4 +1,4 @@
-#include "turns_file.h"
+#include "turns.h"
 
 #include "abi.h"
 #include "clock.h"
@@ -13,27 +13,13 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define LOCK_TRIES 20 /* others have it for microseconds, and a sleep between takes fifty: a millisecond in all */
-
 static bool read_file(void *file, void *to, size_t size, size_t at) {
   return shared_file_read(file, to, size, (off_t)at);
 }
 
 static void write_file(void *file, const void *from, size_t size, size_t at) {
   shared_file_write(file, from, size, (off_t)at);
-}
-
-static bool lock(void *file) {
-  bool locked = shared_file_try_lock(file);
-  for (int tries = 1; !locked && tries < LOCK_TRIES; tries++) {
-    clock_sleep_ns(1);
-    locked = shared_file_try_lock(file);
-  }
-  return locked;
-}
-
-static void unlock(void *file) {
-  shared_file_unlock(file);
+  __sync_synchronize(); /* what is read next is not older */
 }
 
 static bool is_held(void *file, int slot) {
@@ -42,7 +28,7 @@ static bool is_held(void *file, int slot) {
 
 /* The mapping serves only to name the word to the kernel, which answers with an error where it has been cut off. */
 static uint32_t *wake_word(void *file) {
-  return &((struct turns_file *)((struct shared_file *)file)->memory)->head.wake;
+  return &((struct turns_file *)((struct shared_file *)file)->memory)->wake;
 }
 
 static void wait(void *file, uint32_t expected, int64_t duration_ns) {
@@ -56,10 +42,7 @@ static void wake_all(void *file) {
   syscall(SYS_futex, wake_word(file), FUTEX_WAKE, __INT_MAX__, NULL, NULL, 0);
 }
 
-const struct turns_system turns_file_system = {clock_now_ns, read_file, write_file, lock,
-                                               unlock,       is_held,   wait,       wake_all};
-
-/* ---- joining --------------------------------------------------------------------------------------------------- */
+const struct turns_system turns_file_system = {clock_now_ns, read_file, write_file, is_held, wait, wake_all};
 
 /* `vgpurun` makes the folder; for a program that is limited without it, the first one does. */
 static void make_folder(void) {
@@ -71,14 +54,12 @@ int turns_file_join(struct shared_file *file, const char *uuid) {
   char path[128];
   make_folder();
   snprintf(path, sizeof path, "%s/%.*s.turns%d", VGPU_LOCK_DIR, VGPU_UUID_SIZE, uuid, TURNS_FILE_VERSION);
-  const char *reason = NULL;
-  int slot = -1;
-  if (!shared_file_open(file, path, sizeof(struct turns_file), 0, SHARED_FILE_ANY_OWNER))
-    reason = strerror(errno);
-  else if ((slot = shared_file_claim_slot(file, TURNS_SLOTS)) < 0)
-    reason = errno == EAGAIN ? "more processes than it has room for" : strerror(errno);
-  if (reason == NULL)
+  bool opened = shared_file_open(file, path, sizeof(struct turns_file), 0, SHARED_FILE_ANY_OWNER) &&
+                shared_file_map(file, sizeof(struct turns_file));
+  int slot = opened ? shared_file_claim_slot(file, TURNS_SLOTS) : -1;
+  if (slot >= 0)
     return slot;
+  const char *reason = errno == EAGAIN ? "more processes than it has room for" : strerror(errno);
   log_line(LOG_WARNING, "%s: %s; this process and others on the GPU do not take turns", path, reason);
   shared_file_close(file, sizeof(struct turns_file));
   return -1;

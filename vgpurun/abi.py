@@ -6,7 +6,7 @@ tests/unit/test_abi.py compiles lib/abi.h and compares every value, size and off
 import ctypes
 from typing import Final
 
-ABI_VERSION: Final = 2
+ABI_VERSION: Final = 3
 
 CONTAINER_DIR: Final = "/.vgpurun"
 CONTAINER_LIBRARY: Final = "/.vgpurun/libvgpu.so"
@@ -44,6 +44,7 @@ WAIT_BUCKETS: Final = 15
 SM_HARD: Final = 0
 SM_BURST: Final = 1
 SM_OFF: Final = 2
+SM_APART: Final = 3
 
 PRIORITY_HIGH: Final = 0
 PRIORITY_LOW: Final = 1
@@ -105,7 +106,7 @@ class DeviceShared(ctypes.LittleEndianStructure):
         ("tokens_zero_at_ns", ctypes.c_int64),
         ("at_work_since_ns", ctypes.c_int64),
         ("busy_ns", ctypes.c_uint64),
-        ("gate_wait_ns", ctypes.c_uint64),
+        ("throttled_ns", ctypes.c_uint64),
         ("launches", ctypes.c_uint64),
         ("refusals", ctypes.c_uint64),
         ("last_launch_ns", ctypes.c_int64),
@@ -125,7 +126,7 @@ class DeviceUsage(ctypes.LittleEndianStructure):
         ("managed_bytes", ctypes.c_uint64),
         ("context_bytes", ctypes.c_uint64),
         ("host_bytes", ctypes.c_uint64),
-        ("pending_bytes", ctypes.c_uint64),
+        ("counted_bytes", ctypes.c_uint64),
         ("reserved", ctypes.c_uint64 * 2),
     )
 

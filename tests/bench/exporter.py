@@ -37,6 +37,7 @@ def fill(usage: Path) -> list[int]:
         written.devices[0].seconds[second % abi.SECONDS] = second << 32 | 200_000
     for slot in range(PROCESSES):
         written.processes[slot].devices[0].allocated_bytes = 100 << 20
+        written.processes[slot].devices[0].counted_bytes = 100 << 20
         written.processes[slot].devices[0].overhead_bytes = 500 << 20
     usage.write_bytes(bytes(written))
     locks = [os.open(usage, os.O_RDWR) for _ in range(PROCESSES)]

@@ -13,7 +13,7 @@ static void start_over(void) {
 }
 
 static void pay(int64_t gpu_ns, uint32_t percent) {
-  zero_at_ns = bucket_pay(zero_at_ns, gpu_ns, now_ns, percent);
+  zero_at_ns = bucket_pay(zero_at_ns, gpu_ns, now_ns, now_ns, percent);
 }
 
 /* Work of work_ns at a time, as fast as the tokens allow: its share over a long time, in percent. */

@@ -104,6 +104,29 @@ static void *launch_and_leave(void *argument) {
   return argument;
 }
 
+static bool taken, over;
+
+static void *take_and_stay(void *lock) {
+  claim_take(lock);
+  __atomic_store_n(&taken, true, __ATOMIC_RELEASE);
+  while (!__atomic_load_n(&over, __ATOMIC_ACQUIRE))
+    clock_sleep_ns(1000000);
+  return NULL;
+}
+
+/* By a thread that lives and does something else: nobody waits for ever. */
+static void check_claim_that_is_kept(void) {
+  pthread_t keeping;
+  int32_t lock = 0;
+  CHECK(pthread_create(&keeping, NULL, take_and_stay, &lock) == 0, "a thread");
+  while (!__atomic_load_n(&taken, __ATOMIC_ACQUIRE))
+    clock_sleep_ns(1000000);
+  claim_take(&lock);
+  CHECK(claim_is_own(&lock), "taken");
+  __atomic_store_n(&over, true, __ATOMIC_RELEASE);
+  pthread_join(keeping, NULL);
+}
+
 /* As after a siglongjmp out of a launch: meter_launched is not called. */
 static void check_claims_left_behind(void) {
   pthread_t leaving;
@@ -126,6 +149,7 @@ int main(void) {
   meter_init(meter, &driver, &state, VGPU_NO_SM_LIMIT);
   stream = meter_add_stream(meter, &device, &device);
   check_claims_left_behind();
+  check_claim_that_is_kept();
   meter->observer = &observer;
   stream = meter_add_stream(meter, &device, &meter);
   CHECK(pthread_create(&waiting, NULL, wait_often, NULL) == 0, "a thread");

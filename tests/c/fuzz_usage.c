@@ -8,7 +8,6 @@
 #include "region.h"
 
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #define LIMIT_BYTES (1ULL << 30)
@@ -23,10 +22,6 @@ const struct fuzz_input fuzz_inputs[] = {{SIZE, 4},
 const char fuzz_alphabet[] = "";
 
 static struct region region;
-
-static bool slot_is_live(void *context, int slot) {
-  return region_slot_is_live(context, slot);
-}
 
 static void make_file(const char *path, const uint8_t *data, size_t size) {
   static uint8_t content[sizeof(struct vgpu_usage)];
@@ -56,10 +51,22 @@ static void use(struct ledger *ledger) {
     held += LIMIT_BYTES / 8;
     CHECK(held <= LIMIT_BYTES, "%llu bytes held", (unsigned long long)held);
   }
+  CHECK(region.file.path == NULL || truncate(region.file.path, 40000) == 0, "truncate");
   struct ledger_snapshot before = ledger_snapshot(ledger, device);
   ledger_correct(ledger, device, &before, LIMIT_BYTES, LEDGER_LOOKED, 0);
   ledger_has_process(ledger, 1);
   ledger_release(ledger, device, LIMIT_BYTES);
+}
+
+static void count(struct vgpu_device_shared *shared, void *nothing) {
+  (void)nothing;
+  shared->launches++;
+}
+
+static void use_device(struct device_state *state) {
+  struct vgpu_device_shared before, after;
+  CHECK(device_state_read(state, &before) && device_state_change(state, count, NULL), "a device");
+  CHECK(device_state_read(state, &after) && after.launches == before.launches + 1, "changed");
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
@@ -69,14 +76,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   setenv(VGPU_ENV_USAGE_FILE, path, 1);
   make_file(path, data, size);
   region_open(&region);
-  CHECK(region.usage != NULL, "no usage");
   region_claim_slot(&region);
   own = (struct ledger_own){0};
-  struct ledger ledger = {&own, region.usage, region.slot, slot_is_live, &region};
+  struct ledger ledger = {&own, &region_slots, &region, region.slot};
   use(&ledger);
-  if (region.file.memory == NULL)
-    munmap(region.usage, sizeof *region.usage);
-  shared_file_close(&region.file, sizeof *region.usage);
+  use_device(&region.devices[0]);
+  shared_file_close(&region.file, 0);
   unlink(path);
   return 0;
 }

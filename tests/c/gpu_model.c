@@ -36,7 +36,6 @@ struct model_process *model_start(int container, model_program *program, const v
 
 void model_kill(struct model_process *process) {
   process->dead = true;
-  model.file_is_locked = false; /* the kernel gives it back */
   model_drop(process, model.run_until_ns);
 }
 
@@ -45,10 +44,7 @@ void model_begin_anew(struct model_process *process) {
   library_begin(process);
 }
 
-/* Not within the microsecond for which somebody has the lock of the turns: that is another test, of strangers. */
 void model_stop(struct model_process *process, int64_t until_ns) {
-  while (model.file_is_locked)
-    model_run(model.run_until_ns - MODEL_START_NS + US);
   process->now_ns = MODEL_START_NS + until_ns;
   process->waits = false; /* a wake-up does not reach it */
 }
@@ -92,16 +88,12 @@ int64_t model_file_now_ns(void) {
   return model.current->now_ns;
 }
 
-void model_hold_lock(void) {
-  model.file_is_locked = true;
-}
-
 void model_hold_slots(bool held) {
   model.strangers_hold_slots = held;
 }
 
 bool model_holds_turn(const struct model_process *process) {
-  return (model.gpus[0].turns.head.lease & 0xffff) == (uint64_t)process->slot + 1;
+  return model.gpus[0].turns.slots[process->slot].turn_ends_ns > process->now_ns;
 }
 
 int64_t model_worked_ns(const struct model_process *process) {

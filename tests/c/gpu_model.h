@@ -60,11 +60,10 @@ void model_run(int64_t until_ns);
 void model_kill(struct model_process *process);
 void model_stop(struct model_process *process, int64_t until_ns);
 
-/* For a program that does as it likes: the file of the first GPU's turns; the lock of it, which it keeps; and whether
- * slots that no process has are held. */
+/* For a program that does as it likes: the file of the first GPU's turns; and whether slots that no process has are
+ * held. */
 struct turns_file *model_turns_file(void);
 int64_t model_file_now_ns(void); /* as times stand in it */
-void model_hold_lock(void);
 void model_hold_slots(bool held);
 
 /* Does it hold the turn of the first GPU? */

@@ -19,6 +19,7 @@ static struct meter_terms terms_of(const void *owner) {
                                         .priority = (uint16_t)container->priority};
   turns_set_terms(&meter->turns, &published);
   terms.takes_turns = true;
+  terms.is_apart = container->policy == VGPU_SM_APART;
   terms.yields = container->policy == VGPU_SM_BURST || container->percent >= VGPU_NO_SM_LIMIT;
   terms.percent = turns_share_percent(&meter->turns, &published);
   return terms;
@@ -67,7 +68,7 @@ static bool is_measured(struct model_process *process, int gpu) {
     if (container->policy != VGPU_SM_OFF) {
       (void)meter_terms(&process->meters[gpu]); /* publishes them */
       turns_note_presence(turns);
-      process->company[gpu] = turns_have_another_tenant(turns);
+      process->company[gpu] = turns_look(turns).another_tenant;
     }
     process->measured[gpu] = process->company[gpu] || is_limited(container);
     if (was_measured && !process->measured[gpu])

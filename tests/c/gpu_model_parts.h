@@ -76,7 +76,6 @@ extern struct model {
   int64_t slow_ns;
   double times_slower;
   int64_t late_ns;
-  bool file_is_locked;
   bool strangers_hold_slots; /* all that no process has */
   int64_t run_until_ns;
 } model;

@@ -50,7 +50,7 @@ void model_sleep(int64_t duration_ns) {
 }
 
 static void wait_on(void *file, uint32_t expected, int64_t duration_ns) {
-  if (((struct turns_file *)file)->head.wake != expected)
+  if (((struct turns_file *)file)->wake != expected)
     return;
   model.current->waits = true;
   model_sleep(duration_ns);
@@ -75,23 +75,10 @@ static void write_file(void *file, const void *from, size_t size, size_t at) {
   memcpy((char *)file + at, from, size);
 }
 
-static bool lock_file(void *file) {
-  (void)file;
-  if (model.file_is_locked)
-    return false;
-  return model.file_is_locked = true;
-}
-
-static void unlock_file(void *file) {
-  (void)file;
-  model.file_is_locked = false;
-}
-
 static bool is_held(void *file, int slot) {
   (void)file;
   model_pass_time(SYSTEM_CALL_NS);
   return slot < model.process_count ? !model.processes[slot]->dead : model.strangers_hold_slots;
 }
 
-const struct turns_system model_turns_system = {model_clock_ns, read_file, write_file, lock_file,
-                                                unlock_file,    is_held,   wait_on,    wake_all};
+const struct turns_system model_turns_system = {model_clock_ns, read_file, write_file, is_held, wait_on, wake_all};

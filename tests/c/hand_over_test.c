@@ -6,7 +6,7 @@
 #include "abi.h"
 #include "check.h"
 #include "explore.h"
-#include "turns_parts.h"
+#include "turns.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -38,7 +38,6 @@ static char stacks[MOST][STACK_BYTES];
 static ucontext_t scheduler;
 static int current, count;
 static int64_t now_ns;
-static int locked_by;
 static bool curious;  /* they ask all that there is to be asked */
 static bool tampered; /* with what is in the file: then only the bounds hold */
 static const char *scenario;
@@ -62,10 +61,6 @@ static int64_t now(void) {
   return now_ns;
 }
 
-static void sleep_for(int64_t duration_ns) {
-  sleep_until(now_ns + duration_ns, false);
-}
-
 static bool read_shared(void *shared, void *to, size_t size, size_t at) {
   hand_over();
   memcpy(to, (char *)shared + at, size);
@@ -77,23 +72,6 @@ static void write_shared(void *shared, const void *from, size_t size, size_t at)
   memcpy((char *)shared + at, from, size);
 }
 
-static bool lock_shared(void *shared) {
-  (void)shared;
-  hand_over();
-  for (int tries = 0; tries < MOST_LOOKS && locked_by >= 0; tries++)
-    sleep_for(10000);
-  if (locked_by >= 0)
-    return false;
-  locked_by = current;
-  return true;
-}
-
-static void unlock_shared(void *shared) {
-  (void)shared;
-  hand_over();
-  locked_by = -1;
-}
-
 static bool is_held(void *shared, int slot) {
   (void)shared;
   return slot >= count || !processes[slot].dead;
@@ -102,7 +80,7 @@ static bool is_held(void *shared, int slot) {
 static void wait_on(void *shared, uint32_t expected, int64_t duration_ns) {
   (void)shared;
   hand_over();
-  if (file.head.wake == expected)
+  if (file.wake == expected)
     sleep_until(now_ns + duration_ns, true);
 }
 
@@ -114,8 +92,7 @@ static void wake_waiting(void *shared) {
       processes[i].wakes_at_ns = 0;
 }
 
-static const struct turns_system stepping = {now,           read_shared, write_shared, lock_shared,
-                                             unlock_shared, is_held,     wait_on,      wake_waiting};
+static const struct turns_system stepping = {now, read_shared, write_shared, is_held, wait_on, wake_waiting};
 
 /* Nobody else may believe so: it is at work, and has said until when. */
 static void work(struct process *process) {
@@ -133,17 +110,13 @@ static void disturb(void) {
   for (int64_t until_ns = now_ns + 1500 * MS; now_ns < until_ns; sleep_until(now_ns + 200000, false)) {
     int slot = MOST + (int)(now_ns / MS % 100);
     file.slots[slot].seen_ns = now_ns;
-    file.head.lease = turns_lease(slot, now_ns + TURNS_GRACE_NS + 200000);
-    file.head.wake++;
+    file.slots[slot].turn_ends_ns = now_ns + TURNS_GRACE_NS + 200000;
+    file.wake++;
   }
 }
 
 static void ask(struct turns *turns) {
-  (void)turns_have_company(turns);
-  (void)turns_have_another_tenant(turns);
-  (void)turns_high_priority_is_there(turns);
-  (void)turns_are_wanted(turns);
-  (void)turns_share_all(turns);
+  (void)turns_look(turns);
   (void)turns_must_pass(turns, WORK_NS);
   for (uint32_t percent = 0; percent <= 100; percent += 50) {
     const struct turns_terms terms = {.percent = percent, .policy = VGPU_SM_BURST};
@@ -186,7 +159,6 @@ static void start_process(int i, int times) {
 }
 
 static void start(int times) {
-  locked_by = -1;
   now_ns = START_NS;
   for (int i = 0; i < count; i++)
     start_process(i, times);
@@ -233,7 +205,6 @@ static void run(int times, int switches, int kills) {
     if (choice >= MOST) {
       kills--;
       processes[process].dead = true;
-      locked_by = locked_by == process ? -1 : locked_by; /* the kernel gives it back */
       continue;
     }
     switches -= process != current && lives(current) && processes[current].wakes_at_ns == 0;
@@ -266,7 +237,9 @@ static void check(const char *name, const struct turns_file *content, int proces
             (long long)process->longest_wait_ns / 1000);
       CHECK(!bounds.all_get_it || process->without == 0, "%s: %d did not get the turn", name, i);
     }
-    CHECK(tampered || kills > 0 || turns_holder_of(file.head.lease) < 0, "%s: kept after it was passed", name);
+    for (int i = 0; i < count; i++)
+      CHECK(tampered || processes[i].dead || file.slots[i].turn_ends_ns <= now_ns, "%s: kept after it was passed",
+            name);
     runs++;
   } while (explore_go_back());
   printf("%s: %ld runs, waited %.1f ms at most\n", name, runs, (double)longest_ns / MS);
@@ -284,9 +257,9 @@ static void check_damaged_content(void) {
   /* Held by one that is there, for longer than anybody may; and for as long as may be believed. */
   memset(&content, 0, sizeof content);
   content.slots[200].seen_ns = START_NS;
-  content.head.lease = turns_lease(200, START_NS + 1000000 * MS);
+  content.slots[200].turn_ends_ns = START_NS + 1000000 * MS;
   check("a turn for ever", &content, 2, 1, 0, 0, (struct bounds){3 * MS, true});
-  content.head.lease = turns_lease(200, START_NS + 2 * TURNS_LONGEST_NS - MS);
+  content.slots[200].turn_ends_ns = START_NS + 2 * TURNS_LONGEST_NS - MS;
   check("a long turn", &content, 2, 1, 0, 0, (struct bounds){2 * TURNS_LONGEST_NS + 3 * MS, true});
 }
 
@@ -297,10 +270,9 @@ static void check_extremes(void) {
   const struct bounds patience = {TURNS_PATIENCE_NS + 10 * MS, false};
   curious = true;
   for (int i = 0; i < 4 * count_of_them * count_of_them; i++) {
-    struct turns_file content = {.head.tenant = 7};
+    struct turns_file content = {0};
     struct turns_slot *slot = &content.slots[1];
-    int64_t *numbers[] = {&slot->ticket_ns, &slot->seen_ns, (int64_t *)&slot->terms.percent,
-                          (int64_t *)&content.head.lease};
+    int64_t *numbers[] = {&slot->ticket_ns, &slot->seen_ns, (int64_t *)&slot->terms.percent, &slot->turn_ends_ns};
     for (int each = 0; each < 4; each++)
       *numbers[each] = extremes[each == i % 4 ? i / 4 % count_of_them : i / 4 / count_of_them];
     slot->terms.tenant = 7;

@@ -1,7 +1,6 @@
 /*
  * Processes that reserve and release memory, run step by step in every order there is, with at most so many switches
- * between them that nobody asked for. A step is one access to the usage file. The code is ledger.c itself: its atomic
- * operations are replaced by ones that hand over to the scheduler first. One process may be killed between any two
+ * between them that nobody asked for. A step is one access to the usage file. One process may be killed between any two
  * steps, or erase what the others say.
  */
 #include "abi.h"
@@ -12,20 +11,14 @@
 #include <string.h>
 #include <ucontext.h>
 
-static void step(const void *address);
 static void wait_a_while(void);
 
-#define __atomic_load_n(address, order) (step(address), *(address))
-#define __atomic_store_n(address, value, order) (step(address), *(address) = (value))
-#define __atomic_add_fetch(address, value, order) (step(address), *(address) += (value))
-#define __atomic_sub_fetch(address, value, order) (step(address), *(address) -= (value))
-#define __atomic_compare_exchange_n(address, expected, value, weak, success, failure)                                  \
-  (step(address), *(address) == *(expected) ? (*(address) = (value), true) : (*(expected) = *(address), false))
 #define clock_sleep_ns(duration_ns) wait_a_while()
 
 #define PROCESSES 3
 #define ERASE (-1) /* in a script: what the file says of all processes */
-#define LIMIT_BYTES 100
+#define UNIT LEDGER_BLOCK_BYTES
+#define LIMIT_BYTES (100 * UNIT)
 #define STACK_BYTES 65536
 
 static struct vgpu_usage usage;
@@ -38,7 +31,7 @@ struct process {
   ucontext_t context;
   struct ledger_own own;
   struct ledger ledger;
-  const int *script; /* bytes to reserve, in turn; all is released at the end; 0: the end */
+  const int *script; /* units to reserve, in turn; all is released at the end; 0: the end */
   uint64_t driver_bytes;
   int refused;
   bool ended, dead, pauses;
@@ -50,13 +43,22 @@ static ucontext_t scheduler;
 static int current, count;
 static const char *scenario;
 
-/* What all processes read and write, and what makes a difference here. */
-static void step(const void *address) {
-  for (int i = 0; i < count; i++) {
-    const struct vgpu_device_usage *device = &usage.processes[i].devices[0];
-    if (address == &device->pending_bytes || address == &device->allocated_bytes)
-      swapcontext(&processes[current].context, &scheduler);
-  }
+static void step(void) {
+  swapcontext(&processes[current].context, &scheduler);
+}
+
+static bool read_file(void *context, void *to, size_t size, size_t at) {
+  (void)context;
+  step();
+  memcpy(to, (char *)&usage + at, size);
+  return true;
+}
+
+static bool write_file(void *context, const void *from, size_t size, size_t at) {
+  (void)context;
+  step();
+  memcpy((char *)&usage + at, from, size);
+  return true;
 }
 
 /* The others go on meanwhile. */
@@ -73,6 +75,8 @@ static bool slot_is_live(void *context, int slot) {
   return !processes[slot].dead;
 }
 
+static const struct ledger_slots slots = {read_file, write_file, slot_is_live};
+
 static void driver_takes(struct process *process, uint64_t bytes) {
   uint64_t total = 0;
   process->driver_bytes += bytes;
@@ -86,16 +90,16 @@ static void live(void) {
   struct ledger *ledger = &process->ledger;
   for (const int *bytes = process->script; *bytes != 0; bytes++) {
     if (*bytes == ERASE) {
-      step(&usage.processes[0].devices[0].pending_bytes);
+      step();
       memset(usage.processes, 0, sizeof usage.processes);
       continue;
     }
-    if (ledger_reserve(ledger, 0, (uint64_t)*bytes, LIMIT_BYTES) == LEDGER_FULL) {
+    if (ledger_reserve(ledger, 0, *bytes * UNIT, LIMIT_BYTES) == LEDGER_FULL) {
       process->refused++;
       continue;
     }
-    driver_takes(process, (uint64_t)*bytes);
-    ledger_settle(ledger, 0, (uint64_t)*bytes, (uint64_t)*bytes);
+    driver_takes(process, *bytes * UNIT);
+    ledger_settle(ledger, 0, *bytes * UNIT, *bytes * UNIT);
   }
   uint64_t held_bytes = process->driver_bytes;
   process->driver_bytes = 0;
@@ -106,7 +110,7 @@ static void live(void) {
 static void start_process(int i, const int *script) {
   struct process *process = &processes[i];
   *process = (struct process){.script = script};
-  process->ledger = (struct ledger){&process->own, &usage, i, slot_is_live, NULL};
+  process->ledger = (struct ledger){&process->own, &slots, NULL, i};
   getcontext(&process->context);
   process->context.uc_stack.ss_sp = stacks[i];
   process->context.uc_stack.ss_size = STACK_BYTES;
@@ -166,7 +170,7 @@ static void check_nothing_is_left(void) {
   for (int i = 0; i < count; i++) {
     slot_is_live(NULL, i);
     const struct vgpu_device_usage *device = &usage.processes[i].devices[0];
-    CHECK(device->allocated_bytes == 0 && device->pending_bytes == 0, "%s: left in slot %d", scenario, i);
+    CHECK(device->allocated_bytes == 0 && device->counted_bytes == 0, "%s: left in slot %d", scenario, i);
     CHECK(processes[i].dead || processes[i].own.usage.devices[0].allocated_bytes == 0, "%s: left in %d", scenario, i);
   }
 }

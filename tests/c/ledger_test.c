@@ -4,13 +4,36 @@
 #include <pthread.h>
 #include <string.h>
 
-#define LIMIT_BYTES 1000000ULL
+#define UNIT (8ULL << 20) /* so that all is shown at once */
+#define LIMIT_BYTES (1000000 * UNIT)
 #define RESERVES(ledger, device, bytes, limit_bytes)                                                                   \
   (ledger_reserve(&(ledger), device, bytes, limit_bytes) != LEDGER_FULL)
 
 static struct vgpu_usage usage;
 static struct ledger_own own[VGPU_MAX_PROCESSES];
 static bool dead[VGPU_MAX_PROCESSES];
+
+static pthread_mutex_t file = PTHREAD_MUTEX_INITIALIZER;
+static int calls;
+static bool fails;
+
+static bool read_file(void *context, void *to, size_t size, size_t at) {
+  (void)context;
+  pthread_mutex_lock(&file);
+  memcpy(to, (char *)&usage + at, size);
+  calls++;
+  pthread_mutex_unlock(&file);
+  return !fails;
+}
+
+static bool write_file(void *context, const void *from, size_t size, size_t at) {
+  (void)context;
+  pthread_mutex_lock(&file);
+  memcpy((char *)&usage + at, from, size);
+  calls++;
+  pthread_mutex_unlock(&file);
+  return !fails;
+}
 
 static bool is_live(void *context, int slot) {
   (void)context;
@@ -19,10 +42,12 @@ static bool is_live(void *context, int slot) {
   return !dead[slot];
 }
 
+static const struct ledger_slots slots = {read_file, write_file, is_live};
+
 static struct ledger ledger_of(int slot) {
   if (usage.slots_used <= (uint32_t)slot)
     usage.slots_used = (uint32_t)slot + 1;
-  return (struct ledger){.own = &own[slot], .usage = &usage, .own_slot = slot, .slot_is_live = is_live};
+  return (struct ledger){.own = &own[slot], .slots = &slots, .own_slot = slot};
 }
 
 /* The driver says what it holds while nothing is under way. Returns the most of it that is not counted as allocated. */
@@ -48,16 +73,16 @@ static void check_sizes(void) {
 static void check_limit(void) {
   start_over();
   struct ledger a = ledger_of(0), b = ledger_of(1);
-  CHECK(RESERVES(a, 0, 600000, LIMIT_BYTES), "fits");
-  CHECK(!RESERVES(b, 0, 400001, LIMIT_BYTES), "one byte too many");
-  CHECK(RESERVES(b, 0, 400000, LIMIT_BYTES), "the last byte");
+  CHECK(RESERVES(a, 0, 600000 * UNIT, LIMIT_BYTES), "fits");
+  CHECK(!RESERVES(b, 0, 400000 * UNIT + 1, LIMIT_BYTES), "one byte too many");
+  CHECK(RESERVES(b, 0, 400000 * UNIT, LIMIT_BYTES), "the last byte");
   CHECK(RESERVES(b, 1, LIMIT_BYTES, LIMIT_BYTES), "another device is another account");
   CHECK(!RESERVES(b, 0, UINT64_MAX, LIMIT_BYTES), "no overflow");
   CHECK(ledger_used(&a, 0) == LIMIT_BYTES, "used %llu", (unsigned long long)ledger_used(&a, 0));
-  ledger_settle(&b, 0, 400000, 300000);
-  CHECK(ledger_used(&a, 0) == 900000, "used %llu", (unsigned long long)ledger_used(&a, 0));
+  ledger_settle(&b, 0, 400000 * UNIT, 300000 * UNIT);
+  CHECK(ledger_used(&a, 0) == 900000 * UNIT, "used %llu", (unsigned long long)ledger_used(&a, 0));
   ledger_release(&b, 0, 1ULL << 60);
-  CHECK(ledger_used(&a, 0) == 600000, "never below zero");
+  CHECK(ledger_used(&a, 0) == 600000 * UNIT, "never below zero");
 }
 
 static void check_death(void) {
@@ -73,25 +98,25 @@ static void check_death(void) {
 static void check_overhead(void) {
   start_over();
   struct ledger a = ledger_of(0);
-  ledger_add(&a, 0, 1000);
-  correct(&a, 5000, LEDGER_LOOKED, 0);
-  CHECK(ledger_used(&a, 0) == 5000, "what the driver holds");
-  correct(&a, 10, LEDGER_LOOKED, 0);
-  CHECK(ledger_used(&a, 0) == 1000, "what is reserved counts even before the driver has it");
+  ledger_add(&a, 0, 1000 * UNIT);
+  correct(&a, 5000 * UNIT, LEDGER_LOOKED, 0);
+  CHECK(ledger_used(&a, 0) == 5000 * UNIT, "what the driver holds");
+  correct(&a, 10 * UNIT, LEDGER_LOOKED, 0);
+  CHECK(ledger_used(&a, 0) == 1000 * UNIT, "what is reserved counts even before the driver has it");
 }
 
 /* What is reserved but not allocated yet does not hide a context. */
 static void check_pending(void) {
   start_over();
   struct ledger a = ledger_of(0);
-  correct(&a, 500, LEDGER_LOOKED, 0);
-  CHECK(RESERVES(a, 0, 300, LIMIT_BYTES), "fits");
-  correct(&a, 500, LEDGER_LOOKED, 0);
-  CHECK(ledger_used(&a, 0) == 800, "before: %llu", (unsigned long long)ledger_used(&a, 0));
-  correct(&a, 800, LEDGER_LOOKED, 0);
-  CHECK(ledger_used(&a, 0) == 800, "taken: %llu", (unsigned long long)ledger_used(&a, 0));
-  ledger_settle(&a, 0, 300, 300);
-  CHECK(ledger_used(&a, 0) == 800, "after: %llu", (unsigned long long)ledger_used(&a, 0));
+  correct(&a, 500 * UNIT, LEDGER_LOOKED, 0);
+  CHECK(RESERVES(a, 0, 300 * UNIT, LIMIT_BYTES), "fits");
+  correct(&a, 500 * UNIT, LEDGER_LOOKED, 0);
+  CHECK(ledger_used(&a, 0) == 800 * UNIT, "before: %llu", (unsigned long long)ledger_used(&a, 0));
+  correct(&a, 800 * UNIT, LEDGER_LOOKED, 0);
+  CHECK(ledger_used(&a, 0) == 800 * UNIT, "taken: %llu", (unsigned long long)ledger_used(&a, 0));
+  ledger_settle(&a, 0, 300 * UNIT, 300 * UNIT);
+  CHECK(ledger_used(&a, 0) == 800 * UNIT, "after: %llu", (unsigned long long)ledger_used(&a, 0));
 }
 
 /* Managed memory is counted from the start and may come to the device later: neither hides a context nor counts twice.
@@ -99,36 +124,37 @@ static void check_pending(void) {
 static void check_managed(void) {
   start_over();
   struct ledger a = ledger_of(0);
-  correct(&a, 500, LEDGER_LOOKED, 0);
-  ledger_add(&a, 0, 2000);
-  ledger_add_managed(&a, 0, 2000);
-  correct(&a, 500, LEDGER_LOOKED, 0);
-  CHECK(ledger_used(&a, 0) == 2500, "untouched: %llu", (unsigned long long)ledger_used(&a, 0));
-  correct(&a, 2500, LEDGER_LOOKED, 0);
-  CHECK(ledger_used(&a, 0) == 2500, "touched: %llu", (unsigned long long)ledger_used(&a, 0));
-  ledger_release(&a, 0, 2000);
-  ledger_release_managed(&a, 0, 2000);
-  correct(&a, 500, LEDGER_LOOKED, 0);
-  CHECK(ledger_used(&a, 0) == 500, "freed: %llu", (unsigned long long)ledger_used(&a, 0));
+  correct(&a, 500 * UNIT, LEDGER_LOOKED, 0);
+  ledger_add(&a, 0, 2000 * UNIT);
+  ledger_add_managed(&a, 0, 2000 * UNIT);
+  correct(&a, 500 * UNIT, LEDGER_LOOKED, 0);
+  CHECK(ledger_used(&a, 0) == 2500 * UNIT, "untouched: %llu", (unsigned long long)ledger_used(&a, 0));
+  correct(&a, 2500 * UNIT, LEDGER_LOOKED, 0);
+  CHECK(ledger_used(&a, 0) == 2500 * UNIT, "touched: %llu", (unsigned long long)ledger_used(&a, 0));
+  ledger_release(&a, 0, 2000 * UNIT);
+  ledger_release_managed(&a, 0, 2000 * UNIT);
+  correct(&a, 500 * UNIT, LEDGER_LOOKED, 0);
+  CHECK(ledger_used(&a, 0) == 500 * UNIT, "freed: %llu", (unsigned long long)ledger_used(&a, 0));
 }
 
 /* What a context took is overhead, also where untouched managed memory leaves open what the driver's figure means. */
 static void check_contexts(void) {
   start_over();
   struct ledger a = ledger_of(0);
-  ledger_add(&a, 0, 2000);
-  ledger_add_managed(&a, 0, 2000);
-  CHECK(correct(&a, 500, LEDGER_LOOKED, 0) == 500, "at most all of it is overhead");
-  CHECK(ledger_used(&a, 0) == 2000, "or none: %llu", (unsigned long long)ledger_used(&a, 0));
-  ledger_add_context(&a, 0, 500);
-  correct(&a, 500, LEDGER_LOOKED, 0);
-  CHECK(ledger_used(&a, 0) == 2500, "made: %llu", (unsigned long long)ledger_used(&a, 0));
-  CHECK(usage.processes[0].devices[0].context_bytes == 500, "shown");
-  correct(&a, 100, LEDGER_LOOKED, 0);
-  CHECK(ledger_used(&a, 0) == 2100, "never more than the driver holds: %llu", (unsigned long long)ledger_used(&a, 0));
-  ledger_release_context(&a, 0, 500);
+  ledger_add(&a, 0, 2000 * UNIT);
+  ledger_add_managed(&a, 0, 2000 * UNIT);
+  CHECK(correct(&a, 500 * UNIT, LEDGER_LOOKED, 0) == 500 * UNIT, "at most all of it is overhead");
+  CHECK(ledger_used(&a, 0) == 2000 * UNIT, "or none: %llu", (unsigned long long)ledger_used(&a, 0));
+  ledger_add_context(&a, 0, 500 * UNIT);
+  correct(&a, 500 * UNIT, LEDGER_LOOKED, 0);
+  CHECK(ledger_used(&a, 0) == 2500 * UNIT, "made: %llu", (unsigned long long)ledger_used(&a, 0));
+  CHECK(usage.processes[0].devices[0].context_bytes == 500 * UNIT, "shown");
+  correct(&a, 100 * UNIT, LEDGER_LOOKED, 0);
+  CHECK(ledger_used(&a, 0) == 2100 * UNIT, "never more than the driver holds: %llu",
+        (unsigned long long)ledger_used(&a, 0));
+  ledger_release_context(&a, 0, 500 * UNIT);
   correct(&a, 0, LEDGER_LOOKED, 0);
-  CHECK(ledger_used(&a, 0) == 2000 && usage.processes[0].devices[0].context_bytes == 0, "gone");
+  CHECK(ledger_used(&a, 0) == 2000 * UNIT && usage.processes[0].devices[0].context_bytes == 0, "gone");
 }
 
 /* What the driver has made for a reservation is overhead before the reservation goes: at no time is it uncounted. */
@@ -143,12 +169,13 @@ static void check_made(void) {
   CHECK(!RESERVES(b, 0, 1, LIMIT_BYTES), "still counted");
 
   start_over();
-  ledger_add(&a, 0, 3000);
-  ledger_add_managed(&a, 0, 3000);
-  CHECK(RESERVES(a, 0, 2000, LIMIT_BYTES), "fits");
-  correct(&a, 2000, LEDGER_MADE, 2000);
-  ledger_settle(&a, 0, 2000, 0);
-  CHECK(ledger_used(&a, 0) == 5000, "is not taken for managed memory: %llu", (unsigned long long)ledger_used(&a, 0));
+  ledger_add(&a, 0, 3000 * UNIT);
+  ledger_add_managed(&a, 0, 3000 * UNIT);
+  CHECK(RESERVES(a, 0, 2000 * UNIT, LIMIT_BYTES), "fits");
+  correct(&a, 2000 * UNIT, LEDGER_MADE, 2000 * UNIT);
+  ledger_settle(&a, 0, 2000 * UNIT, 0);
+  CHECK(ledger_used(&a, 0) == 5000 * UNIT, "is not taken for managed memory: %llu",
+        (unsigned long long)ledger_used(&a, 0));
 }
 
 static void check_damage(void) {
@@ -169,32 +196,90 @@ static void check_repair(void) {
   start_over();
   struct ledger a = ledger_of(0), b = ledger_of(1);
   own[0].most_bytes[0] = own[1].most_bytes[0] = 2 * LIMIT_BYTES;
-  ledger_add(&a, 0, 600000);
+  ledger_add(&a, 0, 600000 * UNIT);
   memset(&usage.processes[0], 0xee, sizeof usage.processes[0]);
-  CHECK(RESERVES(b, 0, 400000, LIMIT_BYTES), "what cannot be does not count");
-  ledger_settle(&b, 0, 400000, 0);
-  usage.processes[0].devices[0] = (struct vgpu_device_usage){.allocated_bytes = LIMIT_BYTES, .pending_bytes = 1000};
+  CHECK(RESERVES(b, 0, 400000 * UNIT, LIMIT_BYTES), "what cannot be does not count");
+  ledger_settle(&b, 0, 400000 * UNIT, 0);
+  usage.processes[0].devices[0] = (struct vgpu_device_usage){.counted_bytes = LIMIT_BYTES};
   CHECK(!RESERVES(b, 0, 1, LIMIT_BYTES), "what can be does");
   memset(&usage, 0, 16);
-  correct(&a, 600000, LEDGER_LOOKED, 0);
-  CHECK(RESERVES(b, 0, 400000, LIMIT_BYTES) && !RESERVES(b, 0, 1, LIMIT_BYTES), "repaired");
+  correct(&a, 600000 * UNIT, LEDGER_LOOKED, 0);
+  CHECK(RESERVES(b, 0, 400000 * UNIT, LIMIT_BYTES) && !RESERVES(b, 0, 1, LIMIT_BYTES), "repaired");
   CHECK(usage.magic == VGPU_USAGE_MAGIC && usage.abi_version == VGPU_ABI_VERSION && usage.slots_used > 0, "the header");
 }
 
 static void check_without_a_slot(void) {
   start_over();
-  struct ledger a = ledger_of(0), b = {.own = &own[1], .usage = &usage, .own_slot = -1, .slot_is_live = is_live};
-  CHECK(RESERVES(a, 0, 600000, LIMIT_BYTES), "fits");
-  CHECK(!RESERVES(b, 0, 400001, LIMIT_BYTES), "sees the others");
-  CHECK(RESERVES(b, 0, 400000, LIMIT_BYTES) && !RESERVES(b, 0, 1, LIMIT_BYTES), "and itself");
+  struct ledger a = ledger_of(0), b = {.own = &own[1], .slots = &slots, .own_slot = -1};
+  CHECK(RESERVES(a, 0, 600000 * UNIT, LIMIT_BYTES), "fits");
+  CHECK(!RESERVES(b, 0, 400000 * UNIT + 1, LIMIT_BYTES), "sees the others");
+  CHECK(RESERVES(b, 0, 400000 * UNIT, LIMIT_BYTES) && !RESERVES(b, 0, 1, LIMIT_BYTES), "and itself");
+}
+
+/* Small allocations reserve a block each, and share it. They draw on what counts already; the others see two blocks too
+ * many at the most, and none where that is all that is left. */
+static void check_small(void) {
+  const uint64_t block = LEDGER_BLOCK_BYTES, small = 512;
+  start_over();
+  struct ledger a = ledger_of(0), b = ledger_of(1);
+  calls = 0;
+  for (int i = 0; i < 1000; i++) {
+    CHECK(RESERVES(a, 0, block, LIMIT_BYTES), "fits");
+    ledger_settle(&a, 0, block, small);
+  }
+  CHECK(calls <= 6, "%d system calls", calls); /* of two requests that were not covered */
+  CHECK(ledger_used(&a, 0) == 1000 * small, "exact here: %llu", (unsigned long long)ledger_used(&a, 0));
+  uint64_t seen = ledger_used(&b, 0);
+  CHECK(seen >= 1000 * small && seen <= 1000 * small + 2 * block, "%llu elsewhere", (unsigned long long)seen);
+  ledger_release(&a, 0, 1000 * small);
+  CHECK(ledger_used(&b, 0) <= 2 * block, "released: %llu", (unsigned long long)ledger_used(&b, 0));
+
+  start_over();
+  a = ledger_of(0);
+  b = ledger_of(1);
+  CHECK(RESERVES(b, 0, LIMIT_BYTES - 2 * block, LIMIT_BYTES), "fits");
+  CHECK(RESERVES(a, 0, small, LIMIT_BYTES) && RESERVES(a, 0, 2 * block - small, LIMIT_BYTES), "to the last byte");
+  CHECK(!RESERVES(a, 0, 1, LIMIT_BYTES) && !RESERVES(b, 0, 1, LIMIT_BYTES), "and none beyond");
+}
+
+/* What the driver took without a reservation is shown, but is no grant to be used again. */
+static void check_unreserved(void) {
+  start_over();
+  struct ledger a = ledger_of(0), b = ledger_of(1);
+  CHECK(RESERVES(a, 0, UNIT, LIMIT_BYTES) && RESERVES(b, 0, LIMIT_BYTES - UNIT, LIMIT_BYTES), "fits");
+  ledger_add(&a, 0, UNIT);
+  ledger_settle(&a, 0, UNIT, 0);
+  CHECK(ledger_used(&b, 0) >= LIMIT_BYTES, "counts");
+  CHECK(!RESERVES(a, 0, UNIT, LIMIT_BYTES), "full");
+}
+
+/* The limit has been lowered: what counts already is no reason to hand it out. */
+static void check_lowered_limit(void) {
+  start_over();
+  struct ledger a = ledger_of(0);
+  CHECK(RESERVES(a, 0, LEDGER_BLOCK_BYTES + 1, LIMIT_BYTES), "shows two blocks");
+  CHECK(!RESERVES(a, 0, 1, LEDGER_BLOCK_BYTES + 1), "one byte too many");
+  CHECK(RESERVES(a, 0, 1, LEDGER_BLOCK_BYTES + 2), "the last byte");
+}
+
+/* Where the others cannot be seen, or do not see this process, nothing is granted under a limit. */
+static void check_without_the_file(void) {
+  start_over();
+  struct ledger a = ledger_of(0);
+  fails = true;
+  CHECK(!RESERVES(a, 0, 1, LIMIT_BYTES), "nothing");
+  CHECK(RESERVES(a, 0, 1, VGPU_NO_MEMORY_LIMIT), "without a limit");
+  fails = false;
+  CHECK(ledger_used(&a, 0) == 1, "used %llu", (unsigned long long)ledger_used(&a, 0));
+  CHECK(RESERVES(a, 0, LIMIT_BYTES - 1, LIMIT_BYTES), "all of it again");
 }
 
 static void check_huge_requests(void) {
   start_over();
   struct ledger a = ledger_of(0);
-  ledger_add(&a, 0, 1000);
+  ledger_add(&a, 0, 1000 * UNIT);
   CHECK(!RESERVES(a, 0, UINT64_MAX, VGPU_NO_MEMORY_LIMIT), "no device has that much");
-  CHECK(ledger_used(&a, 0) == 1000, "nothing wraps around");
+  CHECK(ledger_used(&a, 0) == 1000 * UNIT, "nothing wraps around");
 }
 
 /* Many threads, each a process with a slot of its own: together never past the limit, and nothing left over. */
@@ -205,7 +290,7 @@ static uint64_t held;
 
 static void *allocate_and_free(void *argument) {
   int slot = (int)(intptr_t)argument;
-  struct ledger ledger = {.own = &own[slot], .usage = &usage, .own_slot = slot, .slot_is_live = is_live};
+  struct ledger ledger = {.own = &own[slot], .slots = &slots, .own_slot = slot};
   unsigned seed = (unsigned)slot;
   for (int i = 0; i < ROUNDS; i++) {
     uint64_t bytes = (uint64_t)rand_r(&seed) % (LIMIT_BYTES / 3);
@@ -244,6 +329,10 @@ int main(void) {
   check_damage();
   check_repair();
   check_without_a_slot();
+  check_small();
+  check_unreserved();
+  check_lowered_limit();
+  check_without_the_file();
   check_huge_requests();
   check_concurrency();
   return 0;

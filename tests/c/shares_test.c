@@ -274,7 +274,7 @@ static void check_priorities(void) {
   model_forget_stalls(both[1]);
   measure(both, 2, 4 * S, 14 * S, shares);
   printf("high and low: %.2f and %.2f %%\n", shares[0], shares[1]);
-  double slices = 100.0 * TURNS_SLICE_NS / (TURNS_SLICE_NS + TURNS_STARVED_NS); /* one, whenever it has starved */
+  double slices = 100.0 * TURNS_SLICE_NS / (TURNS_SLICE_NS + TURNS_LONGEST_NS); /* one, whenever it has starved */
   CHECK(shares[0] > 97 - slices && shares[1] > slices - 3 && shares[1] < slices + 3, "%.2f and %.2f %%", shares[0],
         shares[1]);
   CHECK(model_longest_launch_ns(both[1]) < 300 * MS, "the low one waited %lld ms",

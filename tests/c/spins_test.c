@@ -239,7 +239,7 @@ static const struct behind behinds[] = {
 /* The launch that releases it is held 250 ms at most, and so is the round's first one, beside what its work takes. That
  * takes its time all the same, but for what a bucket holds. */
 static void check_spins_behind_another_stream(void) {
-  static const uint32_t percents[] = {50, 20, 5};
+  static const uint32_t percents[] = {90, 80, 50, 20, 5};
   for (int b = 0; b < COUNT(behinds); b++)
     for (int p = 0; p < COUNT(percents); p++)
       for (unsigned seed = 1; seed <= 2; seed++) {

@@ -12,7 +12,7 @@ HERE = Path(__file__).parent
 SECONDS = os.environ.get("VGPURUN_FUZZ_SECONDS", "2")
 SOURCES = {
     "limits": ["limits", "log"],
-    "usage": ["ledger", "log", "region", "shared_file"],
+    "usage": ["claim", "device_state", "ledger", "log", "region", "shared_file"],
 }
 
 

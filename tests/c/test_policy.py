@@ -17,13 +17,13 @@ METER = [
     "meter_settle",
     "meter_streams",
 ]
-TURNS = ["claim", "log", "shared_file", "signals", "turns", "turns_file", "turns_look"]
+TURNS = ["claim", "log", "shared_file", "signals", "turns", "turns_file"]
 MODEL = ["gpu_model", "gpu_model_driver", "gpu_model_library", "gpu_model_programs", "gpu_model_time", "gpu_model_work"]
 SOURCES = {
     "limits": ["limits", "log"],
-    "ledger": ["ledger"],
-    "interleaving": [],  # includes ledger.c
-    "corrections": [],  # likewise
+    "ledger": ["claim", "ledger"],
+    "interleaving": ["claim"],  # includes ledger.c
+    "corrections": ["claim"],  # likewise
     "table": ["table"],
     "bucket": [],
     "spans": [],

@@ -178,7 +178,7 @@ def test_a_page_is_printed(browser: Browser, pages: dict[str, Path], tmp_path: P
     text = subprocess.run(
         [tool("pdftotext", "poppler-utils"), "-layout", folder / "report.pdf", "-"], capture_output=True, text=True
     ).stdout
-    for words in ("python train.py", "Memory and compute", "cuStreamSynchronize", "Waits at the gate", "limit 50 %"):
+    for words in ("python train.py", "Memory and compute", "cuStreamSynchronize", "Throttled launches", "limit 50 %"):
         assert words in text
     assert 2 <= text.count("\f") <= 5  # pages
     subprocess.run(

@@ -89,7 +89,7 @@ def test_processes_and_tracks_have_their_names(opened: Perfetto) -> None:
     assert any("</script>" in name and "\N{REPLACEMENT CHARACTER}" in name for name in processes)
     assert {f"GPU {number} ({uuid})" for number, uuid in enumerate(made.UUIDS)} <= set(processes)
     tracks = {name for (name,) in opened.query("select distinct name from thread where name is not null")}
-    assert {"copies host to device", "GPU 0, stream 1 (0x8)", "waits at the gate, thread 1000"} <= tracks
+    assert {"copies host to device", "GPU 0, stream 1 (0x8)", "throttled, thread 1000"} <= tracks
     of_slices = opened.query("select count(*) from slice s join thread_track t on s.track_id = t.id "
                              "join thread using (utid) where thread.name is null")  # fmt: skip
     assert of_slices == [[0]]

@@ -24,6 +24,7 @@ from vgpurun import abi
 
 SECONDS = float(os.environ.get("VGPURUN_STRESS_SECONDS", "5"))
 LIMIT_BYTES = 1 << 30
+KEPT_BYTES = 4 << 20  # by a process for its next small allocations, at the most
 LIMIT = {"CUDA_DEVICE_MEMORY_LIMIT": str(LIMIT_BYTES), "LIBCUDA_LOG_LEVEL": "0"}
 MACHINE = """
 devices:
@@ -80,11 +81,7 @@ def peak_bytes(sandbox: Sandbox) -> int:
 def counted_bytes(sandbox: Sandbox) -> int:
     """All that the usage file counts, whoever for."""
     usage = abi.Usage.from_buffer_copy((sandbox.folder / "usage").read_bytes())
-    devices = [process.devices[0] for process in usage.processes]
-    return sum(
-        d.allocated_bytes + d.overhead_bytes + d.managed_bytes + d.context_bytes + d.host_bytes + d.pending_bytes
-        for d in devices
-    )
+    return sum(process.devices[0].counted_bytes + process.devices[0].host_bytes for process in usage.processes)
 
 
 def test_the_limit_holds_at_every_instant(sandbox: Sandbox, churn: Callable[..., subprocess.Popen[str]]) -> None:
@@ -93,7 +90,7 @@ def test_the_limit_holds_at_every_instant(sandbox: Sandbox, churn: Callable[...,
     print(f"calls {sum(r[0] for r in results)}, refused {sum(r[1] for r in results)}, peak {peak_bytes(sandbox)}")
     assert peak_bytes(sandbox) <= LIMIT_BYTES
     assert peak_bytes(sandbox) > LIMIT_BYTES * 0.9, "the limit was not reached"
-    assert counted_bytes(sandbox) == 0, "all that was allocated has been freed"
+    assert counted_bytes(sandbox) <= len(processes) * KEPT_BYTES, "all that was allocated has been freed"
     end(processes)
     assert int(sandbox.python(FILL, **LIMIT)) == LIMIT_BYTES
 

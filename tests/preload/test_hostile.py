@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from sandbox import Sandbox
@@ -30,6 +33,7 @@ VANDALS = {
     "random bytes": "at = random.randrange(len(data) - 65536); data[at:at + 65536] = random.randbytes(65536)",
     "random bytes in what is used": "data[8:16384] = random.randbytes(16384 - 8)",
     "ones": "data[8:] = b'\\xff' * (len(data) - 8)",
+    "cut off": "os.truncate(path, random.choice((0, 12, 4096, 33000)))",
 }
 
 
@@ -48,7 +52,7 @@ def test_a_usage_file_that_is_overwritten_all_the_time(sandbox: Sandbox, kind: s
         "    held += fill()\n"
         "    d.mem_get_info()\n"
         "stop = True; vandal.join()\n"
-        "data[8:] = bytes(len(data) - 8)\n"
+        "os.truncate(path, len(data)); data[8:] = bytes(len(data) - 8)\n"
         "for _ in range(100): d.launch(k)\n"
         "d.synchronize()\n"
         "print(held)"
@@ -63,18 +67,22 @@ NEWCOMER = PRELUDE.replace("d.start()", "d.init()") + (
 )
 
 
+def overwrite(path: Path, begin: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(begin)
+        file.write(random.Random(begin).randbytes(path.stat().st_size - begin))
+
+
+@pytest.mark.parametrize("damage", [overwrite, os.truncate], ids=["overwritten", "cut off"])
 @pytest.mark.parametrize("begin", [0, 8, 64, 32832])
-def test_a_usage_file_that_was_overwritten_once(sandbox: Sandbox, begin: int) -> None:
+def test_a_usage_file_that_was_damaged_once(sandbox: Sandbox, begin: int, damage: Callable[[Path, int], None]) -> None:
     """Beside a process whose slot says nonsense, idle or not, and after it, there is room."""
     idle = PRELUDE + "print(d.mem_alloc(500 << 20) != 0, flush=True)\nfor line in sys.stdin: print(fill(), flush=True)"
     with sandbox.start_python(idle, **LIMIT) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stdout.readline() == "True\n"
-        path = sandbox.folder / "usage"
-        with path.open("r+b") as file:
-            file.seek(begin)
-            file.write(random.Random(begin).randbytes(path.stat().st_size - begin))
+        damage(sandbox.folder / "usage", begin)
         assert int(sandbox.python(NEWCOMER, **LIMIT)) > 0
         process.stdin.write("\n")
         process.stdin.flush()
@@ -84,13 +92,14 @@ def test_a_usage_file_that_was_overwritten_once(sandbox: Sandbox, begin: int) ->
     assert sandbox.python(NEWCOMER, **LIMIT) == "15"
 
 
-def test_launches_go_on_while_the_usage_file_is_overwritten(sandbox: Sandbox) -> None:
+@pytest.mark.parametrize("kind", ["data[64:4160] = random.randbytes(4096)", "os.truncate(path, 0)"])
+def test_launches_go_on_while_the_usage_file_is_damaged(sandbox: Sandbox, kind: str) -> None:
     code = PRELUDE + (
         "k, stop = d.kernel('spin_50us'), False\n"
         "d.launch(k)\n"
         "with open(path, 'r+b') as file: data = mmap.mmap(file.fileno(), 0)\n"
         "def vandalise():\n"
-        "    while not stop: data[64:4160] = random.randbytes(4096)\n"
+        f"    while not stop: {kind}\n"
         "vandal = threading.Thread(target=vandalise); vandal.start()\n"
         "for _ in range(200): d.launch(k)\n"
         "d.synchronize(); stop = True; vandal.join(); print('done')"

@@ -136,7 +136,7 @@ def test_multiprocessing(sandbox: Sandbox, method: str) -> None:
 
 def test_many_processes_start_at_once(sandbox: Sandbox) -> None:
     """Each takes a slot of its own; none is refused one, none waits for another."""
-    code = "import sys\nfrom cuda_driver import *\nd = Driver(); d.init(); d.mem_create(2 << 20)\n"
+    code = "import sys\nfrom cuda_driver import *\nd = Driver(); d.init(); d.mem_create(8 << 20)\n"
     code += "print('holds'); sys.stdin.read()"
     with ExitStack() as stack:
         started = []
@@ -146,7 +146,7 @@ def test_many_processes_start_at_once(sandbox: Sandbox) -> None:
         for process in started:
             assert process.stdout is not None and process.stdout.readline() == "holds\n"
         seen = read_usage(sandbox)
-        assert (seen.processes, seen.memory_used_bytes) == (len(started), len(started) * (2 << 20))
+        assert (seen.processes, seen.memory_used_bytes) == (len(started), len(started) * (8 << 20))
 
 
 BROKEN_STATES: dict[str, Callable[[Path], object]] = {

@@ -52,7 +52,7 @@ def test_the_share_of_the_last_seconds(sandbox: Sandbox) -> None:
             and 25 < seen.utilization.last_10s < 47
             and seen.utilization.last_60s == pytest.approx(seen.utilization.last_10s)
             and seen.launches > 500
-            and seen.gate_wait_ns > 1e9
+            and seen.throttled_ns > 1e9
             and seen.not_enforced == ()
         )
 
@@ -64,7 +64,7 @@ def test_turns_that_cannot_be_taken_are_told(sandbox: Sandbox) -> None:
     uuid = f"GPU-{os.getpid():08x}-0000-0000-0000-00000000dead"
     (sandbox.folder / "machine.yaml").write_text(MACHINE.replace(UUID, uuid))
     state.make_lock_dir()
-    in_the_way = Path(abi.LOCK_DIR) / f"{uuid}.turns3"
+    in_the_way = Path(abi.LOCK_DIR) / f"{uuid}.turns4"
     in_the_way.mkdir()
     usage = sandbox.folder / "usage-turns"
     try:

@@ -38,7 +38,7 @@ TOLD = "do not take turns"
 def place() -> Iterator[Path]:
     """Where the file of turns of a GPU that is this test's alone will be."""
     state.make_lock_dir()
-    path = Path(abi.LOCK_DIR) / f"GPU-{os.getpid():08x}-0000-0000-0000-00000000f11e.turns3"
+    path = Path(abi.LOCK_DIR) / f"GPU-{os.getpid():08x}-0000-0000-0000-00000000f11e.turns4"
     yield path
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
@@ -91,7 +91,7 @@ def test_a_folder(sandbox: Sandbox, place: Path) -> None:
     assert TOLD in launch(sandbox, place).stderr
 
 
-@pytest.mark.parametrize("content", [b"", b"short", b"\xff" * 8264, b"\x7f" * 100_000], ids=["", "5", "ff", "large"])
+@pytest.mark.parametrize("content", [b"", b"short", b"\xff" * 10312, b"\x7f" * 100_000], ids=["", "5", "ff", "large"])
 def test_any_size_and_content(sandbox: Sandbox, place: Path, content: bytes) -> None:
     place.write_bytes(content)
     launch(sandbox, place)
@@ -99,7 +99,7 @@ def test_any_size_and_content(sandbox: Sandbox, place: Path, content: bytes) -> 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be another user")
 def test_a_file_of_another_user(sandbox: Sandbox, place: Path) -> None:
-    place.write_bytes(bytes(8264))
+    place.write_bytes(bytes(10312))
     os.chown(place, 12345, 12345)
     place.chmod(0o666)
     assert TOLD not in launch(sandbox, place).stderr
@@ -118,7 +118,7 @@ def test_a_folder_that_cannot_be_written(sandbox: Sandbox, place: Path) -> None:
 
 # ---- while programs take turns ------------------------------------------------------------------------------------
 
-SIZE = 8264
+SIZE = 10312
 WORKS = """
 import time
 from cuda_driver import *
@@ -192,15 +192,17 @@ def test_whatever_is_done_to_the_file_both_go_on(sandbox: Sandbox, place: Path, 
 
 ATTACK_S = 8  # and twenty on simulated time: tests/c/strangers_test.c
 SLOTS, FIRST_SLOT = 256, 20
-SLOT = struct.Struct("<qqQIHH")  # ticket, seen, tenant, percent, policy, priority
+SLOT = struct.Struct("<qqqQIHH")  # end of its turn, ticket, seen, tenant, percent, policy, priority
 SLOT_LOCKS = abi.SLOT_LOCK_OFFSET
 LONGEST_LEASE_NS = 250_000_000
 
 
-def _say(file: int, count: int, waits: bool) -> None:
+def _say(file: int, count: int, waits: bool, turn_ends_ns: int = 0) -> None:
     """Fill slots with tenants of the highest priority, which have waited for half a second or do not wait."""
     now_ns = time.monotonic_ns()
-    slots = (SLOT.pack(now_ns - 500_000_000 if waits else 0, now_ns, 1000 + i, 100, 0, 0) for i in range(count))
+    slots = (
+        SLOT.pack(turn_ends_ns, now_ns - 500_000_000 if waits else 0, now_ns, 1000 + i, 100, 0, 0) for i in range(count)
+    )
     os.pwrite(file, b"".join(slots), 64 + FIRST_SLOT * SLOT.size)
 
 
@@ -232,8 +234,7 @@ def _are_there(file: int) -> None:
 
 def _keep_the_turn(file: int) -> None:
     _lock(file, SLOT_LOCKS + FIRST_SLOT, 1)
-    _say(file, 1, False)
-    os.pwrite(file, struct.pack("<Q", (time.monotonic_ns() + LONGEST_LEASE_NS) // 1000 << 16 | FIRST_SLOT + 1), 0)
+    _say(file, 1, False, time.monotonic_ns() + LONGEST_LEASE_NS)
 
 
 def _keep_the_lock(file: int) -> None:

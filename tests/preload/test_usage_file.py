@@ -81,7 +81,7 @@ def test_a_file_of_another_version_is_emptied_once_nobody_uses_it(sandbox: Sandb
     path = sandbox.folder / "usage"
     old = abi.Usage(magic=abi.USAGE_MAGIC, abi_version=abi.ABI_VERSION + 1, slots_used=abi.MAX_PROCESSES)
     for process in old.processes:
-        process.devices[0].allocated_bytes = 1 << 40
+        process.devices[0].counted_bytes = 1 << 40
     path.write_bytes(bytes(old))
     with sandbox.start_python(FILL_AND_WAIT, LIBCUDA_LOG_LEVEL="2", **LIMIT) as first:
         assert first.stdout is not None
@@ -117,7 +117,7 @@ def test_a_file_of_another_program_is_left_alone(sandbox: Sandbox) -> None:
 
 
 def test_a_default_file_of_another_user_is_not_trusted(sandbox: Sandbox) -> None:
-    """Whoever made it could truncate it, and so end the program."""
+    """Whoever made it may write it."""
     if os.geteuid() != 0:
         unavailable("only root can be two users")
     user = 64999

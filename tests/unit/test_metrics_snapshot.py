@@ -113,7 +113,7 @@ def busy_usage() -> abi.Usage:
     usage = abi.Usage(magic=abi.USAGE_MAGIC, abi_version=abi.ABI_VERSION, slots_used=1)
     now_ns = time.monotonic_ns()
     shared = usage.devices[0]
-    shared.busy_ns, shared.gate_wait_ns, shared.launches, shared.refusals = 2_500_000_000, 1_250_000_000, 77, 3
+    shared.busy_ns, shared.throttled_ns, shared.launches, shared.refusals = 2_500_000_000, 1_250_000_000, 77, 3
     shared.last_launch_ns = now_ns - 10 * 10**9
     shared.not_enforced = abi.NOT_ENFORCED_TURNS
     for second in range(now_ns // 10**9 - 5, now_ns // 10**9 + 5):
@@ -122,6 +122,7 @@ def busy_usage() -> abi.Usage:
     shared.turn_waits.counts[9] = shared.turn_waits.counts_before[9] = 100  # 16.4 to 32.8 ms
     held = usage.processes[0].devices[0]
     held.allocated_bytes, held.overhead_bytes, held.context_bytes, held.host_bytes = 300 * MIB, 30 * MIB, 20 * MIB, 7
+    held.counted_bytes = 330 * MIB
     return usage
 
 
@@ -139,7 +140,7 @@ def test_every_figure_of_a_container(world: World) -> None:
         "gpu_seconds_total": 2.5,
         "sm_used_ratio": 0.4,
         "sm_limit_ratio": 0.5,
-        "gate_wait_seconds_total": 1.25,
+        "throttled_seconds_total": 1.25,
         "turn_wait_median_seconds": pytest.approx(0.024576),
         "turn_wait_p99_seconds": pytest.approx(0.0326042, rel=1e-4),
         "oom_refusals_total": 3,
@@ -212,7 +213,7 @@ def test_hostile_files(world: World, tmp_path: Path) -> None:
     (link / "run" / "usage").unlink()
     (link / "run" / "usage").symlink_to("/dev/zero")
     noise = abi.Usage(magic=abi.USAGE_MAGIC, abi_version=abi.ABI_VERSION, slots_used=2**32 - 1)
-    noise.devices[0].busy_ns = noise.devices[0].gate_wait_ns = noise.devices[0].launches = 2**64 - 1
+    noise.devices[0].busy_ns = noise.devices[0].throttled_ns = noise.devices[0].launches = 2**64 - 1
     noise.devices[0].last_launch_ns = -(2**63)
     noise.processes[0].devices[0].allocated_bytes = 2**64 - 1
     noise.processes[0].devices[0].context_bytes = 2**64 - 1

@@ -85,7 +85,7 @@ def test_a_training_used_what_it_was_given() -> None:
     assert summary.waits.count == len(profile.wait_list) == sum(summary.waits.by_length)
     assert summary.waits.total_ns == sum(wait.duration_ns for wait in profile.wait_list)
     assert [lane.title for lane in summary.lanes] == [
-        "GPU 0, stream 1", "GPU 0, stream 2", "waits at the gate", "copies to device", "copies to host",
+        "GPU 0, stream 1", "GPU 0, stream 2", "throttled", "copies to device", "copies to host",
         "copies on device", "API calls",
     ]  # fmt: skip
     busy = sum(lane.total_ns for lane in summary.lanes if lane.kind == "gpu")

@@ -39,7 +39,7 @@ def test_a_training_has_all_of_its_tracks() -> None:
     assert named(events, "process_name") == ["python train.py [4242]", f"GPU 0 ({made.UUIDS[0]})"]
     assert named(events, "thread_name") == [
         "API calls, thread 4242", "copies host to device", "copies device to host", "copies device to device",
-        "GPU 0, stream 1 (0x8)", "GPU 0, stream 2 (0x7)", "waits at the gate, thread 4242",
+        "GPU 0, stream 1 (0x8)", "GPU 0, stream 2 (0x7)", "throttled, thread 4242",
     ]  # fmt: skip
     by_category = defaultdict(list)
     for event in events:

@@ -57,6 +57,7 @@ def write_usage(path: Path, slots_used: int = 3) -> None:
         usage.processes[slot].pid = 100 + slot
         usage.processes[slot].devices[0].allocated_bytes = 10 ** (slot + 1)
         usage.processes[slot].devices[0].overhead_bytes = 5
+        usage.processes[slot].devices[0].counted_bytes = 10 ** (slot + 1) + 5
         usage.processes[slot].devices[0].context_bytes = 3 + slot
         usage.processes[slot].devices[0].host_bytes = 7
     path.write_bytes(bytes(usage))

@@ -37,7 +37,7 @@ def test_memory_by_kind(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_compute_over_each_window(capsys: pytest.CaptureFixture[str]) -> None:
-    busy = READING._replace(utilization=Utilization(49.6, 30, 5), launches=12345, gate_wait_ns=2_560_000_000)
+    busy = READING._replace(utilization=Utilization(49.6, 30, 5), launches=12345, throttled_ns=2_560_000_000)
     smi_view.print_table(report(busy))
     output = capsys.readouterr().out
     assert "50 % / 50 %" in output

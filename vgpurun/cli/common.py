@@ -242,8 +242,9 @@ def policy_options(default: str = "") -> Callable[[Function], Function]:
             "--sm-policy",
             type=click.Choice(list(SM_POLICIES)),
             group=LIMITS,
-            help="When --sm holds: always (hard), only while another container wants the GPU, and then as a weight "
-            f"(burst), or never, without turns on the GPU either (off).{default or ' By default hard.'}",
+            help="When --sm holds: always (hard), always and on each GPU by itself, for independent work on several "
+            "(apart), only while another container wants the GPU, and then as a weight (burst), or never, without "
+            f"turns on the GPU either (off).{default or ' By default hard.'}",
         )
         return add_policy(add_priority(function))
 

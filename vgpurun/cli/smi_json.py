@@ -61,7 +61,7 @@ def device_json(device: TenantDevice) -> dict[str, Any]:
         "sm_used_percent": round(busy.last_1s, 1) if busy else None,
         "sm_used_10s_percent": round(busy.last_10s, 1) if busy else None,
         "sm_used_60s_percent": round(busy.last_60s, 1) if busy else None,
-        "gate_wait_ns": reading.gate_wait_ns if reading else None,
+        "throttled_ns": reading.throttled_ns if reading else None,
         "launches": reading.launches if reading else None,
         "refusals": reading.refusals if reading else None,
         "processes": memory.processes if memory else None,

@@ -106,13 +106,13 @@ def _memory_table(readings: Sequence[tuple[Tenant, TenantDevice, DeviceReading]]
 
 
 def _compute_table(readings: Sequence[tuple[Tenant, TenantDevice, DeviceReading]]) -> Table:
-    """Shares of the GPU's time over whole seconds, and what the measured launches waited for it."""
+    """Shares of the GPU's time over whole seconds, and for how long launches were throttled."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("COMPUTE OF", overflow="fold", min_width=16)
-    for title in ("GPU", "LAST 1 S", "10 S", "60 S", "LAUNCHES", "WAITED"):
+    for title in ("GPU", "LAST 1 S", "10 S", "60 S", "LAUNCHES", "THROTTLED"):
         table.add_column(title, justify="right", no_wrap=True)
     for tenant, device, reading in readings:
         shares = [f"{share:.0f} %" for share in reading.utilization]
-        waited = f"{reading.gate_wait_ns / 1e9:.1f} s"
-        table.add_row(tenant.name, device.gpu.number, *shares, str(reading.launches), waited)
+        throttled = f"{reading.throttled_ns / 1e9:.1f} s"
+        table.add_row(tenant.name, device.gpu.number, *shares, str(reading.launches), throttled)
     return table

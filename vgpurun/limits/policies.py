@@ -11,6 +11,7 @@ class SmPolicy(Enum):
     """When the compute limit of a container holds."""
 
     HARD = abi.SM_HARD
+    APART = abi.SM_APART
     BURST = abi.SM_BURST
     OFF = abi.SM_OFF
 

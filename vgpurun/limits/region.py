@@ -50,7 +50,7 @@ class DeviceReading(NamedTuple):
     not_enforced: tuple[str, ...] = ()
     processes: int = 0
     busy_ns: int = 0
-    gate_wait_ns: int = 0
+    throttled_ns: int = 0
     launches: int = 0
     refusals: int = 0
     last_launch_ns: int = 0  # of CLOCK_MONOTONIC; 0: none yet
@@ -111,7 +111,7 @@ def _quota_of(device: abi.DeviceLimit) -> Quota:
     return Quota(
         None if device.memory_limit_bytes == abi.NO_MEMORY_LIMIT else device.memory_limit_bytes,
         None if device.sm_limit_percent == abi.NO_SM_LIMIT else device.sm_limit_percent,
-        SmPolicy(device.sm_policy) if device.sm_policy in (abi.SM_BURST, abi.SM_OFF) else SmPolicy.HARD,
+        SmPolicy(device.sm_policy) if device.sm_policy in {policy.value for policy in SmPolicy} else SmPolicy.HARD,
         Priority.HIGH if device.priority == abi.PRIORITY_HIGH else Priority.LOW,
         bool(device.paused),
         device.virtual_limit_bytes if device.virtual_limit_bytes > device.memory_limit_bytes else None,
@@ -173,7 +173,7 @@ def _read_device(
     return _read_memory(slots, number, uuid)._replace(
         not_enforced=tuple(name for name, bit in NOT_ENFORCED.items() if shared.not_enforced & bit),
         busy_ns=shared.busy_ns,
-        gate_wait_ns=shared.gate_wait_ns,
+        throttled_ns=shared.throttled_ns,
         launches=shared.launches,
         refusals=shared.refusals,
         last_launch_ns=shared.last_launch_ns,
@@ -190,7 +190,7 @@ def _read_memory(slots: Sequence[abi.ProcessUsage], number: int, uuid: str) -> D
         overhead_bytes=sum(device.overhead_bytes for device in held),
         context_bytes=sum(min(device.context_bytes, device.overhead_bytes) for device in held),
         host_bytes=sum(device.host_bytes for device in held),
-        processes=sum(1 for device in held if device.allocated_bytes or device.overhead_bytes),
+        processes=sum(1 for device in held if device.counted_bytes),
     )
 
 

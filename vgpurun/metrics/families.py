@@ -184,9 +184,9 @@ FAMILIES: tuple[Family[Any], ...] = (
         lambda device: device.sm_limit_ratio,
     ),
     Family(
-        "vgpurun_container_gate_wait_seconds_total", COUNTER,
-        "Time that launches waited for the compute limit, or for their turn, over all threads.", DEVICE,
-        of_reading("gate_wait_ns", 1e9),
+        "vgpurun_container_throttled_seconds_total", COUNTER,
+        "Throttled time: what launches waited for the compute limit, or for their turn, over all threads.", DEVICE,
+        of_reading("throttled_ns", 1e9),
     ),
     Family(
         "vgpurun_container_turn_wait_median_seconds", GAUGE,

@@ -85,7 +85,7 @@ class Lanes:
     def _of(self, process: int, kind: Kind) -> list[Lane]:
         lanes = self._found[process, kind]
         if kind == "wait":
-            return [_lane(process, kind, "waits at the gate", list(lanes.values()))]
+            return [_lane(process, kind, "throttled", list(lanes.values()))]
         if kind == "copy":
             return [
                 _lane(process, kind, _COPIES[CopyKind(value)], [amounts])

@@ -85,7 +85,7 @@ def _tiles(summary: Summary) -> list[tuple[str, str, str]]:
         tiles.append((show_count(summary.launches), "kernel launches", ""))
     if summary.waits.count:
         tiles.append(
-            (show_time(summary.waits.total_ns), "gate waits", words.plural(summary.waits.count, "launch", "launches"))
+            (show_time(summary.waits.total_ns), "throttled", words.plural(summary.waits.count, "launch", "launches"))
         )
     if size_bytes := sum(copy.size_bytes for copy in summary.copies):
         tiles.append(
@@ -110,7 +110,7 @@ def _sections(summary: Summary, figures: dict[str, Figure]) -> list[Section]:
             "kernels", "Kernels", table=report_tables.kernels(summary), note=_KERNEL_NOTE if summary.kernels else ""
         ),
         Section("copies", "Copies", found("copies"), report_tables.copies(summary), _COPY_NOTE),
-        Section("waits", "Waits at the gate", found("waits"), note=_WAIT_NOTE),
+        Section("waits", "Throttled launches", found("waits"), note=_WAIT_NOTE),
         Section("processes", "Processes", table=report_tables.processes(summary)),
     ]
     return [section for section in sections if section.figures or (section.table and section.table.rows)]

@@ -114,7 +114,7 @@ def _waits(profile: ProcessProfile, pid: int, numbers: Sequence[int]) -> Iterato
     for wait in profile.waits():
         if wait.thread not in tracks:
             tracks[wait.thread] = _WAIT_TRACK + len(tracks)
-            yield _name("thread_name", pid, tracks[wait.thread], f"waits at the gate, thread {wait.thread}")
+            yield _name("thread_name", pid, tracks[wait.thread], f"throttled, thread {wait.thread}")
         arguments = {"of": _gpu(numbers, wait.device)}
         yield _complete(pid, tracks[wait.thread], "wait", "gate", wait.start_ns, wait.duration_ns, arguments)
 

@@ -44,7 +44,8 @@ def _case(record: Record) -> str:
 
 
 def _share(record: Record) -> str:
-    return f"**{record['share %']}**" if abs(distance(record)) > 1 else record["share %"]
+    due = f" of {record['due %']}" if record["due %"] and record["due %"] != f"{float(record['limits']):.2f}" else ""
+    return (f"**{record['share %']}**" if abs(distance(record)) > 1 else record["share %"]) + due
 
 
 def _evenness(record: Record) -> str:

@@ -1,4 +1,7 @@
-"""A program's share where its host has a part in it: all models, launches flat out, a wait after each, and with pauses.
+"""The GPU time of a program whose host has a part in its speed: models, launches flat out, a wait after each, pauses.
+
+Its limit is one of GPU time: it is due what it uses by itself, up to the limit. What it uses is what it is charged at
+99, by the speed that it has there; what it has at a limit is its speed there, times that.
 
 A model differs by up to a third from one process to the next, also natively, and some percent within seconds; the
 others, from one process to the next, by half a percent to four.
@@ -11,6 +14,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,17 +30,18 @@ NEARLY_ALL = 99  # at this limit it shows what a program uses by itself
 
 def share_row(
     program: str, percent: int, library: str, share: float, deviation: float | None, stall_ms: float | None,
-    native: float, note: str,
+    native: float, note: str, due: float | None = None,
 ) -> Row:  # fmt: skip
     """A share with what must hold of it, and of the windows and stalls of what has short kernels."""
-    musts = [Must("share", share, percent - 1, percent + 1)]
+    middle = percent if due is None else due
+    musts = [Must("share", share, middle - 1, middle + 1)]
     shown = deviation if program in EVEN else None
     if shown is not None:
         musts.append(Must("windows", shown, 0, 2))
     if program in EVEN and percent == 50 and stall_ms is not None:
         musts.append(Must("stall", stall_ms, 0, 25))
     stalls = () if stall_ms is None else (stall_ms,)
-    return Row(program, str(percent), library, (share,), musts, shown, stalls, native, note)
+    return Row(program, str(percent), library, (share,), musts, shown, stalls, native, note, due)
 
 
 class _Phase:
@@ -67,6 +72,12 @@ class _Limited(NamedTuple):
     def share_percent(self) -> float:
         return 100 * self.phase.per_second / self.unlimited
 
+    @property
+    def uses_percent(self) -> float:
+        """Of the GPU's time, at its unlimited speed; all of it where that was not seen."""
+        charged = self.phase.charged_percent
+        return 100.0 if charged is None else min(100.0, 100 * charged / self.share_percent)
+
 
 def measure_in_phases(bench: Bench, program: str, seconds: float, limits: tuple[int, ...]) -> Iterator[Row]:
     """Measure each limit in as many rounds as the program has, so many seconds in all."""
@@ -83,17 +94,20 @@ def measure_in_phases(bench: Bench, program: str, seconds: float, limits: tuple[
         ]
         *rounds, nearly_all = (_Limited(*measured[i - 1 : i + 2]) for i in range(1, len(measured), 2))
         for number, percent in enumerate(limits):
-            yield _row(program, percent, library, rounds[number :: len(limits)], nearly_all.phase, native)
+            yield _row(program, percent, library, rounds[number :: len(limits)], nearly_all, native)
 
 
 def _row(
-    program: str, percent: int, library: str, rounds: Sequence[_Limited], nearly_all: _Phase, native: float
+    program: str, percent: int, library: str, rounds: Sequence[_Limited], nearly_all: _Limited, native: float
 ) -> Row:
     phases = [each.phase for each in rounds]
+    uses_percent = nearly_all.uses_percent
+    speed_percent = statistics.fmean(each.share_percent for each in rounds)
     note = (
+        f"uses {uses_percent:.1f} % by itself; has {speed_percent:.2f} % of its speed; "
         f"charged {_mean([phase.charged_percent for phase in phases]):.2f} %; "
         f"{statistics.fmean(each.unlimited for each in rounds):.6g}/s without a limit, in the same process; "
-        f"charged {nearly_all.charged_percent or 0:.1f} % at {NEARLY_ALL}; "
+        f"charged {nearly_all.phase.charged_percent or 0:.1f} % at {NEARLY_ALL}; "
         f"{phases[-1].clock_mhz:.0f} MHz, without a limit {rounds[-1].before.clock_mhz:.0f}"
     )
     if program in EVEN:
@@ -102,16 +116,19 @@ def _row(
             f"charged, without a limit by {_mean([each.before.deviation_percent for each in rounds]):.1f} % in work"
         )
     stalls_ms = [phase.longest_stall_ms for phase in phases if phase.longest_stall_ms is not None]
-    return share_row(
+    row = share_row(
         program,
         percent,
         library,
-        statistics.fmean(each.share_percent for each in rounds),
+        speed_percent * uses_percent / 100,
         _mean([phase.deviation_percent for phase in phases]),
         max(stalls_ms) if stalls_ms else None,
         native,
         note,
+        min(percent, uses_percent),
     )
+    least = 99 if percent > uses_percent else 0
+    return replace(row, musts=[*row.musts, Must("speed", speed_percent, least, float("inf"))])
 
 
 def _mean(values: Sequence[float | None]) -> float:

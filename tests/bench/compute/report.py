@@ -16,6 +16,7 @@ COLUMNS = (
     "limits",
     "library",
     "share %",
+    "due %",
     "sum %",
     "windows' deviation %",
     "longest stall ms",
@@ -46,7 +47,10 @@ class Must:
 
 @dataclass(frozen=True)
 class Row:
-    """One measurement: shares are in percent of the native run beside it, one for each program that ran."""
+    """One measurement: shares are in percent of the native run beside it, one for each program that ran.
+
+    `due_percent` is what a single one should be, where it is not the limit.
+    """
 
     case: str
     limits: str
@@ -57,6 +61,7 @@ class Row:
     longest_stall_ms: Sequence[float] = ()
     native_per_second: float = 0.0
     note: str = ""
+    due_percent: float | None = None
 
     def record(self, table: str, gpu: str, code: str) -> Record:
         """The row as text."""
@@ -66,6 +71,7 @@ class Row:
             self.limits,
             self.library,
             " / ".join(f"{share:.2f}" for share in self.shares),
+            "" if self.due_percent is None else f"{self.due_percent:.2f}",
             f"{sum(self.shares):.1f}" if len(self.shares) > 1 else "",
             "" if self.window_deviation_percent is None else f"{self.window_deviation_percent:.1f}",
             " / ".join(f"{stall:.0f}" for stall in self.longest_stall_ms),
@@ -115,8 +121,8 @@ def read_csv(paths: Iterable[Path]) -> list[Record]:
 
 
 def distance(record: Record) -> float:
-    """How many points a share of the table of shares is off its limit."""
-    return float(record["share %"]) - float(record["limits"])
+    """How many points a share of the table of shares is off what is due."""
+    return float(record["share %"]) - float(record["due %"] or record["limits"])
 
 
 def summary(records: Sequence[Record]) -> list[str]:

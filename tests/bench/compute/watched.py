@@ -51,7 +51,14 @@ class Watched:
                 for reading in region.read_usage(usage, [self._uuid]) or ():
                     self._at_s.append(time.monotonic())
                     self._busy_s.append(reading.busy_ns / 1e9)
-                    self._clock_mhz.append(pynvml.nvmlDeviceGetClockInfo(self._gpu, pynvml.NVML_CLOCK_SM))
+                    self._clock_mhz.append(self._clock_now_mhz())
+
+    def _clock_now_mhz(self) -> int:
+        """0 where the driver does not say, as the simulated one."""
+        try:
+            return int(pynvml.nvmlDeviceGetClockInfo(self._gpu, pynvml.NVML_CLOCK_SM))
+        except pynvml.NVMLError_NotSupported:
+            return 0
 
     def _between(self, from_s: float, to_s: float) -> tuple[int, int] | None:
         first, last = (bisect_left(self._at_s, at_s) for at_s in (from_s, to_s))
