@@ -259,8 +259,11 @@ static void wait_for(struct wait *wait, enum obstacle what) {
   else if (what == ROOM)
     sleep_a_little(meter);
   else {
-    if (until_ns - wait->now_ns >= LOOK_NS && wait->in_company && turns_is_ours(&meter->turns))
+    bool is_long = until_ns - wait->now_ns >= LOOK_NS && wait->in_company && turns_is_ours(&meter->turns);
+    if (is_long && turns_look(&meter->turns).another_tenant)
       drain_and_pass(meter);
+    else if (is_long) /* processes of the container have no tokens either: each has the turn for as long as the others */
+      gate_note_activity(meter, until_ns - wait->now_ns);
     int64_t left_ns = until_ns - meter->driver->now_ns();
     if (left_ns > 0)
       meter->driver->sleep_ns(left_ns);
