@@ -7,7 +7,6 @@
 
 /* To tell the container takes some microseconds: a program that waits for short work would lose them each time. */
 #define TELL_EVERY_NS 250000LL
-#define AT_ONCE_NS 5000LL /* in which a marker on an idle stream is reached */
 /* How many are in a cost's mean, in which the latest counts so little: work of one name may take now more, now less. */
 #define MOST_SEEN 16
 
@@ -93,7 +92,7 @@ static int64_t place(struct meter_stream *stream, void *marker, int64_t earliest
 /* Beside others, the GPU may have had to switch to us before it reached the marker at the start. */
 static int64_t place_end(struct meter_stream *stream, const struct batch *batch, int64_t now_ns) {
   if (batch->start != NULL)
-    place(stream, batch->start, batch->start_ns, batch->in_company ? now_ns : batch->start_ns + AT_ONCE_NS, true);
+    place(stream, batch->start, batch->start_ns, batch->in_company ? now_ns : batch->start_ns, true);
   return batch->end != NULL ? place(stream, batch->end, batch->end_ns, now_ns, false) : batch->end_ns;
 }
 
