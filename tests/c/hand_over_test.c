@@ -77,7 +77,7 @@ static bool is_held(void *shared, int slot) {
   return slot >= count || !processes[slot].dead;
 }
 
-static void wait_on(void *shared, uint32_t expected, int64_t duration_ns) {
+static void wait_on(void *shared, uint32_t expected, int64_t duration_ns, bool awake) {
   (void)shared;
   hand_over();
   if (file.wake == expected)
