@@ -22,7 +22,7 @@ static uint64_t tenant(void) {
   if (number != 0)
     return number;
   const struct shared_file *usage = &process_region()->file;
-  bool shared = usage->memory != NULL;
+  bool shared = shared_file_is_open(usage);
   uint64_t first = shared ? (uint64_t)usage->device : (uint64_t)getpid();
   uint64_t second = shared ? (uint64_t)usage->inode : (uint64_t)clock_now_ns();
   number = ((first * 0x9e3779b97f4a7c15ULL) ^ (second * 0xff51afd7ed558ccdULL)) | 1;

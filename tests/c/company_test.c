@@ -248,7 +248,7 @@ static void check_fault(enum fault fault, const struct program *program, bool wi
          (long long)(program->kernel_ns / US), seed, shares[0], (double)stall_ns / MS);
   if (with_sibling)
     printf("; its own other process %6.2f %%", shares[1]);
-  bool is_open = fault >= ENDLESS && (with_sibling || shares[0] > 42);
+  bool is_open = fault >= ENDLESS && (with_sibling || shares[0] > 40);
   row_unless(is_open, shares[0] >= least && shares[0] <= 52 && stall_ns <= 150 * MS && sibling_holds, " ");
 }
 

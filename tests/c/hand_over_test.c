@@ -78,7 +78,7 @@ static bool is_held(void *shared, int slot) {
 }
 
 static void wait_on(void *shared, uint32_t expected, int64_t duration_ns, bool awake) {
-  (void)shared;
+  (void)shared, (void)awake;
   hand_over();
   if (file.wake == expected)
     sleep_until(now_ns + duration_ns, true);
