@@ -13,8 +13,7 @@
 #define DOUBLINGS 4
 #define LOOK_NS 500000LL            /* between looks; the least patience; work that stands still for so long waits */
 #define LONGEST_SLEEP_NS 50000000LL /* after which the limit is looked at again: the host may have changed it */
-#define SHORTEST_SLEEP_NS 20000LL
-#define OVERRUN_TIMES 2 /* kernels of one name may take now one and now ten milliseconds */
+#define OVERRUN_TIMES 2             /* kernels of one name may take now one and now ten milliseconds */
 
 struct wait {
   struct meter_stream *stream;
@@ -74,7 +73,7 @@ static int64_t left_ns(struct meter *meter) {
 /* A part of what is left, and where streams run side by side a smaller one, so that its end is not slept through. */
 static void sleep_a_little(struct meter *meter) {
   int64_t part_ns = min(left_ns(meter) / 4, get(meter->in_flight_ns) / 32);
-  meter->driver->sleep_ns(min(max(part_ns, SHORTEST_SLEEP_NS), LOOK_NS));
+  meter->driver->sleep_ns(min(max(part_ns, METER_SHORT_SLEEP_NS), LOOK_NS));
 }
 
 /* ---- turns ------------------------------------------------------------------------------------------------------- */
@@ -262,7 +261,8 @@ static void wait_for(struct wait *wait, enum obstacle what) {
     bool is_long = until_ns - wait->now_ns >= LOOK_NS && wait->in_company && turns_is_ours(&meter->turns);
     if (is_long && turns_look(&meter->turns).another_tenant)
       drain_and_pass(meter);
-    else if (is_long) /* processes of the container have no tokens either: each has the turn for as long as the others */
+    else if (is_long) /* processes of the container have no tokens either: each has the turn for as long as the others
+                       */
       gate_note_activity(meter, until_ns - wait->now_ns);
     int64_t left_ns = until_ns - meter->driver->now_ns();
     if (left_ns > 0)

@@ -7,7 +7,6 @@
 #include "signals.h"
 
 #define CLAIM_TRIES 50
-#define OTHER_THREAD_NS 20000
 /* Where waits end the batches, or batches are mixed, what each launch costs does not show. So one batch of so many has
  * a single launch, which is measured alone. */
 #define SAMPLE_EVERY 16
@@ -91,7 +90,7 @@ bool meter_claim_patiently(const struct meter_driver *driver, int32_t *claim) {
   int64_t give_up_ns = driver->now_ns() + TURNS_PATIENCE_NS;
   bool mine;
   while (!(mine = claim_try(claim) || claim_recover(claim)) && driver->now_ns() < give_up_ns)
-    driver->sleep_ns(OTHER_THREAD_NS);
+    driver->sleep_ns(METER_SHORT_SLEEP_NS);
   signals_release();
   return mine;
 }

@@ -19,6 +19,7 @@
  * has been measured: else a process that launches once and ends would never pay. */
 #define METER_RUN_AHEAD_NS 5000000LL
 #define METER_UNKNOWN_PAYS_NS 50000000LL
+#define METER_SHORT_SLEEP_NS 20000LL /* with the way back these are 70 us */
 
 static inline int64_t min(int64_t a, int64_t b) {
   return a < b ? a : b;

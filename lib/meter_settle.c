@@ -5,8 +5,6 @@
 #include "meter_parts.h"
 #include "timeline.h"
 
-/* To tell the container takes some microseconds: a program that waits for short work would lose them each time. */
-#define TELL_EVERY_NS 250000LL
 /* How many are in a cost's mean, in which the latest counts so little: work of one name may take now more, now less. */
 #define MOST_SEEN 16
 
@@ -40,7 +38,9 @@ static void tell(struct meter *meter) {
   set(meter->paid_zero_at_ns, pay(meter, get(meter->paid_zero_at_ns), pay_ns));
   int64_t zero_at_ns = get(meter->zero_at_ns);
   bool is_news = bill->pay_ns != 0 || bill->launches > 0 || zero_at_ns > pay(meter, zero_at_ns, 0);
-  bool is_soon = bill->now_ns - meter->told_ns < TELL_EVERY_NS && bill->pay_ns < TELL_EVERY_NS && !get(meter->in_step);
+  /* That takes some microseconds: a program that waits for short work would lose them each time. */
+  bool is_soon =
+      bill->now_ns - meter->told_ns < METER_SPARSE_NS && bill->pay_ns < METER_SPARSE_NS && !get(meter->in_step);
   if (!is_news || is_soon)
     return;
   meter->told_ns = bill->now_ns;

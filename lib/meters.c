@@ -9,8 +9,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#define LOOK_NS 10000000LL
-
 HOT_DATA struct meters_watch meters_watch;
 
 /* ---- what a device's meter goes by ----------------------------------------------------------------------------- */
@@ -155,8 +153,8 @@ static bool look_at(struct device *device) {
 /* The current device's meter is made here, be it only to be seen by others. */
 bool meters_look_for_company(int64_t now_ns) {
   int64_t before_ns = __atomic_load_n(&meters_watch.look_at_ns, __ATOMIC_RELAXED);
-  if (now_ns < before_ns || !__atomic_compare_exchange_n(&meters_watch.look_at_ns, &before_ns, now_ns + LOOK_NS, false,
-                                                         __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+  if (now_ns < before_ns || !__atomic_compare_exchange_n(&meters_watch.look_at_ns, &before_ns, now_ns + TURNS_KNOWN_NS,
+                                                         false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
     return __atomic_load_n(&meters_watch.company, __ATOMIC_RELAXED);
   struct device *device = device_of_current_context();
   if (device != NULL && device->number >= 0 && device_limits(device).sm_policy != VGPU_SM_OFF && process_shows_limits())

@@ -1,8 +1,6 @@
 /* The library in a process, as its hooks use the meter: meters.c, cuda_launch.c and cuda_sync.c without CUDA. */
 #include "gpu_model_parts.h"
 
-#define LOOK_NS (10 * MS) /* as meters.c looks */
-
 /* As meters.c does it. */
 static struct meter_terms terms_of(const void *owner) {
   struct meter *meter = (struct meter *)owner;
@@ -62,7 +60,7 @@ static bool is_measured(struct model_process *process, int gpu) {
   const struct model_container *container = &model.containers[process->container];
   struct turns *turns = &process->meters[gpu].turns;
   if (process->now_ns >= process->look_at_ns[gpu]) {
-    process->look_at_ns[gpu] = process->now_ns + LOOK_NS;
+    process->look_at_ns[gpu] = process->now_ns + TURNS_KNOWN_NS;
     bool was_measured = process->measured[gpu];
     process->company[gpu] = false;
     if (container->policy != VGPU_SM_OFF) {
