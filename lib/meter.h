@@ -160,7 +160,7 @@ struct meter {
   _Atomic bool was_late;
   _Atomic int64_t turn_wait_ns;          /* the longest wait for the turn while others are there */
   _Atomic int64_t zero_at_ns, looked_ns; /* the container's bucket, and when that was so */
-  _Atomic int64_t mixed_until_ns;        /* the GPU mixes our work with another's: beside.c */
+  _Atomic int64_t mixed_until_ns;        /* the GPU mixes our work with another's */
   _Atomic int64_t look_beside_at_ns;
 
   uint32_t costs_replaced; /* by others for which there was no place */
