@@ -127,9 +127,8 @@ static bool open_batch(struct meter_stream *stream, uint64_t work, int64_t *cost
   }
   if (swap(stream->open, false))
     meter_end_now(stream);
+  *cost_ns = METER_RUN_AHEAD_NS;
   bool is_unknown = !meter_known_cost(meter, work, cost_ns);
-  if (is_unknown)
-    *cost_ns = METER_RUN_AHEAD_NS;
   struct gate_pass pass = gate_wait(stream, *cost_ns);
   signals_release();
   if (meter_is_destroyed(stream)) /* meanwhile */

@@ -35,7 +35,7 @@ static inline struct meter_cost *meter_costs_of(struct meter *meter, uint64_t wo
   return meter->costs[(work * 0x9e3779b97f4a7c15ULL) >> (64 - METER_COST_SET_BITS)];
 }
 
-/* Finds how long a launch of this work usually takes; false when it has not been seen. */
+/* Finds how long a launch of this work usually takes; false, and nothing changes, when it has not been seen. */
 static inline bool meter_known_cost(struct meter *meter, uint64_t work, int64_t *cost_ns) {
   struct meter_cost *costs = meter_costs_of(meter, work);
   for (int i = 0; i < METER_COST_WAYS; i++)
