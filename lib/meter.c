@@ -341,7 +341,11 @@ void meter_after_wait_all(struct meter *meter, int64_t returned_ns) {
 /* A program that polls looks some microseconds after its launches, and then again and again: a marker is worth its cost
  * once the work is longer. */
 static void before_poll(struct meter_stream *stream) {
-  if (get(stream->open) && stream->meter->driver->now_ns() - stream->batch.last_launch_ns >= METER_LATE_NS)
+  if (!get(stream->open) || !launched_here(stream) || !meter_claim(stream))
+    return;
+  bool is_long = stream->meter->driver->now_ns() - stream->batch.last_launch_ns >= METER_LATE_NS;
+  meter_unclaim(stream);
+  if (is_long)
     close_open(stream);
 }
 
