@@ -238,7 +238,8 @@ void meter_launched_more(struct meter_stream *stream, uint64_t work, uint32_t la
     if (stream->observer != NULL)
       stream->observer->joined(batch, cost_ns * launches);
     bool full = batch->estimate_ns >= METER_BATCH_NS || batch->launches >= batch->most_launches;
-    bool paused = now_ns - last_ns >= METER_SPARSE_NS; /* before some of them, perhaps */
+    /* Before some of them, perhaps, and the GPU had nothing to do then. */
+    bool paused = now_ns - last_ns >= METER_SPARSE_NS && now_ns - batch->began_ns >= batch->estimate_ns;
     if (paused || (full && may_touch(stream))) {
       set(stream->open, false);
       if (paused)

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from sandbox import Sandbox
 
-from support import assert_measured
 from vgpurun.profiles import layout
 from vgpurun.profiles.reader import FileProfile, read_profiles
 
@@ -130,23 +129,17 @@ def test_a_launch_that_fails_within_a_row(sandbox: Sandbox, folder: Path, launch
 @pytest.mark.parametrize("burst", [3, 5, 12, 100])
 @pytest.mark.parametrize("pause_s", [0.0001, 0.01])
 def test_pauses_are_not_the_kernels(sandbox: Sandbox, folder: Path, burst: int, pause_s: float) -> None:
-    """Also where nobody looked at the clock when they began or ended."""
+    """Also where nobody looked at the clock when they began or ended. A busy machine may make them longer."""
     code = (
         "import time\nkernel = d.kernel('spin_50us')\nlaunches(kernel, 40); d.synchronize()\n"
         f"for _ in range(20): launches(kernel, {burst}); time.sleep({pause_s})\n"
         "d.synchronize()\n"
     )
-
-    def each_ns() -> float:
-        for path in folder.iterdir():
-            path.unlink()
-        profile = profile_of(sandbox, folder, code)
-        [kernel] = profile.kernels
-        assert kernel.launches == 40 + 20 * burst
-        assert rows(profile) > 5 or burst == 3
-        return kernel.gpu_ns / kernel.launches
-
-    assert_measured(each_ns, lambda ns: 0.8 * 50_000 < ns < 1.5 * 50_000)
+    profile = profile_of(sandbox, folder, code)
+    [kernel] = profile.kernels
+    assert kernel.launches == 40 + 20 * burst
+    assert rows(profile) > 5 or burst == 3
+    assert 0.8 * 50_000 < kernel.gpu_ns / kernel.launches < 1.5 * 50_000
 
 
 def test_threads_that_end_within_a_row(sandbox: Sandbox, folder: Path) -> None:
