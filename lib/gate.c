@@ -304,8 +304,7 @@ struct gate_pass gate_wait(struct meter_stream *stream, int64_t cost_ns) {
     wait.tokens_ns += what == TOKENS ? took_ns : 0;
     wait.held_ns += what != ROOM ? took_ns : 0;
     wait.for_turn_ns += what == TURN ? took_ns : 0;
-    set(meter->turn_wait_ns, min(max(wait.for_turn_ns, get(meter->turn_wait_ns)), BUCKET_MOST_DEBT_NS));
-    set(meter->turn_wait_ns, min(max(wait.for_turn_ns, get(meter->turn_wait_ns)), BUCKET_MOST_DEBT_NS));
+    set(meter->turn_wait_ns, min(max(wait.for_turn_ns, get(meter->turn_wait_ns)), TURNS_LONGEST_NS));
   }
   note_wait(&wait);
   note_release(meter, began_ns, valve);
