@@ -16,9 +16,9 @@
 #include <stdint.h>
 
 #define BUCKET_BURST_NS 20000000LL
-/* What can be owed at most: it bounds every wait, also where the file is damaged, and forgives what work of more than
- * a quarter of a second took beyond that. */
-#define BUCKET_MOST_DEBT_NS 250000000LL
+/* The most that can be owed: it bounds every wait, also where the file is damaged, and forgives what work took beyond
+ * that. Two kernels of 300 ms in flight are still paid in full. */
+#define BUCKET_MOST_DEBT_NS 1000000000LL
 
 /* The wall time in which gpu_ns accrue. */
 static inline int64_t bucket_wall_ns(int64_t gpu_ns, uint32_t percent) {

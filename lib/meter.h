@@ -7,9 +7,9 @@
  * launch waits only where it opens a batch: inside one, the wait would be measured as work. How it works as a whole is
  * told in docs/dev/compute.md.
  *
- * The driver and the clock are passed in; no CUDA header is needed here. No lock is held across a driver call: who
- * works on a stream or harvests has a claim on it, and whoever finds it claimed goes on without. To join an open batch
- * takes some nanoseconds, for which others wait.
+ * The driver and the clock are passed in; no CUDA header is needed here. No lock is held across a driver call: a thread
+ * that works on a stream or harvests has a claim on it, and one that finds it claimed goes on without. To join an open
+ * batch takes some nanoseconds, for which others wait.
  */
 #ifndef VGPU_METER_H
 #define VGPU_METER_H
@@ -24,8 +24,8 @@
 /* A marker costs the GPU three microseconds, and a batch is what passes the gate at once. */
 #define METER_BATCH_NS 1000000LL
 #define METER_BATCH_LAUNCHES 512
-/* A longer pause between two launches ends the batch: the stream has mostly run dry in it. A shorter one counts as work
- * beside other tenants: they wait that long for a holder of the turn. */
+/* A longer pause between two launches ends the batch: the stream has mostly run dry in it. Other tenants wait that long
+ * for a holder of the turn. */
 #define METER_SPARSE_NS TURNS_GRACE_NS
 /* A thread may be told by so much late that the GPU is done: half of it is what one that has slept takes to wake up. */
 #define METER_LATE_NS 100000LL
@@ -53,15 +53,13 @@ struct meter_driver {
 /* Places the GPU clock of one context on the wall clock. */
 struct timeline {
   void *_Atomic context; /* NULL: destroyed */
-  void *base;            /* a completed marker */
-  int64_t base_gpu_ns;
-  int64_t offset_ns;
+  void *base;            /* a completed marker, or NULL */
+  int64_t base_ns;       /* when that was */
 };
 
 struct batch {
-  /* What each launch changes. */
+  /* Changed by each launch. */
   int64_t estimate_ns;    /* what its launches usually take */
-  int64_t full_ns;        /* it ends when its estimate is as near to this as it comes */
   int64_t open_until_ns;  /* launches may join it without asking at the gate */
   int64_t last_launch_ns; /* before, the GPU may have waited for the host */
   uint64_t work;          /* the key of its last launch */
@@ -70,27 +68,24 @@ struct batch {
   bool is_mixed;   /* launches of several keys */
   bool is_unknown; /* one launch, whose cost is not known */
 
-  bool in_company;       /* with other tenants, for whom the GPU was not free meanwhile */
-  int64_t turn_began_ns; /* of a turn whose first batch this is; or 0 */
-  int64_t began_ns;      /* when its first launch returned */
-  void *start;           /* a marker on an idle stream, or NULL: the GPU's clock is set by it */
-  int64_t start_ns;      /* when it had been recorded */
-  void *end;             /* a marker; or NULL where end_ns is known */
-  int64_t end_ns;        /* the GPU was done by then; or when the marker was recorded, or last seen pending */
-  int64_t late_ns;       /* by how much earlier it may have been done; INT64_MAX: nobody knows */
+  bool in_company;  /* with other tenants, for whom the GPU was not free meanwhile */
+  int64_t began_ns; /* when its first launch returned */
+  void *start;      /* a marker on an idle stream, or NULL: the GPU's clock is set by it */
+  int64_t start_ns; /* when it had been recorded */
+  void *end;        /* a marker; or NULL where end_ns is known */
+  int64_t end_ns;   /* the GPU was done by then; or when the marker was recorded, or last seen pending */
+  int64_t late_ns;  /* by how much earlier it may have been done; INT64_MAX: nobody knows */
   int64_t paid_ns;
 };
 
 struct meter_stream {
-  /* What each launch asks for. With the beginning of the batch these are two cache lines. */
+  /* Read by each launch. With the beginning of the batch these are two cache lines. */
   _Alignas(64) struct meter *meter;
   int32_t claim;            /* the thread at work on the batch: all below but the ring's tail is its own */
   _Atomic int32_t launcher; /* the thread that launched last: it alone may call the driver with the handle */
   _Atomic bool open;        /* batch takes launches */
   _Atomic bool is_free;     /* nothing holds its launches back */
-  uint8_t to_sample;        /* batches until one is measured alone: see meter.c */
-  uint32_t usual_launches;  /* of its last batch */
-  uint32_t random;
+  uint8_t batches;          /* one of many is measured alone: see meter.c */
   const struct meter_observer *observer; /* the meter's */
   struct batch batch;
 
@@ -101,14 +96,14 @@ struct meter_stream {
   _Atomic uint32_t head, tail;
 };
 
-/* Who looks on: a profile. Called by any thread, one at a time for each batch; asks nothing of the driver. */
+/* A profile looks on. Called by any thread, one at a time for each batch; asks nothing of the driver. */
 struct meter_observer {
   void (*joined)(struct batch *batch, int64_t expected_ns); /* what the thread is launching; 0: not known yet */
   void (*measured)(const struct meter_stream *stream, const struct batch *batch, int64_t start_ns, int64_t end_ns);
   void (*waited)(const struct meter *meter, int64_t began_ns, int64_t ended_ns);
 };
 
-/* What this process may have of the device, now. */
+/* This process's part of the device, now. */
 struct meter_terms {
   uint32_t percent; /* 1 to 100; VGPU_NO_SM_LIMIT: all */
   bool yields;      /* the percentage holds only while another tenant wants the GPU */
@@ -123,9 +118,9 @@ struct meter_cost {
   _Atomic uint32_t seen; /* how often that has been learned from */
 };
 
-/* Of the process, to the container. */
+/* Not yet told to the container: by the thread that harvests. */
 struct meter_bill {
-  int64_t pay_ns;
+  int64_t now_ns, pay_ns;
   int64_t busy_ns, busy_until_ns; /* GPU time of ours */
   uint32_t launches;
 };
@@ -152,24 +147,23 @@ struct meter {
   struct spans spans;
   struct timeline timelines[METER_MAX_CONTEXTS];
 
-  _Atomic int64_t paid_zero_at_ns;            /* the bucket by what this process has paid */
-  _Atomic int64_t to_pay_ns, to_pay_since_ns; /* of which the others have not been told */
-  _Atomic int64_t zero_at_ns, looked_ns;      /* the container's bucket when we last looked */
-  _Atomic int64_t in_flight_ns;               /* as expected */
-  _Atomic uint32_t in_flight_batches, in_flight_unknown;
-  _Atomic int64_t progress_ns;     /* when a batch was settled last, or the first one came into flight */
-  _Atomic int64_t patience_ns;     /* with work that makes no progress; 0: as at first */
-  _Atomic int64_t valve_opened_ns; /* since then; or 0 */
-  _Atomic uint32_t valve_passed;   /* launches since then */
-  _Atomic bool in_step;            /* with other GPUs of the container */
+  _Atomic int64_t to_pay_ns;
+  _Atomic int64_t paid_zero_at_ns; /* the bucket by what this process has paid */
+  _Atomic int64_t in_flight_ns;    /* as expected */
+  _Atomic uint32_t in_flight_batches;
+  _Atomic int64_t progress_ns;   /* when a batch was settled last, or the first one came into flight */
+  _Atomic int64_t patience_ns;   /* with work that makes no progress; 0: as at first */
+  _Atomic int64_t released_ns;   /* since then, when a launch that had been held for long went on; or 0 */
+  _Atomic uint32_t valve_passed; /* launches since then */
+  _Atomic bool is_free;          /* nobody else wants the GPU, as the gate saw it last */
+  _Atomic bool in_step;          /* with other GPUs of the container */
   _Atomic bool was_late;
-  _Atomic int64_t turn_wait_ns;   /* the longest wait for the turn while others are there */
-  _Atomic int64_t took_turn_ns;   /* when, while none of the work of that turn has been measured; else 0 */
-  _Atomic int64_t mixed_until_ns; /* the GPU mixes our work with another's: beside.c */
+  _Atomic int64_t turn_wait_ns;          /* the longest wait for the turn while others are there */
+  _Atomic int64_t zero_at_ns, looked_ns; /* the container's bucket, and when that was so */
+  _Atomic int64_t mixed_until_ns;        /* the GPU mixes our work with another's */
   _Atomic int64_t look_beside_at_ns;
-  _Atomic int64_t measures_since_ns; /* before, launches went by unmeasured; 0: always */
 
-  _Atomic uint32_t costs_replaced; /* by others for which there was no place */
+  uint32_t costs_replaced; /* by others for which there was no place */
   struct meter_cost costs[1 << METER_COST_SET_BITS][METER_COST_WAYS];
 };
 
@@ -192,9 +186,6 @@ void meter_remove_stream(struct meter_stream *stream);
 bool meter_pause(struct meter *meter);
 void meter_remove_context(struct meter *meter, void *context);
 void meter_resume(struct meter *meter, bool paused);
-
-/* From now on launches are measured that were not, since another tenant has come. */
-void meter_begin_measuring(struct meter *meter);
 
 /* Before a launch: may wait. `work` names what is launched (a function with its grid, a graph), so that its cost is
  * learned. True when the caller is to call meter_launched after the launch. */
@@ -227,7 +218,7 @@ void meter_after_wait_all(struct meter *meter, int64_t returned_ns);
 void meter_before_poll(struct meter *meter);
 void meter_after_poll(struct meter *meter);
 
-/* Settles what has completed. */
+/* Settles what has completed, and tells the container what has been paid. */
 void meter_harvest(struct meter *meter);
 
 #endif

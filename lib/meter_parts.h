@@ -1,5 +1,4 @@
-/* What the files of the meter share: meter.c (batches), meter_costs.c, meter_settle.c, meter_streams.c, meter_waits.c,
- * gate.c, beside.c. */
+/* Shared by the files of the meter: meter.c (batches), meter_settle.c, meter_streams.c, gate.c. */
 #ifndef VGPU_METER_PARTS_H
 #define VGPU_METER_PARTS_H
 
@@ -7,7 +6,7 @@
 #include "hot.h"
 #include "meter.h"
 
-/* What threads share without a claim. */
+/* For fields that threads share without a claim. */
 #define get(field) atomic_load_explicit(&(field), memory_order_relaxed)
 #define set(field, to) atomic_store_explicit(&(field), to, memory_order_relaxed)
 #define add(field, more) atomic_fetch_add_explicit(&(field), more, memory_order_relaxed)
@@ -15,10 +14,12 @@
 #define replace(field, from, to)                                                                                       \
   atomic_compare_exchange_weak_explicit(&(field), &(from), to, memory_order_relaxed, memory_order_relaxed)
 
-/* A launch of which nothing is known may take this, and pays so much in advance, which it gets back once it has been
- * measured: else a process that launches once and ends would never pay. */
-#define METER_UNKNOWN_NS 4000000LL
+/* In flight at most, and never fewer than two batches: it keeps the GPU fed, and the next tenant waits for its end. A
+ * launch of which nothing is known is taken to last as long; and it pays so much in advance, which it gets back once it
+ * has been measured: else a process that launches once and ends would never pay. */
+#define METER_RUN_AHEAD_NS 5000000LL
 #define METER_UNKNOWN_PAYS_NS 50000000LL
+#define METER_SHORT_SLEEP_NS 20000LL /* with the way back these are 70 us */
 
 static inline int64_t min(int64_t a, int64_t b) {
   return a < b ? a : b;
@@ -34,7 +35,7 @@ static inline struct meter_cost *meter_costs_of(struct meter *meter, uint64_t wo
   return meter->costs[(work * 0x9e3779b97f4a7c15ULL) >> (64 - METER_COST_SET_BITS)];
 }
 
-/* What a launch of this work usually takes; false when it has not been seen. */
+/* Finds how long a launch of this work usually takes; false, and nothing changes, when it has not been seen. */
 static inline bool meter_known_cost(struct meter *meter, uint64_t work, int64_t *cost_ns) {
   struct meter_cost *costs = meter_costs_of(meter, work);
   for (int i = 0; i < METER_COST_WAYS; i++)
@@ -44,16 +45,6 @@ static inline bool meter_known_cost(struct meter *meter, uint64_t work, int64_t 
     }
   return false;
 }
-
-static inline int64_t meter_expected_ns(const struct batch *batch) {
-  return batch->is_unknown ? METER_UNKNOWN_NS : batch->estimate_ns;
-}
-
-/* The batch took so long. */
-void meter_learn(struct meter *meter, const struct batch *batch, int64_t busy_ns);
-
-/* What cannot be enforced says so. */
-void meter_not_enforced(struct meter *meter, uint32_t what);
 
 /* The context is destroyed, and its markers with it: they must not be touched any more. */
 static inline bool meter_is_destroyed(struct meter_stream *stream) {
@@ -76,9 +67,9 @@ static inline void meter_unclaim(struct meter_stream *stream) {
   claim_release(&stream->claim);
 }
 
-/* Takes the open batch out of the stream to end it. False when there is none, or the calling thread may not call the
- * driver with the stream's handle: a stream that another thread launches on may be captured by it at any moment. */
-bool meter_claim_open(struct meter_stream *stream);
+/* Waits for a claim of a thread that is at the gate, or hangs in the driver; false when that takes too long. One that
+ * was left behind, by the calling thread or one that has ended, is taken over. */
+bool meter_claim_patiently(const struct meter_driver *driver, int32_t *claim);
 
 /* With the claim held: the batch, which is not open any more, ends. With a marker, right behind its last launch; at
  * that time, as the end of a wait for the stream tells, or by so much before; unseen, at any time before now; or with a
@@ -88,9 +79,6 @@ void meter_end_at(struct meter_stream *stream, int64_t end_ns, int64_t late_ns);
 void meter_end_unseen(struct meter_stream *stream);
 void meter_end_now(struct meter_stream *stream);
 
-/* Pays so much for a batch that goes into flight, settles what has completed, and tells the container's others. */
-void meter_settle(struct meter *meter, int64_t pay_ns);
-
 /* With the claim on the stream, whose batch is not open: is nothing of ours on the GPU, as far as is known? */
 bool meter_is_at_rest(struct meter_stream *stream);
 
@@ -99,5 +87,25 @@ static inline bool meter_is_dry(struct meter_stream *stream) {
   return atomic_load_explicit(&stream->tail, memory_order_acquire) ==
          atomic_load_explicit(&stream->head, memory_order_acquire);
 }
+
+/* Bounds of the batch that begins now. */
+struct gate_pass {
+  int64_t open_until_ns; /* when launches have to ask at the gate again */
+  bool in_company;       /* with processes with which turns are taken */
+  bool is_one_launch;    /* and no more: work in flight makes no progress, and this may be what it waits for */
+  bool is_free;          /* nobody else wants the GPU: nothing is held back, and it is not paid */
+};
+
+/* Where a launch that opens a batch waits: while its device is paused, for tokens, for this process's turn, and for
+ * room in flight. With the claim on the stream, whose batch is not open; a launch of that cost is to come. All waits
+ * are bounded, but for a pause, which lasts as long as the host wants it. */
+struct gate_pass gate_wait(struct meter_stream *stream, int64_t cost_ns);
+
+/* Tells processes that wait for our turn that we are at work: for as long as what is in flight may take, and more_ns.
+ */
+void gate_note_activity(struct meter *meter, int64_t more_ns);
+
+/* A batch ended at that time. */
+void gate_note_progress(struct meter *meter, int64_t end_ns, int64_t now_ns);
 
 #endif

@@ -1,35 +1,8 @@
 /* Streams and contexts come and go under the meter. */
 #include "meter_parts.h"
-#include "signals.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-#define OTHER_THREAD_NS 20000
-/* A harvest is short, but its thread may be held up; the bound is for one that hangs in the driver. */
-#define HARVEST_PATIENCE_NS 1000000000LL
-
-/* Waits for another thread that opens or closes a batch of the stream; false when that takes too long. */
-static bool claim(struct meter_stream *stream) {
-  const struct meter_driver *driver = stream->meter->driver;
-  int64_t give_up_ns = driver->now_ns() + TURNS_PATIENCE_NS;
-  bool mine;
-  while (!(mine = meter_claim(stream) || claim_recover(&stream->claim)) && driver->now_ns() < give_up_ns)
-    driver->sleep_ns(OTHER_THREAD_NS);
-  signals_release();
-  return mine;
-}
-
-/* With the claim held, which ends here. */
-static void start_over(struct meter_stream *stream, void *context, void *handle) {
-  set(stream->context, context);
-  set(stream->handle, handle);
-  set(stream->open, false);
-  stream->previous_end_ns = 0;
-  stream->to_sample = 0;
-  stream->usual_launches = 1;
-  meter_unclaim(stream);
-}
 
 /* With the claim held, which ends here. */
 static void give_up(struct meter_stream *stream) {
@@ -38,28 +11,16 @@ static void give_up(struct meter_stream *stream) {
   meter_unclaim(stream);
 }
 
-static bool is_of(struct meter_stream *stream, const void *context) {
-  return get(stream->context) == context;
-}
-
-static bool is_removed(struct meter_stream *stream) {
-  return get(stream->handle) == NULL;
-}
-
 /* A removed stream's entry may be taken again once its last markers have been harvested, and nobody works on it. */
-static bool claim_unused(struct meter_stream *stream) {
-  if (!is_removed(stream) || !meter_claim(stream))
-    return false;
-  bool unused = is_removed(stream) && meter_is_dry(stream);
-  if (!unused)
+static struct meter_stream *claim_unused(struct meter *meter) {
+  for (uint32_t i = 0; i < meter->stream_count; i++) {
+    struct meter_stream *stream = meter->streams[i];
+    if (get(stream->handle) != NULL || !meter_claim(stream))
+      continue;
+    if (get(stream->handle) == NULL && meter_is_dry(stream))
+      return stream;
     meter_unclaim(stream);
-  return unused;
-}
-
-static struct meter_stream *find_unused(struct meter *meter) {
-  for (uint32_t i = 0; i < meter->stream_count; i++)
-    if (claim_unused(meter->streams[i]))
-      return meter->streams[i];
+  }
   return NULL;
 }
 
@@ -70,18 +31,20 @@ void meter_init(struct meter *meter, const struct meter_driver *driver, struct d
   meter->percent = percent;
 }
 
-void meter_begin_measuring(struct meter *meter) {
-  set(meter->measures_since_ns, meter->driver->now_ns());
-}
-
 struct meter_stream *meter_add_stream(struct meter *meter, void *context, void *handle) {
   claim_take(&meter->lock);
-  struct meter_stream *stream = find_unused(meter);
+  struct meter_stream *stream = claim_unused(meter);
   bool fresh = stream == NULL && meter->stream_count < METER_MAX_STREAMS;
   if (fresh && (stream = aligned_alloc(_Alignof(struct meter_stream), sizeof *stream)) != NULL)
-    *stream = (struct meter_stream){.meter = meter, .observer = meter->observer, .random = meter->stream_count};
-  if (stream != NULL)
-    start_over(stream, context, handle);
+    *stream = (struct meter_stream){.meter = meter, .observer = meter->observer};
+  if (stream != NULL) {
+    set(stream->context, context);
+    set(stream->handle, handle);
+    set(stream->open, false);
+    stream->previous_end_ns = 0;
+    stream->batches = 0;
+    meter_unclaim(stream);
+  }
   if (stream != NULL && fresh) {
     meter->streams[get(meter->stream_count)] = stream;
     atomic_store_explicit(&meter->stream_count, get(meter->stream_count) + 1, memory_order_release);
@@ -91,7 +54,7 @@ struct meter_stream *meter_add_stream(struct meter *meter, void *context, void *
 }
 
 void meter_remove_stream(struct meter_stream *stream) {
-  if (!claim(stream)) { /* left to the thread that works on it */
+  if (!meter_claim_patiently(stream->meter->driver, &stream->claim)) { /* left to the thread that works on it */
     set(stream->handle, NULL);
     return;
   }
@@ -104,13 +67,7 @@ void meter_remove_stream(struct meter_stream *stream) {
 bool meter_pause(struct meter *meter) {
   meter_close_all(meter);
   meter_harvest(meter);
-  const struct meter_driver *driver = meter->driver;
-  int64_t give_up_ns = driver->now_ns() + HARVEST_PATIENCE_NS;
-  bool mine;
-  while (!(mine = claim_try(&meter->harvester) || claim_recover(&meter->harvester)) && driver->now_ns() < give_up_ns)
-    driver->sleep_ns(OTHER_THREAD_NS);
-  signals_release();
-  return mine;
+  return meter_claim_patiently(meter->driver, &meter->harvester);
 }
 
 void meter_resume(struct meter *meter, bool paused) {
@@ -119,7 +76,7 @@ void meter_resume(struct meter *meter, bool paused) {
 }
 
 static void forget_open_batch(struct meter_stream *stream) {
-  if (!claim(stream)) /* left to the thread that works on it */
+  if (!meter_claim_patiently(stream->meter->driver, &stream->claim)) /* left to the thread that works on it */
     return;
   if (get(stream->open) && stream->observer != NULL)
     stream->observer->measured(stream, &stream->batch, 0, 0);
@@ -130,7 +87,7 @@ void meter_remove_context(struct meter *meter, void *context) {
   uint32_t count = atomic_load(&meter->stream_count);
   for (uint32_t i = 0; i < count; i++) {
     struct meter_stream *stream = meter->streams[i];
-    if (!is_of(stream, context))
+    if (get(stream->context) != context)
       continue;
     set(stream->context, NULL);
     set(stream->handle, NULL);

@@ -9,8 +9,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#define LOOK_NS 10000000LL
-
 HOT_DATA struct meters_watch meters_watch;
 
 /* ---- what a device's meter goes by ----------------------------------------------------------------------------- */
@@ -22,7 +20,7 @@ static uint64_t tenant(void) {
   if (number != 0)
     return number;
   const struct shared_file *usage = &process_region()->file;
-  bool shared = usage->memory != NULL;
+  bool shared = shared_file_is_open(usage);
   uint64_t first = shared ? (uint64_t)usage->device : (uint64_t)getpid();
   uint64_t second = shared ? (uint64_t)usage->inode : (uint64_t)clock_now_ns();
   number = ((first * 0x9e3779b97f4a7c15ULL) ^ (second * 0xff51afd7ed558ccdULL)) | 1;
@@ -145,11 +143,9 @@ static bool look_at(struct device *device) {
     company = turns_look(&meter->turns).another_tenant;
   }
   bool limited = is_limited(device);
-  bool had_company = __atomic_exchange_n(&device->in_company, company, __ATOMIC_RELAXED);
+  __atomic_store_n(&device->in_company, company, __ATOMIC_RELAXED);
   bool was_measured = __atomic_exchange_n(&device->is_measured, company || limited, __ATOMIC_RELAXED);
-  if (company && !had_company && !limited)
-    meter_begin_measuring(meter);
-  else if (was_measured && !company && !limited)
+  if (was_measured && !company && !limited)
     leave_off(meter);
   return company;
 }
@@ -157,8 +153,8 @@ static bool look_at(struct device *device) {
 /* The current device's meter is made here, be it only to be seen by others. */
 bool meters_look_for_company(int64_t now_ns) {
   int64_t before_ns = __atomic_load_n(&meters_watch.look_at_ns, __ATOMIC_RELAXED);
-  if (now_ns < before_ns || !__atomic_compare_exchange_n(&meters_watch.look_at_ns, &before_ns, now_ns + LOOK_NS, false,
-                                                         __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+  if (now_ns < before_ns || !__atomic_compare_exchange_n(&meters_watch.look_at_ns, &before_ns, now_ns + TURNS_KNOWN_NS,
+                                                         false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
     return __atomic_load_n(&meters_watch.company, __ATOMIC_RELAXED);
   struct device *device = device_of_current_context();
   if (device != NULL && device->number >= 0 && device_limits(device).sm_policy != VGPU_SM_OFF && process_shows_limits())

@@ -5,8 +5,7 @@
 
 #include <string.h>
 
-#define KNOWN_NS 10000000LL /* how old may be what we know of a lock, and what others see of us */
-#define UNEVEN_NS 4000000LL
+#define UNEVEN_NS (TURNS_SLICE_NS / 5)
 
 static int64_t min(int64_t a, int64_t b) {
   return a < b ? a : b;
@@ -36,7 +35,7 @@ static void set_end(struct turns *turns, int64_t now_ns, int64_t end_ns) {
 }
 
 static void set_ticket(struct turns *turns, int64_t ticket_ns, int64_t now_ns) {
-  bool is_old = turns->own.ticket_ns != ticket_ns || now_ns - turns->own.seen_ns >= KNOWN_NS;
+  bool is_old = turns->own.ticket_ns != ticket_ns || now_ns - turns->own.seen_ns >= TURNS_KNOWN_NS;
   turns->own.ticket_ns = ticket_ns;
   if (is_old)
     publish(turns, now_ns);
@@ -119,8 +118,10 @@ static void add_to_view(struct turns *turns, const struct turns_slot *slot, int6
   view->higher_waits |= waits && slot->terms.priority < turns->turn_priority;
   view->goes_before |= waits && goes_before_us(turns, slot, now_ns);
   view->is_leased |= has_turn;
-  if (believed && slot->turn_ends_ns > view->free_at_ns)
+  if (believed && slot->turn_ends_ns > view->free_at_ns) {
     view->free_at_ns = slot->turn_ends_ns;
+    view->passes_at_ns = slot->seen_ns + (slot->turn_ends_ns - slot->seen_ns) / 2 - TURNS_GRACE_NS;
+  }
 }
 
 static void look(struct turns *turns, int64_t now_ns) {
@@ -128,7 +129,7 @@ static void look(struct turns *turns, int64_t now_ns) {
     memset(&turns->seen, 0, sizeof turns->seen);
     turns->system->write(turns->file, &turns->seen.end, sizeof turns->seen.end, offsetof(struct turns_file, end));
   }
-  bool asks = now_ns - turns->asked_ns >= KNOWN_NS, is_there[TURNS_SLOTS];
+  bool asks = now_ns - turns->asked_ns >= TURNS_KNOWN_NS, is_there[TURNS_SLOTS];
   turns->asked_ns = asks ? now_ns : turns->asked_ns;
   turns->looked_ns = now_ns;
   turns->tenants_count = 0;
@@ -149,7 +150,7 @@ static void look(struct turns *turns, int64_t now_ns) {
 static int64_t begin_look(struct turns *turns) {
   claim_take(&turns->lock);
   int64_t now_ns = turns->system->now_ns();
-  if (now_ns - turns->looked_ns >= (turns->view.company ? TURNS_GRACE_NS : KNOWN_NS))
+  if (now_ns - turns->looked_ns >= (turns->view.company ? TURNS_GRACE_NS : TURNS_KNOWN_NS))
     look(turns, now_ns);
   return now_ns;
 }
@@ -252,6 +253,19 @@ static bool try_take(struct turns *turns, int64_t now_ns, int64_t *until_ns) {
   return lease_until(turns, now_ns, now_ns + 2 * TURNS_GRACE_NS);
 }
 
+/* A lease may end earlier than it said, which wakes nobody. It ends after twice the time that its holder expects to
+ * need: about then whoever is next stays awake, since a thread that sleeps wakes up a tenth of a millisecond late. */
+static int64_t time_to_wait_ns(const struct turns *turns, int64_t now_ns, int64_t until_ns, bool *awake) {
+  int64_t left_ns = until_ns - now_ns, to_pass_ns = turns->view.passes_at_ns - now_ns;
+  bool is_next = !turns->view.goes_before;
+  *awake = is_next && to_pass_ns < TURNS_GRACE_NS && to_pass_ns > -TURNS_GRACE_NS;
+  if (*awake)
+    return min(left_ns, to_pass_ns + TURNS_GRACE_NS);
+  if (is_next && to_pass_ns > 0)
+    return min(to_pass_ns - TURNS_GRACE_NS + 1, TURNS_KNOWN_NS);
+  return left_ns > TURNS_GRACE_NS ? min(left_ns / 2, TURNS_KNOWN_NS) : left_ns;
+}
+
 /* Threads of one process share its slot and its ticket. The time for which the process was stopped is nobody's fault,
  * and takes no patience. */
 bool turns_take(struct turns *turns) {
@@ -265,13 +279,14 @@ bool turns_take(struct turns *turns) {
     if (patience_ns <= 0)
       turns->distrust_until_ns = now_ns + TURNS_DISTRUST_NS;
     uint32_t wake = turns->seen.wake;
+    bool awake;
+    int64_t began_ns = now_ns, wait_ns = time_to_wait_ns(turns, now_ns, until_ns, &awake);
     claim_release(&turns->lock);
-    int64_t began_ns = now_ns, left_ns = until_ns - system->now_ns();
-    if (left_ns > 0) /* the turn may end earlier than it said, which wakes nobody */
-      system->wait(turns->file, wake, left_ns > TURNS_GRACE_NS ? min(left_ns / 2, KNOWN_NS) : left_ns);
+    if (wait_ns > 0)
+      system->wait(turns->file, wake, wait_ns, awake);
     claim_take(&turns->lock);
     now_ns = system->now_ns();
-    patience_ns -= min(now_ns - began_ns, 2 * KNOWN_NS);
+    patience_ns -= min(now_ns - began_ns, 2 * TURNS_KNOWN_NS);
   }
   bool ours = now_ns >= turns->distrust_until_ns;
   set_ticket(turns, 0, now_ns);

@@ -20,6 +20,7 @@
 
 #define TURNS_SLICE_NS 20000000LL
 #define TURNS_GRACE_NS 300000LL       /* a turn that is not used stays so long with its holder, or with the next one */
+#define TURNS_KNOWN_NS 10000000LL     /* how old may be what we know of a lock, and what others see of us */
 #define TURNS_LONGEST_NS 250000000LL  /* how far ahead a lease may end; a process that waits for longer goes first */
 #define TURNS_PATIENCE_NS 900000000LL /* for the turn: 45 others may have theirs before */
 #define TURNS_DISTRUST_NS 30000000000LL
@@ -56,8 +57,8 @@ struct turns_system {
   bool (*read)(void *file, void *to, size_t size, size_t at); /* false: not all of it could be had */
   void (*write)(void *file, const void *from, size_t size, size_t at);
   bool (*is_held)(void *file, int slot); /* by a living process */
-  /* Sleeps until the file's `wake` is no longer `expected`, or duration_ns have passed; or not at all. */
-  void (*wait)(void *file, uint32_t expected, int64_t duration_ns);
+  /* Waits until the file's `wake` is no longer `expected`, or duration_ns have passed; or not at all. */
+  void (*wait)(void *file, uint32_t expected, int64_t duration_ns, bool awake);
   void (*wake_all)(void *file);
 };
 extern const struct turns_system turns_file_system; /* of a struct shared_file */
@@ -65,11 +66,11 @@ extern const struct turns_system turns_file_system; /* of a struct shared_file *
 /* What a look at the file has shown of the others. */
 struct turns_view {
   bool company, another_tenant, higher_priority; /* anybody; not a process of our container; a higher one than ours */
-  bool wanted;                     /* another tenant of our priority or a higher one waits, or uses its turn */
-  bool higher_waits, goes_before;  /* one that waits has a higher priority than the turn, or goes first */
-  bool is_leased;                  /* to another one */
-  int64_t free_at_ns;              /* when the turn ends, or ended */
-  uint32_t hard, burst, unlimited; /* limits of tenants of no lower priority, in percent; how many have none */
+  bool wanted;                      /* another tenant of our priority or a higher one waits, or uses its turn */
+  bool higher_waits, goes_before;   /* one that waits has a higher priority than the turn, or goes first */
+  bool is_leased;                   /* to another one */
+  int64_t free_at_ns, passes_at_ns; /* when the turn ends, or ended; and when its holder may pass it */
+  uint32_t hard, burst, unlimited;  /* limits of tenants of no lower priority, in percent; how many have none */
 };
 
 struct turns {

@@ -31,10 +31,15 @@ static uint32_t *wake_word(void *file) {
   return &((struct turns_file *)((struct shared_file *)file)->memory)->wake;
 }
 
-static void wait(void *file, uint32_t expected, int64_t duration_ns) {
+static void wait(void *file, uint32_t expected, int64_t duration_ns, bool awake) {
   struct timespec duration = {.tv_sec = duration_ns / 1000000000, .tv_nsec = duration_ns % 1000000000};
+  int64_t until_ns = clock_now_ns() + duration_ns;
+  uint32_t found = expected;
   signals_release();
-  syscall(SYS_futex, wake_word(file), FUTEX_WAIT, expected, &duration, NULL, 0);
+  if (!awake)
+    syscall(SYS_futex, wake_word(file), FUTEX_WAIT, expected, &duration, NULL, 0);
+  while (awake && found == expected && clock_now_ns() < until_ns)
+    read_file(file, &found, sizeof found, offsetof(struct turns_file, wake));
   signals_hold();
 }
 

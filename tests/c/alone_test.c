@@ -119,6 +119,7 @@ static void check_lengths(void) {
                  {"5 ms", 5 * MS},
                  {"30 ms", 30 * MS},
                  {"200 ms", 200 * MS},
+                 {"300 ms", 300 * MS},
                  {"a graph of 100 x 50 us", 5 * MS},
                  {"a graph of 20 x 10 us", 200 * US}};
   static const int graphs = 2;

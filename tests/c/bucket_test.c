@@ -50,13 +50,6 @@ static void check_wait_is_exact(void) {
   CHECK(zero_at_ns == now_ns, "given back");
 }
 
-/* What was paid before it is told counts from then: it did not accrue twice meanwhile. */
-static void check_paid_before(void) {
-  start_over();
-  int64_t at_once_ns = bucket_pay(0, 30 * MS, now_ns, now_ns, 50);
-  CHECK(bucket_pay(0, 30 * MS, now_ns, now_ns + MS, 50) == at_once_ns, "told a millisecond later");
-}
-
 /* More than can be owed is forgiven, whatever stands in the file. */
 static void check_debt_is_bounded(void) {
   start_over();
@@ -73,7 +66,6 @@ static void check_debt_is_bounded(void) {
 int main(void) {
   check_shares();
   check_wait_is_exact();
-  check_paid_before();
   check_debt_is_bounded();
   return 0;
 }

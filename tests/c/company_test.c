@@ -241,14 +241,14 @@ static void check_fault(enum fault fault, const struct program *program, bool wi
   int64_t at_ns = cause(fault, disturber);
   measure_shares(processes, count, at_ns + S, at_ns + 11 * S, shares);
   int64_t stall_ns = model_longest_launch_ns(processes[0]);
-  double least = !is_endless(fault) ? 48 : with_sibling ? 30 : 45;
+  double least = !is_endless(fault) ? 48 : with_sibling ? 30 : 42;
   double least_of_sibling = !is_endless(fault) ? 45 : 1;
   bool sibling_holds = !with_sibling || (shares[1] >= least_of_sibling && shares[1] <= 52);
   printf("  %-23s %4lld us, seed %u: the other %6.2f %%, stalled %6.1f ms", names[fault],
          (long long)(program->kernel_ns / US), seed, shares[0], (double)stall_ns / MS);
   if (with_sibling)
     printf("; its own other process %6.2f %%", shares[1]);
-  bool is_open = fault >= ENDLESS && (with_sibling || shares[0] > 42);
+  bool is_open = fault >= ENDLESS && (with_sibling || shares[0] > 40);
   row_unless(is_open, shares[0] >= least && shares[0] <= 52 && stall_ns <= 150 * MS && sibling_holds, " ");
 }
 

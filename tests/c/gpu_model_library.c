@@ -1,8 +1,6 @@
 /* The library in a process, as its hooks use the meter: meters.c, cuda_launch.c and cuda_sync.c without CUDA. */
 #include "gpu_model_parts.h"
 
-#define LOOK_NS (10 * MS) /* as meters.c looks */
-
 /* As meters.c does it. */
 static struct meter_terms terms_of(const void *owner) {
   struct meter *meter = (struct meter *)owner;
@@ -62,8 +60,8 @@ static bool is_measured(struct model_process *process, int gpu) {
   const struct model_container *container = &model.containers[process->container];
   struct turns *turns = &process->meters[gpu].turns;
   if (process->now_ns >= process->look_at_ns[gpu]) {
-    process->look_at_ns[gpu] = process->now_ns + LOOK_NS;
-    bool had_company = process->company[gpu], was_measured = process->measured[gpu];
+    process->look_at_ns[gpu] = process->now_ns + TURNS_KNOWN_NS;
+    bool was_measured = process->measured[gpu];
     process->company[gpu] = false;
     if (container->policy != VGPU_SM_OFF) {
       (void)meter_terms(&process->meters[gpu]); /* publishes them */
@@ -71,9 +69,7 @@ static bool is_measured(struct model_process *process, int gpu) {
       process->company[gpu] = turns_look(turns).another_tenant;
     }
     process->measured[gpu] = process->company[gpu] || is_limited(container);
-    if (process->company[gpu] && !had_company && !is_limited(container))
-      meter_begin_measuring(&process->meters[gpu]);
-    else if (was_measured && !process->measured[gpu])
+    if (was_measured && !process->measured[gpu])
       leave_off(&process->meters[gpu]);
   }
   return is_limited(container) || process->company[gpu];

@@ -49,8 +49,11 @@ void model_sleep(int64_t duration_ns) {
     model.current->slow_until_ns = model.current->now_ns + model.slow_ns;
 }
 
-static void wait_on(void *file, uint32_t expected, int64_t duration_ns) {
-  if (((struct turns_file *)file)->wake != expected)
+static void wait_on(void *file, uint32_t expected, int64_t duration_ns, bool awake) {
+  int64_t until_ns = model.current->now_ns + duration_ns;
+  while (awake && ((struct turns_file *)file)->wake == expected && model.current->now_ns < until_ns)
+    model_pass_time(SYSTEM_CALL_NS);
+  if (awake || ((struct turns_file *)file)->wake != expected)
     return;
   model.current->waits = true;
   model_sleep(duration_ns);

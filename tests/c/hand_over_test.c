@@ -77,8 +77,8 @@ static bool is_held(void *shared, int slot) {
   return slot >= count || !processes[slot].dead;
 }
 
-static void wait_on(void *shared, uint32_t expected, int64_t duration_ns) {
-  (void)shared;
+static void wait_on(void *shared, uint32_t expected, int64_t duration_ns, bool awake) {
+  (void)shared, (void)awake;
   hand_over();
   if (file.wake == expected)
     sleep_until(now_ns + duration_ns, true);

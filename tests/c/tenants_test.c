@@ -65,7 +65,7 @@ static void check_together(struct program program, const uint32_t percents[2]) {
     CHECK(shares[i] > percents[i] - most_missing && shares[i] < percents[i] + 0.2, "%.2f %%", shares[i]);
   }
   if (is_all && flat_out) /* and neither pays for both */
-    CHECK(percents[0] - shares[0] > lost / 4 && percents[1] - shares[1] > lost / 4, "%.2f %% lost", lost);
+    CHECK(percents[0] - shares[0] > lost / 5 && percents[1] - shares[1] > lost / 5, "%.2f %% lost", lost);
 }
 
 /* Each step ends with as many launches of an optimizer, each slower than what it launches. */
@@ -111,7 +111,7 @@ static void check_training(int optimizer_launches) {
     double charged = (double)((int64_t)model_container(i)->device[0].busy_ns - charged_ns[i]) * 100 / (10 * S);
     printf("training, %d launches of its optimizer, at 50: %.2f %%, charged %.2f\n", optimizer_launches, share,
            charged);
-    CHECK(charged < share + 1.8, "%.2f %%, charged %.2f", share, charged);
+    CHECK(charged < share + 2.1, "%.2f %%, charged %.2f", share, charged);
     sum += share;
   }
   static const double least[] = {98, 97, 95.5, 93, 87};

@@ -11,17 +11,11 @@ LIB = ROOT / "lib"
 
 METER = [
     "device_state",
-    "wait_times",
-    "beside",
+    "history",
     "gate",
     "meter",
-    "meter_costs",
     "meter_settle",
     "meter_streams",
-    "meter_waits",
-    "seconds",
-    "spans",
-    "timeline",
 ]
 TURNS = ["claim", "log", "shared_file", "signals", "turns", "turns_file"]
 MODEL = ["gpu_model", "gpu_model_driver", "gpu_model_library", "gpu_model_programs", "gpu_model_time", "gpu_model_work"]
@@ -32,9 +26,9 @@ SOURCES = {
     "corrections": ["claim"],  # likewise
     "table": ["table"],
     "bucket": [],
-    "spans": ["spans"],
-    "seconds": ["seconds"],
-    "timeline": ["timeline"],
+    "spans": [],
+    "seconds": ["history"],
+    "timeline": [],
     "meter": [*METER, *TURNS],
     "starts": [*METER, *TURNS],
     "claims": [*METER, *TURNS],
@@ -50,7 +44,7 @@ SOURCES = {
     "evasions": [*METER, *TURNS],
     "spins": [*METER, *TURNS],
     "utilization": ["utilization"],
-    "wait_times": ["wait_times"],
+    "wait_times": ["history"],
     "profile": ["log", "profile_disk", "profile_kernels", "profile_records"],
     "quick_clock": ["quick_clock"],
 }

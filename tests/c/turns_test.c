@@ -33,9 +33,9 @@ static bool is_held(void *shared, int slot) {
   return true;
 }
 
-static void wait_shared(void *shared, uint32_t expected, int64_t duration_ns) {
+static void wait_shared(void *shared, uint32_t expected, int64_t duration_ns, bool awake) {
   struct shared_file mapped = {.memory = shared};
-  turns_file_system.wait(&mapped, expected, duration_ns);
+  turns_file_system.wait(&mapped, expected, duration_ns, awake);
 }
 
 static void wake_shared(void *shared) {

@@ -11,6 +11,7 @@ import struct
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import pairwise
@@ -158,12 +159,12 @@ def _scatter(place: Path) -> None:
 
 
 @contextmanager
-def _two_at_work(sandbox: Sandbox, place: Path) -> Iterator[list[subprocess.Popen[str]]]:
-    """Two tenants at 50 on one GPU, which both have begun."""
+def _at_work(sandbox: Sandbox, place: Path, containers: str) -> Iterator[list[subprocess.Popen[str]]]:
+    """A process at 50 in each of these containers, on one GPU; all have begun."""
     own_gpu = on_own_gpu(sandbox, place)
     with ExitStack() as stack:
         programs = []
-        for name in "ab":
+        for name in containers:
             usage = str(sandbox.folder / f"usage-{name}")
             limits = {"CUDA_DEVICE_SM_LIMIT": "50", "CUDA_DEVICE_MEMORY_SHARED_CACHE": usage}
             programs.append(stack.enter_context(sandbox.start_python(WORKS, **limits, **own_gpu)))
@@ -176,7 +177,7 @@ def _two_at_work(sandbox: Sandbox, place: Path) -> Iterator[list[subprocess.Pope
 @pytest.mark.parametrize("attack", [_truncate, _grow, _replace, _remove, _overwrite, _scatter])
 def test_whatever_is_done_to_the_file_both_go_on(sandbox: Sandbox, place: Path, attack: Callable[[Path], None]) -> None:
     random.seed(1)
-    with _two_at_work(sandbox, place) as programs:
+    with _at_work(sandbox, place, "ab") as programs:
         end_s = time.monotonic() + 1
         while time.monotonic() < end_s:
             attack(place)
@@ -195,6 +196,13 @@ SLOTS, FIRST_SLOT = 256, 20
 SLOT = struct.Struct("<qqqQIHH")  # end of its turn, ticket, seen, tenant, percent, policy, priority
 SLOT_LOCKS = abi.SLOT_LOCK_OFFSET
 LONGEST_LEASE_NS = 250_000_000
+
+
+def test_the_processes_of_a_container_are_one_tenant(sandbox: Sandbox, place: Path) -> None:
+    with _at_work(sandbox, place, "aab"):
+        slots = list(SLOT.iter_unpack(place.read_bytes()[64 : 64 + SLOTS * SLOT.size]))
+    tenants = Counter(tenant for _, _, seen_ns, tenant, *_ in slots if seen_ns)
+    assert sorted(tenants.values()) == [1, 2]
 
 
 def _say(file: int, count: int, waits: bool, turn_ends_ns: int = 0) -> None:
@@ -247,7 +255,7 @@ def _keep_the_lock(file: int) -> None:
 )
 def test_strangers_take_little(sandbox: Sandbox, place: Path, attack: Callable[[int], None]) -> None:
     random.seed(1)
-    with _two_at_work(sandbox, place) as programs:
+    with _at_work(sandbox, place, "ab") as programs:
         time.sleep(0.5)
         file = os.open(place, os.O_RDWR)
         began_s = time.monotonic()

@@ -1,4 +1,4 @@
-"""How long a container waited for its turns, from the histogram that its processes write (lib/wait_times.h)."""
+"""How long a container waited for its turns, from the histogram that its processes write (lib/history.h)."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

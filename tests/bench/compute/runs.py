@@ -246,8 +246,9 @@ class Bench:
 
 def libraries(names: list[str]) -> dict[str, Path]:
     """NAME=PATH for each; the checkout's own without any. Raises ValueError."""
-    found = {name: Path(path).resolve() for name, _, path in (each.partition("=") for each in names)}
+    given = names or [f"main={LIBRARY}"]
+    found = {name: Path(path).resolve() for name, _, path in (each.partition("=") for each in given)}
     for name, path in found.items():
         if not path.is_file():
-            raise ValueError(f"{name}={path}: no such file")
-    return found or {"main": LIBRARY}
+            raise ValueError(f"{name}={path}: no such file; `make lib` makes this checkout's own")
+    return found
