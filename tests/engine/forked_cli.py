@@ -16,7 +16,7 @@ _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(
     [
         "vgpurun.engine.without_tls",
-        "vgpurun.cli.run",
+        "vgpurun.cli.commands.run",
         "vgpurun.launch.container",
         "vgpurun.launch.image_look",
         "vgpurun.host.simulation",

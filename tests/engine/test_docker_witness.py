@@ -21,7 +21,7 @@ import forked_cli
 from docker_command import docker_command, docker_version, documented_flags
 from recorder import Recorder, recorder
 from support import own_gpu_config
-from vgpurun.cli.run import run
+from vgpurun.cli.commands.run import run
 from vgpurun.options.table import DEPRECATED, FLAGS, LEFT_OUT
 
 OURS = ("--gpus", "--help")

@@ -9,10 +9,10 @@ from typing import Any
 
 from claim_maker import NODE
 from vgpurun.host.gpus import Gpu
-from vgpurun.kubernetes.dra_claim import ClaimName
-from vgpurun.kubernetes.dra_devices import ClaimDevices, NodeDriver
-from vgpurun.kubernetes.dra_driver import Driver
-from vgpurun.kubernetes.dra_state import Claims
+from vgpurun.kubernetes.dra.claim import ClaimName
+from vgpurun.kubernetes.dra.devices import ClaimDevices, NodeDriver
+from vgpurun.kubernetes.dra.driver import Driver
+from vgpurun.kubernetes.dra.state import Claims
 
 GIB = 1 << 30
 GPUS = [

@@ -10,7 +10,7 @@ import pytest
 from vgpurun.cdi.specification import Share
 from vgpurun.errors import DriverError
 from vgpurun.host.gpus import Gpu
-from vgpurun.kubernetes.answer import answer, driver_of
+from vgpurun.kubernetes.device_plugin.allocate_response import answer, driver_of
 from vgpurun.kubernetes.proto.deviceplugin_pb2 import ContainerAllocateResponse
 from vgpurun.limits.model import DeviceQuota
 from vgpurun.limits.quota import Quota

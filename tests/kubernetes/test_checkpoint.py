@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from vgpurun.kubernetes.admission import Admission
 from vgpurun.kubernetes.checkpoint import Holding, read_holdings
-from vgpurun.kubernetes.units import Kind, Resource
+from vgpurun.kubernetes.device_plugin.admission import Admission
+from vgpurun.kubernetes.device_plugin.units import Kind, Resource
 from vgpurun.limits.quota import Quota
 
 GIB = 1 << 30

@@ -10,7 +10,7 @@ from api_server import check_schema
 from claim_maker import CONFIG, DRIVER, NODE, claim, parameters, result
 from vgpurun.errors import ClaimError
 from vgpurun.host.gpus import Gpu
-from vgpurun.kubernetes.dra_claim import ClaimName, check_uid, quotas_of, read_claim
+from vgpurun.kubernetes.dra.claim import ClaimName, check_uid, quotas_of, read_claim
 from vgpurun.limits.model import DeviceQuota
 from vgpurun.limits.policies import Priority, SmPolicy
 from vgpurun.limits.quota import Quota

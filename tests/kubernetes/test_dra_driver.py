@@ -13,10 +13,10 @@ from api_server import ApiServer
 from claim_maker import claim, parameters, result
 from claim_node import GPUS, ClaimNode, named
 from vgpurun.errors import ClaimError, ClusterError
-from vgpurun.kubernetes.dra_claim import ClaimName
-from vgpurun.kubernetes.dra_cluster import Cluster
-from vgpurun.kubernetes.dra_driver import each_on_its_own
-from vgpurun.kubernetes.dra_model import device_name
+from vgpurun.kubernetes.dra.claim import ClaimName
+from vgpurun.kubernetes.dra.cluster import Cluster
+from vgpurun.kubernetes.dra.driver import each_on_its_own
+from vgpurun.kubernetes.dra.model import device_name
 from vgpurun.limits.policies import Priority, SmPolicy
 from vgpurun.limits.quota import Quota
 from vgpurun.limits.region import read_limits

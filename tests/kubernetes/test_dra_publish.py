@@ -12,10 +12,10 @@ import pytest
 from api_server import ApiServer, check_policy
 from vgpurun.errors import ClusterError
 from vgpurun.host.gpus import Gpu
-from vgpurun.kubernetes import dra_cluster
-from vgpurun.kubernetes.dra_cluster import Cluster
-from vgpurun.kubernetes.dra_model import binary_quantity, semantic_version
-from vgpurun.kubernetes.dra_publish import Publisher
+from vgpurun.kubernetes.dra import cluster as dra_cluster
+from vgpurun.kubernetes.dra.cluster import Cluster
+from vgpurun.kubernetes.dra.model import binary_quantity, semantic_version
+from vgpurun.kubernetes.dra.publish import Publisher
 
 MIB = 1 << 20
 # Sizes as real ones: an H200's, one that is a round number, and one that is no whole MiB.

@@ -10,7 +10,7 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from published_api import compiled
 from published_dra import published_interfaces, read_interface
 from test_wire import PROTO, facts
-from vgpurun.kubernetes.dra_service import VERSIONS
+from vgpurun.kubernetes.dra.service import VERSIONS
 from vgpurun.kubernetes.proto import (
     dra_health_pb2,
     dra_health_v1alpha1_pb2,

@@ -14,13 +14,13 @@ from lock_holder import held_by_process
 from vgpurun.errors import StateError
 from vgpurun.host.drivers import DriverPlan
 from vgpurun.kubernetes import locks, rpc, state
-from vgpurun.kubernetes.device_service import ResourceServer
-from vgpurun.kubernetes.dra_service import DraService
+from vgpurun.kubernetes.device_plugin.node import Node
+from vgpurun.kubernetes.device_plugin.offered_resources import Offer
+from vgpurun.kubernetes.device_plugin.service import ResourceServer
+from vgpurun.kubernetes.device_plugin.units import resources_of
+from vgpurun.kubernetes.dra.service import DraService
 from vgpurun.kubernetes.gpu_health import Health
-from vgpurun.kubernetes.node import Node
-from vgpurun.kubernetes.offer import Offer
 from vgpurun.kubernetes.proto import deviceplugin_pb2, dra_pb2
-from vgpurun.kubernetes.units import resources_of
 
 PLUGIN = deviceplugin_pb2.DESCRIPTOR.services_by_name["DevicePlugin"]
 

@@ -19,10 +19,10 @@ from claim_node import GPUS, ClaimNode, named
 from debian_packages import tool
 from support import CHECKOUT
 from vgpurun.cli import cli
-from vgpurun.kubernetes.dra_cluster import Cluster
-from vgpurun.kubernetes.dra_config import config_of
-from vgpurun.kubernetes.dra_model import DRIVER, device
-from vgpurun.kubernetes.dra_publish import Publisher
+from vgpurun.kubernetes.dra.cluster import Cluster
+from vgpurun.kubernetes.dra.config import config_of
+from vgpurun.kubernetes.dra.model import DRIVER, device
+from vgpurun.kubernetes.dra.publish import Publisher
 
 FOLDER = CHECKOUT / "examples" / "kubernetes"
 VERSIONS = ("1.34", "1.35", "1.36", "1.37")

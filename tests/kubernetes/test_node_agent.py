@@ -26,10 +26,10 @@ from support import LIBRARY
 from vgpurun import abi
 from vgpurun.errors import KubernetesError
 from vgpurun.host.drivers import DriverPlan
-from vgpurun.kubernetes import agent_sweep
-from vgpurun.kubernetes.agent_pods import read_containers
-from vgpurun.kubernetes.agent_sweep import Sweeper
-from vgpurun.kubernetes.agent_tenants import find_tenants
+from vgpurun.kubernetes.agent import sweep as agent_sweep
+from vgpurun.kubernetes.agent.pods import read_containers
+from vgpurun.kubernetes.agent.sweep import Sweeper
+from vgpurun.kubernetes.agent.tenants import find_tenants
 from vgpurun.kubernetes.checkpoint import FILE_NAME, Holding
 from vgpurun.kubernetes.state import alone, make_folder, state_root, write_owner
 from vgpurun.limits.device_quotas import shared_files

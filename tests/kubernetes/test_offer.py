@@ -8,9 +8,9 @@ import pytest
 
 from vgpurun.errors import ConfigError, KubernetesError
 from vgpurun.host.gpus import Gpu
-from vgpurun.kubernetes.choice import choose
-from vgpurun.kubernetes.offer import Offer, Shape, read_offer
-from vgpurun.kubernetes.units import Kind, Resource, resources_of
+from vgpurun.kubernetes.device_plugin.offered_resources import Offer, Shape, read_offer
+from vgpurun.kubernetes.device_plugin.preferred_allocation import choose
+from vgpurun.kubernetes.device_plugin.units import Kind, Resource, resources_of
 from vgpurun.limits.quota import Quota
 
 GIB = 1 << 30

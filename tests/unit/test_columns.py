@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vgpurun.cli.columns import Column, lines
+from vgpurun.cli.views.columns import Column, lines
 
 COLUMNS = (
     Column("ID"),

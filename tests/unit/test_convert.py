@@ -8,7 +8,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from vgpurun.cli.convert import convert as command
+from vgpurun.cli.commands.convert import convert as command
 from vgpurun.compose.convert import convert
 from vgpurun.errors import ComposeError
 

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from fakes import GIB
 from histories import ANN, BEN, NOW_S, read, use
 
-from vgpurun.cli.history import history as history_command
+from vgpurun.cli.commands.history import history as history_command
 from vgpurun.errors import HistoryError, OptionError
 from vgpurun.metrics import accounting
 from vgpurun.metrics.accounting import reading, timeline

@@ -15,7 +15,7 @@ import vgpurun
 from lock_holder import held_by_process
 from support import unavailable
 from vgpurun import abi, cli
-from vgpurun.cli.build import DEFAULT_BASE_IMAGE
+from vgpurun.cli.commands.build import DEFAULT_BASE_IMAGE
 from vgpurun.engine.client import Image
 from vgpurun.engine.image_libc import Libc, check_image
 from vgpurun.engine.launches import LaunchEngine

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from fakes import GIB, MIB, make_gpus
 
-from vgpurun.cli import ps_view
+from vgpurun.cli.views import ps as ps_view
 from vgpurun.engine.client import VgpurunContainer
 from vgpurun.engine.labels import Record
 from vgpurun.errors import OptionError

@@ -12,7 +12,7 @@ from fakes import GIB, make_gpus
 
 import vgpurun
 from vgpurun import abi
-from vgpurun.cli.smi import of_chosen_gpus
+from vgpurun.cli.commands.smi import of_chosen_gpus
 from vgpurun.engine.image_libc import Libc
 from vgpurun.errors import GpuError, LimitError, OptionError
 from vgpurun.host.drivers import DriverPlan, EngineFacts, plan_driver

@@ -16,7 +16,7 @@ import pytest
 
 import made_profiles as made
 from profile_maker import OFFSET_NS, add_kernel, chunk, new_file, record, write
-from vgpurun.cli.report_view import print_summary
+from vgpurun.cli.views.report import print_summary
 from vgpurun.errors import ProfileError
 from vgpurun.profiles import alnair, demangling, layout, report_tables, trace
 from vgpurun.profiles.described import describe

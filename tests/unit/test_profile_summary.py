@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 import made_profiles as made
-from vgpurun.cli.report_view import print_summary
+from vgpurun.cli.views.report import print_summary
 from vgpurun.profiles import words
 from vgpurun.profiles.described import describe
 from vgpurun.profiles.model import ApiTotal, Call, CopyKind, GateWait, GpuSpan, KernelTotal, Sample

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from fakes import make_gpus
 
-from vgpurun.cli import smi_json, smi_view
+from vgpurun.cli.views import smi as smi_view
+from vgpurun.cli.views import smi_json
 from vgpurun.host.gpus import GpuUse
 from vgpurun.inventory.usage import Report, Tenant, TenantDevice
 from vgpurun.limits.quota import Quota

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from vgpurun.cli.templates import Template, columns
+from vgpurun.cli.views.templates import Template, columns
 from vgpurun.errors import OptionError
 
 FIELDS = ("Name", "MemoryLimit", "Labels")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from fakes import GIB, MIB, make_gpus
 
-from vgpurun.cli import top_view
+from vgpurun.cli.views import top as top_view
 from vgpurun.host.gpus import GpuUse
 from vgpurun.inventory.usage import Report, Tenant, TenantDevice
 from vgpurun.limits.quota import Quota

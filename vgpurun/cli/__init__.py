@@ -1,4 +1,4 @@
-"""The command line: one short module per verb, listed in verbs.py. This file turns an error into an exit code."""
+"""The command line: `verbs.py` lists the modules of `commands/`; this file turns an error into an exit code."""
 
 import errno
 import os
@@ -74,7 +74,7 @@ def _open_standard_streams() -> None:
 
 def _complete() -> int:
     """A shell asks what a command line can go on with. Whatever happens, it is not the place to say so."""
-    from vgpurun.cli.completion import answer
+    from vgpurun.cli.completing import answer
 
     try:
         return answer(cli)

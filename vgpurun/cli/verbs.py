@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 from vgpurun.errors import GpuError, ImageError
 
-# By the titles of the help: the verb, the name in its module of vgpurun/cli, and one line about it.
+# By the titles of the help: the verb, the name in its module of vgpurun/cli/commands, and one line about it.
 VERBS: Mapping[str, tuple[tuple[str, str, str], ...]] = {
     "Run": (
         ("run", "run:run", "Run a container under GPU limits (the default verb)."),
@@ -77,7 +77,7 @@ class _Loaded(MutableMapping[str, click.Command]):
         if verb not in self._commands:
             place, line = self._places[verb]
             module, _, name = place.partition(":")
-            command: click.Command = getattr(import_module(f"vgpurun.cli.{module}"), name)
+            command: click.Command = getattr(import_module(f"vgpurun.cli.commands.{module}"), name)
             command.short_help = line
             self._commands[verb] = command
         return self._commands[verb]

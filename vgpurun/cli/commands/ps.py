@@ -1,0 +1,54 @@
+"""`vgpurun ps`: the containers of vgpurun, their limits, and what they use of them."""
+
+import click
+
+from vgpurun.cli.common import EngineCommand, host_driver_option, option
+from vgpurun.console.messages import warn
+from vgpurun.host.visible import gpus_if_any
+
+_GROUP = "Display"
+
+
+@click.command(cls=EngineCommand, name="ps", on_broken_config=warn)
+@option("-a", "--all", "everything", is_flag=True, group=_GROUP, help="Also those that do not run.")
+@option(
+    "-f", "--filter", "filters", metavar="KEY=VALUE", multiple=True, group=_GROUP,
+    help="Only containers with this name, id, gpu (index or UUID), user, label (NAME or NAME=VALUE), slice or status.",
+)  # fmt: skip
+@option(
+    "--format", "output_format", metavar="FORMAT", default="table", show_default=True, group=_GROUP,
+    help="table, json (an object a line), csv (a line for each GPU of a container), or a template: see below.",
+)  # fmt: skip
+@option("-q", "--quiet", is_flag=True, group=_GROUP, help="Only the ids.")
+@option("--no-trunc", is_flag=True, group=_GROUP, help="Ids and commands in full.")
+@host_driver_option(_GROUP)
+def ps(
+    everything: bool, filters: tuple[str, ...], output_format: str, quiet: bool, no_trunc: bool, driver: str
+) -> None:
+    """List the containers that vgpurun made: memory used and its limit, compute used in the last second and its limit.
+
+    A template is text with fields, as docker ps has it: '{{.Names}}\\t{{.Memory}}'. There are {{.FIELD}},
+    {{.Label "KEY"}}, {{json .}}, {{json .FIELD}}, {{upper .FIELD}} and {{lower .FIELD}};
+    'table ' in front prints columns.
+
+    The fields are ID, Names, Image, Command, CreatedAt, RunningFor, State, Status, Labels, User, Slice, GPUs, Memory,
+    MemoryLimit, SM and SMLimit. Of a container with several GPUs the last five are lists with commas. A container in a
+    slice has the limits of the slice, and its own part of the memory that is used there.
+    """
+    from vgpurun.cli.views.ps import show
+    from vgpurun.cli.views.templates import Template
+    from vgpurun.engine.client import Engine
+    from vgpurun.inventory import usage as smi
+    from vgpurun.inventory.listing import FIELDS, SHORT_ID, parse_filters
+
+    tests = parse_filters(filters)
+    if output_format not in ("table", "json", "csv"):
+        Template(output_format, FIELDS)  # a mistake in it is said before anything else
+    containers = Engine.connect().containers(everything or any(text.startswith("status=") for text in filters))
+    all_gpus = gpus_if_any(driver == "sim") if containers else []
+    tenants = [tenant for tenant in smi.read_containers(containers, all_gpus) if all(test(tenant) for test in tests)]
+    if quiet:
+        for tenant in tenants:
+            click.echo(tenant.id if no_trunc else tenant.id[:SHORT_ID])
+    else:
+        show(tenants, output_format, not no_trunc, with_state=everything)

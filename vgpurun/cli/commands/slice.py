@@ -1,0 +1,203 @@
+"""`vgpurun slice`: named shares of GPUs that containers and processes join."""
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import click
+
+from vgpurun.admission.changes import admission_of_changes
+from vgpurun.admission.wanted import Wanted
+from vgpurun.cli.common import (
+    LIMITS,
+    GroupedCommand,
+    SliceName,
+    VerbGroup,
+    host_driver_option,
+    limit_options,
+    option,
+    oversubscribe_option,
+    policy_options,
+)
+from vgpurun.cli.placing import engine_if_any, overcommit_option, own_placement_options
+from vgpurun.console.messages import say, warn
+from vgpurun.errors import OptionError, VgpurunError
+from vgpurun.host.gpus import Gpu
+from vgpurun.host.visible import visible_gpus
+from vgpurun.limits.model import Limits
+
+_GROUP = "Slice"
+_USERS_HELP = "Who else may use it: names of users, @groups, or all; with commas."
+
+
+@click.group(cls=VerbGroup, name="slice")
+def slice_group() -> None:
+    """Make and look after slices: named shares of GPUs, each for any number of containers and processes.
+
+    What has joined a slice (`vgpurun --slice NAME IMAGE`, `vgpurun local --slice NAME -- COMMAND`, or a CDI device, see
+    `vgpurun cdi`) uses its memory and its part of the GPU's time together. A slice holds both whether something runs
+    in it or not, also after a reboot. Root makes and changes slices.
+    """
+
+
+def _names(function: Any) -> Any:
+    return click.argument("names", metavar="NAME...", nargs=-1, required=True, type=SliceName())(function)
+
+
+@slice_group.command(cls=GroupedCommand, name="create")
+@limit_options
+@oversubscribe_option
+@policy_options()
+@own_placement_options
+@option("--users", metavar="NAMES", default="", group=_GROUP, help=_USERS_HELP)
+@host_driver_option(_GROUP)
+@click.argument("name", metavar="NAME")
+def create(name: str, users: str, driver: str, **given: Any) -> None:
+    """Make a slice. It needs room on the GPU as a container does, and counts for the quotas of who makes it.
+
+    NAME is up to 63 letters, digits, '_', '.' and '-'.
+    """
+    from vgpurun.admission.removing import remove
+    from vgpurun.cdi.specification import check_name
+    from vgpurun.limits.device_quotas import quotas_of
+    from vgpurun.slices import store
+    from vgpurun.slices.files import slice_files
+
+    store.check_new(check_name(name))
+    store.sweep()
+    wanted = Wanted.take({**given, "slice_name": None})
+    gpus = visible_gpus(driver == "sim")
+    wanted.check({}, gpus)
+    engine = engine_if_any()
+    admission = wanted.admission({}, gpus, engine)
+    with ExitStack() as undo:
+        with admission.granted() as placement:
+            quotas = quotas_of(placement.gpus, placement.limits)
+            made = store.make(name, quotas, slice_files(quotas, driver, say), driver, _users(users))
+            undo.callback(remove, made, engine, force=True)
+            admission.confirm(made.id)
+        undo.pop_all()
+    click.echo(made.name)
+    _refresh_cdi(driver, gpus)
+
+
+@slice_group.command(cls=GroupedCommand, name="ls", on_broken_config=warn)
+@option("-q", "--quiet", is_flag=True, group="Display", help="Only the names.")
+@option(
+    "--format", "output_format", type=click.Choice(["table", "json"]), default="table", show_default=True,
+    group="Display", help="How to print them; json: a list, as inspect has it.",
+)  # fmt: skip
+@host_driver_option("Display")
+def ls(quiet: bool, output_format: str, driver: str) -> None:
+    """List slices: their memory used and its limit, compute used in the last second and its limit, and members."""
+    from vgpurun.cli.views.slices import print_json, print_table
+    from vgpurun.slices import store
+
+    found = store.slices()
+    if quiet:
+        for each in found:
+            click.echo(each.name)
+    else:
+        (print_table if output_format == "table" else print_json)(found, driver == "sim")
+
+
+@slice_group.command(cls=GroupedCommand, name="inspect", on_broken_config=warn)
+@host_driver_option("Display")
+@_names
+def inspect(names: tuple[str, ...], driver: str) -> None:
+    """Show limits, use, members and the folder of slices, as a JSON list. Sizes are in bytes."""
+    from vgpurun.cli.views.slices import print_json
+    from vgpurun.slices import store
+
+    print_json([store.find(name) for name in names], driver == "sim")
+
+
+@slice_group.command(cls=GroupedCommand, name="update", on_broken_config=warn)
+@option("--mem", metavar="SIZE", group=LIMITS, help="New memory limit, as for create, but not max; 100% lifts it.")
+@option("--sm", metavar="PERCENT", group=LIMITS, help="New compute limit, as for create; 100 lifts it.")
+@oversubscribe_option
+@policy_options(" It stays as it is without this.")
+@overcommit_option(LIMITS)
+@option("--users", metavar="NAMES", group=_GROUP, help=f"{_USERS_HELP} In the place of those that it had.")
+@host_driver_option(_GROUP)
+@_names
+def update(
+    names: tuple[str, ...],
+    mem: str | None,
+    sm: str | None,
+    oversubscribe: str | None,
+    sm_policy: str | None,
+    priority: str | None,
+    overcommit: bool | None,
+    users: str | None,
+    driver: str,
+) -> None:
+    """Change the limits of slices. What runs in them sees that at once, and is never ended for it.
+
+    More than before needs room on the GPU. A slice that holds more than its new limit keeps it, and gets no more.
+    """
+    from vgpurun.cli.commands.update import show_changes
+    from vgpurun.limits import update as limits
+    from vgpurun.slices import store
+    from vgpurun.slices.quotas import quotas_on
+
+    given = Limits(mem, sm, sm_policy, priority, oversubscribe)
+    if given == Limits() and users is None:
+        raise OptionError("nothing to change; give --mem, --oversubscribe, --sm, --sm-policy, --priority or --users")
+    gpus = visible_gpus(driver == "sim")
+    admit = admission_of_changes(gpus, engine_if_any(), overcommit)
+    for each in [store.find(name) for name in names]:
+        with store.alone(each) as found:
+            quotas_on(found, gpus)  # those of another driver have words of their own
+            if given != Limits():
+                store.renew(found)
+                show_changes(found.name, limits.update(found, gpus, given, admit))
+            now = quotas_on(store.find(found.name), gpus)
+            store.write_owner(found, now, None if users is None else _users(users))
+    _refresh_cdi(driver, gpus)
+
+
+@slice_group.command(cls=GroupedCommand, name="rm", on_broken_config=warn)
+@option("-f", "--force", is_flag=True, group=_GROUP, help="Also those in use: see above.")
+@host_driver_option(_GROUP)
+@_names
+def rm(names: tuple[str, ...], force: bool, driver: str) -> int:
+    """Remove slices.
+
+    One that is in use, by a container that is stopped too, is kept. With --force, what runs in it keeps the memory
+    that it has, and gets no more memory and 1 % of the GPU's time, until it ends.
+    """
+    from vgpurun.admission.removing import remove
+    from vgpurun.slices import store
+
+    engine = engine_if_any()
+    exit_code = 0
+    drivers = set()
+    for name in names:
+        try:
+            found = store.find(name)
+            drivers.add(found.driver)
+            for user in remove(found, engine, force):
+                warn(f"{user} was in slice {name}, and is granted nothing more")
+            click.echo(name)
+        except VgpurunError as error:
+            say(str(error))
+            exit_code = error.exit_code
+    if driver in drivers:
+        _refresh_cdi(driver, None)
+    return exit_code
+
+
+def _users(text: str) -> list[str]:
+    return [name for name in (each.strip() for each in text.split(",")) if name]
+
+
+def _refresh_cdi(driver: str, gpus: Sequence[Gpu] | None) -> None:
+    """Keep the CDI specification up to date, where there is one. The slice is as it is, whatever becomes of this."""
+    from vgpurun.cdi.of_slices import refresh
+    from vgpurun.cli.commands.cdi import cdi_host
+
+    try:
+        refresh(driver, lambda: cdi_host(driver, visible_gpus(driver == "sim") if gpus is None else gpus))
+    except VgpurunError as error:
+        warn(f"the CDI specification is not up to date: {error}; then: vgpurun cdi generate")

@@ -1,0 +1,37 @@
+"""`vgpurun top`: what every GPU and every container on it uses, live."""
+
+import sys
+
+import click
+
+from vgpurun.cli.common import GroupedCommand, host_driver_option, option
+from vgpurun.console.messages import warn
+from vgpurun.host.visible import survey_gpus
+
+_GROUP = "Display"
+
+
+@click.command(cls=GroupedCommand, name="top", on_broken_config=warn)
+@option(
+    "--sort", type=click.Choice(["gpu", "memory", "compute"]), default="gpu", show_default=True, group=_GROUP,
+    help="Containers below their GPU, or all of them by what they use.",
+)  # fmt: skip
+@option(
+    "-n", "--interval", "interval_s", metavar="SECONDS", type=click.FloatRange(0.1, 3600), default=2.0,
+    show_default=True, group=_GROUP, help="Time between two looks.",
+)  # fmt: skip
+@option("--once", is_flag=True, group=_GROUP, help="Print once and end, as where the output is no terminal.")
+@host_driver_option(_GROUP)
+def top(sort: str, interval_s: float, once: bool, driver: str) -> None:
+    """Show live what every GPU, and every container on it, uses of its memory and its time.
+
+    Compute is the GPU time of the last whole second. Keys: q quits; m and c sort by memory and compute, g by GPU;
+    arrows and page keys scroll; + and - look more often and less.
+    """
+    from vgpurun.cli.views.top_screen import Watch
+
+    watch = Watch(lambda: survey_gpus(driver == "sim"), sort, interval_s)
+    if once or not sys.stdout.isatty():
+        watch.print_once()
+    else:
+        watch.run()

@@ -1,0 +1,141 @@
+"""How `vgpurun ps` prints containers: a table, CSV, JSON, or a template."""
+
+import csv
+import json
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from vgpurun.cli.views.columns import Column, lines, terminal_width
+from vgpurun.cli.views.smi_json import device_json
+from vgpurun.cli.views.templates import Template, columns
+from vgpurun.inventory import listing
+from vgpurun.inventory.usage import Tenant
+from vgpurun.util.times import show_age, show_moment
+
+_COLUMNS = (
+    Column("CONTAINER ID"),
+    Column("NAME", can_shrink=True),
+    Column("IMAGE", can_shrink=True),
+    Column("GPU", is_right=True),
+    Column("MEMORY", is_right=True),
+    Column("COMPUTE", is_right=True),
+    Column("USER"),
+    Column("AGE"),
+    Column("STATUS"),
+)
+_CSV = (
+    "id", "name", "image", "state", "user", "created", "gpu_index", "gpu_uuid", "memory_limit_bytes",
+    "memory_used_bytes", "sm_limit_percent", "sm_used_percent",
+)  # fmt: skip
+
+
+def show(tenants: Sequence[Tenant], output_format: str, is_short: bool, with_state: bool) -> None:
+    """Print containers in this format. Raises OptionError for a template that cannot be read."""
+    if output_format == "table":
+        _print_table(tenants, is_short, with_state)
+    elif output_format == "json":
+        for tenant in tenants:
+            click.echo(json.dumps(_json(tenant, is_short), ensure_ascii=False))
+    elif output_format == "csv":
+        writer = csv.DictWriter(sys.stdout, _CSV, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(row for tenant in tenants for row in _csv_rows(tenant))
+    else:
+        _print_template(Template(output_format, listing.FIELDS), tenants, is_short)
+
+
+def _print_template(template: Template, tenants: Sequence[Tenant], is_short: bool) -> None:
+    rows = [template.render(listing.record(tenant, is_short)) for tenant in tenants]
+    for row in columns([template.titles(), *rows]) if template.is_table else rows:
+        click.echo(row)
+
+
+def _json(tenant: Tenant, is_short: bool) -> dict[str, Any]:
+    return {**listing.record(tenant, is_short), "Devices": devices_json(tenant)}
+
+
+def devices_json(tenant: Tenant) -> list[dict[str, Any]]:
+    """Return all GPUs of a container as plain data; of those that are gone only their limits are known."""
+    gone = [
+        {
+            "gpu_index": None,
+            "uuid": uuid,
+            "memory_limit_bytes": quota.memory_bytes,
+            "sm_limit_percent": quota.sm_percent,
+        }
+        for uuid, quota in tenant.missing
+    ]
+    return [*(device_json(device) for device in tenant.devices), *gone]
+
+
+def _csv_rows(tenant: Tenant) -> list[dict[str, object]]:
+    container = tenant.container
+    assert container is not None
+    first = {
+        "id": container.id, "name": container.name, "image": container.image, "state": container.status,
+        "user": container.user, "created": show_moment(container.created_s),
+    }  # fmt: skip
+    rows: list[dict[str, object]] = []
+    for device in devices_json(tenant):
+        taken = {"gpu_uuid": device["uuid"], **{name: device.get(name) for name in _CSV if name in device}}
+        rows.append({**first, **taken})
+    return rows or [dict(first)]
+
+
+def _print_table(tenants: Sequence[Tenant], is_short: bool, with_state: bool) -> None:
+    rows = [cells for tenant in tenants for cells in _rows(tenant, is_short, with_state)]
+    for line in lines(_COLUMNS if with_state else _COLUMNS[:-1], rows, terminal_width()):
+        click.echo(line)
+
+
+def _rows(tenant: Tenant, is_short: bool, with_state: bool) -> list[tuple[str, ...]]:
+    """A row for each GPU; what holds for the whole container stands in the first."""
+    container = tenant.container
+    assert container is not None
+    use = [
+        (
+            each.gpu.number,
+            of_limit(listing.memory_used(each), listing.memory_limit(each.quota.memory_bytes)),
+            listing.PAUSED if each.quota.paused else share(listing.sm_used(each), each.quota.sm_percent),
+        )
+        for each in tenant.devices
+    ]
+    use += [
+        (
+            listing.UNKNOWN,
+            of_limit(listing.UNKNOWN, listing.memory_limit(quota.memory_bytes)),
+            listing.PAUSED if quota.paused else share(listing.UNKNOWN, quota.sm_percent),
+        )
+        for _, quota in tenant.missing
+    ]
+    identity = container.id[: listing.SHORT_ID] if is_short else container.id
+    age = short_age(time.time() - container.created_s)
+    state = (listing.status(tenant),) if with_state else ()
+    first, *others = use or [("", "", "")]
+    blank = ("",) * len(state)
+    return [
+        (identity, container.name, container.image, *first, container.user, age, *state),
+        *(("", "", "", *each, "", "", *blank) for each in others),
+    ]
+
+
+def of_limit(used: str, limit: str) -> str:
+    """Return what is used of a memory limit, for people."""
+    return f"{used} / {limit}"
+
+
+def share(used: str, limit_percent: int | None) -> str:
+    """Return what is used of a compute limit, for people."""
+    if limit_percent is None:
+        return used if used != listing.UNKNOWN else listing.NO_LIMIT
+    return f"{used.removesuffix(' %')} / {limit_percent} %"
+
+
+def short_age(seconds: float) -> str:
+    """Return 5 minutes as 5m: a column in a small terminal."""
+    number, unit = show_age(seconds).split()
+    return f"{number}{unit[0]}"

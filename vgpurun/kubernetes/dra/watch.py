@@ -1,0 +1,48 @@
+"""Hears at once that this node's ResourceSlice is gone: kubelet deletes it whenever kubelet starts."""
+
+import threading
+from collections.abc import Callable
+
+from vgpurun.errors import ClusterError
+from vgpurun.kubernetes.dra.cluster import Cluster
+
+_AGAIN_S = 5.0  # until the API server is asked again, which may have ended the watch as it does now and then
+
+
+class SliceWatch:
+    """Listens in the background. `say` is given a line when the API server does not let it."""
+
+    def __init__(self, cluster: Cluster, node: str, say: Callable[[str], None]) -> None:
+        self._cluster = cluster
+        self._node = node
+        self._say = say
+        self._said = ""
+        self._over = threading.Event()
+        self.has_news = threading.Event()  # set when a slice was deleted, or may have been while nobody listened
+
+    def start(self) -> None:
+        """Listen until stop()."""
+        threading.Thread(target=self._run, name="slices", daemon=True).start()
+
+    def stop(self) -> None:
+        """Listen no more; a watch that is open is left to its end."""
+        self._over.set()
+
+    def _run(self) -> None:
+        while not self._over.is_set():
+            trouble = ""
+            try:
+                self._listen()
+            except ClusterError as error:
+                trouble = f"warning: the deletion of this node's ResourceSlice may be noticed late: {error}"
+            if trouble and trouble != self._said:
+                self._say(trouble)
+            self._said = trouble
+            self._over.wait(_AGAIN_S)
+
+    def _listen(self) -> None:
+        with self._cluster.watching_slices(self._node) as events:
+            self.has_news.set()
+            for event in events:
+                if event.get("type") == "DELETED":
+                    self.has_news.set()
