@@ -193,7 +193,7 @@ def test_it_goes_on_after_the_end_of_plugin_or_kubelet(node: Node) -> None:
     assert [len(gpus(each)) for each in units] == [1, 1] and len(set.union(*map(gpus, units))) == 2
 
 
-def test_many_pods_share_the_gpus_and_none_is_promised_twice(node: Node) -> None:
+def test_many_pods_share_the_gpus_and_none_is_reserved_twice(node: Node) -> None:
     for number in range(20):
         node.kubelet.add(f"pod{number}", container("main", {MEMORY: 1, COMPUTE: 12}, *HOLD))
     for units in node.units(16).values():  # eight on each GPU: for the ninth there is too little compute

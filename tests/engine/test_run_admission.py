@@ -1,4 +1,4 @@
-"""No more is promised than there is, however many launch at once, and whatever becomes of them."""
+"""No more is reserved than there is, however many launch at once, and whatever becomes of them."""
 
 from __future__ import annotations
 
@@ -128,16 +128,16 @@ def test_a_wait_that_ends_in_vain(one_gpu: Cli, debian: str) -> None:
     hold(one_gpu, debian, "holder", "--mem", "6g")
     result = one_gpu.run("--wait=1s", "--mem", "5g", debian, "true")
     assert result.exit_code == 125
-    assert "waited 1 s in vain: no room for --mem 5g on GPU 0: 2 GiB is left" in result.stderr
+    assert "waited 1 s in vain: no room for --mem 5g on GPU 0: 2 GiB is free" in result.stderr
     assert "holder" in result.stderr
 
 
 @pytest.mark.parametrize(
     ("limits", "word"),
     [
-        (("--mem", "3g"), "2 GiB is left"),
-        (("--mem", "1g", "--sm", "50"), "40 % of its time is left"),
-        ((), "without --mem it could take the 6 GiB promised to others"),
+        (("--mem", "3g"), "2 GiB is free"),
+        (("--mem", "1g", "--sm", "50"), "40 % of its time is free"),
+        ((), "without --mem it could take the 6 GiB reserved by others"),
     ],
     ids=["memory", "compute", "no limit"],
 )
@@ -155,7 +155,7 @@ def test_all_that_is_left(one_gpu: Cli, debian: str) -> None:
     hold(one_gpu, debian, "rest", "--mem", "max")
     rest = quotas_from_json(one_gpu.owner("rest")["quota"])[0][1]
     assert rest.memory_bytes == 2 << 30
-    assert "nothing is left" in one_gpu.run("--mem", "max", debian, "true").stderr
+    assert "nothing is free" in one_gpu.run("--mem", "max", debian, "true").stderr
 
 
 def test_local_processes_and_containers_count_for_each_other(one_gpu: Cli, debian: str) -> None:
@@ -313,7 +313,7 @@ def test_an_update_to_more_needs_room_and_one_to_less_does_not(one_gpu: Cli, deb
     assert one_gpu(*update, "--mem", "3g", "other").exit_code == 0
     result = one_gpu(*update, "--mem", "4g", "other")
     assert result.exit_code == 125
-    reason, way_out = "no room for --mem 4g on GPU 0: 3 GiB is left", "ask for less, or share regardless"
+    reason, way_out = "no room for --mem 4g on GPU 0: 3 GiB is free", "ask for less, or share regardless"
     assert f"{reason}; {way_out} with --overcommit\n" in result.stderr, "a change does not wait"
     assert "no room for --sm 50 on GPU 0: 40 % of its time" in one_gpu(*update, "--sm", "50", "other").stderr
     assert one_gpu(*update, "--overcommit", "--mem", "6g", "other").exit_code == 0

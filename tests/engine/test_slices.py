@@ -89,7 +89,7 @@ def test_a_slice_holds_its_place_once(cli: Cli, debian: str) -> None:
     create(cli, "whole", "--mem", "12g", "--sm", "60")
     refused = cli.run("--mem", "5g", debian, "true")
     assert refused.exit_code == 125
-    assert "4 GiB is left" in refused.stderr and "slice whole  root" in refused.stderr
+    assert "4 GiB is free" in refused.stderr and "slice whole  root" in refused.stderr
     for number in range(3):
         start(cli, debian, "whole", f"in{number}")
     assert cli.run("--mem", "4g", "--sm", "40", debian, "true").exit_code == 0
@@ -188,7 +188,7 @@ def test_two_creates_at_once_make_one(cli: Cli) -> None:
     assert [path.name for path in (cli.state_dir / "slices").iterdir()] == ["same"]
 
 
-def test_creates_at_once_are_promised_no_more_than_there_is(cli: Cli) -> None:
+def test_creates_at_once_are_reserved_no_more_than_there_is(cli: Cli) -> None:
     with ExitStack() as stack:
         commands = [("slice", "create", *SIM, f"s{number}", "--mem", "5g") for number in range(6)]
         makers = [stack.enter_context(cli.started(*command)) for command in commands]

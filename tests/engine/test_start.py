@@ -1,4 +1,4 @@
-"""Containers that have ended and are started again: what they were promised may be another's by now."""
+"""Containers that have ended and are started again: what they had reserved may be another's by now."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def test_past_admission_it_is_doctor_who_says_so(vgpurun: Cli, debian: str) -> N
     first = vgpurun.run("-d", "--name", "first", "--mem", "5g", debian, "sleep", "600").stdout.strip()
     assert vgpurun("stop", "-t", "0", "first").exit_code == 0
     assert vgpurun.run("-d", "--name", "second", "--mem", "5g", debian, "sleep", "600").exit_code == 0
-    assert "promises" not in vgpurun("doctor", *sim).stdout
+    assert "reservations" not in vgpurun("doctor", *sim).stdout
     vgpurun.engine.containers.get(first).start()
     findings = json.loads(vgpurun("doctor", *sim, "--format", "json").stdout)
-    (found,) = (each for each in findings if "promises" in each["name"])
+    (found,) = (each for each in findings if "reservations" in each["name"])
     assert found["status"] == "warn" and "10 GiB of 8 GiB" in json.dumps(found)
 
 

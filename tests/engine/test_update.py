@@ -76,7 +76,7 @@ def test_an_overcommitted_container_keeps_its_memory(vgpurun: Cli, debian: str, 
     beside = ("-d", "--name", "beside", "--mem", "8g", "--sm", "20", "--overcommit", debian, "sleep", "600")
     assert vgpurun.run(*beside).exit_code == 0
     assert update(vgpurun, "--sm", "80", "updated") == ["updated, GPU 0: 1 GiB, 50 % -> 1 GiB, 80 %"]
-    for more, reason in [(("--mem", "2g"), "0 bytes is left"), (("--sm", "90"), "80 % of its time is left")]:
+    for more, reason in [(("--mem", "2g"), "0 bytes is free"), (("--sm", "90"), "80 % of its time is free")]:
         refused = vgpurun("update", "--driver", "sim", *more, "updated")
         assert refused.exit_code == 125 and reason in refused.stderr, refused
 

@@ -166,7 +166,7 @@ def test_containers_of_one_pod_and_init_containers(node) -> None:
 def test_memory_and_compute_are_on_one_gpu_whatever_happens(node) -> None:
     """Admissions interleaved at random, which a kubelet does not do, also by one that asks for no preference.
 
-    Whatever of it starts has one GPU, and no GPU is promised twice.
+    Whatever of it starts has one GPU, and no GPU is reserved twice.
     """
     kubelet = running_node(node)
     started_pods = [interleave(kubelet, seed) for seed in range(8)]
@@ -246,7 +246,7 @@ def test_kubelet_restarts(node) -> None:
     started(kubelet, "next")
 
 
-def test_a_plugin_is_killed_and_nothing_is_promised_twice(node) -> None:
+def test_a_plugin_is_killed_and_nothing_is_reserved_twice(node) -> None:
     """Also in the middle of an admission: the next plugin knows all from kubelet's record and the state folders."""
     kubelet = running_node(node)
     kubelet.admit("old", {"c": {MEMORY: 6, COMPUTE: 60}})

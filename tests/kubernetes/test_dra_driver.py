@@ -151,7 +151,7 @@ class TestPrepare:
         driver.unprepare(first)
         assert driver.prepare(second)
 
-    def test_compute_is_not_promised_twice(self, server: ApiServer, node: ClaimNode) -> None:
+    def test_compute_is_not_reserved_twice(self, server: ApiServer, node: ClaimNode) -> None:
         first, second = (named(add(server, result(GPUS[0], "1Gi", "60"), name=name)) for name in ("one", "two"))
         node.driver().prepare(first)
         with pytest.raises(ClaimError, match="120 %"):

@@ -88,7 +88,7 @@ def test_what_a_program_did(environment: dict[str, str], program: subprocess.Pop
         assert gpu_s > 0.010 and of_program("gpu_seconds_total") == pytest.approx(gpu_s)
         assert of_program("sm_limit_ratio") == 0.5
         assert of_program("processes") == 1
-        assert value(series, "vgpurun_gpu_memory_promised_bytes", index="0") == 2048 * MIB
+        assert value(series, "vgpurun_gpu_memory_reserved_bytes", index="0") == 2048 * MIB
         assert value(series, "alnair_cuda_launch_kernel_cnt", pod_name=name) == 20
         assert value(series, "hami_vgpu_memory_used_bytes", pod=name) == of_program("memory_used_bytes")
         assert value(series, "vgpurun_exporter_source_up", source="engine") == 0

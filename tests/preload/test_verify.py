@@ -144,7 +144,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 def test_beside_others_no_share_is_too_large(environment: dict[str, str]) -> None:
-    """Of what they leave, a program with a limit gets as much as one without. Their promises are not in its way."""
+    """Of what they leave, a program with a limit gets as much as one without. Their reservations are not in its way."""
     with working(environment, "local", "--mem", "2g", "--sm", "50", "--", str(PROGRAM), "compute", "100"):
         code, checks = verified(environment, "--sm", "50", "--seconds", "0.5")
     assert code == 0 and checks["compute: a GPU of its own"]["other_processes"] == 1
@@ -161,7 +161,7 @@ def test_a_trial_ends_with_what_has_begun_it(environment: dict[str, str]) -> Non
 def test_no_room_has_no_way_out_that_it_lacks(environment: dict[str, str]) -> None:
     with working(environment, "local", "--mem", "15g", "--", str(PROGRAM), "compute", "100"):
         result = run(environment, "-m", "vgpurun", "verify", "--mem", "2g")
-    assert result.returncode == 125 and result.stderr.strip().endswith("1 GiB is left; ask for less"), result.stderr
+    assert result.returncode == 125 and result.stderr.strip().endswith("1 GiB is free; ask for less"), result.stderr
 
 
 def test_no_room_for_a_context_is_no_verdict(environment: dict[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""What happens in between: launches, changes and starts whose steps come in the worst order promise nothing twice."""
+"""What happens in between: launches, changes and starts whose steps come in the worst order reserve nothing twice."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Launch:
 
 
 @pytest.mark.parametrize("order", sorted(set(itertools.permutations("AAABBB"))), ids="".join)
-def test_without_a_lock_nothing_is_promised_twice_in_any_order(order: Sequence[str]) -> None:
+def test_without_a_lock_nothing_is_reserved_twice_in_any_order(order: Sequence[str]) -> None:
     launches = {"A": Launch(1), "B": Launch(2)}
     for name in order:
         launches[name].go_on()
@@ -91,7 +91,7 @@ def test_without_a_lock_nothing_is_promised_twice_in_any_order(order: Sequence[s
         each.folder.remove()
 
 
-def test_only_promises_count_when_it_looks_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_reservations_count_when_it_looks_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """What programs without a limit have taken since is nothing that the launch could have known."""
     launch = Launch(1)
     launch.go_on()

@@ -157,7 +157,7 @@ def test_every_figure_of_a_container(world: World) -> None:
     assert value(series, "vgpurun_container_info", image="pytorch/pytorch", id="train-id", kind="container") == 1
 
 
-def test_a_gpu_and_what_is_promised_of_it(world: World) -> None:
+def test_a_gpu_and_what_is_reserved_of_it(world: World) -> None:
     world.add("one", Quota(2 * GIB, 50))
     world.add("two", Quota(None, 30))
     series = world.scrape()
@@ -165,8 +165,8 @@ def test_a_gpu_and_what_is_promised_of_it(world: World) -> None:
     assert value(series, "vgpurun_gpu_memory_total_bytes", **first) == 8 * GIB
     assert value(series, "vgpurun_gpu_memory_used_bytes", **first) == 3 * GIB
     assert value(series, "vgpurun_gpu_utilization_ratio", **first) == 0.25
-    assert value(series, "vgpurun_gpu_memory_promised_bytes", **first) == 2 * GIB
-    assert value(series, "vgpurun_gpu_sm_promised_ratio", **first) == 0.8
+    assert value(series, "vgpurun_gpu_memory_reserved_bytes", **first) == 2 * GIB
+    assert value(series, "vgpurun_gpu_sm_reserved_ratio", **first) == 0.8
     assert value(series, "vgpurun_gpu_containers", **first) == 2
     assert value(series, "vgpurun_gpu_utilization_ratio", index="1") is None, "NVML does not say"
 

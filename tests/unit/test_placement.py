@@ -1,4 +1,4 @@
-"""Where a launch goes, and when it is refused, by what is promised and what is really free."""
+"""Where a launch goes, and when it is refused, by what is reserved and what is really free."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from fakes import GIB, MIB, make_gpus
 
+from vgpurun.admission.capacity import GpuCapacity, Share, capacities
 from vgpurun.admission.grants import Grant
 from vgpurun.admission.placement import Placement, place
 from vgpurun.admission.request import Request
-from vgpurun.admission.rooms import Room, Share, rooms
 from vgpurun.config.schema import Maxima
 from vgpurun.diagnostics import verify
 from vgpurun.errors import GpuError, LimitError, NoRoomError, OptionError, QuotaError
@@ -30,19 +30,19 @@ def share(memory: int | None = None, sm: int | None = None, held: int | None = 0
     return Share(Holder("container", name, name, "", user, Path("/none"), ()), quota, held)
 
 
-def room(index: int, *shares: Share, used: int = 0) -> Room:
-    return Room(GPUS[index], shares, used)
+def capacity(index: int, *shares: Share, used: int = 0) -> GpuCapacity:
+    return GpuCapacity(GPUS[index], shares, used)
 
 
 def placed(
-    *there: Room, mem: str | None = None, sm: str | None = None, grant: Grant | None = None, **request: Any
+    *there: GpuCapacity, mem: str | None = None, sm: str | None = None, grant: Grant | None = None, **request: Any
 ) -> Placement:
     known = {each.gpu.index: each for each in there}
-    everywhere = [known.get(gpu.index, Room(gpu, (), 0)) for gpu in GPUS]
+    everywhere = [known.get(gpu.index, GpuCapacity(gpu, (), 0)) for gpu in GPUS]
     return place(Request(Limits(mem, sm), **request), everywhere, grant or Grant("alice"))
 
 
-def indexes(*there: Room, **request: Any) -> list[int]:
+def indexes(*there: GpuCapacity, **request: Any) -> list[int]:
     return [gpu.index for gpu in placed(*there, **request).gpus]
 
 
@@ -52,19 +52,19 @@ FULL = share(8)
 @pytest.mark.parametrize("limits", [{}, {"mem": "2g"}, {"sm": "50"}], ids=str)
 def test_without_gpus_it_is_the_emptiest_one(limits: dict[str, str]) -> None:
     assert indexes(**limits) == [0]
-    assert indexes(room(0, share(None, 10)), room(1, share(None)), sm="50") == [2]
-    assert indexes(room(0, share(1)), room(1, share(2)), room(2, share(3)), mem="2g") == [0]
+    assert indexes(capacity(0, share(None, 10)), capacity(1, share(None)), sm="50") == [2]
+    assert indexes(capacity(0, share(1)), capacity(1, share(2)), capacity(2, share(3)), mem="2g") == [0]
 
 
 def test_binpack_takes_the_fullest_that_has_room() -> None:
-    there = room(0, share(1)), room(1, share(5)), room(2, share(7))
+    there = capacity(0, share(1)), capacity(1, share(5)), capacity(2, share(7))
     assert indexes(*there, mem="2g", policy="binpack") == [1]
     assert indexes(*there, mem="1g", policy="binpack") == [2]
     assert indexes(*there, mem="1g", sm="50", policy="spread") == [0]
 
 
 def test_a_count_takes_that_many_and_names_are_among_them() -> None:
-    there = room(0, FULL), room(1, share(1))
+    there = capacity(0, FULL), capacity(1, share(1))
     assert indexes(*there, mem="2g", gpus="2") == [1, 2]
     assert indexes(*there, mem="2g", gpus="count=1") == [2]
     assert indexes(mem="1=2g", gpus="2") == [0, 1]
@@ -78,114 +78,114 @@ def test_a_count_takes_that_many_and_names_are_among_them() -> None:
         placed(*there, mem="2g", gpus="3")
 
 
-def refusal(*there: Room, **request: Any) -> NoRoomError:
+def refusal(*there: GpuCapacity, **request: Any) -> NoRoomError:
     with pytest.raises(NoRoomError) as caught:
         placed(*there, **request)
     return caught.value
 
 
-def test_promises_are_at_most_the_memory() -> None:
-    assert indexes(room(0, share(6)), mem="2g", gpus="device=0") == [0]
-    error = refusal(room(0, share(6)), mem=f"{2 * GIB + 1}", gpus="device=0")
-    assert "no room" in str(error) and "2 GiB is left" in str(error) and "--wait" in str(error)
+def test_reservations_are_at_most_the_memory() -> None:
+    assert indexes(capacity(0, share(6)), mem="2g", gpus="device=0") == [0]
+    error = refusal(capacity(0, share(6)), mem=f"{2 * GIB + 1}", gpus="device=0")
+    assert "no room" in str(error) and "2 GiB is free" in str(error) and "--wait" in str(error)
     assert [line.split() for line in error.details.splitlines()] == [
         ["GPU", "HOLDER", "USER", "MEMORY", "SM"],
         ["0", "bob's", "bob", "6", "GiB", "no", "limit"],
-        ["0", "(left)", "2", "GiB", "100", "%"],
+        ["0", "(free)", "2", "GiB", "100", "%"],
     ]
 
 
-def test_compute_promises_are_at_most_all_of_it() -> None:
-    there = room(0, share(1, 60), share(1, None))
+def test_compute_reservations_are_at_most_all_of_it() -> None:
+    there = capacity(0, share(1, 60), share(1, None))
     assert indexes(there, mem="1g", sm="40", gpus="device=0") == [0]
-    assert indexes(there, mem="1g", gpus="device=0") == [0], "who limits no compute is promised none"
+    assert indexes(there, mem="1g", gpus="device=0") == [0], "a launch without --sm reserves no compute"
     assert "40 % of its time" in str(refusal(there, mem="1g", sm="41", gpus="device=0"))
 
 
-def test_what_may_take_all_and_promises_do_not_go_together() -> None:
-    assert indexes(room(0, share(None)), gpus="device=0") == [0], "as without vgpurun"
-    assert "without --mem it could take the 2 GiB" in str(refusal(room(0, share(2)), gpus="device=0"))
-    assert "may take all" in str(refusal(room(0, share(None)), mem="1g", gpus="device=0"))
-    assert indexes(room(0, share(2))) == [1]
-    assert indexes(room(0, share(None)), mem="1g") == [1]
+def test_what_may_take_all_and_reservations_do_not_go_together() -> None:
+    assert indexes(capacity(0, share(None)), gpus="device=0") == [0], "as without vgpurun"
+    assert "without --mem it could take the 2 GiB" in str(refusal(capacity(0, share(2)), gpus="device=0"))
+    assert "may take all" in str(refusal(capacity(0, share(None)), mem="1g", gpus="device=0"))
+    assert indexes(capacity(0, share(2))) == [1]
+    assert indexes(capacity(0, share(None)), mem="1g") == [1]
 
 
-def test_what_nvml_shows_beside_the_promises_is_not_free() -> None:
-    outside = room(0, share(2, held=2 * GIB), used=5 * GIB)
+def test_what_nvml_shows_beside_the_reservations_is_not_free() -> None:
+    outside = capacity(0, share(2, held=2 * GIB), used=5 * GIB)
     assert outside.outside_bytes == 3 * GIB
-    assert outside.left_bytes == 3 * GIB
-    assert "3 GiB is left" in str(refusal(outside, mem="4g", gpus="device=0"))
+    assert outside.free_bytes == 3 * GIB
+    assert "3 GiB is free" in str(refusal(outside, mem="4g", gpus="device=0"))
     assert "(in use without a limit)" in refusal(outside, mem="4g", gpus="device=0").details
     assert indexes(outside, mem="3g", gpus="device=0") == [0]
 
 
-def test_what_a_promise_holds_already_is_not_counted_twice() -> None:
-    assert room(0, share(4, held=3 * GIB), used=3 * GIB).left_bytes == 4 * GIB
-    assert room(0, share(4, held=None), used=3 * GIB).left_bytes == 4 * GIB, "unknown: at most its promise"
-    lying = room(0, share(4, held=100 * GIB), used=6 * GIB)
-    assert lying.outside_bytes == 2 * GIB, "a reading above its promise hides nothing"
-    assert room(0, share(None, held=3 * GIB), used=3 * GIB).outside_bytes == 3 * GIB
+def test_what_a_reservation_holds_already_is_not_counted_twice() -> None:
+    assert capacity(0, share(4, held=3 * GIB), used=3 * GIB).free_bytes == 4 * GIB
+    assert capacity(0, share(4, held=None), used=3 * GIB).free_bytes == 4 * GIB, "unknown: at most its reservation"
+    lying = capacity(0, share(4, held=100 * GIB), used=6 * GIB)
+    assert lying.outside_bytes == 2 * GIB, "a reading above its reservation hides nothing"
+    assert capacity(0, share(None, held=3 * GIB), used=3 * GIB).outside_bytes == 3 * GIB
 
 
 def test_little_outside_use_does_not_count_against_exact_shares() -> None:
     quarter = share(2, held=0)
-    there = room(0, quarter, quarter, quarter, used=300 * MIB)
+    there = capacity(0, quarter, quarter, quarter, used=300 * MIB)
     assert indexes(there, mem="25%", gpus="device=0") == [0]
     assert placed(there, mem="max", gpus="device=0").limits.memory == f"{GPUS[0].uuid}={2 * GIB - 300 * MIB}b"
-    assert "left" in str(refusal(there._replace(used_bytes=500 * MIB), mem="25%", gpus="device=0"))
+    assert "is free" in str(refusal(there._replace(used_bytes=500 * MIB), mem="25%", gpus="device=0"))
 
 
 def test_max_is_all_that_is_left_on_each() -> None:
-    there = room(0, share(6)), room(1, share(1))
+    there = capacity(0, share(6)), capacity(1, share(1))
     assert placed(*there, mem="max", gpus="2").limits.memory == (f"{GPUS[1].uuid}={7 * GIB}b,{GPUS[2].uuid}={8 * GIB}b")
     limits = placed(*there, mem="0=MAX,1=2g").limits.memory
     assert limits == f"{GPUS[0].uuid}={2 * GIB}b,{GPUS[1].uuid}=2g"
     for overcommit in (False, True):
-        full = room(0, FULL)
-        assert "nothing is left" in str(refusal(full, mem="max", gpus="device=0", is_overcommit=overcommit))
+        full = capacity(0, FULL)
+        assert "nothing is free" in str(refusal(full, mem="max", gpus="device=0", is_overcommit=overcommit))
 
 
 def test_overcommit_goes_where_there_is_room_first() -> None:
-    there = room(0, share(7)), room(1, share(5)), room(2, share(6))
+    there = capacity(0, share(7)), capacity(1, share(5)), capacity(2, share(6))
     assert indexes(*there, mem="2g", is_overcommit=True, policy="binpack") == [2]
     assert indexes(*there, mem="4g", is_overcommit=True, policy="binpack") == [1], "none has room: the emptiest"
-    assert indexes(room(0, FULL), mem="8g", gpus="device=0", is_overcommit=True) == [0]
+    assert indexes(capacity(0, FULL), mem="8g", gpus="device=0", is_overcommit=True) == [0]
 
 
 def test_a_change_asks_for_what_grows_alone() -> None:
     before = {GPUS[0].uuid: Quota(6 * GIB, 40)}
-    there = room(0, share(8, 50))  # overcommitted: 14 of 8 GiB are promised
+    there = capacity(0, share(8, 50))  # overcommitted: 14 of 8 GiB are reserved
     change = {"gpus": "device=0", "before": before}
     for mem, sm in [("6g", "50"), ("4g", "50"), ("6g", "40")]:
         assert indexes(there, mem=mem, sm=sm, **change) == [0]
-    assert "0 bytes is left" in str(refusal(there, mem="7g", sm="40", **change))
+    assert "0 bytes is free" in str(refusal(there, mem="7g", sm="40", **change))
     assert "without --mem" in str(refusal(there, sm="50", **change)), "no limit is more than any"
-    assert "50 % of its time is left" in str(refusal(there, mem="6g", sm="60", **change))
+    assert "50 % of its time is free" in str(refusal(there, mem="6g", sm="60", **change))
     unlimited = {GPUS[0].uuid: Quota(None, 40)}
     assert indexes(there, sm="50", gpus="device=0", before=unlimited) == [0]
-    assert "0 bytes is left" in str(refusal(there, mem="6g", sm="50", gpus="device=0")), "a launch has nothing yet"
+    assert "0 bytes is free" in str(refusal(there, mem="6g", sm="50", gpus="device=0")), "a launch has nothing yet"
 
 
 def test_what_a_holder_uses_goes_with_it() -> None:
     mine, others = share(4, 40, held=3 * GIB, user="alice"), share(1, held=GIB)
-    there = room(0, mine, others, used=5 * GIB)
+    there = capacity(0, mine, others, used=5 * GIB)
     assert there.outside_bytes == GIB
     without = there.without(mine.holder.id)
-    assert (without.shares, without.outside_bytes, without.left_bytes) == (there.shares[1:], GIB, 6 * GIB)
+    assert (without.shares, without.outside_bytes, without.free_bytes) == (there.shares[1:], GIB, 6 * GIB)
     assert there.without("nobody's") == there
 
 
 def test_limits_of_the_environment_count() -> None:
     environment = {"CUDA_DEVICE_MEMORY_LIMIT": "4g", "CUDA_DEVICE_MEMORY_LIMIT_0": "1g"}
-    assert indexes(room(0, share(7)), environment=environment, gpus="device=0") == [0], "it is the program's GPU 0"
-    there = room(0, share(7)), room(1, share(5)), room(2, share(4))
-    assert indexes(room(2, share(7)), environment=environment, gpus="2", mem="8g") == [0, 1]
+    assert indexes(capacity(0, share(7)), environment=environment, gpus="device=0") == [0], "it is the program's GPU 0"
+    there = capacity(0, share(7)), capacity(1, share(5)), capacity(2, share(4))
+    assert indexes(capacity(2, share(7)), environment=environment, gpus="2", mem="8g") == [0, 1]
     assert indexes(*there, environment={"CUDA_DEVICE_MEMORY_LIMIT_2": "4g"}, mem="2=8g", is_local=True) == [2]
 
 
 def test_what_can_never_be_is_said_as_such() -> None:
     with pytest.raises(LimitError, match="more than GPU 0 has"):
-        placed(room(0, FULL), mem="9g")
+        placed(capacity(0, FULL), mem="9g")
     with pytest.raises(LimitError, match="not a size"):
         placed(mem="much")
     with pytest.raises(GpuError):
@@ -196,7 +196,7 @@ def test_what_can_never_be_is_said_as_such() -> None:
 
 def test_a_gpu_that_is_too_small_or_in_mig_mode_is_passed_over() -> None:
     gpus = [GPUS[0]._replace(memory_bytes=GIB), GPUS[1]._replace(mig_enabled=True), GPUS[2]]
-    there = [Room(gpu, (), 0) for gpu in gpus]
+    there = [GpuCapacity(gpu, (), 0) for gpu in gpus]
     assert place(Request(Limits("2g")), there, Grant("alice")).gpus == (GPUS[2],)
     with pytest.raises(GpuError, match="MIG"):
         place(Request(Limits("1g"), "3"), there, Grant("alice"))
@@ -245,10 +245,10 @@ def test_what_the_administrator_never_grants(maxima: dict, request_: dict, words
 )
 def test_what_the_user_has_already_counts_and_what_others_have_does_not(maxima: dict, words: str) -> None:
     wish = {"mem": "2g", "sm": "30", "gpus": "device=0", "grant": granted(**maxima)}
-    assert words in str(refusal(room(0, MINE), **wish))
-    assert indexes(room(0, share(3, 30, user="bob")), **wish) == [0]
+    assert words in str(refusal(capacity(0, MINE), **wish))
+    assert indexes(capacity(0, share(3, 30, user="bob")), **wish) == [0]
     with pytest.raises(NoRoomError):
-        placed(room(0, MINE), **wish, is_overcommit=True)
+        placed(capacity(0, MINE), **wish, is_overcommit=True)
 
 
 @pytest.mark.parametrize(
@@ -265,46 +265,46 @@ def test_what_the_user_has_already_counts_and_what_others_have_does_not(maxima: 
 def test_a_change_is_held_against_the_maxima_of_what_grows(maxima: dict) -> None:
     """A container that has more than a new quota of the administrator's keeps what it has."""
     wish = {"sm": "60", "gpus": "device=0", "before": {GPUS[0].uuid: Quota(3 * GIB, 40)}, "grant": granted(**maxima)}
-    assert indexes(room(0, MINE), mem="3g", **wish) == [0]
+    assert indexes(capacity(0, MINE), mem="3g", **wish) == [0]
     if "containers" not in maxima:
         with pytest.raises((NoRoomError, QuotaError)):
-            placed(room(0, MINE), mem="3.5g", **wish)
+            placed(capacity(0, MINE), mem="3.5g", **wish)
     with pytest.raises((NoRoomError, QuotaError)):
-        placed(room(0, MINE), mem="3g", **{**wish, "grant": granted(sm_per_gpu=50)})
+        placed(capacity(0, MINE), mem="3g", **{**wish, "grant": granted(sm_per_gpu=50)})
     with pytest.raises((NoRoomError, QuotaError)):
-        placed(room(0, MINE), mem="3g", **{**wish, "grant": granted(sm=80)})
+        placed(capacity(0, MINE), mem="3g", **{**wish, "grant": granted(sm=80)})
 
 
 def test_who_has_had_enough_waits_for_no_gpu() -> None:
     """Else a queue for what is free would grow behind somebody who may not have it."""
     grant = granted(memory_per_gpu=parse_size("4g"))
-    assert list(refusal(room(0, MINE), mem="2g", gpus="device=0", grant=grant).gpus) == []
-    assert list(refusal(room(0, MINE), mem="2g", gpus="device=0", grant=granted(containers=1)).gpus) == []
-    there = room(0, MINE), room(1, FULL), room(2, FULL)
+    assert list(refusal(capacity(0, MINE), mem="2g", gpus="device=0", grant=grant).gpus) == []
+    assert list(refusal(capacity(0, MINE), mem="2g", gpus="device=0", grant=granted(containers=1)).gpus) == []
+    there = capacity(0, MINE), capacity(1, FULL), capacity(2, FULL)
     assert list(refusal(*there, mem="2g", grant=grant).gpus) == [GPUS[1].uuid, GPUS[2].uuid]
 
 
 def test_the_way_out_is_one_that_the_user_has() -> None:
     wish = {"mem": "2g", "gpus": "device=0"}
-    assert "or share regardless with --overcommit" in str(refusal(room(0, FULL), **wish))
-    assert str(refusal(room(0, FULL), **wish, grant=granted(overcommit=False))).endswith(
+    assert "or share regardless with --overcommit" in str(refusal(capacity(0, FULL), **wish))
+    assert str(refusal(capacity(0, FULL), **wish, grant=granted(overcommit=False))).endswith(
         "; ask for less, or queue with --wait"
     )
     own = granted(memory_per_gpu=parse_size("4g"))
-    assert str(refusal(room(0, MINE), **wish, grant=own)).endswith("; end one, ask for less, or queue with --wait")
+    assert str(refusal(capacity(0, MINE), **wish, grant=own)).endswith("; end one, ask for less, or queue with --wait")
     for grant in (granted(), granted(overcommit=False), own):
-        said = verify._reason(f"vgpurun: {refusal(room(0, FULL, MINE), **wish, grant=grant)}\nGPU  HOLDER\n")
+        said = verify._reason(f"vgpurun: {refusal(capacity(0, FULL, MINE), **wish, grant=grant)}\nGPU  HOLDER\n")
         assert said.endswith("ask for less"), "verify has no such options"
 
 
 def test_where_one_gpu_is_not_granted_another_is_taken() -> None:
     assert indexes(grant=granted(gpus=("2", "1")), mem="1g") == [1]
-    assert indexes(room(0, MINE), grant=granted(memory_per_gpu=parse_size("4g")), mem="2g", policy="binpack") == [1]
+    assert indexes(capacity(0, MINE), grant=granted(memory_per_gpu=parse_size("4g")), mem="2g", policy="binpack") == [1]
 
 
 def test_shares_come_from_the_holders_of_each_gpu() -> None:
     both = Holder("container", "x", "x", "", "bob", Path("/none"), ((GPUS[0].uuid, Quota(GIB)), ("GPU-gone", Quota())))
-    found = rooms(GPUS, [GpuUse(5, None)] * 3, [both])
+    found = capacities(GPUS, [GpuUse(5, None)] * 3, [both])
     assert [len(each.shares) for each in found] == [1, 0, 0]
     assert found[0].shares[0] == Share(both, Quota(GIB), 0)
 
@@ -348,7 +348,7 @@ def test_a_default_is_lowered_to_what_the_user_may_have(
         word in line for word, line in zip(words, found.lowered, strict=True)
     )
     again = placed(mem=found.limits.memory, sm=found.limits.sm, grant=grant, gpus=given.get("gpus"))
-    assert again.limits == found.limits, "it is what can be promised"
+    assert again.limits == found.limits, "it is what can be reserved"
 
 
 def test_what_was_asked_for_is_not_lowered() -> None:
@@ -368,7 +368,7 @@ def test_a_default_is_not_lowered_to_what_is_left() -> None:
     """Else it would be another one at each launch."""
     grant = Grant("alice", Maxima(sm=25))
     with pytest.raises(NoRoomError, match="10 % of the 25 % for user alice"):
-        placed(room(0, share(1, 10, user="alice")), sm="50", grant=grant, defaults=ALL_DEFAULT)
+        placed(capacity(0, share(1, 10, user="alice")), sm="50", grant=grant, defaults=ALL_DEFAULT)
 
 
 @pytest.mark.parametrize(
@@ -377,7 +377,7 @@ def test_a_default_is_not_lowered_to_what_is_left() -> None:
 )
 def test_a_change_is_refused_by_what_it_makes_larger(mem: str | None, sm: str, asked: str) -> None:
     gpu = GPUS[0]._replace(memory_bytes=16 * GIB)
-    there = [Room(gpu, (share(8, 60),), 0)]
+    there = [GpuCapacity(gpu, (share(8, 60),), 0)]
     request = Request(Limits(mem, sm), gpus=f"device={gpu.uuid}", before={gpu.uuid: Quota(GIB, 20)})
     with pytest.raises(NoRoomError, match=f"no room for {asked} on GPU 0: "):
         place(request, there, Grant("alice"))

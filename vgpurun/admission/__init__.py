@@ -1,1 +1,1 @@
-"""Who gets which GPU, and who has to wait: nothing is promised twice."""
+"""Decides which launch gets which GPU, and which has to wait: nothing is reserved twice."""

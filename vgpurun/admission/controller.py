@@ -3,18 +3,18 @@
 What a launch takes is taken when its container, or the state folder of a local process, exists: from then on it is
 among the holders that the next one sees. Then it looks again: not everybody has the same lock, since one may have lost
 patience with it, or have another /tmp, and some have none, such as `docker start`. Of two who look after they have
-taken, one at least sees the other. So nothing is promised twice, whatever becomes of the lock.
+taken, one at least sees the other. So nothing is reserved twice, whatever becomes of the lock.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from typing import TYPE_CHECKING, Protocol
 
+from vgpurun.admission.capacity import GpuCapacity, capacities
 from vgpurun.admission.grants import Grant
 from vgpurun.admission.lock import admission_lock
 from vgpurun.admission.placement import Placement, place
 from vgpurun.admission.request import Request, candidates
-from vgpurun.admission.rooms import Room, rooms
 from vgpurun.admission.waiting import Line
 from vgpurun.errors import NoRoomError
 from vgpurun.host import gpus as devices
@@ -68,14 +68,14 @@ class Admission:
 
     def check(self) -> None:
         """Raise what place() raises even where nobody else is."""
-        place(self.request, rooms(self.gpus, self._unused(), []), self.grant)
+        place(self.request, capacities(self.gpus, self._unused(), []), self.grant)
 
     def look(self) -> Placement:
         """Return where the launch would go now.
 
         Raises NoRoomError, EngineError, and what place() raises for a launch that nothing will ever make room for.
         """
-        placement = place(self.request, self._rooms(devices.read_use(self.gpus), self.in_place_of), self.grant)
+        placement = place(self.request, self._capacities(devices.read_use(self.gpus), self.in_place_of), self.grant)
         for each in placement.lowered:
             self.say(each)
         if not self.in_place_of:
@@ -109,16 +109,16 @@ class Admission:
     def confirm(self, taken: str) -> None:
         """Look again, once there is what the launch takes: `taken` is its id among the holders.
 
-        Only promises count. What programs use beside them may have become more, which is nobody's mistake. Raises
+        Only reservations count. What programs use outside of them may have grown, which is nobody's mistake. Raises
         NoRoomError: then it is to be given back.
         """
         assert self._placement is not None
         chosen = "device=" + ",".join(gpu.uuid for gpu in self._placement.gpus)
         again = self.request._replace(gpus=chosen, limits=self._placement.limits)
-        place(again, self._rooms(self._unused(), taken), self.grant)
+        place(again, self._capacities(self._unused(), taken), self.grant)
 
-    def _rooms(self, uses: Sequence[GpuUse], without: str) -> list[Room]:
-        return [room.without(without) for room in rooms(self.gpus, uses, all_holders(self.engine))]
+    def _capacities(self, uses: Sequence[GpuUse], without: str) -> list[GpuCapacity]:
+        return [capacity.without(without) for capacity in capacities(self.gpus, uses, all_holders(self.engine))]
 
     def _unused(self) -> list[GpuUse]:
         return [GpuUse(0, None) for _ in self.gpus]

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
-from vgpurun.admission.room_table import room_table
-from vgpurun.admission.rooms import Room
+from vgpurun.admission.capacity import GpuCapacity
+from vgpurun.admission.capacity_table import capacity_table
 from vgpurun.config import values as config
 from vgpurun.config.schema import Maxima
 from vgpurun.errors import NoRoomError, QuotaError
@@ -66,20 +66,22 @@ class Grant(NamedTuple):
             for gpu in gpus
         }
 
-    def check(self, room: Room, need: Quota, is_overcommit: bool = False, before: Quota | None = None) -> None:
+    def check(
+        self, capacity: GpuCapacity, need: Quota, is_overcommit: bool = False, before: Quota | None = None
+    ) -> None:
         """Raise QuotaError for what the user may never have on this GPU."""
         if is_overcommit and not self.may_overcommit:
             raise QuotaError(f"--overcommit is not for {self._whose('overcommit')}; leave it out")
         allowed = self.maxima.gpus
-        if allowed is not None and not any(match_gpu(name, [room.gpu]) for name in allowed):
+        if allowed is not None and not any(match_gpu(name, [capacity.gpu]) for name in allowed):
             raise QuotaError(
-                f"GPU {room.gpu.number} is not for {self._whose('gpus')}, which has {', '.join(allowed) or 'none'}"
+                f"GPU {capacity.gpu.number} is not for {self._whose('gpus')}, which has {', '.join(allowed) or 'none'}"
             )
-        self._check_possible(self._sums_on(room, need, before))
+        self._check_possible(self._sums_on(capacity, need, before))
 
-    def refusal(self, room: Room, need: Quota, before: Quota | None = None) -> str | None:
+    def refusal(self, capacity: GpuCapacity, need: Quota, before: Quota | None = None) -> str | None:
         """Return why the user may not have this on the GPU now, or None."""
-        return next((self._exceeded(each) for each in self._sums_on(room, need, before) if each.is_exceeded), None)
+        return next((self._exceeded(each) for each in self._sums_on(capacity, need, before) if each.is_exceeded), None)
 
     @property
     def may_overcommit(self) -> bool:
@@ -87,21 +89,24 @@ class Grant(NamedTuple):
         return self.maxima.overcommit is not False
 
     def check_sum(
-        self, rooms: Sequence[Room], chosen: Sequence[tuple[Room, Quota]], before: Mapping[str, Quota] = _NOTHING
+        self,
+        capacities: Sequence[GpuCapacity],
+        chosen: Sequence[tuple[GpuCapacity, Quota]],
+        before: Mapping[str, Quota] = _NOTHING,
     ) -> None:
         """Hold the launch against the sums over all GPUs.
 
         Raises QuotaError for what the user may never have, and NoRoomError for what the user may not have now.
         """
-        sums = list(self._sums_in_all(rooms, chosen, before))
+        sums = list(self._sums_in_all(capacities, chosen, before))
         self._check_possible(sums)
         for each in sums:
             if each.is_exceeded:
-                raise NoRoomError(self._exceeded(each), WAYS_OUT_OF_OWN, room_table(rooms), gpus=())
+                raise NoRoomError(self._exceeded(each), WAYS_OUT_OF_OWN, capacity_table(capacities), gpus=())
 
-    def _sums_on(self, room: Room, need: Quota, before: Quota | None) -> Iterator[_Sum]:
-        gpu, where = room.gpu, f" on GPU {room.gpu.number}"
-        mine = [quota for _, quota in self._mine(room)]
+    def _sums_on(self, capacity: GpuCapacity, need: Quota, before: Quota | None) -> Iterator[_Sum]:
+        gpu, where = capacity.gpu, f" on GPU {capacity.gpu.number}"
+        mine = [quota for _, quota in self._mine(capacity)]
         if self.maxima.memory_per_gpu is not None:
             most = self.maxima.memory_per_gpu.bytes_on(gpu.memory_bytes)
             held = sum(_memory_bytes(gpu, quota) for quota in mine)
@@ -113,13 +118,16 @@ class Grant(NamedTuple):
             yield _Sum("sm_per_gpu", where, self.maxima.sm_per_gpu, _sm_percent(need), held, had)
 
     def _sums_in_all(
-        self, rooms: Sequence[Room], chosen: Sequence[tuple[Room, Quota]], before: Mapping[str, Quota]
+        self,
+        capacities: Sequence[GpuCapacity],
+        chosen: Sequence[tuple[GpuCapacity, Quota]],
+        before: Mapping[str, Quota],
     ) -> Iterator[_Sum]:
-        had = [(room.gpu, before[room.gpu.uuid]) for room, _ in chosen if room.gpu.uuid in before]
-        mine = [(room.gpu, holder, quota) for room in rooms for holder, quota in self._mine(room)]
+        had = [(capacity.gpu, before[capacity.gpu.uuid]) for capacity, _ in chosen if capacity.gpu.uuid in before]
+        mine = [(capacity.gpu, holder, quota) for capacity in capacities for holder, quota in self._mine(capacity)]
         if self.maxima.memory is not None:
-            most = self.maxima.memory.bytes_on(sum(room.gpu.memory_bytes for room in rooms))
-            needed = sum(_memory_bytes(room.gpu, need) for room, need in chosen)
+            most = self.maxima.memory.bytes_on(sum(capacity.gpu.memory_bytes for capacity in capacities))
+            needed = sum(_memory_bytes(capacity.gpu, need) for capacity, need in chosen)
             held = sum(_memory_bytes(gpu, quota) for gpu, _, quota in mine)
             yield _Sum("memory", "", most, needed, held, sum(_memory_bytes(gpu, quota) for gpu, quota in had))
         if self.maxima.sm is not None:
@@ -131,8 +139,8 @@ class Grant(NamedTuple):
                 "containers", "", self.maxima.containers, 1, len({holder for _, holder, _ in mine}), 1 if had else 0
             )
 
-    def _mine(self, room: Room) -> Iterator[tuple[str, Quota]]:
-        for share in room.shares:
+    def _mine(self, capacity: GpuCapacity) -> Iterator[tuple[str, Quota]]:
+        for share in capacity.shares:
             if share.holder.user == self.user:
                 yield share.holder.id, share.quota
 

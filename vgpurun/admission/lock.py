@@ -4,7 +4,7 @@ The lock is a flock on a file that all users share, so a killed launch lets go o
 trusted: a link, a pipe or another's closed file is no lock, and nobody can hold the others up for longer than
 PATIENCE_S, nor several one after the other for longer than MOST_S.
 
-The lock keeps order, so that launches at the same time do not see, and refuse, each other. That nothing is promised
+The lock keeps order, so that launches at the same time do not see, and refuse, each other. That nothing is reserved
 twice does not hang on it: who has taken something looks again (controller.py), with the lock or without.
 
 The folder is another one than that of the running containers (abi.LOCK_DIR): those have no part in this.

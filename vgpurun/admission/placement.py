@@ -6,10 +6,10 @@
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from vgpurun.admission.capacity import GpuCapacity
+from vgpurun.admission.capacity_table import capacity_table
 from vgpurun.admission.grants import WAYS_OUT_OF_OWN, Grant
 from vgpurun.admission.request import Needs, Request, candidates
-from vgpurun.admission.room_table import room_table
-from vgpurun.admission.rooms import Room
 from vgpurun.errors import LimitError, NoRoomError, QuotaError
 from vgpurun.host.gpus import Gpu
 from vgpurun.limits.model import Joined, Limits
@@ -37,58 +37,64 @@ class _Choice(NamedTuple):
     `is_crowded`: only by --overcommit. `is_own`: what is refused is more than the user may have at the same time.
     """
 
-    room: Room
+    capacity: GpuCapacity
     need: Quota
     refusal: str | None
     is_crowded: bool = False
     is_own: bool = False
 
 
-def place(request: Request, rooms: Sequence[Room], grant: Grant) -> Placement:
+def place(request: Request, capacities: Sequence[GpuCapacity], grant: Grant) -> Placement:
     """Choose the GPUs. `grant` is what the administrator lets the user have.
 
     Raises NoRoomError for what may fit later. For what never will: GpuError, OptionError, LimitError and QuotaError.
     """
     if "overcommit" in request.defaults and not grant.may_overcommit:
         request = request._replace(is_overcommit=False)
-    wanted = candidates(request, [room.gpu for room in rooms])
-    needs = Needs(request, wanted, grant.most([room.gpu for room in rooms], wanted.total))
-    by_uuid = {room.gpu.uuid: room for room in rooms}
+    wanted = candidates(request, [capacity.gpu for capacity in capacities])
+    needs = Needs(request, wanted, grant.most([capacity.gpu for capacity in capacities], wanted.total))
+    by_uuid = {capacity.gpu.uuid: capacity for capacity in capacities}
     fixed = [_consider(request, needs, by_uuid[gpu.uuid], grant) for gpu in wanted.fixed]
     others = _considered(request, needs, [by_uuid[gpu.uuid] for gpu in wanted.others], grant, wanted.others_count)
     chosen = fixed + _best(others, request.policy)[: wanted.others_count]
     if len(chosen) < wanted.total or any(choice.refusal for choice in chosen):
         raise _no_room(request, [*fixed, *others], wanted.total, grant)
-    grant.check_sum(rooms, [(choice.room, choice.need) for choice in chosen], request.before)
-    chosen.sort(key=lambda choice: choice.room.gpu.place)
-    chosen_rooms = [choice.room for choice in chosen]
+    grant.check_sum(capacities, [(choice.capacity, choice.need) for choice in chosen], request.before)
+    chosen.sort(key=lambda choice: choice.capacity.gpu.place)
+    chosen_capacities = [choice.capacity for choice in chosen]
     lowered = dict.fromkeys(
         f"the default --{name} is lowered to {text}, the most for user {grant.user}"
-        for room in chosen_rooms
-        for name, text in needs.lowered_on(room)
+        for capacity in chosen_capacities
+        for name, text in needs.lowered_on(capacity)
     )
-    return Placement(tuple(room.gpu for room in chosen_rooms), needs.limits_on(chosen_rooms), lowered=tuple(lowered))
+    return Placement(
+        tuple(capacity.gpu for capacity in chosen_capacities),
+        needs.limits_on(chosen_capacities),
+        lowered=tuple(lowered),
+    )
 
 
-def _consider(request: Request, needs: Needs, room: Room, grant: Grant) -> _Choice:
-    if needs.takes_rest_of(room) and room.left_bytes < LEAST_LIMIT_BYTES:
-        return _Choice(room, Quota(), "nothing is left")
-    need = needs.on(room)
-    before = request.before.get(room.gpu.uuid)
-    grant.check(room, need, request.is_overcommit, before)
-    refusal = room.refusal(need, before)
+def _consider(request: Request, needs: Needs, capacity: GpuCapacity, grant: Grant) -> _Choice:
+    if needs.takes_rest_of(capacity) and capacity.free_bytes < LEAST_LIMIT_BYTES:
+        return _Choice(capacity, Quota(), "nothing is free")
+    need = needs.on(capacity)
+    before = request.before.get(capacity.gpu.uuid)
+    grant.check(capacity, need, request.is_overcommit, before)
+    refusal = capacity.refusal(need, before)
     is_crowded = request.is_overcommit and refusal is not None
-    if own := grant.refusal(room, need, before):
-        return _Choice(room, need, own, is_own=True)
-    return _Choice(room, need, None if is_crowded else refusal, is_crowded)
+    if own := grant.refusal(capacity, need, before):
+        return _Choice(capacity, need, own, is_own=True)
+    return _Choice(capacity, need, None if is_crowded else refusal, is_crowded)
 
 
-def _considered(request: Request, needs: Needs, rooms: Sequence[Room], grant: Grant, count: int) -> list[_Choice]:
+def _considered(
+    request: Request, needs: Needs, capacities: Sequence[GpuCapacity], grant: Grant, count: int
+) -> list[_Choice]:
     """Look at GPUs of which some may be unfit: it is an error only if too few can ever do."""
     choices, errors = [], []
-    for room in rooms:
+    for capacity in capacities:
         try:
-            choices.append(_consider(request, needs, room, grant))
+            choices.append(_consider(request, needs, capacity, grant))
         except (LimitError, QuotaError) as error:
             errors.append(error)
     if len(choices) < count:
@@ -100,16 +106,16 @@ def _best(choices: Sequence[_Choice], policy: str) -> list[_Choice]:
     """Return those that fit, the best first; those that only --overcommit lets in come last, the emptiest first."""
 
     def order(choice: _Choice) -> tuple[object, ...]:
-        room = choice.room
+        capacity = choice.capacity
         sign = -1 if policy == "binpack" and not choice.is_crowded else 1
-        return choice.is_crowded, sign * room.load, sign * len(room.shares), room.gpu.place
+        return choice.is_crowded, sign * capacity.load, sign * len(capacity.shares), capacity.gpu.place
 
     return sorted((choice for choice in choices if choice.refusal is None), key=order)
 
 
 def _asked(request: Request, choices: Sequence[_Choice]) -> Iterator[str]:
     """Yield the options that ask for room: those of a launch, or what a change makes larger."""
-    changes = [(each.need, request.before[each.room.gpu.uuid]) for each in choices if request.before]
+    changes = [(each.need, request.before[each.capacity.gpu.uuid]) for each in choices if request.before]
     for option, text, is_more in (
         ("--mem", request.limits.memory, Quota.has_more_memory_than),
         ("--sm", request.limits.sm, Quota.has_more_compute_than),
@@ -122,10 +128,12 @@ def _asked(request: Request, choices: Sequence[_Choice]) -> Iterator[str]:
 
 def _no_room(request: Request, choices: Sequence[_Choice], total: int, grant: Grant) -> NoRoomError:
     asked = " ".join(_asked(request, choices)) or "a launch without --mem"
-    where = f"GPU {choices[0].room.gpu.number}" if len(choices) == 1 else "any GPU" if total == 1 else f"{total} GPUs"
+    where = (
+        f"GPU {choices[0].capacity.gpu.number}" if len(choices) == 1 else "any GPU" if total == 1 else f"{total} GPUs"
+    )
     reasons = dict.fromkeys(choice.refusal for choice in choices if choice.refusal)
     reason = next(iter(reasons)) if len(reasons) == 1 else "see below"
-    table = room_table([choice.room for choice in choices])
-    full = [choice.room.gpu.uuid for choice in choices if choice.refusal and not choice.is_own]
+    table = capacity_table([choice.capacity for choice in choices])
+    full = [choice.capacity.gpu.uuid for choice in choices if choice.refusal and not choice.is_own]
     way_out = WAYS_OUT_OF_OWN if not full else _WAYS_OUT if grant.may_overcommit else _WAYS_OUT_IN_TURN
     return NoRoomError(f"no room for {asked} on {where}: {reason}", way_out, table, full)

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
-from vgpurun.admission.rooms import Room
+from vgpurun.admission.capacity import GpuCapacity
 from vgpurun.errors import GpuError, OptionError
 from vgpurun.host import gpus as devices
 from vgpurun.host.gpus import Gpu
@@ -93,22 +93,22 @@ class Needs:
         self._sm = dict(zip(uuids, quota.values_on(sm, wanted.all, "--sm"), strict=True))
         self._most = {name: most if name in request.defaults else {} for name in ("mem", "sm")}
 
-    def on(self, room: Room) -> Quota:
+    def on(self, capacity: GpuCapacity) -> Quota:
         """Return the quota on a GPU, the larger one where it depends on the GPU's place among the chosen.
 
         Raises LimitError for one that the GPU cannot have.
         """
-        indexes = [room.gpu.index] if self._request.is_local else range(self._total)
-        memory, sm = self._memory_text(room), self._sm_text(room)
-        found = [quota.resolve([room.gpu], memory, sm, self._request.environment, [index])[0] for index in indexes]
+        indexes = [capacity.gpu.index] if self._request.is_local else range(self._total)
+        memory, sm = self._memory_text(capacity), self._sm_text(capacity)
+        found = [quota.resolve([capacity.gpu], memory, sm, self._request.environment, [index])[0] for index in indexes]
         sizes = [each.memory_bytes for each in found]
         percents = [each.sm_percent for each in found if each.sm_percent is not None]
         return Quota(None if None in sizes else max(filter(None, sizes)), max(percents, default=None))
 
-    def limits_on(self, rooms: Sequence[Room]) -> Limits:
+    def limits_on(self, capacities: Sequence[GpuCapacity]) -> Limits:
         """Return --mem and --sm for these GPUs, with what `max` and lowered defaults are."""
-        memory = {room.gpu.uuid: self._memory_text(room) for room in rooms}
-        sm = {room.gpu.uuid: self._sm_text(room) for room in rooms}
+        memory = {capacity.gpu.uuid: self._memory_text(capacity) for capacity in capacities}
+        sm = {capacity.gpu.uuid: self._sm_text(capacity) for capacity in capacities}
         limits = self._request.limits
         if any(text != self._memory[uuid] for uuid, text in memory.items()):
             limits = limits._replace(memory=_by_uuid(memory))
@@ -116,31 +116,31 @@ class Needs:
             limits = limits._replace(sm=_by_uuid(sm))
         return limits
 
-    def lowered_on(self, room: Room) -> Iterator[tuple[str, str]]:
+    def lowered_on(self, capacity: GpuCapacity) -> Iterator[tuple[str, str]]:
         """Yield the options that the user may not have as they are by default, and what they are instead."""
-        memory, sm = self._memory_text(room), self._sm_text(room)
-        if memory != self._memory[room.gpu.uuid] and not self.takes_rest_of(room):
-            yield "mem", show_size(quota.parse_size(memory or "").bytes_on(room.gpu.memory_bytes))
-        if sm != self._sm[room.gpu.uuid]:
+        memory, sm = self._memory_text(capacity), self._sm_text(capacity)
+        if memory != self._memory[capacity.gpu.uuid] and not self.takes_rest_of(capacity):
+            yield "mem", show_size(quota.parse_size(memory or "").bytes_on(capacity.gpu.memory_bytes))
+        if sm != self._sm[capacity.gpu.uuid]:
             yield "sm", f"{sm} %"
 
-    def takes_rest_of(self, room: Room) -> bool:
-        """Whether the memory limit is all that is left there."""
-        return is_max(self._memory[room.gpu.uuid] or "")
+    def takes_rest_of(self, capacity: GpuCapacity) -> bool:
+        """Whether the memory limit is all that is free there."""
+        return is_max(self._memory[capacity.gpu.uuid] or "")
 
-    def _memory_text(self, room: Room) -> str | None:
-        text = f"{room.left_bytes}b" if self.takes_rest_of(room) else self._memory[room.gpu.uuid]
-        most = self._most["mem"].get(room.gpu.uuid)
+    def _memory_text(self, capacity: GpuCapacity) -> str | None:
+        text = f"{capacity.free_bytes}b" if self.takes_rest_of(capacity) else self._memory[capacity.gpu.uuid]
+        most = self._most["mem"].get(capacity.gpu.uuid)
         if text is None or most is None or not most.memory_bytes:
             return text
-        (asked,) = quota.resolve([room.gpu], text, None, {}, [0])
+        (asked,) = quota.resolve([capacity.gpu], text, None, {}, [0])
         return f"{most.memory_bytes}b" if asked.has_more_memory_than(most) else text
 
-    def _sm_text(self, room: Room) -> str | None:
-        text, most = self._sm[room.gpu.uuid], self._most["sm"].get(room.gpu.uuid)
+    def _sm_text(self, capacity: GpuCapacity) -> str | None:
+        text, most = self._sm[capacity.gpu.uuid], self._most["sm"].get(capacity.gpu.uuid)
         if text is None or most is None or not most.sm_percent:
             return text
-        (asked,) = quota.resolve([room.gpu], None, text, {}, [0])
+        (asked,) = quota.resolve([capacity.gpu], None, text, {}, [0])
         return str(most.sm_percent) if asked.has_more_compute_than(most) else text
 
 

@@ -173,7 +173,7 @@ def limit_options(function: Function) -> Function:
                 "--mem",
                 metavar="SIZE",
                 group=LIMITS,
-                help="GPU memory for each GPU: 2g, 1.5GiB, 1024m, 50%, or for a launch max: all that is left; or by "
+                help="GPU memory for each GPU: 2g, 1.5GiB, 1024m, 50%, or for a launch max: all that is free; or by "
                 "GPU: 0=2g,1=4g, where the number is the GPU's index in this host's nvidia-smi, or a UUID or its "
                 "beginning.",
             ),

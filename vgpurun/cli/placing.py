@@ -68,7 +68,7 @@ def overcommit_option(group: str) -> Callable[[Function], Function]:
         type=bool,
         metavar="",
         group=group,
-        help="Also where the memory or the time of a GPU is promised to others already.",
+        help="Start even if the GPU is fully reserved.",
     )
 
 

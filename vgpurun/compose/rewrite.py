@@ -79,7 +79,7 @@ class Rewriter:
         self._insert(_last_line(mapping), [f"{' ' * column}{line}" for line in lines])
 
     def _remove_what_is_empty(self, node: Node) -> None:
-        """Remove keys of whose values nothing is left."""
+        """Remove keys of whose values nothing is free."""
         for each in entries(node):
             if isinstance(each.value, ScalarNode) or _is_alias(each):
                 continue

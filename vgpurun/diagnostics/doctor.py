@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vgpurun import abi
-from vgpurun.admission.rooms import rooms
+from vgpurun.admission.capacity import capacities
 from vgpurun.config import values as config
 from vgpurun.errors import DriverError, EngineError, GpuError, LibraryError, VgpurunError
 from vgpurun.host import drivers, library, mps
@@ -137,27 +137,27 @@ def _engine(gpus: Sequence[Gpu], driver_mode: str) -> Iterator[Finding]:
         yield Finding(found.name, found.status, found.words, "; ".join(filter(None, remedies)))
         return
     if gpus:
-        yield from _promises(gpus, engine)
+        yield from _reservations(gpus, engine)
     if driver_mode == "sim":
         yield Finding("driver in containers", OK, "the simulated one, bound from this host")
     elif gpus:
         yield _driver_in_containers(gpus, facts, driver_mode)
 
 
-def _promises(gpus: Sequence[Gpu], engine: "Engine") -> Iterator[Finding]:
-    """GPUs of which more is promised than there is: `docker start` and restarts by the engine do not ask for room."""
+def _reservations(gpus: Sequence[Gpu], engine: "Engine") -> Iterator[Finding]:
+    """Find GPUs that are overcommitted: `docker start` and restarts by the engine do not ask for room."""
     try:
-        found = rooms(gpus, devices.read_use(gpus), all_holders(engine))
+        found = capacities(gpus, devices.read_use(gpus), all_holders(engine))
     except VgpurunError as error:
-        yield _failed("promises", error)
+        yield _failed("reservations", error)
         return
-    for room in found:
-        promised_bytes, percent = room.promised_bytes, room.promised_sm_percent
-        if promised_bytes > room.gpu.memory_bytes or percent > 100:
+    for capacity in found:
+        reserved_bytes, percent = capacity.reserved_bytes, capacity.reserved_sm_percent
+        if reserved_bytes > capacity.gpu.memory_bytes or percent > 100:
             yield Finding(
-                f"GPU {room.gpu.number}, promises", WARNING,
-                f"{show_size(promised_bytes)} of {show_size(room.gpu.memory_bytes)} and {percent} % of its time are "
-                "promised to who runs there",
+                f"GPU {capacity.gpu.number}, reservations", WARNING,
+                f"{show_size(reserved_bytes)} of {show_size(capacity.gpu.memory_bytes)} and {percent} % of its time "
+                "are reserved by what runs there",
                 "stop one (vgpurun ps); start containers again with `vgpurun start`, which looks for room",
             )  # fmt: skip
 

@@ -91,12 +91,12 @@ _BUILD: Scope[Snapshot] = Scope(
 )
 
 
-def promised_bytes(seen: GpuSeen) -> int:
+def reserved_bytes(seen: GpuSeen) -> int:
     """Return the sum of the memory limits on a GPU."""
     return sum(device.memory_limit_bytes or 0 for device in seen.devices)
 
 
-def promised_ratio(seen: GpuSeen) -> float:
+def reserved_ratio(seen: GpuSeen) -> float:
     """Return the sum of the compute limits on a GPU; 1 is the whole GPU."""
     return sum(device.sm_limit_ratio or 0 for device in seen.devices)
 
@@ -134,13 +134,15 @@ FAMILIES: tuple[Family[Any], ...] = (
         lambda seen: seen.utilization_ratio,
     ),
     Family(
-        "vgpurun_gpu_memory_promised_bytes", GAUGE, "Sum of the memory limits of the containers on the GPU.", HOST_GPU,
-        promised_bytes,
+        "vgpurun_gpu_memory_reserved_bytes", GAUGE, "Sum of the memory limits of the containers on the GPU.", HOST_GPU,
+        reserved_bytes,
     ),
+    Family("vgpurun_gpu_memory_promised_bytes", GAUGE, "The same, by its older name.", HOST_GPU, reserved_bytes),
     Family(
-        "vgpurun_gpu_sm_promised_ratio", GAUGE, "Sum of the compute limits of the containers on the GPU.", HOST_GPU,
-        promised_ratio,
+        "vgpurun_gpu_sm_reserved_ratio", GAUGE, "Sum of the compute limits of the containers on the GPU.", HOST_GPU,
+        reserved_ratio,
     ),
+    Family("vgpurun_gpu_sm_promised_ratio", GAUGE, "The same, by its older name.", HOST_GPU, reserved_ratio),
     Family("vgpurun_gpu_containers", GAUGE, "Containers that have the GPU.", HOST_GPU, lambda seen: len(seen.devices)),
     Family(
         "vgpurun_container_memory_limit_bytes", GAUGE, "Memory limit of the container on the GPU.", DEVICE,

@@ -101,7 +101,7 @@ class TenantSeen:
 
 @dataclass(frozen=True)
 class GpuSeen:
-    """A GPU, what NVML sees on it, and what its tenants were promised of it."""
+    """A GPU, what NVML sees on it, and what its tenants have reserved of it."""
 
     gpu: Gpu
     use: GpuUse

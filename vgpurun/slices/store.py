@@ -70,7 +70,7 @@ class Slice(NamedTuple):
 
 
 def slices_folder() -> Path:
-    """Return where the slices of the host are. A slice is a promise that all users' launches count: so it is root's."""
+    """Return where the slices of the host are. All users' launches count a slice: so it is root's."""
     return state.host_root() / state.SLICES
 
 

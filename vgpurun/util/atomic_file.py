@@ -11,7 +11,7 @@ def atomic_file(path: Path, mode: int = 0o644, is_flushed: bool = True) -> Itera
     """Yield a path for the new content, which takes the place of what is at `path`, with this mode, at the end.
 
     It lies in the same folder, which a rename needs, under a name of its own: several may do this at the same time.
-    After an error nothing is left of it. `is_flushed`: it is on the disk before it takes the place. Raises OSError.
+    After an error nothing is free of it. `is_flushed`: it is on the disk before it takes the place. Raises OSError.
     """
     made = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
     try:

@@ -25,7 +25,7 @@ _GROUP = "Container"
 def start(containers: tuple[str, ...], overcommit: bool | None, driver: str) -> int:
     """Start stopped containers in the background, with the limits that they had, on the GPUs that they had.
 
-    As at a launch, nothing is promised twice: where their limits do not fit any more, they are not started.
+    As at a launch, nothing is reserved twice: where their limits do not fit any more, they are not started.
     `docker start` does not look.
     """
     from vgpurun.engine.containers import ContainerEngine, each_of
@@ -40,7 +40,7 @@ def start(containers: tuple[str, ...], overcommit: bool | None, driver: str) -> 
     @contextmanager
     def admitted(container: "VgpurunContainer") -> Iterator[None]:
         if container.slice_name:
-            with store.joining(container.slice_name):  # what it uses is the slice's, and promised
+            with store.joining(container.slice_name):  # what it uses is the slice's, and reserved
                 yield
             return
         with changing(container):

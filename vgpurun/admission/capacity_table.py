@@ -2,23 +2,23 @@
 
 from collections.abc import Sequence
 
-from vgpurun.admission.rooms import Room
+from vgpurun.admission.capacity import GpuCapacity
 from vgpurun.limits.quota import show_size
 
 _TITLES = ("GPU", "HOLDER", "USER", "MEMORY", "SM")
 
 
-def room_table(rooms: Sequence[Room]) -> str:
-    """Return a table of the shares of each GPU, what is used beside them, and what is left."""
-    rows = [_TITLES, *(row for room in rooms for row in _rows(room))]
+def capacity_table(capacities: Sequence[GpuCapacity]) -> str:
+    """Return a table of the shares of each GPU, what is used outside of them, and what is free."""
+    rows = [_TITLES, *(row for capacity in capacities for row in _rows(capacity))]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
 
 
-def _rows(room: Room) -> list[tuple[str, str, str, str, str]]:
-    index = room.gpu.number
+def _rows(capacity: GpuCapacity) -> list[tuple[str, str, str, str, str]]:
+    index = capacity.gpu.number
     rows = []
-    for share in room.shares:
+    for share in capacity.shares:
         memory, sm = share.quota.memory_bytes, share.quota.sm_percent
         rows.append(
             (
@@ -29,8 +29,8 @@ def _rows(room: Room) -> list[tuple[str, str, str, str, str]]:
                 "no limit" if sm is None else f"{sm} %",
             )
         )
-    if room.outside_bytes:
-        rows.append((index, "(in use without a limit)", "", show_size(room.outside_bytes), ""))
-    left_percent = max(0, 100 - room.promised_sm_percent)
-    rows.append((index, "(left)", "", show_size(room.left_bytes), f"{left_percent} %"))
+    if capacity.outside_bytes:
+        rows.append((index, "(in use without a limit)", "", show_size(capacity.outside_bytes), ""))
+    free_percent = max(0, 100 - capacity.reserved_sm_percent)
+    rows.append((index, "(free)", "", show_size(capacity.free_bytes), f"{free_percent} %"))
     return rows

@@ -1,0 +1,122 @@
+"""How much of each GPU is reserved, by which holder, and how much is free.
+
+A memory limit is a reservation: the limits on a GPU together are at most its memory. A container without one may use
+the whole GPU, so it shares a GPU with no reservation, only with others that have no limit either, as they would without
+vgpurun. A compute limit is a reservation as well, and together they are at most 100 %; a container without one reserves
+no compute, and takes what the others leave.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from vgpurun.host.gpus import Gpu, GpuUse
+from vgpurun.inventory.reservations import Holder
+from vgpurun.limits.quota import Quota, show_size
+
+# Use outside of all reservations is ignored up to the lesser of these: a desktop, the driver's own, a moment's
+# difference between two readings. Else the last of four shares of 25 % would come and go with it.
+_SLACK_BYTES = 1 << 30
+_SLACK_PERCENT = 5
+
+
+class Share(NamedTuple):
+    """What a holder has reserved of one GPU, and what it uses of it now; None is unknown."""
+
+    holder: Holder
+    quota: Quota
+    held_bytes: int | None
+
+
+class GpuCapacity(NamedTuple):
+    """One GPU, its shares, and what NVML sees in use, by programs outside of vgpurun too."""
+
+    gpu: Gpu
+    shares: tuple[Share, ...]
+    used_bytes: int
+
+    @property
+    def reserved_bytes(self) -> int:
+        """The sum of the memory limits."""
+        return sum(share.quota.memory_bytes or 0 for share in self.shares)
+
+    @property
+    def reserved_sm_percent(self) -> int:
+        """The sum of the compute limits."""
+        return sum(share.quota.sm_percent or 0 for share in self.shares)
+
+    @property
+    def unlimited(self) -> list[Share]:
+        """The shares without a memory limit."""
+        return [share for share in self.shares if share.quota.memory_bytes is None]
+
+    @property
+    def outside_bytes(self) -> int:
+        """Memory in use outside of all reservations: by programs without vgpurun, and by containers without a limit."""
+        return max(0, self.used_bytes - sum(_held_of_reservation(share) for share in self.shares))
+
+    @property
+    def free_bytes(self) -> int:
+        """Memory that is neither reserved nor in use."""
+        return max(0, self.gpu.memory_bytes - self.reserved_bytes - self.outside_bytes)
+
+    @property
+    def load(self) -> float:
+        """How full the GPU is, from 0 to 1 (more when it is overcommitted)."""
+        if self.unlimited:
+            return 1.0
+        memory = (self.reserved_bytes + self.outside_bytes) / self.gpu.memory_bytes
+        return max(memory, self.reserved_sm_percent / 100)
+
+    def without(self, holder_id: str) -> "GpuCapacity":
+        """Return the capacity as it would be without this holder's reservation and use."""
+        own = [share for share in self.shares if share.holder.id == holder_id]
+        others = tuple(share for share in self.shares if share.holder.id != holder_id)
+        return GpuCapacity(self.gpu, others, max(0, self.used_bytes - sum(map(_held_of_reservation, own))))
+
+    def refusal(self, need: Quota, before: Quota | None = None) -> str | None:
+        """Return why there is no room for `need`, or None where there is. What it has `before` it keeps."""
+        more_memory = before is None or need.has_more_memory_than(before)
+        more_compute = before is None or need.has_more_compute_than(before)
+        return (self._memory_refusal(need.memory_bytes) if more_memory else None) or (
+            self._sm_refusal(need.sm_percent) if more_compute else None
+        )
+
+    def _memory_refusal(self, need_bytes: int | None) -> str | None:
+        if need_bytes is None:
+            reserved = show_size(self.reserved_bytes)
+            return f"without --mem it could take the {reserved} reserved by others" if self.reserved_bytes else None
+        if self.unlimited:
+            return f"{self.unlimited[0].holder.name} runs there without a memory limit and may take all of it"
+        slack_bytes = min(_SLACK_BYTES, self.gpu.memory_bytes * _SLACK_PERCENT // 100)
+        reserved_or_used_bytes = self.reserved_bytes + max(0, self.outside_bytes - slack_bytes)
+        if need_bytes <= self.gpu.memory_bytes - reserved_or_used_bytes:
+            return None
+        return f"{show_size(self.free_bytes)} is free"
+
+    def _sm_refusal(self, need_percent: int | None) -> str | None:
+        free_percent = 100 - self.reserved_sm_percent
+        if need_percent is None or need_percent <= free_percent:
+            return None
+        return f"{max(0, free_percent)} % of its time is free"
+
+
+def capacities(gpus: Sequence[Gpu], uses: Sequence[GpuUse], holders: Sequence[Holder]) -> list[GpuCapacity]:
+    """Return the capacity of each GPU. `uses` are NVML's readings, taken before the holders' own are."""
+    held = [holder.held_bytes() for holder in holders]
+    shares: dict[str, list[Share]] = {gpu.uuid: [] for gpu in gpus}
+    for holder, held_bytes in zip(holders, held, strict=True):
+        for uuid, quota in holder.quotas:
+            if uuid in shares:
+                shares[uuid].append(Share(holder, quota, None if held_bytes is None else held_bytes.get(uuid)))
+    return [
+        GpuCapacity(gpu, tuple(shares[gpu.uuid]), use.memory_used_bytes) for gpu, use in zip(gpus, uses, strict=True)
+    ]
+
+
+def _held_of_reservation(share: Share) -> int:
+    """Return what a share uses of its reservation: the container writes that reading itself, so it is capped, and an
+    unknown one counts as all."""
+    reserved_bytes = share.quota.memory_bytes
+    if reserved_bytes is None:
+        return 0
+    return reserved_bytes if share.held_bytes is None else min(share.held_bytes, reserved_bytes)
