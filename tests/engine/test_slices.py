@@ -14,7 +14,7 @@ import pytest
 
 from cli import GPU_PROGRAM, WITH_PROGRAMS, Cli, wait_until
 from in_step import told
-from vgpurun.limits import region
+from vgpurun.limits import usage_file
 
 MIB, GIB = 1 << 20, 1 << 30
 SIM = ("--driver", "sim")
@@ -63,7 +63,7 @@ def test_ten_containers_never_pass_the_memory_together_and_share_the_compute(
     (folder / "fill").touch()
     most_bytes = 0
     while len(list(folder.glob("filled.????????????"))) < 10:
-        (reading,) = region.read_usage(usage, ["-"]) or ()
+        (reading,) = usage_file.read_usage(usage, ["-"]) or ()
         most_bytes = max(most_bytes, reading.memory_used_bytes)
         time.sleep(0.001)  # they want the CPU too
     filled = told(folder, "filled", 10)

@@ -14,7 +14,7 @@ import pytest
 from runners import Container, Runner, answer, vgpurun
 
 from support import unavailable
-from vgpurun.limits import region
+from vgpurun.limits import usage_file
 
 MIB, GIB = 1 << 20, 1 << 30
 LIMIT_BYTES = 4 * GIB
@@ -60,7 +60,7 @@ def test_two_share_the_memory_and_the_time(runner: Runner, slice_name: str, tmp_
             wait_for(folder, "ready", 2)
             (folder / "fill").touch()
             wait_for(folder, "filled", 2)
-            (reading,) = region.read_usage(usage, [uuid]) or ()
+            (reading,) = usage_file.read_usage(usage, [uuid]) or ()
             assert LIMIT_BYTES - 128 * MIB < reading.memory_used_bytes <= LIMIT_BYTES
             assert len(described(slice_name)["members"]) == 2
         finally:

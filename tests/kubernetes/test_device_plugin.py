@@ -14,7 +14,7 @@ from kubelet_double import Kubelet, RefusedError
 from node_names import COMPUTE, MEMORY, UUIDS
 from vgpurun.kubernetes import rpc
 from vgpurun.kubernetes.proto import deviceplugin_pb2 as api
-from vgpurun.limits import region
+from vgpurun.limits import limits_file, usage_file
 
 GIB = 1 << 30
 
@@ -25,12 +25,12 @@ def gpus_of(kubelet: Kubelet, pod: str, container: str = "c") -> set[str]:
     return {each.rpartition("_")[0] for resource in given for each in resource.ids}
 
 
-def started(kubelet: Kubelet, pod: str, container: str = "c") -> list[tuple[str, region.Quota]]:
+def started(kubelet: Kubelet, pod: str, container: str = "c") -> list[tuple[str, usage_file.Quota]]:
     """Start a container, and read the limits that it then has."""
     for answer in kubelet.start_container(pod, container):
         for mount in answer.mounts:
             if mount.container_path == "/.vgpurun/etc":
-                limits = region.read_limits(Path(mount.host_path) / "limits")
+                limits = limits_file.read_limits(Path(mount.host_path) / "limits")
                 assert limits is not None
                 return limits
     return []
@@ -64,7 +64,7 @@ def test_a_container_has_its_limits_once_it_starts(node) -> None:
     assert read_only["/.vgpurun/libvgpu.so"] and read_only["/.vgpurun/etc"] and read_only["/etc/ld.so.preload"]
     assert not read_only["/.vgpurun/run/usage"] and not read_only["/tmp/vgpulock"]
     assert all(Path(mount.host_path).exists() for mount in answers[MEMORY].mounts)
-    (before,) = region.read_limits(next((node.state / "kubernetes").glob("*/etc/limits")))
+    (before,) = limits_file.read_limits(next((node.state / "kubernetes").glob("*/etc/limits")))
     assert before[1].paused  # until it is known what the container has, it does nothing on the GPU
     ((limited, quota),) = started(kubelet, "pod")
     assert (limited, quota.memory_bytes, quota.sm_percent, quota.paused) == (uuid, 2 * GIB, 50, False)
@@ -230,7 +230,7 @@ def test_a_hundred_allocations_at_once(node) -> None:
     assert len(folders) == 100
     for unit, answer in zip(units, answers, strict=True):
         (etc,) = (Path(mount.host_path) for mount in answer.mounts if mount.container_path == "/.vgpurun/etc")
-        ((uuid, quota),) = region.read_limits(etc / "limits") or []
+        ((uuid, quota),) = limits_file.read_limits(etc / "limits") or []
         assert unit.startswith(uuid) and quota.memory_bytes == GIB
 
 

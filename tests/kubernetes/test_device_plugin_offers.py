@@ -16,7 +16,7 @@ from support import CHECKOUT, LIBRARY
 from vgpurun import abi
 from vgpurun.host import gpus
 from vgpurun.host.gpus import Gpu
-from vgpurun.limits import region
+from vgpurun.limits import limits_file, usage_file
 
 GIB = 1 << 30
 SMALL, LARGE = "vgpurun.io/slice-small", "vgpurun.io/slice-large"
@@ -38,8 +38,8 @@ def state_folder(kubelet, pod: str) -> Path:
     return Path(etc).parent
 
 
-def limits_of(kubelet, pod: str) -> list[tuple[str, region.Quota]]:
-    return region.read_limits(state_folder(kubelet, pod) / "etc/limits") or []
+def limits_of(kubelet, pod: str) -> list[tuple[str, usage_file.Quota]]:
+    return limits_file.read_limits(state_folder(kubelet, pod) / "etc/limits") or []
 
 
 @pytest.fixture
@@ -73,9 +73,9 @@ def test_a_container_with_a_slice_has_nothing_besides(kubelet, others: dict[str,
     assert all(quota.paused for _, quota in limits_of_all(kubelet))
 
 
-def limits_of_all(kubelet) -> list[tuple[str, region.Quota]]:
+def limits_of_all(kubelet) -> list[tuple[str, usage_file.Quota]]:
     folders = (kubelet.folder.parent / "state/kubernetes").glob("units-*")
-    return [each for folder in folders for each in region.read_limits(folder / "etc/limits") or []]
+    return [each for folder in folders for each in limits_file.read_limits(folder / "etc/limits") or []]
 
 
 def test_the_example_pod_runs_as_it_is(node) -> None:

@@ -17,9 +17,9 @@ from vgpurun.kubernetes.dra.claim import ClaimName
 from vgpurun.kubernetes.dra.cluster import Cluster
 from vgpurun.kubernetes.dra.driver import each_on_its_own
 from vgpurun.kubernetes.dra.model import device_name
+from vgpurun.limits.limits_file import read_limits
 from vgpurun.limits.policies import Priority, SmPolicy
 from vgpurun.limits.quota import Quota
-from vgpurun.limits.region import read_limits
 
 GIB = 1 << 30
 

@@ -18,7 +18,7 @@ from api_server import ApiServer
 from claim_maker import claim, result
 from dra_host import DRIVER, PluginHost, wait_until
 from dra_kubelet import HEALTH, DraKubelet
-from vgpurun.limits.region import read_limits
+from vgpurun.limits.limits_file import read_limits
 
 GIB = 1 << 30
 

@@ -33,9 +33,9 @@ from vgpurun.kubernetes.agent.tenants import find_tenants
 from vgpurun.kubernetes.checkpoint import FILE_NAME, Holding
 from vgpurun.kubernetes.state import alone, make_folder, state_root, write_owner
 from vgpurun.limits.device_quotas import shared_files
+from vgpurun.limits.limits_file import read_limits
 from vgpurun.limits.model import DeviceQuota
 from vgpurun.limits.quota import Quota
-from vgpurun.limits.region import read_limits
 
 GIB = 1 << 30
 MEMORY = "alnair/vgpu-memory"

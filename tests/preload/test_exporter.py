@@ -14,7 +14,7 @@ import pytest
 from debian_packages import tool
 from scraping import exporter, label_values, value, wait_for
 from support import CHECKOUT
-from vgpurun.limits import region
+from vgpurun.limits import usage_file
 
 pytest.importorskip("prometheus_client")
 MIB = 1 << 20
@@ -64,7 +64,7 @@ def program(environment: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
 def busy_seconds(state_dir: Path) -> float:
     """What the usage file says of the only program's GPU time."""
     (usage,) = state_dir.rglob("run/usage")
-    (reading,) = region.read_usage(usage, ["GPU"]) or ()
+    (reading,) = usage_file.read_usage(usage, ["GPU"]) or ()
     return reading.busy_ns / 1e9
 
 

@@ -15,7 +15,7 @@ from sandbox import SIMULATED_DRIVER, UUID, Sandbox
 from together import COMPARED, WORK, measured_together
 
 from support import assert_measured
-from vgpurun.limits import region
+from vgpurun.limits import limits_file
 from vgpurun.limits.quota import Quota
 
 LAUNCHES = {
@@ -211,12 +211,12 @@ def test_two_containers_take_turns(sandbox: Sandbox) -> None:
 def test_the_compute_limit_changes_under_a_running_program(sandbox: Sandbox) -> None:
     """From next to nothing, with the debt of that, to most of the GPU."""
     limits = sandbox.folder / "limits"
-    limits.write_bytes(region.limits_bytes([(UUID, Quota(None, 1))]))
+    limits.write_bytes(limits_file.limits_bytes([(UUID, Quota(None, 1))]))
     code = WORK + "print(work(1), flush=True)\nwhile True: input(); print(work(1), flush=True)"
     with sandbox.start_python(code, VGPURUN_LIMITS_FILE=str(limits)) as process:
         assert process.stdin is not None and process.stdout is not None
         assert float(process.stdout.readline()) < 0.1
-        region.write_limits(limits, [(UUID, Quota(None, 80))])
+        limits_file.write_limits(limits, [(UUID, Quota(None, 80))])
 
         def share() -> float:
             assert process.stdin is not None and process.stdout is not None
@@ -231,7 +231,7 @@ def test_the_compute_limit_changes_under_a_running_program(sandbox: Sandbox) -> 
 def test_what_was_done_without_a_limit_is_not_charged_to_the_next_one(sandbox: Sandbox) -> None:
     """A batch is open when the limit is taken away, and the program waits for the GPU when there is one again."""
     limits = sandbox.folder / "limits"
-    limits.write_bytes(region.limits_bytes([(UUID, Quota(None, 50))]))
+    limits.write_bytes(limits_file.limits_bytes([(UUID, Quota(None, 50))]))
     code = (
         "import time\nfrom cuda_driver import *\nd = Driver(); d.start(); k = d.kernel('spin_190us')\n"
         "for _ in range(3): d.launch(k); d.synchronize()\n"
@@ -247,7 +247,7 @@ def test_what_was_done_without_a_limit_is_not_charged_to_the_next_one(sandbox: S
         assert process.stdin is not None and process.stdout is not None
         for said, percent in (("open", None), ("waits", 30)):
             assert process.stdout.readline() == f"{said}\n"
-            region.write_limits(limits, [(UUID, Quota(None, percent))])
+            limits_file.write_limits(limits, [(UUID, Quota(None, percent))])
             process.stdin.write("go on\n")
             process.stdin.flush()
         took_s = float(process.stdout.readline())

@@ -7,7 +7,7 @@ import json
 import pytest
 from sandbox import Sandbox
 
-from vgpurun.limits import region
+from vgpurun.limits import limits_file
 from vgpurun.limits.quota import Quota
 
 GIB = 1 << 30
@@ -78,7 +78,7 @@ def machine(sandbox: Sandbox) -> Sandbox:
 @pytest.mark.parametrize(("variables", "names"), FORMS)
 def test_limits_go_with_the_device(machine: Sandbox, variables: dict[str, str], names: str, source: str) -> None:
     limits = machine.folder / "limits"
-    limits.write_bytes(region.limits_bytes([(UUIDS[name], Quota(DEVICES[name][1] * GIB)) for name in DEVICES]))
+    limits.write_bytes(limits_file.limits_bytes([(UUIDS[name], Quota(DEVICES[name][1] * GIB)) for name in DEVICES]))
     given = {"VGPURUN_LIMITS_FILE": str(limits)} if source == "file" else BY_INDEX
     seen = json.loads(machine.python(PROGRAM, **given, **variables))
     expected = []
@@ -99,7 +99,7 @@ def test_a_program_lifts_its_limits_only_where_the_file_allows_it(
     """HAMi's CUDA_DISABLE_CONTROL; who writes the limits file decides."""
     limits = machine.folder / "limits"
     quotas = [(UUIDS[name], Quota(GIB)) for name in DEVICES]
-    limits.write_bytes(region.limits_bytes(quotas, may_disable))
+    limits.write_bytes(limits_file.limits_bytes(quotas, may_disable))
     code = "from cuda_driver import *\nd = Driver(); d.start(); print(d.mem_get_info()[1] >> 30)"
     seen = machine.python(code, VGPURUN_LIMITS_FILE=str(limits), CUDA_DISABLE_CONTROL=asked)
     assert seen == ("1" if is_limited else "8")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from sandbox import Sandbox
 
-from vgpurun.limits import region
+from vgpurun.limits import limits_file
 from vgpurun.limits.quota import Quota
 
 GIB = 1 << 30
@@ -71,7 +71,7 @@ def fill(machine: Sandbox, **variables: str) -> dict[str, object]:
 @pytest.mark.parametrize(("named", "limit_gib"), [(SMALL, 1), (LARGE, 2), (None, 1)])
 def test_limits_in_a_file_are_the_instances(machine: Sandbox, named: str | None, limit_gib: int) -> None:
     limits = machine.folder / "limits"
-    limits.write_bytes(region.limits_bytes([(LARGE, Quota(2 * GIB)), (SMALL, Quota(GIB))]))
+    limits.write_bytes(limits_file.limits_bytes([(LARGE, Quota(2 * GIB)), (SMALL, Quota(GIB))]))
     visible = {"CUDA_VISIBLE_DEVICES": named} if named else {}
     seen = fill(machine, VGPURUN_LIMITS_FILE=str(limits), **visible)
     assert (seen["count"], seen["uuid"]) == (1, named or SMALL), "of several a program has the first"
@@ -85,7 +85,7 @@ def test_limits_in_a_file_are_the_instances(machine: Sandbox, named: str | None,
 
 def test_an_instance_that_is_not_in_the_file_is_nobodys(machine: Sandbox) -> None:
     limits = machine.folder / "limits"
-    limits.write_bytes(region.limits_bytes([(LARGE, Quota(2 * GIB))]))
+    limits.write_bytes(limits_file.limits_bytes([(LARGE, Quota(2 * GIB))]))
     result = machine.run(
         [sys.executable, "-c", "import os, sys\n" + PROGRAM, CARD],
         VGPURUN_LIMITS_FILE=str(limits), CUDA_VISIBLE_DEVICES=SMALL,

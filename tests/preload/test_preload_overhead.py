@@ -8,7 +8,7 @@ import sys
 import pytest
 from sandbox import SIMULATED_DRIVER, Sandbox
 
-from vgpurun.limits import region
+from vgpurun.limits import usage_file
 
 MIB = 1 << 20
 CONTEXT_MIB = 518
@@ -20,10 +20,10 @@ import os, sys
 from pathlib import Path
 from cuda_driver import *
 d = Driver(); d.init()
-from vgpurun.limits import region
+from vgpurun.limits import usage_file
 MIB = 1 << 20
 def show():
-    device = region.read_usage(Path(os.environ["CUDA_DEVICE_MEMORY_SHARED_CACHE"]), ["GPU-a"])[0]
+    device = usage_file.read_usage(Path(os.environ["CUDA_DEVICE_MEMORY_SHARED_CACHE"]), ["GPU-a"])[0]
     print(device.allocated_bytes // MIB, device.context_bytes // MIB, device.other_bytes // MIB, flush=True)
 """
 
@@ -55,7 +55,7 @@ def test_a_refused_context_is_not_counted(sandbox: Sandbox) -> None:
 
 
 def not_enforced(sandbox: Sandbox) -> tuple[str, ...]:
-    readings = region.read_usage(sandbox.folder / "usage", [UUID])
+    readings = usage_file.read_usage(sandbox.folder / "usage", [UUID])
     assert readings is not None
     return readings[0].not_enforced
 
@@ -100,7 +100,7 @@ def test_a_list_of_many_processes(sandbox: Sandbox) -> None:
         with sandbox.start_python(START + "d.primary_context(); show(); sys.stdin.read()", **LIMIT) as last:
             assert last.stdout is not None
             last.stdout.readline()
-            readings = region.read_usage(sandbox.folder / "usage", [UUID])
+            readings = usage_file.read_usage(sandbox.folder / "usage", [UUID])
             assert readings is not None
             assert (readings[0].context_bytes, readings[0].processes) == (141 * 10 * MIB, 141)
             assert readings[0].not_enforced == ()

@@ -8,7 +8,7 @@ import sys
 import pytest
 from sandbox import UUID, Sandbox
 
-from vgpurun.limits import region
+from vgpurun.limits import usage_file
 
 MIB = 1 << 20
 CONTEXT_MIB = 518
@@ -132,7 +132,7 @@ def test_host_memory_is_counted_apart_and_dies_with_its_process(sandbox: Sandbox
     )
     assert holder.stdout is not None
     assert holder.stdout.readline() == "ready\n"
-    (reading,) = region.read_usage(sandbox.folder / "usage", [UUID]) or []
+    (reading,) = usage_file.read_usage(sandbox.folder / "usage", [UUID]) or []
     free_mib = PRELUDE + "print(d.mem_get_info()[0] // MIB)"
     beside = int(sandbox.python(free_mib, **LIMITS))
     holder.kill()

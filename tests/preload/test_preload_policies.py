@@ -18,7 +18,7 @@ from sandbox import UUID, Sandbox
 from together import COMPARED, WORK, measured_together
 
 from support import assert_measured
-from vgpurun.limits import region
+from vgpurun.limits import limits_file
 from vgpurun.limits.policies import Priority, SmPolicy
 from vgpurun.limits.quota import Quota
 
@@ -27,7 +27,7 @@ from vgpurun.limits.quota import Quota
 def tenant(sandbox: Sandbox, name: str, quota: Quota, code: str = WORK + COMPARED) -> Iterator[subprocess.Popen[str]]:
     """A program under a limits file and a usage file of its own, as in a container of its own."""
     limits = sandbox.folder / f"limits-{name}"
-    limits.write_bytes(region.limits_bytes([(UUID, quota)]))
+    limits.write_bytes(limits_file.limits_bytes([(UUID, quota)]))
     usage = sandbox.folder / f"usage-{name}"
     variables = {"VGPURUN_LIMITS_FILE": str(limits), "CUDA_DEVICE_MEMORY_SHARED_CACHE": str(usage)}
     with sandbox.start_python(code, **variables) as process:
@@ -108,7 +108,7 @@ PAUSED = WORK + (
 def pause(path: Path, quota: Quota, paused: bool) -> float:
     """Pause, or end it; the moment before."""
     now_s = time.monotonic()
-    region.write_limits(path, [(UUID, Quota(quota.memory_bytes, quota.sm_percent, paused=paused))])
+    limits_file.write_limits(path, [(UUID, Quota(quota.memory_bytes, quota.sm_percent, paused=paused))])
     return now_s
 
 

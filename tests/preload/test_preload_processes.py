@@ -15,7 +15,7 @@ import pytest
 from sandbox import UUID, Sandbox
 
 from vgpurun import abi
-from vgpurun.limits import region
+from vgpurun.limits import limits_file, usage_file
 from vgpurun.limits.quota import Quota
 
 HOLD = """
@@ -71,8 +71,8 @@ def test_a_stopped_process_goes_on_holding(sandbox: Sandbox) -> None:
         second.kill()
 
 
-def read_usage(sandbox: Sandbox) -> region.DeviceReading:
-    readings = region.read_usage(sandbox.folder / "usage", [UUID])
+def read_usage(sandbox: Sandbox) -> usage_file.DeviceReading:
+    readings = usage_file.read_usage(sandbox.folder / "usage", [UUID])
     assert readings is not None
     return readings[0]
 
@@ -185,12 +185,12 @@ def test_a_damaged_limits_file_grants_nothing(sandbox: Sandbox) -> None:
 def test_limits_change_under_a_running_program(sandbox: Sandbox) -> None:
     """Memory at the next call; below what is held, nothing is taken away, and nothing more is given."""
     limits = sandbox.folder / "limits"
-    limits.write_bytes(region.limits_bytes([(UUID, Quota(1 << 30, None))]))
+    limits.write_bytes(limits_file.limits_bytes([(UUID, Quota(1 << 30, None))]))
     with sandbox.start_python(HOLD_ON_REQUEST, VGPURUN_LIMITS_FILE=str(limits), **LIMIT) as process:
         assert ask(process, 99) == 5
-        region.write_limits(limits, [(UUID, Quota(2 << 30, None))])
+        limits_file.write_limits(limits, [(UUID, Quota(2 << 30, None))])
         assert ask(process, 99) == 15
-        region.write_limits(limits, [(UUID, Quota(1 << 30, None))])
+        limits_file.write_limits(limits, [(UUID, Quota(1 << 30, None))])
         assert ask(process, 99) == 15
         process.kill()
 

@@ -15,7 +15,7 @@ import pytest
 from sandbox import UUID, Sandbox
 
 from support import unavailable
-from vgpurun.limits import region
+from vgpurun.limits import limits_file, usage_file
 from vgpurun.limits.quota import Quota
 
 MIB = 1 << 20
@@ -80,7 +80,7 @@ def member(sandbox: Sandbox, limits: Path) -> Iterator[Member]:
 @pytest.fixture
 def limits(tmp_path: Path) -> Path:
     path = tmp_path / "limits"
-    path.write_bytes(region.limits_bytes([(UUID, Quota(4096 * MIB))]))
+    path.write_bytes(limits_file.limits_bytes([(UUID, Quota(4096 * MIB))]))
     return path
 
 
@@ -99,5 +99,5 @@ def test_together_they_never_pass_the_limit_and_the_dead_leave_their_memory(sand
         assert one.ask(4096 - 2500 - 2 * CONTEXT_MIB) == "ok"
         one.kill()
         assert other.ask(2500) == "ok"
-        (reading,) = region.read_usage(Path(sandbox.environment["CUDA_DEVICE_MEMORY_SHARED_CACHE"]), [UUID]) or ()
+        (reading,) = usage_file.read_usage(Path(sandbox.environment["CUDA_DEVICE_MEMORY_SHARED_CACHE"]), [UUID]) or ()
         assert (reading.memory_used_bytes, reading.processes) == ((3500 + CONTEXT_MIB) * MIB, 1)

@@ -14,7 +14,7 @@ import pytest
 from sandbox import UUID, Sandbox
 
 from support import assert_measured
-from vgpurun.limits import region
+from vgpurun.limits import limits_file, usage_file
 from vgpurun.limits.quota import Quota
 
 GIB = 1 << 30
@@ -25,7 +25,7 @@ SOON_S = 0.1
 def running(sandbox: Sandbox, code: str, quota: Quota) -> Iterator[tuple[subprocess.Popen[str], Path]]:
     """A program under a limits file, once it has said that it is ready; and the file."""
     limits = sandbox.folder / "limits"
-    limits.write_bytes(region.limits_bytes([(UUID, quota)]))
+    limits.write_bytes(limits_file.limits_bytes([(UUID, quota)]))
     program = "import json, sys, time\nfrom cuda_driver import *\nd = Driver(); d.start()\n" + code
     environment = sandbox.variables(VGPURUN_LIMITS_FILE=str(limits))
     with subprocess.Popen(
@@ -47,7 +47,7 @@ def running(sandbox: Sandbox, code: str, quota: Quota) -> Iterator[tuple[subproc
 def change(limits: Path, quota: Quota) -> float:
     """Change the limits; the moment before."""
     now_s = time.monotonic()
-    region.write_limits(limits, [(UUID, quota)])
+    limits_file.write_limits(limits, [(UUID, quota)])
     return now_s
 
 
@@ -109,7 +109,7 @@ def test_below_what_is_held_all_is_refused_and_nothing_taken(sandbox: Sandbox) -
         old_s, works, used_mib = line(process)
         assert not works and old_s - changed_s < SOON_S
         assert used_mib == 512, "the size that it is shown: what it holds past that does not show"
-        readings = region.read_usage(sandbox.folder / "usage", [UUID])
+        readings = usage_file.read_usage(sandbox.folder / "usage", [UUID])
         assert readings is not None and readings[0].memory_used_bytes == GIB + (518 << 20)
         changed_s = change(limits, Quota(2 * GIB))
         old_s, works, used_mib = line(process)

@@ -12,8 +12,8 @@ from sandbox import MACHINE, UUID, Sandbox
 
 from support import assert_measured
 from vgpurun import abi
-from vgpurun.limits import region
-from vgpurun.limits.region import DeviceReading
+from vgpurun.limits import usage_file
+from vgpurun.limits.usage_file import DeviceReading
 from vgpurun.storage import state
 
 LAUNCH = """
@@ -27,7 +27,7 @@ d.synchronize()
 
 
 def read(usage: Path) -> DeviceReading:
-    readings = region.read_usage(usage, [UUID])
+    readings = usage_file.read_usage(usage, [UUID])
     assert readings is not None
     return readings[0]
 

@@ -15,7 +15,7 @@ import pytest
 from sandbox import MACHINE, SIMULATED_DRIVER, UUID, Sandbox
 
 from support import assert_measured
-from vgpurun.limits import region
+from vgpurun.limits import limits_file, usage_file
 from vgpurun.limits.quota import Quota
 
 MIB = 1 << 20
@@ -100,7 +100,7 @@ def test_another_gpu_of_the_container_lists_nobody(sandbox: Sandbox) -> None:
 
 def test_a_gpu_that_was_not_granted_shows_nothing(sandbox: Sandbox) -> None:
     limits = sandbox.folder / "limits"
-    limits.write_bytes(region.limits_bytes([("GPU-of-another-host", Quota(1 << 30, None))]))
+    limits.write_bytes(limits_file.limits_bytes([("GPU-of-another-host", Quota(1 << 30, None))]))
     code = (
         "memory = nvml.nvmlDeviceGetMemoryInfo(handle)\n"
         "print(json.dumps([memory.total, memory.used, nvml.nvmlDeviceGetUtilizationRates(handle).gpu,\n"
@@ -183,7 +183,7 @@ def test_a_driver_that_lists_pids_of_the_host(sandbox: Sandbox, other_nvml: dict
     pid, listed = result.stdout.strip().split(maxsplit=1)
     assert listed == f"[({pid}, 100)]", result.stderr
     assert result.stderr.count("does not list this process") == 1
-    readings = region.read_usage(sandbox.folder / "usage", [UUID])
+    readings = usage_file.read_usage(sandbox.folder / "usage", [UUID])
     assert readings is not None and readings[0].not_enforced == ("memory",)
 
 

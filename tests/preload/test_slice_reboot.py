@@ -15,7 +15,7 @@ import pytest
 from sandbox import MACHINE, UUID
 
 from support import CHECKOUT, LIBRARY, unavailable
-from vgpurun.limits import region
+from vgpurun.limits import limits_file
 
 MIB, GIB = 1 << 20, 1 << 30
 SEEN = "import json; from cuda_driver import *; d = Driver(); d.start(); print(json.dumps(d.mem_get_info()))"
@@ -109,5 +109,5 @@ def test_limits_of_another_version_are_written_anew(host: dict[str, str]) -> Non
     content = bytearray(limits.read_bytes())
     content[8] += 1  # the version
     limits.write_bytes(content)
-    assert region.read_limits(limits) is None
+    assert limits_file.read_limits(limits) is None
     assert json.loads(output(host, "local", "--slice", "old", "--", sys.executable, "-c", SEEN))[1] == 3 * GIB

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from sandbox import SIMULATED_DRIVER, UUID, Sandbox
 
-from vgpurun.limits import region
+from vgpurun.limits import limits_file
 from vgpurun.limits.quota import Quota
 
 KINDS = [
@@ -83,12 +83,12 @@ def test_threads_while_the_limit_changes(
 ) -> None:
     limits = sandbox.folder / "limits"
     quotas = [Quota(None, percent) for percent in (50, 10, None, 90)]
-    limits.write_bytes(region.limits_bytes([(UUID, quotas[0])]))
+    limits.write_bytes(limits_file.limits_bytes([(UUID, quotas[0])]))
     process = start(kind, 1, VGPURUN_LIMITS_FILE=str(limits))
     changes = 0
     while process.poll() is None:
         changes += 1
-        region.write_limits(limits, [(UUID, quotas[changes % len(quotas)])])
+        limits_file.write_limits(limits, [(UUID, quotas[changes % len(quotas)])])
         time.sleep(0.02)
     assert_no_race(process, kind)
     assert changes > 20

@@ -8,7 +8,7 @@ from pathlib import Path
 from fakes import GIB, make_gpus
 
 from vgpurun.limits.quota import Quota
-from vgpurun.limits.region import DeviceReading
+from vgpurun.limits.usage_file import DeviceReading
 from vgpurun.metrics.accounting import Account, accounts, reading
 from vgpurun.metrics.snapshot import Device, TenantSeen
 from vgpurun.metrics.store import HOUR_S, Use, Who

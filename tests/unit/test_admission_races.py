@@ -24,7 +24,7 @@ from vgpurun.engine.labels import Record
 from vgpurun.errors import EngineError, NoRoomError, StateError
 from vgpurun.host.gpus import Gpu, GpuUse
 from vgpurun.inventory.reservations import is_abandoned
-from vgpurun.limits import region, update
+from vgpurun.limits import limits_file, update
 from vgpurun.limits.model import DeviceQuota, Limits, quotas_to_json
 from vgpurun.limits.quota import Quota
 from vgpurun.storage import state
@@ -112,14 +112,14 @@ class Container:
 
 @pytest.fixture
 def container() -> Container:
-    files = {"etc/limits": region.limits_bytes([(GPUS[0].uuid, Quota(2 * GIB, 50))])}
+    files = {"etc/limits": limits_file.limits_bytes([(GPUS[0].uuid, Quota(2 * GIB, 50))])}
     folder = StateFolder.make(state.new_folder_path(), files, {"engine": "engine"})
     folder.close()
     return Container(folder.path)
 
 
 def limits_of(container: Container) -> Quota:
-    limits = region.read_limits(container.limits_folder / "etc" / "limits")
+    limits = limits_file.read_limits(container.limits_folder / "etc" / "limits")
     assert limits is not None
     return limits[0][1]
 

@@ -290,6 +290,17 @@ class TestLocal:
         assert "1024MiB" in result.stdout, result
         assert "1024MiB" in run("smi", "--driver", "sim", "--mem", "1g").stdout
 
+    def test_the_limits_have_longer_names_too(self, run: Run) -> None:
+        command = ("sh", "-c", "echo $CUDA_DEVICE_MEMORY_LIMIT_0 $CUDA_DEVICE_SM_LIMIT_0")
+        by_alias = run("local", "--driver", "sim", "--gpu-mem", "3g", "--compute=30", *command)
+        assert (
+            by_alias.stdout
+            and by_alias.stdout == run("local", "--driver", "sim", "--mem", "3g", "--sm", "30", *command).stdout
+        )
+        assert "--mem" in run("local", "--driver", "sim", "--gpu-mem", "nonsense", "true").stderr, (
+            "it is named as the page names it"
+        )
+
     def test_variables(self, run: Run) -> None:
         script = "echo $GIVEN $CUDA_DEVICE_MEMORY_LIMIT_0"
         result = run("local", "--driver", "sim", "--mem", "1g", "-e", "GIVEN=x", "sh", "-c", script)

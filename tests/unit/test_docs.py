@@ -94,7 +94,7 @@ def test_writing_and_checking(tmp_path: Path) -> None:
     assert run("--check") == 1
     assert run() == 0
     assert run("--check") == 0
-    assert "`--mem SIZE`" in document.read_text()
+    assert "`--mem, --gpu-mem SIZE`" in document.read_text()
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)

@@ -17,7 +17,7 @@ from vgpurun.errors import OptionError
 from vgpurun.inventory import listing
 from vgpurun.inventory.usage import Tenant, TenantDevice
 from vgpurun.limits.quota import Quota
-from vgpurun.limits.region import DeviceReading
+from vgpurun.limits.usage_file import DeviceReading
 from vgpurun.limits.utilization import Utilization
 
 GPUS = make_gpus(2)

@@ -23,7 +23,7 @@ from vgpurun.engine.labels import Record, read_record
 from vgpurun.errors import EngineError, GpuError
 from vgpurun.host import gpus
 from vgpurun.host.gpus import GpuUse, Survey
-from vgpurun.limits import region
+from vgpurun.limits import limits_file, usage_file
 from vgpurun.limits.quota import Quota
 from vgpurun.metrics.snapshot import Reader
 
@@ -80,7 +80,7 @@ class World:
         state = self.folder / name
         (state / "run").mkdir(parents=True)
         (state / "etc").mkdir()
-        (state / "etc" / "limits").write_bytes(region.limits_bytes([(UUID, quota)]))
+        (state / "etc" / "limits").write_bytes(limits_file.limits_bytes([(UUID, quota)]))
         path = state / "run" / "usage"
         path.write_bytes(bytes(abi.Usage() if usage is None else usage))
         self.locks.append(os.open(path, os.O_RDWR))
@@ -152,7 +152,7 @@ def test_every_figure_of_a_container(world: World) -> None:
     assert {name: value(series, f"vgpurun_container_{name}", **of_train) for name in expected} == expected
     age_s = value(series, "vgpurun_container_last_kernel_age_seconds", **of_train)
     assert age_s is not None and 10 <= age_s < 60
-    flags = {limit: value(series, "vgpurun_container_not_enforced", limit=limit) for limit in region.NOT_ENFORCED}
+    flags = {limit: value(series, "vgpurun_container_not_enforced", limit=limit) for limit in usage_file.NOT_ENFORCED}
     assert flags == {"memory": 0, "sm": 0, "turns": 1}
     assert value(series, "vgpurun_container_info", image="pytorch/pytorch", id="train-id", kind="container") == 1
 

@@ -8,7 +8,7 @@ import pytest
 from fakes import make_gpus
 
 from vgpurun.errors import LimitError
-from vgpurun.limits import region, update
+from vgpurun.limits import limits_file, update
 from vgpurun.limits.model import DeviceQuota, Limits, quotas_from_json, quotas_to_json
 from vgpurun.limits.oversubscription import oversubscribe
 from vgpurun.limits.quota import Quota
@@ -44,10 +44,10 @@ def test_errors(share: Quota, text: str, words: str) -> None:
 
 def test_the_files_and_the_label_keep_it(tmp_path: Path) -> None:
     (seen,) = oversubscribe(GPUS[:1], [SHARE], "8g")
-    (tmp_path / "limits").write_bytes(region.limits_bytes([(GPUS[0].uuid, seen), (GPUS[1].uuid, SHARE)]))
+    (tmp_path / "limits").write_bytes(limits_file.limits_bytes([(GPUS[0].uuid, seen), (GPUS[1].uuid, SHARE)]))
     label = quotas_to_json([DeviceQuota(GPUS[0], seen), DeviceQuota(GPUS[1], SHARE)])
     assert quotas_from_json(label) == [(GPUS[0].uuid, seen), (GPUS[1].uuid, SHARE)]
-    assert region.read_limits(tmp_path / "limits") == [(GPUS[0].uuid, seen), (GPUS[1].uuid, SHARE)]
+    assert limits_file.read_limits(tmp_path / "limits") == [(GPUS[0].uuid, seen), (GPUS[1].uuid, SHARE)]
 
 
 def test_it_is_lifted_from_a_container_that_runs() -> None:

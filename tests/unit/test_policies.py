@@ -9,10 +9,10 @@ import pytest
 from fakes import make_gpus
 
 from vgpurun.errors import LimitError
+from vgpurun.limits.limits_file import limits_bytes, read_limits
 from vgpurun.limits.model import DeviceQuota, quotas_from_json, quotas_to_json
 from vgpurun.limits.policies import Priority, SmPolicy, choose_policy, choose_priority
 from vgpurun.limits.quota import Quota
-from vgpurun.limits.region import limits_bytes, read_limits
 
 
 @pytest.mark.parametrize(

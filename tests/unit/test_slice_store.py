@@ -17,7 +17,7 @@ from vgpurun.errors import OptionError, SliceError
 from vgpurun.host.drivers import DriverPlan
 from vgpurun.inventory.reservations import all_holders
 from vgpurun.launch import plan
-from vgpurun.limits import region
+from vgpurun.limits import limits_file
 from vgpurun.limits.model import DeviceQuota, Limits
 from vgpurun.limits.quota import Quota
 from vgpurun.slices import store
@@ -158,7 +158,7 @@ def test_a_slice_holds_and_what_joined_it_does_not(tmp_path: Path) -> None:
     assert not usage.exists()
     left = tmp_path / "limits"
     left.write_bytes(limits.read())
-    assert region.read_limits(left) == [(GPUS[1].uuid, Quota(0, 1))], "who still has the file is granted nothing"
+    assert limits_file.read_limits(left) == [(GPUS[1].uuid, Quota(0, 1))], "who still has the file is granted nothing"
     held.remove()
 
 
@@ -185,7 +185,7 @@ def test_a_change_is_written_down_for_a_limits_file_that_is_lost() -> None:
     assert store.find("alice").quotas == ((GPUS[1].uuid, Quota(GIB, 10)),)
     with store.joining("alice"):
         pass
-    assert region.read_limits(made.folder / "etc" / "limits") == [(GPUS[1].uuid, Quota(GIB, 10))]
+    assert limits_file.read_limits(made.folder / "etc" / "limits") == [(GPUS[1].uuid, Quota(GIB, 10))]
 
 
 def test_members_are_those_whose_root_has_the_usage_file(tmp_path: Path) -> None:

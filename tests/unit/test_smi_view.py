@@ -12,7 +12,7 @@ from vgpurun.cli.views import smi_json
 from vgpurun.host.gpus import GpuUse
 from vgpurun.inventory.usage import Report, Tenant, TenantDevice
 from vgpurun.limits.quota import Quota
-from vgpurun.limits.region import NOT_ENFORCED, DeviceReading
+from vgpurun.limits.usage_file import NOT_ENFORCED, DeviceReading
 from vgpurun.limits.utilization import Utilization
 
 MIB = 1 << 20

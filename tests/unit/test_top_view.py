@@ -11,7 +11,7 @@ from vgpurun.cli.views import top as top_view
 from vgpurun.host.gpus import GpuUse
 from vgpurun.inventory.usage import Report, Tenant, TenantDevice
 from vgpurun.limits.quota import Quota
-from vgpurun.limits.region import DeviceReading
+from vgpurun.limits.usage_file import DeviceReading
 from vgpurun.limits.utilization import Utilization
 from vgpurun.limits.wait_times import WaitTimes
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from vgpurun.errors import SliceError, StateError
 from vgpurun.inventory.reservations import is_abandoned, local_processes
-from vgpurun.limits import region
+from vgpurun.limits import limits_file
 from vgpurun.limits.quota import Quota
 from vgpurun.slices import store
 from vgpurun.slices.members import members
@@ -59,7 +59,7 @@ def remove(found: Slice, engine: "Engine | None", force: bool) -> list[str]:
 def _grant_nothing(found: Slice) -> None:
     path = found.folder / "etc" / "limits"
     try:
-        region.write_limits(path, [(uuid, _NOTHING) for uuid, _ in found.quotas])
+        limits_file.write_limits(path, [(uuid, _NOTHING) for uuid, _ in found.quotas])
     except OSError as error:
         raise StateError(f"{path}: {error.strerror}; only root may change it") from None
 

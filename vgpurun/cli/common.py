@@ -165,28 +165,18 @@ def option(*names: str, group: str, **settings: Any) -> Callable[[Function], Fun
     return click.option(*names, cls=GroupedOption, group=group, **settings)
 
 
-def limit_options(function: Function) -> Function:
-    """Add --mem and --sm."""
-    for decorate in reversed(
-        (
-            option(
-                "--mem",
-                metavar="SIZE",
-                group=LIMITS,
-                help="GPU memory for each GPU: 2g, 1.5GiB, 1024m, 50%, or for a launch max: all that is free; or by "
-                "GPU: 0=2g,1=4g, where the number is the GPU's index in this host's nvidia-smi, or a UUID or its "
-                "beginning.",
-            ),
-            option(
-                "--sm",
-                metavar="PERCENT",
-                group=LIMITS,
-                help="Share of each GPU's time: 1 to 100 (100 or 0: no limit); or by GPU: 0=50,1=20.",
-            ),
-        )
-    ):
-        function = decorate(function)
-    return function
+def limit_options(
+    memory: str = "GPU memory for each GPU: 2g, 1.5GiB, 1024m, 50%, or for a launch max: all that is free; or by GPU: "
+    "0=2g,1=4g, where the number is the GPU's index in this host's nvidia-smi, or a UUID or its beginning.",
+    compute: str = "Share of each GPU's time: 1 to 100 (100 or 0: no limit); or by GPU: 0=50,1=20.",
+) -> Callable[[Function], Function]:
+    """Return what adds --mem and --sm, with these helps."""
+
+    def add(function: Function) -> Function:
+        function = option("--sm", "--compute", metavar="PERCENT", group=LIMITS, help=compute)(function)
+        return option("--mem", "--gpu-mem", metavar="SIZE", group=LIMITS, help=memory)(function)
+
+    return add
 
 
 def profile_options(function: Function) -> Function:
@@ -232,8 +222,8 @@ def policy_options(default: str = "") -> Callable[[Function], Function]:
             "--priority",
             type=click.Choice(list(PRIORITIES)),
             group=LIMITS,
-            help="Who goes first where containers take turns on a GPU: low waits for high, but no longer than 200 ms "
-            f"for its turn.{default or ' By default high.'}",
+            help="Which container goes first where several take turns on a GPU: low waits for high, but no longer "
+            f"than 250 ms for its turn.{default or ' By default high.'}",
         )
         add_policy = option(
             "--sm-policy",

@@ -68,7 +68,7 @@ def overcommit_option(group: str) -> Callable[[Function], Function]:
         type=bool,
         metavar="",
         group=group,
-        help="Start even if the GPU is fully reserved.",
+        help="Even if the GPU is fully reserved.",
     )
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from vgpurun.errors import EngineError
-from vgpurun.limits import region
+from vgpurun.limits import limits_file, usage_file
 from vgpurun.limits.model import quotas_from_json
 from vgpurun.limits.quota import Quota
 from vgpurun.slices import store
@@ -52,7 +52,7 @@ class Holder(NamedTuple):
 
     def held_bytes(self) -> dict[str, int] | None:
         """Return what it uses now of each of its GPUs, or None when this user may not read it."""
-        readings = region.read_usage(self.folder / "run" / "usage", [uuid for uuid, _ in self.quotas])
+        readings = usage_file.read_usage(self.folder / "run" / "usage", [uuid for uuid, _ in self.quotas])
         return None if readings is None else {each.uuid: each.memory_used_bytes for each in readings}
 
 
@@ -143,5 +143,5 @@ def quotas_now(container: "VgpurunContainer") -> tuple[tuple[str, Quota], ...]:
     """Return a container's quotas: the limits may have been changed since its launch."""
     limits: Sequence[tuple[str, Quota]] | None = None
     with suppress(OSError):
-        limits = region.read_limits(container.limits_folder / "etc" / "limits")
+        limits = limits_file.read_limits(container.limits_folder / "etc" / "limits")
     return container.quotas if limits is None else tuple(limits)

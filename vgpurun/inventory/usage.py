@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from vgpurun.host import gpus
 from vgpurun.host.gpus import Gpu, GpuUse
 from vgpurun.inventory.reservations import Holder, local_processes, quotas_now
-from vgpurun.limits import region
+from vgpurun.limits import usage_file
 from vgpurun.limits.quota import Quota
-from vgpurun.limits.region import DeviceReading
+from vgpurun.limits.usage_file import DeviceReading
 from vgpurun.limits.utilization import Utilization
 from vgpurun.slices import store
 from vgpurun.slices.members import Member, members
@@ -150,12 +150,12 @@ def _as_part(
     """What a member of a slice uses can be told by its PID namespace, and is unknown of one that has none."""
     read = None
     if pid_namespace is not None:
-        read = region.read_usage(tenant.folder / "run" / "usage", [uuid for uuid, _ in quotas], pid_namespace)
+        read = usage_file.read_usage(tenant.folder / "run" / "usage", [uuid for uuid, _ in quotas], pid_namespace)
     return _placed(tenant, quotas, all_gpus, read, is_part=True)
 
 
 def _with_devices(tenant: Tenant, quotas: Sequence[tuple[str, Quota]], all_gpus: Sequence[Gpu]) -> Tenant:
-    read = region.read_usage(tenant.folder / "run" / "usage", [uuid for uuid, _ in quotas])
+    read = usage_file.read_usage(tenant.folder / "run" / "usage", [uuid for uuid, _ in quotas])
     return _placed(tenant, quotas, all_gpus, read, is_part=False)
 
 

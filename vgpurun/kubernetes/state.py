@@ -17,7 +17,7 @@ from typing import Any
 
 from vgpurun.errors import KubernetesError, StateError
 from vgpurun.kubernetes.locks import one_at_a_time
-from vgpurun.limits import region
+from vgpurun.limits import limits_file, usage_file
 from vgpurun.storage import state
 
 _PREFIX = "units-"
@@ -73,7 +73,7 @@ def make_folder(root: Path, resource: str, units: Collection[str], files: Mappin
 def is_whole(folder: Path) -> bool:
     """Whether a state folder is there with all that was written into it; a crash of the host may leave less."""
     try:
-        return state.read_owner(folder) is not None and region.read_limits(folder / "etc" / "limits") is not None
+        return state.read_owner(folder) is not None and limits_file.read_limits(folder / "etc" / "limits") is not None
     except OSError:
         return False
 
@@ -81,10 +81,10 @@ def is_whole(folder: Path) -> bool:
 def is_in_use(folder: Path) -> bool:
     """Whether a process holds memory of a GPU under the limits of this folder."""
     try:
-        limits = region.read_limits(folder / "etc" / "limits")
+        limits = limits_file.read_limits(folder / "etc" / "limits")
     except OSError:
         return False
-    readings = region.read_usage(folder / "run" / "usage", [uuid for uuid, _ in limits or ()])
+    readings = usage_file.read_usage(folder / "run" / "usage", [uuid for uuid, _ in limits or ()])
     return any(reading.processes for reading in readings or ())
 
 

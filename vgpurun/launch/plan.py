@@ -16,7 +16,7 @@ from vgpurun.host.gpus import Gpu
 from vgpurun.launch.committed import healing, own_variables
 from vgpurun.launch.driver_mounts import DRIVER_FOLDER, driver_mounts
 from vgpurun.launch.profiling import Profiling
-from vgpurun.limits.device_quotas import device_quotas, limit_variables, limits_file, shared_files
+from vgpurun.limits.device_quotas import device_quotas, limit_variables, limits_content, shared_files
 from vgpurun.limits.model import DeviceQuota, Joined, Limits, quotas_to_json
 from vgpurun.options import ContainerOptions, Mount, mount_targets
 from vgpurun.storage import state
@@ -167,7 +167,7 @@ def plan_process(
         driver,
         environment,
         state_folder,
-        {} if joined else {"etc/limits": limits_file(quotas)},
+        {} if joined else {"etc/limits": limits_content(quotas)},
         slice_folder=joined.folder if joined else None,
         profiling=profiling,
     )

@@ -6,7 +6,7 @@ from vgpurun import abi
 from vgpurun.errors import GpuError
 from vgpurun.host.drivers import DriverPlan
 from vgpurun.host.gpus import Gpu
-from vgpurun.limits import quota, region
+from vgpurun.limits import limits_file, quota
 from vgpurun.limits.model import DeviceQuota, Limits
 from vgpurun.limits.oversubscription import oversubscribe
 from vgpurun.limits.policies import choose_policy, choose_priority
@@ -41,15 +41,15 @@ def quotas_of(gpus: Sequence[Gpu], limits: Limits) -> tuple[DeviceQuota, ...]:
 def shared_files(quotas: Sequence[DeviceQuota], driver: DriverPlan) -> dict[str, bytes]:
     """Return the files, by relative path, of a state folder that containers share with the host; usage comes beside."""
     return {
-        "etc/limits": limits_file(quotas),
+        "etc/limits": limits_content(quotas),
         "etc/ld.so.preload": f"{abi.CONTAINER_LIBRARY}\n".encode(),
         **driver.state_files,
     }
 
 
-def limits_file(quotas: Sequence[DeviceQuota]) -> bytes:
-    """Return the limits file of these quotas."""
-    return region.limits_bytes([(each.gpu.uuid, each.quota) for each in quotas])
+def limits_content(quotas: Sequence[DeviceQuota]) -> bytes:
+    """Return the content of the limits file of these quotas."""
+    return limits_file.limits_bytes([(each.gpu.uuid, each.quota) for each in quotas])
 
 
 def limit_variables(quotas: Sequence[DeviceQuota], indexes: Sequence[int] | None = None) -> dict[str, str]:

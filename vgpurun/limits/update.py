@@ -10,7 +10,7 @@ from typing import Protocol
 
 from vgpurun.errors import LimitError, SliceError, StateError
 from vgpurun.host.gpus import Gpu
-from vgpurun.limits import quota, region
+from vgpurun.limits import limits_file, quota, usage_file
 from vgpurun.limits.model import Limits
 from vgpurun.limits.oversubscription import NOT_OVERSUBSCRIBED, oversubscribe
 from vgpurun.limits.policies import choose_policy, choose_priority
@@ -71,10 +71,10 @@ def update(container: Limited, gpus: Sequence[Gpu], limits: Limits, admit: Admit
         with ExitStack() as undo:
             wanted = list(zip(chosen, after, strict=True))
             with admit(container, wanted, dict(before)) if grows else nullcontext():
-                undo.callback(region.write_limits, path, before)
-                region.write_limits(path, [(gpu.uuid, new) for gpu, new in wanted])
+                undo.callback(limits_file.write_limits, path, before)
+                limits_file.write_limits(path, [(gpu.uuid, new) for gpu, new in wanted])
             undo.pop_all()
-    readings = region.read_usage(container.limits_folder / "run" / "usage", [gpu.uuid for gpu in chosen])
+    readings = usage_file.read_usage(container.limits_folder / "run" / "usage", [gpu.uuid for gpu in chosen])
     held = [None] * len(chosen) if readings is None else [reading.memory_used_bytes for reading in readings]
     return [
         Change(gpu, old, new, held_bytes)
@@ -105,7 +105,7 @@ def set_paused(container: Limited, paused: bool) -> None:
     path = container.limits_folder / "etc" / "limits"
     with changing(container), _told(path, container):
         before = _read(path, container)
-        region.write_limits(path, [(uuid, quota._replace(paused=paused)) for uuid, quota in before])
+        limits_file.write_limits(path, [(uuid, quota._replace(paused=paused)) for uuid, quota in before])
 
 
 @contextmanager
@@ -138,7 +138,7 @@ def _told(path: Path, container: Limited) -> Iterator[None]:
 
 
 def _read(path: Path, container: Limited) -> list[tuple[str, Quota]]:
-    limits = region.read_limits(path)
+    limits = limits_file.read_limits(path)
     if limits is None:
         raise StateError(f"{path} is not a limits file of this version; start {container.name} again")
     return limits

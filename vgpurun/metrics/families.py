@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from vgpurun import __version__
-from vgpurun.limits.region import NOT_ENFORCED
+from vgpurun.limits.usage_file import NOT_ENFORCED
 from vgpurun.limits.wait_times import WaitTimes
 from vgpurun.metrics.snapshot import ENGINE, NVML, SOURCES, Device, GpuSeen, Snapshot, TenantSeen
 

@@ -20,9 +20,9 @@ from vgpurun.errors import EngineError, GpuError, VgpurunError
 from vgpurun.host import gpus
 from vgpurun.host.gpus import Gpu, GpuUse
 from vgpurun.inventory.reservations import Holder, local_processes, of_container, slice_holders
-from vgpurun.limits import region
+from vgpurun.limits import usage_file
 from vgpurun.limits.quota import Quota
-from vgpurun.limits.region import BrokenUsageError, DeviceReading
+from vgpurun.limits.usage_file import BrokenUsageError, DeviceReading
 
 if TYPE_CHECKING:
     from vgpurun.engine.client import Engine  # slow to import
@@ -288,7 +288,7 @@ def _read_tenant(holder: Holder, by_uuid: Mapping[str, Gpu]) -> TenantSeen:
     """Raises BrokenUsageError, or anything else that foreign data can lead to."""
     readings: Sequence[DeviceReading | None]
     try:
-        readings = region.read_sound_usage(holder.folder / "run" / "usage", [uuid for uuid, _ in holder.quotas])
+        readings = usage_file.read_sound_usage(holder.folder / "run" / "usage", [uuid for uuid, _ in holder.quotas])
     except PermissionError:
         readings = [None] * len(holder.quotas)
     if not all(_is_sound(quota) for _, quota in holder.quotas):

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from vgpurun.errors import SliceError, StateError
-from vgpurun.limits import region
+from vgpurun.limits import limits_file
 from vgpurun.limits.model import quotas_from_json, quotas_to_json
 from vgpurun.limits.quota import Quota
 from vgpurun.storage import state
@@ -229,7 +229,7 @@ def _read(folder: Path) -> Slice | None:
         return None
     quotas = None
     with suppress(OSError):
-        quotas = region.read_limits(folder / "etc" / "limits")
+        quotas = limits_file.read_limits(folder / "etc" / "limits")
     return Slice(
         name=folder.name,
         folder=folder,
@@ -248,9 +248,9 @@ def renew(found: Slice) -> None:
     """
     path = found.folder / "etc" / "limits"
     try:
-        if region.read_limits(path) is None:
+        if limits_file.read_limits(path) is None:
             with atomic_file(path) as half_made:  # what runs has the old one mapped
-                half_made.write_bytes(region.limits_bytes(found.quotas))
+                half_made.write_bytes(limits_file.limits_bytes(found.quotas))
     except OSError as error:
         raise StateError(
             f"{path} is of another version of vgpurun and cannot be written anew: {error.strerror}; root may do so: "

@@ -8,7 +8,7 @@ from pathlib import Path
 from runs import ROOT, Bench, Launch
 
 sys.path.insert(0, str(ROOT))
-from vgpurun.limits import region
+from vgpurun.limits import limits_file
 from vgpurun.limits.quota import Quota
 
 
@@ -17,7 +17,7 @@ class Adjustable:
 
     def __init__(self, bench: Bench, library: str, folder: Path, percent: int | None) -> None:
         self._path, self._uuid = folder / "limits", bench.gpus[0].uuid
-        self._path.write_bytes(region.limits_bytes(self._limits(percent)))
+        self._path.write_bytes(limits_file.limits_bytes(self._limits(percent)))
         variables = {
             "VGPURUN_LIMITS_FILE": self._path,
             "CUDA_DEVICE_MEMORY_SHARED_CACHE": folder / "usage",
@@ -31,4 +31,4 @@ class Adjustable:
 
     def set(self, percent: int | None) -> None:
         """Another limit, or none."""
-        region.write_limits(self._path, self._limits(percent))
+        limits_file.write_limits(self._path, self._limits(percent))

@@ -18,7 +18,7 @@ import pynvml
 from runs import ROOT, WINDOW_S
 
 sys.path.insert(0, str(ROOT))
-from vgpurun.limits import region
+from vgpurun.limits import usage_file
 
 LOOK_S = 0.02
 
@@ -48,7 +48,7 @@ class Watched:
     def _look(self) -> None:
         while not self._ended.wait(LOOK_S):
             for usage in self._folder.rglob("usage"):
-                for reading in region.read_usage(usage, [self._uuid]) or ():
+                for reading in usage_file.read_usage(usage, [self._uuid]) or ():
                     self._at_s.append(time.monotonic())
                     self._busy_s.append(reading.busy_ns / 1e9)
                     self._clock_mhz.append(self._clock_now_mhz())

@@ -34,7 +34,7 @@ _GROUP = "Process"
     options_metavar="[OPTIONS] [--]",
     context_settings={"allow_interspersed_args": False},
 )
-@limit_options
+@limit_options()
 @oversubscribe_option
 @policy_options()
 @placement_options

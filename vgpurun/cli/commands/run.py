@@ -38,7 +38,7 @@ _VGPURUN = "vgpurun"
     options_metavar="[OPTIONS]",
     context_settings={"allow_interspersed_args": False},
 )
-@limit_options
+@limit_options()
 @oversubscribe_option
 @policy_options()
 @placement_options

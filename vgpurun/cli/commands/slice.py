@@ -45,7 +45,7 @@ def _names(function: Any) -> Any:
 
 
 @slice_group.command(cls=GroupedCommand, name="create")
-@limit_options
+@limit_options()
 @oversubscribe_option
 @policy_options()
 @own_placement_options
@@ -113,8 +113,9 @@ def inspect(names: tuple[str, ...], driver: str) -> None:
 
 
 @slice_group.command(cls=GroupedCommand, name="update", on_broken_config=warn)
-@option("--mem", metavar="SIZE", group=LIMITS, help="New memory limit, as for create, but not max; 100% lifts it.")
-@option("--sm", metavar="PERCENT", group=LIMITS, help="New compute limit, as for create; 100 lifts it.")
+@limit_options(
+    "New memory limit, as for create, but not max; 100% lifts it.", "New compute limit, as for create; 100 lifts it."
+)
 @oversubscribe_option
 @policy_options(" It stays as it is without this.")
 @overcommit_option(LIMITS)

@@ -27,7 +27,7 @@ _GROUP = "Display"
     options_metavar="[OPTIONS]",
     context_settings={"allow_interspersed_args": False},
 )
-@limit_options
+@limit_options()
 @option(
     "--gpus",
     metavar="GPUS",

@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vgpurun.admission.changes import admission_of_changes
-from vgpurun.cli.common import LIMITS, ContainerName, EngineCommand, host_driver_option, option, policy_options
+from vgpurun.cli.common import (
+    LIMITS,
+    ContainerName,
+    EngineCommand,
+    host_driver_option,
+    limit_options,
+    option,
+    policy_options,
+)
 from vgpurun.cli.placing import overcommit_option
 from vgpurun.console.messages import warn
 from vgpurun.errors import OptionError
@@ -25,8 +33,9 @@ if TYPE_CHECKING:
     on_broken_config=warn,
     options_metavar="[OPTIONS]",
 )
-@option("--mem", metavar="SIZE", group=LIMITS, help="New memory limit, as for run, but not max; 100% lifts it.")
-@option("--sm", metavar="PERCENT", group=LIMITS, help="New compute limit, as for run; 100 lifts it.")
+@limit_options(
+    "New memory limit, as for run, but not max; 100% lifts it.", "New compute limit, as for run; 100 lifts it."
+)
 @option(
     "--oversubscribe",
     metavar="SIZE",

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from vgpurun.cli.common import LIMITS, EngineCommand, option
+from vgpurun.cli.common import LIMITS, EngineCommand, limit_options, option
 from vgpurun.config import values as config
 from vgpurun.console.messages import say
 from vgpurun.diagnostics.verify import FAILED, OK, WARNING, Check, Trial, check_compute, check_memory
@@ -28,8 +28,9 @@ _NAME_WIDTH = 31
 
 
 @click.command(cls=EngineCommand, name="verify", options_metavar="[OPTIONS]")
-@option("--mem", metavar="SIZE", group=LIMITS, help="Memory limit to try; 2g where neither limit is given.")
-@option("--sm", metavar="PERCENT", group=LIMITS, help="Compute limit to try; 50 where neither limit is given.")
+@limit_options(
+    "Memory limit to try; 2g where neither limit is given.", "Compute limit to try; 50 where neither limit is given."
+)
 @option(
     "--gpus", metavar="GPUS", default="device=0", show_default=True, group=LIMITS,
     help="Which GPUs, one after the other: all, a count, or device=0,1.",

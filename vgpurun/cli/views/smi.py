@@ -13,13 +13,13 @@ from vgpurun.abi import LOCK_DIR
 from vgpurun.inventory.listing import PAUSED
 from vgpurun.inventory.usage import Report, Tenant, TenantDevice
 from vgpurun.limits.quota import show_size
-from vgpurun.limits.region import DeviceReading
+from vgpurun.limits.usage_file import DeviceReading
 
 _INDENT = 3
 _LEAST_WIDTH = 80  # columns; a narrower terminal breaks the lines
 _PIPE_WIDTH = 160  # columns, where there is no terminal to ask
 
-# By region.NOT_ENFORCED.
+# By usage_file.NOT_ENFORCED.
 _NOT_ENFORCED = {
     "memory": "NOT ENFORCED for contexts and modules: NVML does not tell what they take of the memory",
     "sm": "NOT ENFORCED for some of its work: the GPU time of it could not be measured",

@@ -12,7 +12,7 @@ from vgpurun.inventory.reservations import Holder
 from vgpurun.kubernetes.agent.pods import PodContainer
 from vgpurun.kubernetes.dra.state import Claims
 from vgpurun.kubernetes.state import all_folders, units_of
-from vgpurun.limits import region
+from vgpurun.limits import limits_file
 from vgpurun.limits.quota import Quota
 
 
@@ -50,5 +50,5 @@ def _holder(kind: str, identity: str, folder: Path, users: Iterable[PodContainer
 
 def _quotas(folder: Path) -> tuple[tuple[str, Quota], ...]:
     with suppress(OSError):
-        return tuple(region.read_limits(folder / "etc" / "limits") or ())
+        return tuple(limits_file.read_limits(folder / "etc" / "limits") or ())
     return ()

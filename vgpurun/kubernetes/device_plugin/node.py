@@ -22,7 +22,7 @@ from vgpurun.kubernetes.device_plugin.units import Kind, Resource
 from vgpurun.kubernetes.gpu_health import Health
 from vgpurun.kubernetes.proto.deviceplugin_pb2 import ContainerAllocateResponse
 from vgpurun.kubernetes.state import alone, folder_of, is_whole, make_folder, write_owner
-from vgpurun.limits import region
+from vgpurun.limits import limits_file
 from vgpurun.limits.device_quotas import limit_variables, shared_files
 from vgpurun.limits.model import DeviceQuota
 
@@ -123,7 +123,7 @@ class Node:
     ) -> ContainerAllocateResponse:
         driver = self._driver([each.gpu for each in quotas])
         held_back = [(each.gpu.uuid, each.quota._replace(paused=True)) for each in quotas]
-        limits = {"etc/limits": region.limits_bytes(held_back, self._may_disable)}
+        limits = {"etc/limits": limits_file.limits_bytes(held_back, self._may_disable)}
         folder = make_folder(self._root, resource.name, units, shared_files(quotas, driver) | limits)
         return answer(Share(folder.name, tuple(quotas), folder), self._library, driver)
 
@@ -133,7 +133,7 @@ class Node:
             self._with_folder(resource, units, quotas)
         try:
             limits = [(each.gpu.uuid, each.quota) for each in quotas]
-            region.write_limits(folder / "etc" / "limits", limits, self._may_disable)
+            limits_file.write_limits(folder / "etc" / "limits", limits, self._may_disable)
         except OSError as error:
             raise StateError(f"cannot write {folder}/etc/limits: {error.strerror}") from None
         owner = {"resource": resource.name, "units": sorted(units)}

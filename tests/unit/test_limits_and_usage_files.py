@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from vgpurun import abi
+from vgpurun.limits.limits_file import limits_bytes, read_limits, write_limits
 from vgpurun.limits.quota import Quota
-from vgpurun.limits.region import DeviceReading, limits_bytes, read_limits, read_usage, write_limits
+from vgpurun.limits.usage_file import DeviceReading, read_usage
 
 UUIDS = ["GPU-a", "GPU-b"]
 NOTHING = [DeviceReading(uuid) for uuid in UUIDS]

@@ -1,0 +1,61 @@
+"""The limits file of a container: the host writes it, and the library and the host read it."""
+
+import os
+from collections.abc import Sequence
+from ctypes import sizeof
+from pathlib import Path
+
+from vgpurun import abi
+from vgpurun.limits.policies import Priority, SmPolicy
+from vgpurun.limits.quota import Quota
+from vgpurun.storage.shared_file import read_regular
+
+
+def limits_bytes(limits: Sequence[tuple[str, Quota]], may_disable: bool = False) -> bytes:
+    """Return the content of a limits file: the UUID and quota of each device, in the order of their NVML index.
+
+    `may_disable`: whether a program may lift its limits by CUDA_DISABLE_CONTROL=true.
+    """
+    content = abi.Limits(magic=abi.LIMITS_MAGIC, abi_version=abi.ABI_VERSION, device_count=len(limits))
+    content.may_disable = may_disable
+    for device, (uuid, quota) in zip(content.devices, limits, strict=False):
+        device.uuid = uuid.encode()
+        device.memory_limit_bytes = abi.NO_MEMORY_LIMIT if quota.memory_bytes is None else quota.memory_bytes
+        device.sm_limit_percent = abi.NO_SM_LIMIT if quota.sm_percent is None else quota.sm_percent
+        device.virtual_limit_bytes = quota.virtual_bytes or 0
+        device.sm_policy = quota.sm_policy.value
+        device.priority = quota.priority.value
+        device.paused = quota.paused
+    return bytes(content)
+
+
+def write_limits(path: Path, limits: Sequence[tuple[str, Quota]], may_disable: bool = False) -> None:
+    """Change a limits file in place: running processes have it mapped and see it at their next call. Raises OSError."""
+    file = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        os.pwrite(file, limits_bytes(limits, may_disable), 0)
+    finally:
+        os.close(file)
+
+
+def read_limits(path: Path) -> list[tuple[str, Quota]] | None:
+    """Return the UUIDs and quotas of a limits file in its order, or None when it is none. Raises OSError."""
+    content = read_regular(path, sizeof(abi.Limits))
+    if content is None or len(content) < sizeof(abi.Limits):
+        return None
+    limits = abi.Limits.from_buffer_copy(content)
+    if limits.magic != abi.LIMITS_MAGIC or limits.abi_version != abi.ABI_VERSION:
+        return None
+    devices = limits.devices[: min(limits.device_count, abi.MAX_DEVICES)]
+    return [(device.uuid.decode(errors="replace"), _quota_of(device)) for device in devices]
+
+
+def _quota_of(device: abi.DeviceLimit) -> Quota:
+    return Quota(
+        None if device.memory_limit_bytes == abi.NO_MEMORY_LIMIT else device.memory_limit_bytes,
+        None if device.sm_limit_percent == abi.NO_SM_LIMIT else device.sm_limit_percent,
+        SmPolicy(device.sm_policy) if device.sm_policy in {policy.value for policy in SmPolicy} else SmPolicy.HARD,
+        Priority.HIGH if device.priority == abi.PRIORITY_HIGH else Priority.LOW,
+        bool(device.paused),
+        device.virtual_limit_bytes if device.virtual_limit_bytes > device.memory_limit_bytes else None,
+    )
