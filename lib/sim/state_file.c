@@ -9,7 +9,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "../abi.h"
+#include "../src/abi.h"
 #include "config.h"
 
 #ifndef F_OFD_GETLK /* glibc 2.17 does not name them yet */

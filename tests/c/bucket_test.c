@@ -1,5 +1,5 @@
 /* The bucket on a clock of our own. */
-#include "bucket.h"
+#include "compute/bucket.h"
 #include "check.h"
 
 #define MS 1000000LL

@@ -1,9 +1,9 @@
 /* Threads that launch on one stream, end its batches and harvest: each launch is in one batch, and each batch comes to
  * its end once. */
 #include "check.h"
-#include "claim.h"
-#include "clock.h"
-#include "meter.h"
+#include "base/claim.h"
+#include "base/clock.h"
+#include "compute/meter.h"
 
 #include <pthread.h>
 #include <sched.h>

@@ -6,8 +6,8 @@
  */
 #include "abi.h"
 #include "check.h"
-#include "claim.h"
-#include "clock.h"
+#include "base/claim.h"
+#include "base/clock.h"
 #include "explore.h"
 
 #include <string.h>

@@ -2,10 +2,10 @@
 #ifndef FAKE_GPU_H
 #define FAKE_GPU_H
 
-#include "bucket.h"
+#include "compute/bucket.h"
 #include "check.h"
-#include "meter.h"
-#include "meter_parts.h"
+#include "compute/meter.h"
+#include "compute/meter_parts.h"
 
 #include <stdlib.h>
 #include <string.h>

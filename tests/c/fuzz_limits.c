@@ -1,7 +1,7 @@
 /* Whatever a limit says: it is refused, or it is a limit. */
 #include "check.h"
 #include "fuzz.h"
-#include "limits.h"
+#include "shared/limits.h"
 
 #include <ctype.h>
 #include <string.h>

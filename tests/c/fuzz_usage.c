@@ -4,8 +4,8 @@
  */
 #include "check.h"
 #include "fuzz.h"
-#include "ledger.h"
-#include "region.h"
+#include "memory/ledger.h"
+#include "shared/region.h"
 
 #include <string.h>
 #include <unistd.h>

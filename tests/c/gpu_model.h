@@ -11,7 +11,7 @@
 #ifndef GPU_MODEL_H
 #define GPU_MODEL_H
 
-#include "meter.h"
+#include "compute/meter.h"
 
 #define US 1000LL
 #define MS 1000000LL

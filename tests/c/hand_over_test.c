@@ -6,7 +6,7 @@
 #include "abi.h"
 #include "check.h"
 #include "explore.h"
-#include "turns.h"
+#include "turns/turns.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -5,7 +5,7 @@
  */
 #include "abi.h"
 #include "check.h"
-#include "clock.h"
+#include "base/clock.h"
 #include "explore.h"
 
 #include <string.h>

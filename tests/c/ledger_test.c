@@ -1,5 +1,5 @@
 #include "check.h"
-#include "ledger.h"
+#include "memory/ledger.h"
 
 #include <pthread.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* Reads limit cases (kind, text between bars, result; tab separated) from the file named by the first argument. */
 #include "check.h"
-#include "limits.h"
+#include "shared/limits.h"
 
 #include <inttypes.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* The ring and the totals of a profile: what is dropped is counted, and what is counted is exact. */
 #include "check.h"
-#include "profile_kernels.h"
-#include "profile_records.h"
+#include "profile/kernels.h"
+#include "profile/records.h"
 
 #include <pthread.h>
 #include <stdlib.h>

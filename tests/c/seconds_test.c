@@ -1,6 +1,6 @@
 /* The GPU time of each second, as a reader finds it. */
 #include "check.h"
-#include "history.h"
+#include "compute/history.h"
 
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /* Spans that are charged, against a map of microseconds. */
 #include "check.h"
-#include "spans.h"
+#include "compute/spans.h"
 
 #include <stdbool.h>
 #include <stdlib.h>

@@ -4,7 +4,7 @@
  */
 #include "check.h"
 #include "gpu_model.h"
-#include "turns.h"
+#include "turns/turns.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* Random operations against an array that cannot be wrong, then many threads at once. */
 #include "check.h"
-#include "table.h"
+#include "memory/table.h"
 
 #define KEYS 5000
 #define ROUNDS 400000

@@ -1,7 +1,7 @@
 /* The GPU's clock on the wall clock, for days: cuEventElapsedTime answers with a float of milliseconds, whose steps are
  * 8 ms a day later, and the two clocks drift apart. */
 #include "check.h"
-#include "timeline.h"
+#include "compute/timeline.h"
 
 #include <stdlib.h>
 

@@ -1,7 +1,7 @@
 /* Threads as processes on one GPU: they take turns of it in a file in memory, on the system's clock and futex. */
 #include "check.h"
-#include "clock.h"
-#include "turns.h"
+#include "base/clock.h"
+#include "turns/turns.h"
 
 #include <pthread.h>
 #include <string.h>

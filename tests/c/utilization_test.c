@@ -1,5 +1,5 @@
 #include "check.h"
-#include "utilization.h"
+#include "compute/utilization.h"
 
 #include <string.h>
 

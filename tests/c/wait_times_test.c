@@ -1,6 +1,6 @@
 /* The histogram of waits: which bucket counts which, what a new minute keeps, and what happens when one is full. */
 #include "check.h"
-#include "history.h"
+#include "compute/history.h"
 
 #include <string.h>
 

@@ -6,7 +6,7 @@
  *   errnos [recorded]    recorded: also the functions that a profile alone catches
  */
 #define _GNU_SOURCE
-#include "hooks.h"
+#include "hook/hooks.h"
 
 #include <dlfcn.h>
 #include <pthread.h>

@@ -1,0 +1,316 @@
+#include "base/log.h"
+#include "compute/bucket.h"
+#include "compute/history.h"
+#include "compute/meter_parts.h"
+
+/* A turn is to be worth its hand-over: beside others a launch that has waited for tokens waits until it has these;
+ * alone, where the GPU idles some microseconds each time that work begins, until it has waited for so long. */
+#define QUANTUM_NS 8000000LL
+/* Work in flight that makes no progress for so long may wait for the launch that is held here, such as a kernel that
+ * waits for another GPU. Then a launch goes on, and twice as many each time that the patience ends again, up to 16. */
+#define PATIENCE_NS 100000000LL
+#define MOST_PATIENCE_NS 10000000000LL
+#define DOUBLINGS 4
+#define LOOK_NS 500000LL            /* between looks; the least patience; work that stands still for so long waits */
+#define LONGEST_SLEEP_NS 50000000LL /* after which the limit is looked at again: the host may have changed it */
+#define OVERRUN_TIMES 2             /* kernels of one name may take now one and now ten milliseconds */
+
+struct wait {
+  struct meter_stream *stream;
+  struct meter *meter;
+  struct meter_terms terms;
+  bool in_company, is_free, gives_way, without_turn;
+  int64_t cost_ns, now_ns, sleep_ns, held_ns, tokens_ns, for_turn_ns;
+};
+
+/* ---- what is in flight ------------------------------------------------------------------------------------------- */
+
+static int64_t stalled_ns(struct meter *meter, int64_t now_ns) {
+  return get(meter->in_flight_batches) > 0 ? now_ns - get(meter->progress_ns) : 0;
+}
+
+static int64_t patience_ns(struct meter *meter) {
+  int64_t patience_ns = get(meter->patience_ns);
+  return patience_ns > 0 ? patience_ns : PATIENCE_NS;
+}
+
+/* When the work ends shows whether it had waited for the launch that was held here: then the patience halves. If not,
+ * and the valve had opened, the work just takes long, and is waited for longer. */
+void gate_note_progress(struct meter *meter, int64_t end_ns, int64_t now_ns) {
+  int64_t released_ns = swap(meter->released_ns, 0), before_ns = patience_ns(meter);
+  bool valve_opened = swap(meter->valve_passed, 0) > 0;
+  set(meter->progress_ns, now_ns);
+  if (released_ns != 0 && end_ns - released_ns < before_ns / 4)
+    set(meter->patience_ns, max(before_ns / 2, LOOK_NS));
+  else if (valve_opened)
+    set(meter->patience_ns, min(2 * before_ns, MOST_PATIENCE_NS));
+}
+
+/* Tokens may come before the valve opens, each time somewhat later, since the wait is charged as work. */
+static void note_release(struct meter *meter, int64_t held_since_ns, bool by_valve) {
+  int64_t now_ns = meter->driver->now_ns(), none = 0;
+  if (by_valve || min(now_ns - held_since_ns, stalled_ns(meter, now_ns)) >= patience_ns(meter) / 2)
+    replace(meter->released_ns, none, now_ns);
+}
+
+static bool valve_opens(struct meter *meter, int64_t now_ns) {
+  int64_t patience = patience_ns(meter), expected_ns = min(OVERRUN_TIMES * get(meter->in_flight_ns), TURNS_PATIENCE_NS);
+  int64_t ends = stalled_ns(meter, now_ns) / (patience < PATIENCE_NS ? patience : max(patience, expected_ns));
+  int64_t most = (1LL << min(ends, DOUBLINGS)) - 1 + max(ends - DOUBLINGS, 0) * (1LL << DOUBLINGS);
+  if (get(meter->valve_passed) >= most)
+    return false;
+  static int said;
+  log_once(&said, LOG_INFO, "GPU work in flight makes no progress; launches go on without waiting for it");
+  add(meter->valve_passed, 1);
+  return true;
+}
+
+/* For how long what is in flight should still take. */
+static int64_t left_ns(struct meter *meter) {
+  return get(meter->progress_ns) + get(meter->in_flight_ns) - meter->driver->now_ns();
+}
+
+/* A part of what is left, and where streams run side by side a smaller one, so that its end is not slept through. */
+static void sleep_a_little(struct meter *meter) {
+  int64_t part_ns = min(left_ns(meter) / 4, get(meter->in_flight_ns) / 32);
+  meter->driver->sleep_ns(min(max(part_ns, METER_SHORT_SLEEP_NS), LOOK_NS));
+}
+
+/* ---- turns ------------------------------------------------------------------------------------------------------- */
+
+/* The next one is to find the GPU free: if two were there at once, each would be measured with the other's time. */
+static void drain_and_pass(struct meter *meter) {
+  int64_t give_up_ns = meter->driver->now_ns() + PATIENCE_NS;
+  meter_close_all(meter);
+  meter_harvest(meter);
+  while (get(meter->in_flight_batches) > 0 && meter->driver->now_ns() < give_up_ns) {
+    int64_t expected_ns = left_ns(meter);
+    if (expected_ns > METER_LATE_NS || expected_ns < -METER_LATE_NS) /* the last moment is not slept through */
+      sleep_a_little(meter);
+    meter_harvest(meter);
+  }
+  turns_pass(&meter->turns);
+}
+
+void gate_note_activity(struct meter *meter, int64_t more_ns) {
+  int64_t at_most_ns = OVERRUN_TIMES * get(meter->in_flight_ns) + more_ns;
+  if (meter->takes_turns)
+    turns_note_activity(&meter->turns, meter->driver->now_ns() + at_most_ns);
+}
+
+/* Work that does not end holds no turn: it is left to the GPU's own time-slicing. */
+static bool has_turn(const struct wait *wait) {
+  struct meter *meter = wait->meter;
+  if (!wait->in_company || wait->without_turn)
+    return true;
+  if (stalled_ns(meter, wait->now_ns) > max(patience_ns(meter), OVERRUN_TIMES * get(meter->in_flight_ns))) {
+    turns_pass(&meter->turns);
+    return true;
+  }
+  if (turns_must_pass(&meter->turns, get(meter->in_flight_ns)))
+    drain_and_pass(meter);
+  return turns_is_ours(&meter->turns);
+}
+
+static void take_turn(struct wait *wait) {
+  static int said;
+  wait->without_turn = !turns_take(&wait->meter->turns);
+  if (wait->without_turn)
+    log_once(&said, LOG_INFO, "no turn on the GPU in %lld ms; going ahead without", TURNS_PATIENCE_NS / 1000000);
+}
+
+/* ---- tokens ------------------------------------------------------------------------------------------------------ */
+
+/* The GPUs of a container keep in step: work begins when all of them have tokens. While it is on one of them, the
+ * others go on without until they have paid as much; and where it makes no progress there, as a collective that waits
+ * for its partner, until they owe a burst. */
+static bool goes_in_step(struct wait *wait, int64_t zero_at_ns, int64_t *open_at_ns) {
+  struct meter *meter = wait->meter;
+  int64_t owes_ns = wait->now_ns + bucket_wall_ns(BUCKET_BURST_NS, wait->terms.percent);
+  int64_t pays_ns = bucket_wall_ns(min(wait->cost_ns, BUCKET_BURST_NS / 2), wait->terms.percent);
+  bool in_step = false, others_work = false, others_wait = false;
+  *open_at_ns = zero_at_ns;
+  for (int i = 0; !wait->terms.is_apart && meter->container != NULL && meter->container[i] != NULL; i++) {
+    struct vgpu_device_shared other;
+    if (meter->container[i] == meter->state || !device_state_is_used(meter->container[i], wait->now_ns))
+      continue;
+    device_state_read(meter->container[i], &other);
+    int64_t stalled_ns = wait->now_ns - other.at_work_since_ns;
+    in_step |= other.last_launch_ns > wait->now_ns - TURNS_PATIENCE_NS;
+    others_work |= stalled_ns < MOST_PATIENCE_NS;
+    others_wait |= stalled_ns < MOST_PATIENCE_NS && stalled_ns > LOOK_NS;
+    *open_at_ns = max(*open_at_ns, bucket_zero_at(other.tokens_zero_at_ns, wait->now_ns, wait->terms.percent));
+  }
+  set(meter->in_step, in_step);
+  return (others_work && zero_at_ns + pays_ns <= min(*open_at_ns, owes_ns)) || (others_wait && zero_at_ns <= owes_ns);
+}
+
+/* By what this process has paid, and by what all of the container had paid a moment ago. */
+static int64_t zero_at_ns(struct meter *meter, int64_t now_ns) {
+  struct vgpu_device_shared shared;
+  if (now_ns - get(meter->looked_ns) >= METER_SPARSE_NS) {
+    device_state_read(meter->state, &shared);
+    set(meter->zero_at_ns, shared.tokens_zero_at_ns);
+    set(meter->looked_ns, now_ns);
+  }
+  return max(get(meter->paid_zero_at_ns), get(meter->zero_at_ns));
+}
+
+static bool has_tokens(struct wait *wait) {
+  struct meter *meter = wait->meter;
+  if (wait->is_free)
+    return true;
+  int64_t paid_ns = zero_at_ns(meter, wait->now_ns), open_at_ns;
+  if (goes_in_step(wait, bucket_zero_at(paid_ns, wait->now_ns, wait->terms.percent), &open_at_ns))
+    return true;
+  int64_t quantum_ns = wait->in_company ? bucket_wall_ns(QUANTUM_NS, wait->terms.percent) : QUANTUM_NS;
+  /* Not for longer than that: another process of the container may use the tokens as they come. */
+  bool saves = wait->tokens_ns > 0 && wait->tokens_ns < 2 * quantum_ns;
+  wait->sleep_ns = open_at_ns + (saves ? quantum_ns : 0) - wait->now_ns;
+  if (wait->sleep_ns <= 0)
+    return true;
+  bool looks = get(meter->in_flight_batches) > 0 || wait->terms.yields;
+  wait->sleep_ns = min(wait->sleep_ns, get(meter->in_step) ? METER_SPARSE_NS : looks ? LOOK_NS : LONGEST_SLEEP_NS);
+  return false;
+}
+
+/* ---- room -------------------------------------------------------------------------------------------------------- */
+
+static bool has_room(const struct wait *wait) {
+  struct meter *meter = wait->meter;
+  uint32_t batches = get(meter->in_flight_batches);
+  int64_t in_flight_ns = get(meter->in_flight_ns);
+  if (get(wait->stream->head) - get(wait->stream->tail) >= METER_RING)
+    return false;
+  if (batches < 1 || (wait->is_free && !wait->in_company))
+    return true;
+  if (wait->in_company && in_flight_ns + wait->cost_ns > TURNS_SLICE_NS)
+    return false;
+  return wait->gives_way ? in_flight_ns < METER_BATCH_NS : batches < 2 || in_flight_ns < METER_RUN_AHEAD_NS;
+}
+
+/* ---- beside work without a turn ---------------------------------------------------------------------------------- */
+
+/* A process whose work does not end holds no turn, and its GPU divides the time of whose turn it is. It cannot be
+ * believed what it says of itself; but the GPU tells: with nothing of ours before it, a marker is done in a fraction of
+ * a millisecond, but where others work only when their slice of the GPU's own time-slicing has ended, which is two
+ * milliseconds: to switch between tenants takes less than LOOK_NS. One that is late may have other reasons: it is
+ * believed, for a while, when the one before was late too. */
+
+/* The last question is asked after the time: if we were held up, the GPU was not. */
+static bool is_late(struct meter_stream *stream) {
+  const struct meter_driver *driver = stream->meter->driver;
+  void *marker = driver->record(stream->handle);
+  if (marker == NULL)
+    return false;
+  int64_t began_ns = driver->now_ns(), now_ns;
+  bool pending;
+  do {
+    now_ns = driver->now_ns();
+    pending = driver->query(marker) == METER_PENDING;
+  } while (pending && now_ns - began_ns < LOOK_NS);
+  driver->recycle(marker);
+  return pending;
+}
+
+/* After a wait, now and then, where nothing of ours is on the GPU. */
+static void look_beside(struct meter_stream *stream) {
+  struct meter *meter = stream->meter;
+  int64_t now_ns = meter->driver->now_ns(), look_at_ns = get(meter->look_beside_at_ns);
+  if (now_ns < look_at_ns || !meter_is_at_rest(stream) ||
+      !replace(meter->look_beside_at_ns, look_at_ns, now_ns + LONGEST_SLEEP_NS))
+    return;
+  bool late = is_late(stream);
+  if (late && get(meter->was_late))
+    set(meter->mixed_until_ns, now_ns + TURNS_PATIENCE_NS);
+  if (late) /* is the next one, too? */
+    set(meter->look_beside_at_ns, now_ns);
+  set(meter->was_late, late);
+}
+
+/* ---- the gate ---------------------------------------------------------------------------------------------------- */
+
+enum obstacle { NOTHING, PAUSE, TOKENS, TURN, ROOM };
+
+static enum obstacle obstacle(struct wait *wait) {
+  struct meter *meter = wait->meter;
+  wait->terms = meter_terms(meter);
+  wait->in_company = meter->takes_turns && wait->terms.takes_turns && turns_look(&meter->turns).company;
+  wait->is_free = wait->terms.yields && !(wait->in_company && turns_look(&meter->turns).wanted);
+  wait->gives_way = wait->in_company && turns_look(&meter->turns).higher_priority;
+  wait->now_ns = meter->driver->now_ns();
+  set(meter->is_free, wait->is_free);
+  if (!wait->in_company)
+    set(meter->turn_wait_ns, 0);
+  if (wait->terms.paused)
+    return PAUSE;
+  if (!has_tokens(wait))
+    return TOKENS;
+  return !has_turn(wait) ? TURN : !has_room(wait) ? ROOM : NOTHING;
+}
+
+/* A turn is passed on before a longer sleep; for a shorter one the hand-over costs more than it gives. */
+static void wait_for(struct wait *wait, enum obstacle what) {
+  struct meter *meter = wait->meter;
+  int64_t until_ns = wait->now_ns + (what == PAUSE ? LONGEST_SLEEP_NS : wait->sleep_ns);
+  if (what == TURN)
+    take_turn(wait);
+  else if (what == ROOM)
+    sleep_a_little(meter);
+  else {
+    bool is_long = until_ns - wait->now_ns >= LOOK_NS && wait->in_company && turns_is_ours(&meter->turns);
+    if (is_long && turns_look(&meter->turns).another_tenant)
+      drain_and_pass(meter);
+    else if (is_long) /* processes of the container have no tokens either: each has the turn for as long as the others
+                       */
+      gate_note_activity(meter, until_ns - wait->now_ns);
+    int64_t left_ns = until_ns - meter->driver->now_ns();
+    if (left_ns > 0)
+      meter->driver->sleep_ns(left_ns);
+  }
+  if (meter->takes_turns)
+    turns_note_presence(&meter->turns);
+}
+
+static void book_wait(struct vgpu_device_shared *shared, void *how) {
+  const struct wait *wait = how;
+  shared->throttled_ns += (uint64_t)wait->held_ns;
+  if (wait->for_turn_ns > 0)
+    wait_times_note(&shared->turn_waits, wait->now_ns, wait->for_turn_ns);
+}
+
+/* Room is not counted: there the GPU is busy with our own work. */
+static void note_wait(struct wait *wait) {
+  struct meter *meter = wait->meter;
+  if (wait->held_ns == 0)
+    return;
+  device_state_change(meter->state, book_wait, wait);
+  if (meter->observer != NULL)
+    meter->observer->waited(meter, wait->now_ns - wait->held_ns, wait->now_ns);
+  look_beside(wait->stream);
+}
+
+struct gate_pass gate_wait(struct meter_stream *stream, int64_t cost_ns) {
+  struct meter *meter = stream->meter;
+  struct wait wait = {.stream = stream, .meter = meter, .cost_ns = cost_ns};
+  int64_t began_ns = meter->driver->now_ns();
+  enum obstacle what;
+  bool valve = false;
+  while ((what = obstacle(&wait)) != NOTHING && !(what != PAUSE && (valve = valve_opens(meter, wait.now_ns)))) {
+    meter_close_all(meter); /* other streams' batches: the wait would be measured in them */
+    wait_for(&wait, what);
+    meter_harvest(meter);
+    int64_t took_ns = meter->driver->now_ns() - wait.now_ns;
+    wait.tokens_ns += what == TOKENS ? took_ns : 0;
+    wait.held_ns += what != ROOM ? took_ns : 0;
+    wait.for_turn_ns += what == TURN ? took_ns : 0;
+    set(meter->turn_wait_ns, min(max(wait.for_turn_ns, get(meter->turn_wait_ns)), TURNS_LONGEST_NS));
+  }
+  note_wait(&wait);
+  note_release(meter, began_ns, valve);
+  gate_note_activity(meter, METER_BATCH_NS);
+  return (struct gate_pass){.open_until_ns = wait.in_company ? wait.now_ns + METER_BATCH_NS : INT64_MAX,
+                            .in_company = wait.in_company,
+                            .is_one_launch = valve,
+                            .is_free = wait.is_free};
+}

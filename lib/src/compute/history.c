@@ -1,0 +1,55 @@
+#include "compute/history.h"
+
+#include <stdbool.h>
+#include <string.h>
+
+#define US 1000LL
+#define S 1000000000LL
+#define MINUTE_NS (60 * S)
+#define LONGEST_NS ((VGPU_SECONDS - 1) * S) /* older seconds have lost their entries to younger ones */
+
+/* Differences of whole microseconds of the clock: no part of one is lost between intervals that follow one another. */
+static uint32_t microseconds(int64_t start_ns, int64_t end_ns) {
+  return (uint32_t)(end_ns / US - start_ns / US);
+}
+
+/* An entry of another second is an old one, or damage: either way it ends here. */
+static void add_to_second(uint64_t *entry, uint32_t second, uint32_t busy_us) {
+  uint64_t sum_us = busy_us + (*entry >> 32 == second ? (uint32_t)*entry : 0ULL);
+  __atomic_store_n(entry, (uint64_t)second << 32 | (sum_us < S / US ? sum_us : S / US), __ATOMIC_RELAXED);
+}
+
+void seconds_add(struct vgpu_device_shared *device, int64_t start_ns, int64_t end_ns) {
+  if (start_ns < end_ns - LONGEST_NS)
+    start_ns = end_ns - LONGEST_NS;
+  if (start_ns < 0)
+    return;
+  while (start_ns < end_ns) {
+    int64_t second = start_ns / S;
+    int64_t until_ns = end_ns < (second + 1) * S ? end_ns : (second + 1) * S;
+    add_to_second(&device->seconds[second % VGPU_SECONDS], (uint32_t)second, microseconds(start_ns, until_ns));
+    start_ns = until_ns;
+  }
+}
+
+static void begin_minute(struct vgpu_wait_times *times, uint32_t minute) {
+  if (times->minute + 1 == minute)
+    memcpy(times->counts_before, times->counts, sizeof times->counts);
+  else
+    memset(times->counts_before, 0, sizeof times->counts_before);
+  memset(times->counts, 0, sizeof times->counts);
+  times->minute = minute;
+}
+
+void wait_times_note(struct vgpu_wait_times *times, int64_t now_ns, int64_t waited_ns) {
+  uint32_t minute = (uint32_t)(now_ns / MINUTE_NS);
+  int bucket = 0;
+  if (times->minute != minute)
+    begin_minute(times, minute);
+  while (bucket < VGPU_WAIT_BUCKETS - 1 && waited_ns >= WAIT_TIMES_FIRST_NS << bucket)
+    bucket++;
+  bool is_full = times->counts[bucket] == UINT16_MAX;
+  for (int i = 0; is_full && i < VGPU_WAIT_BUCKETS; i++)
+    times->counts[i] /= 2; /* their proportions stay */
+  times->counts[bucket]++;
+}

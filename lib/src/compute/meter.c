@@ -1,0 +1,355 @@
+/* Batches: launches join them, and they end. A stream is asked and marked by the thread alone that launched on it last:
+ * another one may be capturing it at any moment. */
+#include "compute/meter.h"
+
+#include "base/log.h"
+#include "base/signals.h"
+#include "compute/meter_parts.h"
+
+#define CLAIM_TRIES 50
+/* Where waits end the batches, or batches are mixed, what each launch costs does not show. So one batch of so many has
+ * a single launch, which is measured alone. */
+#define SAMPLE_EVERY 16
+
+/* ---- ends ------------------------------------------------------------------------------------------------------ */
+
+/* The ring of the stream has no place for more than METER_RING ends: what does not fit is taken to be as usual. */
+static void enter_flight(struct meter_stream *stream) {
+  struct meter *meter = stream->meter;
+  struct batch *batch = &stream->batch;
+  uint32_t head = get(stream->head), tail = atomic_load_explicit(&stream->tail, memory_order_acquire);
+  batch->paid_ns = batch->is_unknown ? METER_UNKNOWN_PAYS_NS : batch->estimate_ns;
+  if (head - tail < METER_RING) {
+    stream->ring[head % METER_RING] = *batch;
+    if (add(meter->in_flight_batches, 1) == 0)
+      set(meter->progress_ns, meter->driver->now_ns());
+    add(meter->in_flight_ns, batch->estimate_ns);
+    atomic_store_explicit(&stream->head, head + 1, memory_order_release);
+  } else {
+    meter_recycle(stream, batch->start);
+    meter_recycle(stream, batch->end);
+  }
+  add(meter->to_pay_ns, batch->paid_ns);
+  meter_harvest(meter);
+}
+
+void meter_end_at(struct meter_stream *stream, int64_t end_ns, int64_t late_ns) {
+  stream->batch.end = NULL;
+  stream->batch.end_ns = end_ns;
+  stream->batch.late_ns = late_ns;
+  enter_flight(stream);
+}
+
+void meter_end_unseen(struct meter_stream *stream) {
+  meter_end_at(stream, stream->meter->driver->now_ns(), INT64_MAX);
+}
+
+static void cannot_measure(struct meter *meter) {
+  static int said;
+  log_once(&said, LOG_WARNING, "GPU work on a stream cannot be measured; its compute limit is not enforced");
+  device_state_not_enforced(meter->state, VGPU_NOT_ENFORCED_SM);
+}
+
+void meter_end_with_marker(struct meter_stream *stream) {
+  const struct meter_driver *driver = stream->meter->driver;
+  struct batch *batch = &stream->batch;
+  batch->end_ns = driver->now_ns();
+  batch->late_ns = 0;
+  bool is_capturing = driver->is_capturing(stream->handle);
+  batch->end = is_capturing ? NULL : driver->record(stream->handle);
+  if (batch->end == NULL) {
+    if (!is_capturing)
+      cannot_measure(stream->meter);
+    meter_end_unseen(stream);
+    return;
+  }
+  enter_flight(stream);
+  gate_note_activity(stream->meter, 0);
+}
+
+/* Since when a stream is idle, nobody can tell. */
+void meter_end_now(struct meter_stream *stream) {
+  if (stream->meter->driver->is_idle(stream->handle))
+    meter_end_unseen(stream);
+  else
+    meter_end_with_marker(stream);
+}
+
+/* ---- claims ------------------------------------------------------------------------------------------------------ */
+
+bool meter_claim_again(struct meter_stream *stream) {
+  for (int tries = 0; tries < CLAIM_TRIES; tries++) {
+    claim_pause();
+    if (__atomic_load_n(&stream->claim, __ATOMIC_RELAXED) == 0 && claim_try(&stream->claim))
+      return true;
+  }
+  return false;
+}
+
+bool meter_claim_patiently(const struct meter_driver *driver, int32_t *claim) {
+  int64_t give_up_ns = driver->now_ns() + TURNS_PATIENCE_NS;
+  bool mine;
+  while (!(mine = claim_try(claim) || claim_recover(claim)) && driver->now_ns() < give_up_ns)
+    driver->sleep_ns(METER_SHORT_SLEEP_NS);
+  signals_release();
+  return mine;
+}
+
+/* ---- launches -------------------------------------------------------------------------------------------------- */
+
+bool meter_is_at_rest(struct meter_stream *stream) {
+  struct meter *meter = stream->meter;
+  uint32_t count = atomic_load(&meter->stream_count);
+  bool rests = get(meter->in_flight_batches) == 0;
+  for (uint32_t i = 0; i < count && rests; i++)
+    rests = !get(meter->streams[i]->open);
+  return rests && meter->driver->is_idle(stream->handle);
+}
+
+/* A launch that is measured alone begins on the clock of the host and ends on that of the GPU. */
+static void set_clock(struct meter_stream *stream) {
+  const struct meter_driver *driver = stream->meter->driver;
+  if (!meter_is_at_rest(stream))
+    return;
+  stream->batch.start = driver->record(stream->handle);
+  stream->batch.start_ns = driver->now_ns();
+}
+
+/* With the claim held, before a launch: leaves a batch open for it, or none where it cannot be measured. */
+static bool open_batch(struct meter_stream *stream, uint64_t work, int64_t *cost_ns) {
+  struct meter *meter = stream->meter;
+  if (meter->driver->is_capturing(stream->handle)) { /* what is captured is charged when its graph is launched */
+    if (get(stream->open)) {
+      set(stream->open, false);
+      meter_end_unseen(stream);
+    }
+    return false;
+  }
+  if (swap(stream->open, false))
+    meter_end_now(stream);
+  *cost_ns = METER_RUN_AHEAD_NS;
+  bool is_unknown = !meter_known_cost(meter, work, cost_ns);
+  struct gate_pass pass = gate_wait(stream, *cost_ns);
+  signals_release();
+  if (meter_is_destroyed(stream)) /* meanwhile */
+    return false;
+  stream->batch = (struct batch){
+      .open_until_ns = pass.open_until_ns,
+      .in_company = pass.in_company,
+      .is_unknown = is_unknown,
+      .most_launches =
+          is_unknown || pass.is_one_launch || stream->batches++ % SAMPLE_EVERY == 0 ? 1 : METER_BATCH_LAUNCHES};
+  if (stream->batch.most_launches == 1)
+    set_clock(stream);
+  set(stream->is_free, pass.is_free && !pass.in_company && meter->observer != NULL);
+  set(stream->open, true);
+  return true;
+}
+
+/* Counts a launch in the open batch; true when the batch ends with it: as near to its full length as launches come. */
+static inline __attribute__((always_inline)) bool join(struct meter_stream *stream, uint64_t work, int64_t cost_ns,
+                                                       int64_t now_ns) {
+  struct batch *batch = &stream->batch;
+  batch->is_mixed |= batch->work != work && batch->launches > 0;
+  batch->work = work;
+  batch->estimate_ns += cost_ns;
+  batch->launches++;
+  batch->last_launch_ns = now_ns;
+  set(stream->launcher, claim_this_thread());
+  if (stream->observer != NULL)
+    stream->observer->joined(batch, batch->is_unknown ? 0 : cost_ns);
+  if (batch->estimate_ns + cost_ns / 2 < METER_BATCH_NS && batch->launches < batch->most_launches)
+    return false;
+  set(stream->open, false);
+  return true;
+}
+
+/* With the claim held, which ends here where the launch cannot be measured. */
+static SELDOM bool launch_in_new_batch(struct meter_stream *stream, uint64_t work) {
+  int64_t cost_ns;
+  if (open_batch(stream, work, &cost_ns)) {
+    stream->batch.began_ns = stream->meter->driver->now_ns();
+    join(stream, work, cost_ns, stream->batch.began_ns);
+    return true;
+  }
+  meter_unclaim(stream);
+  return false;
+}
+
+HOT bool meter_launch(struct meter_stream *stream, uint64_t work, int64_t now_ns) {
+  if (__builtin_expect(!meter_claim(stream), 0)) { /* what is launched meanwhile would be in no batch */
+    if (!meter_claim_patiently(stream->meter->driver, &stream->claim))
+      return false;
+    now_ns = stream->meter->driver->now_ns();
+  }
+  const struct batch *batch = &stream->batch;
+  int64_t cost_ns;
+  bool joins = get(stream->open) && now_ns < batch->open_until_ns && now_ns - batch->last_launch_ns < METER_SPARSE_NS &&
+               meter_known_cost(stream->meter, work, &cost_ns);
+  if (__builtin_expect(!joins, 0))
+    return launch_in_new_batch(stream, work);
+  bool ends = join(stream, work, cost_ns, now_ns);
+  if (!ends)
+    meter_unclaim(stream);
+  return ends;
+}
+
+/* After the first launch of a batch or its last one. A callback within the launch may have launched on the stream
+ * itself, and taken the claim. */
+HOT void meter_launched(struct meter_stream *stream) {
+  if (__builtin_expect(!claim_is_own(&stream->claim), 0))
+    return;
+  struct batch *batch = &stream->batch;
+  int64_t now_ns = stream->meter->driver->now_ns();
+  if (stream->meter->launches_block) { /* then it is done, and has begun after it passed the gate */
+    set(stream->open, false);
+    meter_end_at(stream, now_ns, 0);
+  } else {
+    batch->last_launch_ns = now_ns;
+    if (batch->launches == 1)
+      batch->began_ns = now_ns;
+    if (!get(stream->open))
+      meter_end_with_marker(stream);
+  }
+  meter_unclaim(stream);
+}
+
+static bool launched_here(struct meter_stream *stream) {
+  return get(stream->launcher) == claim_this_thread();
+}
+
+/* With the claim held, outside of a launch on the stream. A capture may have reached it by an event. */
+static bool may_touch(struct meter_stream *stream) {
+  const struct meter_driver *driver = stream->meter->driver;
+  return launched_here(stream) && driver->is_here(get(stream->context)) && !driver->is_capturing(stream->handle);
+}
+
+/* Launches for which another thread has ended the batch are in none. */
+void meter_launched_more(struct meter_stream *stream, uint64_t work, uint32_t launches, int64_t last_ns,
+                         int64_t now_ns) {
+  int64_t cost_ns;
+  if (!meter_claim(stream))
+    return;
+  struct batch *batch = &stream->batch;
+  if (get(stream->open) && meter_known_cost(stream->meter, work, &cost_ns)) {
+    batch->estimate_ns += cost_ns * launches;
+    batch->launches += launches;
+    batch->last_launch_ns = last_ns;
+    if (stream->observer != NULL)
+      stream->observer->joined(batch, cost_ns * launches);
+    bool full = batch->estimate_ns >= METER_BATCH_NS || batch->launches >= batch->most_launches;
+    /* Before some of them, perhaps, and the GPU had nothing to do then. */
+    bool paused = now_ns - last_ns >= METER_SPARSE_NS && now_ns - batch->began_ns >= batch->estimate_ns;
+    if (paused || (full && may_touch(stream))) {
+      set(stream->open, false);
+      if (paused)
+        meter_end_unseen(stream);
+      else
+        meter_end_now(stream);
+    }
+  }
+  meter_unclaim(stream);
+}
+
+/* Takes the open batch out of the stream to end it. False when there is none, or the calling thread may not call the
+ * driver with the stream's handle. */
+static bool claim_open(struct meter_stream *stream) {
+  if (!get(stream->open) || !launched_here(stream) || !meter_claim(stream))
+    return false;
+  bool mine = get(stream->open) && may_touch(stream);
+  if (mine)
+    set(stream->open, false);
+  else
+    meter_unclaim(stream);
+  return mine;
+}
+
+static void for_each(struct meter *meter, void (*act)(struct meter_stream *stream)) {
+  uint32_t count = atomic_load(&meter->stream_count);
+  for (uint32_t i = 0; i < count; i++)
+    act(meter->streams[i]);
+}
+
+static void close_open(struct meter_stream *stream) {
+  if (!claim_open(stream))
+    return;
+  meter_end_now(stream);
+  meter_unclaim(stream);
+}
+
+void meter_close_all(struct meter *meter) {
+  for_each(meter, close_open);
+}
+
+static void end_open(struct meter_stream *stream) {
+  close_open(stream);
+  if (!get(stream->open) || !meter_claim(stream))
+    return;
+  if (swap(stream->open, false))
+    meter_end_unseen(stream);
+  meter_unclaim(stream);
+}
+
+void meter_end_all(struct meter *meter) {
+  for_each(meter, end_open);
+}
+
+/* ---- the program waits, or asks ---------------------------------------------------------------------------------- */
+
+void meter_before_wait(struct meter_stream *stream) {
+  if (!claim_open(stream))
+    return;
+  if (stream->meter->driver->is_idle(stream->handle))
+    meter_end_unseen(stream);
+  else
+    set(stream->open, true);
+  meter_unclaim(stream);
+}
+
+/* That tells when a stream is idle without any marker. */
+static void end_of_wait(struct meter_stream *stream, enum meter_wait wait, int64_t returned_ns) {
+  if (!claim_open(stream))
+    return;
+  if (wait == METER_STREAM_IS_IDLE || stream->meter->driver->is_idle(stream->handle))
+    meter_end_at(stream, returned_ns, METER_LATE_NS);
+  else
+    meter_end_with_marker(stream);
+  meter_unclaim(stream);
+}
+
+void meter_after_poll(struct meter *meter) {
+  meter_harvest(meter);
+  if (meter->takes_turns && get(meter->in_flight_batches) == 0)
+    turns_note_idleness(&meter->turns);
+}
+
+void meter_after_wait(struct meter_stream *stream, enum meter_wait wait, int64_t returned_ns) {
+  end_of_wait(stream, wait, returned_ns);
+  meter_after_poll(stream->meter);
+}
+
+void meter_before_wait_all(struct meter *meter) {
+  for_each(meter, meter_before_wait);
+}
+
+void meter_after_wait_all(struct meter *meter, int64_t returned_ns) {
+  uint32_t count = atomic_load(&meter->stream_count);
+  for (uint32_t i = 0; i < count; i++)
+    end_of_wait(meter->streams[i], METER_STREAM_MAY_BE_BUSY, returned_ns);
+  meter_after_poll(meter);
+}
+
+/* A program that polls looks some microseconds after its launches, and then again and again: a marker is worth its cost
+ * once the work is longer. */
+static void before_poll(struct meter_stream *stream) {
+  if (!get(stream->open) || !launched_here(stream) || !meter_claim(stream))
+    return;
+  bool is_long = stream->meter->driver->now_ns() - stream->batch.last_launch_ns >= METER_LATE_NS;
+  meter_unclaim(stream);
+  if (is_long)
+    close_open(stream);
+}
+
+void meter_before_poll(struct meter *meter) {
+  for_each(meter, before_poll);
+}

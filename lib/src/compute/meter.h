@@ -1,0 +1,224 @@
+/*
+ * Measures the GPU time of launches and holds them at the gate: one meter for each limited device of a process.
+ *
+ * Launches on a stream form batches of about METER_BATCH_NS of the GPU's time. A batch that takes no more launches pays
+ * what they usually take; a timing event (a marker) is recorded behind it, and once that has completed, the difference
+ * is settled. Where the program itself waits for the stream, no marker is needed: the batch ends when the wait does. A
+ * launch waits only where it opens a batch: inside one, the wait would be measured as work. How it works as a whole is
+ * told in docs/dev/compute.md.
+ *
+ * The driver and the clock are passed in; no CUDA header is needed here. No lock is held across a driver call: a thread
+ * that works on a stream or harvests has a claim on it, and one that finds it claimed goes on without. To join an open
+ * batch takes some nanoseconds, for which others wait.
+ */
+#ifndef VGPU_METER_H
+#define VGPU_METER_H
+
+#include "compute/spans.h"
+#include "shared/device_state.h"
+#include "turns/turns.h"
+
+#include <stdatomic.h>
+#include <stdbool.h>
+
+/* A marker costs the GPU three microseconds, and a batch is what passes the gate at once. */
+#define METER_BATCH_NS 1000000LL
+#define METER_BATCH_LAUNCHES 512
+/* A longer pause between two launches ends the batch: the stream has mostly run dry in it. Other tenants wait that long
+ * for a holder of the turn. */
+#define METER_SPARSE_NS TURNS_GRACE_NS
+/* A thread may be told by so much late that the GPU is done: half of it is what one that has slept takes to wake up. */
+#define METER_LATE_NS 100000LL
+
+#define METER_RING 32
+#define METER_MAX_STREAMS 16384
+#define METER_MAX_CONTEXTS 32
+#define METER_COST_SET_BITS 11
+#define METER_COST_WAYS 4
+
+enum meter_state { METER_PENDING, METER_DONE, METER_LOST };
+
+struct meter_driver {
+  int64_t (*now_ns)(void);
+  void (*sleep_ns)(int64_t duration_ns);
+  void *(*record)(void *stream); /* a marker recorded on the stream, or NULL */
+  void (*recycle)(void *marker); /* completed or not */
+  enum meter_state (*query)(void *marker);
+  bool (*elapsed_ns)(void *start, void *end, int64_t *elapsed_ns);
+  bool (*is_capturing)(void *stream); /* also when that cannot be asked: nothing may be recorded then */
+  bool (*is_idle)(void *stream);
+  bool (*is_here)(void *context); /* is it the calling thread's? Elsewhere a default stream's handle means another */
+};
+
+/* Places the GPU clock of one context on the wall clock. */
+struct timeline {
+  void *_Atomic context; /* NULL: destroyed */
+  void *base;            /* a completed marker, or NULL */
+  int64_t base_ns;       /* when that was */
+};
+
+struct batch {
+  /* Changed by each launch. */
+  int64_t estimate_ns;    /* what its launches usually take */
+  int64_t open_until_ns;  /* launches may join it without asking at the gate */
+  int64_t last_launch_ns; /* before, the GPU may have waited for the host */
+  uint64_t work;          /* the key of its last launch */
+  void *parts;            /* the observer's; it frees them when the batch is measured, or dropped */
+  uint32_t launches, most_launches;
+  bool is_mixed;   /* launches of several keys */
+  bool is_unknown; /* one launch, whose cost is not known */
+
+  bool in_company;  /* with other tenants, for whom the GPU was not free meanwhile */
+  int64_t began_ns; /* when its first launch returned */
+  void *start;      /* a marker on an idle stream, or NULL: the GPU's clock is set by it */
+  int64_t start_ns; /* when it had been recorded */
+  void *end;        /* a marker; or NULL where end_ns is known */
+  int64_t end_ns;   /* the GPU was done by then; or when the marker was recorded, or last seen pending */
+  int64_t late_ns;  /* by how much earlier it may have been done; INT64_MAX: nobody knows */
+  int64_t paid_ns;
+};
+
+struct meter_stream {
+  /* Read by each launch. With the beginning of the batch these are two cache lines. */
+  _Alignas(64) struct meter *meter;
+  int32_t claim;            /* the thread at work on the batch: all below but the ring's tail is its own */
+  _Atomic int32_t launcher; /* the thread that launched last: it alone may call the driver with the handle */
+  _Atomic bool open;        /* batch takes launches */
+  _Atomic bool is_free;     /* nothing holds its launches back */
+  uint8_t batches;          /* one of many is measured alone: see meter.c */
+  const struct meter_observer *observer; /* the meter's */
+  struct batch batch;
+
+  void *_Atomic context;         /* NULL: destroyed */
+  void *_Atomic handle;          /* NULL: removed */
+  int64_t previous_end_ns;       /* what has been harvested ended then: of the thread that harvests */
+  struct batch ring[METER_RING]; /* in flight: closed, not yet settled */
+  _Atomic uint32_t head, tail;
+};
+
+/* A profile looks on. Called by any thread, one at a time for each batch; asks nothing of the driver. */
+struct meter_observer {
+  void (*joined)(struct batch *batch, int64_t expected_ns); /* what the thread is launching; 0: not known yet */
+  void (*measured)(const struct meter_stream *stream, const struct batch *batch, int64_t start_ns, int64_t end_ns);
+  void (*waited)(const struct meter *meter, int64_t began_ns, int64_t ended_ns);
+};
+
+/* This process's part of the device, now. */
+struct meter_terms {
+  uint32_t percent; /* 1 to 100; VGPU_NO_SM_LIMIT: all */
+  bool yields;      /* the percentage holds only while another tenant wants the GPU */
+  bool is_apart;    /* from the container's other GPUs, which need not keep in step with this one */
+  bool takes_turns; /* where others are there to take them with */
+  bool paused;      /* nothing is to begin */
+};
+
+struct meter_cost {
+  _Atomic uint64_t work;
+  _Atomic int64_t cost_ns;
+  _Atomic uint32_t seen; /* how often that has been learned from */
+};
+
+/* Not yet told to the container: by the thread that harvests. */
+struct meter_bill {
+  int64_t now_ns, pay_ns;
+  int64_t busy_ns, busy_until_ns; /* GPU time of ours */
+  uint32_t launches;
+};
+
+struct meter {
+  const struct meter_driver *driver;
+  const struct meter_observer *observer; /* NULL: nobody looks on */
+  struct device_state *state;
+  struct device_state *const *container; /* of the devices of the container, this one among them; NULL ends the list */
+  uint32_t percent;
+  struct meter_terms (*terms)(const void *owner); /* NULL: percent for ever */
+  const void *owner;
+  bool takes_turns;    /* with other processes on the GPU */
+  bool launches_block; /* until their work is done */
+  struct turns turns;
+  struct shared_file turns_file;
+  int32_t lock; /* a claim that guards the list of streams */
+  struct meter_stream *streams[METER_MAX_STREAMS];
+  _Atomic uint32_t stream_count;
+
+  int32_t harvester; /* a claim: the thread that harvests alone uses the next ones */
+  struct meter_bill bill;
+  int64_t told_ns;
+  struct spans spans;
+  struct timeline timelines[METER_MAX_CONTEXTS];
+
+  _Atomic int64_t to_pay_ns;
+  _Atomic int64_t paid_zero_at_ns; /* the bucket by what this process has paid */
+  _Atomic int64_t in_flight_ns;    /* as expected */
+  _Atomic uint32_t in_flight_batches;
+  _Atomic int64_t progress_ns;   /* when a batch was settled last, or the first one came into flight */
+  _Atomic int64_t patience_ns;   /* with work that makes no progress; 0: as at first */
+  _Atomic int64_t released_ns;   /* since then, when a launch that had been held for long went on; or 0 */
+  _Atomic uint32_t valve_passed; /* launches since then */
+  _Atomic bool is_free;          /* nobody else wants the GPU, as the gate saw it last */
+  _Atomic bool in_step;          /* with other GPUs of the container */
+  _Atomic bool was_late;
+  _Atomic int64_t turn_wait_ns;          /* the longest wait for the turn while others are there */
+  _Atomic int64_t zero_at_ns, looked_ns; /* the container's bucket, and when that was so */
+  _Atomic int64_t mixed_until_ns;        /* the GPU mixes our work with another's */
+  _Atomic int64_t look_beside_at_ns;
+
+  uint32_t costs_replaced; /* by others for which there was no place */
+  struct meter_cost costs[1 << METER_COST_SET_BITS][METER_COST_WAYS];
+};
+
+void meter_init(struct meter *meter, const struct meter_driver *driver, struct device_state *state, uint32_t percent);
+
+static inline struct meter_terms meter_terms(const struct meter *meter) {
+  struct meter_terms fixed = {.percent = meter->percent, .takes_turns = true};
+  return meter->terms != NULL ? meter->terms(meter->owner) : fixed;
+}
+
+/* A stream to meter, or NULL when there are too many. */
+struct meter_stream *meter_add_stream(struct meter *meter, void *context, void *handle);
+
+/* The stream is destroyed: its open batch is closed, and no new one opens. */
+void meter_remove_stream(struct meter_stream *stream);
+
+/* Between these two no other thread harvests, so that a context may be destroyed; false when a thread that harvests
+ * hangs in the driver. Once it is certain that the context is destroyed, all its markers are forgotten without being
+ * touched: by a thread that harvests, when it comes back. */
+bool meter_pause(struct meter *meter);
+void meter_remove_context(struct meter *meter, void *context);
+void meter_resume(struct meter *meter, bool paused);
+
+/* Before a launch: may wait. `work` names what is launched (a function with its grid, a graph), so that its cost is
+ * learned. True when the caller is to call meter_launched after the launch. */
+bool meter_launch(struct meter_stream *stream, uint64_t work, int64_t now_ns);
+void meter_launched(struct meter_stream *stream);
+
+/* After launches that the meter was not asked about, the last one at last_ns or, at the latest, now: more of what was
+ * launched there last, where the gate is open. */
+void meter_launched_more(struct meter_stream *stream, uint64_t work, uint32_t launches, int64_t last_ns,
+                         int64_t now_ns);
+
+/* Ends the open batches of streams that the calling thread launched on last: nothing is to join them any more. */
+void meter_close_all(struct meter *meter);
+
+/* Ends all open batches. Another thread may be capturing its stream, which must not be asked then: its batch is taken
+ * to last as long as usual. */
+void meter_end_all(struct meter *meter);
+
+/* Around a wait of the program for the stream, which returned at that time. Afterwards the stream is idle, or that is
+ * asked. */
+enum meter_wait { METER_STREAM_IS_IDLE, METER_STREAM_MAY_BE_BUSY };
+void meter_before_wait(struct meter_stream *stream);
+void meter_after_wait(struct meter_stream *stream, enum meter_wait wait, int64_t returned_ns);
+
+/* The same for all streams: their context was waited for, or something on them. They may be busy. */
+void meter_before_wait_all(struct meter *meter);
+void meter_after_wait_all(struct meter *meter, int64_t returned_ns);
+
+/* Before the program asks whether its work is done, and after it was told so. */
+void meter_before_poll(struct meter *meter);
+void meter_after_poll(struct meter *meter);
+
+/* Settles what has completed, and tells the container what has been paid. */
+void meter_harvest(struct meter *meter);
+
+#endif

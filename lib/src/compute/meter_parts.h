@@ -1,0 +1,111 @@
+/* Shared by the files of the meter: meter.c (batches), meter_settle.c, meter_streams.c, gate.c. */
+#ifndef VGPU_METER_PARTS_H
+#define VGPU_METER_PARTS_H
+
+#include "base/claim.h"
+#include "base/compiler.h"
+#include "compute/meter.h"
+
+/* For fields that threads share without a claim. */
+#define get(field) atomic_load_explicit(&(field), memory_order_relaxed)
+#define set(field, to) atomic_store_explicit(&(field), to, memory_order_relaxed)
+#define add(field, more) atomic_fetch_add_explicit(&(field), more, memory_order_relaxed)
+#define swap(field, to) atomic_exchange_explicit(&(field), to, memory_order_relaxed)
+#define replace(field, from, to)                                                                                       \
+  atomic_compare_exchange_weak_explicit(&(field), &(from), to, memory_order_relaxed, memory_order_relaxed)
+
+/* In flight at most, and never fewer than two batches: it keeps the GPU fed, and the next tenant waits for its end. A
+ * launch of which nothing is known is taken to last as long; and it pays so much in advance, which it gets back once it
+ * has been measured: else a process that launches once and ends would never pay. */
+#define METER_RUN_AHEAD_NS 5000000LL
+#define METER_UNKNOWN_PAYS_NS 50000000LL
+#define METER_SHORT_SLEEP_NS 20000LL /* with the way back these are 70 us */
+
+static inline int64_t min(int64_t a, int64_t b) {
+  return a < b ? a : b;
+}
+
+static inline int64_t max(int64_t a, int64_t b) {
+  return a > b ? a : b;
+}
+
+/* The first of METER_COST_WAYS places of which the work may have one. With one alone a program of 200 kernels would
+ * have some that drive each other out for ever, and never be known. */
+static inline struct meter_cost *meter_costs_of(struct meter *meter, uint64_t work) {
+  return meter->costs[(work * 0x9e3779b97f4a7c15ULL) >> (64 - METER_COST_SET_BITS)];
+}
+
+/* Finds how long a launch of this work usually takes; false, and nothing changes, when it has not been seen. */
+static inline bool meter_known_cost(struct meter *meter, uint64_t work, int64_t *cost_ns) {
+  struct meter_cost *costs = meter_costs_of(meter, work);
+  for (int i = 0; i < METER_COST_WAYS; i++)
+    if (get(costs[i].work) == work) {
+      *cost_ns = get(costs[i].cost_ns);
+      return true;
+    }
+  return false;
+}
+
+/* The context is destroyed, and its markers with it: they must not be touched any more. */
+static inline bool meter_is_destroyed(struct meter_stream *stream) {
+  return get(stream->context) == NULL;
+}
+static inline void meter_recycle(struct meter_stream *stream, void *marker) {
+  if (marker != NULL && !meter_is_destroyed(stream))
+    stream->meter->driver->recycle(marker);
+}
+
+/* By a thread that harvests: of what is in flight on a stream whose context is destroyed, nothing is measured. */
+void meter_forget_in_flight(struct meter_stream *stream);
+
+/* False when a thread has it for long: it is at the gate, or calls the driver. */
+SELDOM bool meter_claim_again(struct meter_stream *stream);
+static inline bool meter_claim(struct meter_stream *stream) {
+  return claim_try(&stream->claim) || meter_claim_again(stream);
+}
+static inline void meter_unclaim(struct meter_stream *stream) {
+  claim_release(&stream->claim);
+}
+
+/* Waits for a claim of a thread that is at the gate, or hangs in the driver; false when that takes too long. One that
+ * was left behind, by the calling thread or one that has ended, is taken over. */
+bool meter_claim_patiently(const struct meter_driver *driver, int32_t *claim);
+
+/* With the claim held: the batch, which is not open any more, ends. With a marker, right behind its last launch; at
+ * that time, as the end of a wait for the stream tells, or by so much before; unseen, at any time before now; or with a
+ * marker or unseen, as the stream has work or not. */
+void meter_end_with_marker(struct meter_stream *stream);
+void meter_end_at(struct meter_stream *stream, int64_t end_ns, int64_t late_ns);
+void meter_end_unseen(struct meter_stream *stream);
+void meter_end_now(struct meter_stream *stream);
+
+/* With the claim on the stream, whose batch is not open: is nothing of ours on the GPU, as far as is known? */
+bool meter_is_at_rest(struct meter_stream *stream);
+
+/* Has everything that was launched on the stream been settled? */
+static inline bool meter_is_dry(struct meter_stream *stream) {
+  return atomic_load_explicit(&stream->tail, memory_order_acquire) ==
+         atomic_load_explicit(&stream->head, memory_order_acquire);
+}
+
+/* Bounds of the batch that begins now. */
+struct gate_pass {
+  int64_t open_until_ns; /* when launches have to ask at the gate again */
+  bool in_company;       /* with processes with which turns are taken */
+  bool is_one_launch;    /* and no more: work in flight makes no progress, and this may be what it waits for */
+  bool is_free;          /* nobody else wants the GPU: nothing is held back, and it is not paid */
+};
+
+/* Where a launch that opens a batch waits: while its device is paused, for tokens, for this process's turn, and for
+ * room in flight. With the claim on the stream, whose batch is not open; a launch of that cost is to come. All waits
+ * are bounded, but for a pause, which lasts as long as the host wants it. */
+struct gate_pass gate_wait(struct meter_stream *stream, int64_t cost_ns);
+
+/* Tells processes that wait for our turn that we are at work: for as long as what is in flight may take, and more_ns.
+ */
+void gate_note_activity(struct meter *meter, int64_t more_ns);
+
+/* A batch ended at that time. */
+void gate_note_progress(struct meter *meter, int64_t end_ns, int64_t now_ns);
+
+#endif

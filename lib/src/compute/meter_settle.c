@@ -1,0 +1,187 @@
+/* Batches are paid when they go into flight; what has completed is measured, and the difference is settled. One thread
+ * at a time harvests. */
+#include "compute/bucket.h"
+#include "compute/history.h"
+#include "compute/meter_parts.h"
+#include "compute/timeline.h"
+
+/* How many are in a cost's mean, in which the latest counts so little: work of one name may take now more, now less. */
+#define MOST_SEEN 16
+
+/* ---- the bill ---------------------------------------------------------------------------------------------------- */
+
+/* While nobody else wants the GPU, nothing stays owed. */
+static int64_t pay(struct meter *meter, int64_t zero_at_ns, int64_t gpu_ns) {
+  int64_t now_ns = meter->bill.now_ns, kept_from_ns = now_ns - get(meter->turn_wait_ns);
+  int64_t paid_ns = bucket_pay(zero_at_ns, gpu_ns, kept_from_ns, now_ns, meter_terms(meter).percent);
+  return get(meter->is_free) ? min(paid_ns, now_ns) : paid_ns;
+}
+
+static void book(struct vgpu_device_shared *shared, void *of) {
+  struct meter *meter = of;
+  const struct meter_bill *bill = &meter->bill;
+  shared->tokens_zero_at_ns = pay(meter, shared->tokens_zero_at_ns, bill->pay_ns);
+  set(meter->zero_at_ns, shared->tokens_zero_at_ns);
+  shared->at_work_since_ns = get(meter->in_flight_batches) > 0 ? get(meter->progress_ns) : 0;
+  shared->launches += bill->launches;
+  shared->last_launch_ns = bill->now_ns;
+  shared->busy_ns += (uint64_t)bill->busy_ns;
+  seconds_add(shared, bill->busy_until_ns - bill->busy_ns, bill->busy_until_ns);
+}
+
+/* A payment stands in this process's own bucket at once, and a little later in the container's. */
+static void tell(struct meter *meter) {
+  struct meter_bill *bill = &meter->bill;
+  int64_t pay_ns = swap(meter->to_pay_ns, 0);
+  bill->now_ns = meter->driver->now_ns();
+  bill->pay_ns += pay_ns;
+  set(meter->paid_zero_at_ns, pay(meter, get(meter->paid_zero_at_ns), pay_ns));
+  int64_t zero_at_ns = get(meter->zero_at_ns);
+  bool is_news = bill->pay_ns != 0 || bill->launches > 0 || zero_at_ns > pay(meter, zero_at_ns, 0);
+  /* That takes some microseconds: a program that waits for short work would lose them each time. */
+  bool is_soon =
+      bill->now_ns - meter->told_ns < METER_SPARSE_NS && bill->pay_ns < METER_SPARSE_NS && !get(meter->in_step);
+  if (!is_news || is_soon)
+    return;
+  meter->told_ns = bill->now_ns;
+  device_state_change(meter->state, book, meter);
+  *bill = (struct meter_bill){0};
+}
+
+/* ---- what a batch took ------------------------------------------------------------------------------------------ */
+
+/* Threads may race here: a wrong cost is learned anew. */
+static void learn(struct meter *meter, const struct batch *batch, int64_t busy_ns) {
+  if (batch->launches == 0 || batch->is_mixed || busy_ns == batch->estimate_ns)
+    return;
+  struct meter_cost *costs = meter_costs_of(meter, batch->work), *cost = NULL;
+  for (int i = 0; i < METER_COST_WAYS; i++)
+    if (get(costs[i].work) == batch->work || (cost == NULL && get(costs[i].work) == 0))
+      cost = &costs[i];
+  if (cost == NULL)
+    cost = &costs[meter->costs_replaced++ % METER_COST_WAYS];
+  bool is_new = get(cost->work) != batch->work;
+  int64_t latest_ns = busy_ns / batch->launches, known_ns = is_new ? latest_ns : get(cost->cost_ns);
+  uint32_t seen = is_new ? 1 : (uint32_t)min(get(cost->seen) + 1, MOST_SEEN);
+  set(cost->cost_ns, max(known_ns + (latest_ns - known_ns) / seen, 1));
+  set(cost->seen, seen);
+  set(cost->work, batch->work);
+}
+
+/* When the marker completed, between these two. In a context beyond as many as have a timeline: when that was seen. */
+static int64_t place(struct meter_stream *stream, void *marker, int64_t earliest_ns, int64_t latest_ns, bool is_base) {
+  struct meter *meter = stream->meter;
+  struct timeline *timeline = NULL;
+  void *context = get(stream->context);
+  for (int i = 0; i < METER_MAX_CONTEXTS && context != NULL; i++) {
+    void *its = get(meter->timelines[i].context);
+    if (its == context || (its == NULL && timeline == NULL))
+      timeline = &meter->timelines[i];
+  }
+  if (timeline == NULL) {
+    meter_recycle(stream, marker);
+    return latest_ns;
+  }
+  if (get(timeline->context) != context) {
+    timeline->base = NULL;
+    set(timeline->context, context);
+  }
+  return timeline_place(timeline, meter->driver, marker, earliest_ns, latest_ns, is_base);
+}
+
+/* Beside others, the GPU may have had to switch to us before it reached the marker at the start. */
+static int64_t place_end(struct meter_stream *stream, const struct batch *batch, int64_t now_ns) {
+  if (batch->start != NULL)
+    place(stream, batch->start, batch->start_ns, batch->in_company ? now_ns : batch->start_ns, true);
+  return batch->end != NULL ? place(stream, batch->end, batch->end_ns, now_ns, false) : batch->end_ns;
+}
+
+/* How long the GPU was busy with the batch. Between its launches it may have waited for the host, for all but the time
+ * since the last one; so it was as long as they usually take, unless it surely was busy for longer since then. */
+static int64_t busy_ns(const struct batch *batch, int64_t start_ns, int64_t end_ns) {
+  int64_t all_ns = max(end_ns - start_ns, 0);
+  int64_t since_last_ns = end_ns - max(start_ns, batch->last_launch_ns);
+  bool is_longer = batch->late_ns != INT64_MAX && since_last_ns - batch->late_ns > batch->estimate_ns;
+  return min(is_longer ? since_last_ns : batch->estimate_ns, all_ns);
+}
+
+static void settle(struct meter_stream *stream, const struct batch *batch, int64_t end_ns) {
+  struct meter *meter = stream->meter;
+  struct meter_bill *bill = &meter->bill;
+  int64_t start_ns = max(batch->began_ns, stream->previous_end_ns), busy = busy_ns(batch, start_ns, end_ns);
+  if (batch->late_ns == INT64_MAX)
+    end_ns = start_ns + busy;
+  int64_t all_ns = max(end_ns - start_ns, 0);
+  int64_t due_ns = spans_charge(&meter->spans, (struct span){start_ns, end_ns}, batch->in_company ? all_ns : busy);
+  stream->previous_end_ns = max(stream->previous_end_ns, end_ns);
+  if (get(meter->mixed_until_ns) > end_ns) /* the GPU divides its time between ours and that of another */
+    due_ns /= 2;
+  if (!get(meter->was_late) || batch->is_unknown || busy < batch->estimate_ns) /* beside that, work seems longer */
+    learn(meter, batch, busy);
+  if (stream->observer != NULL)
+    stream->observer->measured(stream, batch, end_ns - busy, end_ns);
+  add(meter->to_pay_ns, due_ns - batch->paid_ns);
+  bill->launches += batch->launches;
+  bill->busy_ns += due_ns;
+  bill->busy_until_ns = max(bill->busy_until_ns, end_ns);
+}
+
+/* ---- harvest ----------------------------------------------------------------------------------------------------- */
+
+static void leave_flight(struct meter_stream *stream, const struct batch *batch) {
+  struct meter *meter = stream->meter;
+  add(meter->in_flight_ns, -batch->estimate_ns);
+  add(meter->in_flight_batches, (uint32_t)-1);
+  atomic_store_explicit(&stream->tail, get(stream->tail) + 1, memory_order_release);
+}
+
+static void drop(struct meter_stream *stream, const struct batch *batch) {
+  if (stream->observer != NULL)
+    stream->observer->measured(stream, batch, 0, 0);
+}
+
+void meter_forget_in_flight(struct meter_stream *stream) {
+  while (!meter_is_dry(stream)) {
+    const struct batch batch = stream->ring[get(stream->tail) % METER_RING];
+    drop(stream, &batch);
+    leave_flight(stream, &batch);
+  }
+}
+
+static void harvest_stream(struct meter_stream *stream) {
+  struct meter *meter = stream->meter;
+  if (meter_is_destroyed(stream))
+    meter_forget_in_flight(stream);
+  while (!meter_is_dry(stream)) {
+    struct batch *oldest = &stream->ring[get(stream->tail) % METER_RING];
+    enum meter_state state = oldest->end != NULL ? meter->driver->query(oldest->end) : METER_DONE;
+    int64_t now_ns = meter->driver->now_ns();
+    if (state == METER_PENDING) {
+      oldest->end_ns = now_ns;
+      return;
+    }
+    const struct batch batch = *oldest;
+    oldest->start = oldest->end = oldest->parts = NULL; /* a harvest that is not finished is not done again */
+    if (state == METER_DONE) {
+      int64_t end_ns = place_end(stream, &batch, now_ns);
+      settle(stream, &batch, end_ns);
+      gate_note_progress(meter, end_ns, now_ns);
+    } else { /* after an error of the context, in which nothing runs any more */
+      add(meter->to_pay_ns, -batch.paid_ns);
+      drop(stream, &batch);
+      meter_recycle(stream, batch.start);
+      meter_recycle(stream, batch.end);
+    }
+    leave_flight(stream, &batch);
+  }
+}
+
+void meter_harvest(struct meter *meter) {
+  if (!claim_try(&meter->harvester) && !claim_recover(&meter->harvester))
+    return;
+  uint32_t count = atomic_load(&meter->stream_count);
+  for (uint32_t i = 0; i < count; i++)
+    harvest_stream(meter->streams[i]);
+  tell(meter);
+  claim_release(&meter->harvester);
+}

@@ -1,0 +1,101 @@
+/* Streams and contexts come and go under the meter. */
+#include "compute/meter_parts.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* With the claim held, which ends here. */
+static void give_up(struct meter_stream *stream) {
+  set(stream->handle, NULL);
+  set(stream->open, false);
+  meter_unclaim(stream);
+}
+
+/* A removed stream's entry may be taken again once its last markers have been harvested, and nobody works on it. */
+static struct meter_stream *claim_unused(struct meter *meter) {
+  for (uint32_t i = 0; i < meter->stream_count; i++) {
+    struct meter_stream *stream = meter->streams[i];
+    if (get(stream->handle) != NULL || !meter_claim(stream))
+      continue;
+    if (get(stream->handle) == NULL && meter_is_dry(stream))
+      return stream;
+    meter_unclaim(stream);
+  }
+  return NULL;
+}
+
+void meter_init(struct meter *meter, const struct meter_driver *driver, struct device_state *state, uint32_t percent) {
+  memset(meter, 0, sizeof *meter);
+  meter->driver = driver;
+  meter->state = state;
+  meter->percent = percent;
+}
+
+struct meter_stream *meter_add_stream(struct meter *meter, void *context, void *handle) {
+  claim_take(&meter->lock);
+  struct meter_stream *stream = claim_unused(meter);
+  bool fresh = stream == NULL && meter->stream_count < METER_MAX_STREAMS;
+  if (fresh && (stream = aligned_alloc(_Alignof(struct meter_stream), sizeof *stream)) != NULL)
+    *stream = (struct meter_stream){.meter = meter, .observer = meter->observer};
+  if (stream != NULL) {
+    set(stream->context, context);
+    set(stream->handle, handle);
+    set(stream->open, false);
+    stream->previous_end_ns = 0;
+    stream->batches = 0;
+    meter_unclaim(stream);
+  }
+  if (stream != NULL && fresh) {
+    meter->streams[get(meter->stream_count)] = stream;
+    atomic_store_explicit(&meter->stream_count, get(meter->stream_count) + 1, memory_order_release);
+  }
+  claim_release(&meter->lock);
+  return stream;
+}
+
+void meter_remove_stream(struct meter_stream *stream) {
+  if (!meter_claim_patiently(stream->meter->driver, &stream->claim)) { /* left to the thread that works on it */
+    set(stream->handle, NULL);
+    return;
+  }
+  if (swap(stream->open, false))
+    meter_end_now(stream);
+  meter_harvest(stream->meter);
+  give_up(stream);
+}
+
+bool meter_pause(struct meter *meter) {
+  meter_close_all(meter);
+  meter_harvest(meter);
+  return meter_claim_patiently(meter->driver, &meter->harvester);
+}
+
+void meter_resume(struct meter *meter, bool paused) {
+  if (paused)
+    claim_release(&meter->harvester);
+}
+
+static void forget_open_batch(struct meter_stream *stream) {
+  if (!meter_claim_patiently(stream->meter->driver, &stream->claim)) /* left to the thread that works on it */
+    return;
+  if (get(stream->open) && stream->observer != NULL)
+    stream->observer->measured(stream, &stream->batch, 0, 0);
+  give_up(stream);
+}
+
+void meter_remove_context(struct meter *meter, void *context) {
+  uint32_t count = atomic_load(&meter->stream_count);
+  for (uint32_t i = 0; i < count; i++) {
+    struct meter_stream *stream = meter->streams[i];
+    if (get(stream->context) != context)
+      continue;
+    set(stream->context, NULL);
+    set(stream->handle, NULL);
+    forget_open_batch(stream);
+    if (claim_is_own(&meter->harvester))
+      meter_forget_in_flight(stream);
+  }
+  for (int i = 0; i < METER_MAX_CONTEXTS; i++)
+    if (get(meter->timelines[i].context) == context)
+      set(meter->timelines[i].context, NULL);
+}

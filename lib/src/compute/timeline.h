@@ -1,0 +1,34 @@
+/* The GPU's clock, read through markers, placed on the wall clock (CLOCK_MONOTONIC). */
+#ifndef VGPU_TIMELINE_H
+#define VGPU_TIMELINE_H
+
+#include "compute/meter.h"
+
+/* cuEventElapsedTime answers with a float of milliseconds: beyond 4 s its steps pass half a microsecond, the resolution
+ * of the GPU's own clock. */
+#define TIMELINE_REBASE_NS 4000000000LL
+
+/* When a completed marker completed, which was after it was recorded and before it was seen. To hold every marker to
+ * that keeps the timeline true in both directions while the two clocks drift apart. The marker is recycled, unless it
+ * becomes the base of the next ones: what is measured from a new base is exact. */
+static inline int64_t timeline_place(struct timeline *timeline, const struct meter_driver *driver, void *marker,
+                                     int64_t recorded_ns, int64_t observed_ns, bool is_new_base) {
+  int64_t elapsed_ns = 0, at_ns = observed_ns;
+  void *unused = marker;
+  bool is_first = timeline->base == NULL;
+  if (is_first || driver->elapsed_ns(timeline->base, marker, &elapsed_ns)) {
+    at_ns = is_first ? recorded_ns : timeline->base_ns + elapsed_ns;
+    at_ns = at_ns < recorded_ns ? recorded_ns : at_ns > observed_ns ? observed_ns : at_ns;
+    timeline->base_ns = at_ns - elapsed_ns;
+    if (is_first || is_new_base || elapsed_ns > TIMELINE_REBASE_NS) {
+      unused = timeline->base;
+      timeline->base = marker;
+      timeline->base_ns = at_ns;
+    }
+  }
+  if (unused != NULL)
+    driver->recycle(unused);
+  return at_ns;
+}
+
+#endif

@@ -1,0 +1,101 @@
+/* What a context takes after it was made: stacks and heaps of kernels, streams, and contexts that share it. */
+#include "cuda/measured_allocation.h"
+#include "device/process.h"
+#include "memory/ledger.h"
+
+/* ---- limits of a context ----------------------------------------------------------------------------------------- */
+
+/* Measured on driver 580: every thread that the device can run at a time has its stack, at once. */
+static uint64_t threads_at_a_time(void) {
+  CUdevice ordinal;
+  int processors = 0, threads = 0;
+  if (real.cuCtxGetDevice(&ordinal) != CUDA_SUCCESS)
+    return 0;
+  real.cuDeviceGetAttribute(&processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, ordinal);
+  real.cuDeviceGetAttribute(&threads, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, ordinal);
+  return processors > 0 && threads > 0 ? (uint64_t)processors * (uint64_t)threads : 0;
+}
+
+/* What a limit lets the driver take. The buffers of printf and malloc it takes only when a kernel with such a call
+ * runs, which nothing can undo: so they have to fit when they are asked for. */
+static uint64_t bytes_of_limit(CUlimit limit, uint64_t value) {
+  uint64_t times = limit == CU_LIMIT_STACK_SIZE                                               ? threads_at_a_time()
+                   : limit == CU_LIMIT_PRINTF_FIFO_SIZE || limit == CU_LIMIT_MALLOC_HEAP_SIZE ? 1
+                                                                                              : 0;
+  uint64_t bytes;
+  return __builtin_mul_overflow(value, times, &bytes) ? UINT64_MAX : bytes;
+}
+
+HOOK CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
+  struct device *device = making_device();
+  size_t before = 0;
+  if (device == NULL || real.cuCtxGetLimit(&before, limit) != CUDA_SUCCESS)
+    return real.cuCtxSetLimit(limit, value);
+  struct making making;
+  CUresult result = making_begin(&making, device, value > before ? bytes_of_limit(limit, value - before) : 0);
+  if (result != CUDA_SUCCESS)
+    return result;
+  result = real.cuCtxSetLimit(limit, value);
+  if (!making_passes_limit(&making, result))
+    return result;
+  real.cuCtxSetLimit(limit, before);
+  return making_refuse(&making);
+}
+
+/* ---- streams ------------------------------------------------------------------------------------------------------
+ */
+
+/* Measured on driver 580: a stream takes half a MiB, of blocks that its context keeps when the stream is gone: nothing
+ * is undone then. So there has to be room for a block, whether or not the stream will need one. */
+#define STREAM_BYTES LEDGER_BLOCK_BYTES
+
+static CUresult end_stream(const struct making *making, CUresult result, CUstream made, CUstream *stream) {
+  if (making_passes_limit(making, result)) {
+    real.cuStreamDestroy_v2(made);
+    return making_refuse(making);
+  }
+  if (result == CUDA_SUCCESS)
+    *stream = made;
+  return result;
+}
+
+#define CREATE_STREAM(name, parameters, ...)                                                                           \
+  HOOK CUresult name parameters {                                                                                      \
+    struct device *device = making_device();                                                                           \
+    if (device == NULL || stream == NULL)                                                                              \
+      return real.name(stream, __VA_ARGS__);                                                                           \
+    struct making making;                                                                                              \
+    CUstream made = NULL;                                                                                              \
+    CUresult result = making_begin(&making, device, STREAM_BYTES);                                                     \
+    if (result != CUDA_SUCCESS)                                                                                        \
+      return result;                                                                                                   \
+    result = real.name(&made, __VA_ARGS__);                                                                            \
+    return end_stream(&making, result, made, stream);                                                                  \
+  }
+
+CREATE_STREAM(cuStreamCreate, (CUstream * stream, unsigned flags), flags)
+CREATE_STREAM(cuStreamCreateWithPriority, (CUstream * stream, unsigned flags, int priority), flags, priority)
+CREATE_STREAM(cuGreenCtxStreamCreate, (CUstream * stream, CUgreenCtx context, unsigned flags, int priority), context,
+              flags, priority)
+
+/* ---- green contexts -----------------------------------------------------------------------------------------------
+ */
+
+HOOK CUresult cuGreenCtxCreate(CUgreenCtx *context, CUdevResourceDesc description, CUdevice ordinal, unsigned flags) {
+  struct device *device = process_is_limited() ? device_of_ordinal(ordinal) : NULL;
+  if (device == NULL || context == NULL)
+    return real.cuGreenCtxCreate(context, description, ordinal, flags);
+  struct making making;
+  CUgreenCtx made = NULL;
+  CUresult result = making_begin(&making, device, 0);
+  if (result != CUDA_SUCCESS)
+    return result;
+  result = real.cuGreenCtxCreate(&made, description, ordinal, flags);
+  if (making_passes_limit(&making, result)) {
+    real.cuGreenCtxDestroy(made);
+    return making_refuse(&making);
+  }
+  if (result == CUDA_SUCCESS)
+    *context = made;
+  return result;
+}

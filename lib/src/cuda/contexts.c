@@ -1,0 +1,155 @@
+/* Contexts: made, looked at, and undone when they pass the limit; and their end. */
+#include "cuda/measured_allocation.h"
+#include "cuda/overhead.h"
+#include "device/process.h"
+#include "stream/meters.h"
+#include "stream/streams.h"
+
+struct making_context {
+  struct making making;
+  uint64_t uncounted_before;
+};
+
+static CUresult begin_context(struct making_context *context, CUdevice ordinal) {
+  *context = (struct making_context){0};
+  struct device *device = process_is_limited() ? device_of_ordinal(ordinal) : NULL;
+  if (device != NULL) {
+    overhead_correct(device, 0);
+    context->uncounted_before = overhead_uncounted(device).most_bytes;
+  }
+  return making_begin(&context->making, device, 0);
+}
+
+static void count_context(const struct making_context *made, CUresult result, const CUcontext *context) {
+  if (made->making.device != NULL && result == CUDA_SUCCESS)
+    overhead_context_made(made->making.device, *context, made->uncounted_before);
+}
+
+static CUresult end_context(const struct making_context *made, CUresult result, CUcontext *context) {
+  count_context(made, result, context);
+  if (!making_passes_limit(&made->making, result))
+    return result;
+  real.cuCtxDestroy_v2(*context);
+  overhead_context_ended(made->making.device, *context);
+  *context = NULL;
+  return making_refuse(&made->making);
+}
+
+HOOK CUresult cuCtxCreate(CUcontext *context, unsigned int flags, CUdevice ordinal) {
+  struct making_context making;
+  CUresult result = begin_context(&making, ordinal);
+  return result != CUDA_SUCCESS ? result : end_context(&making, real.cuCtxCreate(context, flags, ordinal), context);
+}
+
+HOOK CUresult cuCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice ordinal) {
+  struct making_context making;
+  CUresult result = begin_context(&making, ordinal);
+  return result != CUDA_SUCCESS ? result : end_context(&making, real.cuCtxCreate_v2(context, flags, ordinal), context);
+}
+
+HOOK CUresult cuCtxCreate_v3(CUcontext *context, CUexecAffinityParam *parameters, int count, unsigned int flags,
+                             CUdevice ordinal) {
+  struct making_context making;
+  CUresult result = begin_context(&making, ordinal);
+  if (result == CUDA_SUCCESS)
+    result = end_context(&making, real.cuCtxCreate_v3(context, parameters, count, flags, ordinal), context);
+  return result;
+}
+
+HOOK CUresult cuCtxCreate_v4(CUcontext *context, CUctxCreateParams *parameters, unsigned int flags, CUdevice ordinal) {
+  struct making_context making;
+  CUresult result = begin_context(&making, ordinal);
+  if (result == CUDA_SUCCESS)
+    result = end_context(&making, real.cuCtxCreate_v4(context, parameters, flags, ordinal), context);
+  return result;
+}
+
+/* The primary context comes into being with the first reference; a further one takes nothing. */
+HOOK CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice ordinal) {
+  struct making_context making = {0};
+  bool limited = process_is_limited();
+  CUresult result = limited && !device_primary_is_active(ordinal) ? begin_context(&making, ordinal) : CUDA_SUCCESS;
+  if (result != CUDA_SUCCESS)
+    return result;
+  CUcontext made = NULL;
+  result = real.cuDevicePrimaryCtxRetain(context != NULL ? &made : NULL, ordinal);
+  count_context(&making, result, &made);
+  if (making_passes_limit(&making.making, result)) {
+    real.cuDevicePrimaryCtxRelease_v2(ordinal);
+    overhead_context_ended(making.making.device, made);
+    return making_refuse(&making.making);
+  }
+  if (result != CUDA_SUCCESS)
+    return result;
+  struct device *device = limited ? device_of_ordinal(ordinal) : NULL;
+  if (device != NULL)
+    __atomic_store_n(&device->primary_context, made, __ATOMIC_RELAXED);
+  *context = made;
+  return CUDA_SUCCESS;
+}
+
+/* ---- the end of contexts ---------------------------------------------------------------------------------------- */
+
+static struct device *device_of_context(CUcontext context) {
+  CUcontext popped;
+  if (real.cuCtxPushCurrent_v2(context) != CUDA_SUCCESS)
+    return NULL;
+  struct device *device = device_of_current_context();
+  real.cuCtxPopCurrent_v2(&popped);
+  return device;
+}
+
+/* Memory that the driver has freed with a context is counted until the context is forgotten. */
+static CUresult forget_context(struct device *device, CUcontext context, bool ended, CUresult result) {
+  if (ended)
+    memory_forget_context(device, context);
+  memory_end_leaving(device, LEDGER_UNKNOWN_BYTES);
+  if (ended && device != NULL)
+    overhead_correct(device, 0);
+  return result;
+}
+
+static CUresult destroy_context(CUcontext context, CUresult (*destroy)(CUcontext)) {
+  if (!process_is_limited())
+    return destroy(context);
+  struct device *device = device_of_context(context);
+  streams_forget_context(context);
+  device_contexts_change();
+  memory_begin_leaving(device, LEDGER_UNKNOWN_BYTES);
+  CUresult result = destroy(context);
+  return forget_context(device, context, result == CUDA_SUCCESS, result);
+}
+
+HOOK CUresult cuCtxDestroy(CUcontext context) {
+  hooks_load_cuda();
+  return destroy_context(context, real.cuCtxDestroy);
+}
+
+HOOK CUresult cuCtxDestroy_v2(CUcontext context) {
+  hooks_load_cuda();
+  return destroy_context(context, real.cuCtxDestroy_v2);
+}
+
+/* A release ends the primary context with the last reference, a reset at once. */
+static CUresult release_primary(CUdevice ordinal, CUresult (*release)(CUdevice)) {
+  if (!process_is_limited())
+    return release(ordinal);
+  struct device *device = device_of_ordinal(ordinal);
+  device_contexts_change();
+  memory_begin_leaving(device, LEDGER_UNKNOWN_BYTES);
+  CUresult result = meters_exist() ? streams_release_primary(ordinal, release) : release(ordinal);
+  bool ended = result == CUDA_SUCCESS && device != NULL && !device_primary_is_active(ordinal);
+  CUcontext context = ended ? __atomic_load_n(&device->primary_context, __ATOMIC_RELAXED) : NULL;
+  return forget_context(device, context, ended, result);
+}
+
+#define RELEASE_PRIMARY(name)                                                                                          \
+  HOOK CUresult name(CUdevice ordinal) {                                                                               \
+    hooks_load_cuda();                                                                                                 \
+    return release_primary(ordinal, real.name);                                                                        \
+  }
+
+RELEASE_PRIMARY(cuDevicePrimaryCtxRelease)
+RELEASE_PRIMARY(cuDevicePrimaryCtxRelease_v2)
+RELEASE_PRIMARY(cuDevicePrimaryCtxReset)
+RELEASE_PRIMARY(cuDevicePrimaryCtxReset_v2)

@@ -1,0 +1,22 @@
+/* Memory that a graph's nodes allocate: the driver takes it when the graph is uploaded or launched. */
+#ifndef VGPU_CUDA_GRAPH_MEMORY_H
+#define VGPU_CUDA_GRAPH_MEMORY_H
+
+#include "cuda/memory.h"
+
+struct graph_needs; /* what a graph may need, on each device */
+
+/* A launch or an upload. */
+struct graph_run {
+  const struct graph_needs *needs; /* NULL: nothing to count */
+  bool reserved;                   /* for as much as they may be */
+};
+
+/* Before the driver's call: CUDA_ERROR_OUT_OF_MEMORY when the graph would pass the limit. After it, end. */
+CUresult graph_memory_begin(struct graph_run *run, CUgraphExec executable, CUstream stream);
+CUresult graph_memory_end(const struct graph_run *run, CUresult result);
+
+/* Counts what the driver keeps for graphs of this device, or has it give back first what no graph uses. */
+void graph_memory_settle(struct device *device, enum pools what);
+
+#endif

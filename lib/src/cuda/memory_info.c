@@ -1,0 +1,70 @@
+/* What the program sees of a device's memory: a device of the limit's size. */
+#include "cuda/memory_view.h"
+#include "device/process.h"
+
+struct view {
+  uint64_t free_bytes;
+  uint64_t total_bytes;
+};
+
+/* Narrows what the driver says of the current device to what the container may have. */
+static void narrow(struct view *view) {
+  struct device *device = device_of_current_context();
+  if (device == NULL)
+    return;
+  struct memory_view narrowed = memory_view(device, view->total_bytes, view->free_bytes);
+  *view = (struct view){narrowed.free_bytes, narrowed.total_bytes};
+}
+
+static unsigned clamp(uint64_t bytes) {
+  return bytes < UINT32_MAX ? (unsigned)bytes : UINT32_MAX;
+}
+
+HOOK CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes) {
+  bool limited = process_shows_limits();
+  CUresult result = real.cuMemGetInfo_v2(free_bytes, total_bytes);
+  if (result != CUDA_SUCCESS || !limited)
+    return result;
+  struct view view = {free_bytes ? *free_bytes : 0, total_bytes ? *total_bytes : UINT64_MAX};
+  narrow(&view);
+  if (free_bytes != NULL)
+    *free_bytes = view.free_bytes;
+  if (total_bytes != NULL)
+    *total_bytes = view.total_bytes;
+  return result;
+}
+
+HOOK CUresult cuMemGetInfo(unsigned int *free_bytes, unsigned int *total_bytes) {
+  bool limited = process_shows_limits();
+  CUresult result = real.cuMemGetInfo(free_bytes, total_bytes);
+  if (result != CUDA_SUCCESS || !limited)
+    return result;
+  struct view view = {free_bytes ? *free_bytes : 0, total_bytes ? *total_bytes : UINT64_MAX};
+  narrow(&view);
+  if (free_bytes != NULL)
+    *free_bytes = clamp(view.free_bytes);
+  if (total_bytes != NULL)
+    *total_bytes = clamp(view.total_bytes);
+  return result;
+}
+
+static uint64_t narrow_total(uint64_t bytes, CUdevice ordinal) {
+  struct device *device = device_of_ordinal(ordinal);
+  return device == NULL ? bytes : memory_view_total(device_limits(device), bytes);
+}
+
+HOOK CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice ordinal) {
+  bool limited = process_shows_limits();
+  CUresult result = real.cuDeviceTotalMem_v2(bytes, ordinal);
+  if (result == CUDA_SUCCESS && bytes != NULL && limited)
+    *bytes = narrow_total(*bytes, ordinal);
+  return result;
+}
+
+HOOK CUresult cuDeviceTotalMem(unsigned int *bytes, CUdevice ordinal) {
+  bool limited = process_shows_limits();
+  CUresult result = real.cuDeviceTotalMem(bytes, ordinal);
+  if (result == CUDA_SUCCESS && bytes != NULL && limited)
+    *bytes = clamp(narrow_total(*bytes, ordinal));
+  return result;
+}

@@ -1,0 +1,60 @@
+/*
+ * Stream-ordered allocations come from pools, and what a pool takes from the device is its reserve: it grows before a
+ * request that does not fit, and stays behind when memory is freed. So the reserve is what is counted, not the
+ * requests.
+ *
+ * memory_pools.c keeps the pools, pool_reserves.c asks the driver for their reserves.
+ */
+#ifndef VGPU_MEMORY_POOLS_H
+#define VGPU_MEMORY_POOLS_H
+
+#include "device/devices.h"
+
+struct pool {
+  CUmemoryPool handle;     /* NULL: a free place */
+  struct device *device;   /* NULL: of host memory, which is not counted */
+  uint64_t reserved_bytes; /* as last read, and counted in the ledger */
+  uint64_t readings;
+  int users;    /* threads that ask the driver about it on their own account */
+  bool leaving; /* being destroyed: its handle may soon be another pool's */
+};
+
+/* NULL: not known, or being destroyed. */
+struct pool *pools_find(CUmemoryPool handle);
+
+/* A pool of that device has been made. */
+void pools_add(CUmemoryPool handle, struct device *device);
+
+/* The pool a thread allocates from. One that we have not seen made is the current device's. NULL when there are too
+ * many. */
+struct pool *pools_know(CUmemoryPool handle, struct device *current);
+
+/* The next pool of the device from *place on; it is not destroyed until let_go. */
+struct pool *pools_take_hold(const struct device *device, int *place);
+void pools_let_go(struct pool *pool);
+
+/* Waits for other threads' questions about the pool, but not for ever. What it returns, or NULL, is for the end. */
+struct pool *pools_begin_destroy(CUmemoryPool handle);
+void pools_end_destroy(struct pool *pool, bool destroyed);
+
+/* Does the request lie in memory that this thread has seen counted? Of requests that lie in two pages at the most. */
+bool pools_is_counted(uint64_t address, uint64_t size);
+void pools_note_counted(uint64_t address, uint64_t size);
+
+/* Memory may have gone back to the driver: what threads know is good no more. */
+void pools_note_shrinking(void);
+
+/* Counts what the driver has answered. False when the pool has less than is counted: that is taken back only where
+ * `shrinking` was made known before the driver was asked, so that who has allocated since has asked too, and only if
+ * nobody has. */
+bool pools_count_reserve(struct pool *pool, CUmemoryPool handle, uint64_t reserved_bytes, bool shrinking,
+                         uint64_t readings);
+
+/* Counts the pool's reserve as it is now: too much for a moment perhaps, but never too little. False when it may be too
+ * much, since another thread has done the same. */
+bool pools_reread(struct pool *pool, CUmemoryPool handle);
+
+/* What of the pool's reserve is not in use. */
+uint64_t pools_idle_bytes(CUmemoryPool handle);
+
+#endif

@@ -1,0 +1,41 @@
+/* What the driver takes of a device for itself, by what NVML says: contexts, modules, fragmentation. What a context
+ * takes when it is made is told apart, and given back with it. */
+#ifndef VGPU_OVERHEAD_H
+#define VGPU_OVERHEAD_H
+
+#include "device/devices.h"
+
+/* Asks NVML what this process really holds, and counts the difference as overhead, unless that was done less than
+ * max_age_ns ago. True when it was asked. */
+#define OVERHEAD_SELDOM_NS 100000000LL
+#define OVERHEAD_OFTEN_NS 1000000LL
+bool overhead_is_due(const struct device *device, int64_t max_age_ns);
+bool overhead_correct(struct device *device, int64_t max_age_ns);
+
+/* The same, at once, after the driver has made something for which reserved_bytes are pending: it is overhead then. */
+bool overhead_count_made(struct device *device, uint64_t reserved_bytes);
+
+/* NVML is asked before anything more is allocated: memory that others use may have been given up here, and stay. */
+void overhead_ask_again(struct device *device);
+static inline bool overhead_was_asked(const struct device *device) {
+  return __atomic_load_n(&device->corrected_ns, __ATOMIC_SEQ_CST) != 0;
+}
+
+/* What NVML said last that the container's other processes hold and do not count yet: what they loaded and were not
+ * asked about since, and memory that they had imported before its maker gave it up. They may count it any moment. */
+static inline uint64_t overhead_elsewhere_bytes(const struct device *device) {
+  return __atomic_load_n(&device->uncounted_elsewhere_bytes, __ATOMIC_RELAXED);
+}
+
+/* Returns what this process holds besides its allocations, as NVML said last: a range while other threads allocate. */
+struct ledger_range overhead_uncounted(const struct device *device);
+bool overhead_is_blurred(const struct device *device);
+
+/* A context has been made, before which device_uncounted_bytes was before_bytes. Asks NVML; its answer counts from the
+ * next correction on. */
+void overhead_context_made(struct device *device, CUcontext context, uint64_t before_bytes);
+
+/* It is gone, and NVML will be asked next. */
+void overhead_context_ended(const struct device *device, CUcontext context);
+
+#endif

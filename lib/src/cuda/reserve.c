@@ -1,0 +1,204 @@
+/* Room for memory: reserved before the driver is asked, and refused past the limit. */
+#include "cuda/memory.h"
+#include "cuda/overhead.h"
+
+#include "base/log.h"
+#include "device/process.h"
+
+#include <stdio.h>
+
+#define MIB (1024ULL * 1024ULL)
+
+static unsigned long long mib(uint64_t bytes) {
+  return bytes / MIB;
+}
+
+static void explain(const struct device *device, uint64_t bytes) {
+  struct limits limits = device_limits(device);
+  struct ledger_parts parts = ledger_parts(process_ledger(), device->number);
+  char on_host[128] = "";
+  if (limits_oversubscribe(limits))
+    snprintf(on_host, sizeof on_host, ", and %llu MiB of the host beyond the device's %llu MiB", mib(parts.host_bytes),
+             mib(limits.memory_bytes));
+  log_line(LOG_WARNING,
+           "out of GPU memory on %s: %llu MiB asked for; in use: %llu MiB by this process, %llu MiB by others in the "
+           "container, %llu MiB overhead (contexts, modules)%s; limit %llu MiB (said once per process)",
+           device->uuid, mib(bytes) + (bytes % MIB != 0), mib(parts.own_bytes), mib(parts.others_bytes),
+           mib(parts.overhead_bytes), on_host, mib(limits.virtual_bytes));
+}
+
+static void note_refusal(struct vgpu_device_shared *shared, void *nothing) {
+  (void)nothing;
+  shared->refusals++;
+}
+
+CUresult memory_refuse(const struct device *device, uint64_t bytes) {
+  static bool said;
+  if (device->number < 0) /* has been explained when it was met */
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  device_state_change(device_state(device), note_refusal, NULL);
+  if (!__atomic_exchange_n(&said, true, __ATOMIC_RELAXED))
+    explain(device, bytes);
+  return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* The limits, less what other processes of the container hold and do not count yet. */
+static HOT struct limits limits_left(const struct device *device) {
+  struct limits limits = device_limits(device);
+  uint64_t elsewhere_bytes = overhead_elsewhere_bytes(device);
+  if (limits.memory_bytes == VGPU_NO_MEMORY_LIMIT)
+    return limits;
+  if (elsewhere_bytes > limits.memory_bytes)
+    elsewhere_bytes = limits.memory_bytes;
+  limits.memory_bytes -= elsewhere_bytes;
+  limits.virtual_bytes -= elsewhere_bytes;
+  return limits;
+}
+
+/* What the device holds, and what the host serves in its place, may not pass the virtual limit together. */
+static HOT uint64_t reserve(struct device *device, uint64_t bytes, struct limits limits) {
+  if (device->number < 0)
+    return LEDGER_FULL;
+  uint64_t used_bytes = ledger_reserve(process_ledger(), device->number, bytes, limits.memory_bytes);
+  if (used_bytes == LEDGER_FULL || !limits_oversubscribe(limits) ||
+      device_host_bytes(device) <= limits.virtual_bytes - used_bytes)
+    return used_bytes;
+  memory_cancel(device, bytes);
+  return LEDGER_FULL;
+}
+
+#define LITTLE_BYTES (32 * MIB)
+
+/* Has so much been allocated since NVML was asked that it could pass the limit together with a module that was loaded
+ * meanwhile? */
+static bool has_grown_much(const struct device *device, uint64_t used_bytes, uint64_t limit_bytes) {
+  uint64_t asked_bytes = __atomic_load_n(&device->used_when_asked_bytes, __ATOMIC_RELAXED);
+  uint64_t grown_bytes = used_bytes > asked_bytes ? used_bytes - asked_bytes : 0;
+  return grown_bytes > LITTLE_BYTES && grown_bytes > (limit_bytes - used_bytes) / 8;
+}
+
+/* Overhead grows while a program runs, and NVML takes 36 us to tell: so it is asked seldom while there is plenty, often
+ * in the last quarter of the limit, and at once when much has been allocated since. */
+static int64_t correction_age_ns(const struct device *device, uint64_t used_bytes, uint64_t limit_bytes) {
+  if (!overhead_was_asked(device) || (used_bytes <= limit_bytes && has_grown_much(device, used_bytes, limit_bytes)))
+    return 0;
+  return used_bytes < limit_bytes / 4 * 3 ? OVERHEAD_SELDOM_NS : OVERHEAD_OFTEN_NS;
+}
+
+/* How much may be held, for one kind of request. */
+typedef struct limits (*limits_of)(const struct device *device);
+
+/* While NVML is asked nothing of ours may be pending, which would blur the answer. */
+static HOT bool try_reserve(struct device *device, uint64_t bytes, limits_of limits_of) {
+  if (device->number < 0)
+    return false;
+  struct limits limits = limits_of(device);
+  uint64_t used_bytes = reserve(device, bytes, limits);
+  int64_t age_ns = correction_age_ns(device, used_bytes, limits.memory_bytes);
+  if (age_ns == OVERHEAD_SELDOM_NS) {
+    overhead_correct(device, age_ns);
+    return true;
+  }
+  if (!overhead_is_due(device, age_ns))
+    return used_bytes != LEDGER_FULL;
+  if (used_bytes != LEDGER_FULL)
+    memory_cancel(device, bytes);
+  overhead_correct(device, 0);
+  return reserve(device, bytes, limits_of(device)) != LEDGER_FULL;
+}
+
+/* Asks NVML again, so that nothing is refused for a moment's sake: others may have freed what they hold and do not
+ * count between NVML's answer and the look at their slots, and other threads of this process blur what is overhead.
+ * True when there is something that may pass. */
+#define TRIES 3
+static bool may_pass(struct device *device, int *tries) {
+  if ((overhead_elsewhere_bytes(device) == 0 && !overhead_is_blurred(device)) || ++*tries == TRIES)
+    return false;
+  overhead_correct(device, 0);
+  return true;
+}
+
+/* Before a refusal everything is made exact: memory idle in pools goes back, and NVML has the last word. */
+static bool make_room(struct device *device, uint64_t bytes, limits_of limits_of) {
+  if (device == NULL || try_reserve(device, bytes, limits_of))
+    return true;
+  pools_settle(device, POOLS_TRIM);
+  overhead_correct(device, 0);
+  int tries = 0;
+  do {
+    if (reserve(device, bytes, limits_of(device)) != LEDGER_FULL)
+      return true;
+  } while (may_pass(device, &tries));
+  return false;
+}
+
+/* Modules are loaded while a program runs, and the host cannot hold them: data that it can hold leaves room for them.
+ */
+#define MOST_FOR_MODULES (512 * MIB)
+
+static HOT struct limits limits_of_data(const struct device *device) {
+  struct limits limits = limits_left(device);
+  if (device->number < 0 || !limits_oversubscribe(limits))
+    return limits;
+  struct ledger_parts parts = ledger_parts(process_ledger(), device->number);
+  uint64_t modules_bytes = parts.overhead_bytes > parts.context_bytes ? parts.overhead_bytes - parts.context_bytes : 0;
+  uint64_t kept_bytes = limits.memory_bytes / 4 < MOST_FOR_MODULES ? limits.memory_bytes / 4 : MOST_FOR_MODULES;
+  limits.memory_bytes -= kept_bytes > modules_bytes ? kept_bytes - modules_bytes : 0;
+  return limits;
+}
+
+bool memory_try_reserve(struct device *device, uint64_t bytes) {
+  return try_reserve(device, bytes, limits_left);
+}
+
+HOT bool memory_try_reserve_data(struct device *device, uint64_t bytes) {
+  return try_reserve(device, bytes, limits_of_data);
+}
+
+bool memory_make_room_for_data(struct device *device, uint64_t bytes) {
+  return make_room(device, bytes, limits_of_data);
+}
+
+CUresult memory_reserve(struct device *device, uint64_t bytes) {
+  return make_room(device, bytes, limits_left) ? CUDA_SUCCESS : memory_refuse(device, bytes);
+}
+
+void memory_commit(struct device *device, uint64_t reserved_bytes, uint64_t actual_bytes) {
+  if (device != NULL && device->number >= 0)
+    ledger_settle(process_ledger(), device->number, reserved_bytes, actual_bytes);
+}
+
+HOT void memory_cancel(struct device *device, uint64_t reserved_bytes) {
+  memory_commit(device, reserved_bytes, 0);
+}
+
+static bool is_over(const struct device *device) {
+  struct limits limits = limits_left(device);
+  uint64_t used_bytes = device_used_bytes(device);
+  return used_bytes > limits.memory_bytes ||
+         (limits_oversubscribe(limits) && device_host_bytes(device) > limits.virtual_bytes - used_bytes);
+}
+
+bool memory_is_over(struct device *device) {
+  int tries = 0;
+  do {
+    if (!is_over(device))
+      return false;
+  } while (may_pass(device, &tries));
+  return true;
+}
+
+bool memory_may_be_served(const struct device *device) {
+  return device != NULL && device->number >= 0 && limits_oversubscribe(device_limits(device));
+}
+
+#define COUNT(name, count)                                                                                             \
+  void name(struct device *device, uint64_t bytes) {                                                                   \
+    if (device != NULL && device->number >= 0 && bytes > 0)                                                            \
+      count(process_ledger(), device->number, bytes);                                                                  \
+  }
+
+COUNT(memory_add, ledger_add)
+COUNT(memory_release, ledger_release)
+COUNT(memory_add_managed, ledger_add_managed)
+COUNT(memory_release_managed, ledger_release_managed)

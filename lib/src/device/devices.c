@@ -1,0 +1,227 @@
+#include "device/devices.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "device/nvml_processes.h"
+#include "device/process.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define MAX_ORDINALS 64
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards adding; never held across a driver call */
+static struct device devices[VGPU_MAX_DEVICES];
+static int device_count;
+static struct device *by_ordinal[MAX_ORDINALS];
+
+static struct device *find(const char *uuid) {
+  int count = __atomic_load_n(&device_count, __ATOMIC_ACQUIRE);
+  for (int i = 0; i < count; i++)
+    if (strncmp(devices[i].uuid, uuid, sizeof devices[i].uuid) == 0)
+      return &devices[i];
+  return NULL;
+}
+
+/* NVML knows a MIG instance and a whole GPU by differently prefixed UUIDs; CUDA has the bytes alone. */
+static void format_uuid(const CUuuid *uuid, const char *prefix, char text[VGPU_UUID_SIZE]) {
+  const unsigned char *b = (const unsigned char *)uuid->bytes;
+  snprintf(text, VGPU_UUID_SIZE, "%s-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", prefix,
+           b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]);
+}
+
+static void find_in_nvml(struct device *device) {
+  if (!hooks_load_nvml() || real.nvmlInit_v2() != NVML_SUCCESS) {
+    static int said;
+    log_once(&said, LOG_WARNING, "NVML cannot be had; memory that the driver takes for contexts is not counted");
+    return;
+  }
+  device->in_nvml = real.nvmlDeviceGetHandleByUUID(device->uuid, &device->nvml) == NVML_SUCCESS;
+}
+
+static bool is_instance(const struct device *device) {
+  return strncmp(device->uuid, "MIG-", strlen("MIG-")) == 0;
+}
+
+static void complete(struct device *device, int ordinal) {
+  nvmlMemory_t memory;
+  if (device->in_nvml && real.nvmlDeviceGetMemoryInfo(device->nvml, &memory) == NVML_SUCCESS)
+    device->total_bytes = memory.total;
+  else if (ordinal >= 0) {
+    size_t bytes = 0;
+    real.cuDeviceTotalMem_v2(&bytes, ordinal);
+    device->total_bytes = bytes;
+  }
+  unsigned index = ordinal >= 0 ? (unsigned)ordinal : 0;
+  if (device->in_nvml && !is_instance(device)) /* NVML numbers instances on each GPU from 0; a program has one */
+    real.nvmlDeviceGetIndex(device->nvml, &index);
+  const struct vgpu_limits *file = process_region()->limits;
+  device->number = file != NULL ? limits_find_device(file, device->uuid) : (int)index;
+  if (device->number < 0 || device->number >= VGPU_MAX_DEVICES) {
+    log_line(LOG_ERROR, "GPU %s was not granted to this container; nothing may be allocated on it", device->uuid);
+    device->number = -1;
+  }
+  if (file == NULL)
+    device->environment = limits_from_environment((int)index, device->total_bytes);
+}
+
+static void note_limits(struct vgpu_device_shared *shared, void *device_) {
+  const struct device *device = device_;
+  struct limits limits = device_limits(device);
+  memcpy(shared->uuid, device->uuid, sizeof shared->uuid);
+  shared->memory_limit_bytes = limits.memory_bytes;
+  shared->sm_limit_percent = limits.sm_percent;
+}
+
+static void show_limits(const struct device *device) {
+  if (device->number < 0)
+    return;
+  struct limits limits = device_limits(device);
+  __atomic_store_n(&process_ledger_view()->own->most_bytes[device->number], device->total_bytes, __ATOMIC_RELAXED);
+  device_state_change(device_state(device), note_limits, (void *)device);
+  bool unlimited = limits.memory_bytes == VGPU_NO_MEMORY_LIMIT;
+  log_line(LOG_INFO, "limits of %s: %llu MiB%s, %u %% of its time", device->uuid,
+           (unsigned long long)(unlimited ? device->total_bytes : limits.memory_bytes) >> 20, unlimited ? " (all)" : "",
+           limits.sm_percent);
+  if (!device->in_nvml)
+    device_not_enforced(device, VGPU_NOT_ENFORCED_MEMORY);
+}
+
+/* Adds the device unless another thread was faster. */
+static struct device *add(const struct device *device) {
+  pthread_mutex_lock(&lock);
+  struct device *added = find(device->uuid);
+  if (added == NULL && device_count < VGPU_MAX_DEVICES) {
+    added = &devices[device_count];
+    *added = *device;
+    show_limits(added);
+    __atomic_store_n(&device_count, device_count + 1, __ATOMIC_RELEASE);
+  }
+  pthread_mutex_unlock(&lock);
+  return added;
+}
+
+static struct device *identify(CUdevice ordinal) {
+  CUuuid uuid;
+  if (real.cuDeviceGetUuid_v2(&uuid, ordinal) != CUDA_SUCCESS && real.cuDeviceGetUuid(&uuid, ordinal) != CUDA_SUCCESS)
+    return NULL;
+  struct device device = {0};
+  format_uuid(&uuid, "MIG", device.uuid);
+  find_in_nvml(&device);
+  if (!device.in_nvml) {
+    format_uuid(&uuid, "GPU", device.uuid);
+    find_in_nvml(&device);
+  }
+  struct device *known = find(device.uuid);
+  if (known != NULL)
+    return known;
+  complete(&device, ordinal);
+  return add(&device);
+}
+
+struct device *device_of_ordinal(CUdevice ordinal) {
+  if (ordinal < 0 || ordinal >= MAX_ORDINALS)
+    return NULL;
+  struct device *device = __atomic_load_n(&by_ordinal[ordinal], __ATOMIC_ACQUIRE);
+  if (device == NULL) {
+    device = identify(ordinal);
+    __atomic_store_n(&by_ordinal[ordinal], device, __ATOMIC_RELEASE);
+  }
+  return device;
+}
+
+/* What a thread found last, good until a context ends anywhere. */
+static HOT_DATA uint64_t contexts_ended;
+static __thread struct {
+  uint64_t contexts_ended;
+  struct current current;
+} last = {.contexts_ended = UINT64_MAX};
+
+void device_contexts_change(void) {
+  __atomic_add_fetch(&contexts_ended, 1, __ATOMIC_SEQ_CST);
+}
+
+HOT struct current device_current(void) {
+  CUcontext context = NULL;
+  if (real.cuCtxGetCurrent(&context) != CUDA_SUCCESS || context == NULL)
+    return (struct current){0};
+  uint64_t ended = __atomic_load_n(&contexts_ended, __ATOMIC_ACQUIRE);
+  if (last.current.context == context && last.contexts_ended == ended)
+    return last.current;
+  struct current current = {.context = context};
+  if (real.cuCtxGetDevice(&current.ordinal) == CUDA_SUCCESS)
+    current.device = device_of_ordinal(current.ordinal);
+  if (current.device != NULL) {
+    last.current = current;
+    last.contexts_ended = ended;
+  }
+  return current;
+}
+
+struct device *device_of_current_context(void) {
+  return device_current().device;
+}
+
+struct device *device_of_nvml(nvmlDevice_t handle) {
+  struct device device = {.in_nvml = true, .nvml = handle};
+  char uuid[NVML_DEVICE_UUID_V2_BUFFER_SIZE];
+  if (real.nvmlDeviceGetUUID(handle, uuid, sizeof uuid) != NVML_SUCCESS)
+    return NULL;
+  snprintf(device.uuid, sizeof device.uuid, "%.*s", (int)sizeof device.uuid - 1, uuid);
+  struct device *known = find(device.uuid);
+  if (known != NULL)
+    return known;
+  complete(&device, -1);
+  return add(&device);
+}
+
+bool device_primary_is_active(CUdevice ordinal) {
+  unsigned flags;
+  int active = 0;
+  return real.cuDevicePrimaryCtxGetState(ordinal, &flags, &active) == CUDA_SUCCESS && active;
+}
+
+struct device *devices_at(int index) {
+  return index < __atomic_load_n(&device_count, __ATOMIC_ACQUIRE) ? &devices[index] : NULL;
+}
+
+HOT struct limits device_limits(const struct device *device) {
+  const struct vgpu_limits *file = process_region()->limits;
+  if (device->number < 0)
+    return (struct limits){.memory_bytes = LIMITS_STRICTEST_MEMORY_BYTES, .sm_percent = LIMITS_STRICTEST_SM_PERCENT};
+  return file != NULL ? limits_from_file(file, device->number) : device->environment;
+}
+
+bool device_limits_memory(const struct device *device) {
+  struct limits limits = device_limits(device);
+  return limits.memory_bytes < device->total_bytes || limits_oversubscribe(limits);
+}
+
+struct device_state *device_state(const struct device *device) {
+  return process_device_state(device->number);
+}
+
+uint64_t device_used_bytes(const struct device *device) {
+  return device->number < 0 ? 0 : ledger_used(process_ledger_view(), device->number);
+}
+
+uint64_t device_host_bytes(const struct device *device) {
+  return device->number < 0 ? 0 : ledger_parts(process_ledger_view(), device->number).host_bytes;
+}
+
+void device_not_enforced(const struct device *device, uint32_t flag) {
+  bool limited = flag != VGPU_NOT_ENFORCED_MEMORY || device_limits_memory(device);
+  if (device->number >= 0 && limited)
+    device_state_not_enforced(device_state(device), flag);
+}
+
+static void devices_forget(void) {
+  pthread_mutex_init(&lock, NULL);
+  device_count = 0;
+  memset(by_ordinal, 0, sizeof by_ordinal);
+  device_contexts_change();
+}
+PROCESS_IN_CHILD(devices_forget);

@@ -1,0 +1,65 @@
+/* The GPUs as this process meets them (CUDA ordinals, NVML handles), told apart by UUID, with their limits. */
+#ifndef VGPU_DEVICES_H
+#define VGPU_DEVICES_H
+
+#include "compute/meter.h"
+#include "hook/hooks.h"
+#include "memory/ledger.h"
+#include "shared/limits.h"
+
+struct device {
+  char uuid[VGPU_UUID_SIZE];
+  int number; /* in the usage file, and in the limits file if there is one; -1: not granted */
+  uint64_t total_bytes;
+  bool in_nvml;
+  nvmlDevice_t nvml;
+  CUcontext primary_context;          /* as last given to the program */
+  struct limits environment;          /* what the variables say; without a limits file only */
+  int64_t corrected_ns;               /* when overhead was last asked of NVML */
+  struct ledger_range uncounted;      /* what NVML said then that the ledger does not have as allocated */
+  uint64_t used_when_asked_bytes;     /* by the container, as far as was known then */
+  uint64_t uncounted_elsewhere_bytes; /* what it said then of our other processes, and they do not count yet */
+  bool is_listed;                     /* NVML listed this process then */
+  struct meter *meter;                /* meters.c's; NULL until something is launched */
+  bool in_company;                    /* meters.c's: another tenant used it of late */
+  bool is_measured;                   /* meters.c's: for company or a limit, when it looked last */
+};
+
+/* NULL when the driver does not know the ordinal, or no context is current. */
+struct device *device_of_ordinal(CUdevice ordinal);
+struct device *device_of_current_context(void);
+
+/* Who is asking: the current context, and its device. Costs one question to the driver. */
+struct current {
+  CUcontext context; /* NULL: none */
+  CUdevice ordinal;
+  struct device *device; /* NULL: none, or not known to the driver */
+};
+struct current device_current(void);
+
+/* Before a context ends, since the next one may be on another device and have the same handle. */
+void device_contexts_change(void);
+struct device *device_of_nvml(nvmlDevice_t handle);
+
+/* Does the device's primary context exist? */
+bool device_primary_is_active(CUdevice ordinal);
+
+/* The devices met so far; NULL past the last. */
+struct device *devices_at(int index);
+
+/* The limits now: the host may change the file at any time. */
+struct limits device_limits(const struct device *device);
+
+bool device_limits_memory(const struct device *device);
+
+/* Of a device with a number. */
+struct device_state *device_state(const struct device *device);
+
+/* Bytes the container holds on the device, and in memory of the host in its place. */
+uint64_t device_used_bytes(const struct device *device);
+uint64_t device_host_bytes(const struct device *device);
+
+/* A limit could not be held: what shows `flag` (VGPU_NOT_ENFORCED_*) from now on. */
+void device_not_enforced(const struct device *device, uint32_t flag);
+
+#endif

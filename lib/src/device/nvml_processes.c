@@ -1,0 +1,82 @@
+#include "device/nvml_processes.h"
+
+#include <stdlib.h>
+
+#define TRIES 4 /* the list may grow between two questions */
+
+struct running_room {
+  unsigned size;
+  nvmlProcessInfo_t list[];
+};
+
+/* A long list is asked for again and again: the room for it is kept, and whoever asks takes it meanwhile. */
+static struct running_room *spare;
+
+static void keep(struct running_room *room) {
+  free(__atomic_exchange_n(&spare, room, __ATOMIC_ACQ_REL));
+}
+
+static struct running_room *room_for(unsigned count) {
+  unsigned size = count + count / 4 + RUNNING_FEW;
+  struct running_room *room = malloc(sizeof *room + size * sizeof room->list[0]);
+  if (room != NULL)
+    room->size = size;
+  return room;
+}
+
+/* Version 2 has the same layout, and is all that drivers before 510 have. */
+#define ASK(name)                                                                                                      \
+  static nvmlReturn_t ask_##name(nvmlDevice_t handle, unsigned *count, nvmlProcessInfo_t *list) {                      \
+    nvmlReturn_t result = real.nvmlDeviceGet##name##RunningProcesses_v3(handle, count, list);                          \
+    if (result == NVML_ERROR_FUNCTION_NOT_FOUND)                                                                       \
+      result = real.nvmlDeviceGet##name##RunningProcesses_v2(handle, count, list);                                     \
+    return result;                                                                                                     \
+  }
+ASK(Compute)
+ASK(Graphics)
+ASK(MPSCompute)
+
+static nvmlReturn_t (*const asks[])(nvmlDevice_t, unsigned *, nvmlProcessInfo_t *) = {
+    [RUNNING_COMPUTE] = ask_Compute,
+    [RUNNING_GRAPHICS] = ask_Graphics,
+    [RUNNING_MPS] = ask_MPSCompute,
+};
+
+bool running_ask(enum running_kind kind, nvmlDevice_t handle, struct running *running) {
+  running->room = __atomic_exchange_n(&spare, NULL, __ATOMIC_ACQ_REL);
+  for (int i = 0; i < TRIES; i++) {
+    nvmlProcessInfo_t *list = running->room == NULL ? running->few : running->room->list;
+    running->count = running->room == NULL ? RUNNING_FEW : running->room->size;
+    running->result = asks[kind](handle, &running->count, list);
+    running->list = list;
+    if (running->result == NVML_SUCCESS)
+      return true;
+    if (running->result != NVML_ERROR_INSUFFICIENT_SIZE)
+      break;
+    free(running->room);
+    running->room = room_for(running->count);
+    if (running->room == NULL)
+      return false;
+  }
+  running_done(running);
+  return false;
+}
+
+void running_done(struct running *running) {
+  if (running->room != NULL)
+    keep(running->room);
+  running->room = NULL;
+}
+
+bool running_find(const struct running *running, unsigned pid, uint64_t *bytes) {
+  bool found = false;
+  *bytes = 0;
+  for (unsigned i = 0; i < running->count; i++) {
+    if (running->list[i].pid != pid)
+      continue;
+    found = true;
+    if (running->list[i].usedGpuMemory != (unsigned long long)NVML_VALUE_NOT_AVAILABLE)
+      *bytes += running->list[i].usedGpuMemory;
+  }
+  return found;
+}

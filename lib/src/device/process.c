@@ -1,0 +1,117 @@
+#include "device/process.h"
+
+#include "base/log.h"
+#include "hook/hooks.h"
+#include "profile/wanted.h"
+#include "shared/limits.h"
+
+#include <pthread.h>
+#include <unistd.h>
+
+HOT_DATA enum process_state process_state = PROCESS_UNKNOWN;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static HOT_DATA struct region region = {.file = {.descriptor = -1}, .slot = -1};
+static struct ledger_own own;
+static HOT_DATA struct ledger ledger;
+HOT_DATA const struct ledger *process_ledger_with_slot;
+static enum process_state decided;
+static HOT_DATA bool environment_limits_compute;
+static bool has_limits;
+
+extern void (*const __start_in_child[])(void), (*const __stop_in_child[])(void);
+
+/* A forked child must not keep its parent's slot alive. Locks that another thread of the parent held are made anew. */
+static void start_over_in_child(void) {
+  pthread_mutex_init(&lock, NULL);
+  region_forget(&region);
+  for (void (*const *forget)(void) = __start_in_child; forget < __stop_in_child; forget++)
+    (*forget)();
+  decided = PROCESS_UNKNOWN;
+  process_state = PROCESS_UNKNOWN;
+}
+
+/* Before the lock is first taken: a child forked meanwhile would find it held for ever. */
+static void watch_forks(void) {
+  static bool watched;
+  if (!__atomic_exchange_n(&watched, true, __ATOMIC_ACQ_REL))
+    pthread_atfork(NULL, NULL, start_over_in_child);
+}
+
+/* Files are opened and messages written under the lock: a thread that is cancelled there would keep it. */
+static int begin_alone(void) {
+  int cancel_state;
+  pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state);
+  pthread_mutex_lock(&lock);
+  return cancel_state;
+}
+
+static void end_alone(int cancel_state) {
+  pthread_mutex_unlock(&lock);
+  pthread_setcancelstate(cancel_state, NULL);
+}
+
+static enum process_state decide(void) {
+  has_limits = (region_has_limits_file() || limits_in_environment()) && !region_limits_are_lifted();
+  if (!has_limits && !profile_is_wanted())
+    return PROCESS_FREE;
+  if (has_limits)
+    region_open(&region);
+  else
+    region_open_alone(&region);
+  struct vgpu_process_usage nothing = {.pid = (uint32_t)getpid(), .pid_namespace = region_pid_namespace()};
+  own = (struct ledger_own){.usage = nothing, .shown = nothing};
+  process_ledger_with_slot = NULL;
+  ledger = (struct ledger){&own, &region_slots, &region, -1};
+  environment_limits_compute = limits_of_compute_in_environment();
+  return PROCESS_LIMITED;
+}
+
+/* Published only once libcuda is there: nvidia-smi, which asks NVML alone, must not load it. */
+enum process_state process_decide(void) {
+  bool has_cuda = hooks_load_cuda();
+  watch_forks();
+  int cancel_state = begin_alone();
+  if (decided == PROCESS_UNKNOWN)
+    decided = decide();
+  enum process_state state = decided;
+  if (has_cuda)
+    __atomic_store_n(&process_state, state, __ATOMIC_RELEASE);
+  end_alone(cancel_state);
+  return state;
+}
+
+bool process_shows_limits(void) {
+  return process_is_limited() && has_limits;
+}
+
+HOT bool process_limits_compute_somewhere(void) {
+  return environment_limits_compute || (region.limits != NULL && limits_of_compute_in_file(region.limits));
+}
+
+const struct region *process_region(void) {
+  return &region;
+}
+
+struct device_state *process_device_state(int device_number) {
+  return &region.devices[device_number];
+}
+
+const struct ledger *process_ledger_view(void) {
+  return &ledger;
+}
+
+bool process_has_slot(void) {
+  return __atomic_load_n(&process_ledger_with_slot, __ATOMIC_ACQUIRE) != NULL;
+}
+
+const struct ledger *process_claim_slot(void) {
+  int cancel_state = begin_alone();
+  if (process_ledger_with_slot == NULL) {
+    region_claim_slot(&region);
+    __atomic_store_n(&ledger.own_slot, region.slot, __ATOMIC_RELAXED);
+    __atomic_store_n(&process_ledger_with_slot, &ledger, __ATOMIC_RELEASE);
+  }
+  end_alone(cancel_state);
+  return &ledger;
+}

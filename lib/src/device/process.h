@@ -1,0 +1,60 @@
+/* What this process knows of itself: whether it is limited, its region and ledger, and that it may be a forked child.
+ */
+#ifndef VGPU_PROCESS_H
+#define VGPU_PROCESS_H
+
+#include "base/compiler.h"
+#include "memory/ledger.h"
+#include "shared/region.h"
+
+enum process_state { PROCESS_UNKNOWN, PROCESS_FREE, PROCESS_LIMITED };
+extern enum process_state process_state;
+
+/* Decides at the first call; maps the region when there is a limit. */
+SELDOM enum process_state process_decide(void);
+
+/* Is it certain that there is nothing to do? */
+static inline bool process_is_free(void) {
+  return __atomic_load_n(&process_state, __ATOMIC_ACQUIRE) == PROCESS_FREE;
+}
+
+/* Is anything limited here, or at least counted for a profile? The first thing that every hook of CUDA asks, one load
+ * and one branch, since it also loads the real functions for a program that is linked with libcuda and calls us without
+ * any lookup. */
+static inline bool process_is_limited(void) {
+  enum process_state state = __atomic_load_n(&process_state, __ATOMIC_ACQUIRE);
+  if (__builtin_expect(state == PROCESS_FREE, 1))
+    return false;
+  return state == PROCESS_LIMITED || process_decide() == PROCESS_LIMITED;
+}
+
+/* Does the program see a GPU of the limits' size? Not where it is only profiled. */
+bool process_shows_limits(void);
+
+/* In a forked child, which cannot use CUDA and owns nothing: a file whose state must not be the parent's starts over by
+ * this function. The list is made by the linker, so that nothing has to run beforehand. */
+#define PROCESS_IN_CHILD(forget)                                                                                       \
+  __attribute__((section("in_child"), used)) static void (*const forget##_in_child)(void) = forget
+
+/* Is compute limited, or paused, on any device? Asked by every launch. */
+bool process_limits_compute_somewhere(void);
+
+/* Only for a limited process. */
+const struct region *process_region(void);
+struct device_state *process_device_state(int device_number);
+
+/* Has this process used the GPU, so that it has asked for a slot? */
+bool process_has_slot(void);
+
+/* The ledger, with a slot taken for this process. */
+extern const struct ledger *process_ledger_with_slot; /* NULL: not asked for yet */
+SELDOM const struct ledger *process_claim_slot(void);
+static inline const struct ledger *process_ledger(void) {
+  const struct ledger *ledger = __atomic_load_n(&process_ledger_with_slot, __ATOMIC_ACQUIRE);
+  return __builtin_expect(ledger != NULL, 1) ? ledger : process_claim_slot();
+}
+
+/* The same for reading only: takes no slot. */
+const struct ledger *process_ledger_view(void);
+
+#endif

@@ -1,0 +1,149 @@
+/*
+ * dlopen, dlsym and dlvsym, caught. The next one is entered by a jump, so that it still finds the caller's return
+ * address on the stack: RTLD_NEXT still means "after the caller", and a RUNPATH is still the caller's.
+ *
+ * There are two of each. The exported one goes on to what the program would have called without us: another preload's,
+ * or the C library's. The other takes the place of the C library's own in what lookups answer, and goes on to that: a
+ * wrapper that has looked it up must not come back to itself.
+ */
+#include "base/libc_symbols.h"
+#include "base/text.h"
+#include "entry/routes.h"
+#include "hook/hooks.h"
+
+#include <dlfcn.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#if defined(__clang__) || __GNUC__ >= 15
+#define TAIL_CALL __attribute__((musttail)) return
+#else
+#define TAIL_CALL return /* a jump from -O1 on; tests/preload proves it of the built library */
+#endif
+
+#define CALLER __builtin_return_address(0)
+
+static dlopen_function libcs_dlopen;
+static dlsym_function libcs_dlsym;
+static dlvsym_function libcs_dlvsym;
+
+/* Returns what takes the place of the C library's function of this name; NULL: nothing does. */
+static void *in_place_of(const char *name) {
+  return text_equals(name, "dlopen")   ? (void *)libcs_dlopen
+         : text_equals(name, "dlsym")  ? (void *)libcs_dlsym
+         : text_equals(name, "dlvsym") ? (void *)libcs_dlvsym
+                                       : NULL;
+}
+
+static bool is_libcs(const void *address) {
+  return address == (void *)libc_find_dlopen() || address == (void *)libc_find_dlsym() ||
+         address == (void *)libc_find_dlvsym();
+}
+
+static bool is_caught(const char *name) {
+  return name != NULL && (in_place_of(name) != NULL || routes_catch(name));
+}
+
+static void *route(const char *name, void *address) {
+  return is_libcs(address) ? in_place_of(name) : routes_to(name, address);
+}
+
+/* Answers RTLD_NEXT, which the real dlsym would count from us: with ours, where the real function comes next after the
+ * caller, or came before it. NULL where another wrapper comes next, or what we export: the real dlsym finds these. */
+static void *answer_next(const void *caller, const char *name) {
+  void *next = libc_find_after(caller, name);
+  if (next == NULL)
+    return in_place_of(name) != NULL ? in_place_of(name) : routes_of(name);
+  void *ours = route(name, next);
+  return ours != next ? ours : NULL;
+}
+
+/* Answers the lookup of a caught name. `found` is what the real one says to us; NULL: what it says to the caller. */
+static void *answer(const void *caller, void *handle, const char *name, void *found) {
+  return found != NULL && handle == RTLD_NEXT ? answer_next(caller, name) : route(name, found);
+}
+
+/* Returns the handle with which we look a name up ourselves. By RTLD_DEFAULT everyone finds what we export: so it is
+ * known whether there is such a version, and no error is left behind. */
+static void *place_of(void *handle) {
+  return handle == RTLD_NEXT ? RTLD_DEFAULT : handle;
+}
+
+/* Threads may do this at the same time: they find the same. */
+static void *after_us(void **known, const char *name, void *libcs) {
+  void *next = __atomic_load_n(known, __ATOMIC_RELAXED);
+  if (next == NULL) {
+    next = libc_dlsym(RTLD_NEXT, name);
+    __atomic_store_n(known, next, __ATOMIC_RELAXED);
+  }
+  return next != NULL ? next : libcs;
+}
+
+static dlopen_function *next_dlopen(void) {
+  static void *known;
+  return (dlopen_function *)after_us(&known, "dlopen", (void *)libc_find_dlopen());
+}
+
+static dlsym_function *next_dlsym(void) {
+  static void *known;
+  return (dlsym_function *)after_us(&known, "dlsym", (void *)libc_find_dlsym());
+}
+
+static dlvsym_function *next_dlvsym(void) {
+  static void *known;
+  return (dlvsym_function *)after_us(&known, "dlvsym", (void *)libc_find_dlvsym());
+}
+
+/* The body of all four: `next` is asked for the caller's handle and what follows it, the name first. */
+#define LOOK_UP(next, ...)                                                                                             \
+  void *answered = is_caught(name) ? answer(CALLER, handle, name, next(place_of(handle), __VA_ARGS__)) : NULL;         \
+  if (answered != NULL)                                                                                                \
+    return answered;                                                                                                   \
+  TAIL_CALL next(handle, __VA_ARGS__)
+
+HOOK void *vgpu_dlsym(void *handle, const char *name) {
+  LOOK_UP(next_dlsym(), name);
+}
+
+HOOK void *vgpu_dlvsym(void *handle, const char *name, const char *version) {
+  LOOK_UP(next_dlvsym(), name, version);
+}
+
+static void *libcs_dlsym(void *handle, const char *name) {
+  LOOK_UP(libc_find_dlsym(), name);
+}
+
+static void *libcs_dlvsym(void *handle, const char *name, const char *version) {
+  LOOK_UP(libc_find_dlvsym(), name, version);
+}
+
+/* With RTLD_DEEPBIND, a library's calls would go to what it is linked with before they come here. */
+#ifndef RTLD_DEEPBIND
+#define RTLD_DEEPBIND 0 /* musl has none */
+#endif
+
+HOOK void *vgpu_dlopen(const char *path, int flags) {
+  TAIL_CALL next_dlopen()(path, flags & ~RTLD_DEEPBIND);
+}
+
+static void *libcs_dlopen(const char *path, int flags) {
+  TAIL_CALL libc_find_dlopen()(path, flags & ~RTLD_DEEPBIND);
+}
+
+/* Exported at every version that glibc has had of them; libvgpu.map declares the versions. */
+#ifdef __GLIBC__
+#if defined(__x86_64__)
+#define FIRST_VERSION "GLIBC_2.2.5"
+#elif defined(__aarch64__)
+#define FIRST_VERSION "GLIBC_2.17"
+#endif
+#define EXPORTED(name)                                                                                                 \
+  HOOK extern __typeof__(vgpu_##name) vgpu_##name##_first __attribute__((alias("vgpu_" #name)));                       \
+  __asm__(".symver vgpu_" #name "_first, " #name "@" FIRST_VERSION);                                                   \
+  __asm__(".symver vgpu_" #name ", " #name "@@GLIBC_2.34");
+EXPORTED(dlvsym)
+#else
+#define EXPORTED(name) HOOK extern __typeof__(vgpu_##name) name __attribute__((alias("vgpu_" #name)));
+#endif
+EXPORTED(dlopen)
+EXPORTED(dlsym)

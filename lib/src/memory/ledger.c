@@ -1,0 +1,414 @@
+#include "memory/ledger.h"
+
+#include "base/claim.h"
+#include "base/clock.h"
+#include "base/compiler.h"
+
+#include <string.h>
+
+#define LARGEST_REQUEST_BYTES (1ULL << 60) /* so that no count overflows */
+#define LOOKS_BEFORE_REFUSAL 2
+#define PAUSE_NS 20000
+
+/* Not every change is worth a system call. A small request reserves a block before it is known that it shares one, and
+ * what is shown ends with a block. A request to a pool reserves what the pool may grow by (cuda_pools.c), which it
+ * seldom does: that stays shown for the next one. */
+#define MOST_UNSHOWN_BYTES (2 * LEDGER_BLOCK_BYTES)
+#define MOST_KEPT_BYTES ((32ULL << 20) + MOST_UNSHOWN_BYTES)
+
+uint64_t ledger_driver_size(uint64_t requested_bytes) {
+  uint64_t rounded;
+  bool overflows = __builtin_add_overflow(requested_bytes, LEDGER_BLOCK_BYTES - 1, &rounded);
+  return overflows ? requested_bytes : rounded / LEDGER_BLOCK_BYTES * LEDGER_BLOCK_BYTES;
+}
+
+/* The file is other processes' to write, so that nothing in it may overflow a sum. */
+static uint64_t add_saturating(uint64_t a, uint64_t b) {
+  uint64_t sum;
+  return __builtin_add_overflow(a, b, &sum) ? UINT64_MAX : sum;
+}
+
+static uint64_t difference(uint64_t a, uint64_t b) {
+  return a > b ? a - b : 0;
+}
+
+static uint64_t between(uint64_t value, uint64_t least, uint64_t most) {
+  return value > most ? most : value < least ? least : value;
+}
+
+/* ---- this process ----------------------------------------------------------------------------------------------- */
+
+/* All but the public functions are called with the claim. */
+
+static struct vgpu_device_usage *own_usage(const struct ledger *ledger, int device) {
+  return &ledger->own->usage.devices[device];
+}
+
+static uint64_t pending(const struct ledger *ledger, int device) {
+  return ledger->own->flows[device].begun_bytes - ledger->own->flows[device].settled_bytes;
+}
+
+static uint64_t held_by_us(const struct ledger *ledger, int device) {
+  const struct vgpu_device_usage *usage = own_usage(ledger, device);
+  return usage->allocated_bytes + usage->overhead_bytes + pending(ledger, device);
+}
+
+static size_t place_of(int slot) {
+  return offsetof(struct vgpu_usage, processes) + (size_t)slot * sizeof(struct vgpu_process_usage);
+}
+
+static size_t place_of_device(int slot, int device) {
+  return place_of(slot) + offsetof(struct vgpu_process_usage, devices[device]);
+}
+
+static bool show(const struct ledger *ledger, int device, uint64_t counted_bytes) {
+  struct vgpu_device_usage usage = *own_usage(ledger, device), *shown = &ledger->own->shown.devices[device];
+  usage.counted_bytes = counted_bytes;
+  if (memcmp(&usage, shown, sizeof usage) == 0)
+    return true;
+  if (ledger->own_slot >= 0 &&
+      !ledger->slots->write(ledger->context, &usage, sizeof usage, place_of_device(ledger->own_slot, device)))
+    return false;
+  *shown = usage;
+  if (ledger->own->granted_bytes[device] > counted_bytes)
+    ledger->own->granted_bytes[device] = counted_bytes;
+  return true;
+}
+
+static bool lags(uint64_t shown_bytes, uint64_t bytes) {
+  return difference(shown_bytes, bytes) > MOST_UNSHOWN_BYTES || difference(bytes, shown_bytes) > MOST_UNSHOWN_BYTES;
+}
+
+static HOT void show_what_lags(const struct ledger *ledger, int device, uint64_t most_kept_bytes) {
+  const struct vgpu_device_usage *own = own_usage(ledger, device), *shown = &ledger->own->shown.devices[device];
+  uint64_t held_bytes = held_by_us(ledger, device);
+  if (held_bytes > shown->counted_bytes || shown->counted_bytes - held_bytes > most_kept_bytes ||
+      lags(shown->allocated_bytes, own->allocated_bytes) || lags(shown->overhead_bytes, own->overhead_bytes) ||
+      lags(shown->managed_bytes, own->managed_bytes) || lags(shown->context_bytes, own->context_bytes) ||
+      lags(shown->host_bytes, own->host_bytes))
+    show(ledger, device, held_bytes);
+}
+
+/* ---- the others -------------------------------------------------------------------------------------------------- */
+
+/* As much as the device has: threads may all ask for it, and hosts may serve it. */
+#define MOST_TIMES 1024
+
+/* More than there can be is damage. It counts as nothing, since the slot's owner, which repairs it, may be idle for
+ * ever. */
+static uint64_t plausible(uint64_t bytes, uint64_t most_bytes) {
+  return most_bytes > 0 && bytes > most_bytes ? 0 : bytes;
+}
+
+struct other {
+  const struct ledger *ledger;
+  int device, slot, slots_used;
+  struct vgpu_device_usage usage;
+  uint64_t counted_bytes; /* of that, if it can be */
+  bool failed;            /* to read it */
+};
+
+static struct other before_the_first(const struct ledger *ledger, int device) {
+  struct usage_start start;
+  bool failed = !ledger->slots->read(ledger->context, &start, sizeof start, 0);
+  uint32_t slots_used = failed ? 0 : start.slots_used < VGPU_MAX_PROCESSES ? start.slots_used : VGPU_MAX_PROCESSES;
+  return (struct other){
+      .ledger = ledger, .device = device, .slot = -1, .slots_used = (int)slots_used, .failed = failed};
+}
+
+static bool next(struct other *other) {
+  const struct ledger *ledger = other->ledger;
+  other->slot++;
+  if (other->slot == __atomic_load_n(&ledger->own_slot, __ATOMIC_RELAXED))
+    other->slot++;
+  if (other->failed || other->slot >= other->slots_used)
+    return false;
+  size_t at = place_of_device(other->slot, other->device);
+  other->failed = !ledger->slots->read(ledger->context, &other->usage, sizeof other->usage, at);
+  uint64_t most_bytes = __atomic_load_n(&ledger->own->most_bytes[other->device], __ATOMIC_RELAXED);
+  other->counted_bytes = plausible(other->usage.counted_bytes, most_bytes * MOST_TIMES);
+  return !other->failed;
+}
+
+static bool is_live(const struct other *other) {
+  return other->ledger->slots->is_live(other->ledger->context, other->slot);
+}
+
+/* Can this process name the other by its PID? A container cannot name those of another one that shares its limits. */
+static bool has_name(const struct other *other, uint32_t *pid) {
+  struct {
+    uint32_t pid, pid_namespace;
+  } name;
+  const struct ledger *ledger = other->ledger;
+  bool read = ledger->slots->read(ledger->context, &name, sizeof name, place_of(other->slot));
+  *pid = name.pid;
+  return read && name.pid_namespace == ledger->own->usage.pid_namespace;
+}
+
+static bool is_process(const struct other *other, uint32_t pid) {
+  uint32_t its_pid;
+  return has_name(other, &its_pid) && its_pid == pid && is_live(other);
+}
+
+/* To ask for each whether it lives costs system calls, so that the dead are told apart only where it matters. */
+enum count { COUNT_ALL_SLOTS, COUNT_LIVE_SLOTS };
+
+/* UINT64_MAX when they cannot be read. */
+static uint64_t held_by_others(const struct ledger *ledger, int device, enum count count) {
+  uint64_t bytes = 0;
+  struct other other = before_the_first(ledger, device);
+  while (next(&other))
+    if (other.counted_bytes != 0 && (count == COUNT_ALL_SLOTS || is_live(&other)))
+      bytes = add_saturating(bytes, other.counted_bytes);
+  if (other.failed)
+    return UINT64_MAX;
+  __atomic_store_n(&ledger->own->others_bytes[device], bytes, __ATOMIC_RELAXED);
+  return bytes;
+}
+
+static uint64_t others_of_late(const struct ledger *ledger, int device) {
+  return __atomic_load_n(&ledger->own->others_bytes[device], __ATOMIC_RELAXED);
+}
+
+HOT uint64_t ledger_used_of_late(const struct ledger *ledger, int device) {
+  claim_take(&ledger->own->claim);
+  uint64_t held_bytes = held_by_us(ledger, device);
+  claim_release(&ledger->own->claim);
+  return add_saturating(held_bytes, others_of_late(ledger, device));
+}
+
+uint64_t ledger_used(const struct ledger *ledger, int device) {
+  held_by_others(ledger, device, COUNT_LIVE_SLOTS);
+  return ledger_used_of_late(ledger, device);
+}
+
+struct vgpu_device_usage ledger_own_usage(const struct ledger *ledger, int device) {
+  claim_take(&ledger->own->claim);
+  struct vgpu_device_usage usage = *own_usage(ledger, device);
+  usage.counted_bytes = held_by_us(ledger, device);
+  claim_release(&ledger->own->claim);
+  return usage;
+}
+
+void ledger_visit(const struct ledger *ledger, int device, ledger_visitor visit, void *argument) {
+  uint32_t pid;
+  struct vgpu_device_usage own = ledger_own_usage(ledger, device);
+  struct other other = before_the_first(ledger, device);
+  if (own.counted_bytes != 0)
+    visit(argument, ledger->own->usage.pid, own.counted_bytes);
+  while (next(&other))
+    if (other.counted_bytes != 0 && has_name(&other, &pid) && is_live(&other))
+      visit(argument, pid, other.counted_bytes);
+}
+
+bool ledger_held_elsewhere(const struct ledger *ledger, int device, uint32_t pid, uint64_t *held_bytes) {
+  bool found = false;
+  *held_bytes = 0;
+  struct other other = before_the_first(ledger, device);
+  while (next(&other))
+    if (is_process(&other, pid)) {
+      *held_bytes = add_saturating(*held_bytes, other.counted_bytes);
+      found = true;
+    }
+  return found;
+}
+
+bool ledger_has_process(const struct ledger *ledger, uint32_t pid) {
+  struct other other = before_the_first(ledger, 0);
+  bool found = ledger->own->usage.pid == pid;
+  while (!found && next(&other))
+    found = is_process(&other, pid);
+  return found;
+}
+
+static void add_parts(struct ledger_parts *parts, const struct vgpu_device_usage *usage, uint64_t held_bytes,
+                      uint64_t most_bytes, uint64_t *asked_for_bytes) {
+  uint64_t overhead_bytes = plausible(usage->overhead_bytes, most_bytes);
+  parts->overhead_bytes = add_saturating(parts->overhead_bytes, overhead_bytes);
+  parts->context_bytes = add_saturating(parts->context_bytes, plausible(usage->context_bytes, most_bytes));
+  parts->host_bytes = add_saturating(parts->host_bytes, plausible(usage->host_bytes, most_bytes * MOST_TIMES));
+  *asked_for_bytes = add_saturating(*asked_for_bytes, difference(held_bytes, overhead_bytes));
+}
+
+struct ledger_parts ledger_parts(const struct ledger *ledger, int device) {
+  struct ledger_parts parts = {0};
+  struct vgpu_device_usage own = ledger_own_usage(ledger, device);
+  uint64_t most_bytes = __atomic_load_n(&ledger->own->most_bytes[device], __ATOMIC_RELAXED);
+  add_parts(&parts, &own, own.counted_bytes, 0, &parts.own_bytes);
+  struct other other = before_the_first(ledger, device);
+  while (next(&other))
+    if ((other.counted_bytes != 0 || other.usage.host_bytes != 0) && is_live(&other))
+      add_parts(&parts, &other.usage, other.counted_bytes, most_bytes, &parts.others_bytes);
+  return parts;
+}
+
+/* ---- reserving --------------------------------------------------------------------------------------------------- */
+
+/* To the end of the block, where there is room for it. */
+static SELDOM bool show_more(const struct ledger *ledger, int device, uint64_t limit_bytes) {
+  uint64_t held_bytes = held_by_us(ledger, device), rounded_bytes = ledger_driver_size(held_bytes);
+  bool shown = show(ledger, device, rounded_bytes);
+  uint64_t others_bytes = shown ? held_by_others(ledger, device, COUNT_ALL_SLOTS) : UINT64_MAX;
+  if (add_saturating(held_bytes, others_bytes) > limit_bytes)
+    return false;
+  if (add_saturating(rounded_bytes, others_bytes) > limit_bytes)
+    show(ledger, device, held_bytes);
+  ledger->own->granted_bytes[device] = ledger->own->shown.devices[device].counted_bytes;
+  return true;
+}
+
+static HOT bool counts_already(const struct ledger *ledger, int device, uint64_t limit_bytes) {
+  uint64_t held_bytes = held_by_us(ledger, device);
+  return held_bytes <= ledger->own->granted_bytes[device] &&
+         add_saturating(held_bytes, others_of_late(ledger, device)) <= limit_bytes;
+}
+
+/* What does not fit is taken back at once, since meanwhile it is in the way of others. */
+static HOT uint64_t try_to_reserve(const struct ledger *ledger, int device, uint64_t bytes, uint64_t limit_bytes) {
+  struct ledger_flow *flow = &ledger->own->flows[device];
+  claim_take(&ledger->own->claim);
+  flow->begun_bytes += bytes;
+  bool fits = counts_already(ledger, device, limit_bytes) || show_more(ledger, device, limit_bytes);
+  uint64_t used_bytes = add_saturating(held_by_us(ledger, device), others_of_late(ledger, device));
+  if (!fits) {
+    flow->settled_bytes += bytes;
+    show(ledger, device, held_by_us(ledger, device));
+  }
+  claim_release(&ledger->own->claim);
+  if (!fits)
+    return LEDGER_FULL;
+  return used_bytes < LEDGER_FULL ? used_bytes : LEDGER_FULL - 1;
+}
+
+/* What is in the way may be the dead's, or another's request that is about to be taken back. */
+HOT uint64_t ledger_reserve(const struct ledger *ledger, int device, uint64_t bytes, uint64_t limit_bytes) {
+  if (bytes > limit_bytes || bytes > LARGEST_REQUEST_BYTES)
+    return LEDGER_FULL;
+  uint64_t used_bytes = try_to_reserve(ledger, device, bytes, limit_bytes);
+  for (int looks = 0; used_bytes == LEDGER_FULL && looks < LOOKS_BEFORE_REFUSAL; looks++) {
+    if (looks > 0)
+      clock_sleep_ns(PAUSE_NS);
+    if (ledger_used(ledger, device) <= limit_bytes - bytes)
+      used_bytes = try_to_reserve(ledger, device, bytes, limit_bytes);
+  }
+  return used_bytes;
+}
+
+/* ---- counting ---------------------------------------------------------------------------------------------------- */
+
+/* Where more was taken than had been reserved, the rest has never been pending. */
+HOT void ledger_settle(const struct ledger *ledger, int device, uint64_t reserved_bytes, uint64_t actual_bytes) {
+  struct ledger_flow *flow = &ledger->own->flows[device];
+  uint64_t unreserved_bytes = difference(actual_bytes, reserved_bytes);
+  claim_take(&ledger->own->claim);
+  flow->begun_bytes += unreserved_bytes;
+  flow->settled_bytes += unreserved_bytes + reserved_bytes;
+  own_usage(ledger, device)->allocated_bytes += actual_bytes;
+  show_what_lags(ledger, device, MOST_KEPT_BYTES);
+  claim_release(&ledger->own->claim);
+}
+
+void ledger_add(const struct ledger *ledger, int device, uint64_t bytes) {
+  ledger_settle(ledger, device, 0, bytes);
+}
+
+#define CHANGE(name, count, changed_bytes)                                                                             \
+  void name(const struct ledger *ledger, int device, uint64_t bytes) {                                                 \
+    claim_take(&ledger->own->claim);                                                                                   \
+    uint64_t *count_bytes = &own_usage(ledger, device)->count;                                                         \
+    *count_bytes = changed_bytes;                                                                                      \
+    show_what_lags(ledger, device, MOST_UNSHOWN_BYTES);                                                                \
+    claim_release(&ledger->own->claim);                                                                                \
+  }
+
+CHANGE(ledger_release, allocated_bytes, difference(*count_bytes, bytes))
+CHANGE(ledger_add_managed, managed_bytes, *count_bytes + bytes)
+CHANGE(ledger_release_managed, managed_bytes, difference(*count_bytes, bytes))
+CHANGE(ledger_add_context, context_bytes, *count_bytes + bytes)
+CHANGE(ledger_release_context, context_bytes, difference(*count_bytes, bytes))
+CHANGE(ledger_release_host, host_bytes, difference(*count_bytes, bytes))
+
+bool ledger_reserve_host(const struct ledger *ledger, int device, uint64_t bytes, uint64_t virtual_limit_bytes) {
+  if (bytes > virtual_limit_bytes || bytes > LARGEST_REQUEST_BYTES)
+    return false;
+  claim_take(&ledger->own->claim);
+  own_usage(ledger, device)->host_bytes += bytes;
+  bool shown = show(ledger, device, held_by_us(ledger, device));
+  claim_release(&ledger->own->claim);
+  uint64_t host_bytes = ledger_parts(ledger, device).host_bytes;
+  if (shown && add_saturating(ledger_used(ledger, device), host_bytes) <= virtual_limit_bytes)
+    return true;
+  ledger_release_host(ledger, device, bytes);
+  return false;
+}
+
+/* ---- what the driver says ---------------------------------------------------------------------------------------- */
+
+struct ledger_snapshot ledger_snapshot(const struct ledger *ledger, int device) {
+  const struct ledger_flow *flow = &ledger->own->flows[device];
+  claim_take(&ledger->own->claim);
+  struct ledger_snapshot now = {.raises = flow->raises,
+                                .begun_bytes = flow->begun_bytes,
+                                .pending_bytes = pending(ledger, device),
+                                .allocated_bytes = own_usage(ledger, device)->allocated_bytes};
+  claim_release(&ledger->own->claim);
+  return now;
+}
+
+/* How much of what is counted as allocated the driver may have meant when it answered. Bytes that it had then and has
+ * back since were allocated at the snapshot; bytes that it had not yet were pending then, or begun later. What has left
+ * has been released before. */
+static struct ledger_range tracked(const struct ledger *ledger, int device, const struct ledger_snapshot *before,
+                                   uint64_t answered_bytes) {
+  const struct ledger_flow *flow = &ledger->own->flows[device];
+  uint64_t leaving_bytes = __atomic_load_n(&flow->leaving_bytes, __ATOMIC_SEQ_CST);
+  leaving_bytes =
+      add_saturating(leaving_bytes, __atomic_load_n(ledger_leaving(ledger, LEDGER_SOME_DEVICE), __ATOMIC_SEQ_CST));
+  uint64_t came_bytes = add_saturating(before->pending_bytes, flow->begun_bytes - before->begun_bytes);
+  came_bytes = difference(came_bytes, answered_bytes);
+  return (struct ledger_range){
+      .least_bytes = difference(own_usage(ledger, device)->allocated_bytes, add_saturating(came_bytes, leaving_bytes)),
+      .most_bytes = add_saturating(before->allocated_bytes, came_bytes),
+  };
+}
+
+/* Whoever may write the file may have damaged what this process shows. While a slot is held the file is of this
+ * version, and nobody makes it anew. */
+static void repair(const struct ledger *ledger) {
+  struct usage_start start;
+  struct vgpu_process_usage slot;
+  if (ledger->own_slot < 0)
+    return;
+  if (ledger->slots->read(ledger->context, &start, sizeof start, 0) &&
+      (start.magic != VGPU_USAGE_MAGIC || start.abi_version != VGPU_ABI_VERSION ||
+       start.slots_used <= (uint32_t)ledger->own_slot)) {
+    start = (struct usage_start){VGPU_USAGE_MAGIC, VGPU_ABI_VERSION, VGPU_MAX_PROCESSES};
+    ledger->slots->write(ledger->context, &start, sizeof start, 0);
+  }
+  size_t at = place_of(ledger->own_slot);
+  if (ledger->slots->read(ledger->context, &slot, sizeof slot, at) &&
+      memcmp(&slot, &ledger->own->shown, sizeof slot) != 0)
+    ledger->slots->write(ledger->context, &ledger->own->shown, sizeof slot, at);
+}
+
+struct ledger_range ledger_correct(const struct ledger *ledger, int device, const struct ledger_snapshot *before,
+                                   uint64_t driver_bytes, enum ledger_cause cause, uint64_t answered_bytes) {
+  struct ledger_flow *flow = &ledger->own->flows[device];
+  struct vgpu_device_usage *own = own_usage(ledger, device);
+  claim_take(&ledger->own->claim);
+  struct ledger_range allocated = tracked(ledger, device, before, answered_bytes);
+  struct ledger_range uncounted = {
+      difference(driver_bytes, difference(allocated.most_bytes, own->managed_bytes)),
+      difference(driver_bytes, difference(allocated.least_bytes, own->managed_bytes)),
+  };
+  uint64_t surely = difference(driver_bytes, cause == LEDGER_MADE ? allocated.least_bytes : allocated.most_bytes);
+  uint64_t least = between(own->context_bytes, surely, uncounted.most_bytes);
+  uint64_t most = flow->raises != before->raises ? UINT64_MAX : uncounted.most_bytes;
+  uint64_t corrected = between(add_saturating(own->overhead_bytes, answered_bytes), least, most);
+  flow->raises += corrected > own->overhead_bytes;
+  own->overhead_bytes = corrected;
+  show_what_lags(ledger, device, MOST_KEPT_BYTES);
+  repair(ledger);
+  claim_release(&ledger->own->claim);
+  return uncounted;
+}

@@ -1,0 +1,38 @@
+/*
+ * What the processes of a container share of a device: the token bucket, and the figures that others display. It is
+ * read and written by system calls, since whoever may write the file may also truncate it. A change is made on a copy,
+ * under a lock of these bytes, and written at once: a process that is killed meanwhile has changed nothing, and the
+ * kernel gives its lock back. A stranger may hold that for ever, and is not waited for.
+ */
+#ifndef VGPU_DEVICE_STATE_H
+#define VGPU_DEVICE_STATE_H
+
+#include "abi.h"
+#include "shared/shared_file.h"
+
+#include <stdbool.h>
+
+struct device_state {
+  struct shared_file *file;          /* NULL: nobody shares it, and it is in `memory` */
+  struct vgpu_device_shared *memory; /* else NULL */
+  off_t at;                          /* in the file */
+  int64_t looked_ns;                 /* whether it is in use */
+  bool is_used;
+  uint32_t not_enforced; /* what this process has noted */
+};
+
+/* All zero, and false, where it cannot be read. */
+bool device_state_read(struct device_state *state, struct vgpu_device_shared *copy);
+
+/* Has any process of the container met the device? It may take a tenth of a second to show. */
+bool device_state_is_used(struct device_state *state, int64_t now_ns);
+
+/* Has `change` change it. False when it cannot be had. */
+bool device_state_change(struct device_state *state, void (*change)(struct vgpu_device_shared *shared, void *how),
+                         void *how);
+
+/* What cannot be enforced says so, for `vgpurun smi`, until the file is made anew: VGPU_NOT_ENFORCED_*. Callers also
+ * write a line on stderr. */
+void device_state_not_enforced(struct device_state *state, uint32_t what);
+
+#endif

@@ -1,0 +1,269 @@
+#include "shared/limits.h"
+
+#include "base/log.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+extern char **environ;
+
+#define MAX_FRACTION_DIGITS 9
+
+/* A non-negative decimal number, as whole + fraction / scale. */
+struct decimal {
+  uint64_t whole;
+  uint64_t fraction;
+  uint64_t scale; /* 10^digits of the fraction */
+};
+
+static const char *skip_blanks(const char *text) {
+  while (*text == ' ' || *text == '\t')
+    text++;
+  return text;
+}
+
+static bool is_digit(char c) {
+  return c >= '0' && c <= '9';
+}
+
+static char lower(char c) {
+  return c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') : c;
+}
+
+/* Own parsing, because strtoull accepts signs and octal and strtod depends on the locale. */
+static bool parse_decimal(const char **cursor, struct decimal *number) {
+  const char *p = *cursor;
+  int digits = 0;
+  *number = (struct decimal){.scale = 1};
+  for (; is_digit(*p); p++, digits++) {
+    if (__builtin_mul_overflow(number->whole, (uint64_t)10, &number->whole) ||
+        __builtin_add_overflow(number->whole, (uint64_t)(*p - '0'), &number->whole))
+      return false;
+  }
+  if (*p == '.') {
+    int fraction_digits = 0;
+    for (p++; is_digit(*p); p++, digits++) {
+      if (++fraction_digits > MAX_FRACTION_DIGITS)
+        return false;
+      number->fraction = number->fraction * 10 + (uint64_t)(*p - '0');
+      number->scale *= 10;
+    }
+  }
+  *cursor = p;
+  return digits > 0;
+}
+
+/* number * multiplier / divisor, rounded down; false outside 1 to 2^64 - 2. The caller keeps the product of the whole
+ * part and the multiplier below 2^71, so that 128 bits hold it. */
+static bool scale(struct decimal number, uint64_t multiplier, uint64_t divisor, uint64_t *result) {
+  unsigned __int128 numerator = ((unsigned __int128)number.whole * number.scale + number.fraction) * multiplier;
+  unsigned __int128 value = numerator / ((unsigned __int128)number.scale * divisor);
+  if (value == 0 || value >= UINT64_MAX)
+    return false;
+  *result = (uint64_t)value;
+  return true;
+}
+
+/* An optional k, m, g or t, then an optional i, then an optional b: all are binary multiples, as in docker. */
+static bool parse_unit(const char **cursor, uint64_t *multiplier) {
+  static const char letters[] = "kmgt";
+  const char *p = *cursor;
+  *multiplier = 1;
+  const char *letter = *p != '\0' ? strchr(letters, lower(*p)) : NULL;
+  if (letter != NULL) {
+    *multiplier = 1ULL << (10 * (letter - letters + 1));
+    p++;
+    if (lower(*p) == 'i')
+      p++;
+  }
+  if (lower(*p) == 'b')
+    p++;
+  *cursor = p;
+  return *skip_blanks(p) == '\0';
+}
+
+bool limits_parse_memory(const char *text, uint64_t device_bytes, uint64_t *memory_bytes) {
+  struct decimal number;
+  const char *p = skip_blanks(text);
+  if (!parse_decimal(&p, &number))
+    return false;
+  p = skip_blanks(p);
+  if (*p == '%') {
+    bool over = number.whole > 100 || (number.whole == 100 && number.fraction > 0);
+    return !over && *skip_blanks(p + 1) == '\0' && scale(number, device_bytes, 100, memory_bytes);
+  }
+  uint64_t multiplier;
+  if (!parse_unit(&p, &multiplier) || number.whole > UINT64_MAX / multiplier)
+    return false;
+  return scale(number, multiplier, 1, memory_bytes);
+}
+
+bool limits_parse_sm(const char *text, uint32_t *sm_percent) {
+  const char *p = skip_blanks(text);
+  uint32_t value = 0;
+  if (!is_digit(*p))
+    return false;
+  for (; is_digit(*p); p++) {
+    value = value * 10 + (uint32_t)(*p - '0');
+    if (value > 100)
+      return false;
+  }
+  p = skip_blanks(p);
+  if (*p == '%')
+    p = skip_blanks(p + 1);
+  if (*p != '\0')
+    return false;
+  *sm_percent = value == 0 ? VGPU_NO_SM_LIMIT : value;
+  return true;
+}
+
+bool limits_parse_policy(const char *text, uint32_t *sm_policy) {
+  static const char *const words[] = {"force", "default", "disable"};
+  static const uint32_t policies[] = {VGPU_SM_HARD, VGPU_SM_BURST, VGPU_SM_OFF};
+  for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
+    if (strcasecmp(skip_blanks(text), words[i]) == 0) {
+      *sm_policy = policies[i];
+      return true;
+    }
+  return false;
+}
+
+/* Unset or empty: the first, and no line. */
+static uint32_t policy_from_environment(void) {
+  const char *text = getenv(VGPU_ENV_SM_POLICY);
+  uint32_t policy = VGPU_SM_HARD;
+  if (text != NULL && *skip_blanks(text) != '\0' && !limits_parse_policy(text, &policy))
+    log_line(LOG_ERROR, "%s='%s' is not force, default or disable; the compute limit holds always", VGPU_ENV_SM_POLICY,
+             text);
+  return policy;
+}
+
+static uint32_t priority_from_environment(void) {
+  const char *text = getenv(VGPU_ENV_PRIORITY);
+  const char *p = text != NULL ? skip_blanks(text) : "";
+  if (*p == '\0' || (*p == '0' && *skip_blanks(p + 1) == '\0'))
+    return VGPU_PRIORITY_HIGH;
+  if (*p != '1' || *skip_blanks(p + 1) != '\0')
+    log_line(LOG_ERROR, "%s='%s' is neither 0 (high) nor 1 (low); it is taken as low", VGPU_ENV_PRIORITY, text);
+  return VGPU_PRIORITY_LOW;
+}
+
+/* NAME=... or NAME_<i>=... */
+static bool is_set(const char *name) {
+  size_t length = strlen(name);
+  for (char **entry = environ; entry != NULL && *entry != NULL; entry++)
+    if (strncmp(*entry, name, length) == 0 && ((*entry)[length] == '=' || (*entry)[length] == '_'))
+      return true;
+  return false;
+}
+
+bool limits_of_compute_in_environment(void) {
+  const char *policy_text = getenv(VGPU_ENV_SM_POLICY);
+  uint32_t policy;
+  bool off = policy_text != NULL && limits_parse_policy(policy_text, &policy) && policy == VGPU_SM_OFF;
+  return !off && (is_set(VGPU_ENV_SM_LIMIT) || is_set(VGPU_ENV_ALNAIR_SM));
+}
+
+bool limits_in_environment(void) {
+  return is_set(VGPU_ENV_SM_LIMIT) || is_set(VGPU_ENV_ALNAIR_SM) || is_set(VGPU_ENV_MEMORY_LIMIT) ||
+         is_set(VGPU_ENV_WRAPPER_MEMORY);
+}
+
+HOT bool limits_of_compute_in_file(const struct vgpu_limits *file) {
+  for (uint32_t i = 0; i < file->device_count && i < VGPU_MAX_DEVICES; i++) {
+    const struct vgpu_device_limit *device = &file->devices[i];
+    bool off = __atomic_load_n(&device->sm_policy, __ATOMIC_RELAXED) == VGPU_SM_OFF;
+    if (__atomic_load_n(&device->paused, __ATOMIC_RELAXED) != 0 ||
+        (!off && __atomic_load_n(&device->sm_limit_percent, __ATOMIC_RELAXED) != VGPU_NO_SM_LIMIT))
+      return true;
+  }
+  return false;
+}
+
+/* The variable for one device, else the one for all, else the alias (NULL: none). An empty value counts as unset. */
+static const char *find_variable(const char *name, int device_index, const char *alias, const char **found_name) {
+  static __thread char indexed[64];
+  snprintf(indexed, sizeof indexed, "%s_%d", name, device_index);
+  const char *const candidates[] = {indexed, name, alias};
+  for (size_t i = 0; i < sizeof candidates / sizeof candidates[0]; i++) {
+    const char *value = candidates[i] != NULL ? getenv(candidates[i]) : NULL;
+    if (value != NULL && *skip_blanks(value) != '\0') {
+      *found_name = candidates[i];
+      return value;
+    }
+  }
+  return NULL;
+}
+
+/* Where the variable is not set, the bytes stay as they were. */
+static void read_memory(const char *variable, int device_index, const char *alias, uint64_t device_bytes,
+                        uint64_t *bytes) {
+  const char *name;
+  const char *text = find_variable(variable, device_index, alias, &name);
+  if (text != NULL && !limits_parse_memory(text, device_bytes, bytes)) {
+    *bytes = LIMITS_STRICTEST_MEMORY_BYTES;
+    log_line(LOG_ERROR, "%s='%s' is no size such as 2g, 1024m or 50%%; no GPU memory is given until it is", name, text);
+  }
+}
+
+static bool oversubscribe_in_environment(void) {
+  const char *text = getenv(VGPU_ENV_OVERSUBSCRIBE);
+  if (text == NULL || *skip_blanks(text) == '\0' || strcasecmp(text, "false") == 0 || strcmp(text, "0") == 0)
+    return false;
+  if (strcasecmp(text, "true") == 0 || strcmp(text, "1") == 0)
+    return true;
+  log_line(LOG_ERROR, "%s='%s' is neither true nor false; the memory limit holds on the device", VGPU_ENV_OVERSUBSCRIBE,
+           text);
+  return false;
+}
+
+struct limits limits_from_environment(int device_index, uint64_t device_bytes) {
+  struct limits limits = {.virtual_bytes = VGPU_NO_MEMORY_LIMIT,
+                          .sm_percent = VGPU_NO_SM_LIMIT,
+                          .sm_policy = policy_from_environment(),
+                          .priority = priority_from_environment()};
+  read_memory(VGPU_ENV_MEMORY_LIMIT, device_index, VGPU_ENV_WRAPPER_MEMORY, device_bytes, &limits.virtual_bytes);
+  limits.memory_bytes = limits.virtual_bytes;
+  if (limits.virtual_bytes != VGPU_NO_MEMORY_LIMIT && oversubscribe_in_environment()) {
+    uint64_t share_bytes = device_bytes;
+    read_memory(VGPU_ENV_MEMORY_SHARE, device_index, NULL, device_bytes, &share_bytes);
+    limits.memory_bytes = share_bytes < limits.virtual_bytes ? share_bytes : limits.virtual_bytes;
+  }
+  const char *name;
+  const char *text = find_variable(VGPU_ENV_SM_LIMIT, device_index, VGPU_ENV_ALNAIR_SM, &name);
+  if (text != NULL && !limits_parse_sm(text, &limits.sm_percent)) {
+    limits.sm_percent = LIMITS_STRICTEST_SM_PERCENT;
+    log_line(LOG_ERROR, "%s='%s' is no percentage from 0 to 100; compute is limited to %d %% until it is", name, text,
+             LIMITS_STRICTEST_SM_PERCENT);
+  }
+  return limits;
+}
+
+int limits_find_device(const struct vgpu_limits *file, const char *uuid) {
+  for (uint32_t i = 0; i < file->device_count && i < VGPU_MAX_DEVICES; i++)
+    if (strncmp(file->devices[i].uuid, uuid, VGPU_UUID_SIZE) == 0)
+      return (int)i;
+  return -1;
+}
+
+HOT struct limits limits_from_file(const struct vgpu_limits *file, int device_number) {
+  struct limits limits = {.memory_bytes = LIMITS_STRICTEST_MEMORY_BYTES, .sm_percent = LIMITS_STRICTEST_SM_PERCENT};
+  if (device_number < 0 || device_number >= VGPU_MAX_DEVICES)
+    return limits;
+  const struct vgpu_device_limit *device = &file->devices[device_number];
+  limits.memory_bytes = __atomic_load_n(&device->memory_limit_bytes, __ATOMIC_RELAXED);
+  limits.virtual_bytes = __atomic_load_n(&device->virtual_limit_bytes, __ATOMIC_RELAXED);
+  if (limits.virtual_bytes < limits.memory_bytes)
+    limits.virtual_bytes = limits.memory_bytes;
+  uint32_t percent = __atomic_load_n(&device->sm_limit_percent, __ATOMIC_RELAXED);
+  if (percent >= 1 && percent <= 100)
+    limits.sm_percent = percent;
+  uint32_t policy = __atomic_load_n(&device->sm_policy, __ATOMIC_RELAXED);
+  limits.sm_policy = policy <= VGPU_SM_APART ? policy : VGPU_SM_HARD;
+  bool high = __atomic_load_n(&device->priority, __ATOMIC_RELAXED) == VGPU_PRIORITY_HIGH;
+  limits.priority = high ? VGPU_PRIORITY_HIGH : VGPU_PRIORITY_LOW;
+  limits.paused = __atomic_load_n(&device->paused, __ATOMIC_RELAXED) != 0;
+  return limits;
+}

@@ -1,0 +1,56 @@
+/*
+ * What a limit says: parsing, and where it comes from. A text that cannot be parsed is never "unlimited": it is read
+ * as the strictest limit there is, and one line on stderr says so.
+ */
+#ifndef VGPU_LIMITS_H
+#define VGPU_LIMITS_H
+
+#include "abi.h"
+#include "base/compiler.h"
+
+#include <stdbool.h>
+
+#define LIMITS_STRICTEST_MEMORY_BYTES 0
+#define LIMITS_STRICTEST_SM_PERCENT 1
+
+struct limits {
+  uint64_t memory_bytes;  /* on the device. VGPU_NO_MEMORY_LIMIT: none */
+  uint64_t virtual_bytes; /* with what the host serves past that; never less */
+  uint32_t sm_percent;    /* 1 to 100, VGPU_NO_SM_LIMIT: none */
+  uint32_t sm_policy;     /* VGPU_SM_* */
+  uint32_t priority;      /* VGPU_PRIORITY_* */
+  bool paused;
+};
+
+/* "2g", "1.5GiB", "1048576k", plain bytes, or "50%" of device_bytes, rounded down to a byte. The table of cases is
+ * tests/limit_cases.tsv. */
+bool limits_parse_memory(const char *text, uint64_t device_bytes, uint64_t *memory_bytes);
+
+/* "50", "50%"; 0 and 100 mean none. */
+bool limits_parse_sm(const char *text, uint32_t *sm_percent);
+
+/* HAMi's words: "force" holds the limit always, "default" while another tenant wants the GPU, "disable" never. */
+bool limits_parse_policy(const char *text, uint32_t *sm_policy);
+
+/* Is any limit variable set? Decides whether a process outside a container is limited at all. */
+bool limits_in_environment(void);
+
+/* Is compute limited, or paused, on any device? */
+bool limits_of_compute_in_environment(void);
+bool limits_of_compute_in_file(const struct vgpu_limits *file);
+
+/* The limits that the environment sets for the device with this NVML index. */
+struct limits limits_from_environment(int device_index, uint64_t device_bytes);
+
+/* The limits that the file sets for a device; a device that it does not list was not granted and gets the strictest. */
+struct limits limits_from_file(const struct vgpu_limits *file, int device_number);
+
+/* May memory be had past the device's share? */
+static inline bool limits_oversubscribe(struct limits limits) {
+  return limits.virtual_bytes > limits.memory_bytes;
+}
+
+/* The place of a device in the file, or -1. */
+int limits_find_device(const struct vgpu_limits *file, const char *uuid);
+
+#endif

@@ -1,0 +1,289 @@
+#include "shared/region.h"
+
+#include "base/claim.h"
+#include "base/log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+/* Nothing at all is granted by it: the reading of a limits file that cannot be read. */
+static const struct vgpu_limits grants_nothing = {.magic = VGPU_LIMITS_MAGIC, .abi_version = VGPU_ABI_VERSION};
+
+/* A state folder that was removed under its container, which has it still, has no name and nothing in it. glibc 2.33
+ * has given stat a new symbol, which older ones lack. */
+static bool limits_were_removed(void) {
+  struct stat status;
+  return syscall(SYS_newfstatat, AT_FDCWD, VGPU_CONTAINER_DIR "/etc", &status, 0) == 0 && status.st_nlink == 0;
+}
+
+/* The file in the container cannot be named away by the environment. */
+static const char *limits_path(void) {
+  if (access(VGPU_CONTAINER_LIMITS, F_OK) == 0 || limits_were_removed())
+    return VGPU_CONTAINER_LIMITS;
+  const char *path = getenv(VGPU_ENV_LIMITS_FILE);
+  return path != NULL && path[0] != '\0' ? path : NULL;
+}
+
+bool region_has_limits_file(void) {
+  return limits_path() != NULL;
+}
+
+static const struct vgpu_limits *map_limits(const char *path) {
+  int file = open(path, O_RDONLY | O_CLOEXEC);
+  if (file < 0) {
+    log_line(LOG_ERROR, "limits file %s: %s; nothing is granted", path, strerror(errno));
+    return &grants_nothing;
+  }
+  const struct vgpu_limits *limits = &grants_nothing;
+  if (lseek(file, 0, SEEK_END) >= (off_t)sizeof *limits) {
+    void *mapping = mmap(NULL, sizeof *limits, PROT_READ, MAP_SHARED, file, 0);
+    if (mapping != MAP_FAILED)
+      limits = mapping;
+  }
+  close(file);
+  if (limits != &grants_nothing && limits->magic == VGPU_LIMITS_MAGIC && limits->abi_version == VGPU_ABI_VERSION)
+    return limits;
+  log_line(LOG_ERROR, "limits file %s is damaged or of another version; nothing is granted", path);
+  return &grants_nothing;
+}
+
+bool region_limits_are_lifted(void) {
+  const char *asked = getenv(VGPU_ENV_DISABLE_CONTROL);
+  const char *path = limits_path();
+  return asked != NULL && strcasecmp(asked, "true") == 0 && path != NULL && map_limits(path)->may_disable != 0;
+}
+
+enum place { PLACE_CONTAINER, PLACE_NAMED, PLACE_DEFAULT };
+
+static enum place usage_path(bool in_container, char *path, size_t size) {
+  const char *named = getenv(VGPU_ENV_USAGE_FILE);
+  enum place place = in_container ? PLACE_CONTAINER : named != NULL && named[0] != '\0' ? PLACE_NAMED : PLACE_DEFAULT;
+  if (place == PLACE_DEFAULT)
+    snprintf(path, size, "/tmp/vgpurun-%u.usage", (unsigned)geteuid());
+  else
+    snprintf(path, size, "%s", place == PLACE_CONTAINER ? VGPU_CONTAINER_USAGE : named);
+  return place;
+}
+
+/* In the place of a usage file. */
+static struct vgpu_device_shared own_devices[VGPU_MAX_DEVICES];
+
+static void reach_devices(struct region *region) {
+  bool shared = shared_file_is_open(&region->file);
+  memset(own_devices, 0, sizeof own_devices);
+  for (int i = 0; i < VGPU_MAX_DEVICES; i++)
+    region->devices[i] = (struct device_state){
+        .file = shared ? &region->file : NULL,
+        .at = (off_t)offsetof(struct vgpu_usage, devices[i]),
+        .memory = shared ? NULL : &own_devices[i],
+    };
+}
+
+/* Does this process alone lack something? Then it cannot count together with the others, and would have a whole limit
+ * of its own beside theirs. */
+static bool is_own_shortage(int error) {
+  return error == EMFILE || error == ENFILE || error == ENOMEM;
+}
+
+static void grant_nothing(struct region *region, const char *path, int error) {
+  log_line(LOG_ERROR, "usage file %s: %s; nothing is granted to this process", path, strerror(error));
+  region->limits = &grants_nothing;
+}
+
+static void keep_usage_to_ourselves(struct region *region, const char *path, const char *reason, int error) {
+  if (is_own_shortage(error))
+    grant_nothing(region, path, error);
+  else
+    log_line(LOG_WARNING, "usage file %s: %s; each process is held to the limit by itself", path, reason);
+  shared_file_close(&region->file, 0);
+}
+
+static bool read_start(struct region *region, struct usage_start *start) {
+  return shared_file_read(&region->file, start, sizeof *start, 0);
+}
+
+/* All but slots_used: several processes may write the same at once. */
+static bool write_start(struct region *region) {
+  const struct usage_start start = {.magic = VGPU_USAGE_MAGIC, .abi_version = VGPU_ABI_VERSION};
+  return shared_file_write(&region->file, &start, offsetof(struct usage_start, slots_used), 0);
+}
+
+/* An empty file gets one. */
+static bool has_start(struct region *region) {
+  struct usage_start start;
+  if (!read_start(region, &start))
+    return false;
+  if (start.magic == 0)
+    return write_start(region);
+  return start.magic == VGPU_USAGE_MAGIC && start.abi_version == VGPU_ABI_VERSION;
+}
+
+/* All that comes behind the magic. */
+static bool empty(struct region *region) {
+  static const char zeros[4096];
+  size_t size = sizeof(struct vgpu_usage), at = offsetof(struct vgpu_usage, abi_version), part;
+  for (; at < size; at += part) {
+    part = size - at < sizeof zeros ? size - at : sizeof zeros;
+    if (!shared_file_write(&region->file, zeros, part, (off_t)at))
+      return false;
+  }
+  return true;
+}
+
+/* What nobody uses any more is made anew. One process at a time does so, and the start comes last: a process claims
+ * nothing before it has seen it. */
+static const char *renew(struct region *region, const char *path) {
+  const char *problem = NULL;
+  if (!shared_file_lock(&region->file))
+    return strerror(errno);
+  if (!has_start(region) && shared_file_is_held(&region->file, 0, VGPU_MAX_PROCESSES))
+    problem = "processes of another version of vgpurun use it";
+  else if (!has_start(region)) {
+    if (empty(region) && write_start(region))
+      log_line(LOG_MESSAGE, "usage file %s was damaged or of another version, and has been emptied", path);
+    else
+      problem = strerror(errno);
+  }
+  shared_file_unlock(&region->file);
+  return problem;
+}
+
+/* In the container the file's path is our own, so that whatever is there was ours. In /tmp anybody could have made the
+ * default file before us. */
+static const char *open_usage(struct region *region, const char *path, enum place place) {
+  uint64_t magic = place == PLACE_CONTAINER ? 0 : VGPU_USAGE_MAGIC;
+  uid_t owner = place == PLACE_DEFAULT ? geteuid() : SHARED_FILE_ANY_OWNER;
+  if (!shared_file_open(&region->file, path, sizeof(struct vgpu_usage), magic, owner))
+    return errno == EILSEQ  ? "it is no usage file of vgpurun"
+           : errno == EPERM ? "it belongs to another user"
+                            : strerror(errno);
+  return has_start(region) ? NULL : renew(region, path);
+}
+
+void region_open(struct region *region) {
+  const char *limits = limits_path();
+  char path[4096];
+  enum place place = usage_path(limits != NULL && strcmp(limits, VGPU_CONTAINER_LIMITS) == 0, path, sizeof path);
+
+  *region = (struct region){.slot = -1};
+  if (limits != NULL)
+    region->limits = map_limits(limits);
+  errno = 0;
+  const char *problem = open_usage(region, path, place);
+  if (problem != NULL)
+    keep_usage_to_ourselves(region, path, problem, errno);
+  reach_devices(region);
+}
+
+uint32_t region_pid_namespace(void) {
+  char name[64];
+  ssize_t length = readlink("/proc/self/ns/pid", name, sizeof name - 1);
+  name[length > 0 ? length : 0] = '\0';
+  unsigned number = 0;
+  return sscanf(name, "pid:[%u]", &number) == 1 ? number : 0;
+}
+
+void region_open_alone(struct region *region) {
+  *region = (struct region){.file = {.descriptor = -1}, .slot = -1};
+  reach_devices(region);
+}
+
+/* ---- slots ----------------------------------------------------------------------------------------------------- */
+
+static off_t place_of(int slot) {
+  return (off_t)(offsetof(struct vgpu_usage, processes) + (size_t)slot * sizeof(struct vgpu_process_usage));
+}
+
+static bool is_announced(struct region *region, int slot) {
+  struct usage_start start;
+  return read_start(region, &start) && start.slots_used > (uint32_t)slot;
+}
+
+/* Raises slots_used to cover the slot before anything is counted in it. Where a stranger keeps the lock, the ledger's
+ * repair does so later. */
+static void announce_slot(struct region *region, int slot) {
+  uint32_t slots_used = (uint32_t)slot + 1;
+  if (is_announced(region, slot) || !shared_file_lock(&region->file))
+    return;
+  if (!is_announced(region, slot))
+    shared_file_write(&region->file, &slots_used, sizeof slots_used, offsetof(struct usage_start, slots_used));
+  shared_file_unlock(&region->file);
+}
+
+static void do_without_slot(struct region *region, int error) {
+  static const char consequence[] = "the others in this container do not see what this process uses";
+  if (is_own_shortage(error))
+    grant_nothing(region, region->file.path, error);
+  else if (error == EAGAIN)
+    log_line(LOG_WARNING, "more than %d processes use the GPU; %s", VGPU_MAX_PROCESSES, consequence);
+  else
+    log_line(LOG_WARNING, "the usage file cannot be locked: %s; %s", strerror(error), consequence);
+}
+
+void region_claim_slot(struct region *region) {
+  if (!shared_file_is_open(&region->file))
+    return;
+  int slot = shared_file_claim_slot(&region->file, VGPU_MAX_PROCESSES);
+  if (slot < 0) {
+    do_without_slot(region, errno);
+    return;
+  }
+  struct vgpu_process_usage own = {.pid = (uint32_t)getpid(), .pid_namespace = region_pid_namespace()};
+  shared_file_write(&region->file, &own, sizeof own, place_of(slot));
+  announce_slot(region, slot);
+  region->slot = slot;
+}
+
+/* What fails here is this process's own lack. It says so once: the ledger grants nothing then. */
+static bool say_failed(const struct region *region) {
+  static int said;
+  log_once(&said, LOG_ERROR, "usage file %s: %s; nothing more is granted to this process", region->file.path,
+           strerror(errno));
+  return false;
+}
+
+static bool read_usage(void *region_, void *to, size_t size, size_t at) {
+  struct region *region = region_;
+  memset(to, 0, size);
+  return !shared_file_is_open(&region->file) || shared_file_read(&region->file, to, size, (off_t)at) ||
+         shared_file_mend(&region->file) || say_failed(region);
+}
+
+static bool write_usage(void *region_, const void *from, size_t size, size_t at) {
+  struct region *region = region_;
+  return !shared_file_is_open(&region->file) || shared_file_write(&region->file, from, size, (off_t)at) ||
+         say_failed(region);
+}
+
+/* One thread at a time: a borrowed slot is the process's, so that a second thread would not be kept out of it. */
+static bool slot_is_live(void *region_, int slot) {
+  static const struct vgpu_process_usage nothing;
+  static int32_t borrowing;
+  struct region *region = region_;
+  if (!shared_file_is_open(&region->file))
+    return false;
+  claim_take(&borrowing);
+  bool is_dead = shared_file_borrow_slot(&region->file, slot);
+  if (is_dead) {
+    shared_file_write(&region->file, &nothing, sizeof nothing, place_of(slot));
+    shared_file_return_slot(&region->file, slot);
+  }
+  claim_release(&borrowing);
+  return !is_dead;
+}
+
+const struct ledger_slots region_slots = {read_usage, write_usage, slot_is_live};
+
+void region_forget(struct region *region) {
+  shared_file_forget(&region->file);
+  *region = (struct region){.file = region->file, .slot = -1};
+  reach_devices(region);
+}

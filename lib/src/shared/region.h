@@ -1,0 +1,53 @@
+/*
+ * The two files of abi.h as this process reaches them, the limits mapped and the usage by system calls, and this
+ * process's slot in the usage file.
+ *
+ * The slot is held by a kernel lock of the open file description, so that it ends with the process however that ends.
+ * A forked child starts without region: it holds no GPU memory, and must not keep its parent's slot alive.
+ */
+#ifndef VGPU_REGION_H
+#define VGPU_REGION_H
+
+#include "abi.h"
+#include "memory/ledger.h"
+#include "shared/device_state.h"
+#include "shared/shared_file.h"
+
+#include <stdbool.h>
+
+struct region {
+  const struct vgpu_limits *limits; /* NULL: limits come from the environment alone */
+  struct shared_file file;          /* the usage file; not open when the usage is kept in this process only */
+  int slot;                         /* this process's slot, or -1 */
+  struct device_state devices[VGPU_MAX_DEVICES];
+};
+
+/* Is there a limits file for this process? Cheap; decides whether the library does anything at all. */
+bool region_has_limits_file(void);
+
+/* Has the program asked for no limits, and does its limits file allow that? */
+bool region_limits_are_lifted(void);
+
+/* Opens both files. What goes wrong is said on stderr, and answered with the strictest safe reading: an unreadable
+ * limits file grants nothing; without a usage file every process is held to the limit by itself, and one that lacks
+ * descriptors or memory for it gets nothing. */
+void region_open(struct region *region);
+
+/* The number of this process's PID namespace; 0 where /proc does not tell. Containers that share a usage file have one
+ * each. */
+uint32_t region_pid_namespace(void);
+
+/* For a process without limits that counts for itself: no file. */
+void region_open_alone(struct region *region);
+
+/* Takes a free slot, and wipes it. None is taken without a usage file, or with all slots taken (said on stderr); a
+ * process that lacks descriptors or memory for it gets nothing from then on. */
+void region_claim_slot(struct region *region);
+
+/* How the ledger reaches the slots of a region. */
+extern const struct ledger_slots region_slots;
+
+/* In a forked child: lets go of what was inherited. */
+void region_forget(struct region *region);
+
+#endif

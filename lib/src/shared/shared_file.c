@@ -1,0 +1,315 @@
+#include "shared/shared_file.h"
+
+#include "abi.h"
+#include "base/clock.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+/* Since Linux 3.15, later than the oldest C library's headers. */
+#ifndef F_OFD_GETLK
+#define F_OFD_GETLK 36
+#define F_OFD_SETLK 37
+#endif
+
+#define OPEN_FLAGS (O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK)
+#define LOWEST_DESCRIPTOR 100 /* out of the way of programs that use low numbers of their choice */
+#define LOCK_TRIES 1000       /* a millisecond apart */
+#define PAGE_BYTES 4096
+
+/* ---- opening --------------------------------------------------------------------------------------------------- */
+
+/* First without O_CREAT: in a sticky folder such as /tmp the kernel refuses that for another user's file
+ * (fs.protected_regular). */
+static int open_or_make(const char *path) {
+  int file = open(path, OPEN_FLAGS);
+  if (file < 0 && errno == ENOENT)
+    file = open(path, OPEN_FLAGS | O_CREAT, 0666);
+  return file;
+}
+
+/* Never standard output, even when the program has closed it: what it prints would land in the file. */
+static int move_up(int file) {
+  int higher = file < 0 ? -1 : fcntl(file, F_DUPFD_CLOEXEC, LOWEST_DESCRIPTOR);
+  if (higher < 0 && file >= 0 && file <= STDERR_FILENO)
+    higher = fcntl(file, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+  if (higher < 0)
+    return file;
+  close(file);
+  return higher;
+}
+
+/* glibc 2.33 has given fstat a new symbol, which older ones lack. */
+static bool status_of(int file, struct stat *status) {
+  return syscall(SYS_fstat, file, status) == 0;
+}
+
+static bool is_same(const struct shared_file *file, int descriptor) {
+  struct stat status;
+  return descriptor >= 0 && status_of(descriptor, &status) && status.st_dev == file->device &&
+         status.st_ino == file->inode;
+}
+
+static int open_same(const struct shared_file *file) {
+  int descriptor = file->path == NULL ? -1 : move_up(open(file->path, OPEN_FLAGS));
+  if (descriptor < 0 || is_same(file, descriptor))
+    return descriptor;
+  close(descriptor);
+  errno = ESTALE;
+  return -1;
+}
+
+/* Another description of the same file, or -1. Callers hold locks, which a thread that is cancelled would keep. */
+static int open_again(const struct shared_file *file) {
+  int cancel_state;
+  pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state);
+  int descriptor = open_same(file);
+  pthread_setcancelstate(cancel_state, NULL);
+  return descriptor;
+}
+
+/* The program may have closed our descriptor, with all that it found open, and its number may be another file's now. */
+int shared_file_descriptor(struct shared_file *file) {
+  int known = __atomic_load_n(&file->descriptor, __ATOMIC_ACQUIRE);
+  if (is_same(file, known))
+    return known;
+  int opened = open_again(file);
+  if (opened < 0 ||
+      __atomic_compare_exchange_n(&file->descriptor, &known, opened, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+    return opened;
+  close(opened); /* another thread was faster */
+  return known;
+}
+
+/* ---- size and content ------------------------------------------------------------------------------------------ */
+
+static bool begins_with(int file, unsigned long long magic) {
+  unsigned long long first = 0;
+  if (pread(file, &first, sizeof first, 0) < 0)
+    return false;
+  errno = EILSEQ;
+  return magic == 0 || first == 0 || first == magic;
+}
+
+/* For file systems that cannot reserve. Under the lock, so that nobody uses the file before it has its size. */
+static bool write_zeros(struct shared_file *file) {
+  static const char zeros[PAGE_BYTES];
+  if (!shared_file_lock(file))
+    return false;
+  ssize_t written = 0;
+  off_t end;
+  while (written >= 0 && (end = lseek(file->descriptor, 0, SEEK_END)) < (off_t)file->size) {
+    size_t missing = file->size - (size_t)end;
+    written = pwrite(file->descriptor, zeros, missing < sizeof zeros ? missing : sizeof zeros, end);
+  }
+  int error = errno;
+  shared_file_unlock(file);
+  errno = error;
+  return written >= 0;
+}
+
+/* A write past the program's own limit for files would be SIGXFSZ. */
+static bool may_have(size_t size) {
+  struct rlimit largest;
+  errno = EFBIG;
+  return getrlimit(RLIMIT_FSIZE, &largest) != 0 || largest.rlim_cur >= size;
+}
+
+/* All bytes are reserved on the disk, so that a full one shows now. */
+static bool grow(struct shared_file *file) {
+  if (lseek(file->descriptor, 0, SEEK_END) >= (off_t)file->size)
+    return true;
+  if (!may_have(file->size))
+    return false;
+  (void)fchmod(file->descriptor, 0666); /* whatever the umask; only the owner may and need do this */
+  int failed, tries = 0;
+  do
+    failed = fallocate(file->descriptor, 0, 0, (off_t)file->size);
+  while (failed && errno == EINTR && ++tries < 1000);
+  return !failed || ((errno == EOPNOTSUPP || errno == ENOSYS) && write_zeros(file));
+}
+
+static bool may_be_used(const struct shared_file *file, const struct stat *status, unsigned long long magic,
+                        uid_t owner) {
+  errno = S_ISREG(status->st_mode) ? EPERM : EINVAL;
+  return S_ISREG(status->st_mode) && (owner == SHARED_FILE_ANY_OWNER || owner == status->st_uid) &&
+         begins_with(file->descriptor, magic);
+}
+
+static bool open_and_grow(struct shared_file *file, const char *path, size_t size, unsigned long long magic,
+                          uid_t owner) {
+  struct stat status;
+  file->descriptor = move_up(open_or_make(path));
+  if (file->descriptor < 0 || !status_of(file->descriptor, &status))
+    return false;
+  file->path = strdup(path);
+  file->size = size;
+  file->device = status.st_dev;
+  file->inode = status.st_ino;
+  return file->path != NULL && may_be_used(file, &status, magic, owner) && grow(file);
+}
+
+bool shared_file_open(struct shared_file *file, const char *path, size_t size, unsigned long long magic, uid_t owner) {
+  *file = (struct shared_file){.descriptor = -1};
+  bool opened = open_and_grow(file, path, size, magic, owner);
+  int error = errno;
+  if (!opened)
+    shared_file_close(file, size);
+  errno = error;
+  return opened;
+}
+
+bool shared_file_map(struct shared_file *file, size_t size) {
+  void *memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, file->descriptor, 0);
+  file->memory = memory == MAP_FAILED ? NULL : memory;
+  return file->memory != NULL;
+}
+
+/* ---- locks ----------------------------------------------------------------------------------------------------- */
+
+#define LOCK_BYTE (VGPU_SLOT_LOCK_OFFSET - 1)
+
+static struct flock range(short type, unsigned long long start, size_t length) {
+  return (struct flock){.l_type = type, .l_whence = SEEK_SET, .l_start = (off_t)start, .l_len = (off_t)length};
+}
+
+static struct flock slots(short type, int first, int count) {
+  return range(type, VGPU_SLOT_LOCK_OFFSET + (unsigned)first, (size_t)count);
+}
+
+static bool set(struct shared_file *file, struct flock lock) {
+  return fcntl(shared_file_descriptor(file), F_OFD_SETLK, &lock) == 0;
+}
+
+bool shared_file_try_lock_bytes(int descriptor, off_t at, size_t size) {
+  struct flock lock = range(F_WRLCK, (unsigned long long)at, size);
+  return fcntl(descriptor, F_OFD_SETLK, &lock) == 0;
+}
+
+void shared_file_unlock_bytes(int descriptor, off_t at, size_t size) {
+  struct flock lock = range(F_UNLCK, (unsigned long long)at, size);
+  fcntl(descriptor, F_OFD_SETLK, &lock);
+}
+
+static bool is_taken(int error) {
+  return error == EAGAIN || error == EACCES;
+}
+
+bool shared_file_try_lock(struct shared_file *file) {
+  return set(file, range(F_WRLCK, LOCK_BYTE, 1));
+}
+
+bool shared_file_lock(struct shared_file *file) {
+  for (int tries = 0; tries < LOCK_TRIES; tries++) {
+    if (shared_file_try_lock(file))
+      return true;
+    if (!is_taken(errno))
+      return false;
+    clock_sleep_ns(1000000);
+  }
+  errno = EBUSY;
+  return false;
+}
+
+void shared_file_unlock(struct shared_file *file) {
+  set(file, range(F_UNLCK, LOCK_BYTE, 1));
+}
+
+static int take_first_free(int descriptor, int count) {
+  for (int slot = 0; slot < count; slot++) {
+    struct flock lock = slots(F_WRLCK, slot, 1);
+    if (fcntl(descriptor, F_OFD_SETLK, &lock) == 0)
+      return slot;
+    if (!is_taken(errno))
+      return -1;
+  }
+  errno = EAGAIN;
+  return -1;
+}
+
+/* The mapping comes before the lock, and is told to stay out of children before there is anything to inherit. */
+int shared_file_claim_slot(struct shared_file *file, int count) {
+  int descriptor = open_again(file);
+  if (descriptor < 0)
+    return -1;
+  int slot = -1;
+  void *mapping = mmap(NULL, PAGE_BYTES, PROT_NONE, MAP_SHARED, descriptor, 0);
+  if (mapping != MAP_FAILED && madvise(mapping, PAGE_BYTES, MADV_DONTFORK) == 0)
+    slot = take_first_free(descriptor, count);
+  int error = errno;
+  if (slot >= 0)
+    file->slot = mapping;
+  else if (mapping != MAP_FAILED)
+    munmap(mapping, PAGE_BYTES);
+  close(descriptor);
+  errno = error;
+  return slot;
+}
+
+bool shared_file_borrow_slot(struct shared_file *file, int slot) {
+  return set(file, slots(F_WRLCK, slot, 1));
+}
+
+void shared_file_return_slot(struct shared_file *file, int slot) {
+  set(file, slots(F_UNLCK, slot, 1));
+}
+
+bool shared_file_is_held(struct shared_file *file, int first, int count) {
+  struct flock lock = slots(F_WRLCK, first, count);
+  return fcntl(shared_file_descriptor(file), F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
+}
+
+/* ---- content --------------------------------------------------------------------------------------------------- */
+
+/* By callers who hold locks. In pread() and pwrite() a thread that is cancelled would end, and keep them. */
+
+bool shared_file_read_at(int descriptor, void *to, size_t size, off_t at) {
+  ssize_t length = syscall(SYS_pread64, descriptor, to, size, at);
+  if (length < 0)
+    return false;
+  memset((char *)to + length, 0, size - (size_t)length);
+  if (length < (ssize_t)size)
+    errno = ENODATA;
+  return length == (ssize_t)size;
+}
+
+bool shared_file_write_at(int descriptor, const void *from, size_t size, off_t at) {
+  return may_have((size_t)at + size) && syscall(SYS_pwrite64, descriptor, from, size, at) == (ssize_t)size;
+}
+
+bool shared_file_read(struct shared_file *file, void *to, size_t size, off_t at) {
+  return shared_file_read_at(shared_file_descriptor(file), to, size, at);
+}
+
+bool shared_file_write(struct shared_file *file, const void *from, size_t size, off_t at) {
+  return shared_file_write_at(shared_file_descriptor(file), from, size, at);
+}
+
+bool shared_file_mend(struct shared_file *file) {
+  return errno == ENODATA && grow(file);
+}
+
+/* ---- the end --------------------------------------------------------------------------------------------------- */
+
+void shared_file_forget(struct shared_file *file) {
+  if (is_same(file, file->descriptor))
+    close(file->descriptor);
+  *file = (struct shared_file){.descriptor = -1};
+}
+
+void shared_file_close(struct shared_file *file, size_t size) {
+  if (file->memory != NULL)
+    munmap(file->memory, size);
+  if (file->slot != NULL)
+    munmap(file->slot, PAGE_BYTES);
+  free(file->path);
+  shared_file_forget(file);
+}

@@ -1,0 +1,44 @@
+#include "stream/launch_runs.h"
+
+#include "stream/profile.h"
+
+__thread struct launch_row launch_row;
+static __thread struct profile_record nowhere; /* where there is no room: the launches count all the same */
+
+void launch_row_record(int64_t start_ns) {
+  struct profile_record *record = profile_records_next(1);
+  launch_row.record = record != NULL ? record : &nowhere;
+  profile_copy(launch_row.record, &(const struct profile_record){.start_ns = (uint64_t)start_ns,
+                                                                 .value = profile_row(profile_place.kernel),
+                                                                 .stream = profile_number_of(launch_row.stream),
+                                                                 .api = launch_row.api,
+                                                                 .device = profile_place.device,
+                                                                 .kind_and_copy = PROFILE_ROW});
+  if (record != NULL)
+    profile_records_stored();
+}
+
+/* The last ones that were not timed are taken to have come as evenly as those before, and to have taken as long. */
+static void add_untimed(struct launch_row *row, uint32_t untimed, int64_t now_ns) {
+  struct profile_record *record = row->record;
+  uint64_t lasts_ns = record->value >> 32, more_ns = lasts_ns / row->launches * untimed;
+  uint64_t passed_ns = (uint64_t)now_ns - record->start_ns, most_ns = passed_ns > lasts_ns ? passed_ns - lasts_ns : 0;
+  if (more_ns > most_ns)
+    more_ns = most_ns;
+  row->last_ns += (int64_t)more_ns;
+  profile_set(&record->value, (uint32_t)record->value | (lasts_ns + more_ns) << 32);
+  profile_set(&record->duration_ns, record->duration_ns / row->launches * (row->launches + untimed));
+}
+
+/* A stream that was destroyed meanwhile has had them in its last batch. */
+void launch_row_tell(void) {
+  struct launch_row row = launch_row;
+  uint32_t untimed = launch_row_untimed(&row), launches = row.launches + untimed;
+  launch_row = (struct launch_row){.before = row.function};
+  int64_t now_ns = untimed > 0 ? quick_clock_ns() : row.last_ns;
+  if (untimed > 0)
+    add_untimed(&row, untimed, now_ns);
+  profile_records_count_row(row.record, row.api, profile_place.kernel, launches, row.longest_ns);
+  if (row.generation == __atomic_load_n(&streams_generation, __ATOMIC_ACQUIRE))
+    meter_launched_more(row.metered, row.work, launches, row.last_ns, now_ns);
+}

@@ -1,0 +1,192 @@
+#include "stream/meters.h"
+#include "device/process.h"
+
+#include "base/claim.h"
+#include "base/clock.h"
+#include "stream/launch_runs.h"
+#include "stream/markers.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+HOT_DATA struct meters_watch meters_watch;
+
+/* ---- what a device's meter goes by ----------------------------------------------------------------------------- */
+
+/* The same number for all processes that share a usage file, and for nobody else on this host. */
+static uint64_t tenant(void) {
+  static uint64_t known;
+  uint64_t number = __atomic_load_n(&known, __ATOMIC_RELAXED);
+  if (number != 0)
+    return number;
+  const struct shared_file *usage = &process_region()->file;
+  bool shared = shared_file_is_open(usage);
+  uint64_t first = shared ? (uint64_t)usage->device : (uint64_t)getpid();
+  uint64_t second = shared ? (uint64_t)usage->inode : (uint64_t)clock_now_ns();
+  number = ((first * 0x9e3779b97f4a7c15ULL) ^ (second * 0xff51afd7ed558ccdULL)) | 1;
+  __atomic_store_n(&known, number, __ATOMIC_RELAXED);
+  return number;
+}
+
+static struct meter_terms terms_of(const void *owner) {
+  const struct device *device = owner;
+  struct limits limits = device_limits(device);
+  struct meter *meter = __atomic_load_n(&device->meter, __ATOMIC_ACQUIRE);
+  struct meter_terms terms = {.percent = limits.sm_percent, .paused = limits.paused};
+  if (limits.sm_policy == VGPU_SM_OFF)
+    terms.percent = VGPU_NO_SM_LIMIT;
+  terms.yields = terms.percent >= VGPU_NO_SM_LIMIT; /* measured for the profile alone */
+  if (limits.sm_policy == VGPU_SM_OFF)
+    return terms;
+  if (meter == NULL || !meter->takes_turns) /* then nobody knows who else wants the GPU: the limit holds always */
+    return terms;
+  const struct turns_terms published = {.tenant = tenant(),
+                                        .percent = limits.sm_percent,
+                                        .policy = (uint16_t)limits.sm_policy,
+                                        .priority = (uint16_t)limits.priority};
+  turns_set_terms(&meter->turns, &published);
+  terms.takes_turns = true;
+  terms.is_apart = limits.sm_policy == VGPU_SM_APART;
+  terms.yields = limits.sm_policy == VGPU_SM_BURST || limits.sm_percent >= VGPU_NO_SM_LIMIT;
+  terms.percent = turns_share_percent(&meter->turns, &published);
+  return terms;
+}
+
+/* Of all devices of the container, in the usage file. */
+static struct device_state *container[VGPU_MAX_DEVICES + 1];
+
+static void find_states(void) {
+  const struct vgpu_limits *limits = process_region()->limits;
+  uint32_t count = limits != NULL && limits->device_count < VGPU_MAX_DEVICES ? limits->device_count : VGPU_MAX_DEVICES;
+  for (uint32_t i = 0; i < count; i++)
+    container[i] = process_device_state((int)i);
+}
+
+/* As the driver was told when it started. */
+static bool launches_block(void) {
+  const char *value = getenv("CUDA_LAUNCH_BLOCKING");
+  return value != NULL && *value != '\0' && strcmp(value, "0") != 0;
+}
+
+static struct meter *make(struct device *device) {
+  struct meter *made = calloc(1, sizeof *made);
+  if (made == NULL) {
+    device_not_enforced(device, VGPU_NOT_ENFORCED_SM);
+    return NULL;
+  }
+  static int32_t finding; /* a claim */
+  claim_take(&finding);
+  if (container[0] == NULL)
+    find_states();
+  claim_release(&finding);
+  meter_init(made, &markers_driver, device_state(device), device_limits(device).sm_percent);
+  made->container = container;
+  made->terms = terms_of;
+  made->owner = device;
+  made->observer = profile_observer();
+  int slot = process_shows_limits() ? turns_file_join(&made->turns_file, device->uuid) : -1;
+  made->takes_turns = slot >= 0;
+  made->launches_block = launches_block();
+  if (made->takes_turns)
+    turns_begin(&made->turns, &turns_file_system, &made->turns_file, slot);
+  if (!made->takes_turns && process_shows_limits())
+    device_not_enforced(device, VGPU_NOT_ENFORCED_TURNS);
+  struct meter *other = NULL;
+  if (!__atomic_compare_exchange_n(&device->meter, &other, made, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
+    if (made->takes_turns)
+      shared_file_close(&made->turns_file, sizeof(struct turns_file));
+    free(made);
+    return other;
+  }
+  __atomic_store_n(&meters_watch.meters, true, __ATOMIC_RELAXED);
+  terms_of(device); /* publishes them */
+  return made;
+}
+
+static struct meter *meter_of(struct device *device) {
+  struct meter *meter = __atomic_load_n(&device->meter, __ATOMIC_ACQUIRE);
+  return meter != NULL ? meter : make(device);
+}
+
+/* Whatever others do. */
+static bool is_limited(struct device *device) {
+  struct limits limits = device_limits(device);
+  return limits.paused || (limits.sm_policy != VGPU_SM_OFF && limits.sm_percent < VGPU_NO_SM_LIMIT);
+}
+
+struct meter *meters_current(void) {
+  struct device *device = device_of_current_context();
+  if (device == NULL || device->number < 0)
+    return NULL;
+  bool in_company = __atomic_load_n(&device->in_company, __ATOMIC_RELAXED);
+  return is_limited(device) || in_company || profile_is_on() ? meter_of(device) : NULL;
+}
+
+/* ---- company ---------------------------------------------------------------------------------------------------- */
+
+/* Nothing is measured from now on: what is open would grow with what is not. */
+static void leave_off(struct meter *meter) {
+  if (meter->observer != NULL)
+    return;
+  meter_end_all(meter);
+  meter_harvest(meter);
+}
+
+static bool look_at(struct device *device) {
+  struct meter *meter = __atomic_load_n(&device->meter, __ATOMIC_ACQUIRE);
+  if (meter == NULL)
+    return false;
+  bool company = false;
+  if (meter->takes_turns && device_limits(device).sm_policy != VGPU_SM_OFF) {
+    terms_of(device); /* publishes them */
+    turns_note_presence(&meter->turns);
+    company = turns_look(&meter->turns).another_tenant;
+  }
+  bool limited = is_limited(device);
+  __atomic_store_n(&device->in_company, company, __ATOMIC_RELAXED);
+  bool was_measured = __atomic_exchange_n(&device->is_measured, company || limited, __ATOMIC_RELAXED);
+  if (was_measured && !company && !limited)
+    leave_off(meter);
+  return company;
+}
+
+/* The current device's meter is made here, be it only to be seen by others. */
+bool meters_look_for_company(int64_t now_ns) {
+  int64_t before_ns = __atomic_load_n(&meters_watch.look_at_ns, __ATOMIC_RELAXED);
+  if (now_ns < before_ns || !__atomic_compare_exchange_n(&meters_watch.look_at_ns, &before_ns, now_ns + TURNS_KNOWN_NS,
+                                                         false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+    return __atomic_load_n(&meters_watch.company, __ATOMIC_RELAXED);
+  struct device *device = device_of_current_context();
+  if (device != NULL && device->number >= 0 && device_limits(device).sm_policy != VGPU_SM_OFF && process_shows_limits())
+    meter_of(device);
+  bool company = false;
+  for (int i = 0; (device = devices_at(i)) != NULL; i++)
+    company |= look_at(device);
+  __atomic_store_n(&meters_watch.company, company, __ATOMIC_RELAXED);
+  return company;
+}
+
+void meters_harvest_all(void) {
+  struct device *device;
+  launch_row_end();
+  for (int i = 0; (device = devices_at(i)) != NULL; i++) {
+    struct meter *meter = __atomic_load_n(&device->meter, __ATOMIC_ACQUIRE);
+    if (meter == NULL)
+      continue;
+    meter_before_wait_all(meter); /* what ran dry long ago did not last until now */
+    meter_end_all(meter);
+    meter_harvest(meter);
+  }
+}
+
+static void meters_forget(void) {
+  struct device *device;
+  for (int i = 0; (device = devices_at(i)) != NULL; i++)
+    if (device->meter != NULL && device->meter->takes_turns)
+      shared_file_forget(&device->meter->turns_file);
+  memset(container, 0, sizeof container); /* the child may have other limits */
+  meters_watch = (struct meters_watch){0};
+  claim_forget_thread();
+}
+PROCESS_IN_CHILD(meters_forget);

@@ -1,0 +1,135 @@
+#include "stream/streams.h"
+#include "device/process.h"
+
+#include "base/log.h"
+#include "device/devices.h"
+#include "memory/table.h"
+#include "stream/launch_runs.h"
+#include "stream/markers.h"
+#include "stream/meters.h"
+
+#include <stdlib.h>
+
+#define ASK_AGAIN 64 /* launches */
+
+static struct table streams = TABLE_INITIALIZER; /* key -> meter_stream */
+HOT_DATA uint32_t streams_generation = 1;
+__thread struct streams_last streams_last;
+
+void streams_context_changes(void) {
+  streams_last.asks_left = 0;
+}
+
+static bool means_a_default_stream(CUstream stream) {
+  return stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
+}
+
+/* A handle names its stream alone; the default streams are one for each context, or for each context and thread. Two
+ * of them with the same mixed key, which is not to be expected in the life of the universe, would share a batch. */
+static uint64_t key_of(CUstream stream, CUcontext context) {
+  if (!means_a_default_stream(stream))
+    return (uint64_t)(uintptr_t)stream;
+  uint64_t thread = stream == CU_STREAM_PER_THREAD ? (uintptr_t)&streams_last : 0;
+  uint64_t mixed = ((uint64_t)(uintptr_t)context * 0x9e3779b97f4a7c15ULL) ^ (thread * 0xff51afd7ed558ccdULL);
+  return mixed | 1; /* odd: never a handle, which is an aligned address */
+}
+
+static SELDOM struct meter_stream *add(CUstream stream, CUcontext context, uint64_t key) {
+  struct meter *meter = meters_current();
+  if (meter == NULL)
+    return NULL;
+  struct meter_stream *added = meter_add_stream(meter, context, stream);
+  if (added == NULL || !table_put(&streams, (struct table_entry){.key = key, .owner = added})) {
+    static int said;
+    log_once(&said, LOG_WARNING, "more than %d streams; the compute limit is not enforced on the others",
+             METER_MAX_STREAMS);
+    device_not_enforced(meter->owner, VGPU_NOT_ENFORCED_SM);
+  }
+  return added;
+}
+
+/* The entries of a destroyed context stay in the table, but the meter has given their streams up. */
+static bool still_means(const struct meter_stream *found, CUstream stream, CUcontext context) {
+  return atomic_load_explicit(&found->handle, memory_order_relaxed) == stream &&
+         (!means_a_default_stream(stream) || atomic_load_explicit(&found->context, memory_order_relaxed) == context);
+}
+
+HOT struct meter_stream *streams_look_up(CUstream stream, enum streams_unknown unknown) {
+  CUcontext context = NULL;
+  bool is_default = means_a_default_stream(stream);
+  if (is_default && real.cuCtxGetCurrent(&context) != CUDA_SUCCESS)
+    return NULL;
+  uint32_t now = __atomic_load_n(&streams_generation, __ATOMIC_ACQUIRE);
+  if (streams_last.found != NULL && streams_last.stream == stream && streams_last.generation == now &&
+      streams_last.context == context) {
+    streams_last.asks_left = profile_is_on() ? ASK_AGAIN : 0;
+    return streams_last.found;
+  }
+
+  uint64_t key = key_of(stream, context);
+  struct table_entry entry = {0};
+  struct meter_stream *found = table_get(&streams, key, &entry) ? entry.owner : NULL;
+  if (found != NULL && !still_means(found, stream, context))
+    found = NULL;
+  if (found == NULL && unknown == STREAMS_ADD) {
+    CUcontext current = NULL;
+    if (real.cuCtxGetCurrent(&current) == CUDA_SUCCESS && current != NULL)
+      found = add(stream, current, key);
+  }
+  streams_last.stream = stream;
+  streams_last.context = context;
+  streams_last.generation = now;
+  streams_last.found = found;
+  streams_last.asks_left = 0;
+  return found;
+}
+
+void streams_forget_stream(CUstream stream) {
+  struct table_entry entry;
+  if (!meters_exist() || means_a_default_stream(stream) || !table_take(&streams, key_of(stream, NULL), &entry))
+    return;
+  __atomic_add_fetch(&streams_generation, 1, __ATOMIC_RELEASE);
+  if (still_means(entry.owner, stream, NULL))
+    meter_remove_stream(entry.owner);
+}
+
+static void forget_context(struct meter *meter, CUcontext context) {
+  __atomic_add_fetch(&streams_generation, 1, __ATOMIC_RELEASE);
+  meter_remove_context(meter, context);
+  markers_forget_context(context);
+}
+
+void streams_forget_context(CUcontext context) {
+  if (!meters_exist() || context == NULL)
+    return;
+  struct device *device;
+  for (int i = 0; (device = devices_at(i)) != NULL; i++) {
+    struct meter *meter = __atomic_load_n(&device->meter, __ATOMIC_ACQUIRE);
+    if (meter == NULL)
+      continue;
+    bool paused = meter_pause(meter);
+    forget_context(meter, context);
+    meter_resume(meter, paused);
+  }
+}
+
+CUresult streams_release_primary(CUdevice ordinal, CUresult (*release)(CUdevice)) {
+  struct device *device = device_of_ordinal(ordinal);
+  struct meter *meter = device != NULL ? __atomic_load_n(&device->meter, __ATOMIC_ACQUIRE) : NULL;
+  CUcontext context = meter != NULL ? __atomic_load_n(&device->primary_context, __ATOMIC_RELAXED) : NULL;
+  if (context == NULL)
+    return release(ordinal);
+  bool paused = meter_pause(meter);
+  CUresult result = release(ordinal);
+  if (!device_primary_is_active(ordinal))
+    forget_context(meter, context);
+  meter_resume(meter, paused);
+  return result;
+}
+
+static void streams_forget(void) {
+  table_abandon(&streams);
+  launch_row = (struct launch_row){0};
+  streams_generation++;
+}
+PROCESS_IN_CHILD(streams_forget);

@@ -1,0 +1,58 @@
+/* Which meter, and which of its streams, a CUDA stream handle means to the calling thread. */
+#ifndef VGPU_STREAMS_H
+#define VGPU_STREAMS_H
+
+#include "compute/meter.h"
+#include "hook/hooks.h"
+
+/* The last answer, since most threads launch on one stream. */
+extern __thread struct streams_last {
+  CUstream stream;
+  CUcontext context;
+  uint32_t generation;
+  uint32_t asks_left; /* that the context need not be asked for: with a profile we see when the thread changes it */
+  struct meter_stream *found;
+} streams_last;
+extern uint32_t streams_generation; /* changes when a handle loses its meaning */
+
+/* Stream NULL means the legacy stream or, in a _ptsz call, the thread's own. */
+static inline CUstream legacy(CUstream stream) {
+  return stream != NULL ? stream : CU_STREAM_LEGACY;
+}
+static inline CUstream per_thread(CUstream stream) {
+  return stream != NULL ? stream : CU_STREAM_PER_THREAD;
+}
+
+enum streams_unknown { STREAMS_IGNORE, STREAMS_ADD };
+struct meter_stream *streams_look_up(CUstream stream, enum streams_unknown unknown);
+
+/* Should the context have changed without our seeing it, that is noticed soon. */
+static inline bool streams_is_last(CUstream stream) {
+  if (streams_last.stream != stream || streams_last.asks_left == 0 ||
+      streams_last.generation != __atomic_load_n(&streams_generation, __ATOMIC_ACQUIRE))
+    return false;
+  streams_last.asks_left--;
+  return true;
+}
+
+/* NULL when the stream is not limited, or cannot be told. */
+static inline struct meter_stream *streams_find(CUstream stream) {
+  return streams_is_last(stream) ? streams_last.found : streams_look_up(stream, STREAMS_ADD);
+}
+
+/* The same, without making it known to the meter. */
+static inline struct meter_stream *streams_find_known(CUstream stream) {
+  return streams_is_last(stream) ? streams_last.found : streams_look_up(stream, STREAMS_IGNORE);
+}
+
+/* The calling thread has another current context from now on, or may have. Told while there is a profile. */
+void streams_context_changes(void);
+
+/* Before a stream or a context is destroyed. */
+void streams_forget_stream(CUstream stream);
+void streams_forget_context(CUcontext context);
+
+/* Gives back a reference to a primary context, or resets it: only afterwards it is known whether it still exists. */
+CUresult streams_release_primary(CUdevice ordinal, CUresult (*release)(CUdevice));
+
+#endif

@@ -1,0 +1,64 @@
+"""The folders of lib/src are floors: each includes, and calls, only what is below it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support import CHECKOUT
+
+SOURCES = CHECKOUT / "lib" / "src"
+OBJECTS = CHECKOUT / "lib" / "build" / "obj"
+
+# From top to bottom. What shares a line shares a floor, and knows nothing of one another.
+FLOORS = ("entry", "nvml", "cuda", "stream", "device", "hook", "profile", "compute", "turns", "shared", "memory", "base")
+HEIGHTS = {name: -number for number, floor in enumerate(FLOORS) for name in floor.split()} | {"abi.h": -len(FLOORS)}
+
+
+def floor(path: str) -> int:
+    """Return how high a file stands, by its path below lib/src."""
+    return HEIGHTS[path.split("/")[0]]
+
+
+def includes() -> Iterator[tuple[str, str]]:
+    """Yield every file and what it includes of the library, by their paths below lib/src."""
+    for path in sorted(SOURCES.rglob("*.[ch]")):
+        for included in re.findall(r'^#include "([^"]+)"', path.read_text(), re.MULTILINE):
+            assert (SOURCES / included).exists(), f"{path.name} includes {included}, which is not a path below lib/src"
+            yield str(path.relative_to(SOURCES)), included
+
+
+def symbols(path: Path, *flags: str) -> list[str]:
+    """Return what `nm` says of an object: the symbols, each the last word of its line."""
+    listed = subprocess.run(["nm", *flags, str(path)], capture_output=True, text=True, check=True).stdout
+    return [line.split()[-1] for line in listed.splitlines()]
+
+
+def calls() -> Iterator[tuple[str, str]]:
+    """Yield every object and the objects whose functions and data it uses."""
+    objects = [path for path in OBJECTS.glob("*/*.o") if path.parent.name in HEIGHTS]
+    if not objects:
+        pytest.skip("the library is not built: `make lib`")
+    defined = {symbol: path for path in objects for symbol in symbols(path, "--defined-only", "--extern-only")}
+    for path in objects:
+        for symbol in symbols(path, "--undefined-only"):
+            if symbol in defined:
+                yield str(path.relative_to(OBJECTS)), str(defined[symbol].relative_to(OBJECTS))
+
+
+def test_every_folder_has_a_floor() -> None:
+    assert {path.name for path in SOURCES.iterdir()} == set(HEIGHTS)
+
+
+def test_no_include_runs_up() -> None:
+    arrows = [f"{here} includes {there}" for here, there in includes() if floor(there) > floor(here)]
+    assert not arrows, "\n".join(arrows)
+
+
+def test_no_call_runs_up() -> None:
+    arrows = sorted({f"{here} uses {there}" for here, there in calls() if floor(there) > floor(here)})
+    assert not arrows, "\n".join(arrows)
