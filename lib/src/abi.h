@@ -87,7 +87,8 @@ struct vgpu_limits {
 #define VGPU_NOT_ENFORCED_SM 2u     /* work went by that could not be measured */
 #define VGPU_NOT_ENFORCED_TURNS 4u  /* the file in VGPU_LOCK_DIR cannot be used: the GPU mixes the tenants' work */
 
-/* How often a wait for the turn took how long (history.h): in a minute of CLOCK_MONOTONIC, and in the one before. */
+/* How often a wait for the turn took how long (compute/history.h): in a minute of CLOCK_MONOTONIC, and in the one
+ * before. */
 struct vgpu_wait_times {
   uint32_t minute;
   uint16_t counts[VGPU_WAIT_BUCKETS];
@@ -101,12 +102,12 @@ struct vgpu_device_shared {
   uint64_t memory_limit_bytes; /* the limit in force, for display */
   uint32_t sm_limit_percent;   /* likewise */
   uint32_t not_enforced;       /* VGPU_NOT_ENFORCED_*: what has gone wrong since the file was made */
-  int64_t tokens_zero_at_ns;   /* when the token bucket stands at exactly zero (bucket.h) */
-  int64_t at_work_since_ns;    /* work is on the GPU, and the last of it ended or began then; 0: none (gate.c) */
-  uint64_t busy_ns;            /* GPU time charged since the file was made */
-  uint64_t throttled_ns;       /* time that launches waited for tokens, or for their turn, over all threads */
-  uint64_t launches;           /* measured ones */
-  uint64_t refusals;           /* allocations refused for the limit */
+  int64_t tokens_zero_at_ns;   /* when the token bucket stands at exactly zero (compute/bucket.h) */
+  int64_t at_work_since_ns; /* work is on the GPU, and the last of it ended or began then; 0: none (compute/gate.c) */
+  uint64_t busy_ns;         /* GPU time charged since the file was made */
+  uint64_t throttled_ns;    /* time that launches waited for tokens, or for their turn, over all threads */
+  uint64_t launches;        /* measured ones */
+  uint64_t refusals;        /* allocations refused for the limit */
   int64_t last_launch_ns;
   uint64_t reserved0;
   /* GPU time charged in each of the last seconds: the second of CLOCK_MONOTONIC in the upper half, its microseconds of
@@ -122,7 +123,7 @@ struct vgpu_device_usage {
   uint64_t managed_bytes;   /* of allocated_bytes: on the device only as far as they have been touched */
   uint64_t context_bytes;   /* of overhead_bytes: what contexts took when they were made; the rest is modules */
   uint64_t host_bytes;      /* beyond these: allocations past the device's share, which live on the host */
-  uint64_t counted_bytes;   /* what all that comes to, and what is reserved or kept for calls to come (ledger.h) */
+  uint64_t counted_bytes; /* what all that comes to, and what is reserved or kept for calls to come (memory/ledger.h) */
   uint64_t reserved[2];
 };
 

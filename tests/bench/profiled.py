@@ -28,7 +28,7 @@ from vgpurun.profiles.reader import read_profiles  # noqa: E402
 SECONDS = 30.0
 TURN_S = 0.05
 PROGRAMS = ("decode", "small", "train16")
-OFF, ON = 1, 2  # profile_state in lib/profile.h
+OFF, ON = 1, 2  # profile_state in lib/src/stream/profile.h
 
 
 def address_in_library(symbol: str) -> int:

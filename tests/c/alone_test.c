@@ -165,7 +165,9 @@ static void check_hosts(void) {
     check_limits(&programs[p], percents, COUNT(percents));
 }
 
-int main(int count, char **arguments) {
-  static const struct section sections[] = {{"kernels and graphs", check_lengths}, {"hosts", check_hosts}};
-  return run_sections(sections, COUNT(sections), count, arguments);
+int main(int count, char **names) {
+  cases_begin(count, names);
+  CASE("kernels and graphs") check_lengths();
+  CASE("hosts") check_hosts();
+  return rows_end();
 }

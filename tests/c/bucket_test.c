@@ -1,6 +1,7 @@
 /* The bucket on a clock of our own. */
-#include "compute/bucket.h"
+#include "cases.h"
 #include "check.h"
+#include "compute/bucket.h"
 
 #define MS 1000000LL
 #define S 1000000000LL
@@ -63,9 +64,10 @@ static void check_debt_is_bounded(void) {
   CHECK(zero_at_ns < now_ns, "a percentage of 0 is 1");
 }
 
-int main(void) {
-  check_shares();
-  check_wait_is_exact();
-  check_debt_is_bounded();
-  return 0;
+int main(int count, char **names) {
+  cases_begin(count, names);
+  CASE("shares") check_shares();
+  CASE("wait is exact") check_wait_is_exact();
+  CASE("debt is bounded") check_debt_is_bounded();
+  return cases_end();
 }

@@ -1,8 +1,8 @@
 /* Threads that launch on one stream, end its batches and harvest: each launch is in one batch, and each batch comes to
  * its end once. */
-#include "check.h"
 #include "base/claim.h"
 #include "base/clock.h"
+#include "check.h"
 #include "compute/meter.h"
 
 #include <pthread.h>

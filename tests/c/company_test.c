@@ -364,12 +364,14 @@ static void check_changes(void) {
     }
 }
 
-int main(int count, char **arguments) {
-  static const struct section sections[] = {
-      {"flat out", check_flat_out}, {"long kernels beside short ones", check_long_kernels_beside_short_ones},
-      {"priority", check_priority}, {"faults", check_faults},
-      {"policies", check_policies}, {"two GPUs", check_apart},
-      {"changes", check_changes},
-  };
-  return run_sections(sections, COUNT(sections), count, arguments);
+int main(int count, char **names) {
+  cases_begin(count, names);
+  CASE("flat out") check_flat_out();
+  CASE("long kernels beside short ones") check_long_kernels_beside_short_ones();
+  CASE("priority") check_priority();
+  CASE("faults") check_faults();
+  CASE("policies") check_policies();
+  CASE("two GPUs") check_apart();
+  CASE("changes") check_changes();
+  return rows_end();
 }

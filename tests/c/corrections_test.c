@@ -1,13 +1,14 @@
 /*
  * Threads of one process that allocate, free and have contexts or arrays made, while others ask the driver what the
  * process holds: run step by step in every order there is, with at most so many switches between them that nobody asked
- * for. A step is what a claim guards, or a call of the driver. The code is ledger.c itself. At no time is less counted
- * than the driver holds.
+ * for. A step is what a claim guards, or a call of the driver. The code is memory/ledger.c itself. At no time is less
+ * counted than the driver holds.
  */
 #include "abi.h"
-#include "check.h"
 #include "base/claim.h"
 #include "base/clock.h"
+#include "cases.h"
+#include "check.h"
 #include "explore.h"
 
 #include <string.h>
@@ -50,7 +51,6 @@ static char stacks[THREADS][STACK_BYTES];
 static ucontext_t scheduler;
 static bool scheduled;
 static int current, count;
-static const char *scenario;
 
 static bool read_file(void *context, void *to, size_t size, size_t at) {
   (void)context;
@@ -85,7 +85,7 @@ static uint64_t driver_answers(void) {
 }
 
 static void allocate(uint64_t bytes) {
-  CHECK(ledger_reserve(&ledger, 0, bytes, LIMIT_BYTES) != LEDGER_FULL, "%s: refused", scenario);
+  CHECK(ledger_reserve(&ledger, 0, bytes, LIMIT_BYTES) != LEDGER_FULL, "%s: refused", case_name);
   driver_takes(bytes);
   ledger_settle(&ledger, 0, bytes, bytes);
 }
@@ -119,7 +119,7 @@ static void load(void) {
 
 /* Until the answer is counted nobody can know of what it is more than was reserved for it. */
 static void make(void) {
-  CHECK(ledger_reserve(&ledger, 0, RESERVED_FOR_IT_BYTES, LIMIT_BYTES) != LEDGER_FULL, "%s: refused", scenario);
+  CHECK(ledger_reserve(&ledger, 0, RESERVED_FOR_IT_BYTES, LIMIT_BYTES) != LEDGER_FULL, "%s: refused", case_name);
   driver_makes(MADE_BYTES, MADE_BYTES - RESERVED_FOR_IT_BYTES);
   struct ledger_snapshot before = ledger_snapshot(&ledger, 0);
   uint64_t bytes = driver_answers();
@@ -212,10 +212,10 @@ static void run(const enum action *const *scripts, int switches) {
     switches -= chosen != current && !threads[current].ended;
     current = chosen;
     swapcontext(&scheduler, &threads[chosen].context);
-    CHECK(counted() + unmeasured_bytes >= driver_bytes, "%s: %llu of %llu bytes are counted", scenario,
+    CHECK(counted() + unmeasured_bytes >= driver_bytes, "%s: %llu of %llu bytes are counted", case_name,
           (unsigned long long)counted(), (unsigned long long)driver_bytes);
     CHECK(!exact || own.usage.devices[0].overhead_bytes <= overhead_bytes, "%s: what is none counts as overhead",
-          scenario);
+          case_name);
   }
   scheduled = false;
 }
@@ -223,13 +223,12 @@ static void run(const enum action *const *scripts, int switches) {
 /* Anything that was not clear has become clear with the next answer. */
 static void check_all_is_counted_once(void) {
   look();
-  CHECK(counted() == driver_bytes, "%s: %llu bytes are counted at last, %llu held", scenario,
+  CHECK(counted() == driver_bytes, "%s: %llu bytes are counted at last, %llu held", case_name,
         (unsigned long long)counted(), (unsigned long long)driver_bytes);
 }
 
-static void check(const char *name, const enum action *const *scripts, int switches) {
+static void check(const enum action *const *scripts, int switches) {
   long runs_made = 0;
-  scenario = name;
   for (count = 0; scripts[count] != NULL; count++)
     continue;
   explored_depth = 0;
@@ -238,24 +237,26 @@ static void check(const char *name, const enum action *const *scripts, int switc
     check_all_is_counted_once();
     runs_made++;
   } while (explore_go_back());
-  printf("%s: %ld orders\n", name, runs_made);
+  printf("%s: %ld orders\n", case_name, runs_made);
 }
 
-int main(void) {
+int main(int argument_count, char **arguments) {
+  cases_begin(argument_count, arguments);
   static const enum action looks[] = {LOOK, END}, allocates[] = {ALLOCATE, END}, frees[] = {FREE, END};
   static const enum action ends[] = {FREE_UNKNOWN, END}, loads[] = {LOAD, END};
   static const enum action both[] = {ALLOCATE, FREE, END}, makes[] = {MAKE, END}, looks_twice[] = {LOOK, LOOK, END};
-  check("an allocation while NVML is asked", (const enum action *const[]){looks, allocates, NULL}, 3);
-  check("a free while NVML is asked", (const enum action *const[]){looks, frees, NULL}, 3);
-  check("something ends, nobody knows how large, while NVML is asked", (const enum action *const[]){looks, ends, NULL},
-        4);
-  check("something is loaded while NVML is asked", (const enum action *const[]){looks, loads, NULL}, 3);
-  check("an allocation and a free, one after the other", (const enum action *const[]){looks, both, NULL}, 3);
-  check("an allocation and a free, in two threads", (const enum action *const[]){looks, allocates, frees, NULL}, 2);
-  check("two that ask", (const enum action *const[]){looks_twice, both, looks, NULL}, 2);
-  check("something is made", (const enum action *const[]){looks_twice, makes, NULL}, 2);
-  check("something is made while another allocates", (const enum action *const[]){makes, both, NULL}, 2);
-  check("two things are made", (const enum action *const[]){makes, makes, NULL}, 2);
-  check("two things are made while another asks", (const enum action *const[]){makes, makes, looks, NULL}, 2);
-  return 0;
+  CASE("an allocation while NVML is asked") check((const enum action *const[]){looks, allocates, NULL}, 3);
+  CASE("a free while NVML is asked") check((const enum action *const[]){looks, frees, NULL}, 3);
+  CASE("something ends, nobody knows how large, while NVML is asked")
+  check((const enum action *const[]){looks, ends, NULL}, 4);
+  CASE("something is loaded while NVML is asked") check((const enum action *const[]){looks, loads, NULL}, 3);
+  CASE("an allocation and a free, one after the other") check((const enum action *const[]){looks, both, NULL}, 3);
+  CASE("an allocation and a free, in two threads")
+  check((const enum action *const[]){looks, allocates, frees, NULL}, 2);
+  CASE("two that ask") check((const enum action *const[]){looks_twice, both, looks, NULL}, 2);
+  CASE("something is made") check((const enum action *const[]){looks_twice, makes, NULL}, 2);
+  CASE("something is made while another allocates") check((const enum action *const[]){makes, both, NULL}, 2);
+  CASE("two things are made") check((const enum action *const[]){makes, makes, NULL}, 2);
+  CASE("two things are made while another asks") check((const enum action *const[]){makes, makes, looks, NULL}, 2);
+  return cases_end();
 }

@@ -221,7 +221,9 @@ static void check_cheaters(void) {
     }
 }
 
-int main(int count, char **arguments) {
-  static const struct section sections[] = {{"short processes", check_short_processes}, {"cheaters", check_cheaters}};
-  return run_sections(sections, COUNT(sections), count, arguments);
+int main(int count, char **names) {
+  cases_begin(count, names);
+  CASE("short processes") check_short_processes();
+  CASE("cheaters") check_cheaters();
+  return rows_end();
 }

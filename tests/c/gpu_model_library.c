@@ -1,7 +1,7 @@
-/* The library in a process, as its hooks use the meter: meters.c, cuda_launch.c and cuda_sync.c without CUDA. */
+/* The library in a process, as its hooks use the meter: stream/meters.c, cuda/launch.c and cuda/sync.c without CUDA. */
 #include "gpu_model_parts.h"
 
-/* As meters.c does it. */
+/* As stream/meters.c does it. */
 static struct meter_terms terms_of(const void *owner) {
   struct meter *meter = (struct meter *)owner;
   const struct model_container *container = &model.containers[meter->turns.slot >= 0 ? model.current->container : 0];
@@ -45,7 +45,7 @@ void library_begin(struct model_process *process) {
 
 /* ---- is it measured? --------------------------------------------------------------------------------------------- */
 
-/* As meters.c: what is open would grow with what is not measured. */
+/* As stream/meters.c: what is open would grow with what is not measured. */
 static void leave_off(struct meter *meter) {
   meter_close_all(meter);
   meter_harvest(meter);
@@ -55,7 +55,7 @@ static bool is_limited(const struct model_container *container) {
   return container->paused || (container->policy != VGPU_SM_OFF && container->percent < VGPU_NO_SM_LIMIT);
 }
 
-/* As meters.c finds it: without a limit, and alone, nothing is measured. */
+/* As stream/meters.c finds it: without a limit, and alone, nothing is measured. */
 static bool is_measured(struct model_process *process, int gpu) {
   const struct model_container *container = &model.containers[process->container];
   struct turns *turns = &process->meters[gpu].turns;

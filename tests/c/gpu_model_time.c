@@ -1,6 +1,6 @@
 /* Time: whoever is earliest goes on; and what takes a process time on its host. */
-#include "gpu_model_parts.h"
 #include "compute/meter_parts.h"
+#include "gpu_model_parts.h"
 
 #include <string.h>
 

@@ -4,6 +4,7 @@
  * passes only while all of them wait.
  */
 #include "abi.h"
+#include "cases.h"
 #include "check.h"
 #include "explore.h"
 #include "turns/turns.h"
@@ -40,7 +41,6 @@ static int current, count;
 static int64_t now_ns;
 static bool curious;  /* they ask all that there is to be asked */
 static bool tampered; /* with what is in the file: then only the bounds hold */
-static const char *scenario;
 
 static void hand_over(void) {
   swapcontext(&processes[current].context, &scheduler);
@@ -98,7 +98,7 @@ static const struct turns_system stepping = {now, read_shared, write_shared, is_
 static void work(struct process *process) {
   for (int i = 0; i < count; i++)
     CHECK(tampered || &processes[i] == process || processes[i].dead || !processes[i].believes,
-          "%s: two hold the turn at %lld us", scenario, (long long)now_ns / 1000);
+          "%s: two hold the turn at %lld us", case_name, (long long)now_ns / 1000);
   process->believes = true;
   turns_note_activity(&process->turns, now_ns + WORK_NS);
   sleep_until(now_ns + WORK_NS, false);
@@ -218,11 +218,10 @@ struct bounds {
   bool all_get_it;
 };
 
-static void check(const char *name, const struct turns_file *content, int processes_count, int times, int switches,
-                  int kills, struct bounds bounds) {
+static void check(const struct turns_file *content, int processes_count, int times, int switches, int kills,
+                  struct bounds bounds) {
   long runs = 0;
   int64_t longest_ns = 0;
-  scenario = name;
   count = processes_count;
   explored_depth = 0;
   do {
@@ -233,16 +232,16 @@ static void check(const char *name, const struct turns_file *content, int proces
       if (process->dead)
         continue;
       longest_ns = process->longest_wait_ns > longest_ns ? process->longest_wait_ns : longest_ns;
-      CHECK(process->longest_wait_ns <= bounds.wait_ns, "%s: %d waited %lld us", name, i,
+      CHECK(process->longest_wait_ns <= bounds.wait_ns, "%s: %d waited %lld us", case_name, i,
             (long long)process->longest_wait_ns / 1000);
-      CHECK(!bounds.all_get_it || process->without == 0, "%s: %d did not get the turn", name, i);
+      CHECK(!bounds.all_get_it || process->without == 0, "%s: %d did not get the turn", case_name, i);
     }
     for (int i = 0; i < count; i++)
       CHECK(tampered || processes[i].dead || file.slots[i].turn_ends_ns <= now_ns, "%s: kept after it was passed",
-            name);
+            case_name);
     runs++;
   } while (explore_go_back());
-  printf("%s: %ld runs, waited %.1f ms at most\n", name, runs, (double)longest_ns / MS);
+  printf("%s: %ld runs, waited %.1f ms at most\n", case_name, runs, (double)longest_ns / MS);
 }
 
 static void check_damaged_content(void) {
@@ -252,15 +251,16 @@ static void check_damaged_content(void) {
   for (int round = 0; round < 12; round++) {
     for (size_t i = 0; i < sizeof content; i++)
       ((unsigned char *)&content)[i] = (unsigned char)(round == 0 ? 0xff : round == 1 ? 0x7f : rand_r(&seed));
-    check("damage", &content, 1, 2, 0, 0, patience);
+    check(&content, 1, 2, 0, 0, patience);
   }
-  /* Held by one that is there, for longer than anybody may; and for as long as may be believed. */
-  memset(&content, 0, sizeof content);
+}
+
+/* Held by one that is there. */
+static void check_long_turn(int64_t turn_ns, int64_t wait_ns) {
+  struct turns_file content = {0};
   content.slots[200].seen_ns = START_NS;
-  content.slots[200].turn_ends_ns = START_NS + 1000000 * MS;
-  check("a turn for ever", &content, 2, 1, 0, 0, (struct bounds){3 * MS, true});
-  content.slots[200].turn_ends_ns = START_NS + 2 * TURNS_LONGEST_NS - MS;
-  check("a long turn", &content, 2, 1, 0, 0, (struct bounds){2 * TURNS_LONGEST_NS + 3 * MS, true});
+  content.slots[200].turn_ends_ns = START_NS + turn_ns;
+  check(&content, 2, 1, 0, 0, (struct bounds){wait_ns, true});
 }
 
 /* Each number that stands there, and all the others. */
@@ -276,7 +276,7 @@ static void check_extremes(void) {
     for (int each = 0; each < 4; each++)
       *numbers[each] = extremes[each == i % 4 ? i / 4 % count_of_them : i / 4 / count_of_them];
     slot->terms.tenant = 7;
-    check("extremes", &content, 1, 1, 0, 0, patience);
+    check(&content, 1, 1, 0, 0, patience);
   }
   curious = false;
 }
@@ -285,25 +285,29 @@ static void check_extremes(void) {
 static void check_disturbance(void) {
   struct turns_file content = {0};
   tampered = true;
-  check("a turn that is never free", &content, 2, 20, 0, 0, (struct bounds){TURNS_PATIENCE_NS + 10 * MS, false});
+  check(&content, 2, 20, 0, 0, (struct bounds){TURNS_PATIENCE_NS + 10 * MS, false});
   CHECK(processes[0].total_wait_ns < TURNS_PATIENCE_NS + 20 * MS, "waited %lld ms in all",
         (long long)(processes[0].total_wait_ns / MS));
   CHECK(processes[0].looks_in_all < 60000, "looked %d times", processes[0].looks_in_all);
   tampered = false;
 }
 
-int main(void) {
+int main(int argument_count, char **arguments) {
+  cases_begin(argument_count, arguments);
   struct turns_file fresh = {0};
   for (int i = 0; i < MOST; i++) /* they know of each other */
     fresh.slots[i].seen_ns = START_NS;
   /* Who is killed is passed over soon after its work was to end. */
   const struct bounds prompt = {10 * MS, true};
-  check("two processes", &fresh, 2, 2, 3, 0, prompt);
-  check("two processes, one killed", &fresh, 2, 2, 2, 1, prompt);
-  check("three processes", &fresh, 3, 1, 2, 0, prompt);
-  check("three processes, one killed", &fresh, 3, 1, 1, 1, prompt);
-  check_damaged_content();
-  check_extremes();
-  check_disturbance();
-  return 0;
+  CASE("two processes") check(&fresh, 2, 2, 3, 0, prompt);
+  CASE("two processes, one killed") check(&fresh, 2, 2, 2, 1, prompt);
+  CASE("three processes") check(&fresh, 3, 1, 2, 0, prompt);
+  CASE("three processes, one killed") check(&fresh, 3, 1, 1, 1, prompt);
+  CASE("damaged content") check_damaged_content();
+  CASE("a turn for longer than anybody may") check_long_turn(1000000 * MS, 3 * MS);
+  CASE("a turn for as long as may be believed")
+  check_long_turn(2 * TURNS_LONGEST_NS - MS, 2 * TURNS_LONGEST_NS + 3 * MS);
+  CASE("extreme numbers") check_extremes();
+  CASE("a turn that is never free") check_disturbance();
+  return cases_end();
 }

@@ -4,8 +4,9 @@
  * steps, or erase what the others say.
  */
 #include "abi.h"
-#include "check.h"
 #include "base/clock.h"
+#include "cases.h"
+#include "check.h"
 #include "explore.h"
 
 #include <string.h>
@@ -41,7 +42,6 @@ static struct process processes[PROCESSES];
 static char stacks[PROCESSES][STACK_BYTES];
 static ucontext_t scheduler;
 static int current, count;
-static const char *scenario;
 
 static void step(void) {
   swapcontext(&processes[current].context, &scheduler);
@@ -82,7 +82,7 @@ static void driver_takes(struct process *process, uint64_t bytes) {
   process->driver_bytes += bytes;
   for (int i = 0; i < count; i++)
     total += processes[i].driver_bytes;
-  CHECK(total <= LIMIT_BYTES, "%s: %llu bytes", scenario, (unsigned long long)total);
+  CHECK(total <= LIMIT_BYTES, "%s: %llu bytes", case_name, (unsigned long long)total);
 }
 
 static void live(void) {
@@ -170,15 +170,14 @@ static void check_nothing_is_left(void) {
   for (int i = 0; i < count; i++) {
     slot_is_live(NULL, i);
     const struct vgpu_device_usage *device = &usage.processes[i].devices[0];
-    CHECK(device->allocated_bytes == 0 && device->counted_bytes == 0, "%s: left in slot %d", scenario, i);
-    CHECK(processes[i].dead || processes[i].own.usage.devices[0].allocated_bytes == 0, "%s: left in %d", scenario, i);
+    CHECK(device->allocated_bytes == 0 && device->counted_bytes == 0, "%s: left in slot %d", case_name, i);
+    CHECK(processes[i].dead || processes[i].own.usage.devices[0].allocated_bytes == 0, "%s: left in %d", case_name, i);
   }
 }
 
 /* refusals: may there be any? */
-static void check(const char *name, const int *const *scripts, int switches, int kills, bool refusals) {
+static void check(const int *const *scripts, int switches, int kills, bool refusals) {
   long runs_made = 0;
-  scenario = name;
   for (count = 0; scripts[count] != NULL; count++)
     continue;
   explored_depth = 0;
@@ -186,23 +185,24 @@ static void check(const char *name, const int *const *scripts, int switches, int
     run(scripts, switches, kills);
     check_nothing_is_left();
     for (int i = 0; i < count; i++)
-      CHECK(refusals || processes[i].refused == 0, "%s: %d was refused what fits", name, i);
+      CHECK(refusals || processes[i].refused == 0, "%s: %d was refused what fits", case_name, i);
     runs_made++;
   } while (explore_go_back());
-  printf("%s: %ld orders\n", name, runs_made);
+  printf("%s: %ld orders\n", case_name, runs_made);
 }
 
-int main(void) {
+int main(int argument_count, char **arguments) {
+  cases_begin(argument_count, arguments);
   static const int small[] = {30, 0}, large[] = {60, 0}, two[] = {50, 50, 0}, grows[] = {20, 20, 0};
   static const int twice[] = {60, 60, 0}, erases[] = {ERASE, ERASE, 0};
-  check("two that do not fit together", (const int *const[]){large, large, NULL}, 4, 0, true);
-  check("two that ask twice", (const int *const[]){two, two, NULL}, 3, 0, true);
-  check("three that do not", (const int *const[]){large, small, large, NULL}, 2, 0, true);
-  check("two, and one is killed", (const int *const[]){large, large, NULL}, 3, 1, true);
+  CASE("two that do not fit together") check((const int *const[]){large, large, NULL}, 4, 0, true);
+  CASE("two that ask twice") check((const int *const[]){two, two, NULL}, 3, 0, true);
+  CASE("three that do not") check((const int *const[]){large, small, large, NULL}, 2, 0, true);
+  CASE("two, and one is killed") check((const int *const[]){large, large, NULL}, 3, 1, true);
   /* What is about to be settled is seen twice for an instant. Whoever is held up just there for longer than others look
    * makes them refuse the last bytes: that takes more switches than these. */
-  check("three that fit together", (const int *const[]){small, small, grows, NULL}, 2, 0, false);
-  check("one alone that is told nothing but lies", (const int *const[]){twice, erases, NULL}, 5, 0, true);
-  check("two that fit, and one is killed", (const int *const[]){large, small, NULL}, 1, 1, false);
-  return 0;
+  CASE("three that fit together") check((const int *const[]){small, small, grows, NULL}, 2, 0, false);
+  CASE("one alone that is told nothing but lies") check((const int *const[]){twice, erases, NULL}, 5, 0, true);
+  CASE("two that fit, and one is killed") check((const int *const[]){large, small, NULL}, 1, 1, false);
+  return cases_end();
 }

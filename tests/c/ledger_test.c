@@ -1,3 +1,4 @@
+#include "cases.h"
 #include "check.h"
 #include "memory/ledger.h"
 
@@ -317,23 +318,24 @@ static void check_concurrency(void) {
   CHECK(ledger_used(&ledger, 0) == 0, "%llu left over", (unsigned long long)ledger_used(&ledger, 0));
 }
 
-int main(void) {
-  check_sizes();
-  check_limit();
-  check_death();
-  check_overhead();
-  check_pending();
-  check_managed();
-  check_contexts();
-  check_made();
-  check_damage();
-  check_repair();
-  check_without_a_slot();
-  check_small();
-  check_unreserved();
-  check_lowered_limit();
-  check_without_the_file();
-  check_huge_requests();
-  check_concurrency();
-  return 0;
+int main(int count, char **names) {
+  cases_begin(count, names);
+  CASE("sizes") check_sizes();
+  CASE("limit") check_limit();
+  CASE("death") check_death();
+  CASE("overhead") check_overhead();
+  CASE("pending") check_pending();
+  CASE("managed") check_managed();
+  CASE("contexts") check_contexts();
+  CASE("made") check_made();
+  CASE("damage") check_damage();
+  CASE("repair") check_repair();
+  CASE("without a slot") check_without_a_slot();
+  CASE("small") check_small();
+  CASE("unreserved") check_unreserved();
+  CASE("lowered limit") check_lowered_limit();
+  CASE("without the file") check_without_the_file();
+  CASE("huge requests") check_huge_requests();
+  CASE("concurrency") check_concurrency();
+  return cases_end();
 }

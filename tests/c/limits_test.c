@@ -1,4 +1,5 @@
 /* Reads limit cases (kind, text between bars, result; tab separated) from the file named by the first argument. */
+#include "cases.h"
 #include "check.h"
 #include "shared/limits.h"
 
@@ -27,7 +28,7 @@ static void check_sm(const char *text, const char *expected) {
   CHECK(strcmp(answer, expected) == 0, "sm |%s| gave %s, not %s", text, answer, expected);
 }
 
-static int check_table(const char *path) {
+static void check_table(const char *path) {
   FILE *file = fopen(path, "r");
   CHECK(file != NULL, "cannot open %s", path);
   char line[512];
@@ -44,7 +45,7 @@ static int check_table(const char *path) {
     cases++;
   }
   fclose(file);
-  return cases;
+  CHECK(cases > 80, "only %d cases", cases);
 }
 
 static struct limits with(const char *name, const char *value, int device) {
@@ -79,11 +80,10 @@ static void check_file(void) {
   CHECK(limits_find_device(&file, "GPU-c") == -1, "a damaged count is bounded");
 }
 
-int main(int argc, char **argv) {
-  CHECK(argc == 2, "usage: limits_test CASES");
-  int cases = check_table(argv[1]);
-  CHECK(cases > 80, "only %d cases", cases);
-  check_environment();
-  check_file();
-  return 0;
+int main(int count, char **names) {
+  cases_begin(count, names);
+  CASE("table") check_table("../limit_cases.tsv");
+  CASE("environment") check_environment();
+  CASE("file") check_file();
+  return cases_end();
 }

@@ -1,4 +1,5 @@
 /* The meter on a GPU and a clock of our own. */
+#include "cases.h"
 #include "fake_gpu.h"
 
 #include <math.h>
@@ -289,24 +290,25 @@ static void check_destroyed_context(const char *when, int32_t claimed_by, int32_
   CHECK(meter->in_flight_batches == 0 && meter->in_flight_ns == 0, "%s: nothing of it is in flight", when);
 }
 
-int main(void) {
-  check_shares();
-  check_varied_kernels_are_charged();
-  check_first_cost();
-  check_many_works_stay_known();
-  check_idle_program_is_not_slowed();
-  check_idle_tail_is_not_charged();
-  check_mixed_kernels();
-  check_two_streams_pay_for_their_union();
-  check_capture();
-  check_work_that_never_ends();
-  check_lost_markers();
-  check_streams_of_other_contexts();
-  check_streams_of_other_threads();
-  check_wait_beside_a_capture();
-  check_streams_come_and_go();
-  check_destroyed_context("at rest", 0, 0);
-  check_destroyed_context("claimed", another_thread(), 0);
-  check_destroyed_context("harvested", 0, another_thread());
-  return 0;
+int main(int count, char **names) {
+  cases_begin(count, names);
+  CASE("shares") check_shares();
+  CASE("varied kernels are charged") check_varied_kernels_are_charged();
+  CASE("first cost") check_first_cost();
+  CASE("many works stay known") check_many_works_stay_known();
+  CASE("idle program is not slowed") check_idle_program_is_not_slowed();
+  CASE("idle tail is not charged") check_idle_tail_is_not_charged();
+  CASE("mixed kernels") check_mixed_kernels();
+  CASE("two streams pay for their union") check_two_streams_pay_for_their_union();
+  CASE("capture") check_capture();
+  CASE("work that never ends") check_work_that_never_ends();
+  CASE("lost markers") check_lost_markers();
+  CASE("streams of other contexts") check_streams_of_other_contexts();
+  CASE("streams of other threads") check_streams_of_other_threads();
+  CASE("wait beside a capture") check_wait_beside_a_capture();
+  CASE("streams come and go") check_streams_come_and_go();
+  CASE("a destroyed context, at rest") check_destroyed_context("at rest", 0, 0);
+  CASE("a destroyed context, claimed") check_destroyed_context("claimed", another_thread(), 0);
+  CASE("a destroyed context, harvested") check_destroyed_context("harvested", 0, another_thread());
+  return cases_end();
 }

@@ -1,4 +1,5 @@
 /* The ring and the totals of a profile: what is dropped is counted, and what is counted is exact. */
+#include "cases.h"
 #include "check.h"
 #include "profile/kernels.h"
 #include "profile/records.h"
@@ -241,17 +242,18 @@ static void kernels_without_room_are_others(void) {
   close_profile();
 }
 
-int main(void) {
+int main(int count, char **names) {
+  cases_begin(count, names);
   HOLDS(mkdtemp(folder) != NULL);
-  everything_is_kept_until_the_file_is_full();
-  the_oldest_goes_first();
-  threads_lose_no_total(PROFILE_DISK_LEAST_BYTES);
-  threads_lose_no_total(64 << 20);
-  what_ended_threads_had_is_used_again();
-  a_file_that_may_not_grow_is_a_smaller_ring();
-  a_folder_that_is_none();
-  a_batch_is_shared_out_by_what_was_expected();
-  kernels_without_room_are_others();
+  CASE("everything is kept until the file is full") everything_is_kept_until_the_file_is_full();
+  CASE("the oldest goes first") the_oldest_goes_first();
+  CASE("threads lose no total in a small file") threads_lose_no_total(PROFILE_DISK_LEAST_BYTES);
+  CASE("threads lose no total in a large file") threads_lose_no_total(64 << 20);
+  CASE("what ended threads had is used again") what_ended_threads_had_is_used_again();
+  CASE("a file that may not grow is a smaller ring") a_file_that_may_not_grow_is_a_smaller_ring();
+  CASE("a folder that is none") a_folder_that_is_none();
+  CASE("a batch is shared out by what was expected") a_batch_is_shared_out_by_what_was_expected();
+  CASE("kernels without room are others") kernels_without_room_are_others();
   HOLDS(rmdir(folder) == 0);
-  return 0;
+  return cases_end();
 }

@@ -1,10 +1,11 @@
 /*
  * Tables of cases: each row prints what was measured, and a mark where that does not hold. The program goes on, and
- * fails when all rows have been printed. Its arguments name the sections to run; without any, all are.
+ * fails when all rows have been printed.
  */
 #ifndef ROWS_H
 #define ROWS_H
 
+#include "cases.h"
 #include "gpu_model.h"
 
 #include <stdarg.h>
@@ -36,24 +37,9 @@ __attribute__((format(printf, 3, 4))) static inline void row_unless(bool is_open
   va_end(values);
 }
 
-struct section {
-  const char *name;
-  void (*check)(void);
-};
-
-static inline int run_sections(const struct section *sections, int count, int argument_count, char **arguments) {
-  setvbuf(stdout, NULL, _IOLBF, 0);
-  for (int i = 0; i < count; i++) {
-    bool wanted = argument_count == 1;
-    for (int a = 1; a < argument_count; a++)
-      wanted |= strcmp(arguments[a], sections[i].name) == 0;
-    if (!wanted)
-      continue;
-    printf("%s\n", sections[i].name);
-    sections[i].check();
-  }
+static inline int rows_end(void) {
   printf("%d rows do not hold\n", rows_failed);
-  return rows_failed > 0;
+  return cases_end() || rows_failed > 0;
 }
 
 /* What each has of the first GPU between two times, in percent. */

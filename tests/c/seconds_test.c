@@ -1,4 +1,5 @@
 /* The GPU time of each second, as a reader finds it. */
+#include "cases.h"
 #include "check.h"
 #include "compute/history.h"
 
@@ -62,11 +63,12 @@ static void check_long_work(void) {
   CHECK(busy_us(900) == 500000, "%lld", (long long)busy_us(900));
 }
 
-int main(void) {
-  check_parts();
-  check_short_intervals();
-  check_old_entries_are_replaced();
-  check_damage();
-  check_long_work();
-  return 0;
+int main(int count, char **names) {
+  cases_begin(count, names);
+  CASE("parts") check_parts();
+  CASE("short intervals") check_short_intervals();
+  CASE("old entries are replaced") check_old_entries_are_replaced();
+  CASE("damage") check_damage();
+  CASE("long work") check_long_work();
+  return cases_end();
 }

@@ -1,4 +1,5 @@
 /* The shares that programs get of a GPU under limits, alone and with others, on simulated time. */
+#include "cases.h"
 #include "check.h"
 #include "gpu_model.h"
 
@@ -323,22 +324,22 @@ static void check_pause(void) {
   CHECK(share > 48 && share < 52, "%.2f %% afterwards", share);
 }
 
-int main(void) {
-  setbuf(stdout, NULL);
-  check_settling();
-  check_two_processes_of_one_container();
-  check_processes_that_poll();
-  check_pairs();
-  check_policies();
-  check_what_is_not_wanted_is_left();
-  check_priorities();
-  check_pause();
-  check_disturbance(KILLED);
-  check_disturbance(STOPPED);
-  check_disturbance(ENDLESS);
-  check_disturbance(ENDLESS_AND_WAITS);
-  check_beside_silent_ones();
-  check_company_of_two_without_limits();
-  check_who_was_stopped_goes_on();
-  return 0;
+int main(int count, char **names) {
+  cases_begin(count, names);
+  CASE("settling") check_settling();
+  CASE("two processes of one container") check_two_processes_of_one_container();
+  CASE("processes that poll") check_processes_that_poll();
+  CASE("pairs") check_pairs();
+  CASE("policies") check_policies();
+  CASE("what is not wanted is left") check_what_is_not_wanted_is_left();
+  CASE("priorities") check_priorities();
+  CASE("pause") check_pause();
+  CASE("disturbance: killed") check_disturbance(KILLED);
+  CASE("disturbance: stopped") check_disturbance(STOPPED);
+  CASE("disturbance: endless") check_disturbance(ENDLESS);
+  CASE("disturbance: endless and waits for it") check_disturbance(ENDLESS_AND_WAITS);
+  CASE("beside silent ones") check_beside_silent_ones();
+  CASE("company of two without limits") check_company_of_two_without_limits();
+  CASE("who was stopped goes on") check_who_was_stopped_goes_on();
+  return cases_end();
 }

@@ -260,12 +260,11 @@ static void check_spins_behind_another_stream(void) {
       }
 }
 
-int main(int count, char **arguments) {
-  static const struct section sections[] = {
-      {"collectives", check_collectives},
-      {"collectives of two tenants", check_collectives_of_two_tenants},
-      {"exchanges of two tenants", check_exchanges},
-      {"spins behind another stream", check_spins_behind_another_stream},
-  };
-  return run_sections(sections, COUNT(sections), count, arguments);
+int main(int count, char **names) {
+  cases_begin(count, names);
+  CASE("collectives") check_collectives();
+  CASE("collectives of two tenants") check_collectives_of_two_tenants();
+  CASE("exchanges of two tenants") check_exchanges();
+  CASE("spins behind another stream") check_spins_behind_another_stream();
+  return rows_end();
 }

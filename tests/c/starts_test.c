@@ -1,4 +1,5 @@
 /* Where work begins and ends on a GPU that had nothing to do. */
+#include "cases.h"
 #include "fake_gpu.h"
 
 /* As with CUDA_LAUNCH_BLOCKING: the GPU is done when the call returns, also where the work takes longer than it did. */
@@ -33,8 +34,9 @@ static void check_long_work_that_is_waited_for(void) {
   CHECK(charged > 0.99 && charged < 1.02, "charged %.3f times", charged);
 }
 
-int main(void) {
-  check_launches_that_block();
-  check_long_work_that_is_waited_for();
-  return 0;
+int main(int count, char **names) {
+  cases_begin(count, names);
+  CASE("launches that block") check_launches_that_block();
+  CASE("long work that is waited for") check_long_work_that_is_waited_for();
+  return cases_end();
 }

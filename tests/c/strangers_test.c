@@ -2,6 +2,7 @@
  * What strangers do to the file of the turns, each for twenty seconds, while two tenants at 50 use the GPU flat out, on
  * simulated time: nobody exceeds its limit, nobody gets less than half of it, and no launch waits for a second.
  */
+#include "cases.h"
 #include "check.h"
 #include "gpu_model.h"
 #include "turns/turns.h"
@@ -146,12 +147,16 @@ static void check_one(uint32_t percent, uint32_t policy, double least, double mo
   }
 }
 
-int main(void) {
-  setbuf(stdout, NULL);
+static void check_two_under_each_attack(void) {
   for (int i = 0; i < (int)(sizeof attacks / sizeof *attacks); i++)
     check_two(&attacks[i]);
-  check_one(20, VGPU_SM_HARD, 10, 20.5);
-  check_one(VGPU_NO_SM_LIMIT, VGPU_SM_HARD, 7.5, 100.01); /* 5.6 if all counted */
-  check_one(20, VGPU_SM_BURST, 5, 100.01);
-  return 0;
+}
+
+int main(int count, char **names) {
+  cases_begin(count, names);
+  CASE("two") check_two_under_each_attack();
+  CASE("one with a limit") check_one(20, VGPU_SM_HARD, 10, 20.5);
+  CASE("one without a limit") check_one(VGPU_NO_SM_LIMIT, VGPU_SM_HARD, 7.5, 100.01); /* 5.6 if all counted */
+  CASE("one that may burst") check_one(20, VGPU_SM_BURST, 5, 100.01);
+  return cases_end();
 }

@@ -1,4 +1,5 @@
 /* Random operations against an array that cannot be wrong, then many threads at once. */
+#include "cases.h"
 #include "check.h"
 #include "memory/table.h"
 
@@ -59,13 +60,18 @@ static void *put_and_take(void *argument) {
   return NULL;
 }
 
-int main(void) {
-  check_against_reference();
-  check_counts();
+static void check_many_threads(void) {
   pthread_t threads[8];
   for (intptr_t i = 0; i < 8; i++)
     CHECK(pthread_create(&threads[i], NULL, put_and_take, (void *)i) == 0, "thread");
   for (int i = 0; i < 8; i++)
     pthread_join(threads[i], NULL);
-  return 0;
+}
+
+int main(int count, char **names) {
+  cases_begin(count, names);
+  CASE("against a reference") check_against_reference();
+  CASE("counts") check_counts();
+  CASE("many threads") check_many_threads();
+  return cases_end();
 }

@@ -7,6 +7,7 @@
  * is. Between two launches they are idle then, and for longer than a turn is kept for them: what they launch after it
  * has been taken may not be measured with the other's time.
  */
+#include "cases.h"
 #include "check.h"
 #include "gpu_model.h"
 
@@ -152,14 +153,24 @@ static void check_waiting(void) {
   CHECK(percent > 95.5, "%.2f %%", percent);
 }
 
-int main(void) {
-  setbuf(stdout, NULL);
-  check_waiting();
+static void check_training_with_any_optimizer(void) {
   for (int optimizer_launches = 0; optimizer_launches <= 40; optimizer_launches += 10)
     check_training(optimizer_launches);
-  for (int k = 0; k < (int)(sizeof kernels / sizeof *kernels); k++)
-    for (int waits_after = 0; waits_after <= 20; waits_after += 20)
-      for (int l = 0; l < (int)(sizeof limits / sizeof *limits); l++)
-        check_together((struct program){k, waits_after}, limits[l]);
-  return 0;
+}
+
+static void check_together_at_all_limits(int kernel) {
+  for (int waits_after = 0; waits_after <= 20; waits_after += 20)
+    for (int l = 0; l < (int)(sizeof limits / sizeof *limits); l++)
+      check_together((struct program){kernel, waits_after}, limits[l]);
+}
+
+int main(int count, char **names) {
+  cases_begin(count, names);
+  CASE("two that wait for each kernel") check_waiting();
+  CASE("training") check_training_with_any_optimizer();
+  CASE("kernels of 50 us") check_together_at_all_limits(0);
+  CASE("kernels of 50 to 500 us") check_together_at_all_limits(1);
+  CASE("kernels of 200 us to 4 ms") check_together_at_all_limits(2);
+  CASE("kernels of 1 to 10 ms") check_together_at_all_limits(3);
+  return cases_end();
 }

@@ -32,8 +32,8 @@ def test_every_function_is_judged_and_what_is_counted_is_caught(symbols: set[str
 
 
 def test_what_is_caught_exists(symbols: set[str]) -> None:
-    """An older cuda.h lacks the newest, which hooks.h declares itself then."""
-    declared = set(re.findall(r"CUDAAPI (cu\w+)\(", (CHECKOUT / "lib/hooks.h").read_text()))
+    """An older cuda.h lacks the newest, which hook/hooks.h declares itself then."""
+    declared = set(re.findall(r"CUDAAPI (cu\w+)\(", (CHECKOUT / "lib/src/hook/hooks.h").read_text()))
     assert caught_symbols() - symbols - declared == set()
 
 
@@ -47,7 +47,7 @@ def test_only_functions_that_are_not_about_memory_are_judged_by_pattern() -> Non
 def test_what_is_found_wrong() -> None:
     judged = [Judgement("counted", "", ("cuMemAlloc",)), Judgement("not about memory", "", ("cuMemcpy*",))]
     found = disagreements({"cuMemAlloc", "cuMemAlloc_v2", "cuMemcpyDtoH_v2_ptds"}, {"cuMemAlloc"}, judged)
-    assert found == ["cuMemAlloc_v2: said to be counted, but hooks.h does not catch it"]
+    assert found == ["cuMemAlloc_v2: said to be counted, but hook/hooks.h does not catch it"]
     [line] = disagreements({"cuMemAllocNovel_v2"}, set(), judged)
     assert line.startswith("cuMemAllocNovel_v2: nobody has judged")
     [line] = disagreements({"cuMemcpyDtoH"}, set(), [*judged, Judgement("passed on", "", ("cuMemcpyDtoH",))])

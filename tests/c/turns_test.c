@@ -1,6 +1,7 @@
 /* Threads as processes on one GPU: they take turns of it in a file in memory, on the system's clock and futex. */
-#include "check.h"
 #include "base/clock.h"
+#include "cases.h"
+#include "check.h"
 #include "turns/turns.h"
 
 #include <pthread.h>
@@ -106,9 +107,9 @@ static void start_over(int count) {
 }
 
 /* A busy machine holds threads up, which is no fault of the turns: what is wrong stays wrong. */
-static void check_measured(const char *name, bool (*holds)(int count), int count) {
+static void check_measured(bool (*holds)(int count), int count) {
   for (int tries = 0; !holds(count); tries++)
-    CHECK(tries < 4, "%s", name);
+    CHECK(tries < 4, "%s", case_name);
 }
 
 static bool turns_are_fair_and_exclusive(int count) {
@@ -189,13 +190,14 @@ static bool slices_decide(int count) {
   return before > 30 && before < 70;
 }
 
-int main(void) {
-  check_measured("the other one launches", the_other_one_is_seen, 2);
-  check_measured("two share", turns_are_fair_and_exclusive, 2);
-  check_measured("four share", turns_are_fair_and_exclusive, 4);
-  check_measured("the dead are passed over", the_dead_are_passed_over, 3);
-  check_measured("endless work loses its turn", endless_work_loses_its_turn, 2);
-  check_measured("slices decide", slices_decide, 2);
-  check_measured("whatever is in the file", damage_is_borne, 1);
-  return 0;
+int main(int count, char **names) {
+  cases_begin(count, names);
+  CASE("the other one launches") check_measured(the_other_one_is_seen, 2);
+  CASE("two share") check_measured(turns_are_fair_and_exclusive, 2);
+  CASE("four share") check_measured(turns_are_fair_and_exclusive, 4);
+  CASE("the dead are passed over") check_measured(the_dead_are_passed_over, 3);
+  CASE("endless work loses its turn") check_measured(endless_work_loses_its_turn, 2);
+  CASE("slices decide") check_measured(slices_decide, 2);
+  CASE("whatever is in the file") check_measured(damage_is_borne, 1);
+  return cases_end();
 }

@@ -1,3 +1,4 @@
+#include "cases.h"
 #include "check.h"
 #include "compute/utilization.h"
 
@@ -43,9 +44,10 @@ static void check_damage(void) {
   CHECK(measured(0, 50) == 0 && measured(S - 1, 50) == 0, "the first second");
 }
 
-int main(void) {
-  check_of_limit();
-  check_the_last_second();
-  check_damage();
-  return 0;
+int main(int count, char **names) {
+  cases_begin(count, names);
+  CASE("of limit") check_of_limit();
+  CASE("the last second") check_the_last_second();
+  CASE("damage") check_damage();
+  return cases_end();
 }

@@ -1,4 +1,5 @@
 /* The histogram of waits: which bucket counts which, what a new minute keeps, and what happens when one is full. */
+#include "cases.h"
 #include "check.h"
 #include "compute/history.h"
 
@@ -57,10 +58,11 @@ static void check_anything(void) {
   CHECK(times.minute == 7 && times.counts[4] == 1, "%u", times.minute);
 }
 
-int main(void) {
-  check_buckets();
-  check_minutes();
-  check_a_full_bucket();
-  check_anything();
-  return 0;
+int main(int count, char **names) {
+  cases_begin(count, names);
+  CASE("buckets") check_buckets();
+  CASE("minutes") check_minutes();
+  CASE("a full bucket") check_a_full_bucket();
+  CASE("anything") check_anything();
+  return cases_end();
 }

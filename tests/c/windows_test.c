@@ -1,5 +1,6 @@
 /* How evenly programs of short kernels get on under a limit, in windows of a quarter of a second, on simulated time;
  * also on a host that sees late what the GPU has done. */
+#include "cases.h"
 #include "check.h"
 #include "gpu_model.h"
 
@@ -75,13 +76,21 @@ static void check_late_waits(void) {
   }
 }
 
-int main(void) {
-  for (size_t w = 0; w < sizeof works / sizeof *works; w++)
-    for (int p = 0; p < 5; p++) {
-      double deviation = run(&works[w], percents[p], 0).deviation_percent;
-      printf("%s at %u: %.2f %%\n", works[w].name, percents[p], deviation);
-      CHECK(deviation < 2, "%s at %u: %.2f %%", works[w].name, percents[p], deviation);
-    }
-  check_late_waits();
-  return 0;
+static void check_windows(const struct work *work) {
+  for (int p = 0; p < 5; p++) {
+    double deviation = run(work, percents[p], 0).deviation_percent;
+    printf("%s at %u: %.2f %%\n", work->name, percents[p], deviation);
+    CHECK(deviation < 2, "%s at %u: %.2f %%", work->name, percents[p], deviation);
+  }
+}
+
+int main(int count, char **names) {
+  cases_begin(count, names);
+  CASE("kernels of 1 ms") check_windows(&works[0]);
+  CASE("graphs of 1.1 ms") check_windows(&works[1]);
+  CASE("kernels of 50 us") check_windows(&works[2]);
+  CASE("kernels of 50 us, each waited for") check_windows(&works[3]);
+  CASE("kernels of 4 us") check_windows(&works[4]);
+  CASE("late waits") check_late_waits();
+  return cases_end();
 }

@@ -154,8 +154,8 @@ def test_no_arguments_at_all(sandbox: Sandbox, profiled: bool) -> None:
     code = PRELUDE + (
         "import re\n"
         "from support import CHECKOUT\n"
-        "names = [n for h in ('hooks.h', 'hooks_profiled.h')\n"
-        "         for n in re.findall(r'X\\((cu\\w+)\\)', (CHECKOUT / 'lib' / h).read_text())]\n"
+        "names = [n for h in ('hooks.h', 'profiled_hooks.h')\n"
+        "         for n in re.findall(r'X\\((cu\\w+)\\)', (CHECKOUT / 'lib/src/hook' / h).read_text())]\n"
         "ours, driver = ctypes.CDLL(None), ctypes.CDLL('libcuda.so.1')\n"
         "destroying = [n for n in names if 'Ctx' in n]\n"
         "for name in [n for n in names if n not in destroying] + destroying:\n"

@@ -13,7 +13,7 @@ from sandbox import SIMULATED_DRIVER, Sandbox
 
 from support import CHECKOUT, LIBRARY, assert_measured
 
-HOOKS = "".join((CHECKOUT / "lib" / name).read_text() for name in ("hooks.h", "hooks_profiled.h"))
+HOOKS = "".join((CHECKOUT / "lib/src/hook" / name).read_text() for name in ("hooks.h", "profiled_hooks.h"))
 
 
 def caught(list_name: str) -> list[str]:
@@ -231,7 +231,7 @@ def test_errno_stays_the_programs(
     sandbox: Sandbox, compile_c: Callable[..., Path], folder: Path, profiled: bool
 ) -> None:
     libraries = ["-l:libcuda.so.1", "-l:libnvidia-ml.so.1", "-ldl"]
-    options = [f"-I{CHECKOUT / 'lib'}", "-rdynamic", "-Wl,--unresolved-symbols=ignore-all"]
+    options = [f"-I{CHECKOUT / 'lib/src'}", "-rdynamic", "-Wl,--unresolved-symbols=ignore-all"]
     program = compile_c("errnos.c", *options, f"-L{SIMULATED_DRIVER}", *libraries)
     limits = {"CUDA_DEVICE_MEMORY_LIMIT": "2g", "CUDA_DEVICE_SM_LIMIT": "50"}
     if profiled:

@@ -59,7 +59,7 @@ def run(built_library: Path, place: Path, packages: str) -> Run:
     site, home = place / "site", place / "home"
     shutil.copytree(CHECKOUT / "vgpurun", site / "vgpurun", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(CHECKOUT / "lib", site / "vgpurun" / "_lib", ignore=shutil.ignore_patterns("build*"))
-    state = site / "vgpurun" / "limits" / "state.py"
+    state = site / "vgpurun" / "storage" / "state.py"
     state.write_text(state.read_text().replace('Path("/var/lib/vgpurun")', f"Path({str(place / 'var')!r})"))
     home.mkdir()
     os.chown(home, NOBODY, NOBODY)

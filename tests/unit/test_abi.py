@@ -1,4 +1,4 @@
-"""vgpurun/abi.py and lib/abi.h say the same: every constant, every size, every offset."""
+"""vgpurun/abi.py and lib/src/abi.h say the same: every constant, every size, every offset."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import vgpurun
 from support import CHECKOUT
 from vgpurun import abi
 
-HEADER = CHECKOUT / "lib" / "abi.h"
+HEADER = CHECKOUT / "lib" / "src" / "abi.h"
 STRUCTS = {
     "vgpu_device_limit": abi.DeviceLimit,
     "vgpu_limits": abi.Limits,

@@ -120,7 +120,7 @@ def test_root_builds_for_all_users_and_whatever_its_umask_is(tmp_path: Path, mon
     monkeypatch.delenv("VGPURUN_LIBRARY", raising=False)
     installed = tmp_path / "site" / "vgpurun" / "_lib"
     installed.mkdir(parents=True)
-    (installed / "abi.h").touch()
+    (installed / "src").mkdir()
     write(installed / "built", marker())
     recipe = "install -D built $(BUILD)/libvgpu.so -m 755; mkdir -p $(BUILD)/sim; touch $(BUILD)/vgpurun-verify"
     parts = " ".join(f"$(BUILD)/{name}" for name in library.SIMULATED_DRIVER)
@@ -151,9 +151,8 @@ def test_an_installed_vgpurun_builds_into_the_cache(tmp_path: Path, monkeypatch:
     assert library.build_folder() == tmp_path / "cache" / "vgpurun" / vgpurun.__version__
     with pytest.raises(LibraryError, match="reinstall"):
         library.sources()
-    (tmp_path / "vgpurun" / "_lib").mkdir(parents=True)
-    for name in ("abi.h", "Makefile"):
-        (tmp_path / "vgpurun" / "_lib" / name).touch()
+    (tmp_path / "vgpurun" / "_lib" / "src").mkdir(parents=True)
+    (tmp_path / "vgpurun" / "_lib" / "Makefile").touch()
     assert library.sources() == tmp_path / "vgpurun" / "_lib"
 
 

@@ -15,7 +15,20 @@ SOURCES = CHECKOUT / "lib" / "src"
 OBJECTS = CHECKOUT / "lib" / "build" / "obj"
 
 # From top to bottom. What shares a line shares a floor, and knows nothing of one another.
-FLOORS = ("entry", "nvml", "cuda", "stream", "device", "hook", "profile", "compute", "turns", "shared", "memory", "base")
+FLOORS = (
+    "entry",
+    "nvml",
+    "cuda",
+    "stream",
+    "device",
+    "hook",
+    "profile",
+    "compute",
+    "turns",
+    "shared",
+    "memory",
+    "base",
+)
 HEIGHTS = {name: -number for number, floor in enumerate(FLOORS) for name in floor.split()} | {"abi.h": -len(FLOORS)}
 
 

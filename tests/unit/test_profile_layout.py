@@ -1,4 +1,4 @@
-"""vgpurun/profiles/layout.py and lib/profile_file.h say the same."""
+"""vgpurun/profiles/layout.py and lib/src/profile/file.h say the same."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from support import CHECKOUT
 from vgpurun.profiles import layout
 from vgpurun.profiles.model import CopyKind
 
-HEADER = CHECKOUT / "lib" / "profile_file.h"
+HEADER = CHECKOUT / "lib" / "src" / "profile" / "file.h"
 
 
 class Record(ctypes.LittleEndianStructure):

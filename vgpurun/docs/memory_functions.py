@@ -74,7 +74,7 @@ def symbols_of(includes: Sequence[str]) -> set[str]:
 
 def caught_symbols() -> set[str]:
     """Return what the library catches, by hooks.h."""
-    text = (LIBRARY_SOURCES / "hooks.h").read_text(encoding="utf-8")
+    text = (LIBRARY_SOURCES / "src" / "hook" / "hooks.h").read_text(encoding="utf-8")
     rows = re.search(r"#define CUDA_CAUGHT\(X\)(.*?[^\\])\n", text, re.DOTALL)
     return set(re.findall(r"X\((\w+)\)", rows[1])) if rows else set()
 

@@ -46,7 +46,7 @@ class Library(NamedTuple):
 def sources() -> Path:
     """Return the folder with the library's sources: the checkout's, or the installed copy. Raises LibraryError."""
     for folder in (_PACKAGE.parent / "lib", _PACKAGE / "_lib"):
-        if (folder / "abi.h").exists() and (folder / "Makefile").exists():
+        if (folder / "src").is_dir() and (folder / "Makefile").exists():
             return folder
     raise LibraryError("the sources of libvgpu.so are not installed; reinstall vgpurun, or set VGPURUN_LIBRARY")
 

@@ -1,4 +1,4 @@
-"""How busy a container kept a device lately, from the ring of seconds that its processes write (lib/history.h)."""
+"""How busy a container kept a device lately, by the seconds that its processes write (lib/src/compute/history.h)."""
 
 import math
 from collections.abc import Sequence

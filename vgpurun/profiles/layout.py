@@ -1,4 +1,4 @@
-"""The layout of a profile file: the Python side of lib/profile_file.h, which explains it. A test compares the two."""
+"""The layout of a profile file: the Python side of lib/src/profile/file.h, which a test compares."""
 
 from __future__ import annotations
 

@@ -10,4 +10,11 @@
 #define SELDOM __attribute__((cold, noinline))
 #define HOT_DATA __attribute__((section("hot_data")))
 
+/* For what only the linker refers to: lld drops it without the second one, which older versions of gcc do not know. */
+#ifdef __clang__
+#define KEPT __attribute__((used, retain))
+#else
+#define KEPT __attribute__((used))
+#endif
+
 #endif

@@ -85,7 +85,7 @@ struct meter_stream {
   _Atomic int32_t launcher; /* the thread that launched last: it alone may call the driver with the handle */
   _Atomic bool open;        /* batch takes launches */
   _Atomic bool is_free;     /* nothing holds its launches back */
-  uint8_t batches;          /* one of many is measured alone: see meter.c */
+  uint8_t batches;          /* one of many is measured alone: see compute/meter.c */
   const struct meter_observer *observer; /* the meter's */
   struct batch batch;
 

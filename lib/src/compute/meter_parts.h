@@ -1,4 +1,5 @@
-/* Shared by the files of the meter: meter.c (batches), meter_settle.c, meter_streams.c, gate.c. */
+/* Shared by the files of the meter: compute/meter.c (batches), compute/meter_settle.c, compute/meter_streams.c,
+ * compute/gate.c. */
 #ifndef VGPU_METER_PARTS_H
 #define VGPU_METER_PARTS_H
 

@@ -92,7 +92,7 @@ ENTRY_2(BODY, cuGraphUpload, CUgraphExec, CUstream, STREAM(b))
 ENTRY_2(BODY, cuGraphUpload_ptsz, CUgraphExec, CUstream, STREAM_PER_THREAD(b))
 ENTRY_1(BODY, cuDeviceGraphMemTrim, CUdevice)
 
-/* launches; those of a kernel are in cuda_launch.c */
+/* launches; those of a kernel are in cuda/launch.c */
 ENTRY_2(BODY, cuGraphLaunch, CUgraphExec, CUstream, STREAM(b))
 ENTRY_2(BODY, cuGraphLaunch_ptsz, CUgraphExec, CUstream, STREAM_PER_THREAD(b))
 

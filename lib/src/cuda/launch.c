@@ -76,7 +76,7 @@ static SELDOM CUresult failed_untimed(CUresult result, enum profile_api api, CUs
   return KEEPING_ERRNO(failed_in_row(quick_clock_ns(), result, api, stream));
 }
 
-/* A function that launches is entered here, and not in cuda_entries.c: what it is measured for and what is recorded of
+/* A function that launches is entered here, and not in cuda/entries.c: what it is measured for and what is recorded of
  * it is done in one go. To go on with a row are functions of their own, which keep nothing for what others may need. */
 #define LAUNCH(often, name, parameters, arguments, stream, function, shape, work)                                      \
   static often inline CUresult measured_##name parameters {                                                            \

@@ -3,7 +3,7 @@
  * request that does not fit, and stays behind when memory is freed. So the reserve is what is counted, not the
  * requests.
  *
- * memory_pools.c keeps the pools, pool_reserves.c asks the driver for their reserves.
+ * cuda/memory_pools.c keeps the pools, cuda/pool_reserves.c asks the driver for their reserves.
  */
 #ifndef VGPU_MEMORY_POOLS_H
 #define VGPU_MEMORY_POOLS_H

@@ -20,9 +20,9 @@ struct device {
   uint64_t used_when_asked_bytes;     /* by the container, as far as was known then */
   uint64_t uncounted_elsewhere_bytes; /* what it said then of our other processes, and they do not count yet */
   bool is_listed;                     /* NVML listed this process then */
-  struct meter *meter;                /* meters.c's; NULL until something is launched */
-  bool in_company;                    /* meters.c's: another tenant used it of late */
-  bool is_measured;                   /* meters.c's: for company or a limit, when it looked last */
+  struct meter *meter;                /* stream/meters.c's; NULL until something is launched */
+  bool in_company;                    /* stream/meters.c's: another tenant used it of late */
+  bool is_measured;                   /* stream/meters.c's: for company or a limit, when it looked last */
 };
 
 /* NULL when the driver does not know the ordinal, or no context is current. */

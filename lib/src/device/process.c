@@ -19,7 +19,8 @@ static enum process_state decided;
 static HOT_DATA bool environment_limits_compute;
 static bool has_limits;
 
-extern void (*const __start_in_child[])(void), (*const __stop_in_child[])(void);
+extern void (*const __start_in_child[])(void) __attribute__((visibility("hidden")));
+extern void (*const __stop_in_child[])(void) __attribute__((visibility("hidden")));
 
 /* A forked child must not keep its parent's slot alive. Locks that another thread of the parent held are made anew. */
 static void start_over_in_child(void) {

@@ -34,7 +34,7 @@ bool process_shows_limits(void);
 /* In a forked child, which cannot use CUDA and owns nothing: a file whose state must not be the parent's starts over by
  * this function. The list is made by the linker, so that nothing has to run beforehand. */
 #define PROCESS_IN_CHILD(forget)                                                                                       \
-  __attribute__((section("in_child"), used)) static void (*const forget##_in_child)(void) = forget
+  KEPT __attribute__((section("in_child"))) static void (*const forget##_in_child)(void) = forget
 
 /* Is compute limited, or paused, on any device? Asked by every launch. */
 bool process_limits_compute_somewhere(void);

@@ -33,8 +33,8 @@ CUresult CUDAAPI cuMulticastBindAddr_v2(CUmemGenericAllocationHandle object, CUd
   X(cuGetProcAddress)                                                                                                  \
   X(cuGetProcAddress_v2)
 
-/* X(symbol): caught. Each has a body of the same name in one of the cuda_*.c, and a row in cuda_entries.c;
- * launches of kernels have both in one (cuda_launch.c). */
+/* X(symbol): caught. Each has a body of the same name in one of the cuda_*.c, and a row in cuda/entries.c;
+ * launches of kernels have both in one (cuda/launch.c). */
 #define CUDA_CAUGHT(X)                                                                                                 \
   /* memory */                                                                                                         \
   X(cuMemAlloc)                                                                                                        \
@@ -172,7 +172,7 @@ CUresult CUDAAPI cuMulticastBindAddr_v2(CUmemGenericAllocationHandle object, CUd
   X(cuStreamIsCapturing)                                                                                               \
   X(cuThreadExchangeStreamCaptureMode)
 
-/* X(symbol): caught, in nvml_memory.c, nvml_processes.c, nvml_utilization.c. Each has a row in nvml_entries.c. */
+/* X(symbol): caught, in nvml/memory.c, nvml/processes.c, nvml/utilization.c. Each has a row in nvml/entries.c. */
 #define NVML_CAUGHT(X)                                                                                                 \
   X(nvmlDeviceGetMemoryInfo)                                                                                           \
   X(nvmlDeviceGetMemoryInfo_v2)                                                                                        \
@@ -213,7 +213,7 @@ struct real_functions {
 };
 extern struct real_functions real;
 
-/* A program enters a function at its entry_ (cuda_entries.h, nvml_entries.c), which has the function's symbol. The
+/* A program enters a function at its entry_ (cuda/entries.h, nvml/entries.c), which has the function's symbol. The
  * body behind that has the function's own name in C. */
 #define X(f)                                                                                                           \
   extern __typeof__(f) f __asm__("body_" #f);                                                                          \

@@ -1,5 +1,5 @@
-/* The list of functions that are only recorded, for hooks.h: they are handed out while there is a profile. Each has a
- * row in cuda_copies.c. */
+/* The list of functions that are only recorded, for hook/hooks.h: they are handed out while there is a profile. Each
+ * has a row in cuda/copies.c. */
 #ifndef VGPU_HOOKS_PROFILED_H
 #define VGPU_HOOKS_PROFILED_H
 

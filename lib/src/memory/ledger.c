@@ -11,7 +11,7 @@
 #define PAUSE_NS 20000
 
 /* Not every change is worth a system call. A small request reserves a block before it is known that it shares one, and
- * what is shown ends with a block. A request to a pool reserves what the pool may grow by (cuda_pools.c), which it
+ * what is shown ends with a block. A request to a pool reserves what the pool may grow by (cuda/pools.c), which it
  * seldom does: that stays shown for the next one. */
 #define MOST_UNSHOWN_BYTES (2 * LEDGER_BLOCK_BYTES)
 #define MOST_KEPT_BYTES ((32ULL << 20) + MOST_UNSHOWN_BYTES)

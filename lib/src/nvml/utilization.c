@@ -1,6 +1,6 @@
 /*
- * Utilization: the container's own, in percent of what it may have (utilization.h). Where compute is limited it is what
- * was measured and charged, else what the driver says of the container's processes.
+ * Utilization: the container's own, in percent of what it may have (compute/utilization.h). Where compute is limited it
+ * is what was measured and charged, else what the driver says of the container's processes.
  */
 #include "compute/utilization.h"
 #include "base/clock.h"
