@@ -1,6 +1,5 @@
 /* The quick clock: on counters made up here, and on this machine's own against the clock that it stands for. */
 #include "base/clock.h"
-#include "base/quick_clock.h"
 #include "check.h"
 
 #include <pthread.h>

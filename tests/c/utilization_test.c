@@ -1,6 +1,6 @@
 #include "cases.h"
 #include "check.h"
-#include "compute/utilization.h"
+#include "compute/history.h"
 
 #include <string.h>
 

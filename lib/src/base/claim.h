@@ -3,17 +3,18 @@
  * behind: the thread's next call takes it, and anybody may once the thread has ended. So what a claim guards is to be
  * usable, not exact, wherever its thread may have been stopped.
  */
-#ifndef VGPU_CLAIM_H
-#define VGPU_CLAIM_H
+#ifndef VGPU_BASE_CLAIM_H
+#define VGPU_BASE_CLAIM_H
 
 #include "base/compiler.h"
+#include <signal.h>
 
 #include <stdbool.h>
 #include <stdint.h>
 
 /* The kernel's number of the calling thread. */
 extern __thread int32_t claim_thread;
-SELDOM int32_t claim_ask_thread(void);
+COLD int32_t claim_ask_thread(void);
 static inline int32_t claim_this_thread(void) {
   return __builtin_expect(claim_thread != 0, 1) ? claim_thread : claim_ask_thread();
 }
@@ -32,11 +33,11 @@ static inline void claim_release(int32_t *claim) {
 }
 
 /* Takes a claim that was left behind. */
-SELDOM bool claim_recover(int32_t *claim);
+COLD bool claim_recover(int32_t *claim);
 
 /* Waits for a claim that is held for some microseconds. Where its thread has left it by a jump and does not come back,
  * it is taken after a second or so. */
-SELDOM void claim_wait(int32_t *claim);
+COLD void claim_wait(int32_t *claim);
 static inline void claim_take(int32_t *claim) {
   if (__builtin_expect(!claim_try(claim), 0))
     claim_wait(claim);
@@ -53,5 +54,27 @@ static inline void claim_pause(void) {
 
 /* In a forked child. */
 void claim_forget_thread(void);
+
+/*
+ * A launch that waits sleeps, looks, and sleeps again. A signal handler may leave it by siglongjmp: out of a look it
+ * would leave a lock behind, ours or the driver's. So once a thread has slept, signals reach it in its sleep alone,
+ * until its wait is over. A launch that does not sleep makes no system call for that.
+ */
+
+extern __thread struct signals {
+  bool held;
+  sigset_t before; /* the thread's own mask */
+} signals;
+
+/* After a sleep, and before the next one or when the wait is over. */
+void signals_hold(void);
+COLD void signals_release_held(void);
+static inline void signals_release(void) {
+  if (__builtin_expect(signals.held, 0))
+    signals_release_held();
+}
+
+/* clock_sleep_ns for such a wait. */
+void signals_sleep_ns(int64_t duration_ns);
 
 #endif

@@ -1,7 +1,5 @@
 #include "base/libc_symbols.h"
 
-#include "base/text.h"
-
 #include <elf.h>
 #include <link.h>
 #include <stdbool.h>

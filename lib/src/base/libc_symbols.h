@@ -1,6 +1,8 @@
 /* The C library's dlopen, dlsym and dlvsym, found in its own symbol table, since we export all three ourselves. */
-#ifndef VGPU_LIBC_SYMBOLS_H
-#define VGPU_LIBC_SYMBOLS_H
+#ifndef VGPU_BASE_LIBC_SYMBOLS_H
+#define VGPU_BASE_LIBC_SYMBOLS_H
+
+#include <stdbool.h>
 
 void *libc_dlopen(const char *name, int flags);
 void *libc_dlsym(void *handle, const char *name);
@@ -16,5 +18,21 @@ dlvsym_function *libc_find_dlvsym(void);
 
 /* The first definition of a function after the object that `code` is in, in the order of loading; NULL: none. */
 void *libc_find_after(const void *code, const char *name);
+
+/* Comparisons of names without the C library. A sanitizer has a strcmp of its own, and asks dlsym for the real one: on
+ * the way through our dlsym nothing may be called that can be replaced so. */
+
+static inline bool text_begins_with(const char *text, const char *prefix) {
+  while (*prefix != '\0')
+    if (*text++ != *prefix++)
+      return false;
+  return true;
+}
+
+static inline bool text_equals(const char *a, const char *b) {
+  while (*a != '\0' && *a == *b)
+    a++, b++;
+  return *a == *b;
+}
 
 #endif

@@ -2,8 +2,8 @@
  * One line on stderr, never stdout. LIBCUDA_LOG_LEVEL as in HAMi-core: 0 errors, 1 and 2 warnings and messages (the
  * default is 1), 3 info, 4 debug.
  */
-#ifndef VGPU_LOG_H
-#define VGPU_LOG_H
+#ifndef VGPU_BASE_LOG_H
+#define VGPU_BASE_LOG_H
 
 enum log_level { LOG_ERROR = 0, LOG_WARNING = 1, LOG_MESSAGE = 2, LOG_INFO = 3, LOG_DEBUG = 4 };
 

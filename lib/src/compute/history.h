@@ -7,8 +7,8 @@
  * time is charged when it is over. Waits are a histogram (vgpurun/limits/wait_times.py): the first bucket counts those
  * of less than 64 us, each one after it those of up to twice as much, and the last one all others.
  */
-#ifndef VGPU_HISTORY_H
-#define VGPU_HISTORY_H
+#ifndef VGPU_COMPUTE_HISTORY_H
+#define VGPU_COMPUTE_HISTORY_H
 
 #include "abi.h"
 
@@ -18,5 +18,17 @@
 void seconds_add(struct vgpu_device_shared *device, int64_t start_ns, int64_t end_ns);
 
 void wait_times_note(struct vgpu_wait_times *times, int64_t now_ns, int64_t waited_ns);
+
+/*
+ * How busy a container keeps a GPU, in percent of what it may have of it: a container that makes full use of --sm 50
+ * shows 100 %, as one that makes full use of --mem 2g shows 2 of 2 GiB. That is the GPU that it is shown. What it takes
+ * of the whole GPU `vgpurun smi` shows.
+ */
+
+/* The GPU time charged in the last second, of the time that a limit leaves. */
+unsigned utilization_measured(const struct vgpu_device_shared *device, int64_t now_ns, uint32_t limit_percent);
+
+/* A share of the whole GPU, of what a limit leaves of it. */
+unsigned utilization_of_limit(unsigned percent, uint32_t limit_percent);
 
 #endif

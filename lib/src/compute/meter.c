@@ -2,8 +2,8 @@
  * another one may be capturing it at any moment. */
 #include "compute/meter.h"
 
+#include "base/claim.h"
 #include "base/log.h"
-#include "base/signals.h"
 #include "compute/meter_parts.h"
 
 #define CLAIM_TRIES 50
@@ -165,7 +165,7 @@ static inline __attribute__((always_inline)) bool join(struct meter_stream *stre
 }
 
 /* With the claim held, which ends here where the launch cannot be measured. */
-static SELDOM bool launch_in_new_batch(struct meter_stream *stream, uint64_t work) {
+static COLD bool launch_in_new_batch(struct meter_stream *stream, uint64_t work) {
   int64_t cost_ns;
   if (open_batch(stream, work, &cost_ns)) {
     stream->batch.began_ns = stream->meter->driver->now_ns();

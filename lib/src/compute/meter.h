@@ -11,8 +11,8 @@
  * that works on a stream or harvests has a claim on it, and one that finds it claimed goes on without. To join an open
  * batch takes some nanoseconds, for which others wait.
  */
-#ifndef VGPU_METER_H
-#define VGPU_METER_H
+#ifndef VGPU_COMPUTE_METER_H
+#define VGPU_COMPUTE_METER_H
 
 #include "compute/spans.h"
 #include "shared/device_state.h"

@@ -1,7 +1,7 @@
 /* Shared by the files of the meter: compute/meter.c (batches), compute/meter_settle.c, compute/meter_streams.c,
  * compute/gate.c. */
-#ifndef VGPU_METER_PARTS_H
-#define VGPU_METER_PARTS_H
+#ifndef VGPU_COMPUTE_METER_PARTS_H
+#define VGPU_COMPUTE_METER_PARTS_H
 
 #include "base/claim.h"
 #include "base/compiler.h"
@@ -21,14 +21,6 @@
 #define METER_RUN_AHEAD_NS 5000000LL
 #define METER_UNKNOWN_PAYS_NS 50000000LL
 #define METER_SHORT_SLEEP_NS 20000LL /* with the way back these are 70 us */
-
-static inline int64_t min(int64_t a, int64_t b) {
-  return a < b ? a : b;
-}
-
-static inline int64_t max(int64_t a, int64_t b) {
-  return a > b ? a : b;
-}
 
 /* The first of METER_COST_WAYS places of which the work may have one. With one alone a program of 200 kernels would
  * have some that drive each other out for ever, and never be known. */
@@ -60,7 +52,7 @@ static inline void meter_recycle(struct meter_stream *stream, void *marker) {
 void meter_forget_in_flight(struct meter_stream *stream);
 
 /* False when a thread has it for long: it is at the gate, or calls the driver. */
-SELDOM bool meter_claim_again(struct meter_stream *stream);
+COLD bool meter_claim_again(struct meter_stream *stream);
 static inline bool meter_claim(struct meter_stream *stream) {
   return claim_try(&stream->claim) || meter_claim_again(stream);
 }

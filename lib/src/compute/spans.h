@@ -2,8 +2,8 @@
  * Spans of time that have been charged: streams that run at the same time pay for the time in which the GPU was busy,
  * once. Only the latest SPANS are remembered, apart from each other: what lies before them is charged in full.
  */
-#ifndef VGPU_SPANS_H
-#define VGPU_SPANS_H
+#ifndef VGPU_COMPUTE_SPANS_H
+#define VGPU_COMPUTE_SPANS_H
 
 #include <stdint.h>
 

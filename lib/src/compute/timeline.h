@@ -1,6 +1,6 @@
 /* The GPU's clock, read through markers, placed on the wall clock (CLOCK_MONOTONIC). */
-#ifndef VGPU_TIMELINE_H
-#define VGPU_TIMELINE_H
+#ifndef VGPU_COMPUTE_TIMELINE_H
+#define VGPU_COMPUTE_TIMELINE_H
 
 #include "compute/meter.h"
 

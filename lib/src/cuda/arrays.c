@@ -1,5 +1,5 @@
 /* Arrays: their size is the driver's secret (layout, padding), so they are made and looked at. */
-#include "cuda/measured_allocation.h"
+#include "cuda/reserve.h"
 
 /* The bytes of one channel; 0 for formats whose texels are compressed or spread over planes. */
 static uint64_t channel_bytes(CUarray_format format) {
@@ -39,10 +39,10 @@ static uint64_t least_bytes(struct extent extent) {
   return bytes;
 }
 
-static CUresult end_array(const struct making *making, CUresult result, CUarray array, CUarray *output) {
-  if (making_passes_limit(making, result)) {
+static CUresult end_array(const struct measured_allocation *measured, CUresult result, CUarray array, CUarray *output) {
+  if (measured_passes_limit(measured, result)) {
     real.cuArrayDestroy(array);
-    return making_refuse(making);
+    return measured_refuse(measured);
   }
   if (result == CUDA_SUCCESS)
     *output = array;
@@ -55,16 +55,16 @@ static CUresult end_array(const struct making *making, CUresult result, CUarray 
 
 #define CREATE_ARRAY(name, descriptor_type, extent_of)                                                                 \
   HOOK CUresult name(CUarray *array, const descriptor_type *descriptor) {                                              \
-    struct device *device = making_device();                                                                           \
+    struct device *device = measured_device();                                                                         \
     if (device == NULL || array == NULL || descriptor == NULL)                                                         \
       return real.name(array, descriptor);                                                                             \
-    struct making making;                                                                                              \
+    struct measured_allocation measured;                                                                               \
     CUarray made = NULL;                                                                                               \
-    CUresult result = making_begin(&making, device, least_bytes(extent_of(descriptor)));                               \
+    CUresult result = measured_begin(&measured, device, least_bytes(extent_of(descriptor)));                           \
     if (result != CUDA_SUCCESS)                                                                                        \
       return result;                                                                                                   \
     result = real.name(&made, descriptor);                                                                             \
-    return end_array(&making, result, made, array);                                                                    \
+    return end_array(&measured, result, made, array);                                                                  \
   }
 
 CREATE_ARRAY(cuArrayCreate, CUDA_ARRAY_DESCRIPTOR_v1, EXTENT_2D)
@@ -73,18 +73,18 @@ CREATE_ARRAY(cuArray3DCreate, CUDA_ARRAY3D_DESCRIPTOR_v1, EXTENT_3D)
 CREATE_ARRAY(cuArray3DCreate_v2, CUDA_ARRAY3D_DESCRIPTOR, EXTENT_3D)
 
 HOOK CUresult cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_DESCRIPTOR *d, unsigned levels) {
-  struct device *device = making_device();
+  struct device *device = measured_device();
   if (device == NULL || array == NULL || d == NULL)
     return real.cuMipmappedArrayCreate(array, d, levels);
-  struct making making;
+  struct measured_allocation measured;
   CUmipmappedArray made = NULL;
-  CUresult result = making_begin(&making, device, least_bytes(EXTENT_3D(d)));
+  CUresult result = measured_begin(&measured, device, least_bytes(EXTENT_3D(d)));
   if (result != CUDA_SUCCESS)
     return result;
   result = real.cuMipmappedArrayCreate(&made, d, levels);
-  if (making_passes_limit(&making, result)) {
+  if (measured_passes_limit(&measured, result)) {
     real.cuMipmappedArrayDestroy(made);
-    return making_refuse(&making);
+    return measured_refuse(&measured);
   }
   if (result == CUDA_SUCCESS)
     *array = made;
@@ -92,11 +92,11 @@ HOOK CUresult cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D
 }
 
 HOOK CUresult cuArrayDestroy(CUarray array) {
-  struct device *device = making_device();
-  return making_undone(device, real.cuArrayDestroy(array));
+  struct device *device = measured_device();
+  return measured_undone(device, real.cuArrayDestroy(array));
 }
 
 HOOK CUresult cuMipmappedArrayDestroy(CUmipmappedArray array) {
-  struct device *device = making_device();
-  return making_undone(device, real.cuMipmappedArrayDestroy(array));
+  struct device *device = measured_device();
+  return measured_undone(device, real.cuMipmappedArrayDestroy(array));
 }

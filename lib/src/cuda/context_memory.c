@@ -1,5 +1,5 @@
 /* What a context takes after it was made: stacks and heaps of kernels, streams, and contexts that share it. */
-#include "cuda/measured_allocation.h"
+#include "cuda/reserve.h"
 #include "device/process.h"
 #include "memory/ledger.h"
 
@@ -27,19 +27,19 @@ static uint64_t bytes_of_limit(CUlimit limit, uint64_t value) {
 }
 
 HOOK CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
-  struct device *device = making_device();
+  struct device *device = measured_device();
   size_t before = 0;
   if (device == NULL || real.cuCtxGetLimit(&before, limit) != CUDA_SUCCESS)
     return real.cuCtxSetLimit(limit, value);
-  struct making making;
-  CUresult result = making_begin(&making, device, value > before ? bytes_of_limit(limit, value - before) : 0);
+  struct measured_allocation measured;
+  CUresult result = measured_begin(&measured, device, value > before ? bytes_of_limit(limit, value - before) : 0);
   if (result != CUDA_SUCCESS)
     return result;
   result = real.cuCtxSetLimit(limit, value);
-  if (!making_passes_limit(&making, result))
+  if (!measured_passes_limit(&measured, result))
     return result;
   real.cuCtxSetLimit(limit, before);
-  return making_refuse(&making);
+  return measured_refuse(&measured);
 }
 
 /* ---- streams ------------------------------------------------------------------------------------------------------
@@ -49,10 +49,11 @@ HOOK CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
  * is undone then. So there has to be room for a block, whether or not the stream will need one. */
 #define STREAM_BYTES LEDGER_BLOCK_BYTES
 
-static CUresult end_stream(const struct making *making, CUresult result, CUstream made, CUstream *stream) {
-  if (making_passes_limit(making, result)) {
+static CUresult end_stream(const struct measured_allocation *measured, CUresult result, CUstream made,
+                           CUstream *stream) {
+  if (measured_passes_limit(measured, result)) {
     real.cuStreamDestroy_v2(made);
-    return making_refuse(making);
+    return measured_refuse(measured);
   }
   if (result == CUDA_SUCCESS)
     *stream = made;
@@ -61,16 +62,16 @@ static CUresult end_stream(const struct making *making, CUresult result, CUstrea
 
 #define CREATE_STREAM(name, parameters, ...)                                                                           \
   HOOK CUresult name parameters {                                                                                      \
-    struct device *device = making_device();                                                                           \
+    struct device *device = measured_device();                                                                         \
     if (device == NULL || stream == NULL)                                                                              \
       return real.name(stream, __VA_ARGS__);                                                                           \
-    struct making making;                                                                                              \
+    struct measured_allocation measured;                                                                               \
     CUstream made = NULL;                                                                                              \
-    CUresult result = making_begin(&making, device, STREAM_BYTES);                                                     \
+    CUresult result = measured_begin(&measured, device, STREAM_BYTES);                                                 \
     if (result != CUDA_SUCCESS)                                                                                        \
       return result;                                                                                                   \
     result = real.name(&made, __VA_ARGS__);                                                                            \
-    return end_stream(&making, result, made, stream);                                                                  \
+    return end_stream(&measured, result, made, stream);                                                                \
   }
 
 CREATE_STREAM(cuStreamCreate, (CUstream * stream, unsigned flags), flags)
@@ -85,15 +86,15 @@ HOOK CUresult cuGreenCtxCreate(CUgreenCtx *context, CUdevResourceDesc descriptio
   struct device *device = process_is_limited() ? device_of_ordinal(ordinal) : NULL;
   if (device == NULL || context == NULL)
     return real.cuGreenCtxCreate(context, description, ordinal, flags);
-  struct making making;
+  struct measured_allocation measured;
   CUgreenCtx made = NULL;
-  CUresult result = making_begin(&making, device, 0);
+  CUresult result = measured_begin(&measured, device, 0);
   if (result != CUDA_SUCCESS)
     return result;
   result = real.cuGreenCtxCreate(&made, description, ordinal, flags);
-  if (making_passes_limit(&making, result)) {
+  if (measured_passes_limit(&measured, result)) {
     real.cuGreenCtxDestroy(made);
-    return making_refuse(&making);
+    return measured_refuse(&measured);
   }
   if (result == CUDA_SUCCESS)
     *context = made;

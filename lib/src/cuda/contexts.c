@@ -1,83 +1,84 @@
 /* Contexts: made, looked at, and undone when they pass the limit; and their end. */
-#include "cuda/measured_allocation.h"
 #include "cuda/overhead.h"
+#include "cuda/reserve.h"
 #include "device/process.h"
 #include "stream/meters.h"
 #include "stream/streams.h"
 
-struct making_context {
-  struct making making;
+struct measured_context {
+  struct measured_allocation measured;
   uint64_t uncounted_before;
 };
 
-static CUresult begin_context(struct making_context *context, CUdevice ordinal) {
-  *context = (struct making_context){0};
+static CUresult begin_context(struct measured_context *context, CUdevice ordinal) {
+  *context = (struct measured_context){0};
   struct device *device = process_is_limited() ? device_of_ordinal(ordinal) : NULL;
   if (device != NULL) {
     overhead_correct(device, 0);
     context->uncounted_before = overhead_uncounted(device).most_bytes;
   }
-  return making_begin(&context->making, device, 0);
+  return measured_begin(&context->measured, device, 0);
 }
 
-static void count_context(const struct making_context *made, CUresult result, const CUcontext *context) {
-  if (made->making.device != NULL && result == CUDA_SUCCESS)
-    overhead_context_made(made->making.device, *context, made->uncounted_before);
+static void count_context(const struct measured_context *made, CUresult result, const CUcontext *context) {
+  if (made->measured.device != NULL && result == CUDA_SUCCESS)
+    overhead_context_made(made->measured.device, *context, made->uncounted_before);
 }
 
-static CUresult end_context(const struct making_context *made, CUresult result, CUcontext *context) {
+static CUresult end_context(const struct measured_context *made, CUresult result, CUcontext *context) {
   count_context(made, result, context);
-  if (!making_passes_limit(&made->making, result))
+  if (!measured_passes_limit(&made->measured, result))
     return result;
   real.cuCtxDestroy_v2(*context);
-  overhead_context_ended(made->making.device, *context);
+  overhead_context_ended(made->measured.device, *context);
   *context = NULL;
-  return making_refuse(&made->making);
+  return measured_refuse(&made->measured);
 }
 
 HOOK CUresult cuCtxCreate(CUcontext *context, unsigned int flags, CUdevice ordinal) {
-  struct making_context making;
-  CUresult result = begin_context(&making, ordinal);
-  return result != CUDA_SUCCESS ? result : end_context(&making, real.cuCtxCreate(context, flags, ordinal), context);
+  struct measured_context measured;
+  CUresult result = begin_context(&measured, ordinal);
+  return result != CUDA_SUCCESS ? result : end_context(&measured, real.cuCtxCreate(context, flags, ordinal), context);
 }
 
 HOOK CUresult cuCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice ordinal) {
-  struct making_context making;
-  CUresult result = begin_context(&making, ordinal);
-  return result != CUDA_SUCCESS ? result : end_context(&making, real.cuCtxCreate_v2(context, flags, ordinal), context);
+  struct measured_context measured;
+  CUresult result = begin_context(&measured, ordinal);
+  return result != CUDA_SUCCESS ? result
+                                : end_context(&measured, real.cuCtxCreate_v2(context, flags, ordinal), context);
 }
 
 HOOK CUresult cuCtxCreate_v3(CUcontext *context, CUexecAffinityParam *parameters, int count, unsigned int flags,
                              CUdevice ordinal) {
-  struct making_context making;
-  CUresult result = begin_context(&making, ordinal);
+  struct measured_context measured;
+  CUresult result = begin_context(&measured, ordinal);
   if (result == CUDA_SUCCESS)
-    result = end_context(&making, real.cuCtxCreate_v3(context, parameters, count, flags, ordinal), context);
+    result = end_context(&measured, real.cuCtxCreate_v3(context, parameters, count, flags, ordinal), context);
   return result;
 }
 
 HOOK CUresult cuCtxCreate_v4(CUcontext *context, CUctxCreateParams *parameters, unsigned int flags, CUdevice ordinal) {
-  struct making_context making;
-  CUresult result = begin_context(&making, ordinal);
+  struct measured_context measured;
+  CUresult result = begin_context(&measured, ordinal);
   if (result == CUDA_SUCCESS)
-    result = end_context(&making, real.cuCtxCreate_v4(context, parameters, flags, ordinal), context);
+    result = end_context(&measured, real.cuCtxCreate_v4(context, parameters, flags, ordinal), context);
   return result;
 }
 
 /* The primary context comes into being with the first reference; a further one takes nothing. */
 HOOK CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice ordinal) {
-  struct making_context making = {0};
+  struct measured_context measured = {0};
   bool limited = process_is_limited();
-  CUresult result = limited && !device_primary_is_active(ordinal) ? begin_context(&making, ordinal) : CUDA_SUCCESS;
+  CUresult result = limited && !device_primary_is_active(ordinal) ? begin_context(&measured, ordinal) : CUDA_SUCCESS;
   if (result != CUDA_SUCCESS)
     return result;
   CUcontext made = NULL;
   result = real.cuDevicePrimaryCtxRetain(context != NULL ? &made : NULL, ordinal);
-  count_context(&making, result, &made);
-  if (making_passes_limit(&making.making, result)) {
+  count_context(&measured, result, &made);
+  if (measured_passes_limit(&measured.measured, result)) {
     real.cuDevicePrimaryCtxRelease_v2(ordinal);
-    overhead_context_ended(making.making.device, made);
-    return making_refuse(&making.making);
+    overhead_context_ended(measured.measured.device, made);
+    return measured_refuse(&measured.measured);
   }
   if (result != CUDA_SUCCESS)
     return result;

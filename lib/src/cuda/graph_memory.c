@@ -8,8 +8,7 @@
  */
 #include "cuda/graph_memory.h"
 
-#include "cuda/graph_nodes.h"
-#include "device/capture.h"
+#include "device/devices.h"
 #include "device/process.h"
 #include "memory/table.h"
 #include "stream/streams.h"

@@ -3,6 +3,8 @@
 #define VGPU_CUDA_GRAPH_MEMORY_H
 
 #include "cuda/memory.h"
+#include "cuda/memory_pools.h"
+#include "device/devices.h"
 
 struct graph_needs; /* what a graph may need, on each device */
 
@@ -18,5 +20,21 @@ CUresult graph_memory_end(const struct graph_run *run, CUresult result);
 
 /* Counts what the driver keeps for graphs of this device, or has it give back first what no graph uses. */
 void graph_memory_settle(struct device *device, enum pools what);
+
+/* What the nodes of a graph allocate. */
+
+/* On one device; a list with one entry for each. */
+struct graph_needs {
+  struct device *device;
+  CUdevice ordinal;
+  uint64_t most_bytes;  /* all allocations: more the graph cannot need, in whatever order its nodes run */
+  uint64_t least_bytes; /* those that it does not free, or the largest: less it cannot need */
+  struct graph_needs *next;
+};
+
+/* Reads a graph, child graphs included. False without host memory for it. No needs: *needs is NULL. */
+bool graph_nodes_read(CUgraph graph, struct graph_needs **needs);
+
+void graph_needs_free(struct graph_needs *needs);
 
 #endif

@@ -1,4 +1,4 @@
-#include "cuda/graph_nodes.h"
+#include "cuda/graph_memory.h"
 
 #include "memory/ledger.h"
 

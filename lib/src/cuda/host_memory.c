@@ -2,7 +2,7 @@
 
 #include "base/log.h"
 #include "cuda/memory.h"
-#include "device/capture.h"
+#include "device/devices.h"
 #include "device/process.h"
 
 #include <pthread.h>

@@ -37,7 +37,7 @@ struct launch {
 /* A graph has no function. */
 static HOT struct launch begin(CUstream stream, CUfunction function, uint64_t work) {
   struct launch launch = {.start_ns = quick_clock_ns()};
-  launch_row_end();
+  launch_run_end();
   meters_have_company(launch.start_ns); /* looks up now and then, also where passes() had no need to */
   if (profile_is_on())
     profile_before_launch(function);
@@ -60,19 +60,19 @@ static HOT CUresult end_and_record(struct launch launch, CUresult result, enum p
   if (profile_is_on()) {
     profile_call_over(api, launch.start_ns, result, 0, stream);
     if (launch.metered == NULL) /* its batch goes on */
-      launch_row_begin(api, stream, function, shape, work, launch.start_ns);
+      launch_run_begin(api, stream, function, shape, work, launch.start_ns);
   }
   return result;
 }
 
-static SELDOM CUresult failed_in_row(int64_t start_ns, CUresult result, enum profile_api api, CUstream stream) {
+static COLD CUresult failed_in_row(int64_t start_ns, CUresult result, enum profile_api api, CUstream stream) {
   if (profile_is_on())
     profile_call_over(api, start_ns, result, 0, stream);
   return result;
 }
 
-static SELDOM CUresult failed_untimed(CUresult result, enum profile_api api, CUstream stream) {
-  launch_row_take_back();
+static COLD CUresult failed_untimed(CUresult result, enum profile_api api, CUstream stream) {
+  launch_run_take_back();
   return KEEPING_ERRNO(failed_in_row(quick_clock_ns(), result, api, stream));
 }
 
@@ -91,12 +91,12 @@ static SELDOM CUresult failed_untimed(CUresult result, enum profile_api api, CUs
   }                                                                                                                    \
   static often inline CUresult measured_in_row_##name parameters {                                                     \
     int64_t start_ns;                                                                                                  \
-    if (__builtin_expect(!quick_clock_read(&start_ns) || !launch_row_goes_on(start_ns), 0))                            \
+    if (__builtin_expect(!quick_clock_read(&start_ns) || !launch_run_goes_on(start_ns), 0))                            \
       return looked_at_##name arguments;                                                                               \
     CUresult result = real.name arguments;                                                                             \
     if (__builtin_expect(result != CUDA_SUCCESS, 0))                                                                   \
       return failed_in_row(start_ns, result, API_##name, stream);                                                      \
-    launch_row_add(start_ns, quick_clock_ns());                                                                        \
+    launch_run_add(start_ns, quick_clock_ns());                                                                        \
     return result;                                                                                                     \
   }                                                                                                                    \
   static often __attribute__((noinline)) CUresult timed_##name parameters {                                            \
@@ -110,8 +110,8 @@ static SELDOM CUresult failed_untimed(CUresult result, enum profile_api api, CUs
     __typeof__(real.name) next = real.name;                                                                            \
     if (__builtin_expect(!process_is_free(), 0)) {                                                                     \
       next = looked_at_##name;                                                                                         \
-      if (launch_row_is_of(function, launch_row_call(API_##name, stream), shape))                                      \
-        next = launch_row_counts() ? counted_##name : timed_##name;                                                    \
+      if (launch_run_is_of(function, launch_run_call(API_##name, stream), shape))                                      \
+        next = launch_run_counts() ? counted_##name : timed_##name;                                                    \
     }                                                                                                                  \
     return next arguments;                                                                                             \
   }

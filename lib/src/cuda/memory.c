@@ -3,8 +3,9 @@
 
 #include "cuda/graph_memory.h"
 #include "cuda/host_memory.h"
+#include "cuda/memory_pools.h"
 #include "cuda/overhead.h"
-#include "device/capture.h"
+#include "device/devices.h"
 #include "device/process.h"
 #include "memory/table.h"
 #include "stream/streams.h"

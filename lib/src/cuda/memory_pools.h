@@ -5,8 +5,8 @@
  *
  * cuda/memory_pools.c keeps the pools, cuda/pool_reserves.c asks the driver for their reserves.
  */
-#ifndef VGPU_MEMORY_POOLS_H
-#define VGPU_MEMORY_POOLS_H
+#ifndef VGPU_CUDA_MEMORY_POOLS_H
+#define VGPU_CUDA_MEMORY_POOLS_H
 
 #include "device/devices.h"
 
@@ -56,5 +56,11 @@ bool pools_reread(struct pool *pool, CUmemoryPool handle);
 
 /* What of the pool's reserve is not in use. */
 uint64_t pools_idle_bytes(CUmemoryPool handle);
+
+/* Memory that pools of the device keep in reserve: reread, or first given back to the driver. False when more may be
+ * counted now than they have. */
+enum pools { POOLS_REREAD, POOLS_TRIM };
+bool pools_settle(struct device *device, enum pools what);
+void pools_after_wait(void);
 
 #endif

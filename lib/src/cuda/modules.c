@@ -3,12 +3,13 @@
  * a library too with CUDA_MODULE_LOADING=EAGER. Loaded lazily, which is the default, a library takes it with the first
  * use of a kernel or variable, when nothing can be undone any more: that is seen afterwards, as overhead.
  */
-#include "cuda/measured_allocation.h"
+#include "cuda/reserve.h"
 
-static CUresult end_module(const struct making *making, CUresult result, CUmodule made, CUmodule *module) {
-  if (making_passes_limit(making, result)) {
+static CUresult end_module(const struct measured_allocation *measured, CUresult result, CUmodule made,
+                           CUmodule *module) {
+  if (measured_passes_limit(measured, result)) {
     real.cuModuleUnload(made);
-    return making_refuse(making);
+    return measured_refuse(measured);
   }
   if (result == CUDA_SUCCESS)
     *module = made;
@@ -17,16 +18,16 @@ static CUresult end_module(const struct making *making, CUresult result, CUmodul
 
 #define LOAD_MODULE(name, parameters, ...)                                                                             \
   HOOK CUresult name parameters {                                                                                      \
-    struct device *device = making_device();                                                                           \
+    struct device *device = measured_device();                                                                         \
     if (device == NULL || module == NULL)                                                                              \
       return real.name(module, __VA_ARGS__);                                                                           \
-    struct making making;                                                                                              \
+    struct measured_allocation measured;                                                                               \
     CUmodule made = NULL;                                                                                              \
-    CUresult result = making_begin(&making, device, 0);                                                                \
+    CUresult result = measured_begin(&measured, device, 0);                                                            \
     if (result != CUDA_SUCCESS)                                                                                        \
       return result;                                                                                                   \
     result = real.name(&made, __VA_ARGS__);                                                                            \
-    return end_module(&making, result, made, module);                                                                  \
+    return end_module(&measured, result, made, module);                                                                \
   }
 
 LOAD_MODULE(cuModuleLoad, (CUmodule * module, const char *path), path)
@@ -37,15 +38,16 @@ LOAD_MODULE(cuModuleLoadDataEx,
 LOAD_MODULE(cuModuleLoadFatBinary, (CUmodule * module, const void *image), image)
 
 HOOK CUresult cuModuleUnload(CUmodule module) {
-  struct device *device = making_device();
-  return making_undone(device, real.cuModuleUnload(module));
+  struct device *device = measured_device();
+  return measured_undone(device, real.cuModuleUnload(module));
 }
 
 /* A library may be loaded without a context: then nothing is taken yet. */
-static CUresult end_library(const struct making *making, CUresult result, CUlibrary made, CUlibrary *library) {
-  if (making_passes_limit(making, result)) {
+static CUresult end_library(const struct measured_allocation *measured, CUresult result, CUlibrary made,
+                            CUlibrary *library) {
+  if (measured_passes_limit(measured, result)) {
     real.cuLibraryUnload(made);
-    return making_refuse(making);
+    return measured_refuse(measured);
   }
   if (result == CUDA_SUCCESS)
     *library = made;
@@ -55,22 +57,22 @@ static CUresult end_library(const struct making *making, CUresult result, CUlibr
 #define LOAD_LIBRARY(name, source_type)                                                                                \
   HOOK CUresult name(CUlibrary *library, source_type source, CUjit_option *jit_options, void **jit_values,             \
                      unsigned jit_count, CUlibraryOption *options, void **values, unsigned count) {                    \
-    struct device *device = making_device();                                                                           \
+    struct device *device = measured_device();                                                                         \
     if (device == NULL || library == NULL)                                                                             \
       return real.name(library, source, jit_options, jit_values, jit_count, options, values, count);                   \
-    struct making making;                                                                                              \
+    struct measured_allocation measured;                                                                               \
     CUlibrary made = NULL;                                                                                             \
-    CUresult result = making_begin(&making, device, 0);                                                                \
+    CUresult result = measured_begin(&measured, device, 0);                                                            \
     if (result != CUDA_SUCCESS)                                                                                        \
       return result;                                                                                                   \
     result = real.name(&made, source, jit_options, jit_values, jit_count, options, values, count);                     \
-    return end_library(&making, result, made, library);                                                                \
+    return end_library(&measured, result, made, library);                                                              \
   }
 
 LOAD_LIBRARY(cuLibraryLoadData, const void *)
 LOAD_LIBRARY(cuLibraryLoadFromFile, const char *)
 
 HOOK CUresult cuLibraryUnload(CUlibrary library) {
-  struct device *device = making_device();
-  return making_undone(device, real.cuLibraryUnload(library));
+  struct device *device = measured_device();
+  return measured_undone(device, real.cuLibraryUnload(library));
 }

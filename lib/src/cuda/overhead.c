@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "cuda/memory.h"
+#include "cuda/memory_pools.h"
 #include "device/nvml_processes.h"
 #include "device/process.h"
 #include "memory/table.h"
@@ -21,7 +22,7 @@ HOT bool overhead_is_due(const struct device *device, int64_t max_age_ns) {
   return now_ns - corrected_ns >= max_age_ns;
 }
 
-static uint64_t uncounted_elsewhere(const struct device *device, const struct running *running) {
+static uint64_t uncounted_elsewhere(const struct device *device, const struct nvml_processes *running) {
   uint64_t sum = 0;
   for (unsigned i = 0; i < running->count; i++) {
     const nvmlProcessInfo_t *process = &running->list[i];
@@ -42,18 +43,18 @@ static void note_uncounted(struct device *device, struct ledger_range uncounted)
 
 /* Pools are reread after NVML has answered: what they had given back by then is not to be taken for overhead that is
  * gone. */
-static SELDOM bool correct(struct device *device, enum ledger_cause cause, uint64_t answered_bytes) {
+static COLD bool correct(struct device *device, enum ledger_cause cause, uint64_t answered_bytes) {
   __atomic_store_n(&device->corrected_ns, clock_now_ns(), __ATOMIC_RELAXED);
   struct ledger_snapshot before = ledger_snapshot(process_ledger(), device->number);
-  struct running running;
-  if (!running_ask(RUNNING_COMPUTE, device->nvml, &running)) {
+  struct nvml_processes running;
+  if (!nvml_processes_ask(NVML_COMPUTE_PROCESSES, device->nvml, &running)) {
     device_not_enforced(device, VGPU_NOT_ENFORCED_MEMORY);
     return false;
   }
   uint64_t bytes;
-  bool listed = running_find(&running, (unsigned)getpid(), &bytes);
+  bool listed = nvml_processes_find(&running, (unsigned)getpid(), &bytes);
   uint64_t elsewhere = uncounted_elsewhere(device, &running);
-  running_done(&running);
+  nvml_processes_done(&running);
   __atomic_store_n(&device->uncounted_elsewhere_bytes, elsewhere, __ATOMIC_RELAXED);
   __atomic_store_n(&device->is_listed, listed, __ATOMIC_RELAXED);
   uint64_t surplus_bytes = pools_settle(device, POOLS_REREAD) ? 0 : LEDGER_UNKNOWN_BYTES;

@@ -1,7 +1,7 @@
 /* What the driver takes of a device for itself, by what NVML says: contexts, modules, fragmentation. What a context
  * takes when it is made is told apart, and given back with it. */
-#ifndef VGPU_OVERHEAD_H
-#define VGPU_OVERHEAD_H
+#ifndef VGPU_CUDA_OVERHEAD_H
+#define VGPU_CUDA_OVERHEAD_H
 
 #include "device/devices.h"
 

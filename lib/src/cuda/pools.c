@@ -1,7 +1,7 @@
 /* Stream-ordered allocations: what their pool may grow by is reserved, and then its growth counted. */
 #include "cuda/memory.h"
 #include "cuda/memory_pools.h"
-#include "device/capture.h"
+#include "device/devices.h"
 #include "device/process.h"
 #include "stream/streams.h"
 

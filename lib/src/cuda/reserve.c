@@ -1,6 +1,9 @@
 /* Room for memory: reserved before the driver is asked, and refused past the limit. */
+#include "cuda/reserve.h"
 #include "cuda/memory.h"
+#include "cuda/memory_pools.h"
 #include "cuda/overhead.h"
+#include "device/devices.h"
 
 #include "base/log.h"
 #include "device/process.h"
@@ -202,3 +205,39 @@ COUNT(memory_add, ledger_add)
 COUNT(memory_release, ledger_release)
 COUNT(memory_add_managed, ledger_add_managed)
 COUNT(memory_release_managed, ledger_release_managed)
+
+/* ---- measured allocations ---------------------------------------------------------------------------------------- */
+
+struct device *measured_device(void) {
+  return process_shows_limits() ? device_of_current_context() : NULL;
+}
+
+CUresult measured_begin(struct measured_allocation *measured, struct device *device, uint64_t at_least_bytes) {
+  *measured = (struct measured_allocation){.device = device, .reserved_bytes = ledger_driver_size(at_least_bytes)};
+  if (device == NULL)
+    return CUDA_SUCCESS;
+  CUstreamCaptureMode mode = capture_relax();
+  measured->held_before = device_used_bytes(device);
+  CUresult result = memory_reserve(device, measured->reserved_bytes);
+  capture_restore(mode);
+  return result;
+}
+
+bool measured_passes_limit(const struct measured_allocation *measured, CUresult result) {
+  bool counted = measured->device != NULL && result == CUDA_SUCCESS &&
+                 overhead_count_made(measured->device, measured->reserved_bytes);
+  memory_cancel(measured->device, measured->reserved_bytes);
+  return counted && memory_is_over(measured->device);
+}
+
+CUresult measured_refuse(const struct measured_allocation *measured) {
+  uint64_t held_bytes = device_used_bytes(measured->device);
+  overhead_correct(measured->device, 0);
+  return memory_refuse(measured->device, held_bytes > measured->held_before ? held_bytes - measured->held_before : 0);
+}
+
+CUresult measured_undone(struct device *device, CUresult result) {
+  if (device != NULL && result == CUDA_SUCCESS)
+    overhead_correct(device, 0);
+  return result;
+}

@@ -4,13 +4,14 @@
  */
 #include "base/clock.h"
 #include "cuda/memory.h"
+#include "cuda/memory_pools.h"
 #include "device/process.h"
 #include "stream/launch_runs.h"
 #include "stream/meters.h"
 #include "stream/streams.h"
 
 static void begin_wait(CUstream stream) {
-  launch_row_end();
+  launch_run_end();
   struct meter_stream *metered = meters_measure() ? streams_find_known(stream) : NULL;
   if (metered != NULL)
     meter_before_wait(metered);
@@ -26,7 +27,7 @@ static CUresult end_wait(CUstream stream, CUresult result) {
 
 /* The meter of the waiting, or NULL. */
 static struct meter *begin_wait_all(void) {
-  launch_row_end();
+  launch_run_end();
   struct meter *meter = meters_measure() ? meters_current() : NULL;
   if (meter != NULL)
     meter_before_wait_all(meter);
@@ -42,7 +43,7 @@ static CUresult end_wait_all(struct meter *meter, CUresult result) {
 }
 
 static struct meter *begin_poll(void) {
-  launch_row_end();
+  launch_run_end();
   struct meter *meter = meters_measure() ? meters_current() : NULL;
   if (meter != NULL)
     meter_before_poll(meter);

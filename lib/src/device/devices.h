@@ -1,6 +1,6 @@
 /* The GPUs as this process meets them (CUDA ordinals, NVML handles), told apart by UUID, with their limits. */
-#ifndef VGPU_DEVICES_H
-#define VGPU_DEVICES_H
+#ifndef VGPU_DEVICE_DEVICES_H
+#define VGPU_DEVICE_DEVICES_H
 
 #include "compute/meter.h"
 #include "hook/hooks.h"
@@ -61,5 +61,23 @@ uint64_t device_host_bytes(const struct device *device);
 
 /* A limit could not be held: what shows `flag` (VGPU_NOT_ENFORCED_*) from now on. */
 void device_not_enforced(const struct device *device, uint32_t flag);
+
+/* While a thread captures a stream in global mode, most questions to the driver are an error and end the capture. The
+ * library asks its own in relaxed mode and leaves the thread as it was. */
+
+static inline CUstreamCaptureMode capture_relax(void) {
+  CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+  return real.cuThreadExchangeStreamCaptureMode(&mode) == CUDA_SUCCESS ? mode : CU_STREAM_CAPTURE_MODE_RELAXED;
+}
+
+static inline void capture_restore(CUstreamCaptureMode mode) {
+  real.cuThreadExchangeStreamCaptureMode(&mode);
+}
+
+/* Does the stream capture, as far as it says? Then what is asked of it happens when its graph is launched. */
+static inline bool capture_is_active(CUstream stream) {
+  CUstreamCaptureStatus status;
+  return real.cuStreamIsCapturing(stream, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
 
 #endif

@@ -4,21 +4,21 @@
 
 #define TRIES 4 /* the list may grow between two questions */
 
-struct running_room {
+struct nvml_processes_room {
   unsigned size;
   nvmlProcessInfo_t list[];
 };
 
 /* A long list is asked for again and again: the room for it is kept, and whoever asks takes it meanwhile. */
-static struct running_room *spare;
+static struct nvml_processes_room *spare;
 
-static void keep(struct running_room *room) {
+static void keep(struct nvml_processes_room *room) {
   free(__atomic_exchange_n(&spare, room, __ATOMIC_ACQ_REL));
 }
 
-static struct running_room *room_for(unsigned count) {
-  unsigned size = count + count / 4 + RUNNING_FEW;
-  struct running_room *room = malloc(sizeof *room + size * sizeof room->list[0]);
+static struct nvml_processes_room *room_for(unsigned count) {
+  unsigned size = count + count / 4 + NVML_PROCESSES_FEW;
+  struct nvml_processes_room *room = malloc(sizeof *room + size * sizeof room->list[0]);
   if (room != NULL)
     room->size = size;
   return room;
@@ -37,16 +37,16 @@ ASK(Graphics)
 ASK(MPSCompute)
 
 static nvmlReturn_t (*const asks[])(nvmlDevice_t, unsigned *, nvmlProcessInfo_t *) = {
-    [RUNNING_COMPUTE] = ask_Compute,
-    [RUNNING_GRAPHICS] = ask_Graphics,
-    [RUNNING_MPS] = ask_MPSCompute,
+    [NVML_COMPUTE_PROCESSES] = ask_Compute,
+    [NVML_GRAPHICS_PROCESSES] = ask_Graphics,
+    [NVML_MPS_PROCESSES] = ask_MPSCompute,
 };
 
-bool running_ask(enum running_kind kind, nvmlDevice_t handle, struct running *running) {
+bool nvml_processes_ask(enum nvml_processes_kind kind, nvmlDevice_t handle, struct nvml_processes *running) {
   running->room = __atomic_exchange_n(&spare, NULL, __ATOMIC_ACQ_REL);
   for (int i = 0; i < TRIES; i++) {
     nvmlProcessInfo_t *list = running->room == NULL ? running->few : running->room->list;
-    running->count = running->room == NULL ? RUNNING_FEW : running->room->size;
+    running->count = running->room == NULL ? NVML_PROCESSES_FEW : running->room->size;
     running->result = asks[kind](handle, &running->count, list);
     running->list = list;
     if (running->result == NVML_SUCCESS)
@@ -58,17 +58,17 @@ bool running_ask(enum running_kind kind, nvmlDevice_t handle, struct running *ru
     if (running->room == NULL)
       return false;
   }
-  running_done(running);
+  nvml_processes_done(running);
   return false;
 }
 
-void running_done(struct running *running) {
+void nvml_processes_done(struct nvml_processes *running) {
   if (running->room != NULL)
     keep(running->room);
   running->room = NULL;
 }
 
-bool running_find(const struct running *running, unsigned pid, uint64_t *bytes) {
+bool nvml_processes_find(const struct nvml_processes *running, unsigned pid, uint64_t *bytes) {
   bool found = false;
   *bytes = 0;
   for (unsigned i = 0; i < running->count; i++) {

@@ -1,30 +1,30 @@
 /* The driver's own lists of the processes that run on a device, however long they are. */
-#ifndef VGPU_RUNNING_H
-#define VGPU_RUNNING_H
+#ifndef VGPU_DEVICE_NVML_PROCESSES_H
+#define VGPU_DEVICE_NVML_PROCESSES_H
 
 #include "hook/hooks.h"
 
 #include <stdint.h>
 
-#define RUNNING_FEW 128
+#define NVML_PROCESSES_FEW 128
 
-enum running_kind { RUNNING_COMPUTE, RUNNING_GRAPHICS, RUNNING_MPS };
+enum nvml_processes_kind { NVML_COMPUTE_PROCESSES, NVML_GRAPHICS_PROCESSES, NVML_MPS_PROCESSES };
 
-struct running_room;
+struct nvml_processes_room;
 
-struct running {
+struct nvml_processes {
   nvmlReturn_t result;
   unsigned count;
   const nvmlProcessInfo_t *list;
-  struct running_room *room; /* where the list is when it is long */
-  nvmlProcessInfo_t few[RUNNING_FEW];
+  struct nvml_processes_room *room; /* where the list is when it is long */
+  nvmlProcessInfo_t few[NVML_PROCESSES_FEW];
 };
 
-/* Asks NVML; false when it does not say. After an answer the list is given back with running_done. */
-bool running_ask(enum running_kind kind, nvmlDevice_t handle, struct running *running);
-void running_done(struct running *running);
+/* Asks NVML; false when it does not say. After an answer the list is given back with nvml_processes_done. */
+bool nvml_processes_ask(enum nvml_processes_kind kind, nvmlDevice_t handle, struct nvml_processes *running);
+void nvml_processes_done(struct nvml_processes *running);
 
 /* What a process holds by this list; false when it is not in it. */
-bool running_find(const struct running *running, unsigned pid, uint64_t *bytes);
+bool nvml_processes_find(const struct nvml_processes *running, unsigned pid, uint64_t *bytes);
 
 #endif

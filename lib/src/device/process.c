@@ -2,7 +2,7 @@
 
 #include "base/log.h"
 #include "hook/hooks.h"
-#include "profile/wanted.h"
+#include "profile/disk.h"
 #include "shared/limits.h"
 
 #include <pthread.h>

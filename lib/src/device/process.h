@@ -1,7 +1,7 @@
 /* What this process knows of itself: whether it is limited, its region and ledger, and that it may be a forked child.
  */
-#ifndef VGPU_PROCESS_H
-#define VGPU_PROCESS_H
+#ifndef VGPU_DEVICE_PROCESS_H
+#define VGPU_DEVICE_PROCESS_H
 
 #include "base/compiler.h"
 #include "memory/ledger.h"
@@ -11,7 +11,7 @@ enum process_state { PROCESS_UNKNOWN, PROCESS_FREE, PROCESS_LIMITED };
 extern enum process_state process_state;
 
 /* Decides at the first call; maps the region when there is a limit. */
-SELDOM enum process_state process_decide(void);
+COLD enum process_state process_decide(void);
 
 /* Is it certain that there is nothing to do? */
 static inline bool process_is_free(void) {
@@ -48,7 +48,7 @@ bool process_has_slot(void);
 
 /* The ledger, with a slot taken for this process. */
 extern const struct ledger *process_ledger_with_slot; /* NULL: not asked for yet */
-SELDOM const struct ledger *process_claim_slot(void);
+COLD const struct ledger *process_claim_slot(void);
 static inline const struct ledger *process_ledger(void) {
   const struct ledger *ledger = __atomic_load_n(&process_ledger_with_slot, __ATOMIC_ACQUIRE);
   return __builtin_expect(ledger != NULL, 1) ? ledger : process_claim_slot();

@@ -3,8 +3,8 @@
  * lists come the typed table of real functions, their lookup, the routing by address and the tests; the prototypes are
  * the header's own, so that a missing body is a link error, and a wrong prototype or a double row a compile error.
  */
-#ifndef VGPU_HOOKS_H
-#define VGPU_HOOKS_H
+#ifndef VGPU_HOOK_HOOKS_H
+#define VGPU_HOOK_HOOKS_H
 
 #define __CUDA_API_VERSION_INTERNAL /* makes the old and the _ptsz prototypes visible */
 #include <cuda.h>

@@ -1,7 +1,7 @@
 /* The list of functions that are only recorded, for hook/hooks.h: they are handed out while there is a profile. Each
  * has a row in cuda/copies.c. */
-#ifndef VGPU_HOOKS_PROFILED_H
-#define VGPU_HOOKS_PROFILED_H
+#ifndef VGPU_HOOK_PROFILED_HOOKS_H
+#define VGPU_HOOK_PROFILED_HOOKS_H
 
 /* X(symbol) */
 #define CUDA_PROFILED(X)                                                                                               \

@@ -245,7 +245,7 @@ struct ledger_parts ledger_parts(const struct ledger *ledger, int device) {
 /* ---- reserving --------------------------------------------------------------------------------------------------- */
 
 /* To the end of the block, where there is room for it. */
-static SELDOM bool show_more(const struct ledger *ledger, int device, uint64_t limit_bytes) {
+static COLD bool show_more(const struct ledger *ledger, int device, uint64_t limit_bytes) {
   uint64_t held_bytes = held_by_us(ledger, device), rounded_bytes = ledger_driver_size(held_bytes);
   bool shown = show(ledger, device, rounded_bytes);
   uint64_t others_bytes = shown ? held_by_others(ledger, device, COUNT_ALL_SLOTS) : UINT64_MAX;

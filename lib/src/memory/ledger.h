@@ -8,8 +8,8 @@
  * To show and to look are system calls. They are made when more counts than is shown, and when what is shown lags by
  * two blocks: small allocations draw on what counts already.
  */
-#ifndef VGPU_LEDGER_H
-#define VGPU_LEDGER_H
+#ifndef VGPU_MEMORY_LEDGER_H
+#define VGPU_MEMORY_LEDGER_H
 
 #include "abi.h"
 

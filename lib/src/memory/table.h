@@ -2,8 +2,8 @@
  * A map from the driver's names for memory (pointers, handles) to what was counted for them. Safe for many threads;
  * its cost does not grow with its size. No lock is held when a call returns.
  */
-#ifndef VGPU_TABLE_H
-#define VGPU_TABLE_H
+#ifndef VGPU_MEMORY_TABLE_H
+#define VGPU_MEMORY_TABLE_H
 
 #include <pthread.h>
 #include <stdbool.h>

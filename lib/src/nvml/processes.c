@@ -14,20 +14,6 @@
 
 #define NO_MIG_INSTANCE 0xFFFFFFFFu
 
-/* In MIG mode the instances are the devices, and nothing can run on the GPU itself. */
-static bool is_cut_up(nvmlDevice_t handle) {
-  unsigned current = NVML_DEVICE_MIG_DISABLE, pending;
-  return real.nvmlDeviceGetMigMode(handle, &current, &pending) == NVML_SUCCESS && current == NVML_DEVICE_MIG_ENABLE;
-}
-
-struct device *nvml_view_device(nvmlDevice_t handle) {
-  return process_shows_limits() && !is_cut_up(handle) ? device_of_nvml(handle) : NULL;
-}
-
-bool nvml_view_has_process(unsigned pid) {
-  return ledger_has_process(process_ledger_view(), pid);
-}
-
 /* ---- filling the caller's array -------------------------------------------------------------------------------- */
 
 /* The rows of the three versions have the same names, but other layouts. */
@@ -61,49 +47,49 @@ static void add(struct list *list, nvmlProcessInfo_t process) {
 
 struct computing {
   struct list *list;
-  const struct running *but; /* without these */
+  const struct nvml_processes *but; /* without these */
 };
 
 static void add_computing(void *argument, uint32_t pid, uint64_t held_bytes) {
   struct computing *computing = argument;
   uint64_t bytes;
-  if (!running_find(computing->but, pid, &bytes))
+  if (!nvml_processes_find(computing->but, pid, &bytes))
     add(computing->list, (nvmlProcessInfo_t){pid, held_bytes, NO_MIG_INSTANCE, NO_MIG_INSTANCE});
 }
 
 /* The driver lists a process that computes through MPS as such only, and one that also draws in both lists. */
 static nvmlReturn_t list_computing(nvmlDevice_t handle, const struct device *device, struct list *list) {
-  struct running mps;
+  struct nvml_processes mps;
   struct computing computing = {list, &mps};
-  if (!running_ask(RUNNING_MPS, handle, &mps))
+  if (!nvml_processes_ask(NVML_MPS_PROCESSES, handle, &mps))
     mps.count = 0;
   ledger_visit(process_ledger_view(), device->number, add_computing, &computing);
-  running_done(&mps);
+  nvml_processes_done(&mps);
   return NVML_SUCCESS;
 }
 
-static nvmlReturn_t list_of_driver(enum running_kind kind, nvmlDevice_t handle, struct list *list) {
-  struct running running;
-  if (!running_ask(kind, handle, &running))
+static nvmlReturn_t list_of_driver(enum nvml_processes_kind kind, nvmlDevice_t handle, struct list *list) {
+  struct nvml_processes running;
+  if (!nvml_processes_ask(kind, handle, &running))
     return running.result;
   for (unsigned i = 0; i < running.count; i++)
     if (nvml_view_has_process(running.list[i].pid))
       add(list, running.list[i]);
-  running_done(&running);
+  nvml_processes_done(&running);
   return NVML_SUCCESS;
 }
 
 /* Each process once: what it computes with is counted with what it draws with. */
 static nvmlReturn_t list_all(nvmlDevice_t handle, const struct device *device, struct list *list) {
-  struct running drawing;
+  struct nvml_processes drawing;
   struct computing computing = {list, &drawing};
-  if (!running_ask(RUNNING_GRAPHICS, handle, &drawing))
+  if (!nvml_processes_ask(NVML_GRAPHICS_PROCESSES, handle, &drawing))
     drawing.count = 0;
   for (unsigned i = 0; i < drawing.count; i++)
     if (nvml_view_has_process(drawing.list[i].pid))
       add(list, drawing.list[i]);
   ledger_visit(process_ledger_view(), device->number, add_computing, &computing);
-  running_done(&drawing);
+  nvml_processes_done(&drawing);
   return NVML_SUCCESS;
 }
 
@@ -115,7 +101,7 @@ static nvmlReturn_t fill(unsigned kind, nvmlDevice_t handle, const struct device
   nvmlReturn_t result = NVML_SUCCESS;
   if (device->number < 0) /* not the container's: empty */
     return NVML_SUCCESS;
-  if (kind == RUNNING_COMPUTE)
+  if (kind == NVML_COMPUTE_PROCESSES)
     result = list_computing(handle, device, list);
   else if (kind == ALL_KINDS)
     result = list_all(handle, device, list);
@@ -139,15 +125,15 @@ static nvmlReturn_t fill(unsigned kind, nvmlDevice_t handle, const struct device
     return result;                                                                                                     \
   }
 
-LIST(nvmlDeviceGetComputeRunningProcesses, RUNNING_COMPUTE, LAYOUT_V1, nvmlProcessInfo_v1_t)
-LIST(nvmlDeviceGetComputeRunningProcesses_v2, RUNNING_COMPUTE, LAYOUT_V2, nvmlProcessInfo_v2_t)
-LIST(nvmlDeviceGetComputeRunningProcesses_v3, RUNNING_COMPUTE, LAYOUT_V2, nvmlProcessInfo_t)
-LIST(nvmlDeviceGetGraphicsRunningProcesses, RUNNING_GRAPHICS, LAYOUT_V1, nvmlProcessInfo_v1_t)
-LIST(nvmlDeviceGetGraphicsRunningProcesses_v2, RUNNING_GRAPHICS, LAYOUT_V2, nvmlProcessInfo_v2_t)
-LIST(nvmlDeviceGetGraphicsRunningProcesses_v3, RUNNING_GRAPHICS, LAYOUT_V2, nvmlProcessInfo_t)
-LIST(nvmlDeviceGetMPSComputeRunningProcesses, RUNNING_MPS, LAYOUT_V1, nvmlProcessInfo_v1_t)
-LIST(nvmlDeviceGetMPSComputeRunningProcesses_v2, RUNNING_MPS, LAYOUT_V2, nvmlProcessInfo_v2_t)
-LIST(nvmlDeviceGetMPSComputeRunningProcesses_v3, RUNNING_MPS, LAYOUT_V2, nvmlProcessInfo_t)
+LIST(nvmlDeviceGetComputeRunningProcesses, NVML_COMPUTE_PROCESSES, LAYOUT_V1, nvmlProcessInfo_v1_t)
+LIST(nvmlDeviceGetComputeRunningProcesses_v2, NVML_COMPUTE_PROCESSES, LAYOUT_V2, nvmlProcessInfo_v2_t)
+LIST(nvmlDeviceGetComputeRunningProcesses_v3, NVML_COMPUTE_PROCESSES, LAYOUT_V2, nvmlProcessInfo_t)
+LIST(nvmlDeviceGetGraphicsRunningProcesses, NVML_GRAPHICS_PROCESSES, LAYOUT_V1, nvmlProcessInfo_v1_t)
+LIST(nvmlDeviceGetGraphicsRunningProcesses_v2, NVML_GRAPHICS_PROCESSES, LAYOUT_V2, nvmlProcessInfo_v2_t)
+LIST(nvmlDeviceGetGraphicsRunningProcesses_v3, NVML_GRAPHICS_PROCESSES, LAYOUT_V2, nvmlProcessInfo_t)
+LIST(nvmlDeviceGetMPSComputeRunningProcesses, NVML_MPS_PROCESSES, LAYOUT_V1, nvmlProcessInfo_v1_t)
+LIST(nvmlDeviceGetMPSComputeRunningProcesses_v2, NVML_MPS_PROCESSES, LAYOUT_V2, nvmlProcessInfo_v2_t)
+LIST(nvmlDeviceGetMPSComputeRunningProcesses_v3, NVML_MPS_PROCESSES, LAYOUT_V2, nvmlProcessInfo_t)
 
 /* Devices that do not have this list go on not having it: the driver is asked first, without room for a row. A mode of
  * a later NVML, which would list everybody, is refused as that of a driver before it. */

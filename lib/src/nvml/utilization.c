@@ -2,8 +2,8 @@
  * Utilization: the container's own, in percent of what it may have (compute/utilization.h). Where compute is limited it
  * is what was measured and charged, else what the driver says of the container's processes.
  */
-#include "compute/utilization.h"
 #include "base/clock.h"
+#include "compute/history.h"
 #include "nvml/view.h"
 
 #include <stdlib.h>

@@ -2,7 +2,9 @@
 #ifndef VGPU_PROFILE_DISK_H
 #define VGPU_PROFILE_DISK_H
 
+#include "abi.h"
 #include "profile/file.h"
+#include <stdlib.h>
 
 #include <pthread.h>
 #include <stdbool.h>
@@ -30,5 +32,12 @@ struct profile_chunk *profile_disk_chunk(struct profile_disk *disk, uint64_t pla
 
 /* In a forked child, or when it turned out to be no good. The file stays. */
 void profile_disk_close(struct profile_disk *disk);
+
+/* Does the environment ask for a profile? */
+
+static inline bool profile_is_wanted(void) {
+  const char *folder = getenv(VGPU_ENV_PROFILE);
+  return folder != NULL && folder[0] != '\0';
+}
 
 #endif

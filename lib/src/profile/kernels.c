@@ -116,7 +116,7 @@ HOT bool profile_kernels_launch_begins(uint64_t function) {
   return known || __atomic_load_n(&mapped, __ATOMIC_RELAXED) >= MAP_SIZE / 2;
 }
 
-static SELDOM struct parts *begin_parts(struct batch *batch) {
+static COLD struct parts *begin_parts(struct batch *batch) {
   struct parts *parts = batch->parts = malloc(sizeof *parts);
   if (parts != NULL)
     parts->count = 0;

@@ -26,8 +26,8 @@ struct profile_place {
 extern __thread struct profile_place profile_place;
 
 /* Takes another chunk; false when there is none, and those records count as dropped. */
-SELDOM bool profile_records_take_chunk(uint32_t records);
-SELDOM void profile_records_find_slot(void);
+COLD bool profile_records_take_chunk(uint32_t records);
+COLD void profile_records_find_slot(void);
 
 /* The file is read at any time: each word is stored whole, and in no more than one step. */
 static inline void profile_set(uint64_t *word, uint64_t value) {
@@ -95,10 +95,10 @@ static inline void profile_records_grow(struct profile_record *row, int64_t end_
 }
 
 /* A row is over: now the totals have it. */
-SELDOM void profile_records_count_row(struct profile_record *row, uint32_t api, uint32_t kernel, uint32_t launches,
-                                      uint64_t longest_ns);
+COLD void profile_records_count_row(struct profile_record *row, uint32_t api, uint32_t kernel, uint32_t launches,
+                                    uint64_t longest_ns);
 
-SELDOM void profile_records_count_longest(uint64_t *longest_ns, uint64_t duration_ns);
+COLD void profile_records_count_longest(uint64_t *longest_ns, uint64_t duration_ns);
 
 /* A call in the totals, in two steps: its time is known last. */
 static inline struct profile_total *profile_records_count(uint32_t api, bool failed, uint64_t bytes) {

@@ -4,8 +4,8 @@
  * under a lock of these bytes, and written at once: a process that is killed meanwhile has changed nothing, and the
  * kernel gives its lock back. A stranger may hold that for ever, and is not waited for.
  */
-#ifndef VGPU_DEVICE_STATE_H
-#define VGPU_DEVICE_STATE_H
+#ifndef VGPU_SHARED_DEVICE_STATE_H
+#define VGPU_SHARED_DEVICE_STATE_H
 
 #include "abi.h"
 #include "shared/shared_file.h"

@@ -2,8 +2,8 @@
  * What a limit says: parsing, and where it comes from. A text that cannot be parsed is never "unlimited": it is read
  * as the strictest limit there is, and one line on stderr says so.
  */
-#ifndef VGPU_LIMITS_H
-#define VGPU_LIMITS_H
+#ifndef VGPU_SHARED_LIMITS_H
+#define VGPU_SHARED_LIMITS_H
 
 #include "abi.h"
 #include "base/compiler.h"

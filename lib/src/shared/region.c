@@ -287,3 +287,11 @@ void region_forget(struct region *region) {
   *region = (struct region){.file = region->file, .slot = -1};
   reach_devices(region);
 }
+
+/* Read from the built file by `vgpurun`, without loading it. */
+
+#define TEXT(x) #x
+#define EXPANDED_TEXT(x) TEXT(x)
+
+__attribute__((used)) static const char marker[] =
+    VGPU_MARKER_PREFIX VGPU_VERSION " abi=" EXPANDED_TEXT(VGPU_ABI_VERSION);

@@ -5,8 +5,8 @@
  * The slot is held by a kernel lock of the open file description, so that it ends with the process however that ends.
  * A forked child starts without region: it holds no GPU memory, and must not keep its parent's slot alive.
  */
-#ifndef VGPU_REGION_H
-#define VGPU_REGION_H
+#ifndef VGPU_SHARED_REGION_H
+#define VGPU_SHARED_REGION_H
 
 #include "abi.h"
 #include "memory/ledger.h"

@@ -7,8 +7,8 @@
  * children do not inherit: so a program that closes every descriptor keeps its slot, and a child never keeps its
  * parent's. The descriptor that stays open is for questions only, and is opened again when the program has closed it.
  */
-#ifndef VGPU_SHARED_FILE_H
-#define VGPU_SHARED_FILE_H
+#ifndef VGPU_SHARED_SHARED_FILE_H
+#define VGPU_SHARED_SHARED_FILE_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -2,16 +2,16 @@
 
 #include "stream/profile.h"
 
-__thread struct launch_row launch_row;
+__thread struct launch_run launch_run;
 static __thread struct profile_record nowhere; /* where there is no room: the launches count all the same */
 
-void launch_row_record(int64_t start_ns) {
+void launch_run_record(int64_t start_ns) {
   struct profile_record *record = profile_records_next(1);
-  launch_row.record = record != NULL ? record : &nowhere;
-  profile_copy(launch_row.record, &(const struct profile_record){.start_ns = (uint64_t)start_ns,
+  launch_run.record = record != NULL ? record : &nowhere;
+  profile_copy(launch_run.record, &(const struct profile_record){.start_ns = (uint64_t)start_ns,
                                                                  .value = profile_row(profile_place.kernel),
-                                                                 .stream = profile_number_of(launch_row.stream),
-                                                                 .api = launch_row.api,
+                                                                 .stream = profile_number_of(launch_run.stream),
+                                                                 .api = launch_run.api,
                                                                  .device = profile_place.device,
                                                                  .kind_and_copy = PROFILE_ROW});
   if (record != NULL)
@@ -19,7 +19,7 @@ void launch_row_record(int64_t start_ns) {
 }
 
 /* The last ones that were not timed are taken to have come as evenly as those before, and to have taken as long. */
-static void add_untimed(struct launch_row *row, uint32_t untimed, int64_t now_ns) {
+static void add_untimed(struct launch_run *row, uint32_t untimed, int64_t now_ns) {
   struct profile_record *record = row->record;
   uint64_t lasts_ns = record->value >> 32, more_ns = lasts_ns / row->launches * untimed;
   uint64_t passed_ns = (uint64_t)now_ns - record->start_ns, most_ns = passed_ns > lasts_ns ? passed_ns - lasts_ns : 0;
@@ -31,10 +31,10 @@ static void add_untimed(struct launch_row *row, uint32_t untimed, int64_t now_ns
 }
 
 /* A stream that was destroyed meanwhile has had them in its last batch. */
-void launch_row_tell(void) {
-  struct launch_row row = launch_row;
-  uint32_t untimed = launch_row_untimed(&row), launches = row.launches + untimed;
-  launch_row = (struct launch_row){.before = row.function};
+void launch_run_tell(void) {
+  struct launch_run row = launch_run;
+  uint32_t untimed = launch_run_untimed(&row), launches = row.launches + untimed;
+  launch_run = (struct launch_run){.before = row.function};
   int64_t now_ns = untimed > 0 ? quick_clock_ns() : row.last_ns;
   if (untimed > 0)
     add_untimed(&row, untimed, now_ns);

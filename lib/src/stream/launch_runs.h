@@ -2,24 +2,24 @@
  * Rows of launches: the same kernel on the same stream by the same thread, one right after the other. Where nothing is
  * held back, and all is measured for a profile alone, a row has one record, and the meter and the totals are told of it
  * when it ends: a program that does little but launch is spared the most of what it costs to record it. To read the
- * clock, and what comes with it, is most of the rest. So one of LAUNCH_ROW_UNTIMED + 1 launches is timed, and stands
+ * clock, and what comes with it, is most of the rest. So one of LAUNCH_RUN_UNTIMED + 1 launches is timed, and stands
  * for those since the one before; the others are counted in the record, and nothing else.
  *
  * A row ends after PROFILE_ROW_LAUNCHES launches, with a longer gap, and with whatever else the thread asks of the
  * driver. Until then its record says that the totals do not have it yet: whoever reads the file adds it, also when the
  * thread or the process has ended meanwhile.
  */
-#ifndef VGPU_LAUNCH_ROWS_H
-#define VGPU_LAUNCH_ROWS_H
+#ifndef VGPU_STREAM_LAUNCH_RUNS_H
+#define VGPU_STREAM_LAUNCH_RUNS_H
 
 #include "profile/records.h"
 #include "stream/streams.h"
 
-#define LAUNCH_ROW_GAP_NS 20000LL
-#define LAUNCH_ROW_UNTIMED 7
+#define LAUNCH_RUN_GAP_NS 20000LL
+#define LAUNCH_RUN_UNTIMED 7
 
 /* What each launch asks for is in one cache line. */
-extern __thread struct launch_row {
+extern __thread struct launch_run {
   _Alignas(64) CUfunction function; /* NULL: there is no row */
   uint64_t shape;                   /* of its grid */
   uint64_t call;                    /* by which function of the driver, and on which stream */
@@ -34,39 +34,39 @@ extern __thread struct launch_row {
   uint64_t work;
   struct meter_stream *metered;
   uint32_t generation; /* of the streams */
-} launch_row;
+} launch_run;
 
-SELDOM void launch_row_tell(void);
-SELDOM void launch_row_record(int64_t start_ns);
+COLD void launch_run_tell(void);
+COLD void launch_run_record(int64_t start_ns);
 
 /* Before anything that may not come after launches which nobody has been told of. */
-static inline void launch_row_end(void) {
-  if (__builtin_expect(launch_row.record != NULL, 0))
-    launch_row_tell();
-  launch_row.function = NULL;
+static inline void launch_run_end(void) {
+  if (__builtin_expect(launch_run.record != NULL, 0))
+    launch_run_tell();
+  launch_run.function = NULL;
 }
 
 /* An address has nothing in its highest bits. */
-static inline uint64_t launch_row_call(uint16_t api, CUstream stream) {
+static inline uint64_t launch_run_call(uint16_t api, CUstream stream) {
   return (uint64_t)api << 48 ^ (uintptr_t)stream;
 }
 
 /* What would make the stream's handle mean another one is a call of the thread, and has ended the row. */
-static inline bool launch_row_is_of(CUfunction function, uint64_t call, uint64_t shape) {
-  return launch_row.function == function && launch_row.shape == shape && launch_row.call == call;
+static inline bool launch_run_is_of(CUfunction function, uint64_t call, uint64_t shape) {
+  return launch_run.function == function && launch_run.shape == shape && launch_run.call == call;
 }
 
 /* One that is not timed; false: it is to be. What was counted so and then failed is taken back. */
-static inline bool launch_row_counts(void) {
-  struct launch_row *row = &launch_row;
+static inline bool launch_run_counts(void) {
+  struct launch_run *row = &launch_run;
   if (row->to_count == 0)
     return false;
   row->to_count--;
   profile_set(&row->record->value, row->record->value + 1);
   return true;
 }
-static inline void launch_row_take_back(void) {
-  struct launch_row *row = &launch_row;
+static inline void launch_run_take_back(void) {
+  struct launch_run *row = &launch_run;
   if (row->record == NULL)
     return;
   row->to_count++;
@@ -74,42 +74,42 @@ static inline void launch_row_take_back(void) {
 }
 
 /* Since the last one that was timed. */
-static inline uint32_t launch_row_untimed(const struct launch_row *row) {
-  return row->record != NULL ? LAUNCH_ROW_UNTIMED - (uint32_t)row->to_count : 0;
+static inline uint32_t launch_run_untimed(const struct launch_run *row) {
+  return row->record != NULL ? LAUNCH_RUN_UNTIMED - (uint32_t)row->to_count : 0;
 }
 
 /* Has it room for the next ones, and come to one that is timed soon enough? */
-static inline bool launch_row_goes_on(int64_t now_ns) {
-  const struct launch_row *row = &launch_row;
-  uint32_t came = 1 + launch_row_untimed(row);
-  bool has_room = row->launches + came + LAUNCH_ROW_UNTIMED <= PROFILE_ROW_LAUNCHES;
-  return has_room && now_ns - row->last_ns <= LAUNCH_ROW_GAP_NS * came;
+static inline bool launch_run_goes_on(int64_t now_ns) {
+  const struct launch_run *row = &launch_run;
+  uint32_t came = 1 + launch_run_untimed(row);
+  bool has_room = row->launches + came + LAUNCH_RUN_UNTIMED <= PROFILE_ROW_LAUNCHES;
+  return has_room && now_ns - row->last_ns <= LAUNCH_RUN_GAP_NS * came;
 }
 
 /* That one has gone well. */
-static inline void launch_row_add(int64_t start_ns, int64_t end_ns) {
-  struct launch_row *row = &launch_row;
+static inline void launch_run_add(int64_t start_ns, int64_t end_ns) {
+  struct launch_run *row = &launch_run;
   uint64_t duration_ns = end_ns > start_ns ? (uint64_t)(end_ns - start_ns) : 0;
-  uint32_t untimed = launch_row_untimed(row);
+  uint32_t untimed = launch_run_untimed(row);
   if (__builtin_expect(row->record == NULL, 0))
-    launch_row_record(start_ns);
+    launch_run_record(start_ns);
   profile_records_grow(row->record, end_ns, duration_ns * (1 + untimed));
   row->launches += 1 + untimed;
-  row->to_count = LAUNCH_ROW_UNTIMED;
+  row->to_count = LAUNCH_RUN_UNTIMED;
   row->last_ns = start_ns;
   row->longest_ns = duration_ns > row->longest_ns ? duration_ns : row->longest_ns;
 }
 
 /* The meter and the totals have been told of a launch; it may be followed by a row of the same. */
-static inline void launch_row_begin(uint16_t api, CUstream stream, CUfunction function, uint64_t shape, uint64_t work,
+static inline void launch_run_begin(uint16_t api, CUstream stream, CUfunction function, uint64_t shape, uint64_t work,
                                     int64_t now_ns) {
   struct meter_stream *metered = streams_last.found;
-  if (launch_row.before != function)
-    launch_row.before = function;
+  if (launch_run.before != function)
+    launch_run.before = function;
   else if (profile_place.joined && atomic_load_explicit(&metered->is_free, memory_order_relaxed))
-    launch_row = (struct launch_row){.function = function,
+    launch_run = (struct launch_run){.function = function,
                                      .shape = shape,
-                                     .call = launch_row_call(api, stream),
+                                     .call = launch_run_call(api, stream),
                                      .before = function,
                                      .last_ns = now_ns,
                                      .api = api,

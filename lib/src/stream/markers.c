@@ -1,10 +1,9 @@
-#include "stream/markers.h"
 #include "device/process.h"
+#include "stream/meters.h"
 
 #include "base/claim.h"
 #include "base/clock.h"
-#include "base/signals.h"
-#include "device/capture.h"
+#include "device/devices.h"
 
 #include <stdlib.h>
 

@@ -4,7 +4,6 @@
 #include "base/claim.h"
 #include "base/clock.h"
 #include "stream/launch_runs.h"
-#include "stream/markers.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -169,7 +168,7 @@ bool meters_look_for_company(int64_t now_ns) {
 
 void meters_harvest_all(void) {
   struct device *device;
-  launch_row_end();
+  launch_run_end();
   for (int i = 0; (device = devices_at(i)) != NULL; i++) {
     struct meter *meter = __atomic_load_n(&device->meter, __ATOMIC_ACQUIRE);
     if (meter == NULL)

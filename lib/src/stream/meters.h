@@ -3,13 +3,14 @@
  * where compute is limited or paused, where another tenant uses the GPU, with whom turns are taken, and for a profile.
  * A process without a compute limit that is alone on its GPUs is measured nowhere, and looks up every now and then.
  */
-#ifndef VGPU_METERS_H
-#define VGPU_METERS_H
+#ifndef VGPU_STREAM_METERS_H
+#define VGPU_STREAM_METERS_H
 
 #include "base/clock.h"
-#include "base/quick_clock.h"
+#include "compute/meter.h"
 #include "device/devices.h"
 #include "device/process.h"
+#include "hook/hooks.h"
 #include "stream/profile.h"
 
 struct meters_watch {
@@ -19,7 +20,7 @@ struct meters_watch {
 };
 extern struct meters_watch meters_watch;
 
-SELDOM bool meters_look_for_company(int64_t now_ns);
+COLD bool meters_look_for_company(int64_t now_ns);
 
 static inline bool meters_have_company(int64_t now_ns) {
   if (__builtin_expect(now_ns < __atomic_load_n(&meters_watch.look_at_ns, __ATOMIC_RELAXED), 1))
@@ -50,5 +51,12 @@ struct meter *meters_current(void);
 
 /* Measures what can be measured now. */
 void meters_harvest_all(void);
+
+/* The meter's driver, on CUDA: markers are timing events, kept for use again. */
+
+extern const struct meter_driver markers_driver;
+
+/* The context is being destroyed: its markers must not be touched any more. */
+void markers_forget_context(CUcontext context);
 
 #endif

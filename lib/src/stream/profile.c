@@ -4,8 +4,8 @@
 #include "base/log.h"
 #include "device/devices.h"
 #include "device/process.h"
+#include "profile/disk.h"
 #include "profile/records.h"
-#include "profile/wanted.h"
 #include "shared/limits.h"
 #include "stream/launch_runs.h"
 #include "stream/meters.h"
@@ -78,7 +78,7 @@ static void write_header(struct profile_header *header) {
   __atomic_store_n(&header->magic, PROFILE_MAGIC, __ATOMIC_RELEASE);
 }
 
-static SELDOM void sample_all(int64_t now_ns);
+static COLD void sample_all(int64_t now_ns);
 
 /* Once there is a device, the driver has a handler of its own for the exit. This one comes later, and runs before it.
  */
@@ -151,7 +151,7 @@ static void show_device(uint32_t index, const struct device *device) {
   __atomic_store_n(&header->device_count, index + 1, __ATOMIC_RELEASE);
 }
 
-static SELDOM uint8_t index_of(const struct device *device) {
+static COLD uint8_t index_of(const struct device *device) {
   const struct device *each;
   for (int i = 0; device != NULL && (each = devices_at(i)) != NULL && i < PROFILE_MAX_DEVICES; i++) {
     show_device((uint32_t)i, each);
@@ -161,7 +161,7 @@ static SELDOM uint8_t index_of(const struct device *device) {
   return PROFILE_NO_DEVICE;
 }
 
-static SELDOM uint8_t ask_current_index(void) {
+static COLD uint8_t ask_current_index(void) {
   profile_place.device = index_of(device_of_current_context());
   profile_place.knows_device = profile_place.device != PROFILE_NO_DEVICE;
   return profile_place.device;
@@ -230,7 +230,7 @@ void profile_call_changed(bool context, bool kernels) {
 HOT void profile_call_over(uint32_t api_and_copy, int64_t start_ns, CUresult result, uint64_t bytes, CUstream stream) {
   uint16_t api = (uint16_t)api_and_copy;
   uint32_t copy = api_and_copy >> 16;
-  launch_row_end();
+  launch_run_end();
   struct profile_record *record = profile_records_next(1);
   if (record != NULL)
     profile_copy(record, &(const struct profile_record){.start_ns = (uint64_t)start_ns,

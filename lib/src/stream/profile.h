@@ -2,10 +2,10 @@
  * The profile of this process: what it asks of the driver, how long its launches keep the GPU busy, and what its
  * devices show meanwhile. On when PFLOG names a folder; then the first call of the driver makes a file there.
  */
-#ifndef VGPU_PROFILE_H
-#define VGPU_PROFILE_H
+#ifndef VGPU_STREAM_PROFILE_H
+#define VGPU_STREAM_PROFILE_H
 
-#include "base/quick_clock.h"
+#include "base/clock.h"
 #include "compute/meter.h"
 #include "hook/hooks.h"
 #include "profile/kernels.h"
@@ -14,7 +14,7 @@ enum profile_state { PROFILE_UNKNOWN, PROFILE_OFF, PROFILE_ON };
 extern enum profile_state profile_state;
 
 /* Decides at the first call, and makes the file. */
-SELDOM bool profile_decide(void);
+COLD bool profile_decide(void);
 
 /* The first thing that every call of the driver asks, one load and one branch: is it certain that there is none? */
 static inline bool profile_is_off(void) {
@@ -60,7 +60,7 @@ static inline void profile_call(enum profile_api api, int64_t start_ns, CUresult
 }
 
 /* Before and after a launch of a function: its name is asked once. */
-SELDOM void profile_name_kernel(CUfunction function);
+COLD void profile_name_kernel(CUfunction function);
 static inline void profile_before_launch(CUfunction function) {
   profile_records_fetch_next(); /* which comes while the driver works */
   if (__builtin_expect(!profile_kernels_launch_begins((uint64_t)(uintptr_t)function), 0))

@@ -5,7 +5,6 @@
 #include "device/devices.h"
 #include "memory/table.h"
 #include "stream/launch_runs.h"
-#include "stream/markers.h"
 #include "stream/meters.h"
 
 #include <stdlib.h>
@@ -34,7 +33,7 @@ static uint64_t key_of(CUstream stream, CUcontext context) {
   return mixed | 1; /* odd: never a handle, which is an aligned address */
 }
 
-static SELDOM struct meter_stream *add(CUstream stream, CUcontext context, uint64_t key) {
+static COLD struct meter_stream *add(CUstream stream, CUcontext context, uint64_t key) {
   struct meter *meter = meters_current();
   if (meter == NULL)
     return NULL;
@@ -129,7 +128,7 @@ CUresult streams_release_primary(CUdevice ordinal, CUresult (*release)(CUdevice)
 
 static void streams_forget(void) {
   table_abandon(&streams);
-  launch_row = (struct launch_row){0};
+  launch_run = (struct launch_run){0};
   streams_generation++;
 }
 PROCESS_IN_CHILD(streams_forget);

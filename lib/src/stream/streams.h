@@ -1,6 +1,6 @@
 /* Which meter, and which of its streams, a CUDA stream handle means to the calling thread. */
-#ifndef VGPU_STREAMS_H
-#define VGPU_STREAMS_H
+#ifndef VGPU_STREAM_STREAMS_H
+#define VGPU_STREAM_STREAMS_H
 
 #include "compute/meter.h"
 #include "hook/hooks.h"

@@ -7,10 +7,6 @@
 
 #define UNEVEN_NS (TURNS_SLICE_NS / 5)
 
-static int64_t min(int64_t a, int64_t b) {
-  return a < b ? a : b;
-}
-
 /* Slices end at the same instants on all GPUs, so that programs whose kernels wait for each other across them find both
  * at once; and unevenly, so that the steps of a program do not keep time with them: multiples of the golden ratio are
  * spread over these. */

@@ -11,8 +11,8 @@
  * written by system calls alone. A slot counts while a living process holds its lock, and nothing that stands in it
  * raises the own limit. A process that has waited for TURNS_PATIENCE_NS goes ahead without turns for TURNS_DISTRUST_NS.
  */
-#ifndef VGPU_TURNS_H
-#define VGPU_TURNS_H
+#ifndef VGPU_TURNS_TURNS_H
+#define VGPU_TURNS_TURNS_H
 
 #include "shared/shared_file.h"
 

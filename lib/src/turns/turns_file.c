@@ -1,9 +1,9 @@
 #include "turns/turns.h"
 
 #include "abi.h"
+#include "base/claim.h"
 #include "base/clock.h"
 #include "base/log.h"
-#include "base/signals.h"
 
 #include <errno.h>
 #include <linux/futex.h>

@@ -7,13 +7,92 @@
  * wrapper that has looked it up must not come back to itself.
  */
 #include "base/libc_symbols.h"
-#include "base/text.h"
-#include "entry/routes.h"
 #include "hook/hooks.h"
+#include "profile/disk.h"
 
 #include <dlfcn.h>
 #include <stdbool.h>
 #include <stddef.h>
+
+/* ---- routes: our functions for the driver's, by address ---------------------------------------------------------- */
+
+struct route {
+  const char *name;
+  void **real;
+  void *hook;
+  bool only_profiled; /* caught while there is a profile */
+};
+
+#define ENTERED(f) {#f, (void **)&real.f, (void *)entry_##f, false},
+#define PROFILED(f) {#f, (void **)&real.f, (void *)entry_##f, true},
+static const struct route cuda_routes[] = {CUDA_LOOKUP(ENTERED) CUDA_CAUGHT(ENTERED) CUDA_PROFILED(PROFILED)};
+static const struct route nvml_routes[] = {NVML_CAUGHT(ENTERED)};
+#define COUNT(routes) (sizeof(routes) / sizeof(routes)[0])
+
+struct library {
+  const char *prefix; /* of its functions' names */
+  const struct route *routes;
+  size_t count;
+  bool (*is_loaded)(void);
+};
+static const struct library cuda = {"cu", cuda_routes, COUNT(cuda_routes), hooks_cuda_is_loaded};
+static const struct library nvml = {"nvml", nvml_routes, COUNT(nvml_routes), hooks_nvml_is_loaded};
+
+static bool is_routed(const struct route *route) {
+  return !route->only_profiled || profile_is_wanted();
+}
+
+/* Whose function a name would be. */
+static const struct library *library_of(const char *name) {
+  if (name != NULL && text_begins_with(name, cuda.prefix))
+    return &cuda;
+  if (name != NULL && text_begins_with(name, nvml.prefix))
+    return &nvml;
+  return NULL;
+}
+
+static const struct route *caught(const struct library *library, const char *name) {
+  for (size_t i = 0; library != NULL && i < library->count; i++)
+    if (text_equals(library->routes[i].name, name) && is_routed(&library->routes[i]))
+      return &library->routes[i];
+  return NULL;
+}
+
+/* Hands out our functions for the driver's, by address. Knows no policy. */
+
+/* Is a function of this very name caught? Then its library's real functions are loaded now, so that dlerror speaks of
+ * the caller's lookup afterwards, not of ours. */
+static bool routes_catch(const char *name) {
+  const struct library *library = library_of(name);
+  if (caught(library, name) == NULL)
+    return false;
+  if (library == &cuda)
+    hooks_load_cuda();
+  else
+    hooks_load_nvml_if_there();
+  return true;
+}
+
+/* What a lookup hands out: our function where `address` is a real one that is caught, else `address`. Only
+ * a library that the program has loaded itself can have answered its lookup. */
+static void *routes_to(const char *name, void *address) {
+  const struct library *library = address != NULL ? library_of(name) : NULL;
+  if (library == NULL || !library->is_loaded())
+    return address;
+  for (size_t i = 0; i < library->count; i++)
+    if (*library->routes[i].real == address && is_routed(&library->routes[i]))
+      return library->routes[i].hook;
+  return address;
+}
+
+/* Our function for the real one of this name; NULL where there is none. */
+static void *routes_of(const char *name) {
+  const struct library *library = library_of(name);
+  const struct route *route = caught(library, name);
+  return route != NULL && library->is_loaded() && !hooks_is_missing(*route->real) ? route->hook : NULL;
+}
+
+/* ---- lookups ----------------------------------------------------------------------------------------------------- */
 
 #if defined(__clang__) || __GNUC__ >= 15
 #define TAIL_CALL __attribute__((musttail)) return
@@ -147,3 +226,33 @@ EXPORTED(dlvsym)
 #endif
 EXPORTED(dlopen)
 EXPORTED(dlsym)
+
+/* ---- the driver's own lookup: whatever it answers is routed by address ------------------------------------------ */
+
+/* The driver's own lookup. Whatever it answered, for whatever version and flags, is routed by address. */
+
+CUresult cuGetProcAddress(const char *symbol, void **function, int version, cuuint64_t flags) {
+  hooks_load_cuda();
+  CUresult result = real.cuGetProcAddress(symbol, function, version, flags);
+  if (result == CUDA_SUCCESS && function != NULL)
+    *function = routes_to(symbol, *function);
+  return result;
+}
+
+CUresult cuGetProcAddress_v2(const char *symbol, void **function, int version, cuuint64_t flags,
+                             CUdriverProcAddressQueryResult *status) {
+  hooks_load_cuda();
+  CUresult result = real.cuGetProcAddress_v2(symbol, function, version, flags, status);
+  if (result == CUDA_SUCCESS && function != NULL)
+    *function = routes_to(symbol, *function);
+  return result;
+}
+
+HOOK CUresult entry_cuGetProcAddress(const char *symbol, void **function, int version, cuuint64_t flags) {
+  return KEEPING_ERRNO(cuGetProcAddress(symbol, function, version, flags));
+}
+
+HOOK CUresult entry_cuGetProcAddress_v2(const char *symbol, void **function, int version, cuuint64_t flags,
+                                        CUdriverProcAddressQueryResult *status) {
+  return KEEPING_ERRNO(cuGetProcAddress_v2(symbol, function, version, flags, status));
+}

@@ -1,6 +1,6 @@
 /* What a program is shown of a device's memory, in CUDA and in NVML alike: a device of the limit's size. */
-#ifndef VGPU_MEMORY_VIEW_H
-#define VGPU_MEMORY_VIEW_H
+#ifndef VGPU_CUDA_MEMORY_INFO_H
+#define VGPU_CUDA_MEMORY_INFO_H
 
 #include "device/devices.h"
 

@@ -1,4 +1,3 @@
-#include "base/quick_clock.h"
 
 #include "base/clock.h"
 

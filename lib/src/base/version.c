@@ -1,8 +1,0 @@
-/* Read from the built file by `vgpurun`, without loading it. */
-#include "abi.h"
-
-#define TEXT(x) #x
-#define EXPANDED_TEXT(x) TEXT(x)
-
-__attribute__((used)) static const char marker[] =
-    VGPU_MARKER_PREFIX VGPU_VERSION " abi=" EXPANDED_TEXT(VGPU_ABI_VERSION);

@@ -1,0 +1,78 @@
+/* Room for memory: reserve, then allocate, then commit or undo. */
+#ifndef VGPU_CUDA_RESERVE_H
+#define VGPU_CUDA_RESERVE_H
+
+#include "cuda/memory.h"
+#include "device/devices.h"
+#include "device/process.h"
+
+/* Counts bytes on the device, or answers CUDA_ERROR_OUT_OF_MEMORY. The driver is called next, and its answer goes to
+ * memory_commit or memory_cancel. A NULL device counts nothing: the driver will answer with an error of its own. */
+CUresult memory_reserve(struct device *device, uint64_t bytes);
+
+/* The same without a last attempt to make room, and without a word: false when it does not fit. */
+bool memory_try_reserve(struct device *device, uint64_t bytes);
+
+/* The same two for data, which the host may serve as well. Then the device keeps room for what it cannot. */
+bool memory_make_room_for_data(struct device *device, uint64_t bytes);
+bool memory_try_reserve_data(struct device *device, uint64_t bytes);
+
+/* The driver has taken actual_bytes, or nothing, for what was reserved. */
+void memory_commit(struct device *device, uint64_t reserved_bytes, uint64_t actual_bytes);
+void memory_cancel(struct device *device, uint64_t reserved_bytes);
+
+/* What is counted without a reservation, and what the driver has back. */
+void memory_add(struct device *device, uint64_t bytes);
+void memory_release(struct device *device, uint64_t bytes);
+
+/* Around a call that may give bytes back to the driver, or LEDGER_UNKNOWN_BYTES, of a device or of one that is not
+ * known (NULL). Between the two, memory_release tells what it has given back. */
+static inline void memory_begin_leaving(const struct device *device, uint64_t bytes) {
+  ledger_begin_leaving(process_ledger(), device != NULL ? device->number : LEDGER_SOME_DEVICE, bytes);
+}
+
+static inline void memory_end_leaving(const struct device *device, uint64_t bytes) {
+  ledger_end_leaving(process_ledger(), device != NULL ? device->number : LEDGER_SOME_DEVICE, bytes);
+}
+
+/* Of the bytes that are counted. */
+void memory_add_managed(struct device *device, uint64_t bytes);
+void memory_release_managed(struct device *device, uint64_t bytes);
+
+/* Does the container hold more than its limit? */
+bool memory_is_over(struct device *device);
+
+/* For a refusal: counted, and explained once. */
+CUresult memory_refuse(const struct device *device, uint64_t bytes);
+
+/* May the host serve what the device has no room for? */
+bool memory_may_be_served(const struct device *device);
+
+/*
+ * Things whose memory the driver does not tell beforehand: they are made, NVML is asked what the process holds then,
+ * and what passes the limit is undone and refused. They are counted as overhead.
+ */
+
+struct measured_allocation {
+  struct device *device; /* NULL: not limited */
+  uint64_t held_before;
+  uint64_t reserved_bytes;
+};
+
+/* The device of the current context, if this process is limited; else NULL. */
+struct device *measured_device(void);
+
+/* Before the driver's call. What is surely needed is reserved meanwhile, so that something large does not come into
+ * being at all. */
+CUresult measured_begin(struct measured_allocation *measured, struct device *device, uint64_t at_least_bytes);
+
+/* After it: does what was made have to be undone? */
+bool measured_passes_limit(const struct measured_allocation *measured, CUresult result);
+
+/* After that was undone: the answer to the program. */
+CUresult measured_refuse(const struct measured_allocation *measured);
+
+/* After something of this kind was given back. */
+CUresult measured_undone(struct device *device, CUresult result);
+
+#endif
