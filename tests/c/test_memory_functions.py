@@ -47,7 +47,7 @@ def test_only_functions_that_are_not_about_memory_are_judged_by_pattern() -> Non
 def test_what_is_found_wrong() -> None:
     judged = [Judgement("counted", "", ("cuMemAlloc",)), Judgement("not about memory", "", ("cuMemcpy*",))]
     found = disagreements({"cuMemAlloc", "cuMemAlloc_v2", "cuMemcpyDtoH_v2_ptds"}, {"cuMemAlloc"}, judged)
-    assert found == ["cuMemAlloc_v2: said to be counted, but hook/hooks.h does not catch it"]
+    assert found == ["cuMemAlloc_v2: said to be counted, but hooks.h does not catch it"]
     [line] = disagreements({"cuMemAllocNovel_v2"}, set(), judged)
     assert line.startswith("cuMemAllocNovel_v2: nobody has judged")
     [line] = disagreements({"cuMemcpyDtoH"}, set(), [*judged, Judgement("passed on", "", ("cuMemcpyDtoH",))])
