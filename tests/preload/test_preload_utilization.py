@@ -16,6 +16,8 @@ from vgpurun.limits import region
 from vgpurun.limits.region import DeviceReading
 from vgpurun.storage import state
 
+pytestmark = pytest.mark.real_time
+
 LAUNCH = """
 import time
 from cuda_driver import *
