@@ -17,7 +17,7 @@ C_SOURCES = $(shell git ls-files '*.c' '*.h' 2>/dev/null || find lib tests -name
 # What is made from the code.
 GENERATED := docs/config.md docs/reference.md docs/memory-functions.md docs/monitoring.md docs/vgpurun.1
 
-.PHONY: help venv lib demo test test-unit test-c fuzz test-page test-preload test-engine test-gpu lint format docs proto bench clean
+.PHONY: help venv lib demo check test test-all coverage test-unit test-c fuzz test-page test-preload test-engine test-gpu lint format docs proto bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,26 +52,35 @@ lib: $(BASE) ## libvgpu.so and the simulated driver in lib/build
 demo: lib ## the limits at work: on this machine's GPU, or else on a simulated one
 	@$(BIN)/python examples/demo.py
 
-test: lint lib ## lint, and every test; as root also those whose programs are not installed
-	@$(BIN)/pytest $(ARGS)
+RUN := PYTEST=$(BIN)/pytest tests/run
+
+check: lint lib ## lint, types, and the tests that take less than a minute in all
+	@$(BIN)/pytest -n $$(($(shell nproc) + 1)) --dist loadgroup -m 'not (real_time or slow or exhaustive)' \
+	  tests/unit tests/c tests/sim tests/preload $(ARGS)
+
+test: lint lib ## lint, and all tests but the exhaustive ones; as root also those whose programs are not installed
+	@$(RUN) -m 'not exhaustive' $(ARGS)
+
+test-all: lint lib ## lint, and every test: other targets, other engines, fuzzing and all that takes long
+	@$(RUN) $(ARGS)
 
 test-unit: $(STAMP) ## the tests without an engine, a GPU or the library
-	@$(BIN)/pytest tests/unit $(ARGS)
+	@$(RUN) tests/unit $(ARGS)
 
 test-c: $(STAMP) lib ## the library's policy, compiled on its own with sanitizers
-	@$(BIN)/pytest tests/c $(ARGS)
+	@$(RUN) tests/c $(ARGS)
 
 fuzz: $(STAMP) lib ## the limit parser and the usage file under mutated inputs, a minute each
 	@VGPURUN_FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/pytest tests/c/test_fuzz.py --timeout 0 -s $(ARGS)
 
 test-page: $(STAMP) lib ## the page of vgpurun report in a real browser
-	@$(BIN)/pytest tests/page $(ARGS)
+	@$(RUN) tests/page $(ARGS)
 
 test-preload: $(STAMP) lib ## the library on the simulated driver
-	@$(BIN)/pytest tests/preload $(ARGS)
+	@$(RUN) tests/preload $(ARGS)
 
 test-engine: $(STAMP) lib ## real containers on a real Docker Engine, with the simulated driver
-	@$(BIN)/pytest tests/engine $(ARGS)
+	@$(RUN) tests/engine $(ARGS)
 
 test-gpu: $(STAMP) lib ## on this machine's GPU
 	@$(BIN)/pytest tests/gpu $(ARGS)

@@ -15,6 +15,11 @@ from support import LIBRARY, is_set, unavailable
 pytest.register_assert_rewrite("cli", "terminal")
 
 
+TESTS = Path(__file__).parent
+# Fixtures: an engine and a browser are started once, and tests count what an engine has.
+ONE_PROCESS = ("docker_host", "browser")
+
+
 @pytest.fixture(scope="session")
 def built_library() -> Path:
     """lib/build/libvgpu.so, which `make lib` builds."""
@@ -31,6 +36,17 @@ def pytest_configure() -> None:
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, lambda *_: None)
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks for groups
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Say which tests have to be in one process, where others run beside them, and which measure a real GPU."""
+    for item in items:
+        for fixture in ONE_PROCESS:
+            if fixture in getattr(item, "fixturenames", ()):
+                item.add_marker(pytest.mark.xdist_group(fixture))
+        if TESTS / "gpu" in item.path.parents:
+            item.add_marker(pytest.mark.real_time)
 
 
 @pytest.hookimpl(wrapper=True)

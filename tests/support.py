@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -43,6 +44,15 @@ def go_on_together(programs: Sequence[subprocess.Popen[str]]) -> None:
         assert program.stdin is not None
         program.stdin.write("go\n")
         program.stdin.flush()
+
+
+@contextmanager
+def one_at_a_time(folder: Path) -> Iterator[Path]:
+    """Yield a folder, made if need be, to one process at a time, which tests side by side share."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield folder
 
 
 @contextmanager

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import subprocess
 from functools import cache
 from pathlib import Path
 
-from support import CHECKOUT
+from support import CHECKOUT, one_at_a_time
 
 BUILD = CHECKOUT / "lib" / "build" / "c"
 # Says for `make coverage` what the programs are to be compiled with, instead of what a test asks for.
@@ -19,10 +18,7 @@ KIND = os.environ.get("VGPURUN_C_KIND")
 def built(program: str, kind: str) -> Path:
     """The path of a program, compiled where it is not there or older than its sources."""
     kind = KIND or kind
-    BUILD.mkdir(parents=True, exist_ok=True)
-    # One make at a time: tests that run in parallel share what is built.
-    with (BUILD / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with one_at_a_time(BUILD):
         make = ["make", "-s", "-j2", "-C", str(CHECKOUT / "tests" / "c"), f"KIND={kind}", program]
         result = subprocess.run(make, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert result.returncode == 0, result.stdout

@@ -11,6 +11,7 @@ from programs_of_c import built
 SECONDS = os.environ.get("VGPURUN_FUZZ_SECONDS", "2")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("seed", [1, random.randrange(1 << 40)], ids=["fixed", "random"])
 @pytest.mark.parametrize("target", ["limits", "usage"])
 def test_fuzz(target: str, seed: int, tmp_path: Path) -> None:

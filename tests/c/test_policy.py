@@ -16,21 +16,30 @@ HERE = Path(__file__).parent
 TABLES = ["alone", "company", "evasions", "spins"]  # of many seconds of the model's time: rows.h
 THREADED = ["ledger", "table", "claims", "turns", "profile", "quick_clock"]
 REAL_TIME = ["turns"]  # on this machine's clock
+# Of the model's time they take many seconds; the latter, some 5 s of a processor and more.
+SLOW = ["alone", "company", "shares", "spins", "strangers", "tenants", "timeline", "windows"]
+EXHAUSTIVE = [
+    ("alone", "kernels and graphs"),
+    ("company", "priority"),
+    ("spins", "collectives of two tenants"),
+    ("spins", "collectives"),
+    ("strangers", "one without a limit"),
+    ("strangers", "one that may burst"),
+]
 PROGRAMS = sorted(path.stem.removesuffix("_test") for path in HERE.glob("*_test.c"))
 
 
 def cases(programs: list[str]) -> list[object]:
     """Each program with each of its cases; by itself where it has none."""
-    return [
-        pytest.param(
-            program,
-            case,
-            id=f"{program}-{case}" if case else program,
-            marks=[pytest.mark.real_time] * (program in REAL_TIME),
-        )
-        for program in programs
-        for case in re.findall(r'\bCASE\("([^"]+)"\)', (HERE / f"{program}_test.c").read_text()) or [""]
-    ]
+    found = []
+    for program in programs:
+        source = (HERE / f"{program}_test.c").read_text()
+        for case in re.findall(r'\bCASE\("([^"]+)"\)', source) or [""]:
+            marks = [pytest.mark.real_time] * (program in REAL_TIME)
+            marks += [pytest.mark.slow] * (program in SLOW)
+            marks += [pytest.mark.exhaustive] * ((program, case) in EXHAUSTIVE)
+            found.append(pytest.param(program, case, id=f"{program}-{case}" if case else program, marks=marks))
+    return found
 
 
 def run(program: str, case: str, kind: str) -> None:

@@ -27,6 +27,8 @@ from support import CHECKOUT
 from vgpurun import abi
 from vgpurun.cdi.of_slices import TMPFILES
 
+pytestmark = pytest.mark.exhaustive
+
 MIB, GIB = 1 << 20, 1 << 30
 SIM = ("--driver", "sim")
 SCHEMAS = "golang-github-container-orchestrated-devices-container-device-interface-dev"

@@ -21,6 +21,7 @@ def share_of_demo(output: str) -> float:
     return float(re.findall(r"([0-9.]+)% of the above", output)[0])
 
 
+@pytest.mark.real_time
 @pytest.mark.parametrize("with_engine", [True, False], ids=["in containers", "without an engine"])
 def test_the_demo(own_gpu: Cli, tmp_path: Path, with_engine: bool) -> None:
     environment = own_gpu.environment | ({} if with_engine else {"DOCKER_HOST": f"unix://{tmp_path}/no.sock"})
@@ -39,6 +40,7 @@ def test_the_demo(own_gpu: Cli, tmp_path: Path, with_engine: bool) -> None:
     assert_measured(share, lambda share: abs(share - 50) < 6)
 
 
+@pytest.mark.real_time
 def test_two_tenants(own_gpu: Cli, debian: str) -> None:
     bin_dir = str(Path(sys.executable).parent)
     environment = own_gpu.environment | {"VGPURUN_DRIVER": "sim", "PATH": f"{bin_dir}:{os.environ['PATH']}"}

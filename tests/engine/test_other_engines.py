@@ -21,6 +21,8 @@ from debian_packages import tool, with_packages
 from private_engine import fetched_engine
 from support import CHECKOUT
 
+pytestmark = pytest.mark.exhaustive
+
 USER = "nobody"
 IMAGE = "vgpurun-test/rootless:1"
 FIRST_SUBORDINATE, SUBORDINATES = 300_000, 65_536

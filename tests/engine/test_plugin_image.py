@@ -23,6 +23,8 @@ import images
 from debian_packages import UnavailableError, kept
 from support import CHECKOUT
 
+pytestmark = pytest.mark.exhaustive
+
 DEBIANS_PYTHON = "3.11"
 PIP = '#!/bin/sh\nexec python3 /opt/pip.whl/pip "$@"\n'
 UNPRIVILEGED = {"read_only": True, "cap_drop": ["ALL"], "security_opt": ["no-new-privileges"], "network_mode": "none"}

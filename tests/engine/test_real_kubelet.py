@@ -135,6 +135,7 @@ def gpus(units: dict[str, frozenset[str]]) -> set[str]:
     return {each.rpartition("_")[0] for ids in units.values() for each in ids}
 
 
+@pytest.mark.real_time
 def test_the_limits_of_pods_hold(node: Node) -> None:
     """One with half of a GPU's compute, and with an empty environment, beside one without a limit on the other GPU."""
 

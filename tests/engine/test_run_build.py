@@ -8,6 +8,8 @@ import pytest
 
 from cli import GPU_PROGRAM, WITH_PROGRAMS, Cli
 
+pytestmark = pytest.mark.exhaustive
+
 
 @pytest.mark.timeout(300)
 def test_the_library_is_built_in_a_container(vgpurun: Cli, cuda_devel: str, debian: str, tmp_path: Path) -> None:

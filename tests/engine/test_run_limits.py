@@ -59,6 +59,7 @@ def test_all_processes_of_a_container_share_the_limit(vgpurun: Cli, debian: str)
     assert 0 < result.json()["granted_bytes"] <= 2 * GIB - 600 * MIB
 
 
+@pytest.mark.real_time
 def test_half_of_the_gpu_does_half_of_the_work(own_gpu: Cli, debian: str) -> None:
     def share() -> float:
         whole = program(own_gpu, debian, "spin", "spin_1ms", "2", limits=())

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from sandbox import MACHINE, PROGRAMS, SIMULATED_DRIVER, Sandbox
 
-from support import CHECKOUT
+from support import CHECKOUT, LIBRARY, one_at_a_time
 
 
 @pytest.fixture
@@ -39,11 +39,16 @@ def folder(tmp_path: Path) -> Path:
     return made
 
 
-@pytest.fixture
-def compile_c(tmp_path: Path) -> Callable[..., Path]:
-    """Compile one of our programs with the CUDA headers on its path; further arguments go to gcc."""
+@pytest.fixture(scope="session")
+def includes() -> list[str]:
+    """The -I flags for the CUDA headers."""
     make = ["make", "-s", "-C", str(CHECKOUT / "lib"), f"PYTHON={sys.executable}", "print-includes"]
-    includes = subprocess.run(make, capture_output=True, text=True, check=True).stdout.split()
+    return subprocess.run(make, capture_output=True, text=True, check=True).stdout.split()
+
+
+@pytest.fixture
+def compile_c(includes: list[str], tmp_path: Path) -> Callable[..., Path]:
+    """Compile one of our programs with the CUDA headers on its path; further arguments go to gcc."""
 
     def build(source: str, *arguments: str, output: str = "program") -> Path:
         result = tmp_path / output
@@ -54,8 +59,8 @@ def compile_c(tmp_path: Path) -> Callable[..., Path]:
 
 
 @pytest.fixture(scope="session")
-def sanitized(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
-    """What LD_PRELOAD names for the library with sanitizers, which is built once for each kind."""
+def sanitized() -> Callable[[str], str]:
+    """What LD_PRELOAD names for the library with sanitizers, which is built where a source is newer."""
 
     @cache
     def build(kinds: str) -> str:
@@ -64,10 +69,10 @@ def sanitized(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
         runtime = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
         if not Path(runtime).is_absolute():
             pytest.skip(f"this gcc has no {runtime_name}")
-        folder = tmp_path_factory.mktemp("library")
         flags = f"-O1 -g -fsanitize={kinds}"
-        make = ["make", "-s", "-j2", "-C", str(CHECKOUT / "lib"), "library", f"BUILD={folder}", f"CFLAGS={flags}"]
-        subprocess.run([*make, f"PYTHON={sys.executable}"], check=True)
+        with one_at_a_time(LIBRARY.parent / f"sanitized-{kinds}") as folder:
+            make = ["make", "-s", "-j2", "-C", str(CHECKOUT / "lib"), "library", f"BUILD={folder}", f"CFLAGS={flags}"]
+            subprocess.run([*make, f"PYTHON={sys.executable}"], check=True)
         return f"{runtime}:{folder / 'libvgpu.so'}"
 
     return build

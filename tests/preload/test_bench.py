@@ -7,9 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from sandbox import SIMULATED_DRIVER, Sandbox
 
 from support import CHECKOUT
+
+pytestmark = pytest.mark.slow
 
 BENCH = CHECKOUT / "tests" / "bench"
 COMPUTE = BENCH / "compute"
@@ -31,6 +34,7 @@ def rows(folder: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+@pytest.mark.exhaustive
 def test_each_measurement_is_a_row(sandbox: Sandbox, tmp_path: Path) -> None:
     """Of one GPU, of several at once, and of one that cannot be made here."""
     tables = ("--only", "shares", "--only", "two-gpus", "--programs", "1ms,nothing", "--limits", "50")

@@ -22,6 +22,8 @@ from sandbox import SIMULATED_DRIVER, Sandbox
 from support import assert_measured
 from vgpurun import abi
 
+pytestmark = pytest.mark.slow
+
 SECONDS = float(os.environ.get("VGPURUN_STRESS_SECONDS", "5"))
 LIMIT_BYTES = 1 << 30
 KEPT_BYTES = 4 << 20  # by a process for its next small allocations, at the most
@@ -110,7 +112,10 @@ def test_threads_that_make_a_correction_stale(
     assert refused > 0, "the limit was not reached"
 
 
-@pytest.mark.parametrize("seed", [1, random.randrange(1 << 20)], ids=["fixed", "random"])
+@pytest.mark.parametrize(
+    "seed",
+    [pytest.param(1, id="fixed", marks=pytest.mark.exhaustive), pytest.param(random.randrange(1 << 20), id="random")],
+)
 def test_alone_nothing_is_refused_that_fits(churn: Callable[..., subprocess.Popen[str]], seed: int) -> None:
     print(f"seed {seed}")
     process = churn(min(SECONDS, 10), seed, ALONE="1", CUDA_DEVICE_MEMORY_LIMIT="256m")
@@ -120,6 +125,7 @@ def test_alone_nothing_is_refused_that_fits(churn: Callable[..., subprocess.Pope
     end([process])
 
 
+@pytest.mark.real_time
 def test_killed_processes_leave_nothing(sandbox: Sandbox, churn: Callable[..., subprocess.Popen[str]]) -> None:
     """Nor does anybody wait for them: calls take no longer than they do with all alive."""
     seeds = iter(range(1 << 30))
@@ -167,6 +173,7 @@ def start_together(churn: Callable[..., subprocess.Popen[str]], count: int, **va
     return ready_s, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
+@pytest.mark.real_time
 def test_300_processes_start_at_once(churn: Callable[..., subprocess.Popen[str]]) -> None:
     """What the library adds to each does not grow with their number: it stays near what they cost without it."""
 

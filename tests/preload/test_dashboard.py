@@ -18,6 +18,8 @@ from prometheus_server import Prometheus, prometheus
 from scraping import exporter, wait_for
 from support import CHECKOUT, own_gpu_config
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("prometheus_client")
 DASHBOARD = json.loads((CHECKOUT / "examples" / "monitoring" / "dashboard.json").read_text())
 # What Grafana puts in the place of its variables when "All" is chosen, and scrapes come every second.

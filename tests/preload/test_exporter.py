@@ -16,6 +16,8 @@ from scraping import exporter, label_values, value, wait_for
 from support import CHECKOUT
 from vgpurun.limits import usage_file
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("prometheus_client")
 MIB = 1 << 20
 # Allocates, is refused once, launches as often as it is told, prints, and waits.

@@ -18,6 +18,8 @@ import pytest
 from scraping import Exporter, exporter, value, wait_for
 from support import CHECKOUT
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("prometheus_client")
 # Launches once for each line that it reads, and says when all have ended.
 PROGRAM = """

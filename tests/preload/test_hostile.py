@@ -202,6 +202,7 @@ COMPUTE = {
 }
 
 
+@pytest.mark.real_time
 @pytest.mark.parametrize("kind", COMPUTE)
 def test_no_way_around_the_compute_limit(sandbox: Sandbox, kind: str) -> None:
     code = PRELUDE + (

@@ -211,6 +211,7 @@ def test_threads_that_are_cancelled_while_they_launch_hold_nobody_up(
     assert int(result.stdout) > 1000, "of some 15000"
 
 
+@pytest.mark.real_time
 @pytest.mark.parametrize("ends", [[], ["ends"]], ids=["a thread that goes on", "threads that end"])
 def test_launches_that_a_signal_handler_leaves_by_siglongjmp(
     sandbox: Sandbox, compile_c: Callable[..., Path], ends: list[str]
@@ -242,6 +243,7 @@ def test_errno_stays_the_programs(
     assert result.stdout == "", "functions that change errno"
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("target", ["x86_64-linux-gnu.2.17", "aarch64-linux-gnu.2.17", "x86_64-linux-musl"])
 def test_builds_for_old_glibc_arm_and_musl(target: str, tmp_path: Path) -> None:
     pytest.importorskip("ziglang", reason="a cross compiler is in the extra `dev`: ziglang")

@@ -14,6 +14,8 @@ import pytest
 from scraping import exporter, label_values, value, wait_for
 from support import CHECKOUT
 
+pytestmark = pytest.mark.slow
+
 UUIDS = [f"GPU-{os.getpid():08x}-{letter * 4}-0000-0000-000000000000" for letter in "cd"]
 MACHINE = "devices:\n" + "".join(f"  - uuid: {uuid}\n    memory_mib: 8192\n" for uuid in UUIDS)
 HOLDS = """

@@ -33,22 +33,26 @@ def assert_share(sandbox: Sandbox, code: str, least: float, most: float, **limit
     assert_measured(lambda: float(sandbox.python(code, **limits)), lambda share: least < share < most)
 
 
+@pytest.mark.real_time
 @pytest.mark.parametrize("kind", LAUNCHES)
 def test_every_launch_is_limited(sandbox: Sandbox, kind: str) -> None:
     code = WORK + f"print(work(1.5, {LAUNCHES[kind]}))"
     assert_share(sandbox, code, 0.23, 0.37, CUDA_DEVICE_SM_LIMIT="30")
 
 
+@pytest.mark.real_time
 def test_graphs_are_limited(sandbox: Sandbox) -> None:
     code = WORK + "g = d.kernel_graph(d.kernel('spin_50us'), 100)\nprint(work(1.5, lambda: d.graph_launch(g), 5e-3))"
     assert_share(sandbox, code, 0.23, 0.37, CUDA_DEVICE_SM_LIMIT="30")
 
 
+@pytest.mark.real_time
 @pytest.mark.parametrize("limits", [{}, {"CUDA_DEVICE_SM_LIMIT": "100"}, {"CUDA_DEVICE_SM_LIMIT_1": "10"}])
 def test_what_is_not_limited_is_not_slowed(sandbox: Sandbox, limits: dict[str, str]) -> None:
     assert_share(sandbox, WORK + "print(work(1.5))", 0.9, 1.01, **limits)
 
 
+@pytest.mark.real_time
 def test_two_processes_share_one_limit(sandbox: Sandbox) -> None:
     def total() -> float:
         return sum(
@@ -62,6 +66,7 @@ def test_two_processes_share_one_limit(sandbox: Sandbox) -> None:
 WAITING = COMPARED.replace("work(2)", "work(2, lambda: (d.launch(k), d.synchronize()))")
 
 
+@pytest.mark.real_time
 @pytest.mark.parametrize(
     ("other", "least"), [(COMPARED, 0.8), (WAITING, 0.25)], ids=["alike", "waiting for each launch"]
 )
@@ -74,6 +79,7 @@ def test_two_processes_get_parts_of_one_limit(sandbox: Sandbox, other: str, leas
     assert_measured(parts, lambda parts: min(parts) > least * max(parts) and 0.7 < sum(parts) < 0.9)
 
 
+@pytest.mark.real_time
 def test_two_threads_get_parts_of_one_limit(sandbox: Sandbox) -> None:
     """Each on a stream of its own; one waits for each launch."""
     code = WORK + (
@@ -107,6 +113,7 @@ while True: step()
 """
 
 
+@pytest.mark.real_time
 def test_two_processes_that_poll_share_one_limit(sandbox: Sandbox) -> None:
     def total() -> float:
         return sum(
@@ -116,6 +123,7 @@ def test_two_processes_that_poll_share_one_limit(sandbox: Sandbox) -> None:
     assert_measured(total, lambda total: 0.33 < total < 0.47)
 
 
+@pytest.mark.real_time
 def test_a_value_that_cannot_be_read_is_the_strictest(sandbox: Sandbox) -> None:
     assert float(sandbox.python(WORK + "print(work(1.5))", CUDA_DEVICE_SM_LIMIT="fast")) < 0.1
 
@@ -173,6 +181,7 @@ def test_streams_and_contexts_may_be_destroyed_under_us(sandbox: Sandbox) -> Non
     assert sandbox.python(code, CUDA_DEVICE_SM_LIMIT="80") == "done"
 
 
+@pytest.mark.real_time
 def test_threads(sandbox: Sandbox) -> None:
     """Eight threads, each with streams of its own and the default ones, launch and wait; all end, together limited."""
     code = WORK + (
@@ -196,6 +205,7 @@ def test_threads(sandbox: Sandbox) -> None:
     assert finished == 8 and share < 0.65
 
 
+@pytest.mark.real_time
 def test_two_containers_take_turns(sandbox: Sandbox) -> None:
     """Limited to 50 each, with kernels that fill the GPU, they get near to it: neither pays for the other."""
 
@@ -208,6 +218,7 @@ def test_two_containers_take_turns(sandbox: Sandbox) -> None:
     assert_measured(shares, lambda shares: all(0.43 < share < 0.57 for share in shares))
 
 
+@pytest.mark.real_time
 def test_the_compute_limit_changes_under_a_running_program(sandbox: Sandbox) -> None:
     """From next to nothing, with the debt of that, to most of the GPU."""
     limits = sandbox.folder / "limits"
@@ -228,6 +239,7 @@ def test_the_compute_limit_changes_under_a_running_program(sandbox: Sandbox) -> 
         process.kill()
 
 
+@pytest.mark.real_time
 def test_what_was_done_without_a_limit_is_not_charged_to_the_next_one(sandbox: Sandbox) -> None:
     """A batch is open when the limit is taken away, and the program waits for the GPU when there is one again."""
     limits = sandbox.folder / "limits"

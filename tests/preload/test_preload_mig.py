@@ -68,7 +68,7 @@ def fill(machine: Sandbox, **variables: str) -> dict[str, object]:
     return dict(json.loads(result.stdout), stderr=result.stderr)
 
 
-@pytest.mark.parametrize(("named", "limit_gib"), [(SMALL, 1), (LARGE, 2), (None, 1)])
+@pytest.mark.parametrize(("named", "limit_gib"), [(SMALL, 1), (LARGE, 2), (None, 1)], ids=["small", "large", "first"])
 def test_limits_in_a_file_are_the_instances(machine: Sandbox, named: str | None, limit_gib: int) -> None:
     limits = machine.folder / "limits"
     limits.write_bytes(limits_file.limits_bytes([(LARGE, Quota(2 * GIB)), (SMALL, Quota(GIB))]))
@@ -116,7 +116,7 @@ class TestCommandLine:
         command = [sys.executable, "-m", "vgpurun", *arguments]
         return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
 
-    @pytest.mark.parametrize("name", ["1:1", f"device={LARGE}"])
+    @pytest.mark.parametrize("name", ["1:1", f"device={LARGE}"], ids=["number", "UUID"])
     def test_an_instance_by_name(self, environment: dict[str, str], name: str) -> None:
         program = ["--", sys.executable, "-c", "import os, sys\n" + PROGRAM, CARD]
         result = self.vgpurun(environment, "local", "--gpus", name, "--mem", "2g", *program)

@@ -10,6 +10,8 @@ from sandbox import Sandbox
 
 from support import CHECKOUT
 
+pytestmark = pytest.mark.slow
+
 LIMIT_MIB = 6144
 SLACK_MIB = 32
 

@@ -87,6 +87,7 @@ def test_what_is_not_limited_has_nothing_to_enforce(sandbox: Sandbox) -> None:
     assert "memory" not in not_enforced(sandbox)
 
 
+@pytest.mark.slow
 def test_a_list_of_many_processes(sandbox: Sandbox) -> None:
     """More processes than NVML's first answer has room for: all overhead is still counted."""
     config = sandbox.folder / "sim.yaml"

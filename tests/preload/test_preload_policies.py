@@ -22,6 +22,8 @@ from vgpurun.limits import limits_file
 from vgpurun.limits.policies import Priority, SmPolicy
 from vgpurun.limits.quota import Quota
 
+pytestmark = pytest.mark.real_time
+
 
 @contextmanager
 def tenant(sandbox: Sandbox, name: str, quota: Quota, code: str = WORK + COMPARED) -> Iterator[subprocess.Popen[str]]:
@@ -76,7 +78,12 @@ def test_low_priority_gets_what_is_left_and_does_not_starve(sandbox: Sandbox) ->
 
 
 @pytest.mark.parametrize(
-    ("word", "least", "most"), [("force", 0.25, 0.35), ("default", 0.9, 1.01), ("DISABLE", 0.9, 1.01)]
+    ("word", "least", "most"),
+    [
+        ("force", 0.25, 0.35),
+        ("default", 0.9, 1.01),
+        pytest.param("DISABLE", 0.9, 1.01, marks=pytest.mark.exhaustive),
+    ],
 )
 def test_the_words_of_hami(sandbox: Sandbox, word: str, least: float, most: float) -> None:
     def share() -> float:

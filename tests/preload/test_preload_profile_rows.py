@@ -126,6 +126,7 @@ def test_a_launch_that_fails_within_a_row(sandbox: Sandbox, folder: Path, launch
     assert (total.calls, total.failed) == (launched + 9, 9)
 
 
+@pytest.mark.real_time
 @pytest.mark.parametrize("burst", [3, 5, 12, 100])
 @pytest.mark.parametrize("pause_s", [0.0001, 0.01])
 def test_pauses_are_not_the_kernels(sandbox: Sandbox, folder: Path, burst: int, pause_s: float) -> None:

@@ -15,6 +15,9 @@ from sandbox import SIMULATED_DRIVER, Sandbox
 
 from support import assert_measured
 
+OTHER_SHORT_PROCESSES = [("stream_query", 4), ("event_query", 1), ("event_query", 4), ("synchronize", 1)]
+pytestmark = pytest.mark.real_time
+
 DRIVER = (f"-L{SIMULATED_DRIVER}", "-lcuda", "-lpthread")
 NEVER_S = 1e6
 
@@ -32,7 +35,7 @@ def figures(sandbox: Sandbox, timeout_s: float, command: list[str | Path], **lim
 # ---- kernels that spin ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("percent", [50, 20, 5])
+@pytest.mark.parametrize("percent", [50, 20, pytest.param(5, marks=pytest.mark.exhaustive)])
 def test_a_launch_that_releases_a_spinning_kernel(
     sandbox: Sandbox, compile_c: Callable[..., Path], percent: int
 ) -> None:
@@ -62,8 +65,14 @@ def test_collectives_of_two_gpus(sandbox: Sandbox, compile_c: Callable[..., Path
 # ---- short processes ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("at_a_time", [1, 4])
-@pytest.mark.parametrize("way", ["stream_query", "event_query", "synchronize"])
+@pytest.mark.parametrize(
+    ("way", "at_a_time"),
+    [
+        ("stream_query", 1),
+        ("synchronize", 4),
+        *(pytest.param(*case, marks=pytest.mark.exhaustive) for case in OTHER_SHORT_PROCESSES),
+    ],
+)
 def test_short_processes(sandbox: Sandbox, compile_c: Callable[..., Path], way: str, at_a_time: int) -> None:
     """What they ask of the driver is the last that the library hears of them; their work takes the time that is due."""
     program = compile_c("polls.c", *DRIVER)

@@ -17,6 +17,8 @@ from support import assert_measured
 from vgpurun.limits import limits_file, usage_file
 from vgpurun.limits.quota import Quota
 
+pytestmark = pytest.mark.real_time
+
 GIB = 1 << 30
 SOON_S = 0.1
 

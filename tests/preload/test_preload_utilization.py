@@ -16,6 +16,8 @@ from vgpurun.limits import usage_file
 from vgpurun.limits.usage_file import DeviceReading
 from vgpurun.storage import state
 
+pytestmark = pytest.mark.real_time
+
 LAUNCH = """
 import time
 from cuda_driver import *

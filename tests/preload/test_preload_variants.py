@@ -106,6 +106,7 @@ print(granted, refusal)
         assert int(granted) >= 2 and refusal == ["CUDA_ERROR_OUT_OF_MEMORY"]
 
 
+@pytest.mark.slow
 def test_all_paths_at_random_in_one_program(sandbox: Sandbox) -> None:
     code = """
 random.seed(1)

@@ -280,6 +280,7 @@ def assert_busy(
     assert_measured(measured, lambda seen: holds(*seen))
 
 
+@pytest.mark.real_time
 @pytest.mark.parametrize("percent", ["50", "20"])
 def test_full_use_of_a_compute_limit_is_100_percent(busy_gpu: Sandbox, percent: str) -> None:
     limit = {"CUDA_DEVICE_SM_LIMIT": percent}
@@ -287,6 +288,7 @@ def test_full_use_of_a_compute_limit_is_100_percent(busy_gpu: Sandbox, percent: 
         assert_busy(busy_gpu, limit, own, lambda rate, of_process: 90 <= rate <= 100 and of_process >= 85)
 
 
+@pytest.mark.real_time
 def test_others_do_not_show(busy_gpu: Sandbox) -> None:
     """The GPU is busy with work of another container; this one is idle."""
     with running(busy_gpu, SPIN, LD_PRELOAD="") as other:
@@ -296,6 +298,7 @@ def test_others_do_not_show(busy_gpu: Sandbox) -> None:
                 assert busy(busy_gpu, **limits) == (0, [])
 
 
+@pytest.mark.real_time
 def test_without_a_compute_limit_it_is_a_share_of_the_gpu(busy_gpu: Sandbox) -> None:
     """Two containers without one share the GPU, half and half."""
     with running(busy_gpu, SPIN, **LIMIT) as own, running(busy_gpu, SPIN, LD_PRELOAD=""):

@@ -8,13 +8,19 @@ from pathlib import Path
 import pytest
 from sandbox import SIMULATED_DRIVER, Sandbox
 
+pytestmark = pytest.mark.slow
+
 LIMITS = {"CUDA_DEVICE_MEMORY_LIMIT": "4g", "CUDA_DEVICE_SM_LIMIT": "70"}
 SANITIZERS = {"address": "address,undefined", "thread": "thread"}
 
 
 # Each with its arguments.
 PROGRAMS = {"comings_and_goings.c": ["3", "1"], "churn.c": ["3", "1", "8"]}
-CASES = [*((source, False) for source in PROGRAMS), ("comings_and_goings.c", True)]
+CASES = [
+    ("churn.c", False),
+    ("comings_and_goings.c", True),
+    pytest.param("comings_and_goings.c", False, marks=pytest.mark.exhaustive),
+]
 
 
 @pytest.mark.parametrize(("source", "profiled"), CASES)

@@ -18,6 +18,8 @@ from sandbox import SIMULATED_DRIVER, UUID, Sandbox
 from vgpurun.limits import limits_file
 from vgpurun.limits.quota import Quota
 
+pytestmark = pytest.mark.slow
+
 KINDS = [
     "own_streams",
     "one_stream",

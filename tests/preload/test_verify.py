@@ -19,6 +19,8 @@ from vgpurun.diagnostics import verify
 from vgpurun.errors import VgpurunError
 from vgpurun.host.elf import glibc_version, read_elf
 
+pytestmark = pytest.mark.slow
+
 GIB = 1 << 30
 PROGRAM = LIBRARY.parent / "vgpurun-verify"
 PATHS = {
@@ -65,6 +67,7 @@ def test_memory_holds_on_the_simulated_gpu(environment: dict[str, str]) -> None:
     assert 2 * GIB - (4 << 20) <= alloc["used_bytes"] <= 2 * GIB
 
 
+@pytest.mark.real_time
 def test_compute_holds_on_the_simulated_gpu(environment: dict[str, str]) -> None:
     def measured() -> tuple[int, dict[str, float]]:
         code, checks = verified(environment, "--sm", "50", "--seconds", "1")
@@ -108,6 +111,7 @@ def test_memory_that_passes_its_limit_fails(environment: dict[str, str]) -> None
     assert found["memory: cuMemAlloc"] == ("FAIL", "got 2048 of 1536 MiB by NVML")
 
 
+@pytest.mark.real_time
 def test_a_share_that_passes_its_limit_fails(environment: dict[str, str]) -> None:
     def measured() -> list[str]:
         found = judged(environment, ["--sm=80"], "check_compute(trial, gpu, 50, 0.7)")
@@ -143,6 +147,8 @@ def wait_until(condition: Callable[[], bool]) -> None:
         time.sleep(0.1)
 
 
+@pytest.mark.exhaustive
+@pytest.mark.real_time
 def test_beside_others_no_share_is_too_large(environment: dict[str, str]) -> None:
     """Of what they leave, a program with a limit gets as much as one without. Their reservations are not in its way."""
     with working(environment, "local", "--mem", "2g", "--sm", "50", "--", str(PROGRAM), "compute", "100"):

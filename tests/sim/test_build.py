@@ -23,7 +23,10 @@ def compile_program(source: str, driver: Path, output: Path, includes: list[str]
     return output
 
 
-@pytest.mark.parametrize(("sanitizer", "calls"), [("address,undefined", 1500), ("thread", 200)])
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("sanitizer", "calls"), [("address,undefined", 1500), pytest.param("thread", 200, marks=pytest.mark.exhaustive)]
+)
 def test_random_calls_under_sanitizers(
     machine: Machine, cuda_includes: list[str], tmp_path: Path, sanitizer: str, calls: int
 ) -> None:
@@ -42,6 +45,7 @@ def test_random_calls_under_sanitizers(
         assert (result.returncode, result.stdout) == (0, "done\n"), result.stderr
 
 
+@pytest.mark.real_time
 def test_a_linked_program_and_what_a_launch_costs(
     machine: Machine, simulated_driver: Path, cuda_includes: list[str], tmp_path: Path
 ) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from simulated import TIMED, Machine
 
 from support import go_on_together
+
+pytestmark = pytest.mark.real_time
 
 
 def test_kernels_take_the_time_of_their_name_or_table(machine: Machine) -> None:
