@@ -21,7 +21,7 @@ static bool inside; /* of what a claim guards */
 #define claim_release(claim) (inside = false)
 #define clock_sleep_ns(duration_ns) step()
 
-#include "ledger.c"
+#include "memory/ledger.c"
 
 #define THREADS 3
 #define LIMIT_BYTES 1000000

@@ -24,7 +24,7 @@ static void wait_a_while(void);
 
 static struct vgpu_usage usage;
 
-#include "ledger.c"
+#include "memory/ledger.c"
 
 /* ---- one run --------------------------------------------------------------------------------------------------- */
 
