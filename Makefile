@@ -55,7 +55,7 @@ demo: lib ## the limits at work: on this machine's GPU, or else on a simulated o
 RUN := PYTEST=$(BIN)/pytest tests/run
 
 check: lint lib ## lint, types, and the tests that take less than a minute in all
-	@$(BIN)/pytest -n $$(($(shell nproc) + 1)) --dist loadgroup -m 'not (real_time or slow or exhaustive)' \
+	@$(BIN)/pytest -n $$(($(shell nproc) + 1)) --dist loadscope -m 'not (real_time or slow or exhaustive)' \
 	  tests/unit tests/c tests/sim tests/preload $(ARGS)
 
 test: lint lib ## lint, and all tests but the exhaustive ones; as root also those whose programs are not installed
@@ -69,6 +69,12 @@ test-unit: $(STAMP) ## the tests without an engine, a GPU or the library
 
 test-c: $(STAMP) lib ## the library's policy, compiled on its own with sanitizers
 	@$(RUN) tests/c $(ARGS)
+
+coverage: $(STAMP) lib ## which lines the unit tests reach of the Python code, and tests/c of the policy
+	@$(BIN)/pytest -q -n $(shell nproc) --cov --cov-report=term:skip-covered tests/unit $(ARGS)
+	@rm -rf lib/build/c/coverage
+	@VGPURUN_C_KIND=coverage $(BIN)/pytest -q -n $(shell nproc) -m 'not exhaustive' tests/c/test_policy.py $(ARGS)
+	@$(BIN)/python tests/c/coverage.py
 
 fuzz: $(STAMP) lib ## the limit parser and the usage file under mutated inputs, a minute each
 	@VGPURUN_FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/pytest tests/c/test_fuzz.py --timeout 0 -s $(ARGS)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 from debian_packages import UnavailableError
 from support import LIBRARY, is_set, unavailable
@@ -14,10 +17,28 @@ from support import LIBRARY, is_set, unavailable
 # Helpers whose assertions should say what they compared; this must come before their import.
 pytest.register_assert_rewrite("cli", "terminal")
 
-
 TESTS = Path(__file__).parent
-# Fixtures: an engine and a browser are started once, and tests count what an engine has.
-ONE_PROCESS = ("docker_host", "browser")
+# Tests that go to one process. There is one browser, with pages that take long to make, and one folder of the machine
+# for descriptions of devices. An engine that is there already has the containers of all; a private one is a process's.
+IN_ONE_PROCESS = [("tests/page/",), ("tests/engine/test_run_drivers.py", "tests/engine/test_cdi_engines.py")]
+if "DOCKER_HOST" in os.environ or Path("/var/run/docker.sock").exists():
+    IN_ONE_PROCESS = [("tests/page/",), ("tests/engine/",)]
+
+
+class ByTest(LoadScopeScheduling):
+    """Each test goes to the process that is free first, but some go to one.
+
+    pytest-xdist's own groups (3.8) come to nothing under pytest 9.2.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        return next((group[0] for group in IN_ONE_PROCESS if nodeid.startswith(group)), nodeid)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByTest:
+    """Make the scheduler of a run in several processes."""
+    return ByTest(config, log)
 
 
 @pytest.fixture(scope="session")
@@ -38,13 +59,9 @@ def pytest_configure() -> None:
             signal.signal(number, lambda *_: None)
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks for groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Say which tests have to be in one process, where others run beside them, and which measure a real GPU."""
+    """Mark what measures a real GPU."""
     for item in items:
-        for fixture in ONE_PROCESS:
-            if fixture in getattr(item, "fixturenames", ()):
-                item.add_marker(pytest.mark.xdist_group(fixture))
         if TESTS / "gpu" in item.path.parents:
             item.add_marker(pytest.mark.real_time)
 

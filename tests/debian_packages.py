@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import atexit
+import fcntl
 import os
 import shutil
 import signal
@@ -16,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -53,19 +55,30 @@ def kept(name: str, make: Callable[[Path], None]) -> Path:
     """A folder of the cache, which ``make`` fills first where it is not there."""
     folder = cache_dir() / name
     if not folder.exists():
-        half_made = folder.with_name(f"{name}.{os.getpid()}")
-        half_made.mkdir()
         # A download takes what the network takes: the test's own time stands still.
         left = signal.setitimer(signal.ITIMER_REAL, 0)
         try:
-            make(half_made)
-            half_made.rename(folder)
+            _make_once(folder, make)
         except UnavailableError as error:
             raise UnavailableError(f"{name} cannot be had: {error}") from None
         finally:
             signal.setitimer(signal.ITIMER_REAL, *left)
-            shutil.rmtree(half_made, ignore_errors=True)
     return folder
+
+
+def _make_once(folder: Path, make: Callable[[Path], None]) -> None:
+    """Make a folder, unless another process does, which is waited for."""
+    with folder.with_name(f"{folder.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if folder.exists():
+            return
+        half_made = folder.with_name(f"{folder.name}.{os.getpid()}")
+        half_made.mkdir()
+        try:
+            make(half_made)
+            half_made.rename(folder)
+        finally:
+            shutil.rmtree(half_made, ignore_errors=True)
 
 
 def unpacked(package: str, release: str = "") -> Path:
@@ -108,7 +121,7 @@ def tool(name: str, *packages: str, release: str = "") -> str:
         return found
     script = with_packages(*packages, release=release).with_name("as") / name
     script.parent.mkdir(exist_ok=True)
-    if not script.is_symlink():
+    with suppress(FileExistsError):
         script.symlink_to("../run")
     return str(script)
 

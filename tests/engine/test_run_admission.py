@@ -282,7 +282,7 @@ def make_together(engine, plan):
     return make(engine, plan)
 
 LaunchEngine.create = make_together
-entry.admission_lock = lambda warn: contextlib.nullcontext()
+controller.admission_lock = lambda warn: contextlib.nullcontext()
 sys.exit(cli.main(sys.argv[1:]))
 """
 
