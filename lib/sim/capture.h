@@ -1,6 +1,6 @@
 /*
  * Stream capture: work put into a capturing stream becomes nodes of a graph. A capture starts in one stream and
- * spreads to others through events. What must not happen meanwhile fails with the driver's own code and spoils
+ * spreads to others through events. A call that is not allowed meanwhile fails with the driver's own code and spoils
  * the capture.
  */
 #ifndef SIM_CAPTURE_H

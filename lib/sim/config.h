@@ -1,5 +1,5 @@
-/* What is simulated: read once per process from the YAML file that VGPUSIM_CONFIG names, or from where `vgpurun` puts a
- * container's own. */
+/* The simulated machine: read once per process from the YAML file that VGPUSIM_CONFIG names, or from where `vgpurun`
+ * puts a container's own. */
 #ifndef SIM_CONFIG_H
 #define SIM_CONFIG_H
 

@@ -1,4 +1,4 @@
-/* What can be asked of a context, and waiting for it. */
+/* Queries of a context, and waits for it. */
 #include "capture.h"
 #include "contexts.h"
 #include "streams.h"

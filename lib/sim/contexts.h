@@ -35,7 +35,7 @@ CUresult context_find(CUcontext handle, struct context **context);
 CUresult context_activate(struct context *context);
 void context_deactivate(struct context *context);
 
-/* What the stacks of kernels take beyond the default. */
+/* Memory that the stacks of kernels take beyond the default. */
 uint64_t context_stack_bytes(const struct context *context);
 
 /* The primary context of a device, created without being active. NULL when there is no memory. */

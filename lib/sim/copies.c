@@ -6,7 +6,7 @@
 #include "transfers.h"
 #include "visible.h"
 
-/* What each side has to be. Under unified addressing the program need not say. */
+/* The kind of memory that each side has to be. Under unified addressing the program need not say. */
 enum side { DEVICE, HOST, ANY };
 
 struct copy {
@@ -23,7 +23,7 @@ static bool is_good(uintptr_t address, size_t size, enum side side) {
   return true;
 }
 
-/* What was put where no data is kept reads as zeros. */
+/* Data written to a place that keeps none reads as zeros. */
 static void move(const struct copy *copy) {
   if (!transfer_keeps_data(copy->to))
     return;

@@ -1,4 +1,4 @@
-/* What can be asked of devices. */
+/* Queries of devices. */
 #include <stdio.h>
 #include <string.h>
 
@@ -54,7 +54,7 @@ CUresult CUDAAPI cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice ordinal) {
   return driver_leave(CUDA_SUCCESS);
 }
 
-/* Of an instance this is its card's. */
+/* An instance answers for its card. */
 CUresult CUDAAPI cuDeviceGetUuid(CUuuid *uuid, CUdevice ordinal) {
   unsigned device;
   struct device_config whole;

@@ -1,4 +1,4 @@
-/* What can be asked of a kernel. */
+/* Queries of a kernel. */
 #include "modules.h"
 
 static CUresult enter_function(CUfunction handle, const void *output, const struct kernel **kernel) {

@@ -57,7 +57,7 @@ void graph_memory_free(struct region *region) {
     region_delete(region);
 }
 
-/* Of each device: the nodes of a graph may allocate on several. */
+/* Per device: the nodes of a graph may allocate on several. */
 static uint64_t peak_bytes(const struct graph *graph, unsigned device) {
   uint64_t now = of_device[device].live_bytes, peak = now;
   for (size_t i = 0; i < graph->count; i++) {

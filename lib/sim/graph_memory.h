@@ -16,7 +16,7 @@ struct region *graph_memory_for(const struct graph *graph, unsigned device, size
 void graph_memory_hold(struct region *region);
 void graph_memory_let_go(struct region *region);
 
-/* What a graph needs at its peak, if it is the only one. */
+/* A graph's peak need, if it is the only one. */
 CUresult graph_memory_prepare(const struct graph *graph);
 
 /* The graph has run: what it allocates and does not free is live, what it frees is not. */

@@ -64,7 +64,7 @@ CUresult CUDAAPI cuGraphAddMemFreeNode(CUgraphNode *node, CUgraph handle, const 
   return result == CUDA_SUCCESS ? driver_leave(add_free(graph, node, address)) : result;
 }
 
-/* Of the many kinds, those two. */
+/* Two of the many kinds. */
 CUresult CUDAAPI cuGraphAddNode(CUgraphNode *node, CUgraph handle, const CUgraphNode *dependencies, size_t count,
                                 CUgraphNodeParams *parameters) {
   struct graph *graph;

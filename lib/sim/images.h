@@ -1,4 +1,4 @@
-/* What is read of an image: the global variables of PTX text. Everything else is taken as it is. */
+/* The parts of an image that are read: the global variables of PTX text. Everything else is taken as it is. */
 #ifndef SIM_IMAGES_H
 #define SIM_IMAGES_H
 

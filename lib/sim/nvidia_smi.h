@@ -1,4 +1,4 @@
-/* What the parts of the simulated nvidia-smi share. */
+/* Shared by the parts of the simulated nvidia-smi. */
 #ifndef SIM_NVIDIA_SMI_H
 #define SIM_NVIDIA_SMI_H
 

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* What a field is read from. */
+/* The source of a field. */
 struct subject {
   const struct smi_report *report;
   const struct smi_device *device;

@@ -21,14 +21,15 @@ bool nvml_is_parent(nvmlDevice_t handle, unsigned *card) {
   return false;
 }
 
-/* What a handle stands for: a card in MIG mode, or else a device on a card. */
+/* A handle's target: a card in MIG mode, or else a device on a card. */
 struct place {
   bool is_parent;
   unsigned card;
   unsigned device;
 };
 
-/* What a function of NVML's begins with: is it ready, is the handle good, and is there a place for the answer? */
+/* Checks that every function of NVML begins with: is it ready, is the handle good, and is there a place for the answer?
+ */
 static nvmlReturn_t find(nvmlDevice_t handle, const void *output, struct place *found) {
   nvmlReturn_t result = nvml_ready();
   if (result != NVML_SUCCESS)

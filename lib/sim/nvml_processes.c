@@ -116,7 +116,7 @@ nvmlReturn_t DECLDIR nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t handle, 
   return NVML_SUCCESS;
 }
 
-/* Accounting knows the processes that run. What others did is forgotten. */
+/* Accounting knows the processes that run. Ended ones are forgotten. */
 nvmlReturn_t DECLDIR nvmlDeviceGetAccountingBufferSize(nvmlDevice_t handle, unsigned int *size) {
   unsigned device;
   nvmlReturn_t result = nvml_device(handle, &device);

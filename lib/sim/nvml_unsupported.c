@@ -1,4 +1,4 @@
-/* What programs ask every card and what is not simulated: "not supported", never an invented number. */
+/* Questions that programs ask every card and that are not simulated: "not supported", never an invented number. */
 #include "nvml_api.h"
 
 #define NOT_SUPPORTED(name, ...)                                                                                       \

@@ -1,10 +1,10 @@
-/* What can be asked of a pointer. */
+/* Queries of a pointer. */
 #include "device_memory.h"
 #include "pools.h"
 #include "visible.h"
 #include "vmm.h"
 
-/* What lies at an address: mapped physical memory counts as device memory. */
+/* The memory at an address: mapped physical memory counts as device memory. */
 struct pointee {
   struct allocation allocation;
   const struct region *region;

@@ -10,7 +10,7 @@
 static struct pool *default_pools[SIM_MAX_DEVICES];
 static bool something_to_give_back;
 
-/* What an allocation takes of its pool. */
+/* The bytes that an allocation takes from its pool. */
 static uint64_t pool_size(size_t size) {
   return round_up(size, ROUNDING);
 }

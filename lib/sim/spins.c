@@ -9,7 +9,7 @@
 #define OFFSET_BITS 44
 #define LOOK_NS (50 * NS_PER_US)
 
-/* What is awaited: a kernel's name, up to its own UNTIL. */
+/* The awaited kernel's name, up to its own UNTIL. */
 struct mark {
   char name[NAME_BYTES];
   uint64_t launches;

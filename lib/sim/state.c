@@ -227,7 +227,7 @@ void state_forget_dead_work(void) {
     uint64_t before = atomic_load(&state_device(device)->tail_ns);
     uint64_t live = 0;
     state_visit_live(device, latest_tail, &live);
-    /* Who queues work at this moment moves the tail first and wins. */
+    /* A process that queues work at this moment moves the tail first and wins. */
     if (live < before)
       atomic_compare_exchange_strong(&state_device(device)->tail_ns, &before, live);
   }

@@ -1,6 +1,6 @@
 /*
- * What the library shares with the host: names, paths and the layout of two files. The Python side of the same facts
- * is vgpurun/abi.py; tests/unit/test_abi.py compiles this header and compares every value and offset.
+ * Everything that the library shares with the host: names, paths and the layout of two files. The Python side of the
+ * same facts is vgpurun/abi.py; tests/unit/test_abi.py compiles this header and compares every value and offset.
  *
  * limits  written by the host before the container starts, read-only inside it. Devices are named by UUID.
  * usage   written by the processes of the container, read by the host for display. It is untrusted input for

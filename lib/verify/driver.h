@@ -1,5 +1,5 @@
 /*
- * The driver and NVML as a program finds them that knows nothing of vgpurun: by dlopen and dlsym. What the machine's
+ * The driver and NVML as a program finds them that knows nothing of vgpurun: by dlopen and dlsym. The machine's
  * driver does not have stays NULL.
  */
 #ifndef VERIFY_DRIVER_H

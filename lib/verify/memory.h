@@ -14,7 +14,7 @@ struct memory_path {
 /* Ends with an entry without a name. */
 extern const struct memory_path memory_paths[];
 
-/* What the program is told about the size of its device. */
+/* The size of its device as the program is told. */
 void memory_show_view(void);
 
 #endif

@@ -1,8 +1,9 @@
-/* What everything here shares: how the compiler is to place things, and the lesser and the greater of two.
+/* Shared by everything: where the compiler places things, and the lesser and the greater of two.
  *
- * What every launch and every allocation from a pool goes through. Between two of them a driver runs through thousands
- * of cache lines of its own, so that what one costs is not its instructions, but how many pages and lines of ours have
- * to come back. So such functions lie next to each other, and such variables too; what they seldom do lies elsewhere.
+ * HOT marks what every launch and every allocation from a pool goes through. Between two of them a driver runs through
+ * thousands of cache lines of its own, so that what one costs is not its instructions, but how many pages and lines of
+ * ours have to come back. So such functions lie next to each other, and such variables too; what they seldom do lies
+ * elsewhere.
  */
 #ifndef VGPU_BASE_COMPILER_H
 #define VGPU_BASE_COMPILER_H

@@ -131,7 +131,7 @@ static void *finds_nothing(void) {
   return NULL;
 }
 
-/* Threads may do this at the same time: they find the same. What is not found is not remembered, since an old C
+/* Threads may do this at the same time: they find the same. A missing symbol is not remembered, since an old C
  * library's libdl may be loaded later. */
 static void *remember(void **known, const char *name) {
   void *address = __atomic_load_n(known, __ATOMIC_RELAXED);

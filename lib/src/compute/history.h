@@ -1,5 +1,5 @@
 /*
- * What is kept for display, in vgpu_device_shared: how busy the GPU was in each of the last seconds, and how long
+ * Figures for display, in vgpu_device_shared: how busy the GPU was in each of the last seconds, and how long
  * launches waited for their turn.
  *
  * A reader takes the entry of second s (of CLOCK_MONOTONIC) only where its upper half is s; any other number means that
@@ -21,7 +21,7 @@ void wait_times_note(struct vgpu_wait_times *times, int64_t now_ns, int64_t wait
 
 /*
  * How busy a container keeps a GPU, in percent of what it may have of it: a container that makes full use of --sm 50
- * shows 100 %, as one that makes full use of --mem 2g shows 2 of 2 GiB. That is the GPU that it is shown. What it takes
+ * shows 100 %, as one that makes full use of --mem 2g shows 2 of 2 GiB. That is the GPU that it is shown. Its use
  * of the whole GPU `vgpurun smi` shows.
  */
 

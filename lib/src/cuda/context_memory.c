@@ -1,4 +1,4 @@
-/* What a context takes after it was made: stacks and heaps of kernels, streams, and contexts that share it. */
+/* Memory that a context takes after it was made: stacks and heaps of kernels, streams, and contexts that share it. */
 #include "cuda/reserve.h"
 #include "device/process.h"
 #include "memory/ledger.h"
@@ -16,8 +16,8 @@ static uint64_t threads_at_a_time(void) {
   return processors > 0 && threads > 0 ? (uint64_t)processors * (uint64_t)threads : 0;
 }
 
-/* What a limit lets the driver take. The buffers of printf and malloc it takes only when a kernel with such a call
- * runs, which nothing can undo: so they have to fit when they are asked for. */
+/* The memory that a limit of the context lets the driver take. The buffers of printf and malloc it takes only when a
+ * kernel with such a call runs, which nothing can undo: so they have to fit when they are asked for. */
 static uint64_t bytes_of_limit(CUlimit limit, uint64_t value) {
   uint64_t times = limit == CU_LIMIT_STACK_SIZE                                               ? threads_at_a_time()
                    : limit == CU_LIMIT_PRINTF_FIFO_SIZE || limit == CU_LIMIT_MALLOC_HEAP_SIZE ? 1

@@ -16,7 +16,7 @@
 static struct table executables = TABLE_INITIALIZER; /* graphs that need memory -> their needs */
 static bool any;                                     /* has there been one? */
 
-/* What the driver keeps on a device. */
+/* The memory that the driver keeps for graphs on a device. */
 struct kept {
   struct device *device;
   CUdevice ordinal;
@@ -88,7 +88,7 @@ static bool reserve_most(const struct graph_needs *first) {
   return true;
 }
 
-/* What the driver keeps and no graph uses can serve this one. */
+/* Memory that the driver keeps and no graph uses can serve this one. */
 static uint64_t surely_missing(const struct graph_needs *needs) {
   const struct kept *kept = find_kept(needs->device);
   if (kept == NULL)

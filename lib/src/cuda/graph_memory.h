@@ -21,7 +21,7 @@ CUresult graph_memory_end(const struct graph_run *run, CUresult result);
 /* Counts what the driver keeps for graphs of this device, or has it give back first what no graph uses. */
 void graph_memory_settle(struct device *device, enum pools what);
 
-/* What the nodes of a graph allocate. */
+/* The allocations of a graph's nodes. */
 
 /* On one device; a list with one entry for each. */
 struct graph_needs {

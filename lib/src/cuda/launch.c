@@ -6,7 +6,7 @@
 #include "stream/profile.h"
 #include "stream/streams.h"
 
-/* What a launch costs depends on the kernel and roughly on the size of its grid: with the binary logarithm of that,
+/* The cost of a launch depends on the kernel and roughly on the size of its grid: with the binary logarithm of that,
  * a kernel that is launched with ever new sizes is still a known one. */
 static uint64_t work_of(CUfunction function, uint64_t blocks) {
   return (uint64_t)(uintptr_t)function ^ ((uint64_t)(64 - __builtin_clzll(blocks | 1)) << 56);
@@ -17,7 +17,7 @@ static uint64_t block_count(unsigned x, unsigned y, unsigned z) {
   return __builtin_mul_overflow(plane, (uint64_t)z, &all) ? UINT64_MAX : all;
 }
 
-/* Of a grid that can be launched: only the first of its sizes may need more than 16 bits (CUDA C++ Programming Guide,
+/* In a grid that can be launched only the first of its sizes may need more than 16 bits (CUDA C++ Programming Guide,
  * Compute Capabilities). */
 static uint64_t shape_of(unsigned x, unsigned y, unsigned z) {
   return x ^ (uint64_t)y << 32 ^ (uint64_t)z << 48;
@@ -28,7 +28,7 @@ static inline bool passes(void) {
   return !profile_is_on() && !meters_measure_launches();
 }
 
-/* Of a launch under way. */
+/* State carried from begin() to end(). */
 struct launch {
   struct meter_stream *metered; /* that is to know when it is done, or NULL */
   int64_t start_ns;

@@ -1,4 +1,4 @@
-/* What the program sees of a device's memory: a device of the limit's size. */
+/* The size of a device and of its free memory, as the program sees them. */
 #include "cuda/memory_info.h"
 #include "cuda/memory.h"
 #include "cuda/memory_pools.h"

@@ -1,4 +1,4 @@
-/* What a program is shown of a device's memory, in CUDA and in NVML alike: a device of the limit's size. */
+/* A device's memory as programs see it, in CUDA and in NVML alike: a device of the limit's size. */
 #ifndef VGPU_CUDA_MEMORY_INFO_H
 #define VGPU_CUDA_MEMORY_INFO_H
 

@@ -20,7 +20,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the pools; ne
 static struct pool pools[MAX_POOLS];
 static int places; /* in use, or used before */
 
-/* What a thread knows of pools, good until one is destroyed, or may have given memory back: what it allocated from
+/* A thread's knowledge of pools, good until one is destroyed, or may have given memory back: what it allocated from
  * last, and pages whose memory is in the reserve that is counted. An allocation in such pages has not made its pool
  * grow, and the driver need not be asked. */
 static HOT_DATA uint64_t times_shrunk;

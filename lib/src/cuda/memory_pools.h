@@ -33,11 +33,12 @@ struct pool *pools_know(CUmemoryPool handle, struct device *current);
 struct pool *pools_take_hold(const struct device *device, int *place);
 void pools_let_go(struct pool *pool);
 
-/* Waits for other threads' questions about the pool, but not for ever. What it returns, or NULL, is for the end. */
+/* Waits for other threads' questions about the pool, but not for ever. Its result, or NULL, goes to pools_end_destroy.
+ */
 struct pool *pools_begin_destroy(CUmemoryPool handle);
 void pools_end_destroy(struct pool *pool, bool destroyed);
 
-/* Does the request lie in memory that this thread has seen counted? Of requests that lie in two pages at the most. */
+/* Does the request lie in memory that this thread has seen counted? For requests in two pages at most. */
 bool pools_is_counted(uint64_t address, uint64_t size);
 void pools_note_counted(uint64_t address, uint64_t size);
 
@@ -54,7 +55,7 @@ bool pools_count_reserve(struct pool *pool, CUmemoryPool handle, uint64_t reserv
  * much, since another thread has done the same. */
 bool pools_reread(struct pool *pool, CUmemoryPool handle);
 
-/* What of the pool's reserve is not in use. */
+/* The bytes of the pool's reserve that are not in use. */
 uint64_t pools_idle_bytes(CUmemoryPool handle);
 
 /* Memory that pools of the device keep in reserve: reread, or first given back to the driver. False when more may be

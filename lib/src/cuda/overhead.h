@@ -1,5 +1,5 @@
-/* What the driver takes of a device for itself, by what NVML says: contexts, modules, fragmentation. What a context
- * takes when it is made is told apart, and given back with it. */
+/* Device memory that the driver takes for itself, by NVML's figures: contexts, modules, fragmentation. Memory that a
+ * context takes when it is made is told apart, and given back with it. */
 #ifndef VGPU_CUDA_OVERHEAD_H
 #define VGPU_CUDA_OVERHEAD_H
 

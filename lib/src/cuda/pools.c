@@ -53,7 +53,7 @@ static bool reserve_growth(struct request *request, uint64_t size, CUstream stre
   return fits;
 }
 
-/* Where the pool may not grow. What the host serves is in no pool, but is freed like what is. */
+/* Where the pool may not grow. Host memory in its place is in no pool, but is freed alike. */
 static CUresult serve(struct request *request, size_t size) {
   struct current current = device_current();
   CUstreamCaptureMode mode = capture_relax();

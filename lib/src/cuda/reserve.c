@@ -58,7 +58,7 @@ static HOT struct limits limits_left(const struct device *device) {
   return limits;
 }
 
-/* What the device holds, and what the host serves in its place, may not pass the virtual limit together. */
+/* Device memory, and host memory in its place, may not pass the virtual limit together. */
 static HOT uint64_t reserve(struct device *device, uint64_t bytes, struct limits limits) {
   if (device->number < 0)
     return LEDGER_FULL;

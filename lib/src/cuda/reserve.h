@@ -21,7 +21,7 @@ bool memory_try_reserve_data(struct device *device, uint64_t bytes);
 void memory_commit(struct device *device, uint64_t reserved_bytes, uint64_t actual_bytes);
 void memory_cancel(struct device *device, uint64_t reserved_bytes);
 
-/* What is counted without a reservation, and what the driver has back. */
+/* Counts without a reservation, and after the driver has got memory back. */
 void memory_add(struct device *device, uint64_t bytes);
 void memory_release(struct device *device, uint64_t bytes);
 
@@ -35,7 +35,7 @@ static inline void memory_end_leaving(const struct device *device, uint64_t byte
   ledger_end_leaving(process_ledger(), device != NULL ? device->number : LEDGER_SOME_DEVICE, bytes);
 }
 
-/* Of the bytes that are counted. */
+/* The managed part of the counted bytes. */
 void memory_add_managed(struct device *device, uint64_t bytes);
 void memory_release_managed(struct device *device, uint64_t bytes);
 
@@ -62,8 +62,8 @@ struct measured_allocation {
 /* The device of the current context, if this process is limited; else NULL. */
 struct device *measured_device(void);
 
-/* Before the driver's call. What is surely needed is reserved meanwhile, so that something large does not come into
- * being at all. */
+/* Before the driver's call. The bytes that are surely needed are reserved meanwhile, so that something large does not
+ * come into being at all. */
 CUresult measured_begin(struct measured_allocation *measured, struct device *device, uint64_t at_least_bytes);
 
 /* After it: does what was made have to be undone? */

@@ -71,7 +71,7 @@ HOOK CUresult cuCtxSynchronize(void) {
   return end_wait_all(meter, real.cuCtxSynchronize());
 }
 
-/* Of another context than the thread's nothing can be asked or marked here. */
+/* Only the thread's own context can be asked or marked here. */
 static bool is_current(CUcontext context) {
   CUcontext current = NULL;
   return context == NULL || (real.cuCtxGetCurrent(&current) == CUDA_SUCCESS && current == context);

@@ -133,7 +133,7 @@ struct device *device_of_ordinal(CUdevice ordinal) {
   return device;
 }
 
-/* What a thread found last, good until a context ends anywhere. */
+/* A thread's last answer, good until a context ends anywhere. */
 static HOT_DATA uint64_t contexts_ended;
 static __thread struct {
   uint64_t contexts_ended;

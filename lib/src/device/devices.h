@@ -29,7 +29,7 @@ struct device {
 struct device *device_of_ordinal(CUdevice ordinal);
 struct device *device_of_current_context(void);
 
-/* Who is asking: the current context, and its device. Costs one question to the driver. */
+/* The caller: the current context and its device. Costs one question to the driver. */
 struct current {
   CUcontext context; /* NULL: none */
   CUdevice ordinal;
@@ -52,7 +52,7 @@ struct limits device_limits(const struct device *device);
 
 bool device_limits_memory(const struct device *device);
 
-/* Of a device with a number. */
+/* The state of a device that has a number. */
 struct device_state *device_state(const struct device *device);
 
 /* Bytes the container holds on the device, and in memory of the host in its place. */

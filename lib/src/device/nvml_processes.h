@@ -24,7 +24,7 @@ struct nvml_processes {
 bool nvml_processes_ask(enum nvml_processes_kind kind, nvmlDevice_t handle, struct nvml_processes *running);
 void nvml_processes_done(struct nvml_processes *running);
 
-/* What a process holds by this list; false when it is not in it. */
+/* The bytes that a process holds by this list; false when it is not in it. */
 bool nvml_processes_find(const struct nvml_processes *running, unsigned pid, uint64_t *bytes);
 
 #endif

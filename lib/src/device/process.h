@@ -1,4 +1,4 @@
-/* What this process knows of itself: whether it is limited, its region and ledger, and that it may be a forked child.
+/* This process: whether it is limited, its region and its ledger, and that it may be a forked child.
  */
 #ifndef VGPU_DEVICE_PROCESS_H
 #define VGPU_DEVICE_PROCESS_H

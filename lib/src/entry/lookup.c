@@ -42,7 +42,7 @@ static bool is_routed(const struct route *route) {
   return !route->only_profiled || profile_is_wanted();
 }
 
-/* Whose function a name would be. */
+/* The library that a function of this name would be in. */
 static const struct library *library_of(const char *name) {
   if (name != NULL && text_begins_with(name, cuda.prefix))
     return &cuda;
@@ -73,7 +73,7 @@ static bool routes_catch(const char *name) {
   return true;
 }
 
-/* What a lookup hands out: our function where `address` is a real one that is caught, else `address`. Only
+/* The address that a lookup hands out: our function where `address` is a real one that is caught, else `address`. Only
  * a library that the program has loaded itself can have answered its lookup. */
 static void *routes_to(const char *name, void *address) {
   const struct library *library = address != NULL ? library_of(name) : NULL;

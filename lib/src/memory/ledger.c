@@ -263,7 +263,7 @@ static HOT bool counts_already(const struct ledger *ledger, int device, uint64_t
          add_saturating(held_bytes, others_of_late(ledger, device)) <= limit_bytes;
 }
 
-/* What does not fit is taken back at once, since meanwhile it is in the way of others. */
+/* A reservation that does not fit is taken back at once, because it is in the way of others. */
 static HOT uint64_t try_to_reserve(const struct ledger *ledger, int device, uint64_t bytes, uint64_t limit_bytes) {
   struct ledger_flow *flow = &ledger->own->flows[device];
   claim_take(&ledger->own->claim);
@@ -280,7 +280,7 @@ static HOT uint64_t try_to_reserve(const struct ledger *ledger, int device, uint
   return used_bytes < LEDGER_FULL ? used_bytes : LEDGER_FULL - 1;
 }
 
-/* What is in the way may be the dead's, or another's request that is about to be taken back. */
+/* The bytes in the way may belong to a dead process, or to a request that is about to be taken back. */
 HOT uint64_t ledger_reserve(const struct ledger *ledger, int device, uint64_t bytes, uint64_t limit_bytes) {
   if (bytes > limit_bytes || bytes > LARGEST_REQUEST_BYTES)
     return LEDGER_FULL;
@@ -356,8 +356,8 @@ struct ledger_snapshot ledger_snapshot(const struct ledger *ledger, int device) 
 }
 
 /* How much of what is counted as allocated the driver may have meant when it answered. Bytes that it had then and has
- * back since were allocated at the snapshot; bytes that it had not yet were pending then, or begun later. What has left
- * has been released before. */
+ * back since were allocated at the snapshot; bytes that it had not yet were pending then, or begun later. Bytes that
+ * have left has been released before. */
 static struct ledger_range tracked(const struct ledger *ledger, int device, const struct ledger_snapshot *before,
                                    uint64_t answered_bytes) {
   const struct ledger_flow *flow = &ledger->own->flows[device];

@@ -56,7 +56,7 @@ struct ledger {
   int own_slot; /* shows the others what counts of `own`; -1 for none */
 };
 
-/* What the driver takes from the device at the most for a request: whole blocks. Requests of up to 1 MiB share a block.
+/* The most that the driver takes from the device for a request: whole blocks. Requests of up to 1 MiB share a block.
  * Measured on driver 580. A request too large to round comes back unchanged: the driver refuses it. */
 #define LEDGER_BLOCK_BYTES (2ULL << 20)
 #define LEDGER_SHARING_BYTES (1ULL << 20)
@@ -68,10 +68,10 @@ uint64_t ledger_used(const struct ledger *ledger, int device);
 /* The same without a system call: with what the others held when they were read last. */
 uint64_t ledger_used_of_late(const struct ledger *ledger, int device);
 
-/* What this process holds; counted_bytes is the sum of it. */
+/* The memory of this process; counted_bytes is its sum. */
 struct vgpu_device_usage ledger_own_usage(const struct ledger *ledger, int device);
 
-/* What all of it is made of. */
+/* The parts of the total. */
 struct ledger_parts {
   uint64_t own_bytes, others_bytes; /* what this process and the others asked for */
   uint64_t overhead_bytes;          /* of all: contexts, modules */
@@ -85,7 +85,7 @@ struct ledger_parts ledger_parts(const struct ledger *ledger, int device);
 typedef void (*ledger_visitor)(void *argument, uint32_t pid, uint64_t held_bytes);
 void ledger_visit(const struct ledger *ledger, int device, ledger_visitor visit, void *argument);
 
-/* What live processes with this PID, in this PID namespace, show that they hold, but this one; false when there is
+/* The bytes that other live processes with this PID, in this PID namespace, show that they hold; false when there is
  * none. */
 bool ledger_held_elsewhere(const struct ledger *ledger, int device, uint32_t pid, uint64_t *held_bytes);
 
@@ -131,7 +131,7 @@ void ledger_release_managed(const struct ledger *ledger, int device, uint64_t by
 bool ledger_reserve_host(const struct ledger *ledger, int device, uint64_t bytes, uint64_t virtual_limit_bytes);
 void ledger_release_host(const struct ledger *ledger, int device, uint64_t bytes);
 
-/* Of the overhead: what contexts took. The overhead itself follows at the next correction. */
+/* The contexts' part of the overhead. The overhead itself follows at the next correction. */
 void ledger_add_context(const struct ledger *ledger, int device, uint64_t bytes);
 void ledger_release_context(const struct ledger *ledger, int device, uint64_t bytes);
 

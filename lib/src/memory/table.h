@@ -56,7 +56,7 @@ bool table_get(struct table *table, uint64_t key, struct table_entry *entry);
 /* Removes all entries of a context, and calls `removed` for each, with a lock held: it must not come back here. */
 void table_take_context(struct table *table, void *context, void (*removed)(const struct table_entry *entry));
 
-/* In a forked child, where another thread may have held a lock: starts empty. What was there is not freed. */
+/* In a forked child, where another thread may have held a lock: starts empty. Its old content is not freed. */
 void table_abandon(struct table *table);
 
 #endif

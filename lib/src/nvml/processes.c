@@ -4,8 +4,8 @@
  * of before PIDs were translated list processes by PIDs of the host, and a container without a PID namespace of its own
  * sees those of everybody.
  *
- * Who draws (graphics) and who computes through MPS only the driver knows: of its lists the container's processes are
- * left.
+ * Only the driver knows which processes draw (graphics) and which compute through MPS: of its lists the container's
+ * processes are left.
  */
 #include "nvml/view.h"
 

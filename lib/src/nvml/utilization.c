@@ -76,7 +76,7 @@ static nvmlUtilization_t sum_of_own(const nvmlProcessUtilizationSample_t *sample
   return sum;
 }
 
-/* What the driver says of the container's processes in the last second; false where it does not say. */
+/* Reads the driver's figures of the container's processes for the last second; false where it has none. */
 static bool ask_driver(nvmlDevice_t handle, nvmlUtilization_t *utilization) {
   nvmlProcessUtilizationSample_t few[FEW], *samples = few;
   unsigned count = FEW;

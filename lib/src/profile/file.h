@@ -1,5 +1,5 @@
 /*
- * What a profile is on the disk: one file for each process, mapped and written in place. So what was stored is there
+ * A profile on the disk: one file for each process, mapped and written in place. So what was stored is there
  * however the process ends. The Python side of the same facts is vgpurun/profiles/layout.py; a test compares them.
  *
  * After a fixed part come chunks of records, a ring: when the file has reached its bound, the oldest chunk that no

@@ -27,7 +27,7 @@ struct parts {
   } list[METER_BATCH_LAUNCHES];
 };
 
-/* What each kernel has of a batch. */
+/* Each kernel's part of a batch. */
 struct shares {
   uint32_t count;
   struct share {
@@ -51,7 +51,7 @@ static bool is_named(const struct profile_kernel *kernel, const char *name, size
   return kernel->name_length == length && memcmp(&disk->file->names[kernel->name_offset], name, length) == 0;
 }
 
-/* What finds no room is one of the others. */
+/* A kernel without a place counts as one of the others. */
 static uint32_t add_kernel(const char *name) {
   struct profile_header *header = &disk->file->header;
   size_t length = strlen(name);
@@ -94,7 +94,7 @@ void profile_kernels_name(uint64_t function, const char *name) {
   pthread_mutex_unlock(&lock);
 }
 
-/* Who looks something up meanwhile may not find it: then it counts as one of the others. */
+/* A lookup meanwhile may not find it: then it counts as one of the others. */
 void profile_kernels_forget(void) {
   pthread_mutex_lock(&lock);
   for (uint32_t place = 0; place < MAP_SIZE; place++)
@@ -152,7 +152,7 @@ static void add_time(uint32_t kernel, double gpu_ns) {
     __atomic_add_fetch(&disk->file->kernels[kernel].gpu_ns, (uint64_t)gpu_ns, __ATOMIC_RELAXED);
 }
 
-/* What was expected is held against what was measured; a kernel that nothing was expected of has the rest. */
+/* Compares expected with measured time; a kernel without an expectation gets the rest. */
 static void share_out(const struct parts *parts, double gpu_ns) {
   struct shares shares = {0};
   double expected_ns = 0;

@@ -21,7 +21,7 @@ static inline void profile_kernels_launch_ends(bool well) {
 /* Functions of a module go, and others may have their handles. */
 void profile_kernels_forget(void);
 
-/* What the meter tells: this thread's launch joins a batch, and so much time of it is expected (0: not known); and the
+/* The meter's news: this thread's launch joins a batch, and so much time of it is expected (0: not known); and the
  * batch has taken a time, of which each kernel gets its part. */
 void profile_kernels_joined(struct batch *batch, int64_t expected_ns);
 void profile_kernels_measured(const struct batch *batch, int64_t gpu_ns);

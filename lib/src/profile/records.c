@@ -21,7 +21,7 @@ static uint32_t thread_number(void) {
   return number;
 }
 
-/* A thread does not say when it ends. What it had is anybody's then. */
+/* A thread does not announce its end. Its chunk is then free for any other. */
 static bool is_gone(uint32_t other) {
   return syscall(SYS_tgkill, getpid(), other, 0) != 0;
 }
@@ -45,7 +45,7 @@ static void drop(uint64_t records) {
   __atomic_add_fetch(&disk->file->header.dropped, records, __ATOMIC_RELAXED);
 }
 
-/* Its thread may have ended within a row, which is the last that it recorded. What the file says may not be ours. */
+/* Its thread may have ended within a row, which is the last that it recorded. The file's content may not be ours. */
 static void count_row_left_behind(struct profile_chunk *chunk, uint32_t used) {
   struct profile_record *last = &chunk->records[used - 1];
   uint32_t kernel = (uint16_t)(last->value >> 16), launches = (uint16_t)last->value;

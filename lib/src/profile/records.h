@@ -1,5 +1,5 @@
 /*
- * What threads store in the profile: records in the ring, and totals. No lock: each thread has a place of its own. It
+ * Stores the threads' records in the ring, and their totals. No lock: each thread has a place of its own. It
  * happens at every call, so that what it mostly takes is here.
  */
 #ifndef VGPU_PROFILE_RECORDS_H

@@ -13,7 +13,7 @@
 #define LOOK_EVERY_NS 100000000LL
 #define SIZE sizeof(struct vgpu_device_shared)
 
-/* Of all devices: the lock of a file does not keep the threads of a process from each other. */
+/* For all devices: the lock of a file does not keep the threads of a process from each other. */
 static int32_t claim;
 
 static bool lock(int descriptor, off_t at) {

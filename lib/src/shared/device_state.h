@@ -1,8 +1,8 @@
 /*
- * What the processes of a container share of a device: the token bucket, and the figures that others display. It is
- * read and written by system calls, since whoever may write the file may also truncate it. A change is made on a copy,
- * under a lock of these bytes, and written at once: a process that is killed meanwhile has changed nothing, and the
- * kernel gives its lock back. A stranger may hold that for ever, and is not waited for.
+ * The state of a device that the processes of a container share: the token bucket, and the figures that others display.
+ * It is read and written by system calls, since whoever may write the file may also truncate it. A change is made on a
+ * copy, under a lock of these bytes, and written at once: a process that is killed meanwhile has changed nothing, and
+ * the kernel gives its lock back. A stranger may hold that for ever, and is not waited for.
  */
 #ifndef VGPU_SHARED_DEVICE_STATE_H
 #define VGPU_SHARED_DEVICE_STATE_H
@@ -31,8 +31,8 @@ bool device_state_is_used(struct device_state *state, int64_t now_ns);
 bool device_state_change(struct device_state *state, void (*change)(struct vgpu_device_shared *shared, void *how),
                          void *how);
 
-/* What cannot be enforced says so, for `vgpurun smi`, until the file is made anew: VGPU_NOT_ENFORCED_*. Callers also
- * write a line on stderr. */
+/* Reports a limit that cannot be enforced, for `vgpurun smi`, until the file is made anew: VGPU_NOT_ENFORCED_*. Callers
+ * also write a line on stderr. */
 void device_state_not_enforced(struct device_state *state, uint32_t what);
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * What a limit says: parsing, and where it comes from. A text that cannot be parsed is never "unlimited": it is read
+ * Parses limits, and finds where they come from. A text that cannot be parsed is never "unlimited": it is read
  * as the strictest limit there is, and one line on stderr says so.
  */
 #ifndef VGPU_SHARED_LIMITS_H

@@ -138,8 +138,8 @@ static bool empty(struct region *region) {
   return true;
 }
 
-/* What nobody uses any more is made anew. One process at a time does so, and the start comes last: a process claims
- * nothing before it has seen it. */
+/* A file that nobody uses any more is made anew. One process at a time does so, and the start comes last: a process
+ * claims nothing before it has seen it. */
 static const char *renew(struct region *region, const char *path) {
   const char *problem = NULL;
   if (!shared_file_lock(&region->file))
@@ -242,7 +242,7 @@ void region_claim_slot(struct region *region) {
   region->slot = slot;
 }
 
-/* What fails here is this process's own lack. It says so once: the ledger grants nothing then. */
+/* A failure here concerns this process alone. It says so once: the ledger grants nothing then. */
 static bool say_failed(const struct region *region) {
   static int said;
   log_once(&said, LOG_ERROR, "usage file %s: %s; nothing more is granted to this process", region->file.path,

@@ -28,7 +28,7 @@ bool region_has_limits_file(void);
 /* Has the program asked for no limits, and does its limits file allow that? */
 bool region_limits_are_lifted(void);
 
-/* Opens both files. What goes wrong is said on stderr, and answered with the strictest safe reading: an unreadable
+/* Opens both files. Failures are reported on stderr, and answered with the strictest safe reading: an unreadable
  * limits file grants nothing; without a usage file every process is held to the limit by itself, and one that lacks
  * descriptors or memory for it gets nothing. */
 void region_open(struct region *region);

@@ -61,7 +61,7 @@ int shared_file_descriptor(struct shared_file *file);
 bool shared_file_try_lock_bytes(int descriptor, off_t at, size_t size);
 void shared_file_unlock_bytes(int descriptor, off_t at, size_t size);
 
-/* False, and errno, when not all could be read or written. What has been cut off the file is read as zeros, and errno
+/* False, and errno, when not all could be read or written. A part that was cut off the file reads as zeros, and errno
  * is ENODATA. */
 bool shared_file_read_at(int descriptor, void *to, size_t size, off_t at);
 bool shared_file_write_at(int descriptor, const void *from, size_t size, off_t at);
@@ -71,7 +71,7 @@ bool shared_file_write(struct shared_file *file, const void *from, size_t size, 
 /* After a read that failed: was the file cut off, and has it its size again? */
 bool shared_file_mend(struct shared_file *file);
 
-/* In a forked child. What is mapped stays, since whoever forks without the C library's knowledge may go on to use it.
+/* In a forked child. The mapping stays, since whoever forks without the C library's knowledge may go on to use it.
  */
 void shared_file_forget(struct shared_file *file);
 

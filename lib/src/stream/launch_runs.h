@@ -18,7 +18,7 @@
 #define LAUNCH_RUN_GAP_NS 20000LL
 #define LAUNCH_RUN_UNTIMED 7
 
-/* What each launch asks for is in one cache line. */
+/* Everything that a launch reads is in one cache line. */
 extern __thread struct launch_run {
   _Alignas(64) CUfunction function; /* NULL: there is no row */
   uint64_t shape;                   /* of its grid */
@@ -51,12 +51,12 @@ static inline uint64_t launch_run_call(uint16_t api, CUstream stream) {
   return (uint64_t)api << 48 ^ (uintptr_t)stream;
 }
 
-/* What would make the stream's handle mean another one is a call of the thread, and has ended the row. */
+/* A call that gives the stream's handle another meaning comes from this thread, and has ended the run. */
 static inline bool launch_run_is_of(CUfunction function, uint64_t call, uint64_t shape) {
   return launch_run.function == function && launch_run.shape == shape && launch_run.call == call;
 }
 
-/* One that is not timed; false: it is to be. What was counted so and then failed is taken back. */
+/* Counts a launch without timing it; false: it has to be timed. A launch that then fails is taken back. */
 static inline bool launch_run_counts(void) {
   struct launch_run *row = &launch_run;
   if (row->to_count == 0)

@@ -52,7 +52,7 @@ static struct meter_terms terms_of(const void *owner) {
   return terms;
 }
 
-/* Of all devices of the container, in the usage file. */
+/* The states of all devices of the container, in the usage file. */
 static struct device_state *container[VGPU_MAX_DEVICES + 1];
 
 static void find_states(void) {

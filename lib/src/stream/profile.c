@@ -208,7 +208,7 @@ static void sample_now_and_then(int64_t now_ns, int64_t every_ns) {
     sample_all(now_ns);
 }
 
-/* How soon after the last sample this call is worth another. What was refused shows the peak. */
+/* How soon after the last sample this call is worth another. A refused request shows the peak. */
 static int64_t sample_after(CUresult result, uint64_t bytes, uint32_t copy) {
   if (result == CUDA_ERROR_OUT_OF_MEMORY)
     return 0;

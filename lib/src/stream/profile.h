@@ -34,7 +34,7 @@ enum profile_api {
       API_COUNT
 };
 
-/* What of a call is worth recording. */
+/* The facts of a call that are worth recording. */
 struct profile_facts {
   uint64_t bytes;       /* copied, set or allocated */
   uint8_t copy;         /* PROFILE_HOST_TO_DEVICE and so on */
@@ -48,7 +48,7 @@ static inline uint32_t profile_number_of(const void *stream) {
   return stream == CU_STREAM_LEGACY ? 0 : (uint32_t)(uintptr_t)stream;
 }
 
-/* A call is over. Only while the profile is on; so are those below. What of it is recorded fits into registers. */
+/* A call is over. Only while the profile is on; so are those below. The recorded facts fit into registers. */
 void profile_call_over(uint32_t api_and_copy, int64_t start_ns, CUresult result, uint64_t bytes, CUstream stream);
 void profile_call_changed(bool context, bool kernels);
 
@@ -70,7 +70,7 @@ static inline void profile_after_launch(CUresult result) {
   profile_kernels_launch_ends(result == CUDA_SUCCESS);
 }
 
-/* What a meter is to tell; NULL while the profile is off. */
+/* The observer for meters; NULL while the profile is off. */
 const struct meter_observer *profile_observer(void);
 
 #endif

@@ -173,7 +173,7 @@ uint32_t turns_share_percent(struct turns *turns, const struct turns_terms *own)
   return share > 0 ? share : 1;
 }
 
-/* Of two that take it at once, the one that looks later sees the other. Nobody else takes it before our lease ends: so
+/* When two take it at once, the one that looks later sees the other. Nobody else takes it before our lease ends: so
  * a look is needed only where that has ended by the time that the next one is written. */
 static bool lease_until(struct turns *turns, int64_t now_ns, int64_t end_ns) {
   int64_t ours_until_ns = turns->own.turn_ends_ns;

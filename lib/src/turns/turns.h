@@ -29,7 +29,7 @@
 #define TURNS_SLOTS 256
 #define TURNS_FILE_VERSION 4 /* part of the file's name: other layouts are other files */
 
-/* What a tenant may have, as it tells the others. */
+/* A tenant's limit, policy and priority, as it tells the others. */
 struct turns_terms {
   uint64_t tenant;   /* the same for all processes of a container */
   uint32_t percent;  /* its limit or, with VGPU_SM_BURST, its weight; VGPU_NO_SM_LIMIT: what is left */
@@ -63,7 +63,7 @@ struct turns_system {
 };
 extern const struct turns_system turns_file_system; /* of a struct shared_file */
 
-/* What a look at the file has shown of the others. */
+/* The other tenants, as the last look at the file showed them. */
 struct turns_view {
   bool company, another_tenant, higher_priority; /* anybody; not a process of our container; a higher one than ours */
   bool wanted;                      /* another tenant of our priority or a higher one waits, or uses its turn */
@@ -93,7 +93,7 @@ struct turns {
 int turns_file_join(struct shared_file *file, const char *uuid);
 void turns_begin(struct turns *turns, const struct turns_system *system, void *file, int slot);
 
-/* What this tenant may have, as the others are told with what is told next: that we are there, and may launch. */
+/* Sets what this tenant may have, which the others learn with the next write: that we are there, and may launch. */
 void turns_set_terms(struct turns *turns, const struct turns_terms *terms);
 void turns_note_presence(struct turns *turns);
 
