@@ -17,7 +17,7 @@ C_SOURCES = $(shell git ls-files '*.c' '*.h' 2>/dev/null || find lib tests -name
 # What is made from the code.
 GENERATED := docs/config.md docs/reference.md docs/memory-functions.md docs/monitoring.md docs/vgpurun.1
 
-.PHONY: help venv lib demo check test test-all coverage test-unit test-c fuzz test-page test-preload test-engine test-gpu lint format docs proto bench clean
+.PHONY: help venv lib demo check test test-all test-versions coverage test-unit test-c fuzz test-page test-preload test-engine test-gpu lint format docs proto bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -90,6 +90,27 @@ test-engine: $(STAMP) lib ## real containers on a real Docker Engine, with the s
 
 test-gpu: $(STAMP) lib ## on this machine's GPU
 	@$(BIN)/pytest tests/gpu $(ARGS)
+
+# Python's minor versions, as far as this machine has them; and clang, where it has it. CI has what it finds.
+VERSIONS := 3.10 3.11 3.12 3.13
+test-versions: ## unit tests on each Python from 3.10 to 3.13 and the library by gcc and clang, as far as they are here
+	@for version in $(VERSIONS); do \
+	  for python in python$$version ~/.pyenv/versions/$$version.*/bin/python ""; do \
+	    [ -z "$$python" ] || $$python -c 'import venv' 2>/dev/null && break; \
+	  done; \
+	  [ -n "$$python" ] || { echo "no Python $$version here"; continue; }; \
+	  echo "Python $$version"; \
+	  $(MAKE) --silent --no-print-directory PYTHON=$$python VENV=$(VENV)-$$version test-unit; \
+	done
+	@for compiler in gcc clang; do \
+	  command -v $$compiler >/dev/null || { echo "no $$compiler here"; continue; }; \
+	  echo "The library by $$compiler"; \
+	  $(MAKE) --silent --no-print-directory -C lib PYTHON=$(BIN)/python CC=$$compiler BUILD=build-$$compiler library; \
+	done
+
+compile_commands.json: $(BASE) ## for clangd
+	@$(MAKE) --no-print-directory --always-make --dry-run -C lib PYTHON=$(BIN)/python all | \
+	  $(BIN)/python lib/compile_commands.py > $@
 
 lint: $(STAMP) ## ruff, mypy, clang-format, and whether docs/ has the code's tables
 	@$(BIN)/ruff check --quiet .

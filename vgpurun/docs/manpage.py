@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable
+from inspect import cleandoc
 
 import click
 
@@ -80,7 +81,7 @@ def _terms(records: Iterable[tuple[str, str]]) -> list[str]:
 def _prose(text: str) -> list[str]:
     """Paragraphs as they are; one that begins with click's \\b keeps its lines."""
     lines = []
-    for paragraph in re.split(r"\n\s*\n", _plain(text).strip("\n")):
+    for paragraph in re.split(r"\n\s*\n", cleandoc(_plain(text))):
         if paragraph.lstrip().startswith("\b"):
             lines += [".nf", *(_escaped(line) for line in paragraph.splitlines() if line.strip() != "\b"), ".fi"]
         else:
