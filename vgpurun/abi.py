@@ -1,4 +1,4 @@
-"""What libvgpu.so and the host share: names, paths and the layout of two files. The C side is lib/src/abi.h.
+"""Everything that libvgpu.so and the host share: names, paths and the layout of two files. The C side is lib/src/abi.h.
 
 tests/unit/test_abi.py compiles lib/src/abi.h and compares every value, size and offset with this file.
 """

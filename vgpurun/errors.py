@@ -120,7 +120,7 @@ class KubernetesError(VgpurunError):
 
 
 class OutputError(VgpurunError):
-    """What the command prints cannot be written where it should go."""
+    """The command's output cannot be written."""
 
 
 class CommandNotExecutableError(VgpurunError):

@@ -20,7 +20,7 @@ _SLACK_PERCENT = 5
 
 
 class Share(NamedTuple):
-    """What a holder has reserved of one GPU, and what it uses of it now; None is unknown."""
+    """A holder's reservation on one GPU, and its use of it now; None is unknown."""
 
     holder: Holder
     quota: Quota
@@ -74,7 +74,7 @@ class GpuCapacity(NamedTuple):
         return GpuCapacity(self.gpu, others, max(0, self.used_bytes - sum(map(_held_of_reservation, own))))
 
     def refusal(self, need: Quota, before: Quota | None = None) -> str | None:
-        """Return why there is no room for `need`, or None where there is. What it has `before` it keeps."""
+        """Return why there is no room for `need`, or None where there is. It keeps what it has `before`."""
         more_memory = before is None or need.has_more_memory_than(before)
         more_compute = before is None or need.has_more_compute_than(before)
         return (self._memory_refusal(need.memory_bytes) if more_memory else None) or (

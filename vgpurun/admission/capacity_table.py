@@ -1,4 +1,4 @@
-"""Who holds what, as lines for the terminal."""
+"""The holders of each GPU, as lines for the terminal."""
 
 from collections.abc import Sequence
 

@@ -1,9 +1,9 @@
 """Lets a launch in when there is room for it: looks at the GPUs and keeps others from doing so until it is done.
 
-What a launch takes is taken when its container, or the state folder of a local process, exists: from then on it is
-among the holders that the next one sees. Then it looks again: not everybody has the same lock, since one may have lost
-patience with it, or have another /tmp, and some have none, such as `docker start`. Of two who look after they have
-taken, one at least sees the other. So nothing is reserved twice, whatever becomes of the lock.
+A launch has taken its share when its container, or the state folder of a local process, exists: from then on it is
+among the holders that the next one sees. Then it looks again: not every launch has the same lock. One may
+have lost patience with it, or have another /tmp; `docker start` has none. When two look after they have
+taken, at least one sees the other. So nothing is reserved twice, whatever becomes of the lock.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -109,7 +109,7 @@ class Admission:
     def confirm(self, taken: str) -> None:
         """Look again, once there is what the launch takes: `taken` is its id among the holders.
 
-        Only reservations count. What programs use outside of them may have grown, which is nobody's mistake. Raises
+        Only reservations count. Use outside of them may have grown, which is nobody's mistake. Raises
         NoRoomError: then it is to be given back.
         """
         assert self._placement is not None

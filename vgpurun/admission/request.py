@@ -1,4 +1,4 @@
-"""What a launch asks for: which GPUs may be its own, and what it needs on each of them."""
+"""A launch's request: which GPUs may be its own, and what it needs on each of them."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
@@ -15,7 +15,7 @@ from vgpurun.util.choices import PLACE_POLICIES
 
 
 class Request(NamedTuple):
-    """What the user wrote. `environment` is what the program will have, for the limits in it.
+    """The user's words. `environment` is what the program will have, for the limits in it.
 
     A process of this host (`is_local`) sees the indexes of the host; a container counts its own GPUs from 0. `before`
     has, by UUID, the limits that there are already; those that do not grow stay, whatever room there is.

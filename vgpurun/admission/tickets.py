@@ -1,8 +1,8 @@
 """The tickets of `--wait`: one for each waiting launch, in the folder of the admission lock.
 
-    <folder>/wait-<time>-<token>    the UUIDs of the GPUs that would do, one a line; its flock is held by who waits
+    <folder>/wait-<time>-<token>    the UUIDs of the GPUs that would do, one a line; the waiting launch holds its flock
 
-It is the turn of whose name comes first: it begins with the time since the host's start. Who waits for other GPUs, or
+The first name has its turn; names begin with the time since the host's start. A launch that waits for other GPUs, or
 for the end of something of its own user's, does not count. Nothing in a ticket is trusted: one that nobody holds, or
 that its holder has not touched for a while (a stopped process), does not hold the others up.
 """

@@ -29,7 +29,7 @@ class Line:
         self._said = ""
 
     def is_behind(self) -> bool:
-        """Whether others have waited for longer. Who does not wait goes ahead if there is room."""
+        """Whether others have waited for longer. A launch that does not wait goes ahead if there is room."""
         return self._wait_s > 0 and ahead(self._uuids, self._ticket, self._folder) > 0
 
     def join(self) -> None:

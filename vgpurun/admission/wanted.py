@@ -1,4 +1,4 @@
-"""What the options of limits and placement ask for, with the configuration's values for those that are not given."""
+"""The options of limits and placement, with the configuration's values for those that are not given."""
 
 from collections.abc import Mapping, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -22,7 +22,7 @@ _OF_A_SLICE = ("mem", "sm", "sm_policy", "priority", "oversubscribe", "gpus", "p
 
 
 class Wanted(NamedTuple):
-    """What the options of limits and placement ask for."""
+    """The request that the options of limits and placement make."""
 
     limits: Limits
     gpus: str | None

@@ -1,6 +1,6 @@
 """NVIDIA's own CDI specification, as nvidia-ctk writes it: how it brings the driver, for a device of ours to do so too.
 
-What is copied is as of now: after an update of the driver, NVIDIA's is written anew, and then ours has to be.
+The copy is as of now: after an update of the driver, NVIDIA's is written anew, and then ours has to be.
 """
 
 import json

@@ -38,7 +38,7 @@ d {abi.LOCK_DIR} 1777 root root -
 
 @dataclass(frozen=True)
 class Host:
-    """What the devices of this host are made with. `driver` is host or sim; `edits` brings it for some GPUs."""
+    """The ingredients of this host's devices. `driver` is host or sim; `edits` brings it for some GPUs."""
 
     driver: str
     gpus: Sequence[Gpu]
@@ -132,5 +132,5 @@ def _write(driver: str, path: Path, make_host: Callable[[], Host]) -> None:
 
 
 def _one_at_a_time() -> AbstractContextManager[None]:
-    """Who looks at the slices last writes last."""
+    """Lock the slices, so that the process that looks at them last writes last."""
     return alone_in(store.slices_folder(), _PATIENCE_S, OutputError, state.make_readable)

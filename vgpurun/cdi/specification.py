@@ -32,7 +32,7 @@ _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?", re.ASCII)
 
 @dataclass(frozen=True)
 class Share:
-    """What a device gives every container that names it: together they have these quotas.
+    """Describe the edits for every container that names the device: together they have these quotas.
 
     `name` is the device's, as in vgpurun.io/gpu=NAME. `quotas` are the GPUs in NVML's order, each with memory_bytes
     (None: no limit), sm_percent (None: no limit) and policies. `state_folder` is the host's: etc/ with what

@@ -16,7 +16,7 @@ from vgpurun.errors import CommandLineError, NoRoomError, VgpurunError
 _FAILED = VgpurunError.exit_code
 _CTRL_C = 130
 _BROKEN_PIPE = 141
-# What an error is about that names no file.
+# The subject of an error that names no file.
 _UNNAMED = {errno.ENOSPC: "the output cannot be written", errno.ENOENT: "the current folder"}
 
 _HELP = """Run a container with a GPU memory cap and a compute cap.

@@ -1,4 +1,4 @@
-"""What a shell is told when it asks how a command line goes on."""
+"""Answers a shell that asks how a command line goes on."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""What a Compose file is turned into: the slices that are needed, and the file that uses them."""
+"""Converts a Compose file into the slices that it needs, and a file that uses them."""
 
 import re
 import shlex
@@ -71,7 +71,7 @@ def _word(text: str) -> str:
 
 
 def _check(path: Path, text: str, found: Sequence[Service]) -> None:
-    """What came out must be a Compose file in which every one of these services has its device."""
+    """Check that the result is a Compose file in which each of these services has its device."""
     import yaml
 
     try:

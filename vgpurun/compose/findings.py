@@ -19,7 +19,7 @@ MEMORY_KEYS = {
     "vram", "vram_limit",
 }  # fmt: skip
 SM_KEYS = {"sm", "sm_limit", "compute", "cores", "gpu_cores", "gpucores", "gpu_percent", "utilization", "compute_limit"}
-# Of a service, and of deploy.resources: there `memory` and `cpus` are the host's.
+# Keys of a service, and of deploy.resources: there `memory` and `cpus` are the host's.
 _GPU_ONLY = {name for name in MEMORY_KEYS | SM_KEYS if "gpu" in name or "vram" in name}
 _MEMORY_VARIABLE = re.compile(
     rf"({abi.ENV_MEMORY_LIMIT}|{abi.ENV_WRAPPER_MEMORY}|(NVIDIA_)?(GPU|CUDA)_MEM(ORY)?(_LIMIT)?|VRAM_LIMIT)(_[0-9]+)?"
@@ -134,7 +134,7 @@ def _take_variables(service: Service) -> None:
 
 
 def _take_rest(service: Service) -> None:
-    """What only served the above, and is in the way of the device."""
+    """Find keys that only served the above, and are in the way of the device."""
     runtime = entry(service.node, "runtime")
     if runtime and text_of(runtime.value) == "nvidia":
         reason = "goes: the device brings the driver, with every runtime"

@@ -31,7 +31,7 @@ _NONE: Settings = MappingProxyType({})
 
 
 class ConfigFile(NamedTuple):
-    """What one file says. A quota is by the name of its user or group; that for everybody has no name."""
+    """The content of one file. A quota is by the name of its user or group; that for everybody has no name."""
 
     defaults: Settings = _NONE
     everybody: Settings = _NONE

@@ -1,4 +1,4 @@
-"""What may stand in a configuration file: every key, how its value is read, and what it means.
+"""The schema of a configuration file: every key, how its value is read, and what it means.
 
 docs/config.md has its tables from here, and vgpurun/docs/variables.py the variables. Most launches have no
 value to be read: what reads one is loaded for the first.
@@ -147,7 +147,7 @@ DEFAULTS = (
     Key("pull", _one_of(*PULL_POLICIES), "`--pull`", "never", PULL_POLICIES[0]),
 )
 
-# What a user may have at the same time. Only the administrator's file has them.
+# Quotas: the most that a user may have at the same time. Only the administrator's file has them.
 MAXIMA = (
     Key("memory", _most(_size), "GPU memory on all GPUs together", "48g"),
     Key("memory_per_gpu", _most(_size), "GPU memory on each GPU", "50%"),
@@ -163,7 +163,7 @@ MAXIMA_BY_NAME: Mapping[str, Key] = {key.name: key for key in MAXIMA}
 
 
 class Maxima(NamedTuple):
-    """What one user may have at the same time; None is no maximum. `origins` says which line set each."""
+    """The most that one user may have at the same time; None is no maximum. `origins` names the line that set each."""
 
     memory: "MemorySize | None" = None
     memory_per_gpu: "MemorySize | None" = None

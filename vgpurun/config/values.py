@@ -1,7 +1,7 @@
 """The configuration: values for options that are not given, and what the administrator grants.
 
 A value is the first of: the option, its environment variable (VGPURUN_MEM for --mem), the user's file, the
-administrator's, what is built in. Quotas are in the administrator's file alone, and nothing goes before them. Of a
+administrator's, what is built in. Quotas are in the administrator's file alone, and nothing goes before them. For a
 user's quotas each value is the first of: the user's own, that of the first group in the file that has the user, that
 for everybody.
 """

@@ -248,7 +248,7 @@ def _started(arguments: Sequence[str], work_s: float = 0.0) -> Iterator[_Program
 
 
 def _reason(errors: str) -> str:
-    """What vgpurun says last for itself: a table may follow. Else the last line of all, and what was warned of."""
+    """Return vgpurun's own last message, which a table may follow; otherwise the last line, and the warnings."""
     lines = [line for line in errors.splitlines() if line]
     own = [line.removeprefix("vgpurun: ") for line in lines if line.startswith("vgpurun: ")]
     warnings = [line.removeprefix("warning: ") for line in own if line.startswith("warning: ")]
@@ -276,7 +276,7 @@ def _device_bytes(gpu: Gpu) -> int:
 
 
 def _held_bytes(gpu: Gpu, first_pid: int | None, before_bytes: int) -> int:
-    """What our processes hold by NVML's count; where NVML cannot tell them apart, what the whole GPU lost since."""
+    """Return what our processes hold by NVML's count or, if it cannot tell them apart, what the GPU lost since."""
     by_pid = gpus.read_processes(gpu)
     ours = _family(first_pid) & by_pid.keys() if first_pid else set()
     return sum(by_pid[pid] for pid in ours) if ours else max(0, _device_bytes(gpu) - before_bytes)

@@ -1,4 +1,4 @@
-"""What docker's own verbs do to a container, for those that vgpurun made. Errors have docker's words."""
+"""Docker's own verbs for containers that vgpurun made. Errors have docker's words."""
 
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -203,7 +203,7 @@ def _seconds(text: str) -> float:
 
 @contextmanager
 def _refusals() -> Iterator[None]:
-    """What the engine refuses is docker's error; what does not reach it is ours."""
+    """Raise docker's error for a request that the engine refuses, and ours for one that does not reach it."""
     try:
         yield
     except APIError as error:

@@ -1,4 +1,4 @@
-"""What a launch asks of the Docker Engine: to make a container, to attach to it, to start it, and how it ended."""
+"""A launch's requests to the Docker Engine: make a container, attach to it, start it, and ask how it ended."""
 
 import io
 import socket

@@ -8,7 +8,7 @@ from vgpurun.options import ContainerOptions, Mount
 from vgpurun.options.network import Network
 from vgpurun.options.values import size
 
-# What docker run sends for options that were not given, where leaving it out would show in `docker inspect`.
+# Values that docker run sends for options that were not given, where leaving it out would show in `docker inspect`.
 _UNSET: dict[str, Any] = {
     "HostConfig.RestartPolicy": {"Name": "no", "MaximumRetryCount": 0},
     "HostConfig.LogConfig": {"Type": "", "Config": {}},

@@ -1,7 +1,7 @@
 """docker-py without TLS, a tenth of its import, where the engine is at a unix socket.
 
 For a verb whose process speaks with nobody but the engine, to be imported first: Python's own http.client and urllib3
-are without https from then on. What is loaded already stays as it is.
+are without https from then on. Modules that are loaded already stay as they are.
 """
 
 from contextlib import suppress

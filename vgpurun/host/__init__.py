@@ -1,1 +1,1 @@
-"""What this host has: GPUs, their driver, the library, and what is in the way."""
+"""This host: its GPUs, their driver, the library, and what is in the way."""

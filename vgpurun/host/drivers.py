@@ -42,7 +42,7 @@ _OTHER_LIBRARY_FOLDERS = ("/usr/lib64", "/usr/local/nvidia/lib64", "/run/opengl-
 
 
 class DeviceRequest(NamedTuple):
-    """What the engine is asked to inject."""
+    """The devices that the engine is asked to inject."""
 
     driver: str
     device_ids: tuple[str, ...]
@@ -50,7 +50,7 @@ class DeviceRequest(NamedTuple):
 
 
 class EngineFacts(NamedTuple):
-    """What the engine says of itself, as far as it matters here. The CDI devices have their full names."""
+    """The engine's own facts, as far as they matter here. The CDI devices have their full names."""
 
     id: str = ""
     runtimes: frozenset[str] = frozenset()
@@ -215,7 +215,7 @@ def _cdi_names(gpus: Sequence[Gpu], facts: EngineFacts) -> tuple[str, ...]:
 
 
 def read_cdi_devices(folders: Sequence[str]) -> frozenset[str]:
-    """Return the names of the GPUs in the CDI specifications of these folders. What cannot be read is passed over."""
+    """Return the names of the GPUs in the CDI specifications of these folders. Unreadable ones are skipped."""
     names: set[str] = set()
     for folder in folders:
         for path in sorted(Path(folder).glob("*")):

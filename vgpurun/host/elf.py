@@ -1,4 +1,4 @@
-"""What is read from a shared library's file without loading it: its machine, its C library versions, its names."""
+"""Reads a shared library's file without loading it: its machine, its C library versions, its names."""
 
 import struct
 from collections.abc import Iterator

@@ -393,7 +393,7 @@ def _read_use(nvml: Any, gpu: Gpu) -> GpuUse:
 
 
 def _used_bytes(nvml: Any, handle: Any) -> int:
-    """What programs use; the first version of the call counts what the driver keeps for itself as used, too."""
+    """Read the memory in use; the first version of the call also counts what the driver keeps for itself."""
     with suppress(nvml.NVMLError):
         return int(nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2).used)
     return int(nvml.nvmlDeviceGetMemoryInfo(handle).used)

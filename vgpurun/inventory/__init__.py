@@ -1,1 +1,1 @@
-"""What there is on this host now: who holds which part of a GPU, and what is used of it."""
+"""The state of this host now: which container holds which part of a GPU, and what it uses."""

@@ -16,7 +16,7 @@ NO_LIMIT = "no limit"
 UNKNOWN = "?"
 PAUSED = "paused"
 
-# What a template may name. The first ones are docker's.
+# The fields of a template. The first ones are docker's.
 FIELDS = (
     "ID", "Names", "Image", "Command", "CreatedAt", "RunningFor", "State", "Status", "Labels",
     "User", "GPUs", "Memory", "MemoryLimit", "SM", "SMLimit", "Slice",
@@ -26,7 +26,7 @@ _STATES = ("created", "restarting", "running", "removing", "paused", "exited", "
 
 
 def parse_filters(texts: Sequence[str]) -> list[Callable[[Tenant], bool]]:
-    """Read all --filter KEY=VALUE. Of one key any value is enough, as in docker. Raises OptionError."""
+    """Read all --filter KEY=VALUE. Any value of a key is enough, as in docker. Raises OptionError."""
     by_key: dict[str, list[str]] = {}
     for text in texts:
         key, equals, value = text.partition("=")

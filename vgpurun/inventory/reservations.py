@@ -2,8 +2,8 @@
 
 A slice holds what it was given whether something runs in it or not; what has joined it holds nothing besides.
 
-There is no database: what the engine and the kernel say is all there is. Of local processes those count whose state
-folder this user can see: the user's own and root's. What others run shows in NVML, by what it really uses.
+There is no database: what the engine and the kernel say is all there is. Local processes count if their state
+folder is visible to this user: the user's own and root's. Others' show in NVML, by what they really use.
 """
 
 import time

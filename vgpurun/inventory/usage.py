@@ -1,4 +1,4 @@
-"""Who holds what on this host's GPUs: the readings behind `vgpurun smi`."""
+"""Reads which container holds what on this host's GPUs, for `vgpurun smi`."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -34,7 +34,7 @@ class TenantDevice(NamedTuple):
 
     @property
     def memory_used_bytes(self) -> int | None:
-        """What counts against the memory limit. The file is the container's to write: nonsense is cut."""
+        """The bytes that count against the memory limit. The container writes the file, so nonsense is cut."""
         return None if self.reading is None else min(self.reading.memory_used_bytes, self.gpu.memory_bytes)
 
     @property
@@ -138,7 +138,7 @@ def read_slices(known: Sequence[Tenant], all_gpus: Sequence[Gpu]) -> Iterator[Te
 
 
 def _of_member(member: Member, joined: Slice, all_gpus: Sequence[Gpu]) -> Tenant:
-    """What was started by a CDI device, of whatever engine."""
+    """Find containers of any engine that were started by a CDI device."""
     name = member.container[:_SHORT_ID] or f"process {member.pid}"
     tenant = Tenant("container", member.container, name, "by CDI", joined.folder, slice_name=joined.name)
     return _as_part(tenant, joined.quotas, all_gpus, member.pid_namespace)
@@ -147,7 +147,7 @@ def _of_member(member: Member, joined: Slice, all_gpus: Sequence[Gpu]) -> Tenant
 def _as_part(
     tenant: Tenant, quotas: Sequence[tuple[str, Quota]], all_gpus: Sequence[Gpu], pid_namespace: int | None
 ) -> Tenant:
-    """What a member of a slice uses can be told by its PID namespace, and is unknown of one that has none."""
+    """Read a slice member's use, which its PID namespace tells; that of a member without one is unknown."""
     read = None
     if pid_namespace is not None:
         read = usage_file.read_usage(tenant.folder / "run" / "usage", [uuid for uuid, _ in quotas], pid_namespace)

@@ -1,4 +1,4 @@
-"""What kubelet has given to whom, by its own record: the checkpoint of its device manager.
+"""Reads which container has which units, from kubelet's own record: the checkpoint of its device manager.
 
 Kubelet writes it when a container has all of its devices, and so before any container starts. Init containers are in it
 too; kubelet's pod-resources API leaves those out.

@@ -1,4 +1,4 @@
-"""What kubelet listens to for as long as a plugin serves it: the health of GPUs, at once and whenever it changes."""
+"""Streams of the health of GPUs, to which kubelet listens for as long as a plugin serves it."""
 
 from collections.abc import Iterator
 

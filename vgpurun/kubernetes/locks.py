@@ -1,4 +1,4 @@
-"""Who may use a node's folders: one plugin of a kind, and one process at a time where something is changed.
+"""Locks on a node's folders: one plugin of a kind, and one process at a time where something is changed.
 
 During an update there are two plugins for a moment, and the new one waits for the old.
 """

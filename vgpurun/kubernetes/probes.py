@@ -10,7 +10,7 @@ from vgpurun.errors import OptionError
 
 
 class Pulse:
-    """What probes are told. A daemon that has not turned round for so long is stuck, and is to be started again."""
+    """The answer to probes. A daemon that has not turned round for so long is stuck, and is to be started again."""
 
     def __init__(self, stuck_after_s: float) -> None:
         self._stuck_after_s = stuck_after_s

@@ -93,7 +93,7 @@ def _handler(service: ServiceDescriptor, behind: object) -> grpc.GenericRpcHandl
 
 
 def _refusing(behaviour: Callable[..., Any]) -> Callable[[Any, grpc.ServicerContext], Any]:
-    """What is refused reaches the caller as one line; kubelet shows it as an event of the pod."""
+    """Turn a refusal into one line for the caller; kubelet shows it as an event of the pod."""
 
     def answer(request: Any, context: grpc.ServicerContext) -> Any:
         try:

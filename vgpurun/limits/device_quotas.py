@@ -1,4 +1,4 @@
-"""What limits come to on each GPU of a launch, and the files and variables that tell the library of it."""
+"""Turns a launch's limits into quotas for each GPU, and into the files and variables that the library reads."""
 
 from collections.abc import Mapping, Sequence
 

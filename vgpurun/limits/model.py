@@ -1,4 +1,4 @@
-"""What a launch asks for and what it is given, as plain data, and the JSON in which an owner file has the latter."""
+"""A launch's request and its result as plain data, and the JSON of the result in an owner file."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -88,7 +88,7 @@ def quotas_from_json(text: str) -> list[tuple[str, Quota]]:
 
 
 def _quota_from_json(each: Mapping[str, Any]) -> Quota:
-    """What an older version has not written is as it was then."""
+    """Read a quota; a field that an older version did not write has that version's behaviour."""
     return Quota(
         limit_within(each["memory_bytes"], abi.NO_MEMORY_LIMIT),
         limit_within(each["sm_percent"], 100),

@@ -17,7 +17,7 @@ class SmPolicy(Enum):
 
 
 class Priority(Enum):
-    """Who goes first when containers take turns on a GPU."""
+    """Which container goes first when several take turns on a GPU."""
 
     HIGH = abi.PRIORITY_HIGH
     LOW = abi.PRIORITY_LOW

@@ -22,7 +22,7 @@ _PATIENCE_S = 60.0  # a start on a busy engine takes its time
 
 @dataclass(frozen=True)
 class Change:
-    """What changed on one GPU of a container; `held_bytes` is what the container holds of it, None if unknown."""
+    """A change on one GPU of a container; `held_bytes` is what the container holds of it, None if unknown."""
 
     gpu: Gpu
     before: Quota
@@ -41,7 +41,7 @@ class Limited(Protocol):
 
     @property
     def id(self) -> str:
-        """What tells it from all other holders of a GPU."""
+        """Its identity among all holders of a GPU."""
 
     @property
     def name(self) -> str:

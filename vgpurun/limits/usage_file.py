@@ -16,7 +16,7 @@ from vgpurun.limits.utilization import Utilization, read_seconds
 from vgpurun.limits.wait_times import WaitTimes, read_wait_times
 from vgpurun.storage.shared_file import is_live, open_regular
 
-# What the bits of not_enforced mean, by the limit that could not be held.
+# The bits of not_enforced, by the limit that could not be held.
 NOT_ENFORCED = {
     "memory": abi.NOT_ENFORCED_MEMORY,
     "sm": abi.NOT_ENFORCED_SM,
@@ -29,7 +29,7 @@ class BrokenUsageError(Exception):
 
 
 class DeviceReading(NamedTuple):
-    """What a container uses of one device at one moment. Times are nanoseconds since its first process began.
+    """A container's use of one device at one moment. Times are nanoseconds since its first process began.
 
     `context_bytes` is a part of `overhead_bytes`; `host_bytes` lies in host memory and counts against no device limit.
     `not_enforced` names what could not be held to its limit at some time: keys of NOT_ENFORCED.
@@ -52,7 +52,7 @@ class DeviceReading(NamedTuple):
 
     @property
     def memory_used_bytes(self) -> int:
-        """What counts against the memory limit, in bytes."""
+        """The bytes that count against the memory limit."""
         return self.allocated_bytes + self.overhead_bytes
 
     @property

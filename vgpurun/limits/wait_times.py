@@ -10,7 +10,7 @@ _MINUTE_NS = 60_000_000_000
 
 
 class WaitTimes(NamedTuple):
-    """Of the waits of the last minute half took no longer than the median, and 99 % no longer than `p99_s`."""
+    """The waits of the last minute: half took no longer than the median, and 99 % no longer than `p99_s`."""
 
     median_s: float
     p99_s: float

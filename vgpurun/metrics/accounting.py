@@ -1,4 +1,4 @@
-"""Who used how much of which GPU, from the history that an exporter keeps."""
+"""Sums up which user used how much of which GPU, from the history that an exporter keeps."""
 
 import sqlite3
 from collections.abc import Iterator, Sequence
@@ -14,7 +14,7 @@ from vgpurun.metrics.store import HOUR_S, check_version
 from vgpurun.storage import state
 
 FILE_NAME = "history.sqlite"
-# What a row stands for, and what of a tenant it names then.
+# The kinds of rows, and the fields of a tenant that each names.
 KEYS = {"user": ("user",), "container": ("user", "name", "container"), "gpu": ()}
 _BUSY_S = 5.0
 _MOST_POINTS = 300
@@ -22,7 +22,7 @@ _MOST_POINTS = 300
 
 @dataclass(frozen=True)
 class Account:
-    """What a user, a container, or all together used of a GPU. What a row does not stand for is empty.
+    """The use of a GPU by a user, by a container, or by all together. Fields that a row does not stand for are empty.
 
     Containers were seen to run for `ran_seconds`. Their GPU time was measured over `measured_seconds`, also while no
     exporter ran, and estimated over `estimated_seconds`; `mean_share_ratio` is of these, and None without. The

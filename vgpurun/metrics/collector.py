@@ -1,4 +1,4 @@
-"""What prometheus_client asks at every scrape."""
+"""The collector that prometheus_client asks at every scrape."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any

@@ -20,7 +20,7 @@ GAUGE, COUNTER, UNTYPED = "gauge", "counter", "untyped"
 
 @dataclass(frozen=True)
 class Scope(Generic[Row]):
-    """What there is a sample of: the rows of a snapshot, and how each is labelled."""
+    """The objects that a family has samples of: rows of a snapshot, and how each is labelled."""
 
     rows: Callable[[Snapshot], Iterable[Row]]
     labels: Mapping[str, Callable[[Row], str]]

@@ -104,7 +104,7 @@ class Clock:
 
 
 class Recorder:
-    """Samples every `sample_s` seconds. What cannot be written is counted at the next sample that can."""
+    """Samples every `sample_s` seconds. A sample that cannot be written is counted with the next one that can."""
 
     def __init__(
         self, reader: Reader, say: Callable[[str], None], open_store: Callable[[], Store], sample_s: int

@@ -1,7 +1,7 @@
 """One look at the GPUs and at all that hold a part of them: what every metric and every sample is made of.
 
 A source that fails (the engine, NVML, one container's files) takes its own part away and nothing else, and is counted.
-What comes from containers is not trusted: texts are cut, numbers bounded, and one container's files cannot hide
+Data from containers is not trusted: texts are cut, numbers bounded, and one container's files cannot hide
 another's.
 """
 
@@ -27,7 +27,7 @@ from vgpurun.limits.usage_file import BrokenUsageError, DeviceReading
 if TYPE_CHECKING:
     from vgpurun.engine.client import Engine  # slow to import
 
-# What can fail, as the label `source` of the error counter has it.
+# The sources that can fail, as the label `source` of the error counter names them.
 NVML, ENGINE, UNREADABLE, BROKEN, HISTORY = "nvml", "engine", "unreadable", "broken", "history"
 SOURCES = (NVML, ENGINE, UNREADABLE, BROKEN, HISTORY)
 ENGINE_PATIENCE_S = 5  # Prometheus gives up after 10
@@ -63,7 +63,7 @@ class Device:
 
     @property
     def memory_used_bytes(self) -> int | None:
-        """What counts against the memory limit; the file is the container's to write, so nonsense is cut."""
+        """The bytes that count against the memory limit. The container writes the file, so nonsense is cut."""
         return None if self.reading is None else min(self.reading.memory_used_bytes, self.gpu.memory_bytes)
 
     @property
@@ -95,7 +95,7 @@ class TenantSeen:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """What tells it apart from all others in metrics."""
+        """The labels that identify it in metrics."""
         return self.name, self.user, self.namespace, self.pod
 
 
@@ -122,7 +122,7 @@ class GpuSeen:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What was seen. `errors` counts since the start by source; a source of `up` answered this time or did not."""
+    """One look at everything. `errors` counts by source since the start; `up` says which sources answered this time."""
 
     gpus: Sequence[GpuSeen]
     tenants: Sequence[TenantSeen]
@@ -159,7 +159,7 @@ class Reader:
     def look(self) -> Snapshot:
         """Return what there is now, or was half a second ago. Raises nothing."""
         with self._lock:
-            # Who waited while an engine did not answer must not wait for the same once more.
+            # A scrape that waited while an engine did not answer must not wait for the same once more.
             if self._last is None or time.monotonic() - self._last.ended_s > _FRESH_S:
                 self._last = self._look()
             return self._last

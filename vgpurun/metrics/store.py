@@ -42,7 +42,7 @@ class Who:
 
 @dataclass(frozen=True)
 class Use:
-    """What a tenant used of a GPU in a span that begins at `start_s` (seconds since 1970).
+    """A tenant's use of a GPU in a span that begins at `start_s` (seconds since 1970).
 
     It was seen to run for `ran_s`. GPU time was measured over `measured_s`, by a counter that goes on while no exporter
     runs, and estimated over `estimated_s`; else it is not known.

@@ -13,7 +13,7 @@ Gather = Callable[[list[Any]], Any]
 
 
 def last(found: list[Any]) -> Any:
-    """Of an option that is given twice, the later counts."""
+    """Take the last of several values."""
     return found[-1]
 
 

@@ -1,1 +1,1 @@
-"""What a program did on the GPU: read from what the library recorded, written as reports, traces and logs."""
+"""Profiles of programs on the GPU: read from the library's records, written as reports, traces and logs."""

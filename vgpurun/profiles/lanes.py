@@ -1,4 +1,4 @@
-"""What each process did at which time: a lane for each of its streams, threads and directions of copies."""
+"""The activity of each process over time: a lane for each of its streams, threads and directions of copies."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _MOST_TRACKED = 64
 
 @dataclass(frozen=True)
 class Lane:
-    """What one thing did: `parts` is which part of each bin it was busy."""
+    """One lane: `parts` is the part of each bin in which it was busy."""
 
     process: int  # index into Summary.processes
     kind: Kind

@@ -54,7 +54,7 @@ class GateWait(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """What a device showed at an instant, for the whole container."""
+    """A device's figures at an instant, for the whole container."""
 
     device: int
     at_ns: int
@@ -87,7 +87,7 @@ class KernelTotal:
 
 
 class ProcessProfile(Protocol):
-    """What one process recorded. The sequences of records are read from its file each time."""
+    """One process's records. The sequences are read from its file each time."""
 
     @property
     def pid(self) -> int:
@@ -121,12 +121,12 @@ class ProcessProfile(Protocol):
 
     @property
     def totals(self) -> Sequence[ApiTotal]:
-        """Of the functions that it called."""
+        """Totals of the functions that it called."""
         ...
 
     @property
     def kernels(self) -> Sequence[KernelTotal]:
-        """Of the kernels that it launched."""
+        """Totals of the kernels that it launched."""
         ...
 
     @property

@@ -1,6 +1,6 @@
 """Reads the profile of a process: from a file that is whole, still grows, or was left by a killed process.
 
-What is in a file is input from a program that need not be ours: whatever is read is bounded before it is used.
+A file is input from a program that need not be ours: every value is bounded before it is used.
 """
 
 from __future__ import annotations
@@ -256,7 +256,7 @@ def _count_open_rows(path: Path, file: layout.File) -> None:
 
 
 def _last_record(descriptor: int, offset: int) -> tuple[int, ...]:
-    """Of a chunk; all zeros when it has none."""
+    """Read the records of a chunk; all zeros when it has none."""
 
     def read(form: struct.Struct, at: int) -> tuple[int, ...]:
         return form.unpack(os.pread(descriptor, form.size, at).ljust(form.size, b"\0"))
@@ -278,7 +278,7 @@ def _row(together: Call) -> Iterator[Call]:
 
 
 def _totals(file: layout.File, apis: Sequence[str]) -> list[ApiTotal]:
-    """Of the functions that were called: the sums over the slots, of which most are empty."""
+    """Sum up the functions that were called, over the slots; most of these are empty."""
     merged: dict[int, tuple[int, ...]] = {}
     for slot in file.totals:
         data = bytes(slot)
@@ -293,7 +293,7 @@ def _totals(file: layout.File, apis: Sequence[str]) -> list[ApiTotal]:
 
 
 def _kernels(file: layout.File) -> list[KernelTotal]:
-    """Of the kernels that were launched."""
+    """Sum up the kernels that were launched."""
     names = memoryview(file).cast("B")[layout.File.names.offset :][: layout.NAMES_SIZE]
     room = layout.NAMES_SIZE  # names that overlap cannot take more
     slots = list(file.launches)

@@ -1,4 +1,4 @@
-"""The page of a run, and its pictures. What draws them is an extra: call check_extra() first."""
+"""The page of a run, and its pictures. Drawing needs an extra: call check_extra() first."""
 
 from __future__ import annotations
 

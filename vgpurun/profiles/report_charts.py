@@ -55,7 +55,7 @@ def memory(summary: Summary, device: DeviceSummary, shape: Shape, title: str = "
 
 
 def _layers(summary: Summary, device: DeviceSummary) -> list[tuple[str, Sequence[float | None], str]]:
-    """What is stacked: the largest processes, and the others as one."""
+    """Return the stack: the largest processes, and the others as one."""
     largest = sorted(device.own_bytes, key=lambda own: -max((value or 0 for value in own[1]), default=0))
     shown = sorted(largest[: _MOST_STACKED if len(largest) <= _MOST_STACKED else _MOST_STACKED - 1])
     others = [values for number, values in largest if number not in dict(shown)]

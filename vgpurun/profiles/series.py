@@ -35,7 +35,7 @@ class Axis:
 
 
 class Amounts:
-    """What comes over spans of time, such as time spent or bytes copied: each bin has its part."""
+    """An amount that comes over spans of time, such as time spent or bytes copied: each bin has its part."""
 
     def __init__(self, axis: Axis) -> None:
         self.axis = axis
@@ -71,7 +71,7 @@ class Amounts:
 
 
 class Levels:
-    """What has a value at each instant, such as memory in use: each bin has its highest value, and keeps the last."""
+    """A value at each instant, such as memory in use: each bin has its highest value, and keeps the last."""
 
     def __init__(self, axis: Axis) -> None:
         self.axis = axis
@@ -105,7 +105,7 @@ class Levels:
 
 
 class Counter:
-    """What only grows, such as GPU time used: looked at now and then, each bin has its rate of growth."""
+    """A value that only grows, such as GPU time used: each bin has its rate of growth."""
 
     def __init__(self, axis: Axis) -> None:
         self.axis = axis

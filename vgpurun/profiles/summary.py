@@ -17,7 +17,7 @@ WAIT_BOUNDS_NS = (10_000, 100_000, 1_000_000, 10_000_000, 100_000_000, 1_000_000
 
 @dataclass(frozen=True)
 class DeviceSummary:
-    """What happened on one GPU. `share` is None where its use was not measured; limits are the last ones."""
+    """The events on one GPU. `share` is None where its use was not measured; limits are the last ones."""
 
     uuid: str
     peak_bytes: int

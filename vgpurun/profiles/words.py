@@ -1,4 +1,4 @@
-"""What is to be said about a run, in sentences that all reports share."""
+"""The findings about a run, in sentences that all reports share."""
 
 from datetime import datetime, timezone
 

@@ -1,4 +1,4 @@
-"""Who has joined a slice: the containers, of whatever engine, that have its usage file mounted.
+"""Finds the members of a slice: the containers of any engine that have its usage file mounted.
 
 The kernel is asked, by /proc: so a container that Podman or a kubelet started by a CDI device is seen as well. Only
 root sees the processes of all; for others, containers of other users are not there.

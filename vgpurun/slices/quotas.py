@@ -1,4 +1,4 @@
-"""What a slice has of each of its GPUs."""
+"""A slice's quota on each of its GPUs."""
 
 from collections.abc import Sequence
 

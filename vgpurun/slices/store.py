@@ -50,7 +50,7 @@ class Slice(NamedTuple):
 
     @property
     def id(self) -> str:
-        """What tells it from all other holders of a GPU."""
+        """Its identity among all holders of a GPU."""
         return f"slice:{self.folder}"
 
     @property

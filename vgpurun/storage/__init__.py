@@ -1,1 +1,1 @@
-"""What vgpurun keeps on the disk for each container, and files that the host shares with the library."""
+"""State folders on the disk, and files that the host shares with the library."""

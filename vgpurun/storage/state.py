@@ -263,7 +263,7 @@ def remove_free(folder: Path, owner: Mapping[str, Any] | None) -> bool:
     except OSError:
         return False
     try:
-        # Who only asks whether it is held has it for a moment.
+        # A process that only asks whether it is held has it for a moment.
         if not lock_in_time(lock, fcntl.LOCK_EX, 0.2) or not is_at(lock, folder) or read_owner(folder) != owner:
             return False
         (folder / "owner").unlink(missing_ok=True)  # without it nobody takes it for a process that runs

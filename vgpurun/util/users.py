@@ -1,4 +1,4 @@
-"""Who runs vgpurun."""
+"""The user who runs vgpurun."""
 
 import grp
 import os

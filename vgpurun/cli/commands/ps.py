@@ -32,7 +32,7 @@ def ps(
     'table ' in front prints columns.
 
     The fields are ID, Names, Image, Command, CreatedAt, RunningFor, State, Status, Labels, User, Slice, GPUs, Memory,
-    MemoryLimit, SM and SMLimit. Of a container with several GPUs the last five are lists with commas. A container in a
+    MemoryLimit, SM and SMLimit. For a container with several GPUs the last five are lists with commas. A container in a
     slice has the limits of the slice, and its own part of the memory that is used there.
     """
     from vgpurun.cli.views.ps import show

@@ -133,7 +133,7 @@ def update(
     users: str | None,
     driver: str,
 ) -> None:
-    """Change the limits of slices. What runs in them sees that at once, and is never ended for it.
+    """Change the limits of slices. Their programs see that at once, and are never ended for it.
 
     More than before needs room on the GPU. A slice that holds more than its new limit keeps it, and gets no more.
     """

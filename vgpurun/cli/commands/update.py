@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     "--oversubscribe",
     metavar="SIZE",
     group=LIMITS,
-    help="What its programs see of each GPU from now on, as for run; none: what --mem is. What lies in the host's "
+    help="Memory that its programs see of each GPU from now on, as for run; none: what --mem is. Data in the host's "
     "memory stays there.",
 )
 @policy_options(" It stays as it is without this.")

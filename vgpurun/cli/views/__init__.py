@@ -1,1 +1,1 @@
-"""What the verbs print: tables, JSON, the screen of `top`. No view changes anything."""
+"""The output of the verbs: tables, JSON, the screen of `top`. No view changes anything."""

@@ -90,7 +90,7 @@ def _named(tenant: Tenant, indent: int) -> tuple[RenderableType, RenderableType]
 
 
 def _memory_table(readings: Sequence[tuple[Tenant, TenantDevice, DeviceReading]]) -> Table:
-    """What the memory of each tenant is used for. The last column counts against no limit of a GPU."""
+    """Print each tenant's memory by its use. The last column counts against no limit of a GPU."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("MEMORY OF", overflow="fold", min_width=16)
     table.add_column("GPU", justify="right")

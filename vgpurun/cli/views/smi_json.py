@@ -40,7 +40,7 @@ def _tenant_json(tenant: Tenant) -> dict[str, Any]:
 
 
 def device_json(device: TenantDevice) -> dict[str, Any]:
-    """Return one GPU of a tenant as plain data. Of a part of a slice only the memory is known."""
+    """Return one GPU of a tenant as plain data. For a part of a slice only the memory is known."""
     memory, busy = device.reading, device.utilization
     reading = None if device.is_part else memory
     return {

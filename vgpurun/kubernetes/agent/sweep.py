@@ -16,7 +16,7 @@ _HALF_GONE = ".gone-"
 
 
 class _Identity(NamedTuple):
-    """What a folder is known by, until it is made anew or anything in it is written."""
+    """A folder's identity, until it is made anew or anything in it is written."""
 
     path: Path
     inode: int
@@ -69,7 +69,7 @@ class Sweeper:
 
 
 def _identity(folder: Path) -> _Identity | None:
-    """What a folder is known by now; None for one that is gone."""
+    """Return a folder's identity now; None for one that is gone."""
     with suppress(OSError):
         status = folder.stat()
         return _Identity(folder, status.st_ino, max(status.st_mtime_ns, (folder / "etc").stat().st_mtime_ns))

@@ -1,7 +1,7 @@
-"""Who holds parts of this node's GPUs, with the names that Kubernetes has for them.
+"""Finds the holders of this node's GPUs, with the names that Kubernetes has for them.
 
 A tenant is a claim, or the units of a container. Its state folder says what it has; kubelet says which containers of
-which pods that is. Of a claim that several containers use the names are joined: `alice,bob`.
+which pods that is. A claim that several containers use has their names joined: `alice,bob`.
 """
 
 from collections.abc import Callable, Iterable, Sequence

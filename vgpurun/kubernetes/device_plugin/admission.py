@@ -4,7 +4,7 @@ Kubelet asks for the resources of a container one after the other, in any order,
 writes its record as soon as a container has all of them, and only then goes on to the next. So what was given last and
 is not in the record yet belongs to the container that is being asked for now.
 
-What a container asks for next is not known. But pods come in series and are made again when they are refused: so who
+The container's next request is not known. But pods come in series and are made again when they are refused: so who
 asks for as much of one resource as a container before is taken to ask for as much of the other, too.
 
 All this steers where units come from, and lets a pod that cannot be fail early. Nothing relies on it: before a
@@ -33,7 +33,7 @@ class _Given(NamedTuple):
 
 
 class Admission:
-    """What was given last. `holdings` reads kubelet's record."""
+    """Remembers what was given last. `holdings` reads kubelet's record."""
 
     def __init__(self, holdings: Callable[[], Sequence[Holding]], clock: Callable[[], float] = time.monotonic) -> None:
         self._holdings = holdings

@@ -1,4 +1,4 @@
-"""What kubelet is told to give a container: the same as a CDI device would, in the words of the device plugin API."""
+"""The response by which kubelet gives a container the same as a CDI device would, in the device plugin API's words."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -106,7 +106,7 @@ class Node:
             self._grant(resource, units, quotas, holders[-1])
 
     def _checked(self, resource: Resource, units: Sequence[str]) -> list[DeviceQuota]:
-        """What units come to on each GPU, in NVML's order."""
+        """Return the quota that units come to on each GPU, in NVML's order."""
         if not units:
             raise KubernetesError(f"no unit of {resource.name} is named")
         quotas = resource.quotas_of(units)
@@ -165,7 +165,7 @@ class Node:
         return sum(len(units) for name, units in ours.items() if self._by_name[name].kind is Kind.COMPUTE) or None
 
     def _left_of_other(self, resource: Resource) -> tuple[Resource | None, Mapping[str, int]]:
-        """Of memory the compute, and of compute the memory: how many units are left on each GPU, as far as is known."""
+        """Return the other resource (compute for memory, or memory) and its units left on each GPU, if known."""
         pair = {Kind.MEMORY: Kind.COMPUTE, Kind.COMPUTE: Kind.MEMORY}
         other = next((each for each in self.resources if each.kind is pair.get(resource.kind)), None)
         if other is None:

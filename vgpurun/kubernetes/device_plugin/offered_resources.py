@@ -1,4 +1,4 @@
-"""What an administrator offers to a cluster, from a YAML file:
+"""The resources that an administrator offers to a cluster, from a YAML file:
 
 memory: {name: alnair/vgpu-memory, unit: 1g}
 compute: {name: alnair/vgpu-compute}

@@ -1,4 +1,4 @@
-"""What a node offers: resources, each of units of its GPUs. A unit's id says which GPU it is of.
+"""A node's offer: resources, each of units of its GPUs. A unit's id says which GPU it is of.
 
 Kubelet keeps the account: it gives no id twice. So the units on offer are at most what a GPU has, and nothing here has
 to be counted again.
@@ -23,7 +23,7 @@ def number_of(unit: str) -> int:
 
 
 class Kind(Enum):
-    """What the units of a resource are."""
+    """The kind of a resource's units."""
 
     MEMORY = "memory"
     COMPUTE = "compute"
@@ -76,7 +76,7 @@ def _times(amount: int | None, count: int) -> int | None:
 
 
 def resources_of(offer: Offer, gpus: Sequence[Gpu]) -> list[Resource]:
-    """Return all resources of a node. What slices take is not offered in units of memory and compute.
+    """Return all resources of a node. Shares of slices are not offered in units of memory and compute.
 
     GPUs in MIG mode are left out. Raises KubernetesError for slices that a GPU has no room for.
     """

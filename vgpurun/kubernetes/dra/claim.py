@@ -1,4 +1,4 @@
-"""What the scheduler has given a claim of this node's GPUs: read from the claim as the API server has it.
+"""A claim's allocation of this node's GPUs: read from the claim as the API server has it.
 
 A claim is one budget. All containers that use it share it, on each GPU: those of one pod, or of several pods that name
 the same claim. Results of one claim on one GPU add up.

@@ -1,4 +1,4 @@
-"""What the DRA plugin asks of Kubernetes' API server. Objects are the plain JSON of the API."""
+"""The DRA plugin's requests to Kubernetes' API server. Objects are the plain JSON of the API."""
 
 import json
 import re

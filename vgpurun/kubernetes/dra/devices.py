@@ -1,7 +1,7 @@
 """The CDI specification of a claim: one device for each of its GPUs, and what all of them need once.
 
-A container that uses one request of a claim gets the nodes of that request's GPU alone. What limits it, and what the
-driver needs for any GPU, is the specification's own, which an engine applies once however many of its devices it adds.
+A container that uses one request of a claim gets the nodes of that request's GPU alone. Its limits, and what the
+driver needs for any GPU, are the specification's own, which an engine applies once however many of its devices it adds.
 """
 
 from collections.abc import Sequence
@@ -103,7 +103,7 @@ def qualified_name(uid: str, device: str) -> str:
 
 
 def _common(edits: Sequence[Edits]) -> Edits:
-    """What is in each of these edits."""
+    """Return the content of each of these edits."""
     first, *others = edits
     return {key: [each for each in first[key] if all(each in other.get(key, []) for other in others)] for key in first}
 

@@ -1,4 +1,4 @@
-"""What kubelet is told of the health of devices; it shows it in the status of the pods that have them."""
+"""Tells kubelet of the health of devices, which it shows in the status of the pods that have them."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
