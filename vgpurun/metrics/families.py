@@ -158,16 +158,16 @@ FAMILIES: tuple[Family[Any], ...] = (
         lambda device: device.memory_used_bytes,
     ),
     Family(
-        "vgpurun_container_memory_buffer_bytes", GAUGE, "Of the memory in use: what programs have allocated.", DEVICE,
+        "vgpurun_container_memory_buffer_bytes", GAUGE, "Memory in use that programs have allocated.", DEVICE,
         of_reading("allocated_bytes"),
     ),
     Family(
-        "vgpurun_container_memory_context_bytes", GAUGE, "Of the memory in use: CUDA contexts.", DEVICE,
+        "vgpurun_container_memory_context_bytes", GAUGE, "Memory in use by CUDA contexts.", DEVICE,
         of_reading("context_bytes"),
     ),
     Family(
         "vgpurun_container_memory_module_bytes", GAUGE,
-        "Of the memory in use: loaded code, and what else the driver keeps.", DEVICE, of_reading("other_bytes"),
+        "Memory in use by loaded code, and by whatever else the driver keeps.", DEVICE, of_reading("other_bytes"),
     ),
     Family(
         "vgpurun_container_memory_host_bytes", GAUGE,
@@ -224,7 +224,7 @@ FAMILIES: tuple[Family[Any], ...] = (
         "1 if a limit could not be held at some time: memory, sm, or turns on the GPU.", _LIMIT,
         lambda row: int(row[1] in row[0].reading.not_enforced) if row[0].reading else None,
     ),
-    Family("vgpurun_container_info", GAUGE, "What the container is; always 1.", _TENANT, lambda _: 1),
+    Family("vgpurun_container_info", GAUGE, "The container's identity; always 1.", _TENANT, lambda _: 1),
     Family("vgpurun_build_info", GAUGE, "Versions; always 1.", _BUILD, lambda _: 1),
     Family(
         "vgpurun_exporter_source_up", GAUGE, "1 if NVML (of every GPU), or the Docker Engine, answered.", _SOURCE,
