@@ -275,11 +275,11 @@ from vgpurun.engine.launches import LaunchEngine
 
 make, meeting = LaunchEngine.create, pathlib.Path(sys.argv.pop(1))
 
-def make_together(engine, plan):
-    (meeting / plan.options.name).touch()
+def make_together(engine, options, *request):
+    (meeting / options.name).touch()
     while len(list(meeting.iterdir())) < 2:  # both have looked, and have found room
         time.sleep(0.01)
-    return make(engine, plan)
+    return make(engine, options, *request)
 
 LaunchEngine.create = make_together
 controller.admission_lock = lambda warn: contextlib.nullcontext()
