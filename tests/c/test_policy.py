@@ -36,7 +36,7 @@ def cases(programs: list[str]) -> list[object]:
         source = (HERE / f"{program}_test.c").read_text()
         for case in re.findall(r'\bCASE\("([^"]+)"\)', source) or [""]:
             marks = [pytest.mark.real_time] * (program in REAL_TIME)
-            marks += [pytest.mark.slow] * (program in SLOW)
+            marks += [pytest.mark.slow] * (program in SLOW or programs is THREADED)
             marks += [pytest.mark.exhaustive] * ((program, case) in EXHAUSTIVE)
             found.append(pytest.param(program, case, id=f"{program}-{case}" if case else program, marks=marks))
     return found

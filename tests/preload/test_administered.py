@@ -15,6 +15,8 @@ import yaml
 from support import CHECKOUT, WITH_ADMIN_FILE, own_gpu_config, unavailable
 from vgpurun.util.users import current_user
 
+pytestmark = pytest.mark.slow
+
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 

@@ -11,6 +11,8 @@ from sandbox import Sandbox
 
 from support import unavailable
 
+pytestmark = pytest.mark.slow
+
 LIMIT = {"CUDA_DEVICE_MEMORY_LIMIT_0": "2g"}
 HOLD = """
 import ctypes, os, subprocess, sys, time

@@ -12,6 +12,8 @@ from sandbox import Sandbox
 
 from support import assert_measured
 
+pytestmark = pytest.mark.slow
+
 LIMIT = {"CUDA_DEVICE_MEMORY_LIMIT": "2g", "CUDA_DEVICE_SM_LIMIT": "60"}
 PRELUDE = """
 import ctypes, mmap, os, random, sys, threading, time

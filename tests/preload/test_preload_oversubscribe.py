@@ -10,6 +10,8 @@ from sandbox import UUID, Sandbox
 
 from vgpurun.limits import usage_file
 
+pytestmark = pytest.mark.slow
+
 MIB = 1 << 20
 CONTEXT_MIB = 518
 SHARE_OF_DATA_MIB = 2048 - 512  # the rest is kept for modules, which the host cannot hold

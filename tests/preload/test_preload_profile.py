@@ -16,6 +16,8 @@ from sandbox import UUID, Sandbox
 from vgpurun.profiles.model import CopyKind
 from vgpurun.profiles.reader import FileProfile, profile_files, read_profiles
 
+pytestmark = pytest.mark.slow
+
 MIB = 1 << 20
 KNOWN_PROGRAM = """
 from cuda_driver import *

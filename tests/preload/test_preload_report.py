@@ -8,9 +8,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 from sandbox import Sandbox
 
 from trace_rules import assert_nested
+
+pytestmark = pytest.mark.slow
 
 MIB = 1 << 20
 LIMIT_MIB = 1024

@@ -17,6 +17,8 @@ from sandbox import MACHINE, UUID
 from support import CHECKOUT, LIBRARY, unavailable
 from vgpurun.limits import limits_file
 
+pytestmark = pytest.mark.slow
+
 MIB, GIB = 1 << 20, 1 << 30
 SEEN = "import json; from cuda_driver import *; d = Driver(); d.start(); print(json.dumps(d.mem_get_info()))"
 # What a reboot empties is empty here, but for the checkout and Python, wherever they are.
