@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -45,22 +44,19 @@ def includes() -> Iterator[tuple[str, str]]:
             yield str(path.relative_to(SOURCES)), included
 
 
-def symbols(path: Path, *flags: str) -> list[str]:
-    """Return what `nm` says of an object: the symbols, each the last word of its line."""
-    listed = subprocess.run(["nm", *flags, str(path)], capture_output=True, text=True, check=True).stdout
-    return [line.split()[-1] for line in listed.splitlines()]
-
-
 def calls() -> Iterator[tuple[str, str]]:
     """Yield every object and the objects whose functions and data it uses."""
-    objects = [path for path in OBJECTS.glob("*/*.o") if path.parent.name in HEIGHTS]
+    objects = [str(path.relative_to(OBJECTS)) for path in OBJECTS.glob("*/*.o") if path.parent.name in HEIGHTS]
     if not objects:
         pytest.skip("the library is not built: `make lib`")
-    defined = {symbol: path for path in objects for symbol in symbols(path, "--defined-only", "--extern-only")}
-    for path in objects:
-        for symbol in symbols(path, "--undefined-only"):
-            if symbol in defined:
-                yield str(path.relative_to(OBJECTS)), str(defined[symbol].relative_to(OBJECTS))
+    listed = subprocess.run(
+        ["nm", "-A", "-P", "--extern-only", *objects], cwd=OBJECTS, capture_output=True, text=True, check=True
+    ).stdout
+    symbols = [line.split()[:3] for line in listed.splitlines()]  # the object with a colon, the symbol, its kind
+    defined = {symbol: path for path, symbol, kind in symbols if kind not in "Uw"}
+    for path, symbol, kind in symbols:
+        if kind in "Uw" and symbol in defined:
+            yield path.rstrip(":"), defined[symbol].rstrip(":")
 
 
 def test_every_folder_has_a_floor() -> None:
