@@ -16,7 +16,7 @@ HERE = Path(__file__).parent
 TABLES = ["alone", "company", "evasions", "spins"]  # of many seconds of the model's time: rows.h
 THREADED = ["ledger", "table", "claims", "turns", "profile", "quick_clock"]
 REAL_TIME = ["turns"]  # on this machine's clock
-# Of the model's time they take many seconds; the latter, some 5 s of a processor and more.
+# They take many seconds of the model's time; the latter, some 5 s of a processor and more.
 SLOW = ["alone", "company", "shares", "spins", "strangers", "tenants", "timeline", "windows"]
 EXHAUSTIVE = [
     ("alone", "kernels and graphs"),

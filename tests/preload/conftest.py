@@ -60,7 +60,7 @@ def compile_c(includes: list[str], tmp_path: Path) -> Callable[..., Path]:
 
 @pytest.fixture(scope="session")
 def sanitized() -> Callable[[str], str]:
-    """What LD_PRELOAD names for the library with sanitizers, which is built where a source is newer."""
+    """LD_PRELOAD for the library with sanitizers, which is built where a source is newer."""
 
     @cache
     def build(kinds: str) -> str:

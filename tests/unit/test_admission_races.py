@@ -1,4 +1,4 @@
-"""What happens in between: launches, changes and starts whose steps come in the worst order reserve nothing twice."""
+"""Launches, changes and starts whose steps come in the worst order reserve nothing twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is told to the user beside the output of a command: lines on stderr."""
+"""Messages to the user besides a command's output: lines on stderr."""
 
 import sys
 

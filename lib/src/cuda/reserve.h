@@ -2,7 +2,6 @@
 #ifndef VGPU_CUDA_RESERVE_H
 #define VGPU_CUDA_RESERVE_H
 
-#include "cuda/memory.h"
 #include "device/devices.h"
 #include "device/process.h"
 

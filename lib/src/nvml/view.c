@@ -49,8 +49,6 @@ bool nvml_view_has_process(unsigned pid) {
 
 /* ---- memory; BAR1 is an address window, not memory, and stays the driver's --------------------------------------- */
 
-/* The memory of a device as NVML shows it. BAR1 is an address window, not memory, and stays the driver's. */
-
 nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t handle, nvmlMemory_t *memory) {
   hooks_load_nvml();
   nvmlReturn_t result = real.nvmlDeviceGetMemoryInfo(handle, memory);
