@@ -1,4 +1,5 @@
 /* Contexts: made, looked at, and undone when they pass the limit; and their end. */
+#include "cuda/memory.h"
 #include "cuda/overhead.h"
 #include "cuda/reserve.h"
 #include "device/process.h"
