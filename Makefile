@@ -17,7 +17,7 @@ C_SOURCES = $(shell git ls-files '*.c' '*.h' 2>/dev/null || find lib tests -name
 # What is made from the code.
 GENERATED := docs/config.md docs/reference.md docs/memory-functions.md docs/monitoring.md docs/vgpurun.1
 
-.PHONY: help venv lib demo check test test-all test-versions coverage test-unit test-c fuzz test-page test-preload test-engine test-gpu lint format docs proto bench clean
+.PHONY: help venv lib demo check test test-all test-versions coverage dist test-unit test-c fuzz test-page test-preload test-engine test-gpu lint format docs proto bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -135,6 +135,19 @@ proto: ## vgpurun/kubernetes/proto/*_pb2.py from the .proto files
 bench: $(STAMP) lib ## what the library costs and how exact it is, measured on this machine's GPU
 	@$(BIN)/python tests/bench/costs.py
 	@$(BIN)/python tests/bench/compute
+
+# Each for glibc 2.17. The .deb needs dpkg-deb.
+dist: $(STAMP) ## wheels that carry the library, for x86-64 and arm64, and Debian packages of them, in dist/
+	@rm -rf dist
+	@for machine in x86_64 aarch64; do \
+	  echo "Building for $$machine"; \
+	  $(MAKE) --silent --no-print-directory --jobs=$(shell nproc) -C lib PYTHON=$(BIN)/python \
+	    CC="$(BIN)/python -m ziglang cc -target $$machine-linux-gnu.2.17" BUILD=build-dist/$$machine all; \
+	  VGPURUN_WHEEL_FOR=$$machine $(BIN)/pip wheel -qq --disable-pip-version-check --no-deps --wheel-dir dist .; \
+	done
+	@if command -v dpkg-deb >/dev/null; then $(BIN)/python lib/packaging/deb.py dist/*.whl; \
+	else echo "No dpkg-deb here: no .deb is made"; fi
+	@ls -l dist
 
 clean: ## remove all that was built, the Python environment included
 	rm -rf $(VENV) lib/build lib/build-* dist .pytest_cache .mypy_cache .ruff_cache

@@ -19,6 +19,7 @@ from vgpurun.admission.lock import admission_lock
 from vgpurun.admission.tickets import Ticket, ahead
 from vgpurun.admission.waiting import Line
 from vgpurun.errors import NoRoomError, StateError
+from vgpurun.util.users import current_user, name_of
 
 HOLD = """
 import sys, time
@@ -270,3 +271,20 @@ def test_what_killed_launches_left_of_the_queue_is_swept(folder: Path) -> None:
     tickets.sweep(folder)
     assert {path.name for path in folder.iterdir()} == {alive.path.name, "new-new"}
     alive.close()
+
+
+def test_the_queue_says_who_waits_for_what(folder: Path) -> None:
+    first = Line(["a", "b"], 30, print, folder, asked="--mem 2g")
+    first.join()
+    second = Ticket.take(["c"], folder, asked="--mem 1g\x1b[2J")
+    found = tickets.queue(folder)
+    assert [(each.uuids, each.asked) for each in found] == [({"a", "b"}, "--mem 2g"), ({"c"}, "--mem 1g\ufffd[2J")]
+    assert {each.user for each in found} == {current_user()}
+    assert found[0].waited_s >= found[1].waited_s >= 0
+    first.wait(NoRoomError("no room on b", "wait", gpus=("b",)))
+    assert (tickets.queue(folder)[0].uuids, tickets.queue(folder)[0].asked) == ({"b"}, "--mem 2g")
+    first.close()
+    second.path.write_text("nothing that anybody would write\n# \n")
+    assert [(each.user, each.asked) for each in tickets.queue(folder)] == [(name_of(os.getuid()), "")]
+    second.close()
+    assert tickets.queue(folder) == []

@@ -5,6 +5,7 @@ Every run is a process of its own, as a user starts it. Where GPUs are needed th
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import signal
@@ -53,17 +54,20 @@ def test_help_as_a_verb(run: Run) -> None:
 
 @pytest.mark.usefixtures("simulated")
 def test_a_mistyped_verb_is_pointed_out(run: Run) -> None:
-    refused(run("smo", VGPURUN_DRIVER="sim", VGPUSIM_CONFIG="/none"), "/none")
-    refused(run("biuld", "--gpus", "9"), "vgpurun build?")
-    assert "did you mean" not in run("run", "biuld").stderr
-    assert "did you mean" not in run("--rm", "--gpus", "9", "image", VGPURUN_DRIVER="sim").stderr  # not `vgpurun rm`
+    nowhere = "unix:///nowhere.sock"
+    for words in (("biuld", "--gpus", "9"), ("strat", "name"), ("udpate",), ("slcie", "ls")):
+        refused(run(*words, DOCKER_HOST=nowhere), f"'{words[0]}' is no verb and no image", f"vgpurun run {words[0]}")
+    assert "no verb" not in run("run", "biuld", DOCKER_HOST=nowhere).stderr
+    assert "no verb" not in run("--rm", "rum", DOCKER_HOST=nowhere).stderr  # not `vgpurun rm`
+    assert "no verb" not in run("tops:1", DOCKER_HOST=nowhere).stderr
+    assert "no verb" not in run("ubuntu", DOCKER_HOST=nowhere).stderr
 
 
 @pytest.mark.parametrize(
     ("word", "way_out"),
     [
-        ("restart", "docker restart"), ("attach", "docker attach"), ("stats", "vgpurun top"), ("wait", "docker wait"),
-        ("images", "docker images"), ("version", "vgpurun --version"), ("ls", "vgpurun ps"),
+        ("rename", "docker rename"), ("images", "docker images"), ("version", "vgpurun --version"),
+        ("ls", "vgpurun ps"),
     ],
 )  # fmt: skip
 def test_a_word_of_docker_is_no_image(run: Run, word: str, way_out: str) -> None:
@@ -74,6 +78,34 @@ def test_a_word_of_docker_is_no_image(run: Run, word: str, way_out: str) -> None
         assert result.stderr == f"vgpurun: {words}. See: vgpurun --help\n"
     assert "is not a verb" not in run("run", word, DOCKER_HOST="unix:///nowhere.sock").stderr
     assert "is not a verb" not in run("--rm", word, DOCKER_HOST="unix:///nowhere.sock").stderr
+
+
+@pytest.mark.parametrize("verb", ["attach", "cp", "port", "stats", "wait"])
+def test_a_verb_that_is_dockers_is_handed_over_as_it_is(run: Run, tmp_path: Path, verb: str) -> None:
+    docker = tmp_path / "docker"
+    docker.write_text('#!/bin/sh\necho "$@"\nexit 7\n')
+    docker.chmod(0o755)
+    result = run(verb, "--help", "-x", "a b", PATH=f"{tmp_path}:{os.environ['PATH']}")
+    assert (result.returncode, result.stdout, result.stderr) == (7, f"{verb} --help -x a b\n", "")
+    refused(run(verb, "name", PATH=str(tmp_path / "none")), f"`docker {verb}`", "is not installed")
+
+
+def as_plugin(environment: dict[str, str], tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    program = tmp_path / "docker-vgpurun"
+    program.write_text(f"#!{sys.executable}\nfrom vgpurun.__main__ import main\nmain()\n")
+    program.chmod(0o755)
+    return subprocess.run([program, *arguments], env=environment, capture_output=True, text=True, timeout=60)
+
+
+def test_dockers_command_line_has_it_as_a_plugin(environment: dict[str, str], tmp_path: Path) -> None:
+    about = json.loads(as_plugin(environment, tmp_path, "docker-cli-plugin-metadata").stdout)
+    assert about["SchemaVersion"] == "0.1.0" and about["Vendor"] and about["Version"] == vgpurun.__version__
+    assert as_plugin(environment, tmp_path, "vgpurun", "--version").stdout == f"vgpurun {vgpurun.__version__}\n"
+    result = as_plugin(environment, tmp_path, "-D", "--log-level", "warn", "--host=unix:///n.sock", "vgpurun", "ps")
+    assert "/n.sock" in result.stderr
+    result = as_plugin(environment, tmp_path, "-H", "unix:///n.sock", "-c", "no-such-context", "vgpurun", "ps")
+    assert "no-such-context" in result.stderr, "the later one counts"
+    refused(as_plugin(environment, tmp_path, "--tls", "vgpurun", "ps"), "--tls", "DOCKER_HOST", exit_code=1)
 
 
 def test_a_mistake_says_where_the_help_is(run: Run) -> None:

@@ -91,7 +91,7 @@ class Admission:
         Raises NoRoomError when there is none in time, and what look() raises.
         """
         uuids = [gpu.uuid for gpu in candidates(self.request, self.gpus).all]
-        with closing(Line(uuids, self.wait_s, self.say)) as line:
+        with closing(Line(uuids, self.wait_s, self.say, asked=self.request.shown)) as line:
             while True:
                 refusal = None
                 with admission_lock(self.warn):

@@ -83,6 +83,20 @@ class Grant(NamedTuple):
         """Return why the user may not have this on the GPU now, or None."""
         return next((self._exceeded(each) for each in self._sums_on(capacity, need, before) if each.is_exceeded), None)
 
+    def left_on(self, capacity: GpuCapacity, capacities: Sequence[GpuCapacity]) -> Quota | None:
+        """Return what the user may have on this GPU besides what the user has on all; None in it is no maximum.
+
+        None alone: no launch there is for the user now.
+        """
+        allowed = self.maxima.gpus
+        if allowed is not None and not any(match_gpu(name, [capacity.gpu]) for name in allowed):
+            return None
+        left: dict[str, int] = {}
+        for each in (*self._sums_on(capacity, Quota(), None), *self._sums_in_all(capacities, [], _NOTHING)):
+            kind = each.key.removesuffix("_per_gpu")
+            left[kind] = min(left.get(kind, each.most), each.most - each.held)
+        return None if min(left.values(), default=1) <= 0 else Quota(left.get("memory"), left.get("sm"))
+
     @property
     def may_overcommit(self) -> bool:
         """Whether --overcommit is for the user."""

@@ -31,6 +31,12 @@ class Request(NamedTuple):
     before: Mapping[str, Quota] = {}
     defaults: frozenset[str] = frozenset()
 
+    @property
+    def shown(self) -> str:
+        """The options that ask for room, for people."""
+        asked = (("--mem", self.limits.memory), ("--sm", self.limits.sm), ("--gpus", self.gpus))
+        return " ".join(f"{option} {text}" for option, text in asked if text)
+
 
 class Candidates(NamedTuple):
     """GPUs that the launch must have, and how many of which others."""

@@ -13,15 +13,24 @@ _SECOND_LOOK_S = 0.2  # what was just ending or being swept at the first look is
 
 
 class Line:
-    """One launch's time in the queue: `wait_s` is how long it waits for one of these GPUs, 0 for not at all."""
+    """One launch's time in the queue: `wait_s` is how long it waits for one of these GPUs, 0 for not at all.
+
+    `asked`: what others see that it waits for.
+    """
 
     def __init__(
-        self, uuids: Sequence[str], wait_s: float, say: Callable[[str], None], folder: Path = QUEUE_DIR
+        self,
+        uuids: Sequence[str],
+        wait_s: float,
+        say: Callable[[str], None],
+        folder: Path = QUEUE_DIR,
+        asked: str = "",
     ) -> None:
         self._uuids = uuids
         self._wait_s = wait_s
         self._say = say
         self._folder = folder
+        self._asked = asked
         self._ticket: Ticket | None = None
         self._deadline = time.monotonic() + wait_s
         self._refusal: NoRoomError | None = None
@@ -35,7 +44,7 @@ class Line:
     def join(self) -> None:
         """Take a place in the queue, if this launch waits and has none yet. Raises StateError."""
         if self._wait_s > 0 and self._ticket is None:
-            self._ticket = Ticket.take(self._uuids, self._folder)
+            self._ticket = Ticket.take(self._uuids, self._folder, self._asked)
 
     def wait(self, refusal: NoRoomError | None) -> None:
         """Return when it is time to look for room again; raises NoRoomError when there is no time left."""

@@ -14,6 +14,7 @@ from vgpurun.console.signals import Interrupted
 from vgpurun.errors import CommandLineError, NoRoomError, VgpurunError
 
 _FAILED = VgpurunError.exit_code
+_OF_DOCKER = "docker-vgpurun"  # this program, as a plugin of docker's command line
 _CTRL_C = 130
 _BROKEN_PIPE = 141
 # The subject of an error that names no file.
@@ -36,7 +37,7 @@ the image are those of `run`.
     options_metavar="[VERB] [OPTIONS]",
     subcommand_metavar="IMAGE [COMMAND] [ARG...]",
     invoke_without_command=True,
-    context_settings={"max_content_width": 120},
+    context_settings={"max_content_width": 120, "help_option_names": ["-h", "--help"]},
 )
 @click.version_option(__version__, prog_name="vgpurun", message="%(prog)s %(version)s")
 @click.pass_context
@@ -85,6 +86,13 @@ def _complete() -> int:
 def _run(arguments: Sequence[str] | None) -> int:
     """The one place where an error becomes a line and an exit code."""
     try:
+        if arguments is None and os.path.basename(sys.argv[0]) == _OF_DOCKER:  # noqa: PTH119
+            from vgpurun.cli import docker_plugin
+
+            if sys.argv[1:] == [docker_plugin.METADATA]:
+                click.echo(docker_plugin.metadata())
+                return 0
+            arguments = docker_plugin.own_arguments(sys.argv[1:])
         color = False if os.environ.get("NO_COLOR") else None  # None: in a terminal
         result = cli.main(args=arguments, prog_name="vgpurun", standalone_mode=False, color=color)
     except click.MissingParameter as error:

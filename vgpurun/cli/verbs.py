@@ -9,7 +9,7 @@ import click
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-from vgpurun.errors import GpuError, ImageError
+from vgpurun.errors import EngineError
 
 # By the titles of the help: the verb, the name in its module of vgpurun/cli/commands, and one line about it.
 VERBS: Mapping[str, tuple[tuple[str, str, str], ...]] = {
@@ -21,6 +21,8 @@ VERBS: Mapping[str, tuple[tuple[str, str, str], ...]] = {
     "Look": (
         ("ps", "ps:ps", "List containers, their limits and what they use of them."),
         ("top", "top:top", "Show live what every GPU and container uses."),
+        ("free", "free:free", "Show what of each GPU is free, and the largest launch that would start."),
+        ("queue", "queue:queue", "Show the launches that wait for room."),
         ("smi", "smi:smi", "Show GPUs, containers and what they use of their limits."),
         ("report", "report:report", "Show what a profiled run did: a page, tables, pictures, a trace."),
         ("inspect", "inspect:inspect", "Show all about containers as JSON."),
@@ -33,11 +35,19 @@ VERBS: Mapping[str, tuple[tuple[str, str, str], ...]] = {
         ("pause", "pause:pause", "Suspend containers, or their GPU work alone."),
         ("unpause", "pause:unpause", "Let suspended containers, or their GPU work, go on."),
         ("start", "start:start", "Start stopped containers, where there is room for them."),
+        ("restart", "start:restart", "End containers and start them again, in their place."),
         ("stop", "containers:stop", "End containers, with time to clean up."),
         ("kill", "containers:kill", "Send containers a signal."),
         ("rm", "containers:rm", "Remove containers and their state."),
         ("slice", "slice:slice_group", "Make and look after shares of GPUs that containers join."),
         ("prune", "prune:prune", "Remove the state of containers that are gone."),
+    ),
+    "As docker has them": (
+        ("attach", "docker_verbs:attach", "Attach this terminal to a container."),
+        ("cp", "docker_verbs:cp", "Copy files to and from a container."),
+        ("port", "docker_verbs:port", "List the ports of a container."),
+        ("stats", "docker_verbs:stats", "Show live what containers use of processors and memory."),
+        ("wait", "docker_verbs:wait", "Wait until containers end; print their exit codes."),
     ),
     "Kubernetes": (
         ("device-plugin", "device_plugin:device_plugin", "Offer shares of this node's GPUs to Kubernetes."),
@@ -97,12 +107,12 @@ class _Loaded(MutableMapping[str, click.Command]):
 
 # Words of docker and other tools that people type, and what to say here: no image that anybody has is called so.
 _OF_DOCKER = (
-    "attach", "commit", "cp", "create", "diff", "events", "export", "images", "import", "load", "login", "logout",
-    "network", "port", "pull", "push", "rename", "restart", "rmi", "save", "search", "tag", "volume", "wait",
+    "commit", "create", "diff", "events", "export", "images", "import", "load", "login", "logout", "network", "pull",
+    "push", "rename", "rmi", "save", "search", "tag", "volume",
 )  # fmt: skip
 _OTHER_WORDS = {
     **{word: f"docker {word}" for word in _OF_DOCKER},
-    **{"version": "vgpurun --version", "stats": "vgpurun top", "info": "vgpurun doctor"},
+    **{"version": "vgpurun --version", "info": "vgpurun doctor"},
     **dict.fromkeys(("ls", "list", "status", "container"), "vgpurun ps"),
     **{"image": "docker image", "system": "docker system"},
 }
@@ -135,7 +145,8 @@ class Verbs(click.Group):
         of_group = {name for parameter in self.get_params(ctx) for name in parameter.opts}
         if args and args[0] not in self.commands and args[0] not in of_group:
             ctx.meta["vgpurun.verbs"] = frozenset(self.commands)
-            ctx.meta["vgpurun.first"] = args[0]
+            if not ctx.resilient_parsing:
+                self._check_typed_verb(args[0], ctx)
             args = ["run", *args]
         return super().parse_args(ctx, args)
 
@@ -147,16 +158,19 @@ class Verbs(click.Group):
             found += run.shell_complete(click.Context(run, parent=ctx, info_name="run"), incomplete)
         return list({item.value: item for item in found}.values())
 
-    def invoke(self, ctx: click.Context) -> Any:
-        """Run the verb. If that fails for an image whose name is nearly a verb, ask whether the verb was meant."""
-        try:
-            return super().invoke(ctx)
-        except (GpuError, ImageError) as error:
-            from difflib import get_close_matches  # slow to import
+    def _check_typed_verb(self, first: str, ctx: click.Context) -> None:
+        """Refuse a first word that is nearly a verb and no image of the engine's, before it is looked for elsewhere."""
+        if not first.replace("-", "").isalpha():  # an option, or a name with a tag or a folder
+            return
+        from difflib import get_close_matches  # slow to import
 
-            first = ctx.meta.get("vgpurun.first", "-")
-            near = [] if first.startswith("-") else get_close_matches(first, self.commands, n=1, cutoff=0.6)
-            raise type(error)(f"{error}; or did you mean: vgpurun {near[0]}?") if near else error from None
+        near = get_close_matches(first, self.commands, n=1, cutoff=0.7)
+        if near and not _is_image(first):
+            raise click.UsageError(
+                f"'{first}' is no verb and no image that the engine has; did you mean: vgpurun {near[0]}? "
+                f"For an image of that name: vgpurun run {first}.",
+                ctx,
+            )
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the verbs under their titles, without loading them."""
@@ -165,3 +179,12 @@ class Verbs(click.Group):
         for title, verbs in VERBS.items():
             with formatter.section(title):
                 formatter.write_dl([(verb.ljust(column), line) for verb, _, line in verbs])
+
+
+def _is_image(name: str) -> bool:
+    from vgpurun.engine.client import Engine
+
+    try:
+        return Engine.connect().image(name) is not None
+    except EngineError:
+        return False

@@ -1,8 +1,9 @@
 """Finds, builds and checks libvgpu.so, and finds the simulated driver beside it.
 
-In a checkout they are in lib/build. An installed vgpurun carries the sources and builds on first use: root's into a
-folder that all users share and nobody else can write, others' into their XDG cache, where the shared folder has none.
-VGPURUN_LIBRARY names another library, which is then used or refused, never replaced.
+In a checkout they are in lib/build. An installed vgpurun takes the first of: what root has built for all users of the
+host, in a folder that nobody else can write; what this user has built, in the XDG cache; what came with the package. A
+package of sources alone carries nothing, and is built on first use. VGPURUN_LIBRARY names another library, which is
+then used or refused, never replaced.
 """
 
 import mmap
@@ -89,11 +90,18 @@ def is_roots_alone(path: Path) -> bool:
     return all(each.st_uid == 0 and not each.st_mode & 0o022 for each in found)
 
 
-def _places(part: str) -> list[Path]:
-    """Return where a part may be, the first before the others: shared by all users, or this user's own."""
-    own, shared = build_folder() / part, folder_below(ROOT_FOLDER) / part
-    is_installed = not own.is_relative_to(_PACKAGE.parent)
-    return [shared, own] if is_installed and is_roots_alone(shared) else [own]
+def _folders(part: str) -> list[Path]:
+    """Return where a part may be, the first before the others: shared by all users, this user's own, the package's."""
+    own = build_folder()
+    if own.is_relative_to(_PACKAGE.parent):
+        return [own]
+    shared = folder_below(ROOT_FOLDER)
+    return [*([shared] if is_roots_alone(shared / part) else []), own, _PACKAGE / "_built"]
+
+
+def _folder_with(parts: Sequence[str]) -> Path | None:
+    """Return the first folder that has all of these parts."""
+    return next((folder for folder in _folders(parts[0]) if all((folder / part).exists() for part in parts)), None)
 
 
 def distrusted() -> Path | None:
@@ -108,11 +116,11 @@ def find() -> Library:
     """Return the library as it is. Raises LibraryError when it is missing or of another version."""
     if given := os.environ.get("VGPURUN_LIBRARY"):
         return check(Path(given).absolute(), way_out="correct VGPURUN_LIBRARY, or unset it")
-    *others, last = _places(LIBRARY)
-    for each in others:
+    there = [path for folder in _folders(LIBRARY) if (path := folder / LIBRARY).exists()]
+    for each in there[:-1]:
         with suppress(LibraryError):
             return check(each)
-    return check(last)
+    return check(there[-1] if there else build_folder() / LIBRARY)
 
 
 def find_or_build(say: Callable[[str], None]) -> Library:
@@ -128,23 +136,25 @@ def find_or_build(say: Callable[[str], None]) -> Library:
 
 def find_simulated_driver(say: Callable[[str], None]) -> Path:
     """Return the folder of the simulated driver, built first if it is missing. Raises LibraryError."""
-    if missing(SIMULATED_DRIVER):
-        say(f"building the simulated driver in {build_folder() / 'sim'} (once)")
-        _make("sim")
-    return _places(SIMULATED_DRIVER[0])[0].parent
+    return (
+        _folder_with(SIMULATED_DRIVER) or _built("sim", f"the simulated driver in {build_folder() / 'sim'}", say)
+    ) / "sim"
 
 
 def find_verifier(say: Callable[[str], None]) -> Path:
     """Return the program that tries to pass limits, built first if it is missing. Raises LibraryError."""
-    if missing([VERIFIER]):
-        say(f"building {build_folder() / VERIFIER} (once)")
-        _make("verify")
-    return _places(VERIFIER)[0]
+    return (_folder_with([VERIFIER]) or _built("verify", str(build_folder() / VERIFIER), say)) / VERIFIER
+
+
+def _built(target: str, what: str, say: Callable[[str], None]) -> Path:
+    say(f"building {what} (once)")
+    _make(target)
+    return build_folder()
 
 
 def missing(parts: Sequence[str]) -> list[str]:
-    """Return which parts are neither shared nor this user's own."""
-    return [part for part in parts if not _places(part)[0].exists()]
+    """Return which parts are nowhere."""
+    return [part for part in parts if _folder_with([part]) is None]
 
 
 def build(is_verbose: bool = False, target: str = "library") -> Library:

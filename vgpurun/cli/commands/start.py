@@ -1,19 +1,22 @@
-"""`vgpurun start`: stopped containers again, where there is room for their limits now."""
+"""`vgpurun start|restart`: containers again, where there is room for their limits now."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import cache
 from typing import TYPE_CHECKING
 
 import click
 
 from vgpurun.admission.changes import admitted_change
-from vgpurun.cli.common import ContainerName, EngineCommand, host_driver_option
+from vgpurun.admission.lock import admission_lock
+from vgpurun.cli.common import ContainerName, EngineCommand, host_driver_option, option
 from vgpurun.cli.placing import overcommit_option
-from vgpurun.console.messages import say
+from vgpurun.console.messages import say, warn
 from vgpurun.host.visible import visible_gpus
 
 if TYPE_CHECKING:
     from vgpurun.engine.client import VgpurunContainer
+    from vgpurun.engine.containers import ContainerEngine
 
 _GROUP = "Container"
 
@@ -29,13 +32,57 @@ def start(containers: tuple[str, ...], overcommit: bool | None, driver: str) -> 
     `docker start` does not look.
     """
     from vgpurun.engine.containers import ContainerEngine, each_of
+
+    engine = ContainerEngine.connect()
+    start_again = _starter(engine, overcommit, driver)
+
+    def start_one(name: str) -> None:
+        container = engine.find(name)
+        if container.status != "running":
+            start_again(container)
+        click.echo(name)
+
+    return each_of(containers, start_one, say)
+
+
+@click.command(cls=EngineCommand, name="restart")
+@option("-s", "--signal", metavar="SIGNAL", group=_GROUP, help="Signal to send instead of the container's own.")
+@option(
+    "-t", "--timeout", "--time", "timeout_s", metavar="SECONDS", type=int, group=_GROUP,
+    help="How long to wait before SIGKILL; -1: for ever. By default what the container says, or 10.",
+)  # fmt: skip
+@overcommit_option(_GROUP)
+@host_driver_option(_GROUP)
+@click.argument("containers", metavar="CONTAINER...", nargs=-1, required=True, type=ContainerName())
+def restart(
+    containers: tuple[str, ...], signal: str | None, timeout_s: int | None, overcommit: bool | None, driver: str
+) -> int:
+    """End containers and start them again. One that runs keeps its place meanwhile; a stopped one is started."""
+    from vgpurun.engine.containers import ContainerEngine, each_of
+
+    engine = ContainerEngine.connect()
+    start_again = _starter(engine, overcommit, driver)
+
+    def restart_one(name: str) -> None:
+        container = engine.find(name)
+        if container.status == "running":
+            with admission_lock(warn):  # between its end and its start nobody may take its place
+                engine.restart(container.id, timeout_s, signal)
+        else:
+            start_again(container)
+        click.echo(name)
+
+    return each_of(containers, restart_one, say)
+
+
+def _starter(engine: "ContainerEngine", overcommit: bool | None, driver: str) -> Callable[["VgpurunContainer"], None]:
+    """Return what starts a stopped container where there is room for it, or raises NoRoomError."""
     from vgpurun.inventory.reservations import quotas_now
     from vgpurun.limits.update import changing, devices_of
     from vgpurun.slices import store
     from vgpurun.storage import state
 
-    gpus = visible_gpus(driver == "sim")
-    engine = ContainerEngine.connect()
+    gpus = cache(lambda: visible_gpus(driver == "sim"))
 
     @contextmanager
     def admitted(container: "VgpurunContainer") -> Iterator[None]:
@@ -44,20 +91,17 @@ def start(containers: tuple[str, ...], overcommit: bool | None, driver: str) -> 
                 yield
             return
         with changing(container):
-            wanted = devices_of(container.name, quotas_now(container), gpus)
-            with admitted_change(container.id, wanted, gpus, engine, overcommit):
+            wanted = devices_of(container.name, quotas_now(container), gpus())
+            with admitted_change(container.id, wanted, gpus(), engine, overcommit):
                 yield
 
-    def start_one(name: str) -> None:
-        container = engine.find(name)
-        if container.status != "running":
-            state.make_lock_dir()  # a reboot takes it away
-            with ExitStack() as undo:
-                with admitted(container):
-                    if engine.state_of(container.id) != "running":  # another may have been faster
-                        engine.start_again(container.id)
-                        undo.callback(engine.stop, container.id)
-                undo.pop_all()
-        click.echo(name)
+    def start_again(container: "VgpurunContainer") -> None:
+        state.make_lock_dir()  # a reboot takes it away
+        with ExitStack() as undo:
+            with admitted(container):
+                if engine.state_of(container.id) != "running":  # another may have been faster
+                    engine.start_again(container.id)
+                    undo.callback(engine.stop, container.id)
+            undo.pop_all()
 
-    return each_of(containers, start_one, say)
+    return start_again

@@ -1,0 +1,30 @@
+"""Verbs that are docker's own for any container: its command line carries them out, with the same engine."""
+
+import os
+import shutil
+import sys
+
+import click
+
+from vgpurun.errors import EngineError
+
+
+def _handed_over(verb: str) -> click.Command:
+    @click.command(
+        name=verb,
+        context_settings={"ignore_unknown_options": True},
+        add_help_option=False,  # the help is docker's, too
+        help=f"Hand over to `docker {verb}`.",
+    )
+    @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+    def command(arguments: tuple[str, ...]) -> None:
+        docker = shutil.which("docker")
+        if docker is None:
+            raise EngineError(f"`vgpurun {verb}` is `docker {verb}`, and docker's command line is not installed")
+        sys.stdout.flush()
+        os.execv(docker, [docker, verb, *arguments])
+
+    return command
+
+
+attach, cp, port, stats, wait = map(_handed_over, ("attach", "cp", "port", "stats", "wait"))
