@@ -14,7 +14,7 @@ FUZZ_SECONDS ?= 60
 
 C_SOURCES = $(shell git ls-files '*.c' '*.h' 2>/dev/null || find lib tests -name '*.[ch]' -not -path '*/build/*')
 
-# What is made from the code.
+# Made from the code.
 GENERATED := docs/config.md docs/reference.md docs/memory-functions.md docs/monitoring.md docs/vgpurun.1
 
 .PHONY: help venv lib demo check test test-all test-versions coverage dist test-unit test-c fuzz test-page test-preload test-engine test-gpu lint format docs proto bench clean
@@ -27,7 +27,7 @@ venv: $(STAMP) ## the Python environment in .venv, with vgpurun and all tools fo
 # pip's own output is only of interest when it fails.
 INSTALL := @$(BIN)/pip install -qq --disable-pip-version-check --editable
 
-# What runs and builds vgpurun.
+# Runs and builds vgpurun.
 $(BASE): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
 	  { echo "$(PYTHON) is older than Python 3.10. Name a newer one: make PYTHON=python3.12" >&2; exit 1; }
@@ -37,7 +37,7 @@ $(BASE): pyproject.toml
 	$(INSTALL) '.[build]'
 	@touch $@
 
-# What tests it.
+# Tests it.
 $(STAMP): $(BASE)
 	@echo "Installing the tools for the tests in $(VENV)"
 	$(INSTALL) '.[dev]'
@@ -127,7 +127,7 @@ format: $(STAMP) ## lay out the sources as lint wants them
 docs: $(STAMP) ## bring the tables in docs/ and the man page up to date
 	@$(BIN)/python -m vgpurun.docs.tables $(GENERATED)
 
-# Of an old release: what it generates needs no newer protobuf than pyproject.toml says.
+# An old release, so that the code that it generates needs no newer protobuf than pyproject.toml says.
 proto: ## vgpurun/kubernetes/proto/*_pb2.py from the .proto files
 	@$(PYTHON) -m venv $(VENV)/proto && $(VENV)/proto/bin/pip install -qq grpcio-tools==1.62.3 setuptools
 	@$(VENV)/proto/bin/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. vgpurun/kubernetes/proto/*.proto

@@ -1,4 +1,4 @@
-"""What the demo runs under limits: a GPU program that needs nothing but Python and the CUDA driver.
+"""The program that the demo runs under limits. It that needs nothing but Python and the CUDA driver.
 
     demo_program.py work SECONDS    run kernels of 1 ms one after the other for so long
     demo_program.py all SECONDS     the same, and before it look at the memory and allocate until refused

@@ -1,4 +1,4 @@
-"""What all test tiers share."""
+"""Fixtures that all test tiers share."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-from debian_packages import UnavailableError
 from support import LIBRARY, is_set, unavailable
+from support.debian_packages import UnavailableError
 
 # Helpers whose assertions should say what they compared; this must come before their import.
 pytest.register_assert_rewrite("cli", "terminal")
@@ -20,7 +20,8 @@ pytest.register_assert_rewrite("cli", "terminal")
 TESTS = Path(__file__).parent
 # Tests that go to one process. There is one browser, with pages that take long to make, and one folder of the machine
 # for descriptions of devices. An engine that is there already has the containers of all; a private one is a process's.
-IN_ONE_PROCESS = [("tests/page/",), ("tests/engine/test_run_drivers.py", "tests/engine/test_cdi_engines.py")]
+CDI = ("tests/engine/test_run_drivers.py", "tests/engine/test_cdi_engines.py", "tests/engine/test_dra_containers.py")
+IN_ONE_PROCESS = [("tests/page/",), CDI]
 if "DOCKER_HOST" in os.environ or Path("/var/run/docker.sock").exists():
     IN_ONE_PROCESS = [("tests/page/",), ("tests/engine/",)]
 

@@ -1,4 +1,4 @@
-"""What a container's processes really hold when each of them is refused: for many sizes and kinds of allocation.
+"""The memory that a container's processes really hold when each is refused, for many sizes and kinds of allocation.
 
 near_limit.py LIMIT_MIB PROCESSES CONTEXTS    one line of JSON: the MiB that NVML says they hold together at the refusal
 
@@ -39,7 +39,7 @@ class Nvml:
         pynvml._nvmlCheckReturn(self._library.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(self._handle)))
 
     def held_bytes(self, pids: set[int]) -> int:
-        """What these processes hold together."""
+        """The memory that these processes hold together."""
         count = ctypes.c_uint(1024)
         rows = (pynvml.c_nvmlProcessInfo_v3_t * count.value)()
         ask = self._library.nvmlDeviceGetComputeRunningProcesses_v3

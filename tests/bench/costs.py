@@ -1,4 +1,4 @@
-"""What the library costs: driver calls through it, with limits, with a profile and without, against none.
+"""Costs of the library: driver calls through it, with limits, with a profile and without, against none.
 
 costs.py [ROUNDS] [--launches] [--setting NAME]...    prints a Markdown table
 """
@@ -32,7 +32,7 @@ STARTS = 200
 
 
 class Cost(NamedTuple):
-    """Of one call, or of a pair: what it takes natively, how much more with the library, and the ratio of the two."""
+    """One call, or a pair: its native time, how much more with the library, and the ratio of the two."""
 
     native_ns: float
     more_ns: float
@@ -56,7 +56,7 @@ def start_ns(environment: dict[str, str]) -> float:
 
 
 def start_cost(environment: dict[str, str]) -> Cost:
-    """Of a program that does nothing, preloaded: in turns, too."""
+    """Time a program that does nothing, with the preload and without in turns."""
     preloaded = {**environment, "LD_PRELOAD": str(LIBRARY)}
     pairs = [(start_ns(dict(os.environ)), start_ns(preloaded)) for _ in range(STARTS)]
     return Cost(
@@ -67,7 +67,7 @@ def start_cost(environment: dict[str, str]) -> Cost:
 
 
 def measure(program: Path, folder: Path, variables: dict[str, str], only_launches: bool) -> dict[str, Cost]:
-    """What each call costs, in a process of its own that makes each of them with the library and without, in turns."""
+    """Time each call, in a process of its own that makes each with the library and without, in turns."""
     profile = folder / "profile"
     profile.mkdir(exist_ok=True)
     environment = {**os.environ, **variables, "CUDA_DEVICE_MEMORY_SHARED_CACHE": str(folder / "usage")}

@@ -22,7 +22,7 @@ ROUNDS = 25
 
 
 def steps_s(step: Callable[[], object], sleep_s: float) -> list[float]:
-    """What each of the steps after a sleep takes: the median of the rounds."""
+    """Return the time of each step after a sleep: the median of the rounds."""
     rounds = []
     for _ in range(ROUNDS):
         time.sleep(sleep_s)

@@ -20,7 +20,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from scraping import Exporter, exporter, label_values, value
+from support.scraping import Exporter, exporter, label_values, value
 from vgpurun import abi
 
 SCRAPE_S = 15
@@ -28,7 +28,7 @@ PROCESSES = 3
 
 
 def fill(usage: Path) -> list[int]:
-    """What three processes of a training would have written."""
+    """Write what three processes of a training would."""
     written = abi.Usage(magic=abi.USAGE_MAGIC, abi_version=abi.ABI_VERSION, slots_used=PROCESSES)
     now_s = time.monotonic_ns() // 10**9
     written.devices[0].busy_ns, written.devices[0].launches = 10**12, 10**6

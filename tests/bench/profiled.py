@@ -46,7 +46,7 @@ def library_begins_at() -> int:
 def turns_us(
     step: Callable[[], object], synchronize: Callable[[], object], switch: ctypes.c_int, seconds: float
 ) -> tuple[list[float], int]:
-    """What a step takes in each turn, which ends when the GPU is done, and how many steps a turn has."""
+    """Return the time of a step in each turn, which ends when the GPU is done, and how many steps a turn has."""
     steps = 0
     began = time.perf_counter()
     while steps == 0 or time.perf_counter() - began < TURN_S:

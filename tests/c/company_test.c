@@ -126,7 +126,7 @@ static int by_length(const void *a, const void *b) {
 
 #define REQUESTS_NS (11 * S + (REQUESTS + 100) * REQUEST_EVERY_NS)
 
-/* What others have while it works; 0 without others. */
+/* The others' share while it works; 0 without others. */
 static double run_requests_beside(const struct program *training, uint32_t policy, int kernels, unsigned seed,
                                   double *requests_share) {
   requests = (struct requests){.kernels = kernels};
@@ -150,7 +150,7 @@ static double percentile_ms(int percent) {
   return requests.count > 0 ? (double)requests.took_ns[(requests.count - 1) * percent / 100] / MS : 0;
 }
 
-/* What of the other is in flight, and nothing takes a kernel off the GPU; then the switch, and both hosts. */
+/* The other's work in flight, since nothing takes a kernel off the GPU; then the switch, and both hosts. */
 static double unavoidable_ms(int64_t kernel_ns) {
   int64_t in_flight_ns = kernel_ns < MS ? MS : kernel_ns;
   return (double)(in_flight_ns + MODEL_HAND_OVER_NS + 900 * US) / MS;

@@ -1,6 +1,6 @@
 /*
- * What is measured when a program asks next may never be measured: short processes that poll and exit, and programs
- * that do what they can to have more than their limit. All are limited to 20.
+ * Work that is measured at the program's next call may never be measured: short processes that poll and exit, and
+ * programs that do what they can to have more than their limit. All are limited to 20.
  */
 #include "check.h"
 #include "rows.h"
@@ -155,7 +155,7 @@ static void run_every_other(struct model_process *process) {
   }
 }
 
-/* What has gathered while it slept is used at once: all that a bucket holds, after just the sleep that fills it. */
+/* The time that gathered while it slept is used at once: all that a bucket holds, after just the sleep that fills it. */
 static void run_after_sleeps(struct model_process *process) {
   const int *sleep_ms = model_argument(process);
   for (;;) {

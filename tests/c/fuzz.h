@@ -1,4 +1,4 @@
-/* What a fuzz target has, and what fuzz_main.c needs of it. */
+/* The functions of a fuzz target, which fuzz_main.c calls. */
 #ifndef FUZZ_H
 #define FUZZ_H
 

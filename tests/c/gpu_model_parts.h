@@ -1,4 +1,4 @@
-/* What the files of the model share. */
+/* Shared by the files of the model. */
 #ifndef GPU_MODEL_PARTS_H
 #define GPU_MODEL_PARTS_H
 

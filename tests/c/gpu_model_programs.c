@@ -1,4 +1,4 @@
-/* What programs do: they launch, wait and think. */
+/* Programs: they launch, wait and think. */
 #include "check.h"
 #include "gpu_model_parts.h"
 

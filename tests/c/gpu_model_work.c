@@ -76,7 +76,7 @@ static bool has_work(const struct gpu *gpu, int process) {
 
 /* ---- who runs ---------------------------------------------------------------------------------------------------- */
 
-/* Of those with work the next one, to which the GPU switches. */
+/* The next one that has work, to which the GPU switches. */
 static int next_with_work(struct gpu *gpu, int64_t switch_ns) {
   int first = gpu->running;
   for (int i = 1; i <= model.process_count; i++) {
@@ -184,7 +184,7 @@ static void step(struct gpu *gpu, int64_t until_ns) {
     gpu->now_ns = next_arrival_ns(gpu, until_ns);
 }
 
-/* What waits on one GPU for the other sees it in time: the one that is behind goes on. */
+/* Work on one GPU that waits for the other sees it in time: the one that is behind goes on. */
 void model_advance(int64_t until_ns) {
   struct gpu *behind = model.gpus;
   while (behind->now_ns < until_ns) {

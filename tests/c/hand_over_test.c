@@ -53,7 +53,7 @@ static void sleep_until(int64_t wakes_at_ns, bool early) {
   hand_over();
 }
 
-/* Who looks again and again lets time pass with that. */
+/* A tenant that looks again and again lets time pass by that. */
 static int64_t now(void) {
   processes[current].looks_in_all++;
   if (++processes[current].looks > MOST_LOOKS)
@@ -281,7 +281,7 @@ static void check_extremes(void) {
   curious = false;
 }
 
-/* Who never gets the turn waits for it once, and then goes ahead for a while. */
+/* A tenant that never gets the turn waits for it once, and then goes ahead for a while. */
 static void check_disturbance(void) {
   struct turns_file content = {0};
   tampered = true;
@@ -297,7 +297,7 @@ int main(int argument_count, char **arguments) {
   struct turns_file fresh = {0};
   for (int i = 0; i < MOST; i++) /* they know of each other */
     fresh.slots[i].seen_ns = START_NS;
-  /* Who is killed is passed over soon after its work was to end. */
+  /* A killed tenant is passed over soon after its work was to end. */
   const struct bounds prompt = {10 * MS, true};
   CASE("two processes") check(&fresh, 2, 2, 3, 0, prompt);
   CASE("two processes, one killed") check(&fresh, 2, 2, 2, 1, prompt);

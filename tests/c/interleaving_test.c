@@ -199,8 +199,8 @@ int main(int argument_count, char **arguments) {
   CASE("two that ask twice") check((const int *const[]){two, two, NULL}, 3, 0, true);
   CASE("three that do not") check((const int *const[]){large, small, large, NULL}, 2, 0, true);
   CASE("two, and one is killed") check((const int *const[]){large, large, NULL}, 3, 1, true);
-  /* What is about to be settled is seen twice for an instant. Whoever is held up just there for longer than others look
-   * makes them refuse the last bytes: that takes more switches than these. */
+  /* Work that is about to be settled is seen twice for an instant. A thread that is held up just there for longer than
+   * others look makes them refuse the last bytes: that takes more switches than these. */
   CASE("three that fit together") check((const int *const[]){small, small, grows, NULL}, 2, 0, false);
   CASE("one alone that is told nothing but lies") check((const int *const[]){twice, erases, NULL}, 5, 0, true);
   CASE("two that fit, and one is killed") check((const int *const[]){large, small, NULL}, 1, 1, false);

@@ -106,7 +106,7 @@ static void check_overhead(void) {
   CHECK(ledger_used(&a, 0) == 1000 * UNIT, "what is reserved counts even before the driver has it");
 }
 
-/* What is reserved but not allocated yet does not hide a context. */
+/* A reservation that is not allocated yet does not hide a context. */
 static void check_pending(void) {
   start_over();
   struct ledger a = ledger_of(0);
@@ -138,7 +138,7 @@ static void check_managed(void) {
   CHECK(ledger_used(&a, 0) == 500 * UNIT, "freed: %llu", (unsigned long long)ledger_used(&a, 0));
 }
 
-/* What a context took is overhead, also where untouched managed memory leaves open what the driver's figure means. */
+/* A context's memory is overhead, also where untouched managed memory leaves open what the driver's figure means. */
 static void check_contexts(void) {
   start_over();
   struct ledger a = ledger_of(0);
@@ -158,7 +158,7 @@ static void check_contexts(void) {
   CHECK(ledger_used(&a, 0) == 2000 * UNIT && usage.processes[0].devices[0].context_bytes == 0, "gone");
 }
 
-/* What the driver has made for a reservation is overhead before the reservation goes: at no time is it uncounted. */
+/* Memory that the driver took for a reservation is overhead before the reservation goes: it is never uncounted. */
 static void check_made(void) {
   start_over();
   struct ledger a = ledger_of(0), b = ledger_of(1);
@@ -243,7 +243,7 @@ static void check_small(void) {
   CHECK(!RESERVES(a, 0, 1, LIMIT_BYTES) && !RESERVES(b, 0, 1, LIMIT_BYTES), "and none beyond");
 }
 
-/* What the driver took without a reservation is shown, but is no grant to be used again. */
+/* Memory that the driver took without a reservation is shown, but is no grant to be used again. */
 static void check_unreserved(void) {
   start_over();
   struct ledger a = ledger_of(0), b = ledger_of(1);

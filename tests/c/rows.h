@@ -29,7 +29,7 @@ __attribute__((format(printf, 2, 3))) static inline void row(bool holds, const c
   va_end(values);
 }
 
-/* What is wanted and does not hold yet, where is_open: docs/dev/compute.md lists it. */
+/* Where is_open, it is wanted and does not hold yet: docs/dev/compute.md lists it. */
 __attribute__((format(printf, 3, 4))) static inline void row_unless(bool is_open, bool holds, const char *format, ...) {
   va_list values;
   va_start(values, format);
@@ -42,7 +42,7 @@ static inline int rows_end(void) {
   return cases_end() || rows_failed > 0;
 }
 
-/* What each has of the first GPU between two times, in percent. */
+/* The share of the first GPU that each has between two times, in percent. */
 static inline void measure_shares(struct model_process **processes, int count, int64_t from_ns, int64_t to_ns,
                                   double *shares) {
   int64_t before_ns[MODEL_PROCESSES];

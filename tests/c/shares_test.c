@@ -43,7 +43,7 @@ static struct model_process *tenant(int number, uint32_t percent, const struct w
   return model_start(number, run_work, work, 0);
 }
 
-/* What each has worked between two times, in percent of the GPU. */
+/* The work of each between two times, in percent of the GPU. */
 static void measure(struct model_process **tenants, int count, int64_t from_ns, int64_t to_ns, double *shares) {
   int64_t before_ns[MODEL_PROCESSES];
   model_run(from_ns);
@@ -103,7 +103,7 @@ static void check_two_processes_of_one_container(void) {
   CHECK(shares[0] + shares[1] > 39 && shares[0] + shares[1] < 41, "%.2f %%", shares[0] + shares[1]);
 }
 
-/* What one has done is measured when it launches again, and by then the other has been charged for what came later. */
+/* The work of one is measured when it launches again, and by then the other has been charged for what came later. */
 static void run_polling(struct model_process *process) {
   const struct work *work = model_argument(process);
   for (;;) {

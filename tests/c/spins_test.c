@@ -16,7 +16,7 @@ struct job {
   uint32_t most_ahead;      /* launches on a GPU, or 0: each step is waited for */
   int ranks[2], rank_count; /* one for each GPU */
   bool by_kernel;           /* launches on its GPUs in turn, else one rank's step after the other's */
-  /* What has become of it. */
+  /* How it ended. */
   int steps;
   int64_t counted_from_ns, last_step_ns, longest_ns;
 };

@@ -1,5 +1,5 @@
 /*
- * What strangers do to the file of the turns, each for twenty seconds, while two tenants at 50 use the GPU flat out, on
+ * Strangers damage the file of the turns, each for twenty seconds, while two tenants at 50 use the GPU flat out, on
  * simulated time: nobody exceeds its limit, nobody gets less than half of it, and no launch waits for a second.
  */
 #include "cases.h"
@@ -133,7 +133,7 @@ static void check_two(const struct attack *attack) {
   }
 }
 
-/* Whose share depends on the others': with a limit it is never more, and without one never less than a 17th. */
+/* A share that depends on the others': with a limit it is never more, and without one never less than a 17th. */
 static void check_one(uint32_t percent, uint32_t policy, double least, double most) {
   for (int i = 0; i < (int)(sizeof attacks / sizeof *attacks); i++) {
     double share;

@@ -127,7 +127,7 @@ static void wait_for_each(struct model_process *process) {
   }
 }
 
-/* What so many of them do in ten seconds, each with its part of the GPU. */
+/* The work that so many of them do in ten seconds, each with its part of the GPU. */
 static int64_t work_of_waiting_ns(int tenants) {
   struct model_process *processes[2];
   int64_t worked_ns = 0;

@@ -13,7 +13,15 @@ import pytest
 from programs_of_c import built
 
 HERE = Path(__file__).parent
-TABLES = ["alone", "company", "evasions", "spins"]  # of many seconds of the model's time: rows.h
+TABLES = [
+    "alone",
+    "company",
+    "evasions",
+    "spins",
+    "tenants",
+    "timeline",
+    "windows",
+]  # of many seconds of the model's time: rows.h
 THREADED = ["ledger", "table", "claims", "turns", "profile", "quick_clock"]
 REAL_TIME = ["turns"]  # on this machine's clock
 # They take many seconds of the model's time; the latter, some 5 s of a processor and more.
@@ -23,6 +31,7 @@ EXHAUSTIVE = [
     ("company", "priority"),
     ("spins", "collectives of two tenants"),
     ("spins", "collectives"),
+    ("strangers", "two"),
     ("strangers", "one without a limit"),
     ("strangers", "one that may burst"),
 ]

@@ -44,7 +44,7 @@ static int64_t place(int64_t ended_ns, int64_t recorded_ns, int64_t observed_ns)
   return wall_ns;
 }
 
-/* Of every 16 batches the GPU is idle before one, which is seen to end at once. */
+/* The GPU is idle before one batch of every 16, which is seen to end at once. */
 static void check_batches(int64_t from_ns, int64_t duration_ns) {
   int count = 0;
   for (int64_t end_ns = from_ns; end_ns < from_ns + duration_ns; end_ns += 50 * MS, count++) {

@@ -1,4 +1,4 @@
-"""What calls return, and flags and attributes that they take."""
+"""Results that calls return, and flags and attributes that they take."""
 
 SUCCESS = 0
 ERROR_INVALID_VALUE = 1

@@ -66,7 +66,7 @@ class Devices(Calls):
         self.call("cuCtxSetCurrent", context or None)
 
     def start(self, device: int = 0) -> None:
-        """What every test begins with: cuInit and a current primary context."""
+        """Begin as every test does: cuInit and a current primary context."""
         self.init()
         self.primary_context(device)
 

@@ -131,7 +131,7 @@ class Memory(Calls):
         self.call("cuMemUnmap", address, size_bytes)
 
     def array(self, width: int, height: int) -> int:
-        """Of four floats an element."""
+        """Make an array of four floats an element."""
         array = c_void_p()
         self.call("cuArrayCreate_v2", byref(array), byref(ArrayDescriptor(width, height, FORMAT_FLOAT, 4)))
         return array.value or 0

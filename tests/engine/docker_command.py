@@ -9,7 +9,7 @@ import subprocess
 from dataclasses import dataclass
 from functools import cache
 
-from debian_packages import unpacked
+from support.debian_packages import unpacked
 
 NEWEST = 28  # of which Debian has one; its versions differ in some words and values
 

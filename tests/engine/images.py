@@ -13,7 +13,7 @@ from pathlib import Path
 
 import docker
 
-from debian_packages import UnavailableError, kept, tool, unpacked
+from support.debian_packages import UnavailableError, kept, tool, unpacked
 
 PROGRAMS = Path(__file__).parent / "programs"
 DEBIAN_SUITE = "bookworm"

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from debian_packages import UnavailableError, kept
+from support.debian_packages import UnavailableError, kept
 
 SCRIPT = Path(__file__).parent / "docker-engine"
 

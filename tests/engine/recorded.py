@@ -13,7 +13,7 @@ from pathlib import Path
 
 _RECORDING = re.compile(r"<!-- recorded -->\n\n(.*?)\n<!-- /recorded -->", re.DOTALL)
 _INDENT = "    "
-# What differs from run to run, or from machine to machine.
+# These differ from run to run, or from machine to machine.
 _VARIES = (
     (r"\b[0-9a-f]{64}\b|\b[0-9a-f]{12}\b", "ID"),
     (r"GPU-[0-9a-f-]{36}", "UUID"),
@@ -46,7 +46,7 @@ def play(recording: str, run: Callable[[str], str]) -> str:
 
 
 def essence(recording: str) -> list[str]:
-    """What must be the same each time."""
+    """Return the part that must be the same each time."""
     lines = [line for line in recording.splitlines() if not any(word in line for word in _OF_THE_MACHINE)]
     for pattern, word in _VARIES:
         lines = [re.sub(pattern, word, line) for line in lines]

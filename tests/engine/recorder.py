@@ -21,7 +21,7 @@ API_VERSION = "1.48"
 
 @dataclass
 class Recorder:
-    """What containers the engine was asked to make: the query of each request, and its body."""
+    """Return the containers that the engine was asked to make: the query of each request, and its body."""
 
     host: str
     requests: list[tuple[dict[str, str], Any]] = field(default_factory=list)

@@ -19,11 +19,11 @@ from referencing import Registry, Resource
 from referencing.jsonschema import DRAFT7
 
 from cli import GPU_PROGRAM, WITH_PROGRAMS, Cli, wait_until
-from debian_packages import tool, unpacked
 from docker_command import docker_command
 from images import debian_tar
 from private_engine import fetched_engine
 from support import CHECKOUT
+from support.debian_packages import tool, unpacked
 from vgpurun import abi
 from vgpurun.cdi.of_slices import TMPFILES
 
@@ -77,7 +77,7 @@ def run(*command: object, cli: Cli, **popen: object) -> subprocess.CompletedProc
 
 
 def docker_run(cli: Cli, *arguments: str) -> str:
-    """What a plain docker run prints; it must succeed."""
+    """Return what a plain docker run prints; it must succeed."""
     done = run(docker_command(), "run", "--network=none", *arguments, cli=cli)
     assert done.returncode == 0, done
     return done.stdout

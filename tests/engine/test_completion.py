@@ -1,4 +1,4 @@
-"""What shells complete, asked as click's scripts ask, and as bash itself does."""
+"""Shells' completions, asked for as click's scripts ask, and as bash itself does."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 from cli import Cli
-from debian_packages import tool
+from support.debian_packages import tool
 
 
 def complete(vgpurun: Cli, *words: str) -> list[str]:

@@ -40,6 +40,7 @@ def test_the_demo(own_gpu: Cli, tmp_path: Path, with_engine: bool) -> None:
     assert_measured(share, lambda share: abs(share - 50) < 6)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.real_time
 def test_two_tenants(own_gpu: Cli, debian: str) -> None:
     bin_dir = str(Path(sys.executable).parent)

@@ -1,4 +1,4 @@
-"""What the device plugin answers is given to real containers, as kubelet and its runtime would, and the limits hold."""
+"""The device plugin's answers are given to real containers, as kubelet and its runtime would, and the limits hold."""
 
 from __future__ import annotations
 

@@ -17,9 +17,9 @@ import pytest
 
 import images
 from cli import GPU_PROGRAM, Cli, clean_environment, wait_until
-from debian_packages import tool, with_packages
 from private_engine import fetched_engine
 from support import CHECKOUT
+from support.debian_packages import tool, with_packages
 
 pytestmark = pytest.mark.exhaustive
 

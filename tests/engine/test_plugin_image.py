@@ -20,8 +20,8 @@ import pytest
 from packaging.requirements import Requirement
 
 import images
-from debian_packages import UnavailableError, kept
 from support import CHECKOUT
+from support.debian_packages import UnavailableError, kept
 
 pytestmark = pytest.mark.exhaustive
 
@@ -31,7 +31,7 @@ UNPRIVILEGED = {"read_only": True, "cap_drop": ["ALL"], "security_opt": ["no-new
 
 
 def wheels() -> Path:
-    """What the image's Python needs, for the Python of the stand-in; kept between runs."""
+    """Return the folder of all that the image's Python needs, for the Python of the stand-in; kept between runs."""
     wanted = sorted(str(each) for each in map(Requirement, requires("vgpurun") or []) if is_needed(each))
     wanted = [each.partition(";")[0].strip() for each in wanted] + ["hatchling>=1.27", "pip"]
     key = hashlib.sha256(" ".join([*wanted, DEBIANS_PYTHON]).encode()).hexdigest()[:12]
@@ -95,7 +95,7 @@ def image(image_maker: Callable[..., str], debian: str, cuda_devel: str) -> str:
 
 
 def run(engine: docker.DockerClient, image: str, *command: str, **options: Any) -> str:
-    """What a container printed that has no right to anything, as the DaemonSets' have none."""
+    """Return what a container without any rights printed, as the DaemonSets' have none."""
     return engine.containers.run(image, list(command), remove=True, **UNPRIVILEGED, **options).decode()
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from cli import GPU_PROGRAM, WITH_PROGRAMS, Cli
-from prometheus_server import Prometheus, prometheus
-from scraping import exporter, wait_for
+from support.prometheus_server import Prometheus, prometheus
+from support.scraping import exporter, wait_for
 
 pytest.importorskip("prometheus_client")
 MIB = 1 << 20

@@ -1,4 +1,4 @@
-"""What the documentation shows is what happens. With RECORD=1 the pages are written anew instead."""
+"""The documentation shows what happens. With RECORD=1 the pages are written anew instead."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ def hold(cli: Cli, image: str, name: str, *limits: str) -> None:
 
 
 def tickets(cli: Cli) -> list[Path]:
-    """Of who waits for the GPUs of this test."""
+    """The tickets of launches that wait for the GPUs of this test."""
     own = re.findall(r"uuid: (\S+)", Path(cli.environment["VGPUSIM_CONFIG"]).read_text())
     found = []
     for path in QUEUE_DIR.glob("wait-*"):

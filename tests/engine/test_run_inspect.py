@@ -1,4 +1,4 @@
-"""What docker shows of a container made by vgpurun is what it shows of the same docker run, but for what is added."""
+"""Docker shows a container made by vgpurun as it shows the same docker run, but for what is added."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from cli import Cli, wait_until
 from docker_command import docker_command
 
-# What vgpurun adds to a container: variables, mounts, labels and device nodes.
+# Added by vgpurun to a container: variables, mounts, labels and device nodes.
 ADDED_VARIABLES = ("CUDA_", "LD_", "VGPU", "NVIDIA_", "LIBCUDA_")
 ADDED_TARGETS = ("/.vgpurun", "/tmp/vgpulock", "/etc/ld.so.preload", "/usr/lib", "/usr/lib64", "/usr/bin")
 OF_EACH = ("Id", "Created", "Name", "LogPath", "ResolvConfPath", "HostnamePath", "HostsPath", "GraphDriver", "State")
@@ -74,7 +74,7 @@ def test_inspect_is_the_same(vgpurun: Cli, docker: str, debian: str, line: str, 
 def inspected(
     engine: docker_py.DockerClient, name: str, command: list[str], arguments: list[str], environment: dict[str, str]
 ) -> Any:
-    """What the engine says of a container that is made by a command line, without what differs from run to run."""
+    """Return the engine's words on a container that a command line makes, without what differs from run to run."""
     process = subprocess.Popen(
         [*command, "--name", name, *arguments], env=environment, stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,

@@ -1,4 +1,4 @@
-"""What cannot work is refused before anything is made: one line, exit code 125, nothing left."""
+"""Launches that cannot work are refused before anything is made: one line, exit code 125, nothing left."""
 
 from __future__ import annotations
 

@@ -66,13 +66,15 @@ def test_a_launch_that_is_killed_at_its_look_holds_nothing(
     own_gpu: Cli, debian: str, tmp_path: Path, request_path: str
 ) -> None:
     engine = own_gpu.environment["DOCKER_HOST"]
+    looks = {"all": True, "filters": {"label": "vgpurun.state=-"}}
+    before = {each.id for each in own_gpu.engine.containers.list(**looks)}
     with held_up(engine, tmp_path, request_path, is_answered=True) as (address, held):
         own_gpu.environment["DOCKER_HOST"] = address
         with own_gpu.started("run", *own_gpu.driver, "--mem", "16g", debian, "sleep", "300") as process:
             held.wait()
             process.kill()
     own_gpu.environment["DOCKER_HOST"] = engine
-    (left,) = own_gpu.engine.containers.list(all=True, filters={"label": "vgpurun.state=-"})
+    (left,) = (each for each in own_gpu.engine.containers.list(**looks) if each.id not in before)
     assert (left.status, own_gpu.states()) == ("created", [])
     assert own_gpu("ps", "--driver", "sim", "-a", "--format", "{{.Names}}").stdout == ""
     assert own_gpu.run("--mem", "16g", debian, "true").exit_code == 0

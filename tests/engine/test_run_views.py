@@ -1,4 +1,4 @@
-"""What a container is shown of the GPU: its own processes, by its own PIDs, and nobody else's."""
+"""A container is shown its own processes on the GPU, by its own PIDs, and nobody else's."""
 
 from __future__ import annotations
 

@@ -20,8 +20,8 @@ import pytest
 
 import images
 from cli import Cli, clean_environment
-from debian_packages import tool
 from private_engine import private_engine
+from support.debian_packages import tool
 from terminal import Terminal
 from vgpurun.engine.relay import close_notify
 

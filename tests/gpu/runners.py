@@ -79,7 +79,7 @@ Runner = Local | Container
 
 
 def answer(result: subprocess.CompletedProcess[str]) -> dict[str, Any]:
-    """What a program printed: its last line, JSON."""
+    """Return the last line that a program printed, which is JSON."""
     assert result.returncode == 0, result.stdout + result.stderr
     parsed: dict[str, Any] = json.loads(result.stdout.splitlines()[-1])
     return parsed

@@ -1,4 +1,4 @@
-"""What the library takes for granted of the driver."""
+"""Facts about the driver that the library takes for granted."""
 
 from __future__ import annotations
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from scraping import Exporter, exporter, value
 from support import CHECKOUT
+from support.scraping import Exporter, exporter, value
 from vgpurun.host import gpus
 
 pytest.importorskip("prometheus_client")

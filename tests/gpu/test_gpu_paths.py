@@ -11,7 +11,7 @@ from support import CHECKOUT
 
 LIMIT_MIB = 2048
 
-# What allocates, and what gives it back; each about 100 MiB.
+# Functions that allocate, and those that free; each about 100 MiB.
 PATHS = {
     "cuMemAlloc": ("d.mem_alloc(100 * MIB)", "d.mem_free"),
     "cuMemAlloc, odd": ("d.mem_alloc(2 * MIB + 1)", "d.mem_free"),

@@ -17,7 +17,7 @@ EXACT = 0.02
 
 
 def profiled_run(python: str, factory: pytest.TempPathFactory, *arguments: str) -> Seen:
-    """What torch.profiler and the profile say of one run."""
+    """One run, as torch.profiler and the profile tell it."""
     folder = factory.mktemp("profile")
     runner = Local(python)
     seen = answer(runner.run(["--profile", str(folder)], [*runner.program("torch_profiled.py"), *arguments]))

@@ -14,7 +14,7 @@ LIMITS = ["--mem", "2g", "--sm", "50", "--seconds", "1.5"]
 
 
 def verified(*image: str) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """What was found, and its checks by their names."""
+    """Return the result, and its checks by their names."""
     result = vgpurun(["verify", *LIMITS, "--format", "json", *image])
     assert result.stdout, result.stderr
     (found,) = json.loads(result.stdout)
@@ -34,7 +34,7 @@ def test_limits_hold() -> None:
 
 @pytest.mark.timeout(240)
 def test_limits_hold_in_a_container(engine: docker.DockerClient, glibc_image: str) -> None:
-    """Of an image with nothing but a C library: the driver, the library and the trial come from this host."""
+    """An image with nothing but a C library is enough: the driver, the library and the trial come from this host."""
     began_s = int(time.time())
     found, checks = verified(glibc_image)
     assert {name: check["what"] for name, check in checks.items() if check["status"] != "ok"} == {}

@@ -271,7 +271,7 @@ def check_schema(body: dict[str, Any], version: str) -> None:
 
 
 def check_slice(spec: dict[str, Any]) -> None:
-    """What the server's own validation asks for beside the schema. Raises ValueError."""
+    """Check what the server's own validation asks for beside the schema. Raises ValueError."""
     if not spec["pool"]["resourceSliceCount"] >= 1 or not spec["pool"]["generation"] >= 1:
         raise ValueError("pool: must be greater than zero")
     devices = spec.get("devices", [])

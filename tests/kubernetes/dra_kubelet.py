@@ -18,7 +18,7 @@ from api_server import ApiServer
 from vgpurun.kubernetes.proto import dra_health_pb2, dra_pb2, pluginregistration_pb2
 
 TIMEOUT_S = 45  # kubelet's
-# What kubelet calls a version when a plugin registers, and the service that it then calls. Newest first.
+# Kubelet's name for a version when a plugin registers, and the service that it then calls. Newest first.
 HEALTH = ("v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")
 SPOKEN = {
     "1.34": {

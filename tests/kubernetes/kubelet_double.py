@@ -47,7 +47,7 @@ class Plugin:
 
 @dataclass
 class Given:
-    """What a container has of one resource, and the plugin's answer."""
+    """A container's units of one resource, and the plugin's answer."""
 
     ids: frozenset[str]
     answer: api.ContainerAllocateResponse
@@ -82,7 +82,7 @@ class Kubelet:
         self._server.stop(0)
 
     def restart(self, cleans_up: bool = True) -> None:
-        """What it knows of containers comes from its record."""
+        """Start again: it knows its containers from its record."""
         self.stop()
         self.registrations.clear()
         entries = json.loads((self.folder / RECORD).read_bytes())["Data"]["PodDeviceEntries"]
@@ -185,7 +185,7 @@ class Kubelet:
         return _asked(self.plugins[resource].stub.allocate, request).container_responses[0]
 
     def start_container(self, pod: str, container: str) -> list[api.ContainerAllocateResponse]:
-        """What is done before a container is made. Returns the plugins' answers, merged as kubelet would."""
+        """Do what precedes the making of a container. Returns the plugins' answers, merged as kubelet would."""
         given = list(self.containers[pod, container].items())
         self.random.shuffle(given)
         for resource, each in given:

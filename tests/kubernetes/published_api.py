@@ -11,14 +11,14 @@ from pathlib import Path
 
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 
-from debian_packages import kept, original_source
+from support.debian_packages import kept, original_source
 
 RELEASE = "bookworm"
 INTERFACES = {"deviceplugin": "v1beta1", "podresources": "v1", "pluginregistration": "v1"}
 
 
 def published(interface: str) -> FileDescriptorProto:
-    """What is published of an interface, compiled."""
+    """A published interface, compiled."""
     text = (kept("kubernetes-1.20", _fetch) / f"{interface}.proto").read_text()
     # Go's own: options that change the Go code and not the wire.
     text = re.sub(r'import "github.com/gogo[^;]*;|option \(gogoproto[^;]*;|\[\(gogoproto[^]]*\]', "", text)

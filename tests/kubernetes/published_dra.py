@@ -7,8 +7,8 @@ from pathlib import Path
 
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
-from debian_packages import unpacked
 from published_api import compiled
+from support.debian_packages import unpacked
 
 PACKAGE = "golang-github-kubernetes-kubelet-dev"
 

@@ -1,4 +1,4 @@
-"""What a claim's allocation means for this node's GPUs."""
+"""A claim's allocation, and its meaning for this node's GPUs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the DRA plugin and the node agent say to kubelet is what Kubernetes publishes, on the wire."""
+"""The DRA plugin and the node agent speak to kubelet as Kubernetes publishes it, on the wire."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from vgpurun.kubernetes.proto import (
 
 V1 = "k8s.io.kubelet.pkg.apis.dra.v1."
 V1BETA1 = "k8s.io.kubelet.pkg.apis.dra.v1beta1."
-# Of Kubernetes 1.35, read in its staging/src/k8s.io/kubelet/pkg/apis/dra/v1/api.proto.
+# Kubernetes 1.35's, read in its staging/src/k8s.io/kubelet/pkg/apis/dra/v1/api.proto.
 SHARE_ID = f"{V1}Device.shareid = 5: optional string"
-# Of Kubernetes 1.37, read in its staging/src/k8s.io/kubelet/pkg/apis/dra-health/v1/api.proto.
+# Kubernetes 1.37's, read in its staging/src/k8s.io/kubelet/pkg/apis/dra-health/v1/api.proto.
 HEALTH = {
     "/v1.DRAResourceHealth/NodeWatchResources(.v1.NodeWatchResourcesRequest) stream .v1.NodeWatchResourcesResponse",
     "message v1.NodeWatchResourcesRequest",

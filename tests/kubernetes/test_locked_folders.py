@@ -10,7 +10,7 @@ import pytest
 
 from claim_maker import claim, result
 from claim_node import GPUS, ClaimNode, OneClaim, named
-from lock_holder import held_by_process
+from support.lock_holder import held_by_process
 from vgpurun.errors import StateError
 from vgpurun.host.drivers import DriverPlan
 from vgpurun.kubernetes import locks, rpc, state

@@ -16,8 +16,8 @@ import yaml
 from api_server import ApiServer, check_schema
 from claim_maker import claim, result
 from claim_node import GPUS, ClaimNode, named
-from debian_packages import tool
 from support import CHECKOUT
+from support.debian_packages import tool
 from vgpurun.cli import cli
 from vgpurun.kubernetes.dra.cluster import Cluster
 from vgpurun.kubernetes.dra.config import config_of
@@ -27,7 +27,7 @@ from vgpurun.kubernetes.dra.publish import Publisher
 FOLDER = CHECKOUT / "examples" / "kubernetes"
 VERSIONS = ("1.34", "1.35", "1.36", "1.37")
 INSTALLS = sorted(path.parent for path in FOLDER.glob("*/kustomization.yaml"))
-# What of the node the DaemonSets may see.
+# The parts of the node that the DaemonSets may see.
 HOST_PATHS = {
     "/etc/cdi",
     "/tmp/vgpulock",

@@ -57,7 +57,7 @@ def folders(root: Path) -> list[Path]:
 
 
 def hold_slot(usage: Path) -> int:
-    """What a program of a container does when it starts to use a GPU."""
+    """Do what a program of a container does when it starts to use a GPU."""
     file = os.open(usage, os.O_RDWR)
     wanted = struct.pack("hhxxxxqqixxxx", fcntl.F_WRLCK, os.SEEK_SET, abi.SLOT_LOCK_OFFSET + 3, 1, 0)
     fcntl.fcntl(file, fcntl.F_OFD_SETLK, wanted)

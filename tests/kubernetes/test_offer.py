@@ -1,4 +1,4 @@
-"""What an administrator's file says, what it comes to on a node's GPUs, and which units are chosen of that."""
+"""An administrator's file, the shares that it comes to on a node's GPUs, and the choice among them."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from published_api import INTERFACES, compiled, published
 from support import CHECKOUT
 
 PROTO = CHECKOUT / "vgpurun/kubernetes/proto"
-# What later releases have added, and is used here.
+# Later releases have added these, which are used here.
 NEWER = {
     "deviceplugin": {
         "message v1beta1.CDIDevice",

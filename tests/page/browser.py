@@ -14,7 +14,7 @@ from typing import Any
 from selenium.webdriver import Chrome, ChromeOptions, ChromeService
 from selenium.webdriver.support.wait import WebDriverWait
 
-from debian_packages import tool
+from support.debian_packages import tool
 
 
 @contextmanager
@@ -72,7 +72,7 @@ class Browser:
         return [url for url in sent if not url.startswith("data:")]
 
     def complaints(self) -> list[str]:
-        """What the console says."""
+        """The console's messages."""
         return [entry["message"] for entry in self.driver.get_log("browser")]
 
     def picture(self, path: Path) -> None:

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from browser import Browser
 
-import made_profiles as made
-from debian_packages import tool
+import support.made_profiles as made
 from support import CHECKOUT
+from support.debian_packages import tool
 from vgpurun.profiles.model import ApiTotal, KernelTotal
 
 INJECTED = (

@@ -13,7 +13,7 @@ import pytest
 from browser import Browser
 from perfetto import Perfetto, perfetto, user_interface
 
-import made_profiles as made
+import support.made_profiles as made
 from support import is_set, unavailable
 
 HOSTILE = 'python </script><img src=x> "quotes" \\ \x1b]0;title\x07 ünï\U0001f600'
@@ -70,7 +70,7 @@ def test_every_event_is_there_and_as_long_as_it_was(opened: Perfetto) -> None:
     found = {category: (count, total_ns) for category, count, total_ns in opened.query(
         "select category, count(*), sum(dur) from slice group by category")}  # fmt: skip
     assert {category: count for category, (count, _) in found.items()} == dict(number)
-    # What the clocks make overlap is cut, of streams alone.
+    # Overlaps that come from the clocks are cut, of streams alone.
     gpu_ns = found.pop("gpu")[1]
     assert {category: total_ns for category, (_, total_ns) in found.items()} | {"gpu": 0} == duration_ns | {"gpu": 0}
     assert 0.99 * duration_ns["gpu"] <= gpu_ns <= duration_ns["gpu"]

@@ -36,7 +36,7 @@ def rows(folder: Path) -> list[dict[str, str]]:
 
 @pytest.mark.exhaustive
 def test_each_measurement_is_a_row(sandbox: Sandbox, tmp_path: Path) -> None:
-    """Of one GPU, of several at once, and of one that cannot be made here."""
+    """On one GPU, on several at once, and on one that cannot be made here."""
     tables = ("--only", "shares", "--only", "two-gpus", "--programs", "1ms,nothing", "--limits", "50")
     result = measure(sandbox, "--gpus", "all", "--out", str(tmp_path / "out"), *tables)
     assert result.returncode == 1, result.stdout + result.stderr
@@ -59,7 +59,7 @@ def test_the_page_has_the_figures_that_were_measured() -> None:
 
 
 def test_the_costs_are_a_table(sandbox: Sandbox) -> None:
-    """Of calls through the library against the driver's own, in one process."""
+    """Calls through the library are timed against the driver's own, in one process."""
     command = [sys.executable, str(BENCH / "costs.py"), "1", "--launches", "--setting=--profile"]
     result = subprocess.run(
         command, env=sandbox.environment, capture_output=True, text=True, timeout=100, check=False, cwd=sandbox.folder

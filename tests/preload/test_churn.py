@@ -175,7 +175,7 @@ def start_together(churn: Callable[..., subprocess.Popen[str]], count: int, **va
 
 @pytest.mark.real_time
 def test_300_processes_start_at_once(churn: Callable[..., subprocess.Popen[str]]) -> None:
-    """What the library adds to each does not grow with their number: it stays near what they cost without it."""
+    """The library's cost for each does not grow with their number: it stays near the cost without it."""
 
     def processor_s() -> tuple[float, float]:
         """With the library and without."""

@@ -14,15 +14,15 @@ from typing import Any
 
 import pytest
 
-from prometheus_server import Prometheus, prometheus
-from scraping import exporter, wait_for
 from support import CHECKOUT, own_gpu_config
+from support.prometheus_server import Prometheus, prometheus
+from support.scraping import exporter, wait_for
 
 pytestmark = pytest.mark.slow
 
 pytest.importorskip("prometheus_client")
 DASHBOARD = json.loads((CHECKOUT / "examples" / "monitoring" / "dashboard.json").read_text())
-# What Grafana puts in the place of its variables when "All" is chosen, and scrapes come every second.
+# Grafana puts these in the place of its variables when "All" is chosen, and scrapes come every second.
 GRAFANA = {"$__rate_interval": "1m", **{f"${each['name']}": ".*" for each in DASHBOARD["templating"]["list"]}}
 # Computes all the time, under limits, and was refused memory.
 PROGRAM = """
@@ -70,7 +70,7 @@ def targets() -> list[tuple[str, str]]:
 
 
 def values_of(scraped: Prometheus, variable: dict[str, Any]) -> list[str]:
-    """What a variable of the dashboard lets choose."""
+    """Return the values that a variable of the dashboard offers."""
     match = re.fullmatch(r"label_values\((.*), (\w+)\)", variable["query"]["query"])
     assert match is not None
     selector = re.sub(r"\$\w+", ".*", match[1])

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from debian_packages import tool
-from scraping import exporter, label_values, value, wait_for
 from support import CHECKOUT
+from support.debian_packages import tool
+from support.scraping import exporter, label_values, value, wait_for
 from vgpurun.limits import usage_file
 
 pytestmark = pytest.mark.slow
@@ -64,7 +64,7 @@ def program(environment: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
 
 
 def busy_seconds(state_dir: Path) -> float:
-    """What the usage file says of the only program's GPU time."""
+    """Return the only program's GPU time by the usage file."""
     (usage,) = state_dir.rglob("run/usage")
     (reading,) = usage_file.read_usage(usage, ["GPU"]) or ()
     return reading.busy_ns / 1e9

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from scraping import Exporter, exporter, value, wait_for
 from support import CHECKOUT
+from support.scraping import Exporter, exporter, value, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -86,7 +86,7 @@ def test_what_a_program_used_over_an_exporter_that_is_killed(
     options = ("--history-interval", "1")
 
     def counted_s(running: Exporter, at_least_s: float) -> float:
-        """What the metric says, and the history too."""
+        """The value of the metric, and the history's too."""
         measured_s = value(running.scrape(), "vgpurun_container_gpu_seconds_total", container=name) or 0
         kept_s = sum(each["gpu_seconds"] for each in accounts(environment))
         return measured_s if measured_s >= at_least_s and kept_s == pytest.approx(measured_s) else 0
@@ -117,6 +117,7 @@ def test_what_a_program_used_over_an_exporter_that_is_killed(
     assert f"<!--  {account['user']} -->" in (tmp_path / "use.svg").read_text(), "the name in the legend"
 
 
+@pytest.mark.exhaustive
 def test_an_exporter_that_was_away(environment: dict[str, str], program: subprocess.Popen[str]) -> None:
     options = ("--history-interval", "1")
     with exporter(environment, *options) as running:

@@ -121,7 +121,7 @@ def test_more_processes_than_there_are_slots(sandbox: Sandbox) -> None:
 
 
 def test_closed_standard_streams(sandbox: Sandbox) -> None:
-    """What a program prints into the void does not land in our files."""
+    """A program's output to a closed descriptor does not land in our files."""
     code = (
         "import os\n"
         "result = os.dup(1); os.set_inheritable(result, False)\n"

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from scraping import exporter, label_values, value, wait_for
 from support import CHECKOUT
+from support.scraping import exporter, label_values, value, wait_for
 
 pytestmark = pytest.mark.slow
 

@@ -47,7 +47,10 @@ def test_graphs_are_limited(sandbox: Sandbox) -> None:
 
 
 @pytest.mark.real_time
-@pytest.mark.parametrize("limits", [{}, {"CUDA_DEVICE_SM_LIMIT": "100"}, {"CUDA_DEVICE_SM_LIMIT_1": "10"}])
+@pytest.mark.parametrize(
+    "limits",
+    [{"CUDA_DEVICE_SM_LIMIT_1": "10"}, pytest.param({"CUDA_DEVICE_SM_LIMIT": "100"}, marks=pytest.mark.exhaustive)],
+)
 def test_what_is_not_limited_is_not_slowed(sandbox: Sandbox, limits: dict[str, str]) -> None:
     assert_share(sandbox, WORK + "print(work(1.5))", 0.9, 1.01, **limits)
 

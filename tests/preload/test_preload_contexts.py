@@ -1,4 +1,4 @@
-"""What contexts take besides allocations: modules, libraries, stacks and heaps, streams."""
+"""The memory of contexts besides allocations: modules, libraries, stacks and heaps, streams."""
 
 from __future__ import annotations
 

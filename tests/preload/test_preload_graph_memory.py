@@ -64,7 +64,7 @@ d.mem_free(held)
 """
     code += """
 assert refused(run, 1600 * MIB) == OUT_OF_MEMORY
-# What earlier launches left allocated stays, the rest has gone back.
+# Memory that earlier launches left allocated stays, the rest has gone back.
 left = d.graph_memory(GRAPH_MEMORY_USED) // MIB
 assert left <= used() - base < left + 32, (used(), left)
 run(992 * MIB)

@@ -1,4 +1,4 @@
-"""What contexts take is counted apart, and what cannot be counted says so."""
+"""The memory of contexts is counted apart, and a figure that cannot be had says so."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ CONTEXT_MIB = 518
 SHARE_OF_DATA_MIB = 2048 - 512  # the rest is kept for modules, which the host cannot hold
 LIMITS = {"CUDA_OVERSUBSCRIBE": "true", "CUDA_DEVICE_MEMORY_LIMIT": "8g", "CUDA_DEVICE_MEMORY_SHARE": "2g"}
 
-# What the device really holds is asked of a process that is not limited.
+# A process that is not limited says what the device really holds.
 PRELUDE = """
 import json, os, subprocess, sys
 from cuda_driver import *

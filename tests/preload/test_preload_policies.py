@@ -40,7 +40,7 @@ def tenant(sandbox: Sandbox, name: str, quota: Quota, code: str = WORK + COMPARE
 
 
 def shares(sandbox: Sandbox, *quotas: Quota) -> list[float]:
-    """What each of these gets when all work as much as they can."""
+    """Return the share of each when all work as much as they can."""
     with ExitStack() as stack:
         return measured_together(
             [stack.enter_context(tenant(sandbox, str(i), quota)) for i, quota in enumerate(quotas)]
@@ -88,7 +88,7 @@ def test_low_priority_gets_what_is_left_and_does_not_starve(sandbox: Sandbox) ->
 def test_the_words_of_hami(sandbox: Sandbox, word: str, least: float, most: float) -> None:
     def share() -> float:
         limits = {"CUDA_DEVICE_SM_LIMIT": "30", "GPU_CORE_UTILIZATION_POLICY": word}
-        return float(sandbox.python(WORK + "work(0.5); print(work(2))", **limits))
+        return float(sandbox.python(WORK + "work(0.3); print(work(1.2))", **limits))
 
     assert_measured(share, lambda share: least < share < most)
 

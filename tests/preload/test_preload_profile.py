@@ -1,4 +1,4 @@
-"""What the profile of a program says is what the program did: on the simulated driver."""
+"""The profile of a program tells what the program did, on the simulated driver."""
 
 from __future__ import annotations
 
@@ -210,7 +210,7 @@ def test_the_limit_holds_in_a_profiled_program(sandbox: Sandbox, folder: Path) -
 
 
 def test_captures_and_graphs(sandbox: Sandbox, folder: Path) -> None:
-    """What is captured does not run; what a graph launches counts as graphs."""
+    """Captured work does not run; the work of graphs counts as graphs."""
     code = (
         "from cuda_driver import *\n"
         "d = Driver(); d.start(); k = d.kernel('spin_50us'); stream = d.stream(STREAM_NON_BLOCKING)\n"

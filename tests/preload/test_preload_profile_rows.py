@@ -110,7 +110,7 @@ def test_a_launch_that_fails_is_no_launch_of_the_kernel(sandbox: Sandbox, folder
 
 @pytest.mark.parametrize("launches_before", range(12))
 def test_a_launch_that_fails_within_a_row(sandbox: Sandbox, folder: Path, launches_before: int) -> None:
-    """Of the same kernel and grid, whether it is one that is timed or not."""
+    """Launch the same kernel and grid, whether it is one that is timed or not."""
     code = (
         "function = d.function('cuLaunchKernel')\n"
         "grid, too_many = [c_uint(1)] * 3, [c_uint(2048)] * 3\n"

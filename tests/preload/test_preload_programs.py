@@ -23,7 +23,7 @@ NEVER_S = 1e6
 
 
 def figures(sandbox: Sandbox, timeout_s: float, command: list[str | Path], **limits: str) -> list[float]:
-    """What the program prints; it never came to an end where it takes too long."""
+    """Return what the program prints. A program that takes too long never came to an end."""
     try:
         result = sandbox.run(command, timeout_s, **limits)
     except subprocess.TimeoutExpired:
@@ -74,7 +74,7 @@ def test_collectives_of_two_gpus(sandbox: Sandbox, compile_c: Callable[..., Path
     ],
 )
 def test_short_processes(sandbox: Sandbox, compile_c: Callable[..., Path], way: str, at_a_time: int) -> None:
-    """What they ask of the driver is the last that the library hears of them; their work takes the time that is due."""
+    """Their calls to the driver are the last that the library hears of them; their work takes the time that is due."""
     program = compile_c("polls.c", *DRIVER)
     processes = 10
 

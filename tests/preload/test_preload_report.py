@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from sandbox import Sandbox
 
-from trace_rules import assert_nested
+from support.trace_rules import assert_nested
 
 pytestmark = pytest.mark.slow
 

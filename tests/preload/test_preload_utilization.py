@@ -1,4 +1,4 @@
-"""What the usage file says of compute: shares of the last seconds, waits, and what is not enforced."""
+"""The usage file's figures of compute: shares of the last seconds, waits, and what is not enforced."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def read(usage: Path) -> DeviceReading:
 
 
 def while_it_works(sandbox: Sandbox) -> DeviceReading:
-    """What is said of a program at 40 % that has worked for 3 s and works on."""
+    """Return the figures of a program at 40 % that has worked for 3 s and works on."""
     usage = sandbox.folder / f"run-{time.monotonic_ns()}" / "usage"
     usage.parent.mkdir()
     limits = {"CUDA_DEVICE_SM_LIMIT": "40", "CUDA_DEVICE_MEMORY_SHARED_CACHE": str(usage)}

@@ -50,7 +50,7 @@ def graph_made(symbol, types, *arguments):
     return run
 """
 
-# What the simulated driver itself says, by a copy of its NVML that the library does not know.
+# The simulated driver's own figures, by a copy of its NVML that the library does not know.
 DRIVER_FIGURE = f"""
 import os, sys
 sys.path.insert(0, {str(CHECKOUT / "tests" / "gpu" / "programs")!r})
@@ -80,7 +80,7 @@ VARIANTS = {
         "graph_made('cuGraphInstantiateWithParams_ptsz', [c_void_p], byref(InstantiateParameters(flags=GRAPH_UPLOAD)))"
     ),
 }
-# What uploaded graphs do not use makes room for the next.
+# Memory that uploaded graphs do not use makes room for the next.
 NEVER_FULL = {"cuGraphUpload_ptsz"}
 
 
@@ -106,7 +106,7 @@ print(granted, refusal)
         assert int(granted) >= 2 and refusal == ["CUDA_ERROR_OUT_OF_MEMORY"]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_all_paths_at_random_in_one_program(sandbox: Sandbox) -> None:
     code = """
 random.seed(1)

@@ -59,7 +59,7 @@ def running(sandbox: Sandbox, code: str, **limits: str) -> Iterator[subprocess.P
 
 
 def ask(sandbox: Sandbox, code: str, **limits: str) -> object:
-    """What code with NVML alone, as nvidia-smi is, prints as JSON."""
+    """Return as JSON what a program prints that uses NVML alone, as nvidia-smi does."""
     return json.loads(sandbox.python(NVML + code, **limits))
 
 
@@ -196,7 +196,7 @@ print(json.dumps([sorted(p.pid for p in f(handle)) for f in (
 
 
 def test_who_draws_and_who_uses_mps(sandbox: Sandbox, other_nvml: dict[str, str]) -> None:
-    """Of the driver's lists the container's processes are left; who computes through MPS is in one list only."""
+    """The driver's lists are cut to the container's processes; an MPS client is in one list only."""
     with (
         running(sandbox, HOLD.format(mib=1), **LIMIT) as plain,
         running(sandbox, HOLD.format(mib=1), **LIMIT) as client,

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 MIB, GIB = 1 << 20, 1 << 30
 SEEN = "import json; from cuda_driver import *; d = Driver(); d.start(); print(json.dumps(d.mem_get_info()))"
-# What a reboot empties is empty here, but for the checkout and Python, wherever they are.
+# All that a reboot empties is empty here, but for the checkout and Python, wherever they are.
 AFTER_REBOOT = """
 set -e
 keep=$HOME/keep
@@ -67,7 +67,7 @@ def output(host: dict[str, str], *arguments: str, before: tuple[str, ...] = ()) 
 
 
 def after_reboot(host: dict[str, str]) -> tuple[str, ...]:
-    """What runs a command with an empty /tmp and /run."""
+    """Return a script that runs a command with an empty /tmp and /run."""
     kept = {str(CHECKOUT), sys.prefix, sys.base_prefix}
     host["KEPT"] = " ".join(path for path in sorted(kept) if path.startswith(("/tmp/", "/run/")))
     before = ("unshare", "--mount", "bash", "-c", AFTER_REBOOT, "bash")

@@ -251,16 +251,12 @@ def _keep_the_lock(file: int) -> None:
     _lock(file, SLOT_LOCKS - 1, 1)
 
 
-_OTHER_ATTACKS = [_cut_off, _wait_without_lock, _wait_with_lock, _are_there, _keep_the_lock]
+_OTHER_ATTACKS = [_random_bytes, _cut_off, _wait_without_lock, _wait_with_lock, _are_there, _keep_the_lock]
 
 
 @pytest.mark.parametrize(
     "attack",
-    [
-        _random_bytes,
-        _keep_the_turn,
-        *(pytest.param(attack, marks=pytest.mark.exhaustive) for attack in _OTHER_ATTACKS),
-    ],
+    [_keep_the_turn, *(pytest.param(attack, marks=pytest.mark.exhaustive) for attack in _OTHER_ATTACKS)],
 )
 def test_strangers_take_little(sandbox: Sandbox, place: Path, attack: Callable[[int], None]) -> None:
     random.seed(1)

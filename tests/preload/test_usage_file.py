@@ -30,7 +30,7 @@ FILL_AND_WAIT = FILL + "d.start(); print(fill(5), flush=True); sys.stdin.readlin
 
 
 def run(sandbox: Sandbox, code: str, usage: Path | None) -> tuple[str, str]:
-    """What the program printed, and the library's first word about it. Without a file, the default one is used."""
+    """Return the program's output and the library's first word about it. Without a file, the default one is used."""
     command = [sys.executable, "-c", FILL + code]
     result = sandbox.run(command, CUDA_DEVICE_MEMORY_SHARED_CACHE=str(usage or ""), **LIMIT)
     assert result.returncode == 0, result.stderr

@@ -111,6 +111,7 @@ def test_memory_that_passes_its_limit_fails(environment: dict[str, str]) -> None
     assert found["memory: cuMemAlloc"] == ("FAIL", "got 2048 of 1536 MiB by NVML")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.real_time
 def test_a_share_that_passes_its_limit_fails(environment: dict[str, str]) -> None:
     def measured() -> list[str]:
@@ -150,7 +151,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 @pytest.mark.exhaustive
 @pytest.mark.real_time
 def test_beside_others_no_share_is_too_large(environment: dict[str, str]) -> None:
-    """Of what they leave, a program with a limit gets as much as one without. Their reservations are not in its way."""
+    """A program with a limit gets as much of the memory that they leave as one without, whatever they reserve."""
     with working(environment, "local", "--mem", "2g", "--sm", "50", "--", str(PROGRAM), "compute", "100"):
         code, checks = verified(environment, "--sm", "50", "--seconds", "0.5")
     assert code == 0 and checks["compute: a GPU of its own"]["other_processes"] == 1

@@ -26,14 +26,14 @@ COMPARED = """
 print('ready', flush=True); input()
 d.launch(k); d.synchronize()
 time.sleep(0.1)
-work(0.5)
-print(work(2), flush=True)
+work(0.3)
+print(work(1.2), flush=True)
 while True: d.launch(k)
 """
 
 
 def measured_together(programs: Sequence[subprocess.Popen[str]]) -> list[float]:
-    """What each of these measures, started together as soon as all are ready; they are killed then."""
+    """Return what each of these measures, started together as soon as all are ready; they are killed then."""
     try:
         go_on_together(programs)
         return [float(program.stdout.readline()) for program in programs if program.stdout is not None]

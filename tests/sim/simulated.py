@@ -30,7 +30,7 @@ MIB = 1 << 20
 driver = Driver()
 """
 # A busy machine may delay the host at any point, which makes a time longer but never shorter: the best of some counts.
-# What has to be seen while a kernel runs is looked at with one of 30 s, which nobody waits for.
+# Tests that look while a kernel runs use one of 30 s, which nobody waits for.
 TIMED = """
 def timed(work):
     start, end = driver.event(), driver.event()

@@ -1,4 +1,4 @@
-"""What memory costs, and what is refused."""
+"""Memory: its costs, and refusals."""
 
 from __future__ import annotations
 

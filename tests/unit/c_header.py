@@ -1,4 +1,4 @@
-"""What a C compiler makes of a header that describes the layout of a file, to be compared with the Python side."""
+"""A C compiler's view of a header that describes the layout of a file, to be compared with the Python side."""
 
 from __future__ import annotations
 

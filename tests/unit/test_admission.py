@@ -46,7 +46,7 @@ def holder(folder: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def taken(folder: Path, patience_s: float = 5.0) -> list[str]:
-    """What is said of a lock that cannot be had; nothing of one that can."""
+    """Return the message about a lock that cannot be had; nothing for one that can."""
     said: list[str] = []
     with admission_lock(said.append, folder, patience_s):
         return said

@@ -92,7 +92,7 @@ def test_without_a_lock_nothing_is_reserved_twice_in_any_order(order: Sequence[s
 
 
 def test_only_reservations_count_when_it_looks_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What programs without a limit have taken since is nothing that the launch could have known."""
+    """The launch could not have known the memory that programs without a limit have taken since."""
     launch = Launch(1)
     launch.go_on()
     monkeypatch.setattr(controller.devices, "read_use", lambda gpus: [GpuUse(7 * GIB, None) for _ in gpus])

@@ -339,7 +339,7 @@ class TestLocal:
     @pytest.mark.parametrize("name", ["TERM", "INT", "HUP", "USR1"])
     def test_signals_are_the_commands(self, environment: dict[str, str], name: str) -> None:
         script = f"trap 'echo caught; exit 9' {name}; echo ready; while :; do sleep 0.05; done"
-        # What the tests' own caller ignores, as nohup does, would stay ignored.
+        # A signal that the tests' own caller ignores, as nohup does, would stay ignored.
         command = ["env", f"--default-signal={name}", sys.executable, "-m", "vgpurun", "local", "--driver", "sim"]
         command += ["sh", "-c", script]
         with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:

@@ -1,4 +1,4 @@
-"""What people write for a share of a GPU in Compose files is found, explained, and becomes what holds."""
+"""Invented shares of a GPU in Compose files are found, explained, and become limits that hold."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_options_become_the_device_of_a_slice_and_all_else_stays(tmp_path: Path)
     assert "does nothing" in finding.reason
 
 
-# What a service has, and the options of its slice.
+# A service's settings, and the options of its slice.
 INVENTIONS = {
     "a variable in a list": ("environment:\n  - CUDA_DEVICE_MEMORY_LIMIT=2g\n  - A=1", "--mem 2g"),
     "variables": ('environment:\n  CUDA_DEVICE_MEMORY_LIMIT_0: 2g\n  CUDA_DEVICE_SM_LIMIT: "30"', "--mem 2g --sm 30"),

@@ -10,8 +10,8 @@ from pathlib import Path
 import click
 import pytest
 
-from debian_packages import tool
 from support import CHECKOUT
+from support.debian_packages import tool
 from vgpurun import abi
 from vgpurun.cli import cli
 from vgpurun.config.schema import DEFAULTS

@@ -1,4 +1,4 @@
-"""What is read of a library's file."""
+"""The facts that are read from a library's file."""
 
 from __future__ import annotations
 

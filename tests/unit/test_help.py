@@ -1,4 +1,4 @@
-"""What the helps say, and what they need for it."""
+"""The help texts, and the modules that they load."""
 
 from __future__ import annotations
 

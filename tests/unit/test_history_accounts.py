@@ -1,4 +1,4 @@
-"""What the history says: sums by user, container and GPU, over time, and drawn."""
+"""The history's sums by user, container and GPU, over time, and drawn."""
 
 from __future__ import annotations
 

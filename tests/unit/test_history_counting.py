@@ -26,7 +26,7 @@ def _a_host_that_has_been_up_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Host:
-    """What an exporter would see now."""
+    """Return what an exporter would see now."""
 
     def __init__(self) -> None:
         self.devices: list[Device] = []

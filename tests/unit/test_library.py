@@ -12,8 +12,8 @@ import pytest
 from elf_maker import AARCH64, X86_64, make_elf
 
 import vgpurun
-from lock_holder import held_by_process
 from support import unavailable
+from support.lock_holder import held_by_process
 from vgpurun import abi, cli
 from vgpurun.cli.commands.build import DEFAULT_BASE_IMAGE
 from vgpurun.engine.client import Image

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lock_holder import held_by_process
+from support.lock_holder import held_by_process
 from vgpurun.errors import StateError
 from vgpurun.util.locking import alone_in, holder_of, show_holder
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from fakes import GIB, MIB, make_gpus
 
-from scraping import label_values, parse, value
+from support.scraping import label_values, parse, value
 from vgpurun import abi
 from vgpurun.engine.client import Engine, VgpurunContainer
 from vgpurun.engine.labels import Record, read_record

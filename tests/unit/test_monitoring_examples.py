@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 import yaml
 
-from debian_packages import tool
 from support import CHECKOUT
+from support.debian_packages import tool
 from vgpurun.metrics.families import COUNTER, FAMILIES, GAUGE
 
 FOLDER = CHECKOUT / "examples" / "monitoring"
 KINDS = {family.name: family.kind for family in FAMILIES}
 LABELS = {label for family in FAMILIES for label in family.scope.labels} | {"instance", "job"}
-# What a dashboard calls the units that metrics' names end in.
+# A dashboard's names for the units that metrics' names end in.
 UNITS = {"_bytes": {"bytes"}, "_ratio": {"percentunit"}, "_seconds": {"s"}}
 
 

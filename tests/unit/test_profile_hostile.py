@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-import made_profiles as made
-from profile_maker import OFFSET_NS, add_kernel, chunk, new_file, record, write
+import support.made_profiles as made
+from support.profile_maker import OFFSET_NS, add_kernel, chunk, new_file, record, write
 from vgpurun.cli.views.report import print_summary
 from vgpurun.errors import ProfileError
 from vgpurun.profiles import alnair, demangling, layout, report_tables, trace

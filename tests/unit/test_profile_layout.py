@@ -15,7 +15,7 @@ HEADER = CHECKOUT / "lib" / "src" / "profile" / "file.h"
 
 
 class Record(ctypes.LittleEndianStructure):
-    """What layout.RECORD unpacks."""
+    """The fields that layout.RECORD unpacks."""
 
     _fields_ = [
         ("start_ns", ctypes.c_uint64),
@@ -29,7 +29,7 @@ class Record(ctypes.LittleEndianStructure):
 
 
 class Chunk(ctypes.LittleEndianStructure):
-    """What layout.CHUNK_HEAD unpacks, and the records."""
+    """The fields that layout.CHUNK_HEAD unpacks, and the records."""
 
     _fields_ = [
         ("serial", ctypes.c_uint64),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from profile_maker import OFFSET_NS, add_kernel, chunk, new_file, record, write
+from support.profile_maker import OFFSET_NS, add_kernel, chunk, new_file, record, write
 from vgpurun.errors import ProfileError
 from vgpurun.profiles import layout
 from vgpurun.profiles.model import ApiTotal, Call, CopyKind, GateWait, GpuSpan, KernelTotal, Sample

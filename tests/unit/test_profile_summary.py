@@ -1,4 +1,4 @@
-"""What a run's summary says: exact totals, what is over time, limits, waits, and what is missing."""
+"""A run's summary: exact totals, what is over time, limits, waits, and what is missing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-import made_profiles as made
+import support.made_profiles as made
 from vgpurun.cli.views.report import print_summary
 from vgpurun.profiles import words
 from vgpurun.profiles.described import describe

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-import made_profiles as made
-from trace_rules import assert_nested
+import support.made_profiles as made
+from support.trace_rules import assert_nested
 from vgpurun.profiles import alnair, trace
 from vgpurun.profiles.model import Call, CopyKind, GpuSpan, Sample
 

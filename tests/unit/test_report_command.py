@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-import made_profiles as made
+import support.made_profiles as made
 from vgpurun.profiles.model import KernelTotal
 
 

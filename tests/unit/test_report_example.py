@@ -16,7 +16,7 @@ MOST_BYTES = 400_000
 
 
 class Contents(HTMLParser):
-    """What a page consists of."""
+    """Return the parts of a page."""
 
     def __init__(self) -> None:
         super().__init__()

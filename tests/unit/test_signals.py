@@ -1,4 +1,4 @@
-"""What vgpurun does with the signals that it gets itself."""
+"""Signals that vgpurun itself gets."""
 
 from __future__ import annotations
 

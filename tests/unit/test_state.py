@@ -128,7 +128,7 @@ def test_the_engine_is_not_asked_without_need() -> None:
 def test_a_folder_that_is_swept_before_its_maker_has_locked_it_is_made_anew(
     root_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a launch leaves that was killed at its first step looks the same, and goes at once."""
+    """The remains of a launch that was killed at its first step look the same, and go at once."""
     lock_in_time, swept = state.lock_in_time, []
 
     def sweep_before(*arguments: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Whose containers they are."""
+"""Owners of containers."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 
 from vgpurun.console import terminal
 
-# What terminals send, by the names that a program goes by.
+# The bytes that terminals send, by the names that a program goes by.
 _NAMES = {
     b"\x1b[A": "up", b"\x1bOA": "up", b"k": "up", b"\x1b[B": "down", b"\x1bOB": "down", b"j": "down",
     b"\x1b[5~": "page up", b"\x1b[6~": "page down", b" ": "page down", b"\x1b": "escape", b"\x04": "q",

@@ -1,4 +1,4 @@
-"""What happens to the signals that vgpurun gets.
+"""Signals that vgpurun gets, and their effects.
 
 Before the command runs, an ending signal raises Interrupted, so that what was begun is undone; while something is made
 that must not be left half made, it is held back. Once the command runs, signals are the command's.
@@ -68,7 +68,7 @@ class Signals:
 
     def _take(self, numbers: Collection[int]) -> None:
         for number in numbers:
-            # What the caller ignores (nohup) stays ignored; what is None belongs to the interpreter.
+            # A signal that the caller ignores (nohup) stays ignored; one that is None belongs to the interpreter.
             if number not in self._previous and signal.getsignal(number) not in (signal.SIG_IGN, None):
                 self._previous[number] = signal.signal(number, self._handle)
 

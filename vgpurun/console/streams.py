@@ -55,7 +55,7 @@ class Input(Helper):
 
 
 class Readable(Protocol):
-    """What can be received from: a socket, or an answer of the engine's."""
+    """A source of bytes: a socket, or an answer of the engine's."""
 
     def recv(self, count: int, /) -> bytes:
         """Return up to that many bytes, none at the end."""

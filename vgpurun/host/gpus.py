@@ -43,7 +43,7 @@ class Gpu(NamedTuple):
 
 
 class GpuUse(NamedTuple):
-    """What NVML sees on a GPU at one moment, from all programs."""
+    """A GPU at one moment as NVML sees it, with all programs."""
 
     memory_used_bytes: int
     utilization_percent: int | None

@@ -1,4 +1,4 @@
-"""What a launch will be, as plain data: nothing here touches the engine, the GPU or the disk.
+"""The plan of a launch, as plain data: nothing here touches the engine, the GPU or the disk.
 
 `--dry-run` prints the plan; container.py and process.py carry it out.
 """

@@ -55,7 +55,7 @@ class Launch:
         self._profiling = profiling
         self._driver_mode = driver_mode
         self._gpus = visible_gpus(driver_mode == "sim")
-        # What can never be is said before an image is pulled; the image's own variables are looked at later.
+        # Impossible requests are refused before an image is pulled; the image's own variables are looked at later.
         wanted.check(options.environment_over({}), self._gpus)
 
     def run(self, asked: Background[Asked], pull: PullOptions, signals: Signals) -> int:

@@ -1,1 +1,1 @@
-"""What GPUs and containers use, for Prometheus (`vgpurun exporter`), and what was used (`vgpurun history`)."""
+"""Use of GPUs and containers, now for Prometheus (`vgpurun exporter`) and over time (`vgpurun history`)."""

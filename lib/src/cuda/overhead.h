@@ -21,8 +21,9 @@ static inline bool overhead_was_asked(const struct device *device) {
   return __atomic_load_n(&device->corrected_ns, __ATOMIC_SEQ_CST) != 0;
 }
 
-/* What NVML said last that the container's other processes hold and do not count yet: what they loaded and were not
- * asked about since, and memory that they had imported before its maker gave it up. They may count it any moment. */
+/* The bytes that the container's other processes held at NVML's last answer and do not count yet: what they loaded and
+ * were not asked about since, and memory that they had imported before its maker gave it up. They may count it any
+ * moment. */
 static inline uint64_t overhead_elsewhere_bytes(const struct device *device) {
   return __atomic_load_n(&device->uncounted_elsewhere_bytes, __ATOMIC_RELAXED);
 }

@@ -1,4 +1,4 @@
-/* What NVML, and so nvidia-smi, shows of a device to a limited program: the container's share of it, and its processes.
+/* A device as NVML, and so nvidia-smi, shows it to a limited program: the container's share of it, and its processes.
  */
 #ifndef VGPU_NVML_VIEW_H
 #define VGPU_NVML_VIEW_H

@@ -1,4 +1,4 @@
-"""What is measured, in pieces that each need one GPU for a while, or several; and how they are spread over the GPUs."""
+"""The measurements, in pieces that each need one GPU for a while, or several; and how they are spread over the GPUs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from runs import Bench
 
 @dataclass(frozen=True)
 class Options:
-    """What was asked for: how long each run is, and which programs and limits; all without any."""
+    """The user's choices: how long each run is, and which programs and limits; all without any."""
 
     seconds: float
     programs: tuple[str, ...]

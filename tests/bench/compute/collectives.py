@@ -18,7 +18,7 @@ def cases(options: Options) -> Iterator[Case]:
 
 
 def _exchanges(bench: Bench, program: str, launches: list[Launch]) -> list[dict[str, Any]]:
-    """What each printed. Raises RuntimeError when one does not finish."""
+    """Return what each printed. Raises RuntimeError when one does not finish."""
     started = [
         bench.programs.start([program, str(SECONDS), str(number)], launch) for number, launch in enumerate(launches)
     ]

@@ -1,4 +1,4 @@
-"""What the limiter costs where it has nothing to limit."""
+"""Costs of the limiter where it has nothing to limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a tenant feels when its neighbour dies, stops, or holds a kernel that never ends."""
+"""A tenant's losses when its neighbour dies, stops, or holds a kernel that never ends."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def _last_line(log: Path) -> str:
 
 
 def _servers(client: Mapping[str, str]) -> str:
-    """What serves clients: none, where no program came as one."""
+    """Yield the server of MPS clients: none, where no program came as one."""
     servers = _ask("get_server_list", {**os.environ, **client}).split()
     return f"{len(servers)} MPS server" if servers else "no MPS server was needed"
 

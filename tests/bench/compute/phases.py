@@ -45,7 +45,7 @@ def share_row(
 
 
 class _Phase:
-    """What a program did in a part of its run."""
+    """One part of a program's run."""
 
     def __init__(self, run: Run, watched: Watched, from_s: float, seconds: float) -> None:
         at_s = (run.began_at_s + from_s, run.began_at_s + from_s + seconds)
@@ -74,7 +74,7 @@ class _Limited(NamedTuple):
 
     @property
     def uses_percent(self) -> float:
-        """Of the GPU's time, at its unlimited speed; all of it where that was not seen."""
+        """The share of the GPU's time at the program's unlimited speed; all of it where that was not seen."""
         charged = self.phase.charged_percent
         return 100.0 if charged is None else min(100.0, 100 * charged / self.share_percent)
 

@@ -31,7 +31,7 @@ PRINTED = COLUMNS[:-2]
 
 @dataclass(frozen=True)
 class Must:
-    """What has to hold: a value between two."""
+    """A claim that has to hold: a value lies between two others."""
 
     what: str
     value: float
@@ -40,7 +40,7 @@ class Must:
 
     @property
     def missed(self) -> str:
-        """What is wrong with it; nothing when it holds."""
+        """Say what is wrong with it; nothing when it holds."""
         holds = self.least <= self.value <= self.most
         return "" if holds else f"{self.what} {self.value:.2f}, not {self.least:g} to {self.most:g}"
 

@@ -33,7 +33,7 @@ Process = subprocess.Popen[str]
 
 @dataclass(frozen=True)
 class Run:
-    """What one program completed, per second, and how evenly: windows are of a quarter of a second."""
+    """The work that one program completed, per second, and how evenly: windows are of a quarter of a second."""
 
     per_second: float
     longest_stall_ms: float
@@ -55,7 +55,7 @@ class Run:
         return 100 * statistics.pstdev(windows) / mean if mean else None
 
     def longest_stall_ms_between(self, from_s: float, to_s: float) -> float | None:
-        """Of those that ended between two times."""
+        """The windows that ended between two times."""
         return max(self.stalls_ms[round(from_s / self.sample_s) : round(to_s / self.sample_s)], default=None)
 
     def windows(self, step_s: float, from_s: float = 0.0, to_s: float | None = None) -> list[float]:

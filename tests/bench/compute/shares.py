@@ -1,4 +1,4 @@
-"""What a program gets of its unlimited speed under --sm, how evenly, and with which stalls."""
+"""The part of its unlimited speed that a program gets under --sm, how evenly, and with which stalls."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from runs import MODELS, SETTLE_S, Bench, Launch, Run
 from watched import Watched
 
 NATIVE_PART = 2  # as short as that are native runs: there is one between any two limits
-# What takes longest comes first, so that several GPUs are done at about the same time.
+# The longest come first, so that several GPUs are done at about the same time.
 PROGRAMS = ("300ms", *MODELS, "5ms", "1ms", "50us", "4us", "graph", "sync", "streams", "bursts")
 LIMITS = (10, 25, 50, 75, 90)
 LONG = 6  # times as long, for kernels of 300 ms; and they settle longer: at 10 one that was not known is paid for 3 s

@@ -1,4 +1,4 @@
-"""What a program is charged while it is measured, and how fast its GPU is clocked.
+"""The time that a program is charged while it is measured, and how fast its GPU is clocked.
 
 That tells of a share that is off whether the limit is, or its price, or the GPU itself: less work at a time lets it run
 at a higher clock.
@@ -66,7 +66,7 @@ class Watched:
         return (first, last) if 0 < first < last else None
 
     def charged_percent(self, from_s: float, to_s: float) -> float | None:
-        """Of the time between two instants of CLOCK_MONOTONIC; None where it was not seen."""
+        """The share charged between two instants of CLOCK_MONOTONIC; None where it was not seen."""
         if (found := self._between(from_s, to_s)) is None:
             return None
         first, last = found
@@ -82,7 +82,7 @@ class Watched:
         return 100 * statistics.pstdev(windows) / statistics.fmean(windows) if windows and any(windows) else None
 
     def _busy_at(self, at_s: float) -> float:
-        """What had been charged by then, as if that had come evenly between two looks."""
+        """The time charged by then, as if that had come evenly between two looks."""
         after = bisect_left(self._at_s, at_s, 1, len(self._at_s) - 1)
         (from_s, to_s), (from_busy_s, to_busy_s) = (seen[after - 1 : after + 1] for seen in (self._at_s, self._busy_s))
         return from_busy_s + (to_busy_s - from_busy_s) * (at_s - from_s) / (to_s - from_s)

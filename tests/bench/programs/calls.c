@@ -1,5 +1,5 @@
 /*
- * What the driver's calls cost the host with the library, against without it, in one process: the program finds the
+ * Measures what the driver's calls cost the host with the library and without it, in one process: the program finds the
  * driver's functions first, and then, with the library loaded, asks for them as a framework does and gets the caught
  * ones. Both are measured in turns, so that what differs from process to process, or from one moment to the next, does
  * not show. Prints one line of JSON: for each call what it takes natively, how much more with the library, and the

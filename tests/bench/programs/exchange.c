@@ -37,7 +37,7 @@ static void set_up(int gpu) {
   check(cuStreamCreate_(&gpus[gpu].stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
 }
 
-/* Of both GPUs: numbers in lines of their own, in host memory. */
+/* Numbers of both GPUs, on cache lines of their own, in host memory. */
 static CUdeviceptr make_numbers(void) {
   FIND(cuMemHostAlloc);
   void *memory;

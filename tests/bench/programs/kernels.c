@@ -189,8 +189,8 @@ static void *work(void *unused) {
   return unused;
 }
 
-/* What was completed in each sample, and the longest time without any progress, over all and of those that ended in
- * each sample. */
+/* Prints what was completed in each sample, and the longest time without any progress, over all and of those that
+ * ended in each sample. */
 static void observe(double seconds) {
   static unsigned long long samples[MAX_SAMPLES];
   static double stalls_ns[MAX_SAMPLES];

@@ -1,4 +1,4 @@
-"""What the driver itself says of the processes on the first GPU, whatever the library shows: NVML from a copy.
+"""Prints what the driver itself says of the processes on the first GPU, whatever the library shows: NVML from a copy.
 
 The library hands out its own functions for those of the NVML that programs load by name; a copy is another library.
 """

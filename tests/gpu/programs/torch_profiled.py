@@ -35,7 +35,7 @@ with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as seen:
     launch() if sys.argv[1:] == ["launch-bound"] else keep_busy()
     torch.cuda.synchronize()
 
-# What the host calls a step of the optimizer is shown on the GPU's time line too, from its first kernel to its last.
+# A step of the optimizer, as the host calls it, is shown on the GPU's time line too, from its first kernel to its last.
 on_gpu = [
     event
     for event in seen.events()

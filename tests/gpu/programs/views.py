@@ -1,4 +1,4 @@
-"""What every page shows of a limited GPU that this process and a child of it use. Prints JSON.
+"""Shows what every page says of a limited GPU that this process and a child of it use. Prints JSON.
 
 With an argument, a number of seconds, the GPU is kept busy so long before it is asked how busy it is.
 """
@@ -23,7 +23,7 @@ HOLD = (
 
 
 def smi(*options: str) -> str:
-    """What nvidia-smi prints of the first GPU."""
+    """Return what nvidia-smi prints of the first GPU."""
     return subprocess.run(["nvidia-smi", "-i", "0", *options], capture_output=True, text=True, check=True).stdout
 
 

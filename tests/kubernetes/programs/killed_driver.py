@@ -17,7 +17,7 @@ sys.path[:0] = [str(Path(__file__).parent.parent)]
 from claim_maker import claim, result  # noqa: E402
 from claim_node import GPUS, ClaimNode, OneClaim, named  # noqa: E402
 
-# What Python tells of before it does it: each is a place to die.
+# Audit events, which Python raises before it acts: each is a place to die.
 CHANGES = ("os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.chmod", "shutil.rmtree", "fcntl.flock")
 steps_left = -1
 

@@ -1,4 +1,4 @@
-"""What viewers of traces expect of the events in one."""
+"""Rules that viewers of traces expect the events to keep."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from typing import NoReturn, TypeVar
 
 import pytest
 
-CHECKOUT = Path(__file__).resolve().parent.parent
+CHECKOUT = Path(__file__).resolve().parent.parent.parent
 LIBRARY = CHECKOUT / "lib" / "build" / "libvgpu.so"
 T = TypeVar("T")
 # For python -c: the command line with another file, its first argument, in place of the administrator's.

@@ -37,7 +37,7 @@ def value(series: Series, name: str, **labels: str) -> float | None:
 
 
 def label_values(series: Series, label: str) -> set[str]:
-    """What stands in a label anywhere."""
+    """Return the values of a label anywhere."""
     return {text for _, labels in series for name, text in labels if name == label}
 
 

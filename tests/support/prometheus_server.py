@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from debian_packages import tool
-from scraping import free_port, wait_for
 from support import CHECKOUT
+from support.debian_packages import tool
+from support.scraping import free_port, wait_for
 
 ALERTS = CHECKOUT / "examples" / "monitoring" / "alerts.yml"
 
@@ -37,7 +37,7 @@ class Prometheus:
             return False
 
     def now(self, query: str) -> list[Any]:
-        """What a dashboard would show at this moment."""
+        """Return what a dashboard would show at this moment."""
         found: list[Any] = self.ask("query", query=query)["result"]
         return found
 
