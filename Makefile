@@ -142,7 +142,7 @@ dist: $(STAMP) ## wheels that carry the library, for x86-64 and arm64, and Debia
 	@for machine in x86_64 aarch64; do \
 	  echo "Building for $$machine"; \
 	  $(MAKE) --silent --no-print-directory --jobs=$(shell nproc) -C lib PYTHON=$(BIN)/python \
-	    CC="$(BIN)/python -m ziglang cc -target $$machine-linux-gnu.2.17" BUILD=build-dist/$$machine all; \
+	    CC="$(BIN)/python -m ziglang cc -target $$machine-linux-gnu.2.17" BUILD=build-dist/$$machine LIBDL=-ldl all; \
 	  VGPURUN_WHEEL_FOR=$$machine $(BIN)/pip wheel -qq --disable-pip-version-check --no-deps --wheel-dir dist .; \
 	done
 	@if command -v dpkg-deb >/dev/null; then $(BIN)/python lib/packaging/deb.py dist/*.whl; \

@@ -7,15 +7,15 @@
 #include <stddef.h>
 
 #if defined(__x86_64__)
-__asm__(".globl _start\n"
-        "_start:\n"
+__asm__(".globl own_start\n"
+        "own_start:\n"
         "  xor %ebp, %ebp\n"
         "  mov %rsp, %rdi\n"
         "  and $-16, %rsp\n"
         "  call begin\n");
 #elif defined(__aarch64__)
-__asm__(".globl _start\n"
-        "_start:\n"
+__asm__(".globl own_start\n"
+        "own_start:\n"
         "  mov x29, #0\n"
         "  mov x30, #0\n"
         "  mov x0, sp\n"

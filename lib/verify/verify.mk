@@ -5,9 +5,11 @@ VERIFY_OBJECTS := $(patsubst verify/%.c,$(BUILD)/obj/verify/%.o,$(wildcard verif
 .PHONY: verify
 verify: $(BUILD)/vgpurun-verify
 
-# start.c has _start. An older glibc has dlopen in a library of its own; newer ones keep it, empty, for such programs.
+# start.c has the beginning, also where a compiler adds its own. An older glibc has dlopen in a library of its own; newer
+# ones keep it, empty, for such programs. zig has the target's under the name of -ldl alone.
+LIBDL ?= -l:libdl.so.2
 $(BUILD)/vgpurun-verify: $(VERIFY_OBJECTS)
-	$(CC) $(CFLAGS) -pie -nostartfiles -o $@.new $^ -Wl,--no-as-needed -l:libdl.so.2
+	$(CC) $(CFLAGS) -pie -nostartfiles -Wl,-e,own_start -o $@.new $^ -Wl,--no-as-needed $(LIBDL)
 	mv $@.new $@
 
 $(BUILD)/obj/verify/%.o: verify/%.c verify/verify.mk | $(BUILD)/obj/verify headers
