@@ -137,17 +137,18 @@ bench: $(STAMP) lib ## what the library costs and how exact it is, measured on t
 	@$(BIN)/python tests/bench/compute
 
 # Each for glibc 2.17. The .deb needs dpkg-deb.
+DIST ?= dist
 dist: $(STAMP) ## wheels that carry the library, for x86-64 and arm64, and Debian packages of them, in dist/
-	@rm -rf dist
+	@rm -rf $(DIST)
 	@for machine in x86_64 aarch64; do \
 	  echo "Building for $$machine"; \
 	  $(MAKE) --silent --no-print-directory --jobs=$(shell nproc) -C lib PYTHON=$(BIN)/python \
 	    CC="$(BIN)/python -m ziglang cc -target $$machine-linux-gnu.2.17" BUILD=build-dist/$$machine LIBDL=-ldl all; \
-	  VGPURUN_WHEEL_FOR=$$machine $(BIN)/pip wheel -qq --disable-pip-version-check --no-deps --wheel-dir dist .; \
+	  VGPURUN_WHEEL_FOR=$$machine $(BIN)/pip wheel -qq --disable-pip-version-check --no-deps --wheel-dir $(DIST) .; \
 	done
-	@if command -v dpkg-deb >/dev/null; then $(BIN)/python lib/packaging/deb.py dist/*.whl; \
+	@if command -v dpkg-deb >/dev/null; then $(BIN)/python lib/packaging/deb.py $(DIST)/*.whl; \
 	else echo "No dpkg-deb here: no .deb is made"; fi
-	@ls -l dist
+	@ls -l $(DIST)
 
 clean: ## remove all that was built, the Python environment included
 	rm -rf $(VENV) lib/build lib/build-* dist .pytest_cache .mypy_cache .ruff_cache

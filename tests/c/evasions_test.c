@@ -155,7 +155,7 @@ static void run_every_other(struct model_process *process) {
   }
 }
 
-/* The time that gathered while it slept is used at once: all that a bucket holds, after just the sleep that fills it. */
+/* The time that gathered while it slept is used at once: all that a bucket holds, after the sleep that fills it. */
 static void run_after_sleeps(struct model_process *process) {
   const int *sleep_ms = model_argument(process);
   for (;;) {

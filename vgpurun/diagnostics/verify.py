@@ -225,6 +225,12 @@ class _Program:
         self._process.stdin.flush()
 
 
+# From where this one was loaded, which need not be where Python looks.
+_OWN_PROGRAM = (
+    f"import sys; sys.path[0] = {str(Path(__file__).resolve().parents[2])!r}; from vgpurun.__main__ import main; main()"
+)
+
+
 @contextmanager
 def _started(arguments: Sequence[str], work_s: float = 0.0) -> Iterator[_Program]:
     """Run vgpurun itself, as a user does. Raises VgpurunError with its words when it fails.
@@ -233,7 +239,7 @@ def _started(arguments: Sequence[str], work_s: float = 0.0) -> Iterator[_Program
     """
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors:
         process = subprocess.Popen(
-            [sys.executable, "-m", "vgpurun", *arguments],
+            [sys.executable, "-c", _OWN_PROGRAM, *arguments],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True,
         )  # fmt: skip
         try:
