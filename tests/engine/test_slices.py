@@ -15,6 +15,7 @@ import pytest
 from cli import GPU_PROGRAM, WITH_PROGRAMS, Cli, wait_until
 from in_step import told
 from vgpurun.limits import usage_file
+from vgpurun.util.users import current_user
 
 MIB, GIB = 1 << 20, 1 << 30
 SIM = ("--driver", "sim")
@@ -162,11 +163,11 @@ def test_smi_and_ps_show_the_slice_and_its_containers(cli: Cli, debian: str, fol
     with cli.started("local", *SIM, "--slice", "shown", "--", "sleep", "60") as process:
         wait_until(lambda: len(inspect(cli, "shown")["members"]) == 3, "the local process")
         rows = [line.split() for line in cli("smi", *SIM).stdout.splitlines()]
-        (of_slice,) = [row for row in rows if row[:4] == ["slice", "shown", "3", "members"]]
-        assert of_slice[4:9] == ["518", "MiB", "/", "4", "GiB"]
+        (of_slice,) = [row for row in rows if row[:5] == ["slice", "shown", current_user(), "3", "members"]]
+        assert of_slice[5:10] == ["518", "MiB", "/", "4", "GiB"]
         below = rows[rows.index(of_slice) + 1 :][:3]
         assert {row[0] for row in below} == {"one", "idle", "process"}
-        assert [row[2:] for row in below if row[0] == "one"] == [["518", "MiB"]]
+        assert [row[3:] for row in below if row[0] == "one"] == [["518", "MiB"]]
         shown = json.loads(cli("smi", *SIM, "--format", "json").stdout)
         assert [each["name"] for each in shown["slices"]] == ["slice shown"]
         assert {each["slice"] for each in (*shown["containers"], *shown["processes"])} == {"shown"}

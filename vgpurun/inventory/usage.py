@@ -2,10 +2,12 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from vgpurun.host import gpus
 from vgpurun.host.gpus import Gpu, GpuUse
+from vgpurun.inventory.outside import Outsider, outsiders
 from vgpurun.inventory.reservations import Holder, local_processes, quotas_now
 from vgpurun.limits import usage_file
 from vgpurun.limits.quota import Quota
@@ -65,13 +67,23 @@ class Tenant(NamedTuple):
     missing: tuple[tuple[str, Quota], ...] = ()
     container: "VgpurunContainer | None" = None
     slice_name: str = ""
+    user: str = ""
 
 
 class Report(NamedTuple):
-    """All GPUs of the host with what NVML sees on them, and all tenants; a slice comes before what has joined it."""
+    """All GPUs of the host with what NVML sees on them, and all tenants; a slice comes before what has joined it.
+
+    `outside` has, by UUID, the programs that are no tenant's.
+    """
 
     gpus: tuple[tuple[Gpu, GpuUse], ...]
     tenants: tuple[Tenant, ...]
+    outside: Mapping[str, Sequence[Outsider]] = MappingProxyType({})
+
+    def outside_bytes(self, gpu: Gpu, use: GpuUse) -> int:
+        """Return what programs outside vgpurun use of a GPU."""
+        held = [device for tenant in self.tenants for device in tenant.devices if device.gpu.uuid == gpu.uuid]
+        return max(0, use.memory_used_bytes - sum(each.memory_used_bytes or 0 for each in held if not each.is_part))
 
 
 def collect(all_gpus: Sequence[Gpu], engine: "Engine | None") -> Report:
@@ -80,7 +92,8 @@ def collect(all_gpus: Sequence[Gpu], engine: "Engine | None") -> Report:
     processes = [_read_process(each, all_gpus) for each in local_processes()]
     known = [*containers, *processes]
     tenants = [*read_slices(known, all_gpus), *(each for each in known if not each.slice_name)]
-    return Report(tuple(zip(all_gpus, gpus.read_use(all_gpus), strict=True)), tuple(tenants))
+    others = outsiders(all_gpus, {each.id for each in tenants}, {int(each.id) for each in processes})
+    return Report(tuple(zip(all_gpus, gpus.read_use(all_gpus), strict=True)), tuple(tenants), others)
 
 
 def read_containers(containers: Sequence["VgpurunContainer"], all_gpus: Sequence[Gpu]) -> list[Tenant]:
@@ -106,6 +119,7 @@ def _read_container(
         container.image,
         container.limits_folder,
         container=container,
+        user=container.user,
         slice_name=container.slice_name,
     )
     if container.slice_name:
@@ -114,7 +128,7 @@ def _read_container(
 
 
 def _read_process(process: Holder, all_gpus: Sequence[Gpu]) -> Tenant:
-    tenant = Tenant(process.kind, process.id, process.name, process.what, process.folder)
+    tenant = Tenant(process.kind, process.id, process.name, process.what, process.folder, user=process.user)
     if not process.slice_folder:
         return _with_devices(tenant, process.quotas, all_gpus)
     folder = Path(process.slice_folder)
@@ -133,7 +147,8 @@ def read_slices(known: Sequence[Tenant], all_gpus: Sequence[Gpu]) -> Iterator[Te
         ids = {tenant.id for tenant in mine}
         mine += [_of_member(member, each, all_gpus) for member in joined[each.id] if member.container not in ids]
         what = f"{len(mine)} {'member' if len(mine) == 1 else 'members'}"
-        yield _with_devices(Tenant("slice", each.id, f"slice {each.name}", what, each.folder), each.quotas, all_gpus)
+        tenant = Tenant("slice", each.id, f"slice {each.name}", what, each.folder, user=each.user)
+        yield _with_devices(tenant, each.quotas, all_gpus)
         yield from mine
 
 

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from vgpurun.abi import LOCK_DIR
+from vgpurun.host.gpus import Gpu, GpuUse
 from vgpurun.inventory.listing import PAUSED
 from vgpurun.inventory.usage import Report, Tenant, TenantDevice
 from vgpurun.limits.quota import show_size
@@ -54,24 +55,37 @@ def print_table(report: Report) -> None:
 def _use_table(report: Report) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("GPU / CONTAINER", overflow="fold", min_width=16)
+    table.add_column("USER", overflow="ellipsis", no_wrap=True, max_width=12)
     table.add_column("IMAGE / COMMAND", overflow="ellipsis", max_width=40)
     for title in ("MEMORY / LIMIT", "COMPUTE / LIMIT", "REFUSED"):
         table.add_column(title, justify="right", no_wrap=True)
     for gpu, use in report.gpus:
         memory = f"{show_size(use.memory_used_bytes)} / {show_size(gpu.memory_bytes)}"
         compute = "?" if use.utilization_percent is None else f"{use.utilization_percent} %"
-        table.add_row(f"{gpu.number}: {gpu.name}", "", memory, compute, "", style="bold")
+        table.add_row(f"{gpu.number}: {gpu.name}", "", "", memory, compute, "", style="bold")
         for tenant in report.tenants:
             for device in tenant.devices:
                 if device.gpu.uuid == gpu.uuid:
                     table.add_row(*_cells(tenant, device))
+        if report.outside.get(gpu.uuid) or report.outside_bytes(gpu, use):
+            table.add_row(*_outside_cells(report, gpu, use))
     return table
+
+
+def _outside_cells(report: Report, gpu: Gpu, use: GpuUse) -> tuple[RenderableType, ...]:
+    """All programs outside vgpurun together."""
+    others = report.outside.get(gpu.uuid, ())
+    users = ",".join(dict.fromkeys(each.user for each in others if each.user))
+    commands = ", ".join(f"{each.command or '?'} ({each.pid})" for each in others)
+    name, what = _named("outside vgpurun", commands, _INDENT)
+    return name, users, what, show_size(report.outside_bytes(gpu, use)), "", ""
 
 
 def _cells(tenant: Tenant, device: TenantDevice) -> tuple[RenderableType, ...]:
     quota, reading, busy = device.quota, device.reading, device.utilization
     if tenant.slice_name:
-        return *_named(tenant, 2 * _INDENT), "?" if reading is None else show_size(reading.memory_used_bytes), "", ""
+        name, what = _named(tenant.name, tenant.what, 2 * _INDENT)
+        return name, tenant.user, what, "?" if reading is None else show_size(reading.memory_used_bytes), "", ""
     used = "?" if device.memory_used_bytes is None else show_size(device.memory_used_bytes)
     memory_limit = "no limit" if quota.memory_bytes is None else show_size(quota.memory_bytes)
     if quota.virtual_bytes is not None:
@@ -81,12 +95,13 @@ def _cells(tenant: Tenant, device: TenantDevice) -> tuple[RenderableType, ...]:
     if quota.paused:
         compute = PAUSED
     refused = "?" if reading is None else str(reading.refusals)
-    return *_named(tenant, _INDENT), f"{used} / {memory_limit}", compute, refused
+    name, what = _named(tenant.name, tenant.what, _INDENT)
+    return name, tenant.user, what, f"{used} / {memory_limit}", compute, refused
 
 
-def _named(tenant: Tenant, indent: int) -> tuple[RenderableType, RenderableType]:
-    name = Padding(tenant.name, (0, 0, 0, indent))  # a name that does not fit goes on below itself
-    return name, Text(tenant.what, no_wrap=True, overflow="ellipsis")
+def _named(name: str, what: str, indent: int) -> tuple[RenderableType, RenderableType]:
+    """A name that does not fit goes on below itself."""
+    return Padding(name, (0, 0, 0, indent)), Text(what, no_wrap=True, overflow="ellipsis")
 
 
 def _memory_table(readings: Sequence[tuple[Tenant, TenantDevice, DeviceReading]]) -> Table:

@@ -9,7 +9,14 @@ from vgpurun.inventory.usage import Report, Tenant, TenantDevice
 def to_json(report: Report) -> dict[str, Any]:
     """Return the report as plain data; sizes are in bytes, shares in percent, None is unknown or no limit."""
     return {
-        "gpus": [_gpu_json(gpu, use) for gpu, use in report.gpus],
+        "gpus": [
+            {
+                **_gpu_json(gpu, use),
+                "outside": [each._asdict() for each in report.outside.get(gpu.uuid, ())],
+                "memory_outside_bytes": report.outside_bytes(gpu, use),
+            }
+            for gpu, use in report.gpus
+        ],
         "containers": [_tenant_json(tenant) for tenant in report.tenants if tenant.kind == "container"],
         "processes": [_tenant_json(tenant) for tenant in report.tenants if tenant.kind == "process"],
         "slices": [_tenant_json(tenant) for tenant in report.tenants if tenant.kind == "slice"],
@@ -33,6 +40,7 @@ def _tenant_json(tenant: Tenant) -> dict[str, Any]:
     return {
         "id": tenant.id,
         "name": tenant.name,
+        "user": tenant.user,
         what: tenant.what,
         "slice": tenant.slice_name or None,
         "devices": [device_json(device) for device in tenant.devices],

@@ -1,6 +1,6 @@
 """What `vgpurun top` shows: a line for each GPU, and one for each container on it, with bars."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from rich.text import Text
@@ -18,6 +18,8 @@ _MEMORY_TEXT = 19  # columns of "1023.99 MiB / 80 GiB"
 _SHARE_TEXT = 10  # columns of "100 / 100%"
 _WAIT_TEXT = 15  # columns of "TURN P50 / P99", and of "100.1 / 1000 ms"
 _LEAST_WIDTH_FOR_WAITS = 80
+_USER_TEXT = 8
+_LEAST_WIDTH_FOR_USERS = 100
 _GAPS = 5
 _FULL, _HIGH = 0.95, 0.8  # parts of a limit from which a bar is red, or yellow
 
@@ -36,6 +38,7 @@ class _Row:
     style: str = ""
     is_paused: bool = False
     turn_waits: WaitTimes | None = None
+    user: str = ""
 
 
 def lines(report: Report, width: int, sort: str, ascii_only: bool = False) -> list[Text]:
@@ -44,7 +47,7 @@ def lines(report: Report, width: int, sort: str, ascii_only: bool = False) -> li
     Where one of the containers has waited for its turn in the last minute, it is shown for how long.
     """
     if sort == "gpu":
-        rows = [row for gpu, use in report.gpus for row in _of_gpu(gpu, use, report.tenants)]
+        rows = [row for gpu, use in report.gpus for row in _of_gpu(gpu, use, report)]
     else:
         rows = [_gpu_row(gpu, use) for gpu, use in report.gpus]
         found = [(tenant, device) for tenant in report.tenants for device in tenant.devices]
@@ -61,12 +64,13 @@ _ORDERS: dict[str, Callable[[tuple[Tenant, TenantDevice]], float]] = {
 }
 
 
-def _of_gpu(gpu: Gpu, use: GpuUse, tenants: Sequence[Tenant]) -> list[_Row]:
-    held = [(tenant, device) for tenant in tenants for device in tenant.devices if device.gpu.uuid == gpu.uuid]
+def _of_gpu(gpu: Gpu, use: GpuUse, report: Report) -> list[_Row]:
+    held = [(tenant, device) for tenant in report.tenants for device in tenant.devices if device.gpu.uuid == gpu.uuid]
     rows = [_gpu_row(gpu, use), *(_tenant_row(tenant, device) for tenant, device in held)]
-    outside = use.memory_used_bytes - sum(device.memory_used_bytes or 0 for _, device in held if not device.is_part)
-    if outside > 0:
-        rows.append(_Row("  outside vgpurun", outside, gpu.memory_bytes, False, None, 100, False, "dim"))
+    if outside := report.outside_bytes(gpu, use):
+        users = ",".join(dict.fromkeys(each.user for each in report.outside.get(gpu.uuid, ()) if each.user))
+        row = _Row("  outside vgpurun", outside, gpu.memory_bytes, False, None, 100, False, "dim", user=users)
+        rows.append(row)
     return rows
 
 
@@ -78,7 +82,8 @@ def _gpu_row(gpu: Gpu, use: GpuUse) -> _Row:
 def _tenant_row(tenant: Tenant, device: TenantDevice, with_gpu: bool = False) -> _Row:
     quota, busy = device.quota, device.utilization
     if device.is_part:
-        return _Row(f"    {tenant.name}", device.memory_used_bytes, device.gpu.memory_bytes, False, None, 100, False)
+        memory = device.memory_used_bytes, device.gpu.memory_bytes, False
+        return _Row(f"    {tenant.name}", *memory, None, 100, False, user=tenant.user)
     return _Row(
         name=f"  {tenant.name}{f' ({device.gpu.number})' if with_gpu else ''}",
         memory_used=device.memory_used_bytes,
@@ -89,6 +94,7 @@ def _tenant_row(tenant: Tenant, device: TenantDevice, with_gpu: bool = False) ->
         has_share_limit=quota.sm_percent is not None,
         is_paused=quota.paused,
         turn_waits=device.reading.turn_waits if device.reading else None,
+        user=tenant.user,
     )
 
 
@@ -97,7 +103,9 @@ class _Drawing:
 
     def __init__(self, width: int, ascii_only: bool, has_waits: bool) -> None:
         self._has_waits = has_waits
+        self._user = _USER_TEXT if width >= _LEAST_WIDTH_FOR_USERS else 0
         over = width - _MEMORY_TEXT - _SHARE_TEXT - _GAPS - (_WAIT_TEXT + 2 if has_waits else 0)
+        over -= self._user + 1 if self._user else 0
         self._name = max(10, min(32, over // 2))
         self._bar = max(4, min(40, (over - self._name) // 2))
         self._full, self._empty = ("#", ".") if ascii_only else ("█", "░")
@@ -106,12 +114,13 @@ class _Drawing:
         """The head of the columns."""
         memory = "MEMORY".ljust(self._bar + 1 + _MEMORY_TEXT + 2)
         compute = f"{'COMPUTE'.ljust(self._bar + 1 + _SHARE_TEXT + 2)}TURN P50 / P99" if self._has_waits else "COMPUTE"
-        return Text(
-            f"{'GPU / CONTAINER'.ljust(self._name)[: self._name]} {memory}{compute}", style="bold", no_wrap=True
-        )
+        names = f"{_fitted('GPU / CONTAINER', self._name)} {self._user_column('USER')}"
+        return Text(f"{names}{memory}{compute}", style="bold", no_wrap=True)
+
+    def _user_column(self, text: str) -> str:
+        return f"{_fitted(text, self._user)} " if self._user else ""
 
     def line(self, row: _Row) -> Text:
-        name = row.name if len(row.name) <= self._name else f"{row.name[: self._name - 1]}…"
         used = "?" if row.memory_used is None else show_size(row.memory_used)
         memory = f"{used} / {show_size(row.memory_of)}" if row.has_memory_limit else used
         share = "?" if row.share_used is None else f"{row.share_used:.0f}"
@@ -121,7 +130,8 @@ class _Drawing:
             share = f"{share} / {row.share_of}%"
         elif row.share_used is not None:
             share = f"{share}%"
-        text = Text(f"{name.ljust(self._name)} ", style=row.style, no_wrap=True)
+        names = f"{_fitted(row.name, self._name)} {self._user_column(row.user)}"
+        text = Text(names, style=row.style, no_wrap=True)
         text.append_text(self._bar_of(row.memory_used, row.memory_of, row.has_memory_limit))
         text.append(f" {memory.rjust(_MEMORY_TEXT)}  ")
         text.append_text(self._bar_of(row.share_used, row.share_of, False))
@@ -139,3 +149,7 @@ class _Drawing:
             colour = "red" if part >= _FULL else "yellow"
         bar = Text(self._full * cells, style=colour)
         return bar.append(self._empty * (self._bar - cells), style="dim")
+
+
+def _fitted(text: str, width: int) -> str:
+    return text.ljust(width) if len(text) <= width else f"{text[: width - 1]}…"

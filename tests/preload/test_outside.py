@@ -1,0 +1,74 @@
+"""Programs outside vgpurun are shown with whose they are; those inside, and their children, are not taken for such."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support import CHECKOUT, own_gpu_config
+from vgpurun.util.users import current_user
+
+MIB = 1 << 20
+# Holds that many MiB, in a child too where there are more.
+HOLD = """
+import os, sys
+from cuda_driver import *
+if len(sys.argv) > 2 and os.fork() == 0:
+    sys.argv = sys.argv[1:]
+d = Driver(); d.start(); d.mem_alloc(int(sys.argv[1]) << 20)
+print(os.getpid(), flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.fixture
+def environment(built_library: Path, tmp_path: Path) -> dict[str, str]:
+    kept = {name: text for name, text in os.environ.items() if not name.startswith(("VGPU", "DOCKER_", "CUDA_"))}
+    return kept | {
+        "VGPURUN_STATE_DIR": str(tmp_path / "state"),
+        "VGPURUN_DRIVER": "sim",
+        "VGPUSIM_CONFIG": own_gpu_config(tmp_path),
+        "VGPUSIM_STATE": str(tmp_path / "sim.state"),
+        "DOCKER_HOST": f"unix://{tmp_path}/no-engine.sock",
+        "PYTHONPATH": f"{CHECKOUT}:{CHECKOUT / 'tests'}",
+        "COLUMNS": "160",
+    }
+
+
+@contextmanager
+def holding(environment: dict[str, str], *before: str, sizes_mib: tuple[int, ...]) -> Iterator[list[int]]:
+    command = [*before, sys.executable, "-c", HOLD, *map(str, sizes_mib)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, env=environment, text=True, **pipes) as program:
+        assert program.stdout is not None
+        yield [int(program.stdout.readline()) for _ in sizes_mib]
+        program.communicate("\n" * len(sizes_mib))
+
+
+def smi(environment: dict[str, str], *options: str) -> str:
+    command = [sys.executable, "-m", "vgpurun", "smi", *options]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=60).stdout
+
+
+def test_whose_the_rest_is(environment: dict[str, str]) -> None:
+    sim = CHECKOUT / "lib" / "build" / "sim"
+    plain = environment | {"LD_LIBRARY_PATH": str(sim)}
+    inside = (sys.executable, "-m", "vgpurun", "local", "--mem", "2g", "--")
+    with holding(plain, sizes_mib=(700,)) as (outsider,), holding(environment, *inside, sizes_mib=(300, 400)):
+        (gpu,) = json.loads(smi(environment, "--format", "json"))["gpus"]
+        (found,) = gpu["outside"]
+        expected: dict[str, Any] = {"pid": outsider, "user": current_user(), "held_bytes": gpu["memory_outside_bytes"]}
+        assert found.items() >= expected.items() and found["held_bytes"] >= 700 * MIB
+        assert found["command"].startswith("python")
+        (row,) = (line for line in smi(environment).splitlines() if "outside vgpurun" in line)
+        assert f"({outsider})" in row and current_user() in row
+    (gpu,) = json.loads(smi(environment, "--format", "json"))["gpus"]
+    assert gpu["outside"] == [] and "outside" not in smi(environment)
