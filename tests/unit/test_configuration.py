@@ -55,7 +55,7 @@ quotas:
 
 def test_every_value_and_its_line(write: Write) -> None:
     path = write(ADMIN)
-    admin = read_config(path, has_quotas=True)
+    admin = read_config(path, is_admins=True)
     found = {name: (each.value, each.origin) for name, each in admin.defaults.items()}
     assert found == {
         "mem": ("25%", f"{path}:2"),
@@ -72,7 +72,7 @@ def test_every_value_and_its_line(write: Write) -> None:
 @pytest.mark.parametrize("where", ["defaults: {mem: 4}", "quotas: {default: {memory_per_gpu: 4}}"])
 def test_a_size_without_its_unit_is_a_slip(write: Write, where: str) -> None:
     with pytest.raises(ConfigError, match=r"'4' is 4 bytes, .* write 4g or 4m"):
-        read_config(write(where), has_quotas=True)
+        read_config(write(where), is_admins=True)
 
 
 @pytest.mark.parametrize(
@@ -87,14 +87,14 @@ def test_a_size_without_its_unit_is_a_slip(write: Write, where: str) -> None:
 )
 def test_whose_quota_counts(write: Write, user: str, groups: list[str], expected: dict[str, object]) -> None:
     """Each value by itself: the user's, the first group's in the file, everybody's."""
-    both = Config(read_config(write(ADMIN), has_quotas=True), ConfigFile())
+    both = Config(read_config(write(ADMIN), is_admins=True), ConfigFile())
     found = {name: getattr(each.value, "text", each.value) for name, each in both.quotas(user, groups).items()}
     assert found == expected
 
 
 def test_the_order_of_precedence(write: Write) -> None:
-    admin = read_config(write("defaults: {mem: 1g, sm: 10, place: binpack}"), has_quotas=True)
-    user = read_config(write("defaults: {mem: 2g, sm: 20}", "user.yaml"), has_quotas=False)
+    admin = read_config(write("defaults: {mem: 1g, sm: 10, place: binpack}"), is_admins=True)
+    user = read_config(write("defaults: {mem: 2g, sm: 20}", "user.yaml"), is_admins=False)
     both = Config(admin, user)
     environment = {"VGPURUN_MEM": "3g", "VGPURUN_SM": " "}
     names = ("mem", "sm", "place", "pull")
@@ -149,7 +149,7 @@ def test_a_variable_that_cannot_be_read_is_named() -> None:
 def test_a_mistake_is_one_line_with_its_place(write: Write, text: str, line: int, words: str) -> None:
     path = write(text)
     with pytest.raises(ConfigError) as caught:
-        read_config(path, has_quotas=True)
+        read_config(path, is_admins=True)
     assert str(caught.value).startswith(f"{path}:{line}: ")
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -157,36 +157,36 @@ def test_a_mistake_is_one_line_with_its_place(write: Write, text: str, line: int
 
 def test_quotas_are_the_administrators(write: Write) -> None:
     with pytest.raises(ConfigError, match=r"/etc/vgpurun/config\.yaml"):
-        read_config(write(ADMIN), has_quotas=False)
+        read_config(write(ADMIN), is_admins=False)
 
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "defaults:\nquotas:\n  users:\n    bob:\n", "{}"], ids=repr)
 def test_what_says_nothing_is_valid(write: Write, text: str) -> None:
-    both = Config(read_config(write(text), has_quotas=True), ConfigFile())
+    both = Config(read_config(write(text), is_admins=True), ConfigFile())
     assert both.quotas("bob", []) == {}
     assert both.default("mem", {}).value is None
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
-    assert read_config(tmp_path / "none" / "config.yaml", has_quotas=True) == ConfigFile()
+    assert read_config(tmp_path / "none" / "config.yaml", is_admins=True) == ConfigFile()
     with pytest.raises(ConfigError, match=f"{tmp_path}: Is a directory"):
-        read_config(tmp_path, has_quotas=True)
+        read_config(tmp_path, is_admins=True)
     (tmp_path / "latin").write_bytes(b"defaults: {mem: \xff}")
     with pytest.raises(ConfigError, match="UTF-8"):
-        read_config(tmp_path / "latin", has_quotas=True)
+        read_config(tmp_path / "latin", is_admins=True)
 
 
 def test_nonsense_is_a_mistake_and_no_crash(write: Write) -> None:
     with pytest.raises(ConfigError):
-        read_config(write("a: &a [*a]"), has_quotas=True)
+        read_config(write("a: &a [*a]"), is_admins=True)
     with pytest.raises(ConfigError, match="nested"):
-        read_config(write("[" * 100_000), has_quotas=True)
+        read_config(write("[" * 100_000), is_admins=True)
 
 
 def test_the_examples_of_the_schema_are_valid(write: Write) -> None:
     lines = ["defaults:", *(f"  {key.name}: {key.example}" for key in DEFAULTS)]
     lines += ["quotas:", "  default:", *(f"    {key.name}: {key.example}" for key in MAXIMA)]
-    found = read_config(write("\n".join(lines)), has_quotas=True)
+    found = read_config(write("\n".join(lines)), is_admins=True)
     assert len(found.defaults) == len(DEFAULTS)
     assert len(found.everybody) == len(MAXIMA)
 
@@ -196,7 +196,7 @@ def test_the_examples_of_the_page_are_valid(write: Write) -> None:
     examples = [part for part in page.split("\n\n") if part.startswith(("    defaults:", "    quotas:"))]
     assert len(examples) == 2
     for example in examples:
-        read_config(write(example), has_quotas=True)
+        read_config(write(example), is_admins=True)
 
 
 def test_where_the_users_file_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,14 +242,14 @@ def test_what_is_unlimited(
     admin = write("quotas:\n  default: {memory: Unlimited, gpus: all, containers: 2}\n", "admin.yaml")
     shown = [line.split() for line in vgpurun("config").stdout.splitlines()]
     assert ["memory", "unlimited", f"{admin}:2"] in shown and ["gpus", "unlimited", f"{admin}:2"] in shown
-    assert read_config(admin, has_quotas=True).everybody["gpus"].value is None, "no GPU is called all"
+    assert read_config(admin, is_admins=True).everybody["gpus"].value is None, "no GPU is called all"
 
 
 def test_a_percentage_may_have_its_sign(write: Write) -> None:
-    everybody = read_config(write("quotas: {default: {sm: 150%, sm_per_gpu: 50 %}}"), has_quotas=True).everybody
+    everybody = read_config(write("quotas: {default: {sm: 150%, sm_per_gpu: 50 %}}"), is_admins=True).everybody
     assert {name: each.value for name, each in everybody.items()} == {"sm": 150, "sm_per_gpu": 50}
     with pytest.raises(ConfigError, match="'101' is not a whole number from 0 to 100"):
-        read_config(write("quotas: {default: {sm_per_gpu: 101%}}"), has_quotas=True)
+        read_config(write("quotas: {default: {sm_per_gpu: 101%}}"), is_admins=True)
 
 
 def test_config_check(vgpurun: Callable[..., subprocess.CompletedProcess[str]], write: Callable[..., Path]) -> None:
@@ -257,7 +257,7 @@ def test_config_check(vgpurun: Callable[..., subprocess.CompletedProcess[str]], 
     result = vgpurun("config", "check", str(good))
     assert (result.returncode, result.stdout) == (0, f"{good}: valid\n")
     assert "this host knows no user alice, whose" in result.stderr
-    assert "students, whose quotas hold for nobody" in result.stderr
+    assert "students, whose values hold for nobody" in result.stderr
     known = vgpurun("config", "check", str(write("quotas: {users: {root: {}}, groups: {root: {}}}", "known.yaml")))
     assert (known.returncode, known.stderr) == (0, "")
     result = vgpurun("config", "check", str(bad))
@@ -265,6 +265,41 @@ def test_config_check(vgpurun: Callable[..., subprocess.CompletedProcess[str]], 
     assert result.stderr == f"vgpurun: {bad}:1: unknown key 'meem' in defaults; did you mean 'mem'?\n"
     assert vgpurun("config", "check", str(good) + "x").returncode == 125
     assert vgpurun("config", "chekc").returncode == 125
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("quotas: {default: {memory_per_gpu: 50%}}", "without --mem a launch of any user counts as the whole GPU"),
+        ("quotas: {groups: {root: {sm_per_gpu: 25}}}", "without --sm a launch of group root"),
+        ("quotas: {users: {root: {containers: 0}}}", "no launch of user root is let in (containers, "),
+        ("quotas: {users: {root: {gpus: []}}}", "no launch of user root is let in (gpus, "),
+        ("defaults: {mem: 1g}\nquotas: {default: {memory_per_gpu: 50%}}", ""),
+        ("defaults: {groups: {root: {sm: 10}}}\nquotas: {groups: {root: {sm_per_gpu: 25}}}", ""),
+        ("quotas: {default: {memory_per_gpu: 100%, sm_per_gpu: 100}, users: {root: {memory_per_gpu: unlimited}}}", ""),
+    ],
+)
+def test_maxima_that_let_nothing_in_are_found(
+    vgpurun: Callable[..., subprocess.CompletedProcess[str]], write: Callable[..., Path], text: str, words: str
+) -> None:
+    result = vgpurun("config", "check", str(write(text, "lab.yaml")))
+    assert result.returncode == 0
+    assert words in result.stderr and len(result.stderr.splitlines()) == bool(words), result.stderr
+
+
+def test_defaults_of_a_group_go_before_those_for_everybody(
+    write: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(config, "current_user", lambda: "ann")
+    monkeypatch.setattr(config, "groups_of", {"ann": {"staff", "students"}}.get)
+    text = "defaults:\n  mem: 1g\n  sm: 10\n  groups:\n    staff: {mem: 2g}\n    students: {mem: 3g, sm: 30}\n"
+    both = Config(read_config(write(text), is_admins=True), ConfigFile())
+    found = {name: (both.default(name, {}).value, both.default(name, {}).origin[-2:]) for name in ("mem", "sm", "wait")}
+    assert found == {"mem": ("2g", ":5"), "sm": ("30", ":6"), "wait": ("0", "in")}
+    user = read_config(write("defaults: {mem: 4g}", "user.yaml"), is_admins=False)
+    assert both._replace(user=user).default("mem", {}).value == "4g"
+    with pytest.raises(ConfigError, match="belong in the administrator's file"):
+        read_config(write(text, "user.yaml"), is_admins=False)
 
 
 def test_a_mistake_in_a_file_stops_a_launch(
@@ -340,5 +375,5 @@ def test_config_says_which_values_still_count(
 def test_a_link_to_nowhere_drops_no_quota(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").symlink_to(tmp_path / "none")
     with pytest.raises(ConfigError, match="a link to what is not there"):
-        read_config(tmp_path / "config.yaml", has_quotas=True)
-    assert read_config(tmp_path / "none", has_quotas=True) == ConfigFile()
+        read_config(tmp_path / "config.yaml", is_admins=True)
+    assert read_config(tmp_path / "none", is_admins=True) == ConfigFile()

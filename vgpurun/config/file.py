@@ -2,6 +2,8 @@
 
 defaults:                   for options that are not given
   mem: 25%
+  groups:                   in the administrator's file only: for members of a group
+    students: {mem: 10%}
 quotas:                     in the administrator's file only
   default: {memory: 16g}    for everybody
   groups:
@@ -34,12 +36,13 @@ class ConfigFile(NamedTuple):
     """The content of one file. A quota is by the name of its user or group; that for everybody has no name."""
 
     defaults: Settings = _NONE
+    group_defaults: Mapping[str, Settings] = {}
     everybody: Settings = _NONE
     groups: Mapping[str, Settings] = {}
     users: Mapping[str, Settings] = {}
 
 
-def read_config(path: Path, has_quotas: bool) -> ConfigFile:
+def read_config(path: Path, is_admins: bool) -> ConfigFile:
     """Return what a file says, nothing if there is none. Raises ConfigError."""
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -53,18 +56,18 @@ def read_config(path: Path, has_quotas: bool) -> ConfigFile:
         raise ConfigError(f"{path}: {error.strerror}") from None
     except UnicodeDecodeError:
         raise ConfigError(f"{path} is not UTF-8 text") from None
-    return _Reader(path, has_quotas).read(text)
+    return _Reader(path, is_admins).read(text)
 
 
 class _Reader:
     """Goes through the nodes of one file."""
 
-    def __init__(self, path: Path, has_quotas: bool) -> None:
+    def __init__(self, path: Path, is_admins: bool) -> None:
         import yaml  # slow to import, and needed only where there is a file
 
         self._yaml = yaml
         self._path = path
-        self._has_quotas = has_quotas
+        self._is_admins = is_admins
 
     def read(self, text: str) -> ConfigFile:
         try:
@@ -81,13 +84,22 @@ class _Reader:
         parts = {"defaults": self._defaults, "quotas": self._quotas}
         found: dict[str, Any] = {}
         for name, key_node, value_node in self._pairs(node, parts, "the file"):
-            if name == "quotas" and not self._has_quotas:
+            if name == "quotas" and not self._is_admins:
                 raise self._error(key_node, "quotas are the administrator's: they belong in /etc/vgpurun/config.yaml")
             found |= parts[name](value_node)
         return ConfigFile(**found)
 
     def _defaults(self, node: Any) -> dict[str, Any]:
-        return {"defaults": self._settings(node, DEFAULTS_BY_NAME, "defaults")}
+        found: dict[str, Setting] = {}
+        groups: dict[str, Settings] = {}
+        for name, key_node, value_node in self._pairs(node, (*DEFAULTS_BY_NAME, "groups"), "defaults"):
+            if name != "groups":
+                found[name] = self._setting(name, key_node, value_node, DEFAULTS_BY_NAME)
+            elif not self._is_admins:
+                raise self._error(key_node, "defaults of groups belong in the administrator's file")
+            else:
+                groups = self._by_name(value_node, DEFAULTS_BY_NAME, "defaults")
+        return {"defaults": found, "group_defaults": groups}
 
     def _quotas(self, node: Any) -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -95,17 +107,20 @@ class _Reader:
             if name == "default":
                 found["everybody"] = self._settings(value_node, MAXIMA_BY_NAME, "quotas")
             else:
-                found[name] = {
-                    who: self._settings(quota_node, MAXIMA_BY_NAME, "quotas")
-                    for who, _, quota_node in self._pairs(value_node, None, name)
-                }
+                found[name] = self._by_name(value_node, MAXIMA_BY_NAME, "quotas")
         return found
 
+    def _by_name(self, node: Any, known: Mapping[str, Key], what: str) -> dict[str, Settings]:
+        """Read the settings of users or groups."""
+        named = self._pairs(node, None, "groups and users")
+        return {name: self._settings(value_node, known, what) for name, _, value_node in named}
+
     def _settings(self, node: Any, known: Mapping[str, Key], what: str) -> Settings:
-        return {
-            name: Setting(self._value(known[name], value_node), self._where(key_node))
-            for name, key_node, value_node in self._pairs(node, known, what)
-        }
+        pairs = self._pairs(node, known, what)
+        return {name: self._setting(name, key_node, value_node, known) for name, key_node, value_node in pairs}
+
+    def _setting(self, name: str, key_node: Any, value_node: Any, known: Mapping[str, Key]) -> Setting:
+        return Setting(self._value(known[name], value_node), self._where(key_node))
 
     def _value(self, key: Key, node: Any) -> Any:
         text = self._text(key, node)

@@ -1,9 +1,9 @@
 """The configuration: values for options that are not given, and what the administrator grants.
 
 A value is the first of: the option, its environment variable (VGPURUN_MEM for --mem), the user's file, the
-administrator's, what is built in. Quotas are in the administrator's file alone, and nothing goes before them. For a
-user's quotas each value is the first of: the user's own, that of the first group in the file that has the user, that
-for everybody.
+administrator's for the first group in it that has the user, the administrator's for everybody, what is built in. Quotas
+are in the administrator's file alone, and nothing goes before them. For a user's quotas each value is the first of: the
+user's own, that of the first group in the file that has the user, that for everybody.
 """
 
 import os
@@ -15,7 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from vgpurun.config.file import ConfigFile, Setting, read_config
+from vgpurun.config.file import ConfigFile, Setting, Settings, read_config
 from vgpurun.config.schema import DEFAULTS_BY_NAME, MAXIMA
 from vgpurun.errors import ConfigError, VgpurunError
 from vgpurun.util.users import current_user, groups_of
@@ -44,10 +44,15 @@ class Config(NamedTuple):
                 return Setting(key.read(text), key.variable)
             except VgpurunError as error:
                 raise ConfigError(f"{key.variable}={text}: {error}; correct it, or unset it") from None
-        for file in (self.user, self.admin):
-            if name in file.defaults:
-                return file.defaults[name]
+        for settings in (self.user.defaults, *self._of_groups(), self.admin.defaults):
+            if name in settings:
+                return settings[name]
         return Setting(key.built_in, "built in")
+
+    def _of_groups(self) -> list[Settings]:
+        by_group = self.admin.group_defaults
+        mine = groups_of(current_user()) if by_group else ()
+        return [settings for group, settings in by_group.items() if group in mine]
 
     def quotas(self, user: str, groups: Iterable[str]) -> dict[str, Setting]:
         """Return what a user may have at most, and which line says so; what no line speaks of is left out."""
@@ -64,14 +69,14 @@ def load() -> Config:
     """Return the configuration of this host and user. A broken file counts as empty, and is among `mistakes`."""
     mistakes: dict[Path, ConfigError] = {}
 
-    def read(path: Path, has_quotas: bool) -> ConfigFile:
+    def read(path: Path, is_admins: bool) -> ConfigFile:
         try:
-            return read_config(path, has_quotas)
+            return read_config(path, is_admins)
         except ConfigError as error:
             mistakes[path] = error
             return ConfigFile()
 
-    return Config(read(ADMIN_FILE, has_quotas=True), read(user_file(), has_quotas=False), mistakes)
+    return Config(read(ADMIN_FILE, is_admins=True), read(user_file(), is_admins=False), mistakes)
 
 
 _tell: ContextVar[Callable[[str], object] | None] = ContextVar("_tell", default=None)

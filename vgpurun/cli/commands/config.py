@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ import click
 
 from vgpurun.cli.common import GroupedCommand, option
 from vgpurun.config import values as configuration
-from vgpurun.config.file import Setting, read_config
+from vgpurun.config.file import ConfigFile, Setting, read_config
 from vgpurun.config.schema import DEFAULTS, UNLIMITED
 from vgpurun.console.messages import warn
 from vgpurun.errors import ConfigError, OptionError
@@ -59,11 +59,35 @@ def _check(arguments: tuple[str, ...]) -> None:
     for name in arguments[1:]:
         if not os.path.lexists(name):
             raise ConfigError(f"{name}: no such file")
-        found = read_config(Path(name), has_quotas=True)
+        found = read_config(Path(name), is_admins=True)
         click.echo(f"{name}: valid")
-        for kind, quotas, is_known in (("user", found.users, is_user), ("group", found.groups, is_group)):
-            if unknown := [who for who in quotas if not is_known(who)]:
-                warn(f"{name}: this host knows no {kind} {', '.join(unknown)}, whose quotas hold for nobody")
+        groups = dict.fromkeys([*found.groups, *found.group_defaults])
+        for kind, names, is_known in (("user", found.users, is_user), ("group", groups, is_group)):
+            if unknown := [who for who in names if not is_known(who)]:
+                warn(f"{name}: this host knows no {kind} {', '.join(unknown)}, whose values hold for nobody")
+        for each in _refusals(found):
+            warn(f"{name}: {each}")
+
+
+def _refusals(found: ConfigFile) -> Iterator[str]:
+    """Yield what lets no launch of somebody pass: a maximum without a default, or one of nothing at all."""
+    layers = {"any user": found.everybody}
+    layers |= {f"group {group}": settings for group, settings in found.groups.items()}
+    layers |= {f"user {user}": settings for user, settings in found.users.items()}
+    for whose, settings in layers.items():
+        maxima = {**found.everybody, **settings}
+        defaults = {**found.defaults, **found.group_defaults.get(whose.removeprefix("group "), {})}
+        for key in ("containers", "gpus"):
+            if key in settings and settings[key].value in (0, ()):
+                yield f"no launch of {whose} is let in ({key}, {settings[key].origin})"
+        for name, key, whole in (("mem", "memory_per_gpu", "100%"), ("sm", "sm_per_gpu", 100)):
+            most = maxima[key].value if key in maxima else None
+            is_less = most is not None and (most.text if isinstance(most, MemorySize) else most) != whole
+            if key in settings and is_less and name not in defaults:
+                yield (
+                    f"without --{name} a launch of {whose} counts as the whole GPU and is refused "
+                    f"({key}, {settings[key].origin}); give {name} under defaults"
+                )
 
 
 def _print(settings: Iterable[tuple[str, Setting]], none: str = "-") -> None:
