@@ -120,8 +120,8 @@ lint: $(STAMP) ## ruff, mypy, clang-format, and whether docs/ has the code's tab
 	@$(BIN)/clang-format --dry-run -Werror $(C_SOURCES)
 
 format: $(STAMP) ## lay out the sources as lint wants them
-	@$(BIN)/ruff check --quiet --fix .
 	@$(BIN)/ruff format --quiet .
+	@$(BIN)/ruff check --quiet --fix .
 	@$(BIN)/clang-format -i $(C_SOURCES)
 
 docs: $(STAMP) ## bring the tables in docs/ and the man page up to date

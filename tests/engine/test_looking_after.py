@@ -44,6 +44,7 @@ def exit_code_of(vgpurun: Cli, name: str) -> int:
     "arguments",
     [
         ("stop",),
+        ("restart",),
         ("kill",),
         ("rm",),
         ("logs",),
@@ -59,7 +60,10 @@ def test_an_unknown_container_is_docker_s_error(vgpurun: Cli, arguments: tuple[s
     assert (result.exit_code, result.stdout, result.stderr) == (1, "", "vgpurun: No such container: nobody\n")
 
 
-@pytest.mark.parametrize("arguments", [("stop",), ("kill",), ("rm", "-f"), ("logs",), ("exec", "foreign", "true")])
+@pytest.mark.parametrize(
+    "arguments",
+    [("stop",), ("restart",), ("kill",), ("rm", "-f"), ("logs",), ("exec", "foreign", "true")],
+)
 def test_containers_of_others_are_left_alone(vgpurun: Cli, foreign: str, arguments: tuple[str, ...]) -> None:
     given = arguments if foreign in arguments else (*arguments, foreign)
     result = vgpurun(*given)

@@ -39,7 +39,8 @@ def options_table() -> str:
         ]  # fmt: skip
         usage = " ".join([f"vgpurun {name}", *command.collect_usage_pieces(context)])
         rows = [(f"`{option}`", meaning) for option, meaning in records]
-        sections.append(f"#### `{usage}`\n\n{command.get_short_help_str(200)}\n\n{_table(('Option', 'Meaning'), rows)}")
+        table = [_table(("Option", "Meaning"), rows)] if rows else []
+        sections.append("\n\n".join([f"#### `{usage}`", command.get_short_help_str(200), *table]))
     return "\n\n".join(sections)
 
 
