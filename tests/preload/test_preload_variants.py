@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import platform
+
 import pytest
 from sandbox import Sandbox
 
-from support import CHECKOUT
+from support import CHECKOUT, unavailable
 
 PRELUDE = """
 import ctypes, random
@@ -86,6 +88,8 @@ NEVER_FULL = {"cuGraphUpload_ptsz"}
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_no_version_escapes(sandbox: Sandbox, variant: str) -> None:
+    if variant in ("cuMemAlloc", "cuMemAllocPitch") and platform.machine() != "x86_64":
+        unavailable("the simulated driver has addresses of 32 bits on x86-64 alone")
     code = f"""
 allocate = {VARIANTS[variant]}
 granted, refusal = 0, ""

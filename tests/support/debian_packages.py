@@ -3,6 +3,7 @@
 debian_packages.py unpack DIR [--release NAME] PACKAGE...   put their files there
 debian_packages.py source DIR [--release NAME] PACKAGE      put its original archive there, and print that one's path
 debian_packages.py tool NAME PACKAGE...                     print the path of a program
+debian_packages.py with PACKAGE...                          print that of a script that runs its arguments with them
 """
 
 from __future__ import annotations
@@ -228,6 +229,9 @@ def main() -> None:
     verb.add_argument("name")
     verb.add_argument("packages", nargs="+")
     verb.set_defaults(act=lambda asked: print(tool(asked.name, *asked.packages)))
+    verb = verbs.add_parser("with")
+    verb.add_argument("packages", nargs="+")
+    verb.set_defaults(act=lambda asked: print(with_packages(*asked.packages)))
     asked = parser.parse_args()
     try:
         asked.act(asked)

@@ -26,7 +26,7 @@ from vgpurun.options.table import FLAGS, LEFT_OUT
         ("/b", Volume(None, "/b")),
         ("./a:/b", Volume(f"{os.getcwd()}/a", "/b")),
         (".:/b", Volume(os.getcwd(), "/b")),
-        ("../a:/b", Volume(f"{os.path.dirname(os.getcwd())}/a", "/b")),
+        ("../a:/b", Volume(os.path.abspath("../a"), "/b")),
     ],
 )
 def test_volumes(text: str, volume: Volume) -> None:

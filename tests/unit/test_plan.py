@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ DRIVER = DriverPlan(
 DEBIAN_12, RED_HAT_8 = Libc("/usr/lib/x86_64-linux-gnu", (2, 36)), Libc("/usr/lib64", (2, 28))
 FIRST = {
     f"{place}/{kind}"
-    for place in ("/usr/lib/x86_64-linux-gnu", "/usr/lib64")
+    for place in (f"/usr/lib/{platform.machine()}-linux-gnu", "/usr/lib64")
     for kind in ("glibc-hwcaps/x86-64-v2", "tls")
 }
 
