@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 from pathlib import Path
 
 import pytest
@@ -49,7 +50,7 @@ def test_a_device_brings_the_driver_the_library_the_limits_and_the_lock_folder()
     mounts = {each["containerPath"]: (each["hostPath"], each["options"][-1]) for each in edits["mounts"]}
     assert mounts == {
         "/usr/lib64/libcuda.so.1": ("/usr/lib/libcuda.so.580", "ro"),
-        "/usr/lib/x86_64-linux-gnu/libcuda.so.1": ("/usr/lib/libcuda.so.580", "ro"),
+        f"/usr/lib/{platform.machine()}-linux-gnu/libcuda.so.1": ("/usr/lib/libcuda.so.580", "ro"),
         abi.CONTAINER_LIBRARY: (str(LIBRARY), "ro"),
         "/.vgpurun/etc": (f"{FOLDER}/etc", "ro"),
         abi.CONTAINER_USAGE: (f"{FOLDER}/run/usage", "rw"),
