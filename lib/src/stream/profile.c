@@ -262,9 +262,10 @@ void profile_name_kernel(CUfunction function) {
   profile_kernels_name((uint64_t)(uintptr_t)function, name);
 }
 
+/* At no time: it was never seen to run. Work may be seen to have taken none, and counts all the same. */
 static void measured(const struct meter_stream *stream, const struct batch *batch, int64_t start_ns, int64_t end_ns) {
   profile_kernels_measured(batch, end_ns - start_ns);
-  if (!profile_is_on() || end_ns <= start_ns)
+  if (!profile_is_on() || end_ns == 0)
     return;
   const struct profile_record span = {
       .start_ns = (uint64_t)start_ns,
