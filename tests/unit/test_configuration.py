@@ -314,8 +314,8 @@ def test_a_mistake_in_a_file_stops_a_launch(
 
 
 LOOKING = (
-    "config", "doctor", "ps", "top --once", "smi", "inspect x", "exporter --listen nowhere", "slice ls",
-    "slice inspect x", "slice rm x", "update --sm 10 x", "slice update --sm 10 x",
+    "config", "doctor", "free", "queue", "ps", "top --once", "smi", "inspect x", "exporter --listen nowhere",
+    "slice ls", "slice inspect x", "slice rm x", "update --sm 10 x", "slice update --sm 10 x",
 )  # fmt: skip
 LAUNCHING = ("run image", "ubuntu", "run --slice x image", "local true", "slice create x", "start x", "verify")
 

@@ -7,7 +7,7 @@ import click
 from vgpurun.cli.common import EngineCommand, host_driver_option, option
 from vgpurun.cli.views.columns import terminal_width
 from vgpurun.console.messages import say, warn
-from vgpurun.errors import EngineError
+from vgpurun.errors import ConfigError, EngineError
 from vgpurun.host.visible import visible_gpus
 
 _GROUP = "Display"
@@ -40,8 +40,11 @@ def free(output_format: str, driver: str) -> None:
     except EngineError as error:
         warn(f"containers are not counted: {error}")
     found = capacities(gpus, read_use(gpus), all_holders(engine))
-    grant = own_grant()
-    launches = [largest(each, found, grant) for each in found]
+    try:
+        grant = own_grant()
+        launches = [largest(each, found, grant) for each in found]
+    except ConfigError:  # which has been said: no launch starts until it is corrected
+        launches = [None] * len(found)
     waiting = len(queue())
     if output_format == "json":
         click.echo(json.dumps({"gpus": list(map(view.to_json, found, launches)), "waiting": waiting}))
