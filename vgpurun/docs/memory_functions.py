@@ -1,6 +1,6 @@
 """Compares lib/memory_functions.yaml, the judgement of every function of cuda.h, with that header and with hooks.h.
 
-    python -m vgpurun.memory_functions -I/usr/local/cuda/include    exit with 1, and name what does not agree
+    python -m vgpurun.docs.memory_functions -I/usr/local/cuda/include    exit with 1, and name what does not agree
 
 A function that nobody has judged, one that is judged twice, and a "counted" one of which a version is not caught: each
 is an error. The compiler that reads the header is `cc`.
@@ -97,7 +97,7 @@ def disagreements(symbols: set[str], caught: set[str], judged: Sequence[Judgemen
 def main() -> int:
     """Compare, print what does not agree, and return the exit code."""
     parser = argparse.ArgumentParser(
-        prog="python -m vgpurun.memory_functions", description=(__doc__ or "").splitlines()[0]
+        prog="python -m vgpurun.docs.memory_functions", description=(__doc__ or "").splitlines()[0]
     )
     parser.add_argument("-I", dest="folders", action="append", default=[], help="where cuda.h is")
     symbols = symbols_of([f"-I{folder}" for folder in parser.parse_args().folders])

@@ -1,7 +1,7 @@
 """Writes the tables of options and variables into the documentation, from the code that reads them.
 
-    python -m vgpurun.docs docs/reference.md docs/vgpurun.1            write what is made from the code
-    python -m vgpurun.docs --check docs/reference.md docs/vgpurun.1    exit with 1 if it is not what would be written
+    python -m vgpurun.docs.tables docs/reference.md docs/vgpurun.1          write what is made from the code
+    python -m vgpurun.docs.tables --check docs/reference.md docs/vgpurun.1  exit with 1 where it is not that
 
 A file that ends in .1 is the man page, all of it. In others only what stands between markers is written: they are
 <!-- NAME:begin --> and <!-- NAME:end --> on lines of their own, with NAME one of TABLES.
@@ -134,7 +134,7 @@ def _table(titles: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
 
 def main() -> int:
     """Write or check the files that the command line names; return the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m vgpurun.docs", description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m vgpurun.docs.tables", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if something would change")
     parser.add_argument("files", nargs="+", type=Path)
     arguments = parser.parse_args()
@@ -152,7 +152,7 @@ def main() -> int:
         elif new != text:
             stale.append(str(path))
     if stale:
-        print(f"not up to date: {', '.join(stale)}; run: python -m vgpurun.docs {' '.join(stale)}", file=sys.stderr)
+        print(f"not up to date: {', '.join(stale)}; run: make docs", file=sys.stderr)
     return 1 if stale else 0
 
 
