@@ -4,7 +4,7 @@
  * with the prototype in cuda.h.
  *
  * In a process without limits and a profile, an entry is a branch and a jump to the driver. Else it goes on to the BODY
- * of a caught function (in one of the cuda/*.c) or, where a function is only recorded and there is a profile, to the
+ * of a caught function (in a file of cuda/) or, where a function is only recorded and there is a profile, to the
  * DRIVER.
  */
 #ifndef VGPU_CUDA_ENTRIES_H

@@ -33,7 +33,7 @@ CUresult CUDAAPI cuMulticastBindAddr_v2(CUmemGenericAllocationHandle object, CUd
   X(cuGetProcAddress)                                                                                                  \
   X(cuGetProcAddress_v2)
 
-/* X(symbol): caught. Each has a body of the same name in one of the cuda/*.c, and a row in cuda/entries.c;
+/* X(symbol): caught. Each has a body of the same name in a file of cuda/, and a row in cuda/entries.c;
  * launches of kernels have both in one (cuda/launch.c). */
 #define CUDA_CAUGHT(X)                                                                                                 \
   /* memory */                                                                                                         \
