@@ -34,7 +34,7 @@ quotas:
     students: {memory_per_gpu: 25%, sm_per_gpu: 25, containers: 2}
     guests: {gpus: [3], containers: 1, sm_per_gpu: 10}
 """
-# What a launch without options comes to, and how many a user may have.
+# A launch without options: its memory, its compute, and how many a user may have.
 PLAIN = {"staff": (2 * GIB, 50, 3), "students": (8 * GIB // 10, 20, 2), "guests": (2 * GIB, 10, 1)}
 FIRST_UID = 61000
 

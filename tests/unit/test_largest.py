@@ -67,7 +67,7 @@ def test_it_starts_and_more_does_not(seed: int) -> None:
             assert not starts(index, capacities, grant, GIB // 2, least_sm)
             continue
         assert starts(index, capacities, grant, found.memory_bytes, found.sm_percent)
-        # What programs outside use is let be for 5 % of the GPU's memory.
+        # Use by programs outside is let be for 5 % of the GPU's memory.
         slack_bytes = min(capacity.outside_bytes, capacity.gpu.memory_bytes * 5 // 100)
         assert not starts(index, capacities, grant, found.memory_bytes + slack_bytes + MIB, found.sm_percent)
         if (found.sm_percent or 0) < 99:
