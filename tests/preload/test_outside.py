@@ -17,14 +17,15 @@ from support import CHECKOUT, own_gpu_config
 from vgpurun.util.users import current_user
 
 MIB = 1 << 20
-# Holds that many MiB, in a child too where there are more.
+# Holds that many MiB, in a child too where there are more. Each says its PID in one write: print without a buffer takes
+# two, and those of parent and child mix.
 HOLD = """
 import os, sys
 from cuda_driver import *
 if len(sys.argv) > 2 and os.fork() == 0:
     sys.argv = sys.argv[1:]
 d = Driver(); d.start(); d.mem_alloc(int(sys.argv[1]) << 20)
-print(os.getpid(), flush=True)
+os.write(1, b"%d\\n" % os.getpid())
 sys.stdin.readline()
 """
 
