@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "cards.h"
 #include "scalar.h"
 #include "yaml.h"
 
@@ -42,6 +43,7 @@ static const struct key device_keys[] = {
     {"launch_overhead_us", NUMBER, AT(device_config, launch_overhead_ns), NS_PER_US, 0, 1000000},
     {"launch_queue_depth", NUMBER, AT(device_config, launch_queue_depth), 1, 1, 65536},
     {"copy_mib_per_ms", NUMBER, AT(device_config, copy_bytes_per_ms), MIB, 1, 1 << 20},
+    {"checkpoint_mib_per_ms", NUMBER, AT(device_config, checkpoint_bytes_per_ms), MIB, 1, 1 << 20},
     {"memory_mib_per_ms", NUMBER, AT(device_config, memory_bytes_per_ms), MIB, 1, 1 << 20},
     {"mig_gpu", NUMBER, AT(device_config, mig_gpu), 1, 1, SIM_MAX_DEVICES},
     {0},
@@ -76,6 +78,7 @@ static void set_device_defaults(struct device_config *device, unsigned index) {
       .compute_capability = 90,
       .launch_queue_depth = 1024,
       .copy_bytes_per_ms = 24 * MIB,
+      .checkpoint_bytes_per_ms = 12 * MIB,
       .memory_bytes_per_ms = 1024 * MIB,
   };
   snprintf(device->name, sizeof device->name, "Simulated GPU");
@@ -254,6 +257,8 @@ static bool load(void) {
     return false;
   if (sim_config.device_count == 0)
     set_device_defaults(&sim_config.devices[sim_config.device_count++], 0);
+  for (unsigned i = 0; i < sim_config.device_count; i++)
+    sim_config.devices[i].pci_bus = card_of(i) + 1;
   return true;
 }
 

@@ -22,7 +22,9 @@ struct device_config {
   uint64_t launch_overhead_ns;
   uint64_t launch_queue_depth;
   uint64_t copy_bytes_per_ms;
+  uint64_t checkpoint_bytes_per_ms;
   uint64_t memory_bytes_per_ms;
+  unsigned pci_bus;
   uint64_t mig_gpu; /* 0: a whole card; else an instance of the card with this number */
 };
 

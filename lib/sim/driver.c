@@ -5,6 +5,7 @@
 
 #include "contexts.h"
 #include "pools.h"
+#include "restore_thread.h"
 #include "spins.h"
 #include "state.h"
 #include "visible.h"
@@ -27,7 +28,7 @@ static CUresult initialize(void) {
     return CUDA_ERROR_NO_DEVICE;
   if (!state_open() || !state_join())
     return CUDA_ERROR_OPERATING_SYSTEM;
-  if (pthread_atfork(NULL, NULL, after_fork_in_child) != 0)
+  if (pthread_atfork(NULL, NULL, after_fork_in_child) != 0 || !restore_thread_start(&driver_lock))
     return CUDA_ERROR_OUT_OF_MEMORY;
   atomic_store(&driver_state, READY);
   return CUDA_SUCCESS;
@@ -59,15 +60,24 @@ CUresult CUDAAPI cuDriverGetVersion(int *version) {
   return CUDA_SUCCESS;
 }
 
+CUresult driver_open_state(void) {
+  pthread_mutex_lock(&driver_lock);
+  bool good = config_load() && state_open();
+  pthread_mutex_unlock(&driver_lock);
+  return good ? CUDA_SUCCESS : CUDA_ERROR_OPERATING_SYSTEM;
+}
+
 CUresult driver_check_ready(void) {
   return atomic_load(&driver_state) == READY ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED;
 }
 
 CUresult driver_enter(void) {
   CUresult result = driver_check_ready();
-  if (result == CUDA_SUCCESS)
-    pthread_mutex_lock(&driver_lock);
-  return result;
+  if (result != CUDA_SUCCESS)
+    return result;
+  pthread_mutex_lock(&driver_lock);
+  restore_thread_wait_until_unlocked(&driver_lock);
+  return CUDA_SUCCESS;
 }
 
 CUresult driver_enter_context(struct context **context) {

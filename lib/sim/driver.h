@@ -14,7 +14,11 @@ struct context;
 /* CUDA_ERROR_NOT_INITIALIZED without cuInit, and in a forked child. Takes no lock. */
 CUresult driver_check_ready(void);
 
-/* Takes the lock; CUDA_ERROR_NOT_INITIALIZED without cuInit, and in a forked child. */
+/* Opens the state for a call that works without cuInit and concerns other processes. */
+CUresult driver_open_state(void);
+
+/* Takes the lock; CUDA_ERROR_NOT_INITIALIZED without cuInit, and in a forked child. Waits while another process has
+ * locked this one. */
 CUresult driver_enter(void);
 
 /* The same, and finds the calling thread's current context. */

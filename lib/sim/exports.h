@@ -260,6 +260,12 @@
   SHARED(cuDeviceGetGraphMemAttribute, cuDeviceGetGraphMemAttribute, 11040)                                            \
   SHARED(cuDeviceSetGraphMemAttribute, cuDeviceSetGraphMemAttribute, 11040)                                            \
   SHARED(cuDeviceGraphMemTrim, cuDeviceGraphMemTrim, 11040)                                                            \
+  SHARED(cuCheckpointProcessCheckpoint, cuCheckpointProcessCheckpoint, 12080)                                          \
+  SHARED(cuCheckpointProcessGetRestoreThreadId, cuCheckpointProcessGetRestoreThreadId, 12080)                          \
+  SHARED(cuCheckpointProcessGetState, cuCheckpointProcessGetState, 12080)                                              \
+  SHARED(cuCheckpointProcessLock, cuCheckpointProcessLock, 12080)                                                      \
+  SHARED(cuCheckpointProcessRestore, cuCheckpointProcessRestore, 12080)                                                \
+  SHARED(cuCheckpointProcessUnlock, cuCheckpointProcessUnlock, 12080)                                                  \
   EXPORTS_SINCE_13(SHARED)
 
 #if CUDA_VERSION >= 13000

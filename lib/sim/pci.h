@@ -7,7 +7,7 @@
 #define PCI_ID_SIZE 20
 
 static inline unsigned pci_bus(unsigned device) {
-  return card_of(device) + 1;
+  return sim_config.devices[device].pci_bus;
 }
 
 /* "0000:01:00.0", the domain in this many digits. The text needs domain_digits + 9 bytes. */

@@ -29,6 +29,7 @@ struct region {
   unsigned device;
   unsigned flags;                /* of host memory */
   bool keeps_data;               /* what is copied here can be read back */
+  void *checkpointed;            /* what it held, while the process is off its GPUs; NULL: nothing is put away */
   const struct context *context; /* that it goes with; NULL: none */
   struct pool *pool;             /* whose memory it is; NULL: none */
   struct block *block;           /* of a REGION_BLOCK */

@@ -8,7 +8,7 @@
 
 #include "state_file.h"
 
-#define STATE_MAGIC 0x3230304d49535056ULL /* changes with the layout */
+#define STATE_MAGIC 0x3330304d49535056ULL /* changes with the layout */
 #define NO_SLOT STATE_MAX_PROCESSES
 
 static int state_fd = -1;
@@ -153,6 +153,10 @@ unsigned state_own_slot(void) {
   return own_slot;
 }
 
+struct state_process *state_process(unsigned slot) {
+  return &state->processes[slot];
+}
+
 unsigned state_row(unsigned device) {
   return device_rows[device];
 }
@@ -232,4 +236,31 @@ void state_forget_dead_work(void) {
       atomic_compare_exchange_strong(&state_device(device)->tail_ns, &before, live);
   }
   state_file_unlock(file());
+}
+
+bool state_find_process(uint32_t pid, unsigned *slot) {
+  for (*slot = 0; *slot < slots_used(); ++*slot)
+    if (atomic_load(&state->processes[*slot].pid) != 0 && slot_is_live(*slot) && state_pid(*slot) == pid)
+      return true;
+  return false;
+}
+
+bool state_begin_request(unsigned slot) {
+  while (!state_file_try_lock(file(), STATE_LOCK_REQUESTS + slot)) {
+    if (!slot_is_live(slot))
+      return false;
+    clock_wait_until(clock_ns() + NS_PER_MS);
+  }
+  return true;
+}
+
+void state_end_request(unsigned slot) {
+  state_file_unlock_byte(file(), STATE_LOCK_REQUESTS + slot);
+}
+
+void state_remap_devices(const unsigned from[SIM_MAX_DEVICES]) {
+  unsigned before[SIM_MAX_DEVICES];
+  memcpy(before, device_rows, sizeof before);
+  for (unsigned device = 0; device < sim_config.device_count; device++)
+    device_rows[device] = before[from[device]];
 }

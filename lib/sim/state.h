@@ -25,14 +25,38 @@ struct state_device {
 
 struct state_process_device {
   _Atomic uint64_t used_bytes;
+  _Atomic uint64_t checkpointed_bytes;  /* of a process that is off its GPUs: what it had, and will need again */
   _Atomic uint64_t tail_ns;             /* when the last work of this process ends */
   _Atomic uint64_t busy[STATE_BUCKETS]; /* per 125 ms: the number of the interval << 32 | busy nanoseconds in it */
+};
+
+/* What one process asks of another one's restore thread (checkpoint.c, restore_thread.c). */
+enum checkpoint_request {
+  CHECKPOINT_NOTHING,
+  CHECKPOINT_LOCK,
+  CHECKPOINT_SAVE,
+  CHECKPOINT_RESTORE,
+  CHECKPOINT_UNLOCK,
+};
+
+struct state_gpu_pair {
+  char old_uuid[16], new_uuid[16];
+};
+
+struct state_checkpoint {
+  _Atomic uint32_t process_state; /* CUprocessState */
+  _Atomic uint32_t request;       /* enum checkpoint_request: nothing again once it has been answered */
+  _Atomic uint32_t answer;        /* CUresult */
+  _Atomic uint32_t thread_id;     /* as its own PID namespace counts; 0: it does not listen yet */
+  uint32_t timeout_ms;            /* of a lock; 0: none */
+  uint32_t pair_count;            /* of a restore; 0: onto the GPUs that it had */
+  struct state_gpu_pair pairs[SIM_MAX_DEVICES];
 };
 
 struct state_process {
   _Atomic uint32_t pid; /* as its own PID namespace counts */
   _Atomic uint32_t pid_namespace;
-  uint32_t reserved[14];
+  struct state_checkpoint checkpoint;
   struct state_process_device devices[SIM_MAX_DEVICES];
 };
 
@@ -92,9 +116,20 @@ void state_release(unsigned device, uint64_t bytes);
 struct state *state_lock(void);
 void state_unlock(void);
 unsigned state_own_slot(void);
+struct state_process *state_process(unsigned slot);
 unsigned state_row(unsigned device);
 bool state_slot_is_live(unsigned slot);
 bool state_make_room(size_t start, size_t length); /* on the disk, before the first store there */
+
+/* The living process that the caller's PID namespace knows by this number. False when it uses no simulated GPU. */
+bool state_find_process(uint32_t pid, unsigned *slot);
+
+/* One caller at a time asks a process for something; a caller that dies lets go. False when the process has ended. */
+bool state_begin_request(unsigned slot);
+void state_end_request(unsigned slot);
+
+/* In this process the configured devices are others from now on: the one at `from[i]` is the one at `i`. */
+void state_remap_devices(const unsigned from[SIM_MAX_DEVICES]);
 
 /* Forgets what dead processes had queued, so that new work need not wait for it. */
 void state_forget_dead_work(void);

@@ -153,9 +153,13 @@ void state_file_lock(int fd) {
     continue;
 }
 
-void state_file_unlock(int fd) {
-  struct flock range = byte_range(F_UNLCK, STATE_LOCK_ALL);
+void state_file_unlock_byte(int fd, long long byte) {
+  struct flock range = byte_range(F_UNLCK, byte);
   fcntl(fd, F_OFD_SETLK, &range);
+}
+
+void state_file_unlock(int fd) {
+  state_file_unlock_byte(fd, STATE_LOCK_ALL);
 }
 
 bool state_file_try_lock(int fd, long long byte) {

@@ -8,6 +8,7 @@
 #define STATE_LOCK_ALL (1LL << 40)
 #define STATE_LOCK_SLOTS (1LL << 41)
 #define STATE_LOCK_PIDS (1LL << 42)
+#define STATE_LOCK_REQUESTS (1LL << 43)
 
 /* Opens the file that VGPUSIM_STATE, the configuration or the default names, creates it safely, and gives it at least
  * this size. A file that begins with anything but zeros or this number is somebody else's and stays as it is. Returns a
@@ -30,6 +31,7 @@ bool state_file_reserve(int fd, size_t start, size_t length);
 void state_file_lock(int fd);
 void state_file_unlock(int fd);
 bool state_file_try_lock(int fd, long long byte);
+void state_file_unlock_byte(int fd, long long byte);
 
 /* Whether another open file description holds this byte. */
 bool state_file_is_locked(int fd, long long byte);

@@ -10,6 +10,7 @@ from ctypes import byref, c_char_p, c_float, c_int, c_size_t, c_uint, c_uint64, 
 
 from cuda_driver import constants
 from cuda_driver.calls import CudaError
+from cuda_driver.checkpoint import Checkpoints
 from cuda_driver.constants import *  # noqa: F403
 from cuda_driver.devices import Devices
 from cuda_driver.graphs import Graphs
@@ -37,5 +38,5 @@ __all__ = [
 ]
 
 
-class Driver(Devices, Memory, Graphs):
+class Driver(Devices, Memory, Graphs, Checkpoints):
     """Driver calls that raise CudaError. Handles are ints; a stream of 0 is the default stream."""

@@ -112,4 +112,10 @@ PROTOTYPES: dict[str, list[type]] = {
     "cuGraphLaunch_ptsz": [c_void_p, c_void_p],
     "cuGraphDestroy": [c_void_p],
     "cuGraphExecDestroy": [c_void_p],
+    "cuCheckpointProcessGetState": [c_int, c_void_p],
+    "cuCheckpointProcessGetRestoreThreadId": [c_int, c_void_p],
+    "cuCheckpointProcessLock": [c_int, c_void_p],
+    "cuCheckpointProcessCheckpoint": [c_int, c_void_p],
+    "cuCheckpointProcessRestore": [c_int, c_void_p],
+    "cuCheckpointProcessUnlock": [c_int, c_void_p],
 }

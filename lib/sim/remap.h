@@ -1,0 +1,12 @@
+/* A process that was on one GPU goes on on another one of the same kind. */
+#ifndef SIM_REMAP_H
+#define SIM_REMAP_H
+
+#include "state.h"
+
+/* Puts the new device of each pair where the old one was, for this process alone. No pairs: nothing changes. False, and
+ * nothing changes, where the pairs leave out a device that has memory put away, or name one that this process does not
+ * have, that is of another kind, or twice. */
+bool remap_devices(const struct state_gpu_pair *pairs, unsigned count);
+
+#endif

@@ -1,0 +1,52 @@
+"""Holds memory with patterns in it, and answers lines: check, start MS, alloc MIB, share, uuid."""
+
+import hashlib
+import sys
+
+from cuda_driver import Driver
+
+MIB = 1 << 20
+
+
+def pattern(seed: int, size: int) -> bytes:
+    return (hashlib.sha256(str(seed).encode()).digest() * (size // 32 + 1))[:size]
+
+
+def main() -> None:
+    driver = Driver()
+    driver.start(int(sys.argv[1]) if len(sys.argv) > 1 else 0)
+    held = []
+
+    def hold(size: int) -> None:
+        address = driver.mem_alloc(size)
+        driver.copy_to_device(address, pattern(len(held), size))
+        held.append((address, size))
+
+    for size in (3 * MIB, 1000, 512, 5 * MIB + 7):
+        hold(size)
+    print("ready", flush=True)
+    for line in sys.stdin:
+        match line.split():
+            case ["check"]:
+                for seed, (address, size) in enumerate(held):
+                    if driver.copy_from_device(address, size) != pattern(seed, size):
+                        print("wrong", seed, flush=True)
+                        break
+                else:
+                    print("right", len(held), flush=True)
+            case ["start", milliseconds]:
+                driver.launch(driver.kernel(f"spin_{milliseconds}ms"))
+                print("started", flush=True)
+            case ["alloc", mib]:
+                hold(int(mib) * MIB)
+                print("held", flush=True)
+            case ["share"]:
+                driver.ipc_handle(held[0][0])
+                print("shared", flush=True)
+            case ["uuid"]:
+                print(driver.device_uuid(), flush=True)
+            case _:
+                return
+
+
+main()
