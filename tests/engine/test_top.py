@@ -53,12 +53,37 @@ def test_it_shows_what_containers_hold(open_top: Callable[..., Terminal], holder
     assert b"Traceback" not in rest
 
 
+def test_keys_act_on_the_chosen_container(open_top: Callable[..., Terminal], vgpurun: Cli, holder: str) -> None:
+    top = open_top(40, 120)
+    top.read_until(b"holder")
+    top.type(b"j\r")
+    top.read_until(b"2 GiB, 50 %")
+    top.type(b"\rp")
+    top.read_until(b"suspend the GPU work of holder?")
+    top.type(b"y")
+    top.read_until(b"--gpu holder: done")
+    top.read_until(b"paused")
+    top.type(b"u--mem 3g\r")
+    top.read_until(b"update --mem 3g holder?")
+    top.type(b"y")
+    top.read_until(b"3 GiB")
+    top.type(b"l")
+    top.read_until(b"holding")
+    top.type(b"qx")
+    top.read_until(b"stop container holder?")
+    top.type(b"n")
+    top.read_until(b"q quit")
+    top.type(b"q")
+    assert top.wait() == 0 and top.is_restored()
+    assert vgpurun.engine.containers.get(holder).status == "running"
+
+
 @pytest.mark.parametrize(("rows", "columns"), [(6, 30), (3, 10), (24, 200)])
 def test_any_size_of_terminal(open_top: Callable[..., Terminal], holder: str, rows: int, columns: int) -> None:
     top = open_top(rows, columns)
     top.read_until(b"GPU")
     top.resize(24, 80)
-    top.read_until(b"by GPU")
+    top.read_until(b"by gpu")
     top.type(b"q")
     assert top.wait() == 0 and top.is_restored()
 

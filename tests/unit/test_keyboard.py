@@ -25,12 +25,13 @@ def terminal() -> Iterator[tuple[int, int]]:
     [
         (b"c+", ["c", "+"]),
         (b"mmq", ["m", "m", "q"]),
-        (b"\x1b[A\x1b[B\x1bOAk", ["up", "down", "up", "up"]),
+        (b"\x1b[A\x1b[B\x1bOAk ", ["up", "down", "up", "k", " "]),
+        (b"a\x7f\r", ["a", "backspace", "enter"]),
         (b"\x1b[6~q", ["page down", "q"]),
         (b"\x1b[1;5Aq", ["\x1b", "q"]),
         (b"\x1b", ["escape"]),
         (b"\x1b[", ["\x1b"]),
-        (b"\x04", ["q"]),
+        (b"\x04", ["end"]),
     ],
 )
 def test_keys_that_come_together_are_told_apart(terminal: tuple[int, int], typed: bytes, expected: list[str]) -> None:

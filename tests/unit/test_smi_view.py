@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from fakes import make_gpus
 
+from vgpurun.admission.capacity import GpuCapacity
 from vgpurun.cli.views import smi as smi_view
 from vgpurun.cli.views import smi_json
 from vgpurun.host.gpus import GpuUse
@@ -17,6 +18,7 @@ from vgpurun.limits.utilization import Utilization
 
 MIB = 1 << 20
 GPU = make_gpus(1)[0]
+FREE = {GPU.uuid: GpuCapacity(GPU, (), 1000 * MIB)}
 
 
 def report(reading: DeviceReading | None) -> Report:
@@ -31,48 +33,55 @@ READING = DeviceReading(
 
 
 def test_memory_by_kind(capsys: pytest.CaptureFixture[str]) -> None:
-    smi_view.print_table(report(READING))
+    smi_view.print_table(report(READING), FREE)
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert lines[-2] == ["MEMORY", "OF", "GPU", "ALLOCATED", "CONTEXTS", "MODULES,", "OTHER"]
     assert lines[-1] == ["train", "0", "300", "MiB", "518", "MiB", "20", "MiB"]
 
 
+def test_what_is_free_is_in_the_line_of_the_gpu(capsys: pytest.CaptureFixture[str]) -> None:
+    smi_view.print_table(report(READING), FREE)
+    assert "free: " in capsys.readouterr().out.splitlines()[1]
+    (gpu,) = smi_json.to_json(report(READING), FREE)["gpus"]
+    assert (gpu["memory_free_bytes"], gpu["sm_free_percent"]) == (FREE[GPU.uuid].free_bytes, 100)
+
+
 def test_compute_over_each_window(capsys: pytest.CaptureFixture[str]) -> None:
     busy = READING._replace(utilization=Utilization(49.6, 30, 5), launches=12345, throttled_ns=2_560_000_000)
-    smi_view.print_table(report(busy))
+    smi_view.print_table(report(busy), FREE)
     output = capsys.readouterr().out
     assert "50 % / 50 %" in output
     assert ["train", "0", "50", "%", "30", "%", "5", "%", "12345", "2.6", "s"] in [
         line.split() for line in output.splitlines()
     ]
-    device = smi_json.to_json(report(busy))["containers"][0]["devices"][0]
+    device = smi_json.to_json(report(busy), FREE)["containers"][0]["devices"][0]
     assert [device[f"sm_used_{window}percent"] for window in ("", "10s_", "60s_")] == [49.6, 30, 5]
 
 
 def test_host_memory_is_shown_where_there_is_any(capsys: pytest.CaptureFixture[str]) -> None:
-    smi_view.print_table(report(DeviceReading("GPU-a", allocated_bytes=MIB, host_bytes=77 * MIB, processes=1)))
+    smi_view.print_table(report(DeviceReading("GPU-a", allocated_bytes=MIB, host_bytes=77 * MIB, processes=1)), FREE)
     assert capsys.readouterr().out.splitlines()[-1].split()[-2:] == ["77", "MiB"]
 
 
 @pytest.mark.parametrize("name", NOT_ENFORCED)
 def test_what_could_not_be_enforced_is_a_line(capsys: pytest.CaptureFixture[str], name: str) -> None:
-    smi_view.print_table(report(DeviceReading("GPU-a", not_enforced=(name,))))
+    smi_view.print_table(report(DeviceReading("GPU-a", not_enforced=(name,))), FREE)
     last = capsys.readouterr().out.splitlines()[-1]
     assert last.startswith("train, GPU 0: ") and ("NOT ENFORCED" in last) == (name != "turns")
 
 
 def test_json() -> None:
-    device = smi_json.to_json(report(READING))["containers"][0]["devices"][0]
+    device = smi_json.to_json(report(READING), FREE)["containers"][0]["devices"][0]
     assert device["memory_allocated_bytes"] == 300 * MIB and device["memory_context_bytes"] == 518 * MIB
     assert device["memory_overhead_bytes"] == 538 * MIB and device["memory_host_bytes"] == 0
     assert device["not_enforced"] == []
-    unknown = smi_json.to_json(report(None))["containers"][0]["devices"][0]
+    unknown = smi_json.to_json(report(None), FREE)["containers"][0]["devices"][0]
     assert unknown["memory_allocated_bytes"] is None and unknown["not_enforced"] is None
 
 
 def test_nonsense_in_the_file_is_cut(capsys: pytest.CaptureFixture[str]) -> None:
     most = 2**64 - 1
-    smi_view.print_table(report(DeviceReading("GPU-a", most, most, most, most, processes=1)))
+    smi_view.print_table(report(DeviceReading("GPU-a", most, most, most, most, processes=1)), FREE)
     assert "8 GiB" in capsys.readouterr().out.splitlines()[-1]
 
 
@@ -80,7 +89,7 @@ def test_what_programs_see_beyond_the_limit(capsys: pytest.CaptureFixture[str]) 
     shown = report(READING)
     device = shown.tenants[0].devices[0]._replace(quota=Quota(2048 * MIB, virtual_bytes=8192 * MIB))
     oversubscribed = Report(shown.gpus, (shown.tenants[0]._replace(devices=(device,)),))
-    smi_view.print_table(oversubscribed)
+    smi_view.print_table(oversubscribed, FREE)
     assert "838 MiB / 2 GiB, seen as 8 GiB" in capsys.readouterr().out
-    described = smi_json.to_json(oversubscribed)["containers"][0]["devices"][0]
+    described = smi_json.to_json(oversubscribed, FREE)["containers"][0]["devices"][0]
     assert (described["memory_limit_bytes"], described["memory_shown_bytes"]) == (2048 * MIB, 8192 * MIB)

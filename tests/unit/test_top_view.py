@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 from fakes import GIB, MIB, make_gpus
 
+from vgpurun.admission.capacity import GpuCapacity
 from vgpurun.cli.views import top as top_view
 from vgpurun.host.gpus import GpuUse
+from vgpurun.inventory.programs import Program
 from vgpurun.inventory.usage import Report, Tenant, TenantDevice
 from vgpurun.limits.quota import Quota
 from vgpurun.limits.usage_file import DeviceReading
@@ -53,10 +55,46 @@ def test_waits_for_turns_are_shown_where_there_are_any(width: int) -> None:
     waits = tenant("waits", TenantDevice(GPUS[0], Quota(GIB, 50), reading))
     shown = top_view.lines(Report(REPORT.gpus, (*REPORT.tenants, waits)), width, "gpu", True)
     assert all(len(line.plain) <= width for line in shown)
-    assert shown[0].plain.endswith("TURN P50 / P99") and "TURN" not in top_view.lines(REPORT, width, "gpu")[0].plain
+    assert "TURN P50 / P99" in shown[0].plain and "TURN" not in top_view.lines(REPORT, width, "gpu")[0].plain
     row = next(line.plain for line in shown if line.plain.startswith("  waits"))
-    assert row.endswith(" 18.3 / 904 ms")
+    assert " 18.3 / 904 ms" in row
     assert "TURN" not in top_view.lines(Report(REPORT.gpus, (waits,)), 79, "gpu")[0].plain
+
+
+def test_a_wide_terminal_says_more() -> None:
+    reading = DeviceReading(GPUS[0].uuid, throttled_ns=2_500_000_000, refusals=7)
+    trains = Tenant(
+        "container", "c1", "trains", "pytorch", Path("/none"), (TenantDevice(GPUS[0], Quota(GIB, 50), reading),),
+        user="alice",
+    )  # fmt: skip
+    programs = {
+        GPUS[0].uuid: {"c1": [Program(4711, "alice", "python", GIB)], "": [Program(99, "bob", "blender", 2 * GIB)]}
+    }
+    report = Report(((GPUS[0], GpuUse(3 * GIB, 60, 54, 311.6)),), (trains,), programs)
+    whole, tenant_row, outside = (line.plain for line in top_view.lines(report, 200, "gpu", True)[1:])
+    assert "54 C 312 W" in whole
+    assert "alice    pytorch  python (4711)" in tenant_row and tenant_row.split()[-3:] == ["2.5", "s", "7"]
+    assert "bob      blender (99)" in outside
+    narrow = top_view.lines(report, 80, "gpu", True)
+    assert "alice" not in narrow[2].plain and "REFUSED" not in narrow[0].plain
+
+
+def test_free_room_is_said() -> None:
+    capacity = GpuCapacity(GPUS[0], (), GIB)
+    whole = top_view.rows(REPORT, "gpu", capacities={GPUS[0].uuid: capacity})[0]
+    assert whole.what.startswith("free: ") and whole.what.endswith(", 100 %")
+
+
+def test_a_filter_keeps_what_has_the_text_and_its_gpu() -> None:
+    names = [row.name.strip() for row in top_view.rows(REPORT, "gpu", "SECR")]
+    assert names == ["1: Test GPU", "secret"]
+    assert [row.name.strip() for row in top_view.rows(REPORT, "memory", "nothing")] == []
+
+
+def test_a_limit_that_is_not_there_is_said_as_everywhere() -> None:
+    idle = tenant("idle", TenantDevice(GPUS[0], Quota(GIB, None), DeviceReading(GPUS[0].uuid)))
+    (*_, row) = top_view.lines(Report(((GPUS[0], GpuUse(0, 0)),), (idle,)), 100, "gpu", True)
+    assert row.plain.endswith(" no limit")
 
 
 def test_by_gpu() -> None:

@@ -11,8 +11,9 @@ from vgpurun.console import terminal
 
 # The bytes that terminals send, by the names that a program goes by.
 _NAMES = {
-    b"\x1b[A": "up", b"\x1bOA": "up", b"k": "up", b"\x1b[B": "down", b"\x1bOB": "down", b"j": "down",
-    b"\x1b[5~": "page up", b"\x1b[6~": "page down", b" ": "page down", b"\x1b": "escape", b"\x04": "q",
+    b"\x1b[A": "up", b"\x1bOA": "up", b"\x1b[B": "down", b"\x1bOB": "down", b"\x1b[5~": "page up",
+    b"\x1b[6~": "page down", b"\x1b": "escape", b"\r": "enter", b"\n": "enter", b"\x7f": "backspace",
+    b"\x08": "backspace", b"\x04": "end",
 }  # fmt: skip
 _SUSPEND = 6  # the index of the special characters among a terminal's settings
 
@@ -36,7 +37,7 @@ def keys(file: int = 0) -> Iterator[None]:
 
 
 def next_key(timeout_s: float, file: int = 0) -> str | None:
-    """Wait for a key and return its name or its letter; None when none came in that time."""
+    """Wait for a key and return its name or its letter, "end" at the end of input; None when none came in that time."""
     if not terminal.is_terminal(file):
         select.select([], [], [], timeout_s)
         return None
@@ -46,7 +47,7 @@ def next_key(timeout_s: float, file: int = 0) -> str | None:
     while more and not _is_whole(typed) and _has_more(file, 0):
         more = os.read(file, 1)
         typed += more
-    return _NAMES.get(typed, typed[:1].decode("latin-1")) if typed else "q"  # at the end of input nobody can quit else
+    return _NAMES.get(typed, typed[:1].decode("latin-1")) if typed else "end"  # of the input
 
 
 def _has_more(file: int, timeout_s: float) -> bool:

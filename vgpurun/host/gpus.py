@@ -43,10 +43,12 @@ class Gpu(NamedTuple):
 
 
 class GpuUse(NamedTuple):
-    """A GPU at one moment as NVML sees it, with all programs."""
+    """A GPU at one moment as NVML sees it, with all programs. None is what it does not tell."""
 
     memory_used_bytes: int
     utilization_percent: int | None
+    temperature_c: int | None = None
+    power_w: float | None = None
 
 
 def use_library(path: Path) -> None:
@@ -386,10 +388,14 @@ def _read_gpu(nvml: Any, handle: Any, index: int) -> Gpu:
 
 def _read_use(nvml: Any, gpu: Gpu) -> GpuUse:
     handle = _handle(nvml, gpu)
-    utilization_percent = None
+    utilization_percent = temperature_c = power_w = None
     with suppress(nvml.NVMLError):
         utilization_percent = int(nvml.nvmlDeviceGetUtilizationRates(handle).gpu)
-    return GpuUse(_used_bytes(nvml, handle), utilization_percent)
+    with suppress(nvml.NVMLError):
+        temperature_c = int(nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU))
+    with suppress(nvml.NVMLError):
+        power_w = nvml.nvmlDeviceGetPowerUsage(handle) / 1000
+    return GpuUse(_used_bytes(nvml, handle), utilization_percent, temperature_c, power_w)
 
 
 def _used_bytes(nvml: Any, handle: Any) -> int:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from vgpurun.host import gpus
 from vgpurun.host.gpus import Gpu, GpuUse
-from vgpurun.inventory.outside import Outsider, outsiders
+from vgpurun.inventory.programs import Program, programs
 from vgpurun.inventory.reservations import Holder, local_processes, quotas_now
 from vgpurun.limits import usage_file
 from vgpurun.limits.quota import Quota
@@ -73,12 +73,20 @@ class Tenant(NamedTuple):
 class Report(NamedTuple):
     """All GPUs of the host with what NVML sees on them, and all tenants; a slice comes before what has joined it.
 
-    `outside` has, by UUID, the programs that are no tenant's.
+    `programs` are by UUID, and then by the id of the tenant that they belong to, or "".
     """
 
     gpus: tuple[tuple[Gpu, GpuUse], ...]
     tenants: tuple[Tenant, ...]
-    outside: Mapping[str, Sequence[Outsider]] = MappingProxyType({})
+    programs: Mapping[str, Mapping[str, Sequence[Program]]] = MappingProxyType({})
+
+    def programs_of(self, gpu: Gpu, tenant_id: str) -> Sequence[Program]:
+        """Return the programs of a tenant on a GPU, as far as the driver lists them."""
+        return self.programs.get(gpu.uuid, {}).get(tenant_id, ())
+
+    def outside(self, gpu: Gpu) -> Sequence[Program]:
+        """Return the programs on a GPU that are no tenant's."""
+        return self.programs_of(gpu, "")
 
     def outside_bytes(self, gpu: Gpu, use: GpuUse) -> int:
         """Return what programs outside vgpurun use of a GPU."""
@@ -92,8 +100,8 @@ def collect(all_gpus: Sequence[Gpu], engine: "Engine | None") -> Report:
     processes = [_read_process(each, all_gpus) for each in local_processes()]
     known = [*containers, *processes]
     tenants = [*read_slices(known, all_gpus), *(each for each in known if not each.slice_name)]
-    others = outsiders(all_gpus, {each.id for each in tenants}, {int(each.id) for each in processes})
-    return Report(tuple(zip(all_gpus, gpus.read_use(all_gpus), strict=True)), tuple(tenants), others)
+    found = programs(all_gpus, {each.id for each in tenants}, {int(each.id) for each in processes})
+    return Report(tuple(zip(all_gpus, gpus.read_use(all_gpus), strict=True)), tuple(tenants), found)
 
 
 def read_containers(containers: Sequence["VgpurunContainer"], all_gpus: Sequence[Gpu]) -> list[Tenant]:

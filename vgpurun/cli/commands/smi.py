@@ -87,10 +87,12 @@ def _inside(container: str, arguments: tuple[str, ...]) -> int:
 
 
 def _overview(gpu_text: str, output_format: str, is_simulated: bool) -> None:
+    from vgpurun.admission.capacity import capacities
     from vgpurun.cli.views.smi import print_table
     from vgpurun.cli.views.smi_json import to_json
     from vgpurun.engine.client import Engine
     from vgpurun.inventory import usage
+    from vgpurun.inventory.reservations import all_holders
 
     chosen = select_gpus(gpu_text, visible_gpus(is_simulated))
     engine = None
@@ -99,8 +101,10 @@ def _overview(gpu_text: str, output_format: str, is_simulated: bool) -> None:
     except EngineError as error:
         warn(f"containers are not shown: {error}")
     report = usage.collect(chosen, engine)
+    shared = capacities(chosen, [use for _, use in report.gpus], all_holders(engine))
+    free = {each.gpu.uuid: each for each in shared}
     if output_format == "json":
-        described: dict[str, Any] = to_json(report)
+        described: dict[str, Any] = to_json(report, free)
         sys.stdout.write(json.dumps(described) + "\n")
     else:
-        print_table(report)
+        print_table(report, free)

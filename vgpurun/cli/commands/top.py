@@ -25,12 +25,12 @@ _GROUP = "Display"
 def top(sort: str, interval_s: float, once: bool, driver: str) -> None:
     """Show live what every GPU, and every container on it, uses of its memory and its time.
 
-    Compute is the GPU time of the last whole second. Keys: q quits; m and c sort by memory and compute, g by GPU;
-    arrows and page keys scroll; + and - look more often and less.
+    Compute is the GPU time of the last whole second. Keys: q quits; ? lists all of them, among them / to filter, enter
+    for details, and p, u, l and x to suspend, limit, read and stop the chosen container.
     """
     from vgpurun.cli.views.top_screen import Watch
 
-    watch = Watch(lambda: survey_gpus(driver == "sim"), sort, interval_s)
+    watch = Watch(lambda: survey_gpus(driver == "sim"), sort, interval_s, driver)
     if once or not sys.stdout.isatty():
         watch.print_once()
     else:

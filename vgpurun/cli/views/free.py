@@ -60,3 +60,10 @@ def to_json(capacity: GpuCapacity, launch: Quota | None) -> dict[str, Any]:
         "has_unlimited": bool(capacity.unlimited),
         "largest_launch": launch and {"memory_bytes": launch.memory_bytes, "sm_percent": launch.sm_percent},
     }
+
+
+def show_free(capacity: GpuCapacity) -> str:
+    """Return in a few words what may still be asked for of a GPU."""
+    if capacity.unlimited:
+        return "free: none, for one without --mem"
+    return f"free: {show_size(capacity.free_bytes)}, {max(0, 100 - capacity.reserved_sm_percent)} %"

@@ -2,7 +2,7 @@
 
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.console import Console, RenderableType
 from rich.padding import Padding
@@ -10,6 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from vgpurun.abi import LOCK_DIR
+from vgpurun.admission.capacity import GpuCapacity
+from vgpurun.cli.views.free import show_free
 from vgpurun.host.gpus import Gpu, GpuUse
 from vgpurun.inventory.listing import PAUSED
 from vgpurun.inventory.usage import Report, Tenant, TenantDevice
@@ -28,12 +30,15 @@ _NOT_ENFORCED = {
 }
 
 
-def print_table(report: Report) -> None:
-    """Print each GPU with its tenants below it, what their memory is used for, and what could not be enforced."""
+def print_table(report: Report, free: Mapping[str, GpuCapacity]) -> None:
+    """Print each GPU with its tenants below it, what their memory is used for, and what could not be enforced.
+
+    `free` has, by UUID, what may still be asked for of each GPU, as far as that is known.
+    """
     terminal_width = max(shutil.get_terminal_size().columns, _LEAST_WIDTH)
     width = terminal_width if sys.stdout.isatty() else _PIPE_WIDTH
     console = Console(highlight=False, markup=False, width=width)
-    console.print(_use_table(report))
+    console.print(_use_table(report, free))
     readings = [
         (tenant, device, device.reading)
         for tenant in report.tenants
@@ -52,7 +57,7 @@ def print_table(report: Report) -> None:
                 console.print(f"{tenant.name}, GPU {device.gpu.number}: {_NOT_ENFORCED[name]}", soft_wrap=True)
 
 
-def _use_table(report: Report) -> Table:
+def _use_table(report: Report, free: Mapping[str, GpuCapacity]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("GPU / CONTAINER", overflow="fold", min_width=16)
     table.add_column("USER", overflow="ellipsis", no_wrap=True, max_width=12)
@@ -62,19 +67,20 @@ def _use_table(report: Report) -> Table:
     for gpu, use in report.gpus:
         memory = f"{show_size(use.memory_used_bytes)} / {show_size(gpu.memory_bytes)}"
         compute = "?" if use.utilization_percent is None else f"{use.utilization_percent} %"
-        table.add_row(f"{gpu.number}: {gpu.name}", "", "", memory, compute, "", style="bold")
+        left = show_free(free[gpu.uuid]) if gpu.uuid in free else ""
+        table.add_row(f"{gpu.number}: {gpu.name}", "", left, memory, compute, "", style="bold")
         for tenant in report.tenants:
             for device in tenant.devices:
                 if device.gpu.uuid == gpu.uuid:
                     table.add_row(*_cells(tenant, device))
-        if report.outside.get(gpu.uuid) or report.outside_bytes(gpu, use):
+        if report.outside(gpu) or report.outside_bytes(gpu, use):
             table.add_row(*_outside_cells(report, gpu, use))
     return table
 
 
 def _outside_cells(report: Report, gpu: Gpu, use: GpuUse) -> tuple[RenderableType, ...]:
     """All programs outside vgpurun together."""
-    others = report.outside.get(gpu.uuid, ())
+    others = report.outside(gpu)
     users = ",".join(dict.fromkeys(each.user for each in others if each.user))
     commands = ", ".join(f"{each.command or '?'} ({each.pid})" for each in others)
     name, what = _named("outside vgpurun", commands, _INDENT)

@@ -1,18 +1,27 @@
 """The report of `vgpurun smi` as plain data."""
 
+from collections.abc import Mapping
 from typing import Any
 
+from vgpurun.admission.capacity import GpuCapacity
+from vgpurun.cli.views.free import to_json as free_json
 from vgpurun.host.gpus import Gpu, GpuUse
 from vgpurun.inventory.usage import Report, Tenant, TenantDevice
 
+_OF_FREE = ("memory_reserved_bytes", "memory_free_bytes", "sm_reserved_percent", "sm_free_percent")
 
-def to_json(report: Report) -> dict[str, Any]:
-    """Return the report as plain data; sizes are in bytes, shares in percent, None is unknown or no limit."""
+
+def to_json(report: Report, free: Mapping[str, GpuCapacity]) -> dict[str, Any]:
+    """Return the report, and what is free by the GPUs' UUIDs, as plain data.
+
+    Sizes are in bytes, shares in percent; None is unknown or no limit.
+    """
     return {
         "gpus": [
             {
                 **_gpu_json(gpu, use),
-                "outside": [each._asdict() for each in report.outside.get(gpu.uuid, ())],
+                **_free_json(free[gpu.uuid]),
+                "outside": [each._asdict() for each in report.outside(gpu)],
                 "memory_outside_bytes": report.outside_bytes(gpu, use),
             }
             for gpu, use in report.gpus
@@ -32,7 +41,15 @@ def _gpu_json(gpu: Gpu, use: GpuUse) -> dict[str, Any]:
         "memory_total_bytes": gpu.memory_bytes,
         "memory_used_bytes": use.memory_used_bytes,
         "utilization_percent": use.utilization_percent,
+        "temperature_c": use.temperature_c,
+        "power_w": use.power_w,
     }
+
+
+def _free_json(capacity: GpuCapacity) -> dict[str, Any]:
+    """Return the fields that `vgpurun free` has for it too."""
+    described = free_json(capacity, None)
+    return {name: described[name] for name in _OF_FREE}
 
 
 def _tenant_json(tenant: Tenant) -> dict[str, Any]:

@@ -1,0 +1,66 @@
+"""The programs on the GPUs: in which container or below which process of vgpurun, whose, and what they hold.
+
+NVML names them by their PIDs; the kernel says the rest, to every user: owner, name, cgroup and parents.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from vgpurun.errors import GpuError
+from vgpurun.host.gpus import Gpu, read_processes
+from vgpurun.util.printable import printable
+from vgpurun.util.users import name_of
+
+_CONTAINER_ID = re.compile(r"[0-9a-f]{64}")
+_PARENT = re.compile(r"\) \S ([0-9]+) ")  # behind the name in parentheses, which may have any character
+_MOST_PARENTS = 64
+
+
+class Program(NamedTuple):
+    """A program on one GPU, and the memory that NVML says it holds there."""
+
+    pid: int
+    user: str
+    command: str
+    held_bytes: int
+
+
+def programs(gpus: Sequence[Gpu], container_ids: set[str], local_pids: set[int]) -> dict[str, dict[str, list[Program]]]:
+    """Return by UUID which programs are on each GPU, the largest first, by the id of the container or local process.
+
+    Those of nobody's are under "". A GPU whose driver does not list programs is not in it.
+    """
+    found: dict[str, dict[str, list[Program]]] = {}
+    for gpu in gpus:
+        with suppress(GpuError):
+            listed = sorted(read_processes(gpu).items(), key=lambda each: each[1], reverse=True)
+            of_gpu = found.setdefault(gpu.uuid, {})
+            for pid, held_bytes in listed:
+                owner, user, command = _described(pid, container_ids, local_pids)
+                of_gpu.setdefault(owner, []).append(Program(pid, user, command, held_bytes))
+    return found
+
+
+def _described(pid: int, container_ids: set[str], local_pids: set[int]) -> tuple[str, str, str]:
+    """Return whose a process is among these, its user and its command."""
+    process = Path("/proc", str(pid))
+    try:
+        ids = container_ids.intersection(_CONTAINER_ID.findall((process / "cgroup").read_text()))
+        above = () if ids else local_pids.intersection(_line_of(pid))
+        command, user = printable((process / "comm").read_text().rstrip("\n")), name_of(process.stat().st_uid)
+    except OSError:  # it has ended, or is in another PID namespace than this process
+        return "", "", ""
+    return next(iter(ids), "") or next(map(str, above), ""), user, command
+
+
+def _line_of(pid: int) -> Iterator[int]:
+    """Yield a process and those that it descends from."""
+    for _ in range(_MOST_PARENTS):
+        yield pid
+        match = _PARENT.search(Path("/proc", str(pid), "stat").read_text(errors="replace"))
+        pid = int(match.group(1)) if match else 0
+        if pid <= 1:
+            return
