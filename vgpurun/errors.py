@@ -95,6 +95,14 @@ class ExtraError(VgpurunError):
     """A package of an optional extra is not installed."""
 
 
+class CgroupError(VgpurunError):
+    """A cgroup that is gone, or that this user may not change."""
+
+
+class GuardError(VgpurunError):
+    """The guard cannot run, or cannot do what was asked of it."""
+
+
 class HistoryError(VgpurunError):
     """The file of past use cannot be opened, read or written."""
 

@@ -7,8 +7,10 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from guard_world import World
 from histories import DAY_S
 
 from vgpurun.metrics.store import Store
@@ -52,3 +54,14 @@ def run(environment: dict[str, str]) -> Callable[..., subprocess.CompletedProces
         )
 
     return run
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., World]:
+    """Makes a host with a guard that runs, configured so."""
+    monkeypatch.setenv("VGPURUN_STATE_DIR", str(tmp_path))
+
+    def make(**settings: Any) -> World:
+        return World(tmp_path, settings).start()
+
+    return make

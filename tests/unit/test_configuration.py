@@ -309,7 +309,7 @@ def test_a_mistake_in_a_file_stops_a_launch(
     result = vgpurun("run", "--driver", "sim", "image")
     assert (result.returncode, result.stderr) == (
         125,
-        f"vgpurun: {admin}:2: unknown key 'x' in the file; there are defaults, quotas\n",
+        f"vgpurun: {admin}:2: unknown key 'x' in the file; there are defaults, quotas, guard\n",
     )
 
 
@@ -377,3 +377,22 @@ def test_a_link_to_nowhere_drops_no_quota(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="a link to what is not there"):
         read_config(tmp_path / "config.yaml", is_admins=True)
     assert read_config(tmp_path / "none", is_admins=True) == ConfigFile()
+
+
+def test_what_the_guard_does(write: Write) -> None:
+    built_in = {name: setting.value for name, setting in Config(ConfigFile(), ConfigFile()).guard().items()}
+    assert (built_in["memory"], built_in["compute"], built_in["outside"]) == ("freeze", "hold", "warn")
+    assert (built_in["grace"], built_in["counted_grace"], built_in["users"]) == (0.5, 10.0, ("root",))
+    assert "nv-hostengine" in built_in["programs"]
+    path = write("guard:\n  memory: kill\n  grace: 2s\n  users: [ann, bob]\n  programs: []\n")
+    configured = Config(read_config(path, is_admins=True), ConfigFile()).guard()
+    found = {name: (each.value, each.origin) for name, each in configured.items() if each.origin != "built in"}
+    assert found == {
+        "memory": ("kill", f"{path}:2"), "grace": (2.0, f"{path}:3"), "users": (("ann", "bob"), f"{path}:4"),
+        "programs": ((), f"{path}:5"),
+    }  # fmt: skip
+    with pytest.raises(ConfigError, match="guard is the administrator's"):
+        read_config(path, is_admins=False)
+    for wrong in ("memory: maim", "grace: soon", "speed: 3"):
+        with pytest.raises(ConfigError, match=f"{wrong[:5]}"):
+            read_config(write(f"guard:\n  {wrong}\n"), is_admins=True)

@@ -23,7 +23,7 @@ FLOORS = (
     "kubernetes.device_plugin kubernetes.dra",
     "kubernetes compose",
     "cdi",
-    "launch diagnostics metrics profiles",
+    "launch diagnostics metrics profiles guard",
     "admission",
     "inventory",
     "config engine slices",

@@ -10,6 +10,8 @@ quotas:                     in the administrator's file only
     students: {memory_per_gpu: 25%}
   users:
     alice: {memory: unlimited}
+guard:                      in the administrator's file only: what `vgpurun guard` does
+  memory: kill
 """
 
 from collections.abc import Iterator, Mapping
@@ -17,7 +19,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from vgpurun.config.schema import DEFAULTS_BY_NAME, MAXIMA_BY_NAME, Key
+from vgpurun.config.schema import DEFAULTS_BY_NAME, GUARD_BY_NAME, MAXIMA_BY_NAME, Key
 from vgpurun.errors import ConfigError, VgpurunError
 
 
@@ -40,6 +42,7 @@ class ConfigFile(NamedTuple):
     everybody: Settings = _NONE
     groups: Mapping[str, Settings] = {}
     users: Mapping[str, Settings] = {}
+    guard: Settings = _NONE
 
 
 def read_config(path: Path, is_admins: bool) -> ConfigFile:
@@ -81,11 +84,11 @@ class _Reader:
             raise ConfigError(f"{self._path}: too deeply nested") from None
         if node is None:
             return ConfigFile()
-        parts = {"defaults": self._defaults, "quotas": self._quotas}
+        parts = {"defaults": self._defaults, "quotas": self._quotas, "guard": self._guard}
         found: dict[str, Any] = {}
         for name, key_node, value_node in self._pairs(node, parts, "the file"):
-            if name == "quotas" and not self._is_admins:
-                raise self._error(key_node, "quotas are the administrator's: they belong in /etc/vgpurun/config.yaml")
+            if name != "defaults" and not self._is_admins:
+                raise self._error(key_node, f"{name} is the administrator's: that belongs in /etc/vgpurun/config.yaml")
             found |= parts[name](value_node)
         return ConfigFile(**found)
 
@@ -109,6 +112,9 @@ class _Reader:
             else:
                 found[name] = self._by_name(value_node, MAXIMA_BY_NAME, "quotas")
         return found
+
+    def _guard(self, node: Any) -> dict[str, Any]:
+        return {"guard": self._settings(node, GUARD_BY_NAME, "guard")}
 
     def _by_name(self, node: Any, known: Mapping[str, Key], what: str) -> dict[str, Settings]:
         """Read the settings of users or groups."""

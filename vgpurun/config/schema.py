@@ -9,7 +9,14 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vgpurun.errors import OptionError, VgpurunError
-from vgpurun.util.choices import DRIVER_MODES, PLACE_POLICIES, PULL_POLICIES
+from vgpurun.util.choices import (
+    DRIVER_MODES,
+    GUARD_COMPUTE,
+    GUARD_MEMORY,
+    GUARD_OUTSIDE,
+    PLACE_POLICIES,
+    PULL_POLICIES,
+)
 
 if TYPE_CHECKING:
     from vgpurun.limits.quota import MemorySize
@@ -135,6 +142,19 @@ def _gpu_names(text: str) -> tuple[str, ...] | None:
     return names
 
 
+def _span(text: str) -> float:
+    from vgpurun.util.times import parse_span
+
+    seconds = parse_span(text)
+    if seconds is None:
+        raise ValueRefused(f"'{text}' is not a time such as 0.5s, 2m or 1h")
+    return seconds
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(filter(None, text.split(",")))
+
+
 # Values for options that are not given. The administrator's file and the user's have them.
 DEFAULTS = (
     Key("mem", _memory, "`--mem`: a size, a share, or `max`", "25%"),
@@ -158,8 +178,28 @@ MAXIMA = (
     Key("overcommit", _bool, "whether `--overcommit` is allowed", "false"),
 )
 
+# What `vgpurun guard` does. Only the administrator's file has it.
+GUARD = (
+    Key("memory", _one_of(*GUARD_MEMORY), "what is done to a container that holds 5 % more than its memory limit",
+        "kill", "freeze"),
+    Key("compute", _one_of(*GUARD_COMPUTE), "what is done to one that has programs past the library, and uses more "
+        "than its share", "warn", "hold"),
+    Key("outside", _one_of(*GUARD_OUTSIDE), "what is done to a program on a GPU that vgpurun did not start",
+        "kill", "warn"),
+    Key("grace", _span, "how long a container may be above its limit if the library does not see all of its programs",
+        "2s", "0.5s"),
+    Key("counted_grace", _span, "how long if it sees them all: the driver takes memory that is counted afterwards",
+        "1m", "10s"),
+    Key("outside_grace", _span, "how long a program outside may run", "5m", "10s"),
+    Key("users", _names, "whose programs may be outside", "[root, alice]", "root", is_list=True),
+    Key("programs", _names, "which programs may be outside, by the name of their file, which has to be root's",
+        "[Xorg, dcgmi]", "Xorg,Xwayland,gnome-shell,kwin_wayland,nv-hostengine,dcgm-exporter,nvidia-persistenced,"
+        "nvidia-cuda-mps-server", is_list=True),
+)  # fmt: skip
+
 DEFAULTS_BY_NAME: Mapping[str, Key] = {key.name: key for key in DEFAULTS}
 MAXIMA_BY_NAME: Mapping[str, Key] = {key.name: key for key in MAXIMA}
+GUARD_BY_NAME: Mapping[str, Key] = {key.name: key for key in GUARD}
 
 
 class Maxima(NamedTuple):

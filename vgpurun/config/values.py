@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from vgpurun.config.file import ConfigFile, Setting, Settings, read_config
-from vgpurun.config.schema import DEFAULTS_BY_NAME, MAXIMA
+from vgpurun.config.schema import DEFAULTS_BY_NAME, GUARD, MAXIMA
 from vgpurun.errors import ConfigError, VgpurunError
 from vgpurun.util.users import current_user, groups_of
 
@@ -53,6 +53,11 @@ class Config(NamedTuple):
         by_group = self.admin.group_defaults
         mine = groups_of(current_user()) if by_group else ()
         return [settings for group, settings in by_group.items() if group in mine]
+
+    def guard(self) -> dict[str, Setting]:
+        """Return what the guard is to do, from the administrator's file or built in."""
+        built_in = {key.name: Setting(key.read(str(key.built_in)), "built in") for key in GUARD}
+        return {**built_in, **self.admin.guard}
 
     def quotas(self, user: str, groups: Iterable[str]) -> dict[str, Setting]:
         """Return what a user may have at most, and which line says so; what no line speaks of is left out."""

@@ -18,7 +18,7 @@ import click
 
 from vgpurun.cli import cli
 from vgpurun.cli.verbs import all_commands
-from vgpurun.config.schema import DEFAULTS, MAXIMA, Key
+from vgpurun.config.schema import DEFAULTS, GUARD, MAXIMA, Key
 from vgpurun.docs import manpage
 from vgpurun.docs.memory_functions import judgements
 from vgpurun.docs.variables import VARIABLES
@@ -81,6 +81,12 @@ def maxima_table() -> str:
     )
 
 
+def guard_table() -> str:
+    """Return what `guard` of the administrator's configuration file may have, as Markdown."""
+    rows = [(f"`{key.name}: {key.example}`", f"{key.meaning}.", _built_in(key)) for key in GUARD]
+    return _table(("Key, for example", "Meaning", "Built in"), rows)
+
+
 def metrics_table() -> str:
     """Return the metrics of the exporter as Markdown."""
     return _families_table(families.FAMILIES)
@@ -111,6 +117,7 @@ TABLES = {
     "memory-functions": memory_functions_table,
     "defaults": defaults_table,
     "maxima": maxima_table,
+    "guard": guard_table,
     "metrics": metrics_table,
     "compatible-metrics": compatible_metrics_table,
 }

@@ -105,6 +105,9 @@ VARIABLES = (
         Variable(key.variable, _CLI, f"The default of `--{key.name}`, before that of the configuration files.")
         for key in DEFAULTS
     ),
+    Variable(
+        "JOURNAL_STREAM", _CLI, "Set by systemd: lines of `vgpurun guard` begin with their level for the journal."
+    ),
     Variable("VGPURUN_DEBUG", _CLI, "`1` shows where in the code an error came from."),
     Variable("NO_COLOR", _CLI, "Whatever it is: no colours, in a terminal either."),
     Variable("DOCKER_HOST", _CLI, "The Docker Engine, instead of Docker's current context; it must be this host's."),

@@ -180,6 +180,24 @@ def read_processes(gpu: Gpu) -> dict[int, int]:
         nvml.nvmlShutdown()
 
 
+def read_utilization(gpu: Gpu, last_s: float) -> dict[int, float]:
+    """Return how much of the GPU's time each process used in the last seconds, in percent, by PID. Raises GpuError."""
+    nvml = _initialised()
+    try:
+        since_us = int((time.time() - last_s) * 1e6)
+        samples = nvml.nvmlDeviceGetProcessUtilization(_handle(nvml, gpu), since_us)
+    except nvml.NVMLError_NotFound:  # nobody used it
+        return {}
+    except nvml.NVMLError as error:
+        raise GpuError(f"the NVIDIA driver does not tell what processes use of a GPU: {error}") from None
+    finally:
+        nvml.nvmlShutdown()
+    by_pid: dict[int, list[int]] = {}
+    for each in samples:
+        by_pid.setdefault(int(each.pid), []).append(int(each.smUtil))
+    return {pid: sum(found) / len(found) for pid, found in by_pid.items() if pid}
+
+
 class XidWatch:
     """The faults of a GPU (XID errors) that the driver reports while this is open.
 

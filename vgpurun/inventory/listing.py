@@ -99,11 +99,12 @@ def record(tenant: Tenant, is_short: bool) -> dict[str, Any]:
 
 
 def status(tenant: Tenant) -> str:
-    """Return what docker says of a container, and of one whose GPU work alone is paused, that."""
+    """Return what docker says of a container, and what docker does not know: paused GPU work, and the guard's doing."""
     container = tenant.container
     assert container is not None
     is_paused = any(quota.paused for quota in _quotas(tenant))
-    return (container.described or container.status) + f" (GPU {PAUSED})" * is_paused
+    stopped = f" ({tenant.stopped})" if tenant.stopped else ""
+    return (container.described or container.status) + f" (GPU {PAUSED})" * is_paused + stopped
 
 
 def _quotas(tenant: Tenant) -> list[Any]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from vgpurun.host import gpus
 from vgpurun.host.gpus import Gpu, GpuUse
+from vgpurun.inventory import guarded
 from vgpurun.inventory.programs import Program, programs
 from vgpurun.inventory.reservations import Holder, local_processes, quotas_now
 from vgpurun.limits import usage_file
@@ -56,6 +57,7 @@ class Tenant(NamedTuple):
 
     `container` is None for what vgpurun did not make as one. `slice_name` is the slice that it has joined, and uses a
     part of. `missing` are UUIDs and quotas of GPUs that are not among those asked about: of another driver, or gone.
+    `stopped` says what the guard has done to it.
     """
 
     kind: str
@@ -68,6 +70,7 @@ class Tenant(NamedTuple):
     container: "VgpurunContainer | None" = None
     slice_name: str = ""
     user: str = ""
+    stopped: str = ""
 
 
 class Report(NamedTuple):
@@ -108,7 +111,9 @@ def read_containers(containers: Sequence["VgpurunContainer"], all_gpus: Sequence
     """Read what these containers may use and what they use, in their order. Raises nothing."""
     joined = members(store.slices()) if any(each.slice_name for each in containers) else {}
     namespaces = {each.container: each.pid_namespace for of_slice in joined.values() for each in of_slice}
-    return [_read_container(each, all_gpus, namespaces) for each in containers]
+    read = [_read_container(each, all_gpus, namespaces) for each in containers]
+    stopped = guarded.stopped()
+    return [each._replace(stopped=str(stopped[each.id])) if each.id in stopped else each for each in read]
 
 
 def read_joined(containers: Sequence["VgpurunContainer"], all_gpus: Sequence[Gpu]) -> list[Tenant]:

@@ -103,6 +103,23 @@ def read_sound_usage(path: Path, uuids: Sequence[str], pid_namespace: int | None
         os.close(file)
 
 
+def read_counted(path: Path) -> frozenset[tuple[int, int]]:
+    """Return the processes that count in a usage file: PID namespace, and PID there. Raises OSError, BrokenUsageError.
+
+    A process is in it before it holds any memory of a GPU.
+    """
+    file = open_regular(path)
+    if file is None:
+        raise BrokenUsageError("it is no regular file")
+    try:
+        size = sizeof(abi.UsageHead)
+        head = abi.UsageHead.from_buffer(bytearray(os.pread(file, size, 0)).ljust(size, b"\0"))
+        slots = _live_slots(file, min(head.slots_used, abi.MAX_PROCESSES))
+        return frozenset((slot.pid_namespace, slot.pid) for slot in slots)
+    finally:
+        os.close(file)
+
+
 def _live_slots(file: int, count: int) -> list[abi.ProcessUsage]:
     size = sizeof(abi.ProcessUsage)
     content = bytearray(os.pread(file, count * size, abi.Usage.processes.offset)).ljust(count * size, b"\0")

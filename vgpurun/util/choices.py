@@ -3,3 +3,7 @@
 DRIVER_MODES = ("auto", "toolkit", "cdi", "mount", "sim")
 PLACE_POLICIES = ("spread", "binpack")
 PULL_POLICIES = ("missing", "always", "never")
+# What the guard may do to a container above its memory limit, above its share of time, and to a program outside.
+GUARD_MEMORY = ("off", "warn", "freeze", "kill")
+GUARD_COMPUTE = ("off", "warn", "hold")
+GUARD_OUTSIDE = ("off", "warn", "kill")

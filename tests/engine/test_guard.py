@@ -1,0 +1,166 @@
+"""`vgpurun guard` beside real containers whose programs come to the simulated driver past the library."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from cli import WITH_PROGRAMS, Cli, wait_until
+
+MIB = 1 << 20
+LIMITS = ("--mem", "1g")
+# Each way past the library, and what a container needs for it.
+WAYS = {
+    "copy": (), "namespace": (), "loader": (),
+    "unmounted": ("--cap-add", "SYS_ADMIN", "--security-opt", "apparmor=unconfined"),
+    "mounts": ("--cap-add", "SYS_ADMIN", "--security-opt", "apparmor=unconfined"),
+}  # fmt: skip
+
+
+@contextmanager
+def guarding(vgpurun: Cli, *options: str) -> Iterator[subprocess.Popen[str]]:
+    """A guard that runs, by when it has looked once."""
+    said = vgpurun.state_dir.parent / "guard.log"
+    with said.open("a+") as log, vgpurun.started("guard", *vgpurun.driver, *options, stderr=log) as guard:
+        wait_until(lambda: "memory above a limit" in said.read_text(), "guard")
+        yield guard
+        guard.terminate()
+        assert guard.wait(10) == 0, said.read_text()
+
+
+def said(vgpurun: Cli) -> str:
+    return (vgpurun.state_dir.parent / "guard.log").read_text()
+
+
+def actions(vgpurun: Cli) -> list[dict[str, Any]]:
+    path = vgpurun.state_dir / "guard" / "actions"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def verbs(vgpurun: Cli) -> list[str]:
+    return [each["verb"] for each in actions(vgpurun)]
+
+
+def start(vgpurun: Cli, image: str, *command: str, name: str = "tenant", options: tuple[str, ...] = LIMITS) -> None:
+    started = vgpurun.run("-d", "-i", "--name", name, *options, *WITH_PROGRAMS, image, "python3", "-u", *command)
+    assert started.exit_code == 0, started
+
+
+def status(vgpurun: Cli, name: str = "tenant") -> str:
+    return str(vgpurun.engine.containers.get(name).status)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_memory_past_the_library_is_stopped(own_gpu: Cli, debian: str, way: str) -> None:
+    with guarding(own_gpu, "--memory", "kill"):
+        start(own_gpu, debian, "/programs/escape.py", way, "fill", str(32 * MIB), options=(*LIMITS, *WAYS[way]))
+        wait_until(lambda: status(own_gpu) == "exited", "end")
+    (done,) = actions(own_gpu)
+    assert (done["verb"], done["cause"], done["name"]) == ("kill", "memory", "tenant")
+    assert "1 of its processes not seen by the library" in done["words"]
+
+
+def frozen(vgpurun: Cli) -> list[str]:
+    try:
+        state = json.loads((vgpurun.state_dir / "guard" / "state").read_text())
+        return [each["cause"] for each in state["stopped"].values() if each["verb"] == "freeze"]
+    except (OSError, ValueError, AttributeError):
+        return ["not to be read"]
+
+
+def hold(vgpurun: Cli, image: str, size_mib: int, name: str = "tenant") -> None:
+    start(vgpurun, image, "/programs/escape.py", "copy", "hold", str(size_mib * MIB), name=name)
+
+
+def test_frozen_until_it_is_within_again(own_gpu: Cli, debian: str) -> None:
+    with guarding(own_gpu):
+        hold(own_gpu, debian, 1300)
+        wait_until(lambda: verbs(own_gpu) == ["freeze"] and frozen(own_gpu) == ["memory"], "freeze")
+        assert "(frozen by the guard: memory)" in own_gpu("ps", "-a", *own_gpu.driver).stdout
+        assert own_gpu("update", *own_gpu.driver, "--mem", "2g", "tenant").exit_code == 0
+        wait_until(lambda: verbs(own_gpu) == ["freeze", "thaw"], "thaw")
+        told = own_gpu.engine.containers.get("tenant").exec_run(["cat", "/.vgpurun/etc/guard"]).output.decode()
+        first, second = told.splitlines()
+        assert "tenant: freeze: it holds" in first and "of 1 GiB on GPU 0" in first and "tenant: thaw: " in second
+        own_gpu.engine.containers.get("tenant").remove(force=True)
+    assert frozen(own_gpu) == []
+
+
+def test_thawed_by_the_administrator(own_gpu: Cli, debian: str) -> None:
+    with guarding(own_gpu):
+        hold(own_gpu, debian, 1300)
+        wait_until(lambda: verbs(own_gpu) == ["freeze"], "freeze")
+        assert own_gpu("thaw", "tenant").stdout == "tenant\n"
+        wait_until(lambda: frozen(own_gpu) == [], "thaw")
+        again = own_gpu("thaw", "tenant")
+        assert again.exit_code == 1 and "is not frozen by the guard" in again.stderr
+        own_gpu.engine.containers.get("tenant").exec_run(["sleep", "1.5"])
+        assert verbs(own_gpu) == ["freeze"], "not twice for one cause"
+
+
+@pytest.mark.parametrize("end", ["kill", "stop", "rm"])
+def test_a_frozen_container_can_be_ended(own_gpu: Cli, debian: str, end: str) -> None:
+    with guarding(own_gpu):
+        hold(own_gpu, debian, 1300)
+        wait_until(lambda: verbs(own_gpu) == ["freeze"], "freeze")
+        container = own_gpu.engine.containers.get("tenant")
+        {"kill": container.kill, "stop": lambda: container.stop(timeout=1), "rm": lambda: container.remove(force=True)}[
+            end
+        ]()
+        wait_until(lambda: frozen(own_gpu) == [], "end")
+    assert verbs(own_gpu) == ["freeze"]
+
+
+def test_a_guard_that_is_killed_finds_what_it_has_frozen(own_gpu: Cli, debian: str) -> None:
+    state = own_gpu.state_dir / "guard" / "state"
+    hold(own_gpu, debian, 1300)
+    for damage in (None, '{"stopped": 7}', ""):
+        with own_gpu.started("guard", *own_gpu.driver) as guard:
+            wait_until(lambda: verbs(own_gpu) == ["freeze"] and frozen(own_gpu) == ["memory"], "freeze")
+            guard.kill()
+        if damage is not None:
+            state.write_text(damage)
+    with guarding(own_gpu):
+        wait_until(lambda: frozen(own_gpu) == ["memory"], "freeze")
+        assert own_gpu("update", *own_gpu.driver, "--mem", "2g", "tenant").exit_code == 0
+        wait_until(lambda: verbs(own_gpu) == ["freeze", "thaw"], "thaw")
+
+
+def test_programs_that_the_library_sees_are_left_alone(own_gpu: Cli, debian: str) -> None:
+    with guarding(own_gpu, "--memory", "kill", "--outside", "kill"):
+        start(own_gpu, debian, "/programs/gpu.py", "hold", str(450 * MIB))
+        filled = own_gpu.run(*LIMITS, *WITH_PROGRAMS, debian, "python3", "/programs/gpu.py", "fill", str(64 * MIB))
+        assert filled.json()["result"] == 2
+        assert status(own_gpu) == "running"
+    assert actions(own_gpu) == []
+
+
+def share_of(vgpurun: Cli, image: str, way: str, kernel_ms: int) -> float:
+    """Return the part of ten seconds in which a program past the library had the GPU, at a limit of 20 %."""
+    options = ("--sm", "20", *WAYS[way])
+    start(vgpurun, image, "/programs/escape.py", way, "spin", f"spin_{kernel_ms}ms", "10", options=options)
+    wait_until(lambda: status(vgpurun) == "exited", "end")
+    container = vgpurun.engine.containers.get("tenant")
+    launches, _, _, seconds, _ = container.logs().decode().splitlines()[-1].split()
+    container.remove()
+    return int(launches) * kernel_ms / 1000 / float(seconds)
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize(
+    ("way", "kernel_ms"),
+    [
+        pytest.param(way, kernel_ms, marks=[] if (way, kernel_ms) == ("copy", 1) else [pytest.mark.exhaustive])
+        for way in WAYS for kernel_ms in (1, 10)
+    ],
+)  # fmt: skip
+def test_compute_past_the_library_is_held(own_gpu: Cli, debian: str, way: str, kernel_ms: int) -> None:
+    with guarding(own_gpu):
+        share = share_of(own_gpu, debian, way, kernel_ms)
+    assert verbs(own_gpu) == ["hold"]
+    assert 0.1 < share <= 0.25, share

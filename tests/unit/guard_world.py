@@ -1,0 +1,145 @@
+"""A host for the guard's duties, on simulated time: containers with programs, cgroups that are plain folders."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fakes import GIB, make_gpus
+
+from vgpurun.config.schema import GUARD
+from vgpurun.guard.daemon import Guard, Hand
+from vgpurun.guard.hands import HANDS
+from vgpurun.guard.look import Contained, Look, Program
+from vgpurun.guard.reader import run_of
+from vgpurun.guard.run import LOOK_EVERY_S, duties_of
+from vgpurun.guard.state import State
+from vgpurun.guard.upkeep import follow
+from vgpurun.host.freezer import Cgroup
+from vgpurun.host.gpus import Gpu
+from vgpurun.inventory import guarded
+from vgpurun.limits.quota import Quota
+
+SETTINGS = {key.name: key.read(str(key.built_in)) for key in GUARD}
+WINDOW_S = 1.0  # over which NVML tells the use of a GPU's time
+
+
+@dataclass
+class Fake:
+    """A process on GPU 0. `share` is what it would use of the GPU's time."""
+
+    pid: int
+    container: str | None
+    held: int
+    is_counted: bool = False
+    is_ending: bool = False
+    share: float = 0.0
+    user: str = "ann"
+    command: str = "train"
+    foreign: str = ""
+    started_ticks: int = 1
+
+
+@dataclass
+class World:
+    """The host, and a guard on it. `step` is what happens between two moments."""
+
+    folder: Path
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    hands: Mapping[str, Hand] = field(default_factory=lambda: HANDS)
+    now_s: float = 1000.0
+    gpus: list[Gpu] = field(default_factory=lambda: make_gpus(1))
+    containers: dict[str, Contained] = field(default_factory=dict)
+    programs: dict[int, Fake] = field(default_factory=dict)
+    is_blind: bool = False
+    said: list[str] = field(default_factory=list)
+    step: Callable[[World], None] = lambda _: None
+    busy: dict[int, list[tuple[float, float]]] = field(default_factory=dict)
+    guard: Guard = None  # type: ignore[assignment]
+    state: State = None  # type: ignore[assignment]
+
+    def start(self) -> World:
+        """Start a guard, as after one that was killed: its lock is gone, and nothing was closed."""
+        if self.state is not None:
+            self.state.close()
+        self.state = State(self.said.append, lambda: self.now_s)
+        settings = {**SETTINGS, **self.settings}
+        duties = duties_of(settings, self.state)
+        self.duties = duties
+        self.guard = Guard(self.state, duties, self.hands, self.said.append, lambda _: None)
+        self.guard.resume()
+        self._look_s = self.now_s
+        return self
+
+    def add(self, name: str = "a", limit: int | None = GIB, sm: int | None = None, slice_name: str = "") -> str:
+        """Make a container; return its id."""
+        number = len(self.containers) + 1
+        id_ = f"{number:064x}"
+        cgroup = self.folder / f"cgroup-{number}"
+        cgroup.mkdir()
+        for file, text in {"cgroup.freeze": "0", "cgroup.events": "frozen 1", "cgroup.kill": "0"}.items():
+            (cgroup / file).write_text(text)
+        made = Cgroup(cgroup, True)
+        quotas = {gpu.uuid: Quota(limit, sm) for gpu in self.gpus}
+        self.containers[id_] = Contained(id_, name, "ann", self.folder, made, run_of(made), quotas, slice_name)
+        return id_
+
+    def limit(self, container: str, limit: int | None) -> None:
+        """Change a memory limit."""
+        quotas = {uuid: quota._replace(memory_bytes=limit) for uuid, quota in self.containers[container].quotas.items()}
+        self.containers[container] = self.containers[container]._replace(quotas=quotas)
+
+    def put(self, container: str | None, held: int, **more: Any) -> Fake:
+        """Start a process."""
+        pid = max(self.programs, default=100) + 1
+        self.programs[pid] = Fake(pid, container, held, **more)
+        return self.programs[pid]
+
+    def is_frozen(self, container: str) -> bool:
+        return self.containers[container].cgroup.is_frozen()
+
+    def is_killed(self, container: str) -> bool:
+        return (self.containers[container].cgroup.folder / "cgroup.kill").read_text() == "1"
+
+    def look(self) -> Look:
+        programs = {
+            each.pid: Program(each.pid, each.started_ticks, each.container, each.user, each.command, each.foreign)
+            for each in self.programs.values()
+        }
+        in_use = {each.container for each in self.programs.values()} | self.state.stopped.keys()
+        held = {each.pid: each.held for each in self.programs.values()}
+        return Look(
+            self.now_s, self.gpus, {gpu.uuid: held if gpu is self.gpus[0] else {} for gpu in self.gpus}, programs,
+            {id_: each for id_, each in self.containers.items() if id_ in in_use},
+            lambda container: frozenset(
+                each.pid for each in self.programs.values() if each.container == container.id and each.is_counted
+            ),
+            lambda _: {pid: self.percent(pid) for pid in self.programs},
+            lambda pid: self.programs[pid].is_ending,
+        )  # fmt: skip
+
+    def percent(self, pid: int) -> float:
+        """What NVML says of a process: whole percents of the last second."""
+        spans = self.busy.get(pid, ())
+        began_s = self.now_s - WINDOW_S
+        return int(100 * sum(max(0.0, end - max(start, began_s)) for start, end in spans if end > began_s) / WINDOW_S)
+
+    def run(self, seconds: float, step_s: float = 0.02) -> None:
+        """Let time pass, and the guard do what it does."""
+        end_s = self.now_s + seconds
+        while self.now_s < end_s - 1e-9:
+            if self.now_s >= self._look_s:
+                follow(self.state, self.said.append)
+                if not self.is_blind:
+                    self.guard.look(self.look())
+                self._look_s = self.now_s + LOOK_EVERY_S
+            self.guard.tick(self.now_s)
+            self._look_s, next_s = self.guard.next_s(self._look_s)
+            self.now_s = min(max(next_s, self.now_s + 1e-4), self.now_s + step_s, end_s)
+            self.step(self)
+
+    def verbs(self) -> list[str]:
+        """What the guard has done, by the record."""
+        return [f"{each.action.verb} {each.action.cause}" for each in guarded.actions()]

@@ -1,0 +1,177 @@
+"""When the guard acts on memory, and when it does not."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from fakes import GIB, MIB, make_gpus
+from guard_world import World
+
+from vgpurun.guard.memory import LEAST_SLACK_BYTES, SLACK_RATIO
+
+
+def test_unseen_memory_is_acted_on_within_a_second(world: Callable[..., World]) -> None:
+    """A program that takes 100 MiB more every 10 ms is stopped in time, whenever in the guard's round it begins."""
+    made = world(memory="kill")
+    for number in range(20):
+        tenant = made.add()
+        program = made.put(tenant, 900 * MIB)
+        made.run(random.Random(number).random())
+        passed_s: list[float] = []
+
+        def take(world: World, program: Any = program, tenant: str = tenant, passed_s: list[float] = passed_s) -> None:
+            if not world.is_killed(tenant):
+                program.held += 10 * MIB
+                if program.held > GIB * (1 + SLACK_RATIO) and not passed_s:
+                    passed_s.append(world.now_s)
+            elif len(passed_s) == 1:
+                passed_s.append(world.now_s)
+
+        made.step = take
+        made.run(3)
+        made.step = lambda _: None
+        del made.programs[program.pid]
+        assert passed_s[1] - passed_s[0] <= 1.05
+    assert made.verbs() == ["kill memory"] * 20
+
+
+def test_once_for_each_cause(world: Callable[..., World]) -> None:
+    made = world(memory="warn")
+    program = made.put(made.add(), 2 * GIB)
+    made.run(60)
+    assert made.verbs() == ["warn memory"]
+    program.held += int(2 * GIB * SLACK_RATIO)
+    made.run(60)
+    assert made.verbs() == ["warn memory"], "no more than 5 % above what was settled"
+    program.held += GIB
+    made.run(60)
+    assert made.verbs() == ["warn memory"] * 2
+    program.held = 500 * MIB
+    made.run(5)
+    program.held = 2 * GIB
+    made.run(60)
+    assert made.verbs() == ["warn memory"] * 3
+    made.start()
+    made.run(60)
+    assert made.verbs() == ["warn memory"] * 3, "also after a restart"
+
+
+def test_frozen_and_thawed(world: Callable[..., World]) -> None:
+    made = world()
+    tenant = made.add()
+    program = made.put(tenant, 2 * GIB)
+    made.run(2)
+    assert made.is_frozen(tenant) and made.verbs() == ["freeze memory"]
+    made.is_blind = True
+    made.run(10)
+    made.is_blind = False
+    made.gpus = []
+    made.run(10)
+    assert made.is_frozen(tenant), "what NVML does not tell of is not within its limit"
+    made.gpus = make_gpus(1)
+    made.limit(tenant, 3 * GIB)
+    made.run(2)
+    assert not made.is_frozen(tenant) and made.verbs() == ["freeze memory", "thaw memory"]
+    program.held = 4 * GIB
+    made.run(2)
+    assert made.is_frozen(tenant)
+    made.containers[tenant].cgroup.thaw()  # by the administrator
+    made.run(30)
+    assert not made.is_frozen(tenant) and made.verbs() == ["freeze memory", "thaw memory", "freeze memory"]
+    assert any("thawed by somebody else" in line for line in made.said)
+    program.held = 5 * GIB
+    made.run(2)
+    assert made.is_frozen(tenant), "more than that is another cause"
+
+
+def test_counted_programs_have_longer(world: Callable[..., World]) -> None:
+    made = world(memory="kill")
+    tenant = made.add()
+    program = made.put(tenant, 1200 * MIB, is_counted=True)
+    made.run(9)
+    assert made.verbs() == []
+    made.run(2)
+    assert made.verbs() == ["kill memory"]
+    program.container = made.add("b")
+    made.run(9)
+    made.programs[program.pid].held = GIB
+    made.run(1)
+    made.programs[program.pid].held = 1200 * MIB
+    made.run(9)
+    assert made.verbs() == ["kill memory"], "it was within its limit in between"
+
+
+@pytest.mark.parametrize("held", [GIB, GIB + LEAST_SLACK_BYTES])
+def test_up_to_five_percent_is_nothing(world: Callable[..., World], held: int) -> None:
+    made = world(memory="kill")
+    made.put(made.add(), held)
+    made.run(60)
+    assert made.verbs() == []
+
+
+def test_a_limit_that_is_lowered_is_the_librarys_affair(world: Callable[..., World]) -> None:
+    made = world(memory="kill")
+    tenant = made.add(limit=4 * GIB)
+    program = made.put(tenant, 3 * GIB, is_counted=True)
+    made.run(2)
+    made.limit(tenant, GIB)
+    made.run(60)
+    made.start()
+    made.run(60)
+    assert made.verbs() == []
+    program.held = 4 * GIB
+    made.run(12)
+    assert made.verbs() == ["kill memory"]
+
+
+def test_processes_that_end_do_not_count(world: Callable[..., World]) -> None:
+    made = world(memory="kill")
+    tenant = made.add()
+    made.put(tenant, 900 * MIB, is_ending=True)
+    made.put(tenant, 900 * MIB, is_counted=True)
+    made.run(60)
+    assert made.verbs() == []
+
+
+def test_what_cannot_be_named_is_left_alone(world: Callable[..., World]) -> None:
+    made = world(memory="kill", outside="kill")
+    made.add()
+    made.put(None, 8 * GIB)
+    made.run(60)
+    assert made.verbs() == []
+
+
+def test_in_a_slice_the_unseen_one_is_at_fault(world: Callable[..., World]) -> None:
+    made = world(memory="kill")
+    good, bad = made.add("good", slice_name="s"), made.add("bad", slice_name="s")
+    made.put(good, 600 * MIB, is_counted=True)
+    made.put(bad, 600 * MIB)
+    made.run(60)
+    assert made.is_killed(bad) and not made.is_killed(good)
+
+
+def test_in_a_slice_of_counted_ones_nobody_is(world: Callable[..., World]) -> None:
+    made = world(memory="kill")
+    for name in ("x", "y"):
+        made.put(made.add(name, slice_name="s"), 600 * MIB, is_counted=True)
+    made.run(60)
+    assert set(made.verbs()) == {"warn memory"}
+
+
+def test_outside(world: Callable[..., World]) -> None:
+    made = world(outside="kill", users=("root",))
+    killed: list[int] = []
+    made.hands = {**made.hands, "kill": lambda action: killed.append(action.pid)}
+    made.start()
+    stranger, _ = made.put("", GIB), made.put("", GIB, user="root")
+    foreign = made.put("", GIB, user="root", foreign="f" * 64)
+    made.run(9)
+    assert killed == []
+    made.run(60)
+    assert sorted(killed) == [stranger.pid, foreign.pid] and made.verbs() == ["kill outside"] * 2
+    made.start()
+    made.run(60)
+    assert len(killed) == 2

@@ -1,0 +1,77 @@
+"""`vgpurun guard` and `vgpurun thaw`: what is held beside the library, and how it is let go."""
+
+import click
+
+from vgpurun.cli.common import ContainerName, EngineCommand, GroupedCommand, host_driver_option, option
+from vgpurun.config import values as config
+from vgpurun.console.messages import say, warn
+from vgpurun.errors import ContainerError
+from vgpurun.host.visible import activate_simulation
+from vgpurun.util.choices import GUARD_COMPUTE, GUARD_MEMORY, GUARD_OUTSIDE
+
+_GROUP = "Guard"
+
+
+@click.command(cls=GroupedCommand, name="guard", on_broken_config=warn)
+@option(
+    "--memory", type=click.Choice(GUARD_MEMORY), group=_GROUP,
+    help="What is done to a container that holds 5 % more than its memory limit. By default as configured, or freeze.",
+)  # fmt: skip
+@option(
+    "--compute", type=click.Choice(GUARD_COMPUTE), group=_GROUP,
+    help="What is done to one that uses more than its share by programs that the library does not see. By default as "
+    "configured, or hold.",
+)  # fmt: skip
+@option(
+    "--outside", type=click.Choice(GUARD_OUTSIDE), group=_GROUP,
+    help="What is done to a program on a GPU that vgpurun did not start. By default as configured, or warn.",
+)  # fmt: skip
+@host_driver_option(_GROUP)
+def guard(memory: str | None, compute: str | None, outside: str | None, driver: str) -> None:
+    """Watch what every process holds and uses of the GPUs, and act on what passes its limit.
+
+    It sees what NVML sees, and so also programs that the library is not loaded into. A container above its limit is
+    frozen (or warned of, or ended), one above its share of time frozen and thawed in turn. Each action is a line on
+    stderr, a metric, a row of `vgpurun history --by action`, and a line of /.vgpurun/etc/guard in the container. It
+    takes root. SIGTERM and Ctrl-C end it.
+    """
+    from vgpurun.console.signals import Ending
+    from vgpurun.guard.run import Running
+
+    settings = {name: setting.value for name, setting in config.readable().guard().items()}
+    given = {"memory": memory, "compute": compute, "outside": outside}
+    settings |= {name: value for name, value in given.items() if value is not None}
+    if driver == "sim":
+        activate_simulation()
+    with Ending() as ending:
+        running = Running(settings)
+        say(
+            f"memory above a limit: {settings['memory']}; compute: {settings['compute']}; "
+            f"programs outside: {settings['outside']}"
+        )
+        running.run(ending)
+
+
+@click.command(cls=EngineCommand, name="thaw")
+@click.argument("containers", metavar="CONTAINER...", nargs=-1, required=True, type=ContainerName(everything=False))
+def thaw(containers: tuple[str, ...]) -> int:
+    """Let containers go on that the guard has frozen, although they are above their limit.
+
+    The guard acts on them again when they take 5 % more than they hold now, or have been within their limit. It takes
+    root.
+    """
+    from vgpurun.engine.containers import ContainerEngine, each_of
+    from vgpurun.inventory import guarded
+
+    engine = ContainerEngine.connect()
+    frozen = guarded.stopped()
+
+    def thaw_one(name: str) -> None:
+        container = engine.find(name)
+        stopped = frozen.get(container.id)
+        if stopped is None or stopped.verb != guarded.FREEZE:
+            raise ContainerError(f"container {name} is not frozen by the guard")
+        stopped.cgroup.thaw()
+        click.echo(name)
+
+    return each_of(containers, thaw_one, say)

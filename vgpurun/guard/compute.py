@@ -1,0 +1,214 @@
+"""The duty that holds a container to its share of a GPU's time when the library does not see all of its programs.
+
+The container is frozen and thawed in turn. NVML says what share it has had in the last second; what that was above or
+below the limit is kept as a balance, which the next periods make up for. What a program had launched before it was
+frozen still runs, and is made up for in the same way.
+"""
+
+from typing import Any
+
+from vgpurun.errors import CgroupError
+from vgpurun.guard.daemon import Actions, Duty
+from vgpurun.guard.look import Contained, Look
+from vgpurun.guard.state import State, about
+from vgpurun.inventory.guarded import HOLD, RELEASE, WARN
+from vgpurun.limits.policies import SmPolicy
+
+COMPUTE = "compute"
+PERIOD_S = 0.5  # NVML averages over a second, so a period must be a part of that
+LEAST_ON_S = 0.02  # of a period; less is spent on freezing and thawing
+_MARGIN_PERCENT = 2  # NVML counts whole percents
+_REPAID_IN_S = 2.0
+_MOST_SAVED_S, _MOST_OWED_S = 0.2, 30.0
+_IDLE_S = 10.0  # after which a container that stays below its limit by itself is let go
+_WINDOW_S = 1.0  # NVML's
+_MOST_CHANGES = 64  # more than there are in a window
+_FROZEN_RATE = 0.05  # the least part of a window thawed from which a rate can be told
+
+
+class Held:
+    """A container that is held to its share, and how far it has been thawed of late."""
+
+    def __init__(self, container: Contained, uuid: str, now_s: float) -> None:
+        self.container = container
+        self.uuid = uuid
+        self.balance_s = 0.0
+        self.rate = 1.0  # of the GPU's time that it uses while it is thawed
+        self.limit = (container.quotas[uuid].sm_percent or 100) / 100
+        self.measured_s = now_s
+        self.within_since_s = now_s
+        self.is_thawed = True
+        self.changes: list[tuple[float, bool]] = [(now_s - _WINDOW_S, True)]
+        self.period_began_s = now_s
+        self.on_s = 0.0
+
+    def measure(self, share: float, now_s: float) -> None:
+        """Take what NVML says of the last second."""
+        limit = self.limit = (self.container.quotas[self.uuid].sm_percent or 100) / 100
+        elapsed_s = min(now_s - self.measured_s, _WINDOW_S) or _WINDOW_S
+        self.measured_s = now_s
+        self.balance_s = min(max(self.balance_s + (limit - share) * elapsed_s, -_MOST_OWED_S), _MOST_SAVED_S)
+        if (thawed := self._thawed_ratio(now_s)) >= _FROZEN_RATE:
+            self.rate = min(max(share / thawed, limit), 1.0)
+        if share > limit or not self.is_let_run():
+            self.within_since_s = now_s
+
+    def is_let_run(self) -> bool:
+        """Whether it needs no holding now."""
+        return self.on_s >= self.period_s
+
+    @property
+    def period_s(self) -> float:
+        """A longer period for a small share, of which the least part would be too much."""
+        return max(PERIOD_S, LEAST_ON_S / self.limit)
+
+    def next_on_s(self) -> float:
+        """Return for how long of the next period it may run."""
+        on_s = self.period_s * (self.limit + self.balance_s / _REPAID_IN_S) / self.rate
+        return 0.0 if on_s < LEAST_ON_S else min(on_s, self.period_s)
+
+    def set_thawed(self, is_thawed: bool, now_s: float) -> None:
+        """Freeze or thaw it. Raises CgroupError."""
+        if is_thawed != self.is_thawed:
+            (self.container.cgroup.thaw if is_thawed else self.container.cgroup.freeze)()
+            self.is_thawed = is_thawed
+            self.changes = [*self.changes[-_MOST_CHANGES:], (now_s, is_thawed)]
+
+    def _thawed_ratio(self, now_s: float) -> float:
+        began_s, total_s, until_s = now_s - _WINDOW_S, 0.0, now_s
+        for at_s, is_thawed in reversed(self.changes):
+            if is_thawed:
+                total_s += max(until_s - max(at_s, began_s), 0.0)
+            until_s = at_s
+            if at_s <= began_s:
+                break
+        return total_s / _WINDOW_S
+
+
+class ComputeDuty(Duty):
+    """Holds containers to their share. `policy` is off, warn or hold."""
+
+    name = COMPUTE
+
+    def __init__(self, memory: dict[str, Any], state: State, policy: str) -> None:
+        super().__init__(memory)
+        self._state = state
+        self._policy = policy
+        self._held: dict[str, Held] = {}
+        self._warned: set[tuple[str, str]] = set()
+
+    def look(self, look: Look) -> Actions:
+        """Yield the begin and the end of each holding, and measure meanwhile."""
+        if self._policy == "off":
+            return
+        yield from self._ended(look)
+        for gpu in look.gpus:
+            limited = [each for each in look.containers.values() if _is_limited(each, gpu.uuid)]
+            if not limited or gpu.uuid not in look.held:
+                continue
+            utilization = look.utilization(gpu)
+            for container in limited:
+                percent = sum(utilization.get(pid, 0.0) for pid in look.pids_of(container.id, gpu.uuid))
+                yield from self._judge(look, container, gpu.uuid, gpu.number, percent, utilization)
+
+    def _judge(self, look: Look, container: Contained, uuid: str, number: str, percent: float,
+               utilization: Any) -> Actions:  # fmt: skip
+        held = self._held.get(container.id)
+        limit_percent = container.quotas[uuid].sm_percent or 100
+        if held is not None:
+            if held.uuid == uuid:
+                held.container = container
+                held.measure(percent / 100, look.now_s)
+            return
+        was_held = container.id in self._state.stopped and self._state.stopped[container.id].verb == HOLD
+        if not was_held and (percent <= limit_percent + _MARGIN_PERCENT or container.is_paused):
+            return
+        if container.id in self._state.stopped and not was_held:
+            return  # frozen for something else
+        unseen = [pid for pid in look.unseen_of(container, uuid) if utilization.get(pid, 0.0) > 0 or was_held]
+        if not unseen:
+            return
+        words = (
+            f"it uses {percent:.0f} % of GPU {number} and may {limit_percent} %, "
+            f"{len(unseen)} of its processes not seen by the library"
+        )
+        if was_held:  # by a guard before this one
+            self._begin(container, uuid, look.now_s, percent)
+        elif self._policy == WARN:
+            if (container.id, container.run) not in self._warned:
+                self._warned.add((container.id, container.run))
+                yield about(container, WARN, COMPUTE, words, uuid)
+        elif not container.cgroup.is_frozen() and (yield about(container, HOLD, COMPUTE, words, uuid)):
+            self._begin(container, uuid, look.now_s, percent)
+
+    def _begin(self, container: Contained, uuid: str, now_s: float, percent: float) -> None:
+        held = self._held[container.id] = Held(container, uuid, now_s)
+        held.is_thawed = not container.cgroup.is_frozen()
+        held.changes = [(now_s - _WINDOW_S, held.is_thawed)]
+        held.measured_s = now_s - _WINDOW_S
+        held.measure(percent / 100, now_s)
+        self.tick_s = now_s
+
+    def _ended(self, look: Look) -> Actions:
+        for id_, stopped in list(self._state.stopped.items()):
+            if stopped.verb == HOLD and id_ not in self._held and id_ in look.containers:
+                container = look.containers[id_]
+                if not any(look.unseen_of(container, uuid) for uuid in container.quotas):
+                    yield about(container, RELEASE, COMPUTE, "the programs that the library does not see are gone")
+        for id_, held in list(self._held.items()):
+            now = self._state.stopped.get(id_)
+            current = look.containers.get(id_)
+            if now is None or now.verb != HOLD:
+                del self._held[id_]  # it has ended, or is frozen for something else
+            elif current is None or held.uuid not in look.held:
+                continue
+            elif current.is_paused:
+                current.cgroup.freeze()  # as the engine believes it to be
+                self._state.forget(id_)
+                del self._held[id_]
+            elif not look.unseen_of(current, held.uuid):
+                yield from self._release(current, "the programs that the library does not see are gone")
+            elif not _is_limited(current, held.uuid) or look.now_s - held.within_since_s > _IDLE_S:
+                yield from self._release(current, "it keeps to its share")
+        self.tick_s = min((self._due_s(held) for held in self._held.values()), default=None)
+
+    def _release(self, container: Contained, words: str) -> Actions:
+        if (yield about(container, RELEASE, COMPUTE, words)):
+            del self._held[container.id]
+
+    def tick(self, now_s: float) -> None:
+        """Freeze and thaw what is held, each at its time."""
+        for id_, held in list(self._held.items()):
+            if now_s >= self._due_s(held):
+                try:
+                    self._turn(held, now_s)
+                except CgroupError:
+                    if held.container.cgroup.is_there():
+                        raise
+                    del self._held[id_]  # it has ended
+        self.tick_s = min((self._due_s(held) for held in self._held.values()), default=None)
+
+    def _due_s(self, held: Held) -> float:
+        """Return when its period ends, or before that its part of the period."""
+        end_s = held.period_began_s + held.period_s
+        return held.period_began_s + held.on_s if held.is_thawed and held.on_s < held.period_s else end_s
+
+    def _turn(self, held: Held, now_s: float) -> None:
+        if now_s < held.period_began_s + held.period_s and held.is_thawed:
+            held.set_thawed(False, now_s)
+            return
+        held.period_began_s = now_s
+        held.on_s = held.next_on_s()
+        held.set_thawed(held.on_s > 0, now_s)
+
+    def close(self) -> None:
+        """Let all go on that is held: nobody would thaw it. The next guard finds them again."""
+        for held in self._held.values():
+            if held.container.cgroup.is_there():
+                held.container.cgroup.thaw()
+
+
+def _is_limited(container: Contained, uuid: str) -> bool:
+    """Whether a limit holds all the time."""
+    quota = container.quotas.get(uuid)
+    return quota is not None and bool(quota.sm_percent) and quota.sm_policy in (SmPolicy.HARD, SmPolicy.APART)

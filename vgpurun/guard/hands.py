@@ -1,0 +1,87 @@
+"""What the guard can do to containers and processes, each by the verb of an action; to do it again changes nothing."""
+
+import os
+import signal
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from vgpurun.errors import GuardError
+from vgpurun.guard.daemon import Hand
+from vgpurun.guard.reader import read_stat, run_of
+from vgpurun.host.freezer import Cgroup
+from vgpurun.inventory.guarded import FREEZE, HOLD, KILL, RELEASE, THAW, WARN, Action
+
+
+def _cgroup(action: Action) -> Cgroup | None:
+    """Return the container's cgroup, or None where that start of it has ended: another one is another's."""
+    cgroup = Cgroup(Path(action.cgroup), action.is_unified)
+    return cgroup if run_of(cgroup) == action.run else None
+
+
+def freeze(action: Action) -> None:
+    """Freeze a container. Raises CgroupError."""
+    if cgroup := _cgroup(action):
+        cgroup.freeze()
+
+
+def thaw(action: Action) -> None:
+    """Let a container go on. Raises CgroupError."""
+    if cgroup := _cgroup(action):
+        cgroup.thaw()
+
+
+def kill(action: Action) -> None:
+    """End a container, or a process outside. Raises CgroupError and GuardError."""
+    if not action.container:
+        _kill_process(action)
+    elif cgroup := _cgroup(action):
+        with suppress(FileNotFoundError):
+            cgroup.kill()
+
+
+def _kill_process(action: Action) -> None:
+    """End this very process: its number may be another's by now."""
+    try:
+        process = os.pidfd_open(action.pid)
+    except ProcessLookupError:
+        return
+    try:
+        if read_stat(action.pid).started_ticks == action.started_ticks:
+            signal.pidfd_send_signal(process, signal.SIGKILL)
+    except PermissionError as error:
+        raise GuardError(f"it cannot be ended: {error.strerror}") from None
+    except (OSError, ValueError):
+        return  # it has ended
+    finally:
+        os.close(process)
+
+
+def nothing(action: Action) -> None:
+    """Do nothing: saying it is all, or a duty does it bit by bit."""
+    del action
+
+
+HANDS: Mapping[str, Hand] = {
+    WARN: nothing, FREEZE: freeze, THAW: thaw, KILL: kill, HOLD: nothing, RELEASE: thaw,
+}  # fmt: skip
+
+
+def let_dying_go(cgroup: Cgroup) -> bool:
+    """Thaw a container of v1 that somebody has sent SIGKILL, which takes effect only then; return whether that is so.
+
+    Raises CgroupError.
+    """
+    if cgroup.is_unified or not any(_has_pending_kill(pid) for pid in cgroup.pids()):
+        return False
+    cgroup.thaw()
+    return True
+
+
+def _has_pending_kill(pid: int) -> bool:
+    with suppress(OSError, ValueError):
+        for line in Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines():
+            name, _, mask = line.partition(":")
+            if name in ("SigPnd", "ShdPnd") and int(mask, 16) >> (signal.SIGKILL - 1) & 1:
+                return True
+    return False

@@ -1,0 +1,70 @@
+"""What is on the GPUs at one moment, as the guard's duties see it: plain data, and questions that cost something."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from vgpurun.host.freezer import Cgroup
+from vgpurun.host.gpus import Gpu
+from vgpurun.limits.quota import Quota
+
+
+class Program(NamedTuple):
+    """A process that holds memory of a GPU.
+
+    `container` is the id of vgpurun's container that it is in for certain, empty for one that is for certain in none,
+    and None where that cannot be told. `foreign` is the id of another container that it is in.
+    """
+
+    pid: int
+    started_ticks: int
+    container: str | None
+    user: str = ""
+    command: str = ""
+    foreign: str = ""
+    is_local: bool = False  # of `vgpurun local`
+
+
+class Contained(NamedTuple):
+    """A container that vgpurun made, and its quotas now. `folder` has its limits and usage; so a slice's is shared.
+
+    `run` tells one start of it from the next. `is_paused`: by the engine, whose affair it is then.
+    """
+
+    id: str
+    name: str
+    user: str
+    folder: Path
+    cgroup: Cgroup
+    run: str
+    quotas: Mapping[str, Quota]
+    slice_name: str = ""
+    is_paused: bool = False
+
+
+class Look(NamedTuple):
+    """One look. A GPU that NVML tells nothing of is not in `held`, which has bytes by UUID and PID.
+
+    `counted_by` returns the PIDs that the library counts in a container, or None where its usage cannot be read, and
+    `utilization` how much of a GPU's time each process has used of late, in percent. `is_ending` says whether a
+    process is about to end, which may hold memory for some time yet.
+    """
+
+    now_s: float
+    gpus: Sequence[Gpu]
+    held: Mapping[str, Mapping[int, int]]
+    programs: Mapping[int, Program]
+    containers: Mapping[str, Contained]
+    counted_by: Callable[[Contained], frozenset[int] | None]
+    utilization: Callable[[Gpu], Mapping[int, float]]
+    is_ending: Callable[[int], bool]
+
+    def pids_of(self, container: str, uuid: str) -> list[int]:
+        """Return the processes of a container that hold memory of a GPU."""
+        return [pid for pid in self.held.get(uuid, {}) if self.programs[pid].container == container]
+
+    def unseen_of(self, container: Contained, uuid: str) -> list[int]:
+        """Return those of them that the library does not see; none where its usage cannot be read."""
+        pids = self.pids_of(container.id, uuid)
+        counted = self.counted_by(container) if pids else frozenset()
+        return [] if counted is None else [pid for pid in pids if pid not in counted and not self.is_ending(pid)]

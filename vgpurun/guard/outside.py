@@ -1,0 +1,97 @@
+"""The duty that looks after programs which no container of vgpurun, and no process of `vgpurun local`, has on a GPU."""
+
+import stat
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from vgpurun.guard.daemon import Actions, Duty
+from vgpurun.guard.look import Look, Program
+from vgpurun.guard.state import State
+from vgpurun.inventory.guarded import Action
+from vgpurun.limits.quota import show_size
+
+OUTSIDE = "outside"
+
+
+class Allowed(NamedTuple):
+    """Who may use GPUs outside vgpurun: users by name, and programs by their file's name, if that is root's."""
+
+    users: Sequence[str]
+    programs: Sequence[str]
+
+
+class OutsideDuty(Duty):
+    """Acts once on each process outside vgpurun that is not allowed. `policy` is off, warn or kill."""
+
+    name = OUTSIDE
+
+    def __init__(
+        self,
+        memory: dict[str, Any],
+        state: State,
+        policy: str,
+        grace_s: float,
+        allowed: Allowed,
+        program_of: Callable[[int], str] = lambda pid: program_of(pid),
+    ) -> None:
+        super().__init__(memory)
+        self._policy = policy
+        self._grace_s = grace_s
+        self._allowed = allowed
+        self._program_of = program_of
+        self._since_s: dict[str, float] = {}
+        self._acted: list[str] = memory.setdefault("acted", [])
+        self._acted += [f"{each.pid} {each.started_ticks}" for each in state.recorded if each.cause == OUTSIDE]
+
+    def look(self, look: Look) -> Actions:
+        """Yield what is to be done about each such process."""
+        if self._policy == "off":
+            return
+        keys = set()
+        numbers = {gpu.uuid: gpu.number for gpu in look.gpus}
+        for uuid, held in look.held.items():
+            for pid, size in held.items():
+                program = look.programs[pid]
+                if program.container != "" or program.is_local:
+                    continue
+                keys.add(key := f"{pid} {program.started_ticks}")
+                if self._is_due(key, program, look):
+                    words = f"it holds {show_size(size)} on GPU {numbers.get(uuid, uuid)} outside vgpurun"
+                    if program.foreign:
+                        words += f", in container {program.foreign[:12]}"
+                    self._acted.append(key)
+                    is_done = yield Action(
+                        self._policy, OUTSIDE, words, program.command, program.user, gpu=uuid, pid=pid,
+                        started_ticks=program.started_ticks,
+                    )  # fmt: skip
+                    if not is_done:
+                        self._acted.remove(key)
+                    self.has_changed = True
+        self._since_s = {key: at_s for key, at_s in self._since_s.items() if key in keys}
+        if gone := [key for key in self._acted if key not in keys]:
+            self._acted[:] = [key for key in self._acted if key not in gone]
+            self.has_changed = True
+
+    def _is_due(self, key: str, program: Program, look: Look) -> bool:
+        if key in self._acted or self._is_allowed(program):
+            return False
+        due_s = self._since_s.setdefault(key, look.now_s) + self._grace_s
+        return look.now_s >= due_s and not look.is_ending(program.pid)
+
+    def _is_allowed(self, program: Program) -> bool:
+        """A container of somebody else's has users of its own, and its programs may have any name."""
+        if program.foreign:
+            return False
+        return program.user in self._allowed.users or self._program_of(program.pid) in self._allowed.programs
+
+
+def program_of(pid: int) -> str:
+    """Return the name of a process's file, if that belongs to root: a process may give itself any other name."""
+    with suppress(OSError):
+        program = Path(f"/proc/{pid}/exe")
+        status = program.stat()
+        if status.st_uid == 0 and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            return program.readlink().name
+    return ""

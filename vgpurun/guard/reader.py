@@ -1,0 +1,350 @@
+"""Looks at the GPUs for the guard: NVML says what each process holds, /proc whose it is, the engine which containers
+there are. What seldom changes is read seldom, since this goes on twice a second for ever.
+"""
+
+import fcntl
+import os
+import re
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from vgpurun.errors import EngineError, GpuError
+from vgpurun.guard.look import Contained, Look, Program
+from vgpurun.host import freezer, gpus
+from vgpurun.host.freezer import Cgroup
+from vgpurun.host.gpus import Gpu
+from vgpurun.inventory.guarded import Stopped
+from vgpurun.inventory.programs import line_of
+from vgpurun.inventory.reservations import local_processes, quotas_now
+from vgpurun.limits.quota import Quota
+from vgpurun.limits.usage_file import BrokenUsageError, read_counted
+from vgpurun.util.printable import printable
+from vgpurun.util.users import name_of
+
+if TYPE_CHECKING:
+    from vgpurun.engine.client import Engine, VgpurunContainer
+
+ENGINE_PATIENCE_S = 5
+_GPUS_EVERY_S, _ENGINE_EVERY_S, _ENGINE_AT_MOST_EVERY_S = 30.0, 60.0, 1.0
+_COUNTED_FOR_S = 5.0  # after which a process that the library counts is looked up again
+_UTILIZATION_S, _UTILIZATION_EVERY_S = 1.0, 0.4
+_PF_EXITING = 0x4
+_NAMESPACE = re.compile(r"pid:\[([0-9]+)\]")
+_NS_GET_PARENT = 0xB702
+_MOST_NAMESPACES = 32  # the kernel's own bound
+
+
+class Stat(NamedTuple):
+    """What /proc/PID/stat says of a process."""
+
+    parent: int
+    started_ticks: int
+    is_exiting: bool
+
+
+class GuardReader:
+    """Looks again and again. `say` hears once of each trouble, and once of its end."""
+
+    def __init__(
+        self, stopped: Mapping[str, Stopped], note: Callable[[str, str], None], clock: Callable[[], float]
+    ) -> None:
+        self._stopped = stopped
+        self._note = note
+        self._clock = clock
+        self._nvml = ExitStack()
+        self._is_open = False
+        self._gpus: list[Gpu] = []
+        self._engine: Engine | None = None
+        self._listed: dict[str, VgpurunContainer] = {}
+        self._has_listed = False  # ever: without a list nobody is known to be outside
+        self._read_s: dict[str, float] = {}
+        self._programs: dict[int, Program] = {}
+        self._cgroups: dict[str, tuple[Cgroup, str]] = {}
+        self._counted: dict[tuple[str, int], float] = {}
+        self._quotas: dict[str, tuple[float, Mapping[str, Quota]]] = {}
+        self._utilization: dict[str, tuple[float, Mapping[int, float]]] = {}
+        self._unknown: set[str] = set()  # ids of containers that the engine did not list
+
+    def look(self) -> Look | None:
+        """Return what there is now, or None where NVML does not answer: then nothing is known."""
+        now_s = self._clock()
+        held = self._read_held(now_s)
+        if held is None:
+            return None
+        pids = {pid for by_pid in held.values() for pid in by_pid}
+        self._list_containers(now_s)
+        self._programs = {pid: program for pid, program in self._programs.items() if pid in pids}
+        for pid in pids - self._programs.keys():
+            self._programs[pid] = self._read_program(pid)
+        if self._unknown and self._is_due("engine again", _ENGINE_AT_MOST_EVERY_S, now_s):
+            self._ask_engine(now_s)
+            for pid in [pid for pid, each in self._programs.items() if each.foreign or each.container is None]:
+                self._programs[pid] = self._read_program(pid)
+        # One that is gone by now holds nothing that anybody could take from it.
+        held = {uuid: {pid: size for pid, size in by_pid.items() if self._programs[pid].started_ticks}
+                for uuid, by_pid in held.items()}  # fmt: skip
+        return Look(
+            now_s, self._gpus, held, self._programs, self._contained(), self._counted_by, self._read_utilization,
+            is_ending,
+        )  # fmt: skip
+
+    def close(self) -> None:
+        """Let go of NVML."""
+        self._nvml.close()
+        self._is_open = False
+
+    def _is_due(self, what: str, every_s: float, now_s: float) -> bool:
+        if now_s - self._read_s.get(what, -every_s) < every_s:
+            return False
+        self._read_s[what] = now_s
+        return True
+
+    # ---- NVML ------------------------------------------------------------------------------------------------------
+
+    def _read_held(self, now_s: float) -> dict[str, dict[int, int]] | None:
+        held: dict[str, dict[int, int]] = {}
+        try:
+            if not self._is_open:
+                self._nvml.enter_context(gpus.held_open())
+                self._is_open = True
+                self._read_s.pop("gpus", None)
+            if self._is_due("gpus", _GPUS_EVERY_S, now_s):
+                self._gpus = gpus.usable(gpus.survey().gpus)
+        except GpuError as error:
+            self.close()  # a new driver may come
+            self._note("nvml", f"the guard sees nothing: {error}")
+            return None
+        trouble = ""
+        for gpu in self._gpus:
+            try:
+                held[gpu.uuid] = gpus.read_processes(gpu)
+            except GpuError as error:
+                trouble = f"the guard does not see GPU {gpu.number}: {error}"
+        if trouble and not held:
+            self.close()
+        self._note("nvml", trouble)
+        return held if held else None
+
+    def _read_utilization(self, gpu: Gpu) -> Mapping[int, float]:
+        now_s = self._clock()
+        read_s, found = self._utilization.get(gpu.uuid, (-1.0, {}))
+        if now_s - read_s >= _UTILIZATION_EVERY_S:
+            try:
+                found = gpus.read_utilization(gpu, _UTILIZATION_S)
+                self._note("utilization", "")
+            except GpuError as error:
+                self._note("utilization", f"compute is not guarded: {error}")
+                found = {}
+            self._utilization[gpu.uuid] = (now_s, found)
+        return found
+
+    # ---- containers ------------------------------------------------------------------------------------------------
+
+    def _list_containers(self, now_s: float) -> None:
+        """The list changes little, and what is new shows as an id that nobody knows."""
+        every_s = _ENGINE_AT_MOST_EVERY_S if self._stopped else _ENGINE_EVERY_S
+        if not self._has_listed:
+            every_s = _ENGINE_AT_MOST_EVERY_S
+        if self._is_due("engine", every_s, now_s):
+            self._ask_engine(now_s)
+
+    def _ask_engine(self, now_s: float) -> None:
+        from vgpurun.engine.client import Engine
+
+        self._read_s["engine again"] = now_s
+        try:
+            self._engine = self._engine or Engine.connect(ENGINE_PATIENCE_S)
+            listed = {each.id: each for each in self._engine.containers(everything=False)}
+        except EngineError as error:
+            self._engine = None
+            self._note("engine", f"new containers are not guarded: {error}")
+            return
+        # An id is never given twice, so what is not listed any more may stay known until its processes are gone.
+        in_use = {each.container for each in self._programs.values()} | self._stopped.keys()
+        self._listed = {id_: each for id_, each in self._listed.items() if id_ in in_use} | listed
+        self._cgroups = {id_: each for id_, each in self._cgroups.items() if id_ in self._listed}
+        self._quotas = {id_: each for id_, each in self._quotas.items() if id_ in self._listed}
+        self._has_listed = True
+        self._unknown = set()
+        self._note("engine", "")
+
+    def _contained(self) -> dict[str, Contained]:
+        found = {}
+        in_use = {each.container for each in self._programs.values() if each.container} | self._stopped.keys()
+        for id_ in in_use & self._listed.keys():
+            listed = self._listed[id_]
+            cgroup = self._cgroup_of(id_)
+            if cgroup is not None:
+                found[id_] = Contained(
+                    id_, listed.name, listed.user, listed.limits_folder, cgroup[0], cgroup[1],
+                    self._quotas_of(listed), listed.slice_name, listed.status == "paused",
+                )  # fmt: skip
+        return found
+
+    def _cgroup_of(self, container: str) -> tuple[Cgroup, str] | None:
+        known = self._cgroups.get(container)
+        if known is not None and run_of(known[0]) == known[1]:
+            return known
+        cgroup = None
+        for pid, program in self._programs.items():
+            if program.container == container and (cgroup := freezer.find(pid, container)):
+                break
+        if cgroup is None and container in self._stopped:
+            cgroup = self._stopped[container].cgroup
+        run = run_of(cgroup) if cgroup else ""
+        if cgroup is None or not run:
+            return None
+        self._cgroups[container] = (cgroup, run)
+        return self._cgroups[container]
+
+    def _quotas_of(self, container: "VgpurunContainer") -> Mapping[str, Quota]:
+        """Limits may be changed at any time, which shows in the time of their file."""
+        changed_s = 0.0
+        with suppress(OSError):
+            changed_s = (container.limits_folder / "etc" / "limits").stat().st_mtime
+        known = self._quotas.get(container.id)
+        if known is None or known[0] != changed_s:
+            known = self._quotas[container.id] = (changed_s, dict(quotas_now(container)))
+        return known[1]
+
+    # ---- processes -------------------------------------------------------------------------------------------------
+
+    def _read_program(self, pid: int) -> Program:
+        process = Path("/proc", str(pid))
+        try:
+            started_ticks = read_stat(pid).started_ticks
+            ids = freezer.container_ids(freezer.paths_of(pid))
+            user, command = name_of(process.stat().st_uid), printable((process / "comm").read_text().rstrip("\n"))
+        except (OSError, ValueError):
+            return Program(pid, 0, None)  # it has ended
+        ours = ids & self._listed.keys()
+        if len(ours) == 1:
+            container: str | None = next(iter(ours))
+            if not self._is_inside(pid, container or ""):
+                container = None
+            return Program(pid, started_ticks, container, user, command)
+        if ours or not self._has_listed:
+            return Program(pid, started_ticks, None, user, command)
+        self._unknown |= ids
+        is_local = not ids and self._is_local(pid)
+        return Program(pid, started_ticks, "", user, command, next(iter(ids), ""), is_local)
+
+    def _is_inside(self, pid: int, container: str) -> bool:
+        """Whether a process belongs to a container whose cgroup it is in: whoever may write there may move others in.
+
+        Those of one container have one PID namespace, or ones below it, unless it has the host's.
+        """
+        known = self._cgroups.get(container)
+        cgroup = known[0] if known else freezer.find(pid, container)
+        if cgroup is None:
+            return False
+        others = [each for each in cgroup.pids() if each != pid]
+        first = min(others, key=_age_key, default=pid)
+        try:
+            wanted = namespace_of(first)
+            return wanted in namespaces_of(pid)
+        except OSError:
+            return False
+
+    def _is_local(self, pid: int) -> bool:
+        with suppress(OSError):
+            return not {int(each.id) for each in local_processes()}.isdisjoint(line_of(pid))
+        return False
+
+    def _counted_by(self, container: Contained) -> frozenset[int] | None:
+        now_s = self._clock()
+        pids = [pid for pid, each in self._programs.items() if each.container == container.id]
+        fresh = {
+            pid for pid in pids if now_s - self._counted.get((container.id, pid), -_COUNTED_FOR_S) < _COUNTED_FOR_S
+        }
+        if fresh == set(pids):
+            return frozenset(fresh)
+        try:
+            slots = read_counted(container.folder / "run" / "usage")
+        except (OSError, BrokenUsageError):
+            slots = frozenset()  # the library counts nobody in a file that a program of the container has broken
+        counted = set()
+        for pid in pids:
+            with suppress(OSError, ValueError):
+                if (namespace_of(pid), _pid_inside(pid)) in slots:
+                    counted.add(pid)
+                    self._counted[container.id, pid] = now_s
+        self._counted = {key: at_s for key, at_s in self._counted.items() if now_s - at_s < _COUNTED_FOR_S}
+        return frozenset(counted)
+
+
+def run_of(cgroup: Cgroup) -> str:
+    """Return what tells one start of a container from the next: the kernel numbers each cgroup anew."""
+    try:
+        return str(cgroup.folder.stat().st_ino)
+    except OSError:
+        return ""
+
+
+def read_stat(pid: int, task: int | None = None) -> Stat:
+    """Return what the kernel says of a process, or of one of its threads. Raises OSError, and ValueError."""
+    place = f"/proc/{pid}/stat" if task is None else f"/proc/{pid}/task/{task}/stat"
+    words = Path(place).read_text(errors="replace").rpartition(")")[2].split()
+    return Stat(int(words[1]), int(words[19]), words[0] in "ZX" or bool(int(words[6]) & _PF_EXITING))
+
+
+def is_ending(pid: int) -> bool:
+    """Whether all threads of a process are about to end; the first one alone may end, and the others go on."""
+    try:
+        if not read_stat(pid).is_exiting:
+            return False
+        tasks = [int(each.name) for each in Path(f"/proc/{pid}/task").iterdir()]
+    except (OSError, ValueError):
+        return True
+    for task in tasks:
+        with suppress(OSError, ValueError):
+            if not read_stat(pid, task).is_exiting:
+                return False
+    return True
+
+
+def namespace_of(pid: int) -> int:
+    """Return the PID namespace of a process. Raises OSError."""
+    match = _NAMESPACE.fullmatch(str(Path(f"/proc/{pid}/ns/pid").readlink()))
+    return int(match.group(1)) if match else 0
+
+
+def namespaces_of(pid: int) -> set[int]:
+    """Return the PID namespace of a process, and those that it is in. Raises OSError."""
+    found = set()
+    file = os.open(f"/proc/{pid}/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        for _ in range(_MOST_NAMESPACES):
+            found.add(os.fstat(file).st_ino)
+            try:
+                parent = fcntl.ioctl(file, _NS_GET_PARENT)
+            except OSError:  # this process's own has no parent that it may see
+                break
+            os.close(file)
+            file = parent
+    finally:
+        os.close(file)
+    return found
+
+
+def _pid_inside(pid: int) -> int:
+    """Return a process's number in its own PID namespace. Raises OSError, and ValueError."""
+    for line in Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines():
+        if line.startswith("NSpid:"):
+            return int(line.split()[-1])
+    raise ValueError(pid)
+
+
+def _age_key(pid: int) -> tuple[int, int]:
+    try:
+        return read_stat(pid).started_ticks, pid
+    except (OSError, ValueError):
+        return (1 << 62, pid)
+
+
+def clock() -> float:
+    """Return the time that the guard's looks are in: it goes on while the host sleeps for nobody."""
+    return time.monotonic()

@@ -1,0 +1,103 @@
+"""Runs the guard: its parts put together, and the loop over time."""
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from vgpurun.console.messages import say
+from vgpurun.errors import GuardError
+from vgpurun.guard.compute import ComputeDuty
+from vgpurun.guard.daemon import Duty, Guard
+from vgpurun.guard.hands import HANDS
+from vgpurun.guard.memory import MemoryDuty
+from vgpurun.guard.outside import Allowed, OutsideDuty
+from vgpurun.guard.reader import GuardReader, clock
+from vgpurun.guard.state import State
+from vgpurun.guard.upkeep import follow
+from vgpurun.guard.words import tell
+from vgpurun.inventory.guarded import Done
+
+LOOK_EVERY_S = 0.5
+_LEAST_WAIT_S = 0.001
+
+
+class Waiter(Protocol):
+    """Waits for the end."""
+
+    def wait(self, timeout_s: float) -> bool:
+        """Return whether it has come, after that time at most."""
+
+
+def say_to_journal(message: str) -> None:
+    """Say a line on stderr; where that is systemd's journal, with the line's level."""
+    if os.environ.get("JOURNAL_STREAM"):
+        message_level = "<4>" if message.startswith("warning: ") else "<5>"
+        os.write(2, f"{message_level}{message}\n".encode())
+    else:
+        say(message)
+
+
+def duties_of(settings: dict[str, Any], state: State) -> Sequence[Duty]:
+    """Return all that the guard sees to, as it is configured."""
+    return (
+        MemoryDuty(
+            state.memory_of(MemoryDuty.name), state, settings["memory"], settings["grace"], settings["counted_grace"]
+        ),
+        ComputeDuty(state.memory_of(ComputeDuty.name), state, settings["compute"]),
+        OutsideDuty(
+            state.memory_of(OutsideDuty.name), state, settings["outside"], settings["outside_grace"],
+            Allowed(settings["users"], settings["programs"]),
+        ),
+    )  # fmt: skip
+
+
+class Running:
+    """A guard that runs: it looks at its times until it is told to end."""
+
+    def __init__(self, settings: dict[str, Any], say: Callable[[str], None] = say_to_journal) -> None:
+        """Raises GuardError, also where another guard runs."""
+        if os.geteuid() != 0:
+            raise GuardError("the guard acts on containers of all users, which takes root")
+        self._say = say
+        self._state = State(say)
+        self._guard = Guard(self._state, duties_of(settings, self._state), HANDS, say, self._tell)
+        self._reader = GuardReader(self._state.stopped, self._guard.note, clock)
+
+    def run(self, ending: Waiter) -> None:
+        """Look until the end. Raises OSError where its state cannot be written at all."""
+        self._guard.resume()
+        look_s = clock()
+        try:
+            while True:
+                now_s = clock()
+                if now_s >= look_s:
+                    self.look()
+                    look_s = now_s + LOOK_EVERY_S
+                self._guard.tick(clock())
+                look_s, next_s = self._guard.next_s(look_s)
+                if ending.wait(max(next_s - clock(), _LEAST_WAIT_S)):
+                    return
+        finally:
+            self._guard.close()
+            self._reader.close()
+            self._state.close()
+
+    def look(self) -> None:
+        """Look once, and do what is to be done."""
+        try:
+            follow(self._state, self._say)
+            look = self._reader.look()
+            if look is None:
+                return
+            self._guard.look(look)
+        except OSError as error:
+            self._guard.note("state", f"the guard's state cannot be written: {error.strerror}")
+
+    def _tell(self, done: Done) -> None:
+        if not done.action.folder:
+            return
+        try:
+            tell(Path(done.action.folder), done)
+        except OSError as error:
+            self._say(f"warning: container {done.action.name} cannot be told: {error.strerror}")

@@ -1,0 +1,171 @@
+"""What the guard remembers: written before an action is done, so that a guard that is killed loses and repeats none."""
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from vgpurun.errors import GuardError
+from vgpurun.guard.look import Contained
+from vgpurun.inventory import guarded
+from vgpurun.inventory.guarded import STOPPING, Action, Done, Stopped
+from vgpurun.storage.state import make_readable
+from vgpurun.util.atomic_file import atomic_file
+
+_MOST_RECORD_BYTES = 4 << 20  # of one file of actions, some ten thousand
+
+
+def about(container: Contained, verb: str, cause: str, words: str, gpu: str = "") -> Action:
+    """Return an action on a container."""
+    return Action(
+        verb, cause, words, container.name, container.user, container.id, str(container.cgroup.folder),
+        container.cgroup.is_unified, container.run, str(container.folder), gpu,
+    )  # fmt: skip
+
+
+class State:
+    """The state of a guard that runs, on the disk. One guard at a time has it."""
+
+    def __init__(self, say: Callable[[str], None], wall: Callable[[], float] = time.time) -> None:
+        """Take the lock, and read what the guard before this one has left. Raises GuardError."""
+        self._wall = wall
+        self._folder = guarded.folder()
+        try:
+            make_readable(self._folder)
+            self._lock = os.open(self._folder / guarded.LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise GuardError(f"the guard's folder {self._folder} cannot be used: {error.strerror}") from None
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._lock)
+            raise GuardError(f"another guard runs on this host: it holds {self._folder}/lock") from None
+        self.recorded: list[Action] = []  # what was done so far, where only the record of that is left
+        self._read(say)
+
+    def _read(self, say: Callable[[str], None]) -> None:
+        found: dict[str, Any] = {}
+        try:
+            found = guarded.read_state()
+            self._take(found)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            aside = self._folder / f"{guarded.STATE}.damaged"
+            with suppress(OSError):
+                (self._folder / guarded.STATE).replace(aside)
+            say(f"warning: the guard's state was damaged ({error}): it is now {aside}, and what is recorded holds")
+            self._take({})
+            self._recall()
+
+    def _take(self, found: dict[str, Any]) -> None:
+        known = {each.id for each in guarded.actions()}
+        self._next = max(int(found.get("next", 1)), max(known, default=0) + 1)
+        self._counts = {str(key): int(count) for key, count in found.get("counts", {}).items()}
+        self.stopped = guarded.stopped_in(found)
+        self._duties = {str(name): dict(each) for name, each in found.get("duties", {}).items()}
+        self.pending = {int(each["id"]): Action(**each["action"]) for each in found.get("pending", [])}
+        self._known = known & self.pending.keys()  # recorded by a guard that was killed right after
+
+    def _recall(self) -> None:
+        """Take from the record what is stopped, and what the duties have done."""
+        for done in guarded.actions():
+            action = done.action
+            self.recorded.append(action)
+            key = f"{action.verb} {action.cause}"
+            self._counts[key] = self._counts.get(key, 0) + 1
+            self._set_stopped(action, done.at_s)
+
+    def _set_stopped(self, action: Action, at_s: float) -> None:
+        if action.container and action.verb in STOPPING:
+            self.stopped[action.container] = Stopped(
+                action.verb, action.cause, at_s, action.cgroup, action.is_unified, action.run
+            )
+        elif action.verb in (guarded.THAW, guarded.RELEASE, guarded.KILL):
+            self.stopped.pop(action.container, None)
+
+    def close(self) -> None:
+        """Let another guard run."""
+        os.close(self._lock)
+
+    def memory_of(self, duty: str) -> dict[str, Any]:
+        """Return what a duty remembers across restarts, to be changed in place; write() keeps it."""
+        return self._duties.setdefault(duty, {})
+
+    def begin(self, action: Action) -> int:
+        """Write down that an action is about to be done; return its number. Raises OSError, and then it is not."""
+        number, self._next = self._next, self._next + 1
+        before = dict(self.stopped)
+        self.pending[number] = action
+        if action.verb in STOPPING:
+            self._set_stopped(action, self._wall())
+        try:
+            self.write()
+        except OSError:
+            del self.pending[number]
+            self.stopped.clear()
+            self.stopped.update(before)
+            raise
+        return number
+
+    def end(self, number: int, is_done: bool = True) -> Done | None:
+        """Write down that it has been done, once; None where it was not done, or is in the record already.
+
+        Raises OSError.
+        """
+        action = self.pending[number]
+        done = None
+        if is_done and number not in self._known:
+            done = self._record(number, action)
+            self._known.add(number)
+        if is_done:
+            key = f"{action.verb} {action.cause}"
+            self._counts[key] = self._counts.get(key, 0) + 1
+        if is_done and action.verb not in STOPPING:
+            self._set_stopped(action, self._wall())
+        elif not is_done and action.verb in STOPPING:
+            self.stopped.pop(action.container, None)
+        del self.pending[number]
+        self.write()
+        self._known.discard(number)
+        return done
+
+    def forget(self, container: str) -> None:
+        """Forget that a container is stopped: it has ended, or somebody else let it go on. Raises OSError."""
+        if self.stopped.pop(container, None):
+            self.write()
+
+    def _record(self, number: int, action: Action) -> Done:
+        done = Done(number, self._wall(), action)
+        path = self._folder / guarded.ACTIONS
+        with suppress(FileNotFoundError):
+            if path.stat().st_size > _MOST_RECORD_BYTES:
+                path.replace(self._folder / guarded.OLDER_ACTIONS)
+        _append(path, json.dumps({"id": done.id, "at_s": done.at_s, **action._asdict()}))
+        return done
+
+    def write(self) -> None:
+        """Put all of it on the disk. Raises OSError."""
+        content = {
+            "next": self._next,
+            "counts": self._counts,
+            "stopped": {container: each._asdict() for container, each in self.stopped.items()},
+            "pending": [{"id": number, "action": action._asdict()} for number, action in self.pending.items()],
+            "duties": self._duties,
+        }
+        with atomic_file(self._folder / guarded.STATE) as half_made:
+            half_made.write_text(json.dumps(content))
+
+
+def _append(path: Path, line: str) -> None:
+    """Add a line; what a killed writer left of one ends before it."""
+    file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        size = os.fstat(file).st_size
+        is_whole = size == 0 or os.pread(file, 1, size - 1) == b"\n"
+        os.write(file, f"{'' if is_whole else chr(10)}{line}\n".encode())
+        os.fsync(file)
+    finally:
+        os.close(file)

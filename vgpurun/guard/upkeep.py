@@ -1,0 +1,27 @@
+"""Keeps what the guard believes to be stopped in step with what is: others thaw, end and start containers too."""
+
+from collections.abc import Callable
+
+from vgpurun.errors import CgroupError
+from vgpurun.guard.hands import let_dying_go
+from vgpurun.guard.reader import run_of
+from vgpurun.guard.state import State
+from vgpurun.inventory.guarded import FREEZE
+
+
+def follow(state: State, say: Callable[[str], None]) -> None:
+    """Forget what has ended, and what somebody has thawed, which holds until the container is within its limits again.
+
+    Raises OSError.
+    """
+    for container, stopped in list(state.stopped.items()):
+        try:
+            if run_of(stopped.cgroup) != stopped.run:
+                state.forget(container)  # it has ended, or was started again
+            elif stopped.verb == FREEZE and not stopped.cgroup.is_frozen():
+                say(f"container {container[:12]} was thawed by somebody else")
+                state.forget(container)
+            elif let_dying_go(stopped.cgroup):
+                state.forget(container)
+        except CgroupError:
+            continue  # it ended just now

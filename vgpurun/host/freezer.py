@@ -1,0 +1,137 @@
+"""The cgroup of a container: which one that is, and how all processes in it are frozen, thawed or ended at once.
+
+On cgroup v2 the kernel does it by cgroup.freeze and cgroup.kill. On v1 it is the freezer controller, and what is to be
+ended is frozen first, so that it starts nothing meanwhile. A frozen process of v1 takes no signal before it is thawed.
+"""
+
+import os
+import re
+import signal
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from vgpurun.errors import CgroupError
+
+CONTAINER_ID = re.compile(r"[0-9a-f]{64}")
+_UNIFIED = ""  # the controller of v2's line in /proc/PID/cgroup
+_FREEZER = "freezer"
+_PATIENCE_S = 0.25  # for processes in the kernel, which freeze when they leave it; a hostile one may stay long
+_LOOK_S = 0.002
+
+
+class Cgroup(NamedTuple):
+    """A cgroup of one hierarchy, by its folder."""
+
+    folder: Path
+    is_unified: bool
+
+    def freeze(self) -> None:
+        """Stop all processes in it, and those to come; return when they stand, or soon after. Raises CgroupError."""
+        self._write(*(("cgroup.freeze", "1") if self.is_unified else ("freezer.state", "FROZEN")))
+        deadline_s = time.monotonic() + _PATIENCE_S
+        while not self._has_settled() and time.monotonic() < deadline_s:
+            time.sleep(_LOOK_S)
+
+    def thaw(self) -> None:
+        """Let all processes go on; nothing happens to those that run. Raises CgroupError."""
+        self._write(*(("cgroup.freeze", "0") if self.is_unified else ("freezer.state", "THAWED")))
+
+    def is_frozen(self) -> bool:
+        """Whether it is to be frozen, by its own state and not by a parent's. Raises CgroupError."""
+        return self._read("cgroup.freeze" if self.is_unified else "freezer.self_freezing") == "1"
+
+    def kill(self) -> None:
+        """End all processes in it and below it. Raises CgroupError."""
+        if self.is_unified and (self.folder / "cgroup.kill").exists():  # Linux 5.14
+            self._write("cgroup.kill", "1")
+            return
+        self.freeze()
+        try:
+            for pid in self.pids():
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        finally:
+            self.thaw()
+
+    def pids(self) -> list[int]:
+        """Return the processes in it and below it, by the numbers of this PID namespace."""
+        found = []
+        for place, _, _ in os.walk(self.folder):
+            with suppress(OSError, ValueError):
+                found += [int(line) for line in Path(place, "cgroup.procs").read_text().split() if line != "0"]
+        return found
+
+    def is_there(self) -> bool:
+        """Whether it exists still: a container's goes with the container."""
+        return self.folder.is_dir()
+
+    def _has_settled(self) -> bool:
+        if self.is_unified:
+            return "frozen 1" in self._read("cgroup.events")
+        return self._read("freezer.state") == "FROZEN"
+
+    def _read(self, name: str) -> str:
+        try:
+            return (self.folder / name).read_text().strip()
+        except OSError as error:
+            raise CgroupError(f"{self.folder / name} cannot be read: {error.strerror}") from None
+
+    def _write(self, name: str, content: str) -> None:
+        try:
+            (self.folder / name).write_text(content)
+        except OSError as error:
+            raise CgroupError(f"{self.folder / name} cannot be written: {error.strerror}") from None
+
+
+def paths_of(pid: int, proc: Path = Path("/proc")) -> dict[str, str]:
+    """Return the cgroup of a process in each hierarchy, by controller; that of v2 has no name. Raises OSError."""
+    found = {}
+    for line in (proc / str(pid) / "cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        found.update(dict.fromkeys(controllers.split(","), path))
+    return found
+
+
+def container_ids(paths: dict[str, str]) -> set[str]:
+    """Return the ids of containers that are anywhere in these paths."""
+    return {each for path in paths.values() for each in CONTAINER_ID.findall(path)}
+
+
+def find(pid: int, container: str, proc: Path = Path("/proc")) -> Cgroup | None:
+    """Return the cgroup of a container by one of its processes, or None where it has none that can be frozen."""
+    try:
+        paths, mounts = paths_of(pid, proc), _mounts(proc)
+    except OSError:
+        return None
+    for controller in (_FREEZER, _UNIFIED):
+        root, mounted_path = mounts.get(controller, (None, ""))
+        path = _path_of(container, paths.get(controller, ""))
+        if root is None or path is None:
+            continue
+        cgroup = Cgroup(root / os.path.relpath(path, mounted_path), controller == _UNIFIED)
+        if (cgroup.folder / ("cgroup.freeze" if cgroup.is_unified else "freezer.state")).exists():
+            return cgroup
+    return None
+
+
+def _path_of(container: str, path: str) -> str | None:
+    """Return the path up to the folder that is the container's: below it may be cgroups of its own."""
+    parts = path.split("/")
+    numbers = [number for number, part in enumerate(parts) if container in part]
+    return "/".join(parts[: numbers[0] + 1]) if numbers else None
+
+
+def _mounts(proc: Path) -> dict[str, tuple[Path, str]]:
+    """Return where v1's freezer and v2 are mounted, and which of their cgroups that is."""
+    found: dict[str, tuple[Path, str]] = {}
+    for line in (proc / "self" / "mountinfo").read_text().splitlines():
+        before, _, after = line.partition(" - ")
+        root, place = before.split()[3:5]
+        kind, _, options = after.split()[:3]
+        if kind == "cgroup2":
+            found.setdefault(_UNIFIED, (Path(place), root))
+        elif kind == "cgroup" and _FREEZER in options.split(","):
+            found.setdefault(_FREEZER, (Path(place), root))
+    return found

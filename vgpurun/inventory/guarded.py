@@ -1,0 +1,147 @@
+"""What the guard has done: its state, and the record of its actions, which every user may read.
+
+    <host's root>/guard/    0755
+        lock                held by the guard that runs
+        state               JSON: what is stopped now, what each duty remembers, and actions that are under way
+        actions             a line of JSON for each action; the older half is in actions.1
+
+Only the guard writes here, as root, so what is read is trusted.
+"""
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from vgpurun.host.freezer import Cgroup
+from vgpurun.storage import state
+
+LOCK, STATE, ACTIONS, OLDER_ACTIONS = "lock", "state", "actions", "actions.1"
+# The verbs of actions. A container is held while it is frozen and thawed in turn, and so kept to its share of time.
+WARN, FREEZE, THAW, KILL, HOLD, RELEASE = "warn", "freeze", "thaw", "kill", "hold", "release"
+STOPPING = {FREEZE: "frozen", HOLD: "held"}  # verbs that last, and what they make of a container
+
+
+class Stopped(NamedTuple):
+    """A container that is frozen or held now: by which verb, for which cause, since when (seconds since 1970).
+
+    `run` tells this start of it from the next.
+    """
+
+    verb: str
+    cause: str
+    since_s: float
+    folder: str = ""
+    is_unified: bool = False
+    run: str = ""
+
+    @property
+    def cgroup(self) -> Cgroup:
+        """Its cgroup."""
+        return Cgroup(Path(self.folder), self.is_unified)
+
+    def __str__(self) -> str:
+        return f"{STOPPING.get(self.verb, self.verb)} by the guard: {self.cause}"
+
+
+class Action(NamedTuple):
+    """One thing to do to a container, or to a process outside: the verb, why, and to whom.
+
+    `container` is an id, empty for a process; `cgroup` is its folder, and `run` tells one start of it from the next;
+    `folder` has its limits. `pid` and `started_ticks` are a process's. `words` are for the journal, after the name.
+    """
+
+    verb: str
+    cause: str
+    words: str
+    name: str
+    user: str
+    container: str = ""
+    cgroup: str = ""
+    is_unified: bool = False
+    run: str = ""
+    folder: str = ""
+    gpu: str = ""
+    pid: int = 0
+    started_ticks: int = 0
+
+
+class Done(NamedTuple):
+    """An action that has been done. `at_s` is seconds since 1970."""
+
+    id: int
+    at_s: float
+    action: Action
+
+
+def folder() -> Path:
+    """Return where the guard of this host keeps its state."""
+    return state.host_root() / "guard"
+
+
+def is_running() -> bool:
+    """Whether a guard runs: the kernel drops its lock with it. Raises nothing."""
+    try:
+        lock = os.open(folder() / LOCK, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(lock)
+    return False
+
+
+def read_state() -> dict[str, Any]:
+    """Return the state as it was written; nothing where there is none. Raises ValueError for a damaged one."""
+    try:
+        found = json.loads((folder() / STATE).read_bytes())
+    except OSError:
+        return {}
+    except RecursionError:
+        raise ValueError("too deeply nested") from None
+    if not isinstance(found, dict):
+        raise ValueError("no object")
+    return found
+
+
+def stopped() -> dict[str, Stopped]:
+    """Return what the guard has stopped, by the containers' ids. Raises nothing."""
+    with suppress(ValueError, TypeError, KeyError, AttributeError):
+        return stopped_in(read_state())
+    return {}
+
+
+def stopped_in(found: Mapping[str, Any]) -> dict[str, Stopped]:
+    """Return what a state says is stopped. Raises the errors of a damaged one."""
+    return {
+        str(container): Stopped(
+            str(each["verb"]), str(each["cause"]), float(each["since_s"]), str(each["folder"]),
+            bool(each["is_unified"]), str(each["run"]),
+        )
+        for container, each in found.get("stopped", {}).items()
+    }  # fmt: skip
+
+
+def counts() -> dict[tuple[str, str], int]:
+    """Return how many actions there were since the guard first ran, by verb and cause. Raises nothing."""
+    with suppress(ValueError, TypeError, AttributeError):
+        found = read_state().get("counts", {})
+        return {(words[0], words[1]): int(count) for key, count in found.items() if len(words := key.split()) == 2}
+    return {}
+
+
+def actions() -> Iterator[Done]:
+    """Yield what the guard has done, the oldest first. A line that a killed guard wrote in part is left out."""
+    for name in (OLDER_ACTIONS, ACTIONS):
+        with suppress(OSError):
+            for line in (folder() / name).read_text(errors="replace").splitlines():
+                with suppress(ValueError, TypeError, KeyError, RecursionError):
+                    found = json.loads(line)
+                    known = {field: found[field] for field in Action._fields if field in found}
+                    yield Done(int(found["id"]), float(found["at_s"]), Action(**known))
