@@ -39,10 +39,9 @@ def make(wheel: Path) -> Path:
         _install(FILES / "config.yaml", root / "etc/vgpurun/config.yaml")
         _install(FILES / "tmpfiles.conf", root / "usr/lib/tmpfiles.d/vgpurun.conf")
         _documentation(root / "usr/share")
-        unit = (CHECKOUT / "examples/monitoring/vgpurun-exporter.service").read_text().split("[Unit]", 1)[1]
-        _write(
-            root / "usr/lib/systemd/system/vgpurun-exporter.service", "[Unit]" + unit.replace("/usr/local/", "/usr/")
-        )
+        for unit in ("examples/monitoring/vgpurun-exporter.service", "examples/vgpurun-guard.service"):
+            content = (CHECKOUT / unit).read_text().split("[Unit]", 1)[1].replace("/usr/local/", "/usr/")
+            _write(root / "usr/lib/systemd/system" / Path(unit).name, f"[Unit]{content}")
         for shell, place in COMPLETIONS.items():
             command = [sys.executable, "-m", "vgpurun", "completion", shell]
             _write(root / place, subprocess.run(command, check=True, capture_output=True, text=True).stdout)

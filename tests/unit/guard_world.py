@@ -12,7 +12,7 @@ from fakes import GIB, make_gpus
 from vgpurun.config.schema import GUARD
 from vgpurun.guard.daemon import Guard, Hand
 from vgpurun.guard.hands import HANDS
-from vgpurun.guard.look import Contained, Look, Program
+from vgpurun.guard.look import Contained, Look, Program, by_container
 from vgpurun.guard.reader import run_of
 from vgpurun.guard.run import LOOK_EVERY_S, duties_of
 from vgpurun.guard.state import State
@@ -53,6 +53,7 @@ class World:
     gpus: list[Gpu] = field(default_factory=lambda: make_gpus(1))
     containers: dict[str, Contained] = field(default_factory=dict)
     programs: dict[int, Fake] = field(default_factory=dict)
+    last_pid: int = 100
     is_blind: bool = False
     said: list[str] = field(default_factory=list)
     step: Callable[[World], None] = lambda _: None
@@ -93,7 +94,7 @@ class World:
 
     def put(self, container: str | None, held: int, **more: Any) -> Fake:
         """Start a process."""
-        pid = max(self.programs, default=100) + 1
+        pid = self.last_pid = self.last_pid + 1
         self.programs[pid] = Fake(pid, container, held, **more)
         return self.programs[pid]
 
@@ -109,15 +110,17 @@ class World:
             for each in self.programs.values()
         }
         in_use = {each.container for each in self.programs.values()} | self.state.stopped.keys()
-        held = {each.pid: each.held for each in self.programs.values()}
+        held = {gpu.uuid: {} if number else {each.pid: each.held for each in self.programs.values()}
+                for number, gpu in enumerate(self.gpus)}  # fmt: skip
         return Look(
-            self.now_s, self.gpus, {gpu.uuid: held if gpu is self.gpus[0] else {} for gpu in self.gpus}, programs,
+            self.now_s, self.gpus, held, programs,
             {id_: each for id_, each in self.containers.items() if id_ in in_use},
             lambda container: frozenset(
                 each.pid for each in self.programs.values() if each.container == container.id and each.is_counted
             ),
             lambda _: {pid: self.percent(pid) for pid in self.programs},
             lambda pid: self.programs[pid].is_ending,
+            by_container(held, programs),
         )  # fmt: skip
 
     def percent(self, pid: int) -> float:

@@ -87,21 +87,37 @@ def test_frozen_and_thawed(world: Callable[..., World]) -> None:
     assert made.is_frozen(tenant), "more than that is another cause"
 
 
-def test_counted_programs_have_longer(world: Callable[..., World]) -> None:
+def test_counted_programs_have_more_and_longer(world: Callable[..., World]) -> None:
     made = world(memory="kill")
     tenant = made.add()
-    program = made.put(tenant, 1200 * MIB, is_counted=True)
-    made.run(9)
-    assert made.verbs() == []
-    made.run(2)
-    assert made.verbs() == ["kill memory"]
-    program.container = made.add("b")
-    made.run(9)
-    made.programs[program.pid].held = GIB
+    program = made.put(tenant, 900 * MIB, is_counted=True)
+    made.run(5)
+    program.held = 2 * GIB
+    made.run(60)
+    assert made.verbs() == [], "the driver's own memory, at the most"
+    program.held = GIB
     made.run(1)
-    made.programs[program.pid].held = 1200 * MIB
-    made.run(9)
-    assert made.verbs() == ["kill memory"], "it was within its limit in between"
+    for _ in range(5):
+        program.held = 3 * GIB
+        made.run(9)
+        program.held = GIB
+        made.run(1)
+    assert made.verbs() == [], "it was within its limit in between"
+    program.held = 3 * GIB
+    made.run(12)
+    assert made.verbs() == ["kill memory"]
+
+
+def test_what_a_guard_finds_counted_at_its_start_is_let_be(world: Callable[..., World]) -> None:
+    made = world(memory="kill")
+    counted, unseen = made.add(), made.add()
+    program = made.put(counted, 3 * GIB, is_counted=True)
+    made.put(unseen, 3 * GIB)
+    made.run(60)
+    assert made.is_killed(unseen) and not made.is_killed(counted)
+    program.held = 5 * GIB
+    made.run(12)
+    assert made.is_killed(counted)
 
 
 @pytest.mark.parametrize("held", [GIB, GIB + LEAST_SLACK_BYTES])
@@ -122,7 +138,7 @@ def test_a_limit_that_is_lowered_is_the_librarys_affair(world: Callable[..., Wor
     made.start()
     made.run(60)
     assert made.verbs() == []
-    program.held = 4 * GIB
+    program.held = 5 * GIB
     made.run(12)
     assert made.verbs() == ["kill memory"]
 
@@ -155,8 +171,10 @@ def test_in_a_slice_the_unseen_one_is_at_fault(world: Callable[..., World]) -> N
 
 def test_in_a_slice_of_counted_ones_nobody_is(world: Callable[..., World]) -> None:
     made = world(memory="kill")
-    for name in ("x", "y"):
-        made.put(made.add(name, slice_name="s"), 600 * MIB, is_counted=True)
+    programs = [made.put(made.add(name, slice_name="s"), 400 * MIB, is_counted=True) for name in ("x", "y")]
+    made.run(2)
+    for program in programs:
+        program.held = 2 * GIB
     made.run(60)
     assert set(made.verbs()) == {"warn memory"}
 

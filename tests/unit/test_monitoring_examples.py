@@ -17,6 +17,7 @@ from support.debian_packages import tool
 from vgpurun.metrics.families import COUNTER, FAMILIES, GAUGE
 
 FOLDER = CHECKOUT / "examples" / "monitoring"
+SERVICES = (FOLDER / "vgpurun-exporter.service", CHECKOUT / "examples" / "vgpurun-guard.service")
 KINDS = {family.name: family.kind for family in FAMILIES}
 LABELS = {label for family in FAMILIES for label in family.scope.labels} | {"instance", "job"}
 # A dashboard's names for the units that metrics' names end in.
@@ -113,23 +114,23 @@ def test_each_alert_fires_when_it_should_and_not_before() -> None:
     assert set(moments) == {(name, fires) for name in names for fires in (True, False)}
 
 
-def test_systemd_is_content_with_the_unit(tmp_path: Path) -> None:
-    text = (FOLDER / "vgpurun-exporter.service").read_text()
-    unit = tmp_path / "vgpurun-exporter.service"
+@pytest.mark.parametrize("path", SERVICES, ids=lambda path: path.stem)
+def test_systemd_is_content_with_the_unit(tmp_path: Path, path: Path) -> None:
+    text = path.read_text()
+    unit = tmp_path / path.name
     unit.write_text(text.replace("/usr/local/bin/vgpurun", str(Path(sys.executable).with_name("vgpurun"))))
     done = subprocess.run(
         [tool("systemd-analyze", "systemd"), "verify", str(unit)], capture_output=True, text=True, timeout=60
     )
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
-    assert "vgpurun-exporter.service" not in done.stderr  # other units of this machine are its own affair
+    assert path.name not in done.stderr  # other units of this machine are its own affair
 
 
-def test_the_unit_starts_what_there_is() -> None:
+@pytest.mark.parametrize("path", SERVICES, ids=lambda path: path.stem)
+def test_the_unit_starts_what_there_is(path: Path) -> None:
     from vgpurun.cli import cli
 
-    line = re.search(
-        r"(?m)^ExecStart=/usr/local/bin/vgpurun (\S+) (.*)$", (FOLDER / "vgpurun-exporter.service").read_text()
-    )
+    line = re.search(r"(?m)^ExecStart=/usr/local/bin/vgpurun (\S+)(.*)$", path.read_text())
     assert line is not None
     known = {name for parameter in cli.commands[line[1]].params for name in parameter.opts}
     assert {word for word in line[2].split() if word.startswith("--")} <= known

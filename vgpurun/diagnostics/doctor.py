@@ -23,6 +23,7 @@ from vgpurun.host import drivers, library, mps
 from vgpurun.host import gpus as devices
 from vgpurun.host.drivers import EngineFacts
 from vgpurun.host.gpus import Gpu, LostGpu, Survey
+from vgpurun.inventory import guarded
 from vgpurun.inventory.reservations import all_holders
 from vgpurun.limits.quota import show_size
 from vgpurun.storage import state
@@ -58,6 +59,7 @@ def examine(found: Survey | GpuError, driver_mode: str) -> Iterator[Finding]:
     yield from _library()
     yield from _files()
     yield from _config()
+    yield _guard()
     yield from _host()
     yield from _conflicts(gpus)
 
@@ -254,6 +256,19 @@ def _config() -> Iterator[Finding]:
     if not mistakes:
         files = [str(path) for path in (config.ADMIN_FILE, config.user_file()) if os.path.lexists(path)]
         yield Finding("configuration", OK, ", ".join(files) or "none; the built-in values")
+
+
+def _guard() -> Finding:
+    """Limits hold without a guard, but not for programs that the library does not see."""
+    if not guarded.is_running():
+        return Finding("guard", OK, "none runs: programs past the library are not stopped (vgpurun guard)")
+    stopped = guarded.stopped()
+    if frozen := [each for each in stopped.values() if each.verb == guarded.FREEZE]:
+        return Finding(
+            "guard", WARNING, f"it runs, and has frozen {len(frozen)} container{'s' * (len(frozen) > 1)}",
+            "vgpurun ps -a shows which, vgpurun history --by action why; vgpurun update, or vgpurun thaw",
+        )  # fmt: skip
+    return Finding("guard", OK, "it runs")
 
 
 # ---- the host ------------------------------------------------------------------------------------------------------

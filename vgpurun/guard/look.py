@@ -47,7 +47,7 @@ class Look(NamedTuple):
 
     `counted_by` returns the PIDs that the library counts in a container, or None where its usage cannot be read, and
     `utilization` how much of a GPU's time each process has used of late, in percent. `is_ending` says whether a
-    process is about to end, which may hold memory for some time yet.
+    process is about to end, which may hold memory for some time yet. `pids` is as by_container() returns it.
     """
 
     now_s: float
@@ -58,13 +58,26 @@ class Look(NamedTuple):
     counted_by: Callable[[Contained], frozenset[int] | None]
     utilization: Callable[[Gpu], Mapping[int, float]]
     is_ending: Callable[[int], bool]
+    pids: Mapping[tuple[str, str], Sequence[int]]
 
-    def pids_of(self, container: str, uuid: str) -> list[int]:
+    def pids_of(self, container: str, uuid: str) -> Sequence[int]:
         """Return the processes of a container that hold memory of a GPU."""
-        return [pid for pid in self.held.get(uuid, {}) if self.programs[pid].container == container]
+        return self.pids.get((container, uuid), ())
 
     def unseen_of(self, container: Contained, uuid: str) -> list[int]:
         """Return those of them that the library does not see; none where its usage cannot be read."""
         pids = self.pids_of(container.id, uuid)
         counted = self.counted_by(container) if pids else frozenset()
         return [] if counted is None else [pid for pid in pids if pid not in counted and not self.is_ending(pid)]
+
+
+def by_container(
+    held: Mapping[str, Mapping[int, int]], programs: Mapping[int, Program]
+) -> dict[tuple[str, str], list[int]]:
+    """Return the processes by their container and their GPU's UUID."""
+    found: dict[tuple[str, str], list[int]] = {}
+    for uuid, by_pid in held.items():
+        for pid in by_pid:
+            if container := programs[pid].container:
+                found.setdefault((container, uuid), []).append(pid)
+    return found

@@ -1,11 +1,11 @@
 """The duty that holds containers to their memory limits where the library does not.
 
 What counts is what NVML says that a container's processes hold. The library keeps programs that it sees to their limit,
-but the driver takes memory for code and contexts that it can count only afterwards, and lets go of the rest in time: so
-a container all of whose processes it counts has longer than one that has a process it does not see.
+but what the driver takes for code and contexts it can count only afterwards. So a container all of whose processes it
+counts may hold more than one that has a process which it does not see, and for longer.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from vgpurun.guard.daemon import Actions, Duty
@@ -19,6 +19,8 @@ SLACK_RATIO = 0.05
 # What a usage file may lag behind, with stream-ordered allocations, and a step of the driver's: below some 960 MiB this
 # is more than 5 %.
 LEAST_SLACK_BYTES = 48 << 20
+# More than the driver takes by itself on any GPU for a context, or for code and stacks that kernels need.
+DRIVER_BYTES = 1 << 30
 
 
 class Sharing(NamedTuple):
@@ -30,6 +32,47 @@ class Sharing(NamedTuple):
     number: str
     containers: Sequence[Contained]
     is_oversubscribed: bool
+
+
+class Over:
+    """A limit that is passed: since when, by which processes, and since when each is not seen by the library."""
+
+    def __init__(self, now_s: float) -> None:
+        self._began_s = now_s
+        self._since_s: dict[int, float] = {}
+        self._unseen_since_s: dict[int, float] = {}
+
+    def follow(self, look: Look, each: Sharing, grace_s: float) -> list[Contained]:
+        """Take what there is now; return the containers with a process that has been unseen for its time of grace."""
+        pids = [pid for one in each.containers for pid in look.pids_of(one.id, each.uuid)]
+        unseen = {one.id: look.unseen_of(one, each.uuid) for one in each.containers}
+        self._since_s = _since(pids, self._since_s, look.now_s)
+        all_unseen = [pid for of_one in unseen.values() for pid in of_one]
+        self._unseen_since_s = _since(all_unseen, self._unseen_since_s, look.now_s)
+        due = {pid for pid, since_s in self._unseen_since_s.items() if look.now_s >= since_s + grace_s}
+        return [one for one in each.containers if due.intersection(unseen[one.id])]
+
+    def steady_bytes(self, look: Look, each: Sharing, grace_s: float) -> int:
+        """Return what is held for good, nothing before the time of grace; of a new process not what a context takes.
+
+        Many processes that each make a context, and are refused it, may together hold much all the time.
+        """
+        if look.now_s < self._began_s + grace_s:
+            return 0
+        held = look.held[each.uuid]
+        return sum(
+            held[pid] if look.now_s >= since_s + grace_s else max(0, held[pid] - DRIVER_BYTES)
+            for pid, since_s in self._since_s.items()
+            if not look.is_ending(pid)
+        )
+
+    def next_s(self, grace_s: float) -> float | None:
+        """Return when the first unseen process is due, or None where there is none."""
+        return min(self._unseen_since_s.values()) + grace_s if self._unseen_since_s else None
+
+
+def _since(pids: Sequence[int], before_s: Mapping[int, float], now_s: float) -> dict[int, float]:
+    return {pid: before_s.get(pid, now_s) for pid in pids}
 
 
 class MemoryDuty(Duty):
@@ -45,12 +88,11 @@ class MemoryDuty(Duty):
         self._policy = policy
         self._grace_s = grace_s
         self._counted_grace_s = counted_grace_s
-        self._over_since_s: dict[str, float] = {}
-        self._unseen_since_s: dict[str, float] = {}
+        self._over: dict[str, Over] = {}
+        self._limits: dict[str, int] = {}
         self._recorded = {(each.container, each.run) for each in state.recorded if each.cause == MEMORY}
         # What has been acted on, or is an administrator's doing: bytes held then. Up to there it is one cause.
         self._settled: dict[str, int] = memory.setdefault("settled", {})
-        self._limits: dict[str, int] = memory.setdefault("limits", {})
 
     def look(self, look: Look) -> Actions:
         """Yield what is to be done about each limit that is passed, and what can be undone."""
@@ -61,7 +103,7 @@ class MemoryDuty(Duty):
             if held is None:
                 continue
             is_within = held <= each.limit_bytes
-            self._follow_limit(each, held)
+            self._follow_limit(look, each, held)
             if is_within:
                 within.add(each.key)
                 self._forget(each.key)
@@ -70,51 +112,45 @@ class MemoryDuty(Duty):
         yield from self._thawed(look, within)
         self._drop({each.key for each in shared}, look)
 
-    def _follow_limit(self, each: Sharing, held: int) -> None:
-        """A limit that is lowered below what is in use is the library's to hold: it refuses until there is room."""
+    def _follow_limit(self, look: Look, each: Sharing, held: int) -> None:
+        """Let the library hold a limit that is lowered below what is in use: it refuses until there is room.
+
+        The same goes for what a guard that starts finds counted.
+        """
         before = self._limits.get(each.key)
-        if before == each.limit_bytes:
-            return
         self._limits[each.key] = each.limit_bytes
-        self.has_changed = True
-        if before is not None and before > each.limit_bytes < held <= _most(before):
-            self._settled[each.key] = max(held, self._settled.get(each.key, 0))
+        is_lowered = before is not None and before > each.limit_bytes and held <= _most(before)
+        is_found = before is None and not any(look.unseen_of(one, each.uuid) for one in each.containers)
+        if held > _most(each.limit_bytes) and (is_lowered or is_found):
+            self._settle(each.key, max(held, self._settled.get(each.key, 0)))
 
     def _judge(self, look: Look, each: Sharing, held: int) -> Actions:
         most = max(_most(each.limit_bytes), _most(self._settled.get(each.key, 0)))
         if held <= most:
-            self._over_since_s.pop(each.key, None)
-            self._unseen_since_s.pop(each.key, None)
+            self._over.pop(each.key, None)
             return
-        offenders = [one for one in each.containers if look.unseen_of(one, each.uuid)]
-        since_s = self._over_since_s.setdefault(each.key, look.now_s)
-        if offenders:
-            unseen_s = self._unseen_since_s.setdefault(each.key, look.now_s)
-            due_s = min(unseen_s + self._grace_s, since_s + self._counted_grace_s)
-        else:
-            self._unseen_since_s.pop(each.key, None)
-            due_s = since_s + self._counted_grace_s
-        if each.is_oversubscribed and not offenders:
-            return  # NVML may count what lies in host memory
-        if look.now_s < due_s:
-            self.next_s = min(self.next_s or due_s, due_s)
+        over = self._over.setdefault(each.key, Over(look.now_s))
+        offenders = over.follow(look, each, self._grace_s)
+        steady_bytes = over.steady_bytes(look, each, self._counted_grace_s)
+        is_counted_due = not each.is_oversubscribed and steady_bytes > most + DRIVER_BYTES
+        if not offenders and not is_counted_due:
+            self.next_s = min(filter(None, (self.next_s, over.next_s(self._grace_s))), default=None)
             return
-        if self._recorded and all((one.id, one.run) in self._recorded for one in offenders or each.containers):
-            self._recorded -= {(one.id, one.run) for one in offenders or each.containers}
-            self._settle(each.key, held)  # by the guard whose state is lost
+        del self._over[each.key]
+        accused = offenders or each.containers
+        if {(one.id, one.run) for one in accused} <= self._recorded:  # by the guard whose state is lost
+            self._recorded -= {(one.id, one.run) for one in accused}
+            self._settle(each.key, held)
             return
         # Of a slice whose members are all seen nobody can say which one is at fault.
         verb = WARN if not offenders and len(each.containers) > 1 else self._policy
-        for one in offenders or each.containers:
+        for one in accused:
             if one.id in self._stopped and self._stopped[one.id].verb == FREEZE:
                 continue
-            unseen = look.unseen_of(one, each.uuid)
             before = self._settled.get(each.key)
             self._settled[each.key] = held
-            if not (yield about(one, verb, MEMORY, _words(one, each, held, unseen), each.uuid)):
+            if not (yield about(one, verb, MEMORY, _words(look, one, each, held), each.uuid)):
                 self._settle(each.key, before)
-        self._over_since_s.pop(each.key, None)
-        self._unseen_since_s.pop(each.key, None)
 
     def _thawed(self, look: Look, within: set[str]) -> Actions:
         for id_, stopped in list(self._stopped.items()):
@@ -126,8 +162,7 @@ class MemoryDuty(Duty):
                 yield about(container, THAW, MEMORY, "it is within its limits again")
 
     def _forget(self, key: str) -> None:
-        self._over_since_s.pop(key, None)
-        self._unseen_since_s.pop(key, None)
+        self._over.pop(key, None)
         if key in self._settled:
             self._settle(key, None)
 
@@ -145,7 +180,6 @@ class MemoryDuty(Duty):
             if uuid in look.held:
                 self._limits.pop(key, None)
                 self._forget(key)
-                self.has_changed = True
 
 
 def _limits_on(look: Look) -> Iterator[Sharing]:
@@ -181,7 +215,8 @@ def _most(limit_bytes: int) -> int:
     return limit_bytes + max(int(limit_bytes * SLACK_RATIO), LEAST_SLACK_BYTES) if limit_bytes else 0
 
 
-def _words(container: Contained, each: Sharing, held: int, unseen: Sequence[int]) -> str:
+def _words(look: Look, container: Contained, each: Sharing, held: int) -> str:
+    unseen = look.unseen_of(container, each.uuid)
     of = "its slice holds" if container.slice_name else "it holds"
     why = f", {len(unseen)} of its processes not seen by the library" if unseen else ""
     return f"{of} {show_size(held)} of {show_size(each.limit_bytes)} on GPU {each.number}{why}"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from vgpurun.errors import EngineError, GpuError
-from vgpurun.guard.look import Contained, Look, Program
+from vgpurun.guard.look import Contained, Look, Program, by_container
 from vgpurun.host import freezer, gpus
 from vgpurun.host.freezer import Cgroup
 from vgpurun.host.gpus import Gpu
@@ -88,7 +88,7 @@ class GuardReader:
                 for uuid, by_pid in held.items()}  # fmt: skip
         return Look(
             now_s, self._gpus, held, self._programs, self._contained(), self._counted_by, self._read_utilization,
-            is_ending,
+            is_ending, by_container(held, self._programs),
         )  # fmt: skip
 
     def close(self) -> None:

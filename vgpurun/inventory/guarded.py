@@ -111,9 +111,12 @@ def read_state() -> dict[str, Any]:
 
 
 def stopped() -> dict[str, Stopped]:
-    """Return what the guard has stopped, by the containers' ids. Raises nothing."""
+    """Return what the guard has stopped, by the containers' ids. What no guard holds any more runs. Raises nothing."""
     with suppress(ValueError, TypeError, KeyError, AttributeError):
-        return stopped_in(read_state())
+        found = stopped_in(read_state())
+        if any(each.verb == HOLD for each in found.values()) and not is_running():
+            return {id_: each for id_, each in found.items() if each.verb != HOLD}
+        return found
     return {}
 
 

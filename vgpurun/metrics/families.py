@@ -78,6 +78,12 @@ _TENANT: Scope[TenantSeen] = Scope(
         "kind": lambda tenant: tenant.kind,
     },
 )
+_STOPPED: Scope[TenantSeen] = Scope(
+    _TENANT.rows, {name: read for name, read in _TENANT.labels.items() if name in _OF_DEVICE}
+)
+_ACTION: Scope[tuple[tuple[str, str], int]] = Scope(
+    lambda snapshot: snapshot.guard_actions.items(), {"action": lambda row: row[0][0], "cause": lambda row: row[0][1]}
+)
 _EXPORTER: Scope[Snapshot] = Scope(lambda snapshot: [snapshot], {})
 _SOURCE: Scope[tuple[Snapshot, str]] = Scope(
     lambda snapshot: [(snapshot, source) for source in (NVML, ENGINE)], {"source": lambda row: row[1]}
@@ -224,6 +230,14 @@ FAMILIES: tuple[Family[Any], ...] = (
         "1 if a limit could not be held at some time: memory, sm, or turns on the GPU.", _LIMIT,
         lambda row: int(row[1] in row[0].reading.not_enforced) if row[0].reading else None,
     ),
+    Family(
+        "vgpurun_container_stopped", GAUGE, "1 while the guard has frozen the container, or holds it to its share.",
+        _STOPPED, lambda tenant: int(tenant.is_stopped),
+    ),
+    Family("vgpurun_guard_running", GAUGE, "1 while a guard runs on this host.", _EXPORTER,
+           lambda snapshot: int(snapshot.is_guarded)),
+    Family("vgpurun_guard_actions_total", COUNTER, "What the guard has done, by verb and cause.", _ACTION,
+           lambda row: row[1]),
     Family("vgpurun_container_info", GAUGE, "The container's identity; always 1.", _TENANT, lambda _: 1),
     Family("vgpurun_build_info", GAUGE, "Versions; always 1.", _BUILD, lambda _: 1),
     Family(

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from vgpurun.errors import EngineError, GpuError, VgpurunError
 from vgpurun.host import gpus
 from vgpurun.host.gpus import Gpu, GpuUse
+from vgpurun.inventory import guarded
 from vgpurun.inventory.reservations import Holder, local_processes, of_container, slice_holders
 from vgpurun.limits import usage_file
 from vgpurun.limits.quota import Quota
@@ -81,7 +82,7 @@ class Device:
 class TenantSeen:
     """A container, a process of `vgpurun local` or a slice (with all that is in it), with texts that can be shown.
 
-    `namespace` and `pod` are Kubernetes' names, and empty elsewhere.
+    `namespace` and `pod` are Kubernetes' names, and empty elsewhere. `is_stopped`: frozen or held by the guard.
     """
 
     kind: str
@@ -92,6 +93,7 @@ class TenantSeen:
     devices: list[Device] = field(default_factory=list)
     namespace: str = ""
     pod: str = ""
+    is_stopped: bool = False
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -122,7 +124,10 @@ class GpuSeen:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """One look at everything. `errors` counts by source since the start; `up` says which sources answered this time."""
+    """One look at everything. `errors` counts by source since the start; `up` says which sources answered this time.
+
+    `guard_actions` counts what the guard has done, by verb and cause.
+    """
 
     gpus: Sequence[GpuSeen]
     tenants: Sequence[TenantSeen]
@@ -130,6 +135,8 @@ class Snapshot:
     errors: Mapping[str, int]
     ended_s: float  # of time.monotonic()
     duration_s: float
+    is_guarded: bool = False
+    guard_actions: Mapping[tuple[str, str], int] = field(default_factory=dict)
 
     @property
     def devices(self) -> list[Device]:
@@ -200,6 +207,8 @@ class Reader:
             errors=dict(self._errors),
             ended_s=(ended_s := time.monotonic()),
             duration_s=ended_s - began_s,
+            is_guarded=guarded.is_running(),
+            guard_actions=guarded.counts(),
         )
 
     def _read_gpus(self) -> list[tuple[Gpu, GpuUse]]:
@@ -252,6 +261,7 @@ class Reader:
     def _read_tenants(self, holders: Sequence[tuple[str, Callable[[], Holder]]]) -> list[TenantSeen]:
         by_uuid = {gpu.uuid: gpu for gpu in self._known}
         tenants: dict[tuple[str, ...], TenantSeen] = {}
+        stopped = guarded.stopped()
         missing: set[str] = set()
         unreadable = broken = ""
         for name, find in holders:
@@ -261,7 +271,7 @@ class Reader:
                     missing.add(holder.id)
                     if holder.id not in self._missing:
                         continue  # it has ended since it was listed
-                tenant = _read_tenant(holder, by_uuid)
+                tenant = _read_tenant(holder, by_uuid, holder.id in stopped)
                 if tenant.key in tenants:
                     raise BrokenUsageError("there is another one of this name")
                 tenants[tenant.key] = tenant
@@ -284,7 +294,7 @@ _OVER = {
 }
 
 
-def _read_tenant(holder: Holder, by_uuid: Mapping[str, Gpu]) -> TenantSeen:
+def _read_tenant(holder: Holder, by_uuid: Mapping[str, Gpu], is_stopped: bool) -> TenantSeen:
     """Raises BrokenUsageError, or anything else that foreign data can lead to."""
     readings: Sequence[DeviceReading | None]
     try:
@@ -302,6 +312,7 @@ def _read_tenant(holder: Holder, by_uuid: Mapping[str, Gpu]) -> TenantSeen:
         image=_shown(image),
         namespace=_shown(holder.namespace),
         pod=_shown(holder.pod),
+        is_stopped=is_stopped,
     )
     for number, ((uuid, quota), reading) in enumerate(zip(holder.quotas, readings, strict=True)):
         if uuid in by_uuid and all(device.gpu.uuid != uuid for device in tenant.devices):

@@ -47,7 +47,7 @@ if [ "$1" = deb ]; then
   docker vgpurun --version
   man_page=/usr/share/man/man1/vgpurun.1.gz
   for file in $man_page /usr/share/bash-completion/completions/vgpurun /usr/lib/systemd/system/vgpurun-exporter.service \
-    /usr/lib/tmpfiles.d/vgpurun.conf /etc/vgpurun/config.yaml /usr/share/doc/vgpurun/examples/lab.yaml; do
+    /usr/lib/systemd/system/vgpurun-guard.service /usr/lib/tmpfiles.d/vgpurun.conf /etc/vgpurun/config.yaml /usr/share/doc/vgpurun/examples/lab.yaml; do
     [ -s $file ] || { say "$file is not there"; exit 1; }
   done
   dpkg --verify vgpurun

@@ -21,8 +21,8 @@ _PICTURES = (".png", ".svg")
 )  # fmt: skip
 @option("--until", metavar="TIME", default="0s", group=_TIME, help="Until when, written likewise. By default now.")
 @option(
-    "--by", type=click.Choice(["user", "container", "gpu"]), default="user", show_default=True, group=_DISPLAY,
-    help="What a line is for, on each GPU.",
+    "--by", type=click.Choice(["user", "container", "gpu", "action"]), default="user", show_default=True,
+    group=_DISPLAY, help="What a line is for, on each GPU; action: what `vgpurun guard` has done.",
 )  # fmt: skip
 @option(
     "--format", "output_format", type=click.Choice(["table", "csv", "json"]), group=_DISPLAY,
@@ -42,7 +42,8 @@ def history(since: str, until: str, by: str, output_format: str | None, plot: Pa
     It is what a running `vgpurun exporter` has seen, to about ten seconds. Hours of containers are added up: two that
     run side by side for an hour are two hours.
     """
-    from vgpurun.cli.views.history import show
+    from vgpurun.cli.views.history import show, show_actions
+    from vgpurun.inventory import guarded
     from vgpurun.metrics import accounting
     from vgpurun.util.times import parse_past
 
@@ -56,6 +57,11 @@ def history(since: str, until: str, by: str, output_format: str | None, plot: Pa
         raise OptionError(f"--format {output_format} is of what is printed, and --plot draws it; leave out one")
     if plot is not None and plot.suffix.lower() not in _PICTURES:
         raise OptionError(f"--plot '{plot}' is neither a .png nor a .svg")
+    if by == "action":
+        if plot is not None:
+            raise OptionError("--plot draws use over time, and --by action has none; leave out one")
+        show_actions([each for each in guarded.actions() if since_s <= each.at_s < until_s], output_format or "table")
+        return
     with accounting.reading(path or accounting.find_history()) as db:
         if plot is None:
             show(accounting.accounts(db, by, since_s, until_s), by, output_format or "table")

@@ -3,12 +3,14 @@
 import csv
 import json
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import fields
 
 import click
 
 from vgpurun.cli.views.columns import Column, lines, terminal_width
+from vgpurun.inventory.guarded import Done
 from vgpurun.limits.quota import show_size
 from vgpurun.metrics.accounting import Account
 
@@ -22,6 +24,15 @@ _FIGURES = (
     Column("MAX", is_right=True),
     Column("GIB HOURS", is_right=True),
     Column("MEMORY MAX", is_right=True),
+)
+_ACTION = ("verb", "cause", "container", "pid", "name", "user", "gpu", "words")
+_ACTION_COLUMNS = (
+    Column("TIME"),
+    Column("ACTION"),
+    Column("CAUSE"),
+    Column("NAME", can_shrink=True),
+    Column("USER"),
+    Column("WHY"),
 )
 
 
@@ -38,6 +49,26 @@ def show(found: Sequence[Account], by: str, output_format: str) -> None:
         rows = [(*(each.user, each.container)[: len(names)], *_figures(each)) for each in found]
         for line in lines((*names, *_FIGURES), rows, terminal_width()):
             click.echo(line)
+
+
+def show_actions(found: Sequence[Done], output_format: str) -> None:
+    """Print what the guard has done in this format."""
+    rows = [{"at_seconds": each.at_s, **{name: getattr(each.action, name) for name in _ACTION}} for each in found]
+    if output_format == "json":
+        click.echo(json.dumps(rows, ensure_ascii=False))
+    elif output_format == "csv":
+        writer = csv.DictWriter(sys.stdout, ["at_seconds", *_ACTION], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    else:
+        for line in lines(_ACTION_COLUMNS, [_action(each) for each in found], terminal_width()):
+            click.echo(line)
+
+
+def _action(done: Done) -> tuple[str, ...]:
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(done.at_s))
+    action = done.action
+    return when, action.verb, action.cause, action.name, action.user, action.words
 
 
 def _figures(account: Account) -> tuple[str, ...]:

@@ -1,0 +1,142 @@
+"""How the guard holds programs past the library to their share of the time, on simulated time."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+from fakes import MIB
+from guard_world import Fake, World
+
+STEP_S = 0.005
+
+
+class Worker:
+    """A program that launches kernels as fast as it may, up to some that wait in its stream.
+
+    What has been launched runs on while the program is frozen. `on_s` and `off_s`: it works, and then does not.
+    """
+
+    def __init__(self, kernel_s: float, queued: int, on_s: float = 1e9, off_s: float = 0.0, part: float = 1.0) -> None:
+        self.kernel_s, self.queued, self.on_s, self.off_s, self.part = kernel_s, queued, on_s, off_s, part
+        self.free_s = 0.0  # until when the GPU has work of it
+        self.total_s = 0.0
+        self.last_s: float | None = None
+
+    def step(self, world: World, program: Fake) -> None:
+        """Launch what fits, and note what ran since the last step."""
+        last_s, self.last_s = self.last_s or world.now_s, world.now_s
+        ran_s = max(0.0, min(world.now_s, self.free_s) - last_s) * self.part
+        spans = world.busy.setdefault(program.pid, [])
+        if ran_s > 0:
+            spans.append((world.now_s - ran_s, world.now_s))
+            del spans[:-2000]
+        self.total_s += ran_s
+        is_at_work = world.now_s % (self.on_s + self.off_s) < self.on_s
+        if is_at_work and not world.is_frozen(program.container or ""):
+            self.free_s = world.now_s + max(self.kernel_s * self.queued, STEP_S)
+
+
+WORKERS = {
+    "short kernels": Worker(0.0001, 8),
+    "1 ms, 8 in flight": Worker(0.001, 8),
+    "10 ms, 8 in flight": Worker(0.010, 8),
+    "a full stream of 100 us": Worker(0.0001, 1000),
+    "30 ms": Worker(0.030, 2),
+    "100 ms": Worker(0.100, 1),
+    "half of the GPU": Worker(0.001, 8, part=0.5),
+    "bursts of a second": Worker(0.001, 8, on_s=1.0, off_s=1.0),
+    "bursts of 100 ms": Worker(0.001, 8, on_s=0.1, off_s=0.1),
+    "long bursts": Worker(0.001, 8, on_s=5.0, off_s=3.0),
+}
+
+
+@pytest.mark.parametrize("name", WORKERS)
+def test_ten_escapes_at_20_percent(world: Callable[..., World], name: str) -> None:
+    made = world()
+    program = made.put(made.add(limit=None, sm=20), 500 * MIB)
+    worker = WORKERS[name]
+    made.step = lambda world: worker.step(world, program)
+    made.run(random.Random(name).random(), STEP_S)
+    for _ in range(4):
+        before_s = worker.total_s
+        made.run(10, STEP_S)
+        share = (worker.total_s - before_s) / 10
+        assert 0.1 <= share <= 0.25, share
+    assert made.verbs() == ["hold compute"]
+
+
+@pytest.mark.parametrize("limit", [1, 5, 50, 90])
+def test_other_shares(world: Callable[..., World], limit: int) -> None:
+    made = world()
+    program = made.put(made.add(limit=None, sm=limit), 500 * MIB)
+    worker = Worker(0.001, 8)
+    made.step = lambda world: worker.step(world, program)
+    made.run(20, STEP_S)
+    before_s = worker.total_s
+    made.run(30, STEP_S)
+    assert (worker.total_s - before_s) / 30 == pytest.approx(limit / 100, abs=0.03)
+
+
+def test_it_is_let_go(world: Callable[..., World]) -> None:
+    made = world()
+    tenant = made.add(limit=None, sm=20)
+    program = made.put(tenant, 500 * MIB)
+    worker = Worker(0.001, 8)
+    made.step = lambda world: worker.step(world, program)
+    made.run(5, STEP_S)
+    assert made.verbs() == ["hold compute"] and "held by the guard" in str(made.state.stopped[tenant])
+    made.step = lambda _: None
+    made.run(20, STEP_S)
+    assert made.verbs() == ["hold compute", "release compute"] and not made.is_frozen(tenant)
+    made.step = lambda world: worker.step(world, program)
+    made.run(5, STEP_S)
+    del made.programs[program.pid]
+    made.put(tenant, 500 * MIB, is_counted=True)
+    made.step = lambda _: None
+    made.run(2, STEP_S)
+    assert made.verbs() == ["hold compute", "release compute"] * 2 and not made.is_frozen(tenant)
+    assert made.state.stopped == {}
+
+
+def test_what_the_library_sees_is_left_to_it(world: Callable[..., World]) -> None:
+    """NVML's shares are coarse, and the library's limit is over longer times."""
+    made = world()
+    program = made.put(made.add(limit=None, sm=20), 500 * MIB, is_counted=True)
+    worker = Worker(0.001, 8)
+    made.step = lambda world: worker.step(world, program)
+    made.run(60)
+    assert made.verbs() == []
+
+
+def test_a_guard_that_is_killed_goes_on(world: Callable[..., World]) -> None:
+    made = world()
+    tenant = made.add(limit=None, sm=20)
+    program = made.put(tenant, 500 * MIB)
+    worker = Worker(0.001, 8)
+    made.step = lambda world: worker.step(world, program)
+    made.run(5, STEP_S)
+    for _ in range(5):
+        made.run(0.3, STEP_S)
+        made.start()
+    before_s = worker.total_s
+    made.run(10, STEP_S)
+    assert (worker.total_s - before_s) / 10 <= 0.25 and made.verbs() == ["hold compute"]
+    while not made.is_frozen(tenant):
+        made.run(STEP_S, STEP_S)
+    made.guard.close()
+    assert not made.is_frozen(tenant), "nobody would thaw it"
+
+
+def test_a_pause_of_the_engines_is_kept(world: Callable[..., World]) -> None:
+    made = world()
+    tenant = made.add(limit=None, sm=20)
+    program = made.put(tenant, 500 * MIB)
+    worker = Worker(0.001, 8)
+    made.step = lambda world: worker.step(world, program)
+    made.run(5, STEP_S)
+    made.containers[tenant] = made.containers[tenant]._replace(is_paused=True)
+    made.containers[tenant].cgroup.freeze()
+    made.run(30, STEP_S)
+    assert made.is_frozen(tenant) and made.state.stopped == {}

@@ -1,0 +1,86 @@
+"""What the guard has done, as verbs and metrics show it."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from fakes import GIB
+from guard_world import World
+
+from vgpurun.diagnostics import doctor
+from vgpurun.diagnostics.doctor import OK, WARNING
+from vgpurun.inventory import guarded
+from vgpurun.metrics.snapshot import Reader
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def acted(world: Callable[..., World]) -> World:
+    """One container frozen, one warned of."""
+    made = world(outside="warn")
+    made.put(made.add("train"), 2 * GIB)
+    made.put("", GIB, command="cheater", user="bob")
+    made.run(20)
+    return made
+
+
+def test_history(acted: World, run: Run, tmp_path: Path) -> None:
+    acted.state.close()
+    here = {"VGPURUN_STATE_DIR": str(tmp_path)}
+    table = run("history", "--by", "action", "--since", "1970-01-01", **here).stdout.splitlines()
+    assert table[0].split() == ["TIME", "ACTION", "CAUSE", "NAME", "USER", "WHY"]
+    assert "freeze" in table[1] and "train" in table[1] and "it holds 2 GiB of 1 GiB" in table[1]
+    assert "warn" in table[2] and "cheater" in table[2] and "bob" in table[2]
+    rows = json.loads(run("history", "--by", "action", "--since", "1970-01-01", "--format", "json", **here).stdout)
+    assert [(row["verb"], row["cause"], row["name"]) for row in rows] == [
+        ("freeze", "memory", "train"), ("warn", "outside", "cheater"),
+    ]  # fmt: skip
+    comma = run("history", "--by", "action", "--since", "1970-01-01", "--format", "csv", **here).stdout
+    assert [row["user"] for row in csv.DictReader(io.StringIO(comma))] == ["ann", "bob"]
+    assert run("history", "--by", "action", **here).stdout.splitlines()[1:] == [], "not in the last day"
+    refused = run("history", "--by", "action", "--plot", "x.png", **here)
+    assert refused.returncode == 125 and "--plot" in refused.stderr
+
+
+def test_doctor(acted: World) -> None:
+    found = doctor._guard()
+    assert (found.status, found.words) == (WARNING, "it runs, and has frozen 1 container")
+    acted.containers[next(iter(acted.containers))].cgroup.thaw()
+    acted.run(2)
+    assert doctor._guard() == doctor.Finding("guard", OK, "it runs")
+    acted.state.close()
+    assert "none runs" in doctor._guard().words
+
+
+def test_metrics(acted: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("prometheus_client")
+    from prometheus_client import generate_latest
+
+    from support.scraping import parse, value
+    from vgpurun.metrics.collector import make_registry
+
+    reader = Reader(lambda _: None, lambda: [])
+    series = parse(generate_latest(make_registry(reader)).decode())
+    assert value(series, "vgpurun_guard_running") == 1
+    assert value(series, "vgpurun_guard_actions_total", action="freeze", cause="memory") == 1
+    assert value(series, "vgpurun_guard_actions_total", action="warn", cause="outside") == 1
+    acted.state.close()
+    monkeypatch.setattr("vgpurun.metrics.snapshot._FRESH_S", -1.0)
+    series = parse(generate_latest(make_registry(reader)).decode())
+    assert value(series, "vgpurun_guard_running") == 0
+
+
+def test_a_container_held_by_no_guard_runs(acted: World) -> None:
+    (container,) = guarded.stopped()
+    acted.state.stopped[container] = acted.state.stopped[container]._replace(verb=guarded.HOLD, cause="compute")
+    acted.state.write()
+    assert str(guarded.stopped()[container]) == "held by the guard: compute"
+    acted.state.close()
+    assert guarded.stopped() == {}
