@@ -61,6 +61,10 @@ class DriverError(VgpurunError):
     """The driver's files cannot be brought into the container in the way that was asked for."""
 
 
+class EnforceError(VgpurunError):
+    """The driver has no memory limits of its own here, or refuses one."""
+
+
 class EngineError(VgpurunError):
     """The Docker Engine cannot be reached, or refused something."""
 

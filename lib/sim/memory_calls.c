@@ -3,6 +3,7 @@
 
 #include "capture.h"
 #include "device_memory.h"
+#include "limits.h"
 #include "state.h"
 
 #define PITCH_ALIGNMENT 512
@@ -99,9 +100,9 @@ CUresult CUDAAPI cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes) {
     return result;
   if (!free_bytes || !total_bytes)
     return driver_leave(CUDA_ERROR_INVALID_VALUE);
-  uint64_t total = sim_config.devices[context->device].memory_bytes;
-  *total_bytes = total;
-  *free_bytes = total - min_u64(total, state_used_bytes(context->device));
+  struct memory_view view = limits_view(context->device);
+  *total_bytes = view.total_bytes;
+  *free_bytes = view.free_bytes;
   return driver_leave(CUDA_SUCCESS);
 }
 

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "cards.h"
+#include "limits.h"
 #include "nvml_api.h"
 #include "pci.h"
 #include "state.h"
@@ -211,14 +212,20 @@ nvmlReturn_t DECLDIR nvmlDeviceGetMemoryInfo(nvmlDevice_t handle, nvmlMemory_t *
 
 nvmlReturn_t DECLDIR nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t handle, nvmlMemory_v2_t *memory) {
   nvmlMemory_t sizes;
+  unsigned device;
   if (memory && nvml_ready() == NVML_SUCCESS && memory->version != nvmlMemory_v2)
     return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
   nvmlReturn_t result = nvmlDeviceGetMemoryInfo(handle, memory ? &sizes : NULL);
   if (result != NVML_SUCCESS)
     return result;
   memory->total = sizes.total;
-  memory->used = sizes.used;
   memory->free = sizes.free;
+  if (nvml_device(handle, &device) == NVML_SUCCESS && !is_instance(device)) {
+    struct memory_view view = limits_view(device); /* this version alone shows the limits of the caller's cgroup */
+    memory->total = view.total_bytes;
+    memory->free = view.free_bytes;
+  }
+  memory->used = memory->total - memory->free;
   memory->reserved = 0;
   return NVML_SUCCESS;
 }

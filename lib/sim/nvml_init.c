@@ -116,6 +116,8 @@ nvmlReturn_t DECLDIR nvmlSystemGetProcessName(unsigned int pid, char *name, unsi
   X(NVML_ERROR_LIBRARY_NOT_FOUND, "NVML Shared Library Not Found")                                                     \
   X(NVML_ERROR_FUNCTION_NOT_FOUND, "Function Not Found")                                                               \
   X(NVML_ERROR_MEMORY, "Insufficient Memory")                                                                          \
+  X(NVML_ERROR_OPERATING_SYSTEM, "Operating System Error")                                                             \
+  X(NVML_ERROR_IN_USE, "In use by another client")                                                                     \
   X(NVML_ERROR_TIMEOUT, "Timeout")                                                                                     \
   X(NVML_ERROR_GPU_IS_LOST, "GPU is lost")                                                                             \
   X(NVML_ERROR_NO_DATA, "No data")                                                                                     \

@@ -11,7 +11,7 @@ SIM_CFLAGS := -O2 -g $(CFLAGS) -std=c11 -Wall -Wextra -Werror -fPIC -fvisibility
 # -Bsymbolic: a call inside the driver never lands in a library that is preloaded over it.
 SIM_LDFLAGS := $(LDFLAGS) -pthread -Wl,-Bsymbolic -Wl,--no-undefined
 
-SIM_SHARED := cards common config pci scalar state state_file timeline yaml
+SIM_SHARED := cards cgroups common config limits pci scalar state state_file timeline yaml
 SIM_NVML := $(SIM_SHARED) $(patsubst sim/%.c,%,$(wildcard sim/nvml_*.c))
 SIM_SMI := $(patsubst sim/%.c,%,$(wildcard sim/nvidia_smi*.c))
 SIM_CUDA := $(filter-out nvml_% nvidia_smi%,$(patsubst sim/%.c,%,$(wildcard sim/*.c)))

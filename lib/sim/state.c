@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "limits.h"
 #include "state_file.h"
 
 #define STATE_MAGIC 0x3330304d49535056ULL /* changes with the layout */
@@ -15,6 +16,7 @@ static int state_fd = -1;
 static struct state *state;
 static unsigned own_slot = NO_SLOT;
 static unsigned device_rows[SIM_MAX_DEVICES];
+static uint64_t own_cgroups[SIM_CGROUP_DEPTH];
 
 /* Devices are known by their UUIDs, so that processes with different configurations share what they have in common. */
 static bool find_rows(const char *path) {
@@ -65,6 +67,7 @@ bool state_open(void) {
     return false;
   }
   state_fd = fd;
+  cgroups_of_caller(own_cgroups);
   return true;
 }
 
@@ -99,6 +102,7 @@ bool state_join(void) {
   }
   memset(&state->processes[slot], 0, sizeof state->processes[slot]);
   atomic_store(&state->processes[slot].pid_namespace, own_pid_namespace());
+  memcpy(state->processes[slot].cgroups, own_cgroups, sizeof own_cgroups);
   atomic_store(&state->processes[slot].pid, (uint32_t)getpid());
   state_file_mark_pid(state_fd, STATE_LOCK_PIDS + slot);
   if (atomic_load(&state->slots_used) <= slot)
@@ -147,6 +151,24 @@ struct state *state_lock(void) {
 
 void state_unlock(void) {
   state_file_unlock(file());
+}
+
+struct state_limit *state_limits(void) {
+  return state->limits;
+}
+
+const uint64_t *state_cgroups(unsigned slot) {
+  return state->processes[slot].cgroups;
+}
+
+const uint64_t *state_own_cgroups(void) {
+  uint64_t now = cgroup_now();
+  if (now && now != own_cgroups[0]) { /* it has been moved */
+    cgroups_of_caller(own_cgroups);
+    if (own_slot != NO_SLOT)
+      memcpy(state->processes[own_slot].cgroups, own_cgroups, sizeof own_cgroups);
+  }
+  return own_cgroups;
 }
 
 unsigned state_own_slot(void) {
@@ -203,7 +225,10 @@ bool state_reserve(unsigned device, uint64_t bytes) {
   uint64_t total = sim_config.devices[device].memory_bytes;
   state_file_lock(file());
   uint64_t used = state_used_bytes(device);
+  struct memory_limits limits;
   bool fits = used <= total && bytes <= total - used;
+  if (fits && limits_of_caller(device, &limits))
+    fits = limits.used_bytes <= limits.hard_bytes && bytes <= limits.hard_bytes - limits.used_bytes;
   if (fits) {
     atomic_fetch_add(&state_own(device)->used_bytes, bytes);
     state_device(device)->peak_bytes = max_u64(state_device(device)->peak_bytes, used + bytes);

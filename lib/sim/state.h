@@ -11,6 +11,7 @@
 
 #include <stdatomic.h>
 
+#include "cgroups.h"
 #include "config.h"
 
 #define STATE_MAX_PROCESSES 1024
@@ -57,6 +58,7 @@ struct state_process {
   _Atomic uint32_t pid; /* as its own PID namespace counts */
   _Atomic uint32_t pid_namespace;
   struct state_checkpoint checkpoint;
+  uint64_t cgroups[SIM_CGROUP_DEPTH]; /* the process's, the nearest first */
   struct state_process_device devices[SIM_MAX_DEVICES];
 };
 
@@ -75,6 +77,16 @@ struct state_shared {
   uint32_t reserved;
 };
 
+/* What a cgroup may have of a device's memory (limits.h). Under the lock of the file. */
+#define STATE_MAX_LIMITS 512
+
+struct state_limit {
+  uint64_t cgroup; /* 0: the row is free */
+  uint32_t device_row;
+  uint32_t reserved;
+  uint64_t soft_bytes, hard_bytes;
+};
+
 struct state {
   uint64_t magic;
   _Atomic uint32_t slots_used; /* slots at and above this number were never claimed */
@@ -83,6 +95,7 @@ struct state {
   struct state_process processes[STATE_MAX_PROCESSES];
   uint64_t last_shared_id;
   struct state_shared shared[STATE_MAX_SHARED]; /* under the lock of the file */
+  struct state_limit limits[STATE_MAX_LIMITS];
 };
 
 /* Maps the file and finds or makes the rows of the configured devices. False after one line on stderr. */
@@ -115,6 +128,9 @@ void state_release(unsigned device, uint64_t bytes);
 /* For parts of the state that have a file of their own. */
 struct state *state_lock(void);
 void state_unlock(void);
+struct state_limit *state_limits(void);
+const uint64_t *state_cgroups(unsigned slot); /* of another process, and of this one */
+const uint64_t *state_own_cgroups(void);
 unsigned state_own_slot(void);
 struct state_process *state_process(unsigned slot);
 unsigned state_row(unsigned device);

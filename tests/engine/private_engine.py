@@ -10,9 +10,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from support import CHECKOUT
 from support.debian_packages import UnavailableError, kept
 
 SCRIPT = Path(__file__).parent / "docker-engine"
+IN_CGROUP2 = CHECKOUT / "tests" / "support" / "in_cgroup2"
 
 
 class EngineError(UnavailableError):
@@ -20,12 +22,13 @@ class EngineError(UnavailableError):
 
 
 @contextmanager
-def private_engine(*flags: str, programs: dict[str, str] | None = None) -> Iterator[str]:
+def private_engine(*flags: str, programs: dict[str, str] | None = None, with_cgroup2: bool = False) -> Iterator[str]:
     """Start an engine, fetched first where it was not yet; yields its DOCKER_HOST.
 
     Args:
         flags: further arguments of dockerd; {state} in them stands for the engine's state folder.
         programs: scripts, by their names, to be put on the engine's PATH, in {state}/bin.
+        with_cgroup2: in a mount namespace of its own, where /sys/fs/cgroup is the v2 hierarchy.
 
     Raises:
         EngineError: not root, or the engine cannot be fetched or started.
@@ -40,7 +43,8 @@ def private_engine(*flags: str, programs: dict[str, str] | None = None) -> Itera
         for name, script in (programs or {}).items():
             (state / "bin" / name).write_text(script)
             (state / "bin" / name).chmod(0o755)
-        started = _run("start", folder, state, *(flag.format(state=state) for flag in flags))
+        prefix = (IN_CGROUP2,) if with_cgroup2 else ()
+        started = _run("start", folder, state, *(flag.format(state=state) for flag in flags), prefix=prefix)
         yield started.strip().removeprefix("DOCKER_HOST=")
     finally:
         _run("stop", state)
@@ -61,8 +65,9 @@ def stop_engine(host: str) -> None:
     _run("stop", Path(host.removeprefix("unix://")).parent)
 
 
-def _run(*arguments: object) -> str:
-    done = subprocess.run([SCRIPT, *map(str, arguments)], stdin=subprocess.DEVNULL, capture_output=True, text=True)
+def _run(*arguments: object, prefix: tuple[Path, ...] = ()) -> str:
+    command = [*prefix, SCRIPT, *map(str, arguments)]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     if done.returncode != 0:
         lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
         raise EngineError(f"no private Docker Engine: {lines[-1]}")

@@ -5,11 +5,15 @@ A variable here replaces the image's own, so there is no LD_PRELOAD, LD_LIBRARY_
 """
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeAlias
 
-from vgpurun.errors import DriverError
+from vgpurun.config import values as config
+from vgpurun.errors import DriverError, EnforceError
+from vgpurun.host import limits_device, memory_limits
 from vgpurun.host.drivers import DriverPlan
 from vgpurun.launch.driver_mounts import driver_files
+from vgpurun.limits.model import DeviceQuota
 from vgpurun.options import Mount
 
 # The containerEdits of a CDI specification: env, deviceNodes, mounts, hooks.
@@ -49,6 +53,21 @@ def driver_edits(driver: DriverPlan) -> Edits:
         "deviceNodes": [{"path": path} for path in driver.devices],
         "mounts": [_mount_of(each) for each in (*driver_files(driver), *driver.mounts)],
     }
+
+
+def limits_edits(quotas: Sequence[DeviceQuota], simulated_driver: Path | None = None) -> Edits:
+    """Return the hook that sets the driver's own memory limits, where this host has them and `enforce` is not library.
+
+    Raises ConfigError, and EnforceError where `enforce` is driver and the host has none.
+    """
+    mode, gpus = config.default("enforce"), [each.gpu for each in quotas]
+    if mode == "library" or all(each.quota.memory_bytes is None for each in quotas):
+        return {}
+    if missing := memory_limits.lacking(gpus):
+        if mode == "driver":
+            raise EnforceError(f"enforce: driver: {missing}")
+        return {}
+    return {"hooks": [limits_device.hook(simulated_driver)]}
 
 
 def _mount_of(each: Mount) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from vgpurun import abi
-from vgpurun.cdi.edits import Edits, driver_edits
+from vgpurun.cdi.edits import Edits, driver_edits, joined, limits_edits
 from vgpurun.cdi.files import check_path, write_specification
 from vgpurun.cdi.nvidia import nvidia_edits
 from vgpurun.cdi.specification import Share, cdi_device, specification
@@ -38,12 +38,16 @@ d {abi.LOCK_DIR} 1777 root root -
 
 @dataclass(frozen=True)
 class Host:
-    """The ingredients of this host's devices. `driver` is host or sim; `edits` brings it for some GPUs."""
+    """The ingredients of this host's devices. `driver` is host or sim; `edits` brings it for some GPUs.
+
+    `simulated_driver` is the simulated one's folder.
+    """
 
     driver: str
     gpus: Sequence[Gpu]
     library: Path
     edits: Callable[[Sequence[Gpu]], Edits]
+    simulated_driver: Path | None = None
 
 
 def host_edits(gpus: Sequence[Gpu]) -> Edits:
@@ -61,8 +65,8 @@ def of_slices(host: Host, slices: Sequence[Slice]) -> dict[str, Any]:
 
 def _device(host: Host, each: Slice) -> dict[str, Any]:
     quotas = quotas_on(each, host.gpus)
-    driver = host.edits([quota.gpu for quota in quotas])
-    return cdi_device(Share(each.name, quotas, each.folder), host.library, driver)
+    edits = joined([host.edits([quota.gpu for quota in quotas]), limits_edits(quotas, host.simulated_driver)])
+    return cdi_device(Share(each.name, quotas, each.folder), host.library, edits)
 
 
 def _record() -> Path:

@@ -10,6 +10,7 @@ from vgpurun.cli.flags import canonical
 from vgpurun.config import values as config
 from vgpurun.errors import OptionError, VgpurunError
 from vgpurun.limits.policies import PRIORITIES, SM_POLICIES
+from vgpurun.util.choices import ENFORCE_MODES
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -236,6 +237,18 @@ def policy_options(default: str = "") -> Callable[[Function], Function]:
         return add_policy(add_priority(function))
 
     return add
+
+
+def enforce_option(function: Function) -> Function:
+    """Add --enforce."""
+    return option(
+        "--enforce",
+        type=click.Choice(ENFORCE_MODES),
+        default=lambda: config.default("enforce"),
+        group=LIMITS,
+        help="What holds --mem: the library in each program alone (library), or the driver's own limits too, which "
+        "hold whatever a program loads (driver; from driver r615 on). auto, the default: all that the host has.",
+    )(function)
 
 
 def host_driver_option(group: str) -> Callable[[Function], Function]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from vgpurun.errors import OptionError, VgpurunError
 from vgpurun.util.choices import (
     DRIVER_MODES,
+    ENFORCE_MODES,
     GUARD_COMPUTE,
     GUARD_MEMORY,
     GUARD_OUTSIDE,
@@ -164,6 +165,7 @@ DEFAULTS = (
     Key("overcommit", _bool, "`--overcommit`", "true", False),
     Key("wait", _wait, "`--wait`: a time, `forever`, or `false`", "10m", "0"),
     Key("driver", _one_of(*DRIVER_MODES), "`--driver`", "cdi", "auto"),
+    Key("enforce", _one_of(*ENFORCE_MODES), "`--enforce`", "library", "auto"),
     Key("pull", _one_of(*PULL_POLICIES), "`--pull`", "never", PULL_POLICIES[0]),
 )
 

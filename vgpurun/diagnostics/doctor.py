@@ -19,7 +19,7 @@ from vgpurun import abi
 from vgpurun.admission.capacity import capacities
 from vgpurun.config import values as config
 from vgpurun.errors import DriverError, EngineError, GpuError, LibraryError, VgpurunError
-from vgpurun.host import drivers, library, mps
+from vgpurun.host import drivers, library, limits_device, memory_limits, mps
 from vgpurun.host import gpus as devices
 from vgpurun.host.drivers import EngineFacts
 from vgpurun.host.gpus import Gpu, LostGpu, Survey
@@ -140,6 +140,8 @@ def _engine(gpus: Sequence[Gpu], driver_mode: str) -> Iterator[Finding]:
         return
     if gpus:
         yield from _reservations(gpus, engine)
+    if gpus:
+        yield _memory_limits(gpus, facts, driver_mode == "sim")
     if driver_mode == "sim":
         yield Finding("driver in containers", OK, "the simulated one, bound from this host")
     elif gpus:
@@ -162,6 +164,17 @@ def _reservations(gpus: Sequence[Gpu], engine: "Engine") -> Iterator[Finding]:
                 "are reserved by what runs there",
                 "stop one (vgpurun ps); start containers again with `vgpurun start`, which looks for room",
             )  # fmt: skip
+
+
+def _memory_limits(gpus: Sequence[Gpu], facts: EngineFacts, is_simulated: bool) -> Finding:
+    """Find which walls hold memory limits here. A host with the library alone is as good as most, and no warning."""
+    name = "memory limits"
+    if missing := memory_limits.lacking(gpus):
+        return Finding(name, OK, f"held by the library in each program; not by the driver: {missing}")
+    if missing := limits_device.lacking_of_engine(facts, is_simulated):
+        words, _, remedy = missing.partition(", ")
+        return Finding(name, WARNING, f"the driver has limits of its own, but {words}", remedy)
+    return Finding(name, OK, f"held by the library, and by the driver ({memory_limits.backend()}) whatever is loaded")
 
 
 def _driver_in_containers(gpus: Sequence[Gpu], facts: EngineFacts, driver_mode: str) -> Finding:

@@ -146,6 +146,8 @@ class Engine:
             id=info.get("ID", ""),
             runtimes=frozenset(info.get("Runtimes") or {}),
             cdi_devices=frozenset(listed) or read_cdi_devices(info.get("CDISpecDirs") or []),
+            cdi_folders=tuple(info.get("CDISpecDirs") or ()),
+            is_rootless="name=rootless" in (info.get("SecurityOptions") or ()),
             has_toolkit_hook=shutil.which("nvidia-container-runtime-hook") is not None,
         )
 

@@ -22,6 +22,7 @@ from vgpurun.host.gpus import Gpu
 from vgpurun.options import Mount
 
 CDI_KIND = "nvidia.com/gpu"
+LIMITS_KIND = "vgpurun.io/limits"  # of host/limits_device.py
 
 _LIBRARIES = (
     "libcuda.so.1",
@@ -56,6 +57,8 @@ class EngineFacts(NamedTuple):
     runtimes: frozenset[str] = frozenset()
     cdi_devices: frozenset[str] = frozenset()
     has_toolkit_hook: bool = False
+    cdi_folders: tuple[str, ...] = ()
+    is_rootless: bool = False
 
 
 class DriverPlan(NamedTuple):
@@ -215,7 +218,10 @@ def _cdi_names(gpus: Sequence[Gpu], facts: EngineFacts) -> tuple[str, ...]:
 
 
 def read_cdi_devices(folders: Sequence[str]) -> frozenset[str]:
-    """Return the names of the GPUs in the CDI specifications of these folders. Unreadable ones are skipped."""
+    """Return the names of the GPUs, and of devices of limits, in the CDI specifications of these folders.
+
+    Unreadable ones are skipped.
+    """
     names: set[str] = set()
     for folder in folders:
         for path in sorted(Path(folder).glob("*")):
@@ -227,9 +233,10 @@ def read_cdi_devices(folders: Sequence[str]) -> frozenset[str]:
 def _names_in_specification(path: Path) -> list[str]:
     try:
         specification = _read_specification(path)
-        if specification["kind"] != CDI_KIND:
+        kind = specification["kind"]
+        if kind not in (CDI_KIND, LIMITS_KIND):
             return []
-        return [f"{CDI_KIND}={device['name']}" for device in specification["devices"]]
+        return [f"{kind}={device['name']}" for device in specification["devices"]]
     except (OSError, ValueError, KeyError, TypeError):
         return []  # the engine does not offer it either
 

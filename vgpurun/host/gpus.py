@@ -134,6 +134,20 @@ def held_open() -> Iterator[None]:
             nvml.nvmlShutdown()  # it counts those who have initialised it
 
 
+@contextmanager
+def asked(gpu: Gpu) -> Iterator[tuple[Any, Any]]:
+    """Yield NVML and its handle of a GPU, for what has a file of its own. Raises GpuError."""
+    nvml = _initialised()
+    try:
+        try:
+            handle = _handle(nvml, gpu)
+        except nvml.NVMLError as error:
+            raise GpuError(f"GPU {gpu.number} cannot be used: {error}") from None
+        yield nvml, handle
+    finally:
+        nvml.nvmlShutdown()
+
+
 class DriverFacts(NamedTuple):
     """The driver's version, the newest CUDA that it knows, and the names of the GPUs' compute modes, in their order."""
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from vgpurun.host import gpus
 from vgpurun.host.gpus import Gpu, GpuUse
 from vgpurun.inventory import guarded
+from vgpurun.inventory.cgroups import DriverLimits, driver_limits
 from vgpurun.inventory.programs import Program, programs
 from vgpurun.inventory.reservations import Holder, local_processes, quotas_now
 from vgpurun.limits import usage_file
@@ -77,11 +78,13 @@ class Report(NamedTuple):
     """All GPUs of the host with what NVML sees on them, and all tenants; a slice comes before what has joined it.
 
     `programs` are by UUID, and then by the id of the tenant that they belong to, or "".
+    `driver_limits` are what the driver itself holds to.
     """
 
     gpus: tuple[tuple[Gpu, GpuUse], ...]
     tenants: tuple[Tenant, ...]
     programs: Mapping[str, Mapping[str, Sequence[Program]]] = MappingProxyType({})
+    driver_limits: DriverLimits = MappingProxyType({})
 
     def programs_of(self, gpu: Gpu, tenant_id: str) -> Sequence[Program]:
         """Return the programs of a tenant on a GPU, as far as the driver lists them."""
@@ -104,7 +107,9 @@ def collect(all_gpus: Sequence[Gpu], engine: "Engine | None") -> Report:
     known = [*containers, *processes]
     tenants = [*read_slices(known, all_gpus), *(each for each in known if not each.slice_name)]
     found = programs(all_gpus, {each.id for each in tenants}, {int(each.id) for each in processes})
-    return Report(tuple(zip(all_gpus, gpus.read_use(all_gpus), strict=True)), tuple(tenants), found)
+    uses = tuple(zip(all_gpus, gpus.read_use(all_gpus), strict=True))
+    held = driver_limits({each.id for each in tenants if each.kind == "container"}, all_gpus)
+    return Report(uses, tuple(tenants), found, held)
 
 
 def read_containers(containers: Sequence["VgpurunContainer"], all_gpus: Sequence[Gpu]) -> list[Tenant]:

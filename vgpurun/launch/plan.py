@@ -84,9 +84,11 @@ def plan_launch(
     joined: Joined | None = None,
     profiling: Profiling | None = None,
     libc: "Libc | None" = None,
+    limits_device: DeviceRequest | None = None,
 ) -> LaunchPlan:
     """Return the plan of a container. `host_exists` tells whether a path is on this host, `is_readable` whether all
     users can read a folder that is to be made. `libc` is what is known of the image's C library, if anything is.
+    `limits_device` has the driver's own limits set, where there is a memory limit.
 
     The limits of a slice that is joined take the place of `limits` and of those in the environment.
 
@@ -98,6 +100,7 @@ def plan_launch(
     quotas = joined.quotas if joined else device_quotas(gpus, limits, given, range(len(gpus)))
     mounts = _mounts(options, library, state_folder, joined.folder if joined else state_folder, host_exists)
     of_driver, needs_path = driver_mounts(driver, str(state_folder / _LINKS), options, host_exists, libc)
+    is_driver_held = limits_device is not None and any(each.quota.memory_bytes is not None for each in quotas)
     environment = {
         **healing(of_image),
         **options.environment,
@@ -114,7 +117,7 @@ def plan_launch(
         environment=environment,
         mounts=(*mounts, *of_driver),
         devices=driver.devices,
-        device_requests=driver.device_requests,
+        device_requests=(*driver.device_requests, *((limits_device,) if limits_device and is_driver_held else ())),
         runtime=_runtime(options.runtime, driver),
         labels={
             **options.labels,
@@ -122,7 +125,12 @@ def plan_launch(
             **({} if is_readable(state_folder) else {LABEL_HOLDS: holds_label(current_user(), quotas)}),
         },
         state_folder=state_folder,
-        owner={"version": __version__, "user": current_user(), "quota": quotas_to_json(quotas)},
+        owner={
+            "version": __version__,
+            "user": current_user(),
+            "quota": quotas_to_json(quotas),
+            "enforce": "driver" if is_driver_held else "library",
+        },
         state_files={**({} if joined else shared_files(quotas, driver)), **_preload_file(libc)},
         state_links=_links(driver),
         warnings=(*_warnings_of_instances(gpus), *_warnings_of_limits(quotas, options, mounts, libc)),

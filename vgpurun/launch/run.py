@@ -1,6 +1,7 @@
 """Runs a container from what was asked for: the engine, the library and the GPUs, in the order of their errors."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from vgpurun.admission.placement import Placement
@@ -15,6 +16,7 @@ from vgpurun.host.gpus import Gpu
 from vgpurun.host.library import Library, find_library, find_simulated_driver
 from vgpurun.host.visible import visible_gpus
 from vgpurun.launch.committed import own_variables
+from vgpurun.launch.enforcement import check_host, enforcing_device
 from vgpurun.launch.plan import LaunchPlan, plan_launch
 from vgpurun.launch.profiling import Profiling
 from vgpurun.options import ContainerOptions
@@ -49,14 +51,17 @@ class Launch:
         wanted: Wanted | WantedSlice,
         profiling: Profiling | None,
         driver_mode: str,
+        enforce: str = "auto",
     ) -> None:
         self._options = options
         self._wanted = wanted
         self._profiling = profiling
         self._driver_mode = driver_mode
+        self._enforce = enforce
         self._gpus = visible_gpus(driver_mode == "sim")
         # Impossible requests are refused before an image is pulled; the image's own variables are looked at later.
         wanted.check(options.environment_over({}), self._gpus)
+        check_host(enforce, self._gpus)
 
     def run(self, asked: Background[Asked], pull: PullOptions, signals: Signals) -> int:
         """Carry the launch out and return the exit code."""
@@ -95,7 +100,7 @@ class Launch:
             warn(f"planned without an engine: {error}")
             facts, image = EngineFacts(), {}
             placement = self._admission(None, image).look()
-        return self._plan(placement, facts, image, library)
+        return self._plan(placement, facts, image, library, is_dry_run=True)
 
     def _admission(self, engine: Any, image_environment: dict[str, str]) -> "AdmissionController":
         environment = self._options.environment_over(own_variables(image_environment))
@@ -108,18 +113,22 @@ class Launch:
         image_environment: Mapping[str, str],
         library: Library,
         libc: "Libc | None" = None,
+        is_dry_run: bool = False,
     ) -> LaunchPlan:
+        driver = self._driver(facts, placement.gpus)
+        simulated = Path(driver.folder) if driver.mode == "sim" and driver.folder else None
         return plan_launch(
             self._options,
             placement.limits,
             placement.gpus,
-            self._driver(facts, placement.gpus),
+            driver,
             library.path,
             state.new_folder_path(self._options.name),
             image_environment,
             joined=placement.joined,
             profiling=self._profiling,
             libc=libc,
+            limits_device=enforcing_device(self._enforce, placement.gpus, facts, simulated, is_dry_run),
         )
 
     def _driver(self, facts: EngineFacts, gpus: Sequence[Gpu]) -> DriverPlan:

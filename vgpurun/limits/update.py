@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from vgpurun.errors import LimitError, SliceError, StateError
+from vgpurun.errors import EnforceError, LimitError, SliceError, StateError
 from vgpurun.host.gpus import Gpu
 from vgpurun.limits import limits_file, quota, usage_file
+from vgpurun.limits.driver_wall import Unsettled, settle
 from vgpurun.limits.model import Limits
 from vgpurun.limits.oversubscription import NOT_OVERSUBSCRIBED, oversubscribe
 from vgpurun.limits.policies import choose_policy, choose_priority
@@ -22,12 +23,16 @@ _PATIENCE_S = 60.0  # a start on a busy engine takes its time
 
 @dataclass(frozen=True)
 class Change:
-    """A change on one GPU of a container; `held_bytes` is what the container holds of it, None if unknown."""
+    """A change on one GPU of a container; `held_bytes` is what the container holds of it, None if unknown.
+
+    `unsettled` are limits of the driver's own that do not follow yet.
+    """
 
     gpu: Gpu
     before: Quota
     after: Quota
     held_bytes: int | None
+    unsettled: tuple[Unsettled, ...] = ()
 
     @property
     def is_over(self) -> bool:
@@ -55,12 +60,16 @@ class Limited(Protocol):
 Admit = Callable[[Limited, Sequence[tuple[Gpu, Quota]], Mapping[str, Quota]], AbstractContextManager[object]]
 
 
-def update(container: Limited, gpus: Sequence[Gpu], limits: Limits, admit: Admit) -> list[Change]:
+def update(
+    container: Limited, gpus: Sequence[Gpu], limits: Limits, admit: Admit, cgroups: Sequence[Path] = ()
+) -> list[Change]:
     """Write the new limits; a limit that is not given stays.
 
     More than before has to be admitted: `admit` gets the new limits and those before, is entered while the new ones are
-    written, and when it ends in an error the limits are as they were. Raises LimitError, StateError, and what `admit`
-    raises.
+    written, and when it ends in an error the limits are as they were. `cgroups` are those of its processes, for limits
+    of the driver's own: these grow first, and what is lowered below its use is held by the library meanwhile.
+
+    Raises LimitError, StateError, EnforceError where the driver's own limit would stay below, and what `admit` raises.
     """
     path = container.limits_folder / "etc" / "limits"
     with changing(container), _told(path, container):
@@ -71,15 +80,25 @@ def update(container: Limited, gpus: Sequence[Gpu], limits: Limits, admit: Admit
         with ExitStack() as undo:
             wanted = list(zip(chosen, after, strict=True))
             with admit(container, wanted, dict(before)) if grows else nullcontext():
+                undo.callback(settle, cgroups, list(zip(chosen, [old for _, old in before], strict=True)))
                 undo.callback(limits_file.write_limits, path, before)
+                unsettled = settle(cgroups, wanted)
+                _refuse_below(unsettled, dict(wanted))
                 limits_file.write_limits(path, [(gpu.uuid, new) for gpu, new in wanted])
             undo.pop_all()
     readings = usage_file.read_usage(container.limits_folder / "run" / "usage", [gpu.uuid for gpu in chosen])
     held = [None] * len(chosen) if readings is None else [reading.memory_used_bytes for reading in readings]
     return [
-        Change(gpu, old, new, held_bytes)
+        Change(gpu, old, new, held_bytes, tuple(left for left in unsettled if left.gpu == gpu))
         for gpu, (_, old), new, held_bytes in zip(chosen, before, after, held, strict=True)
     ]
+
+
+def _refuse_below(unsettled: Sequence[Unsettled], wanted: Mapping[Gpu, Quota]) -> None:
+    """Raise EnforceError for a limit that would grow for the library alone."""
+    for left in unsettled:
+        if wanted[left.gpu].has_more_memory_than(Quota(left.limits.most_bytes)):
+            raise EnforceError(f"{left}; nothing was changed, use sudo")
 
 
 def devices_of(name: str, quotas: Sequence[tuple[str, Quota]], gpus: Sequence[Gpu]) -> list[tuple[Gpu, Quota]]:

@@ -1,6 +1,7 @@
 """The words that an option is one of, where help and configuration know them before anything else is loaded."""
 
 DRIVER_MODES = ("auto", "toolkit", "cdi", "mount", "sim")
+ENFORCE_MODES = ("auto", "library", "driver")
 PLACE_POLICIES = ("spread", "binpack")
 PULL_POLICIES = ("missing", "always", "never")
 # What the guard may do to a container above its memory limit, above its share of time, and to a program outside.

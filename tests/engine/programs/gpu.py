@@ -19,7 +19,14 @@ IN_FLIGHT = 8
 
 
 def open_driver(name: str) -> ctypes.CDLL:
-    """The driver as a program finds it, or, with an empty environment, from where vgpurun mounted it."""
+    """The driver as a program finds it, or, with an empty environment, from where vgpurun mounted it.
+
+    With DLMOPEN it is a copy in a namespace of its own, where nothing is preloaded.
+    """
+    if os.environ.get("DLMOPEN"):
+        dlmopen = ctypes.CDLL(None).dlmopen
+        dlmopen.restype = ctypes.c_void_p
+        return ctypes.CDLL(name, handle=dlmopen(ctypes.c_long(-1), name.encode(), os.RTLD_NOW))
     try:
         return ctypes.CDLL(name)
     except OSError:

@@ -10,9 +10,10 @@ from vgpurun.cdi.of_slices import DEFAULT_PATH, Host, forget, host_edits, keep, 
 from vgpurun.cli.common import GroupedCommand, SliceName, VerbGroup, host_driver_option, option
 from vgpurun.console.messages import say, warn
 from vgpurun.errors import OptionError, SliceError
-from vgpurun.host import library, simulation
+from vgpurun.host import library, memory_limits, simulation
 from vgpurun.host.gpus import Gpu
 from vgpurun.host.library import find_library
+from vgpurun.host.limits_device import specification_path, write_device
 from vgpurun.host.visible import visible_gpus
 
 _GROUP = "CDI"
@@ -58,6 +59,8 @@ def generate(slices: tuple[str, ...], output: Path, output_format: str | None, d
     gpus = visible_gpus(driver == "sim")
     if is_file and not slices:
         keep(driver, output, lambda: cdi_host(driver, gpus))
+        if not memory_limits.lacking(gpus):
+            write_device(output.parent, simulated_folder(driver))
         click.echo(str(output))
         return
     chosen = [store.find(name) for name in slices] or [each for each in store.slices() if each.driver == driver]
@@ -76,6 +79,8 @@ def generate(slices: tuple[str, ...], output: Path, output_format: str | None, d
 def remove(driver: str) -> None:
     """Remove the specification that is kept up to date, and write it no more."""
     path = forget(driver)
+    if path is not None:
+        specification_path(path.parent, driver == "sim").unlink(missing_ok=True)
     click.echo("there is none" if path is None else str(path))
 
 
@@ -86,4 +91,9 @@ def cdi_host(driver: str, gpus: Sequence[Gpu]) -> Host:
         return driver_edits(simulation.plan_container(library.find_simulated_driver(say), chosen))
 
     found = find_library(is_dry_run=False)
-    return Host(driver, gpus, found.path, simulated if driver == "sim" else host_edits)
+    return Host(driver, gpus, found.path, simulated if driver == "sim" else host_edits, simulated_folder(driver))
+
+
+def simulated_folder(driver: str) -> Path | None:
+    """Return the simulated driver's folder, None for the host's own. Raises LibraryError."""
+    return library.find_simulated_driver(say) if driver == "sim" else None

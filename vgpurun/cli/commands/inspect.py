@@ -31,6 +31,7 @@ def _describe(described: dict[str, Any], all_gpus: Any) -> dict[str, Any]:
     from vgpurun.cli.views.ps import devices_json
     from vgpurun.engine.containers import from_description
     from vgpurun.inventory import usage as smi
+    from vgpurun.inventory.cgroups import driver_limits
 
     (tenant,) = smi.read_containers([from_description(described)], all_gpus)
     container = tenant.container
@@ -43,7 +44,7 @@ def _describe(described: dict[str, Any], all_gpus: Any) -> dict[str, Any]:
         "status": container.status,
         "created": described["Created"],
         "user": container.user,
-        "devices": devices_json(tenant),
+        "devices": devices_json(tenant, driver_limits({container.id}, all_gpus)),
         "state_folder": container.state_folder,
         "version": container.record.version,
         "labels": dict(container.labels),

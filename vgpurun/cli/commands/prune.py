@@ -1,24 +1,31 @@
 """`vgpurun prune`: removes what dead containers and processes have left."""
 
+import os
+from typing import TYPE_CHECKING
+
 import click
 
 from vgpurun.admission import tickets
-from vgpurun.cli.common import EngineCommand, option
+from vgpurun.cli.common import EngineCommand, host_driver_option, option
 from vgpurun.console.messages import warn
-from vgpurun.errors import EngineError
+from vgpurun.errors import EngineError, VgpurunError
 from vgpurun.limits.quota import show_size
 from vgpurun.slices import store
 from vgpurun.storage import state
 from vgpurun.util.background import Background
 
+if TYPE_CHECKING:
+    from vgpurun.engine.client import Engine
+
 
 @click.command(cls=EngineCommand, name="prune")
+@host_driver_option("Prune")
 @option("--dry-run", is_flag=True, group="Prune", help="Show what would be removed, and remove nothing.")
-def prune(dry_run: bool) -> None:
+def prune(dry_run: bool, driver: str) -> None:
     """Remove the state folders of containers and local processes that are gone, and what is left of slices and waiting.
 
     Stopped containers keep theirs. Every launch does the same; this verb is for a host where no more
-    comes.
+    comes. By root it also sets limits of the driver's own that could not be lowered when `update` was to.
     """
     from vgpurun.engine.client import Engine
     from vgpurun.launch.container import sweep
@@ -26,6 +33,8 @@ def prune(dry_run: bool) -> None:
     try:
         engine = Engine.connect()
         removed = sweep(engine, Background(engine.facts), dry_run)
+        if not dry_run and os.geteuid() == 0:
+            _settle(engine, driver == "sim")
     except EngineError as error:
         warn(f"the state of containers is left alone: {error}")
         removed = state.sweep(is_dry_run=dry_run)
@@ -37,3 +46,16 @@ def prune(dry_run: bool) -> None:
     total = show_size(sum(size_bytes for _, size_bytes in removed))
     count = f"{len(removed)} state folder{'s' * (len(removed) != 1)}"
     click.echo(f"{'Would remove' if dry_run else 'Removed'} {count}, {total}")
+
+
+def _settle(engine: "Engine", is_simulated: bool) -> None:
+    from vgpurun.host.visible import survey_gpus
+    from vgpurun.inventory.cgroups import settle_all
+    from vgpurun.inventory.reservations import of_container
+
+    try:
+        gpus = survey_gpus(is_simulated).gpus
+    except VgpurunError:
+        return  # without a driver there is nothing to be set
+    for left in settle_all(map(of_container, engine.containers(everything=False)), gpus):
+        warn(left)

@@ -7,6 +7,7 @@ import click
 from vgpurun.admission.wanted import Wanted
 from vgpurun.cli.common import (
     EngineCommand,
+    enforce_option,
     limit_options,
     option,
     oversubscribe_option,
@@ -42,6 +43,7 @@ _VGPURUN = "vgpurun"
 @oversubscribe_option
 @policy_options()
 @placement_options
+@enforce_option
 @profile_options
 @docker_options
 @option(
@@ -59,7 +61,14 @@ _VGPURUN = "vgpurun"
 @click.argument("command", metavar="[COMMAND] [ARG...]", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context
 def run(
-    ctx: click.Context, /, image: str, command: tuple[str, ...], driver_mode: str, dry_run: bool, **given: Any
+    ctx: click.Context,
+    /,
+    image: str,
+    command: tuple[str, ...],
+    driver_mode: str,
+    enforce: str,
+    dry_run: bool,
+    **given: Any,
 ) -> int:
     """Run a container in which each GPU has the given memory and the given share of its time.
 
@@ -79,7 +88,7 @@ def run(
     with Signals() as signals:
         devices.prepare()
         asked = Background(lambda: ask_engine(image))  # meanwhile the driver is asked for its GPUs
-        launch = Launch(options, wanted, profiling, driver_mode)
+        launch = Launch(options, wanted, profiling, driver_mode, enforce)
         if dry_run:
             from vgpurun.launch.describe import to_yaml  # few launches are dry runs
 

@@ -24,6 +24,7 @@ from vgpurun.console.messages import say, warn
 from vgpurun.errors import OptionError, VgpurunError
 from vgpurun.host.gpus import Gpu
 from vgpurun.host.visible import visible_gpus
+from vgpurun.inventory.cgroups import cgroups_of
 from vgpurun.limits.model import Limits
 
 _GROUP = "Slice"
@@ -140,6 +141,7 @@ def update(
     from vgpurun.cli.commands.update import show_changes
     from vgpurun.limits import update as limits
     from vgpurun.slices import store
+    from vgpurun.slices.members import members
     from vgpurun.slices.quotas import quotas_on
 
     given = Limits(mem, sm, sm_policy, priority, oversubscribe)
@@ -152,7 +154,8 @@ def update(
             quotas_on(found, gpus)  # those of another driver have words of their own
             if given != Limits():
                 store.renew(found)
-                show_changes(found.name, limits.update(found, gpus, given, admit))
+                cgroups = cgroups_of({member.container for member in members([found])[found.id]})
+                show_changes(found.name, limits.update(found, gpus, given, admit, list(cgroups.values())))
             now = quotas_on(store.find(found.name), gpus)
             store.write_owner(found, now, None if users is None else _users(users))
     _refresh_cdi(driver, gpus)

@@ -19,6 +19,7 @@ from vgpurun.cli.placing import overcommit_option
 from vgpurun.console.messages import warn
 from vgpurun.errors import OptionError
 from vgpurun.host.visible import visible_gpus
+from vgpurun.inventory.cgroups import cgroups_of
 from vgpurun.limits.model import Limits
 from vgpurun.limits.policies import Priority, SmPolicy
 from vgpurun.limits.quota import Quota, doubt, show_size
@@ -78,8 +79,10 @@ def update(
     for container, description in zip(found, described, strict=True):
         if not any(quota.memory_bytes or quota.sm_percent for _, quota in container.quotas):
             _look_late(container.name, description)
+    cgroups = cgroups_of({container.id for container in found})
     for container in found:
-        show_changes(container.name, limits.update(container, gpus, given, admit))
+        own = [cgroups[container.id]] if container.id in cgroups else []
+        show_changes(container.name, limits.update(container, gpus, given, admit, own))
 
 
 def _look_late(name: str, description: Mapping[str, Any]) -> None:
@@ -109,6 +112,8 @@ def show_changes(name: str, changes: Sequence["Change"]) -> None:
         if change.is_over:
             held = show_size(change.held_bytes or 0)
             warn(f"{name} holds {held} of GPU {change.gpu.number}, more than its new limit: it gets no more")
+        for left in change.unsettled:
+            warn(f"{name}: {left}; the library holds the new one, and `vgpurun prune` by root sets the driver's again")
 
 
 def show_quota(quota: Quota) -> str:

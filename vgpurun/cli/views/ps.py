@@ -5,6 +5,7 @@ import json
 import sys
 import time
 from collections.abc import Sequence
+from types import MappingProxyType
 from typing import Any
 
 import click
@@ -13,6 +14,7 @@ from vgpurun.cli.views.columns import Column, lines, terminal_width
 from vgpurun.cli.views.smi_json import device_json
 from vgpurun.cli.views.templates import Template, columns
 from vgpurun.inventory import listing
+from vgpurun.inventory.cgroups import DriverLimits
 from vgpurun.inventory.usage import Tenant
 from vgpurun.util.times import show_age, show_moment
 
@@ -58,8 +60,11 @@ def _json(tenant: Tenant, is_short: bool) -> dict[str, Any]:
     return {**listing.record(tenant, is_short), "Devices": devices_json(tenant)}
 
 
-def devices_json(tenant: Tenant) -> list[dict[str, Any]]:
-    """Return all GPUs of a container as plain data; of those that are gone only their limits are known."""
+def devices_json(tenant: Tenant, held: DriverLimits = MappingProxyType({})) -> list[dict[str, Any]]:
+    """Return all GPUs of a container as plain data; of those that are gone only their limits are known.
+
+    `held`: what the driver itself holds containers to.
+    """
     gone = [
         {
             "gpu_index": None,
@@ -69,7 +74,7 @@ def devices_json(tenant: Tenant) -> list[dict[str, Any]]:
         }
         for uuid, quota in tenant.missing
     ]
-    return [*(device_json(device) for device in tenant.devices), *gone]
+    return [*(device_json(each, held.get((tenant.id, each.gpu.uuid))) for each in tenant.devices), *gone]
 
 
 def _csv_rows(tenant: Tenant) -> list[dict[str, object]]:

@@ -13,6 +13,7 @@ from vgpurun.abi import LOCK_DIR
 from vgpurun.admission.capacity import GpuCapacity
 from vgpurun.cli.views.free import show_free
 from vgpurun.host.gpus import Gpu, GpuUse
+from vgpurun.host.memory_limits import MemoryLimits
 from vgpurun.inventory.listing import PAUSED
 from vgpurun.inventory.usage import Report, Tenant, TenantDevice
 from vgpurun.limits.quota import show_size
@@ -53,8 +54,17 @@ def print_table(report: Report, free: Mapping[str, GpuCapacity]) -> None:
         console.print(_memory_table(readings))
     for tenant in report.tenants:
         for device in tenant.devices:
+            if held := report.driver_limits.get((tenant.id, device.gpu.uuid)):
+                console.print(_driver_line(tenant, device, held), soft_wrap=True)
             for name in device.reading.not_enforced if device.reading else ():
                 console.print(f"{tenant.name}, GPU {device.gpu.number}: {_NOT_ENFORCED[name]}", soft_wrap=True)
+
+
+def _driver_line(tenant: Tenant, device: TenantDevice, held: MemoryLimits) -> str:
+    """Say that the driver itself holds a memory limit too, and to what where that is not the limit yet."""
+    is_same = held.most_bytes == (device.quota.memory_bytes or device.gpu.memory_bytes)
+    most = "" if is_same else f", for now to {show_size(held.most_bytes or 0)}"
+    return f"{tenant.name}, GPU {device.gpu.number}: the driver itself holds the memory limit too{most}"
 
 
 def _use_table(report: Report, free: Mapping[str, GpuCapacity]) -> Table:

@@ -6,6 +6,8 @@ from typing import Any
 from vgpurun.admission.capacity import GpuCapacity
 from vgpurun.cli.views.free import to_json as free_json
 from vgpurun.host.gpus import Gpu, GpuUse
+from vgpurun.host.memory_limits import MemoryLimits
+from vgpurun.inventory.cgroups import DriverLimits
 from vgpurun.inventory.usage import Report, Tenant, TenantDevice
 
 _OF_FREE = ("memory_reserved_bytes", "memory_free_bytes", "sm_reserved_percent", "sm_free_percent")
@@ -26,9 +28,13 @@ def to_json(report: Report, free: Mapping[str, GpuCapacity]) -> dict[str, Any]:
             }
             for gpu, use in report.gpus
         ],
-        "containers": [_tenant_json(tenant) for tenant in report.tenants if tenant.kind == "container"],
-        "processes": [_tenant_json(tenant) for tenant in report.tenants if tenant.kind == "process"],
-        "slices": [_tenant_json(tenant) for tenant in report.tenants if tenant.kind == "slice"],
+        "containers": [
+            _tenant_json(tenant, report.driver_limits) for tenant in report.tenants if tenant.kind == "container"
+        ],
+        "processes": [
+            _tenant_json(tenant, report.driver_limits) for tenant in report.tenants if tenant.kind == "process"
+        ],
+        "slices": [_tenant_json(tenant, report.driver_limits) for tenant in report.tenants if tenant.kind == "slice"],
     }
 
 
@@ -52,7 +58,7 @@ def _free_json(capacity: GpuCapacity) -> dict[str, Any]:
     return {name: described[name] for name in _OF_FREE}
 
 
-def _tenant_json(tenant: Tenant) -> dict[str, Any]:
+def _tenant_json(tenant: Tenant, driver_limits: DriverLimits) -> dict[str, Any]:
     what = {"container": "image", "process": "command", "slice": "members"}[tenant.kind]
     return {
         "id": tenant.id,
@@ -60,12 +66,15 @@ def _tenant_json(tenant: Tenant) -> dict[str, Any]:
         "user": tenant.user,
         what: tenant.what,
         "slice": tenant.slice_name or None,
-        "devices": [device_json(device) for device in tenant.devices],
+        "devices": [device_json(each, driver_limits.get((tenant.id, each.gpu.uuid))) for each in tenant.devices],
     }
 
 
-def device_json(device: TenantDevice) -> dict[str, Any]:
-    """Return one GPU of a tenant as plain data. For a part of a slice only the memory is known."""
+def device_json(device: TenantDevice, driver: MemoryLimits | None = None) -> dict[str, Any]:
+    """Return one GPU of a tenant as plain data. For a part of a slice only the memory is known.
+
+    `driver`: what the driver itself holds it to.
+    """
     memory, busy = device.reading, device.utilization
     reading = None if device.is_part else memory
     return {
@@ -73,6 +82,7 @@ def device_json(device: TenantDevice) -> dict[str, Any]:
         "mig_index": device.gpu.mig_index,
         "uuid": device.gpu.uuid,
         "memory_limit_bytes": device.quota.memory_bytes,
+        "memory_limit_driver_bytes": driver and driver.most_bytes,
         "memory_shown_bytes": device.quota.virtual_bytes or device.quota.memory_bytes,
         "memory_used_bytes": device.memory_used_bytes,
         "memory_allocated_bytes": memory.allocated_bytes if memory else None,

@@ -1,0 +1,222 @@
+"""Memory limits of the driver's own: set before a container's first program, whatever it loads, and gone with it.
+
+The simulated driver has them from version 615 on, by cgroups of the v2 hierarchy, which a private engine uses here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import docker
+import pytest
+
+import images
+from cli import GPU_PROGRAM, WITH_PROGRAMS, Cli, clean_environment, wait_until
+from private_engine import IN_CGROUP2, private_engine
+from support import is_set, unavailable
+from support.debian_packages import UnavailableError
+
+pytestmark = pytest.mark.slow
+
+MIB = 1 << 20
+LIMIT_MIB = 1024
+CGROUP = f"/vgpurun-test-{os.getpid()}"  # the engine's own; other engines have the same hierarchy
+MIXED = ("--cap-add", "SYS_ADMIN", "--cap-add", "SYS_PTRACE", "--security-opt", "apparmor=unconfined",
+         "--security-opt", "seccomp=unconfined")  # fmt: skip
+FILL = f"python3 /programs/gpu.py fill {2 * MIB}"
+# The first device's memory limit, behind the head and the UUID (lib/src/abi.h).
+FORGE = (
+    'limits = bytearray(open("/.vgpurun/etc/limits", "rb").read()); limits[112:120] = (8 << 30).to_bytes(8, "little"); '
+    'open("/forged", "wb").write(limits)'
+)
+ESCAPES = {
+    "none": FILL,
+    "no environment": f"env -i /usr/bin/{FILL}",
+    "unmounted preload": f"umount /etc/ld.so.preload && {FILL}",
+    "unmounted library": f"umount -l /.vgpurun/libvgpu.so && {FILL}",
+    "forged limits": f"python3 -c '{FORGE}' && mount --bind /forged /.vgpurun/etc/limits && {FILL}",
+    "new mount namespace": "unshare -m sh -c 'umount /etc/ld.so.preload; umount /sys/fs/cgroup; umount -l /proc; "
+    f"{FILL}'",
+    "new namespaces": f"unshare -m -u -i -n -p -f -C sh -c 'umount /etc/ld.so.preload; {FILL}'",
+    "nsenter": f"sleep 60 & unshare -m sh -c 'umount /etc/ld.so.preload; sleep 60' & sleep 1; nsenter -t $! -m {FILL}",
+    "chroot": "mkdir /r && mount --rbind / /r && umount /r/etc/ld.so.preload; mount -t proc none /r/proc; "
+    f"chroot /r {FILL}",
+    "another user": f"umount /etc/ld.so.preload; chmod 755 /root; su nobody -s /bin/sh -c '{FILL}'",
+    "setuid": "umount /etc/ld.so.preload; cp /usr/bin/python3 /bin/other; chmod 4755 /bin/other; "
+    f"su nobody -s /bin/sh -c 'other /programs/gpu.py fill {2 * MIB}'",
+    "dlmopen": f"DLMOPEN=1 {FILL}",
+    "own copy of the loader": "umount /etc/ld.so.preload; cp /lib64/ld-linux-x86-64.so.2 /bin/loader; "
+    f"loader /usr/bin/python3 /programs/gpu.py fill {2 * MIB}",
+    "a cgroup below": "umount /etc/ld.so.preload; mount -o remount,rw /sys/fs/cgroup && mkdir /sys/fs/cgroup/below && "
+    f"echo $$ >/sys/fs/cgroup/below/cgroup.procs && {FILL}",
+}
+
+
+@pytest.fixture(scope="module")
+def engine_host() -> Iterator[str]:
+    try:
+        with private_engine("--cgroup-parent", CGROUP, with_cgroup2=True) as host:
+            yield host
+    except UnavailableError as error:
+        unavailable(str(error), required=is_set("REQUIRE_ENGINE"))
+    finally:
+        subprocess.run([IN_CGROUP2, "rmdir", f"/sys/fs/cgroup{CGROUP}"], check=False, stderr=subprocess.DEVNULL)
+
+
+@pytest.fixture(scope="module")
+def client(engine_host: str) -> Iterator[docker.DockerClient]:
+    client = docker.DockerClient(base_url=engine_host)
+    if client.info()["CgroupVersion"] != "2":
+        unavailable("the kernel has no cgroup v2")
+    yield client
+    client.close()
+
+
+@pytest.fixture(scope="module")
+def debian_v2(client: docker.DockerClient) -> str:
+    images.debian(client, "vgpurun-test/debian:2")
+    return "vgpurun-test/debian:2"
+
+
+@pytest.fixture
+def cli(client: docker.DockerClient, engine_host: str, built_library: Path, tmp_path: Path) -> Iterator[Cli]:
+    """The command line where the engine is, with a driver that has limits of its own and a GPU of 16 GiB."""
+    state = Path(engine_host.removeprefix("unix://")).parent
+    home = tmp_path / "home"
+    home.mkdir()
+    config = tmp_path / "sim.yaml"
+    uuid = f"GPU-{os.urandom(4).hex()}-0000-0000-0000-000000000000"
+    config.write_text(f"driver_version: 615.71\ndevices:\n  - uuid: {uuid}\n    memory_mib: 16384\n")
+    environment = clean_environment(engine_host, tmp_path / "state", home) | {"VGPUSIM_CONFIG": str(config)}
+    inside = ("nsenter", f"--mount=/proc/{(state / 'docker.pid').read_text().strip()}/ns/mnt", "--")
+    cli = Cli(client, environment, tmp_path / "state", command=(*inside, sys.executable, "-m", "vgpurun"))
+    yield cli
+    cli.remove_containers()
+
+
+def cgroups(cli: Cli) -> list[str]:
+    """Return the cgroups of containers that are left."""
+    command = [*cli.command[:3], "find", f"/sys/fs/cgroup{CGROUP}", "-mindepth", "1", "-type", "d"]
+    return subprocess.run(command, capture_output=True, text=True).stdout.split()
+
+
+def device(cli: Cli, name: str) -> dict[str, object]:
+    (described,) = json.loads(cli("inspect", "--driver", "sim", name).stdout)
+    (found,) = described["devices"]
+    return dict(found)
+
+
+@pytest.mark.parametrize("escape", ESCAPES.values(), ids=ESCAPES)
+def test_nothing_gets_past_the_drivers_own_limit(cli: Cli, debian_v2: str, escape: str) -> None:
+    options = ("--mem", f"{LIMIT_MIB}m", "--enforce", "driver", *MIXED, *WITH_PROGRAMS)
+    filled = cli.run(*options, debian_v2, "sh", "-c", escape).json()
+    assert filled["result"] == 2
+    with_context = filled["granted_bytes"] // MIB + 518
+    assert LIMIT_MIB - 2 <= with_context <= LIMIT_MIB
+
+
+def test_several_processes_have_it_together(cli: Cli, debian_v2: str) -> None:
+    hold = f"python3 /programs/gpu.py hold {300 * MIB}"
+    script = f"umount /etc/ld.so.preload; sleep 60 | {hold} & sleep 60 | {hold} & sleep 3; {FILL}"
+    filled = cli.run("--mem", "3g", *MIXED, *WITH_PROGRAMS, debian_v2, "sh", "-c", script).json()
+    assert 3072 - 2 <= filled["granted_bytes"] // MIB + 2 * 300 + 3 * 518 <= 3072
+
+
+def test_the_library_alone_does_not_hold_without_it(cli: Cli, debian_v2: str) -> None:
+    """What the tests above try would pass otherwise."""
+    options = ("--mem", f"{LIMIT_MIB}m", "--enforce", "library", *MIXED, *WITH_PROGRAMS)
+    filled = cli.run(*options, debian_v2, "sh", "-c", ESCAPES["unmounted preload"]).json()
+    assert filled["granted_bytes"] // MIB > 15000
+
+
+def test_programs_see_one_view(cli: Cli, debian_v2: str) -> None:
+    (seen,) = cli.run("--mem", "2g", *WITH_PROGRAMS, debian_v2, *GPU_PROGRAM, "info").json()["devices"]
+    assert (seen["total"], seen["nvml_total"]) == (2048 * MIB, 2048 * MIB)
+
+
+def test_update_in_both_directions(cli: Cli, debian_v2: str) -> None:
+    hold = ("-d", "-i", "--name", "held", "--mem", "2g", *WITH_PROGRAMS, debian_v2, *GPU_PROGRAM)
+    assert cli.run(*hold, "hold", str(600 * MIB)).exit_code == 0
+    cli.wait_for_output("held", b"holding")
+    assert device(cli, "held")["memory_limit_driver_bytes"] == 2048 * MIB
+    for size in ("4g", "1500m"):
+        changed = cli("update", "--driver", "sim", "--mem", size, "held")
+        assert (changed.exit_code, changed.stderr) == (0, "")
+    assert device(cli, "held")["memory_limit_driver_bytes"] == 1500 * MIB
+    lowered = cli("update", "--driver", "sim", "--mem", "1g", "held")
+    assert lowered.exit_code == 0
+    assert "the driver's own limit on GPU 0 stays at 1.46 GiB: 1.09 GiB is in use" in lowered.stderr
+    found = device(cli, "held")
+    assert (found["memory_limit_bytes"], found["memory_limit_driver_bytes"]) == (1024 * MIB, 1500 * MIB)
+    assert (
+        "held, GPU 0: the driver itself holds the memory limit too, for now to 1.46 GiB"
+        in cli("smi", "--driver", "sim").stdout
+    )
+    assert cli("update", "--driver", "sim", "--mem", "1200m", "held").exit_code == 0
+    assert device(cli, "held")["memory_limit_driver_bytes"] == 1200 * MIB
+
+
+def test_a_restart_sets_it_again(cli: Cli, debian_v2: str) -> None:
+    loop = ("sh", "-c", f"umount /etc/ld.so.preload; {FILL}; sleep 60")
+    assert cli.run("-d", "--name", "again", "--mem", "1g", *MIXED, *WITH_PROGRAMS, debian_v2, *loop).exit_code == 0
+    container = cli.engine.containers.get("again")
+    wait_until(lambda: container.logs().count(b"granted") == 1, "first run")
+    container.restart(timeout=0)
+    wait_until(lambda: container.logs().count(b"granted") == 2, "second run")
+    for line in container.logs(stderr=False).splitlines():
+        assert json.loads(line)["granted_bytes"] // MIB + 518 <= 1024
+    assert device(cli, "again")["memory_limit_driver_bytes"] == 1024 * MIB
+
+
+def test_what_says_which_wall_holds(cli: Cli) -> None:
+    assert cli.run("--mem", "2g", "nothing-like-this", "true").exit_code == 125  # root's first launch makes the device
+    rows = {each["name"]: each for each in json.loads(cli("doctor", "--driver", "sim", "--format", "json").stdout)}
+    assert rows["memory limits"]["status"] in ("ok", "warn")
+    Path(cli.environment["VGPUSIM_CONFIG"]).write_text("devices:\n  - memory_mib: 4096\n")
+    rows = {each["name"]: each for each in json.loads(cli("doctor", "--driver", "sim", "--format", "json").stdout)}
+    assert "not by the driver: the NVIDIA driver 580.0 has no memory limits" in rows["memory limits"]["words"]
+    cli.run("--enforce", "driver", "--mem", "2g", "nothing-like-this", "true").assert_refused(
+        "--enforce driver: the NVIDIA driver 580.0 has no memory limits of its own (615 or newer has)"
+    )
+
+
+def kill_launches(cli: Cli, image: str, count: int, workers: int) -> None:
+    """Launch and kill: the command line, the container, or both, at any moment."""
+
+    def once(number: int) -> None:
+        chance = random.Random(number)
+        words = ("run", "--driver", "sim", "--mem", "1g", "--name", f"k{number}", image, "sleep", "30")
+        with cli.started(*words, start_new_session=True) as process:
+            time.sleep(chance.random() * 1.5)
+            os.killpg(process.pid, signal.SIGKILL)
+
+    with ThreadPoolExecutor(workers) as pool:
+        list(pool.map(once, range(count)))
+    cli.remove_containers()
+
+
+def assert_no_trace(cli: Cli, image: str) -> None:
+    wait_until(lambda: not cgroups(cli), "end of the cgroups")
+    assert cli.run("--mem", "16g", image, "true").exit_code == 0, "a reservation is left"
+    wait_until(lambda: not cgroups(cli), "end of the last cgroup")
+
+
+def test_killed_launches_leave_nothing(cli: Cli, debian_v2: str) -> None:
+    kill_launches(cli, debian_v2, 12, workers=4)
+    assert_no_trace(cli, debian_v2)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(1800)
+def test_a_thousand_killed_launches_leave_nothing(cli: Cli, debian_v2: str) -> None:
+    kill_launches(cli, debian_v2, 1000, workers=4)
+    assert_no_trace(cli, debian_v2)

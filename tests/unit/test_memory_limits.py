@@ -1,0 +1,181 @@
+"""The driver's own memory limits: what a host and an engine lack for them, and how they are set."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pynvml
+import pytest
+from fakes import make_gpus
+
+from vgpurun.errors import EnforceError
+from vgpurun.host import limits_device, memory_limits
+from vgpurun.host.drivers import DeviceRequest, EngineFacts, read_cdi_devices
+from vgpurun.host.gpus import Gpu
+from vgpurun.launch.enforcement import check_host, enforcing_device
+from vgpurun.limits import driver_wall
+from vgpurun.limits.quota import Quota
+
+GIB = 1 << 30
+GPU, OTHER = make_gpus(2)
+NONE = memory_limits.NO_LIMIT
+
+
+class FakeDriver:
+    """NVML of a driver that keeps limits as the kernel's `dmem` does: a soft limit is added to the cgroups above."""
+
+    NVMLError = pynvml.NVMLError
+    NVMLError_NoPermission = pynvml.NVMLError(pynvml.NVML_ERROR_NO_PERMISSION).__class__
+    NVMLError_NotSupported = pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED).__class__
+    NVMLError_FunctionNotFound = pynvml.NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND).__class__
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.limits: dict[Path, tuple[int, int]] = {}
+        self.used = 0
+        self.answer = pynvml.NVML_SUCCESS
+
+    def nvmlSystemGetDriverVersion(self) -> str:  # noqa: N802
+        return "580.1"
+
+    def _nvmlCheckReturn(self, result: int) -> None:  # noqa: N802
+        if result:
+            raise pynvml.NVMLError(result)
+
+    def _nvmlGetFunctionPointer(self, name: str) -> Any:  # noqa: N802
+        return self.get if "Get" in name else self.set
+
+    def get(self, _: Any, pointer: Any) -> int:
+        found = pointer._obj
+        if Path(os.fsdecode(found.nameSpace)) not in self.limits:
+            return self.answer or pynvml.NVML_ERROR_NOT_FOUND
+        found.softLimit, found.hardLimit = self.limits[Path(os.fsdecode(found.nameSpace))]
+        found.currentUsed = self.used
+        return self.answer
+
+    def set(self, _: Any, pointer: Any) -> int:
+        wanted = pointer._obj
+        if self.answer:
+            return self.answer
+        cgroup = Path(os.fsdecode(wanted.nameSpace))
+        more = wanted.softLimit - self.limits.get(cgroup, (0, NONE))[0]
+        self.limits[cgroup] = wanted.softLimit, wanted.hardLimit
+        for above in cgroup.parents:
+            if above != self.root and self.root in above.parents and (above / "dmem.min").exists():
+                soft, hard = self.limits.get(above, (0, NONE))
+                self.limits[above] = max(0, soft + more), hard
+        return pynvml.NVML_SUCCESS
+
+
+@pytest.fixture
+def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
+    fake = FakeDriver(tmp_path)
+
+    @contextmanager
+    def asked(gpu: Gpu) -> Iterator[tuple[Any, Any]]:
+        yield fake, object()
+
+    monkeypatch.setattr(memory_limits, "asked", asked)
+    monkeypatch.setattr(memory_limits, "CGROUPS", tmp_path)
+    (tmp_path / "cgroup.controllers").touch()
+    return fake
+
+
+def test_what_a_host_lacks(driver: FakeDriver, tmp_path: Path) -> None:
+    assert memory_limits.lacking([GPU]) == ""
+    assert "MIG" in memory_limits.lacking([GPU, OTHER._replace(mig_index=0)])
+    driver.answer = pynvml.NVML_ERROR_FUNCTION_NOT_FOUND
+    assert memory_limits.lacking([GPU]) == (
+        "the NVIDIA driver 580.1 has no memory limits of its own (615 or newer has)"
+    )
+    (tmp_path / "cgroup.controllers").unlink()
+    assert memory_limits.lacking([GPU]) == f"{tmp_path} is not cgroup v2"
+
+
+def test_cgroup_of_a_process(tmp_path: Path) -> None:
+    for number, line in enumerate(("0::/docker/abc", "1:cpu:/x\n0::/", "0::/../other", "1:cpu:/x")):
+        (tmp_path / str(number)).mkdir()
+        (tmp_path / str(number) / "cgroup").write_text(line + "\n")
+    found = [memory_limits.cgroup_of(number, tmp_path) for number in range(5)]
+    root = memory_limits.CGROUPS
+    assert found == [root / "docker/abc", root, None, None, None]
+
+
+def test_nothing_stays_reserved_above_a_cgroup_that_goes(driver: FakeDriver, tmp_path: Path) -> None:
+    """Under dmem a soft limit is added to all cgroups above, and stays there when the cgroup is removed."""
+    top = tmp_path / "system.slice"
+    for name in ("one", "two"):
+        (top / name).mkdir(parents=True)
+    (top / "dmem.min").touch()
+    memory_limits.write(GPU, top / "one", 8 * GIB, 4 * GIB)
+    memory_limits.write(GPU, top / "two", 2 * GIB, GIB)
+    assert driver.limits == {top / "one": (4 * GIB, 8 * GIB), top / "two": (GIB, 2 * GIB), top: (0, NONE)}
+    memory_limits.write(GPU, top, 10 * GIB, 3 * GIB)  # somebody's own limit of the topmost
+    assert driver.limits[top] == (3 * GIB, 10 * GIB)
+
+
+def test_refusals_of_the_driver(driver: FakeDriver, tmp_path: Path) -> None:
+    driver.answer = pynvml.NVML_ERROR_NO_PERMISSION
+    with pytest.raises(EnforceError, match="only root may set the driver's own limit on GPU 0"):
+        memory_limits.write(GPU, tmp_path / "a", GIB)
+    driver.answer = pynvml.NVML_ERROR_IN_USE
+    with pytest.raises(EnforceError, match=r"refuses a memory limit for .*/a on GPU 0"):
+        memory_limits.write(GPU, tmp_path / "a", GIB)
+
+
+def test_settling(driver: FakeDriver, tmp_path: Path) -> None:
+    """What is below its use stays, a lifted limit is that of the whole GPU, and what has no limit is left alone."""
+    held, free = tmp_path / "held", tmp_path / "free"
+    driver.limits[held] = (0, 4 * GIB)
+    driver.used = 2 * GIB
+    (left,) = driver_wall.settle([held, free], [(GPU, Quota(GIB))])
+    assert str(left) == ("the driver's own limit on GPU 0 stays at 4 GiB: 2 GiB is in use, and the driver refuses less")
+    assert driver_wall.settle([held, free], [(GPU, Quota(3 * GIB))]) == []
+    assert driver.limits == {held: (0, 3 * GIB)}
+    assert driver_wall.settle([held], [(GPU, Quota())]) == []
+    assert driver.limits == {held: (0, GPU.memory_bytes)}
+    driver.answer = pynvml.NVML_ERROR_NO_PERMISSION
+    assert driver_wall.settle([held], [(GPU, Quota(GIB))]) == []  # it cannot even be read
+
+
+def test_the_device_is_one_that_engines_and_we_find(tmp_path: Path) -> None:
+    limits_device.write_device(tmp_path, None)
+    limits_device.write_device(tmp_path, tmp_path)
+    assert read_cdi_devices([str(tmp_path)]) == {"vgpurun.io/limits=host", "vgpurun.io/limits=sim"}
+    written = json.loads(limits_device.specification_path(tmp_path, True).read_text())
+    (hook,) = written["devices"][0]["containerEdits"]["hooks"]
+    assert (hook["hookName"], hook["args"][-1]) == ("createRuntime", str(tmp_path))
+    assert os.access(hook["path"], os.X_OK)
+
+
+def test_what_an_engine_lacks(driver: FakeDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def device(mode: str, facts: EngineFacts) -> DeviceRequest | None:
+        return enforcing_device(mode, [GPU], facts, None, is_dry_run=False)
+
+    folders = (str(tmp_path / "cdi"),)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    for facts, words in (
+        (EngineFacts(), "no CDI"),
+        (EngineFacts(cdi_folders=folders), "lacks the CDI device vgpurun.io/limits=host, which a launch by root makes"),
+        (EngineFacts(cdi_folders=folders, is_rootless=True), "rootless"),
+    ):
+        assert device("auto", facts) is None
+        with pytest.raises(EnforceError, match=words):
+            device("driver", facts)
+    wanted = DeviceRequest("cdi", ("vgpurun.io/limits=host",))
+    assert device("driver", EngineFacts(cdi_folders=folders, cdi_devices=frozenset(wanted.device_ids))) == wanted
+    assert not Path(*folders).exists()
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert device("auto", EngineFacts(cdi_folders=folders)) == wanted
+    assert read_cdi_devices(folders) == set(wanted.device_ids)
+    assert device("library", EngineFacts(cdi_folders=folders)) is None
+    driver.answer = pynvml.NVML_ERROR_NOT_SUPPORTED
+    assert device("auto", EngineFacts(cdi_folders=folders)) is None
+    with pytest.raises(EnforceError, match=r"--enforce driver: the NVIDIA driver 580.1 .*use auto"):
+        check_host("driver", [GPU])
+    check_host("auto", [GPU])

@@ -1,0 +1,70 @@
+"""The hook by which an engine has the driver's own memory limits set for a container (host/limits_device.py).
+
+The engine runs it as root, in the host's namespaces, once the container's cgroup is there and before its first program.
+Standard input has OCI's state of the container. An error keeps the container from its start, and the engine shows it.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from vgpurun import abi
+from vgpurun.errors import EnforceError, VgpurunError
+from vgpurun.host import gpus, memory_limits
+from vgpurun.limits import limits_file
+
+_NVML = "libnvidia-ml.so.1"
+
+
+def main() -> int:
+    """Set the limits of the container on standard input; return the exit code."""
+    try:
+        state = json.load(sys.stdin)
+        mounts = _mounts(Path(state["bundle"]))
+        if len(sys.argv) > 1:
+            _simulate(Path(sys.argv[1]), mounts)
+        set_limits(int(state["pid"]), Path(mounts[f"{abi.CONTAINER_DIR}/etc"]) / "limits")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        print(f"vgpurun: the engine does not say what a container's limits are: {error!r}", file=sys.stderr)
+        return 1
+    except VgpurunError as error:
+        print(f"vgpurun: {error}; without this: --enforce library", file=sys.stderr)
+        return 1
+    return 0
+
+
+def set_limits(pid: int, path: Path) -> None:
+    """Set the limits of the cgroup that a process is in to those of a limits file.
+
+    Raises EnforceError, and GpuError.
+    """
+    try:
+        limits = limits_file.read_limits(path)
+    except OSError as error:
+        raise EnforceError(f"{path}: {error.strerror}") from None
+    cgroup = memory_limits.cgroup_of(pid)
+    if limits is None or cgroup is None:
+        raise EnforceError(f"{path} is not a limits file of this version" if limits is None else "no cgroup v2")
+    by_uuid = {gpu.uuid: gpu for gpu in gpus.list_gpus()}
+    for uuid, quota in limits:
+        gpu = by_uuid.get(uuid)
+        if gpu is not None and gpu.mig_index is None and quota.memory_bytes is not None:
+            memory_limits.write(gpu, cgroup, quota.memory_bytes)
+
+
+def _mounts(bundle: Path) -> dict[str, str]:
+    config = json.loads((bundle / "config.json").read_bytes())
+    return {str(each["destination"]): str(each["source"]) for each in config["mounts"] if "source" in each}
+
+
+def _simulate(folder: Path, mounts: Mapping[str, str]) -> None:
+    """Use the simulated driver, with what the container has of it."""
+    os.environ["VGPUSIM_CONFIG"] = f"{mounts[f'{abi.CONTAINER_DIR}/etc']}/sim.yaml"
+    os.environ["VGPUSIM_STATE"] = mounts[f"{abi.CONTAINER_DIR}/sim.state"]
+    gpus.use_library(folder / _NVML)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
