@@ -1,13 +1,13 @@
 """The cgroups of containers, and the driver's own memory limits there."""
 
 import os
-import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
 from vgpurun.errors import EnforceError, GpuError
 from vgpurun.host import memory_limits
+from vgpurun.host.freezer import CONTAINER_ID
 from vgpurun.host.gpus import Gpu
 from vgpurun.host.memory_limits import MemoryLimits
 from vgpurun.inventory.reservations import Holder
@@ -16,8 +16,6 @@ from vgpurun.limits.driver_wall import settle
 # By a container's id and a GPU's UUID: what the driver itself holds it to.
 DriverLimits: TypeAlias = Mapping[tuple[str, str], MemoryLimits]
 
-_ID = re.compile(r"[0-9a-f]{64}")
-
 
 def cgroups_of(ids: Collection[str], root: Path = memory_limits.CGROUPS) -> dict[str, Path]:
     """Return the cgroups of these containers by their ids, which every engine has in the folder's name."""
@@ -25,7 +23,7 @@ def cgroups_of(ids: Collection[str], root: Path = memory_limits.CGROUPS) -> dict
     if ids and (root / "cgroup.controllers").exists():
         for folder, names, _ in os.walk(root):
             for name in names:
-                match = _ID.search(name)
+                match = CONTAINER_ID.search(name)
                 if match and match.group() in ids:
                     found.setdefault(match.group(), Path(folder, name))
     return found
