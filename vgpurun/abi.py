@@ -12,6 +12,7 @@ CONTAINER_DIR: Final = "/.vgpurun"
 CONTAINER_LIBRARY: Final = "/.vgpurun/libvgpu.so"
 CONTAINER_LIMITS: Final = "/.vgpurun/etc/limits"
 CONTAINER_USAGE: Final = "/.vgpurun/run/usage"
+CONTAINER_PARENT: Final = "/.vgpurun/parent"
 CONTAINER_PROFILE: Final = "/.vgpurun/profile"
 LOCK_DIR: Final = "/tmp/vgpulock"
 
@@ -30,6 +31,7 @@ ENV_PROFILE: Final = "PFLOG"
 ENV_PROFILE_SIZE: Final = "VGPURUN_PROFILE_SIZE"
 ENV_DISABLE_CONTROL: Final = "CUDA_DISABLE_CONTROL"
 
+MAX_LEVELS: Final = 4
 MAX_DEVICES: Final = 32
 MAX_PROCESSES: Final = 1024
 UUID_SIZE: Final = 48
@@ -80,7 +82,8 @@ class Limits(ctypes.LittleEndianStructure):
         ("abi_version", ctypes.c_uint32),
         ("device_count", ctypes.c_uint32),
         ("may_disable", ctypes.c_uint32),
-        ("reserved", ctypes.c_uint8 * 44),
+        ("reserved", ctypes.c_uint8 * 40),
+        ("has_parent", ctypes.c_uint32),
         ("devices", DeviceLimit * MAX_DEVICES),
     )
 

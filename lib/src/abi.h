@@ -7,6 +7,9 @@
  *         both: nothing in it can raise the memory limit of a process, and readers bound everything that they take
  *         from it.
  *
+ * A share may be a part of another one: then its limits file says so, and the two files of the other are found from its
+ * own place. A process counts in the usage files of all levels, at most VGPU_MAX_LEVELS.
+ *
  * An all-zero usage file is a valid, empty one: processes may create it at the same moment without a lock. It is read
  * and written by system calls: a process changes what is of all under a lock of its bytes, and a slot of its own alone.
  */
@@ -24,6 +27,7 @@
 #define VGPU_CONTAINER_LIBRARY "/.vgpurun/libvgpu.so"
 #define VGPU_CONTAINER_LIMITS "/.vgpurun/etc/limits"
 #define VGPU_CONTAINER_USAGE "/.vgpurun/run/usage"
+#define VGPU_CONTAINER_PARENT "/.vgpurun/parent"
 #define VGPU_CONTAINER_PROFILE "/.vgpurun/profile"
 #define VGPU_LOCK_DIR "/tmp/vgpulock"
 
@@ -42,6 +46,7 @@
 #define VGPU_ENV_PROFILE_SIZE "VGPURUN_PROFILE_SIZE"
 #define VGPU_ENV_DISABLE_CONTROL "CUDA_DISABLE_CONTROL" /* HAMi's name; see may_disable */
 
+#define VGPU_MAX_LEVELS 4
 #define VGPU_MAX_DEVICES 32
 #define VGPU_MAX_PROCESSES 1024
 #define VGPU_UUID_SIZE 48 /* "GPU-" or "MIG-" and 36 characters, zero padded */
@@ -76,7 +81,9 @@ struct vgpu_limits {
   uint32_t abi_version;
   uint32_t device_count;
   uint32_t may_disable; /* not 0: a program with CUDA_DISABLE_CONTROL=true is not limited */
-  uint8_t reserved[44];
+  uint8_t reserved[40];
+  uint32_t
+      has_parent; /* not 0: a share within another one, whose etc/limits and run/usage are in ../parent from here */
   struct vgpu_device_limit devices[VGPU_MAX_DEVICES];
 };
 

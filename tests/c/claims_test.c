@@ -146,7 +146,8 @@ static void check_claims_left_behind(void) {
 int main(void) {
   pthread_t launching[THREADS], waiting;
   meter = calloc(1, sizeof *meter);
-  meter_init(meter, &driver, &state, VGPU_NO_SM_LIMIT);
+  meter_init(meter, &driver, VGPU_NO_SM_LIMIT);
+  meter_add_bucket(meter, &state, NULL);
   stream = meter_add_stream(meter, &device, &device);
   check_claims_left_behind();
   check_claim_that_is_kept();

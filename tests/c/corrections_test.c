@@ -45,6 +45,10 @@ struct thread {
 static struct vgpu_usage usage;
 static struct ledger_own own;
 static struct ledger ledger;
+
+static bool reserves(uint64_t bytes) {
+  return ledger_reserve(&ledger, 0, bytes, (uint64_t[]){LIMIT_BYTES}).used_bytes != LEDGER_FULL;
+}
 static uint64_t driver_bytes, unmeasured_bytes, overhead_bytes;
 static struct thread threads[THREADS];
 static char stacks[THREADS][STACK_BYTES];
@@ -85,7 +89,7 @@ static uint64_t driver_answers(void) {
 }
 
 static void allocate(uint64_t bytes) {
-  CHECK(ledger_reserve(&ledger, 0, bytes, LIMIT_BYTES) != LEDGER_FULL, "%s: refused", case_name);
+  CHECK(reserves(bytes), "%s: refused", case_name);
   driver_takes(bytes);
   ledger_settle(&ledger, 0, bytes, bytes);
 }
@@ -119,7 +123,7 @@ static void load(void) {
 
 /* Until the answer is counted nobody can know of what it is more than was reserved for it. */
 static void make(void) {
-  CHECK(ledger_reserve(&ledger, 0, RESERVED_FOR_IT_BYTES, LIMIT_BYTES) != LEDGER_FULL, "%s: refused", case_name);
+  CHECK(reserves(RESERVED_FOR_IT_BYTES), "%s: refused", case_name);
   driver_makes(MADE_BYTES, MADE_BYTES - RESERVED_FOR_IT_BYTES);
   struct ledger_snapshot before = ledger_snapshot(&ledger, 0);
   uint64_t bytes = driver_answers();
@@ -169,7 +173,7 @@ static void start(const enum action *const *scripts) {
   usage = (struct vgpu_usage){.slots_used = 1};
   inside = false;
   own = (struct ledger_own){0};
-  ledger = (struct ledger){&own, &slots, NULL, 0};
+  ledger = (struct ledger){.own = &own, .slots = &slots};
   unmeasured_bytes = 0;
   overhead_bytes = OVERHEAD_BYTES;
   driver_bytes = OVERHEAD_BYTES + ALLOCATED_BYTES;

@@ -97,7 +97,8 @@ static inline void start_over(uint32_t percent) {
   device = (struct vgpu_device_shared){0};
   free(meter);
   meter = calloc(1, sizeof *meter);
-  meter_init(meter, &driver, &state, percent);
+  meter_init(meter, &driver, percent);
+  meter_add_bucket(meter, &state, NULL);
   stream = meter_add_stream(meter, &now_ns, &now_ns);
 }
 

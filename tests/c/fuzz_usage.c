@@ -21,7 +21,7 @@ const struct fuzz_input fuzz_inputs[] = {{SIZE, 4},
                                          {NULL, 0}};
 const char fuzz_alphabet[] = "";
 
-static struct region region;
+static struct region regions[VGPU_MAX_LEVELS], *const region = &regions[0];
 
 static void make_file(const char *path, const uint8_t *data, size_t size) {
   static uint8_t content[sizeof(struct vgpu_usage)];
@@ -43,15 +43,19 @@ static void make_file(const char *path, const uint8_t *data, size_t size) {
   CHECK(fclose(file) == 0, "%s", path);
 }
 
+static bool reserves(struct ledger *ledger, int device, uint64_t bytes) {
+  return ledger_reserve(ledger, device, bytes, (uint64_t[]){LIMIT_BYTES}).used_bytes != LEDGER_FULL;
+}
+
 static void use(struct ledger *ledger) {
   int device = VGPU_MAX_DEVICES - 1;
   ledger_used(ledger, device);
-  for (uint64_t held = 0; ledger_reserve(ledger, device, LIMIT_BYTES / 8, LIMIT_BYTES) != LEDGER_FULL;) {
+  for (uint64_t held = 0; reserves(ledger, device, LIMIT_BYTES / 8);) {
     ledger_settle(ledger, device, LIMIT_BYTES / 8, LIMIT_BYTES / 8);
     held += LIMIT_BYTES / 8;
     CHECK(held <= LIMIT_BYTES, "%llu bytes held", (unsigned long long)held);
   }
-  CHECK(region.file.path == NULL || truncate(region.file.path, 40000) == 0, "truncate");
+  CHECK(region->file.path == NULL || truncate(region->file.path, 40000) == 0, "truncate");
   struct ledger_snapshot before = ledger_snapshot(ledger, device);
   ledger_correct(ledger, device, &before, LIMIT_BYTES, LEDGER_LOOKED, 0);
   ledger_has_process(ledger, 1);
@@ -75,13 +79,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   snprintf(path, sizeof path, "fuzzed-%d.usage", (int)getpid());
   setenv(VGPU_ENV_USAGE_FILE, path, 1);
   make_file(path, data, size);
-  region_open(&region);
-  region_claim_slot(&region);
+  CHECK(region_open(regions) == 1, "one level");
+  region_claim_slot(region);
   own = (struct ledger_own){0};
-  struct ledger ledger = {&own, &region_slots, &region, region.slot};
+  struct ledger ledger = {.own = &own, .slots = &region_slots, .context = region, .own_slot = region->slot};
   use(&ledger);
-  use_device(&region.devices[0]);
-  shared_file_close(&region.file, 0);
+  use_device(&region->devices[0]);
+  shared_file_close(&region->file, 0);
   unlink(path);
   return 0;
 }

@@ -5,9 +5,9 @@
 static struct meter_terms terms_of(const void *owner) {
   struct meter *meter = (struct meter *)owner;
   const struct model_container *container = &model.containers[meter->turns.slot >= 0 ? model.current->container : 0];
-  struct meter_terms terms = {.percent = container->percent, .paused = container->paused};
+  struct meter_terms terms = {.percents = {container->percent}, .paused = container->paused};
   if (container->policy == VGPU_SM_OFF) {
-    terms.percent = VGPU_NO_SM_LIMIT;
+    terms.percents[0] = VGPU_NO_SM_LIMIT;
     terms.yields = true;
     return terms;
   }
@@ -19,7 +19,7 @@ static struct meter_terms terms_of(const void *owner) {
   terms.takes_turns = true;
   terms.is_apart = container->policy == VGPU_SM_APART;
   terms.yields = container->policy == VGPU_SM_BURST || container->percent >= VGPU_NO_SM_LIMIT;
-  terms.percent = turns_share_percent(&meter->turns, &published);
+  terms.percents[0] = turns_share_percent(&meter->turns, &published);
   return terms;
 }
 
@@ -30,8 +30,8 @@ void library_begin(struct model_process *process) {
     container->state[g].memory = &container->device[g];
     container->device[g].uuid[0] = 'G';
     container->states[g] = &container->state[g];
-    meter_init(meter, &model_driver, &container->state[g], container->percent);
-    meter->container = container->states;
+    meter_init(meter, &model_driver, container->percent);
+    meter_add_bucket(meter, &container->state[g], container->states);
     meter->terms = terms_of;
     meter->owner = meter;
     meter->takes_turns = true;

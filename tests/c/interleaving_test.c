@@ -21,8 +21,10 @@ static void wait_a_while(void);
 #define UNIT LEDGER_BLOCK_BYTES
 #define LIMIT_BYTES (100 * UNIT)
 #define STACK_BYTES 65536
+#define SHARES 2
+#define SHARE_LIMIT_BYTES (60 * UNIT) /* of a share within the limit */
 
-static struct vgpu_usage usage;
+static struct vgpu_usage usage, share_usage[SHARES];
 
 #include "memory/ledger.c"
 
@@ -31,7 +33,7 @@ static struct vgpu_usage usage;
 struct process {
   ucontext_t context;
   struct ledger_own own;
-  struct ledger ledger;
+  struct ledger ledger, above;
   const int *script; /* units to reserve, in turn; all is released at the end; 0: the end */
   uint64_t driver_bytes;
   int refused;
@@ -42,22 +44,21 @@ static struct process processes[PROCESSES];
 static char stacks[PROCESSES][STACK_BYTES];
 static ucontext_t scheduler;
 static int current, count;
+static const int *shares; /* of each process; NULL: there are none */
 
 static void step(void) {
   swapcontext(&processes[current].context, &scheduler);
 }
 
 static bool read_file(void *context, void *to, size_t size, size_t at) {
-  (void)context;
   step();
-  memcpy(to, (char *)&usage + at, size);
+  memcpy(to, (char *)context + at, size);
   return true;
 }
 
 static bool write_file(void *context, const void *from, size_t size, size_t at) {
-  (void)context;
   step();
-  memcpy((char *)&usage + at, from, size);
+  memcpy((char *)context + at, from, size);
   return true;
 }
 
@@ -69,32 +70,38 @@ static void wait_a_while(void) {
 }
 
 static bool slot_is_live(void *context, int slot) {
-  (void)context;
+  struct vgpu_usage *file = context;
   if (processes[slot].dead)
-    memset(&usage.processes[slot], 0, sizeof usage.processes[slot]);
+    memset(&file->processes[slot], 0, sizeof file->processes[slot]);
   return !processes[slot].dead;
 }
 
 static const struct ledger_slots slots = {read_file, write_file, slot_is_live};
 
 static void driver_takes(struct process *process, uint64_t bytes) {
-  uint64_t total = 0;
+  uint64_t total = 0, of_shares[SHARES] = {0};
   process->driver_bytes += bytes;
-  for (int i = 0; i < count; i++)
+  for (int i = 0; i < count; i++) {
     total += processes[i].driver_bytes;
+    if (shares != NULL)
+      of_shares[shares[i]] += processes[i].driver_bytes;
+  }
   CHECK(total <= LIMIT_BYTES, "%s: %llu bytes", case_name, (unsigned long long)total);
+  for (int i = 0; i < SHARES; i++)
+    CHECK(of_shares[i] <= SHARE_LIMIT_BYTES, "%s: %llu bytes in %d", case_name, (unsigned long long)of_shares[i], i);
 }
 
 static void live(void) {
   struct process *process = &processes[current];
   struct ledger *ledger = &process->ledger;
+  const uint64_t limits_bytes[] = {shares != NULL ? SHARE_LIMIT_BYTES : LIMIT_BYTES, LIMIT_BYTES};
   for (const int *bytes = process->script; *bytes != 0; bytes++) {
     if (*bytes == ERASE) {
       step();
       memset(usage.processes, 0, sizeof usage.processes);
       continue;
     }
-    if (ledger_reserve(ledger, 0, *bytes * UNIT, LIMIT_BYTES) == LEDGER_FULL) {
+    if (ledger_reserve(ledger, 0, *bytes * UNIT, limits_bytes).used_bytes == LEDGER_FULL) {
       process->refused++;
       continue;
     }
@@ -110,7 +117,12 @@ static void live(void) {
 static void start_process(int i, const int *script) {
   struct process *process = &processes[i];
   *process = (struct process){.script = script};
-  process->ledger = (struct ledger){&process->own, &slots, NULL, i};
+  process->ledger = (struct ledger){&process->own, &slots, &usage, i, 0, NULL};
+  if (shares != NULL) {
+    process->ledger.context = &share_usage[shares[i]];
+    process->above = (struct ledger){&process->own, &slots, &usage, i, 1, NULL};
+    process->ledger.above = &process->above;
+  }
   getcontext(&process->context);
   process->context.uc_stack.ss_sp = stacks[i];
   process->context.uc_stack.ss_size = STACK_BYTES;
@@ -118,9 +130,15 @@ static void start_process(int i, const int *script) {
   makecontext(&process->context, live, 0);
 }
 
+static void make_file(struct vgpu_usage *file) {
+  memset(file, 0, offsetof(struct vgpu_usage, processes[PROCESSES]));
+  file->slots_used = (uint32_t)count;
+}
+
 static void start(const int *const *scripts) {
-  memset(&usage, 0, sizeof usage);
-  usage.slots_used = (uint32_t)count;
+  make_file(&usage);
+  for (int i = 0; i < SHARES; i++)
+    make_file(&share_usage[i]);
   for (int i = 0; i < count; i++)
     start_process(i, scripts[i]);
 }
@@ -166,11 +184,17 @@ static void run(const int *const *scripts, int switches, int kills) {
 }
 
 /* After a run nothing is counted, but what was pending or held where a process was killed, until somebody looks. */
+static void check_slot_is_empty(struct vgpu_usage *file, int slot) {
+  slot_is_live(file, slot);
+  const struct vgpu_device_usage *device = &file->processes[slot].devices[0];
+  CHECK(device->allocated_bytes == 0 && device->counted_bytes == 0, "%s: left in slot %d", case_name, slot);
+}
+
 static void check_nothing_is_left(void) {
   for (int i = 0; i < count; i++) {
-    slot_is_live(NULL, i);
-    const struct vgpu_device_usage *device = &usage.processes[i].devices[0];
-    CHECK(device->allocated_bytes == 0 && device->counted_bytes == 0, "%s: left in slot %d", case_name, i);
+    check_slot_is_empty(&usage, i);
+    for (int share = 0; share < SHARES; share++)
+      check_slot_is_empty(&share_usage[share], i);
     CHECK(processes[i].dead || processes[i].own.usage.devices[0].allocated_bytes == 0, "%s: left in %d", case_name, i);
   }
 }
@@ -204,5 +228,12 @@ int main(int argument_count, char **arguments) {
   CASE("three that fit together") check((const int *const[]){small, small, grows, NULL}, 2, 0, false);
   CASE("one alone that is told nothing but lies") check((const int *const[]){twice, erases, NULL}, 5, 0, true);
   CASE("two that fit, and one is killed") check((const int *const[]){large, small, NULL}, 1, 1, false);
+  shares = (const int[]){0, 0, 1};
+  CASE("two of a share that do not fit in it") check((const int *const[]){small, large, NULL}, 3, 0, true);
+  CASE("two of a share that fit, and one is killed") check((const int *const[]){small, small, NULL}, 1, 1, false);
+  CASE("a third one beside the share") check((const int *const[]){small, small, large, NULL}, 1, 1, true);
+  shares = (const int[]){0, 1, 1};
+  CASE("two shares that do not fit together") check((const int *const[]){large, large, NULL}, 3, 1, true);
+  CASE("two shares that fit") check((const int *const[]){small, large, NULL}, 2, 1, false);
   return cases_end();
 }

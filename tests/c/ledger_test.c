@@ -8,7 +8,7 @@
 #define UNIT (8ULL << 20) /* so that all is shown at once */
 #define LIMIT_BYTES (1000000 * UNIT)
 #define RESERVES(ledger, device, bytes, limit_bytes)                                                                   \
-  (ledger_reserve(&(ledger), device, bytes, limit_bytes) != LEDGER_FULL)
+  (ledger_reserve(&(ledger), device, bytes, (uint64_t[]){limit_bytes}).used_bytes != LEDGER_FULL)
 
 static struct vgpu_usage usage;
 static struct ledger_own own[VGPU_MAX_PROCESSES];
@@ -18,28 +18,30 @@ static pthread_mutex_t file = PTHREAD_MUTEX_INITIALIZER;
 static int calls;
 static bool fails;
 
+/* A NULL context is `usage`. */
+static char *place(void *context, size_t at) {
+  return (char *)(context != NULL ? context : &usage) + at;
+}
+
 static bool read_file(void *context, void *to, size_t size, size_t at) {
-  (void)context;
   pthread_mutex_lock(&file);
-  memcpy(to, (char *)&usage + at, size);
+  memcpy(to, place(context, at), size);
   calls++;
   pthread_mutex_unlock(&file);
   return !fails;
 }
 
 static bool write_file(void *context, const void *from, size_t size, size_t at) {
-  (void)context;
   pthread_mutex_lock(&file);
-  memcpy((char *)&usage + at, from, size);
+  memcpy(place(context, at), from, size);
   calls++;
   pthread_mutex_unlock(&file);
   return !fails;
 }
 
 static bool is_live(void *context, int slot) {
-  (void)context;
   if (dead[slot])
-    memset(&usage.processes[slot], 0, sizeof usage.processes[slot]);
+    memset(place(context, offsetof(struct vgpu_usage, processes[slot])), 0, sizeof(struct vgpu_process_usage));
   return !dead[slot];
 }
 
@@ -318,6 +320,104 @@ static void check_concurrency(void) {
   CHECK(ledger_used(&ledger, 0) == 0, "%llu left over", (unsigned long long)ledger_used(&ledger, 0));
 }
 
+/* A share within another one, as many levels as there can be, and devices that have other numbers there. */
+static struct vgpu_usage above_usage[VGPU_MAX_LEVELS - 1];
+
+/* Processes whose first levels are files of their own have different shares there. */
+static struct ledger *nest(struct ledger levels[VGPU_MAX_LEVELS], int count, int slot) {
+  levels[0] = ledger_of(slot);
+  for (int i = 1; i < count; i++) {
+    above_usage[i - 1].slots_used = THREADS;
+    levels[i] = (struct ledger){&own[slot], &slots, &above_usage[i - 1], slot, i, NULL};
+    levels[i - 1].above = &levels[i];
+    for (int device = 0; device < VGPU_MAX_DEVICES; device++)
+      own[slot].levels[i].numbers[device] = (device + i) % VGPU_MAX_DEVICES;
+  }
+  return &levels[0];
+}
+
+static bool reserves(const struct ledger *ledger, uint64_t bytes, const uint64_t limits_bytes[VGPU_MAX_LEVELS]) {
+  return ledger_reserve(ledger, 0, bytes, limits_bytes).used_bytes != LEDGER_FULL;
+}
+
+static void check_each_level_refuses(void) {
+  for (int refusing = 0; refusing < VGPU_MAX_LEVELS; refusing++) {
+    uint64_t limits_bytes[VGPU_MAX_LEVELS];
+    struct ledger levels[VGPU_MAX_LEVELS];
+    start_over();
+    memset(above_usage, 0, sizeof above_usage);
+    struct ledger *ledger = nest(levels, VGPU_MAX_LEVELS, 0);
+    for (int i = 0; i < VGPU_MAX_LEVELS; i++)
+      limits_bytes[i] = i == refusing ? 10 * UNIT : LIMIT_BYTES;
+    struct ledger_room room = ledger_reserve(ledger, 0, 4 * UNIT, limits_bytes);
+    CHECK(room.used_bytes == 4 * UNIT && room.left_bytes == 6 * UNIT, "%d: %llu left", refusing,
+          (unsigned long long)room.left_bytes);
+    ledger_settle(ledger, 0, 4 * UNIT, 4 * UNIT);
+    CHECK(!reserves(ledger, 6 * UNIT + 1, limits_bytes), "%d refuses", refusing);
+    for (int i = 0; i < VGPU_MAX_LEVELS; i++) {
+      uint64_t used_bytes = ledger_used(&levels[i], 0), shown_bytes = 4 * UNIT;
+      if (i > 0)
+        shown_bytes = above_usage[i - 1].processes[0].devices[i].counted_bytes;
+      CHECK(used_bytes == 4 * UNIT && shown_bytes == 4 * UNIT, "%d: taken back at %d", refusing, i);
+    }
+    CHECK(reserves(ledger, 6 * UNIT, limits_bytes), "%d: the last byte", refusing);
+  }
+}
+
+static void check_dead_at_all_levels(void) {
+  struct ledger first[VGPU_MAX_LEVELS], second[VGPU_MAX_LEVELS];
+  const uint64_t limits_bytes[VGPU_MAX_LEVELS] = {LIMIT_BYTES, 10 * UNIT, 12 * UNIT, 14 * UNIT};
+  start_over();
+  memset(above_usage, 0, sizeof above_usage);
+  struct ledger *dies = nest(first, VGPU_MAX_LEVELS, 0), *lives = nest(second, VGPU_MAX_LEVELS, 1);
+  CHECK(reserves(dies, 8 * UNIT, limits_bytes) && !reserves(lives, 8 * UNIT, limits_bytes), "one of them");
+  dead[0] = true;
+  CHECK(reserves(lives, 10 * UNIT, limits_bytes), "takes nothing with it");
+}
+
+/* Half of the threads are of one share, half of another; together they have less than both. */
+static uint64_t held_at[2], held_above;
+static const uint64_t nested_limits_bytes[VGPU_MAX_LEVELS] = {LIMIT_BYTES, LIMIT_BYTES / 3 * 2, LIMIT_BYTES};
+
+static void holds(uint64_t *sum_bytes, uint64_t bytes, uint64_t limit_bytes) {
+  uint64_t now_bytes = __atomic_add_fetch(sum_bytes, bytes, __ATOMIC_SEQ_CST);
+  CHECK(now_bytes <= limit_bytes, "%llu held", (unsigned long long)now_bytes);
+}
+
+static void *allocate_in_share(void *argument) {
+  int slot = (int)(intptr_t)argument, share = slot % 2;
+  struct ledger above = {&own[slot], &slots, NULL, slot, 2, NULL};
+  struct ledger middle = {&own[slot], &slots, &above_usage[share], slot, 1, &above};
+  struct ledger ledger = {&own[slot], &slots, &above_usage[2], slot, 0, &middle};
+  unsigned seed = (unsigned)slot;
+  for (int i = 0; i < ROUNDS / 4; i++) {
+    uint64_t bytes = (uint64_t)rand_r(&seed) % (LIMIT_BYTES / 3);
+    if (!reserves(&ledger, bytes, nested_limits_bytes))
+      continue;
+    ledger_settle(&ledger, 0, bytes, bytes);
+    holds(&held_at[share], bytes, nested_limits_bytes[1]);
+    holds(&held_above, bytes, LIMIT_BYTES);
+    __atomic_sub_fetch(&held_at[share], bytes, __ATOMIC_SEQ_CST);
+    __atomic_sub_fetch(&held_above, bytes, __ATOMIC_SEQ_CST);
+    ledger_release(&ledger, 0, bytes);
+  }
+  return NULL;
+}
+
+static void check_shares_at_once(void) {
+  start_over();
+  memset(above_usage, 0, sizeof above_usage);
+  for (int i = 0; i < VGPU_MAX_LEVELS - 1; i++)
+    above_usage[i].slots_used = THREADS;
+  struct ledger outermost = ledger_of(THREADS - 1);
+  pthread_t threads[THREADS];
+  for (intptr_t i = 0; i < THREADS; i++)
+    CHECK(pthread_create(&threads[i], NULL, allocate_in_share, (void *)i) == 0, "thread");
+  for (int i = 0; i < THREADS; i++)
+    pthread_join(threads[i], NULL);
+  CHECK(ledger_used(&outermost, 0) == 0, "left over");
+}
+
 int main(int count, char **names) {
   cases_begin(count, names);
   CASE("sizes") check_sizes();
@@ -337,5 +437,8 @@ int main(int count, char **names) {
   CASE("without the file") check_without_the_file();
   CASE("huge requests") check_huge_requests();
   CASE("concurrency") check_concurrency();
+  CASE("each level refuses") check_each_level_refuses();
+  CASE("dead at all levels") check_dead_at_all_levels();
+  CASE("shares at once") check_shares_at_once();
   return cases_end();
 }

@@ -290,9 +290,56 @@ static void check_destroyed_context(const char *when, int32_t claimed_by, int32_
   CHECK(meter->in_flight_batches == 0 && meter->in_flight_ns == 0, "%s: nothing of it is in flight", when);
 }
 
+/* Shares within each other: a payment stands in each bucket, and the slowest lets launches through. */
+static struct meter_terms nested;
+
+static struct meter_terms nested_terms(const void *owner) {
+  (void)owner;
+  return nested;
+}
+
+static void check_shares_within_shares(void) {
+  static const struct {
+    uint32_t percents[VGPU_MAX_LEVELS]; /* the outermost first */
+    bool yields;                        /* nobody else wants the GPU, and the outermost may have all of it */
+    double share;
+    int held_at;
+  } rows[] = {{{60, 30, 100, 100}, false, 30, 1}, {{30, 60, 100, 100}, false, 30, 0},
+              {{80, 70, 60, 20}, false, 20, 3},   {{100, 100, 25, 100}, false, 25, 2},
+              {{30, 60, 100, 100}, true, 60, 1},  {{30, 100, 100, 100}, true, 100, -1},
+              {{50, 50, 50, 50}, false, 50, 0}};
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    struct vgpu_device_shared devices[VGPU_MAX_LEVELS] = {0};
+    struct device_state states[VGPU_MAX_LEVELS] = {0};
+    start_over(VGPU_NO_SM_LIMIT);
+    meter->bucket_count = 0;
+    for (int level = 0; level < VGPU_MAX_LEVELS; level++) {
+      states[level].memory = &devices[level];
+      meter_add_bucket(meter, &states[level], NULL);
+      nested.percents[level] = rows[i].percents[level];
+    }
+    nested.yields = rows[i].yields;
+    meter->terms = nested_terms;
+    int64_t began_ns = now_ns;
+    for (worked_ns = 0; now_ns < began_ns + 10 * S; synchronize())
+      launch(stream, MS, 1);
+    double share = 100.0 * (double)worked_ns / (double)(now_ns - began_ns);
+    bool holds = rows[i].share < 100 ? fabs(share - rows[i].share) < 1 : share > 90;
+    CHECK(holds, "row %zu: %.2f %%", i, share);
+    for (int level = 0; level < VGPU_MAX_LEVELS; level++) {
+      CHECK(devices[level].busy_ns == devices[0].busy_ns && devices[level].launches == devices[0].launches,
+            "row %zu: level %d is told the same", i, level);
+      bool holds_most = devices[level].throttled_ns > 2 * (uint64_t)S;
+      CHECK(i == 6 || holds_most == (level == rows[i].held_at), "row %zu: held at %d for %llu ns", i, level,
+            (unsigned long long)devices[level].throttled_ns);
+    }
+  }
+}
+
 int main(int count, char **names) {
   cases_begin(count, names);
   CASE("shares") check_shares();
+  CASE("shares within shares") check_shares_within_shares();
   CASE("varied kernels are charged") check_varied_kernels_are_charged();
   CASE("first cost") check_first_cost();
   CASE("many works stay known") check_many_works_stay_known();

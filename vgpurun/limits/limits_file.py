@@ -11,13 +11,15 @@ from vgpurun.limits.quota import Quota
 from vgpurun.storage.shared_file import read_regular
 
 
-def limits_bytes(limits: Sequence[tuple[str, Quota]], may_disable: bool = False) -> bytes:
+def limits_bytes(limits: Sequence[tuple[str, Quota]], may_disable: bool = False, has_parent: bool = False) -> bytes:
     """Return the content of a limits file: the UUID and quota of each device, in the order of their NVML index.
 
-    `may_disable`: whether a program may lift its limits by CUDA_DISABLE_CONTROL=true.
+    `may_disable`: whether a program may lift its limits by CUDA_DISABLE_CONTROL=true. `has_parent`: whether this is a
+    part of another share, which is found as `parent` beside the file's folder.
     """
     content = abi.Limits(magic=abi.LIMITS_MAGIC, abi_version=abi.ABI_VERSION, device_count=len(limits))
     content.may_disable = may_disable
+    content.has_parent = has_parent
     for device, (uuid, quota) in zip(content.devices, limits, strict=False):
         device.uuid = uuid.encode()
         device.memory_limit_bytes = abi.NO_MEMORY_LIMIT if quota.memory_bytes is None else quota.memory_bytes
@@ -30,24 +32,40 @@ def limits_bytes(limits: Sequence[tuple[str, Quota]], may_disable: bool = False)
 
 
 def write_limits(path: Path, limits: Sequence[tuple[str, Quota]], may_disable: bool = False) -> None:
-    """Change a limits file in place: running processes have it mapped and see it at their next call. Raises OSError."""
-    file = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    """Change a limits file in place: running processes have it mapped and see it at their next call. Raises OSError.
+
+    A part of another share remains one.
+    """
+    file = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
-        os.pwrite(file, limits_bytes(limits, may_disable), 0)
+        before = os.pread(file, sizeof(abi.Limits), 0).ljust(sizeof(abi.Limits), b"\0")
+        has_parent = bool(abi.Limits.from_buffer_copy(before).has_parent)
+        os.pwrite(file, limits_bytes(limits, may_disable, has_parent), 0)
     finally:
         os.close(file)
 
 
 def read_limits(path: Path) -> list[tuple[str, Quota]] | None:
     """Return the UUIDs and quotas of a limits file in its order, or None when it is none. Raises OSError."""
+    limits = _read(path)
+    if limits is None:
+        return None
+    devices = limits.devices[: min(limits.device_count, abi.MAX_DEVICES)]
+    return [(device.uuid.decode(errors="replace"), _quota_of(device)) for device in devices]
+
+
+def has_parent(path: Path) -> bool:
+    """Ask whether a limits file is that of a part of another share. Raises OSError."""
+    limits = _read(path)
+    return limits is not None and limits.has_parent != 0
+
+
+def _read(path: Path) -> abi.Limits | None:
     content = read_regular(path, sizeof(abi.Limits))
     if content is None or len(content) < sizeof(abi.Limits):
         return None
     limits = abi.Limits.from_buffer_copy(content)
-    if limits.magic != abi.LIMITS_MAGIC or limits.abi_version != abi.ABI_VERSION:
-        return None
-    devices = limits.devices[: min(limits.device_count, abi.MAX_DEVICES)]
-    return [(device.uuid.decode(errors="replace"), _quota_of(device)) for device in devices]
+    return limits if limits.magic == abi.LIMITS_MAGIC and limits.abi_version == abi.ABI_VERSION else None
 
 
 def _quota_of(device: abi.DeviceLimit) -> Quota:

@@ -19,8 +19,11 @@ struct wait {
   struct meter_stream *stream;
   struct meter *meter;
   struct meter_terms terms;
-  bool in_company, is_free, gives_way, without_turn;
-  int64_t cost_ns, now_ns, sleep_ns, held_ns, tokens_ns, for_turn_ns;
+  bool in_company, is_free, gives_way, without_turn, in_step;
+  int slowest; /* the bucket that has no tokens for the longest time */
+  int64_t cost_ns, now_ns, sleep_ns, tokens_ns, for_turn_ns;
+  int64_t held_ns[VGPU_MAX_LEVELS]; /* by each bucket; all other waits are the tenant's */
+  int noted;
 };
 
 /* ---- what is in flight ------------------------------------------------------------------------------------------- */
@@ -121,52 +124,69 @@ static void take_turn(struct wait *wait) {
 
 /* ---- tokens ------------------------------------------------------------------------------------------------------ */
 
-/* The GPUs of a container keep in step: work begins when all of them have tokens. While it is on one of them, the
+/* The GPUs of a share keep in step: work begins when all of them have tokens. While it is on one of them, the
  * others go on without until they have paid as much; and where it makes no progress there, as a collective that waits
  * for its partner, until they owe a burst. */
-static bool goes_in_step(struct wait *wait, int64_t zero_at_ns, int64_t *open_at_ns) {
-  struct meter *meter = wait->meter;
-  int64_t owes_ns = wait->now_ns + bucket_wall_ns(BUCKET_BURST_NS, wait->terms.percent);
-  int64_t pays_ns = bucket_wall_ns(min(wait->cost_ns, BUCKET_BURST_NS / 2), wait->terms.percent);
-  bool in_step = false, others_work = false, others_wait = false;
+static bool goes_in_step(struct wait *wait, const struct meter_bucket *bucket, uint32_t percent, int64_t zero_at_ns,
+                         int64_t *open_at_ns) {
+  struct device_state *const *others = bucket->others;
+  int64_t owes_ns = wait->now_ns + bucket_wall_ns(BUCKET_BURST_NS, percent);
+  int64_t pays_ns = bucket_wall_ns(min(wait->cost_ns, BUCKET_BURST_NS / 2), percent);
+  bool others_work = false, others_wait = false;
   *open_at_ns = zero_at_ns;
-  for (int i = 0; !wait->terms.is_apart && meter->container != NULL && meter->container[i] != NULL; i++) {
+  for (int i = 0; !wait->terms.is_apart && others != NULL && others[i] != NULL; i++) {
     struct vgpu_device_shared other;
-    if (meter->container[i] == meter->state || !device_state_is_used(meter->container[i], wait->now_ns))
+    if (others[i] == bucket->state || !device_state_is_used(others[i], wait->now_ns))
       continue;
-    device_state_read(meter->container[i], &other);
+    device_state_read(others[i], &other);
     int64_t stalled_ns = wait->now_ns - other.at_work_since_ns;
-    in_step |= other.last_launch_ns > wait->now_ns - TURNS_PATIENCE_NS;
+    wait->in_step |= other.last_launch_ns > wait->now_ns - TURNS_PATIENCE_NS;
     others_work |= stalled_ns < MOST_PATIENCE_NS;
     others_wait |= stalled_ns < MOST_PATIENCE_NS && stalled_ns > LOOK_NS;
-    *open_at_ns = max(*open_at_ns, bucket_zero_at(other.tokens_zero_at_ns, wait->now_ns, wait->terms.percent));
+    *open_at_ns = max(*open_at_ns, bucket_zero_at(other.tokens_zero_at_ns, wait->now_ns, percent));
   }
-  set(meter->in_step, in_step);
   return (others_work && zero_at_ns + pays_ns <= min(*open_at_ns, owes_ns)) || (others_wait && zero_at_ns <= owes_ns);
 }
 
-/* By what this process has paid, and by what all of the container had paid a moment ago. */
-static int64_t zero_at_ns(struct meter *meter, int64_t now_ns) {
+/* By what this process has paid, and by what all had paid a moment ago. */
+static int64_t zero_at_ns(struct meter_bucket *bucket, int64_t now_ns) {
   struct vgpu_device_shared shared;
-  if (now_ns - get(meter->looked_ns) >= METER_SPARSE_NS) {
-    device_state_read(meter->state, &shared);
-    set(meter->zero_at_ns, shared.tokens_zero_at_ns);
-    set(meter->looked_ns, now_ns);
+  if (now_ns - get(bucket->looked_ns) >= METER_SPARSE_NS) {
+    device_state_read(bucket->state, &shared);
+    set(bucket->zero_at_ns, shared.tokens_zero_at_ns);
+    set(bucket->looked_ns, now_ns);
   }
-  return max(get(meter->paid_zero_at_ns), get(meter->zero_at_ns));
+  return max(get(bucket->paid_zero_at_ns), get(bucket->zero_at_ns));
+}
+
+/* When the slowest bucket has tokens; 0: all of them let the launch through. */
+static int64_t open_at_ns(struct wait *wait) {
+  struct meter *meter = wait->meter;
+  int64_t latest_ns = 0, at_ns;
+  wait->in_step = false;
+  for (int i = get(meter->is_free) ? 1 : 0; i < meter->bucket_count; i++) {
+    struct meter_bucket *bucket = &meter->buckets[i];
+    uint32_t percent = wait->terms.percents[i];
+    int64_t zero_ns = bucket_zero_at(zero_at_ns(bucket, wait->now_ns), wait->now_ns, percent);
+    if (goes_in_step(wait, bucket, percent, zero_ns, &at_ns) || at_ns <= latest_ns)
+      continue;
+    latest_ns = at_ns;
+    wait->slowest = i;
+  }
+  set(meter->in_step, wait->in_step);
+  return latest_ns;
 }
 
 static bool has_tokens(struct wait *wait) {
   struct meter *meter = wait->meter;
-  if (wait->is_free)
+  int64_t open_ns = wait->is_free ? 0 : open_at_ns(wait);
+  if (open_ns == 0)
     return true;
-  int64_t paid_ns = zero_at_ns(meter, wait->now_ns), open_at_ns;
-  if (goes_in_step(wait, bucket_zero_at(paid_ns, wait->now_ns, wait->terms.percent), &open_at_ns))
-    return true;
-  int64_t quantum_ns = wait->in_company ? bucket_wall_ns(QUANTUM_NS, wait->terms.percent) : QUANTUM_NS;
+  uint32_t percent = wait->terms.percents[wait->slowest];
+  int64_t quantum_ns = wait->in_company ? bucket_wall_ns(QUANTUM_NS, percent) : QUANTUM_NS;
   /* Not for longer than that: another process of the container may use the tokens as they come. */
   bool saves = wait->tokens_ns > 0 && wait->tokens_ns < 2 * quantum_ns;
-  wait->sleep_ns = open_at_ns + (saves ? quantum_ns : 0) - wait->now_ns;
+  wait->sleep_ns = open_ns + (saves ? quantum_ns : 0) - wait->now_ns;
   if (wait->sleep_ns <= 0)
     return true;
   bool looks = get(meter->in_flight_batches) > 0 || wait->terms.yields;
@@ -232,14 +252,22 @@ static void look_beside(struct meter_stream *stream) {
 
 enum obstacle { NOTHING, PAUSE, TOKENS, TURN, ROOM };
 
+static bool is_limited_by_nothing_else(const struct wait *wait) {
+  bool limited = false;
+  for (int i = 1; i < wait->meter->bucket_count; i++)
+    limited |= wait->terms.percents[i] < VGPU_NO_SM_LIMIT;
+  return !limited;
+}
+
 static enum obstacle obstacle(struct wait *wait) {
   struct meter *meter = wait->meter;
   wait->terms = meter_terms(meter);
   wait->in_company = meter->takes_turns && wait->terms.takes_turns && turns_look(&meter->turns).company;
-  wait->is_free = wait->terms.yields && !(wait->in_company && turns_look(&meter->turns).wanted);
+  bool is_free = wait->terms.yields && !(wait->in_company && turns_look(&meter->turns).wanted);
+  wait->is_free = is_free && is_limited_by_nothing_else(wait);
   wait->gives_way = wait->in_company && turns_look(&meter->turns).higher_priority;
   wait->now_ns = meter->driver->now_ns();
-  set(meter->is_free, wait->is_free);
+  set(meter->is_free, is_free);
   if (!wait->in_company)
     set(meter->turn_wait_ns, 0);
   if (wait->terms.paused)
@@ -249,7 +277,8 @@ static enum obstacle obstacle(struct wait *wait) {
   return !has_turn(wait) ? TURN : !has_room(wait) ? ROOM : NOTHING;
 }
 
-/* A turn is passed on before a longer sleep; for a shorter one the hand-over costs more than it gives. */
+/* A turn is passed on before a longer sleep; for a shorter one the hand-over costs more than it gives. Processes of the
+ * tenant have no tokens either, but where it is a share within it that has none. */
 static void wait_for(struct wait *wait, enum obstacle what) {
   struct meter *meter = wait->meter;
   int64_t until_ns = wait->now_ns + (what == PAUSE ? LONGEST_SLEEP_NS : wait->sleep_ns);
@@ -259,10 +288,10 @@ static void wait_for(struct wait *wait, enum obstacle what) {
     sleep_a_little(meter);
   else {
     bool is_long = until_ns - wait->now_ns >= LOOK_NS && wait->in_company && turns_is_ours(&meter->turns);
-    if (is_long && turns_look(&meter->turns).another_tenant)
+    bool has_use = is_long && ((what == TOKENS && wait->slowest > 0) || turns_look(&meter->turns).another_tenant);
+    if (has_use)
       drain_and_pass(meter);
-    else if (is_long) /* processes of the container have no tokens either: each has the turn for as long as the others
-                       */
+    else if (is_long) /* each has the turn for as long as the others */
       gate_note_activity(meter, until_ns - wait->now_ns);
     int64_t left_ns = until_ns - meter->driver->now_ns();
     if (left_ns > 0)
@@ -274,19 +303,24 @@ static void wait_for(struct wait *wait, enum obstacle what) {
 
 static void book_wait(struct vgpu_device_shared *shared, void *how) {
   const struct wait *wait = how;
-  shared->throttled_ns += (uint64_t)wait->held_ns;
-  if (wait->for_turn_ns > 0)
+  shared->throttled_ns += (uint64_t)wait->held_ns[wait->noted];
+  if (wait->noted == 0 && wait->for_turn_ns > 0)
     wait_times_note(&shared->turn_waits, wait->now_ns, wait->for_turn_ns);
 }
 
 /* Room is not counted: there the GPU is busy with our own work. */
 static void note_wait(struct wait *wait) {
   struct meter *meter = wait->meter;
-  if (wait->held_ns == 0)
+  int64_t held_ns = 0;
+  for (int i = 0; i < meter->bucket_count; held_ns += wait->held_ns[i++])
+    if (wait->held_ns[i] > 0) {
+      wait->noted = i;
+      device_state_change(meter->buckets[i].state, book_wait, wait);
+    }
+  if (held_ns == 0)
     return;
-  device_state_change(meter->state, book_wait, wait);
   if (meter->observer != NULL)
-    meter->observer->waited(meter, wait->now_ns - wait->held_ns, wait->now_ns);
+    meter->observer->waited(meter, wait->now_ns - held_ns, wait->now_ns);
   look_beside(wait->stream);
 }
 
@@ -302,7 +336,7 @@ struct gate_pass gate_wait(struct meter_stream *stream, int64_t cost_ns) {
     meter_harvest(meter);
     int64_t took_ns = meter->driver->now_ns() - wait.now_ns;
     wait.tokens_ns += what == TOKENS ? took_ns : 0;
-    wait.held_ns += what != ROOM ? took_ns : 0;
+    wait.held_ns[what == TOKENS ? wait.slowest : 0] += what != ROOM ? took_ns : 0;
     wait.for_turn_ns += what == TURN ? took_ns : 0;
     set(meter->turn_wait_ns, min(max(wait.for_turn_ns, get(meter->turn_wait_ns)), TURNS_LONGEST_NS));
   }

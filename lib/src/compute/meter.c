@@ -47,7 +47,8 @@ void meter_end_unseen(struct meter_stream *stream) {
 static void cannot_measure(struct meter *meter) {
   static int said;
   log_once(&said, LOG_WARNING, "GPU work on a stream cannot be measured; its compute limit is not enforced");
-  device_state_not_enforced(meter->state, VGPU_NOT_ENFORCED_SM);
+  for (int i = 0; i < meter->bucket_count; i++)
+    device_state_not_enforced(meter->buckets[i].state, VGPU_NOT_ENFORCED_SM);
 }
 
 void meter_end_with_marker(struct meter_stream *stream) {

@@ -103,13 +103,21 @@ struct meter_observer {
   void (*waited)(const struct meter *meter, int64_t began_ns, int64_t ended_ns);
 };
 
+/* A token bucket: the tenant's, or that of a share within it. */
+struct meter_bucket {
+  struct device_state *state;
+  struct device_state *const *others;    /* of the devices of the share, this one among them; NULL ends the list */
+  _Atomic int64_t paid_zero_at_ns;       /* by what this process has paid */
+  _Atomic int64_t zero_at_ns, looked_ns; /* by what all had paid, and when that was so */
+};
+
 /* This process's part of the device, now. */
 struct meter_terms {
-  uint32_t percent; /* 1 to 100; VGPU_NO_SM_LIMIT: all */
-  bool yields;      /* the percentage holds only while another tenant wants the GPU */
-  bool is_apart;    /* from the container's other GPUs, which need not keep in step with this one */
-  bool takes_turns; /* where others are there to take them with */
-  bool paused;      /* nothing is to begin */
+  uint32_t percents[VGPU_MAX_LEVELS]; /* of each bucket: 1 to 100; VGPU_NO_SM_LIMIT: all */
+  bool yields;                        /* the tenant's percentage holds only while another tenant wants the GPU */
+  bool is_apart;                      /* from the container's other GPUs, which need not keep in step with this one */
+  bool takes_turns;                   /* where others are there to take them with */
+  bool paused;                        /* nothing is to begin */
 };
 
 struct meter_cost {
@@ -127,9 +135,9 @@ struct meter_bill {
 
 struct meter {
   const struct meter_driver *driver;
-  const struct meter_observer *observer; /* NULL: nobody looks on */
-  struct device_state *state;
-  struct device_state *const *container; /* of the devices of the container, this one among them; NULL ends the list */
+  const struct meter_observer *observer;        /* NULL: nobody looks on */
+  struct meter_bucket buckets[VGPU_MAX_LEVELS]; /* the tenant's first, the own share's last */
+  int bucket_count;
   uint32_t percent;
   struct meter_terms (*terms)(const void *owner); /* NULL: percent for ever */
   const void *owner;
@@ -148,8 +156,7 @@ struct meter {
   struct timeline timelines[METER_MAX_CONTEXTS];
 
   _Atomic int64_t to_pay_ns;
-  _Atomic int64_t paid_zero_at_ns; /* the bucket by what this process has paid */
-  _Atomic int64_t in_flight_ns;    /* as expected */
+  _Atomic int64_t in_flight_ns; /* as expected */
   _Atomic uint32_t in_flight_batches;
   _Atomic int64_t progress_ns;   /* when a batch was settled last, or the first one came into flight */
   _Atomic int64_t patience_ns;   /* with work that makes no progress; 0: as at first */
@@ -158,19 +165,21 @@ struct meter {
   _Atomic bool is_free;          /* nobody else wants the GPU, as the gate saw it last */
   _Atomic bool in_step;          /* with other GPUs of the container */
   _Atomic bool was_late;
-  _Atomic int64_t turn_wait_ns;          /* the longest wait for the turn while others are there */
-  _Atomic int64_t zero_at_ns, looked_ns; /* the container's bucket, and when that was so */
-  _Atomic int64_t mixed_until_ns;        /* the GPU mixes our work with another's */
+  _Atomic int64_t turn_wait_ns;   /* the longest wait for the turn while others are there */
+  _Atomic int64_t mixed_until_ns; /* the GPU mixes our work with another's */
   _Atomic int64_t look_beside_at_ns;
 
   uint32_t costs_replaced; /* by others for which there was no place */
   struct meter_cost costs[1 << METER_COST_SET_BITS][METER_COST_WAYS];
 };
 
-void meter_init(struct meter *meter, const struct meter_driver *driver, struct device_state *state, uint32_t percent);
+void meter_init(struct meter *meter, const struct meter_driver *driver, uint32_t percent);
+
+/* The tenant's, and then those of shares within it. Before the first launch. */
+void meter_add_bucket(struct meter *meter, struct device_state *state, struct device_state *const *others);
 
 static inline struct meter_terms meter_terms(const struct meter *meter) {
-  struct meter_terms fixed = {.percent = meter->percent, .takes_turns = true};
+  struct meter_terms fixed = {.percents = {meter->percent}, .takes_turns = true};
   return meter->terms != NULL ? meter->terms(meter->owner) : fixed;
 }
 
@@ -218,7 +227,7 @@ void meter_after_wait_all(struct meter *meter, int64_t returned_ns);
 void meter_before_poll(struct meter *meter);
 void meter_after_poll(struct meter *meter);
 
-/* Settles what has completed, and tells the container what has been paid. */
+/* Settles what has completed, and tells the tenant, and each share within it, what has been paid. */
 void meter_harvest(struct meter *meter);
 
 #endif

@@ -24,11 +24,15 @@ static struct meter_stream *claim_unused(struct meter *meter) {
   return NULL;
 }
 
-void meter_init(struct meter *meter, const struct meter_driver *driver, struct device_state *state, uint32_t percent) {
+void meter_init(struct meter *meter, const struct meter_driver *driver, uint32_t percent) {
   memset(meter, 0, sizeof *meter);
   meter->driver = driver;
-  meter->state = state;
   meter->percent = percent;
+}
+
+void meter_add_bucket(struct meter *meter, struct device_state *state, struct device_state *const *others) {
+  meter->buckets[meter->bucket_count].state = state;
+  meter->buckets[meter->bucket_count++].others = others;
 }
 
 struct meter_stream *meter_add_stream(struct meter *meter, void *context, void *handle) {

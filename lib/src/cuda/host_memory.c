@@ -2,6 +2,7 @@
 
 #include "base/log.h"
 #include "cuda/memory.h"
+#include "cuda/reserve.h"
 #include "device/devices.h"
 #include "device/process.h"
 
@@ -22,9 +23,10 @@ static bool is_possible(CUdevice ordinal) {
 }
 
 static bool reserve(const struct device *device, uint64_t bytes) {
-  struct limits limits = device_limits(device);
-  return device->number >= 0 && limits_oversubscribe(limits) &&
-         ledger_reserve_host(process_ledger(), device->number, bytes, limits.virtual_bytes);
+  uint64_t limits_bytes[VGPU_MAX_LEVELS];
+  for (int level = 0; level < process_levels(); level++)
+    limits_bytes[level] = device_limits_at(device, level).virtual_bytes;
+  return memory_may_be_served(device) && ledger_reserve_host(process_ledger(), device->number, bytes, limits_bytes);
 }
 
 void host_memory_release(const struct device *device, uint64_t bytes) {

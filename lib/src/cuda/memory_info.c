@@ -86,15 +86,17 @@ static void settle(struct device *device) {
 
 struct memory_view memory_view(struct device *device, uint64_t driver_total_bytes, uint64_t driver_free_bytes) {
   settle(device);
-  struct limits limits = device_limits(device);
-  uint64_t total_bytes = memory_view_total(limits, driver_total_bytes);
-  uint64_t used_bytes = least(total_bytes, device_used_bytes(device) + device_host_bytes(device));
-  uint64_t free_bytes = total_bytes - used_bytes;
-  return (struct memory_view){
-      .total_bytes = total_bytes,
-      .free_bytes = limits_oversubscribe(limits) ? free_bytes : least(driver_free_bytes, free_bytes),
-      .used_bytes = used_bytes,
-  };
+  bool is_served = limits_oversubscribe(device_limits(device));
+  struct memory_view view = {UINT64_MAX, is_served ? UINT64_MAX : driver_free_bytes, 0};
+  for (int level = process_levels() - 1; level >= 0; level--) { /* used is what the own level holds: it comes last */
+    struct limits limits = device_limits_at(device, level);
+    limits.is_served = is_served;
+    uint64_t total_bytes = memory_view_total(limits, driver_total_bytes);
+    view.used_bytes = least(total_bytes, device_used_bytes(device, level) + device_host_bytes(device, level));
+    view.free_bytes = least(view.free_bytes, total_bytes - view.used_bytes);
+    view.total_bytes = least(view.total_bytes, total_bytes);
+  }
+  return view;
 }
 
 uint64_t memory_view_total(struct limits limits, uint64_t driver_total_bytes) {

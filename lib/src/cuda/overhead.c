@@ -22,13 +22,14 @@ HOT bool overhead_is_due(const struct device *device, int64_t max_age_ns) {
   return now_ns - corrected_ns >= max_age_ns;
 }
 
-static uint64_t uncounted_elsewhere(const struct device *device, const struct nvml_processes *running) {
+static uint64_t uncounted_elsewhere(const struct device *device, int level, const struct nvml_processes *running) {
+  const struct ledger *ledger = process_ledger_at(level);
   uint64_t sum = 0;
   for (unsigned i = 0; i < running->count; i++) {
     const nvmlProcessInfo_t *process = &running->list[i];
     uint64_t held;
     if (process->pid == (unsigned)getpid() || process->usedGpuMemory == (unsigned long long)NVML_VALUE_NOT_AVAILABLE ||
-        !ledger_held_elsewhere(process_ledger(), device->number, process->pid, &held))
+        !ledger_held_elsewhere(ledger, device->number, process->pid, &held))
       continue;
     sum += process->usedGpuMemory > held ? process->usedGpuMemory - held : 0;
   }
@@ -53,9 +54,11 @@ static COLD bool correct(struct device *device, enum ledger_cause cause, uint64_
   }
   uint64_t bytes;
   bool listed = nvml_processes_find(&running, (unsigned)getpid(), &bytes);
-  uint64_t elsewhere = uncounted_elsewhere(device, &running);
+  for (int level = 0; level < process_levels(); level++) {
+    uint64_t elsewhere_bytes = uncounted_elsewhere(device, level, &running);
+    __atomic_store_n(&device->uncounted_elsewhere_bytes[level], elsewhere_bytes, __ATOMIC_RELAXED);
+  }
   nvml_processes_done(&running);
-  __atomic_store_n(&device->uncounted_elsewhere_bytes, elsewhere, __ATOMIC_RELAXED);
   __atomic_store_n(&device->is_listed, listed, __ATOMIC_RELAXED);
   uint64_t surplus_bytes = pools_settle(device, POOLS_REREAD) ? 0 : LEDGER_UNKNOWN_BYTES;
   memory_begin_leaving(device, surplus_bytes);

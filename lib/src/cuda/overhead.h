@@ -21,11 +21,11 @@ static inline bool overhead_was_asked(const struct device *device) {
   return __atomic_load_n(&device->corrected_ns, __ATOMIC_SEQ_CST) != 0;
 }
 
-/* The bytes that the container's other processes held at NVML's last answer and do not count yet: what they loaded and
+/* The bytes that the other processes of a level held at NVML's last answer and do not count yet: what they loaded and
  * were not asked about since, and memory that they had imported before its maker gave it up. They may count it any
  * moment. */
-static inline uint64_t overhead_elsewhere_bytes(const struct device *device) {
-  return __atomic_load_n(&device->uncounted_elsewhere_bytes, __ATOMIC_RELAXED);
+static inline uint64_t overhead_elsewhere_bytes(const struct device *device, int level) {
+  return __atomic_load_n(&device->uncounted_elsewhere_bytes[level], __ATOMIC_RELAXED);
 }
 
 /* Returns what this process holds besides its allocations, as NVML said last: a range while other threads allocate. */

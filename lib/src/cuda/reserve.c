@@ -16,18 +16,52 @@ static unsigned long long mib(uint64_t bytes) {
   return bytes / MIB;
 }
 
-static void explain(const struct device *device, uint64_t bytes) {
-  struct limits limits = device_limits(device);
-  struct ledger_parts parts = ledger_parts(process_ledger(), device->number);
+/* The limits, less what other processes of the level hold and do not count yet. */
+static HOT struct limits limits_left(const struct device *device, int level) {
+  struct limits limits = device_limits_at(device, level);
+  uint64_t elsewhere_bytes = overhead_elsewhere_bytes(device, level);
+  if (limits.memory_bytes == VGPU_NO_MEMORY_LIMIT)
+    return limits;
+  if (elsewhere_bytes > limits.memory_bytes)
+    elsewhere_bytes = limits.memory_bytes;
+  limits.memory_bytes -= elsewhere_bytes;
+  limits.virtual_bytes -= elsewhere_bytes;
+  return limits;
+}
+
+static const char *whose_limit(int level) {
+  static const char *const texts[VGPU_MAX_LEVELS] = {"", " of the share that this one is a part of",
+                                                     " of the share two levels up", " of the share three levels up"};
+  return texts[level];
+}
+
+static void explain(const struct device *device, int level, uint64_t bytes) {
+  struct limits limits = device_limits_at(device, level);
+  struct ledger_parts parts = ledger_parts(process_ledger_at(level), device->number);
   char on_host[128] = "";
   if (limits_oversubscribe(limits))
     snprintf(on_host, sizeof on_host, ", and %llu MiB of the host beyond the device's %llu MiB", mib(parts.host_bytes),
              mib(limits.memory_bytes));
   log_line(LOG_WARNING,
            "out of GPU memory on %s: %llu MiB asked for; in use: %llu MiB by this process, %llu MiB by others in the "
-           "container, %llu MiB overhead (contexts, modules)%s; limit %llu MiB (said once per process)",
+           "container, %llu MiB overhead (contexts, modules)%s; limit %llu MiB%s (said once per process)",
            device->uuid, mib(bytes) + (bytes % MIB != 0), mib(parts.own_bytes), mib(parts.others_bytes),
-           mib(parts.overhead_bytes), on_host, mib(limits.virtual_bytes));
+           mib(parts.overhead_bytes), on_host, mib(limits.virtual_bytes), whose_limit(level));
+}
+
+/* The first level that has no room for it, or less than the others. */
+static int level_without_room(const struct device *device, uint64_t bytes) {
+  uint64_t least_bytes = UINT64_MAX;
+  int found = 0;
+  for (int level = 0; level < process_levels() && least_bytes >= bytes; level++) {
+    uint64_t limit_bytes = limits_left(device, level).memory_bytes, used_bytes = device_used_bytes(device, level);
+    uint64_t left_bytes = limit_bytes > used_bytes ? limit_bytes - used_bytes : 0;
+    if (left_bytes >= least_bytes)
+      continue;
+    least_bytes = left_bytes;
+    found = level;
+  }
+  return found;
 }
 
 static void note_refusal(struct vgpu_device_shared *shared, void *nothing) {
@@ -39,75 +73,91 @@ CUresult memory_refuse(const struct device *device, uint64_t bytes) {
   static bool said;
   if (device->number < 0) /* has been explained when it was met */
     return CUDA_ERROR_OUT_OF_MEMORY;
-  device_state_change(device_state(device), note_refusal, NULL);
+  int level = level_without_room(device, bytes);
+  device_state_change(device_state(device, level), note_refusal, NULL);
   if (!__atomic_exchange_n(&said, true, __ATOMIC_RELAXED))
-    explain(device, bytes);
+    explain(device, level, bytes);
   return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* The limits, less what other processes of the container hold and do not count yet. */
-static HOT struct limits limits_left(const struct device *device) {
-  struct limits limits = device_limits(device);
-  uint64_t elsewhere_bytes = overhead_elsewhere_bytes(device);
-  if (limits.memory_bytes == VGPU_NO_MEMORY_LIMIT)
-    return limits;
-  if (elsewhere_bytes > limits.memory_bytes)
-    elsewhere_bytes = limits.memory_bytes;
-  limits.memory_bytes -= elsewhere_bytes;
-  limits.virtual_bytes -= elsewhere_bytes;
-  return limits;
-}
+/* How much may be held at a level, for one kind of request. */
+typedef struct limits (*limits_of)(const struct device *device, int level);
 
 /* Device memory, and host memory in its place, may not pass the virtual limit together. */
-static HOT uint64_t reserve(struct device *device, uint64_t bytes, struct limits limits) {
+static bool passes_virtual_limit(const struct device *device, int level, uint64_t virtual_bytes, uint64_t used_bytes) {
+  return used_bytes > virtual_bytes || device_host_bytes(device, level) > virtual_bytes - used_bytes;
+}
+
+struct room {
+  uint64_t used_bytes; /* LEDGER_FULL: none */
+  uint64_t left_bytes, limit_bytes;
+};
+
+static HOT struct room reserve(struct device *device, uint64_t bytes, limits_of limits_of) {
+  const struct ledger *ledger = process_ledger();
+  uint64_t limits_bytes[VGPU_MAX_LEVELS], virtual_bytes[VGPU_MAX_LEVELS];
+  struct room room = {.used_bytes = LEDGER_FULL, .limit_bytes = UINT64_MAX};
+  bool is_served = false, passes = false;
   if (device->number < 0)
-    return LEDGER_FULL;
-  uint64_t used_bytes = ledger_reserve(process_ledger(), device->number, bytes, limits.memory_bytes);
-  if (used_bytes == LEDGER_FULL || !limits_oversubscribe(limits) ||
-      device_host_bytes(device) <= limits.virtual_bytes - used_bytes)
-    return used_bytes;
-  memory_cancel(device, bytes);
-  return LEDGER_FULL;
+    return room;
+  for (int level = 0; level < process_levels(); level++) {
+    struct limits limits = limits_of(device, level);
+    limits_bytes[level] = limits.memory_bytes;
+    virtual_bytes[level] = limits.virtual_bytes;
+    room.limit_bytes = limits.memory_bytes < room.limit_bytes ? limits.memory_bytes : room.limit_bytes;
+    is_served |= limits_oversubscribe(limits);
+  }
+  struct ledger_room found = ledger_reserve(ledger, device->number, bytes, limits_bytes);
+  for (int level = 0; is_served && found.used_bytes != LEDGER_FULL && level < process_levels(); level++)
+    passes |= passes_virtual_limit(device, level, virtual_bytes[level],
+                                   ledger_used_of_late(process_ledger_at(level), device->number));
+  if (passes) {
+    memory_cancel(device, bytes);
+    return room;
+  }
+  room.used_bytes = found.used_bytes;
+  room.left_bytes = found.left_bytes;
+  return room;
+}
+
+static HOT bool has_room(struct device *device, uint64_t bytes, limits_of limits_of) {
+  return reserve(device, bytes, limits_of).used_bytes != LEDGER_FULL;
 }
 
 #define LITTLE_BYTES (32 * MIB)
 
 /* Has so much been allocated since NVML was asked that it could pass the limit together with a module that was loaded
  * meanwhile? */
-static bool has_grown_much(const struct device *device, uint64_t used_bytes, uint64_t limit_bytes) {
+static bool has_grown_much(const struct device *device, const struct room *room) {
   uint64_t asked_bytes = __atomic_load_n(&device->used_when_asked_bytes, __ATOMIC_RELAXED);
-  uint64_t grown_bytes = used_bytes > asked_bytes ? used_bytes - asked_bytes : 0;
-  return grown_bytes > LITTLE_BYTES && grown_bytes > (limit_bytes - used_bytes) / 8;
+  uint64_t grown_bytes = room->used_bytes > asked_bytes ? room->used_bytes - asked_bytes : 0;
+  return grown_bytes > LITTLE_BYTES && grown_bytes > room->left_bytes / 8;
 }
 
 /* Overhead grows while a program runs, and NVML takes 36 us to tell: so it is asked seldom while there is plenty, often
  * in the last quarter of the limit, and at once when much has been allocated since. */
-static int64_t correction_age_ns(const struct device *device, uint64_t used_bytes, uint64_t limit_bytes) {
-  if (!overhead_was_asked(device) || (used_bytes <= limit_bytes && has_grown_much(device, used_bytes, limit_bytes)))
+static int64_t correction_age_ns(const struct device *device, const struct room *room) {
+  if (!overhead_was_asked(device) || (room->used_bytes != LEDGER_FULL && has_grown_much(device, room)))
     return 0;
-  return used_bytes < limit_bytes / 4 * 3 ? OVERHEAD_SELDOM_NS : OVERHEAD_OFTEN_NS;
+  return room->left_bytes > room->limit_bytes / 4 ? OVERHEAD_SELDOM_NS : OVERHEAD_OFTEN_NS;
 }
-
-/* How much may be held, for one kind of request. */
-typedef struct limits (*limits_of)(const struct device *device);
 
 /* While NVML is asked nothing of ours may be pending, which would blur the answer. */
 static HOT bool try_reserve(struct device *device, uint64_t bytes, limits_of limits_of) {
   if (device->number < 0)
     return false;
-  struct limits limits = limits_of(device);
-  uint64_t used_bytes = reserve(device, bytes, limits);
-  int64_t age_ns = correction_age_ns(device, used_bytes, limits.memory_bytes);
+  struct room room = reserve(device, bytes, limits_of);
+  int64_t age_ns = correction_age_ns(device, &room);
   if (age_ns == OVERHEAD_SELDOM_NS) {
     overhead_correct(device, age_ns);
     return true;
   }
   if (!overhead_is_due(device, age_ns))
-    return used_bytes != LEDGER_FULL;
-  if (used_bytes != LEDGER_FULL)
+    return room.used_bytes != LEDGER_FULL;
+  if (room.used_bytes != LEDGER_FULL)
     memory_cancel(device, bytes);
   overhead_correct(device, 0);
-  return reserve(device, bytes, limits_of(device)) != LEDGER_FULL;
+  return has_room(device, bytes, limits_of);
 }
 
 /* Asks NVML again, so that nothing is refused for a moment's sake: others may have freed what they hold and do not
@@ -115,7 +165,10 @@ static HOT bool try_reserve(struct device *device, uint64_t bytes, limits_of lim
  * True when there is something that may pass. */
 #define TRIES 3
 static bool may_pass(struct device *device, int *tries) {
-  if ((overhead_elsewhere_bytes(device) == 0 && !overhead_is_blurred(device)) || ++*tries == TRIES)
+  uint64_t elsewhere_bytes = 0;
+  for (int level = 0; level < process_levels(); level++)
+    elsewhere_bytes |= overhead_elsewhere_bytes(device, level);
+  if ((elsewhere_bytes == 0 && !overhead_is_blurred(device)) || ++*tries == TRIES)
     return false;
   overhead_correct(device, 0);
   return true;
@@ -129,7 +182,7 @@ static bool make_room(struct device *device, uint64_t bytes, limits_of limits_of
   overhead_correct(device, 0);
   int tries = 0;
   do {
-    if (reserve(device, bytes, limits_of(device)) != LEDGER_FULL)
+    if (has_room(device, bytes, limits_of))
       return true;
   } while (may_pass(device, &tries));
   return false;
@@ -139,11 +192,11 @@ static bool make_room(struct device *device, uint64_t bytes, limits_of limits_of
  */
 #define MOST_FOR_MODULES (512 * MIB)
 
-static HOT struct limits limits_of_data(const struct device *device) {
-  struct limits limits = limits_left(device);
+static HOT struct limits limits_of_data(const struct device *device, int level) {
+  struct limits limits = limits_left(device, level);
   if (device->number < 0 || !limits_oversubscribe(limits))
     return limits;
-  struct ledger_parts parts = ledger_parts(process_ledger(), device->number);
+  struct ledger_parts parts = ledger_parts(process_ledger_at(level), device->number);
   uint64_t modules_bytes = parts.overhead_bytes > parts.context_bytes ? parts.overhead_bytes - parts.context_bytes : 0;
   uint64_t kept_bytes = limits.memory_bytes / 4 < MOST_FOR_MODULES ? limits.memory_bytes / 4 : MOST_FOR_MODULES;
   limits.memory_bytes -= kept_bytes > modules_bytes ? kept_bytes - modules_bytes : 0;
@@ -176,10 +229,14 @@ HOT void memory_cancel(struct device *device, uint64_t reserved_bytes) {
 }
 
 static bool is_over(const struct device *device) {
-  struct limits limits = limits_left(device);
-  uint64_t used_bytes = device_used_bytes(device);
-  return used_bytes > limits.memory_bytes ||
-         (limits_oversubscribe(limits) && device_host_bytes(device) > limits.virtual_bytes - used_bytes);
+  bool is_served = limits_oversubscribe(device_limits(device)), over = false;
+  for (int level = 0; level < process_levels(); level++) {
+    struct limits limits = limits_left(device, level);
+    uint64_t used_bytes = device_used_bytes(device, level);
+    over |= used_bytes > limits.memory_bytes ||
+            (is_served && passes_virtual_limit(device, level, limits.virtual_bytes, used_bytes));
+  }
+  return over;
 }
 
 bool memory_is_over(struct device *device) {
@@ -217,7 +274,7 @@ CUresult measured_begin(struct measured_allocation *measured, struct device *dev
   if (device == NULL)
     return CUDA_SUCCESS;
   CUstreamCaptureMode mode = capture_relax();
-  measured->held_before = device_used_bytes(device);
+  measured->held_before = device_used_bytes(device, 0);
   CUresult result = memory_reserve(device, measured->reserved_bytes);
   capture_restore(mode);
   return result;
@@ -231,7 +288,7 @@ bool measured_passes_limit(const struct measured_allocation *measured, CUresult 
 }
 
 CUresult measured_refuse(const struct measured_allocation *measured) {
-  uint64_t held_bytes = device_used_bytes(measured->device);
+  uint64_t held_bytes = device_used_bytes(measured->device, 0);
   overhead_correct(measured->device, 0);
   return memory_refuse(measured->device, held_bytes > measured->held_before ? held_bytes - measured->held_before : 0);
 }

@@ -60,6 +60,10 @@ static void complete(struct device *device, int ordinal) {
     real.nvmlDeviceGetIndex(device->nvml, &index);
   const struct vgpu_limits *file = process_region()->limits;
   device->number = file != NULL ? limits_find_device(file, device->uuid) : (int)index;
+  process_find_devices();
+  for (int level = 1; level < process_levels() && device->number >= 0; level++)
+    if (process_number_at(level, device->number) < 0)
+      device->number = -1;
   if (device->number < 0 || device->number >= VGPU_MAX_DEVICES) {
     log_line(LOG_ERROR, "GPU %s was not granted to this container; nothing may be allocated on it", device->uuid);
     device->number = -1;
@@ -68,12 +72,16 @@ static void complete(struct device *device, int ordinal) {
     device->environment = limits_from_environment((int)index, device->total_bytes);
 }
 
-static void note_limits(struct vgpu_device_shared *shared, void *device_) {
-  const struct device *device = device_;
-  struct limits limits = device_limits(device);
-  memcpy(shared->uuid, device->uuid, sizeof shared->uuid);
-  shared->memory_limit_bytes = limits.memory_bytes;
-  shared->sm_limit_percent = limits.sm_percent;
+struct noted {
+  const struct device *device;
+  struct limits limits;
+};
+
+static void note_limits(struct vgpu_device_shared *shared, void *noted_) {
+  const struct noted *noted = noted_;
+  memcpy(shared->uuid, noted->device->uuid, sizeof shared->uuid);
+  shared->memory_limit_bytes = noted->limits.memory_bytes;
+  shared->sm_limit_percent = noted->limits.sm_percent;
 }
 
 static void show_limits(const struct device *device) {
@@ -81,7 +89,10 @@ static void show_limits(const struct device *device) {
     return;
   struct limits limits = device_limits(device);
   __atomic_store_n(&process_ledger_view()->own->most_bytes[device->number], device->total_bytes, __ATOMIC_RELAXED);
-  device_state_change(device_state(device), note_limits, (void *)device);
+  for (int level = 0; level < process_levels(); level++) {
+    struct noted noted = {device, device_limits_at(device, level)};
+    device_state_change(device_state(device, level), note_limits, &noted);
+  }
   bool unlimited = limits.memory_bytes == VGPU_NO_MEMORY_LIMIT;
   log_line(LOG_INFO, "limits of %s: %llu MiB%s, %u %% of its time", device->uuid,
            (unsigned long long)(unlimited ? device->total_bytes : limits.memory_bytes) >> 20, unlimited ? " (all)" : "",
@@ -188,11 +199,18 @@ struct device *devices_at(int index) {
   return index < __atomic_load_n(&device_count, __ATOMIC_ACQUIRE) ? &devices[index] : NULL;
 }
 
-HOT struct limits device_limits(const struct device *device) {
-  const struct vgpu_limits *file = process_region()->limits;
+HOT struct limits device_limits_at(const struct device *device, int level) {
+  const struct vgpu_limits *file = process_region_at(level)->limits;
   if (device->number < 0)
     return (struct limits){.memory_bytes = LIMITS_STRICTEST_MEMORY_BYTES, .sm_percent = LIMITS_STRICTEST_SM_PERCENT};
-  return file != NULL ? limits_from_file(file, device->number) : device->environment;
+  return file != NULL ? limits_from_file(file, process_number_at(level, device->number)) : device->environment;
+}
+
+HOT struct limits device_limits(const struct device *device) {
+  struct limits limits = device_limits_at(device, 0);
+  for (int level = 1; level < process_levels(); level++)
+    limits = limits_within(device_limits_at(device, level), limits);
+  return limits;
 }
 
 bool device_limits_memory(const struct device *device) {
@@ -200,22 +218,22 @@ bool device_limits_memory(const struct device *device) {
   return limits.memory_bytes < device->total_bytes || limits_oversubscribe(limits);
 }
 
-struct device_state *device_state(const struct device *device) {
-  return process_device_state(device->number);
+struct device_state *device_state(const struct device *device, int level) {
+  return process_device_state(level, device->number);
 }
 
-uint64_t device_used_bytes(const struct device *device) {
-  return device->number < 0 ? 0 : ledger_used(process_ledger_view(), device->number);
+uint64_t device_used_bytes(const struct device *device, int level) {
+  return device->number < 0 ? 0 : ledger_used(process_ledger_at(level), device->number);
 }
 
-uint64_t device_host_bytes(const struct device *device) {
-  return device->number < 0 ? 0 : ledger_parts(process_ledger_view(), device->number).host_bytes;
+uint64_t device_host_bytes(const struct device *device, int level) {
+  return device->number < 0 ? 0 : ledger_parts(process_ledger_at(level), device->number).host_bytes;
 }
 
 void device_not_enforced(const struct device *device, uint32_t flag) {
   bool limited = flag != VGPU_NOT_ENFORCED_MEMORY || device_limits_memory(device);
-  if (device->number >= 0 && limited)
-    device_state_not_enforced(device_state(device), flag);
+  for (int level = 0; device->number >= 0 && limited && level < process_levels(); level++)
+    device_state_not_enforced(device_state(device, level), flag);
 }
 
 static void devices_forget(void) {

@@ -13,16 +13,17 @@ struct device {
   uint64_t total_bytes;
   bool in_nvml;
   nvmlDevice_t nvml;
-  CUcontext primary_context;          /* as last given to the program */
-  struct limits environment;          /* what the variables say; without a limits file only */
-  int64_t corrected_ns;               /* when overhead was last asked of NVML */
-  struct ledger_range uncounted;      /* what NVML said then that the ledger does not have as allocated */
-  uint64_t used_when_asked_bytes;     /* by the container, as far as was known then */
-  uint64_t uncounted_elsewhere_bytes; /* what it said then of our other processes, and they do not count yet */
-  bool is_listed;                     /* NVML listed this process then */
-  struct meter *meter;                /* stream/meters.c's; NULL until something is launched */
-  bool in_company;                    /* stream/meters.c's: another tenant used it of late */
-  bool is_measured;                   /* stream/meters.c's: for company or a limit, when it looked last */
+  CUcontext primary_context;      /* as last given to the program */
+  struct limits environment;      /* what the variables say; without a limits file only */
+  int64_t corrected_ns;           /* when overhead was last asked of NVML */
+  struct ledger_range uncounted;  /* what NVML said then that the ledger does not have as allocated */
+  uint64_t used_when_asked_bytes; /* by the container, as far as was known then */
+  uint64_t uncounted_elsewhere_bytes[VGPU_MAX_LEVELS]; /* what it said then of the other processes of each level, and
+                                                           they do not count yet */
+  bool is_listed;                                      /* NVML listed this process then */
+  struct meter *meter;                                 /* stream/meters.c's; NULL until something is launched */
+  bool in_company;                                     /* stream/meters.c's: another tenant used it of late */
+  bool is_measured; /* stream/meters.c's: for company or a limit, when it looked last */
 };
 
 /* NULL when the driver does not know the ordinal, or no context is current. */
@@ -47,17 +48,18 @@ bool device_primary_is_active(CUdevice ordinal);
 /* The devices met so far; NULL past the last. */
 struct device *devices_at(int index);
 
-/* The limits now: the host may change the file at any time. */
+/* The limits now, of all levels together or of one: the host may change the files at any time. */
 struct limits device_limits(const struct device *device);
+struct limits device_limits_at(const struct device *device, int level);
 
 bool device_limits_memory(const struct device *device);
 
-/* The state of a device that has a number. */
-struct device_state *device_state(const struct device *device);
+/* The state, at a level, of a device that has a number. */
+struct device_state *device_state(const struct device *device, int level);
 
-/* Bytes the container holds on the device, and in memory of the host in its place. */
-uint64_t device_used_bytes(const struct device *device);
-uint64_t device_host_bytes(const struct device *device);
+/* Bytes that all processes of the level hold on the device, and in memory of the host in its place. */
+uint64_t device_used_bytes(const struct device *device, int level);
+uint64_t device_host_bytes(const struct device *device, int level);
 
 /* A limit could not be held: what shows `flag` (VGPU_NOT_ENFORCED_*) from now on. */
 void device_not_enforced(const struct device *device, uint32_t flag);

@@ -11,9 +11,11 @@
 HOT_DATA enum process_state process_state = PROCESS_UNKNOWN;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static HOT_DATA struct region region = {.file = {.descriptor = -1}, .slot = -1};
+static HOT_DATA struct region regions[VGPU_MAX_LEVELS] = {
+    [0 ... VGPU_MAX_LEVELS - 1] = {.file = {.descriptor = -1}, .slot = -1}};
+static HOT_DATA int levels;
 static struct ledger_own own;
-static HOT_DATA struct ledger ledger;
+static HOT_DATA struct ledger ledgers[VGPU_MAX_LEVELS];
 HOT_DATA const struct ledger *process_ledger_with_slot;
 static enum process_state decided;
 static HOT_DATA bool environment_limits_compute;
@@ -25,7 +27,9 @@ extern void (*const __stop_in_child[])(void) __attribute__((visibility("hidden")
 /* A forked child must not keep its parent's slot alive. Locks that another thread of the parent held are made anew. */
 static void start_over_in_child(void) {
   pthread_mutex_init(&lock, NULL);
-  region_forget(&region);
+  for (int i = 0; i < levels; i++)
+    region_forget(&regions[i]);
+  levels = 0;
   for (void (*const *forget)(void) = __start_in_child; forget < __stop_in_child; forget++)
     (*forget)();
   decided = PROCESS_UNKNOWN;
@@ -52,18 +56,27 @@ static void end_alone(int cancel_state) {
   pthread_setcancelstate(cancel_state, NULL);
 }
 
+static void begin_ledgers(void) {
+  struct vgpu_process_usage nothing = {.pid = (uint32_t)getpid(), .pid_namespace = region_pid_namespace()};
+  own = (struct ledger_own){.usage = nothing};
+  for (int i = 0; i < levels; i++) {
+    struct ledger *above = i + 1 < levels ? &ledgers[i + 1] : NULL;
+    ledgers[i] = (struct ledger){&own, &region_slots, &regions[i], -1, i, above};
+    own.levels[i].shown = nothing;
+  }
+}
+
 static enum process_state decide(void) {
   has_limits = (region_has_limits_file() || limits_in_environment()) && !region_limits_are_lifted();
   if (!has_limits && !profile_is_wanted())
     return PROCESS_FREE;
+  levels = 1;
   if (has_limits)
-    region_open(&region);
+    levels = region_open(regions);
   else
-    region_open_alone(&region);
-  struct vgpu_process_usage nothing = {.pid = (uint32_t)getpid(), .pid_namespace = region_pid_namespace()};
-  own = (struct ledger_own){.usage = nothing, .shown = nothing};
+    region_open_alone(&regions[0]);
+  begin_ledgers();
   process_ledger_with_slot = NULL;
-  ledger = (struct ledger){&own, &region_slots, &region, -1};
   environment_limits_compute = limits_of_compute_in_environment();
   return PROCESS_LIMITED;
 }
@@ -87,19 +100,47 @@ bool process_shows_limits(void) {
 }
 
 HOT bool process_limits_compute_somewhere(void) {
-  return environment_limits_compute || (region.limits != NULL && limits_of_compute_in_file(region.limits));
+  bool limits = environment_limits_compute;
+  for (int i = 0; i < levels && !limits; i++)
+    limits = regions[i].limits != NULL && limits_of_compute_in_file(regions[i].limits);
+  return limits;
 }
 
 const struct region *process_region(void) {
-  return &region;
+  return &regions[0];
 }
 
-struct device_state *process_device_state(int device_number) {
-  return &region.devices[device_number];
+HOT int process_levels(void) {
+  return levels;
+}
+
+HOT const struct region *process_region_at(int level) {
+  return &regions[level];
+}
+
+void process_find_devices(void) {
+  const struct vgpu_limits *file = regions[0].limits;
+  for (int level = 1; level < levels; level++)
+    for (int i = 0; i < VGPU_MAX_DEVICES; i++) {
+      int number = limits_find_device(regions[level].limits, file->devices[i].uuid);
+      __atomic_store_n(&own.levels[level].numbers[i], number, __ATOMIC_RELAXED);
+    }
+}
+
+HOT int process_number_at(int level, int device_number) {
+  return level == 0 ? device_number : __atomic_load_n(&own.levels[level].numbers[device_number], __ATOMIC_RELAXED);
+}
+
+struct device_state *process_device_state(int level, int device_number) {
+  return &regions[level].devices[process_number_at(level, device_number)];
 }
 
 const struct ledger *process_ledger_view(void) {
-  return &ledger;
+  return &ledgers[0];
+}
+
+const struct ledger *process_ledger_at(int level) {
+  return &ledgers[level];
 }
 
 bool process_has_slot(void) {
@@ -109,10 +150,12 @@ bool process_has_slot(void) {
 const struct ledger *process_claim_slot(void) {
   int cancel_state = begin_alone();
   if (process_ledger_with_slot == NULL) {
-    region_claim_slot(&region);
-    __atomic_store_n(&ledger.own_slot, region.slot, __ATOMIC_RELAXED);
-    __atomic_store_n(&process_ledger_with_slot, &ledger, __ATOMIC_RELEASE);
+    for (int i = 0; i < levels; i++) {
+      region_claim_slot(&regions[i]);
+      __atomic_store_n(&ledgers[i].own_slot, regions[i].slot, __ATOMIC_RELAXED);
+    }
+    __atomic_store_n(&process_ledger_with_slot, &ledgers[0], __ATOMIC_RELEASE);
   }
   end_alone(cancel_state);
-  return &ledger;
+  return &ledgers[0];
 }

@@ -41,7 +41,16 @@ bool process_limits_compute_somewhere(void);
 
 /* Only for a limited process. */
 const struct region *process_region(void);
-struct device_state *process_device_state(int device_number);
+
+/* The levels of its limits, its own first: shares that are parts of each other. */
+int process_levels(void);
+const struct region *process_region_at(int level);
+
+/* The number of a device at a level, by that which it has at the first; -1: not granted there. A limits file may have
+ * been changed since they were found: at each new device they are found again. */
+void process_find_devices(void);
+int process_number_at(int level, int device_number);
+struct device_state *process_device_state(int level, int device_number);
 
 /* Has this process used the GPU, so that it has asked for a slot? */
 bool process_has_slot(void);
@@ -56,5 +65,6 @@ static inline const struct ledger *process_ledger(void) {
 
 /* The same for reading only: takes no slot. */
 const struct ledger *process_ledger_view(void);
+const struct ledger *process_ledger_at(int level);
 
 #endif

@@ -61,32 +61,60 @@ static size_t place_of_device(int slot, int device) {
   return place_of(slot) + offsetof(struct vgpu_process_usage, devices[device]);
 }
 
+/* ---- one level --------------------------------------------------------------------------------------------------- */
+
+static struct ledger_level *level_of(const struct ledger *ledger) {
+  return &ledger->own->levels[ledger->level];
+}
+
+static int number_of(const struct ledger *ledger, int device) {
+  return ledger->level == 0 ? device : __atomic_load_n(&level_of(ledger)->numbers[device], __ATOMIC_RELAXED);
+}
+
+static struct vgpu_device_usage *shown_usage(const struct ledger *ledger, int device) {
+  return &level_of(ledger)->shown.devices[number_of(ledger, device)];
+}
+
 static bool show(const struct ledger *ledger, int device, uint64_t counted_bytes) {
-  struct vgpu_device_usage usage = *own_usage(ledger, device), *shown = &ledger->own->shown.devices[device];
+  struct vgpu_device_usage usage = *own_usage(ledger, device), *shown = shown_usage(ledger, device);
+  uint64_t *granted_bytes = &level_of(ledger)->granted_bytes[device];
+  size_t at = place_of_device(ledger->own_slot, number_of(ledger, device));
   usage.counted_bytes = counted_bytes;
   if (memcmp(&usage, shown, sizeof usage) == 0)
     return true;
-  if (ledger->own_slot >= 0 &&
-      !ledger->slots->write(ledger->context, &usage, sizeof usage, place_of_device(ledger->own_slot, device)))
+  if (ledger->own_slot >= 0 && !ledger->slots->write(ledger->context, &usage, sizeof usage, at))
     return false;
   *shown = usage;
-  if (ledger->own->granted_bytes[device] > counted_bytes)
-    ledger->own->granted_bytes[device] = counted_bytes;
+  if (*granted_bytes > counted_bytes)
+    *granted_bytes = counted_bytes;
   return true;
+}
+
+static bool show_everywhere(const struct ledger *ledger, int device) {
+  uint64_t held_bytes = held_by_us(ledger, device);
+  bool shown = true;
+  for (; ledger != NULL; ledger = ledger->above)
+    shown &= show(ledger, device, held_bytes);
+  return shown;
 }
 
 static bool lags(uint64_t shown_bytes, uint64_t bytes) {
   return difference(shown_bytes, bytes) > MOST_UNSHOWN_BYTES || difference(bytes, shown_bytes) > MOST_UNSHOWN_BYTES;
 }
 
-static HOT void show_what_lags(const struct ledger *ledger, int device, uint64_t most_kept_bytes) {
-  const struct vgpu_device_usage *own = own_usage(ledger, device), *shown = &ledger->own->shown.devices[device];
+static HOT void show_if_it_lags(const struct ledger *ledger, int device, uint64_t most_kept_bytes) {
+  const struct vgpu_device_usage *own = own_usage(ledger, device), *shown = shown_usage(ledger, device);
   uint64_t held_bytes = held_by_us(ledger, device);
   if (held_bytes > shown->counted_bytes || shown->counted_bytes - held_bytes > most_kept_bytes ||
       lags(shown->allocated_bytes, own->allocated_bytes) || lags(shown->overhead_bytes, own->overhead_bytes) ||
       lags(shown->managed_bytes, own->managed_bytes) || lags(shown->context_bytes, own->context_bytes) ||
       lags(shown->host_bytes, own->host_bytes))
     show(ledger, device, held_bytes);
+}
+
+static HOT void show_what_lags(const struct ledger *ledger, int device, uint64_t most_kept_bytes) {
+  for (; ledger != NULL; ledger = ledger->above)
+    show_if_it_lags(ledger, device, most_kept_bytes);
 }
 
 /* ---- the others -------------------------------------------------------------------------------------------------- */
@@ -123,7 +151,7 @@ static bool next(struct other *other) {
     other->slot++;
   if (other->failed || other->slot >= other->slots_used)
     return false;
-  size_t at = place_of_device(other->slot, other->device);
+  size_t at = place_of_device(other->slot, number_of(ledger, other->device));
   other->failed = !ledger->slots->read(ledger->context, &other->usage, sizeof other->usage, at);
   uint64_t most_bytes = __atomic_load_n(&ledger->own->most_bytes[other->device], __ATOMIC_RELAXED);
   other->counted_bytes = plausible(other->usage.counted_bytes, most_bytes * MOST_TIMES);
@@ -162,12 +190,12 @@ static uint64_t held_by_others(const struct ledger *ledger, int device, enum cou
       bytes = add_saturating(bytes, other.counted_bytes);
   if (other.failed)
     return UINT64_MAX;
-  __atomic_store_n(&ledger->own->others_bytes[device], bytes, __ATOMIC_RELAXED);
+  __atomic_store_n(&level_of(ledger)->others_bytes[device], bytes, __ATOMIC_RELAXED);
   return bytes;
 }
 
 static uint64_t others_of_late(const struct ledger *ledger, int device) {
-  return __atomic_load_n(&ledger->own->others_bytes[device], __ATOMIC_RELAXED);
+  return __atomic_load_n(&level_of(ledger)->others_bytes[device], __ATOMIC_RELAXED);
 }
 
 HOT uint64_t ledger_used_of_late(const struct ledger *ledger, int device) {
@@ -253,45 +281,80 @@ static COLD bool show_more(const struct ledger *ledger, int device, uint64_t lim
     return false;
   if (add_saturating(rounded_bytes, others_bytes) > limit_bytes)
     show(ledger, device, held_bytes);
-  ledger->own->granted_bytes[device] = ledger->own->shown.devices[device].counted_bytes;
+  level_of(ledger)->granted_bytes[device] = shown_usage(ledger, device)->counted_bytes;
   return true;
 }
 
 static HOT bool counts_already(const struct ledger *ledger, int device, uint64_t limit_bytes) {
   uint64_t held_bytes = held_by_us(ledger, device);
-  return held_bytes <= ledger->own->granted_bytes[device] &&
+  return held_bytes <= level_of(ledger)->granted_bytes[device] &&
          add_saturating(held_bytes, others_of_late(ledger, device)) <= limit_bytes;
 }
 
+static const struct ledger_room no_room = {.used_bytes = LEDGER_FULL};
+
+/* With what is pending, at every level. */
+static HOT bool fits_everywhere(const struct ledger *ledger, int device, const uint64_t limits_bytes[],
+                                struct ledger_room *room) {
+  *room = (struct ledger_room){.left_bytes = UINT64_MAX};
+  for (; ledger != NULL; ledger = ledger->above) {
+    uint64_t limit_bytes = limits_bytes[ledger->level];
+    if (!counts_already(ledger, device, limit_bytes) && !show_more(ledger, device, limit_bytes))
+      return false;
+    uint64_t used_bytes = add_saturating(held_by_us(ledger, device), others_of_late(ledger, device));
+    uint64_t left_bytes = difference(limit_bytes, used_bytes);
+    if (ledger->level == 0)
+      room->used_bytes = used_bytes < LEDGER_FULL ? used_bytes : LEDGER_FULL - 1;
+    if (left_bytes < room->left_bytes)
+      room->left_bytes = left_bytes;
+  }
+  return true;
+}
+
 /* A reservation that does not fit is taken back at once, because it is in the way of others. */
-static HOT uint64_t try_to_reserve(const struct ledger *ledger, int device, uint64_t bytes, uint64_t limit_bytes) {
+static HOT struct ledger_room try_to_reserve(const struct ledger *ledger, int device, uint64_t bytes,
+                                             const uint64_t limits_bytes[]) {
   struct ledger_flow *flow = &ledger->own->flows[device];
+  struct ledger_room room;
   claim_take(&ledger->own->claim);
   flow->begun_bytes += bytes;
-  bool fits = counts_already(ledger, device, limit_bytes) || show_more(ledger, device, limit_bytes);
-  uint64_t used_bytes = add_saturating(held_by_us(ledger, device), others_of_late(ledger, device));
+  bool fits = fits_everywhere(ledger, device, limits_bytes, &room);
   if (!fits) {
     flow->settled_bytes += bytes;
-    show(ledger, device, held_by_us(ledger, device));
+    show_everywhere(ledger, device);
   }
   claim_release(&ledger->own->claim);
-  if (!fits)
-    return LEDGER_FULL;
-  return used_bytes < LEDGER_FULL ? used_bytes : LEDGER_FULL - 1;
+  return fits ? room : no_room;
+}
+
+static HOT bool can_ever_fit(const struct ledger *ledger, uint64_t bytes, const uint64_t limits_bytes[]) {
+  bool can = bytes <= LARGEST_REQUEST_BYTES;
+  for (; ledger != NULL; ledger = ledger->above)
+    can &= bytes <= limits_bytes[ledger->level];
+  return can;
+}
+
+/* All levels are looked at, so that the dead are told apart in each. */
+static bool seems_to_fit(const struct ledger *ledger, int device, uint64_t bytes, const uint64_t limits_bytes[]) {
+  bool fits = true;
+  for (; ledger != NULL; ledger = ledger->above)
+    fits &= ledger_used(ledger, device) <= limits_bytes[ledger->level] - bytes;
+  return fits;
 }
 
 /* The bytes in the way may belong to a dead process, or to a request that is about to be taken back. */
-HOT uint64_t ledger_reserve(const struct ledger *ledger, int device, uint64_t bytes, uint64_t limit_bytes) {
-  if (bytes > limit_bytes || bytes > LARGEST_REQUEST_BYTES)
-    return LEDGER_FULL;
-  uint64_t used_bytes = try_to_reserve(ledger, device, bytes, limit_bytes);
-  for (int looks = 0; used_bytes == LEDGER_FULL && looks < LOOKS_BEFORE_REFUSAL; looks++) {
+HOT struct ledger_room ledger_reserve(const struct ledger *ledger, int device, uint64_t bytes,
+                                      const uint64_t limits_bytes[]) {
+  if (!can_ever_fit(ledger, bytes, limits_bytes))
+    return no_room;
+  struct ledger_room room = try_to_reserve(ledger, device, bytes, limits_bytes);
+  for (int looks = 0; room.used_bytes == LEDGER_FULL && looks < LOOKS_BEFORE_REFUSAL; looks++) {
     if (looks > 0)
       clock_sleep_ns(PAUSE_NS);
-    if (ledger_used(ledger, device) <= limit_bytes - bytes)
-      used_bytes = try_to_reserve(ledger, device, bytes, limit_bytes);
+    if (seems_to_fit(ledger, device, bytes, limits_bytes))
+      room = try_to_reserve(ledger, device, bytes, limits_bytes);
   }
-  return used_bytes;
+  return room;
 }
 
 /* ---- counting ---------------------------------------------------------------------------------------------------- */
@@ -328,18 +391,21 @@ CHANGE(ledger_add_context, context_bytes, *count_bytes + bytes)
 CHANGE(ledger_release_context, context_bytes, difference(*count_bytes, bytes))
 CHANGE(ledger_release_host, host_bytes, difference(*count_bytes, bytes))
 
-bool ledger_reserve_host(const struct ledger *ledger, int device, uint64_t bytes, uint64_t virtual_limit_bytes) {
-  if (bytes > virtual_limit_bytes || bytes > LARGEST_REQUEST_BYTES)
+bool ledger_reserve_host(const struct ledger *ledger, int device, uint64_t bytes,
+                         const uint64_t virtual_limits_bytes[]) {
+  if (!can_ever_fit(ledger, bytes, virtual_limits_bytes))
     return false;
   claim_take(&ledger->own->claim);
   own_usage(ledger, device)->host_bytes += bytes;
-  bool shown = show(ledger, device, held_by_us(ledger, device));
+  bool fits = show_everywhere(ledger, device);
   claim_release(&ledger->own->claim);
-  uint64_t host_bytes = ledger_parts(ledger, device).host_bytes;
-  if (shown && add_saturating(ledger_used(ledger, device), host_bytes) <= virtual_limit_bytes)
-    return true;
-  ledger_release_host(ledger, device, bytes);
-  return false;
+  for (const struct ledger *level = ledger; fits && level != NULL; level = level->above) {
+    uint64_t host_bytes = ledger_parts(level, device).host_bytes;
+    fits = add_saturating(ledger_used(level, device), host_bytes) <= virtual_limits_bytes[level->level];
+  }
+  if (!fits)
+    ledger_release_host(ledger, device, bytes);
+  return fits;
 }
 
 /* ---- what the driver says ---------------------------------------------------------------------------------------- */
@@ -387,8 +453,8 @@ static void repair(const struct ledger *ledger) {
   }
   size_t at = place_of(ledger->own_slot);
   if (ledger->slots->read(ledger->context, &slot, sizeof slot, at) &&
-      memcmp(&slot, &ledger->own->shown, sizeof slot) != 0)
-    ledger->slots->write(ledger->context, &ledger->own->shown, sizeof slot, at);
+      memcmp(&slot, &level_of(ledger)->shown, sizeof slot) != 0)
+    ledger->slots->write(ledger->context, &level_of(ledger)->shown, sizeof slot, at);
 }
 
 struct ledger_range ledger_correct(const struct ledger *ledger, int device, const struct ledger_snapshot *before,
@@ -408,7 +474,8 @@ struct ledger_range ledger_correct(const struct ledger *ledger, int device, cons
   flow->raises += corrected > own->overhead_bytes;
   own->overhead_bytes = corrected;
   show_what_lags(ledger, device, MOST_KEPT_BYTES);
-  repair(ledger);
+  for (const struct ledger *level = ledger; level != NULL; level = level->above)
+    repair(level);
   claim_release(&ledger->own->claim);
   return uncounted;
 }

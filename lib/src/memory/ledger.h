@@ -5,6 +5,10 @@
  * slots, so a process that is killed between any two instructions takes its bytes with it. A reservation is shown first
  * and checked then, so that concurrent ones can never pass the limit together.
  *
+ * A share may be a part of another one, with a ledger of its own: a reservation is shown and checked at every level,
+ * and taken back at all where one has no room. Functions that look ask the level that they are given, by the number
+ * that the device has at the first level; functions that count are given the first.
+ *
  * To show and to look are system calls. They are made when more counts than is shown, and when what is shown lags by
  * two blocks: small allocations draw on what counts already.
  */
@@ -23,15 +27,22 @@ struct ledger_flow {
   uint64_t raises;        /* of the overhead */
 };
 
-/* This process's holdings, in memory that nobody else can damage. */
-struct ledger_own {
-  int32_t claim;                          /* of the thread that changes or shows them */
-  struct vgpu_process_usage usage, shown; /* exactly, but for what is pending; and as the slot has it */
-  uint64_t leaving_somewhere_bytes;
-  uint64_t most_bytes[VGPU_MAX_DEVICES];    /* that a device has, which no process holds more of; 0: not known */
+/* Known of one usage file, by this process's numbers of the devices; the slot has those of its file. */
+struct ledger_level {
+  struct vgpu_process_usage shown;          /* as this process's slot has it */
   uint64_t others_bytes[VGPU_MAX_DEVICES];  /* as they were read last */
   uint64_t granted_bytes[VGPU_MAX_DEVICES]; /* of what is shown: found to be within the limit */
+  int32_t numbers[VGPU_MAX_DEVICES];        /* the devices' in that file; at the first level they are the same */
+};
+
+/* This process's holdings, in memory that nobody else can damage. */
+struct ledger_own {
+  int32_t claim;                   /* of the thread that changes or shows them */
+  struct vgpu_process_usage usage; /* exactly, but for what is pending */
+  uint64_t leaving_somewhere_bytes;
+  uint64_t most_bytes[VGPU_MAX_DEVICES]; /* that a device has, which no process holds more of; 0: not known */
   struct ledger_flow flows[VGPU_MAX_DEVICES];
+  struct ledger_level levels[VGPU_MAX_LEVELS];
 };
 
 /* How struct vgpu_usage begins. */
@@ -49,11 +60,14 @@ struct ledger_slots {
   bool (*is_live)(void *context, int slot); /* wipes the slot if its owner has died */
 };
 
+/* One level, and those above: what a process holds counts in all of them. */
 struct ledger {
-  struct ledger_own *own;
+  struct ledger_own *own; /* the same at all levels */
   const struct ledger_slots *slots;
   void *context;
-  int own_slot; /* shows the others what counts of `own`; -1 for none */
+  int own_slot;         /* shows the others what counts of `own`; -1 for none */
+  int level;            /* 0: the process's own */
+  struct ledger *above; /* of the share that this one is a part of; NULL: none */
 };
 
 /* The most that the driver takes from the device for a request: whole blocks. Requests of up to 1 MiB share a block.
@@ -92,10 +106,15 @@ bool ledger_held_elsewhere(const struct ledger *ledger, int device, uint32_t pid
 /* Does a live process with this PID, in this PID namespace, share the ledger? */
 bool ledger_has_process(const struct ledger *ledger, uint32_t pid);
 
-/* Counts bytes as pending unless that passes the limit. The driver is asked next, and its answer goes to ledger_settle.
- * Returns what is counted then, at the most; LEDGER_FULL when the bytes do not fit. */
+/* Counts bytes as pending unless that passes the limit of a level. The driver is asked next, and its answer goes to
+ * ledger_settle. Returns what is counted then, at the most, and the least that a level has left; LEDGER_FULL and 0 when
+ * the bytes do not fit. */
 #define LEDGER_FULL UINT64_MAX
-uint64_t ledger_reserve(const struct ledger *ledger, int device, uint64_t bytes, uint64_t limit_bytes);
+struct ledger_room {
+  uint64_t used_bytes, left_bytes;
+};
+struct ledger_room ledger_reserve(const struct ledger *ledger, int device, uint64_t bytes,
+                                  const uint64_t limits_bytes[]);
 
 /* The driver has taken actual_bytes, or nothing, for what was reserved. */
 void ledger_settle(const struct ledger *ledger, int device, uint64_t reserved_bytes, uint64_t actual_bytes);
@@ -127,8 +146,9 @@ void ledger_add_managed(const struct ledger *ledger, int device, uint64_t bytes)
 void ledger_release_managed(const struct ledger *ledger, int device, uint64_t bytes);
 
 /* Memory of the host that serves in the place of the device's: counted beside what the device holds, unless both
- * together pass the limit. */
-bool ledger_reserve_host(const struct ledger *ledger, int device, uint64_t bytes, uint64_t virtual_limit_bytes);
+ * together pass the limit of a level. */
+bool ledger_reserve_host(const struct ledger *ledger, int device, uint64_t bytes,
+                         const uint64_t virtual_limits_bytes[]);
 void ledger_release_host(const struct ledger *ledger, int device, uint64_t bytes);
 
 /* The contexts' part of the overhead. The overhead itself follows at the next correction. */

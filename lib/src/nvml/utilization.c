@@ -111,7 +111,7 @@ nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t handle, nvmlUtilization_
     ask_driver(handle, utilization);
   uint32_t limit_percent = device_limits(device).sm_percent;
   struct vgpu_device_shared shared;
-  if (device->number >= 0 && limit_percent != VGPU_NO_SM_LIMIT && device_state_read(device_state(device), &shared))
+  if (device->number >= 0 && limit_percent != VGPU_NO_SM_LIMIT && device_state_read(device_state(device, 0), &shared))
     utilization->gpu = utilization_measured(&shared, clock_now_ns(), limit_percent);
   return result;
 }

@@ -241,6 +241,19 @@ struct limits limits_from_environment(int device_index, uint64_t device_bytes) {
   return limits;
 }
 
+HOT struct limits limits_within(struct limits outer, struct limits inner) {
+  struct limits limits = outer;
+  uint32_t outer_percent = limits_hard_percent(outer), inner_percent = limits_hard_percent(inner);
+  limits.memory_bytes = (outer.memory_bytes < inner.memory_bytes ? outer : inner).memory_bytes;
+  limits.virtual_bytes = (outer.virtual_bytes < inner.virtual_bytes ? outer : inner).virtual_bytes;
+  limits.is_served = limits_oversubscribe(outer) || limits_oversubscribe(inner);
+  limits.sm_percent = outer_percent < inner_percent ? outer_percent : inner_percent;
+  if (outer.sm_policy == VGPU_SM_OFF && inner_percent < VGPU_NO_SM_LIMIT)
+    limits.sm_policy = VGPU_SM_HARD;
+  limits.paused |= inner.paused;
+  return limits;
+}
+
 int limits_find_device(const struct vgpu_limits *file, const char *uuid) {
   for (uint32_t i = 0; i < file->device_count && i < VGPU_MAX_DEVICES; i++)
     if (strncmp(file->devices[i].uuid, uuid, VGPU_UUID_SIZE) == 0)

@@ -20,6 +20,7 @@ struct limits {
   uint32_t sm_policy;     /* VGPU_SM_* */
   uint32_t priority;      /* VGPU_PRIORITY_* */
   bool paused;
+  bool is_served; /* where it is a part of another share: the host serves past that one's memory */
 };
 
 /* "2g", "1.5GiB", "1048576k", plain bytes, or "50%" of device_bytes, rounded down to a byte. The table of cases is
@@ -47,7 +48,15 @@ struct limits limits_from_file(const struct vgpu_limits *file, int device_number
 
 /* May memory be had past the device's share? */
 static inline bool limits_oversubscribe(struct limits limits) {
-  return limits.virtual_bytes > limits.memory_bytes;
+  return limits.virtual_bytes > limits.memory_bytes || limits.is_served;
+}
+
+/* What a share may have that is a part of another one: the least of both. Policy and priority are the outer one's. */
+struct limits limits_within(struct limits outer, struct limits inner);
+
+/* The percentage that holds, whoever else is there. */
+static inline uint32_t limits_hard_percent(struct limits limits) {
+  return limits.sm_policy == VGPU_SM_OFF ? VGPU_NO_SM_LIMIT : limits.sm_percent;
 }
 
 /* The place of a device in the file, or -1. */

@@ -24,16 +24,17 @@ static bool limits_were_removed(void) {
   return syscall(SYS_newfstatat, AT_FDCWD, VGPU_CONTAINER_DIR "/etc", &status, 0) == 0 && status.st_nlink == 0;
 }
 
-/* The file in the container cannot be named away by the environment. */
-static const char *limits_path(void) {
-  if (access(VGPU_CONTAINER_LIMITS, F_OK) == 0 || limits_were_removed())
-    return VGPU_CONTAINER_LIMITS;
-  const char *path = getenv(VGPU_ENV_LIMITS_FILE);
-  return path != NULL && path[0] != '\0' ? path : NULL;
+static bool in_container(void) {
+  return access(VGPU_CONTAINER_LIMITS, F_OK) == 0 || limits_were_removed();
+}
+
+static const char *variable(const char *name) {
+  const char *value = getenv(name);
+  return value != NULL && value[0] != '\0' ? value : NULL;
 }
 
 bool region_has_limits_file(void) {
-  return limits_path() != NULL;
+  return variable(VGPU_ENV_LIMITS_FILE) != NULL || in_container();
 }
 
 static const struct vgpu_limits *map_limits(const char *path) {
@@ -55,35 +56,97 @@ static const struct vgpu_limits *map_limits(const char *path) {
   return &grants_nothing;
 }
 
-bool region_limits_are_lifted(void) {
-  const char *asked = getenv(VGPU_ENV_DISABLE_CONTROL);
-  const char *path = limits_path();
-  return asked != NULL && strcasecmp(asked, "true") == 0 && path != NULL && map_limits(path)->may_disable != 0;
-}
+/* ---- levels ---------------------------------------------------------------------------------------------------- */
+
+/* The file in the container cannot be named away by the environment: one that is named there is a part of it, or of
+ * what it is a part of. */
 
 enum place { PLACE_CONTAINER, PLACE_NAMED, PLACE_DEFAULT };
 
-static enum place usage_path(bool in_container, char *path, size_t size) {
-  const char *named = getenv(VGPU_ENV_USAGE_FILE);
-  enum place place = in_container ? PLACE_CONTAINER : named != NULL && named[0] != '\0' ? PLACE_NAMED : PLACE_DEFAULT;
-  if (place == PLACE_DEFAULT)
-    snprintf(path, size, "/tmp/vgpurun-%u.usage", (unsigned)geteuid());
-  else
-    snprintf(path, size, "%s", place == PLACE_CONTAINER ? VGPU_CONTAINER_USAGE : named);
-  return place;
+struct level {
+  int number;
+  char limits_path[4096];
+  const struct vgpu_limits *limits; /* NULL: the environment has them */
+  enum place place;                 /* of its usage file */
+};
+
+static bool is_containers(const char *path) {
+  struct stat status, containers;
+  return syscall(SYS_newfstatat, AT_FDCWD, path, &status, 0) == 0 &&
+         syscall(SYS_newfstatat, AT_FDCWD, VGPU_CONTAINER_LIMITS, &containers, 0) == 0 &&
+         status.st_dev == containers.st_dev && status.st_ino == containers.st_ino;
 }
 
-/* In the place of a usage file. */
-static struct vgpu_device_shared own_devices[VGPU_MAX_DEVICES];
+static void read_level(struct level *level, const char *path) {
+  snprintf(level->limits_path, sizeof level->limits_path, "%s", path);
+  level->limits = map_limits(path);
+  if (level->place != PLACE_CONTAINER && is_containers(path))
+    level->place = PLACE_CONTAINER;
+}
+
+static void begin_levels(struct level *level) {
+  const char *limits = variable(VGPU_ENV_LIMITS_FILE);
+  *level = (struct level){.place = variable(VGPU_ENV_USAGE_FILE) != NULL ? PLACE_NAMED : PLACE_DEFAULT};
+  if (limits != NULL)
+    read_level(level, limits);
+  else if (in_container())
+    read_level(level, VGPU_CONTAINER_LIMITS);
+}
+
+static int folder_length(const struct level *level) {
+  const char *end = strrchr(level->limits_path, '/');
+  return end == NULL ? 0 : (int)(end + 1 - level->limits_path);
+}
+
+/* False at the outermost. */
+static bool go_up(struct level *level) {
+  char path[sizeof level->limits_path];
+  bool has_parent = level->limits != NULL && level->limits->has_parent != 0;
+  if (!has_parent && (level->place == PLACE_CONTAINER || !in_container()))
+    return false;
+  level->number++;
+  if (level->place == PLACE_DEFAULT)
+    level->place = PLACE_NAMED;
+  snprintf(path, sizeof path, "%.*s../parent/etc/limits", folder_length(level), level->limits_path);
+  read_level(level, has_parent ? path : VGPU_CONTAINER_LIMITS);
+  return true;
+}
+
+bool region_limits_are_lifted(void) {
+  static struct level level;
+  const char *asked = variable(VGPU_ENV_DISABLE_CONTROL);
+  if (asked == NULL || strcasecmp(asked, "true") != 0 || !region_has_limits_file())
+    return false;
+  bool lifted = true, more = true;
+  for (begin_levels(&level); lifted && more; more = level.number < VGPU_MAX_LEVELS && go_up(&level))
+    lifted = level.limits->may_disable != 0;
+  return lifted;
+}
+
+/* The first level's may be anywhere; that of another one, and of a container, is beside its limits. */
+static void usage_path(const struct level *level, char *path, size_t size) {
+  if (level->number > 0 || level->place == PLACE_CONTAINER)
+    snprintf(path, size, "%.*s../run/usage", folder_length(level), level->limits_path);
+  else if (level->place == PLACE_NAMED)
+    snprintf(path, size, "%s", variable(VGPU_ENV_USAGE_FILE));
+  else
+    snprintf(path, size, "/tmp/vgpurun-%u.usage", (unsigned)geteuid());
+}
+
+/* In the place of usage files. */
+static struct vgpu_device_shared own_devices[VGPU_MAX_LEVELS][VGPU_MAX_DEVICES];
+
+/* ---- the usage file -------------------------------------------------------------------------------------------- */
 
 static void reach_devices(struct region *region) {
+  struct vgpu_device_shared *own = own_devices[region->level];
   bool shared = shared_file_is_open(&region->file);
-  memset(own_devices, 0, sizeof own_devices);
+  memset(own, 0, sizeof own_devices[0]);
   for (int i = 0; i < VGPU_MAX_DEVICES; i++)
     region->devices[i] = (struct device_state){
         .file = shared ? &region->file : NULL,
         .at = (off_t)offsetof(struct vgpu_usage, devices[i]),
-        .memory = shared ? NULL : &own_devices[i],
+        .memory = shared ? NULL : &own[i],
     };
 }
 
@@ -168,19 +231,28 @@ static const char *open_usage(struct region *region, const char *path, enum plac
   return has_start(region) ? NULL : renew(region, path);
 }
 
-void region_open(struct region *region) {
-  const char *limits = limits_path();
-  char path[4096];
-  enum place place = usage_path(limits != NULL && strcmp(limits, VGPU_CONTAINER_LIMITS) == 0, path, sizeof path);
-
-  *region = (struct region){.slot = -1};
-  if (limits != NULL)
-    region->limits = map_limits(limits);
+static void open_level(struct region *region, const struct level *level) {
+  char path[sizeof level->limits_path];
+  usage_path(level, path, sizeof path);
+  *region = (struct region){.level = level->number, .limits = level->limits, .slot = -1};
   errno = 0;
-  const char *problem = open_usage(region, path, place);
+  const char *problem = open_usage(region, path, level->place);
   if (problem != NULL)
     keep_usage_to_ourselves(region, path, problem, errno);
   reach_devices(region);
+}
+
+int region_open(struct region regions[VGPU_MAX_LEVELS]) {
+  static struct level level;
+  begin_levels(&level);
+  do
+    open_level(&regions[level.number], &level);
+  while (go_up(&level) && level.number < VGPU_MAX_LEVELS);
+  if (level.number < VGPU_MAX_LEVELS)
+    return level.number + 1;
+  log_line(LOG_ERROR, "more than %d shares within each other; nothing is granted", VGPU_MAX_LEVELS);
+  regions[0].limits = &grants_nothing;
+  return VGPU_MAX_LEVELS;
 }
 
 uint32_t region_pid_namespace(void) {
@@ -284,7 +356,7 @@ const struct ledger_slots region_slots = {read_usage, write_usage, slot_is_live}
 
 void region_forget(struct region *region) {
   shared_file_forget(&region->file);
-  *region = (struct region){.file = region->file, .slot = -1};
+  *region = (struct region){.level = region->level, .file = region->file, .slot = -1};
   reach_devices(region);
 }
 

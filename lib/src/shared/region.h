@@ -1,6 +1,6 @@
 /*
- * The two files of abi.h as this process reaches them, the limits mapped and the usage by system calls, and this
- * process's slot in the usage file.
+ * The two files of abi.h, at each level, as this process reaches them, the limits mapped and the usage by system calls,
+ * and this process's slot in the usage file.
  *
  * The slot is held by a kernel lock of the open file description, so that it ends with the process however that ends.
  * A forked child starts without region: it holds no GPU memory, and must not keep its parent's slot alive.
@@ -16,6 +16,7 @@
 #include <stdbool.h>
 
 struct region {
+  int level;                        /* 0: the process's own; then that of the share which it is a part of, and so on */
   const struct vgpu_limits *limits; /* NULL: limits come from the environment alone */
   struct shared_file file;          /* the usage file; not open when the usage is kept in this process only */
   int slot;                         /* this process's slot, or -1 */
@@ -25,13 +26,13 @@ struct region {
 /* Is there a limits file for this process? Cheap; decides whether the library does anything at all. */
 bool region_has_limits_file(void);
 
-/* Has the program asked for no limits, and does its limits file allow that? */
+/* Has the program asked for no limits, and do its limits files allow that? */
 bool region_limits_are_lifted(void);
 
-/* Opens both files. Failures are reported on stderr, and answered with the strictest safe reading: an unreadable
- * limits file grants nothing; without a usage file every process is held to the limit by itself, and one that lacks
- * descriptors or memory for it gets nothing. */
-void region_open(struct region *region);
+/* Opens both files of each level, and returns how many there are. Failures are reported on stderr, and answered with
+ * the strictest safe reading: an unreadable limits file grants nothing; without a usage file every process is held to
+ * the limit by itself, and one that lacks descriptors or memory for it gets nothing. */
+int region_open(struct region regions[VGPU_MAX_LEVELS]);
 
 /* The number of this process's PID namespace; 0 where /proc does not tell. Containers that share a usage file have one
  * each. */

@@ -13,13 +13,13 @@ HOT_DATA struct meters_watch meters_watch;
 
 /* ---- what a device's meter goes by ----------------------------------------------------------------------------- */
 
-/* The same number for all processes that share a usage file, and for nobody else on this host. */
+/* The same number for all processes that share the outermost usage file, and for nobody else on this host. */
 static uint64_t tenant(void) {
   static uint64_t known;
   uint64_t number = __atomic_load_n(&known, __ATOMIC_RELAXED);
   if (number != 0)
     return number;
-  const struct shared_file *usage = &process_region()->file;
+  const struct shared_file *usage = &process_region_at(process_levels() - 1)->file;
   bool shared = shared_file_is_open(usage);
   uint64_t first = shared ? (uint64_t)usage->device : (uint64_t)getpid();
   uint64_t second = shared ? (uint64_t)usage->inode : (uint64_t)clock_now_ns();
@@ -28,14 +28,19 @@ static uint64_t tenant(void) {
   return number;
 }
 
+/* What is outermost is the tenant: policy and priority are its own, and with others its processes take turns. Shares
+ * within it have a bucket each. */
 static struct meter_terms terms_of(const void *owner) {
   const struct device *device = owner;
-  struct limits limits = device_limits(device);
+  struct limits limits = device_limits_at(device, process_levels() - 1);
   struct meter *meter = __atomic_load_n(&device->meter, __ATOMIC_ACQUIRE);
-  struct meter_terms terms = {.percent = limits.sm_percent, .paused = limits.paused};
-  if (limits.sm_policy == VGPU_SM_OFF)
-    terms.percent = VGPU_NO_SM_LIMIT;
-  terms.yields = terms.percent >= VGPU_NO_SM_LIMIT; /* measured for the profile alone */
+  struct meter_terms terms = {.percents = {limits_hard_percent(limits)}, .paused = limits.paused};
+  for (int i = 1; i < process_levels(); i++) {
+    struct limits inner = device_limits_at(device, process_levels() - 1 - i);
+    terms.percents[i] = limits_hard_percent(inner);
+    terms.paused |= inner.paused;
+  }
+  terms.yields = terms.percents[0] >= VGPU_NO_SM_LIMIT; /* measured for the profile alone */
   if (limits.sm_policy == VGPU_SM_OFF)
     return terms;
   if (meter == NULL || !meter->takes_turns) /* then nobody knows who else wants the GPU: the limit holds always */
@@ -48,18 +53,27 @@ static struct meter_terms terms_of(const void *owner) {
   terms.takes_turns = true;
   terms.is_apart = limits.sm_policy == VGPU_SM_APART;
   terms.yields = limits.sm_policy == VGPU_SM_BURST || limits.sm_percent >= VGPU_NO_SM_LIMIT;
-  terms.percent = turns_share_percent(&meter->turns, &published);
+  terms.percents[0] = turns_share_percent(&meter->turns, &published);
   return terms;
 }
 
-/* The states of all devices of the container, in the usage file. */
-static struct device_state *container[VGPU_MAX_DEVICES + 1];
+/* The states of all devices of the container, in the usage file of each level. */
+static struct device_state *states[VGPU_MAX_LEVELS][VGPU_MAX_DEVICES + 1];
 
 static void find_states(void) {
   const struct vgpu_limits *limits = process_region()->limits;
   uint32_t count = limits != NULL && limits->device_count < VGPU_MAX_DEVICES ? limits->device_count : VGPU_MAX_DEVICES;
-  for (uint32_t i = 0; i < count; i++)
-    container[i] = process_device_state((int)i);
+  for (int level = process_levels() - 1; level >= 0; level--) {
+    struct device_state **next = states[level];
+    for (uint32_t i = 0; i < count; i++)
+      if (process_number_at(level, (int)i) >= 0)
+        *next++ = process_device_state(level, (int)i);
+  }
+}
+
+static void add_buckets(struct meter *meter, const struct device *device) {
+  for (int level = process_levels() - 1; level >= 0; level--)
+    meter_add_bucket(meter, device_state(device, level), states[level]);
 }
 
 /* As the driver was told when it started. */
@@ -76,11 +90,11 @@ static struct meter *make(struct device *device) {
   }
   static int32_t finding; /* a claim */
   claim_take(&finding);
-  if (container[0] == NULL)
+  if (states[0][0] == NULL)
     find_states();
   claim_release(&finding);
-  meter_init(made, &markers_driver, device_state(device), device_limits(device).sm_percent);
-  made->container = container;
+  meter_init(made, &markers_driver, device_limits(device).sm_percent);
+  add_buckets(made, device);
   made->terms = terms_of;
   made->owner = device;
   made->observer = profile_observer();
@@ -184,7 +198,7 @@ static void meters_forget(void) {
   for (int i = 0; (device = devices_at(i)) != NULL; i++)
     if (device->meter != NULL && device->meter->takes_turns)
       shared_file_forget(&device->meter->turns_file);
-  memset(container, 0, sizeof container); /* the child may have other limits */
+  memset(states, 0, sizeof states); /* the child may have other limits */
   meters_watch = (struct meters_watch){0};
   claim_forget_thread();
 }

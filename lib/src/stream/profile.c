@@ -176,10 +176,10 @@ static void sample(uint8_t index, const struct device *device, int64_t now_ns) {
   struct limits limits = device_limits(device);
   struct vgpu_device_usage own = ledger_own_usage(process_ledger_view(), device->number);
   struct vgpu_device_shared shared;
-  device_state_read(device_state(device), &shared);
+  device_state_read(device_state(device, 0), &shared);
   const struct profile_record records[] = {
       {.start_ns = (uint64_t)now_ns,
-       .value = device_used_bytes(device) + device_host_bytes(device),
+       .value = device_used_bytes(device, 0) + device_host_bytes(device, 0),
        .stream = limits.sm_percent,
        .device = index,
        .kind_and_copy = PROFILE_SAMPLE},

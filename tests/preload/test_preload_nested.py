@@ -1,0 +1,288 @@
+"""Shares within shares: what a program holds counts at every level, and the smallest limit holds."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from sandbox import UUID, Sandbox
+from together import COMPARED, WORK, measured_together
+
+from support import assert_measured
+from vgpurun import abi
+from vgpurun.errors import LimitError
+from vgpurun.limits import limits_file, usage_file
+from vgpurun.limits.nested import Share, own_share, share_of, write_share
+from vgpurun.limits.quota import Quota
+
+MIB = 1 << 20
+CONTEXT_MIB = 518
+OTHER = UUID.replace("aaaa", "bbbb")
+
+# Answers each line: a number of MiB is allocated, `fork` and `exec` go on in another process, else it shows its view.
+PROGRAM = """
+import json, os, sys, time, pynvml as nvml
+from cuda_driver import *
+d = Driver(); d.start()
+nvml.nvmlInit(); handle = nvml.nvmlDeviceGetHandleByIndex(0)
+for line in sys.stdin:
+    line = line.strip()
+    answer = "ok"
+    if line.isdigit():
+        try: d.mem_alloc(int(line) << 20)
+        except CudaError as error: answer = error.name
+    elif line == "fork":
+        parent = os.getpid()
+        if os.fork() > 0: os._exit(0)
+        while os.getppid() == parent: time.sleep(0.001)
+    elif line == "exec":
+        print(json.dumps("ok"), flush=True)
+        os.execv(sys.executable, [sys.executable, "-u", "-c", os.environ["PROGRAM"]])
+    else:
+        free, total = d.mem_get_info()
+        info = nvml.nvmlDeviceGetMemoryInfo(handle)
+        seen = [each >> 20 for each in (info.total, info.free, info.used)]
+        answer = {"total": total >> 20, "free": free >> 20, "nvml": seen}
+    print(json.dumps(answer), flush=True)
+"""
+SIZE = "from cuda_driver import *\nd = Driver(); d.init(); print(d.device_total_mem() >> 20)"
+
+
+class Program:
+    """A program in a share."""
+
+    def __init__(self, process: subprocess.Popen[str], messages: Path) -> None:
+        self._process = process
+        self._messages = messages
+
+    def ask(self, question: object = "?") -> object:
+        assert self._process.stdin and self._process.stdout
+        print(question, file=self._process.stdin, flush=True)
+        return json.loads(self._process.stdout.readline())
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    @property
+    def said(self) -> str:
+        return self._messages.read_text()
+
+
+@contextmanager
+def program(sandbox: Sandbox, variables: dict[str, str], **more: str) -> Iterator[Program]:
+    messages = sandbox.folder / f"messages-{len(list(sandbox.folder.iterdir()))}"
+    environment = sandbox.variables(**variables, PROGRAM=PROGRAM, **more)
+    with (
+        messages.open("w") as errors,
+        subprocess.Popen(
+            [sys.executable, "-u", "-c", PROGRAM],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+        ) as process,
+    ):
+        try:
+            yield Program(process, messages)
+        finally:
+            process.kill()
+
+
+def make_shares(folder: Path, *limits: Quota) -> tuple[list[Share], dict[str, str]]:
+    """Make shares within each other, the outermost first, and the variables that enter the innermost."""
+    shares: list[Share] = []
+    variables: dict[str, str] = {}
+    for number, quota in enumerate(limits):
+        place = folder / f"level-{number}"
+        variables = write_share(place, [(UUID, quota)], shares[-1] if shares else None)
+        shares.append(share_of(place))
+    return shares, variables
+
+
+def used_mib(share: Share) -> int:
+    readings = usage_file.read_usage(share.folder / "run" / "usage", [UUID])
+    assert readings is not None
+    return readings[0].memory_used_bytes >> 20
+
+
+def refusals(shares: Sequence[Share]) -> list[int]:
+    readings = [usage_file.read_usage(share.folder / "run" / "usage", [UUID]) for share in shares]
+    return [each[0].refusals for each in readings if each]
+
+
+def mib(*sizes: int) -> list[Quota]:
+    return [Quota(size * MIB) for size in sizes]
+
+
+@pytest.mark.parametrize("sizes", [(4096, 2048), (4096, 3072, 3000, 2048), (2048, 2048, 2048, 2048)])
+def test_the_view_is_that_of_the_smallest_share(sandbox: Sandbox, tmp_path: Path, sizes: Sequence[int]) -> None:
+    shares, variables = make_shares(tmp_path, *mib(*sizes))
+    assert own_share(variables) == shares[-1] and shares[-1].levels == len(sizes)
+    with program(sandbox, variables) as one:
+        assert one.ask(300) == "ok"
+        used = CONTEXT_MIB + 300
+        assert one.ask() == {"total": 2048, "free": 2048 - used, "nvml": [2048, 2048 - used, used]}
+        assert [used_mib(share) for share in shares] == [used] * len(sizes)
+
+
+@pytest.mark.parametrize("level", range(4))
+def test_each_level_refuses(sandbox: Sandbox, tmp_path: Path, level: int) -> None:
+    limits = [*mib(8192, 8192, 8192)[:level], Quota(2048 * MIB), Quota(), Quota(), Quota()][:4]
+    shares, variables = make_shares(tmp_path, *limits)
+    whose = ["three levels up", "two levels up", "that this one is a part of"]
+    with program(sandbox, variables) as one:
+        assert one.ask(2048) == "CUDA_ERROR_OUT_OF_MEMORY"
+        assert one.ask(2048 - CONTEXT_MIB) == "ok"
+        assert one.ask(2) == "CUDA_ERROR_OUT_OF_MEMORY"
+        wanted = f"limit 2048 MiB of the share {whose[level]} (said" if level < 3 else "limit 2048 MiB (said"
+        assert wanted in one.said
+    assert refusals(shares) == [2 if number == level else 0 for number in range(4)]
+
+
+def test_children_share_what_their_parent_has(sandbox: Sandbox, tmp_path: Path) -> None:
+    """Together never more than the parent has; each sees what is left of it, if that is less than its own."""
+    parent, _ = make_shares(tmp_path, *mib(4096))
+    first = write_share(tmp_path / "first", [(UUID, Quota(3072 * MIB))], parent[0])
+    second = write_share(tmp_path / "second", [(UUID, Quota(3072 * MIB))], parent[0])
+    with program(sandbox, first) as one, program(sandbox, second) as other:
+        assert (one.ask(2048), other.ask(2)) == ("ok", "ok")
+        left = 4096 - 2 * CONTEXT_MIB - 2048 - 2
+        assert other.ask() == {"total": 3072, "free": left, "nvml": [3072, left, CONTEXT_MIB + 2]}
+        assert other.ask(left + 1) == "CUDA_ERROR_OUT_OF_MEMORY"
+        assert "of the share that this one is a part of" in other.said
+        assert other.ask(left) == "ok"
+        assert used_mib(parent[0]) == 4096
+        one.kill()
+        assert used_mib(parent[0]) == CONTEXT_MIB + 2 + left
+        assert other.ask(1024) == "ok", "what the killed one held"
+
+
+def test_a_forked_child_keeps_nothing_at_any_level(sandbox: Sandbox, tmp_path: Path) -> None:
+    shares, variables = make_shares(tmp_path, *mib(4096, 3072, 2048))
+    with program(sandbox, variables) as one:
+        assert one.ask(500) == "ok"
+        assert one.ask("fork") == "ok"
+        assert [used_mib(share) for share in shares] == [0] * 3
+
+
+def test_a_program_that_execs_starts_over_at_all_levels(sandbox: Sandbox, tmp_path: Path) -> None:
+    shares, variables = make_shares(tmp_path, *mib(4096, 3072, 2048))
+    with program(sandbox, variables) as one:
+        assert one.ask(1500) == "ok"
+        assert (one.ask("exec"), one.ask(1400)) == ("ok", "ok")
+        assert [used_mib(share) for share in shares] == [CONTEXT_MIB + 1400] * 3
+
+
+def test_new_limits_of_the_parent_reach_a_child_that_runs(sandbox: Sandbox, tmp_path: Path) -> None:
+    shares, variables = make_shares(tmp_path, *mib(4096, 3072, 3072))
+    with program(sandbox, variables) as one:
+        assert one.ask(1000) == "ok"
+        limits_file.write_limits(shares[0].folder / "etc" / "limits", [(UUID, Quota(2048 * MIB))])
+        left = 2048 - CONTEXT_MIB - 1000
+        assert one.ask() == {"total": 2048, "free": left, "nvml": [2048, left, CONTEXT_MIB + 1000]}
+        assert one.ask(left + 1) == "CUDA_ERROR_OUT_OF_MEMORY"
+        limits_file.write_limits(shares[1].folder / "etc" / "limits", [(UUID, Quota(1024 * MIB))])
+        assert one.ask(1) == "CUDA_ERROR_OUT_OF_MEMORY"
+        assert share_of(shares[1].folder).levels == 2, "it remains a part"
+
+
+def test_a_lost_parent_is_no_way_out(sandbox: Sandbox, tmp_path: Path) -> None:
+    shares, variables = make_shares(tmp_path, *mib(4096, 2048))
+    (shares[1].folder / "parent").unlink()
+    result = sandbox.run([sys.executable, "-c", SIZE], **variables)
+    assert result.stdout == "0\n"
+    assert "parent/etc/limits: No such file or directory; nothing is granted" in result.stderr
+
+
+def test_a_fifth_level_is_refused(sandbox: Sandbox, tmp_path: Path) -> None:
+    shares, variables = make_shares(tmp_path, *mib(4096, 4096, 4096, 2048))
+    with pytest.raises(LimitError, match="within 3 others already, and 4 levels are the most"):
+        write_share(tmp_path / "fifth", [(UUID, Quota(MIB))], shares[-1])
+    assert not (tmp_path / "fifth").exists()
+    # And where somebody makes one without asking.
+    limits_file_of_first = shares[0].folder / "etc" / "limits"
+    limits_file_of_first.write_bytes(limits_file.limits_bytes(shares[0].quotas, has_parent=True))
+    write_share(tmp_path / "outside", [(UUID, Quota(8192 * MIB))], None)
+    (shares[0].folder / "parent").symlink_to(tmp_path / "outside")
+    result = sandbox.run([sys.executable, "-c", SIZE], **variables)
+    assert result.stdout == "0\n"
+    assert "more than 4 shares within each other; nothing is granted" in result.stderr
+
+
+def test_more_than_the_parent_has_is_refused(tmp_path: Path) -> None:
+    parent = Share(tmp_path, ((UUID, Quota(1024 * MIB, 50)),))
+    for quota, why in ((Quota(1025 * MIB), "is more than this share has"), (Quota(sm_percent=51), "this share's 50 %")):
+        with pytest.raises(LimitError, match=why):
+            write_share(tmp_path / "child", [(UUID, quota)], parent)
+    with pytest.raises(LimitError, match="not one of this share's"):
+        write_share(tmp_path / "child", [(OTHER, Quota(MIB))], parent)
+    assert not (tmp_path / "child").exists()
+
+
+def test_devices_may_have_other_places_in_the_parent(sandbox: Sandbox, tmp_path: Path) -> None:
+    """And a GPU that was taken out of the parent is the child's no more."""
+    write_share(tmp_path / "outer", [(OTHER, Quota(3072 * MIB)), (UUID, Quota(2048 * MIB))], None)
+    outer = share_of(tmp_path / "outer")
+    variables = write_share(tmp_path / "inner", [(UUID, Quota()), (OTHER, Quota())], outer)
+    code = """
+import ctypes
+from cuda_driver import *
+d = Driver(); d.init()
+print([d.device_total_mem(i) >> 20 for i in (0, 1)])
+"""
+    assert sandbox.python(code, **variables) == "[2048, 3072]"
+    (tmp_path / "outer/etc/limits").write_bytes(limits_file.limits_bytes([(OTHER, Quota(3072 * MIB))]))
+    assert sandbox.python(code, **variables) == "[0, 3072]"
+
+
+def test_limits_are_lifted_only_where_all_levels_let_them_be(sandbox: Sandbox, tmp_path: Path) -> None:
+    shares, variables = make_shares(tmp_path, *mib(4096, 2048))
+    lifted = {**variables, abi.ENV_DISABLE_CONTROL: "true"}
+    for share, has_parent, total in ((shares[1], True, "2048"), (shares[0], False, "8192")):
+        path = share.folder / "etc" / "limits"
+        path.write_bytes(limits_file.limits_bytes(share.quotas, may_disable=True, has_parent=has_parent))
+        assert sandbox.python(SIZE, **lifted) == total
+
+
+def start_all(sandbox: Sandbox, places: Sequence[dict[str, str]]) -> list[subprocess.Popen[str]]:
+    return [sandbox.start_python(WORK + COMPARED, **variables) for variables in places]
+
+
+@pytest.mark.real_time
+def test_two_children_of_half_a_gpu_have_a_quarter_each(sandbox: Sandbox, tmp_path: Path) -> None:
+    """Beside each other, and beside a stranger who has the other half."""
+    parent, _ = make_shares(tmp_path, Quota(4096 * MIB, 50))
+    places = [write_share(tmp_path / name, [(UUID, Quota(2048 * MIB, 25))], parent[0]) for name in ("one", "two")]
+
+    def near(shares: Sequence[float]) -> bool:
+        return all(abs(share - 0.25) <= 0.02 for share in shares[:2])
+
+    assert_measured(lambda: measured_together(start_all(sandbox, places)), near)
+    stranger = write_share(tmp_path / "stranger", [(UUID, Quota(4096 * MIB, 50))], None)
+    assert_measured(lambda: measured_together(start_all(sandbox, [*places, stranger])), near)
+
+
+@pytest.mark.real_time
+def test_a_parent_holds_children_that_may_have_more(sandbox: Sandbox, tmp_path: Path) -> None:
+    """Each may have all that the parent has: together they have that, and no more."""
+    parent, _ = make_shares(tmp_path, Quota(sm_percent=40))
+    places = [write_share(tmp_path / name, [(UUID, Quota())], parent[0]) for name in ("one", "two")]
+    assert_measured(lambda: sum(measured_together(start_all(sandbox, places))), lambda share: 0.37 <= share <= 0.42)
+
+
+@pytest.mark.real_time
+def test_the_level_that_holds_launches_counts_that(sandbox: Sandbox, tmp_path: Path) -> None:
+    shares, variables = make_shares(tmp_path, Quota(sm_percent=80), Quota(sm_percent=20), Quota())
+    measured_together(start_all(sandbox, [variables]))
+    readings = [usage_file.read_usage(share.folder / "run" / "usage", [UUID]) for share in shares]
+    outer, middle, inner = (each[0] for each in readings if each)
+    assert middle.throttled_ns > 10 * max(outer.throttled_ns, inner.throttled_ns)
+    assert outer.busy_ns > 0 and outer.launches > 0
+    assert abs(outer.busy_ns - inner.busy_ns) <= outer.busy_ns / 20 and middle.not_enforced == ()
