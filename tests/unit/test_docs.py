@@ -141,5 +141,20 @@ def test_verbs_and_options_in_the_pages_exist(page: Path) -> None:
             assert set(re.findall(r"(?<= )--[a-z-]+", rest)) <= known, f"vgpurun {verb} {rest}"
 
 
-def test_the_readme_is_short() -> None:
-    assert len((CHECKOUT / "README.md").read_text().splitlines()) < 300
+def test_the_readme_is_short_and_has_its_pictures() -> None:
+    text = (CHECKOUT / "README.md").read_text()
+    assert len(text.split()) < 1900
+    for picture in ("top.svg", "tenants-light.svg", "tenants-dark.svg"):
+        assert f"docs/pictures/{picture}" in text and (CHECKOUT / "docs" / "pictures" / picture).exists()
+
+
+def test_the_pictures_show_what_was_measured() -> None:
+    script = CHECKOUT / "tests" / "bench" / "compute" / "picture.py"
+    done = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commits_are_named_beside_measurements_alone(page: Path) -> None:
+    words = re.findall(r"\b(?=[0-9a-f]*[a-f])(?=[0-9a-f]*[0-9])[0-9a-f]{7}\b", page.read_text())
+    assert page.name == "compute.md" or not words
