@@ -17,7 +17,7 @@ C_SOURCES = $(shell git ls-files '*.c' '*.h' 2>/dev/null || find lib tests -name
 # Made from the code.
 GENERATED := docs/config.md docs/reference.md docs/memory-functions.md docs/monitoring.md docs/vgpurun.1
 
-.PHONY: help venv lib demo check test test-all test-versions coverage dist test-unit test-c fuzz test-page test-preload test-engine test-gpu lint format docs proto bench clean
+.PHONY: help venv lib demo check test test-all test-versions coverage dist test-unit test-c fuzz test-page test-preload test-engine test-gpu lint format docs site proto bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -126,6 +126,10 @@ format: $(STAMP) ## lay out the sources as lint wants them
 
 docs: $(STAMP) ## bring the tables in docs/ and the man page up to date
 	@$(BIN)/python -m vgpurun.docs.tables $(GENERATED)
+
+SITE ?= $(abspath dist/site)
+site: $(STAMP) ## the documentation as a site with a search, in dist/site
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs --quiet build --strict --config-file docs/site.yml --site-dir $(SITE)
 
 # An old release, so that the code that it generates needs no newer protobuf than pyproject.toml says.
 proto: ## vgpurun/kubernetes/proto/*_pb2.py from the .proto files

@@ -46,8 +46,8 @@ class Browser:
     def __init__(self, driver: Chrome) -> None:
         self.driver = driver
 
-    def show(self, page: Path, width: int, height: int = 900, scheme: str = "light") -> None:
-        """Load a page from its file, at this width in CSS pixels."""
+    def show(self, page: Path | str, width: int, height: int = 900, scheme: str = "light") -> None:
+        """Load a page from its file or its address, at this width in CSS pixels."""
         self.driver.execute_cdp_cmd(
             "Emulation.setDeviceMetricsOverride",
             {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600},
@@ -55,7 +55,7 @@ class Browser:
         features = [{"name": "prefers-color-scheme", "value": scheme}]
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
         self.driver.get_log("performance")  # what came before
-        self.driver.get(page.as_uri())
+        self.driver.get(page.as_uri() if isinstance(page, Path) else page)
 
     def run(self, script: str) -> Any:
         """Run a script in the page, and return what it returns."""
