@@ -238,7 +238,11 @@ class TestUnprepare:
         for _ in range(2):
             node.driver().unprepare(made)
         assert node.left() == set()
-        assert "claim lab/share: given back" in node.lines
+        named_both = f"claim lab/share ({made.uid})"
+        assert node.lines == [
+            f"{named_both}: prepared with 2 GiB and no compute limit of GPU 0",
+            *[f"{named_both}: given back"] * 2,
+        ]
 
     def test_a_claim_that_nobody_knows(self, node: ClaimNode) -> None:
         node.driver().unprepare(ClaimName("5a4ffc02-7a3c-4a27-9cf4-6f3ba8b05d0f", "lab", "unknown"))

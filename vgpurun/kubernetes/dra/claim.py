@@ -32,6 +32,10 @@ class ClaimName(NamedTuple):
     def __str__(self) -> str:
         return f"claim {self.namespace}/{self.name}"
 
+    def in_log(self) -> str:
+        """Name it by its UID too: another claim may have had the same name before, or come to have it."""
+        return f"{self} ({self.uid})"
+
 
 class Result(NamedTuple):
     """A part of one GPU that was given to one request of a claim. `memory_bytes` is of the GPU's own memory.

@@ -15,6 +15,7 @@ from vgpurun.kubernetes.dra.devices import ClaimDevices, qualified_name
 from vgpurun.kubernetes.dra.state import Claims, Part, Prepared
 from vgpurun.limits.device_quotas import shared_files
 from vgpurun.limits.model import DeviceQuota
+from vgpurun.limits.quota import show_size
 from vgpurun.storage.shared_file import has_live_processes
 
 
@@ -77,7 +78,7 @@ class Driver:
                 continue
             found = self._cluster.claim(each.claim.namespace, each.claim.name)
             if reason := _why_nobodys(each.claim, found):
-                self._say(f"{each.claim}: {reason}")
+                self._say(f"{each.claim.in_log()}: {reason}")
                 self.unprepare(each.claim)
 
     def unprepare(self, claim: ClaimName) -> None:
@@ -87,7 +88,7 @@ class Driver:
         except OSError as error:
             raise ClaimError(f"{self._devices.path(claim.uid)} cannot be removed: {error.strerror}") from None
         self._claims.remove(claim.uid)
-        self._say(f"{claim}: given back")
+        self._say(f"{claim.in_log()}: given back")
 
     def resume(self) -> None:
         """After a start: finish what an earlier process may have left undone. Raises StateError."""
@@ -115,7 +116,7 @@ class Driver:
         if not is_waited_for():
             raise ClaimError(f"{claim}: kubelet no longer waits for it")
         prepared = self._claims.add(allocation, quotas, files, self._library)
-        self._say(f"{claim}: {', '.join(_show(each) for each in quotas)}")
+        self._say(f"{claim.in_log()}: prepared with {', '.join(_show(each) for each in quotas)}")
         return prepared
 
     def _write_devices(self, prepared: Prepared) -> None:
@@ -149,4 +150,4 @@ def _why_nobodys(claim: ClaimName, found: Mapping[str, Any] | None) -> str | Non
 
 def _show(each: DeviceQuota) -> str:
     percent = "no compute limit" if each.quota.sm_percent is None else f"{each.quota.sm_percent} % of compute"
-    return f"{each.quota.memory_bytes} bytes and {percent} of GPU {each.gpu.number}"
+    return f"{show_size(each.quota.memory_bytes or 0)} and {percent} of GPU {each.gpu.number}"

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from vgpurun.errors import ClusterError
 from vgpurun.kubernetes.dra.cluster import Cluster
 
-_AGAIN_S = 5.0  # until the API server is asked again, which may have ended the watch as it does now and then
+_AGAIN_S = 5.0  # until an API server that has not let it listen is asked again
+_NEXT_S = 0.5  # from the end of a watch, which the API server ends every now and then, to the next one
 
 
 class SliceWatch:
@@ -38,7 +39,7 @@ class SliceWatch:
             if trouble and trouble != self._said:
                 self._say(trouble)
             self._said = trouble
-            self._over.wait(_AGAIN_S)
+            self._over.wait(_AGAIN_S if trouble else _NEXT_S)
 
     def _listen(self) -> None:
         with self._cluster.watching_slices(self._node) as events:
