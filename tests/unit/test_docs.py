@@ -33,6 +33,7 @@ OF_OTHERS = {
     "XDG_STATE_HOME",
     "XDG_CACHE_HOME",
     "SUDO_UID",
+    "RAY_JOB_ID",
 }
 
 

@@ -21,7 +21,7 @@ FLOORS = (
     "cli.views",
     "kubernetes.agent",
     "kubernetes.device_plugin kubernetes.dra",
-    "kubernetes compose",
+    "kubernetes compose ray",
     "cdi",
     "launch diagnostics metrics profiles guard",
     "admission",

@@ -99,6 +99,7 @@ VARIABLES = (
         _CLI,
         "Where the state of containers is kept, instead of `/var/lib/vgpurun` (root) or `~/.local/state/vgpurun`.",
     ),
+    Variable("VGPURUN_RAY", _CLI, "What a worker of Ray is told of its node; the plugin of a node sets it."),
     Variable("NODE_NAME", _CLI, "`vgpurun dra-plugin`: this node's name in the cluster; `--node` goes before it."),
     Variable("VGPURUN_LIBRARY", _CLI, "Another `libvgpu.so`, used or refused but never replaced."),
     *(

@@ -1,0 +1,90 @@
+"""A node of Ray with two simulated GPUs: each test's program is a driver that starts one for itself, and ends it.
+
+Ray is fetched once for each of its versions and kept (support/debian_packages.py); it is not among this project's own
+packages. `ray stop` is never used: it ends every Ray of the host.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from support import CHECKOUT, LIBRARY
+from support.debian_packages import UnavailableError, kept
+
+NEWEST, OLDEST = "2.60.0", "2.45.0"
+PROGRAMS = Path(__file__).parent / "programs"
+# GPUs of this run of the tests alone: programs on GPUs of one UUID meet in /tmp/vgpulock.
+UUIDS = tuple(f"GPU-{os.getpid():08x}-{part * 4}-1111-0000-000000000000" for part in "ab")
+MACHINE = "devices:\n" + "".join(f"  - uuid: {uuid}\n    memory_mib: 8192\n" for uuid in UUIDS)
+PLUGINS = json.dumps([{"class": "vgpurun.ray.plugin.LimitsPlugin"}])
+TIMEOUT_S = 110
+
+
+def ray_packages(version: str) -> Path:
+    """The folder with a version of Ray and what it needs. Raises UnavailableError."""
+
+    def fetch(folder: Path) -> None:
+        command = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(folder), f"ray=={version}"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise UnavailableError(done.stderr.strip().splitlines()[-1])
+
+    return kept(f"ray-{version}-py{sys.version_info[0]}.{sys.version_info[1]}", fetch)
+
+
+class RayNode:
+    """The node's folder, whose path is short as Ray's sockets need it, and the environment of `ray start` on it."""
+
+    def __init__(self, folder: Path, version: str) -> None:
+        self.folder = folder
+        self.state = folder / "state"
+        (folder / "sim.yaml").write_text(MACHINE)
+        unwanted = ("CUDA_", "VGPURUN_", "VGPUSIM_", "NVIDIA_", "LD_PRELOAD", "RAY_", "PYTHONPATH")
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(unwanted)}
+        self.environment = {
+            **inherited,
+            "PYTHONPATH": os.pathsep.join([str(ray_packages(version)), str(CHECKOUT), str(CHECKOUT / "tests")]),
+            "RAY_AUTH_MODE": "disabled",  # else Ray writes a token into the home
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_DEDUP_LOGS": "0",
+            "RAY_TMPDIR": str(folder),
+            "RAY_RUNTIME_ENV_PLUGINS": PLUGINS,
+            "RAY_RUNTIME_ENV_HOOK": "vgpurun.ray.job.with_limits",
+            "VGPURUN_DRIVER": "sim",
+            "VGPURUN_LIBRARY": str(LIBRARY),
+            "VGPURUN_STATE_DIR": str(self.state),
+            "VGPUSIM_CONFIG": str(folder / "sim.yaml"),
+            "VGPUSIM_STATE": str(folder / "sim.state"),
+        }
+
+    def run(self, program: str, *arguments: str, **variables: str) -> tuple[dict[str, Any], str]:
+        """Run a driver, and return the values that it tells by their names, and all that was said."""
+        command = [sys.executable, str(PROGRAMS / program), *arguments]
+        environment = {name: value for name, value in (self.environment | variables).items() if value}
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False, cwd=self.folder
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        found: dict[str, Any] = {}
+        for line in (self.folder / "found").read_text().splitlines():
+            found |= json.loads(line)
+        return found, done.stdout + done.stderr
+
+
+@contextmanager
+def ray_node(version: str = NEWEST) -> Iterator[RayNode]:
+    """Make a node's folder, and remove it at the end."""
+    folder = Path(tempfile.mkdtemp(prefix="vr-", dir="/tmp"))
+    try:
+        yield RayNode(folder, version)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

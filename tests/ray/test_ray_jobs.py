@@ -1,0 +1,76 @@
+"""Jobs with wishes of their own, without any, and those that cannot be held to limits."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from ray_node import PLUGINS, RayNode
+
+from support import CHECKOUT
+
+GIB = 1 << 30
+
+
+@pytest.mark.slow
+def test_a_wish_lowers_the_part_and_what_goes_wrong_is_said(node: RayNode) -> None:
+    found, said = node.run("jobs.py")
+    assert found["wish"] == ["has run", [["BURST", "LOW", GIB, 10], ["HARD", "HIGH", 0, None]]]
+    assert found["too_small"][0] == "WorkerCrashedError"
+    assert "vgpurun: num_gpus=0.001 is less than 1 % of a GPU" in said
+    assert "runtime_env: vgpurun has no 'memory'; it has mem, sm, sm_policy, priority" in found["unknown"][1]
+    ((pid, what, quotas),) = found["holders"]
+    assert (pid, quotas) == (found["held_by"], [[GIB, 10]])
+    assert what.startswith("ray")
+    assert not found["is_left"]
+
+
+@pytest.mark.slow
+def test_a_job_without_limits_gets_no_gpu_of_a_node_that_has_the_workers_hook(node: RayNode) -> None:
+    variables = {"RAY_RUNTIME_ENV_HOOK": "", "__RAY_WORKER_PROCESS_SETUP_HOOK_ENV_VAR": "vgpurun.ray.worker.setup"}
+    found, said = node.run("plain.py", **variables)
+    assert found["found"][0] == "WorkerCrashedError"
+    assert "vgpurun: this job has no limits, and gets no GPU of this node" in said
+
+
+@pytest.mark.slow
+def test_without_the_plugin_a_job_runs_under_vgpurun_local(node: RayNode) -> None:
+    """What docs/ray.md has first."""
+    command = f"py_executable={sys.executable} -m vgpurun local --mem 25% --sm 25 -- {sys.executable}"
+    found, _ = node.run("plain.py", command, RAY_RUNTIME_ENV_HOOK="", RAY_RUNTIME_ENV_PLUGINS="")
+    assert found["found"]["mib"] == 2048
+
+
+def test_a_ray_without_the_patched_function_is_refused_in_words(node: RayNode) -> None:
+    code = (
+        "from ray._private import utils; del utils.set_visible_accelerator_ids;"
+        "from vgpurun.ray.worker import setup; setup()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], env=node.environment, capture_output=True, text=True)
+    assert "LimitError: this Ray has no ray._private.utils.set_visible_accelerator_ids" in done.stderr
+
+
+def test_the_worker_needs_no_package_but_ray(tmp_path: Path) -> None:
+    """A conda environment has Ray, and neither vgpurun nor what it asks for."""
+    (tmp_path / "vgpurun").symlink_to(CHECKOUT / "vgpurun")
+    command = [sys.executable, "-S", "-c", "import vgpurun.ray.worker"]
+    subprocess.run(command, env={"PYTHONPATH": str(tmp_path)}, check=True)
+
+
+def test_a_worker_in_a_container_brings_library_and_files(node: RayNode) -> None:
+    """The command by which this Ray's podman starts a worker, as Ray itself makes it; no container is started."""
+    found, _ = node.run("container.py", RAY_RUNTIME_ENV_PLUGINS=PLUGINS)
+    command, image = found["command"], found["command"].index("the-image")
+    variables = dict(
+        command[i + 1].split("=", 1) if command[i] == "--env" else command[i].removeprefix("--env=").split("=", 1)
+        for i in range(image)
+        if command[i].startswith("--env")
+    )
+    volumes = [each.removeprefix("--volume=") for each in command[:image] if each.startswith("--volume=")]
+    assert f"{node.state}:{node.state}" in volumes
+    assert any(each == f"{variables['LD_PRELOAD']}:{variables['LD_PRELOAD']}" for each in volumes)
+    assert variables["VGPURUN_LIMITS_FILE"] == f"{node.state}/ray/nothing"
+    assert command[image - 2 :] == ["--entrypoint", "python", "the-image"]
+    assert found["allowed"]

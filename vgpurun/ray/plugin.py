@@ -1,0 +1,104 @@
+"""The runtime_env plugin: on each node it prepares the start of workers whose job has the field `vgpurun`.
+
+A job that comes by the hook has it too. The plugin runs in Ray's own agent, which has no limits, and so sees the GPUs
+as they are. It does not know what a task will ask for: the worker writes that down itself (worker.py).
+"""
+
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+from ray._private.ray_constants import WORKER_PROCESS_SETUP_HOOK_ENV_VAR as SETUP_HOOK
+from ray._private.runtime_env.plugin import RuntimeEnvPlugin
+
+from vgpurun import abi
+from vgpurun.config import values as config
+from vgpurun.console.messages import say
+from vgpurun.errors import LimitError, VgpurunError
+from vgpurun.host import library, mps, simulation
+from vgpurun.host.visible import survey_gpus
+from vgpurun.limits import limits_file
+from vgpurun.ray.containers import with_limits
+from vgpurun.ray.shares import FIELD, Node, read_wish
+from vgpurun.ray.worker import NODE_VARIABLE, SETUP
+from vgpurun.storage import state
+from vgpurun.util.atomic_file import atomic_file
+
+_AFTER_OTHERS = 20  # Ray's own have 10: what they say of Python, and of a container, is known by then
+_PACKAGE = Path(__file__).resolve().parent.parent
+
+
+class LimitsPlugin(RuntimeEnvPlugin):  # type: ignore[misc]  # Ray may not be installed where types are checked
+    """Makes the workers of a job start under limits that grant nothing yet."""
+
+    name = FIELD
+    priority = _AFTER_OTHERS
+
+    @staticmethod
+    def validate(runtime_env_dict: dict[str, Any]) -> None:
+        """Check the field. Raises ValueError."""
+        try:
+            read_wish(runtime_env_dict[FIELD])
+        except LimitError as error:
+            raise ValueError(str(error)) from None
+
+    def modify_context(self, uris: list[str], runtime_env: Any, context: Any, logger: logging.Logger) -> None:
+        """Set the variables of the workers. Raises RuntimeError, and then the job's tasks fail with its words."""
+        del uris
+        try:
+            self._prepare(runtime_env, context)
+        except (VgpurunError, OSError) as error:
+            logger.error("vgpurun: %s", error)
+            raise RuntimeError(f"vgpurun: {error}") from None
+
+    def _prepare(self, runtime_env: Any, context: Any) -> None:
+        if Path(abi.CONTAINER_LIMITS).exists():
+            raise LimitError("this node is itself in a container of vgpurun, whose limits alone count in its workers")
+        root = state.root_folder()
+        is_simulated = config.default("driver") == "sim"
+        gpus = survey_gpus(is_simulated).gpus
+        found = library.find()
+        library.check_host(found)
+        state.make_lock_dir()
+        given = {**os.environ, **context.env_vars}
+        node = Node(tuple(gpus), read_wish(runtime_env[FIELD]), context.env_vars.get(SETUP_HOOK, ""))
+        variables = {
+            **mps.keep_process_out(given),
+            **(simulation.local_environment(library.find_simulated_driver(say), given) if is_simulated else {}),
+            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # NVML's, so that Ray's numbers are those of one GPU for all
+            "LD_PRELOAD": _joined(str(found.path), context.env_vars.get("LD_PRELOAD")),
+            "PYTHONPATH": _joined(given.get("PYTHONPATH"), str(_importable(root))),
+            abi.ENV_LIMITS_FILE: str(_granting_nothing(root)),
+            NODE_VARIABLE: node.to_json(),
+            SETUP_HOOK: SETUP,
+        }
+        context.env_vars |= variables
+        if runtime_env.get("image_uri") or runtime_env.get("container"):
+            places = (found.path, _PACKAGE, root, Path(abi.LOCK_DIR))
+            context.py_executable = with_limits(context.py_executable, variables, places)
+
+
+def _granting_nothing(root: Path) -> Path:
+    """Return a limits file that names no GPU: it counts from a worker's start until the worker has one of its own."""
+    path = root / "ray" / "nothing"
+    state.make_readable(path.parent)
+    with atomic_file(path) as half_made:
+        half_made.write_bytes(limits_file.limits_bytes([]))
+    return path
+
+
+def _importable(root: Path) -> Path:
+    """Return a folder with this package and nothing else, for a worker whose Python has none of its own."""
+    folder = root / "ray" / "python"
+    state.make_readable(folder)
+    link = folder / "vgpurun"
+    if not link.is_symlink() or link.readlink() != _PACKAGE:
+        half_made = folder / f".vgpurun.{os.urandom(4).hex()}"
+        half_made.symlink_to(_PACKAGE)
+        half_made.replace(link)
+    return folder
+
+
+def _joined(*paths: str | None) -> str:
+    return ":".join(path for path in paths if path)

@@ -1,0 +1,118 @@
+"""What a Ray task may use of a node's GPUs: Ray's own account of it, as limits.
+
+Pure, and quick to import, since every worker does.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from vgpurun.errors import GpuError, LimitError
+from vgpurun.host.gpus import Gpu, match_gpu
+from vgpurun.limits.policies import PRIORITIES, SM_POLICIES, Priority, SmPolicy
+from vgpurun.limits.quota import Quota, parse_limit, parse_sm
+
+FIELD = "vgpurun"  # of a runtime_env
+# Of a placement group there is a key for the whole group and one for each bundle: they name the same share.
+_RESOURCE = re.compile(r"GPU|GPU_group_[0-9A-Za-z]+", re.ASCII)
+_NOTHING = Quota(memory_bytes=0)
+_KEYS = ("mem", "sm", "sm_policy", "priority")
+
+
+class Wish(NamedTuple):
+    """The field's values as they are written: `mem` and `sm` lower what a task's `num_gpus` comes to."""
+
+    mem: str | None = None
+    sm: str | None = None
+    sm_policy: SmPolicy = SmPolicy.HARD
+    priority: Priority = Priority.HIGH
+
+
+class Node(NamedTuple):
+    """What a worker is told when it starts: the node's GPUs, its job's wish, and the job's own setup hook."""
+
+    gpus: tuple[Gpu, ...]
+    wish: Wish
+    hook: str = ""
+
+    def to_json(self) -> str:
+        """Return it as a variable has it."""
+        wish = {**self.wish._asdict(), "sm_policy": self.wish.sm_policy.value, "priority": self.wish.priority.value}
+        return json.dumps([self.gpus, wish, self.hook], separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> "Node":
+        """Return what to_json() has written."""
+        gpus, wish, hook = json.loads(text)
+        wish |= {"sm_policy": SmPolicy(wish["sm_policy"]), "priority": Priority(wish["priority"])}
+        return cls(tuple(Gpu._make([*rest, tuple(mig_ids)]) for *rest, mig_ids in gpus), Wish(**wish), hook)
+
+
+def read_wish(field: Any) -> Wish:
+    """Read the field of a runtime_env. Raises LimitError for what is not understood."""
+    if not isinstance(field, Mapping):
+        raise LimitError(f"runtime_env: {FIELD} is a dictionary of {', '.join(_KEYS)}; {{}} goes by num_gpus alone")
+    for key in field:
+        if key not in _KEYS:
+            raise LimitError(f"runtime_env: {FIELD} has no '{key}'; it has {', '.join(_KEYS)}")
+    texts = {key: str(field[key]) for key in ("mem", "sm") if field.get(key) is not None}
+    if "mem" in texts:
+        parse_limit(texts["mem"])
+    if "sm" in texts:
+        parse_sm(texts["sm"])
+    policy = _one_of("sm_policy", field.get("sm_policy", "hard"), SM_POLICIES)
+    return Wish(**texts, sm_policy=policy, priority=_one_of("priority", field.get("priority", "high"), PRIORITIES))
+
+
+def _one_of(key: str, value: Any, values: Mapping[str, Any]) -> Any:
+    if not isinstance(value, str) or value not in values:
+        raise LimitError(f"runtime_env: {FIELD}: {key} '{value}' is not one of {', '.join(values)}")
+    return values[value]
+
+
+def fractions(resources: Mapping[str, Sequence[tuple[int, float]]]) -> dict[int, float]:
+    """Return how much of each GPU a task has, by Ray's number for it; `resources` is the worker's account."""
+    found: dict[int, float] = {}
+    for name, assignment in resources.items():
+        if _RESOURCE.fullmatch(name):
+            for number, fraction in assignment:
+                found[int(number)] = found.get(int(number), 0.0) + float(fraction)
+    return found
+
+
+def gpu_of(number: int, visible: Sequence[str] | None, gpus: Sequence[Gpu]) -> Gpu:
+    """Return the GPU that Ray has a number for; `visible` is the node's CUDA_VISIBLE_DEVICES, by which Ray counts.
+
+    Raises GpuError for one that the node does not have.
+    """
+    if visible is not None and number >= len(visible):
+        raise GpuError(f"Ray's GPU {number} is not among CUDA_VISIBLE_DEVICES={','.join(visible)} of its worker")
+    name = str(number) if visible is None else visible[number].strip()
+    found = match_gpu(name, gpus)
+    if found is None:
+        raise GpuError(f"this node has no GPU '{name}', of which Ray has given a share; was it lost?")
+    return found
+
+
+def limits_of(shares: Mapping[str, float], node: Node) -> list[tuple[str, Quota]]:
+    """Return a task's limits on every GPU of the node, by UUID; on those that it has no share of, nothing is granted.
+
+    Raises LimitError for a share that is too small to be held to.
+    """
+    return [
+        (gpu.uuid, quota_of(shares[gpu.uuid], gpu, node.wish) if gpu.uuid in shares else _NOTHING) for gpu in node.gpus
+    ]
+
+
+def quota_of(fraction: float, gpu: Gpu, wish: Wish) -> Quota:
+    """Return what a fraction of a GPU comes to, or the wish where that is less. Raises LimitError."""
+    percent = int(fraction * 100 + 1e-6)
+    if percent < 1:
+        raise LimitError(f"num_gpus={fraction:g} is less than 1 % of a GPU, the smallest share that can be held to")
+    memory_bytes = int(gpu.memory_bytes * min(fraction, 1.0) + 1e-3)
+    if wish.mem is not None:
+        memory_bytes = min(memory_bytes, parse_limit(wish.mem).bytes_on(gpu.memory_bytes))
+    if wish.sm is not None:
+        percent = min(percent, parse_sm(wish.sm) or 100)
+    return Quota(memory_bytes, percent if percent < 100 else None, wish.sm_policy, wish.priority)

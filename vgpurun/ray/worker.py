@@ -1,0 +1,149 @@
+"""What runs in a worker: before each task, and before an actor is made, it writes down what Ray has given it.
+
+The worker has started under a limits file that grants nothing (plugin.py), and gets one of its own before anything asks
+CUDA or NVML. The library keeps to that file from the first call on; its content changes with the tasks. CUDA keeps to
+the GPUs that it found first: a worker in which it is in use is of no use to a task on others, and ends.
+"""
+
+import atexit
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from vgpurun import abi
+from vgpurun.errors import GpuError, LimitError, VgpurunError
+from vgpurun.limits.limits_file import limits_bytes, write_limits
+from vgpurun.limits.model import DeviceQuota, quotas_to_json
+from vgpurun.limits.quota import Quota
+from vgpurun.ray.shares import Node, fractions, gpu_of, limits_of
+from vgpurun.storage import state
+from vgpurun.storage.state import StateFolder
+from vgpurun.util.users import current_user
+
+NODE_VARIABLE = "VGPURUN_RAY"
+SETUP = "vgpurun.ray.worker.setup"
+_PATCHED = "set_visible_accelerator_ids"  # of ray._private.utils: Ray calls it before each task and each actor
+
+
+def setup() -> None:
+    """Get this worker's own limits file, and have it written before each task.
+
+    Raises LimitError where limits would not hold: the worker ends then, before any task. Raises StateError.
+    """
+    from ray._private import utils, worker
+
+    told = os.environ.get(NODE_VARIABLE)
+    original = getattr(utils, _PATCHED, None)
+    if original is None:
+        raise LimitError(f"this Ray has no ray._private.utils.{_PATCHED}, by which tasks get their limits")
+    if told is None:
+        setattr(utils, _PATCHED, _refusing(original, worker.global_worker))
+        return
+    node = Node.from_json(told)
+    limits = _Limits(node, worker.global_worker)
+    setattr(utils, _PATCHED, _limiting(original, limits))
+    if node.hook:
+        _run_own_hook(node.hook)
+
+
+class _Limits:
+    """The limits file of this worker."""
+
+    def __init__(self, node: Node, worker: Any) -> None:
+        if not _maps(Path(os.environ["LD_PRELOAD"].partition(":")[0])):
+            raise LimitError("libvgpu.so is not loaded in this worker, so that no limit would hold")
+        if _maps(Path(os.environ[abi.ENV_LIMITS_FILE])):
+            raise LimitError("something has used CUDA or NVML in this worker before its limits were there")
+        self._node = node
+        self._worker = worker
+        self._last = [(gpu.uuid, Quota(memory_bytes=0)) for gpu in node.gpus]
+        self._seen = frozenset(gpu.uuid for gpu in node.gpus)  # what CUDA would find
+        state.sweep()
+        self._folder = StateFolder.make(
+            state.new_folder_path("ray"), {"etc/limits": limits_bytes(self._last)}, self._owner()
+        )
+        self._file = self._folder.path / "etc" / "limits"
+        atexit.register(_in_this_process(self._folder.remove))
+        os.environ[abi.ENV_LIMITS_FILE] = str(self._file)
+        os.environ[abi.ENV_USAGE_FILE] = str(self._folder.path / "run" / "usage")
+
+    def write(self) -> None:
+        """Write the limits of the task that Ray is about to start. Raises LimitError, GpuError and OSError."""
+        visible = self._worker.original_visible_accelerator_ids.get("GPU")
+        shares: dict[str, float] = {}
+        for number, fraction in fractions(self._worker.core_worker.resource_ids()).items():
+            shares[gpu_of(number, visible, self._node.gpus).uuid] = fraction
+        limits = limits_of(shares, self._node)
+        if shares and frozenset(shares) != self._seen:
+            if _maps(self._file):
+                raise GpuError("CUDA is in use in this worker, on other GPUs than its next task has")
+            self._seen = frozenset(shares)
+        if limits != self._last:
+            write_limits(self._file, limits)
+            self._last = limits
+            state.write_owner(self._folder.path, self._owner(), is_flushed=False)
+
+    def _owner(self) -> dict[str, Any]:
+        gpus = {gpu.uuid: gpu for gpu in self._node.gpus}
+        granted = [DeviceQuota(gpus[uuid], quota) for uuid, quota in self._last if quota.memory_bytes]
+        command = ["ray", "worker", os.environ.get("RAY_JOB_ID", "")]
+        return {
+            "engine": None,
+            "pid": os.getpid(),
+            "user": current_user(),
+            "command": command,
+            "quota": quotas_to_json(granted),
+        }
+
+
+def _limiting(original: Callable[[], Any], limits: _Limits) -> Callable[[], Any]:
+    def write_limits_first() -> Any:
+        try:
+            limits.write()
+        except (VgpurunError, OSError) as error:
+            _end(error)
+        return original()
+
+    return write_limits_first
+
+
+def _refusing(original: Callable[[], Any], worker: Any) -> Callable[[], Any]:
+    """For a worker that has not been started under limits: the variable of a node alone has brought it here."""
+
+    def refuse_shares() -> Any:
+        if fractions(worker.core_worker.resource_ids()):
+            _end(
+                LimitError(
+                    "this job has no limits, and gets no GPU of this node: its driver needs RAY_RUNTIME_ENV_HOOK"
+                )
+            )
+        return original()
+
+    return refuse_shares
+
+
+def _end(error: Exception) -> None:
+    """End this worker before its task begins: Ray tries the task again in another, as often as max_retries says."""
+    print(f"vgpurun: {error}; this worker ends", file=sys.stderr, flush=True)
+    os._exit(1)
+
+
+def _maps(path: Path) -> bool:
+    """Whether this process has a file mapped: the library, or the limits file that it keeps to."""
+    with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:  # noqa: PTH123
+        return any(line.rstrip("\n").endswith(f" {path}") for line in maps)
+
+
+def _in_this_process(act: Callable[[], None]) -> Callable[[], None]:
+    """Return what does it in this process, and nothing in one that is forked of it."""
+    pid = os.getpid()
+    return lambda: act() if os.getpid() == pid else None
+
+
+def _run_own_hook(hook: str) -> None:
+    from ray._private.runtime_env.setup_hook import load_and_execute_setup_hook
+
+    if (error := load_and_execute_setup_hook(hook)) is not None:
+        raise RuntimeError(error)
