@@ -48,6 +48,10 @@ SM_BURST: Final = 1
 SM_OFF: Final = 2
 SM_APART: Final = 3
 
+NOT_SUSPENDED: Final = 0
+SUSPENDING: Final = 1
+SUSPENDED: Final = 2
+
 PRIORITY_HIGH: Final = 0
 PRIORITY_LOW: Final = 1
 
@@ -82,7 +86,8 @@ class Limits(ctypes.LittleEndianStructure):
         ("abi_version", ctypes.c_uint32),
         ("device_count", ctypes.c_uint32),
         ("may_disable", ctypes.c_uint32),
-        ("reserved", ctypes.c_uint8 * 40),
+        ("suspended", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint8 * 36),
         ("has_parent", ctypes.c_uint32),
         ("devices", DeviceLimit * MAX_DEVICES),
     )
@@ -152,7 +157,8 @@ class UsageHead(ctypes.LittleEndianStructure):
         ("magic", ctypes.c_uint64),
         ("abi_version", ctypes.c_uint32),
         ("slots_used", ctypes.c_uint32),
-        ("reserved", ctypes.c_uint8 * 48),
+        ("asked_ns", ctypes.c_int64),
+        ("reserved", ctypes.c_uint8 * 40),
         ("devices", DeviceShared * MAX_DEVICES),
     )
 

@@ -79,6 +79,10 @@ class ContainerError(VgpurunError):
     exit_code = 1
 
 
+class SuspendError(VgpurunError):
+    """Processes that cannot be taken off their GPUs, or not be brought back."""
+
+
 class ImageError(VgpurunError):
     """The image is missing, or its C library cannot load libvgpu.so."""
 

@@ -62,6 +62,11 @@
 #define VGPU_SM_OFF 2u   /* never: neither limited nor taking turns */
 #define VGPU_SM_APART 3u /* always, and on each GPU by itself: the others do not keep in step with it */
 
+/* Whether the host has taken the GPUs from all processes of the container. Anything else is read as suspended. */
+#define VGPU_NOT_SUSPENDED 0u
+#define VGPU_SUSPENDING 1u /* or coming back: the memory and the time are still, or again, the container's */
+#define VGPU_SUSPENDED 2u
+
 #define VGPU_PRIORITY_HIGH 0u
 #define VGPU_PRIORITY_LOW 1u /* and anything above */
 
@@ -81,7 +86,8 @@ struct vgpu_limits {
   uint32_t abi_version;
   uint32_t device_count;
   uint32_t may_disable; /* not 0: a program with CUDA_DISABLE_CONTROL=true is not limited */
-  uint8_t reserved[40];
+  uint32_t suspended;   /* VGPU_*SUSPEND*: else calls of CUDA wait, and ask for the GPUs */
+  uint8_t reserved[36];
   uint32_t
       has_parent; /* not 0: a share within another one, whose etc/limits and run/usage are in ../parent from here */
   struct vgpu_device_limit devices[VGPU_MAX_DEVICES];
@@ -147,7 +153,8 @@ struct vgpu_usage {
   uint64_t magic; /* 0 until the first process has written it */
   uint32_t abi_version;
   uint32_t slots_used; /* slots at and above this number were never claimed */
-  uint8_t reserved[48];
+  int64_t asked_ns;    /* when a call of CUDA last waited for GPUs that the host has taken; 0: never */
+  uint8_t reserved[40];
   struct vgpu_device_shared devices[VGPU_MAX_DEVICES];
   struct vgpu_process_usage processes[VGPU_MAX_PROCESSES];
 };

@@ -101,12 +101,15 @@ class GpuCapacity(NamedTuple):
 
 
 def capacities(gpus: Sequence[Gpu], uses: Sequence[GpuUse], holders: Sequence[Holder]) -> list[GpuCapacity]:
-    """Return the capacity of each GPU. `uses` are NVML's readings, taken before the holders' own are."""
+    """Return the capacity of each GPU, where what is suspended has nothing.
+
+    `uses` are NVML's readings, taken before the holders' own are.
+    """
     held = [holder.held_bytes() for holder in holders]
     shares: dict[str, list[Share]] = {gpu.uuid: [] for gpu in gpus}
     for holder, held_bytes in zip(holders, held, strict=True):
         for uuid, quota in holder.quotas:
-            if uuid in shares:
+            if uuid in shares and not quota.is_suspended:
                 shares[uuid].append(Share(holder, quota, None if held_bytes is None else held_bytes.get(uuid)))
     return [
         GpuCapacity(gpu, tuple(shares[gpu.uuid]), use.memory_used_bytes) for gpu, use in zip(gpus, uses, strict=True)

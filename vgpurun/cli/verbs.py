@@ -33,9 +33,11 @@ VERBS: Mapping[str, tuple[tuple[str, str, str], ...]] = {
     ),
     "Change": (
         ("update", "update:update", "Change the limits of running containers."),
-        ("pause", "pause:pause", "Suspend containers, or their GPU work alone."),
-        ("unpause", "pause:unpause", "Let suspended containers, or their GPU work, go on."),
+        ("pause", "pause:pause", "Stop containers for a while, or their GPU work alone."),
+        ("unpause", "pause:unpause", "Let paused containers, or their GPU work, go on."),
         ("thaw", "guard:thaw", "Let containers go on that the guard has frozen."),
+        ("suspend", "suspend:suspend", "Take the GPUs from containers whose programs go on."),
+        ("resume", "suspend:resume", "Give suspended containers their GPUs back."),
         ("start", "start:start", "Start stopped containers, where there is room for them."),
         ("restart", "start:restart", "End containers and start them again, in their place."),
         ("stop", "containers:stop", "End containers, with time to clean up."),

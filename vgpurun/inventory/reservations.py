@@ -109,7 +109,7 @@ def local_processes() -> Iterator[Holder]:
             what=printable(" ".join(" ".join(map(str, owner.get("command") or [])).split())),
             user=printable(str(owner.get("user", ""))),
             folder=folder,
-            quotas=tuple(quotas_from_json(str(owner.get("quota")))),
+            quotas=_limits_now(folder, quotas_from_json(str(owner.get("quota")))),
             slice_folder=str(owner.get("slice", "")),
         )
 
@@ -141,7 +141,10 @@ def of_container(container: "VgpurunContainer") -> Holder:
 
 def quotas_now(container: "VgpurunContainer") -> tuple[tuple[str, Quota], ...]:
     """Return a container's quotas: the limits may have been changed since its launch."""
-    limits: Sequence[tuple[str, Quota]] | None = None
+    return _limits_now(container.limits_folder, container.quotas)
+
+
+def _limits_now(folder: Path, at_launch: Sequence[tuple[str, Quota]]) -> tuple[tuple[str, Quota], ...]:
     with suppress(OSError):
-        limits = limits_file.read_limits(container.limits_folder / "etc" / "limits")
-    return container.quotas if limits is None else tuple(limits)
+        return tuple(limits_file.read_limits(folder / "etc" / "limits") or at_launch)
+    return tuple(at_launch)

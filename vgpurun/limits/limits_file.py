@@ -20,6 +20,7 @@ def limits_bytes(limits: Sequence[tuple[str, Quota]], may_disable: bool = False,
     content = abi.Limits(magic=abi.LIMITS_MAGIC, abi_version=abi.ABI_VERSION, device_count=len(limits))
     content.may_disable = may_disable
     content.has_parent = has_parent
+    content.suspended = max((quota.suspended for _, quota in limits), default=abi.NOT_SUSPENDED)
     for device, (uuid, quota) in zip(content.devices, limits, strict=False):
         device.uuid = uuid.encode()
         device.memory_limit_bytes = abi.NO_MEMORY_LIMIT if quota.memory_bytes is None else quota.memory_bytes
@@ -45,13 +46,23 @@ def write_limits(path: Path, limits: Sequence[tuple[str, Quota]], may_disable: b
         os.close(file)
 
 
+def set_suspended(path: Path, suspended: int) -> None:
+    """Say to running processes whether their GPUs are taken: SUSPENDED and so on of abi.py. Raises OSError."""
+    file = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        os.pwrite(file, suspended.to_bytes(4, "little"), abi.Limits.suspended.offset)
+    finally:
+        os.close(file)
+
+
 def read_limits(path: Path) -> list[tuple[str, Quota]] | None:
     """Return the UUIDs and quotas of a limits file in its order, or None when it is none. Raises OSError."""
     limits = _read(path)
     if limits is None:
         return None
     devices = limits.devices[: min(limits.device_count, abi.MAX_DEVICES)]
-    return [(device.uuid.decode(errors="replace"), _quota_of(device)) for device in devices]
+    suspended = min(limits.suspended, abi.SUSPENDED)
+    return [(device.uuid.decode(errors="replace"), _quota_of(device, suspended)) for device in devices]
 
 
 def has_parent(path: Path) -> bool:
@@ -68,7 +79,7 @@ def _read(path: Path) -> abi.Limits | None:
     return limits if limits.magic == abi.LIMITS_MAGIC and limits.abi_version == abi.ABI_VERSION else None
 
 
-def _quota_of(device: abi.DeviceLimit) -> Quota:
+def _quota_of(device: abi.DeviceLimit, suspended: int) -> Quota:
     return Quota(
         None if device.memory_limit_bytes == abi.NO_MEMORY_LIMIT else device.memory_limit_bytes,
         None if device.sm_limit_percent == abi.NO_SM_LIMIT else device.sm_limit_percent,
@@ -76,4 +87,5 @@ def _quota_of(device: abi.DeviceLimit) -> Quota:
         Priority.HIGH if device.priority == abi.PRIORITY_HIGH else Priority.LOW,
         bool(device.paused),
         device.virtual_limit_bytes if device.virtual_limit_bytes > device.memory_limit_bytes else None,
+        suspended,
     )

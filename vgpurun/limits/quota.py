@@ -50,6 +50,7 @@ class Quota(NamedTuple):
     """The limits of one container on one device; None means no limit.
 
     `virtual_bytes` is what its programs see when that is more than `memory_bytes`: the host serves the rest.
+    `suspended` is one of all devices: SUSPENDED and so on of abi.py.
     """
 
     memory_bytes: int | None = None
@@ -58,6 +59,12 @@ class Quota(NamedTuple):
     priority: Priority = Priority.HIGH
     paused: bool = False
     virtual_bytes: int | None = None
+    suspended: int = abi.NOT_SUSPENDED
+
+    @property
+    def is_suspended(self) -> bool:
+        """Whether the container has given back its memory and its time of the device, and reserves nothing there."""
+        return self.suspended == abi.SUSPENDED
 
     def has_more_memory_than(self, other: "Quota") -> bool:
         """Whether the memory limit is higher."""

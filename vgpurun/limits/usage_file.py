@@ -7,6 +7,7 @@ never fails, never blocks and never follows a link; impossible values are cut to
 import os
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from ctypes import sizeof
 from pathlib import Path
 from typing import NamedTuple
@@ -14,7 +15,7 @@ from typing import NamedTuple
 from vgpurun import abi
 from vgpurun.limits.utilization import Utilization, read_seconds
 from vgpurun.limits.wait_times import WaitTimes, read_wait_times
-from vgpurun.storage.shared_file import is_live, open_regular
+from vgpurun.storage.shared_file import is_live, open_regular, read_regular
 
 # The bits of not_enforced, by the limit that could not be held.
 NOT_ENFORCED = {
@@ -118,6 +119,19 @@ def read_counted(path: Path) -> frozenset[tuple[int, int]]:
         return frozenset((slot.pid_namespace, slot.pid) for slot in slots)
     finally:
         os.close(file)
+
+
+def read_asked_ns(path: Path) -> int:
+    """Return when a program last waited for GPUs that were taken from it, by CLOCK_MONOTONIC; 0 for never.
+
+    Raises nothing: a program that spoils the file asks for nothing.
+    """
+    with suppress(OSError):
+        content = read_regular(path, sizeof(abi.UsageHead)) or b""
+        if len(content) == sizeof(abi.UsageHead):
+            asked_ns: int = abi.UsageHead.from_buffer_copy(content).asked_ns
+            return asked_ns
+    return 0
 
 
 def _live_slots(file: int, count: int) -> list[abi.ProcessUsage]:

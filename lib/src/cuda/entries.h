@@ -3,14 +3,14 @@
  * called a, b, c and so on in their order, and then what of the call is worth recording. The compiler compares a row
  * with the prototype in cuda.h.
  *
- * In a process without limits and a profile, an entry is a branch and a jump to the driver. Else it goes on to the BODY
- * of a caught function (in a file of cuda/) or, where a function is only recorded and there is a profile, to the
- * DRIVER.
+ * In a process without limits and a profile, an entry is a branch and a jump to the driver. Else it waits while the
+ * process is suspended, and goes on to the BODY of a caught function (in a file of cuda/) or, where a function is only
+ * recorded, to the DRIVER.
  */
 #ifndef VGPU_CUDA_ENTRIES_H
 #define VGPU_CUDA_ENTRIES_H
 
-#include "device/process.h"
+#include "device/suspension.h"
 #include "profile/file.h"
 #include "stream/profile.h"
 #include "stream/streams.h"
@@ -18,7 +18,7 @@
 #define BODY(name) name
 #define DRIVER(name) real.name
 #define BODY_IS_NOT_ASKED process_is_free()
-#define DRIVER_IS_NOT_ASKED profile_is_off()
+#define DRIVER_IS_NOT_ASKED (profile_is_off() && !process_is_suspended())
 
 /* The way that looks at the call is a function of its own, so that no register is saved without it. */
 #define ENTRY(inner, name, parameters, arguments, ...)                                                                 \
@@ -29,7 +29,7 @@
     return result;                                                                                                     \
   }                                                                                                                    \
   static __attribute__((noinline)) CUresult looked_at_##name parameters {                                              \
-    return KEEPING_ERRNO(profile_is_on() ? recorded_##name arguments : inner(name) arguments);                         \
+    return KEEPING_ERRNO((suspension_pass(), profile_is_on() ? recorded_##name arguments : inner(name) arguments));    \
   }                                                                                                                    \
   HOOK CUresult entry_##name parameters {                                                                              \
     if (__builtin_expect(inner##_IS_NOT_ASKED, 1))                                                                     \

@@ -1,6 +1,7 @@
 /* The launch hooks: the meter holds the launch back and measures it, the driver does it. */
 
 #include "cuda/graph_memory.h"
+#include "device/suspension.h"
 #include "stream/launch_runs.h"
 #include "stream/meters.h"
 #include "stream/profile.h"
@@ -87,7 +88,7 @@ static COLD CUresult failed_untimed(CUresult result, enum profile_api api, CUstr
     return end_and_record(launch, real.name arguments, API_##name, stream, function, shape, key);                      \
   }                                                                                                                    \
   static often __attribute__((noinline)) CUresult looked_at_##name parameters {                                        \
-    return KEEPING_ERRNO(measured_##name arguments);                                                                   \
+    return KEEPING_ERRNO((suspension_pass(), measured_##name arguments));                                              \
   }                                                                                                                    \
   static often inline CUresult measured_in_row_##name parameters {                                                     \
     int64_t start_ns;                                                                                                  \
@@ -110,7 +111,7 @@ static COLD CUresult failed_untimed(CUresult result, enum profile_api api, CUstr
     __typeof__(real.name) next = real.name;                                                                            \
     if (__builtin_expect(!process_is_free(), 0)) {                                                                     \
       next = looked_at_##name;                                                                                         \
-      if (launch_run_is_of(function, launch_run_call(API_##name, stream), shape))                                      \
+      if (launch_run_is_of(function, launch_run_call(API_##name, stream), shape) && !process_is_suspended())           \
         next = launch_run_counts() ? counted_##name : timed_##name;                                                    \
     }                                                                                                                  \
     return next arguments;                                                                                             \

@@ -28,6 +28,13 @@ static inline bool process_is_limited(void) {
   return state == PROCESS_LIMITED || process_decide() == PROCESS_LIMITED;
 }
 
+/* Has the host taken the GPUs from this process? Also where that is not known yet, before the first call. */
+extern const uint32_t *process_suspended;
+static inline bool process_is_suspended(void) {
+  const uint32_t *suspended = __atomic_load_n(&process_suspended, __ATOMIC_RELAXED);
+  return __builtin_expect(__atomic_load_n(suspended, __ATOMIC_RELAXED) != VGPU_NOT_SUSPENDED, 0);
+}
+
 /* Does the program see a GPU of the limits' size? Not where it is only profiled. */
 bool process_shows_limits(void);
 

@@ -9,6 +9,7 @@
 #include "base/libc_symbols.h"
 #include "hook/hooks.h"
 #include "profile/disk.h"
+#include "shared/region.h"
 
 #include <dlfcn.h>
 #include <stdbool.h>
@@ -20,7 +21,7 @@ struct route {
   const char *name;
   void **real;
   void *hook;
-  bool only_profiled; /* caught while there is a profile */
+  bool only_profiled; /* caught while there is a profile, or a host that may take the GPUs away */
 };
 
 #define ENTERED(f) {#f, (void **)&real.f, (void *)entry_##f, false},
@@ -39,7 +40,7 @@ static const struct library cuda = {"cu", cuda_routes, COUNT(cuda_routes), hooks
 static const struct library nvml = {"nvml", nvml_routes, COUNT(nvml_routes), hooks_nvml_is_loaded};
 
 static bool is_routed(const struct route *route) {
-  return !route->only_profiled || profile_is_wanted();
+  return !route->only_profiled || profile_is_wanted() || region_has_limits_file();
 }
 
 /* The library that a function of this name would be in. */

@@ -1,5 +1,5 @@
 #include "stream/meters.h"
-#include "device/process.h"
+#include "device/suspension.h"
 
 #include "base/claim.h"
 #include "base/clock.h"
@@ -34,12 +34,15 @@ static struct meter_terms terms_of(const void *owner) {
   const struct device *device = owner;
   struct limits limits = device_limits_at(device, process_levels() - 1);
   struct meter *meter = __atomic_load_n(&device->meter, __ATOMIC_ACQUIRE);
-  struct meter_terms terms = {.percents = {limits_hard_percent(limits)}, .paused = limits.paused};
+  struct meter_terms terms = {.percents = {limits_hard_percent(limits)},
+                              .paused = limits.paused || process_is_suspended()};
   for (int i = 1; i < process_levels(); i++) {
     struct limits inner = device_limits_at(device, process_levels() - 1 - i);
     terms.percents[i] = limits_hard_percent(inner);
     terms.paused |= inner.paused;
   }
+  if (process_is_suspended())
+    suspension_ask();
   terms.yields = terms.percents[0] >= VGPU_NO_SM_LIMIT; /* measured for the profile alone */
   if (limits.sm_policy == VGPU_SM_OFF)
     return terms;

@@ -1,0 +1,45 @@
+#include "device/suspension.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+
+#include <stddef.h>
+
+#define ASK_AGAIN_NS 500000000LL /* a host that missed the question, or has taken the GPUs anew, sees the next */
+#define LOOK_NS 2000000LL        /* between looks, in a short wait */
+#define LONGEST_LOOK_NS 20000000LL
+#define SAY_AFTER_NS 10000000000LL
+
+static int64_t asked_ns;
+
+void suspension_ask(void) {
+  const struct region *region = process_region();
+  int64_t now_ns = clock_now_ns(), before_ns = __atomic_load_n(&asked_ns, __ATOMIC_RELAXED);
+  if (now_ns - before_ns < ASK_AGAIN_NS || !shared_file_is_open(&region->file))
+    return;
+  if (__atomic_compare_exchange_n(&asked_ns, &before_ns, now_ns, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+    shared_file_write((struct shared_file *)&region->file, &now_ns, sizeof now_ns,
+                      offsetof(struct vgpu_usage, asked_ns));
+}
+
+void suspension_wait(void) {
+  process_is_limited(); /* decides, at the first call */
+  int64_t began_ns = clock_now_ns(), waited_ns = 0;
+  while (process_is_suspended() && !process_is_free()) {
+    static int said;
+    suspension_ask();
+    if (waited_ns > SAY_AFTER_NS)
+      log_once(&said, LOG_WARNING,
+               "suspended: this program waits for its GPU, which only the host can give back: "
+               "vgpurun resume");
+    clock_sleep_ns(waited_ns / 16 < LOOK_NS           ? LOOK_NS
+                   : waited_ns / 16 < LONGEST_LOOK_NS ? waited_ns / 16
+                                                      : LONGEST_LOOK_NS);
+    waited_ns = clock_now_ns() - began_ns;
+  }
+}
+
+static void suspension_forget(void) {
+  asked_ns = 0;
+}
+PROCESS_IN_CHILD(suspension_forget);

@@ -1,0 +1,75 @@
+"""What is written down of a suspension before it is done: so that whoever comes next can finish it.
+
+The file is in the state folder, which the container does not see.
+"""
+
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from enum import Enum
+from pathlib import Path
+from typing import NamedTuple
+
+from vgpurun.storage.shared_file import read_regular
+from vgpurun.suspend.processes import Process
+from vgpurun.util.atomic_file import atomic_file
+
+_NAME = "suspension"
+_MOST_BYTES = 1 << 20
+
+
+class Phase(Enum):
+    """How far it is. Found by somebody who did not do it, the first and the last were interrupted."""
+
+    SUSPENDING = "suspending"
+    SUSPENDED = "suspended"
+    RESUMING = "resuming"
+
+
+class Record(NamedTuple):
+    """A suspension. `held_bytes` is what the processes had on each GPU, by UUID, and need there to come back.
+
+    `is_held`: only a command brings it back, and no call of its programs. `by`: what suspended it, for people.
+    `since_s` is in seconds since 1970, `since_ns` by CLOCK_MONOTONIC: only a call after that asks for the GPUs. `onto`:
+    the GPUs that the processes come back to, by those that they had, where they move.
+    """
+
+    phase: Phase
+    processes: tuple[Process, ...] = ()
+    held_bytes: Mapping[str, int] = {}
+    is_held: bool = False
+    by: str = ""
+    since_s: float = 0.0
+    since_ns: int = 0
+    onto: Mapping[str, str] = {}
+
+    @property
+    def total_bytes(self) -> int:
+        """The memory of all GPUs that lies in the host's meanwhile."""
+        return sum(self.held_bytes.values())
+
+
+def read(folder: Path) -> Record | None:
+    """Return the suspension of a state folder, or None where there is none. Raises OSError where it may not be read."""
+    try:
+        given = json.loads(read_regular(folder / _NAME, _MOST_BYTES) or b"")
+        fields = {name: given[name] for name in Record._fields}
+        processes = tuple(Process(int(pid), int(started)) for pid, started in fields["processes"])
+        return Record(**{**fields, "phase": Phase(fields["phase"]), "processes": processes})
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
+def write(folder: Path, record: Record) -> None:
+    """Write down a suspension, on the disk, before anything of it is done. Raises OSError."""
+    content = json.dumps({**record._asdict(), "phase": record.phase.value})
+    with atomic_file(folder / _NAME) as half_made:
+        half_made.write_text(content)
+
+
+def forget(folder: Path) -> None:
+    """Write down that a suspension is over. Raises OSError."""
+    with suppress(FileNotFoundError):
+        (folder / _NAME).unlink()

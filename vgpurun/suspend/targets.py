@@ -1,0 +1,72 @@
+"""What can be suspended: containers, slices with all that has joined them, and local processes."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from vgpurun.errors import SliceError, SuspendError
+from vgpurun.inventory.reservations import local_processes
+from vgpurun.slices import store
+
+if TYPE_CHECKING:
+    from vgpurun.engine.client import Engine
+    from vgpurun.engine.containers import ContainerEngine
+
+
+class Target(NamedTuple):
+    """A container, a slice or a local process; `id` is its identity among all holders of a GPU."""
+
+    id: str
+    name: str
+    limits_folder: Path
+
+
+def container_named(name: str, engine: "ContainerEngine") -> Target:
+    """Return a container. Raises ContainerError, EngineError, and SuspendError for one in a slice."""
+    found = engine.find(name)
+    if found.slice_name:
+        raise SuspendError(
+            f"{found.name} is in slice {found.slice_name}, which is suspended as a whole: --slice {found.slice_name}"
+        )
+    return Target(found.id, found.name, found.limits_folder)
+
+
+def slice_named(name: str) -> Target:
+    """Return a slice. Raises SliceError."""
+    for found in store.slices():
+        if found.name == name:
+            return Target(found.id, f"slice {name}", found.folder)
+    raise SliceError(f"there is no slice {name}; see them with: vgpurun slice ls")
+
+
+def process_numbered(pid: str) -> Target:
+    """Return a process of `vgpurun local` by its number. Raises SuspendError."""
+    for holder in local_processes():
+        if holder.id == pid:
+            if holder.slice_folder:
+                joined = Path(holder.slice_folder).name
+                raise SuspendError(
+                    f"process {pid} is in slice {joined}, which is suspended as a whole: --slice {joined}"
+                )
+            return Target(holder.id, holder.name, holder.folder)
+    raise SuspendError(f"process {pid} was not started by vgpurun local, or has ended")
+
+
+def all_targets(engine: "Engine | None") -> Iterator[Target]:
+    """Yield whatever runs and could be suspended. Raises EngineError."""
+    for each in engine.containers(everything=False) if engine else ():
+        if not each.slice_name:
+            yield Target(each.id, each.name, each.limits_folder)
+    for found in store.slices():
+        yield Target(found.id, f"slice {found.name}", found.folder)
+    for holder in local_processes():
+        if not holder.slice_folder:
+            yield Target(holder.id, holder.name, holder.folder)
+
+
+def named(
+    containers: Sequence[str], slices: Sequence[str], processes: Sequence[str], engine: "ContainerEngine | None"
+) -> list[Target]:
+    """Return all that a command names. Raises VgpurunError for the first that there is not."""
+    found = [container_named(name, engine) for name in containers if engine is not None]
+    return [*found, *map(slice_named, slices), *map(process_numbered, processes)]

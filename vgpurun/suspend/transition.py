@@ -1,0 +1,278 @@
+"""Suspends what holds GPUs, brings it back, and finishes what somebody else has begun.
+
+Every step is written down before it is done (record.py), under the lock of the limits. A process is locked for the time
+of one transition alone: whoever finds one that was interrupted lets the processes run on, or go on coming back.
+
+The limits file says to the programs whether their calls wait, and to admission whether their memory and their time are
+reserved: a suspended container has given both back, and one on its way out or back has not.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, suppress
+from typing import NamedTuple
+
+from vgpurun import abi
+from vgpurun.errors import GpuError, NoRoomError, SuspendError
+from vgpurun.host import gpus as devices
+from vgpurun.host.checkpoints import CheckpointError, Checkpoints, ProcessState
+from vgpurun.host.gpus import Gpu
+from vgpurun.limits import limits_file, usage_file
+from vgpurun.limits.quota import Quota, show_size
+from vgpurun.limits.update import Limited, changing, devices_of
+from vgpurun.suspend import checks, record
+from vgpurun.suspend.processes import Process, find, held_bytes
+from vgpurun.suspend.record import Phase, Record
+
+LOCK_TIMEOUT_MS = 10_000
+# A call that looked before the limits file said so has entered the driver, where it is waited for, after this time.
+_CALLS_NOTICE_S = 0.02
+_MEMORY_COMES_BACK_S = 2.0  # what just ended is not all gone yet
+_LOOK_S = 0.05
+_MOST_ROUNDS = 20  # of processes that start while others are being locked
+
+Admitted = Callable[[Limited, Sequence[tuple[Gpu, Quota]]], AbstractContextManager[object]]
+
+
+class Wishes(NamedTuple):
+    """How a suspension is to be. `by`: what asks for it, for people. `is_held`: no call of its programs ends it.
+
+    `gives_way`: a program that asks for its GPU meanwhile keeps it.
+    """
+
+    by: str = "vgpurun suspend"
+    is_held: bool = False
+    gives_way: bool = False
+    lock_timeout_ms: int = LOCK_TIMEOUT_MS
+
+
+def suspend(target: Limited, gpus: Sequence[Gpu], driver: Checkpoints, wishes: Wishes) -> Record:
+    """Take all processes of a container, a slice or a local program off their GPUs; all of them, or none.
+
+    Raises SuspendError and StateError: then all run on.
+    """
+    with changing(target):
+        found = finish_locked(target, gpus, driver)
+        if found is not None:
+            return _with_hold(target, found, wishes.is_held)
+        own = _gpus_of(target, gpus)
+        processes = find(target.limits_folder, own)
+        held = held_bytes(processes, own)
+        checks.check(target.name, processes, sum(held.values()), sum(1 for held_on in held.values() if held_on))
+        begun = Record(
+            Phase.SUSPENDING, tuple(processes), held, wishes.is_held, wishes.by, time.time(), time.monotonic_ns()
+        )
+        record.write(target.limits_folder, begun)
+        try:
+            _set_suspended(target, abi.SUSPENDING)
+            time.sleep(_CALLS_NOTICE_S)
+            done = _take(target, own, driver, begun, wishes)
+        except (SuspendError, GpuError) as error:
+            _undo(target, own, driver, error)
+            raise
+        return _settle(target, done._replace(phase=Phase.SUSPENDED))
+
+
+def resume(target: Limited, gpus: Sequence[Gpu], driver: Checkpoints, admitted: Admitted) -> Record | None:
+    """Bring all processes back; return what their suspension was, or None where there was none.
+
+    `admitted` gets the GPUs and the limits that are needed, and is entered while they are reserved again. Raises
+    NoRoomError, SuspendError and StateError.
+    """
+    with changing(target):
+        found = finish_locked(target, gpus, driver)
+        if found is None:
+            return None
+        wanted = devices_of(target.name, _limits(target), gpus)
+        with admitted(target, wanted):
+            record.write(target.limits_folder, found._replace(phase=Phase.RESUMING))
+            _set_suspended(target, abi.SUSPENDING)
+            try:
+                _await_memory(target, found, gpus)
+            except NoRoomError:
+                _settle(target, found)
+                raise
+        _come_back(target, gpus, driver, found)
+        return found
+
+
+def finish(target: Limited, gpus: Sequence[Gpu], driver: Checkpoints) -> Record | None:
+    """Finish a transition that was interrupted; return the suspension that there is then, if any.
+
+    Raises SuspendError and StateError.
+    """
+    with changing(target):
+        return finish_locked(target, gpus, driver)
+
+
+def finish_locked(target: Limited, gpus: Sequence[Gpu], driver: Checkpoints) -> Record | None:
+    """Do the same where the limits are locked already."""
+    found = read(target)
+    if found is None:
+        if _suspended(target) != abi.NOT_SUSPENDED:
+            _set_suspended(target, abi.NOT_SUSPENDED)  # the last step of all
+        return None
+    if found.phase == Phase.RESUMING and _suspended(target) == abi.SUSPENDED:
+        found = found._replace(phase=Phase.SUSPENDED)  # nothing is reserved yet, nothing was done
+    if found.phase == Phase.SUSPENDED:
+        return _settle(target, found)
+    if found.phase == Phase.SUSPENDING and _suspended(target) != abi.NOT_SUSPENDED:
+        processes = {*found.processes, *find(target.limits_folder, _gpus_of(target, gpus))}
+        found = found._replace(processes=tuple(sorted(processes)))
+    _come_back(target, gpus, driver, found)
+    return None
+
+
+def read(target: Limited) -> Record | None:
+    """Return the suspension of a container, a slice or a local program, if any. Raises nothing."""
+    with suppress(OSError):
+        return record.read(target.limits_folder)
+    return None
+
+
+def is_asked_for(target: Limited, found: Record) -> bool:
+    """Whether a program has asked for its GPUs since they were taken."""
+    return usage_file.read_asked_ns(target.limits_folder / "run" / "usage") > found.since_ns
+
+
+def _take(target: Limited, own: Sequence[Gpu], driver: Checkpoints, begun: Record, wishes: Wishes) -> Record:
+    """Lock all processes, those that start meanwhile too, and then take all of them off."""
+    locked: list[Process] = []
+    for _ in range(_MOST_ROUNDS):
+        if wishes.gives_way and is_asked_for(target, begun):
+            raise SuspendError(f"{target.name} is in use again")
+        processes = find(target.limits_folder, own)
+        new = [each for each in processes if each not in locked]
+        if not new:
+            break
+        begun = begun._replace(processes=tuple({*begun.processes, *new}))
+        record.write(target.limits_folder, begun)
+        for each in new:
+            if _changed(driver.lock, each, wishes.lock_timeout_ms):
+                locked.append(each)
+    else:
+        raise SuspendError(f"processes of {target.name} start faster than they can be stopped")
+    begun = begun._replace(held_bytes=held_bytes(locked, own), processes=tuple(locked))
+    record.write(target.limits_folder, begun)
+    for each in locked:
+        _changed(driver.checkpoint, each)
+    return begun
+
+
+def _changed(change: Callable[..., None], process: Process, *arguments: int) -> bool:
+    """Return whether there was something to change: a process that ends meanwhile needs nothing."""
+    try:
+        change(process.pid, *arguments)
+    except CheckpointError:
+        if process.is_alive():
+            raise
+        return False
+    return True
+
+
+def _undo(target: Limited, own: Sequence[Gpu], driver: Checkpoints, error: Exception) -> None:
+    try:
+        finish_locked(target, own, driver)
+    except (SuspendError, GpuError, NoRoomError) as second:
+        raise SuspendError(f"{error}; and {second}") from None
+
+
+def _come_back(target: Limited, gpus: Sequence[Gpu], driver: Checkpoints, found: Record) -> None:
+    """Bring back whatever is away, and unlock whatever is locked; then calls go on.
+
+    Where the driver fails at one process, the others go on; that one is tried again by whoever comes next.
+    """
+    alive = [each for each in found.processes if each.is_alive()]
+    if ProcessState.CHECKPOINTED in [driver.state(each.pid) for each in alive]:
+        _await_memory(target, found, gpus)
+    failures = []
+    for step in (_restored, _unlocked):
+        for each in alive:
+            try:
+                step(driver, each, found)
+            except SuspendError as error:
+                if each.is_alive():
+                    failures.append(str(error))
+    if not failures:
+        record.forget(target.limits_folder)
+    _set_suspended(target, abi.NOT_SUSPENDED)
+    if failures:
+        raise SuspendError(f"{target.name}: {failures[0]}" + f" (and {len(failures) - 1} more)" * (len(failures) > 1))
+
+
+def _restored(driver: Checkpoints, process: Process, found: Record) -> None:
+    state = driver.state(process.pid)
+    if state == ProcessState.CHECKPOINTED:
+        driver.restore(process.pid, found.onto)
+    if state == ProcessState.FAILED:
+        raise SuspendError(f"the driver has failed at process {process.pid}, which is lost; end it")
+
+
+def _unlocked(driver: Checkpoints, process: Process, found: Record) -> None:
+    del found
+    if driver.state(process.pid) == ProcessState.LOCKED:
+        driver.unlock(process.pid)
+
+
+def _await_memory(target: Limited, found: Record, gpus: Sequence[Gpu]) -> None:
+    """Raise NoRoomError where a GPU has too little memory free, whoever has it.
+
+    A driver that finds too little never brings the process back.
+    """
+    needed = {found.onto.get(uuid, uuid): held for uuid, held in found.held_bytes.items()}
+    chosen = [gpu for gpu in gpus if needed.get(gpu.uuid)]
+    deadline_s = time.monotonic() + _MEMORY_COMES_BACK_S
+    while True:
+        uses = devices.read_use(chosen)
+        short = [
+            (gpu, gpu.memory_bytes - use.memory_used_bytes)
+            for gpu, use in zip(chosen, uses, strict=True)
+            if gpu.memory_bytes - use.memory_used_bytes < needed[gpu.uuid]
+        ]
+        if not short:
+            return
+        if time.monotonic() > deadline_s:
+            gpu, free_bytes = short[0]
+            raise NoRoomError(
+                f"{target.name} needs {show_size(needed[gpu.uuid])} of GPU {gpu.number}, and {show_size(free_bytes)} "
+                "is not in use there",
+                "end what is outside of vgpurun, or wait with --wait",
+                gpus=[gpu.uuid],
+            )
+        time.sleep(_LOOK_S)
+
+
+def _settle(target: Limited, found: Record) -> Record:
+    """Write down that everything is away, and give back what was reserved: in this order."""
+    found = found._replace(phase=Phase.SUSPENDED)
+    record.write(target.limits_folder, found)
+    _set_suspended(target, abi.SUSPENDED)
+    return found
+
+
+def _with_hold(target: Limited, found: Record, is_held: bool) -> Record:
+    if is_held and not found.is_held:
+        found = found._replace(is_held=True)
+        record.write(target.limits_folder, found)
+    return found
+
+
+def _gpus_of(target: Limited, gpus: Sequence[Gpu]) -> list[Gpu]:
+    uuids = {uuid for uuid, _ in _limits(target)}
+    return [gpu for gpu in gpus if gpu.uuid in uuids]
+
+
+def _limits(target: Limited) -> list[tuple[str, Quota]]:
+    limits = limits_file.read_limits(target.limits_folder / "etc" / "limits")
+    if limits is None:
+        raise SuspendError(f"the limits of {target.name} cannot be read; start it again")
+    return [(uuid, quota._replace(suspended=abi.NOT_SUSPENDED)) for uuid, quota in limits]
+
+
+def _suspended(target: Limited) -> int:
+    limits = limits_file.read_limits(target.limits_folder / "etc" / "limits") or []
+    return max((quota.suspended for _, quota in limits), default=abi.NOT_SUSPENDED)
+
+
+def _set_suspended(target: Limited, suspended: int) -> None:
+    limits_file.set_suspended(target.limits_folder / "etc" / "limits", suspended)
