@@ -50,6 +50,8 @@ def exit_code_of(vgpurun: Cli, name: str) -> int:
         ("logs",),
         ("exec", "nobody", "true"),
         ("update", "--driver", "sim", "--mem", "1g"),
+        ("suspend", "--driver", "sim"),
+        ("resume", "--driver", "sim"),
         ("smi",),
     ],
     ids=lambda arguments: arguments[0],
@@ -62,7 +64,16 @@ def test_an_unknown_container_is_docker_s_error(vgpurun: Cli, arguments: tuple[s
 
 @pytest.mark.parametrize(
     "arguments",
-    [("stop",), ("restart",), ("kill",), ("rm", "-f"), ("logs",), ("exec", "foreign", "true")],
+    [
+        ("stop",),
+        ("restart",),
+        ("kill",),
+        ("rm", "-f"),
+        ("logs",),
+        ("exec", "foreign", "true"),
+        ("suspend", "--driver", "sim"),
+        ("resume", "--driver", "sim"),
+    ],
 )
 def test_containers_of_others_are_left_alone(vgpurun: Cli, foreign: str, arguments: tuple[str, ...]) -> None:
     given = arguments if foreign in arguments else (*arguments, foreign)

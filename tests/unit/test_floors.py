@@ -24,6 +24,7 @@ FLOORS = (
     "kubernetes compose ray",
     "cdi",
     "launch diagnostics metrics profiles guard",
+    "suspend",
     "admission",
     "inventory",
     "config engine slices",

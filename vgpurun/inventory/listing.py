@@ -8,13 +8,14 @@ from typing import Any
 from vgpurun.errors import OptionError
 from vgpurun.host.gpus import match_gpu
 from vgpurun.inventory.usage import Tenant, TenantDevice
-from vgpurun.limits.quota import show_size
+from vgpurun.limits.quota import Quota, show_size
 from vgpurun.util.times import show_age, show_moment
 
 SHORT_ID = 12  # characters of an id, as docker shows it
 NO_LIMIT = "no limit"
 UNKNOWN = "?"
 PAUSED = "paused"
+SUSPENDED = "suspended"
 
 # The fields of a template. The first ones are docker's.
 FIELDS = (
@@ -99,12 +100,19 @@ def record(tenant: Tenant, is_short: bool) -> dict[str, Any]:
 
 
 def status(tenant: Tenant) -> str:
-    """Return what docker says of a container, and what docker does not know: paused GPU work, and the guard's doing."""
+    """Return what docker says of a container, and what docker does not know: its GPU's doing, and the guard's."""
     container = tenant.container
     assert container is not None
+    if any(quota.is_suspended for quota in _quotas(tenant)):
+        return f"Suspended, {show_size(sum(device.suspended_bytes for device in tenant.devices))} in host memory"
     is_paused = any(quota.paused for quota in _quotas(tenant))
     stopped = f" ({tenant.stopped})" if tenant.stopped else ""
     return (container.described or container.status) + f" (GPU {PAUSED})" * is_paused + stopped
+
+
+def held_back(quota: Quota) -> str:
+    """Return in a word why no GPU work begins, or nothing."""
+    return SUSPENDED if quota.is_suspended else PAUSED if quota.paused else ""
 
 
 def _quotas(tenant: Tenant) -> list[Any]:

@@ -222,8 +222,16 @@ FAMILIES: tuple[Family[Any], ...] = (
         "vgpurun_container_processes", GAUGE, "Processes that hold memory of the GPU.", DEVICE, of_reading("processes"),
     ),
     Family(
-        "vgpurun_container_paused", GAUGE, "1 while the container's GPU work is suspended.", DEVICE,
+        "vgpurun_container_paused", GAUGE, "1 while the container's GPU work is paused.", DEVICE,
         lambda device: int(device.quota.paused),
+    ),
+    Family(
+        "vgpurun_container_suspended", GAUGE, "1 while the container's programs are off their GPUs.", DEVICE,
+        lambda device: int(device.quota.is_suspended),
+    ),
+    Family(
+        "vgpurun_container_suspended_bytes", GAUGE, "Device memory that lies in host memory meanwhile.", DEVICE,
+        lambda device: device.suspended_bytes,
     ),
     Family(
         "vgpurun_container_not_enforced", GAUGE,

@@ -58,6 +58,8 @@ def suspend(target: Limited, gpus: Sequence[Gpu], driver: Checkpoints, wishes: W
         own = _gpus_of(target, gpus)
         processes = find(target.limits_folder, own)
         held = held_bytes(processes, own)
+        for each in processes:
+            driver.state(each.pid)  # a driver that knows nothing of this says so here
         checks.check(target.name, processes, sum(held.values()), sum(1 for held_on in held.values() if held_on))
         begun = Record(
             Phase.SUSPENDING, tuple(processes), held, wishes.is_held, wishes.by, time.time(), time.monotonic_ns()
@@ -182,17 +184,24 @@ def _come_back(target: Limited, gpus: Sequence[Gpu], driver: Checkpoints, found:
 
     Where the driver fails at one process, the others go on; that one is tried again by whoever comes next.
     """
+    failures: list[str] = []
+
+    def tried(step: Callable[[Process], bool], process: Process) -> bool:
+        try:
+            return step(process)
+        except SuspendError as error:
+            if process.is_alive():
+                failures.append(str(error))
+            return False
+
     alive = [each for each in found.processes if each.is_alive()]
-    if ProcessState.CHECKPOINTED in [driver.state(each.pid) for each in alive]:
+    away = [each for each in alive if tried(lambda each: driver.state(each.pid) == ProcessState.CHECKPOINTED, each)]
+    if away:
         _await_memory(target, found, gpus)
-    failures = []
-    for step in (_restored, _unlocked):
-        for each in alive:
-            try:
-                step(driver, each, found)
-            except SuspendError as error:
-                if each.is_alive():
-                    failures.append(str(error))
+    for each in away:
+        tried(lambda each: _restore(driver, each, found), each)
+    for each in alive:
+        tried(lambda each: _unlock(driver, each), each)
     if not failures:
         record.forget(target.limits_folder)
     _set_suspended(target, abi.NOT_SUSPENDED)
@@ -200,18 +209,18 @@ def _come_back(target: Limited, gpus: Sequence[Gpu], driver: Checkpoints, found:
         raise SuspendError(f"{target.name}: {failures[0]}" + f" (and {len(failures) - 1} more)" * (len(failures) > 1))
 
 
-def _restored(driver: Checkpoints, process: Process, found: Record) -> None:
+def _restore(driver: Checkpoints, process: Process, found: Record) -> bool:
+    driver.restore(process.pid, found.onto)
+    return True
+
+
+def _unlock(driver: Checkpoints, process: Process) -> bool:
     state = driver.state(process.pid)
-    if state == ProcessState.CHECKPOINTED:
-        driver.restore(process.pid, found.onto)
     if state == ProcessState.FAILED:
-        raise SuspendError(f"the driver has failed at process {process.pid}, which is lost; end it")
-
-
-def _unlocked(driver: Checkpoints, process: Process, found: Record) -> None:
-    del found
-    if driver.state(process.pid) == ProcessState.LOCKED:
+        raise SuspendError(f"the driver has failed at process {process.pid}, whose GPU memory is lost; end it")
+    if state == ProcessState.LOCKED:
         driver.unlock(process.pid)
+    return True
 
 
 def _await_memory(target: Limited, found: Record, gpus: Sequence[Gpu]) -> None:

@@ -1,4 +1,4 @@
-"""Holds memory with patterns in it, and answers lines: check, start MS, alloc MIB, share, uuid."""
+"""Holds memory with patterns in it, and answers lines: check, start MS, alloc MIB, take MIB, share, uuid."""
 
 import hashlib
 import sys
@@ -40,6 +40,9 @@ def main() -> None:
             case ["alloc", mib]:
                 hold(int(mib) * MIB)
                 print("held", flush=True)
+            case ["take", mib]:  # more than the simulated driver keeps
+                driver.mem_alloc(int(mib) * MIB)
+                print("taken", flush=True)
             case ["share"]:
                 driver.ipc_handle(held[0][0])
                 print("shared", flush=True)

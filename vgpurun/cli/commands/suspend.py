@@ -24,7 +24,9 @@ def _target_options(function: Function) -> Function:
     for decorate in (
         click.argument("containers", metavar="[CONTAINER...]", nargs=-1, type=ContainerName(everything=False)),
         host_driver_option(_GROUP),
-        option("--process", "processes", metavar="PID", multiple=True, group=_GROUP, help="A process of vgpurun local."),
+        option(
+            "--process", "processes", metavar="PID", multiple=True, group=_GROUP, help="A process of vgpurun local.",
+        ),
         option(
             "--slice", "slices", metavar="NAME", multiple=True, type=SliceName(), group=_GROUP,
             help="A slice, with all that has joined it.",

@@ -105,7 +105,7 @@ def _rows(tenant: Tenant, is_short: bool, with_state: bool) -> list[tuple[str, .
         (
             each.gpu.number,
             of_limit(listing.memory_used(each), listing.memory_limit(each.quota.memory_bytes)),
-            listing.PAUSED if each.quota.paused else share(listing.sm_used(each), each.quota.sm_percent),
+            listing.held_back(each.quota) or share(listing.sm_used(each), each.quota.sm_percent),
         )
         for each in tenant.devices
     ]
@@ -113,7 +113,7 @@ def _rows(tenant: Tenant, is_short: bool, with_state: bool) -> list[tuple[str, .
         (
             listing.UNKNOWN,
             of_limit(listing.UNKNOWN, listing.memory_limit(quota.memory_bytes)),
-            listing.PAUSED if quota.paused else share(listing.UNKNOWN, quota.sm_percent),
+            listing.held_back(quota) or share(listing.UNKNOWN, quota.sm_percent),
         )
         for _, quota in tenant.missing
     ]

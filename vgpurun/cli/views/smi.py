@@ -14,7 +14,7 @@ from vgpurun.admission.capacity import GpuCapacity
 from vgpurun.cli.views.free import show_free
 from vgpurun.host.gpus import Gpu, GpuUse
 from vgpurun.host.memory_limits import MemoryLimits
-from vgpurun.inventory.listing import PAUSED
+from vgpurun.inventory.listing import held_back
 from vgpurun.inventory.usage import Report, Tenant, TenantDevice
 from vgpurun.limits.quota import show_size
 from vgpurun.limits.usage_file import DeviceReading
@@ -108,8 +108,7 @@ def _cells(tenant: Tenant, device: TenantDevice) -> tuple[RenderableType, ...]:
         memory_limit += f", seen as {show_size(quota.virtual_bytes)}"
     share = "?" if busy is None else f"{busy.last_1s:.0f} %"
     compute = "no limit" if quota.sm_percent is None else f"{share} / {quota.sm_percent} %"
-    if quota.paused:
-        compute = PAUSED
+    compute = held_back(quota) or compute
     refused = "?" if reading is None else str(reading.refusals)
     name, what = _named(tenant.name, tenant.what, _INDENT)
     return name, tenant.user, what, f"{used} / {memory_limit}", compute, refused

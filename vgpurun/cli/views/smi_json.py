@@ -93,6 +93,8 @@ def device_json(device: TenantDevice, driver: MemoryLimits | None = None) -> dic
         "sm_policy": device.quota.sm_policy.name.lower(),
         "priority": device.quota.priority.name.lower(),
         "paused": device.quota.paused,
+        "suspended": device.quota.is_suspended,
+        "memory_suspended_bytes": device.suspended_bytes,
         "sm_used_percent": round(busy.last_1s, 1) if busy else None,
         "sm_used_10s_percent": round(busy.last_10s, 1) if busy else None,
         "sm_used_60s_percent": round(busy.last_60s, 1) if busy else None,

@@ -8,7 +8,7 @@ from rich.text import Text
 from vgpurun.admission.capacity import GpuCapacity
 from vgpurun.cli.views.free import show_free
 from vgpurun.host.gpus import Gpu, GpuUse
-from vgpurun.inventory.listing import NO_LIMIT, PAUSED
+from vgpurun.inventory.listing import NO_LIMIT, held_back
 from vgpurun.inventory.programs import Program
 from vgpurun.inventory.usage import Report, Tenant, TenantDevice
 from vgpurun.limits.quota import show_size
@@ -236,8 +236,8 @@ def _memory(row: Row) -> str:
 
 
 def _share(row: Row) -> str:
-    if row.device is not None and row.device.quota.paused and not row.device.is_part:
-        return PAUSED
+    if row.device is not None and not row.device.is_part and (word := held_back(row.device.quota)):
+        return word
     if row.has_share_limit:
         return f"{'?' if row.share_used is None else f'{row.share_used:.0f}'} / {row.share_of}%"
     if row.share_used is not None:

@@ -1,0 +1,138 @@
+"""Programs that hold patterns on simulated GPUs, under `vgpurun local`, and the command line about them."""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from support import CHECKOUT, LIBRARY
+
+PATTERNS = CHECKOUT / "tests" / "sim" / "programs" / "patterns.py"
+SIM = LIBRARY.parent / "sim"
+
+
+class Host:
+    """A host with simulated GPUs of its own."""
+
+    def __init__(self, folder: Path, memory_mib: int = 2048, count: int = 2, extra: str = "") -> None:
+        self.folder = folder
+        self.uuids = [f"GPU-{os.getpid():08x}-{number:04x}-0000-0000-{os.urandom(6).hex()}" for number in range(count)]
+        self.configure(memory_mib, extra)
+        kept = {name: text for name, text in os.environ.items() if not name.startswith(("VGPU", "DOCKER_"))}
+        self.environment = {
+            **kept,
+            "VGPURUN_STATE_DIR": str(folder / "state"),
+            "VGPUSIM_CONFIG": str(folder / "sim.yaml"),
+            "VGPUSIM_STATE": str(folder / "sim.state"),
+            "DOCKER_HOST": f"unix://{folder}/no-engine",
+            "PYTHONPATH": str(CHECKOUT / "tests"),
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
+
+    def configure(self, memory_mib: int, extra: str = "") -> None:
+        devices = "".join(
+            f"- uuid: {uuid}\n  memory_mib: {memory_mib}\n  checkpoint_mib_per_ms: 100\n  context_overhead_mib: 100\n"
+            for uuid in self.uuids
+        )
+        (self.folder / "sim.yaml").write_text(f"{extra}devices:\n{devices}")
+
+    def vgpurun(self, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        """Run the command line."""
+        return subprocess.run(
+            [sys.executable, "-m", "vgpurun", *words],
+            env={**self.environment, **variables}, capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+
+    def start(self, *words: str, **variables: str) -> subprocess.Popen[str]:
+        """Start the command line."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "vgpurun", *words],
+            env={**self.environment, **variables}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    def used_mib(self) -> list[int]:
+        """What NVML says that is used of each GPU."""
+        query = [SIM / "nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+        environment = {**self.environment, "LD_LIBRARY_PATH": str(SIM)}
+        shown = subprocess.run(query, env=environment, capture_output=True, text=True, check=True)
+        return [int(line) for line in shown.stdout.split()]
+
+
+class Program:
+    """A program that holds patterns, under `vgpurun local`."""
+
+    def __init__(self, host: Host, *options: str, **variables: str) -> None:
+        command = ["local", "--driver", "sim", *options, "--", sys.executable, "-u", str(PATTERNS)]
+        self.host = host
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "vgpurun", *command],
+            env={**host.environment, **variables}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        self.pid = str(self.process.pid)
+        assert self.hears() == "ready"
+
+    @property
+    def folder(self) -> Path:
+        """The state folder."""
+        return next(
+            each for each in (self.host.folder / "state" / "containers").iterdir()
+            if f'"pid": {self.pid},' in (each / "owner").read_text()
+        )  # fmt: skip
+
+    def child(self) -> int:
+        """The process that uses the GPU."""
+        return int(Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()[0])
+
+    def tell(self, line: str) -> None:
+        assert self.process.stdin
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+
+    def hears(self) -> str:
+        assert self.process.stdout
+        return self.process.stdout.readline().strip()
+
+    def asks(self, line: str) -> str:
+        self.tell(line)
+        return self.hears()
+
+    def is_silent(self, for_s: float) -> bool:
+        assert self.process.stdout
+        return not select.select([self.process.stdout], [], [], for_s)[0]
+
+    def suspend(self, *options: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        return self.host.vgpurun("suspend", "--driver", "sim", "--process", self.pid, *options, **variables)
+
+    def resume(self, *options: str) -> subprocess.CompletedProcess[str]:
+        return self.host.vgpurun("resume", "--driver", "sim", "--process", self.pid, *options)
+
+    def end(self) -> None:
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe:
+                pipe.close()
+        try:
+            self.process.wait(5)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    def kill(self) -> None:
+        for pid in Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split():
+            os.kill(int(pid), 9)
+        self.process.kill()
+        self.process.wait()
+
+
+@contextmanager
+def programs(host: Host) -> Iterator[Mapping[str, Program]]:
+    """Keep programs by their names; they end with this."""
+    running: dict[str, Program] = {}
+    try:
+        yield running
+    finally:
+        for program in running.values():
+            program.end()
