@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -66,9 +66,15 @@ class RayNode:
             "VGPUSIM_STATE": str(folder / "sim.state"),
         }
 
-    def run(self, program: str, *arguments: str, **variables: str) -> tuple[dict[str, Any], str]:
-        """Run a driver, and return the values that it tells by their names, and all that was said."""
-        command = [sys.executable, str(PROGRAMS / program), *arguments]
+    def run(
+        self, program: str, *arguments: str, within: Sequence[str] = (), **variables: str
+    ) -> tuple[dict[str, Any], str]:
+        """Run a driver, and return the values that it tells by their names, and all that was said.
+
+        `within` are options of `vgpurun local`, under which it runs then.
+        """
+        local = [sys.executable, "-m", "vgpurun", "local", *within, "--"] if within else []
+        command = [*local, sys.executable, str(PROGRAMS / program), *arguments]
         environment = {name: value for name, value in (self.environment | variables).items() if value}
         done = subprocess.run(
             command, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False, cwd=self.folder

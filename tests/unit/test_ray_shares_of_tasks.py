@@ -10,6 +10,7 @@ import pytest
 
 from vgpurun.errors import GpuError, LimitError
 from vgpurun.host.gpus import Gpu
+from vgpurun.limits.nested import Share
 from vgpurun.limits.policies import Priority, SmPolicy
 from vgpurun.limits.quota import Quota
 from vgpurun.ray.containers import with_limits
@@ -69,17 +70,29 @@ def test_a_gpu_that_the_node_does_not_have_is_named(number: int, visible: list[s
     ],
 )
 def test_a_part_of_a_gpu(fraction: float, wish: Wish, expected: Quota) -> None:
-    assert quota_of(fraction, GPUS[0], wish) == expected
+    assert quota_of(fraction, GPUS[0], Node(GPUS, wish)) == expected
 
 
 def test_what_is_less_than_a_percent_is_refused() -> None:
     with pytest.raises(LimitError, match=r"num_gpus=0\.005 is less than 1 %"):
-        quota_of(0.005, GPUS[0], Wish())
+        quota_of(0.005, GPUS[0], Node(GPUS, Wish()))
 
 
 def test_nothing_is_granted_of_other_gpus() -> None:
     limits = limits_of({GPUS[1].uuid: 0.5}, Node(GPUS, Wish()))
     assert limits == [(GPUS[0].uuid, Quota(memory_bytes=0)), (GPUS[1].uuid, Quota(4096 * MIB, 50))]
+
+
+def test_within_a_share_a_part_is_of_the_share() -> None:
+    share = Share(Path("/share"), ((GPUS[1].uuid, Quota(4096 * MIB, 50)),))
+    node = Node.within(share, GPUS, Wish(mem="75%", sm="40"), "")
+    assert [(gpu.uuid, gpu.memory_bytes) for gpu in node.gpus] == [(GPUS[1].uuid, 4096 * MIB)]
+    assert node.parents == ("/share",)
+    assert Node.from_json(node.to_json()) == node
+    assert limits_of({GPUS[1].uuid: 0.5}, node) == [(GPUS[1].uuid, Quota(2048 * MIB, 20))]
+    assert limits_of({GPUS[1].uuid: 1}, node) == [(GPUS[1].uuid, Quota(3072 * MIB, 20))]
+    with pytest.raises(LimitError, match="the share's"):
+        Node.within(share, GPUS, Wish(priority=Priority.LOW), "")
 
 
 def test_a_worker_is_told_all_of_it() -> None:

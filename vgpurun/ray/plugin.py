@@ -19,6 +19,7 @@ from vgpurun.errors import LimitError, VgpurunError
 from vgpurun.host import library, mps, simulation
 from vgpurun.host.visible import survey_gpus
 from vgpurun.limits import limits_file
+from vgpurun.limits.nested import own_share
 from vgpurun.ray.containers import with_limits
 from vgpurun.ray.shares import FIELD, Node, read_wish
 from vgpurun.ray.worker import NODE_VARIABLE, SETUP
@@ -53,16 +54,16 @@ class LimitsPlugin(RuntimeEnvPlugin):  # type: ignore[misc]  # Ray may not be in
             raise RuntimeError(f"vgpurun: {error}") from None
 
     def _prepare(self, runtime_env: Any, context: Any) -> None:
-        if Path(abi.CONTAINER_LIMITS).exists():
-            raise LimitError("this node is itself in a container of vgpurun, whose limits alone count in its workers")
         root = state.root_folder()
         is_simulated = config.default("driver") == "sim"
         gpus = survey_gpus(is_simulated).gpus
-        found = library.find()
+        container_library = Path(abi.CONTAINER_LIBRARY)  # a second one would limit programs twice
+        found = library.check(container_library) if container_library.exists() else library.find()
         library.check_host(found)
         state.make_lock_dir()
         given = {**os.environ, **context.env_vars}
-        node = Node(tuple(gpus), read_wish(runtime_env[FIELD]), context.env_vars.get(SETUP_HOOK, ""))
+        wish, own_hook = read_wish(runtime_env[FIELD]), context.env_vars.get(SETUP_HOOK, "")
+        node = Node.within(own_share(), gpus, wish, own_hook)
         variables = {
             **mps.keep_process_out(given),
             **(simulation.local_environment(library.find_simulated_driver(say), given) if is_simulated else {}),

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from vgpurun.errors import GpuError, LimitError
 from vgpurun.host.gpus import Gpu, match_gpu
+from vgpurun.limits.nested import Share, folders_above
 from vgpurun.limits.policies import PRIORITIES, SM_POLICIES, Priority, SmPolicy
 from vgpurun.limits.quota import Quota, parse_limit, parse_sm
 
@@ -30,23 +31,44 @@ class Wish(NamedTuple):
 
 
 class Node(NamedTuple):
-    """What a worker is told when it starts: the node's GPUs, its job's wish, and the job's own setup hook."""
+    """What a worker is told when it starts: the node's GPUs, its job's wish, and the job's own setup hook.
+
+    A node that is itself in a share gives parts of it: `parents` are that share's folder and those of the shares that
+    it is a part of, and the memory of `gpus` is the share's, as are `percents`, by UUID.
+    """
 
     gpus: tuple[Gpu, ...]
     wish: Wish
     hook: str = ""
+    parents: tuple[str, ...] = ()
+    percents: Mapping[str, int] = {}
+
+    @classmethod
+    def within(cls, share: Share | None, gpus: Sequence[Gpu], wish: Wish, hook: str) -> "Node":
+        """Return the node of these GPUs, which is in a share or not. Raises LimitError for a wish that cannot be."""
+        if share is None:
+            return cls(tuple(gpus), wish, hook)
+        if (wish.sm_policy, wish.priority) != (SmPolicy.HARD, Priority.HIGH):
+            raise LimitError(f"runtime_env: {FIELD}: sm_policy and priority are the share's that this node is in")
+        wholes = {gpu: quota for gpu in gpus for uuid, quota in share.quotas if uuid == gpu.uuid}
+        sizes = {gpu: quota.virtual_bytes or quota.memory_bytes or gpu.memory_bytes for gpu, quota in wholes.items()}
+        seen = [gpu._replace(memory_bytes=size_bytes) for gpu, size_bytes in sizes.items()]
+        percents = {gpu.uuid: quota.sm_percent or 100 for gpu, quota in wholes.items()}
+        above = (share.folder, *folders_above(share.folder))
+        return cls(tuple(seen), wish, hook, tuple(map(str, above)), percents)
 
     def to_json(self) -> str:
         """Return it as a variable has it."""
         wish = {**self.wish._asdict(), "sm_policy": self.wish.sm_policy.value, "priority": self.wish.priority.value}
-        return json.dumps([self.gpus, wish, self.hook], separators=(",", ":"))
+        return json.dumps([self.gpus, wish, *self[2:]], separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> "Node":
         """Return what to_json() has written."""
-        gpus, wish, hook = json.loads(text)
+        gpus, wish, hook, parents, percents = json.loads(text)
         wish |= {"sm_policy": SmPolicy(wish["sm_policy"]), "priority": Priority(wish["priority"])}
-        return cls(tuple(Gpu._make([*rest, tuple(mig_ids)]) for *rest, mig_ids in gpus), Wish(**wish), hook)
+        found = tuple(Gpu._make([*rest, tuple(mig_ids)]) for *rest, mig_ids in gpus)
+        return cls(found, Wish(**wish), hook, tuple(parents), percents)
 
 
 def read_wish(field: Any) -> Wish:
@@ -100,19 +122,18 @@ def limits_of(shares: Mapping[str, float], node: Node) -> list[tuple[str, Quota]
 
     Raises LimitError for a share that is too small to be held to.
     """
-    return [
-        (gpu.uuid, quota_of(shares[gpu.uuid], gpu, node.wish) if gpu.uuid in shares else _NOTHING) for gpu in node.gpus
-    ]
+    return [(gpu.uuid, quota_of(shares[gpu.uuid], gpu, node) if gpu.uuid in shares else _NOTHING) for gpu in node.gpus]
 
 
-def quota_of(fraction: float, gpu: Gpu, wish: Wish) -> Quota:
+def quota_of(fraction: float, gpu: Gpu, node: Node) -> Quota:
     """Return what a fraction of a GPU comes to, or the wish where that is less. Raises LimitError."""
-    percent = int(fraction * 100 + 1e-6)
+    wish, of_percent = node.wish, node.percents.get(gpu.uuid, 100)
+    percent = int(min(fraction, 1.0) * of_percent + 1e-6)
     if percent < 1:
         raise LimitError(f"num_gpus={fraction:g} is less than 1 % of a GPU, the smallest share that can be held to")
     memory_bytes = int(gpu.memory_bytes * min(fraction, 1.0) + 1e-3)
     if wish.mem is not None:
         memory_bytes = min(memory_bytes, parse_limit(wish.mem).bytes_on(gpu.memory_bytes))
     if wish.sm is not None:
-        percent = min(percent, parse_sm(wish.sm) or 100)
+        percent = min(percent, (parse_sm(wish.sm) or 100) * of_percent // 100)
     return Quota(memory_bytes, percent if percent < 100 else None, wish.sm_policy, wish.priority)

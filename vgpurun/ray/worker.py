@@ -16,6 +16,7 @@ from vgpurun import abi
 from vgpurun.errors import GpuError, LimitError, VgpurunError
 from vgpurun.limits.limits_file import limits_bytes, write_limits
 from vgpurun.limits.model import DeviceQuota, quotas_to_json
+from vgpurun.limits.nested import PARENT
 from vgpurun.limits.quota import Quota
 from vgpurun.ray.shares import Node, fractions, gpu_of, limits_of
 from vgpurun.storage import state
@@ -61,9 +62,10 @@ class _Limits:
         self._last = [(gpu.uuid, Quota(memory_bytes=0)) for gpu in node.gpus]
         self._seen = frozenset(gpu.uuid for gpu in node.gpus)  # what CUDA would find
         state.sweep()
-        self._folder = StateFolder.make(
-            state.new_folder_path("ray"), {"etc/limits": limits_bytes(self._last)}, self._owner()
-        )
+        nothing = limits_bytes(self._last, has_parent=bool(node.parents))
+        self._folder = StateFolder.make(state.new_folder_path("ray"), {"etc/limits": nothing}, self._owner())
+        if node.parents:
+            (self._folder.path / PARENT).symlink_to(node.parents[0])
         self._file = self._folder.path / "etc" / "limits"
         atexit.register(_in_this_process(self._folder.remove))
         os.environ[abi.ENV_LIMITS_FILE] = str(self._file)
@@ -95,6 +97,7 @@ class _Limits:
             "user": current_user(),
             "command": command,
             "quota": quotas_to_json(granted),
+            **({"parents": self._node.parents} if self._node.parents else {}),
         }
 
 

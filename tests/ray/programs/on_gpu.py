@@ -14,9 +14,9 @@ import ray
 MIB = 1 << 20
 
 
-def start(**options: Any) -> None:
+def start(num_gpus: int = 2, **options: Any) -> None:
     """Start a cluster of this process's own; it ends with it."""
-    ray.init("local", num_gpus=2, num_cpus=8, include_dashboard=False, object_store_memory=80 * MIB, **options)
+    ray.init("local", num_gpus=num_gpus, num_cpus=8, include_dashboard=False, object_store_memory=80 * MIB, **options)
 
 
 def tell(**values: Any) -> None:
@@ -69,8 +69,8 @@ def touch(name: str) -> str:
     return name
 
 
-def work(start_at_s: float, seconds: float) -> float:
-    """Launch kernels of 2 ms, and return which part of the time they had the GPU."""
+def work(start_at_s: float, seconds: float) -> tuple[float, int]:
+    """Launch kernels of 2 ms, and return which part of the time they had the GPU, and the GPU's size in MiB."""
     from cuda_driver import Driver
 
     driver = Driver()
@@ -84,10 +84,10 @@ def work(start_at_s: float, seconds: float) -> float:
         driver.launch(kernel)
         count += 1
     driver.synchronize()
-    return count * 2e-3 / (time.monotonic() - began_s)
+    return count * 2e-3 / (time.monotonic() - began_s), driver.mem_get_info()[1] // MIB
 
 
-def shares_at_once(fractions: Sequence[float], seconds: float = 1.5) -> list[float]:
+def shares_at_once(fractions: Sequence[float], seconds: float = 1.5) -> list[tuple[float, int]]:
     """Have tasks with these parts of GPUs work at once, and return what each had."""
     task = ray.remote(work)
     begin_s = time.time() + 3
