@@ -5,12 +5,14 @@
  *   vgpurun-verify memory CHUNK_BYTES     take memory in every way until refused; after each "hold" a line is awaited
  *   vgpurun-verify clean CHUNK_BYTES      the first of these ways, with no variable in the environment
  *   vgpurun-verify compute SECONDS        work in every way, so long each
+ *   vgpurun-verify escape BYTES NAME      take so much memory past the limits, in the way of that name
  *
  * Each way has a process of its own.
  */
 #include "child.h"
 #include "compute.h"
 #include "driver.h"
+#include "escapes.h"
 #include "memory.h"
 #include "talk.h"
 
@@ -96,6 +98,8 @@ int main(int count, char *arguments[]) {
     return try_clean(arguments);
   if (count == 3 && strcmp(arguments[1], "compute") == 0)
     return try_compute(strtod(arguments[2], NULL));
-  fprintf(stderr, "usage: vgpurun-verify memory|clean CHUNK_BYTES | compute SECONDS\n");
+  if (count >= 4 && strcmp(arguments[1], "escape") == 0)
+    return escape_run(arguments, arguments[3], strtoull(arguments[2], NULL, 10));
+  fprintf(stderr, "usage: vgpurun-verify memory|clean CHUNK_BYTES | compute SECONDS | escape BYTES NAME\n");
   return 2;
 }

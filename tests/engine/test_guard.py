@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,6 +20,7 @@ WAYS = {
     "unmounted": ("--cap-add", "SYS_ADMIN", "--security-opt", "apparmor=unconfined"),
     "mounts": ("--cap-add", "SYS_ADMIN", "--security-opt", "apparmor=unconfined"),
 }  # fmt: skip
+MANNERS = ("", "child-", "daemon-", "exec-")
 
 
 @contextmanager
@@ -55,14 +56,31 @@ def status(vgpurun: Cli, name: str = "tenant") -> str:
     return str(vgpurun.engine.containers.get(name).status)
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_memory_past_the_library_is_stopped(own_gpu: Cli, debian: str, way: str) -> None:
+@pytest.mark.parametrize(
+    "ways",
+    [
+        ("child-copy", "daemon-loader", "unmounted", "exec-mounts"),
+        pytest.param([manner + way for way in WAYS for manner in MANNERS], marks=pytest.mark.exhaustive),
+    ],
+    ids=["some", "all"],
+)  # fmt: skip
+def test_memory_past_the_library_is_stopped(own_gpu: Cli, debian: str, ways: Sequence[str]) -> None:
+    """Each in a container of its own: by its first process, a child, a daemon, or by `docker exec`."""
+    fill = ("fill", str(16 * MIB))
     with guarding(own_gpu, "--memory", "kill"):
-        start(own_gpu, debian, "/programs/escape.py", way, "fill", str(32 * MIB), options=(*LIMITS, *WAYS[way]))
-        wait_until(lambda: status(own_gpu) == "exited", "end")
-    (done,) = actions(own_gpu)
-    assert (done["verb"], done["cause"], done["name"]) == ("kill", "memory", "tenant")
-    assert "1 of its processes not seen by the library" in done["words"]
+        for way in ways:
+            name, options = f"tenant-{way}", ("--mem", "600m", *WAYS[way.rpartition("-")[2]])
+            if way.startswith("exec-"):
+                start(own_gpu, debian, "-c", "input()", name=name, options=options)
+                command = ["python3", "/programs/escape.py", way.removeprefix("exec-"), *fill]
+                own_gpu.engine.containers.get(name).exec_run(command, detach=True)
+            else:
+                start(own_gpu, debian, "/programs/escape.py", way, *fill, name=name, options=options)
+        wait_until(lambda: all(status(own_gpu, f"tenant-{way}") == "exited" for way in ways), "end")
+    done = actions(own_gpu)
+    assert sorted(each["name"] for each in done) == sorted(f"tenant-{way}" for way in ways), said(own_gpu)
+    assert {(each["verb"], each["cause"]) for each in done} == {("kill", "memory")}
+    assert all("not seen by the library" in each["words"] for each in done)
 
 
 def frozen(vgpurun: Cli) -> list[str]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import signal
 
+import pytest
+
 from cli import Cli, wait_until
 
 
@@ -22,6 +24,24 @@ def test_limits_hold_in_a_container(vgpurun: Cli, debian: str) -> None:
     assert empty["status"] == "ok" and (1200 << 20) - (4 << 20) <= empty["used_bytes"] <= 1200 << 20
     assert checks["memory: two processes"]["status"] == "ok"
     vgpurun.assert_nothing_left()
+
+
+@pytest.mark.slow
+def test_what_stops_each_escape(own_gpu: Cli, debian: str) -> None:
+    with own_gpu.started("guard", *own_gpu.driver):
+        arguments = ("verify", *own_gpu.driver, "--hostile", "--mem", "1g", "--format", "json", debian)
+        result = own_gpu(*arguments, timeout_s=110)
+    (found,) = json.loads(result.stdout)
+    stopped_by = {each["name"].removeprefix("escape: "): each["stopped_by"] for each in found["checks"]}
+    assert stopped_by == {
+        **dict.fromkeys(
+            ("plain", "empty environment", "lying variables", "RTLD_DEEPBIND", "setuid program", "forged usage file",
+             "closed usage file"), "the library"),
+        **dict.fromkeys(("forged limits file", "unmounted preload", "mount namespace"), "the container"),
+        **dict.fromkeys(("dlmopen", "copy of the driver", "driver's own symbols", "loader of its own"), "the guard"),
+    }, result  # fmt: skip
+    assert result.exit_code == 0 and found["passed"]
+    own_gpu.assert_nothing_left()
 
 
 def test_ctrl_c_ends_the_trial_and_its_container(vgpurun: Cli, debian: str) -> None:

@@ -226,7 +226,7 @@ class _Program:
 
 
 # From where this one was loaded, which need not be where Python looks.
-_OWN_PROGRAM = (
+OWN_PROGRAM = (
     f"import sys; sys.path[0] = {str(Path(__file__).resolve().parents[2])!r}; from vgpurun.__main__ import main; main()"
 )
 
@@ -239,7 +239,7 @@ def _started(arguments: Sequence[str], work_s: float = 0.0) -> Iterator[_Program
     """
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors:
         process = subprocess.Popen(
-            [sys.executable, "-c", _OWN_PROGRAM, *arguments],
+            [sys.executable, "-c", OWN_PROGRAM, *arguments],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True,
         )  # fmt: skip
         try:
@@ -284,12 +284,12 @@ def _device_bytes(gpu: Gpu) -> int:
 def _held_bytes(gpu: Gpu, first_pid: int | None, before_bytes: int) -> int:
     """Return what our processes hold by NVML's count or, if it cannot tell them apart, what the GPU lost since."""
     by_pid = gpus.read_processes(gpu)
-    ours = _family(first_pid) & by_pid.keys() if first_pid else set()
+    ours = family(first_pid) & by_pid.keys() if first_pid else set()
     return sum(by_pid[pid] for pid in ours) if ours else max(0, _device_bytes(gpu) - before_bytes)
 
 
-def _family(first: int) -> set[int]:
-    """A process of this host and all its descendants."""
+def family(first: int) -> set[int]:
+    """Return a process of this host and all its descendants."""
     parents = {}
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError, ValueError, IndexError):  # it has ended

@@ -1,11 +1,12 @@
 """Programs that come to the driver past the preloaded library, and then do as they like.
 
-escape.py WAY hold BYTES           take memory, print the PID, and wait for the end of standard input
+escape.py WAY hold BYTES           take memory, and wait for the end of standard input
 escape.py WAY fill STEP_BYTES      take memory in steps for ever
 escape.py WAY spin KERNEL SECONDS  launch KERNEL for that long, and count
 
 WAY is how: plain (by the library), copy (a second copy of the driver), namespace (dlmopen), loader (a dynamic loader
 that knows no /etc/ld.so.preload), unmounted (that file is unmounted first), mounts (the same in a mount namespace).
+`child-WAY` does so in a child, `daemon-WAY` in a process that has left its parents.
 """
 
 from __future__ import annotations
@@ -68,6 +69,13 @@ def open_driver(way: str) -> ctypes.CDLL:
 
 def main() -> None:
     way, verb, *arguments = sys.argv[1:]
+    manner, _, way = way.rpartition("-")
+    if manner and os.fork():
+        time.sleep(600)
+    if manner == "daemon":
+        os.setsid()
+        if os.fork():
+            os._exit(0)
     cuda = open_driver(way)
 
     def call(function: str, *values: object) -> None:
@@ -81,10 +89,8 @@ def main() -> None:
     call("cuInit", 0)
     context = ctypes.c_void_p()
     call("cuCtxCreate_v2", ctypes.byref(context), 0, 0)
-    print(os.getpid(), flush=True)
     if verb == "hold":
         allocate(int(arguments[0]))
-        print("held", flush=True)
         sys.stdin.read()
     elif verb == "fill":
         while True:

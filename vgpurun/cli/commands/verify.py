@@ -40,6 +40,11 @@ _NAME_WIDTH = 31
     help="How long each kind of work is measured, with and without the limit.",
 )  # fmt: skip
 @option(
+    "--hostile", is_flag=True, group=_GROUP,
+    help="Try to pass the memory limit on purpose instead, each way in a container of IMAGE, and show what stopped it: "
+    "the library, the driver's own limit, the guard, the container, or nothing.",
+)  # fmt: skip
+@option(
     "--driver", "driver_mode", type=click.Choice(DRIVER_MODES), default=lambda: config.default("driver"), group=_GROUP,
     help="How the driver comes into the container, as for run. By default VGPURUN_DRIVER, or auto.",
 )  # fmt: skip
@@ -54,6 +59,7 @@ def verify(
     sm: str | None,
     gpus: str,
     seconds: float,
+    hostile: bool,
     driver_mode: str,
     output_format: str,
 ) -> int:
@@ -63,15 +69,20 @@ def verify(
     the host. Memory is judged by NVML on the host, a share of compute against the same work without a limit. The exit
     code is 1 when a limit does not hold.
     """
+    if hostile and image is None:
+        raise OptionError("--hostile needs an IMAGE: a process of the host is not held against its will")
     chosen = select_gpus(gpus, visible_gpus(driver_mode == "sim"))
     program = library.find_verifier(say)
     found = []
     for gpu in chosen:
-        limits = _limits(gpu, mem, sm)
-        trial = _trial(gpu, limits, image, driver_mode, program)
+        limits = _limits(gpu, (mem or _DEFAULT_MEMORY) if hostile else mem, None if hostile else sm)
         if output_format == "table":
             click.echo(_title(gpu, limits, image))
-        checks = [_shown(check, output_format) for check in _checks(trial, gpu, limits, seconds)]
+        if hostile and image is not None:
+            tried = _escapes(gpu, limits, image, driver_mode, program)
+        else:
+            tried = _checks(_trial(gpu, limits, image, driver_mode, program), gpu, limits, seconds)
+        checks = [_shown(check, output_format) for check in tried]
         found.append(_described(gpu, limits, image, checks))
         if output_format == "table":
             click.echo(_sum_of(checks))
@@ -118,6 +129,15 @@ def _checks(trial: Trial, gpu: Gpu, limits: Quota, seconds: float) -> Iterator[C
         yield from check_memory(trial, gpu, limits.memory_bytes)
     if limits.sm_percent is not None:
         yield from check_compute(trial, gpu, limits.sm_percent, seconds)
+
+
+def _escapes(gpu: Gpu, limits: Quota, image: str, driver_mode: str, program: Path) -> Iterator[Check]:
+    from vgpurun.diagnostics.escapes import try_escapes
+
+    limit_bytes = limits.memory_bytes or 0
+    words = ["run", f"--gpus=device={gpu.uuid}", f"--mem={shortest_size(limit_bytes)}", f"--driver={driver_mode}"]
+    words += ["--interactive", "--rm", "--network=none", f"--volume={program}:{_IN_CONTAINER}:ro"]
+    return try_escapes([*words, f"--entrypoint={_IN_CONTAINER}"], image, gpu, limit_bytes)
 
 
 def _title(gpu: Gpu, limits: Quota, image: str | None) -> str:

@@ -1,0 +1,210 @@
+#include "escapes.h"
+
+#include "child.h"
+#include "driver.h"
+#include "files.h"
+#include "start.h"
+#include "talk.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#define DIRECT "direct" /* the name under which the program starts itself again */
+#define PRELOAD "/etc/ld.so.preload"
+#define LIMITS "/.vgpurun/etc/limits"
+#define USAGE "/.vgpurun/run/usage"
+#define CHUNK_BYTES ((size_t)32 << 20)
+#define NOBODY 65534
+#define NEW_NAMESPACE (-1L) /* LM_ID_NEWLM */
+#define NOW 2               /* RTLD_NOW */
+#define DEEPBIND 8          /* RTLD_DEEPBIND */
+
+__asm__(".symver own_dlopen, dlopen@" FIRST_GLIBC);
+__asm__(".symver own_dlsym, dlsym@" FIRST_GLIBC);
+__asm__(".symver own_dlmopen, dlmopen@" FIRST_DLMOPEN);
+void *own_dlopen(const char *name, int flags);
+void *own_dlsym(void *library, const char *name);
+void *own_dlmopen(long space, const char *name, int flags);
+
+static const char *way;
+static char **own_arguments;
+
+/* The way is closed: by the kernel, by the container or by its image. */
+static _Noreturn void closed(const char *what) {
+  printf("{\"escape\": \"%s\", \"closed\": \"%s: %s\"}\n", way, what, strerror(errno));
+  fflush(stdout);
+  _exit(0);
+}
+
+static _Noreturn void start_again(const char *program, char *loader, char *environment[]) {
+  char *again[] = {loader, own_arguments[0], own_arguments[1], own_arguments[2], DIRECT, (char *)way, NULL};
+  execve(program, loader != NULL ? again : again + 1, environment);
+  closed("execve");
+}
+
+/* ---- ways to the driver ------------------------------------------------------------------------------------------ */
+
+static void take_functions(void *cuda) {
+  driver.cuInit = (__typeof__(driver.cuInit))own_dlsym(cuda, "cuInit");
+  driver.cuCtxCreate_v2 = (__typeof__(driver.cuCtxCreate_v2))own_dlsym(cuda, "cuCtxCreate_v2");
+  driver.cuMemAlloc_v2 = (__typeof__(driver.cuMemAlloc_v2))own_dlsym(cuda, "cuMemAlloc_v2");
+}
+
+static void by_dlopen(void) {
+  take_functions(own_dlopen("libcuda.so.1", NOW));
+}
+
+static void by_deepbind(void) {
+  take_functions(own_dlopen("libcuda.so.1", NOW | DEEPBIND));
+}
+
+static void by_namespace(void) {
+  void *cuda = own_dlmopen(NEW_NAMESPACE, "libcuda.so.1", NOW);
+  if (cuda == NULL)
+    closed("dlmopen");
+  take_functions(cuda);
+}
+
+static void by_copy(void) {
+  char path[FILE_PATH];
+  own_dlopen("libcuda.so.1", NOW);
+  if (!file_mapped("libcuda.so", path) || !file_copy(path, "/tmp/other.so", NULL, 0755))
+    closed("a copy of the driver");
+  void *cuda = own_dlopen("/tmp/other.so", NOW);
+  if (cuda == NULL)
+    closed("dlopen");
+  take_functions(cuda);
+}
+
+static void by_symbols(void) {
+  own_dlopen("libcuda.so.1", NOW);
+  driver.cuInit = (__typeof__(driver.cuInit))file_symbol("libcuda.so", "cuInit");
+  driver.cuCtxCreate_v2 = (__typeof__(driver.cuCtxCreate_v2))file_symbol("libcuda.so", "cuCtxCreate_v2");
+  driver.cuMemAlloc_v2 = (__typeof__(driver.cuMemAlloc_v2))file_symbol("libcuda.so", "cuMemAlloc_v2");
+  if (driver.cuInit == NULL)
+    closed("the driver's symbols");
+}
+
+/* ---- ways to a program without the library ----------------------------------------------------------------------- */
+
+static void without_environment(void) {
+  char *empty[] = {NULL};
+  start_again("/proc/self/exe", NULL, empty);
+}
+
+static void with_variables(void) {
+  char *lies[] = {"CUDA_DISABLE_CONTROL=true", "CUDA_DEVICE_MEMORY_LIMIT=0", "CUDA_DEVICE_SM_LIMIT=0",
+                  "VGPURUN_LIMITS_FILE=/dev/null", "CUDA_DEVICE_MEMORY_SHARED_CACHE=/tmp/own", NULL};
+  start_again("/proc/self/exe", NULL, lies);
+}
+
+/* What a static program is as well: one whose loader does not know the preload file. */
+static void with_own_loader(void) {
+  char path[FILE_PATH];
+  if (!file_loader(path) || !file_copy(path, "/tmp/loader", PRELOAD, 0755))
+    closed("a copy of the loader");
+  char program[FILE_PATH];
+  ssize_t size = readlink("/proc/self/exe", program, sizeof program - 1);
+  if (size < 0)
+    closed("readlink");
+  program[size] = '\0';
+  own_arguments[0] = program;
+  start_again("/tmp/loader", "/tmp/loader", environ);
+}
+
+static void unmounted(void) {
+  if (umount2(PRELOAD, MNT_DETACH) != 0)
+    closed("umount");
+  start_again("/proc/self/exe", NULL, environ);
+}
+
+static void in_mount_namespace(void) {
+  if (unshare(CLONE_NEWNS) != 0)
+    closed("unshare");
+  unmounted();
+}
+
+static void setuid_root(void) {
+  if (!file_copy("/proc/self/exe", "/tmp/setuid", NULL, 04755))
+    closed("a copy of the program");
+  if (setuid(NOBODY) != 0)
+    closed("setuid");
+  start_again("/tmp/setuid", NULL, environ);
+}
+
+/* ---- what the library reads and writes --------------------------------------------------------------------------- */
+
+static void with_forged_limits(void) {
+  if (!file_fill(LIMITS, 0xff))
+    closed("the limits file");
+  by_dlopen();
+}
+
+static void forge_usage(void) {
+  file_fill(USAGE, 0);
+}
+
+static void close_usage(void) {
+  file_close_all(USAGE);
+}
+
+struct escape {
+  const char *name;
+  void (*come)(void);
+  void (*between)(void); /* two allocations */
+};
+
+static const struct escape escapes[] = {
+    {"plain", by_dlopen, NULL},
+    {"empty environment", without_environment, NULL},
+    {"lying variables", with_variables, NULL},
+    {"RTLD_DEEPBIND", by_deepbind, NULL},
+    {"setuid program", setuid_root, NULL},
+    {"forged limits file", with_forged_limits, NULL},
+    {"forged usage file", by_dlopen, forge_usage},
+    {"closed usage file", by_dlopen, close_usage},
+    {"dlmopen", by_namespace, NULL},
+    {"copy of the driver", by_copy, NULL},
+    {"driver's own symbols", by_symbols, NULL},
+    {"loader of its own", with_own_loader, NULL},
+    {"unmounted preload", unmounted, NULL},
+    {"mount namespace", in_mount_namespace, NULL},
+    {DIRECT, by_dlopen, NULL},
+};
+
+static void take(const struct escape *escape, size_t most_bytes) {
+  CUcontext context;
+  CUdeviceptr pointer;
+  size_t granted_bytes = 0;
+  must(driver.cuInit(0), "cuInit");
+  CUresult result = driver.cuCtxCreate_v2(&context, 0, 0);
+  while (result == CUDA_SUCCESS && granted_bytes < most_bytes) {
+    if (escape->between != NULL)
+      escape->between();
+    result = driver.cuMemAlloc_v2(&pointer, CHUNK_BYTES);
+    granted_bytes += result == CUDA_SUCCESS ? CHUNK_BYTES : 0;
+    usleep(1000);
+  }
+  printf("{\"escape\": \"%s\", \"answer\": %d, \"granted_bytes\": %zu}\n", way, (int)result, granted_bytes);
+  await_host();
+}
+
+int escape_run(char *arguments[], const char *name, size_t most_bytes) {
+  own_arguments = arguments;
+  way = strcmp(name, DIRECT) == 0 ? arguments[4] : name;
+  for (size_t i = 0; i < sizeof escapes / sizeof escapes[0]; i++)
+    if (strcmp(escapes[i].name, name) == 0) {
+      escapes[i].come();
+      take(&escapes[i], most_bytes);
+      return 0;
+    }
+  fprintf(stderr, "vgpurun-verify: there is no way '%s'\n", name);
+  return 2;
+}

@@ -1,0 +1,11 @@
+/* Ways of a program that means to pass its limits: past the library, or by what the library reads and writes. */
+#ifndef VERIFY_ESCAPES_H
+#define VERIFY_ESCAPES_H
+
+#include <stddef.h>
+
+/* Comes to the driver in the way of that name, takes memory until refused or until it has so much, says so, and waits
+ * for a line. `arguments` are the program's own, with which it starts itself again. */
+int escape_run(char *arguments[], const char *name, size_t most_bytes);
+
+#endif

@@ -1,0 +1,27 @@
+/* What the ways past the limits do with files: copies, symbol tables, the loader's name. */
+#ifndef VERIFY_FILES_H
+#define VERIFY_FILES_H
+
+#include <stdbool.h>
+
+#define FILE_PATH 4096
+
+/* The path of a mapped file whose name has this in it. */
+bool file_mapped(const char *part, char path[FILE_PATH]);
+
+/* Copies a file. Where `hidden` is not NULL, this text in it is changed. Sets errno. */
+bool file_copy(const char *from, const char *to, const char *hidden, unsigned mode);
+
+/* The address of a symbol of a mapped library by the library's own table, or NULL. */
+void *file_symbol(const char *part, const char *symbol);
+
+/* The path of the dynamic loader that this program names. */
+bool file_loader(char path[FILE_PATH]);
+
+/* Overwrites all of a file with a byte. Sets errno. */
+bool file_fill(const char *path, int byte);
+
+/* Closes whatever this process has open of a file. */
+void file_close_all(const char *path);
+
+#endif

@@ -1,0 +1,39 @@
+"""How an attempt to pass a memory limit on purpose is judged."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from fakes import GIB, MIB
+
+from support import CHECKOUT
+from vgpurun.diagnostics.escapes import WAYS, Seen, _judge
+from vgpurun.diagnostics.verify import FAILED, OK, SKIPPED
+
+NOTHING = Seen({}, 0, False, "", 0.0, "")
+
+
+@pytest.mark.parametrize(
+    ("seen", "status", "stopped_by", "words"),
+    [
+        (NOTHING._replace(said={"closed": "umount: no"}), OK, "the container", "the container: umount: no"),
+        (NOTHING._replace(acted="frozen", acted_s=0.61, held_bytes=2 * GIB), OK, "the guard", "frozen 0.6 s after"),
+        (NOTHING._replace(held_bytes=GIB + 3 * MIB, said={"answer": 0}), FAILED, "", "nothing: it holds 1"),
+        (NOTHING._replace(held_bytes=GIB + 3 * MIB, said={"answer": 2}), FAILED, "", "nothing"),
+        (NOTHING._replace(held_bytes=GIB, said={"answer": 2}, is_counted=True), OK, "the library", "refused at 1 GiB"),
+        (NOTHING._replace(held_bytes=GIB, said={"answer": 2}), OK, "the driver's own limit", "refused at 1 GiB"),
+        (NOTHING._replace(held_bytes=GIB, said={"answer": 999}), SKIPPED, "", "said nothing"),
+        (NOTHING._replace(said={"error": "cuInit answered 3"}), SKIPPED, "", "cuInit answered 3"),
+        (NOTHING._replace(errors="image x cannot be pulled"), SKIPPED, "", "image x cannot be pulled"),
+    ],
+)
+def test_what_stopped_it(seen: Seen, status: str, stopped_by: str, words: str) -> None:
+    found: Any = _judge("dlmopen", seen, GIB)
+    assert (found.status, found.figures["stopped_by"]) == (status, stopped_by) and words in found.words
+
+
+def test_the_program_knows_every_way() -> None:
+    source = (CHECKOUT / "lib" / "verify" / "escapes.c").read_text()
+    assert re.findall(r'^    \{"([^"]+)"', source, re.MULTILINE) == list(WAYS)
