@@ -100,8 +100,12 @@ static void without_environment(void) {
 }
 
 static void with_variables(void) {
-  char *lies[] = {"CUDA_DISABLE_CONTROL=true", "CUDA_DEVICE_MEMORY_LIMIT=0", "CUDA_DEVICE_SM_LIMIT=0",
-                  "VGPURUN_LIMITS_FILE=/dev/null", "CUDA_DEVICE_MEMORY_SHARED_CACHE=/tmp/own", NULL};
+  char *lies[] = {"CUDA_DISABLE_CONTROL=true",
+                  "CUDA_DEVICE_MEMORY_LIMIT=0",
+                  "CUDA_DEVICE_SM_LIMIT=0",
+                  "VGPURUN_LIMITS_FILE=/dev/null",
+                  "CUDA_DEVICE_MEMORY_SHARED_CACHE=/tmp/own",
+                  NULL};
   start_again("/proc/self/exe", NULL, lies);
 }
 

@@ -193,3 +193,16 @@ def test_outside(world: Callable[..., World]) -> None:
     made.start()
     made.run(60)
     assert len(killed) == 2
+
+
+def test_what_is_over_for_a_moment_only_is_not_seen(world: Callable[..., World]) -> None:
+    """What docs/security.md says that nothing but the driver's limits stops."""
+    made = world(memory="kill")
+    program = made.put(made.add(), 500 * MIB)
+
+    def swing(world: World) -> None:
+        program.held = 4 * GIB if world.now_s % 1.0 < 0.45 else 500 * MIB
+
+    made.step = swing
+    made.run(60, step_s=0.01)
+    assert made.verbs() == []

@@ -11,7 +11,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from vgpurun.errors import EngineError, GpuError
+from vgpurun.errors import ContainerError, EngineError, GpuError
 from vgpurun.guard.look import Contained, Look, Program, by_container
 from vgpurun.host import freezer, gpus
 from vgpurun.host.freezer import Cgroup
@@ -25,7 +25,8 @@ from vgpurun.util.printable import printable
 from vgpurun.util.users import name_of
 
 if TYPE_CHECKING:
-    from vgpurun.engine.client import Engine, VgpurunContainer
+    from vgpurun.engine.client import VgpurunContainer
+    from vgpurun.engine.containers import ContainerEngine
 
 ENGINE_PATIENCE_S = 5
 _GPUS_EVERY_S, _ENGINE_EVERY_S, _ENGINE_AT_MOST_EVERY_S = 30.0, 60.0, 1.0
@@ -57,12 +58,13 @@ class GuardReader:
         self._nvml = ExitStack()
         self._is_open = False
         self._gpus: list[Gpu] = []
-        self._engine: Engine | None = None
+        self._engine: ContainerEngine | None = None
         self._listed: dict[str, VgpurunContainer] = {}
         self._has_listed = False  # ever: without a list nobody is known to be outside
         self._read_s: dict[str, float] = {}
         self._programs: dict[int, Program] = {}
         self._cgroups: dict[str, tuple[Cgroup, str]] = {}
+        self._namespaces: dict[str, tuple[str, int]] = {}
         self._counted: dict[tuple[str, int], float] = {}
         self._quotas: dict[str, tuple[float, Mapping[str, Quota]]] = {}
         self._utilization: dict[str, tuple[float, Mapping[int, float]]] = {}
@@ -152,11 +154,11 @@ class GuardReader:
             self._ask_engine(now_s)
 
     def _ask_engine(self, now_s: float) -> None:
-        from vgpurun.engine.client import Engine
+        from vgpurun.engine.containers import ContainerEngine
 
         self._read_s["engine again"] = now_s
         try:
-            self._engine = self._engine or Engine.connect(ENGINE_PATIENCE_S)
+            self._engine = self._engine or ContainerEngine.connect(ENGINE_PATIENCE_S)
             listed = {each.id: each for each in self._engine.containers(everything=False)}
         except EngineError as error:
             self._engine = None
@@ -167,6 +169,7 @@ class GuardReader:
         self._listed = {id_: each for id_, each in self._listed.items() if id_ in in_use} | listed
         self._cgroups = {id_: each for id_, each in self._cgroups.items() if id_ in self._listed}
         self._quotas = {id_: each for id_, each in self._quotas.items() if id_ in self._listed}
+        self._namespaces = {id_: each for id_, each in self._namespaces.items() if id_ in self._listed}
         self._has_listed = True
         self._unknown = set()
         self._note("engine", "")
@@ -235,19 +238,28 @@ class GuardReader:
     def _is_inside(self, pid: int, container: str) -> bool:
         """Whether a process belongs to a container whose cgroup it is in: whoever may write there may move others in.
 
-        Those of one container have one PID namespace, or ones below it, unless it has the host's.
+        Those of one container have the PID namespace of its first process, or one below it.
         """
-        known = self._cgroups.get(container)
-        cgroup = known[0] if known else freezer.find(pid, container)
-        if cgroup is None:
+        cgroup = freezer.find(pid, container)
+        run = run_of(cgroup) if cgroup else ""
+        if cgroup is None or not run:
             return False
-        others = [each for each in cgroup.pids() if each != pid]
-        first = min(others, key=_age_key, default=pid)
+        known = self._namespaces.get(container)
         try:
-            wanted = namespace_of(first)
-            return wanted in namespaces_of(pid)
+            if known is None or known[0] != run:
+                first = self._first_pid(container) or min(cgroup.pids(), key=_age_key, default=pid)
+                known = self._namespaces[container] = (run, namespace_of(first))
+            return known[1] in namespaces_of(pid)
         except OSError:
             return False
+
+    def _first_pid(self, container: str) -> int | None:
+        """Return a container's first process by the engine's word, or None where it does not answer."""
+        if self._engine is None:
+            return None
+        with suppress(EngineError, ContainerError):
+            return int(self._engine.describe(container)["State"]["Pid"]) or None
+        return None
 
     def _is_local(self, pid: int) -> bool:
         with suppress(OSError):

@@ -1,0 +1,216 @@
+"""Whose a process is, by the kernel's own word: real processes in real cgroups and namespaces."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from support import unavailable
+from vgpurun.errors import EngineError
+from vgpurun.guard.hands import kill, let_dying_go
+from vgpurun.guard.reader import GuardReader, is_ending, read_stat, run_of
+from vgpurun.host import freezer
+from vgpurun.host.freezer import Cgroup
+from vgpurun.inventory.guarded import Action
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root may make cgroups")
+ID = f"{os.getpid():064x}"
+OTHER_ID = f"{os.getpid() + (1 << 40):064x}"
+
+
+@contextmanager
+def cgroups(kind: str, folder: Path) -> Iterator[Callable[[str], Cgroup]]:
+    """Makes cgroups of v1's freezer, or of v2."""
+    place = folder / "cgroups"
+    place.mkdir()
+    options = ["-t", "cgroup2", "none"] if kind == "v2" else ["-t", "cgroup", "-o", "freezer", "none"]
+    if subprocess.run(["mount", *options, place], capture_output=True).returncode:
+        unavailable(f"no cgroup {kind} can be mounted")
+    made: list[Path] = []
+
+    def make(container: str) -> Cgroup:
+        made.append(place / f"docker-{container}.scope")
+        made[-1].mkdir()
+        return Cgroup(made[-1], kind == "v2")
+
+    try:
+        yield make
+    finally:
+        for each in reversed(made):
+            with suppress(OSError):
+                Cgroup(each, kind == "v2").kill()
+            for _ in range(200):
+                with suppress(OSError):
+                    each.rmdir()
+                    break
+                time.sleep(0.01)
+        subprocess.run(["umount", place], check=True)
+
+
+@pytest.fixture(params=["v1", "v2"])
+def make_cgroup(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[str], Cgroup]]:
+    with cgroups(request.param, tmp_path) as make:
+        yield make
+
+
+@contextmanager
+def running(cgroup: Cgroup | None, *before: str) -> Iterator[int]:
+    """A process that sleeps, in this cgroup; yields the number of the one that really sleeps."""
+    sleep = "import time; print(flush=True); time.sleep(600)"
+    with subprocess.Popen(
+        [*before, sys.executable, "-c", sleep], stdout=subprocess.PIPE, stdin=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None and process.stdout.readline()
+        pid = process.pid
+        with suppress(IndexError):
+            while True:
+                pid = int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
+        try:
+            if cgroup:
+                (cgroup.folder / "cgroup.procs").write_text(str(pid))
+            yield pid
+        finally:
+            if cgroup:
+                cgroup.thaw()
+            process.kill()
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def state_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def until(holds: Callable[[], bool]) -> None:
+    end_s = time.monotonic() + 20
+    while not holds():
+        assert time.monotonic() < end_s
+        time.sleep(0.01)
+
+
+def uses_processor(pid: int) -> bool:
+    return state_of(pid) == "R"
+
+
+class Engine:
+    """Tells the first process of a container."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+
+    def describe(self, container: str) -> dict[str, dict[str, int]]:
+        if not self.pid:
+            raise EngineError(f"no answer about {container}")
+        return {"State": {"Pid": self.pid}}
+
+
+def reader(*known: str, engine: Engine | None = None) -> GuardReader:
+    made = GuardReader({}, lambda *_: None, time.monotonic)
+    made._listed = dict.fromkeys(known)  # type: ignore[assignment]  # who they are does not matter here
+    made._has_listed = True
+    made._engine = engine  # type: ignore[assignment]
+    return made
+
+
+def test_frozen_thawed_and_ended(make_cgroup: Callable[[str], Cgroup]) -> None:
+    cgroup = make_cgroup(ID)
+    with running(cgroup) as pid:
+        assert cgroup.pids() == [pid] and not cgroup.is_frozen()
+        cgroup.freeze()
+        cgroup.freeze()
+        assert cgroup.is_frozen()
+        cgroup.thaw()
+        cgroup.thaw()
+        assert not cgroup.is_frozen()
+        cgroup.freeze()
+        cgroup.kill()
+        until(lambda: is_ending(pid))
+
+
+def test_a_container_below_which_there_are_more(make_cgroup: Callable[[str], Cgroup]) -> None:
+    cgroup = make_cgroup(ID)
+    inner = Cgroup(cgroup.folder / "inner", cgroup.is_unified)
+    inner.folder.mkdir()
+    with running(inner) as pid:
+        found = freezer.find(pid, ID)
+        assert found is not None and found.folder.name == cgroup.folder.name and cgroup.pids() == [pid]
+        cgroup.kill()
+        until(lambda: is_ending(pid))
+    until(lambda: not inner.pids())
+    inner.folder.rmdir()
+
+
+def test_a_pending_kill_lets_go(make_cgroup: Callable[[str], Cgroup]) -> None:
+    cgroup = make_cgroup(ID)
+    with running(cgroup) as pid:
+        cgroup.freeze()
+        assert not let_dying_go(cgroup)
+        os.kill(pid, signal.SIGKILL)
+        assert cgroup.is_unified or let_dying_go(cgroup)
+        until(lambda: is_ending(pid))
+
+
+def test_whose_a_process_is(make_cgroup: Callable[[str], Cgroup]) -> None:
+    ours, foreign = make_cgroup(ID), make_cgroup(OTHER_ID)
+    with running(ours) as pid, running(foreign) as other, running(None) as outside:
+        read = reader(ID)
+        assert read._read_program(pid).container == ID
+        assert (read._read_program(other).container, read._read_program(other).foreign) == ("", OTHER_ID)
+        assert (read._read_program(outside).container, read._read_program(outside).foreign) == ("", "")
+        assert read._read_program(outside).command.startswith("python")
+    assert read._read_program(pid).container is None, "it has ended"
+    unlisted = GuardReader({}, lambda *_: None, time.monotonic)
+    with running(ours) as pid:
+        assert unlisted._read_program(pid).container is None, "the engine has not answered yet"
+
+
+def test_one_that_was_moved_in_is_nobodys(make_cgroup: Callable[[str], Cgroup]) -> None:
+    """Whoever may write to the host's cgroups may move a process into another container's."""
+    cgroup = make_cgroup(ID)
+    own = ("unshare", "--fork", "--pid", "--mount-proc")
+    with running(cgroup, *own) as stranger, running(cgroup, *own) as first, running(cgroup) as of_host:
+        read = reader(ID, engine=Engine(first))
+        assert read._read_program(first).container == ID
+        assert read._read_program(stranger).container is None
+        assert read._read_program(of_host).container is None
+        silent = reader(ID, engine=Engine(0))  # then the oldest one stands for the container
+        assert silent._read_program(first).container is None
+
+
+def test_the_end_of_a_process() -> None:
+    program = "import os, threading, time; threading.Thread(target=time.sleep, args=(600,)).start(); print(flush=True)"
+    leaderless = f"{program}; import ctypes; ctypes.CDLL(None).syscall(60, 0)"  # exit: of this thread alone
+    with subprocess.Popen([sys.executable, "-c", leaderless], stdout=subprocess.PIPE) as process:
+        until(lambda: state_of(process.pid) == "Z")
+        assert not is_ending(process.pid), "its other thread goes on"
+        process.kill()
+        until(lambda: is_ending(process.pid))
+    assert is_ending(process.pid), "it is gone"
+
+
+def test_another_process_of_that_number_is_left_alone() -> None:
+    with running(None) as pid:
+        started = read_stat(pid).started_ticks
+        kill(Action("kill", "outside", "", "x", "ann", pid=pid, started_ticks=started - 1))
+        time.sleep(0.1)
+        assert not is_ending(pid)
+        kill(Action("kill", "outside", "", "x", "ann", pid=pid, started_ticks=started))
+        until(lambda: is_ending(pid))
+        kill(Action("kill", "outside", "", "x", "ann", pid=pid, started_ticks=started))
+
+
+def test_each_start_of_a_container_is_another(make_cgroup: Callable[[str], Cgroup]) -> None:
+    cgroup = make_cgroup(ID)
+    first = run_of(cgroup)
+    cgroup.folder.rmdir()
+    assert run_of(cgroup) == ""
+    cgroup.folder.mkdir()
+    assert run_of(cgroup) not in ("", first)
