@@ -6,7 +6,9 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -81,6 +83,39 @@ def test_containers_of_others_are_left_alone(vgpurun: Cli, foreign: str, argumen
     assert (result.exit_code, result.stdout) == (1, "")
     assert "foreign was not made by vgpurun" in result.stderr
     assert vgpurun.engine.containers.get(foreign).status == "running"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("pause",),
+        ("update", "--driver", "sim", "--sm", "10"),
+        ("exec", "tended", "true"),
+        ("restart",),
+        ("kill",),
+        ("stop",),
+        ("rm",),
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_another_user_s_container_takes_force(vgpurun: Cli, container: str, arguments: tuple[str, ...]) -> None:
+    """All users of an engine may do all to it: so this keeps them from accidents."""
+    socket = Path(vgpurun.environment["DOCKER_HOST"].removeprefix("unix://"))
+    as_nobody = ("setpriv", "--reuid=65534", f"--regid={socket.stat().st_gid}", "--clear-groups", "--")
+    given = arguments if "tended" in arguments else (*arguments, "tended")
+    with TemporaryDirectory(prefix="vgpurun-nobody-", dir="/tmp") as folder:
+        Path(folder).chmod(0o777)
+        environment = {**vgpurun.environment, "HOME": folder, "VGPURUN_STATE_DIR": folder}
+        nobody = replace(vgpurun, command=(*as_nobody, *vgpurun.command), environment=environment)
+        socket.chmod(0o660)
+        refusal = nobody(*given)
+        assert (refusal.exit_code, refusal.stdout) == (1, "")
+        assert refusal.stderr == "vgpurun: container tended is user root's: leave it, or say --force\n"
+        assert vgpurun.engine.containers.get("tended").status == "running"
+        if arguments[0] in ("exec", "stop", "rm"):
+            assert nobody(given[0], "--force", *given[1:]).exit_code == 0
+        else:
+            assert vgpurun(*given).exit_code == 0, "root needs no force"
 
 
 def test_stop_sends_the_stop_signal_and_goes_on_after_an_error(vgpurun: Cli, container: str) -> None:

@@ -166,6 +166,11 @@ def option(*names: str, group: str, **settings: Any) -> Callable[[Function], Fun
     return click.option(*names, cls=GroupedOption, group=group, **settings)
 
 
+def force_option(group: str) -> Callable[[Function], Function]:
+    """Add --force to a verb that changes containers."""
+    return option("--force", is_flag=True, group=group, help="Also what another user has started.")
+
+
 def limit_options(
     memory: str = "GPU memory for each GPU: 2g, 1.5GiB, 1024m, 50%, or for a launch max: all that is free; or by GPU: "
     "0=2g,1=4g, where the number is the GPU's index in this host's nvidia-smi, or a UUID or its beginning.",

@@ -1,5 +1,6 @@
 """Docker's own verbs for containers that vgpurun made. Errors have docker's words."""
 
+import os
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from vgpurun.engine.docker_py import APIError, DockerException, HTTPError, Reque
 from vgpurun.engine.hijacked import plain_socket
 from vgpurun.engine.labels import Record, read_record
 from vgpurun.errors import ContainerError, EngineError
+from vgpurun.util.users import current_user
 
 _SLACK_S = 30  # that an answer may take besides the time that the engine gives a container to stop
 
@@ -85,6 +87,16 @@ class ContainerEngine(Engine):
     def find(self, name: str) -> VgpurunContainer:
         """Return a container that vgpurun made, by its name or its id's beginning."""
         return from_description(self.describe(name))
+
+    def find_own(self, name: str, force: bool = False) -> VgpurunContainer:
+        """Return the same, but refuse one that another user started: root and `force` may have it.
+
+        The engine makes no difference between its users, so this keeps them from accidents, not from each other.
+        """
+        found = self.find(name)
+        if not force and os.geteuid() != 0 and found.user not in ("", current_user()):
+            raise ContainerError(f"container {name} is user {found.user}'s: leave it, or say --force")
+        return found
 
     def start_again(self, container: str) -> None:
         """Start a container that has ended; nothing happens if it runs."""

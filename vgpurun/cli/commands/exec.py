@@ -2,7 +2,7 @@
 
 import click
 
-from vgpurun.cli.common import ContainerName, EngineCommand, option
+from vgpurun.cli.common import ContainerName, EngineCommand, force_option, option
 from vgpurun.console import terminal
 from vgpurun.errors import OptionError
 from vgpurun.options.files import given_environment
@@ -25,6 +25,7 @@ _GROUP = "Command"
 @option("-t", "--tty", is_flag=True, group=_GROUP, help="Give the command a terminal.")
 @option("-u", "--user", metavar="USER[:GROUP]", default="", group=_GROUP, help="User, by name or number.")
 @option("-w", "--workdir", "working_dir", metavar="FOLDER", group=_GROUP, help="Working directory.")
+@force_option(_GROUP)
 @click.argument("container", type=ContainerName(everything=False))
 @click.argument("command", metavar="COMMAND [ARG...]", nargs=-1, required=True, type=click.UNPROCESSED)
 def exec_command(
@@ -39,6 +40,7 @@ def exec_command(
     tty: bool,
     user: str,
     working_dir: str | None,
+    force: bool,
 ) -> int:
     """Run a further command in a container that runs, under the same limits. Its exit code is the command's."""
     from vgpurun.engine.containers import ContainerEngine, ExecOptions
@@ -50,4 +52,4 @@ def exec_command(
         command, given_environment(environment, env_files), user, working_dir, interactive, tty, detach, privileged,
         detach_keys,
     )  # fmt: skip
-    return execute(ContainerEngine.connect(), container, options)
+    return execute(ContainerEngine.connect(), container, options, force)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import click
 
-from vgpurun.cli.common import ContainerName, EngineCommand, option
+from vgpurun.cli.common import ContainerName, EngineCommand, force_option, option
 from vgpurun.console.messages import say
 
 _GROUP = "Container"
@@ -14,6 +14,7 @@ def _options(function: Callable[..., int]) -> Callable[..., int]:
     function = click.argument(
         "containers", metavar="CONTAINER...", nargs=-1, required=True, type=ContainerName(everything=False)
     )(function)
+    function = force_option(_GROUP)(function)
     return option("--gpu", "gpu_only", is_flag=True, group=_GROUP, help="Its GPU work alone: its programs go on.")(
         function
     )
@@ -21,30 +22,30 @@ def _options(function: Callable[..., int]) -> Callable[..., int]:
 
 @click.command(cls=EngineCommand, name="pause")
 @_options
-def pause(containers: tuple[str, ...], gpu_only: bool) -> int:
+def pause(containers: tuple[str, ...], gpu_only: bool, force: bool) -> int:
     """Suspend the processes of containers; with --gpu only their work on the GPU.
 
     With --gpu, what has been launched ends, and further launches wait. The programs keep their memory, may take more,
     and can be ended as ever. Other containers get the GPU's time meanwhile.
     """
-    return _set_paused(containers, gpu_only, True)
+    return _set_paused(containers, gpu_only, force, True)
 
 
 @click.command(cls=EngineCommand, name="unpause")
 @_options
-def unpause(containers: tuple[str, ...], gpu_only: bool) -> int:
+def unpause(containers: tuple[str, ...], gpu_only: bool, force: bool) -> int:
     """Let the processes of containers go on; with --gpu their work on the GPU."""
-    return _set_paused(containers, gpu_only, False)
+    return _set_paused(containers, gpu_only, force, False)
 
 
-def _set_paused(containers: tuple[str, ...], gpu_only: bool, paused: bool) -> int:
+def _set_paused(containers: tuple[str, ...], gpu_only: bool, force: bool, paused: bool) -> int:
     from vgpurun.engine.containers import ContainerEngine, each_of
     from vgpurun.limits.update import refuse_in_slice, set_paused
 
     engine = ContainerEngine.connect()
 
     def change_one(name: str) -> None:
-        container = engine.find(name)
+        container = engine.find_own(name, force)
         if gpu_only:
             refuse_in_slice(container.name, container.slice_name)
             set_paused(container, paused)

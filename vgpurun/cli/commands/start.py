@@ -9,7 +9,7 @@ import click
 
 from vgpurun.admission.changes import admitted_change
 from vgpurun.admission.lock import admission_lock
-from vgpurun.cli.common import ContainerName, EngineCommand, host_driver_option, option
+from vgpurun.cli.common import ContainerName, EngineCommand, force_option, host_driver_option, option
 from vgpurun.cli.placing import overcommit_option
 from vgpurun.console.messages import say, warn
 from vgpurun.host.visible import visible_gpus
@@ -52,10 +52,16 @@ def start(containers: tuple[str, ...], overcommit: bool | None, driver: str) -> 
     help="How long to wait before SIGKILL; -1: for ever. By default what the container says, or 10.",
 )  # fmt: skip
 @overcommit_option(_GROUP)
+@force_option(_GROUP)
 @host_driver_option(_GROUP)
 @click.argument("containers", metavar="CONTAINER...", nargs=-1, required=True, type=ContainerName())
 def restart(
-    containers: tuple[str, ...], signal: str | None, timeout_s: int | None, overcommit: bool | None, driver: str
+    containers: tuple[str, ...],
+    signal: str | None,
+    timeout_s: int | None,
+    overcommit: bool | None,
+    force: bool,
+    driver: str,
 ) -> int:
     """End containers and start them again. One that runs keeps its place meanwhile; a stopped one is started."""
     from vgpurun.engine.containers import ContainerEngine, each_of
@@ -64,7 +70,7 @@ def restart(
     start_again = _starter(engine, overcommit, driver)
 
     def restart_one(name: str) -> None:
-        container = engine.find(name)
+        container = engine.find_own(name, force)
         if container.status == "running":
             with admission_lock(warn):  # between its end and its start nobody may take its place
                 engine.restart(container.id, timeout_s, signal)

@@ -10,6 +10,7 @@ from vgpurun.cli.common import (
     LIMITS,
     ContainerName,
     EngineCommand,
+    force_option,
     host_driver_option,
     limit_options,
     option,
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 )
 @policy_options(" It stays as it is without this.")
 @overcommit_option(LIMITS)
+@force_option(LIMITS)
 @host_driver_option(LIMITS)
 @click.argument("containers", metavar="CONTAINER...", nargs=-1, required=True, type=ContainerName(everything=False))
 def update(
@@ -56,6 +58,7 @@ def update(
     priority: str | None,
     overcommit: bool | None,
     oversubscribe: str | None,
+    force: bool,
     driver: str,
 ) -> None:
     """Change the limits of running containers. Their programs see them at once.
@@ -72,7 +75,7 @@ def update(
     gpus = visible_gpus(driver == "sim")
     engine = ContainerEngine.connect()
     admit = admission_of_changes(gpus, engine, overcommit)
-    described = [engine.describe(name) for name in containers]
+    described = [engine.describe(engine.find_own(name, force).id) for name in containers]
     found = [from_description(each) for each in described]
     for container in found:
         limits.refuse_in_slice(container.name, container.slice_name)
