@@ -119,6 +119,7 @@ _OTHER_WORDS = {
     **{"version": "vgpurun --version", "info": "vgpurun doctor"},
     **dict.fromkeys(("ls", "list", "status", "container"), "vgpurun ps"),
     **{"image": "docker image", "system": "docker system"},
+    "uninstall": "pipx uninstall vgpurun or apt purge vgpurun (docs/install.md says what is left)",
 }
 
 
@@ -164,14 +165,15 @@ class Verbs(click.Group):
 
     def _check_typed_verb(self, first: str, ctx: click.Context) -> None:
         """Refuse a first word that is nearly a verb and no image of the engine's, before it is looked for elsewhere."""
-        if not first.replace("-", "").isalpha():  # an option, or a name with a tag or a folder
+        if first.startswith("-") or not first.replace("-", "").isalpha():  # an option, or a name with a tag or a folder
             return
         from difflib import get_close_matches  # slow to import
 
-        near = get_close_matches(first, self.commands, n=1, cutoff=0.7)
+        near = get_close_matches(first, [*self.commands, *_OTHER_WORDS], n=1, cutoff=0.7)
         if near and not _is_image(first):
+            meant = _OTHER_WORDS.get(near[0], f"vgpurun {near[0]}")
             raise click.UsageError(
-                f"'{first}' is no verb and no image that the engine has; did you mean: vgpurun {near[0]}? "
+                f"'{first}' is no verb and no image that the engine has; did you mean: {meant}? "
                 f"For an image of that name: vgpurun run {first}.",
                 ctx,
             )
