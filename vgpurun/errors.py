@@ -135,6 +135,10 @@ class KubernetesError(VgpurunError):
     """Kubelet cannot be spoken with, or a part that is needed for it is missing."""
 
 
+class SlurmError(VgpurunError):
+    """Slurm does not answer, is set up in a way that cannot work, or has given a job what this node does not have."""
+
+
 class OutputError(VgpurunError):
     """The command's output cannot be written."""
 

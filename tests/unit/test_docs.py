@@ -134,7 +134,7 @@ def test_verbs_and_options_in_the_pages_exist(page: Path) -> None:
         assert verb in cli.commands, f"vgpurun {verb}"
         command = cli.commands[verb]
         if isinstance(command, click.Group):
-            (below,) = re.findall(r"^ ([a-z]+)", rest)
+            (below,) = re.findall(r"^ ([a-z-]+)", rest)
             assert below in command.commands, f"vgpurun {verb} {below}"
             command = command.commands[below]
         known = {name for parameter in command.params for name in parameter.opts}

@@ -21,7 +21,7 @@ FLOORS = (
     "cli.views",
     "kubernetes.agent",
     "kubernetes.device_plugin kubernetes.dra",
-    "kubernetes compose ray",
+    "kubernetes compose ray slurm",
     "cdi",
     "launch diagnostics metrics profiles guard",
     "suspend",

@@ -58,6 +58,7 @@ VERBS: Mapping[str, tuple[tuple[str, str, str], ...]] = {
         ("dra-plugin", "dra_plugin:dra_plugin", "Offer them by resource claims (DRA)."),
         ("node-agent", "node_agent:node_agent", "Remove what dead pods have left, and serve pods' metrics."),
     ),
+    "Slurm": (("slurm", "slurm:slurm_group", "Hold Slurm's jobs to their shards of a GPU."),),
     "Set up": (
         ("config", "config:config", "Show the configuration and where each value comes from."),
         ("doctor", "doctor:doctor", "Look at this host, and say what is in the way."),

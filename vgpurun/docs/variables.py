@@ -120,5 +120,13 @@ VARIABLES = (
     Variable("DOCKER_TLS_VERIFY", _CLI, "Speak TLS to the engine at a TCP address, and check who it is."),
     Variable("DOCKER_CERT_PATH", _CLI, "The folder of the certificates for that."),
     Variable("VGPUSIM_CONFIG", _SIMULATED, "The YAML file that describes the simulated GPUs."),
+    Variable(
+        "SLURM_CONF",
+        _CLI,
+        "The `slurm.conf` of `vgpurun slurm`, with `gres.conf` beside it; slurmd sets it for its hooks.",
+    ),
+    Variable(
+        "SLURMD_NODENAME", _CLI, "This node's name in Slurm; slurmd sets it for its hooks. Without it, the host's name."
+    ),
     Variable("VGPUSIM_STATE", _SIMULATED, "The file in which processes share the simulated GPUs."),
 )

@@ -50,10 +50,17 @@ def _described(pid: int, container_ids: set[str], local_pids: set[int]) -> tuple
     try:
         ids = container_ids.intersection(_CONTAINER_ID.findall((process / "cgroup").read_text()))
         above = () if ids else local_pids.intersection(line_of(pid))
-        command, user = printable((process / "comm").read_text().rstrip("\n")), name_of(process.stat().st_uid)
+        command, user = command_of(pid), name_of(process.stat().st_uid)
     except OSError:  # it has ended, or is in another PID namespace than this process
         return "", "", ""
     return next(iter(ids), "") or next(map(str, above), ""), user, command
+
+
+def command_of(pid: int) -> str:
+    """Return the name of a process's program, empty for one that has ended. Raises nothing."""
+    with suppress(OSError):
+        return printable(Path("/proc", str(pid), "comm").read_text(errors="replace").rstrip("\n"))
+    return ""
 
 
 def line_of(pid: int) -> Iterator[int]:

@@ -9,7 +9,7 @@ from vgpurun.host import gpus
 from vgpurun.host.gpus import Gpu, GpuUse
 from vgpurun.inventory import guarded
 from vgpurun.inventory.cgroups import DriverLimits, driver_limits
-from vgpurun.inventory.programs import Program, programs
+from vgpurun.inventory.programs import Program, command_of, programs
 from vgpurun.inventory.reservations import Holder, local_processes, quotas_now
 from vgpurun.limits import usage_file
 from vgpurun.limits.quota import Quota
@@ -113,7 +113,8 @@ def collect(all_gpus: Sequence[Gpu], engine: "Engine | None") -> Report:
     processes = [_read_process(each, all_gpus) for each in local_processes()]
     known = [*containers, *processes]
     tenants = [*read_slices(known, all_gpus), *(each for each in known if not each.slice_name)]
-    found = programs(all_gpus, {each.id for each in tenants}, {int(each.id) for each in processes})
+    own_pids = {int(each.id) for each in tenants if each.kind == "process"}
+    found = programs(all_gpus, {each.id for each in tenants}, own_pids)
     uses = tuple(zip(all_gpus, gpus.read_use(all_gpus), strict=True))
     held = driver_limits({each.id for each in tenants if each.kind == "container"}, all_gpus)
     return Report(uses, tuple(tenants), found, held)
@@ -170,7 +171,11 @@ def read_slices(known: Sequence[Tenant], all_gpus: Sequence[Gpu]) -> Iterator[Te
     for each in found:
         mine = [tenant for tenant in known if tenant.slice_name == each.name]
         ids = {tenant.id for tenant in mine}
-        mine += [_of_member(member, each, all_gpus) for member in joined[each.id] if member.container not in ids]
+        mine += [
+            _of_member(member, each, all_gpus)
+            for member in joined[each.id]
+            if (member.container or str(member.pid)) not in ids
+        ]
         what = f"{len(mine)} {'member' if len(mine) == 1 else 'members'}"
         tenant = Tenant("slice", each.id, f"slice {each.name}", what, each.folder, user=each.user)
         yield _with_devices(tenant, each.quotas, all_gpus)
@@ -178,9 +183,13 @@ def read_slices(known: Sequence[Tenant], all_gpus: Sequence[Gpu]) -> Iterator[Te
 
 
 def _of_member(member: Member, joined: Slice, all_gpus: Sequence[Gpu]) -> Tenant:
-    """Find containers of any engine that were started by a CDI device."""
-    name = member.container[:_SHORT_ID] or f"process {member.pid}"
-    tenant = Tenant("container", member.container, name, "by CDI", joined.folder, slice_name=joined.name)
+    """Return a container that an engine started with a CDI device, or a task of a Slurm job."""
+    tenant = Tenant("container", member.container, "", "by CDI", joined.folder, slice_name=joined.name)
+    if member.container:
+        tenant = tenant._replace(name=member.container[:_SHORT_ID])
+    else:
+        pid, command = str(member.pid), command_of(member.pid)
+        tenant = tenant._replace(kind="process", id=pid, name=f"process {pid}", what=command, user=joined.user)
     return _as_part(tenant, joined.quotas, all_gpus, member.pid_namespace)
 
 

@@ -80,18 +80,23 @@ def make(
     files: Mapping[str, bytes],
     driver: str = "host",
     users: Sequence[str] = (),
+    user: str | None = None,
+    links: Mapping[str, str] = {},
 ) -> Slice:
-    """Make a slice. `files` are shared_files(). Raises SliceError if there is one of that name, and StateError."""
+    """Make a slice. `files` are shared_files(), `links` further symbolic ones; it is of `user` (None: of this one).
+
+    Raises SliceError if there is one of that name, and StateError.
+    """
     place = slices_folder() / name
     owner = {
         "slice": name,
-        "user": current_user(),
+        "user": user or current_user(),
         "users": list(users),
         "driver": driver,
         "created_s": int(time.time()),
         "quota": quotas_to_json(quotas),
     }
-    folder = state.StateFolder.make(_hidden(place), files, owner)
+    folder = state.StateFolder.make(_hidden(place), files, owner, links=links)
     try:
         _flush(folder.path)
         folder.path.rename(place)

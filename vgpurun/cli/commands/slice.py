@@ -79,7 +79,7 @@ def create(name: str, users: str, driver: str, **given: Any) -> None:
             admission.confirm(made.id)
         undo.pop_all()
     click.echo(made.name)
-    _refresh_cdi(driver, gpus)
+    refresh_cdi(driver, gpus)
 
 
 @slice_group.command(cls=GroupedCommand, name="ls", on_broken_config=warn)
@@ -158,7 +158,7 @@ def update(
                 show_changes(found.name, limits.update(found, gpus, given, admit, list(cgroups.values())))
             now = quotas_on(store.find(found.name), gpus)
             store.write_owner(found, now, None if users is None else _users(users))
-    _refresh_cdi(driver, gpus)
+    refresh_cdi(driver, gpus)
 
 
 @slice_group.command(cls=GroupedCommand, name="rm", on_broken_config=warn)
@@ -188,7 +188,7 @@ def rm(names: tuple[str, ...], force: bool, driver: str) -> int:
             say(str(error))
             exit_code = error.exit_code
     if driver in drivers:
-        _refresh_cdi(driver, None)
+        refresh_cdi(driver, None)
     return exit_code
 
 
@@ -196,7 +196,7 @@ def _users(text: str) -> list[str]:
     return [name for name in (each.strip() for each in text.split(",")) if name]
 
 
-def _refresh_cdi(driver: str, gpus: Sequence[Gpu] | None) -> None:
+def refresh_cdi(driver: str, gpus: Sequence[Gpu] | None) -> None:
     """Keep the CDI specification up to date, where there is one. The slice is as it is, whatever becomes of this."""
     from vgpurun.cdi.of_slices import refresh
     from vgpurun.cli.commands.cdi import cdi_host

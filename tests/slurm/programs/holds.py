@@ -1,0 +1,11 @@
+"""holds.py    use a GPU, print `ready`, and stay"""
+
+import time
+
+from cuda_driver import Driver
+
+driver = Driver()
+driver.start()
+driver.mem_alloc(100 << 20)
+print("ready", flush=True)
+time.sleep(600)

@@ -1,0 +1,146 @@
+"""A Slurm cluster of two nodes with two simulated GPUs each, of real daemons in a machine of their own (node-root)."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from support import CHECKOUT
+from support.debian_packages import UnavailableError, kept, unpack
+
+HERE = Path(__file__).parent
+# For command lines: a Python program of this folder.
+PROGRAM = f"{sys.executable} {HERE}/programs/"
+# By Slurm's release: Debian's, and packages of that release alone.
+RELEASES = {
+    "22.05": ("bookworm", ("libslurm38", "libreadline8")),
+    "24.11": ("trixie", ("libslurm42t64", "libreadline8t64", "libc6")),
+}
+PACKAGES = (
+    "libhwloc15", "libjson-c5", "liblua5.1-0", "liblz4-1", "libmunge2", "libnuma1", "libslurm-dev",
+    "libyaml-0-2", "munge", "slurm-client", "slurm-wlm-basic-plugins", "slurm-wlm-basic-plugins-dev", "slurmctld",
+    "slurmd",
+)  # fmt: skip
+_PATIENCE_S = 30.0
+
+
+def slurm_packages(release: str) -> Path:
+    """The folder with the files of a release of Slurm. Raises UnavailableError."""
+    debian, own = RELEASES[release]
+
+    def fill(folder: Path) -> None:
+        unpack(folder, [*PACKAGES, *own], debian)
+        for path in (*folder.rglob("*.a"), *folder.rglob("*.la")):
+            path.unlink()
+
+    return kept(f"slurm-{release}", fill)
+
+
+class Cluster:
+    """The cluster, by the process that its namespaces belong to."""
+
+    def __init__(self, pid: int, release: str) -> None:
+        self.pid = pid
+        self.release = release
+
+    def start(self, command: str, user: str = "alice", **settings: object) -> subprocess.Popen[str]:
+        """Start a shell's command line in the cluster."""
+        return subprocess.Popen(
+            self._command(command, user), text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, **settings,
+        )  # fmt: skip
+
+    def run(self, command: str, user: str = "alice", timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
+        """Run a shell's command line in the cluster."""
+        return subprocess.run(
+            self._command(command, user), text=True, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s
+        )
+
+    def ask(self, command: str, user: str = "alice") -> str:
+        """Run one that has to succeed, and return its output."""
+        done = self.run(command, user)
+        assert done.returncode == 0, (command, done.stdout, done.stderr)
+        return done.stdout
+
+    def _command(self, command: str, user: str) -> list[str]:
+        enter = ["nsenter", f"--target={self.pid}", "--mount", "--pid", "--net", "--uts", "--ipc"]
+        become = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"] if user != "root" else []
+        environment = ["env", "-i", "PATH=/usr/local/bin:/usr/bin:/usr/sbin:/bin", f"PYTHONPATH={CHECKOUT}/tests"]
+        return [*enter, *become, *environment, "PYTHONDONTWRITEBYTECODE=1", "bash", "-c", f"cd /tmp; {command}"]
+
+    def on(self, node: str, command: str) -> str:
+        """Run a command line as root in the view that a node's slurmd has of the files."""
+        found = self.ask(f"pgrep -f -o '^slurmd -D -N {node}'", "root").strip()
+        return self.ask(f"nsenter --target={found} --mount bash -c {shlex.quote(command)}", "root")
+
+    def slices(self, node: str) -> list[str]:
+        """The names of the slices on a node."""
+        return self.on(node, "ls /var/lib/vgpurun/slices 2>/dev/null || true").split()
+
+    def batch(self, options: str, script: str, user: str = "alice") -> str:
+        """Submit a script with its output in /tmp/JOBID.out and .err, and return the job's id."""
+        command = f"sbatch --parsable -o /tmp/%j.out -e /tmp/%j.err {options} <<'SCRIPT'\n#!/bin/bash\n{script}\nSCRIPT"
+        return self.ask(command, user).strip()
+
+    def output(self, job: str, kind: str = "out") -> str:
+        """The output of a batch job so far; `err`: what went to stderr."""
+        return self.run(f"cat /tmp/{job}.{kind}", "root").stdout
+
+    def state(self, job: str) -> str:
+        """The state of a job, such as RUNNING."""
+        shown = self.run(f"scontrol -o show job {job}", "root").stdout
+        match = re.search(r"JobState=(\w+)", shown)
+        return match.group(1) if match else "gone"
+
+    def until(self, is_so: Callable[[], bool], what: str, patience_s: float = _PATIENCE_S) -> None:
+        """Wait until something is so."""
+        give_up_at = time.monotonic() + patience_s
+        while not is_so():
+            assert time.monotonic() < give_up_at, f"{what}, for {patience_s} s\n{self.logs()}"
+            time.sleep(0.05)
+
+    def until_ended(self, job: str) -> str:
+        """Wait until a job has ended on its nodes, and return its state."""
+        ended = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
+        self.until(lambda: self.state(job) in ended, f"job {job} goes on")
+        return self.state(job)
+
+    def tidy(self) -> None:
+        """End every job, and look that nothing is left of any."""
+        self.run("scancel --quiet -u alice; scancel --quiet -u bob; scancel --quiet -u root", "root")
+        self.until(lambda: self.ask("squeue -h -o %A", "root").split() == [], "jobs stay")
+        self.until(lambda: self.slices("n1") + self.slices("n2") == [], "slices stay")
+        self.until(lambda: self.ask("sinfo -h -t idle -o %D", "root").strip() == "2", "nodes are not idle")
+
+    def logs(self) -> str:
+        """The last lines of the daemons' logs."""
+        return self.run("tail -n 20 /tmp/*.log /tmp/n?.out; sinfo; squeue; ls -l /var/lib/n?/slices", "root").stdout
+
+
+@contextmanager
+def slurm_cluster(release: str, lines: Sequence[str] = ()) -> Iterator[Cluster]:
+    """Run a cluster of a release of Slurm, with further lines of slurm.conf."""
+    if os.geteuid() != 0:
+        raise UnavailableError("only root can run slurmd")
+    packages = slurm_packages(release)
+    order = "under" if release == "22.05" else "over"  # its packages are of the machine's own Debian, or of a later one
+    with tempfile.TemporaryDirectory(prefix="vgpurun-slurm-") as root:
+        command = [HERE / "node-root", root, packages, order, CHECKOUT, "--", HERE / "cluster-daemons", CHECKOUT]
+        process = subprocess.Popen([*command, sys.executable, *lines], stdout=subprocess.PIPE, text=True)
+        try:
+            assert process.stdout is not None
+            said = iter(process.stdout.readline, "")
+            assert any(line == "ready\n" for line in said), "the cluster does not start"
+            child = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()[0]
+            yield Cluster(int(child), release)
+        finally:
+            process.kill()  # and so everything in its namespaces
+            process.communicate()

@@ -1,0 +1,72 @@
+"""However a job ends, nothing of it stays: no slice, no process; and no node is drained."""
+
+from __future__ import annotations
+
+import pytest
+
+from slurm_cluster import PROGRAM, Cluster
+
+
+def job_that_holds(cluster: Cluster, options: str = "") -> str:
+    job = cluster.batch(f"--gres=shard:1 -w n1 {options}", f"{PROGRAM}holds.py &\nwait")
+    cluster.until(lambda: "ready" in cluster.output(job), "the job does not begin")
+    return job
+
+
+def until_nothing_is_left(cluster: Cluster, patience_s: float = 30.0) -> None:
+    cluster.until(lambda: cluster.slices("n1") == [], "the slice stays", patience_s)
+    assert cluster.run("pgrep -f programs/holds.py$", "root").stdout == ""
+    assert "drain" not in cluster.ask("sinfo", "root")
+
+
+def test_scancel(cluster: Cluster) -> None:
+    cluster.ask(f"scancel {job_that_holds(cluster)}", "root")
+    until_nothing_is_left(cluster)
+
+
+@pytest.mark.slow
+def test_the_time_limit(cluster: Cluster) -> None:
+    job = job_that_holds(cluster)
+    cluster.ask(f"scontrol update JobId={job} EndTime=now+1", "root")
+    until_nothing_is_left(cluster, 90)
+
+
+def test_a_task_whose_slurmstepd_was_killed(cluster: Cluster) -> None:
+    """Slurm itself loses sight of it, and scancel would not end it."""
+    job = job_that_holds(cluster)
+    cluster.ask(f"pkill -9 -f 'slurmstepd: .{job}'", "root")
+    cluster.ask(f"scancel {job}", "root")
+    until_nothing_is_left(cluster)
+
+
+def test_a_killed_slurmd(cluster: Cluster) -> None:
+    job = job_that_holds(cluster)
+    cluster.ask("pkill -9 -f '^slurmd -D -N n1'", "root")
+    cluster.ask(f"start-node n1; scancel {job}", "root")
+    cluster.until(lambda: cluster.run("pgrep -f '^slurmd -D -N n1'", "root").returncode == 0, "slurmd does not start")
+    until_nothing_is_left(cluster)
+
+
+def test_a_node_that_starts_anew_is_swept(cluster: Cluster) -> None:
+    """After a reboot slices are there, and no process of their jobs: as if slurmd ran none of it."""
+    job = job_that_holds(cluster)
+    cluster.ask(f"pkill -9 -f '^slurmd -D -N n1'; pkill -9 -f 'slurmstepd[:] .{job}'; pkill -9 -f '[h]olds.py'", "root")
+    cluster.ask(f"mv /etc/slurm/epilog /etc/slurm/aside; ln -s /bin/true /etc/slurm/epilog; scancel {job}", "root")
+    try:
+        cluster.ask("start-node n1", "root")
+        cluster.until(lambda: cluster.ask("squeue -h -o %A", "root").split() == [], "the job stays")
+        assert cluster.slices("n1") == [f"slurm-{job}"]
+        assert cluster.on("n1", "SLURMD_NODENAME=n1 /etc/slurm/health_check").startswith(f"slurm-{job}: ")
+    finally:
+        cluster.ask("mv /etc/slurm/aside /etc/slurm/epilog", "root")
+    until_nothing_is_left(cluster)
+
+
+def test_a_sweep_keeps_what_runs(cluster: Cluster) -> None:
+    job = job_that_holds(cluster)
+    assert cluster.on("n1", "SLURMD_NODENAME=n1 /etc/slurm/health_check") == ""
+    assert cluster.slices("n1") == [f"slurm-{job}"]
+    assert cluster.state(job) == "RUNNING"
+    cluster.ask(f"scontrol suspend {job}", "root")
+    assert cluster.on("n1", "vgpurun slurm sweep --node n1") == ""
+    cluster.ask(f"scontrol resume {job}", "root")

@@ -1,0 +1,167 @@
+"""Jobs of every kind have the share that Slurm gave them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from slurm_cluster import PROGRAM, Cluster
+from support import CHECKOUT
+
+OOM = "CUDA_ERROR_OUT_OF_MEMORY"
+WITHOUT_ENVIRONMENT = f"env -i PYTHONPATH={CHECKOUT}/tests"
+# Of a GPU of 8192 MiB with 4 shards, 518 of which are a context's.
+TWO_SHARDS, ONE_SHARD, WHOLE = f"4096 ok {OOM}\n", f"2048 ok {OOM}\n", "8192 ok ok\n"
+ALLOCATES_OF_TWO = f"{PROGRAM}allocates.py 3500 3700"
+ALLOCATES_OF_ONE = f"{PROGRAM}allocates.py 1500 1700"
+
+
+def inspect(cluster: Cluster, node: str, job: str) -> dict[str, Any]:
+    (found,) = json.loads(cluster.on(node, f"vgpurun slice inspect slurm-{job}"))
+    return found
+
+
+def test_a_job_is_held_to_its_shards_also_without_an_environment(cluster: Cluster) -> None:
+    script = f"{ALLOCATES_OF_TWO}; {WITHOUT_ENVIRONMENT} {ALLOCATES_OF_TWO}"
+    assert cluster.ask(f"srun --gres=shard:2 bash -c '{script}'") == 2 * TWO_SHARDS
+
+
+def test_a_batch_job_and_its_steps_have_one_share(cluster: Cluster) -> None:
+    job = cluster.batch(
+        "--gres=shard:2", f"{ALLOCATES_OF_TWO}\nsrun {ALLOCATES_OF_TWO}\nsrun --gres=none {ALLOCATES_OF_TWO}"
+    )
+    assert cluster.until_ended(job) == "COMPLETED"
+    assert cluster.output(job) == 3 * TWO_SHARDS
+
+
+def test_steps_at_once_share_the_memory(cluster: Cluster) -> None:
+    holds = f"srun --overlap --gres=shard:2 {PROGRAM}holds.py & sleep 1"
+    job = cluster.batch(
+        "--gres=shard:2 -n2", f"{holds}\n{holds}\nsrun --overlap {PROGRAM}allocates.py 2500 3000\nkill %1 %2"
+    )
+    assert cluster.until_ended(job) == "COMPLETED"
+    assert cluster.output(job).splitlines()[-1] == f"4096 {OOM} {OOM}"  # two contexts, and 200 MiB, are in use
+
+
+def test_a_whole_gpu_is_not_limited_unless_it_is_asked_for(cluster: Cluster) -> None:
+    assert cluster.ask(f"srun --gres=gpu:1 {PROGRAM}allocates.py 3500 7000") == WHOLE
+    assert cluster.ask(f"srun --gres=gpu:1 --vgpu-mem=4g {ALLOCATES_OF_TWO}") == TWO_SHARDS
+
+
+def test_whole_gpus_and_shards_of_one_node(cluster: Cluster) -> None:
+    whole = cluster.batch("-w n1 --gres=gpu:1 --vgpu-sm=40", "sleep 60")
+    cluster.until(lambda: cluster.state(whole) == "RUNNING", "no job begins")
+    shards = cluster.batch("-w n1 --gres=shard:3", "sleep 60")
+    cluster.until(lambda: len(cluster.slices("n1")) == 2, "there are no two slices")
+    of_whole, of_shards = (inspect(cluster, "n1", job)["devices"][0] for job in (whole, shards))
+    assert of_whole["uuid"] != of_shards["uuid"]
+    assert (of_whole["memory_limit_bytes"], of_whole["sm_limit_percent"]) == (None, 40)
+    assert (of_shards["memory_limit_bytes"], of_shards["sm_limit_percent"]) == (6 << 30, 75)
+
+
+def test_a_job_has_its_share_on_each_of_its_nodes(cluster: Cluster) -> None:
+    assert cluster.ask(f"srun -N2 --gres=shard:1 {ALLOCATES_OF_ONE}") == 2 * ONE_SHARD
+
+
+def test_each_task_of_an_array_has_a_share_of_its_own(cluster: Cluster) -> None:
+    job = cluster.batch("--gres=shard:1 --array=1-4 -w n1", f"{ALLOCATES_OF_ONE}; sleep 2")
+    cluster.until(lambda: len(cluster.slices("n1")) == 4, "there are no four slices")
+    ids = cluster.ask(f"squeue -h -r -j {job} -o %A", "root").split()
+    cluster.until(lambda: not cluster.ask("squeue -h -o %A", "root").split(), "the array goes on")
+    assert [cluster.output(each) for each in ids] == 4 * [ONE_SHARD]
+
+
+def test_salloc_and_a_job_without_its_submitters_environment(cluster: Cluster) -> None:
+    assert cluster.ask(f"salloc --quiet --gres=shard:1 srun {ALLOCATES_OF_ONE}") == ONE_SHARD
+    job = cluster.batch("--export=NONE --gres=shard:1", f"export PYTHONPATH={CHECKOUT}/tests\n{ALLOCATES_OF_ONE}")
+    assert cluster.until_ended(job) == "COMPLETED"
+    assert cluster.output(job) == ONE_SHARD
+
+
+def test_a_share_is_its_jobs_users(cluster: Cluster) -> None:
+    job = cluster.batch("--gres=shard:1 -w n1", "sleep 60", user="bob")
+    cluster.until(lambda: cluster.slices("n1") == [f"slurm-{job}"], "there is no slice")
+    assert inspect(cluster, "n1", job)["user"] == "bob"
+    assert "bob" in cluster.on("n1", "vgpurun slice ls")
+
+
+def test_a_requeued_job_gets_its_share_anew_and_drains_nothing(cluster: Cluster) -> None:
+    job = cluster.batch("--gres=shard:1 -w n1 --requeue", f"{ALLOCATES_OF_ONE}; sleep 60")
+    cluster.until(lambda: ONE_SHARD in cluster.output(job), "the job does not begin")
+    first = inspect(cluster, "n1", job)["folder"]
+    cluster.ask(f"scontrol requeue {job}", "root")
+    cluster.until(lambda: cluster.state(job) == "PENDING", "it is not requeued")
+    cluster.ask(f"scontrol update JobId={job} StartTime=now", "root")  # which Slurm puts off by two minutes
+    cluster.until(
+        lambda: "restarts=1" in cluster.on("n1", f"cat {first}/slurm/job 2>/dev/null || true"), "no new share"
+    )
+    cluster.until(lambda: ONE_SHARD in cluster.output(job), "the job does not begin")
+    assert "drain" not in cluster.ask("sinfo", "root")
+
+
+def test_the_prolog_keeps_the_share_of_a_job_that_runs(cluster: Cluster) -> None:
+    """slurmd may run it again, as after its own restart."""
+    job = cluster.batch("--gres=shard:1 -w n1", f"{PROGRAM}holds.py")
+    cluster.until(lambda: "ready" in cluster.output(job), "the job does not begin")
+    again = f"SLURM_JOB_ID={job} SLURM_JOB_UID=1101 SLURMD_NODENAME=n1 SLURM_JOB_GPUS=0 SLURM_JOB_RESTART_COUNT=0"
+    assert cluster.on("n1", f"{again} /etc/slurm/prolog") == f"slurm-{job}\n"
+    assert inspect(cluster, "n1", job)["devices"][0]["memory_used_bytes"] > 100 << 20
+    assert cluster.state(job) == "RUNNING"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ("--gres=shard:1 --vgpu-mem=3g", "--vgpu-mem 3g is more than the job's part of the GPU, 2 GiB; ask for more"),
+        ("--gres=shard:1 --vgpu-sm=26", "--vgpu-sm 26 is more than the job's 25 %; ask for more shards"),
+        ("--gres=shard:1 --vgpu-mem=much", "memory limit 'much' is not a size"),
+    ],
+)
+def test_a_job_that_gets_no_share_fails_with_one_line(cluster: Cluster, options: str, words: str) -> None:
+    done = cluster.run(f"srun {options} echo it ran")
+    assert done.returncode == 125 and done.stdout == ""
+    (line,) = (line for line in done.stderr.splitlines() if "vgpurun" in line)
+    assert words in line and "has no share of a GPU here" in line
+    assert "drain" not in cluster.ask("sinfo", "root")
+
+
+def test_options_of_a_step_that_its_job_did_not_have_are_refused(cluster: Cluster) -> None:
+    job = cluster.batch("--gres=shard:1", "srun --vgpu-sm=10 echo it ran")
+    assert cluster.until_ended(job) == "FAILED"
+    assert "give them to sbatch or salloc, and not to a step" in cluster.output(job, "err")
+    assert "it ran" not in cluster.output(job)
+
+
+def test_a_job_whose_prolog_made_nothing_fails(cluster: Cluster) -> None:
+    cluster.ask("mv /etc/slurm/prolog /etc/slurm/aside; ln -s /bin/true /etc/slurm/prolog", "root")
+    try:
+        done = cluster.run("srun --gres=shard:1 echo it ran")
+    finally:
+        cluster.ask("mv /etc/slurm/aside /etc/slurm/prolog", "root")
+    assert done.returncode == 125 and done.stdout == ""
+    assert "the prolog has made none" in done.stderr
+
+
+def test_slurm_counts_what_is_asked_for_in_bytes(cluster: Cluster) -> None:
+    """By cli_filter.lua: 3000 MiB are two shards of 2 GiB, and the limit is what was asked for."""
+    job = cluster.batch("--vgpu-mem=3000m -w n1", "sleep 60")
+    cluster.until(lambda: cluster.slices("n1") == [f"slurm-{job}"], "there is no slice")
+    device = inspect(cluster, "n1", job)["devices"][0]
+    assert (device["memory_limit_bytes"], device["sm_limit_percent"]) == (3000 << 20, 50)
+    assert "shard:2" in cluster.ask(f"scontrol -o -d show job {job}")
+
+
+def test_a_job_without_a_gpu_has_nothing_of_it(cluster: Cluster) -> None:
+    assert cluster.ask("srun cat /etc/ld.so.preload 2>/dev/null || true") == ""
+    assert cluster.slices("n1") == []
+
+
+def test_a_jobs_programs_are_shown_in_its_slice(cluster: Cluster) -> None:
+    job = cluster.batch("--gres=shard:1 -w n1", f"{PROGRAM}holds.py")
+    cluster.until(lambda: "ready" in cluster.output(job), "the job does not begin")
+    shown = json.loads(cluster.on("n1", "vgpurun smi --format json"))
+    assert [each["outside"] for each in shown["gpus"]] == [[], []]
+    assert [each["name"] for each in shown["slices"]] == [f"slice slurm-{job}"]
+    assert [each["command"] for each in shown["processes"]] == ["slurm_script"]

@@ -1,0 +1,41 @@
+"""Setting a node up: the plugin of the right release, and what `slurm check` says of a cluster."""
+
+from __future__ import annotations
+
+import json
+
+from slurm_cluster import RELEASES, Cluster, slurm_packages
+
+
+def test_the_plugin_is_of_the_installed_release(cluster: Cluster) -> None:
+    plugin = "/usr/local/lib/slurm/spank_vgpurun.so"
+    assert cluster.ask("vgpurun slurm build-plugin", "root") == f"{plugin}: for Slurm {cluster.release}\n"
+    (other,) = set(RELEASES) - {cluster.release}
+    headers = f"{slurm_packages(other)}/usr/include"
+    done = cluster.run(
+        f"vgpurun slurm build-plugin --include {headers} --output /tmp/other.so; ls /tmp/other.so", "root"
+    )
+    assert f"are of Slurm {other}, and {cluster.release} is installed" in done.stderr and done.stdout == ""
+
+
+def test_a_plugin_of_another_release_is_said_in_one_line(cluster: Cluster) -> None:
+    plugin = "/usr/local/lib/slurm/spank_vgpurun.so"
+    (other,) = set(RELEASES) - {cluster.release}
+    number = {"22.05": "0x160508", "24.11": "0x180b05"}
+    change = f"s/slurm={number[cluster.release]} /slurm={number[other]} /"
+    cluster.ask(f"cp {plugin} /tmp/kept.so; sed -i '{change}' {plugin}", "root")
+    try:
+        done = cluster.run("vgpurun slurm check --node n1", "root")
+    finally:
+        cluster.ask(f"cp /tmp/kept.so {plugin}", "root")
+    assert done.returncode == 1
+    (line,) = (line for line in done.stdout.splitlines() if line.startswith("FAIL"))
+    assert f"is for Slurm {other}, which {cluster.release} does not load" in line
+
+
+def test_check_finds_this_cluster_usable(cluster: Cluster) -> None:
+    found = json.loads(cluster.ask("vgpurun slurm check --node n1 --format json"))
+    by_name = {each["name"]: each["status"] for each in found}
+    assert "fail" not in by_name.values(), found
+    assert {name for name, status in by_name.items() if status == "warn"} == {"devices", "ProctrackType"}
+    assert {"Prolog", "Epilog", "plugin", "gres.conf", "library"} <= by_name.keys()

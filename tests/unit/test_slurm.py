@@ -1,0 +1,218 @@
+"""What Slurm's files and programs say of a node and of a job, and the quotas that follow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from vgpurun.errors import LimitError, SlurmError
+from vgpurun.host.gpus import Gpu
+from vgpurun.limits.quota import Quota
+from vgpurun.slurm import check, conf, job, plugin
+from vgpurun.slurm.conf import GresLine
+from vgpurun.slurm.job import GpuShare, parse_shares
+from vgpurun.slurm.share import Asked, gpus_by_index, job_quotas
+
+GIB = 1 << 30
+SLURM_CONF = """
+GresTypes=gpu,shard # as here
+SelectType=select/cons_tres
+PrologFlags=Alloc,Contain
+Prolog={folder}/prolog
+Epilog={folder}/epilog
+TaskPlugin=task/affinity,\\
+task/cgroup
+NodeName=n[01-02] CPUs=16 Gres=gpu:2,shard:8
+"""
+GRES_CONF = """
+AutoDetect=off
+NodeName=n[01-02] Name=gpu File=/dev/nvidia[0-1]
+NodeName=n[01-02] Name=shard Count=8
+NodeName=m1 Name=gpu Type=a100 File=/dev/nvidia0
+"""
+
+
+def gpu(number: int, memory_gib: int = 8, **others: object) -> Gpu:
+    return Gpu(number, f"GPU-{number}", "A GPU", memory_gib * GIB, number, "", **others)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def cluster_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+    """Write slurm.conf and the files beside it, with one text in the place of another."""
+
+    def write(old: str = "", new: str = "", plugstack: str = "required {folder}/spank_vgpurun.so\n") -> Path:
+        files = {
+            "slurm.conf": SLURM_CONF,
+            "gres.conf": GRES_CONF,
+            "cgroup.conf": "ConstrainDevices=yes\n",
+            "plugstack.conf": plugstack,
+            "prolog": "#!/bin/sh\nvgpurun slurm prolog\nexit 0\n",
+            "epilog": "#!/bin/sh\nvgpurun slurm epilog\nexit 0\n",
+            "spank_vgpurun.so": "vgpurun spank plugin slurm=0x160508 ",
+        }
+        for name, text in files.items():
+            path = tmp_path / name
+            path.write_text((text.replace(old, new) if old else text).replace("{folder}", str(tmp_path)))
+            path.chmod(0o755)
+        return tmp_path / "slurm.conf"
+
+    monkeypatch.setenv("SLURM_CONF", str(tmp_path / "slurm.conf"))
+    monkeypatch.setattr(plugin, "installed_release", lambda: (22, 5))
+    monkeypatch.setattr(check, "_library", lambda *_: iter(()))
+    return write
+
+
+@pytest.mark.parametrize(
+    ("names", "expanded"),
+    [
+        ("n1", ["n1"]),
+        ("n1,m[1-2]", ["n1", "m1", "m2"]),
+        ("n[08-10,12]", ["n08", "n09", "n10", "n12"]),
+        ("/dev/nvidia[0-1]", ["/dev/nvidia0", "/dev/nvidia1"]),
+        ("r[1-2]n[1-2]", ["r1n1", "r1n2", "r2n1", "r2n2"]),
+        ("", []),
+    ],
+)
+def test_lists_of_names(names: str, expanded: list[str]) -> None:
+    assert conf.expand(names) == expanded
+
+
+def test_lines_are_joined_and_included(cluster_files: Callable[..., Path]) -> None:
+    path = cluster_files("NodeName=n[01-02] CPUs", "Include nodes.conf\n#")
+    path.with_name("nodes.conf").write_text("NodeName=n[01-02] CPUs=16 Gres=gpu:2\n")
+    assert (
+        conf.values(path)["taskplugin"] == "task/affinity,task/cgroup" and conf.values(path)["grestypes"] == "gpu,shard"
+    )
+    assert conf.node_settings(path, "n02")["gres"] == "gpu:2"
+    assert conf.node_settings(path, "n03") == {}
+
+
+def test_gres_conf_is_read_for_one_node(cluster_files: Callable[..., Path]) -> None:
+    gres = cluster_files().with_name("gres.conf")
+    assert conf.gres_lines(gres, "n01") == [GresLine("gpu", None, (0, 1)), GresLine("shard", 8, ())]
+    assert conf.gres_lines(gres, "m1") == [GresLine("gpu", None, (0,))]
+
+
+@pytest.mark.parametrize(
+    ("gres", "shares"),
+    [
+        ("shard:3(0/4,3/4)", [GpuShare(1, 3, 4)]),
+        ("shard:a100:5(4/4,1/4)", [GpuShare(0, 4, 4), GpuShare(1, 1, 4)]),
+        ("shard:3(IDX:1)", [GpuShare(1, 3, 4)]),
+        ("gpu:2(IDX:0-1)", [GpuShare(0), GpuShare(1)]),
+        ("gpu:tesla:1(IDX:1),craynetwork:1", [GpuShare(1)]),
+        ("", []),
+    ],
+)
+def test_a_jobs_shares_in_both_forms(cluster_files: Callable[..., Path], gres: str, shares: list[GpuShare]) -> None:
+    gres_conf = cluster_files().with_name("gres.conf")
+    text = (
+        "JobId=71 ArrayJobId=70 NodeList=n02   Nodes=n02 CPU_IDs=0 Mem=0 GRES=gpu:1(IDX:0) MinCPUsNode=1\n"
+        f"JobId=7 NodeList=n[01-02] JOB_GRES=x   Nodes=n01 CPU_IDs=0 Mem=0 GRES=   "
+        f"Nodes=n02 CPU_IDs=0-1 Mem=0 GRES={gres} MinCPUsNode=1\n"
+    )
+    assert parse_shares(text, "7", "n02", gres_conf) == shares
+    assert parse_shares(text, "7", "n01", gres_conf) == []
+
+
+def test_a_share_that_cannot_be_told_is_refused(cluster_files: Callable[..., Path]) -> None:
+    gres_conf = cluster_files().with_name("gres.conf")
+    with pytest.raises(SlurmError, match="does not tell how the shards of shard:5"):
+        parse_shares("JobId=7   Nodes=n01 CPU_IDs=0 Mem=0 GRES=shard:5(IDX:0-1) X=1", "7", "n01", gres_conf)
+    with pytest.raises(SlurmError, match="knows no job 8"):
+        parse_shares("JobId=7 X", "8", "n01", gres_conf)
+    with pytest.raises(SlurmError, match="does not say how many shards GPU 0 has"):
+        job.all_shards([GresLine("gpu", None, (0,))], 0)
+
+
+def test_shards_of_one_gpu_each(cluster_files: Callable[..., Path]) -> None:
+    lines = [GresLine("gpu", None, (0, 1)), GresLine("shard", 4, (0,)), GresLine("shard", 10, (1,))]
+    assert [job.all_shards(lines, index) for index in (0, 1)] == [4, 10]
+    assert [job.all_shards([lines[0], GresLine("shard", 7, ())], index) for index in (0, 1)] == [4, 3]
+
+
+def quotas(*shares: GpuShare, memory: str = "", sm: str = "") -> list[tuple[str, Quota]]:
+    gpus = [gpu(0), gpu(1)]
+    return [(each.gpu.uuid, each.quota) for each in job_quotas(shares, Asked(memory, sm), gpus, [])]
+
+
+def test_shards_are_parts_of_memory_and_time() -> None:
+    assert quotas(GpuShare(1, 3, 4)) == [("GPU-1", Quota(6 * GIB, 75))]
+    assert quotas(GpuShare(0, 1, 3)) == [("GPU-0", Quota(8 * GIB // 3, 33))]
+    assert quotas(GpuShare(0, 1, 4), memory="1500m", sm="10") == [("GPU-0", Quota(1500 << 20, 10))]
+
+
+def test_whole_gpus_are_limited_where_that_is_asked_for() -> None:
+    assert quotas(GpuShare(0), GpuShare(1)) == []
+    assert quotas(GpuShare(1), memory="25%") == [("GPU-1", Quota(2 * GIB, None))]
+    assert quotas(GpuShare(0), sm="100") == [("GPU-0", Quota(None, None))]
+
+
+def test_more_than_the_share_is_refused() -> None:
+    with pytest.raises(SlurmError, match="--vgpu-mem 3g is more than the job's part of the GPU, 2 GiB"):
+        quotas(GpuShare(0, 1, 4), memory="3g")
+    with pytest.raises(SlurmError, match="--vgpu-sm 26 is more than the job's 25 %"):
+        quotas(GpuShare(0, 1, 4), sm="26")
+    with pytest.raises(SlurmError, match="less than 1 %"):
+        quotas(GpuShare(0, 1, 200))
+    with pytest.raises(LimitError, match="'much' is not a size"):
+        quotas(GpuShare(0, 1, 4), memory="much")
+    with pytest.raises(SlurmError, match="gave the job GPU 2, and the driver shows 2"):
+        quotas(GpuShare(2, 1, 4))
+
+
+def test_slurms_indexes_are_those_of_gres_conf() -> None:
+    in_nvmls_order = [gpu(0)._replace(minor_number=2), gpu(1), gpu(3)]
+    assert [each.minor_number for each in gpus_by_index(in_nvmls_order, [])] == [1, 2, 3]
+    assert [each.minor_number for each in gpus_by_index(in_nvmls_order, [GresLine("gpu", None, (1, 3))])] == [1, 3]
+    card = [gpu(0, mig_index=1), gpu(0, mig_index=0), gpu(1)]
+    assert [each.mig_index for each in gpus_by_index(card, [])] == [0, 1, None]
+
+
+def wrong(cluster_files: Callable[..., Path], *change: str, **others: str) -> list[str]:
+    cluster_files(*change, **others)
+    return [f"{each.name}: {each.words}" for each in check.examine("n01") if each.status != "ok"]
+
+
+def test_a_cluster_that_is_set_up_has_nothing_wrong(cluster_files: Callable[..., Path]) -> None:
+    assert wrong(cluster_files) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (("GresTypes=gpu,shard", "GresTypes=gpu"), "has no shard in it"),
+        (("select/cons_tres", "select/linear"), "select/linear does not share GPUs"),
+        (("shard:8", "gpu:x"), "whole GPUs alone"),
+        (("Count=8", "Count=300"), "a GPU of node n01 has 150 shards"),
+        (("NodeName=n[01-02] Name=shard Count=8", ""), "it has no shards for node n01"),
+        (("Prolog={folder}/prolog", ""), "there is none, and vgpurun slurm prolog has to run in it"),
+        (("vgpurun slurm epilog", "true"), "does not run vgpurun slurm epilog"),
+        (("PrologFlags=Alloc,Contain", ""), "without Alloc"),
+        (("required", "optional"), "has it as optional: a task that it refuses would run without limits"),
+        (("required {folder}/spank_vgpurun.so\n", ""), "nothing is held"),
+        (("{folder}/spank_vgpurun.so", "{folder}/vgpurun_gone.so"), "no job starts here"),
+        (("slurm=0x160508", "slurm=0x180b05"), "is for Slurm 24.11, which 22.05 does not load"),
+        (("ConstrainDevices=yes", ""), "reaches all of them"),
+        (("PrologFlags", "JobContainerType=job_container/tmpfs\nPrologFlags"), "do not take turns"),
+    ],
+)
+def test_each_thing_wrong_is_said(cluster_files: Callable[..., Path], change: tuple[str, str], words: str) -> None:
+    found = wrong(cluster_files, *change)
+    assert len(found) == 1 and words in found[0], found
+
+
+def test_without_slurm_conf_that_is_all_there_is_to_say(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("SLURM_CONF", str(tmp_path / "none"))
+    (found,) = check.examine("n01")
+    assert found.status == "FAIL" and "cannot be read" in found.words
+
+
+def test_a_task_prolog_alone_is_called_weaker(cluster_files: Callable[..., Path], tmp_path: Path) -> None:
+    found = wrong(cluster_files, "PrologFlags", f"TaskProlog={tmp_path}/prolog\nPrologFlags", plugstack="")
+    assert len(found) == 1 and "nothing is held" in found[0]
+    (tmp_path / "task").write_text("export VGPURUN_LIMITS_FILE=")
+    found = wrong(cluster_files, "PrologFlags", f"TaskProlog={tmp_path}/task\nPrologFlags", plugstack="")
+    assert len(found) == 1 and "`env -i` in a job lifts its limits" in found[0]

@@ -1,0 +1,180 @@
+"""Reads Slurm's configuration and says what of it keeps jobs from being held to their shards.
+
+Each check is a function that returns findings, and raises nothing but SlurmError, which is a finding itself.
+"""
+
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from vgpurun.diagnostics.doctor import FAILED, OK, WARNING, Finding
+from vgpurun.errors import LibraryError, SlurmError
+from vgpurun.host import library
+from vgpurun.slurm import conf, plugin
+from vgpurun.slurm.job import all_shards
+from vgpurun.slurm.plugin import show_release
+
+_MOST_SHARDS = 100  # of one GPU: a shard is no less than 1 % of its time
+_BUILD = "vgpurun slurm build-plugin"
+_MOST_SCRIPT_BYTES = 1 << 16
+
+
+def examine(node: str) -> Iterator[Finding]:
+    """Look at one thing after the other."""
+    path = conf.slurm_conf()
+    try:
+        values = conf.values(path)
+    except SlurmError as error:
+        yield _failed("slurm.conf", error)
+        return
+    checks: tuple[Callable[[Path, Mapping[str, str], str], Iterator[Finding]], ...]
+    checks = (_shards, _gres_conf, _hooks, _enforcement, _devices, _container, _library)
+    for check in checks:
+        try:
+            yield from check(path, values, node)
+        except SlurmError as error:
+            yield _failed(check.__name__.lstrip("_"), error)
+
+
+def _failed(name: str, error: SlurmError | LibraryError) -> Finding:
+    """Our errors say what is wrong, and after a semicolon the way out."""
+    words, _, remedy = str(error).partition("; ")
+    return Finding(name, FAILED, words, remedy)
+
+
+def _list(values: Mapping[str, str], key: str) -> list[str]:
+    return [each.strip().lower() for each in values.get(key, "").split(",") if each.strip()]
+
+
+def _shards(path: Path, values: Mapping[str, str], node: str) -> Iterator[Finding]:
+    missing = [each for each in ("gpu", "shard") if each not in _list(values, "grestypes")]
+    if missing:
+        yield Finding("GresTypes", FAILED, f"{path} has no {' and no '.join(missing)} in it", "GresTypes=gpu,shard")
+    if values.get("selecttype", "").lower() not in ("select/cons_tres", ""):
+        yield Finding(
+            "SelectType", FAILED, f"{values['selecttype']} does not share GPUs", "SelectType=select/cons_tres"
+        )
+    gres = conf.node_settings(path, node).get("gres", "")
+    if not gres:
+        yield Finding("Gres", WARNING, f"{path} gives node {node} no Gres; is that its name?", "--node NAME")
+    elif "shard" not in gres:
+        yield Finding("Gres", WARNING, f"node {node} has {gres}: whole GPUs alone", "Gres=gpu:N,shard:M")
+    else:
+        yield Finding("Gres", OK, f"node {node} has {gres}")
+
+
+def _gres_conf(path: Path, values: Mapping[str, str], node: str) -> Iterator[Finding]:
+    del values
+    gres_conf = path.with_name("gres.conf")
+    lines = conf.gres_lines(gres_conf, node)
+    gpus = sum(len(line.numbers) for line in lines if line.name == "gpu")
+    if not any(line.name == "shard" for line in lines):
+        yield Finding("gres.conf", FAILED, f"it has no shards for node {node}", "Name=shard Count=M")
+    elif gpus:
+        most = max(all_shards(lines, index) for index in range(gpus))
+        if most > _MOST_SHARDS:
+            words = f"a GPU of node {node} has {most} shards: one is less than 1 % of its time, and no job can have it"
+            yield Finding("gres.conf", FAILED, words, f"at most {_MOST_SHARDS} for each GPU")
+        else:
+            yield Finding("gres.conf", OK, f"{most} shards a GPU: each is {100 // most} % of its time and memory")
+
+
+def _hooks(path: Path, values: Mapping[str, str], node: str) -> Iterator[Finding]:
+    del path, node
+    for name in ("Prolog", "Epilog"):
+        script, verb = values.get(name.lower(), ""), f"vgpurun slurm {name.lower()}"
+        if not script:
+            yield Finding(name, FAILED, f"there is none, and {verb} has to run in it", "docs/slurm.md has one")
+            continue
+        found = [Path(script)] if "*" not in script else sorted(Path("/").glob(script.lstrip("/")))
+        ours = [each for each in found if f"slurm {name.lower()}" in _script(each)]
+        if not ours:
+            yield Finding(name, FAILED, f"{script} is not here, or does not run {verb}", "docs/slurm.md has one")
+        elif not os.access(ours[0], os.X_OK):
+            yield Finding(name, FAILED, f"{ours[0]} cannot be executed: it drains the node", f"chmod +x {ours[0]}")
+        else:
+            yield Finding(name, OK, str(ours[0]))
+    if not {"alloc", "contain", "x11"} & set(_list(values, "prologflags")):
+        words = "without Alloc a node makes a job's share at its first step: slice ls does not show it before"
+        yield Finding("PrologFlags", WARNING, words, "PrologFlags=Alloc")
+
+
+def _script(path: Path) -> str:
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            return file.read(_MOST_SCRIPT_BYTES)
+    except OSError:
+        return ""
+
+
+def _enforcement(path: Path, values: Mapping[str, str], node: str) -> Iterator[Finding]:
+    del node
+    plugstack = Path(values.get("plugstackconfig") or path.with_name("plugstack.conf"))
+    lines = [line.split() for line in conf.lines(plugstack)] if plugstack.exists() else []
+    ours = [words for words in lines if len(words) > 1 and "vgpurun" in words[1]]
+    if not ours:
+        script = values.get("taskprolog", "")
+        if "VGPURUN_LIMITS_FILE" in _script(Path(script)):
+            words = f"{script} alone holds jobs to their shares: `env -i` in a job lifts its limits"
+            yield Finding("TaskProlog", WARNING, words, f"the SPANK plugin: {_BUILD}")
+        else:
+            words = f"neither {plugstack} has the SPANK plugin, nor is there a TaskProlog of vgpurun's: nothing is held"
+            yield Finding("plugin", FAILED, words, f"{_BUILD}; then in {plugstack}: required {plugin.DEFAULT}")
+        return
+    kind, name = ours[0][0], Path(ours[0][1])
+    if kind != "required":
+        words = f"{plugstack} has it as {kind}: a task that it refuses would run without limits"
+        yield Finding("plugin", FAILED, words, f"required {name}")
+    elif not name.is_absolute():
+        folders = [Path(each) for each in values.get("plugindir", "").split(":") if each]
+        name = next((folder / name for folder in folders if (folder / name).exists()), name)
+    yield _plugin(name)
+
+
+def _plugin(path: Path) -> Finding:
+    try:
+        built_for = plugin.built_for(path)
+    except OSError as error:
+        words = f"{path}: {error.strerror}; with it as required, no job starts here"
+        return Finding("plugin", FAILED, words, f"{_BUILD} --output {path}")
+    if built_for is None:
+        return Finding("plugin", FAILED, f"{path} is not the plugin of vgpurun", f"{_BUILD} --output {path}")
+    installed = plugin.installed_release()
+    if installed is not None and installed != built_for:
+        words = f"{path} is for Slurm {show_release(built_for)}, which {show_release(installed)} does not load"
+        return Finding("plugin", FAILED, words, f"{_BUILD} --output {path}")
+    return Finding("plugin", OK, f"{path}, for Slurm {show_release(built_for)}")
+
+
+def _devices(path: Path, values: Mapping[str, str], node: str) -> Iterator[Finding]:
+    del node
+    cgroup_conf = path.with_name("cgroup.conf")
+    constrains = "task/cgroup" in _list(values, "taskplugin") and re.search(
+        r"^\s*ConstrainDevices\s*=\s*yes", _script(cgroup_conf), re.IGNORECASE | re.MULTILINE
+    )
+    if constrains:
+        yield Finding("devices", OK, "a job reaches the GPUs that it was given alone (ConstrainDevices)")
+    else:
+        words = "a job that asks for no GPU, or for another, reaches all of them without limits"
+        yield Finding("devices", WARNING, words, "TaskPlugin=task/cgroup, and ConstrainDevices=yes in cgroup.conf")
+    if values.get("proctracktype", "").lower() not in ("proctrack/cgroup", ""):
+        words = f"{values['proctracktype']} loses sight of processes that leave their group, until the epilog ends them"
+        yield Finding("ProctrackType", WARNING, words, "ProctrackType=proctrack/cgroup")
+
+
+def _container(path: Path, values: Mapping[str, str], node: str) -> Iterator[Finding]:
+    del path, node
+    if values.get("jobcontainertype", "").lower() == "job_container/tmpfs":
+        words = "job_container/tmpfs hides /tmp/vgpulock from jobs: those on one GPU do not take turns"
+        yield Finding("JobContainerType", WARNING, words, "Dirs=/dev/shm, without /tmp, in job_container.conf")
+
+
+def _library(path: Path, values: Mapping[str, str], node: str) -> Iterator[Finding]:
+    del path, values, node
+    try:
+        found = library.find()
+    except LibraryError as error:
+        yield _failed("library", error)
+        return
+    yield Finding("library", OK, str(found.path))

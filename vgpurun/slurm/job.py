@@ -1,0 +1,106 @@
+"""Asks slurmctld what a job has of a node's GPUs. Hooks are told the GPUs, but not the job's shards of them."""
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from vgpurun.errors import SlurmError
+from vgpurun.slurm.conf import GresLine, expand, gres_lines
+
+_PATIENCE_S = 20.0  # slurmctld may be busy; a prolog has to end all the same
+_WHERE = "/usr/bin:/usr/local/bin:/opt/slurm/bin:/usr/local/slurm/bin"
+_GRES = re.compile(r"(gpu|shard)(?::[^:(),\s]+)?:(\d+)\(([^)]*)\)")
+# Jobs that have something on a node: running, configuring, completing, suspended, stopped, signaled, staging out.
+_ACTIVE = "R,CF,CG,S,ST,SI,SO"
+
+
+class GpuShare(NamedTuple):
+    """What a job has of one GPU of the node: `shards` of `all_shards`. A whole GPU is 1 of 1.
+
+    `at` is its index in Slurm."""
+
+    at: int
+    shards: int = 1
+    all_shards: int = 1
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nobody else can have anything of it."""
+        return self.shards == self.all_shards
+
+
+def shares_of(job: str, node: str, gres_conf: Path) -> list[GpuShare]:
+    """Return what a job has of a node's GPUs. Raises SlurmError."""
+    return parse_shares(ask("scontrol", "-o", "-d", "show", "job", job), job, node, gres_conf)
+
+
+def parse_shares(text: str, job: str, node: str, gres_conf: Path) -> list[GpuShare]:
+    """Read them in the output of `scontrol -o -d show job`, of an array possibly with its other tasks.
+
+    24.11 has `shard:3(0/4,3/4)`, the job's and all of each GPU; 22.05 has `shard:3(IDX:0)`, where gres.conf has all.
+    Raises SlurmError.
+    """
+    line = next((each for each in text.splitlines() if re.match(rf"JobId={re.escape(job)}\b", each)), None)
+    if line is None:
+        raise SlurmError(f"slurmctld knows no job {job}: {' '.join(text.split())[:200]}")
+    for nodes, gres in re.findall(r"\sNodes=(\S+) .*?\sGRES=(\S*)", line):
+        if node in expand(nodes):
+            return [share for kind, count, where in _GRES.findall(gres) for share in _shares(
+                kind, int(count), where, lambda: gres_lines(gres_conf, node), gres
+            )]  # fmt: skip
+    return []
+
+
+def _shares(kind: str, count: int, where: str, conf: "object", gres: str) -> list[GpuShare]:
+    if "/" in where:
+        pairs = [part.partition("/") for part in where.split(",")]
+        return [GpuShare(at, int(n), int(of)) for at, (n, _, of) in enumerate(pairs) if int(n)]
+    match = re.search(r"IDX:([\d,-]+)", where)
+    indexes = [int(each) for each in expand(f"[{match.group(1)}]")] if match else []
+    if kind == "gpu":
+        return [GpuShare(index) for index in indexes]
+    if len(indexes) != 1:
+        raise SlurmError(f"this Slurm does not tell how the shards of {gres} are spread over GPUs; ask for fewer")
+    assert callable(conf)
+    return [GpuShare(indexes[0], count, all_shards(conf(), indexes[0]))]
+
+
+def all_shards(lines: Sequence[GresLine], index: int) -> int:
+    """Return how many shards a GPU has by gres.conf. Raises SlurmError."""
+    numbers = sorted(number for line in lines if line.name == "gpu" for number in line.numbers)
+    shards = [line for line in lines if line.name == "shard"]
+    for line in shards:
+        if line.total and line.numbers and index < len(numbers) and numbers[index] in line.numbers:
+            return line.total // len(line.numbers)
+    for line in shards:
+        if line.total and not line.numbers and index < len(numbers):
+            each, rest = divmod(line.total, len(numbers))
+            return each + (index < rest)
+    raise SlurmError(f"gres.conf does not say how many shards GPU {index} has: Name=shard Count=... and Name=gpu File=")
+
+
+def active_jobs(node: str) -> set[str]:
+    """Return the jobs that slurmctld has on a node. Raises SlurmError."""
+    return set(ask("squeue", "-h", "-w", node, "-t", _ACTIVE, "-o", "%A").split())
+
+
+def ask(program: str, *arguments: str) -> str:
+    """Return what a program of Slurm's prints. Raises SlurmError."""
+    path = shutil.which(program) or shutil.which(program, path=_WHERE)
+    if path is None:
+        raise SlurmError(f"Slurm's {program} is not on PATH ({os.environ.get('PATH', '')}); set PATH in the prolog")
+    try:
+        done = subprocess.run(
+            [path, *arguments], capture_output=True, text=True, errors="replace", timeout=_PATIENCE_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise SlurmError(f"{program} has not ended in {_PATIENCE_S:.0f} s: is slurmctld up?") from None
+    except OSError as error:
+        raise SlurmError(f"{path} cannot be run: {error.strerror}") from None
+    if done.returncode:
+        raise SlurmError(f"{program} failed: {' '.join((done.stderr or done.stdout).split())[:200]}")
+    return done.stdout

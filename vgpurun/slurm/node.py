@@ -1,0 +1,195 @@
+"""What a node does at a job's beginning and end: the slice `slurm-JOBID` comes and goes.
+
+    <slice>/slurm/job        which run of the job it is of, and what that asked for; the SPANK plugin compares
+    <slice>/slurm/library    a link to libvgpu.so
+    <root>/slurm/JOBID       why a job has no share; the plugin shows it and lets no task of the job start
+
+Slurm drains a node whose prolog or epilog fails, so neither does: the tasks of a job without its share fail instead.
+"""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from vgpurun.admission.removing import remove
+from vgpurun.errors import SliceError, SlurmError
+from vgpurun.host import library
+from vgpurun.host.visible import visible_gpus
+from vgpurun.limits import usage_file
+from vgpurun.limits.model import DeviceQuota
+from vgpurun.limits.usage_file import DeviceReading
+from vgpurun.slices import store
+from vgpurun.slices.files import slice_files
+from vgpurun.slices.store import Slice
+from vgpurun.slurm import orphans
+from vgpurun.slurm.conf import gres_lines, slurm_conf
+from vgpurun.slurm.job import active_jobs, shares_of
+from vgpurun.slurm.share import Asked, job_quotas
+from vgpurun.storage import state
+from vgpurun.util import users
+from vgpurun.util.atomic_file import atomic_file
+
+PREFIX = "slurm-"
+PRELOAD_FILE = Path("/etc/ld.so.preload")
+CONTAINER_FOLDER = Path("/.vgpurun")
+
+
+class Job(NamedTuple):
+    """A job on this node, as Slurm's hooks name it. `restarts` tells a requeued job from its earlier run."""
+
+    id: str
+    node: str
+    user: str
+    restarts: str
+    asked: Asked
+
+    @classmethod
+    def of(cls, environment: Mapping[str, str]) -> "Job":
+        """Take it from the environment of a prolog or an epilog. Raises SlurmError."""
+        number, uid = environment.get("SLURM_JOB_ID", ""), environment.get("SLURM_JOB_UID", "")
+        if not number.isdecimal() or not uid.isdecimal():
+            raise SlurmError("no SLURM_JOB_ID and SLURM_JOB_UID: this is for slurmd to run, as Prolog and Epilog")
+        return cls(
+            number,
+            environment.get("SLURMD_NODENAME", ""),
+            users.name_of(int(uid)),
+            environment.get("SLURM_JOB_RESTART_COUNT", "0"),
+            Asked.of(environment),
+        )
+
+    @property
+    def slice_name(self) -> str:
+        """The name of its slice."""
+        return f"{PREFIX}{self.id}"
+
+    @property
+    def record(self) -> str:
+        """The content of <slice>/slurm/job."""
+        return f"restarts={self.restarts}\nmem={self.asked.memory}\nsm={self.asked.sm}\n"
+
+
+class Ended(NamedTuple):
+    """A job whose share is gone: what it had used, and the processes that had outlived it."""
+
+    slice_name: str
+    readings: Sequence[DeviceReading]
+    killed: Sequence[int]
+    cut_off: Sequence[str]
+
+
+def prepare(job: Job, driver: str) -> Slice | None:
+    """Make the slice of a job, or keep that of this run of it; None for a job that needs none.
+
+    Raises VgpurunError for one that gets none, which is then written down for the plugin.
+    """
+    with suppress(FileNotFoundError):
+        refusal(job.id).unlink()
+    try:
+        return _prepare(job, driver)
+    except Exception as error:
+        _refuse(job.id, str(error))
+        raise
+
+
+def _prepare(job: Job, driver: str) -> Slice | None:
+    gres_conf = slurm_conf().with_name("gres.conf")
+    shares = shares_of(job.id, job.node, gres_conf)
+    if not shares:
+        return None
+    conf = gres_lines(gres_conf, job.node) if gres_conf.exists() else []
+    quotas = job_quotas(shares, job.asked, visible_gpus(driver == "sim"), conf)
+    with suppress(SliceError):
+        found = store.find(job.slice_name)
+        if _record(found) == job.record and found.quotas == tuple((each.gpu.uuid, each.quota) for each in quotas):
+            return found
+        end(found)
+    return _make(job, quotas, driver) if quotas else None
+
+
+def _make(job: Job, quotas: Sequence[DeviceQuota], driver: str) -> Slice:
+    libvgpu = library.find_library(is_dry_run=False)
+    library.check_host(libvgpu)
+    make_mount_points()
+    state.make_lock_dir()
+    files = slice_files(quotas, driver, lambda _: None)
+    with suppress(FileNotFoundError):  # what the host preloads everywhere stays preloaded
+        files["etc/ld.so.preload"] += PRELOAD_FILE.read_bytes()
+    files["slurm/job"] = job.record.encode()
+    links = {"slurm/library": str(libvgpu.path)}
+    return store.make(job.slice_name, quotas, files, driver, user=job.user, links=links)
+
+
+def make_mount_points() -> None:
+    """Make the places at which the plugin puts a job's files, in its own view of them. Raises SlurmError."""
+    try:
+        for folder in ("etc", "run"):
+            state.make_readable(CONTAINER_FOLDER / folder)
+        for file in (CONTAINER_FOLDER / "libvgpu.so", CONTAINER_FOLDER / "run" / "usage", PRELOAD_FILE):
+            if not file.exists():
+                file.touch(0o644)
+                file.chmod(0o644)
+    except OSError as error:
+        raise SlurmError(f"{error.filename}: {error.strerror}; the files of a job's share have no place here") from None
+
+
+def end_job(job: str) -> Ended | None:
+    """End what a job has left on this node, and its slice; None where it had none. Raises VgpurunError."""
+    with suppress(FileNotFoundError):
+        refusal(job).unlink()
+    try:
+        found = store.find(f"{PREFIX}{job}")
+    except SliceError:
+        return None
+    return end(found)
+
+
+def end(found: Slice) -> Ended:
+    """End what still runs in a slice, and remove it. Raises SliceError and StateError."""
+    killed = orphans.kill(found)
+    readings = usage_file.read_usage(found.usage, [uuid for uuid, _ in found.quotas]) or []
+    return Ended(found.name, readings, killed, remove(found, None, force=True))
+
+
+def sweep(node: str) -> Iterator[Ended]:
+    """End the slices of jobs that slurmctld no longer has on this node. Raises SlurmError where it does not answer."""
+    before = {each.name: each for each in store.slices() if each.name.startswith(PREFIX)}
+    active = active_jobs(node)  # asked after: a job that begins has its slice later
+    for name, found in before.items():
+        if name.removeprefix(PREFIX) not in active:
+            yield end(found)
+    with suppress(OSError):
+        for path in _refusals().iterdir():
+            if path.name not in active:
+                path.unlink(missing_ok=True)
+
+
+def refusal(job: str) -> Path:
+    """Return where it is written why a job has no share."""
+    return _refusals() / job
+
+
+def _refusals() -> Path:
+    return state.host_root() / "slurm"
+
+
+def _refuse(job: str, reason: str) -> None:
+    path = refusal(job)
+    with suppress(OSError):
+        state.make_readable(path.parent)
+        with atomic_file(path, is_flushed=False) as half_made:
+            half_made.write_text(f"{' '.join(reason.split())}\n")
+            half_made.chmod(0o644)
+
+
+def _record(found: Slice) -> str:
+    try:
+        return (found.folder / "slurm" / "job").read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return ""
+
+
+def node_name() -> str:
+    """Return this node's name: what slurmd says, or the host's."""
+    return os.environ.get("SLURMD_NODENAME") or os.uname().nodename.split(".")[0]

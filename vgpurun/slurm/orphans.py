@@ -1,0 +1,56 @@
+"""Ends what has outlived its job. Slurm loses sight of a task whose slurmstepd was killed."""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from vgpurun import abi
+from vgpurun.slices.store import Slice
+
+_PATIENCE_S = 5.0
+_RETRY_S = 0.05
+
+
+def kill(found: Slice, proc: Path = Path("/proc")) -> list[int]:
+    """Kill what runs in a slice, wait until it has ended, and return it. Raises nothing."""
+    killed: dict[int, None] = {}
+    give_up_at = time.monotonic() + _PATIENCE_S
+    while (there := list(_processes_of(found, proc))) and time.monotonic() < give_up_at:
+        for pid in there:
+            killed[pid] = None
+            with suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(_RETRY_S)
+    return list(killed)
+
+
+def _processes_of(found: Slice, proc: Path) -> Iterator[int]:
+    """Yield those that have its usage file in place, or open."""
+    try:
+        status = found.usage.stat()
+    except OSError:
+        return
+    usage = (status.st_dev, status.st_ino)
+    for process in proc.iterdir():
+        if process.name.isdecimal() and int(process.name) != os.getpid():
+            in_place = process / "root" / abi.CONTAINER_USAGE.lstrip("/")
+            if _is(in_place, usage) or any(_is(each, usage) for each in _open_files(process)):
+                yield int(process.name)
+
+
+def _open_files(process: Path) -> Iterator[Path]:
+    with suppress(OSError):
+        for each in os.scandir(process / "fd"):
+            with suppress(OSError):
+                if os.readlink(each.path).endswith("/usage"):  # noqa: PTH115
+                    yield Path(each.path)
+
+
+def _is(path: Path, file: tuple[int, int]) -> bool:
+    with suppress(OSError):
+        status = path.stat()
+        return (status.st_dev, status.st_ino) == file
+    return False
