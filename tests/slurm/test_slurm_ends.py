@@ -24,7 +24,7 @@ def test_scancel(cluster: Cluster) -> None:
     until_nothing_is_left(cluster)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive  # Slurm looks at it twice a minute
 def test_the_time_limit(cluster: Cluster) -> None:
     job = job_that_holds(cluster)
     cluster.ask(f"scontrol update JobId={job} EndTime=now+1", "root")
