@@ -19,6 +19,7 @@ from claim_node import GPUS, ClaimNode, named
 from support import CHECKOUT
 from support.debian_packages import tool
 from vgpurun.cli import cli
+from vgpurun.kubernetes.device_plugin.offered_resources import Offer
 from vgpurun.kubernetes.dra.cluster import Cluster
 from vgpurun.kubernetes.dra.config import config_of
 from vgpurun.kubernetes.dra.model import DRIVER, device
@@ -27,6 +28,8 @@ from vgpurun.kubernetes.dra.publish import Publisher
 FOLDER = CHECKOUT / "examples" / "kubernetes"
 VERSIONS = ("1.34", "1.35", "1.36", "1.37")
 INSTALLS = sorted(path.parent for path in FOLDER.glob("*/kustomization.yaml"))
+# Of Kueue and JobSet, whose schemas are not among Kubernetes' own.
+OF_OTHERS = {"ResourceFlavor", "ClusterQueue", "LocalQueue", "JobSet"}
 # The parts of the node that the DaemonSets may see.
 HOST_PATHS = {
     "/etc/cdi",
@@ -56,7 +59,14 @@ def built(folder: Path) -> list[dict[str, Any]]:
 
 
 def manifests() -> list[Path]:
-    return sorted(path for path in FOLDER.rglob("*.yaml") if path.name not in ("kustomization.yaml", "offer.yaml"))
+    found = sorted(path for path in FOLDER.rglob("*.yaml") if path.name not in ("kustomization.yaml", "offer.yaml"))
+    return [path for path in found if FOLDER / "chart" not in path.parents]  # test_chart.py has that
+
+
+def jobs_of(found: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The Jobs that a JobSet makes."""
+    for each in found["spec"].get("replicatedJobs", []) if found["kind"] == "JobSet" else []:
+        yield {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": each["name"]}, **each["template"]}
 
 
 def daemon_sets() -> list[dict[str, Any]]:
@@ -77,7 +87,8 @@ def test_every_manifest_is_valid(path: Path, version: str) -> None:
     found = documents(path)
     assert found
     for each in found:
-        check_schema(each, version)
+        for known in [*jobs_of(each)] if each["kind"] in OF_OTHERS else [each]:
+            check_schema(known, version)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +129,7 @@ class TestKustomizations:
         assert all(path.exists() for path in named_files)
         loose = [path for path in manifests() if path.resolve() not in named_files]
         kinds = {each["kind"] for path in loose for each in documents(path)}
-        assert kinds == {"Pod", "Job", "ResourceClaim", "ResourceClaimTemplate"}
+        assert kinds == {"Pod", "Job", "ResourceClaim", "ResourceClaimTemplate"} | OF_OTHERS
 
     @pytest.mark.parametrize("folder", INSTALLS, ids=lambda folder: folder.name)
     def test_nothing_is_made_twice(self, folder: Path) -> None:
@@ -285,6 +296,25 @@ class TestSlicesOfOwnNode:
         assert self.refusals("node-b", username="system:node:node-b") == []
 
 
+class TestJobSet:
+    def test_its_queue_covers_what_its_pods_ask_for_and_has_room(self) -> None:
+        found = {each["kind"]: each for each in documents(FOLDER / "pods" / "jobset.yaml")}
+        (group,) = found["ClusterQueue"]["spec"]["resourceGroups"]
+        (flavor,) = group["flavors"]
+        assert flavor["name"] == found["ResourceFlavor"]["metadata"]["name"]
+        assert found["LocalQueue"]["spec"]["clusterQueue"] == found["ClusterQueue"]["metadata"]["name"]
+        assert (
+            found["JobSet"]["metadata"]["labels"]["kueue.x-k8s.io/queue-name"]
+            == found["LocalQueue"]["metadata"]["name"]
+        )
+        quotas = {each["name"]: each["nominalQuota"] for each in flavor["resources"]}
+        assert set(quotas) == set(group["coveredResources"]) == {Offer.memory_name, Offer.compute_name}
+        for job in jobs_of(found["JobSet"]):
+            (container,) = job["spec"]["template"]["spec"]["containers"]
+            for name, count in container["resources"]["limits"].items():
+                assert count * job["spec"]["parallelism"] <= quotas[name]
+
+
 class TestClaims:
     def requests(self) -> Iterator[dict[str, Any]]:
         for path in sorted((FOLDER / "pods").glob("*.yaml")):
@@ -304,7 +334,7 @@ class TestClaims:
 
     def test_pods_name_claims_that_are_there(self) -> None:
         for path in (FOLDER / "pods").glob("*.yaml"):
-            found = documents(path)
+            found = [each for each in documents(path) if each["kind"] not in OF_OTHERS]
             names = {each["metadata"]["name"] for each in found if each["kind"].startswith("ResourceClaim")}
             for each in found:
                 pod = each["spec"]["template"]["spec"] if each["kind"] == "Job" else each["spec"]
