@@ -74,7 +74,8 @@ class DeviceLimit(ctypes.LittleEndianStructure):
         ("sm_policy", ctypes.c_uint32),
         ("priority", ctypes.c_uint32),
         ("paused", ctypes.c_uint32),
-        ("reserved", ctypes.c_uint8 * 48),
+        ("guaranteed_bytes", ctypes.c_uint64),
+        ("reserved", ctypes.c_uint8 * 40),
     )
 
 

@@ -76,9 +76,10 @@ struct vgpu_device_limit {
   uint64_t virtual_limit_bytes; /* what the program sees: past memory_limit_bytes the host serves. 0: the same */
   uint32_t sm_limit_percent;    /* 1 to 100; VGPU_NO_SM_LIMIT: none. Anything else is read as 1. */
   uint32_t sm_policy;
-  uint32_t priority; /* VGPU_PRIORITY_*, as in HAMi's CUDA_TASK_PRIORITY */
-  uint32_t paused;   /* not 0: no GPU work begins */
-  uint8_t reserved[48];
+  uint32_t priority;         /* VGPU_PRIORITY_*, as in HAMi's CUDA_TASK_PRIORITY */
+  uint32_t paused;           /* not 0: no GPU work begins */
+  uint64_t guaranteed_bytes; /* what the host keeps for it of memory_limit_bytes; 0: all. Not read by the library */
+  uint8_t reserved[40];
 };
 
 struct vgpu_limits {

@@ -20,7 +20,7 @@ import docker
 import pytest
 
 import images
-from cli import GPU_PROGRAM, WITH_PROGRAMS, Cli, clean_environment, wait_until
+from cli import GPU_PROGRAM, PROGRAMS, WITH_PROGRAMS, Cli, clean_environment, wait_until
 from private_engine import IN_CGROUP2, private_engine
 from support import is_set, unavailable
 from support.debian_packages import UnavailableError
@@ -163,6 +163,72 @@ def test_update_in_both_directions(cli: Cli, debian_v2: str) -> None:
     )
     assert cli("update", "--driver", "sim", "--mem", "1200m", "held").exit_code == 0
     assert device(cli, "held")["memory_limit_driver_bytes"] == 1200 * MIB
+
+
+SOFT = """
+from vgpurun.host import gpus, memory_limits
+from vgpurun.host.visible import activate_simulation
+import sys
+activate_simulation()
+(gpu,) = gpus.list_gpus()
+found = memory_limits.read(gpu, memory_limits.cgroup_of(int(sys.argv[1])))
+print(found.guaranteed_bytes >> 20, found.most_bytes >> 20)
+"""
+
+
+def limits_of(cli: Cli, name: str) -> str:
+    """What the driver itself guarantees a container and lets it have, in MiB."""
+    pid = cli.engine.containers.get(name).attrs["State"]["Pid"]
+    command = [*cli.command[:3], sys.executable, "-c", SOFT, str(pid)]
+    return subprocess.run(command, env=cli.environment, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_what_is_guaranteed_is_reserved_and_the_soft_limit(cli: Cli, debian_v2: str) -> None:
+    for number in (1, 2):
+        started = cli.run("-d", "--name", f"held{number}", "--mem", "8g:12g", debian_v2, "sleep", "60")
+        assert started.exit_code == 0, started
+    assert "no room for --mem 1g on GPU 0: 0 bytes is free" in cli.run("--mem", "1g", debian_v2, "true").stderr
+    found = device(cli, "held1")
+    assert (found["memory_guaranteed_bytes"], found["memory_limit_bytes"]) == (8192 * MIB, 12288 * MIB)
+    assert "/ 8 GiB:12 GiB" in cli("ps", "--driver", "sim").stdout
+    assert limits_of(cli, "held1") == "8192 12288"
+    changed = cli("update", "--driver", "sim", "--mem", "6g:10g", "held1")
+    assert "8 GiB:12 GiB, 100 % -> 6 GiB:10 GiB, 100 %" in changed.stdout
+    assert limits_of(cli, "held1") == "6144 10240"
+    assert cli.run("--mem", "1g:2g", debian_v2, "true").exit_code == 0
+
+
+def test_the_toolkits_variables(cli: Cli, debian_v2: str) -> None:
+    """They are limits, and say in the container what it is held to."""
+    variables = ("-e", "NVIDIA_GPU_MEMORY_LIMIT=4096", "-e", "NVIDIA_GPU_MEMORY_REQUEST=1024")
+    assert cli.run("-d", "--name", "held", *variables, "--mem", "3g", debian_v2, "sleep", "60").exit_code == 0
+    assert limits_of(cli, "held") == "1024 3072"
+    seen = cli("exec", "held", "sh", "-c", "echo $NVIDIA_GPU_MEMORY_REQUEST $NVIDIA_GPU_MEMORY_LIMIT")
+    assert seen.stdout == "1024 3072\n"
+
+
+def test_a_slices_device_has_it_without_vgpurun(cli: Cli, debian_v2: str, engine_host: str) -> None:
+    """Each container of a slice is held by the driver to what the slice has; an update reaches all of them."""
+    assert cli("slice", "create", "--driver", "sim", "--mem", "1g", "alice").exit_code == 0
+    folder = Path(engine_host.removeprefix("unix://")).parent / "cdi"
+    assert cli("cdi", "generate", "--driver", "sim", "-o", str(folder / "vgpurun.yaml")).exit_code == 0
+    request = docker.types.DeviceRequest(driver="cdi", device_ids=["vgpurun.io/gpu=alice"])
+    loop = ["sh", "-c", f"umount /etc/ld.so.preload; {FILL}; sleep 60"]
+    container = cli.engine.containers.run(
+        debian_v2, loop, detach=True, device_requests=[request], network_mode="none", cap_add=["SYS_ADMIN"],
+        security_opt=["apparmor=unconfined", "seccomp=unconfined"], volumes=[f"{PROGRAMS}:/programs:ro"],
+    )  # fmt: skip
+    try:
+        wait_until(lambda: b"granted" in container.logs(), "the program's answer")
+        filled = json.loads(container.logs(stderr=False))
+        assert LIMIT_MIB - 2 <= filled["granted_bytes"] // MIB + 518 <= LIMIT_MIB
+        assert cli("slice", "update", "--driver", "sim", "--mem", "3g", "alice").exit_code == 0
+        assert limits_of(cli, container.id) == "0 3072"
+    finally:
+        container.remove(force=True)
+        cli("cdi", "remove", "--driver", "sim")
+    assert cli("slice", "rm", "--driver", "sim", "alice").exit_code == 0
+    assert not list(folder.glob("vgpurun.yaml"))
 
 
 def test_a_restart_sets_it_again(cli: Cli, debian_v2: str) -> None:

@@ -63,6 +63,7 @@ def test_a_device_brings_the_driver_the_library_the_limits_and_the_lock_folder()
         "CUDA_DEVICE_MEMORY_LIMIT_0=2147483648",
         "CUDA_DEVICE_SM_LIMIT_0=30",
         "CUDA_DEVICE_MEMORY_SHARED_CACHE=/.vgpurun/run/usage",
+        "NVIDIA_GPU_MEMORY_LIMIT=2048",
     ]
 
 

@@ -228,6 +228,7 @@ def test_one_short_label_and_the_rest_in_the_state_folder() -> None:
     assert json.loads(launch.owner["quota"])[1] == {
         "uuid": make_gpus(2)[1].uuid,
         "memory_bytes": 2 * GIB,
+        "guaranteed_bytes": None,
         "virtual_bytes": None,
         "sm_percent": None,
         "sm_policy": "hard",

@@ -1,9 +1,10 @@
 """How much of each GPU is reserved, by which holder, and how much is free.
 
-A memory limit is a reservation: the limits on a GPU together are at most its memory. A container without one may use
-the whole GPU, so it shares a GPU with no reservation, only with others that have no limit either, as they would without
-vgpurun. A compute limit is a reservation as well, and together they are at most 100 %; a container without one reserves
-no compute, and takes what the others leave.
+A memory limit is a reservation: the limits on a GPU together are at most its memory. Of a limit that is more than what
+is guaranteed, that part alone is reserved; what is used beyond it counts as use outside of all reservations. A
+container without a limit may use the whole GPU, so it shares a GPU with no reservation, only with others that have no
+limit either, as they would without vgpurun. A compute limit is a reservation as well, and together they are at most
+100 %; a container without one reserves no compute, and takes what the others leave.
 """
 
 from collections.abc import Sequence
@@ -36,8 +37,8 @@ class GpuCapacity(NamedTuple):
 
     @property
     def reserved_bytes(self) -> int:
-        """The sum of the memory limits."""
-        return sum(share.quota.memory_bytes or 0 for share in self.shares)
+        """The sum of the memory limits, or of what of them is guaranteed."""
+        return sum(share.quota.reserved_bytes or 0 for share in self.shares)
 
     @property
     def reserved_sm_percent(self) -> int:
@@ -77,7 +78,7 @@ class GpuCapacity(NamedTuple):
         """Return why there is no room for `need`, or None where there is. It keeps what it has `before`."""
         more_memory = before is None or need.has_more_memory_than(before)
         more_compute = before is None or need.has_more_compute_than(before)
-        return (self._memory_refusal(need.memory_bytes) if more_memory else None) or (
+        return (self._memory_refusal(need.reserved_bytes) if more_memory else None) or (
             self._sm_refusal(need.sm_percent) if more_compute else None
         )
 
@@ -119,7 +120,7 @@ def capacities(gpus: Sequence[Gpu], uses: Sequence[GpuUse], holders: Sequence[Ho
 def _held_of_reservation(share: Share) -> int:
     """Return what a share uses of its reservation: the container writes that reading itself, so it is capped, and an
     unknown one counts as all."""
-    reserved_bytes = share.quota.memory_bytes
+    reserved_bytes = share.quota.reserved_bytes
     if reserved_bytes is None:
         return 0
     return reserved_bytes if share.held_bytes is None else min(share.held_bytes, reserved_bytes)

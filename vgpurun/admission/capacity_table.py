@@ -19,7 +19,7 @@ def _rows(capacity: GpuCapacity) -> list[tuple[str, str, str, str, str]]:
     index = capacity.gpu.number
     rows = []
     for share in capacity.shares:
-        memory, sm = share.quota.memory_bytes, share.quota.sm_percent
+        memory, sm = share.quota.reserved_bytes, share.quota.sm_percent
         rows.append(
             (
                 index,

@@ -12,7 +12,7 @@ from vgpurun.console.messages import say, warn
 from vgpurun.errors import NoRoomError
 from vgpurun.host.gpus import Gpu
 from vgpurun.limits.model import Limits
-from vgpurun.limits.quota import Quota, shortest_size
+from vgpurun.limits.quota import Quota, shortest_range
 
 if TYPE_CHECKING:
     from vgpurun.engine.client import Engine
@@ -40,7 +40,7 @@ def admitted_change(
     Of what it has already, `before` by UUIDs, nothing is asked for anew.
     Raises NoRoomError, also at the end: then they are to be taken back. Raises ConfigError, too.
     """
-    memory = _by_gpu([(gpu, shortest_size(each.memory_bytes)) for gpu, each in wanted if each.memory_bytes], wanted)
+    memory = _by_gpu([(gpu, shortest_range(each)) for gpu, each in wanted if each.memory_bytes], wanted)
     sm = _by_gpu([(gpu, str(each.sm_percent)) for gpu, each in wanted if each.sm_percent], wanted)
     request = Request(
         Limits(memory, sm),

@@ -108,8 +108,10 @@ class Needs:
         memory, sm = self._memory_text(capacity), self._sm_text(capacity)
         found = [quota.resolve([capacity.gpu], memory, sm, self._request.environment, [index])[0] for index in indexes]
         sizes = [each.memory_bytes for each in found]
+        reserved = [each.reserved_bytes for each in found]
         percents = [each.sm_percent for each in found if each.sm_percent is not None]
-        return Quota(None if None in sizes else max(filter(None, sizes)), max(percents, default=None))
+        need = Quota(None if None in sizes else max(filter(None, sizes)), max(percents, default=None))
+        return need if None in reserved else need.guaranteed(max(filter(None, reserved)))
 
     def limits_on(self, capacities: Sequence[GpuCapacity]) -> Limits:
         """Return --mem and --sm for these GPUs, with what `max` and lowered defaults are."""
@@ -126,7 +128,7 @@ class Needs:
         """Yield the options that the user may not have as they are by default, and what they are instead."""
         memory, sm = self._memory_text(capacity), self._sm_text(capacity)
         if memory != self._memory[capacity.gpu.uuid] and not self.takes_rest_of(capacity):
-            yield "mem", show_size(quota.parse_size(memory or "").bytes_on(capacity.gpu.memory_bytes))
+            yield "mem", show_size(quota.parse_range(memory or "").most.bytes_on(capacity.gpu.memory_bytes))
         if sm != self._sm[capacity.gpu.uuid]:
             yield "sm", f"{sm} %"
 
@@ -140,7 +142,10 @@ class Needs:
         if text is None or most is None or not most.memory_bytes:
             return text
         (asked,) = quota.resolve([capacity.gpu], text, None, {}, [0])
-        return f"{most.memory_bytes}b" if asked.has_more_memory_than(most) else text
+        if not asked.has_more_memory_than(most):
+            return text
+        sizes = {min(asked.reserved_bytes or most.memory_bytes, most.memory_bytes), most.memory_bytes}
+        return ":".join(f"{size}b" for size in sorted(sizes))
 
     def _sm_text(self, capacity: GpuCapacity) -> str | None:
         text, most = self._sm[capacity.gpu.uuid], self._most["sm"].get(capacity.gpu.uuid)

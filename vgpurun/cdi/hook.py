@@ -51,7 +51,7 @@ def set_limits(pid: int, path: Path) -> None:
     for uuid, quota in limits:
         gpu = by_uuid.get(uuid)
         if gpu is not None and gpu.mig_index is None and quota.memory_bytes is not None:
-            memory_limits.write(gpu, cgroup, quota.memory_bytes)
+            memory_limits.write(gpu, cgroup, quota.memory_bytes, quota.guaranteed_bytes or 0)
 
 
 def _mounts(bundle: Path) -> dict[str, str]:

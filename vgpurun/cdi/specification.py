@@ -19,7 +19,7 @@ from typing import Any
 from vgpurun import abi
 from vgpurun.cdi.edits import Edits, joined, mount, variables
 from vgpurun.errors import OptionError
-from vgpurun.limits.device_quotas import limit_variables
+from vgpurun.limits.device_quotas import limit_variables, toolkit_variables
 from vgpurun.limits.model import DeviceQuota
 from vgpurun.options.mount_targets import PRELOAD_FILE
 
@@ -70,7 +70,9 @@ def share_edits(share: Share, library: Path) -> Edits:
     """Return what limits a container to a share: the library, its files and variables."""
     etc, usage = share.state_folder / "etc", share.state_folder / "run" / "usage"
     return {
-        "env": variables(limit_variables(share.quotas) | {abi.ENV_USAGE_FILE: abi.CONTAINER_USAGE}),
+        "env": variables(
+            limit_variables(share.quotas) | {abi.ENV_USAGE_FILE: abi.CONTAINER_USAGE} | toolkit_variables(share.quotas)
+        ),
         "mounts": [
             mount(str(library), abi.CONTAINER_LIBRARY),
             mount(str(etc), f"{abi.CONTAINER_DIR}/etc"),

@@ -172,8 +172,9 @@ def force_option(group: str) -> Callable[[Function], Function]:
 
 
 def limit_options(
-    memory: str = "GPU memory for each GPU: 2g, 1.5GiB, 1024m, 50%, or for a launch max: all that is free; or by GPU: "
-    "0=2g,1=4g, where the number is the GPU's index in this host's nvidia-smi, or a UUID or its beginning.",
+    memory: str = "GPU memory for each GPU: 2g, 1.5GiB, 1024m, 50%, or for a launch max: all that is free; 4g:8g "
+    "reserves 4g, and it may have 8g; or by GPU: 0=2g,1=4g, where the number is the GPU's index in this host's "
+    "nvidia-smi, or a UUID or its beginning.",
     compute: str = "Share of each GPU's time: 1 to 100 (100 or 0: no limit); or by GPU: 0=50,1=20.",
 ) -> Callable[[Function], Function]:
     """Return what adds --mem and --sm, with these helps."""

@@ -158,7 +158,7 @@ def _names(text: str) -> tuple[str, ...]:
 
 # Values for options that are not given. The administrator's file and the user's have them.
 DEFAULTS = (
-    Key("mem", _memory, "`--mem`: a size, a share, or `max`", "25%"),
+    Key("mem", _memory, "`--mem`: a size, a share, two with a colon, or `max`", "25%"),
     Key("sm", _sm, "`--sm`: a percentage", "50"),
     Key("gpus", _gpus, "`--gpus`: `all`, a count, or a list of GPUs", "[0, 1]", is_list=True),
     Key("place", _one_of(*PLACE_POLICIES), "`--place`", "binpack", PLACE_POLICIES[0]),

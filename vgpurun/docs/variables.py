@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from vgpurun import abi
 from vgpurun.config.schema import DEFAULTS
+from vgpurun.limits import quota
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,13 @@ VARIABLES = (
         "Compute limit of every GPU in percent of its time: `50` or `50%`; `0` and `100` mean none. `_<i>` as above.",
     ),
     Variable(abi.ENV_WRAPPER_MEMORY, _BOTH, f"The same as `{abi.ENV_MEMORY_LIMIT}`, which comes first."),
+    Variable(
+        quota.ENV_TOOLKIT_LIMIT,
+        _CLI,
+        f"A memory limit in whole MiB, as NVIDIA's container toolkit has it for a hook of its own. Beside `--mem` and "
+        f"`{abi.ENV_MEMORY_LIMIT}` the lower limit holds, and the container gets what it is held to.",
+    ),
+    Variable(quota.ENV_TOOLKIT_REQUEST, _CLI, "What of that is guaranteed, as the first size of `--mem 4g:8g`."),
     Variable(abi.ENV_ALNAIR_SM, _BOTH, f"The same as `{abi.ENV_SM_LIMIT}`, which comes first."),
     Variable(
         abi.ENV_SM_POLICY,

@@ -8,7 +8,7 @@ from typing import Any
 from vgpurun.errors import OptionError
 from vgpurun.host.gpus import match_gpu
 from vgpurun.inventory.usage import Tenant, TenantDevice
-from vgpurun.limits.quota import Quota, show_size
+from vgpurun.limits.quota import Quota, show_range, show_size
 from vgpurun.util.times import show_age, show_moment
 
 SHORT_ID = 12  # characters of an id, as docker shows it
@@ -92,7 +92,7 @@ def record(tenant: Tenant, is_short: bool) -> dict[str, Any]:
         "User": container.user,
         "GPUs": _joined([each.gpu.number for each in tenant.devices] + [UNKNOWN for _ in tenant.missing]),
         "Memory": _joined([memory_used(each) for each in tenant.devices] + [UNKNOWN for _ in tenant.missing]),
-        "MemoryLimit": _joined([memory_limit(quota.memory_bytes) for quota in _quotas(tenant)]),
+        "MemoryLimit": _joined([show_range(quota) for quota in _quotas(tenant)]),
         "SM": _joined([sm_used(each) for each in tenant.devices] + [UNKNOWN for _ in tenant.missing]),
         "SMLimit": _joined([sm_limit(quota.sm_percent) for quota in _quotas(tenant)]),
         "Slice": tenant.slice_name,
@@ -126,11 +126,6 @@ def _joined(texts: Sequence[str]) -> str:
 def memory_used(device: TenantDevice) -> str:
     """Return what a container uses of a GPU's memory, for people."""
     return UNKNOWN if device.memory_used_bytes is None else show_size(device.memory_used_bytes)
-
-
-def memory_limit(limit_bytes: int | None) -> str:
-    """Return a memory limit for people."""
-    return NO_LIMIT if limit_bytes is None else show_size(limit_bytes)
 
 
 def sm_used(device: TenantDevice) -> str:

@@ -16,7 +16,8 @@ from vgpurun.host.gpus import Gpu
 from vgpurun.launch.committed import healing, own_variables
 from vgpurun.launch.driver_mounts import DRIVER_FOLDER, driver_mounts
 from vgpurun.launch.profiling import Profiling
-from vgpurun.limits.device_quotas import device_quotas, limit_variables, limits_content, shared_files
+from vgpurun.limits import quota
+from vgpurun.limits.device_quotas import device_quotas, limit_variables, limits_content, shared_files, toolkit_variables
 from vgpurun.limits.model import DeviceQuota, Joined, Limits, quotas_to_json
 from vgpurun.options import ContainerOptions, Mount, mount_targets
 from vgpurun.storage import state
@@ -106,6 +107,7 @@ def plan_launch(
         **options.environment,
         **_container_environment(options, driver, given, host_environment),
         **_loader_variables(mounts, libc, needs_path, given),
+        **_toolkit_variables(quotas, given),
     }
     if profiling:
         mounts.append(Mount(str(profiling.folder), abi.CONTAINER_PROFILE, read_only=False))
@@ -214,6 +216,13 @@ def _container_environment(
         # Which GPUs there are is decided by --gpus alone; other variables of the driver are the user's to change.
         environment[name] = value if name == "NVIDIA_VISIBLE_DEVICES" else given.get(name, value)
     return environment
+
+
+def _toolkit_variables(quotas: Sequence[DeviceQuota], given: Mapping[str, str]) -> dict[str, str | None]:
+    """Return NVIDIA's variables of limits where the container has any: they say what it is held to."""
+    ours = toolkit_variables(quotas)
+    names = (quota.ENV_TOOLKIT_LIMIT, quota.ENV_TOOLKIT_REQUEST)
+    return {name: ours.get(name) for name in names if name in given}
 
 
 def _joined(ours: str, given: str | None) -> str:

@@ -52,6 +52,21 @@ def limits_content(quotas: Sequence[DeviceQuota]) -> bytes:
     return limits_file.limits_bytes([(each.gpu.uuid, each.quota) for each in quotas])
 
 
+def toolkit_variables(quotas: Sequence[DeviceQuota]) -> dict[str, str]:
+    """Return the limits as NVIDIA's container toolkit has them for a hook of its own, one for all GPUs of a container.
+
+    There are none where a GPU has no limit. Of limits that differ it is the largest: the rest is the library's.
+    """
+    most = [each.quota.memory_bytes for each in quotas]
+    if not quotas or None in most:
+        return {}
+    variables = {quota.ENV_TOOLKIT_LIMIT: str(max(filter(None, most)) >> 20)}
+    guaranteed = [each.quota.guaranteed_bytes for each in quotas]
+    if None not in guaranteed:
+        variables[quota.ENV_TOOLKIT_REQUEST] = str(max(filter(None, guaranteed)) >> 20)
+    return variables
+
+
 def limit_variables(quotas: Sequence[DeviceQuota], indexes: Sequence[int] | None = None) -> dict[str, str]:
     """Return the limits as variables, by the index that each GPU has there (None: as in a container, from 0)."""
     variables = {}

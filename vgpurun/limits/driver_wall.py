@@ -36,12 +36,14 @@ def _settle(cgroup: Path, gpu: Gpu, quota: Quota) -> Unsettled | None:
     now = MemoryLimits(None)
     try:
         now = memory_limits.read(gpu, cgroup)
-        if now.most_bytes is None or now.most_bytes == quota.memory_bytes:
+        guaranteed_bytes = quota.guaranteed_bytes or 0
+        if now.most_bytes is None or now[:2] == (quota.memory_bytes, guaranteed_bytes):
             return None
         if quota.memory_bytes is not None and now.used_bytes > quota.memory_bytes:
             return Unsettled(gpu, now, f"{show_size(now.used_bytes)} is in use, and the driver refuses less")
         # A limit that is lifted stays one, of all that the GPU has: so a later one is set again.
-        memory_limits.write(gpu, cgroup, gpu.memory_bytes if quota.memory_bytes is None else quota.memory_bytes)
+        most_bytes = gpu.memory_bytes if quota.memory_bytes is None else quota.memory_bytes
+        memory_limits.write(gpu, cgroup, most_bytes, guaranteed_bytes)
     except (EnforceError, GpuError) as error:
         return None if now.most_bytes is None else Unsettled(gpu, now, str(error))
     return None

@@ -29,6 +29,7 @@ def limits_bytes(limits: Sequence[tuple[str, Quota]], may_disable: bool = False,
         device.sm_policy = quota.sm_policy.value
         device.priority = quota.priority.value
         device.paused = quota.paused
+        device.guaranteed_bytes = quota.guaranteed_bytes or 0
     return bytes(content)
 
 
@@ -88,4 +89,5 @@ def _quota_of(device: abi.DeviceLimit, suspended: int) -> Quota:
         bool(device.paused),
         device.virtual_limit_bytes if device.virtual_limit_bytes > device.memory_limit_bytes else None,
         suspended,
+        device.guaranteed_bytes if 0 < device.guaranteed_bytes < device.memory_limit_bytes else None,
     )

@@ -28,7 +28,9 @@ def texts_by_device(limits: Limits) -> tuple[PerDevice[str | None], PerDevice[st
     memory: PerDevice[str | None] = PerDevice()
     sm: PerDevice[str | None] = PerDevice()
     if limits.memory is not None:
-        quota.parse_per_device(limits.memory, lambda text: None if is_max(text) else quota.parse_limit(text))
+        quota.parse_per_device(
+            limits.memory, lambda text: None if is_max(text) else quota.parse_range(text, quota.parse_limit)
+        )
         memory = quota.parse_per_device(limits.memory, str)
     if limits.sm is not None:
         quota.parse_per_device(limits.sm, quota.parse_sm)
@@ -69,6 +71,7 @@ def quotas_to_json(quotas: Sequence[DeviceQuota]) -> str:
             {
                 "uuid": each.gpu.uuid,
                 "memory_bytes": each.quota.memory_bytes,
+                "guaranteed_bytes": each.quota.guaranteed_bytes,
                 "virtual_bytes": each.quota.virtual_bytes,
                 "sm_percent": each.quota.sm_percent,
                 "sm_policy": each.quota.sm_policy.name.lower(),
@@ -95,6 +98,7 @@ def _quota_from_json(each: Mapping[str, Any]) -> Quota:
         SM_POLICIES.get(each.get("sm_policy", ""), SmPolicy.HARD),
         PRIORITIES.get(each.get("priority", ""), Priority.HIGH),
         virtual_bytes=limit_within(each.get("virtual_bytes"), abi.NO_MEMORY_LIMIT),
+        guaranteed_bytes=limit_within(each.get("guaranteed_bytes"), abi.NO_MEMORY_LIMIT),
     )
 
 

@@ -26,6 +26,10 @@ LEAST_LIMIT_BYTES = 1 << 20  # what is less is surely a slip: a context alone ta
 # Measured on an H200 with driver 580.159.04 (README.md). Another GPU's may take less.
 _CONTEXT_BYTES, _CONTEXT_OF = 518 << 20, "an H200"
 
+# NVIDIA's container toolkit has these for a hook of its own, in MiB.
+ENV_TOOLKIT_LIMIT = "NVIDIA_GPU_MEMORY_LIMIT"
+ENV_TOOLKIT_REQUEST = "NVIDIA_GPU_MEMORY_REQUEST"
+
 MEMORY_HELP = "use a size such as 2g, 1.5GiB or 1024m, or a share of the GPU such as 50%"
 SM_HELP = "use a whole percentage from 1 to 100 (100 or 0: no limit)"
 
@@ -51,6 +55,7 @@ class Quota(NamedTuple):
 
     `virtual_bytes` is what its programs see when that is more than `memory_bytes`: the host serves the rest.
     `suspended` is one of all devices: SUSPENDED and so on of abi.py.
+    `guaranteed_bytes` is what is kept for it when that is less than `memory_bytes`, the most that it may have.
     """
 
     memory_bytes: int | None = None
@@ -66,14 +71,34 @@ class Quota(NamedTuple):
         """Whether the container has given back its memory and its time of the device, and reserves nothing there."""
         return self.suspended == abi.SUSPENDED
 
+    guaranteed_bytes: int | None = None
+
+    @property
+    def reserved_bytes(self) -> int | None:
+        """What is reserved for it: all that it may have, or what it was guaranteed of that."""
+        return self.memory_bytes if self.guaranteed_bytes is None else self.guaranteed_bytes
+
+    def guaranteed(self, size_bytes: int) -> "Quota":
+        """Return it with so much guaranteed, where that is not all of it."""
+        return self._replace(guaranteed_bytes=None if size_bytes == self.memory_bytes else size_bytes)
+
     def has_more_memory_than(self, other: "Quota") -> bool:
-        """Whether the memory limit is higher."""
+        """Whether the memory limit is higher, or more is reserved."""
         unlimited = float("inf")
-        return (self.memory_bytes or unlimited) > (other.memory_bytes or unlimited)
+        return (self.memory_bytes or unlimited) > (other.memory_bytes or unlimited) or (
+            (self.reserved_bytes or unlimited) > (other.reserved_bytes or unlimited)
+        )
 
     def has_more_compute_than(self, other: "Quota") -> bool:
         """Whether the compute limit is higher."""
         return (self.sm_percent or 100) > (other.sm_percent or 100)
+
+
+class MemoryRange(NamedTuple):
+    """A memory limit as it was written: the most, and what of it is guaranteed where that is less."""
+
+    most: MemorySize
+    guaranteed: MemorySize | None = None
 
 
 class PerDevice(Generic[T]):  # Python 3.10 has no NamedTuple of any type
@@ -113,6 +138,19 @@ def parse_limit(text: str) -> MemorySize:
     if not size.is_percent:
         _check_least(size, size.bytes_on(0))
     return size
+
+
+def parse_range(text: str, parse: Callable[[str], MemorySize] = parse_size) -> MemoryRange:
+    """Read a memory limit, or GUARANTEED:MOST. Raises LimitError, also from `parse`."""
+    guaranteed, colon, most = text.partition(":")
+    return MemoryRange(parse(most), parse(guaranteed)) if colon else MemoryRange(parse(text))
+
+
+def parse_mib(text: str) -> MemorySize:
+    """Read a whole number of MiB, as NVIDIA's container toolkit has it. Raises LimitError."""
+    if not text.strip(" \t").isdecimal():
+        raise LimitError(f"'{text}' is not a whole number of MiB")
+    return parse_size(f"{text.strip()}m")
 
 
 def _check_least(size: MemorySize, limit_bytes: int) -> None:
@@ -171,30 +209,52 @@ def resolve(
     `indexes` are the NVML indexes that the program will see, for names such as CUDA_DEVICE_MEMORY_LIMIT_0.
     Raises LimitError, also for a limit above the memory of its GPU.
     """
-    parsed_memory: PerDevice[MemorySize] = PerDevice() if memory is None else parse_per_device(memory, parse_size)
-    memory_sizes = values_on(parsed_memory, gpus, "--mem")
+    parsed_memory: PerDevice[MemoryRange] = PerDevice() if memory is None else parse_per_device(memory, parse_range)
+    ranges = values_on(parsed_memory, gpus, "--mem")
     parsed_sm: PerDevice[int | None] = PerDevice() if sm is None else parse_per_device(sm, parse_sm)
     sm_percents = values_on(parsed_sm, gpus, "--sm")
     quotas = []
     for i, gpu in enumerate(gpus):
-        sizes = [(f"--mem {size.text}", size) for size in memory_sizes[i : i + 1] if size is not None]
+        written = ranges[i]
+        sizes = [] if written is None else [(f"--mem {written.most.text}", written.most)]
         memory_names = (f"{abi.ENV_MEMORY_LIMIT}_{indexes[i]}", abi.ENV_MEMORY_LIMIT, abi.ENV_WRAPPER_MEMORY)
         sizes += _from_environment(environment, memory_names, parse_size)
+        sizes += _from_environment(environment, (ENV_TOOLKIT_LIMIT,), parse_mib)
+        promises = [] if written is None or written.guaranteed is None else [(f"--mem {memory}", written.guaranteed)]
+        promises = promises or _from_environment(environment, (ENV_TOOLKIT_REQUEST,), parse_mib)
         percents = [(f"--sm {sm}", percent) for percent in sm_percents[i : i + 1]]
         sm_names = (f"{abi.ENV_SM_LIMIT}_{indexes[i]}", abi.ENV_SM_LIMIT, abi.ENV_ALNAIR_SM)
         percents += _from_environment(environment, sm_names, parse_sm)
+        most_bytes = min((_bytes_within(size, gpu, origin) for origin, size in sizes), default=None)
         quotas.append(
             Quota(
-                memory_bytes=min((_bytes_within(size, gpu, origin) for origin, size in sizes), default=None),
+                memory_bytes=most_bytes,
                 sm_percent=min((percent for _, percent in percents if percent is not None), default=None),
+                guaranteed_bytes=_guaranteed(promises, gpu, most_bytes),
             )
         )
     return quotas
 
 
+def _guaranteed(promises: Sequence[tuple[str, MemorySize]], gpu: Gpu, most_bytes: int | None) -> int | None:
+    """Return what is guaranteed, None where that is all. Raises LimitError for more than the most."""
+    for origin, size in promises:
+        guaranteed_bytes = _bytes_within(size, gpu, origin)
+        if most_bytes is None:
+            raise LimitError(f"{origin} guarantees memory without a limit; give --mem GUARANTEED:MOST, such as 4g:8g")
+        if guaranteed_bytes > most_bytes:
+            raise LimitError(
+                f"{origin} guarantees more than the limit, {show_size(most_bytes)}; lower the first of both"
+            )
+        return guaranteed_bytes if guaranteed_bytes < most_bytes else None
+    return None
+
+
 def sets_limits(environment: Mapping[str, str]) -> bool:
     """Ask whether any limit variable has a value."""
-    names = (abi.ENV_MEMORY_LIMIT, abi.ENV_WRAPPER_MEMORY, abi.ENV_SM_LIMIT, abi.ENV_ALNAIR_SM)
+    names = (
+        abi.ENV_MEMORY_LIMIT, abi.ENV_WRAPPER_MEMORY, ENV_TOOLKIT_LIMIT, abi.ENV_SM_LIMIT, abi.ENV_ALNAIR_SM,
+    )  # fmt: skip
     return any(name.startswith(names) and value.strip(" \t") for name, value in environment.items())
 
 
@@ -235,6 +295,20 @@ def show_size(size_bytes: int) -> str:
     from humanfriendly import format_size  # slow to import, and needed for messages only
 
     return format_size(size_bytes, binary=True)
+
+
+def show_range(quota: Quota) -> str:
+    """Return a memory limit for people, after what of it is guaranteed where that is less."""
+    if quota.memory_bytes is None:
+        return "no limit"
+    guaranteed = "" if quota.guaranteed_bytes is None else f"{show_size(quota.guaranteed_bytes)}:"
+    return guaranteed + show_size(quota.memory_bytes)
+
+
+def shortest_range(quota: Quota) -> str:
+    """Return a quota's memory as --mem takes it, which is a limit or GUARANTEED:MOST; nothing without a limit."""
+    sizes = (quota.guaranteed_bytes, quota.memory_bytes)
+    return ":".join(shortest_size(each) for each in sizes if each is not None)
 
 
 def shortest_size(size_bytes: int) -> str:

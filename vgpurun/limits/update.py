@@ -182,6 +182,7 @@ def _with_limits(before: Sequence[Quota], gpus: Sequence[Gpu], limits: Limits) -
     return [
         old._replace(
             memory_bytes=new.memory_bytes if gpu.uuid in named_memory else old.memory_bytes,
+            guaranteed_bytes=new.guaranteed_bytes if gpu.uuid in named_memory else old.guaranteed_bytes,
             sm_percent=new.sm_percent if gpu.uuid in named_sm else old.sm_percent,
             sm_policy=choose_policy(limits.sm_policy, {}) if limits.sm_policy else old.sm_policy,
             priority=choose_priority(limits.priority, {}) if limits.priority else old.priority,

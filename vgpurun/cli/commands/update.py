@@ -23,7 +23,7 @@ from vgpurun.host.visible import visible_gpus
 from vgpurun.inventory.cgroups import cgroups_of
 from vgpurun.limits.model import Limits
 from vgpurun.limits.policies import Priority, SmPolicy
-from vgpurun.limits.quota import Quota, doubt, show_size
+from vgpurun.limits.quota import Quota, doubt, show_range, show_size
 
 if TYPE_CHECKING:
     from vgpurun.limits.update import Change
@@ -121,7 +121,7 @@ def show_changes(name: str, changes: Sequence["Change"]) -> None:
 
 def show_quota(quota: Quota) -> str:
     """Return limits for people."""
-    memory = "all memory" if quota.memory_bytes is None else show_size(quota.memory_bytes)
+    memory = "all memory" if quota.memory_bytes is None else show_range(quota)
     if quota.virtual_bytes is not None:
         memory += f" (seen as {show_size(quota.virtual_bytes)})"
     words = [

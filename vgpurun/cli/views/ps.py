@@ -16,6 +16,7 @@ from vgpurun.cli.views.templates import Template, columns
 from vgpurun.inventory import listing
 from vgpurun.inventory.cgroups import DriverLimits
 from vgpurun.inventory.usage import Tenant
+from vgpurun.limits.quota import show_range
 from vgpurun.util.times import show_age, show_moment
 
 _COLUMNS = (
@@ -104,7 +105,7 @@ def _rows(tenant: Tenant, is_short: bool, with_state: bool) -> list[tuple[str, .
     use = [
         (
             each.gpu.number,
-            of_limit(listing.memory_used(each), listing.memory_limit(each.quota.memory_bytes)),
+            of_limit(listing.memory_used(each), show_range(each.quota)),
             listing.held_back(each.quota) or share(listing.sm_used(each), each.quota.sm_percent),
         )
         for each in tenant.devices
@@ -112,7 +113,7 @@ def _rows(tenant: Tenant, is_short: bool, with_state: bool) -> list[tuple[str, .
     use += [
         (
             listing.UNKNOWN,
-            of_limit(listing.UNKNOWN, listing.memory_limit(quota.memory_bytes)),
+            of_limit(listing.UNKNOWN, show_range(quota)),
             listing.held_back(quota) or share(listing.UNKNOWN, quota.sm_percent),
         )
         for _, quota in tenant.missing

@@ -18,6 +18,7 @@ from vgpurun.host.visible import gpus_if_any
 from vgpurun.inventory import listing
 from vgpurun.inventory import usage as smi
 from vgpurun.inventory.usage import Tenant
+from vgpurun.limits.quota import show_range
 from vgpurun.slices.store import Slice
 from vgpurun.util.times import show_moment
 
@@ -67,7 +68,7 @@ def _rows(each: Slice, tenant: Tenant, members: Sequence[Tenant]) -> list[tuple[
     use = [
         (
             device.gpu.number,
-            of_limit(listing.memory_used(device), listing.memory_limit(device.quota.memory_bytes)),
+            of_limit(listing.memory_used(device), show_range(device.quota)),
             share(listing.sm_used(device), device.quota.sm_percent),
         )
         for device in tenant.devices
@@ -75,7 +76,7 @@ def _rows(each: Slice, tenant: Tenant, members: Sequence[Tenant]) -> list[tuple[
     use += [
         (
             listing.UNKNOWN,
-            of_limit(listing.UNKNOWN, listing.memory_limit(quota.memory_bytes)),
+            of_limit(listing.UNKNOWN, show_range(quota)),
             share(listing.UNKNOWN, quota.sm_percent),
         )
         for _, quota in tenant.missing

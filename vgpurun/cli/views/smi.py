@@ -16,7 +16,7 @@ from vgpurun.host.gpus import Gpu, GpuUse
 from vgpurun.host.memory_limits import MemoryLimits
 from vgpurun.inventory.listing import held_back
 from vgpurun.inventory.usage import Report, Tenant, TenantDevice
-from vgpurun.limits.quota import show_size
+from vgpurun.limits.quota import show_range, show_size
 from vgpurun.limits.usage_file import DeviceReading
 
 _INDENT = 3
@@ -103,7 +103,7 @@ def _cells(tenant: Tenant, device: TenantDevice) -> tuple[RenderableType, ...]:
         name, what = _named(tenant.name, tenant.what, 2 * _INDENT)
         return name, tenant.user, what, "?" if reading is None else show_size(reading.memory_used_bytes), "", ""
     used = "?" if device.memory_used_bytes is None else show_size(device.memory_used_bytes)
-    memory_limit = "no limit" if quota.memory_bytes is None else show_size(quota.memory_bytes)
+    memory_limit = show_range(quota)
     if quota.virtual_bytes is not None:
         memory_limit += f", seen as {show_size(quota.virtual_bytes)}"
     share = "?" if busy is None else f"{busy.last_1s:.0f} %"

@@ -82,6 +82,7 @@ def device_json(device: TenantDevice, driver: MemoryLimits | None = None) -> dic
         "mig_index": device.gpu.mig_index,
         "uuid": device.gpu.uuid,
         "memory_limit_bytes": device.quota.memory_bytes,
+        "memory_guaranteed_bytes": device.quota.reserved_bytes,
         "memory_limit_driver_bytes": driver and driver.most_bytes,
         "memory_shown_bytes": device.quota.virtual_bytes or device.quota.memory_bytes,
         "memory_used_bytes": device.memory_used_bytes,

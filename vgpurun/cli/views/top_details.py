@@ -6,9 +6,9 @@ from rich.text import Text
 
 from vgpurun.cli.views.top import Row
 from vgpurun.cli.views.top_graph import History, graph
-from vgpurun.inventory.listing import memory_limit, sm_limit
+from vgpurun.inventory.listing import sm_limit
 from vgpurun.inventory.programs import Program
-from vgpurun.limits.quota import show_size
+from vgpurun.limits.quota import show_range, show_size
 from vgpurun.util.times import show_age
 
 _GAP = 2
@@ -65,7 +65,7 @@ def _of_tenant(row: Row) -> list[tuple[str, str]]:
         ("status", (container.described or container.status) if container else ""),
         ("GPU", f"{device.gpu.number}: {device.gpu.name}"),
         ("in slice", tenant.slice_name),
-        ("limits", f"{memory_limit(quota.memory_bytes)}, {sm_limit(quota.sm_percent)}"),
+        ("limits", f"{show_range(quota)}, {sm_limit(quota.sm_percent)}"),
     ]
     if reading is None:
         return [*found, ("use", "this user may not read it")]
