@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from pathlib import Path
 
-from slurm_cluster import RELEASES, Cluster, slurm_packages
+import pytest
+
+from slurm_cluster import PROGRAM, RELEASES, Cluster, slurm_cluster, slurm_packages
+from support import CHECKOUT
 
 
 def test_the_plugin_is_of_the_installed_release(cluster: Cluster) -> None:
@@ -39,3 +44,29 @@ def test_check_finds_this_cluster_usable(cluster: Cluster) -> None:
     assert "fail" not in by_name.values(), found
     assert {name for name, status in by_name.items() if status == "warn"} == {"devices", "ProctrackType"}
     assert {"Prolog", "Epilog", "plugin", "gres.conf", "library"} <= by_name.keys()
+
+
+@pytest.fixture
+def plain_cluster(built_library: Path) -> Iterator[Cluster]:
+    """One without the plugin, where TaskProlog sets variables."""
+    lines = ["TaskProlog=/etc/slurm/task_prolog", "PlugStackConfig=/dev/null"]
+    with slurm_cluster("24.11", lines) as cluster:
+        yield cluster
+
+
+@pytest.mark.slow
+def test_without_the_plugin_a_task_prolog_sets_variables(plain_cluster: Cluster) -> None:
+    allocates = f"PYTHONPATH={CHECKOUT}/tests VGPUSIM_CONFIG=/etc/slurm/sim.yaml {PROGRAM}allocates.py 1500 1700"
+    done = plain_cluster.run(f"srun --gres=shard:1 bash -c '{allocates}; env -i {allocates}'")
+    assert done.stdout == "2048 ok CUDA_ERROR_OUT_OF_MEMORY\n8192 ok ok\n"  # it is the weaker way
+    plain_cluster.tidy()
+    plain_cluster.ask("ln -sf /bin/true /etc/slurm/prolog", "root")
+    done = plain_cluster.run("srun --gres=shard:1 echo it ran")
+    assert done.returncode != 0 and "it ran" not in done.stdout
+    assert "has no share of a GPU here: the prolog has made none" in done.stdout
+    (weaker,) = (
+        each
+        for each in json.loads(plain_cluster.ask("vgpurun slurm check --node n1 --format json || true"))
+        if each["name"] == "TaskProlog"
+    )
+    assert weaker["status"] == "warn" and "`env -i`" in weaker["words"]

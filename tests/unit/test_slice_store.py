@@ -21,7 +21,7 @@ from vgpurun.limits import limits_file
 from vgpurun.limits.model import DeviceQuota, Limits
 from vgpurun.limits.quota import Quota
 from vgpurun.slices import store
-from vgpurun.slices.members import members
+from vgpurun.slices.members import has_joined, members
 from vgpurun.slices.store import Slice
 from vgpurun.storage import state
 
@@ -204,6 +204,7 @@ def test_members_are_those_whose_root_has_the_usage_file(tmp_path: Path) -> None
     shutil.copy(made.usage, proc / "30" / "root" / ".vgpurun" / "run" / "usage")
     (found,) = members([made], proc)[made.id]
     assert (found.container, found.pid, found.pid_namespace) == ("a" * 64, 20, 2)
+    assert [pid for pid in (10, 20, 30, 40) if has_joined(pid, [made], proc)] == [20]
 
 
 def given(**settings: object) -> dict[str, object]:

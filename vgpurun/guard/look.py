@@ -22,7 +22,7 @@ class Program(NamedTuple):
     user: str = ""
     command: str = ""
     foreign: str = ""
-    is_local: bool = False  # of `vgpurun local`
+    is_local: bool = False  # of `vgpurun local`, or in a slice without a container
 
 
 class Contained(NamedTuple):

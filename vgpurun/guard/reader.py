@@ -21,6 +21,8 @@ from vgpurun.inventory.programs import line_of
 from vgpurun.inventory.reservations import local_processes, quotas_now
 from vgpurun.limits.quota import Quota
 from vgpurun.limits.usage_file import BrokenUsageError, read_counted
+from vgpurun.slices import store
+from vgpurun.slices.members import has_joined
 from vgpurun.util.printable import printable
 from vgpurun.util.users import name_of
 
@@ -263,8 +265,9 @@ class GuardReader:
 
     def _is_local(self, pid: int) -> bool:
         with suppress(OSError):
-            return not {int(each.id) for each in local_processes()}.isdisjoint(line_of(pid))
-        return False
+            if not {int(each.id) for each in local_processes()}.isdisjoint(line_of(pid)):
+                return True
+        return has_joined(pid, store.slices())  # as a task of a Slurm job
 
     def _counted_by(self, container: Contained) -> frozenset[int] | None:
         now_s = self._clock()

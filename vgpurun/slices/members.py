@@ -30,19 +30,33 @@ class Member(NamedTuple):
 
 def members(found: Sequence[Slice], proc: Path = Path("/proc")) -> dict[str, list[Member]]:
     """Return the members of slices, by the slices' ids. Raises nothing."""
-    by_file: dict[tuple[int, int], str] = {}
-    for each in found:
-        with suppress(OSError):
-            status = each.usage.stat()
-            by_file[status.st_dev, status.st_ino] = each.id
+    by_file = {file: each.id for each in found if (file := file_at(each.usage))}
     joined: dict[str, list[Member]] = {each.id: [] for each in found}
     if by_file:
         for process in _one_of_each_mount_namespace(proc):
             with suppress(OSError):
-                status = (process / "root" / abi.CONTAINER_USAGE.lstrip("/")).stat()
-                if slice_id := by_file.get((status.st_dev, status.st_ino)):
+                if slice_id := by_file.get(usage_of(process) or (0, 0)):
                     joined[slice_id].append(_member(process, proc))
     return joined
+
+
+def has_joined(pid: int, found: Sequence[Slice], proc: Path = Path("/proc")) -> bool:
+    """Whether a process has the usage file of one of these slices in its place. Raises nothing."""
+    usage = usage_of(proc / str(pid))
+    return usage is not None and usage in {file_at(each.usage) for each in found}
+
+
+def usage_of(process: Path) -> tuple[int, int] | None:
+    """Return which file a process of /proc has where a container has its usage file. Raises nothing."""
+    return file_at(process / "root" / abi.CONTAINER_USAGE.lstrip("/"))
+
+
+def file_at(path: Path) -> tuple[int, int] | None:
+    """Return the device and the inode of a file, or None where there is none to be seen. Raises nothing."""
+    with suppress(OSError):
+        status = path.stat()
+        return status.st_dev, status.st_ino
+    return None
 
 
 def _one_of_each_mount_namespace(proc: Path) -> Iterator[Path]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from vgpurun import abi
+from vgpurun.slices.members import file_at, usage_of
 from vgpurun.slices.store import Slice
 
 _PATIENCE_S = 5.0
@@ -29,16 +29,12 @@ def kill(found: Slice, proc: Path = Path("/proc")) -> list[int]:
 
 def _processes_of(found: Slice, proc: Path) -> Iterator[int]:
     """Yield those that have its usage file in place, or open."""
-    try:
-        status = found.usage.stat()
-    except OSError:
-        return
-    usage = (status.st_dev, status.st_ino)
-    for process in proc.iterdir():
-        if process.name.isdecimal() and int(process.name) != os.getpid():
-            in_place = process / "root" / abi.CONTAINER_USAGE.lstrip("/")
-            if _is(in_place, usage) or any(_is(each, usage) for each in _open_files(process)):
-                yield int(process.name)
+    usage = file_at(found.usage)
+    for process in proc.iterdir() if usage else ():
+        if not process.name.isdecimal() or int(process.name) == os.getpid():
+            continue
+        if usage_of(process) == usage or usage in map(file_at, _open_files(process)):
+            yield int(process.name)
 
 
 def _open_files(process: Path) -> Iterator[Path]:
@@ -47,10 +43,3 @@ def _open_files(process: Path) -> Iterator[Path]:
             with suppress(OSError):
                 if os.readlink(each.path).endswith("/usage"):  # noqa: PTH115
                     yield Path(each.path)
-
-
-def _is(path: Path, file: tuple[int, int]) -> bool:
-    with suppress(OSError):
-        status = path.stat()
-        return (status.st_dev, status.st_ino) == file
-    return False
