@@ -17,7 +17,8 @@ from vgpurun import abi
 from vgpurun.config.file import ConfigFile
 from vgpurun.config.values import Config
 from vgpurun.diagnostics import doctor
-from vgpurun.diagnostics.doctor import FAILED, OK, WARNING
+from vgpurun.diagnostics.finding import FAILED, OK, WARNING
+from vgpurun.diagnostics.unusual import unusual_engine, unusual_gpus, unusual_host
 from vgpurun.errors import ConfigError, GpuError
 from vgpurun.host import mps
 from vgpurun.host.drivers import EngineFacts
@@ -100,10 +101,10 @@ def test_conflicts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_how_containers_get_the_driver() -> None:
     cdi = EngineFacts(cdi_devices=frozenset({f"nvidia.com/gpu={GPU.uuid}"}))
-    assert "CDI" in doctor._driver_in_containers([GPU], cdi, "auto").words
+    assert "CDI" in next(doctor._driver_in_containers([GPU], cdi, "auto")).words
     toolkit = EngineFacts(runtimes=frozenset({"nvidia"}))
-    assert "Toolkit" in doctor._driver_in_containers([GPU], toolkit, "auto").words
-    failed = doctor._driver_in_containers([GPU], EngineFacts(), "cdi")
+    assert "Toolkit" in next(doctor._driver_in_containers([GPU], toolkit, "auto")).words
+    (failed,) = doctor._driver_in_containers([GPU], EngineFacts(), "cdi")
     assert failed.status == FAILED and "nvidia-ctk" in failed.remedy
 
 
@@ -165,3 +166,38 @@ def test_without_driver_and_engine_all_else_is_looked_at(monkeypatch: pytest.Mon
     assert found["engine"].status == FAILED and "vgpurun local" in found["engine"].remedy
     assert {"library", "state folder", "cgroups", "MPS"} <= set(found)
     assert json.dumps([vars(each) for each in found.values()])
+
+
+@pytest.mark.parametrize(
+    ("there", "word"),
+    [
+        ("dev/dxg", "WSL2"),
+        ("etc/nv_tegra_release", "Jetson"),
+        (".dockerenv", "container"),
+        ("run/.containerenv", "container"),
+    ],
+)
+def test_kinds_of_hosts_are_named(tmp_path: Path, there: str, word: str) -> None:
+    assert list(unusual_host(tmp_path)) == []
+    (tmp_path / there).parent.mkdir(exist_ok=True)
+    (tmp_path / there).touch()
+    (found,) = unusual_host(tmp_path)
+    assert word in found.words and (found.status == OK or found.remedy)
+
+
+def test_kinds_of_gpus_are_named() -> None:
+    assert list(unusual_gpus([GPU])) == []
+    shared, consumer = unusual_gpus([GPU._replace(name="NVIDIA GB10"), GPU._replace(name="NVIDIA GeForce RTX 4090")])
+    assert shared.status == WARNING and "the host's" in shared.words
+    assert consumer.status == OK and "not tried" in consumer.words
+
+
+def test_kinds_of_engines_are_named() -> None:
+    facts = EngineFacts(cgroup_driver="systemd", default_runtime="runc")
+    assert list(unusual_engine(facts, "mount", True)) == list(unusual_engine(facts, "toolkit", False)) == []
+    (reload,) = unusual_engine(facts, "toolkit", True)
+    assert "Failed to initialize NVML" in reload.words and "CDI" in reload.remedy
+    (gvisor,) = unusual_engine(facts._replace(default_runtime="runsc"), "mount", True)
+    assert "gVisor" in gvisor.words and gvisor.status == WARNING
+    (rootless,) = unusual_engine(facts._replace(is_rootless=True), "mount", True)
+    assert rootless.status == OK

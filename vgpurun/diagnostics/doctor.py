@@ -11,13 +11,14 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from ctypes import sizeof
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vgpurun import abi
 from vgpurun.admission.capacity import capacities
 from vgpurun.config import values as config
+from vgpurun.diagnostics.finding import FAILED, OK, WARNING, Finding
+from vgpurun.diagnostics.unusual import unusual_engine, unusual_gpus, unusual_host
 from vgpurun.errors import DriverError, EngineError, GpuError, LibraryError, VgpurunError
 from vgpurun.host import drivers, library, limits_device, memory_limits, mps
 from vgpurun.host import gpus as devices
@@ -31,25 +32,16 @@ from vgpurun.storage import state
 if TYPE_CHECKING:
     from vgpurun.engine.client import Engine
 
-OK, WARNING, FAILED = "ok", "warn", "FAIL"
 _PRELOAD = Path("/etc/ld.so.preload")
 _HAMI = ("/usr/local/vgpu", "/etc/vgpu")
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One thing that was looked at: its state, what was found, and what helps where it is not ok."""
-
-    name: str
-    status: str
-    words: str
-    remedy: str = ""
 
 
 def examine(found: Survey | GpuError, driver_mode: str) -> Iterator[Finding]:
     """Look at everything, one thing after the other. `found` is the error where there are no GPUs."""
     gpus = [] if isinstance(found, GpuError) else found.gpus
     is_simulated = driver_mode == "sim"
+    yield from unusual_host()
+    yield from unusual_gpus(gpus)
     if isinstance(found, GpuError):
         yield _failed("driver", found)
     else:
@@ -145,7 +137,7 @@ def _engine(gpus: Sequence[Gpu], driver_mode: str) -> Iterator[Finding]:
     if driver_mode == "sim":
         yield Finding("driver in containers", OK, "the simulated one, bound from this host")
     elif gpus:
-        yield _driver_in_containers(gpus, facts, driver_mode)
+        yield from _driver_in_containers(gpus, facts, driver_mode)
 
 
 def _reservations(gpus: Sequence[Gpu], engine: "Engine") -> Iterator[Finding]:
@@ -177,17 +169,19 @@ def _memory_limits(gpus: Sequence[Gpu], facts: EngineFacts, is_simulated: bool) 
     return Finding(name, OK, f"held by the library, and by the driver ({memory_limits.backend()}) whatever is loaded")
 
 
-def _driver_in_containers(gpus: Sequence[Gpu], facts: EngineFacts, driver_mode: str) -> Finding:
+def _driver_in_containers(gpus: Sequence[Gpu], facts: EngineFacts, driver_mode: str) -> Iterator[Finding]:
     try:
         plan = drivers.plan_driver(driver_mode, gpus, facts)
     except DriverError as error:
-        return _failed("driver in containers", error)
+        yield _failed("driver in containers", error)
+        return
     how = {
         "cdi": "by the engine, through CDI",
         "toolkit": "by the engine, through the NVIDIA Container Toolkit",
         "mount": "bound from this host; the engine has neither CDI devices nor the NVIDIA Container Toolkit",
     }
-    return Finding("driver in containers", OK, how[plan.mode])
+    yield Finding("driver in containers", OK, how[plan.mode])
+    yield from unusual_engine(facts, plan.mode, _has_cgroup2())
 
 
 # ---- what is ours --------------------------------------------------------------------------------------------------
@@ -288,8 +282,7 @@ def _guard() -> Finding:
 
 
 def _host() -> Iterator[Finding]:
-    version = "2" if Path("/sys/fs/cgroup/cgroup.controllers").exists() else "1"
-    yield Finding("cgroups", OK, f"version {version}")
+    yield Finding("cgroups", OK, f"version {2 if _has_cgroup2() else 1}")
     if _read("/sys/fs/selinux/enforce") == "1":
         yield Finding(
             "SELinux", WARNING, "enforcing: containers may not read what vgpurun mounts into them",
@@ -339,3 +332,7 @@ def _read(path: str) -> str:
     with suppress(OSError):
         return Path(path).read_text(errors="replace").strip()
     return ""
+
+
+def _has_cgroup2() -> bool:
+    return Path("/sys/fs/cgroup/cgroup.controllers").exists()

@@ -148,6 +148,8 @@ class Engine:
             cdi_devices=frozenset(listed) or read_cdi_devices(info.get("CDISpecDirs") or []),
             cdi_folders=tuple(info.get("CDISpecDirs") or ()),
             is_rootless="name=rootless" in (info.get("SecurityOptions") or ()),
+            cgroup_driver=info.get("CgroupDriver", ""),
+            default_runtime=info.get("DefaultRuntime", ""),
             has_toolkit_hook=shutil.which("nvidia-container-runtime-hook") is not None,
         )
 

@@ -59,6 +59,8 @@ class EngineFacts(NamedTuple):
     has_toolkit_hook: bool = False
     cdi_folders: tuple[str, ...] = ()
     is_rootless: bool = False
+    cgroup_driver: str = ""
+    default_runtime: str = ""
 
 
 class DriverPlan(NamedTuple):

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from vgpurun.diagnostics.doctor import FAILED, OK, WARNING, Finding
+from vgpurun.diagnostics.finding import FAILED, OK, WARNING, Finding
 from vgpurun.errors import LibraryError, SlurmError
 from vgpurun.host import library
 from vgpurun.slurm import conf, plugin

@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 import click
 
-from vgpurun.diagnostics.doctor import FAILED, OK, WARNING, Finding
+from vgpurun.diagnostics.finding import FAILED, OK, WARNING, Finding
 
 _NAME_WIDTH = 20
 
