@@ -21,7 +21,7 @@ _MARGIN_PERCENT = 2  # NVML counts whole percents
 _REPAID_IN_S = 2.0
 _MOST_SAVED_S, _MOST_OWED_S = 0.2, 30.0
 _IDLE_S = 10.0  # after which a container that stays below its limit by itself is let go
-_WINDOW_S = 1.0  # NVML's
+WINDOW_S = 1.0  # NVML's
 _MOST_CHANGES = 64  # more than there are in a window
 _FROZEN_RATE = 0.05  # the least part of a window thawed from which a rate can be told
 
@@ -38,14 +38,14 @@ class Held:
         self.measured_s = now_s
         self.within_since_s = now_s
         self.is_thawed = True
-        self.changes: list[tuple[float, bool]] = [(now_s - _WINDOW_S, True)]
+        self.changes: list[tuple[float, bool]] = [(now_s - WINDOW_S, True)]
         self.period_began_s = now_s
         self.on_s = 0.0
 
     def measure(self, share: float, now_s: float) -> None:
         """Take what NVML says of the last second."""
         limit = self.limit = (self.container.quotas[self.uuid].sm_percent or 100) / 100
-        elapsed_s = min(now_s - self.measured_s, _WINDOW_S) or _WINDOW_S
+        elapsed_s = min(now_s - self.measured_s, WINDOW_S) or WINDOW_S
         self.measured_s = now_s
         self.balance_s = min(max(self.balance_s + (limit - share) * elapsed_s, -_MOST_OWED_S), _MOST_SAVED_S)
         if (thawed := self._thawed_ratio(now_s)) >= _FROZEN_RATE:
@@ -75,14 +75,14 @@ class Held:
             self.changes = [*self.changes[-_MOST_CHANGES:], (now_s, is_thawed)]
 
     def _thawed_ratio(self, now_s: float) -> float:
-        began_s, total_s, until_s = now_s - _WINDOW_S, 0.0, now_s
+        began_s, total_s, until_s = now_s - WINDOW_S, 0.0, now_s
         for at_s, is_thawed in reversed(self.changes):
             if is_thawed:
                 total_s += max(until_s - max(at_s, began_s), 0.0)
             until_s = at_s
             if at_s <= began_s:
                 break
-        return total_s / _WINDOW_S
+        return total_s / WINDOW_S
 
 
 class ComputeDuty(Duty):
@@ -95,6 +95,7 @@ class ComputeDuty(Duty):
         self._state = state
         self._policy = policy
         self._held: dict[str, Held] = {}
+        self._measured_s: dict[str, float] = {}
         self._warned: set[tuple[str, str]] = set()
 
     def look(self, look: Look) -> Actions:
@@ -103,8 +104,12 @@ class ComputeDuty(Duty):
             return
         yield from self._ended(look)
         for gpu in look.gpus:
+            is_held = any(held.uuid == gpu.uuid for held in self._held.values())
+            if gpu.uuid not in look.held or (not is_held and look.now_s < self._measured_s.get(gpu.uuid, 0) + WINDOW_S):
+                continue
             limited = [each for each in look.containers.values() if _is_limited(each, gpu.uuid)]
-            if not limited or gpu.uuid not in look.held:
+            self._measured_s[gpu.uuid] = look.now_s
+            if not limited:
                 continue
             utilization = look.utilization(gpu)
             for container in limited:
@@ -144,8 +149,8 @@ class ComputeDuty(Duty):
     def _begin(self, container: Contained, uuid: str, now_s: float, percent: float) -> None:
         held = self._held[container.id] = Held(container, uuid, now_s)
         held.is_thawed = not container.cgroup.is_frozen()
-        held.changes = [(now_s - _WINDOW_S, held.is_thawed)]
-        held.measured_s = now_s - _WINDOW_S
+        held.changes = [(now_s - WINDOW_S, held.is_thawed)]
+        held.measured_s = now_s - WINDOW_S
         held.measure(percent / 100, now_s)
         self.tick_s = now_s
 

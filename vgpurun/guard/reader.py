@@ -19,7 +19,6 @@ from vgpurun.host.gpus import Gpu
 from vgpurun.inventory.guarded import Stopped
 from vgpurun.inventory.programs import line_of
 from vgpurun.inventory.reservations import local_processes, quotas_now
-from vgpurun.limits.quota import Quota
 from vgpurun.limits.usage_file import BrokenUsageError, read_counted
 from vgpurun.slices import store
 from vgpurun.slices.members import has_joined
@@ -48,6 +47,15 @@ class Stat(NamedTuple):
     is_exiting: bool
 
 
+class _Known(NamedTuple):
+    """A container as it was found, and what tells that it is another now."""
+
+    listed: "VgpurunContainer"
+    limits: Path
+    changed_ns: int
+    contained: Contained
+
+
 class GuardReader:
     """Looks again and again. `say` hears once of each trouble, and once of its end."""
 
@@ -68,7 +76,7 @@ class GuardReader:
         self._cgroups: dict[str, tuple[Cgroup, str]] = {}
         self._namespaces: dict[str, tuple[str, int]] = {}
         self._counted: dict[tuple[str, int], float] = {}
-        self._quotas: dict[str, tuple[float, Mapping[str, Quota]]] = {}
+        self._known: dict[str, _Known] = {}
         self._utilization: dict[str, tuple[float, Mapping[int, float]]] = {}
         self._unknown: set[str] = set()  # ids of containers that the engine did not list
 
@@ -170,24 +178,34 @@ class GuardReader:
         in_use = {each.container for each in self._programs.values()} | self._stopped.keys()
         self._listed = {id_: each for id_, each in self._listed.items() if id_ in in_use} | listed
         self._cgroups = {id_: each for id_, each in self._cgroups.items() if id_ in self._listed}
-        self._quotas = {id_: each for id_, each in self._quotas.items() if id_ in self._listed}
+        self._known = {id_: each for id_, each in self._known.items() if id_ in self._listed}
         self._namespaces = {id_: each for id_, each in self._namespaces.items() if id_ in self._listed}
         self._has_listed = True
         self._unknown = set()
         self._note("engine", "")
 
     def _contained(self) -> dict[str, Contained]:
-        found = {}
         in_use = {each.container for each in self._programs.values() if each.container} | self._stopped.keys()
-        for id_ in in_use & self._listed.keys():
-            listed = self._listed[id_]
-            cgroup = self._cgroup_of(id_)
-            if cgroup is not None:
-                found[id_] = Contained(
-                    id_, listed.name, listed.user, listed.limits_folder, cgroup[0], cgroup[1],
-                    self._quotas_of(listed), listed.slice_name, listed.status == "paused",
-                )  # fmt: skip
-        return found
+        known = {id_: self._contained_one(self._listed[id_]) for id_ in in_use & self._listed.keys()}
+        return {id_: each for id_, each in known.items() if each}
+
+    def _contained_one(self, listed: "VgpurunContainer") -> Contained | None:
+        """Limits may be changed at any time, which shows in the time of their file."""
+        cgroup = self._cgroup_of(listed.id)
+        if cgroup is None:
+            return None
+        known = self._known.get(listed.id)
+        limits = known.limits if known and known.listed is listed else listed.limits_folder / "etc" / "limits"
+        changed_ns = 0
+        with suppress(OSError):
+            changed_ns = limits.stat().st_mtime_ns
+        if known is None or (known.listed, known.changed_ns, known.contained.run) != (listed, changed_ns, cgroup[1]):
+            contained = Contained(
+                listed.id, listed.name, listed.user, listed.limits_folder, *cgroup, dict(quotas_now(listed)),
+                listed.slice_name, listed.status == "paused",
+            )  # fmt: skip
+            known = self._known[listed.id] = _Known(listed, limits, changed_ns, contained)
+        return known.contained
 
     def _cgroup_of(self, container: str) -> tuple[Cgroup, str] | None:
         known = self._cgroups.get(container)
@@ -204,16 +222,6 @@ class GuardReader:
             return None
         self._cgroups[container] = (cgroup, run)
         return self._cgroups[container]
-
-    def _quotas_of(self, container: "VgpurunContainer") -> Mapping[str, Quota]:
-        """Limits may be changed at any time, which shows in the time of their file."""
-        changed_s = 0.0
-        with suppress(OSError):
-            changed_s = (container.limits_folder / "etc" / "limits").stat().st_mtime
-        known = self._quotas.get(container.id)
-        if known is None or known[0] != changed_s:
-            known = self._quotas[container.id] = (changed_s, dict(quotas_now(container)))
-        return known[1]
 
     # ---- processes -------------------------------------------------------------------------------------------------
 
