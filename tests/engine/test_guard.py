@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import random
 import subprocess
+import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -30,8 +33,9 @@ def guarding(vgpurun: Cli, *options: str) -> Iterator[subprocess.Popen[str]]:
     with said.open("a+") as log, vgpurun.started("guard", *vgpurun.driver, *options, stderr=log) as guard:
         wait_until(lambda: "memory above a limit" in said.read_text(), "guard")
         yield guard
-        guard.terminate()
-        assert guard.wait(10) == 0, said.read_text()
+        if guard.poll() is None:
+            guard.terminate()
+            assert guard.wait(10) == 0, said.read_text()
 
 
 def said(vgpurun: Cli) -> str:
@@ -182,3 +186,36 @@ def test_compute_past_the_library_is_held(own_gpu: Cli, debian: str, way: str, k
         share = share_of(own_gpu, debian, way, kernel_ms)
     assert verbs(own_gpu) == ["hold"]
     assert 0.1 < share <= 0.25, share
+
+
+@pytest.mark.parametrize(
+    "count", [6, pytest.param(1000, marks=[pytest.mark.exhaustive, pytest.mark.timeout(3600)])], ids=["some", "1000"]
+)
+def test_launches_and_kills_leave_nothing_frozen(own_gpu: Cli, debian: str, count: int) -> None:
+    """Programs past both limits are frozen and held, and ended at any time; so is the guard."""
+    draw = random.Random(count)
+    command = ("python3", "/programs/escape.py", "copy")
+
+    def launch(number: int) -> None:
+        work = ("spin", "spin_1ms", "60") if number % 3 == 0 else ("hold", str(1300 * MIB))
+        options = ("-d", "-i", "--name", f"tenant-{number}", "--mem", "1g", "--sm", "5", "--overcommit", *WITH_PROGRAMS)
+        started = own_gpu.run(*options, debian, *command, *work)
+        assert started.exit_code == 0, started
+        time.sleep(3 * draw.random())
+        container = own_gpu.engine.containers.get(f"tenant-{number}")
+        if draw.random() < 0.5:
+            container.kill()
+        container.remove(force=True)
+
+    with guarding(own_gpu) as guard, ThreadPoolExecutor(3) as pool:
+        done = [pool.submit(launch, number) for number in range(count // 2)]
+        for each in done:
+            each.result()
+        guard.kill()
+        guard.wait()
+        with own_gpu.started("guard", *own_gpu.driver):
+            for each in [pool.submit(launch, number) for number in range(count // 2, count)]:
+                each.result()
+            wait_until(lambda: not json.loads((own_gpu.state_dir / "guard" / "state").read_text())["stopped"], "end")
+    assert own_gpu.containers() == []
+    assert {"freeze", "hold"} & set(verbs(own_gpu))

@@ -8,18 +8,25 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
 import pytest
+from fakes import GIB, make_gpus
 
 from support import unavailable
-from vgpurun.errors import EngineError
+from vgpurun.engine.client import VgpurunContainer
+from vgpurun.engine.containers import ContainerEngine
+from vgpurun.engine.labels import Record
+from vgpurun.errors import EngineError, GpuError
 from vgpurun.guard.hands import kill, let_dying_go
 from vgpurun.guard.reader import GuardReader, is_ending, read_stat, run_of
-from vgpurun.host import freezer
+from vgpurun.host import freezer, gpus
 from vgpurun.host.freezer import Cgroup
+from vgpurun.host.gpus import Gpu, Survey
 from vgpurun.inventory.guarded import Action
+from vgpurun.limits.limits_file import limits_bytes
+from vgpurun.limits.quota import Quota
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root may make cgroups")
 ID = f"{os.getpid():064x}"
@@ -101,10 +108,18 @@ def uses_processor(pid: int) -> bool:
 
 
 class Engine:
-    """Tells the first process of a container."""
+    """Tells the first process of a container, and which there are, unless it is gone."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
+        self.listed: list[VgpurunContainer] = []
+        self.is_gone = False
+
+    def containers(self, everything: bool) -> list[VgpurunContainer]:
+        assert not everything
+        if self.is_gone:
+            raise EngineError("it is gone")
+        return self.listed
 
     def describe(self, container: str) -> dict[str, dict[str, int]]:
         if not self.pid:
@@ -163,7 +178,9 @@ def test_whose_a_process_is(make_cgroup: Callable[[str], Cgroup]) -> None:
     with running(ours) as pid, running(foreign) as other, running(None) as outside:
         read = reader(ID)
         assert read._read_program(pid).container == ID
-        assert (read._read_program(other).container, read._read_program(other).foreign) == ("", OTHER_ID)
+        assert read._read_program(other).container is None, "the engine has not been asked about it"
+        listed = read._read_program(other, is_listed=True)
+        assert (listed.container, listed.foreign) == ("", OTHER_ID)
         assert (read._read_program(outside).container, read._read_program(outside).foreign) == ("", "")
         assert read._read_program(outside).command.startswith("python")
     assert read._read_program(pid).container is None, "it has ended"
@@ -214,3 +231,66 @@ def test_each_start_of_a_container_is_another(make_cgroup: Callable[[str], Cgrou
     assert run_of(cgroup) == ""
     cgroup.folder.mkdir()
     assert run_of(cgroup) not in ("", first)
+
+
+def test_the_engine_and_nvml_come_and_go(
+    make_cgroup: Callable[[str], Cgroup], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What is known stays known, what is new is nobody's, and nothing is known without NVML."""
+    (gpu,) = make_gpus(1)
+    held: dict[int, int] = {}
+    is_up = [True]
+    said: list[tuple[str, str]] = []
+    now = [100.0]
+
+    def read_processes(_: Gpu) -> dict[int, int]:
+        if not is_up[0]:
+            raise GpuError("NVML is gone")
+        return held
+
+    monkeypatch.setattr(gpus, "held_open", nullcontext)
+    monkeypatch.setattr(gpus, "survey", lambda: Survey([gpu], []))
+    monkeypatch.setattr(gpus, "read_processes", read_processes)
+    engine = Engine(0)
+    monkeypatch.setattr(ContainerEngine, "connect", lambda _: engine)
+    read = GuardReader({}, lambda *words: said.append(words), lambda: now[0])
+
+    def container(id_: str) -> VgpurunContainer:
+        folder = tmp_path / id_
+        (folder / "etc").mkdir(parents=True)
+        (folder / "etc" / "limits").write_bytes(limits_bytes([(gpu.uuid, Quota(GIB))]))
+        return VgpurunContainer(id_, "train", "image", "running", Record(str(folder), user="ann"))
+
+    def look() -> dict[int, str | None]:
+        now[0] += 2
+        found = read.look()
+        assert found is not None
+        return {pid: each.container for pid, each in found.programs.items()}
+
+    first, second = make_cgroup(ID), make_cgroup(OTHER_ID)
+    engine.listed.append(container(ID))
+    with running(first) as pid, running(second) as other:
+        held[pid] = GIB
+        assert look() == {pid: ID}
+        engine.is_gone = True
+        held[other] = GIB
+        assert look() == look() == {pid: ID, other: None}
+        found = read.look()
+        assert found is not None and found.containers[ID].quotas[gpu.uuid].memory_bytes == GIB
+        assert [words for source, words in said if source == "engine"][
+            -1
+        ] == "new containers are not guarded: it is gone"
+        is_up[0] = False
+        assert read.look() is None and said[-1] == ("nvml", "the guard does not see GPU 0: NVML is gone")
+        is_up[0] = True
+        assert look() == {pid: ID, other: None}
+        engine.is_gone = False
+        engine.listed.append(container(OTHER_ID))
+        assert look() == {pid: ID, other: OTHER_ID}
+        (tmp_path / ID / "etc" / "limits").write_bytes(limits_bytes([(gpu.uuid, Quota(2 * GIB))]))
+        look()
+        found = read.look()
+        assert found is not None and found.containers[ID].quotas[gpu.uuid].memory_bytes == 2 * GIB
+        engine.listed.clear()
+        held.clear()
+        assert look() == {}

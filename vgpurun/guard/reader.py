@@ -78,7 +78,7 @@ class GuardReader:
         self._counted: dict[tuple[str, int], float] = {}
         self._known: dict[str, _Known] = {}
         self._utilization: dict[str, tuple[float, Mapping[int, float]]] = {}
-        self._unknown: set[str] = set()  # ids of containers that the engine did not list
+        self._unknown: set[str] = set()  # ids of containers that came since the engine was asked
 
     def look(self) -> Look | None:
         """Return what there is now, or None where NVML does not answer: then nothing is known."""
@@ -91,10 +91,9 @@ class GuardReader:
         self._programs = {pid: program for pid, program in self._programs.items() if pid in pids}
         for pid in pids - self._programs.keys():
             self._programs[pid] = self._read_program(pid)
-        if self._unknown and self._is_due("engine again", _ENGINE_AT_MOST_EVERY_S, now_s):
-            self._ask_engine(now_s)
-            for pid in [pid for pid, each in self._programs.items() if each.foreign or each.container is None]:
-                self._programs[pid] = self._read_program(pid)
+        if self._unknown and self._is_due("engine again", _ENGINE_AT_MOST_EVERY_S, now_s) and self._ask_engine(now_s):
+            for pid in [pid for pid, each in self._programs.items() if each.container is None]:
+                self._programs[pid] = self._read_program(pid, is_listed=True)
         # One that is gone by now holds nothing that anybody could take from it.
         held = {uuid: {pid: size for pid, size in by_pid.items() if self._programs[pid].started_ticks}
                 for uuid, by_pid in held.items()}  # fmt: skip
@@ -163,7 +162,8 @@ class GuardReader:
         if self._is_due("engine", every_s, now_s):
             self._ask_engine(now_s)
 
-    def _ask_engine(self, now_s: float) -> None:
+    def _ask_engine(self, now_s: float) -> bool:
+        """Return whether it has answered."""
         from vgpurun.engine.containers import ContainerEngine
 
         self._read_s["engine again"] = now_s
@@ -173,7 +173,7 @@ class GuardReader:
         except EngineError as error:
             self._engine = None
             self._note("engine", f"new containers are not guarded: {error}")
-            return
+            return False
         # An id is never given twice, so what is not listed any more may stay known until its processes are gone.
         in_use = {each.container for each in self._programs.values()} | self._stopped.keys()
         self._listed = {id_: each for id_, each in self._listed.items() if id_ in in_use} | listed
@@ -183,6 +183,7 @@ class GuardReader:
         self._has_listed = True
         self._unknown = set()
         self._note("engine", "")
+        return True
 
     def _contained(self) -> dict[str, Contained]:
         in_use = {each.container for each in self._programs.values() if each.container} | self._stopped.keys()
@@ -225,7 +226,8 @@ class GuardReader:
 
     # ---- processes -------------------------------------------------------------------------------------------------
 
-    def _read_program(self, pid: int) -> Program:
+    def _read_program(self, pid: int, is_listed: bool = False) -> Program:
+        """Describe a process. `is_listed`: the engine was asked since it is there, and so its container is known."""
         process = Path("/proc", str(pid))
         try:
             started_ticks = read_stat(pid).started_ticks
@@ -241,7 +243,9 @@ class GuardReader:
             return Program(pid, started_ticks, container, user, command)
         if ours or not self._has_listed:
             return Program(pid, started_ticks, None, user, command)
-        self._unknown |= ids
+        if ids and not is_listed:
+            self._unknown |= ids
+            return Program(pid, started_ticks, None, user, command)
         is_local = not ids and self._is_local(pid)
         return Program(pid, started_ticks, "", user, command, next(iter(ids), ""), is_local)
 
