@@ -11,6 +11,7 @@ from vgpurun.config.schema import parse_wait
 from vgpurun.console.messages import say, warn
 from vgpurun.errors import OptionError
 from vgpurun.host.gpus import Gpu
+from vgpurun.limits.idle import NEVER, parse_idle
 from vgpurun.limits.model import Limits, check_limits
 from vgpurun.limits.quota import sets_limits
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from vgpurun.admission.joining import Joining
     from vgpurun.engine.client import Engine
 
-_OF_A_SLICE = ("mem", "sm", "sm_policy", "priority", "oversubscribe", "gpus", "place", "overcommit", "wait")
+_OF_A_SLICE = ("mem", "sm", "sm_policy", "priority", "oversubscribe", "gpus", "place", "overcommit", "wait", "idle")
 
 
 class Wanted(NamedTuple):
@@ -31,6 +32,7 @@ class Wanted(NamedTuple):
     wait_s: float
     is_local: bool = False
     defaults: frozenset[str] = frozenset()
+    idle: str = ""
 
     @classmethod
     def take(cls, given: MutableMapping[str, Any], is_local: bool = False) -> "Wanted | WantedSlice":
@@ -54,6 +56,7 @@ class Wanted(NamedTuple):
             given.pop("priority"),
             given.pop("oversubscribe"),
         )
+        parse_idle(given.get("idle") or NEVER)
         check_limits(limits)  # a slip of the pen is said before a missing driver or engine is
         return cls(
             limits=limits,
@@ -63,6 +66,7 @@ class Wanted(NamedTuple):
             wait_s=parse_wait(take("wait")),
             is_local=is_local,
             defaults=defaults,
+            idle=take("idle"),
         )
 
     def admission(self, environment: Mapping[str, str], gpus: Sequence[Gpu], engine: "Engine | None") -> Admission:
@@ -89,6 +93,7 @@ class WantedSlice(NamedTuple):
 
     name: str
     gpus: str | None = None
+    idle: str = ""
 
     @classmethod
     def take(cls, name: str, given: MutableMapping[str, Any]) -> "WantedSlice":

@@ -27,7 +27,18 @@ def placement_options(function: Function) -> Function:
         group=LIMITS,
         type=SliceName(),
         help="Join a slice: use its part of its GPUs, together with all that have joined it.",
-    )(own_placement_options(function))
+    )(own_placement_options(idle_option(function)))
+
+
+def idle_option(function: Function) -> Function:
+    """Add --idle."""
+    return option(
+        "--idle",
+        metavar="TIME[:ACTION]",
+        group=_GROUP,
+        help="What vgpurun guard does when it has used no GPU time for so long: suspend (its memory goes to the host "
+        "until it needs the GPU again), warn or stop; or never.",
+    )(function)
 
 
 def own_placement_options(function: Function) -> Function:

@@ -93,6 +93,13 @@ def _gpus(text: str) -> str:
     return f"device={text}" if "," in text and not text.startswith("device=") else text
 
 
+def _idle(text: str) -> str:
+    from vgpurun.limits.idle import parse_idle
+
+    parse_idle(text)
+    return text
+
+
 def _wait(text: str) -> str:
     if text.lower() in _FALSE:
         return "0"
@@ -164,6 +171,7 @@ DEFAULTS = (
     Key("place", _one_of(*PLACE_POLICIES), "`--place`", "binpack", PLACE_POLICIES[0]),
     Key("overcommit", _bool, "`--overcommit`", "true", False),
     Key("wait", _wait, "`--wait`: a time, `forever`, or `false`", "10m", "0"),
+    Key("idle", _idle, "`--idle`: a time and what to do then", "15m:suspend", "never"),
     Key("driver", _one_of(*DRIVER_MODES), "`--driver`", "cdi", "auto"),
     Key("enforce", _one_of(*ENFORCE_MODES), "`--enforce`", "library", "auto"),
     Key("pull", _one_of(*PULL_POLICIES), "`--pull`", "never", PULL_POLICIES[0]),

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from vgpurun.console.messages import say
-from vgpurun.errors import GuardError
+from vgpurun.errors import GpuError, GuardError
 from vgpurun.guard.compute import ComputeDuty
 from vgpurun.guard.daemon import Duty, Guard
 from vgpurun.guard.hands import HANDS
@@ -16,7 +16,9 @@ from vgpurun.guard.reader import GuardReader, clock
 from vgpurun.guard.state import State
 from vgpurun.guard.upkeep import follow
 from vgpurun.guard.words import tell
+from vgpurun.host.gpus import Gpu, list_gpus
 from vgpurun.inventory.guarded import Done
+from vgpurun.suspend.agent import Agent
 
 LOOK_EVERY_S = 0.5
 _LEAST_WAIT_S = 0.001
@@ -55,11 +57,14 @@ def duties_of(settings: dict[str, Any], state: State) -> Sequence[Duty]:
 class Running:
     """A guard that runs: it looks at its times until it is told to end."""
 
-    def __init__(self, settings: dict[str, Any], say: Callable[[str], None] = say_to_journal) -> None:
-        """Raises GuardError, also where another guard runs."""
+    def __init__(
+        self, settings: dict[str, Any], say: Callable[[str], None] = say_to_journal, libcuda: str = "libcuda.so.1"
+    ) -> None:
+        """Raises GuardError, also where another guard runs. `libcuda` is the driver's library."""
         if os.geteuid() != 0:
             raise GuardError("the guard acts on containers of all users, which takes root")
         self._say = say
+        self._libcuda = libcuda
         self._state = State(say)
         self._guard = Guard(self._state, duties_of(settings, self._state), HANDS, say, self._tell)
         self._reader = GuardReader(self._state.stopped, self._guard.note, clock)
@@ -67,6 +72,8 @@ class Running:
     def run(self, ending: Waiter) -> None:
         """Look until the end. Raises OSError where its state cannot be written at all."""
         self._guard.resume()
+        suspensions = Agent(self._gpus_if_any(), self._libcuda, self._say)
+        suspensions.start()
         look_s = clock()
         try:
             while True:
@@ -79,9 +86,17 @@ class Running:
                 if ending.wait(max(next_s - clock(), _LEAST_WAIT_S)):
                     return
         finally:
+            suspensions.stop()
             self._guard.close()
             self._reader.close()
             self._state.close()
+
+    def _gpus_if_any(self) -> list[Gpu]:
+        try:
+            return list_gpus()
+        except GpuError as error:
+            self._say(f"warning: nothing is suspended or brought back: {error}")
+            return []
 
     def look(self) -> None:
         """Look once, and do what is to be done."""

@@ -16,6 +16,13 @@ def activate_simulation() -> None:
     simulation.activate(library.find_simulated_driver(say))
 
 
+def libcuda(is_simulated: bool) -> str:
+    """Return the name of the driver's library, or of the simulated one's. Raises LibraryError."""
+    from vgpurun.host.library import find_simulated_driver
+
+    return str(find_simulated_driver(say) / "libcuda.so.1") if is_simulated else "libcuda.so.1"
+
+
 def visible_gpus(is_simulated: bool) -> "list[Gpu]":
     """Return the GPUs of this host, or the simulated ones; say which the driver cannot reach.
 

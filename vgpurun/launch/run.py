@@ -19,6 +19,7 @@ from vgpurun.launch.committed import own_variables
 from vgpurun.launch.enforcement import check_host, enforcing_device
 from vgpurun.launch.plan import LaunchPlan, plan_launch
 from vgpurun.launch.profiling import Profiling
+from vgpurun.limits.idle import idle_files
 from vgpurun.options import ContainerOptions
 from vgpurun.storage import state
 from vgpurun.util.background import Background
@@ -117,7 +118,7 @@ class Launch:
     ) -> LaunchPlan:
         driver = self._driver(facts, placement.gpus)
         simulated = Path(driver.folder) if driver.mode == "sim" and driver.folder else None
-        return plan_launch(
+        plan = plan_launch(
             self._options,
             placement.limits,
             placement.gpus,
@@ -130,6 +131,7 @@ class Launch:
             libc=libc,
             limits_device=enforcing_device(self._enforce, placement.gpus, facts, simulated, is_dry_run),
         )
+        return plan._replace(state_files={**plan.state_files, **idle_files(self._wanted.idle)})
 
     def _driver(self, facts: EngineFacts, gpus: Sequence[Gpu]) -> DriverPlan:
         if self._driver_mode == "sim":

@@ -3,7 +3,7 @@
 import fcntl
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -142,6 +142,22 @@ def changing(container: Limited) -> Iterator[None]:
         yield
     finally:
         os.close(lock)
+
+
+def is_being_changed(container: Limited) -> bool:
+    """Whether somebody is about to change the limits of a container, or to take its GPUs. Raises nothing."""
+    try:
+        with suppress(FileNotFoundError):
+            lock = os.open(
+                container.limits_folder / "owner", os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+            )
+            try:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            finally:
+                os.close(lock)
+    except OSError:
+        return True
+    return False
 
 
 @contextmanager

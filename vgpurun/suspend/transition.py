@@ -25,8 +25,9 @@ from vgpurun.suspend.processes import Process, find, held_bytes
 from vgpurun.suspend.record import Phase, Record
 
 LOCK_TIMEOUT_MS = 10_000
-# A call that looked before the limits file said so has entered the driver, where it is waited for, after this time.
-_CALLS_NOTICE_S = 0.02
+# A call that looked before the limits file said so has entered the driver, where it is waited for, after this time: one
+# that enters a locked driver waits there, and asks for nothing. A thread may have been out of processor time in between.
+_CALLS_NOTICE_S = 0.2
 _MEMORY_COMES_BACK_S = 2.0  # what just ended is not all gone yet
 _LOOK_S = 0.05
 _MOST_ROUNDS = 20  # of processes that start while others are being locked

@@ -18,8 +18,8 @@ static struct ledger_own own;
 static HOT_DATA struct ledger ledgers[VGPU_MAX_LEVELS];
 HOT_DATA const struct ledger *process_ledger_with_slot;
 static enum process_state decided;
-static const uint32_t not_suspended = VGPU_NOT_SUSPENDED, not_known = VGPU_SUSPENDED;
-HOT_DATA const uint32_t *process_suspended = &not_known;
+static const uint32_t not_known = VGPU_SUSPENDED;
+HOT_DATA const uint32_t *process_suspended[VGPU_MAX_LEVELS + 1] = {&not_known};
 static HOT_DATA bool environment_limits_compute;
 static bool has_limits;
 
@@ -36,7 +36,7 @@ static void start_over_in_child(void) {
     (*forget)();
   decided = PROCESS_UNKNOWN;
   process_state = PROCESS_UNKNOWN;
-  process_suspended = &not_known;
+  process_suspended[0] = &not_known;
 }
 
 /* Before the lock is first taken: a child forked meanwhile would find it held for ever. */
@@ -84,6 +84,14 @@ static enum process_state decide(void) {
   return PROCESS_LIMITED;
 }
 
+/* From the last level to the first, which takes the place of what is not known. */
+static void find_suspended(bool can_be) {
+  for (int i = VGPU_MAX_LEVELS; i >= 0; i--) {
+    bool has_file = can_be && i < levels && regions[i].limits != NULL;
+    __atomic_store_n(&process_suspended[i], has_file ? &regions[i].limits->suspended : NULL, __ATOMIC_RELEASE);
+  }
+}
+
 /* Published only once libcuda is there: nvidia-smi, which asks NVML alone, must not load it. */
 enum process_state process_decide(void) {
   bool has_cuda = hooks_load_cuda();
@@ -92,9 +100,7 @@ enum process_state process_decide(void) {
   if (decided == PROCESS_UNKNOWN)
     decided = decide();
   enum process_state state = decided;
-  bool may_be_suspended = state == PROCESS_LIMITED && has_limits && regions[0].limits != NULL;
-  __atomic_store_n(&process_suspended, may_be_suspended ? &regions[0].limits->suspended : &not_suspended,
-                   __ATOMIC_RELEASE);
+  find_suspended(state == PROCESS_LIMITED && has_limits);
   if (has_cuda)
     __atomic_store_n(&process_state, state, __ATOMIC_RELEASE);
   end_alone(cancel_state);

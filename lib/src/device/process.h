@@ -28,11 +28,15 @@ static inline bool process_is_limited(void) {
   return state == PROCESS_LIMITED || process_decide() == PROCESS_LIMITED;
 }
 
-/* Has the host taken the GPUs from this process? Also where that is not known yet, before the first call. */
-extern const uint32_t *process_suspended;
+/* Has the host taken the GPUs from this process, at any level? Also where that is not known yet, before the first call.
+ * The list ends with NULL. */
+extern const uint32_t *process_suspended[VGPU_MAX_LEVELS + 1];
 static inline bool process_is_suspended(void) {
-  const uint32_t *suspended = __atomic_load_n(&process_suspended, __ATOMIC_RELAXED);
-  return __builtin_expect(__atomic_load_n(suspended, __ATOMIC_RELAXED) != VGPU_NOT_SUSPENDED, 0);
+  const uint32_t *suspended;
+  for (int i = 0; (suspended = __atomic_load_n(&process_suspended[i], __ATOMIC_RELAXED)) != NULL; i++)
+    if (__builtin_expect(__atomic_load_n(suspended, __ATOMIC_RELAXED) != VGPU_NOT_SUSPENDED, 0))
+      return true;
+  return false;
 }
 
 /* Does the program see a GPU of the limits' size? Not where it is only profiled. */

@@ -13,13 +13,15 @@
 static int64_t asked_ns;
 
 void suspension_ask(void) {
-  const struct region *region = process_region();
   int64_t now_ns = clock_now_ns(), before_ns = __atomic_load_n(&asked_ns, __ATOMIC_RELAXED);
-  if (now_ns - before_ns < ASK_AGAIN_NS || !shared_file_is_open(&region->file))
+  if (now_ns - before_ns < ASK_AGAIN_NS ||
+      !__atomic_compare_exchange_n(&asked_ns, &before_ns, now_ns, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
     return;
-  if (__atomic_compare_exchange_n(&asked_ns, &before_ns, now_ns, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
-    shared_file_write((struct shared_file *)&region->file, &now_ns, sizeof now_ns,
-                      offsetof(struct vgpu_usage, asked_ns));
+  for (int i = 0; i < process_levels(); i++) {
+    struct shared_file *usage = (struct shared_file *)&process_region_at(i)->file;
+    if (shared_file_is_open(usage))
+      shared_file_write(usage, &now_ns, sizeof now_ns, offsetof(struct vgpu_usage, asked_ns));
+  }
 }
 
 void suspension_wait(void) {

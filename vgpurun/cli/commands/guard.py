@@ -6,7 +6,7 @@ from vgpurun.cli.common import ContainerName, EngineCommand, GroupedCommand, hos
 from vgpurun.config import values as config
 from vgpurun.console.messages import say, warn
 from vgpurun.errors import ContainerError
-from vgpurun.host.visible import activate_simulation
+from vgpurun.host.visible import activate_simulation, libcuda
 from vgpurun.util.choices import GUARD_COMPUTE, GUARD_MEMORY, GUARD_OUTSIDE
 
 _GROUP = "Guard"
@@ -44,7 +44,7 @@ def guard(memory: str | None, compute: str | None, outside: str | None, driver: 
     if driver == "sim":
         activate_simulation()
     with Ending() as ending:
-        running = Running(settings)
+        running = Running(settings, libcuda=libcuda(driver == "sim"))
         say(
             f"memory above a limit: {settings['memory']}; compute: {settings['compute']}; "
             f"programs outside: {settings['outside']}"

@@ -23,6 +23,7 @@ from vgpurun.launch.describe import to_yaml
 from vgpurun.launch.local import plan_local
 from vgpurun.launch.process import prepare_process, run_process
 from vgpurun.launch.profiling import Profiling
+from vgpurun.limits.idle import idle_files
 from vgpurun.options.files import given_environment
 
 _GROUP = "Process"
@@ -65,6 +66,7 @@ def local(command: tuple[str, ...], environment: tuple[str, ...], driver: str, d
     with ExitStack() as undo:
         with admission.granted() as placement:
             plan = plan_local(command, placement, found, driver, variables, profiling=profiling)
+            plan = plan._replace(state_files={**plan.state_files, **idle_files(wanted.idle)})
             folder = prepare_process(plan)
             undo.callback(folder.remove)
             admission.confirm(str(os.getpid()))

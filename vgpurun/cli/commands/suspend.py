@@ -10,7 +10,7 @@ from vgpurun.cli.placing import engine_if_any, overcommit_option
 from vgpurun.config.schema import NO_TIMEOUT, parse_wait
 from vgpurun.console.messages import say
 from vgpurun.errors import OptionError, VgpurunError
-from vgpurun.host.visible import visible_gpus
+from vgpurun.host.visible import libcuda, visible_gpus
 from vgpurun.limits.quota import show_size
 from vgpurun.util.times import parse_duration
 
@@ -65,10 +65,10 @@ def suspend(
     if not timeout_s:
         raise OptionError(f"--timeout '{timeout}' is not a time; use e.g. 10s or 1m30s")
     wishes = Wishes(is_held=hold, lock_timeout_ms=int(timeout_s * 1000))
-    gpus, libcuda = visible_gpus(driver == "sim"), _libcuda(driver)
+    gpus, library = visible_gpus(driver == "sim"), libcuda(driver == "sim")
 
     def suspend_one(target: "Target") -> None:
-        with Checkpoints(libcuda) as checkpoints:
+        with Checkpoints(library) as checkpoints:
             found = take(target, gpus, checkpoints, wishes)
         click.echo(f"{target.name}: {show_size(found.total_bytes)} in host memory")
 
@@ -97,12 +97,12 @@ def resume(
     from vgpurun.host.checkpoints import Checkpoints
     from vgpurun.suspend.coming_back import bring_back
 
-    gpus, libcuda = visible_gpus(driver == "sim"), _libcuda(driver)
+    gpus, library = visible_gpus(driver == "sim"), libcuda(driver == "sim")
     engine = engine_if_any()
     patience_s = parse_wait(wait or "0")
 
     def resume_one(target: "Target") -> None:
-        with Checkpoints(libcuda) as checkpoints:
+        with Checkpoints(library) as checkpoints:
             found = bring_back(target, gpus, checkpoints, engine, overcommit, patience_s)
         click.echo(target.name if found else f"{target.name}: not suspended")
 
@@ -116,12 +116,6 @@ def _named(containers: tuple[str, ...], slices: tuple[str, ...], processes: tupl
     if not (containers or slices or processes):
         raise OptionError("name a container, or give --slice or --process")
     return named(containers, slices, processes, ContainerEngine.connect() if containers else None)
-
-
-def _libcuda(driver: str) -> str:
-    from vgpurun.host.library import find_simulated_driver
-
-    return str(find_simulated_driver(say) / "libcuda.so.1") if driver == "sim" else "libcuda.so.1"
 
 
 def _each(targets: "list[Target]", act: Callable[["Target"], None]) -> int:

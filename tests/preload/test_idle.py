@@ -1,0 +1,132 @@
+"""The guard's agent on simulated GPUs: idle programs lose their GPU, and get it back when they ask."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from support import unavailable
+from support.suspension import Host, Program
+
+
+@pytest.fixture(autouse=True)
+def _root() -> None:
+    if os.geteuid():
+        unavailable("the guard takes root")
+
+
+@pytest.fixture
+def host(built_library: Path, tmp_path: Path) -> Host:
+    return Host(tmp_path)
+
+
+@pytest.fixture
+def start(host: Host) -> Iterator[Callable[..., Program]]:
+    started = []
+
+    def start_one(*options: str, **variables: str) -> Program:
+        started.append(Program(host, *options, **variables))
+        return started[-1]
+
+    yield start_one
+    for program in started:
+        program.end()
+
+
+class Guard:
+    """The daemon, and what it has said."""
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        self.said = host.folder / "said"
+        self.start()
+
+    def start(self) -> None:
+        with self.said.open("a") as said:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "vgpurun", "guard", "--driver", "sim"],
+                env={**self.host.environment, "PYTHONUNBUFFERED": "1"}, stderr=said,
+            )  # fmt: skip
+        self.says("memory above a limit")
+
+    def says(self, text: str, timeout_s: float = 60) -> None:
+        deadline_s = time.monotonic() + timeout_s
+        while text not in (said := self.said.read_text()):
+            assert time.monotonic() < deadline_s, said
+            time.sleep(0.02)
+
+    def end(self) -> None:
+        self.process.terminate()
+        assert self.process.wait(30) == 0
+
+
+@pytest.fixture
+def guard(host: Host) -> Iterator[Guard]:
+    running = Guard(host)
+    yield running
+    running.end()
+    print(running.said.read_text())  # where the test fails
+    assert "Traceback" not in running.said.read_text()
+
+
+def test_a_notebook_that_idles_answers_its_next_cell(host: Host, guard: Guard, start: Callable[..., Program]) -> None:
+    notebook = start("--mem", "1g", "--gpus", "device=0", "--idle", "300ms")
+    guard.says(f"suspend process {notebook.pid}: idle for ")
+    assert host.used_mib() == [0, 0]
+    for cell in ("check", "alloc 8", "check"):
+        assert notebook.asks(cell) in {"right 4", "held", "right 5"}
+    guard.says(f"resume process {notebook.pid}: its program asks for its GPU")
+    assert host.used_mib()[0] > 0
+
+
+def test_one_that_works_is_not_idle(host: Host, guard: Guard, start: Callable[..., Program]) -> None:
+    worker = start("--mem", "1g", "--gpus", "device=0", "--idle", "1s")
+    for _ in range(20):
+        assert worker.asks("start 100") == "started"
+        time.sleep(0.1)
+        assert host.used_mib()[0] > 0
+    guard.says(f"suspend process {worker.pid}")
+
+
+def test_twenty_notebooks_share_one_gpu(host: Host, guard: Guard, start: Callable[..., Program]) -> None:
+    """Each may have a quarter of it, and is as good as alone."""
+    notebooks = []
+    for _ in range(20):
+        notebooks.append(start("--mem", "500m", "--gpus", "device=0", "--idle", "200ms", "--wait"))
+    for notebook in notebooks:
+        assert notebook.asks("check") == "right 4"
+    for notebook in notebooks:
+        notebook.tell("check")
+    for notebook in notebooks:
+        assert notebook.hears() == "right 4"
+        assert host.used_mib()[0] <= 2048
+
+
+def test_held_is_held(host: Host, guard: Guard, start: Callable[..., Program]) -> None:
+    program = start("--mem", "1g", "--gpus", "device=0")
+    assert program.suspend("--hold").returncode == 0
+    program.tell("check")
+    assert program.is_silent(1)
+    assert program.resume().returncode == 0
+    assert program.hears() == "right 4"
+
+
+def test_warned_of_and_stopped(guard: Guard, start: Callable[..., Program]) -> None:
+    warned = start("--mem", "500m", "--gpus", "device=0", "--idle", "200ms:warn")
+    guard.says(f"warn process {warned.pid}: idle for ")
+    assert warned.asks("check") == "right 4"
+    stopped = start("--mem", "500m", "--gpus", "device=0", "--idle", "200ms:stop")
+    guard.says(f"stop process {stopped.pid}: idle for ")
+    assert stopped.process.wait(30) != 0
+
+
+def test_a_policy_that_is_none(host: Host) -> None:
+    for text in ("soon", "5m:sleep", "0s", ":stop"):
+        done = host.vgpurun("local", "--driver", "sim", "--idle", text, "--", "true")
+        assert done.returncode == 125 and f"--idle '{text}' is not a time" in done.stderr

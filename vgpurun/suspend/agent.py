@@ -1,0 +1,232 @@
+"""Looks after what is suspended, and what idles: a thread of the host's daemon, `vgpurun guard`.
+
+It finishes what was interrupted, brings back what asks for its GPUs when there is room, and does what --idle says.
+Where a program asks and there is no room, others that are idle and may be suspended make way.
+"""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from vgpurun import abi
+from vgpurun.errors import EngineError, GpuError, NoEngineError, NoRoomError, VgpurunError
+from vgpurun.host import gpus as devices
+from vgpurun.host.checkpoints import Checkpoints
+from vgpurun.host.gpus import Gpu
+from vgpurun.limits import limits_file, usage_file
+from vgpurun.limits.idle import IdlePolicy, read_idle
+from vgpurun.limits.update import is_being_changed
+from vgpurun.suspend.coming_back import bring_back
+from vgpurun.suspend.processes import find
+from vgpurun.suspend.record import Phase, Record
+from vgpurun.suspend.targets import Target, all_targets
+from vgpurun.suspend.transition import Wishes, finish, is_asked_for, read, suspend
+
+if TYPE_CHECKING:
+    from vgpurun.engine.client import Engine
+
+LOOK_EVERY_S = 0.05  # at those that are suspended: a program waits
+_LIST_EVERY_S = 1.0  # all that runs
+_USE_EVERY_S = 0.5  # what uses the GPUs
+_TRY_AGAIN_S = 1.0  # what failed
+_MAKES_WAY_AFTER_S = 10.0  # of idleness, or the time of its own policy if that is less
+
+
+class Agent:
+    """One for the host. `say` hears of each thing that is done, and once of each trouble."""
+
+    def __init__(self, gpus: Sequence[Gpu], libcuda: str, say: Callable[[str], None]) -> None:
+        self._gpus = gpus
+        self._libcuda = libcuda
+        self._say = say
+        self._targets: list[Target] = []
+        self._listed_s = self._used_s = float("-inf")
+        self._busy_s: dict[str, float] = {}  # when each was last seen to use a GPU, or first seen at all
+        self._again_s: dict[str, float] = {}
+        self._warned: set[str] = set()
+        self._troubles: dict[str, str] = {}
+        self._engine: Engine | None = None
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="suspensions", daemon=True)
+
+    def start(self) -> None:
+        """Begin to look, in a thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Look no more. What is under way ends first."""
+        self._stopping.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopping.wait(LOOK_EVERY_S):
+            self.look()
+
+    def look(self) -> None:
+        """Do what is to be done now. Raises nothing."""
+        now_s = time.monotonic()
+        if now_s - self._listed_s >= _LIST_EVERY_S:
+            self._list(now_s)
+        if now_s - self._used_s >= _USE_EVERY_S:
+            self._used_s = now_s
+            self._note_use(now_s)
+        for target in self._targets:
+            if now_s >= self._again_s.get(target.id, 0) and not self._stopping.is_set():
+                self._try(target, lambda target: self._see_to(target, now_s))
+
+    def _try(self, target: Target, act: Callable[[Target], None]) -> None:
+        trouble = ""
+        try:
+            act(target)
+        except (VgpurunError, OSError) as error:
+            trouble = f"{target.name}: {error}"
+        except Exception as error:  # a mistake about one ends neither the others nor in silence
+            trouble = f"{target.name}: {type(error).__name__}: {' '.join(str(error).split())}"
+        if trouble:
+            self._again_s[target.id] = time.monotonic() + _TRY_AGAIN_S
+        if trouble and self._troubles.get(target.id) != trouble:
+            self._say(f"warning: {trouble}")
+        self._troubles[target.id] = trouble
+
+    def _see_to(self, target: Target, now_s: float) -> None:
+        found = read(target)
+        if found is None:
+            if _is_marked(target) and not is_being_changed(target):
+                self._finish(target)
+            elif policy := read_idle(target.limits_folder):
+                self._see_to_idle(target, policy, now_s)
+        elif found.phase != Phase.SUSPENDED:
+            if not is_being_changed(target):
+                self._finish(target)
+        elif not found.is_held and is_asked_for(target, found):
+            self._wake(target, found)
+
+    def _finish(self, target: Target) -> None:
+        with Checkpoints(self._libcuda) as driver:
+            if finish(target, self._gpus, driver) is None:
+                self._say(f"finish {target.name}: what was interrupted is undone; its programs go on")
+
+    # ---- waking --------------------------------------------------------------------------------------------------
+
+    def _wake(self, target: Target, found: Record) -> None:
+        with Checkpoints(self._libcuda) as driver:
+            for other in (None, *self._may_make_way(target)):
+                if other is not None and not self._suspend(other, f"room for {target.name}"):
+                    continue
+                with suppress(NoRoomError):
+                    bring_back(target, self._gpus, driver, self._engine)
+                    self._busy_s[target.id] = time.monotonic()
+                    away_s = time.time() - found.since_s
+                    self._say(f"resume {target.name}: its program asks for its GPU, after {away_s:.0f} s")
+                    return
+        self._again_s[target.id] = time.monotonic() + LOOK_EVERY_S * 4
+
+    def _may_make_way(self, target: Target) -> Iterator[Target]:
+        """Yield those on its GPUs that are idle and may be suspended, the longest idle first."""
+        uuids, now_s = _uuids(target), time.monotonic()
+        for other in sorted(self._targets, key=lambda each: self._busy_s.get(each.id, now_s)):
+            policy = read_idle(other.limits_folder)
+            if other.id == target.id or policy is None or policy.action != "suspend" or _is_marked(other):
+                continue
+            if not uuids.isdisjoint(_uuids(other)):
+                idle_s = now_s - self._last_busy_s(other, now_s)
+                if idle_s >= min(_MAKES_WAY_AFTER_S, policy.after_s):
+                    yield other
+
+    # ---- idleness ------------------------------------------------------------------------------------------------
+
+    def _see_to_idle(self, target: Target, policy: IdlePolicy, now_s: float) -> None:
+        idle_s = now_s - self._last_busy_s(target, now_s)
+        if idle_s < policy.after_s:
+            self._warned.discard(target.id)
+        elif policy.action == "suspend":
+            self._suspend(target, f"idle for {idle_s:.0f} s")
+        elif target.id not in self._warned:
+            self._warned.add(target.id)
+            self._say(f"{policy.action} {target.name}: idle for {idle_s:.0f} s")
+            if policy.action == "stop":
+                self._stop(target)
+
+    def _suspend(self, target: Target, why: str) -> bool:
+        """Return whether it has given something back: one without memory on a GPU has nothing to give."""
+        if not find(target.limits_folder, self._gpus):
+            return False
+
+        def act(target: Target) -> None:
+            with Checkpoints(self._libcuda) as driver:
+                suspend(target, self._gpus, driver, Wishes(by=why, gives_way=True))
+            self._say(f"suspend {target.name}: {why}")
+
+        self._try(target, act)
+        return not self._troubles[target.id]
+
+    def _stop(self, target: Target) -> None:
+        if target.id.isdecimal():
+            os.kill(int(target.id), signal.SIGTERM)
+        elif self._engine is not None and not target.id.startswith("slice:"):
+            from vgpurun.engine.containers import ContainerEngine
+
+            ContainerEngine.connect().stop_in_time(target.id, None, None)
+
+    def _last_busy_s(self, target: Target, now_s: float) -> float:
+        """By CLOCK_MONOTONIC: the last launch that the library measured, or use that NVML has seen."""
+        usage = target.limits_folder / "run" / "usage"
+        readings = usage_file.read_usage(usage, sorted(_uuids(target))) or []
+        measured_s = max((each.last_launch_ns for each in readings), default=0) / 1e9
+        return min(now_s, max(measured_s, self._busy_s.setdefault(target.id, now_s)))
+
+    def _note_use(self, now_s: float) -> None:
+        """Where NVML does not tell what processes use, nobody is idle."""
+        watched = [each for each in self._targets if read_idle(each.limits_folder) and not _is_marked(each)]
+        if not watched:
+            return
+        busy: set[int] = set()
+        try:
+            for gpu in self._gpus:
+                busy |= {pid for pid, percent in devices.read_utilization(gpu, 1.0).items() if percent > 0}
+        except GpuError as error:
+            if not self._troubles.get(""):
+                self._say(f"warning: nothing is idle for certain: {error}")
+            self._troubles[""] = str(error)
+            busy = {-1}
+        for target in watched:
+            with suppress(GpuError):
+                if -1 in busy or busy & {each.pid for each in find(target.limits_folder, self._gpus)}:
+                    self._busy_s[target.id] = now_s
+
+    def _list(self, now_s: float) -> None:
+        self._listed_s = now_s
+        try:
+            self._engine = self._engine or _connect()
+            self._targets = list(all_targets(self._engine))
+        except EngineError:
+            self._engine = None
+        for target in self._targets:
+            self._busy_s.setdefault(target.id, now_s)
+
+
+def _connect() -> "Engine | None":
+    from vgpurun.engine.client import Engine
+
+    try:
+        return Engine.connect()
+    except NoEngineError:
+        return None
+
+
+def _uuids(target: Target) -> set[str]:
+    with suppress(OSError):
+        return {uuid for uuid, _ in limits_file.read_limits(target.limits_folder / "etc" / "limits") or ()}
+    return set()
+
+
+def _is_marked(target: Target) -> bool:
+    """Whether its limits file says that it is suspended, or on its way."""
+    with suppress(OSError):
+        limits = limits_file.read_limits(target.limits_folder / "etc" / "limits") or ()
+        return any(quota.suspended != abi.NOT_SUSPENDED for _, quota in limits)
+    return False
