@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import sys
 import time
@@ -61,6 +62,13 @@ class Guard:
             assert time.monotonic() < deadline_s, said
             time.sleep(0.02)
 
+    def kill(self) -> None:
+        """It is killed, and the next one starts."""
+        self.process.kill()
+        self.process.wait()
+        self.said.write_text("")
+        self.start()
+
     def end(self) -> None:
         self.process.terminate()
         assert self.process.wait(30) == 0
@@ -94,6 +102,17 @@ def test_one_that_works_is_not_idle(host: Host, guard: Guard, start: Callable[..
     guard.says(f"suspend process {worker.pid}")
 
 
+@pytest.mark.slow
+def test_a_guard_that_is_killed(host: Host, guard: Guard, start: Callable[..., Program]) -> None:
+    """The next one finishes what it has begun, whatever that was."""
+    notebook = start("--mem", "1g", "--gpus", "device=0", "--idle", "200ms")
+    for _ in range(5):
+        time.sleep(random.uniform(0, 1.5))
+        guard.kill()
+        assert notebook.asks("check") == "right 4"
+
+
+@pytest.mark.slow
 def test_twenty_notebooks_share_one_gpu(host: Host, guard: Guard, start: Callable[..., Program]) -> None:
     """Each may have a quarter of it, and is as good as alone."""
     notebooks = []

@@ -25,8 +25,8 @@ from vgpurun.suspend.processes import Process, find, held_bytes
 from vgpurun.suspend.record import Phase, Record
 
 LOCK_TIMEOUT_MS = 10_000
-# A call that looked before the limits file said so has entered the driver, where it is waited for, after this time: one
-# that enters a locked driver waits there, and asks for nothing. A thread may have been out of processor time in between.
+# A call that looked before the limits file said so has entered the driver, and is waited for, after this time: one that
+# enters a locked driver waits there, and asks for nothing. Its thread may have been out of processor time in between.
 _CALLS_NOTICE_S = 0.2
 _MEMORY_COMES_BACK_S = 2.0  # what just ended is not all gone yet
 _LOOK_S = 0.05
@@ -225,12 +225,16 @@ def _unlock(driver: Checkpoints, process: Process) -> bool:
 
 
 def _await_memory(target: Limited, found: Record, gpus: Sequence[Gpu]) -> None:
-    """Raise NoRoomError where a GPU has too little memory free, whoever has it.
+    """Raise NoRoomError where a GPU has too little memory free for what is away, whoever has it.
 
     A driver that finds too little never brings the process back.
     """
-    needed = {found.onto.get(uuid, uuid): held for uuid, held in found.held_bytes.items()}
-    chosen = [gpu for gpu in gpus if needed.get(gpu.uuid)]
+    there = held_bytes(found.processes, gpus)
+    needed = {}
+    for uuid, held in found.held_bytes.items():
+        onto = found.onto.get(uuid, uuid)
+        needed[onto] = held - there.get(onto, 0)
+    chosen = [gpu for gpu in gpus if needed.get(gpu.uuid, 0) > 0]
     deadline_s = time.monotonic() + _MEMORY_COMES_BACK_S
     while True:
         uses = devices.read_use(chosen)
