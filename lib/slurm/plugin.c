@@ -136,7 +136,7 @@ static bool enter(const char *slice) {
 /* Runs as root in the process that becomes the task. */
 EXPORTED int slurm_spank_task_init_privileged(spank_t spank, int count, char *arguments[]) {
   uint32_t job = 0;
-  char path[PATH_MAX], slice[PATH_MAX - 64], record[RECORD_SIZE], reason[REASON_SIZE], shards[16];
+  char path[PATH_MAX], slice[PATH_MAX - 64], record[RECORD_SIZE], reason[REASON_SIZE], shards[16], bundle[PATH_MAX];
   (void)count, (void)arguments;
   if (spank_get_item(spank, S_JOB_ID, &job) != ESPANK_SUCCESS)
     refuse(0, "Slurm does not tell its id");
@@ -156,6 +156,8 @@ EXPORTED int slurm_spank_task_init_privileged(spank_t spank, int count, char *ar
   }
   if (!is_recorded(record, "mem", asked_memory) || !is_recorded(record, "sm", asked_sm))
     refuse(job, "--vgpu-mem and --vgpu-sm are of a whole job: give them to sbatch or salloc, and not to a step");
+  if (spank_getenv(spank, "SLURM_CONTAINER", bundle, sizeof bundle) == ESPANK_SUCCESS && bundle[0])
+    refuse(job, "what --container starts would run without its limits; docs/slurm.md names other ways");
   if (!enter(slice)) {
     snprintf(reason, sizeof reason, "its files cannot be mounted: %s", strerror(errno));
     refuse(job, reason);

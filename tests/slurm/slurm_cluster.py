@@ -32,16 +32,16 @@ PACKAGES = (
 _PATIENCE_S = 30.0
 
 
-def slurm_packages(release: str) -> Path:
-    """The folder with the files of a release of Slurm. Raises UnavailableError."""
+def slurm_packages(release: str, *more: str) -> Path:
+    """The folder with the files of a release of Slurm, and of further packages. Raises UnavailableError."""
     debian, own = RELEASES[release]
 
     def fill(folder: Path) -> None:
-        unpack(folder, [*PACKAGES, *own], debian)
+        unpack(folder, [*PACKAGES, *own, *more], debian)
         for path in (*folder.rglob("*.a"), *folder.rglob("*.la")):
             path.unlink()
 
-    return kept(f"slurm-{release}", fill)
+    return kept("-".join(("slurm", release, *more[:1])), fill)
 
 
 class Cluster:
@@ -126,11 +126,11 @@ class Cluster:
 
 
 @contextmanager
-def slurm_cluster(release: str, lines: Sequence[str] = ()) -> Iterator[Cluster]:
-    """Run a cluster of a release of Slurm, with further lines of slurm.conf."""
+def slurm_cluster(release: str, lines: Sequence[str] = (), more: Sequence[str] = ()) -> Iterator[Cluster]:
+    """Run a cluster of a release of Slurm, with further lines of slurm.conf and further packages."""
     if os.geteuid() != 0:
         raise UnavailableError("only root can run slurmd")
-    packages = slurm_packages(release)
+    packages = slurm_packages(release, *more)
     order = "under" if release == "22.05" else "over"  # its packages are of the machine's own Debian, or of a later one
     with tempfile.TemporaryDirectory(prefix="vgpurun-slurm-") as root:
         command = [HERE / "node-root", root, packages, order, CHECKOUT, "--", HERE / "cluster-daemons", CHECKOUT]

@@ -165,3 +165,14 @@ def test_a_jobs_programs_are_shown_in_its_slice(cluster: Cluster) -> None:
     assert [each["outside"] for each in shown["gpus"]] == [[], []]
     assert [each["name"] for each in shown["slices"]] == [f"slice slurm-{job}"]
     assert [each["command"] for each in shown["processes"]] == ["slurm_script"]
+
+
+def test_a_container_of_slurms_own_is_refused_a_share(cluster: Cluster) -> None:
+    """Its root has no place for the library. 22.05 starts no such container here, with a share or without."""
+    config = '{"ociVersion": "1.0.0", "process": {"args": ["true"], "cwd": "/"}, "root": {"path": "rootfs"}}'
+    cluster.ask(f"mkdir -p /tmp/bundle/rootfs; echo '{config}' >/tmp/bundle/config.json")
+    done = cluster.run("srun --gres=shard:1 --container=/tmp/bundle true")
+    assert done.returncode != 0 and "in a container" not in done.stdout
+    if cluster.release != "22.05":
+        assert "would run without its limits" in done.stderr
+        assert cluster.ask("srun --container=/tmp/bundle true") == "in a container\n"

@@ -10,7 +10,8 @@ import pytest
 from vgpurun.errors import LimitError, SlurmError
 from vgpurun.host.gpus import Gpu
 from vgpurun.limits.quota import Quota
-from vgpurun.slurm import check, conf, job, plugin
+from vgpurun.slurm import accounting, check, conf, job, plugin
+from vgpurun.slurm.accounting import Used, merged
 from vgpurun.slurm.conf import GresLine
 from vgpurun.slurm.job import GpuShare, parse_shares
 from vgpurun.slurm.share import Asked, gpus_by_index, job_quotas
@@ -216,3 +217,32 @@ def test_a_task_prolog_alone_is_called_weaker(cluster_files: Callable[..., Path]
     (tmp_path / "task").write_text("export VGPURUN_LIMITS_FILE=")
     found = wrong(cluster_files, "PrologFlags", f"TaskProlog={tmp_path}/task\nPrologFlags", plugstack="")
     assert len(found) == 1 and "`env -i` in a job lifts its limits" in found[0]
+
+
+def test_each_node_of_a_job_adds_its_part_to_the_comment() -> None:
+    first = merged("", "n1", Used(20.06, 0))
+    assert first == "vgpurun: gpu_seconds=20.1 refusals=0 n1=20.1/0"
+    both = merged(first, "n2", Used(17.4, 2))
+    assert both == "vgpurun: gpu_seconds=37.5 refusals=2 n1=20.1/0 n2=17.4/2"
+    assert merged(both, "n2", Used(17.4, 2)) == both
+    assert merged("checked by ann", "n1", Used(1, 0)) == "checked by ann; vgpurun: gpu_seconds=1.0 refusals=0 n1=1.0/0"
+    assert merged("a; vgpurun: gpu_seconds=1.0 refusals=0 n1=1.0/0; b", "n1", Used(2, 0)) == (
+        "a; b; vgpurun: gpu_seconds=2.0 refusals=0 n1=2.0/0"
+    )
+
+
+def test_a_part_that_another_node_has_overwritten_is_written_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """n2 reads before n1 writes, and writes afterwards."""
+    kept = [""]
+
+    def ask(program: str, *arguments: str) -> str:
+        if program == "sacct":
+            return f"8|other\n7|{kept[0]}\n"
+        written = arguments[-1].removeprefix("AdminComment=")
+        kept[0] = merged("", "n2", Used(5, 0)) if not kept[0] else written
+        return ""
+
+    monkeypatch.setattr(accounting, "ask", ask)
+    monkeypatch.setattr(accounting.time, "sleep", lambda _: None)
+    accounting.note("7", "n1", Used(2, 1), is_alone=False)
+    assert kept == ["vgpurun: gpu_seconds=7.0 refusals=1 n1=2.0/1 n2=5.0/0"]

@@ -44,6 +44,7 @@ class Job(NamedTuple):
     user: str
     restarts: str
     asked: Asked
+    nodes: int = 1
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> "Job":
@@ -57,6 +58,7 @@ class Job(NamedTuple):
             users.name_of(int(uid)),
             environment.get("SLURM_JOB_RESTART_COUNT", "0"),
             Asked.of(environment),
+            int(environment.get("SLURM_JOB_NUM_NODES", "1")),
         )
 
     @property

@@ -48,14 +48,22 @@ def prolog(driver: str) -> int:
 
 
 @slurm_group.command(cls=GroupedCommand, name="epilog", on_broken_config=warn)
+@option(
+    "--admin-comment", is_flag=True, group=_NODE,
+    help="Write the GPU time and the refusals of the job, summed over its nodes, into its AdminComment, for sacct.",
+)  # fmt: skip
 @host_driver_option(_NODE)
-def epilog(driver: str) -> int:
+def epilog(admin_comment: bool, driver: str) -> int:
     """End what a job has left on this node, and its slice. For slurmd, as prolog; it always ends with 0."""
     from vgpurun.slurm.node import Job, end_job
 
     try:
         job = Job.of(os.environ)
         ended = end_job(job.id)
+        if ended is not None and admin_comment:
+            from vgpurun.slurm import accounting
+
+            accounting.note(job.id, job.node, accounting.used(ended.readings), job.nodes == 1)
     except Exception as error:
         say(f"job {os.environ.get('SLURM_JOB_ID', '?')} has left something: {error}; vgpurun slurm sweep tries again")
         return 0

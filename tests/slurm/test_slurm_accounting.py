@@ -1,0 +1,67 @@
+"""What a job has used of GPUs is in Slurm's own accounting, in a real slurmdbd with a real database."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from slurm_cluster import PROGRAM, Cluster, slurm_cluster
+
+DATABASE = (
+    "slurmdbd", "slurm-wlm-mysql-plugin", "mariadb-server-core", "mariadb-client-core", "libmariadb3", "libaio1",
+    "liburing2", "libsnappy1v5", "libfmt9", "libdbus-1-3",
+)  # fmt: skip
+# Starts both, and then slurmctld anew, which asks slurmdbd for what it counts.
+START = """
+mkdir -p /run/mysqld /tmp/database
+mariadbd --no-defaults --user=root --datadir=/tmp/database --skip-grant-tables --skip-networking=0 --port=3306 \
+  --socket=/run/mysqld/mysqld.sock --innodb-buffer-pool-size=64M >/tmp/mariadb.out 2>&1 </dev/null &
+until mariadb --no-defaults -S /run/mysqld/mysqld.sock -e 'create database slurm_acct_db' 2>/dev/null; do
+  sleep 0.1
+done
+cat >/etc/slurm/slurmdbd.conf <<CONF
+DbdHost=node
+SlurmUser=root
+StorageType=accounting_storage/mysql
+StorageHost=127.0.0.1
+StorageUser=root
+StoragePass=any
+StorageLoc=slurm_acct_db
+LogFile=/tmp/slurmdbd.log
+PidFile=/run/slurmdbd.pid
+CONF
+chmod 600 /etc/slurm/slurmdbd.conf
+slurmdbd -D >/tmp/slurmdbd.out 2>&1 </dev/null &
+printf 'AccountingStorageType=accounting_storage/slurmdbd\nAccountingStorageHost=node\n' >>/etc/slurm/slurm.conf
+until sacctmgr -i add cluster test >/dev/null 2>&1; do sleep 0.2; done
+pkill -9 slurmctld
+slurmctld -D >/tmp/slurmctld.out 2>&1 </dev/null &
+until [ "$(sinfo -h -t idle -o %D 2>/dev/null)" = 2 ]; do sleep 0.2; done
+sed -i 's/slurm epilog/slurm epilog --admin-comment/' /etc/slurm/epilog
+"""
+
+
+@pytest.fixture
+def accounting_cluster(built_library: Path) -> Iterator[Cluster]:
+    with slurm_cluster("22.05", more=DATABASE) as cluster:
+        assert cluster.run(f"{START}", "root", timeout_s=60).returncode == 0, cluster.logs()
+        yield cluster
+
+
+@pytest.mark.exhaustive
+def test_both_nodes_of_a_job_are_summed_up_in_its_comment(accounting_cluster: Cluster) -> None:
+    cluster = accounting_cluster
+    cluster.ask("touch /tmp/go")
+    job = cluster.batch("-N2 --gres=shard:1", f"srun {PROGRAM}works.py 1")
+    assert cluster.until_ended(job) == "COMPLETED", cluster.output(job, "err")
+
+    def comment() -> str:
+        return cluster.ask(f"sacct -j {job} -X -n -P -o AdminComment", "root").strip()
+
+    cluster.until(lambda: "n1=" in comment() and "n2=" in comment(), "a node has not written")
+    words = dict(word.split("=") for word in comment().removeprefix("vgpurun: ").split())
+    seconds = [float(words[node].split("/")[0]) for node in ("n1", "n2")]
+    assert min(seconds) > 0.2 and float(words["gpu_seconds"]) == pytest.approx(sum(seconds), abs=0.11)
+    assert words["refusals"] == "0"
