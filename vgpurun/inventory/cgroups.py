@@ -16,11 +16,17 @@ from vgpurun.limits.driver_wall import settle
 # By a container's id and a GPU's UUID: what the driver itself holds it to.
 DriverLimits: TypeAlias = Mapping[tuple[str, str], MemoryLimits]
 
+_ID_LENGTH = 64  # of a container
+
 
 def cgroups_of(ids: Collection[str], root: Path = memory_limits.CGROUPS) -> dict[str, Path]:
-    """Return the cgroups of these containers by their ids, which every engine has in the folder's name."""
-    found: dict[str, Path] = {}
-    if ids and (root / "cgroup.controllers").exists():
+    """Return the cgroups of these containers and local processes, by their ids.
+
+    Every engine has a container's in the folder's name; that of a process is its PID.
+    """
+    own = {each: memory_limits.cgroup_of(int(each)) for each in ids if each.isdecimal() and len(each) < _ID_LENGTH}
+    found = {each: cgroup for each, cgroup in own.items() if cgroup is not None}
+    if len(own) < len(ids) and (root / "cgroup.controllers").exists():
         for folder, names, _ in os.walk(root):
             for name in names:
                 match = CONTAINER_ID.search(name)

@@ -116,7 +116,7 @@ def collect(all_gpus: Sequence[Gpu], engine: "Engine | None") -> Report:
     own_pids = {int(each.id) for each in tenants if each.kind == "process"}
     found = programs(all_gpus, {each.id for each in tenants}, own_pids)
     uses = tuple(zip(all_gpus, gpus.read_use(all_gpus), strict=True))
-    held = driver_limits({each.id for each in tenants if each.kind == "container"}, all_gpus)
+    held = driver_limits({each.id for each in tenants if each.kind != "slice"}, all_gpus)
     return Report(uses, tuple(tenants), found, held)
 
 

@@ -31,6 +31,7 @@ def describe(plan: LaunchPlan | ProcessPlan) -> dict[str, Any]:
         described["warnings"] = list(plan.warnings)
     else:
         described["command"] = list(plan.command)
+        described["held_by_driver"] = plan.is_driver_held
     described["environment"] = dict(plan.environment)
     described["state_folder"] = str(plan.state_folder)
     described["slice_folder"] = str(plan.slice_folder or "")

@@ -7,6 +7,7 @@ from vgpurun.admission.placement import Placement
 from vgpurun.console.messages import say, warn
 from vgpurun.host import library, mps, simulation
 from vgpurun.host.gpus import Survey
+from vgpurun.launch.local_cgroup import lacking_for_process
 from vgpurun.launch.plan import ProcessPlan, plan_process
 from vgpurun.launch.profiling import Profiling
 from vgpurun.storage import state
@@ -20,6 +21,7 @@ def plan_local(
     given: Mapping[str, str],
     is_dry_run: bool = False,
     profiling: Profiling | None = None,
+    enforce: str = "library",
 ) -> ProcessPlan:
     """Return the plan of a local process, with the library built if need be. Raises VgpurunError."""
     host_environment = {**os.environ, **given}
@@ -31,7 +33,7 @@ def plan_local(
         driver_environment |= simulation.local_environment(library.find_simulated_driver(say), host_environment)
     found = library.find_library(is_dry_run)
     library.check_host(found)
-    return plan_process(
+    plan = plan_process(
         command,
         placement.limits,
         placement.gpus,
@@ -44,3 +46,4 @@ def plan_local(
         placement.joined,
         profiling,
     )
+    return plan._replace(is_driver_held=not lacking_for_process(enforce, plan.quotas))

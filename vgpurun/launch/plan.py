@@ -64,6 +64,7 @@ class ProcessPlan(NamedTuple):
     state_files: Mapping[str, bytes]
     slice_folder: Path | None = None
     profiling: Profiling | None = None
+    is_driver_held: bool = False
 
     @property
     def quota_json(self) -> str:

@@ -4,8 +4,10 @@ import os
 import shutil
 import signal
 import sys
+from contextlib import nullcontext
 
 from vgpurun.errors import CommandNotExecutableError, CommandNotFoundError
+from vgpurun.launch.local_cgroup import own_cgroup
 from vgpurun.launch.plan import ProcessPlan
 from vgpurun.storage import state
 from vgpurun.storage.state import StateFolder
@@ -35,11 +37,12 @@ def run_process(plan: ProcessPlan, folder: StateFolder) -> int:
     """Run the planned command and return its exit code, 128 and the signal's number when a signal ended it.
 
     The state folder is removed at the end. A process that outlives the command holds the folder's lock, and the folder
-    stays until the next sweep after it. Raises CommandNotFoundError and CommandNotExecutableError.
+    stays until the next sweep after it. Raises CommandNotFoundError, CommandNotExecutableError and EnforceError.
     """
     try:
-        child = _start(plan, folder.lock)
-        exit_code = _wait(child)
+        with own_cgroup(plan.state_folder.name, plan.quotas) if plan.is_driver_held else nullcontext():
+            child = _start(plan, folder.lock)
+            exit_code = _wait(child)
     except BaseException:
         folder.remove()
         raise

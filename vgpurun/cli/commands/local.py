@@ -9,6 +9,7 @@ import click
 from vgpurun.admission.wanted import Wanted
 from vgpurun.cli.common import (
     GroupedCommand,
+    enforce_option,
     host_driver_option,
     limit_options,
     option,
@@ -40,14 +41,18 @@ _GROUP = "Process"
 @policy_options()
 @placement_options
 @profile_options
+@enforce_option
 @option("-e", "--env", "environment", metavar="NAME[=VALUE]", multiple=True, group=_GROUP, help="Set a variable.")
 @host_driver_option(_GROUP)
 @option("--dry-run", is_flag=True, group=_GROUP, help="Print what would be done as YAML, and do nothing.")
 @click.argument("command", metavar="COMMAND [ARG...]", nargs=-1, required=True, type=click.UNPROCESSED)
-def local(command: tuple[str, ...], environment: tuple[str, ...], driver: str, dry_run: bool, **given: Any) -> int:
+def local(
+    command: tuple[str, ...], environment: tuple[str, ...], driver: str, enforce: str, dry_run: bool, **given: Any
+) -> int:
     """Run COMMAND on this host with the given GPU memory and the given share of each GPU's time.
 
-    It is a preload: a program that clears LD_PRELOAD, or is linked statically, is not limited.
+    It is a preload: a program that clears LD_PRELOAD, or is linked statically, is not limited, unless it is root's and
+    the driver has memory limits of its own (--enforce).
     """
     variables = given_environment(environment, ())
     host_environment = {**os.environ, **variables}
@@ -60,12 +65,12 @@ def local(command: tuple[str, ...], environment: tuple[str, ...], driver: str, d
     find_library(dry_run)  # is built before others have to wait for this launch
     admission = wanted.admission(host_environment, found.gpus, engine_if_any())
     if dry_run:
-        plan = plan_local(command, admission.look(), found, driver, variables, dry_run, profiling)
+        plan = plan_local(command, admission.look(), found, driver, variables, dry_run, profiling, enforce)
         click.echo(to_yaml(plan), nl=False)
         return 0
     with ExitStack() as undo:
         with admission.granted() as placement:
-            plan = plan_local(command, placement, found, driver, variables, profiling=profiling)
+            plan = plan_local(command, placement, found, driver, variables, profiling=profiling, enforce=enforce)
             plan = plan._replace(state_files={**plan.state_files, **idle_files(wanted.idle)})
             folder = prepare_process(plan)
             undo.callback(folder.remove)
