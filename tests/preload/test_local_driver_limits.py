@@ -1,4 +1,4 @@
-"""`vgpurun local` by root where the driver has memory limits of its own: a cgroup for each process, and none left over."""
+"""`vgpurun local` by root where the driver has memory limits of its own: a cgroup for each, and none left over."""
 
 from __future__ import annotations
 
@@ -101,6 +101,12 @@ def test_what_shows_it(vgpurun: Run) -> None:
     assert "GPU 0: the driver itself holds the memory limit too" in shown
     (held,) = json.loads(vgpurun(*LIMITED, "--", *WITHOUT_LIBRARY, *smi, "--format", "json").stdout)["processes"]
     assert held["devices"][0]["memory_limit_driver_bytes"] == 2 << 30
+
+
+def test_verify_says_what_holds(vgpurun: Run) -> None:
+    tried = vgpurun("verify", "--mem", "2g", "--format", "json")
+    (found,) = json.loads(tried.stdout)[:1]
+    assert (found["memory_held_by"], found["passed"]) == (["library", "driver"], True), tried
 
 
 def test_what_cannot_be_is_refused(vgpurun: Run, environment: dict[str, str]) -> None:

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,11 @@ from vgpurun.config import values as config
 from vgpurun.console.messages import say
 from vgpurun.diagnostics.verify import FAILED, OK, WARNING, Check, Trial, check_compute, check_memory
 from vgpurun.errors import OptionError
-from vgpurun.host import library
+from vgpurun.host import library, memory_limits
 from vgpurun.host.gpus import Gpu, select_gpus
 from vgpurun.host.visible import visible_gpus
 from vgpurun.limits import quota
+from vgpurun.limits.model import DeviceQuota
 from vgpurun.limits.quota import Quota, shortest_size, show_size
 from vgpurun.util.choices import DRIVER_MODES
 
@@ -78,12 +79,15 @@ def verify(
         limits = _limits(gpu, (mem or _DEFAULT_MEMORY) if hostile else mem, None if hostile else sm)
         if output_format == "table":
             click.echo(_title(gpu, limits, image))
+        walls = _walls(gpu, limits, image, driver_mode)
+        if output_format == "table" and "driver" in walls:
+            click.echo("  memory is held by the library, and by the driver itself")
         if hostile and image is not None:
             tried = _escapes(gpu, limits, image, driver_mode, program)
         else:
             tried = _checks(_trial(gpu, limits, image, driver_mode, program), gpu, limits, seconds)
         checks = [_shown(check, output_format) for check in tried]
-        found.append(_described(gpu, limits, image, checks))
+        found.append(_described(gpu, limits, image, walls, checks))
         if output_format == "table":
             click.echo(_sum_of(checks))
     if output_format == "json":
@@ -140,6 +144,24 @@ def _escapes(gpu: Gpu, limits: Quota, image: str, driver_mode: str, program: Pat
     return try_escapes([*words, f"--entrypoint={_IN_CONTAINER}"], image, gpu, limit_bytes)
 
 
+def _walls(gpu: Gpu, limits: Quota, image: str | None, driver_mode: str) -> Sequence[str]:
+    """Return what holds the memory limit of the trial: the library, and where it has such limits the driver itself."""
+    from vgpurun.engine.containers import ContainerEngine
+    from vgpurun.launch.enforcement import enforcing_device
+    from vgpurun.launch.local_cgroup import lacking_for_process
+
+    mode = config.default("enforce")
+    if limits.memory_bytes is None or mode == "library" or memory_limits.lacking([gpu]):
+        return ["library"]
+    if image is None:
+        is_held = not lacking_for_process(mode, [DeviceQuota(gpu, limits)])
+    else:
+        simulated = library.find_simulated_driver(say) if driver_mode == "sim" else None
+        facts = ContainerEngine.connect().facts()
+        is_held = enforcing_device(mode, [gpu], facts, simulated, is_dry_run=True) is not None
+    return ["library", "driver"] if is_held else ["library"]
+
+
 def _title(gpu: Gpu, limits: Quota, image: str | None) -> str:
     words = [] if limits.memory_bytes is None else [show_size(limits.memory_bytes)]
     words += [] if limits.sm_percent is None else [f"{limits.sm_percent} % of its time"]
@@ -164,13 +186,14 @@ def _sum_of(checks: list[Check]) -> str:
     return ", ".join(word for word in words if word)
 
 
-def _described(gpu: Gpu, limits: Quota, image: str | None, checks: list[Check]) -> dict[str, Any]:
+def _described(gpu: Gpu, limits: Quota, image: str | None, walls: Sequence[str], checks: list[Check]) -> dict[str, Any]:
     return {
         "gpu_index": gpu.index,
         "uuid": gpu.uuid,
         "name": gpu.name,
         "image": image,
         "memory_limit_bytes": limits.memory_bytes,
+        "memory_held_by": list(walls),
         "sm_limit_percent": limits.sm_percent,
         "passed": not any(check.status == FAILED for check in checks),
         "checks": [{"name": check.name, "status": check.status.lower(), "what": check.words, **check.figures}
