@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -65,3 +66,18 @@ def test_both_nodes_of_a_job_are_summed_up_in_its_comment(accounting_cluster: Cl
     seconds = [float(words[node].split("/")[0]) for node in ("n1", "n2")]
     assert min(seconds) > 0.2 and float(words["gpu_seconds"]) == pytest.approx(sum(seconds), abs=0.11)
     assert words["refusals"] == "0"
+
+
+@pytest.mark.slow
+def test_history_accounts_for_jobs_by_their_users(cluster: Cluster) -> None:
+    cluster.ask("touch /tmp/go", "root")
+    exporter = "vgpurun exporter --listen 127.0.0.1:9487 --history-interval 1"
+    cluster.on("n1", f"({exporter} >/tmp/exporter.out 2>&1 </dev/null & echo $! >/tmp/exporter.pid)")
+    try:
+        job = cluster.batch("--gres=shard:2 -w n1", f"{PROGRAM}works.py 3", user="bob")
+        assert cluster.until_ended(job) == "COMPLETED", cluster.output(job, "err")
+    finally:
+        cluster.ask("kill $(cat /tmp/exporter.pid); rm -f /tmp/go", "root")
+    rows = json.loads(cluster.on("n1", "vgpurun history --by user --format json"))
+    (of_bob,) = (row for row in rows if row["user"] == "bob")
+    assert of_bob["gpu_seconds"] > 0.5

@@ -14,7 +14,7 @@ from vgpurun.slurm import accounting, check, conf, job, plugin
 from vgpurun.slurm.accounting import Used, merged
 from vgpurun.slurm.conf import GresLine
 from vgpurun.slurm.job import GpuShare, parse_shares
-from vgpurun.slurm.share import Asked, gpus_by_index, job_quotas
+from vgpurun.slurm.share import Asked, gpu_at, job_quotas
 
 GIB = 1 << 30
 SLURM_CONF = """
@@ -160,16 +160,28 @@ def test_more_than_the_share_is_refused() -> None:
         quotas(GpuShare(0, 1, 200))
     with pytest.raises(LimitError, match="'much' is not a size"):
         quotas(GpuShare(0, 1, 4), memory="much")
-    with pytest.raises(SlurmError, match="gave the job GPU 2, and the driver shows 2"):
+    with pytest.raises(SlurmError, match="gave the job GPU 2, and there are 2"):
         quotas(GpuShare(2, 1, 4))
 
 
 def test_slurms_indexes_are_those_of_gres_conf() -> None:
     in_nvmls_order = [gpu(0)._replace(minor_number=2), gpu(1), gpu(3)]
-    assert [each.minor_number for each in gpus_by_index(in_nvmls_order, [])] == [1, 2, 3]
-    assert [each.minor_number for each in gpus_by_index(in_nvmls_order, [GresLine("gpu", None, (1, 3))])] == [1, 3]
+    assert [gpu_at(index, in_nvmls_order, []).minor_number for index in range(3)] == [1, 2, 3]
+    some = [GresLine("gpu", None, (3,)), GresLine("gpu", None, (1,)), GresLine("shard", 8, ())]
+    assert [gpu_at(index, in_nvmls_order, some).minor_number for index in range(2)] == [1, 3]
     card = [gpu(0, mig_index=1), gpu(0, mig_index=0), gpu(1)]
-    assert [each.mig_index for each in gpus_by_index(card, [])] == [0, 1, None]
+    each = [GresLine("gpu", None, (0,)), GresLine("gpu", None, (0,)), GresLine("gpu", None, (1,))]
+    for conf_lines in ([], each):
+        assert [gpu_at(index, card, conf_lines).mig_index for index in range(3)] == [0, 1, None]
+
+
+def test_no_other_gpu_is_taken_for_one_that_is_lost() -> None:
+    both = [GresLine("gpu", None, (0, 1))]
+    assert gpu_at(1, [gpu(1)], both) == gpu(1)
+    with pytest.raises(SlurmError, match=r"has 1 of GPU 0 \(minor number 0\), and the driver shows 0"):
+        gpu_at(0, [gpu(1)], both)
+    with pytest.raises(SlurmError, match="and the driver shows 3"):
+        gpu_at(0, [gpu(0, mig_index=index) for index in range(3)], both)
 
 
 def wrong(cluster_files: Callable[..., Path], *change: str, **others: str) -> list[str]:

@@ -37,26 +37,31 @@ def job_quotas(
     """
     if all(share.is_whole for share in shares) and not asked:
         return []
-    in_order = gpus_by_index(gpus, conf)
-    return [DeviceQuota(gpu, _quota(share, asked, gpu)) for share in shares for gpu in [_gpu(share, in_order)]]
+    return [DeviceQuota(gpu, _quota(share, asked, gpu)) for share in shares for gpu in [gpu_at(share.at, gpus, conf)]]
 
 
-def gpus_by_index(gpus: Sequence[Gpu], conf: Sequence[GresLine]) -> list[Gpu]:
-    """Return the GPUs in the order of Slurm's indexes: those whose files gres.conf names, by their minor numbers.
+def gpu_at(index: int, gpus: Sequence[Gpu], conf: Sequence[GresLine]) -> Gpu:
+    """Return the GPU that has an index in Slurm: those of gres.conf are in the order of their files' numbers.
 
-    Where it names none (AutoDetect=nvml), all of them. The instances of a GPU follow each other.
+    Where gres.conf names no files (AutoDetect=nvml) it is their order by minor number. The MIG instances of a GPU
+    follow each other. Raises SlurmError: another GPU than the job's must never be taken for it.
     """
     found = sorted(usable(gpus), key=lambda gpu: (gpu.minor_number, gpu.mig_index or 0))
-    named = {number for line in conf if line.name == "gpu" for number in line.numbers}
-    return [gpu for gpu in found if gpu.minor_number in named] if named else found
-
-
-def _gpu(share: GpuShare, in_order: Sequence[Gpu]) -> Gpu:
-    if share.at >= len(in_order):
+    numbers = sorted(number for line in conf if line.name == "gpu" for number in line.numbers)
+    if not numbers and index < len(found):
+        return found[index]
+    if index >= len(numbers):
         raise SlurmError(
-            f"Slurm gave the job GPU {share.at}, and the driver shows {len(in_order)} of those in gres.conf"
+            f"Slurm gave the job GPU {index}, and there are {len(numbers or found)}; does gres.conf say so?"
         )
-    return in_order[share.at]
+    number = numbers[index]
+    same = [gpu for gpu in found if gpu.minor_number == number]
+    if len(same) != numbers.count(number):
+        raise SlurmError(
+            f"gres.conf has {numbers.count(number)} of GPU {index} (minor number {number}), and the driver shows "
+            f"{len(same)}; is it lost, or are its MIG instances others?"
+        )
+    return same[index - numbers.index(number)]
 
 
 def _quota(share: GpuShare, asked: Asked, gpu: Gpu) -> Quota:
