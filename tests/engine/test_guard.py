@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 import random
+import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cli import WITH_PROGRAMS, Cli, wait_until
+from cli import PROGRAMS, WITH_PROGRAMS, Cli, wait_until
+from support import LIBRARY, WITH_ADMIN_FILE
 
 MIB = 1 << 20
 LIMITS = ("--mem", "1g")
@@ -153,13 +158,27 @@ def test_a_guard_that_is_killed_finds_what_it_has_frozen(own_gpu: Cli, debian: s
         wait_until(lambda: verbs(own_gpu) == ["freeze", "thaw"], "thaw")
 
 
-def test_programs_that_the_library_sees_are_left_alone(own_gpu: Cli, debian: str) -> None:
-    with guarding(own_gpu, "--memory", "kill", "--outside", "kill"):
+def test_programs_that_the_library_sees_are_left_alone(own_gpu: Cli, debian: str, tmp_path: Path) -> None:
+    """Containers, and local processes that have left their parents; others are not."""
+    admin = tmp_path / "admin.yaml"
+    admin.write_text("guard:\n  memory: kill\n  outside: kill\n  outside_grace: 1s\n  users: []\n")
+    guard = replace(own_gpu, command=(sys.executable, "-c", WITH_ADMIN_FILE, str(admin)))
+    hold = f"import sys; sys.argv[1:] = ['daemon-plain', 'hold', '{MIB}']; exec(open('{PROGRAMS}/escape.py').read())"
+    local = (*own_gpu.driver, "--mem", "1g", "--", sys.executable, "-c", hold)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    stranger = [sys.executable, f"{PROGRAMS}/gpu.py", "hold", str(MIB)]
+    outside = own_gpu.environment | {"LD_LIBRARY_PATH": str(LIBRARY.parent / "sim")}
+    with guarding(guard), own_gpu.started("local", *local, **pipes) as inside:
         start(own_gpu, debian, "/programs/gpu.py", "hold", str(450 * MIB))
         filled = own_gpu.run(*LIMITS, *WITH_PROGRAMS, debian, "python3", "/programs/gpu.py", "fill", str(64 * MIB))
         assert filled.json()["result"] == 2
-        assert status(own_gpu) == "running"
-    assert actions(own_gpu) == []
+        outside["VGPUSIM_STATE"] = str(next(own_gpu.state_dir.glob("sim-*.state")))
+        with subprocess.Popen(stranger, env=outside, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+            assert process.wait(60) == -signal.SIGKILL
+        assert status(own_gpu) == "running" and inside.poll() is None
+    assert [(each["verb"], each["cause"], each["pid"]) for each in actions(own_gpu)] == [
+        ("kill", "outside", process.pid)
+    ]
 
 
 def share_of(vgpurun: Cli, image: str, way: str, kernel_ms: int) -> float:

@@ -87,6 +87,24 @@ def test_frozen_and_thawed(world: Callable[..., World]) -> None:
     assert made.is_frozen(tenant), "more than that is another cause"
 
 
+def test_a_pause_of_the_engines_is_kept(world: Callable[..., World]) -> None:
+    made = world(memory="kill")
+    paused, frozen = made.add(), made.add("b")
+    made.put(paused, 2 * GIB)
+    made.containers[paused].cgroup.freeze()
+    made.run(10)
+    assert made.verbs() == [] and not made.is_killed(paused)
+    made.programs.clear()
+    made.settings = {"memory": "freeze"}
+    made.start()
+    program = made.put(frozen, 2 * GIB)
+    made.run(2)
+    made.containers[frozen] = made.containers[frozen]._replace(is_paused=True)
+    program.held = 500 * MIB
+    made.run(10)
+    assert made.is_frozen(frozen) and made.verbs() == ["freeze memory"] and made.state.stopped == {}
+
+
 def test_counted_programs_have_more_and_longer(world: Callable[..., World]) -> None:
     made = world(memory="kill")
     tenant = made.add()

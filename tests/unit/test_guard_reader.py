@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
@@ -15,12 +15,13 @@ import pytest
 from fakes import GIB, make_gpus
 
 from support import unavailable
+from vgpurun import abi
 from vgpurun.engine.client import VgpurunContainer
 from vgpurun.engine.containers import ContainerEngine
 from vgpurun.engine.labels import Record
 from vgpurun.errors import EngineError, GpuError
 from vgpurun.guard.hands import kill, let_dying_go
-from vgpurun.guard.reader import GuardReader, is_ending, read_stat, run_of
+from vgpurun.guard.reader import GuardReader, is_counted_elsewhere, is_ending, read_stat, run_of
 from vgpurun.host import freezer, gpus
 from vgpurun.host.freezer import Cgroup
 from vgpurun.host.gpus import Gpu, Survey
@@ -243,14 +244,12 @@ def test_the_engine_and_nvml_come_and_go(
     said: list[tuple[str, str]] = []
     now = [100.0]
 
-    def read_processes(_: Gpu) -> dict[int, int]:
-        if not is_up[0]:
-            raise GpuError("NVML is gone")
-        return held
+    def read_all_processes(found: Sequence[Gpu]) -> dict[str, dict[int, int] | GpuError]:
+        return {each.uuid: held if is_up[0] else GpuError("NVML is gone") for each in found}
 
     monkeypatch.setattr(gpus, "held_open", nullcontext)
     monkeypatch.setattr(gpus, "survey", lambda: Survey([gpu], []))
-    monkeypatch.setattr(gpus, "read_processes", read_processes)
+    monkeypatch.setattr(gpus, "read_all_processes", read_all_processes)
     engine = Engine(0)
     monkeypatch.setattr(ContainerEngine, "connect", lambda _: engine)
     read = GuardReader({}, lambda *words: said.append(words), lambda: now[0])
@@ -294,3 +293,27 @@ def test_the_engine_and_nvml_come_and_go(
         engine.listed.clear()
         held.clear()
         assert look() == {}
+
+
+def test_what_the_library_counts_elsewhere_is_not_outside(tmp_path: Path) -> None:
+    """A process of `vgpurun local` has a slot in the file that its environment names; a claim alone is not enough."""
+    usage = tmp_path / "usage"
+    usage.write_bytes(bytes(abi.Usage(magic=abi.USAGE_MAGIC, abi_version=abi.ABI_VERSION, slots_used=1)))
+    hold = f"""
+import fcntl, os, struct, time
+file = os.open({str(usage)!r}, os.O_RDWR)
+lock = struct.pack("hhxxxxqqixxxx", fcntl.F_WRLCK, os.SEEK_SET, {abi.SLOT_LOCK_OFFSET}, 1, 0)
+fcntl.fcntl(file, fcntl.F_OFD_SETLK, lock)
+namespace = int(os.readlink("/proc/self/ns/pid")[5:-1])
+os.pwrite(file, struct.pack("II", os.getpid(), namespace), {abi.Usage.processes.offset})
+print(flush=True); time.sleep(600)
+"""
+    named = {**os.environ, abi.ENV_USAGE_FILE: str(usage)}
+    sleep = "import time; print(flush=True); time.sleep(600)"
+    found = []
+    for program, environment in ((sleep, named), (hold, dict(os.environ)), (hold, named)):
+        with subprocess.Popen([sys.executable, "-c", program], env=environment, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None and process.stdout.readline()
+            found.append(is_counted_elsewhere(process.pid))
+            process.kill()
+    assert found == [False, False, True] and not is_counted_elsewhere(process.pid)

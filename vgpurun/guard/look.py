@@ -13,7 +13,8 @@ class Program(NamedTuple):
     """A process that holds memory of a GPU.
 
     `container` is the id of vgpurun's container that it is in for certain, empty for one that is for certain in none,
-    and None where that cannot be told. `foreign` is the id of another container that it is in.
+    and None where that cannot be told. `foreign` is the id of another container that it is in. `is_limited`: as a
+    local process, a task of a Slurm job, or in a container that another engine started.
     """
 
     pid: int
@@ -22,7 +23,7 @@ class Program(NamedTuple):
     user: str = ""
     command: str = ""
     foreign: str = ""
-    is_local: bool = False  # of `vgpurun local`, or in a slice without a container
+    is_limited: bool = False
 
 
 class Contained(NamedTuple):

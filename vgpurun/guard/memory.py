@@ -84,7 +84,7 @@ class MemoryDuty(Duty):
         self, memory: dict[str, Any], state: State, policy: str, grace_s: float, counted_grace_s: float
     ) -> None:
         super().__init__(memory)
-        self._stopped = state.stopped
+        self._state = state
         self._policy = policy
         self._grace_s = grace_s
         self._counted_grace_s = counted_grace_s
@@ -145,20 +145,22 @@ class MemoryDuty(Duty):
         # Of a slice whose members are all seen nobody can say which one is at fault.
         verb = WARN if not offenders and len(each.containers) > 1 else self._policy
         for one in accused:
-            if one.id in self._stopped and self._stopped[one.id].verb == FREEZE:
-                continue
+            if one.cgroup.is_frozen():
+                continue  # already, or by the engine: it takes no more
             before = self._settled.get(each.key)
             self._settled[each.key] = held
             if not (yield about(one, verb, MEMORY, _words(look, one, each, held), each.uuid)):
                 self._settle(each.key, before)
 
     def _thawed(self, look: Look, within: set[str]) -> Actions:
-        for id_, stopped in list(self._stopped.items()):
+        for id_, stopped in list(self._state.stopped.items()):
             container = look.containers.get(id_)
             if (stopped.verb, stopped.cause) != (FREEZE, MEMORY) or container is None:
                 continue
             limited = {_key(container, uuid) for uuid, quota in container.quotas.items() if quota.memory_bytes}
-            if limited <= within:
+            if limited <= within and container.is_paused:
+                self._state.forget(id_)  # it goes on when the engine says so
+            elif limited <= within:
                 yield about(container, THAW, MEMORY, "it is within its limits again")
 
     def _forget(self, key: str) -> None:

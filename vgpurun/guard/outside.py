@@ -1,4 +1,4 @@
-"""The duty that looks after programs which no container of vgpurun, and no process of `vgpurun local`, has on a GPU."""
+"""The duty that looks after programs on a GPU which vgpurun did not start, and that its library does not count."""
 
 import stat
 from collections.abc import Callable, Sequence
@@ -54,7 +54,7 @@ class OutsideDuty(Duty):
         for uuid, held in look.held.items():
             for pid, size in held.items():
                 program = look.programs[pid]
-                if program.container != "" or program.is_local:
+                if program.container != "" or program.is_limited:
                     continue
                 keys.add(key := f"{pid} {program.started_ticks}")
                 if self._is_due(key, program, look):

@@ -11,14 +11,14 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from vgpurun import abi
 from vgpurun.errors import ContainerError, EngineError, GpuError
 from vgpurun.guard.look import Contained, Look, Program, by_container
 from vgpurun.host import freezer, gpus
 from vgpurun.host.freezer import Cgroup
 from vgpurun.host.gpus import Gpu
 from vgpurun.inventory.guarded import Stopped
-from vgpurun.inventory.programs import line_of
-from vgpurun.inventory.reservations import local_processes, quotas_now
+from vgpurun.inventory.reservations import quotas_now
 from vgpurun.limits.usage_file import BrokenUsageError, read_counted
 from vgpurun.slices import store
 from vgpurun.slices.members import has_joined
@@ -34,6 +34,7 @@ _GPUS_EVERY_S, _ENGINE_EVERY_S, _ENGINE_AT_MOST_EVERY_S = 30.0, 60.0, 1.0
 _COUNTED_FOR_S = 5.0  # after which a process that the library counts is looked up again
 _UTILIZATION_S, _UTILIZATION_EVERY_S = 1.0, 0.4
 _PF_EXITING = 0x4
+_MOST_ENVIRONMENT_BYTES = 1 << 20
 _NAMESPACE = re.compile(r"pid:\[([0-9]+)\]")
 _NS_GET_PARENT = 0xB702
 _MOST_NAMESPACES = 32  # the kernel's own bound
@@ -124,16 +125,18 @@ class GuardReader:
                 self._read_s.pop("gpus", None)
             if self._is_due("gpus", _GPUS_EVERY_S, now_s):
                 self._gpus = gpus.usable(gpus.survey().gpus)
+            read = gpus.read_all_processes(self._gpus)
         except GpuError as error:
             self.close()  # a new driver may come
             self._note("nvml", f"the guard sees nothing: {error}")
             return None
         trouble = ""
         for gpu in self._gpus:
-            try:
-                held[gpu.uuid] = gpus.read_processes(gpu)
-            except GpuError as error:
-                trouble = f"the guard does not see GPU {gpu.number}: {error}"
+            found = read[gpu.uuid]
+            if isinstance(found, GpuError):
+                trouble = f"the guard does not see GPU {gpu.number}: {found}"
+            else:
+                held[gpu.uuid] = found
         if trouble and not held:
             self.close()
         self._note("nvml", trouble)
@@ -246,8 +249,8 @@ class GuardReader:
         if ids and not is_listed:
             self._unknown |= ids
             return Program(pid, started_ticks, None, user, command)
-        is_local = not ids and self._is_local(pid)
-        return Program(pid, started_ticks, "", user, command, next(iter(ids), ""), is_local)
+        is_limited = has_joined(pid, store.slices()) or is_counted_elsewhere(pid)
+        return Program(pid, started_ticks, "", user, command, next(iter(ids), ""), is_limited)
 
     def _is_inside(self, pid: int, container: str) -> bool:
         """Whether a process belongs to a container whose cgroup it is in: whoever may write there may move others in.
@@ -274,12 +277,6 @@ class GuardReader:
         with suppress(EngineError, ContainerError):
             return int(self._engine.describe(container)["State"]["Pid"]) or None
         return None
-
-    def _is_local(self, pid: int) -> bool:
-        with suppress(OSError):
-            if not {int(each.id) for each in local_processes()}.isdisjoint(line_of(pid)):
-                return True
-        return has_joined(pid, store.slices())  # as a task of a Slurm job
 
     def _counted_by(self, container: Contained) -> frozenset[int] | None:
         now_s = self._clock()
@@ -331,6 +328,24 @@ def is_ending(pid: int) -> bool:
             if not read_stat(pid, task).is_exiting:
                 return False
     return True
+
+
+def is_counted_elsewhere(pid: int) -> bool:
+    """Whether the library counts a process: one of `vgpurun local`, or of a container that another engine started.
+
+    The latter have the usage file where all containers have it, and the former's environment names it.
+    """
+    places = [Path(f"/proc/{pid}/root{abi.CONTAINER_USAGE}")]
+    with suppress(OSError):
+        with Path(f"/proc/{pid}/environ").open("rb") as file:
+            environment = file.read(_MOST_ENVIRONMENT_BYTES)
+        name = f"{abi.ENV_USAGE_FILE}=".encode()
+        places += [Path(os.fsdecode(each[len(name) :])) for each in environment.split(b"\0") if each.startswith(name)]
+    for place in places:
+        with suppress(OSError, ValueError, BrokenUsageError):
+            if (namespace_of(pid), _pid_inside(pid)) in read_counted(place):
+                return True
+    return False
 
 
 def namespace_of(pid: int) -> int:

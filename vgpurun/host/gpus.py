@@ -184,14 +184,27 @@ def read_processes(gpu: Gpu) -> dict[int, int]:
 
     Processes whose memory NVML does not tell (or whose number, from inside a container) are not in it.
     """
+    found = read_all_processes([gpu])[gpu.uuid]
+    if isinstance(found, GpuError):
+        raise found
+    return found
+
+
+def read_all_processes(gpus: Sequence[Gpu]) -> dict[str, dict[int, int] | GpuError]:
+    """Return the same of several GPUs by UUID, or the error of each. Raises GpuError where there is no driver."""
     nvml = _initialised()
+    try:
+        return {gpu.uuid: _processes(nvml, gpu) for gpu in gpus}
+    finally:
+        nvml.nvmlShutdown()
+
+
+def _processes(nvml: Any, gpu: Gpu) -> dict[int, int] | GpuError:
     try:
         listed = nvml.nvmlDeviceGetComputeRunningProcesses(_handle(nvml, gpu))
         return {int(each.pid): int(each.usedGpuMemory) for each in listed if each.pid and each.usedGpuMemory}
     except nvml.NVMLError as error:
-        raise GpuError(f"the NVIDIA driver does not list the processes on a GPU: {error}") from None
-    finally:
-        nvml.nvmlShutdown()
+        return GpuError(f"the NVIDIA driver does not list the processes on a GPU: {error}")
 
 
 def read_utilization(gpu: Gpu, last_s: float) -> dict[int, float]:

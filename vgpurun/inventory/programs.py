@@ -49,7 +49,7 @@ def _described(pid: int, container_ids: set[str], local_pids: set[int]) -> tuple
     process = Path("/proc", str(pid))
     try:
         ids = container_ids.intersection(_CONTAINER_ID.findall((process / "cgroup").read_text()))
-        above = () if ids else local_pids.intersection(line_of(pid))
+        above = () if ids else local_pids.intersection(_line_of(pid))
         command, user = command_of(pid), name_of(process.stat().st_uid)
     except OSError:  # it has ended, or is in another PID namespace than this process
         return "", "", ""
@@ -63,7 +63,7 @@ def command_of(pid: int) -> str:
     return ""
 
 
-def line_of(pid: int) -> Iterator[int]:
+def _line_of(pid: int) -> Iterator[int]:
     """Yield a process and those that it descends from."""
     for _ in range(_MOST_PARENTS):
         yield pid

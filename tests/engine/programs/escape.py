@@ -71,7 +71,8 @@ def main() -> None:
     way, verb, *arguments = sys.argv[1:]
     manner, _, way = way.rpartition("-")
     if manner and os.fork():
-        time.sleep(600)
+        sys.stdin.read()
+        return
     if manner == "daemon":
         os.setsid()
         if os.fork():
