@@ -18,13 +18,14 @@ from support.debian_packages import UnavailableError
 pytest.register_assert_rewrite("cli", "terminal")
 
 TESTS = Path(__file__).parent
-# Tests that go to one process. There is one browser, with pages that take long to make, one cluster of each Slurm, and
-# one folder of the machine for descriptions of devices. An engine that is there already has the containers of all; a
-# private one is a process's.
+# Tests that go to one process. There is one browser, with pages that take long to make, one cluster of each Slurm
+# and Ray, and one folder of the machine for descriptions of devices. An engine that is there already has the containers
+# of all; a private one is a process's.
 CDI = ("tests/engine/test_run_drivers.py", "tests/engine/test_cdi_engines.py", "tests/engine/test_dra_containers.py")
-IN_ONE_PROCESS = [("tests/page/",), ("tests/slurm/",), CDI, ("tests/engine/test_installation.py",)]
+CLUSTERS = [("tests/slurm/",), ("tests/ray/",)]
+IN_ONE_PROCESS = [("tests/page/",), *CLUSTERS, CDI, ("tests/engine/test_installation.py",)]
 if "DOCKER_HOST" in os.environ or Path("/var/run/docker.sock").exists():
-    IN_ONE_PROCESS = [("tests/page/",), ("tests/slurm/",), ("tests/engine/",)]
+    IN_ONE_PROCESS = [("tests/page/",), *CLUSTERS, ("tests/engine/",)]
 
 
 class ByTest(LoadScopeScheduling):

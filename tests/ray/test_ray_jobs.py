@@ -28,11 +28,18 @@ def test_a_wish_lowers_the_part_and_what_goes_wrong_is_said(node: RayNode) -> No
 
 
 @pytest.mark.slow
-def test_a_job_without_limits_gets_no_gpu_of_a_node_that_has_the_workers_hook(node: RayNode) -> None:
-    variables = {"RAY_RUNTIME_ENV_HOOK": "", "__RAY_WORKER_PROCESS_SETUP_HOOK_ENV_VAR": "vgpurun.ray.worker.setup"}
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"RAY_RUNTIME_ENV_HOOK": "", "__RAY_WORKER_PROCESS_SETUP_HOOK_ENV_VAR": "vgpurun.ray.worker.setup"},
+        {"RAY_RUNTIME_ENV_PLUGINS": ""},
+    ],
+    ids=["a job without limits, on a node with the hook of workers", "a node without the plugin"],
+)
+def test_a_worker_without_limits_gets_no_gpu(node: RayNode, variables: dict[str, str]) -> None:
     found, said = node.run("plain.py", **variables)
     assert found["found"][0] == "WorkerCrashedError"
-    assert "vgpurun: this job has no limits, and gets no GPU of this node" in said
+    assert "vgpurun: this worker has no limits, and gets no GPU" in said
 
 
 @pytest.mark.slow

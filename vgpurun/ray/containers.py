@@ -5,18 +5,18 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from vgpurun.errors import LimitError
-from vgpurun.ray.shares import FIELD
+from vgpurun.ray.shares import FIELD, HOOK_FIELD
 
 _BEFORE = " --entrypoint "
 _OF_HOST = ("PATH", "LD_LIBRARY_PATH")  # the image has its own
 
 
-def allow_field() -> None:
-    """Let a runtime_env have the field beside `image_uri`, which Ray allows few others."""
+def allow_fields() -> None:
+    """Let a runtime_env have what jobs have by our hook beside `image_uri`, which Ray allows few others."""
     from ray._private.runtime_env.image_uri import ImageURIPlugin
 
     keys = ImageURIPlugin.get_compatible_keys()
-    ImageURIPlugin.get_compatible_keys = staticmethod(lambda: {*keys, FIELD})
+    ImageURIPlugin.get_compatible_keys = staticmethod(lambda: {*keys, FIELD, HOOK_FIELD})
 
 
 def with_limits(command: str, variables: Mapping[str, str], places: Iterable[Path]) -> str:

@@ -21,8 +21,7 @@ from vgpurun.host.visible import survey_gpus
 from vgpurun.limits import limits_file
 from vgpurun.limits.nested import own_share
 from vgpurun.ray.containers import with_limits
-from vgpurun.ray.shares import FIELD, Node, read_wish
-from vgpurun.ray.worker import NODE_VARIABLE, SETUP
+from vgpurun.ray.shares import FIELD, NODE_VARIABLE, SETUP, Node, read_wish
 from vgpurun.storage import state
 from vgpurun.util.atomic_file import atomic_file
 
@@ -63,7 +62,7 @@ class LimitsPlugin(RuntimeEnvPlugin):  # type: ignore[misc]  # Ray may not be in
         state.make_lock_dir()
         given = {**os.environ, **context.env_vars}
         wish, own_hook = read_wish(runtime_env[FIELD]), context.env_vars.get(SETUP_HOOK, "")
-        node = Node.within(own_share(), gpus, wish, own_hook)
+        node = Node.within(own_share(), gpus, wish, "" if own_hook == SETUP else own_hook)
         variables = {
             **mps.keep_process_out(given),
             **(simulation.local_environment(library.find_simulated_driver(say), given) if is_simulated else {}),

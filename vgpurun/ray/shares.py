@@ -15,6 +15,9 @@ from vgpurun.limits.policies import PRIORITIES, SM_POLICIES, Priority, SmPolicy
 from vgpurun.limits.quota import Quota, parse_limit, parse_sm
 
 FIELD = "vgpurun"  # of a runtime_env
+HOOK_FIELD = "worker_process_setup_hook"  # Ray's own
+NODE_VARIABLE = "VGPURUN_RAY"  # what a worker is told when it starts
+SETUP = "vgpurun.ray.worker.setup"  # the setup hook of workers
 # Of a placement group there is a key for the whole group and one for each bundle: they name the same share.
 _RESOURCE = re.compile(r"GPU|GPU_group_[0-9A-Za-z]+", re.ASCII)
 _NOTHING = Quota(memory_bytes=0)

@@ -15,16 +15,18 @@ from typing import Any
 from vgpurun import abi
 from vgpurun.errors import GpuError, LimitError, VgpurunError
 from vgpurun.limits.limits_file import limits_bytes, write_limits
-from vgpurun.limits.model import DeviceQuota, quotas_to_json
 from vgpurun.limits.nested import PARENT
 from vgpurun.limits.quota import Quota
-from vgpurun.ray.shares import Node, fractions, gpu_of, limits_of
+from vgpurun.ray.containers import allow_fields
+from vgpurun.ray.shares import NODE_VARIABLE, Node, fractions, gpu_of, limits_of
 from vgpurun.storage import state
 from vgpurun.storage.state import StateFolder
 from vgpurun.util.users import current_user
 
-NODE_VARIABLE = "VGPURUN_RAY"
-SETUP = "vgpurun.ray.worker.setup"
+_NO_LIMITS = (
+    "this worker has no limits, and gets no GPU: its node needs RAY_RUNTIME_ENV_PLUGINS, and its driver "
+    "RAY_RUNTIME_ENV_HOOK"
+)
 _PATCHED = "set_visible_accelerator_ids"  # of ray._private.utils: Ray calls it before each task and each actor
 
 
@@ -35,6 +37,7 @@ def setup() -> None:
     """
     from ray._private import utils, worker
 
+    allow_fields()
     told = os.environ.get(NODE_VARIABLE)
     original = getattr(utils, _PATCHED, None)
     if original is None:
@@ -63,7 +66,7 @@ class _Limits:
         self._seen = frozenset(gpu.uuid for gpu in node.gpus)  # what CUDA would find
         state.sweep()
         nothing = limits_bytes(self._last, has_parent=bool(node.parents))
-        self._folder = StateFolder.make(state.new_folder_path("ray"), {"etc/limits": nothing}, self._owner())
+        self._folder = StateFolder.make(state.new_folder_path("ray"), {"etc/limits": nothing}, _owner(node))
         if node.parents:
             (self._folder.path / PARENT).symlink_to(node.parents[0])
         self._file = self._folder.path / "etc" / "limits"
@@ -85,20 +88,16 @@ class _Limits:
         if limits != self._last:
             write_limits(self._file, limits)
             self._last = limits
-            state.write_owner(self._folder.path, self._owner(), is_flushed=False)
 
-    def _owner(self) -> dict[str, Any]:
-        gpus = {gpu.uuid: gpu for gpu in self._node.gpus}
-        granted = [DeviceQuota(gpus[uuid], quota) for uuid, quota in self._last if quota.memory_bytes]
-        command = ["ray", "worker", os.environ.get("RAY_JOB_ID", "")]
-        return {
-            "engine": None,
-            "pid": os.getpid(),
-            "user": current_user(),
-            "command": command,
-            "quota": quotas_to_json(granted),
-            **({"parents": self._node.parents} if self._node.parents else {}),
-        }
+
+def _owner(node: Node) -> dict[str, Any]:
+    return {
+        "engine": None,
+        "pid": os.getpid(),
+        "user": current_user(),
+        "command": ["ray", "worker", os.environ.get("RAY_JOB_ID", "")],
+        **({"parents": node.parents} if node.parents else {}),
+    }
 
 
 def _limiting(original: Callable[[], Any], limits: _Limits) -> Callable[[], Any]:
@@ -113,15 +112,11 @@ def _limiting(original: Callable[[], Any], limits: _Limits) -> Callable[[], Any]
 
 
 def _refusing(original: Callable[[], Any], worker: Any) -> Callable[[], Any]:
-    """For a worker that has not been started under limits: the variable of a node alone has brought it here."""
+    """For a worker that has not been started under limits: its node has no plugin, or its job has no limits."""
 
     def refuse_shares() -> Any:
         if fractions(worker.core_worker.resource_ids()):
-            _end(
-                LimitError(
-                    "this job has no limits, and gets no GPU of this node: its driver needs RAY_RUNTIME_ENV_HOOK"
-                )
-            )
+            _end(LimitError(_NO_LIMITS))
         return original()
 
     return refuse_shares
