@@ -9,24 +9,11 @@
  *
  * A task is refused rather than left without its limits. Built for one release of Slurm: vgpurun slurm build-plugin.
  */
-#include <errno.h>
-#include <limits.h>
-#include <sched.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mount.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <slurm/spank.h>
 
-#include "abi.h"
+#include "slice.h"
 
 #define EXPORTED __attribute__((visibility("default")))
-#define RECORD_SIZE 1024
-#define REASON_SIZE 512
 #define EXIT_REFUSED 125 /* as of every other failure of vgpurun itself */
 
 #pragma GCC visibility push(default)
@@ -92,16 +79,6 @@ EXPORTED int slurm_spank_init_post_opt(spank_t spank, int count, char *arguments
   return ESPANK_SUCCESS;
 }
 
-/* A file's first bytes as a string; false when it cannot be read. */
-static bool read_text(const char *path, char *text, size_t size) {
-  FILE *file = fopen(path, "re");
-  if (!file)
-    return false;
-  text[fread(text, 1, size - 1, file)] = 0;
-  fclose(file);
-  return true;
-}
-
 /* Ends the process that would become the task. An error returned from here would end it too, but as a success of the
  * step's, and only where plugstack.conf says `required`. */
 _Noreturn static void refuse(uint32_t job, const char *reason) {
@@ -118,47 +95,28 @@ static bool is_recorded(const char *record, const char *name, const char *asked)
   return strstr(record, line) != NULL;
 }
 
-static bool put(const char *slice, const char *name, const char *target, bool read_only) {
-  char source[PATH_MAX];
-  snprintf(source, sizeof source, "%s/%s", slice, name);
-  return mount(source, target, NULL, MS_BIND, NULL) == 0 &&
-         (!read_only || mount(NULL, target, NULL, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID, NULL) == 0);
-}
-
-/* The task's own mounts: what the host mounts later still comes, and nothing of these goes back to it. */
-static bool enter(const char *slice) {
-  return unshare(CLONE_NEWNS) == 0 && mount(NULL, "/", NULL, MS_SLAVE | MS_REC, NULL) == 0 &&
-         put(slice, "slurm/library", VGPU_CONTAINER_LIBRARY, true) &&
-         put(slice, "etc", VGPU_CONTAINER_DIR "/etc", true) && put(slice, "run/usage", VGPU_CONTAINER_USAGE, false) &&
-         put(slice, "etc/ld.so.preload", "/etc/ld.so.preload", true);
-}
-
 /* Runs as root in the process that becomes the task. */
 EXPORTED int slurm_spank_task_init_privileged(spank_t spank, int count, char *arguments[]) {
   uint32_t job = 0;
-  char path[PATH_MAX], slice[PATH_MAX - 64], record[RECORD_SIZE], reason[REASON_SIZE], shards[16], bundle[PATH_MAX];
+  char reason[SLICE_REASON_SIZE], shards[16], bundle[PATH_MAX];
+  struct slice slice;
   (void)count, (void)arguments;
   if (spank_get_item(spank, S_JOB_ID, &job) != ESPANK_SUCCESS)
     refuse(0, "Slurm does not tell its id");
-  snprintf(path, sizeof path, "%s/slurm/%u", state_folder, job);
-  if (read_text(path, reason, sizeof reason)) {
-    reason[strcspn(reason, "\n")] = 0;
+  if (slice_refused(state_folder, job, reason))
     refuse(job, reason);
-  }
-  snprintf(slice, sizeof slice, "%s/slices/slurm-%u", state_folder, job);
-  snprintf(path, sizeof path, "%s/slurm/job", slice);
-  if (!read_text(path, record, sizeof record)) {
+  if (!slice_find(state_folder, job, &slice)) {
     bool has_shards = spank_getenv(spank, "SLURM_SHARDS_ON_NODE", shards, sizeof shards) == ESPANK_SUCCESS;
     if (!has_shards && !asked_memory && !asked_sm)
       return ESPANK_SUCCESS;
     refuse(job, has_shards ? "the prolog has made none; on the node, vgpurun slurm check says why"
                            : "it has no GPU, or the prolog has made none; ask for --gres too");
   }
-  if (!is_recorded(record, "mem", asked_memory) || !is_recorded(record, "sm", asked_sm))
+  if (!is_recorded(slice.record, "mem", asked_memory) || !is_recorded(slice.record, "sm", asked_sm))
     refuse(job, "--vgpu-mem and --vgpu-sm are of a whole job: give them to sbatch or salloc, and not to a step");
   if (spank_getenv(spank, "SLURM_CONTAINER", bundle, sizeof bundle) == ESPANK_SUCCESS && bundle[0])
     refuse(job, "what --container starts would run without its limits; docs/slurm.md names other ways");
-  if (!enter(slice)) {
+  if (!slice_enter(&slice)) {
     snprintf(reason, sizeof reason, "its files cannot be mounted: %s", strerror(errno));
     refuse(job, reason);
   }

@@ -13,6 +13,7 @@ from vgpurun.storage.state import make_readable
 from vgpurun.util.atomic_file import atomic_file
 
 DEFAULT = Path("/usr/local/lib/slurm/spank_vgpurun.so")
+DEFAULT_PAM = Path("/usr/local/lib/slurm/pam_vgpurun.so")
 _INCLUDES = ("/usr/include", "/usr/local/include", "/opt/slurm/include", "/usr/local/slurm/include")
 _MARKER = re.compile(rb"vgpurun spank plugin slurm=0x([0-9a-f]{1,8}) ")
 _FLAGS = (
@@ -41,39 +42,48 @@ def build(output: Path, include: Path | None) -> Release:
 
     Raises SlurmError: without headers, with those of another release than the installed one, or without a compiler.
     """
-    folder = _include(include)
+    folder = _folder_with("slurm/spank.h", include, "libslurm-dev or slurm-devel")
     built_for, installed = _header_release(folder), installed_release()
     if installed is not None and installed != built_for:
         raise SlurmError(
             f"the headers in {folder} are of Slurm {show_release(built_for)}, and {show_release(installed)} is "
             "installed; name the right ones with --include"
         )
-    source = library.sources() / "slurm" / "plugin.c"
+    _build("plugin.c", output, folder)
+    return built_for
+
+
+def build_pam(output: Path, include: Path | None) -> None:
+    """Build the PAM module, which is of no release. Raises SlurmError."""
+    _build("pam.c", output, _folder_with("security/pam_ext.h", include, "libpam0g-dev or pam-devel"))
+
+
+def _build(name: str, output: Path, include: Path) -> None:
+    source = library.sources() / "slurm" / name
     if shutil.which("cc") is None:
         raise SlurmError("cc is not installed; install gcc, or build the plugin where there is one")
     try:
         make_readable(output.parent)
         with atomic_file(output) as half_made:
-            _compile(["cc", *_FLAGS, f"-I{source.parent.parent / 'src'}", f"-I{folder}", str(source)], half_made)
+            _compile(["cc", *_FLAGS, f"-I{source.parent.parent / 'src'}", f"-I{include}", str(source)], half_made)
             half_made.chmod(0o644)
     except OSError as error:
         raise SlurmError(f"{output}: {error.strerror}; name another place with --output") from None
-    return built_for
 
 
 def _compile(command: Sequence[str], output: Path) -> None:
     done = subprocess.run([*command, "-o", str(output)], capture_output=True, text=True, check=False)
     if done.returncode:
         reason = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip()[-200:])
-        raise SlurmError(f"the plugin cannot be built: {reason}")
+        raise SlurmError(f"it cannot be built: {reason}")
 
 
-def _include(given: Path | None) -> Path:
+def _folder_with(header: str, given: Path | None, packages: str) -> Path:
     for folder in [given] if given else map(Path, _INCLUDES):
-        if (folder / "slurm" / "spank.h").exists():
+        if (folder / header).exists():
             return folder
     where = str(given) if given else ", ".join(_INCLUDES)
-    raise SlurmError(f"Slurm's spank.h is not in {where}: install libslurm-dev or slurm-devel, or use --include")
+    raise SlurmError(f"{header} is not in {where}; install {packages}, or use --include")
 
 
 def _header_release(folder: Path) -> Release:

@@ -94,10 +94,16 @@ def sweep(node: str | None, driver: str) -> None:
     "--include", type=click.Path(path_type=Path), metavar="DIR", group=_PLUGIN,
     help="The folder that has slurm/spank.h, where that is not a usual one.",
 )  # fmt: skip
-def build_plugin(output: Path | None, include: Path | None) -> None:
+@option("--pam", is_flag=True, group=_PLUGIN, help="Build the PAM module instead, for sessions by ssh in a job.")
+def build_plugin(output: Path | None, include: Path | None, pam: bool) -> None:
     """Build the SPANK plugin for the installed release of Slurm; it loads in that one alone."""
     from vgpurun.slurm import plugin
 
+    if pam:
+        path = (output or plugin.DEFAULT_PAM).absolute()
+        plugin.build_pam(path, include)
+        click.echo(str(path))
+        return
     path = (output or plugin.DEFAULT).absolute()
     release = plugin.build(path, include)
     click.echo(f"{path}: for Slurm {plugin.show_release(release)}")
