@@ -83,6 +83,11 @@ def overcommit_option(group: str) -> Callable[[Function], Function]:
     )
 
 
+def lifetime_option(group: str, help_text: str) -> Callable[[Function], Function]:
+    """Add --for, as `lifetime`."""
+    return option("--for", "lifetime", metavar="TIME", group=group, help=help_text)
+
+
 def engine_if_any() -> "Engine | None":
     """Return the engine whose containers hold parts of the GPUs too, or None where there is none."""
     from vgpurun.engine.client import Engine

@@ -207,16 +207,17 @@ class Engine:
         with suppress(DockerException, RequestException):
             self._api.kill(container, signal_number)
 
-    def stop(self, container: str, patience_s: float | None = None) -> None:
-        """End a container: SIGTERM, and SIGKILL two seconds later; nothing happens if it has ended.
+    def stop(self, container: str, patience_s: float | None = None, grace_s: int | None = _STOP_S) -> None:
+        """End a container: its signal, and SIGKILL after `grace_s`; nothing happens if it has ended.
 
-        It may take longer, while the engine writes the log. `patience_s`: how long to wait for that, instead of the
-        connection's time; the engine goes on with it when nobody waits.
+        None as grace is what the container says, or 10. It may take longer, while the engine writes the log.
+        `patience_s`: how long to wait for that, instead of the connection's time; the engine goes on with it when
+        nobody waits.
         """
         patience_s = self._api.timeout + _STOP_S if patience_s is None else patience_s
         with suppress(DockerException, RequestException):
             url = self._api._url("/containers/{0}/stop", container)
-            self._api._post(url, params={"t": _STOP_S}, timeout=patience_s)
+            self._api._post(url, params={} if grace_s is None else {"t": grace_s}, timeout=patience_s)
 
     def resize(self, container: str, columns: int, rows: int) -> None:
         """Tell the container's terminal its size; nothing happens if it has ended."""

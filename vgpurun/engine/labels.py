@@ -30,13 +30,17 @@ _LIMITS_TARGET = f"{abi.CONTAINER_DIR}/etc"
 
 
 class Record(NamedTuple):
-    """A container of vgpurun, as far as is known. `slice_folder` is that of a slice that it has joined, or nothing."""
+    """A container of vgpurun, as far as is known. `slice_folder` is that of a slice that it has joined, or nothing.
+
+    `ends_s` is when it is to be stopped, in seconds since 1970.
+    """
 
     state_folder: str
     slice_folder: str = ""
     quotas: tuple[tuple[str, Quota], ...] = ()
     user: str = ""
     version: str = ""
+    ends_s: float | None = None
 
 
 def read_record(container: str, labels: Mapping[str, str], mounts: Sequence[Mapping[str, Any]]) -> Record | None:
@@ -51,9 +55,10 @@ def read_record(container: str, labels: Mapping[str, str], mounts: Sequence[Mapp
     owner = state.read_owner(Path(folder)) or {}
     if owner.get("container", container) != container:
         return None
+    ends_s = None if owner.get("has_ended") else state.ends_s(owner)
     limits_folder = Path(source).parent
     joined = str(limits_folder) if limits_folder.parent.name == state.SLICES else ""
-    return _with_words(Record(folder, joined), owner, labels)
+    return _with_words(Record(folder, joined, ends_s=ends_s), owner, labels)
 
 
 def _with_words(found: Record, owner: Mapping[str, Any], labels: Mapping[str, str]) -> Record:

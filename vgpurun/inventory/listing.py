@@ -3,13 +3,16 @@
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vgpurun.errors import OptionError
 from vgpurun.host.gpus import match_gpu
 from vgpurun.inventory.usage import Tenant, TenantDevice
 from vgpurun.limits.quota import Quota, show_range, show_size
 from vgpurun.util.times import show_age, show_moment
+
+if TYPE_CHECKING:
+    from vgpurun.engine.client import VgpurunContainer
 
 SHORT_ID = 12  # characters of an id, as docker shows it
 NO_LIMIT = "no limit"
@@ -107,7 +110,15 @@ def status(tenant: Tenant) -> str:
         return f"Suspended, {show_size(sum(device.suspended_bytes for device in tenant.devices))} in host memory"
     is_paused = any(quota.paused for quota in _quotas(tenant))
     stopped = f" ({tenant.stopped})" if tenant.stopped else ""
-    return (container.described or container.status) + f" (GPU {PAUSED})" * is_paused + stopped
+    return (container.described or container.status) + f" (GPU {PAUSED})" * is_paused + stopped + _end(container)
+
+
+def _end(container: "VgpurunContainer") -> str:
+    """Say when a container that runs is to end, where it is."""
+    if container.status != "running" or (ends_s := container.record.ends_s) is None:
+        return ""
+    left_s = ends_s - time.time()
+    return f", ends in {show_age(left_s)}" if left_s > 0 else ", its time is over"
 
 
 def held_back(quota: Quota) -> str:

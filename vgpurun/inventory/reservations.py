@@ -70,7 +70,8 @@ def _container_holders(engine: "Engine") -> list[Holder]:
 
 def slice_holders() -> list[Holder]:
     """Return the slices of this host."""
-    return [_of_slice(each) for each in store.slices()]
+    now_s = time.time()
+    return [_of_slice(each) for each in store.slices() if not each.is_over(now_s)]
 
 
 def is_abandoned(container: "VgpurunContainer", engine: "Engine") -> bool:

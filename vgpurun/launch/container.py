@@ -16,6 +16,7 @@ from vgpurun.errors import CommandLineError, EngineError, OptionError
 from vgpurun.host.drivers import EngineFacts
 from vgpurun.inventory.reservations import is_abandoned
 from vgpurun.launch.attached import AttachedRun
+from vgpurun.launch.ending import Countdown, end_overdue
 from vgpurun.launch.plan import LaunchPlan
 from vgpurun.launch.request import plan_body
 from vgpurun.options import ContainerOptions
@@ -78,6 +79,8 @@ def launch(
     After a failed start neither a container nor a state folder is left. Raises VgpurunError and Interrupted.
     """
     state.make_lock_dir()
+    for ended in end_overdue(engine):
+        warn(f"the time of {ended} was over: it is ended")
     free = state.free_folders()
     engine_id = facts.result().id  # while nobody waits for the lock
     with ExitStack() as undo:
@@ -112,9 +115,13 @@ def launch(
             print(container)
             return 0
         run = AttachedRun(engine, container, plan.options, signals)
+        ends_s = state.ends_s(plan.owner)
+        countdown = None if ends_s is None else Countdown(engine, container, folder.path, ends_s)
         try:
             return run.run(started=undo.pop_all)
         finally:
+            if countdown:
+                countdown.cancel()
             _let_go(engine, container, folder, run.has_ended and plan.options.remove)
 
 

@@ -6,7 +6,7 @@
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vgpurun import __version__, abi
 from vgpurun.engine.labels import LABEL_HOLDS, LABEL_STATE, holds_label
@@ -45,7 +45,7 @@ class LaunchPlan(NamedTuple):
     runtime: str | None
     labels: Mapping[str, str]
     state_folder: Path
-    owner: Mapping[str, str]
+    owner: Mapping[str, Any]
     state_files: Mapping[str, bytes]
     state_links: Mapping[str, str]
     warnings: tuple[str, ...] = ()

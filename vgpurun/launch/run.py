@@ -1,5 +1,6 @@
 """Runs a container from what was asked for: the engine, the library and the GPUs, in the order of their errors."""
 
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -23,6 +24,7 @@ from vgpurun.limits.idle import idle_files
 from vgpurun.options import ContainerOptions
 from vgpurun.storage import state
 from vgpurun.util.background import Background
+from vgpurun.util.times import parse_end
 
 if TYPE_CHECKING:
     from vgpurun.admission.controller import AdmissionController
@@ -53,12 +55,14 @@ class Launch:
         profiling: Profiling | None,
         driver_mode: str,
         enforce: str = "auto",
+        lifetime: str | None = None,
     ) -> None:
         self._options = options
         self._wanted = wanted
         self._profiling = profiling
         self._driver_mode = driver_mode
         self._enforce = enforce
+        self._lifetime = lifetime
         self._gpus = visible_gpus(driver_mode == "sim")
         # Impossible requests are refused before an image is pulled; the image's own variables are looked at later.
         wanted.check(options.environment_over({}), self._gpus)
@@ -131,7 +135,10 @@ class Launch:
             libc=libc,
             limits_device=enforcing_device(self._enforce, placement.gpus, facts, simulated, is_dry_run),
         )
-        return plan._replace(state_files={**plan.state_files, **idle_files(self._wanted.idle)})
+        plan = plan._replace(state_files={**plan.state_files, **idle_files(self._wanted.idle)})
+        if (ends_s := parse_end(self._lifetime, time.time())) is None:
+            return plan
+        return plan._replace(owner={**plan.owner, "ends_s": ends_s})
 
     def _driver(self, facts: EngineFacts, gpus: Sequence[Gpu]) -> DriverPlan:
         if self._driver_mode == "sim":

@@ -47,6 +47,7 @@ class Slice(NamedTuple):
     users: tuple[str, ...] = ()
     driver: str = "host"
     created_s: float = 0.0
+    ends_s: float | None = None
 
     @property
     def id(self) -> str:
@@ -62,6 +63,10 @@ class Slice(NamedTuple):
     def usage(self) -> Path:
         """The usage file of all that have joined."""
         return self.folder / "run" / "usage"
+
+    def is_over(self, now_s: float) -> bool:
+        """Ask whether its time has ended: then it reserves nothing more."""
+        return self.ends_s is not None and self.ends_s <= now_s
 
     def may_use(self, user: str) -> bool:
         """Whether this user may start programs in it."""
@@ -82,6 +87,7 @@ def make(
     users: Sequence[str] = (),
     user: str | None = None,
     links: Mapping[str, str] = {},
+    ends_s: float | None = None,
 ) -> Slice:
     """Make a slice. `files` are shared_files(), `links` further symbolic ones; it is of `user` (None: of this one).
 
@@ -94,6 +100,7 @@ def make(
         "users": list(users),
         "driver": driver,
         "created_s": int(time.time()),
+        "ends_s": ends_s,
         "quota": quotas_to_json(quotas),
     }
     folder = state.StateFolder.make(_hidden(place), files, owner, links=links)
@@ -157,6 +164,8 @@ def joining(name: str) -> Iterator[Slice]:
                 f"slice {name} is not for user {user}, but for {', '.join([found.user, *found.users])}; root may "
                 f"change that: vgpurun slice update --users NAMES {name}"
             )
+        if found.is_over(time.time()):
+            raise SliceError(f"the time of slice {name} is over; root makes a new one: vgpurun slice create --for TIME")
         renew(found)
         yield found
 
@@ -243,6 +252,7 @@ def _read(folder: Path) -> Slice | None:
         users=tuple(map(str, owner.get("users") or ())),
         driver=str(owner.get("driver", "host")),
         created_s=float(owner.get("created_s", 0)),
+        ends_s=state.ends_s(owner),
     )
 
 

@@ -160,6 +160,12 @@ def read_owner(folder: Path) -> dict[str, Any] | None:
     return owner if isinstance(owner, dict) else None
 
 
+def ends_s(owner: Mapping[str, Any]) -> float | None:
+    """Return when what an owner file is about ends, in seconds since 1970, or None where it has no end."""
+    ends = owner.get("ends_s")
+    return float(ends) if isinstance(ends, (int, float)) else None
+
+
 def write_owner(folder: Path, owner: Mapping[str, Any], is_flushed: bool = True) -> None:
     """Say anew whose a state folder is. Raises OSError."""
     with atomic_file(folder / "owner", is_flushed=is_flushed) as half_made:

@@ -50,6 +50,16 @@ def parse_span(text: str) -> float | None:
     return parse_duration(text)
 
 
+def parse_end(lifetime: str | None, now_s: float) -> float | None:
+    """Read the value of --for and return when that is over, in seconds since 1970. Raises OptionError."""
+    if lifetime is None:
+        return None
+    span_s = parse_span(lifetime)
+    if not span_s:
+        raise OptionError(f"--for '{lifetime}' is no span of time; use e.g. 30m, 2h or 7d")
+    return now_s + span_s
+
+
 def parse_past(text: str, option: str, now_s: float) -> float:
     """Read a moment as parse_moment does, with spans of days and weeks before now as well.
 

@@ -29,9 +29,13 @@ def prune(dry_run: bool, driver: str) -> None:
     """
     from vgpurun.engine.client import Engine
     from vgpurun.launch.container import sweep
+    from vgpurun.launch.ending import end_overdue
 
     try:
         engine = Engine.connect()
+        if not dry_run:
+            for ended in end_overdue(engine):
+                click.echo(f"Ended {ended}: its time was over")
         removed = sweep(engine, Background(engine.facts), dry_run)
         if not dry_run and os.geteuid() == 0:
             _settle(engine, driver == "sim")

@@ -15,7 +15,7 @@ from vgpurun.cli.common import (
     profile_options,
 )
 from vgpurun.cli.docker_options import docker_options
-from vgpurun.cli.placing import placement_options
+from vgpurun.cli.placing import lifetime_option, placement_options
 from vgpurun.config import values as config
 from vgpurun.console.messages import warn
 from vgpurun.console.signals import Signals
@@ -29,6 +29,7 @@ from vgpurun.options.build import container_options
 from vgpurun.options.devices import gpus
 from vgpurun.util.background import Background
 from vgpurun.util.choices import DRIVER_MODES
+from vgpurun.util.times import parse_end
 
 _VGPURUN = "vgpurun"
 
@@ -43,6 +44,11 @@ _VGPURUN = "vgpurun"
 @oversubscribe_option
 @policy_options()
 @placement_options
+@lifetime_option(
+    "Placement",
+    "Stop the container after a time such as 30m, 2h or 7d, with a warning before. If nobody waits for it, the next "
+    "launch or `vgpurun prune` does it.",
+)
 @enforce_option
 @profile_options
 @docker_options
@@ -68,6 +74,7 @@ def run(
     driver_mode: str,
     enforce: str,
     dry_run: bool,
+    lifetime: str | None,
     **given: Any,
 ) -> int:
     """Run a container in which each GPU has the given memory and the given share of its time.
@@ -78,6 +85,7 @@ def run(
     _refuse_late_verb(ctx, image)
     if not image:
         raise OptionError("IMAGE is empty; is the variable that names it set?")
+    parse_end(lifetime, 0.0)  # a slip of the pen is said first
     _read_gpus(given)
     wanted = Wanted.take(given)
     profiling = Profiling.read(given.pop("profile"), given.pop("profile_size"))
@@ -88,7 +96,7 @@ def run(
     with Signals() as signals:
         devices.prepare()
         asked = Background(lambda: ask_engine(image))  # meanwhile the driver is asked for its GPUs
-        launch = Launch(options, wanted, profiling, driver_mode, enforce)
+        launch = Launch(options, wanted, profiling, driver_mode, enforce, lifetime)
         if dry_run:
             from vgpurun.launch.describe import to_yaml  # few launches are dry runs
 

@@ -1,5 +1,6 @@
 """`vgpurun slice`: named shares of GPUs that containers and processes join."""
 
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -19,13 +20,14 @@ from vgpurun.cli.common import (
     oversubscribe_option,
     policy_options,
 )
-from vgpurun.cli.placing import engine_if_any, overcommit_option, own_placement_options
+from vgpurun.cli.placing import engine_if_any, lifetime_option, overcommit_option, own_placement_options
 from vgpurun.console.messages import say, warn
 from vgpurun.errors import OptionError, VgpurunError
 from vgpurun.host.gpus import Gpu
 from vgpurun.host.visible import visible_gpus
 from vgpurun.inventory.cgroups import cgroups_of
 from vgpurun.limits.model import Limits
+from vgpurun.util.times import parse_end
 
 _GROUP = "Slice"
 _USERS_HELP = "Who else may use it: names of users, @groups, or all; with commas."
@@ -51,9 +53,12 @@ def _names(function: Any) -> Any:
 @policy_options()
 @own_placement_options
 @option("--users", metavar="NAMES", default="", group=_GROUP, help=_USERS_HELP)
+@lifetime_option(
+    _GROUP, "Reserve it for a time such as 2h or 7d; afterwards it reserves nothing, and root's launches remove it."
+)
 @host_driver_option(_GROUP)
 @click.argument("name", metavar="NAME")
-def create(name: str, users: str, driver: str, **given: Any) -> None:
+def create(name: str, users: str, lifetime: str | None, driver: str, **given: Any) -> None:
     """Make a slice. It needs room on the GPU as a container does, and counts for the quotas of who makes it.
 
     NAME is up to 63 letters, digits, '_', '.' and '-'.
@@ -64,6 +69,7 @@ def create(name: str, users: str, driver: str, **given: Any) -> None:
     from vgpurun.slices import store
     from vgpurun.slices.files import slice_files
 
+    ends_s = parse_end(lifetime, time.time())
     store.check_new(check_name(name))
     store.sweep()
     wanted = Wanted.take({**given, "slice_name": None})
@@ -74,7 +80,7 @@ def create(name: str, users: str, driver: str, **given: Any) -> None:
     with ExitStack() as undo:
         with admission.granted() as placement:
             quotas = quotas_of(placement.gpus, placement.limits)
-            made = store.make(name, quotas, slice_files(quotas, driver, say), driver, _users(users))
+            made = store.make(name, quotas, slice_files(quotas, driver, say), driver, _users(users), ends_s=ends_s)
             undo.callback(remove, made, engine, force=True)
             admission.confirm(made.id)
         undo.pop_all()

@@ -39,7 +39,8 @@ _CSV = (
 def show(tenants: Sequence[Tenant], output_format: str, is_short: bool, with_state: bool) -> None:
     """Print containers in this format. Raises OptionError for a template that cannot be read."""
     if output_format == "table":
-        _print_table(tenants, is_short, with_state)
+        has_ends = any(each.container and each.container.record.ends_s is not None for each in tenants)
+        _print_table(tenants, is_short, with_state or has_ends)
     elif output_format == "json":
         for tenant in tenants:
             click.echo(json.dumps(_json(tenant, is_short), ensure_ascii=False))

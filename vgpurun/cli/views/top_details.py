@@ -6,7 +6,7 @@ from rich.text import Text
 
 from vgpurun.cli.views.top import Row
 from vgpurun.cli.views.top_graph import History, graph
-from vgpurun.inventory.listing import sm_limit
+from vgpurun.inventory.listing import sm_limit, status
 from vgpurun.inventory.programs import Program
 from vgpurun.limits.quota import show_range, show_size
 from vgpurun.util.times import show_age
@@ -62,7 +62,7 @@ def _of_tenant(row: Row) -> list[tuple[str, str]]:
         ("user", tenant.user),
         ("image" if container else "what", tenant.what),
         ("command", container.command if container else ""),
-        ("status", (container.described or container.status) if container else ""),
+        ("status", status(tenant) if container else ""),
         ("GPU", f"{device.gpu.number}: {device.gpu.name}"),
         ("in slice", tenant.slice_name),
         ("limits", f"{show_range(quota)}, {sm_limit(quota.sm_percent)}"),

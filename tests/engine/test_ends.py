@@ -1,0 +1,58 @@
+"""`--for`: what has an end is ended by what runs of vgpurun by then."""
+
+from __future__ import annotations
+
+import time
+
+from cli import Cli, wait_until
+
+ENDS_AT_ONCE = ("sh", "-c", "trap 'exit 143' TERM; sleep 600 & wait")
+
+
+def status(vgpurun: Cli, name: str) -> str:
+    return str(vgpurun.engine.containers.get(name).status)
+
+
+def test_a_container_that_is_waited_for_ends_in_time(vgpurun: Cli, debian: str) -> None:
+    result = vgpurun.run("--name", "brief", "--mem", "1g", "--for", "2s", debian, *ENDS_AT_ONCE)
+    assert result.exit_code == 143
+    assert "the time of --for ends in" in result.stderr and len(result.stderr.splitlines()) == 1
+    vgpurun.assert_nothing_left()
+
+
+def test_one_that_nobody_waits_for_is_ended_by_the_next_launch(vgpurun: Cli, debian: str) -> None:
+    assert vgpurun.run("-d", "--name", "over", "--mem", "6g", "--for", "2s", debian, *ENDS_AT_ONCE).exit_code == 0
+    assert vgpurun.run("-d", "--name", "goes-on", "--mem", "1g", "--for", "1h", debian, *ENDS_AT_ONCE).exit_code == 0
+    shown = vgpurun("ps", "--driver", "sim").stdout
+    assert "ends in 59 minutes" in shown and "STATUS" in shown
+    wait_until(lambda: "its time is over" in vgpurun("ps", "--driver", "sim").stdout, "end")
+    assert status(vgpurun, "over") == "running", "nothing of vgpurun runs that would end it"
+    result = vgpurun.run("--mem", "5g", debian, "true")
+    assert (result.exit_code, result.stderr) == (
+        0,
+        "vgpurun: warning: the time of container over was over: it is ended\n",
+    )
+    assert status(vgpurun, "over") == "exited" and status(vgpurun, "goes-on") == "running"
+    assert vgpurun("start", "--driver", "sim", "over").exit_code in (0, 125)  # 125: no room beside the others
+    vgpurun.run("--mem", "1g", debian, "true")
+    assert vgpurun.owner("over")["has_ended"], "started again, it has no end"
+
+
+def test_prune_ends_it_too_and_slices_reserve_nothing_any_more(vgpurun: Cli, debian: str) -> None:
+    assert vgpurun("slice", "create", "--driver", "sim", "--mem", "6g", "--for", "1s", "course").exit_code == 0
+    time.sleep(1.1)
+    late = vgpurun.run("--slice", "course", debian, "true")
+    assert late.exit_code == 125
+    result = vgpurun("prune", "--driver", "sim")
+    assert vgpurun("slice", "ls", "-q").stdout == ""
+    assert result.exit_code == 0
+    vgpurun.run("-d", "--name", "over", "--mem", "1g", "--for", "1s", debian, *ENDS_AT_ONCE)
+    time.sleep(1.1)
+    assert "Ended container over: its time was over" in vgpurun("prune", "--driver", "sim").stdout
+    assert status(vgpurun, "over") == "exited"
+
+
+def test_a_time_that_is_none(vgpurun: Cli, debian: str) -> None:
+    for wrong in ("soon", "0", "-1h", ""):
+        vgpurun.run("--for", wrong, "--mem", "1g", debian, "true").assert_refused(f"--for '{wrong}'")
+    vgpurun("slice", "create", "--driver", "sim", "--mem", "1g", "--for", "x", "course").assert_refused("--for 'x'")

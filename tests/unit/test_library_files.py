@@ -1,0 +1,45 @@
+"""The files of lib/src are neither cut too fine, nor do headers declare what other files define."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from support import CHECKOUT
+
+SOURCES = sorted((CHECKOUT / "lib" / "src").rglob("*.[ch]"))
+DEFINITION = re.compile(r"(?m)^(?!static)[A-Za-z_][\w *]*[ *]([a-z_]\w*)\([^;{}]*\)\s*\{")
+DECLARATION = re.compile(r"(?m)^(?!static|typedef)[A-Za-z_][\w *]*[ *]([a-z_]\w*)\([^;{}]*\)[^;{}]*;")
+OF_THE_DRIVER = ("cu", "nvml")  # prototypes that an older header lacks
+MOST_SMALL_PERCENT, SMALL_LINES = 15, 40
+MOST_ELSEWHERE_PERCENT = 10
+
+
+def declared() -> Iterator[tuple[str, Path, set[str]]]:
+    """Yield each function that a header declares, the header, and the names of the files that define it."""
+    defined: dict[str, set[str]] = {}
+    for path in SOURCES:
+        if path.suffix == ".c":
+            for name in DEFINITION.findall(path.read_text()):
+                defined.setdefault(name, set()).add(path.stem)
+    for path in SOURCES:
+        if path.suffix == ".h":
+            names = DECLARATION.findall(path.read_text())
+            yield from ((name, path, defined[name]) for name in names if name in defined)
+
+
+def test_few_files_are_small() -> None:
+    small = [path.name for path in SOURCES if len(path.read_text().splitlines()) < SMALL_LINES]
+    assert len(small) * 100 < MOST_SMALL_PERCENT * len(SOURCES), small
+
+
+def test_a_header_declares_what_the_file_of_its_name_defines() -> None:
+    functions = [each for each in declared() if not each[0].startswith(OF_THE_DRIVER)]
+    assert len(functions) > 200
+    elsewhere = [f"{name}: {path.name}, {files}" for name, path, files in functions if path.stem not in files]
+    assert len(elsewhere) * 100 < MOST_ELSEWHERE_PERCENT * len(functions), elsewhere
+
+
+def test_the_architecture_is_read_in_ten_minutes() -> None:
+    assert len((CHECKOUT / "ARCHITECTURE.md").read_text().split()) < 2000
