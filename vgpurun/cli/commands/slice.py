@@ -72,7 +72,7 @@ def create(name: str, users: str, lifetime: str | None, driver: str, **given: An
     ends_s = parse_end(lifetime, time.time())
     store.check_new(check_name(name))
     store.sweep()
-    wanted = Wanted.take({**given, "slice_name": None})
+    wanted = Wanted.take({**given, "slice_name": None, "idle": None})
     gpus = visible_gpus(driver == "sim")
     wanted.check({}, gpus)
     engine = engine_if_any()
