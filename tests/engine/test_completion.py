@@ -35,6 +35,15 @@ def test_containers(vgpurun: Cli, debian: str) -> None:
     assert complete(vgpurun, "exec", "e") == []
 
 
+def test_images_gpus_and_slices(vgpurun: Cli, debian: str) -> None:
+    assert debian.rpartition(":")[0] in {name.rpartition(":")[0] for name in complete(vgpurun, "run", debian[:12])}
+    assert complete(vgpurun, "run", "--driver", "sim", "--gpus", "a") == ["all"]
+    assert complete(vgpurun, "smi", "--driver", "sim", "--gpus", "device")[0] == "device=0"
+    assert vgpurun("slice", "create", "--driver", "sim", "--mem", "1g", "course").exit_code == 0
+    assert complete(vgpurun, "run", "--slice", "c") == ["course"]
+    vgpurun("slice", "rm", "--driver", "sim", "course")
+
+
 def test_without_an_engine_nothing_is_completed_and_nothing_said(vgpurun: Cli) -> None:
     vgpurun.environment["DOCKER_HOST"] = "unix:///none.sock"
     assert complete(vgpurun, "rm", "x") == []

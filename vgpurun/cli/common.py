@@ -161,6 +161,46 @@ class SliceName(click.ParamType):  # type: ignore[type-arg]
         return [CompletionItem(name) for name in names if name.startswith(incomplete) and name not in given]
 
 
+class ImageName(click.ParamType):  # type: ignore[type-arg]
+    """The name of an image; a shell completes those that the engine has."""
+
+    name = "image"
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list["CompletionItem"]:
+        """Return the names that begin so; none where no engine answers."""
+        del ctx, param
+        from click.shell_completion import CompletionItem
+
+        from vgpurun.engine.client import Engine
+
+        try:
+            names = Engine.connect().image_names()
+        except VgpurunError:
+            return []
+        return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+
+
+class GpuNames(click.ParamType):  # type: ignore[type-arg]
+    """What --gpus takes; a shell completes the GPUs of this host."""
+
+    name = "gpus"
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list["CompletionItem"]:
+        """Return what begins so; nothing where no driver answers."""
+        del param
+        from click.shell_completion import CompletionItem
+
+        from vgpurun.host.visible import survey_gpus
+
+        given = ctx.params.get("driver_mode") or ctx.params.get("driver") or config.default("driver")
+        try:
+            gpus = survey_gpus(given == "sim").gpus
+        except VgpurunError:
+            return []
+        items = [("all", "every GPU"), *((f"device={gpu.number}", gpu.name) for gpu in gpus)]
+        return [CompletionItem(value, help=words) for value, words in items if value.startswith(incomplete)]
+
+
 def option(*names: str, group: str, **settings: Any) -> Callable[[Function], Function]:
     """Declare an option in a group."""
     return click.option(*names, cls=GroupedOption, group=group, **settings)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from vgpurun.cli.common import LIMITS, Function, SliceName, option
+from vgpurun.cli.common import LIMITS, Function, GpuNames, SliceName, option
 from vgpurun.config.schema import NO_TIMEOUT
 from vgpurun.console.messages import warn
 from vgpurun.errors import EngineError, NoEngineError
@@ -48,6 +48,7 @@ def own_placement_options(function: Function) -> Function:
             option(
                 "--gpus",
                 metavar="GPUS",
+                type=GpuNames(),
                 group=_GROUP,
                 help=f"Which GPUs: {GPUS_HELP.removeprefix('use ')}. By default one that has room, or those that --mem "
                 "and --sm name.",

@@ -164,6 +164,12 @@ class Engine:
         platform = "/".join(filter(None, (config.get(key) for key in ("Os", "Architecture", "Variant"))))
         return Image(config["Id"], dict(entry.split("=", 1) for entry in entries if "=" in entry), platform)
 
+    def image_names(self) -> list[str]:
+        """Return the names of the images that the engine has, with their tags. Raises EngineError."""
+        with translated("images"):
+            listed = self._api.images()
+        return sorted(name for each in listed for name in each.get("RepoTags") or () if name != "<none>:<none>")
+
     def pull(self, name: str, platform: str | None = None) -> Iterator[dict[str, Any]]:
         """Pull an image, yielding the engine's progress messages. Raises ImageError."""
         try:

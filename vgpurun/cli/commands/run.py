@@ -7,6 +7,7 @@ import click
 from vgpurun.admission.wanted import Wanted
 from vgpurun.cli.common import (
     EngineCommand,
+    ImageName,
     enforce_option,
     limit_options,
     option,
@@ -63,7 +64,7 @@ _VGPURUN = "vgpurun"
     "VGPURUN_DRIVER, or auto.",
 )
 @option("--dry-run", is_flag=True, group=_VGPURUN, help="Print what would be done as YAML, and do nothing.")
-@click.argument("image")
+@click.argument("image", type=ImageName())
 @click.argument("command", metavar="[COMMAND] [ARG...]", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context
 def run(

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from vgpurun.admission.placement import Placement
-from vgpurun.cli.common import LIMITS, EngineCommand, host_driver_option, limit_options, option
+from vgpurun.cli.common import LIMITS, EngineCommand, GpuNames, host_driver_option, limit_options, option
 from vgpurun.console.messages import warn
 from vgpurun.errors import EngineError, OptionError
 from vgpurun.host.gpus import GPUS_HELP, select_gpus
@@ -31,6 +31,7 @@ _GROUP = "Display"
 @option(
     "--gpus",
     metavar="GPUS",
+    type=GpuNames(),
     default="all",
     show_default=True,
     group=LIMITS,
