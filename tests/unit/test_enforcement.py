@@ -143,7 +143,22 @@ def test_settling(driver: FakeDriver, tmp_path: Path) -> None:
     assert driver_wall.settle([held], [(GPU, Quota(GIB))]) == []  # it cannot even be read
 
 
-def test_the_device_is_one_that_engines_and_we_find(tmp_path: Path) -> None:
+def test_only_what_root_alone_can_change_is_run_as_root(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("files of root are made by root")
+    tmp_path.chmod(0o755)
+    program = tmp_path / "program"
+    program.touch(mode=0o644)
+    assert limits_device.distrusted([program]) is None
+    program.chmod(0o664)
+    assert limits_device.distrusted([program]) == program
+    program.chmod(0o644)
+    os.chown(tmp_path, 65534, 65534)
+    assert limits_device.distrusted([program]) == tmp_path
+
+
+def test_the_device_is_one_that_engines_and_we_find(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits_device, "distrusted", lambda: None)
     limits_device.write_device(tmp_path, None)
     limits_device.write_device(tmp_path, tmp_path)
     assert read_cdi_devices([str(tmp_path)]) == {"vgpurun.io/limits=host", "vgpurun.io/limits=sim"}
@@ -158,7 +173,7 @@ def test_what_an_engine_lacks(driver: FakeDriver, tmp_path: Path, monkeypatch: p
         return enforcing_device(mode, [GPU], facts, None, is_dry_run=False)
 
     folders = (str(tmp_path / "cdi"),)
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(limits_device, "distrusted", lambda: None)
     for facts, words in (
         (EngineFacts(), "no CDI"),
         (EngineFacts(cdi_folders=folders), "lacks the CDI device vgpurun.io/limits=host, which a launch by root makes"),
@@ -170,8 +185,13 @@ def test_what_an_engine_lacks(driver: FakeDriver, tmp_path: Path, monkeypatch: p
     wanted = DeviceRequest("cdi", ("vgpurun.io/limits=host",))
     assert device("driver", EngineFacts(cdi_folders=folders, cdi_devices=frozenset(wanted.device_ids))) == wanted
     assert not Path(*folders).exists()
-    monkeypatch.setattr(os, "geteuid", lambda: 0)
-    assert device("auto", EngineFacts(cdi_folders=folders)) == wanted
+    monkeypatch.setattr(limits_device, "distrusted", lambda: tmp_path)
+    in_sight = EngineFacts(cdi_folders=folders, has_this_root=True)
+    with pytest.raises(EnforceError, match="as root, but others can change"):
+        device("driver", in_sight)
+    assert device("auto", in_sight) is None
+    monkeypatch.setattr(limits_device, "distrusted", lambda: None)
+    assert device("auto", in_sight) == wanted
     assert read_cdi_devices(folders) == set(wanted.device_ids)
     assert device("library", EngineFacts(cdi_folders=folders)) is None
     driver.answer = pynvml.NVML_ERROR_NOT_SUPPORTED

@@ -63,11 +63,16 @@ def limits_edits(quotas: Sequence[DeviceQuota], simulated_driver: Path | None = 
     mode, gpus = config.default("enforce"), [each.gpu for each in quotas]
     if mode == "library" or all(each.quota.memory_bytes is None for each in quotas):
         return {}
-    if missing := memory_limits.lacking(gpus):
+    if missing := memory_limits.lacking(gpus) or _distrust():
         if mode == "driver":
             raise EnforceError(f"enforce: driver: {missing}")
         return {}
     return {"hooks": [limits_device.hook(simulated_driver)]}
+
+
+def _distrust() -> str:
+    path = limits_device.distrusted()
+    return "" if path is None else f"others than root can change {path}, and engines would run it as root"
 
 
 def _mount_of(each: Mount) -> dict[str, Any]:

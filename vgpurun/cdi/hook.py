@@ -14,6 +14,8 @@ from vgpurun import abi
 from vgpurun.errors import EnforceError, VgpurunError
 from vgpurun.host import gpus, memory_limits
 from vgpurun.limits import limits_file
+from vgpurun.limits.model import quotas_from_json
+from vgpurun.storage import state
 
 _NVML = "libnvidia-ml.so.1"
 
@@ -21,11 +23,11 @@ _NVML = "libnvidia-ml.so.1"
 def main() -> int:
     """Set the limits of the container on standard input; return the exit code."""
     try:
-        state = json.load(sys.stdin)
-        mounts = _mounts(Path(state["bundle"]))
+        container = json.load(sys.stdin)
+        mounts = _mounts(Path(container["bundle"]))
         if len(sys.argv) > 1:
             _simulate(Path(sys.argv[1]), mounts)
-        set_limits(int(state["pid"]), Path(mounts[f"{abi.CONTAINER_DIR}/etc"]) / "limits")
+        set_limits(int(container["pid"]), Path(mounts[f"{abi.CONTAINER_DIR}/etc"]) / "limits")
     except (OSError, ValueError, KeyError, TypeError) as error:
         print(f"vgpurun: the engine does not say what a container's limits are: {error!r}", file=sys.stderr)
         return 1
@@ -45,8 +47,10 @@ def set_limits(pid: int, path: Path) -> None:
     except OSError as error:
         raise EnforceError(f"{path}: {error.strerror}") from None
     cgroup = memory_limits.cgroup_of(pid)
-    if limits is None or cgroup is None:
-        raise EnforceError(f"{path} is not a limits file of this version" if limits is None else "no cgroup v2")
+    if limits is None:  # of another version, whose owner file says as much
+        limits = quotas_from_json(str((state.read_owner(path.parent.parent) or {}).get("quota")))
+    if cgroup is None:
+        raise EnforceError("the container has no cgroup v2")
     by_uuid = {gpu.uuid: gpu for gpu in gpus.list_gpus()}
     for uuid, quota in limits:
         gpu = by_uuid.get(uuid)

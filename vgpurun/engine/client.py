@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from vgpurun.engine.address import Address, check_address, find_address
+from vgpurun.engine.address import Address, check_address, find_address, has_this_root
 from vgpurun.engine.docker_py import (
     DEFAULT_TIMEOUT_SECONDS,
     APIClient,
@@ -147,6 +147,7 @@ class Engine:
             runtimes=frozenset(info.get("Runtimes") or {}),
             cdi_devices=frozenset(listed) or read_cdi_devices(info.get("CDISpecDirs") or []),
             cdi_folders=tuple(info.get("CDISpecDirs") or ()),
+            has_this_root=os.geteuid() == 0 and has_this_root(self.address),
             is_rootless="name=rootless" in (info.get("SecurityOptions") or ()),
             cgroup_driver=info.get("CgroupDriver", ""),
             default_runtime=info.get("DefaultRuntime", ""),

@@ -51,7 +51,10 @@ class DeviceRequest(NamedTuple):
 
 
 class EngineFacts(NamedTuple):
-    """The engine's own facts, as far as they matter here. The CDI devices have their full names."""
+    """The engine's own facts, as far as they matter here. The CDI devices have their full names.
+
+    `has_this_root`: this process is root and sees the engine's files.
+    """
 
     id: str = ""
     runtimes: frozenset[str] = frozenset()
@@ -59,6 +62,7 @@ class EngineFacts(NamedTuple):
     has_toolkit_hook: bool = False
     cdi_folders: tuple[str, ...] = ()
     is_rootless: bool = False
+    has_this_root: bool = False
     cgroup_driver: str = ""
     default_runtime: str = ""
 

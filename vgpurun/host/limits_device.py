@@ -7,10 +7,14 @@ container's mounts, so one device serves all containers, and a launch that is no
 
 import json
 import os
+import stat
 import sys
+import sysconfig
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import vgpurun
 from vgpurun.errors import EnforceError
 from vgpurun.host.drivers import LIMITS_KIND, EngineFacts
 from vgpurun.util.atomic_file import atomic_file
@@ -39,18 +43,40 @@ def specification_path(folder: Path, is_simulated: bool) -> Path:
 
 
 def write_device(folder: Path, simulated_driver: Path | None) -> None:
-    """Write the device's specification, where it is not there as it should be. Raises EnforceError."""
+    """Write the device's specification, where it is not there as it should be.
+
+    Raises EnforceError, also where others than root could change what engines would run as root from then on.
+    """
     path = specification_path(folder, simulated_driver is not None)
     _, _, name = device_name(simulated_driver is not None).partition("=")
     device = {"name": name, "containerEdits": {"hooks": [hook(simulated_driver)]}}
     text = json.dumps({"cdiVersion": "0.5.0", "kind": LIMITS_KIND, "devices": [device]}, indent=2) + "\n"
     try:
         if not path.exists() or path.read_text() != text:
+            if (open_to_others := distrusted()) is not None:
+                raise EnforceError(
+                    f"engines would run a hook of this vgpurun as root, but others can change {open_to_others}; "
+                    "install vgpurun as root, such as its .deb"
+                )
             folder.mkdir(parents=True, exist_ok=True)
             with atomic_file(path) as half_made:
                 half_made.write_text(text)
     except OSError as error:
         raise EnforceError(f"{path} cannot be written: {error.strerror}") from None
+
+
+def distrusted(paths: Sequence[Path] | None = None) -> Path | None:
+    """Return a file or folder of this vgpurun, or of its Python, that others than root can change; None for none."""
+    python, package = Path(os.path.abspath(sys.executable)), Path(vgpurun.__file__).parent  # noqa: PTH100
+    places = paths or (python, python.resolve(), Path(sysconfig.get_path("purelib")), package, *package.rglob("*.py"))
+    for path in dict.fromkeys(each for place in places for each in (place, *place.parents)):
+        if not os.path.lexists(path):
+            continue
+        status = path.lstat()
+        is_kept = stat.S_ISLNK(status.st_mode) or not status.st_mode & 0o022 or status.st_mode & stat.S_ISVTX
+        if status.st_uid != 0 or not is_kept:
+            return path
+    return None
 
 
 def lacking_of_engine(facts: EngineFacts, is_simulated: bool) -> str:
@@ -61,5 +87,9 @@ def lacking_of_engine(facts: EngineFacts, is_simulated: bool) -> str:
         return "the engine has no CDI, which Docker has from 25 on"
     name = device_name(is_simulated)
     if name not in facts.cdi_devices:
+        if (open_to_others := distrusted()) is not None:
+            return (
+                f"others than root can change {open_to_others}, so no engine is told to run it, install vgpurun as root"
+            )
         return f"the engine lacks the CDI device {name}, which a launch by root makes, or: sudo vgpurun cdi generate"
     return ""

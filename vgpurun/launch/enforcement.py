@@ -1,6 +1,5 @@
 """Which walls hold a launch's memory limits: the library alone, or the driver's own limits as well (`--enforce`)."""
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -27,14 +26,22 @@ def enforcing_device(
         return None
     missing = memory_limits.lacking(gpus)
     is_simulated = simulated_driver is not None
-    if not missing and facts.cdi_folders and not facts.is_rootless and os.geteuid() == 0:
-        if not is_dry_run:
-            limits_device.write_device(Path(facts.cdi_folders[-1]), simulated_driver)
+    if not missing and facts.cdi_folders and not facts.is_rootless and facts.has_this_root:
+        missing = "" if is_dry_run else _make_device(Path(facts.cdi_folders[-1]), simulated_driver)
     elif not missing:
         missing = limits_device.lacking_of_engine(facts, is_simulated)
     if missing and mode == "driver":
         raise _refusal(missing)
     return None if missing else DeviceRequest("cdi", (limits_device.device_name(is_simulated),))
+
+
+def _make_device(folder: Path, simulated_driver: Path | None) -> str:
+    """Make the device; return why it cannot be, or nothing."""
+    try:
+        limits_device.write_device(folder, simulated_driver)
+    except EnforceError as error:
+        return str(error)
+    return ""
 
 
 def _refusal(missing: str) -> EnforceError:

@@ -9,7 +9,7 @@ from vgpurun.cdi.edits import Edits, driver_edits
 from vgpurun.cdi.of_slices import DEFAULT_PATH, Host, forget, host_edits, keep, of_slices
 from vgpurun.cli.common import GroupedCommand, SliceName, VerbGroup, host_driver_option, option
 from vgpurun.console.messages import say, warn
-from vgpurun.errors import OptionError, SliceError
+from vgpurun.errors import EnforceError, OptionError, SliceError
 from vgpurun.host import library, memory_limits, simulation
 from vgpurun.host.gpus import Gpu
 from vgpurun.host.library import find_library
@@ -60,7 +60,10 @@ def generate(slices: tuple[str, ...], output: Path, output_format: str | None, d
     if is_file and not slices:
         keep(driver, output, lambda: cdi_host(driver, gpus))
         if not memory_limits.lacking(gpus):
-            write_device(output.parent, simulated_folder(driver))
+            try:
+                write_device(output.parent, simulated_folder(driver))
+            except EnforceError as error:
+                warn(f"the driver's own memory limits are not set: {error}")
         click.echo(str(output))
         return
     chosen = [store.find(name) for name in slices] or [each for each in store.slices() if each.driver == driver]
