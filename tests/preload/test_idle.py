@@ -127,6 +127,17 @@ def test_twenty_notebooks_share_one_gpu(host: Host, guard: Guard, start: Callabl
         assert host.used_mib()[0] <= 2048
 
 
+def test_an_idle_one_makes_way_for_a_launch_that_waits(guard: Guard, start: Callable[..., Program]) -> None:
+    idle = start("--mem", "1500m", "--gpus", "device=0", "--idle", "1h")
+    busy = start("--mem", "1500m", "--gpus", "device=0", "--wait=60s")
+    guard.says(f"suspend process {idle.pid}: room for what waits: --mem 1500m")
+    assert busy.asks("check") == "right 4"
+    idle.tell("check")
+    assert idle.is_silent(0.5)
+    busy.end()
+    assert idle.hears() == "right 4"
+
+
 def test_held_is_held(host: Host, guard: Guard, start: Callable[..., Program]) -> None:
     program = start("--mem", "1g", "--gpus", "device=0")
     assert program.suspend("--hold").returncode == 0

@@ -1,18 +1,19 @@
 """Looks after what is suspended, and what idles: a thread of the host's daemon, `vgpurun guard`.
 
 It finishes what was interrupted, brings back what asks for its GPUs when there is room, and does what --idle says.
-Where a program asks and there is no room, others that are idle and may be suspended make way.
+Where a program asks and there is no room, or a launch waits, others that are idle and may be suspended make way.
 """
 
 import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from vgpurun import abi
+from vgpurun.admission.tickets import queue
 from vgpurun.errors import EngineError, GpuError, NoEngineError, NoRoomError, VgpurunError
 from vgpurun.host import gpus as devices
 from vgpurun.host.checkpoints import Checkpoints
@@ -71,6 +72,7 @@ class Agent:
         now_s = time.monotonic()
         if now_s - self._listed_s >= _LIST_EVERY_S:
             self._list(now_s)
+            self._make_way_for_queue()
         if now_s - self._used_s >= _USE_EVERY_S:
             self._used_s = now_s
             self._note_use(now_s)
@@ -114,7 +116,7 @@ class Agent:
 
     def _wake(self, target: Target, found: Record) -> None:
         with Checkpoints(self._libcuda) as driver:
-            for other in (None, *self._may_make_way(target)):
+            for other in (None, *self._may_make_way(_uuids(target))):
                 if other is not None and not self._suspend(other, f"room for {target.name}"):
                     continue
                 with suppress(NoRoomError):
@@ -125,12 +127,19 @@ class Agent:
                     return
         self._again_s[target.id] = time.monotonic() + LOOK_EVERY_S * 4
 
-    def _may_make_way(self, target: Target) -> Iterator[Target]:
-        """Yield those on its GPUs that are idle and may be suspended, the longest idle first."""
-        uuids, now_s = _uuids(target), time.monotonic()
+    def _make_way_for_queue(self) -> None:
+        """Suspend one that idles for the launch that has waited the longest, which looks again by itself."""
+        if (waiting := next(iter(queue()), None)) is not None:
+            for other in self._may_make_way(waiting.uuids):
+                if self._suspend(other, f"room for what waits: {waiting.asked}"):
+                    return
+
+    def _may_make_way(self, uuids: Set[str]) -> Iterator[Target]:
+        """Yield those on these GPUs that are idle and may be suspended, the longest idle first."""
+        now_s = time.monotonic()
         for other in sorted(self._targets, key=lambda each: self._busy_s.get(each.id, now_s)):
             policy = read_idle(other.limits_folder)
-            if other.id == target.id or policy is None or policy.action != "suspend" or _is_marked(other):
+            if policy is None or policy.action != "suspend" or _is_marked(other):
                 continue
             if not uuids.isdisjoint(_uuids(other)):
                 idle_s = now_s - self._last_busy_s(other, now_s)
