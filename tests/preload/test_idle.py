@@ -112,11 +112,14 @@ def test_a_guard_that_is_killed(host: Host, guard: Guard, start: Callable[..., P
         assert notebook.asks("check") == "right 4"
 
 
-@pytest.mark.slow
-def test_twenty_notebooks_share_one_gpu(host: Host, guard: Guard, start: Callable[..., Program]) -> None:
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    "count", [pytest.param(6, marks=pytest.mark.slow), pytest.param(20, marks=pytest.mark.exhaustive)]
+)
+def test_many_notebooks_share_one_gpu(host: Host, guard: Guard, start: Callable[..., Program], count: int) -> None:
     """Each may have a quarter of it, and is as good as alone."""
     notebooks = []
-    for _ in range(20):
+    for _ in range(count):
         notebooks.append(start("--mem", "500m", "--gpus", "device=0", "--idle", "200ms", "--wait"))
     for notebook in notebooks:
         assert notebook.asks("check") == "right 4"

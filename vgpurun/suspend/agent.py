@@ -22,17 +22,17 @@ from vgpurun.limits import limits_file, usage_file
 from vgpurun.limits.idle import IdlePolicy, read_idle
 from vgpurun.limits.update import is_being_changed
 from vgpurun.suspend.coming_back import bring_back
-from vgpurun.suspend.processes import find
+from vgpurun.suspend.processes import belongs_to, find, started
 from vgpurun.suspend.record import Phase, Record
-from vgpurun.suspend.targets import Target, all_targets
+from vgpurun.suspend.targets import Target, running_containers, slices_and_processes
 from vgpurun.suspend.transition import Wishes, finish, is_asked_for, read, suspend
 
 if TYPE_CHECKING:
     from vgpurun.engine.client import Engine
 
 LOOK_EVERY_S = 0.05  # at those that are suspended: a program waits
-_LIST_EVERY_S = 1.0  # all that runs
-_USE_EVERY_S = 0.5  # what uses the GPUs
+_LOOK_AT_ALL_EVERY_S = 1.0
+_ASK_ENGINE_EVERY_S = 5.0
 _TRY_AGAIN_S = 1.0  # what failed
 _MAKES_WAY_AFTER_S = 10.0  # of idleness, or the time of its own policy if that is less
 
@@ -45,7 +45,10 @@ class Agent:
         self._libcuda = libcuda
         self._say = say
         self._targets: list[Target] = []
-        self._listed_s = self._used_s = float("-inf")
+        self._containers: list[Target] = []
+        self._watched: dict[str, Target] = {}  # those that something may have to be done for at once
+        self._owners: dict[int, tuple[int | None, str]] = {}  # of processes that use a GPU: their start, and a target
+        self._listed_s = self._looked_s = float("-inf")
         self._busy_s: dict[str, float] = {}  # when each was last seen to use a GPU, or first seen at all
         self._again_s: dict[str, float] = {}
         self._warned: set[str] = set()
@@ -70,13 +73,14 @@ class Agent:
     def look(self) -> None:
         """Do what is to be done now. Raises nothing."""
         now_s = time.monotonic()
-        if now_s - self._listed_s >= _LIST_EVERY_S:
+        looked_at = list(self._watched.values())
+        if now_s - self._looked_s >= _LOOK_AT_ALL_EVERY_S:
+            self._looked_s = now_s
             self._list(now_s)
-            self._make_way_for_queue()
-        if now_s - self._used_s >= _USE_EVERY_S:
-            self._used_s = now_s
             self._note_use(now_s)
-        for target in self._targets:
+            self._make_way_for_queue()
+            looked_at = self._targets
+        for target in looked_at:
             if now_s >= self._again_s.get(target.id, 0) and not self._stopping.is_set():
                 self._try(target, lambda target: self._see_to(target, now_s))
 
@@ -88,6 +92,8 @@ class Agent:
             trouble = f"{target.name}: {error}"
         except Exception as error:  # a mistake about one ends neither the others nor in silence
             trouble = f"{target.name}: {type(error).__name__}: {' '.join(str(error).split())}"
+        if trouble and not target.limits_folder.exists():
+            trouble = ""  # it has ended meanwhile
         if trouble:
             self._again_s[target.id] = time.monotonic() + _TRY_AGAIN_S
         if trouble and self._troubles.get(target.id) != trouble:
@@ -96,10 +102,15 @@ class Agent:
 
     def _see_to(self, target: Target, now_s: float) -> None:
         found = read(target)
+        policy = read_idle(target.limits_folder)
+        if found is not None or policy is not None:
+            self._watched[target.id] = target
+        else:
+            self._watched.pop(target.id, None)
         if found is None:
             if _is_marked(target) and not is_being_changed(target):
                 self._finish(target)
-            elif policy := read_idle(target.limits_folder):
+            elif policy is not None:
                 self._see_to_idle(target, policy, now_s)
         elif found.phase != Phase.SUSPENDED:
             if not is_being_changed(target):
@@ -190,32 +201,44 @@ class Agent:
 
     def _note_use(self, now_s: float) -> None:
         """Where NVML does not tell what processes use, nobody is idle."""
-        watched = [each for each in self._targets if read_idle(each.limits_folder) and not _is_marked(each)]
-        if not watched:
-            return
-        busy: set[int] = set()
-        try:
-            for gpu in self._gpus:
-                busy |= {pid for pid, percent in devices.read_utilization(gpu, 1.0).items() if percent > 0}
-        except GpuError as error:
-            if not self._troubles.get(""):
-                self._say(f"warning: nothing is idle for certain: {error}")
-            self._troubles[""] = str(error)
-            busy = {-1}
-        for target in watched:
-            with suppress(GpuError):
-                if -1 in busy or busy & {each.pid for each in find(target.limits_folder, self._gpus)}:
+        with_policy = [each for each in self._targets if read_idle(each.limits_folder)]
+        trouble = ""
+        for gpu in self._gpus if with_policy else ():
+            try:
+                used = devices.read_utilization(gpu, 2 * _LOOK_AT_ALL_EVERY_S)
+            except GpuError as error:
+                trouble = f"nothing is idle for certain: {error}"
+                for target in with_policy:
                     self._busy_s[target.id] = now_s
+            else:
+                for pid in (pid for pid, percent in used.items() if percent > 0):
+                    self._busy_s[self._owner_of(pid, with_policy)] = now_s
+        if trouble and self._troubles.get("") != trouble:
+            self._say(f"warning: {trouble}")
+        self._troubles[""] = trouble
+
+    def _owner_of(self, pid: int, targets: Sequence[Target]) -> str:
+        moment = started(pid)
+        known, owner = self._owners.get(pid, (None, ""))
+        if known is None or known != moment:
+            owner = next((each.id for each in targets if belongs_to(pid, each.limits_folder)), "")
+            self._owners[pid] = moment, owner
+        return owner
 
     def _list(self, now_s: float) -> None:
-        self._listed_s = now_s
-        try:
-            self._engine = self._engine or _connect()
-            self._targets = list(all_targets(self._engine))
-        except EngineError:
-            self._engine = None
+        if now_s - self._listed_s >= _ASK_ENGINE_EVERY_S:
+            self._listed_s = now_s
+            try:
+                self._engine = self._engine or _connect()
+                self._containers = running_containers(self._engine) if self._engine else []
+            except EngineError:
+                self._engine = None
+        self._targets = [*self._containers, *slices_and_processes()]
+        ids = {target.id for target in self._targets}
         for target in self._targets:
             self._busy_s.setdefault(target.id, now_s)
+        self._watched = {each: target for each, target in self._watched.items() if each in ids}
+        self._owners = {pid: known for pid, known in self._owners.items() if started(pid) == known[0]}
 
 
 def _connect() -> "Engine | None":

@@ -49,7 +49,7 @@ def held_bytes(processes: Sequence[Process], gpus: Sequence[Gpu]) -> dict[str, i
 def find(folder: Path, gpus: Sequence[Gpu]) -> list[Process]:
     """Return the processes below a state folder that use one of these GPUs. Raises GpuError."""
     pids = set(_with_slots(folder / "run" / "usage")).union(*(read_processes(gpu) for gpu in gpus))
-    own = sorted(pid for pid in pids if _belongs_to(pid, folder))
+    own = sorted(pid for pid in pids if belongs_to(pid, folder))
     return [Process(pid, moment) for pid in own if (moment := started(pid)) is not None]
 
 
@@ -84,7 +84,8 @@ def _number_in_namespace(process: Path) -> int:
     return int(next(line for line in lines if line.startswith("NSpid:")).split()[-1])
 
 
-def _belongs_to(pid: int, folder: Path) -> bool:
+def belongs_to(pid: int, folder: Path) -> bool:
+    """Ask the kernel whether a process is below a state folder. Raises nothing."""
     process = _PROC / str(pid)
     with suppress(OSError):
         usage, seen = (folder / "run" / "usage").stat(), (process / "root" / abi.CONTAINER_USAGE.lstrip("/")).stat()

@@ -52,11 +52,14 @@ def process_numbered(pid: str) -> Target:
     raise SuspendError(f"process {pid} was not started by vgpurun local, or has ended")
 
 
-def all_targets(engine: "Engine | None") -> Iterator[Target]:
-    """Yield whatever runs and could be suspended. Raises EngineError."""
-    for each in engine.containers(everything=False) if engine else ():
-        if not each.slice_name:
-            yield Target(each.id, each.name, each.limits_folder)
+def running_containers(engine: "Engine") -> list[Target]:
+    """Return the containers that run, but for those in slices. Raises EngineError."""
+    found = (each for each in engine.containers(everything=False) if not each.slice_name)
+    return [Target(each.id, each.name, each.limits_folder) for each in found]
+
+
+def slices_and_processes() -> Iterator[Target]:
+    """Yield what runs, or may run, without an engine. Raises nothing."""
     for found in store.slices():
         yield Target(found.id, f"slice {found.name}", found.folder)
     for holder in local_processes():

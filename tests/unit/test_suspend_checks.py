@@ -1,0 +1,116 @@
+"""What is looked at before anything is taken off a GPU, and what is written down of it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from vgpurun.errors import OptionError, SuspendError
+from vgpurun.limits.idle import IdlePolicy, idle_files, parse_idle, read_idle
+from vgpurun.suspend import checks, processes, record
+from vgpurun.suspend.processes import Process
+from vgpurun.suspend.record import Phase, Record
+
+GIB = 1 << 30
+ONE = [Process(7, 1)]
+
+
+@pytest.fixture
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A /proc with one process in a cgroup of version 2 below a limited one, and 64 GiB of memory left."""
+    process = tmp_path / "proc" / "7"
+    process.mkdir(parents=True)
+    (tmp_path / "proc" / "meminfo").write_text(f"MemTotal: 1 kB\nMemAvailable: {64 * GIB >> 10} kB\n")
+    (process / "cgroup").write_text("0::/docker/box\n")
+    (process / "maps").write_text("7f00-7f01 r-xp 0 fe:00 1 /usr/lib/libnccl.so.2\n")
+    box = tmp_path / "cgroup" / "docker" / "box"
+    box.mkdir(parents=True)
+    (box / "memory.max").write_text(str(10 * GIB))
+    (box / "memory.current").write_text(str(4 * GIB))
+    (box.parent / "memory.max").write_text("max\n")
+    (box.parent / "memory.current").write_text(str(50 * GIB))
+    monkeypatch.setattr(checks, "_PROC", tmp_path / "proc")
+    monkeypatch.setattr(checks, "_CGROUPS", tmp_path / "cgroup")
+    return tmp_path
+
+
+def test_what_fits_passes(host: Path) -> None:
+    checks.check("box", ONE, 6 * GIB, 1)
+
+
+def test_the_container_s_own_limit(host: Path) -> None:
+    with pytest.raises(SuspendError, match="its own limit leaves 6 GiB of host memory"):
+        checks.check("box", ONE, 6 * GIB + 1, 1)
+
+
+def test_a_limit_above_it_counts_as_well(host: Path) -> None:
+    (host / "cgroup" / "docker" / "memory.max").write_text(str(51 * GIB))
+    with pytest.raises(SuspendError, match="leaves 1 GiB"):
+        checks.check("box", ONE, 2 * GIB, 1)
+
+
+def test_cgroups_of_version_1(host: Path) -> None:
+    (host / "proc" / "7" / "cgroup").write_text("5:cpu:/x\n3:memory:/box\n0::/\n")
+    box = host / "cgroup" / "memory" / "box"
+    box.mkdir(parents=True)
+    (box / "memory.limit_in_bytes").write_text(str(3 * GIB))
+    (box / "memory.usage_in_bytes").write_text(str(GIB))
+    with pytest.raises(SuspendError, match="leaves 2 GiB"):
+        checks.check("box", ONE, 3 * GIB, 1)
+
+
+def test_the_host_s_memory(host: Path) -> None:
+    with pytest.raises(SuspendError, match="this host has 64 GiB of memory left"):
+        checks.check("box", ONE, 65 * GIB, 1)
+
+
+def test_what_talks_across_gpus(host: Path) -> None:
+    with pytest.raises(SuspendError, match="uses 2 GPUs with NCCL"):
+        checks.check("box", ONE, GIB, 2)
+
+
+def test_a_process_that_has_ended(host: Path) -> None:
+    checks.check("box", [Process(8, 1)], GIB, 2)
+
+
+def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
+    assert record.read(tmp_path) is None
+    written = Record(Phase.RESUMING, (Process(7, 1),), {"GPU-a": 5}, True, "idle", 1.5, 9, {"GPU-a": "GPU-b"})
+    record.write(tmp_path, written)
+    assert record.read(tmp_path) == written
+    assert written.total_bytes == 5
+    record.forget(tmp_path)
+    record.forget(tmp_path)
+    assert record.read(tmp_path) is None
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[]", '{"phase": "resting"}', "\0\1", "{" * 5000])
+def test_a_record_that_is_none(tmp_path: Path, content: str) -> None:
+    (tmp_path / "suspension").write_text(content)
+    assert record.read(tmp_path) is None
+
+
+def test_a_number_is_not_the_process() -> None:
+    own = processes.started(os.getpid())
+    assert own is not None
+    assert Process(os.getpid(), own).is_alive()
+    assert not Process(os.getpid(), own - 1).is_alive()
+    assert processes.started(2**22 + 1) is None
+
+
+def test_idle_policies(tmp_path: Path) -> None:
+    assert parse_idle("15m") == IdlePolicy(900, "suspend")
+    assert parse_idle("2h:warn") == IdlePolicy(7200, "warn")
+    assert parse_idle("1d:stop") == IdlePolicy(86400, "stop")
+    assert parse_idle("never") is None
+    for text in ("", "m", "15", "0s", "15m:sleep", ":warn"):
+        with pytest.raises(OptionError, match="is not a time and what to do then"):
+            parse_idle(text)
+    assert (idle_files("never"), idle_files("")) == ({}, {})
+    for name, content in idle_files("5m:warn").items():
+        (tmp_path / name).write_bytes(content)
+    assert read_idle(tmp_path) == IdlePolicy(300, "warn")
+    (tmp_path / "idle").write_bytes(b"\xff")
+    assert read_idle(tmp_path) is None
