@@ -39,6 +39,30 @@ def test_a_container_gives_its_gpu_back_and_goes_on(vgpurun: Cli, debian: str) -
     assert refused.exit_code == 125 and "2 GiB is free" in refused.stderr
 
 
+def test_the_guard_wakes_a_notebook(vgpurun: Cli, debian: str) -> None:
+    cells = ("python3", "-u", "/programs/gpu.py", "cells", "4")
+    limits = ("--mem", "6g", "--idle", "500ms")
+    said = vgpurun.state_dir.parent / "guard.log"
+    with said.open("w") as log, vgpurun.started("guard", *vgpurun.driver, stderr=log) as guard:
+        assert vgpurun.run("-d", "--name", "book", *limits, *WITH_PROGRAMS, debian, *cells).exit_code == 0
+        for text in ("suspend book: idle for", "resume book: its program asks for its GPU"):
+            wait_until(lambda text=text: text in said.read_text(), text)
+        container = vgpurun.engine.containers.get("book")
+        wait_until(lambda: container.logs().count(b"right") >= 2, "cells")
+        assert b"wrong" not in container.logs()
+        guard.terminate()
+        assert guard.wait(30) == 0
+
+
+def test_a_paused_container(vgpurun: Cli, debian: str) -> None:
+    assert vgpurun.run("-d", "--name", "busy", "--mem", "6g", *WITH_PROGRAMS, debian, *HOLD).exit_code == 0
+    wait_until(lambda: used_mib(vgpurun) > 0, "work on the GPU")
+    assert vgpurun("pause", "busy").exit_code == 0
+    vgpurun("suspend", *vgpurun.driver, "busy").assert_refused("is stopped", "vgpurun unpause")
+    assert vgpurun("unpause", "busy").exit_code == 0
+    assert vgpurun("suspend", *vgpurun.driver, "busy").exit_code == 0
+
+
 def test_a_container_that_is_removed_while_it_is_suspended(vgpurun: Cli, debian: str) -> None:
     assert vgpurun.run("-d", "--name", "busy", "--mem", "6g", *WITH_PROGRAMS, debian, *HOLD).exit_code == 0
     wait_until(lambda: used_mib(vgpurun) > 0, "work on the GPU")

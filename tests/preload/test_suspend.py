@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -126,6 +128,16 @@ def test_a_program_that_ends_meanwhile(host: Host, start: Callable[..., Program]
     assert host.used_mib() == [0, 0]
     assert start("--mem", "2g", "--gpus", "device=0").asks("check") == "right 4"
     assert not folder.exists()
+
+
+def test_a_stopped_process(start: Callable[..., Program]) -> None:
+    """The driver would wait for it without end."""
+    program = start("--mem", "1g", "--gpus", "device=0")
+    os.kill(program.child(), signal.SIGSTOP)
+    refused = program.suspend()
+    assert refused.returncode == 125 and "is stopped; let it go on first" in refused.stderr
+    os.kill(program.child(), signal.SIGCONT)
+    assert program.asks("check") == "right 4"
 
 
 def test_names_that_there_are_not(host: Host) -> None:

@@ -71,6 +71,28 @@ def test_what_talks_across_gpus(host: Path) -> None:
         checks.check("box", ONE, GIB, 2)
 
 
+@pytest.mark.parametrize(
+    ("cgroup", "file", "content"),
+    [
+        ("0::/docker/box\n", "docker/box/cgroup.events", "populated 1\nfrozen 1\n"),
+        ("4:freezer:/box\n", "freezer/box/freezer.state", "FROZEN\n"),
+    ],
+)
+def test_what_is_frozen(host: Path, cgroup: str, file: str, content: str) -> None:
+    (host / "proc" / "7" / "cgroup").write_text(cgroup)
+    checks.check_runs("box", ONE)
+    (host / "cgroup" / file).parent.mkdir(parents=True, exist_ok=True)
+    (host / "cgroup" / file).write_text(content)
+    with pytest.raises(SuspendError, match="process 7 of box is stopped"):
+        checks.check_runs("box", ONE)
+
+
+def test_what_is_stopped(host: Path) -> None:
+    (host / "proc" / "7" / "stat").write_text("7 (a) b) T 1 7\n")
+    with pytest.raises(SuspendError, match="is stopped"):
+        checks.check_runs("box", ONE)
+
+
 def test_a_process_that_has_ended(host: Path) -> None:
     checks.check("box", [Process(8, 1)], GIB, 2)
 

@@ -36,6 +36,40 @@ def check(name: str, processes: Sequence[Process], needed_bytes: int, gpu_count:
             )
 
 
+def check_runs(name: str, processes: Sequence[Process]) -> None:
+    """Raise SuspendError for a process that is stopped: the driver's part in it could not do anything."""
+    for each in processes:
+        if _is_stopped(each.pid) or _is_frozen(each.pid):
+            raise SuspendError(
+                f"process {each.pid} of {name} is stopped; let it go on first: vgpurun unpause or thaw, or kill -CONT"
+            )
+
+
+def _is_stopped(pid: int) -> bool:
+    with suppress(OSError):
+        return (_PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()[0] in "Tt"
+    return False
+
+
+def _is_frozen(pid: int) -> bool:
+    """Ask the cgroups of a process, of version 2 or 1."""
+    for controllers, path in _cgroups_of(pid):
+        with suppress(OSError):
+            if not controllers and "frozen 1" in (_CGROUPS / path / "cgroup.events").read_text():
+                return True
+            if controllers == "freezer" and "FROZEN" in (_CGROUPS / "freezer" / path / "freezer.state").read_text():
+                return True
+    return False
+
+
+def _cgroups_of(pid: int) -> list[tuple[str, str]]:
+    """Return the cgroups of a process: their controllers, none for version 2, and their paths without a slash."""
+    with suppress(OSError):
+        lines = (_PROC / str(pid) / "cgroup").read_text().splitlines()
+        return [(controllers, path.lstrip("/")) for _, controllers, path in (line.split(":", 2) for line in lines)]
+    return []
+
+
 def _host_bytes() -> int | None:
     with suppress(OSError):
         match = _AVAILABLE.search((_PROC / "meminfo").read_text())
@@ -46,15 +80,12 @@ def _host_bytes() -> int | None:
 def _left_in_cgroups(pid: int) -> int | None:
     """Return the least that a memory cgroup above a process leaves it, of version 2 or 1; None for no limit."""
     left: list[int] = []
-    with suppress(OSError):
-        for line in (_PROC / str(pid) / "cgroup").read_text().splitlines():
-            _, controllers, path = line.split(":", 2)
-            if controllers in ("", "memory"):
-                is_first = controllers == "memory"
-                root = _CGROUPS / "memory" if is_first else _CGROUPS
-                names = ("limit_in_bytes", "usage_in_bytes") if is_first else ("max", "current")
-                folder = root / path.lstrip("/")
-                left += [found for place in (folder, *folder.parents) if (found := _left_in(place, *names)) is not None]
+    for controllers, path in _cgroups_of(pid):
+        if controllers in ("", "memory"):
+            is_first = controllers == "memory"
+            folder = (_CGROUPS / "memory" if is_first else _CGROUPS) / path
+            names = ("limit_in_bytes", "usage_in_bytes") if is_first else ("max", "current")
+            left += [found for place in (folder, *folder.parents) if (found := _left_in(place, *names)) is not None]
     return min(left, default=None)
 
 

@@ -59,6 +59,7 @@ def suspend(target: Limited, gpus: Sequence[Gpu], driver: Checkpoints, wishes: W
         own = _gpus_of(target, gpus)
         processes = find(target.limits_folder, own)
         held = held_bytes(processes, own)
+        checks.check_runs(target.name, processes)
         for each in processes:
             driver.state(each.pid)  # a driver that knows nothing of this says so here
         checks.check(target.name, processes, sum(held.values()), sum(1 for held_on in held.values() if held_on))
@@ -86,6 +87,7 @@ def resume(target: Limited, gpus: Sequence[Gpu], driver: Checkpoints, admitted: 
         found = finish_locked(target, gpus, driver)
         if found is None:
             return None
+        checks.check_runs(target.name, found.processes)
         wanted = devices_of(target.name, _limits(target), gpus)
         with admitted(target, wanted):
             record.write(target.limits_folder, found._replace(phase=Phase.RESUMING))
@@ -196,6 +198,7 @@ def _come_back(target: Limited, gpus: Sequence[Gpu], driver: Checkpoints, found:
             return False
 
     alive = [each for each in found.processes if each.is_alive()]
+    checks.check_runs(target.name, alive)
     away = [each for each in alive if tried(lambda each: driver.state(each.pid) == ProcessState.CHECKPOINTED, each)]
     if away:
         _await_memory(target, found, gpus)

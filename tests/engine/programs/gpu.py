@@ -4,6 +4,7 @@ gpu.py info                     what the program sees of its devices
 gpu.py fill CHUNK_BYTES         allocate until refused, free all, allocate once more
 gpu.py hold BYTES               allocate, print, and wait for the end of standard input
 gpu.py spin KERNEL SECONDS      launch KERNEL for that long and count the launches that ended
+gpu.py cells SECONDS            hold a pattern, and look at it every so many seconds, as a notebook does
 gpu.py member FOLDER            in step with others: see there
 """
 
@@ -132,6 +133,18 @@ def spin(kernel: str, seconds: float) -> dict[str, object]:
     return {"launches": launches, "seconds": end - start, "began_s": start, "ended_s": end}
 
 
+def cells(seconds: float) -> dict[str, object]:
+    start_context()
+    pattern = bytes(range(256)) * 4096
+    address, back = allocate(len(pattern)), ctypes.create_string_buffer(len(pattern))
+    call("cuMemcpyHtoD_v2", address, pattern, ctypes.c_size_t(len(pattern)))
+    for cell in range(1000):
+        call("cuMemcpyDtoH_v2", back, address, ctypes.c_size_t(len(pattern)))
+        print(f"cell {cell}: {'right' if back.raw == pattern else 'wrong'}", flush=True)
+        time.sleep(seconds)
+    return {}
+
+
 def wait_for(folder: str, name: str) -> None:
     while not os.path.exists(f"{folder}/{name}"):
         time.sleep(0.01)
@@ -171,6 +184,8 @@ def main() -> None:
         answer = info()
     elif verb == "fill":
         answer = fill(int(arguments[0]))
+    elif verb == "cells":
+        answer = cells(float(arguments[0]))
     elif verb == "member":
         answer = member(arguments[0])
     elif verb == "hold":
