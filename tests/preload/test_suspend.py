@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -128,6 +130,36 @@ def test_a_program_that_ends_meanwhile(host: Host, start: Callable[..., Program]
     assert host.used_mib() == [0, 0]
     assert start("--mem", "2g", "--gpus", "device=0").asks("check") == "right 4"
     assert not folder.exists()
+
+
+def test_a_slice_with_all_that_has_joined_it(host: Host, start: Callable[..., Program]) -> None:
+    made = host.vgpurun("slice", "create", "team", "--driver", "sim", "--mem", "1500m", "--gpus", "device=0")
+    assert made.returncode == 0, made.stderr
+    members = [start("--slice", "team") for _ in range(3)]
+    alone = members[0].suspend()
+    assert alone.returncode == 125 and "is suspended as a whole: --slice team" in alone.stderr
+    done = host.vgpurun("suspend", "--driver", "sim", "--slice", "team")
+    assert (done.returncode, done.stdout) == (0, "slice team: 336 MiB in host memory\n"), done.stderr
+    assert host.used_mib() == [0, 0]
+    other = start("--mem", "1g", "--gpus", "device=0")
+    refused = host.vgpurun("resume", "--driver", "sim", "--slice", "team")
+    assert refused.returncode == 125 and "1 GiB is free" in refused.stderr, refused.stderr
+    other.end()
+    assert host.vgpurun("resume", "--driver", "sim", "--slice", "team").returncode == 0
+    assert [each.asks("check") for each in members] == ["right 4"] * 3
+
+
+def test_a_program_that_starts_meanwhile(host: Host, start: Callable[..., Program]) -> None:
+    """It waits at its first call, as those that were there wait."""
+    host.vgpurun("slice", "create", "team", "--driver", "sim", "--mem", "1500m", "--gpus", "device=0")
+    start("--slice", "team")
+    assert host.vgpurun("suspend", "--driver", "sim", "--slice", "team").returncode == 0
+    resuming = threading.Timer(1.5, lambda: host.vgpurun("resume", "--driver", "sim", "--slice", "team"))
+    resuming.start()
+    began_s = time.monotonic()
+    assert start("--slice", "team").asks("check") == "right 4"
+    assert time.monotonic() - began_s > 1.5
+    resuming.join()
 
 
 def test_a_stopped_process(start: Callable[..., Program]) -> None:

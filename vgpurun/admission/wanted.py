@@ -66,7 +66,7 @@ class Wanted(NamedTuple):
             wait_s=parse_wait(take("wait")),
             is_local=is_local,
             defaults=defaults,
-            idle=take("idle"),
+            idle=take("idle") if "idle" in given else "",  # a slice has none
         )
 
     def admission(self, environment: Mapping[str, str], gpus: Sequence[Gpu], engine: "Engine | None") -> Admission:
