@@ -25,10 +25,9 @@ RELEASES = {
     "24.11": ("trixie", ("libslurm42t64", "libreadline8t64", "libc6")),
 }
 PACKAGES = (
-    "libhwloc15", "libjson-c5", "liblua5.1-0", "liblz4-1", "libmunge2", "libnuma1", "libproc2-0",
-    "libslurm-dev",
-    "libyaml-0-2", "munge", "procps", "slurm-client", "slurm-wlm-basic-plugins", "slurm-wlm-basic-plugins-dev", "slurmctld",
-    "slurmd",
+    "libhwloc15", "libjson-c5", "liblua5.1-0", "liblz4-1", "libmunge2", "libnuma1", "libproc2-0", "libslurm-dev",
+    "libyaml-0-2", "munge", "procps", "slurm-client", "slurm-wlm-basic-plugins", "slurm-wlm-basic-plugins-dev",
+    "slurmctld", "slurmd",
 )  # fmt: skip
 _PATIENCE_S = 30.0
 
