@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 from support import LIBRARY, is_set, unavailable
 from support.debian_packages import UnavailableError
+from vgpurun import abi
 
 # Helpers whose assertions should say what they compared; this must come before their import.
 pytest.register_assert_rewrite("cli", "terminal")
@@ -50,6 +52,16 @@ def built_library() -> Path:
     if not LIBRARY.exists():
         pytest.fail("lib/build/libvgpu.so is not there: run `make lib`", pytrace=False)
     return LIBRARY
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_tenants_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Remove what launches of this run have left in the folder by which programs on one GPU know of each other."""
+    yield
+    base = tmp_path_factory.getbasetemp()
+    for of in Path(abi.LOCK_DIR).glob("*/of"):
+        if Path(of.read_text()).is_relative_to(base):
+            shutil.rmtree(of.parent, ignore_errors=True)
 
 
 def pytest_configure() -> None:

@@ -53,11 +53,15 @@ static inline bool slice_find(const char *state_folder, uint32_t job, struct sli
   return read_text(path, slice->record, sizeof slice->record);
 }
 
+static inline bool put(const char *source, const char *target, bool read_only) {
+  return mount(source, target, NULL, MS_BIND, NULL) == 0 &&
+         (!read_only || mount(NULL, target, NULL, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID, NULL) == 0);
+}
+
 static inline bool slice_put(const struct slice *slice, const char *name, const char *target, bool read_only) {
   char source[PATH_MAX];
   snprintf(source, sizeof source, "%s/%s", slice->folder, name);
-  return mount(source, target, NULL, MS_BIND, NULL) == 0 &&
-         (!read_only || mount(NULL, target, NULL, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID, NULL) == 0);
+  return put(source, target, read_only);
 }
 
 /* Gives this process mounts of its own, with the slice's files where a container has them. What the host mounts later
@@ -67,6 +71,8 @@ static inline bool slice_enter(const struct slice *slice) {
          slice_put(slice, "slurm/library", VGPU_CONTAINER_LIBRARY, true) &&
          slice_put(slice, "etc", VGPU_CONTAINER_DIR "/etc", true) &&
          slice_put(slice, "run/usage", VGPU_CONTAINER_USAGE, false) &&
+         slice_put(slice, "slurm/turns", VGPU_CONTAINER_TURNS, false) &&
+         put(VGPU_LOCK_DIR, VGPU_CONTAINER_TENANTS, true) &&
          slice_put(slice, "etc/ld.so.preload", "/etc/ld.so.preload", true);
 }
 

@@ -28,8 +28,12 @@
 #define VGPU_CONTAINER_LIMITS "/.vgpurun/etc/limits"
 #define VGPU_CONTAINER_USAGE "/.vgpurun/run/usage"
 #define VGPU_CONTAINER_PARENT "/.vgpurun/parent"
+#define VGPU_CONTAINER_TURNS "/.vgpurun/run/turns"
+#define VGPU_CONTAINER_TENANTS "/.vgpurun/tenants" /* VGPU_LOCK_DIR, read-only */
 #define VGPU_CONTAINER_PROFILE "/.vgpurun/profile"
-#define VGPU_LOCK_DIR "/tmp/vgpulock"
+#define VGPU_LOCK_DIR "/var/tmp/vgpulock" /* a folder of each tenant, with its limits and its turns */
+#define VGPU_TURNS_NAME "turns5"          /* with the number of its layout: turns/turns_file.h */
+#define VGPU_TURNS_BYTES 262144
 
 #define VGPU_ENV_MEMORY_LIMIT "CUDA_DEVICE_MEMORY_LIMIT" /* and _<i>, i the NVML index */
 #define VGPU_ENV_OVERSUBSCRIBE "CUDA_OVERSUBSCRIBE"      /* true: the memory limit is the virtual one */
@@ -42,6 +46,7 @@
 #define VGPU_ENV_SM_POLICY "GPU_CORE_UTILIZATION_POLICY"    /* HAMi's names */
 #define VGPU_ENV_PRIORITY "CUDA_TASK_PRIORITY"
 #define VGPU_ENV_LIMITS_FILE "VGPURUN_LIMITS_FILE"
+#define VGPU_ENV_TURNS_FILE "VGPURUN_TURNS_FILE"
 #define VGPU_ENV_PROFILE "PFLOG" /* Alnair's name: the folder for profiles */
 #define VGPU_ENV_PROFILE_SIZE "VGPURUN_PROFILE_SIZE"
 #define VGPU_ENV_DISABLE_CONTROL "CUDA_DISABLE_CONTROL" /* HAMi's name; see may_disable */
@@ -99,7 +104,7 @@ struct vgpu_limits {
 
 #define VGPU_NOT_ENFORCED_MEMORY 1u /* the driver took memory that could not be measured: NVML does not answer */
 #define VGPU_NOT_ENFORCED_SM 2u     /* work went by that could not be measured */
-#define VGPU_NOT_ENFORCED_TURNS 4u  /* the file in VGPU_LOCK_DIR cannot be used: the GPU mixes the tenants' work */
+#define VGPU_NOT_ENFORCED_TURNS 4u  /* the files in VGPU_LOCK_DIR cannot be used: the GPU mixes the tenants' work */
 
 /* How often a wait for the turn took how long (compute/history.h): in a minute of CLOCK_MONOTONIC, and in the one
  * before. */
@@ -116,7 +121,7 @@ struct vgpu_device_shared {
   uint64_t memory_limit_bytes; /* the limit in force, for display */
   uint32_t sm_limit_percent;   /* likewise */
   uint32_t not_enforced;       /* VGPU_NOT_ENFORCED_*: what has gone wrong since the file was made */
-  int64_t tokens_zero_at_ns;   /* when the token bucket stands at exactly zero (compute/bucket.h) */
+  int64_t tokens_zero_at_ns;   /* when the token bucket stands at exactly zero (base/bucket.h) */
   int64_t at_work_since_ns; /* work is on the GPU, and the last of it ended or began then; 0: none (compute/gate.c) */
   uint64_t busy_ns;         /* GPU time charged since the file was made */
   uint64_t throttled_ns;    /* time that launches waited for tokens, or for their turn, over all threads */

@@ -1,7 +1,7 @@
 /* The bucket on a clock of our own. */
+#include "base/bucket.h"
 #include "cases.h"
 #include "check.h"
-#include "compute/bucket.h"
 
 #define MS 1000000LL
 #define S 1000000000LL

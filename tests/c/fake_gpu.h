@@ -2,8 +2,8 @@
 #ifndef FAKE_GPU_H
 #define FAKE_GPU_H
 
+#include "base/bucket.h"
 #include "check.h"
-#include "compute/bucket.h"
 #include "compute/meter.h"
 #include "compute/meter_parts.h"
 

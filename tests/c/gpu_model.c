@@ -46,7 +46,6 @@ void model_begin_anew(struct model_process *process) {
 
 void model_stop(struct model_process *process, int64_t until_ns) {
   process->now_ns = MODEL_START_NS + until_ns;
-  process->waits = false; /* a wake-up does not reach it */
 }
 
 void model_start_over(unsigned seed) {
@@ -80,20 +79,16 @@ struct model_container *model_container(int number) {
   return &model.containers[number];
 }
 
-struct turns_file *model_turns_file(void) {
-  return &model.gpus[0].turns;
+struct turns_slot *model_turns_slots_of(int container) {
+  return model.gpus[0].turns[container];
 }
 
 int64_t model_file_now_ns(void) {
   return model.current->now_ns;
 }
 
-void model_hold_slots(bool held) {
-  model.strangers_hold_slots = held;
-}
-
 bool model_holds_turn(const struct model_process *process) {
-  return model.gpus[0].turns.slots[process->slot].turn_ends_ns > process->now_ns;
+  return model_turns_slots_of(process->container)[process->slot].turn_ends_ns > process->now_ns;
 }
 
 int64_t model_worked_ns(const struct model_process *process) {

@@ -33,6 +33,7 @@ struct model_container {
   struct device_state state[MODEL_GPUS], *states[MODEL_GPUS + 1];
   uint32_t percent, policy, priority;
   bool paused;
+  bool is_there; /* it has had a process */
 };
 
 struct model_process;
@@ -60,11 +61,10 @@ void model_run(int64_t until_ns);
 void model_kill(struct model_process *process);
 void model_stop(struct model_process *process, int64_t until_ns);
 
-/* For a program that does as it likes: the file of the first GPU's turns; and whether slots that no process has are
- * held. */
-struct turns_file *model_turns_file(void);
-int64_t model_file_now_ns(void); /* as times stand in it */
-void model_hold_slots(bool held);
+/* For a program that does as it likes: the slots of a container for the first GPU, and the time as it stands in them.
+ */
+struct turns_slot *model_turns_slots_of(int container);
+int64_t model_file_now_ns(void);
 
 /* Does it hold the turn of the first GPU? */
 bool model_holds_turn(const struct model_process *process);

@@ -11,15 +11,12 @@ static struct meter_terms terms_of(const void *owner) {
     terms.yields = true;
     return terms;
   }
-  const struct turns_terms published = {.tenant = (uint64_t)model.current->container + 1,
-                                        .percent = container->percent,
-                                        .policy = (uint16_t)container->policy,
-                                        .priority = (uint16_t)container->priority};
-  turns_set_terms(&meter->turns, &published);
+  const struct turns_terms own = {container->percent, (uint16_t)container->policy, (uint16_t)container->priority};
+  turns_set_terms(&meter->turns, &own);
   terms.takes_turns = true;
   terms.is_apart = container->policy == VGPU_SM_APART;
   terms.yields = container->policy == VGPU_SM_BURST || container->percent >= VGPU_NO_SM_LIMIT;
-  terms.percents[0] = turns_share_percent(&meter->turns, &published);
+  terms.percents[0] = turns_share_percent(&meter->turns);
   return terms;
 }
 
@@ -35,7 +32,9 @@ void library_begin(struct model_process *process) {
     meter->terms = terms_of;
     meter->owner = meter;
     meter->takes_turns = true;
-    turns_begin(&meter->turns, &model_turns_system, &model.gpus[g].turns, process->slot);
+    container->is_there = true;
+    process->files[g] = (struct model_files){g, process->container, &meter->turns};
+    turns_begin(&meter->turns, &model_turns_system, &process->files[g], process->slot);
     process->look_at_ns[g] = 0;
     process->company[g] = process->measured[g] = false;
     for (int s = 0; s < MODEL_STREAMS; s++)

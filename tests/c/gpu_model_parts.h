@@ -46,11 +46,14 @@ struct model_process {
   uint64_t random_state;
   int64_t slow_until_ns; /* a host that has slept is slower at first */
   bool dead;
-  bool waits; /* on a futex */
   int64_t worked_ns, longest_launch_ns;
   struct queue queues[MODEL_GPUS];
   /* The library in it. */
   struct meter meters[MODEL_GPUS];
+  struct model_files {
+    int gpu, container;
+    struct turns *turns;
+  } files[MODEL_GPUS];
   struct meter_stream *streams[MODEL_GPUS][MODEL_STREAMS]; /* NULL: nothing was launched on it */
   int64_t look_at_ns[MODEL_GPUS];                          /* for company */
   bool company[MODEL_GPUS], measured[MODEL_GPUS];
@@ -60,7 +63,7 @@ struct gpu {
   int64_t now_ns;
   int running; /* a process, or -1 */
   int64_t slice_left_ns;
-  struct turns_file turns;
+  struct turns_slot turns[MODEL_CONTAINERS][TURNS_SLOTS]; /* in the file of each tenant */
 };
 
 /* gpu_model.c: all of it, but what the processes have on their stacks. */
@@ -76,7 +79,6 @@ extern struct model {
   int64_t slow_ns;
   double times_slower;
   int64_t late_ns;
-  bool strangers_hold_slots; /* all that no process has */
   int64_t run_until_ns;
 } model;
 
@@ -88,7 +90,7 @@ uint32_t model_pending(const struct model_process *process, int gpu, int stream)
 void model_advance(int64_t until_ns);
 
 /* gpu_model_time.c: the current process gets on by so much, and others before it does; its clock, its sleep, and how it
- * reaches the file of the turns. */
+ * reaches the files of the turns: a struct model_files. */
 void model_pass_time(int64_t duration_ns);
 int64_t model_clock_ns(void);
 void model_sleep(int64_t duration_ns);

@@ -5,7 +5,6 @@
 #include <string.h>
 
 #define SYSTEM_CALL_NS 600
-#define WAKE_NS (30 * US) /* from a futex's wake-up to the woken thread */
 
 static struct model_process *earliest(void) {
   struct model_process *found = NULL;
@@ -49,39 +48,38 @@ void model_sleep(int64_t duration_ns) {
     model.current->slow_until_ns = model.current->now_ns + model.slow_ns;
 }
 
-static void wait_on(void *file, uint32_t expected, int64_t duration_ns, bool awake) {
-  int64_t until_ns = model.current->now_ns + duration_ns;
-  while (awake && ((struct turns_file *)file)->wake == expected && model.current->now_ns < until_ns)
-    model_pass_time(SYSTEM_CALL_NS);
-  if (awake || ((struct turns_file *)file)->wake != expected)
-    return;
-  model.current->waits = true;
-  model_sleep(duration_ns);
-  model.current->waits = false;
+/* The files of all tenants that there are: theirs are found anew, and ours stays first. */
+static int list(void *of, struct turns_tenant *tenants, int count) {
+  const struct model_files *files = of;
+  model_pass_time(3 * SYSTEM_CALL_NS);
+  tenants[0].id = (uint64_t)files->container + 1;
+  for (int c = 0; c < MODEL_CONTAINERS; c++) {
+    const struct model_container *container = &model.containers[c];
+    if (!container->is_there || c == files->container)
+      continue;
+    int i = 1;
+    while (i < count && tenants[i].id != (uint64_t)c + 1)
+      i++;
+    if (i == count)
+      tenants[count++] = (struct turns_tenant){.id = (uint64_t)c + 1};
+    model_pass_time(4 * SYSTEM_CALL_NS);
+    tenants[i].terms =
+        (struct turns_terms){container->percent, (uint16_t)container->policy, (uint16_t)container->priority};
+  }
+  return count;
 }
 
-static void wake_all(void *file) {
-  (void)file;
-  for (int i = 0; i < model.process_count; i++)
-    if (model.processes[i]->waits && model.processes[i]->now_ns > model.current->now_ns + WAKE_NS)
-      model.processes[i]->now_ns = model.current->now_ns + WAKE_NS;
-}
-
-static bool read_file(void *file, void *to, size_t size, size_t at) {
+static void read_slots(void *of, int tenant, struct turns_slot *slots) {
+  const struct model_files *files = of;
   model_pass_time(SYSTEM_CALL_NS);
-  memcpy(to, (char *)file + at, size);
-  return true;
+  uint64_t container = files->turns->tenants[tenant].id - 1;
+  memcpy(slots, model.gpus[files->gpu].turns[container], TURNS_SLOTS * sizeof *slots);
 }
 
-static void write_file(void *file, const void *from, size_t size, size_t at) {
+static void write_slot(void *of, int slot, const struct turns_slot *own) {
+  const struct model_files *files = of;
   model_pass_time(SYSTEM_CALL_NS);
-  memcpy((char *)file + at, from, size);
+  model.gpus[files->gpu].turns[files->container][slot] = *own;
 }
 
-static bool is_held(void *file, int slot) {
-  (void)file;
-  model_pass_time(SYSTEM_CALL_NS);
-  return slot < model.process_count ? !model.processes[slot]->dead : model.strangers_hold_slots;
-}
-
-const struct turns_system model_turns_system = {model_clock_ns, read_file, write_file, is_held, wait_on, wake_all};
+const struct turns_system model_turns_system = {model_clock_ns, model_sleep, list, read_slots, write_slot};

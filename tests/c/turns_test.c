@@ -1,4 +1,4 @@
-/* Threads as processes on one GPU: they take turns of it in a file in memory, on the system's clock and futex. */
+/* Threads as processes on one GPU: they take turns of it by files in memory, on the system's clock. */
 #include "base/clock.h"
 #include "cases.h"
 #include "check.h"
@@ -10,42 +10,37 @@
 #define MS 1000000LL
 #define MOST 8
 
-static struct turns_file file;
+static struct turns_slot files[MOST][TURNS_SLOTS];            /* of each tenant; our slot is the first */
 static pthread_mutex_t file_lock = PTHREAD_MUTEX_INITIALIZER; /* a system call for each access */
 static int using_gpu;
 static int overlaps;
+static int tenants_there;
 static bool stop;
 
-static bool read_shared(void *shared, void *to, size_t size, size_t at) {
+/* Tenants have the numbers of their files, and the own one is the first in the list. */
+static int list(void *own, struct turns_tenant *tenants, int count) {
+  int number = (int)((struct turns_slot(*)[TURNS_SLOTS])own - files);
+  for (int i = 0; i < tenants_there && count < tenants_there; i++)
+    if (i != number)
+      tenants[count++] = (struct turns_tenant){.id = (uint64_t)i, .terms = {.percent = VGPU_NO_SM_LIMIT}};
+  tenants[0].id = (uint64_t)number;
+  return count;
+}
+
+static void read_shared(void *own, int tenant, struct turns_slot *slots) {
+  int number = (int)((struct turns_slot(*)[TURNS_SLOTS])own - files), other = tenant <= number ? tenant - 1 : tenant;
   pthread_mutex_lock(&file_lock);
-  memcpy(to, (char *)shared + at, size);
+  memcpy(slots, files[tenant == 0 ? number : other], sizeof files[0]);
   pthread_mutex_unlock(&file_lock);
-  return true;
 }
 
-static void write_shared(void *shared, const void *from, size_t size, size_t at) {
+static void write_shared(void *own, int slot, const struct turns_slot *content) {
   pthread_mutex_lock(&file_lock);
-  memcpy((char *)shared + at, from, size);
+  (*(struct turns_slot(*)[TURNS_SLOTS])own)[slot] = *content;
   pthread_mutex_unlock(&file_lock);
 }
 
-static bool is_held(void *shared, int slot) {
-  (void)shared, (void)slot;
-  return true;
-}
-
-static void wait_shared(void *shared, uint32_t expected, int64_t duration_ns, bool awake) {
-  struct shared_file mapped = {.memory = shared};
-  turns_file_system.wait(&mapped, expected, duration_ns, awake);
-}
-
-static void wake_shared(void *shared) {
-  struct shared_file mapped = {.memory = shared};
-  turns_file_system.wake_all(&mapped);
-}
-
-static const struct turns_system in_memory = {clock_now_ns, read_shared, write_shared,
-                                              is_held,      wait_shared, wake_shared};
+static const struct turns_system in_memory = {clock_now_ns, clock_sleep_ns, list, read_shared, write_shared};
 
 struct tenant {
   struct turns turns;
@@ -65,8 +60,8 @@ static void *work(void *argument) {
     int64_t began_ns = clock_now_ns();
     if (turns_must_pass(turns, 0))
       turns_pass(turns);
-    if (!turns_is_ours(turns) && !turns_take(turns))
-      continue;
+    if (!turns_is_ours(turns))
+      turns_take(turns);
     int64_t waited_ns = clock_now_ns() - began_ns;
     if (waited_ns > tenant->longest_wait_ns)
       tenant->longest_wait_ns = waited_ns;
@@ -100,10 +95,13 @@ static void run(int count, int64_t duration_ns) {
 }
 
 static void start_over(int count) {
-  memset(&file, 0, sizeof file);
+  memset(files, 0, sizeof files);
   memset(tenants, 0, sizeof tenants);
-  for (int i = 0; i < count; i++)
-    turns_begin(&tenants[i].turns, &in_memory, &file, i);
+  tenants_there = count;
+  for (int i = 0; i < count; i++) {
+    turns_begin(&tenants[i].turns, &in_memory, &files[i], 0);
+    turns_set_terms(&tenants[i].turns, &(struct turns_terms){.percent = VGPU_NO_SM_LIMIT});
+  }
 }
 
 /* A busy machine holds threads up, which is no fault of the turns: what is wrong stays wrong. */
@@ -122,7 +120,7 @@ static bool turns_are_fair_and_exclusive(int count) {
   for (int i = 0; i < count; i++) {
     double share = (double)tenants[i].used_ns / (double)total_ns * count;
     fprintf(stderr, "%d of %d has %.2f of its part\n", i, count, share);
-    holds = holds && share > 0.7 && share < 1.3;
+    holds = holds && share > 0.5 && share < 1.6; /* and tokens see to the rest: tenants_test.c */
   }
   /* A thread that is held up past its grace rightly loses its turn. */
   int64_t units = total_ns / (MS / 2);
@@ -162,8 +160,8 @@ static bool damage_is_borne(int count) {
   unsigned seed = 7;
   bool holds = true;
   for (int round = 0; round < 6; round++) {
-    for (size_t i = 0; i < sizeof file; i++)
-      ((unsigned char *)&file)[i] = (unsigned char)(round == 0 ? 0xff : round == 1 ? 0x7f : rand_r(&seed));
+    for (size_t i = 0; i < sizeof files[1]; i++)
+      ((unsigned char *)&files[1])[i] = (unsigned char)(round == 0 ? 0xff : round == 1 ? 0x7f : rand_r(&seed));
     int64_t began_ns = clock_now_ns();
     (void)turns_look(&tenants[0].turns);
     turns_must_pass(&tenants[0].turns, 0);
@@ -182,7 +180,7 @@ static bool slices_decide(int count) {
   start_over(count);
   for (int i = 0; i < 100; i++) {
     int64_t now_ns = clock_now_ns();
-    file.slots[1] = (struct turns_slot){.ticket_ns = now_ns - MS, .seen_ns = now_ns, .terms.tenant = 7};
+    files[1][0] = (struct turns_slot){.ticket_ns = now_ns - MS, .seen_ns = now_ns};
     before += turns_look(&tenants[0].turns).goes_before;
     clock_sleep_ns(MS);
   }
@@ -198,6 +196,6 @@ int main(int count, char **names) {
   CASE("the dead are passed over") check_measured(the_dead_are_passed_over, 3);
   CASE("endless work loses its turn") check_measured(endless_work_loses_its_turn, 2);
   CASE("slices decide") check_measured(slices_decide, 2);
-  CASE("whatever is in the file") check_measured(damage_is_borne, 1);
+  CASE("whatever is in the file of another") check_measured(damage_is_borne, 2);
   return cases_end();
 }

@@ -11,6 +11,8 @@ import pytest
 
 from cli import GPU_PROGRAM, WITH_PROGRAMS, Cli
 from support import assert_measured
+from vgpurun import abi
+from vgpurun.storage import tenants
 
 GIB = 1 << 30
 MIB = 1 << 20
@@ -50,6 +52,50 @@ def test_the_library_and_the_limits_cannot_be_written_in_the_container(vgpurun: 
     files = "/.vgpurun/libvgpu.so /.vgpurun/etc/limits /etc/ld.so.preload"
     script = f"for file in {files}; do (echo x >> $file) 2>/dev/null; echo $?; done"
     assert "0" not in vgpurun.run("--mem", "1g", debian, "bash", "-c", script).stdout.split()
+
+
+def test_what_other_containers_say_of_their_turns_cannot_be_written(vgpurun: Cli, debian: str) -> None:
+    """By root in the container; nor can it lock, replace or add any. Its own it can write."""
+    vgpurun.run("-d", "--name", "other", "--sm", "20", debian, "sleep", "60")
+    (name,) = vgpurun.states()
+    folder = tenants.folder_of(vgpurun.state_dir / "containers" / name)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert set(before) == {"limits", "of", "turns5"}
+    script = f"""
+cd /.vgpurun/tenants
+for file in {folder.name}/limits {folder.name}/turns5; do (echo x >> $file) 2>/dev/null; echo $?; done
+mv {folder.name} mine 2>/dev/null; echo $?
+rm -rf {folder.name} 2>/dev/null; echo $?
+mkdir mine 2>/dev/null; echo $?
+mount -o remount,rw /.vgpurun/tenants 2>/dev/null; echo $?
+(echo x > /.vgpurun/run/turns) && rm /.vgpurun/run/turns 2>/dev/null; echo $?
+cat {folder.name}/turns5 | wc -c
+"""
+    *refused, size = vgpurun.run("--sm", "20", debian, "bash", "-c", script).stdout.split()
+    assert len(refused) == 7 and "0" not in refused
+    assert int(size) == abi.TURNS_BYTES
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    vgpurun.remove_containers()
+    vgpurun.run("--sm", "20", debian, "true")
+    assert not folder.exists()
+
+
+@pytest.mark.real_time
+def test_a_container_that_lies_about_its_turn_harms_itself(own_gpu: Cli, debian: str) -> None:
+    lie = (
+        "import os, struct, time\nfile = os.open('/.vgpurun/run/turns', os.O_WRONLY)\nwhile True:\n"
+        "  now = time.monotonic_ns(); ends = now + 250_000_000\n"
+        "  os.pwrite(file, struct.pack('<qqqq', ends, ends, now - 500_000_000, now) * 256, 0); time.sleep(0.001)\n"
+    )
+
+    def share() -> float:
+        alone = program(own_gpu, debian, "spin", "spin_1ms", "2", limits=("--sm", "50"))
+        own_gpu.run("-d", "--name", "liar", "--sm", "30", *WITH_PROGRAMS, debian, "python3", "-c", lie)
+        beside = program(own_gpu, debian, "spin", "spin_1ms", "4", limits=("--sm", "50"))
+        own_gpu.remove_containers()
+        return float(beside["launches"] / beside["seconds"] / (alone["launches"] / alone["seconds"]))
+
+    assert_measured(share, lambda share: share > 0.5)
 
 
 def test_all_processes_of_a_container_share_the_limit(vgpurun: Cli, debian: str) -> None:

@@ -141,12 +141,11 @@ def test_network_ipc_and_shared_memory(vgpurun: Cli, debian: str) -> None:
     assert (host_config["NetworkMode"], host_config["IpcMode"]) == ("host", "host")
 
 
-def test_mounts_over_tmp_are_warned_of(vgpurun: Cli, debian: str, tmp_path: Path) -> None:
-    """Nothing is created in the user's own folder: what cannot hold for it is said instead."""
+def test_a_mount_over_tmp_is_the_users_own(vgpurun: Cli, debian: str, tmp_path: Path) -> None:
+    """Nothing is created in it."""
     (tmp_path / "scratch").mkdir()
     result = vgpurun.run("--mem", "1g", "-v", f"{tmp_path}/scratch:/tmp", debian, "ls", "/tmp")
     assert (result.exit_code, result.stdout) == (0, "")
-    assert "/tmp/vgpulock" in result.stderr
     assert list((tmp_path / "scratch").iterdir()) == []
 
 

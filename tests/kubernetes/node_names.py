@@ -4,5 +4,5 @@ import os
 
 MEMORY = "alnair/vgpu-memory"
 COMPUTE = "alnair/vgpu-compute"
-# GPUs of this run of the tests alone: programs on GPUs of one UUID meet in /tmp/vgpulock.
+# GPUs of this run of the tests alone: programs on GPUs of one UUID meet in abi.LOCK_DIR.
 UUIDS = tuple(f"GPU-{os.getpid():08x}-{part * 4}-0000-0000-000000000000" for part in "ab")

@@ -47,7 +47,8 @@ def test_else_by_nvidias_runtime(tmp_path: Path) -> None:
         "/.vgpurun/etc",
         "/.vgpurun/run/usage",
         "/etc/ld.so.preload",
-        "/tmp/vgpulock",
+        "/.vgpurun/run/turns",
+        "/.vgpurun/tenants",
     }
     # They would replace the image's own.
     assert not {"LD_PRELOAD", "LD_LIBRARY_PATH", "PATH"} & set(given.envs)

@@ -62,7 +62,8 @@ def test_a_container_has_its_limits_once_it_starts(node) -> None:
     assert dict(answers[COMPUTE].envs) == {"CUDA_DEVICE_SM_LIMIT_0": "50"}
     read_only = {mount.container_path: mount.read_only for mount in answers[MEMORY].mounts}
     assert read_only["/.vgpurun/libvgpu.so"] and read_only["/.vgpurun/etc"] and read_only["/etc/ld.so.preload"]
-    assert not read_only["/.vgpurun/run/usage"] and not read_only["/tmp/vgpulock"]
+    assert not read_only["/.vgpurun/run/usage"] and not read_only["/.vgpurun/run/turns"]
+    assert read_only["/.vgpurun/tenants"]
     assert all(Path(mount.host_path).exists() for mount in answers[MEMORY].mounts)
     (before,) = limits_file.read_limits(next((node.state / "kubernetes").glob("*/etc/limits")))
     assert before[1].paused  # until it is known what the container has, it does nothing on the GPU

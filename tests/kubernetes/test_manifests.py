@@ -33,13 +33,13 @@ OF_OTHERS = {"ResourceFlavor", "ClusterQueue", "LocalQueue", "JobSet"}
 # The parts of the node that the DaemonSets may see.
 HOST_PATHS = {
     "/etc/cdi",
-    "/tmp/vgpulock",
     "/var/lib/kubelet/device-plugins",
     "/var/lib/kubelet/plugins",
     "/var/lib/kubelet/plugins_registry",
     "/var/lib/kubelet/pod-resources",
     "/var/lib/vgpurun",
     "/var/run/cdi",
+    "/var/tmp/vgpulock",
 }
 
 

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
 import pytest
-from sandbox import MACHINE, PROGRAMS, SIMULATED_DRIVER, Sandbox
+from sandbox import MACHINE, PROGRAMS, SIMULATED_DRIVER, Sandbox, tenant_of
 
 from support import CHECKOUT, LIBRARY, one_at_a_time
 
 
 @pytest.fixture
-def sandbox(built_library: Path, tmp_path: Path) -> Sandbox:
+def sandbox(built_library: Path, tmp_path: Path) -> Iterator[Sandbox]:
     config = tmp_path / "sim.yaml"
     config.write_text(MACHINE)
     environment = {
@@ -28,7 +29,9 @@ def sandbox(built_library: Path, tmp_path: Path) -> Sandbox:
         "PYTHONPATH": str(CHECKOUT / "tests"),
         "PYTHONDONTWRITEBYTECODE": "1",
     }
-    return Sandbox(tmp_path, environment)
+    yield Sandbox(tmp_path, environment)
+    for file in tmp_path.rglob("*"):
+        shutil.rmtree(tenant_of(file), ignore_errors=True)
 
 
 @pytest.fixture

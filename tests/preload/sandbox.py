@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from support import LIBRARY
+from vgpurun import abi
 
 SIMULATED_DRIVER = LIBRARY.parent / "sim"
 PROGRAMS = Path(__file__).parent / "programs"
-# GPUs of this run of the tests alone: programs on GPUs of one UUID meet in /tmp/vgpulock.
+# GPUs of this run of the tests alone: programs on GPUs of one UUID meet in abi.LOCK_DIR.
 UUID = f"GPU-{os.getpid():08x}-aaaa-0000-0000-000000000000"
 MACHINE = f"""
 devices:
@@ -24,6 +25,12 @@ devices:
     uuid: GPU-{os.getpid():08x}-bbbb-0000-0000-000000000000
     memory_mib: 8192
 """
+
+
+def tenant_of(usage: Path) -> Path:
+    """The folder that programs with this usage file make, for their turns, where `vgpurun` has made none."""
+    status = usage.lstat()
+    return Path(abi.LOCK_DIR) / f"program-{status.st_dev:x}-{status.st_ino:x}"
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from sandbox import MACHINE, UUID, Sandbox
+from sandbox import MACHINE, UUID, Sandbox, tenant_of
 
 from support import assert_measured
 from vgpurun import abi
@@ -63,13 +63,14 @@ def test_the_share_of_the_last_seconds(sandbox: Sandbox) -> None:
 
 
 def test_turns_that_cannot_be_taken_are_told(sandbox: Sandbox) -> None:
-    """A folder is in the place of the file. The GPU is one of this test alone, since all programs share that place."""
+    """A folder is in the place of the file."""
     uuid = f"GPU-{os.getpid():08x}-0000-0000-0000-00000000dead"
     (sandbox.folder / "machine.yaml").write_text(MACHINE.replace(UUID, uuid))
     state.make_lock_dir()
-    in_the_way = Path(abi.LOCK_DIR) / f"{uuid}.turns4"
-    in_the_way.mkdir()
     usage = sandbox.folder / "usage-turns"
+    usage.touch()
+    in_the_way = tenant_of(usage) / abi.TURNS_NAME
+    in_the_way.mkdir(parents=True)
     try:
         result = sandbox.run(
             [sys.executable, "-c", LAUNCH.format(seconds=0.2)],

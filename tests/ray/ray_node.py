@@ -22,7 +22,7 @@ from support.debian_packages import UnavailableError, kept
 
 NEWEST, OLDEST = "2.60.0", "2.45.0"
 PROGRAMS = Path(__file__).parent / "programs"
-# GPUs of this run of the tests alone: programs on GPUs of one UUID meet in /tmp/vgpulock.
+# GPUs of this run of the tests alone: programs on GPUs of one UUID meet in abi.LOCK_DIR.
 UUIDS = tuple(f"GPU-{os.getpid():08x}-{part * 4}-1111-0000-000000000000" for part in "ab")
 MACHINE = "devices:\n" + "".join(f"  - uuid: {uuid}\n    memory_mib: 8192\n" for uuid in UUIDS)
 PLUGINS = json.dumps([{"class": "vgpurun.ray.plugin.LimitsPlugin"}])

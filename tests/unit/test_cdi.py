@@ -22,6 +22,7 @@ from vgpurun.launch import plan
 from vgpurun.limits.model import DeviceQuota
 from vgpurun.limits.quota import Quota
 from vgpurun.slices import store
+from vgpurun.storage import tenants
 
 GPUS = make_gpus(2)
 LIBRARY = Path("/opt/vgpurun/libvgpu.so")
@@ -45,7 +46,7 @@ def edits_of(**settings: object) -> dict[str, list]:
     return device["containerEdits"]
 
 
-def test_a_device_brings_the_driver_the_library_the_limits_and_the_lock_folder() -> None:
+def test_a_device_brings_the_driver_the_library_the_limits_and_the_tenants() -> None:
     edits = edits_of()
     mounts = {each["containerPath"]: (each["hostPath"], each["options"][-1]) for each in edits["mounts"]}
     assert mounts == {
@@ -55,7 +56,8 @@ def test_a_device_brings_the_driver_the_library_the_limits_and_the_lock_folder()
         "/.vgpurun/etc": (f"{FOLDER}/etc", "ro"),
         abi.CONTAINER_USAGE: (f"{FOLDER}/run/usage", "rw"),
         "/etc/ld.so.preload": (f"{FOLDER}/etc/ld.so.preload", "ro"),
-        abi.LOCK_DIR: (abi.LOCK_DIR, "rw"),
+        abi.CONTAINER_TENANTS: (abi.LOCK_DIR, "ro"),
+        abi.CONTAINER_TURNS: (str(tenants.turns_file(FOLDER)), "rw"),
     }
     assert edits["deviceNodes"] == [{"path": "/dev/nvidia10"}, {"path": "/dev/nvidiactl"}]
     assert edits["env"] == [

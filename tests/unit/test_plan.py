@@ -23,9 +23,11 @@ from vgpurun.limits.model import Limits, quotas_from_json
 from vgpurun.limits.quota import Quota
 from vgpurun.options import ContainerOptions, Mount, Volume
 from vgpurun.options.mount_targets import path_on_host
+from vgpurun.storage import tenants
 
 LIBRARY = Path("/lib/libvgpu.so")
 STATE = Path("/state/containers/x")
+TENANT = tenants.folder_of(STATE).name
 DRIVER = DriverPlan(
     "mount",
     libraries={"libcuda.so.1": "/host/libcuda.so.580"},
@@ -79,7 +81,8 @@ def test_what_every_container_gets() -> None:
         "/.vgpurun/etc": ("/state/containers/x/etc", True),
         "/.vgpurun/run/usage": ("/state/containers/x/run/usage", False),
         "/etc/ld.so.preload": ("/state/containers/x/etc/ld.so.preload", True),
-        "/tmp/vgpulock": ("/tmp/vgpulock", False),
+        "/.vgpurun/tenants": ("/var/tmp/vgpulock", True),
+        "/.vgpurun/run/turns": (f"/var/tmp/vgpulock/{TENANT}/turns5", False),
         "/.vgpurun/driver/libcuda.so.1": ("/host/libcuda.so.580", True),
         "/usr/lib/x86_64-linux-gnu/glibc-hwcaps/x86-64-v2": ("/state/containers/x/driver", True),
         "/usr/bin/nvidia-smi": ("/host/bin/nvidia-smi", True),
@@ -275,17 +278,9 @@ def test_no_place_for_the_preload_file_is_a_warning() -> None:
     assert launch.warnings == ()
 
 
-def test_no_place_for_the_lock_folder_is_a_warning() -> None:
-    launch = plan("1g", volumes=(Volume("/scratch", "/tmp"),))
-    assert "/tmp/vgpulock" not in targets(launch)
-    assert "vgpulock" in launch.warnings[0]
-    assert plan("1g", volumes=(Volume("/tmp", "/tmp"),)).warnings == (), "the host's own /tmp has it"
-    assert plan(volumes=(Volume("/scratch", "/tmp"),)).warnings == (), "without a limit there is nothing to warn about"
-
-
 def test_in_a_volume_or_tmpfs_the_engine_makes_the_place() -> None:
     for mount in (Mount(None, "/tmp", False, "tmpfs"), Mount("name", "/etc", False, "volume")):
-        assert {"/etc/ld.so.preload", "/tmp/vgpulock"} <= set(targets(plan(mounts=(mount,))))
+        assert "/etc/ld.so.preload" in targets(plan(mounts=(mount,)))
     assert plan("1g", mounts=(Mount("name", "/etc", True, "volume"),)).warnings
 
 
@@ -338,6 +333,7 @@ def test_a_local_process_sees_the_hosts_indexes_and_its_own_files() -> None:
         "LD_PRELOAD": "/lib/libvgpu.so:/mine.so",
         "VGPURUN_LIMITS_FILE": "/state/containers/x/etc/limits",
         "CUDA_DEVICE_MEMORY_SHARED_CACHE": "/state/containers/x/run/usage",
+        "VGPURUN_TURNS_FILE": f"/var/tmp/vgpulock/{TENANT}/turns5",
         "CUDA_VISIBLE_DEVICES": make_gpus(3)[1].uuid,
     }
     assert abi.Limits.from_buffer_copy(process.state_files["etc/limits"]).device_count == 1

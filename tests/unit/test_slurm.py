@@ -209,7 +209,6 @@ def test_a_cluster_that_is_set_up_has_nothing_wrong(cluster_files: Callable[...,
         (("{folder}/spank_vgpurun.so", "{folder}/vgpurun_gone.so"), "no job starts here"),
         (("slurm=0x160508", "slurm=0x180b05"), "is for Slurm 24.11, which 22.05 does not load"),
         (("ConstrainDevices=yes", ""), "reaches all of them"),
-        (("PrologFlags", "JobContainerType=job_container/tmpfs\nPrologFlags"), "do not take turns"),
     ],
 )
 def test_each_thing_wrong_is_said(cluster_files: Callable[..., Path], change: tuple[str, str], words: str) -> None:

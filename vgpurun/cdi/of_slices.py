@@ -23,7 +23,7 @@ from vgpurun.host.gpus import Gpu
 from vgpurun.slices import store
 from vgpurun.slices.quotas import quotas_on
 from vgpurun.slices.store import Slice
-from vgpurun.storage import state
+from vgpurun.storage import state, tenants
 from vgpurun.util.atomic_file import atomic_file
 from vgpurun.util.locking import alone_in
 
@@ -31,7 +31,7 @@ _PATIENCE_S = 60.0
 DEFAULT_PATH = Path("/etc/cdi/vgpurun.yaml")
 TMPFILES = Path("/etc/tmpfiles.d/vgpurun.conf")
 _TMPFILES_LINE = f"""# Made by `vgpurun cdi generate`: containers with a CDI device of vgpurun need this folder at
-# their start, and after a reboot /tmp may be empty.
+# their start, and nobody is to clean it up.
 d {abi.LOCK_DIR} 1777 root root -
 """
 
@@ -129,7 +129,8 @@ def refresh(driver: str, make_host: Callable[[], Host]) -> Path | None:
 def _write(driver: str, path: Path, make_host: Callable[[], Host]) -> None:
     slices = [each for each in store.slices() if each.driver == driver]
     if slices:
-        state.make_lock_dir()
+        for each in slices:
+            tenants.make(each.folder)
         write_specification(path, of_slices(make_host(), slices))
     else:
         path.unlink(missing_ok=True)

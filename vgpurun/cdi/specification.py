@@ -6,6 +6,7 @@ A share is a state folder (storage/state.py) with limits and usage, and the GPUs
 
     driver = drivers.plan_driver("mount", gpus, EngineFacts())
     StateFolder.make(folder, shared_files(quotas, driver), owner).close()
+    tenants.make(folder)
     device = cdi_device(Share("alice", quotas, folder), library.find().path, driver_edits(driver))
     write_specification(path, specification([device]))
 """
@@ -22,6 +23,7 @@ from vgpurun.errors import OptionError
 from vgpurun.limits.device_quotas import limit_variables, toolkit_variables
 from vgpurun.limits.model import DeviceQuota
 from vgpurun.options.mount_targets import PRELOAD_FILE
+from vgpurun.storage import tenants
 
 KIND = "vgpurun.io/gpu"
 # The oldest that has all that is used here, so that old engines (Podman 4.3 of Debian 12) take it.
@@ -60,8 +62,8 @@ def cdi_device(share: Share, library: Path, driver: Edits) -> dict[str, Any]:
     `driver` brings the driver's files and nodes: driver_edits() of a DriverPlan (mount, sim), nvidia_edits() of
     NVIDIA's own specification, or {} where something else does (NVIDIA's runtime, a second CDI device).
 
-    The folder abi.LOCK_DIR must be there when the container starts: state.make_lock_dir() makes it. Raises OptionError
-    for a name that cannot be.
+    The folder of the tenant must be there when the container starts: tenants.make() makes it. Raises OptionError for a
+    name that cannot be.
     """
     return {"name": check_name(share.name), "containerEdits": joined([driver, share_edits(share, library)])}
 
@@ -78,7 +80,8 @@ def share_edits(share: Share, library: Path) -> Edits:
             mount(str(etc), f"{abi.CONTAINER_DIR}/etc"),
             mount(str(usage), abi.CONTAINER_USAGE, read_only=False),
             mount(str(etc / "ld.so.preload"), PRELOAD_FILE),
-            mount(abi.LOCK_DIR, abi.LOCK_DIR, read_only=False),
+            mount(abi.LOCK_DIR, abi.CONTAINER_TENANTS),
+            mount(str(tenants.turns_file(share.state_folder)), abi.CONTAINER_TURNS, read_only=False),
         ],
     }
 

@@ -97,6 +97,12 @@ VARIABLES = (
         "`vgpurun local` sets it.",
     ),
     Variable(
+        abi.ENV_TURNS_FILE,
+        _LIBRARY,
+        "Where a process outside a container writes its turns on the GPUs. `vgpurun local` sets it; without it the "
+        "library makes such a file for all processes with one usage file.",
+    ),
+    Variable(
         abi.ENV_DISABLE_CONTROL,
         _LIBRARY,
         "`true`: no limits, as in HAMi; only in a pod of a node whose administrator allows it "

@@ -18,7 +18,7 @@ from typing import Any
 from vgpurun.errors import KubernetesError, StateError
 from vgpurun.kubernetes.locks import one_at_a_time
 from vgpurun.limits import limits_file, usage_file
-from vgpurun.storage import state
+from vgpurun.storage import state, tenants
 
 _PREFIX = "units-"
 
@@ -67,6 +67,7 @@ def make_folder(root: Path, resource: str, units: Collection[str], files: Mappin
             shutil.rmtree(folder, ignore_errors=True)
     path = folder_of(root, resource, units)
     state.StateFolder.make(path, files, {"resource": resource, "units": sorted(units)}).close()
+    tenants.make(path)
     return path
 
 

@@ -21,7 +21,7 @@ from vgpurun.launch.plan import LaunchPlan
 from vgpurun.launch.request import plan_body
 from vgpurun.options import ContainerOptions
 from vgpurun.options.values import detach_keys
-from vgpurun.storage import state
+from vgpurun.storage import state, tenants
 from vgpurun.storage.state import StateFolder
 from vgpurun.util.background import Background
 
@@ -94,6 +94,7 @@ def launch(
                     plan.state_folder, plan.state_files, owner, plan.slice_folder is None, plan.state_links
                 )
                 undo.callback(_remove_unused, engine, folder)
+                tenants.make(plan.slice_folder or plan.state_folder)
                 if plan.profiling and plan.profiling.make_folder():
                     undo.callback(plan.profiling.folder.rmdir)
                 container, warnings = engine.create(

@@ -20,7 +20,7 @@ from vgpurun.limits import quota
 from vgpurun.limits.device_quotas import device_quotas, limit_variables, limits_content, shared_files, toolkit_variables
 from vgpurun.limits.model import DeviceQuota, Joined, Limits, quotas_to_json
 from vgpurun.options import ContainerOptions, Mount, mount_targets
-from vgpurun.storage import state
+from vgpurun.storage import state, tenants
 from vgpurun.util.users import current_user
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ def plan_launch(
         },
         state_files={**({} if joined else shared_files(quotas, driver)), **_preload_file(libc)},
         state_links=_links(driver),
-        warnings=(*_warnings_of_instances(gpus), *_warnings_of_limits(quotas, options, mounts, libc)),
+        warnings=(*_warnings_of_instances(gpus), *_warnings_of_limits(quotas, mounts, libc)),
         slice_folder=joined.folder if joined else None,
         profiling=profiling,
     )
@@ -168,6 +168,7 @@ def plan_process(
         "LD_PRELOAD": _joined(str(library), host_environment.get("LD_PRELOAD")),
         abi.ENV_LIMITS_FILE: str(limits_folder / "etc/limits"),
         abi.ENV_USAGE_FILE: str(limits_folder / "run/usage"),
+        abi.ENV_TURNS_FILE: str(tenants.turns_file(limits_folder)),
         **(profiling.variables(str(profiling.folder)) if profiling else {}),
     }
     if hides_others:
@@ -249,7 +250,8 @@ def _mounts(
         Mount(str(limits_folder / "etc"), f"{abi.CONTAINER_DIR}/etc"),
         Mount(str(limits_folder / "run/usage"), abi.CONTAINER_USAGE, read_only=False),
         Mount(str(state_folder / "etc/ld.so.preload"), mount_targets.PRELOAD_FILE),
-        Mount(abi.LOCK_DIR, abi.LOCK_DIR, read_only=False),
+        Mount(abi.LOCK_DIR, abi.CONTAINER_TENANTS),
+        Mount(str(tenants.turns_file(limits_folder)), abi.CONTAINER_TURNS, read_only=False),
     ]
     return [mount for mount in mounts if mount_targets.has_place(mount.target, options, host_exists)]
 
@@ -275,17 +277,9 @@ def _links(driver: DriverPlan) -> dict[str, str]:
     return {} if driver.folder else {f"{_LINKS}/{name}": f"{DRIVER_FOLDER}/{name}" for name in driver.libraries}
 
 
-def _warnings_of_limits(
-    quotas: Sequence[DeviceQuota], options: ContainerOptions, mounts: Sequence[Mount], libc: "Libc | None"
-) -> list[str]:
+def _warnings_of_limits(quotas: Sequence[DeviceQuota], mounts: Sequence[Mount], libc: "Libc | None") -> list[str]:
     """Return what a limit suffers from; without one there is nothing to warn about."""
     if not any(each.quota.memory_bytes or each.quota.sm_percent for each in quotas):
         return []
     targets = {mount.target for mount in mounts}
-    warnings = [*(libc.warnings if libc else ()), *mount_targets.doubts_of_preload(targets)]
-    if abi.LOCK_DIR not in targets and not mount_targets.shows_host(abi.LOCK_DIR, options):
-        warnings.append(
-            f"{abi.LOCK_DIR} has no place in your own mount of /tmp: this container and others on its GPUs do not know "
-            "of each other; an empty folder vgpulock in the mounted folder makes the place"
-        )
-    return warnings
+    return [*(libc.warnings if libc else ()), *mount_targets.doubts_of_preload(targets)]

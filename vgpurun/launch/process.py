@@ -9,7 +9,7 @@ from contextlib import nullcontext
 from vgpurun.errors import CommandNotExecutableError, CommandNotFoundError
 from vgpurun.launch.local_cgroup import own_cgroup
 from vgpurun.launch.plan import ProcessPlan
-from vgpurun.storage import state
+from vgpurun.storage import state, tenants
 from vgpurun.storage.state import StateFolder
 from vgpurun.util.users import current_user
 
@@ -30,7 +30,9 @@ def prepare_process(plan: ProcessPlan) -> StateFolder:
     if plan.profiling:
         plan.profiling.make_folder()
     signal.pthread_sigmask(signal.SIG_BLOCK, {*_FORWARDED, signal.SIGCHLD})
-    return StateFolder.make(plan.state_folder, plan.state_files, _owner(plan), has_usage=plan.slice_folder is None)
+    folder = StateFolder.make(plan.state_folder, plan.state_files, _owner(plan), has_usage=plan.slice_folder is None)
+    tenants.make(plan.slice_folder or plan.state_folder, is_open=plan.slice_folder is not None)
+    return folder
 
 
 def run_process(plan: ProcessPlan, folder: StateFolder) -> int:

@@ -8,6 +8,7 @@ from pathlib import Path
 from vgpurun import abi
 from vgpurun.limits.policies import Priority, SmPolicy
 from vgpurun.limits.quota import Quota
+from vgpurun.storage import tenants
 from vgpurun.storage.shared_file import read_regular
 
 
@@ -34,17 +35,19 @@ def limits_bytes(limits: Sequence[tuple[str, Quota]], may_disable: bool = False,
 
 
 def write_limits(path: Path, limits: Sequence[tuple[str, Quota]], may_disable: bool = False) -> None:
-    """Change a limits file in place: running processes have it mapped and see it at their next call. Raises OSError.
+    """Change the limits file of a state folder in place: running processes have it mapped and see it at the next call.
 
-    A part of another share remains one.
+    The other tenants on its GPUs are told. A part of another share remains one. Raises OSError.
     """
     file = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         before = os.pread(file, sizeof(abi.Limits), 0).ljust(sizeof(abi.Limits), b"\0")
         has_parent = bool(abi.Limits.from_buffer_copy(before).has_parent)
-        os.pwrite(file, limits_bytes(limits, may_disable, has_parent), 0)
+        content = limits_bytes(limits, may_disable, has_parent)
+        os.pwrite(file, content, 0)
     finally:
         os.close(file)
+    tenants.tell(path.parent.parent, content)
 
 
 def set_suspended(path: Path, suspended: int) -> None:

@@ -36,11 +36,6 @@ def has_place(target: str, options: ContainerOptions, host_exists: Callable[[str
     return host_exists(path)
 
 
-def shows_host(target: str, options: ContainerOptions) -> bool:
-    """Ask whether a target is in the container, by a mount of the user's, what it is on the host."""
-    return path_on_host(target, options) == target
-
-
 def path_on_host(target: str, options: ContainerOptions) -> str | None:
     """Return what a folder of this host, mounted by the user, shows at a target; None where no such mount covers it."""
     mount = _innermost(target, options)

@@ -22,7 +22,7 @@ from vgpurun.errors import SliceError, StateError
 from vgpurun.limits import limits_file
 from vgpurun.limits.model import quotas_from_json, quotas_to_json
 from vgpurun.limits.quota import Quota
-from vgpurun.storage import state
+from vgpurun.storage import state, tenants
 from vgpurun.util.atomic_file import atomic_file
 from vgpurun.util.locking import is_at, lock_in_time
 from vgpurun.util.users import current_user, groups_of
@@ -114,6 +114,7 @@ def make(
         raise StateError(f"cannot make the slice {place}: {error.strerror}") from None
     made = _read(place)  # as long as it is held: afterwards anybody may change or remove it
     folder.close()
+    tenants.make(place)
     _flush_folder(place.parent)
     if made is None:
         raise StateError(f"the slice {place} cannot be read again")

@@ -29,7 +29,7 @@ def examine(node: str) -> Iterator[Finding]:
         yield _failed("slurm.conf", error)
         return
     checks: tuple[Callable[[Path, Mapping[str, str], str], Iterator[Finding]], ...]
-    checks = (_shards, _gres_conf, _hooks, _enforcement, _devices, _container, _library)
+    checks = (_shards, _gres_conf, _hooks, _enforcement, _devices, _library)
     for check in checks:
         try:
             yield from check(path, values, node)
@@ -161,13 +161,6 @@ def _devices(path: Path, values: Mapping[str, str], node: str) -> Iterator[Findi
     if values.get("proctracktype", "").lower() not in ("proctrack/cgroup", ""):
         words = f"{values['proctracktype']} loses sight of processes that leave their group, until the epilog ends them"
         yield Finding("ProctrackType", WARNING, words, "ProctrackType=proctrack/cgroup")
-
-
-def _container(path: Path, values: Mapping[str, str], node: str) -> Iterator[Finding]:
-    del path, node
-    if values.get("jobcontainertype", "").lower() == "job_container/tmpfs":
-        words = "job_container/tmpfs hides /tmp/vgpulock from jobs: those on one GPU do not take turns"
-        yield Finding("JobContainerType", WARNING, words, "Dirs=/dev/shm, without /tmp, in job_container.conf")
 
 
 def _library(path: Path, values: Mapping[str, str], node: str) -> Iterator[Finding]:

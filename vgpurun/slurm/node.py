@@ -27,7 +27,7 @@ from vgpurun.slurm import orphans
 from vgpurun.slurm.conf import gres_lines, slurm_conf
 from vgpurun.slurm.job import active_jobs, shares_of
 from vgpurun.slurm.share import Asked, job_quotas
-from vgpurun.storage import state
+from vgpurun.storage import state, tenants
 from vgpurun.util import users
 from vgpurun.util.atomic_file import atomic_file
 
@@ -114,21 +114,22 @@ def _make(job: Job, quotas: Sequence[DeviceQuota], driver: str) -> Slice:
     libvgpu = library.find_library(is_dry_run=False)
     library.check_host(libvgpu)
     make_mount_points()
-    state.make_lock_dir()
     files = slice_files(quotas, driver, lambda _: None)
     with suppress(FileNotFoundError):  # what the host preloads everywhere stays preloaded
         files["etc/ld.so.preload"] += PRELOAD_FILE.read_bytes()
     files["slurm/job"] = job.record.encode()
-    links = {"slurm/library": str(libvgpu.path)}
+    place = store.slices_folder() / job.slice_name
+    links = {"slurm/library": str(libvgpu.path), "slurm/turns": str(tenants.turns_file(place))}
     return store.make(job.slice_name, quotas, files, driver, user=job.user, links=links)
 
 
 def make_mount_points() -> None:
     """Make the places at which the plugin puts a job's files, in its own view of them. Raises SlurmError."""
     try:
-        for folder in ("etc", "run"):
+        for folder in ("etc", "run", "tenants"):
             state.make_readable(CONTAINER_FOLDER / folder)
-        for file in (CONTAINER_FOLDER / "libvgpu.so", CONTAINER_FOLDER / "run" / "usage", PRELOAD_FILE):
+        files = ("libvgpu.so", "run/usage", "run/turns")
+        for file in (*(CONTAINER_FOLDER / name for name in files), PRELOAD_FILE):
             if not file.exists():
                 file.touch(0o644)
                 file.chmod(0o644)

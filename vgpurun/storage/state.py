@@ -24,7 +24,9 @@ from typing import Any
 
 from vgpurun import abi
 from vgpurun.errors import StateError
+from vgpurun.storage import tenants
 from vgpurun.storage.shared_file import has_live_processes, read_regular
+from vgpurun.storage.tenants import make_lock_dir as make_lock_dir
 from vgpurun.util.atomic_file import atomic_file
 from vgpurun.util.locking import is_at, lock_in_time
 
@@ -130,25 +132,9 @@ class StateFolder:
 
     def remove(self) -> None:
         """Remove the folder and all that is in it."""
+        tenants.remove(self.path)
         shutil.rmtree(self.path, ignore_errors=True)
         self.close()
-
-
-def make_lock_dir(path: Path = Path(abi.LOCK_DIR)) -> None:
-    """Make the folder by which containers on one GPU know of each other, open to all users. Raises StateError."""
-    try:
-        with suppress(FileExistsError):
-            path.mkdir()
-        status = path.lstat()
-        if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid():
-            path.chmod(0o1777)  # the umask may have closed it
-            return
-    except OSError as error:
-        raise StateError(f"cannot make {path}: {error.strerror}; make it by hand: mkdir -m 1777 {path}") from None
-    if not stat.S_ISDIR(status.st_mode):
-        raise StateError(f"{path} is not a folder; remove it, then: mkdir -m 1777 {path}")
-    if not status.st_mode & stat.S_IWOTH:
-        raise StateError(f"{path} is not open to all users; as its owner or root: chmod 1777 {path}")
 
 
 def read_owner(folder: Path) -> dict[str, Any] | None:
@@ -233,6 +219,8 @@ def sweep(
     and not before `free` was looked up.
     """
     free = free_folders() if free is None else free
+    if not is_dry_run:
+        tenants.sweep()
     engine_id: str | None = None
     in_use: set[str] = set()
     if engine_states and any((owner or {}).get("engine") for owner in free.values()):
@@ -273,6 +261,7 @@ def remove_free(folder: Path, owner: Mapping[str, Any] | None) -> bool:
         if not lock_in_time(lock, fcntl.LOCK_EX, 0.2) or not is_at(lock, folder) or read_owner(folder) != owner:
             return False
         (folder / "owner").unlink(missing_ok=True)  # without it nobody takes it for a process that runs
+        tenants.remove(folder)
         shutil.rmtree(folder, ignore_errors=True)
         return not folder.exists()
     except OSError:

@@ -1,5 +1,5 @@
+#include "base/bucket.h"
 #include "base/log.h"
-#include "compute/bucket.h"
 #include "compute/history.h"
 #include "compute/meter_parts.h"
 
@@ -19,7 +19,7 @@ struct wait {
   struct meter_stream *stream;
   struct meter *meter;
   struct meter_terms terms;
-  bool in_company, is_free, gives_way, without_turn, in_step;
+  bool in_company, is_free, gives_way, in_step;
   int slowest; /* the bucket that has no tokens for the longest time */
   int64_t cost_ns, now_ns, sleep_ns, tokens_ns, for_turn_ns;
   int64_t held_ns[VGPU_MAX_LEVELS]; /* by each bucket; all other waits are the tenant's */
@@ -104,7 +104,7 @@ void gate_note_activity(struct meter *meter, int64_t more_ns) {
 /* Work that does not end holds no turn: it is left to the GPU's own time-slicing. */
 static bool has_turn(const struct wait *wait) {
   struct meter *meter = wait->meter;
-  if (!wait->in_company || wait->without_turn)
+  if (!wait->in_company)
     return true;
   if (stalled_ns(meter, wait->now_ns) > max(patience_ns(meter), OVERRUN_TIMES * get(meter->in_flight_ns))) {
     turns_pass(&meter->turns);
@@ -113,13 +113,6 @@ static bool has_turn(const struct wait *wait) {
   if (turns_must_pass(&meter->turns, get(meter->in_flight_ns)))
     drain_and_pass(meter);
   return turns_is_ours(&meter->turns);
-}
-
-static void take_turn(struct wait *wait) {
-  static int said;
-  wait->without_turn = !turns_take(&wait->meter->turns);
-  if (wait->without_turn)
-    log_once(&said, LOG_INFO, "no turn on the GPU in %lld ms; going ahead without", TURNS_PATIENCE_NS / 1000000);
 }
 
 /* ---- tokens ------------------------------------------------------------------------------------------------------ */
@@ -283,7 +276,7 @@ static void wait_for(struct wait *wait, enum obstacle what) {
   struct meter *meter = wait->meter;
   int64_t until_ns = wait->now_ns + (what == PAUSE ? LONGEST_SLEEP_NS : wait->sleep_ns);
   if (what == TURN)
-    take_turn(wait);
+    turns_take(&meter->turns);
   else if (what == ROOM)
     sleep_a_little(meter);
   else {

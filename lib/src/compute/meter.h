@@ -144,7 +144,6 @@ struct meter {
   bool takes_turns;    /* with other processes on the GPU */
   bool launches_block; /* until their work is done */
   struct turns turns;
-  struct shared_file turns_file;
   int32_t lock; /* a claim that guards the list of streams */
   struct meter_stream *streams[METER_MAX_STREAMS];
   _Atomic uint32_t stream_count;

@@ -1,6 +1,6 @@
 /* Batches are paid when they go into flight; what has completed is measured, and the difference is settled. One thread
  * at a time harvests. */
-#include "compute/bucket.h"
+#include "base/bucket.h"
 #include "compute/history.h"
 #include "compute/meter_parts.h"
 #include "compute/timeline.h"

@@ -20,7 +20,8 @@
 #define F_OFD_SETLK 37
 #endif
 
-#define OPEN_FLAGS (O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK)
+#define OPEN_TO_READ (O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK)
+#define OPEN_FLAGS (O_RDWR | OPEN_TO_READ)
 #define LOWEST_DESCRIPTOR 100 /* out of the way of programs that use low numbers of their choice */
 #define LOCK_TRIES 1000       /* a millisecond apart */
 #define PAGE_BYTES 4096
@@ -59,7 +60,8 @@ static bool is_same(const struct shared_file *file, int descriptor) {
 }
 
 static int open_same(const struct shared_file *file) {
-  int descriptor = file->path == NULL ? -1 : move_up(open(file->path, OPEN_FLAGS));
+  int descriptor =
+      file->path == NULL ? -1 : move_up(open(file->path, file->is_read_only ? O_RDONLY | OPEN_TO_READ : OPEN_FLAGS));
   if (descriptor < 0 || is_same(file, descriptor))
     return descriptor;
   close(descriptor);
@@ -165,6 +167,18 @@ bool shared_file_open(struct shared_file *file, const char *path, size_t size, u
     shared_file_close(file, size);
   errno = error;
   return opened;
+}
+
+bool shared_file_adopt(struct shared_file *file, int descriptor, const char *path) {
+  struct stat status = {0};
+  *file = (struct shared_file){.descriptor = move_up(descriptor), .path = strdup(path), .is_read_only = true};
+  if (status_of(file->descriptor, &status)) {
+    file->device = status.st_dev;
+    file->inode = status.st_ino;
+  }
+  if (file->path == NULL)
+    shared_file_close(file, 0);
+  return file->path != NULL;
 }
 
 bool shared_file_map(struct shared_file *file, size_t size) {

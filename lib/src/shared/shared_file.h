@@ -22,6 +22,7 @@ struct shared_file {
   size_t size;
   dev_t device;
   ino_t inode;
+  bool is_read_only;
 };
 
 /* Opens the file, or makes it for all users. Links are not followed. False with errno set. A file that does not begin
@@ -29,6 +30,10 @@ struct shared_file {
  * will do. One of another owner than the one asked for (EPERM) is not trusted either. */
 #define SHARED_FILE_ANY_OWNER ((uid_t) - 1)
 bool shared_file_open(struct shared_file *file, const char *path, size_t size, unsigned long long magic, uid_t owner);
+
+/* Takes over a descriptor of the file, which may be read but not written. False, and it is closed, without memory. */
+bool shared_file_adopt(struct shared_file *file, int descriptor, const char *path);
+
 static inline bool shared_file_is_open(const struct shared_file *file) {
   return file->path != NULL;
 }

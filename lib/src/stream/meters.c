@@ -3,30 +3,16 @@
 
 #include "base/claim.h"
 #include "base/clock.h"
+#include "base/log.h"
 #include "stream/launch_runs.h"
+#include "turns/turns_file.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 HOT_DATA struct meters_watch meters_watch;
 
 /* ---- what a device's meter goes by ----------------------------------------------------------------------------- */
-
-/* The same number for all processes that share the outermost usage file, and for nobody else on this host. */
-static uint64_t tenant(void) {
-  static uint64_t known;
-  uint64_t number = __atomic_load_n(&known, __ATOMIC_RELAXED);
-  if (number != 0)
-    return number;
-  const struct shared_file *usage = &process_region_at(process_levels() - 1)->file;
-  bool shared = shared_file_is_open(usage);
-  uint64_t first = shared ? (uint64_t)usage->device : (uint64_t)getpid();
-  uint64_t second = shared ? (uint64_t)usage->inode : (uint64_t)clock_now_ns();
-  number = ((first * 0x9e3779b97f4a7c15ULL) ^ (second * 0xff51afd7ed558ccdULL)) | 1;
-  __atomic_store_n(&known, number, __ATOMIC_RELAXED);
-  return number;
-}
 
 /* What is outermost is the tenant: policy and priority are its own, and with others its processes take turns. Shares
  * within it have a bucket each. */
@@ -48,15 +34,13 @@ static struct meter_terms terms_of(const void *owner) {
     return terms;
   if (meter == NULL || !meter->takes_turns) /* then nobody knows who else wants the GPU: the limit holds always */
     return terms;
-  const struct turns_terms published = {.tenant = tenant(),
-                                        .percent = limits.sm_percent,
-                                        .policy = (uint16_t)limits.sm_policy,
-                                        .priority = (uint16_t)limits.priority};
-  turns_set_terms(&meter->turns, &published);
+  const struct turns_terms own = {limits.sm_percent, (uint16_t)limits.sm_policy, (uint16_t)limits.priority};
+  turns_set_terms(&meter->turns, &own);
+  turns_files_publish(meter->turns.files, &limits);
   terms.takes_turns = true;
   terms.is_apart = limits.sm_policy == VGPU_SM_APART;
   terms.yields = limits.sm_policy == VGPU_SM_BURST || limits.sm_percent >= VGPU_NO_SM_LIMIT;
-  terms.percents[0] = turns_share_percent(&meter->turns, &published);
+  terms.percents[0] = turns_share_percent(&meter->turns);
   return terms;
 }
 
@@ -85,6 +69,24 @@ static bool launches_block(void) {
   return value != NULL && *value != '\0' && strcmp(value, "0") != 0;
 }
 
+/* By the number of its slot in the outermost usage file a process has one in the tenant's file of turns, too. */
+static void join_turns(struct meter *meter, struct device *device) {
+  (void)process_ledger(); /* takes them */
+  int outermost = process_levels() - 1, slot = process_ledger_at(outermost)->own_slot;
+  struct turns_files *files = NULL;
+  if (slot >= TURNS_SLOTS)
+    log_line(LOG_WARNING, "this process does not take turns with others on the GPU: its container has %d before it",
+             slot);
+  else if (slot >= 0)
+    files = turns_files_open(device->uuid, process_number_at(outermost, device->number),
+                             &process_region_at(outermost)->file);
+  meter->takes_turns = files != NULL;
+  if (files == NULL)
+    device_not_enforced(device, VGPU_NOT_ENFORCED_TURNS);
+  else
+    turns_begin(&meter->turns, &turns_file_system, files, slot);
+}
+
 static struct meter *make(struct device *device) {
   struct meter *made = calloc(1, sizeof *made);
   if (made == NULL) {
@@ -101,17 +103,13 @@ static struct meter *make(struct device *device) {
   made->terms = terms_of;
   made->owner = device;
   made->observer = profile_observer();
-  int slot = process_shows_limits() ? turns_file_join(&made->turns_file, device->uuid) : -1;
-  made->takes_turns = slot >= 0;
   made->launches_block = launches_block();
-  if (made->takes_turns)
-    turns_begin(&made->turns, &turns_file_system, &made->turns_file, slot);
-  if (!made->takes_turns && process_shows_limits())
-    device_not_enforced(device, VGPU_NOT_ENFORCED_TURNS);
+  if (process_shows_limits())
+    join_turns(made, device);
   struct meter *other = NULL;
   if (!__atomic_compare_exchange_n(&device->meter, &other, made, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
     if (made->takes_turns)
-      shared_file_close(&made->turns_file, sizeof(struct turns_file));
+      turns_files_close(made->turns.files);
     free(made);
     return other;
   }
@@ -200,7 +198,7 @@ static void meters_forget(void) {
   struct device *device;
   for (int i = 0; (device = devices_at(i)) != NULL; i++)
     if (device->meter != NULL && device->meter->takes_turns)
-      shared_file_forget(&device->meter->turns_file);
+      turns_files_forget(device->meter->turns.files);
   memset(states, 0, sizeof states); /* the child may have other limits */
   meters_watch = (struct meters_watch){0};
   claim_forget_thread();

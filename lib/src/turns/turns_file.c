@@ -1,71 +1,278 @@
-#include "turns/turns.h"
+#include "turns/turns_file.h"
 
-#include "abi.h"
 #include "base/claim.h"
 #include "base/clock.h"
 #include "base/log.h"
 
+#include <dirent.h>
 #include <errno.h>
-#include <linux/futex.h>
+#include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-static bool read_file(void *file, void *to, size_t size, size_t at) {
-  return shared_file_read(file, to, size, (off_t)at);
+#define OPEN_FLAGS (O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK)
+#define TICK_NS 20000000LL /* of the kernel, at most: a folder that has changed twice within one looks as before */
+
+_Static_assert(sizeof(struct turns_file) == VGPU_TURNS_BYTES, "layout");
+
+/* ---- what stands in the files ------------------------------------------------------------------------------------ */
+
+static off_t place_of(int device, int slot) {
+  return (off_t)(((size_t)device * TURNS_SLOTS + (size_t)slot) * sizeof(struct turns_slot));
 }
 
-static void write_file(void *file, const void *from, size_t size, size_t at) {
-  shared_file_write(file, from, size, (off_t)at);
+static void read_slots(void *of, int tenant, struct turns_slot *slots) {
+  struct turns_peer *peer = &((struct turns_files *)of)->peers[tenant];
+  size_t size = TURNS_SLOTS * sizeof *slots;
+  if (!shared_file_read(&peer->file, slots, size, place_of(peer->device, 0)) && errno != ENODATA)
+    memset(slots, 0, size);
+}
+
+static void write_slot(void *of, int slot, const struct turns_slot *own) {
+  struct turns_peer *ours = ((struct turns_files *)of)->peers;
+  shared_file_write(&ours->file, own, sizeof *own, place_of(ours->device, slot));
   __sync_synchronize(); /* what is read next is not older */
 }
 
-static bool is_held(void *file, int slot) {
-  return shared_file_is_held(file, slot, 1);
-}
+/* ---- other tenants ----------------------------------------------------------------------------------------------- */
 
-/* The mapping serves only to name the word to the kernel, which answers with an error where it has been cut off. */
-static uint32_t *wake_word(void *file) {
-  return &((struct turns_file *)((struct shared_file *)file)->memory)->wake;
-}
-
-static void wait(void *file, uint32_t expected, int64_t duration_ns, bool awake) {
-  struct timespec duration = {.tv_sec = duration_ns / 1000000000, .tv_nsec = duration_ns % 1000000000};
-  int64_t until_ns = clock_now_ns() + duration_ns;
-  uint32_t found = expected;
-  signals_release();
-  if (!awake)
-    syscall(SYS_futex, wake_word(file), FUTEX_WAIT, expected, &duration, NULL, 0);
-  while (awake && found == expected && clock_now_ns() < until_ns)
-    read_file(file, &found, sizeof found, offsetof(struct turns_file, wake));
-  signals_hold();
-}
-
-static void wake_all(void *file) {
-  syscall(SYS_futex, wake_word(file), FUTEX_WAKE, __INT_MAX__, NULL, NULL, 0);
-}
-
-const struct turns_system turns_file_system = {clock_now_ns, read_file, write_file, is_held, wait, wake_all};
-
-/* `vgpurun` makes the folder; for a program that is limited without it, the first one does. */
-static void make_folder(void) {
-  if (mkdir(VGPU_LOCK_DIR, 01777) == 0)
-    (void)chmod(VGPU_LOCK_DIR, 01777); /* whatever the umask */
-}
-
-int turns_file_join(struct shared_file *file, const char *uuid) {
-  char path[128];
-  make_folder();
-  snprintf(path, sizeof path, "%s/%.*s.turns%d", VGPU_LOCK_DIR, VGPU_UUID_SIZE, uuid, TURNS_FILE_VERSION);
-  bool opened = shared_file_open(file, path, sizeof(struct turns_file), 0, SHARED_FILE_ANY_OWNER) &&
-                shared_file_map(file, sizeof(struct turns_file));
-  int slot = opened ? shared_file_claim_slot(file, TURNS_SLOTS) : -1;
-  if (slot >= 0)
-    return slot;
-  const char *reason = errno == EAGAIN ? "more processes than it has room for" : strerror(errno);
-  log_line(LOG_WARNING, "%s: %s; this process and others on the GPU do not take turns", path, reason);
-  shared_file_close(file, sizeof(struct turns_file));
+/* A file in a tenant's folder, of which nothing is trusted: it may be a link, a pipe, or anything. */
+static int open_in(const struct turns_files *files, const char *name, const char *what) {
+  char path[PATH_MAX];
+  struct stat status;
+  snprintf(path, sizeof path, "%s/%s", files->folder, name);
+  int folder = open(path, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+  int file = folder < 0 ? -1 : openat(folder, what, OPEN_FLAGS);
+  if (folder >= 0)
+    close(folder);
+  if (file < 0 || (syscall(SYS_fstat, file, &status) == 0 && S_ISREG(status.st_mode)))
+    return file;
+  close(file);
   return -1;
+}
+
+static bool read_limits(const struct turns_files *files, const char *name, struct vgpu_limits *limits) {
+  int file = open_in(files, name, "limits");
+  bool whole = file >= 0 && shared_file_read_at(file, limits, sizeof *limits, 0);
+  if (file >= 0)
+    close(file);
+  return whole && limits->magic == VGPU_LIMITS_MAGIC && limits->abi_version == VGPU_ABI_VERSION;
+}
+
+static void read_terms(const struct turns_files *files, const struct turns_peer *peer, struct turns_terms *terms) {
+  struct vgpu_limits content;
+  if (!read_limits(files, peer->name, &content))
+    return;
+  struct limits limits = limits_from_file(&content, peer->device);
+  *terms = (struct turns_terms){limits.sm_percent, (uint16_t)limits.sm_policy, (uint16_t)limits.priority};
+}
+
+static bool open_peer(struct turns_files *files, struct turns_peer *peer, const char *name) {
+  struct vgpu_limits limits;
+  char path[PATH_MAX];
+  *peer = (struct turns_peer){.device = -1, .is_listed = true};
+  if (strlen(name) >= sizeof peer->name || !read_limits(files, name, &limits) ||
+      (peer->device = limits_find_device(&limits, files->uuid)) < 0)
+    return false;
+  strcpy(peer->name, name);
+  snprintf(path, sizeof path, "%s/%s/%s", files->folder, name, VGPU_TURNS_NAME);
+  int file = open_in(files, name, VGPU_TURNS_NAME);
+  if (file < 0 || !shared_file_adopt(&peer->file, file, path))
+    return false;
+  if (peer->file.inode != files->peers[0].file.inode)
+    return true;
+  shared_file_close(&peer->file, 0); /* ours */
+  return false;
+}
+
+static int find(struct turns_files *files, struct turns_tenant *tenants, int count, const char *name) {
+  for (int i = 1; i < count; i++)
+    if (strcmp(files->peers[i].name, name) == 0) {
+      files->peers[i].is_listed = true;
+      return count;
+    }
+  if (count == TURNS_TENANTS || !open_peer(files, &files->peers[count], name))
+    return count;
+  tenants[count] = (struct turns_tenant){.id = files->peers[count].file.inode};
+  return count + 1;
+}
+
+/* Without opendir(), which allocates: this may be in a program's own allocator. */
+static int find_all(struct turns_files *files, struct turns_tenant *tenants, int count, int folder) {
+  struct entry {
+    uint64_t inode;
+    int64_t next;
+    uint16_t size;
+    uint8_t type;
+    char name[];
+  } const *entry;
+  _Alignas(struct entry) char entries[4096];
+  long size;
+  while ((size = syscall(SYS_getdents64, folder, entries, sizeof entries)) > 0)
+    for (long at = 0; at < size; at += entry->size) {
+      entry = (const void *)(entries + at);
+      if (entry->name[0] != '.')
+        count = find(files, tenants, count, entry->name);
+    }
+  return count;
+}
+
+static int drop_gone(struct turns_files *files, struct turns_tenant *tenants, int count) {
+  int kept = 1;
+  for (int i = 1; i < count; i++)
+    if (files->peers[i].is_listed) {
+      files->peers[kept] = files->peers[i];
+      tenants[kept++] = tenants[i];
+    } else {
+      shared_file_close(&files->peers[i].file, 0);
+    }
+  return kept;
+}
+
+static int64_t in_ns(struct timespec time) {
+  return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
+}
+
+static int find_anew(struct turns_files *files, struct turns_tenant *tenants, int count) {
+  struct stat status;
+  struct timespec now;
+  int folder = open(files->folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (folder < 0)
+    return count;
+  bool known = syscall(SYS_fstat, folder, &status) == 0;
+  bool is_same = known && in_ns(status.st_mtim) == files->changed_ns && files->listed_ns > files->changed_ns + TICK_NS;
+  for (int i = 1; i < count && !is_same; i++)
+    files->peers[i].is_listed = false;
+  if (!is_same) {
+    clock_gettime(CLOCK_REALTIME, &now);
+    files->changed_ns = known ? in_ns(status.st_mtim) : 0;
+    files->listed_ns = in_ns(now);
+    count = drop_gone(files, tenants, find_all(files, tenants, count, folder));
+  }
+  close(folder);
+  return count;
+}
+
+/* A thread that is cancelled in here would keep what it has claimed. */
+static int list(void *of, struct turns_tenant *tenants, int count) {
+  struct turns_files *files = of;
+  int cancel_state;
+  pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state);
+  tenants[0].id = files->peers[0].file.inode;
+  count = find_anew(files, tenants, count);
+  for (int i = 1; i < count; i++)
+    read_terms(files, &files->peers[i], &tenants[i].terms);
+  pthread_setcancelstate(cancel_state, NULL);
+  return count;
+}
+
+const struct turns_system turns_file_system = {clock_now_ns, signals_sleep_ns, list, read_slots, write_slot};
+
+/* ---- our own ----------------------------------------------------------------------------------------------------- */
+
+static bool make_file(const char *folder, const char *name, off_t size, const struct vgpu_limits *limits) {
+  char path[PATH_MAX];
+  snprintf(path, sizeof path, "%s/%s", folder, name);
+  int file = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+  if (file < 0)
+    return false;
+  (void)fchmod(file, 0644); /* whatever the umask */
+  bool made = ftruncate(file, size) == 0 && (limits == NULL || shared_file_write_at(file, limits, sizeof *limits, 0));
+  close(file);
+  return made;
+}
+
+/* It gets its name when it is whole. Another process of ours may have made it meanwhile. */
+static bool make_folder(const char *folder, const char *path) {
+  const struct vgpu_limits limits = {
+      .magic = VGPU_LIMITS_MAGIC, .abi_version = VGPU_ABI_VERSION, .device_count = VGPU_MAX_DEVICES};
+  char half_made[PATH_MAX];
+  if (mkdir(folder, 01777) == 0)
+    (void)chmod(folder, 01777);
+  snprintf(half_made, sizeof half_made, "%s/.%d", folder, (int)getpid());
+  (void)mkdir(half_made, 0755);
+  (void)chmod(half_made, 0755);
+  bool made = make_file(half_made, VGPU_TURNS_NAME, sizeof(struct turns_file), NULL) &&
+              make_file(half_made, "limits", sizeof limits, &limits) && rename(half_made, path) == 0;
+  int error = errno;
+  if (made)
+    return true;
+  static const char *const names[] = {VGPU_TURNS_NAME, "limits", ""};
+  for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+    char unused[PATH_MAX + 16];
+    snprintf(unused, sizeof unused, "%s/%s", half_made, names[i]);
+    (void)remove(unused);
+  }
+  errno = error;
+  return access(path, F_OK) == 0;
+}
+
+/* Where a host has made our file, or else where we make it. */
+static bool own_path(struct turns_files *files, const struct shared_file *usage, char *path) {
+  const char *named = getenv(VGPU_ENV_TURNS_FILE);
+  bool in_container = access(VGPU_CONTAINER_LIMITS, F_OK) == 0;
+  files->folder = in_container ? VGPU_CONTAINER_TENANTS : VGPU_LOCK_DIR;
+  if (in_container || (named != NULL && *named != '\0')) {
+    snprintf(path, PATH_MAX, "%s", in_container ? VGPU_CONTAINER_TURNS : named);
+    return access(path, W_OK) == 0;
+  }
+  char folder[256];
+  snprintf(folder, sizeof folder, "%s/program-%llx-%llx", files->folder, (unsigned long long)usage->device,
+           (unsigned long long)usage->inode);
+  snprintf(path, PATH_MAX, "%s/%s", folder, VGPU_TURNS_NAME);
+  snprintf(files->own_limits, sizeof files->own_limits, "%s/limits", folder);
+  return (access(folder, F_OK) == 0 || make_folder(files->folder, folder)) && access(path, W_OK) == 0;
+}
+
+struct turns_files *turns_files_open(const char *uuid, int device, const struct shared_file *usage) {
+  struct turns_files *files = calloc(1, sizeof *files);
+  char path[PATH_MAX] = "";
+  if (files == NULL)
+    return NULL;
+  snprintf(files->uuid, sizeof files->uuid, "%.*s", VGPU_UUID_SIZE - 1, uuid);
+  files->peers[0].device = device;
+  bool found = own_path(files, usage, path);
+  uid_t owner = *files->own_limits != '\0' ? geteuid() : SHARED_FILE_ANY_OWNER;
+  if (found && shared_file_open(&files->peers[0].file, path, sizeof(struct turns_file), 0, owner))
+    return files;
+  log_line(LOG_WARNING, "%s: %s; this process and others on the GPU do not take turns", path, strerror(errno));
+  free(files);
+  return NULL;
+}
+
+void turns_files_publish(struct turns_files *files, const struct limits *limits) {
+  struct vgpu_device_limit own = {
+      .sm_limit_percent = limits->sm_percent, .sm_policy = limits->sm_policy, .priority = limits->priority};
+  const struct limits *before = &files->published;
+  bool is_old = before->sm_percent != limits->sm_percent || before->sm_policy != limits->sm_policy ||
+                before->priority != limits->priority;
+  int file = *files->own_limits == '\0' || !is_old
+                 ? -1
+                 : open(files->own_limits, O_WRONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+  if (file < 0)
+    return;
+  memcpy(own.uuid, files->uuid, sizeof own.uuid);
+  size_t at = offsetof(struct vgpu_limits, devices) + (size_t)files->peers[0].device * sizeof own;
+  if (shared_file_write_at(file, &own, sizeof own, (off_t)at))
+    files->published = *limits;
+  (void)utimensat(AT_FDCWD, files->folder, NULL, 0); /* the others list it anew: it may name another GPU now */
+  close(file);
+}
+
+void turns_files_forget(struct turns_files *files) {
+  for (int i = 0; i < TURNS_TENANTS; i++)
+    if (shared_file_is_open(&files->peers[i].file))
+      shared_file_forget(&files->peers[i].file);
+}
+
+void turns_files_close(struct turns_files *files) {
+  for (int i = 0; i < TURNS_TENANTS; i++)
+    if (shared_file_is_open(&files->peers[i].file))
+      shared_file_close(&files->peers[i].file, 0);
+  free(files);
 }

@@ -86,7 +86,7 @@ def _starter(engine: "ContainerEngine", overcommit: bool | None, driver: str) ->
     from vgpurun.inventory.reservations import quotas_now
     from vgpurun.limits.update import changing, devices_of
     from vgpurun.slices import store
-    from vgpurun.storage import state
+    from vgpurun.storage import tenants
 
     gpus = cache(lambda: visible_gpus(driver == "sim"))
 
@@ -102,10 +102,10 @@ def _starter(engine: "ContainerEngine", overcommit: bool | None, driver: str) ->
                 yield
 
     def start_again(container: "VgpurunContainer") -> None:
-        state.make_lock_dir()  # a reboot takes it away
         with ExitStack() as undo:
             with admitted(container):
                 if engine.state_of(container.id) != "running":  # another may have been faster
+                    tenants.make(container.limits_folder)  # somebody may have cleaned up
                     engine.start_again(container.id)
                     undo.callback(engine.stop, container.id)
             undo.pop_all()

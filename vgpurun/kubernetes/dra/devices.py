@@ -18,7 +18,7 @@ from vgpurun.host.drivers import DriverPlan, EngineFacts
 from vgpurun.host.gpus import Gpu
 from vgpurun.kubernetes.dra.model import device_name
 from vgpurun.limits.model import DeviceQuota
-from vgpurun.storage import state
+from vgpurun.storage import tenants
 
 KIND = "vgpurun.io/claim"
 # For an engine whose default runtime is NVIDIA's: it must not add all GPUs on its own.
@@ -72,7 +72,7 @@ class ClaimDevices:
 
         Raises DriverError, StateError and OutputError.
         """
-        state.make_lock_dir()
+        tenants.make(state_folder)
         share = share_edits(Share(uid, tuple(quotas), state_folder), library)
         edits = [self._driver.plan([each.gpu])[1] for each in quotas]
         common = _common(edits) if len(edits) > 1 else {}

@@ -10,8 +10,8 @@
  * that is damaged, or cannot be locked, lets no process have more than the limit. The clock is passed in: every instant
  * is a caller's nanosecond of CLOCK_MONOTONIC.
  */
-#ifndef VGPU_COMPUTE_BUCKET_H
-#define VGPU_COMPUTE_BUCKET_H
+#ifndef VGPU_BASE_BUCKET_H
+#define VGPU_BASE_BUCKET_H
 
 #include <stdint.h>
 

@@ -1,0 +1,49 @@
+/*
+ * The files of the turns. Each tenant has a folder with two of them in VGPU_LOCK_DIR, which its processes see
+ * read-only:
+ *
+ *   limits   written by the host: the tenant's limits, as those that it holds to (struct vgpu_limits)
+ *   turns5   written by the tenant's processes (struct turns_file); the number is that of the layout
+ *
+ * A program that is limited without `vgpurun` has nobody that makes them: it makes both itself. They are read and
+ * written by system calls alone, since a load from a mapping of a file that has been cut off would be SIGBUS.
+ */
+#ifndef VGPU_TURNS_TURNS_FILE_H
+#define VGPU_TURNS_TURNS_FILE_H
+
+#include "shared/limits.h"
+#include "shared/shared_file.h"
+#include "turns/turns.h"
+
+#include <limits.h>
+
+struct turns_peer {
+  char name[64]; /* its folder's */
+  bool is_listed;
+  int device; /* in its limits */
+  struct shared_file file;
+};
+
+struct turns_files {
+  char uuid[VGPU_UUID_SIZE];
+  const char *folder;                     /* of the tenants */
+  char own_limits[PATH_MAX];              /* where we write the limits ourselves; else empty */
+  struct limits published;                /* there */
+  int64_t changed_ns, listed_ns;          /* of the folder, by the clock of the file system */
+  struct turns_peer peers[TURNS_TENANTS]; /* ours first, as in turns.tenants */
+};
+
+extern const struct turns_system turns_file_system; /* of a struct turns_files */
+
+/* Opens the tenant's own file, to take turns on a device with that number in the tenant's limits. `usage` is what all
+ * processes of the tenant share. NULL where that cannot be, which is said on stderr. */
+struct turns_files *turns_files_open(const char *uuid, int device, const struct shared_file *usage);
+
+/* Tells what this tenant may have, where no host does. */
+void turns_files_publish(struct turns_files *files, const struct limits *limits);
+
+/* In a forked child; or for good. */
+void turns_files_forget(struct turns_files *files);
+void turns_files_close(struct turns_files *files);
+
+#endif

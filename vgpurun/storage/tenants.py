@@ -1,0 +1,120 @@
+"""Where limited programs on one GPU know of each other: a folder of each tenant, which is a container, a slice or a
+local process, in abi.LOCK_DIR. A tenant's programs write one file of their own there, and can only read all others.
+
+    <abi.LOCK_DIR>/<hash>/   0755  the hash is of the state folder's path
+                  limits     0644  a copy of the state folder's etc/limits: what the others are to believe of it
+                  turns5           its turns, written by its processes: 0644 for a local process, else 0666, and
+                                   the mounts of containers keep it from those of others
+                  of         0644  the state folder's path
+
+Containers see the folder read-only, and their own turns5 once more (launch/plan.py, cdi/specification.py). Programs
+that nobody has started make a program-... of their own.
+"""
+
+import hashlib
+import os
+import shutil
+import stat
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from vgpurun import abi
+from vgpurun.errors import StateError
+from vgpurun.storage.shared_file import read_regular
+
+_LIMITS, _OF = "limits", "of"
+_PROGRAM = "program-"
+_FORGOTTEN_S = 24 * 3600  # a program that has launched nothing for so long, and may have ended
+
+
+def make_lock_dir(path: Path = Path(abi.LOCK_DIR)) -> None:
+    """Make the folder by which containers on one GPU know of each other, open to all users. Raises StateError."""
+    try:
+        with suppress(FileExistsError):
+            path.mkdir()
+        status = path.lstat()
+        if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid():
+            path.chmod(0o1777)  # the umask may have closed it
+            return
+    except OSError as error:
+        raise StateError(f"cannot make {path}: {error.strerror}; make it by hand: mkdir -m 1777 {path}") from None
+    if not stat.S_ISDIR(status.st_mode):
+        raise StateError(f"{path} is not a folder; remove it, then: mkdir -m 1777 {path}")
+    if not status.st_mode & stat.S_IWOTH:
+        raise StateError(f"{path} is not open to all users; as its owner or root: chmod 1777 {path}")
+
+
+def folder_of(state_folder: Path) -> Path:
+    """Return the folder of the tenant with these limits. Makes nothing."""
+    return Path(abi.LOCK_DIR) / hashlib.sha256(os.path.abspath(state_folder).encode()).hexdigest()[:24]  # noqa: PTH100
+
+
+def turns_file(state_folder: Path) -> Path:
+    """Return the file that the tenant's own processes write."""
+    return folder_of(state_folder) / abi.TURNS_NAME
+
+
+def make(state_folder: Path, is_open: bool = True) -> None:
+    """Make the folder of a tenant if it is not there. `is_open`: processes of any user may be the tenant's.
+
+    Nothing is made for another user's state folder, which could say anything of it. Raises StateError.
+    """
+    make_lock_dir(Path(abi.LOCK_DIR))
+    place = folder_of(state_folder)
+    try:
+        if turns_file(state_folder).exists() or state_folder.stat().st_uid != os.geteuid():
+            return
+        half_made = place.with_name(f".{os.urandom(6).hex()}")
+        half_made.mkdir()
+        half_made.chmod(0o755)
+        contents = {
+            _LIMITS: (state_folder / "etc" / "limits").read_bytes(),
+            _OF: str(state_folder).encode(),
+            abi.TURNS_NAME: b"",
+        }
+        for name, content in contents.items():
+            (half_made / name).write_bytes(content)
+            (half_made / name).chmod(0o666 if is_open and name == abi.TURNS_NAME else 0o644)
+        os.truncate(half_made / abi.TURNS_NAME, abi.TURNS_BYTES)
+        shutil.rmtree(place, ignore_errors=True)  # of an older version
+        half_made.rename(place)
+    except OSError as error:
+        raise StateError(f"cannot make {place}: {error.strerror}; the programs on a GPU take turns by it") from None
+
+
+def tell(state_folder: Path, limits: bytes) -> None:
+    """Tell the other tenants of new limits; nothing happens where they do not know of this one. Raises OSError."""
+    with suppress(FileNotFoundError):
+        file = os.open(folder_of(state_folder) / _LIMITS, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            os.pwrite(file, limits, 0)
+        finally:
+            os.close(file)
+
+
+def remove(state_folder: Path) -> None:
+    """Remove the folder of a tenant, if there is one."""
+    shutil.rmtree(folder_of(state_folder), ignore_errors=True)
+
+
+def sweep() -> None:
+    """Remove what is left of this user's tenants whose state folders are gone."""
+    with suppress(OSError):
+        for folder in Path(abi.LOCK_DIR).iterdir():
+            if _is_stale(folder):
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_stale(folder: Path) -> bool:
+    try:
+        if folder.lstat().st_uid != os.geteuid():
+            return False
+        used = folder / abi.TURNS_NAME if folder.name.startswith(_PROGRAM) else folder
+        is_old = time.time() - used.lstat().st_mtime > _FORGOTTEN_S
+        if folder.name.startswith((".", _PROGRAM)):
+            return is_old
+        of = Path((read_regular(folder / _OF, 4096) or b"").decode())
+        return not of.exists() and (is_old or of.parent.exists())  # else its disk may not be there now
+    except (OSError, ValueError):
+        return False
