@@ -16,7 +16,7 @@ from vgpurun.guard.look import Contained, Look, Program, by_container
 from vgpurun.guard.reader import run_of
 from vgpurun.guard.run import LOOK_EVERY_S, duties_of
 from vgpurun.guard.state import State
-from vgpurun.guard.upkeep import follow
+from vgpurun.guard.upkeep import follow, let_held_run
 from vgpurun.host.freezer import Cgroup
 from vgpurun.host.gpus import Gpu
 from vgpurun.inventory import guarded
@@ -71,6 +71,7 @@ class World:
         self.duties = duties
         self.guard = Guard(self.state, duties, self.hands, self.said.append, lambda _: None)
         self.guard.resume()
+        let_held_run(self.state)
         self._look_s = self.now_s
         return self
 

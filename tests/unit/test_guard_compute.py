@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 
 import pytest
-from fakes import MIB
+from fakes import GIB, MIB
 from guard_world import Fake, World
 
 STEP_S = 0.005
@@ -140,3 +140,51 @@ def test_a_pause_of_the_engines_is_kept(world: Callable[..., World]) -> None:
     made.containers[tenant].cgroup.freeze()
     made.run(30, STEP_S)
     assert made.is_frozen(tenant) and made.state.stopped == {}
+
+
+def test_a_held_one_that_takes_memory_too(world: Callable[..., World]) -> None:
+    made = world(memory="kill")
+    tenant = made.add(limit=GIB, sm=5)
+    program = made.put(tenant, 500 * MIB)
+    worker = Worker(0.001, 8)
+    made.step = lambda world: worker.step(world, program)
+    made.run(5, STEP_S)
+    program.held = 2 * GIB
+    made.run(2, STEP_S)
+    assert made.verbs() == ["hold compute", "kill memory"] and made.is_killed(tenant)
+
+
+def test_with_another_policy_all_are_let_go(world: Callable[..., World]) -> None:
+    made = world()
+    tenant = made.add(limit=None, sm=5)
+    program = made.put(tenant, 500 * MIB)
+    worker = Worker(0.001, 8)
+    made.step = lambda world: worker.step(world, program)
+    while not (made.state.stopped and made.is_frozen(tenant)):
+        made.run(STEP_S, STEP_S)
+    made.settings = {"compute": "off"}
+    made.start()
+    assert not made.is_frozen(tenant)
+    made.run(5, STEP_S)
+    assert made.verbs() == ["hold compute", "release compute"] and made.state.stopped == {}
+
+
+def test_a_cgroup_that_refuses_does_not_keep_the_guard_busy(world: Callable[..., World]) -> None:
+    made = world()
+    tenant = made.add(limit=None, sm=20)
+    program = made.put(tenant, 500 * MIB)
+    worker = Worker(0.001, 8)
+    made.step = lambda world: worker.step(world, program)
+    made.run(3, STEP_S)
+    (made.containers[tenant].cgroup.folder / "cgroup.freeze").unlink()
+    (made.containers[tenant].cgroup.folder / "cgroup.freeze").mkdir()
+    made.step = lambda _: None
+    steps = 0
+
+    def count(_: World) -> None:
+        nonlocal steps
+        steps += 1
+
+    made.step = count
+    made.run(10, step_s=1.0)
+    assert steps < 100 and sum("cannot be written" in line for line in made.said) == 1

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
@@ -19,7 +20,7 @@ from vgpurun import abi
 from vgpurun.engine.client import VgpurunContainer
 from vgpurun.engine.containers import ContainerEngine
 from vgpurun.engine.labels import Record
-from vgpurun.errors import EngineError, GpuError
+from vgpurun.errors import ContainerError, EngineError, GpuError
 from vgpurun.guard.hands import kill, let_dying_go
 from vgpurun.guard.reader import GuardReader, is_counted_elsewhere, is_ending, read_stat, run_of
 from vgpurun.host import freezer, gpus
@@ -124,15 +125,15 @@ class Engine:
 
     def describe(self, container: str) -> dict[str, dict[str, int]]:
         if not self.pid:
-            raise EngineError(f"no answer about {container}")
+            raise ContainerError(f"no such container: {container}")
         return {"State": {"Pid": self.pid}}
 
 
-def reader(*known: str, engine: Engine | None = None) -> GuardReader:
+def reader(*known: str, first_pid: int = 0) -> GuardReader:
     made = GuardReader({}, lambda *_: None, time.monotonic)
     made._listed = dict.fromkeys(known)  # type: ignore[assignment]  # who they are does not matter here
     made._has_listed = True
-    made._engine = engine  # type: ignore[assignment]
+    made._first_pids = dict.fromkeys(known, first_pid) if first_pid else {}
     return made
 
 
@@ -195,11 +196,11 @@ def test_one_that_was_moved_in_is_nobodys(make_cgroup: Callable[[str], Cgroup]) 
     cgroup = make_cgroup(ID)
     own = ("unshare", "--fork", "--pid", "--mount-proc")
     with running(cgroup, *own) as stranger, running(cgroup, *own) as first, running(cgroup) as of_host:
-        read = reader(ID, engine=Engine(first))
+        read = reader(ID, first_pid=first)
         assert read._read_program(first).container == ID
         assert read._read_program(stranger).container is None
         assert read._read_program(of_host).container is None
-        silent = reader(ID, engine=Engine(0))  # then the oldest one stands for the container
+        silent = reader(ID)  # then the oldest one stands for the container
         assert silent._read_program(first).container is None
 
 
@@ -317,3 +318,32 @@ print(flush=True); time.sleep(600)
             found.append(is_counted_elsewhere(process.pid))
             process.kill()
     assert found == [False, False, True] and not is_counted_elsewhere(process.pid)
+
+
+def test_an_engine_that_hangs_holds_nobody_up(
+    make_cgroup: Callable[[str], Cgroup], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (gpu,) = make_gpus(1)
+    monkeypatch.setattr(gpus, "held_open", nullcontext)
+    monkeypatch.setattr(gpus, "survey", lambda: Survey([gpu], []))
+    answers = threading.Event()
+
+    class Hanging(Engine):
+        def containers(self, everything: bool) -> list[VgpurunContainer]:
+            assert not everything and answers.wait(60)
+            return []
+
+    monkeypatch.setattr(ContainerEngine, "connect", lambda _: Hanging(0))
+    read = GuardReader({}, lambda *_: None, time.monotonic)
+    with running(make_cgroup(ID)) as pid:
+        monkeypatch.setattr(gpus, "read_all_processes", lambda _: {gpu.uuid: {pid: GIB}})
+        for _ in range(3):
+            found = read.look()
+            assert found is not None and found.programs[pid].container is None
+        answers.set()
+
+        def is_foreign() -> bool:
+            found = read.look()
+            return found is not None and found.programs[pid].foreign == ID
+
+        until(is_foreign)

@@ -100,9 +100,9 @@ class ComputeDuty(Duty):
 
     def look(self, look: Look) -> Actions:
         """Yield the begin and the end of each holding, and measure meanwhile."""
+        yield from self._ended(look)
         if self._policy == "off":
             return
-        yield from self._ended(look)
         for gpu in look.gpus:
             is_held = any(held.uuid == gpu.uuid for held in self._held.values())
             if gpu.uuid not in look.held or (not is_held and look.now_s < self._measured_s.get(gpu.uuid, 0) + WINDOW_S):
@@ -158,7 +158,9 @@ class ComputeDuty(Duty):
         for id_, stopped in list(self._state.stopped.items()):
             if stopped.verb == HOLD and id_ not in self._held and id_ in look.containers:
                 container = look.containers[id_]
-                if not any(look.unseen_of(container, uuid) for uuid in container.quotas):
+                if self._policy != HOLD:
+                    yield about(container, RELEASE, COMPUTE, "containers are not held any more")
+                elif not any(look.unseen_of(container, uuid) for uuid in container.quotas):
                     yield about(container, RELEASE, COMPUTE, "the programs that the library does not see are gone")
         for id_, held in list(self._held.items()):
             now = self._state.stopped.get(id_)
@@ -182,16 +184,21 @@ class ComputeDuty(Duty):
             del self._held[container.id]
 
     def tick(self, now_s: float) -> None:
-        """Freeze and thaw what is held, each at its time."""
+        """Freeze and thaw what is held, each at its time. Raises CgroupError, after all had their turn."""
+        troubles = []
         for id_, held in list(self._held.items()):
             if now_s >= self._due_s(held):
                 try:
                     self._turn(held, now_s)
-                except CgroupError:
-                    if held.container.cgroup.is_there():
-                        raise
-                    del self._held[id_]  # it has ended
+                except CgroupError as error:
+                    if not held.container.cgroup.is_there():
+                        del self._held[id_]  # it has ended
+                        continue
+                    troubles.append(error)
+                    held.period_began_s, held.on_s = now_s, held.period_s  # it is tried again in the next period
         self.tick_s = min((self._due_s(held) for held in self._held.values()), default=None)
+        if troubles:
+            raise troubles[0]
 
     def _due_s(self, held: Held) -> float:
         """Return when its period ends, or before that its part of the period."""

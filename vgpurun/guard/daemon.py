@@ -92,6 +92,7 @@ class Guard:
             if duty.tick_s is not None and now_s >= duty.tick_s:
                 try:
                     duty.tick(now_s)
+                    self.note(f"{duty.name} in between", "")
                 except VgpurunError as error:
                     self.note(f"{duty.name} in between", str(error))
 

@@ -145,8 +145,9 @@ class MemoryDuty(Duty):
         # Of a slice whose members are all seen nobody can say which one is at fault.
         verb = WARN if not offenders and len(each.containers) > 1 else self._policy
         for one in accused:
-            if one.cgroup.is_frozen():
-                continue  # already, or by the engine: it takes no more
+            stopped = self._state.stopped.get(one.id)
+            if one.cgroup.is_frozen() and (stopped is None or stopped.verb == FREEZE):
+                continue  # by this duty, or by the engine: it takes no more
             before = self._settled.get(each.key)
             self._settled[each.key] = held
             if not (yield about(one, verb, MEMORY, _words(look, one, each, held), each.uuid)):

@@ -22,6 +22,7 @@ from vgpurun.inventory.reservations import quotas_now
 from vgpurun.limits.usage_file import BrokenUsageError, read_counted
 from vgpurun.slices import store
 from vgpurun.slices.members import has_joined
+from vgpurun.util.background import Background
 from vgpurun.util.printable import printable
 from vgpurun.util.users import name_of
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from vgpurun.engine.containers import ContainerEngine
 
 ENGINE_PATIENCE_S = 5
+_ENGINE_TAKES_S = 0.2  # mostly; a look waits no longer for its answer
 _GPUS_EVERY_S, _ENGINE_EVERY_S, _ENGINE_AT_MOST_EVERY_S = 30.0, 60.0, 1.0
 _COUNTED_FOR_S = 5.0  # after which a process that the library counts is looked up again
 _UTILIZATION_S, _UTILIZATION_EVERY_S = 1.0, 0.4
@@ -75,6 +77,8 @@ class GuardReader:
         self._read_s: dict[str, float] = {}
         self._programs: dict[int, Program] = {}
         self._cgroups: dict[str, tuple[Cgroup, str]] = {}
+        self._asking: Background[tuple[dict[str, VgpurunContainer], dict[str, int]]] | None = None
+        self._first_pids: dict[str, int] = {}
         self._namespaces: dict[str, tuple[str, int]] = {}
         self._counted: dict[tuple[str, int], float] = {}
         self._known: dict[str, _Known] = {}
@@ -88,13 +92,10 @@ class GuardReader:
         if held is None:
             return None
         pids = {pid for by_pid in held.values() for pid in by_pid}
-        self._list_containers(now_s)
         self._programs = {pid: program for pid, program in self._programs.items() if pid in pids}
         for pid in pids - self._programs.keys():
             self._programs[pid] = self._read_program(pid)
-        if self._unknown and self._is_due("engine again", _ENGINE_AT_MOST_EVERY_S, now_s) and self._ask_engine(now_s):
-            for pid in [pid for pid, each in self._programs.items() if each.container is None]:
-                self._programs[pid] = self._read_program(pid, is_listed=True)
+        self._list_containers(now_s)
         # One that is gone by now holds nothing that anybody could take from it.
         held = {uuid: {pid: size for pid, size in by_pid.items() if self._programs[pid].started_ticks}
                 for uuid, by_pid in held.items()}  # fmt: skip
@@ -158,35 +159,50 @@ class GuardReader:
     # ---- containers ------------------------------------------------------------------------------------------------
 
     def _list_containers(self, now_s: float) -> None:
-        """The list changes little, and what is new shows as an id that nobody knows."""
-        every_s = _ENGINE_AT_MOST_EVERY_S if self._stopped else _ENGINE_EVERY_S
-        if not self._has_listed:
-            every_s = _ENGINE_AT_MOST_EVERY_S
-        if self._is_due("engine", every_s, now_s):
-            self._ask_engine(now_s)
-
-    def _ask_engine(self, now_s: float) -> bool:
-        """Return whether it has answered."""
-        from vgpurun.engine.containers import ContainerEngine
-
-        self._read_s["engine again"] = now_s
+        """Keep the list of containers. It changes little, and what is new shows as an id that is not known."""
+        every_s = _ENGINE_EVERY_S if self._has_listed and not self._stopped else _ENGINE_AT_MOST_EVERY_S
+        is_due = self._is_due("engine", every_s, now_s)
+        is_news = self._unknown and self._is_due("engine again", _ENGINE_AT_MOST_EVERY_S, now_s)
+        if self._asking is None and (is_due or is_news):
+            named = {each.container or "" for each in self._programs.values()}
+            wanted = (named | self._unknown) - self._first_pids.keys()
+            self._asking = Background(lambda: self._list(wanted))
+        if self._asking is None or not self._asking.has_ended(_ENGINE_TAKES_S):
+            return
+        asking, self._asking = self._asking, None
         try:
-            self._engine = self._engine or ContainerEngine.connect(ENGINE_PATIENCE_S)
-            listed = {each.id: each for each in self._engine.containers(everything=False)}
+            listed, first_pids = asking.result()
         except EngineError as error:
             self._engine = None
             self._note("engine", f"new containers are not guarded: {error}")
-            return False
+            return
+        self._note("engine", "")
+        self._take_list(listed, first_pids)
+
+    def _list(self, wanted: set[str]) -> tuple[dict[str, "VgpurunContainer"], dict[str, int]]:
+        """Ask the engine, in a thread of its own: it may not answer for a long time. Raises EngineError."""
+        from vgpurun.engine.containers import ContainerEngine
+
+        engine = self._engine = self._engine or ContainerEngine.connect(ENGINE_PATIENCE_S)
+        listed = {each.id: each for each in engine.containers(everything=False)}
+        first_pids = {}
+        for id_ in wanted & listed.keys():
+            with suppress(ContainerError):
+                first_pids[id_] = int(engine.describe(id_)["State"]["Pid"])
+        return listed, first_pids
+
+    def _take_list(self, listed: "dict[str, VgpurunContainer]", first_pids: dict[str, int]) -> None:
         # An id is never given twice, so what is not listed any more may stay known until its processes are gone.
         in_use = {each.container for each in self._programs.values()} | self._stopped.keys()
         self._listed = {id_: each for id_, each in self._listed.items() if id_ in in_use} | listed
+        self._first_pids = {id_: pid for id_, pid in (self._first_pids | first_pids).items() if id_ in self._listed}
         self._cgroups = {id_: each for id_, each in self._cgroups.items() if id_ in self._listed}
         self._known = {id_: each for id_, each in self._known.items() if id_ in self._listed}
         self._namespaces = {id_: each for id_, each in self._namespaces.items() if id_ in self._listed}
         self._has_listed = True
         self._unknown = set()
-        self._note("engine", "")
-        return True
+        for pid in [pid for pid, each in self._programs.items() if each.container is None]:
+            self._programs[pid] = self._read_program(pid, is_listed=True)
 
     def _contained(self) -> dict[str, Contained]:
         in_use = {each.container for each in self._programs.values() if each.container} | self._stopped.keys()
@@ -264,19 +280,11 @@ class GuardReader:
         known = self._namespaces.get(container)
         try:
             if known is None or known[0] != run:
-                first = self._first_pid(container) or min(cgroup.pids(), key=_age_key, default=pid)
+                first = self._first_pids.get(container) or min(cgroup.pids(), key=_age_key, default=pid)
                 known = self._namespaces[container] = (run, namespace_of(first))
             return known[1] in namespaces_of(pid)
         except OSError:
             return False
-
-    def _first_pid(self, container: str) -> int | None:
-        """Return a container's first process by the engine's word, or None where it does not answer."""
-        if self._engine is None:
-            return None
-        with suppress(EngineError, ContainerError):
-            return int(self._engine.describe(container)["State"]["Pid"]) or None
-        return None
 
     def _counted_by(self, container: Contained) -> frozenset[int] | None:
         now_s = self._clock()

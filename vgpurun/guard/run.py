@@ -14,7 +14,7 @@ from vgpurun.guard.memory import MemoryDuty
 from vgpurun.guard.outside import Allowed, OutsideDuty
 from vgpurun.guard.reader import GuardReader, clock
 from vgpurun.guard.state import State
-from vgpurun.guard.upkeep import follow
+from vgpurun.guard.upkeep import follow, let_held_run
 from vgpurun.guard.words import tell
 from vgpurun.host.gpus import Gpu, list_gpus
 from vgpurun.inventory.guarded import Done
@@ -72,6 +72,7 @@ class Running:
     def run(self, ending: Waiter) -> None:
         """Look until the end. Raises OSError where its state cannot be written at all."""
         self._guard.resume()
+        let_held_run(self._state)
         suspensions = Agent(self._gpus_if_any(), self._libcuda, self._say)
         suspensions.start()
         look_s = clock()

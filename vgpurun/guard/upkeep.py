@@ -1,12 +1,21 @@
 """Keeps what the guard believes to be stopped in step with what is: others thaw, end and start containers too."""
 
 from collections.abc import Callable
+from contextlib import suppress
 
 from vgpurun.errors import CgroupError
 from vgpurun.guard.hands import let_dying_go
 from vgpurun.guard.reader import run_of
 from vgpurun.guard.state import State
-from vgpurun.inventory.guarded import FREEZE
+from vgpurun.inventory.guarded import FREEZE, HOLD
+
+
+def let_held_run(state: State) -> None:
+    """Thaw what a guard before this one held: it may have ended at any point of a period. It is held on if need be."""
+    for stopped in state.stopped.values():
+        if stopped.verb == HOLD and run_of(stopped.cgroup) == stopped.run:
+            with suppress(CgroupError):
+                stopped.cgroup.thaw()
 
 
 def follow(state: State, say: Callable[[str], None]) -> None:

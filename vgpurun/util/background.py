@@ -23,6 +23,11 @@ class Background(Generic[Result]):
         except Exception as error:  # is raised where the result is asked for
             self._errors.append(error)
 
+    def has_ended(self, timeout_s: float) -> bool:
+        """Wait no longer than that; return whether there is a result, or an error."""
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
     def result(self) -> Result:
         """Wait for the work, and return what it returned or raise what it raised."""
         self._thread.join()
