@@ -26,7 +26,7 @@ PROGRAMS = Path(__file__).parent / "programs"
 UUIDS = tuple(f"GPU-{os.getpid():08x}-{part * 4}-1111-0000-000000000000" for part in "ab")
 MACHINE = "devices:\n" + "".join(f"  - uuid: {uuid}\n    memory_mib: 8192\n" for uuid in UUIDS)
 PLUGINS = json.dumps([{"class": "vgpurun.ray.plugin.LimitsPlugin"}])
-TIMEOUT_S = 110
+TIMEOUT_S = 280  # workers start one after the other on a busy machine
 
 
 def ray_packages(version: str) -> Path:
@@ -46,7 +46,10 @@ class RayNode:
 
     def __init__(self, folder: Path, version: str) -> None:
         self.folder = folder
-        self.state = folder / "state"
+        self.state = folder / "state"  # by a link, as homes often are: the kernel names files by where they really are
+        (folder / "real").mkdir()
+        self.state.symlink_to("real")
+        (folder / "libvgpu.so").symlink_to(LIBRARY)
         (folder / "sim.yaml").write_text(MACHINE)
         unwanted = ("CUDA_", "VGPURUN_", "VGPUSIM_", "NVIDIA_", "LD_PRELOAD", "RAY_", "PYTHONPATH")
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(unwanted)}
@@ -60,7 +63,7 @@ class RayNode:
             "RAY_RUNTIME_ENV_PLUGINS": PLUGINS,
             "RAY_RUNTIME_ENV_HOOK": "vgpurun.ray.job.with_limits",
             "VGPURUN_DRIVER": "sim",
-            "VGPURUN_LIBRARY": str(LIBRARY),
+            "VGPURUN_LIBRARY": str(folder / "libvgpu.so"),
             "VGPURUN_STATE_DIR": str(self.state),
             "VGPUSIM_CONFIG": str(folder / "sim.yaml"),
             "VGPUSIM_STATE": str(folder / "sim.state"),

@@ -7,10 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from ray_node import PLUGINS, RayNode
+from ray_node import PLUGINS, TIMEOUT_S, RayNode
 
 from support import CHECKOUT
 
+pytestmark = pytest.mark.timeout(TIMEOUT_S + 20)
 GIB = 1 << 30
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from ray_node import UUIDS, RayNode
+from ray_node import TIMEOUT_S, UUIDS, RayNode
+
+pytestmark = pytest.mark.timeout(TIMEOUT_S + 20)
 
 
 @pytest.mark.real_time

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ray_node import NEWEST, OLDEST, UUIDS, ray_node
+from ray_node import NEWEST, OLDEST, TIMEOUT_S, UUIDS, ray_node
 
+pytestmark = pytest.mark.timeout(TIMEOUT_S + 20)
 OOM = "CUDA_ERROR_OUT_OF_MEMORY"
 
 

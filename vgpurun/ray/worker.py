@@ -129,9 +129,13 @@ def _end(error: Exception) -> None:
 
 
 def _maps(path: Path) -> bool:
-    """Whether this process has a file mapped: the library, or the limits file that it keeps to."""
+    """Whether this process has a file mapped: the library, or the limits file that it keeps to.
+
+    The kernel names a file by where it really is, whatever links led there.
+    """
+    real = os.path.realpath(path)
     with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:  # noqa: PTH123
-        return any(line.rstrip("\n").endswith(f" {path}") for line in maps)
+        return any(line.rstrip("\n").endswith(f" {real}") for line in maps)
 
 
 def _in_this_process(act: Callable[[], None]) -> Callable[[], None]:

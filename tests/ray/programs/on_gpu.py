@@ -28,7 +28,7 @@ def tell(**values: Any) -> None:
 def outcome(reference: Any) -> Any:
     """What a task returns, or the name of its error and the words."""
     try:
-        return ray.get(reference, timeout=60)
+        return ray.get(reference, timeout=200)
     except ray.exceptions.RayError as error:
         return [type(error).__name__, str(error)]
 
