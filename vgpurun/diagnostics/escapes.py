@@ -38,7 +38,7 @@ WAYS = (
 PAST_THE_LIMIT = 1.3  # of the limit, that is asked for
 _START_S = 60.0  # that a container may take to start
 _GUARD_S = 4.0  # in which a guard acts on what is past its limit
-_LOOK_S = 0.05
+_LOOK_S, _RECORD_S, _ENGINE_S = 0.05, 0.5, 5.0
 _OUT_OF_MEMORY = 2
 _MOST_OVER_BYTES = 2 << 20  # a step of the driver's
 
@@ -119,10 +119,12 @@ def _judge(way: str, seen: Seen, limit_bytes: int) -> Check:
         )
     if seen.held_bytes > limit_bytes + _MOST_OVER_BYTES:
         return judged("", f"nothing: it holds {held}")
-    if seen.said.get("answer") == _OUT_OF_MEMORY:
+    if seen.said.get("answer") == _OUT_OF_MEMORY and seen.held_bytes:
         stopped_by = "the library" if seen.is_counted else "the driver's own limit"
         return judged(stopped_by, f"{stopped_by}: refused at {held}")
-    words = f"it could not be tried: {seen.said.get('error') or seen.errors or 'the program said nothing'}"
+    answered = f"the driver answered {seen.said['answer']}, and granted nothing" if "answer" in seen.said else ""
+    reason = seen.said.get("error") or answered or seen.errors or "the program said nothing"
+    words = f"it could not be tried: {reason}"
     return Check(name, SKIPPED, words, figures)
 
 
@@ -146,7 +148,13 @@ def _watch(command: Sequence[str], container: _Container, gpu: Gpu, limit_bytes:
             if passed_s is not None:
                 seen = seen._replace(acted=_acted(container.id, before), acted_s=time.monotonic() - passed_s)
             elif "answer" in seen.said:
-                break
+                if held_bytes:
+                    break
+                end_s = min(end_s, time.monotonic() + _ENGINE_S)  # its program may run before the engine says so
+        if has_ended and not seen.acted:  # a guard that ends it writes that down right afterwards
+            time.sleep(_RECORD_S)
+            acted_s = 0.0 if passed_s is None else time.monotonic() - _RECORD_S - passed_s
+            seen = seen._replace(acted=_acted(container.id, before), acted_s=acted_s)
     return seen._replace(errors=program.errors)
 
 
