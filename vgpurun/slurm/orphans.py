@@ -2,6 +2,7 @@
 
 import os
 import signal
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -28,18 +29,19 @@ def kill(found: Slice, proc: Path = Path("/proc")) -> list[int]:
 
 
 def _processes_of(found: Slice, proc: Path) -> Iterator[int]:
-    """Yield those that have its usage file in place, or open."""
+    """Yield those that have its usage file in place, or open for writing: what only looks reads it."""
     usage = file_at(found.usage)
     for process in proc.iterdir() if usage else ():
         if not process.name.isdecimal() or int(process.name) == os.getpid():
             continue
-        if usage_of(process) == usage or usage in map(file_at, _open_files(process)):
+        if usage_of(process) == usage or usage in map(file_at, _written_files(process)):
             yield int(process.name)
 
 
-def _open_files(process: Path) -> Iterator[Path]:
+def _written_files(process: Path) -> Iterator[Path]:
     with suppress(OSError):
         for each in os.scandir(process / "fd"):
             with suppress(OSError):
-                if os.readlink(each.path).endswith("/usage"):  # noqa: PTH115
+                is_written = os.lstat(each.path).st_mode & stat.S_IWUSR
+                if is_written and os.readlink(each.path).endswith("/usage"):  # noqa: PTH115
                     yield Path(each.path)
