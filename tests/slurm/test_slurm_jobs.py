@@ -106,6 +106,7 @@ def test_the_prolog_keeps_the_share_of_a_job_that_runs(cluster: Cluster) -> None
     """slurmd may run it again, as after its own restart."""
     job = cluster.batch("--gres=shard:1 -w n1", f"{PROGRAM}holds.py")
     cluster.until(lambda: "ready" in cluster.output(job), "the job does not begin")
+    cluster.on("n1", f"vgpurun slice update slurm-{job} --sm 10")
     again = f"SLURM_JOB_ID={job} SLURM_JOB_UID=1101 SLURMD_NODENAME=n1 SLURM_JOB_GPUS=0 SLURM_JOB_RESTART_COUNT=0"
     assert cluster.on("n1", f"{again} /etc/slurm/prolog") == f"slurm-{job}\n"
     assert inspect(cluster, "n1", job)["devices"][0]["memory_used_bytes"] > 100 << 20

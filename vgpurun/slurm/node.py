@@ -104,7 +104,8 @@ def _prepare(job: Job, driver: str) -> Slice | None:
     quotas = job_quotas(shares, job.asked, visible_gpus(driver == "sim"), conf)
     with suppress(SliceError):
         found = store.find(job.slice_name)
-        if _record(found) == job.record and found.quotas == tuple((each.gpu.uuid, each.quota) for each in quotas):
+        # Its limits may have been changed since: vgpurun slice update.
+        if _record(found) == job.record and [uuid for uuid, _ in found.quotas] == [each.gpu.uuid for each in quotas]:
             return found
         end(found)
     return _make(job, quotas, driver) if quotas else None
@@ -161,7 +162,8 @@ def sweep(node: str) -> Iterator[Ended]:
     active = active_jobs(node)  # asked after: a job that begins has its slice later
     for name, found in before.items():
         if name.removeprefix(PREFIX) not in active:
-            yield end(found)
+            with suppress(SliceError):  # its epilog was faster
+                yield end(found)
     with suppress(OSError):
         for path in _refusals().iterdir():
             if path.name not in active:
