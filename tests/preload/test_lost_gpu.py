@@ -104,7 +104,7 @@ def test_without_any_that_works_the_reason_is_said_in_one_line(run: Run, environ
 LOOKS_TWICE = """
 from vgpurun.host.visible import survey_gpus
 from vgpurun.cli.views.top_screen import Watch
-watch = Watch(lambda: survey_gpus(True), "gpu", 1)
+watch = Watch(lambda: survey_gpus(True), "gpu", 1, "sim")
 watch.print_once()
 print("once", flush=True)
 input()

@@ -99,7 +99,7 @@ class WantedSlice(NamedTuple):
     def take(cls, name: str, given: MutableMapping[str, Any]) -> "WantedSlice":
         """Take the options out of all that were given. Raises OptionError for those that a slice decides."""
         for each in _OF_A_SLICE:
-            if given.pop(each) is not None:
+            if given.pop(each, None) is not None:
                 raise OptionError(
                     f"--{each.replace('_', '-')} beside --slice: a slice has its own; leave it out, or change them "
                     f"for all of it: vgpurun slice update {name}"
