@@ -19,6 +19,7 @@ from typing import Any
 
 from support import CHECKOUT, LIBRARY
 from support.debian_packages import UnavailableError, kept
+from vgpurun.storage import tenants
 
 NEWEST, OLDEST = "2.60.0", "2.45.0"
 PROGRAMS = Path(__file__).parent / "programs"
@@ -96,4 +97,6 @@ def ray_node(version: str = NEWEST) -> Iterator[RayNode]:
     try:
         yield RayNode(folder, version)
     finally:
+        for left in folder.glob("state/containers/*"):  # of workers that the end of the cluster has killed
+            tenants.remove(left)
         shutil.rmtree(folder, ignore_errors=True)

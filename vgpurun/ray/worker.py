@@ -19,7 +19,7 @@ from vgpurun.limits.nested import PARENT
 from vgpurun.limits.quota import Quota
 from vgpurun.ray.containers import allow_fields
 from vgpurun.ray.shares import NODE_VARIABLE, Node, fractions, gpu_of, limits_of
-from vgpurun.storage import state
+from vgpurun.storage import state, tenants
 from vgpurun.storage.state import StateFolder
 from vgpurun.util.users import current_user
 
@@ -67,8 +67,11 @@ class _Limits:
         state.sweep()
         nothing = limits_bytes(self._last, has_parent=bool(node.parents))
         self._folder = StateFolder.make(state.new_folder_path("ray"), {"etc/limits": nothing}, _owner(node))
-        if node.parents:
+        if node.parents:  # the outermost share takes turns with others
             (self._folder.path / PARENT).symlink_to(node.parents[0])
+        else:
+            tenants.make(self._folder.path, is_open=False)
+            os.environ[abi.ENV_TURNS_FILE] = str(tenants.turns_file(self._folder.path))
         self._file = self._folder.path / "etc" / "limits"
         atexit.register(_in_this_process(self._folder.remove))
         os.environ[abi.ENV_LIMITS_FILE] = str(self._file)

@@ -13,6 +13,7 @@ from on_gpu import look, outcome, start, tell, touch, wait_for
 import ray
 from vgpurun.inventory.reservations import local_processes
 from vgpurun.limits.limits_file import read_limits
+from vgpurun.storage import tenants
 
 CONTAINERS = Path(os.environ["VGPURUN_STATE_DIR"]) / "containers"
 
@@ -61,4 +62,4 @@ os.kill(worker, signal.SIGKILL)
 deadline_s = time.monotonic() + 30
 while folder.exists() and time.monotonic() < deadline_s:  # the next worker that starts removes it
     outcome(ray.remote(max_calls=1)(nothing).remote())
-tell(is_left=folder.exists())
+tell(is_left=folder.exists() or tenants.folder_of(folder).exists())
