@@ -63,6 +63,17 @@ def test_a_paused_container(vgpurun: Cli, debian: str) -> None:
     assert vgpurun("suspend", *vgpurun.driver, "busy").exit_code == 0
 
 
+def test_a_container_that_starts_again_has_its_gpu(vgpurun: Cli, debian: str) -> None:
+    assert vgpurun.run("-d", "--name", "busy", "--mem", "6g", *WITH_PROGRAMS, debian, *HOLD).exit_code == 0
+    wait_until(lambda: used_mib(vgpurun) > 0, "work on the GPU")
+    assert vgpurun("suspend", *vgpurun.driver, "--hold", "busy").exit_code == 0
+    assert vgpurun("stop", "-t", "0", "busy").exit_code == 0
+    assert vgpurun("start", *vgpurun.driver, "busy").exit_code == 0
+    wait_until(lambda: used_mib(vgpurun) > 0, "work on the GPU")
+    refused = vgpurun.run("-d", "--mem", "6g", debian, "sleep", "600")
+    assert refused.exit_code == 125 and "2 GiB is free" in refused.stderr
+
+
 def test_a_container_that_is_removed_while_it_is_suspended(vgpurun: Cli, debian: str) -> None:
     assert vgpurun.run("-d", "--name", "busy", "--mem", "6g", *WITH_PROGRAMS, debian, *HOLD).exit_code == 0
     wait_until(lambda: used_mib(vgpurun) > 0, "work on the GPU")

@@ -128,6 +128,13 @@ def finish_locked(target: Limited, gpus: Sequence[Gpu], driver: Checkpoints) -> 
     return None
 
 
+def start_over(target: Limited) -> None:
+    """Forget a suspension: what is about to start anew has its room reserved, and waits for nothing. Raises OSError."""
+    if read(target) is not None:
+        record.forget(target.limits_folder)
+        _set_suspended(target, abi.NOT_SUSPENDED)
+
+
 def read(target: Limited) -> Record | None:
     """Return the suspension of a container, a slice or a local program, if any. Raises nothing."""
     with suppress(OSError):

@@ -87,6 +87,7 @@ def _starter(engine: "ContainerEngine", overcommit: bool | None, driver: str) ->
     from vgpurun.limits.update import changing, devices_of
     from vgpurun.slices import store
     from vgpurun.storage import tenants
+    from vgpurun.suspend.transition import start_over
 
     gpus = cache(lambda: visible_gpus(driver == "sim"))
 
@@ -99,6 +100,7 @@ def _starter(engine: "ContainerEngine", overcommit: bool | None, driver: str) ->
         with changing(container):
             wanted = devices_of(container.name, quotas_now(container), gpus())
             with admitted_change(container.id, wanted, gpus(), engine, overcommit):
+                start_over(container)
                 yield
 
     def start_again(container: "VgpurunContainer") -> None:
