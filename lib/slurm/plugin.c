@@ -5,7 +5,7 @@
  * Each task gets a view of the file system of its own, in which the slice's files lie where a container has them. So
  * the library comes by /etc/ld.so.preload and reads its limits there, whatever the task does with its environment.
  *
- * plugstack.conf:    required /PATH/vgpurun-slurm.so [state=/var/lib/vgpurun]
+ * plugstack.conf:    required /PATH/spank_vgpurun.so [state=/var/lib/vgpurun]
  *
  * A task is refused rather than left without its limits. Built for one release of Slurm: vgpurun slurm build-plugin.
  */
@@ -79,8 +79,8 @@ EXPORTED int slurm_spank_init_post_opt(spank_t spank, int count, char *arguments
   return ESPANK_SUCCESS;
 }
 
-/* Ends the process that would become the task. An error returned from here would end it too, but as a success of the
- * step's, and only where plugstack.conf says `required`. */
+/* Ends the process that would become the task. An error returned from the hook would end it too, but as a success of
+ * the step's, and only where plugstack.conf says `required`. */
 _Noreturn static void refuse(uint32_t job, const char *reason) {
   slurm_error("vgpurun: job %u has no share of a GPU here: %s", job, reason);
   _exit(EXIT_REFUSED);

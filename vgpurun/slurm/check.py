@@ -124,7 +124,7 @@ def _enforcement(path: Path, values: Mapping[str, str], node: str) -> Iterator[F
         return
     kind, name = ours[0][0], Path(ours[0][1])
     if kind != "required":
-        words = f"{plugstack} has it as {kind}: a task that it refuses would run without limits"
+        words = f"{plugstack} has it as {kind}: where it does not load, jobs would run without limits"
         yield Finding("plugin", FAILED, words, f"required {name}")
     elif not name.is_absolute():
         folders = [Path(each) for each in values.get("plugindir", "").split(":") if each]
