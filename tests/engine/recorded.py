@@ -23,7 +23,10 @@ _VARIES = (
     (r"\b(Docker Engine|version) [0-9][\w.+~-]*", r"\1 N"),
     (r" +", " "),
 )
-_OF_THE_MACHINE = ("Networking will not work", "cgroups", "SELinux", "AppArmor", "turns folder", "configuration")
+_OF_THE_MACHINE = (
+    "Networking will not work", "cgroups", "SELinux", "AppArmor", "turns folder", "configuration", "memory limits",
+    "a container itself",
+)  # fmt: skip
 
 
 def recordings(page: str) -> list[str]:
