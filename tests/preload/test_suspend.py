@@ -162,6 +162,20 @@ def test_a_program_that_starts_meanwhile(host: Host, start: Callable[..., Progra
     resuming.join()
 
 
+def test_a_record_that_names_somebody_else_s_process(start: Callable[..., Program]) -> None:
+    """A user may write into the own folder what the user likes, and root finishes it."""
+    own, other = (start("--mem", "500m", "--gpus", "device=0") for _ in range(2))
+    assert other.suspend("--hold").returncode == 0
+    record = json.loads((other.folder / "suspension").read_text())
+    (own.folder / "suspension").write_text(json.dumps({**record, "phase": "resuming"}))
+    assert own.resume().returncode == 0
+    other.tell("check")
+    assert other.is_silent(1)
+    assert other.resume().returncode == 0
+    assert other.hears() == "right 4"
+    assert own.asks("check") == "right 4"
+
+
 def test_a_stopped_process(start: Callable[..., Program]) -> None:
     """The driver would wait for it without end."""
     program = start("--mem", "1g", "--gpus", "device=0")

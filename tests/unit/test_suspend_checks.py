@@ -99,7 +99,7 @@ def test_a_process_that_has_ended(host: Path) -> None:
 
 def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert record.read(tmp_path) is None
-    written = Record(Phase.RESUMING, (Process(7, 1),), {"GPU-a": 5}, True, "idle", 1.5, 9, {"GPU-a": "GPU-b"})
+    written = Record(Phase.RESUMING, (Process(7, 1),), {"GPU-a": 5}, True, "idle", 1.5, 9)
     record.write(tmp_path, written)
     assert record.read(tmp_path) == written
     assert written.total_bytes == 5

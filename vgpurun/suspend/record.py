@@ -30,8 +30,7 @@ class Record(NamedTuple):
     """A suspension. `held_bytes` is what the processes had on each GPU, by UUID, and need there to come back.
 
     `is_held`: only a command brings it back, and no call of its programs. `by`: what suspended it, for people.
-    `since_s` is in seconds since 1970, `since_ns` by CLOCK_MONOTONIC: only a call after that asks for the GPUs. `onto`:
-    the GPUs that the processes come back to, by those that they had, where they move.
+    `since_s` is in seconds since 1970, `since_ns` by CLOCK_MONOTONIC: only a call after that asks for the GPUs.
     """
 
     phase: Phase
@@ -41,7 +40,6 @@ class Record(NamedTuple):
     by: str = ""
     since_s: float = 0.0
     since_ns: int = 0
-    onto: Mapping[str, str] = {}
 
     @property
     def total_bytes(self) -> int:

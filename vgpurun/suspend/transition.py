@@ -21,7 +21,7 @@ from vgpurun.limits import limits_file, usage_file
 from vgpurun.limits.quota import Quota, show_size
 from vgpurun.limits.update import Limited, changing, devices_of
 from vgpurun.suspend import checks, record
-from vgpurun.suspend.processes import Process, find, held_bytes
+from vgpurun.suspend.processes import Process, belongs_to, find, held_bytes
 from vgpurun.suspend.record import Phase, Record
 
 LOCK_TIMEOUT_MS = 10_000
@@ -117,6 +117,9 @@ def finish_locked(target: Limited, gpus: Sequence[Gpu], driver: Checkpoints) -> 
         if _suspended(target) != abi.NOT_SUSPENDED:
             _set_suspended(target, abi.NOT_SUSPENDED)  # the last step of all
         return None
+    # A user's own folder may say anything, and root reads it.
+    own = [each for each in found.processes if belongs_to(each.pid, target.limits_folder)]
+    found = found._replace(processes=tuple(own))
     if found.phase == Phase.RESUMING and _suspended(target) == abi.SUSPENDED:
         found = found._replace(phase=Phase.SUSPENDED)  # nothing is reserved yet, nothing was done
     if found.phase == Phase.SUSPENDED:
@@ -210,7 +213,7 @@ def _come_back(target: Limited, gpus: Sequence[Gpu], driver: Checkpoints, found:
     if away:
         _await_memory(target, found, gpus)
     for each in away:
-        tried(lambda each: _restore(driver, each, found), each)
+        tried(lambda each: _restore(driver, each), each)
     for each in alive:
         tried(lambda each: _unlock(driver, each), each)
     if not failures:
@@ -220,8 +223,8 @@ def _come_back(target: Limited, gpus: Sequence[Gpu], driver: Checkpoints, found:
         raise SuspendError(f"{target.name}: {failures[0]}" + f" (and {len(failures) - 1} more)" * (len(failures) > 1))
 
 
-def _restore(driver: Checkpoints, process: Process, found: Record) -> bool:
-    driver.restore(process.pid, found.onto)
+def _restore(driver: Checkpoints, process: Process) -> bool:
+    driver.restore(process.pid)
     return True
 
 
@@ -240,10 +243,7 @@ def _await_memory(target: Limited, found: Record, gpus: Sequence[Gpu]) -> None:
     A driver that finds too little never brings the process back.
     """
     there = held_bytes(found.processes, gpus)
-    needed = {}
-    for uuid, held in found.held_bytes.items():
-        onto = found.onto.get(uuid, uuid)
-        needed[onto] = held - there.get(onto, 0)
+    needed = {uuid: held - there.get(uuid, 0) for uuid, held in found.held_bytes.items()}
     chosen = [gpu for gpu in gpus if needed.get(gpu.uuid, 0) > 0]
     deadline_s = time.monotonic() + _MEMORY_COMES_BACK_S
     while True:
