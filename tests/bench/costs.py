@@ -1,6 +1,7 @@
 """Costs of the library: driver calls through it, with limits, with a profile and without, against none.
 
 costs.py [ROUNDS] [--launches] [--setting NAME]...    prints a Markdown table
+costs.py --shares                                     calls in a share within a share, against those in one share
 """
 
 from __future__ import annotations
@@ -17,6 +18,10 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+from vgpurun.host.gpus import survey
+from vgpurun.limits.nested import own_share, write_share
+from vgpurun.limits.quota import Quota
+
 ROOT = Path(__file__).resolve().parents[2]
 LIBRARY = ROOT / "lib" / "build" / "libvgpu.so"
 # A profile of 4 MiB has reached its size after the first launches; one of 64 MiB grows for two million calls.
@@ -29,6 +34,7 @@ SETTINGS: dict[str, dict[str, str]] = {
     "--profile-size 4m": {"PFLOG": "profile", "VGPURUN_PROFILE_SIZE": "4m"},
 }
 STARTS = 200
+SHARES = ("a share", "a share in a share")
 
 
 class Cost(NamedTuple):
@@ -70,7 +76,7 @@ def measure(program: Path, folder: Path, variables: dict[str, str], only_launche
     """Time each call, in a process of its own that makes each with the library and without, in turns."""
     profile = folder / "profile"
     profile.mkdir(exist_ok=True)
-    environment = {**os.environ, **variables, "CUDA_DEVICE_MEMORY_SHARED_CACHE": str(folder / "usage")}
+    environment = {**os.environ, "CUDA_DEVICE_MEMORY_SHARED_CACHE": str(folder / "usage"), **variables}
     command = [str(program), str(LIBRARY), *(["launch"] if only_launches else [])]
     # The name of the profile's folder is relative to this one.
     result = subprocess.run(command, env=environment, cwd=folder, stdout=subprocess.PIPE, text=True, check=True)
@@ -80,6 +86,29 @@ def measure(program: Path, folder: Path, variables: dict[str, str], only_launche
     if not only_launches:
         costs["/bin/true"] = start_cost(environment)
     return costs
+
+
+def enter_shares(folder: Path, levels: int) -> dict[str, str]:
+    """Make shares within each other, and return the variables that enter the innermost."""
+    quotas = [(gpu.uuid, Quota(8 << 30, 99)) for gpu in survey().gpus]
+    variables: dict[str, str] = {}
+    for level in range(levels):
+        parent = own_share(variables)
+        variables = write_share(folder / f"share-{levels}-{level}", quotas, parent)
+    return variables
+
+
+def shares_table(rounds: list[dict[str, dict[str, Cost]]]) -> str:
+    """A row for each call: what it takes in one share, and by how much longer it takes in two, in turns."""
+    lines = ["| call | one share, ns | two shares to one |", "|---|---|---|"]
+    for call in rounds[0][SHARES[0]]:
+        took = [[each[name][call].native_ns + each[name][call].more_ns for name in SHARES] for each in rounds]
+        ratios = [two_ns / one_ns for one_ns, two_ns in took]
+        one_ns = statistics.median(one_ns for one_ns, _ in took)
+        lines.append(
+            f"| {call} | {one_ns:.0f} | {statistics.median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f}) |"
+        )
+    return "\n".join(lines)
 
 
 def table(rounds: list[dict[str, dict[str, Cost]]]) -> str:
@@ -103,15 +132,21 @@ def main() -> None:
     parser.add_argument("rounds", nargs="?", type=int, default=7, help="processes of each setting, in changing order")
     parser.add_argument("--launches", action="store_true", help="nothing else")
     parser.add_argument("--setting", choices=SETTINGS, action="append", help="by default all")
+    parser.add_argument("--shares", action="store_true", help="one share, and one within another")
     options = parser.parse_args()
     settings = {name: SETTINGS[name] for name in options.setting or SETTINGS}
     rounds: list[dict[str, dict[str, Cost]]] = []
     with tempfile.TemporaryDirectory() as folder:
         program = compile_calls(Path(folder))
+        if options.shares:
+            settings = {name: enter_shares(Path(folder), levels) for levels, name in enumerate(SHARES, 1)}
         for _ in range(options.rounds):
             order = random.sample(list(settings), len(settings))
             costs = {name: measure(program, Path(folder), settings[name], options.launches) for name in order}
             rounds.append({name: costs[name] for name in settings})
+    if options.shares:
+        print(shares_table(rounds))
+        return
     print("Each of its native time: the median of the processes, their least and most, and nanoseconds more.\n")
     print(table(rounds))
 

@@ -212,7 +212,7 @@ def given(**settings: object) -> dict[str, object]:
     return {**dict.fromkeys(names), **settings}
 
 
-@pytest.mark.parametrize("name", ["mem", "sm", "sm_policy", "priority", "oversubscribe", "gpus", "place", "wait"])
+@pytest.mark.parametrize("name", ["sm_policy", "priority", "oversubscribe", "gpus", "place", "wait"])
 def test_what_a_slice_decides_is_refused_beside_it(name: str) -> None:
     with pytest.raises(OptionError, match=f"--{name.replace('_', '-')} beside --slice"):
         Wanted.take(given(slice_name="alice", **{name: "1"}))

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class AdmissionController(Protocol):
-    """Lets a launch in: an Admission where there is room for it, a Joining into a slice."""
+    """Lets a launch in: an Admission where there is room for it, a Joining into a slice, a Nesting within a share."""
 
     def look(self) -> Placement:
         """Return where the launch would go now."""

@@ -12,7 +12,7 @@ from vgpurun.admission.grants import WAYS_OUT_OF_OWN, Grant
 from vgpurun.admission.request import Needs, Request, candidates
 from vgpurun.errors import LimitError, NoRoomError, QuotaError
 from vgpurun.host.gpus import Gpu
-from vgpurun.limits.model import Joined, Limits
+from vgpurun.limits.model import Joined, Limits, Part
 from vgpurun.limits.quota import LEAST_LIMIT_BYTES, Quota
 
 _WAYS_OUT = "ask for less, queue with --wait, or share regardless with --overcommit"
@@ -22,12 +22,14 @@ _WAYS_OUT_IN_TURN = "ask for less, or queue with --wait"
 class Placement(NamedTuple):
     """The GPUs that a launch gets, in NVML's order, and its limits on them, `max` replaced by what it is.
 
-    A launch that joins a slice gets its GPUs and its limits. `lowered`: defaults that the user may not have in full.
+    A launch that joins a slice gets its GPUs and its limits, or a part of them. `lowered`: defaults that the user may
+    not have in full.
     """
 
     gpus: tuple[Gpu, ...]
     limits: Limits
     joined: Joined | None = None
+    part: Part | None = None
     lowered: tuple[str, ...] = ()
 
 

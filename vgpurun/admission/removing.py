@@ -24,7 +24,7 @@ def users_of(found: Slice, engine: "Engine | None") -> list[str]:
     """Return what uses a slice, by names for people: containers, stopped ones too, processes. Raises EngineError."""
     mine = {each.id: each.name for each in _containers_of(found, engine)} if engine else {}
     names = list(mine.values())
-    names += [each.name for each in local_processes() if Path(each.slice_folder) == found.folder]
+    names += [each.name for each in local_processes() if found.folder in (Path(each.slice_folder), *each.parents)]
     for member in members([found])[found.id]:
         if member.container not in mine:
             names.append(f"container {member.container[:_SHORT_ID]}" if member.container else f"process {member.pid}")
@@ -34,7 +34,9 @@ def users_of(found: Slice, engine: "Engine | None") -> list[str]:
 
 
 def _containers_of(found: Slice, engine: "Engine") -> "list[VgpurunContainer]":
-    joined = [each for each in engine.containers() if each.slice_name and each.limits_folder == found.folder]
+    joined = [
+        each for each in engine.containers() if each.slice_name and Path(each.record.slice_folder) == found.folder
+    ]
     return [each for each in joined if not is_abandoned(each, engine)]
 
 

@@ -13,13 +13,16 @@ from vgpurun.errors import OptionError
 from vgpurun.host.gpus import Gpu
 from vgpurun.limits.idle import NEVER, parse_idle
 from vgpurun.limits.model import Limits, check_limits
+from vgpurun.limits.nested import Share
 from vgpurun.limits.quota import sets_limits
 
 if TYPE_CHECKING:
     from vgpurun.admission.joining import Joining
+    from vgpurun.admission.nesting import Nesting
     from vgpurun.engine.client import Engine
 
-_OF_A_SLICE = ("mem", "sm", "sm_policy", "priority", "oversubscribe", "gpus", "place", "overcommit", "wait", "idle")
+_OF_A_SLICE = ("sm_policy", "priority", "oversubscribe", "gpus", "place", "overcommit", "wait", "idle")
+_OF_NO_PART = ("place", "overcommit", "wait", "idle")
 
 
 class Wanted(NamedTuple):
@@ -35,13 +38,17 @@ class Wanted(NamedTuple):
     idle: str = ""
 
     @classmethod
-    def take(cls, given: MutableMapping[str, Any], is_local: bool = False) -> "Wanted | WantedSlice":
+    def take(
+        cls, given: MutableMapping[str, Any], is_local: bool = False, share: Share | None = None
+    ) -> "Wanted | WantedSlice | WantedPart":
         """Take the options out of all that were given; the configuration has the values of those that were not.
 
-        Raises LimitError, OptionError and ConfigError.
+        `share`: what this process is in, and the launch will be. Raises LimitError, OptionError and ConfigError.
         """
         if (name := given.pop("slice_name")) is not None:
             return WantedSlice.take(name, given)
+        if share is not None:
+            return WantedPart.take(share, given)
 
         defaults = frozenset(name for name in ("mem", "sm", "overcommit") if given[name] is None)
 
@@ -96,15 +103,22 @@ class WantedSlice(NamedTuple):
     idle: str = ""
 
     @classmethod
-    def take(cls, name: str, given: MutableMapping[str, Any]) -> "WantedSlice":
-        """Take the options out of all that were given. Raises OptionError for those that a slice decides."""
+    def take(cls, name: str, given: MutableMapping[str, Any]) -> "WantedSlice | WantedPart":
+        """Take the options out of all that were given: with limits a part of the slice is wanted.
+
+        Raises LimitError, and OptionError for options that a slice decides.
+        """
+        limits = Limits(given.pop("mem"), given.pop("sm"))
         for each in _OF_A_SLICE:
             if given.pop(each, None) is not None:
                 raise OptionError(
                     f"--{each.replace('_', '-')} beside --slice: a slice has its own; leave it out, or change them "
                     f"for all of it: vgpurun slice update {name}"
                 )
-        return cls(name)
+        if limits == Limits():
+            return cls(name)
+        check_limits(limits)
+        return WantedPart(name, limits)
 
     def admission(self, environment: Mapping[str, str], gpus: Sequence[Gpu], engine: "Engine | None") -> "Joining":
         """Return what lets a launch into the slice."""
@@ -120,4 +134,43 @@ class WantedSlice(NamedTuple):
 
     def check(self, environment: Mapping[str, str], gpus: Sequence[Gpu]) -> None:
         """Raise SliceError for a slice that is not there, or not this user's."""
+        self.admission(environment, gpus, None).look()
+
+
+class WantedPart(NamedTuple):
+    """A part of a share: of the slice of this name, or of the share that this process is in."""
+
+    within: Share | str
+    limits: Limits
+    gpus: str | None = None
+    idle: str = ""
+
+    @classmethod
+    def take(cls, share: Share, given: MutableMapping[str, Any]) -> "WantedPart":
+        """Take the options out of all that were given; what is not given is the share's, not the configuration's.
+
+        Raises LimitError, and OptionError for options that have no meaning within a share.
+        """
+        for each in _OF_NO_PART:
+            if given.pop(each, None) is not None:
+                raise OptionError(f"--{each} is for the share as a whole, which this is a part of; leave it out")
+        names = ("mem", "sm", "sm_policy", "priority", "oversubscribe")
+        limits = Limits(*(given.pop(name) for name in names))
+        check_limits(limits)
+        return cls(share, limits, given.pop("gpus"))
+
+    def admission(self, environment: Mapping[str, str], gpus: Sequence[Gpu], engine: "Engine | None") -> "Nesting":
+        """Return what lets a launch into the share."""
+        del environment, engine
+        from vgpurun.admission.nesting import Nesting
+
+        return Nesting(self.within, self.limits, gpus, self.gpus)
+
+    def has_limits(self, environment: Mapping[str, str]) -> bool:
+        """Every share has limits, or may be given some while it is used."""
+        del environment
+        return True
+
+    def check(self, environment: Mapping[str, str], gpus: Sequence[Gpu]) -> None:
+        """Raise LimitError and GpuError for a part that the share does not have, SliceError as for a slice."""
         self.admission(environment, gpus, None).look()

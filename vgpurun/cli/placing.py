@@ -26,7 +26,8 @@ def placement_options(function: Function) -> Function:
         metavar="NAME",
         group=LIMITS,
         type=SliceName(),
-        help="Join a slice: use its part of its GPUs, together with all that have joined it.",
+        help="Join a slice: use its part of its GPUs, together with all that have joined it. With --mem or --sm: with "
+        "limits of its own within the slice, in percent of that.",
     )(own_placement_options(idle_option(function)))
 
 

@@ -75,11 +75,21 @@ class VgpurunContainer(NamedTuple):
     @property
     def limits_folder(self) -> Path:
         """Where its limits and usage are: its own state folder, or that of the slice that it has joined."""
-        return Path(self.record.slice_folder or self.state_folder)
+        return Path(self.state_folder if self.is_part else self.record.slice_folder or self.state_folder)
+
+    @property
+    def tenant_folder(self) -> Path:
+        """Where the share is that takes turns with others: the outermost one."""
+        return Path(self.record.parents[-1]) if self.is_part else self.limits_folder
+
+    @property
+    def is_part(self) -> bool:
+        """Whether it has limits of its own within a share, such as a slice."""
+        return bool(self.record.parents)
 
     @property
     def slice_name(self) -> str:
-        """The slice that it has joined, or nothing."""
+        """The slice that it has joined or has a part of, or nothing."""
         return Path(self.record.slice_folder).name
 
 

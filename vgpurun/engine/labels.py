@@ -26,12 +26,13 @@ LABEL_HOLDS = "vgpurun.holds"  # where others may not read the state folder
 _LABEL_VERSION = "vgpurun.version"  # these are on containers of earlier versions, whose owner file does not have them
 _LABEL_QUOTA = "vgpurun.quota"
 _LABEL_USER = "vgpurun.user"
-_LIMITS_TARGET = f"{abi.CONTAINER_DIR}/etc"
+_LIMITS_TARGETS = [f"{abi.CONTAINER_DIR}{'/parent' * level}/etc" for level in range(abi.MAX_LEVELS)]
 
 
 class Record(NamedTuple):
-    """A container of vgpurun, as far as is known. `slice_folder` is that of a slice that it has joined, or nothing.
+    """A container of vgpurun, as far as is known. `slice_folder` is that of a slice that it is in, or nothing.
 
+    `parents`: the folders of the shares that it is a part of, with limits of its own. It has joined a slice without.
     `ends_s` is when it is to be stopped, in seconds since 1970.
     """
 
@@ -41,6 +42,7 @@ class Record(NamedTuple):
     user: str = ""
     version: str = ""
     ends_s: float | None = None
+    parents: tuple[str, ...] = ()
 
 
 def read_record(container: str, labels: Mapping[str, str], mounts: Sequence[Mapping[str, Any]]) -> Record | None:
@@ -49,16 +51,16 @@ def read_record(container: str, labels: Mapping[str, str], mounts: Sequence[Mapp
     `mounts` are the engine's own list. A container of which nobody has written down the id yet is about to be started.
     """
     folder = labels.get(LABEL_STATE)
-    source = next((each.get("Source") for each in mounts if each.get("Destination") == _LIMITS_TARGET), None)
-    if not folder or not source:
+    sources = {each.get("Destination"): each.get("Source") for each in mounts}
+    folders = [Path(source).parent for target in _LIMITS_TARGETS if (source := sources.get(target))]
+    if not folder or not folders:
         return None
     owner = state.read_owner(Path(folder)) or {}
     if owner.get("container", container) != container:
         return None
     ends_s = None if owner.get("has_ended") else state.ends_s(owner)
-    limits_folder = Path(source).parent
-    joined = str(limits_folder) if limits_folder.parent.name == state.SLICES else ""
-    return _with_words(Record(folder, joined, ends_s=ends_s), owner, labels)
+    slice_folder = next((str(each) for each in folders if each.parent.name == state.SLICES), "")
+    return _with_words(Record(folder, slice_folder, parents=tuple(map(str, folders[1:])), ends_s=ends_s), owner, labels)
 
 
 def _with_words(found: Record, owner: Mapping[str, Any], labels: Mapping[str, str]) -> Record:

@@ -13,7 +13,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -32,7 +32,7 @@ _PACKAGE = Path(__file__).resolve().parent.parent
 _OF_OUTER_MAKE = ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")  # they would change what is built
 _HEADERS = ("nvidia-cuda-runtime", "nvidia-nvml-dev")
 _BUILD_TAKES_S = 300.0  # at the very most, on a machine with much else to do
-_MARKER = re.compile(rb"%s([0-9A-Za-z.+-]+) abi=([0-9]+)" % abi.MARKER_PREFIX.encode())
+_MARKER = re.compile(rb"%s([0-9A-Za-z.+-]+) abi=([0-9]+)( levels=)?" % abi.MARKER_PREFIX.encode())
 
 
 class Library(NamedTuple):
@@ -233,6 +233,24 @@ def _mapped(path: Path) -> Content:
     """Return a file's content, of which only what is looked at is read. Raises OSError."""
     with path.open("rb") as file:
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if os.fstat(file.fileno()).st_size else b""
+
+
+def preloaded(environment: Mapping[str, str]) -> Path | None:
+    """Return the library that programs of this environment have already: a second one would limit them twice.
+
+    Raises LibraryError for one that is too old to know shares within each other.
+    """
+    named = [abi.CONTAINER_LIBRARY, *re.split("[: ]", environment.get("LD_PRELOAD", ""))]
+    for path in map(Path, filter(None, named)):
+        try:
+            marker = _MARKER.search(_mapped(path))
+        except OSError:
+            continue
+        if marker and not marker.group(3):
+            raise LibraryError(f"{path}, which this share has, knows no shares within it; start the share again")
+        if marker:
+            return path
+    return None
 
 
 def check_host(library: Library) -> None:

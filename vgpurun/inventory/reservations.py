@@ -32,7 +32,8 @@ _ANSWER_TAKES_S = 5.0
 class Holder(NamedTuple):
     """A container, a process of `vgpurun local` or a slice, and its quota on each of its GPUs, by UUID.
 
-    `slice_folder` is that of the slice that a process has joined. `namespace` and `pod` are Kubernetes' names.
+    `slice_folder` is that of the slice that a process has joined, `parents` are those of the shares that it is a part
+    of, the next one first. `namespace` and `pod` are Kubernetes' names.
     """
 
     kind: str
@@ -43,6 +44,7 @@ class Holder(NamedTuple):
     folder: Path
     quotas: tuple[tuple[str, Quota], ...]
     slice_folder: str = ""
+    parents: tuple[Path, ...] = ()
     namespace: str = ""
     pod: str = ""
 
@@ -59,12 +61,12 @@ class Holder(NamedTuple):
 def all_holders(engine: "Engine | None") -> list[Holder]:
     """Return all that hold a part of a GPU, running or about to run. Raises EngineError."""
     held = _container_holders(engine) if engine else []
-    processes = [each for each in local_processes() if not each.slice_folder]
+    processes = [each for each in local_processes() if not each.slice_folder and not each.parents]
     return [*slice_holders(), *held, *processes]
 
 
 def _container_holders(engine: "Engine") -> list[Holder]:
-    alone = [each for each in engine.containers() if not each.slice_name]
+    alone = [each for each in engine.containers() if not each.slice_name and not each.is_part]
     return [of_container(each) for each in alone if each.status not in _ENDED and not is_abandoned(each, engine)]
 
 
@@ -112,6 +114,7 @@ def local_processes() -> Iterator[Holder]:
             folder=folder,
             quotas=_limits_now(folder, quotas_from_json(str(owner.get("quota")))),
             slice_folder=str(owner.get("slice", "")),
+            parents=tuple(Path(str(each)) for each in owner.get("parents") or ()),
         )
 
 

@@ -18,6 +18,7 @@ from vgpurun.limits.utilization import Utilization
 from vgpurun.slices import store
 from vgpurun.slices.members import Member, members
 from vgpurun.slices.store import Slice
+from vgpurun.storage import state
 
 if TYPE_CHECKING:
     from vgpurun.engine.client import Engine, VgpurunContainer
@@ -64,7 +65,8 @@ class Tenant(NamedTuple):
     """A container, a process of `vgpurun local` or a slice that has limits.
 
     `container` is None for what vgpurun did not make as one. `slice_name` is the slice that it has joined, and uses a
-    part of. `missing` are UUIDs and quotas of GPUs that are not among those asked about: of another driver, or gone.
+    part of. `within`: the share that it has a part of, with limits and use of its own. `missing` are UUIDs and quotas
+    of GPUs that are not among those asked about: of another driver, or gone.
     `stopped` says what the guard has done to it.
     """
 
@@ -79,6 +81,7 @@ class Tenant(NamedTuple):
     slice_name: str = ""
     user: str = ""
     stopped: str = ""
+    within: str = ""
 
 
 class Report(NamedTuple):
@@ -103,7 +106,8 @@ class Report(NamedTuple):
 
     def outside_bytes(self, gpu: Gpu, use: GpuUse) -> int:
         """Return what programs outside vgpurun use of a GPU."""
-        held = [device for tenant in self.tenants for device in tenant.devices if device.gpu.uuid == gpu.uuid]
+        alone = [tenant for tenant in self.tenants if not tenant.within]
+        held = [device for tenant in alone for device in tenant.devices if device.gpu.uuid == gpu.uuid]
         return max(0, use.memory_used_bytes - sum(each.memory_used_bytes or 0 for each in held if not each.is_part))
 
 
@@ -131,8 +135,8 @@ def read_containers(containers: Sequence["VgpurunContainer"], all_gpus: Sequence
 
 def read_joined(containers: Sequence["VgpurunContainer"], all_gpus: Sequence[Gpu]) -> list[Tenant]:
     """Read those of these containers, and of all local processes, that have joined a slice. Raises nothing."""
-    known = read_containers([each for each in containers if each.slice_name], all_gpus)
-    return known + [_read_process(each, all_gpus) for each in local_processes() if each.slice_folder]
+    known = read_containers([each for each in containers if each.slice_name or each.is_part], all_gpus)
+    return known + [_read_process(each, all_gpus) for each in local_processes() if each.slice_folder or each.parents]
 
 
 def _read_container(
@@ -147,18 +151,30 @@ def _read_container(
         container=container,
         user=container.user,
         slice_name=container.slice_name,
+        within=_share_name(Path(container.record.parents[0])) if container.is_part else "",
     )
-    if container.slice_name:
+    if container.slice_name and not container.is_part:
         return _as_part(tenant, quotas_now(container), all_gpus, namespaces.get(container.id))
     return _with_devices(tenant, quotas_now(container), all_gpus)
 
 
 def _read_process(process: Holder, all_gpus: Sequence[Gpu]) -> Tenant:
     tenant = Tenant(process.kind, process.id, process.name, process.what, process.folder, user=process.user)
+    if process.parents:
+        slices = [each.name for each in process.parents if each.parent.name == state.SLICES]
+        tenant = tenant._replace(within=_share_name(process.parents[0]), slice_name=slices[0] if slices else "")
+        return _with_devices(tenant, process.quotas, all_gpus)
     if not process.slice_folder:
         return _with_devices(tenant, process.quotas, all_gpus)
     folder = Path(process.slice_folder)
     return _as_part(tenant._replace(folder=folder, slice_name=folder.name), process.quotas, all_gpus, None)
+
+
+def _share_name(folder: Path) -> str:
+    """Name a share for people: a slice, or the process that was given it."""
+    if folder.parent.name == state.SLICES:
+        return f"slice {folder.name}"
+    return f"process {(state.read_owner(folder) or {}).get('pid', '?')}"
 
 
 def read_slices(known: Sequence[Tenant], all_gpus: Sequence[Gpu]) -> Iterator[Tenant]:

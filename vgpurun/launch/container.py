@@ -17,7 +17,7 @@ from vgpurun.host.drivers import EngineFacts
 from vgpurun.inventory.reservations import is_abandoned
 from vgpurun.launch.attached import AttachedRun
 from vgpurun.launch.ending import Countdown, end_overdue
-from vgpurun.launch.plan import LaunchPlan
+from vgpurun.launch.plan import LaunchPlan, tenant_folder
 from vgpurun.launch.request import plan_body
 from vgpurun.options import ContainerOptions
 from vgpurun.options.values import detach_keys
@@ -94,7 +94,7 @@ def launch(
                     plan.state_folder, plan.state_files, owner, plan.slice_folder is None, plan.state_links
                 )
                 undo.callback(_remove_unused, engine, folder)
-                tenants.make(plan.slice_folder or plan.state_folder)
+                tenants.make(tenant_folder(plan.slice_folder or plan.state_folder, plan.parents))
                 if plan.profiling and plan.profiling.make_folder():
                     undo.callback(plan.profiling.folder.rmdir)
                 container, warnings = engine.create(

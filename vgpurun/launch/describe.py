@@ -35,6 +35,7 @@ def describe(plan: LaunchPlan | ProcessPlan) -> dict[str, Any]:
     described["environment"] = dict(plan.environment)
     described["state_folder"] = str(plan.state_folder)
     described["slice_folder"] = str(plan.slice_folder or "")
+    described["part_of"] = [str(parent) for parent in plan.parents]
     return {key: value for key, value in described.items() if value not in (None, [], {}, "", False)}
 
 

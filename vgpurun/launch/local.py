@@ -33,6 +33,7 @@ def plan_local(
         driver_environment |= simulation.local_environment(library.find_simulated_driver(say), host_environment)
     found = library.find_library(is_dry_run)
     library.check_host(found)
+    preloaded = library.preloaded(host_environment) if placement.part else None
     plan = plan_process(
         command,
         placement.limits,
@@ -40,10 +41,11 @@ def plan_local(
         len(placement.gpus) < len(host.gpus) or bool(host.lost and not host_environment.get("CUDA_VISIBLE_DEVICES")),
         driver,
         driver_environment,
-        found.path,
+        preloaded or found.path,
         state.new_folder_path("local"),
         host_environment,
         placement.joined,
+        placement.part,
         profiling,
     )
     return plan._replace(is_driver_held=not lacking_for_process(enforce, plan.quotas))

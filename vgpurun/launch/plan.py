@@ -4,7 +4,7 @@
 """
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,7 +18,8 @@ from vgpurun.launch.driver_mounts import DRIVER_FOLDER, driver_mounts
 from vgpurun.launch.profiling import Profiling
 from vgpurun.limits import quota
 from vgpurun.limits.device_quotas import device_quotas, limit_variables, limits_content, shared_files, toolkit_variables
-from vgpurun.limits.model import DeviceQuota, Joined, Limits, quotas_to_json
+from vgpurun.limits.model import DeviceQuota, Joined, Limits, Part, quotas_to_json
+from vgpurun.limits.nested import PARENT
 from vgpurun.options import ContainerOptions, Mount, mount_targets
 from vgpurun.storage import state, tenants
 from vgpurun.util.users import current_user
@@ -32,7 +33,8 @@ _LINKS = "driver"  # in the state folder
 class LaunchPlan(NamedTuple):
     """A container to be made: the user's options, and what vgpurun adds to them. `environment` holds both.
 
-    `slice_folder` has the limits and the usage of a slice that it joins; else the state folder has its own.
+    `slice_folder` has the limits and the usage of a slice that it joins; else the state folder has its own. `parents`
+    are the folders of the shares that it is a part of, the next one first.
     """
 
     options: ContainerOptions
@@ -51,6 +53,7 @@ class LaunchPlan(NamedTuple):
     warnings: tuple[str, ...] = ()
     slice_folder: Path | None = None
     profiling: Profiling | None = None
+    parents: tuple[Path, ...] = ()
 
 
 class ProcessPlan(NamedTuple):
@@ -65,6 +68,7 @@ class ProcessPlan(NamedTuple):
     slice_folder: Path | None = None
     profiling: Profiling | None = None
     is_driver_held: bool = False
+    parents: tuple[Path, ...] = ()
 
     @property
     def quota_json(self) -> str:
@@ -84,6 +88,7 @@ def plan_launch(
     host_exists: Callable[[str], bool] = os.path.exists,
     is_readable: Callable[[Path], bool] = state.is_readable_by_all,
     joined: Joined | None = None,
+    part: Part | None = None,
     profiling: Profiling | None = None,
     libc: "Libc | None" = None,
     limits_device: DeviceRequest | None = None,
@@ -92,15 +97,18 @@ def plan_launch(
     users can read a folder that is to be made. `libc` is what is known of the image's C library, if anything is.
     `limits_device` has the driver's own limits set, where there is a memory limit.
 
-    The limits of a slice that is joined take the place of `limits` and of those in the environment.
+    The limits of a slice that is joined, or of a part of a share, take the place of `limits` and of those in the
+    environment.
 
     Raises LimitError, GpuError, and OptionError for a mount over what is vgpurun's own.
     """
     host_environment = os.environ if host_environment is None else host_environment
     of_image = image_environment or {}
     given = options.environment_over(own_variables(of_image))
-    quotas = joined.quotas if joined else device_quotas(gpus, limits, given, range(len(gpus)))
-    mounts = _mounts(options, library, state_folder, joined.folder if joined else state_folder, host_exists)
+    of_share = joined or part
+    quotas = of_share.quotas if of_share else device_quotas(gpus, limits, given, range(len(gpus)))
+    parents = part.parents if part else ()
+    mounts = _mounts(options, library, state_folder, joined.folder if joined else state_folder, host_exists, parents)
     of_driver, needs_path = driver_mounts(driver, str(state_folder / _LINKS), options, host_exists, libc)
     is_driver_held = limits_device is not None and any(each.quota.memory_bytes is not None for each in quotas)
     environment = {
@@ -134,11 +142,12 @@ def plan_launch(
             "quota": quotas_to_json(quotas),
             "enforce": "driver" if is_driver_held else "library",
         },
-        state_files={**({} if joined else shared_files(quotas, driver)), **_preload_file(libc)},
-        state_links=_links(driver),
+        state_files={**({} if joined else shared_files(quotas, driver, bool(parents))), **_preload_file(libc)},
+        state_links={**_links(driver), **parent_link(parents)},
         warnings=(*_warnings_of_instances(gpus), *_warnings_of_limits(quotas, mounts, libc)),
         slice_folder=joined.folder if joined else None,
         profiling=profiling,
+        parents=parents,
     )
 
 
@@ -153,6 +162,7 @@ def plan_process(
     state_folder: Path,
     host_environment: Mapping[str, str],
     joined: Joined | None = None,
+    part: Part | None = None,
     profiling: Profiling | None = None,
 ) -> ProcessPlan:
     """Return the plan of a process on this host. Raises LimitError and GpuError.
@@ -160,15 +170,18 @@ def plan_process(
     NVML shows the process all GPUs of the host; those that were not chosen are not in its limits file, which grants
     nothing of them. `hides_others`: there are such, and CUDA is not to see them.
     """
-    quotas = joined.quotas if joined else device_quotas(gpus, limits, host_environment, [gpu.index for gpu in gpus])
+    of_share = joined or part
+    indexes = [gpu.index for gpu in gpus]
+    quotas = of_share.quotas if of_share else device_quotas(gpus, limits, host_environment, indexes)
+    parents = part.parents if part else ()
     limits_folder = joined.folder if joined else state_folder
     environment = {
         **driver_environment,
-        **limit_variables(quotas, [gpu.index for gpu in gpus]),
+        **limit_variables(quotas, indexes),
         "LD_PRELOAD": _joined(str(library), host_environment.get("LD_PRELOAD")),
         abi.ENV_LIMITS_FILE: str(limits_folder / "etc/limits"),
         abi.ENV_USAGE_FILE: str(limits_folder / "run/usage"),
-        abi.ENV_TURNS_FILE: str(tenants.turns_file(limits_folder)),
+        abi.ENV_TURNS_FILE: str(tenants.turns_file(tenant_folder(limits_folder, parents))),
         **(profiling.variables(str(profiling.folder)) if profiling else {}),
     }
     if hides_others:
@@ -179,9 +192,10 @@ def plan_process(
         driver,
         environment,
         state_folder,
-        {} if joined else {"etc/limits": limits_content(quotas)},
+        {} if joined else {"etc/limits": limits_content(quotas, bool(parents))},
         slice_folder=joined.folder if joined else None,
         profiling=profiling,
+        parents=parents,
     )
 
 
@@ -242,18 +256,37 @@ def _mounts(
     state_folder: Path,
     limits_folder: Path,
     host_exists: Callable[[str], bool],
+    parents: Sequence[Path],
 ) -> list[Mount]:
     """Return those of our mounts, but for the driver's, that can be made among the user's."""
     mount_targets.refuse_mounts_over_ours(options)
     mounts = [
         Mount(str(library), abi.CONTAINER_LIBRARY),
-        Mount(str(limits_folder / "etc"), f"{abi.CONTAINER_DIR}/etc"),
-        Mount(str(limits_folder / "run/usage"), abi.CONTAINER_USAGE, read_only=False),
+        *_share_mounts([limits_folder, *parents]),
         Mount(str(state_folder / "etc/ld.so.preload"), mount_targets.PRELOAD_FILE),
         Mount(abi.LOCK_DIR, abi.CONTAINER_TENANTS),
-        Mount(str(tenants.turns_file(limits_folder)), abi.CONTAINER_TURNS, read_only=False),
+        Mount(str(tenants.turns_file(tenant_folder(limits_folder, parents))), abi.CONTAINER_TURNS, read_only=False),
     ]
     return [mount for mount in mounts if mount_targets.has_place(mount.target, options, host_exists)]
+
+
+def tenant_folder(limits_folder: Path, parents: Sequence[Path]) -> Path:
+    """Return the folder of the tenant that takes turns with others: that of the outermost share."""
+    return parents[-1] if parents else limits_folder
+
+
+def parent_link(parents: Sequence[Path]) -> dict[str, str]:
+    """Return the link by which a state folder names the share that it is a part of."""
+    return {PARENT: str(parents[0])} if parents else {}
+
+
+def _share_mounts(folders: Sequence[Path]) -> Iterator[Mount]:
+    """Mount limits and usage of a share and of those that it is a part of, each in the one before."""
+    target = abi.CONTAINER_DIR
+    for folder in folders:
+        yield Mount(str(folder / "etc"), f"{target}/etc")
+        yield Mount(str(folder / "run/usage"), f"{target}/run/usage", read_only=False)
+        target += f"/{PARENT}"
 
 
 def _loader_variables(

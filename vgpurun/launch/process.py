@@ -8,7 +8,7 @@ from contextlib import nullcontext
 
 from vgpurun.errors import CommandNotExecutableError, CommandNotFoundError
 from vgpurun.launch.local_cgroup import own_cgroup
-from vgpurun.launch.plan import ProcessPlan
+from vgpurun.launch.plan import ProcessPlan, parent_link
 from vgpurun.storage import state, tenants
 from vgpurun.storage.state import StateFolder
 from vgpurun.util.users import current_user
@@ -30,8 +30,10 @@ def prepare_process(plan: ProcessPlan) -> StateFolder:
     if plan.profiling:
         plan.profiling.make_folder()
     signal.pthread_sigmask(signal.SIG_BLOCK, {*_FORWARDED, signal.SIGCHLD})
-    folder = StateFolder.make(plan.state_folder, plan.state_files, _owner(plan), has_usage=plan.slice_folder is None)
-    tenants.make(plan.slice_folder or plan.state_folder, is_open=plan.slice_folder is not None)
+    has_usage, links = plan.slice_folder is None, parent_link(plan.parents)
+    folder = StateFolder.make(plan.state_folder, plan.state_files, _owner(plan), has_usage, links)
+    if not plan.parents:
+        tenants.make(plan.slice_folder or plan.state_folder, is_open=plan.slice_folder is not None)
     return folder
 
 
@@ -61,6 +63,7 @@ def _owner(plan: ProcessPlan) -> dict[str, object]:
         "command": list(plan.command),
         "quota": plan.quota_json,
         **({"slice": str(plan.slice_folder)} if plan.slice_folder else {}),
+        **({"parents": [str(parent) for parent in plan.parents]} if plan.parents else {}),
     }
 
 

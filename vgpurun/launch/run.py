@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from vgpurun.admission.placement import Placement
-from vgpurun.admission.wanted import Wanted, WantedSlice
+from vgpurun.admission.wanted import Wanted, WantedPart, WantedSlice
 from vgpurun.console.messages import say, warn
 from vgpurun.console.signals import Signals
 from vgpurun.engine.images import PullOptions, find_image
@@ -51,7 +51,7 @@ class Launch:
     def __init__(
         self,
         options: ContainerOptions,
-        wanted: Wanted | WantedSlice,
+        wanted: Wanted | WantedSlice | WantedPart,
         profiling: Profiling | None,
         driver_mode: str,
         enforce: str = "auto",
@@ -131,6 +131,7 @@ class Launch:
             state.new_folder_path(self._options.name),
             image_environment,
             joined=placement.joined,
+            part=placement.part,
             profiling=self._profiling,
             libc=libc,
             limits_device=enforcing_device(self._enforce, placement.gpus, facts, simulated, is_dry_run),

@@ -64,6 +64,16 @@ class Joined(NamedTuple):
     quotas: tuple[DeviceQuota, ...]
 
 
+class Part(NamedTuple):
+    """What a launch gets of a share that it becomes a part of: limits and usage of its own, and these quotas.
+
+    `parents` are the folders of the shares around it, the next one first.
+    """
+
+    quotas: tuple[DeviceQuota, ...]
+    parents: tuple[Path, ...]
+
+
 def quotas_to_json(quotas: Sequence[DeviceQuota]) -> str:
     """Return quotas as an owner file has them: a list in the order of the container's devices."""
     return json.dumps(

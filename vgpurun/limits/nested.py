@@ -123,6 +123,8 @@ def quotas_within(parent: Share, gpus: Sequence[Gpu], limits: Limits) -> tuple[D
     sizes = [_visible_bytes(each) or gpu.memory_bytes for gpu, each in zip(gpus, whole, strict=True)]
     seen = [gpu._replace(memory_bytes=size) for gpu, size in zip(gpus, sizes, strict=True)]
     asked = quota.resolve(seen, limits.memory, limits.sm, {}, range(len(gpus)))
+    if any(each.guaranteed_bytes is not None for each in asked):
+        raise LimitError("a guaranteed size is for the share as a whole, which this is a part of; give the most alone")
     found = [
         DeviceQuota(gpu, Quota(each.memory_bytes, _percent_of(each.sm_percent, of.sm_percent)))
         for gpu, each, of in zip(gpus, asked, whole, strict=True)

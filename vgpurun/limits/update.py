@@ -13,6 +13,7 @@ from vgpurun.host.gpus import Gpu
 from vgpurun.limits import limits_file, quota, usage_file
 from vgpurun.limits.driver_wall import Unsettled, settle
 from vgpurun.limits.model import Limits
+from vgpurun.limits.nested import Share, folders_above, quotas_within, share_of
 from vgpurun.limits.oversubscription import NOT_OVERSUBSCRIBED, oversubscribe
 from vgpurun.limits.policies import choose_policy, choose_priority
 from vgpurun.limits.quota import Quota
@@ -75,8 +76,12 @@ def update(
     with changing(container), _told(path, container):
         before = _read(path, container)
         chosen = [gpu for gpu, _ in devices_of(container.name, before, gpus)]
-        after = _changed([quota for _, quota in before], chosen, limits)
-        grows = any(_is_more(new, old) for new, (_, old) in zip(after, before, strict=True))
+        above = folders_above(container.limits_folder)
+        if above:  # what it is a part of has been admitted
+            after = _changed_part([quota for _, quota in before], chosen, limits, share_of(above[0]))
+        else:
+            after = _changed([quota for _, quota in before], chosen, limits)
+        grows = not above and any(_is_more(new, old) for new, (_, old) in zip(after, before, strict=True))
         with ExitStack() as undo:
             wanted = list(zip(chosen, after, strict=True))
             with admit(container, wanted, dict(before)) if grows else nullcontext():
@@ -188,6 +193,18 @@ def _changed(before: Sequence[Quota], gpus: Sequence[Gpu], limits: Limits) -> li
     if limits.oversubscribe == NOT_OVERSUBSCRIBED:
         return [each._replace(virtual_bytes=None) for each in after]
     return oversubscribe(gpus, after, limits.oversubscribe)
+
+
+def _changed_part(before: Sequence[Quota], gpus: Sequence[Gpu], limits: Limits, parent: Share) -> list[Quota]:
+    given = [each.quota for each in quotas_within(parent, gpus, limits)]
+    named_memory, named_sm = _named(gpus, limits.memory, "--mem"), _named(gpus, limits.sm, "--sm")
+    return [
+        old._replace(
+            memory_bytes=new.memory_bytes if gpu.uuid in named_memory else old.memory_bytes,
+            sm_percent=new.sm_percent if gpu.uuid in named_sm else old.sm_percent,
+        )
+        for gpu, old, new in zip(gpus, before, given, strict=True)
+    ]
 
 
 def _with_limits(before: Sequence[Quota], gpus: Sequence[Gpu], limits: Limits) -> list[Quota]:

@@ -245,12 +245,14 @@ class Reader:
         found: list[tuple[str, Callable[[], Holder]]] = [
             (each.name, partial(_same, each))
             for each in (*slice_holders(), *local_processes())
-            if not each.slice_folder  # counted with its slice
+            if not each.slice_folder and not each.parents  # counted with the share that it is in
         ]
         try:
             self._engine = self._engine or Engine.connect(ENGINE_PATIENCE_S)
             running = self._engine.containers(everything=False)
-            found += [(each.name, partial(of_container, each)) for each in running if not each.slice_name]
+            found += [
+                (each.name, partial(of_container, each)) for each in running if not each.slice_name and not each.is_part
+            ]
         except EngineError as error:
             self._engine = None
             self._note(ENGINE, f"containers are not shown: {error}")

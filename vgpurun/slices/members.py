@@ -5,7 +5,7 @@ root sees the processes of all; for others, containers of other users are not th
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -30,25 +30,37 @@ class Member(NamedTuple):
 
 def members(found: Sequence[Slice], proc: Path = Path("/proc")) -> dict[str, list[Member]]:
     """Return the members of slices, by the slices' ids. Raises nothing."""
-    by_file = {file: each.id for each in found if (file := file_at(each.usage))}
+    by_file = _by_file(found)
     joined: dict[str, list[Member]] = {each.id: [] for each in found}
     if by_file:
         for process in _one_of_each_mount_namespace(proc):
             with suppress(OSError):
-                if slice_id := by_file.get(usage_of(process) or (0, 0)):
+                if slice_id := _slice_of(process, by_file):
                     joined[slice_id].append(_member(process, proc))
     return joined
 
 
 def has_joined(pid: int, found: Sequence[Slice], proc: Path = Path("/proc")) -> bool:
-    """Whether a process has the usage file of one of these slices in its place. Raises nothing."""
-    usage = usage_of(proc / str(pid))
-    return usage is not None and usage in {file_at(each.usage) for each in found}
+    """Whether a process has the usage file of one of these slices in its place, or around it. Raises nothing."""
+    return _slice_of(proc / str(pid), _by_file(found)) is not None
 
 
-def usage_of(process: Path) -> tuple[int, int] | None:
-    """Return which file a process of /proc has where a container has its usage file. Raises nothing."""
-    return file_at(process / "root" / abi.CONTAINER_USAGE.lstrip("/"))
+def _by_file(found: Sequence[Slice]) -> dict[tuple[int, int], str]:
+    return {file: each.id for each in found if (file := file_at(each.usage))}
+
+
+def _slice_of(process: Path, by_file: Mapping[tuple[int, int], str]) -> str | None:
+    return next((by_file[usage] for usage in usages_of(process) if usage in by_file), None)
+
+
+def usages_of(process: Path) -> list[tuple[int, int]]:
+    """Return which files a process of /proc has where a container has its usage file. Raises nothing.
+
+    The first is that of its own share, the next ones are those of the shares that it is a part of.
+    """
+    place = process / "root" / abi.CONTAINER_DIR.lstrip("/")
+    found = (file_at(place / ("parent/" * level) / "run" / "usage") for level in range(abi.MAX_LEVELS))
+    return [usage for usage in found if usage]
 
 
 def file_at(path: Path) -> tuple[int, int] | None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from vgpurun.slices.members import file_at, usage_of
+from vgpurun.slices.members import file_at, usages_of
 from vgpurun.slices.store import Slice
 
 _PATIENCE_S = 5.0
@@ -34,7 +34,7 @@ def _processes_of(found: Slice, proc: Path) -> Iterator[int]:
     for process in proc.iterdir() if usage else ():
         if not process.name.isdecimal() or int(process.name) == os.getpid():
             continue
-        if usage_of(process) == usage or usage in map(file_at, _written_files(process)):
+        if usage in usages_of(process) or usage in map(file_at, _written_files(process)):
             yield int(process.name)
 
 

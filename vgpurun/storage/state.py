@@ -92,7 +92,8 @@ class StateFolder:
         self, files: Mapping[str, bytes], owner: Mapping[str, Any], has_usage: bool, links: Mapping[str, str]
     ) -> None:
         self.path.chmod(0o755)  # whatever the umask is: any user of the container must get through
-        for name in dict.fromkeys(("etc", "run", *(os.path.dirname(link) for link in links))):  # noqa: PTH120
+        folders = filter(None, (os.path.dirname(link) for link in links))  # noqa: PTH120
+        for name in dict.fromkeys(("etc", "run", *folders)):
             (self.path / name).mkdir()
             (self.path / name).chmod(0o755)
         for link, target in links.items():

@@ -366,4 +366,4 @@ void region_forget(struct region *region) {
 #define EXPANDED_TEXT(x) TEXT(x)
 
 __attribute__((used)) static const char marker[] =
-    VGPU_MARKER_PREFIX VGPU_VERSION " abi=" EXPANDED_TEXT(VGPU_ABI_VERSION);
+    VGPU_MARKER_PREFIX VGPU_VERSION " abi=" EXPANDED_TEXT(VGPU_ABI_VERSION) " levels=" EXPANDED_TEXT(VGPU_MAX_LEVELS);

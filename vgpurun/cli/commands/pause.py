@@ -47,7 +47,8 @@ def _set_paused(containers: tuple[str, ...], gpu_only: bool, force: bool, paused
     def change_one(name: str) -> None:
         container = engine.find_own(name, force)
         if gpu_only:
-            refuse_in_slice(container.name, container.slice_name)
+            if not container.is_part:
+                refuse_in_slice(container.name, container.slice_name)
             set_paused(container, paused)
         else:
             engine.set_paused(container.id, paused)

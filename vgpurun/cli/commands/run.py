@@ -4,6 +4,7 @@ from typing import Any
 
 import click
 
+from vgpurun.admission.nesting import share_on_host
 from vgpurun.admission.wanted import Wanted
 from vgpurun.cli.common import (
     EngineCommand,
@@ -88,7 +89,7 @@ def run(
         raise OptionError("IMAGE is empty; is the variable that names it set?")
     parse_end(lifetime, 0.0)  # a slip of the pen is said first
     _read_gpus(given)
-    wanted = Wanted.take(given)
+    wanted = Wanted.take(given, share=share_on_host())
     profiling = Profiling.read(given.pop("profile"), given.pop("profile_size"))
     options = container_options(image, command, given)
     if fault := config_fault():

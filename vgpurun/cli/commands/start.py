@@ -97,6 +97,9 @@ def _starter(engine: "ContainerEngine", overcommit: bool | None, driver: str) ->
             with store.joining(container.slice_name):  # what it uses is the slice's, and reserved
                 yield
             return
+        if container.is_part:  # of a share that holds it already
+            yield
+            return
         with changing(container):
             wanted = devices_of(container.name, quotas_now(container), gpus())
             with admitted_change(container.id, wanted, gpus(), engine, overcommit):
@@ -107,7 +110,7 @@ def _starter(engine: "ContainerEngine", overcommit: bool | None, driver: str) ->
         with ExitStack() as undo:
             with admitted(container):
                 if engine.state_of(container.id) != "running":  # another may have been faster
-                    tenants.make(container.limits_folder)  # somebody may have cleaned up
+                    tenants.make(container.tenant_folder)  # somebody may have cleaned up
                     engine.start_again(container.id)
                     undo.callback(engine.stop, container.id)
             undo.pop_all()

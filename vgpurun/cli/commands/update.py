@@ -78,7 +78,8 @@ def update(
     described = [engine.describe(engine.find_own(name, force).id) for name in containers]
     found = [from_description(each) for each in described]
     for container in found:
-        limits.refuse_in_slice(container.name, container.slice_name)
+        if not container.is_part:
+            limits.refuse_in_slice(container.name, container.slice_name)
     for container, description in zip(found, described, strict=True):
         if not any(quota.memory_bytes or quota.sm_percent for _, quota in container.quotas):
             _look_late(container.name, description)

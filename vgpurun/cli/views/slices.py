@@ -109,6 +109,7 @@ def _json(each: Slice, tenant: Tenant, members: Sequence[Tenant]) -> dict[str, A
                 "id": member.id,
                 "name": member.name,
                 "what": member.what,
+                "limits": devices_json(member) if member.within else None,
                 "memory_used_bytes": [device.memory_used_bytes for device in member.devices],
             }
             for member in members

@@ -99,7 +99,7 @@ def _outside_cells(report: Report, gpu: Gpu, use: GpuUse) -> tuple[RenderableTyp
 
 def _cells(tenant: Tenant, device: TenantDevice) -> tuple[RenderableType, ...]:
     quota, reading, busy = device.quota, device.reading, device.utilization
-    if tenant.slice_name:
+    if tenant.slice_name and not tenant.within:
         name, what = _named(tenant.name, tenant.what, 2 * _INDENT)
         return name, tenant.user, what, "?" if reading is None else show_size(reading.memory_used_bytes), "", ""
     used = "?" if device.memory_used_bytes is None else show_size(device.memory_used_bytes)
@@ -110,7 +110,8 @@ def _cells(tenant: Tenant, device: TenantDevice) -> tuple[RenderableType, ...]:
     compute = "no limit" if quota.sm_percent is None else f"{share} / {quota.sm_percent} %"
     compute = held_back(quota) or compute
     refused = "?" if reading is None else str(reading.refusals)
-    name, what = _named(tenant.name, tenant.what, _INDENT)
+    shown, indent = (f"{tenant.within} > {tenant.name}", 2 * _INDENT) if tenant.within else (tenant.name, _INDENT)
+    name, what = _named(shown, tenant.what, indent)
     return name, tenant.user, what, f"{used} / {memory_limit}", compute, refused
 
 

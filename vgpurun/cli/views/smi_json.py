@@ -66,6 +66,7 @@ def _tenant_json(tenant: Tenant, driver_limits: DriverLimits) -> dict[str, Any]:
         "user": tenant.user,
         what: tenant.what,
         "slice": tenant.slice_name or None,
+        "within": tenant.within or None,
         "devices": [device_json(each, driver_limits.get((tenant.id, each.gpu.uuid))) for each in tenant.devices],
     }
 

@@ -65,6 +65,7 @@ def _of_tenant(row: Row) -> list[tuple[str, str]]:
         ("status", status(tenant) if container else ""),
         ("GPU", f"{device.gpu.number}: {device.gpu.name}"),
         ("in slice", tenant.slice_name),
+        ("a part of", tenant.within),
         ("limits", f"{show_range(quota)}, {sm_limit(quota.sm_percent)}"),
     ]
     if reading is None:

@@ -1,0 +1,76 @@
+"""Lets a launch into a share as a part of it: what the share has was admitted, and a part of it needs nothing more."""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from vgpurun import abi
+from vgpurun.admission.placement import Placement
+from vgpurun.admission.request import Candidates, Request, candidates
+from vgpurun.errors import GpuError, SliceError
+from vgpurun.host.gpus import Gpu
+from vgpurun.limits.model import Limits, Part
+from vgpurun.limits.nested import Share, folders_above, own_share, quotas_within, share_of
+from vgpurun.slices import store
+
+
+class Nesting(NamedTuple):
+    """A launch that becomes a part of a slice, or of this process's own share, in the place of an Admission.
+
+    `gpus` are all that can be seen, `chosen` is --gpus.
+    """
+
+    within: Share | str
+    limits: Limits
+    gpus: Sequence[Gpu]
+    chosen: str | None = None
+
+    def look(self) -> Placement:
+        """Return the launch's GPUs and its part of them. Raises LimitError, GpuError and SliceError."""
+        with self.granted() as placement:
+            return placement
+
+    @contextmanager
+    def granted(self) -> Iterator[Placement]:
+        """Yield the launch's GPUs and its part of them. Raises LimitError, GpuError and SliceError."""
+        if isinstance(self.within, Share):
+            yield self._part_of(self.within)
+        else:
+            with store.joining(self.within) as found:
+                yield self._part_of(share_of(found.folder))
+
+    def confirm(self, taken: str) -> None:
+        """Nothing can have come between: the share is there, whatever others do."""
+
+    def _part_of(self, share: Share) -> Placement:
+        theirs = {uuid for uuid, _ in share.quotas}
+        gpus = [gpu for gpu in self.gpus if gpu.uuid in theirs]
+        if not gpus:
+            raise GpuError("this share has none of the GPUs that can be seen here")
+        names_some = self.chosen is not None or "=" in f"{self.limits.memory}{self.limits.sm}"
+        wanted = candidates(Request(self.limits, self.chosen), gpus) if names_some else Candidates(tuple(gpus))
+        chosen = wanted.all[: wanted.total]
+        part = Part(quotas_within(share, chosen, self.limits), (share.folder, *folders_above(share.folder)))
+        return Placement(chosen, Limits(), part=part)
+
+
+def share_on_host() -> Share | None:
+    """Return this process's own share with its folder as the engine of this host knows it, or None without limits.
+
+    A job's share may be mounted where a container has its own. Raises LimitError, and SliceError where the folder is
+    not known: a container's place on the host is not to be seen from inside.
+    """
+    share = own_share()
+    if share is None or share.folder != Path(abi.CONTAINER_DIR):
+        return share
+    inside = Path(abi.CONTAINER_USAGE).stat()
+    for each in store.slices():
+        with suppress(OSError):
+            if os.path.samestat(each.usage.stat(), inside):
+                return share_of(each.folder)
+    raise SliceError(
+        "this program is in a container with limits, whose place on the host is not known here; run processes within "
+        "it by vgpurun local, and containers from the host"
+    )
