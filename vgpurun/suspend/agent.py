@@ -200,7 +200,7 @@ class Agent:
         return min(now_s, max(measured_s, self._busy_s.setdefault(target.id, now_s)))
 
     def _note_use(self, now_s: float) -> None:
-        """Where NVML does not tell what processes use, nobody is idle."""
+        """Where NVML does not tell what processes use of a GPU, nobody on it is idle."""
         with_policy = [each for each in self._targets if read_idle(each.limits_folder)]
         trouble = ""
         for gpu in self._gpus if with_policy else ():
@@ -209,7 +209,8 @@ class Agent:
             except GpuError as error:
                 trouble = f"nothing is idle for certain: {error}"
                 for target in with_policy:
-                    self._busy_s[target.id] = now_s
+                    if gpu.uuid in _uuids(target):
+                        self._busy_s[target.id] = now_s
             else:
                 for pid in (pid for pid, percent in used.items() if percent > 0):
                     self._busy_s[self._owner_of(pid, with_policy)] = now_s
