@@ -20,6 +20,8 @@
 #define PRELOAD "/etc/ld.so.preload"
 #define LIMITS "/.vgpurun/etc/limits"
 #define USAGE "/.vgpurun/run/usage"
+#define LIMIT_OFFSET 112 /* of the first device's memory limit in the limits file */
+#define LIMIT_SIZE 8
 #define CHUNK_BYTES ((size_t)32 << 20)
 #define NOBODY 65534
 #define NEW_NAMESPACE (-1L) /* LM_ID_NEWLM */
@@ -99,13 +101,17 @@ static void without_environment(void) {
   start_again("/proc/self/exe", NULL, empty);
 }
 
+/* They name a limits file in which the first device's memory has no limit. */
 static void with_variables(void) {
   char *lies[] = {"CUDA_DISABLE_CONTROL=true",
                   "CUDA_DEVICE_MEMORY_LIMIT=0",
                   "CUDA_DEVICE_SM_LIMIT=0",
-                  "VGPURUN_LIMITS_FILE=/dev/null",
-                  "CUDA_DEVICE_MEMORY_SHARED_CACHE=/tmp/own",
+                  "VGPURUN_LIMITS_FILE=/tmp/limits",
+                  "CUDA_DEVICE_MEMORY_SHARED_CACHE=/tmp/usage",
                   NULL};
+  if (!file_copy(LIMITS, "/tmp/limits", NULL, 0644) || !file_write("/tmp/limits", LIMIT_OFFSET, 0xff, LIMIT_SIZE) ||
+      !file_copy(USAGE, "/tmp/usage", NULL, 0666))
+    closed("copies of the limits and the usage file");
   start_again("/proc/self/exe", NULL, lies);
 }
 

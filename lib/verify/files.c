@@ -118,6 +118,17 @@ bool file_loader(char path[FILE_PATH]) {
   return found;
 }
 
+bool file_write(const char *path, long offset, int byte, size_t size) {
+  char block[FILE_PATH];
+  int file = open(path, O_WRONLY | O_CLOEXEC);
+  if (file < 0 || size > sizeof block)
+    return false;
+  memset(block, byte, size);
+  bool done = pwrite(file, block, size, offset) == (ssize_t)size;
+  close(file);
+  return done;
+}
+
 bool file_fill(const char *path, int byte) {
   char block[FILE_PATH];
   int file = open(path, O_WRONLY | O_CLOEXEC);

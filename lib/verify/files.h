@@ -3,6 +3,7 @@
 #define VERIFY_FILES_H
 
 #include <stdbool.h>
+#include <stddef.h>
 
 #define FILE_PATH 4096
 
@@ -20,6 +21,9 @@ bool file_loader(char path[FILE_PATH]);
 
 /* Overwrites all of a file with a byte. Sets errno. */
 bool file_fill(const char *path, int byte);
+
+/* Overwrites so much of it with a byte. */
+bool file_write(const char *path, long offset, int byte, size_t size);
 
 /* Closes whatever this process has open of a file. */
 void file_close_all(const char *path);

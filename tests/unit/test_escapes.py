@@ -9,6 +9,7 @@ import pytest
 from fakes import GIB, MIB
 
 from support import CHECKOUT
+from vgpurun import abi
 from vgpurun.diagnostics.escapes import WAYS, Seen, _judge
 from vgpurun.diagnostics.verify import FAILED, OK, SKIPPED
 
@@ -39,3 +40,12 @@ def test_what_stopped_it(seen: Seen, status: str, stopped_by: str, words: str) -
 def test_the_program_knows_every_way() -> None:
     source = (CHECKOUT / "lib" / "verify" / "escapes.c").read_text()
     assert re.findall(r'^    \{"([^"]+)"', source, re.MULTILINE) == list(WAYS)
+
+
+def test_the_program_knows_where_the_limit_is() -> None:
+    source = (CHECKOUT / "lib" / "verify" / "escapes.c").read_text()
+    at = abi.Limits.devices.offset + abi.DeviceLimit.memory_limit_bytes.offset
+    assert (
+        f"#define LIMIT_OFFSET {at} " in source
+        and f"#define LIMIT_SIZE {abi.DeviceLimit.memory_limit_bytes.size}\n" in source
+    )
