@@ -12,7 +12,7 @@ from slurm_cluster import PROGRAM, Cluster, slurm_cluster
 
 DATABASE = (
     "slurmdbd", "slurm-wlm-mysql-plugin", "mariadb-server-core", "mariadb-client-core", "libmariadb3", "libaio1",
-    "liburing2", "libsnappy1v5", "libfmt9", "libdbus-1-3", "libedit2",
+    "liburing2", "libsnappy1v5", "libfmt9", "libdbus-1-3", "libedit2", "libncurses6",
     "libbsd0",
 )  # fmt: skip
 # Starts both, and then slurmctld anew, which asks slurmdbd for what it counts.
