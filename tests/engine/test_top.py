@@ -66,6 +66,7 @@ def test_keys_act_on_the_chosen_container(open_top: Callable[..., Terminal], vgp
     top.type(b"u--mem 3g\r")
     top.read_until(b"update --mem 3g holder?")
     top.type(b"y")
+    top.read_until(b"3g holder: done")
     top.read_until(b"3 GiB")
     top.type(b"l")
     top.read_until(b"holding")
