@@ -1,4 +1,5 @@
 /* Tenants that share a GPU: what each has of it, how long it waits, and what others can do to it. */
+#include "base/compiler.h"
 #include "check.h"
 #include "rows.h"
 
@@ -150,9 +151,10 @@ static double percentile_ms(int percent) {
   return requests.count > 0 ? (double)requests.took_ns[(requests.count - 1) * percent / 100] / MS : 0;
 }
 
-/* The other's work in flight, since nothing takes a kernel off the GPU; then the switch, and both hosts. */
+/* The other's work in flight, since nothing takes a kernel off the GPU but its time-slicing; then the switch, and both
+ * hosts. */
 static double unavoidable_ms(int64_t kernel_ns) {
-  int64_t in_flight_ns = kernel_ns < MS ? MS : kernel_ns;
+  int64_t in_flight_ns = min(max(kernel_ns, MS), MODEL_SLICE_NS + MS / 2);
   return (double)(in_flight_ns + MODEL_HAND_OVER_NS + 900 * US) / MS;
 }
 

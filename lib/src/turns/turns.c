@@ -141,6 +141,8 @@ static void read_tenant(struct turns *turns, int number, int64_t now_ns) {
       tenant->passes_at_ns = passes_at_ns(slot);
     }
   }
+  bool starves = tenant->ticket_ns != 0 && tenant->ticket_ns < now_ns - TURNS_LONGEST_NS;
+  tenant->has_starved = starves || (tenant->has_starved && tenant->ends_ns > now_ns);
 }
 
 /* Tenants take turns in a circle, in the order of their numbers, and whose slice it is goes first: that is the same on
@@ -169,16 +171,24 @@ static bool goes_before_us(const struct turns *turns, const struct turns_tenant 
   return longer_ns > 0 || (longer_ns == 0 && tenant->ticket_slot < turns->slot);
 }
 
+/* High priority does not wait for the end of a kernel of low priority: the GPU's own time-slicing lets it run beside
+ * that, until the holder has seen it and its work has drained. But one that had starved has its slice. */
+static bool is_waited_for(const struct turns *turns, const struct turns_tenant *tenant, int64_t now_ns) {
+  return tenant->terms.priority <= turns->terms.priority || tenant->has_starved ||
+         tenant->passes_at_ns < now_ns + TURNS_GRACE_NS;
+}
+
 static void add_to_view(struct turns *turns, const struct turns_tenant *tenant, int64_t now_ns) {
   struct turns_view *view = &turns->view;
   bool is_another_tenant = tenant != turns->tenants, waits = tenant->ticket_ns != 0;
-  bool has_turn = tenant->ends_ns > now_ns && is_believed(turns, tenant, now_ns);
+  bool has_turn =
+      tenant->ends_ns > now_ns && is_believed(turns, tenant, now_ns) && is_waited_for(turns, tenant, now_ns);
   view->company = true;
   view->another_tenant |= is_another_tenant;
   view->higher_priority |= tenant->terms.priority < turns->terms.priority;
   view->wanted |= is_another_tenant && (waits || has_turn) &&
                   priority_of(tenant->ticket_ns, &tenant->terms, now_ns) <= turns->terms.priority;
-  view->higher_waits |= waits && tenant->terms.priority < turns->turn_priority;
+  view->higher_waits |= (waits || has_turn) && tenant->terms.priority < turns->turn_priority;
   view->goes_before |= waits && goes_before_us(turns, tenant, now_ns);
   view->is_leased |= has_turn;
   if ((has_turn || tenant->ends_ns <= now_ns) && tenant->ends_ns > view->free_at_ns) {

@@ -58,6 +58,7 @@ struct turns_tenant {
   bool is_there;
   int64_t ticket_ns, ticket_slot; /* of the process that has waited for longest; 0: none waits */
   int64_t ends_ns, passes_at_ns;  /* the lease that ends last, or ended; and when its holder may pass the turn */
+  bool has_starved;               /* the one that waits, or that has the turn */
   int64_t held_zero_at_ns;        /* a bucket that pays for the time in which we waited for it */
 };
 
