@@ -56,8 +56,8 @@ class LimitsPlugin(RuntimeEnvPlugin):  # type: ignore[misc]  # Ray may not be in
         root = state.root_folder()
         is_simulated = config.default("driver") == "sim"
         gpus = survey_gpus(is_simulated).gpus
-        container_library = Path(abi.CONTAINER_LIBRARY)  # a second one would limit programs twice
-        found = library.check(container_library) if container_library.exists() else library.find()
+        preloaded = library.preloaded(os.environ)
+        found = library.check(preloaded) if preloaded else library.find()
         library.check_host(found)
         state.make_lock_dir()
         given = {**os.environ, **context.env_vars}
