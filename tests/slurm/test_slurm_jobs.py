@@ -178,3 +178,9 @@ def test_a_container_of_slurms_own_is_refused_a_share(cluster: Cluster) -> None:
     if cluster.release != "22.05":
         assert "would run without its limits" in done.stderr
         assert cluster.ask("srun --container=/tmp/bundle true") == "in a container\n"
+
+
+def test_a_part_of_a_jobs_share(cluster: Cluster) -> None:
+    """The command line of vgpurun is under the job's limits itself."""
+    part = f"vgpurun local --mem 1500m --sm 10 -- {PROGRAM}allocates.py 900 1200"
+    assert cluster.ask(f"srun -w n1 --gres=shard:2 {part}") == f"1500 ok {OOM}\n"
