@@ -46,7 +46,7 @@ class Agent:
         self._say = say
         self._targets: list[Target] = []
         self._containers: list[Target] = []
-        self._watched: dict[str, Target] = {}  # those that something may have to be done for at once
+        self._watched: dict[str, Target] = {}  # those that are suspended, or on their way
         self._owners: dict[int, tuple[int | None, str]] = {}  # of processes that use a GPU: their start, and a target
         self._listed_s = self._looked_s = float("-inf")
         self._busy_s: dict[str, float] = {}  # when each was last seen to use a GPU, or first seen at all
@@ -102,15 +102,14 @@ class Agent:
 
     def _see_to(self, target: Target, now_s: float) -> None:
         found = read(target)
-        policy = read_idle(target.limits_folder)
-        if found is not None or policy is not None:
+        if found is not None:
             self._watched[target.id] = target
         else:
             self._watched.pop(target.id, None)
         if found is None:
             if _is_marked(target) and not is_being_changed(target):
                 self._finish(target)
-            elif policy is not None:
+            elif policy := read_idle(target.limits_folder):
                 self._see_to_idle(target, policy, now_s)
         elif found.phase != Phase.SUSPENDED:
             if not is_being_changed(target):
