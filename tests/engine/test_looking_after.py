@@ -54,6 +54,7 @@ def exit_code_of(vgpurun: Cli, name: str) -> int:
         ("update", "--driver", "sim", "--mem", "1g"),
         ("suspend", "--driver", "sim"),
         ("resume", "--driver", "sim"),
+        ("thaw",),
         ("smi",),
     ],
     ids=lambda arguments: arguments[0],
@@ -75,6 +76,7 @@ def test_an_unknown_container_is_docker_s_error(vgpurun: Cli, arguments: tuple[s
         ("exec", "foreign", "true"),
         ("suspend", "--driver", "sim"),
         ("resume", "--driver", "sim"),
+        ("thaw",),
     ],
 )
 def test_containers_of_others_are_left_alone(vgpurun: Cli, foreign: str, arguments: tuple[str, ...]) -> None:
