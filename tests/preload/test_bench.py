@@ -68,3 +68,15 @@ def test_the_costs_are_a_table(sandbox: Sandbox) -> None:
     head, _, *calls = [line.strip("|").split("|") for line in result.stdout.splitlines() if line.startswith("|")]
     assert [each.strip() for each in head] == ["call", "native, ns", "--profile"]
     assert len(calls) == 3 and all(float(cells[1]) > 0 for cells in calls)
+
+
+@pytest.mark.exhaustive
+def test_the_costs_of_shares_are_a_table(sandbox: Sandbox) -> None:
+    command = [sys.executable, str(BENCH / "costs.py"), "1", "--launches", "--shares"]
+    result = subprocess.run(
+        command, env=sandbox.environment, capture_output=True, text=True, timeout=100, check=False, cwd=sandbox.folder
+    )
+    assert result.returncode == 0, result.stderr
+    head, _, *calls = [line.strip("|").split("|") for line in result.stdout.splitlines() if line.startswith("|")]
+    assert [each.strip() for each in head] == ["call", "one share, ns", "two shares to one"]
+    assert len(calls) == 3 and all(float(cells[1]) > 0 for cells in calls)
