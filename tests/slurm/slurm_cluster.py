@@ -134,7 +134,9 @@ def slurm_cluster(release: str, lines: Sequence[str] = (), more: Sequence[str] =
     order = "under" if release == "22.05" else "over"  # its packages are of the machine's own Debian, or of a later one
     with tempfile.TemporaryDirectory(prefix="vgpurun-slurm-") as root:
         command = [HERE / "node-root", root, packages, order, CHECKOUT, "--", HERE / "cluster-daemons", CHECKOUT]
-        process = subprocess.Popen([*command, sys.executable, *lines], stdout=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            [*command, sys.executable, *lines], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
         try:
             assert process.stdout is not None
             said = iter(process.stdout.readline, "")
