@@ -22,11 +22,12 @@ from vgpurun.engine.containers import ContainerEngine
 from vgpurun.engine.labels import Record
 from vgpurun.errors import ContainerError, EngineError, GpuError
 from vgpurun.guard.hands import kill, let_dying_go
-from vgpurun.guard.reader import GuardReader, is_counted_elsewhere, is_ending, read_stat, run_of
+from vgpurun.guard.reader import GuardReader, _pid_inside, is_counted_elsewhere, is_ending, read_stat, run_of
 from vgpurun.host import freezer, gpus
 from vgpurun.host.freezer import Cgroup
 from vgpurun.host.gpus import Gpu, Survey
 from vgpurun.inventory.guarded import Action
+from vgpurun.inventory.programs import _line_of
 from vgpurun.limits.limits_file import limits_bytes
 from vgpurun.limits.quota import Quota
 
@@ -114,6 +115,7 @@ class Engine:
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
+        self.pids: dict[str, int] = {}
         self.listed: list[VgpurunContainer] = []
         self.is_gone = False
 
@@ -124,9 +126,10 @@ class Engine:
         return self.listed
 
     def describe(self, container: str) -> dict[str, dict[str, int]]:
-        if not self.pid:
+        pid = self.pids.get(container, self.pid)
+        if not pid:
             raise ContainerError(f"no such container: {container}")
-        return {"State": {"Pid": self.pid}}
+        return {"State": {"Pid": pid}}
 
 
 def reader(*known: str, first_pid: int = 0) -> GuardReader:
@@ -178,7 +181,7 @@ def test_a_pending_kill_lets_go(make_cgroup: Callable[[str], Cgroup]) -> None:
 def test_whose_a_process_is(make_cgroup: Callable[[str], Cgroup]) -> None:
     ours, foreign = make_cgroup(ID), make_cgroup(OTHER_ID)
     with running(ours) as pid, running(foreign) as other, running(None) as outside:
-        read = reader(ID)
+        read = reader(ID, first_pid=pid)
         assert read._read_program(pid).container == ID
         assert read._read_program(other).container is None, "the engine has not been asked about it"
         listed = read._read_program(other, is_listed=True)
@@ -200,8 +203,71 @@ def test_one_that_was_moved_in_is_nobodys(make_cgroup: Callable[[str], Cgroup]) 
         assert read._read_program(first).container == ID
         assert read._read_program(stranger).container is None
         assert read._read_program(of_host).container is None
-        silent = reader(ID)  # then the oldest one stands for the container
-        assert silent._read_program(first).container is None
+        silent = reader(ID)
+        assert silent._read_program(first).container is None and silent._unknown == {ID}
+
+
+def test_a_cgroup_named_like_a_containers_is_nobodys(make_cgroup: Callable[[str], Cgroup]) -> None:
+    """Users may make cgroups below their session's, and the kernel tells all users what those of containers are."""
+    cgroup = make_cgroup(ID)
+    forged = Cgroup(make_cgroup(OTHER_ID).folder / ID, cgroup.is_unified)
+    forged.folder.mkdir()
+    with running(cgroup) as first, running(forged) as stranger:
+        read = reader(ID, first_pid=first)
+        assert [read._read_program(pid).container for pid in (stranger, first, stranger)] == [None, ID, None]
+        assert reader(ID)._read_program(stranger).container is None, "the engine has not said which is first"
+    until(lambda: not forged.pids())
+    forged.folder.rmdir()
+
+
+def test_one_that_is_started_again_is_known_again(
+    make_cgroup: Callable[[str], Cgroup], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cgroup = make_cgroup(ID)
+    engine = Engine(0)
+    engine.listed = [VgpurunContainer(ID, "train", "image", "running", Record("/none", user="ann"))]
+    monkeypatch.setattr(ContainerEngine, "connect", lambda _: engine)
+    now = [100.0]
+    read = GuardReader({}, lambda *_: None, lambda: now[0])
+    for _ in range(2):
+        with running(cgroup) as engine.pid:
+            for _ in range(2):
+                now[0] += 2
+                read._programs = {engine.pid: read._read_program(engine.pid)}
+                read._list_containers(now[0])
+            assert read._programs[engine.pid].container == ID
+        until(lambda: not cgroup.pids())
+        cgroup.folder.rmdir()
+        cgroup.folder.mkdir()
+
+
+def test_a_name_hides_nobody_and_forges_nothing(make_cgroup: Callable[[str], Cgroup]) -> None:
+    """A program names itself, and the cgroups that it makes, by any bytes but a newline."""
+    cgroup = make_cgroup(ID)
+    inner = Path(os.fsdecode(os.fsencode(cgroup.folder) + b"/\xff\x0b0::"))
+    inner.mkdir()
+    for name in (b"\xff", b"\x0bNSpid:\t1", b"\x0bShdPnd:\t100", b") R 1 (", b"a\nb"):
+        program = f"import time; open('/proc/self/comm', 'wb').write({name!r}); print(flush=True); time.sleep(600)"
+        with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None and process.stdout.readline()
+            pid = process.pid
+            (inner / "cgroup.procs").write_text(str(pid))
+            read = reader(ID, first_pid=pid)._read_program(pid)
+            assert (read.container, read.command.isprintable()) == (ID, True)
+            assert _pid_inside(pid) == pid and list(_line_of(pid))[:2] == [pid, os.getpid()]
+            assert not let_dying_go(cgroup)
+            process.kill()
+        until(lambda: not cgroup.pids())
+    inner.rmdir()
+
+
+def test_mounts_of_any_name(tmp_path: Path) -> None:
+    (tmp_path / "self").mkdir()
+    (tmp_path / "self" / "mountinfo").write_bytes(
+        b"36 25 0:33 / /home/ann/\xff\x0b\xe2\x80\xa8\xc2\xa0x rw - fuse ann rw\n37 25 0:34 / /x rw - tmpfs  rw\n"
+        b"26 25 0:26 / /sys/fs/cgroup rw shared:4 - cgroup2 cgroup2 rw,nsdelegate\n"
+    )
+    assert freezer._mounts(tmp_path) == {"": (Path("/sys/fs/cgroup"), "/")}
 
 
 def test_the_end_of_a_process() -> None:
@@ -271,6 +337,7 @@ def test_the_engine_and_nvml_come_and_go(
     engine.listed.append(container(ID))
     with running(first) as pid, running(second) as other:
         held[pid] = GIB
+        engine.pids = {ID: pid, OTHER_ID: other}
         assert look() == {pid: ID}
         engine.is_gone = True
         held[other] = GIB

@@ -11,6 +11,7 @@ from vgpurun.guard.daemon import Hand
 from vgpurun.guard.reader import read_stat, run_of
 from vgpurun.host.freezer import Cgroup
 from vgpurun.inventory.guarded import FREEZE, HOLD, KILL, RELEASE, THAW, WARN, Action
+from vgpurun.util.kernel_text import read_lines
 
 
 def _cgroup(action: Action) -> Cgroup | None:
@@ -80,7 +81,7 @@ def let_dying_go(cgroup: Cgroup) -> bool:
 
 def _has_pending_kill(pid: int) -> bool:
     with suppress(OSError, ValueError):
-        for line in Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines():
+        for line in read_lines(Path(f"/proc/{pid}/status")):
             name, _, mask = line.partition(":")
             if name in ("SigPnd", "ShdPnd") and int(mask, 16) >> (signal.SIGKILL - 1) & 1:
                 return True

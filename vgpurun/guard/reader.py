@@ -23,6 +23,7 @@ from vgpurun.limits.usage_file import BrokenUsageError, read_counted
 from vgpurun.slices import store
 from vgpurun.slices.members import has_joined
 from vgpurun.util.background import Background
+from vgpurun.util.kernel_text import read_lines, read_text
 from vgpurun.util.printable import printable
 from vgpurun.util.users import name_of
 
@@ -164,9 +165,8 @@ class GuardReader:
         is_due = self._is_due("engine", every_s, now_s)
         is_news = self._unknown and self._is_due("engine again", _ENGINE_AT_MOST_EVERY_S, now_s)
         if self._asking is None and (is_due or is_news):
-            named = {each.container or "" for each in self._programs.values()}
-            wanted = (named | self._unknown) - self._first_pids.keys()
-            self._asking = Background(lambda: self._list(wanted))
+            known = frozenset(self._first_pids)
+            self._asking = Background(lambda: self._list(known))
         if self._asking is None or not self._asking.has_ended(_ENGINE_TAKES_S):
             return
         asking, self._asking = self._asking, None
@@ -179,14 +179,14 @@ class GuardReader:
         self._note("engine", "")
         self._take_list(listed, first_pids)
 
-    def _list(self, wanted: set[str]) -> tuple[dict[str, "VgpurunContainer"], dict[str, int]]:
+    def _list(self, known: frozenset[str]) -> tuple[dict[str, "VgpurunContainer"], dict[str, int]]:
         """Ask the engine, in a thread of its own: it may not answer for a long time. Raises EngineError."""
         from vgpurun.engine.containers import ContainerEngine
 
         engine = self._engine = self._engine or ContainerEngine.connect(ENGINE_PATIENCE_S)
         listed = {each.id: each for each in engine.containers(everything=False)}
         first_pids = {}
-        for id_ in wanted & listed.keys():
+        for id_ in listed.keys() - known:
             with suppress(ContainerError):
                 first_pids[id_] = int(engine.describe(id_)["State"]["Pid"])
         return listed, first_pids
@@ -251,7 +251,7 @@ class GuardReader:
         try:
             started_ticks = read_stat(pid).started_ticks
             ids = freezer.container_ids(freezer.paths_of(pid))
-            user, command = name_of(process.stat().st_uid), printable((process / "comm").read_text().rstrip("\n"))
+            user, command = name_of(process.stat().st_uid), printable(read_text(process / "comm").rstrip("\n"))
         except (OSError, ValueError):
             return Program(pid, 0, None)  # it has ended
         ours = ids & self._listed.keys()
@@ -271,7 +271,8 @@ class GuardReader:
     def _is_inside(self, pid: int, container: str) -> bool:
         """Whether a process belongs to a container whose cgroup it is in: whoever may write there may move others in.
 
-        Those of one container have the PID namespace of its first process, or one below it.
+        And anybody who may make cgroups may name one like it. Those of one container are in the cgroup of its first
+        process, which the engine knows, and have its PID namespace, or one below it.
         """
         cgroup = freezer.find(pid, container)
         run = run_of(cgroup) if cgroup else ""
@@ -280,7 +281,12 @@ class GuardReader:
         known = self._namespaces.get(container)
         try:
             if known is None or known[0] != run:
-                first = self._first_pids.get(container) or min(cgroup.pids(), key=_age_key, default=pid)
+                first = self._first_pids.get(container, 0)
+                if (of_first := freezer.find(first, container)) is None:
+                    self._first_pids.pop(container, None)
+                    self._unknown.add(container)  # it was started again: the engine is asked
+                if of_first != cgroup:
+                    return False
                 known = self._namespaces[container] = (run, namespace_of(first))
             return known[1] in namespaces_of(pid)
         except OSError:
@@ -319,7 +325,7 @@ def run_of(cgroup: Cgroup) -> str:
 def read_stat(pid: int, task: int | None = None) -> Stat:
     """Return what the kernel says of a process, or of one of its threads. Raises OSError, and ValueError."""
     place = f"/proc/{pid}/stat" if task is None else f"/proc/{pid}/task/{task}/stat"
-    words = Path(place).read_text(errors="replace").rpartition(")")[2].split()
+    words = read_text(Path(place)).rpartition(")")[2].split()
     return Stat(int(words[1]), int(words[19]), words[0] in "ZX" or bool(int(words[6]) & _PF_EXITING))
 
 
@@ -382,17 +388,10 @@ def namespaces_of(pid: int) -> set[int]:
 
 def _pid_inside(pid: int) -> int:
     """Return a process's number in its own PID namespace. Raises OSError, and ValueError."""
-    for line in Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines():
+    for line in read_lines(Path(f"/proc/{pid}/status")):
         if line.startswith("NSpid:"):
             return int(line.split()[-1])
     raise ValueError(pid)
-
-
-def _age_key(pid: int) -> tuple[int, int]:
-    try:
-        return read_stat(pid).started_ticks, pid
-    except (OSError, ValueError):
-        return (1 << 62, pid)
 
 
 def clock() -> float:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vgpurun.errors import CgroupError
+from vgpurun.util.kernel_text import read_lines
 
 CONTAINER_ID = re.compile(r"[0-9a-f]{64}")
 _UNIFIED = ""  # the controller of v2's line in /proc/PID/cgroup
@@ -88,7 +89,7 @@ class Cgroup(NamedTuple):
 def paths_of(pid: int, proc: Path = Path("/proc")) -> dict[str, str]:
     """Return the cgroup of a process in each hierarchy, by controller; that of v2 has no name. Raises OSError."""
     found = {}
-    for line in (proc / str(pid) / "cgroup").read_text().splitlines():
+    for line in read_lines(proc / str(pid) / "cgroup"):
         _, controllers, path = line.split(":", 2)
         found.update(dict.fromkeys(controllers.split(","), path))
     return found
@@ -126,10 +127,10 @@ def _path_of(container: str, path: str) -> str | None:
 def _mounts(proc: Path) -> dict[str, tuple[Path, str]]:
     """Return where v1's freezer and v2 are mounted, and which of their cgroups that is."""
     found: dict[str, tuple[Path, str]] = {}
-    for line in (proc / "self" / "mountinfo").read_text().splitlines():
+    for line in read_lines(proc / "self" / "mountinfo"):
         before, _, after = line.partition(" - ")
-        root, place = before.split()[3:5]
-        kind, _, options = after.split()[:3]
+        root, place = before.split(" ")[3:5]
+        kind, _, options = after.split(" ")[:3]  # the second may be empty
         if kind == "cgroup2":
             found.setdefault(_UNIFIED, (Path(place), root))
         elif kind == "cgroup" and _FREEZER in options.split(","):

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from vgpurun.errors import EnforceError, GpuError
 from vgpurun.host.gpus import Gpu, asked
+from vgpurun.util.kernel_text import read_lines
 
 CGROUPS = Path("/sys/fs/cgroup")
 NO_LIMIT = 2**64 - 1
@@ -70,7 +71,7 @@ def backend() -> str:
 def cgroup_of(pid: int, proc: Path = Path("/proc")) -> Path | None:
     """Return the folder of a process's cgroup; None for one that is gone, or out of sight."""
     try:
-        lines = (proc / str(pid) / "cgroup").read_text().splitlines()
+        lines = read_lines(proc / str(pid) / "cgroup")
     except OSError:
         return None
     path = next((line[3:] for line in lines if line.startswith("0::/")), "")

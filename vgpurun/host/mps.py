@@ -12,6 +12,7 @@ from pathlib import Path
 
 from vgpurun.errors import OptionError
 from vgpurun.options import ContainerOptions, mount_targets
+from vgpurun.util.kernel_text import read_text
 
 ENV_PIPES = "CUDA_MPS_PIPE_DIRECTORY"
 DEFAULT_PIPES = "/tmp/nvidia-mps"
@@ -25,7 +26,7 @@ def find_daemon(proc: Path = Path("/proc")) -> int | None:
     """Return the process number of an MPS daemon that runs on this host, or None."""
     for folder in sorted(proc.glob("[0-9]*")):
         with suppress(OSError):
-            if (folder / "comm").read_text().strip() != _PROGRAM[:_COMM_LENGTH]:
+            if read_text(folder / "comm").strip() != _PROGRAM[:_COMM_LENGTH]:
                 continue
             program = (folder / "cmdline").read_bytes().split(b"\0")[0].decode(errors="replace")
             if os.path.basename(program) == _PROGRAM:  # noqa: PTH119 (not a path of ours)

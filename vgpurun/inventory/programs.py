@@ -11,11 +11,12 @@ from typing import NamedTuple
 
 from vgpurun.errors import GpuError
 from vgpurun.host.gpus import Gpu, read_processes
+from vgpurun.util.kernel_text import read_text
 from vgpurun.util.printable import printable
 from vgpurun.util.users import name_of
 
 _CONTAINER_ID = re.compile(r"[0-9a-f]{64}")
-_PARENT = re.compile(r"\) \S ([0-9]+) ")  # behind the name in parentheses, which may have any character
+_PARENT = re.compile(r".*\) \S ([0-9]+) ", re.DOTALL)  # behind the name in parentheses, which may look like this too
 _MOST_PARENTS = 64
 
 
@@ -48,7 +49,7 @@ def _described(pid: int, container_ids: set[str], local_pids: set[int]) -> tuple
     """Return whose a process is among these, its user and its command."""
     process = Path("/proc", str(pid))
     try:
-        ids = container_ids.intersection(_CONTAINER_ID.findall((process / "cgroup").read_text()))
+        ids = container_ids.intersection(_CONTAINER_ID.findall(read_text(process / "cgroup")))
         above = () if ids else local_pids.intersection(_line_of(pid))
         command, user = command_of(pid), name_of(process.stat().st_uid)
     except OSError:  # it has ended, or is in another PID namespace than this process
@@ -59,7 +60,7 @@ def _described(pid: int, container_ids: set[str], local_pids: set[int]) -> tuple
 def command_of(pid: int) -> str:
     """Return the name of a process's program, empty for one that has ended. Raises nothing."""
     with suppress(OSError):
-        return printable(Path("/proc", str(pid), "comm").read_text(errors="replace").rstrip("\n"))
+        return printable(read_text(Path("/proc", str(pid), "comm")).rstrip("\n"))
     return ""
 
 
@@ -67,7 +68,7 @@ def _line_of(pid: int) -> Iterator[int]:
     """Yield a process and those that it descends from."""
     for _ in range(_MOST_PARENTS):
         yield pid
-        match = _PARENT.search(Path("/proc", str(pid), "stat").read_text(errors="replace"))
+        match = _PARENT.search(read_text(Path("/proc", str(pid), "stat")))
         pid = int(match.group(1)) if match else 0
         if pid <= 1:
             return

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from vgpurun import abi
 from vgpurun.slices.store import Slice
+from vgpurun.util.kernel_text import read_text
 
 _CONTAINER_ID = re.compile(r"[0-9a-f]{64}")
 _NAMESPACE = re.compile(r"pid:\[([0-9]+)\]")
@@ -84,7 +85,7 @@ def _one_of_each_mount_namespace(proc: Path) -> Iterator[Path]:
 
 
 def _member(process: Path, proc: Path) -> Member:
-    ids = _CONTAINER_ID.findall((process / "cgroup").read_text())
+    ids = _CONTAINER_ID.findall(read_text(process / "cgroup"))
     own = _pid_namespace(process)
     return Member(ids[-1] if ids else "", int(process.name), None if own == _pid_namespace(proc / "self") else own)
 

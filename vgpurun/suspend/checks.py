@@ -8,6 +8,7 @@ from pathlib import Path
 from vgpurun.errors import SuspendError
 from vgpurun.limits.quota import show_size
 from vgpurun.suspend.processes import Process
+from vgpurun.util.kernel_text import read_lines
 
 _AVAILABLE = re.compile(r"^MemAvailable: +([0-9]+) kB$", re.MULTILINE)
 _PROC = Path("/proc")
@@ -65,7 +66,7 @@ def _is_frozen(pid: int) -> bool:
 def _cgroups_of(pid: int) -> list[tuple[str, str]]:
     """Return the cgroups of a process: their controllers, none for version 2, and their paths without a slash."""
     with suppress(OSError):
-        lines = (_PROC / str(pid) / "cgroup").read_text().splitlines()
+        lines = read_lines(_PROC / str(pid) / "cgroup")
         return [(controllers, path.lstrip("/")) for _, controllers, path in (line.split(":", 2) for line in lines)]
     return []
 

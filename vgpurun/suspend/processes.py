@@ -15,6 +15,7 @@ from typing import NamedTuple
 from vgpurun import abi
 from vgpurun.host.gpus import Gpu, read_processes
 from vgpurun.limits.usage_file import BrokenUsageError, read_counted
+from vgpurun.util.kernel_text import read_lines
 
 _NAMESPACE = re.compile(r"pid:\[([0-9]+)\]")
 _PROC = Path("/proc")
@@ -80,8 +81,7 @@ def _namespace_of(process: str) -> int | None:
 
 
 def _number_in_namespace(process: Path) -> int:
-    lines = (process / "status").read_text(errors="replace").splitlines()
-    return int(next(line for line in lines if line.startswith("NSpid:")).split()[-1])
+    return int(next(line for line in read_lines(process / "status") if line.startswith("NSpid:")).split()[-1])
 
 
 def belongs_to(pid: int, folder: Path) -> bool:
@@ -94,8 +94,7 @@ def belongs_to(pid: int, folder: Path) -> bool:
     with suppress(OSError):
         status = (folder / "etc" / "limits").stat()
         device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}"
-        for line in (process / "maps").read_text(errors="replace").splitlines():
-            _, _, _, seen_device, inode, *_ = line.split(maxsplit=5)
-            if seen_device == device and inode == str(status.st_ino):
+        for line in read_lines(process / "maps"):
+            if line.split(maxsplit=5)[3:5] == [device, str(status.st_ino)]:
                 return True
     return False
