@@ -38,6 +38,17 @@ def test_one_that_nobody_waits_for_is_ended_by_the_next_launch(vgpurun: Cli, deb
     assert vgpurun.owner("over")["has_ended"], "started again, it has no end"
 
 
+def test_the_guard_ends_it_by_itself(vgpurun: Cli, debian: str) -> None:
+    assert vgpurun("slice", "create", "--driver", "sim", "--mem", "1g", "--for", "1s", "course").exit_code == 0
+    assert vgpurun.run("-d", "--name", "over", "--mem", "1g", "--for", "2s", debian, *ENDS_AT_ONCE).exit_code == 0
+    with vgpurun.started("guard", *vgpurun.driver) as guard:
+        wait_until(lambda: status(vgpurun, "over") == "exited", "stop")
+        wait_until(lambda: vgpurun("slice", "ls", "-q").stdout == "", "removal")
+        guard.terminate()
+        assert guard.wait(10) == 0
+    assert vgpurun.owner("over")["has_ended"]
+
+
 def test_prune_ends_it_too_and_slices_reserve_nothing_any_more(vgpurun: Cli, debian: str) -> None:
     assert vgpurun("slice", "create", "--driver", "sim", "--mem", "6g", "--for", "1s", "course").exit_code == 0
     time.sleep(1.1)

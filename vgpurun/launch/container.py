@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from vgpurun.admission.controller import AdmissionController
+from vgpurun.admission.overdue import end_overdue
 from vgpurun.admission.placement import Placement
 from vgpurun.console import terminal
 from vgpurun.console.signals import Signals
@@ -16,7 +17,7 @@ from vgpurun.errors import CommandLineError, EngineError, OptionError
 from vgpurun.host.drivers import EngineFacts
 from vgpurun.inventory.reservations import is_abandoned
 from vgpurun.launch.attached import AttachedRun
-from vgpurun.launch.ending import Countdown, end_overdue
+from vgpurun.launch.ending import Countdown
 from vgpurun.launch.plan import LaunchPlan, tenant_folder
 from vgpurun.launch.request import plan_body
 from vgpurun.options import ContainerOptions

@@ -1,4 +1,4 @@
-"""Looks after what is suspended, and what idles: a thread of the host's daemon, `vgpurun guard`.
+"""Looks after what is suspended, idles, or is over (`--for`): a thread of the host's daemon, `vgpurun guard`.
 
 It finishes what was interrupted, brings back what asks for its GPUs when there is room, and does what --idle says.
 Where a program asks and there is no room, or a launch waits, others that are idle and may be suspended make way.
@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from vgpurun import abi
+from vgpurun.admission.overdue import end_overdue
 from vgpurun.admission.tickets import queue
 from vgpurun.errors import EngineError, GpuError, NoEngineError, NoRoomError, VgpurunError
 from vgpurun.host import gpus as devices
@@ -233,6 +234,8 @@ class Agent:
                 self._containers = running_containers(self._engine) if self._engine else []
             except EngineError:
                 self._engine = None
+            for ended in end_overdue(self._engine):
+                self._say(f"stop {ended}: its time was over")
         self._targets = [*self._containers, *slices_and_processes()]
         ids = {target.id for target in self._targets}
         for target in self._targets:

@@ -27,9 +27,9 @@ def prune(dry_run: bool, driver: str) -> None:
     Stopped containers keep theirs. Every launch does the same; this verb is for a host where no more
     comes. By root it also sets limits of the driver's own that could not be lowered when `update` was to.
     """
+    from vgpurun.admission.overdue import end_overdue
     from vgpurun.engine.client import Engine
     from vgpurun.launch.container import sweep
-    from vgpurun.launch.ending import end_overdue
 
     try:
         engine = Engine.connect()

@@ -48,7 +48,7 @@ _VGPURUN = "vgpurun"
 @placement_options
 @lifetime_option(
     "Placement",
-    "Stop the container after a time such as 30m, 2h or 7d, with a warning before. If nobody waits for it, the next "
+    "Stop the container after a time such as 30m, 2h or 7d, with a warning before. If nobody waits for it, the guard, the next "
     "launch or `vgpurun prune` does it.",
 )
 @enforce_option
