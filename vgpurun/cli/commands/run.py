@@ -48,8 +48,8 @@ _VGPURUN = "vgpurun"
 @placement_options
 @lifetime_option(
     "Placement",
-    "Stop the container after a time such as 30m, 2h or 7d, with a warning before. If nobody waits for it, the guard, the next "
-    "launch or `vgpurun prune` does it.",
+    "Stop the container after a time such as 30m, 2h or 7d, with a warning before. If nobody waits for it, the "
+    "guard, the next launch or `vgpurun prune` does it.",
 )
 @enforce_option
 @profile_options

@@ -65,6 +65,7 @@ def suspend(
     if not timeout_s:
         raise OptionError(f"--timeout '{timeout}' is not a time; use e.g. 10s or 1m30s")
     wishes = Wishes(is_held=hold, lock_timeout_ms=int(timeout_s * 1000))
+    targets = _named(containers, slices, processes)
     gpus, library = visible_gpus(driver == "sim"), libcuda(driver == "sim")
 
     def suspend_one(target: "Target") -> None:
@@ -72,7 +73,7 @@ def suspend(
             found = take(target, gpus, checkpoints, wishes)
         click.echo(f"{target.name}: {show_size(found.total_bytes)} in host memory")
 
-    return _each(_named(containers, slices, processes), suspend_one)
+    return _each(targets, suspend_one)
 
 
 @click.command(cls=EngineCommand, name="resume", options_metavar="[OPTIONS]")
@@ -97,16 +98,17 @@ def resume(
     from vgpurun.host.checkpoints import Checkpoints
     from vgpurun.suspend.coming_back import bring_back
 
+    targets = _named(containers, slices, processes)
+    patience_s = parse_wait(wait or "0")
     gpus, library = visible_gpus(driver == "sim"), libcuda(driver == "sim")
     engine = engine_if_any()
-    patience_s = parse_wait(wait or "0")
 
     def resume_one(target: "Target") -> None:
         with Checkpoints(library) as checkpoints:
             found = bring_back(target, gpus, checkpoints, engine, overcommit, patience_s)
         click.echo(target.name if found else f"{target.name}: not suspended")
 
-    return _each(_named(containers, slices, processes), resume_one)
+    return _each(targets, resume_one)
 
 
 def _named(containers: tuple[str, ...], slices: tuple[str, ...], processes: tuple[str, ...]) -> "list[Target]":
