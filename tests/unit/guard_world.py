@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -87,6 +88,14 @@ class World:
         quotas = {gpu.uuid: Quota(limit, sm) for gpu in self.gpus}
         self.containers[id_] = Contained(id_, name, "ann", self.folder, made, run_of(made), quotas, slice_name)
         return id_
+
+    def start_again(self, container: str) -> None:
+        """Give a container that runs a new cgroup, of the path that it has."""
+        old = self.containers[container].cgroup
+        aside = old.folder.rename(f"{old.folder}-before")
+        shutil.copytree(aside, old.folder)  # the folder before is there still, so it has another number
+        (old.folder / "cgroup.freeze").write_text("0")
+        self.containers[container] = self.containers[container]._replace(run=run_of(old))
 
     def limit(self, container: str, limit: int | None) -> None:
         """Change a memory limit."""

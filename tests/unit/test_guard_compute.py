@@ -188,3 +188,40 @@ def test_a_cgroup_that_refuses_does_not_keep_the_guard_busy(world: Callable[...,
     made.step = count
     made.run(10, step_s=1.0)
     assert steps < 100 and sum("cannot be written" in line for line in made.said) == 1
+
+
+def test_a_new_start_is_not_frozen_for_the_old_one(world: Callable[..., World]) -> None:
+    """A restart between two looks leaves the cgroup's path as it was."""
+    made = world()
+    tenant = made.add(limit=None, sm=20)
+    program = made.put(tenant, 500 * MIB)
+    worker = Worker(0.001, 8)
+    made.step = lambda world: worker.step(world, program)
+    made.run(5, STEP_S)
+    made.step = lambda _: None
+    while made.is_frozen(tenant):
+        made.run(STEP_S, STEP_S)
+    made.start_again(tenant)
+    del made.programs[program.pid]
+    made.run(5, STEP_S)
+    assert made.state.stopped == {} and not made.is_frozen(tenant)
+
+
+def test_one_that_cannot_be_let_go_keeps_no_other(world: Callable[..., World]) -> None:
+    made = world()
+    tenants = [made.add(name, limit=None, sm=20) for name in "ab"]
+    programs = [made.put(tenant, 500 * MIB) for tenant in tenants]
+    workers = [Worker(0.001, 8, part=0.5) for _ in tenants]
+
+    def step(world: World) -> None:
+        for worker, program in zip(workers, programs, strict=True):
+            worker.step(world, program)
+
+    made.step = step
+    while not all(made.is_frozen(tenant) for tenant in tenants):
+        made.run(STEP_S, STEP_S)
+    freeze = made.containers[tenants[0]].cgroup.folder / "cgroup.freeze"
+    freeze.unlink()
+    freeze.mkdir()
+    made.guard.close()
+    assert not made.is_frozen(tenants[1])

@@ -10,6 +10,7 @@ from typing import Any
 from vgpurun.errors import CgroupError
 from vgpurun.guard.daemon import Actions, Duty
 from vgpurun.guard.look import Contained, Look
+from vgpurun.guard.reader import run_of
 from vgpurun.guard.state import State, about
 from vgpurun.inventory.guarded import HOLD, RELEASE, WARN
 from vgpurun.limits.policies import SmPolicy
@@ -73,6 +74,10 @@ class Held:
             (self.container.cgroup.thaw if is_thawed else self.container.cgroup.freeze)()
             self.is_thawed = is_thawed
             self.changes = [*self.changes[-_MOST_CHANGES:], (now_s, is_thawed)]
+
+    def has_ended(self) -> bool:
+        """Whether it has: what is at its cgroup's path by now is a later start of it, or nothing."""
+        return run_of(self.container.cgroup) != self.container.run
 
     def _thawed_ratio(self, now_s: float) -> float:
         began_s, total_s, until_s = now_s - WINDOW_S, 0.0, now_s
@@ -188,12 +193,12 @@ class ComputeDuty(Duty):
         troubles = []
         for id_, held in list(self._held.items()):
             if now_s >= self._due_s(held):
+                if held.has_ended():
+                    del self._held[id_]
+                    continue
                 try:
                     self._turn(held, now_s)
                 except CgroupError as error:
-                    if not held.container.cgroup.is_there():
-                        del self._held[id_]  # it has ended
-                        continue
                     troubles.append(error)
                     held.period_began_s, held.on_s = now_s, held.period_s  # it is tried again in the next period
         self.tick_s = min((self._due_s(held) for held in self._held.values()), default=None)
@@ -214,10 +219,19 @@ class ComputeDuty(Duty):
         held.set_thawed(held.on_s > 0, now_s)
 
     def close(self) -> None:
-        """Let all go on that is held: nobody would thaw it. The next guard finds them again."""
+        """Let all go on that is held: nobody would thaw it. The next guard finds them again.
+
+        Raises CgroupError, after all had their turn.
+        """
+        troubles = []
         for held in self._held.values():
-            if held.container.cgroup.is_there():
-                held.container.cgroup.thaw()
+            if not held.has_ended():
+                try:
+                    held.container.cgroup.thaw()
+                except CgroupError as error:
+                    troubles.append(error)
+        if troubles:
+            raise troubles[0]
 
 
 def _is_limited(container: Contained, uuid: str) -> bool:

@@ -64,10 +64,6 @@ class Cgroup(NamedTuple):
                 found += [int(line) for line in Path(place, "cgroup.procs").read_text().split() if line != "0"]
         return found
 
-    def is_there(self) -> bool:
-        """Whether it exists still: a container's goes with the container."""
-        return self.folder.is_dir()
-
     def _has_settled(self) -> bool:
         if self.is_unified:
             return "frozen 1" in self._read("cgroup.events")
