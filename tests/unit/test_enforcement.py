@@ -13,15 +13,19 @@ import pynvml
 import pytest
 from fakes import make_gpus
 
+from vgpurun.cdi import hook
 from vgpurun.errors import EnforceError
-from vgpurun.host import limits_device, memory_limits
+from vgpurun.host import gpus, limits_device, memory_limits
 from vgpurun.host.drivers import DeviceRequest, EngineFacts, read_cdi_devices
 from vgpurun.host.gpus import Gpu
+from vgpurun.inventory.cgroups import cgroups_of
 from vgpurun.launch.enforcement import check_host, enforcing_device
 from vgpurun.limits import driver_wall
+from vgpurun.limits.limits_file import limits_bytes
 from vgpurun.limits.quota import Quota
 
 GIB = 1 << 30
+ID = "5e" * 32
 GPU, OTHER = make_gpus(2)
 NONE = memory_limits.NO_LIMIT
 
@@ -104,6 +108,37 @@ def test_cgroup_of_a_process(tmp_path: Path) -> None:
     found = [memory_limits.cgroup_of(number, tmp_path) for number in range(5)]
     root = memory_limits.CGROUPS
     assert found == [root / "docker/abc", root, None, None, None]
+
+
+def test_the_hook_limits_no_cgroup_that_others_are_in(
+    driver: FakeDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as that of a shell, where Podman was told to make none for the container."""
+    monkeypatch.setattr(gpus, "list_gpus", lambda: [GPU])
+    found = {os.getpid(): "user.slice/ann/shell", 1: "user.slice/ann/shell", 2: "user.slice", 3: "", 4: "user.slice/x"}
+    monkeypatch.setattr(memory_limits, "cgroup_of", lambda pid: tmp_path / found[pid])
+    limits = tmp_path / "limits"
+    limits.write_bytes(limits_bytes([(GPU.uuid, Quota(GIB))]))
+    for pid in (1, 2, 3):
+        with pytest.raises(EnforceError, match="no cgroup v2 of its own"):
+            hook.set_limits(pid, limits)
+    assert driver.limits == {}
+    hook.set_limits(4, limits)
+    assert driver.limits == {tmp_path / "user.slice/x": (0, GIB)}
+
+
+def test_the_cgroup_of_a_container_is_not_a_users(tmp_path: Path) -> None:
+    (tmp_path / "cgroup.controllers").touch()
+    own = tmp_path / "system.slice" / f"docker-{ID}.scope"
+    own.mkdir(parents=True)
+    assert cgroups_of({ID}, tmp_path) == {ID: own}
+    own.rmdir()
+    users = tmp_path / "user.slice"
+    (users / ID).mkdir(parents=True)
+    if os.geteuid() != 0:
+        pytest.skip("only root may give a folder away")
+    os.chown(users, 65534, 65534)
+    assert cgroups_of({ID}, tmp_path) == {}
 
 
 def test_nothing_stays_reserved_above_a_cgroup_that_goes(driver: FakeDriver, tmp_path: Path) -> None:

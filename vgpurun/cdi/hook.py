@@ -49,8 +49,9 @@ def set_limits(pid: int, path: Path) -> None:
     cgroup = memory_limits.cgroup_of(pid)
     if limits is None:  # of another version, whose owner file says as much
         limits = quotas_from_json(str((state.read_owner(path.parent.parent) or {}).get("quota")))
-    if cgroup is None:
-        raise EnforceError("the container has no cgroup v2")
+    own = memory_limits.cgroup_of(os.getpid())  # of the engine, or of who called one that has no daemon
+    if cgroup is None or (own is not None and own.is_relative_to(cgroup)):
+        raise EnforceError("the container has no cgroup v2 of its own")
     by_uuid = {gpu.uuid: gpu for gpu in gpus.list_gpus()}
     for uuid, quota in limits:
         gpu = by_uuid.get(uuid)

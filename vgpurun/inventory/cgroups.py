@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeAlias
 
@@ -22,17 +23,26 @@ _ID_LENGTH = 64  # of a container
 def cgroups_of(ids: Collection[str], root: Path = memory_limits.CGROUPS) -> dict[str, Path]:
     """Return the cgroups of these containers and local processes, by their ids.
 
-    Every engine has a container's in the folder's name; that of a process is its PID.
+    Every engine has a container's in the folder's name; that of a process is its PID. A user to whom a part of the
+    hierarchy was given may name folders like that too, so those are not looked through.
     """
     own = {each: memory_limits.cgroup_of(int(each)) for each in ids if each.isdecimal() and len(each) < _ID_LENGTH}
     found = {each: cgroup for each, cgroup in own.items() if cgroup is not None}
     if len(own) < len(ids) and (root / "cgroup.controllers").exists():
         for folder, names, _ in os.walk(root):
+            if _owner(folder) != _owner(root):
+                names.clear()
             for name in names:
                 match = CONTAINER_ID.search(name)
                 if match and match.group() in ids:
                     found.setdefault(match.group(), Path(folder, name))
     return found
+
+
+def _owner(folder: str | Path) -> int | None:
+    with suppress(OSError):  # it is gone
+        return Path(folder).stat().st_uid
+    return None
 
 
 def driver_limits(ids: Collection[str], gpus: Sequence[Gpu]) -> DriverLimits:
