@@ -19,6 +19,7 @@ from vgpurun.errors import StateError
 from vgpurun.inventory.reservations import local_processes
 from vgpurun.storage import state
 from vgpurun.storage.state import StateFolder
+from vgpurun.util.atomic_file import atomic_file
 
 FILES = {"etc/limits": b"limits", "etc/ld.so.preload": b"library\n"}
 
@@ -178,6 +179,22 @@ def test_of_a_giant_owner_file_no_more_is_read_than_fits(tmp_path: Path) -> None
     (tmp_path / "owner").touch()
     os.truncate(tmp_path / "owner", 1 << 40)
     assert state.read_owner(tmp_path) is None
+
+
+@pytest.mark.parametrize("moment", ["1" + "0" * 400, "Infinity", "NaN", "-1", '"soon"', "1e300"])
+def test_a_moment_that_cannot_be_is_none(moment: str, tmp_path: Path) -> None:
+    (tmp_path / "owner").write_text(f'{{"ends_s": {moment}}}')
+    assert state.ends_s(state.read_owner(tmp_path) or {}) is None
+
+
+def test_a_link_in_place_of_what_is_being_written_is_not_followed(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.touch(mode=0o600)
+    with pytest.raises(OSError, match="symbolic"), atomic_file(tmp_path / "file") as made:  # noqa: PT012
+        made.write_text("content")
+        made.unlink()
+        made.symlink_to(secret)
+    assert secret.stat().st_mode & 0o777 == 0o600 and os.listdir(tmp_path) == ["secret"]
 
 
 def test_a_command_of_many_lines_is_shown_in_one() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -136,3 +137,14 @@ def test_idle_policies(tmp_path: Path) -> None:
     assert read_idle(tmp_path) == IdlePolicy(300, "warn")
     (tmp_path / "idle").write_bytes(b"\xff")
     assert read_idle(tmp_path) is None
+
+
+@pytest.mark.parametrize("value", ["1" + "0" * 400, "Infinity", "null", "[]", "[[1]]", '"x"', '{"a": {}}', "[" * 50000])
+@pytest.mark.parametrize("name", Record._fields)
+def test_a_users_own_record_breaks_nothing(tmp_path: Path, name: str, value: str) -> None:
+    record.write(tmp_path, Record(Phase.SUSPENDED, (Process(1, 2),), {"GPU-1": GIB}))
+    written = json.loads((tmp_path / "suspension").read_text())
+    fields = [f'"{each}": {value if each == name else json.dumps(written[each])}' for each in written]
+    (tmp_path / "suspension").write_text(f"{{{', '.join(fields)}}}")
+    found = record.read(tmp_path)
+    assert found is None or found.total_bytes >= 0

@@ -33,6 +33,7 @@ from vgpurun.util.locking import is_at, lock_in_time
 SLICES = "slices"  # the folder of all slices, in the root
 ROOT_FOLDER = Path("/var/lib/vgpurun")
 _PATIENCE_S = 30.0
+_MOST_TIME_S = 253402300800  # the year 10000, which no calendar here has
 _MOST_OWNER_BYTES = 16 << 20  # several times what a command line may have, which is the longest thing in it
 _OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -150,7 +151,7 @@ def read_owner(folder: Path) -> dict[str, Any] | None:
 def ends_s(owner: Mapping[str, Any]) -> float | None:
     """Return when what an owner file is about ends, in seconds since 1970, or None where it has no end."""
     ends = owner.get("ends_s")
-    return float(ends) if isinstance(ends, (int, float)) else None
+    return float(ends) if isinstance(ends, (int, float)) and 0 <= ends < _MOST_TIME_S else None
 
 
 def write_owner(folder: Path, owner: Mapping[str, Any], is_flushed: bool = True) -> None:

@@ -1,6 +1,6 @@
 """What is written down of a suspension before it is done: so that whoever comes next can finish it.
 
-The file is in the state folder, which the container does not see.
+The file is in the state folder, which the container does not see; that may be a user's own.
 """
 
 import json
@@ -13,6 +13,7 @@ from typing import NamedTuple
 from vgpurun.storage.shared_file import read_regular
 from vgpurun.suspend.processes import Process
 from vgpurun.util.atomic_file import atomic_file
+from vgpurun.util.printable import printable
 
 _NAME = "suspension"
 _MOST_BYTES = 1 << 20
@@ -51,12 +52,18 @@ def read(folder: Path) -> Record | None:
     """Return the suspension of a state folder, or None where there is none. Raises OSError where it may not be read."""
     try:
         given = json.loads(read_regular(folder / _NAME, _MOST_BYTES) or b"")
-        fields = {name: given[name] for name in Record._fields}
-        processes = tuple(Process(int(pid), int(started)) for pid, started in fields["processes"])
-        return Record(**{**fields, "phase": Phase(fields["phase"]), "processes": processes})
+        return Record(
+            Phase(given["phase"]),
+            tuple(Process(int(pid), int(started)) for pid, started in given["processes"]),
+            {str(uuid): int(held) for uuid, held in given["held_bytes"].items()},
+            bool(given["is_held"]),
+            printable(str(given["by"])),
+            float(given["since_s"]),
+            int(given["since_ns"]),
+        )
     except FileNotFoundError:
         return None
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
 
 

@@ -16,10 +16,14 @@ def atomic_file(path: Path, mode: int = 0o644, is_flushed: bool = True) -> Itera
     made = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
     try:
         yield made
-        made.chmod(mode)
-        if is_flushed:
-            with made.open("rb") as file:
-                os.fsync(file.fileno())
+        # The folder may be another user's own, who has put a link to a third one's file there by now.
+        file = os.open(made, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            os.fchmod(file, mode)
+            if is_flushed:
+                os.fsync(file)
+        finally:
+            os.close(file)
         made.replace(path)
     finally:
         made.unlink(missing_ok=True)
