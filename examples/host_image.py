@@ -34,7 +34,7 @@ def make(engine: docker.DockerClient) -> str:
 
 
 def remove(engine: docker.DockerClient) -> None:
-    """Remove the image. What was mounted into it is this machine's and stays."""
+    """Remove the image. The folders that were mounted into it are this machine's and stay."""
     engine.images.remove(f"{NAME}:{TAG}", force=True)
 
 

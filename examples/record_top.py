@@ -2,7 +2,7 @@
 
     python examples/record_top.py IMAGE [FILE]      IMAGE has python3; FILE is docs/pictures/top.svg by default
 
-Needs a Docker Engine. What is drawn is what the program printed, look for look.
+Needs a Docker Engine. It draws what the program printed, look for look.
 """
 
 from __future__ import annotations

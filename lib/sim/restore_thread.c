@@ -111,7 +111,7 @@ static void put_away(struct region *region, void *failed) {
   region->checkpointed = copy;
 }
 
-/* What was on the device is gone, and a program that still touches it notices. */
+/* The device's memory is gone, and a program that still touches it notices. */
 static void empty(struct region *region, void *argument) {
   (void)argument;
   if (!region->checkpointed)

@@ -1,6 +1,6 @@
 /*
  * The thread in every process that uses CUDA which takes the process off its GPUs and brings it back, as another
- * process asks: the driver on a card has one too. What it has begun it ends, even when the asking process has died.
+ * process asks: the driver on a card has one too. It ends what it has begun, even when the asking process has died.
  */
 #ifndef SIM_RESTORE_THREAD_H
 #define SIM_RESTORE_THREAD_H

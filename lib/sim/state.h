@@ -31,7 +31,7 @@ struct state_process_device {
   _Atomic uint64_t busy[STATE_BUCKETS]; /* per 125 ms: the number of the interval << 32 | busy nanoseconds in it */
 };
 
-/* What one process asks of another one's restore thread (checkpoint.c, restore_thread.c). */
+/* A request of one process to another one's restore thread (checkpoint.c, restore_thread.c). */
 enum checkpoint_request {
   CHECKPOINT_NOTHING,
   CHECKPOINT_LOCK,
@@ -77,7 +77,7 @@ struct state_shared {
   uint32_t reserved;
 };
 
-/* What a cgroup may have of a device's memory (limits.h). Under the lock of the file. */
+/* The part of a device's memory that a cgroup may have (limits.h). Under the lock of the file. */
 #define STATE_MAX_LIMITS 512
 
 struct state_limit {

@@ -64,8 +64,8 @@ static inline bool slice_put(const struct slice *slice, const char *name, const 
   return put(source, target, read_only);
 }
 
-/* Gives this process mounts of its own, with the slice's files where a container has them. What the host mounts later
- * still comes, and nothing of these goes back to it. False with errno. */
+/* Gives this process mounts of its own, with the slice's files where a container has them. Mounts that the host makes
+ * later still comes, and nothing of these goes back to it. False with errno. */
 static inline bool slice_enter(const struct slice *slice) {
   return unshare(CLONE_NEWNS) == 0 && mount(NULL, "/", NULL, MS_SLAVE | MS_REC, NULL) == 0 &&
          slice_put(slice, "slurm/library", VGPU_CONTAINER_LIBRARY, true) &&

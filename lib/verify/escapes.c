@@ -115,7 +115,7 @@ static void with_variables(void) {
   start_again("/proc/self/exe", NULL, lies);
 }
 
-/* What a static program is as well: one whose loader does not know the preload file. */
+/* Like a static program: one whose loader does not know the preload file. */
 static void with_own_loader(void) {
   char path[FILE_PATH];
   if (!file_loader(path) || !file_copy(path, "/tmp/loader", PRELOAD, 0755))

@@ -1,4 +1,4 @@
-/* What the ways past the limits do with files: copies, symbol tables, the loader's name. */
+/* Work on files for the ways past the limits: copies, symbol tables, the loader's name. */
 #ifndef VERIFY_FILES_H
 #define VERIFY_FILES_H
 

@@ -1,4 +1,4 @@
-"""What `vgpurun exporter` costs beside many containers: its CPU time, by the metric that it has of itself.
+"""Measures what `vgpurun exporter` costs beside many containers: its CPU time, by the metric that it has of itself.
 
     python tests/bench/exporter.py IMAGE [CONTAINERS] [SECONDS]
 

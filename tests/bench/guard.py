@@ -1,4 +1,4 @@
-"""What `vgpurun guard` costs beside many containers: its CPU time and memory, by the kernel's count.
+"""Measures what `vgpurun guard` costs beside many containers: its CPU time and memory, by the kernel's count.
 
     python tests/bench/guard.py IMAGE [CONTAINERS] [SECONDS]
 

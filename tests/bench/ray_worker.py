@@ -1,4 +1,4 @@
-"""What limits add to the start of a Ray worker: the import and the set-up that run in it, in milliseconds.
+"""Measures what limits add to the start of a Ray worker: the import and the set-up that run in it, in milliseconds.
 
     python tests/bench/ray_worker.py [COUNT]
 

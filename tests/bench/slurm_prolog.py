@@ -1,4 +1,4 @@
-"""What vgpurun adds to a job on a cluster of real Slurm daemons: the prolog's time, and a job's without a GPU.
+"""Measures what vgpurun adds to a job on a cluster of real Slurm daemons: the prolog's time, and a job's without a GPU.
 
 PYTHONPATH=tests:tests/slurm python tests/bench/slurm_prolog.py [RELEASE...]    as root
 """

@@ -11,7 +11,7 @@ from cli import wait_until
 
 
 def told(folder: Path, name: str, count: int) -> list[dict[str, Any]]:
-    """What `count` containers have told of a step, as soon as all of them have."""
+    """Return what `count` containers have told of a step, as soon as all of them have."""
     return [json.loads(path.read_text()) for path in _paths(folder, name, count)]
 
 

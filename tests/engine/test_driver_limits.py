@@ -132,7 +132,7 @@ def test_several_processes_have_it_together(cli: Cli, debian_v2: str) -> None:
 
 
 def test_the_library_alone_does_not_hold_without_it(cli: Cli, debian_v2: str) -> None:
-    """What the tests above try would pass otherwise."""
+    """The attempts of the tests above would succeed otherwise."""
     options = ("--mem", f"{LIMIT_MIB}m", "--enforce", "library", *MIXED, *WITH_PROGRAMS)
     filled = cli.run(*options, debian_v2, "sh", "-c", ESCAPES["unmounted preload"]).json()
     assert filled["granted_bytes"] // MIB > 15000
@@ -177,7 +177,7 @@ print(found.guaranteed_bytes >> 20, found.most_bytes >> 20)
 
 
 def limits_of(cli: Cli, name: str) -> str:
-    """What the driver itself guarantees a container and lets it have, in MiB."""
+    """Return what the driver itself guarantees a container and lets it have, in MiB."""
     pid = cli.engine.containers.get(name).attrs["State"]["Pid"]
     command = [*cli.command[:3], sys.executable, "-c", SOFT, str(pid)]
     return subprocess.run(command, env=cli.environment, capture_output=True, text=True, check=True).stdout.strip()

@@ -16,7 +16,7 @@ AT_ONCE = 2
 
 
 def mistakes(line: str, result: Result) -> list[str]:
-    """What is wrong with the answer to a line."""
+    """Return what is wrong with the answer to a line."""
     code, _, given = line.partition(" ")
     said = result.stderr.splitlines()
     found = [] if result.exit_code == int(code) else [f"exit code {result.exit_code}"]

@@ -1,6 +1,6 @@
 """A kubelet as far as device plugins see it: its sockets, its record, and how it gives devices to containers.
 
-What it does in which order follows Kubernetes 1.34's device manager: resources of a container in random order, for each
+The order of its steps follows Kubernetes 1.34's device manager: resources of a container in random order, for each
 first the plugin's preference and then Allocate; the record is written when a container has everything; what a pod that
 is gone had is free at the next admission; and before a container starts, PreStartContainer for each of its resources.
 """

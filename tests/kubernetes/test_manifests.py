@@ -28,7 +28,7 @@ from vgpurun.kubernetes.dra.publish import Publisher
 FOLDER = CHECKOUT / "examples" / "kubernetes"
 VERSIONS = ("1.34", "1.35", "1.36", "1.37")
 INSTALLS = sorted(path.parent for path in FOLDER.glob("*/kustomization.yaml"))
-# Of Kueue and JobSet, whose schemas are not among Kubernetes' own.
+# Kinds of Kueue and JobSet, whose schemas are not among Kubernetes' own.
 OF_OTHERS = {"ResourceFlavor", "ClusterQueue", "LocalQueue", "JobSet"}
 # The parts of the node that the DaemonSets may see.
 HOST_PATHS = {
@@ -48,7 +48,7 @@ def documents(path: Path) -> list[dict[str, Any]]:
 
 
 def built(folder: Path) -> list[dict[str, Any]]:
-    """What `kubectl kustomize` makes of a folder, as far as these kustomizations go."""
+    """Return what `kubectl kustomize` makes of a folder, as far as these kustomizations go."""
     (kustomization,) = documents(folder / "kustomization.yaml")
     assert set(kustomization) <= {"apiVersion", "kind", "resources", "images"}, "not understood here"
     found = []

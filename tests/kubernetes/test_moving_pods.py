@@ -99,7 +99,7 @@ def pod_with(*limits: dict[str, str] | None, annotations: dict[str, str] | None 
 
 
 def resources(pod: dict[str, Any]) -> list[dict[str, str]]:
-    """What each container asks for, the same in limits and requests."""
+    """Return what each container asks for, the same in limits and requests."""
     found = [each["resources"] for each in pod["spec"]["containers"]]
     assert all(each.get("limits") == each.get("requests") for each in found)
     return [each.get("limits", {}) for each in found]

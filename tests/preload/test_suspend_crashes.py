@@ -64,7 +64,7 @@ def state_of(host: Host, program: Program) -> str:
 
 
 def check(host: Host, program: Program) -> None:
-    """What was cut off is finished, one way or the other; and then the program goes on with every byte."""
+    """A transition that was cut off is finished, one way or the other; and then the program goes on with every byte."""
     back = program.resume()
     assert back.returncode == 0, back.stderr
     assert state_of(host, program) == "RUNNING"

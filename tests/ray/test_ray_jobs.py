@@ -45,7 +45,7 @@ def test_a_worker_without_limits_gets_no_gpu(node: RayNode, variables: dict[str,
 
 @pytest.mark.slow
 def test_without_the_plugin_a_job_runs_under_vgpurun_local(node: RayNode) -> None:
-    """What docs/ray.md has first."""
+    """The way that docs/ray.md has first."""
     command = f"py_executable={sys.executable} -m vgpurun local --mem 25% --sm 25 -- {sys.executable}"
     found, _ = node.run("plain.py", command, RAY_RUNTIME_ENV_HOOK="", RAY_RUNTIME_ENV_PLUGINS="")
     assert found["found"]["mib"] == 2048

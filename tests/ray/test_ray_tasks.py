@@ -1,4 +1,4 @@
-"""What tasks, actors and their children find of a GPU of which Ray has given them a part."""
+"""Tasks, actors and their children: what they find of a GPU of which Ray has given them a part."""
 
 from __future__ import annotations
 

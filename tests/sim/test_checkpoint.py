@@ -112,7 +112,7 @@ def test_a_call_waits_until_the_unlock(machine: Machine, driver: Remote) -> None
 
 
 def test_the_copy_is_not_the_device_memory(machine: Machine, driver: Remote) -> None:
-    """What is on the device is really gone: a program that touches it meanwhile dies."""
+    """The device's memory is really gone: a program that touches it meanwhile dies."""
     code = """
 address = driver.mem_alloc(4 * MIB)
 driver.copy_to_device(address, b"x" * MIB)

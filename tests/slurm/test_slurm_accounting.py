@@ -1,4 +1,4 @@
-"""What a job has used of GPUs is in Slurm's own accounting, in a real slurmdbd with a real database."""
+"""A job's use of GPUs is in Slurm's own accounting, in a real slurmdbd with a real database."""
 
 from __future__ import annotations
 

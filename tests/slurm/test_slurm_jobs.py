@@ -12,7 +12,7 @@ from support import CHECKOUT
 
 OOM = "CUDA_ERROR_OUT_OF_MEMORY"
 WITHOUT_ENVIRONMENT = f"env -i PYTHONPATH={CHECKOUT}/tests"
-# Of a GPU of 8192 MiB with 4 shards, 518 of which are a context's.
+# A GPU has 8192 MiB and 4 shards; 518 of a share are a context's.
 TWO_SHARDS, ONE_SHARD, WHOLE = f"4096 ok {OOM}\n", f"2048 ok {OOM}\n", "8192 ok ok\n"
 ALLOCATES_OF_TWO = f"{PROGRAM}allocates.py 3500 3700"
 ALLOCATES_OF_ONE = f"{PROGRAM}allocates.py 1500 1700"

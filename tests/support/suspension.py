@@ -56,7 +56,7 @@ class Host:
         )  # fmt: skip
 
     def used_mib(self) -> list[int]:
-        """What NVML says that is used of each GPU."""
+        """Return what is used of each GPU, by NVML."""
         query = [SIM / "nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
         environment = {**self.environment, "LD_LIBRARY_PATH": str(SIM)}
         shown = subprocess.run(query, env=environment, capture_output=True, text=True, check=True)

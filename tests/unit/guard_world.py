@@ -134,7 +134,7 @@ class World:
         )  # fmt: skip
 
     def percent(self, pid: int) -> float:
-        """What NVML says of a process: whole percents of the last second."""
+        """Return what NVML says of a process: whole percents of the last second."""
         spans = self.busy.get(pid, ())
         began_s = self.now_s - WINDOW_S
         return int(100 * sum(max(0.0, end - max(start, began_s)) for start, end in spans if end > began_s) / WINDOW_S)
@@ -154,5 +154,5 @@ class World:
             self.step(self)
 
     def verbs(self) -> list[str]:
-        """What the guard has done, by the record."""
+        """Return what the guard has done, by the record."""
         return [f"{each.action.verb} {each.action.cause}" for each in guarded.actions()]

@@ -164,7 +164,7 @@ def test_refusals_of_the_driver(driver: FakeDriver, tmp_path: Path) -> None:
 
 
 def test_settling(driver: FakeDriver, tmp_path: Path) -> None:
-    """What is below its use stays, a lifted limit is that of the whole GPU, and what has no limit is left alone."""
+    """A limit below its use stays, a lifted one is that of the whole GPU, and a container without one is left alone."""
     held, free = tmp_path / "held", tmp_path / "free"
     driver.limits[held] = (0, 4 * GIB)
     driver.used = 2 * GIB

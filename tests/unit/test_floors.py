@@ -13,7 +13,7 @@ import vgpurun
 
 SOURCES = Path(vgpurun.__file__).parent
 
-# From top to bottom. What shares a line shares a floor, and does not import one another either.
+# From top to bottom. Packages on one line share a floor, and does not import one another either.
 FLOORS = (
     "__main__ docs",
     "cli.commands",

@@ -1,6 +1,6 @@
 """A day of ordinary programs beside a guard that ends whatever it acts on: it has to do nothing.
 
-What ordinary is follows the library: a process is counted from before it holds anything, the sum of what programs
+Ordinary programs are as the library sees them: a process is counted from before it holds anything, the sum of what they
 allocate never passes the limit, and the driver may take more for a while: a context that is made and refused, code that
 is counted at the next allocation. A process that was killed may hold its memory for some seconds, and what comes after
 it takes the same again. NVML sees it all, and rounds shares.

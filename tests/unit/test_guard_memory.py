@@ -214,7 +214,7 @@ def test_outside(world: Callable[..., World]) -> None:
 
 
 def test_what_is_over_for_a_moment_only_is_not_seen(world: Callable[..., World]) -> None:
-    """What docs/security.md says that nothing but the driver's limits stops."""
+    """Nothing but the driver's limits stops this, as docs/security.md says."""
     made = world(memory="kill")
     program = made.put(made.add(), 500 * MIB)
 

@@ -1,4 +1,4 @@
-"""Whose a process is, by the kernel's own word: real processes in real cgroups and namespaces."""
+"""The container that a process is in, by the kernel's own word: real processes in real cgroups and namespaces."""
 
 from __future__ import annotations
 
@@ -304,7 +304,7 @@ def test_each_start_of_a_container_is_another(make_cgroup: Callable[[str], Cgrou
 def test_the_engine_and_nvml_come_and_go(
     make_cgroup: Callable[[str], Cgroup], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """What is known stays known, what is new is nobody's, and nothing is known without NVML."""
+    """A known process stays known, a new one is nobody's, and nothing is known without NVML."""
     (gpu,) = make_gpus(1)
     held: dict[int, int] = {}
     is_up = [True]

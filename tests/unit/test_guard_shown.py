@@ -1,4 +1,4 @@
-"""What the guard has done, as verbs and metrics show it."""
+"""The guard's actions, as verbs and metrics show them."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from support import CHECKOUT
 SOURCES = CHECKOUT / "lib" / "src"
 OBJECTS = CHECKOUT / "lib" / "build" / "obj"
 
-# From top to bottom. What shares a line shares a floor, and knows nothing of one another.
+# From top to bottom. Folders on one line share a floor, and know nothing of one another.
 FLOORS = (
     "entry",
     "nvml",

@@ -1,4 +1,4 @@
-"""What `vgpurun ps` says of containers, and which it shows."""
+"""The containers that `vgpurun ps` shows, and what it says of them."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def test_mistakes(text: str, words: str) -> None:
 
 
 def test_the_toolkits_variables_are_understood() -> None:
-    """Of several limits the lowest holds; one below what is guaranteed is refused, not mended."""
+    """The lowest of several limits holds; one below what is guaranteed is refused, not mended."""
     assert resolved(None, NVIDIA_GPU_MEMORY_LIMIT="4096") == Quota(4 * GIB)
     assert resolved(None, NVIDIA_GPU_MEMORY_LIMIT="4096", NVIDIA_GPU_MEMORY_REQUEST="2048") == BOTH
     assert resolved("2g:6g", NVIDIA_GPU_MEMORY_LIMIT="4096", NVIDIA_GPU_MEMORY_REQUEST="1024") == BOTH

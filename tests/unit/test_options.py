@@ -1,4 +1,4 @@
-"""Docker's value syntax. What docker itself makes of the same text is seen in tests/engine/test_docker_witness.py."""
+"""Docker's value syntax. For what docker itself makes of the same text, see tests/engine/test_docker_witness.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Ray's account of a task comes to as limits, without Ray."""
+"""Limits that follow from Ray's account of a task, without Ray."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Slurm's files and programs say of a node and of a job, and the quotas that follow."""
+"""Slurm's files and programs: what they say of a node and of a job, and the quotas that follow."""
 
 from __future__ import annotations
 

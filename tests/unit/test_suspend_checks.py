@@ -1,4 +1,4 @@
-"""What is looked at before anything is taken off a GPU, and what is written down of it."""
+"""The checks before anything is taken off a GPU, and the record of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What keys make of the screen of `vgpurun top`, its graphs and its details."""
+"""The effect of keys on the screen of `vgpurun top`, its graphs and its details."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """How much of each GPU is reserved, by which holder, and how much is free.
 
-A memory limit is a reservation: the limits on a GPU together are at most its memory. Of a limit that is more than what
+A memory limit is a reservation: the limits on a GPU together are at most its memory. A limit that is more than what
 is guaranteed, that part alone is reserved; what is used beyond it counts as use outside of all reservations. A
 container without a limit may use the whole GPU, so it shares a GPU with no reservation, only with others that have no
 limit either, as they would without vgpurun. A compute limit is a reservation as well, and together they are at most

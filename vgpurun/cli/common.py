@@ -181,7 +181,7 @@ class ImageName(click.ParamType):  # type: ignore[type-arg]
 
 
 class GpuNames(click.ParamType):  # type: ignore[type-arg]
-    """What --gpus takes; a shell completes the GPUs of this host."""
+    """A value of --gpus; a shell completes the GPUs of this host."""
 
     name = "gpus"
 

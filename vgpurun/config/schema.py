@@ -188,7 +188,7 @@ MAXIMA = (
     Key("overcommit", _bool, "whether `--overcommit` is allowed", "false"),
 )
 
-# What `vgpurun guard` does. Only the administrator's file has it.
+# For `vgpurun guard`. Only the administrator's file has it.
 GUARD = (
     Key("memory", _one_of(*GUARD_MEMORY), "what is done to a container that holds 5 % more than its memory limit",
         "kill", "freeze"),

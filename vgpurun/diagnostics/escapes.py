@@ -1,7 +1,7 @@
 """Tries to pass a memory limit on purpose, in a container for each way, and judges what stopped it.
 
 lib/verify does what a hostile program would: it comes to the driver past the library, or forges what the library reads.
-What it holds is read from NVML on the host; whether the library counts it, from the usage file.
+Its memory is read from NVML on the host; whether the library counts it, from the usage file.
 """
 
 import json
@@ -29,7 +29,7 @@ from vgpurun.limits.usage_file import read_usage
 if TYPE_CHECKING:
     from vgpurun.engine.containers import ContainerEngine
 
-# Of lib/verify/escapes.c. The first ones have the library in them.
+# The names in lib/verify/escapes.c. The first ones have the library in them.
 WAYS = (
     "plain", "empty environment", "lying variables", "RTLD_DEEPBIND", "setuid program", "forged limits file",
     "forged usage file", "closed usage file", "dlmopen", "copy of the driver", "driver's own symbols",
@@ -77,7 +77,7 @@ class _Container:
 
 
 class Seen(NamedTuple):
-    """What became of an attempt: what its program said, the most that it held by NVML, and what the guard did."""
+    """The outcome of an attempt: what its program said, the most that it held by NVML, and what the guard did."""
 
     said: dict[str, Any]
     held_bytes: int

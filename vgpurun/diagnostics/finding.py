@@ -1,4 +1,4 @@
-"""What a look at this host has found."""
+"""A finding of a look at this host."""
 
 from dataclasses import dataclass
 

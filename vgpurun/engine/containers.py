@@ -21,7 +21,7 @@ _SLACK_S = 30  # that an answer may take besides the time that the engine gives 
 
 @dataclass(frozen=True)
 class LogOptions:
-    """What `docker logs` takes. Times are seconds since 1970."""
+    """The options of `docker logs`. Times are seconds since 1970."""
 
     follow: bool = False
     tail: str = "all"
@@ -33,7 +33,7 @@ class LogOptions:
 
 @dataclass(frozen=True)
 class ExecOptions:
-    """What `docker exec` takes."""
+    """The options of `docker exec`."""
 
     command: Sequence[str]
     environment: Mapping[str, str]

@@ -1,8 +1,8 @@
 """The duty that holds a container to its share of a GPU's time when the library does not see all of its programs.
 
 The container is frozen and thawed in turn. NVML says what share it has had in the last second; what that was above or
-below the limit is kept as a balance, which the next periods make up for. What a program had launched before it was
-frozen still runs, and is made up for in the same way.
+below the limit is kept as a balance, which the next periods make up for. Launches from before a
+freeze still run, and are made up for in the same way.
 """
 
 from typing import Any

@@ -120,7 +120,7 @@ class Guard:
         return number is not None and self._carry_out(number, action)
 
     def _keep(self, write: Callable[[], Kept]) -> Kept | None:
-        """Write something down. What cannot be is not done, since it might be done twice."""
+        """Write something down. If that fails the action is not done, since it might be done twice."""
         try:
             kept = write()
         except OSError as error:

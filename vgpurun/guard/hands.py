@@ -1,4 +1,4 @@
-"""What the guard can do to containers and processes, each by the verb of an action; to do it again changes nothing."""
+"""The guard's actions on containers and processes, each by its verb; to do one again changes nothing."""
 
 import os
 import signal

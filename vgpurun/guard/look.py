@@ -1,4 +1,4 @@
-"""What is on the GPUs at one moment, as the guard's duties see it: plain data, and questions that cost something."""
+"""Processes and containers on the GPUs, as the guard's duties see them: plain data, and costly questions."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path

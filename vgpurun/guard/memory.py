@@ -1,6 +1,6 @@
 """The duty that holds containers to their memory limits where the library does not.
 
-What counts is what NVML says that a container's processes hold. The library keeps programs that it sees to their limit,
+A container's memory is what NVML says that its processes hold. The library keeps programs that it sees to their limit,
 but what the driver takes for code and contexts it can count only afterwards. So a container all of whose processes it
 counts may hold more than one that has a process which it does not see, and for longer.
 """
@@ -16,8 +16,8 @@ from vgpurun.limits.quota import show_size
 
 MEMORY = "memory"
 SLACK_RATIO = 0.05
-# What a usage file may lag behind, with stream-ordered allocations, and a step of the driver's: below some 960 MiB this
-# is more than 5 %.
+# The lag that a usage file may have, with stream-ordered allocations, and a step of the driver's: below some 960 MiB
+# this is more than 5 %.
 LEAST_SLACK_BYTES = 48 << 20
 # More than the driver takes by itself on any GPU for a context, or for code and stacks that kernels need.
 DRIVER_BYTES = 1 << 30
@@ -91,7 +91,7 @@ class MemoryDuty(Duty):
         self._over: dict[str, Over] = {}
         self._limits: dict[str, int] = {}
         self._recorded = {(each.container, each.run) for each in state.recorded if each.cause == MEMORY}
-        # What has been acted on, or is an administrator's doing: bytes held then. Up to there it is one cause.
+        # Bytes held when it was acted on, by the guard or an administrator. Up to there it is one cause.
         self._settled: dict[str, int] = memory.setdefault("settled", {})
 
     def look(self, look: Look) -> Actions:
@@ -142,7 +142,7 @@ class MemoryDuty(Duty):
             self._recorded -= {(one.id, one.run) for one in accused}
             self._settle(each.key, held)
             return
-        # Of a slice whose members are all seen nobody can say which one is at fault.
+        # Where all members of a slice are seen, nobody can say which one is at fault.
         verb = WARN if not offenders and len(each.containers) > 1 else self._policy
         for one in accused:
             stopped = self._state.stopped.get(one.id)

@@ -16,7 +16,7 @@ OUTSIDE = "outside"
 
 
 class Allowed(NamedTuple):
-    """Who may use GPUs outside vgpurun: users by name, and programs by their file's name, if that is root's."""
+    """Users who may use GPUs outside vgpurun, by name, and programs, by their file's name, if that is root's."""
 
     users: Sequence[str]
     programs: Sequence[str]

@@ -1,5 +1,5 @@
 """Looks at the GPUs for the guard: NVML says what each process holds, /proc whose it is, the engine which containers
-there are. What seldom changes is read seldom, since this goes on twice a second for ever.
+there are. Anything that seldom changes is read seldom, since this goes on twice a second for ever.
 """
 
 import fcntl
@@ -44,7 +44,7 @@ _MOST_NAMESPACES = 32  # the kernel's own bound
 
 
 class Stat(NamedTuple):
-    """What /proc/PID/stat says of a process."""
+    """A process, as /proc/PID/stat has it."""
 
     parent: int
     started_ticks: int

@@ -1,4 +1,4 @@
-"""What the guard remembers: written before an action is done, so that a guard that is killed loses and repeats none."""
+"""The guard's memory: written before an action is done, so that a guard that is killed loses and repeats none."""
 
 import fcntl
 import json

@@ -44,7 +44,7 @@ _REASONS = {
 
 
 class ProcessState(IntEnum):
-    """What the driver says of a process."""
+    """A process's state, as the driver says."""
 
     RUNNING = 0
     LOCKED = 1
@@ -145,7 +145,7 @@ class Checkpoints:
         return line.decode(errors="replace").strip()
 
     def _give_up(self) -> None:
-        """End the helper. What the driver has begun it ends by itself."""
+        """End the helper. The driver ends by itself what it has begun."""
         if self._helper is not None:
             self._helper.kill()
             self._helper.wait()

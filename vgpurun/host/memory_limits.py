@@ -1,7 +1,7 @@
 """The driver's own memory limits, from r615 on: it holds the processes of a cgroup to them, whatever these load.
 
 The interface is nvml.h's of CUDA 13.4, called here by the structures of that header, so that an older nvidia-ml-py will
-do. Limits belong to a cgroup of the v2 hierarchy and go with it. What is promised (soft) is kept from others where the
+do. Limits belong to a cgroup of the v2 hierarchy and go with it. Guaranteed memory (soft) is kept from others where the
 driver makes room; nobody gets more than the most (hard).
 """
 

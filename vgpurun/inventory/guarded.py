@@ -1,4 +1,4 @@
-"""What the guard has done: its state, and the record of its actions, which every user may read.
+"""The guard's doings: its state, and the record of its actions, which every user may read.
 
     <host's root>/guard/    0755
         lock                held by the guard that runs
@@ -111,7 +111,7 @@ def read_state() -> dict[str, Any]:
 
 
 def stopped() -> dict[str, Stopped]:
-    """Return what the guard has stopped, by the containers' ids. What no guard holds any more runs. Raises nothing."""
+    """Return what the guard has stopped, by the containers' ids; what no guard holds any more runs. Raises nothing."""
     with suppress(ValueError, TypeError, KeyError, AttributeError):
         found = stopped_in(read_state())
         if any(each.verb == HOLD for each in found.values()) and not is_running():

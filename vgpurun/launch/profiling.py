@@ -1,4 +1,4 @@
-"""What `--profile DIR` asks for: a folder in which each process of the program records what it does on the GPU."""
+"""The folder of `--profile DIR`, in which each process of the program records what it does on the GPU."""
 
 from __future__ import annotations
 

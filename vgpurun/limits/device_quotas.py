@@ -55,7 +55,7 @@ def limits_content(quotas: Sequence[DeviceQuota], has_parent: bool = False) -> b
 def toolkit_variables(quotas: Sequence[DeviceQuota]) -> dict[str, str]:
     """Return the limits as NVIDIA's container toolkit has them for a hook of its own, one for all GPUs of a container.
 
-    There are none where a GPU has no limit. Of limits that differ it is the largest: the rest is the library's.
+    There are none where a GPU has no limit. Where limits differ it is the largest: the rest is the library's.
     """
     most = [each.quota.memory_bytes for each in quotas]
     if not quotas or None in most:

@@ -1,4 +1,4 @@
-"""What is done to programs that have used no GPU time for a while: --idle, and the file in which the guard reads it."""
+"""The policy for programs that have used no GPU time for a while: --idle, and the file in which the guard reads it."""
 
 from contextlib import suppress
 from pathlib import Path

@@ -65,7 +65,7 @@ class Joined(NamedTuple):
 
 
 class Part(NamedTuple):
-    """What a launch gets of a share that it becomes a part of: limits and usage of its own, and these quotas.
+    """The part that a launch gets of a share that it becomes a part of: limits and usage of its own, and these quotas.
 
     `parents` are the folders of the shares around it, the next one first.
     """

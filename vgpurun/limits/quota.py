@@ -75,7 +75,7 @@ class Quota(NamedTuple):
 
     @property
     def reserved_bytes(self) -> int | None:
-        """What is reserved for it: all that it may have, or what it was guaranteed of that."""
+        """The bytes reserved for it: all that it may have, or what it was guaranteed of that."""
         return self.memory_bytes if self.guaranteed_bytes is None else self.guaranteed_bytes
 
     def guaranteed(self, size_bytes: int) -> "Quota":

@@ -1,4 +1,4 @@
-"""What `docker run` takes, as plain data."""
+"""The options of `docker run`, as plain data."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -35,7 +35,7 @@ class Mount(NamedTuple):
 
 
 class ContainerOptions(NamedTuple):
-    """What `docker run` takes and vgpurun passes on.
+    """The options of `docker run` that vgpurun passes on.
 
     What vgpurun itself looks at has a field of its own. `fields` has the rest in the words of the engine's API, e.g.
     {"HostConfig.CapAdd": ["CAP_SYS_PTRACE"]}. A variable whose value is None is taken away from the image's.

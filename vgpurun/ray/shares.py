@@ -1,4 +1,4 @@
-"""What a Ray task may use of a node's GPUs: Ray's own account of it, as limits.
+"""The part that a Ray task may use of a node's GPUs: Ray's own account of it, as limits.
 
 Pure, and quick to import, since every worker does.
 """
@@ -18,7 +18,7 @@ FIELD = "vgpurun"  # of a runtime_env
 HOOK_FIELD = "worker_process_setup_hook"  # Ray's own
 NODE_VARIABLE = "VGPURUN_RAY"  # what a worker is told when it starts
 SETUP = "vgpurun.ray.worker.setup"  # the setup hook of workers
-# Of a placement group there is a key for the whole group and one for each bundle: they name the same share.
+# A placement group has a key for the whole group and one for each bundle: they name the same share.
 _RESOURCE = re.compile(r"GPU|GPU_group_[0-9A-Za-z]+", re.ASCII)
 _NOTHING = Quota(memory_bytes=0)
 _KEYS = ("mem", "sm", "sm_policy", "priority")
@@ -34,7 +34,7 @@ class Wish(NamedTuple):
 
 
 class Node(NamedTuple):
-    """What a worker is told when it starts: the node's GPUs, its job's wish, and the job's own setup hook.
+    """The message to a worker that starts: the node's GPUs, its job's wish, and the job's own setup hook.
 
     A node that is itself in a share gives parts of it: `parents` are that share's folder and those of the shares that
     it is a part of, and the memory of `gpus` is the share's, as are `percents`, by UUID.

@@ -1,4 +1,4 @@
-"""What runs in a worker: before each task, and before an actor is made, it writes down what Ray has given it.
+"""The code that runs in a worker: before each task, and before an actor is made, it writes down what Ray has given it.
 
 The worker has started under a limits file that grants nothing (plugin.py), and gets one of its own before anything asks
 CUDA or NVML. The library keeps to that file from the first call on; its content changes with the tasks. CUDA keeps to

@@ -19,7 +19,7 @@ _ACTIVE = "R,CF,CG,S,ST,SI,SO"
 
 
 class GpuShare(NamedTuple):
-    """What a job has of one GPU of the node: `shards` of `all_shards`. A whole GPU is 1 of 1.
+    """A job's part of one GPU of the node: `shards` of `all_shards`. A whole GPU is 1 of 1.
 
     `at` is its index in Slurm."""
 

@@ -1,4 +1,4 @@
-"""What a node does at a job's beginning and end: the slice `slurm-JOBID` comes and goes.
+"""A node's work at a job's beginning and end: the slice `slurm-JOBID` comes and goes.
 
     <slice>/slurm/job        which run of the job it is of, and what that asked for; the SPANK plugin compares
     <slice>/slurm/library    a link to libvgpu.so

@@ -63,7 +63,7 @@ class Agent:
         self._thread.start()
 
     def stop(self) -> None:
-        """Look no more. What is under way ends first."""
+        """Look no more. A transition under way ends first."""
         self._stopping.set()
         self._thread.join()
 

@@ -1,4 +1,4 @@
-"""What can be suspended: containers, slices with all that has joined them, and local processes."""
+"""The targets of a suspension: containers, slices with all that has joined them, and local processes."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path

@@ -4,7 +4,7 @@ DRIVER_MODES = ("auto", "toolkit", "cdi", "mount", "sim")
 ENFORCE_MODES = ("auto", "library", "driver")
 PLACE_POLICIES = ("spread", "binpack")
 PULL_POLICIES = ("missing", "always", "never")
-# What the guard may do to a container above its memory limit, above its share of time, and to a program outside.
+# The guard's actions on a container above its memory limit, one above its share of time, and a program outside.
 GUARD_MEMORY = ("off", "warn", "freeze", "kill")
 GUARD_COMPUTE = ("off", "warn", "hold")
 GUARD_OUTSIDE = ("off", "warn", "kill")

@@ -51,7 +51,7 @@ static inline bool limits_oversubscribe(struct limits limits) {
   return limits.virtual_bytes > limits.memory_bytes || limits.is_served;
 }
 
-/* What a share may have that is a part of another one: the least of both. Policy and priority are the outer one's. */
+/* The limits of a share that is a part of another one: the least of both. Policy and priority are the outer one's. */
 struct limits limits_within(struct limits outer, struct limits inner);
 
 /* The percentage that holds, whoever else is there. */

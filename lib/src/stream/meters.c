@@ -14,7 +14,7 @@ HOT_DATA struct meters_watch meters_watch;
 
 /* ---- what a device's meter goes by ----------------------------------------------------------------------------- */
 
-/* What is outermost is the tenant: policy and priority are its own, and with others its processes take turns. Shares
+/* The outermost share is the tenant: policy and priority are its own, and with others its processes take turns. Shares
  * within it have a bucket each. */
 static struct meter_terms terms_of(const void *owner) {
   const struct device *device = owner;

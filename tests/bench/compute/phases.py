@@ -1,6 +1,6 @@
 """The GPU time of a program whose host has a part in its speed: models, launches flat out, a wait after each, pauses.
 
-Its limit is one of GPU time: it is due what it uses by itself, up to the limit. What it uses is what it is charged at
+Its limit is one of GPU time: it is due what it uses by itself, up to the limit. Its use is what it is charged at
 99, by the speed that it has there; what it has at a limit is its speed there, times that.
 
 A model differs by up to a third from one process to the next, also natively, and some percent within seconds; the

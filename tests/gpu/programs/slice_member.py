@@ -49,7 +49,7 @@ def products_per_second(begins_s: float | None) -> float:
     """Return two float32 matrices whose product takes a card of today 0.4 ms.
 
     Less precise products would take the card to the limit of its power: there each takes less time if there are rests
-    in between. Who measures has company in the whole of that time, since all begin earlier and end later.
+    in between. A member that measures has company in the whole of that time, since all begin earlier and end later.
     """
     torch.set_float32_matmul_precision("highest")
     left, right = (torch.randn(2048, 2048, device="cuda") for _ in range(2))

@@ -1,4 +1,4 @@
-"""What Ray's own plugin makes of an `image_uri`, and then ours of that. No cluster is started."""
+"""Prints what Ray's own plugin makes of an `image_uri`, and then ours of that. No cluster is started."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def tell(**values: Any) -> None:
 
 
 def outcome(reference: Any) -> Any:
-    """What a task returns, or the name of its error and the words."""
+    """Return what a task returns, or the name of its error and the words."""
     try:
         return ray.get(reference, timeout=200)
     except ray.exceptions.RayError as error:
@@ -34,7 +34,7 @@ def outcome(reference: Any) -> Any:
 
 
 def look(tries_bytes: int = 0, arrived: str = "", awaited: str = "") -> dict[str, Any]:
-    """What this process finds on its first GPU, by CUDA; `tries_bytes`: whether it can have that much.
+    """Return what this process finds on its first GPU, by CUDA; `tries_bytes`: whether it can have that much.
 
     It says that it has `arrived`, and goes on when another that is `awaited` has.
     """

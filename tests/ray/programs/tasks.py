@@ -21,7 +21,7 @@ for fraction, mib in ((0.5, 4096), (0.25, 2048), (1, 8192)):
 tell(more=outcome(task.options(num_gpus=0.25).remote(2049 * MIB)))
 tell(none=outcome(task.options(num_gpus=0).remote()))
 
-# Two tasks at once leave two idle workers, on a GPU each. What comes next takes either of them.
+# Two tasks at once leave two idle workers, on a GPU each. The next task takes either of them.
 for name, fraction in (("first", 1), ("second", 0.75)):
     both = task.options(num_gpus=fraction)
     ends = (f"{name}-a", f"{name}-b")

@@ -53,8 +53,8 @@ def suspend(
 ) -> int:
     """Take the GPUs from running programs, and keep what they have there in the host's memory.
 
-    The programs go on; a call of CUDA waits, and asks for the GPUs, which vgpurun guard then gives back. What is
-    reserved for them is free for others meanwhile. It is all processes or none: what the driver cannot take off the
+    The programs go on; a call of CUDA waits, and asks for the GPUs, which vgpurun guard then gives back. Their
+    reservation is free for others meanwhile. It is all processes or none: what the driver cannot take off the
     GPUs is left as it is, with the reason. It takes driver 570 or newer, and root where others run the programs.
     """
     from vgpurun.host.checkpoints import Checkpoints

@@ -1,4 +1,4 @@
-"""What `vgpurun top` shows: a line for each GPU, and one for each container on it, with bars."""
+"""The table of `vgpurun top`: a line for each GPU, and one for each container on it, with bars."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""What `vgpurun top` shows of one line: limits, use, programs, and graphs of the last minutes."""
+"""The details of one line in `vgpurun top`: limits, use, programs, and graphs of the last minutes."""
 
 from collections.abc import Sequence
 

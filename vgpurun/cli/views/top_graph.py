@@ -16,7 +16,7 @@ class History:
         self._kept: dict[tuple[str, str], deque[tuple[float | None, float | None]]] = {}
 
     def add(self, rows: Sequence[Row]) -> None:
-        """Note one look. What is not there any more is forgotten."""
+        """Note one look. Anything that is not there any more is forgotten."""
         now = {row.key: row for row in rows}
         self._kept = {key: self._kept.get(key, deque(maxlen=_KEPT)) for key in now}
         for key, row in now.items():

@@ -1,4 +1,4 @@
-"""What keys make of the screen of `vgpurun top`: what is shown, which row is chosen, and what is to be done to it."""
+"""The effect of keys on the screen of `vgpurun top`: what is shown, which row is chosen, what is to be done to it."""
 
 import shlex
 from collections.abc import Mapping, Sequence
@@ -55,7 +55,7 @@ class Keys:
 
     @property
     def prompt(self) -> str:
-        """What is asked in the last line, or nothing."""
+        """Return the question in the last line, or nothing."""
         prompts: Mapping[str, str] = {
             "filter": f"lines with: {self.typed}_",
             "limits": f"{self._question}{self.typed}_",
