@@ -18,7 +18,7 @@ from vgpurun.errors import EnforceError
 from vgpurun.host import gpus, limits_device, memory_limits
 from vgpurun.host.drivers import DeviceRequest, EngineFacts, read_cdi_devices
 from vgpurun.host.gpus import Gpu
-from vgpurun.inventory.cgroups import cgroups_of
+from vgpurun.inventory.cgroups import cgroup_around, cgroups_of
 from vgpurun.launch.enforcement import check_host, enforcing_device
 from vgpurun.limits import driver_wall
 from vgpurun.limits.limits_file import limits_bytes
@@ -139,6 +139,17 @@ def test_the_cgroup_of_a_container_is_not_a_users(tmp_path: Path) -> None:
         pytest.skip("only root may give a folder away")
     os.chown(users, 65534, 65534)
     assert cgroups_of({ID}, tmp_path) == {}
+
+
+def test_a_process_leads_to_no_cgroup_but_one_that_it_is_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user may put a slice's usage file where a container has it, in a cgroup named like a container's."""
+    own, users = tmp_path / f"docker-{ID}.scope", tmp_path / "user.slice" / ID
+    for place in (own, users):
+        place.mkdir(parents=True)
+    found = {1: own, 2: own / "below" / ID, 3: users, 4: tmp_path / "user.slice", 5: None}
+    monkeypatch.setattr(memory_limits, "cgroup_of", found.get)
+    assert [cgroup_around(pid, ID) for pid in found] == [own, own, users, None, None]
+    assert cgroup_around(1, "") is None
 
 
 def test_nothing_stays_reserved_above_a_cgroup_that_goes(driver: FakeDriver, tmp_path: Path) -> None:

@@ -39,6 +39,16 @@ def cgroups_of(ids: Collection[str], root: Path = memory_limits.CGROUPS) -> dict
     return found
 
 
+def cgroup_around(pid: int, container: str) -> Path | None:
+    """Return the cgroup of a container by one of its processes, which may be in one below; None where it has none.
+
+    So a process that only says to be of a container leads to a cgroup of its own.
+    """
+    own = memory_limits.cgroup_of(pid)
+    places = [] if own is None or not container else [*reversed(own.parents), own]
+    return next((each for each in places if container in each.name), None)
+
+
 def _owner(folder: str | Path) -> int | None:
     with suppress(OSError):  # it is gone
         return Path(folder).stat().st_uid

@@ -25,7 +25,7 @@ from vgpurun.console.messages import say, warn
 from vgpurun.errors import OptionError, VgpurunError
 from vgpurun.host.gpus import Gpu
 from vgpurun.host.visible import visible_gpus
-from vgpurun.inventory.cgroups import cgroups_of
+from vgpurun.inventory.cgroups import cgroup_around
 from vgpurun.limits.model import Limits
 from vgpurun.util.times import parse_end
 
@@ -160,8 +160,9 @@ def update(
             quotas_on(found, gpus)  # those of another driver have words of their own
             if given != Limits():
                 store.renew(found)
-                cgroups = cgroups_of({member.container for member in members([found])[found.id]})
-                show_changes(found.name, limits.update(found, gpus, given, admit, list(cgroups.values())))
+                own = [cgroup_around(each.pid, each.container) for each in members([found])[found.id]]
+                cgroups = [cgroup for cgroup in dict.fromkeys(own) if cgroup is not None]
+                show_changes(found.name, limits.update(found, gpus, given, admit, cgroups))
             now = quotas_on(store.find(found.name), gpus)
             store.write_owner(found, now, None if users is None else _users(users))
     refresh_cdi(driver, gpus)
