@@ -112,7 +112,7 @@ def test_events_have_one_short_word_of_ours(vgpurun: Cli, debian: str) -> None:
 
 
 def test_few_mounts_and_no_variable_of_ours(vgpurun: Cli, debian: str) -> None:
-    for limits, most in (((), 11), (("--mem", "1g"), 8)):
+    for limits, most in (((), 12), (("--mem", "1g"), 9)):
         started = vgpurun.run("-d", "--overcommit", *limits, debian, "sleep", "300")
         container = vgpurun.engine.containers.get(started.stdout.strip())
         assert len(container.attrs["Mounts"]) <= most, [each["Destination"] for each in container.attrs["Mounts"]]
