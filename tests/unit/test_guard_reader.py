@@ -22,6 +22,8 @@ from vgpurun.engine.containers import ContainerEngine
 from vgpurun.engine.labels import Record
 from vgpurun.errors import ContainerError, EngineError, GpuError
 from vgpurun.guard.hands import kill, let_dying_go
+from vgpurun.guard.look import Program
+from vgpurun.guard.outside import program_of
 from vgpurun.guard.reader import GuardReader, _pid_inside, is_counted_elsewhere, is_ending, read_stat, run_of
 from vgpurun.host import freezer, gpus
 from vgpurun.host.freezer import Cgroup
@@ -252,13 +254,25 @@ def test_a_name_hides_nobody_and_forges_nothing(make_cgroup: Callable[[str], Cgr
             assert process.stdout is not None and process.stdout.readline()
             pid = process.pid
             (inner / "cgroup.procs").write_text(str(pid))
-            read = reader(ID, first_pid=pid)._read_program(pid)
-            assert (read.container, read.command.isprintable()) == (ID, True)
-            assert _pid_inside(pid) == pid and list(_line_of(pid))[:2] == [pid, os.getpid()]
-            assert not let_dying_go(cgroup)
-            process.kill()
+            try:
+                read = reader(ID, first_pid=pid)._read_program(pid)
+                assert (read.container, read.command.isprintable()) == (ID, True)
+                assert _pid_inside(pid) == pid and list(_line_of(pid))[:2] == [pid, os.getpid()]
+                assert not let_dying_go(cgroup)
+            finally:
+                process.kill()
         until(lambda: not cgroup.pids())
     inner.rmdir()
+
+
+def test_a_program_has_no_name_that_a_user_mounts_it_at(tmp_path: Path) -> None:
+    python = Path(sys.executable).resolve()
+    disguise = tmp_path / "Xorg"
+    disguise.touch()
+    mounting = ("unshare", "-m", "sh", "-c", f'mount --bind {python} {disguise} && exec {disguise} "$@"')
+    with running(None) as plain, running(None, *mounting) as disguised:
+        assert Path(f"/proc/{disguised}/exe").readlink() == disguise
+        assert (program_of(plain), program_of(disguised)) == (python.name, "")
 
 
 def test_mounts_of_any_name(tmp_path: Path) -> None:
@@ -353,6 +367,8 @@ def test_the_engine_and_nvml_come_and_go(
         assert look() == {pid: ID, other: None}
         engine.is_gone = False
         engine.listed.append(container(OTHER_ID))
+        assert look() == {pid: ID, other: OTHER_ID}
+        read._programs[pid] = Program(pid, 1, OTHER_ID)  # one that had its number before
         assert look() == {pid: ID, other: OTHER_ID}
         (tmp_path / ID / "etc" / "limits").write_bytes(limits_bytes([(gpu.uuid, Quota(2 * GIB))]))
         look()

@@ -1,5 +1,6 @@
 """The duty that looks after programs on a GPU which vgpurun did not start, and that its library does not count."""
 
+import os
 import stat
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -88,10 +89,15 @@ class OutsideDuty(Duty):
 
 
 def program_of(pid: int) -> str:
-    """Return the name of a process's file, if that belongs to root: a process may give itself any other name."""
+    """Return the name of a process's file, if that belongs to root: a process may give itself any other name.
+
+    Users may mount such a file at any path of theirs, so it has to be at that path on the host.
+    """
     with suppress(OSError):
         program = Path(f"/proc/{pid}/exe")
         status = program.stat()
-        if status.st_uid == 0 and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            return program.readlink().name
+        path = program.readlink()
+        is_roots = status.st_uid == 0 and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        if is_roots and os.path.samestat(status, path.stat()):
+            return path.name
     return ""

@@ -93,7 +93,7 @@ class GuardReader:
         if held is None:
             return None
         pids = {pid for by_pid in held.values() for pid in by_pid}
-        self._programs = {pid: program for pid, program in self._programs.items() if pid in pids}
+        self._programs = {pid: each for pid, each in self._programs.items() if pid in pids and _is_still(each)}
         for pid in pids - self._programs.keys():
             self._programs[pid] = self._read_program(pid)
         self._list_containers(now_s)
@@ -327,6 +327,13 @@ def read_stat(pid: int, task: int | None = None) -> Stat:
     place = f"/proc/{pid}/stat" if task is None else f"/proc/{pid}/task/{task}/stat"
     words = read_text(Path(place)).rpartition(")")[2].split()
     return Stat(int(words[1]), int(words[19]), words[0] in "ZX" or bool(int(words[6]) & _PF_EXITING))
+
+
+def _is_still(program: Program) -> bool:
+    """Whether its number is not another process's by now."""
+    with suppress(OSError, ValueError):
+        return read_stat(program.pid).started_ticks == program.started_ticks
+    return False
 
 
 def is_ending(pid: int) -> bool:
