@@ -6,8 +6,11 @@ import fcntl
 import os
 import random
 import struct
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from ctypes import sizeof
 from pathlib import Path
 
@@ -16,7 +19,9 @@ import pytest
 from vgpurun import abi
 from vgpurun.limits.limits_file import limits_bytes, read_limits, write_limits
 from vgpurun.limits.quota import Quota
-from vgpurun.limits.usage_file import DeviceReading, read_usage
+from vgpurun.limits.update import changing
+from vgpurun.limits.usage_file import BrokenUsageError, DeviceReading, read_asked_ns, read_counted, read_usage
+from vgpurun.suspend.targets import Target
 
 UUIDS = ["GPU-a", "GPU-b"]
 NOTHING = [DeviceReading(uuid) for uuid in UUIDS]
@@ -142,3 +147,50 @@ def test_what_this_user_may_not_read_is_unknown(usage_file: Path) -> None:
         assert read_usage(usage_file, UUIDS) is None
     finally:
         os.seteuid(user)
+
+
+LEASE = """
+import fcntl, os, sys, time
+file = os.open(sys.argv[1], os.O_RDONLY)
+fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+print(flush=True)
+time.sleep(600)
+"""
+
+
+@contextmanager
+def leased(path: Path) -> Iterator[None]:
+    """Its owner has a lease of the file, as root in a container may; who waits for it ends that one by SIGIO."""
+    with subprocess.Popen([sys.executable, "-c", LEASE, path], stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None and process.stdout.readline()
+            yield
+        finally:
+            process.kill()
+
+
+def test_a_lease_holds_no_reader_up(tmp_path: Path) -> None:
+    path = tmp_path / "usage"
+    path.write_bytes(bytes(abi.Usage()))
+    with leased(path), pytest.raises(BlockingIOError):
+        read_counted(path)
+
+
+def test_nobody_has_a_lease_of_limits_that_are_being_changed(tmp_path: Path) -> None:
+    folder = tmp_path / "box"
+    (folder / "etc").mkdir(parents=True)
+    (folder / "owner").touch()
+    path = folder / "etc" / "limits"
+    path.write_bytes(limits_bytes([("GPU-1", Quota(1 << 30))]))
+    with leased(path), changing(Target("1", "box", folder)):
+        assert read_limits(path) == [("GPU-1", Quota(1 << 30))]
+        with path.open("rb") as file, pytest.raises(OSError, match="unavailable"):
+            fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+
+
+def test_a_regular_file_that_makes_readers_wait_is_none() -> None:
+    if os.geteuid() != 0 or not Path("/proc/kmsg").exists():
+        pytest.skip("only root may read /proc/kmsg")
+    assert read_asked_ns(Path("/proc/kmsg")) == 0
+    with pytest.raises(BrokenUsageError):
+        read_counted(Path("/proc/kmsg"))

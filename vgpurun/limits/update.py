@@ -136,15 +136,22 @@ def set_paused(container: Limited, paused: bool) -> None:
 def changing(container: Limited) -> Iterator[None]:
     """Keep the limits of a container as they are but for what is done in here. Raises StateError.
 
-    The lock is on a file that the container does not see: its programs cannot hold up who takes from them.
+    The lock is on a file that the container does not see: its programs cannot hold up who takes from them. They could
+    by a lease of the limits file, which the kernel ends within its time (45 s), and there is none while that is open
+    for writing.
     """
-    path = container.limits_folder / "owner"
+    path, limits = container.limits_folder / "owner", container.limits_folder / "etc" / "limits"
     with _told(path, container):
         lock = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         if not lock_in_time(lock, fcntl.LOCK_EX, _PATIENCE_S):
             raise StateError(f"the limits of {container.name} are being changed by another command; try again")
-        yield
+        with _told(limits, container):
+            file = os.open(limits, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            yield
+        finally:
+            os.close(file)
     finally:
         os.close(lock)
 

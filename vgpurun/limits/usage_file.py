@@ -114,6 +114,8 @@ def read_counted(path: Path) -> frozenset[tuple[int, int]]:
         raise BrokenUsageError("it is no regular file")
     try:
         size = sizeof(abi.UsageHead)
+        if os.fstat(file).st_size < size:
+            raise BrokenUsageError("it is too short")
         head = abi.UsageHead.from_buffer(bytearray(os.pread(file, size, 0)).ljust(size, b"\0"))
         slots = _live_slots(file, min(head.slots_used, abi.MAX_PROCESSES))
         return frozenset((slot.pid_namespace, slot.pid) for slot in slots)

@@ -39,18 +39,22 @@ def read_regular(path: Path, most_bytes: int) -> bytes | None:
     if file is None:
         return None
     try:
-        return os.pread(file, most_bytes, 0)
+        return os.pread(file, min(most_bytes, os.fstat(file).st_size), 0)  # of kmsg nothing is taken from its readers
     finally:
         os.close(file)
 
 
 def open_regular(path: Path) -> int | None:
-    """Open for reading if it is a regular file. O_PATH has no effect on what is there, were it a device or a pipe."""
+    """Open for reading if it is a regular file. O_PATH has no effect on what is there, were it a device or a pipe.
+
+    Raises OSError, also at once where its owner has a lease of it, which would make us wait for three quarters of a
+    minute. A file of /proc is regular too, and one like kmsg makes its readers wait: O_NONBLOCK is for both.
+    """
     place = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         if not stat.S_ISREG(os.fstat(place).st_mode):
             return None
-        return os.open(f"/proc/self/fd/{place}", os.O_RDONLY | os.O_CLOEXEC)
+        return os.open(f"/proc/self/fd/{place}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     finally:
         os.close(place)
 
