@@ -22,7 +22,7 @@ import pytest
 import images
 from cli import GPU_PROGRAM, PROGRAMS, WITH_PROGRAMS, Cli, clean_environment, wait_until
 from private_engine import IN_CGROUP2, private_engine
-from support import is_set, unavailable
+from support import ROUNDS, is_set, unavailable
 from support.debian_packages import UnavailableError
 
 pytestmark = pytest.mark.slow
@@ -283,6 +283,6 @@ def test_killed_launches_leave_nothing(cli: Cli, debian_v2: str) -> None:
 
 @pytest.mark.exhaustive
 @pytest.mark.timeout(1800)
-def test_a_thousand_killed_launches_leave_nothing(cli: Cli, debian_v2: str) -> None:
-    kill_launches(cli, debian_v2, 1000, workers=4)
+def test_many_killed_launches_leave_nothing(cli: Cli, debian_v2: str) -> None:
+    kill_launches(cli, debian_v2, ROUNDS, workers=4)
     assert_no_trace(cli, debian_v2)

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from cli import PROGRAMS, WITH_PROGRAMS, Cli, wait_until
-from support import LIBRARY, WITH_ADMIN_FILE
+from support import LIBRARY, ROUNDS, WITH_ADMIN_FILE
 
 MIB = 1 << 20
 LIMITS = ("--mem", "1g")
@@ -208,7 +208,7 @@ def test_compute_past_the_library_is_held(own_gpu: Cli, debian: str, way: str, k
 
 
 @pytest.mark.parametrize(
-    "count", [6, pytest.param(1000, marks=[pytest.mark.exhaustive, pytest.mark.timeout(3600)])], ids=["some", "1000"]
+    "count", [6, pytest.param(ROUNDS, marks=[pytest.mark.exhaustive, pytest.mark.timeout(3600)])], ids=["some", "many"]
 )
 def test_launches_and_kills_leave_nothing_frozen(own_gpu: Cli, debian: str, count: int) -> None:
     """Programs past both limits are frozen and held, and ended at any time; so is the guard."""

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
+from support import ROUNDS
 from support.suspension import Host, Program
 
 pytestmark = pytest.mark.slow
 # Suspends and resumes; half of them are cut off at a random moment.
-ROUNDS = 20
-ALL_ROUNDS = 1000
+SOME_ROUNDS = 20
 LOOP = """
 import random, sys, time
 from pathlib import Path
@@ -92,16 +92,16 @@ def rounds_under_fire(host: Host, program: Program, rounds: int, chance: random.
 def test_the_one_that_suspends_is_killed(host: Host, start: Callable[..., Program]) -> None:
     chance = random.Random(os.getpid())
     program = start("--mem", "1500m", "--gpus", "device=0")
-    assert rounds_under_fire(host, program, ROUNDS, chance) >= ROUNDS
+    assert rounds_under_fire(host, program, SOME_ROUNDS, chance) >= SOME_ROUNDS
     full = host.vgpurun("local", "--driver", "sim", "--mem", "1g", "--gpus", "device=0", "--", "true")
     assert full.returncode == 125, "all of it is reserved again"
 
 
 @pytest.mark.exhaustive
 @pytest.mark.timeout(3600)
-def test_a_thousand_times(host: Host, start: Callable[..., Program]) -> None:
+def test_many_times(host: Host, start: Callable[..., Program]) -> None:
     program = start("--mem", "1500m", "--gpus", "device=0")
-    assert rounds_under_fire(host, program, ALL_ROUNDS, random.Random(os.getpid())) >= ALL_ROUNDS
+    assert rounds_under_fire(host, program, ROUNDS, random.Random(os.getpid())) >= ROUNDS
 
 
 def test_the_program_is_killed(host: Host, start: Callable[..., Program]) -> None:

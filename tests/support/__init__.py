@@ -17,6 +17,8 @@ import pytest
 
 CHECKOUT = Path(__file__).resolve().parent.parent.parent
 LIBRARY = CHECKOUT / "lib" / "build" / "libvgpu.so"
+# How often the longest tests do their thing; a release wants a thousand.
+ROUNDS = int(os.environ.get("VGPURUN_STRESS_ROUNDS", "60"))
 T = TypeVar("T")
 # For python -c: the command line with another file, its first argument, in place of the administrator's.
 WITH_ADMIN_FILE = (
