@@ -7,6 +7,7 @@ from pathlib import Path
 
 from fakes import GIB, make_gpus
 
+from vgpurun import abi
 from vgpurun.limits.quota import Quota
 from vgpurun.limits.usage_file import DeviceReading
 from vgpurun.metrics.accounting import Account, accounts, reading
@@ -21,16 +22,25 @@ BEN = replace(ANN, container="2", name="infer", user="ben")
 
 
 def device(
-    busy_s: float = 0.0, used_bytes: int = GIB, who: Who = ANN, sm_percent: int | None = 50, processes: int = 1
+    busy_s: float = 0.0,
+    used_bytes: int = GIB,
+    who: Who = ANN,
+    sm_percent: int | None = 50,
+    processes: int = 1,
+    suspended: int = abi.NOT_SUSPENDED,
 ) -> Device:
     tenant = TenantSeen(who.kind, who.container, who.name, who.user, "image")
     read = DeviceReading(GPU.uuid, allocated_bytes=used_bytes, busy_ns=int(busy_s * 1e9), processes=processes)
-    tenant.devices.append(Device(tenant, GPU, 0, Quota(2 * GIB, sm_percent), read))
+    tenant.devices.append(Device(tenant, GPU, 0, Quota(2 * GIB, sm_percent, suspended=suspended), read))
     return tenant.devices[0]
 
 
 def use(start_s: float = NOW_S, span_s: int = 10, gpu_s: float = 5.0, memory_bytes: int = GIB) -> Use:
-    return Use(int(start_s), span_s, span_s, span_s, 0, gpu_s, gpu_s / span_s, memory_bytes * span_s, memory_bytes)
+    idle_s, given_back_s = span_s / 2, span_s / 4
+    return Use(
+        int(start_s), span_s, span_s, span_s, 0, gpu_s, gpu_s / span_s, memory_bytes * span_s, memory_bytes,
+        idle_s, given_back_s,
+    )  # fmt: skip
 
 
 def read(path: Path, by: str = "user", since_s: float = 0, until_s: float = 2e10) -> list[Account]:

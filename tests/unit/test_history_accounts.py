@@ -12,6 +12,7 @@ from fakes import GIB
 from histories import ANN, BEN, NOW_S, read, use
 
 from vgpurun.cli.commands.history import history as history_command
+from vgpurun.cli.views.history import show
 from vgpurun.errors import HistoryError, OptionError
 from vgpurun.metrics import accounting
 from vgpurun.metrics.accounting import reading, timeline
@@ -41,6 +42,7 @@ def test_by_user(filled: Path) -> None:
     assert first.mean_share_ratio == pytest.approx(11 / 30) and first.max_share_ratio == 0.6
     assert first.memory_byte_hours == pytest.approx((10 + 30 + 10) * GIB / HOUR_S)
     assert (first.memory_peak_bytes, first.container) == (3 * GIB, "")
+    assert (first.idle_seconds, first.given_back_seconds) == (15, 7.5)
     assert [(each.user, each.gpu_number, each.gpu_seconds) for each in others] == [("ben", "0", 9), ("ann", "1", 2)]
 
 
@@ -55,6 +57,13 @@ def test_by_container_and_gpu(filled: Path) -> None:
         ("0", 20, ""),
         ("1", 2, ""),
     ]
+
+
+def test_the_table_has_the_hours_held_idle_and_given_back(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, *_ = read(filled)
+    show([replace(first, idle_seconds=5400, given_back_seconds=9000)], "user", "table")
+    header, row = capsys.readouterr().out.splitlines()
+    assert header.endswith("IDLE  GIVEN BACK") and row.split()[-2:] == ["1.50", "2.50"]
 
 
 def test_of_a_time(filled: Path) -> None:

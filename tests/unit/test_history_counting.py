@@ -12,8 +12,10 @@ import pytest
 from fakes import GIB
 from histories import ANN, BEN, DAY_S, GPU, NOW_S, device, read
 
+from vgpurun import abi
 from vgpurun.host.gpus import GpuUse
 from vgpurun.metrics.accounting import reading, timeline
+from vgpurun.metrics.holding import Held, Holding
 from vgpurun.metrics.recorder import Clock, Recorder, count
 from vgpurun.metrics.snapshot import HISTORY, Device, GpuSeen, Snapshot
 from vgpurun.metrics.store import HOUR_S, Mark, Store, Use
@@ -53,7 +55,7 @@ def recorder(host: Host, open_store: Callable[..., Store], said: list[str] | Non
 class TestCounting:
     def test_what_was_used_since_the_last_time(self) -> None:
         (found,) = count(device(busy_s=13), None, Mark(9.0, NOW_S), NOW_S + 10, 10)
-        assert found == Use(int(NOW_S), 10, 10, 10, 0, 4.0, 0.4, 10 * GIB, GIB)
+        assert found == Use(int(NOW_S), 10, 10, 10, 0, 4.0, 0.4, 10 * GIB, GIB, 0, 0)
 
     def test_no_more_than_there_was_time(self) -> None:
         assert sum(each.gpu_s for each in count(device(busy_s=1e9), None, Mark(0.0, NOW_S), NOW_S + 10, 10)) == 10
@@ -83,6 +85,34 @@ class TestCounting:
         paused = list(count(free, seen, Mark(0.0, NOW_S - 7200), NOW_S, 10))
         assert sum(each.estimated_s + each.measured_s + each.gpu_s for each in paused) == 0, "nobody looked"
 
+    @pytest.mark.parametrize(
+        ("found", "expected"),
+        [
+            (device(busy_s=9), (10, 0)),
+            (device(busy_s=9.001), (0, 0)),
+            (device(busy_s=9, used_bytes=0), (0, 0)),
+            (device(busy_s=9, suspended=abi.SUSPENDED), (0, 10)),
+            (device(busy_s=9, suspended=abi.SUSPENDED, used_bytes=0), (0, 0)),
+        ],
+        ids=["idle", "busy", "holds nothing", "suspended", "had nothing to give"],
+    )
+    def test_what_is_held_idle_and_given_back(self, found: Device, expected: tuple[float, float]) -> None:
+        uses = list(count(found, None, Mark(9.0, NOW_S + 4), NOW_S + 14, 10))
+        assert (sum(each.idle_s for each in uses), sum(each.given_back_s for each in uses)) == expected
+        paused = list(count(found, None, Mark(9.0, NOW_S), NOW_S + 100, 10))
+        assert sum(each.idle_s + each.given_back_s for each in paused) == 0, "nobody looked"
+
+    @pytest.mark.parametrize(("percent", "idle_s"), [(0, 10), (3, 0), (None, 0)])
+    def test_one_that_is_not_measured_is_idle_if_nvml_says_so(self, percent: int | None, idle_s: float) -> None:
+        free = device(sm_percent=None)
+        (found,) = count(free, GpuSeen(GPU, GpuUse(0, percent), [free]), Mark(0.0, NOW_S), NOW_S + 10, 10)
+        assert found.idle_s == idle_s
+
+    def test_one_that_is_suspended_is_not_what_nvml_sees(self) -> None:
+        away = device(sm_percent=None, suspended=abi.SUSPENDED)
+        (found,) = count(away, GpuSeen(GPU, GpuUse(0, 80), [away]), Mark(0.0, NOW_S), NOW_S + 10, 10)
+        assert (found.gpu_s, found.estimated_s, found.given_back_s) == (0, 0, 10)
+
     def test_a_slice_counts_while_something_runs_in_it(self) -> None:
         of_slice = replace(ANN, kind="slice")
         assert list(count(device(5, who=of_slice, processes=0), None, Mark(5.0, NOW_S), NOW_S + 10, 10)) == []
@@ -109,6 +139,22 @@ class TestCounting:
         assert all(each.start_s % each.span_s == 0 for each in found)
 
 
+def test_an_exporter_adds_up_what_it_sees() -> None:
+    """It does not know what was before it came, and one that comes again begins anew."""
+    holding, key = Holding(), device().key
+
+    def look(now_s: float, *devices: Device) -> Held | None:
+        return holding.look([GpuSeen(GPU, GpuUse(0, 0), devices)], now_s).get(key)
+
+    assert look(100, device(busy_s=9)) == Held()
+    assert look(110, device(busy_s=9)) == Held(10, 0)
+    assert look(120, device(busy_s=11)) == Held(10, 0)
+    assert look(125, device(busy_s=11, suspended=abi.SUSPENDED)) == Held(10, 5)
+    assert look(128, device(busy_s=11)) == Held(13, 5)
+    assert look(130) is None
+    assert look(140, device(busy_s=11)) == Held()
+
+
 class TestRecorder:
     def test_containers_come_and_go(self, host: Host, open_store: Callable[..., Store], history: Path) -> None:
         record = recorder(host, open_store)
@@ -118,8 +164,14 @@ class TestRecorder:
         record.sample(NOW_S + 10)
         host.devices = [device(busy_s=1010)]
         record.sample(NOW_S + 20)
+        host.devices = [device(busy_s=1010)]
+        record.sample(NOW_S + 30)
+        host.devices = [device(busy_s=1010, suspended=abi.SUSPENDED)]
+        record.sample(NOW_S + 40)
+        held = {each.user: (each.idle_seconds, each.given_back_seconds) for each in read(history)}
+        assert held == {"ann": (10, 10), "ben": (0, 0)}
         assert {each.user: (each.gpu_seconds, each.ran_seconds) for each in read(history)} == {
-            "ann": (10, 20),
+            "ann": (10, 40),
             "ben": (2, 10),
         }
         assert host.troubles == []

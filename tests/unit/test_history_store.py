@@ -47,6 +47,8 @@ def test_coarser_spans_have_the_same_sums(open_store: Callable[..., Store], hist
         assert new.gpu_seconds == pytest.approx(old.gpu_seconds)
         assert new.ran_seconds == pytest.approx(old.ran_seconds)
         assert new.memory_byte_hours == pytest.approx(old.memory_byte_hours)
+        assert new.idle_seconds == pytest.approx(old.idle_seconds) and old.idle_seconds > 0
+        assert new.given_back_seconds == pytest.approx(old.given_back_seconds) and old.given_back_seconds > 0
         assert (new.max_share_ratio, new.memory_peak_bytes) == (old.max_share_ratio, old.memory_peak_bytes)
 
 
@@ -105,16 +107,29 @@ def test_one_of_a_newer_version(open_store: Callable[..., Store], history: Path)
         Store(history, DAY_S, 1 << 20)
 
 
-def test_one_of_an_older_version_goes_on(open_store: Callable[..., Store], history: Path) -> None:
+@pytest.mark.parametrize(
+    ("version", "lacks"),
+    [(1, "DROP TABLE recorded;"), (2, "INSERT INTO recorded SELECT 10, start_s, 10, 10 FROM use LIMIT 1;")],
+)
+def test_one_of_an_older_version_goes_on(
+    open_store: Callable[..., Store], history: Path, version: int, lacks: str
+) -> None:
     store = open_store()
     store.add([(ANN, use(NOW_S)), (BEN, use(NOW_S))], {ANN: Mark(0, NOW_S), BEN: Mark(0, NOW_S)})
     store.close()
     with sqlite3.connect(history) as db:
-        db.executescript("DROP TABLE recorded; PRAGMA user_version = 1")
+        db.executescript(
+            "ALTER TABLE use DROP COLUMN idle_s; ALTER TABLE use DROP COLUMN given_back_s; "
+            f"{lacks} PRAGMA user_version = {version}"
+        )
     db.close()
     with pytest.raises(HistoryError, match="older vgpurun: start vgpurun exporter once"):
         read(history)
-    open_store()
+    open_store().add([(ANN, use(NOW_S, gpu_s=0))], {ANN: Mark(0, NOW_S)})
+    assert {each.user: (each.gpu_seconds, each.idle_seconds) for each in read(history)} == {
+        "ann": (5, 5),
+        "ben": (5, 0),
+    }
     with reading(history) as db:
         assert [*timeline(db, "user", 0, 2e10).curves[0].shares] == [0.5]
 

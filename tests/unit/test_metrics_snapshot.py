@@ -157,6 +157,26 @@ def test_every_figure_of_a_container(world: World) -> None:
     assert value(series, "vgpurun_container_info", image="pytorch/pytorch", id="train-id", kind="container") == 1
 
 
+def test_the_time_held_idle_and_given_back(world: World) -> None:
+    state = world.add("train", Quota(2 * GIB, 50), busy_usage())
+    world.add("new", Quota(GIB, 50))
+
+    def scraped() -> list[float | None]:
+        series = world.scrape()
+        names = ("idle_seconds_total", "given_back_seconds_total")
+        return [value(series, f"vgpurun_container_{name}", container="train", gpu=UUID) for name in names]
+
+    assert scraped() == [0, 0], "this exporter has just begun to look"
+    idle_s, none = scraped()
+    assert idle_s and none == 0
+    (state / "etc" / "limits").write_bytes(
+        limits_file.limits_bytes([(UUID, Quota(2 * GIB, 50, suspended=abi.SUSPENDED))])
+    )
+    after_s, given_back_s = scraped()
+    assert after_s == idle_s and given_back_s
+    assert value(world.scrape(), "vgpurun_container_idle_seconds_total", container="new") == 0, "it holds nothing"
+
+
 def test_a_gpu_and_what_is_reserved_of_it(world: World) -> None:
     world.add("one", Quota(2 * GIB, 50))
     world.add("two", Quota(None, 30))

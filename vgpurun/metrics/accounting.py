@@ -26,7 +26,8 @@ class Account:
 
     Containers were seen to run for `ran_seconds`. Their GPU time was measured over `measured_seconds`, also while no
     exporter ran, and estimated over `estimated_seconds`; `mean_share_ratio` is of these, and None without. The
-    highest share is over one sample, and like the highest memory that of one container.
+    highest share is over one sample, and like the highest memory that of one container. For `idle_seconds` they held
+    memory and used no GPU time, and for `given_back_seconds` they were suspended.
     """
 
     user: str
@@ -43,6 +44,8 @@ class Account:
     max_share_ratio: float | None
     memory_byte_hours: float
     memory_peak_bytes: int
+    idle_seconds: float
+    given_back_seconds: float
     first_seconds: int
     last_seconds: int
 
@@ -114,7 +117,8 @@ def accounts(db: sqlite3.Connection, by: str, since_s: float, until_s: float) ->
     rows = db.execute(
         f"""
         SELECT {named}, gpu.uuid, gpu.number, gpu.model, sum(gpu_s), sum(ran_s), sum(measured_s), sum(estimated_s),
-          max(max_share), sum(memory_byte_s), max(memory_peak_bytes), min(start_s), min(max(start_s + span_s), ?)
+          max(max_share), sum(memory_byte_s), max(memory_peak_bytes), sum(idle_s), sum(given_back_s),
+          min(start_s), min(max(start_s + span_s), ?)
         FROM use JOIN tenant ON tenant.id = use.tenant JOIN gpu ON gpu.id = use.gpu
         WHERE start_s + span_s > ? AND start_s < ?
         GROUP BY {", ".join(["gpu.id", *(f"tenant.{key}" for key in keys)])}
@@ -127,7 +131,7 @@ def accounts(db: sqlite3.Connection, by: str, since_s: float, until_s: float) ->
 
 def _account(row: Sequence[Any]) -> Account:
     user, name, container, uuid, number, model, gpu_s, ran_s, measured_s, estimated_s, share, *memory = row
-    byte_s, peak_bytes, first, last = memory
+    byte_s, peak_bytes, idle_s, given_back_s, first, last = memory
     known_s = measured_s + estimated_s
     return Account(
         user=user, container=name, container_id=container, gpu_uuid=uuid, gpu_number=number, gpu_model=model,
@@ -135,7 +139,8 @@ def _account(row: Sequence[Any]) -> Account:
         estimated_seconds=estimated_s,
         mean_share_ratio=gpu_s / known_s if known_s else None,
         max_share_ratio=share if known_s else None,
-        memory_byte_hours=byte_s / HOUR_S, memory_peak_bytes=peak_bytes, first_seconds=first, last_seconds=last,
+        memory_byte_hours=byte_s / HOUR_S, memory_peak_bytes=peak_bytes,
+        idle_seconds=idle_s, given_back_seconds=given_back_s, first_seconds=first, last_seconds=last,
     )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar
 from vgpurun import __version__
 from vgpurun.limits.usage_file import NOT_ENFORCED
 from vgpurun.limits.wait_times import WaitTimes
+from vgpurun.metrics.holding import Held
 from vgpurun.metrics.snapshot import ENGINE, NVML, SOURCES, Device, GpuSeen, Snapshot, TenantSeen
 
 Row = TypeVar("Row")
@@ -54,7 +55,7 @@ _OF_DEVICE: Mapping[str, Callable[[Device], str]] = {
 }
 
 
-def _of_first(read: Callable[[Device], str]) -> Callable[[tuple[Device, str]], str]:
+def _of_first(read: Callable[[Device], str]) -> Callable[[tuple[Device, Any]], str]:
     return lambda row: read(row[0])
 
 
@@ -65,6 +66,12 @@ _LIMIT: Scope[tuple[Device, str]] = Scope(
         **{name: _of_first(read) for name, read in _OF_DEVICE.items()},
         "limit": lambda row: row[1],
     },
+)
+_HELD: Scope[tuple[Device, Held]] = Scope(
+    lambda snapshot: [
+        (device, snapshot.held[device.key]) for device in snapshot.devices if device.key in snapshot.held
+    ],
+    {name: _of_first(read) for name, read in _OF_DEVICE.items()},
 )
 _TENANT: Scope[TenantSeen] = Scope(
     lambda snapshot: snapshot.tenants,
@@ -232,6 +239,16 @@ FAMILIES: tuple[Family[Any], ...] = (
     Family(
         "vgpurun_container_suspended_bytes", GAUGE, "Device memory that lies in host memory meanwhile.", DEVICE,
         lambda device: device.suspended_bytes,
+    ),
+    Family(
+        "vgpurun_container_idle_seconds_total", COUNTER,
+        "Time in which it held memory of the GPU and used no GPU time, since this exporter began.", _HELD,
+        lambda row: row[1].idle_s,
+    ),
+    Family(
+        "vgpurun_container_given_back_seconds_total", COUNTER,
+        "Time in which it was suspended and its memory of the GPU free for others, since this exporter began.", _HELD,
+        lambda row: row[1].given_back_s,
     ),
     Family(
         "vgpurun_container_not_enforced", GAUGE,

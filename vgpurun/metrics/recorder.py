@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from vgpurun.errors import HistoryError
+from vgpurun.metrics.holding import gpu_time, held, since
 from vgpurun.metrics.snapshot import HISTORY, Device, GpuSeen, Reader
 from vgpurun.metrics.store import (
     FINE_KEPT_S,
@@ -28,30 +29,25 @@ _STEERED_S = 1.0  # what a clock is corrected by in little steps between two sam
 def count(device: Device, seen: GpuSeen | None, last: Mark, now_s: float, fine_s: int) -> Iterator[Use]:
     """Yield what a tenant has used since the last time, in spans of `fine_s` seconds, or coarser ones if long ago.
 
-    Memory counts as it is now. GPU time is what the tenant's counter says, but no more than there was time. One without
-    a compute limit that is alone on its GPU is not measured: it is what NVML says of the GPU, if that can be asked.
-    After a pause in which nobody looked, the counter alone is known: how long it ran and what memory it held is not.
+    Memory counts as it is now. After a pause in which nobody looked, the counter of GPU time alone is known: how long
+    it ran and what memory it held is not.
     """
     elapsed_s = now_s - last.at_s
     if elapsed_s <= 0 or device.reading is None:
         return
     is_pause = _is_pause(elapsed_s, fine_s)
     used_bytes = 0 if is_pause else device.memory_used_bytes or 0
-    gpu_s = min(_since(device.counted_s, last.busy_s), elapsed_s)
-    if device.tenant.kind == "slice" and not device.reading.processes and not gpu_s:
+    if device.tenant.kind == "slice" and not device.reading.processes and not since(device.counted_s, last.busy_s):
         return  # a slice is there all the time: only what runs in it counts
-    is_alone = seen is not None and seen.only_user is device
-    is_measured = device.quota.sm_percent is not None or gpu_s > 0 or not is_alone
-    is_estimated = not is_measured and not is_pause and seen is not None and seen.utilization_ratio is not None
-    if is_estimated and seen:
-        gpu_s = (seen.utilization_ratio or 0) * elapsed_s
-    if is_pause and not is_measured:
+    used = gpu_time(device, seen, last.busy_s, elapsed_s)
+    if is_pause and not used.is_measured:
         return
-    share = gpu_s / elapsed_s
+    share = used.seconds / elapsed_s
     for start_s, span_s, piece_s in _pieces(last.at_s, now_s, fine_s):
+        sampled_s = 0.0 if is_pause else piece_s
         yield Use(
-            start_s, span_s, 0.0 if is_pause else piece_s, piece_s * is_measured, piece_s * is_estimated,
-            share * piece_s, share, used_bytes * piece_s, used_bytes,
+            start_s, span_s, sampled_s, piece_s * used.is_measured, piece_s * used.is_estimated,
+            share * piece_s, share, used_bytes * piece_s, used_bytes, *held(device, used, sampled_s),
         )  # fmt: skip
 
 
@@ -64,11 +60,6 @@ def recorded(last_s: float, now_s: float, fine_s: int) -> Iterator[Recorded]:
 
 def _is_pause(elapsed_s: float, fine_s: int) -> bool:
     return elapsed_s > 3 * fine_s
-
-
-def _since(busy_s: float, before_s: float) -> float:
-    """A counter that is lower than it was has begun anew."""
-    return busy_s - before_s if busy_s >= before_s else busy_s
 
 
 def _pieces(begin_s: float, end_s: float, fine_s: int) -> Iterator[tuple[int, int, float]]:
@@ -188,7 +179,7 @@ class Recorder:
         One with more GPU time than there was since the last sample has been there, only nobody saw it.
         """
         mark = self._marks.get(who) or Mark(0.0, last_s)
-        is_since_last = _since(device.counted_s, mark.busy_s) <= now_s - last_s
+        is_since_last = since(device.counted_s, mark.busy_s) <= now_s - last_s
         return replace(mark, at_s=max(mark.at_s, last_s)) if is_since_last else mark
 
     def _say_if_moved(self) -> None:

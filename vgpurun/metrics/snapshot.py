@@ -24,6 +24,7 @@ from vgpurun.inventory.reservations import Holder, local_processes, of_container
 from vgpurun.limits import usage_file
 from vgpurun.limits.quota import Quota
 from vgpurun.limits.usage_file import BrokenUsageError, DeviceReading
+from vgpurun.metrics.holding import Held, Holding, Key
 
 if TYPE_CHECKING:
     from vgpurun.engine.client import Engine  # slow to import
@@ -45,6 +46,11 @@ class Device:
     number: int  # among the tenant's GPUs
     quota: Quota
     reading: DeviceReading | None
+
+    @property
+    def key(self) -> Key:
+        """Return the key under which its sums are kept."""
+        return self.tenant.id, self.gpu.uuid
 
     @property
     def is_measured(self) -> bool:
@@ -135,7 +141,7 @@ class GpuSeen:
 class Snapshot:
     """One look at everything. `errors` counts by source since the start; `up` says which sources answered this time.
 
-    `guard_actions` counts what the guard has done, by verb and cause.
+    `guard_actions` counts what the guard has done, by verb and cause. `held` is since this exporter began to look.
     """
 
     gpus: Sequence[GpuSeen]
@@ -146,6 +152,7 @@ class Snapshot:
     duration_s: float
     is_guarded: bool = False
     guard_actions: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    held: Mapping[Key, Held] = field(default_factory=dict)
 
     @property
     def devices(self) -> list[Device]:
@@ -168,6 +175,7 @@ class Reader:
         self._engine: Engine | None = None
         self._troubles: dict[str, str] = {}
         self._errors: Counter[str] = Counter(dict.fromkeys(SOURCES, 0))
+        self._holding = Holding()
         self._missing: set[str] = set()  # tenants without a folder, which have ended if they are not listed again
         self._lock = threading.Lock()
         self._last: Snapshot | None = None
@@ -209,8 +217,9 @@ class Reader:
         seen = self._read_gpus()
         holders = self._read_holders()
         tenants = self._read_tenants(holders)
+        on_gpus = [GpuSeen(gpu, use, _on(gpu, tenants)) for gpu, use in seen]
         return Snapshot(
-            gpus=[GpuSeen(gpu, use, _on(gpu, tenants)) for gpu, use in seen],
+            gpus=on_gpus,
             tenants=tenants,
             up={source: source not in self._troubles for source in (NVML, ENGINE)},
             errors=dict(self._errors),
@@ -218,6 +227,7 @@ class Reader:
             duration_s=ended_s - began_s,
             is_guarded=guarded.is_running(),
             guard_actions=guarded.counts(),
+            held=self._holding.look(on_gpus, began_s),
         )
 
     def _read_gpus(self) -> list[tuple[Gpu, GpuUse]]:

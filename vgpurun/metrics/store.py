@@ -16,7 +16,7 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 
 from vgpurun.errors import HistoryError
-from vgpurun.metrics.schema import APPLICATION_ID, SCHEMA, VERSION
+from vgpurun.metrics.schema import APPLICATION_ID, VERSION, layout
 from vgpurun.storage.state import make_readable
 
 HOUR_S = 3600
@@ -45,7 +45,8 @@ class Use:
     """A tenant's use of a GPU in a span that begins at `start_s` (seconds since 1970).
 
     It was seen to run for `ran_s`. GPU time was measured over `measured_s`, by a counter that goes on while no exporter
-    runs, and estimated over `estimated_s`; else it is not known.
+    runs, and estimated over `estimated_s`; else it is not known. For `idle_s` it held memory and used no GPU time; for
+    `given_back_s` it was suspended.
     """
 
     start_s: int
@@ -57,6 +58,8 @@ class Use:
     max_share: float
     memory_byte_s: float
     memory_peak_bytes: int
+    idle_s: float = 0.0
+    given_back_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -137,9 +140,7 @@ class Store:
             db.execute("PRAGMA foreign_keys = ON")
             page_bytes = db.execute("PRAGMA page_size").fetchone()[0]
             db.execute(f"PRAGMA max_page_count = {max(self._max_bytes // page_bytes, 64)}")
-            db.executescript(SCHEMA)
-            if version == 1:  # it did not keep what an exporter missed
-                db.execute("INSERT INTO recorded SELECT DISTINCT span_s, start_s, span_s, span_s FROM use")
+            db.executescript(layout(version))
             self._status = self.path.stat()
         except BaseException:
             db.close()
@@ -250,20 +251,21 @@ _WAY_OUT = "choose another place with --history, or none with --no-history"
 
 _ADD = """
 INSERT INTO use (tenant, gpu, start_s, span_s, ran_s, measured_s, estimated_s, gpu_s, max_share, memory_byte_s,
-  memory_peak_bytes)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+  memory_peak_bytes, idle_s, given_back_s)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (span_s, start_s, tenant, gpu) DO UPDATE SET
   ran_s = ran_s + excluded.ran_s, measured_s = measured_s + excluded.measured_s,
   estimated_s = estimated_s + excluded.estimated_s, gpu_s = gpu_s + excluded.gpu_s,
   max_share = max(max_share, excluded.max_share), memory_byte_s = memory_byte_s + excluded.memory_byte_s,
-  memory_peak_bytes = max(memory_peak_bytes, excluded.memory_peak_bytes)
+  memory_peak_bytes = max(memory_peak_bytes, excluded.memory_peak_bytes), idle_s = idle_s + excluded.idle_s,
+  given_back_s = given_back_s + excluded.given_back_s
 """
 
 _COARSEN = """
 INSERT INTO use (tenant, gpu, start_s, span_s, ran_s, measured_s, estimated_s, gpu_s, max_share, memory_byte_s,
-  memory_peak_bytes)
+  memory_peak_bytes, idle_s, given_back_s)
 SELECT tenant, gpu, start_s - start_s % :coarse, :coarse, sum(ran_s), sum(measured_s), sum(estimated_s),
-  sum(gpu_s), max(max_share), sum(memory_byte_s), max(memory_peak_bytes)
+  sum(gpu_s), max(max_share), sum(memory_byte_s), max(memory_peak_bytes), sum(idle_s), sum(given_back_s)
 FROM use WHERE span_s < :coarse AND start_s < :before
 GROUP BY tenant, gpu, start_s - start_s % :coarse
 """ + _ADD[_ADD.index("ON CONFLICT") :]
@@ -292,7 +294,7 @@ def _coarsen(db: sqlite3.Connection, coarse_s: int, before_s: float) -> None:
 def _values(use: Use) -> tuple[float, ...]:
     return (
         use.start_s, use.span_s, use.ran_s, use.measured_s, use.estimated_s, use.gpu_s, use.max_share,
-        use.memory_byte_s, use.memory_peak_bytes,
+        use.memory_byte_s, use.memory_peak_bytes, use.idle_s, use.given_back_s,
     )  # fmt: skip
 
 

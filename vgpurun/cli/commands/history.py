@@ -39,6 +39,8 @@ _PICTURES = (".png", ".svg")
 def history(since: str, until: str, by: str, output_format: str | None, plot: Path | None, path: Path | None) -> None:
     """Show who used how much of which GPU: GPU time, share of it, memory over time and at its highest.
 
+    IDLE are the hours in which memory was held and no GPU time used, GIVEN BACK those of suspended containers.
+
     It is what a running `vgpurun exporter` has seen, to about ten seconds. Hours of containers are added up: two that
     run side by side for an hour are two hours.
     """

@@ -24,6 +24,8 @@ _FIGURES = (
     Column("MAX", is_right=True),
     Column("GIB HOURS", is_right=True),
     Column("MEMORY MAX", is_right=True),
+    Column("IDLE", is_right=True),
+    Column("GIVEN BACK", is_right=True),
 )
 _ACTION = ("verb", "cause", "container", "pid", "name", "user", "gpu", "words")
 _ACTION_COLUMNS = (
@@ -80,6 +82,8 @@ def _figures(account: Account) -> tuple[str, ...]:
         _percent(account.max_share_ratio),
         f"{account.memory_byte_hours / 2**30:.2f}",
         show_size(account.memory_peak_bytes),
+        f"{account.idle_seconds / _HOUR_S:.2f}",
+        f"{account.given_back_seconds / _HOUR_S:.2f}",
     )
 
 
