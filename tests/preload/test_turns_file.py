@@ -112,6 +112,49 @@ def test_a_link_in_the_place_of_the_folder(sandbox: Sandbox, own: Path) -> None:
     assert list(target.iterdir()) == []
 
 
+@pytest.mark.parametrize("name", ["limits", abi.TURNS_NAME])
+def test_a_link_in_the_place_of_a_folder_that_is_half_made(sandbox: Sandbox, own: Path, name: str) -> None:
+    """Its name can be guessed: nothing is made, removed or opened to others where it leads."""
+    target = sandbox.folder / "target"
+    target.mkdir(mode=0o700)
+    (target / name).write_text("precious")
+    squat = f"import os; os.symlink({str(target)!r}, f'{abi.LOCK_DIR}/.{{os.getpid()}}')\n"
+    result = sandbox.run([sys.executable, "-c", squat + LAUNCH], CUDA_DEVICE_SM_LIMIT="80", **on_own_gpu(sandbox))
+    for link in Path(abi.LOCK_DIR).glob(".*"):
+        if link.is_symlink() and link.readlink() == target:
+            link.unlink()
+    assert result.returncode == 0 and TOLD not in result.stderr
+    assert [each.name for each in target.iterdir()] == [name] and (target / name).read_text() == "precious"
+    assert target.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be another user")
+def test_a_folder_of_another_user_is_not_the_own(sandbox: Sandbox, own: Path) -> None:
+    """Or its owner could let another file of ours be written."""
+    (sandbox.folder / "usage-b").touch()
+    with _at_work(sandbox, "b"):
+        shutil.copytree(tenant_of(sandbox.folder / "usage-b"), own)
+        os.chown(own, 12345, 12345)
+        before = (own / "limits").read_bytes()
+        assert TOLD in launch(sandbox).stderr
+    assert (own / "limits").read_bytes() == before
+
+
+def test_a_limit_on_file_sizes_ends_no_program(sandbox: Sandbox, own: Path) -> None:
+    """Also one that has not told the kernel to ignore SIGXFSZ, as Python has."""
+    launch(sandbox)  # makes the larger files
+    shutil.rmtree(own)
+    default = "import os, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_DFL)\n"
+    result = sandbox.run(
+        ["sh", "-c", 'ulimit -f 200; exec "$@"', "-", sys.executable, "-c", default + LAUNCH],
+        CUDA_DEVICE_SM_LIMIT="80",
+        **on_own_gpu(sandbox),
+    )
+    assert result.returncode == 0, result.stderr
+    assert "File too large" in result.stderr and TOLD in result.stderr
+    assert not own.exists()
+
+
 def test_a_pipe_is_not_waited_for(sandbox: Sandbox, own: Path) -> None:
     own.mkdir()
     os.mkfifo(own / abi.TURNS_NAME, 0o666)
@@ -143,6 +186,13 @@ def test_a_folder_that_cannot_be_written(sandbox: Sandbox, own: Path) -> None:
     read_only = f'mount -t tmpfs -o ro none {abi.LOCK_DIR} && exec "$@"'
     assert TOLD in launch(sandbox, "unshare", "--mount", "sh", "-c", read_only, "-").stderr
     assert not own.exists()
+
+
+@pytest.mark.skipif(not _has_mounts(), reason="needs to mount")
+def test_a_full_disk_is_said_before_it_matters(sandbox: Sandbox, own: Path) -> None:
+    full = f'mount -t tmpfs -o size=64k none {abi.LOCK_DIR} && "$@" && ls -A {abi.LOCK_DIR} >&2'
+    result = launch(sandbox, "unshare", "--mount", "sh", "-c", full, "-")
+    assert result.stderr.strip().endswith(TOLD) and "No space left on device" in result.stderr
 
 
 # ---- tenants that lie, beside programs that take turns --------------------------------------------------------------

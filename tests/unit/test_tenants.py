@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ from vgpurun.limits.limits_file import limits_bytes, read_limits, write_limits
 from vgpurun.limits.quota import Quota
 from vgpurun.storage import state, tenants
 from vgpurun.storage.state import StateFolder
+
+STRANGER = 12345
 
 
 @pytest.fixture(autouse=True)
@@ -92,6 +95,91 @@ def test_what_cannot_be_made_is_said(lock_dir: Path) -> None:
     (made.path / "etc" / "limits").unlink()
     with pytest.raises(StateError, match="take turns"):
         tenants.make(made.path)
+    assert list(lock_dir.iterdir()) == [], "nothing half-made"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be another user")
+@pytest.mark.parametrize("kind", ["link", "pipe", "folder", "file"])
+def test_what_another_user_has_put_in_its_place_is_replaced(lock_dir: Path, tmp_path: Path, kind: str) -> None:
+    """The names of slices are known beforehand, and so are their folders."""
+    made, target = container(), tmp_path / "target"
+    place = tenants.folder_of(made.path)
+    lock_dir.mkdir()
+    os.chown(lock_dir, STRANGER, STRANGER)
+    for folder in (target, place) if kind == "folder" else (target,):
+        folder.mkdir()
+        for name in ("limits", "of", abi.TURNS_NAME):
+            (folder / name).write_text("a stranger's")
+    if kind == "pipe":
+        os.mkfifo(place)
+    elif kind == "file":
+        place.touch()
+    elif kind == "link":
+        place.symlink_to(target)
+    else:
+        os.chown(place, STRANGER, STRANGER)
+    tenants.make(made.path)
+    assert lock_dir.stat().st_uid == 0 and lock_dir.stat().st_mode & 0o7777 == 0o1777, "whose owner could replace it"
+    assert place.lstat().st_uid == 0 and read_limits(place / "limits") == [("GPU-a", Quota(None, 20))]
+    assert {each.read_text() for each in target.iterdir()} == {"a stranger's"}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be another user")
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        ("link to a folder", "Not a directory"),
+        ("link", "symbolic links"),
+        ("pipe", "No such device"),
+        ("file", "another user"),
+    ],
+)
+def test_new_limits_are_told_to_nothing_of_a_stranger(lock_dir: Path, tmp_path: Path, kind: str, why: str) -> None:
+    made, target = container(), tmp_path / "limits"
+    tenants.make(made.path)
+    place = tenants.folder_of(made.path)
+    target.write_text("precious")
+    shutil.rmtree(place)
+    if kind == "link to a folder":
+        place.symlink_to(tmp_path)
+    else:
+        place.mkdir()
+    if kind == "link":
+        (place / "limits").symlink_to(target)
+    elif kind == "pipe":
+        os.mkfifo(place / "limits")
+    elif kind == "file":
+        (place / "limits").touch()
+        os.chown(place / "limits", STRANGER, STRANGER)
+    with pytest.raises(OSError, match=why):
+        write_limits(made.path / "etc" / "limits", [("GPU-a", Quota(None, 70))])
+    assert target.read_text() == "precious"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be another user")
+@pytest.mark.parametrize("by", ["link", "folder"])
+def test_what_is_half_made_may_be_replaced_at_any_time(
+    lock_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    """By the owner of a folder that this user cannot take over: nothing is written or opened where a link leads."""
+    made, target = container(), tmp_path / "target"
+    target.mkdir(mode=0o700)
+    mkdir = Path.mkdir
+
+    def replaced(path: Path, *arguments: int) -> None:
+        mkdir(path, *arguments)
+        if path.parent == lock_dir:
+            path.rmdir()
+            if by == "link":
+                path.symlink_to(target)
+            else:
+                mkdir(path)
+                (path / abi.TURNS_NAME).symlink_to(target / "made")
+
+    monkeypatch.setattr(Path, "mkdir", replaced)
+    with pytest.raises(StateError, match="take turns"):
+        tenants.make(made.path)
+    assert list(target.iterdir()) == [] and target.stat().st_mode & 0o777 == 0o700
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be another user")

@@ -11,11 +11,13 @@ Containers see the folder read-only, and their own turns5 once more (launch/plan
 that nobody has started make a program-... of their own.
 """
 
+import errno
 import hashlib
 import os
 import shutil
 import stat
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -26,16 +28,19 @@ from vgpurun.storage.shared_file import read_regular
 _LIMITS, _OF = "limits", "of"
 _PROGRAM = "program-"
 _FORGOTTEN_S = 24 * 3600  # a program that has launched nothing for so long, and may have ended
+_OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def make_lock_dir(path: Path = Path(abi.LOCK_DIR)) -> None:
-    """Make the folder by which containers on one GPU know of each other, open to all users. Raises StateError."""
+    """Make the folder by which containers on one GPU know of each other, open to all users. Raises StateError.
+
+    Root takes another user's over, who could put anything in the place of what root makes in there.
+    """
     try:
         with suppress(FileExistsError):
             path.mkdir()
         status = path.lstat()
-        if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid():
-            path.chmod(0o1777)  # the umask may have closed it
+        if stat.S_ISDIR(status.st_mode) and os.geteuid() in (0, status.st_uid) and _make_open(path):
             return
     except OSError as error:
         raise StateError(f"cannot make {path}: {error.strerror}; make it by hand: mkdir -m 1777 {path}") from None
@@ -43,6 +48,20 @@ def make_lock_dir(path: Path = Path(abi.LOCK_DIR)) -> None:
         raise StateError(f"{path} is not a folder; remove it, then: mkdir -m 1777 {path}")
     if not status.st_mode & stat.S_IWOTH:
         raise StateError(f"{path} is not open to all users; as its owner or root: chmod 1777 {path}")
+
+
+def _make_open(path: Path) -> bool:
+    """Make a folder this user's, and open to all whatever the umask is. False where it remains another's."""
+    folder = os.open(path, _OPEN_FOLDER)
+    try:
+        if os.fstat(folder).st_uid != os.geteuid():
+            os.fchown(folder, os.geteuid(), -1)
+        os.fchmod(folder, 0o1777)
+        return True
+    except PermissionError:
+        return False  # root of a user namespace alone
+    finally:
+        os.close(folder)
 
 
 def folder_of(state_folder: Path) -> Path:
@@ -63,34 +82,73 @@ def make(state_folder: Path, is_open: bool = True) -> None:
     make_lock_dir(Path(abi.LOCK_DIR))
     place = folder_of(state_folder)
     try:
-        if turns_file(state_folder).exists() or state_folder.stat().st_uid != os.geteuid():
+        if state_folder.stat().st_uid != os.geteuid() or _is_made(place):
             return
+        contents = {
+            _LIMITS: ((state_folder / "etc" / "limits").read_bytes(), 0o644),
+            _OF: (str(state_folder).encode(), 0o644),
+            abi.TURNS_NAME: (bytes(abi.TURNS_BYTES), 0o666 if is_open else 0o644),
+        }
         half_made = place.with_name(f".{os.urandom(6).hex()}")
         half_made.mkdir()
-        half_made.chmod(0o755)
-        contents = {
-            _LIMITS: (state_folder / "etc" / "limits").read_bytes(),
-            _OF: str(state_folder).encode(),
-            abi.TURNS_NAME: b"",
-        }
-        for name, content in contents.items():
-            (half_made / name).write_bytes(content)
-            (half_made / name).chmod(0o666 if is_open and name == abi.TURNS_NAME else 0o644)
-        os.truncate(half_made / abi.TURNS_NAME, abi.TURNS_BYTES)
-        shutil.rmtree(place, ignore_errors=True)  # of an older version
-        half_made.rename(place)
+        try:
+            _fill(half_made, contents)
+            _clear(place)
+            half_made.rename(place)
+        finally:
+            shutil.rmtree(half_made, ignore_errors=True)
     except OSError as error:
         raise StateError(f"cannot make {place}: {error.strerror}; the programs on a GPU take turns by it") from None
 
 
+def _is_made(place: Path) -> bool:
+    """Ask whether a folder is a tenant's of this user: another one may have put anything there."""
+    with suppress(FileNotFoundError, NotADirectoryError):
+        kinds = [path.lstat() for path in (place, place / abi.TURNS_NAME)]
+        return stat.S_ISDIR(kinds[0].st_mode) and stat.S_ISREG(kinds[1].st_mode) and kinds[0].st_uid == os.geteuid()
+    return False
+
+
+def _fill(folder: Path, contents: Mapping[str, tuple[bytes, int]]) -> None:
+    """Write files with their modes, all bytes of them: no full disk is met later. Nothing is followed out of there."""
+    place = os.open(folder, _OPEN_FOLDER)
+    try:
+        os.fchmod(place, 0o755)  # another user's is refused
+        for name, (content, mode) in contents.items():
+            file = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=place)
+            with os.fdopen(file, "wb") as opened:
+                opened.write(content)
+                os.fchmod(file, mode)
+    finally:
+        os.close(place)
+
+
+def _clear(place: Path) -> None:
+    """Remove what is in the way: a folder of an older version, or what somebody has put there. Raises OSError."""
+    try:
+        place.unlink(missing_ok=True)
+    except IsADirectoryError:
+        shutil.rmtree(place, ignore_errors=True)
+
+
 def tell(state_folder: Path, limits: bytes) -> None:
-    """Tell the other tenants of new limits; nothing happens where they do not know of this one. Raises OSError."""
+    """Tell the other tenants of new limits; nothing happens where they do not know of this one.
+
+    Raises OSError, also where another user has put something in the place of the file.
+    """
     with suppress(FileNotFoundError):
-        file = os.open(folder_of(state_folder) / _LIMITS, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        folder = os.open(folder_of(state_folder), _OPEN_FOLDER)
         try:
-            os.pwrite(file, limits, 0)
+            file = os.open(_LIMITS, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
+            try:
+                status = os.fstat(file)
+                if not stat.S_ISREG(status.st_mode) or status.st_uid != state_folder.stat().st_uid:
+                    raise PermissionError(errno.EPERM, "it belongs to another user", str(folder_of(state_folder)))
+                os.pwrite(file, limits, 0)
+            finally:
+                os.close(file)
         finally:
-            os.close(file)
+            os.close(folder)
 
 
 def remove(state_folder: Path) -> None:

@@ -296,7 +296,10 @@ bool shared_file_read_at(int descriptor, void *to, size_t size, off_t at) {
 }
 
 bool shared_file_write_at(int descriptor, const void *from, size_t size, off_t at) {
-  return may_have((size_t)at + size) && syscall(SYS_pwrite64, descriptor, from, size, at) == (ssize_t)size;
+  if (!may_have((size_t)at + size))
+    return false;
+  errno = ENOSPC; /* where a part of it was written */
+  return syscall(SYS_pwrite64, descriptor, from, size, at) == (ssize_t)size;
 }
 
 bool shared_file_read(struct shared_file *file, void *to, size_t size, off_t at) {

@@ -7,6 +7,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +16,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define OPEN_FLAGS (O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK)
+#define OPEN_FLAGS (O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK)
 #define TICK_NS 20000000LL /* of the kernel, at most: a folder that has changed twice within one looks as before */
 
 _Static_assert(sizeof(struct turns_file) == VGPU_TURNS_BYTES, "layout");
@@ -42,12 +43,12 @@ static void write_slot(void *of, int slot, const struct turns_slot *own) {
 /* ---- other tenants ----------------------------------------------------------------------------------------------- */
 
 /* A file in a tenant's folder, of which nothing is trusted: it may be a link, a pipe, or anything. */
-static int open_in(const struct turns_files *files, const char *name, const char *what) {
+static int open_in(const struct turns_files *files, const char *name, const char *what, int access_mode) {
   char path[PATH_MAX];
   struct stat status;
   snprintf(path, sizeof path, "%s/%s", files->folder, name);
   int folder = open(path, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-  int file = folder < 0 ? -1 : openat(folder, what, OPEN_FLAGS);
+  int file = folder < 0 ? -1 : openat(folder, what, access_mode | OPEN_FLAGS);
   if (folder >= 0)
     close(folder);
   if (file < 0 || (syscall(SYS_fstat, file, &status) == 0 && S_ISREG(status.st_mode)))
@@ -57,7 +58,7 @@ static int open_in(const struct turns_files *files, const char *name, const char
 }
 
 static bool read_limits(const struct turns_files *files, const char *name, struct vgpu_limits *limits) {
-  int file = open_in(files, name, "limits");
+  int file = open_in(files, name, "limits", O_RDONLY);
   bool whole = file >= 0 && shared_file_read_at(file, limits, sizeof *limits, 0);
   if (file >= 0)
     close(file);
@@ -81,7 +82,7 @@ static bool open_peer(struct turns_files *files, struct turns_peer *peer, const 
     return false;
   strcpy(peer->name, name);
   snprintf(path, sizeof path, "%s/%s/%s", files->folder, name, VGPU_TURNS_NAME);
-  int file = open_in(files, name, VGPU_TURNS_NAME);
+  int file = open_in(files, name, VGPU_TURNS_NAME, O_RDONLY);
   if (file < 0 || !shared_file_adopt(&peer->file, file, path))
     return false;
   if (peer->file.inode != files->peers[0].file.inode)
@@ -175,41 +176,65 @@ const struct turns_system turns_file_system = {clock_now_ns, signals_sleep_ns, l
 
 /* ---- our own ----------------------------------------------------------------------------------------------------- */
 
-static bool make_file(const char *folder, const char *name, off_t size, const struct vgpu_limits *limits) {
-  char path[PATH_MAX];
-  snprintf(path, sizeof path, "%s/%s", folder, name);
-  int file = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+/* Anybody may put links in that folder before us, and its owner at any time: what is not our own is left alone. */
+static int open_own_folder(const char *path) {
+  struct stat status;
+  int folder = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+  if (folder < 0 || (syscall(SYS_fstat, folder, &status) == 0 && status.st_uid == geteuid()))
+    return folder;
+  close(folder);
+  errno = EPERM;
+  return -1;
+}
+
+static bool is_own_folder(const char *path) {
+  int folder = open_own_folder(path);
+  if (folder >= 0)
+    close(folder);
+  return folder >= 0;
+}
+
+/* All of it is written, so that a full disk shows now. */
+static bool make_file(int folder, const char *name, const void *content, size_t size) {
+  int file = openat(folder, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
   if (file < 0)
     return false;
-  (void)fchmod(file, 0644); /* whatever the umask */
-  bool made = ftruncate(file, size) == 0 && (limits == NULL || shared_file_write_at(file, limits, sizeof *limits, 0));
+  bool made = fchmod(file, 0644) == 0 && shared_file_write_at(file, content, size, 0); /* whatever the umask */
+  int error = errno;
   close(file);
+  errno = error;
   return made;
 }
 
-/* It gets its name when it is whole. Another process of ours may have made it meanwhile. */
-static bool make_folder(const char *folder, const char *path) {
+static bool make_files(int folder) {
+  static struct turns_file zeros;
   const struct vgpu_limits limits = {
       .magic = VGPU_LIMITS_MAGIC, .abi_version = VGPU_ABI_VERSION, .device_count = VGPU_MAX_DEVICES};
+  return fchmod(folder, 0755) == 0 && make_file(folder, VGPU_TURNS_NAME, &zeros, sizeof zeros) &&
+         make_file(folder, "limits", &limits, sizeof limits);
+}
+
+/* It gets its name when it is whole. Another process of ours may have made it meanwhile. */
+static bool make_folder(const char *all, const char *path) {
   char half_made[PATH_MAX];
-  if (mkdir(folder, 01777) == 0)
-    (void)chmod(folder, 01777);
-  snprintf(half_made, sizeof half_made, "%s/.%d", folder, (int)getpid());
-  (void)mkdir(half_made, 0755);
-  (void)chmod(half_made, 0755);
-  bool made = make_file(half_made, VGPU_TURNS_NAME, sizeof(struct turns_file), NULL) &&
-              make_file(half_made, "limits", sizeof limits, &limits) && rename(half_made, path) == 0;
+  if (mkdir(all, 01777) == 0)
+    (void)chmod(all, 01777);
+  snprintf(half_made, sizeof half_made, "%s/.%d-%llx", all, (int)getpid(), (unsigned long long)clock_now_ns());
+  int folder = mkdir(half_made, 0755) == 0 ? open_own_folder(half_made) : -1;
+  if (folder < 0)
+    return false;
+  bool made = make_files(folder) && rename(half_made, path) == 0;
   int error = errno;
-  if (made)
-    return true;
-  static const char *const names[] = {VGPU_TURNS_NAME, "limits", ""};
-  for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-    char unused[PATH_MAX + 16];
-    snprintf(unused, sizeof unused, "%s/%s", half_made, names[i]);
-    (void)remove(unused);
+  if (!made) {
+    (void)unlinkat(folder, VGPU_TURNS_NAME, 0);
+    (void)unlinkat(folder, "limits", 0);
+    (void)rmdir(half_made);
   }
-  errno = error;
-  return access(path, F_OK) == 0;
+  close(folder);
+  if (made || is_own_folder(path))
+    return true;
+  errno = errno == ENOENT ? error : errno; /* else: what is there is not ours */
+  return false;
 }
 
 /* Where a host has made our file, or else where we make it. */
@@ -222,11 +247,11 @@ static bool own_path(struct turns_files *files, const struct shared_file *usage,
     return access(path, W_OK) == 0;
   }
   char folder[256];
-  snprintf(folder, sizeof folder, "%s/program-%llx-%llx", files->folder, (unsigned long long)usage->device,
+  snprintf(files->own_name, sizeof files->own_name, "program-%llx-%llx", (unsigned long long)usage->device,
            (unsigned long long)usage->inode);
+  snprintf(folder, sizeof folder, "%s/%s", files->folder, files->own_name);
   snprintf(path, PATH_MAX, "%s/%s", folder, VGPU_TURNS_NAME);
-  snprintf(files->own_limits, sizeof files->own_limits, "%s/limits", folder);
-  return (access(folder, F_OK) == 0 || make_folder(files->folder, folder)) && access(path, W_OK) == 0;
+  return (is_own_folder(folder) || make_folder(files->folder, folder)) && access(path, W_OK) == 0;
 }
 
 struct turns_files *turns_files_open(const char *uuid, int device, const struct shared_file *usage) {
@@ -237,7 +262,7 @@ struct turns_files *turns_files_open(const char *uuid, int device, const struct 
   snprintf(files->uuid, sizeof files->uuid, "%.*s", VGPU_UUID_SIZE - 1, uuid);
   files->peers[0].device = device;
   bool found = own_path(files, usage, path);
-  uid_t owner = *files->own_limits != '\0' ? geteuid() : SHARED_FILE_ANY_OWNER;
+  uid_t owner = *files->own_name != '\0' ? geteuid() : SHARED_FILE_ANY_OWNER;
   if (found && shared_file_open(&files->peers[0].file, path, sizeof(struct turns_file), 0, owner))
     return files;
   log_line(LOG_WARNING, "%s: %s; this process and others on the GPU do not take turns", path, strerror(errno));
@@ -251,9 +276,7 @@ void turns_files_publish(struct turns_files *files, const struct limits *limits)
   const struct limits *before = &files->published;
   bool is_old = before->sm_percent != limits->sm_percent || before->sm_policy != limits->sm_policy ||
                 before->priority != limits->priority;
-  int file = *files->own_limits == '\0' || !is_old
-                 ? -1
-                 : open(files->own_limits, O_WRONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+  int file = *files->own_name == '\0' || !is_old ? -1 : open_in(files, files->own_name, "limits", O_WRONLY);
   if (file < 0)
     return;
   memcpy(own.uuid, files->uuid, sizeof own.uuid);

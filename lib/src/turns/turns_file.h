@@ -15,8 +15,6 @@
 #include "shared/shared_file.h"
 #include "turns/turns.h"
 
-#include <limits.h>
-
 struct turns_peer {
   char name[64]; /* its folder's */
   bool is_listed;
@@ -27,7 +25,7 @@ struct turns_peer {
 struct turns_files {
   char uuid[VGPU_UUID_SIZE];
   const char *folder;                     /* of the tenants */
-  char own_limits[PATH_MAX];              /* where we write the limits ourselves; else empty */
+  char own_name[64];                      /* of a folder that we have made, and write the limits in; else empty */
   struct limits published;                /* there */
   int64_t changed_ns, listed_ns;          /* of the folder, by the clock of the file system */
   struct turns_peer peers[TURNS_TENANTS]; /* ours first, as in turns.tenants */
