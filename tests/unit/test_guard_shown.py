@@ -13,8 +13,10 @@ import pytest
 from fakes import GIB
 from guard_world import World
 
+from vgpurun.console.messages import say
 from vgpurun.diagnostics import doctor
 from vgpurun.diagnostics.doctor import OK, WARNING
+from vgpurun.guard.run import say_to_journal
 from vgpurun.inventory import guarded
 from vgpurun.metrics.snapshot import Reader
 
@@ -84,3 +86,12 @@ def test_a_container_held_by_no_guard_runs(acted: World) -> None:
     assert str(guarded.stopped()[container]) == "held by the guard: compute"
     acted.state.close()
     assert guarded.stopped() == {}
+
+
+def test_what_is_said_steers_no_terminal_and_forges_no_line(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    say("a\n\tb\x1b[2J\udcff")
+    monkeypatch.setenv("JOURNAL_STREAM", "8:1")
+    say_to_journal("a\n<0>b\udcff")
+    assert capfd.readouterr().err == "vgpurun: a\n\tb\ufffd[2J\ufffd\n<5>a\ufffd<0>b\ufffd\n"

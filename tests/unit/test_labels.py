@@ -47,6 +47,10 @@ def test_labels_alone_make_no_container_ours(folder: Path) -> None:
     assert read_record("of-the-image", labels, mounts(folder)) is None, "with --volumes-from, mounts too"
 
 
+def test_a_folder_that_cannot_be_makes_no_container_ours(folder: Path) -> None:
+    assert read_record("mine", {"vgpurun.state": f"{folder}\0"}, mounts(folder)) is None
+
+
 def test_mounts_alone_make_no_container_ours(folder: Path) -> None:
     assert read_record("mine", {}, mounts(folder)) is None
 

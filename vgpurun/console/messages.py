@@ -2,10 +2,12 @@
 
 import sys
 
+from vgpurun.util.printable import printable
+
 
 def say(message: str) -> None:
-    """Tell the user what happens, on stderr."""
-    print(f"vgpurun: {message}", file=sys.stderr, flush=True)
+    """Tell the user what happens, on stderr. Paths and names in it may be others' choice."""
+    print("vgpurun:", printable(message, keep="\n\t"), file=sys.stderr, flush=True)
 
 
 def warn(message: str) -> None:

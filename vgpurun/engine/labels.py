@@ -53,7 +53,7 @@ def read_record(container: str, labels: Mapping[str, str], mounts: Sequence[Mapp
     folder = labels.get(LABEL_STATE)
     sources = {each.get("Destination"): each.get("Source") for each in mounts}
     folders = [Path(source).parent for target in _LIMITS_TARGETS if (source := sources.get(target))]
-    if not folder or not folders:
+    if not folder or not folders or "\0" in folder:  # which no path may have
         return None
     owner = state.read_owner(Path(folder)) or {}
     if owner.get("container", container) != container:

@@ -19,6 +19,7 @@ from vgpurun.guard.words import tell
 from vgpurun.host.gpus import Gpu, list_gpus
 from vgpurun.inventory.guarded import Done
 from vgpurun.suspend.agent import Agent
+from vgpurun.util.printable import printable
 
 LOOK_EVERY_S = 0.5
 _LEAST_WAIT_S = 0.001
@@ -35,7 +36,7 @@ def say_to_journal(message: str) -> None:
     """Say a line on stderr; where that is systemd's journal, with the line's level."""
     if os.environ.get("JOURNAL_STREAM"):
         message_level = "<4>" if message.startswith("warning: ") else "<5>"
-        os.write(2, f"{message_level}{message}\n".encode())
+        os.write(2, f"{message_level}{printable(message)}\n".encode())
     else:
         say(message)
 
