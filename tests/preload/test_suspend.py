@@ -9,10 +9,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
-from support.suspension import Host, Program
+from support import unavailable
+from support.suspension import Host, Program, programs
+
+NOBODY = 65534
 
 
 @pytest.fixture
@@ -174,6 +178,62 @@ def test_a_record_that_names_somebody_else_s_process(start: Callable[..., Progra
     assert other.resume().returncode == 0
     assert other.hears() == "right 4"
     assert own.asks("check") == "right 4"
+
+
+def test_a_damaged_record(host: Host, start: Callable[..., Program]) -> None:
+    program = start("--mem", "1g", "--gpus", "device=0")
+    assert program.suspend("--hold").returncode == 0
+    (program.folder / "suspension").write_text('{"phase": ')
+    assert program.resume().returncode == 0
+    assert program.asks("check") == "right 4"
+    assert host.used_mib() == [112, 0]
+
+
+def test_ctrl_c(host: Host, start: Callable[..., Program]) -> None:
+    """It comes while work on the GPU is waited for, and to all processes of the terminal's foreground."""
+    program = start("--mem", "1g", "--gpus", "device=0")
+    assert program.asks("start 4000") == "started"
+    suspending = host.start("suspend", "--driver", "sim", "--process", program.pid, is_group=True)
+    while not (program.folder / "suspension").exists():
+        time.sleep(0.02)
+    time.sleep(0.5)
+    os.killpg(suspending.pid, signal.SIGINT)
+    _, said = suspending.communicate(timeout=60)
+    assert (suspending.returncode, said.strip()) == (130, "")
+    assert not (program.folder / "suspension").exists()
+    assert program.asks("check") == "right 4"
+
+
+def test_processes_of_another_user(built_library: Path) -> None:
+    """Whoever may use the engine owns the folder of a container, and not its programs, which are root's."""
+    if os.geteuid():
+        unavailable("programs of two users take root")
+    with TemporaryDirectory(prefix="vgpurun-", dir="/tmp") as folder, programs(host := Host(Path(folder))) as running:
+        host.folder.chmod(0o755)
+        program = running["root's"] = Program(host, "--mem", "1g", "--gpus", "device=0")
+        for each in (program.folder, *program.folder.rglob("*"), *host.folder.glob("sim*")):
+            os.chown(each, NOBODY, NOBODY)
+        held = host.used_mib()
+        words = ("--driver", "sim", "--process", program.pid)
+        refused = host.vgpurun("suspend", *words, user=NOBODY)
+        assert refused.returncode == 125 and "is another user's; use sudo" in refused.stderr, refused.stderr
+        assert program.asks("check") == "right 4" and host.used_mib() == held
+        assert program.suspend("--hold").returncode == 0
+        refused = host.vgpurun("resume", *words, user=NOBODY)
+        assert refused.returncode == 125 and "is another user's; use sudo" in refused.stderr, refused.stderr
+        assert program.resume().returncode == 0
+        assert program.asks("check") == "right 4" and host.used_mib() == held
+
+
+def test_a_suspended_slice_is_not_removed(host: Host, start: Callable[..., Program]) -> None:
+    host.vgpurun("slice", "create", "team", "--driver", "sim", "--mem", "1500m", "--gpus", "device=0")
+    member = start("--slice", "team")
+    assert host.vgpurun("suspend", "--driver", "sim", "--hold", "--slice", "team").returncode == 0
+    refused = host.vgpurun("slice", "rm", "--driver", "sim", "--force", "team")
+    assert refused.returncode == 125 and "is suspended, and what is in there would be lost" in refused.stderr
+    assert host.vgpurun("resume", "--driver", "sim", "--slice", "team").returncode == 0
+    assert member.asks("check") == "right 4"
+    assert host.vgpurun("slice", "rm", "--driver", "sim", "--force", "team").returncode == 0
 
 
 def test_a_stopped_process(start: Callable[..., Program]) -> None:

@@ -6,7 +6,7 @@ import os
 import select
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -41,18 +41,19 @@ class Host:
         )
         (self.folder / "sim.yaml").write_text(f"{extra}devices:\n{devices}")
 
-    def vgpurun(self, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
-        """Run the command line."""
+    def vgpurun(self, *words: str, user: int | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
+        """Run the command line, as another user if one is given."""
+        as_user = [] if user is None else ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"]
         return subprocess.run(
-            [sys.executable, "-m", "vgpurun", *words],
+            [*as_user, sys.executable, "-m", "vgpurun", *words],
             env={**self.environment, **variables}, capture_output=True, text=True, timeout=60, check=False,
         )  # fmt: skip
 
-    def start(self, *words: str, **variables: str) -> subprocess.Popen[str]:
-        """Start the command line."""
+    def start(self, *words: str, is_group: bool = False, **variables: str) -> subprocess.Popen[str]:
+        """Start the command line, in a process group of its own if need be."""
         return subprocess.Popen(
-            [sys.executable, "-m", "vgpurun", *words],
-            env={**self.environment, **variables}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            [sys.executable, "-m", "vgpurun", *words], env={**self.environment, **variables},
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=is_group,
         )  # fmt: skip
 
     def used_mib(self) -> list[int]:
@@ -128,7 +129,7 @@ class Program:
 
 
 @contextmanager
-def programs(host: Host) -> Iterator[Mapping[str, Program]]:
+def programs(host: Host) -> Iterator[dict[str, Program]]:
     """Keep programs by their names; they end with this."""
     running: dict[str, Program] = {}
     try:

@@ -38,18 +38,18 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_what_fits_passes(host: Path) -> None:
-    checks.check("box", ONE, 6 * GIB, 1)
+    checks.check("box", {ONE[0]: {"GPU-a": 6 * GIB}})
 
 
 def test_the_container_s_own_limit(host: Path) -> None:
     with pytest.raises(SuspendError, match="its own limit leaves 6 GiB of host memory"):
-        checks.check("box", ONE, 6 * GIB + 1, 1)
+        checks.check("box", {ONE[0]: {"GPU-a": 6 * GIB + 1}})
 
 
 def test_a_limit_above_it_counts_as_well(host: Path) -> None:
     (host / "cgroup" / "docker" / "memory.max").write_text(str(51 * GIB))
     with pytest.raises(SuspendError, match="leaves 1 GiB"):
-        checks.check("box", ONE, 2 * GIB, 1)
+        checks.check("box", {ONE[0]: {"GPU-a": 2 * GIB}})
 
 
 def test_cgroups_of_version_1(host: Path) -> None:
@@ -59,17 +59,42 @@ def test_cgroups_of_version_1(host: Path) -> None:
     (box / "memory.limit_in_bytes").write_text(str(3 * GIB))
     (box / "memory.usage_in_bytes").write_text(str(GIB))
     with pytest.raises(SuspendError, match="leaves 2 GiB"):
-        checks.check("box", ONE, 3 * GIB, 1)
+        checks.check("box", {ONE[0]: {"GPU-a": 3 * GIB}})
+
+
+def test_each_container_of_a_slice_has_its_own_limit(host: Path) -> None:
+    (host / "proc" / "8").mkdir()
+    (host / "proc" / "8" / "cgroup").write_text("0::/docker/other\n")
+    other = host / "cgroup" / "docker" / "other"
+    other.mkdir()
+    (other / "memory.max").write_text(str(10 * GIB))
+    (other / "memory.current").write_text(str(4 * GIB))
+    checks.check("team", {ONE[0]: {"GPU-a": 5 * GIB}, Process(8, 1): {"GPU-a": 5 * GIB}})
+    (host / "proc" / "8" / "cgroup").write_text("0::/docker/box\n")
+    with pytest.raises(SuspendError, match="holds 10 GiB of GPU memory, and its own limit leaves 6 GiB"):
+        checks.check("team", {ONE[0]: {"GPU-a": 5 * GIB}, Process(8, 1): {"GPU-a": 5 * GIB}})
+
+
+@pytest.mark.parametrize(
+    "stat",
+    ["anon 1\nfile 9\ninactive_file 1073741824\nactive_file 2147483648\n",
+     "inactive_file 0\ntotal_inactive_file 1073741824\ntotal_active_file 2147483648\n"],
+)  # fmt: skip
+def test_files_that_a_container_has_read_are_no_hindrance(host: Path, stat: str) -> None:
+    (host / "cgroup" / "docker" / "box" / "memory.stat").write_text(stat)
+    checks.check("box", {ONE[0]: {"GPU-a": 9 * GIB}})
+    with pytest.raises(SuspendError, match="leaves 9 GiB"):
+        checks.check("box", {ONE[0]: {"GPU-a": 10 * GIB}})
 
 
 def test_the_host_s_memory(host: Path) -> None:
     with pytest.raises(SuspendError, match="this host has 64 GiB of memory left"):
-        checks.check("box", ONE, 65 * GIB, 1)
+        checks.check("box", {ONE[0]: {"GPU-a": 65 * GIB}})
 
 
 def test_what_talks_across_gpus(host: Path) -> None:
     with pytest.raises(SuspendError, match="uses 2 GPUs with NCCL"):
-        checks.check("box", ONE, GIB, 2)
+        checks.check("box", {ONE[0]: {"GPU-a": GIB, "GPU-b": 1}})
 
 
 @pytest.mark.parametrize(
@@ -95,7 +120,7 @@ def test_what_is_stopped(host: Path) -> None:
 
 
 def test_a_process_that_has_ended(host: Path) -> None:
-    checks.check("box", [Process(8, 1)], GIB, 2)
+    checks.check("box", {Process(8, 1): {"GPU-a": GIB, "GPU-b": 1}})
 
 
 def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
@@ -106,6 +131,23 @@ def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert written.total_bytes == 5
     record.forget(tmp_path)
     record.forget(tmp_path)
+    assert record.read(tmp_path) is None
+
+
+SOUND = {
+    "phase": "suspended", "processes": [[7, 1]], "held_bytes": {"a": 1}, "is_held": False, "by": "", "since_s": 0,
+    "since_ns": 0,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"held_bytes": [1]}, {"held_bytes": {"a": "many"}}, {"held_bytes": 5}, {"held_bytes": {"a": float("inf")}},
+     {"processes": [[float("inf"), 1]]}, {"processes": {"a": 1}}, {"processes": 7}, {"since_ns": "x"},
+     {"since_s": []}, {"since_s": 10**400}, {"phase": []}],
+)  # fmt: skip
+def test_a_record_of_other_types(tmp_path: Path, wrong: dict[str, object]) -> None:
+    (tmp_path / "suspension").write_text(json.dumps({**SOUND, **wrong}))
     assert record.read(tmp_path) is None
 
 

@@ -25,9 +25,10 @@ def end_overdue(engine: "Engine | None") -> list[str]:
         owner = state.read_owner(folder) or {}
         container, ends_s = owner.get("container"), state.ends_s(owner)
         if engine and container and ends_s is not None and ends_s <= now_s and not owner.get("has_ended"):
-            engine.stop(str(container), grace_s=None)
-            note_end(folder)
-            ended.append(f"container {folder.name.rpartition('-')[0] or folder.name}")
+            with suppress(VgpurunError):  # another has removed it, or the engine ends
+                engine.stop(str(container), grace_s=None)
+                note_end(folder)
+                ended.append(f"container {folder.name.rpartition('-')[0] or folder.name}")
     for each in store.slices():
         if each.is_over(now_s):
             with suppress(VgpurunError):  # only root may

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vgpurun import abi
 from vgpurun.errors import SliceError, StateError
 from vgpurun.inventory.reservations import is_abandoned, local_processes
 from vgpurun.limits import limits_file
@@ -53,9 +54,19 @@ def remove(found: Slice, engine: "Engine | None", force: bool) -> list[str]:
                 "--force"
             )
         if users:
+            _refuse_suspended(found)
             _grant_nothing(found)
         store.remove(found)
     return users
+
+
+def _refuse_suspended(found: Slice) -> None:
+    """Raise SliceError: programs whose memory lies on the host come back by their slice alone."""
+    if any(quota.suspended != abi.NOT_SUSPENDED for _, quota in found.quotas):
+        raise SliceError(
+            f"slice {found.name} is suspended, and what is in there would be lost; bring it back first, with "
+            f"vgpurun resume --slice {found.name}, or end it"
+        )
 
 
 def _grant_nothing(found: Slice) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 
 from vgpurun.errors import SuspendError
+from vgpurun.util.threads import without_ctrl_c
 
 _CALLS = Path(__file__).with_name("checkpoint_calls.py")
 _START_TAKES_S = 30.0
@@ -111,6 +112,7 @@ class Checkpoints:
         if name := _name(code):
             raise CheckpointError(verb, pid, name)
 
+    @without_ctrl_c()  # what was asked is answered: the next answer would be taken for this one
     def _ask(self, verb: str, pid: int, patience_s: float, *arguments: str) -> list[str]:
         helper = self._started()
         assert helper.stdin is not None
@@ -124,7 +126,9 @@ class Checkpoints:
     def _started(self) -> "subprocess.Popen[bytes]":
         if self._helper is None:
             command = [sys.executable, "-I", "-S", str(_CALLS), self._libcuda]
-            self._helper = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
+            self._helper = subprocess.Popen(  # Ctrl-C of a terminal is not for it
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, start_new_session=True
+            )
             greeting = self._line(_START_TAKES_S)
             if greeting != "ready":
                 self._give_up()

@@ -77,29 +77,25 @@ class Agent:
         looked_at = list(self._watched.values())
         if now_s - self._looked_s >= _LOOK_AT_ALL_EVERY_S:
             self._looked_s = now_s
-            self._list(now_s)
-            self._note_use(now_s)
-            self._make_way_for_queue()
+            for step in (self._list, self._note_use, self._make_way_for_queue):
+                self._hear_of(step.__name__, _trouble_of(step, now_s))
             looked_at = self._targets
         for target in looked_at:
             if now_s >= self._again_s.get(target.id, 0) and not self._stopping.is_set():
                 self._try(target, lambda target: self._see_to(target, now_s))
 
     def _try(self, target: Target, act: Callable[[Target], None]) -> None:
-        trouble = ""
-        try:
-            act(target)
-        except (VgpurunError, OSError) as error:
-            trouble = f"{target.name}: {error}"
-        except Exception as error:  # a mistake about one ends neither the others nor in silence
-            trouble = f"{target.name}: {type(error).__name__}: {' '.join(str(error).split())}"
+        trouble = _trouble_of(act, target)
         if trouble and not target.limits_folder.exists():
             trouble = ""  # it has ended meanwhile
         if trouble:
             self._again_s[target.id] = time.monotonic() + _TRY_AGAIN_S
-        if trouble and self._troubles.get(target.id) != trouble:
+        self._hear_of(target.id, trouble and f"{target.name}: {trouble}")
+
+    def _hear_of(self, key: str, trouble: str) -> None:
+        if trouble and self._troubles.get(key) != trouble:
             self._say(f"warning: {trouble}")
-        self._troubles[target.id] = trouble
+        self._troubles[key] = trouble
 
     def _see_to(self, target: Target, now_s: float) -> None:
         found = read(target)
@@ -138,7 +134,7 @@ class Agent:
                     return
         self._again_s[target.id] = time.monotonic() + LOOK_EVERY_S * 4
 
-    def _make_way_for_queue(self) -> None:
+    def _make_way_for_queue(self, _: float) -> None:
         """Suspend one that idles for the launch that has waited the longest, which looks again by itself."""
         if (waiting := next(iter(queue()), None)) is not None:
             for other in self._may_make_way(waiting.uuids):
@@ -173,16 +169,18 @@ class Agent:
 
     def _suspend(self, target: Target, why: str) -> bool:
         """Return whether it has given something back: one without memory on a GPU has nothing to give."""
-        if not find(target.limits_folder, self._gpus):
-            return False
+        is_away = False
 
         def act(target: Target) -> None:
-            with Checkpoints(self._libcuda) as driver:
-                suspend(target, self._gpus, driver, Wishes(by=why, gives_way=True))
-            self._say(f"suspend {target.name}: {why}")
+            nonlocal is_away
+            if find(target.limits_folder, self._gpus):
+                with Checkpoints(self._libcuda) as driver:
+                    suspend(target, self._gpus, driver, Wishes(by=why, gives_way=True))
+                self._say(f"suspend {target.name}: {why}")
+                is_away = True
 
         self._try(target, act)
-        return not self._troubles[target.id]
+        return is_away
 
     def _stop(self, target: Target) -> None:
         if target.id.isdecimal():
@@ -214,9 +212,7 @@ class Agent:
             else:
                 for pid in (pid for pid, percent in used.items() if percent > 0):
                     self._busy_s[self._owner_of(pid, with_policy)] = now_s
-        if trouble and self._troubles.get("") != trouble:
-            self._say(f"warning: {trouble}")
-        self._troubles[""] = trouble
+        self._hear_of("", trouble)
 
     def _owner_of(self, pid: int, targets: Sequence[Target]) -> str:
         moment = started(pid)
@@ -234,14 +230,28 @@ class Agent:
                 self._containers = running_containers(self._engine) if self._engine else []
             except EngineError:
                 self._engine = None
-            for ended in end_overdue(self._engine):
-                self._say(f"stop {ended}: its time was over")
+            self._hear_of(end_overdue.__name__, _trouble_of(self._end_overdue))
         self._targets = [*self._containers, *slices_and_processes()]
         ids = {target.id for target in self._targets}
         for target in self._targets:
             self._busy_s.setdefault(target.id, now_s)
         self._watched = {each: target for each, target in self._watched.items() if each in ids}
         self._owners = {pid: known for pid, known in self._owners.items() if started(pid) == known[0]}
+
+    def _end_overdue(self) -> None:
+        for ended in end_overdue(self._engine):
+            self._say(f"stop {ended}: its time was over")
+
+
+def _trouble_of(act: Callable[..., None], *arguments: object) -> str:
+    """Do something; return what went wrong. A mistake about one thing ends neither the others nor in silence."""
+    try:
+        act(*arguments)
+    except (VgpurunError, OSError) as error:
+        return str(error)
+    except Exception as error:
+        return f"{type(error).__name__}: {' '.join(str(error).split())}"
+    return ""
 
 
 def _connect() -> "Engine | None":

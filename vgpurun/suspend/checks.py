@@ -1,7 +1,8 @@
 """Says beforehand why processes cannot be taken off their GPUs, so that they are left as they are."""
 
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,24 +14,30 @@ from vgpurun.util.kernel_text import read_lines
 _AVAILABLE = re.compile(r"^MemAvailable: +([0-9]+) kB$", re.MULTILINE)
 _PROC = Path("/proc")
 _CGROUPS = Path("/sys/fs/cgroup")
+_FILE_PAGES = ("inactive_file", "active_file")
 _NCCL = "/libnccl.so"
 
 
-def check(name: str, processes: Sequence[Process], needed_bytes: int, gpu_count: int) -> None:
-    """Raise SuspendError where the memory of processes has no place on the host, or they talk across GPUs."""
+def check(name: str, held: Mapping[Process, Mapping[str, int]]) -> None:
+    """Raise SuspendError where the memory of processes has no place on the host, or they talk across GPUs.
+
+    `held` is what each of them holds of GPUs, by UUID.
+    """
+    needed_bytes = sum(sum(each.values()) for each in held.values())
+    gpu_count = len({uuid for each in held.values() for uuid in each})
     available_bytes = _host_bytes()
     if available_bytes is not None and needed_bytes > available_bytes:
         raise SuspendError(
             f"{name} holds {show_size(needed_bytes)} of GPU memory, and this host has {show_size(available_bytes)} of "
             "memory left; make room there, or let it run"
         )
-    for each in processes:
-        left_bytes = _left_in_cgroups(each.pid)
-        if left_bytes is not None and needed_bytes > left_bytes:
+    for needed_below_bytes, left_bytes in _in_cgroups(held):
+        if needed_below_bytes > left_bytes:
             raise SuspendError(
-                f"{name} holds {show_size(needed_bytes)} of GPU memory, and its own limit leaves "
+                f"{name} holds {show_size(needed_below_bytes)} of GPU memory, and its own limit leaves "
                 f"{show_size(left_bytes)} of host memory; raise that (docker update --memory), or let it run"
             )
+    for each in held:
         if gpu_count > 1 and _has_mapped(each.pid, _NCCL):
             raise SuspendError(
                 f"{name} uses {gpu_count} GPUs with NCCL, and the driver does not bring back what talks across GPUs"
@@ -78,22 +85,28 @@ def _host_bytes() -> int | None:
     return None
 
 
-def _left_in_cgroups(pid: int) -> int | None:
-    """Return the least that a memory cgroup above a process leaves it, of version 2 or 1; None for no limit."""
-    left: list[int] = []
-    for controllers, path in _cgroups_of(pid):
-        if controllers in ("", "memory"):
-            is_first = controllers == "memory"
-            folder = (_CGROUPS / "memory" if is_first else _CGROUPS) / path
-            names = ("limit_in_bytes", "usage_in_bytes") if is_first else ("max", "current")
-            left += [found for place in (folder, *folder.parents) if (found := _left_in(place, *names)) is not None]
-    return min(left, default=None)
+def _in_cgroups(held: Mapping[Process, Mapping[str, int]]) -> Iterator[tuple[int, int]]:
+    """Yield what the processes below a memory cgroup need, and what it leaves them: for each with a limit."""
+    needed: Counter[Path] = Counter()
+    for process, held_bytes in held.items():
+        for controllers, path in _cgroups_of(process.pid):
+            if controllers in ("", "memory"):
+                folder = _CGROUPS / controllers / path
+                needed.update(dict.fromkeys((folder, *folder.parents), sum(held_bytes.values())))
+    for folder, needed_bytes in needed.items():
+        for limit, usage in (("max", "current"), ("limit_in_bytes", "usage_in_bytes")):
+            with suppress(OSError, ValueError):
+                limit_bytes, used_bytes = (int((folder / f"memory.{name}").read_text()) for name in (limit, usage))
+                yield needed_bytes, max(0, limit_bytes - used_bytes + _cached_bytes(folder))
 
 
-def _left_in(folder: Path, limit: str, usage: str) -> int | None:
-    with suppress(OSError, ValueError):
-        return max(0, int((folder / f"memory.{limit}").read_text()) - int((folder / f"memory.{usage}").read_text()))
-    return None
+def _cached_bytes(folder: Path) -> int:
+    """Return what of a cgroup's memory are files that were read or written: the kernel lets go of them for others."""
+    with suppress(OSError):
+        sizes = dict(line.split(" ", 1) for line in read_lines(folder / "memory.stat"))
+        names = ("total_inactive_file", "total_active_file") if "total_inactive_file" in sizes else _FILE_PAGES
+        return sum(int(sizes.get(name, 0)) for name in names)
+    return 0
 
 
 def _has_mapped(pid: int, part: str) -> bool:

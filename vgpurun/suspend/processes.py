@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vgpurun import abi
+from vgpurun.errors import SuspendError
 from vgpurun.host.gpus import Gpu, read_processes
 from vgpurun.limits.usage_file import BrokenUsageError, read_counted
 from vgpurun.util.kernel_text import read_lines
@@ -42,16 +43,29 @@ def started(pid: int) -> int | None:
 
 def held_bytes(processes: Sequence[Process], gpus: Sequence[Gpu]) -> dict[str, int]:
     """Return what NVML says that processes hold of each GPU, by UUID. Raises GpuError."""
-    pids = {each.pid for each in processes}
+    held = held_by_each(processes, gpus)
+    return {gpu.uuid: sum(each.get(gpu.uuid, 0) for each in held.values()) for gpu in gpus}
+
+
+def held_by_each(processes: Sequence[Process], gpus: Sequence[Gpu]) -> dict[Process, dict[str, int]]:
+    """Return the same of each process, without GPUs of which it holds nothing. Raises GpuError."""
     listed = {gpu.uuid: read_processes(gpu) for gpu in gpus}
-    return {uuid: sum(held for pid, held in found.items() if pid in pids) for uuid, found in listed.items()}
+    return {
+        each: {uuid: found[each.pid] for uuid, found in listed.items() if found.get(each.pid)} for each in processes
+    }
 
 
 def find(folder: Path, gpus: Sequence[Gpu]) -> list[Process]:
-    """Return the processes below a state folder that use one of these GPUs. Raises GpuError."""
-    pids = set(_with_slots(folder / "run" / "usage")).union(*(read_processes(gpu) for gpu in gpus))
-    own = sorted(pid for pid in pids if belongs_to(pid, folder))
-    return [Process(pid, moment) for pid in own if (moment := started(pid)) is not None]
+    """Return the processes below a state folder that use one of these GPUs.
+
+    Raises GpuError, and SuspendError where some of them are another user's: those would be left out.
+    """
+    own = {pid for pid in _with_slots(folder / "run" / "usage") if belongs_to(pid, folder)}
+    for pid in set[int]().union(*(read_processes(gpu) for gpu in gpus)) - own:
+        with suppress(SuspendError):  # a stranger, who does not count here
+            if belongs_to(pid, folder):
+                own.add(pid)
+    return [Process(pid, moment) for pid in sorted(own) if (moment := started(pid)) is not None]
 
 
 def on_gpus(processes: Sequence[Process], gpus: Sequence[Gpu]) -> list[Gpu]:
@@ -61,23 +75,32 @@ def on_gpus(processes: Sequence[Process], gpus: Sequence[Gpu]) -> list[Gpu]:
 
 
 def _with_slots(usage: Path) -> Iterator[int]:
-    by_namespace: dict[int, set[int]] = {}
+    counted: set[tuple[int | None, int]] = set()
     with suppress(OSError, BrokenUsageError):
-        for namespace, pid in read_counted(usage):
-            by_namespace.setdefault(namespace, set()).add(pid)
-    yield from by_namespace.pop(_namespace_of("self") or 0, ())
-    for process in _PROC.iterdir() if by_namespace else ():
-        own = by_namespace.get(_namespace_of(process.name) or 0, ()) if process.name.isdecimal() else ()
-        with suppress(OSError, StopIteration, ValueError):
-            if own and _number_in_namespace(process) in own:
-                yield int(process.name)
+        counted.update(read_counted(usage))
+    here = _namespace_of("self")
+    yield from (pid for namespace, pid in counted if namespace == here)
+    elsewhere = {each for each in counted if each[0] != here}
+    namespaces = {namespace for namespace, _ in elsewhere}
+    unseen = ""
+    for process in _PROC.iterdir() if elsewhere else ():
+        try:
+            if process.name.isdecimal() and (namespace := _namespace_of(process.name)) in namespaces:
+                own = namespace, _number_in_namespace(process)
+                if own in elsewhere:
+                    elsewhere.remove(own)
+                    yield int(process.name)
+        except PermissionError:
+            unseen = process.name
+        except (OSError, StopIteration, ValueError):
+            continue  # it has ended
+    if elsewhere and unseen:
+        raise SuspendError("its processes are another user's; use sudo")
 
 
 def _namespace_of(process: str) -> int | None:
-    with suppress(OSError):
-        match = _NAMESPACE.fullmatch(str((_PROC / process / "ns" / "pid").readlink()))
-        return int(match.group(1)) if match else None
-    return None
+    match = _NAMESPACE.fullmatch(str((_PROC / process / "ns" / "pid").readlink()))
+    return int(match.group(1)) if match else None
 
 
 def _number_in_namespace(process: Path) -> int:
@@ -85,16 +108,18 @@ def _number_in_namespace(process: Path) -> int:
 
 
 def belongs_to(pid: int, folder: Path) -> bool:
-    """Ask the kernel whether a process is below a state folder. Raises nothing."""
+    """Ask the kernel whether a process is below a state folder. Raises SuspendError where this user may not."""
     process = _PROC / str(pid)
     with suppress(OSError):
         usage, seen = (folder / "run" / "usage").stat(), (process / "root" / abi.CONTAINER_USAGE.lstrip("/")).stat()
         if (usage.st_dev, usage.st_ino) == (seen.st_dev, seen.st_ino):
             return True
-    with suppress(OSError):
+    try:
         status = (folder / "etc" / "limits").stat()
         device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}"
-        for line in read_lines(process / "maps"):
-            if line.split(maxsplit=5)[3:5] == [device, str(status.st_ino)]:
-                return True
-    return False
+        mapped = (line.split(maxsplit=5)[3:5] for line in read_lines(process / "maps"))
+        return [device, str(status.st_ino)] in mapped
+    except PermissionError:
+        raise SuspendError(f"process {pid} is another user's; use sudo") from None
+    except OSError:
+        return False  # it has ended

@@ -21,8 +21,9 @@ from vgpurun.limits import limits_file, usage_file
 from vgpurun.limits.quota import Quota, show_size
 from vgpurun.limits.update import Limited, changing, devices_of
 from vgpurun.suspend import checks, record
-from vgpurun.suspend.processes import Process, belongs_to, find, held_bytes
+from vgpurun.suspend.processes import Process, belongs_to, find, held_by_each, held_bytes
 from vgpurun.suspend.record import Phase, Record
+from vgpurun.util.threads import without_ctrl_c
 
 LOCK_TIMEOUT_MS = 10_000
 # A call that looked before the limits file said so has entered the driver, and is waited for, after this time: one that
@@ -58,20 +59,21 @@ def suspend(target: Limited, gpus: Sequence[Gpu], driver: Checkpoints, wishes: W
             return _with_hold(target, found, wishes.is_held)
         own = _gpus_of(target, gpus)
         processes = find(target.limits_folder, own)
-        held = held_bytes(processes, own)
         checks.check_runs(target.name, processes)
         for each in processes:
             driver.state(each.pid)  # a driver that knows nothing of this says so here
-        checks.check(target.name, processes, sum(held.values()), sum(1 for held_on in held.values() if held_on))
+        held = held_by_each(processes, own)
+        checks.check(target.name, held)
         begun = Record(
-            Phase.SUSPENDING, tuple(processes), held, wishes.is_held, wishes.by, time.time(), time.monotonic_ns()
-        )
+            Phase.SUSPENDING, tuple(processes), held_bytes(processes, own), wishes.is_held, wishes.by,
+            time.time(), time.monotonic_ns(),
+        )  # fmt: skip
         record.write(target.limits_folder, begun)
         try:
             _set_suspended(target, abi.SUSPENDING)
             time.sleep(_CALLS_NOTICE_S)
             done = _take(target, own, driver, begun, wishes)
-        except (SuspendError, GpuError) as error:
+        except BaseException as error:  # Ctrl-C and a full disk too
             _undo(target, own, driver, error)
             raise
         return _settle(target, done._replace(phase=Phase.SUSPENDED))
@@ -94,7 +96,7 @@ def resume(target: Limited, gpus: Sequence[Gpu], driver: Checkpoints, admitted: 
             _set_suspended(target, abi.SUSPENDING)
             try:
                 _await_memory(target, found, gpus)
-            except NoRoomError:
+            except BaseException:
                 _settle(target, found)
                 raise
         _come_back(target, gpus, driver, found)
@@ -104,7 +106,7 @@ def resume(target: Limited, gpus: Sequence[Gpu], driver: Checkpoints, admitted: 
 def finish(target: Limited, gpus: Sequence[Gpu], driver: Checkpoints) -> Record | None:
     """Finish a transition that was interrupted; return the suspension that there is then, if any.
 
-    Raises SuspendError and StateError.
+    Raises SuspendError, StateError and OSError.
     """
     with changing(target):
         return finish_locked(target, gpus, driver)
@@ -112,13 +114,13 @@ def finish(target: Limited, gpus: Sequence[Gpu], driver: Checkpoints) -> Record 
 
 def finish_locked(target: Limited, gpus: Sequence[Gpu], driver: Checkpoints) -> Record | None:
     """Do the same where the limits are locked already."""
-    found = read(target)
+    found = record.read(target.limits_folder)
     if found is None:
-        if _suspended(target) != abi.NOT_SUSPENDED:
-            _set_suspended(target, abi.NOT_SUSPENDED)  # the last step of all
-        return None
-    # A user's own folder may say anything, and root reads it.
-    own = [each for each in found.processes if belongs_to(each.pid, target.limits_folder)]
+        if _suspended(target) == abi.NOT_SUSPENDED:
+            return None
+        found = Record(Phase.SUSPENDING)  # the last step of all is left, or the record is damaged
+    # A user's own folder may say anything, and root reads it. Processes of another user are not left out, but refused.
+    own = [each for each in found.processes if each.is_alive() and belongs_to(each.pid, target.limits_folder)]
     found = found._replace(processes=tuple(own))
     if found.phase == Phase.RESUMING and _suspended(target) == abi.SUSPENDED:
         found = found._replace(phase=Phase.SUSPENDED)  # nothing is reserved yet, nothing was done
@@ -132,8 +134,14 @@ def finish_locked(target: Limited, gpus: Sequence[Gpu], driver: Checkpoints) -> 
 
 
 def start_over(target: Limited) -> None:
-    """Forget a suspension: what is about to start anew has its room reserved, and waits for nothing. Raises OSError."""
-    if read(target) is not None:
+    """Forget a suspension: what is about to start anew has its room reserved, and waits for nothing. Raises OSError.
+
+    Not where a process of it is there still, as in a container that is paused and so does not start.
+    """
+    found = record.read(target.limits_folder)
+    if found is not None and any(each.is_alive() for each in found.processes):
+        return
+    if found is not None or _suspended(target) != abi.NOT_SUSPENDED:
         record.forget(target.limits_folder)
         _set_suspended(target, abi.NOT_SUSPENDED)
 
@@ -185,13 +193,14 @@ def _changed(change: Callable[..., None], process: Process, *arguments: int) -> 
     return True
 
 
-def _undo(target: Limited, own: Sequence[Gpu], driver: Checkpoints, error: Exception) -> None:
+def _undo(target: Limited, own: Sequence[Gpu], driver: Checkpoints, error: BaseException) -> None:
     try:
         finish_locked(target, own, driver)
     except (SuspendError, GpuError, NoRoomError) as second:
-        raise SuspendError(f"{error}; and {second}") from None
+        raise SuspendError(f"{error or type(error).__name__}; and {second}") from None
 
 
+@without_ctrl_c()
 def _come_back(target: Limited, gpus: Sequence[Gpu], driver: Checkpoints, found: Record) -> None:
     """Bring back whatever is away, and unlock whatever is locked; then calls go on.
 

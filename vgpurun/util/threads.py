@@ -1,8 +1,9 @@
-"""Threads beside the main one, which alone runs the handlers of signals."""
+"""Signals and threads: those beside the main one, which alone runs handlers, and what no signal may cut in two."""
 
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 
@@ -23,3 +24,13 @@ class Helper(threading.Thread):
             super().start()
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def without_ctrl_c() -> Iterator[None]:
+    """Put off SIGINT to this thread until the end of this."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
