@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -199,6 +200,22 @@ def test_a_lost_parent_is_no_way_out(sandbox: Sandbox, tmp_path: Path) -> None:
     result = sandbox.run([sys.executable, "-c", SIZE], **variables)
     assert result.stdout == "0\n"
     assert "parent/etc/limits: No such file or directory; nothing is granted" in result.stderr
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "link to itself", "device", "another's"])
+def test_what_is_no_limits_file_is_not_waited_for(sandbox: Sandbox, tmp_path: Path, kind: str) -> None:
+    _, variables = make_shares(tmp_path, *mib(4096, 2048))
+    named = tmp_path / "level-0" / "etc" / "limits"  # the parent's
+    named.unlink()
+    if kind == "pipe":
+        os.mkfifo(named)
+    elif kind == "folder":
+        named.mkdir()
+    else:
+        named.symlink_to({"device": "/dev/zero", "another's": "/etc/passwd"}.get(kind, named))
+    result = sandbox.run([sys.executable, "-c", SIZE], **variables)
+    assert result.stdout == "0\n", result.stderr
+    assert "nothing is granted" in result.stderr
 
 
 def test_a_fifth_level_is_refused(sandbox: Sandbox, tmp_path: Path) -> None:

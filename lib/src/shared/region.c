@@ -38,7 +38,7 @@ bool region_has_limits_file(void) {
 }
 
 static const struct vgpu_limits *map_limits(const char *path) {
-  int file = open(path, O_RDONLY | O_CLOEXEC);
+  int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* the environment may name a pipe */
   if (file < 0) {
     log_line(LOG_ERROR, "limits file %s: %s; nothing is granted", path, strerror(errno));
     return &grants_nothing;
