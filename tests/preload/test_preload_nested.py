@@ -147,6 +147,18 @@ def test_each_level_refuses(sandbox: Sandbox, tmp_path: Path, level: int) -> Non
     assert refusals(shares) == [2 if number == level else 0 for number in range(4)]
 
 
+def test_the_level_without_room_is_named_where_the_host_serves(sandbox: Sandbox, tmp_path: Path) -> None:
+    """Not the share that the device's memory is of, which the host would have helped."""
+    served = Quota(1024 * MIB, virtual_bytes=4096 * MIB)
+    shares, variables = make_shares(tmp_path, served, Quota(2048 * MIB))
+    with program(sandbox, variables) as one:
+        assert one.ask(900) == "ok"
+        assert one.ask(900) == "CUDA_ERROR_OUT_OF_MEMORY"
+        assert "limit 2048 MiB (said" in one.said
+        assert one.ask(2048 - CONTEXT_MIB - 900) == "ok"
+    assert refusals(shares) == [0, 1]
+
+
 def test_children_share_what_their_parent_has(sandbox: Sandbox, tmp_path: Path) -> None:
     """Together never more than the parent has; each sees what is left of it, if that is less than its own."""
     parent, _ = make_shares(tmp_path, *mib(4096))

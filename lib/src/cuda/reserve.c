@@ -49,16 +49,26 @@ static void explain(const struct device *device, int level, uint64_t bytes) {
            mib(parts.overhead_bytes), on_host, mib(limits.virtual_bytes), whose_limit(level));
 }
 
-/* The first level that has no room for it, or less than the others. */
+static uint64_t left_bytes(const struct device *device, int level, bool with_host) {
+  struct limits limits = limits_left(device, level);
+  uint64_t limit_bytes = with_host ? limits.virtual_bytes : limits.memory_bytes;
+  uint64_t used_bytes = device_used_bytes(device, level) + (with_host ? device_host_bytes(device, level) : 0);
+  return limit_bytes > used_bytes ? limit_bytes - used_bytes : 0;
+}
+
+/* The first level that has no room for it, or less than the others: with what the host serves, or else on the device.
+ */
 static int level_without_room(const struct device *device, uint64_t bytes) {
   uint64_t least_bytes = UINT64_MAX;
   int found = 0;
+  for (int level = 0; level < process_levels(); level++)
+    if (left_bytes(device, level, true) < bytes)
+      return level;
   for (int level = 0; level < process_levels() && least_bytes >= bytes; level++) {
-    uint64_t limit_bytes = limits_left(device, level).memory_bytes, used_bytes = device_used_bytes(device, level);
-    uint64_t left_bytes = limit_bytes > used_bytes ? limit_bytes - used_bytes : 0;
-    if (left_bytes >= least_bytes)
+    uint64_t here_bytes = left_bytes(device, level, false);
+    if (here_bytes >= least_bytes)
       continue;
-    least_bytes = left_bytes;
+    least_bytes = here_bytes;
     found = level;
   }
   return found;
