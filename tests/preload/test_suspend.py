@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -234,6 +235,25 @@ def test_a_suspended_slice_is_not_removed(host: Host, start: Callable[..., Progr
     assert host.vgpurun("resume", "--driver", "sim", "--slice", "team").returncode == 0
     assert member.asks("check") == "right 4"
     assert host.vgpurun("slice", "rm", "--driver", "sim", "--force", "team").returncode == 0
+
+
+def test_a_part_that_is_suspended_by_itself(host: Host, start: Callable[..., Program]) -> None:
+    """It stays away when the whole comes back, and takes no room of its own to come back itself."""
+    within = ("--", sys.executable, "-m", "vgpurun", "local", "--driver", "sim", "--mem", "1g")
+    whole = start("--mem", "1800m", "--gpus", "device=0", *within)
+    part = ("--driver", "sim", "--process", str(whole.child()))
+    assert host.vgpurun("suspend", "--hold", *part).returncode == 0
+    suspended = whole.suspend("--hold")
+    assert suspended.returncode == 0, suspended.stderr
+    refused = host.vgpurun("resume", *part)
+    assert refused.returncode == 125 and "is a part of what is suspended itself" in refused.stderr
+    assert whole.resume().returncode == 0
+    assert host.used_mib() == [0, 0]
+    whole.tell("check")
+    assert whole.is_silent(0.5)
+    back = host.vgpurun("resume", *part)
+    assert back.returncode == 0, back.stderr
+    assert whole.hears() == "right 4"
 
 
 def test_a_stopped_process(start: Callable[..., Program]) -> None:

@@ -9,7 +9,8 @@ reserved: a suspended container has given both back, and one on its way out or b
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
+from pathlib import Path
 from typing import NamedTuple
 
 from vgpurun import abi
@@ -18,6 +19,7 @@ from vgpurun.host import gpus as devices
 from vgpurun.host.checkpoints import CheckpointError, Checkpoints, ProcessState
 from vgpurun.host.gpus import Gpu
 from vgpurun.limits import limits_file, usage_file
+from vgpurun.limits.nested import folders_above
 from vgpurun.limits.quota import Quota, show_size
 from vgpurun.limits.update import Limited, changing, devices_of
 from vgpurun.suspend import checks, record
@@ -58,10 +60,10 @@ def suspend(target: Limited, gpus: Sequence[Gpu], driver: Checkpoints, wishes: W
         if found is not None:
             return _with_hold(target, found, wishes.is_held)
         own = _gpus_of(target, gpus)
-        processes = find(target.limits_folder, own)
-        checks.check_runs(target.name, processes)
-        for each in processes:
-            driver.state(each.pid)  # a driver that knows nothing of this says so here
+        _is_part_of_what_is_there(target)
+        there = find(target.limits_folder, own)
+        checks.check_runs(target.name, there)
+        processes = _not_away(driver, there)  # a driver that knows nothing of this says so here
         held = held_by_each(processes, own)
         checks.check(target.name, held)
         begun = Record(
@@ -91,7 +93,8 @@ def resume(target: Limited, gpus: Sequence[Gpu], driver: Checkpoints, admitted: 
             return None
         checks.check_runs(target.name, found.processes)
         wanted = devices_of(target.name, _limits(target), gpus)
-        with admitted(target, wanted):
+        is_part = _is_part_of_what_is_there(target)
+        with nullcontext() if is_part else admitted(target, wanted):  # what it is a part of is reserved
             record.write(target.limits_folder, found._replace(phase=Phase.RESUMING))
             _set_suspended(target, abi.SUSPENDING)
             try:
@@ -118,7 +121,8 @@ def finish_locked(target: Limited, gpus: Sequence[Gpu], driver: Checkpoints) -> 
     if found is None:
         if _suspended(target) == abi.NOT_SUSPENDED:
             return None
-        found = Record(Phase.SUSPENDING)  # the last step of all is left, or the record is damaged
+        # The last step of all is left, or the record is damaged.
+        found = Record(Phase.SUSPENDING, tuple(find(target.limits_folder, _gpus_of(target, gpus))))
     # A user's own folder may say anything, and root reads it. Processes of another user are not left out, but refused.
     own = [each for each in found.processes if each.is_alive() and belongs_to(each.pid, target.limits_folder)]
     found = found._replace(processes=tuple(own))
@@ -126,9 +130,6 @@ def finish_locked(target: Limited, gpus: Sequence[Gpu], driver: Checkpoints) -> 
         found = found._replace(phase=Phase.SUSPENDED)  # nothing is reserved yet, nothing was done
     if found.phase == Phase.SUSPENDED:
         return _settle(target, found)
-    if found.phase == Phase.SUSPENDING and _suspended(target) != abi.NOT_SUSPENDED:
-        processes = {*found.processes, *find(target.limits_folder, _gpus_of(target, gpus))}
-        found = found._replace(processes=tuple(sorted(processes)))
     _come_back(target, gpus, driver, found)
     return None
 
@@ -165,7 +166,7 @@ def _take(target: Limited, own: Sequence[Gpu], driver: Checkpoints, begun: Recor
         if wishes.gives_way and is_asked_for(target, begun):
             raise SuspendError(f"{target.name} is in use again")
         processes = find(target.limits_folder, own)
-        new = [each for each in processes if each not in locked]
+        new = _not_away(driver, [each for each in processes if each not in locked])
         if not new:
             break
         begun = begun._replace(processes=tuple({*begun.processes, *new}))
@@ -180,6 +181,19 @@ def _take(target: Limited, own: Sequence[Gpu], driver: Checkpoints, begun: Recor
     for each in locked:
         _changed(driver.checkpoint, each)
     return begun
+
+
+def _is_part_of_what_is_there(target: Limited) -> bool:
+    """Return whether it is a part of another share. Raises SuspendError where that is suspended itself."""
+    above = folders_above(target.limits_folder)
+    if any(map(_suspended_at, above)):
+        raise SuspendError(f"{target.name} is a part of what is suspended itself; resume that first")
+    return bool(above)
+
+
+def _not_away(driver: Checkpoints, processes: Sequence[Process]) -> list[Process]:
+    """Leave out those that are suspended by themselves, as parts of this: they come back in the same way."""
+    return [each for each in processes if driver.state(each.pid) != ProcessState.CHECKPOINTED]
 
 
 def _changed(change: Callable[..., None], process: Process, *arguments: int) -> bool:
@@ -303,7 +317,11 @@ def _limits(target: Limited) -> list[tuple[str, Quota]]:
 
 
 def _suspended(target: Limited) -> int:
-    limits = limits_file.read_limits(target.limits_folder / "etc" / "limits") or []
+    return _suspended_at(target.limits_folder)
+
+
+def _suspended_at(folder: Path) -> int:
+    limits = limits_file.read_limits(folder / "etc" / "limits") or []
     return max((quota.suspended for _, quota in limits), default=abi.NOT_SUSPENDED)
 
 
