@@ -130,15 +130,34 @@ def test_many_notebooks_share_one_gpu(host: Host, guard: Guard, start: Callable[
         assert host.used_mib()[0] <= 2048
 
 
-def test_an_idle_one_makes_way_for_a_launch_that_waits(guard: Guard, start: Callable[..., Program]) -> None:
+@pytest.mark.parametrize("option", ["--wait=60s", "--preempt-idle"])
+def test_an_idle_one_makes_way_for_a_launch(
+    host: Host, guard: Guard, start: Callable[..., Program], option: str
+) -> None:
+    """Also where another has waited for longer, for a GPU on which nothing may be suspended."""
+    start("--mem", "1500m", "--gpus", "device=1")
+    other = host.start("local", "--driver", "sim", "--mem", "1500m", "--gpus", "device=1", "--wait", "--", "true")
+    assert other.stderr and "waiting in place 1" in other.stderr.readline()
     idle = start("--mem", "1500m", "--gpus", "device=0", "--idle", "1h")
-    busy = start("--mem", "1500m", "--gpus", "device=0", "--wait=60s")
+    busy = start("--mem", "1500m", "--gpus", "device=0", option)
     guard.says(f"suspend process {idle.pid}: room for what waits: --mem 1500m")
     assert busy.asks("check") == "right 4"
     idle.tell("check")
     assert idle.is_silent(0.5)
     busy.end()
     assert idle.hears() == "right 4"
+    other.terminate()
+    other.communicate(timeout=60)
+
+
+def test_a_launch_that_no_idle_one_makes_way_for(host: Host, start: Callable[..., Program]) -> None:
+    """It does not wait where no guard runs, and takes room that there is without one."""
+    holder = start("--mem", "1500m", "--gpus", "device=0", "--idle", "1h", "--preempt-idle")
+    done = host.vgpurun(
+        "local", "--driver", "sim", "--mem", "1500m", "--gpus", "device=0", "--preempt-idle", "--", "true"
+    )
+    assert done.returncode == 125 and "--preempt-idle: no vgpurun guard runs" in done.stderr
+    assert "waiting" not in done.stderr and holder.asks("check") == "right 4"
 
 
 def test_held_is_held(host: Host, guard: Guard, start: Callable[..., Program]) -> None:

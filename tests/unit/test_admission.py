@@ -9,16 +9,24 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from itertools import count
 from pathlib import Path
 
 import pytest
+from fakes import make_gpus
 
-from vgpurun.admission import lock, tickets, waiting
+from vgpurun.admission import controller, lock, tickets, waiting
+from vgpurun.admission.controller import Admission
+from vgpurun.admission.grants import Grant
 from vgpurun.admission.lock import admission_lock
+from vgpurun.admission.placement import Placement
+from vgpurun.admission.request import Request
 from vgpurun.admission.tickets import Ticket, ahead
 from vgpurun.admission.waiting import Line
 from vgpurun.errors import NoRoomError, StateError
+from vgpurun.inventory import guarded
+from vgpurun.limits.model import Limits
 from vgpurun.util.users import current_user, name_of
 
 HOLD = """
@@ -259,6 +267,37 @@ def test_who_waits_for_the_end_of_something_of_the_own_holds_up_nobody(folder: P
     assert second.is_behind()
     assert not Line(["a"], 30, print, folder).is_behind()
     first.close()
+
+
+@pytest.mark.usefixtures("clock")
+@pytest.mark.parametrize(
+    ("is_guarded", "gpus", "words"),
+    [
+        (True, None, "waited 30 s in vain: no room; --preempt-idle: nothing idle that may be suspended made way; wait"),
+        (False, None, "no room; --preempt-idle: no vgpurun guard runs to suspend idle ones; wait"),
+        (True, (), "no room; wait"),
+    ],
+    ids=["in vain", "no guard", "of no use"],
+)
+def test_a_launch_waits_for_idle_ones_to_make_way_and_no_longer(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, is_guarded: bool, gpus: tuple[str, ...] | None, words: str
+) -> None:
+    said: list[str] = []
+
+    def look(_: Admission) -> Placement:
+        raise NoRoomError("no room", "wait", gpus=gpus)
+
+    monkeypatch.setattr(Admission, "look", look)
+    monkeypatch.setattr(controller, "Line", partial(Line, folder=folder))
+    monkeypatch.setattr(controller, "admission_lock", partial(lock.admission_lock, folder=folder))
+    monkeypatch.setattr(guarded, "is_running", lambda: is_guarded)
+    launch = Admission(
+        Request(Limits("5g")), make_gpus(1), Grant("ann"), None, 0, said.append, print, preempts_idle=True
+    )
+    with pytest.raises(NoRoomError) as caught, launch.granted():
+        pass
+    assert str(caught.value) == words
+    assert bool(said) == words.startswith("waited")
 
 
 def test_what_killed_launches_left_of_the_queue_is_swept(folder: Path) -> None:

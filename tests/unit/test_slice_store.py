@@ -208,11 +208,22 @@ def test_members_are_those_whose_root_has_the_usage_file(tmp_path: Path) -> None
 
 
 def given(**settings: object) -> dict[str, object]:
-    names = ("mem", "sm", "sm_policy", "priority", "oversubscribe", "gpus", "place", "overcommit", "wait", "slice_name")
-    return {**dict.fromkeys(names), **settings}
+    names = (
+        "mem",
+        "sm",
+        "sm_policy",
+        "priority",
+        "oversubscribe",
+        "gpus",
+        "place",
+        "overcommit",
+        "wait",
+        "preempt_idle",
+    )
+    return {**dict.fromkeys(names), "slice_name": None, **settings}
 
 
-@pytest.mark.parametrize("name", ["sm_policy", "priority", "oversubscribe", "gpus", "place", "wait"])
+@pytest.mark.parametrize("name", ["sm_policy", "priority", "oversubscribe", "gpus", "place", "wait", "preempt_idle"])
 def test_what_a_slice_decides_is_refused_beside_it(name: str) -> None:
     with pytest.raises(OptionError, match=f"--{name.replace('_', '-')} beside --slice"):
         Wanted.take(given(slice_name="alice", **{name: "1"}))

@@ -19,11 +19,15 @@ from vgpurun.admission.waiting import Line
 from vgpurun.errors import NoRoomError
 from vgpurun.host import gpus as devices
 from vgpurun.host.gpus import Gpu, GpuUse
+from vgpurun.inventory import guarded
 from vgpurun.inventory.reservations import all_holders
 from vgpurun.limits import quota
 
 if TYPE_CHECKING:
     from vgpurun.engine.client import Engine
+
+
+_MAKES_WAY_IN_S = 30.0  # the guard looks every second; it may have to wait for work in flight, and copies memory
 
 
 class AdmissionController(Protocol):
@@ -42,6 +46,7 @@ class AdmissionController(Protocol):
 class Admission:
     """A launch that asks to be let in. `wait_s`: how long it waits for room, 0 for not at all.
 
+    `preempts_idle`: without `wait_s`, it waits for as long as those that are idle take to make way.
     `in_place_of`: the id of a container or slice that this is about to change; what it holds does not count.
     """
 
@@ -55,6 +60,7 @@ class Admission:
         say: Callable[[str], None],
         warn: Callable[[str], None],
         in_place_of: str = "",
+        preempts_idle: bool = False,
     ) -> None:
         self.request = request
         self.gpus = gpus
@@ -64,6 +70,7 @@ class Admission:
         self.say = say
         self.warn = warn
         self.in_place_of = in_place_of
+        self.preempts_idle = preempts_idle
         self._placement: Placement | None = None
 
     def check(self) -> None:
@@ -91,14 +98,18 @@ class Admission:
         Raises NoRoomError when there is none in time, and what look() raises.
         """
         uuids = [gpu.uuid for gpu in candidates(self.request, self.gpus).all]
-        with closing(Line(uuids, self.wait_s, self.say, asked=self.request.shown)) as line:
+        is_guarded = self.preempts_idle and guarded.is_running()
+        wait_s = self.wait_s or _MAKES_WAY_IN_S * is_guarded
+        with closing(Line(uuids, wait_s, self.say, asked=self.request.shown)) as line:
             while True:
                 refusal = None
                 with admission_lock(self.warn):
                     try:
                         self._placement = None if line.is_behind() else self.look()
                     except NoRoomError as error:
-                        refusal = error
+                        refusal = _although_preempting(error, is_guarded) if self.preempts_idle else error
+                        if error.gpus == () and not self.wait_s:  # others that make way are of no use
+                            raise
                     if self._placement is not None:
                         line.close()
                         yield self._placement
@@ -122,3 +133,9 @@ class Admission:
 
     def _unused(self) -> list[GpuUse]:
         return [GpuUse(0, None) for _ in self.gpus]
+
+
+def _although_preempting(refusal: NoRoomError, is_guarded: bool) -> NoRoomError:
+    """Return a refusal that says why no idle one makes way: without a guard never, with one perhaps in vain."""
+    why = "nothing idle that may be suspended made way" if is_guarded else "no vgpurun guard runs to suspend idle ones"
+    return NoRoomError(refusal.reason, f"--preempt-idle: {why}; {refusal.way_out}", refusal.details, refusal.gpus)

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from vgpurun.admission.nesting import Nesting
     from vgpurun.engine.client import Engine
 
-_OF_A_SLICE = ("sm_policy", "priority", "oversubscribe", "gpus", "place", "overcommit", "wait", "idle")
-_OF_NO_PART = ("place", "overcommit", "wait", "idle")
+_OF_A_SLICE = ("sm_policy", "priority", "oversubscribe", "gpus", "place", "overcommit", "wait", "preempt_idle", "idle")
+_OF_NO_PART = ("place", "overcommit", "wait", "preempt_idle", "idle")
 
 
 class Wanted(NamedTuple):
@@ -33,6 +33,7 @@ class Wanted(NamedTuple):
     policy: str
     is_overcommit: bool
     wait_s: float
+    preempts_idle: bool = False
     is_local: bool = False
     defaults: frozenset[str] = frozenset()
     idle: str = ""
@@ -71,6 +72,7 @@ class Wanted(NamedTuple):
             policy=take("place"),
             is_overcommit=take("overcommit"),
             wait_s=parse_wait(take("wait")),
+            preempts_idle=take("preempt_idle"),
             is_local=is_local,
             defaults=defaults,
             idle=take("idle") if "idle" in given else "",  # a slice has none
@@ -81,7 +83,7 @@ class Wanted(NamedTuple):
         request = Request(
             self.limits, self.gpus, self.policy, self.is_overcommit, environment, self.is_local, defaults=self.defaults
         )
-        return Admission(request, gpus, own_grant(), engine, self.wait_s, say, warn)
+        return Admission(request, gpus, own_grant(), engine, self.wait_s, say, warn, preempts_idle=self.preempts_idle)
 
     def has_limits(self, environment: Mapping[str, str]) -> bool:
         """Ask whether anything limits a program that will have this environment."""
@@ -153,7 +155,9 @@ class WantedPart(NamedTuple):
         """
         for each in _OF_NO_PART:
             if given.pop(each, None) is not None:
-                raise OptionError(f"--{each} is for the share as a whole, which this is a part of; leave it out")
+                raise OptionError(
+                    f"--{each.replace('_', '-')} is for the share as a whole, which this is a part of; leave it out"
+                )
         names = ("mem", "sm", "sm_policy", "priority", "oversubscribe")
         limits = Limits(*(given.pop(name) for name in names))
         check_limits(limits)

@@ -19,7 +19,7 @@ _GROUP = "Placement"
 
 
 def placement_options(function: Function) -> Function:
-    """Add --slice, --gpus, --place, --overcommit and --wait."""
+    """Add --slice, --gpus, --place, --overcommit, --wait, --preempt-idle and --idle."""
     return option(
         "--slice",
         "slice_name",
@@ -43,7 +43,7 @@ def idle_option(function: Function) -> Function:
 
 
 def own_placement_options(function: Function) -> Function:
-    """Add --gpus, --place, --overcommit and --wait."""
+    """Add --gpus, --place, --overcommit, --wait and --preempt-idle."""
     for decorate in reversed(
         (
             option(
@@ -67,6 +67,13 @@ def own_placement_options(function: Function) -> Function:
                 optional_value=NO_TIMEOUT,
                 group=_GROUP,
                 help="Wait for room, first come, first served; at most for a time such as 90s, 10m or 2h.",
+            ),
+            option(
+                "--preempt-idle",
+                type=bool,
+                metavar="",
+                group=_GROUP,
+                help="Where there is no room, wait up to 30 s for vgpurun guard to suspend idle ones that allow it.",
             ),
         )
     ):

@@ -171,6 +171,7 @@ DEFAULTS = (
     Key("place", _one_of(*PLACE_POLICIES), "`--place`", "binpack", PLACE_POLICIES[0]),
     Key("overcommit", _bool, "`--overcommit`", "true", False),
     Key("wait", _wait, "`--wait`: a time, `forever`, or `false`", "10m", "0"),
+    Key("preempt_idle", _bool, "`--preempt-idle`", "true", False),
     Key("idle", _idle, "`--idle`: a time and what to do then", "15m:suspend", "never"),
     Key("driver", _one_of(*DRIVER_MODES), "`--driver`", "cdi", "auto"),
     Key("enforce", _one_of(*ENFORCE_MODES), "`--enforce`", "library", "auto"),

@@ -135,11 +135,14 @@ class Agent:
         self._again_s[target.id] = time.monotonic() + LOOK_EVERY_S * 4
 
     def _make_way_for_queue(self, _: float) -> None:
-        """Suspend one that idles for the launch that has waited the longest, which looks again by itself."""
-        if (waiting := next(iter(queue()), None)) is not None:
-            for other in self._may_make_way(waiting.uuids):
-                if self._suspend(other, f"room for what waits: {waiting.asked}"):
-                    return
+        """Suspend one that idles for a launch that has waited the longest for its GPUs, and looks again by itself."""
+        before: set[str] = set()
+        for waiting in queue():
+            if before.isdisjoint(waiting.uuids):
+                for other in self._may_make_way(waiting.uuids):
+                    if self._suspend(other, f"room for what waits: {waiting.asked}"):
+                        return
+            before |= waiting.uuids
 
     def _may_make_way(self, uuids: Set[str]) -> Iterator[Target]:
         """Yield those on these GPUs that are idle and may be suspended, the longest idle first."""
