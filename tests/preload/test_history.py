@@ -17,6 +17,7 @@ import pytest
 
 from support import CHECKOUT
 from support.scraping import Exporter, exporter, value, wait_for
+from support.suspension import Host, Program, programs
 
 pytestmark = pytest.mark.slow
 
@@ -194,3 +195,26 @@ def test_without_an_extra(environment: dict[str, str], package: str, arguments: 
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=30)
     assert (done.returncode, done.stderr.count("\n")) == (125, 1), done.stderr
     assert f"pip install 'vgpurun[{extra}]'" in done.stderr
+
+
+def test_what_a_program_held_idle_and_gave_back(built_library: Path, tmp_path: Path) -> None:
+    host = Host(tmp_path)
+
+    def held_s() -> list[float]:
+        """The history's figures, which are the metrics' but for what each saw first."""
+        name = f"process {program.pid}"
+        kept = [each for each in accounts(host.environment, "--by", "container") if each["container"] == name]
+        series = running.scrape()
+        names = ("idle_seconds", "given_back_seconds")
+        counted = [value(series, f"vgpurun_container_{each}_total", container=name) or 0.0 for each in names]
+        return [min(counted[number], sum(row[each] for row in kept)) for number, each in enumerate(names)]
+
+    with programs(host) as started, exporter(host.environment, "--history-interval", "1") as running:
+        program = started["notebook"] = Program(host, "--mem", "1g", "--sm", "50", "--gpus", "device=0")
+        wait_for(lambda: held_s()[0] > 1, "hours held idle")
+        assert held_s()[1] == 0
+        assert program.suspend().returncode == 0
+        wait_for(lambda: held_s()[1] > 1, "hours given back")
+        before_s = held_s()[0]
+        wait_for(lambda: held_s()[1] > 3, "more of them")
+        assert held_s()[0] == before_s, "it holds nothing"

@@ -108,9 +108,12 @@ class TestCounting:
         (found,) = count(free, GpuSeen(GPU, GpuUse(0, percent), [free]), Mark(0.0, NOW_S), NOW_S + 10, 10)
         assert found.idle_s == idle_s
 
-    def test_one_that_is_suspended_is_not_what_nvml_sees(self) -> None:
-        away = device(sm_percent=None, suspended=abi.SUSPENDED)
-        (found,) = count(away, GpuSeen(GPU, GpuUse(0, 80), [away]), Mark(0.0, NOW_S), NOW_S + 10, 10)
+    def test_nvml_sees_one_that_is_there_and_none_that_is_suspended(self) -> None:
+        there, away = device(sm_percent=None), device(sm_percent=None, who=BEN, suspended=abi.SUSPENDED)
+        seen = GpuSeen(GPU, GpuUse(0, 80), [there, away])
+        (found,) = count(there, seen, Mark(0.0, NOW_S), NOW_S + 10, 10)
+        assert (found.gpu_s, found.estimated_s, found.idle_s) == (8, 10, 0)
+        (found,) = count(away, seen, Mark(0.0, NOW_S), NOW_S + 10, 10)
         assert (found.gpu_s, found.estimated_s, found.given_back_s) == (0, 0, 10)
 
     def test_a_slice_counts_while_something_runs_in_it(self) -> None:

@@ -133,7 +133,8 @@ class GpuSeen:
     @property
     def only_user(self) -> Device | None:
         """The one tenant that has processes on the GPU, or None where there are none or several."""
-        working = [device for device in self.devices if device.reading and device.reading.processes]
+        there = [device for device in self.devices if not device.quota.is_suspended]
+        working = [device for device in there if device.reading and device.reading.processes]
         return working[0] if len(working) == 1 else None
 
 
