@@ -229,7 +229,8 @@ def liar(sandbox: Sandbox) -> Iterator[Path]:
     (of / "etc" / "limits").write_bytes(limits_bytes([(OWN_UUID, Quota(None, None))]))
     tenants.make(of)
     yield tenants.folder_of(of)
-    shutil.rmtree(tenants.folder_of(of))
+    for folder in Path(abi.LOCK_DIR).glob(f"{tenants.folder_of(of).name}*"):
+        shutil.rmtree(folder)
 
 
 def _claim(file: Path, waits: bool, turn_ends_ns: int = 0) -> None:
@@ -267,6 +268,15 @@ def _replace(folder: Path) -> None:
     os.utime(abi.LOCK_DIR)  # the others list it anew
 
 
+def _be_thousands(folder: Path) -> None:
+    """And all of them have to be looked at again."""
+    for number in range(0 if folder.with_name(f"{folder.name}-0").exists() else 3000):
+        other = folder.with_name(f"{folder.name}-{number}")
+        other.mkdir()
+        (other / "limits").hardlink_to(folder / "limits")
+    os.utime(abi.LOCK_DIR)
+
+
 def _wait_for_ever(folder: Path) -> None:
     _claim(folder / abi.TURNS_NAME, waits=True)
 
@@ -302,7 +312,7 @@ def _measured(sandbox: Sandbox, attack: Callable[[], None], attack_s: float) -> 
 
 
 ATTACK_S = 6  # and twenty on simulated time: tests/c/strangers_test.c
-_OTHERS = [_truncate, _grow, _random_bytes, _wait_for_ever, _are_there]
+_OTHERS = [_truncate, _grow, _random_bytes, _be_thousands, _wait_for_ever, _are_there]
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,8 @@
 #define OPEN_FLAGS (O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK)
 #define TICK_NS 20000000LL /* of the kernel, at most: a folder that has changed twice within one looks as before */
 
+#define LOOK_THROUGH_NS 1000000LL /* others may make folders without end, and change them all the time */
+
 _Static_assert(sizeof(struct turns_file) == VGPU_TURNS_BYTES, "layout");
 
 /* ---- what stands in the files ------------------------------------------------------------------------------------ */
@@ -103,8 +105,9 @@ static int find(struct turns_files *files, struct turns_tenant *tenants, int cou
   return count + 1;
 }
 
-/* Without opendir(), which allocates: this may be in a program's own allocator. */
-static int find_all(struct turns_files *files, struct turns_tenant *tenants, int count, int folder) {
+/* As many as there is time for: the next look goes on from there. Without opendir(), which allocates: this may be in a
+ * program's own allocator. */
+static int find_more(struct turns_files *files, struct turns_tenant *tenants, int count, int folder) {
   struct entry {
     uint64_t inode;
     int64_t next;
@@ -112,14 +115,22 @@ static int find_all(struct turns_files *files, struct turns_tenant *tenants, int
     uint8_t type;
     char name[];
   } const *entry;
-  _Alignas(struct entry) char entries[4096];
+  _Alignas(struct entry) char entries[2048];
+  int64_t ends_ns = clock_now_ns() + LOOK_THROUGH_NS;
   long size;
-  while ((size = syscall(SYS_getdents64, folder, entries, sizeof entries)) > 0)
+  (void)lseek(folder, files->next_entry, SEEK_SET);
+  files->next_entry = 0;
+  while ((size = syscall(SYS_getdents64, folder, entries, sizeof entries)) > 0) {
     for (long at = 0; at < size; at += entry->size) {
       entry = (const void *)(entries + at);
       if (entry->name[0] != '.')
         count = find(files, tenants, count, entry->name);
     }
+    if (clock_now_ns() > ends_ns) {
+      files->next_entry = entry->next;
+      break;
+    }
+  }
   return count;
 }
 
@@ -139,21 +150,30 @@ static int64_t in_ns(struct timespec time) {
   return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
 }
 
-static int find_anew(struct turns_files *files, struct turns_tenant *tenants, int count) {
+/* Has the folder changed since it was looked through from its beginning? */
+static bool has_changed(struct turns_files *files, int folder) {
   struct stat status;
   struct timespec now;
+  bool known = syscall(SYS_fstat, folder, &status) == 0;
+  if (known && in_ns(status.st_mtim) == files->changed_ns && files->listed_ns > files->changed_ns + TICK_NS)
+    return false;
+  clock_gettime(CLOCK_REALTIME, &now);
+  files->changed_ns = known ? in_ns(status.st_mtim) : 0;
+  files->listed_ns = in_ns(now);
+  return true;
+}
+
+static int find_anew(struct turns_files *files, struct turns_tenant *tenants, int count) {
   int folder = open(files->folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (folder < 0)
     return count;
-  bool known = syscall(SYS_fstat, folder, &status) == 0;
-  bool is_same = known && in_ns(status.st_mtim) == files->changed_ns && files->listed_ns > files->changed_ns + TICK_NS;
-  for (int i = 1; i < count && !is_same; i++)
-    files->peers[i].is_listed = false;
-  if (!is_same) {
-    clock_gettime(CLOCK_REALTIME, &now);
-    files->changed_ns = known ? in_ns(status.st_mtim) : 0;
-    files->listed_ns = in_ns(now);
-    count = drop_gone(files, tenants, find_all(files, tenants, count, folder));
+  bool goes_on = files->next_entry != 0;
+  if (goes_on || has_changed(files, folder)) {
+    for (int i = 1; i < count && !goes_on; i++)
+      files->peers[i].is_listed = false;
+    count = find_more(files, tenants, count, folder);
+    if (files->next_entry == 0)
+      count = drop_gone(files, tenants, count);
   }
   close(folder);
   return count;

@@ -28,6 +28,7 @@ struct turns_files {
   char own_name[64];                      /* of a folder that we have made, and write the limits in; else empty */
   struct limits published;                /* there */
   int64_t changed_ns, listed_ns;          /* of the folder, by the clock of the file system */
+  int64_t next_entry;                     /* of the folder, where a look has not come to its end; else 0 */
   struct turns_peer peers[TURNS_TENANTS]; /* ours first, as in turns.tenants */
 };
 
