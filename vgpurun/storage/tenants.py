@@ -40,8 +40,10 @@ def make_lock_dir(path: Path = Path(abi.LOCK_DIR)) -> None:
         with suppress(FileExistsError):
             path.mkdir()
         status = path.lstat()
-        if stat.S_ISDIR(status.st_mode) and os.geteuid() in (0, status.st_uid) and _make_open(path):
-            return
+        if stat.S_ISDIR(status.st_mode) and os.geteuid() in (0, status.st_uid):
+            with suppress(PermissionError):  # of root in a user namespace alone
+                _make_open(path)
+                return
     except OSError as error:
         raise StateError(f"cannot make {path}: {error.strerror}; make it by hand: mkdir -m 1777 {path}") from None
     if not stat.S_ISDIR(status.st_mode):
@@ -50,16 +52,13 @@ def make_lock_dir(path: Path = Path(abi.LOCK_DIR)) -> None:
         raise StateError(f"{path} is not open to all users; as its owner or root: chmod 1777 {path}")
 
 
-def _make_open(path: Path) -> bool:
-    """Make a folder this user's, and open to all whatever the umask is. False where it remains another's."""
+def _make_open(path: Path) -> None:
+    """Make a folder this user's, and open to all whatever the umask is. Raises OSError."""
     folder = os.open(path, _OPEN_FOLDER)
     try:
         if os.fstat(folder).st_uid != os.geteuid():
             os.fchown(folder, os.geteuid(), -1)
         os.fchmod(folder, 0o1777)
-        return True
-    except PermissionError:
-        return False  # root of a user namespace alone
     finally:
         os.close(folder)
 
