@@ -68,6 +68,8 @@ def test_a_container_that_starts_again_has_its_gpu(vgpurun: Cli, debian: str) ->
     wait_until(lambda: used_mib(vgpurun) > 0, "work on the GPU")
     assert vgpurun("suspend", *vgpurun.driver, "--hold", "busy").exit_code == 0
     assert vgpurun("stop", "-t", "0", "busy").exit_code == 0
+    assert "Exited" in vgpurun("ps", "-a", *vgpurun.driver).stdout
+    vgpurun("suspend", *vgpurun.driver, "busy").assert_refused("does not run")
     assert vgpurun("start", *vgpurun.driver, "busy").exit_code == 0
     wait_until(lambda: used_mib(vgpurun) > 0, "work on the GPU")
     refused = vgpurun.run("-d", "--mem", "6g", debian, "sleep", "600")
@@ -80,3 +82,16 @@ def test_a_container_that_is_removed_while_it_is_suspended(vgpurun: Cli, debian:
     assert vgpurun("suspend", *vgpurun.driver, "busy").exit_code == 0
     assert vgpurun("rm", "-f", "busy").exit_code == 0
     assert vgpurun.run("-d", "--mem", "6g", debian, "sleep", "600").exit_code == 0
+
+
+def test_a_suspended_container_that_is_paused_and_started(vgpurun: Cli, debian: str) -> None:
+    """It does not start, for it has not ended; and what it holds in host memory is not forgotten."""
+    assert vgpurun.run("-d", "--name", "busy", "--mem", "6g", *WITH_PROGRAMS, debian, *HOLD).exit_code == 0
+    wait_until(lambda: used_mib(vgpurun) > 0, "work on the GPU")
+    held_mib = used_mib(vgpurun)
+    assert vgpurun("suspend", *vgpurun.driver, "--hold", "busy").exit_code == 0
+    assert vgpurun("pause", "busy").exit_code == 0
+    vgpurun("start", *vgpurun.driver, "busy")
+    assert vgpurun("unpause", "busy").exit_code == 0
+    assert vgpurun("resume", *vgpurun.driver, "busy").exit_code == 0
+    assert used_mib(vgpurun) == held_mib

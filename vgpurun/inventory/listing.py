@@ -106,7 +106,7 @@ def status(tenant: Tenant) -> str:
     """Return what docker says of a container, and what docker does not know: its GPU's doing, and the guard's."""
     container = tenant.container
     assert container is not None
-    if any(quota.is_suspended for quota in _quotas(tenant)):
+    if container.status == "running" and any(quota.is_suspended for quota in _quotas(tenant)):
         return f"Suspended, {show_size(sum(device.suspended_bytes for device in tenant.devices))} in host memory"
     is_paused = any(quota.paused for quota in _quotas(tenant))
     stopped = f" ({tenant.stopped})" if tenant.stopped else ""

@@ -22,8 +22,10 @@ class Target(NamedTuple):
 
 
 def container_named(name: str, engine: "ContainerEngine") -> Target:
-    """Return a container. Raises ContainerError, EngineError, and SuspendError for one in a slice."""
+    """Return a container that runs. Raises ContainerError, EngineError, and SuspendError for others and in a slice."""
     found = engine.find(name)
+    if found.status not in ("running", "paused"):
+        raise SuspendError(f"{found.name} does not run, and so has no GPU; vgpurun start gives it the ones that it had")
     if found.slice_name:
         raise SuspendError(
             f"{found.name} is in slice {found.slice_name}, which is suspended as a whole: --slice {found.slice_name}"
