@@ -257,8 +257,10 @@ static void *work(void *argument) {
   return NULL;
 }
 
-/* By its first version, that old C libraries have as well; before 2.34 only programs with threads have it at all. */
-#ifdef __x86_64__
+/* By its first version, that old C libraries have as well; before 2.34, which has a second one, only programs with
+ * threads have it at all. */
+#if !__GLIBC_PREREQ(2, 34)
+#elif defined(__x86_64__)
 __asm__(".symver pthread_create, pthread_create@GLIBC_2.2.5");
 #elif defined(__aarch64__)
 __asm__(".symver pthread_create, pthread_create@GLIBC_2.17");
