@@ -149,6 +149,28 @@ limits_file.set_suspended = cut(limits_file.set_suspended)
     assert seen == {"suspending", "suspended", "resuming", "none"}
 
 
+@pytest.mark.parametrize("write", [2, 4])
+def test_a_full_disk(host: Host, start: Callable[..., Program], write: int) -> None:
+    """Met before the first process is locked, and when all are away: they run on."""
+    program = start("--mem", "1500m", "--gpus", "device=0")
+    code = LOOP.replace(
+        'print("ready", flush=True)',
+        f"""
+from vgpurun.suspend import record
+writes, write = iter(range(1, 10)), record.write
+def write_or_not(*arguments):
+    if next(writes) == {write}:
+        raise OSError(28, "No space left on device")
+    write(*arguments)
+record.write = write_or_not
+""",
+    )
+    failed = subprocess.run([sys.executable, "-c", code, program.pid], env=host.environment, stderr=subprocess.PIPE)
+    assert b"No space left on device" in failed.stderr
+    assert not (program.folder / "suspension").exists()
+    assert program.asks("check") == "right 4"
+
+
 def test_of_sixteen_processes_one_refuses(host: Host, start: Callable[..., Program]) -> None:
     """The others, which were locked or away by then, run on."""
     script = host.folder / "sixteen"

@@ -74,11 +74,10 @@ def suspend(target: Limited, gpus: Sequence[Gpu], driver: Checkpoints, wishes: W
         try:
             _set_suspended(target, abi.SUSPENDING)
             time.sleep(_CALLS_NOTICE_S)
-            done = _take(target, own, driver, begun, wishes)
+            return _settle(target, _take(target, own, driver, begun, wishes))
         except BaseException as error:  # Ctrl-C and a full disk too
             _undo(target, own, driver, error)
             raise
-        return _settle(target, done._replace(phase=Phase.SUSPENDED))
 
 
 def resume(target: Limited, gpus: Sequence[Gpu], driver: Checkpoints, admitted: Admitted) -> Record | None:
