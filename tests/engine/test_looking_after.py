@@ -100,15 +100,16 @@ def test_containers_of_others_are_left_alone(vgpurun: Cli, foreign: str, argumen
     ],
     ids=lambda arguments: arguments[0],
 )
-def test_another_user_s_container_takes_force(vgpurun: Cli, container: str, arguments: tuple[str, ...]) -> None:
+def test_another_user_s_container_takes_force(
+    vgpurun: Cli, container: str, as_nobody: tuple[str, ...], arguments: tuple[str, ...]
+) -> None:
     """All users of an engine may do all to it: so this keeps them from accidents."""
     socket = Path(vgpurun.environment["DOCKER_HOST"].removeprefix("unix://"))
-    as_nobody = ("setpriv", "--reuid=65534", f"--regid={socket.stat().st_gid}", "--clear-groups", "--")
     given = arguments if "tended" in arguments else (*arguments, "tended")
     with TemporaryDirectory(prefix="vgpurun-nobody-", dir="/tmp") as folder:
         Path(folder).chmod(0o777)
         environment = {**vgpurun.environment, "HOME": folder, "VGPURUN_STATE_DIR": folder}
-        nobody = replace(vgpurun, command=(*as_nobody, *vgpurun.command), environment=environment)
+        nobody = replace(vgpurun, command=as_nobody, environment=environment)
         socket.chmod(0o660)
         refusal = nobody(*given)
         assert (refusal.exit_code, refusal.stdout) == (1, "")
