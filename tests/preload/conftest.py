@@ -14,6 +14,7 @@ import pytest
 from sandbox import MACHINE, PROGRAMS, SIMULATED_DRIVER, Sandbox, tenant_of
 
 from support import CHECKOUT, LIBRARY, one_at_a_time
+from support.suspension import Host, Program
 
 
 @pytest.fixture
@@ -32,6 +33,26 @@ def sandbox(built_library: Path, tmp_path: Path) -> Iterator[Sandbox]:
     yield Sandbox(tmp_path, environment)
     for file in tmp_path.rglob("*"):
         shutil.rmtree(tenant_of(file), ignore_errors=True)
+
+
+@pytest.fixture
+def host(built_library: Path, tmp_path: Path) -> Host:
+    """A host with simulated GPUs of its own, for programs that are suspended."""
+    return Host(tmp_path)
+
+
+@pytest.fixture
+def start(host: Host) -> Iterator[Callable[..., Program]]:
+    """Starts such programs there, and ends them."""
+    started = []
+
+    def start_one(*options: str, **variables: str) -> Program:
+        started.append(Program(host, *options, **variables))
+        return started[-1]
+
+    yield start_one
+    for program in started:
+        program.end()
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -20,24 +19,6 @@ from support.suspension import Host, Program
 def _root() -> None:
     if os.geteuid():
         unavailable("the guard takes root")
-
-
-@pytest.fixture
-def host(built_library: Path, tmp_path: Path) -> Host:
-    return Host(tmp_path)
-
-
-@pytest.fixture
-def start(host: Host) -> Iterator[Callable[..., Program]]:
-    started = []
-
-    def start_one(*options: str, **variables: str) -> Program:
-        started.append(Program(host, *options, **variables))
-        return started[-1]
-
-    yield start_one
-    for program in started:
-        program.end()
 
 
 class Guard:

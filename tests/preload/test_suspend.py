@@ -8,34 +8,14 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
-
-import pytest
 
 from support import unavailable
 from support.suspension import Host, Program, programs
 
 NOBODY = 65534
-
-
-@pytest.fixture
-def host(built_library: Path, tmp_path: Path) -> Host:
-    return Host(tmp_path)
-
-
-@pytest.fixture
-def start(host: Host) -> Iterator[Callable[..., Program]]:
-    started = []
-
-    def start_one(*options: str, **variables: str) -> Program:
-        started.append(Program(host, *options, **variables))
-        return started[-1]
-
-    yield start_one
-    for program in started:
-        program.end()
 
 
 def test_out_and_back(host: Host, start: Callable[..., Program]) -> None:

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -37,24 +37,6 @@ while True:
     print("round", flush=True)
 """
 STATE = "import sys; from cuda_driver import Driver; print(Driver(sys.argv[1]).process_state(int(sys.argv[2])))"
-
-
-@pytest.fixture
-def host(built_library: Path, tmp_path: Path) -> Host:
-    return Host(tmp_path)
-
-
-@pytest.fixture
-def start(host: Host) -> Iterator[Callable[..., Program]]:
-    started = []
-
-    def start_one(*options: str, **variables: str) -> Program:
-        started.append(Program(host, *options, **variables))
-        return started[-1]
-
-    yield start_one
-    for program in started:
-        program.end()
 
 
 def state_of(host: Host, program: Program) -> str:
