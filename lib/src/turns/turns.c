@@ -216,12 +216,16 @@ static void look(struct turns *turns, int64_t now_ns) {
       add_to_view(turns, &turns->tenants[i], now_ns);
 }
 
-static int64_t begin_look(struct turns *turns) {
-  claim_take(&turns->lock);
+static int64_t look_if_due(struct turns *turns) {
   int64_t now_ns = turns->system->now_ns();
   if (now_ns - turns->looked_ns >= (turns->view.company ? TURNS_GRACE_NS : TURNS_KNOWN_NS))
     look(turns, now_ns);
   return now_ns;
+}
+
+static int64_t begin_look(struct turns *turns) {
+  claim_take(&turns->lock);
+  return look_if_due(turns);
 }
 
 struct turns_view turns_look(struct turns *turns) {
@@ -232,10 +236,9 @@ struct turns_view turns_look(struct turns *turns) {
 }
 
 uint32_t turns_share_percent(struct turns *turns) {
-  if (is_hard(&turns->terms))
-    claim_take(&turns->lock);
-  else
-    begin_look(turns);
+  claim_take(&turns->lock);
+  if (!is_hard(&turns->terms))
+    look_if_due(turns);
   uint32_t percent = share_percent(&turns->terms, turns->others);
   claim_release(&turns->lock);
   return percent;

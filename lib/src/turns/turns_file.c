@@ -290,13 +290,16 @@ struct turns_files *turns_files_open(const char *uuid, int device, const struct 
   return NULL;
 }
 
-void turns_files_publish(struct turns_files *files, const struct limits *limits) {
+static bool is_published(const struct turns_files *files, const struct limits *limits) {
+  const struct limits *before = &files->published;
+  return before->sm_percent == limits->sm_percent && before->sm_policy == limits->sm_policy &&
+         before->priority == limits->priority;
+}
+
+static void publish(struct turns_files *files, const struct limits *limits) {
   struct vgpu_device_limit own = {
       .sm_limit_percent = limits->sm_percent, .sm_policy = limits->sm_policy, .priority = limits->priority};
-  const struct limits *before = &files->published;
-  bool is_old = before->sm_percent != limits->sm_percent || before->sm_policy != limits->sm_policy ||
-                before->priority != limits->priority;
-  int file = *files->own_name == '\0' || !is_old ? -1 : open_in(files, files->own_name, "limits", O_WRONLY);
+  int file = open_in(files, files->own_name, "limits", O_WRONLY);
   if (file < 0)
     return;
   memcpy(own.uuid, files->uuid, sizeof own.uuid);
@@ -305,6 +308,15 @@ void turns_files_publish(struct turns_files *files, const struct limits *limits)
     files->published = *limits;
   (void)utimensat(AT_FDCWD, files->folder, NULL, 0); /* the others list it anew: it may name another GPU now */
   close(file);
+}
+
+void turns_files_publish(struct turns_files *files, const struct limits *limits) {
+  if (*files->own_name == '\0')
+    return;
+  claim_take(&files->publishing);
+  if (!is_published(files, limits))
+    publish(files, limits);
+  claim_release(&files->publishing);
 }
 
 void turns_files_forget(struct turns_files *files) {

@@ -26,6 +26,7 @@ struct turns_files {
   char uuid[VGPU_UUID_SIZE];
   const char *folder;                     /* of the tenants */
   char own_name[64];                      /* of a folder that we have made, and write the limits in; else empty */
+  int32_t publishing;                     /* a claim, on what is */
   struct limits published;                /* there */
   int64_t changed_ns, listed_ns;          /* of the folder, by the clock of the file system */
   int64_t next_entry;                     /* of the folder, where a look has not come to its end; else 0 */
