@@ -6,8 +6,6 @@ With REQUIRE_ENGINE=1 a test fails where it would otherwise be skipped because t
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import sysconfig
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,7 +16,7 @@ import pytest
 import images
 from cli import Cli, clean_environment
 from private_engine import private_engine
-from support import CHECKOUT, is_set, open_to_all, own_gpu_config, unavailable
+from support import is_set, own_gpu_config, python_of, unavailable
 
 REPOSITORY = "vgpurun-test"
 # No engine test is skipped where an engine is required; these need a kubelet besides, which takes long to build.
@@ -120,10 +118,5 @@ def as_nobody(docker_host: str) -> Iterator[tuple[str, ...]]:
     if os.geteuid() != 0:
         pytest.skip("only root can become another user; as an ordinary one, every other test is this test")
     group = Path(docker_host.removeprefix("unix://")).stat().st_gid
-    with open_to_all(CHECKOUT) as checkout:  # it may lie in root's home
-        python = sys.executable.replace(str(CHECKOUT), str(checkout), 1)
-        become = ("env", f"--chdir={checkout}", "setpriv", "--reuid=65534", "--regid=65534", f"--groups={group}", "--")
-        command = (*become, python, "-m", "vgpurun")
-        if subprocess.run([*command, "--version"], capture_output=True).returncode != 0:
-            pytest.skip(f"other users cannot run {Path(python).resolve()}")
-        yield command
+    with python_of(65534, f"--groups={group}") as python:
+        yield *python, "-m", "vgpurun"

@@ -71,6 +71,17 @@ def open_to_all(folder: Path) -> Iterator[Path]:
             subprocess.run(["umount", opened], check=True)
 
 
+@contextmanager
+def python_of(user: int, groups: str = "--clear-groups") -> Iterator[tuple[str, ...]]:
+    """Yield the command of a Python that has this checkout and runs as another user. It takes root."""
+    with open_to_all(CHECKOUT) as checkout:  # it may lie in root's home
+        become = ("env", f"--chdir={checkout}", "setpriv", f"--reuid={user}", f"--regid={user}", groups, "--")
+        python = (*become, sys.executable.replace(str(CHECKOUT), str(checkout), 1))
+        if subprocess.run([*python, "-m", "vgpurun", "--version"], capture_output=True).returncode != 0:
+            unavailable(f"other users cannot run {Path(sys.executable).resolve()}")
+        yield python
+
+
 def own_gpu_config(folder: Path) -> str:
     """Write what VGPUSIM_CONFIG names for a GPU of 16 GiB that no other test's programs, nor any left over, are on."""
     config = folder / "sim.yaml"

@@ -7,10 +7,10 @@ import select
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
-from support import CHECKOUT, LIBRARY
+from support import CHECKOUT, LIBRARY, python_of
 
 PATTERNS = CHECKOUT / "tests" / "sim" / "programs" / "patterns.py"
 SIM = LIBRARY.parent / "sim"
@@ -43,11 +43,11 @@ class Host:
 
     def vgpurun(self, *words: str, user: int | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
         """Run the command line, as another user if one is given."""
-        as_user = [] if user is None else ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"]
-        return subprocess.run(
-            [*as_user, sys.executable, "-m", "vgpurun", *words],
-            env={**self.environment, **variables}, capture_output=True, text=True, timeout=60, check=False,
-        )  # fmt: skip
+        with nullcontext((sys.executable,)) if user is None else python_of(user) as python:
+            return subprocess.run(
+                [*python, "-m", "vgpurun", *words],
+                env={**self.environment, **variables}, capture_output=True, text=True, timeout=60, check=False,
+            )  # fmt: skip
 
     def start(self, *words: str, is_group: bool = False, **variables: str) -> subprocess.Popen[str]:
         """Start the command line, in a process group of its own if need be."""
