@@ -56,6 +56,7 @@ SM_APART: Final = 3
 NOT_SUSPENDED: Final = 0
 SUSPENDING: Final = 1
 SUSPENDED: Final = 2
+SWAPPED: Final = 3
 
 PRIORITY_HIGH: Final = 0
 PRIORITY_LOW: Final = 1
@@ -93,7 +94,8 @@ class Limits(ctypes.LittleEndianStructure):
         ("device_count", ctypes.c_uint32),
         ("may_disable", ctypes.c_uint32),
         ("suspended", ctypes.c_uint32),
-        ("reserved", ctypes.c_uint8 * 36),
+        ("swap", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint8 * 32),
         ("has_parent", ctypes.c_uint32),
         ("devices", DeviceLimit * MAX_DEVICES),
     )

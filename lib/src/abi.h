@@ -71,6 +71,7 @@
 #define VGPU_NOT_SUSPENDED 0u
 #define VGPU_SUSPENDING 1u /* or coming back: the memory and the time are still, or again, the container's */
 #define VGPU_SUSPENDED 2u
+#define VGPU_SWAPPED 3u /* until its turn: what it had is in host memory, and reserved still */
 
 #define VGPU_PRIORITY_HIGH 0u
 #define VGPU_PRIORITY_LOW 1u /* and anything above */
@@ -93,7 +94,8 @@ struct vgpu_limits {
   uint32_t device_count;
   uint32_t may_disable; /* not 0: a program with CUDA_DISABLE_CONTROL=true is not limited */
   uint32_t suspended;   /* VGPU_*SUSPEND*: else calls of CUDA wait, and ask for the GPUs */
-  uint8_t reserved[36];
+  uint32_t swap;        /* not 0: it takes turns with others, and its memory is on the GPU in its own ones alone */
+  uint8_t reserved[32];
   uint32_t
       has_parent; /* not 0: a share within another one, whose etc/limits and run/usage are in ../parent from here */
   struct vgpu_device_limit devices[VGPU_MAX_DEVICES];

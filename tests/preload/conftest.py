@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from sandbox import MACHINE, PROGRAMS, SIMULATED_DRIVER, Sandbox, tenant_of
 
-from support import CHECKOUT, LIBRARY, one_at_a_time
-from support.suspension import Host, Program
+from support import CHECKOUT, LIBRARY, one_at_a_time, unavailable
+from support.suspension import Guard, Host, Program
 
 
 @pytest.fixture
@@ -53,6 +53,18 @@ def start(host: Host) -> Iterator[Callable[..., Program]]:
     yield start_one
     for program in started:
         program.end()
+
+
+@pytest.fixture
+def guard(host: Host) -> Iterator[Guard]:
+    """The daemon of that host, which takes root."""
+    if os.geteuid():
+        unavailable("the guard takes root")
+    running = Guard(host)
+    yield running
+    running.end()
+    print(running.said.read_text())  # where the test fails
+    assert "Traceback" not in running.said.read_text()
 
 
 @pytest.fixture

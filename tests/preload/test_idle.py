@@ -2,66 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import random
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
-from support import unavailable
-from support.suspension import Host, Program
-
-
-@pytest.fixture(autouse=True)
-def _root() -> None:
-    if os.geteuid():
-        unavailable("the guard takes root")
-
-
-class Guard:
-    """The daemon, and what it has said."""
-
-    def __init__(self, host: Host) -> None:
-        self.host = host
-        self.said = host.folder / "said"
-        self.start()
-
-    def start(self) -> None:
-        with self.said.open("a") as said:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "vgpurun", "guard", "--driver", "sim"],
-                env={**self.host.environment, "PYTHONUNBUFFERED": "1"}, stderr=said,
-            )  # fmt: skip
-        self.says("memory above a limit")
-
-    def says(self, text: str, timeout_s: float = 60) -> None:
-        deadline_s = time.monotonic() + timeout_s
-        while text not in (said := self.said.read_text()):
-            assert time.monotonic() < deadline_s, said
-            time.sleep(0.02)
-
-    def kill(self) -> None:
-        """It is killed, and the next one starts."""
-        self.process.kill()
-        self.process.wait()
-        self.said.write_text("")
-        self.start()
-
-    def end(self) -> None:
-        self.process.terminate()
-        assert self.process.wait(30) == 0
-
-
-@pytest.fixture
-def guard(host: Host) -> Iterator[Guard]:
-    running = Guard(host)
-    yield running
-    running.end()
-    print(running.said.read_text())  # where the test fails
-    assert "Traceback" not in running.said.read_text()
+from support.suspension import Guard, Host, Program
 
 
 def test_a_notebook_that_idles_answers_its_next_cell(host: Host, guard: Guard, start: Callable[..., Program]) -> None:

@@ -6,6 +6,7 @@ import os
 import select
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -126,6 +127,40 @@ class Program:
             os.kill(int(pid), 9)
         self.process.kill()
         self.process.wait()
+
+
+class Guard:
+    """The daemon, and what it has said."""
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        self.said = host.folder / "said"
+        self.start()
+
+    def start(self) -> None:
+        with self.said.open("a") as said:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "vgpurun", "guard", "--driver", "sim"],
+                env={**self.host.environment, "PYTHONUNBUFFERED": "1"}, stderr=said,
+            )  # fmt: skip
+        self.says("memory above a limit")
+
+    def says(self, text: str, timeout_s: float = 60) -> None:
+        deadline_s = time.monotonic() + timeout_s
+        while text not in (said := self.said.read_text()):
+            assert time.monotonic() < deadline_s, said
+            time.sleep(0.02)
+
+    def kill(self) -> None:
+        """It is killed, and the next one starts."""
+        self.process.kill()
+        self.process.wait()
+        self.said.write_text("")
+        self.start()
+
+    def end(self) -> None:
+        self.process.terminate()
+        assert self.process.wait(30) == 0
 
 
 @contextmanager

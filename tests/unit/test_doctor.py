@@ -14,6 +14,7 @@ from fakes import make_gpus
 
 from support import unavailable
 from vgpurun import abi
+from vgpurun.admission.capacity import capacities
 from vgpurun.config.file import ConfigFile
 from vgpurun.config.values import Config
 from vgpurun.diagnostics import doctor
@@ -22,6 +23,9 @@ from vgpurun.diagnostics.unusual import unusual_engine, unusual_gpus, unusual_ho
 from vgpurun.errors import ConfigError, GpuError
 from vgpurun.host import mps
 from vgpurun.host.drivers import EngineFacts
+from vgpurun.host.gpus import GpuUse
+from vgpurun.inventory.reservations import Holder
+from vgpurun.limits.quota import Quota
 
 (GPU,) = make_gpus(1)
 
@@ -166,6 +170,18 @@ def test_without_driver_and_engine_all_else_is_looked_at(monkeypatch: pytest.Mon
     assert found["engine"].status == FAILED and "vgpurun local" in found["engine"].remedy
     assert {"library", "state folder", "cgroups", "MPS"} <= set(found)
     assert json.dumps([vars(each) for each in found.values()])
+
+
+def test_turns_that_nobody_gives_and_that_host_memory_does_not_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    quota = Quota(8 << 40, takes_turns=True)
+    holders = [Holder("container", name, name, "", "", Path("/none"), ((GPU.uuid, quota),)) for name in "ab"]
+    (found,) = capacities([GPU], [GpuUse(0, None)], holders)
+    monkeypatch.setattr(doctor.guarded, "is_running", lambda: False)
+    assert [(each.name, each.status) for each in doctor._turns([found])] == [("turns", WARNING)] * 2
+    monkeypatch.setattr(doctor.guarded, "is_running", lambda: True)
+    (full,) = doctor._turns([found])
+    assert "may hold 8 TiB" in full.words
+    assert list(doctor._turns(capacities([GPU], [GpuUse(0, None)], []))) == []
 
 
 @pytest.mark.parametrize(

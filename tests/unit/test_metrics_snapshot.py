@@ -26,6 +26,7 @@ from vgpurun.host.gpus import GpuUse, Survey
 from vgpurun.limits import limits_file, usage_file
 from vgpurun.limits.quota import Quota
 from vgpurun.metrics.snapshot import Reader
+from vgpurun.suspend.swap_counts import add_swap
 
 pytest.importorskip("prometheus_client")
 GPUS = make_gpus(2)
@@ -175,6 +176,32 @@ def test_the_time_held_idle_and_given_back(world: World) -> None:
     after_s, given_back_s = scraped()
     assert after_s == idle_s and given_back_s
     assert value(world.scrape(), "vgpurun_container_idle_seconds_total", container="new") == 0, "it holds nothing"
+
+
+def test_turns_of_memory_are_counted_and_reserved_once(world: World) -> None:
+    """Time without a turn is no time given back: its memory is no more free for others then than before."""
+    there = world.add("there", Quota(6 * GIB, 50, takes_turns=True), busy_usage())
+    world.add("away", Quota(7 * GIB, 40, takes_turns=True, suspended=abi.SWAPPED), busy_usage())
+    world.add("without", Quota(GIB, 10))
+    world.add("gone", Quota(7 * GIB, 40, suspended=abi.SUSPENDED), busy_usage())
+    add_swap(there, 5 * GIB)
+    add_swap(there, 5 * GIB, waited_s=2.5)
+    world.scrape()
+    series = world.scrape()
+    first = {"gpu": UUID, "index": "0", "model": "Test GPU"}
+    assert value(series, "vgpurun_gpu_memory_reserved_bytes", **first) == 8 * GIB
+    assert value(series, "vgpurun_gpu_sm_reserved_ratio", **first) == 0.6
+    for name, expected in (("swaps", 2), ("swapped_bytes", 10 * GIB), ("turn_wait_seconds", 2.5)):
+        assert value(series, f"vgpurun_container_{name}_total", container="there") == expected
+        assert value(series, f"vgpurun_container_{name}_total", container="away") == 0
+        assert value(series, f"vgpurun_container_{name}_total", container="without") is None
+    of_away = {"container": "away", "gpu": UUID}
+    assert value(series, "vgpurun_container_suspended", **of_away) == 1
+    assert value(series, "vgpurun_container_suspended_bytes", **of_away) == 330 * MIB
+    assert value(series, "vgpurun_container_memory_used_bytes", **of_away) == 0
+    assert value(series, "vgpurun_container_given_back_seconds_total", **of_away) == 0
+    (there / "swaps").write_text('{"swaps": -1, "swapped_bytes": 1e400, "waited_s": "no"}')
+    assert value(world.scrape(), "vgpurun_container_swaps_total", container="there") == 0
 
 
 def test_a_gpu_and_what_is_reserved_of_it(world: World) -> None:

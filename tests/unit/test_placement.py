@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from fakes import GIB, MIB, make_gpus
 
+from vgpurun import abi
 from vgpurun.admission.capacity import GpuCapacity, Share, capacities
 from vgpurun.admission.grants import Grant
 from vgpurun.admission.placement import Placement, place
@@ -28,6 +29,12 @@ def share(memory: int | None = None, sm: int | None = None, held: int | None = 0
     quota = Quota(None if memory is None else memory * GIB, sm)
     name = f"{user}'s"
     return Share(Holder("container", name, name, "", user, Path("/none"), ()), quota, held)
+
+
+def in_turns(memory: int, sm: int | None = None, held: int = 0, state: int = abi.SWAPPED, user: str = "bob") -> Share:
+    """One that takes turns; memory in GiB, and `held` what its usage file says."""
+    there = share(memory, sm, held, user)
+    return there._replace(quota=there.quota._replace(takes_turns=True, suspended=state))
 
 
 def capacity(index: int, *shares: Share, used: int = 0) -> GpuCapacity:
@@ -381,3 +388,60 @@ def test_a_change_is_refused_by_what_it_makes_larger(mem: str | None, sm: str, a
     request = Request(Limits(mem, sm), gpus=f"device={gpu.uuid}", before={gpu.uuid: Quota(GIB, 20)})
     with pytest.raises(NoRoomError, match=f"no room for {asked} on GPU 0: "):
         place(request, there, Grant("alice"))
+
+
+def swapping(*there: GpuCapacity, mem: str, sm: str | None = None) -> Placement:
+    known = {each.gpu.index: each for each in there}
+    everywhere = [known.get(gpu.index, GpuCapacity(gpu, (), 0)) for gpu in GPUS]
+    return place(Request(Limits(mem, sm, swap=True), gpus="device=0"), everywhere, Grant("alice"))
+
+
+def test_those_that_take_turns_share_the_largest_of_their_reservations() -> None:
+    there = capacity(0, in_turns(7, 50), in_turns(6, 80), share(1, 20))
+    assert (there.reserved_bytes, there.reserved_sm_percent) == (8 * GIB, 100)
+    assert there.free_bytes == 0 and there.free_for(takes_turns=True) == 7 * GIB
+    assert swapping(there, mem="7g", sm="80").limits.swap
+    with pytest.raises(NoRoomError, match="7 GiB is free"):
+        swapping(there, mem="8g")
+    with pytest.raises(NoRoomError, match="80 % of its time is free"):
+        swapping(there, mem="1g", sm="81")
+    with pytest.raises(NoRoomError, match="0 bytes is free"):
+        placed(there, mem="1m", gpus="device=0")
+    assert swapping(there, mem="max").limits.memory == f"{GPUS[0].uuid}={7 * GIB}b"
+
+
+def test_the_memory_of_turns_is_counted_once() -> None:
+    """Memory that waits on the host is not on the GPU, whatever the usage file says, and the rest is not outside."""
+    here = in_turns(7, held=6 * GIB, state=abi.NOT_SUSPENDED)
+    there = capacity(0, here, in_turns(7, held=5 * GIB), used=6 * GIB)
+    assert (there.outside_bytes, there.free_bytes) == (0, GIB)
+    gone = there.without("nobody's")
+    assert gone.outside_bytes == 0
+    both = capacity(0, here, here, used=12 * GIB)  # for a moment, after docker start
+    assert both.outside_bytes == 5 * GIB
+
+
+def test_one_that_is_suspended_has_no_part_in_the_turns() -> None:
+    (found,) = capacities(
+        GPUS[:1], [GpuUse(0, None)],
+        [Holder("container", "a", "a", "", "bob", Path("/none"), (
+            (GPUS[0].uuid, Quota(7 * GIB, takes_turns=True, suspended=abi.SUSPENDED)),
+        ))],
+    )  # fmt: skip
+    assert found.free_bytes == 8 * GIB
+
+
+def test_turns_take_a_memory_limit_and_each_counts_for_the_quotas() -> None:
+    with pytest.raises(LimitError, match="--swap takes turns with a memory limit"):
+        place(Request(Limits(swap=True), gpus="device=0"), [GpuCapacity(GPUS[0], (), 0)], Grant("alice"))
+    grant = granted(memory_per_gpu=parse_size("10g"))
+    there = [capacity(0, in_turns(6, user=grant.user))]
+    with pytest.raises(NoRoomError, match="6 GiB of the 10 GiB"):
+        place(Request(Limits("6g", swap=True), gpus="device=0"), there, grant)
+
+
+def test_a_limit_of_one_that_takes_turns_grows_into_what_others_have_in_theirs() -> None:
+    there = capacity(0, in_turns(7))
+    before = {GPUS[0].uuid: Quota(2 * GIB, takes_turns=True)}
+    request = Request(Limits("6g", swap=True), gpus="device=0", before=before)
+    assert place(request, [there], Grant("alice")).gpus == (GPUS[0],)

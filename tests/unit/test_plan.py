@@ -236,6 +236,7 @@ def test_one_short_label_and_the_rest_in_the_state_folder() -> None:
         "sm_percent": None,
         "sm_policy": "hard",
         "priority": "high",
+        "swap": False,
     }
     assert quotas_from_json(launch.owner["quota"])[0] == (make_gpus(2)[0].uuid, Quota(2 * GIB))
 

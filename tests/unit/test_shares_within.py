@@ -99,14 +99,14 @@ def test_new_limits_leave_a_part_a_part(tmp_path: Path) -> None:
 
 def given(**settings: object) -> dict[str, object]:
     names = ("mem", "sm", "sm_policy", "priority", "oversubscribe", "gpus", "place", "overcommit", "wait", "idle")
-    return {**dict.fromkeys(names), "preempt_idle": None, "slice_name": None, **settings}
+    return {**dict.fromkeys(names), "preempt_idle": None, "swap": None, "slice_name": None, **settings}
 
 
 def test_a_launch_in_a_share_becomes_a_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VGPURUN_MEM", "6g")  # a default of the configuration, which is for whole GPUs
     assert Wanted.take(given(sm="50"), share=HALF) == WantedPart(HALF, Limits(None, "50"))
     assert Wanted.take(given(slice_name="alice", mem="1g")) == WantedPart("alice", Limits("1g"))
-    for option in ("wait", "place", "overcommit", "idle", "preempt_idle"):
+    for option in ("wait", "place", "overcommit", "idle", "preempt_idle", "swap"):
         with pytest.raises(OptionError, match=f"--{option.replace('_', '-')} is for the share as a whole"):
             Wanted.take(given(**{option: "1"}), share=HALF)
 

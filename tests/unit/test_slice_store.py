@@ -219,11 +219,14 @@ def given(**settings: object) -> dict[str, object]:
         "overcommit",
         "wait",
         "preempt_idle",
+        "swap",
     )
     return {**dict.fromkeys(names), "slice_name": None, **settings}
 
 
-@pytest.mark.parametrize("name", ["sm_policy", "priority", "oversubscribe", "gpus", "place", "wait", "preempt_idle"])
+@pytest.mark.parametrize(
+    "name", ["sm_policy", "priority", "oversubscribe", "gpus", "place", "wait", "preempt_idle", "swap"]
+)
 def test_what_a_slice_decides_is_refused_beside_it(name: str) -> None:
     with pytest.raises(OptionError, match=f"--{name.replace('_', '-')} beside --slice"):
         Wanted.take(given(slice_name="alice", **{name: "1"}))

@@ -5,6 +5,8 @@ is guaranteed, that part alone is reserved; what is used beyond it counts as use
 container without a limit may use the whole GPU, so it shares a GPU with no reservation, only with others that have no
 limit either, as they would without vgpurun. A compute limit is a reservation as well, and together they are at most
 100 %; a container without one reserves no compute, and takes what the others leave.
+
+Those that take turns (--swap) are on the GPU one at a time, so they share one reservation: the largest of theirs.
 """
 
 from collections.abc import Sequence
@@ -37,13 +39,25 @@ class GpuCapacity(NamedTuple):
 
     @property
     def reserved_bytes(self) -> int:
-        """The sum of the memory limits, or of what of them is guaranteed."""
-        return sum(share.quota.reserved_bytes or 0 for share in self.shares)
+        """The sum of the memory limits, or of what of them is guaranteed, and what those that take turns share."""
+        return self._reserved_beside_turns_bytes + self.turns_bytes
+
+    @property
+    def turns_bytes(self) -> int:
+        """The memory that those that take turns share."""
+        return max((share.quota.reserved_bytes or 0 for share in self.shares if share.quota.takes_turns), default=0)
+
+    @property
+    def _reserved_beside_turns_bytes(self) -> int:
+        return sum(share.quota.reserved_bytes or 0 for share in self.shares if not share.quota.takes_turns)
 
     @property
     def reserved_sm_percent(self) -> int:
-        """The sum of the compute limits."""
-        return sum(share.quota.sm_percent or 0 for share in self.shares)
+        """The sum of the compute limits, where those that take turns have the largest of theirs."""
+        return sum(self._sm_percents(False)) + max(self._sm_percents(True), default=0)
+
+    def _sm_percents(self, takes_turns: bool) -> list[int]:
+        return [share.quota.sm_percent or 0 for share in self.shares if share.quota.takes_turns == takes_turns]
 
     @property
     def unlimited(self) -> list[Share]:
@@ -53,12 +67,22 @@ class GpuCapacity(NamedTuple):
     @property
     def outside_bytes(self) -> int:
         """Memory in use outside of all reservations: by programs without vgpurun, and by containers without a limit."""
-        return max(0, self.used_bytes - sum(_held_of_reservation(share) for share in self.shares))
+        return max(0, self.used_bytes - self._held_of_reservations(self.shares))
+
+    def _held_of_reservations(self, shares: Sequence[Share]) -> int:
+        in_turns = sum(_held_of_reservation(share) for share in shares if share.quota.takes_turns)
+        others = sum(_held_of_reservation(share) for share in shares if not share.quota.takes_turns)
+        return others + min(in_turns, self.turns_bytes)
 
     @property
     def free_bytes(self) -> int:
         """Memory that is neither reserved nor in use."""
-        return max(0, self.gpu.memory_bytes - self.reserved_bytes - self.outside_bytes)
+        return self.free_for(takes_turns=False)
+
+    def free_for(self, takes_turns: bool) -> int:
+        """Return that memory; one that takes turns may have what others that do so have in theirs."""
+        reserved_bytes = self._reserved_beside_turns_bytes if takes_turns else self.reserved_bytes
+        return max(0, self.gpu.memory_bytes - reserved_bytes - self.outside_bytes)
 
     @property
     def load(self) -> float:
@@ -72,30 +96,31 @@ class GpuCapacity(NamedTuple):
         """Return the capacity as it would be without this holder's reservation and use."""
         own = [share for share in self.shares if share.holder.id == holder_id]
         others = tuple(share for share in self.shares if share.holder.id != holder_id)
-        return GpuCapacity(self.gpu, others, max(0, self.used_bytes - sum(map(_held_of_reservation, own))))
+        return GpuCapacity(self.gpu, others, max(0, self.used_bytes - self._held_of_reservations(own)))
 
     def refusal(self, need: Quota, before: Quota | None = None) -> str | None:
         """Return why there is no room for `need`, or None where there is. It keeps what it has `before`."""
         more_memory = before is None or need.has_more_memory_than(before)
         more_compute = before is None or need.has_more_compute_than(before)
-        return (self._memory_refusal(need.reserved_bytes) if more_memory else None) or (
-            self._sm_refusal(need.sm_percent) if more_compute else None
+        return (self._memory_refusal(need.reserved_bytes, need.takes_turns) if more_memory else None) or (
+            self._sm_refusal(need.sm_percent, need.takes_turns) if more_compute else None
         )
 
-    def _memory_refusal(self, need_bytes: int | None) -> str | None:
+    def _memory_refusal(self, need_bytes: int | None, takes_turns: bool) -> str | None:
         if need_bytes is None:
             reserved = show_size(self.reserved_bytes)
             return f"without --mem it could take the {reserved} reserved by others" if self.reserved_bytes else None
         if self.unlimited:
             return f"{self.unlimited[0].holder.name} runs there without a memory limit and may take all of it"
         slack_bytes = min(_SLACK_BYTES, self.gpu.memory_bytes * _SLACK_PERCENT // 100)
-        reserved_or_used_bytes = self.reserved_bytes + max(0, self.outside_bytes - slack_bytes)
+        reserved_bytes = self._reserved_beside_turns_bytes if takes_turns else self.reserved_bytes
+        reserved_or_used_bytes = reserved_bytes + max(0, self.outside_bytes - slack_bytes)
         if need_bytes <= self.gpu.memory_bytes - reserved_or_used_bytes:
             return None
-        return f"{show_size(self.free_bytes)} is free"
+        return f"{show_size(self.free_for(takes_turns))} is free"
 
-    def _sm_refusal(self, need_percent: int | None) -> str | None:
-        free_percent = 100 - self.reserved_sm_percent
+    def _sm_refusal(self, need_percent: int | None, takes_turns: bool) -> str | None:
+        free_percent = 100 - (sum(self._sm_percents(False)) if takes_turns else self.reserved_sm_percent)
         if need_percent is None or need_percent <= free_percent:
             return None
         return f"{max(0, free_percent)} % of its time is free"
@@ -121,6 +146,6 @@ def _held_of_reservation(share: Share) -> int:
     """Return what a share uses of its reservation: the container writes that reading itself, so it is capped, and an
     unknown one counts as all."""
     reserved_bytes = share.quota.reserved_bytes
-    if reserved_bytes is None:
+    if reserved_bytes is None or share.quota.is_away:
         return 0
     return reserved_bytes if share.held_bytes is None else min(share.held_bytes, reserved_bytes)

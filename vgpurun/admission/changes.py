@@ -43,7 +43,7 @@ def admitted_change(
     memory = _by_gpu([(gpu, shortest_range(each)) for gpu, each in wanted if each.memory_bytes], wanted)
     sm = _by_gpu([(gpu, str(each.sm_percent)) for gpu, each in wanted if each.sm_percent], wanted)
     request = Request(
-        Limits(memory, sm),
+        Limits(memory, sm, swap=any(each.takes_turns for _, each in wanted)),
         gpus="device=" + ",".join(gpu.uuid for gpu, _ in wanted),
         is_overcommit=bool(config.default("overcommit")) if overcommit is None else overcommit,
         before=before or {},

@@ -77,7 +77,7 @@ def place(request: Request, capacities: Sequence[GpuCapacity], grant: Grant) -> 
 
 
 def _consider(request: Request, needs: Needs, capacity: GpuCapacity, grant: Grant) -> _Choice:
-    if needs.takes_rest_of(capacity) and capacity.free_bytes < LEAST_LIMIT_BYTES:
+    if needs.takes_rest_of(capacity) and capacity.free_for(request.limits.swap) < LEAST_LIMIT_BYTES:
         return _Choice(capacity, Quota(), "nothing is free")
     need = needs.on(capacity)
     before = request.before.get(capacity.gpu.uuid)

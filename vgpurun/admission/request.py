@@ -5,7 +5,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from vgpurun.admission.capacity import GpuCapacity
-from vgpurun.errors import GpuError, OptionError
+from vgpurun.errors import GpuError, LimitError, OptionError
 from vgpurun.host import gpus as devices
 from vgpurun.host.gpus import Gpu
 from vgpurun.limits import quota
@@ -110,7 +110,10 @@ class Needs:
         sizes = [each.memory_bytes for each in found]
         reserved = [each.reserved_bytes for each in found]
         percents = [each.sm_percent for each in found if each.sm_percent is not None]
-        need = Quota(None if None in sizes else max(filter(None, sizes)), max(percents, default=None))
+        most_bytes = None if None in sizes else max(filter(None, sizes))
+        if most_bytes is None and self._request.limits.swap:
+            raise LimitError("--swap takes turns with a memory limit; give one, such as --mem 90%")
+        need = Quota(most_bytes, max(percents, default=None), takes_turns=self._request.limits.swap)
         return need if None in reserved else need.guaranteed(max(filter(None, reserved)))
 
     def limits_on(self, capacities: Sequence[GpuCapacity]) -> Limits:
@@ -137,7 +140,8 @@ class Needs:
         return is_max(self._memory[capacity.gpu.uuid] or "")
 
     def _memory_text(self, capacity: GpuCapacity) -> str | None:
-        text = f"{capacity.free_bytes}b" if self.takes_rest_of(capacity) else self._memory[capacity.gpu.uuid]
+        free_bytes = capacity.free_for(self._request.limits.swap)
+        text = f"{free_bytes}b" if self.takes_rest_of(capacity) else self._memory[capacity.gpu.uuid]
         most = self._most["mem"].get(capacity.gpu.uuid)
         if text is None or most is None or not most.memory_bytes:
             return text

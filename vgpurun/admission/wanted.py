@@ -9,8 +9,11 @@ from vgpurun.admission.request import Request
 from vgpurun.config import values as config
 from vgpurun.config.schema import parse_wait
 from vgpurun.console.messages import say, warn
-from vgpurun.errors import OptionError
+from vgpurun.errors import GpuError, GuardError, OptionError
+from vgpurun.host import gpus as devices
+from vgpurun.host.checkpoints import FIRST_DRIVER
 from vgpurun.host.gpus import Gpu
+from vgpurun.inventory import guarded
 from vgpurun.limits.idle import NEVER, parse_idle
 from vgpurun.limits.model import Limits, check_limits
 from vgpurun.limits.nested import Share
@@ -21,8 +24,10 @@ if TYPE_CHECKING:
     from vgpurun.admission.nesting import Nesting
     from vgpurun.engine.client import Engine
 
-_OF_A_SLICE = ("sm_policy", "priority", "oversubscribe", "gpus", "place", "overcommit", "wait", "preempt_idle", "idle")
-_OF_NO_PART = ("place", "overcommit", "wait", "preempt_idle", "idle")
+_OF_A_SLICE = (
+    "sm_policy", "priority", "oversubscribe", "gpus", "place", "overcommit", "wait", "preempt_idle", "idle", "swap",
+)  # fmt: skip
+_OF_NO_PART = ("place", "overcommit", "wait", "preempt_idle", "idle", "swap")
 
 
 class Wanted(NamedTuple):
@@ -63,6 +68,7 @@ class Wanted(NamedTuple):
             given.pop("sm_policy"),
             given.pop("priority"),
             given.pop("oversubscribe"),
+            swap=take("swap"),
         )
         parse_idle(given.get("idle") or NEVER)
         check_limits(limits)  # a slip of the pen is said before a missing driver or engine is
@@ -92,9 +98,22 @@ class Wanted(NamedTuple):
     def check(self, environment: Mapping[str, str], gpus: Sequence[Gpu]) -> None:
         """Raise what stands against the launch however much room there is.
 
-        That is LimitError, GpuError, OptionError or QuotaError.
+        That is LimitError, GpuError, OptionError or QuotaError, and GuardError for turns that nobody gives.
         """
+        if self.limits.swap:
+            _check_turns(gpus)
         self.admission(environment, gpus, None).check()
+
+
+def _check_turns(gpus: Sequence[Gpu]) -> None:
+    """Raise GuardError where nobody gives turns, and GpuError where the driver cannot."""
+    if not guarded.is_running():
+        raise GuardError("--swap: vgpurun guard gives the turns, and does not run here; start it as root")
+    version = devices.read_driver(gpus).version
+    if version.partition(".")[0].isdecimal() and int(version.partition(".")[0]) < FIRST_DRIVER:
+        raise GpuError(
+            f"--swap: driver {version} takes no program off a GPU; it takes {FIRST_DRIVER} or newer, or leave it out"
+        )
 
 
 class WantedSlice(NamedTuple):

@@ -19,7 +19,7 @@ _GROUP = "Placement"
 
 
 def placement_options(function: Function) -> Function:
-    """Add --slice, --gpus, --place, --overcommit, --wait, --preempt-idle and --idle."""
+    """Add --slice, --gpus, --place, --overcommit, --wait, --preempt-idle, --swap and --idle."""
     return option(
         "--slice",
         "slice_name",
@@ -43,7 +43,7 @@ def idle_option(function: Function) -> Function:
 
 
 def own_placement_options(function: Function) -> Function:
-    """Add --gpus, --place, --overcommit, --wait and --preempt-idle."""
+    """Add --gpus, --place, --overcommit, --wait, --preempt-idle and --swap."""
     for decorate in reversed(
         (
             option(
@@ -74,6 +74,14 @@ def own_placement_options(function: Function) -> Function:
                 metavar="",
                 group=_GROUP,
                 help="Where there is no room, wait up to 30 s for vgpurun guard to suspend idle ones that allow it.",
+            ),
+            option(
+                "--swap",
+                type=bool,
+                metavar="",
+                group=_GROUP,
+                help="Take turns of some seconds with others that say so: each has its memory on the GPU in its turn, "
+                "and in host memory else, so together they may have more than there is. It takes vgpurun guard.",
             ),
         )
     ):

@@ -74,10 +74,10 @@ def _sm(text: str) -> str:
     return text
 
 
-def _check_limits(**written: str) -> None:
+def _check_limits(memory: str | None = None, sm: str | None = None) -> None:
     from vgpurun.limits.model import Limits, check_limits
 
-    check_limits(Limits(**written))
+    check_limits(Limits(memory, sm))
 
 
 def _size(text: str) -> "MemorySize":
@@ -173,6 +173,7 @@ DEFAULTS = (
     Key("wait", _wait, "`--wait`: a time, `forever`, or `false`", "10m", "0"),
     Key("preempt_idle", _bool, "`--preempt-idle`", "true", False),
     Key("idle", _idle, "`--idle`: a time and what to do then", "15m:suspend", "never"),
+    Key("swap", _bool, "`--swap`", "true", False),
     Key("driver", _one_of(*DRIVER_MODES), "`--driver`", "cdi", "auto"),
     Key("enforce", _one_of(*ENFORCE_MODES), "`--enforce`", "library", "auto"),
     Key("pull", _one_of(*PULL_POLICIES), "`--pull`", "never", PULL_POLICIES[0]),

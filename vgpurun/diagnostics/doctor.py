@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vgpurun import abi
-from vgpurun.admission.capacity import capacities
+from vgpurun.admission.capacity import GpuCapacity, capacities
 from vgpurun.config import values as config
 from vgpurun.diagnostics.finding import FAILED, OK, WARNING, Finding
 from vgpurun.diagnostics.unusual import unusual_engine, unusual_gpus, unusual_host
@@ -129,6 +129,8 @@ def _engine(gpus: Sequence[Gpu], driver_mode: str) -> Iterator[Finding]:
         found = _failed("engine", error)
         remedies = [found.remedy, "`vgpurun local` needs no engine"]
         yield Finding(found.name, found.status, found.words, "; ".join(filter(None, remedies)))
+        if gpus:
+            yield from _reservations(gpus, None)
         return
     if gpus:
         yield from _reservations(gpus, engine)
@@ -140,7 +142,7 @@ def _engine(gpus: Sequence[Gpu], driver_mode: str) -> Iterator[Finding]:
         yield from _driver_in_containers(gpus, facts, driver_mode)
 
 
-def _reservations(gpus: Sequence[Gpu], engine: "Engine") -> Iterator[Finding]:
+def _reservations(gpus: Sequence[Gpu], engine: "Engine | None") -> Iterator[Finding]:
     """Find GPUs that are overcommitted: `docker start` and restarts by the engine do not ask for room."""
     try:
         found = capacities(gpus, devices.read_use(gpus), all_holders(engine))
@@ -156,6 +158,26 @@ def _reservations(gpus: Sequence[Gpu], engine: "Engine") -> Iterator[Finding]:
                 "are reserved by what runs there",
                 "stop one (vgpurun ps); start containers again with `vgpurun start`, which looks for room",
             )  # fmt: skip
+    yield from _turns(found)
+
+
+def _turns(found: Sequence[GpuCapacity]) -> Iterator[Finding]:
+    """Find whether those that take turns (--swap) get some, and have a place for their memory meanwhile."""
+    in_turns = [share for capacity in found for share in capacity.shares if share.quota.takes_turns]
+    if not in_turns:
+        return
+    if not guarded.is_running():
+        yield Finding(
+            "turns", WARNING, "no guard runs to give turns: of those with --swap on a GPU, all but one wait",
+            "start it as root: vgpurun guard",
+        )  # fmt: skip
+    most_bytes = sum(share.quota.reserved_bytes or 0 for share in in_turns) - sum(each.turns_bytes for each in found)
+    host_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if most_bytes > host_bytes:
+        yield Finding(
+            "turns", WARNING, f"those that wait for their turn (--swap) may hold {show_size(most_bytes)}, and this "
+            f"host has {show_size(host_bytes)} of memory", "lower some --mem: without room there, no turn ends",
+        )  # fmt: skip
 
 
 def _memory_limits(gpus: Sequence[Gpu], facts: EngineFacts, is_simulated: bool) -> Finding:

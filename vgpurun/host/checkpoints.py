@@ -18,6 +18,7 @@ from vgpurun.errors import SuspendError
 from vgpurun.util.threads import without_ctrl_c
 
 _CALLS = Path(__file__).with_name("checkpoint_calls.py")
+FIRST_DRIVER = 570
 _START_TAKES_S = 30.0
 _ANSWER_TAKES_S = 30.0  # besides the time that a lock is given
 _COPY_TAKES_S = 600.0  # of several hundred gigabytes through a slow host

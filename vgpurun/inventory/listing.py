@@ -19,6 +19,7 @@ NO_LIMIT = "no limit"
 UNKNOWN = "?"
 PAUSED = "paused"
 SUSPENDED = "suspended"
+SWAPPED = "swapped"
 
 # The fields of a template. The first ones are docker's.
 FIELDS = (
@@ -106,11 +107,15 @@ def status(tenant: Tenant) -> str:
     """Return what docker says of a container, and what docker does not know: its GPU's doing, and the guard's."""
     container = tenant.container
     assert container is not None
-    if container.status == "running" and any(quota.is_suspended for quota in _quotas(tenant)):
-        return f"Suspended, {show_size(sum(device.suspended_bytes for device in tenant.devices))} in host memory"
+    if container.status == "running" and any(quota.is_away for quota in _quotas(tenant)):
+        is_swapped = any(quota.is_swapped for quota in _quotas(tenant))
+        size = show_size(sum(device.suspended_bytes for device in tenant.devices))
+        return f"{'Waits for its turn' if is_swapped else 'Suspended'}, {size} in host memory"
     is_paused = any(quota.paused for quota in _quotas(tenant))
     stopped = f" ({tenant.stopped})" if tenant.stopped else ""
-    return (container.described or container.status) + f" (GPU {PAUSED})" * is_paused + stopped + _end(container)
+    has_turn = container.status == "running" and any(quota.takes_turns for quota in _quotas(tenant))
+    own = " (has its turn)" * has_turn + f" (GPU {PAUSED})" * is_paused
+    return (container.described or container.status) + own + stopped + _end(container)
 
 
 def _end(container: "VgpurunContainer") -> str:
@@ -123,7 +128,7 @@ def _end(container: "VgpurunContainer") -> str:
 
 def held_back(quota: Quota) -> str:
     """Return in a word why no GPU work begins, or nothing."""
-    return SUSPENDED if quota.is_suspended else PAUSED if quota.paused else ""
+    return SWAPPED if quota.is_swapped else SUSPENDED if quota.is_suspended else PAUSED if quota.paused else ""
 
 
 def _quotas(tenant: Tenant) -> list[Any]:

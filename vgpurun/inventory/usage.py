@@ -40,14 +40,14 @@ class TenantDevice(NamedTuple):
     @property
     def memory_used_bytes(self) -> int | None:
         """The bytes that count against the memory limit. The container writes the file, so nonsense is cut."""
-        if self.quota.is_suspended:
+        if self.quota.is_away:
             return 0
         return None if self.reading is None else min(self.reading.memory_used_bytes, self.gpu.memory_bytes)
 
     @property
     def suspended_bytes(self) -> int:
-        """The bytes that lie in host memory while it is suspended, and come back to the device after that."""
-        return self.reading.memory_used_bytes if self.quota.is_suspended and self.reading else 0
+        """The bytes that lie in host memory while it is suspended or swapped, and come back after that."""
+        return self.reading.memory_used_bytes if self.quota.is_away and self.reading else 0
 
     @property
     def utilization(self) -> Utilization | None:

@@ -27,6 +27,8 @@ def device_quotas(
     resolved = oversubscribe(gpus, resolved, limits.oversubscribe)
     policy = choose_policy(limits.sm_policy, environment)
     priority = choose_priority(limits.priority, environment)
+    if limits.swap:  # its first call asks for its first turn
+        resolved = [each._replace(takes_turns=True, suspended=abi.SWAPPED) for each in resolved]
     return tuple(
         DeviceQuota(gpu, each._replace(sm_policy=policy, priority=priority))
         for gpu, each in zip(gpus, resolved, strict=True)

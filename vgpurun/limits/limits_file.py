@@ -21,6 +21,7 @@ def limits_bytes(limits: Sequence[tuple[str, Quota]], may_disable: bool = False,
     content = abi.Limits(magic=abi.LIMITS_MAGIC, abi_version=abi.ABI_VERSION, device_count=len(limits))
     content.may_disable = may_disable
     content.has_parent = has_parent
+    content.swap = any(quota.takes_turns for _, quota in limits)
     content.suspended = max((quota.suspended for _, quota in limits), default=abi.NOT_SUSPENDED)
     for device, (uuid, quota) in zip(content.devices, limits, strict=False):
         device.uuid = uuid.encode()
@@ -65,8 +66,14 @@ def read_limits(path: Path) -> list[tuple[str, Quota]] | None:
     if limits is None:
         return None
     devices = limits.devices[: min(limits.device_count, abi.MAX_DEVICES)]
-    suspended = min(limits.suspended, abi.SUSPENDED)
-    return [(device.uuid.decode(errors="replace"), _quota_of(device, suspended)) for device in devices]
+    suspended = limits.suspended if limits.suspended <= abi.SWAPPED else abi.SUSPENDED
+    return [
+        (
+            device.uuid.decode(errors="replace"),
+            _quota_of(device)._replace(suspended=suspended, takes_turns=limits.swap != 0),
+        )
+        for device in devices
+    ]
 
 
 def has_parent(path: Path) -> bool:
@@ -83,7 +90,7 @@ def _read(path: Path) -> abi.Limits | None:
     return limits if limits.magic == abi.LIMITS_MAGIC and limits.abi_version == abi.ABI_VERSION else None
 
 
-def _quota_of(device: abi.DeviceLimit, suspended: int) -> Quota:
+def _quota_of(device: abi.DeviceLimit) -> Quota:
     return Quota(
         None if device.memory_limit_bytes == abi.NO_MEMORY_LIMIT else device.memory_limit_bytes,
         None if device.sm_limit_percent == abi.NO_SM_LIMIT else device.sm_limit_percent,
@@ -91,6 +98,5 @@ def _quota_of(device: abi.DeviceLimit, suspended: int) -> Quota:
         Priority.HIGH if device.priority == abi.PRIORITY_HIGH else Priority.LOW,
         bool(device.paused),
         device.virtual_limit_bytes if device.virtual_limit_bytes > device.memory_limit_bytes else None,
-        suspended,
-        device.guaranteed_bytes if 0 < device.guaranteed_bytes < device.memory_limit_bytes else None,
+        guaranteed_bytes=device.guaranteed_bytes if 0 < device.guaranteed_bytes < device.memory_limit_bytes else None,
     )

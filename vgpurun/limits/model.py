@@ -14,13 +14,14 @@ from vgpurun.util.printable import printable
 
 
 class Limits(NamedTuple):
-    """--mem, --sm, --sm-policy, --priority and --oversubscribe as they were written."""
+    """--mem, --sm, --sm-policy, --priority, --oversubscribe and --swap as they were written."""
 
     memory: str | None = None
     sm: str | None = None
     sm_policy: str | None = None
     priority: str | None = None
     oversubscribe: str | None = None
+    swap: bool = False
 
 
 def texts_by_device(limits: Limits) -> tuple[PerDevice[str | None], PerDevice[str | None]]:
@@ -86,6 +87,7 @@ def quotas_to_json(quotas: Sequence[DeviceQuota]) -> str:
                 "sm_percent": each.quota.sm_percent,
                 "sm_policy": each.quota.sm_policy.name.lower(),
                 "priority": each.quota.priority.name.lower(),
+                "swap": each.quota.takes_turns,
             }
             for each in quotas
         ]
@@ -109,6 +111,7 @@ def _quota_from_json(each: Mapping[str, Any]) -> Quota:
         PRIORITIES.get(each.get("priority", ""), Priority.HIGH),
         virtual_bytes=limit_within(each.get("virtual_bytes"), abi.NO_MEMORY_LIMIT),
         guaranteed_bytes=limit_within(each.get("guaranteed_bytes"), abi.NO_MEMORY_LIMIT),
+        takes_turns=each.get("swap") is True,
     )
 
 

@@ -56,6 +56,7 @@ class Quota(NamedTuple):
     `virtual_bytes` is what its programs see when that is more than `memory_bytes`: the host serves the rest.
     `suspended` is one of all devices: SUSPENDED and so on of abi.py.
     `guaranteed_bytes` is what is kept for it when that is less than `memory_bytes`, the most that it may have.
+    `takes_turns`: --swap; its memory is on the device in its own turns, so that those who take turns share one room.
     """
 
     memory_bytes: int | None = None
@@ -65,13 +66,23 @@ class Quota(NamedTuple):
     paused: bool = False
     virtual_bytes: int | None = None
     suspended: int = abi.NOT_SUSPENDED
+    guaranteed_bytes: int | None = None
+    takes_turns: bool = False
 
     @property
     def is_suspended(self) -> bool:
         """Whether the container has given back its memory and its time of the device, and reserves nothing there."""
         return self.suspended == abi.SUSPENDED
 
-    guaranteed_bytes: int | None = None
+    @property
+    def is_swapped(self) -> bool:
+        """Whether it waits for its turn, and what it had of the device is in host memory, if anything."""
+        return self.suspended == abi.SWAPPED
+
+    @property
+    def is_away(self) -> bool:
+        """Whether nothing of it is on the device, for the one reason or the other."""
+        return self.is_suspended or self.is_swapped
 
     @property
     def reserved_bytes(self) -> int | None:

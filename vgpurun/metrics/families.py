@@ -88,6 +88,10 @@ _TENANT: Scope[TenantSeen] = Scope(
 _STOPPED: Scope[TenantSeen] = Scope(
     _TENANT.rows, {name: read for name, read in _TENANT.labels.items() if name in _OF_DEVICE}
 )
+_IN_TURNS: Scope[TenantSeen] = Scope(
+    lambda snapshot: [each for each in snapshot.tenants if any(device.quota.takes_turns for device in each.devices)],
+    _STOPPED.labels,
+)
 _ACTION: Scope[tuple[tuple[str, str], int]] = Scope(
     lambda snapshot: snapshot.guard_actions.items(), {"action": lambda row: row[0][0], "cause": lambda row: row[0][1]}
 )
@@ -104,14 +108,21 @@ _BUILD: Scope[Snapshot] = Scope(
 )
 
 
-def reserved_bytes(seen: GpuSeen) -> int:
-    """Return the sum of the memory limits on a GPU."""
-    return sum(device.memory_limit_bytes or 0 for device in seen.devices)
+def _reserved(seen: GpuSeen, limit: Callable[[Device], float | None]) -> float:
+    """Return the sum of limits on a GPU; those that take turns have the largest of theirs, suspended ones none."""
+    there = [device for device in seen.devices if not device.quota.is_suspended]
+    in_turns = max((limit(device) or 0 for device in there if device.quota.takes_turns), default=0)
+    return sum(limit(device) or 0 for device in there if not device.quota.takes_turns) + in_turns
+
+
+def reserved_bytes(seen: GpuSeen) -> float:
+    """Return what is reserved of a GPU's memory by limits."""
+    return _reserved(seen, lambda device: device.memory_limit_bytes)
 
 
 def reserved_ratio(seen: GpuSeen) -> float:
-    """Return the sum of the compute limits on a GPU; 1 is the whole GPU."""
-    return sum(device.sm_limit_ratio or 0 for device in seen.devices)
+    """Return what is reserved of a GPU's time by limits; 1 is the whole GPU."""
+    return _reserved(seen, lambda device: device.sm_limit_ratio)
 
 
 def used_ratio(device: Device) -> float | None:
@@ -234,11 +245,23 @@ FAMILIES: tuple[Family[Any], ...] = (
     ),
     Family(
         "vgpurun_container_suspended", GAUGE, "1 while the container's programs are off their GPUs.", DEVICE,
-        lambda device: int(device.quota.is_suspended),
+        lambda device: int(device.quota.is_away),
     ),
     Family(
         "vgpurun_container_suspended_bytes", GAUGE, "Device memory that lies in host memory meanwhile.", DEVICE,
         lambda device: device.suspended_bytes,
+    ),
+    Family(
+        "vgpurun_container_swaps_total", COUNTER, "Ways of its memory off the GPUs or back, for turns (--swap).",
+        _IN_TURNS, lambda tenant: tenant.swaps.swaps,
+    ),
+    Family(
+        "vgpurun_container_swapped_bytes_total", COUNTER, "What those ways have moved.",
+        _IN_TURNS, lambda tenant: tenant.swaps.swapped_bytes,
+    ),
+    Family(
+        "vgpurun_container_turn_wait_seconds_total", COUNTER, "Time in which its calls waited for its turn (--swap).",
+        _IN_TURNS, lambda tenant: tenant.swaps.waited_s,
     ),
     Family(
         "vgpurun_container_idle_seconds_total", COUNTER,

@@ -37,7 +37,7 @@ def gpu_time(device: "Device", seen: "GpuSeen | None", before_s: float, elapsed_
     """
     used_s = min(since(device.counted_s, before_s), elapsed_s)
     is_alone = seen is not None and seen.only_user is device
-    is_measured = device.quota.sm_percent is not None or used_s > 0 or not is_alone or device.quota.is_suspended
+    is_measured = device.quota.sm_percent is not None or used_s > 0 or not is_alone or device.quota.is_away
     if not is_measured and seen is not None and seen.utilization_ratio is not None:
         return GpuTime(seen.utilization_ratio * elapsed_s, is_measured=False, is_estimated=True)
     return GpuTime(used_s, is_measured, is_estimated=False)
@@ -51,7 +51,7 @@ def since(busy_s: float, before_s: float) -> float:
 def held(device: "Device", time: GpuTime, elapsed_s: float) -> Held:
     """Return what becomes of some time with this use, whose memory counts as it is now."""
     is_idle = time.is_none and bool(device.memory_used_bytes)
-    return Held(elapsed_s * is_idle, elapsed_s * bool(device.suspended_bytes))
+    return Held(elapsed_s * is_idle, elapsed_s * (device.quota.is_suspended and bool(device.suspended_bytes)))
 
 
 class Holding:

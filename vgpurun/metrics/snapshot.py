@@ -25,6 +25,7 @@ from vgpurun.limits import usage_file
 from vgpurun.limits.quota import Quota
 from vgpurun.limits.usage_file import BrokenUsageError, DeviceReading
 from vgpurun.metrics.holding import Held, Holding, Key
+from vgpurun.suspend.swap_counts import SwapCounts, read_swaps
 
 if TYPE_CHECKING:
     from vgpurun.engine.client import Engine  # slow to import
@@ -71,14 +72,14 @@ class Device:
     @property
     def memory_used_bytes(self) -> int | None:
         """The bytes that count against the memory limit. The container writes the file, so nonsense is cut."""
-        if self.quota.is_suspended:
+        if self.quota.is_away:
             return 0
         return None if self.reading is None else min(self.reading.memory_used_bytes, self.gpu.memory_bytes)
 
     @property
     def suspended_bytes(self) -> int | None:
-        """The bytes that lie in host memory while it is suspended."""
-        if not self.quota.is_suspended:
+        """The bytes that lie in host memory while it is suspended or swapped."""
+        if not self.quota.is_away:
             return 0
         return None if self.reading is None else min(self.reading.memory_used_bytes, self.gpu.memory_bytes)
 
@@ -109,6 +110,7 @@ class TenantSeen:
     namespace: str = ""
     pod: str = ""
     is_stopped: bool = False
+    swaps: SwapCounts = field(default_factory=SwapCounts)
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -133,7 +135,7 @@ class GpuSeen:
     @property
     def only_user(self) -> Device | None:
         """The one tenant that has processes on the GPU, or None where there are none or several."""
-        there = [device for device in self.devices if not device.quota.is_suspended]
+        there = [device for device in self.devices if not device.quota.is_away]
         working = [device for device in there if device.reading and device.reading.processes]
         return working[0] if len(working) == 1 else None
 
@@ -335,6 +337,7 @@ def _read_tenant(holder: Holder, by_uuid: Mapping[str, Gpu], is_stopped: bool) -
         namespace=_shown(holder.namespace),
         pod=_shown(holder.pod),
         is_stopped=is_stopped,
+        swaps=read_swaps(holder.folder),
     )
     for number, ((uuid, quota), reading) in enumerate(zip(holder.quotas, readings, strict=True)):
         if uuid in by_uuid and all(device.gpu.uuid != uuid for device in tenant.devices):

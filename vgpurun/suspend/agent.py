@@ -1,6 +1,7 @@
 """Looks after what is suspended, idles, or is over (`--for`): a thread of the host's daemon, `vgpurun guard`.
 
 It finishes what was interrupted, brings back what asks for its GPUs when there is room, and does what --idle says.
+What takes turns is left to swapping.py, but for what --idle says of it.
 Where a program asks and there is no room, or a launch waits, others that are idle and may be suspended make way.
 """
 
@@ -10,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vgpurun import abi
@@ -22,11 +24,13 @@ from vgpurun.host.gpus import Gpu
 from vgpurun.limits import limits_file, usage_file
 from vgpurun.limits.idle import IdlePolicy, read_idle
 from vgpurun.limits.update import is_being_changed
+from vgpurun.storage import state
 from vgpurun.suspend.coming_back import bring_back
 from vgpurun.suspend.processes import belongs_to, find, started
 from vgpurun.suspend.record import Phase, Record
+from vgpurun.suspend.swapping import Hears, Swapper
 from vgpurun.suspend.targets import Target, running_containers, slices_and_processes
-from vgpurun.suspend.transition import Wishes, finish, is_asked_for, read, suspend
+from vgpurun.suspend.transition import Wishes, finish, is_asked_for, read, suspend, takes_turns
 
 if TYPE_CHECKING:
     from vgpurun.engine.client import Engine
@@ -49,23 +53,27 @@ class Agent:
         self._containers: list[Target] = []
         self._watched: dict[str, Target] = {}  # those that are suspended, or on their way
         self._owners: dict[int, tuple[int | None, str]] = {}  # of processes that use a GPU: their start, and a target
-        self._listed_s = self._looked_s = float("-inf")
+        self._listed_s = self._looked_s = self._changed_s = float("-inf")
         self._busy_s: dict[str, float] = {}  # when each was last seen to use a GPU, or first seen at all
         self._again_s: dict[str, float] = {}
         self._warned: set[str] = set()
         self._troubles: dict[str, str] = {}
         self._engine: Engine | None = None
+        self._swapper = Swapper(gpus, libcuda, Hears(say, self._hear_of_target, self._idle_s))
+        self._folders: set[Path] = set()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="suspensions", daemon=True)
 
     def start(self) -> None:
         """Begin to look, in a thread."""
         self._thread.start()
+        self._swapper.start()
 
     def stop(self) -> None:
         """Look no more. A transition under way ends first."""
         self._stopping.set()
         self._thread.join()
+        self._swapper.stop()
 
     def _run(self) -> None:
         while not self._stopping.wait(LOOK_EVERY_S):
@@ -90,6 +98,9 @@ class Agent:
             trouble = ""  # it has ended meanwhile
         if trouble:
             self._again_s[target.id] = time.monotonic() + _TRY_AGAIN_S
+        self._hear_of_target(target, trouble)
+
+    def _hear_of_target(self, target: Target, trouble: str) -> None:
         self._hear_of(target.id, trouble and f"{target.name}: {trouble}")
 
     def _hear_of(self, key: str, trouble: str) -> None:
@@ -111,7 +122,7 @@ class Agent:
         elif found.phase != Phase.SUSPENDED:
             if not is_being_changed(target):
                 self._finish(target)
-        elif not found.is_held and is_asked_for(target, found):
+        elif not found.is_swapped and not found.is_held and is_asked_for(target, found):
             self._wake(target, found)
 
     def _finish(self, target: Target) -> None:
@@ -200,9 +211,13 @@ class Agent:
         measured_s = max((each.last_launch_ns for each in readings), default=0) / 1e9
         return min(now_s, max(measured_s, self._busy_s.setdefault(target.id, now_s)))
 
+    def _idle_s(self, target: Target) -> float:
+        now_s = time.monotonic()
+        return now_s - self._last_busy_s(target, now_s)
+
     def _note_use(self, now_s: float) -> None:
         """Where NVML does not tell what processes use of a GPU, nobody on it is idle."""
-        with_policy = [each for each in self._targets if read_idle(each.limits_folder)]
+        with_policy = [each for each in self._targets if read_idle(each.limits_folder) or _takes_turns(each)]
         trouble = ""
         for gpu in self._gpus if with_policy else ():
             try:
@@ -226,7 +241,11 @@ class Agent:
         return owner
 
     def _list(self, now_s: float) -> None:
-        if now_s - self._listed_s >= _ASK_ENGINE_EVERY_S:
+        folders = set(state.folders(state.visible_roots()))
+        if folders - self._folders:  # one that is about to start may wait for its first turn
+            self._changed_s = now_s
+        self._folders = folders
+        if now_s - self._listed_s >= _ASK_ENGINE_EVERY_S or now_s - self._changed_s < _ASK_ENGINE_EVERY_S:
             self._listed_s = now_s
             try:
                 self._engine = self._engine or _connect()
@@ -235,6 +254,7 @@ class Agent:
                 self._engine = None
             self._hear_of(end_overdue.__name__, _trouble_of(self._end_overdue))
         self._targets = [*self._containers, *slices_and_processes()]
+        self._swapper.see([each for each in self._targets if _takes_turns(each)])
         ids = {target.id for target in self._targets}
         for target in self._targets:
             self._busy_s.setdefault(target.id, now_s)
@@ -264,6 +284,12 @@ def _connect() -> "Engine | None":
         return Engine.connect()
     except NoEngineError:
         return None
+
+
+def _takes_turns(target: Target) -> bool:
+    with suppress(OSError):
+        return takes_turns(target)
+    return False
 
 
 def _uuids(target: Target) -> set[str]:

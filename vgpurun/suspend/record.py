@@ -32,6 +32,7 @@ class Record(NamedTuple):
 
     `is_held`: only a command brings it back, and no call of its programs. `by`: what suspended it, for people.
     `since_s` is in seconds since 1970, `since_ns` by CLOCK_MONOTONIC: only a call after that asks for the GPUs.
+    `is_swapped`: it comes back at its turn, and what it has reserved stays its own, together with others' in theirs.
     """
 
     phase: Phase
@@ -41,6 +42,7 @@ class Record(NamedTuple):
     by: str = ""
     since_s: float = 0.0
     since_ns: int = 0
+    is_swapped: bool = False
 
     @property
     def total_bytes(self) -> int:
@@ -60,6 +62,7 @@ def read(folder: Path) -> Record | None:
             printable(str(given["by"])),
             float(given["since_s"]),
             int(given["since_ns"]),
+            given.get("is_swapped") is True,
         )
     except FileNotFoundError:
         return None

@@ -4,7 +4,7 @@ Every step is written down before it is done (record.py), under the lock of the 
 of one transition alone: whoever finds one that was interrupted lets the processes run on, or go on coming back.
 
 The limits file says to the programs whether their calls wait, and to admission whether their memory and their time are
-reserved: a suspended container has given both back, and one on its way out or back has not.
+reserved: a suspended container has given both back; one on its way out or back, or that waits for its turn, has not.
 """
 
 import time
@@ -41,12 +41,13 @@ Admitted = Callable[[Limited, Sequence[tuple[Gpu, Quota]]], AbstractContextManag
 class Wishes(NamedTuple):
     """How a suspension is to be. `by`: what asks for it, for people. `is_held`: no call of its programs ends it.
 
-    `gives_way`: a program that asks for its GPU meanwhile keeps it.
+    `gives_way`: a program that asks for its GPU meanwhile keeps it. `is_swap`: it comes back at its turn.
     """
 
     by: str = "vgpurun suspend"
     is_held: bool = False
     gives_way: bool = False
+    is_swap: bool = False
     lock_timeout_ms: int = LOCK_TIMEOUT_MS
 
 
@@ -58,7 +59,7 @@ def suspend(target: Limited, gpus: Sequence[Gpu], driver: Checkpoints, wishes: W
     with changing(target):
         found = finish_locked(target, gpus, driver)
         if found is not None:
-            return _with_hold(target, found, wishes.is_held)
+            return _as_wished(target, found, wishes)
         own = _gpus_of(target, gpus)
         _is_part_of_what_is_there(target)
         there = find(target.limits_folder, own)
@@ -68,7 +69,7 @@ def suspend(target: Limited, gpus: Sequence[Gpu], driver: Checkpoints, wishes: W
         checks.check(target.name, held)
         begun = Record(
             Phase.SUSPENDING, tuple(processes), held_bytes(processes, own), wishes.is_held, wishes.by,
-            time.time(), time.monotonic_ns(),
+            time.time(), time.monotonic_ns(), wishes.is_swap,
         )  # fmt: skip
         record.write(target.limits_folder, begun)
         try:
@@ -83,24 +84,37 @@ def suspend(target: Limited, gpus: Sequence[Gpu], driver: Checkpoints, wishes: W
 def resume(target: Limited, gpus: Sequence[Gpu], driver: Checkpoints, admitted: Admitted) -> Record | None:
     """Bring all processes back; return what their suspension was, or None where there was none.
 
-    `admitted` gets the GPUs and the limits that are needed, and is entered while they are reserved again. Raises
-    NoRoomError, SuspendError and StateError.
+    `admitted` gets the GPUs and the limits that are needed, and is entered while they are reserved again. What takes
+    turns has them reserved then, and waits for its turn. Raises NoRoomError, SuspendError and StateError.
     """
     with changing(target):
         found = finish_locked(target, gpus, driver)
-        if found is None:
-            return None
+        if found is None or found.is_swapped:
+            return found
         checks.check_runs(target.name, found.processes)
         wanted = devices_of(target.name, _limits(target), gpus)
         is_part = _is_part_of_what_is_there(target)
         with nullcontext() if is_part else admitted(target, wanted):  # what it is a part of is reserved
-            record.write(target.limits_folder, found._replace(phase=Phase.RESUMING))
-            _set_suspended(target, abi.SUSPENDING)
-            try:
-                _await_memory(target, found, gpus)
-            except BaseException:
-                _settle(target, found)
-                raise
+            if any(quota.takes_turns for _, quota in wanted):
+                record.write(target.limits_folder, found._replace(phase=Phase.RESUMING))
+                _set_suspended(target, abi.SWAPPED)
+                return _settle(target, found._replace(is_swapped=True))
+            _reserve_memory(target, found, gpus)
+        _come_back(target, gpus, driver, found)
+        return found
+
+
+def swap_in(target: Limited, gpus: Sequence[Gpu], driver: Checkpoints) -> Record | None:
+    """Bring back what has its turn now; return what it was, or None where it does not wait for one.
+
+    Raises NoRoomError, SuspendError and StateError.
+    """
+    with changing(target):
+        found = finish_locked(target, gpus, driver)
+        if found is None or not found.is_swapped:
+            return None
+        checks.check_runs(target.name, found.processes)
+        _reserve_memory(target, found, gpus)
         _come_back(target, gpus, driver, found)
         return found
 
@@ -120,13 +134,16 @@ def finish_locked(target: Limited, gpus: Sequence[Gpu], driver: Checkpoints) -> 
     if found is None:
         if _suspended(target) == abi.NOT_SUSPENDED:
             return None
-        # The last step of all is left, or the record is damaged.
-        found = Record(Phase.SUSPENDING, tuple(find(target.limits_folder, _gpus_of(target, gpus))))
+        # It waits for its first turn; or the last step of all is left, or the record is damaged.
+        is_swapped = _suspended(target) == abi.SWAPPED
+        processes = tuple(find(target.limits_folder, _gpus_of(target, gpus)))
+        found = Record(Phase.SUSPENDED if is_swapped else Phase.SUSPENDING, processes, is_swapped=is_swapped)
     # A user's own folder may say anything, and root reads it. Processes of another user are not left out, but refused.
     own = [each for each in found.processes if each.is_alive() and belongs_to(each.pid, target.limits_folder)]
     found = found._replace(processes=tuple(own))
-    if found.phase == Phase.RESUMING and _suspended(target) == abi.SUSPENDED:
-        found = found._replace(phase=Phase.SUSPENDED)  # nothing is reserved yet, nothing was done
+    state = _suspended(target)
+    if found.phase == Phase.RESUMING and state in (abi.SUSPENDED, abi.SWAPPED):
+        found = found._replace(phase=Phase.SUSPENDED, is_swapped=state == abi.SWAPPED)  # nothing was done
     if found.phase == Phase.SUSPENDED:
         return _settle(target, found)
     _come_back(target, gpus, driver, found)
@@ -134,16 +151,19 @@ def finish_locked(target: Limited, gpus: Sequence[Gpu], driver: Checkpoints) -> 
 
 
 def start_over(target: Limited) -> None:
-    """Forget a suspension: what is about to start anew has its room reserved, and waits for nothing. Raises OSError.
+    """Forget a suspension: what is about to start anew has its room reserved, and waits for its turn at most.
+
+    Raises OSError.
 
     Not where a process of it is there still, as in a container that is paused and so does not start.
     """
     found = record.read(target.limits_folder)
     if found is not None and any(each.is_alive() for each in found.processes):
         return
-    if found is not None or _suspended(target) != abi.NOT_SUSPENDED:
+    wanted = abi.SWAPPED if takes_turns(target) else abi.NOT_SUSPENDED
+    if found is not None or _suspended(target) != wanted:
         record.forget(target.limits_folder)
-        _set_suspended(target, abi.NOT_SUSPENDED)
+        _set_suspended(target, wanted)
 
 
 def read(target: Limited) -> Record | None:
@@ -156,6 +176,12 @@ def read(target: Limited) -> Record | None:
 def is_asked_for(target: Limited, found: Record) -> bool:
     """Whether a program has asked for its GPUs since they were taken."""
     return usage_file.read_asked_ns(target.limits_folder / "run" / "usage") > found.since_ns
+
+
+def takes_turns(target: Limited) -> bool:
+    """Whether it has its memory on the GPU in its own turns alone. Raises OSError."""
+    limits = limits_file.read_limits(target.limits_folder / "etc" / "limits") or []
+    return any(quota.takes_turns for _, quota in limits)
 
 
 def _take(target: Limited, own: Sequence[Gpu], driver: Checkpoints, begun: Record, wishes: Wishes) -> Record:
@@ -259,6 +285,17 @@ def _unlock(driver: Checkpoints, process: Process) -> bool:
     return True
 
 
+def _reserve_memory(target: Limited, found: Record, gpus: Sequence[Gpu]) -> None:
+    """Write down that all comes back, where its GPUs have the memory free. Raises NoRoomError: then it is as before."""
+    record.write(target.limits_folder, found._replace(phase=Phase.RESUMING))
+    _set_suspended(target, abi.SUSPENDING)
+    try:
+        _await_memory(target, found, gpus)
+    except BaseException:
+        _settle(target, found)
+        raise
+
+
 def _await_memory(target: Limited, found: Record, gpus: Sequence[Gpu]) -> None:
     """Raise NoRoomError where a GPU has too little memory free for what is away, whoever has it.
 
@@ -289,18 +326,19 @@ def _await_memory(target: Limited, found: Record, gpus: Sequence[Gpu]) -> None:
 
 
 def _settle(target: Limited, found: Record) -> Record:
-    """Write down that everything is away, and give back what was reserved: in this order."""
+    """Write down that everything is away, and give back what was reserved, unless for its turns: in this order."""
     found = found._replace(phase=Phase.SUSPENDED)
     record.write(target.limits_folder, found)
-    _set_suspended(target, abi.SUSPENDED)
+    _set_suspended(target, abi.SWAPPED if found.is_swapped else abi.SUSPENDED)
     return found
 
 
-def _with_hold(target: Limited, found: Record, is_held: bool) -> Record:
-    if is_held and not found.is_held:
-        found = found._replace(is_held=True)
-        record.write(target.limits_folder, found)
-    return found
+def _as_wished(target: Limited, found: Record, wishes: Wishes) -> Record:
+    """Let what is away already stay so as it is wished: held, or without the turns that it waited for."""
+    wanted = found._replace(is_held=found.is_held or wishes.is_held, is_swapped=found.is_swapped and wishes.is_swap)
+    if wanted.is_swapped != found.is_swapped:
+        wanted = wanted._replace(by=wishes.by, since_s=time.time(), since_ns=time.monotonic_ns())
+    return wanted if wanted == found else _settle(target, wanted)
 
 
 def _gpus_of(target: Limited, gpus: Sequence[Gpu]) -> list[Gpu]:

@@ -106,6 +106,7 @@ def _cells(tenant: Tenant, device: TenantDevice) -> tuple[RenderableType, ...]:
     memory_limit = show_range(quota)
     if quota.virtual_bytes is not None:
         memory_limit += f", seen as {show_size(quota.virtual_bytes)}"
+    memory_limit += ", in turns" * quota.takes_turns
     share = "?" if busy is None else f"{busy.last_1s:.0f} %"
     compute = "no limit" if quota.sm_percent is None else f"{share} / {quota.sm_percent} %"
     compute = held_back(quota) or compute

@@ -96,6 +96,8 @@ def device_json(device: TenantDevice, driver: MemoryLimits | None = None) -> dic
         "priority": device.quota.priority.name.lower(),
         "paused": device.quota.paused,
         "suspended": device.quota.is_suspended,
+        "takes_turns": device.quota.takes_turns,
+        "swapped": device.quota.is_swapped,
         "memory_suspended_bytes": device.suspended_bytes,
         "sm_used_percent": round(busy.last_1s, 1) if busy else None,
         "sm_used_10s_percent": round(busy.last_10s, 1) if busy else None,

@@ -1,0 +1,168 @@
+"""Turns with memory (--swap) on simulated GPUs: programs that together want more than there is, under the guard."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import pytest
+
+from support import ROUNDS
+from support.suspension import PATTERNS, Guard, Host, Program
+
+TRAINING = PATTERNS.with_name("training.py")
+MOST = ("--driver", "sim", "--swap", "--mem", "90%", "--gpus", "device=0")
+MOST_MIB = 1650  # of 2048, beside a context
+
+
+def train(host: Host, steps: int, mib: int = MOST_MIB, options: tuple[str, ...] = MOST) -> subprocess.Popen[str]:
+    return host.start("local", *options, "--", sys.executable, "-u", str(TRAINING), str(mib), str(steps), "50")
+
+
+def steps_of(training: subprocess.Popen[str], timeout_s: float = 100) -> list[float]:
+    """Wait for its end, and return when its steps began. No byte was wrong."""
+    out, err = training.communicate(timeout=timeout_s)
+    *steps, last = out.splitlines()
+    assert last == "right", (out[-500:], err)
+    return [float(each) for each in steps]
+
+
+def test_two_trainings_of_most_of_the_memory_both_finish(host: Host, guard: Guard) -> None:
+    first, second = train(host, 60), train(host, 60)
+    while first.poll() is None or second.poll() is None:
+        assert host.used_mib()[0] <= 2048
+        time.sleep(0.1)
+    began, other = steps_of(first), steps_of(second)
+    assert len(began) == len(other) == 60
+    assert began[0] < other[-1] and other[0] < began[-1], "they took turns"
+    assert host.used_mib() == [0, 0]
+
+
+@pytest.mark.slow
+def test_three_get_equal_turns(host: Host, guard: Guard) -> None:
+    trainings = [train(host, 100_000) for _ in range(3)]
+    try:
+        time.sleep(16)
+    finally:
+        for each in trainings:
+            each.terminate()
+    had = [len(each.communicate(timeout=30)[0].splitlines()) for each in trainings]
+    assert min(had) > 0.4 * max(had), had  # in two or three turns each
+
+
+def test_a_notebook_beside_a_training_gets_its_turn(host: Host, guard: Guard, start: Callable[..., Program]) -> None:
+    training = train(host, 120)
+    notebook = start(*MOST[2:])
+    for _ in range(3):
+        assert notebook.asks("check") == "right 4"
+        time.sleep(1)
+    assert training.poll() is None, "it was there in between"
+    steps_of(training)
+
+
+def test_one_with_turns_beside_one_without(host: Host, guard: Guard, start: Callable[..., Program]) -> None:
+    """The one without keeps all that it has, and room is never reserved twice."""
+    fixed = start("--mem", "500m", "--gpus", "device=0")
+    options = (*MOST[:3], "--mem", "1500m", "--gpus", "device=0")
+    trainings = [train(host, 40, 1300, options) for _ in range(2)]
+    for each in trainings:
+        assert each.stdout and each.stdout.readline()
+    refused = host.vgpurun("local", "--driver", "sim", "--mem", "100m", "--gpus", "device=0", "--", "true")
+    assert refused.returncode == 125 and "48 MiB is free" in refused.stderr
+    refused = host.vgpurun("local", *MOST, "--", "true")
+    assert refused.returncode == 125 and "1.51 GiB is free" in refused.stderr
+    for _ in range(10):
+        assert fixed.asks("check") == "right 4"
+        assert not (fixed.folder / "suspension").exists()
+    for each in trainings:
+        steps_of(each)
+
+
+def test_a_slice_takes_its_turns_as_a_whole(host: Host, guard: Guard) -> None:
+    made = host.vgpurun("slice", "create", *MOST, "team")
+    assert made.returncode == 0, made.stderr
+    team = ("--driver", "sim", "--slice", "team")
+    members = [train(host, 30, 700, team) for _ in range(2)]
+    other = train(host, 30)
+    for each in (*members, other):
+        assert len(steps_of(each)) == 30
+    assert host.vgpurun("slice", "rm", "--driver", "sim", "team").returncode == 0
+
+
+def test_a_launch_without_a_guard_is_refused(host: Host) -> None:
+    for words in (("local", *MOST, "--", "true"), ("slice", "create", *MOST, "team")):
+        done = host.vgpurun(*words)
+        assert done.returncode == 125 and "--swap: vgpurun guard gives the turns" in done.stderr
+        assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_launch_under_an_old_driver_or_without_a_limit_is_refused(host: Host, guard: Guard) -> None:
+    done = host.vgpurun("local", "--driver", "sim", "--swap", "--", "true")
+    assert done.returncode == 125 and "--swap takes turns with a memory limit" in done.stderr
+    host.configure(2048, extra="driver_version: 550.54.15\n")
+    done = host.vgpurun("local", *MOST, "--", "true")
+    assert done.returncode == 125 and "driver 550.54.15 takes no program off a GPU" in done.stderr
+
+
+def test_who_has_the_gpu_is_shown(host: Host, guard: Guard, start: Callable[..., Program]) -> None:
+    first, second = start(*MOST[2:]), start(*MOST[2:])
+    assert first.asks("take 1000") == "taken"
+    assert second.asks("check") == "right 4"
+    shown = json.loads(host.vgpurun("smi", "--driver", "sim", "--format", "json").stdout)
+    by_id = {each["id"]: each["devices"][0] for each in shown["processes"]}
+    assert [by_id[each.pid]["swapped"] for each in (first, second)] == [True, False]
+    assert by_id[first.pid]["memory_used_bytes"] == 0 and by_id[first.pid]["memory_suspended_bytes"] > 1000 << 20
+    assert "swapped" in host.vgpurun("smi", "--driver", "sim").stdout
+
+
+def test_suspend_takes_it_out_of_the_turns_until_it_is_resumed(
+    host: Host, guard: Guard, start: Callable[..., Program]
+) -> None:
+    """Its part of the reservation is free meanwhile; back in, it waits for its turn as before."""
+    program = start(*MOST[2:])
+    assert program.suspend("--hold").returncode == 0
+    fixed = start("--mem", "2g", "--gpus", "device=0")
+    program.tell("check")
+    assert program.is_silent(1)
+    refused = program.resume()
+    assert refused.returncode == 125 and "is free" in refused.stderr
+    fixed.end()
+    other = start(*MOST[2:])
+    assert other.asks("take 1000") == "taken"
+    assert program.resume().returncode == 0
+    assert program.hears() == "right 4"
+    assert other.asks("check") == "right 4"
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize(
+    "rounds", [pytest.param(6, marks=pytest.mark.slow), pytest.param(ROUNDS // 5, marks=pytest.mark.exhaustive)]
+)
+def test_the_guard_a_program_and_the_command_line_are_killed(
+    host: Host, guard: Guard, start: Callable[..., Program], rounds: int
+) -> None:
+    """At any moment: no program is lost or stays locked, no byte is wrong, and what is reserved is what it was."""
+    chance = random.Random(os.getpid())
+    keeper = start(*MOST[2:])
+    assert keeper.asks("take 1000") == "taken"
+    for round_number in range(rounds):
+        training, victim = train(host, 30), start(*MOST[2:])
+        time.sleep(chance.uniform(0, 2))
+        command = host.start("suspend" if round_number % 2 else "resume", "--driver", "sim", "--process", keeper.pid)
+        time.sleep(chance.uniform(0, 1))
+        command.kill()
+        command.communicate()
+        victim.kill()
+        guard.kill()
+        assert keeper.asks("check") == "right 4"
+        steps_of(training)
+        refused = host.vgpurun("local", "--driver", "sim", "--mem", "300m", "--gpus", "device=0", "--", "true")
+        assert refused.returncode == 125 and "is free" in refused.stderr, "the turns have their reservation"
+    keeper.end()
+    fits = host.vgpurun("local", "--driver", "sim", "--mem", "2g", "--gpus", "device=0", "--", "true")
+    assert fits.returncode == 0, fits.stderr

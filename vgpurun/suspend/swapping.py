@@ -1,0 +1,160 @@
+"""Carries out the turns of those that take some (--swap): a thread of the guard, and one for each exchange.
+
+Whose turn it is, is for turns.py to say, and each way in and out is a transition as any other.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from vgpurun import abi
+from vgpurun.errors import VgpurunError
+from vgpurun.host.checkpoints import Checkpoints
+from vgpurun.host.gpus import Gpu
+from vgpurun.limits import limits_file, usage_file
+from vgpurun.suspend.record import Record
+from vgpurun.suspend.swap_counts import add_swap
+from vgpurun.suspend.targets import Target
+from vgpurun.suspend.transition import Wishes, read, suspend, swap_in
+from vgpurun.suspend.turns import Exchange, Group, Turns
+
+_LOOK_EVERY_S = 0.05
+_ASKS_AGAIN_NS = 2_000_000_000  # a call that waits asks every half a second; one that has asked before has ended
+
+
+class Hears(NamedTuple):
+    """The part of the agent that this needs. `trouble`: about a target, or nothing where there is none any more."""
+
+    say: Callable[[str], None]
+    trouble: Callable[[Target, str], None]
+    idle_s: Callable[[Target], float]
+
+
+class Swapper:
+    """One for the host."""
+
+    def __init__(self, gpus: Sequence[Gpu], libcuda: str, agent: Hears) -> None:
+        self._gpus = gpus
+        self._libcuda = libcuda
+        self._agent = agent
+        self._turns = Turns()
+        self._targets: dict[str, Target] = {}
+        self._moving: set[str] = set()
+        self._lock = threading.Lock()  # of what is above, but for the files
+        self._stopping = threading.Event()
+        self._exchanges: list[threading.Thread] = []
+        self._thread = threading.Thread(target=self._run, name="turns", daemon=True)
+
+    def start(self) -> None:
+        """Begin to look, in a thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Look no more. Exchanges under way end first."""
+        self._stopping.set()
+        self._thread.join()
+        for each in self._exchanges:
+            each.join()
+
+    def see(self, targets: Sequence[Target]) -> None:
+        """Tell which there are that take turns."""
+        with self._lock:
+            self._targets = {each.id: each for each in targets}
+
+    def _run(self) -> None:
+        while not self._stopping.wait(_LOOK_EVERY_S):
+            if self._targets:
+                self.look()
+
+    def look(self) -> None:
+        """Begin the exchanges that are due. Raises nothing."""
+        with self._lock:
+            targets, moving = dict(self._targets), set(self._moving)
+        groups = [group for each in targets.values() if (group := self._group(each, each.id in moving))]
+        with self._lock:
+            exchanges = self._turns.decide(groups, time.monotonic())
+            for each in exchanges:
+                self._moving |= {*each.out, *([each.into] if each.into else [])}
+        self._exchanges = [each for each in self._exchanges if each.is_alive()]
+        for each in exchanges:
+            thread = threading.Thread(target=self._carry_out, args=(each, targets), name="exchange")
+            self._exchanges.append(thread)
+            thread.start()
+
+    def _group(self, target: Target, is_moving: bool) -> Group | None:
+        """Return it as it is now, or None for one that takes no turns: it is suspended altogether, or has ended."""
+        try:
+            limits = limits_file.read_limits(target.limits_folder / "etc" / "limits") or []
+        except OSError:
+            return None
+        states = {quota.suspended for _, quota in limits if quota.takes_turns}
+        if not states or states == {abi.SUSPENDED}:
+            return None
+        gpus = frozenset(uuid for uuid, _ in limits)
+        if states == {abi.NOT_SUSPENDED}:
+            return Group(target.id, gpus, True, False, self._agent.idle_s(target), is_moving)
+        if states == {abi.SWAPPED}:
+            return Group(target.id, gpus, False, _wants(target), is_moving=is_moving)
+        return Group(target.id, gpus, False, False, is_moving=True)
+
+    def _carry_out(self, exchange: Exchange, targets: dict[str, Target]) -> None:
+        into = targets[exchange.into] if exchange.into else None
+        try:
+            with Checkpoints(self._libcuda) as driver:
+                why = f"turn of {into.name}" if into else "another is there"
+                if all(self._go(targets[each], driver, why, each in exchange.idle) for each in exchange.out) and into:
+                    self._come(into, driver)
+        finally:
+            with self._lock:
+                self._moving -= {*exchange.out, exchange.into}
+
+    def _go(self, target: Target, driver: Checkpoints, why: str, is_idle: bool) -> bool:
+        def go() -> Record:
+            return suspend(target, self._gpus, driver, Wishes(by=why, is_swap=True))
+
+        found, took_s = self._done(target, go)
+        if found is None:
+            return not target.limits_folder.exists()
+        with self._lock:
+            self._turns.went(target.id, time.monotonic(), took_s, is_idle)
+        add_swap(target.limits_folder, found.total_bytes)
+        return True
+
+    def _come(self, target: Target, driver: Checkpoints) -> None:
+        def come() -> Record | None:
+            return swap_in(target, self._gpus, driver)
+
+        found, took_s = self._done(target, come)
+        if found is None:
+            return
+        now_s = time.monotonic()
+        with self._lock:
+            since_s = self._turns.waits_since_s(target.id)
+            self._turns.came(target.id, now_s, took_s)
+        add_swap(target.limits_folder, found.total_bytes, now_s - (now_s if since_s is None else since_s))
+
+    def _done(self, target: Target, act: Callable[[], Record | None]) -> tuple[Record | None, float]:
+        """Return what came of it, and how long it took; None where it has failed, which is said."""
+        began_s = time.monotonic()
+        found, trouble = None, ""
+        try:
+            found = act()
+        except (VgpurunError, OSError) as error:
+            trouble = str(error)
+        except Exception as error:  # a mistake about one thing ends neither the others nor in silence
+            trouble = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        if trouble:
+            with self._lock:
+                self._turns.failed(target.id, time.monotonic())
+        self._agent.trouble(target, trouble)
+        return found, time.monotonic() - began_s
+
+
+def _wants(target: Target) -> bool:
+    """Whether a call of it waits."""
+    asked_ns = usage_file.read_asked_ns(target.limits_folder / "run" / "usage")
+    if asked_ns < time.monotonic_ns() - _ASKS_AGAIN_NS:
+        return False
+    found = read(target)
+    return found is None or asked_ns > found.since_ns
