@@ -95,7 +95,9 @@ class Limits(ctypes.LittleEndianStructure):
         ("may_disable", ctypes.c_uint32),
         ("suspended", ctypes.c_uint32),
         ("swap", ctypes.c_uint32),
-        ("reserved", ctypes.c_uint8 * 32),
+        ("movable", ctypes.c_uint32),
+        ("moves", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint8 * 24),
         ("has_parent", ctypes.c_uint32),
         ("devices", DeviceLimit * MAX_DEVICES),
     )

@@ -36,26 +36,11 @@ static bool read_pairs(const struct state_gpu_pair *pairs, unsigned count, unsig
     from[old] = new;
     taken[new] = true;
   }
-  for (unsigned device = 0; device < sim_config.device_count; device++)
-    if (from[device] == NONE && atomic_load(&state_own(device)->checkpointed_bytes) != 0)
+  for (unsigned device = 0; device < sim_config.device_count; device++) {
+    if (from[device] == NONE && !is_instance(device))
       return false;
-  /* The devices that no pair has put anywhere fill the places that are left. */
-  unsigned next = 0;
-  for (unsigned device = 0; device < sim_config.device_count; device++) {
-    if (from[device] != NONE)
-      continue;
-    if (!taken[device]) {
+    if (from[device] == NONE)
       from[device] = device;
-      taken[device] = true;
-    }
-  }
-  for (unsigned device = 0; device < sim_config.device_count; device++) {
-    if (from[device] != NONE)
-      continue;
-    while (taken[next])
-      next++;
-    from[device] = next;
-    taken[next] = true;
   }
   return true;
 }

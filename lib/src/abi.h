@@ -95,7 +95,9 @@ struct vgpu_limits {
   uint32_t may_disable; /* not 0: a program with CUDA_DISABLE_CONTROL=true is not limited */
   uint32_t suspended;   /* VGPU_*SUSPEND*: else calls of CUDA wait, and ask for the GPUs */
   uint32_t swap;        /* not 0: it takes turns with others, and its memory is on the GPU in its own ones alone */
-  uint8_t reserved[32];
+  uint32_t movable;     /* not 0: a container of it has other GPUs' nodes as well, which CUDA is not to show there */
+  uint32_t moves;       /* how often it has been moved to other GPUs: variables may name those that it had */
+  uint8_t reserved[24];
   uint32_t
       has_parent; /* not 0: a share within another one, whose etc/limits and run/usage are in ../parent from here */
   struct vgpu_device_limit devices[VGPU_MAX_DEVICES];

@@ -54,6 +54,7 @@ def exit_code_of(vgpurun: Cli, name: str) -> int:
         ("update", "--driver", "sim", "--mem", "1g"),
         ("suspend", "--driver", "sim"),
         ("resume", "--driver", "sim"),
+        ("move", "--driver", "sim", "--gpus", "0"),
         ("thaw",),
         ("smi",),
     ],
@@ -76,6 +77,7 @@ def test_an_unknown_container_is_docker_s_error(vgpurun: Cli, arguments: tuple[s
         ("exec", "foreign", "true"),
         ("suspend", "--driver", "sim"),
         ("resume", "--driver", "sim"),
+        ("move", "--driver", "sim", "--gpus", "0"),
         ("thaw",),
     ],
 )

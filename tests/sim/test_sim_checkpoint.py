@@ -216,7 +216,7 @@ def test_a_restore_without_room_never_works_again(machine: Machine, driver: Remo
 def test_onto_another_gpu(machine: Machine, driver: Remote) -> None:
     program = Program(machine)
     driver.out(program.pid)
-    pairs = f"{{'{UUIDS[0]}': '{UUIDS[1]}'}}"
+    pairs = dict(zip(UUIDS, (UUIDS[1], UUIDS[0], UUIDS[2]), strict=True))
     assert driver(f"restore({program.pid}, {pairs})", f"unlock({program.pid})") == ["CUDA_SUCCESS"] * 2
     assert driver.used_mib() == [0, 530, 0]
     program.tell("check")
@@ -235,8 +235,12 @@ def test_onto_a_gpu_where_it_cannot_go(machine: Machine, driver: Remote) -> None
     program = Program(machine)
     driver.out(program.pid)
     unknown = "GPU-51a00000-0000-4000-8000-0000000000ff"
-    for old, new in [(0, UUIDS[2]), (1, UUIDS[1]), (0, unknown)]:
-        pairs = f"{{'{UUIDS[old]}': '{new}'}}"
+    for pairs in (
+        dict(zip(UUIDS, (UUIDS[2], UUIDS[1], UUIDS[0]), strict=True)),  # another kind
+        dict(zip(UUIDS, (unknown, *UUIDS[1:]), strict=True)),
+        dict(zip(UUIDS, (UUIDS[1], *UUIDS[1:]), strict=True)),  # two onto one
+        {UUIDS[0]: UUIDS[1]},  # not all of its GPUs
+    ):
         assert driver(f"restore({program.pid}, {pairs})") == ["CUDA_ERROR_INVALID_VALUE"]
     driver.back(program.pid)
     program.tell("check")

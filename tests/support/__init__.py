@@ -82,11 +82,12 @@ def python_of(user: int, groups: str = "--clear-groups") -> Iterator[tuple[str, 
         yield python
 
 
-def own_gpu_config(folder: Path) -> str:
-    """Write what VGPUSIM_CONFIG names for a GPU of 16 GiB that no other test's programs, nor any left over, are on."""
+def own_gpu_config(folder: Path, count: int = 1) -> str:
+    """Write what VGPUSIM_CONFIG names for GPUs of 16 GiB that no other test's programs, nor any left over, are on."""
     config = folder / "sim.yaml"
-    uuid = f"GPU-{os.urandom(4).hex()}-0000-0000-0000-000000000000"
-    config.write_text(f"devices:\n  - name: Simulated\n    uuid: {uuid}\n    memory_mib: 16384\n")
+    uuids = [f"GPU-{os.urandom(4).hex()}-0000-0000-0000-{number:012}" for number in range(count)]
+    devices = "".join(f"  - name: Simulated\n    uuid: {uuid}\n    memory_mib: 16384\n" for uuid in uuids)
+    config.write_text(f"devices:\n{devices}")
     return str(config)
 
 

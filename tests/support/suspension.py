@@ -54,7 +54,8 @@ class Host:
         """Start the command line, in a process group of its own if need be."""
         return subprocess.Popen(
             [sys.executable, "-m", "vgpurun", *words], env={**self.environment, **variables},
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=is_group,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            start_new_session=is_group,
         )  # fmt: skip
 
     def used_mib(self) -> list[int]:
@@ -112,6 +113,9 @@ class Program:
 
     def resume(self, *options: str) -> subprocess.CompletedProcess[str]:
         return self.host.vgpurun("resume", "--driver", "sim", "--process", self.pid, *options)
+
+    def move(self, gpus: str, *options: str) -> subprocess.CompletedProcess[str]:
+        return self.host.vgpurun("move", "--driver", "sim", "--gpus", gpus, "--process", self.pid, *options)
 
     def end(self) -> None:
         for pipe in (self.process.stdin, self.process.stdout):

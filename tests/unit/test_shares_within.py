@@ -99,7 +99,8 @@ def test_new_limits_leave_a_part_a_part(tmp_path: Path) -> None:
 
 def given(**settings: object) -> dict[str, object]:
     names = ("mem", "sm", "sm_policy", "priority", "oversubscribe", "gpus", "place", "overcommit", "wait", "idle")
-    return {**dict.fromkeys(names), "preempt_idle": None, "swap": None, "slice_name": None, **settings}
+    of_late = ("preempt_idle", "swap", "movable", "slice_name")
+    return {**dict.fromkeys((*names, *of_late)), **settings}
 
 
 def test_a_launch_in_a_share_becomes_a_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -220,6 +220,7 @@ def given(**settings: object) -> dict[str, object]:
         "wait",
         "preempt_idle",
         "swap",
+        "movable",
     )
     return {**dict.fromkeys(names), "slice_name": None, **settings}
 

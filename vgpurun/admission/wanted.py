@@ -24,10 +24,8 @@ if TYPE_CHECKING:
     from vgpurun.admission.nesting import Nesting
     from vgpurun.engine.client import Engine
 
-_OF_A_SLICE = (
-    "sm_policy", "priority", "oversubscribe", "gpus", "place", "overcommit", "wait", "preempt_idle", "idle", "swap",
-)  # fmt: skip
-_OF_NO_PART = ("place", "overcommit", "wait", "preempt_idle", "idle", "swap")
+_OF_NO_PART = ("place", "overcommit", "wait", "preempt_idle", "idle", "swap", "movable")
+_OF_A_SLICE = ("sm_policy", "priority", "oversubscribe", "gpus", *_OF_NO_PART)
 
 
 class Wanted(NamedTuple):
@@ -42,6 +40,7 @@ class Wanted(NamedTuple):
     is_local: bool = False
     defaults: frozenset[str] = frozenset()
     idle: str = ""
+    is_movable: bool = False
 
     @classmethod
     def take(
@@ -82,6 +81,7 @@ class Wanted(NamedTuple):
             is_local=is_local,
             defaults=defaults,
             idle=take("idle") if "idle" in given else "",  # a slice has none
+            is_movable=take("movable"),
         )
 
     def admission(self, environment: Mapping[str, str], gpus: Sequence[Gpu], engine: "Engine | None") -> Admission:
@@ -122,6 +122,7 @@ class WantedSlice(NamedTuple):
     name: str
     gpus: str | None = None
     idle: str = ""
+    is_movable: bool = False  # what is joined says that
 
     @classmethod
     def take(cls, name: str, given: MutableMapping[str, Any]) -> "WantedSlice | WantedPart":
@@ -165,6 +166,7 @@ class WantedPart(NamedTuple):
     limits: Limits
     gpus: str | None = None
     idle: str = ""
+    is_movable: bool = False
 
     @classmethod
     def take(cls, share: Share, given: MutableMapping[str, Any]) -> "WantedPart":

@@ -19,7 +19,8 @@ from vgpurun.cdi.specification import Share, cdi_device, specification
 from vgpurun.errors import OutputError
 from vgpurun.host import drivers
 from vgpurun.host.drivers import EngineFacts
-from vgpurun.host.gpus import Gpu
+from vgpurun.host.gpus import Gpu, of_same_kind
+from vgpurun.limits import limits_file
 from vgpurun.slices import store
 from vgpurun.slices.quotas import quotas_on
 from vgpurun.slices.store import Slice
@@ -65,7 +66,10 @@ def of_slices(host: Host, slices: Sequence[Slice]) -> dict[str, Any]:
 
 def _device(host: Host, each: Slice) -> dict[str, Any]:
     quotas = quotas_on(each, host.gpus)
-    edits = joined([host.edits([quota.gpu for quota in quotas]), limits_edits(quotas, host.simulated_driver)])
+    chosen = [quota.gpu for quota in quotas]
+    is_movable = limits_file.is_movable(each.folder / "etc" / "limits")
+    reached = of_same_kind(chosen, host.gpus) if is_movable else chosen
+    edits = joined([host.edits(reached), limits_edits(quotas, host.simulated_driver)])
     return cdi_device(Share(each.name, quotas, each.folder), host.library, edits)
 
 

@@ -19,7 +19,7 @@ _GROUP = "Placement"
 
 
 def placement_options(function: Function) -> Function:
-    """Add --slice, --gpus, --place, --overcommit, --wait, --preempt-idle, --swap and --idle."""
+    """Add --slice, --gpus, --place, --overcommit, --wait, --preempt-idle, --swap, --movable and --idle."""
     return option(
         "--slice",
         "slice_name",
@@ -43,7 +43,7 @@ def idle_option(function: Function) -> Function:
 
 
 def own_placement_options(function: Function) -> Function:
-    """Add --gpus, --place, --overcommit, --wait, --preempt-idle and --swap."""
+    """Add --gpus, --place, --overcommit, --wait, --preempt-idle, --swap and --movable."""
     for decorate in reversed(
         (
             option(
@@ -82,6 +82,14 @@ def own_placement_options(function: Function) -> Function:
                 group=_GROUP,
                 help="Take turns of some seconds with others that say so: each has its memory on the GPU in its turn, "
                 "and in host memory else, so together they may have more than there is. It takes vgpurun guard.",
+            ),
+            option(
+                "--movable",
+                type=bool,
+                metavar="",
+                group=_GROUP,
+                help="vgpurun move and defrag may bring it to other GPUs of the same kind while it runs: a container "
+                "gets the nodes of those too, and no use of them. A local process can be moved without this.",
             ),
         )
     ):

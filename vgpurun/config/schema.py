@@ -174,6 +174,7 @@ DEFAULTS = (
     Key("preempt_idle", _bool, "`--preempt-idle`", "true", False),
     Key("idle", _idle, "`--idle`: a time and what to do then", "15m:suspend", "never"),
     Key("swap", _bool, "`--swap`", "true", False),
+    Key("movable", _bool, "`--movable`", "true", False),
     Key("driver", _one_of(*DRIVER_MODES), "`--driver`", "cdi", "auto"),
     Key("enforce", _one_of(*ENFORCE_MODES), "`--enforce`", "library", "auto"),
     Key("pull", _one_of(*PULL_POLICIES), "`--pull`", "never", PULL_POLICIES[0]),

@@ -320,6 +320,19 @@ def parse_gpus(text: str, gpus: Sequence[Gpu]) -> list[Gpu] | int:
     return chosen
 
 
+def of_same_kind(chosen: Sequence[Gpu], gpus: Sequence[Gpu]) -> list[Gpu]:
+    """Return those of the GPUs that are chosen, and all whole ones of the same kind as a whole one that is."""
+    kinds = {gpu.name for gpu in chosen if gpu.mig_index is None}
+    alike = [gpu for gpu in gpus if gpu.name in kinds and gpu.mig_index is None and not gpu.mig_enabled]
+    return [gpu for gpu in gpus if gpu in chosen or gpu in alike]
+
+
+def named_gpus(text: str, gpus: Sequence[Gpu]) -> list[Gpu]:
+    """Return the GPUs that a list with commas names, where a number is no count, in NVML's order. Raises GpuError."""
+    names = text.strip().removeprefix("device=").split(",")
+    return sorted({_named(name.strip(), gpus, text) for name in names}, key=lambda gpu: gpu.place)
+
+
 def match_gpu(name: str, gpus: Sequence[Gpu]) -> Gpu | None:
     """Return the GPU with that number, UUID or unambiguous start of a UUID, or None."""
     if re.fullmatch(r"[0-9]{1,6}(:[0-9]{1,6})?", name, re.ASCII):

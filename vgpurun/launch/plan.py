@@ -92,10 +92,12 @@ def plan_launch(
     profiling: Profiling | None = None,
     libc: "Libc | None" = None,
     limits_device: DeviceRequest | None = None,
+    is_movable: bool = False,
 ) -> LaunchPlan:
     """Return the plan of a container. `host_exists` tells whether a path is on this host, `is_readable` whether all
     users can read a folder that is to be made. `libc` is what is known of the image's C library, if anything is.
-    `limits_device` has the driver's own limits set, where there is a memory limit.
+    `limits_device` has the driver's own limits set, where there is a memory limit. `is_movable`: the driver's nodes are
+    those of more GPUs than the container is to see.
 
     The limits of a slice that is joined, or of a part of a share, take the place of `limits` and of those in the
     environment.
@@ -142,7 +144,10 @@ def plan_launch(
             "quota": quotas_to_json(quotas),
             "enforce": "driver" if is_driver_held else "library",
         },
-        state_files={**({} if joined else shared_files(quotas, driver, bool(parents))), **_preload_file(libc)},
+        state_files={
+            **({} if joined else shared_files(quotas, driver, bool(parents), is_movable)),
+            **_preload_file(libc),
+        },
         state_links={**_links(driver), **parent_link(parents)},
         warnings=(*_warnings_of_instances(gpus), *_warnings_of_limits(quotas, mounts, libc)),
         slice_folder=joined.folder if joined else None,

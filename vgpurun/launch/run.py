@@ -12,6 +12,7 @@ from vgpurun.console.signals import Signals
 from vgpurun.engine.images import PullOptions, find_image
 from vgpurun.errors import EngineError
 from vgpurun.host import drivers, mps, simulation
+from vgpurun.host import gpus as devices
 from vgpurun.host.drivers import DriverPlan, EngineFacts
 from vgpurun.host.gpus import Gpu
 from vgpurun.host.library import Library, find_library, find_simulated_driver
@@ -20,6 +21,7 @@ from vgpurun.launch.committed import own_variables
 from vgpurun.launch.enforcement import check_host, enforcing_device
 from vgpurun.launch.plan import LaunchPlan, plan_launch
 from vgpurun.launch.profiling import Profiling
+from vgpurun.limits import limits_file
 from vgpurun.limits.idle import idle_files
 from vgpurun.options import ContainerOptions
 from vgpurun.storage import state
@@ -120,7 +122,10 @@ class Launch:
         libc: "Libc | None" = None,
         is_dry_run: bool = False,
     ) -> LaunchPlan:
-        driver = self._driver(facts, placement.gpus)
+        joined = placement.joined
+        is_movable = limits_file.is_movable(joined.folder / "etc" / "limits") if joined else self._wanted.is_movable
+        reached = devices.of_same_kind(placement.gpus, self._gpus) if is_movable else placement.gpus
+        driver = self._driver(facts, reached)
         simulated = Path(driver.folder) if driver.mode == "sim" and driver.folder else None
         plan = plan_launch(
             self._options,
@@ -130,10 +135,11 @@ class Launch:
             library.path,
             state.new_folder_path(self._options.name),
             image_environment,
-            joined=placement.joined,
+            joined=joined,
             part=placement.part,
             profiling=self._profiling,
             libc=libc,
+            is_movable=is_movable,
             limits_device=enforcing_device(self._enforce, placement.gpus, facts, simulated, is_dry_run),
         )
         plan = plan._replace(state_files={**plan.state_files, **idle_files(self._wanted.idle)})

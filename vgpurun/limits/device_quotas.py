@@ -40,18 +40,21 @@ def quotas_of(gpus: Sequence[Gpu], limits: Limits) -> tuple[DeviceQuota, ...]:
     return device_quotas(gpus, limits, {}, range(len(gpus)))
 
 
-def shared_files(quotas: Sequence[DeviceQuota], driver: DriverPlan, has_parent: bool = False) -> dict[str, bytes]:
+def shared_files(
+    quotas: Sequence[DeviceQuota], driver: DriverPlan, has_parent: bool = False, is_movable: bool = False
+) -> dict[str, bytes]:
     """Return the files, by relative path, of a state folder that containers share with the host; usage comes beside."""
     return {
-        "etc/limits": limits_content(quotas, has_parent),
+        "etc/limits": limits_content(quotas, has_parent, is_movable),
         "etc/ld.so.preload": f"{abi.CONTAINER_LIBRARY}\n".encode(),
         **driver.state_files,
     }
 
 
-def limits_content(quotas: Sequence[DeviceQuota], has_parent: bool = False) -> bytes:
+def limits_content(quotas: Sequence[DeviceQuota], has_parent: bool = False, is_movable: bool = False) -> bytes:
     """Return the content of the limits file of these quotas, which may be a part of another share's."""
-    return limits_file.limits_bytes([(each.gpu.uuid, each.quota) for each in quotas], has_parent=has_parent)
+    limits = [(each.gpu.uuid, each.quota) for each in quotas]
+    return limits_file.limits_bytes(limits, has_parent=has_parent, movable=is_movable)
 
 
 def toolkit_variables(quotas: Sequence[DeviceQuota]) -> dict[str, str]:

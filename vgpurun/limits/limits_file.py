@@ -1,7 +1,7 @@
 """The limits file of a container: the host writes it, and the library and the host read it."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from ctypes import sizeof
 from pathlib import Path
 
@@ -12,16 +12,25 @@ from vgpurun.storage import tenants
 from vgpurun.storage.shared_file import read_regular
 
 
-def limits_bytes(limits: Sequence[tuple[str, Quota]], may_disable: bool = False, has_parent: bool = False) -> bytes:
+def limits_bytes(
+    limits: Sequence[tuple[str, Quota]],
+    may_disable: bool = False,
+    has_parent: bool = False,
+    movable: bool = False,
+    moves: int = 0,
+) -> bytes:
     """Return the content of a limits file: the UUID and quota of each device, in the order of their NVML index.
 
     `may_disable`: whether a program may lift its limits by CUDA_DISABLE_CONTROL=true. `has_parent`: whether this is a
-    part of another share, which is found as `parent` beside the file's folder.
+    part of another share, which is found as `parent` beside the file's folder. `movable`: whether containers of it have
+    the nodes of other GPUs too. `moves`: how often it has changed its GPUs.
     """
     content = abi.Limits(magic=abi.LIMITS_MAGIC, abi_version=abi.ABI_VERSION, device_count=len(limits))
     content.may_disable = may_disable
     content.has_parent = has_parent
     content.swap = any(quota.takes_turns for _, quota in limits)
+    content.movable = movable
+    content.moves = moves
     content.suspended = max((quota.suspended for _, quota in limits), default=abi.NOT_SUSPENDED)
     for device, (uuid, quota) in zip(content.devices, limits, strict=False):
         device.uuid = uuid.encode()
@@ -40,11 +49,31 @@ def write_limits(path: Path, limits: Sequence[tuple[str, Quota]], may_disable: b
 
     The other tenants on its GPUs are told. A part of another share remains one. Raises OSError.
     """
+    _rewrite(
+        path,
+        lambda before: limits_bytes(limits, may_disable, bool(before.has_parent), bool(before.movable), before.moves),
+    )
+
+
+def write_gpus(path: Path, limits: Sequence[tuple[str, Quota]], has_moved: bool) -> None:
+    """Change in the same way which GPUs a share has, and nothing else. `has_moved`: these are others than at its start.
+
+    The tenants on both are told. Raises OSError.
+    """
+    _rewrite(
+        path,
+        lambda before: limits_bytes(
+            limits, bool(before.may_disable), bool(before.has_parent), bool(before.movable), before.moves + has_moved
+        ),
+    )
+    tenants.have_listed_anew()
+
+
+def _rewrite(path: Path, changed: Callable[[abi.Limits], bytes]) -> None:
     file = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         before = os.pread(file, sizeof(abi.Limits), 0).ljust(sizeof(abi.Limits), b"\0")
-        has_parent = bool(abi.Limits.from_buffer_copy(before).has_parent)
-        content = limits_bytes(limits, may_disable, has_parent)
+        content = changed(abi.Limits.from_buffer_copy(before))
         os.pwrite(file, content, 0)
     finally:
         os.close(file)
@@ -80,6 +109,12 @@ def has_parent(path: Path) -> bool:
     """Ask whether a limits file is that of a part of another share. Raises OSError."""
     limits = _read(path)
     return limits is not None and limits.has_parent != 0
+
+
+def is_movable(path: Path) -> bool:
+    """Ask whether containers of a share have the nodes of other GPUs too. Raises OSError."""
+    limits = _read(path)
+    return limits is not None and limits.movable != 0
 
 
 def _read(path: Path) -> abi.Limits | None:

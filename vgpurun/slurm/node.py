@@ -115,7 +115,7 @@ def _make(job: Job, quotas: Sequence[DeviceQuota], driver: str) -> Slice:
     libvgpu = library.find_library(is_dry_run=False)
     library.check_host(libvgpu)
     make_mount_points()
-    files = slice_files(quotas, driver, lambda _: None)
+    files = slice_files(quotas, driver, (), False, lambda _: None)
     with suppress(FileNotFoundError):  # what the host preloads everywhere stays preloaded
         files["etc/ld.so.preload"] += PRELOAD_FILE.read_bytes()
     files["slurm/job"] = job.record.encode()

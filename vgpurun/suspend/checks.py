@@ -1,14 +1,16 @@
 """Says beforehand why processes cannot be taken off their GPUs, so that they are left as they are."""
 
 import re
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from vgpurun.errors import SuspendError
+from vgpurun.errors import NoRoomError, SuspendError
+from vgpurun.host.gpus import Gpu, read_use
 from vgpurun.limits.quota import show_size
-from vgpurun.suspend.processes import Process
+from vgpurun.suspend.processes import Process, held_bytes
 from vgpurun.util.kernel_text import read_lines
 
 _AVAILABLE = re.compile(r"^MemAvailable: +([0-9]+) kB$", re.MULTILINE)
@@ -16,6 +18,8 @@ _PROC = Path("/proc")
 _CGROUPS = Path("/sys/fs/cgroup")
 _FILE_PAGES = ("inactive_file", "active_file")
 _NCCL = "/libnccl.so"
+_MEMORY_COMES_BACK_S = 2.0  # what just ended is not all gone yet
+_LOOK_S = 0.05
 
 
 def check(name: str, held: Mapping[Process, Mapping[str, int]]) -> None:
@@ -53,6 +57,36 @@ def check_runs(name: str, processes: Sequence[Process]) -> None:
             )
 
 
+def await_memory(name: str, processes: Sequence[Process], held_before: Mapping[str, int], gpus: Sequence[Gpu]) -> None:
+    """Raise NoRoomError where a GPU has too little memory free for what is away, whoever has it.
+
+    `held_before` is what the processes had or will have on each GPU, by UUID. A driver that finds too little never
+    brings a process back.
+    """
+    there = held_bytes(processes, gpus)
+    needed = {uuid: held - there.get(uuid, 0) for uuid, held in held_before.items()}
+    chosen = [gpu for gpu in gpus if needed.get(gpu.uuid, 0) > 0]
+    deadline_s = time.monotonic() + _MEMORY_COMES_BACK_S
+    while True:
+        uses = read_use(chosen)
+        short = [
+            (gpu, gpu.memory_bytes - use.memory_used_bytes)
+            for gpu, use in zip(chosen, uses, strict=True)
+            if gpu.memory_bytes - use.memory_used_bytes < needed[gpu.uuid]
+        ]
+        if not short:
+            return
+        if time.monotonic() > deadline_s:
+            gpu, free_bytes = short[0]
+            raise NoRoomError(
+                f"{name} needs {show_size(needed[gpu.uuid])} of GPU {gpu.number}, and {show_size(free_bytes)} "
+                "is not in use there",
+                "end what is outside of vgpurun, or wait with --wait",
+                gpus=[gpu.uuid],
+            )
+        time.sleep(_LOOK_S)
+
+
 def _is_stopped(pid: int) -> bool:
     with suppress(OSError):
         return (_PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()[0] in "Tt"
@@ -88,11 +122,11 @@ def _host_bytes() -> int | None:
 def _in_cgroups(held: Mapping[Process, Mapping[str, int]]) -> Iterator[tuple[int, int]]:
     """Yield what the processes below a memory cgroup need, and what it leaves them: for each with a limit."""
     needed: Counter[Path] = Counter()
-    for process, held_bytes in held.items():
+    for process, held_by_it in held.items():
         for controllers, path in _cgroups_of(process.pid):
             if controllers in ("", "memory"):
                 folder = _CGROUPS / controllers / path
-                needed.update(dict.fromkeys((folder, *folder.parents), sum(held_bytes.values())))
+                needed.update(dict.fromkeys((folder, *folder.parents), sum(held_by_it.values())))
     for folder, needed_bytes in needed.items():
         for limit, usage in (("max", "current"), ("limit_in_bytes", "usage_in_bytes")):
             with suppress(OSError, ValueError):

@@ -1,8 +1,8 @@
-"""Brings suspended programs back when there is room for them, as a launch would find it."""
+"""Brings programs back, or to other GPUs, when there is room for them, as a launch would find it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from vgpurun.admission.changes import admitted_change
 from vgpurun.admission.waiting import Line
@@ -14,10 +14,12 @@ from vgpurun.limits import limits_file
 from vgpurun.limits.quota import Quota
 from vgpurun.limits.update import Limited
 from vgpurun.suspend.record import Record
-from vgpurun.suspend.transition import resume
+from vgpurun.suspend.transition import Wishes, move, resume
 
 if TYPE_CHECKING:
     from vgpurun.engine.client import Engine
+
+T = TypeVar("T")
 
 
 def bring_back(
@@ -37,12 +39,39 @@ def bring_back(
         return admitted_change(target.id, wanted, gpus, engine, overcommit)
 
     limits = limits_file.read_limits(target.limits_folder / "etc" / "limits") or []
-    with closing(Line([uuid for uuid, _ in limits], wait_s, say, asked=f"resume {target.name}")) as line:
+    uuids = [uuid for uuid, _ in limits]
+    return _in_line(uuids, wait_s, f"resume {target.name}", lambda: resume(target, gpus, driver, admitted))
+
+
+def move_over(
+    target: Limited,
+    gpus: Sequence[Gpu],
+    driver: Checkpoints,
+    onto: Mapping[str, str],
+    engine: "Engine | None",
+    wishes: Wishes,
+    overcommit: bool | None = None,
+    wait_s: float = 0.0,
+) -> Record:
+    """Bring a share onto other GPUs, by UUIDs; return how it was meanwhile. Waits and raises as bring_back."""
+
+    def admitted(_: Limited, wanted: Sequence[tuple[Gpu, Quota]]) -> AbstractContextManager[object]:
+        return admitted_change(target.id, wanted, gpus, engine, overcommit)
+
+    def go() -> Record:
+        return move(target, gpus, driver, onto, admitted, wishes)
+
+    return _in_line(list(onto.values()), wait_s, f"move {target.name}", go)
+
+
+def _in_line(uuids: Sequence[str], wait_s: float, asked: str, act: Callable[[], T]) -> T:
+    """Do what needs room on these GPUs, in the queue of the launches if need be. Raises NoRoomError, and as it does."""
+    with closing(Line(uuids, wait_s, say, asked=asked)) as line:
         while True:
             refusal = None
             if not line.is_behind():
                 try:
-                    return resume(target, gpus, driver, admitted)
+                    return act()
                 except NoRoomError as error:
                     refusal = error
             line.join()

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from vgpurun import abi
 from vgpurun.errors import SuspendError
+from vgpurun.host.checkpoints import Checkpoints
 from vgpurun.host.gpus import Gpu, read_processes
 from vgpurun.limits.usage_file import BrokenUsageError, read_counted
 from vgpurun.util.kernel_text import read_lines
@@ -66,6 +67,19 @@ def find(folder: Path, gpus: Sequence[Gpu]) -> list[Process]:
             if belongs_to(pid, folder):
                 own.add(pid)
     return [Process(pid, moment) for pid in sorted(own) if (moment := started(pid)) is not None]
+
+
+def find_all(folder: Path, gpus: Sequence[Gpu], driver: Checkpoints) -> list[Process]:
+    """Return with these all others there that have started CUDA, and hold nothing of a GPU yet; raise the same.
+
+    It looks at each process of the host.
+    """
+    found = {*find(folder, gpus)}
+    for pid in sorted(int(path.name) for path in _PROC.iterdir() if path.name.isdecimal()):
+        with suppress(SuspendError):  # a stranger
+            if belongs_to(pid, folder) and driver.state(pid) is not None and (moment := started(pid)) is not None:
+                found.add(Process(pid, moment))
+    return sorted(found)
 
 
 def on_gpus(processes: Sequence[Process], gpus: Sequence[Gpu]) -> list[Gpu]:

@@ -25,6 +25,8 @@ class Phase(Enum):
     SUSPENDING = "suspending"
     SUSPENDED = "suspended"
     RESUMING = "resuming"
+    MOVING = "moving"  # all are away, and come back on other GPUs
+    RETURNING = "returning"  # to those that they had, for one of them could not be brought to the others
 
 
 class Record(NamedTuple):
@@ -33,6 +35,7 @@ class Record(NamedTuple):
     `is_held`: only a command brings it back, and no call of its programs. `by`: what suspended it, for people.
     `since_s` is in seconds since 1970, `since_ns` by CLOCK_MONOTONIC: only a call after that asks for the GPUs.
     `is_swapped`: it comes back at its turn, and what it has reserved stays its own, together with others' in theirs.
+    `onto`: of a move, the GPU that takes the place of each, by UUID. `moved`: of a return, those that were there.
     """
 
     phase: Phase
@@ -43,6 +46,8 @@ class Record(NamedTuple):
     since_s: float = 0.0
     since_ns: int = 0
     is_swapped: bool = False
+    onto: Mapping[str, str] = {}
+    moved: tuple[Process, ...] = ()
 
     @property
     def total_bytes(self) -> int:
@@ -63,6 +68,8 @@ def read(folder: Path) -> Record | None:
             float(given["since_s"]),
             int(given["since_ns"]),
             given.get("is_swapped") is True,
+            {str(old): str(new) for old, new in given.get("onto", {}).items()},
+            tuple(Process(int(pid), int(started)) for pid, started in given.get("moved", ())),
         )
     except FileNotFoundError:
         return None

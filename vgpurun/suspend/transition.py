@@ -8,22 +8,21 @@ reserved: a suspended container has given both back; one on its way out or back,
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from vgpurun import abi
 from vgpurun.errors import GpuError, NoRoomError, SuspendError
-from vgpurun.host import gpus as devices
 from vgpurun.host.checkpoints import CheckpointError, Checkpoints, ProcessState
 from vgpurun.host.gpus import Gpu
 from vgpurun.limits import limits_file, usage_file
 from vgpurun.limits.nested import folders_above
-from vgpurun.limits.quota import Quota, show_size
+from vgpurun.limits.quota import Quota
 from vgpurun.limits.update import Limited, changing, devices_of
-from vgpurun.suspend import checks, record
-from vgpurun.suspend.processes import Process, belongs_to, find, held_by_each, held_bytes
+from vgpurun.suspend import checks, record, relocation
+from vgpurun.suspend.processes import Process, belongs_to, find, find_all, held_by_each, held_bytes
 from vgpurun.suspend.record import Phase, Record
 from vgpurun.util.threads import without_ctrl_c
 
@@ -31,8 +30,6 @@ LOCK_TIMEOUT_MS = 10_000
 # A call that looked before the limits file said so has entered the driver, and is waited for, after this time: one that
 # enters a locked driver waits there, and asks for nothing. Its thread may have been out of processor time in between.
 _CALLS_NOTICE_S = 0.2
-_MEMORY_COMES_BACK_S = 2.0  # what just ended is not all gone yet
-_LOOK_S = 0.05
 _MOST_ROUNDS = 20  # of processes that start while others are being locked
 
 Admitted = Callable[[Limited, Sequence[tuple[Gpu, Quota]]], AbstractContextManager[object]]
@@ -60,7 +57,7 @@ def suspend(target: Limited, gpus: Sequence[Gpu], driver: Checkpoints, wishes: W
         found = finish_locked(target, gpus, driver)
         if found is not None:
             return _as_wished(target, found, wishes)
-        own = _gpus_of(target, gpus)
+        own = gpus_of(target, gpus)
         _is_part_of_what_is_there(target)
         there = find(target.limits_folder, own)
         checks.check_runs(target.name, there)
@@ -75,10 +72,61 @@ def suspend(target: Limited, gpus: Sequence[Gpu], driver: Checkpoints, wishes: W
         try:
             _set_suspended(target, abi.SUSPENDING)
             time.sleep(_CALLS_NOTICE_S)
-            return _settle(target, _take(target, own, driver, begun, wishes))
+            return _settle(target, _take(target, driver, begun, wishes, own, lambda: find(target.limits_folder, own)))
         except BaseException as error:  # Ctrl-C and a full disk too
             _undo(target, own, driver, error)
             raise
+
+
+def move(
+    target: Limited,
+    gpus: Sequence[Gpu],
+    driver: Checkpoints,
+    onto: Mapping[str, str],
+    admitted: Admitted,
+    wishes: Wishes,
+) -> Record:
+    """Bring all processes of a share from its GPUs onto others: `onto` has them by UUID; all of them, or none.
+
+    `admitted` is entered while the new ones are reserved; those that it had stay reserved until it has left them.
+    Raises NoRoomError, SuspendError and StateError: then all run on, where they were.
+    """
+    with changing(target):
+        if takes_turns(target):
+            raise SuspendError(f"{target.name} takes turns with its memory (--swap), and stays where the others are")
+        if finish_locked(target, gpus, driver) is not None:
+            raise SuspendError(f"{target.name} is suspended; resume it first")
+        if _is_part_of_what_is_there(target):
+            raise SuspendError(f"{target.name} is a part of another share, and stays on that one's GPUs")
+        own, limits = gpus_of(target, gpus), _limits(target)
+        there = find_all(target.limits_folder, own, driver)
+        checks.check_runs(target.name, there)
+        relocation.check(target.name, there, gpus, onto)
+        held = held_by_each(there, own)
+        checks.check(target.name, held)
+        wanted = devices_of(target.name, [(onto[uuid], quota) for uuid, quota in limits if uuid in onto], gpus)
+        begun = Record(
+            Phase.SUSPENDING, tuple(there), held_bytes(there, own), True, wishes.by, time.time(), time.monotonic_ns(),
+            onto=onto,
+        )  # fmt: skip
+        record.write(target.limits_folder, begun)
+        try:
+            with admitted(target, wanted):
+                relocation.reserve(target, limits, onto)
+            _set_suspended(target, abi.SUSPENDING)
+            time.sleep(_CALLS_NOTICE_S)
+            begun = _take(target, driver, begun, wishes, own, lambda: find_all(target.limits_folder, own, driver))
+            relocation.check(target.name, begun.processes, gpus, onto)  # some have started meanwhile
+            begun = begun._replace(phase=Phase.MOVING)
+            record.write(target.limits_folder, begun)
+            relocation.forward(target, gpus, driver, begun)
+        except BaseException as error:
+            if begun.phase == Phase.MOVING:
+                relocation.turn_back(target, driver, begun)
+            _undo(target, gpus, driver, error)
+            raise
+        finish_locked(target, gpus, driver)
+        return begun
 
 
 def resume(target: Limited, gpus: Sequence[Gpu], driver: Checkpoints, admitted: Admitted) -> Record | None:
@@ -136,11 +184,13 @@ def finish_locked(target: Limited, gpus: Sequence[Gpu], driver: Checkpoints) -> 
             return None
         # It waits for its first turn; or the last step of all is left, or the record is damaged.
         is_swapped = _suspended(target) == abi.SWAPPED
-        processes = tuple(find(target.limits_folder, _gpus_of(target, gpus)))
+        processes = tuple(find(target.limits_folder, gpus_of(target, gpus)))
         found = Record(Phase.SUSPENDED if is_swapped else Phase.SUSPENDING, processes, is_swapped=is_swapped)
     # A user's own folder may say anything, and root reads it. Processes of another user are not left out, but refused.
     own = [each for each in found.processes if each.is_alive() and belongs_to(each.pid, target.limits_folder)]
-    found = found._replace(processes=tuple(own))
+    found = found._replace(processes=tuple(own), moved=tuple(each for each in found.moved if each in own))
+    if found.onto:
+        found = relocation.settle(target, gpus, driver, found)
     state = _suspended(target)
     if found.phase == Phase.RESUMING and state in (abi.SUSPENDED, abi.SWAPPED):
         found = found._replace(phase=Phase.SUSPENDED, is_swapped=state == abi.SWAPPED)  # nothing was done
@@ -184,14 +234,20 @@ def takes_turns(target: Limited) -> bool:
     return any(quota.takes_turns for _, quota in limits)
 
 
-def _take(target: Limited, own: Sequence[Gpu], driver: Checkpoints, begun: Record, wishes: Wishes) -> Record:
+def _take(
+    target: Limited,
+    driver: Checkpoints,
+    begun: Record,
+    wishes: Wishes,
+    own: Sequence[Gpu],
+    find_now: Callable[[], list[Process]],
+) -> Record:
     """Lock all processes, those that start meanwhile too, and then take all of them off."""
     locked: list[Process] = []
     for _ in range(_MOST_ROUNDS):
         if wishes.gives_way and is_asked_for(target, begun):
             raise SuspendError(f"{target.name} is in use again")
-        processes = find(target.limits_folder, own)
-        new = _not_away(driver, [each for each in processes if each not in locked])
+        new = _not_away(driver, [each for each in find_now() if each not in locked])
         if not new:
             break
         begun = begun._replace(processes=tuple({*begun.processes, *new}))
@@ -259,7 +315,7 @@ def _come_back(target: Limited, gpus: Sequence[Gpu], driver: Checkpoints, found:
     checks.check_runs(target.name, alive)
     away = [each for each in alive if tried(lambda each: driver.state(each.pid) == ProcessState.CHECKPOINTED, each)]
     if away:
-        _await_memory(target, found, gpus)
+        checks.await_memory(target.name, found.processes, found.held_bytes, gpus)
     for each in away:
         tried(lambda each: _restore(driver, each), each)
     for each in alive:
@@ -290,39 +346,10 @@ def _reserve_memory(target: Limited, found: Record, gpus: Sequence[Gpu]) -> None
     record.write(target.limits_folder, found._replace(phase=Phase.RESUMING))
     _set_suspended(target, abi.SUSPENDING)
     try:
-        _await_memory(target, found, gpus)
+        checks.await_memory(target.name, found.processes, found.held_bytes, gpus)
     except BaseException:
         _settle(target, found)
         raise
-
-
-def _await_memory(target: Limited, found: Record, gpus: Sequence[Gpu]) -> None:
-    """Raise NoRoomError where a GPU has too little memory free for what is away, whoever has it.
-
-    A driver that finds too little never brings the process back.
-    """
-    there = held_bytes(found.processes, gpus)
-    needed = {uuid: held - there.get(uuid, 0) for uuid, held in found.held_bytes.items()}
-    chosen = [gpu for gpu in gpus if needed.get(gpu.uuid, 0) > 0]
-    deadline_s = time.monotonic() + _MEMORY_COMES_BACK_S
-    while True:
-        uses = devices.read_use(chosen)
-        short = [
-            (gpu, gpu.memory_bytes - use.memory_used_bytes)
-            for gpu, use in zip(chosen, uses, strict=True)
-            if gpu.memory_bytes - use.memory_used_bytes < needed[gpu.uuid]
-        ]
-        if not short:
-            return
-        if time.monotonic() > deadline_s:
-            gpu, free_bytes = short[0]
-            raise NoRoomError(
-                f"{target.name} needs {show_size(needed[gpu.uuid])} of GPU {gpu.number}, and {show_size(free_bytes)} "
-                "is not in use there",
-                "end what is outside of vgpurun, or wait with --wait",
-                gpus=[gpu.uuid],
-            )
-        time.sleep(_LOOK_S)
 
 
 def _settle(target: Limited, found: Record) -> Record:
@@ -341,7 +368,8 @@ def _as_wished(target: Limited, found: Record, wishes: Wishes) -> Record:
     return wanted if wanted == found else _settle(target, wanted)
 
 
-def _gpus_of(target: Limited, gpus: Sequence[Gpu]) -> list[Gpu]:
+def gpus_of(target: Limited, gpus: Sequence[Gpu]) -> list[Gpu]:
+    """Return which of the host's GPUs a share has. Raises SuspendError where its limits cannot be read."""
     uuids = {uuid for uuid, _ in _limits(target)}
     return [gpu for gpu in gpus if gpu.uuid in uuids]
 

@@ -6,6 +6,13 @@
 #include "stream/meters.h"
 #include "stream/streams.h"
 
+HOOK CUresult cuInit(unsigned flags) {
+  hooks_load_cuda();
+  if (process_shows_limits())
+    visible_set();
+  return real.cuInit(flags);
+}
+
 struct measured_context {
   struct measured_allocation measured;
   uint64_t uncounted_before;

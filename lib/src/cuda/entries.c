@@ -78,6 +78,7 @@ ENTRY_2(BODY, cuStreamCreate, CUstream *, unsigned)
 ENTRY_3(BODY, cuStreamCreateWithPriority, CUstream *, unsigned, int)
 ENTRY_4(BODY, cuGreenCtxStreamCreate, CUstream *, CUgreenCtx, unsigned, int)
 ENTRY_4(BODY, cuGreenCtxCreate, CUgreenCtx *, CUdevResourceDesc, CUdevice, unsigned)
+ENTRY_1(BODY, cuInit, unsigned)
 
 /* memory of graphs */
 ENTRY_5(BODY, cuGraphInstantiate, CUgraphExec *, CUgraph, CUgraphNode *, char *, size_t)

@@ -45,6 +45,7 @@ static void note_uncounted(struct device *device, struct ledger_range uncounted)
 /* Pools are reread after NVML has answered: what they had given back by then is not to be taken for overhead that is
  * gone. */
 static COLD bool correct(struct device *device, enum ledger_cause cause, uint64_t answered_bytes) {
+  device_follow(device);
   __atomic_store_n(&device->corrected_ns, clock_now_ns(), __ATOMIC_RELAXED);
   struct ledger_snapshot before = ledger_snapshot(process_ledger(), device->number);
   struct nvml_processes running;

@@ -18,12 +18,19 @@ static struct device devices[VGPU_MAX_DEVICES];
 static int device_count;
 static struct device *by_ordinal[MAX_ORDINALS];
 
-static struct device *find(const char *uuid) {
+static struct device *find_known(const char *uuid) {
   int count = __atomic_load_n(&device_count, __ATOMIC_ACQUIRE);
   for (int i = 0; i < count; i++)
     if (strncmp(devices[i].uuid, uuid, sizeof devices[i].uuid) == 0)
       return &devices[i];
   return NULL;
+}
+
+static struct device *find(const char *uuid) {
+  struct device *device;
+  for (int i = 0; (device = devices_at(i)) != NULL; i++)
+    device_follow(device);
+  return find_known(uuid);
 }
 
 /* NVML knows a MIG instance and a whole GPU by differently prefixed UUIDs; CUDA has the bytes alone. */
@@ -104,7 +111,7 @@ static void show_limits(const struct device *device) {
 /* Adds the device unless another thread was faster. */
 static struct device *add(const struct device *device) {
   pthread_mutex_lock(&lock);
-  struct device *added = find(device->uuid);
+  struct device *added = find_known(device->uuid);
   if (added == NULL && device_count < VGPU_MAX_DEVICES) {
     added = &devices[device_count];
     *added = *device;
@@ -211,6 +218,28 @@ HOT struct limits device_limits(const struct device *device) {
   for (int level = 1; level < process_levels(); level++)
     limits = limits_within(device_limits_at(device, level), limits);
   return limits;
+}
+
+const char *device_uuid_at(const struct device *device, int level) {
+  const struct vgpu_limits *file = process_region_at(level)->limits;
+  return file == NULL || device->number < 0 ? device->uuid
+                                            : file->devices[process_number_at(level, device->number)].uuid;
+}
+
+void device_follow(struct device *device) {
+  const char *uuid = device_uuid_at(device, 0);
+  struct device now = {0};
+  if (device->number < 0 || strncmp(device->uuid, uuid, sizeof device->uuid - 1) == 0)
+    return;
+  snprintf(now.uuid, sizeof now.uuid, "%.*s", (int)sizeof now.uuid - 1, uuid);
+  find_in_nvml(&now);
+  pthread_mutex_lock(&lock);
+  memcpy(device->uuid, now.uuid, sizeof device->uuid);
+  device->nvml = now.nvml;
+  device->in_nvml = now.in_nvml;
+  show_limits(device);
+  pthread_mutex_unlock(&lock);
+  __atomic_store_n(&device->corrected_ns, 0, __ATOMIC_SEQ_CST);
 }
 
 bool device_limits_memory(const struct device *device) {

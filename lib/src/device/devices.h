@@ -8,8 +8,8 @@
 #include "shared/limits.h"
 
 struct device {
-  char uuid[VGPU_UUID_SIZE];
-  int number; /* in the usage file, and in the limits file if there is one; -1: not granted */
+  char uuid[VGPU_UUID_SIZE]; /* as it was when it was last looked at */
+  int number;                /* in the usage file, and in the limits file if there is one; -1: not granted */
   uint64_t total_bytes;
   bool in_nvml;
   nvmlDevice_t nvml;
@@ -51,6 +51,16 @@ struct device *devices_at(int index);
 /* The limits now, of all levels together or of one: the host may change the files at any time. */
 struct limits device_limits(const struct device *device);
 struct limits device_limits_at(const struct device *device, int level);
+
+/* Its UUID in the limits file of a level, which changes there when the share is moved to another GPU. */
+const char *device_uuid_at(const struct device *device, int level);
+
+/* Notes that the share has been moved to another GPU of the same kind, if it has. */
+void device_follow(struct device *device);
+
+/* Before the driver starts: sets CUDA_VISIBLE_DEVICES anew where the share has been moved to other GPUs than it names,
+ * and in a container that has more GPUs' nodes than its share has GPUs. There the program counts the share's alone. */
+void visible_set(void);
 
 bool device_limits_memory(const struct device *device);
 

@@ -97,6 +97,7 @@ CUresult CUDAAPI cuMulticastBindAddr_v2(CUmemGenericAllocationHandle object, CUd
   X(cuStreamCreateWithPriority)                                                                                        \
   X(cuGreenCtxStreamCreate)                                                                                            \
   X(cuGreenCtxCreate)                                                                                                  \
+  X(cuInit)                                                                                                            \
   /* memory of graphs */                                                                                               \
   X(cuGraphInstantiate)                                                                                                \
   X(cuGraphInstantiate_v2)                                                                                             \

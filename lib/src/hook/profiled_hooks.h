@@ -138,7 +138,6 @@
   X(cuCtxPushCurrent)                                                                                                  \
   X(cuCtxPushCurrent_v2)                                                                                               \
   X(cuCtxSetCurrent)                                                                                                   \
-  X(cuInit)                                                                                                            \
   X(cuLibraryGetKernel)                                                                                                \
   X(cuModuleGetFunction)
 

@@ -78,7 +78,7 @@ static void join_turns(struct meter *meter, struct device *device) {
     log_line(LOG_WARNING, "this process does not take turns with others on the GPU: its container has %d before it",
              slot);
   else if (slot >= 0)
-    files = turns_files_open(device->uuid, process_number_at(outermost, device->number),
+    files = turns_files_open(device_uuid_at(device, outermost), process_number_at(outermost, device->number),
                              &process_region_at(outermost)->file);
   meter->takes_turns = files != NULL;
   if (files == NULL)

@@ -67,10 +67,11 @@ static bool read_limits(const struct turns_files *files, const char *name, struc
   return whole && limits->magic == VGPU_LIMITS_MAGIC && limits->abi_version == VGPU_ABI_VERSION;
 }
 
-static void read_terms(const struct turns_files *files, const struct turns_peer *peer, struct turns_terms *terms) {
+static void read_terms(const struct turns_files *files, struct turns_peer *peer, struct turns_terms *terms) {
   struct vgpu_limits content;
   if (!read_limits(files, peer->name, &content))
     return;
+  peer->device = limits_find_device(&content, files->uuid); /* it may have been moved */
   struct limits limits = limits_from_file(&content, peer->device);
   *terms = (struct turns_terms){limits.sm_percent, (uint16_t)limits.sm_policy, (uint16_t)limits.priority};
 }
@@ -134,10 +135,11 @@ static int find_more(struct turns_files *files, struct turns_tenant *tenants, in
   return count;
 }
 
-static int drop_gone(struct turns_files *files, struct turns_tenant *tenants, int count) {
+/* Those that are on another GPU now and, after a whole look through the folder, those that are not in there. */
+static int drop_gone(struct turns_files *files, struct turns_tenant *tenants, int count, bool is_whole) {
   int kept = 1;
   for (int i = 1; i < count; i++)
-    if (files->peers[i].is_listed) {
+    if (files->peers[i].device >= 0 && (files->peers[i].is_listed || !is_whole)) {
       files->peers[kept] = files->peers[i];
       tenants[kept++] = tenants[i];
     } else {
@@ -173,10 +175,18 @@ static int find_anew(struct turns_files *files, struct turns_tenant *tenants, in
       files->peers[i].is_listed = false;
     count = find_more(files, tenants, count, folder);
     if (files->next_entry == 0)
-      count = drop_gone(files, tenants, count);
+      count = drop_gone(files, tenants, count, true);
   }
   close(folder);
   return count;
+}
+
+/* The folder is looked through from its beginning for those on the GPU where we are now. */
+static void follow(struct turns_files *files) {
+  if (strncmp(files->uuid, files->uuid_now, sizeof files->uuid - 1) == 0)
+    return;
+  snprintf(files->uuid, sizeof files->uuid, "%.*s", VGPU_UUID_SIZE - 1, files->uuid_now);
+  files->changed_ns = files->next_entry = 0;
 }
 
 /* A thread that is cancelled in here would keep what it has claimed. */
@@ -185,9 +195,11 @@ static int list(void *of, struct turns_tenant *tenants, int count) {
   int cancel_state;
   pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state);
   tenants[0].id = files->peers[0].file.inode;
+  follow(files);
   count = find_anew(files, tenants, count);
   for (int i = 1; i < count; i++)
     read_terms(files, &files->peers[i], &tenants[i].terms);
+  count = drop_gone(files, tenants, count, false);
   pthread_setcancelstate(cancel_state, NULL);
   return count;
 }
@@ -279,7 +291,8 @@ struct turns_files *turns_files_open(const char *uuid, int device, const struct 
   char path[PATH_MAX] = "";
   if (files == NULL)
     return NULL;
-  snprintf(files->uuid, sizeof files->uuid, "%.*s", VGPU_UUID_SIZE - 1, uuid);
+  files->uuid_now = uuid;
+  follow(files);
   files->peers[0].device = device;
   bool found = own_path(files, usage, path);
   uid_t owner = *files->own_name != '\0' ? geteuid() : SHARED_FILE_ANY_OWNER;

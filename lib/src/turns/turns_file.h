@@ -23,7 +23,8 @@ struct turns_peer {
 };
 
 struct turns_files {
-  char uuid[VGPU_UUID_SIZE];
+  const char *uuid_now;                   /* in the tenant's limits: it may be moved to another GPU */
+  char uuid[VGPU_UUID_SIZE];              /* as it was at the last look */
   const char *folder;                     /* of the tenants */
   char own_name[64];                      /* of a folder that we have made, and write the limits in; else empty */
   int32_t publishing;                     /* a claim, on what is */
@@ -35,8 +36,8 @@ struct turns_files {
 
 extern const struct turns_system turns_file_system; /* of a struct turns_files */
 
-/* Opens the tenant's own file, to take turns on a device with that number in the tenant's limits. `usage` is what all
- * processes of the tenant share. NULL where that cannot be, which is said on stderr. */
+/* Opens the tenant's own file, to take turns on a device with that number in the tenant's limits, where `uuid` may
+ * change. `usage` is what all processes of the tenant share. NULL where that cannot be, which is said on stderr. */
 struct turns_files *turns_files_open(const char *uuid, int device, const struct shared_file *usage);
 
 /* Tells what this tenant may have, where no host does. */

@@ -80,7 +80,8 @@ def create(name: str, users: str, lifetime: str | None, driver: str, **given: An
     with ExitStack() as undo:
         with admission.granted() as placement:
             quotas = quotas_of(placement.gpus, placement.limits)
-            made = store.make(name, quotas, slice_files(quotas, driver, say), driver, _users(users), ends_s=ends_s)
+            files = slice_files(quotas, driver, gpus, wanted.is_movable, say)
+            made = store.make(name, quotas, files, driver, _users(users), ends_s=ends_s)
             undo.callback(remove, made, engine, force=True)
             admission.confirm(made.id)
         undo.pop_all()

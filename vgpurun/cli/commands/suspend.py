@@ -1,20 +1,22 @@
-"""`vgpurun suspend|resume`: programs lose their GPUs, and get them back."""
+"""`vgpurun suspend|resume|move`: programs lose their GPUs, and get them back, or others."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import click
 
-from vgpurun.cli.common import ContainerName, EngineCommand, Function, SliceName, host_driver_option, option
+from vgpurun.cli.common import ContainerName, EngineCommand, Function, GpuNames, SliceName, host_driver_option, option
 from vgpurun.cli.placing import engine_if_any, overcommit_option
 from vgpurun.config.schema import NO_TIMEOUT, parse_wait
 from vgpurun.console.messages import say
 from vgpurun.errors import OptionError, VgpurunError
+from vgpurun.host.gpus import named_gpus
 from vgpurun.host.visible import libcuda, visible_gpus
 from vgpurun.limits.quota import show_size
 from vgpurun.util.times import parse_duration
 
 if TYPE_CHECKING:
+    from vgpurun.host.gpus import Gpu
     from vgpurun.suspend.targets import Target
 
 _GROUP = "Container"
@@ -61,10 +63,7 @@ def suspend(
     from vgpurun.suspend.transition import Wishes
     from vgpurun.suspend.transition import suspend as take
 
-    timeout_s = parse_duration(timeout)
-    if not timeout_s:
-        raise OptionError(f"--timeout '{timeout}' is not a time; use e.g. 10s or 1m30s")
-    wishes = Wishes(is_held=hold, lock_timeout_ms=int(timeout_s * 1000))
+    wishes = Wishes(is_held=hold, lock_timeout_ms=_timeout_ms(timeout))
     targets = _named(containers, slices, processes)
     gpus, library = visible_gpus(driver == "sim"), libcuda(driver == "sim")
 
@@ -109,6 +108,72 @@ def resume(
         click.echo(target.name if found else f"{target.name}: not suspended")
 
     return _each(targets, resume_one)
+
+
+@click.command(cls=EngineCommand, name="move", options_metavar="[OPTIONS]")
+@option(
+    "--gpus", metavar="GPUS", required=True, type=GpuNames(), group=_GROUP,
+    help="Which GPUs, as many as it has: indexes as nvidia-smi shows them, or UUIDs, with commas. They are of the same "
+    "kind.",
+)  # fmt: skip
+@option(
+    "--wait", metavar="[=TIME]", optional_value=NO_TIMEOUT, group=_GROUP,
+    help="Wait for room, at most for a time such as 90s, 10m or 2h.",
+)  # fmt: skip
+@option(
+    "--timeout", metavar="TIME", default="10s", show_default=True, group=_GROUP,
+    help="How long its work on the GPUs may take to end; then it runs on.",
+)  # fmt: skip
+@overcommit_option(_GROUP)
+@_target_options
+def move(
+    containers: tuple[str, ...],
+    slices: tuple[str, ...],
+    processes: tuple[str, ...],
+    gpus: str,
+    wait: str | None,
+    timeout: str,
+    overcommit: bool | None,
+    driver: str,
+) -> int:
+    """Bring running programs onto other GPUs of the same kind, with their limits; they do not start again.
+
+    A number names a GPU here, since it has as many as before. Its memory goes through the host's, as for suspend, and
+    its calls of CUDA wait meanwhile. It is all processes or none, and room on the new GPUs is reserved first. A
+    container or a slice can be moved that was made with --movable.
+    """
+    from vgpurun.host.checkpoints import Checkpoints
+    from vgpurun.suspend import relocation
+    from vgpurun.suspend.coming_back import move_over
+    from vgpurun.suspend.transition import Wishes, gpus_of
+
+    wishes = Wishes(by="vgpurun move", lock_timeout_ms=_timeout_ms(timeout))
+    targets = _named(containers, slices, processes)
+    patience_s = parse_wait(wait or "0")
+    found, library = visible_gpus(driver == "sim"), libcuda(driver == "sim")
+    wanted = named_gpus(gpus, found)
+    engine = engine_if_any()
+
+    def move_one(target: "Target") -> None:
+        own = gpus_of(target, found)
+        onto = relocation.onto_named(target.name, own, wanted)
+        with Checkpoints(library) as checkpoints:
+            gone = move_over(target, found, checkpoints, onto, engine, wishes, overcommit, patience_s)
+        held = show_size(sum(gone.held_bytes.get(uuid, 0) for uuid in onto))
+        click.echo(f"{target.name}: {_numbers(own)} -> {_numbers(wanted)}, {held} moved")
+
+    return _each(targets, move_one)
+
+
+def _numbers(gpus: "Sequence[Gpu]") -> str:
+    return f"GPU {','.join(gpu.number for gpu in gpus)}"
+
+
+def _timeout_ms(text: str) -> int:
+    timeout_s = parse_duration(text)
+    if not timeout_s:
+        raise OptionError(f"--timeout '{text}' is not a time; use e.g. 10s or 1m30s")
+    return int(timeout_s * 1000)
 
 
 def _named(containers: tuple[str, ...], slices: tuple[str, ...], processes: tuple[str, ...]) -> "list[Target]":

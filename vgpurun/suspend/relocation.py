@@ -1,0 +1,182 @@
+"""Brings programs that are off their GPUs back on others of the same kind, or back on their own where that fails.
+
+A share that moves has both reserved until it is over: its limits file names the new GPUs behind those that it had, and
+in their place at the end. All of its processes go, or none.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from vgpurun import abi
+from vgpurun.errors import GpuError, NoRoomError, SuspendError
+from vgpurun.host.checkpoints import CheckpointError, Checkpoints, ProcessState
+from vgpurun.host.gpus import Gpu
+from vgpurun.limits import limits_file
+from vgpurun.limits.quota import Quota
+from vgpurun.limits.update import Limited
+from vgpurun.suspend import checks, record
+from vgpurun.suspend.processes import Process, on_gpus
+from vgpurun.suspend.record import Phase, Record
+from vgpurun.util.kernel_text import read_lines
+from vgpurun.util.threads import without_ctrl_c
+
+_PROC = Path("/proc")
+_SIMULATED = f"{abi.CONTAINER_DIR}/etc/sim.yaml"
+
+
+def onto_named(name: str, own: Sequence[Gpu], wanted: Sequence[Gpu]) -> dict[str, str]:
+    """Return which of the wanted GPUs takes the place of which that a share has, by UUID: what it has of them stays.
+
+    Raises SuspendError where it has another number of GPUs, or those already.
+    """
+    if len(own) != len(wanted):
+        raise SuspendError(f"{name} has {len(own)} GPU{'s' * (len(own) != 1)}; name as many")
+    old, new = ([gpu for gpu in some if gpu not in others] for some, others in ((own, wanted), (wanted, own)))
+    if not new:
+        raise SuspendError(f"{name} is on GPU {', '.join(gpu.number for gpu in own)} already")
+    return {each.uuid: onto.uuid for each, onto in zip(old, new, strict=True)}
+
+
+def check(name: str, processes: Sequence[Process], gpus: Sequence[Gpu], onto: Mapping[str, str]) -> None:
+    """Raise SuspendError where these processes cannot go on on those GPUs."""
+    by_uuid = {gpu.uuid: gpu for gpu in gpus}
+    for old, new in ((by_uuid[old], by_uuid[new]) for old, new in onto.items()):
+        if old.mig_index is not None or new.mig_index is not None or new.mig_enabled:
+            raise SuspendError(f"{name} cannot be moved from GPU {old.number} to {new.number}: MIG instances stay")
+        if old.name != new.name:
+            raise SuspendError(
+                f"{name} cannot be moved from GPU {old.number} to {new.number}: they are of different kinds "
+                f"({old.name}, {new.name})"
+            )
+    for each in processes:
+        if _has_parts(each.pid):
+            raise SuspendError(f"{name} has given a part of its share away, and so stays where it is")
+        hidden = [by_uuid[new].number for new in onto.values() if by_uuid[new] not in _seen_by(each.pid, gpus)]
+        if hidden:
+            raise SuspendError(
+                f"{name} has not been given the nodes of GPU {hidden[0]}, and so cannot get there; launch it with "
+                "--movable"
+            )
+
+
+def reserve(target: Limited, limits: Sequence[tuple[str, Quota]], onto: Mapping[str, str]) -> None:
+    """Have the new GPUs beside those that it has. Raises OSError."""
+    new = [(onto[uuid], quota) for uuid, quota in limits if uuid in onto]
+    limits_file.write_gpus(_path(target), [*limits, *new], has_moved=False)
+
+
+def settle(target: Limited, gpus: Sequence[Gpu], driver: Checkpoints, found: Record) -> Record:
+    """Finish a move that was interrupted, so far that all are on the same GPUs or will come back there.
+
+    Return what is left to do, without a move. Raises SuspendError, GpuError, NoRoomError and OSError.
+    """
+    if found.phase == Phase.MOVING:
+        try:
+            forward(target, gpus, driver, found)
+        except (SuspendError, NoRoomError, GpuError):
+            found = turn_back(target, driver, found)
+    if found.phase == Phase.RETURNING:
+        _backward(target, gpus, driver, found)
+    has_moved = found.phase == Phase.MOVING
+    _keep(target, found.onto, has_moved)
+    held_bytes = _moved(found) if has_moved else found.held_bytes
+    return found._replace(phase=Phase.SUSPENDING, held_bytes=held_bytes, onto={}, moved=())
+
+
+@without_ctrl_c()
+def forward(target: Limited, gpus: Sequence[Gpu], driver: Checkpoints, found: Record) -> None:
+    """Bring back all that are away, on the new GPUs, and locked still.
+
+    Raises SuspendError, GpuError and NoRoomError: some may be there then.
+    """
+    away = _in_state(driver, found.processes, ProcessState.CHECKPOINTED)
+    if away:
+        checks.await_memory(target.name, found.processes, _moved(found), gpus)
+    for each in away:
+        _restore(driver, each, _pairs(each, gpus, found.onto))
+
+
+def turn_back(target: Limited, driver: Checkpoints, found: Record) -> Record:
+    """Write down that all are to be on their own GPUs again, and which are not. Raises OSError, SuspendError."""
+    moved = _in_state(driver, found.processes, ProcessState.LOCKED)
+    found = found._replace(phase=Phase.RETURNING, moved=tuple(moved))
+    record.write(target.limits_folder, found)
+    return found
+
+
+@without_ctrl_c()
+def _backward(target: Limited, gpus: Sequence[Gpu], driver: Checkpoints, found: Record) -> None:
+    """Bring those that are on the new GPUs to their own. What another has brought there already is in the record."""
+    new = [gpu for gpu in gpus if gpu.uuid in found.onto.values()]
+    checks.await_memory(target.name, found.processes, found.held_bytes, gpus)
+    for each in found.moved:
+        if each in _in_state(driver, [each], ProcessState.LOCKED) and on_gpus([each], new):
+            driver.checkpoint(each.pid)
+        if each in _in_state(driver, [each], ProcessState.CHECKPOINTED):
+            _restore(driver, each, {at: back for back, at in _pairs(each, gpus, found.onto).items()})
+        found = found._replace(moved=tuple(other for other in found.moved if other != each))
+        record.write(target.limits_folder, found)
+
+
+def _in_state(driver: Checkpoints, processes: Sequence[Process], state: ProcessState) -> list[Process]:
+    return [each for each in processes if each.is_alive() and driver.state(each.pid) == state]
+
+
+def _restore(driver: Checkpoints, process: Process, pairs: Mapping[str, str]) -> None:
+    try:
+        driver.restore(process.pid, pairs)
+    except CheckpointError as error:
+        if process.is_alive():
+            raise SuspendError(
+                f"the driver does not bring process {process.pid} back on another GPU ({error.name})"
+            ) from None
+
+
+def _keep(target: Limited, onto: Mapping[str, str], has_moved: bool) -> None:
+    """Give back what is left: the GPUs that it had, each of which the new one takes the place of, or the new ones."""
+    limits = limits_file.read_limits(_path(target)) or []
+    both = [(uuid, quota) for uuid, quota in limits if uuid not in onto.values()]
+    kept = [(onto.get(uuid, uuid) if has_moved else uuid, quota) for uuid, quota in both]
+    if kept != limits and any(uuid in onto for uuid, _ in limits):
+        limits_file.write_gpus(_path(target), kept, has_moved)
+
+
+def _moved(found: Record) -> dict[str, int]:
+    return {found.onto.get(uuid, uuid): held for uuid, held in found.held_bytes.items()}
+
+
+def _pairs(process: Process, gpus: Sequence[Gpu], onto: Mapping[str, str]) -> dict[str, str]:
+    """Return which GPU comes to the place of each that a process sees: the driver wants all of them, in pairs.
+
+    Those that it goes to change places with those that it had.
+    """
+    seen = [gpu.uuid for gpu in _seen_by(process.pid, gpus)]
+    left = [uuid for uuid in onto if uuid not in onto.values()]
+    back = dict(zip((uuid for uuid in onto.values() if uuid not in onto), left, strict=True))
+    return {uuid: onto.get(uuid) or back.get(uuid, uuid) for uuid in seen}
+
+
+def _seen_by(pid: int, gpus: Sequence[Gpu]) -> list[Gpu]:
+    """Return the whole GPUs that a process can reach: in a container those whose nodes it has, else all."""
+    root = _PROC / str(pid) / "root"
+    whole = [gpu for gpu in gpus if gpu.mig_index is None]
+    if not (root / abi.CONTAINER_LIMITS.lstrip("/")).exists():
+        return whole
+    try:
+        simulated = (root / _SIMULATED.lstrip("/")).read_text()
+    except OSError:
+        return [gpu for gpu in whole if (root / f"dev/nvidia{gpu.minor_number}").exists()]
+    return [gpu for gpu in whole if gpu.uuid in simulated]
+
+
+def _has_parts(pid: int) -> bool:
+    """Whether a process has limits of its own within those of the share: then it has the files of both mapped."""
+    try:
+        mapped = [line.split(maxsplit=5) for line in read_lines(_PROC / str(pid) / "maps")]
+    except OSError:
+        return False
+    return len({tuple(words[3:5]) for words in mapped if len(words) == 6 and words[5].endswith("/etc/limits")}) > 1
+
+
+def _path(target: Limited) -> Path:
+    return target.limits_folder / "etc" / "limits"
