@@ -13,19 +13,11 @@ import pytest
 from programs_of_c import built
 
 HERE = Path(__file__).parent
-TABLES = [
-    "alone",
-    "company",
-    "evasions",
-    "spins",
-    "tenants",
-    "timeline",
-    "windows",
-]  # of many seconds of the model's time: rows.h
+TABLES = ["alone", "company", "evasions", "spins", "tenants", "timeline", "windows"]  # rows.h
 THREADED = ["ledger", "table", "claims", "turns", "profile", "quick_clock"]
 REAL_TIME = ["turns"]  # on this machine's clock
-# They take many seconds of the model's time; the latter, some 5 s of a processor and more.
-SLOW = ["alone", "company", "shares", "spins", "strangers", "tenants", "timeline", "windows"]
+# They take many seconds of the model's time, or start processes; the latter, some 5 s of a processor and more.
+SLOW = [*TABLES, "hand_over", "shares", "strangers"]
 EXHAUSTIVE = [
     ("alone", "kernels and graphs"),
     ("company", "priority"),

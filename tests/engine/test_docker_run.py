@@ -13,9 +13,9 @@ from typing import Any
 import docker
 import pytest
 
-import forked_cli
 from cli import OF_ENGINE, Cli, Result, wait_until
 from docker_command import docker_command
+from support import forked_cli
 
 LIMITS = ("--driver", "sim", "--mem", "1g", "--sm", "50")
 LINES = """
@@ -116,6 +116,10 @@ def words(stderr: str) -> str:
     return re.sub(r"[0-9a-f]{64}", "ID", line.strip(" .").removesuffix(": unknown"))
 
 
+def as_result(done: subprocess.CompletedProcess[str]) -> Result:
+    return Result(done.returncode, done.stdout, done.stderr)
+
+
 # Docker looks for a driver of that name for 15 s, twice.
 SLOW = pytest.param("--log-driver no-such-driver IMAGE true", marks=pytest.mark.exhaustive)
 
@@ -129,10 +133,12 @@ def test_it_ends_as_dockers(witness: str, vgpurun: Cli, debian: str, tmp_path: P
             [witness, "run", *arguments], env=vgpurun.environment, cwd=tmp_path, stdin=subprocess.DEVNULL,
             capture_output=True, text=True, timeout=60,
         )  # fmt: skip
-        return Result(done.returncode, done.stdout, done.stderr)
+        return as_result(done)
 
-    theirs = ended(vgpurun.engine, of_docker)
-    ours = ended(vgpurun.engine, lambda: forked_cli.run(["run", *LIMITS, *arguments], vgpurun.environment, tmp_path))
+    def of_ours() -> Result:
+        return as_result(forked_cli.run(["run", *LIMITS, *arguments], vgpurun.environment, tmp_path))
+
+    theirs, ours = ended(vgpurun.engine, of_docker), ended(vgpurun.engine, of_ours)
     assert ours.result.exit_code == theirs.result.exit_code, (theirs.result, ours.result)
     assert words(theirs.result.stderr) in re.sub(r"[0-9a-f]{64}", "ID", ours.result.stderr)
     was_started = theirs.container is None or theirs.container["State"]["Status"] != "created"

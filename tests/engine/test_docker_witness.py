@@ -17,10 +17,9 @@ from typing import Any
 
 import pytest
 
-import forked_cli
 from docker_command import docker_command, docker_version, documented_flags
 from recorder import Recorder, recorder
-from support import own_gpu_config
+from support import forked_cli, own_gpu_config
 from vgpurun.cli.commands.run import run
 from vgpurun.options.table import DEPRECATED, FLAGS, LEFT_OUT
 
@@ -81,7 +80,7 @@ class Witness:
         said = stderr.replace(str(theirs), str(ours))
         return (
             Answer(process.returncode, stdout, said, [(query, body) for query, body in requests]),
-            Answer(result.exit_code, result.stdout, result.stderr, our_engine.take()),
+            Answer(result.returncode, result.stdout, result.stderr, our_engine.take()),
         )
 
 

@@ -10,6 +10,8 @@ import pytest
 
 from support.suspension import Guard, Host, Program
 
+pytestmark = pytest.mark.slow
+
 
 def test_a_notebook_that_idles_answers_its_next_cell(host: Host, guard: Guard, start: Callable[..., Program]) -> None:
     notebook = start("--mem", "1g", "--gpus", "device=0", "--idle", "300ms")
@@ -30,7 +32,6 @@ def test_one_that_works_is_not_idle(host: Host, guard: Guard, start: Callable[..
     guard.says(f"suspend process {worker.pid}")
 
 
-@pytest.mark.slow
 def test_a_guard_that_is_killed(host: Host, guard: Guard, start: Callable[..., Program]) -> None:
     """The next one finishes what it has begun, whatever that was."""
     notebook = start("--mem", "1g", "--gpus", "device=0", "--idle", "200ms")
@@ -41,9 +42,7 @@ def test_a_guard_that_is_killed(host: Host, guard: Guard, start: Callable[..., P
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(
-    "count", [pytest.param(6, marks=pytest.mark.slow), pytest.param(20, marks=pytest.mark.exhaustive)]
-)
+@pytest.mark.parametrize("count", [6, pytest.param(20, marks=pytest.mark.exhaustive)])
 def test_many_notebooks_share_one_gpu(host: Host, guard: Guard, start: Callable[..., Program], count: int) -> None:
     """Each may have a quarter of it, and is as good as alone."""
     notebooks = []

@@ -16,6 +16,7 @@ from sandbox import MACHINE
 from support import CHECKOUT
 
 IN_CGROUP2 = CHECKOUT / "tests" / "support" / "in_cgroup2"
+pytestmark = pytest.mark.slow
 FILL = [sys.executable, str(CHECKOUT / "tests" / "engine" / "programs" / "gpu.py"), "fill", str(2 << 20)]
 WITHOUT_LIBRARY = ["env", "-u", "LD_PRELOAD"]
 LIMITED = ("local", "--mem", "2g", "--gpus", "device=0")

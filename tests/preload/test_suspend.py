@@ -12,9 +12,12 @@ from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import pytest
+
 from support import unavailable
 from support.suspension import Host, Program, programs
 
+pytestmark = pytest.mark.slow
 NOBODY = 65534
 
 

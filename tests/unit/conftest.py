@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import pytest
 from guard_world import World
 from histories import DAY_S
 
+from support import forked_cli
 from vgpurun.metrics.store import Store
 
 
@@ -48,10 +48,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
 @pytest.fixture
 def run(environment: dict[str, str]) -> Callable[..., subprocess.CompletedProcess[str]]:
     def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "vgpurun", *arguments]
-        return subprocess.run(
-            command, env=environment | variables, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL
-        )
+        return forked_cli.run(arguments, environment | variables)
 
     return run
 

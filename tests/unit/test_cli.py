@@ -119,9 +119,10 @@ def test_the_size_of_the_history_is_no_limit_of_a_gpu(run: Run, size: str) -> No
 
 
 @pytest.mark.usefixtures("simulated")
-def test_arguments_are_utf8_whatever_the_locale_is(run: Run) -> None:
+def test_arguments_are_utf8_whatever_the_locale_is(environment: dict[str, str]) -> None:
     ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": "utf-8"}
-    result = run("--driver", "sim", "--dry-run", "-e", "WHO=Jürgen", "image", **ascii_only)
+    command = [sys.executable, "-m", "vgpurun", "--driver", "sim", "--dry-run", "-e", "WHO=Jürgen", "image"]
+    result = subprocess.run(command, env=environment | ascii_only, capture_output=True, encoding="utf-8")
     assert (result.returncode, "WHO: Jürgen" in result.stdout) == (0, True), result
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from support import WITH_ADMIN_FILE
+from support import forked_cli
 from vgpurun.config import values as config
 from vgpurun.config.file import ConfigFile, read_config
 from vgpurun.config.schema import DEFAULTS, MAXIMA
@@ -214,8 +213,7 @@ def vgpurun(tmp_path: Path, write: Write) -> Callable[..., subprocess.CompletedP
 
     def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
         environment = kept | {"XDG_CONFIG_HOME": str(tmp_path / "xdg"), "COLUMNS": "200"} | variables
-        command = [sys.executable, "-c", WITH_ADMIN_FILE, str(tmp_path / "admin.yaml"), *arguments]
-        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+        return forked_cli.run(arguments, environment, admin_file=tmp_path / "admin.yaml")
 
     return run
 

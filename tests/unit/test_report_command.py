@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 import support.made_profiles as made
+from support import forked_cli
 from vgpurun.profiles.model import KernelTotal
 
 
 def report(*arguments: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "vgpurun", "report", *map(str, arguments)]
-    return subprocess.run(command, env=os.environ | variables, capture_output=True, text=True)
+    return forked_cli.run(["report", *map(str, arguments)], os.environ | variables)
 
 
 @pytest.fixture(scope="module")
@@ -124,11 +124,13 @@ def test_a_folder_without_profiles(tmp_path: Path) -> None:
 
 def test_without_the_extra_the_tables_are_left(profile: Path, tmp_path: Path) -> None:
     (tmp_path / "matplotlib.py").write_text("raise ImportError(name='matplotlib')")
-    done = report("-o", tmp_path / "page.html", profile, PYTHONPATH=str(tmp_path))
+    command, environment = [sys.executable, "-m", "vgpurun", "report"], os.environ | {"PYTHONPATH": str(tmp_path)}
+    page = ["-o", tmp_path / "page.html"]
+    done = subprocess.run([*command, *page, profile], env=environment, capture_output=True, text=True)
     assert done.returncode == 125 and done.stdout.startswith("python train.py\n")
     assert done.stderr == (
         "vgpurun: pages and pictures need matplotlib: pip install 'vgpurun[report]'; --format text needs nothing\n"
     )
     assert not (tmp_path / "page.html").exists()
-    text = report("--format=text", profile, PYTHONPATH=str(tmp_path))
+    text = subprocess.run([*command, "--format=text", profile], env=environment, capture_output=True, text=True)
     assert (text.returncode, text.stdout) == (0, done.stdout)
