@@ -74,7 +74,7 @@ def test_a_container_without_the_nodes_of_another_gpu(two_gpus: Cli, debian: str
     assert vgpurun.run(*options, debian, *CELLS).exit_code == 0
     cells_go_on(vgpurun, "book")
     refused = vgpurun("move", *vgpurun.driver, "--gpus", "1", "book")
-    refused.assert_refused("has not been given the nodes of GPU 1", "launch it with --movable")
+    refused.assert_refused("has the nodes of its own GPUs alone", "make it with --movable")
     cells_go_on(vgpurun, "book")
 
 

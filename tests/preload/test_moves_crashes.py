@@ -147,7 +147,9 @@ Checkpoints.restore = refuse_the_third
 @pytest.mark.parametrize("step", [None, 16, 18, 19, 21])
 def test_one_of_four_cannot_get_there(host: Host, start: Callable[..., Program], step: int | None) -> None:
     """Those that are there already come back to where they were, also where that is cut off in its turn."""
-    made = host.vgpurun("slice", "create", "team", "--driver", "sim", "--mem", "1500m", "--gpus", "device=0")
+    made = host.vgpurun(
+        "slice", "create", "team", "--driver", "sim", "--mem", "1500m", "--gpus", "device=0", "--movable"
+    )
     assert made.returncode == 0, made.stderr
     members = [start("--slice", "team") for _ in range(4)]
     code = LOOP.replace("process_numbered", "slice_named").replace(

@@ -84,6 +84,12 @@ class GpuCapacity(NamedTuple):
         reserved_bytes = self._reserved_beside_turns_bytes if takes_turns else self.reserved_bytes
         return max(0, self.gpu.memory_bytes - reserved_bytes - self.outside_bytes)
 
+    def room_bytes(self, takes_turns: bool = False) -> int:
+        """Return the largest reservation that would be let in, below zero where there is too much already."""
+        slack_bytes = min(_SLACK_BYTES, self.gpu.memory_bytes * _SLACK_PERCENT // 100)
+        reserved_bytes = self._reserved_beside_turns_bytes if takes_turns else self.reserved_bytes
+        return self.gpu.memory_bytes - reserved_bytes - max(0, self.outside_bytes - slack_bytes)
+
     @property
     def load(self) -> float:
         """How full the GPU is, from 0 to 1 (more when it is overcommitted)."""
@@ -97,6 +103,10 @@ class GpuCapacity(NamedTuple):
         own = [share for share in self.shares if share.holder.id == holder_id]
         others = tuple(share for share in self.shares if share.holder.id != holder_id)
         return GpuCapacity(self.gpu, others, max(0, self.used_bytes - self._held_of_reservations(own)))
+
+    def with_share(self, share: Share) -> "GpuCapacity":
+        """Return the capacity as it would be with this share, and its use."""
+        return GpuCapacity(self.gpu, (*self.shares, share), self.used_bytes + self._held_of_reservations([share]))
 
     def refusal(self, need: Quota, before: Quota | None = None) -> str | None:
         """Return why there is no room for `need`, or None where there is. It keeps what it has `before`."""
@@ -112,10 +122,7 @@ class GpuCapacity(NamedTuple):
             return f"without --mem it could take the {reserved} reserved by others" if self.reserved_bytes else None
         if self.unlimited:
             return f"{self.unlimited[0].holder.name} runs there without a memory limit and may take all of it"
-        slack_bytes = min(_SLACK_BYTES, self.gpu.memory_bytes * _SLACK_PERCENT // 100)
-        reserved_bytes = self._reserved_beside_turns_bytes if takes_turns else self.reserved_bytes
-        reserved_or_used_bytes = reserved_bytes + max(0, self.outside_bytes - slack_bytes)
-        if need_bytes <= self.gpu.memory_bytes - reserved_or_used_bytes:
+        if need_bytes <= self.room_bytes(takes_turns):
             return None
         return f"{show_size(self.free_for(takes_turns))} is free"
 

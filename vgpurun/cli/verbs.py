@@ -39,6 +39,7 @@ VERBS: Mapping[str, tuple[tuple[str, str, str], ...]] = {
         ("suspend", "suspend:suspend", "Take the GPUs from containers whose programs go on."),
         ("resume", "suspend:resume", "Give suspended containers their GPUs back."),
         ("move", "suspend:move", "Bring containers onto other GPUs while they run."),
+        ("defrag", "defrag:defrag", "Move what runs so that a launch fits."),
         ("start", "start:start", "Start stopped containers, where there is room for them."),
         ("restart", "start:restart", "End containers and start them again, in their place."),
         ("stop", "containers:stop", "End containers, with time to clean up."),

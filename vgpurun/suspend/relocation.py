@@ -37,8 +37,11 @@ def onto_named(name: str, own: Sequence[Gpu], wanted: Sequence[Gpu]) -> dict[str
     return {each.uuid: onto.uuid for each, onto in zip(old, new, strict=True)}
 
 
-def check(name: str, processes: Sequence[Process], gpus: Sequence[Gpu], onto: Mapping[str, str]) -> None:
-    """Raise SuspendError where these processes cannot go on on those GPUs."""
+def check(target: Limited, processes: Sequence[Process], gpus: Sequence[Gpu], onto: Mapping[str, str]) -> None:
+    """Raise SuspendError where a share with these processes cannot go on on those GPUs."""
+    name = target.name
+    if not target.id.isdecimal() and not limits_file.is_movable(_path(target)):
+        raise SuspendError(f"{name} has the nodes of its own GPUs alone, and so stays; make it with --movable")
     by_uuid = {gpu.uuid: gpu for gpu in gpus}
     for old, new in ((by_uuid[old], by_uuid[new]) for old, new in onto.items()):
         if old.mig_index is not None or new.mig_index is not None or new.mig_enabled:
@@ -53,10 +56,7 @@ def check(name: str, processes: Sequence[Process], gpus: Sequence[Gpu], onto: Ma
             raise SuspendError(f"{name} has given a part of its share away, and so stays where it is")
         hidden = [by_uuid[new].number for new in onto.values() if by_uuid[new] not in _seen_by(each.pid, gpus)]
         if hidden:
-            raise SuspendError(
-                f"{name} has not been given the nodes of GPU {hidden[0]}, and so cannot get there; launch it with "
-                "--movable"
-            )
+            raise SuspendError(f"process {each.pid} of {name} has no node of GPU {hidden[0]}, and so cannot get there")
 
 
 def reserve(target: Limited, limits: Sequence[tuple[str, Quota]], onto: Mapping[str, str]) -> None:

@@ -92,18 +92,10 @@ def move(
     Raises NoRoomError, SuspendError and StateError: then all run on, where they were.
     """
     with changing(target):
-        if takes_turns(target):
-            raise SuspendError(f"{target.name} takes turns with its memory (--swap), and stays where the others are")
-        if finish_locked(target, gpus, driver) is not None:
+        if not takes_turns(target) and finish_locked(target, gpus, driver) is not None:
             raise SuspendError(f"{target.name} is suspended; resume it first")
-        if _is_part_of_what_is_there(target):
-            raise SuspendError(f"{target.name} is a part of another share, and stays on that one's GPUs")
+        there = check_move(target, gpus, driver, onto)
         own, limits = gpus_of(target, gpus), _limits(target)
-        there = find_all(target.limits_folder, own, driver)
-        checks.check_runs(target.name, there)
-        relocation.check(target.name, there, gpus, onto)
-        held = held_by_each(there, own)
-        checks.check(target.name, held)
         wanted = devices_of(target.name, [(onto[uuid], quota) for uuid, quota in limits if uuid in onto], gpus)
         begun = Record(
             Phase.SUSPENDING, tuple(there), held_bytes(there, own), True, wishes.by, time.time(), time.monotonic_ns(),
@@ -116,7 +108,7 @@ def move(
             _set_suspended(target, abi.SUSPENDING)
             time.sleep(_CALLS_NOTICE_S)
             begun = _take(target, driver, begun, wishes, own, lambda: find_all(target.limits_folder, own, driver))
-            relocation.check(target.name, begun.processes, gpus, onto)  # some have started meanwhile
+            relocation.check(target, begun.processes, gpus, onto)  # some have started meanwhile
             begun = begun._replace(phase=Phase.MOVING)
             record.write(target.limits_folder, begun)
             relocation.forward(target, gpus, driver, begun)
@@ -127,6 +119,20 @@ def move(
             raise
         finish_locked(target, gpus, driver)
         return begun
+
+
+def check_move(target: Limited, gpus: Sequence[Gpu], driver: Checkpoints, onto: Mapping[str, str]) -> list[Process]:
+    """Return the processes that would move. Raises SuspendError and GpuError where something stands against it."""
+    if takes_turns(target):
+        raise SuspendError(f"{target.name} takes turns with its memory (--swap), and stays where the others are")
+    if _is_part_of_what_is_there(target):
+        raise SuspendError(f"{target.name} is a part of another share, and stays on that one's GPUs")
+    own = gpus_of(target, gpus)
+    there = find_all(target.limits_folder, own, driver)
+    checks.check_runs(target.name, there)
+    relocation.check(target, there, gpus, onto)
+    checks.check(target.name, held_by_each(there, own))
+    return there
 
 
 def resume(target: Limited, gpus: Sequence[Gpu], driver: Checkpoints, admitted: Admitted) -> Record | None:

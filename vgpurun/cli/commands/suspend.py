@@ -142,6 +142,7 @@ def move(
     its calls of CUDA wait meanwhile. It is all processes or none, and room on the new GPUs is reserved first. A
     container or a slice can be moved that was made with --movable.
     """
+    from vgpurun.cli.commands.slice import refresh_cdi
     from vgpurun.host.checkpoints import Checkpoints
     from vgpurun.suspend import relocation
     from vgpurun.suspend.coming_back import move_over
@@ -162,7 +163,10 @@ def move(
         held = show_size(sum(gone.held_bytes.get(uuid, 0) for uuid in onto))
         click.echo(f"{target.name}: {_numbers(own)} -> {_numbers(wanted)}, {held} moved")
 
-    return _each(targets, move_one)
+    exit_code = _each(targets, move_one)
+    if slices:
+        refresh_cdi(driver, found)
+    return exit_code
 
 
 def _numbers(gpus: "Sequence[Gpu]") -> str:
