@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import docker  # noqa: F401  # the whole of it, before vgpurun makes do with less
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 

@@ -7,6 +7,8 @@ import sys
 from contextlib import suppress
 from typing import NoReturn
 
+from vgpurun.util.seldom_used import postpone
+
 # A start makes some ten thousand objects that stay: the collector would walk through them dozens of times.
 _GARBAGE_THRESHOLD = 100_000
 
@@ -15,6 +17,7 @@ def main() -> NoReturn:
     """Run the command line. Until it is loaded, Ctrl-C ends the process at once, without a traceback."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     gc.set_threshold(_GARBAGE_THRESHOLD)
+    postpone()
     from vgpurun.cli import main as run
 
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -14,6 +14,7 @@ _TIMEOUT_S = 30
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(
     [
+        "vgpurun.engine.docker_py",
         "vgpurun.cli.commands.run",
         "vgpurun.launch.container",
         "vgpurun.launch.image_look",

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+AT_SOCKET, ELSEWHERE = {"DOCKER_HOST": "unix:///run/docker.sock"}, {"DOCKER_HOST": "tcp://127.0.0.1:2376"}
 _REPORT = """
 import sys
 {first}
@@ -26,16 +27,36 @@ class Old:
             raise ImportError(name)
 sys.meta_path.insert(0, Old)
 """
+# As a docker-py may be some day: it uses something of requests that we have not.
+_NEW_DOCKER = """
+class New:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name == "docker.api.volume":
+            import requests
+            requests.sessions
+sys.meta_path.insert(0, New)
+"""
+_AFTERWARDS = """
+import docker.transport, http.client, logging, requests, urllib3
+assert http.client.HTTPSConnection and logging.Logger and urllib3.PoolManager and requests.sessions.Session
+assert None not in sys.modules.values()
+"""
+
+
+def run(code: str, environment: dict[str, str], *arguments: object) -> str:
+    own = {name: value for name, value in os.environ.items() if not name.startswith("DOCKER_")}
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    done = subprocess.run(command, env={**own, **environment}, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
 
 
 @pytest.mark.parametrize(
     ("first", "is_loaded"), [("", False), ("import charset_normalizer", True), (_OLD_REQUESTS, True)]
 )
 def test_docker_is_imported_without_what_guesses_encodings(first: str, is_loaded: bool) -> None:
-    command = [sys.executable, "-c", _REPORT.format(first=first)]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert (result.returncode, result.stderr) == (0, "")
-    assert result.stdout == f"{is_loaded} False\n"
+    assert run(_REPORT.format(first=first), ELSEWHERE) == f"{is_loaded} False\n"
 
 
 @pytest.mark.parametrize(
@@ -47,33 +68,54 @@ def test_docker_is_imported_without_what_guesses_encodings(first: str, is_loaded
         ({}, '{"currentContext": "other"}', True),
         ({}, "[]", False),
         ({"DOCKER_CONTEXT": "other"}, None, True),
-        ({"DOCKER_HOST": "unix:///run/docker.sock", "DOCKER_CONTEXT": "other"}, None, False),
-        ({"DOCKER_HOST": "tcp://127.0.0.1:2376"}, None, True),
+        ({**AT_SOCKET, "DOCKER_CONTEXT": "other"}, None, False),
+        (ELSEWHERE, None, True),
     ],
 )
-def test_tls_is_imported_where_the_engine_may_need_it(
+def test_requests_and_tls_are_imported_where_the_engine_may_need_them(
     tmp_path: Path, environment: dict[str, str], config: str | None, is_loaded: bool
 ) -> None:
     if config is not None:
         (tmp_path / "config.json").write_text(config)
-    code = "import sys, vgpurun.engine.without_tls, vgpurun.launch.container; print('ssl' in sys.modules)"
-    own = {name: value for name, value in os.environ.items() if not name.startswith("DOCKER_")}
-    result = subprocess.run(
-        [sys.executable, "-c", code], env={**own, "DOCKER_CONFIG": str(tmp_path), **environment}, capture_output=True,
-        text=True, timeout=60, check=True,
-    )  # fmt: skip
-    assert (result.stdout, result.stderr) == (f"{is_loaded}\n", "")
+    code = "import sys, vgpurun.engine.client, vgpurun.launch.container; print({'requests', 'ssl'} & set(sys.modules))"
+    found = run(code, {"DOCKER_CONFIG": str(tmp_path), **environment})
+    assert found == ("set()\n" if not is_loaded else found)
+    assert "ssl" in found or not is_loaded
+    assert "requests" in found or not is_loaded
 
 
-@pytest.mark.parametrize("first", ["ssl, vgpurun.engine.without_tls", "vgpurun.engine.client"])
-def test_tls_is_there_where_it_was_imported_before_and_for_other_verbs(first: str) -> None:
-    code = f"import {first}, ssl, http.client, urllib3.connection; "
-    code += "assert http.client.HTTPSConnection and urllib3.connection.ssl is ssl"
-    environment = {**os.environ, "DOCKER_HOST": "unix:///run/docker.sock"}
-    subprocess.run([sys.executable, "-c", code], env=environment, check=True, timeout=60)
+@pytest.mark.parametrize("first", ["", "import http.client, logging", "import requests", "import docker"])
+def test_others_find_the_real_modules(first: str) -> None:
+    run(f"import sys\n{first}\nimport vgpurun.engine.client\n{_AFTERWARDS}", AT_SOCKET)
+
+
+def test_a_release_that_needs_more_gets_the_real_modules() -> None:
+    code = f"import sys\n{_NEW_DOCKER}\nimport vgpurun.engine.docker_py as ours, requests\n{_AFTERWARDS}"
+    code += "assert issubclass(ours.APIClient, requests.Session) and issubclass(ours.APIError, ours.RequestException)"
+    run(code, AT_SOCKET)
 
 
 def test_paramiko_is_not_imported_where_it_is_installed(tmp_path: Path) -> None:
     (tmp_path / "paramiko.py").write_text("raise SystemExit('imported')")
-    code = "import sys; sys.path.insert(0, sys.argv[1]); import vgpurun.engine.client"
-    subprocess.run([sys.executable, "-c", code, tmp_path], check=True, timeout=60)
+    for environment in (AT_SOCKET, ELSEWHERE):
+        run("import sys; sys.path.insert(0, sys.argv[1]); import vgpurun.engine.client", environment, tmp_path)
+
+
+def test_what_few_runs_use_is_imported_when_it_is_used() -> None:
+    run(
+        """
+import sys
+from vgpurun.util.seldom_used import _SELDOM_USED, postpone
+postpone()
+import click, inspect, subprocess, tarfile
+from click.testing import CliRunner
+assert inspect.cleandoc("  one ") == "one " and inspect.cleandoc("one\\n    two\\n") == "one\\ntwo"
+assert subprocess.run(["true"]).returncode == 0 and tarfile.TarFile
+assert sys.modules["inspect"].signature and inspect.signature is sys.modules["inspect"].signature
+import platform, gettext, random, tempfile, string, bz2, lzma, ipaddress
+assert platform.system() == "Linux" and platform.machine() and gettext.ngettext("a", "b", 2) == "b"
+assert random.random() < 1 and tempfile.gettempdir() and string.digits and bz2.compress(b"") and lzma.compress(b"")
+assert ipaddress.ip_address("::1").is_loopback
+""",
+        AT_SOCKET,
+    )

@@ -1,28 +1,53 @@
 """docker-py, as far as every start uses it. Its import is most of a start, so this is the place where it happens.
 
-Left out of that is what requests guesses the encoding of texts by, a tenth of the import: the engine's texts are UTF-8,
-which is what requests takes them for when it has nothing to guess by. And what takes docker-py to engines over a proxy,
-on Windows or by ssh; the latter imports paramiko, as much as the rest, where that is installed.
+Where the engine is at a unix socket, docker-py is made with `unix_http.py` instead of requests and urllib3, which are
+three quarters of its import. Elsewhere it goes without what requests guesses the encoding of texts by: the engine's
+texts are UTF-8, which is what requests takes them for when it has nothing to guess by. And without what takes it to
+engines over a proxy, on Windows or by ssh; the latter imports paramiko, as much as the rest, where that is installed.
+
+Whatever imports requests later finds the real one.
 """
 
+import sys
 import warnings
-from contextlib import suppress
+from collections.abc import Mapping
+from types import ModuleType
 
-from vgpurun.engine.missing import missing
+from vgpurun.engine.address import is_at_socket
+from vgpurun.engine.unix_http import stand_ins
+from vgpurun.util.modules import replaced
 
-_UNUSED = ("chardet", "charset_normalizer", "docker.transport.npipeconn", "docker.transport.sshconn", "socks")
+_UNUSED = dict.fromkeys(
+    ("chardet", "charset_normalizer", "docker.transport.npipeconn", "docker.transport.sshconn", "socks")
+)
+
+
+def _can_be_imported(modules: Mapping[str, ModuleType | None]) -> bool:
+    """Import docker-py with these modules. A release that cannot do with them is forgotten again."""
+    before = set(sys.modules)
+    try:
+        with replaced(modules):
+            import docker  # noqa: F401
+    except (ImportError, AttributeError):
+        for name in [name for name in sys.modules if name not in before and name.partition(".")[0] == "docker"]:
+            del sys.modules[name]
+        return False
+    return True
+
 
 warnings.filterwarnings("ignore", "Unable to find acceptable character detection")
-# A requests older than 2.32 cannot do without. All is imported below then.
-with missing(*_UNUSED), suppress(ImportError):
-    import docker  # noqa: F401
+_others = stand_ins() if is_at_socket() and not {"docker", "requests"} & set(sys.modules) else {}
+if not (_others and _can_be_imported(_others)):
+    _others = {}
+    _can_be_imported(_UNUSED)  # with a requests older than 2.32 it cannot: all is imported below then
 
-from docker import APIClient  # noqa: E402
-from docker.constants import DEFAULT_TIMEOUT_SECONDS  # noqa: E402
-from docker.errors import APIError, DockerException, ImageNotFound, NotFound  # noqa: E402
-from docker.utils import version_lt  # noqa: E402
-from requests.exceptions import RequestException  # noqa: E402
-from urllib3.exceptions import HTTPError  # noqa: E402
+with replaced(_others):
+    from docker import APIClient
+    from docker.constants import DEFAULT_TIMEOUT_SECONDS
+    from docker.errors import APIError, DockerException, ImageNotFound, NotFound
+    from docker.utils import version_lt
+    from requests.exceptions import RequestException
+    from urllib3.exceptions import HTTPError
 
 __all__ = [
     "DEFAULT_TIMEOUT_SECONDS",

@@ -9,7 +9,6 @@ import json
 import os
 import stat
 import sys
-import sysconfig
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -67,6 +66,8 @@ def write_device(folder: Path, simulated_driver: Path | None) -> None:
 
 def distrusted(paths: Sequence[Path] | None = None) -> Path | None:
     """Return a file or folder of this vgpurun, or of its Python, that others than root can change; None for none."""
+    import sysconfig  # few launches get here
+
     python, package = Path(os.path.abspath(sys.executable)), Path(vgpurun.__file__).parent  # noqa: PTH100
     places = paths or (python, python.resolve(), Path(sysconfig.get_path("purelib")), package, *package.rglob("*.py"))
     for path in dict.fromkeys(each for place in places for each in (place, *place.parents)):

@@ -39,7 +39,6 @@ Asked: TypeAlias = "tuple[LaunchEngine, Image | None, Background[EngineFacts]]"
 
 def ask_engine(image: str) -> Asked:
     """Return the engine, the image if it has it, and what it is about to say of itself, which takes it a while."""
-    import vgpurun.engine.without_tls  # noqa: F401  # first; a launch speaks with nobody else
     from vgpurun.engine.launches import LaunchEngine
 
     engine = LaunchEngine.connect()

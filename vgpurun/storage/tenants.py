@@ -12,13 +12,13 @@ that nobody has started make a program-... of their own.
 """
 
 import errno
-import hashlib
 import os
 import shutil
 import stat
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 
 from vgpurun import abi
@@ -65,7 +65,15 @@ def _make_open(path: Path) -> None:
 
 def folder_of(state_folder: Path) -> Path:
     """Return the folder of the tenant with these limits. Makes nothing."""
-    return Path(abi.LOCK_DIR) / hashlib.sha256(os.path.abspath(state_folder).encode()).hexdigest()[:24]  # noqa: PTH100
+    return Path(abi.LOCK_DIR) / _sha256(os.path.abspath(state_folder))[:24]  # noqa: PTH100
+
+
+def _sha256(text: str) -> str:
+    """Ask Python's own module, under its names of 3.12 and before, for hashlib would load OpenSSL first."""
+    for module in ("_sha2", "_sha256", "hashlib"):
+        with suppress(ImportError):
+            return str(import_module(module).sha256(text.encode()).hexdigest())
+    raise AssertionError("unreachable: hashlib is always there")
 
 
 def turns_file(state_folder: Path) -> Path:

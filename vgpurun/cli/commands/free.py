@@ -24,7 +24,6 @@ def free(output_format: str, driver: str) -> None:
 
     The last column counts your quotas too. On a GPU that a container without --mem uses, none with --mem starts.
     """
-    import vgpurun.engine.without_tls  # noqa: F401  # first; this speaks with nobody else
     from vgpurun.admission.capacity import capacities
     from vgpurun.admission.grants import own_grant
     from vgpurun.admission.largest import largest

@@ -35,7 +35,6 @@ def ps(
     MemoryLimit, SM and SMLimit. For a container with several GPUs the last five are lists with commas. A container in a
     slice has the limits of the slice, and its own part of the memory that is used there.
     """
-    import vgpurun.engine.without_tls  # noqa: F401  # first; this speaks with nobody else
     from vgpurun.cli.views.ps import show
     from vgpurun.cli.views.templates import Template
     from vgpurun.engine.client import Engine

@@ -1,0 +1,44 @@
+"""Modules of Python's that click, docker-py and pynvml import, and that few runs use: an eighth of a start."""
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+
+from vgpurun.util.modules import later
+
+
+def postpone() -> None:
+    """Let these modules be imported when they are used. To be called before anything imports them."""
+    for name, used in _SELDOM_USED.items():
+        sys.modules.setdefault(name, later(name, **used))
+
+
+def _cleandoc(text: str) -> str:
+    """Do what inspect.cleandoc does, which click asks for the help of each option."""
+    if "\n" not in text:
+        return text.expandtabs().lstrip()
+    if vars(sys.modules["inspect"]).get("cleandoc") is _cleandoc:
+        del sys.modules["inspect"]
+    from inspect import cleandoc
+
+    return cleandoc(text)
+
+
+def _plural(one: str, many: str, count: int) -> str:
+    return one if count == 1 else many
+
+
+# With what each start uses of them. Nothing is translated here, so click's words are not either.
+_SELDOM_USED: Mapping[str, Mapping[str, Callable[..., str]]] = {
+    "bz2": {},
+    "gettext": {"gettext": str, "ngettext": _plural},
+    "inspect": {"cleandoc": _cleandoc},
+    "ipaddress": {},
+    "lzma": {},
+    "platform": {"machine": lambda: os.uname().machine, "system": lambda: os.uname().sysname},
+    "random": {},
+    "string": {},
+    "subprocess": {},
+    "tarfile": {},
+    "tempfile": {},
+}
