@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 import time
+from pathlib import Path
 
 from cli import Cli, wait_until
 
@@ -47,6 +50,35 @@ def test_the_guard_ends_it_by_itself(vgpurun: Cli, debian: str) -> None:
         guard.terminate()
         assert guard.wait(10) == 0
     assert vgpurun.owner("over")["has_ended"]
+
+
+def test_the_guard_ends_that_of_another_user_and_warns_before(
+    vgpurun: Cli, debian: str, as_nobody: tuple[str, ...]
+) -> None:
+    """By the engine's list, for the state folder is in the user's home. What was started again has no end."""
+    with tempfile.TemporaryDirectory() as home:
+        os.chown(home, 65534, 65534)
+        environment = {**vgpurun.environment, "HOME": home}
+        del environment["VGPURUN_STATE_DIR"]
+        user = Cli(vgpurun.engine, environment, Path(home, ".local/state/vgpurun"), command=as_nobody)
+        try:
+            assert (
+                user.run("-d", "--name", "theirs", "--mem", "1g", "--for", "15s", debian, *ENDS_AT_ONCE).exit_code == 0
+            )
+            with vgpurun.started("guard", *vgpurun.driver) as guard:
+                told = ("cat", "/.vgpurun/etc/guard")
+                said = wait_until(lambda: user("exec", "theirs", *told).stdout, "word of the end")
+                assert "theirs: warn: the time of --for ends in" in said and len(said.splitlines()) == 1
+                wait_until(lambda: status(user, "theirs") == "exited", "stop")
+                vgpurun.engine.containers.get("theirs").start()
+                time.sleep(6)  # the guard looks every 5 s
+                assert status(user, "theirs") == "running"
+                guard.terminate()
+                journal = guard.communicate(timeout=10)[1]
+            assert "warn container theirs of nobody: the time of --for ends in" in journal
+            assert journal.count("stop container theirs: its time was over") == 1
+        finally:
+            user.remove_containers()
 
 
 def test_prune_ends_it_too_and_slices_reserve_nothing_any_more(vgpurun: Cli, debian: str) -> None:

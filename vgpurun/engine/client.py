@@ -22,6 +22,7 @@ from vgpurun.engine.docker_py import (
 from vgpurun.engine.labels import LABEL_STATE, OF_A_LOOK, Record, read_record
 from vgpurun.errors import EngineError, ImageError
 from vgpurun.limits.quota import Quota
+from vgpurun.util.times import read_rfc3339
 
 if TYPE_CHECKING:
     from vgpurun.host.drivers import EngineFacts
@@ -218,6 +219,15 @@ class Engine:
                 return str(self._api._result(answer, True)["State"]["Status"])
             except NotFound:
                 return None
+
+    def started_s(self, container: str) -> float | None:
+        """Return when a container was started, in seconds since 1970; None if it does not run. Raises EngineError."""
+        with translated("the container cannot be looked at"):
+            try:
+                found = self._api.inspect_container(container)["State"]
+            except NotFound:
+                return None
+        return read_rfc3339(found.get("StartedAt", "")) if found.get("Running") else None
 
     def kill(self, container: str, signal_number: int) -> None:
         """Send a signal to a container; nothing happens if it has ended."""

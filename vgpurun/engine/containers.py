@@ -5,7 +5,6 @@ import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
 from http import HTTPStatus
 from typing import Any
 
@@ -14,6 +13,7 @@ from vgpurun.engine.docker_py import APIError, DockerException, HTTPError, Reque
 from vgpurun.engine.hijacked import plain_socket
 from vgpurun.engine.labels import Record, read_record
 from vgpurun.errors import ContainerError, EngineError
+from vgpurun.util.times import read_rfc3339
 from vgpurun.util.users import current_user
 
 _SLACK_S = 30  # that an answer may take besides the time that the engine gives a container to stop
@@ -202,21 +202,13 @@ def from_description(found: Mapping[str, Any]) -> VgpurunContainer:
         status=found["State"]["Status"],
         record=_record(found) or Record(""),
         command=" ".join([found.get("Path", ""), *(found.get("Args") or [])]),
-        created_s=_seconds(found.get("Created", "")),
+        created_s=read_rfc3339(found.get("Created", "")),
         labels=found["Config"].get("Labels") or {},
     )
 
 
 def _record(found: Mapping[str, Any]) -> Record | None:
     return read_record(found["Id"], found["Config"].get("Labels") or {}, found.get("Mounts") or [])
-
-
-def _seconds(text: str) -> float:
-    """Read the engine's RFC 3339 time, which has nine digits behind the point."""
-    try:
-        return datetime.fromisoformat(f"{text[:19]}+00:00").timestamp()
-    except ValueError:
-        return 0.0
 
 
 @contextmanager

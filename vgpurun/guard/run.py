@@ -1,10 +1,12 @@
 """Runs the guard: its parts put together, and the loop over time."""
 
 import os
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from vgpurun.admission.overdue import Ending
 from vgpurun.console.messages import say
 from vgpurun.errors import GpuError, GuardError
 from vgpurun.guard.compute import ComputeDuty
@@ -17,7 +19,7 @@ from vgpurun.guard.state import State
 from vgpurun.guard.upkeep import follow, let_held_run
 from vgpurun.guard.words import tell
 from vgpurun.host.gpus import Gpu, list_gpus
-from vgpurun.inventory.guarded import Done
+from vgpurun.inventory.guarded import WARN, Action, Done
 from vgpurun.suspend.agent import Agent
 from vgpurun.util.printable import printable
 
@@ -74,7 +76,7 @@ class Running:
         """Look until the end. Raises OSError where its state cannot be written at all."""
         self._guard.resume()
         let_held_run(self._state)
-        suspensions = Agent(self._gpus_if_any(), self._libcuda, self._say)
+        suspensions = Agent(self._gpus_if_any(), self._libcuda, self._say, self._warn_of_end)
         suspensions.start()
         look_s = clock()
         try:
@@ -110,6 +112,12 @@ class Running:
             self._guard.look(look)
         except OSError as error:
             self._guard.note("state", f"the guard's state cannot be written: {error.strerror}")
+
+    def _warn_of_end(self, ending: Ending) -> None:
+        """Warn as of the guard's own actions: in the journal, and in the container."""
+        action = Action(WARN, "end", ending.words, ending.name, "", ending.id, folder=str(ending.folder))
+        self._say(f"{WARN} {ending.subject}: {ending.words}")
+        self._tell(Done(0, time.time(), action))
 
     def _tell(self, done: Done) -> None:
         if not done.action.folder:

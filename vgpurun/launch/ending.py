@@ -5,7 +5,7 @@ from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING
 
-from vgpurun.admission.overdue import note_end
+from vgpurun.admission.overdue import WARNED_BEFORE_S, note_end
 from vgpurun.console.messages import warn
 from vgpurun.util.threads import Helper
 from vgpurun.util.times import show_age
@@ -13,7 +13,6 @@ from vgpurun.util.times import show_age
 if TYPE_CHECKING:
     from vgpurun.engine.client import Engine
 
-_WARNED_BEFORE_S = 600.0
 _HANDED_OVER_S = 0.1  # within this a request has reached the engine
 
 
@@ -34,7 +33,7 @@ class Countdown:
 
     def _run(self) -> None:
         left_s = self._ends_s - time.time()
-        if left_s > _WARNED_BEFORE_S and self._is_over.wait(left_s - _WARNED_BEFORE_S):
+        if left_s > WARNED_BEFORE_S and self._is_over.wait(left_s - WARNED_BEFORE_S):
             return
         warn(f"the time of --for ends in {show_age(self._ends_s - time.time())}: the container is stopped then")
         if not self._is_over.wait(max(0.0, self._ends_s - time.time())):

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vgpurun import abi
-from vgpurun.admission.overdue import end_overdue
+from vgpurun.admission.overdue import Ending, end_overdue, ending_soon
 from vgpurun.admission.tickets import queue
 from vgpurun.errors import EngineError, GpuError, NoEngineError, NoRoomError, VgpurunError
 from vgpurun.host import gpus as devices
@@ -29,11 +29,11 @@ from vgpurun.suspend.coming_back import bring_back
 from vgpurun.suspend.processes import belongs_to, find, started
 from vgpurun.suspend.record import Phase, Record
 from vgpurun.suspend.swapping import Hears, Swapper
-from vgpurun.suspend.targets import Target, running_containers, slices_and_processes
+from vgpurun.suspend.targets import Target, of_containers, slices_and_processes
 from vgpurun.suspend.transition import Wishes, finish, is_asked_for, read, suspend, takes_turns
 
 if TYPE_CHECKING:
-    from vgpurun.engine.client import Engine
+    from vgpurun.engine.client import Engine, VgpurunContainer
 
 LOOK_EVERY_S = 0.05  # at those that are suspended: a program waits
 _LOOK_AT_ALL_EVERY_S = 1.0
@@ -43,14 +43,25 @@ _MAKES_WAY_AFTER_S = 10.0  # of idleness, or the time of its own policy if that 
 
 
 class Agent:
-    """One for the host. `say` hears of each thing that is done, and once of each trouble."""
+    """One for the host. `say` hears of each thing that is done, and once of each trouble.
 
-    def __init__(self, gpus: Sequence[Gpu], libcuda: str, say: Callable[[str], None]) -> None:
+    `warn_of_end` tells what ends soon of that.
+    """
+
+    def __init__(
+        self,
+        gpus: Sequence[Gpu],
+        libcuda: str,
+        say: Callable[[str], None],
+        warn_of_end: Callable[[Ending], None] = lambda _: None,
+    ) -> None:
         self._gpus = gpus
         self._libcuda = libcuda
         self._say = say
+        self._warn_of_end = warn_of_end
+        self._warned_of: set[tuple[str, float]] = set()  # what was warned of its end
         self._targets: list[Target] = []
-        self._containers: list[Target] = []
+        self._containers: list[VgpurunContainer] = []  # those that run
         self._watched: dict[str, Target] = {}  # those that are suspended, or on their way
         self._owners: dict[int, tuple[int | None, str]] = {}  # of processes that use a GPU: their start, and a target
         self._listed_s = self._looked_s = self._changed_s = float("-inf")
@@ -249,11 +260,11 @@ class Agent:
             self._listed_s = now_s
             try:
                 self._engine = self._engine or _connect()
-                self._containers = running_containers(self._engine) if self._engine else []
+                self._containers = self._engine.containers(everything=False) if self._engine else []
             except EngineError:
                 self._engine = None
             self._hear_of(end_overdue.__name__, _trouble_of(self._end_overdue))
-        self._targets = [*self._containers, *slices_and_processes()]
+        self._targets = [*of_containers(self._containers), *slices_and_processes()]
         self._swapper.see([each for each in self._targets if _takes_turns(each)])
         ids = {target.id for target in self._targets}
         for target in self._targets:
@@ -262,8 +273,12 @@ class Agent:
         self._owners = {pid: known for pid, known in self._owners.items() if started(pid) == known[0]}
 
     def _end_overdue(self) -> None:
-        for ended in end_overdue(self._engine):
+        for ended in end_overdue(self._engine, self._containers):
             self._say(f"stop {ended}: its time was over")
+        soon = {(each.id, each.ends_s): each for each in ending_soon(self._containers)}
+        for key in soon.keys() - self._warned_of:
+            self._warn_of_end(soon[key])
+        self._warned_of = set(soon)
 
 
 def _trouble_of(act: Callable[..., None], *arguments: object) -> str:

@@ -9,7 +9,7 @@ from vgpurun.inventory.reservations import local_processes
 from vgpurun.slices import store
 
 if TYPE_CHECKING:
-    from vgpurun.engine.client import Engine
+    from vgpurun.engine.client import VgpurunContainer
     from vgpurun.engine.containers import ContainerEngine
 
 
@@ -54,10 +54,9 @@ def process_numbered(pid: str) -> Target:
     raise SuspendError(f"process {pid} was not started by vgpurun local, or has ended")
 
 
-def running_containers(engine: "Engine") -> list[Target]:
-    """Return the containers that run, but for those in slices. Raises EngineError."""
-    found = (each for each in engine.containers(everything=False) if not each.slice_name)
-    return [Target(each.id, each.name, each.limits_folder) for each in found]
+def of_containers(containers: Sequence["VgpurunContainer"]) -> list[Target]:
+    """Return what of these containers can be a target: those that are in no slice."""
+    return [Target(each.id, each.name, each.limits_folder) for each in containers if not each.slice_name]
 
 
 def slices_and_processes() -> Iterator[Target]:

@@ -43,6 +43,14 @@ def parse_moment(text: str, option: str, now_s: float | None = None) -> float:
     raise OptionError(f"{option} '{text}' is no time; use e.g. 10m, 2025-01-31T12:00:00, or seconds since 1970")
 
 
+def read_rfc3339(text: str) -> float:
+    """Read the engine's time, which has nine digits behind the point, in seconds since 1970; 0 where it is none."""
+    try:
+        return datetime.fromisoformat(f"{text[:19]}+00:00").timestamp()
+    except ValueError:
+        return 0.0
+
+
 def parse_span(text: str) -> float | None:
     """Read a span of time in seconds, also in days and weeks (7d, 4w), or None when it is none."""
     if match := re.fullmatch(r"([0-9]{1,5})([dw])", text, re.ASCII):
