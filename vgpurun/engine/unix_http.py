@@ -47,7 +47,7 @@ class Headers(dict[str, str]):
 
 
 class Body:
-    """What follows an answer's headers, read as it arrives. Reading raises TransportError.
+    """The part behind an answer's headers, read as it arrives. Reading raises TransportError.
 
     docker-py also looks at what http.client and urllib3 have inside: `_fp`, `fp`, `chunked` and `chunk_left`.
     """
@@ -166,7 +166,7 @@ class UnixHTTPAdapter:
 
 
 class Session:
-    """What docker-py's client is derived from."""
+    """The base of docker-py's client."""
 
     __attrs__: ClassVar[list[str]] = []
 
