@@ -1,5 +1,6 @@
 """Options that several verbs have, and how help shows options in groups."""
 
+import math
 import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -159,6 +160,17 @@ class SliceName(click.ParamType):  # type: ignore[type-arg]
         given = ctx.params.get(param.name or "") or ()
         names = [each.name for each in store.slices()]
         return [CompletionItem(name) for name in names if name.startswith(incomplete) and name not in given]
+
+
+class Seconds(click.FloatRange):
+    """A number of seconds within bounds, which `nan` never is."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the number."""
+        seconds = super().convert(value, param, ctx)
+        if math.isnan(seconds):
+            self.fail(f"{value!r} is not a number of seconds.", param, ctx)
+        return seconds
 
 
 class ImageName(click.ParamType):  # type: ignore[type-arg]

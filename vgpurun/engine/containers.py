@@ -16,6 +16,7 @@ from vgpurun.errors import ContainerError, EngineError
 from vgpurun.util.times import read_rfc3339
 from vgpurun.util.users import current_user
 
+_LONG_S = 365 * 86400  # for longer than this an answer is waited for without a limit
 _SLACK_S = 30  # that an answer may take besides the time that the engine gives a container to stop
 
 
@@ -115,7 +116,7 @@ class ContainerEngine(Engine):
         # docker-py's stop() knows no signal, and waits for its answer as long as a container without a time of its own.
         given = {"t": timeout_s, "signal": signal}
         params = {name: value for name, value in given.items() if value is not None}
-        self._post(path, params, None if timeout_s is None or timeout_s < 0 else timeout_s + _SLACK_S)
+        self._post(path, params, timeout_s + _SLACK_S if timeout_s is not None and 0 <= timeout_s < _LONG_S else None)
 
     def send_signal(self, container: str, signal: str) -> None:
         """Send a signal, by its name or number."""

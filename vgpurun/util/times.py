@@ -12,6 +12,7 @@ _TIMESTAMP = re.compile(r"([0-9]+)(?:\.([0-9]{1,9}))?", re.ASCII)
 _DATE = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}(T[0-9]{2}(:[0-9]{2}(:[0-9]{2}(\.[0-9]+)?)?)?)?(Z|[+-][0-9]{2}:[0-9]{2})?"
 )
+_LONGEST_SPAN_S = 100 * 366 * 86400.0  # an end that no calendar has would be none
 _AGES = (("second", 60), ("minute", 60), ("hour", 24), ("day", 14))
 
 
@@ -65,6 +66,8 @@ def parse_end(lifetime: str | None, now_s: float) -> float | None:
     span_s = parse_span(lifetime)
     if not span_s:
         raise OptionError(f"--for '{lifetime}' is no span of time; use e.g. 30m, 2h or 7d")
+    if span_s > _LONGEST_SPAN_S:
+        raise OptionError(f"--for '{lifetime}' is more than a hundred years; leave it out where there is no end")
     return now_s + span_s
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from vgpurun.cli.common import GroupedCommand, health_port_option, option
+from vgpurun.cli.common import GroupedCommand, Seconds, health_port_option, option
 from vgpurun.console.messages import say
 from vgpurun.host import library
 from vgpurun.host.visible import activate_simulation
@@ -37,7 +37,7 @@ _GROUP = "DRA plugin"
     help="Where the container engine looks for CDI specifications.",
 )  # fmt: skip
 @option(
-    "--interval", "interval_s", type=click.FloatRange(min=0.1), default=30, show_default=True, group=_GROUP,
+    "--interval", "interval_s", type=Seconds(min=0.1), default=30, show_default=True, group=_GROUP,
     metavar="SECONDS", help="How often to look whether the GPUs are still those that were published.",
 )  # fmt: skip
 @health_port_option(_GROUP)

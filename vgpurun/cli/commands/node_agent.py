@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from vgpurun.cli.common import GroupedCommand, host_driver_option, option
+from vgpurun.cli.common import GroupedCommand, Seconds, host_driver_option, option
 from vgpurun.console.messages import say, warn
 from vgpurun.host.visible import activate_simulation
 from vgpurun.storage import state
@@ -27,7 +27,7 @@ _GROUP = "Node agent"
     group=_GROUP, help="kubelet's folder, in which its pod-resources socket is.",
 )  # fmt: skip
 @option(
-    "--interval", "interval_s", type=click.FloatRange(min=0.1), default=60, show_default=True, group=_GROUP,
+    "--interval", "interval_s", type=Seconds(min=0.1), default=60, show_default=True, group=_GROUP,
     metavar="SECONDS", help="How often to look for what dead pods have left.",
 )  # fmt: skip
 @host_driver_option(_GROUP)

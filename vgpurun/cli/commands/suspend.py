@@ -97,8 +97,8 @@ def resume(
     from vgpurun.host.checkpoints import Checkpoints
     from vgpurun.suspend.coming_back import bring_back
 
-    targets = _named(containers, slices, processes)
     patience_s = parse_wait(wait or "0")
+    targets = _named(containers, slices, processes)
     gpus, library = visible_gpus(driver == "sim"), libcuda(driver == "sim")
     engine = engine_if_any()
 
@@ -149,8 +149,8 @@ def move(
     from vgpurun.suspend.transition import Wishes, gpus_of
 
     wishes = Wishes(by="vgpurun move", lock_timeout_ms=_timeout_ms(timeout))
-    targets = _named(containers, slices, processes)
     patience_s = parse_wait(wait or "0")
+    targets = _named(containers, slices, processes)
     found, library = visible_gpus(driver == "sim"), libcuda(driver == "sim")
     wanted = named_gpus(gpus, found)
     engine = engine_if_any()

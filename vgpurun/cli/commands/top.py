@@ -4,7 +4,7 @@ import sys
 
 import click
 
-from vgpurun.cli.common import GroupedCommand, host_driver_option, option
+from vgpurun.cli.common import GroupedCommand, Seconds, host_driver_option, option
 from vgpurun.console.messages import warn
 from vgpurun.host.visible import survey_gpus
 
@@ -17,7 +17,7 @@ _GROUP = "Display"
     help="Containers below their GPU, or all of them by what they use.",
 )  # fmt: skip
 @option(
-    "-n", "--interval", "interval_s", metavar="SECONDS", type=click.FloatRange(0.1, 3600), default=2.0,
+    "-n", "--interval", "interval_s", metavar="SECONDS", type=Seconds(0.1, 3600), default=2.0,
     show_default=True, group=_GROUP, help="Time between two looks.",
 )  # fmt: skip
 @option("--once", is_flag=True, group=_GROUP, help="Print once and end, as where the output is no terminal.")

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from vgpurun.cli.common import LIMITS, EngineCommand, limit_options, option
+from vgpurun.cli.common import LIMITS, EngineCommand, Seconds, limit_options, option
 from vgpurun.config import values as config
 from vgpurun.console.messages import say
 from vgpurun.diagnostics.verify import FAILED, OK, WARNING, Check, Trial, check_compute, check_memory
@@ -37,7 +37,7 @@ _NAME_WIDTH = 31
     help="Which GPUs, one after the other: all, a count, or device=0,1.",
 )  # fmt: skip
 @option(
-    "--seconds", metavar="SECONDS", type=click.FloatRange(0.5, 600), default=2.0, show_default=True, group=_GROUP,
+    "--seconds", metavar="SECONDS", type=Seconds(0.5, 600), default=2.0, show_default=True, group=_GROUP,
     help="How long each kind of work is measured, with and without the limit.",
 )  # fmt: skip
 @option(
@@ -73,6 +73,8 @@ def verify(
     if hostile and image is None:
         raise OptionError("--hostile needs an IMAGE: a process of the host is not held against its will")
     chosen = select_gpus(gpus, visible_gpus(driver_mode == "sim"))
+    if image is not None:
+        _have(image)
     program = library.find_verifier(say)
     found = []
     for gpu in chosen:
@@ -93,6 +95,15 @@ def verify(
     if output_format == "json":
         click.echo(json.dumps(found))
     return 0 if all(each["passed"] for each in found) else 1
+
+
+def _have(image: str) -> None:
+    """Pull the image if the engine does not have it: else each trial would do so, and nothing be tried."""
+    from vgpurun.engine.containers import ContainerEngine
+    from vgpurun.engine.images import PullOptions, find_image
+
+    engine = ContainerEngine.connect()
+    find_image(engine, image, engine.image(image), PullOptions())
 
 
 def _limits(gpu: Gpu, mem: str | None, sm: str | None) -> Quota:
