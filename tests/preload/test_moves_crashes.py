@@ -112,6 +112,8 @@ def test_each_moment_of_a_move(host: Host, start: Callable[..., Program]) -> Non
         assert cut.returncode == -signal.SIGKILL, cut.stderr
         record = program.folder / "suspension"
         seen.add(json.loads(record.read_text())["phase"] if record.exists() else "none")
+        if record.exists():
+            assert program.resume().stdout == f"process {program.pid}: what was cut off is finished; it runs\n"
         ends.append(check(host, program) != before)
     assert seen == {"suspending", "moving", "none"}
     assert ends[0] is False and True in ends

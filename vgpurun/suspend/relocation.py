@@ -5,12 +5,15 @@ in their place at the end. All of its processes go, or none.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from vgpurun import abi
-from vgpurun.errors import GpuError, NoRoomError, SuspendError
+from vgpurun.errors import EnforceError, GpuError, NoRoomError, SuspendError
+from vgpurun.host import memory_limits
 from vgpurun.host.checkpoints import CheckpointError, Checkpoints, ProcessState
 from vgpurun.host.gpus import Gpu
+from vgpurun.inventory.cgroups import cgroups_of
 from vgpurun.limits import limits_file
 from vgpurun.limits.quota import Quota
 from vgpurun.limits.update import Limited
@@ -50,6 +53,11 @@ def check(target: Limited, processes: Sequence[Process], gpus: Sequence[Gpu], on
             raise SuspendError(
                 f"{name} cannot be moved from GPU {old.number} to {new.number}: they are of different kinds "
                 f"({old.name}, {new.name})"
+            )
+        if _is_held_by_driver(target, processes, old):
+            raise SuspendError(
+                f"{name} is held by the driver's own limits on GPU {old.number}, which do not go along; launch it with "
+                "--enforce library"
             )
     for each in processes:
         if _has_parts(each.pid):
@@ -167,6 +175,13 @@ def _seen_by(pid: int, gpus: Sequence[Gpu]) -> list[Gpu]:
     except OSError:
         return [gpu for gpu in whole if (root / f"dev/nvidia{gpu.minor_number}").exists()]
     return [gpu for gpu in whole if gpu.uuid in simulated]
+
+
+def _is_held_by_driver(target: Limited, processes: Sequence[Process], gpu: Gpu) -> bool:
+    cgroups = {*cgroups_of({target.id}).values(), *(memory_limits.cgroup_of(each.pid) for each in processes)}
+    with suppress(EnforceError, GpuError):  # a driver without such limits
+        return any(memory_limits.read(gpu, each).most_bytes is not None for each in cgroups if each is not None)
+    return False
 
 
 def _has_parts(pid: int) -> bool:

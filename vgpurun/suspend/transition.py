@@ -229,6 +229,12 @@ def read(target: Limited) -> Record | None:
     return None
 
 
+def was_cut_off(target: Limited) -> bool:
+    """Whether it is on its way out or back, be it that somebody is at it or that this was cut off. Raises OSError."""
+    found = read(target)
+    return _suspended(target) == abi.SUSPENDING if found is None else found.phase != Phase.SUSPENDED
+
+
 def is_asked_for(target: Limited, found: Record) -> bool:
     """Whether a program has asked for its GPUs since they were taken."""
     return usage_file.read_asked_ns(target.limits_folder / "run" / "usage") > found.since_ns

@@ -96,6 +96,7 @@ def resume(
     """
     from vgpurun.host.checkpoints import Checkpoints
     from vgpurun.suspend.coming_back import bring_back
+    from vgpurun.suspend.transition import was_cut_off
 
     patience_s = parse_wait(wait or "0")
     targets = _named(containers, slices, processes)
@@ -104,8 +105,10 @@ def resume(
 
     def resume_one(target: "Target") -> None:
         with Checkpoints(library) as checkpoints:
+            is_cut_off = was_cut_off(target)
             found = bring_back(target, gpus, checkpoints, engine, overcommit, patience_s)
-        click.echo(target.name if found else f"{target.name}: not suspended")
+        nothing = "what was cut off is finished; it runs" if is_cut_off else "not suspended"
+        click.echo(target.name if found else f"{target.name}: {nothing}")
 
     return _each(targets, resume_one)
 
