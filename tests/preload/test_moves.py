@@ -106,6 +106,19 @@ def test_what_cannot_be_moved(host: Host, start: Callable[..., Program]) -> None
     assert missing.returncode == 125 and "name a container" in missing.stderr
 
 
+def test_shares_within_shares_stay(host: Host, start: Callable[..., Program]) -> None:
+    within = ("--", sys.executable, "-m", "vgpurun", "local", "--driver", "sim", "--mem", "1g")
+    whole = start("--mem", "1800m", "--gpus", "device=0", *within)
+    part = ("move", "--driver", "sim", "--gpus", "1", "--process", str(whole.child()))
+    for refused, message in (
+        (host.vgpurun(*part), "is a part of another share, and stays on that one's GPUs"),
+        (whole.move("1"), "has given a part of its share away"),
+    ):
+        assert (refused.returncode, message in refused.stderr) == (125, True), refused.stderr
+    assert whole.asks("check") == "right 4"
+    assert whole.asks("uuid") == host.uuids[0]
+
+
 def test_another_kind_of_gpu(host: Host, start: Callable[..., Program]) -> None:
     config = host.folder / "sim.yaml"
     config.write_text(config.read_text().replace(f"- uuid: {host.uuids[1]}", f"- uuid: {host.uuids[1]}\n  name: Other"))

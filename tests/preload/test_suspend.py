@@ -239,6 +239,30 @@ def test_a_part_that_is_suspended_by_itself(host: Host, start: Callable[..., Pro
     assert whole.hears() == "right 4"
 
 
+@pytest.mark.slow
+def test_a_part_and_its_whole_at_once(host: Host, start: Callable[..., Program]) -> None:
+    """Whichever comes first: each ends as its own record says, and no byte is lost."""
+    within = ("--", sys.executable, "-m", "vgpurun", "local", "--driver", "sim", "--mem", "1g")
+    whole = start("--mem", "1800m", "--gpus", "device=0", *within)
+    targets = {
+        name: ("--driver", "sim", "--process", pid)
+        for name, pid in (("whole", whole.pid), ("part", str(whole.child())))
+    }
+    for first, second in (("whole", "part"), ("part", "whole")) * 2:
+        running = [host.start("suspend", "--hold", *targets[name]) for name in (first, second)]
+        ends = [(process.communicate(timeout=60)[1], process.returncode) for process in running]
+        for said, exit_code in ends:
+            assert exit_code == 0 or "is a part of what is suspended itself" in said, ends
+        assert host.used_mib() == [0, 0]
+        coming = [host.start("resume", *targets[name]) for name in (first, second)]
+        for process in coming:
+            process.communicate(timeout=60)
+        for name in ("whole", "part"):
+            back = host.vgpurun("resume", *targets[name])
+            assert back.returncode == 0, back.stderr
+        assert whole.asks("check") == "right 4"
+
+
 def test_a_stopped_process(start: Callable[..., Program]) -> None:
     """The driver would wait for it without end."""
     program = start("--mem", "1g", "--gpus", "device=0")

@@ -13,8 +13,9 @@ from vgpurun.host.gpus import Gpu
 from vgpurun.limits import limits_file
 from vgpurun.limits.quota import Quota
 from vgpurun.limits.update import Limited
+from vgpurun.suspend.moving import move
 from vgpurun.suspend.record import Record
-from vgpurun.suspend.transition import Wishes, move, resume
+from vgpurun.suspend.transition import Wishes, resume
 
 if TYPE_CHECKING:
     from vgpurun.engine.client import Engine

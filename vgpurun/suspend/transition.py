@@ -8,7 +8,7 @@ reserved: a suspended container has given both back; one on its way out or back,
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -22,14 +22,14 @@ from vgpurun.limits.nested import folders_above
 from vgpurun.limits.quota import Quota
 from vgpurun.limits.update import Limited, changing, devices_of
 from vgpurun.suspend import checks, record, relocation
-from vgpurun.suspend.processes import Process, belongs_to, find, find_all, held_by_each, held_bytes
+from vgpurun.suspend.processes import Process, belongs_to, find, held_by_each, held_bytes
 from vgpurun.suspend.record import Phase, Record
 from vgpurun.util.threads import without_ctrl_c
 
 LOCK_TIMEOUT_MS = 10_000
 # A call that looked before the limits file said so has entered the driver, and is waited for, after this time: one that
 # enters a locked driver waits there, and asks for nothing. Its thread may have been out of processor time in between.
-_CALLS_NOTICE_S = 0.2
+CALLS_NOTICE_S = 0.2
 _MOST_ROUNDS = 20  # of processes that start while others are being locked
 
 Admitted = Callable[[Limited, Sequence[tuple[Gpu, Quota]]], AbstractContextManager[object]]
@@ -58,7 +58,7 @@ def suspend(target: Limited, gpus: Sequence[Gpu], driver: Checkpoints, wishes: W
         if found is not None:
             return _as_wished(target, found, wishes)
         own = gpus_of(target, gpus)
-        _is_part_of_what_is_there(target)
+        is_part(target)
         there = find(target.limits_folder, own)
         checks.check_runs(target.name, there)
         processes = _not_away(driver, there)  # a driver that knows nothing of this says so here
@@ -70,69 +70,12 @@ def suspend(target: Limited, gpus: Sequence[Gpu], driver: Checkpoints, wishes: W
         )  # fmt: skip
         record.write(target.limits_folder, begun)
         try:
-            _set_suspended(target, abi.SUSPENDING)
-            time.sleep(_CALLS_NOTICE_S)
-            return _settle(target, _take(target, driver, begun, wishes, own, lambda: find(target.limits_folder, own)))
+            set_suspended(target, abi.SUSPENDING)
+            time.sleep(CALLS_NOTICE_S)
+            return _settle(target, take(target, driver, begun, wishes, own, lambda: find(target.limits_folder, own)))
         except BaseException as error:  # Ctrl-C and a full disk too
-            _undo(target, own, driver, error)
+            undo(target, own, driver, error)
             raise
-
-
-def move(
-    target: Limited,
-    gpus: Sequence[Gpu],
-    driver: Checkpoints,
-    onto: Mapping[str, str],
-    admitted: Admitted,
-    wishes: Wishes,
-) -> Record:
-    """Bring all processes of a share from its GPUs onto others: `onto` has them by UUID; all of them, or none.
-
-    `admitted` is entered while the new ones are reserved; those that it had stay reserved until it has left them.
-    Raises NoRoomError, SuspendError and StateError: then all run on, where they were.
-    """
-    with changing(target):
-        if not takes_turns(target) and finish_locked(target, gpus, driver) is not None:
-            raise SuspendError(f"{target.name} is suspended; resume it first")
-        there = check_move(target, gpus, driver, onto)
-        own, limits = gpus_of(target, gpus), _limits(target)
-        wanted = devices_of(target.name, [(onto[uuid], quota) for uuid, quota in limits if uuid in onto], gpus)
-        begun = Record(
-            Phase.SUSPENDING, tuple(there), held_bytes(there, own), True, wishes.by, time.time(), time.monotonic_ns(),
-            onto=onto,
-        )  # fmt: skip
-        record.write(target.limits_folder, begun)
-        try:
-            with admitted(target, wanted):
-                relocation.reserve(target, limits, onto)
-            _set_suspended(target, abi.SUSPENDING)
-            time.sleep(_CALLS_NOTICE_S)
-            begun = _take(target, driver, begun, wishes, own, lambda: find_all(target.limits_folder, own, driver))
-            relocation.check(target, begun.processes, gpus, onto)  # some have started meanwhile
-            begun = begun._replace(phase=Phase.MOVING)
-            record.write(target.limits_folder, begun)
-            relocation.forward(target, gpus, driver, begun)
-        except BaseException as error:
-            if begun.phase == Phase.MOVING:
-                relocation.turn_back(target, driver, begun)
-            _undo(target, gpus, driver, error)
-            raise
-        finish_locked(target, gpus, driver)
-        return begun
-
-
-def check_move(target: Limited, gpus: Sequence[Gpu], driver: Checkpoints, onto: Mapping[str, str]) -> list[Process]:
-    """Return the processes that would move. Raises SuspendError and GpuError where something stands against it."""
-    if takes_turns(target):
-        raise SuspendError(f"{target.name} takes turns with its memory (--swap), and stays where the others are")
-    if _is_part_of_what_is_there(target):
-        raise SuspendError(f"{target.name} is a part of another share, and stays on that one's GPUs")
-    own = gpus_of(target, gpus)
-    there = find_all(target.limits_folder, own, driver)
-    checks.check_runs(target.name, there)
-    relocation.check(target, there, gpus, onto)
-    checks.check(target.name, held_by_each(there, own))
-    return there
 
 
 def resume(target: Limited, gpus: Sequence[Gpu], driver: Checkpoints, admitted: Admitted) -> Record | None:
@@ -146,12 +89,11 @@ def resume(target: Limited, gpus: Sequence[Gpu], driver: Checkpoints, admitted: 
         if found is None or found.is_swapped:
             return found
         checks.check_runs(target.name, found.processes)
-        wanted = devices_of(target.name, _limits(target), gpus)
-        is_part = _is_part_of_what_is_there(target)
-        with nullcontext() if is_part else admitted(target, wanted):  # what it is a part of is reserved
+        wanted = devices_of(target.name, limits_of(target), gpus)
+        with nullcontext() if is_part(target) else admitted(target, wanted):  # what it is a part of is reserved
             if any(quota.takes_turns for _, quota in wanted):
                 record.write(target.limits_folder, found._replace(phase=Phase.RESUMING))
-                _set_suspended(target, abi.SWAPPED)
+                set_suspended(target, abi.SWAPPED)
                 return _settle(target, found._replace(is_swapped=True))
             _reserve_memory(target, found, gpus)
         _come_back(target, gpus, driver, found)
@@ -219,7 +161,7 @@ def start_over(target: Limited) -> None:
     wanted = abi.SWAPPED if takes_turns(target) else abi.NOT_SUSPENDED
     if found is not None or _suspended(target) != wanted:
         record.forget(target.limits_folder)
-        _set_suspended(target, wanted)
+        set_suspended(target, wanted)
 
 
 def read(target: Limited) -> Record | None:
@@ -246,7 +188,7 @@ def takes_turns(target: Limited) -> bool:
     return any(quota.takes_turns for _, quota in limits)
 
 
-def _take(
+def take(
     target: Limited,
     driver: Checkpoints,
     begun: Record,
@@ -254,7 +196,7 @@ def _take(
     own: Sequence[Gpu],
     find_now: Callable[[], list[Process]],
 ) -> Record:
-    """Lock all processes, those that start meanwhile too, and then take all of them off."""
+    """Lock all processes, those that start meanwhile too, and then take all of them off. Raises SuspendError."""
     locked: list[Process] = []
     for _ in range(_MOST_ROUNDS):
         if wishes.gives_way and is_asked_for(target, begun):
@@ -276,7 +218,7 @@ def _take(
     return begun
 
 
-def _is_part_of_what_is_there(target: Limited) -> bool:
+def is_part(target: Limited) -> bool:
     """Return whether it is a part of another share. Raises SuspendError where that is suspended itself."""
     above = folders_above(target.limits_folder)
     if any(map(_suspended_at, above)):
@@ -300,7 +242,8 @@ def _changed(change: Callable[..., None], process: Process, *arguments: int) -> 
     return True
 
 
-def _undo(target: Limited, own: Sequence[Gpu], driver: Checkpoints, error: BaseException) -> None:
+def undo(target: Limited, own: Sequence[Gpu], driver: Checkpoints, error: BaseException) -> None:
+    """Have all run on after an error. Raises SuspendError where that fails too."""
     try:
         finish_locked(target, own, driver)
     except (SuspendError, GpuError, NoRoomError) as second:
@@ -334,7 +277,7 @@ def _come_back(target: Limited, gpus: Sequence[Gpu], driver: Checkpoints, found:
         tried(lambda each: _unlock(driver, each), each)
     if not failures:
         record.forget(target.limits_folder)
-    _set_suspended(target, abi.NOT_SUSPENDED)
+    set_suspended(target, abi.NOT_SUSPENDED)
     if failures:
         raise SuspendError(f"{target.name}: {failures[0]}" + f" (and {len(failures) - 1} more)" * (len(failures) > 1))
 
@@ -356,7 +299,7 @@ def _unlock(driver: Checkpoints, process: Process) -> bool:
 def _reserve_memory(target: Limited, found: Record, gpus: Sequence[Gpu]) -> None:
     """Write down that all comes back, where its GPUs have the memory free. Raises NoRoomError: then it is as before."""
     record.write(target.limits_folder, found._replace(phase=Phase.RESUMING))
-    _set_suspended(target, abi.SUSPENDING)
+    set_suspended(target, abi.SUSPENDING)
     try:
         checks.await_memory(target.name, found.processes, found.held_bytes, gpus)
     except BaseException:
@@ -368,7 +311,7 @@ def _settle(target: Limited, found: Record) -> Record:
     """Write down that everything is away, and give back what was reserved, unless for its turns: in this order."""
     found = found._replace(phase=Phase.SUSPENDED)
     record.write(target.limits_folder, found)
-    _set_suspended(target, abi.SWAPPED if found.is_swapped else abi.SUSPENDED)
+    set_suspended(target, abi.SWAPPED if found.is_swapped else abi.SUSPENDED)
     return found
 
 
@@ -382,11 +325,12 @@ def _as_wished(target: Limited, found: Record, wishes: Wishes) -> Record:
 
 def gpus_of(target: Limited, gpus: Sequence[Gpu]) -> list[Gpu]:
     """Return which of the host's GPUs a share has. Raises SuspendError where its limits cannot be read."""
-    uuids = {uuid for uuid, _ in _limits(target)}
+    uuids = {uuid for uuid, _ in limits_of(target)}
     return [gpu for gpu in gpus if gpu.uuid in uuids]
 
 
-def _limits(target: Limited) -> list[tuple[str, Quota]]:
+def limits_of(target: Limited) -> list[tuple[str, Quota]]:
+    """Return the limits of a share that has its GPUs, by UUID. Raises SuspendError where they cannot be read."""
     limits = limits_file.read_limits(target.limits_folder / "etc" / "limits")
     if limits is None:
         raise SuspendError(f"the limits of {target.name} cannot be read; start it again")
@@ -402,5 +346,6 @@ def _suspended_at(folder: Path) -> int:
     return max((quota.suspended for _, quota in limits), default=abi.NOT_SUSPENDED)
 
 
-def _set_suspended(target: Limited, suspended: int) -> None:
+def set_suspended(target: Limited, suspended: int) -> None:
+    """Say to its programs, and to admission, how it is: SUSPENDED and so on of abi.py. Raises OSError."""
     limits_file.set_suspended(target.limits_folder / "etc" / "limits", suspended)

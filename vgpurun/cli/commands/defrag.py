@@ -111,7 +111,8 @@ class _Movable:
 
     def _look(self, holder: "Holder", onto: "Gpu") -> bool:
         from vgpurun.suspend import relocation
-        from vgpurun.suspend.transition import check_move, gpus_of
+        from vgpurun.suspend.moving import check_move
+        from vgpurun.suspend.transition import gpus_of
 
         target = _target(holder)
         if holder.id in self._reasons and holder.id not in self._processes:

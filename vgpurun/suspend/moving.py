@@ -1,0 +1,86 @@
+"""Moves a share to other GPUs while its programs run: a suspension that ends elsewhere, all of it under one lock.
+
+Both sets of GPUs are reserved meanwhile. relocation.py has the steps that are its own, and says where none is possible.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+
+from vgpurun import abi
+from vgpurun.errors import SuspendError
+from vgpurun.host.checkpoints import Checkpoints
+from vgpurun.host.gpus import Gpu
+from vgpurun.limits.update import Limited, changing, devices_of
+from vgpurun.suspend import checks, record, relocation
+from vgpurun.suspend.processes import Process, find_all, held_by_each, held_bytes
+from vgpurun.suspend.record import Phase, Record
+from vgpurun.suspend.transition import (
+    CALLS_NOTICE_S,
+    Admitted,
+    Wishes,
+    finish_locked,
+    gpus_of,
+    is_part,
+    limits_of,
+    set_suspended,
+    take,
+    takes_turns,
+    undo,
+)  # fmt: skip
+
+
+def move(
+    target: Limited,
+    gpus: Sequence[Gpu],
+    driver: Checkpoints,
+    onto: Mapping[str, str],
+    admitted: Admitted,
+    wishes: Wishes,
+) -> Record:
+    """Bring all processes of a share from its GPUs onto others: `onto` has them by UUID; all of them, or none.
+
+    `admitted` is entered while the new ones are reserved; those that it had stay reserved until it has left them.
+    Raises NoRoomError, SuspendError and StateError: then all run on, where they were.
+    """
+    with changing(target):
+        if not takes_turns(target) and finish_locked(target, gpus, driver) is not None:
+            raise SuspendError(f"{target.name} is suspended; resume it first")
+        there = check_move(target, gpus, driver, onto)
+        own, limits = gpus_of(target, gpus), limits_of(target)
+        wanted = devices_of(target.name, [(onto[uuid], quota) for uuid, quota in limits if uuid in onto], gpus)
+        begun = Record(
+            Phase.SUSPENDING, tuple(there), held_bytes(there, own), True, wishes.by, time.time(), time.monotonic_ns(),
+            onto=onto,
+        )  # fmt: skip
+        record.write(target.limits_folder, begun)
+        try:
+            with admitted(target, wanted):
+                relocation.reserve(target, limits, onto)
+            set_suspended(target, abi.SUSPENDING)
+            time.sleep(CALLS_NOTICE_S)
+            begun = take(target, driver, begun, wishes, own, lambda: find_all(target.limits_folder, own, driver))
+            relocation.check(target, begun.processes, gpus, onto)  # some have started meanwhile
+            begun = begun._replace(phase=Phase.MOVING)
+            record.write(target.limits_folder, begun)
+            relocation.forward(target, gpus, driver, begun)
+        except BaseException as error:
+            if begun.phase == Phase.MOVING:
+                relocation.turn_back(target, driver, begun)
+            undo(target, gpus, driver, error)
+            raise
+        finish_locked(target, gpus, driver)
+        return begun
+
+
+def check_move(target: Limited, gpus: Sequence[Gpu], driver: Checkpoints, onto: Mapping[str, str]) -> list[Process]:
+    """Return the processes that would move. Raises SuspendError and GpuError where something stands against it."""
+    if takes_turns(target):
+        raise SuspendError(f"{target.name} takes turns with its memory (--swap), and stays where the others are")
+    if is_part(target):
+        raise SuspendError(f"{target.name} is a part of another share, and stays on that one's GPUs")
+    own = gpus_of(target, gpus)
+    there = find_all(target.limits_folder, own, driver)
+    checks.check_runs(target.name, there)
+    relocation.check(target, there, gpus, onto)
+    checks.check(target.name, held_by_each(there, own))
+    return there
