@@ -11,12 +11,16 @@ from vgpurun.util.seldom_used import postpone
 
 # A start makes some ten thousand objects that stay: the collector would walk through them dozens of times.
 _GARBAGE_THRESHOLD = 100_000
+_SWITCH_S = (
+    0.0005  # a thread that has got the engine's answer waits so long for one that imports; Python's own are 5 ms
+)
 
 
 def main() -> NoReturn:
     """Run the command line. Until it is loaded, Ctrl-C ends the process at once, without a traceback."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     gc.set_threshold(_GARBAGE_THRESHOLD)
+    sys.setswitchinterval(_SWITCH_S)
     postpone()
     from vgpurun.cli import main as run
 

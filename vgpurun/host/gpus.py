@@ -60,12 +60,6 @@ def use_library(path: Path) -> None:
         raise GpuError(f"cannot load the simulated driver {path}: {error}; build it with: make -C lib sim") from None
 
 
-def prepare() -> None:
-    """Import what asks the driver, before another thread imports something: two that do so hold each other up."""
-    with suppress(ImportError):  # is said when the driver is asked
-        import pynvml  # noqa: F401
-
-
 class LostGpu(NamedTuple):
     """A GPU that the driver lists and cannot reach, as one that has fallen off the bus; `reason` is NVML's word."""
 

@@ -44,6 +44,8 @@ def sweep(engine: Engine, facts: Background[EngineFacts], is_dry_run: bool = Fal
     Returns the folders, with the bytes that they took. The engine's id is waited for only where there is a folder.
     """
     free = state.free_folders()
+    if not is_dry_run:
+        tenants.sweep()
     return _sweep(engine, engine.containers(), free, facts, is_dry_run)
 
 
@@ -64,7 +66,7 @@ def _sweep(
     def states() -> tuple[str, set[str]]:
         return facts.result().id, {each.state_folder for each in listed if each not in abandoned}
 
-    return state.sweep(states, is_dry_run, free)
+    return state.sweep(states, is_dry_run, free, has_tenants=False)
 
 
 def launch(
@@ -98,6 +100,7 @@ def launch(
                 tenants.make(tenant_folder(plan.slice_folder or plan.state_folder, plan.parents))
                 if plan.profiling and plan.profiling.make_folder():
                     undo.callback(plan.profiling.folder.rmdir)
+                sweeping = Background(tenants.sweep)  # while the engine is at work
                 container, warnings = engine.create(
                     plan.options,
                     plan_body(plan, engine.proxies(), terminal.size()),
@@ -106,6 +109,7 @@ def launch(
                 undo.callback(engine.remove, container)
                 folder.give_to(container, owner)
                 id_file.write_text(container)
+            sweeping.result()
             admission.confirm(container)
         for warning in (*plan.warnings, *warnings, *plan.options.warnings):
             warn(warning)

@@ -37,13 +37,16 @@ if TYPE_CHECKING:
 Asked: TypeAlias = "tuple[LaunchEngine, Image | None, Background[EngineFacts]]"
 
 
-def ask_engine(image: str) -> Asked:
-    """Return the engine, the image if it has it, and what it is about to say of itself, which takes it a while."""
-    from vgpurun.engine.launches import LaunchEngine
+def ask_engine(image: str) -> Background[Asked]:
+    """Begin to ask for the engine, the image if it has it, and what it says of itself, which takes it a while."""
+    from vgpurun.engine.launches import LaunchEngine  # here: two threads that import hold each other up
 
-    engine = LaunchEngine.connect()
-    facts = Background(engine.facts)
-    return engine, engine.image(image), facts
+    def ask() -> Asked:
+        engine = LaunchEngine.connect()
+        facts = Background(engine.facts)
+        return engine, engine.image(image), facts
+
+    return Background(ask)
 
 
 class Launch:
@@ -73,7 +76,6 @@ class Launch:
         """Carry the launch out and return the exit code."""
         engine, found, facts = asked.result()
         library = find_library(is_dry_run=False)  # while the engine describes itself
-        # Only now: docker's package cannot be imported by two threads at the same time.
         from vgpurun.launch.container import check_terminal, launch
         from vgpurun.launch.image_look import look
 

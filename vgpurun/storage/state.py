@@ -212,16 +212,17 @@ def sweep(
     engine_states: Callable[[], tuple[str, set[str]]] | None = None,
     is_dry_run: bool = False,
     free: Mapping[Path, Mapping[str, Any] | None] | None = None,
+    has_tenants: bool = True,
 ) -> list[tuple[Path, int]]:
     """Remove the folders of local processes that have ended and, given an engine, of its containers that are gone.
 
     Returns what was removed, or would be in a dry run, with the bytes that it took on the disk.
 
     `engine_states` returns the engine's id and the state folders of all its containers; it is not asked without need,
-    and not before `free` was looked up.
+    and not before `free` was looked up. `has_tenants`: what tenants have left on the GPUs goes too.
     """
     free = free_folders() if free is None else free
-    if not is_dry_run:
+    if has_tenants and not is_dry_run:
         tenants.sweep()
     engine_id: str | None = None
     in_use: set[str] = set()

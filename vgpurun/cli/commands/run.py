@@ -24,12 +24,10 @@ from vgpurun.console.signals import Signals
 from vgpurun.engine.address import config_fault
 from vgpurun.engine.images import PullOptions
 from vgpurun.errors import OptionError
-from vgpurun.host import gpus as devices
 from vgpurun.launch.profiling import Profiling
 from vgpurun.launch.run import Launch, ask_engine
 from vgpurun.options.build import container_options
 from vgpurun.options.devices import gpus
-from vgpurun.util.background import Background
 from vgpurun.util.choices import DRIVER_MODES
 from vgpurun.util.times import parse_end
 
@@ -96,8 +94,7 @@ def run(
         warn(fault)
     pull = PullOptions.read(given["pull"] or config.default("pull"), given["quiet"], options.platform)
     with Signals() as signals:
-        devices.prepare()
-        asked = Background(lambda: ask_engine(image))  # meanwhile the driver is asked for its GPUs
+        asked = ask_engine(image)  # meanwhile the driver is asked for its GPUs
         launch = Launch(options, wanted, profiling, driver_mode, enforce, lifetime)
         if dry_run:
             from vgpurun.launch.describe import to_yaml  # few launches are dry runs
