@@ -67,6 +67,8 @@ def test_a_container_that_starts_again_has_its_gpu(vgpurun: Cli, debian: str) ->
     assert vgpurun.run("-d", "--name", "busy", "--mem", "6g", *WITH_PROGRAMS, debian, *HOLD).exit_code == 0
     wait_until(lambda: used_mib(vgpurun) > 0, "work on the GPU")
     assert vgpurun("suspend", *vgpurun.driver, "--hold", "busy").exit_code == 0
+    refused = vgpurun("restart", *vgpurun.driver, "-t", "0", "busy")
+    refused.assert_refused("busy is suspended, and others may have its place", "resume it first")
     assert vgpurun("stop", "-t", "0", "busy").exit_code == 0
     assert "Exited" in vgpurun("ps", "-a", *vgpurun.driver).stdout
     vgpurun("suspend", *vgpurun.driver, "busy").assert_refused("does not run")

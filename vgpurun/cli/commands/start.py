@@ -12,6 +12,7 @@ from vgpurun.admission.lock import admission_lock
 from vgpurun.cli.common import ContainerName, EngineCommand, force_option, host_driver_option, option
 from vgpurun.cli.placing import overcommit_option
 from vgpurun.console.messages import say, warn
+from vgpurun.errors import SuspendError
 from vgpurun.host.visible import visible_gpus
 
 if TYPE_CHECKING:
@@ -72,6 +73,7 @@ def restart(
     def restart_one(name: str) -> None:
         container = engine.find_own(name, force)
         if container.status == "running":
+            _refuse_suspended(container)
             with admission_lock(warn):  # between its end and its start nobody may take its place
                 engine.restart(container.id, timeout_s, signal)
         else:
@@ -79,6 +81,16 @@ def restart(
         click.echo(name)
 
     return each_of(containers, restart_one, say)
+
+
+def _refuse_suspended(container: "VgpurunContainer") -> None:
+    """Raise SuspendError for one that has given its place back: a restart keeps a place, and finds none."""
+    from vgpurun.inventory.reservations import quotas_now
+
+    if any(quota.is_suspended for _, quota in quotas_now(container)):
+        raise SuspendError(
+            f"{container.name} is suspended, and others may have its place; resume it first, or stop it and start it"
+        )
 
 
 def _starter(engine: "ContainerEngine", overcommit: bool | None, driver: str) -> Callable[["VgpurunContainer"], None]:
