@@ -38,7 +38,9 @@ def cases(programs: list[str]) -> list[object]:
         for case in re.findall(r'\bCASE\("([^"]+)"\)', source) or [""]:
             marks = [pytest.mark.real_time] * (program in REAL_TIME)
             marks += [pytest.mark.slow] * (program in SLOW or programs is THREADED)
-            marks += [pytest.mark.exhaustive] * ((program, case) in EXHAUSTIVE)
+            marks += [pytest.mark.exhaustive] * (
+                (program, case) in EXHAUSTIVE or (program in REAL_TIME and programs is THREADED)
+            )
             found.append(pytest.param(program, case, id=f"{program}-{case}" if case else program, marks=marks))
     return found
 

@@ -7,8 +7,10 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+import docker
 
 from support import CHECKOUT
 from support.debian_packages import UnavailableError, kept
@@ -47,6 +49,7 @@ def private_engine(*flags: str, programs: dict[str, str] | None = None, with_cgr
         started = _run("start", folder, state, *(flag.format(state=state) for flag in flags), prefix=prefix)
         yield started.strip().removeprefix("DOCKER_HOST=")
     finally:
+        _kill_containers(state)
         _run("stop", state)
         shutil.rmtree(state, ignore_errors=True)
 
@@ -63,6 +66,15 @@ def fetched_engine() -> Path:
 def stop_engine(host: str) -> None:
     """Stop a private engine before its time; its containers are ended."""
     _run("stop", Path(host.removeprefix("unix://")).parent)
+
+
+def _kill_containers(state: Path) -> None:
+    """Kill what still runs: an engine that is stopped gives each container ten seconds to end by itself."""
+    with suppress(OSError, docker.errors.DockerException):
+        engine = docker.DockerClient(f"unix://{state}/docker.sock")
+        for container in engine.containers.list(ignore_removed=True):
+            with suppress(docker.errors.APIError):
+                container.kill()
 
 
 def _run(*arguments: object, prefix: tuple[Path, ...] = ()) -> str:

@@ -22,7 +22,10 @@ def share_of_demo(output: str) -> float:
 
 
 @pytest.mark.real_time
-@pytest.mark.parametrize("with_engine", [True, False], ids=["in containers", "without an engine"])
+@pytest.mark.parametrize(
+    "with_engine",
+    [pytest.param(True, id="in containers", marks=pytest.mark.exhaustive), pytest.param(False, id="without an engine")],
+)
 def test_the_demo(own_gpu: Cli, tmp_path: Path, with_engine: bool) -> None:
     environment = own_gpu.environment | ({} if with_engine else {"DOCKER_HOST": f"unix://{tmp_path}/no.sock"})
     command = [sys.executable, EXAMPLES / "demo.py"]

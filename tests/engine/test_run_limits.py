@@ -80,6 +80,7 @@ cat {folder.name}/turns5 | wc -c
     assert not folder.exists()
 
 
+@pytest.mark.exhaustive  # tests/preload/test_turns_file.py has it without containers
 @pytest.mark.real_time
 def test_a_container_that_lies_about_its_turn_harms_itself(own_gpu: Cli, debian: str) -> None:
     lie = (

@@ -149,37 +149,30 @@ def test_a_feature_gate_that_is_turned_off_later_is_said(host: PluginHost) -> No
     assert host.log.read_text().count("turn on the feature gate DRAConsumableCapacity") == 1
 
 
+NONSENSE = {
+    "no path": (404, b"404 page not found"),
+    "too many requests": (429, b"Too many requests, please try again later."),
+    "no generation": (200, b'{"metadata": {}, "items": [{"metadata": {}, "spec": {"pool": {"generation": "x"}}}]}'),
+    "no status": (200, b'{"type": "ERROR", "object": "x"}\n[]\n'),
+}
+MORE_NONSENSE = {
+    "not ready": (503, b""),
+    "nothing": (200, b""),
+    "list": (200, b"[]"),
+    "empty slice": (200, b'{"metadata": {"uid": 1}, "items": [{}], "spec": {}}'),
+    "410": (200, b'{"type": "ERROR", "object": {"code": 410, "message": "too old resource version"}}'),
+}
+
+
 @pytest.mark.parametrize(
-    "fault",
-    [
-        (404, b"404 page not found"),
-        (429, b"Too many requests, please try again later."),
-        (503, b""),
-        (200, b""),
-        (200, b"[]"),
-        (200, b'{"metadata": {"uid": 1}, "items": [{}], "spec": {}}'),
-        (200, b'{"metadata": {}, "items": [{"metadata": {}, "spec": {"pool": {"generation": "x"}}}]}'),
-        (200, b'{"type": "ERROR", "object": {"code": 410, "message": "too old resource version"}}'),
-        (200, b'{"type": "ERROR", "object": "x"}\n[]\n'),
-    ],
-    ids=[
-        "no path",
-        "too many requests",
-        "not ready",
-        "nothing",
-        "list",
-        "empty slice",
-        "no generation",
-        "410",
-        "no status",
-    ],
+    "name", [*NONSENSE, *(pytest.param(name, marks=pytest.mark.exhaustive) for name in MORE_NONSENSE)]
 )
-def test_an_api_server_that_answers_nonsense_ends_nothing(host: PluginHost, fault: tuple[int, bytes]) -> None:
+def test_an_api_server_that_answers_nonsense_ends_nothing(host: PluginHost, name: str) -> None:
     with host.running("--interval", "1") as process, host.kubelet.plugin(DRIVER) as plugin:
         devices = host.devices()
         made, more = (host.add(result(devices[0]), name=name) for name in ("made", "more"))
         plugin.prepare(made)
-        host.server.fault = fault
+        host.server.fault = {**NONSENSE, **MORE_NONSENSE}[name]
         host.server.close_watches()
         host.server.delete_slices("node-a")
         assert plugin.prepare(more)[more["metadata"]["uid"]].error

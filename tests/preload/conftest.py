@@ -16,6 +16,8 @@ from sandbox import MACHINE, PROGRAMS, SIMULATED_DRIVER, Sandbox, tenant_of
 from support import CHECKOUT, LIBRARY, one_at_a_time, unavailable
 from support.suspension import Guard, Host, Program
 
+HERE = Path(__file__).parent
+
 
 @pytest.fixture
 def sandbox(built_library: Path, tmp_path: Path) -> Iterator[Sandbox]:
@@ -33,6 +35,13 @@ def sandbox(built_library: Path, tmp_path: Path) -> Iterator[Sandbox]:
     yield Sandbox(tmp_path, environment)
     for file in tmp_path.rglob("*"):
         shutil.rmtree(tenant_of(file), ignore_errors=True)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what is suspended and resumed, which takes seconds."""
+    for item in items:
+        if item.path.parent == HERE and "host" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture

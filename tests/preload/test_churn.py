@@ -132,12 +132,12 @@ def test_killed_processes_leave_nothing(sandbox: Sandbox, churn: Callable[..., s
 
     def longest_calls_us() -> tuple[int, int]:
         """Without kills, and beside processes that are killed."""
-        quiet = [churn(SECONDS / 2, next(seeds)) for _ in range(6)]
+        quiet = [churn(SECONDS / 4, next(seeds)) for _ in range(6)]
         longest_us = max(figures(process)[2] for process in quiet)
         end(quiet)
-        witness = churn(SECONDS, next(seeds))
+        witness = churn(SECONDS / 2, next(seeds))
         victims = [churn(3600, next(seeds)) for _ in range(5)]
-        killed, until = 0, time.monotonic() + SECONDS
+        killed, until = 0, time.monotonic() + SECONDS / 2
         while time.monotonic() < until:
             time.sleep(random.uniform(0, 0.04))
             victim = victims.pop(random.randrange(len(victims)))

@@ -10,8 +10,6 @@ import pytest
 
 from support.suspension import Guard, Host, Program
 
-pytestmark = pytest.mark.slow
-
 
 def test_a_notebook_that_idles_answers_its_next_cell(host: Host, guard: Guard, start: Callable[..., Program]) -> None:
     notebook = start("--mem", "1g", "--gpus", "device=0", "--idle", "300ms")

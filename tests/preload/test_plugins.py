@@ -94,10 +94,7 @@ def test_a_plugin_that_looks_the_driver_up(sandbox: Sandbox, plugin: Build, way:
 
 
 # A way that leads to the limit of memory leads to that of compute, so `make test-all` alone measures all of them.
-SHARES = [
-    *("its own", "by libc's dlvsym"),
-    *(pytest.param(way, marks=pytest.mark.exhaustive) for way in DLSYM if way not in ("its own", "by libc's dlvsym")),
-]
+SHARES = ["its own", *(pytest.param(way, marks=pytest.mark.exhaustive) for way in DLSYM if way != "its own")]
 
 
 @pytest.mark.real_time

@@ -35,7 +35,7 @@ def figures(sandbox: Sandbox, timeout_s: float, command: list[str | Path], **lim
 # ---- kernels that spin ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("percent", [50, 20, pytest.param(5, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("percent", [50, *(pytest.param(percent, marks=pytest.mark.exhaustive) for percent in (20, 5))])
 def test_a_launch_that_releases_a_spinning_kernel(
     sandbox: Sandbox, compile_c: Callable[..., Path], percent: int
 ) -> None:
@@ -49,7 +49,9 @@ def test_a_launch_that_releases_a_spinning_kernel(
     assert_measured(held_s, lambda held_s: held_s < 0.3, tries=3)
 
 
-@pytest.mark.parametrize("percent", [80, 50, 30, 20])
+@pytest.mark.parametrize(
+    "percent", [50, 20, *(pytest.param(percent, marks=pytest.mark.exhaustive) for percent in (80, 30))]
+)
 def test_collectives_of_two_gpus(sandbox: Sandbox, compile_c: Callable[..., Path], percent: int) -> None:
     """A limit leaves two ranks that wait for each other most of its part of their speed."""
     program = compile_c("spins.c", *DRIVER)

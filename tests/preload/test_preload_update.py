@@ -135,7 +135,15 @@ while True:
 """
 
 
-@pytest.mark.parametrize(("before", "after"), [(20, 80), (80, 20), (None, 30), (30, None)])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (20, 80),
+        (None, 30),
+        pytest.param(80, 20, marks=pytest.mark.exhaustive),
+        pytest.param(30, None, marks=pytest.mark.exhaustive),
+    ],
+)
 def test_a_compute_limit_takes_effect_at_once(sandbox: Sandbox, before: int | None, after: int | None) -> None:
     """The mean of a second that begins 100 ms after the change."""
     with running(sandbox, WATCH_SHARE, Quota(None, before)) as (process, limits):

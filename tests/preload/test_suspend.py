@@ -12,12 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import pytest
-
 from support import unavailable
 from support.suspension import Host, Program, programs
 
-pytestmark = pytest.mark.slow
 NOBODY = 65534
 
 
@@ -239,7 +236,6 @@ def test_a_part_that_is_suspended_by_itself(host: Host, start: Callable[..., Pro
     assert whole.hears() == "right 4"
 
 
-@pytest.mark.slow
 def test_a_part_and_its_whole_at_once(host: Host, start: Callable[..., Program]) -> None:
     """Whichever comes first: each ends as its own record says, and no byte is lost."""
     within = ("--", sys.executable, "-m", "vgpurun", "local", "--driver", "sim", "--mem", "1g")

@@ -140,9 +140,7 @@ def test_suspend_takes_it_out_of_the_turns_until_it_is_resumed(
 
 
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize(
-    "rounds", [pytest.param(6, marks=pytest.mark.slow), pytest.param(ROUNDS // 5, marks=pytest.mark.exhaustive)]
-)
+@pytest.mark.parametrize("rounds", [2, pytest.param(ROUNDS // 5, marks=pytest.mark.exhaustive)])
 def test_the_guard_a_program_and_the_command_line_are_killed(
     host: Host, guard: Guard, start: Callable[..., Program], rounds: int
 ) -> None:

@@ -70,7 +70,7 @@ def test_memory_holds_on_the_simulated_gpu(environment: dict[str, str]) -> None:
 @pytest.mark.real_time
 def test_compute_holds_on_the_simulated_gpu(environment: dict[str, str]) -> None:
     def measured() -> tuple[int, dict[str, float]]:
-        code, checks = verified(environment, "--sm", "50", "--seconds", "1")
+        code, checks = verified(environment, "--sm", "50", "--seconds", "0.5")
         return code, {work: checks[f"compute: {work}"]["share_percent"] for work in COMPUTE}
 
     assert_measured(measured, lambda seen: seen[0] == 0 and all(40 < share < 57 for share in seen[1].values()), tries=8)

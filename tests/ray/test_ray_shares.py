@@ -9,7 +9,7 @@ pytestmark = pytest.mark.timeout(TIMEOUT_S + 20)
 
 
 @pytest.mark.real_time
-@pytest.mark.slow
+@pytest.mark.exhaustive  # the next one has it within a share
 def test_tasks_at_once_have_their_parts_of_the_time(node: RayNode) -> None:
     found, _ = node.run("shares.py", *["2", "0.5", "0.5", "0.25", "0.25", "1", "1"])
     times, sizes = zip(*found["trials"][-1], strict=True)

@@ -10,14 +10,13 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-_TIMEOUT_S = 30
+from support import WITH_ADMIN_FILE
+
 _context = multiprocessing.get_context("forkserver")
+# Nothing that looks at the environment when it is imported, as vgpurun.engine.docker_py does.
 _context.set_forkserver_preload(
     [
-        "vgpurun.engine.docker_py",
         "vgpurun.cli.commands.run",
-        "vgpurun.launch.container",
-        "vgpurun.launch.image_look",
         "vgpurun.host.simulation",
         "yaml",
         "matplotlib.figure",
@@ -26,24 +25,38 @@ _context.set_forkserver_preload(
 )
 
 
+def _at_start(environment: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environment.items() if name.startswith(("LD_", "PYTHON"))}
+
+
 def run(
-    arguments: Sequence[str], environment: Mapping[str, str], folder: Path = Path(), *, admin_file: Path | None = None
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    folder: Path = Path(),
+    *,
+    admin_file: Path | None = None,
+    timeout_s: float = 60,
 ) -> subprocess.CompletedProcess[str]:
     """`vgpurun ARGUMENTS` in a folder, without input, waited for; with another file in place of the administrator's.
 
-    Python's own variables have no effect on a process that is forked.
+    It is started as usual where variables differ that take effect at a start alone. One thread may call this:
+    multiprocessing looks at all of its processes whenever it starts one.
     """
-    if any(name.startswith("PYTHON") and os.environ.get(name) != value for name, value in environment.items()):
-        raise ValueError("a variable of Python's takes a process that is started: use subprocess")
+    if _at_start(os.environ) != _at_start(environment):
+        command = ["-m", "vgpurun"] if admin_file is None else ["-c", WITH_ADMIN_FILE, str(admin_file)]
+        return subprocess.run(
+            [sys.executable, *command, *arguments], env=environment, cwd=folder, stdin=subprocess.DEVNULL,
+            capture_output=True, text=True, timeout=timeout_s,
+        )  # fmt: skip
     with tempfile.TemporaryDirectory() as outputs:
         process = _context.Process(
             target=_child, args=(arguments, dict(environment), folder.absolute(), outputs, admin_file)
         )
         process.start()
-        process.join(_TIMEOUT_S)
+        process.join(timeout_s)
         if process.exitcode is None:
             process.kill()
-            raise TimeoutError(f"vgpurun {' '.join(arguments)} did not end within {_TIMEOUT_S} s")
+            raise subprocess.TimeoutExpired(["vgpurun", *arguments], timeout_s)
         stdout, stderr = (Path(outputs, name).read_text() for name in ("stdout", "stderr"))
         return subprocess.CompletedProcess(["vgpurun", *arguments], process.exitcode, stdout, stderr)
 
