@@ -15,7 +15,7 @@ import pytest
 from test_suspend_crashes import state_of
 
 from support import ROUNDS
-from support.suspension import Host, Program
+from support.suspension import Guard, Host, Program
 
 pytestmark = pytest.mark.slow
 SOME_ROUNDS = 24
@@ -117,6 +117,20 @@ def test_each_moment_of_a_move(host: Host, start: Callable[..., Program]) -> Non
         ends.append(check(host, program) != before)
     assert seen == {"suspending", "moving", "none"}
     assert ends[0] is False and True in ends
+
+
+def test_the_guard_finishes_what_was_cut_off(host: Host, guard: Guard, start: Callable[..., Program]) -> None:
+    """Cut off before all are off, before they are back, and before they go on; a guard at it is killed as well."""
+    program = start("--mem", "1500m", "--gpus", "device=0")
+    for step in (5, 7, 9):
+        code = LOOP.replace('print("ready", flush=True)', CUT.replace("STEP", str(step)))
+        cut = subprocess.run([sys.executable, "-c", code, program.pid], env=host.environment, capture_output=True)
+        assert cut.returncode == -signal.SIGKILL, cut.stderr
+        time.sleep(random.uniform(0, 1))
+        guard.kill()
+        assert program.asks("check") == "right 4"
+        assert program.resume().stdout == f"process {program.pid}: not suspended\n", "the guard has finished it"
+        check(host, program)
 
 
 def test_the_moved_program_is_killed(host: Host, start: Callable[..., Program]) -> None:
