@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 from fakes import make_gpus
 
 from vgpurun.admission.capacity import GpuCapacity
+from vgpurun.cli.views import free as free_view
 from vgpurun.cli.views import smi as smi_view
 from vgpurun.cli.views import smi_json
 from vgpurun.host.gpus import GpuUse
@@ -44,6 +46,29 @@ def test_what_is_free_is_in_the_line_of_the_gpu(capsys: pytest.CaptureFixture[st
     assert "free: " in capsys.readouterr().out.splitlines()[1]
     (gpu,) = smi_json.to_json(report(READING), FREE)["gpus"]
     assert (gpu["memory_free_bytes"], gpu["sm_free_percent"]) == (FREE[GPU.uuid].free_bytes, 100)
+
+
+def test_a_terminal_of_80_columns_has_room_for_every_column(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Long names and large sizes take more lines in smi; the list of what is free does without the GPU's name."""
+    gpu = GPU._replace(name="NVIDIA H100 80GB HBM3", memory_bytes=81559 * MIB)
+    device = TenantDevice(gpu, Quota(20480 * MIB, 70), DeviceReading("GPU-a", refusals=12, allocated_bytes=10**10))
+    tenant = Tenant(
+        "container", "0123", "a-name-that-goes-on-and-on-and-on", "registry/some/image", Path("/"), (device,)
+    )
+    whole = Report(((gpu, GpuUse(81559 * MIB, 100)),), (tenant._replace(user="a-long-user-name"),))
+    monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((80, 24)))
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("TERM", "dumb")  # no colours
+    smi_view.print_table(whole, {gpu.uuid: GpuCapacity(gpu, (), 0)})
+    lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    assert max(map(len, lines)) <= 80 and any(line.endswith("REFUSED") for line in lines[:2])
+    assert any(line.endswith(" 12") for line in lines)
+    quota = Quota(66199 * MIB, 100)
+    narrow, wide = (free_view.table([GpuCapacity(gpu, (), 1010 * MIB)], [quota], width) for width in (80, 100))
+    assert max(map(len, narrow)) <= 80 and narrow[1].endswith("--mem 66199m --sm 100")
+    assert "H100" in wide[1] and "NAME" not in narrow[0]
 
 
 def test_compute_over_each_window(capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,7 +20,7 @@ _COLUMNS = (
 
 
 def table(found: Sequence[GpuCapacity], launches: Sequence[Quota | None], width: int | None) -> list[str]:
-    """Return the titles and a line for each GPU."""
+    """Return the titles and a line for each GPU, without its name where the terminal is too narrow for all."""
     rows = [
         (
             each.gpu.number,
@@ -34,7 +34,10 @@ def table(found: Sequence[GpuCapacity], launches: Sequence[Quota | None], width:
         )
         for each, launch in zip(found, launches, strict=True)
     ]
-    return lines(_COLUMNS, rows, width)
+    fitting = lines(_COLUMNS, rows, width)
+    if width is None or max(map(len, fitting)) <= width:
+        return fitting
+    return lines((*_COLUMNS[:1], *_COLUMNS[2:]), [(*row[:1], *row[2:]) for row in rows], width)  # without the name
 
 
 def _asked(launch: Quota | None) -> str:

@@ -21,6 +21,7 @@ from vgpurun.limits.usage_file import DeviceReading
 
 _INDENT = 3
 _LEAST_WIDTH = 80  # columns; a narrower terminal breaks the lines
+_WIDE = 100  # columns; in a narrower terminal titles have two lines, so that names have more room
 _PIPE_WIDTH = 160  # columns, where there is no terminal to ask
 
 # By usage_file.NOT_ENFORCED.
@@ -39,7 +40,7 @@ def print_table(report: Report, free: Mapping[str, GpuCapacity]) -> None:
     terminal_width = max(shutil.get_terminal_size().columns, _LEAST_WIDTH)
     width = terminal_width if sys.stdout.isatty() else _PIPE_WIDTH
     console = Console(highlight=False, markup=False, width=width)
-    console.print(_use_table(report, free))
+    console.print(_use_table(report, free, width >= _WIDE))
     readings = [
         (tenant, device, device.reading)
         for tenant in report.tenants
@@ -67,12 +68,13 @@ def _driver_line(tenant: Tenant, device: TenantDevice, held: MemoryLimits) -> st
     return f"{tenant.name}, GPU {device.gpu.number}: the driver itself holds the memory limit too{most}"
 
 
-def _use_table(report: Report, free: Mapping[str, GpuCapacity]) -> Table:
+def _use_table(report: Report, free: Mapping[str, GpuCapacity], is_wide: bool) -> Table:
+    gap = " " if is_wide else "\n"
     table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("GPU / CONTAINER", overflow="fold", min_width=16)
-    table.add_column("USER", overflow="ellipsis", no_wrap=True, max_width=12)
+    table.add_column("GPU / CONTAINER", overflow="fold", min_width=12)
+    table.add_column("USER", overflow="ellipsis", no_wrap=True, max_width=12 if is_wide else 8)
     table.add_column("IMAGE / COMMAND", overflow="ellipsis", max_width=40)
-    for title in ("MEMORY / LIMIT", "COMPUTE / LIMIT", "REFUSED"):
+    for title in (f"MEMORY{gap}/ LIMIT", f"COMPUTE{gap}/ LIMIT", "REFUSED"):
         table.add_column(title, justify="right", no_wrap=True)
     for gpu, use in report.gpus:
         memory = f"{show_size(use.memory_used_bytes)} / {show_size(gpu.memory_bytes)}"
@@ -124,7 +126,7 @@ def _named(name: str, what: str, indent: int) -> tuple[RenderableType, Renderabl
 def _memory_table(readings: Sequence[tuple[Tenant, TenantDevice, DeviceReading]]) -> Table:
     """Print each tenant's memory by its use. The last column counts against no limit of a GPU."""
     table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("MEMORY OF", overflow="fold", min_width=16)
+    table.add_column("MEMORY OF", overflow="fold", min_width=12)
     table.add_column("GPU", justify="right")
     has_host_memory = any(reading.host_bytes for _, _, reading in readings)
     titles = ["ALLOCATED", "CONTEXTS", "MODULES, OTHER", *(["IN HOST MEMORY"] if has_host_memory else [])]
@@ -140,7 +142,7 @@ def _memory_table(readings: Sequence[tuple[Tenant, TenantDevice, DeviceReading]]
 def _compute_table(readings: Sequence[tuple[Tenant, TenantDevice, DeviceReading]]) -> Table:
     """Shares of the GPU's time over whole seconds, and for how long launches were throttled."""
     table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("COMPUTE OF", overflow="fold", min_width=16)
+    table.add_column("COMPUTE OF", overflow="fold", min_width=12)
     for title in ("GPU", "LAST 1 S", "10 S", "60 S", "LAUNCHES", "THROTTLED"):
         table.add_column(title, justify="right", no_wrap=True)
     for tenant, device, reading in readings:
