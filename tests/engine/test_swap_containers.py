@@ -1,0 +1,77 @@
+"""`--swap` on a real engine: containers that take turns with their memory, under the guard."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cli import WITH_PROGRAMS, Cli, wait_until
+
+# Of 8 GiB: two of them do not fit at once.
+TURNS = ("--swap", "--mem", "7g")
+CELLS = ("python3", "-u", "/programs/gpu.py", "cells", "0.1")
+
+
+@pytest.fixture
+def said(vgpurun: Cli) -> Iterator[Path]:
+    """Keep a guard, and have what it says."""
+    path = vgpurun.state_dir.parent / "guard.log"
+    with path.open("w") as log, vgpurun.started("guard", *vgpurun.driver, stderr=log) as guard:
+        wait_until(lambda: "memory above a limit" in path.read_text(), "a guard")
+        yield path
+        guard.terminate()
+        assert guard.wait(60) == 0
+    assert "Traceback" not in path.read_text()
+
+
+def cells(vgpurun: Cli, name: str) -> int:
+    """Return how many cells have run in a container. No byte was wrong."""
+    logs = vgpurun.engine.containers.get(name).logs()
+    assert b"wrong" not in logs
+    return int(logs.count(b"right"))
+
+
+def test_two_containers_take_turns_beside_one_without(vgpurun: Cli, debian: str, said: Path) -> None:
+    fixed = vgpurun.run("-d", "--name", "fixed", "--mem", "1g", *WITH_PROGRAMS, debian, *CELLS)
+    assert fixed.exit_code == 0, fixed.stderr
+    for name in ("one", "two"):
+        started = vgpurun.run("-d", "--name", name, *TURNS, *WITH_PROGRAMS, debian, *CELLS)
+        assert started.exit_code == 0, started.stderr
+    refused = vgpurun.run("-d", "--mem", "1g", debian, "sleep", "600")
+    assert refused.exit_code == 125 and "0 bytes is free" in refused.stderr
+    wait_until(lambda: min(cells(vgpurun, each) for each in ("one", "two", "fixed")) >= 3, "cells of all")
+    seen = {name: cells(vgpurun, name) for name in ("one", "two")}
+    wait_until(lambda: all(cells(vgpurun, name) > count for name, count in seen.items()), "another turn of each")
+    lines = vgpurun("ps", "-a", *vgpurun.driver).stdout.splitlines()
+    status = {name: next(line for line in lines if name in line) for name in ("one", "two", "fixed")}
+    assert "turn" not in status["fixed"]
+    assert sum("(has its turn)" in each for each in status.values()) <= 1
+    assert sum("Waits for its turn" in each for each in status.values()) >= 1
+    shown = json.loads(vgpurun("smi", *vgpurun.driver, "--format", "json").stdout)
+    devices = {each["name"]: each["devices"][0] for each in shown["containers"]}
+    assert [devices[name]["takes_turns"] for name in ("one", "two", "fixed")] == [True, True, False]
+
+    assert vgpurun("rm", "-f", "one").exit_code == 0
+    before = cells(vgpurun, "two")
+    wait_until(lambda: cells(vgpurun, "two") > before + 10, "cells of the one that is left")
+
+
+def test_one_that_is_stopped_and_started_waits_for_its_turn(vgpurun: Cli, debian: str, said: Path) -> None:
+    for name in ("one", "two"):
+        assert vgpurun.run("-d", "--name", name, *TURNS, *WITH_PROGRAMS, debian, *CELLS).exit_code == 0
+    wait_until(lambda: min(cells(vgpurun, each) for each in ("one", "two")) >= 1, "cells of both")
+    assert vgpurun("stop", "-t", "0", "one").exit_code == 0
+    before = cells(vgpurun, "one")
+    changed = vgpurun("update", *vgpurun.driver, "--mem", "6g", "two")
+    assert changed.exit_code == 0, changed.stderr
+    assert vgpurun("start", *vgpurun.driver, "one").exit_code == 0
+    wait_until(lambda: cells(vgpurun, "one") > before, "cells after the start")
+    after = cells(vgpurun, "two")
+    wait_until(lambda: cells(vgpurun, "two") > after, "a turn of the other, with its new limit")
+
+
+def test_without_a_guard(vgpurun: Cli, debian: str) -> None:
+    vgpurun.run("-d", *TURNS, debian, "sleep", "600").assert_refused("--swap: vgpurun guard gives the turns")
