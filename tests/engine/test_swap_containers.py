@@ -10,7 +10,7 @@ import pytest
 
 from cli import WITH_PROGRAMS, Cli, wait_until
 
-# Of 8 GiB: two of them do not fit at once.
+# The GPU has 8 GiB: two of them do not fit at once.
 TURNS = ("--swap", "--mem", "7g")
 CELLS = ("python3", "-u", "/programs/gpu.py", "cells", "0.1")
 

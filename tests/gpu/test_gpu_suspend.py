@@ -14,6 +14,7 @@ from runners import PROGRAMS, vgpurun
 from support import CHECKOUT, unavailable
 from vgpurun.host import gpus
 from vgpurun.host.checkpoints import CheckpointError, Checkpoints
+from vgpurun.inventory import guarded
 
 TIMES = 20
 STEPS = 200
@@ -87,3 +88,16 @@ def test_what_the_driver_says_of_strangers() -> None:
         with pytest.raises(CheckpointError) as raised:
             driver.lock(os.getpid(), 100)
         print(raised.value)
+
+
+@pytest.mark.timeout(1200)
+def test_two_trainings_of_most_of_the_memory_take_turns(python: str) -> None:
+    """Each has 90 % of the GPU's memory, and both together are at least 70 % as fast as one after the other."""
+    if os.geteuid() or not guarded.is_running():
+        unavailable("turns are given by vgpurun guard, which does not run here, to programs of root")
+    gib = gpus.list_gpus()[0].memory_bytes * 9 // 10 // (1 << 30) - 4
+    command = [sys.executable, "tests/bench/swap.py", "--python", python, "--gib", str(gib), "--times", "1"]
+    done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    print(done.stdout)
+    assert int(done.stdout.split()[-1].rstrip("%")) >= 70

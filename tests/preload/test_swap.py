@@ -9,11 +9,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from support import ROUNDS
 from support.suspension import PATTERNS, Guard, Host, Program
+from vgpurun.suspend.swap_counts import read_swaps
+from vgpurun.suspend.turns import LEAST_TURN_S
 
 TRAINING = PATTERNS.with_name("training.py")
 MOST = ("--driver", "sim", "--swap", "--mem", "90%", "--gpus", "device=0")
@@ -33,13 +36,19 @@ def steps_of(training: subprocess.Popen[str], timeout_s: float = 100) -> list[fl
 
 
 def test_two_trainings_of_most_of_the_memory_both_finish(host: Host, guard: Guard) -> None:
-    first, second = train(host, 60), train(host, 60)
+    first, second = train(host, 100), train(host, 100)
+    most: dict[Path, int] = {}
     while first.poll() is None or second.poll() is None:
         assert host.used_mib()[0] <= 2048
+        for folder in (host.folder / "state" / "containers").glob("*"):
+            most[folder] = max(most.get(folder, 0), read_swaps(folder).swaps)
         time.sleep(0.1)
     began, other = steps_of(first), steps_of(second)
-    assert len(began) == len(other) == 60
+    assert len(began) == len(other) == 100
     assert began[0] < other[-1] and other[0] < began[-1], "they took turns"
+    turns = sum(most.values()) / 2  # each is a way in and a way out
+    took_s = max(began[-1], other[-1]) - min(began[0], other[0])
+    assert turns <= took_s / LEAST_TURN_S + 2, "and whole ones: one at work is not taken for idle"
     assert host.used_mib() == [0, 0]
 
 
@@ -69,7 +78,7 @@ def test_one_with_turns_beside_one_without(host: Host, guard: Guard, start: Call
     """The one without keeps all that it has, and room is never reserved twice."""
     fixed = start("--mem", "500m", "--gpus", "device=0")
     options = (*MOST[:3], "--mem", "1500m", "--gpus", "device=0")
-    trainings = [train(host, 40, 1300, options) for _ in range(2)]
+    trainings = [train(host, 20, 1300, options) for _ in range(2)]
     for each in trainings:
         assert each.stdout and each.stdout.readline()
     refused = host.vgpurun("local", "--driver", "sim", "--mem", "100m", "--gpus", "device=0", "--", "true")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from vgpurun.admission.controller import Admission
 from vgpurun.admission.grants import own_grant
 from vgpurun.admission.request import Request
+from vgpurun.admission.turns import check_turns
 from vgpurun.config import values as config
 from vgpurun.console.messages import say, warn
 from vgpurun.errors import NoRoomError
@@ -38,12 +39,15 @@ def admitted_change(
     """Let a container or slice, by its id, have these limits on its GPUs, which it must have at the end.
 
     Of what it has already, `before` by UUIDs, nothing is asked for anew.
-    Raises NoRoomError, also at the end: then they are to be taken back. Raises ConfigError, too.
+    Raises NoRoomError, also at the end: then they are to be taken back. Raises ConfigError, and what check_turns does.
     """
+    takes_turns = any(each.takes_turns for _, each in wanted)
+    if takes_turns and not before:  # it starts, or comes back
+        check_turns(gpus)
     memory = _by_gpu([(gpu, shortest_range(each)) for gpu, each in wanted if each.memory_bytes], wanted)
     sm = _by_gpu([(gpu, str(each.sm_percent)) for gpu, each in wanted if each.sm_percent], wanted)
     request = Request(
-        Limits(memory, sm, swap=any(each.takes_turns for _, each in wanted)),
+        Limits(memory, sm, swap=takes_turns),
         gpus="device=" + ",".join(gpu.uuid for gpu, _ in wanted),
         is_overcommit=bool(config.default("overcommit")) if overcommit is None else overcommit,
         before=before or {},

@@ -64,8 +64,8 @@ def _refuse_suspended(found: Slice) -> None:
     """Raise SliceError: programs whose memory lies on the host come back by their slice alone."""
     if any(quota.suspended != abi.NOT_SUSPENDED for _, quota in found.quotas):
         raise SliceError(
-            f"slice {found.name} is suspended, and what is in there would be lost; bring it back first, with "
-            f"vgpurun resume --slice {found.name}, or end it"
+            f"slice {found.name} is suspended or waits for its turn, and what is in there would be lost; try again in "
+            f"its turn, bring it back with vgpurun resume --slice {found.name}, or end it"
         )
 
 

@@ -9,11 +9,8 @@ from vgpurun.admission.request import Request
 from vgpurun.config import values as config
 from vgpurun.config.schema import parse_wait
 from vgpurun.console.messages import say, warn
-from vgpurun.errors import GpuError, GuardError, OptionError
-from vgpurun.host import gpus as devices
-from vgpurun.host.checkpoints import FIRST_DRIVER
+from vgpurun.errors import OptionError
 from vgpurun.host.gpus import Gpu
-from vgpurun.inventory import guarded
 from vgpurun.limits.idle import NEVER, parse_idle
 from vgpurun.limits.model import Limits, check_limits
 from vgpurun.limits.nested import Share
@@ -101,19 +98,10 @@ class Wanted(NamedTuple):
         That is LimitError, GpuError, OptionError or QuotaError, and GuardError for turns that nobody gives.
         """
         if self.limits.swap:
-            _check_turns(gpus)
+            from vgpurun.admission.turns import check_turns  # few launches take turns
+
+            check_turns(gpus, self.is_local)
         self.admission(environment, gpus, None).check()
-
-
-def _check_turns(gpus: Sequence[Gpu]) -> None:
-    """Raise GuardError where nobody gives turns, and GpuError where the driver cannot."""
-    if not guarded.is_running():
-        raise GuardError("--swap: vgpurun guard gives the turns, and does not run here; start it as root")
-    version = devices.read_driver(gpus).version
-    if version.partition(".")[0].isdecimal() and int(version.partition(".")[0]) < FIRST_DRIVER:
-        raise GpuError(
-            f"--swap: driver {version} takes no program off a GPU; it takes {FIRST_DRIVER} or newer, or leave it out"
-        )
 
 
 class WantedSlice(NamedTuple):

@@ -64,13 +64,13 @@ class Agent:
         self._containers: list[VgpurunContainer] = []  # those that run
         self._watched: dict[str, Target] = {}  # those that are suspended, or on their way
         self._owners: dict[int, tuple[int | None, str]] = {}  # of processes that use a GPU: their start, and a target
-        self._listed_s = self._looked_s = self._changed_s = float("-inf")
+        self._listed_s = self._looked_s = self._changed_s = self._noted_s = float("-inf")
         self._busy_s: dict[str, float] = {}  # when each was last seen to use a GPU, or first seen at all
         self._again_s: dict[str, float] = {}
         self._warned: set[str] = set()
         self._troubles: dict[str, str] = {}
         self._engine: Engine | None = None
-        self._swapper = Swapper(gpus, libcuda, Hears(say, self._hear_of_target, self._idle_s))
+        self._swapper = Swapper(gpus, libcuda, Hears(say, self._hear_of_target, self._use))
         self._folders: set[Path] = set()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="suspensions", daemon=True)
@@ -222,9 +222,8 @@ class Agent:
         measured_s = max((each.last_launch_ns for each in readings), default=0) / 1e9
         return min(now_s, max(measured_s, self._busy_s.setdefault(target.id, now_s)))
 
-    def _idle_s(self, target: Target) -> float:
-        now_s = time.monotonic()
-        return now_s - self._last_busy_s(target, now_s)
+    def _use(self, target: Target) -> tuple[float, float]:
+        return self._last_busy_s(target, time.monotonic()), self._noted_s
 
     def _note_use(self, now_s: float) -> None:
         """Where NVML does not tell what processes use of a GPU, nobody on it is idle."""
@@ -241,6 +240,7 @@ class Agent:
             else:
                 for pid in (pid for pid, percent in used.items() if percent > 0):
                     self._busy_s[self._owner_of(pid, with_policy)] = now_s
+        self._noted_s = now_s
         self._hear_of("", trouble)
 
     def _owner_of(self, pid: int, targets: Sequence[Target]) -> str:

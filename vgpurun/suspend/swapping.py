@@ -24,11 +24,14 @@ _ASKS_AGAIN_NS = 2_000_000_000  # a call that waits asks every half a second; on
 
 
 class Hears(NamedTuple):
-    """The part of the agent that this needs. `trouble`: about a target, or nothing where there is none any more."""
+    """The part of the agent that this needs. `trouble`: about a target, or nothing where there is none any more.
+
+    `use`: when a target was last seen to use its GPUs, and when that was last looked at.
+    """
 
     say: Callable[[str], None]
     trouble: Callable[[Target, str], None]
-    idle_s: Callable[[Target], float]
+    use: Callable[[Target], tuple[float, float]]
 
 
 class Swapper:
@@ -93,7 +96,7 @@ class Swapper:
             return None
         gpus = frozenset(uuid for uuid, _ in limits)
         if states == {abi.NOT_SUSPENDED}:
-            return Group(target.id, gpus, True, False, self._agent.idle_s(target), is_moving)
+            return Group(target.id, gpus, True, False, *self._agent.use(target), is_moving)
         if states == {abi.SWAPPED}:
             return Group(target.id, gpus, False, _wants(target), is_moving=is_moving)
         return Group(target.id, gpus, False, False, is_moving=True)

@@ -10,21 +10,22 @@ from typing import NamedTuple
 
 LEAST_TURN_S = 2.0
 _MOVING_PART = 0.2  # of all the time, at most
-_IDLE_S = 0.5  # without GPU time, after which a turn is over, or
+_IDLE_S = 1.0  # without GPU time, after which a turn is over, or
 _IDLE_PART = 0.25  # of what an exchange takes, where that is more: else every pause of a program would cost one
 
 
 class Group(NamedTuple):
-    """One that takes turns, as it is now. `wants`: a call of it waits. `idle_s`: since it used GPU time.
+    """One that takes turns, as it is now. `wants`: a call of it waits. `is_moving`: on its way in or out.
 
-    `is_moving`: on its way in or out.
+    `busy_s` is when it was last seen to use the GPU, `seen_s` when that was last looked at: since then it may work.
     """
 
     id: str
     gpus: frozenset[str]
     is_there: bool
     wants: bool
-    idle_s: float = 0.0
+    busy_s: float = 0.0
+    seen_s: float = 0.0
     is_moving: bool = False
 
 
@@ -59,7 +60,7 @@ class Turns:
             if is_behind or waiting.is_moving or any(each.is_moving for each in there):
                 continue
             turn_s = self.turn_s(waiting.gpus, groups)
-            idle = frozenset(each.id for each in there if self._is_idle(each, now_s))
+            idle = frozenset(each.id for each in there if self._is_idle(each))
             if all(each.id in idle or now_s - self._began_s[each.id] >= turn_s for each in there):
                 found.append(Exchange(tuple(each.id for each in there), waiting.id, idle))
         return [*found, *self._too_many(groups, claimed)]
@@ -116,9 +117,10 @@ class Turns:
     def _is_in_way(self, other: Group, waiting: Group) -> bool:
         return (other.is_there or other.is_moving) and bool(other.gpus & waiting.gpus)
 
-    def _is_idle(self, group: Group, now_s: float) -> bool:
+    def _is_idle(self, group: Group) -> bool:
         cost_s = self._out_s.get(group.id, 0.0) + self._in_s.get(group.id, 0.0)
-        return min(group.idle_s, now_s - self._began_s[group.id]) >= max(_IDLE_S, cost_s * _IDLE_PART)
+        idle_s = group.seen_s - max(group.busy_s, self._began_s[group.id])
+        return idle_s >= max(_IDLE_S, cost_s * _IDLE_PART)
 
     def _too_many(self, groups: Sequence[Group], claimed: Set[str]) -> Iterator[Exchange]:
         """Yield those that have come beside another in some other way, as by `docker start`."""
