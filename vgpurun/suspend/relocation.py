@@ -160,7 +160,7 @@ def _pairs(process: Process, gpus: Sequence[Gpu], onto: Mapping[str, str]) -> di
     """
     seen = [gpu.uuid for gpu in _seen_by(process.pid, gpus)]
     left = [uuid for uuid in onto if uuid not in onto.values()]
-    back = dict(zip((uuid for uuid in onto.values() if uuid not in onto), left, strict=True))
+    back = dict(zip((uuid for uuid in onto.values() if uuid not in onto), left, strict=False))
     return {uuid: onto.get(uuid) or back.get(uuid, uuid) for uuid in seen}
 
 
