@@ -34,12 +34,12 @@ def modes(folder: Path) -> dict[str, int]:
     return {each.name: each.stat().st_mode & 0o777 for each in folder.iterdir()}
 
 
-@pytest.mark.parametrize(("is_open", "mode"), [(True, 0o666), (False, 0o644)])
-def test_others_read_what_the_host_and_the_tenant_write(is_open: bool, mode: int) -> None:
+@pytest.mark.parametrize(("writer", "mode"), [(None, 0o666), (os.geteuid(), 0o644)])
+def test_others_read_what_the_host_and_the_tenant_write(writer: int | None, mode: int) -> None:
     mask = os.umask(0o077)
     try:
         made = container()
-        tenants.make(made.path, is_open)
+        tenants.make(made.path, writer)
     finally:
         os.umask(mask)
     folder = tenants.folder_of(made.path)
@@ -188,3 +188,18 @@ def test_nothing_is_made_for_another_users_limits(lock_dir: Path) -> None:
     os.chown(made.path, 12345, 12345)
     tenants.make(made.path)
     assert not tenants.folder_of(made.path).exists()
+
+
+def test_a_place_that_somebody_takes_again_is_ours_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its name follows from the state folder's, and the folder of all tenants is open to all."""
+    made = container()
+    place, clear, times = tenants.folder_of(made.path), tenants._clear, iter(range(9))
+
+    def clear_and_lose(path: Path) -> None:
+        clear(path)
+        if next(times) < 5:
+            (path / "of").mkdir(parents=True)
+
+    monkeypatch.setattr(tenants, "_clear", clear_and_lose)
+    tenants.make(made.path)
+    assert modes(place) == {"limits": 0o644, "of": 0o644, "turns5": 0o666}

@@ -33,7 +33,7 @@ def prepare_process(plan: ProcessPlan) -> StateFolder:
     has_usage, links = plan.slice_folder is None, parent_link(plan.parents)
     folder = StateFolder.make(plan.state_folder, plan.state_files, _owner(plan), has_usage, links)
     if not plan.parents:
-        tenants.make(plan.slice_folder or plan.state_folder, is_open=plan.slice_folder is not None)
+        tenants.make(plan.slice_folder or plan.state_folder, None if plan.slice_folder else os.geteuid())
     return folder
 
 

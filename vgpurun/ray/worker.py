@@ -70,7 +70,7 @@ class _Limits:
         if node.parents:  # the outermost share takes turns with others
             (self._folder.path / PARENT).symlink_to(node.parents[0])
         else:
-            tenants.make(self._folder.path, is_open=False)
+            tenants.make(self._folder.path, os.geteuid())
             os.environ[abi.ENV_TURNS_FILE] = str(tenants.turns_file(self._folder.path))
         self._file = self._folder.path / "etc" / "limits"
         atexit.register(_in_this_process(self._folder.remove))

@@ -88,8 +88,11 @@ def make(
     user: str | None = None,
     links: Mapping[str, str] = {},
     ends_s: float | None = None,
+    writer: int | None = None,
 ) -> Slice:
     """Make a slice. `files` are shared_files(), `links` further symbolic ones; it is of `user` (None: of this one).
+
+    `writer` is the user whose processes alone will be in it, None: those of any user.
 
     Raises SliceError if there is one of that name, and StateError.
     """
@@ -103,7 +106,7 @@ def make(
         "ends_s": ends_s,
         "quota": quotas_to_json(quotas),
     }
-    folder = state.StateFolder.make(_hidden(place), files, owner, links=links)
+    folder = state.StateFolder.make(_hidden(place), files, owner, links=links, writer=writer)
     try:
         _flush(folder.path)
         folder.path.rename(place)
@@ -114,7 +117,7 @@ def make(
         raise StateError(f"cannot make the slice {place}: {error.strerror}") from None
     made = _read(place)  # as long as it is held: afterwards anybody may change or remove it
     folder.close()
-    tenants.make(place)
+    tenants.make(place, writer)
     _flush_folder(place.parent)
     if made is None:
         raise StateError(f"the slice {place} cannot be read again")

@@ -3,7 +3,8 @@
     <root>/containers/<name>/        0755  the folder; its flock is held while it is being made, or by a local process
                             owner    JSON  which process, or container of which engine, it belongs to; what it was given
                             etc/           read-only in the container: limits, ld.so.preload
-                            run/           usage, 0666: written by the container's processes, which cannot remove it
+                            run/           usage, 0666: written by the container's processes, which cannot remove it;
+                                           0644 where they are all of one user
     <root>/slices/<name>/                  the same for what joins a slice, which has the limits and usage of all
 
 <root> is VGPURUN_STATE_DIR, else /var/lib/vgpurun for root, else vgpurun in the XDG state home. A folder whose lock is
@@ -69,10 +70,12 @@ class StateFolder:
         owner: Mapping[str, Any],
         has_usage: bool = True,
         links: Mapping[str, str] = {},
+        writer: int | None = None,
     ) -> "StateFolder":
         """Make the folder with these files and symbolic links (by relative path).
 
-        `has_usage`: what joins a slice has no usage file of its own. Raises StateError, and then leaves nothing behind.
+        `has_usage`: what joins a slice has no usage file of its own. `writer` is the user whose processes alone write
+        it, None: those of any. Raises StateError, and then leaves nothing behind.
         """
         try:
             make_readable(path.parent)
@@ -84,6 +87,8 @@ class StateFolder:
         folder = cls(path, lock)
         try:
             folder._fill(files, owner, has_usage, links)
+            if writer is not None:
+                folder._give_usage_to(writer)
         except OSError as error:
             folder.remove()
             raise StateError(f"cannot write the state folder {path}: {error.strerror}") from None
@@ -113,6 +118,11 @@ class StateFolder:
             os.fchmod(file, 0o666)
         finally:
             os.close(file)
+
+    def _give_usage_to(self, user: int) -> None:
+        usage = self.path / "run" / "usage"
+        usage.chmod(0o644)
+        os.chown(usage, user, -1)
 
     def give_to(self, container: str, owner: Mapping[str, Any]) -> None:
         """Write down the id of the container that this is of: from now on it is no other's. Raises StateError."""

@@ -3,8 +3,8 @@ local process, in abi.LOCK_DIR. A tenant's programs write one file of their own 
 
     <abi.LOCK_DIR>/<hash>/   0755  the hash is of the state folder's path
                   limits     0644  a copy of the state folder's etc/limits: what the others are to believe of it
-                  turns5           its turns, written by its processes: 0644 for a local process, else 0666, and
-                                   the mounts of containers keep it from those of others
+                  turns5           its turns, written by its processes: 0644 where they are all of one user, else
+                                   0666, and the mounts of containers keep it from those of others
                   of         0644  the state folder's path
 
 Containers see the folder read-only, and their own turns5 once more (launch/plan.py, cdi/specification.py). Programs
@@ -27,6 +27,7 @@ from vgpurun.storage.shared_file import read_regular
 
 _LIMITS, _OF = "limits", "of"
 _PROGRAM = "program-"
+_TRIES = 100  # to take a place that somebody else takes again and again
 _FORGOTTEN_S = 24 * 3600  # a program that has launched nothing for so long, and may have ended
 _OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -81,8 +82,8 @@ def turns_file(state_folder: Path) -> Path:
     return folder_of(state_folder) / abi.TURNS_NAME
 
 
-def make(state_folder: Path, is_open: bool = True) -> None:
-    """Make the folder of a tenant if it is not there. `is_open`: processes of any user may be the tenant's.
+def make(state_folder: Path, writer: int | None = None) -> None:
+    """Make the folder of a tenant if it is not there. `writer` is the user of all its processes, None: any may be.
 
     Nothing is made for another user's state folder, which could say anything of it. Raises StateError.
     """
@@ -94,14 +95,15 @@ def make(state_folder: Path, is_open: bool = True) -> None:
         contents = {
             _LIMITS: ((state_folder / "etc" / "limits").read_bytes(), 0o644),
             _OF: (str(state_folder).encode(), 0o644),
-            abi.TURNS_NAME: (bytes(abi.TURNS_BYTES), 0o666 if is_open else 0o644),
+            abi.TURNS_NAME: (bytes(abi.TURNS_BYTES), 0o666 if writer is None else 0o644),
         }
         half_made = place.with_name(f".{os.urandom(6).hex()}")
         half_made.mkdir()
         try:
             _fill(half_made, contents)
-            _clear(place)
-            half_made.rename(place)
+            if writer is not None:
+                os.chown(half_made / abi.TURNS_NAME, writer, -1)
+            _put(half_made, place)
         finally:
             shutil.rmtree(half_made, ignore_errors=True)
     except OSError as error:
@@ -128,6 +130,23 @@ def _fill(folder: Path, contents: Mapping[str, tuple[bytes, int]]) -> None:
                 os.fchmod(file, mode)
     finally:
         os.close(place)
+
+
+def _put(half_made: Path, place: Path) -> None:
+    """Put a folder in its place, which another process may be about to do as well, or somebody to prevent.
+
+    Raises OSError.
+    """
+    for tries_left in reversed(range(_TRIES)):
+        _clear(place)
+        try:
+            half_made.rename(place)
+            return
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR) or not tries_left:
+                raise
+        if _is_made(place):
+            return
 
 
 def _clear(place: Path) -> None:
