@@ -5,12 +5,14 @@
  * /etc/pam.d/sshd, behind `account required pam_slurm_adopt.so`:
  *   session required /PATH/pam_vgpurun.so [state=/var/lib/vgpurun]
  *
- * The job is that of the cgroup. A session in no job, and one in a job without a share, is left alone.
+ * The job is that of the cgroup. A session in no job, and one in a job without a share, is left alone; one in another
+ * user's job, by a cgroup of a name like a job's, is refused.
  */
 #include <syslog.h>
 
 #include <security/pam_ext.h>
 #include <security/pam_modules.h>
+#include <security/pam_modutil.h>
 
 #include "slice.h"
 
@@ -49,10 +51,18 @@ EXPORTED int pam_sm_open_session(pam_handle_t *pam, int flags, int count, const 
   uint32_t job = job_of_cgroup();
   if (job == 0)
     return PAM_SUCCESS;
-  if (slice_refused(state_folder, job, reason))
-    return refuse(pam, job, reason);
-  if (!slice_find(state_folder, job, &slice))
+  const char *name = NULL;
+  const struct passwd *user = pam_get_user(pam, &name, NULL) == PAM_SUCCESS ? pam_modutil_getpwnam(pam, name) : NULL;
+  if (!user)
+    return refuse(pam, job, "PAM does not tell whose session this is");
+  switch (slice_find(state_folder, job, user->pw_uid, &slice, reason)) {
+  case SHARE_NONE:
     return PAM_SUCCESS;
+  case SHARE_REFUSED:
+    return refuse(pam, job, reason);
+  case SHARE_SLICE:
+    break;
+  }
   return slice_enter(&slice) ? PAM_SUCCESS : refuse(pam, job, strerror(errno));
 }
 

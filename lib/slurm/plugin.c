@@ -2,13 +2,15 @@
  * vgpurun's SPANK plugin for Slurm: holds every task of a job to the job's slice, which `vgpurun slurm prolog` has
  * made.
  *
- * Each task gets a view of the file system of its own, in which the slice's files lie where a container has them. So
+ * Each step gets a view of the file system of its own, in which the slice's files lie where a container has them. So
  * the library comes by /etc/ld.so.preload and reads its limits there, whatever the task does with its environment.
  *
  * plugstack.conf:    required /PATH/spank_vgpurun.so [state=/var/lib/vgpurun]
  *
  * A task is refused rather than left without its limits. Built for one release of Slurm: vgpurun slurm build-plugin.
  */
+#include <glob.h>
+#include <slurm/slurm.h>
 #include <slurm/spank.h>
 
 #include "slice.h"
@@ -67,15 +69,63 @@ EXPORTED int slurm_spank_init(spank_t spank, int count, char *arguments[]) {
   return state_folder ? ESPANK_SUCCESS : ESPANK_ERROR;
 }
 
-/* Tells the prolog, before the job is submitted, what it asked for. */
+/* Whether this is a step's slurmstepd. The one of the step that only holds a job's ssh sessions runs nothing else, and
+ * may make mounts that are for all of the node. */
+static bool is_step(spank_t spank) {
+  uint32_t step = SLURM_EXTERN_CONT;
+  return spank_context() == S_CTX_REMOTE && spank_get_item(spank, S_JOB_STEPID, &step) == ESPANK_SUCCESS &&
+         step != SLURM_EXTERN_CONT;
+}
+
+/* Finds the share of a job; `job` is 0 where Slurm does not tell its id. */
+static enum share find(spank_t spank, uint32_t *job, struct slice *slice, char reason[SLICE_REASON_SIZE]) {
+  uid_t user = 0;
+  if (spank_get_item(spank, S_JOB_ID, job) != ESPANK_SUCCESS ||
+      spank_get_item(spank, S_JOB_UID, &user) != ESPANK_SUCCESS) {
+    snprintf(reason, SLICE_REASON_SIZE, "Slurm does not tell its id or its user");
+    return SHARE_REFUSED;
+  }
+  return slice_find(state_folder, *job, user, slice, reason);
+}
+
+/* Takes the GPUs' devices out of the view that this process has of the files. */
+static void hide_gpus(void) {
+  glob_t found;
+  if (unshare(CLONE_NEWNS) || mount(NULL, "/", NULL, MS_SLAVE | MS_REC, NULL) || glob("/dev/nvidia*", 0, NULL, &found))
+    return;
+  for (size_t i = 0; i < found.gl_pathc; i++)
+    mount("/dev/null", found.gl_pathv[i], NULL, MS_BIND, NULL);
+  globfree(&found);
+}
+
+/* Puts slurmstepd itself into the slice, since it starts more than tasks for a user: the task's epilog. Its tasks look
+ * again whether they are in it, and do not start without. */
+static void enter_step(spank_t spank) {
+  uint32_t job = 0;
+  char reason[SLICE_REASON_SIZE];
+  struct slice slice;
+  enum share share = is_step(spank) ? find(spank, &job, &slice, reason) : SHARE_NONE;
+  if (share == SHARE_REFUSED || (share == SHARE_SLICE && !slice_enter(&slice)))
+    hide_gpus();
+}
+
+/* Before the job is submitted, tells the prolog what it asked for. */
 EXPORTED int slurm_spank_init_post_opt(spank_t spank, int count, char *arguments[]) {
   (void)count, (void)arguments;
+  enter_step(spank);
   if (spank_context() != S_CTX_LOCAL && spank_context() != S_CTX_ALLOCATOR)
     return ESPANK_SUCCESS;
   if (asked_memory)
     spank_job_control_setenv(spank, "VGPU_MEM", asked_memory, 1);
   if (asked_sm)
     spank_job_control_setenv(spank, "VGPU_SM", asked_sm, 1);
+  return ESPANK_SUCCESS;
+}
+
+/* Looks again: a container of Slurm's own (job_container/tmpfs) may have been entered since. */
+EXPORTED int slurm_spank_task_post_fork(spank_t spank, int count, char *arguments[]) {
+  (void)count, (void)arguments;
+  enter_step(spank);
   return ESPANK_SUCCESS;
 }
 
@@ -95,22 +145,28 @@ static bool is_recorded(const char *record, const char *name, const char *asked)
   return strstr(record, line) != NULL;
 }
 
+/* Why a job without a slice cannot do with none, NULL where it needs none. */
+static const char *lacks(spank_t spank) {
+  char shards[16];
+  if (spank_getenv(spank, "SLURM_SHARDS_ON_NODE", shards, sizeof shards) == ESPANK_SUCCESS)
+    return "the prolog has made none; on the node, vgpurun slurm check says why";
+  return asked_memory || asked_sm ? "it has no GPU, or the prolog has made none; ask for --gres too" : NULL;
+}
+
 /* Runs as root in the process that becomes the task. */
 EXPORTED int slurm_spank_task_init_privileged(spank_t spank, int count, char *arguments[]) {
   uint32_t job = 0;
-  char reason[SLICE_REASON_SIZE], shards[16], bundle[PATH_MAX];
+  char reason[SLICE_REASON_SIZE], bundle[PATH_MAX];
   struct slice slice;
   (void)count, (void)arguments;
-  if (spank_get_item(spank, S_JOB_ID, &job) != ESPANK_SUCCESS)
-    refuse(0, "Slurm does not tell its id");
-  if (slice_refused(state_folder, job, reason))
+  enum share share = find(spank, &job, &slice, reason);
+  if (share == SHARE_REFUSED)
     refuse(job, reason);
-  if (!slice_find(state_folder, job, &slice)) {
-    bool has_shards = spank_getenv(spank, "SLURM_SHARDS_ON_NODE", shards, sizeof shards) == ESPANK_SUCCESS;
-    if (!has_shards && !asked_memory && !asked_sm)
-      return ESPANK_SUCCESS;
-    refuse(job, has_shards ? "the prolog has made none; on the node, vgpurun slurm check says why"
-                           : "it has no GPU, or the prolog has made none; ask for --gres too");
+  if (share == SHARE_NONE) {
+    const char *lacking = lacks(spank);
+    if (lacking)
+      refuse(job, lacking);
+    return ESPANK_SUCCESS;
   }
   if (!is_recorded(slice.record, "mem", asked_memory) || !is_recorded(slice.record, "sm", asked_sm))
     refuse(job, "--vgpu-mem and --vgpu-sm are of a whole job: give them to sbatch or salloc, and not to a step");

@@ -70,3 +70,25 @@ def test_a_sweep_keeps_what_runs(cluster: Cluster) -> None:
     cluster.ask(f"scontrol suspend {job}", "root")
     assert cluster.on("n1", "vgpurun slurm sweep --node n1") == ""
     cluster.ask(f"scontrol resume {job}", "root")
+    cluster.ask("scontrol update PartitionName=main Hidden=YES", "root")
+    cluster.on("n1", "SQUEUE_USERS=bob SQUEUE_STATES=PD SQUEUE_FORMAT=%u vgpurun slurm sweep --node n1")
+    cluster.ask("scontrol update PartitionName=main Hidden=NO", "root")
+    assert cluster.slices("n1") == [f"slurm-{job}"]
+
+
+KILLS = {
+    "while it starts": "until pkill -9 -f 'slurmstepd[:] .{job}.batch'; do :; done",
+    "its step's": "until pgrep -f '[h]olds.py$'; do :; done; pkill -9 -f 'slurmstepd[:] .{job}.0'",
+    "its prolog": "until pgrep -f 'vgpuru[n] slurm prolog'; do :; done; sleep .1; pkill -9 -f 'vgpuru[n] slurm prolog'",
+}
+
+
+@pytest.mark.parametrize("what", KILLS)
+def test_a_slurmstepd_or_a_prolog_that_is_killed_at_any_moment(cluster: Cluster, what: str) -> None:
+    """A sweep ends what a prolog had half made."""
+    job = cluster.batch("--gres=shard:1 -w n1 --no-requeue", f"srun {PROGRAM}holds.py")
+    cluster.run(f'timeout 10 bash -c "{KILLS[what].format(job=job)}"; sleep 0.3; scancel {job}', "root")
+    cluster.until(lambda: cluster.ask("squeue -h -o %A", "root").split() == [], "the job stays")
+    cluster.run("scontrol update NodeName=n1 State=RESUME", "root")  # Slurm drains one whose slurmstepd dies early
+    until_nothing_is_left(cluster)
+    cluster.on("n1", "vgpurun slurm sweep --node n1; ! ls -d /var/lib/vgpurun/slices/.[!.]*")

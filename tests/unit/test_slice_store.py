@@ -189,22 +189,29 @@ def test_a_change_is_written_down_for_a_limits_file_that_is_lost() -> None:
 
 
 def test_members_are_those_whose_root_has_the_usage_file(tmp_path: Path) -> None:
-    """A /proc as with two containers, of which one is in the slice, and a process of the host."""
+    """A /proc as with two containers, of which one is in the slice, a process of the host, and a Slurm job.
+
+    The daemon of the job's step is in the slice as well, and is none of its members.
+    """
     made = make()
     proc = tmp_path / "proc"
     ids = {"20": "a" * 64, "30": "b" * 64}
-    for pid, namespace in (("self", 1), ("10", 1), ("20", 2), ("21", 2), ("30", 3)):
+    for pid, namespace in (("self", 1), ("10", 1), ("20", 2), ("21", 2), ("30", 3), ("40", 4), ("41", 4)):
         process = proc / pid
         (process / "ns").mkdir(parents=True)
         for kind in ("mnt", "pid"):
             (process / "ns" / kind).symlink_to(f"{kind}:[{namespace}]")
         (process / "cgroup").write_text(f"0::/system.slice/docker-{ids.get(pid, '')}.scope\n")
+        (process / "comm").write_text("slurmstepd\n" if pid == "40" else "any\n")
         (process / "root" / ".vgpurun" / "run").mkdir(parents=True)
+    for pid in ("40", "41"):
+        os.link(made.usage, proc / pid / "root" / ".vgpurun" / "run" / "usage")
     os.link(made.usage, proc / "20" / "root" / ".vgpurun" / "run" / "usage")
     shutil.copy(made.usage, proc / "30" / "root" / ".vgpurun" / "run" / "usage")
-    (found,) = members([made], proc)[made.id]
+    found, task = members([made], proc)[made.id]
     assert (found.container, found.pid, found.pid_namespace) == ("a" * 64, 20, 2)
-    assert [pid for pid in (10, 20, 30, 40) if has_joined(pid, [made], proc)] == [20]
+    assert task.pid == (41 if os.geteuid() == 0 else 40)  # a user may give a process that name
+    assert [pid for pid in (10, 20, 30, 40, 50) if has_joined(pid, [made], proc)] == [20, 40]
 
 
 def given(**settings: object) -> dict[str, object]:

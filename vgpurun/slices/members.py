@@ -79,9 +79,14 @@ def _one_of_each_mount_namespace(proc: Path) -> Iterator[Path]:
     for process in sorted((each for each in proc.iterdir() if each.name.isdecimal()), key=lambda each: int(each.name)):
         with suppress(OSError):
             namespace = (process / "ns" / "mnt").readlink()
-            if namespace not in seen:
+            if namespace not in seen and not _is_slurmstepd(process):
                 seen.add(namespace)
                 yield process
+
+
+def _is_slurmstepd(process: Path) -> bool:
+    """Ask whether it is the daemon of a step, which is in its job's slice for the sake of what it starts."""
+    return process.stat().st_uid == 0 and read_text(process / "comm").strip() == "slurmstepd"
 
 
 def _member(process: Path, proc: Path) -> Member:

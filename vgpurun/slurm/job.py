@@ -14,8 +14,13 @@ from vgpurun.slurm.conf import GresLine, expand, gres_lines
 _PATIENCE_S = 20.0  # slurmctld may be busy; a prolog has to end all the same
 _WHERE = "/usr/bin:/usr/local/bin:/opt/slurm/bin:/usr/local/slurm/bin"
 _GRES = re.compile(r"(gpu|shard)(?::[^:(),\s]+)?:(\d+)\(([^)]*)\)")
-# Jobs that have something on a node: running, configuring, completing, suspended, stopped, signaled, staging out.
-_ACTIVE = "R,CF,CG,S,ST,SI,SO"
+# By squeue's words: jobs of any other state may have something on a node.
+_ENDED = frozenset((
+    "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED",
+    "TIMEOUT",
+))  # fmt: skip
+# Somebody's own variables would have Slurm's programs leave jobs out, or ask another cluster.
+_CHOICES = ("SQUEUE_", "SACCT_", "SCONTROL_", "SLURM_CLUSTERS")
 
 
 class GpuShare(NamedTuple):
@@ -85,7 +90,9 @@ def all_shards(lines: Sequence[GresLine], index: int) -> int:
 
 def active_jobs(node: str) -> set[str]:
     """Return the jobs that slurmctld has on a node. Raises SlurmError."""
-    return set(ask("squeue", "-h", "-w", node, "-t", _ACTIVE, "-o", "%A").split())
+    # All: those of hidden partitions are left out otherwise.
+    rows = map(str.split, ask("squeue", "-h", "-a", "-w", node, "-t", "all", "-o", "%A %T").splitlines())
+    return {job for job, state in rows if state not in _ENDED}
 
 
 def ask(program: str, *arguments: str) -> str:
@@ -95,8 +102,9 @@ def ask(program: str, *arguments: str) -> str:
         raise SlurmError(f"Slurm's {program} is not on PATH ({os.environ.get('PATH', '')}); set PATH in the prolog")
     try:
         done = subprocess.run(
-            [path, *arguments], capture_output=True, text=True, errors="replace", timeout=_PATIENCE_S, check=False
-        )
+            [path, *arguments], capture_output=True, text=True, errors="replace", timeout=_PATIENCE_S, check=False,
+            env={name: value for name, value in os.environ.items() if not name.startswith(_CHOICES)},
+        )  # fmt: skip
     except subprocess.TimeoutExpired:
         raise SlurmError(f"{program} has not ended in {_PATIENCE_S:.0f} s: is slurmctld up?") from None
     except OSError as error:

@@ -1,6 +1,7 @@
 """A node's work at a job's beginning and end: the slice `slurm-JOBID` comes and goes.
 
-    <slice>/slurm/job        which run of the job it is of, and what that asked for; the SPANK plugin compares
+    <slice>/slurm/job        which run of which user's job it is of, what that asked for and was given; the SPANK plugin
+                             and the PAM module compare
     <slice>/slurm/library    a link to libvgpu.so
     <root>/slurm/JOBID       why a job has no share; the plugin shows it and lets no task of the job start
 
@@ -16,9 +17,10 @@ from typing import NamedTuple
 from vgpurun.admission.removing import remove
 from vgpurun.errors import SliceError, SlurmError
 from vgpurun.host import library
+from vgpurun.host.gpus import Gpu
 from vgpurun.host.visible import visible_gpus
 from vgpurun.limits import usage_file
-from vgpurun.limits.model import DeviceQuota
+from vgpurun.limits.model import DeviceQuota, quotas_to_json
 from vgpurun.limits.usage_file import DeviceReading
 from vgpurun.slices import store
 from vgpurun.slices.files import slice_files
@@ -41,7 +43,7 @@ class Job(NamedTuple):
 
     id: str
     node: str
-    user: str
+    uid: int
     restarts: str
     asked: Asked
     nodes: int = 1
@@ -55,7 +57,7 @@ class Job(NamedTuple):
         return cls(
             number,
             environment.get("SLURMD_NODENAME", ""),
-            users.name_of(int(uid)),
+            int(uid),
             environment.get("SLURM_JOB_RESTART_COUNT", "0"),
             Asked.of(environment),
             int(environment.get("SLURM_JOB_NUM_NODES", "1")),
@@ -66,10 +68,10 @@ class Job(NamedTuple):
         """The name of its slice."""
         return f"{PREFIX}{self.id}"
 
-    @property
-    def record(self) -> str:
-        """The content of <slice>/slurm/job."""
-        return f"restarts={self.restarts}\nmem={self.asked.memory}\nsm={self.asked.sm}\n"
+    def record(self, quotas: Sequence[DeviceQuota]) -> str:
+        """Return the content of <slice>/slurm/job. Slurm may give the id to another job one day."""
+        words = (f"restarts={self.restarts}", f"uid={self.uid}", f"mem={self.asked.memory}", f"sm={self.asked.sm}")
+        return "\n".join((*words, f"quotas={quotas_to_json(quotas)}", ""))
 
 
 class Ended(NamedTuple):
@@ -101,27 +103,29 @@ def _prepare(job: Job, driver: str) -> Slice | None:
     if not shares:
         return None
     conf = gres_lines(gres_conf, job.node) if gres_conf.exists() else []
-    quotas = job_quotas(shares, job.asked, visible_gpus(driver == "sim"), conf)
+    gpus = visible_gpus(driver == "sim")
+    quotas = job_quotas(shares, job.asked, gpus, conf)
     with suppress(SliceError):
         found = store.find(job.slice_name)
         # Its limits may have been changed since: vgpurun slice update.
-        if _record(found) == job.record and [uuid for uuid, _ in found.quotas] == [each.gpu.uuid for each in quotas]:
+        if _record(found) == job.record(quotas):
             return found
         end(found)
-    return _make(job, quotas, driver) if quotas else None
+    return _make(job, quotas, driver, gpus) if quotas else None
 
 
-def _make(job: Job, quotas: Sequence[DeviceQuota], driver: str) -> Slice:
+def _make(job: Job, quotas: Sequence[DeviceQuota], driver: str, gpus: Sequence[Gpu]) -> Slice:
     libvgpu = library.find_library(is_dry_run=False)
     library.check_host(libvgpu)
     make_mount_points()
-    files = slice_files(quotas, driver, (), False, lambda _: None)
+    files = slice_files(quotas, driver, gpus, lambda _: None)
     with suppress(FileNotFoundError):  # what the host preloads everywhere stays preloaded
         files["etc/ld.so.preload"] += PRELOAD_FILE.read_bytes()
-    files["slurm/job"] = job.record.encode()
+    files["slurm/job"] = job.record(quotas).encode()
     place = store.slices_folder() / job.slice_name
     links = {"slurm/library": str(libvgpu.path), "slurm/turns": str(tenants.turns_file(place))}
-    return store.make(job.slice_name, quotas, files, driver, user=job.user, links=links)
+    user = users.name_of(job.uid)
+    return store.make(job.slice_name, quotas, files, driver, user=user, links=links, writer=job.uid)
 
 
 def make_mount_points() -> None:
@@ -168,6 +172,8 @@ def sweep(node: str) -> Iterator[Ended]:
         for path in _refusals().iterdir():
             if path.name not in active:
                 path.unlink(missing_ok=True)
+    store.sweep()  # what a prolog has left that was killed
+    tenants.sweep()
 
 
 def refusal(job: str) -> Path:
@@ -180,12 +186,17 @@ def _refusals() -> Path:
 
 
 def _refuse(job: str, reason: str) -> None:
+    """On a full disk there is place for an empty file yet, which is enough for the plugin."""
     path = refusal(job)
     with suppress(OSError):
         state.make_readable(path.parent)
-        with atomic_file(path, is_flushed=False) as half_made:
-            half_made.write_text(f"{' '.join(reason.split())}\n")
-            half_made.chmod(0o644)
+        try:
+            with atomic_file(path, is_flushed=False) as half_made:
+                half_made.write_text(f"{' '.join(reason.split())}\n")
+                half_made.chmod(0o644)
+        except OSError:
+            path.touch()
+            path.chmod(0o644)
 
 
 def _record(found: Slice) -> str:

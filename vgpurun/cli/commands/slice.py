@@ -23,7 +23,7 @@ from vgpurun.cli.common import (
 from vgpurun.cli.placing import engine_if_any, lifetime_option, overcommit_option, own_placement_options
 from vgpurun.console.messages import say, warn
 from vgpurun.errors import OptionError, VgpurunError
-from vgpurun.host.gpus import Gpu
+from vgpurun.host.gpus import Gpu, of_same_kind
 from vgpurun.host.visible import visible_gpus
 from vgpurun.inventory.cgroups import cgroup_around
 from vgpurun.limits.model import Limits
@@ -80,7 +80,8 @@ def create(name: str, users: str, lifetime: str | None, driver: str, **given: An
     with ExitStack() as undo:
         with admission.granted() as placement:
             quotas = quotas_of(placement.gpus, placement.limits)
-            files = slice_files(quotas, driver, gpus, wanted.is_movable, say)
+            reached = of_same_kind(placement.gpus, gpus) if wanted.is_movable else placement.gpus
+            files = slice_files(quotas, driver, reached, say, wanted.is_movable)
             made = store.make(name, quotas, files, driver, _users(users), ends_s=ends_s)
             undo.callback(remove, made, engine, force=True)
             admission.confirm(made.id)

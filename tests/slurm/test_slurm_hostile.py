@@ -1,0 +1,123 @@
+"""Users who want more than their share, or something of others' shares."""
+
+from __future__ import annotations
+
+import pytest
+
+from slurm_cluster import PROGRAM, Cluster
+from support import CHECKOUT
+
+OOM = "CUDA_ERROR_OUT_OF_MEMORY"
+ALLOCATES_OF_ONE = f"{PROGRAM}allocates.py 1500 1700"
+ONE_SHARD = f"2048 ok {OOM}\n"
+
+
+def script(cluster: Cluster, path: str, lines: str) -> None:
+    cluster.ask(f"printf '#!/bin/bash\\n%s\\n' '{lines}' >{path}; chmod 755 {path}")
+
+
+@pytest.mark.parametrize("hook", ["task-prolog", "task-epilog"])
+def test_a_users_own_hooks_have_the_share(cluster: Cluster, hook: str) -> None:
+    """The epilog of a task is no task: slurmstepd itself starts it."""
+    script(cluster, "/tmp/hook", f"{ALLOCATES_OF_ONE} >/tmp/hook.out")
+    cluster.ask(f"srun -w n1 --gres=shard:1 --{hook}=/tmp/hook true")
+    assert cluster.ask("cat /tmp/hook.out; rm /tmp/hook.out") == ONE_SHARD
+
+
+def test_the_hook_of_a_task_that_was_refused_sees_no_gpu(cluster: Cluster) -> None:
+    script(cluster, "/tmp/hook", "stat -Lc %t:%T /dev/nvidia* >/tmp/hook.out")
+    assert cluster.run("srun -w n1 --gres=shard:1 --vgpu-sm=90 --task-epilog=/tmp/hook true").returncode == 125
+    assert cluster.ask("cat /tmp/hook.out; rm /tmp/hook.out") == 2 * "1:3\n"  # /dev/null
+
+
+def test_a_gpu_of_others_is_none(cluster: Cluster) -> None:
+    """Also where Slurm does not keep its devices from the job (ConstrainDevices)."""
+    other = f"CUDA_VISIBLE_DEVICES=1 {PROGRAM}allocates.py 1"
+    done = cluster.run(f"srun -w n1 --gres=shard:1 bash -c '{other}; env -i PYTHONPATH={CHECKOUT}/tests {other}'")
+    assert done.stdout == "" and done.stderr.count(OOM) == 2
+    assert "GPU-51000000-0000-0000-0000-000000000001 was not granted" in done.stderr
+
+
+def test_what_a_user_says_of_a_job_counts_for_nothing(cluster: Cluster) -> None:
+    """Slurm's variables are for those who want to read them, and the options of a step have to be its job's."""
+    forged = "SLURM_SHARDS_ON_NODE=4 SPANK_VGPU_MEM=8g SLURM_JOB_UID=0 SLURM_JOB_GPUS=0,1"
+    inner = f"srun --overlap --gres=none env SLURM_JOB_ID=1 SLURM_JOBID=1 {ALLOCATES_OF_ONE}"
+    options = "unset ${!SLURM_SPANK*}; _SLURM_SPANK_OPTION_vgpurun_vgpu_mem=8g"
+    job = cluster.batch("--gres=shard:1 --vgpu-mem=2g", f"export {forged}; {inner}; {options} srun echo it ran")
+    assert cluster.until_ended(job) == "FAILED"
+    assert cluster.output(job) == ONE_SHARD
+    assert "give them to sbatch or salloc, and not to a step" in cluster.output(job, "err")
+
+
+def test_few_open_files_lift_no_limit(cluster: Cluster) -> None:
+    few = f"ulimit -n 16; srun --overlap --propagate=NOFILE {ALLOCATES_OF_ONE} || echo none"
+    job = cluster.batch("--gres=shard:1", few)
+    cluster.until_ended(job)
+    assert cluster.output(job) in (ONE_SHARD, "none\n")
+
+
+def test_nobody_else_writes_a_jobs_usage_or_turns(cluster: Cluster) -> None:
+    job = cluster.batch("--gres=shard:1 -w n1", f"{PROGRAM}holds.py")
+    cluster.until(lambda: "ready" in cluster.output(job), "the job does not begin")
+    files = f"/var/lib/vgpurun/slices/slurm-{job}/run/usage /var/lib/vgpurun/slices/slurm-{job}/slurm/turns"
+    assert cluster.on("n1", f"stat -Lc '%U %a' {files}") == 2 * "alice 644\n"
+    tried = cluster.run(f"srun -w n1 --gres=shard:1 bash -c 'for f in {files}; do : >$f; done'", user="bob")
+    assert tried.stderr.count("Permission denied") == 2
+    assert cluster.on("n1", f"vgpurun slice inspect slurm-{job} | grep memory_used_bytes") != ""
+
+
+def test_a_neighbours_folder_in_the_place_of_a_jobs_turns(cluster: Cluster) -> None:
+    """Its name follows from the job's id, and anybody may make one there beforehand."""
+    job = int(cluster.batch("--gres=shard:1 -w n1", "true"))
+    cluster.until_ended(str(job))
+    name = "import hashlib, sys; print(hashlib.sha256(sys.argv[1].encode()).hexdigest()[:24])"
+    names = [
+        cluster.ask(f"python3 -c '{name}' /var/lib/vgpurun/slices/slurm-{number}").strip()
+        for number in range(job + 1, job + 4)
+    ]
+    places = " ".join(f"/var/tmp/vgpulock/{each}" for each in names)
+    taken = f"for p in {places}; do mkdir -p $p/turns5; ln -s /etc/passwd $p/limits; done"
+    cluster.ask(f"srun -w n1 bash -c '{taken}'", user="bob")
+    assert cluster.ask(f"srun -w n1 --gres=shard:1 {ALLOCATES_OF_ONE}") == ONE_SHARD
+    assert cluster.ask("head -c 4 /etc/passwd") == "root"
+
+
+def test_an_id_that_slurm_gives_to_another_job(cluster: Cluster) -> None:
+    """As after slurmctld has lost its state: what is left of the earlier job is not the new one's."""
+    job = int(cluster.batch("--gres=shard:3 -w n1", "true"))
+    cluster.until_ended(str(job))
+    cluster.until(lambda: cluster.slices("n1") == [], "the slice stays")
+    cluster.ask("mv /etc/slurm/epilog /etc/slurm/aside; ln -s /bin/true /etc/slurm/epilog", "root")
+    try:
+        left = int(cluster.batch("--gres=shard:3 -w n1", "true", user="bob"))
+        cluster.until_ended(str(left))
+    finally:
+        cluster.ask("mv /etc/slurm/aside /etc/slurm/epilog", "root")
+    cluster.on("n1", f"cd /var/lib/vgpurun/slices; mv slurm-{left} slurm-{left + 1}; "
+                     f"sed -i 's/slurm-{left}/slurm-{left + 1}/' slurm-{left + 1}/owner")  # fmt: skip
+    assert cluster.ask(f"srun -w n1 --gres=shard:1 {ALLOCATES_OF_ONE}") == ONE_SHARD
+
+
+def test_many_jobs_at_once(cluster: Cluster) -> None:
+    """Eight prologs begin in one second, and the epilogs of the first run beside the prologs of the next."""
+    job = cluster.batch("--gres=shard:1 --array=1-24", f"{ALLOCATES_OF_ONE}; sleep 0.$((RANDOM % 9))")
+    ids = cluster.ask(f"squeue -h -r -j {job} -o %A", "root").split()
+    cluster.until(lambda: not cluster.ask("squeue -h -o %A", "root").split(), "the array goes on", 90)
+    assert [cluster.output(each) for each in ids] == len(ids) * [ONE_SHARD]
+    assert "drain" not in cluster.ask("sinfo", "root")
+
+
+def test_a_full_disk_refuses_and_drains_nothing(cluster: Cluster) -> None:
+    used = "$(df -k --output=used /var/lib/vgpurun | tail -1)"
+    fill = "! head -c 1G /dev/zero >/var/lib/vgpurun/full"
+    cluster.on("n1", f"mount -o remount,size=$(({used} + 100))k /var/lib/vgpurun && {fill}")
+    try:
+        done = cluster.run("srun -w n1 --gres=shard:1 echo it ran")
+        lines = cluster.run("salloc --quiet -w n1 --gres=shard:1 srun --gres=none echo it ran")
+    finally:
+        cluster.on("n1", "rm /var/lib/vgpurun/full; mount -o remount,size=1g /var/lib/vgpurun")
+    for each in (done, lines):
+        assert each.returncode == 125 and each.stdout == ""
+        assert "has no share of a GPU here" in each.stderr
+    assert "drain" not in cluster.ask("sinfo", "root")
+    assert cluster.ask(f"srun -w n1 --gres=shard:1 {ALLOCATES_OF_ONE}") == ONE_SHARD
