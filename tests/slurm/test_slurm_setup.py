@@ -42,7 +42,11 @@ def test_check_finds_this_cluster_usable(cluster: Cluster) -> None:
     found = json.loads(cluster.ask("vgpurun slurm check --node n1 --format json"))
     by_name = {each["name"]: each["status"] for each in found}
     assert "fail" not in by_name.values(), found
-    assert {name for name, status in by_name.items() if status == "warn"} == {"devices", "ProctrackType"}
+    assert {name for name, status in by_name.items() if status == "warn"} == {
+        "devices",
+        "HealthCheckProgram",
+        "ProctrackType",
+    }
     assert {"Prolog", "Epilog", "plugin", "gres.conf", "library"} <= by_name.keys()
 
 

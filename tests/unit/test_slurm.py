@@ -25,6 +25,8 @@ SLURM_CONF = """
 GresTypes=gpu,shard # as here
 SelectType=select/cons_tres
 PrologFlags=Alloc,Contain
+HealthCheckProgram=/usr/sbin/check
+CliFilterPlugins=cli_filter/lua
 Prolog={folder}/prolog
 Epilog={folder}/epilog
 TaskPlugin=task/affinity,\\
@@ -52,6 +54,7 @@ def cluster_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[.
             "slurm.conf": SLURM_CONF,
             "gres.conf": GRES_CONF,
             "cgroup.conf": "ConstrainDevices=yes\n",
+            "cli_filter.lua": "local SHARDS = 4 -- of each GPU\n",
             "plugstack.conf": plugstack,
             "prolog": "#!/bin/sh\nvgpurun slurm prolog\nexit 0\n",
             "epilog": "#!/bin/sh\nvgpurun slurm epilog\nexit 0\n",
@@ -202,8 +205,13 @@ def test_a_cluster_that_is_set_up_has_nothing_wrong(cluster_files: Callable[...,
     [
         (("GresTypes=gpu,shard", "GresTypes=gpu"), "has no shard in it"),
         (("select/cons_tres", "select/linear"), "select/linear does not share GPUs"),
-        (("shard:8", "gpu:x"), "whole GPUs alone"),
-        (("Count=8", "Count=300"), "a GPU of node n01 has 150 shards"),
+        (("shard:8", "mps:8"), "whole GPUs alone"),
+        (("gpu:2,", "gpu:a100:4,"), "it has 2 of gpu for node n01, and slurm.conf has 4: Slurm drains such a node"),
+        (("shard:8", "shard:6"), "it has 8 of shard for node n01, and slurm.conf has 6"),
+        (("SHARDS = 4", "SHARDS = 8"), "counts 8 shards a GPU, and gres.conf has 4"),
+        (("HealthCheckProgram=/usr/sbin/check", ""), "after a reboot the shares of jobs that are gone stay"),
+        (("PrologFlags=", "PrologEpilogTimeout=10\nPrologFlags="), "one cut off after 10 s drains its node"),
+        (("spank_vgpurun.so\n", "spank_vgpurun.so state=/elsewhere\n"), "no job finds its share"),
         (("NodeName=n[01-02] Name=shard Count=8", ""), "it has no shards for node n01"),
         (("Prolog={folder}/prolog", ""), "there is none, and vgpurun slurm prolog has to run in it"),
         (("vgpurun slurm epilog", "true"), "does not run vgpurun slurm epilog"),
@@ -218,6 +226,13 @@ def test_a_cluster_that_is_set_up_has_nothing_wrong(cluster_files: Callable[...,
 def test_each_thing_wrong_is_said(cluster_files: Callable[..., Path], change: tuple[str, str], words: str) -> None:
     found = wrong(cluster_files, *change)
     assert len(found) == 1 and words in found[0], found
+
+
+def test_more_shards_than_percent_are_refused(cluster_files: Callable[..., Path]) -> None:
+    path = cluster_files("Count=8", "Count=300")
+    path.write_text(path.read_text().replace("shard:8", "shard:300"))
+    found = [each.words for each in check.examine("n01") if each.name == "gres.conf"]
+    assert found == ["a GPU of node n01 has 150 shards: one is less than 1 % of its time, and no job can have it"]
 
 
 def test_without_slurm_conf_that_is_all_there_is_to_say(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

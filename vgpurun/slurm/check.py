@@ -12,10 +12,12 @@ from vgpurun.diagnostics.finding import FAILED, OK, WARNING, Finding
 from vgpurun.errors import LibraryError, SlurmError
 from vgpurun.host import library
 from vgpurun.slurm import conf, plugin
-from vgpurun.slurm.job import all_shards
+from vgpurun.slurm.job import PATIENCE_S, all_shards
 from vgpurun.slurm.plugin import show_release
+from vgpurun.storage import state
 
 _MOST_SHARDS = 100  # of one GPU: a shard is no less than 1 % of its time
+_SHORTEST_TIMEOUT_S = 60
 _BUILD = "vgpurun slurm build-plugin"
 _MOST_SCRIPT_BYTES = 1 << 16
 
@@ -65,10 +67,10 @@ def _shards(path: Path, values: Mapping[str, str], node: str) -> Iterator[Findin
 
 
 def _gres_conf(path: Path, values: Mapping[str, str], node: str) -> Iterator[Finding]:
-    del values
     gres_conf = path.with_name("gres.conf")
     lines = conf.gres_lines(gres_conf, node)
     gpus = sum(len(line.numbers) for line in lines if line.name == "gpu")
+    yield from _counts(path, node, gpus, sum(line.total or 0 for line in lines if line.name == "shard"))
     if not any(line.name == "shard" for line in lines):
         yield Finding("gres.conf", FAILED, f"it has no shards for node {node}", "Name=shard Count=M")
     elif gpus:
@@ -78,6 +80,28 @@ def _gres_conf(path: Path, values: Mapping[str, str], node: str) -> Iterator[Fin
             yield Finding("gres.conf", FAILED, words, f"at most {_MOST_SHARDS} for each GPU")
         else:
             yield Finding("gres.conf", OK, f"{most} shards a GPU: each is {100 // most} % of its time and memory")
+        yield from _cli_filter(path, values, most)
+
+
+def _counts(path: Path, node: str, gpus: int, shards: int) -> Iterator[Finding]:
+    gres = conf.node_settings(path, node).get("gres", "")
+    for name, there in (("gpu", gpus), ("shard", shards)):
+        said = sum(int(count) for count in re.findall(rf"\b{name}(?::[^:,\d][^:,]*)?:(\d+)", gres))
+        if said and there and said != there:
+            words = f"it has {there} of {name} for node {node}, and {path.name} has {said}: Slurm drains such a node"
+            yield Finding("gres.conf", FAILED, words, f"the same number in both: Gres={name}:{there}")
+
+
+def _cli_filter(path: Path, values: Mapping[str, str], shards: int) -> Iterator[Finding]:
+    if "cli_filter/lua" not in _list(values, "clifilterplugins"):
+        return
+    script = path.with_name("cli_filter.lua")
+    match = re.search(r"^local SHARDS = (\d+)", _script(script), re.MULTILINE)
+    if not script.exists():
+        yield Finding("cli_filter", FAILED, f"{script} is not there: nothing can be submitted", "docs/slurm.md has one")
+    elif match and int(match.group(1)) != shards:
+        words = f"{script} counts {match.group(1)} shards a GPU, and gres.conf has {shards}"
+        yield Finding("cli_filter", FAILED, words, f"local SHARDS = {shards}")
 
 
 def _hooks(path: Path, values: Mapping[str, str], node: str) -> Iterator[Finding]:
@@ -95,6 +119,13 @@ def _hooks(path: Path, values: Mapping[str, str], node: str) -> Iterator[Finding
             yield Finding(name, FAILED, f"{ours[0]} cannot be executed: it drains the node", f"chmod +x {ours[0]}")
         else:
             yield Finding(name, OK, str(ours[0]))
+    timeout = values.get("prologepilogtimeout", "")
+    if timeout.isdecimal() and int(timeout) < _SHORTEST_TIMEOUT_S:
+        words = f"a prolog may wait {PATIENCE_S:.0f} s for slurmctld, and one cut off after {timeout} s drains its node"
+        yield Finding("PrologEpilogTimeout", WARNING, words, f"PrologEpilogTimeout={_SHORTEST_TIMEOUT_S}, or none")
+    if not values.get("healthcheckprogram"):
+        words = "there is none: after a reboot the shares of jobs that are gone stay"
+        yield Finding("HealthCheckProgram", WARNING, words, "one that runs vgpurun slurm sweep")
     if not {"alloc", "contain", "x11"} & set(_list(values, "prologflags")):
         words = "without Alloc a node makes a job's share at its first step: slice ls does not show it before"
         yield Finding("PrologFlags", WARNING, words, "PrologFlags=Alloc")
@@ -123,6 +154,14 @@ def _enforcement(path: Path, values: Mapping[str, str], node: str) -> Iterator[F
             yield Finding("plugin", FAILED, words, f"{_BUILD}; then in {plugstack}: required {plugin.DEFAULT}")
         return
     kind, name = ours[0][0], Path(ours[0][1])
+    given = next((word.removeprefix("state=") for word in ours[0][2:] if word.startswith("state=")), "")
+    if given and Path(given) != state.host_root():
+        words = (
+            f"{plugstack} has state={given}, and vgpurun keeps its state in {state.host_root()}: no job finds its share"
+        )
+        yield Finding(
+            "plugin", FAILED, words, f"state={state.host_root()}, and the same VGPURUN_STATE_DIR in the prolog"
+        )
     if kind != "required":
         words = f"{plugstack} has it as {kind}: where it does not load, jobs would run without limits"
         yield Finding("plugin", FAILED, words, f"required {name}")

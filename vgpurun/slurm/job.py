@@ -11,7 +11,7 @@ from typing import NamedTuple
 from vgpurun.errors import SlurmError
 from vgpurun.slurm.conf import GresLine, expand, gres_lines
 
-_PATIENCE_S = 20.0  # slurmctld may be busy; a prolog has to end all the same
+PATIENCE_S = 20.0  # slurmctld may be busy; a prolog has to end all the same
 _WHERE = "/usr/bin:/usr/local/bin:/opt/slurm/bin:/usr/local/slurm/bin"
 _GRES = re.compile(r"(gpu|shard)(?::[^:(),\s]+)?:(\d+)\(([^)]*)\)")
 # By squeue's words: jobs of any other state may have something on a node.
@@ -102,11 +102,11 @@ def ask(program: str, *arguments: str) -> str:
         raise SlurmError(f"Slurm's {program} is not on PATH ({os.environ.get('PATH', '')}); set PATH in the prolog")
     try:
         done = subprocess.run(
-            [path, *arguments], capture_output=True, text=True, errors="replace", timeout=_PATIENCE_S, check=False,
+            [path, *arguments], capture_output=True, text=True, errors="replace", timeout=PATIENCE_S, check=False,
             env={name: value for name, value in os.environ.items() if not name.startswith(_CHOICES)},
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        raise SlurmError(f"{program} has not ended in {_PATIENCE_S:.0f} s: is slurmctld up?") from None
+        raise SlurmError(f"{program} has not ended in {PATIENCE_S:.0f} s: is slurmctld up?") from None
     except OSError as error:
         raise SlurmError(f"{path} cannot be run: {error.strerror}") from None
     if done.returncode:
