@@ -70,3 +70,10 @@ def test_a_trial_without_room_says_so(vgpurun: Cli, debian: str) -> None:
     result = vgpurun("verify", *vgpurun.driver, "--mem", "2g", debian)
     assert result.exit_code == 125 and "cannot be run: no room for --mem 2g" in result.stderr, result
     vgpurun("rm", "-f", held.stdout.strip())
+
+
+@pytest.mark.parametrize("hostile", [(), ("--hostile",)])
+def test_an_image_that_cannot_be_had_is_no_success(vgpurun: Cli, hostile: tuple[str, ...]) -> None:
+    result = vgpurun("verify", *hostile, *vgpurun.driver, "127.0.0.1:9/none:1")
+    assert (result.exit_code, result.stdout) == (125, "")
+    assert "cannot be pulled" in result.stderr.splitlines()[-1]

@@ -11,7 +11,7 @@ import click
 from vgpurun.cli.common import LIMITS, EngineCommand, Seconds, limit_options, option
 from vgpurun.config import values as config
 from vgpurun.console.messages import say
-from vgpurun.diagnostics.verify import FAILED, OK, WARNING, Check, Trial, check_compute, check_memory
+from vgpurun.diagnostics.verify import FAILED, OK, SKIPPED, WARNING, Check, Trial, check_compute, check_memory
 from vgpurun.errors import OptionError
 from vgpurun.host import library, memory_limits
 from vgpurun.host.gpus import Gpu, select_gpus
@@ -68,7 +68,7 @@ def verify(
 
     With IMAGE the trial runs in a container of it (with glibc; nothing else is needed in it), without in a process of
     the host. Memory is judged by NVML on the host, a share of compute against the same work without a limit. The exit
-    code is 1 when a limit does not hold.
+    code is 1 when a limit does not hold, and when nothing could be tried.
     """
     if hostile and image is None:
         raise OptionError("--hostile needs an IMAGE: a process of the host is not held against its will")
@@ -198,6 +198,7 @@ def _sum_of(checks: list[Check]) -> str:
 
 
 def _described(gpu: Gpu, limits: Quota, image: str | None, walls: Sequence[str], checks: list[Check]) -> dict[str, Any]:
+    found = {check.status for check in checks}
     return {
         "gpu_index": gpu.index,
         "uuid": gpu.uuid,
@@ -206,7 +207,7 @@ def _described(gpu: Gpu, limits: Quota, image: str | None, walls: Sequence[str],
         "memory_limit_bytes": limits.memory_bytes,
         "memory_held_by": list(walls),
         "sm_limit_percent": limits.sm_percent,
-        "passed": not any(check.status == FAILED for check in checks),
+        "passed": FAILED not in found and found != {SKIPPED},
         "checks": [{"name": check.name, "status": check.status.lower(), "what": check.words, **check.figures}
                    for check in checks],
     }  # fmt: skip
