@@ -70,8 +70,8 @@ test-unit: $(STAMP) ## the tests without an engine, a GPU or the library
 test-c: $(STAMP) lib ## the library's policy, compiled on its own with sanitizers
 	@$(RUN) tests/c $(ARGS)
 
-coverage: $(STAMP) lib ## which lines the unit tests reach of the Python code, and tests/c of the policy
-	@$(BIN)/pytest -q -n $(shell nproc) --cov --cov-report=term:skip-covered tests/unit $(ARGS)
+coverage: $(STAMP) lib ## which lines tests/unit and tests/kubernetes reach of the Python code, and tests/c of the policy
+	@$(BIN)/pytest -q -n $(shell nproc) --cov --cov-report=term:skip-covered tests/unit tests/kubernetes $(ARGS)
 	@rm -rf lib/build/c/coverage
 	@VGPURUN_C_KIND=coverage $(BIN)/pytest -q -n $(shell nproc) -m 'not exhaustive' tests/c/test_policy.py $(ARGS)
 	@$(BIN)/python tests/c/coverage.py
