@@ -112,7 +112,6 @@ static void enter_step(spank_t spank) {
 /* Before the job is submitted, tells the prolog what it asked for. */
 EXPORTED int slurm_spank_init_post_opt(spank_t spank, int count, char *arguments[]) {
   (void)count, (void)arguments;
-  enter_step(spank);
   if (spank_context() != S_CTX_LOCAL && spank_context() != S_CTX_ALLOCATOR)
     return ESPANK_SUCCESS;
   if (asked_memory)
@@ -122,7 +121,8 @@ EXPORTED int slurm_spank_init_post_opt(spank_t spank, int count, char *arguments
   return ESPANK_SUCCESS;
 }
 
-/* Looks again: a container of Slurm's own (job_container/tmpfs) may have been entered since. */
+/* Not before: tasks have joined the container of Slurm's own (job_container/tmpfs) by now, whose file mounts of another
+ * namespace do not have. */
 EXPORTED int slurm_spank_task_post_fork(spank_t spank, int count, char *arguments[]) {
   (void)count, (void)arguments;
   enter_step(spank);

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from slurm_cluster import PROGRAM, Cluster
+from slurm_cluster import PROGRAM, Cluster, slurm_cluster
 from support import CHECKOUT
 
 OOM = "CUDA_ERROR_OUT_OF_MEMORY"
@@ -121,3 +123,16 @@ def test_a_full_disk_refuses_and_drains_nothing(cluster: Cluster) -> None:
         assert "has no share of a GPU here" in each.stderr
     assert "drain" not in cluster.ask("sinfo", "root")
     assert cluster.ask(f"srun -w n1 --gres=shard:1 {ALLOCATES_OF_ONE}") == ONE_SHARD
+
+
+@pytest.mark.slow
+def test_jobs_with_a_private_tmp_have_their_share_too(built_library: Path) -> None:
+    """Slurm finds a job's own namespace by a file that a namespace of ours would not have."""
+    lines = ["JobContainerType=job_container/tmpfs", "PrologFlags=Contain"]
+    with slurm_cluster("24.11", lines) as cluster:
+        hook = f"{ALLOCATES_OF_ONE} >/var/tmp/hook.out"
+        cluster.ask(f"printf '#!/bin/bash\\n%s\\n' '{hook}' >/var/hook; chmod 755 /var/hook", "root")
+        inside = f"{ALLOCATES_OF_ONE}; ls /tmp | wc -l"
+        done = cluster.run(f"srun -w n1 --gres=shard:1 --task-epilog=/var/hook bash -c '{inside}'")
+        assert done.stdout == f"{ONE_SHARD}0\n", done.stderr
+        assert cluster.on("n1", "cat /var/tmp/hook.out") == ONE_SHARD
