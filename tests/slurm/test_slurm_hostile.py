@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -136,3 +138,29 @@ def test_jobs_with_a_private_tmp_have_their_share_too(built_library: Path) -> No
         done = cluster.run(f"srun -w n1 --gres=shard:1 --task-epilog=/var/hook bash -c '{inside}'")
         assert done.stdout == f"{ONE_SHARD}0\n", done.stderr
         assert cluster.on("n1", "cat /var/tmp/hook.out") == ONE_SHARD
+
+
+@pytest.fixture
+def constrained(built_library: Path) -> Iterator[Cluster]:
+    """One whose jobs reach the devices of their GPUs alone, by cgroups of this machine, which are removed again."""
+    if not Path("/sys/fs/cgroup/devices/cgroup.procs").exists():
+        pytest.skip("no cgroup v1 with its controller of devices, where Slurm could make groups without systemd")
+    lines = ["ProctrackType=proctrack/cgroup", "TaskPlugin=task/cgroup"]
+    try:
+        with slurm_cluster("24.11", lines) as cluster:
+            yield cluster
+    finally:
+        for group in sorted(Path("/sys/fs/cgroup").glob("*/slurm_n[12]/**/"), reverse=True):
+            with suppress(OSError):
+                group.rmdir()
+
+
+@pytest.mark.slow
+def test_devices_of_other_gpus_are_kept_from_a_job(constrained: Cluster) -> None:
+    """The nodes of these GPUs have no driver: one that a job may open gives another error."""
+    opens = "for n in 0 1; do : </dev/nvidia$n; done"
+    done = constrained.run(f"srun -w n1 --gres=shard:1 bash -c '{ALLOCATES_OF_ONE}; {opens}'")
+    assert done.stdout == ONE_SHARD
+    assert "/dev/nvidia0: No such device or address" in done.stderr
+    assert "/dev/nvidia1: Operation not permitted" in done.stderr
+    constrained.tidy()
