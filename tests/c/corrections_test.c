@@ -56,19 +56,26 @@ static ucontext_t scheduler;
 static bool scheduled;
 static int current, count;
 
-static bool read_file(void *context, void *to, size_t size, size_t at) {
+static int reach_file(void *context) {
+  (void)context;
+  return 0;
+}
+
+static bool read_file(void *context, int way, void *to, size_t size, size_t at) {
+  (void)way;
   (void)context;
   memcpy(to, (char *)&usage + at, size);
   return true;
 }
 
-static bool write_file(void *context, const void *from, size_t size, size_t at) {
+static bool write_file(void *context, int way, const void *from, size_t size, size_t at) {
+  (void)way;
   (void)context;
   memcpy((char *)&usage + at, from, size);
   return true;
 }
 
-static const struct ledger_slots slots = {read_file, write_file, NULL};
+static const struct ledger_slots slots = {reach_file, read_file, write_file, NULL};
 
 static void step(void) {
   if (scheduled && !inside)

@@ -50,13 +50,20 @@ static void step(void) {
   swapcontext(&processes[current].context, &scheduler);
 }
 
-static bool read_file(void *context, void *to, size_t size, size_t at) {
+static int reach_file(void *context) {
+  (void)context;
+  return 0;
+}
+
+static bool read_file(void *context, int way, void *to, size_t size, size_t at) {
+  (void)way;
   step();
   memcpy(to, (char *)context + at, size);
   return true;
 }
 
-static bool write_file(void *context, const void *from, size_t size, size_t at) {
+static bool write_file(void *context, int way, const void *from, size_t size, size_t at) {
+  (void)way;
   step();
   memcpy((char *)context + at, from, size);
   return true;
@@ -76,7 +83,7 @@ static bool slot_is_live(void *context, int slot) {
   return !processes[slot].dead;
 }
 
-static const struct ledger_slots slots = {read_file, write_file, slot_is_live};
+static const struct ledger_slots slots = {reach_file, read_file, write_file, slot_is_live};
 
 static void driver_takes(struct process *process, uint64_t bytes) {
   uint64_t total = 0, of_shares[SHARES] = {0};

@@ -75,14 +75,20 @@ static struct vgpu_device_usage *shown_usage(const struct ledger *ledger, int de
   return &level_of(ledger)->shown.devices[number_of(ledger, device)];
 }
 
-static bool show(const struct ledger *ledger, int device, uint64_t counted_bytes) {
+static int reach(const struct ledger *ledger) {
+  return ledger->slots->reach(ledger->context);
+}
+
+/* Pending bytes are shown as if they were allocated: for most of them that will be true, and then need not be shown. */
+static bool show(const struct ledger *ledger, int way, int device, uint64_t counted_bytes) {
   struct vgpu_device_usage usage = *own_usage(ledger, device), *shown = shown_usage(ledger, device);
   uint64_t *granted_bytes = &level_of(ledger)->granted_bytes[device];
   size_t at = place_of_device(ledger->own_slot, number_of(ledger, device));
+  usage.allocated_bytes += pending(ledger, device);
   usage.counted_bytes = counted_bytes;
   if (memcmp(&usage, shown, sizeof usage) == 0)
     return true;
-  if (ledger->own_slot >= 0 && !ledger->slots->write(ledger->context, &usage, sizeof usage, at))
+  if (ledger->own_slot >= 0 && !ledger->slots->write(ledger->context, way, &usage, sizeof usage, at))
     return false;
   *shown = usage;
   if (*granted_bytes > counted_bytes)
@@ -94,22 +100,23 @@ static bool show_everywhere(const struct ledger *ledger, int device) {
   uint64_t held_bytes = held_by_us(ledger, device);
   bool shown = true;
   for (; ledger != NULL; ledger = ledger->above)
-    shown &= show(ledger, device, held_bytes);
+    shown &= show(ledger, reach(ledger), device, held_bytes);
   return shown;
 }
 
-static bool lags(uint64_t shown_bytes, uint64_t bytes) {
-  return difference(shown_bytes, bytes) > MOST_UNSHOWN_BYTES || difference(bytes, shown_bytes) > MOST_UNSHOWN_BYTES;
+static bool lags(uint64_t shown_bytes, uint64_t bytes, uint64_t pending_bytes) {
+  return difference(shown_bytes, bytes + pending_bytes) > MOST_UNSHOWN_BYTES ||
+         difference(bytes, shown_bytes) > MOST_UNSHOWN_BYTES;
 }
 
 static HOT void show_if_it_lags(const struct ledger *ledger, int device, uint64_t most_kept_bytes) {
   const struct vgpu_device_usage *own = own_usage(ledger, device), *shown = shown_usage(ledger, device);
   uint64_t held_bytes = held_by_us(ledger, device);
-  if (held_bytes > shown->counted_bytes || shown->counted_bytes - held_bytes > most_kept_bytes ||
-      lags(shown->allocated_bytes, own->allocated_bytes) || lags(shown->overhead_bytes, own->overhead_bytes) ||
-      lags(shown->managed_bytes, own->managed_bytes) || lags(shown->context_bytes, own->context_bytes) ||
-      lags(shown->host_bytes, own->host_bytes))
-    show(ledger, device, held_bytes);
+  bool counts_all = held_bytes <= shown->counted_bytes && shown->counted_bytes - held_bytes <= most_kept_bytes;
+  if (!counts_all || lags(shown->allocated_bytes, own->allocated_bytes, pending(ledger, device)) ||
+      lags(shown->overhead_bytes, own->overhead_bytes, 0) || lags(shown->managed_bytes, own->managed_bytes, 0) ||
+      lags(shown->context_bytes, own->context_bytes, 0) || lags(shown->host_bytes, own->host_bytes, 0))
+    show(ledger, reach(ledger), device, counts_all ? shown->counted_bytes : held_bytes);
 }
 
 static HOT void show_what_lags(const struct ledger *ledger, int device, uint64_t most_kept_bytes) {
@@ -130,18 +137,18 @@ static uint64_t plausible(uint64_t bytes, uint64_t most_bytes) {
 
 struct other {
   const struct ledger *ledger;
-  int device, slot, slots_used;
+  int way, device, slot, slots_used;
   struct vgpu_device_usage usage;
   uint64_t counted_bytes; /* of that, if it can be */
   bool failed;            /* to read it */
 };
 
-static struct other before_the_first(const struct ledger *ledger, int device) {
+static struct other before_the_first(const struct ledger *ledger, int way, int device) {
   struct usage_start start;
-  bool failed = !ledger->slots->read(ledger->context, &start, sizeof start, 0);
+  bool failed = !ledger->slots->read(ledger->context, way, &start, sizeof start, 0);
   uint32_t slots_used = failed ? 0 : start.slots_used < VGPU_MAX_PROCESSES ? start.slots_used : VGPU_MAX_PROCESSES;
   return (struct other){
-      .ledger = ledger, .device = device, .slot = -1, .slots_used = (int)slots_used, .failed = failed};
+      .ledger = ledger, .way = way, .device = device, .slot = -1, .slots_used = (int)slots_used, .failed = failed};
 }
 
 static bool next(struct other *other) {
@@ -152,7 +159,7 @@ static bool next(struct other *other) {
   if (other->failed || other->slot >= other->slots_used)
     return false;
   size_t at = place_of_device(other->slot, number_of(ledger, other->device));
-  other->failed = !ledger->slots->read(ledger->context, &other->usage, sizeof other->usage, at);
+  other->failed = !ledger->slots->read(ledger->context, other->way, &other->usage, sizeof other->usage, at);
   uint64_t most_bytes = __atomic_load_n(&ledger->own->most_bytes[other->device], __ATOMIC_RELAXED);
   other->counted_bytes = plausible(other->usage.counted_bytes, most_bytes * MOST_TIMES);
   return !other->failed;
@@ -168,7 +175,7 @@ static bool has_name(const struct other *other, uint32_t *pid) {
     uint32_t pid, pid_namespace;
   } name;
   const struct ledger *ledger = other->ledger;
-  bool read = ledger->slots->read(ledger->context, &name, sizeof name, place_of(other->slot));
+  bool read = ledger->slots->read(ledger->context, other->way, &name, sizeof name, place_of(other->slot));
   *pid = name.pid;
   return read && name.pid_namespace == ledger->own->usage.pid_namespace;
 }
@@ -182,9 +189,9 @@ static bool is_process(const struct other *other, uint32_t pid) {
 enum count { COUNT_ALL_SLOTS, COUNT_LIVE_SLOTS };
 
 /* UINT64_MAX when they cannot be read. */
-static uint64_t held_by_others(const struct ledger *ledger, int device, enum count count) {
+static uint64_t held_by_others(const struct ledger *ledger, int way, int device, enum count count) {
   uint64_t bytes = 0;
-  struct other other = before_the_first(ledger, device);
+  struct other other = before_the_first(ledger, way, device);
   while (next(&other))
     if (other.counted_bytes != 0 && (count == COUNT_ALL_SLOTS || is_live(&other)))
       bytes = add_saturating(bytes, other.counted_bytes);
@@ -206,7 +213,7 @@ HOT uint64_t ledger_used_of_late(const struct ledger *ledger, int device) {
 }
 
 uint64_t ledger_used(const struct ledger *ledger, int device) {
-  held_by_others(ledger, device, COUNT_LIVE_SLOTS);
+  held_by_others(ledger, reach(ledger), device, COUNT_LIVE_SLOTS);
   return ledger_used_of_late(ledger, device);
 }
 
@@ -221,7 +228,7 @@ struct vgpu_device_usage ledger_own_usage(const struct ledger *ledger, int devic
 void ledger_visit(const struct ledger *ledger, int device, ledger_visitor visit, void *argument) {
   uint32_t pid;
   struct vgpu_device_usage own = ledger_own_usage(ledger, device);
-  struct other other = before_the_first(ledger, device);
+  struct other other = before_the_first(ledger, reach(ledger), device);
   if (own.counted_bytes != 0)
     visit(argument, ledger->own->usage.pid, own.counted_bytes);
   while (next(&other))
@@ -232,7 +239,7 @@ void ledger_visit(const struct ledger *ledger, int device, ledger_visitor visit,
 bool ledger_held_elsewhere(const struct ledger *ledger, int device, uint32_t pid, uint64_t *held_bytes) {
   bool found = false;
   *held_bytes = 0;
-  struct other other = before_the_first(ledger, device);
+  struct other other = before_the_first(ledger, reach(ledger), device);
   while (next(&other))
     if (is_process(&other, pid)) {
       *held_bytes = add_saturating(*held_bytes, other.counted_bytes);
@@ -242,7 +249,7 @@ bool ledger_held_elsewhere(const struct ledger *ledger, int device, uint32_t pid
 }
 
 bool ledger_has_process(const struct ledger *ledger, uint32_t pid) {
-  struct other other = before_the_first(ledger, 0);
+  struct other other = before_the_first(ledger, reach(ledger), 0);
   bool found = ledger->own->usage.pid == pid;
   while (!found && next(&other))
     found = is_process(&other, pid);
@@ -263,7 +270,7 @@ struct ledger_parts ledger_parts(const struct ledger *ledger, int device) {
   struct vgpu_device_usage own = ledger_own_usage(ledger, device);
   uint64_t most_bytes = __atomic_load_n(&ledger->own->most_bytes[device], __ATOMIC_RELAXED);
   add_parts(&parts, &own, own.counted_bytes, 0, &parts.own_bytes);
-  struct other other = before_the_first(ledger, device);
+  struct other other = before_the_first(ledger, reach(ledger), device);
   while (next(&other))
     if ((other.counted_bytes != 0 || other.usage.host_bytes != 0) && is_live(&other))
       add_parts(&parts, &other.usage, other.counted_bytes, most_bytes, &parts.others_bytes);
@@ -275,12 +282,13 @@ struct ledger_parts ledger_parts(const struct ledger *ledger, int device) {
 /* To the end of the block, where there is room for it. */
 static COLD bool show_more(const struct ledger *ledger, int device, uint64_t limit_bytes) {
   uint64_t held_bytes = held_by_us(ledger, device), rounded_bytes = ledger_driver_size(held_bytes);
-  bool shown = show(ledger, device, rounded_bytes);
-  uint64_t others_bytes = shown ? held_by_others(ledger, device, COUNT_ALL_SLOTS) : UINT64_MAX;
+  int way = reach(ledger);
+  bool shown = show(ledger, way, device, rounded_bytes);
+  uint64_t others_bytes = shown ? held_by_others(ledger, way, device, COUNT_ALL_SLOTS) : UINT64_MAX;
   if (add_saturating(held_bytes, others_bytes) > limit_bytes)
     return false;
   if (add_saturating(rounded_bytes, others_bytes) > limit_bytes)
-    show(ledger, device, held_bytes);
+    show(ledger, way, device, held_bytes);
   level_of(ledger)->granted_bytes[device] = shown_usage(ledger, device)->counted_bytes;
   return true;
 }
@@ -445,16 +453,17 @@ static void repair(const struct ledger *ledger) {
   struct vgpu_process_usage slot;
   if (ledger->own_slot < 0)
     return;
-  if (ledger->slots->read(ledger->context, &start, sizeof start, 0) &&
+  int way = reach(ledger);
+  if (ledger->slots->read(ledger->context, way, &start, sizeof start, 0) &&
       (start.magic != VGPU_USAGE_MAGIC || start.abi_version != VGPU_ABI_VERSION ||
        start.slots_used <= (uint32_t)ledger->own_slot)) {
     start = (struct usage_start){VGPU_USAGE_MAGIC, VGPU_ABI_VERSION, VGPU_MAX_PROCESSES};
-    ledger->slots->write(ledger->context, &start, sizeof start, 0);
+    ledger->slots->write(ledger->context, way, &start, sizeof start, 0);
   }
   size_t at = place_of(ledger->own_slot);
-  if (ledger->slots->read(ledger->context, &slot, sizeof slot, at) &&
+  if (ledger->slots->read(ledger->context, way, &slot, sizeof slot, at) &&
       memcmp(&slot, &level_of(ledger)->shown, sizeof slot) != 0)
-    ledger->slots->write(ledger->context, &level_of(ledger)->shown, sizeof slot, at);
+    ledger->slots->write(ledger->context, way, &level_of(ledger)->shown, sizeof slot, at);
 }
 
 struct ledger_range ledger_correct(const struct ledger *ledger, int device, const struct ledger_snapshot *before,

@@ -53,10 +53,12 @@ struct usage_start {
 };
 _Static_assert(offsetof(struct usage_start, slots_used) == offsetof(struct vgpu_usage, slots_used), "layout");
 
-/* The usage file; `at` is a place in struct vgpu_usage. False when that cannot be read or written. */
+/* The usage file; `at` is a place in struct vgpu_usage. The way to it is asked for right before a few calls in a row.
+ * False when that cannot be read or written. */
 struct ledger_slots {
-  bool (*read)(void *context, void *to, size_t size, size_t at);
-  bool (*write)(void *context, const void *from, size_t size, size_t at);
+  int (*reach)(void *context);
+  bool (*read)(void *context, int way, void *to, size_t size, size_t at);
+  bool (*write)(void *context, int way, const void *from, size_t size, size_t at);
   bool (*is_live)(void *context, int slot); /* wipes the slot if its owner has died */
 };
 

@@ -322,16 +322,21 @@ static bool say_failed(const struct region *region) {
   return false;
 }
 
-static bool read_usage(void *region_, void *to, size_t size, size_t at) {
+static int reach_usage(void *region_) {
+  struct region *region = region_;
+  return shared_file_is_open(&region->file) ? shared_file_descriptor(&region->file) : -1;
+}
+
+static bool read_usage(void *region_, int descriptor, void *to, size_t size, size_t at) {
   struct region *region = region_;
   memset(to, 0, size);
-  return !shared_file_is_open(&region->file) || shared_file_read(&region->file, to, size, (off_t)at) ||
+  return !shared_file_is_open(&region->file) || shared_file_read_at(descriptor, to, size, (off_t)at) ||
          shared_file_mend(&region->file) || say_failed(region);
 }
 
-static bool write_usage(void *region_, const void *from, size_t size, size_t at) {
+static bool write_usage(void *region_, int descriptor, const void *from, size_t size, size_t at) {
   struct region *region = region_;
-  return !shared_file_is_open(&region->file) || shared_file_write(&region->file, from, size, (off_t)at) ||
+  return !shared_file_is_open(&region->file) || shared_file_write_at(descriptor, from, size, (off_t)at) ||
          say_failed(region);
 }
 
@@ -352,7 +357,7 @@ static bool slot_is_live(void *region_, int slot) {
   return !is_dead;
 }
 
-const struct ledger_slots region_slots = {read_usage, write_usage, slot_is_live};
+const struct ledger_slots region_slots = {reach_usage, read_usage, write_usage, slot_is_live};
 
 void region_forget(struct region *region) {
   shared_file_forget(&region->file);
