@@ -46,7 +46,7 @@ def test_a_container_has_a_part_of_a_slice(cli: Cli, debian: str) -> None:
     assert cli.run("--mem", "4g", "--sm", "50", debian, "true").exit_code == 0
     shown = member(cli, "work")["limits"]
     assert [(each["memory_limit_bytes"], each["sm_limit_percent"]) for each in shown] == [(6 * GIB, 25)]
-    assert "slice job > work" in cli("smi", *SIM).stdout
+    assert all("slice job > work" in cli(verb, *SIM).stdout for verb in ("smi", "ps"))
     assert cli("slice", "ls", *SIM).stdout.splitlines()[1].split()[:2] == ["job", "0"]
     cli("slice", "rm", *SIM, "job").assert_refused("in use by work")
 

@@ -50,6 +50,11 @@ def test_a_table_has_a_row_for_each_gpu(capsys: pytest.CaptureFixture[str]) -> N
     assert lines_of(capsys, "table", is_short=False)[1].startswith("0123456789abcdef ")
 
 
+def test_a_table_names_the_share_that_a_container_has_a_part_of(capsys: pytest.CaptureFixture[str]) -> None:
+    ps_view.show([TENANT._replace(within="slice job")], "table", is_short=True, with_state=False)
+    assert "slice job > train" in capsys.readouterr().out.splitlines()[1]
+
+
 def test_json_and_csv_have_figures(capsys: pytest.CaptureFixture[str]) -> None:
     (line,) = lines_of(capsys, "json")
     described = json.loads(line)

@@ -83,6 +83,11 @@ class Tenant(NamedTuple):
     stopped: str = ""
     within: str = ""
 
+    @property
+    def full_name(self) -> str:
+        """The name, behind that of the share that it has a part of."""
+        return f"{self.within} > {self.name}" if self.within else self.name
+
 
 class Report(NamedTuple):
     """All GPUs of the host with what NVML sees on them, and all tenants; a slice comes before what has joined it.

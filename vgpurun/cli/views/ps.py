@@ -125,7 +125,7 @@ def _rows(tenant: Tenant, is_short: bool, with_state: bool) -> list[tuple[str, .
     first, *others = use or [("", "", "")]
     blank = ("",) * len(state)
     return [
-        (identity, container.name, container.image, *first, container.user, age, *state),
+        (identity, tenant.full_name, container.image, *first, container.user, age, *state),
         *(("", "", "", *each, "", "", *blank) for each in others),
     ]
 

@@ -113,8 +113,7 @@ def _cells(tenant: Tenant, device: TenantDevice) -> tuple[RenderableType, ...]:
     compute = "no limit" if quota.sm_percent is None else f"{share} / {quota.sm_percent} %"
     compute = held_back(quota) or compute
     refused = "?" if reading is None else str(reading.refusals)
-    shown, indent = (f"{tenant.within} > {tenant.name}", 2 * _INDENT) if tenant.within else (tenant.name, _INDENT)
-    name, what = _named(shown, tenant.what, indent)
+    name, what = _named(tenant.full_name, tenant.what, 2 * _INDENT if tenant.within else _INDENT)
     return name, tenant.user, what, f"{used} / {memory_limit}", compute, refused
 
 
@@ -135,7 +134,7 @@ def _memory_table(readings: Sequence[tuple[Tenant, TenantDevice, DeviceReading]]
     for tenant, device, reading in readings:
         on_device = (reading.allocated_bytes, reading.context_bytes, reading.other_bytes)
         sizes = [*(min(size, device.gpu.memory_bytes) for size in on_device), reading.host_bytes]
-        table.add_row(tenant.name, device.gpu.number, *map(show_size, sizes[: len(titles)]))
+        table.add_row(tenant.full_name, device.gpu.number, *map(show_size, sizes[: len(titles)]))
     return table
 
 
