@@ -138,20 +138,28 @@ def changing(container: Limited) -> Iterator[None]:
 
     The lock is on a file that the container does not see: its programs cannot hold up who takes from them. They could
     by a lease of the limits file, which the kernel ends within its time (45 s), and there is none while that is open
-    for writing.
+    for writing. Nobody changes a share while a part of it is being changed, whose processes it has too.
     """
     path, limits = container.limits_folder / "owner", container.limits_folder / "etc" / "limits"
-    with _told(path, container):
-        lock = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        if not lock_in_time(lock, fcntl.LOCK_EX, _PATIENCE_S):
-            raise StateError(f"the limits of {container.name} are being changed by another command; try again")
+    with ExitStack() as held:
+        for folder in reversed(folders_above(container.limits_folder)):
+            with suppress(OSError):  # it ends, or its owner shows nothing of it
+                held.enter_context(_locked(folder / "owner", fcntl.LOCK_SH, container.name))
+        with _told(path, container):
+            held.enter_context(_locked(path, fcntl.LOCK_EX, container.name))
         with _told(limits, container):
             file = os.open(limits, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
-            yield
-        finally:
-            os.close(file)
+        held.callback(os.close, file)
+        yield
+
+
+@contextmanager
+def _locked(path: Path, kind: int, name: str) -> Iterator[None]:
+    lock = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        if not lock_in_time(lock, kind, _PATIENCE_S):
+            raise StateError(f"the limits of {name} are being changed by another command; try again")
+        yield
     finally:
         os.close(lock)
 
