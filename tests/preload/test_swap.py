@@ -27,9 +27,11 @@ def train(host: Host, steps: int, mib: int = MOST_MIB, options: tuple[str, ...] 
     return host.start("local", *options, "--", sys.executable, "-u", str(TRAINING), str(mib), str(steps), "50")
 
 
-def steps_of(training: subprocess.Popen[str], timeout_s: float = 100) -> list[float]:
-    """Wait for its end, and return when its steps began. No byte was wrong."""
-    out, err = training.communicate(timeout=timeout_s)
+def steps_of(training: subprocess.Popen[str]) -> list[float]:
+    """Wait for its end, and return when its steps began, those that were not read yet. No byte was wrong."""
+    assert training.stdout and training.stderr
+    out, err = training.stdout.read(), training.stderr.read()  # communicate() would lose what readline() has read ahead
+    training.wait(timeout=20)
     *steps, last = out.splitlines()
     assert last == "right", (out[-500:], err)
     return [float(each) for each in steps]
@@ -78,16 +80,17 @@ def test_one_with_turns_beside_one_without(host: Host, guard: Guard, start: Call
     """The one without keeps all that it has, and room is never reserved twice."""
     fixed = start("--mem", "500m", "--gpus", "device=0")
     options = (*MOST[:3], "--mem", "1500m", "--gpus", "device=0")
-    trainings = [train(host, 20, 1300, options) for _ in range(2)]
+    trainings = [train(host, 60, 1300, options) for _ in range(2)]
     for each in trainings:
         assert each.stdout and each.stdout.readline()
     refused = host.vgpurun("local", "--driver", "sim", "--mem", "100m", "--gpus", "device=0", "--", "true")
     assert refused.returncode == 125 and "48 MiB is free" in refused.stderr
     refused = host.vgpurun("local", *MOST, "--", "true")
     assert refused.returncode == 125 and "1.51 GiB is free" in refused.stderr
+    folder = fixed.folder
     for _ in range(10):
         assert fixed.asks("check") == "right 4"
-        assert not (fixed.folder / "suspension").exists()
+        assert not (folder / "suspension").exists()
     for each in trainings:
         steps_of(each)
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
 from support import CHECKOUT, LIBRARY, python_of
@@ -82,10 +82,11 @@ class Program:
     @property
     def folder(self) -> Path:
         """The state folder."""
-        return next(
-            each for each in (self.host.folder / "state" / "containers").iterdir()
-            if f'"pid": {self.pid},' in (each / "owner").read_text()
-        )  # fmt: skip
+        for each in (self.host.folder / "state" / "containers").iterdir():
+            with suppress(FileNotFoundError):  # that of another, which ends
+                if f'"pid": {self.pid},' in (each / "owner").read_text():
+                    return each
+        raise AssertionError(f"process {self.pid} has no state folder")
 
     def child(self) -> int:
         """The process that uses the GPU."""
