@@ -24,7 +24,6 @@ LOOP = """
 import sys
 from vgpurun.host.checkpoints import Checkpoints
 from vgpurun.host.visible import libcuda, visible_gpus
-from vgpurun.suspend import relocation
 from vgpurun.suspend.coming_back import move_over
 from vgpurun.suspend.targets import process_numbered
 from vgpurun.suspend.transition import Wishes, gpus_of
@@ -33,8 +32,7 @@ print("ready", flush=True)
 while True:
     with Checkpoints(libcuda(True)) as driver:
         own = gpus_of(target, gpus)
-        onto = relocation.onto_named(target.name, own, [gpu for gpu in gpus if gpu not in own])
-        move_over(target, gpus, driver, onto, None, Wishes())
+        move_over(target, gpus, driver, [gpu for gpu in gpus if gpu not in own], None, Wishes())
     print("round", flush=True)
 """
 CUT = """

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from vgpurun.errors import GpuError, NoDriverError
 
+_NAMES_HELP = "use indexes as nvidia-smi shows them, or UUIDs, with commas"
 GPUS_HELP = "use all, a count, or device=0,1 with indexes as nvidia-smi shows them (0:1 for a MIG instance) or UUIDs"
 
 
@@ -324,7 +325,7 @@ def of_same_kind(chosen: Sequence[Gpu], gpus: Sequence[Gpu]) -> list[Gpu]:
 def named_gpus(text: str, gpus: Sequence[Gpu]) -> list[Gpu]:
     """Return the GPUs that a list with commas names, where a number is no count, in NVML's order. Raises GpuError."""
     names = text.strip().removeprefix("device=").split(",")
-    return sorted({_named(name.strip(), gpus, text) for name in names}, key=lambda gpu: gpu.place)
+    return sorted({_named(name.strip(), gpus, text, _NAMES_HELP) for name in names}, key=lambda gpu: gpu.place)
 
 
 def match_gpu(name: str, gpus: Sequence[Gpu]) -> Gpu | None:
@@ -360,10 +361,10 @@ def _count(count: int, gpus: Sequence[Gpu]) -> int:
     return count
 
 
-def _named(name: str, gpus: Sequence[Gpu], text: str) -> Gpu:
+def _named(name: str, gpus: Sequence[Gpu], text: str, way_out: str = GPUS_HELP) -> Gpu:
     gpu = match_gpu(name, gpus)
     if gpu is None:
-        raise GpuError(f"--gpus '{text}': '{name}' {unmatched(name, gpus)}; {GPUS_HELP}")
+        raise GpuError(f"--gpus '{text}': '{name}' {unmatched(name, gpus)}; {way_out}")
     return gpu
 
 

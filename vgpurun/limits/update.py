@@ -150,7 +150,12 @@ def changing(container: Limited) -> Iterator[None]:
         with _told(limits, container):
             file = os.open(limits, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
         held.callback(os.close, file)
-        yield
+        try:
+            yield
+        except FileNotFoundError:
+            if limits.exists():
+                raise
+            raise StateError(f"{container.name} has ended meanwhile") from None
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """Brings programs back, or to other GPUs, when there is room for them, as a launch would find it."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, closing
 from typing import TYPE_CHECKING, TypeVar
 
@@ -15,7 +15,7 @@ from vgpurun.limits.quota import Quota
 from vgpurun.limits.update import Limited
 from vgpurun.suspend.moving import move
 from vgpurun.suspend.record import Record
-from vgpurun.suspend.transition import Wishes, resume
+from vgpurun.suspend.transition import Wishes, gpus_of, resume
 
 if TYPE_CHECKING:
     from vgpurun.engine.client import Engine
@@ -48,21 +48,22 @@ def move_over(
     target: Limited,
     gpus: Sequence[Gpu],
     driver: Checkpoints,
-    onto: Mapping[str, str],
+    wanted: Sequence[Gpu],
     engine: "Engine | None",
     wishes: Wishes,
     overcommit: bool | None = None,
     wait_s: float = 0.0,
 ) -> Record:
-    """Bring a share onto other GPUs, by UUIDs; return how it was meanwhile. Waits and raises as bring_back."""
+    """Bring a share onto these GPUs, as many as it has; return how it was meanwhile. Waits and raises as bring_back."""
 
-    def admitted(_: Limited, wanted: Sequence[tuple[Gpu, Quota]]) -> AbstractContextManager[object]:
-        return admitted_change(target.id, wanted, gpus, engine, overcommit)
+    def admitted(_: Limited, needed: Sequence[tuple[Gpu, Quota]]) -> AbstractContextManager[object]:
+        return admitted_change(target.id, needed, gpus, engine, overcommit)
 
     def go() -> Record:
-        return move(target, gpus, driver, onto, admitted, wishes)
+        return move(target, gpus, driver, wanted, admitted, wishes)
 
-    return _in_line(list(onto.values()), wait_s, f"move {target.name}", go)
+    own = gpus_of(target, gpus)
+    return _in_line([gpu.uuid for gpu in wanted if gpu not in own], wait_s, f"move {target.name}", go)
 
 
 def _in_line(uuids: Sequence[str], wait_s: float, asked: str, act: Callable[[], T]) -> T:

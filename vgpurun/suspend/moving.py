@@ -33,28 +33,30 @@ def move(
     target: Limited,
     gpus: Sequence[Gpu],
     driver: Checkpoints,
-    onto: Mapping[str, str],
+    wanted: Sequence[Gpu],
     admitted: Admitted,
     wishes: Wishes,
 ) -> Record:
-    """Bring all processes of a share from its GPUs onto others: `onto` has them by UUID; all of them, or none.
+    """Bring all processes of a share onto these GPUs, as many as it has; all of them, or none.
 
-    `admitted` is entered while the new ones are reserved; those that it had stay reserved until it has left them.
+    Which it has is looked at under the lock: another may have moved it just before. `admitted` is entered while the new
+    ones are reserved; those that it had stay reserved until it has left them.
     Raises NoRoomError, SuspendError and StateError: then all run on, where they were.
     """
     with changing(target):
         if not takes_turns(target) and finish_locked(target, gpus, driver) is not None:
             raise SuspendError(f"{target.name} is suspended; resume it first")
-        there = check_move(target, gpus, driver, onto)
         own, limits = gpus_of(target, gpus), limits_of(target)
-        wanted = devices_of(target.name, [(onto[uuid], quota) for uuid, quota in limits if uuid in onto], gpus)
+        onto = relocation.onto_named(target.name, own, wanted)
+        there = check_move(target, gpus, driver, onto)
+        needed = devices_of(target.name, [(onto[uuid], quota) for uuid, quota in limits if uuid in onto], gpus)
         begun = Record(
             Phase.SUSPENDING, tuple(there), held_bytes(there, own), True, wishes.by, time.time(), time.monotonic_ns(),
             onto=onto,
         )  # fmt: skip
         record.write(target.limits_folder, begun)
         try:
-            with admitted(target, wanted):
+            with admitted(target, needed):
                 relocation.reserve(target, limits, onto)
             set_suspended(target, abi.SUSPENDING)
             time.sleep(CALLS_NOTICE_S)

@@ -331,7 +331,10 @@ def gpus_of(target: Limited, gpus: Sequence[Gpu]) -> list[Gpu]:
 
 def limits_of(target: Limited) -> list[tuple[str, Quota]]:
     """Return the limits of a share that has its GPUs, by UUID. Raises SuspendError where they cannot be read."""
-    limits = limits_file.read_limits(target.limits_folder / "etc" / "limits")
+    try:
+        limits = limits_file.read_limits(target.limits_folder / "etc" / "limits")
+    except FileNotFoundError:
+        raise SuspendError(f"{target.name} has ended meanwhile") from None
     if limits is None:
         raise SuspendError(f"the limits of {target.name} cannot be read; start it again")
     return [(uuid, quota._replace(suspended=abi.NOT_SUSPENDED)) for uuid, quota in limits]

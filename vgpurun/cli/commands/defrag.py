@@ -44,7 +44,7 @@ def defrag(mem: str | None, sm: str | None, gpus: str | None, dry_run: bool, out
     from vgpurun.host.checkpoints import Checkpoints
     from vgpurun.suspend.coming_back import move_over
     from vgpurun.suspend.defragment import cheapest
-    from vgpurun.suspend.transition import Wishes
+    from vgpurun.suspend.transition import Wishes, gpus_of
 
     if mem is None and sm is None:
         raise OptionError("say what is to fit: --mem, --sm or both")
@@ -64,8 +64,15 @@ def defrag(mem: str | None, sm: str | None, gpus: str | None, dry_run: bool, out
         for move in moves:
             line = f"{move.holder.name}: GPU {move.old.number} -> GPU {move.new.number}"
             if not dry_run:
-                wishes = Wishes(by=f"vgpurun defrag {asked}")
-                move_over(_target(move.holder), found, checkpoints, {move.old.uuid: move.new.uuid}, engine, wishes)
+                wishes, target = Wishes(by=f"vgpurun defrag {asked}"), _target(move.holder)
+                try:
+                    onto = [move.new if gpu == move.old else gpu for gpu in gpus_of(target, found)]
+                    move_over(target, found, checkpoints, onto, engine, wishes)
+                except VgpurunError:
+                    if (target.limits_folder / "etc" / "limits").exists():
+                        raise
+                    say(f"{target.name} has ended, and so makes room as well")
+                    continue
             if output_format == "text":
                 click.echo(f"{line}, {show_size(move.held_bytes)}{'' if dry_run else ' moved'}")
     _say_where(wanted, capacities, moves, dry_run, asked)

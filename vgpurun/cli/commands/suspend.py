@@ -147,9 +147,8 @@ def move(
     """
     from vgpurun.cli.commands.slice import refresh_cdi
     from vgpurun.host.checkpoints import Checkpoints
-    from vgpurun.suspend import relocation
     from vgpurun.suspend.coming_back import move_over
-    from vgpurun.suspend.transition import Wishes, gpus_of
+    from vgpurun.suspend.transition import Wishes
 
     wishes = Wishes(by="vgpurun move", lock_timeout_ms=_timeout_ms(timeout))
     patience_s = parse_wait(wait or "0")
@@ -159,12 +158,12 @@ def move(
     engine = engine_if_any()
 
     def move_one(target: "Target") -> None:
-        own = gpus_of(target, found)
-        onto = relocation.onto_named(target.name, own, wanted)
         with Checkpoints(library) as checkpoints:
-            gone = move_over(target, found, checkpoints, onto, engine, wishes, overcommit, patience_s)
-        held = show_size(sum(gone.held_bytes.get(uuid, 0) for uuid in onto))
-        click.echo(f"{target.name}: {_numbers(own)} -> {_numbers(wanted)}, {held} moved")
+            gone = move_over(target, found, checkpoints, wanted, engine, wishes, overcommit, patience_s)
+        held = show_size(sum(gone.held_bytes.get(uuid, 0) for uuid in gone.onto))
+        new = gone.onto.values()
+        had = [gpu for gpu in found if gpu.uuid in gone.onto or (gpu in wanted and gpu.uuid not in new)]
+        click.echo(f"{target.name}: {_numbers(had)} -> {_numbers(wanted)}, {held} moved")
 
     exit_code = _each(targets, move_one)
     if slices:

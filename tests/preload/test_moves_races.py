@@ -1,0 +1,74 @@
+"""Moves beside other moves, and beside programs that stop or end meanwhile."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable
+
+import pytest
+
+from support.suspension import Host, Program
+
+LIMITS = ("--mem", "1500m", "--gpus", "device=0")
+HELD_MIB = 100 + 4 + 2 + 6 + 1000
+
+
+def reserved_mib(host: Host) -> list[int]:
+    shown = json.loads(host.vgpurun("free", "--driver", "sim", "--format", "json").stdout)
+    return [each["memory_reserved_bytes"] >> 20 for each in shown["gpus"]]
+
+
+@pytest.fixture
+def host(host: Host) -> Host:
+    """One with four GPUs."""
+    host.uuids += [f"GPU-{os.getpid():08x}-{number:04x}-0000-0000-{os.urandom(6).hex()}" for number in (2, 3)]
+    host.configure(2048, "")
+    return host
+
+
+def test_several_moves_of_one_share_at_once(host: Host, start: Callable[..., Program]) -> None:
+    """Each finds it where the one before has left it, and it has two GPUs all the time."""
+    program = start("--mem", "500m", "--gpus", "device=0,1")
+    for _ in range(3):
+        moves = [
+            host.start("move", "--driver", "sim", "--gpus", gpus, "--process", program.pid)
+            for gpus in ("1,2", "0,2", "2,3", "0,3")
+        ]
+        for move in moves:
+            _, said = move.communicate(timeout=60)
+            assert move.returncode == 0 or "already" in said, said
+        assert sorted(reserved_mib(host)) == [0, 0, 500, 500]
+        assert program.asks("check") == "right 4"
+
+
+def test_a_move_after_one_that_was_cut_off(host: Host, start: Callable[..., Program]) -> None:
+    """What was cut off is finished first: until then both GPUs are reserved, and the share seems to have two."""
+    program = start(*LIMITS)
+    program.tell("start 1000")
+    assert program.hears() == "started"
+    cut = host.start("move", "--driver", "sim", "--gpus", "1", "--process", program.pid)
+    while reserved_mib(host) != [1500, 1500, 0, 0]:
+        assert cut.poll() is None
+    cut.kill()
+    cut.communicate()
+    done = program.move("2")
+    assert done.returncode == 0, done.stderr
+    assert reserved_mib(host) == [0, 0, 1500, 0]
+    assert program.asks("check") == "right 4"
+
+
+def test_a_program_that_ends_meanwhile(host: Host, start: Callable[..., Program]) -> None:
+    program = start(*LIMITS)
+    program.tell("start 1000")
+    assert program.hears() == "started"
+    move = host.start("move", "--driver", "sim", "--gpus", "1", "--process", program.pid)
+    while reserved_mib(host) != [1500, 1500, 0, 0]:
+        assert move.poll() is None
+    os.kill(program.child(), signal.SIGKILL)
+    _, said = move.communicate(timeout=60)
+    # It may come to the last of its steps before the state folder is gone.
+    assert move.returncode == 0 or said == f"vgpurun: process {program.pid} has ended meanwhile\n", said
+    program.process.wait(30)
+    assert reserved_mib(host) == [0, 0, 0, 0]
