@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from collections.abc import Callable
 
 import pytest
+from test_suspend_crashes import state_of
 
 from support.suspension import Host, Program
 
@@ -18,6 +20,11 @@ HELD_MIB = 100 + 4 + 2 + 6 + 1000
 def reserved_mib(host: Host) -> list[int]:
     shown = json.loads(host.vgpurun("free", "--driver", "sim", "--format", "json").stdout)
     return [each["memory_reserved_bytes"] >> 20 for each in shown["gpus"]]
+
+
+def phase_of(program: Program) -> str:
+    record = program.folder / "suspension"
+    return json.loads(record.read_text())["phase"] if record.exists() else ""
 
 
 @pytest.fixture
@@ -72,3 +79,33 @@ def test_a_program_that_ends_meanwhile(host: Host, start: Callable[..., Program]
     assert move.returncode == 0 or said == f"vgpurun: process {program.pid} has ended meanwhile\n", said
     program.process.wait(30)
     assert reserved_mib(host) == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("phase", "state", "after"), [("suspending", "LOCKED", "CHECKPOINTED"), ("moving", "CHECKPOINTED", "LOCKED")]
+)
+def test_a_program_that_is_stopped_meanwhile(
+    host: Host, start: Callable[..., Program], phase: str, state: str, after: str
+) -> None:
+    """It is given up, and not waited for; when it goes on it is on its own GPU, wherever the driver has brought it."""
+    slow = host.folder / "sim.yaml"
+    slow.write_text(slow.read_text().replace("checkpoint_mib_per_ms: 100", "checkpoint_mib_per_ms: 1"))
+    program = start(*LIMITS)
+    assert program.asks("take 1000") == "taken"
+    move = host.start("move", "--driver", "sim", "--gpus", "1", "--process", program.pid)
+    while (phase_of(program), state_of(host, program)) != (phase, state):
+        assert move.poll() is None
+    child = program.child()
+    os.kill(child, signal.SIGSTOP)
+    _, said = move.communicate(timeout=60)  # the driver would be waited for ten minutes
+    assert move.returncode == 125 and f"process {child} of process {program.pid} is stopped" in said
+    assert reserved_mib(host) == [1500, 0, 0, 0]
+    os.kill(child, signal.SIGCONT)
+    while state_of(host, program) != after:  # the driver goes on with what it was at
+        time.sleep(0.05)
+    back = program.resume()
+    assert back.returncode == 0, back.stderr
+    assert state_of(host, program) == "RUNNING"
+    assert program.asks("uuid") == host.uuids[0]
+    assert host.used_mib() == [HELD_MIB, 0, 0, 0]
+    assert program.asks("check") == "right 4"

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from vgpurun.errors import OptionError, SuspendError
+from vgpurun.host import stopped
 from vgpurun.limits.idle import IdlePolicy, idle_files, parse_idle, read_idle
 from vgpurun.suspend import checks, processes, record
 from vgpurun.suspend.processes import Process
@@ -32,8 +33,9 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (box / "memory.current").write_text(str(4 * GIB))
     (box.parent / "memory.max").write_text("max\n")
     (box.parent / "memory.current").write_text(str(50 * GIB))
-    monkeypatch.setattr(checks, "_PROC", tmp_path / "proc")
-    monkeypatch.setattr(checks, "_CGROUPS", tmp_path / "cgroup")
+    for module in (checks, stopped):
+        monkeypatch.setattr(module, "_PROC", tmp_path / "proc")
+        monkeypatch.setattr(module, "CGROUPS", tmp_path / "cgroup")
     return tmp_path
 
 

@@ -8,6 +8,7 @@ import os
 import select
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from enum import IntEnum
@@ -15,6 +16,7 @@ from pathlib import Path
 from types import TracebackType
 
 from vgpurun.errors import SuspendError
+from vgpurun.host.stopped import is_stopped
 from vgpurun.util.threads import without_ctrl_c
 
 _CALLS = Path(__file__).with_name("checkpoint_calls.py")
@@ -22,6 +24,8 @@ FIRST_DRIVER = 570
 _START_TAKES_S = 30.0
 _ANSWER_TAKES_S = 30.0  # besides the time that a lock is given
 _COPY_TAKES_S = 600.0  # of several hundred gigabytes through a slow host
+_MAY_BE_STOPPED_S = 5.0  # a process, within a call: the driver's part in it does nothing then
+_LOOK_S = 0.5
 _NAMES = {
     1: "CUDA_ERROR_INVALID_VALUE",
     2: "CUDA_ERROR_OUT_OF_MEMORY",
@@ -119,7 +123,7 @@ class Checkpoints:
         assert helper.stdin is not None
         with suppress(BrokenPipeError):
             helper.stdin.write(" ".join((verb, str(pid), *arguments, "\n")).encode())
-        if (answer := self._line(patience_s)) is None:
+        if not self._is_answered(pid, patience_s) or (answer := self._line(_ANSWER_TAKES_S)) is None:
             self._give_up()
             raise CheckpointError(verb, pid, "")
         return answer.split()
@@ -135,6 +139,19 @@ class Checkpoints:
                 self._give_up()
                 raise SuspendError(f"the driver cannot be loaded: {(greeting or '! ')[2:]}; does nvidia-smi work?")
         return self._helper
+
+    def _is_answered(self, pid: int, patience_s: float) -> bool:
+        """Wait for the helper. Return False where it is silent for so long, or the process is stopped meanwhile."""
+        assert self._helper is not None
+        assert self._helper.stdout is not None
+        began_s = ran_s = time.monotonic()
+        while not select.select([self._helper.stdout], [], [], _LOOK_S)[0]:
+            now_s = time.monotonic()
+            if not is_stopped(pid):
+                ran_s = now_s
+            if now_s - ran_s > _MAY_BE_STOPPED_S or now_s - began_s > patience_s:
+                return False
+        return True
 
     def _line(self, patience_s: float) -> str | None:
         """Return the next line of the helper, or None where it has ended, or is silent for so long."""

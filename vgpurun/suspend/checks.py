@@ -9,13 +9,13 @@ from pathlib import Path
 
 from vgpurun.errors import NoRoomError, SuspendError
 from vgpurun.host.gpus import Gpu, read_use
+from vgpurun.host.stopped import CGROUPS, cgroups_of, is_stopped
 from vgpurun.limits.quota import show_size
 from vgpurun.suspend.processes import Process, held_bytes
 from vgpurun.util.kernel_text import read_lines
 
 _AVAILABLE = re.compile(r"^MemAvailable: +([0-9]+) kB$", re.MULTILINE)
 _PROC = Path("/proc")
-_CGROUPS = Path("/sys/fs/cgroup")
 _FILE_PAGES = ("inactive_file", "active_file")
 _NCCL = "/libnccl.so"
 _MEMORY_COMES_BACK_S = 2.0  # what just ended is not all gone yet
@@ -51,7 +51,7 @@ def check(name: str, held: Mapping[Process, Mapping[str, int]]) -> None:
 def check_runs(name: str, processes: Sequence[Process]) -> None:
     """Raise SuspendError for a process that is stopped: the driver's part in it could not do anything."""
     for each in processes:
-        if _is_stopped(each.pid) or _is_frozen(each.pid):
+        if is_stopped(each.pid):
             raise SuspendError(
                 f"process {each.pid} of {name} is stopped; let it go on first: vgpurun unpause or thaw, or kill -CONT"
             )
@@ -87,31 +87,6 @@ def await_memory(name: str, processes: Sequence[Process], held_before: Mapping[s
         time.sleep(_LOOK_S)
 
 
-def _is_stopped(pid: int) -> bool:
-    with suppress(OSError):
-        return (_PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()[0] in "Tt"
-    return False
-
-
-def _is_frozen(pid: int) -> bool:
-    """Ask the cgroups of a process, of version 2 or 1."""
-    for controllers, path in _cgroups_of(pid):
-        with suppress(OSError):
-            if not controllers and "frozen 1" in (_CGROUPS / path / "cgroup.events").read_text():
-                return True
-            if controllers == "freezer" and "FROZEN" in (_CGROUPS / "freezer" / path / "freezer.state").read_text():
-                return True
-    return False
-
-
-def _cgroups_of(pid: int) -> list[tuple[str, str]]:
-    """Return the cgroups of a process: their controllers, none for version 2, and their paths without a slash."""
-    with suppress(OSError):
-        lines = read_lines(_PROC / str(pid) / "cgroup")
-        return [(controllers, path.lstrip("/")) for _, controllers, path in (line.split(":", 2) for line in lines)]
-    return []
-
-
 def _host_bytes() -> int | None:
     with suppress(OSError):
         match = _AVAILABLE.search((_PROC / "meminfo").read_text())
@@ -123,9 +98,9 @@ def _in_cgroups(held: Mapping[Process, Mapping[str, int]]) -> Iterator[tuple[int
     """Yield what the processes below a memory cgroup need, and what it leaves them: for each with a limit."""
     needed: Counter[Path] = Counter()
     for process, held_by_it in held.items():
-        for controllers, path in _cgroups_of(process.pid):
+        for controllers, path in cgroups_of(process.pid):
             if controllers in ("", "memory"):
-                folder = _CGROUPS / controllers / path
+                folder = CGROUPS / controllers / path
                 needed.update(dict.fromkeys((folder, *folder.parents), sum(held_by_it.values())))
     for folder, needed_bytes in needed.items():
         for limit, usage in (("max", "current"), ("limit_in_bytes", "usage_in_bytes")):

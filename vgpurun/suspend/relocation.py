@@ -116,6 +116,10 @@ def turn_back(target: Limited, driver: Checkpoints, found: Record) -> Record:
 def _backward(target: Limited, gpus: Sequence[Gpu], driver: Checkpoints, found: Record) -> None:
     """Bring those that are on the new GPUs to their own. What another has brought there already is in the record."""
     new = [gpu for gpu in gpus if gpu.uuid in found.onto.values()]
+    # The driver may have finished what was given up: a process that was stopped meanwhile has come there since.
+    late = [each for each in _in_state(driver, found.processes, ProcessState.LOCKED) if on_gpus([each], new)]
+    found = found._replace(moved=tuple({*found.moved, *late}))
+    record.write(target.limits_folder, found)
     checks.await_memory(target.name, found.processes, found.held_bytes, gpus)
     for each in found.moved:
         if each in _in_state(driver, [each], ProcessState.LOCKED) and on_gpus([each], new):
