@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -128,10 +129,17 @@ class Program:
             self.kill()
 
     def kill(self) -> None:
-        for pid in Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split():
-            os.kill(int(pid), 9)
+        """Kill it and the process that uses the GPU, and wait until both have ended."""
+        children = [
+            os.pidfd_open(int(pid)) for pid in Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
+        ]
+        for each in children:
+            signal.pidfd_send_signal(each, signal.SIGKILL)
         self.process.kill()
         self.process.wait()
+        for each in children:
+            select.select([each], [], [], 20)
+            os.close(each)
 
 
 class Guard:
