@@ -324,6 +324,30 @@ def test_a_liar_harms_itself(sandbox: Sandbox, liar: Path, attack: Callable[[Pat
         assert longest_s < 1.2, f"{longest_s:.3f} s"  # a wait of 0.8, and ten kernels
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be another user")
+def test_many_tenants_of_one_user_keep_out_no_others(sandbox: Sandbox, liar: Path) -> None:
+    """There are places for 64 on a GPU, and these are a thousand."""
+    for number in range(1000):
+        other = liar.with_name(f"{liar.name}-{number}")
+        other.mkdir()
+        for name in ("limits", abi.TURNS_NAME):
+            (other / name).hardlink_to(liar / name)
+        os.chown(other, 12345, 12345)
+    with _at_work(sandbox, "ab") as programs:
+        seen = {tenant_of(sandbox.folder / f"usage-{name}") / abi.TURNS_NAME for name in "ab"}
+        for program in programs:
+            while not seen <= _open_files(program.pid):
+                assert program.stdout is not None and program.stdout.readline(), "it is at work"
+
+
+def _open_files(pid: int) -> set[Path]:
+    found = set()
+    for each in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):
+            found.add(each.readlink())
+    return found
+
+
 def test_what_a_reader_can_lock_counts_for_nothing(sandbox: Sandbox) -> None:
     """A file that may only be read can be locked all the same."""
     import fcntl

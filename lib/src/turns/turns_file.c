@@ -94,16 +94,57 @@ static bool open_peer(struct turns_files *files, struct turns_peer *peer, const 
   return false;
 }
 
+/* The kernel lets nobody make a folder of somebody else's. */
+static bool find_owner(const struct turns_files *files, const char *name, uid_t *owner) {
+  char path[PATH_MAX];
+  struct stat status;
+  snprintf(path, sizeof path, "%s/%s", files->folder, name);
+  if (syscall(SYS_newfstatat, AT_FDCWD, path, &status, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISDIR(status.st_mode))
+    return false;
+  *owner = status.st_uid;
+  return true;
+}
+
+static int count_of(const struct turns_files *files, uid_t owner) {
+  int count = 0;
+  for (int i = 1; i < TURNS_TENANTS; i++)
+    count += files->peers[i].owner == owner;
+  return count;
+}
+
+/* Where all places are taken: one of the user that has the most, so that many tenants of one user keep out none but
+ * that user's own. Else -1. */
+static int find_place(const struct turns_files *files, uid_t owner) {
+  int place = 1, most = 0;
+  for (int i = 1; i < TURNS_TENANTS; i++) {
+    int count = count_of(files, files->peers[i].owner);
+    if (count > most) {
+      most = count;
+      place = i;
+    }
+  }
+  return count_of(files, owner) + 1 < most ? place : -1;
+}
+
 static int find(struct turns_files *files, struct turns_tenant *tenants, int count, const char *name) {
   for (int i = 1; i < count; i++)
     if (strcmp(files->peers[i].name, name) == 0) {
       files->peers[i].is_listed = true;
       return count;
     }
-  if (count == TURNS_TENANTS || !open_peer(files, &files->peers[count], name))
+  uid_t owner;
+  struct turns_peer peer;
+  if (!find_owner(files, name, &owner))
     return count;
-  tenants[count] = (struct turns_tenant){.id = files->peers[count].file.inode};
-  return count + 1;
+  int place = count < TURNS_TENANTS ? count : find_place(files, owner);
+  if (place < 0 || !open_peer(files, &peer, name))
+    return count;
+  peer.owner = owner;
+  if (place < count)
+    shared_file_close(&files->peers[place].file, 0);
+  files->peers[place] = peer;
+  tenants[place] = (struct turns_tenant){.id = peer.file.inode};
+  return place < count ? count : count + 1;
 }
 
 /* As many as there is time for: the next look goes on from there. Without opendir(), which allocates: this may be in a

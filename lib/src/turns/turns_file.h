@@ -17,6 +17,7 @@
 
 struct turns_peer {
   char name[64]; /* its folder's */
+  uid_t owner;   /* and the owner of that */
   bool is_listed;
   int device; /* in its limits */
   struct shared_file file;
