@@ -146,6 +146,33 @@ def test_two_changes_at_once_both_count(container: Container, monkeypatch: pytes
     assert limits_of(container) == Quota(3 * GIB, 50, paused=True)
 
 
+def test_a_container_that_starts_during_a_change_is_not_forgotten(
+    container: Container, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its hook has set what the file said before, after the change had looked which ones there are."""
+    settled: list[tuple[list[Path], int | None]] = []
+
+    def settle(cgroups: Sequence[Path], quotas: Sequence[tuple[Gpu, Quota]]) -> list[object]:
+        settled.append((list(cgroups), quotas[0][1].memory_bytes))
+        return []
+
+    @contextmanager
+    def admit(_: object, __: Sequence[tuple[Gpu, Quota]], ___: Mapping[str, Quota]) -> Iterator[None]:
+        yield
+
+    there = [Path("one")]
+    monkeypatch.setattr(update, "settle", settle)
+    write = limits_file.write_limits
+
+    def write_limits(*arguments: object) -> None:
+        there.append(Path("two"))
+        write(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(limits_file, "write_limits", write_limits)
+    update.update(container, GPUS, Limits("3g"), admit, lambda: list(there))
+    assert settled == [([Path("one")], 3 * GIB), ([Path("two")], 3 * GIB)]
+
+
 def test_a_change_that_cannot_be_confirmed_is_taken_back(container: Container) -> None:
     @contextmanager
     def admit(_: object, __: Sequence[tuple[Gpu, Quota]], ___: Mapping[str, Quota]) -> Iterator[None]:

@@ -127,6 +127,26 @@ def test_the_hook_limits_no_cgroup_that_others_are_in(
     assert driver.limits == {tmp_path / "user.slice/x": (0, GIB)}
 
 
+def test_an_update_while_a_container_starts_reaches_it(
+    driver: FakeDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever is the first: the hook's limits, and the change of the file."""
+    own, limits = tmp_path / "own", tmp_path / "limits"
+    monkeypatch.setattr(gpus, "list_gpus", lambda: [GPU])
+    monkeypatch.setattr(memory_limits, "cgroup_of", lambda pid: own if pid == 4 else None)
+    limits.write_bytes(limits_bytes([(GPU.uuid, Quota(GIB))]))
+    write, changes = memory_limits.write, iter([Quota(2 * GIB), Quota(3 * GIB)])
+
+    def change_and_write(gpu: Gpu, cgroup: Path, most_bytes: int | None, guaranteed_bytes: int = 0) -> None:
+        if change := next(changes, None):
+            limits.write_bytes(limits_bytes([(GPU.uuid, change)]))
+        write(gpu, cgroup, most_bytes, guaranteed_bytes)
+
+    monkeypatch.setattr(memory_limits, "write", change_and_write)
+    hook.set_limits(4, limits)
+    assert driver.limits == {own: (0, 3 * GIB)}
+
+
 def test_the_cgroup_of_a_container_is_not_a_users(tmp_path: Path) -> None:
     (tmp_path / "cgroup.controllers").touch()
     own = tmp_path / "system.slice" / f"docker-{ID}.scope"

@@ -7,7 +7,7 @@ Standard input has OCI's state of the container. An error keeps the container fr
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from vgpurun import abi
@@ -15,9 +15,11 @@ from vgpurun.errors import EnforceError, VgpurunError
 from vgpurun.host import gpus, memory_limits
 from vgpurun.limits import limits_file
 from vgpurun.limits.model import quotas_from_json
+from vgpurun.limits.quota import Quota
 from vgpurun.storage import state
 
 _NVML = "libnvidia-ml.so.1"
+_MOST_CHANGES = 10  # of the limits while they are being set
 
 
 def main() -> int:
@@ -40,23 +42,33 @@ def main() -> int:
 def set_limits(pid: int, path: Path) -> None:
     """Set the limits of the cgroup that a process is in to those of a limits file.
 
-    Raises EnforceError, and GpuError.
+    An `update` meanwhile sets those of the cgroups that it finds after it has changed the file, and the file is read
+    again after they were set here: so one of both sets the new ones. Raises EnforceError, and GpuError.
     """
+    cgroup = memory_limits.cgroup_of(pid)
+    own = memory_limits.cgroup_of(os.getpid())  # of the engine, or of who called one that has no daemon
+    if cgroup is None or (own is not None and own.is_relative_to(cgroup)):
+        raise EnforceError("the container has no cgroup v2 of its own")
+    by_uuid = {gpu.uuid: gpu for gpu in gpus.list_gpus() if gpu.mig_index is None}
+    limits = _read(path)
+    for _ in range(_MOST_CHANGES):
+        for uuid, quota in limits:
+            if uuid in by_uuid and quota.memory_bytes is not None:
+                memory_limits.write(by_uuid[uuid], cgroup, quota.memory_bytes, quota.guaranteed_bytes or 0)
+        before, limits = limits, _read(path)
+        if limits == before:
+            return
+    raise EnforceError(f"{path} changes all the time")
+
+
+def _read(path: Path) -> Sequence[tuple[str, Quota]]:
     try:
         limits = limits_file.read_limits(path)
     except OSError as error:
         raise EnforceError(f"{path}: {error.strerror}") from None
-    cgroup = memory_limits.cgroup_of(pid)
     if limits is None:  # of another version, whose owner file says as much
-        limits = quotas_from_json(str((state.read_owner(path.parent.parent) or {}).get("quota")))
-    own = memory_limits.cgroup_of(os.getpid())  # of the engine, or of who called one that has no daemon
-    if cgroup is None or (own is not None and own.is_relative_to(cgroup)):
-        raise EnforceError("the container has no cgroup v2 of its own")
-    by_uuid = {gpu.uuid: gpu for gpu in gpus.list_gpus()}
-    for uuid, quota in limits:
-        gpu = by_uuid.get(uuid)
-        if gpu is not None and gpu.mig_index is None and quota.memory_bytes is not None:
-            memory_limits.write(gpu, cgroup, quota.memory_bytes, quota.guaranteed_bytes or 0)
+        return quotas_from_json(str((state.read_owner(path.parent.parent) or {}).get("quota")))
+    return limits
 
 
 def _mounts(bundle: Path) -> dict[str, str]:

@@ -58,17 +58,19 @@ class Limited(Protocol):
         """Where its limits and usage are."""
 
 
+FindCgroups = Callable[[], Sequence[Path]]
 Admit = Callable[[Limited, Sequence[tuple[Gpu, Quota]], Mapping[str, Quota]], AbstractContextManager[object]]
 
 
 def update(
-    container: Limited, gpus: Sequence[Gpu], limits: Limits, admit: Admit, cgroups: Sequence[Path] = ()
+    container: Limited, gpus: Sequence[Gpu], limits: Limits, admit: Admit, find_cgroups: FindCgroups = tuple
 ) -> list[Change]:
     """Write the new limits; a limit that is not given stays.
 
     More than before has to be admitted: `admit` gets the new limits and those before, is entered while the new ones are
-    written, and when it ends in an error the limits are as they were. `cgroups` are those of its processes, for limits
-    of the driver's own: these grow first, and what is lowered below its use is held by the library meanwhile.
+    written, and when it ends in an error the limits are as they were. `find_cgroups` returns those of its processes,
+    for limits of the driver's own: these grow first, and what is lowered below its use is held by the library
+    meanwhile. Those that have started by the end are found again: their hooks may have read the file before.
 
     Raises LimitError, StateError, EnforceError where the driver's own limit would stay below, and what `admit` raises.
     """
@@ -82,14 +84,17 @@ def update(
         else:
             after = _changed([quota for _, quota in before], chosen, limits)
         grows = not above and any(_is_more(new, old) for new, (_, old) in zip(after, before, strict=True))
+        cgroups = find_cgroups()
         with ExitStack() as undo:
             wanted = list(zip(chosen, after, strict=True))
             with admit(container, wanted, dict(before)) if grows else nullcontext():
-                undo.callback(settle, cgroups, list(zip(chosen, [old for _, old in before], strict=True)))
+                settled_before = list(zip(chosen, [old for _, old in before], strict=True))
+                undo.callback(lambda: settle(find_cgroups(), settled_before))
                 undo.callback(limits_file.write_limits, path, before)
                 unsettled = settle(cgroups, wanted)
                 _refuse_below(unsettled, dict(wanted))
                 limits_file.write_limits(path, [(gpu.uuid, new) for gpu, new in wanted])
+                unsettled += settle([each for each in find_cgroups() if each not in cgroups], wanted)
             undo.pop_all()
     readings = usage_file.read_usage(container.limits_folder / "run" / "usage", [gpu.uuid for gpu in chosen])
     held = [None] * len(chosen) if readings is None else [reading.memory_used_bytes for reading in readings]

@@ -3,7 +3,9 @@
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import Any
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -28,6 +30,9 @@ from vgpurun.host.visible import visible_gpus
 from vgpurun.inventory.cgroups import cgroup_around
 from vgpurun.limits.model import Limits
 from vgpurun.util.times import parse_end
+
+if TYPE_CHECKING:
+    from vgpurun.slices.store import Slice
 
 _GROUP = "Slice"
 _USERS_HELP = "Who else may use it: names of users, @groups, or all; with commas."
@@ -149,7 +154,6 @@ def update(
     from vgpurun.cli.commands.update import show_changes
     from vgpurun.limits import update as limits
     from vgpurun.slices import store
-    from vgpurun.slices.members import members
     from vgpurun.slices.quotas import quotas_on
 
     given = Limits(mem, sm, sm_policy, priority, oversubscribe)
@@ -162,12 +166,17 @@ def update(
             quotas_on(found, gpus)  # those of another driver have words of their own
             if given != Limits():
                 store.renew(found)
-                own = [cgroup_around(each.pid, each.container) for each in members([found])[found.id]]
-                cgroups = [cgroup for cgroup in dict.fromkeys(own) if cgroup is not None]
-                show_changes(found.name, limits.update(found, gpus, given, admit, cgroups))
+                show_changes(found.name, limits.update(found, gpus, given, admit, partial(_cgroups_of, found)))
             now = quotas_on(store.find(found.name), gpus)
             store.write_owner(found, now, None if users is None else _users(users))
     refresh_cdi(driver, gpus)
+
+
+def _cgroups_of(found: "Slice") -> list[Path]:
+    from vgpurun.slices.members import members
+
+    own = [cgroup_around(each.pid, each.container) for each in members([found])[found.id]]
+    return [cgroup for cgroup in dict.fromkeys(own) if cgroup is not None]
 
 
 @slice_group.command(cls=GroupedCommand, name="rm", on_broken_config=warn)

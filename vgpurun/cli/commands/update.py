@@ -1,6 +1,8 @@
 """`vgpurun update`: other limits for a container that runs."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -83,10 +85,13 @@ def update(
     for container, description in zip(found, described, strict=True):
         if not any(quota.memory_bytes or quota.sm_percent for _, quota in container.quotas):
             _look_late(container.name, description)
-    cgroups = cgroups_of({container.id for container in found})
     for container in found:
-        own = [cgroups[container.id]] if container.id in cgroups else []
+        own = partial(_cgroups_of, container.id)
         show_changes(container.name, limits.update(container, gpus, given, admit, own))
+
+
+def _cgroups_of(container: str) -> list[Path]:
+    return list(cgroups_of({container}).values())
 
 
 def _look_late(name: str, description: Mapping[str, Any]) -> None:
