@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from cli import PROGRAMS, WITH_PROGRAMS, Cli, wait_until
-from support import LIBRARY, ROUNDS, WITH_ADMIN_FILE
+from support import LIBRARY, ROUNDS, WITH_ADMIN_FILE, assert_measured
 
 MIB = 1 << 20
 LIMITS = ("--mem", "1g")
@@ -201,10 +201,10 @@ def share_of(vgpurun: Cli, image: str, way: str, kernel_ms: int) -> float:
     ],
 )  # fmt: skip
 def test_compute_past_the_library_is_held(own_gpu: Cli, debian: str, way: str, kernel_ms: int) -> None:
+    """How exactly on a host that is never late: tests/unit/test_guard_compute.py."""
     with guarding(own_gpu):
-        share = share_of(own_gpu, debian, way, kernel_ms)
-    assert verbs(own_gpu) == ["hold"]
-    assert 0.1 < share <= 0.25, share
+        assert_measured(lambda: share_of(own_gpu, debian, way, kernel_ms), lambda share: 0.1 < share <= 0.25)
+    assert set(verbs(own_gpu)) == {"hold"}
 
 
 @pytest.mark.parametrize(
