@@ -15,7 +15,7 @@ import pytest
 from test_suspend_crashes import state_of
 
 from support import ROUNDS
-from support.suspension import Guard, Host, Program
+from support.suspension import Guard, Host, Program, rounds_under_fire
 
 pytestmark = pytest.mark.slow
 SOME_ROUNDS = 24
@@ -71,32 +71,16 @@ def check(host: Host, program: Program) -> int:
     return gpu
 
 
-def rounds_under_fire(host: Host, program: Program, rounds: int, chance: random.Random) -> int:
-    done = 0
-    while done < rounds:
-        loop = subprocess.Popen(
-            [sys.executable, "-c", LOOP, program.pid], env=host.environment, stdout=subprocess.PIPE, text=True
-        )
-        assert loop.stdout
-        assert loop.stdout.readline() == "ready\n"
-        time.sleep(chance.uniform(0, 2.0))
-        loop.send_signal(signal.SIGKILL)
-        done += 1 + loop.stdout.read().count("round")
-        loop.wait()
-        check(host, program)
-    return done
-
-
 def test_the_one_that_moves_is_killed(host: Host, start: Callable[..., Program]) -> None:
     program = start("--mem", "1500m", "--gpus", "device=0")
-    assert rounds_under_fire(host, program, SOME_ROUNDS, random.Random(os.getpid())) >= SOME_ROUNDS
+    assert rounds_under_fire(program, LOOP, SOME_ROUNDS, check) >= SOME_ROUNDS
 
 
 @pytest.mark.exhaustive
 @pytest.mark.timeout(3600)
 def test_many_moves(host: Host, start: Callable[..., Program]) -> None:
     program = start("--mem", "1500m", "--gpus", "device=0")
-    assert rounds_under_fire(host, program, ROUNDS, random.Random(os.getpid())) >= ROUNDS
+    assert rounds_under_fire(program, LOOP, ROUNDS, check) >= ROUNDS
 
 
 def test_each_moment_of_a_move(host: Host, start: Callable[..., Program]) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from support import ROUNDS
-from support.suspension import Host, Program
+from support.suspension import Host, Program, rounds_under_fire
 
 pytestmark = pytest.mark.slow
 # Suspends and resumes; half of them are cut off at a random moment.
@@ -54,27 +54,9 @@ def check(host: Host, program: Program) -> None:
     assert program.asks("check").startswith("right")
 
 
-def rounds_under_fire(host: Host, program: Program, rounds: int, chance: random.Random) -> int:
-    """Let a process suspend and resume without end, and kill it at any moment, again and again."""
-    done = 0
-    while done < rounds:
-        loop = subprocess.Popen(
-            [sys.executable, "-c", LOOP, program.pid], env=host.environment, stdout=subprocess.PIPE, text=True
-        )
-        assert loop.stdout
-        assert loop.stdout.readline() == "ready\n"
-        time.sleep(chance.uniform(0, 2.0))
-        loop.send_signal(signal.SIGKILL)
-        done += 1 + loop.stdout.read().count("round")
-        loop.wait()
-        check(host, program)
-    return done
-
-
 def test_the_one_that_suspends_is_killed(host: Host, start: Callable[..., Program]) -> None:
-    chance = random.Random(os.getpid())
     program = start("--mem", "1500m", "--gpus", "device=0")
-    assert rounds_under_fire(host, program, SOME_ROUNDS, chance) >= SOME_ROUNDS
+    assert rounds_under_fire(program, LOOP, SOME_ROUNDS, check) >= SOME_ROUNDS
     full = host.vgpurun("local", "--driver", "sim", "--mem", "1g", "--gpus", "device=0", "--", "true")
     assert full.returncode == 125, "all of it is reserved again"
 
@@ -83,7 +65,7 @@ def test_the_one_that_suspends_is_killed(host: Host, start: Callable[..., Progra
 @pytest.mark.timeout(3600)
 def test_many_times(host: Host, start: Callable[..., Program]) -> None:
     program = start("--mem", "1500m", "--gpus", "device=0")
-    assert rounds_under_fire(host, program, ROUNDS, random.Random(os.getpid())) >= ROUNDS
+    assert rounds_under_fire(program, LOOP, ROUNDS, check) >= ROUNDS
 
 
 def test_the_program_is_killed(host: Host, start: Callable[..., Program]) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import random
 import select
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
@@ -140,6 +141,26 @@ class Program:
         for each in children:
             select.select([each], [], [], 20)
             os.close(each)
+
+
+def rounds_under_fire(program: Program, code: str, rounds: int, check: Callable[[Host, Program], object]) -> int:
+    """Let a process do `code` to a program without end, and kill it at any moment, again and again.
+
+    It says `ready`, and `round` after each.
+    """
+    chance, host, done = random.Random(os.getpid()), program.host, 0
+    while done < rounds:
+        loop = subprocess.Popen(
+            [sys.executable, "-c", code, program.pid], env=host.environment, stdout=subprocess.PIPE, text=True
+        )
+        assert loop.stdout
+        assert loop.stdout.readline() == "ready\n"
+        time.sleep(chance.uniform(0, 2.0))
+        loop.kill()
+        done += 1 + loop.stdout.read().count("round")
+        loop.wait()
+        check(host, program)
+    return done
 
 
 class Guard:
