@@ -51,7 +51,7 @@ def test_several_moves_of_one_share_at_once(host: Host, start: Callable[..., Pro
 
 
 def test_a_move_after_one_that_was_cut_off(host: Host, start: Callable[..., Program]) -> None:
-    """What was cut off is finished first: until then both GPUs are reserved, and the share seems to have two."""
+    """One that was cut off is finished first: until then both GPUs are reserved, and the share seems to have two."""
     program = start(*LIMITS)
     program.tell("start 1000")
     assert program.hears() == "started"
