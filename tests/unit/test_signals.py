@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import queue
 import signal
@@ -9,6 +10,8 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
+from operator import methodcaller
 
 import pytest
 
@@ -128,6 +131,18 @@ def test_those_that_came_while_it_was_started_count() -> None:
             signal.raise_signal(number)
         signals.relay(sent.put)
         assert signal.SIGKILL in [sent.get(timeout=10) for _ in range(3)]
+
+
+def test_a_signal_that_comes_right_before_a_wait_wakes_the_waiting_thread() -> None:
+    """Python runs no step of its own between the two calls, and so no handler."""
+    waited, woken = os.pipe()
+    late = threading.Timer(20, os.write, (woken, b"nobody"))
+    late.start()
+    with Signals() as signals:
+        signals.relay(lambda number: os.write(woken, b"%d" % number))
+        calls = (partial(ctypes.CDLL(None)["raise"], signal.SIGUSR1), partial(os.read, waited, 100))
+        assert list(map(methodcaller("__call__"), calls)) == [0, b"%d" % signal.SIGUSR1]
+    late.cancel()
 
 
 def test_six_ending_signals_end_it_even_when_none_can_be_sent() -> None:

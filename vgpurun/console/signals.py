@@ -4,8 +4,11 @@ Before the command runs, an ending signal raises Interrupted, so that what was b
 that must not be left half made, it is held back. Once the command runs, signals are the command's.
 """
 
+import os
 import queue
+import select
 import signal
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
@@ -25,6 +28,7 @@ EVERY = frozenset(signal.valid_signals()) - frozenset(_OUR_OWN)
 # So many ending signals in this time: the user wants an end now; or even without the engine.
 _IMPATIENT_S = 2.0
 _IMPATIENT, _DESPERATE = 3, 6
+_WOKEN_EVERY_S = 0.02  # until it has run the handlers; once is nearly always enough
 
 
 class Interrupted(BaseException):
@@ -43,10 +47,50 @@ def _act_on(number: int) -> None:
         signal.raise_signal(signal.SIGSTOP)
 
 
+class _Waker(Helper):
+    """Interrupts the main thread until it has run the handlers of a signal that came, while it is entered.
+
+    Python notes a signal and runs its handler between two steps of the main thread. One that comes right before the
+    main thread waits in a system call does not interrupt that call, and would be handled when something else does.
+    """
+
+    _SIGNAL = signal.SIGURG  # by default it is ignored, and it is not relayed
+
+    def __init__(self) -> None:
+        super().__init__(self._wake)
+        self._main = threading.get_ident()
+        self._has_run = self._is_over = False
+
+    def __enter__(self) -> None:
+        self._noted, self._note = os.pipe()
+        os.set_blocking(self._note, False)
+        self._previous_handler = signal.signal(self._SIGNAL, self._handle)
+        self._previous_note = signal.set_wakeup_fd(self._note, warn_on_full_buffer=False)
+        self.start()
+
+    def __exit__(self, *error: object) -> None:
+        self._is_over = True
+        signal.set_wakeup_fd(self._previous_note)
+        signal.signal(self._SIGNAL, self._previous_handler or signal.SIG_DFL)
+        os.close(self._note)
+
+    def _handle(self, *_: object) -> None:
+        self._has_run = True
+
+    def _wake(self) -> None:
+        while numbers := os.read(self._noted, select.PIPE_BUF):
+            self._has_run = not set(numbers) - {self._SIGNAL}
+            while not (self._has_run or self._is_over):
+                signal.pthread_kill(self._main, self._SIGNAL)
+                time.sleep(_WOKEN_EVERY_S)
+        os.close(self._noted)
+
+
 class Signals:
     """Takes the process's signals while it is entered; only in the main thread."""
 
     def __init__(self) -> None:
+        self._waker = _Waker()
         self._previous: dict[int, object] = {}
         self._holding = 0
         self._queue: queue.SimpleQueue[int | None] = queue.SimpleQueue()  # may be filled from a signal's handler
@@ -56,6 +100,7 @@ class Signals:
         self._ending_times: deque[float] = deque(maxlen=_DESPERATE)
 
     def __enter__(self) -> "Signals":
+        self._waker.__enter__()
         self._take((*_ENDING, *_OTHERS))
         return self
 
@@ -64,6 +109,7 @@ class Signals:
     ) -> None:
         for number, previous in self._previous.items():
             signal.signal(number, previous)  # type: ignore[arg-type]
+        self._waker.__exit__()
         self.stop_relaying()
 
     def _take(self, numbers: Collection[int]) -> None:
@@ -75,10 +121,7 @@ class Signals:
     def _handle(self, number: int, frame: FrameType | None) -> None:
         del frame
         if self._relay is not None and number in self._relayed:
-            if number in _ENDING:
-                self._ending_times.append(time.monotonic())  # in one step, since another handler may run after any
-            self._queue.put(number)
-            if number in _ENDING and self._ending_signals() >= _DESPERATE:
+            if self._enqueue(number) >= _DESPERATE:
                 raise Interrupted(number)
         elif self._holding:
             self._held.append(number)
@@ -108,16 +151,20 @@ class Signals:
         self._relay = Helper(self._pass_on, (send,))
         for number in self._held:
             if number in numbers:
-                if number in _ENDING:
-                    self._ending_times.append(time.monotonic())
-                self._queue.put(number)
+                self._enqueue(number)
         self._held = [number for number in self._held if number not in numbers]
         self._relay.start()
 
-    def _ending_signals(self) -> int:
-        """How many came right before the last one, with it."""
+    def _enqueue(self, number: int) -> int:
+        """Have a signal passed on; return how many ending signals came in a row, 0 if it is none."""
+        if number not in _ENDING:
+            self._queue.put(number)
+            return 0
+        self._ending_times.append(time.monotonic())  # in one step, since another handler may run after any
         times = tuple(self._ending_times)
-        return sum(times[-1] - then < _IMPATIENT_S for then in times)
+        in_a_row = sum(times[-1] - then < _IMPATIENT_S for then in times)
+        self._queue.put(signal.SIGKILL if in_a_row >= _IMPATIENT else number)
+        return in_a_row
 
     def stop_relaying(self) -> None:
         """Pass nothing on any more."""
@@ -128,8 +175,7 @@ class Signals:
 
     def _pass_on(self, send: Callable[[int], object]) -> None:
         while (number := self._queue.get()) is not None:
-            is_impatient = number in _ENDING and self._ending_signals() >= _IMPATIENT
-            send(signal.SIGKILL if is_impatient else number)
+            send(number)
 
 
 class Ending:

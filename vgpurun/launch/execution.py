@@ -1,7 +1,7 @@
 """Runs a further command in a container, with this process's standard streams or terminal as its own."""
 
+import queue
 import signal
-import threading
 from contextlib import nullcontext
 
 from vgpurun.console import terminal
@@ -39,14 +39,13 @@ def _attached(engine: ContainerEngine, exec_id: str, options: ExecOptions) -> in
 
 def _keep_size(engine: ContainerEngine, exec_id: str) -> None:
     """Give the command's terminal the size of ours, now and whenever it changes."""
-    changed = threading.Event()
-    changed.set()
+    changes: queue.SimpleQueue[int] = queue.SimpleQueue()  # may be filled from a signal's handler
+    changes.put(signal.SIGWINCH)
 
     def follow() -> None:
-        while changed.wait():
-            changed.clear()
+        while changes.get():
             if size := terminal.size():
                 engine.exec_resize(exec_id, *size)
 
-    signal.signal(signal.SIGWINCH, lambda *_: changed.set())
+    signal.signal(signal.SIGWINCH, lambda number, _: changes.put(number))
     Helper(follow).start()
