@@ -142,13 +142,43 @@ def test_a_program_that_starts_afterwards(host: Host, start: Callable[..., Progr
         done = host.vgpurun("move", "--driver", "sim", "--gpus", gpu, "--slice", "team")
         assert done.returncode == 0, done.stderr
         assert first.asks("check") == "right 4"
-        again = subprocess.run(
-            [sys.executable, "-u", str(PATTERNS)], env=variables, input="uuid\n", capture_output=True, text=True,
-            timeout=60, check=False,
-        )  # fmt: skip
-        assert again.stdout.split() == ["ready", host.uuids[int(gpu)]], again.stderr
+        for named in (
+            host.uuids[0],
+            "0",
+            "1",
+        ):  # an index that it has set itself is one of the host's, by then or before
+            again = subprocess.run(
+                [sys.executable, "-u", str(PATTERNS)], env={**variables, "CUDA_VISIBLE_DEVICES": named}, input="uuid\n",
+                capture_output=True, text=True, timeout=60, check=False,
+            )  # fmt: skip
+            assert again.stdout.split() == ["ready", host.uuids[int(gpu)]], again.stderr
     (shown,) = json.loads(host.vgpurun("slice", "inspect", "--driver", "sim", "team").stdout)
     assert [each["uuid"] for each in shown["devices"]] == [host.uuids[1]]
+
+
+def test_indexes_in_a_share_of_two_that_has_moved(built_library: Path, tmp_path: Path) -> None:
+    """Each names one of the share's GPUs, and none of them another's."""
+    host = Host(tmp_path, count=4)
+    made = host.vgpurun(
+        "slice", "create", "team", "--driver", "sim", "--mem", "1g", "--gpus", "device=0,1", "--movable"
+    )
+    assert made.returncode == 0, made.stderr
+    code = (
+        "from cuda_driver import Driver; d = Driver(); d.init()\n"
+        "print(*(d.device_uuid(number) for number in range(d.device_count())))"
+    )
+    for gpus in ("2,3", "1,3"):
+        assert host.vgpurun("move", "--driver", "sim", "--gpus", gpus, "--slice", "team").returncode == 0
+        first, second = (host.uuids[int(number)] for number in gpus.split(","))
+        for named, seen in (
+            ("0,1", [first, second]),
+            ("1,0", [second, first]),
+            ("2,3", [first, second]),
+            ("7", [first]),
+        ):
+            command = ("env", f"CUDA_VISIBLE_DEVICES={named}", sys.executable, "-c", code)
+            done = host.vgpurun("local", "--driver", "sim", "--slice", "team", "--", *command)
+            assert done.stdout.split() == seen, (gpus, named, done.stderr)
 
 
 def test_a_program_that_has_started_cuda_alone(host: Host, start: Callable[..., Program]) -> None:

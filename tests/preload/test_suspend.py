@@ -122,7 +122,7 @@ def test_a_slice_with_all_that_has_joined_it(host: Host, start: Callable[..., Pr
     assert made.returncode == 0, made.stderr
     members = [start("--slice", "team") for _ in range(3)]
     alone = members[0].suspend()
-    assert alone.returncode == 125 and "is suspended as a whole: --slice team" in alone.stderr
+    assert alone.returncode == 125 and "name that, as a whole: --slice team" in alone.stderr
     done = host.vgpurun("suspend", "--driver", "sim", "--slice", "team")
     assert (done.returncode, done.stdout) == (0, "slice team: 336 MiB in host memory\n"), done.stderr
     assert host.used_mib() == [0, 0]
@@ -276,7 +276,7 @@ def test_names_that_there_are_not(host: Host) -> None:
     for words, message in (
         (["suspend"], "name a container"),
         (["suspend", "--process", "1"], "process 1 was not started by vgpurun local"),
-        (["resume", "--slice", "x"], "there is no slice x"),
+        (["resume", "--slice", "x"], "there is no slice 'x'; see them"),
         (["suspend", "--timeout", "soon", "--process", "1"], "--timeout 'soon' is not a time"),
     ):
         done = host.vgpurun(*words, "--driver", "sim")

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from vgpurun.engine.client import Engine
 
 _OF_NO_PART = ("place", "overcommit", "wait", "preempt_idle", "idle", "swap", "movable")
-_OF_A_SLICE = ("sm_policy", "priority", "oversubscribe", "gpus", *_OF_NO_PART)
+_UPDATED = ("sm_policy", "priority", "oversubscribe")  # by vgpurun slice update
+_OF_A_SLICE = (*_UPDATED, "gpus", *_OF_NO_PART)
 
 
 class Wanted(NamedTuple):
@@ -121,9 +122,9 @@ class WantedSlice(NamedTuple):
         limits = Limits(given.pop("mem"), given.pop("sm"))
         for each in _OF_A_SLICE:
             if given.pop(each, None) is not None:
+                or_else = f", or change it for all of the slice: vgpurun slice update {name}" * (each in _UPDATED)
                 raise OptionError(
-                    f"--{each.replace('_', '-')} beside --slice: a slice has its own; leave it out, or change them "
-                    f"for all of it: vgpurun slice update {name}"
+                    f"--{each.replace('_', '-')} beside --slice: a slice has its own; leave it out{or_else}"
                 )
         if limits == Limits():
             return cls(name)

@@ -133,8 +133,6 @@ def _missing(error: click.MissingParameter) -> str:
     """Say what a verb lacks, in docker's words."""
     if error.ctx is None:
         return _sentence(error.format_message())
-    if isinstance(error.param, click.Option):
-        return f"'{error.ctx.command_path}' requires {error.param.opts[-1]}. See: {error.ctx.command_path} --help"
     needed = [each for each in error.ctx.command.params if isinstance(each, click.Argument) and each.required]
     names = " ".join(each.human_readable_name.upper() for each in needed).rstrip(".")
     count = f"{len(needed)} argument{'s' if len(needed) > 1 else ''}"

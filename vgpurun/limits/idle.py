@@ -27,11 +27,12 @@ def parse_idle(text: str) -> IdlePolicy | None:
     """Read --idle; None is never. Raises OptionError."""
     if text == NEVER:
         return None
-    time, _, action = text.partition(":")
+    time, colon, action = text.partition(":")
+    action = action if colon else ACTIONS[0]
     after_s = parse_span(time)
-    if after_s is None or after_s < _LEAST_S or (action or ACTIONS[0]) not in ACTIONS:
+    if after_s is None or after_s < _LEAST_S or action not in ACTIONS:
         raise OptionError(f"--idle '{text}' is not a time and what to do then; {HELP}")
-    return IdlePolicy(after_s, action or ACTIONS[0])
+    return IdlePolicy(after_s, action)
 
 
 def idle_files(text: str | None) -> dict[str, bytes]:

@@ -28,7 +28,7 @@ def container_named(name: str, engine: "ContainerEngine") -> Target:
         raise SuspendError(f"{found.name} does not run, and so has no GPU; vgpurun start gives it the ones that it had")
     if found.slice_name:
         raise SuspendError(
-            f"{found.name} is in slice {found.slice_name}, which is suspended as a whole: --slice {found.slice_name}"
+            f"{found.name} is in slice {found.slice_name}; name that, as a whole: --slice {found.slice_name}"
         )
     return Target(found.id, found.name, found.limits_folder)
 
@@ -38,7 +38,7 @@ def slice_named(name: str) -> Target:
     for found in store.slices():
         if found.name == name:
             return Target(found.id, f"slice {name}", found.folder)
-    raise SliceError(f"there is no slice {name}; see them with: vgpurun slice ls")
+    raise SliceError(f"there is no slice '{name}'; see them with: vgpurun slice ls")
 
 
 def process_numbered(pid: str) -> Target:
@@ -47,10 +47,10 @@ def process_numbered(pid: str) -> Target:
         if holder.id == pid:
             if holder.slice_folder:
                 joined = Path(holder.slice_folder).name
-                raise SuspendError(
-                    f"process {pid} is in slice {joined}, which is suspended as a whole: --slice {joined}"
-                )
+                raise SuspendError(f"process {pid} is in slice {joined}; name that, as a whole: --slice {joined}")
             return Target(holder.id, holder.name, holder.folder)
+    if not pid.isdecimal():
+        raise SuspendError(f"--process '{pid}' is no PID; see those of vgpurun local with: vgpurun smi")
     raise SuspendError(f"process {pid} was not started by vgpurun local, or has ended")
 
 

@@ -66,8 +66,9 @@ static void add_all(struct list *list, const struct vgpu_limits *share) {
     add_gpu(list, share, i);
 }
 
-/* `counts_own`: an index is the place of a GPU in the share, as where the container has no others. As in the driver, an
- * entry that names no GPU ends the list. */
+/* `counts_own`: the program has no other GPUs than the share's, as in a container. An index is the place of a GPU in
+ * the share; where the program sees all of the host's, it meant one that the share had, so that each stands for one of
+ * the share's. As in the driver, an entry that names no GPU ends the list. */
 static void translate(struct list *list, const struct vgpu_limits *share, const char *given, bool counts_own) {
   size_t length;
   for (const char *entry = next_entry(given, &length); length > 0; entry = next_entry(entry + length, &length)) {
@@ -77,12 +78,11 @@ static void translate(struct list *list, const struct vgpu_limits *share, const 
   }
   for (const char *entry = next_entry(given, &length); length > 0; entry = next_entry(entry + length, &length)) {
     bool index = is_index(entry, length);
-    int gpu = index && counts_own ? atoi(entry) : find(share, entry, length);
-    if (index && !counts_own)
-      add(list, entry, length);
-    else if (gpu >= 0 && gpu < gpu_count(share))
+    int gpu = index ? atoi(entry) : find(share, entry, length);
+    bool is_own = gpu >= 0 && gpu < gpu_count(share) && (!index || counts_own || !list->has[gpu]);
+    if (is_own)
       add_gpu(list, share, gpu);
-    else if (!index && length > strlen("GPU-"))
+    else if (index ? !counts_own : length > strlen("GPU-"))
       add_other(list, share);
     else
       return;

@@ -115,7 +115,7 @@ def resume(
 
 @click.command(cls=EngineCommand, name="move", options_metavar="[OPTIONS]")
 @option(
-    "--gpus", metavar="GPUS", required=True, type=GpuNames(), group=_GROUP,
+    "--gpus", metavar="GPUS", type=GpuNames(), group=_GROUP,
     help="Which GPUs, as many as it has: indexes as nvidia-smi shows them, or UUIDs, with commas. They are of the same "
     "kind.",
 )  # fmt: skip
@@ -133,7 +133,7 @@ def move(
     containers: tuple[str, ...],
     slices: tuple[str, ...],
     processes: tuple[str, ...],
-    gpus: str,
+    gpus: str | None,
     wait: str | None,
     timeout: str,
     overcommit: bool | None,
@@ -153,6 +153,8 @@ def move(
     wishes = Wishes(by="vgpurun move", lock_timeout_ms=_timeout_ms(timeout))
     patience_s = parse_wait(wait or "0")
     targets = _named(containers, slices, processes)
+    if gpus is None:
+        raise OptionError("say which GPUs they are to have, such as --gpus 1")
     found, library = visible_gpus(driver == "sim"), libcuda(driver == "sim")
     wanted = named_gpus(gpus, found)
     engine = engine_if_any()
