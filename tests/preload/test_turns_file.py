@@ -265,16 +265,22 @@ def _replace(folder: Path) -> None:
             lambda path: path.write_bytes(b"short"),
         ]
         random.choice(kinds)(folder / name)
-    os.utime(abi.LOCK_DIR)  # the others list it anew
+
+
+def _make_more(folder: Path, count: int, owner: int = -1) -> None:
+    """Tenants that are at work as long as the one with this folder."""
+    for number in range(count):
+        other = folder.with_name(f"{folder.name}-{number}")
+        other.mkdir()
+        for name in ("limits", abi.TURNS_NAME):
+            (other / name).hardlink_to(folder / name)
+        os.chown(other, owner, -1)
 
 
 def _be_thousands(folder: Path) -> None:
-    """And all of them have to be looked at again."""
-    for number in range(0 if folder.with_name(f"{folder.name}-0").exists() else 3000):
-        other = folder.with_name(f"{folder.name}-{number}")
-        other.mkdir()
-        (other / "limits").hardlink_to(folder / "limits")
-    os.utime(abi.LOCK_DIR)
+    if not folder.with_name(f"{folder.name}-0").exists():
+        _make_more(folder, 3000)
+    _are_there(folder)
 
 
 def _wait_for_ever(folder: Path) -> None:
@@ -324,20 +330,39 @@ def test_a_liar_harms_itself(sandbox: Sandbox, liar: Path, attack: Callable[[Pat
         assert longest_s < 1.2, f"{longest_s:.3f} s"  # a wait of 0.8, and ten kernels
 
 
+def _wait_until_found(sandbox: Sandbox, programs: list[subprocess.Popen[str]], meanwhile: Callable[[], None]) -> None:
+    wanted = {tenant_of(sandbox.folder / f"usage-{name}") / abi.TURNS_NAME for name in "ab"}
+    ends_s = time.monotonic() + 20
+    while not all(wanted <= _open_files(program.pid) for program in programs):
+        assert time.monotonic() < ends_s, "they do not know of each other"
+        meanwhile()
+        time.sleep(0.01)
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be another user")
 def test_many_tenants_of_one_user_keep_out_no_others(sandbox: Sandbox, liar: Path) -> None:
     """There are places for 64 on a GPU, and these are a thousand."""
-    for number in range(1000):
-        other = liar.with_name(f"{liar.name}-{number}")
-        other.mkdir()
-        for name in ("limits", abi.TURNS_NAME):
-            (other / name).hardlink_to(liar / name)
-        os.chown(other, 12345, 12345)
+    _make_more(liar, 1000, owner=12345)
     with _at_work(sandbox, "ab") as programs:
-        seen = {tenant_of(sandbox.folder / f"usage-{name}") / abi.TURNS_NAME for name in "ab"}
-        for program in programs:
-            while not seen <= _open_files(program.pid):
-                assert program.stdout is not None and program.stdout.readline(), "it is at work"
+        _wait_until_found(sandbox, programs, lambda: os.utime(liar / abi.TURNS_NAME))
+
+
+def test_thousands_that_have_ended_keep_out_nobody(sandbox: Sandbox, liar: Path) -> None:
+    """Also not those that begin once more, which changes nothing in the folder of the tenants."""
+    _make_more(liar, 3000)
+    os.utime(liar / abi.TURNS_NAME, (0, 0))
+    for _ in range(2):
+        with _at_work(sandbox, "ab") as programs:
+            _wait_until_found(sandbox, programs, lambda: None)
+
+
+def test_a_tenant_that_has_ended_is_looked_at_no_more(sandbox: Sandbox) -> None:
+    with _at_work(sandbox, "ab") as programs:
+        _wait_until_found(sandbox, programs, lambda: None)
+        one, other = programs
+        other.kill()
+        while tenant_of(sandbox.folder / "usage-b") / abi.TURNS_NAME in _open_files(one.pid):
+            assert one.stdout is not None and one.stdout.readline(), "it is at work"
 
 
 def _open_files(pid: int) -> set[Path]:

@@ -66,7 +66,6 @@ def write_gpus(path: Path, limits: Sequence[tuple[str, Quota]], has_moved: bool)
             limits, bool(before.may_disable), bool(before.has_parent), bool(before.movable), before.moves + has_moved
         ),
     )
-    tenants.have_listed_anew()
 
 
 def _rewrite(path: Path, changed: Callable[[abi.Limits], bytes]) -> None:

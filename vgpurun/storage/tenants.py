@@ -177,12 +177,6 @@ def tell(state_folder: Path, limits: bytes) -> None:
             os.close(folder)
 
 
-def have_listed_anew() -> None:
-    """Have the programs on all GPUs look for tenants again: one of them may be on another GPU now. Raises OSError."""
-    with suppress(FileNotFoundError):
-        os.utime(abi.LOCK_DIR)
-
-
 def remove(state_folder: Path) -> None:
     """Remove the folder of a tenant, if there is one."""
     shutil.rmtree(folder_of(state_folder), ignore_errors=True)

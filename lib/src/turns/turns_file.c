@@ -17,9 +17,8 @@
 #include <unistd.h>
 
 #define OPEN_FLAGS (O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK)
-#define TICK_NS 20000000LL /* of the kernel, at most: a folder that has changed twice within one looks as before */
 
-#define LOOK_THROUGH_NS 1000000LL /* others may make folders without end, and change them all the time */
+#define LOOK_THROUGH_NS 200000LL /* of each TURNS_KNOWN_NS; there may be folders without end */
 
 _Static_assert(sizeof(struct turns_file) == VGPU_TURNS_BYTES, "layout");
 
@@ -44,23 +43,24 @@ static void write_slot(void *of, int slot, const struct turns_slot *own) {
 
 /* ---- other tenants ----------------------------------------------------------------------------------------------- */
 
-/* A file in a tenant's folder, of which nothing is trusted: it may be a link, a pipe, or anything. */
-static int open_in(const struct turns_files *files, const char *name, const char *what, int access_mode) {
+/* A tenant's folder, of which nothing is trusted: it may be a link, and any of its files one, a pipe, or anything. */
+static int open_folder(const struct turns_files *files, const char *name) {
   char path[PATH_MAX];
-  struct stat status;
   snprintf(path, sizeof path, "%s/%s", files->folder, name);
-  int folder = open(path, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+  return open(path, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+}
+
+static int open_in(int folder, const char *what, int access_mode) {
+  struct stat status;
   int file = folder < 0 ? -1 : openat(folder, what, access_mode | OPEN_FLAGS);
-  if (folder >= 0)
-    close(folder);
   if (file < 0 || (syscall(SYS_fstat, file, &status) == 0 && S_ISREG(status.st_mode)))
     return file;
   close(file);
   return -1;
 }
 
-static bool read_limits(const struct turns_files *files, const char *name, struct vgpu_limits *limits) {
-  int file = open_in(files, name, "limits", O_RDONLY);
+static bool read_limits(int folder, struct vgpu_limits *limits) {
+  int file = open_in(folder, "limits", O_RDONLY);
   bool whole = file >= 0 && shared_file_read_at(file, limits, sizeof *limits, 0);
   if (file >= 0)
     close(file);
@@ -69,23 +69,38 @@ static bool read_limits(const struct turns_files *files, const char *name, struc
 
 static void read_terms(const struct turns_files *files, struct turns_peer *peer, struct turns_terms *terms) {
   struct vgpu_limits content;
-  if (!read_limits(files, peer->name, &content))
-    return;
-  peer->device = limits_find_device(&content, files->uuid); /* it may have been moved */
-  struct limits limits = limits_from_file(&content, peer->device);
-  *terms = (struct turns_terms){limits.sm_percent, (uint16_t)limits.sm_policy, (uint16_t)limits.priority};
+  int folder = open_folder(files, peer->name);
+  if (read_limits(folder, &content)) {
+    peer->device = limits_find_device(&content, files->uuid); /* it may have been moved */
+    struct limits limits = limits_from_file(&content, peer->device);
+    *terms = (struct turns_terms){limits.sm_percent, (uint16_t)limits.sm_policy, (uint16_t)limits.priority};
+  }
+  if (folder >= 0)
+    close(folder);
 }
 
-static bool open_peer(struct turns_files *files, struct turns_peer *peer, const char *name) {
+static int64_t in_ns(struct timespec time) {
+  return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
+}
+
+/* Has anybody written its turns lately? Folders of programs that have ended stay, thousands of them. */
+static bool is_at_work(const struct turns_files *files, int folder) {
+  struct stat status;
+  if (syscall(SYS_newfstatat, folder, VGPU_TURNS_NAME, &status, AT_SYMLINK_NOFOLLOW) != 0)
+    return false;
+  int64_t age_ns = files->listed_ns - in_ns(status.st_mtim);
+  return age_ns < TURNS_PATIENCE_NS && age_ns > -TURNS_PATIENCE_NS;
+}
+
+static bool open_peer(const struct turns_files *files, struct turns_peer *peer, int folder, const char *name) {
   struct vgpu_limits limits;
   char path[PATH_MAX];
-  *peer = (struct turns_peer){.device = -1, .is_listed = true};
-  if (strlen(name) >= sizeof peer->name || !read_limits(files, name, &limits) ||
+  if (strlen(name) >= sizeof peer->name || !read_limits(folder, &limits) ||
       (peer->device = limits_find_device(&limits, files->uuid)) < 0)
     return false;
   strcpy(peer->name, name);
   snprintf(path, sizeof path, "%s/%s/%s", files->folder, name, VGPU_TURNS_NAME);
-  int file = open_in(files, name, VGPU_TURNS_NAME, O_RDONLY);
+  int file = open_in(folder, VGPU_TURNS_NAME, O_RDONLY);
   if (file < 0 || !shared_file_adopt(&peer->file, file, path))
     return false;
   if (peer->file.inode != files->peers[0].file.inode)
@@ -94,62 +109,60 @@ static bool open_peer(struct turns_files *files, struct turns_peer *peer, const 
   return false;
 }
 
-/* The kernel lets nobody make a folder of somebody else's. */
-static bool find_owner(const struct turns_files *files, const char *name, uid_t *owner) {
-  char path[PATH_MAX];
-  struct stat status;
-  snprintf(path, sizeof path, "%s/%s", files->folder, name);
-  if (syscall(SYS_newfstatat, AT_FDCWD, path, &status, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISDIR(status.st_mode))
-    return false;
-  *owner = status.st_uid;
-  return true;
-}
-
-static int count_of(const struct turns_files *files, uid_t owner) {
-  int count = 0;
-  for (int i = 1; i < TURNS_TENANTS; i++)
-    count += files->peers[i].owner == owner;
-  return count;
+static int count_of(const struct turns_files *files, int count, uid_t owner) {
+  int found = 0;
+  for (int i = 1; i < count; i++)
+    found += files->peers[i].owner == owner;
+  return found;
 }
 
 /* Where all places are taken: one of the user that has the most, so that many tenants of one user keep out none but
- * that user's own. Else -1. */
-static int find_place(const struct turns_files *files, uid_t owner) {
+ * that user's own. Else -1. The kernel lets nobody make a folder of somebody else's. */
+static int find_place(const struct turns_files *files, int count, uid_t owner) {
   int place = 1, most = 0;
-  for (int i = 1; i < TURNS_TENANTS; i++) {
-    int count = count_of(files, files->peers[i].owner);
-    if (count > most) {
-      most = count;
+  if (count < TURNS_TENANTS)
+    return count;
+  for (int i = 1; i < count; i++) {
+    int theirs = count_of(files, count, files->peers[i].owner);
+    if (theirs > most) {
+      most = theirs;
       place = i;
     }
   }
-  return count_of(files, owner) + 1 < most ? place : -1;
+  return count_of(files, count, owner) + 1 < most ? place : -1;
+}
+
+static int add(struct turns_files *files, struct turns_tenant *tenants, int count, int folder, const char *name) {
+  struct turns_peer peer = {0};
+  struct stat status;
+  if (!is_at_work(files, folder) || syscall(SYS_fstat, folder, &status) != 0)
+    return count;
+  peer.owner = status.st_uid;
+  int place = find_place(files, count, peer.owner);
+  if (place < 0 || !open_peer(files, &peer, folder, name))
+    return count;
+  if (place < count)
+    shared_file_close(&files->peers[place].file, 0);
+  files->peers[place] = peer;
+  tenants[place] = (struct turns_tenant){.id = peer.file.inode, .is_there = true};
+  return place < count ? count : count + 1;
 }
 
 static int find(struct turns_files *files, struct turns_tenant *tenants, int count, const char *name) {
   for (int i = 1; i < count; i++)
-    if (strcmp(files->peers[i].name, name) == 0) {
-      files->peers[i].is_listed = true;
+    if (strcmp(files->peers[i].name, name) == 0)
       return count;
-    }
-  uid_t owner;
-  struct turns_peer peer;
-  if (!find_owner(files, name, &owner))
+  int folder = open_folder(files, name);
+  if (folder < 0)
     return count;
-  int place = count < TURNS_TENANTS ? count : find_place(files, owner);
-  if (place < 0 || !open_peer(files, &peer, name))
-    return count;
-  peer.owner = owner;
-  if (place < count)
-    shared_file_close(&files->peers[place].file, 0);
-  files->peers[place] = peer;
-  tenants[place] = (struct turns_tenant){.id = peer.file.inode};
-  return place < count ? count : count + 1;
+  count = add(files, tenants, count, folder, name);
+  close(folder);
+  return count;
 }
 
 /* As many as there is time for: the next look goes on from there. Without opendir(), which allocates: this may be in a
  * program's own allocator. */
-static int find_more(struct turns_files *files, struct turns_tenant *tenants, int count, int folder) {
+static int find_more(struct turns_files *files, struct turns_tenant *tenants, int count) {
   struct entry {
     uint64_t inode;
     int64_t next;
@@ -159,28 +172,30 @@ static int find_more(struct turns_files *files, struct turns_tenant *tenants, in
   } const *entry;
   _Alignas(struct entry) char entries[2048];
   int64_t ends_ns = clock_now_ns() + LOOK_THROUGH_NS;
+  int folder = open(files->folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   long size;
+  bool has_time = true;
   (void)lseek(folder, files->next_entry, SEEK_SET);
-  files->next_entry = 0;
-  while ((size = syscall(SYS_getdents64, folder, entries, sizeof entries)) > 0) {
-    for (long at = 0; at < size; at += entry->size) {
+  while (has_time && (size = syscall(SYS_getdents64, folder, entries, sizeof entries)) > 0)
+    for (long at = 0; at < size && has_time; at += entry->size) {
       entry = (const void *)(entries + at);
       if (entry->name[0] != '.')
         count = find(files, tenants, count, entry->name);
-    }
-    if (clock_now_ns() > ends_ns) {
       files->next_entry = entry->next;
-      break;
+      has_time = clock_now_ns() < ends_ns;
     }
-  }
+  if (has_time)
+    files->next_entry = 0;
+  if (folder >= 0)
+    close(folder);
   return count;
 }
 
-/* Those that are on another GPU now and, after a whole look through the folder, those that are not in there. */
-static int drop_gone(struct turns_files *files, struct turns_tenant *tenants, int count, bool is_whole) {
+/* Those that are on another GPU now, and those that are not at work any more, once they owe nothing. */
+static int drop_gone(struct turns_files *files, struct turns_tenant *tenants, int count) {
   int kept = 1;
   for (int i = 1; i < count; i++)
-    if (files->peers[i].device >= 0 && (files->peers[i].is_listed || !is_whole)) {
+    if (files->peers[i].device >= 0 && (tenants[i].is_there || tenants[i].held_zero_at_ns > clock_now_ns())) {
       files->peers[kept] = files->peers[i];
       tenants[kept++] = tenants[i];
     } else {
@@ -189,58 +204,20 @@ static int drop_gone(struct turns_files *files, struct turns_tenant *tenants, in
   return kept;
 }
 
-static int64_t in_ns(struct timespec time) {
-  return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
-}
-
-/* Has the folder changed since it was looked through from its beginning? */
-static bool has_changed(struct turns_files *files, int folder) {
-  struct stat status;
-  struct timespec now;
-  bool known = syscall(SYS_fstat, folder, &status) == 0;
-  if (known && in_ns(status.st_mtim) == files->changed_ns && files->listed_ns > files->changed_ns + TICK_NS)
-    return false;
-  clock_gettime(CLOCK_REALTIME, &now);
-  files->changed_ns = known ? in_ns(status.st_mtim) : 0;
-  files->listed_ns = in_ns(now);
-  return true;
-}
-
-static int find_anew(struct turns_files *files, struct turns_tenant *tenants, int count) {
-  int folder = open(files->folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (folder < 0)
-    return count;
-  bool goes_on = files->next_entry != 0;
-  if (goes_on || has_changed(files, folder)) {
-    for (int i = 1; i < count && !goes_on; i++)
-      files->peers[i].is_listed = false;
-    count = find_more(files, tenants, count, folder);
-    if (files->next_entry == 0)
-      count = drop_gone(files, tenants, count, true);
-  }
-  close(folder);
-  return count;
-}
-
-/* The folder is looked through from its beginning for those on the GPU where we are now. */
-static void follow(struct turns_files *files) {
-  if (strncmp(files->uuid, files->uuid_now, sizeof files->uuid - 1) == 0)
-    return;
-  snprintf(files->uuid, sizeof files->uuid, "%.*s", VGPU_UUID_SIZE - 1, files->uuid_now);
-  files->changed_ns = files->next_entry = 0;
-}
-
 /* A thread that is cancelled in here would keep what it has claimed. */
 static int list(void *of, struct turns_tenant *tenants, int count) {
   struct turns_files *files = of;
+  struct timespec now;
   int cancel_state;
   pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state);
+  clock_gettime(CLOCK_REALTIME, &now);
+  files->listed_ns = in_ns(now);
+  snprintf(files->uuid, sizeof files->uuid, "%.*s", VGPU_UUID_SIZE - 1, files->uuid_now);
   tenants[0].id = files->peers[0].file.inode;
-  follow(files);
-  count = find_anew(files, tenants, count);
+  count = find_more(files, tenants, drop_gone(files, tenants, count));
   for (int i = 1; i < count; i++)
     read_terms(files, &files->peers[i], &tenants[i].terms);
-  count = drop_gone(files, tenants, count, false);
+  count = drop_gone(files, tenants, count);
   pthread_setcancelstate(cancel_state, NULL);
   return count;
 }
@@ -333,7 +310,7 @@ struct turns_files *turns_files_open(const char *uuid, int device, const struct 
   if (files == NULL)
     return NULL;
   files->uuid_now = uuid;
-  follow(files);
+  snprintf(files->uuid, sizeof files->uuid, "%.*s", VGPU_UUID_SIZE - 1, uuid);
   files->peers[0].device = device;
   bool found = own_path(files, usage, path);
   uid_t owner = *files->own_name != '\0' ? geteuid() : SHARED_FILE_ANY_OWNER;
@@ -353,14 +330,15 @@ static bool is_published(const struct turns_files *files, const struct limits *l
 static void publish(struct turns_files *files, const struct limits *limits) {
   struct vgpu_device_limit own = {
       .sm_limit_percent = limits->sm_percent, .sm_policy = limits->sm_policy, .priority = limits->priority};
-  int file = open_in(files, files->own_name, "limits", O_WRONLY);
+  int folder = open_folder(files, files->own_name), file = open_in(folder, "limits", O_WRONLY);
+  if (folder >= 0)
+    close(folder);
   if (file < 0)
     return;
   memcpy(own.uuid, files->uuid, sizeof own.uuid);
   size_t at = offsetof(struct vgpu_limits, devices) + (size_t)files->peers[0].device * sizeof own;
   if (shared_file_write_at(file, &own, sizeof own, (off_t)at))
     files->published = *limits;
-  (void)utimensat(AT_FDCWD, files->folder, NULL, 0); /* the others list it anew: it may name another GPU now */
   close(file);
 }
 

@@ -18,8 +18,7 @@
 struct turns_peer {
   char name[64]; /* its folder's */
   uid_t owner;   /* and the owner of that */
-  bool is_listed;
-  int device; /* in its limits */
+  int device;    /* in its limits */
   struct shared_file file;
 };
 
@@ -30,8 +29,8 @@ struct turns_files {
   char own_name[64];                      /* of a folder that we have made, and write the limits in; else empty */
   int32_t publishing;                     /* a claim, on what is */
   struct limits published;                /* there */
-  int64_t changed_ns, listed_ns;          /* of the folder, by the clock of the file system */
-  int64_t next_entry;                     /* of the folder, where a look has not come to its end; else 0 */
+  int64_t listed_ns;                      /* the time of the last look, by the clock of the file system */
+  int64_t next_entry;                     /* of the folder, where that look came to its end */
   struct turns_peer peers[TURNS_TENANTS]; /* ours first, as in turns.tenants */
 };
 
