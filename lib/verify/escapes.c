@@ -30,19 +30,25 @@
 
 __asm__(".symver own_dlopen, dlopen@" FIRST_GLIBC);
 __asm__(".symver own_dlsym, dlsym@" FIRST_GLIBC);
+__asm__(".symver own_dlerror, dlerror@" FIRST_GLIBC);
 __asm__(".symver own_dlmopen, dlmopen@" FIRST_DLMOPEN);
 void *own_dlopen(const char *name, int flags);
 void *own_dlsym(void *library, const char *name);
+char *own_dlerror(void);
 void *own_dlmopen(long space, const char *name, int flags);
 
 static const char *way;
 static char **own_arguments;
 
 /* The way is closed: by the kernel, by the container or by its image. */
-static _Noreturn void closed(const char *what) {
-  printf("{\"escape\": \"%s\", \"closed\": \"%s: %s\"}\n", way, what, strerror(errno));
+static _Noreturn void closed_because(const char *what, const char *reason) {
+  printf("{\"escape\": \"%s\", \"closed\": \"%s: %s\"}\n", way, what, reason);
   fflush(stdout);
   _exit(0);
+}
+
+static _Noreturn void closed(const char *what) {
+  closed_because(what, strerror(errno));
 }
 
 static _Noreturn void start_again(const char *program, char *loader, char *environment[]) {
@@ -70,7 +76,7 @@ static void by_deepbind(void) {
 static void by_namespace(void) {
   void *cuda = own_dlmopen(NEW_NAMESPACE, "libcuda.so.1", NOW);
   if (cuda == NULL)
-    closed("dlmopen");
+    closed_because("dlmopen", own_dlerror());
   take_functions(cuda);
 }
 

@@ -1,7 +1,7 @@
 """How long two trainings take in turns (--swap), as a part of how long they take one after the other.
 
     python tests/bench/swap.py [--steps 400] [--ms 50] [--times 3]              # on a simulated GPU, as root
-    python tests/bench/swap.py --python PYTHON [--gib 126] [--steps 2000]       # on this host's GPU: a guard has to run
+    python tests/bench/swap.py --python PYTHON [--gib 126] [--steps 2000] [--gpu 0]  # on a real one, where a guard runs
 
 Each holds 90 % of the GPU's memory, and looks at bytes of it in every step. The simulated GPU has 8 GiB, and copies 12
 MiB a millisecond on a process's way off it and back, as a card on PCIe 5 does. The real one needs nobody else on it, a
@@ -26,7 +26,7 @@ from support.suspension import PATTERNS, Guard, Host  # from the tests' folder
 
 MEMORY_MIB, COPY_MIB_PER_MS = 8192, 12
 TRAINING = PATTERNS.with_name("training.py")
-TURNS = ("--swap", "--mem", "90%", "--gpus", "device=0")
+TURNS = ("--swap", "--mem", "90%", "--gpus")
 TORCH = """
 import sys, time, torch
 held = [torch.full((1 << 30,), index % 251, dtype=torch.uint8, device="cuda") for index in range(int(sys.argv[1]) - 2)]
@@ -74,13 +74,13 @@ def simulated(steps: int, milliseconds: int) -> Iterator[Start]:
         command = [sys.executable, "-u", str(TRAINING), str(mib), str(steps), str(milliseconds)]
         guard = Guard(host)
         try:
-            yield lambda: host.start("local", "--driver", "sim", *TURNS, "--", *command)
+            yield lambda: host.start("local", "--driver", "sim", *TURNS, "device=0", "--", *command)
         finally:
             guard.end()
 
 
-def on_this_host(command: Sequence[str]) -> Start:
-    whole = [sys.executable, "-m", "vgpurun", "local", *TURNS, "--", *command]
+def on_this_host(gpu: int, command: Sequence[str]) -> Start:
+    whole = [sys.executable, "-m", "vgpurun", "local", *TURNS, f"device={gpu}", "--", *command]
     return lambda: subprocess.Popen(whole, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -91,9 +91,10 @@ def main() -> None:
     parser.add_argument("--times", type=int, default=3)
     parser.add_argument("--python", help="measure this host's GPU, with this Python; a guard has to run")
     parser.add_argument("--gib", type=int, default=126)
+    parser.add_argument("--gpu", type=int, default=0, help="its index in nvidia-smi")
     options = parser.parse_args()
     if options.python:
-        start = on_this_host([options.python, "-c", TORCH, str(options.gib), str(options.steps)])
+        start = on_this_host(options.gpu, [options.python, "-c", TORCH, str(options.gib), str(options.steps)])
         measure(start, options.times, "this host's GPU")
         return
     with simulated(options.steps, options.ms) as start:

@@ -86,7 +86,7 @@ def answer(result: subprocess.CompletedProcess[str]) -> dict[str, Any]:
 
 
 def c_library() -> bytes:
-    """This machine's glibc at the paths that it has, as a tar file."""
+    """This machine's glibc at the paths that it has, and an empty /tmp, as a tar file."""
     listed = subprocess.run(["ldd", "/usr/bin/env"], capture_output=True, text=True, check=True).stdout
     folder = next(Path(word).parent for word in listed.split() if word.startswith("/") and "libc.so.6" in word)
     loader = next(word for word in listed.split() if word.startswith("/") and "ld-linux" in word)
@@ -96,6 +96,9 @@ def c_library() -> bytes:
             place = f"{folder}/{name}".lstrip("/")
             tar.add((folder / name).resolve(), arcname=place if place.startswith("usr/") else f"usr/{place}")
         tar.add(Path(loader).resolve(), arcname=f"usr{loader}")
+        folder_for_all = tarfile.TarInfo("tmp")
+        folder_for_all.type, folder_for_all.mode = tarfile.DIRTYPE, 0o1777
+        tar.addfile(folder_for_all)
         for link in ("lib", "lib64"):
             member = tarfile.TarInfo(link)
             member.type, member.linkname = tarfile.SYMTYPE, f"usr/{link}"

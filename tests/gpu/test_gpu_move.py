@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
+from pathlib import Path
 
 import pytest
-from runners import PROGRAMS, vgpurun
-from test_gpu_suspend import DETERMINISTIC, STEPS
+from runners import PROGRAMS
+from test_gpu_suspend import read_step, running, suspended
 
-from support import CHECKOUT, unavailable
+from support import unavailable
 from vgpurun.host import gpus
 from vgpurun.host.gpus import Gpu, of_same_kind
 
@@ -32,31 +30,24 @@ def alike() -> tuple[Gpu, Gpu]:
     return pair[0], pair[1]
 
 
-def start(python: str, gpu: Gpu, *words: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "vgpurun", "local", "--mem", "8g", "--gpus", f"device={gpu.index}", "--", python]
-    return subprocess.Popen(
-        [*command, *words], cwd=CHECKOUT, env={**os.environ, **DETERMINISTIC}, stdout=subprocess.PIPE, text=True
-    )
-
-
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("work", ["train", "infer"])
-def test_the_same_bits_on_the_other_gpu(python: str, alike: tuple[Gpu, Gpu], work: str) -> None:
-    program = [str(PROGRAMS / "torch_suspended.py"), work, str(STEPS)]
-    with start(python, alike[0], *program) as process:
-        assert process.stdout
-        expected = process.stdout.readlines()
-    assert len(expected) == STEPS
-    with start(python, alike[0], *program) as process:
-        assert process.stdout
-        seen = [process.stdout.readline()]
+def test_the_same_bits_on_the_other_gpu(python: str, alike: tuple[Gpu, Gpu], work: str, tmp_path: Path) -> None:
+    program, out = str(PROGRAMS / "torch_suspended.py"), tmp_path / "steps"
+    with out.open("w") as file, running(
+        python, program, work, "1000000", gpus_wanted=f"device={alike[0].index}", out=file
+    ) as process:  # fmt: skip
+        step = read_step(out, 0)
         for turn in range(TIMES):
             here, there = alike[turn % 2], alike[(turn + 1) % 2]
             before = [use.memory_used_bytes for use in gpus.read_use([here, there])]
-            done = vgpurun(["move", "--gpus", there.number, "--process", str(process.pid)])
+            done = suspended(process, "move", "--gpus", there.number)
             assert done.returncode == 0, done.stderr
             after = [use.memory_used_bytes for use in gpus.read_use([here, there])]
             print(done.stdout.strip(), [(now - then) // MIB for now, then in zip(after, before, strict=True)], "MiB")
-            seen.append(process.stdout.readline())
+            step = read_step(out, step)
             assert gpus.read_processes(here) == {}
-        seen += process.stdout.readlines()
-    assert seen == expected
+    seen = out.read_text().split("\n")[:step]
+    with running(python, program, work, str(step)) as process:
+        assert process.stdout
+        assert process.stdout.read().splitlines() == seen

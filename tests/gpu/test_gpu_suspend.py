@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
 
 import pytest
 from runners import PROGRAMS, vgpurun
@@ -17,7 +20,6 @@ from vgpurun.host.checkpoints import CheckpointError, Checkpoints
 from vgpurun.inventory import guarded
 
 TIMES = 20
-STEPS = 200
 MIB = 1 << 20
 DETERMINISTIC = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
 
@@ -30,32 +32,39 @@ def _driver() -> None:
 
 
 @contextmanager
-def running(python: str, *words: str, environment: Mapping[str, str] = {}) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-m", "vgpurun", "local", "--mem", "8g", "--gpus", "device=0", "--", python, *words]
+def running(
+    python: str, *words: str, gpus_wanted: str = "device=0", out: IO[str] | None = None, allocator: str = ""
+) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-m", "vgpurun", "local", "--mem", "4g", "--gpus", gpus_wanted, "--", python, *words]
+    environment = {**os.environ, **DETERMINISTIC, "PYTORCH_CUDA_ALLOC_CONF": allocator}
     with subprocess.Popen(
-        command, cwd=CHECKOUT, env={**os.environ, **DETERMINISTIC, **environment}, stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE, text=True,
-    ) as process:  # fmt: skip
+        command, cwd=CHECKOUT, env=environment, stdin=subprocess.PIPE, stdout=out or subprocess.PIPE, text=True
+    ) as process:
         try:
             yield process
         finally:
-            process.kill()
+            suspended(process, "resume")  # a program that is off the GPU would not end
+            process.terminate()
 
 
-def suspended(process: subprocess.Popen[str], verb: str = "suspend") -> subprocess.CompletedProcess[str]:
-    return vgpurun([verb, "--process", str(process.pid)])
+def suspended(process: subprocess.Popen[str], verb: str = "suspend", *options: str) -> subprocess.CompletedProcess[str]:
+    return vgpurun([verb, *options, "--process", str(process.pid)])
 
 
+def read_step(out: Path, after: int) -> int:
+    """Wait for a step after this one, and return the last one's number."""
+    while (seen := out.read_text().count("\n")) <= after:
+        time.sleep(0.01)
+    return seen
+
+
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize("work", ["train", "infer"])
-def test_the_same_bits(python: str, work: str) -> None:
-    program = [str(PROGRAMS / "torch_suspended.py"), work, str(STEPS)]
-    with running(python, *program) as process:
-        assert process.stdout
-        expected = process.stdout.readlines()
-    assert len(expected) == STEPS
-    with running(python, *program) as process:
-        assert process.stdout
-        seen = [process.stdout.readline()]
+def test_the_same_bits(python: str, work: str, tmp_path: Path) -> None:
+    """Each step's bits are those of a run that nobody has interrupted."""
+    program, out = str(PROGRAMS / "torch_suspended.py"), tmp_path / "steps"
+    with out.open("w") as file, running(python, program, work, "1000000", out=file) as process:
+        step = read_step(out, 0)
         for _ in range(TIMES):
             done = suspended(process)
             assert done.returncode == 0, done.stderr
@@ -63,9 +72,51 @@ def test_the_same_bits(python: str, work: str) -> None:
             print(done.stdout.strip(), "; NVML shows", use.memory_used_bytes // MIB, "MiB")
             back = suspended(process, "resume")
             assert back.returncode == 0, back.stderr
-            seen.append(process.stdout.readline())
-        seen += process.stdout.readlines()
-    assert seen == expected
+            step = read_step(out, step)
+    seen = out.read_text().split("\n")[:step]
+    with running(python, program, work, str(step)) as process:
+        assert process.stdout
+        assert process.stdout.read().splitlines() == seen
+
+
+@pytest.mark.parametrize("kind", ["memory", "streams", "graph", "pinned", "managed", "pools", "expandable", "workers"])
+def test_what_a_program_holds(python: str, kind: str) -> None:
+    """All of it is as it was."""
+    allocator = {"pools": "backend:cudaMallocAsync", "expandable": "expandable_segments:True"}.get(kind, "")
+    with running(python, str(PROGRAMS / "torch_kept.py"), kind, allocator=allocator) as process:
+        held(process, "")
+
+
+@pytest.mark.parametrize("kind", ["ipc", "nccl"])
+def test_what_is_refused(python: str, kind: str) -> None:
+    """The program runs on."""
+    wanted = "device=0,1" if kind == "nccl" else "device=0"
+    if len(gpus.list_gpus()) < len(wanted.split(",")):
+        unavailable("NCCL takes two GPUs")
+    with running(python, str(PROGRAMS / "torch_kept.py"), kind, gpus_wanted=wanted) as process:
+        held(process, "cannot be suspended")
+
+
+def test_memory_of_two_gpus(python: str) -> None:
+    if len(gpus.list_gpus()) < 2:
+        unavailable("there is one GPU")
+    with running(python, str(PROGRAMS / "torch_kept.py"), "peers", gpus_wanted="device=0,1") as process:
+        held(process, "")
+
+
+def held(process: subprocess.Popen[str], refusal: str) -> None:
+    """Suspend a program and bring it back, or be refused; then it has what it had."""
+    assert process.stdin and process.stdout
+    assert process.stdout.readline() == "ready\n"
+    done = suspended(process, "suspend", "--hold")
+    print(done.stdout, done.stderr)
+    assert done.returncode == (125 if refusal else 0) and refusal in done.stderr, done.stderr
+    if not refusal:
+        back = suspended(process, "resume")
+        assert back.returncode == 0, back.stderr
+    process.stdin.write("\n")
+    process.stdin.flush()
+    assert process.stdout.readline() == "True\n"
 
 
 def test_nothing_of_it_is_on_the_gpu(python: str) -> None:
@@ -74,7 +125,7 @@ def test_nothing_of_it_is_on_the_gpu(python: str) -> None:
     with running(python, str(PROGRAMS / "torch_suspended.py"), "infer", "1000000") as process:
         assert process.stdout
         process.stdout.readline()
-        done = vgpurun(["suspend", "--hold", "--process", str(process.pid)])
+        done = suspended(process, "suspend", "--hold")
         assert done.returncode == 0, done.stderr
         (meanwhile,) = gpus.read_use(gpus.list_gpus()[:1])
         assert meanwhile.memory_used_bytes - before.memory_used_bytes <= 50 * MIB
