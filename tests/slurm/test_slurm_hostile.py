@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -127,13 +128,28 @@ def test_a_full_disk_refuses_and_drains_nothing(cluster: Cluster) -> None:
     assert cluster.ask(f"srun -w n1 --gres=shard:1 {ALLOCATES_OF_ONE}") == ONE_SHARD
 
 
+@contextmanager
+def _on_one_cpu() -> Iterator[None]:
+    """Start what this thread starts on one CPU.
+
+    Slurm binds the namespace that it makes for a job to a file. Since Linux 6.18 each CPU numbers namespaces by itself,
+    and the kernel refuses that bind (EINVAL) for one with a lower number than slurmstepd's own.
+    """
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(before)})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
 @pytest.mark.slow
 def test_jobs_with_a_private_tmp_have_their_share_too(built_library: Path) -> None:
     """Slurm finds a job's own namespace by a file that a namespace of ours would not have."""
     if CHECKOUT.is_relative_to("/tmp"):
         unavailable("such a job does not see the library of a checkout in /tmp")
     lines = ["JobContainerType=job_container/tmpfs", "PrologFlags=Contain"]
-    with slurm_cluster("24.11", lines) as cluster:
+    with _on_one_cpu(), slurm_cluster("24.11", lines) as cluster:
         hook = f"{ALLOCATES_OF_ONE} >/var/tmp/hook.out"
         cluster.ask(f"printf '#!/bin/bash\\n%s\\n' '{hook}' >/var/hook; chmod 755 /var/hook", "root")
         inside = f"{ALLOCATES_OF_ONE}; ls /tmp | wc -l"
