@@ -68,6 +68,12 @@ def test_policy_by_tables(program: str, case: str) -> None:
     run(program, case, "plain")
 
 
+@pytest.mark.parametrize("program", REAL_TIME)
+def test_what_measures_real_time_is_built(program: str) -> None:
+    """Beside other tests: those that measure wait for no compiler."""
+    assert built(f"{program}_test", "address-undefined").exists()
+
+
 @pytest.mark.parametrize(("program", "case"), cases(THREADED))
 def test_policy_of_many_threads(program: str, case: str) -> None:
     run(program, case, "thread")

@@ -182,9 +182,9 @@ def test_programs_that_the_library_sees_are_left_alone(own_gpu: Cli, debian: str
 
 
 def share_of(vgpurun: Cli, image: str, way: str, kernel_ms: int) -> float:
-    """Return the part of ten seconds in which a program past the library had the GPU, at a limit of 20 %."""
+    """Return the part of six seconds in which a program past the library had the GPU, at a limit of 20 %."""
     options = ("--sm", "20", *WAYS[way])
-    start(vgpurun, image, "/programs/escape.py", way, "spin", f"spin_{kernel_ms}ms", "10", options=options)
+    start(vgpurun, image, "/programs/escape.py", way, "spin", f"spin_{kernel_ms}ms", "6", options=options)
     wait_until(lambda: status(vgpurun) == "exited", "end")
     container = vgpurun.engine.containers.get("tenant")
     launches, _, _, seconds, _ = container.logs().decode().splitlines()[-1].split()

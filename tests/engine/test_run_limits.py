@@ -109,8 +109,8 @@ def test_all_processes_of_a_container_share_the_limit(vgpurun: Cli, debian: str)
 @pytest.mark.real_time
 def test_half_of_the_gpu_does_half_of_the_work(own_gpu: Cli, debian: str) -> None:
     def share() -> float:
-        whole = program(own_gpu, debian, "spin", "spin_1ms", "2", limits=())
-        half = program(own_gpu, debian, "spin", "spin_1ms", "2", limits=("--sm", "50"))
+        whole = program(own_gpu, debian, "spin", "spin_1ms", "1", limits=())
+        half = program(own_gpu, debian, "spin", "spin_1ms", "1", limits=("--sm", "50"))
         return float((half["launches"] / half["seconds"]) / (whole["launches"] / whole["seconds"]))
 
     assert_measured(share, lambda share: abs(share - 0.5) < 0.06)

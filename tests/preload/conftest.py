@@ -37,6 +37,16 @@ def sandbox(built_library: Path, tmp_path: Path) -> Iterator[Sandbox]:
         shutil.rmtree(tenant_of(file), ignore_errors=True)
 
 
+@pytest.fixture
+def busy_gpu(sandbox: Sandbox) -> Sandbox:
+    """Programs launch 32 kernels ahead.
+
+    A busy machine that holds them up leaves no GPU idle then, and they wait for no more than these at their end.
+    """
+    (sandbox.folder / "sim.yaml").write_text(MACHINE.replace("    memory", "    launch_queue_depth: 32\n    memory"))
+    return sandbox
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what is suspended and resumed, which takes seconds."""
     for item in items:

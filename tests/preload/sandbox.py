@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,6 +45,13 @@ class Sandbox:
     def variables(self, **limits: str) -> dict[str, str]:
         """The environment of a limited program."""
         return {**self.environment, "LD_PRELOAD": str(LIBRARY), **limits}
+
+    def own_gpu(self) -> dict[str, str]:
+        """The variables of a program that has a simulated GPU of its own, as in a container of its own."""
+        folder = Path(tempfile.mkdtemp(dir=self.folder))
+        (folder / "sim.yaml").write_text(MACHINE.replace(UUID, f"GPU-{uuid.uuid4()}"))
+        files = {"VGPUSIM_CONFIG": "sim.yaml", "VGPUSIM_STATE": "state", "CUDA_DEVICE_MEMORY_SHARED_CACHE": "usage"}
+        return {variable: str(folder / file) for variable, file in files.items()}
 
     def run(
         self, command: Sequence[str | Path], timeout_s: float = 60, **limits: str

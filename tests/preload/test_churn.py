@@ -24,7 +24,7 @@ from vgpurun import abi
 
 pytestmark = pytest.mark.slow
 
-SECONDS = float(os.environ.get("VGPURUN_STRESS_SECONDS", "5"))
+SECONDS = float(os.environ.get("VGPURUN_STRESS_SECONDS", "3"))
 LIMIT_BYTES = 1 << 30
 KEPT_BYTES = 4 << 20  # by a process for its next small allocations, at the most
 LIMIT = {"CUDA_DEVICE_MEMORY_LIMIT": str(LIMIT_BYTES), "LIBCUDA_LOG_LEVEL": "0"}

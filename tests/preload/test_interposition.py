@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 from sandbox import SIMULATED_DRIVER, Sandbox
+from together import assert_shares
 
-from support import CHECKOUT, LIBRARY, assert_measured
+from support import CHECKOUT, LIBRARY
 
 HOOKS = "".join((CHECKOUT / "lib/src/hook" / name).read_text() for name in ("hooks.h", "profiled_hooks.h"))
 
@@ -212,19 +213,11 @@ def test_threads_that_are_cancelled_while_they_launch_hold_nobody_up(
 
 
 @pytest.mark.real_time
-@pytest.mark.parametrize("ends", [[], ["ends"]], ids=["a thread that goes on", "threads that end"])
-def test_launches_that_a_signal_handler_leaves_by_siglongjmp(
-    sandbox: Sandbox, compile_c: Callable[..., Path], ends: list[str]
-) -> None:
+def test_launches_that_a_signal_handler_leaves_by_siglongjmp(sandbox: Sandbox, compile_c: Callable[..., Path]) -> None:
     """The share is afterwards what it was."""
     program = compile_c("jumps.c", f"-L{SIMULATED_DRIVER}", "-lcuda", "-lpthread")
-
-    def share() -> float:
-        result = sandbox.run([program, "20", *ends], CUDA_DEVICE_SM_LIMIT="40")
-        assert result.returncode == 0, result.stderr
-        return float(result.stdout)
-
-    assert_measured(share, lambda share: 0.33 < share < 0.47)
+    programs = {"a thread that goes on": [program, "20"], "threads that end": [program, "20", "ends"]}
+    assert_shares(sandbox, programs, 0.33, 0.47, CUDA_DEVICE_SM_LIMIT="40")
 
 
 @pytest.mark.parametrize("profiled", [False, True])

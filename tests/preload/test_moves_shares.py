@@ -13,7 +13,7 @@ from support import CHECKOUT, assert_measured
 from support.suspension import Host
 
 RATES = CHECKOUT / "tests" / "sim" / "programs" / "rates.py"
-WINDOWS = 3
+WINDOWS = 2
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def tenants(host: Host) -> Iterator[dict[str, subprocess.Popen[str]]]:
 
 
 def shares(tenants: dict[str, subprocess.Popen[str]]) -> dict[str, float]:
-    """Return what each takes of its GPU's time, over a second and a half."""
+    """Return what each takes of its GPU's time, over a second."""
     found = {}
     for name, process in tenants.items():
         assert process.stdout

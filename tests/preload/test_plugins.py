@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 from sandbox import PROGRAMS, SIMULATED_DRIVER, Sandbox
+from together import assert_shares
 
-from support import LIBRARY, assert_measured
+from support import LIBRARY
 
 pytestmark = pytest.mark.slow
 
@@ -63,14 +64,18 @@ def held_mib(sandbox: Sandbox, plugin: Path, mode: int) -> int:
     return int(sandbox.python(code, CUDA_DEVICE_MEMORY_LIMIT="2g"))
 
 
-def share(sandbox: Sandbox, plugin: Path, mode: int) -> float:
-    """Return the part of the time in which a plugin's kernels ran under a limit of 30 %."""
+def assert_limited(sandbox: Sandbox, plugins: Mapping[str, Path]) -> None:
+    """In each mode, the plugins' kernels run for 30 % of the time under such a limit."""
     code = (
-        f"import ctypes; plugin = ctypes.CDLL({str(plugin)!r}, mode={mode})\n"
+        "import ctypes; plugin = ctypes.CDLL({plugin!r}, mode={mode})\n"
         "plugin.seconds_of.restype = ctypes.c_double\n"
         "print(0.4 / plugin.seconds_of(400))"
     )
-    return float(sandbox.python(code, CUDA_DEVICE_SM_LIMIT="30"))
+    programs = {
+        f"{name}, {mode}": (sys.executable, "-c", code.format(plugin=str(plugin), mode=MODES[mode]))
+        for name, plugin in plugins.items() for mode in MODES
+    }  # fmt: skip
+    assert_shares(sandbox, programs, 0.2, 0.4, CUDA_DEVICE_SM_LIMIT="30")
 
 
 MODES = {"now": os.RTLD_NOW, "deep": os.RTLD_NOW | os.RTLD_DEEPBIND}
@@ -82,9 +87,8 @@ def test_a_plugin_that_is_linked_with_the_driver(sandbox: Sandbox, linked: Path,
 
 
 @pytest.mark.real_time
-@pytest.mark.parametrize("mode", MODES)
-def test_the_share_of_a_plugin_that_is_linked_with_the_driver(sandbox: Sandbox, linked: Path, mode: str) -> None:
-    assert_measured(lambda: share(sandbox, linked, MODES[mode]), lambda share: 0.2 < share < 0.4)
+def test_the_shares_of_plugins(sandbox: Sandbox, linked: Path, plugin: Build) -> None:
+    assert_limited(sandbox, {"linked": linked, "its own": plugin(f"-DDLSYM={DLSYM['its own']}")})
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -93,16 +97,12 @@ def test_a_plugin_that_looks_the_driver_up(sandbox: Sandbox, plugin: Build, way:
     assert held_mib(sandbox, plugin(f"-DDLSYM={DLSYM[way]}"), MODES[mode]) == 1280
 
 
-# A way that leads to the limit of memory leads to that of compute, so `make test-all` alone measures all of them.
-SHARES = ["its own", *(pytest.param(way, marks=pytest.mark.exhaustive) for way in DLSYM if way != "its own")]
-
-
+@pytest.mark.exhaustive  # a way that leads to the limit of memory leads to that of compute
 @pytest.mark.real_time
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("way", SHARES)
-def test_the_share_of_a_plugin_that_looks_the_driver_up(sandbox: Sandbox, plugin: Build, way: str, mode: str) -> None:
-    built = plugin(f"-DDLSYM={DLSYM[way]}")
-    assert_measured(lambda: share(sandbox, built, MODES[mode]), lambda share: 0.2 < share < 0.4)
+def test_the_shares_of_plugins_that_look_the_driver_up(sandbox: Sandbox, plugin: Build) -> None:
+    built = {way: plugin(f"-DDLSYM={code}", output=f"{way}.so") for way, code in DLSYM.items()}
+    for ways in (list(built)[::2], list(built)[1::2]):
+        assert_limited(sandbox, {way: built[way] for way in ways})
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -22,7 +22,7 @@ from vgpurun.limits import limits_file
 from vgpurun.limits.policies import Priority, SmPolicy
 from vgpurun.limits.quota import Quota
 
-pytestmark = pytest.mark.real_time
+pytestmark = [pytest.mark.real_time, pytest.mark.usefixtures("busy_gpu")]
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from sandbox import MACHINE, SIMULATED_DRIVER, UUID, Sandbox
+from sandbox import SIMULATED_DRIVER, UUID, Sandbox
 
 from support import assert_measured
 from vgpurun.limits import limits_file, usage_file
@@ -233,13 +233,6 @@ def test_free_is_what_the_device_really_has(sandbox: Sandbox) -> None:
 
 
 # ---- utilization -------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def busy_gpu(sandbox: Sandbox) -> Sandbox:
-    """Programs launch 64 ms ahead, so that a busy machine that holds them up does not leave the GPU idle."""
-    (sandbox.folder / "sim.yaml").write_text(MACHINE.replace("    memory", "    launch_queue_depth: 32\n    memory"))
-    return sandbox
 
 
 BUSY = """

@@ -317,7 +317,7 @@ def _measured(sandbox: Sandbox, attack: Callable[[], None], attack_s: float) -> 
     return found
 
 
-ATTACK_S = 6  # and twenty on simulated time: tests/c/strangers_test.c
+ATTACK_S = 4  # and twenty on simulated time: tests/c/strangers_test.c
 _OTHERS = [_replace, _truncate, _grow, _random_bytes, _be_thousands, _wait_for_ever, _are_there]
 
 

@@ -4,9 +4,13 @@ last one has measured."""
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
-from support import go_on_together
+from sandbox import Sandbox
+
+from support import assert_measured, go_on_together
 
 # For programs: what a launch in a loop completes, as a part of the time. Kernels of 2 ms keep the GPU at work while a
 # busy machine holds the program up for a moment.
@@ -41,3 +45,23 @@ def measured_together(programs: Sequence[subprocess.Popen[str]]) -> list[float]:
         for program in programs:
             program.kill()
             program.communicate()
+
+
+def assert_shares(
+    sandbox: Sandbox, programs: Mapping[str, Sequence[str | Path]], least: float, most: float, **limits: str
+) -> None:
+    """Each of these programs prints a share between these, on a GPU of its own.
+
+    They run at the same time, since their GPUs are at work and this machine hardly is.
+    """
+
+    def share(program: Sequence[str | Path]) -> float:
+        result = sandbox.run(program, **{**sandbox.own_gpu(), **limits})
+        assert result.returncode == 0, result.stdout + result.stderr
+        return float(result.stdout)
+
+    def shares() -> dict[str, float]:
+        with ThreadPoolExecutor(len(programs)) as pool:
+            return dict(zip(programs, pool.map(share, programs.values()), strict=True))
+
+    assert_measured(shares, lambda seen: all(least < share < most for share in seen.values()))

@@ -8,6 +8,7 @@ from slurm_cluster import PROGRAM, Cluster
 from support import CHECKOUT, assert_measured
 
 
+@pytest.mark.exhaustive  # beside jobs, and what they are given, which the other tests have
 @pytest.mark.real_time
 def test_two_jobs_have_two_shards_and_one_of_four(cluster: Cluster) -> None:
     """The second also clears its environment."""
