@@ -155,7 +155,8 @@ class ProcessUsage(ctypes.LittleEndianStructure):
     _fields_ = (
         ("pid", ctypes.c_uint32),
         ("pid_namespace", ctypes.c_uint32),
-        ("reserved", ctypes.c_uint8 * 56),
+        ("shares_memory", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint8 * 52),
         ("devices", DeviceUsage * MAX_DEVICES),
     )
 

@@ -75,11 +75,21 @@ static void look_for_shared_physical(void *object, void *found) {
   *(bool *)found |= physical->shared_id != 0 || physical->imported;
 }
 
-/* Memory that several processes use could not go with one of them; drivers before 610 refuse. */
+/* A driver before 610 takes off the GPU what shares memory, and does not bring it back. */
 static bool shares_memory(void) {
   bool found = false;
   region_visit(look_for_shared_region, &found);
   handle_visit(HANDLE_PHYSICAL_MEMORY, look_for_shared_physical, &found);
+  return found;
+}
+
+static void look_for_managed(struct region *region, void *found) {
+  *(bool *)found |= region->kind == REGION_MANAGED;
+}
+
+static bool has_managed_memory(void) {
+  bool found = false;
+  region_visit(look_for_managed, &found);
   return found;
 }
 
@@ -153,7 +163,7 @@ static bool is_told_to(const char *what) {
 
 static CUresult save(void) {
   bool failed = false;
-  if (shares_memory() || is_told_to("refuse"))
+  if (has_managed_memory() || is_told_to("refuse"))
     return CUDA_ERROR_NOT_SUPPORTED;
   if (is_told_to("fail"))
     return CUDA_ERROR_UNKNOWN;
@@ -190,6 +200,7 @@ static bool take_all(void) {
 
 /* A driver on a card does not recover from a restore that found too little memory: it fails from then on. */
 static CUresult restore(const struct state_checkpoint *checkpoint) {
+  restore_is_broken |= shares_memory();
   if (restore_is_broken)
     return CUDA_ERROR_OPERATING_SYSTEM;
   if (!remap_devices(checkpoint->pairs, checkpoint->pair_count))

@@ -155,7 +155,8 @@ struct vgpu_device_usage {
 struct vgpu_process_usage {
   uint32_t pid;           /* in its own PID namespace: by it NVML names the process there, and nowhere else */
   uint32_t pid_namespace; /* that namespace's number, as in /proc/self/ns/pid; 0: unknown */
-  uint8_t reserved[56];
+  uint32_t shares_memory; /* not 0: it has given handles of GPU memory to other processes, or opened theirs */
+  uint8_t reserved[52];
   struct vgpu_device_usage devices[VGPU_MAX_DEVICES];
 };
 

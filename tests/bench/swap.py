@@ -55,7 +55,7 @@ def measure(start: Start, times: int, where: str) -> None:
     print("where\tone after the other, s\tin turns, s\tpart", flush=True)
     parts = []
     for _ in range(times):
-        alone_s = took_s(start, 1) + took_s(start, 1)
+        alone_s = 2 * took_s(start, 1)
         turns_s = took_s(start, 2)
         parts.append(alone_s / turns_s)
         print(f"{where}\t{alone_s:.1f}\t{turns_s:.1f}\t{parts[-1]:.0%}", flush=True)

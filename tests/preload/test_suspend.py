@@ -12,6 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import pytest
+
 from support import unavailable
 from support.suspension import Host, Program, programs
 
@@ -79,12 +81,18 @@ def test_memory_of_others_is_never_restored_into(host: Host, start: Callable[...
     assert first.asks("check") == "right 4"
 
 
-def test_what_the_driver_refuses_runs_on(host: Host, start: Callable[..., Program]) -> None:
+@pytest.mark.parametrize(
+    ("asked", "said", "message"),
+    [
+        ("managed", "managed", "cannot checkpoint process"),
+        ("share", "shared", "shares GPU memory with others (CUDA IPC)"),
+    ],
+)
+def test_what_cannot_come_back_runs_on(start: Callable[..., Program], asked: str, said: str, message: str) -> None:
     program = start("--mem", "1g", "--gpus", "device=0")
-    assert program.asks("share") == "shared"
+    assert program.asks(asked) == said
     refused = program.suspend()
-    assert refused.returncode == 125
-    assert "cannot checkpoint process" in refused.stderr and "CUDA IPC" in refused.stderr
+    assert (refused.returncode, message in refused.stderr) == (125, True), refused.stderr
     assert program.asks("check") == "right 4"
     assert not (program.folder / "suspension").exists()
 

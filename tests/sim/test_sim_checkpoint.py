@@ -172,10 +172,22 @@ def test_older_drivers_cannot(machine: Machine, driver: Remote) -> None:
     assert driver(f"lock({pid})") == ["CUDA_ERROR_NOT_SUPPORTED"]
 
 
-def test_memory_that_others_use_stays(machine: Machine, driver: Remote) -> None:
+def test_memory_that_others_use_does_not_come_back(machine: Machine, driver: Remote) -> None:
     program = Program(machine)
     program.tell("share")
     program.expect("shared")
+    pid = program.pid
+    assert driver(f"lock({pid})", f"checkpoint({pid})", f"restore({pid})") == [
+        "CUDA_SUCCESS",
+        "CUDA_SUCCESS",
+        "CUDA_ERROR_OPERATING_SYSTEM",
+    ]
+
+
+def test_managed_memory_stays(machine: Machine, driver: Remote) -> None:
+    program = Program(machine)
+    program.tell("managed")
+    program.expect("managed")
     calls = [
         f"lock({program.pid})",
         f"checkpoint({program.pid})",

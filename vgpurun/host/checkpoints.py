@@ -44,8 +44,8 @@ _REASONS = {
     "CUDA_ERROR_OPERATING_SYSTEM": "the driver could not reach it, or has failed at it before",
     "CUDA_ERROR_NOT_FOUND": "this driver is too old: it takes 570 or newer",
     "CUDA_ERROR_NOT_READY": "its work on the GPU did not end in time",
-    "CUDA_ERROR_NOT_SUPPORTED": "the driver does not support it for this process, as with memory that processes share "
-    "(CUDA IPC), or is older than 570",
+    "CUDA_ERROR_NOT_SUPPORTED": "the driver does not support it for this process, as with managed memory, or is older "
+    "than 570",
 }
 
 

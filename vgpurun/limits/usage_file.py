@@ -123,6 +123,18 @@ def read_counted(path: Path) -> frozenset[tuple[int, int]]:
         os.close(file)
 
 
+def shares_memory(path: Path) -> bool:
+    """Return whether a living process that counts in a usage file shares memory with others. Raises nothing."""
+    with suppress(OSError):
+        file = open_regular(path)
+        if file is not None:
+            try:
+                return any(slot.shares_memory for slot in _live_slots(file, abi.MAX_PROCESSES))
+            finally:
+                os.close(file)
+    return False
+
+
 def read_asked_ns(path: Path) -> int:
     """Return when a program last waited for GPUs that were taken from it, by CLOCK_MONOTONIC; 0 for never.
 

@@ -8,9 +8,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from vgpurun.errors import NoRoomError, SuspendError
-from vgpurun.host.gpus import Gpu, read_use
+from vgpurun.host.gpus import Gpu, read_driver, read_use
 from vgpurun.host.stopped import CGROUPS, cgroups_of, is_stopped
 from vgpurun.limits.quota import show_size
+from vgpurun.limits.usage_file import shares_memory
 from vgpurun.suspend.processes import Process, held_bytes
 from vgpurun.util.kernel_text import read_lines
 
@@ -18,6 +19,7 @@ _AVAILABLE = re.compile(r"^MemAvailable: +([0-9]+) kB$", re.MULTILINE)
 _PROC = Path("/proc")
 _FILE_PAGES = ("inactive_file", "active_file")
 _NCCL = "/libnccl.so"
+_FIRST_WITH_IPC = 610
 _MEMORY_COMES_BACK_S = 2.0  # what just ended is not all gone yet
 _LOOK_S = 0.05
 
@@ -46,6 +48,19 @@ def check(name: str, held: Mapping[Process, Mapping[str, int]]) -> None:
             raise SuspendError(
                 f"{name} uses {gpu_count} GPUs with NCCL, and the driver does not bring back what talks across GPUs"
             )
+
+
+def check_alone(name: str, limits_folder: Path, gpus: Sequence[Gpu]) -> None:
+    """Raise SuspendError where a process shares memory with others: drivers before 610 take both off the GPU, and do
+    not bring back the one that has opened the other's.
+    """
+    if not shares_memory(limits_folder / "run" / "usage"):
+        return
+    if int(read_driver(gpus).version.split(".")[0]) < _FIRST_WITH_IPC:
+        raise SuspendError(
+            f"a process of {name} shares GPU memory with others (CUDA IPC), and a driver before {_FIRST_WITH_IPC} does "
+            "not bring that back"
+        )
 
 
 def check_runs(name: str, processes: Sequence[Process]) -> None:

@@ -84,5 +84,6 @@ def check_move(target: Limited, gpus: Sequence[Gpu], driver: Checkpoints, onto: 
     there = find_all(target.limits_folder, own, driver)
     checks.check_runs(target.name, there)
     relocation.check(target, there, gpus, onto)
+    checks.check_alone(target.name, target.limits_folder, own)
     checks.check(target.name, held_by_each(there, own))
     return there

@@ -211,6 +211,7 @@ def take(
                 locked.append(each)
     else:
         raise SuspendError(f"processes of {target.name} start faster than they can be stopped")
+    checks.check_alone(target.name, target.limits_folder, own)
     begun = begun._replace(held_bytes=held_bytes(locked, own), processes=tuple(locked))
     record.write(target.limits_folder, begun)
     for each in locked:

@@ -39,6 +39,7 @@ ENTRY_5(BODY, cuMemMap, CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandl
 ENTRY_2(BODY, cuMemUnmap, CUdeviceptr, size_t, BYTES(b))
 ENTRY_4(BODY, cuMemExportToShareableHandle, void *, CUmemGenericAllocationHandle, CUmemAllocationHandleType,
         unsigned long long)
+ENTRY_3(BODY, cuMemImportFromShareableHandle, CUmemGenericAllocationHandle *, void *, CUmemAllocationHandleType)
 ENTRY_6(BODY, cuMulticastBindMem, CUmemGenericAllocationHandle, size_t, CUmemGenericAllocationHandle, size_t, size_t,
         unsigned long long)
 ENTRY_7(BODY, cuMulticastBindMem_v2, CUmemGenericAllocationHandle, CUdevice, size_t, CUmemGenericAllocationHandle,
@@ -47,6 +48,8 @@ ENTRY_5(BODY, cuMulticastBindAddr, CUmemGenericAllocationHandle, size_t, CUdevic
 ENTRY_6(BODY, cuMulticastBindAddr_v2, CUmemGenericAllocationHandle, CUdevice, size_t, CUdeviceptr, size_t,
         unsigned long long)
 ENTRY_2(BODY, cuIpcGetMemHandle, CUipcMemHandle *, CUdeviceptr)
+ENTRY_3(BODY, cuIpcOpenMemHandle, CUdeviceptr *, CUipcMemHandle, unsigned int)
+ENTRY_3(BODY, cuIpcOpenMemHandle_v2, CUdeviceptr *, CUipcMemHandle, unsigned int)
 
 /* arrays and contexts */
 ENTRY_2(BODY, cuArrayCreate, CUarray *, const CUDA_ARRAY_DESCRIPTOR_v1 *)

@@ -226,9 +226,23 @@ static HOT void begin_free(struct release *release, uint64_t pointer) {
 static bool handles_given_out;
 
 HOOK CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr pointer) {
-  if (process_is_limited())
+  if (process_is_limited()) {
     __atomic_store_n(&handles_given_out, true, __ATOMIC_RELAXED);
+    process_note_sharing();
+  }
   return real.cuIpcGetMemHandle(handle, pointer);
+}
+
+HOOK CUresult cuIpcOpenMemHandle(CUdeviceptr *pointer, CUipcMemHandle handle, unsigned int flags) {
+  if (process_is_limited())
+    process_note_sharing();
+  return real.cuIpcOpenMemHandle(pointer, handle, flags);
+}
+
+HOOK CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *pointer, CUipcMemHandle handle, unsigned int flags) {
+  if (process_is_limited())
+    process_note_sharing();
+  return real.cuIpcOpenMemHandle_v2(pointer, handle, flags);
 }
 
 static void ask_if_shared(struct device *device) {

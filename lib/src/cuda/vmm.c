@@ -191,12 +191,20 @@ HOOK CUresult cuMemExportToShareableHandle(void *shareable, CUmemGenericAllocati
   CUresult result = real.cuMemExportToShareableHandle(shareable, handle, type, flags);
   if (result != CUDA_SUCCESS || !limited)
     return result;
+  process_note_sharing();
   pthread_mutex_lock(&lock);
   struct physical *physical = find(&handles, handle);
   if (physical != NULL)
     physical->may_stay = true;
   pthread_mutex_unlock(&lock);
   return result;
+}
+
+HOOK CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *shareable,
+                                             CUmemAllocationHandleType type) {
+  if (process_is_limited())
+    process_note_sharing();
+  return real.cuMemImportFromShareableHandle(handle, shareable, type);
 }
 
 static void note_binding(void) {

@@ -171,3 +171,12 @@ const struct ledger *process_claim_slot(void) {
   end_alone(cancel_state);
   return &ledgers[0];
 }
+
+void process_note_sharing(void) {
+  static bool noted;
+  if (__atomic_exchange_n(&noted, true, __ATOMIC_RELAXED))
+    return;
+  process_ledger();
+  for (int i = 0; i < levels; i++)
+    region_note_sharing(&regions[i]);
+}

@@ -74,6 +74,9 @@ static inline const struct ledger *process_ledger(void) {
   return __builtin_expect(ledger != NULL, 1) ? ledger : process_claim_slot();
 }
 
+/* The program shares GPU memory with other processes: the host must not take it off its GPU (vgpurun/suspend). */
+void process_note_sharing(void);
+
 /* The same for reading only: takes no slot. */
 const struct ledger *process_ledger_view(void);
 const struct ledger *process_ledger_at(int level);

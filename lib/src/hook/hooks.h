@@ -65,11 +65,14 @@ CUresult CUDAAPI cuMulticastBindAddr_v2(CUmemGenericAllocationHandle object, CUd
   X(cuMemMap)                                                                                                          \
   X(cuMemUnmap)                                                                                                        \
   X(cuMemExportToShareableHandle)                                                                                      \
+  X(cuMemImportFromShareableHandle)                                                                                    \
   X(cuMulticastBindMem)                                                                                                \
   X(cuMulticastBindMem_v2)                                                                                             \
   X(cuMulticastBindAddr)                                                                                               \
   X(cuMulticastBindAddr_v2)                                                                                            \
   X(cuIpcGetMemHandle)                                                                                                 \
+  X(cuIpcOpenMemHandle)                                                                                                \
+  X(cuIpcOpenMemHandle_v2)                                                                                             \
   /* arrays and contexts */                                                                                            \
   X(cuArrayCreate)                                                                                                     \
   X(cuArrayCreate_v2)                                                                                                  \

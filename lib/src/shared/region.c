@@ -314,6 +314,13 @@ void region_claim_slot(struct region *region) {
   region->slot = slot;
 }
 
+void region_note_sharing(struct region *region) {
+  static const uint32_t yes = 1;
+  if (region->slot >= 0)
+    shared_file_write(&region->file, &yes, sizeof yes,
+                      place_of(region->slot) + (off_t)offsetof(struct vgpu_process_usage, shares_memory));
+}
+
 /* A failure here concerns this process alone. It says so once: the ledger grants nothing then. */
 static bool say_failed(const struct region *region) {
   static int said;

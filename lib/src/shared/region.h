@@ -45,6 +45,9 @@ void region_open_alone(struct region *region);
  * process that lacks descriptors or memory for it gets nothing from then on. */
 void region_claim_slot(struct region *region);
 
+/* Says in the slot that this process shares memory with others. */
+void region_note_sharing(struct region *region);
+
 /* How the ledger reaches the slots of a region. */
 extern const struct ledger_slots region_slots;
 

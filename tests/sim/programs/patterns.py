@@ -46,6 +46,9 @@ def main() -> None:
             case ["share"]:
                 driver.ipc_handle(held[0][0])
                 print("shared", flush=True)
+            case ["managed"]:
+                driver.mem_alloc_managed(4 * MIB)
+                print("managed", flush=True)
             case ["uuid"]:
                 print(driver.device_uuid(), flush=True)
             case _:
