@@ -10,7 +10,8 @@ from test_gpu_suspend import number, read_step, running, suspended
 
 from support import unavailable
 from vgpurun.host import gpus
-from vgpurun.host.gpus import Gpu, of_same_kind
+from vgpurun.host.gpu_names import of_same_kind
+from vgpurun.host.gpus import Gpu
 
 TIMES = 4
 MIB = 1 << 20

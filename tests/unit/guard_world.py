@@ -14,11 +14,10 @@ from vgpurun.config.schema import GUARD
 from vgpurun.guard.daemon import Guard, Hand
 from vgpurun.guard.hands import HANDS
 from vgpurun.guard.look import Contained, Look, Program, by_container
-from vgpurun.guard.reader import run_of
 from vgpurun.guard.run import LOOK_EVERY_S, duties_of
 from vgpurun.guard.state import State
 from vgpurun.guard.upkeep import follow, let_held_run
-from vgpurun.host.freezer import Cgroup
+from vgpurun.host.freezer import Cgroup, run_of
 from vgpurun.host.gpus import Gpu
 from vgpurun.inventory import guarded
 from vgpurun.limits.quota import Quota

@@ -6,7 +6,7 @@ import pytest
 from fakes import make_gpus
 
 from vgpurun.errors import GpuError
-from vgpurun.host.gpus import match_gpu, select_gpus
+from vgpurun.host.gpu_names import match_gpu, select_gpus
 
 GPUS = make_gpus(4)
 

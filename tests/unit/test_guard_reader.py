@@ -24,9 +24,10 @@ from vgpurun.errors import ContainerError, EngineError, GpuError
 from vgpurun.guard.hands import kill, let_dying_go
 from vgpurun.guard.look import Program
 from vgpurun.guard.outside import program_of
-from vgpurun.guard.reader import GuardReader, _pid_inside, is_counted_elsewhere, is_ending, read_stat, run_of
+from vgpurun.guard.processes import is_counted_elsewhere, is_ending, pid_inside, read_stat
+from vgpurun.guard.reader import GuardReader
 from vgpurun.host import freezer, gpus
-from vgpurun.host.freezer import Cgroup
+from vgpurun.host.freezer import Cgroup, run_of
 from vgpurun.host.gpus import Gpu, Survey
 from vgpurun.inventory.guarded import Action
 from vgpurun.inventory.programs import _line_of
@@ -257,7 +258,7 @@ def test_a_name_hides_nobody_and_forges_nothing(make_cgroup: Callable[[str], Cgr
             try:
                 read = reader(ID, first_pid=pid)._read_program(pid)
                 assert (read.container, read.command.isprintable()) == (ID, True)
-                assert _pid_inside(pid) == pid and list(_line_of(pid))[:2] == [pid, os.getpid()]
+                assert pid_inside(pid) == pid and list(_line_of(pid))[:2] == [pid, os.getpid()]
                 assert not let_dying_go(cgroup)
             finally:
                 process.kill()

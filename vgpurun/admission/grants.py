@@ -13,7 +13,8 @@ from vgpurun.admission.capacity_table import capacity_table
 from vgpurun.config import values as config
 from vgpurun.config.schema import Maxima
 from vgpurun.errors import NoRoomError, QuotaError
-from vgpurun.host.gpus import Gpu, match_gpu
+from vgpurun.host.gpu_names import match_gpu
+from vgpurun.host.gpus import Gpu
 from vgpurun.limits.quota import Quota, show_size
 from vgpurun.util.users import current_user
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from vgpurun.admission.capacity import GpuCapacity
 from vgpurun.errors import GpuError, LimitError, OptionError
 from vgpurun.host import gpus as devices
+from vgpurun.host.gpu_names import parse_gpus
 from vgpurun.host.gpus import Gpu
 from vgpurun.limits import quota
 from vgpurun.limits.model import Limits, is_max, texts_by_device
@@ -62,7 +63,7 @@ def candidates(request: Request, gpus: Sequence[Gpu]) -> Candidates:
     Raises GpuError, OptionError, and LimitError for limits that cannot be read.
     """
     memory, sm = texts_by_device(request.limits)
-    wanted = devices.parse_gpus(request.gpus, gpus) if request.gpus is not None else 1
+    wanted = parse_gpus(request.gpus, gpus) if request.gpus is not None else 1
     if not isinstance(wanted, int):
         return Candidates(tuple(wanted))
     usable = devices.usable(gpus)

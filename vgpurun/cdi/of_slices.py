@@ -19,7 +19,8 @@ from vgpurun.cdi.specification import Share, cdi_device, specification
 from vgpurun.errors import OutputError
 from vgpurun.host import drivers
 from vgpurun.host.drivers import EngineFacts
-from vgpurun.host.gpus import Gpu, of_same_kind
+from vgpurun.host.gpu_names import of_same_kind
+from vgpurun.host.gpus import Gpu
 from vgpurun.limits import limits_file
 from vgpurun.slices import store
 from vgpurun.slices.quotas import quotas_on

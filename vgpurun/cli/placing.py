@@ -9,7 +9,7 @@ from vgpurun.cli.common import LIMITS, Function, GpuNames, SliceName, option
 from vgpurun.config.schema import NO_TIMEOUT
 from vgpurun.console.messages import warn
 from vgpurun.errors import EngineError, NoEngineError
-from vgpurun.host.gpus import GPUS_HELP
+from vgpurun.host.gpu_names import GPUS_HELP
 from vgpurun.util.choices import PLACE_POLICIES
 
 if TYPE_CHECKING:

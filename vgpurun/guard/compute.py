@@ -10,8 +10,8 @@ from typing import Any
 from vgpurun.errors import CgroupError
 from vgpurun.guard.daemon import Actions, Duty
 from vgpurun.guard.look import Contained, Look
-from vgpurun.guard.reader import run_of
 from vgpurun.guard.state import State, about
+from vgpurun.host.freezer import run_of
 from vgpurun.inventory.guarded import HOLD, RELEASE, WARN
 from vgpurun.limits.policies import SmPolicy
 

@@ -2,20 +2,25 @@
 there are. Anything that seldom changes is read seldom, since this goes on twice a second for ever.
 """
 
-import fcntl
-import os
-import re
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from vgpurun import abi
 from vgpurun.errors import ContainerError, EngineError, GpuError
 from vgpurun.guard.look import Contained, Look, Program, by_container
+from vgpurun.guard.processes import (
+    is_counted_elsewhere,
+    is_ending,
+    is_still,
+    namespace_of,
+    namespaces_of,
+    pid_inside,
+    read_stat,
+)  # fmt: skip
 from vgpurun.host import freezer, gpus
-from vgpurun.host.freezer import Cgroup
+from vgpurun.host.freezer import Cgroup, run_of
 from vgpurun.host.gpus import Gpu
 from vgpurun.inventory.guarded import Stopped
 from vgpurun.inventory.reservations import quotas_now
@@ -23,7 +28,7 @@ from vgpurun.limits.usage_file import BrokenUsageError, read_counted
 from vgpurun.slices import store
 from vgpurun.slices.members import has_joined
 from vgpurun.util.background import Background
-from vgpurun.util.kernel_text import read_lines, read_text
+from vgpurun.util.kernel_text import read_text
 from vgpurun.util.printable import printable
 from vgpurun.util.users import name_of
 
@@ -36,19 +41,6 @@ _ENGINE_TAKES_S = 0.2  # mostly; a look waits no longer for its answer
 _GPUS_EVERY_S, _ENGINE_EVERY_S, _ENGINE_AT_MOST_EVERY_S = 30.0, 60.0, 1.0
 _COUNTED_FOR_S = 5.0  # after which a process that the library counts is looked up again
 _UTILIZATION_S, _UTILIZATION_EVERY_S = 1.0, 0.4
-_PF_EXITING = 0x4
-_MOST_ENVIRONMENT_BYTES = 1 << 20
-_NAMESPACE = re.compile(r"pid:\[([0-9]+)\]")
-_NS_GET_PARENT = 0xB702
-_MOST_NAMESPACES = 32  # the kernel's own bound
-
-
-class Stat(NamedTuple):
-    """A process, as /proc/PID/stat has it."""
-
-    parent: int
-    started_ticks: int
-    is_exiting: bool
 
 
 class _Known(NamedTuple):
@@ -93,7 +85,7 @@ class GuardReader:
         if held is None:
             return None
         pids = {pid for by_pid in held.values() for pid in by_pid}
-        self._programs = {pid: each for pid, each in self._programs.items() if pid in pids and _is_still(each)}
+        self._programs = {pid: each for pid, each in self._programs.items() if pid in pids and is_still(each)}
         for pid in pids - self._programs.keys():
             self._programs[pid] = self._read_program(pid)
         self._list_containers(now_s)
@@ -307,98 +299,11 @@ class GuardReader:
         counted = set()
         for pid in pids:
             with suppress(OSError, ValueError):
-                if (namespace_of(pid), _pid_inside(pid)) in slots:
+                if (namespace_of(pid), pid_inside(pid)) in slots:
                     counted.add(pid)
                     self._counted[container.id, pid] = now_s
         self._counted = {key: at_s for key, at_s in self._counted.items() if now_s - at_s < _COUNTED_FOR_S}
         return frozenset(counted)
-
-
-def run_of(cgroup: Cgroup) -> str:
-    """Return what tells one start of a container from the next: the kernel numbers each cgroup anew."""
-    try:
-        return str(cgroup.folder.stat().st_ino)
-    except OSError:
-        return ""
-
-
-def read_stat(pid: int, task: int | None = None) -> Stat:
-    """Return what the kernel says of a process, or of one of its threads. Raises OSError, and ValueError."""
-    place = f"/proc/{pid}/stat" if task is None else f"/proc/{pid}/task/{task}/stat"
-    words = read_text(Path(place)).rpartition(")")[2].split()
-    return Stat(int(words[1]), int(words[19]), words[0] in "ZX" or bool(int(words[6]) & _PF_EXITING))
-
-
-def _is_still(program: Program) -> bool:
-    """Whether its number is not another process's by now."""
-    with suppress(OSError, ValueError):
-        return read_stat(program.pid).started_ticks == program.started_ticks
-    return False
-
-
-def is_ending(pid: int) -> bool:
-    """Whether all threads of a process are about to end; the first one alone may end, and the others go on."""
-    try:
-        if not read_stat(pid).is_exiting:
-            return False
-        tasks = [int(each.name) for each in Path(f"/proc/{pid}/task").iterdir()]
-    except (OSError, ValueError):
-        return True
-    for task in tasks:
-        with suppress(OSError, ValueError):
-            if not read_stat(pid, task).is_exiting:
-                return False
-    return True
-
-
-def is_counted_elsewhere(pid: int) -> bool:
-    """Whether the library counts a process: one of `vgpurun local`, or of a container that another engine started.
-
-    The latter have the usage file where all containers have it, and the former's environment names it.
-    """
-    places = [Path(f"/proc/{pid}/root{abi.CONTAINER_USAGE}")]
-    with suppress(OSError):
-        with Path(f"/proc/{pid}/environ").open("rb") as file:
-            environment = file.read(_MOST_ENVIRONMENT_BYTES)
-        name = f"{abi.ENV_USAGE_FILE}=".encode()
-        places += [Path(os.fsdecode(each[len(name) :])) for each in environment.split(b"\0") if each.startswith(name)]
-    for place in places:
-        with suppress(OSError, ValueError, BrokenUsageError):
-            if (namespace_of(pid), _pid_inside(pid)) in read_counted(place):
-                return True
-    return False
-
-
-def namespace_of(pid: int) -> int:
-    """Return the PID namespace of a process. Raises OSError."""
-    match = _NAMESPACE.fullmatch(str(Path(f"/proc/{pid}/ns/pid").readlink()))
-    return int(match.group(1)) if match else 0
-
-
-def namespaces_of(pid: int) -> set[int]:
-    """Return the PID namespace of a process, and those that it is in. Raises OSError."""
-    found = set()
-    file = os.open(f"/proc/{pid}/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        for _ in range(_MOST_NAMESPACES):
-            found.add(os.fstat(file).st_ino)
-            try:
-                parent = fcntl.ioctl(file, _NS_GET_PARENT)
-            except OSError:  # this process's own has no parent that it may see
-                break
-            os.close(file)
-            file = parent
-    finally:
-        os.close(file)
-    return found
-
-
-def _pid_inside(pid: int) -> int:
-    """Return a process's number in its own PID namespace. Raises OSError, and ValueError."""
-    for line in read_lines(Path(f"/proc/{pid}/status")):
-        if line.startswith("NSpid:"):
-            return int(line.split()[-1])
-    raise ValueError(pid)
 
 
 def clock() -> float:

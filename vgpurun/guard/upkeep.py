@@ -5,8 +5,8 @@ from contextlib import suppress
 
 from vgpurun.errors import CgroupError
 from vgpurun.guard.hands import let_dying_go
-from vgpurun.guard.reader import run_of
 from vgpurun.guard.state import State
+from vgpurun.host.freezer import run_of
 from vgpurun.inventory.guarded import FREEZE, HOLD
 
 

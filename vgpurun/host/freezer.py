@@ -132,3 +132,11 @@ def _mounts(proc: Path) -> dict[str, tuple[Path, str]]:
         elif kind == "cgroup" and _FREEZER in options.split(","):
             found.setdefault(_FREEZER, (Path(place), root))
     return found
+
+
+def run_of(cgroup: Cgroup) -> str:
+    """Return what tells one start of a container from the next: the kernel numbers each cgroup anew."""
+    try:
+        return str(cgroup.folder.stat().st_ino)
+    except OSError:
+        return ""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from vgpurun.errors import OptionError
-from vgpurun.host.gpus import match_gpu
+from vgpurun.host.gpu_names import match_gpu
 from vgpurun.inventory.usage import Tenant, TenantDevice
 from vgpurun.limits.quota import Quota, show_range, show_size
 from vgpurun.util.times import show_age, show_moment

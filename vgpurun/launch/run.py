@@ -12,8 +12,8 @@ from vgpurun.console.signals import Signals
 from vgpurun.engine.images import PullOptions, find_image
 from vgpurun.errors import EngineError
 from vgpurun.host import drivers, mps, simulation
-from vgpurun.host import gpus as devices
 from vgpurun.host.drivers import DriverPlan, EngineFacts
+from vgpurun.host.gpu_names import of_same_kind
 from vgpurun.host.gpus import Gpu
 from vgpurun.host.library import Library, find_library, find_simulated_driver
 from vgpurun.host.visible import visible_gpus
@@ -125,7 +125,7 @@ class Launch:
     ) -> LaunchPlan:
         joined = placement.joined
         is_movable = limits_file.is_movable(joined.folder / "etc" / "limits") if joined else self._wanted.is_movable
-        reached = devices.of_same_kind(placement.gpus, self._gpus) if is_movable else placement.gpus
+        reached = of_same_kind(placement.gpus, self._gpus) if is_movable else placement.gpus
         driver = self._driver(facts, reached)
         simulated = Path(driver.folder) if driver.mode == "sim" and driver.folder else None
         plan = plan_launch(

@@ -10,7 +10,8 @@ from typing import Generic, NamedTuple, TypeVar
 
 from vgpurun import abi
 from vgpurun.errors import LimitError
-from vgpurun.host.gpus import Gpu, match_gpu, unmatched
+from vgpurun.host.gpu_names import match_gpu, unmatched
+from vgpurun.host.gpus import Gpu
 from vgpurun.limits.policies import Priority, SmPolicy
 
 T = TypeVar("T")

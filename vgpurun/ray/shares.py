@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from vgpurun.errors import GpuError, LimitError
-from vgpurun.host.gpus import Gpu, match_gpu
+from vgpurun.host.gpu_names import match_gpu
+from vgpurun.host.gpus import Gpu
 from vgpurun.limits.nested import Share, folders_above
 from vgpurun.limits.policies import PRIORITIES, SM_POLICIES, Priority, SmPolicy
 from vgpurun.limits.quota import Quota, parse_limit, parse_sm

@@ -10,7 +10,7 @@ from vgpurun.cli.common import EngineCommand, GpuNames, host_driver_option, opti
 from vgpurun.cli.placing import engine_if_any
 from vgpurun.console.messages import say
 from vgpurun.errors import OptionError, SuspendError, VgpurunError
-from vgpurun.host.gpus import GPUS_HELP
+from vgpurun.host.gpu_names import GPUS_HELP
 from vgpurun.host.visible import libcuda, visible_gpus
 from vgpurun.limits.quota import show_size
 

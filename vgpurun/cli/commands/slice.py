@@ -25,7 +25,8 @@ from vgpurun.cli.common import (
 from vgpurun.cli.placing import engine_if_any, lifetime_option, overcommit_option, own_placement_options
 from vgpurun.console.messages import say, warn
 from vgpurun.errors import OptionError, VgpurunError
-from vgpurun.host.gpus import Gpu, of_same_kind
+from vgpurun.host.gpu_names import of_same_kind
+from vgpurun.host.gpus import Gpu
 from vgpurun.host.visible import visible_gpus
 from vgpurun.inventory.cgroups import cgroup_around
 from vgpurun.limits.model import Limits

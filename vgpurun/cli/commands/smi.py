@@ -10,7 +10,7 @@ from vgpurun.admission.placement import Placement
 from vgpurun.cli.common import LIMITS, EngineCommand, GpuNames, host_driver_option, limit_options, option
 from vgpurun.console.messages import warn
 from vgpurun.errors import EngineError, OptionError
-from vgpurun.host.gpus import GPUS_HELP, select_gpus
+from vgpurun.host.gpu_names import GPUS_HELP, select_gpus
 from vgpurun.host.visible import survey_gpus, visible_gpus, warned_of
 from vgpurun.launch.local import plan_local
 from vgpurun.launch.plan import ProcessPlan

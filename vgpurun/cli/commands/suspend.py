@@ -10,7 +10,7 @@ from vgpurun.cli.placing import engine_if_any, overcommit_option
 from vgpurun.config.schema import NO_TIMEOUT, parse_wait
 from vgpurun.console.messages import say
 from vgpurun.errors import OptionError, VgpurunError
-from vgpurun.host.gpus import named_gpus
+from vgpurun.host.gpu_names import named_gpus
 from vgpurun.host.visible import libcuda, visible_gpus
 from vgpurun.limits.quota import show_size
 from vgpurun.util.times import parse_duration

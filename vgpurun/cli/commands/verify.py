@@ -14,7 +14,8 @@ from vgpurun.console.messages import say
 from vgpurun.diagnostics.verify import FAILED, OK, SKIPPED, WARNING, Check, Trial, check_compute, check_memory
 from vgpurun.errors import OptionError
 from vgpurun.host import library, memory_limits
-from vgpurun.host.gpus import Gpu, select_gpus
+from vgpurun.host.gpu_names import select_gpus
+from vgpurun.host.gpus import Gpu
 from vgpurun.host.visible import visible_gpus
 from vgpurun.limits import quota
 from vgpurun.limits.model import DeviceQuota

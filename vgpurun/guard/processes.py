@@ -1,0 +1,109 @@
+"""Processes as the guard tells them apart, by the kernel's own files.
+
+Whether one is still the same, which PID namespaces it is in, and whether the library counts it.
+"""
+
+import fcntl
+import os
+import re
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from vgpurun import abi
+from vgpurun.guard.look import Program
+from vgpurun.limits.usage_file import BrokenUsageError, read_counted
+from vgpurun.util.kernel_text import read_lines, read_text
+
+_PF_EXITING = 0x4
+_MOST_ENVIRONMENT_BYTES = 1 << 20
+_NAMESPACE = re.compile(r"pid:\[([0-9]+)\]")
+_NS_GET_PARENT = 0xB702
+_MOST_NAMESPACES = 32  # the kernel's own bound
+
+
+class Stat(NamedTuple):
+    """A process, as /proc/PID/stat has it."""
+
+    parent: int
+    started_ticks: int
+    is_exiting: bool
+
+
+def read_stat(pid: int, task: int | None = None) -> Stat:
+    """Return what the kernel says of a process, or of one of its threads. Raises OSError, and ValueError."""
+    place = f"/proc/{pid}/stat" if task is None else f"/proc/{pid}/task/{task}/stat"
+    words = read_text(Path(place)).rpartition(")")[2].split()
+    return Stat(int(words[1]), int(words[19]), words[0] in "ZX" or bool(int(words[6]) & _PF_EXITING))
+
+
+def is_still(program: Program) -> bool:
+    """Whether its number is not another process's by now."""
+    with suppress(OSError, ValueError):
+        return read_stat(program.pid).started_ticks == program.started_ticks
+    return False
+
+
+def is_ending(pid: int) -> bool:
+    """Whether all threads of a process are about to end; the first one alone may end, and the others go on."""
+    try:
+        if not read_stat(pid).is_exiting:
+            return False
+        tasks = [int(each.name) for each in Path(f"/proc/{pid}/task").iterdir()]
+    except (OSError, ValueError):
+        return True
+    for task in tasks:
+        with suppress(OSError, ValueError):
+            if not read_stat(pid, task).is_exiting:
+                return False
+    return True
+
+
+def is_counted_elsewhere(pid: int) -> bool:
+    """Whether the library counts a process: one of `vgpurun local`, or of a container that another engine started.
+
+    The latter have the usage file where all containers have it, and the former's environment names it.
+    """
+    places = [Path(f"/proc/{pid}/root{abi.CONTAINER_USAGE}")]
+    with suppress(OSError):
+        with Path(f"/proc/{pid}/environ").open("rb") as file:
+            environment = file.read(_MOST_ENVIRONMENT_BYTES)
+        name = f"{abi.ENV_USAGE_FILE}=".encode()
+        places += [Path(os.fsdecode(each[len(name) :])) for each in environment.split(b"\0") if each.startswith(name)]
+    for place in places:
+        with suppress(OSError, ValueError, BrokenUsageError):
+            if (namespace_of(pid), pid_inside(pid)) in read_counted(place):
+                return True
+    return False
+
+
+def namespace_of(pid: int) -> int:
+    """Return the PID namespace of a process. Raises OSError."""
+    match = _NAMESPACE.fullmatch(str(Path(f"/proc/{pid}/ns/pid").readlink()))
+    return int(match.group(1)) if match else 0
+
+
+def namespaces_of(pid: int) -> set[int]:
+    """Return the PID namespace of a process, and those that it is in. Raises OSError."""
+    found = set()
+    file = os.open(f"/proc/{pid}/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        for _ in range(_MOST_NAMESPACES):
+            found.add(os.fstat(file).st_ino)
+            try:
+                parent = fcntl.ioctl(file, _NS_GET_PARENT)
+            except OSError:  # this process's own has no parent that it may see
+                break
+            os.close(file)
+            file = parent
+    finally:
+        os.close(file)
+    return found
+
+
+def pid_inside(pid: int) -> int:
+    """Return a process's number in its own PID namespace. Raises OSError, and ValueError."""
+    for line in read_lines(Path(f"/proc/{pid}/status")):
+        if line.startswith("NSpid:"):
+            return int(line.split()[-1])
+    raise ValueError(pid)
