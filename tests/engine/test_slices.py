@@ -106,7 +106,9 @@ def test_the_limits_are_the_slices(cli: Cli, debian: str) -> None:
     create(cli, "small", "--mem", "1g")
     in_it = ("--slice", "small", *WITH_PROGRAMS, "-e", "CUDA_DEVICE_MEMORY_LIMIT=8g", debian, *GPU_PROGRAM, "info")
     assert cli.run(*in_it).json()["devices"][0]["total"] == GIB
-    for option in (("--gpus", "all"), ("--sm-policy", "burst"), ("--wait",), ("--overcommit",)):
+    for option in (("--gpus", "all"), ("--wait",), ("--overcommit",)):
+        cli.run(*option, "--slice", "small", debian, "true").assert_refused(option[0], "leave it out\n")
+    for option in (("--sm-policy", "burst"), ("--priority", "low")):
         cli.run(*option, "--slice", "small", debian, "true").assert_refused(option[0], "vgpurun slice update small")
     cli.run("--slice", "none", debian, "true").assert_refused("there is no slice 'none', but small")
     cli.assert_nothing_left()
