@@ -10,7 +10,7 @@ from fakes import GIB, make_gpus
 
 from vgpurun import abi
 from vgpurun.admission import nesting
-from vgpurun.admission.nesting import Nesting, share_on_host
+from vgpurun.admission.nesting import Nesting, placed_share, share_on_host
 from vgpurun.admission.wanted import Wanted, WantedPart
 from vgpurun.engine.labels import read_record
 from vgpurun.errors import GpuError, LibraryError, LimitError, OptionError, SliceError
@@ -184,6 +184,18 @@ def test_the_share_of_a_job_is_found_on_the_host(monkeypatch: pytest.MonkeyPatch
     assert found and found.folder == made.folder and found.quotas == ((UUIDS[0], Quota(2 * GIB, 50)),)
     (inside / "run" / "usage").unlink()
     (inside / "run" / "usage").touch()
+    assert placed_share() == Share(Path(abi.CONTAINER_DIR), HALF.quotas)
+    with pytest.raises(SliceError, match="in a container with limits"):
+        share_on_host()
+
+
+def test_a_process_with_a_part_of_a_containers_share_starts_no_container(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    part = tmp_path / "part"
+    write_share(part, HALF.quotas, HALF._replace(folder=Path(abi.CONTAINER_DIR)))
+    monkeypatch.setattr(nesting, "own_share", lambda: Share(part, HALF.quotas, 2))
+    assert placed_share() == Share(part, HALF.quotas, 2)
     with pytest.raises(SliceError, match="in a container with limits"):
         share_on_host()
 

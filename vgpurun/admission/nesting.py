@@ -57,20 +57,32 @@ class Nesting(NamedTuple):
 
 
 def share_on_host() -> Share | None:
-    """Return this process's own share with its folder as the engine of this host knows it, or None without limits.
+    """Return this process's own share as the engine of this host knows it, or None without limits.
 
-    A job's share may be mounted where a container has its own. Raises LimitError, and SliceError where the folder is
-    not known: a container's place on the host is not to be seen from inside.
+    Raises LimitError, and SliceError where it is not known: a container's place on the host is not to be seen from
+    inside.
+    """
+    share = placed_share()
+    if share and any(each.is_relative_to(abi.CONTAINER_DIR) for each in (share.folder, *folders_above(share.folder))):
+        raise SliceError(
+            "this program is in a container with limits, whose place on the host is not known here; run processes "
+            "within it by vgpurun local, and containers from the host"
+        )
+    return share
+
+
+def placed_share() -> Share | None:
+    """Return this process's own share by its place on the host where that can be seen, or None without limits.
+
+    A job's share is mounted where a container has its own. Raises LimitError.
     """
     share = own_share()
     if share is None or share.folder != Path(abi.CONTAINER_DIR):
         return share
-    inside = Path(abi.CONTAINER_USAGE).stat()
-    for each in store.slices():
-        with suppress(OSError):
-            if os.path.samestat(each.usage.stat(), inside):
-                return share_of(each.folder)
-    raise SliceError(
-        "this program is in a container with limits, whose place on the host is not known here; run processes within "
-        "it by vgpurun local, and containers from the host"
-    )
+    with suppress(OSError):
+        inside = Path(abi.CONTAINER_USAGE).stat()
+        for each in store.slices():
+            with suppress(OSError):
+                if os.path.samestat(each.usage.stat(), inside):
+                    return share_of(each.folder)
+    return share

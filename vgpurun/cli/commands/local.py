@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from vgpurun.admission.nesting import placed_share
 from vgpurun.admission.wanted import Wanted
 from vgpurun.cli.common import (
     GroupedCommand,
@@ -25,7 +26,6 @@ from vgpurun.launch.local import plan_local
 from vgpurun.launch.process import prepare_process, run_process
 from vgpurun.launch.profiling import Profiling
 from vgpurun.limits.idle import idle_files
-from vgpurun.limits.nested import own_share
 from vgpurun.options.files import given_environment
 
 _GROUP = "Process"
@@ -57,7 +57,7 @@ def local(
     """
     variables = given_environment(environment, ())
     host_environment = {**os.environ, **variables}
-    wanted = Wanted.take(given, is_local=True, share=own_share())
+    wanted = Wanted.take(given, is_local=True, share=placed_share())
     profiling = Profiling.read(given["profile"], given["profile_size"])
     if isinstance(wanted, Wanted) and wanted.gpus is None and host_environment.get("CUDA_VISIBLE_DEVICES"):
         wanted = wanted._replace(gpus="all")  # the user's own choice; its numbers are CUDA's, which need not be NVML's

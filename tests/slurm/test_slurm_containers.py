@@ -1,0 +1,106 @@
+"""Containers that a job starts on a real Docker Engine of its node are held to the job's share, and end with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import docker
+import pytest
+
+import images
+from private_engine import SCRIPT, fetched_engine
+from slurm_cluster import Cluster
+from support import CHECKOUT
+
+OOM = "CUDA_ERROR_OUT_OF_MEMORY"
+ENGINE = Path("/run/engine")
+IMAGE = "debian:1"
+PROGRAMS = f"{CHECKOUT}/tests/slurm/programs"
+ALLOCATES, HOLDS = f"python3 {PROGRAMS}/allocates.py", f"python3 {PROGRAMS}/holds.py"
+RUN = f"vgpurun run -v {CHECKOUT}/tests:{CHECKOUT}/tests:ro -e PYTHONPATH={CHECKOUT}/tests"
+JOINS = f"{RUN} --slice slurm-$SLURM_JOB_ID"
+ON_THE_ENGINE = f"export DOCKER_HOST=unix://{ENGINE}/docker.sock;"
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def node(clusters: dict[str, Cluster]) -> Iterator[Cluster]:
+    """A cluster whose node n1 has an engine that bob may use, and alice may not."""
+    cluster = clusters["24.11"]
+    cluster.on("n1", f"{SCRIPT} start {fetched_engine()} {ENGINE} --group bob")
+    client = docker.DockerClient(f"unix:///proc/{cluster.pid}/root{ENGINE}/docker.sock")
+    images.debian(client, IMAGE)
+    yield cluster
+    for container in client.containers.list(all=True):
+        container.remove(force=True)
+    client.close()
+    cluster.on("n1", f"{SCRIPT} stop {ENGINE}; rm -r {ENGINE}")
+
+
+@pytest.fixture
+def docked(node: Cluster) -> Iterator[Cluster]:
+    yield node
+    node.tidy()
+
+
+def on_the_node(cluster: Cluster, command: str) -> str:
+    """Run a command line with docker's as root on n1; return what it says, stderr too."""
+    return cluster.on("n1", f"{ON_THE_ENGINE} PATH=$PATH:{fetched_engine()}/bin; ({command}) 2>&1 || true")
+
+
+def containers(cluster: Cluster, more: str = "") -> list[str]:
+    return on_the_node(cluster, f"docker ps --format '{{{{.Names}}}}' {more}").split()
+
+
+def test_containers_and_tasks_of_a_job_have_one_share(docked: Cluster) -> None:
+    """A task holds 618 MiB of 2048; each container has a context of 518."""
+    tries = (
+        f"{JOINS} --rm {IMAGE} {ALLOCATES} 800 1000",
+        f"{JOINS} --rm --mem 1g {IMAGE} {ALLOCATES} 400 600",
+        f"{RUN} --rm {IMAGE} {ALLOCATES} 800 1000",  # it is in the share as it is
+        f"vgpurun local --mem 1500m -- {RUN} --rm --mem 50% {IMAGE} {ALLOCATES} 200 300",
+    )
+    holds = f"{HOLDS} >/tmp/holds.out & until grep ready /tmp/holds.out >/tmp/said; do sleep 0.1; done"
+    script = f"{ON_THE_ENGINE} export PYTHONPATH={CHECKOUT}/tests\n{holds}\n" + "\n".join(tries)
+    job = docked.batch("-w n1 --gres=shard:1", f"{script}\nkill %1", user="bob")
+    docked.until_ended(job)
+    shown = [f"2048 ok {OOM}", f"1024 ok {OOM}", f"2048 ok {OOM}", f"750 ok {OOM}"]
+    assert docked.output(job).splitlines() == shown, docked.output(job, "err")
+
+
+@pytest.mark.parametrize("end", ["scancel {job}", pytest.param(
+    "scontrol update JobId={job} EndTime=now+1", marks=pytest.mark.exhaustive)])  # fmt: skip
+def test_no_container_outlives_its_job(docked: Cluster, end: str) -> None:
+    """One that the engine would start anew, and one with limits of its own, neither."""
+    starts = (
+        f"{JOINS} -d --name joined {IMAGE} {HOLDS}",
+        f"{JOINS} -d --name restarted --restart always {IMAGE} {HOLDS}",
+        f"{RUN} -d --name part --mem 1g {IMAGE} {HOLDS}",
+        f"{JOINS} --name waited-for {IMAGE} {HOLDS}",
+    )
+    job = docked.batch("-w n1 --gres=shard:2", f"{ON_THE_ENGINE}\n" + "\n".join(starts), user="bob")
+    docked.until(lambda: len(containers(docked)) == len(starts) and "ready" in docked.output(job), "not all begin")
+    docked.ask(end.format(job=job), "root")
+    docked.until(lambda: docked.slices("n1") == [], "the slice stays", 90)
+    docked.until(lambda: containers(docked) == [], "a container stays")
+    assert docked.run(f"pgrep -f {PROGRAMS}/holds.py$", "root").stdout == ""
+    assert "drain" not in docked.ask("sinfo", "root")
+    for name in containers(docked, "--all"):
+        again = on_the_node(docked, f"vgpurun start {name}; docker start {name}; docker rm {name}")
+        assert f"there is no slice 'slurm-{job}'" in again and "bind source path does not exist" in again
+
+
+def test_a_job_of_a_user_without_right_to_the_engine(docked: Cluster) -> None:
+    done = docked.run(f"{ON_THE_ENGINE} srun -w n1 --gres=shard:1 {RUN} {IMAGE} {ALLOCATES} 1")
+    assert done.returncode == 125 and done.stdout == ""
+    assert f"no permission on the Docker Engine's socket {ENGINE}/docker.sock" in done.stderr
+
+
+def test_a_container_does_not_join_another_users_job(docked: Cluster) -> None:
+    job = docked.batch("-w n1 --gres=shard:1", "sleep 60")
+    docked.until(lambda: docked.slices("n1") == [f"slurm-{job}"], "there is no slice")
+    joins = f"{RUN} --slice slurm-{job} {IMAGE} {ALLOCATES} 1"
+    done = docked.run(f"{ON_THE_ENGINE} srun -w n1 --gres=shard:1 {joins}", user="bob")
+    assert done.returncode == 125 and f"slice slurm-{job} is not for user bob, but for alice" in done.stderr
