@@ -10,10 +10,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from support import CHECKOUT
+from support import CHECKOUT, unavailable
 from support.debian_packages import UnavailableError, kept, unpack
 
 HERE = Path(__file__).parent
@@ -146,3 +146,19 @@ def slurm_cluster(release: str, lines: Sequence[str] = (), more: Sequence[str] =
         finally:
             process.kill()  # and so everything in its namespaces
             process.communicate()
+
+
+@contextmanager
+def constrained_cluster(lines: Sequence[str] = (), more: Sequence[str] = ()) -> Iterator[Cluster]:
+    """Run one whose jobs reach the devices of their GPUs alone, by cgroups of this machine, which are removed again."""
+    if not Path("/sys/fs/cgroup/devices/cgroup.procs").exists():
+        unavailable("no cgroup v1 with its controller of devices, where Slurm could make groups without systemd")
+    try:
+        with slurm_cluster(
+            "24.11", ["ProctrackType=proctrack/cgroup", "TaskPlugin=task/cgroup", *lines], more
+        ) as cluster:
+            yield cluster
+    finally:
+        for group in sorted(Path("/sys/fs/cgroup").glob("*/slurm_n[12]/**/"), reverse=True):
+            with suppress(OSError):
+                group.rmdir()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from slurm_cluster import PROGRAM, Cluster, slurm_cluster
+from slurm_cluster import PROGRAM, Cluster, constrained_cluster, slurm_cluster
 from support import CHECKOUT, unavailable
 
 OOM = "CUDA_ERROR_OUT_OF_MEMORY"
@@ -160,17 +160,8 @@ def test_jobs_with_a_private_tmp_have_their_share_too(built_library: Path) -> No
 
 @pytest.fixture
 def constrained(built_library: Path) -> Iterator[Cluster]:
-    """One whose jobs reach the devices of their GPUs alone, by cgroups of this machine, which are removed again."""
-    if not Path("/sys/fs/cgroup/devices/cgroup.procs").exists():
-        pytest.skip("no cgroup v1 with its controller of devices, where Slurm could make groups without systemd")
-    lines = ["ProctrackType=proctrack/cgroup", "TaskPlugin=task/cgroup"]
-    try:
-        with slurm_cluster("24.11", lines) as cluster:
-            yield cluster
-    finally:
-        for group in sorted(Path("/sys/fs/cgroup").glob("*/slurm_n[12]/**/"), reverse=True):
-            with suppress(OSError):
-                group.rmdir()
+    with constrained_cluster() as cluster:
+        yield cluster
 
 
 @pytest.mark.slow
