@@ -73,5 +73,31 @@ def test_one_that_is_stopped_and_started_waits_for_its_turn(vgpurun: Cli, debian
     wait_until(lambda: cells(vgpurun, "two") > after, "a turn of the other, with its new limit")
 
 
+def test_one_that_is_paused_in_its_turn(vgpurun: Cli, debian: str, said: Path) -> None:
+    """It keeps the GPU; `ps` says of the other what it waits for, and its turn comes when the first goes on."""
+    for name in ("one", "two"):
+        assert vgpurun.run("-d", "--name", name, *TURNS, *WITH_PROGRAMS, debian, *CELLS).exit_code == 0
+    wait_until(lambda: min(cells(vgpurun, each) for each in ("one", "two")) >= 1, "cells of both")
+    container = vgpurun.engine.containers.get("one")
+
+    def is_paused_in_turn() -> bool:
+        before = cells(vgpurun, "one")
+        wait_until(lambda: cells(vgpurun, "one") > before, "its turn")
+        container.pause()
+        shown = vgpurun("ps", "-a", *vgpurun.driver).stdout
+        if shown.count("Waits for its turn") == 1 and "(Paused)" in shown:
+            return True
+        container.unpause()  # its turn ended in between
+        return False
+
+    wait_until(is_paused_in_turn, "a pause in its turn")
+    try:
+        wait_until(lambda: "(one keeps the GPU: " in vgpurun("ps", "-a", *vgpurun.driver).stdout, "a word of it")
+    finally:
+        container.unpause()
+    seen = {name: cells(vgpurun, name) for name in ("one", "two")}
+    wait_until(lambda: all(cells(vgpurun, name) > count for name, count in seen.items()), "further cells of both")
+
+
 def test_without_a_guard(vgpurun: Cli, debian: str) -> None:
     vgpurun.run("-d", *TURNS, debian, "sleep", "600").assert_refused("--swap: vgpurun guard gives the turns")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -15,7 +16,8 @@ import pytest
 
 from support import ROUNDS
 from support.suspension import PATTERNS, Guard, Host, Program
-from vgpurun.suspend.swap_counts import read_swaps
+from vgpurun.inventory.swap_counts import read_swaps
+from vgpurun.limits.usage_file import read_usage
 from vgpurun.suspend.turns import LEAST_TURN_S
 
 TRAINING = PATTERNS.with_name("training.py")
@@ -40,10 +42,13 @@ def steps_of(training: subprocess.Popen[str]) -> list[float]:
 def test_two_trainings_of_most_of_the_memory_both_finish(host: Host, guard: Guard) -> None:
     first, second = train(host, 100), train(host, 100)
     most: dict[Path, int] = {}
+    launches: dict[Path, int] = {}
     while first.poll() is None or second.poll() is None:
         assert host.used_mib()[0] <= 2048
         for folder in (host.folder / "state" / "containers").glob("*"):
             most[folder] = max(most.get(folder, 0), read_swaps(folder).swaps)
+            for each in read_usage(folder / "run" / "usage", host.uuids[:1]) or ():
+                launches[folder] = max(launches.get(folder, 0), each.launches)
         time.sleep(0.1)
     began, other = steps_of(first), steps_of(second)
     assert len(began) == len(other) == 100
@@ -51,6 +56,7 @@ def test_two_trainings_of_most_of_the_memory_both_finish(host: Host, guard: Guar
     turns = sum(most.values()) / 2  # each is a way in and a way out
     took_s = max(began[-1], other[-1]) - min(began[0], other[0])
     assert turns <= took_s / LEAST_TURN_S + 2, "and whole ones: one at work is not taken for idle"
+    assert min(launches.values()) > 50, "each is measured in its whole turn, alone on the GPU as it is"
     assert host.used_mib() == [0, 0]
 
 
@@ -130,6 +136,29 @@ def test_who_has_the_gpu_is_shown(host: Host, guard: Guard, start: Callable[...,
     assert [by_id[each.pid]["swapped"] for each in (first, second)] == [True, False]
     assert by_id[first.pid]["memory_used_bytes"] == 0 and by_id[first.pid]["memory_suspended_bytes"] > 1000 << 20
     assert "swapped" in host.vgpurun("smi", "--driver", "sim").stdout
+
+
+def test_one_that_is_stopped_in_its_turn(host: Host, guard: Guard, start: Callable[..., Program]) -> None:
+    """It keeps the GPU, which the driver cannot take from it then; who waits is told, and comes when it goes on."""
+    first, second = start(*MOST[2:]), start(*MOST[2:])
+    assert first.asks("take 1000") == "taken"
+    stopped = first.child()
+    os.kill(stopped, signal.SIGSTOP)
+    try:
+        second.tell("check")
+        told = f"process {stopped} of process {first.pid} is stopped"
+        guard.says(told)
+        line = f"process {second.pid} waits for its turn: process {first.pid} keeps the GPU: {told}\n"
+        deadline_s = time.monotonic() + 30
+        while line not in host.vgpurun("smi", "--driver", "sim").stdout:
+            assert time.monotonic() < deadline_s
+        assert second.is_silent(3)
+        assert guard.said.read_text().count(told) == 1
+    finally:
+        os.kill(stopped, signal.SIGCONT)
+    assert second.hears() == "right 4"
+    assert first.asks("check") == "right 4"
+    assert line not in host.vgpurun("smi", "--driver", "sim").stdout
 
 
 def test_suspend_takes_it_out_of_the_turns_until_it_is_resumed(

@@ -23,10 +23,10 @@ from vgpurun.engine.labels import Record, read_record
 from vgpurun.errors import EngineError, GpuError
 from vgpurun.host import gpus
 from vgpurun.host.gpus import GpuUse, Survey
+from vgpurun.inventory.swap_counts import add_swap
 from vgpurun.limits import limits_file, usage_file
 from vgpurun.limits.quota import Quota
 from vgpurun.metrics.snapshot import Reader
-from vgpurun.suspend.swap_counts import add_swap
 
 pytest.importorskip("prometheus_client")
 GPUS = make_gpus(2)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from vgpurun.errors import OptionError
 from vgpurun.host.gpu_names import match_gpu
+from vgpurun.inventory.swap_counts import read_swaps
 from vgpurun.inventory.usage import Tenant, TenantDevice
 from vgpurun.limits.quota import Quota, show_range, show_size
 from vgpurun.util.times import show_age, show_moment
@@ -110,7 +111,9 @@ def status(tenant: Tenant) -> str:
     if container.status == "running" and any(quota.is_away for quota in _quotas(tenant)):
         is_swapped = any(quota.is_swapped for quota in _quotas(tenant))
         size = show_size(sum(device.suspended_bytes for device in tenant.devices))
-        return f"{'Waits for its turn' if is_swapped else 'Suspended'}, {size} in host memory"
+        held_up = read_swaps(tenant.folder).held_up if is_swapped else ""
+        what = "Waits for its turn" if is_swapped else "Suspended"
+        return f"{what}, {size} in host memory{held_up and f' ({held_up})'}"
     is_paused = any(quota.paused for quota in _quotas(tenant))
     stopped = f" ({tenant.stopped})" if tenant.stopped else ""
     has_turn = container.status == "running" and any(quota.takes_turns for quota in _quotas(tenant))

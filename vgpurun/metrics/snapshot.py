@@ -21,11 +21,11 @@ from vgpurun.host import gpus
 from vgpurun.host.gpus import Gpu, GpuUse
 from vgpurun.inventory import guarded
 from vgpurun.inventory.reservations import Holder, local_processes, of_container, slice_holders
+from vgpurun.inventory.swap_counts import SwapCounts, read_swaps
 from vgpurun.limits import usage_file
 from vgpurun.limits.quota import Quota
 from vgpurun.limits.usage_file import BrokenUsageError, DeviceReading
 from vgpurun.metrics.holding import Held, Holding, Key
-from vgpurun.suspend.swap_counts import SwapCounts, read_swaps
 
 if TYPE_CHECKING:
     from vgpurun.engine.client import Engine  # slow to import

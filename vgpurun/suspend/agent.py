@@ -70,7 +70,7 @@ class Agent:
         self._warned: set[str] = set()
         self._troubles: dict[str, str] = {}
         self._engine: Engine | None = None
-        self._swapper = Swapper(gpus, libcuda, Hears(say, self._hear_of_target, self._use))
+        self._swapper = Swapper(gpus, libcuda, Hears(self._hear_of_turns, self._use))
         self._folders: set[Path] = set()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="suspensions", daemon=True)
@@ -113,6 +113,9 @@ class Agent:
 
     def _hear_of_target(self, target: Target, trouble: str) -> None:
         self._hear_of(target.id, trouble and f"{target.name}: {trouble}")
+
+    def _hear_of_turns(self, target: Target, trouble: str) -> None:
+        self._hear_of(f"turns of {target.id}", trouble and f"{target.name}: {trouble}")
 
     def _hear_of(self, key: str, trouble: str) -> None:
         if trouble and self._troubles.get(key) != trouble:

@@ -12,9 +12,9 @@ from vgpurun import abi
 from vgpurun.errors import VgpurunError
 from vgpurun.host.checkpoints import Checkpoints
 from vgpurun.host.gpus import Gpu
+from vgpurun.inventory.swap_counts import add_swap, note_held_up
 from vgpurun.limits import limits_file, usage_file
 from vgpurun.suspend.record import Record
-from vgpurun.suspend.swap_counts import add_swap
 from vgpurun.suspend.targets import Target
 from vgpurun.suspend.transition import Wishes, read, suspend, swap_in
 from vgpurun.suspend.turns import Exchange, Group, Turns
@@ -29,7 +29,6 @@ class Hears(NamedTuple):
     `use`: when a target was last seen to use its GPUs, and when that was last looked at.
     """
 
-    say: Callable[[str], None]
     trouble: Callable[[Target, str], None]
     use: Callable[[Target], tuple[float, float]]
 
@@ -44,6 +43,7 @@ class Swapper:
         self._turns = Turns()
         self._targets: dict[str, Target] = {}
         self._moving: set[str] = set()
+        self._held_up: set[str] = set()  # those of which it may be written down that they wait behind one that stays
         self._lock = threading.Lock()  # of what is above, but for the files
         self._stopping = threading.Event()
         self._exchanges: list[threading.Thread] = []
@@ -63,6 +63,7 @@ class Swapper:
     def see(self, targets: Sequence[Target]) -> None:
         """Tell which there are that take turns."""
         with self._lock:
+            self._held_up |= {each.id for each in targets if each.id not in self._targets}
             self._targets = {each.id: each for each in targets}
 
     def _run(self) -> None:
@@ -79,6 +80,10 @@ class Swapper:
             exchanges = self._turns.decide(groups, time.monotonic())
             for each in exchanges:
                 self._moving |= {*each.out, *([each.into] if each.into else [])}
+            over = {known for known in self._held_up - moving if self._turns.waits_since_s(known) is None}
+            self._held_up -= over
+        for waited in over & targets.keys():
+            note_held_up(targets[waited].limits_folder, "")
         self._exchanges = [each for each in self._exchanges if each.is_alive()]
         for each in exchanges:
             thread = threading.Thread(target=self._carry_out, args=(each, targets), name="exchange")
@@ -106,29 +111,35 @@ class Swapper:
         try:
             with Checkpoints(self._libcuda) as driver:
                 why = f"turn of {into.name}" if into else "another is there"
-                if all(self._go(targets[each], driver, why, each in exchange.idle) for each in exchange.out) and into:
+                gone = (self._go(targets[each], driver, why, each in exchange.idle) for each in exchange.out)
+                trouble = next(filter(None, gone), "")
+                if into:
+                    self._note_held_up(into, trouble)
+                if into and not trouble:
                     self._come(into, driver)
         finally:
             with self._lock:
                 self._moving -= {*exchange.out, exchange.into}
 
-    def _go(self, target: Target, driver: Checkpoints, why: str, is_idle: bool) -> bool:
+    def _go(self, target: Target, driver: Checkpoints, why: str, is_idle: bool) -> str:
+        """Return why it stays, or nothing."""
+
         def go() -> Record:
             return suspend(target, self._gpus, driver, Wishes(by=why, is_swap=True))
 
-        found, took_s = self._done(target, go)
+        found, took_s, trouble = self._done(target, go)
         if found is None:
-            return not target.limits_folder.exists()
+            return f"{target.name} keeps the GPU: {trouble}" if target.limits_folder.exists() else ""
         with self._lock:
             self._turns.went(target.id, time.monotonic(), took_s, is_idle)
         add_swap(target.limits_folder, found.total_bytes)
-        return True
+        return ""
 
     def _come(self, target: Target, driver: Checkpoints) -> None:
         def come() -> Record | None:
             return swap_in(target, self._gpus, driver)
 
-        found, took_s = self._done(target, come)
+        found, took_s, _ = self._done(target, come)
         if found is None:
             return
         now_s = time.monotonic()
@@ -137,8 +148,13 @@ class Swapper:
             self._turns.came(target.id, now_s, took_s)
         add_swap(target.limits_folder, found.total_bytes, now_s - (now_s if since_s is None else since_s))
 
-    def _done(self, target: Target, act: Callable[[], Record | None]) -> tuple[Record | None, float]:
-        """Return what came of it, and how long it took; None where it has failed, which is said."""
+    def _note_held_up(self, target: Target, why: str) -> None:
+        with self._lock:
+            self._held_up.add(target.id)
+        note_held_up(target.limits_folder, why.partition(";")[0])  # without the way out, which is the admin's
+
+    def _done(self, target: Target, act: Callable[[], Record | None]) -> tuple[Record | None, float, str]:
+        """Return what came of it, and how long it took; None where it has failed, which is said, and why."""
         began_s = time.monotonic()
         found, trouble = None, ""
         try:
@@ -151,7 +167,7 @@ class Swapper:
             with self._lock:
                 self._turns.failed(target.id, time.monotonic())
         self._agent.trouble(target, trouble)
-        return found, time.monotonic() - began_s
+        return found, time.monotonic() - began_s, trouble
 
 
 def _wants(target: Target) -> bool:

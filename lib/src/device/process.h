@@ -47,7 +47,7 @@ bool process_shows_limits(void);
 #define PROCESS_IN_CHILD(forget)                                                                                       \
   KEPT __attribute__((section("in_child"))) static void (*const forget##_in_child)(void) = forget
 
-/* Is compute limited, or paused, on any device? Asked by every launch. */
+/* Is compute limited, paused, or measured for turns with memory, on any device? Asked by every launch. */
 bool process_limits_compute_somewhere(void);
 
 /* Only for a limited process. */

@@ -33,7 +33,7 @@ void suspension_wait(void) {
     if (waited_ns > SAY_AFTER_NS)
       log_once(&said, LOG_WARNING,
                "suspended: this program waits for its GPU, which only the host can give back: "
-               "vgpurun resume, or vgpurun guard for its turn");
+               "vgpurun resume, or vgpurun guard for its turn; vgpurun smi shows what has it");
     clock_sleep_ns(waited_ns / 16 < LOOK_NS           ? LOOK_NS
                    : waited_ns / 16 < LONGEST_LOOK_NS ? waited_ns / 16
                                                       : LONGEST_LOOK_NS);

@@ -175,8 +175,8 @@ HOT bool limits_of_compute_in_file(const struct vgpu_limits *file) {
   for (uint32_t i = 0; i < file->device_count && i < VGPU_MAX_DEVICES; i++) {
     const struct vgpu_device_limit *device = &file->devices[i];
     bool off = __atomic_load_n(&device->sm_policy, __ATOMIC_RELAXED) == VGPU_SM_OFF;
-    if (__atomic_load_n(&device->paused, __ATOMIC_RELAXED) != 0 ||
-        (!off && __atomic_load_n(&device->sm_limit_percent, __ATOMIC_RELAXED) != VGPU_NO_SM_LIMIT))
+    bool limited = __atomic_load_n(&device->sm_limit_percent, __ATOMIC_RELAXED) != VGPU_NO_SM_LIMIT;
+    if (__atomic_load_n(&device->paused, __ATOMIC_RELAXED) != 0 || (!off && (limited || file->swap != 0)))
       return true;
   }
   return false;
@@ -251,6 +251,7 @@ HOT struct limits limits_within(struct limits outer, struct limits inner) {
   if (outer.sm_policy == VGPU_SM_OFF && inner_percent < VGPU_NO_SM_LIMIT)
     limits.sm_policy = VGPU_SM_HARD;
   limits.paused |= inner.paused;
+  limits.swaps |= inner.swaps;
   return limits;
 }
 
@@ -278,5 +279,6 @@ HOT struct limits limits_from_file(const struct vgpu_limits *file, int device_nu
   bool high = __atomic_load_n(&device->priority, __ATOMIC_RELAXED) == VGPU_PRIORITY_HIGH;
   limits.priority = high ? VGPU_PRIORITY_HIGH : VGPU_PRIORITY_LOW;
   limits.paused = __atomic_load_n(&device->paused, __ATOMIC_RELAXED) != 0;
+  limits.swaps = file->swap != 0;
   return limits;
 }

@@ -20,6 +20,7 @@ struct limits {
   uint32_t sm_policy;     /* VGPU_SM_* */
   uint32_t priority;      /* VGPU_PRIORITY_* */
   bool paused;
+  bool swaps;     /* it takes turns with its memory: so its work is measured, with a limit or without */
   bool is_served; /* where it is a part of another share: the host serves past that one's memory */
 };
 
@@ -36,7 +37,7 @@ bool limits_parse_policy(const char *text, uint32_t *sm_policy);
 /* Is any limit variable set? Decides whether a process outside a container is limited at all. */
 bool limits_in_environment(void);
 
-/* Is compute limited, or paused, on any device? */
+/* Is compute limited, paused, or measured for turns with memory, on any device? */
 bool limits_of_compute_in_environment(void);
 bool limits_of_compute_in_file(const struct vgpu_limits *file);
 

@@ -123,10 +123,11 @@ static struct meter *meter_of(struct device *device) {
   return meter != NULL ? meter : make(device);
 }
 
-/* Whatever others do. */
-static bool is_limited(struct device *device) {
+/* Is its work measured, whatever others do? */
+static bool is_measured(struct device *device) {
   struct limits limits = device_limits(device);
-  return limits.paused || (limits.sm_policy != VGPU_SM_OFF && limits.sm_percent < VGPU_NO_SM_LIMIT);
+  bool limited = limits.sm_percent < VGPU_NO_SM_LIMIT || limits.swaps;
+  return limits.paused || (limits.sm_policy != VGPU_SM_OFF && limited);
 }
 
 struct meter *meters_current(void) {
@@ -134,7 +135,7 @@ struct meter *meters_current(void) {
   if (device == NULL || device->number < 0)
     return NULL;
   bool in_company = __atomic_load_n(&device->in_company, __ATOMIC_RELAXED);
-  return is_limited(device) || in_company || profile_is_on() ? meter_of(device) : NULL;
+  return is_measured(device) || in_company || profile_is_on() ? meter_of(device) : NULL;
 }
 
 /* ---- company ---------------------------------------------------------------------------------------------------- */
@@ -157,10 +158,10 @@ static bool look_at(struct device *device) {
     turns_note_presence(&meter->turns);
     company = turns_look(&meter->turns).another_tenant;
   }
-  bool limited = is_limited(device);
+  bool always = is_measured(device);
   __atomic_store_n(&device->in_company, company, __ATOMIC_RELAXED);
-  bool was_measured = __atomic_exchange_n(&device->is_measured, company || limited, __ATOMIC_RELAXED);
-  if (was_measured && !company && !limited)
+  bool was_measured = __atomic_exchange_n(&device->is_measured, company || always, __ATOMIC_RELAXED);
+  if (was_measured && !company && !always)
     leave_off(meter);
   return company;
 }

@@ -15,6 +15,7 @@ from vgpurun.cli.views.free import show_free
 from vgpurun.host.gpus import Gpu, GpuUse
 from vgpurun.host.memory_limits import MemoryLimits
 from vgpurun.inventory.listing import held_back
+from vgpurun.inventory.swap_counts import read_swaps
 from vgpurun.inventory.usage import Report, Tenant, TenantDevice
 from vgpurun.limits.quota import show_range, show_size
 from vgpurun.limits.usage_file import DeviceReading
@@ -54,11 +55,20 @@ def print_table(report: Report, free: Mapping[str, GpuCapacity]) -> None:
         console.print()
         console.print(_memory_table(readings))
     for tenant in report.tenants:
+        if why := _held_up(tenant):
+            console.print(f"{tenant.full_name} waits for its turn: {why}", soft_wrap=True)
         for device in tenant.devices:
             if held := report.driver_limits.get((tenant.id, device.gpu.uuid)):
                 console.print(_driver_line(tenant, device, held), soft_wrap=True)
             for name in device.reading.not_enforced if device.reading else ():
                 console.print(f"{tenant.name}, GPU {device.gpu.number}: {_NOT_ENFORCED[name]}", soft_wrap=True)
+
+
+def _held_up(tenant: Tenant) -> str:
+    """Return why one that waits for its turn waits for longer than turns last, if it does."""
+    is_member = tenant.slice_name and not tenant.within  # the slice waits
+    waits = not is_member and any(device.quota.is_swapped for device in tenant.devices)
+    return read_swaps(tenant.folder).held_up if waits else ""
 
 
 def _driver_line(tenant: Tenant, device: TenantDevice, held: MemoryLimits) -> str:

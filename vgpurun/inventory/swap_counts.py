@@ -7,32 +7,48 @@ from typing import NamedTuple
 
 from vgpurun.storage.shared_file import read_regular
 from vgpurun.util.atomic_file import atomic_file
+from vgpurun.util.printable import printable
 
 _NAME = "swaps"
-_MOST_BYTES = 1 << 10
+_MOST_BYTES = 1 << 12
+_MOST_WORDS = 300  # characters
 
 
 class SwapCounts(NamedTuple):
-    """How often its memory went out or came back, how many bytes that were, and for how long it waited for turns."""
+    """How often its memory went out or came back, how many bytes that were, and for how long it waited for turns.
+
+    `held_up`: while it waits, why the one that has the turn does not go, for people; nothing where that goes in time.
+    """
 
     swaps: int = 0
     swapped_bytes: int = 0
     waited_s: float = 0.0
+    held_up: str = ""
 
 
 def read_swaps(folder: Path) -> SwapCounts:
     """Return the counts of a state folder, all 0 where there are none. Raises nothing: the folder may be a user's."""
     with suppress(OSError, ValueError, TypeError, KeyError, RecursionError, OverflowError):
         given = json.loads(read_regular(folder / _NAME, _MOST_BYTES) or b"")
-        counts = SwapCounts(int(given["swaps"]), int(given["swapped_bytes"]), float(given["waited_s"]))
+        counts = int(given["swaps"]), int(given["swapped_bytes"]), float(given["waited_s"])
         if all(0 <= each < 2**63 for each in counts):
-            return counts
+            return SwapCounts(*counts, held_up=printable(str(given.get("held_up", ""))[:_MOST_WORDS]))
     return SwapCounts()
 
 
 def add_swap(folder: Path, moved_bytes: int, waited_s: float = 0.0) -> None:
     """Count a way in or out. Raises nothing: that it was counted is worth less than the turn of another."""
     before = read_swaps(folder)
-    after = SwapCounts(before.swaps + 1, before.swapped_bytes + moved_bytes, before.waited_s + waited_s)
+    _write(folder, SwapCounts(before.swaps + 1, before.swapped_bytes + moved_bytes, before.waited_s + waited_s))
+
+
+def note_held_up(folder: Path, why: str) -> None:
+    """Note why one waits for longer than its turn takes to come, or that it does not. Raises nothing."""
+    before = read_swaps(folder)
+    if before.held_up != why[:_MOST_WORDS]:
+        _write(folder, before._replace(held_up=why[:_MOST_WORDS]))
+
+
+def _write(folder: Path, counts: SwapCounts) -> None:
     with suppress(OSError), atomic_file(folder / _NAME) as half_made:
-        half_made.write_text(json.dumps(after._asdict()))
+        half_made.write_text(json.dumps(counts._asdict()))
