@@ -59,24 +59,20 @@ static int open_in(int folder, const char *what, int access_mode) {
   return -1;
 }
 
-static bool read_limits(int folder, struct vgpu_limits *limits) {
-  int file = open_in(folder, "limits", O_RDONLY);
-  bool whole = file >= 0 && shared_file_read_at(file, limits, sizeof *limits, 0);
-  if (file >= 0)
-    close(file);
-  return whole && limits->magic == VGPU_LIMITS_MAGIC && limits->abi_version == VGPU_ABI_VERSION;
-}
-
-static void read_terms(const struct turns_files *files, struct turns_peer *peer, struct turns_terms *terms) {
+/* As they were where that fails. It may have been moved to another GPU. */
+static void read_terms(const struct turns_files *files, int folder, struct turns_peer *peer,
+                       struct turns_terms *terms) {
   struct vgpu_limits content;
-  int folder = open_folder(files, peer->name);
-  if (read_limits(folder, &content)) {
-    peer->device = limits_find_device(&content, files->uuid); /* it may have been moved */
+  int file = open_in(folder, "limits", O_RDONLY);
+  if (file < 0)
+    return;
+  if (shared_file_read_at(file, &content, sizeof content, 0) && content.magic == VGPU_LIMITS_MAGIC &&
+      content.abi_version == VGPU_ABI_VERSION) {
+    peer->device = limits_find_device(&content, files->uuid);
     struct limits limits = limits_from_file(&content, peer->device);
     *terms = (struct turns_terms){limits.sm_percent, (uint16_t)limits.sm_policy, (uint16_t)limits.priority};
   }
-  if (folder >= 0)
-    close(folder);
+  close(file);
 }
 
 static int64_t in_ns(struct timespec time) {
@@ -93,12 +89,8 @@ static bool is_at_work(const struct turns_files *files, int folder) {
 }
 
 static bool open_peer(const struct turns_files *files, struct turns_peer *peer, int folder, const char *name) {
-  struct vgpu_limits limits;
   char path[PATH_MAX];
-  if (strlen(name) >= sizeof peer->name || !read_limits(folder, &limits) ||
-      (peer->device = limits_find_device(&limits, files->uuid)) < 0)
-    return false;
-  strcpy(peer->name, name);
+  snprintf(peer->name, sizeof peer->name, "%s", name);
   snprintf(path, sizeof path, "%s/%s/%s", files->folder, name, VGPU_TURNS_NAME);
   int file = open_in(folder, VGPU_TURNS_NAME, O_RDONLY);
   if (file < 0 || !shared_file_adopt(&peer->file, file, path))
@@ -133,22 +125,29 @@ static int find_place(const struct turns_files *files, int count, uid_t owner) {
 }
 
 static int add(struct turns_files *files, struct turns_tenant *tenants, int count, int folder, const char *name) {
-  struct turns_peer peer = {0};
+  struct turns_peer peer = {.device = -1};
+  struct turns_tenant tenant = {.is_there = true};
   struct stat status;
   if (!is_at_work(files, folder) || syscall(SYS_fstat, folder, &status) != 0)
     return count;
   peer.owner = status.st_uid;
   int place = find_place(files, count, peer.owner);
-  if (place < 0 || !open_peer(files, &peer, folder, name))
+  if (place < 0)
+    return count;
+  read_terms(files, folder, &peer, &tenant.terms);
+  if (peer.device < 0 || !open_peer(files, &peer, folder, name))
     return count;
   if (place < count)
     shared_file_close(&files->peers[place].file, 0);
+  tenant.id = peer.file.inode;
   files->peers[place] = peer;
-  tenants[place] = (struct turns_tenant){.id = peer.file.inode, .is_there = true};
+  tenants[place] = tenant;
   return place < count ? count : count + 1;
 }
 
 static int find(struct turns_files *files, struct turns_tenant *tenants, int count, const char *name) {
+  if (strlen(name) >= sizeof files->peers[0].name)
+    return count;
   for (int i = 1; i < count; i++)
     if (strcmp(files->peers[i].name, name) == 0)
       return count;
@@ -191,16 +190,23 @@ static int find_more(struct turns_files *files, struct turns_tenant *tenants, in
   return count;
 }
 
-/* Those that are on another GPU now, and those that are not at work any more, once they owe nothing. */
-static int drop_gone(struct turns_files *files, struct turns_tenant *tenants, int count) {
+/* Those stay that are on the GPU still, and are at work or owe something. */
+static int keep(struct turns_files *files, struct turns_tenant *tenants, int count) {
+  int64_t now_ns = clock_now_ns();
   int kept = 1;
-  for (int i = 1; i < count; i++)
-    if (files->peers[i].device >= 0 && (tenants[i].is_there || tenants[i].held_zero_at_ns > clock_now_ns())) {
-      files->peers[kept] = files->peers[i];
+  for (int i = 1; i < count; i++) {
+    struct turns_peer *peer = &files->peers[i];
+    int folder = open_folder(files, peer->name);
+    read_terms(files, folder, peer, &tenants[i].terms);
+    if (folder >= 0)
+      close(folder);
+    if (peer->device >= 0 && (tenants[i].is_there || tenants[i].held_zero_at_ns > now_ns)) {
+      files->peers[kept] = *peer;
       tenants[kept++] = tenants[i];
     } else {
-      shared_file_close(&files->peers[i].file, 0);
+      shared_file_close(&peer->file, 0);
     }
+  }
   return kept;
 }
 
@@ -212,12 +218,8 @@ static int list(void *of, struct turns_tenant *tenants, int count) {
   pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state);
   clock_gettime(CLOCK_REALTIME, &now);
   files->listed_ns = in_ns(now);
-  snprintf(files->uuid, sizeof files->uuid, "%.*s", VGPU_UUID_SIZE - 1, files->uuid_now);
   tenants[0].id = files->peers[0].file.inode;
-  count = find_more(files, tenants, drop_gone(files, tenants, count));
-  for (int i = 1; i < count; i++)
-    read_terms(files, &files->peers[i], &tenants[i].terms);
-  count = drop_gone(files, tenants, count);
+  count = find_more(files, tenants, keep(files, tenants, count));
   pthread_setcancelstate(cancel_state, NULL);
   return count;
 }
@@ -309,8 +311,7 @@ struct turns_files *turns_files_open(const char *uuid, int device, const struct 
   char path[PATH_MAX] = "";
   if (files == NULL)
     return NULL;
-  files->uuid_now = uuid;
-  snprintf(files->uuid, sizeof files->uuid, "%.*s", VGPU_UUID_SIZE - 1, uuid);
+  files->uuid = uuid;
   files->peers[0].device = device;
   bool found = own_path(files, usage, path);
   uid_t owner = *files->own_name != '\0' ? geteuid() : SHARED_FILE_ANY_OWNER;
@@ -335,7 +336,7 @@ static void publish(struct turns_files *files, const struct limits *limits) {
     close(folder);
   if (file < 0)
     return;
-  memcpy(own.uuid, files->uuid, sizeof own.uuid);
+  snprintf(own.uuid, sizeof own.uuid, "%.*s", VGPU_UUID_SIZE - 1, files->uuid);
   size_t at = offsetof(struct vgpu_limits, devices) + (size_t)files->peers[0].device * sizeof own;
   if (shared_file_write_at(file, &own, sizeof own, (off_t)at))
     files->published = *limits;

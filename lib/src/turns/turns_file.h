@@ -23,8 +23,7 @@ struct turns_peer {
 };
 
 struct turns_files {
-  const char *uuid_now;                   /* in the tenant's limits: it may be moved to another GPU */
-  char uuid[VGPU_UUID_SIZE];              /* as it was at the last look */
+  const char *uuid;                       /* in the tenant's limits: it may be moved to another GPU */
   const char *folder;                     /* of the tenants */
   char own_name[64];                      /* of a folder that we have made, and write the limits in; else empty */
   int32_t publishing;                     /* a claim, on what is */
