@@ -18,6 +18,24 @@ def test_two_jobs_have_two_shards_and_one_of_four(cluster: Cluster) -> None:
     )
 
 
+@pytest.mark.exhaustive
+@pytest.mark.real_time
+def test_steps_at_once_have_the_share_of_their_job_together(cluster: Cluster) -> None:
+    assert_measured(
+        lambda: _shares_of_steps(cluster), lambda shares: abs(sum(shares) - 0.5) < 0.02 and min(shares) > 0.2
+    )
+
+
+def _shares_of_steps(cluster: Cluster) -> list[float]:
+    cluster.ask("rm -f /tmp/go", "root")
+    step = f"srun --overlap -n1 --gres=shard:2 {PROGRAM}works.py 1.5 &"
+    job = cluster.batch("--gres=shard:2 -w n1 -n2", f"{step}\n{step}\nwait")
+    cluster.until(lambda: cluster.output(job).count("ready") == 2, "the steps do not begin")
+    cluster.ask("touch /tmp/go", "root")
+    assert cluster.until_ended(job) == "COMPLETED", cluster.output(job, "err")
+    return [float(line) for line in cluster.output(job).split() if line != "ready"]
+
+
 def _shares(cluster: Cluster) -> list[float]:
     cluster.ask("rm -f /tmp/go", "root")
     jobs = [

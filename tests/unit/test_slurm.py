@@ -235,6 +235,16 @@ def test_more_shards_than_percent_are_refused(cluster_files: Callable[..., Path]
     assert found == ["a GPU of node n01 has 150 shards: one is less than 1 % of its time, and no job can have it"]
 
 
+def test_mig_instances_and_a_card_with_shards_are_nothing_wrong(cluster_files: Callable[..., Path]) -> None:
+    path = cluster_files("gpu:2,shard:8", "gpu:3g.20gb:1(S:0),gpu:1g.5gb:1,gpu:a100:1,shard:4")
+    path.with_name("gres.conf").write_text(
+        "Name=gpu Type=3g.20gb MultipleFiles=/dev/nvidia0,/dev/nvidia-caps/nvidia-cap21\n"
+        "Name=gpu Type=1g.5gb MultipleFiles=/dev/nvidia0,/dev/nvidia-caps/nvidia-cap30\n"
+        "Name=gpu Type=a100 File=/dev/nvidia1\nName=shard Count=4 File=/dev/nvidia1\n"
+    )
+    assert [each.words for each in check.examine("n01") if each.status != "ok"] == []
+
+
 def test_without_slurm_conf_that_is_all_there_is_to_say(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("SLURM_CONF", str(tmp_path / "none"))
     (found,) = check.examine("n01")

@@ -5,7 +5,8 @@ Each check is a function that returns findings, and raises nothing but SlurmErro
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from vgpurun.diagnostics.finding import FAILED, OK, WARNING, Finding
@@ -74,7 +75,7 @@ def _gres_conf(path: Path, values: Mapping[str, str], node: str) -> Iterator[Fin
     if not any(line.name == "shard" for line in lines):
         yield Finding("gres.conf", FAILED, f"it has no shards for node {node}", "Name=shard Count=M")
     elif gpus:
-        most = max(all_shards(lines, index) for index in range(gpus))
+        most = _most_shards(lines, gpus)
         if most > _MOST_SHARDS:
             words = f"a GPU of node {node} has {most} shards: one is less than 1 % of its time, and no job can have it"
             yield Finding("gres.conf", FAILED, words, f"at most {_MOST_SHARDS} for each GPU")
@@ -83,10 +84,19 @@ def _gres_conf(path: Path, values: Mapping[str, str], node: str) -> Iterator[Fin
         yield from _cli_filter(path, values, most)
 
 
+def _most_shards(lines: Sequence[conf.GresLine], gpus: int) -> int:
+    """Return how many shards the GPU with the most has; others may have none. Raises SlurmError where all have none."""
+    found = []
+    for index in range(gpus):
+        with suppress(SlurmError):
+            found.append(all_shards(lines, index))
+    return max(found) if found else all_shards(lines, 0)
+
+
 def _counts(path: Path, node: str, gpus: int, shards: int) -> Iterator[Finding]:
     gres = conf.node_settings(path, node).get("gres", "")
     for name, there in (("gpu", gpus), ("shard", shards)):
-        said = sum(int(count) for count in re.findall(rf"\b{name}(?::[^:,\d][^:,]*)?:(\d+)", gres))
+        said = sum(int(count) for count in re.findall(rf"\b{name}(?::[^:,(]+)?:(\d+)(?=[,(]|$)", gres))
         if said and there and said != there:
             words = f"it has {there} of {name} for node {node}, and {path.name} has {said}: Slurm drains such a node"
             yield Finding("gres.conf", FAILED, words, f"the same number in both: Gres={name}:{there}")
