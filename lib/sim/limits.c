@@ -52,7 +52,7 @@ static void add(unsigned slot, struct state_process_device *use, void *argument)
 
 static uint64_t used_bytes(unsigned device, uint64_t cgroup) {
   struct sum sum = {device, cgroup, 0};
-  state_visit_live(device, add, &sum);
+  state_visit_holders(device, add, &sum);
   return sum.bytes;
 }
 

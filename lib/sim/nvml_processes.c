@@ -32,7 +32,7 @@ nvmlReturn_t nvml_list_processes(nvmlDevice_t handle, unsigned *device, unsigned
   if (!count || (*count && !infos))
     return NVML_ERROR_INVALID_ARGUMENT;
   processes->count = 0;
-  state_visit_live(*device, add_process, processes);
+  state_visit_holders(*device, add_process, processes);
   unsigned room = *count;
   *count = processes->count;
   return processes->count > room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;

@@ -136,8 +136,12 @@ struct state_device *state_device(unsigned device) {
   return &state->devices[device_rows[device]];
 }
 
+struct state_process_device *state_of_slot(unsigned slot, unsigned device) {
+  return &state->processes[slot].devices[device_rows[device]];
+}
+
 struct state_process_device *state_own(unsigned device) {
-  return &state->processes[own_slot].devices[device_rows[device]];
+  return state_of_slot(own_slot, device);
 }
 
 static bool slot_is_live(unsigned slot) {
@@ -199,7 +203,13 @@ static unsigned slots_used(void) {
 void state_visit_live(unsigned device, state_visitor visit, void *argument) {
   for (unsigned slot = 0; slot < slots_used(); slot++)
     if (atomic_load(&state->processes[slot].pid) != 0 && slot_is_live(slot))
-      visit(slot, &state->processes[slot].devices[device_rows[device]], argument);
+      visit(slot, state_of_slot(slot, device), argument);
+}
+
+void state_visit_holders(unsigned device, state_visitor visit, void *argument) {
+  for (unsigned slot = 0; slot < slots_used(); slot++)
+    if (atomic_load(&state_of_slot(slot, device)->used_bytes) && slot_is_live(slot))
+      visit(slot, state_of_slot(slot, device), argument);
 }
 
 uint32_t state_pid(unsigned slot) {
@@ -211,13 +221,14 @@ uint32_t state_pid(unsigned slot) {
   return same_namespace ? atomic_load(&state->processes[slot].pid) : 0;
 }
 
+static void add_used(unsigned slot, struct state_process_device *use, void *argument) {
+  (void)slot;
+  *(uint64_t *)argument += atomic_load(&use->used_bytes);
+}
+
 uint64_t state_used_bytes(unsigned device) {
   uint64_t sum = 0;
-  for (unsigned slot = 0; slot < slots_used(); slot++) {
-    uint64_t used = atomic_load(&state->processes[slot].devices[device_rows[device]].used_bytes);
-    if (used && slot_is_live(slot)) /* a slot that holds nothing needs no look at its lock */
-      sum += used;
-  }
+  state_visit_holders(device, add_used, &sum);
   return sum;
 }
 

@@ -110,10 +110,14 @@ void state_leave_after_fork(void);
 /* The rows of a configured device: shared, and of this process. */
 struct state_device *state_device(unsigned device);
 struct state_process_device *state_own(unsigned device);
+struct state_process_device *state_of_slot(unsigned slot, unsigned device);
 
 /* Calls visit for every live process, this one included. */
 typedef void (*state_visitor)(unsigned slot, struct state_process_device *use, void *argument);
 void state_visit_live(unsigned device, state_visitor visit, void *argument);
+
+/* The same for those that hold memory of the device. A slot that holds nothing needs no look at its lock. */
+void state_visit_holders(unsigned device, state_visitor visit, void *argument);
 
 /* A slot's PID in the caller's PID namespace; 0 when it has none there. */
 uint32_t state_pid(unsigned slot);

@@ -48,7 +48,6 @@ uint64_t timeline_queue(unsigned device, uint64_t not_before_ns, uint64_t durati
 }
 
 struct window {
-  unsigned only_slot;
   uint64_t now_ns;
   uint64_t busy_ns;
 };
@@ -56,8 +55,7 @@ struct window {
 /* The buckets of the last second: the oldest and the newest count in part. */
 static void add_busy(unsigned slot, struct state_process_device *use, void *argument) {
   struct window *window = argument;
-  if (window->only_slot != slot && window->only_slot != STATE_MAX_PROCESSES)
-    return;
+  (void)slot;
   uint64_t newest = window->now_ns / STATE_BUCKET_NS;
   uint64_t into_newest_ns = window->now_ns % STATE_BUCKET_NS;
   for (uint64_t i = 0; i <= WINDOW_BUCKETS && i <= newest; i++) {
@@ -73,12 +71,18 @@ static void add_busy(unsigned slot, struct state_process_device *use, void *argu
   }
 }
 
-unsigned timeline_busy_percent_of(unsigned device, unsigned slot) {
-  struct window window = {.only_slot = slot, .now_ns = clock_ns()};
-  state_visit_live(device, add_busy, &window);
+static unsigned percent(struct window window) {
   return (unsigned)min_u64(100, (window.busy_ns * 100 + NS_PER_S / 2) / NS_PER_S);
 }
 
+unsigned timeline_busy_percent_of(unsigned device, unsigned slot) {
+  struct window window = {.now_ns = clock_ns()};
+  add_busy(slot, state_of_slot(slot, device), &window);
+  return percent(window);
+}
+
 unsigned timeline_busy_percent(unsigned device) {
-  return timeline_busy_percent_of(device, STATE_MAX_PROCESSES);
+  struct window window = {.now_ns = clock_ns()};
+  state_visit_live(device, add_busy, &window);
+  return percent(window);
 }

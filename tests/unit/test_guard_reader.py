@@ -370,6 +370,7 @@ def test_the_engine_and_nvml_come_and_go(
         engine.listed.append(container(OTHER_ID))
         assert look() == {pid: ID, other: OTHER_ID}
         read._programs[pid] = Program(pid, 1, OTHER_ID)  # one that had its number before
+        read._watch.keep({other})  # and has ended
         assert look() == {pid: ID, other: OTHER_ID}
         (tmp_path / ID / "etc" / "limits").write_bytes(limits_bytes([(gpu.uuid, Quota(2 * GIB))]))
         look()

@@ -55,7 +55,7 @@ def read_record(container: str, labels: Mapping[str, str], mounts: Sequence[Mapp
     folders = [Path(source).parent for target in _LIMITS_TARGETS if (source := sources.get(target))]
     if not folder or not folders or "\0" in folder:  # which no path may have
         return None
-    owner = state.read_owner(Path(folder)) or {}
+    owner = state.known_owner(Path(folder)) or {}
     if owner.get("container", container) != container:
         return None
     ends_s = None if owner.get("has_ended") else state.ends_s(owner)

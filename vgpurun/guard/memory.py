@@ -90,13 +90,14 @@ class MemoryDuty(Duty):
         self._counted_grace_s = counted_grace_s
         self._over: dict[str, Over] = {}
         self._limits: dict[str, int] = {}
+        self._shared: tuple[list[object], list[Sharing]] = [], []
         self._recorded = {(each.container, each.run) for each in state.recorded if each.cause == MEMORY}
         # Bytes held when it was acted on, by the guard or an administrator. Up to there it is one cause.
         self._settled: dict[str, int] = memory.setdefault("settled", {})
 
     def look(self, look: Look) -> Actions:
         """Yield what is to be done about each limit that is passed, and what can be undone."""
-        shared = list(_limits_on(look))
+        shared = self._limits_on(look)
         within = set()
         for each in shared:
             held = _held(look, each)
@@ -111,6 +112,13 @@ class MemoryDuty(Duty):
                 yield from self._judge(look, each, held)
         yield from self._thawed(look, within)
         self._drop({each.key for each in shared}, look)
+
+    def _limits_on(self, look: Look) -> list[Sharing]:
+        """Return the limits that there are: mostly the same as at the look before."""
+        those: list[object] = [*look.gpus, *look.containers.values()]
+        if self._shared[0] != those:
+            self._shared = those, list(_limits_on(look))
+        return self._shared[1]
 
     def _follow_limit(self, look: Look, each: Sharing, held: int) -> None:
         """Let the library hold a limit that is lowered below what is in use: it refuses until there is room.

@@ -2,6 +2,7 @@
 there are. Anything that seldom changes is read seldom, since this goes on twice a second for ever.
 """
 
+import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
@@ -22,6 +23,7 @@ from vgpurun.guard.processes import (
 from vgpurun.host import freezer, gpus
 from vgpurun.host.freezer import Cgroup, run_of
 from vgpurun.host.gpus import Gpu
+from vgpurun.host.process_watch import ProcessWatch
 from vgpurun.inventory.guarded import Stopped
 from vgpurun.inventory.reservations import quotas_now
 from vgpurun.limits.usage_file import BrokenUsageError, read_counted
@@ -47,7 +49,7 @@ class _Known(NamedTuple):
     """A container as it was found, and what tells that it is another now."""
 
     listed: "VgpurunContainer"
-    limits: Path
+    limits: str
     changed_ns: int
     contained: Contained
 
@@ -69,7 +71,8 @@ class GuardReader:
         self._has_listed = False  # ever: without a list nobody is known to be outside
         self._read_s: dict[str, float] = {}
         self._programs: dict[int, Program] = {}
-        self._cgroups: dict[str, tuple[Cgroup, str]] = {}
+        self._watch = ProcessWatch()
+        self._cgroups: dict[str, tuple[Cgroup, str, Program | None]] = {}  # and whose it is: while that lives it stays
         self._asking: Background[tuple[dict[str, VgpurunContainer], dict[str, int]]] | None = None
         self._first_pids: dict[str, int] = {}
         self._namespaces: dict[str, tuple[str, int]] = {}
@@ -85,8 +88,10 @@ class GuardReader:
         if held is None:
             return None
         pids = {pid for by_pid in held.values() for pid in by_pid}
-        self._programs = {pid: each for pid, each in self._programs.items() if pid in pids and is_still(each)}
+        self._watch.keep(pids)
+        self._programs = {pid: each for pid, each in self._programs.items() if pid in pids and self._is_still(each)}
         for pid in pids - self._programs.keys():
+            self._watch.add(pid)
             self._programs[pid] = self._read_program(pid)
         self._list_containers(now_s)
         # One that is gone by now holds nothing that anybody could take from it.
@@ -98,7 +103,11 @@ class GuardReader:
         )  # fmt: skip
 
     def close(self) -> None:
-        """Let go of NVML."""
+        """Let go of all that it has open."""
+        self._close_nvml()
+        self._watch.close()
+
+    def _close_nvml(self) -> None:
         self._nvml.close()
         self._is_open = False
 
@@ -121,7 +130,7 @@ class GuardReader:
                 self._gpus = gpus.usable(gpus.survey().gpus)
             read = gpus.read_all_processes(self._gpus)
         except GpuError as error:
-            self.close()  # a new driver may come
+            self._close_nvml()  # a new driver may come
             self._note("nvml", f"the guard sees nothing: {error}")
             return None
         trouble = ""
@@ -132,7 +141,7 @@ class GuardReader:
             else:
                 held[gpu.uuid] = found
         if trouble and not held:
-            self.close()
+            self._close_nvml()
         self._note("nvml", trouble)
         return held if held else None
 
@@ -207,10 +216,10 @@ class GuardReader:
         if cgroup is None:
             return None
         known = self._known.get(listed.id)
-        limits = known.limits if known and known.listed is listed else listed.limits_folder / "etc" / "limits"
+        limits = known.limits if known and known.listed is listed else f"{listed.limits_folder}/etc/limits"
         changed_ns = 0
         with suppress(OSError):
-            changed_ns = limits.stat().st_mtime_ns
+            changed_ns = os.stat(limits).st_mtime_ns  # noqa: PTH116
         if known is None or (known.listed, known.changed_ns, known.contained.run) != (listed, changed_ns, cgroup[1]):
             contained = Contained(
                 listed.id, listed.name, listed.user, listed.limits_folder, *cgroup, dict(quotas_now(listed)),
@@ -221,21 +230,26 @@ class GuardReader:
 
     def _cgroup_of(self, container: str) -> tuple[Cgroup, str] | None:
         known = self._cgroups.get(container)
-        if known is not None and run_of(known[0]) == known[1]:
-            return known
-        cgroup = None
-        for pid, program in self._programs.items():
-            if program.container == container and (cgroup := freezer.find(pid, container)):
-                break
-        if cgroup is None and container in self._stopped:
-            cgroup = self._stopped[container].cgroup
-        run = run_of(cgroup) if cgroup else ""
-        if cgroup is None or not run:
+        if known is not None:
+            cgroup, run, by = known
+            if (by and self._programs.get(by.pid) is by) or run_of(cgroup) == run:
+                return cgroup, run
+        now: Cgroup | None = None
+        of_container = [each for each in self._programs.values() if each.container == container]
+        by = next((each for each in of_container if (now := freezer.find(each.pid, container))), None)
+        if now is None and container in self._stopped:
+            now = self._stopped[container].cgroup
+        run = run_of(now) if now else ""
+        if now is None or not run:
             return None
-        self._cgroups[container] = (cgroup, run)
-        return self._cgroups[container]
+        self._cgroups[container] = now, run, by
+        return now, run
 
     # ---- processes -------------------------------------------------------------------------------------------------
+
+    def _is_still(self, program: Program) -> bool:
+        """Whether its number is not another process's by now."""
+        return program.pid in self._watch or is_still(program)
 
     def _read_program(self, pid: int, is_listed: bool = False) -> Program:
         """Describe a process. `is_listed`: the engine was asked since it is there, and so its container is known."""

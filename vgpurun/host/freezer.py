@@ -137,6 +137,6 @@ def _mounts(proc: Path) -> dict[str, tuple[Path, str]]:
 def run_of(cgroup: Cgroup) -> str:
     """Return what tells one start of a container from the next: the kernel numbers each cgroup anew."""
     try:
-        return str(cgroup.folder.stat().st_ino)
+        return str(os.stat(cgroup.folder).st_ino)  # noqa: PTH116
     except OSError:
         return ""

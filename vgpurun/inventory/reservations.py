@@ -99,7 +99,7 @@ def is_abandoned(container: "VgpurunContainer", engine: "Engine") -> bool:
 def local_processes() -> Iterator[Holder]:
     """Yield the processes of `vgpurun local` that this user can see."""
     for folder in state.folders(state.visible_roots()):
-        if not state.is_alive(folder):
+        if (state.known_owner(folder) or {}).get("engine") is not None or not state.is_alive(folder):
             continue
         owner = state.read_owner(folder)  # only now: one that is being swept is locked, and has none any more
         if not owner or owner.get("engine") is not None:

@@ -28,6 +28,7 @@ from vgpurun.errors import StateError
 from vgpurun.storage import tenants
 from vgpurun.storage.shared_file import has_live_processes, read_regular
 from vgpurun.storage.tenants import make_lock_dir as make_lock_dir
+from vgpurun.storage.unchanged import Unchanged
 from vgpurun.util.atomic_file import atomic_file
 from vgpurun.util.locking import is_at, lock_in_time
 
@@ -158,6 +159,9 @@ def read_owner(folder: Path) -> dict[str, Any] | None:
     return owner if isinstance(owner, dict) else None
 
 
+known_owner = Unchanged("owner", read_owner, None)  # the same, for what looks at many folders again and again
+
+
 def ends_s(owner: Mapping[str, Any]) -> float | None:
     """Return when what an owner file is about ends, in seconds since 1970, or None where it has no end."""
     ends = owner.get("ends_s")
@@ -185,8 +189,8 @@ def visible_roots() -> list[Path]:
 def folders(roots: Sequence[Path] | None = None) -> Iterator[Path]:
     """Yield every state folder of these roots (None: the own one), stale ones included."""
     for root in [root_folder()] if roots is None else roots:
-        with suppress(OSError):
-            yield from sorted(entry for entry in (root / "containers").iterdir() if entry.is_dir())
+        with suppress(OSError), os.scandir(root / "containers") as entries:
+            yield from map(Path, sorted(entry.path for entry in entries if entry.is_dir()))
 
 
 def is_held(folder: Path) -> bool:

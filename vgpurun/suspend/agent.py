@@ -21,23 +21,27 @@ from vgpurun.errors import EngineError, GpuError, NoEngineError, NoRoomError, Vg
 from vgpurun.host import gpus as devices
 from vgpurun.host.checkpoints import Checkpoints
 from vgpurun.host.gpus import Gpu
-from vgpurun.limits import limits_file, usage_file
+from vgpurun.limits import idle, limits_file, usage_file
 from vgpurun.limits.idle import IdlePolicy, read_idle
+from vgpurun.limits.quota import Quota
 from vgpurun.limits.update import is_being_changed
 from vgpurun.storage import state
+from vgpurun.storage.unchanged import Unchanged
+from vgpurun.suspend import record
 from vgpurun.suspend.coming_back import bring_back
 from vgpurun.suspend.processes import belongs_to, find, started
 from vgpurun.suspend.record import Phase, Record
 from vgpurun.suspend.swapping import Hears, Swapper
 from vgpurun.suspend.targets import Target, of_containers, slices_and_processes
-from vgpurun.suspend.transition import Wishes, finish, is_asked_for, read, suspend, takes_turns
+from vgpurun.suspend.transition import Wishes, finish, is_asked_for, suspend
 
 if TYPE_CHECKING:
     from vgpurun.engine.client import Engine, VgpurunContainer
 
 LOOK_EVERY_S = 0.05  # at those that are suspended: a program waits
 _LOOK_AT_ALL_EVERY_S = 1.0
-_ASK_ENGINE_EVERY_S = 5.0
+_ASK_ENGINE_EVERY_S = 10.0
+_NEWS_S = 5.0  # for how long after a launch the engine is asked at each look
 _TRY_AGAIN_S = 1.0  # what failed
 _MAKES_WAY_AFTER_S = 10.0  # of idleness, or the time of its own policy if that is less
 
@@ -62,6 +66,9 @@ class Agent:
         self._warned_of: set[tuple[str, float]] = set()  # what was warned of its end
         self._targets: list[Target] = []
         self._containers: list[VgpurunContainer] = []  # those that run
+        self._limits = Unchanged[Sequence[tuple[str, Quota]]]("etc/limits", _limits_of, ())
+        self._idle = Unchanged[IdlePolicy | None](idle.FILE, read_idle, None)
+        self._record = Unchanged[Record | None](record.FILE, _record_of, None)
         self._watched: dict[str, Target] = {}  # those that are suspended, or on their way
         self._owners: dict[int, tuple[int | None, str]] = {}  # of processes that use a GPU: their start, and a target
         self._listed_s = self._looked_s = self._changed_s = self._noted_s = float("-inf")
@@ -71,7 +78,8 @@ class Agent:
         self._troubles: dict[str, str] = {}
         self._engine: Engine | None = None
         self._swapper = Swapper(gpus, libcuda, Hears(self._hear_of_turns, self._use))
-        self._folders: set[Path] = set()
+        self._with_policy: dict[str, Target] = {}  # those of which it matters when they were last in use
+        self._folders: list[int] = []  # when each was changed
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="suspensions", daemon=True)
 
@@ -87,8 +95,12 @@ class Agent:
         self._swapper.stop()
 
     def _run(self) -> None:
-        while not self._stopping.wait(LOOK_EVERY_S):
+        while not self._stopping.wait(self._wait_s()):
             self.look()
+
+    def _wait_s(self) -> float:
+        all_s = self._looked_s + _LOOK_AT_ALL_EVERY_S - time.monotonic()
+        return LOOK_EVERY_S if self._watched else max(all_s, LOOK_EVERY_S)
 
     def look(self) -> None:
         """Do what is to be done now. Raises nothing."""
@@ -123,15 +135,15 @@ class Agent:
         self._troubles[key] = trouble
 
     def _see_to(self, target: Target, now_s: float) -> None:
-        found = read(target)
+        found = self._record(target.limits_folder)
         if found is not None:
             self._watched[target.id] = target
         else:
             self._watched.pop(target.id, None)
         if found is None:
-            if _is_marked(target) and not is_being_changed(target):
+            if self._is_marked(target) and not is_being_changed(target):
                 self._finish(target)
-            elif policy := read_idle(target.limits_folder):
+            elif target.id in self._with_policy and (policy := self._idle(target.limits_folder)):
                 self._see_to_idle(target, policy, now_s)
         elif found.phase != Phase.SUSPENDED:
             if not is_being_changed(target):
@@ -148,7 +160,7 @@ class Agent:
 
     def _wake(self, target: Target, found: Record) -> None:
         with Checkpoints(self._libcuda) as driver:
-            for other in (None, *self._may_make_way(_uuids(target))):
+            for other in (None, *self._may_make_way(self._uuids(target))):
                 if other is not None and not self._suspend(other, f"room for {target.name}"):
                     continue
                 with suppress(NoRoomError):
@@ -173,10 +185,10 @@ class Agent:
         """Yield those on these GPUs that are idle and may be suspended, the longest idle first."""
         now_s = time.monotonic()
         for other in sorted(self._targets, key=lambda each: self._busy_s.get(each.id, now_s)):
-            policy = read_idle(other.limits_folder)
-            if policy is None or policy.action != "suspend" or _is_marked(other):
+            policy = self._idle(other.limits_folder)
+            if policy is None or policy.action != "suspend" or self._is_marked(other):
                 continue
-            if not uuids.isdisjoint(_uuids(other)):
+            if not uuids.isdisjoint(self._uuids(other)):
                 idle_s = now_s - self._last_busy_s(other, now_s)
                 if idle_s >= min(_MAKES_WAY_AFTER_S, policy.after_s):
                     yield other
@@ -212,7 +224,8 @@ class Agent:
 
     def _stop(self, target: Target) -> None:
         if target.id.isdecimal():
-            os.kill(int(target.id), signal.SIGTERM)
+            if state.is_alive(target.limits_folder):
+                os.kill(int(target.id), signal.SIGTERM)
         elif self._engine is not None and not target.id.startswith("slice:"):
             from vgpurun.engine.containers import ContainerEngine
 
@@ -221,7 +234,7 @@ class Agent:
     def _last_busy_s(self, target: Target, now_s: float) -> float:
         """By CLOCK_MONOTONIC: the last launch that the library measured, or use that NVML has seen."""
         usage = target.limits_folder / "run" / "usage"
-        readings = usage_file.read_usage(usage, sorted(_uuids(target))) or []
+        readings = usage_file.read_usage(usage, sorted(self._uuids(target))) or []
         measured_s = max((each.last_launch_ns for each in readings), default=0) / 1e9
         return min(now_s, max(measured_s, self._busy_s.setdefault(target.id, now_s)))
 
@@ -230,7 +243,7 @@ class Agent:
 
     def _note_use(self, now_s: float) -> None:
         """Where NVML does not tell what processes use of a GPU, nobody on it is idle."""
-        with_policy = [each for each in self._targets if read_idle(each.limits_folder) or _takes_turns(each)]
+        with_policy = list(self._with_policy.values())
         trouble = ""
         for gpu in self._gpus if with_policy else ():
             try:
@@ -238,7 +251,7 @@ class Agent:
             except GpuError as error:
                 trouble = f"nothing is idle for certain: {error}"
                 for target in with_policy:
-                    if gpu.uuid in _uuids(target):
+                    if gpu.uuid in self._uuids(target):
                         self._busy_s[target.id] = now_s
             else:
                 for pid in (pid for pid, percent in used.items() if percent > 0):
@@ -255,11 +268,11 @@ class Agent:
         return owner
 
     def _list(self, now_s: float) -> None:
-        folders = set(state.folders(state.visible_roots()))
-        if folders - self._folders:  # one that is about to start may wait for its first turn
+        folders = [_changed_ns(root / kind) for root in state.visible_roots() for kind in ("containers", state.SLICES)]
+        if folders != self._folders:  # one that is about to start may wait for its first turn
             self._changed_s = now_s
         self._folders = folders
-        if now_s - self._listed_s >= _ASK_ENGINE_EVERY_S or now_s - self._changed_s < _ASK_ENGINE_EVERY_S:
+        if now_s - self._listed_s >= _ASK_ENGINE_EVERY_S or now_s - self._changed_s < _NEWS_S:
             self._listed_s = now_s
             try:
                 self._engine = self._engine or _connect()
@@ -267,13 +280,25 @@ class Agent:
             except EngineError:
                 self._engine = None
             self._hear_of(end_overdue.__name__, _trouble_of(self._end_overdue))
-        self._targets = [*of_containers(self._containers), *slices_and_processes()]
-        self._swapper.see([each for each in self._targets if _takes_turns(each)])
-        ids = {target.id for target in self._targets}
+            self._targets = [*of_containers(self._containers), *slices_and_processes()]
+            self._watched = {each.id: each for each in self._targets if each.id in self._watched}
+        swapping = [each for each in self._targets if self._takes_turns(each)]
+        idling = [each for each in self._targets if self._idle(each.limits_folder)]
+        self._with_policy = {each.id: each for each in (*swapping, *idling)}
+        self._swapper.see(swapping)
         for target in self._targets:
             self._busy_s.setdefault(target.id, now_s)
-        self._watched = {each: target for each, target in self._watched.items() if each in ids}
         self._owners = {pid: known for pid, known in self._owners.items() if started(pid) == known[0]}
+
+    def _takes_turns(self, target: Target) -> bool:
+        return any(quota.takes_turns for _, quota in self._limits(target.limits_folder))
+
+    def _is_marked(self, target: Target) -> bool:
+        """Whether its limits file says that it is suspended, or on its way."""
+        return any(quota.suspended != abi.NOT_SUSPENDED for _, quota in self._limits(target.limits_folder))
+
+    def _uuids(self, target: Target) -> set[str]:
+        return {uuid for uuid, _ in self._limits(target.limits_folder)}
 
     def _end_overdue(self) -> None:
         for ended in end_overdue(self._engine, self._containers):
@@ -304,21 +329,19 @@ def _connect() -> "Engine | None":
         return None
 
 
-def _takes_turns(target: Target) -> bool:
+def _changed_ns(folder: Path) -> int:
     with suppress(OSError):
-        return takes_turns(target)
-    return False
+        return folder.stat().st_mtime_ns
+    return 0
 
 
-def _uuids(target: Target) -> set[str]:
+def _limits_of(folder: Path) -> Sequence[tuple[str, Quota]]:
     with suppress(OSError):
-        return {uuid for uuid, _ in limits_file.read_limits(target.limits_folder / "etc" / "limits") or ()}
-    return set()
+        return limits_file.read_limits(folder / "etc" / "limits") or ()
+    return ()
 
 
-def _is_marked(target: Target) -> bool:
-    """Whether its limits file says that it is suspended, or on its way."""
+def _record_of(folder: Path) -> Record | None:
     with suppress(OSError):
-        limits = limits_file.read_limits(target.limits_folder / "etc" / "limits") or ()
-        return any(quota.suspended != abi.NOT_SUSPENDED for _, quota in limits)
-    return False
+        return record.read(folder)
+    return None

@@ -15,7 +15,7 @@ from vgpurun.suspend.processes import Process
 from vgpurun.util.atomic_file import atomic_file
 from vgpurun.util.printable import printable
 
-_NAME = "suspension"
+FILE = "suspension"
 _MOST_BYTES = 1 << 20
 
 
@@ -58,7 +58,7 @@ class Record(NamedTuple):
 def read(folder: Path) -> Record | None:
     """Return the suspension of a state folder, or None where there is none. Raises OSError where it may not be read."""
     try:
-        given = json.loads(read_regular(folder / _NAME, _MOST_BYTES) or b"")
+        given = json.loads(read_regular(folder / FILE, _MOST_BYTES) or b"")
         return Record(
             Phase(given["phase"]),
             tuple(Process(int(pid), int(started)) for pid, started in given["processes"]),
@@ -80,11 +80,11 @@ def read(folder: Path) -> Record | None:
 def write(folder: Path, record: Record) -> None:
     """Write down a suspension, on the disk, before anything of it is done. Raises OSError."""
     content = json.dumps({**record._asdict(), "phase": record.phase.value})
-    with atomic_file(folder / _NAME) as half_made:
+    with atomic_file(folder / FILE) as half_made:
         half_made.write_text(content)
 
 
 def forget(folder: Path) -> None:
     """Write down that a suspension is over. Raises OSError."""
     with suppress(FileNotFoundError):
-        (folder / _NAME).unlink()
+        (folder / FILE).unlink()

@@ -46,6 +46,7 @@ class Swapper:
         self._held_up: set[str] = set()  # those of which it may be written down that they wait behind one that stays
         self._lock = threading.Lock()  # of what is above, but for the files
         self._stopping = threading.Event()
+        self._is_wanted = threading.Event()  # there are targets
         self._exchanges: list[threading.Thread] = []
         self._thread = threading.Thread(target=self._run, name="turns", daemon=True)
 
@@ -56,6 +57,7 @@ class Swapper:
     def stop(self) -> None:
         """Look no more. Exchanges under way end first."""
         self._stopping.set()
+        self._is_wanted.set()
         self._thread.join()
         for each in self._exchanges:
             each.join()
@@ -65,11 +67,11 @@ class Swapper:
         with self._lock:
             self._held_up |= {each.id for each in targets if each.id not in self._targets}
             self._targets = {each.id: each for each in targets}
+        (self._is_wanted.set if targets else self._is_wanted.clear)()
 
     def _run(self) -> None:
-        while not self._stopping.wait(_LOOK_EVERY_S):
-            if self._targets:
-                self.look()
+        while self._is_wanted.wait() and not self._stopping.wait(_LOOK_EVERY_S):
+            self.look()
 
     def look(self) -> None:
         """Begin the exchanges that are due. Raises nothing."""

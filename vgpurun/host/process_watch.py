@@ -1,0 +1,42 @@
+"""Processes that are watched until they end: by then their numbers may be others'."""
+
+import os
+import select
+from collections.abc import Set
+from contextlib import suppress
+
+
+class ProcessWatch:
+    """Holds a file of each process, which the kernel makes readable at the process's end; one call asks about all."""
+
+    def __init__(self) -> None:
+        self._ended = select.epoll()
+        self._files: dict[int, int] = {}
+        self._pids: dict[int, int] = {}  # by file
+
+    def add(self, pid: int) -> None:
+        """Watch a process; one that has ended, or for which this process has no file left, is not watched."""
+        with suppress(OSError):
+            file = self._files[pid] = os.pidfd_open(pid)
+            self._pids[file] = pid
+            self._ended.register(file, select.EPOLLIN)
+
+    def keep(self, pids: Set[int]) -> None:
+        """Forget those that have ended, and all but these."""
+        for file, _ in self._ended.poll(0, max(len(self._files), 1)):
+            self._forget(self._pids[file])
+        for pid in self._files.keys() - pids:
+            self._forget(pid)
+
+    def __contains__(self, pid: int) -> bool:
+        """Whether this is a process that was there when it was added, and had not ended at the last keep()."""
+        return pid in self._files
+
+    def close(self) -> None:
+        """Watch none any more."""
+        self.keep(frozenset())
+
+    def _forget(self, pid: int) -> None:
+        file = self._files.pop(pid)
+        del self._pids[file]
+        os.close(file)
