@@ -28,6 +28,8 @@ SPANK_PLUGIN(vgpurun, 1)
 __attribute__((used)) static const char marker[] = "vgpurun spank plugin slurm=" TEXT_OF(SLURM_VERSION_NUMBER) " ";
 
 static const char *state_folder = "/var/lib/vgpurun";
+/* In the process that becomes a task: its slice's usage file, none where st_ino is 0. */
+static struct stat entered;
 /* As they were written; NULL where they were not given. */
 static char *asked_memory, *asked_sm;
 
@@ -153,6 +155,20 @@ static const char *lacks(spank_t spank) {
   return asked_memory || asked_sm ? "it has no GPU, or the prolog has made none; ask for --gres too" : NULL;
 }
 
+/* Has Apptainer bring the slice's files into its containers. The lines for that in apptainer.conf it leaves out with
+ * --contain. False where the variable cannot be set. */
+static bool bind_in_apptainer(spank_t spank) {
+  static const char name[] = "APPTAINER_BIND", ours[] = VGPU_CONTAINER_DIR ",/etc/ld.so.preload";
+  char own[16384], all[sizeof ours + sizeof own];
+  spank_err_t found = spank_getenv(spank, name, own, sizeof own);
+  if (found == ESPANK_SUCCESS && strstr(own, ours)) /* a step has what its job's script had */
+    return true;
+  bool has_own = found == ESPANK_SUCCESS && own[0];
+  snprintf(all, sizeof all, "%s%s%s", ours, has_own ? "," : "", has_own ? own : "");
+  return (found == ESPANK_SUCCESS || found == ESPANK_ENV_NOEXIST) &&
+         spank_setenv(spank, name, all, 1) == ESPANK_SUCCESS;
+}
+
 /* Runs as root in the process that becomes the task. */
 EXPORTED int slurm_spank_task_init_privileged(spank_t spank, int count, char *arguments[]) {
   uint32_t job = 0;
@@ -175,6 +191,24 @@ EXPORTED int slurm_spank_task_init_privileged(spank_t spank, int count, char *ar
   if (!slice_enter(&slice)) {
     snprintf(reason, sizeof reason, "its files cannot be mounted: %s", strerror(errno));
     refuse(job, reason);
+  }
+  if (!bind_in_apptainer(spank))
+    refuse(job, "APPTAINER_BIND is too long to be added to");
+  if (stat(VGPU_CONTAINER_USAGE, &entered))
+    refuse(job, strerror(errno));
+  return ESPANK_SUCCESS;
+}
+
+/* After the privileged hooks of all plugins, one of which may have taken the task into a container of its own (pyxis).
+ */
+EXPORTED int slurm_spank_task_init(spank_t spank, int count, char *arguments[]) {
+  uint32_t job = 0;
+  struct stat now;
+  (void)count, (void)arguments;
+  if (entered.st_ino && (stat(VGPU_CONTAINER_USAGE, &now) || !is_same_file(&now, &entered))) {
+    spank_get_item(spank, S_JOB_ID, &job);
+    refuse(job,
+           "another plugin has put the task where its limits are not, as into a container; start that in the task");
   }
   return ESPANK_SUCCESS;
 }

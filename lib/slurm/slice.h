@@ -91,13 +91,16 @@ static inline bool slice_put(const struct slice *slice, const char *name, const 
   return put(source, target, read_only);
 }
 
+static inline bool is_same_file(const struct stat *one, const struct stat *other) {
+  return one->st_dev == other->st_dev && one->st_ino == other->st_ino;
+}
+
 /* Whether this process has a slice's files in their places already. */
 static inline bool slice_is_entered(const struct slice *slice) {
   char path[PATH_MAX];
   struct stat own, there;
   snprintf(path, sizeof path, "%s/run/usage", slice->folder);
-  return stat(path, &own) == 0 && stat(VGPU_CONTAINER_USAGE, &there) == 0 && own.st_dev == there.st_dev &&
-         own.st_ino == there.st_ino;
+  return stat(path, &own) == 0 && stat(VGPU_CONTAINER_USAGE, &there) == 0 && is_same_file(&own, &there);
 }
 
 /* Gives this process mounts of its own, with the slice's files where a container has them. Mounts that the host makes

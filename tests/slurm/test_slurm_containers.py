@@ -1,4 +1,4 @@
-"""Containers that a job starts on a real Docker Engine of its node are held to the job's share, and end with it."""
+"""Containers that a job starts, by a Docker Engine of its node or by Apptainer, are held to the job's share."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import pytest
 import images
 from private_engine import SCRIPT, fetched_engine
 from slurm_cluster import Cluster
-from support import CHECKOUT
+from support import CHECKOUT, unavailable
+from support.debian_packages import unpacked
 
 OOM = "CUDA_ERROR_OUT_OF_MEMORY"
 ENGINE = Path("/run/engine")
@@ -104,3 +105,37 @@ def test_a_container_does_not_join_another_users_job(docked: Cluster) -> None:
     joins = f"{RUN} --slice slurm-{job} {IMAGE} {ALLOCATES} 1"
     done = docked.run(f"{ON_THE_ENGINE} srun -w n1 --gres=shard:1 {joins}", user="bob")
     assert done.returncode == 125 and f"slice slurm-{job} is not for user bob, but for alice" in done.stderr
+
+
+@pytest.fixture
+def with_apptainer(clusters: dict[str, Cluster]) -> Iterator[Cluster]:
+    """One with Apptainer, of a later Debian than Slurm's, and an image as a folder."""
+    cluster = clusters["24.11"]
+    cluster.ask(f"cp -a {unpacked('apptainer', 'sid')}/. /; ldconfig", "root")
+    if said := cluster.run("apptainer version").stderr:
+        unavailable(f"Apptainer does not run here: {said.splitlines()[-1]}")
+    cluster.ask(f"mkdir /srv/debian; tar -C /srv/debian -xf {images.debian_tar()}", "root")
+    yield cluster
+    cluster.ask("rm -r /srv/debian", "root")
+    cluster.tidy()
+
+
+def test_apptainers_containers_are_in_the_share_of_their_job(with_apptainer: Cluster) -> None:
+    """The last one starts without the variable that the plugin sets, by the lines that docs/slurm.md has."""
+    lines = "bind path = /.vgpurun\\nbind path = /etc/ld.so.preload\\n"
+    inside = f"env -i LD_LIBRARY_PATH=/.singularity.d/libs PYTHONPATH={CHECKOUT}/tests {ALLOCATES} 1500 1700"
+    run = f"apptainer exec --nv --bind {CHECKOUT}"
+    tries = [
+        f"{run} {options} /srv/debian {inside}" for options in ("", "--containall", "--cleanenv --no-mount bind-paths")
+    ]
+    shown = with_apptainer.run(
+        f"export APPTAINER_BIND=/srv:/mnt; srun -w n1 --gres=shard:1 bash -c '{'; '.join(tries)}'"
+    )
+    assert shown.stdout == 3 * f"2048 ok {OOM}\n", shown.stderr
+    with_apptainer.ask(f"printf '{lines}' >>/etc/apptainer/apptainer.conf", "root")
+    without = f"env -i /usr/bin/{run} /srv/debian {inside}"
+    assert with_apptainer.ask(f"srun -w n1 --gres=shard:1 {without}") == f"2048 ok {OOM}\n"
+    assert (
+        with_apptainer.ask("srun -w n1 apptainer exec /srv/debian sh -c 'echo $APPTAINER_BIND; cat /etc/ld.so.preload'")
+        == "\n"
+    )

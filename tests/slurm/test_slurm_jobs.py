@@ -180,6 +180,20 @@ def test_a_container_of_slurms_own_is_refused_a_share(cluster: Cluster) -> None:
         assert cluster.ask("srun --container=/tmp/bundle true") == "in a container\n"
 
 
+def test_a_task_that_another_plugin_takes_elsewhere_is_refused(cluster: Cluster) -> None:
+    """As pyxis does, which comes after ours in plugstack.conf here."""
+    built = "cc -shared -fPIC -D_GNU_SOURCE -o /usr/local/lib/slurm/elsewhere.so"
+    cluster.ask(f"{built} {CHECKOUT}/tests/slurm/programs/elsewhere.c", "root")
+    cluster.ask("echo 'required /usr/local/lib/slurm/elsewhere.so' >>/etc/slurm/plugstack.conf", "root")
+    try:
+        done = cluster.run("srun -w n1 --gres=shard:1 echo it ran")
+        without = cluster.ask("srun -w n1 echo it ran")
+    finally:
+        cluster.ask("sed -i /elsewhere/d /etc/slurm/plugstack.conf", "root")
+    assert done.returncode == 125 and done.stdout == "" and without == "it ran\n"
+    assert "another plugin has put the task where its limits are not" in done.stderr
+
+
 def test_a_part_of_a_jobs_share(cluster: Cluster) -> None:
     """The command line of vgpurun is under the job's limits itself."""
     part = f"vgpurun local --mem 1500m --sm 10 -- {PROGRAM}allocates.py 900 1200"
