@@ -245,6 +245,13 @@ def test_mig_instances_and_a_card_with_shards_are_nothing_wrong(cluster_files: C
     assert [each.words for each in check.examine("n01") if each.status != "ok"] == []
 
 
+def test_a_cluster_without_gres_conf(cluster_files: Callable[..., Path]) -> None:
+    gres_conf = cluster_files().with_name("gres.conf")
+    gres_conf.unlink()
+    (found,) = (each for each in check.examine("n01") if each.status != "ok")
+    assert found.words == f"there is no {gres_conf}" and "Name=shard Count=M" in found.remedy
+
+
 def test_without_slurm_conf_that_is_all_there_is_to_say(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("SLURM_CONF", str(tmp_path / "none"))
     (found,) = check.examine("n01")

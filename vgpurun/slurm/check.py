@@ -69,6 +69,10 @@ def _shards(path: Path, values: Mapping[str, str], node: str) -> Iterator[Findin
 
 def _gres_conf(path: Path, values: Mapping[str, str], node: str) -> Iterator[Finding]:
     gres_conf = path.with_name("gres.conf")
+    if not gres_conf.exists():
+        words = "Name=gpu File=/dev/nvidia..., and Name=shard Count=M, for all nodes with GPUs"
+        yield Finding("gres.conf", FAILED, f"there is no {gres_conf}", words)
+        return
     lines = conf.gres_lines(gres_conf, node)
     gpus = sum(len(line.numbers) for line in lines if line.name == "gpu")
     yield from _counts(path, node, gpus, sum(line.total or 0 for line in lines if line.name == "shard"))
