@@ -50,6 +50,18 @@ def test_a_whole_gpu_is_not_limited_unless_it_is_asked_for(cluster: Cluster) -> 
     assert cluster.ask(f"srun --gres=gpu:1 --vgpu-mem=4g {ALLOCATES_OF_TWO}") == TWO_SHARDS
 
 
+def test_each_of_a_jobs_gpus_is_limited(cluster: Cluster) -> None:
+    on_each = f"for n in 0 1; do CUDA_VISIBLE_DEVICES=$n {ALLOCATES_OF_TWO}; done"
+    assert cluster.ask(f"srun -w n1 --gres=gpu:2 --vgpu-mem=50% bash -c '{on_each}'") == 2 * TWO_SHARDS
+    assert cluster.ask(f"srun -w n1 -n2 --gpus-per-task=1 --vgpu-mem=4g {ALLOCATES_OF_TWO}") == 2 * TWO_SHARDS
+
+
+@pytest.mark.exhaustive  # Slurm starts such a job twice a minute
+def test_each_component_of_a_job_has_a_share_of_its_own(cluster: Cluster) -> None:
+    parts = f"-w n1 --gres=shard:1 {ALLOCATES_OF_ONE} : -w n2 --gres=shard:2 {ALLOCATES_OF_TWO}"
+    assert sorted(cluster.ask(f"srun {parts}").splitlines(True)) == [ONE_SHARD, TWO_SHARDS]
+
+
 def test_whole_gpus_and_shards_of_one_node(cluster: Cluster) -> None:
     whole = cluster.batch("-w n1 --gres=gpu:1 --vgpu-sm=40", "sleep 60")
     cluster.until(lambda: cluster.state(whole) == "RUNNING", "no job begins")
