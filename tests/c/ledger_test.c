@@ -17,6 +17,7 @@ static bool dead[VGPU_MAX_PROCESSES];
 static pthread_mutex_t file = PTHREAD_MUTEX_INITIALIZER;
 static int calls;
 static bool fails;
+static void *fails_at; /* this file alone */
 
 /* A NULL context is `usage`. */
 static char *place(void *context, size_t at) {
@@ -26,6 +27,11 @@ static char *place(void *context, size_t at) {
 static int reach_file(void *context) {
   (void)context;
   return 0;
+}
+
+static bool may_write_file(void *context) {
+  (void)context;
+  return true;
 }
 
 static bool read_file(void *context, int way, void *to, size_t size, size_t at) {
@@ -39,11 +45,13 @@ static bool read_file(void *context, int way, void *to, size_t size, size_t at) 
 
 static bool write_file(void *context, int way, const void *from, size_t size, size_t at) {
   (void)way;
+  bool written = !fails || (fails_at != NULL && fails_at != context);
   pthread_mutex_lock(&file);
-  memcpy(place(context, at), from, size);
+  if (written)
+    memcpy(place(context, at), from, size);
   calls++;
   pthread_mutex_unlock(&file);
-  return !fails;
+  return written;
 }
 
 static bool is_live(void *context, int slot) {
@@ -52,7 +60,7 @@ static bool is_live(void *context, int slot) {
   return !dead[slot];
 }
 
-static const struct ledger_slots slots = {reach_file, read_file, write_file, is_live};
+static const struct ledger_slots slots = {reach_file, may_write_file, read_file, write_file, is_live};
 
 static struct ledger ledger_of(int slot) {
   if (usage.slots_used <= (uint32_t)slot)
@@ -390,6 +398,29 @@ static void check_each_level_refuses(void) {
   }
 }
 
+/* A file that cannot be written leaves the others as they were. */
+static void check_level_that_fails(void) {
+  const uint64_t limits_bytes[VGPU_MAX_LEVELS] = {LIMIT_BYTES, LIMIT_BYTES, LIMIT_BYTES, LIMIT_BYTES};
+  for (int failing = 0; failing < VGPU_MAX_LEVELS; failing++) {
+    struct ledger levels[VGPU_MAX_LEVELS];
+    start_over();
+    memset(above_usage, 0, sizeof above_usage);
+    struct ledger *ledger = nest(levels, VGPU_MAX_LEVELS, 0);
+    CHECK(reserves(ledger, UNIT, limits_bytes), "fits");
+    fails_at = levels[failing].context;
+    fails = true;
+    CHECK(!reserves(ledger, UNIT, limits_bytes), "%d fails", failing);
+    fails = false;
+    for (int i = 0; i < VGPU_MAX_LEVELS; i++) {
+      const struct vgpu_usage *file = i == 0 ? &usage : &above_usage[i - 1];
+      CHECK(file->processes[0].devices[i].counted_bytes == UNIT, "%d fails: %d", failing, i);
+    }
+    CHECK(reserves(ledger, UNIT, limits_bytes), "%d works again", failing);
+    CHECK(ledger_used(ledger->above, 0) == 2 * UNIT, "%d works again", failing);
+  }
+  fails_at = NULL;
+}
+
 static void check_dead_at_all_levels(void) {
   struct ledger first[VGPU_MAX_LEVELS], second[VGPU_MAX_LEVELS];
   const uint64_t limits_bytes[VGPU_MAX_LEVELS] = {LIMIT_BYTES, 10 * UNIT, 12 * UNIT, 14 * UNIT};
@@ -465,6 +496,7 @@ int main(int count, char **names) {
   CASE("huge requests") check_huge_requests();
   CASE("concurrency") check_concurrency();
   CASE("each level refuses") check_each_level_refuses();
+  CASE("a level that fails") check_level_that_fails();
   CASE("dead at all levels") check_dead_at_all_levels();
   CASE("shares at once") check_shares_at_once();
   return cases_end();

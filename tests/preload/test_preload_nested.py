@@ -25,11 +25,12 @@ MIB = 1 << 20
 CONTEXT_MIB = 518
 OTHER = UUID.replace("aaaa", "bbbb")
 
-# Answers each line: a number of MiB is allocated, `fork` and `exec` go on in another process, else it shows its view.
+# Answers each line: a number of MiB is allocated, `launch` runs a kernel, `close` takes what is open, `fork` and `exec`
+# go on in another process, else it shows its view.
 PROGRAM = """
 import json, os, sys, time, pynvml as nvml
 from cuda_driver import *
-d = Driver(); d.start()
+d = Driver(); d.start(); kernel = 0
 nvml.nvmlInit(); handle = nvml.nvmlDeviceGetHandleByIndex(0)
 for line in sys.stdin:
     line = line.strip()
@@ -37,6 +38,10 @@ for line in sys.stdin:
     if line.isdigit():
         try: d.mem_alloc(int(line) << 20)
         except CudaError as error: answer = error.name
+    elif line == "launch":
+        kernel = kernel or d.kernel("work_1ms"); d.launch(kernel); d.synchronize()
+    elif line == "close":
+        os.closerange(3, 4096)
     elif line == "fork":
         parent = os.getpid()
         if os.fork() > 0: os._exit(0)
@@ -175,6 +180,18 @@ def test_children_share_what_their_parent_has(sandbox: Sandbox, tmp_path: Path) 
         one.kill()
         assert used_mib(parent[0]) == CONTEXT_MIB + 2 + left
         assert other.ask(1024) == "ok", "what the killed one held"
+
+
+def test_a_program_that_closes_all_is_counted_at_each_level(sandbox: Sandbox, tmp_path: Path) -> None:
+    """A launch, which begins with the outermost, opens the files again in another order."""
+    shares, variables = make_shares(tmp_path, Quota(4096 * MIB, 90), Quota(2048 * MIB, 80))
+    with program(sandbox, variables) as one:
+        assert (one.ask(100), one.ask("launch")) == ("ok", "ok")
+        used = used_mib(shares[0])
+        for _ in range(2):
+            assert (one.ask("close"), one.ask("launch"), one.ask(100)) == ("ok", "ok", "ok")
+            used += 100
+            assert [used_mib(share) for share in shares] == [used] * 2
 
 
 def test_a_forked_child_keeps_nothing_at_any_level(sandbox: Sandbox, tmp_path: Path) -> None:

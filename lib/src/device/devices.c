@@ -206,13 +206,6 @@ struct device *devices_at(int index) {
   return index < __atomic_load_n(&device_count, __ATOMIC_ACQUIRE) ? &devices[index] : NULL;
 }
 
-HOT struct limits device_limits_at(const struct device *device, int level) {
-  const struct vgpu_limits *file = process_region_at(level)->limits;
-  if (device->number < 0)
-    return (struct limits){.memory_bytes = LIMITS_STRICTEST_MEMORY_BYTES, .sm_percent = LIMITS_STRICTEST_SM_PERCENT};
-  return file != NULL ? limits_from_file(file, process_number_at(level, device->number)) : device->environment;
-}
-
 HOT struct limits device_limits(const struct device *device) {
   struct limits limits = device_limits_at(device, 0);
   for (int level = 1; level < process_levels(); level++)

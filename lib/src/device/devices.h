@@ -3,6 +3,7 @@
 #define VGPU_DEVICE_DEVICES_H
 
 #include "compute/meter.h"
+#include "device/process.h"
 #include "hook/hooks.h"
 #include "memory/ledger.h"
 #include "shared/limits.h"
@@ -50,7 +51,12 @@ struct device *devices_at(int index);
 
 /* The limits now, of all levels together or of one: the host may change the files at any time. */
 struct limits device_limits(const struct device *device);
-struct limits device_limits_at(const struct device *device, int level);
+static inline struct limits device_limits_at(const struct device *device, int level) {
+  const struct vgpu_limits *file = process_region_at(level)->limits;
+  if (file == NULL && device->number >= 0)
+    return device->environment;
+  return limits_from_file(file, device->number < 0 ? -1 : process_number_at(level, device->number));
+}
 
 /* Its UUID in the limits file of a level, which changes there when the share is moved to another GPU. */
 const char *device_uuid_at(const struct device *device, int level);

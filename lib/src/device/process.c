@@ -11,9 +11,9 @@
 HOT_DATA enum process_state process_state = PROCESS_UNKNOWN;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static HOT_DATA struct region regions[VGPU_MAX_LEVELS] = {
+HOT_DATA struct region process_regions[VGPU_MAX_LEVELS] = {
     [0 ... VGPU_MAX_LEVELS - 1] = {.file = {.descriptor = -1}, .slot = -1}};
-static HOT_DATA int levels;
+HOT_DATA int process_level_count;
 static struct ledger_own own;
 static HOT_DATA struct ledger ledgers[VGPU_MAX_LEVELS];
 HOT_DATA const struct ledger *process_ledger_with_slot;
@@ -29,9 +29,9 @@ extern void (*const __stop_in_child[])(void) __attribute__((visibility("hidden")
 /* A forked child must not keep its parent's slot alive. Locks that another thread of the parent held are made anew. */
 static void start_over_in_child(void) {
   pthread_mutex_init(&lock, NULL);
-  for (int i = 0; i < levels; i++)
-    region_forget(&regions[i]);
-  levels = 0;
+  for (int i = 0; i < process_level_count; i++)
+    region_forget(&process_regions[i]);
+  process_level_count = 0;
   for (void (*const *forget)(void) = __start_in_child; forget < __stop_in_child; forget++)
     (*forget)();
   decided = PROCESS_UNKNOWN;
@@ -61,11 +61,10 @@ static void end_alone(int cancel_state) {
 
 static void begin_ledgers(void) {
   struct vgpu_process_usage nothing = {.pid = (uint32_t)getpid(), .pid_namespace = region_pid_namespace()};
-  own = (struct ledger_own){.usage = nothing};
-  for (int i = 0; i < levels; i++) {
-    struct ledger *above = i + 1 < levels ? &ledgers[i + 1] : NULL;
-    ledgers[i] = (struct ledger){&own, &region_slots, &regions[i], -1, i, above};
-    own.levels[i].shown = nothing;
+  own = (struct ledger_own){.usage = nothing, .shown = nothing};
+  for (int i = 0; i < process_level_count; i++) {
+    struct ledger *above = i + 1 < process_level_count ? &ledgers[i + 1] : NULL;
+    ledgers[i] = (struct ledger){&own, &region_slots, &process_regions[i], -1, i, above};
   }
 }
 
@@ -73,11 +72,11 @@ static enum process_state decide(void) {
   has_limits = (region_has_limits_file() || limits_in_environment()) && !region_limits_are_lifted();
   if (!has_limits && !profile_is_wanted())
     return PROCESS_FREE;
-  levels = 1;
+  process_level_count = 1;
   if (has_limits)
-    levels = region_open(regions);
+    process_level_count = region_open(process_regions);
   else
-    region_open_alone(&regions[0]);
+    region_open_alone(&process_regions[0]);
   begin_ledgers();
   process_ledger_with_slot = NULL;
   environment_limits_compute = limits_of_compute_in_environment();
@@ -87,8 +86,8 @@ static enum process_state decide(void) {
 /* From the last level to the first, which takes the place of what is not known. */
 static void find_suspended(bool can_be) {
   for (int i = VGPU_MAX_LEVELS; i >= 0; i--) {
-    bool has_file = can_be && i < levels && regions[i].limits != NULL;
-    __atomic_store_n(&process_suspended[i], has_file ? &regions[i].limits->suspended : NULL, __ATOMIC_RELEASE);
+    bool has_file = can_be && i < process_level_count && process_regions[i].limits != NULL;
+    __atomic_store_n(&process_suspended[i], has_file ? &process_regions[i].limits->suspended : NULL, __ATOMIC_RELEASE);
   }
 }
 
@@ -111,40 +110,34 @@ bool process_shows_limits(void) {
   return process_is_limited() && has_limits;
 }
 
-HOT bool process_limits_compute_somewhere(void) {
-  bool limits = environment_limits_compute;
-  for (int i = 0; i < levels && !limits; i++)
-    limits = regions[i].limits != NULL && limits_of_compute_in_file(regions[i].limits);
+static COLD bool is_limited_above(void) {
+  bool limits = false;
+  for (int i = 1; i < process_level_count && !limits; i++)
+    limits = limits_of_compute_in_file(process_regions[i].limits);
   return limits;
 }
 
-const struct region *process_region(void) {
-  return &regions[0];
-}
-
-HOT int process_levels(void) {
-  return levels;
-}
-
-HOT const struct region *process_region_at(int level) {
-  return &regions[level];
+HOT bool process_limits_compute_somewhere(void) {
+  if (environment_limits_compute || (__builtin_expect(process_level_count > 1, 0) && is_limited_above()))
+    return true;
+  return process_regions[0].limits != NULL && limits_of_compute_in_file(process_regions[0].limits);
 }
 
 void process_find_devices(void) {
-  const struct vgpu_limits *file = regions[0].limits;
-  for (int level = 1; level < levels; level++)
+  const struct vgpu_limits *file = process_regions[0].limits;
+  for (int level = 1; level < process_level_count; level++)
     for (int i = 0; i < VGPU_MAX_DEVICES; i++) {
-      int number = limits_find_device(regions[level].limits, file->devices[i].uuid);
+      int number = limits_find_device(process_regions[level].limits, file->devices[i].uuid);
       __atomic_store_n(&own.levels[level].numbers[i], number, __ATOMIC_RELAXED);
     }
 }
 
-HOT int process_number_at(int level, int device_number) {
-  return level == 0 ? device_number : __atomic_load_n(&own.levels[level].numbers[device_number], __ATOMIC_RELAXED);
+HOT int process_number_above(int level, int device_number) {
+  return __atomic_load_n(&own.levels[level].numbers[device_number], __ATOMIC_RELAXED);
 }
 
 struct device_state *process_device_state(int level, int device_number) {
-  return &regions[level].devices[process_number_at(level, device_number)];
+  return &process_regions[level].devices[process_number_at(level, device_number)];
 }
 
 const struct ledger *process_ledger_view(void) {
@@ -162,9 +155,9 @@ bool process_has_slot(void) {
 const struct ledger *process_claim_slot(void) {
   int cancel_state = begin_alone();
   if (process_ledger_with_slot == NULL) {
-    for (int i = 0; i < levels; i++) {
-      region_claim_slot(&regions[i]);
-      __atomic_store_n(&ledgers[i].own_slot, regions[i].slot, __ATOMIC_RELAXED);
+    for (int i = 0; i < process_level_count; i++) {
+      region_claim_slot(&process_regions[i]);
+      __atomic_store_n(&ledgers[i].own_slot, process_regions[i].slot, __ATOMIC_RELAXED);
     }
     __atomic_store_n(&process_ledger_with_slot, &ledgers[0], __ATOMIC_RELEASE);
   }

@@ -50,17 +50,26 @@ bool process_shows_limits(void);
 /* Is compute limited, paused, or measured for turns with memory, on any device? Asked by every launch. */
 bool process_limits_compute_somewhere(void);
 
-/* Only for a limited process. */
-const struct region *process_region(void);
-
-/* The levels of its limits, its own first: shares that are parts of each other. */
-int process_levels(void);
-const struct region *process_region_at(int level);
+/* The levels of its limits, its own first: shares that are parts of each other. Only for a limited process. */
+extern struct region process_regions[VGPU_MAX_LEVELS];
+extern int process_level_count;
+static inline int process_levels(void) {
+  return process_level_count;
+}
+static inline const struct region *process_region_at(int level) {
+  return &process_regions[level];
+}
+static inline const struct region *process_region(void) {
+  return process_region_at(0);
+}
 
 /* The number of a device at a level, by that which it has at the first; -1: not granted there. A limits file may have
  * been changed since they were found: at each new device they are found again. */
 void process_find_devices(void);
-int process_number_at(int level, int device_number);
+int process_number_above(int level, int device_number);
+static inline int process_number_at(int level, int device_number) {
+  return level == 0 ? device_number : process_number_above(level, device_number);
+}
 struct device_state *process_device_state(int level, int device_number);
 
 /* Has this process used the GPU, so that it has asked for a slot? */

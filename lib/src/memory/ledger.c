@@ -71,37 +71,64 @@ static int number_of(const struct ledger *ledger, int device) {
   return ledger->level == 0 ? device : __atomic_load_n(&level_of(ledger)->numbers[device], __ATOMIC_RELAXED);
 }
 
-static struct vgpu_device_usage *shown_usage(const struct ledger *ledger, int device) {
-  return &level_of(ledger)->shown.devices[number_of(ledger, device)];
-}
-
 static int reach(const struct ledger *ledger) {
   return ledger->slots->reach(ledger->context);
 }
 
-/* Pending bytes are shown as if they were allocated: for most of them that will be true, and then need not be shown. */
-static bool show(const struct ledger *ledger, int way, int device, uint64_t counted_bytes) {
+/* ---- what is shown ----------------------------------------------------------------------------------------------- */
+
+static struct vgpu_device_usage *shown_usage(const struct ledger *ledger, int device) {
+  return &ledger->own->shown.devices[device];
+}
+
+/* The ways to the files of all levels. */
+struct ways {
+  int to[VGPU_MAX_LEVELS];
+};
+
+static struct ways reach_all(const struct ledger *ledger) {
+  struct ways ways;
+  for (; ledger != NULL; ledger = ledger->above)
+    ways.to[ledger->level] = reach(ledger);
+  return ways;
+}
+
+/* Up to a level that cannot be written. */
+static const struct ledger *write_usage(const struct ledger *ledger, const struct ways *ways, int device,
+                                        const struct vgpu_device_usage *usage) {
+  for (; ledger != NULL; ledger = ledger->above) {
+    size_t at = place_of_device(ledger->own_slot, number_of(ledger, device));
+    if (ledger->own_slot >= 0 &&
+        !ledger->slots->write(ledger->context, ways->to[ledger->level], usage, sizeof *usage, at))
+      return ledger;
+  }
+  return NULL;
+}
+
+/* At all levels, or at none. Pending bytes are shown as if they were allocated: for most of them that will be true, and
+ * then need not be shown. */
+static bool show(const struct ledger *ledger, const struct ways *ways, int device, uint64_t counted_bytes) {
   struct vgpu_device_usage usage = *own_usage(ledger, device), *shown = shown_usage(ledger, device);
-  uint64_t *granted_bytes = &level_of(ledger)->granted_bytes[device];
-  size_t at = place_of_device(ledger->own_slot, number_of(ledger, device));
+  uint64_t *granted_bytes = &ledger->own->granted_bytes[device];
   usage.allocated_bytes += pending(ledger, device);
   usage.counted_bytes = counted_bytes;
   if (memcmp(&usage, shown, sizeof usage) == 0)
     return true;
-  if (ledger->own_slot >= 0 && !ledger->slots->write(ledger->context, way, &usage, sizeof usage, at))
+  if (!ledger->slots->may_write(ledger->context))
     return false;
+  if (write_usage(ledger, ways, device, &usage) != NULL) {
+    write_usage(ledger, ways, device, shown);
+    return false;
+  }
   *shown = usage;
   if (*granted_bytes > counted_bytes)
     *granted_bytes = counted_bytes;
   return true;
 }
 
-static bool show_everywhere(const struct ledger *ledger, int device) {
-  uint64_t held_bytes = held_by_us(ledger, device);
-  bool shown = true;
-  for (; ledger != NULL; ledger = ledger->above)
-    shown &= show(ledger, reach(ledger), device, held_bytes);
-  return shown;
+static COLD bool show_now(const struct ledger *ledger, int device, uint64_t counted_bytes) {
+  struct ways ways = reach_all(ledger);
+  return show(ledger, &ways, device, counted_bytes);
 }
 
 static bool lags(uint64_t shown_bytes, uint64_t bytes, uint64_t pending_bytes) {
@@ -109,19 +136,14 @@ static bool lags(uint64_t shown_bytes, uint64_t bytes, uint64_t pending_bytes) {
          difference(bytes, shown_bytes) > MOST_UNSHOWN_BYTES;
 }
 
-static HOT void show_if_it_lags(const struct ledger *ledger, int device, uint64_t most_kept_bytes) {
+static HOT void show_what_lags(const struct ledger *ledger, int device, uint64_t most_kept_bytes) {
   const struct vgpu_device_usage *own = own_usage(ledger, device), *shown = shown_usage(ledger, device);
   uint64_t held_bytes = held_by_us(ledger, device);
   bool counts_all = held_bytes <= shown->counted_bytes && shown->counted_bytes - held_bytes <= most_kept_bytes;
   if (!counts_all || lags(shown->allocated_bytes, own->allocated_bytes, pending(ledger, device)) ||
       lags(shown->overhead_bytes, own->overhead_bytes, 0) || lags(shown->managed_bytes, own->managed_bytes, 0) ||
       lags(shown->context_bytes, own->context_bytes, 0) || lags(shown->host_bytes, own->host_bytes, 0))
-    show(ledger, reach(ledger), device, counts_all ? shown->counted_bytes : held_bytes);
-}
-
-static HOT void show_what_lags(const struct ledger *ledger, int device, uint64_t most_kept_bytes) {
-  for (; ledger != NULL; ledger = ledger->above)
-    show_if_it_lags(ledger, device, most_kept_bytes);
+    show_now(ledger, device, counts_all ? shown->counted_bytes : held_bytes);
 }
 
 /* ---- the others -------------------------------------------------------------------------------------------------- */
@@ -279,60 +301,67 @@ struct ledger_parts ledger_parts(const struct ledger *ledger, int device) {
 
 /* ---- reserving --------------------------------------------------------------------------------------------------- */
 
-/* To the end of the block, where there is room for it. */
-static COLD bool show_more(const struct ledger *ledger, int device, uint64_t limit_bytes) {
-  uint64_t held_bytes = held_by_us(ledger, device), rounded_bytes = ledger_driver_size(held_bytes);
-  int way = reach(ledger);
-  bool shown = show(ledger, way, device, rounded_bytes);
-  uint64_t others_bytes = shown ? held_by_others(ledger, way, device, COUNT_ALL_SLOTS) : UINT64_MAX;
-  if (add_saturating(held_bytes, others_bytes) > limit_bytes)
-    return false;
-  if (add_saturating(rounded_bytes, others_bytes) > limit_bytes)
-    show(ledger, way, device, held_bytes);
-  level_of(ledger)->granted_bytes[device] = shown_usage(ledger, device)->counted_bytes;
-  return true;
-}
-
-static HOT bool counts_already(const struct ledger *ledger, int device, uint64_t limit_bytes) {
-  uint64_t held_bytes = held_by_us(ledger, device);
-  return held_bytes <= level_of(ledger)->granted_bytes[device] &&
-         add_saturating(held_bytes, others_of_late(ledger, device)) <= limit_bytes;
-}
-
 static const struct ledger_room no_room = {.used_bytes = LEDGER_FULL};
 
-/* With what is pending, at every level. */
-static HOT bool fits_everywhere(const struct ledger *ledger, int device, const uint64_t limits_bytes[],
-                                struct ledger_room *room) {
-  *room = (struct ledger_room){.left_bytes = UINT64_MAX};
+/* With what is pending, and what the others held when they were read last. */
+static HOT struct ledger_room room_of(const struct ledger *ledger, int device, const uint64_t limits_bytes[]) {
+  uint64_t held_bytes = held_by_us(ledger, device);
+  struct ledger_room room = {.left_bytes = UINT64_MAX};
   for (; ledger != NULL; ledger = ledger->above) {
+    uint64_t used_bytes = add_saturating(held_bytes, others_of_late(ledger, device));
     uint64_t limit_bytes = limits_bytes[ledger->level];
-    if (!counts_already(ledger, device, limit_bytes) && !show_more(ledger, device, limit_bytes))
-      return false;
-    uint64_t used_bytes = add_saturating(held_by_us(ledger, device), others_of_late(ledger, device));
-    uint64_t left_bytes = difference(limit_bytes, used_bytes);
+    if (used_bytes > limit_bytes)
+      return no_room;
     if (ledger->level == 0)
-      room->used_bytes = used_bytes < LEDGER_FULL ? used_bytes : LEDGER_FULL - 1;
-    if (left_bytes < room->left_bytes)
-      room->left_bytes = left_bytes;
+      room.used_bytes = used_bytes < LEDGER_FULL ? used_bytes : LEDGER_FULL - 1;
+    if (limit_bytes - used_bytes < room.left_bytes)
+      room.left_bytes = limit_bytes - used_bytes;
   }
-  return true;
+  return room;
+}
+
+/* To the end of the block, where there is room for it. */
+static COLD struct ledger_room show_more(const struct ledger *ledger, int device, const uint64_t limits_bytes[]) {
+  uint64_t held_bytes = held_by_us(ledger, device), rounded_bytes = ledger_driver_size(held_bytes);
+  struct ways ways = reach_all(ledger);
+  bool shown = show(ledger, &ways, device, rounded_bytes);
+  for (const struct ledger *level = ledger; level != NULL; level = level->above) {
+    bool known = shown && held_by_others(level, ways.to[level->level], device, COUNT_ALL_SLOTS) != UINT64_MAX;
+    if (!known && limits_bytes[level->level] != VGPU_NO_MEMORY_LIMIT)
+      return no_room;
+  }
+  struct ledger_room room = room_of(ledger, device, limits_bytes);
+  if (room.used_bytes == LEDGER_FULL)
+    return no_room;
+  if (room.left_bytes < rounded_bytes - held_bytes)
+    show(ledger, &ways, device, held_bytes);
+  ledger->own->granted_bytes[device] = shown_usage(ledger, device)->counted_bytes;
+  return room;
+}
+
+/* A total that is shown already is compared with the others alone. */
+static HOT struct ledger_room fit(const struct ledger *ledger, int device, const uint64_t limits_bytes[]) {
+  if (held_by_us(ledger, device) <= ledger->own->granted_bytes[device]) {
+    struct ledger_room room = room_of(ledger, device, limits_bytes);
+    if (room.used_bytes != LEDGER_FULL)
+      return room;
+  }
+  return show_more(ledger, device, limits_bytes);
 }
 
 /* A reservation that does not fit is taken back at once, because it is in the way of others. */
 static HOT struct ledger_room try_to_reserve(const struct ledger *ledger, int device, uint64_t bytes,
                                              const uint64_t limits_bytes[]) {
   struct ledger_flow *flow = &ledger->own->flows[device];
-  struct ledger_room room;
   claim_take(&ledger->own->claim);
   flow->begun_bytes += bytes;
-  bool fits = fits_everywhere(ledger, device, limits_bytes, &room);
-  if (!fits) {
+  struct ledger_room room = fit(ledger, device, limits_bytes);
+  if (__builtin_expect(room.used_bytes == LEDGER_FULL, 0)) {
     flow->settled_bytes += bytes;
-    show_everywhere(ledger, device);
+    show_now(ledger, device, held_by_us(ledger, device));
   }
   claim_release(&ledger->own->claim);
-  return fits ? room : no_room;
+  return room;
 }
 
 static HOT bool can_ever_fit(const struct ledger *ledger, uint64_t bytes, const uint64_t limits_bytes[]) {
@@ -405,7 +434,7 @@ bool ledger_reserve_host(const struct ledger *ledger, int device, uint64_t bytes
     return false;
   claim_take(&ledger->own->claim);
   own_usage(ledger, device)->host_bytes += bytes;
-  bool fits = show_everywhere(ledger, device);
+  bool fits = show_now(ledger, device, held_by_us(ledger, device));
   claim_release(&ledger->own->claim);
   for (const struct ledger *level = ledger; fits && level != NULL; level = level->above) {
     uint64_t host_bytes = ledger_parts(level, device).host_bytes;
@@ -446,12 +475,22 @@ static struct ledger_range tracked(const struct ledger *ledger, int device, cons
   };
 }
 
+/* As it is to stand in the file of a level. */
+static void fill_slot(const struct ledger *ledger, struct vgpu_process_usage *slot) {
+  static const struct vgpu_device_usage nothing;
+  const struct vgpu_process_usage *shown = &ledger->own->shown;
+  *slot = (struct vgpu_process_usage){.pid = shown->pid, .pid_namespace = shown->pid_namespace};
+  for (int i = 0; i < VGPU_MAX_DEVICES; i++)
+    if (memcmp(&shown->devices[i], &nothing, sizeof nothing) != 0)
+      slot->devices[number_of(ledger, i)] = shown->devices[i];
+}
+
 /* Whoever may write the file may have damaged what this process shows. While a slot is held the file is of this
  * version, and nobody makes it anew. */
 static void repair(const struct ledger *ledger) {
   struct usage_start start;
-  struct vgpu_process_usage slot;
-  if (ledger->own_slot < 0)
+  struct vgpu_process_usage slot, expected;
+  if (ledger->own_slot < 0 || !ledger->slots->may_write(ledger->context))
     return;
   int way = reach(ledger);
   if (ledger->slots->read(ledger->context, way, &start, sizeof start, 0) &&
@@ -461,9 +500,9 @@ static void repair(const struct ledger *ledger) {
     ledger->slots->write(ledger->context, way, &start, sizeof start, 0);
   }
   size_t at = place_of(ledger->own_slot);
-  if (ledger->slots->read(ledger->context, way, &slot, sizeof slot, at) &&
-      memcmp(&slot, &level_of(ledger)->shown, sizeof slot) != 0)
-    ledger->slots->write(ledger->context, way, &level_of(ledger)->shown, sizeof slot, at);
+  fill_slot(ledger, &expected);
+  if (ledger->slots->read(ledger->context, way, &slot, sizeof slot, at) && memcmp(&slot, &expected, sizeof slot) != 0)
+    ledger->slots->write(ledger->context, way, &expected, sizeof expected, at);
 }
 
 struct ledger_range ledger_correct(const struct ledger *ledger, int device, const struct ledger_snapshot *before,

@@ -10,7 +10,7 @@
  * that the device has at the first level; functions that count are given the first.
  *
  * To show and to look are system calls. They are made when more counts than is shown, and when what is shown lags by
- * two blocks: small allocations draw on what counts already.
+ * two blocks: small allocations draw on what counts already. The same is shown at all levels.
  */
 #ifndef VGPU_MEMORY_LEDGER_H
 #define VGPU_MEMORY_LEDGER_H
@@ -27,18 +27,18 @@ struct ledger_flow {
   uint64_t raises;        /* of the overhead */
 };
 
-/* Known of one usage file, by this process's numbers of the devices; the slot has those of its file. */
+/* Known of one usage file, by this process's numbers of the devices. */
 struct ledger_level {
-  struct vgpu_process_usage shown;          /* as this process's slot has it */
-  uint64_t others_bytes[VGPU_MAX_DEVICES];  /* as they were read last */
-  uint64_t granted_bytes[VGPU_MAX_DEVICES]; /* of what is shown: found to be within the limit */
-  int32_t numbers[VGPU_MAX_DEVICES];        /* the devices' in that file; at the first level they are the same */
+  uint64_t others_bytes[VGPU_MAX_DEVICES]; /* as they were read last */
+  int32_t numbers[VGPU_MAX_DEVICES];       /* the devices' in that file; at the first level they are the same */
 };
 
 /* This process's holdings, in memory that nobody else can damage. */
 struct ledger_own {
-  int32_t claim;                   /* of the thread that changes or shows them */
-  struct vgpu_process_usage usage; /* exactly, but for what is pending */
+  int32_t claim;                            /* of the thread that changes or shows them */
+  struct vgpu_process_usage usage;          /* exactly, but for what is pending */
+  struct vgpu_process_usage shown;          /* as this process's slots have it, but for the devices' numbers */
+  uint64_t granted_bytes[VGPU_MAX_DEVICES]; /* of what is shown: found to be within the limits */
   uint64_t leaving_somewhere_bytes;
   uint64_t most_bytes[VGPU_MAX_DEVICES]; /* that a device has, which no process holds more of; 0: not known */
   struct ledger_flow flows[VGPU_MAX_DEVICES];
@@ -53,10 +53,12 @@ struct usage_start {
 };
 _Static_assert(offsetof(struct usage_start, slots_used) == offsetof(struct vgpu_usage, slots_used), "layout");
 
-/* The usage file; `at` is a place in struct vgpu_usage. The way to it is asked for right before a few calls in a row.
- * False when that cannot be read or written. */
+/* The usage file; `at` is a place in struct vgpu_usage. The way to it is asked for right before a few calls in a row,
+ * and once before writes in a row, be they to several files, whether this process may write. False when that cannot be
+ * read or written. */
 struct ledger_slots {
   int (*reach)(void *context);
+  bool (*may_write)(void *context);
   bool (*read)(void *context, int way, void *to, size_t size, size_t at);
   bool (*write)(void *context, int way, const void *from, size_t size, size_t at);
   bool (*is_live)(void *context, int slot); /* wipes the slot if its owner has died */

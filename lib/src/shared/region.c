@@ -334,6 +334,11 @@ static int reach_usage(void *region_) {
   return shared_file_is_open(&region->file) ? shared_file_descriptor(&region->file) : -1;
 }
 
+static bool may_write_usage(void *region_) {
+  struct region *region = region_;
+  return !shared_file_is_open(&region->file) || shared_file_may_have(sizeof(struct vgpu_usage)) || say_failed(region);
+}
+
 static bool read_usage(void *region_, int descriptor, void *to, size_t size, size_t at) {
   struct region *region = region_;
   memset(to, 0, size);
@@ -343,7 +348,7 @@ static bool read_usage(void *region_, int descriptor, void *to, size_t size, siz
 
 static bool write_usage(void *region_, int descriptor, const void *from, size_t size, size_t at) {
   struct region *region = region_;
-  return !shared_file_is_open(&region->file) || shared_file_write_at(descriptor, from, size, (off_t)at) ||
+  return !shared_file_is_open(&region->file) || shared_file_put_at(descriptor, from, size, (off_t)at) ||
          say_failed(region);
 }
 
@@ -364,7 +369,7 @@ static bool slot_is_live(void *region_, int slot) {
   return !is_dead;
 }
 
-const struct ledger_slots region_slots = {reach_usage, read_usage, write_usage, slot_is_live};
+const struct ledger_slots region_slots = {reach_usage, may_write_usage, read_usage, write_usage, slot_is_live};
 
 void region_forget(struct region *region) {
   shared_file_forget(&region->file);

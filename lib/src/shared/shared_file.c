@@ -53,17 +53,38 @@ static bool status_of(int file, struct stat *status) {
   return syscall(SYS_fstat, file, status) == 0;
 }
 
+/* We read and write without the description's position, so that it can tell our descriptor from others. To ask for the
+ * inode takes longer, and the next write as well: since Linux 6.13 it is noted by the nanosecond for whoever has asked
+ * for a file's times. */
+#define FIRST_POSITION 0x3c5fd1e7 /* past the data */
+
+static bool is_ours(const struct shared_file *file, int descriptor) {
+  return descriptor >= 0 && lseek(descriptor, 0, SEEK_CUR) == file->position;
+}
+
+static int mark_as_ours(const struct shared_file *file, int descriptor) {
+  if (descriptor >= 0)
+    (void)lseek(descriptor, file->position, SEEK_SET);
+  return descriptor;
+}
+
+/* A position that no other file of this process has. */
+static struct shared_file new_file(void) {
+  static int count;
+  return (struct shared_file){.descriptor = -1,
+                              .position = FIRST_POSITION + __atomic_fetch_add(&count, 1, __ATOMIC_RELAXED)};
+}
+
 static bool is_same(const struct shared_file *file, int descriptor) {
   struct stat status;
-  return descriptor >= 0 && status_of(descriptor, &status) && status.st_dev == file->device &&
-         status.st_ino == file->inode;
+  return status_of(descriptor, &status) && status.st_dev == file->device && status.st_ino == file->inode;
 }
 
 static int open_same(const struct shared_file *file) {
   int descriptor =
       file->path == NULL ? -1 : move_up(open(file->path, file->is_read_only ? O_RDONLY | OPEN_TO_READ : OPEN_FLAGS));
   if (descriptor < 0 || is_same(file, descriptor))
-    return descriptor;
+    return mark_as_ours(file, descriptor);
   close(descriptor);
   errno = ESTALE;
   return -1;
@@ -81,7 +102,7 @@ static int open_again(const struct shared_file *file) {
 /* The program may have closed our descriptor, with all that it found open, and its number may be another file's now. */
 int shared_file_descriptor(struct shared_file *file) {
   int known = __atomic_load_n(&file->descriptor, __ATOMIC_ACQUIRE);
-  if (is_same(file, known))
+  if (is_ours(file, known))
     return known;
   int opened = open_again(file);
   if (opened < 0 ||
@@ -92,6 +113,11 @@ int shared_file_descriptor(struct shared_file *file) {
 }
 
 /* ---- size and content ------------------------------------------------------------------------------------------ */
+
+static off_t size_of(int file) {
+  struct stat status;
+  return status_of(file, &status) ? status.st_size : 0;
+}
 
 static bool begins_with(int file, unsigned long long magic) {
   unsigned long long first = 0;
@@ -108,7 +134,7 @@ static bool write_zeros(struct shared_file *file) {
     return false;
   ssize_t written = 0;
   off_t end;
-  while (written >= 0 && (end = lseek(file->descriptor, 0, SEEK_END)) < (off_t)file->size) {
+  while (written >= 0 && (end = size_of(file->descriptor)) < (off_t)file->size) {
     size_t missing = file->size - (size_t)end;
     written = pwrite(file->descriptor, zeros, missing < sizeof zeros ? missing : sizeof zeros, end);
   }
@@ -118,8 +144,7 @@ static bool write_zeros(struct shared_file *file) {
   return written >= 0;
 }
 
-/* A write past the program's own limit for files would be SIGXFSZ. */
-static bool may_have(size_t size) {
+bool shared_file_may_have(size_t size) {
   struct rlimit largest;
   errno = EFBIG;
   return getrlimit(RLIMIT_FSIZE, &largest) != 0 || largest.rlim_cur >= size;
@@ -127,9 +152,9 @@ static bool may_have(size_t size) {
 
 /* All bytes are reserved on the disk, so that a full one shows now. */
 static bool grow(struct shared_file *file) {
-  if (lseek(file->descriptor, 0, SEEK_END) >= (off_t)file->size)
+  if (size_of(file->descriptor) >= (off_t)file->size)
     return true;
-  if (!may_have(file->size))
+  if (!shared_file_may_have(file->size))
     return false;
   (void)fchmod(file->descriptor, 0666); /* whatever the umask; only the owner may and need do this */
   int failed, tries = 0;
@@ -149,7 +174,7 @@ static bool may_be_used(const struct shared_file *file, const struct stat *statu
 static bool open_and_grow(struct shared_file *file, const char *path, size_t size, unsigned long long magic,
                           uid_t owner) {
   struct stat status;
-  file->descriptor = move_up(open_or_make(path));
+  file->descriptor = mark_as_ours(file, move_up(open_or_make(path)));
   if (file->descriptor < 0 || !status_of(file->descriptor, &status))
     return false;
   file->path = strdup(path);
@@ -160,7 +185,7 @@ static bool open_and_grow(struct shared_file *file, const char *path, size_t siz
 }
 
 bool shared_file_open(struct shared_file *file, const char *path, size_t size, unsigned long long magic, uid_t owner) {
-  *file = (struct shared_file){.descriptor = -1};
+  *file = new_file();
   bool opened = open_and_grow(file, path, size, magic, owner);
   int error = errno;
   if (!opened)
@@ -171,7 +196,10 @@ bool shared_file_open(struct shared_file *file, const char *path, size_t size, u
 
 bool shared_file_adopt(struct shared_file *file, int descriptor, const char *path) {
   struct stat status = {0};
-  *file = (struct shared_file){.descriptor = move_up(descriptor), .path = strdup(path), .is_read_only = true};
+  *file = new_file();
+  file->descriptor = mark_as_ours(file, move_up(descriptor));
+  file->path = strdup(path);
+  file->is_read_only = true;
   if (status_of(file->descriptor, &status)) {
     file->device = status.st_dev;
     file->inode = status.st_ino;
@@ -296,8 +324,10 @@ bool shared_file_read_at(int descriptor, void *to, size_t size, off_t at) {
 }
 
 bool shared_file_write_at(int descriptor, const void *from, size_t size, off_t at) {
-  if (!may_have((size_t)at + size))
-    return false;
+  return shared_file_may_have((size_t)at + size) && shared_file_put_at(descriptor, from, size, at);
+}
+
+bool shared_file_put_at(int descriptor, const void *from, size_t size, off_t at) {
   errno = ENOSPC; /* where a part of it was written */
   return syscall(SYS_pwrite64, descriptor, from, size, at) == (ssize_t)size;
 }
@@ -317,7 +347,7 @@ bool shared_file_mend(struct shared_file *file) {
 /* ---- the end --------------------------------------------------------------------------------------------------- */
 
 void shared_file_forget(struct shared_file *file) {
-  if (is_same(file, file->descriptor))
+  if (is_ours(file, file->descriptor))
     close(file->descriptor);
   *file = (struct shared_file){.descriptor = -1};
 }

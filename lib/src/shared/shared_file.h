@@ -18,6 +18,7 @@ struct shared_file {
   void *memory;   /* for shared_file_map */
   void *slot;     /* keeps the claimed slot; NULL: none */
   int descriptor; /* for questions, and for locks that are held for a moment */
+  off_t position; /* of the descriptor, by which it is known */
   char *path;     /* NULL: not open */
   size_t size;
   dev_t device;
@@ -72,6 +73,11 @@ bool shared_file_read_at(int descriptor, void *to, size_t size, off_t at);
 bool shared_file_write_at(int descriptor, const void *from, size_t size, off_t at);
 bool shared_file_read(struct shared_file *file, void *to, size_t size, off_t at);
 bool shared_file_write(struct shared_file *file, const void *from, size_t size, off_t at);
+
+/* Does the program's own limit for files let one be so large? A write past that is SIGXFSZ. Else false, and errno.
+ * Asked before writes in a row, which need not ask each by itself then. */
+bool shared_file_may_have(size_t size);
+bool shared_file_put_at(int descriptor, const void *from, size_t size, off_t at);
 
 /* After a read that failed: was the file cut off, and has it its size again? */
 bool shared_file_mend(struct shared_file *file);
