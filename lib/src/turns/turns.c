@@ -5,18 +5,14 @@
 
 #include <string.h>
 
-#define UNEVEN_NS (TURNS_SLICE_NS / 5)
-
 /* Slices end at the same instants on all GPUs, so that programs whose kernels wait for each other across them find both
- * at once; and unevenly, so that the steps of a program do not keep time with them: multiples of the golden ratio are
- * spread over these. */
-static uint64_t slice_number(int64_t now_ns) {
-  return (uint64_t)(now_ns + TURNS_SLICE_NS / 2) / TURNS_SLICE_NS + 1;
+ * at once. One that is about to end is not worth a hand-over. */
+static int64_t slice_number(int64_t now_ns) {
+  return (now_ns + TURNS_SLICE_NS / 2) / TURNS_SLICE_NS + 1;
 }
 
 static int64_t slice_end_ns(int64_t now_ns) {
-  uint64_t number = slice_number(now_ns), part = (uint32_t)number * 2654435769U;
-  return (int64_t)(number * TURNS_SLICE_NS + (part * UNEVEN_NS >> 32));
+  return slice_number(now_ns) * TURNS_SLICE_NS;
 }
 
 static void set_end(struct turns *turns, int64_t now_ns, int64_t end_ns) {
@@ -147,8 +143,8 @@ static void read_tenant(struct turns *turns, int number, int64_t now_ns) {
 
 /* Tenants take turns in a circle, in the order of their numbers, and whose slice it is goes first: that is the same on
  * all GPUs on which they meet, and two processes of a tenant do not have what falls to two. */
-static uint64_t place_of(const struct turns *turns, const struct turns_tenant *tenant, int64_t now_ns) {
-  uint64_t count = 0, before = 0;
+static int64_t place_of(const struct turns *turns, const struct turns_tenant *tenant, int64_t now_ns) {
+  int64_t count = 0, before = 0;
   for (int i = 0; i < turns->tenants_count; i++) {
     bool counts = i == 0 || turns->tenants[i].is_there;
     count += counts;
@@ -164,7 +160,7 @@ static bool goes_before_us(const struct turns *turns, const struct turns_tenant 
   uint32_t ours = priority_of(own->ticket_ns, &turns->terms, now_ns);
   if (theirs != ours)
     return theirs < ours;
-  uint64_t their_place = place_of(turns, tenant, now_ns), place = place_of(turns, turns->tenants, now_ns);
+  int64_t their_place = place_of(turns, tenant, now_ns), place = place_of(turns, turns->tenants, now_ns);
   if (their_place != place)
     return their_place < place;
   int64_t longer_ns = (own->ticket_ns != 0 ? own->ticket_ns : now_ns) - tenant->ticket_ns;
