@@ -74,7 +74,7 @@ def test_containers_and_tasks_of_a_job_have_one_share(docked: Cluster) -> None:
 @pytest.mark.parametrize("end", ["scancel {job}", pytest.param(
     "scontrol update JobId={job} EndTime=now+1", marks=pytest.mark.exhaustive)])  # fmt: skip
 def test_no_container_outlives_its_job(docked: Cluster, end: str) -> None:
-    """One that the engine would start anew, and one with limits of its own, neither."""
+    """One that is paused, one that the engine would start anew, and one with limits of its own, neither."""
     starts = (
         f"{JOINS} -d --name joined {IMAGE} {HOLDS}",
         f"{JOINS} -d --name restarted --restart always {IMAGE} {HOLDS}",
@@ -83,6 +83,7 @@ def test_no_container_outlives_its_job(docked: Cluster, end: str) -> None:
     )
     job = docked.batch("-w n1 --gres=shard:2", f"{ON_THE_ENGINE}\n" + "\n".join(starts), user="bob")
     docked.until(lambda: len(containers(docked)) == len(starts) and "ready" in docked.output(job), "not all begin")
+    on_the_node(docked, "docker pause joined")
     docked.ask(end.format(job=job), "root")
     docked.until(lambda: docked.slices("n1") == [], "the slice stays", 90)
     docked.until(lambda: containers(docked) == [], "a container stays")

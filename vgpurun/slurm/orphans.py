@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from vgpurun.errors import CgroupError
+from vgpurun.host import freezer
 from vgpurun.slices.members import file_at, usages_of
 from vgpurun.slices.store import Slice
 
@@ -22,10 +24,19 @@ def kill(found: Slice, proc: Path = Path("/proc")) -> list[int]:
     while (there := list(_processes_of(found, proc))) and time.monotonic() < give_up_at:
         for pid in there:
             killed[pid] = None
-            with suppress(OSError):
+            with suppress(OSError, CgroupError):
                 os.kill(pid, signal.SIGKILL)
+                _thaw(pid, proc)
         time.sleep(_RETRY_S)
     return list(killed)
+
+
+def _thaw(pid: int, proc: Path) -> None:
+    """Let a killed process of a paused container end: on cgroup v1 it would wait. Raises CgroupError and OSError."""
+    for container in freezer.container_ids(freezer.paths_of(pid, proc)):
+        cgroup = freezer.find(pid, container, proc)
+        if cgroup and cgroup.is_frozen():
+            cgroup.thaw()
 
 
 def _processes_of(found: Slice, proc: Path) -> Iterator[int]:
