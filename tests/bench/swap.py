@@ -1,6 +1,6 @@
 """How long two trainings take in turns (--swap), as a part of how long they take one after the other.
 
-    python tests/bench/swap.py [--steps 400] [--ms 50] [--times 3]              # on a simulated GPU, as root
+    python tests/bench/swap.py [--steps 400] [--ms 50] [--held 90] [--times 3]  # on a simulated GPU, as root
     python tests/bench/swap.py --python PYTHON [--gib 126] [--steps 2000] [--gpu 0]  # on a real one, where a guard runs
 
 Each holds 90 % of the GPU's memory, and looks at bytes of it in every step. The simulated GPU has 8 GiB, and copies 12
@@ -63,14 +63,14 @@ def measure(start: Start, times: int, where: str) -> None:
 
 
 @contextmanager
-def simulated(steps: int, milliseconds: int) -> Iterator[Start]:
+def simulated(steps: int, milliseconds: int, held_percent: int) -> Iterator[Start]:
     with tempfile.TemporaryDirectory() as folder:
         host = Host(Path(folder), MEMORY_MIB, count=1)
         config = Path(folder, "sim.yaml")
         config.write_text(
             config.read_text().replace("checkpoint_mib_per_ms: 100", f"checkpoint_mib_per_ms: {COPY_MIB_PER_MS}")
         )
-        mib = MEMORY_MIB * 9 // 10 - 150
+        mib = MEMORY_MIB * held_percent // 100 - 150
         command = [sys.executable, "-u", str(TRAINING), str(mib), str(steps), str(milliseconds)]
         guard = Guard(host)
         try:
@@ -88,6 +88,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--ms", type=int, default=50)
+    parser.add_argument("--held", type=int, default=90, help="percent of the simulated GPU's memory that each holds")
     parser.add_argument("--times", type=int, default=3)
     parser.add_argument("--python", help="measure this host's GPU, with this Python; a guard has to run")
     parser.add_argument("--gib", type=int, default=126)
@@ -97,7 +98,7 @@ def main() -> None:
         start = on_this_host(options.gpu, [options.python, "-c", TORCH, str(options.gib), str(options.steps)])
         measure(start, options.times, "this host's GPU")
         return
-    with simulated(options.steps, options.ms) as start:
+    with simulated(options.steps, options.ms, options.held) as start:
         measure(start, options.times, f"simulated, {MEMORY_MIB >> 10} GiB at {COPY_MIB_PER_MS} MiB/ms")
 
 

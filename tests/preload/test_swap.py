@@ -138,6 +138,54 @@ def test_who_has_the_gpu_is_shown(host: Host, guard: Guard, start: Callable[...,
     assert "swapped" in host.vgpurun("smi", "--driver", "sim").stdout
 
 
+def copy_slowly(host: Host) -> None:
+    """Let a gigabyte take a second on its way off the GPU, or back."""
+    config = host.folder / "sim.yaml"
+    config.write_text(config.read_text().replace("checkpoint_mib_per_ms: 100", "checkpoint_mib_per_ms: 1"))
+
+
+def test_the_next_one_comes_back_while_the_other_leaves(
+    host: Host, guard: Guard, start: Callable[..., Program]
+) -> None:
+    """Where both fit in what is reserved for turns: else it comes when the other has left."""
+    copy_slowly(host)
+    first, second = start(*MOST[2:]), start(*MOST[2:])
+    for each in (first, second):
+        assert each.asks("take 600") == "taken"
+    for each in (first, second):
+        each.tell("check")
+        most_mib = 0
+        while each.is_silent(0.02):
+            most_mib = max(most_mib, host.used_mib()[0])
+        assert each.hears() == "right 4"
+        assert most_mib > 1400, "both were there, on their ways"
+        assert host.used_mib()[0] < 800, "and one of them in its turn"
+    assert second.asks("take 600") == "taken"
+    first.tell("check")
+    while first.is_silent(0.02):
+        assert host.used_mib()[0] < 1800
+    assert first.hears() == "right 4"
+
+
+def test_one_comes_back_while_the_other_cannot_leave(host: Host, guard: Guard, start: Callable[..., Program]) -> None:
+    """It goes again, and waits as before: with every byte, and not locked."""
+    copy_slowly(host)
+    first = start(*MOST[2:])
+    assert first.asks("take 600") == "taken"
+    second = start(*MOST[2:], VGPUSIM_CHECKPOINT="refuse")
+    assert second.asks("take 600") == "taken"
+    first.tell("check")
+    guard.says("the driver does not support it for this process")
+    deadline_s = time.monotonic() + 20
+    while host.used_mib()[0] > 800:
+        assert time.monotonic() < deadline_s
+    assert first.is_silent(3)
+    assert second.asks("check") == "right 4"
+    assert host.used_mib()[0] < 800, "nobody comes back for one that stayed before"
+    second.kill()
+    assert first.hears() == "right 4"
+
+
 def test_one_that_is_stopped_in_its_turn(host: Host, guard: Guard, start: Callable[..., Program]) -> None:
     """It keeps the GPU, which the driver cannot take from it then; who waits is told, and comes when it goes on."""
     first, second = start(*MOST[2:]), start(*MOST[2:])

@@ -6,12 +6,13 @@ Whose turn it is, is for turns.py to say, and each way in and out is a transitio
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from vgpurun import abi
-from vgpurun.errors import VgpurunError
+from vgpurun.errors import GpuError, VgpurunError
 from vgpurun.host.checkpoints import Checkpoints
-from vgpurun.host.gpus import Gpu
+from vgpurun.host.gpus import Gpu, read_use
 from vgpurun.inventory.swap_counts import add_swap, note_held_up
 from vgpurun.limits import limits_file, usage_file
 from vgpurun.suspend.record import Record
@@ -44,6 +45,7 @@ class Swapper:
         self._targets: dict[str, Target] = {}
         self._moving: set[str] = set()
         self._held_up: set[str] = set()  # those of which it may be written down that they wait behind one that stays
+        self._stayed: set[str] = set()  # those that did not leave when they were to: nobody comes back for them at once
         self._lock = threading.Lock()  # of what is above, but for the files
         self._stopping = threading.Event()
         self._is_wanted = threading.Event()  # there are targets
@@ -65,6 +67,7 @@ class Swapper:
     def see(self, targets: Sequence[Target]) -> None:
         """Tell which there are that take turns."""
         with self._lock:
+            self._stayed &= {each.id for each in targets}
             self._held_up |= {each.id for each in targets if each.id not in self._targets}
             self._targets = {each.id: each for each in targets}
         (self._is_wanted.set if targets else self._is_wanted.clear)()
@@ -110,26 +113,64 @@ class Swapper:
 
     def _carry_out(self, exchange: Exchange, targets: dict[str, Target]) -> None:
         into = targets[exchange.into] if exchange.into else None
+        leaves_alone = len(exchange.out) == 1 and self._stayed.isdisjoint(exchange.out)
+        meanwhile = _Meanwhile(self._begin_to_come, into if leaves_alone else None)
         try:
             with Checkpoints(self._libcuda) as driver:
-                why = f"turn of {into.name}" if into else "another is there"
-                gone = (self._go(targets[each], driver, why, each in exchange.idle) for each in exchange.out)
+                wishes = Wishes(f"turn of {into.name}" if into else "another is there", is_swap=True)
+                wishes = wishes._replace(when_locked=meanwhile.begin)
+                gone = (self._go(targets[each], driver, wishes, each in exchange.idle) for each in exchange.out)
                 trouble = next(filter(None, gone), "")
+                has_come = meanwhile.end(not trouble)
                 if into:
                     self._note_held_up(into, trouble)
-                if into and not trouble:
+                if into and not trouble and not has_come:
                     self._come(into, driver)
         finally:
+            meanwhile.end(False)
             with self._lock:
                 self._moving -= {*exchange.out, exchange.into}
 
-    def _go(self, target: Target, driver: Checkpoints, why: str, is_idle: bool) -> str:
+    def _begin_to_come(self, into: Target, leaving: Record, may_go_on: Callable[[], bool]) -> bool:
+        """Bring one back while another leaves, where there is room for both; return whether it has come.
+
+        Both are within what those that take turns have reserved together: so nobody else's room is touched. What
+        leaves is locked, and so gets no more meanwhile.
+        """
+        found = read(into)
+        if found is None or not found.total_bytes or not self._has_room(found, leaving):
+            return False
+        with Checkpoints(self._libcuda) as driver:
+            return self._come(into, driver, may_go_on)
+
+    def _has_room(self, coming: Record, leaving: Record) -> bool:
+        with self._lock:
+            targets = list(self._targets.values())
+        reserved_bytes: dict[str, int] = {}
+        for each in targets:
+            with suppress(OSError):
+                for uuid, quota in limits_file.read_limits(each.limits_folder / "etc" / "limits") or ():
+                    if quota.takes_turns:
+                        reserved_bytes[uuid] = max(reserved_bytes.get(uuid, 0), quota.reserved_bytes or 0)
+        needed = [gpu for gpu in self._gpus if coming.held_bytes.get(gpu.uuid)]
+        try:
+            uses = read_use(needed)
+        except GpuError:
+            return False
+        return all(
+            coming.held_bytes[gpu.uuid] + leaving.held_bytes.get(gpu.uuid, 0) <= reserved_bytes.get(gpu.uuid, 0)
+            and coming.held_bytes[gpu.uuid] <= gpu.memory_bytes - use.memory_used_bytes
+            for gpu, use in zip(needed, uses, strict=True)
+        )
+
+    def _go(self, target: Target, driver: Checkpoints, wishes: Wishes, is_idle: bool) -> str:
         """Return why it stays, or nothing."""
 
         def go() -> Record:
-            return suspend(target, self._gpus, driver, Wishes(by=why, is_swap=True))
+            return suspend(target, self._gpus, driver, wishes)
 
         found, took_s, trouble = self._done(target, go)
+        (self._stayed.discard if found else self._stayed.add)(target.id)
         if found is None:
             return f"{target.name} keeps the GPU: {trouble}" if target.limits_folder.exists() else ""
         with self._lock:
@@ -137,18 +178,21 @@ class Swapper:
         add_swap(target.limits_folder, found.total_bytes)
         return ""
 
-    def _come(self, target: Target, driver: Checkpoints) -> None:
+    def _come(self, target: Target, driver: Checkpoints, may_go_on: Callable[[], bool] = lambda: True) -> bool:
+        """Return whether it is there now, which is said where that has failed."""
+
         def come() -> Record | None:
-            return swap_in(target, self._gpus, driver)
+            return swap_in(target, self._gpus, driver, may_go_on)
 
         found, took_s, _ = self._done(target, come)
         if found is None:
-            return
+            return False
         now_s = time.monotonic()
         with self._lock:
             since_s = self._turns.waits_since_s(target.id)
             self._turns.came(target.id, now_s, took_s)
         add_swap(target.limits_folder, found.total_bytes, now_s - (now_s if since_s is None else since_s))
+        return True
 
     def _note_held_up(self, target: Target, why: str) -> None:
         with self._lock:
@@ -170,6 +214,41 @@ class Swapper:
                 self._turns.failed(target.id, time.monotonic())
         self._agent.trouble(target, trouble)
         return found, time.monotonic() - began_s, trouble
+
+
+class _Meanwhile:
+    """A thread in which the next one begins to come while another leaves: its programs go on when that has left."""
+
+    def __init__(self, come: Callable[[Target, Record, Callable[[], bool]], bool], into: Target | None) -> None:
+        """Call `come` with these, in the thread; without a target never."""
+        self._come = come
+        self._into = into
+        self._has_left = False
+        self._has_come = False
+        self._is_known = threading.Event()  # whether the other has left
+        self._thread: threading.Thread | None = None
+
+    def begin(self, leaving: Record) -> None:
+        """Begin, beside one that is locked now. Raises nothing."""
+        if self._into is not None:
+            self._thread = threading.Thread(target=self._run, args=(self._into, leaving), name="meanwhile")
+            self._thread.start()
+
+    def end(self, has_left: bool) -> bool:
+        """Say whether the other has left; wait, and return whether the next one has come."""
+        if not self._is_known.is_set():
+            self._has_left = has_left
+            self._is_known.set()
+        if self._thread is not None:
+            self._thread.join()
+        return self._has_come
+
+    def _run(self, into: Target, leaving: Record) -> None:
+        self._has_come = self._come(into, leaving, self._may_go_on)
+
+    def _may_go_on(self) -> bool:
+        self._is_known.wait()
+        return self._has_left
 
 
 def _wants(target: Target) -> bool:

@@ -39,6 +39,7 @@ class Wishes(NamedTuple):
     """How a suspension is to be. `by`: what asks for it, for people. `is_held`: no call of its programs ends it.
 
     `gives_way`: a program that asks for its GPU meanwhile keeps it. `is_swap`: it comes back at its turn.
+    `when_locked`: called before the first process is taken off; from then on they allocate nothing.
     """
 
     by: str = "vgpurun suspend"
@@ -46,6 +47,7 @@ class Wishes(NamedTuple):
     gives_way: bool = False
     is_swap: bool = False
     lock_timeout_ms: int = LOCK_TIMEOUT_MS
+    when_locked: Callable[[Record], None] | None = None
 
 
 def suspend(target: Limited, gpus: Sequence[Gpu], driver: Checkpoints, wishes: Wishes) -> Record:
@@ -100,10 +102,13 @@ def resume(target: Limited, gpus: Sequence[Gpu], driver: Checkpoints, admitted: 
         return found
 
 
-def swap_in(target: Limited, gpus: Sequence[Gpu], driver: Checkpoints) -> Record | None:
+def swap_in(
+    target: Limited, gpus: Sequence[Gpu], driver: Checkpoints, may_go_on: Callable[[], bool] = lambda: True
+) -> Record | None:
     """Bring back what has its turn now; return what it was, or None where it does not wait for one.
 
-    Raises NoRoomError, SuspendError and StateError.
+    `may_go_on` is asked, and may wait, before its programs go on; where they may not, they are as before, and this
+    returns None too. Raises NoRoomError, SuspendError and StateError.
     """
     with changing(target):
         found = finish_locked(target, gpus, driver)
@@ -111,8 +116,13 @@ def swap_in(target: Limited, gpus: Sequence[Gpu], driver: Checkpoints) -> Record
             return None
         checks.check_runs(target.name, found.processes)
         _reserve_memory(target, found, gpus)
-        _come_back(target, gpus, driver, found)
-        return found
+        if _come_back(target, gpus, driver, found, may_go_on):
+            return found
+        for each in found.processes:
+            if driver.state(each.pid) == ProcessState.LOCKED:
+                _changed(driver.checkpoint, each)
+        _settle(target, found)
+        return None
 
 
 def finish(target: Limited, gpus: Sequence[Gpu], driver: Checkpoints) -> Record | None:
@@ -214,6 +224,8 @@ def take(
     checks.check_alone(target.name, target.limits_folder, own)
     begun = begun._replace(held_bytes=held_bytes(locked, own), processes=tuple(locked))
     record.write(target.limits_folder, begun)
+    if wishes.when_locked:
+        wishes.when_locked(begun)
     for each in locked:
         _changed(driver.checkpoint, each)
     return begun
@@ -252,8 +264,14 @@ def undo(target: Limited, own: Sequence[Gpu], driver: Checkpoints, error: BaseEx
 
 
 @without_ctrl_c()
-def _come_back(target: Limited, gpus: Sequence[Gpu], driver: Checkpoints, found: Record) -> None:
-    """Bring back whatever is away, and unlock whatever is locked; then calls go on.
+def _come_back(
+    target: Limited,
+    gpus: Sequence[Gpu],
+    driver: Checkpoints,
+    found: Record,
+    may_go_on: Callable[[], bool] = lambda: True,
+) -> bool:
+    """Bring back whatever is away, and unlock whatever is locked; then calls go on, unless they may not.
 
     Where the driver fails at one process, the others go on; that one is tried again by whoever comes next.
     """
@@ -274,6 +292,8 @@ def _come_back(target: Limited, gpus: Sequence[Gpu], driver: Checkpoints, found:
         checks.await_memory(target.name, found.processes, found.held_bytes, gpus)
     for each in away:
         tried(lambda each: _restore(driver, each), each)
+    if not may_go_on():
+        return False
     for each in alive:
         tried(lambda each: _unlock(driver, each), each)
     if not failures:
@@ -281,6 +301,7 @@ def _come_back(target: Limited, gpus: Sequence[Gpu], driver: Checkpoints, found:
     set_suspended(target, abi.NOT_SUSPENDED)
     if failures:
         raise SuspendError(f"{target.name}: {failures[0]}" + f" (and {len(failures) - 1} more)" * (len(failures) > 1))
+    return True
 
 
 def _restore(driver: Checkpoints, process: Process) -> bool:
