@@ -170,6 +170,6 @@ void process_note_sharing(void) {
   if (__atomic_exchange_n(&noted, true, __ATOMIC_RELAXED))
     return;
   process_ledger();
-  for (int i = 0; i < levels; i++)
-    region_note_sharing(&regions[i]);
+  for (int i = 0; i < process_level_count; i++)
+    region_note_sharing(&process_regions[i]);
 }
