@@ -14,10 +14,11 @@ import sys
 from pathlib import Path
 
 import docker
-import pynvml
 from rich.console import Console
 
 import host_image
+from vgpurun.errors import GpuError
+from vgpurun.host.gpus import list_gpus
 
 MEMORY = "2g"
 SM = "50"
@@ -32,9 +33,8 @@ console = Console(highlight=False)
 def find_gpu() -> str | None:
     """The name of this machine's first GPU."""
     try:
-        pynvml.nvmlInit()
-        return str(pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(0)))
-    except pynvml.NVMLError:
+        return list_gpus()[0].name
+    except GpuError:
         return None
 
 

@@ -243,3 +243,37 @@ def test_what_nvidia_smi_does_not_understand_is_one_line(machine: Machine, optio
 def test_no_such_device_for_nvidia_smi(machine: Machine) -> None:
     none = machine.run(machine.environment["LD_LIBRARY_PATH"] + "/nvidia-smi", "-i", "7")
     assert (none.returncode, none.stdout) == (6, "No devices were found\n")
+
+
+def test_vgpurun_reads_what_nvidias_own_package_reads(machine: Machine) -> None:
+    code = (
+        PYNVML
+        + """
+from vgpurun.host import nvml as ours
+driver.mem_alloc(300 << 20)
+ours.init()
+assert (ours.driver_version(), ours.cuda_version(), ours.device_count()) == (
+    nvml.nvmlSystemGetDriverVersion(), nvml.nvmlSystemGetCudaDriverVersion(), nvml.nvmlDeviceGetCount())
+for index in range(2):
+    theirs, handle = nvml.nvmlDeviceGetHandleByIndex(index), ours.device_at(index)
+    uuid, bus_id = nvml.nvmlDeviceGetUUID(theirs), nvml.nvmlDeviceGetPciInfo(theirs).busId
+    assert (ours.uuid(handle), ours.pci_bus_id(handle)) == (uuid, bus_id)
+    assert ours.uuid(ours.device_of_uuid(uuid)) == ours.uuid(ours.device_of_pci(bus_id)) == uuid
+    assert ours.name(handle) == nvml.nvmlDeviceGetName(theirs)
+    assert ours.minor_number(handle) == nvml.nvmlDeviceGetMinorNumber(theirs)
+    assert ours.memory_bytes(handle) == nvml.nvmlDeviceGetMemoryInfo(theirs).total
+    assert ours.memory_used_bytes(handle) == nvml.nvmlDeviceGetMemoryInfo(theirs, nvml.nvmlMemory_v2).used
+    listed = {each.pid: each.usedGpuMemory for each in nvml.nvmlDeviceGetComputeRunningProcesses(theirs)}
+    assert ours.compute_processes(handle) == listed
+assert list(ours.compute_processes(ours.device_at(0))) == [os.getpid()]
+for fails in (lambda: ours.device_at(9), lambda: ours.device_of_uuid("GPU-x"), lambda: ours.call("nvmlNone")):
+    try:
+        fails()
+    except ours.NvmlError as error:
+        assert str(error) and error.code, error
+    else:
+        raise AssertionError(fails)
+ours.shutdown()
+"""
+    )
+    machine.python(code)

@@ -9,13 +9,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pynvml
 import pytest
 from fakes import make_gpus
 
 from vgpurun.cdi import hook
 from vgpurun.errors import EnforceError
-from vgpurun.host import gpus, limits_device, memory_limits
+from vgpurun.host import gpus, limits_device, memory_limits, nvml
 from vgpurun.host.drivers import DeviceRequest, EngineFacts, read_cdi_devices
 from vgpurun.host.gpus import Gpu
 from vgpurun.inventory.cgroups import cgroup_around, cgroups_of
@@ -28,36 +27,26 @@ GIB = 1 << 30
 ID = "5e" * 32
 GPU, OTHER = make_gpus(2)
 NONE = memory_limits.NO_LIMIT
+_IN_USE = 19  # NVML_ERROR_IN_USE
 
 
 class FakeDriver:
     """NVML of a driver that keeps limits as the kernel's `dmem` does: a soft limit is added to the cgroups above."""
 
-    NVMLError = pynvml.NVMLError
-    NVMLError_NoPermission = pynvml.NVMLError(pynvml.NVML_ERROR_NO_PERMISSION).__class__
-    NVMLError_NotSupported = pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED).__class__
-    NVMLError_FunctionNotFound = pynvml.NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND).__class__
-
     def __init__(self, root: Path) -> None:
         self.root = root
         self.limits: dict[Path, tuple[int, int]] = {}
         self.used = 0
-        self.answer = pynvml.NVML_SUCCESS
+        self.answer = 0
 
-    def nvmlSystemGetDriverVersion(self) -> str:  # noqa: N802
-        return "580.1"
-
-    def _nvmlCheckReturn(self, result: int) -> None:  # noqa: N802
-        if result:
-            raise pynvml.NVMLError(result)
-
-    def _nvmlGetFunctionPointer(self, name: str) -> Any:  # noqa: N802
-        return self.get if "Get" in name else self.set
+    def call(self, name: str, device: Any, pointer: Any) -> None:
+        if code := (self.get if "Get" in name else self.set)(device, pointer):
+            raise nvml.NvmlError(code)
 
     def get(self, _: Any, pointer: Any) -> int:
         found = pointer._obj
         if Path(os.fsdecode(found.nameSpace)) not in self.limits:
-            return self.answer or pynvml.NVML_ERROR_NOT_FOUND
+            return self.answer or nvml.NOT_FOUND
         found.softLimit, found.hardLimit = self.limits[Path(os.fsdecode(found.nameSpace))]
         found.currentUsed = self.used
         return self.answer
@@ -73,7 +62,7 @@ class FakeDriver:
             if above != self.root and self.root in above.parents and (above / "dmem.min").exists():
                 soft, hard = self.limits.get(above, (0, NONE))
                 self.limits[above] = max(0, soft + more), hard
-        return pynvml.NVML_SUCCESS
+        return 0
 
 
 @pytest.fixture
@@ -81,10 +70,12 @@ def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     fake = FakeDriver(tmp_path)
 
     @contextmanager
-    def asked(gpu: Gpu) -> Iterator[tuple[Any, Any]]:
-        yield fake, object()
+    def asked(gpu: Gpu) -> Iterator[object]:
+        yield object()
 
     monkeypatch.setattr(memory_limits, "asked", asked)
+    monkeypatch.setattr(nvml, "call", fake.call)
+    monkeypatch.setattr(nvml, "driver_version", lambda: "580.1")
     monkeypatch.setattr(memory_limits, "CGROUPS", tmp_path)
     (tmp_path / "cgroup.controllers").touch()
     return fake
@@ -93,7 +84,7 @@ def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
 def test_what_a_host_lacks(driver: FakeDriver, tmp_path: Path) -> None:
     assert memory_limits.lacking([GPU]) == ""
     assert "MIG" in memory_limits.lacking([GPU, OTHER._replace(mig_index=0)])
-    driver.answer = pynvml.NVML_ERROR_FUNCTION_NOT_FOUND
+    driver.answer = nvml.FUNCTION_NOT_FOUND
     assert memory_limits.lacking([GPU]) == (
         "the NVIDIA driver 580.1 has no memory limits of its own (615 or newer has)"
     )
@@ -186,10 +177,10 @@ def test_nothing_stays_reserved_above_a_cgroup_that_goes(driver: FakeDriver, tmp
 
 
 def test_refusals_of_the_driver(driver: FakeDriver, tmp_path: Path) -> None:
-    driver.answer = pynvml.NVML_ERROR_NO_PERMISSION
+    driver.answer = nvml.NO_PERMISSION
     with pytest.raises(EnforceError, match="only root may set the driver's own limit on GPU 0"):
         memory_limits.write(GPU, tmp_path / "a", GIB)
-    driver.answer = pynvml.NVML_ERROR_IN_USE
+    driver.answer = _IN_USE
     with pytest.raises(EnforceError, match=r"refuses a memory limit for .*/a on GPU 0"):
         memory_limits.write(GPU, tmp_path / "a", GIB)
 
@@ -205,7 +196,7 @@ def test_settling(driver: FakeDriver, tmp_path: Path) -> None:
     assert driver.limits == {held: (0, 3 * GIB)}
     assert driver_wall.settle([held], [(GPU, Quota())]) == []
     assert driver.limits == {held: (0, GPU.memory_bytes)}
-    driver.answer = pynvml.NVML_ERROR_NO_PERMISSION
+    driver.answer = nvml.NO_PERMISSION
     assert driver_wall.settle([held], [(GPU, Quota(GIB))]) == []  # it cannot even be read
 
 
@@ -260,7 +251,7 @@ def test_what_an_engine_lacks(driver: FakeDriver, tmp_path: Path, monkeypatch: p
     assert device("auto", in_sight) == wanted
     assert read_cdi_devices(folders) == set(wanted.device_ids)
     assert device("library", EngineFacts(cdi_folders=folders)) is None
-    driver.answer = pynvml.NVML_ERROR_NOT_SUPPORTED
+    driver.answer = nvml.NOT_SUPPORTED
     assert device("auto", EngineFacts(cdi_folders=folders)) is None
     with pytest.raises(EnforceError, match=r"--enforce driver: the NVIDIA driver 580.1 .*use auto"):
         check_host("driver", [GPU])

@@ -21,7 +21,7 @@ from vgpurun import abi
 from vgpurun.engine.client import Engine, VgpurunContainer
 from vgpurun.engine.labels import Record, read_record
 from vgpurun.errors import EngineError, GpuError
-from vgpurun.host import gpus
+from vgpurun.host import gpus, nvml
 from vgpurun.host.gpus import GpuUse, Survey
 from vgpurun.inventory.swap_counts import add_swap
 from vgpurun.limits import limits_file, usage_file
@@ -58,23 +58,16 @@ class World:
         self.locks: list[int] = []
         monkeypatch.setenv("VGPURUN_STATE_DIR", str(folder / "state"))
         monkeypatch.setattr(Engine, "connect", lambda _=60: self.engine)
-        monkeypatch.setattr(gpus, "_initialised", self._nvml)
+        monkeypatch.setattr(gpus, "_initialise", self._initialise)
+        monkeypatch.setattr(nvml, "shutdown", lambda: None)
         monkeypatch.setattr(gpus, "survey", lambda: Survey(list(GPUS), []))
         monkeypatch.setattr(gpus, "read_use", lambda _: [GpuUse(3 * GIB, 25), GpuUse(0, None)])
         monkeypatch.setattr("vgpurun.metrics.snapshot._FRESH_S", -1.0)
         self.reader = Reader(self.said.append)
 
-    def _nvml(self) -> object:
+    def _initialise(self) -> None:
         if self.gpus_error:
             raise GpuError(self.gpus_error)
-
-        class Nvml:
-            NVMLError = RuntimeError
-
-            def nvmlShutdown(self) -> None:  # noqa: N802
-                pass
-
-        return Nvml()
 
     def add(self, name: str, quota: Quota, usage: abi.Usage | bytes | None = None, user: str = "ann") -> Path:
         """A running container; the process of slot 0 lives."""

@@ -18,6 +18,7 @@ from vgpurun.util.choices import (
     PLACE_POLICIES,
     PULL_POLICIES,
 )
+from vgpurun.util.times import parse_span
 
 if TYPE_CHECKING:
     from vgpurun.limits.quota import MemorySize
@@ -113,13 +114,8 @@ def parse_wait(text: str) -> float:
         return _FOREVER_S
     if text.isdecimal():
         return float(text)
-    from humanfriendly import InvalidTimespan, parse_timespan  # slow to import
-
-    try:
-        seconds = float(parse_timespan(text))
-    except InvalidTimespan:
-        seconds = -1
-    if seconds < 0:
+    seconds = parse_span(text)
+    if seconds is None:
         raise OptionError(f"--wait={text} is not a time; use e.g. --wait=90s, --wait=10m, or --wait without end")
     return seconds
 

@@ -1,13 +1,15 @@
-"""The GPUs of this host, from NVML. The only file that imports pynvml."""
+"""The GPUs of this host, from NVML."""
 
-import ctypes
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from ctypes import c_void_p
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from vgpurun.errors import GpuError, NoDriverError
+from vgpurun.host import nvml
+from vgpurun.host.nvml import NvmlError
 
 
 class Gpu(NamedTuple):
@@ -51,8 +53,7 @@ class GpuUse(NamedTuple):
 def use_library(path: Path) -> None:
     """Take NVML from this file (the simulated driver's) instead of the host's. Raises GpuError."""
     try:
-        # pynvml opens "libnvidia-ml.so.1"; the loader answers with what has that SONAME already.
-        ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
+        nvml.load(path)
     except OSError as error:
         raise GpuError(f"cannot load the simulated driver {path}: {error}; build it with: make -C lib sim") from None
 
@@ -79,18 +80,18 @@ def survey() -> Survey:
 
     In the place of a GPU in MIG mode are its instances.
     """
-    nvml = _initialised()
+    _initialise()
     found = Survey([], [])
     try:
-        for index in range(nvml.nvmlDeviceGetCount()):
+        for index in range(nvml.device_count()):
             try:
-                found.gpus.extend(_read_gpus_at(nvml, index))
-            except nvml.NVMLError as error:
+                found.gpus.extend(_read_gpus_at(index))
+            except NvmlError as error:
                 found.lost.append(LostGpu(index, str(error)))
-    except nvml.NVMLError as error:
+    except NvmlError as error:
         raise GpuError(f"the NVIDIA driver cannot list the GPUs: {error}; does nvidia-smi work?") from None
     finally:
-        nvml.nvmlShutdown()
+        nvml.shutdown()
     if not found.gpus and found.lost:
         raise GpuError(f"{', '.join(map(str, found.lost))}; does nvidia-smi work?")
     if not found.gpus:
@@ -105,38 +106,38 @@ def list_gpus() -> list[Gpu]:
 
 def read_use(gpus: Sequence[Gpu]) -> list[GpuUse]:
     """Return what is used of each GPU now. Raises GpuError."""
-    nvml = _initialised()
+    _initialise()
     try:
-        return [_read_use(nvml, gpu) for gpu in gpus]
-    except nvml.NVMLError as error:
+        return [_read_use(gpu) for gpu in gpus]
+    except NvmlError as error:
         raise GpuError(f"the NVIDIA driver does not answer: {error}; does nvidia-smi work?") from None
     finally:
-        nvml.nvmlShutdown()
+        nvml.shutdown()
 
 
 @contextmanager
 def held_open() -> Iterator[None]:
     """Keep NVML initialised meanwhile, so that asking it again and again costs little. Raises GpuError at the start."""
-    nvml = _initialised()
+    _initialise()
     try:
         yield
     finally:
-        with suppress(nvml.NVMLError):
-            nvml.nvmlShutdown()  # it counts those who have initialised it
+        with suppress(NvmlError):
+            nvml.shutdown()  # it counts those who have initialised it
 
 
 @contextmanager
-def asked(gpu: Gpu) -> Iterator[tuple[Any, Any]]:
-    """Yield NVML and its handle of a GPU, for what has a file of its own. Raises GpuError."""
-    nvml = _initialised()
+def asked(gpu: Gpu) -> Iterator[c_void_p]:
+    """Yield NVML's handle of a GPU, for what has a file of its own. Raises GpuError."""
+    _initialise()
     try:
         try:
-            handle = _handle(nvml, gpu)
-        except nvml.NVMLError as error:
+            handle = _handle(gpu)
+        except NvmlError as error:
             raise GpuError(f"GPU {gpu.number} cannot be used: {error}") from None
-        yield nvml, handle
+        yield handle
     finally:
-        nvml.nvmlShutdown()
+        nvml.shutdown()
 
 
 class DriverFacts(NamedTuple):
@@ -149,23 +150,22 @@ class DriverFacts(NamedTuple):
 
 def read_driver(gpus: Sequence[Gpu]) -> DriverFacts:
     """Return what NVML says of the driver. Raises GpuError."""
-    nvml = _initialised()
+    _initialise()
     try:
-        cuda = int(nvml.nvmlSystemGetCudaDriverVersion())
-        modes = tuple(_compute_mode(nvml, gpu) for gpu in gpus)
-        version = _text(nvml.nvmlSystemGetDriverVersion())
-        return DriverFacts(version, f"{cuda // 1000}.{cuda % 1000 // 10}", modes)
-    except nvml.NVMLError as error:
+        cuda = nvml.cuda_version()
+        modes = tuple(_compute_mode(gpu) for gpu in gpus)
+        return DriverFacts(nvml.driver_version(), f"{cuda // 1000}.{cuda % 1000 // 10}", modes)
+    except NvmlError as error:
         raise GpuError(f"the NVIDIA driver does not describe itself: {error}; does nvidia-smi work?") from None
     finally:
-        nvml.nvmlShutdown()
+        nvml.shutdown()
 
 
-def _compute_mode(nvml: Any, gpu: Gpu) -> str:
+def _compute_mode(gpu: Gpu) -> str:
     names = {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
     try:
-        mode = int(nvml.nvmlDeviceGetComputeMode(_handle(nvml, gpu)))
-    except nvml.NVMLError:
+        mode = nvml.compute_mode(_handle(gpu))
+    except NvmlError:
         return "default"  # not every GPU can have another
     return names.get(mode, str(mode))
 
@@ -183,36 +183,35 @@ def read_processes(gpu: Gpu) -> dict[int, int]:
 
 def read_all_processes(gpus: Sequence[Gpu]) -> dict[str, dict[int, int] | GpuError]:
     """Return the same of several GPUs by UUID, or the error of each. Raises GpuError where there is no driver."""
-    nvml = _initialised()
+    _initialise()
     try:
-        return {gpu.uuid: _processes(nvml, gpu) for gpu in gpus}
+        return {gpu.uuid: _processes(gpu) for gpu in gpus}
     finally:
-        nvml.nvmlShutdown()
+        nvml.shutdown()
 
 
-def _processes(nvml: Any, gpu: Gpu) -> dict[int, int] | GpuError:
+def _processes(gpu: Gpu) -> dict[int, int] | GpuError:
     try:
-        listed = nvml.nvmlDeviceGetComputeRunningProcesses(_handle(nvml, gpu))
-        return {int(each.pid): int(each.usedGpuMemory) for each in listed if each.pid and each.usedGpuMemory}
-    except nvml.NVMLError as error:
+        return nvml.compute_processes(_handle(gpu))
+    except NvmlError as error:
         return GpuError(f"the NVIDIA driver does not list the processes on a GPU: {error}")
 
 
 def read_utilization(gpu: Gpu, last_s: float) -> dict[int, float]:
     """Return how much of the GPU's time each process used in the last seconds, in percent, by PID. Raises GpuError."""
-    nvml = _initialised()
+    _initialise()
     try:
         since_us = int((time.time() - last_s) * 1e6)
-        samples = nvml.nvmlDeviceGetProcessUtilization(_handle(nvml, gpu), since_us)
-    except nvml.NVMLError_NotFound:  # nobody used it
-        return {}
-    except nvml.NVMLError as error:
+        samples = nvml.utilization_samples(_handle(gpu), since_us)
+    except NvmlError as error:
+        if error.code == nvml.NOT_FOUND:  # nobody used it
+            return {}
         raise GpuError(f"the NVIDIA driver does not tell what processes use of a GPU: {error}") from None
     finally:
-        nvml.nvmlShutdown()
+        nvml.shutdown()
     by_pid: dict[int, list[int]] = {}
-    for each in samples:
-        by_pid.setdefault(int(each.pid), []).append(int(each.smUtil))
+    for pid, percent in samples:
+        by_pid.setdefault(pid, []).append(percent)
     return {pid: sum(found) / len(found) for pid, found in by_pid.items() if pid}
 
 
@@ -224,50 +223,43 @@ class XidWatch:
 
     def __init__(self, gpu: Gpu) -> None:
         """Begin to watch. Raises GpuError for a GPU that reports no faults."""
-        self._nvml = _initialised()
+        _initialise()
         with ExitStack() as undo:
-            undo.callback(self._nvml.nvmlShutdown)
+            undo.callback(nvml.shutdown)
             try:
-                self._events = self._nvml.nvmlEventSetCreate()
-                undo.callback(self._free)
-                kind = self._nvml.nvmlEventTypeXidCriticalError
-                self._nvml.nvmlDeviceRegisterEvents(_handle(self._nvml, gpu), kind, self._events)
-            except self._nvml.NVMLError as error:
+                self._faults = nvml.Faults(_handle(gpu))
+            except NvmlError as error:
                 raise GpuError(f"GPU {gpu.uuid} reports no faults: {error}") from None
+            undo.callback(self._faults.close)
             self._undo = undo.pop_all()
 
     def wait(self, timeout_ms: int) -> int | None:
         """Return an XID as soon as there is one, or None after `timeout_ms`."""
         try:
-            return int(self._nvml.nvmlEventSetWait_v2(self._events, timeout_ms).eventData)
-        except self._nvml.NVMLError_Timeout:
-            return None
-        except self._nvml.NVMLError:  # the GPU is gone, as find_missing() tells
-            time.sleep(timeout_ms / 1000)
+            return self._faults.wait(timeout_ms)
+        except NvmlError as error:
+            if error.code != nvml.TIMEOUT:  # the GPU is gone, as find_missing() tells
+                time.sleep(timeout_ms / 1000)
             return None
 
     def close(self) -> None:
         """Watch no more."""
         self._undo.close()
 
-    def _free(self) -> None:
-        with suppress(self._nvml.NVMLError):
-            self._nvml.nvmlEventSetFree(self._events)
-
 
 def find_missing(gpus: Sequence[Gpu]) -> frozenset[str]:
     """Return the UUIDs of those that the driver does not list any more. Raises GpuError when there is no driver."""
-    nvml = _initialised()
+    _initialise()
     try:
-        return frozenset(gpu.uuid for gpu in gpus if not _answers(nvml, gpu))
+        return frozenset(gpu.uuid for gpu in gpus if not _answers(gpu))
     finally:
-        nvml.nvmlShutdown()
+        nvml.shutdown()
 
 
-def _answers(nvml: Any, gpu: Gpu) -> bool:
+def _answers(gpu: Gpu) -> bool:
     try:
-        nvml.nvmlDeviceGetMemoryInfo(_handle(nvml, gpu))
-    except nvml.NVMLError:
+        nvml.memory_bytes(_handle(gpu))
+    except NvmlError:
         return False
     return True
 
@@ -286,95 +278,78 @@ def usable(gpus: Sequence[Gpu]) -> list[Gpu]:
     return [gpu for gpu in gpus if not gpu.mig_enabled]
 
 
-def _initialised() -> Any:
+def _initialise() -> None:
     try:
-        import pynvml
-    except ImportError:
-        raise GpuError("the Python package nvidia-ml-py is missing: pip install nvidia-ml-py") from None
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError as error:
+        nvml.init()
+    except NvmlError as error:
         raise NoDriverError(
             f"no NVIDIA driver on this host ({error}); does nvidia-smi work? For a simulated GPU: --driver sim"
         ) from None
-    return pynvml
 
 
-def _handle(nvml: Any, gpu: Gpu) -> Any:
+def _handle(gpu: Gpu) -> c_void_p:
     """Return NVML's handle of a GPU. Its search by UUID fails as soon as any GPU of the host is lost."""
     try:
-        return nvml.nvmlDeviceGetHandleByUUID(gpu.uuid)
-    except nvml.NVMLError:
-        handle = nvml.nvmlDeviceGetHandleByPciBusId(gpu.pci_bus_id)
+        return nvml.device_of_uuid(gpu.uuid)
+    except NvmlError:
+        handle = nvml.device_of_pci(gpu.pci_bus_id)
     if gpu.mig_index is not None:
-        handle = nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, gpu.mig_index)
-    if _text(nvml.nvmlDeviceGetUUID(handle)) != gpu.uuid:
-        raise nvml.NVMLError(nvml.NVML_ERROR_NOT_FOUND)
+        handle = nvml.mig_device(handle, gpu.mig_index)
+    if nvml.uuid(handle) != gpu.uuid:
+        raise NvmlError(nvml.NOT_FOUND)
     return handle
 
 
-def _read_gpus_at(nvml: Any, index: int) -> list[Gpu]:
+def _read_gpus_at(index: int) -> list[Gpu]:
     """Return the GPU, or its MIG instances."""
-    handle = nvml.nvmlDeviceGetHandleByIndex(index)
-    whole = _read_gpu(nvml, handle, index)
-    return (_read_instances(nvml, handle, whole) or [whole]) if whole.mig_enabled else [whole]
+    handle = nvml.device_at(index)
+    whole = _read_gpu(handle, index)
+    return (_read_instances(handle, whole) or [whole]) if whole.mig_enabled else [whole]
 
 
-def _read_instances(nvml: Any, whole_handle: Any, whole: Gpu) -> list[Gpu]:
+def _read_instances(whole_handle: c_void_p, whole: Gpu) -> list[Gpu]:
     instances = []
-    for mig_index in range(nvml.nvmlDeviceGetMaxMigDeviceCount(whole_handle)):
+    for mig_index in range(nvml.mig_device_count(whole_handle)):
         try:
-            handle = nvml.nvmlDeviceGetMigDeviceHandleByIndex(whole_handle, mig_index)
-        except nvml.NVMLError_NotFound:
-            continue
+            handle = nvml.mig_device(whole_handle, mig_index)
+        except NvmlError as error:
+            if error.code == nvml.NOT_FOUND:
+                continue
+            raise
         instance = whole._replace(
-            uuid=_text(nvml.nvmlDeviceGetUUID(handle)),
-            name=_text(nvml.nvmlDeviceGetName(handle)),
-            memory_bytes=int(nvml.nvmlDeviceGetMemoryInfo(handle).total),
+            uuid=nvml.uuid(handle),
+            name=nvml.name(handle),
+            memory_bytes=nvml.memory_bytes(handle),
             mig_enabled=False,
             mig_index=mig_index,
-            mig_ids=(
-                int(nvml.nvmlDeviceGetGpuInstanceId(handle)),
-                int(nvml.nvmlDeviceGetComputeInstanceId(handle)),
-            ),
+            mig_ids=nvml.mig_ids(handle),
         )
         instances.append(instance)
     return instances
 
 
-def _read_gpu(nvml: Any, handle: Any, index: int) -> Gpu:
+def _read_gpu(handle: c_void_p, index: int) -> Gpu:
     mig_enabled = False
-    with suppress(nvml.NVMLError):  # most GPUs do not know MIG
-        mig_enabled = nvml.nvmlDeviceGetMigMode(handle)[0] == nvml.NVML_DEVICE_MIG_ENABLE
+    with suppress(NvmlError):  # most GPUs do not know MIG
+        mig_enabled = nvml.has_mig_mode(handle)
     return Gpu(
         index=index,
-        uuid=_text(nvml.nvmlDeviceGetUUID(handle)),
-        name=_text(nvml.nvmlDeviceGetName(handle)),
-        memory_bytes=int(nvml.nvmlDeviceGetMemoryInfo(handle).total),
-        minor_number=int(nvml.nvmlDeviceGetMinorNumber(handle)),
-        pci_bus_id=_text(nvml.nvmlDeviceGetPciInfo(handle).busId),
+        uuid=nvml.uuid(handle),
+        name=nvml.name(handle),
+        memory_bytes=nvml.memory_bytes(handle),
+        minor_number=nvml.minor_number(handle),
+        pci_bus_id=nvml.pci_bus_id(handle),
         mig_enabled=mig_enabled,
     )
 
 
-def _read_use(nvml: Any, gpu: Gpu) -> GpuUse:
-    handle = _handle(nvml, gpu)
+def _read_use(gpu: Gpu) -> GpuUse:
+    handle = _handle(gpu)
     utilization_percent = temperature_c = power_w = None
-    with suppress(nvml.NVMLError):
-        utilization_percent = int(nvml.nvmlDeviceGetUtilizationRates(handle).gpu)
-    with suppress(nvml.NVMLError):
-        temperature_c = int(nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU))
-    with suppress(nvml.NVMLError):
-        power_w = nvml.nvmlDeviceGetPowerUsage(handle) / 1000
-    return GpuUse(_used_bytes(nvml, handle), utilization_percent, temperature_c, power_w)
-
-
-def _used_bytes(nvml: Any, handle: Any) -> int:
-    """Read the memory in use; the first version of the call also counts what the driver keeps for itself."""
-    with suppress(nvml.NVMLError):
-        return int(nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2).used)
-    return int(nvml.nvmlDeviceGetMemoryInfo(handle).used)
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode() if isinstance(value, bytes) else value
+    with suppress(NvmlError):
+        utilization_percent = nvml.utilization_percent(handle)
+    with suppress(NvmlError):
+        temperature_c = nvml.temperature_c(handle)
+    with suppress(NvmlError):
+        power_w = nvml.power_w(handle)
+    return GpuUse(nvml.memory_used_bytes(handle), utilization_percent, temperature_c, power_w)

@@ -1,22 +1,24 @@
 """The driver's own memory limits, from r615 on: it holds the processes of a cgroup to them, whatever these load.
 
-The interface is nvml.h's of CUDA 13.4, called here by the structures of that header, so that an older nvidia-ml-py will
-do. Limits belong to a cgroup of the v2 hierarchy and go with it. Guaranteed memory (soft) is kept from others where the
-driver makes room; nobody gets more than the most (hard).
+The interface is nvml.h's of CUDA 13.4. Limits belong to a cgroup of the v2 hierarchy and go with it. Guaranteed memory
+(soft) is kept from others where the driver makes room; nobody gets more than the most (hard).
 """
 
 import ctypes
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from vgpurun.errors import EnforceError, GpuError
+from vgpurun.host import nvml
 from vgpurun.host.gpus import Gpu, asked
+from vgpurun.host.nvml import NvmlError
 from vgpurun.util.kernel_text import read_lines
 
 CGROUPS = Path("/sys/fs/cgroup")
 NO_LIMIT = 2**64 - 1
 _FIRST_DRIVER = "615"
+_READ = "nvmlDeviceGetMemoryLimits_v1"
 
 
 class MemoryLimits(NamedTuple):
@@ -80,13 +82,13 @@ def cgroup_of(pid: int, proc: Path = Path("/proc")) -> Path | None:
 
 def read(gpu: Gpu, cgroup: Path) -> MemoryLimits:
     """Return the limits of a cgroup on a GPU. Raises EnforceError where the driver has no such thing, and GpuError."""
-    with asked(gpu) as (nvml, handle):
+    with asked(gpu) as handle:
         found = _Get(bytes(cgroup))
         try:
-            _call(nvml, "nvmlDeviceGetMemoryLimits_v1", handle, found)
-        except (nvml.NVMLError_NotSupported, nvml.NVMLError_FunctionNotFound):
-            raise EnforceError(_too_old(nvml)) from None
-        except nvml.NVMLError:
+            nvml.call(_READ, handle, ctypes.byref(found))
+        except NvmlError as error:
+            if error.code in nvml.UNKNOWN_TO_DRIVER:
+                raise EnforceError(_too_old()) from None
             return MemoryLimits(None)  # none were ever set, or the cgroup is gone
     most = None if found.hardLimit == NO_LIMIT else int(found.hardLimit)
     return MemoryLimits(most, int(found.softLimit), int(found.currentUsed))
@@ -97,34 +99,29 @@ def write(gpu: Gpu, cgroup: Path, most_bytes: int | None, guaranteed_bytes: int 
 
     It takes root, and the driver refuses less than what is in use.
     """
-    with asked(gpu) as (nvml, handle):
-        _write(nvml, handle, gpu, cgroup, NO_LIMIT if most_bytes is None else most_bytes, guaranteed_bytes)
+    with asked(gpu) as handle:
+        _write(handle, gpu, cgroup, NO_LIMIT if most_bytes is None else most_bytes, guaranteed_bytes)
         top = CGROUPS / cgroup.relative_to(CGROUPS).parts[0]
         if top != cgroup and (top / "dmem.min").exists():
             # The driver adds what is guaranteed to each cgroup above, and takes it away only when it is lowered, not
             # when the cgroup goes. NVIDIA's way for cgroups that come and go: nothing is reserved at the top.
             found = _Get(bytes(top))
-            _call(nvml, "nvmlDeviceGetMemoryLimits_v1", handle, found)
+            nvml.call(_READ, handle, ctypes.byref(found))
             if found.softLimit:
-                _write(nvml, handle, gpu, top, int(found.hardLimit), 0)
+                _write(handle, gpu, top, int(found.hardLimit), 0)
 
 
-def _write(nvml: Any, handle: Any, gpu: Gpu, cgroup: Path, hard: int, soft: int) -> None:
+def _write(handle: ctypes.c_void_p, gpu: Gpu, cgroup: Path, hard: int, soft: int) -> None:
+    wanted = _Set(bytes(cgroup), soft, hard)
     try:
-        _call(nvml, "nvmlDeviceSetMemoryLimits_v1", handle, _Set(bytes(cgroup), soft, hard))
-    except nvml.NVMLError_NoPermission:
-        raise EnforceError(f"only root may set the driver's own limit on GPU {gpu.number}") from None
-    except (nvml.NVMLError_NotSupported, nvml.NVMLError_FunctionNotFound):
-        raise EnforceError(_too_old(nvml)) from None
-    except nvml.NVMLError as error:
+        nvml.call("nvmlDeviceSetMemoryLimits_v1", handle, ctypes.byref(wanted))
+    except NvmlError as error:
+        if error.code == nvml.NO_PERMISSION:
+            raise EnforceError(f"only root may set the driver's own limit on GPU {gpu.number}") from None
+        if error.code in nvml.UNKNOWN_TO_DRIVER:
+            raise EnforceError(_too_old()) from None
         raise EnforceError(f"the driver refuses a memory limit for {cgroup} on GPU {gpu.number}: {error}") from None
 
 
-def _too_old(nvml: Any) -> str:
-    version = nvml.nvmlSystemGetDriverVersion()
-    shown = version.decode() if isinstance(version, bytes) else version
-    return f"the NVIDIA driver {shown} has no memory limits of its own ({_FIRST_DRIVER} or newer has)"
-
-
-def _call(nvml: Any, name: str, handle: Any, limits: ctypes.Structure) -> None:
-    nvml._nvmlCheckReturn(nvml._nvmlGetFunctionPointer(name)(handle, ctypes.byref(limits)))
+def _too_old() -> str:
+    return f"the NVIDIA driver {nvml.driver_version()} has no memory limits of its own ({_FIRST_DRIVER} or newer has)"

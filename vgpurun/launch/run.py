@@ -3,7 +3,7 @@
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from vgpurun.admission.placement import Placement
 from vgpurun.admission.wanted import Wanted, WantedPart, WantedSlice
@@ -30,23 +30,8 @@ from vgpurun.util.times import parse_end
 
 if TYPE_CHECKING:
     from vgpurun.admission.controller import AdmissionController
-    from vgpurun.engine.client import Image
     from vgpurun.engine.image_libc import Libc
-    from vgpurun.engine.launches import LaunchEngine
-
-Asked: TypeAlias = "tuple[LaunchEngine, Image | None, Background[EngineFacts]]"
-
-
-def ask_engine(image: str) -> Background[Asked]:
-    """Begin to ask for the engine, the image if it has it, and what it says of itself, which takes it a while."""
-    from vgpurun.engine.launches import LaunchEngine  # here: two threads that import hold each other up
-
-    def ask() -> Asked:
-        engine = LaunchEngine.connect()
-        facts = Background(engine.facts)
-        return engine, engine.image(image), facts
-
-    return Background(ask)
+    from vgpurun.launch.asking import Asked
 
 
 class Launch:
@@ -72,7 +57,7 @@ class Launch:
         wanted.check(options.environment_over({}), self._gpus)
         check_host(enforce, self._gpus)
 
-    def run(self, asked: Background[Asked], pull: PullOptions, signals: Signals) -> int:
+    def run(self, asked: "Background[Asked]", pull: PullOptions, signals: Signals) -> int:
         """Carry the launch out and return the exit code."""
         engine, found, facts = asked.result()
         library = find_library(is_dry_run=False)  # while the engine describes itself
@@ -97,7 +82,7 @@ class Launch:
             warn,
         )
 
-    def plan_without_effect(self, asked: Background[Asked]) -> LaunchPlan:
+    def plan_without_effect(self, asked: "Background[Asked]") -> LaunchPlan:
         """Return the plan; without an engine, as for one that injects nothing and an image that sets nothing."""
         library = find_library(is_dry_run=True)
         try:

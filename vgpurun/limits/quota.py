@@ -19,6 +19,7 @@ T = TypeVar("T")
 _SIZE = re.compile(r"[ \t]*([0-9]*)(\.[0-9]{0,9})?[ \t]*(%|b|[kmgt]i?b?)?[ \t]*", re.ASCII | re.IGNORECASE)
 _SM = re.compile(r"[ \t]*([0-9]+)[ \t]*%?[ \t]*", re.ASCII)
 _UNIT_BYTES = {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
+_SHOWN_UNITS = (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
 _BILLION = 10**9  # a size has nine decimals at most
 _MAX_DIGITS = 20  # of a number below 2^64, without leading zeros
 
@@ -304,9 +305,10 @@ def doubt(memory_bytes: int | None) -> str:
 
 def show_size(size_bytes: int) -> str:
     """Return a size in bytes for people, in binary units."""
-    from humanfriendly import format_size  # slow to import, and needed for messages only
-
-    return format_size(size_bytes, binary=True)
+    for unit, unit_bytes in _SHOWN_UNITS:
+        if size_bytes >= unit_bytes:
+            return f"{size_bytes / unit_bytes:.2f}".rstrip("0").rstrip(".") + f" {unit}"
+    return f"{size_bytes} byte{'s' * (size_bytes != 1)}"
 
 
 def show_range(quota: Quota) -> str:

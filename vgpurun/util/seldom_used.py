@@ -1,4 +1,4 @@
-"""Modules of Python's that click, docker-py and pynvml import, and that few runs use: an eighth of a start."""
+"""Modules of Python's that click and docker-py import, and that few runs use: an eighth of a start."""
 
 import os
 import sys

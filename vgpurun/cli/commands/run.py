@@ -4,8 +4,6 @@ from typing import Any
 
 import click
 
-from vgpurun.admission.nesting import share_on_host
-from vgpurun.admission.wanted import Wanted
 from vgpurun.cli.common import (
     EngineCommand,
     ImageName,
@@ -24,8 +22,6 @@ from vgpurun.console.signals import Signals
 from vgpurun.engine.address import config_fault
 from vgpurun.engine.images import PullOptions
 from vgpurun.errors import OptionError
-from vgpurun.launch.profiling import Profiling
-from vgpurun.launch.run import Launch, ask_engine
 from vgpurun.options.build import container_options
 from vgpurun.options.devices import gpus
 from vgpurun.util.choices import DRIVER_MODES
@@ -87,14 +83,21 @@ def run(
         raise OptionError("IMAGE is empty; is the variable that names it set?")
     parse_end(lifetime, 0.0)  # a slip of the pen is said first
     _read_gpus(given)
-    wanted = Wanted.take(given, share=share_on_host())
-    profiling = Profiling.read(given.pop("profile"), given.pop("profile_size"))
-    options = container_options(image, command, given)
     if fault := config_fault():
         warn(fault)
-    pull = PullOptions.read(given["pull"] or config.default("pull"), given["quiet"], options.platform)
+    from vgpurun.launch.asking import ask_engine
+
     with Signals() as signals:
-        asked = ask_engine(image)  # meanwhile the driver is asked for its GPUs
+        asked = ask_engine(image)  # meanwhile the rest is imported, and the driver asked for its GPUs
+        from vgpurun.admission.nesting import share_on_host
+        from vgpurun.admission.wanted import Wanted
+        from vgpurun.launch.profiling import Profiling
+        from vgpurun.launch.run import Launch
+
+        wanted = Wanted.take(given, share=share_on_host())
+        profiling = Profiling.read(given.pop("profile"), given.pop("profile_size"))
+        options = container_options(image, command, given)
+        pull = PullOptions.read(given["pull"] or config.default("pull"), given["quiet"], options.platform)
         launch = Launch(options, wanted, profiling, driver_mode, enforce, lifetime)
         if dry_run:
             from vgpurun.launch.describe import to_yaml  # few launches are dry runs
