@@ -26,7 +26,8 @@ TESTS = Path(__file__).parent
 # of all; a private one is a process's.
 CDI = ("tests/engine/test_run_drivers.py", "tests/engine/test_cdi_engines.py", "tests/engine/test_dra_containers.py")
 CLUSTERS = [("tests/slurm/",), ("tests/ray/",)]
-IN_ONE_PROCESS = [("tests/page/",), *CLUSTERS, CDI, ("tests/engine/test_installation.py",)]
+CGROUP2 = ("tests/engine/test_driver_limits.py", "tests/engine/test_guard_cgroup2.py")  # with an engine of their own
+IN_ONE_PROCESS = [("tests/page/",), *CLUSTERS, CDI, CGROUP2, ("tests/engine/test_installation.py",)]
 if "DOCKER_HOST" in os.environ or Path("/var/run/docker.sock").exists():
     IN_ONE_PROCESS = [("tests/page/",), *CLUSTERS, ("tests/engine/",)]
 

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -15,8 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import docker
-
-from support import forked_cli
 
 OURS = (sys.executable, "-m", "vgpurun")
 PROGRAMS = Path(__file__).parent / "programs"
@@ -60,9 +57,6 @@ class Cli:
 
     def __call__(self, *arguments: str, stdin: str | bytes | None = None, timeout_s: float = 60) -> Result:
         """`vgpurun ARGUMENTS`, waited for."""
-        if stdin is None and self.command == OURS and threading.current_thread() is threading.main_thread():
-            done = forked_cli.run(arguments, self.environment, timeout_s=timeout_s)
-            return Result(done.returncode, done.stdout, done.stderr.replace(OF_ENGINE, ""))
         binary = isinstance(stdin, bytes)
         done = subprocess.run(
             [*self.command, *arguments],

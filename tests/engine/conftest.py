@@ -6,6 +6,8 @@ With REQUIRE_ENGINE=1 a test fails where it would otherwise be skipped because t
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import sysconfig
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,8 +17,9 @@ import pytest
 
 import images
 from cli import Cli, clean_environment
-from private_engine import private_engine
+from private_engine import CGROUP_V2, IN_CGROUP2, private_engine
 from support import is_set, own_gpu_config, python_of, unavailable
+from support.debian_packages import UnavailableError
 
 REPOSITORY = "vgpurun-test"
 # No engine test is skipped where an engine is required; these need a kubelet besides, which takes long to build.
@@ -108,6 +111,49 @@ def vgpurun(
     state_dir, home = tmp_path / "state", tmp_path / "home"
     home.mkdir()
     cli = Cli(engine, clean_environment(docker_host, state_dir, home), state_dir)
+    yield cli
+    cli.remove_containers()
+
+
+@pytest.fixture(scope="session")
+def host_v2() -> Iterator[str]:
+    """The address of a private engine where /sys/fs/cgroup is the v2 hierarchy."""
+    try:
+        with private_engine("--cgroup-parent", CGROUP_V2, with_cgroup2=True) as host:
+            yield host
+    except UnavailableError as error:
+        unavailable(str(error), required=is_set("REQUIRE_ENGINE"))
+    finally:
+        subprocess.run([IN_CGROUP2, "rmdir", f"/sys/fs/cgroup{CGROUP_V2}"], check=False, stderr=subprocess.DEVNULL)
+
+
+@pytest.fixture(scope="session")
+def client_v2(host_v2: str) -> Iterator[docker.DockerClient]:
+    client = docker.DockerClient(base_url=host_v2)
+    if client.info()["CgroupVersion"] != "2":
+        unavailable("the kernel has no cgroup v2")
+    yield client
+    client.close()
+
+
+@pytest.fixture(scope="session")
+def debian_v2(client_v2: docker.DockerClient) -> str:
+    images.debian(client_v2, "vgpurun-test/debian:2")
+    return "vgpurun-test/debian:2"
+
+
+@pytest.fixture
+def cli_v2(client_v2: docker.DockerClient, host_v2: str, built_library: Path, tmp_path: Path) -> Iterator[Cli]:
+    """The command line where the engine is, with a driver that has limits of its own and a GPU of 16 GiB."""
+    state = Path(host_v2.removeprefix("unix://")).parent
+    home = tmp_path / "home"
+    home.mkdir()
+    config = tmp_path / "sim.yaml"
+    uuid = f"GPU-{os.urandom(4).hex()}-0000-0000-0000-000000000000"
+    config.write_text(f"driver_version: 615.71\ndevices:\n  - uuid: {uuid}\n    memory_mib: 16384\n")
+    environment = clean_environment(host_v2, tmp_path / "state", home) | {"VGPUSIM_CONFIG": str(config)}
+    inside = ("nsenter", f"--mount=/proc/{(state / 'docker.pid').read_text().strip()}/ns/mnt", "--")
+    cli = Cli(client_v2, environment, tmp_path / "state", command=(*inside, sys.executable, "-m", "vgpurun"))
     yield cli
     cli.remove_containers()
 

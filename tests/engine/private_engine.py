@@ -17,6 +17,7 @@ from support.debian_packages import UnavailableError, kept
 
 SCRIPT = Path(__file__).parent / "docker-engine"
 IN_CGROUP2 = CHECKOUT / "tests" / "support" / "in_cgroup2"
+CGROUP_V2 = f"/vgpurun-test-{os.getpid()}"  # an engine's own; other engines have the same hierarchy
 
 
 class EngineError(UnavailableError):

@@ -15,7 +15,7 @@ import pytest
 
 from cli import OF_ENGINE, Cli, Result, wait_until
 from docker_command import docker_command
-from support import forked_cli
+from support import command_line
 
 LIMITS = ("--driver", "sim", "--mem", "1g", "--sm", "50")
 LINES = """
@@ -136,7 +136,7 @@ def test_it_ends_as_dockers(witness: str, vgpurun: Cli, debian: str, tmp_path: P
         return as_result(done)
 
     def of_ours() -> Result:
-        return as_result(forked_cli.run(["run", *LIMITS, *arguments], vgpurun.environment, tmp_path))
+        return as_result(command_line.run(["run", *LIMITS, *arguments], vgpurun.environment, tmp_path))
 
     theirs, ours = ended(vgpurun.engine, of_docker), ended(vgpurun.engine, of_ours)
     assert ours.result.exit_code == theirs.result.exit_code, (theirs.result, ours.result)

@@ -63,7 +63,7 @@ def test_the_guard_ends_that_of_another_user_and_warns_before(
         user = Cli(vgpurun.engine, environment, Path(home, ".local/state/vgpurun"), command=as_nobody)
         try:
             assert (
-                user.run("-d", "--name", "theirs", "--mem", "1g", "--for", "15s", debian, *ENDS_AT_ONCE).exit_code == 0
+                user.run("-d", "--name", "theirs", "--mem", "1g", "--for", "10s", debian, *ENDS_AT_ONCE).exit_code == 0
             )
             with vgpurun.started("guard", *vgpurun.driver) as guard:
                 told = ("cat", "/.vgpurun/etc/guard")

@@ -34,7 +34,7 @@ def test_containers_come_and_go(vgpurun: Cli, debian: str, tmp_path: Path) -> No
         start(vgpurun, debian, "steady")
         steady = f'{USED}{{container="steady"}}'
         wait_for(lambda: scraped.times(steady), "samples of steady")
-        for number in range(3):
+        for number in range(2):
             brief = f'{USED}{{container="brief{number}"}}'
             start(vgpurun, debian, f"brief{number}")
             wait_for(lambda brief=brief: scraped.now(brief), "samples of a new container")
@@ -60,6 +60,6 @@ def test_containers_come_and_go(vgpurun: Cli, debian: str, tmp_path: Path) -> No
         running.stop()
     accounts = json.loads(vgpurun("history", "--by", "container", "--format", "json").stdout)
     names = [each["container"] for each in accounts]
-    assert {"steady", "brief0", "brief1", "brief2"} == set(names) and names.count("brief0") == 2
+    assert {"steady", "brief0", "brief1"} == set(names) and names.count("brief0") == 2
     (steady_account,) = (each for each in accounts if each["container"] == "steady")
     assert steady_account["memory_peak_bytes"] > 64 * MIB and steady_account["ran_seconds"] > 0

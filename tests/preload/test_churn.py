@@ -97,7 +97,7 @@ def test_the_limit_holds_at_every_instant(sandbox: Sandbox, churn: Callable[...,
     assert int(sandbox.python(FILL, **LIMIT)) == LIMIT_BYTES
 
 
-@pytest.mark.parametrize("kinds", [1, 2], ids=["plain", "plain and arrays"])
+@pytest.mark.parametrize("kinds", [pytest.param(1, id="plain", marks=pytest.mark.exhaustive), 2], ids=str)
 def test_threads_that_make_a_correction_stale(
     sandbox: Sandbox, churn: Callable[..., subprocess.Popen[str]], kinds: int
 ) -> None:

@@ -55,7 +55,7 @@ def test_many_notebooks_share_one_gpu(host: Host, guard: Guard, start: Callable[
         assert host.used_mib()[0] <= 2048
 
 
-@pytest.mark.parametrize("option", ["--wait=60s", "--preempt-idle"])
+@pytest.mark.parametrize("option", [pytest.param("--wait=60s", marks=pytest.mark.exhaustive), "--preempt-idle"])
 def test_an_idle_one_makes_way_for_a_launch(
     host: Host, guard: Guard, start: Callable[..., Program], option: str
 ) -> None:

@@ -12,7 +12,7 @@ import pytest
 from guard_world import World
 from histories import DAY_S
 
-from support import forked_cli
+from support import command_line
 from vgpurun.metrics.store import Store
 
 
@@ -48,7 +48,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
 @pytest.fixture
 def run(environment: dict[str, str]) -> Callable[..., subprocess.CompletedProcess[str]]:
     def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-        return forked_cli.run(arguments, environment | variables)
+        return command_line.run(arguments, environment | variables)
 
     return run
 

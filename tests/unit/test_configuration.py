@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from support import forked_cli
+from support import command_line
 from vgpurun.config import values as config
 from vgpurun.config.file import ConfigFile, read_config
 from vgpurun.config.schema import DEFAULTS, MAXIMA
@@ -213,7 +213,7 @@ def vgpurun(tmp_path: Path, write: Write) -> Callable[..., subprocess.CompletedP
 
     def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
         environment = kept | {"XDG_CONFIG_HOME": str(tmp_path / "xdg"), "COLUMNS": "200"} | variables
-        return forked_cli.run(arguments, environment, admin_file=tmp_path / "admin.yaml")
+        return command_line.run(arguments, environment, admin_file=tmp_path / "admin.yaml")
 
     return run
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import support.made_profiles as made
-from support import forked_cli
+from support import command_line
 from support.profile_maker import OFFSET_NS, add_kernel, chunk, new_file, record, write
 from vgpurun.cli.views.report import print_summary
 from vgpurun.errors import ProfileError
@@ -167,13 +167,13 @@ def test_a_file_that_is_none_hides_no_other(tmp_path: Path) -> None:
     for name, content in (("empty", b""), ("begun", b"\0" * layout.CHUNKS_OFFSET)):
         (folder / f"{name}{layout.SUFFIX}").write_bytes(content)
     command = ["report", "--format", "text", str(folder)]
-    done = forked_cli.run(command, os.environ)
+    done = command_line.run(command, os.environ)
     assert done.returncode == 0 and done.stdout.startswith("python train.py\n")
     said = [f"vgpurun: warning: left out: {folder}/{name}{layout.SUFFIX} is no profile" for name in ("begun", "empty")]
     assert [line.partition(",")[0] for line in done.stderr.splitlines()] == said
     for path in folder.glob("*-*"):
         path.unlink()
-    done = forked_cli.run(command, os.environ)
+    done = command_line.run(command, os.environ)
     assert (done.returncode, done.stdout) == (125, "") and done.stderr.count("\n") == 1
 
 
@@ -201,14 +201,14 @@ def test_pictures_follow_no_link(tmp_path: Path) -> None:
     (precious / "file").write_text("mine")
     command = ["report", "--format", "svg", str(folder)]
     (folder / "pictures").symlink_to(precious)
-    done = forked_cli.run(command, os.environ)
+    done = command_line.run(command, os.environ)
     assert done.returncode == 125 and done.stderr == (
         f"vgpurun: {folder}/pictures is a link; --output names another place\n"
     )
     (folder / "pictures").unlink()
     (folder / "pictures").mkdir()
     (folder / "pictures" / "timeline.svg").symlink_to(precious / "file")
-    assert forked_cli.run(command, os.environ).returncode == 0
+    assert command_line.run(command, os.environ).returncode == 0
     assert [path.name for path in precious.iterdir()] == ["file"] and (precious / "file").read_text() == "mine"
     assert (folder / "pictures" / "timeline.svg").read_text().startswith("<?xml")
 
@@ -217,7 +217,7 @@ def test_a_file_that_goes_while_it_is_read_is_said(tmp_path: Path) -> None:
     folder = made.save([made.training(2)], tmp_path / "run")
     (profile,) = read_profiles(folder)
     next(folder.iterdir()).unlink()
-    done = forked_cli.run(["report", str(folder)], os.environ)
+    done = command_line.run(["report", str(folder)], os.environ)
     assert (done.returncode, done.stdout) == (125, "") and done.stderr.count("\n") == 1
     with pytest.raises(ProfileError, match="No such file"):
         list(profile.calls())

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 import support.made_profiles as made
-from support import forked_cli
+from support import command_line
 from vgpurun.profiles.model import KernelTotal
 
 
 def report(*arguments: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    return forked_cli.run(["report", *map(str, arguments)], os.environ | variables)
+    return command_line.run(["report", *map(str, arguments)], os.environ | variables)
 
 
 @pytest.fixture(scope="module")
