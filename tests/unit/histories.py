@@ -28,10 +28,13 @@ def device(
     sm_percent: int | None = 50,
     processes: int = 1,
     suspended: int = abi.NOT_SUSPENDED,
+    takes_turns: bool = False,
 ) -> Device:
     tenant = TenantSeen(who.kind, who.container, who.name, who.user, "image")
     read = DeviceReading(GPU.uuid, allocated_bytes=used_bytes, busy_ns=int(busy_s * 1e9), processes=processes)
-    tenant.devices.append(Device(tenant, GPU, 0, Quota(2 * GIB, sm_percent, suspended=suspended), read))
+    tenant.devices.append(
+        Device(tenant, GPU, 0, Quota(2 * GIB, sm_percent, suspended=suspended, takes_turns=takes_turns), read)
+    )
     return tenant.devices[0]
 
 

@@ -108,6 +108,17 @@ class TestCounting:
         (found,) = count(free, GpuSeen(GPU, GpuUse(0, percent), [free]), Mark(0.0, NOW_S), NOW_S + 10, 10)
         assert found.idle_s == idle_s
 
+    def test_those_that_take_turns_have_their_own_time_each(self) -> None:
+        """NVML sees what the other did in its turn before. One that waits holds nothing, and has given nothing back."""
+        there = device(busy_s=12, sm_percent=None, takes_turns=True)
+        away = device(busy_s=15, sm_percent=None, who=BEN, suspended=abi.SWAPPED, takes_turns=True)
+        seen = GpuSeen(GPU, GpuUse(0, 90), [there, away])
+        uses = [count(each, seen, Mark(10.0, NOW_S), NOW_S + 10, 10) for each in (there, away)]
+        found = [(each.gpu_s, each.measured_s, each.idle_s, each.given_back_s) for use in uses for each in use]
+        assert found == [(2, 10, 0, 0), (5, 10, 0, 0)]
+        (idle,) = count(there, seen, Mark(12.0, NOW_S), NOW_S + 10, 10)
+        assert (idle.gpu_s, idle.idle_s) == (0, 10)
+
     def test_nvml_sees_one_that_is_there_and_none_that_is_suspended(self) -> None:
         there, away = device(sm_percent=None), device(sm_percent=None, who=BEN, suspended=abi.SUSPENDED)
         seen = GpuSeen(GPU, GpuUse(0, 80), [there, away])
