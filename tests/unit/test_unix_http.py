@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from vgpurun.engine import unix_http
 from vgpurun.engine.hijacked import read_with_answer
 from vgpurun.engine.unix_http import RefusedError, Session, TransportError, UnixHTTPAdapter
 
@@ -22,6 +27,7 @@ class Server(threading.Thread):
     def __init__(self, path: Path) -> None:
         super().__init__(daemon=True)
         self.answer = b""
+        self.drips_s = 0.0  # between two bytes of it
         self.requests: list[bytes] = []
         self.holds = threading.Event()  # set: the connection is closed behind the answer
         self.holds.set()
@@ -35,10 +41,13 @@ class Server(threading.Thread):
                 connection, _ = self._socket.accept()
                 with connection, suppress(OSError):
                     request = b""
-                    while b"\r\n\r\n" not in request:
-                        request += connection.recv(1 << 16)
+                    while b"\r\n\r\n" not in request and (more := connection.recv(1 << 16)):
+                        request += more
                     self.requests.append(request)
-                    connection.sendall(self.answer)
+                    for byte in self.answer if self.drips_s else ():
+                        connection.sendall(bytes([byte]))
+                        time.sleep(self.drips_s)
+                    connection.sendall(b"" if self.drips_s else self.answer)
                     self.holds.wait(10)
 
     def close(self) -> None:
@@ -76,6 +85,7 @@ CHUNKED = OK + b"Transfer-Encoding: chunked\r\n\r\n"
         (CHUNKED + b"3\r\nabc\r\nA;x=y\r\n0123456789\r\n0\r\nTrailer: 1\r\n\r\n", b"abc0123456789"),
         (CHUNKED + b"0\r\n\r\n", b""),
         (b"HTTP/1.1 100 Continue\r\n\r\n" + OK + b"Content-Length: 2\r\n\r\nok", b"ok"),
+        (b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" + OK + b"Content-Length: 2\r\n\r\nok", b"ok"),
         (b"HTTP/1.1 204 No Content\r\n\r\nnothing", b""),
         (b"HTTP/1.0 200\r\n\r\nno reason", b"no reason"),
     ],
@@ -97,6 +107,13 @@ def test_answers_are_read_as_they_are_framed(server: Server, session: Session, a
         CHUNKED + b"9\r\nshort",
         CHUNKED + b"nonsense\r\n",
         CHUNKED + b"3\r\nabc\r\n",
+        CHUNKED + b"-5\r\nabc",
+        CHUNKED + b"7fffffffffffffff\r\nshort",
+        OK + b"Content-Length: 999999999999999\r\n\r\nshort",
+        OK + b"Content-Length: " + b"9" * 5000 + b"\r\n\r\n",
+        OK + b"Content-Length: -1\r\n\r\nx",
+        b"HTTP/1.1 " + b"9" * 5000 + b" OK\r\n\r\n",
+        b"HTTP/1.1 102 Processing\r\n\r\n" * 100,
         OK + b"A: b\r\n" * 300 + b"\r\n",
         b"H" * 100_000,
     ],
@@ -111,6 +128,61 @@ def test_no_answer_is_waited_for_as_long_as_was_said(server: Server, session: Se
     server.holds.clear()
     with pytest.raises(TransportError, match=r"no answer within 0\.1 s"):
         session.get(URL, timeout=0.1)
+
+
+def test_an_answer_that_never_ends_is_an_error(
+    server: Server, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unix_http, "_MAX_CONTENT_BYTES", 1 << 20)
+    server.answer = OK + b"\r\n" + b"x" * (2 << 20)
+    with pytest.raises(TransportError, match="does not end"):
+        session.get(URL, timeout=5)
+
+
+def test_an_answer_that_drips_is_not_waited_for_forever(
+    server: Server, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unix_http, "_LONGEST_ANSWER", 0.01)
+    server.answer, server.drips_s = CHUNKED + b"1\r\nx\r\n" * 1000, 0.02
+    with pytest.raises(TransportError, match="no answer within"):
+        session.get(URL, timeout=10)
+
+
+@pytest.mark.parametrize("content", [b"<html>", b"", b"[" * 100_000, b"\xff"])
+def test_an_answer_that_is_not_json_is_an_error(server: Server, session: Session, content: bytes) -> None:
+    server.answer = OK + b"\r\n" + content
+    with pytest.raises(TransportError, match="not JSON") as caught:
+        session.get(URL, timeout=5).json()
+    assert isinstance(caught.value, ValueError), "docker-py looks for it"
+
+
+def refusal_of_ps(folder: Path, **variables: str) -> str:
+    """Return what `vgpurun ps` says of this engine, as a program of its own: here docker-py may have been imported."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith(("DOCKER_", "VGPURUN_"))}
+    environment = {**own, "DOCKER_HOST": f"unix://{folder}/s", "VGPURUN_STATE_DIR": str(folder / "state"), **variables}
+    command = [sys.executable, "-m", "vgpurun", "ps"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr.count("\n")) == (125, 1), done
+    return done.stderr
+
+
+@pytest.mark.parametrize("content", [b"[]", b"{}", b"out of order"])
+def test_a_refusal_without_a_message_is_shown_as_it_is(server: Server, tmp_path: Path, content: bytes) -> None:
+    server.answer = b"HTTP/1.1 500 Internal Server Error\r\n\r\n" + content
+    assert f"does not answer: {content.decode()}\n" in refusal_of_ps(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("variables", "answered", "says"),
+    [({}, "x.y", "the engine says 'x.y'"), ({"DOCKER_API_VERSION": "new"}, "1.45", "DOCKER_API_VERSION says 'new'")],
+)
+def test_a_version_that_is_none_is_an_error(
+    server: Server, tmp_path: Path, variables: dict[str, str], answered: str, says: str
+) -> None:
+    server.answer = OK + f"Api-Version: {answered}\r\n\r\nOK".encode()
+    assert f"vgpurun: {says}, which is no version of Docker's API; use e.g. 1.45\n" == refusal_of_ps(
+        tmp_path, **variables
+    )
 
 
 def test_no_engine_is_an_error(tmp_path: Path) -> None:

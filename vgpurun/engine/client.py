@@ -2,6 +2,7 @@
 
 import io
 import os
+import re
 import shutil
 import time
 from collections.abc import Iterator, Mapping
@@ -116,9 +117,12 @@ class _Client(APIClient):
                 "this is Podman's socket, which cannot do all that vgpurun asks of a Docker Engine; Podman can give "
                 "containers a part of a GPU by CDI: see `vgpurun slice --help` and `vgpurun cdi --help`"
             )
-        if given := os.environ.get("DOCKER_API_VERSION", "").removeprefix("v"):
-            return given
-        return str(answer.headers.get("Api-Version") or self.version(api_version=False)["ApiVersion"])
+        given = os.environ.get("DOCKER_API_VERSION", "").removeprefix("v")
+        found = given or str(answer.headers.get("Api-Version") or self.version(api_version=False)["ApiVersion"])
+        if not re.fullmatch(r"[0-9]{1,4}\.[0-9]{1,4}", found, re.ASCII):
+            where = "DOCKER_API_VERSION" if given else "the engine"
+            raise EngineError(f"{where} says '{found}', which is no version of Docker's API; use e.g. 1.45")
+        return found
 
 
 class Engine:

@@ -7,6 +7,7 @@ request has a connection of its own, without proxies, redirects, cookies and TLS
 import io
 import json
 import socket
+import time
 from collections.abc import Iterator, Mapping
 from types import ModuleType, TracebackType
 from typing import Any, ClassVar
@@ -16,7 +17,12 @@ from vgpurun.util.modules import later, made
 
 _MAX_LINE_BYTES = 64 << 10
 _MAX_HEADERS = 200
-_CONTINUE, _SWITCHING_PROTOCOLS, _NO_CONTENT, _NOT_MODIFIED, _BAD_REQUEST = 100, 101, 204, 304, 400
+_MAX_INTERIM_ANSWERS = 20  # before the answer itself
+_MAX_CONTENT_BYTES = 256 << 20  # of an answer that is read whole
+_MAX_PIECE_BYTES = 1 << 20  # read at once: room is made for that many, whatever the engine says will come
+_LONGEST_ANSWER = 5  # in patiences for one part of it
+_SWITCHING_PROTOCOLS, _OK, _NO_CONTENT, _NOT_MODIFIED, _BAD_REQUEST = 101, 200, 204, 304, 400
+_CODE_DIGITS, _MAX_LENGTH_DIGITS = 3, 18
 _SCHEME = "http+docker://"
 
 
@@ -26,6 +32,10 @@ class TransportError(OSError):
     def __init__(self, *words: object, response: "Response | None" = None) -> None:
         super().__init__(*words)
         self.response = response
+
+
+class NoJsonError(TransportError, ValueError):
+    """The engine answers, but not in JSON; docker-py knows that as ValueError."""
 
 
 class RefusedError(TransportError):
@@ -70,9 +80,12 @@ class Body:
 
     def read(self, amount: int | None = None) -> bytes:
         """Return that many bytes, fewer only at the end; by default all."""
-        pieces = []
+        pieces, count_bytes = [], 0
         while amount != 0 and (piece := self._piece(amount, self.fp.read)):
             pieces.append(piece)
+            count_bytes += len(piece)
+            if count_bytes > _MAX_CONTENT_BYTES:
+                raise TransportError("the answer does not end")
             amount = None if amount is None else amount - len(piece)
         return b"".join(pieces)
 
@@ -87,8 +100,7 @@ class Body:
             return b""
         with _Translated():
             left = self._chunk() if self.chunked else self._left
-            limits = [each for each in (amount, left) if each is not None]
-            piece: bytes = read(min(limits)) if limits else read(-1)
+            piece: bytes = read(min(each for each in (amount, left, _MAX_PIECE_BYTES) if each is not None))
             if left is None:
                 if not piece:
                     self.close()
@@ -110,10 +122,14 @@ class Body:
         try:
             length = int(line.partition(b";")[0], 16)
         except ValueError:
-            raise TransportError("the connection was closed in the middle of an answer") from None
+            length = -1
+        if length < 0:
+            raise TransportError(
+                "a part of the answer is not HTTP" if line else "the connection was closed in the middle of an answer"
+            )
         if length == 0:
             _read_headers(self.fp)
-        return max(length, 0)
+        return length
 
 
 class Response:
@@ -141,8 +157,14 @@ class Response:
         return self.content.decode(errors="replace")
 
     def json(self) -> Any:
-        """Return what the body says. Raises ValueError."""
-        return json.loads(self.content)
+        """Return what the body says. Raises NoJsonError."""
+        try:
+            found = json.loads(self.content)
+        except (ValueError, RecursionError):
+            raise NoJsonError("the answer is not JSON") from None
+        if self.status_code >= _BAD_REQUEST and not (isinstance(found, dict) and "message" in found):
+            raise NoJsonError("the refusal does not say why")  # docker-py shows the text then
+        return found
 
     def iter_content(self, amount: int = 1, _decode: bool = False) -> Iterator[bytes]:
         """Yield the body as it arrives."""
@@ -221,29 +243,49 @@ class Session:
                 connection.settimeout(timeout)
                 connection.connect(self.adapters[_SCHEME].socket_path)
                 connection.sendall("\r\n".join([*head, "", ""]).encode("latin-1") + body)
-                file = connection.makefile("rb")
-            answer = _read_answer(url, file)
+                arriving = _Arriving(connection, "r")
+                connection._io_refs += 1  # type: ignore[attr-defined]  # as makefile() does
+            arriving.ends_s = None if timeout is None else time.monotonic() + timeout * _LONGEST_ANSWER
+            answer = _read_answer(url, io.BufferedReader(arriving))
             if not stream and answer.status_code != _SWITCHING_PROTOCOLS:
                 answer.content  # noqa: B018  # read now
+            arriving.ends_s = None
             return answer
 
     def close(self) -> None:
         """Do nothing: no connection is kept."""
 
 
+class _Arriving(socket.SocketIO):
+    """A socket's bytes as they arrive, until `ends_s`: one that sends a byte now and then is not waited for forever."""
+
+    ends_s: float | None = None
+
+    def readinto(self, buffer: Any) -> int | None:
+        """Wait for more, as long as the socket's timeout. Raises TimeoutError also when all was to be there."""
+        if self.ends_s is not None and time.monotonic() > self.ends_s:
+            raise TimeoutError
+        return super().readinto(buffer)
+
+
 def _read_answer(url: str, file: io.BufferedReader) -> Response:
-    status = _CONTINUE
-    while status == _CONTINUE:
+    for _ in range(_MAX_INTERIM_ANSWERS):
         line = file.readline(_MAX_LINE_BYTES).decode("latin-1")
         version, _, rest = line.strip().partition(" ")
         code, _, reason = rest.partition(" ")
-        if not version.startswith("HTTP/1.") or not code.isdecimal():
+        if not version.startswith("HTTP/1.") or not (code.isdecimal() and len(code) == _CODE_DIGITS):
             raise TransportError("the answer is not HTTP" if line else "the connection was closed without an answer")
         status, headers = int(code), _read_headers(file)
+        if status >= _OK or status == _SWITCHING_PROTOCOLS:
+            break
+    else:
+        raise TransportError("the engine goes on to say that an answer will come")
     chunked = headers.get("Transfer-Encoding", "").lower() == "chunked"
     length = headers.get("Content-Length", "")
     is_empty = status in (_NO_CONTENT, _NOT_MODIFIED)
-    left = 0 if is_empty else int(length) if length.isdecimal() else None
+    if length and not (length.isdecimal() and len(length) <= _MAX_LENGTH_DIGITS):
+        raise TransportError("the answer is not HTTP")
+    left = 0 if is_empty else int(length) if length else None
     return Response(url, status, reason, headers, Body(file, left, chunked and not is_empty))
 
 
