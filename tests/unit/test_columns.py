@@ -24,7 +24,8 @@ def test_nothing_is_cut_in_a_pipe() -> None:
 def test_the_last_column_that_may_shrinks_first() -> None:
     assert lines(COLUMNS, ROWS, 50)[2] == "d    b                        an-image-of-19…    1"
     narrow = lines(COLUMNS, ROWS, 20)
-    assert narrow[1:] == ["abc  a-name-…  image:1    10", "d    b         an-imag…    1"]
+    assert narrow[1:] == ["abc a-name-… image:1   10", "d   b        an-imag…   1"], "gaps shrink last"
+    assert max(map(len, lines(COLUMNS, ROWS, 29))) == 29, "and only where they have to"
 
 
 def test_no_rows_are_titles_alone() -> None:

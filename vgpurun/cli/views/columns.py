@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from typing import NamedTuple
 
-_GAP = "  "
+_GAP, _NARROW_GAP = "  ", " "
 _LEAST_WIDTH = 8  # columns that a text is cut to at most
 
 
@@ -23,7 +23,7 @@ def terminal_width() -> int | None:
 
 
 def lines(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None) -> list[str]:
-    """Return the titles and rows. Those columns that can shrink do so, the last one first, to fit a width."""
+    """Return the titles and rows. To fit a width, columns that can shrink do so, the last one first, then all gaps."""
     widths = [max(len(column.title), *(len(row[i]) for row in rows), 0) for i, column in enumerate(columns)]
     too_wide = sum(widths) + len(_GAP) * (len(widths) - 1) - width if width else 0
     for i in reversed([i for i, column in enumerate(columns) if column.can_shrink]):
@@ -31,12 +31,13 @@ def lines(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int |
         widths[i] -= less
         too_wide -= less
     titles = [column.title for column in columns]
-    return [_line(columns, row, widths) for row in (titles, *rows)]
+    gap = _GAP if too_wide <= 0 else _NARROW_GAP
+    return [_line(columns, row, widths, gap) for row in (titles, *rows)]
 
 
-def _line(columns: Sequence[Column], row: Sequence[str], widths: Sequence[int]) -> str:
+def _line(columns: Sequence[Column], row: Sequence[str], widths: Sequence[int], gap: str) -> str:
     cells = []
     for column, text, width in zip(columns, row, widths, strict=True):
         shown = text if len(text) <= width else f"{text[: width - 1]}…"
         cells.append(shown.rjust(width) if column.is_right else shown.ljust(width))
-    return _GAP.join(cells).rstrip()
+    return gap.join(cells).rstrip()

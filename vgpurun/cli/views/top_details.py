@@ -12,6 +12,7 @@ from vgpurun.limits.quota import show_range, show_size
 from vgpurun.util.times import show_age
 
 _GAP = 2
+_MEMORY = ": memory"
 _LEAST_HEIGHT = 4
 
 
@@ -20,7 +21,8 @@ def graphs(row: Row, history: History, width: int, height: int, interval_s: floa
     if height < _LEAST_HEIGHT:
         return []
     half = (width - _GAP) // 2
-    titles = f"{row.name.strip()}: memory"[:half].ljust(half + _GAP) + f"compute, {show_age(interval_s * half)}"
+    title = row.name.strip()[: max(0, half - len(_MEMORY))] + _MEMORY
+    titles = title.ljust(half + _GAP) + f"compute, {show_age(interval_s * half)}"
     memory = graph(history.memory(row), half, height - 2, ascii_only)
     compute = graph(history.compute(row), half, height - 2, ascii_only)
     drawn = [
