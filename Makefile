@@ -91,7 +91,7 @@ test-engine: $(STAMP) lib ## real containers on a real Docker Engine, with the s
 test-gpu: $(STAMP) lib ## on this machine's GPU
 	@$(BIN)/pytest tests/gpu $(ARGS)
 
-# Python's minor versions, as far as this machine has them; and clang, where it has it. CI has what it finds.
+# Python's minor versions, as far as this machine has them; and clang, which root gets from Debian where it is not installed.
 VERSIONS := 3.10 3.11 3.12 3.13
 test-versions: ## unit tests on each Python from 3.10 to 3.13 and the library by gcc and clang, as far as they are here
 	@for version in $(VERSIONS); do \
@@ -103,9 +103,10 @@ test-versions: ## unit tests on each Python from 3.10 to 3.13 and the library by
 	  $(MAKE) --silent --no-print-directory PYTHON=$$python VENV=$(VENV)-$$version test-unit; \
 	done
 	@for compiler in gcc clang; do \
-	  command -v $$compiler >/dev/null || { echo "no $$compiler here"; continue; }; \
-	  echo "The library by $$compiler"; \
-	  $(MAKE) --silent --no-print-directory -C lib PYTHON=$(BIN)/python CC=$$compiler BUILD=build-$$compiler library; \
+	  program=$$($(BIN)/python tests/support/debian_packages.py tool $$compiler $$compiler) || \
+	    { echo "no $$compiler here"; continue; }; \
+	  echo "The library by $$($$program --version | head -n1)"; \
+	  $(MAKE) --silent --no-print-directory -C lib PYTHON=$(BIN)/python CC=$$program BUILD=build-$$compiler library; \
 	done
 
 compile_commands.json: $(BASE) ## for clangd
