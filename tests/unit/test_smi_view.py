@@ -66,9 +66,11 @@ def test_a_terminal_of_80_columns_has_room_for_every_column(
     assert max(map(len, lines)) <= 80 and any(line.endswith("REFUSED") for line in lines[:2])
     assert any(line.endswith(" 12") for line in lines)
     quota = Quota(66199 * MIB, 100)
-    narrow, wide = (free_view.table([GpuCapacity(gpu, (), 1010 * MIB)], [quota], width) for width in (80, 100))
+    without, narrow, wide = (
+        free_view.table([GpuCapacity(gpu, (), 1010 * MIB)], [quota], width) for width in (78, 80, 100)
+    )
     assert max(map(len, narrow)) <= 80 and narrow[1].endswith("--mem 66199m --sm 100")
-    assert "H100" in wide[1] and "NAME" not in narrow[0]
+    assert "H100" in wide[1] and "NAME" in narrow[0] and "NAME" not in without[0]
 
 
 def test_compute_over_each_window(capsys: pytest.CaptureFixture[str]) -> None:
