@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -18,17 +19,11 @@ from typing import Any
 import pytest
 
 from cli import PROGRAMS, WITH_PROGRAMS, Cli, wait_until
-from support import LIBRARY, ROUNDS, WITH_ADMIN_FILE, assert_measured
+from escapes import HOSTILE, PAST_THE_LIBRARY, command, past_programs
+from support import CHECKOUT, LIBRARY, ROUNDS, WITH_ADMIN_FILE, assert_measured, own_gpu_config
 
 MIB = 1 << 20
 LIMITS = ("--mem", "1g")
-# Each way past the library, and what a container needs for it.
-WAYS = {
-    "copy": (), "namespace": (), "loader": (),
-    "unmounted": ("--cap-add", "SYS_ADMIN", "--security-opt", "apparmor=unconfined"),
-    "mounts": ("--cap-add", "SYS_ADMIN", "--security-opt", "apparmor=unconfined"),
-}  # fmt: skip
-MANNERS = ("", "child-", "daemon-", "exec-")
 
 
 @contextmanager
@@ -65,31 +60,41 @@ def status(vgpurun: Cli, name: str = "tenant") -> str:
     return str(vgpurun.engine.containers.get(name).status)
 
 
-@pytest.mark.parametrize(
-    "ways",
-    [
-        ("child-copy", "daemon-loader", "unmounted", "exec-mounts"),
-        pytest.param([manner + way for way in WAYS for manner in MANNERS], marks=pytest.mark.exhaustive),
-    ],
-    ids=["some", "all"],
-)  # fmt: skip
-def test_memory_past_the_library_is_stopped(own_gpu: Cli, debian: str, ways: Sequence[str]) -> None:
-    """Each in a container of its own: by its first process, a child, a daemon, or by `docker exec`."""
-    fill = ("fill", str(16 * MIB))
-    with guarding(own_gpu, "--memory", "kill"):
-        for way in ways:
-            name, options = f"tenant-{way}", ("--mem", "600m", *WAYS[way.rpartition("-")[2]])
-            if way.startswith("exec-"):
-                start(own_gpu, debian, "-c", "input()", name=name, options=options)
-                command = ["python3", "/programs/escape.py", way.removeprefix("exec-"), *fill]
-                own_gpu.engine.containers.get(name).exec_run(command, detach=True)
-            else:
-                start(own_gpu, debian, "/programs/escape.py", way, *fill, name=name, options=options)
-        wait_until(lambda: all(status(own_gpu, f"tenant-{way}") == "exited" for way in ways), "end")
-    done = actions(own_gpu)
-    assert sorted(each["name"] for each in done) == sorted(f"tenant-{way}" for way in ways), said(own_gpu)
-    assert {(each["verb"], each["cause"]) for each in done} == {("kill", "memory")}
-    assert all("not seen by the library" in each["words"] for each in done)
+@pytest.mark.timeout(300)
+def test_memory_past_the_library_is_stopped(vgpurun: Cli, debian: str, tmp_path: Path) -> None:
+    """Each way in a container of its own, and once by `docker exec`; on several GPUs, so that none is ever full."""
+    vgpurun.environment["VGPUSIM_CONFIG"] = own_gpu_config(tmp_path, count=4)
+    fill = ("fill", str(16 * MIB), "0.03")
+    commands = {way: command(text, *fill) for way, text in PAST_THE_LIBRARY.items()}
+    commands["docker exec"] = ["python3", "-c", "input()"]
+    options = ("--mem", "600m", "--overcommit", *HOSTILE, "-v", f"{past_programs()}:/past:ro", *WITH_PROGRAMS)
+    assert len(commands) >= 20
+
+    def run(number: int, words: Sequence[str]) -> None:
+        limits = ("--name", f"tenant-{number}", "--gpus", f"device={number % 4}")
+        started = vgpurun.run("-d", "-i", *limits, *options, debian, *words)
+        assert started.exit_code == 0, started
+
+    with guarding(vgpurun, "--memory", "kill"), ThreadPoolExecutor(4) as pool:
+        list(pool.map(run, range(len(commands)), commands.values()))
+        by_exec = command(PAST_THE_LIBRARY["dlmopen"], *fill)
+        vgpurun.engine.containers.get(f"tenant-{len(commands) - 1}").exec_run(by_exec, detach=True)
+        wait_until(lambda: "running" not in {status(vgpurun, f"tenant-{n}") for n in range(len(commands))}, "end")
+    done = {each["name"]: each for each in actions(vgpurun)}
+    assert len(done) == len(actions(vgpurun)), "not twice for one cause"
+    for number, way in enumerate(commands):
+        output = vgpurun.engine.containers.get(f"tenant-{number}").logs()
+        assert f"tenant-{number}" in done, (way, output, said(vgpurun))
+        action = done[f"tenant-{number}"]
+        assert (action["verb"], action["cause"], way) == ("kill", "memory", way)
+        assert "not seen by the library" in action["words"], way
+
+
+def test_the_docs_name_each_way() -> None:
+    page = (CHECKOUT / "docs" / "security.md").read_text()
+    rows = re.findall(r"^\| ([^|]+) \| [^|]+ \|[^|]*\| ✓ \| (✓?) ?\|$", page, re.MULTILINE)
+    assert {way for way, _ in rows} == {*PAST_THE_LIBRARY, "docker exec"}
+    assert {way for way, by_time in rows if by_time} == {*COMPUTE} and len(COMPUTE) >= 10
 
 
 def frozen(vgpurun: Cli) -> list[str]:
@@ -181,30 +186,45 @@ def test_programs_that_the_library_sees_are_left_alone(own_gpu: Cli, debian: str
     ]
 
 
-def share_of(vgpurun: Cli, image: str, way: str, kernel_ms: int) -> float:
-    """Return the part of six seconds in which a program past the library had the GPU, at a limit of 20 %."""
-    options = ("--sm", "20", *WAYS[way])
-    start(vgpurun, image, "/programs/escape.py", way, "spin", f"spin_{kernel_ms}ms", "6", options=options)
-    wait_until(lambda: status(vgpurun) == "exited", "end")
-    container = vgpurun.engine.containers.get("tenant")
-    launches, _, _, seconds, _ = container.logs().decode().splitlines()[-1].split()
-    container.remove()
-    return int(launches) * kernel_ms / 1000 / float(seconds)
+# With kernels of so many milliseconds.
+COMPUTE = {
+    "second copy of the driver": 1, "dlmopen": 10, "raw export table": 1, "loader of its own": 10,
+    "loader of its own, once it is counted": 1, "traced loader": 10, "static program": 1, "program of musl": 10,
+    "program in no file": 1, "daemon": 10, "unmounted preload": 1, "new namespaces": 10,
+}  # fmt: skip
 
 
 @pytest.mark.real_time
-@pytest.mark.parametrize(
-    ("way", "kernel_ms"),
-    [
-        pytest.param(way, kernel_ms, marks=[] if (way, kernel_ms) == ("copy", 1) else [pytest.mark.exhaustive])
-        for way in WAYS for kernel_ms in (1, 10)
-    ],
-)  # fmt: skip
-def test_compute_past_the_library_is_held(own_gpu: Cli, debian: str, way: str, kernel_ms: int) -> None:
-    """How exactly on a host that is never late: tests/unit/test_guard_compute.py."""
-    with guarding(own_gpu):
-        assert_measured(lambda: share_of(own_gpu, debian, way, kernel_ms), lambda share: 0.1 < share <= 0.25)
-    assert set(verbs(own_gpu)) == {"hold"}
+@pytest.mark.timeout(300)
+def test_compute_past_the_library_is_held(vgpurun: Cli, debian: str, tmp_path: Path) -> None:
+    """Each way on a GPU of its own, all at a time. How exactly on a host that is never late: test_guard_compute.py."""
+    vgpurun.environment["VGPUSIM_CONFIG"] = own_gpu_config(tmp_path, count=len(COMPUTE))
+    go = tmp_path / "go"
+    go.mkdir()
+    options = (*HOSTILE, "-v", f"{past_programs()}:/past:ro", "-v", f"{go}:/go:ro", *WITH_PROGRAMS)
+
+    def share(way: str, kernel_ms: int) -> float:
+        """Return the part of ten seconds in which a program had its GPU, at a limit of 20 %."""
+        container = vgpurun.engine.containers.get(f"tenant-{list(COMPUTE).index(way)}")
+        launches, _, _, seconds, _ = container.logs(stderr=False).decode().splitlines()[-1].split()
+        return int(launches) * kernel_ms / 1000 / float(seconds)
+
+    def shares() -> dict[str, float]:
+        (go / "now").unlink(missing_ok=True)
+        vgpurun.remove_containers()
+        for number, (way, kernel_ms) in enumerate(COMPUTE.items()):
+            words = command(PAST_THE_LIBRARY[way], "spin", f"spin_{kernel_ms}ms", "10", "/go/now")
+            limits = ("--gpus", f"device={number}", "--sm", "20")
+            started = vgpurun.run("-d", "-i", "--name", f"tenant-{number}", *limits, *options, debian, *words)
+            assert started.exit_code == 0, started
+        (go / "now").touch()
+        for number in range(len(COMPUTE)):
+            vgpurun.wait_for_output(f"tenant-{number}", b" launches in ")
+        return {way: share(way, kernel_ms) for way, kernel_ms in COMPUTE.items()}
+
+    with guarding(vgpurun):
+        assert_measured(shares, lambda found: all(0.1 < each <= 0.25 for each in found.values()))
+    assert verbs(vgpurun).count("hold") >= len(COMPUTE)
 
 
 @pytest.mark.parametrize(

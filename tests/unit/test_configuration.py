@@ -380,7 +380,7 @@ def test_a_link_to_nowhere_drops_no_quota(tmp_path: Path) -> None:
 def test_what_the_guard_does(write: Write) -> None:
     built_in = {name: setting.value for name, setting in Config(ConfigFile(), ConfigFile()).guard().items()}
     assert (built_in["memory"], built_in["compute"], built_in["outside"]) == ("freeze", "hold", "warn")
-    assert (built_in["grace"], built_in["counted_grace"], built_in["users"]) == (0.5, 10.0, ("root",))
+    assert (built_in["grace"], built_in["counted_grace"], built_in["users"]) == (0.4, 10.0, ("root",))
     assert "nv-hostengine" in built_in["programs"]
     path = write("guard:\n  memory: kill\n  grace: 2s\n  users: [ann, bob]\n  programs: []\n")
     configured = Config(read_config(path, is_admins=True), ConfigFile()).guard()

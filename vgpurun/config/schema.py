@@ -196,7 +196,7 @@ GUARD = (
     Key("outside", _one_of(*GUARD_OUTSIDE), "what is done to a program on a GPU that vgpurun did not start",
         "kill", "warn"),
     Key("grace", _span, "how long a container may be above its limit if the library does not see all of its programs",
-        "2s", "0.5s"),
+        "2s", "0.4s"),
     Key("counted_grace", _span, "how long if it sees them all: the driver takes memory that is counted afterwards",
         "1m", "10s"),
     Key("outside_grace", _span, "how long a program outside may run", "5m", "10s"),

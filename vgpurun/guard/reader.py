@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 ENGINE_PATIENCE_S = 5
 _ENGINE_TAKES_S = 0.2  # mostly; a look waits no longer for its answer
 _GPUS_EVERY_S, _ENGINE_EVERY_S, _ENGINE_AT_MOST_EVERY_S = 30.0, 60.0, 1.0
-_COUNTED_FOR_S = 5.0  # after which a process that the library counts is looked up again
 _UTILIZATION_S, _UTILIZATION_EVERY_S = 1.0, 0.4
 
 
@@ -76,7 +75,7 @@ class GuardReader:
         self._asking: Background[tuple[dict[str, VgpurunContainer], dict[str, int]]] | None = None
         self._first_pids: dict[str, int] = {}
         self._namespaces: dict[str, tuple[str, int]] = {}
-        self._counted: dict[tuple[str, int], float] = {}
+        self._counted: dict[str, frozenset[int]] = {}
         self._known: dict[str, _Known] = {}
         self._utilization: dict[str, tuple[float, Mapping[int, float]]] = {}
         self._unknown: set[str] = set()  # ids of containers that came since the engine was asked
@@ -84,6 +83,7 @@ class GuardReader:
     def look(self) -> Look | None:
         """Return what there is now, or None where NVML does not answer: then nothing is known."""
         now_s = self._clock()
+        self._counted.clear()
         held = self._read_held(now_s)
         if held is None:
             return None
@@ -299,24 +299,21 @@ class GuardReader:
             return False
 
     def _counted_by(self, container: Contained) -> frozenset[int] | None:
-        now_s = self._clock()
-        pids = [pid for pid, each in self._programs.items() if each.container == container.id]
-        fresh = {
-            pid for pid in pids if now_s - self._counted.get((container.id, pid), -_COUNTED_FOR_S) < _COUNTED_FOR_S
-        }
-        if fresh == set(pids):
-            return frozenset(fresh)
+        """Return those that the library counts now: a program may replace itself by one past the library."""
+        if container.id not in self._counted:
+            self._counted[container.id] = self._count(container)
+        return self._counted[container.id]
+
+    def _count(self, container: Contained) -> frozenset[int]:
         try:
             slots = read_counted(container.folder / "run" / "usage")
         except (OSError, BrokenUsageError):
             slots = frozenset()  # the library counts nobody in a file that a program of the container has broken
         counted = set()
-        for pid in pids:
+        for pid in (pid for pid, each in self._programs.items() if each.container == container.id):
             with suppress(OSError, ValueError):
                 if (namespace_of(pid), pid_inside(pid)) in slots:
                     counted.add(pid)
-                    self._counted[container.id, pid] = now_s
-        self._counted = {key: at_s for key, at_s in self._counted.items() if now_s - at_s < _COUNTED_FOR_S}
         return frozenset(counted)
 
 

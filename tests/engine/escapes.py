@@ -1,0 +1,93 @@
+"""Ways past the preloaded library, for the walls that stand outside of the container: each is a command for a shell.
+
+In them FILL is a Python program that takes memory, and PAST does the same by one of the programs of past.c, which have
+the simulated driver in themselves and so come to the GPU by system calls alone.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sysconfig
+from pathlib import Path
+
+from cli import PROGRAMS
+from support import CHECKOUT, one_at_a_time
+from support.debian_packages import tool, unpacked
+
+SOURCES = CHECKOUT / "lib" / "sim"
+# A root in the container needs these to unmount our files, to trace, and to enter namespaces.
+HOSTILE = ("--cap-add", "SYS_ADMIN", "--cap-add", "SYS_PTRACE", "--security-opt", "apparmor=unconfined",
+           "--security-opt", "seccomp=unconfined")  # fmt: skip
+_BELOW = (
+    "d=/sys/fs/cgroup; [ -e $d/cgroup.procs ] || d=$d/freezer; mount -o remount,bind,rw $d && mkdir $d/below && "
+    "echo $$ >$d/below/cgroup.procs && umount /etc/ld.so.preload; FILL"
+)
+# By the driver's own functions, found past the library.
+BY_FUNCTIONS = {
+    "second copy of the driver": "ESCAPE copy WORK",
+    "dlmopen": "ESCAPE namespace WORK",
+    "raw export table": "ESCAPE table WORK",
+}
+# By a program in which no library of ours is.
+BY_PROGRAMS = {
+    "loader of its own": "ESCAPE loader WORK",
+    "loader of its own, once it is counted": "ESCAPE counted WORK",
+    "traced loader": "ESCAPE traced WORK",
+    "static program": "PAST/static WORK",
+    "program of musl": "PAST/ld-musl PAST/musl WORK",
+    "program in no file": "ESCAPE memfd WORK",
+    "setuid static program": "cp PAST/static /bin/x; chmod 4755 /bin/x; su nobody -s /bin/sh -c '/bin/x WORK'",
+    "daemon": "ESCAPE daemon-loader WORK </dev/null | cat",
+}
+# By a root that may mount.
+BY_MOUNTS = {
+    "unmounted preload": "umount /etc/ld.so.preload; FILL",
+    "emptied preload": "mount --bind /dev/null /etc/ld.so.preload; FILL",
+    "unmounted library": "umount -l /.vgpurun/libvgpu.so; FILL",
+    "hidden library": "mount --bind /dev/null /.vgpurun/libvgpu.so; FILL",
+    "new mount namespace": "unshare -m sh -c 'umount /etc/ld.so.preload; umount /sys/fs/cgroup; umount -l /proc; FILL'",
+    "new namespaces": "unshare -m -u -i -n -p -f -C sh -c 'umount /etc/ld.so.preload; FILL'",
+    "new user namespace": "unshare -U -r -m sh -c 'mount -t tmpfs none /etc; FILL'",
+    "new PID namespace": "unshare -p -f --mount-proc ESCAPE loader WORK",
+    "nsenter": "unshare -m sh -c 'umount /etc/ld.so.preload; exec sleep 60' & "
+    "while grep -q ld.so.preload /proc/$!/mounts; do sleep 0.05; done; nsenter -t $! -m FILL",
+    "chroot": "mkdir /r; mount --rbind / /r; umount /r/etc/ld.so.preload; chroot /r FILL",
+    "pivot_root": "unshare -m sh -c 'mkdir /r; mount --rbind / /r; umount /r/etc/ld.so.preload; cd /r; mkdir -p old; "
+    "pivot_root . old; FILL'",
+    "another user": "umount /etc/ld.so.preload; chmod 755 /root; su nobody -s /bin/sh -c 'FILL'",
+    "a cgroup below": _BELOW,
+}
+PAST_THE_LIBRARY = BY_FUNCTIONS | BY_PROGRAMS | BY_MOUNTS
+
+
+def command(escape: str, *work: str) -> list[str]:
+    """Return what a container runs for this escape: `work` are the words behind WAY of programs/escape.py."""
+    words = " ".join(work)
+    python = "/usr/bin/python3 /programs/escape.py"
+    text = escape.replace("FILL", f"{python} plain WORK").replace("ESCAPE", python).replace("PAST", "/past")
+    return ["sh", "-c", text.replace("WORK", words)]
+
+
+def past_programs() -> Path:
+    """Return the folder with the programs of past.c, for /past of a container: linked with musl, as all static ones.
+
+    Raises UnavailableError where musl cannot be had.
+    """
+    compiler, musl = tool("musl-gcc", "musl-tools"), unpacked("musl")
+    sources = [each for each in SOURCES.glob("*.c") if not each.name.startswith(("nvml_", "nvidia_smi"))]
+    newest_s = max(each.stat().st_mtime for each in (PROGRAMS / "past.c", Path(__file__), *SOURCES.iterdir()))
+    with one_at_a_time(CHECKOUT / "lib" / "build" / "tests" / "past") as folder:
+        if not (folder / "musl").exists() or (folder / "musl").stat().st_mtime < newest_s:
+            headers = Path(sysconfig.get_path("purelib")).glob("nvidia/*/include/cuda.h")
+            includes = [f"-I{each}" for each in (*(each.parent for each in headers), SOURCES)]
+            # The kernel's headers, which musl's package does not bring.
+            includes += ["-idirafter", "/usr/include", "-idirafter", "/usr/include/x86_64-linux-gnu"]
+            defined = ["-D_GNU_SOURCE", "-D__GLIBC_PREREQ(major, minor)=0", "-D__CUDA_API_VERSION_INTERNAL"]
+            compiled = [f"{each.stem}.o" for each in (*sources, PROGRAMS / "past.c")]
+            compile_all = [compiler, "-c", "-O1", "-w", *defined, *includes, *sources, PROGRAMS / "past.c"]
+            subprocess.run(compile_all, cwd=folder, check=True)
+            subprocess.run([compiler, "-static", "-o", "static", *compiled], cwd=folder, check=True)
+            shutil.copy(musl / "lib/ld-musl-x86_64.so.1", folder / "ld-musl")
+            subprocess.run([compiler, "-o", "musl", *compiled], cwd=folder, check=True)
+        return folder
