@@ -44,6 +44,7 @@ def test_each_measurement_is_a_row(sandbox: Sandbox, tmp_path: Path) -> None:
     measured = rows(tmp_path / "out")
     assert [(row["table"], row["case"], row["limits"]) for row in measured] == [
         ("shares", "1ms", "50"),
+        *(("two-gpus", "collectives", limit) for limit in ("80", "50", "30")),
         ("two-gpus", "collectives", "50 / 50"),
         ("two-gpus", "collectives", "100 / 100"),
     ]

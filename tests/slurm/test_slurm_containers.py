@@ -115,7 +115,7 @@ def with_apptainer(clusters: dict[str, Cluster]) -> Iterator[Cluster]:
     cluster.ask(f"cp -a {unpacked('apptainer', 'sid')}/. /; ldconfig", "root")
     if said := cluster.run("apptainer version").stderr:
         unavailable(f"Apptainer does not run here: {said.splitlines()[-1]}")
-    cluster.ask(f"mkdir /srv/debian; tar -C /srv/debian -xf {images.debian_tar()}", "root")
+    cluster.ask(f"mkdir /srv/debian; tar -C /srv/debian -xf {images.debian_tar()}; chmod 755 /srv/debian/root", "root")
     yield cluster
     cluster.ask("rm -r /srv/debian", "root")
     cluster.tidy()

@@ -64,7 +64,7 @@ class _Waker(Helper):
     def __enter__(self) -> None:
         self._noted, self._note = os.pipe()
         os.set_blocking(self._note, False)
-        self._previous_handler = signal.signal(self._SIGNAL, self._handle)
+        self._previous_handler = signal.signal(self._SIGNAL, self._note_run)
         self._previous_note = signal.set_wakeup_fd(self._note, warn_on_full_buffer=False)
         self.start()
 
@@ -74,7 +74,7 @@ class _Waker(Helper):
         signal.signal(self._SIGNAL, self._previous_handler or signal.SIG_DFL)
         os.close(self._note)
 
-    def _handle(self, *_: object) -> None:
+    def _note_run(self, *_: object) -> None:
         self._has_run = True
 
     def _wake(self) -> None:
