@@ -110,7 +110,7 @@ struct vgpu_limits {
 #define VGPU_NOT_ENFORCED_SM 2u     /* work went by that could not be measured */
 #define VGPU_NOT_ENFORCED_TURNS 4u  /* the files in VGPU_LOCK_DIR cannot be used: the GPU mixes the tenants' work */
 
-/* How often a wait for the turn took how long (compute/history.h): in a minute of CLOCK_MONOTONIC, and in the one
+/* How often a wait for the turn took how long (shared/history.h): in a minute of CLOCK_MONOTONIC, and in the one
  * before. */
 struct vgpu_wait_times {
   uint32_t minute;

@@ -1,7 +1,7 @@
 /* The GPU time of each second, as a reader finds it. */
 #include "cases.h"
 #include "check.h"
-#include "compute/history.h"
+#include "shared/history.h"
 
 #include <string.h>
 

@@ -1,6 +1,6 @@
 #include "cases.h"
 #include "check.h"
-#include "compute/history.h"
+#include "shared/history.h"
 
 #include <string.h>
 

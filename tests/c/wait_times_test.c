@@ -1,7 +1,7 @@
 /* The histogram of waits: which bucket counts which, what a new minute keeps, and what happens when one is full. */
 #include "cases.h"
 #include "check.h"
-#include "compute/history.h"
+#include "shared/history.h"
 
 #include <string.h>
 

@@ -1,4 +1,4 @@
-"""How busy a container kept a device lately, by the seconds that its processes write (lib/src/compute/history.h)."""
+"""How busy a container kept a device lately, by the seconds that its processes write (lib/src/shared/history.h)."""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""How long a container waited for its turns, by the histogram of its processes (lib/src/compute/history.h)."""
+"""How long a container waited for its turns, by the histogram of its processes (lib/src/shared/history.h)."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -1,7 +1,7 @@
 #include "base/bucket.h"
 #include "base/log.h"
-#include "compute/history.h"
 #include "compute/meter_parts.h"
+#include "shared/history.h"
 
 /* A turn is to be worth its hand-over: beside others a launch that has waited for tokens waits until it has these;
  * alone, where the GPU idles some microseconds each time that work begins, until it has waited for so long. */

@@ -1,9 +1,9 @@
 /* Batches are paid when they go into flight; what has completed is measured, and the difference is settled. One thread
  * at a time harvests. */
 #include "base/bucket.h"
-#include "compute/history.h"
 #include "compute/meter_parts.h"
 #include "compute/timeline.h"
+#include "shared/history.h"
 
 /* How many are in a cost's mean, in which the latest counts so little: work of one name may take now more, now less. */
 #define MOST_SEEN 16

@@ -1,10 +1,10 @@
 /*
- * Utilization: the container's own, in percent of what it may have (compute/utilization.h). Where compute is limited it
+ * Utilization: the container's own, in percent of what it may have (shared/history.h). Where compute is limited it
  * is what was measured and charged, else what the driver says of the container's processes.
  */
 #include "base/clock.h"
-#include "compute/history.h"
 #include "nvml/view.h"
+#include "shared/history.h"
 
 #include <stdlib.h>
 #include <time.h>

@@ -7,8 +7,8 @@
  * time is charged when it is over. Waits are a histogram (vgpurun/limits/wait_times.py): the first bucket counts those
  * of less than 64 us, each one after it those of up to twice as much, and the last one all others.
  */
-#ifndef VGPU_COMPUTE_HISTORY_H
-#define VGPU_COMPUTE_HISTORY_H
+#ifndef VGPU_SHARED_HISTORY_H
+#define VGPU_SHARED_HISTORY_H
 
 #include "abi.h"
 

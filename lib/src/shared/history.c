@@ -1,10 +1,11 @@
-#include "compute/history.h"
+#include "shared/history.h"
 
 #include <stdbool.h>
 #include <string.h>
 
 #define US 1000LL
 #define S 1000000000LL
+#define S_IN_US 1000000ULL
 #define MINUTE_NS (60 * S)
 #define LONGEST_NS ((VGPU_SECONDS - 1) * S) /* older seconds have lost their entries to younger ones */
 
@@ -16,7 +17,7 @@ static uint32_t microseconds(int64_t start_ns, int64_t end_ns) {
 /* An entry of another second is an old one, or damage: either way it ends here. */
 static void add_to_second(uint64_t *entry, uint32_t second, uint32_t busy_us) {
   uint64_t sum_us = busy_us + (*entry >> 32 == second ? (uint32_t)*entry : 0ULL);
-  __atomic_store_n(entry, (uint64_t)second << 32 | (sum_us < S / US ? sum_us : S / US), __ATOMIC_RELAXED);
+  __atomic_store_n(entry, (uint64_t)second << 32 | (sum_us < S_IN_US ? sum_us : S_IN_US), __ATOMIC_RELAXED);
 }
 
 void seconds_add(struct vgpu_device_shared *device, int64_t start_ns, int64_t end_ns) {
@@ -56,9 +57,6 @@ void wait_times_note(struct vgpu_wait_times *times, int64_t now_ns, int64_t wait
 
 /* ---- for readers ------------------------------------------------------------------------------------------------- */
 
-#define S_IN_NS 1000000000LL
-#define S_IN_US 1000000ULL
-
 /* An entry of another second is old, and says that nothing was charged in this one. */
 static uint64_t busy_us(const struct vgpu_device_shared *device, int64_t second) {
   uint64_t entry = __atomic_load_n(&device->seconds[second % VGPU_SECONDS], __ATOMIC_RELAXED);
@@ -76,10 +74,10 @@ unsigned utilization_of_limit(unsigned percent, uint32_t limit_percent) {
 
 /* The last second ends now: it is made of the one that runs, and of the end of the one before. */
 unsigned utilization_measured(const struct vgpu_device_shared *device, int64_t now_ns, uint32_t limit_percent) {
-  int64_t second = now_ns / S_IN_NS;
+  int64_t second = now_ns / S;
   if (second < 1)
     return 0;
-  uint64_t before = busy_us(device, second - 1) * (uint64_t)(S_IN_NS - now_ns % S_IN_NS) / (uint64_t)S_IN_NS;
+  uint64_t before = busy_us(device, second - 1) * (uint64_t)(S - now_ns % S) / S;
   uint64_t allowed_us = S_IN_US / 100 * (limit_percent > 0 ? limit_percent : 1);
   uint64_t percent = ((busy_us(device, second) + before) * 100 + allowed_us / 2) / allowed_us;
   return percent < 100 ? (unsigned)percent : 100;
