@@ -6,9 +6,8 @@
 /* A turn is to be worth its hand-over: beside others a launch that has waited for tokens waits until it has these;
  * alone, where the GPU idles some microseconds each time that work begins, until it has waited for so long. */
 #define QUANTUM_NS 8000000LL
-/* Work in flight that makes no progress for so long may wait for the launch that is held here, such as a kernel that
- * waits for another GPU. Then a launch goes on, and twice as many each time that the patience ends again, up to 16. */
-#define PATIENCE_NS 100000000LL
+/* With work that makes no progress, to which the patience comes back no more. Each time that it ends, twice as many
+ * launches go on as the time before, up to 16. */
 #define MOST_PATIENCE_NS 10000000000LL
 #define DOUBLINGS 4
 #define LOOK_NS 500000LL            /* between looks; the least patience; work that stands still for so long waits */
@@ -19,7 +18,9 @@ struct wait {
   struct meter_stream *stream;
   struct meter *meter;
   struct meter_terms terms;
-  bool in_company, is_free, gives_way, in_step;
+  struct turns_view others; /* none, where no turns are taken */
+  bool is_free; /* nothing holds it back: nobody else wants the GPU, and no share within the tenant has a limit */
+  bool in_step;
   int slowest; /* the bucket that has no tokens for the longest time */
   int64_t cost_ns, now_ns, sleep_ns, tokens_ns, for_turn_ns;
   int64_t held_ns[VGPU_MAX_LEVELS]; /* by each bucket; all other waits are the tenant's */
@@ -32,15 +33,10 @@ static int64_t stalled_ns(struct meter *meter, int64_t now_ns) {
   return get(meter->in_flight_batches) > 0 ? now_ns - get(meter->progress_ns) : 0;
 }
 
-static int64_t patience_ns(struct meter *meter) {
-  int64_t patience_ns = get(meter->patience_ns);
-  return patience_ns > 0 ? patience_ns : PATIENCE_NS;
-}
-
 /* When the work ends shows whether it had waited for the launch that was held here: then the patience halves. If not,
  * and the valve had opened, the work just takes long, and is waited for longer. */
 void gate_note_progress(struct meter *meter, int64_t end_ns, int64_t now_ns) {
-  int64_t released_ns = swap(meter->released_ns, 0), before_ns = patience_ns(meter);
+  int64_t released_ns = swap(meter->released_ns, 0), before_ns = get(meter->patience_ns);
   bool valve_opened = swap(meter->valve_passed, 0) > 0;
   set(meter->progress_ns, now_ns);
   if (released_ns != 0 && end_ns - released_ns < before_ns / 4)
@@ -52,13 +48,16 @@ void gate_note_progress(struct meter *meter, int64_t end_ns, int64_t now_ns) {
 /* Tokens may come before the valve opens, each time somewhat later, since the wait is charged as work. */
 static void note_release(struct meter *meter, int64_t held_since_ns, bool by_valve) {
   int64_t now_ns = meter->driver->now_ns(), none = 0;
-  if (by_valve || min(now_ns - held_since_ns, stalled_ns(meter, now_ns)) >= patience_ns(meter) / 2)
+  if (by_valve || min(now_ns - held_since_ns, stalled_ns(meter, now_ns)) >= get(meter->patience_ns) / 2)
     replace(meter->released_ns, none, now_ns);
 }
 
 static bool valve_opens(struct meter *meter, int64_t now_ns) {
-  int64_t patience = patience_ns(meter), expected_ns = min(OVERRUN_TIMES * get(meter->in_flight_ns), TURNS_PATIENCE_NS);
-  int64_t ends = stalled_ns(meter, now_ns) / (patience < PATIENCE_NS ? patience : max(patience, expected_ns));
+  int64_t patience_ns = get(meter->patience_ns);
+  int64_t expected_ns = min(OVERRUN_TIMES * get(meter->in_flight_ns), TURNS_PATIENCE_NS);
+  if (patience_ns >= METER_PATIENCE_NS)
+    patience_ns = max(patience_ns, expected_ns);
+  int64_t ends = stalled_ns(meter, now_ns) / patience_ns;
   int64_t most = (1LL << min(ends, DOUBLINGS)) - 1 + max(ends - DOUBLINGS, 0) * (1LL << DOUBLINGS);
   if (get(meter->valve_passed) >= most)
     return false;
@@ -83,7 +82,7 @@ static void sleep_a_little(struct meter *meter) {
 
 /* The next one is to find the GPU free: if two were there at once, each would be measured with the other's time. */
 static void drain_and_pass(struct meter *meter) {
-  int64_t give_up_ns = meter->driver->now_ns() + PATIENCE_NS;
+  int64_t give_up_ns = meter->driver->now_ns() + METER_PATIENCE_NS;
   meter_close_all(meter);
   meter_harvest(meter);
   while (get(meter->in_flight_batches) > 0 && meter->driver->now_ns() < give_up_ns) {
@@ -104,9 +103,9 @@ void gate_note_activity(struct meter *meter, int64_t more_ns) {
 /* Work that does not end holds no turn: it is left to the GPU's own time-slicing. */
 static bool has_turn(const struct wait *wait) {
   struct meter *meter = wait->meter;
-  if (!wait->in_company)
+  if (!wait->others.company)
     return true;
-  if (stalled_ns(meter, wait->now_ns) > max(patience_ns(meter), OVERRUN_TIMES * get(meter->in_flight_ns))) {
+  if (stalled_ns(meter, wait->now_ns) > max(get(meter->patience_ns), OVERRUN_TIMES * get(meter->in_flight_ns))) {
     turns_pass(&meter->turns);
     return true;
   }
@@ -120,9 +119,10 @@ static bool has_turn(const struct wait *wait) {
 /* The GPUs of a share keep in step: work begins when all of them have tokens. While it is on one of them, the
  * others go on without until they have paid as much; and where it makes no progress there, as a collective that waits
  * for its partner, until they owe a burst. */
-static bool goes_in_step(struct wait *wait, const struct meter_bucket *bucket, uint32_t percent, int64_t zero_at_ns,
+static bool goes_in_step(struct wait *wait, const struct meter_bucket *bucket, int64_t zero_at_ns,
                          int64_t *open_at_ns) {
   struct device_state *const *others = bucket->others;
+  uint32_t percent = get(bucket->percent);
   int64_t owes_ns = wait->now_ns + bucket_wall_ns(BUCKET_BURST_NS, percent);
   int64_t pays_ns = bucket_wall_ns(min(wait->cost_ns, BUCKET_BURST_NS / 2), percent);
   bool others_work = false, others_wait = false;
@@ -141,7 +141,7 @@ static bool goes_in_step(struct wait *wait, const struct meter_bucket *bucket, u
   return (others_work && zero_at_ns + pays_ns <= min(*open_at_ns, owes_ns)) || (others_wait && zero_at_ns <= owes_ns);
 }
 
-/* By what this process has paid, and by what all had paid a moment ago. */
+/* When the bucket stands at zero, by what this process has paid, and by what all had paid a moment ago. */
 static int64_t zero_at_ns(struct meter_bucket *bucket, int64_t now_ns) {
   struct vgpu_device_shared shared;
   if (now_ns - get(bucket->looked_ns) >= METER_SPARSE_NS) {
@@ -149,7 +149,8 @@ static int64_t zero_at_ns(struct meter_bucket *bucket, int64_t now_ns) {
     set(bucket->zero_at_ns, shared.tokens_zero_at_ns);
     set(bucket->looked_ns, now_ns);
   }
-  return max(get(bucket->paid_zero_at_ns), get(bucket->zero_at_ns));
+  int64_t zero_at_ns = max(get(bucket->paid_zero_at_ns), get(bucket->zero_at_ns));
+  return bucket_zero_at(zero_at_ns, now_ns, get(bucket->percent));
 }
 
 /* When the slowest bucket has tokens; 0: all of them let the launch through. */
@@ -159,9 +160,7 @@ static int64_t open_at_ns(struct wait *wait) {
   wait->in_step = false;
   for (int i = get(meter->is_free) ? 1 : 0; i < meter->bucket_count; i++) {
     struct meter_bucket *bucket = &meter->buckets[i];
-    uint32_t percent = wait->terms.percents[i];
-    int64_t zero_ns = bucket_zero_at(zero_at_ns(bucket, wait->now_ns), wait->now_ns, percent);
-    if (goes_in_step(wait, bucket, percent, zero_ns, &at_ns) || at_ns <= latest_ns)
+    if (goes_in_step(wait, bucket, zero_at_ns(bucket, wait->now_ns), &at_ns) || at_ns <= latest_ns)
       continue;
     latest_ns = at_ns;
     wait->slowest = i;
@@ -175,8 +174,8 @@ static bool has_tokens(struct wait *wait) {
   int64_t open_ns = wait->is_free ? 0 : open_at_ns(wait);
   if (open_ns == 0)
     return true;
-  uint32_t percent = wait->terms.percents[wait->slowest];
-  int64_t quantum_ns = wait->in_company ? bucket_wall_ns(QUANTUM_NS, percent) : QUANTUM_NS;
+  uint32_t percent = get(meter->buckets[wait->slowest].percent);
+  int64_t quantum_ns = wait->others.company ? bucket_wall_ns(QUANTUM_NS, percent) : QUANTUM_NS;
   /* Not for longer than that: another process of the container may use the tokens as they come. */
   bool saves = wait->tokens_ns > 0 && wait->tokens_ns < 2 * quantum_ns;
   wait->sleep_ns = open_ns + (saves ? quantum_ns : 0) - wait->now_ns;
@@ -195,22 +194,19 @@ static bool has_room(const struct wait *wait) {
   int64_t in_flight_ns = get(meter->in_flight_ns);
   if (get(wait->stream->head) - get(wait->stream->tail) >= METER_RING)
     return false;
-  if (batches < 1 || (wait->is_free && !wait->in_company))
+  if (batches < 1 || (wait->is_free && !wait->others.company))
     return true;
-  if (wait->in_company && in_flight_ns + wait->cost_ns > TURNS_SLICE_NS)
+  if (wait->others.company && in_flight_ns + wait->cost_ns > TURNS_SLICE_NS)
     return false;
-  return wait->gives_way ? in_flight_ns < METER_BATCH_NS : batches < 2 || in_flight_ns < METER_RUN_AHEAD_NS;
+  return wait->others.higher_priority ? in_flight_ns < METER_BATCH_NS
+                                      : batches < 2 || in_flight_ns < METER_RUN_AHEAD_NS;
 }
 
 /* ---- beside work without a turn ---------------------------------------------------------------------------------- */
 
-/* A process whose work does not end holds no turn, and its GPU divides the time of whose turn it is. It cannot be
- * believed what it says of itself; but the GPU tells: with nothing of ours before it, a marker is done in a fraction of
- * a millisecond, but where others work only when their slice of the GPU's own time-slicing has ended, which is two
- * milliseconds: to switch between tenants takes less than LOOK_NS. One that is late may have other reasons: it is
- * believed, for a while, when the one before was late too. */
-
-/* The last question is asked after the time: if we were held up, the GPU was not. */
+/* With nothing of ours before it a marker is done in a fraction of a millisecond, but where others work only when their
+ * slice of the GPU's own time-slicing has ended, which is two milliseconds: to switch between tenants takes less than
+ * LOOK_NS. The last question is asked after the time: if we were held up, the GPU was not. */
 static bool is_late(struct meter_stream *stream) {
   const struct meter_driver *driver = stream->meter->driver;
   void *marker = driver->record(stream->handle);
@@ -226,7 +222,8 @@ static bool is_late(struct meter_stream *stream) {
   return pending;
 }
 
-/* After a wait, now and then, where nothing of ours is on the GPU. */
+/* After a wait, now and then, where nothing of ours is on the GPU. A marker that is late may have other reasons: it is
+ * believed, for a while, when the one before was late too. */
 static void look_beside(struct meter_stream *stream) {
   struct meter *meter = stream->meter;
   int64_t now_ns = meter->driver->now_ns(), look_at_ns = get(meter->look_beside_at_ns);
@@ -245,23 +242,18 @@ static void look_beside(struct meter_stream *stream) {
 
 enum obstacle { NOTHING, PAUSE, TOKENS, TURN, ROOM };
 
-static bool is_limited_by_nothing_else(const struct wait *wait) {
-  bool limited = false;
-  for (int i = 1; i < wait->meter->bucket_count; i++)
-    limited |= wait->terms.percents[i] < VGPU_NO_SM_LIMIT;
-  return !limited;
-}
-
 static enum obstacle obstacle(struct wait *wait) {
   struct meter *meter = wait->meter;
   wait->terms = meter_terms(meter);
-  wait->in_company = meter->takes_turns && wait->terms.takes_turns && turns_look(&meter->turns).company;
-  bool is_free = wait->terms.yields && !(wait->in_company && turns_look(&meter->turns).wanted);
-  wait->is_free = is_free && is_limited_by_nothing_else(wait);
-  wait->gives_way = wait->in_company && turns_look(&meter->turns).higher_priority;
+  wait->sleep_ns = LONGEST_SLEEP_NS;
+  bool takes_turns = meter->takes_turns && wait->terms.takes_turns;
+  wait->others = takes_turns ? turns_look(&meter->turns) : (struct turns_view){0};
   wait->now_ns = meter->driver->now_ns();
-  set(meter->is_free, is_free);
-  if (!wait->in_company)
+  wait->is_free = wait->terms.yields && !wait->others.wanted;
+  set(meter->is_free, wait->is_free);
+  for (int i = 1; i < meter->bucket_count; i++)
+    wait->is_free &= wait->terms.percents[i] >= VGPU_NO_SM_LIMIT;
+  if (!wait->others.company)
     set(meter->turn_wait_ns, 0);
   if (wait->terms.paused)
     return PAUSE;
@@ -274,14 +266,14 @@ static enum obstacle obstacle(struct wait *wait) {
  * tenant have no tokens either, but where it is a share within it that has none. */
 static void wait_for(struct wait *wait, enum obstacle what) {
   struct meter *meter = wait->meter;
-  int64_t until_ns = wait->now_ns + (what == PAUSE ? LONGEST_SLEEP_NS : wait->sleep_ns);
+  int64_t until_ns = wait->now_ns + wait->sleep_ns;
   if (what == TURN)
     turns_take(&meter->turns);
   else if (what == ROOM)
     sleep_a_little(meter);
   else {
-    bool is_long = until_ns - wait->now_ns >= LOOK_NS && wait->in_company && turns_is_ours(&meter->turns);
-    bool has_use = is_long && ((what == TOKENS && wait->slowest > 0) || turns_look(&meter->turns).another_tenant);
+    bool is_long = until_ns - wait->now_ns >= LOOK_NS && wait->others.company && turns_is_ours(&meter->turns);
+    bool has_use = is_long && ((what == TOKENS && wait->slowest > 0) || wait->others.another_tenant);
     if (has_use)
       drain_and_pass(meter);
     else if (is_long) /* each has the turn for as long as the others */
@@ -317,13 +309,16 @@ static void note_wait(struct wait *wait) {
   look_beside(wait->stream);
 }
 
-struct gate_pass gate_wait(struct meter_stream *stream, int64_t cost_ns) {
+struct batch gate_wait(struct meter_stream *stream, int64_t cost_ns) {
   struct meter *meter = stream->meter;
   struct wait wait = {.stream = stream, .meter = meter, .cost_ns = cost_ns};
   int64_t began_ns = meter->driver->now_ns();
   enum obstacle what;
   bool valve = false;
-  while ((what = obstacle(&wait)) != NOTHING && !(what != PAUSE && (valve = valve_opens(meter, wait.now_ns)))) {
+  while ((what = obstacle(&wait)) != NOTHING) {
+    valve = what != PAUSE && valve_opens(meter, wait.now_ns);
+    if (valve)
+      break;
     meter_close_all(meter); /* other streams' batches: the wait would be measured in them */
     wait_for(&wait, what);
     meter_harvest(meter);
@@ -336,8 +331,8 @@ struct gate_pass gate_wait(struct meter_stream *stream, int64_t cost_ns) {
   note_wait(&wait);
   note_release(meter, began_ns, valve);
   gate_note_activity(meter, METER_BATCH_NS);
-  return (struct gate_pass){.open_until_ns = wait.in_company ? wait.now_ns + METER_BATCH_NS : INT64_MAX,
-                            .in_company = wait.in_company,
-                            .is_one_launch = valve,
-                            .is_free = wait.is_free};
+  set(stream->is_free, wait.is_free && !wait.others.company && meter->observer != NULL);
+  return (struct batch){.open_until_ns = wait.others.company ? wait.now_ns + METER_BATCH_NS : INT64_MAX,
+                        .in_company = wait.others.company,
+                        .most_launches = valve ? 1 : METER_BATCH_LAUNCHES};
 }

@@ -33,15 +33,17 @@ static void enter_flight(struct meter_stream *stream) {
   meter_harvest(meter);
 }
 
-void meter_end_at(struct meter_stream *stream, int64_t end_ns, int64_t late_ns) {
+/* The GPU was done at that time, as the end of a wait for the stream tells, or by so much before. */
+static void end_at(struct meter_stream *stream, int64_t end_ns, int64_t late_ns) {
   stream->batch.end = NULL;
   stream->batch.end_ns = end_ns;
   stream->batch.late_ns = late_ns;
   enter_flight(stream);
 }
 
-void meter_end_unseen(struct meter_stream *stream) {
-  meter_end_at(stream, stream->meter->driver->now_ns(), INT64_MAX);
+/* It was done at any time before now. */
+static void end_unseen(struct meter_stream *stream) {
+  end_at(stream, stream->meter->driver->now_ns(), INT64_MAX);
 }
 
 static void cannot_measure(struct meter *meter) {
@@ -51,7 +53,7 @@ static void cannot_measure(struct meter *meter) {
     device_state_not_enforced(meter->buckets[i].state, VGPU_NOT_ENFORCED_SM);
 }
 
-void meter_end_with_marker(struct meter_stream *stream) {
+static void end_with_marker(struct meter_stream *stream) {
   const struct meter_driver *driver = stream->meter->driver;
   struct batch *batch = &stream->batch;
   batch->end_ns = driver->now_ns();
@@ -61,7 +63,7 @@ void meter_end_with_marker(struct meter_stream *stream) {
   if (batch->end == NULL) {
     if (!is_capturing)
       cannot_measure(stream->meter);
-    meter_end_unseen(stream);
+    end_unseen(stream);
     return;
   }
   enter_flight(stream);
@@ -71,9 +73,9 @@ void meter_end_with_marker(struct meter_stream *stream) {
 /* Since when a stream is idle, nobody can tell. */
 void meter_end_now(struct meter_stream *stream) {
   if (stream->meter->driver->is_idle(stream->handle))
-    meter_end_unseen(stream);
+    end_unseen(stream);
   else
-    meter_end_with_marker(stream);
+    end_with_marker(stream);
 }
 
 /* ---- claims ------------------------------------------------------------------------------------------------------ */
@@ -119,30 +121,26 @@ static void set_clock(struct meter_stream *stream) {
 /* With the claim held, before a launch: leaves a batch open for it, or none where it cannot be measured. */
 static bool open_batch(struct meter_stream *stream, uint64_t work, int64_t *cost_ns) {
   struct meter *meter = stream->meter;
-  if (meter->driver->is_capturing(stream->handle)) { /* what is captured is charged when its graph is launched */
-    if (get(stream->open)) {
-      set(stream->open, false);
-      meter_end_unseen(stream);
-    }
-    return false;
-  }
-  if (swap(stream->open, false))
+  struct batch *batch = &stream->batch;
+  bool is_capturing = meter->driver->is_capturing(stream->handle);
+  bool was_open = swap(stream->open, false);
+  if (was_open && is_capturing)
+    end_unseen(stream);
+  else if (was_open)
     meter_end_now(stream);
+  if (is_capturing) /* what is captured is charged when its graph is launched */
+    return false;
   *cost_ns = METER_RUN_AHEAD_NS;
   bool is_unknown = !meter_known_cost(meter, work, cost_ns);
-  struct gate_pass pass = gate_wait(stream, *cost_ns);
+  *batch = gate_wait(stream, *cost_ns);
   signals_release();
   if (meter_is_destroyed(stream)) /* meanwhile */
     return false;
-  stream->batch = (struct batch){
-      .open_until_ns = pass.open_until_ns,
-      .in_company = pass.in_company,
-      .is_unknown = is_unknown,
-      .most_launches =
-          is_unknown || pass.is_one_launch || stream->batches++ % SAMPLE_EVERY == 0 ? 1 : METER_BATCH_LAUNCHES};
-  if (stream->batch.most_launches == 1)
+  batch->is_unknown = is_unknown;
+  if (is_unknown || batch->most_launches == 1 || stream->batches++ % SAMPLE_EVERY == 0) {
+    batch->most_launches = 1;
     set_clock(stream);
-  set(stream->is_free, pass.is_free && !pass.in_company && meter->observer != NULL);
+  }
   set(stream->open, true);
   return true;
 }
@@ -204,13 +202,13 @@ HOT void meter_launched(struct meter_stream *stream) {
   int64_t now_ns = stream->meter->driver->now_ns();
   if (stream->meter->launches_block) { /* then it is done, and has begun after it passed the gate */
     set(stream->open, false);
-    meter_end_at(stream, now_ns, 0);
+    end_at(stream, now_ns, 0);
   } else {
     batch->last_launch_ns = now_ns;
     if (batch->launches == 1)
       batch->began_ns = now_ns;
     if (!get(stream->open))
-      meter_end_with_marker(stream);
+      end_with_marker(stream);
   }
   meter_unclaim(stream);
 }
@@ -244,7 +242,7 @@ void meter_launched_more(struct meter_stream *stream, uint64_t work, uint32_t la
     if (paused || (full && may_touch(stream))) {
       set(stream->open, false);
       if (paused)
-        meter_end_unseen(stream);
+        end_unseen(stream);
       else
         meter_end_now(stream);
     }
@@ -287,7 +285,7 @@ static void end_open(struct meter_stream *stream) {
   if (!get(stream->open) || !meter_claim(stream))
     return;
   if (swap(stream->open, false))
-    meter_end_unseen(stream);
+    end_unseen(stream);
   meter_unclaim(stream);
 }
 
@@ -301,7 +299,7 @@ void meter_before_wait(struct meter_stream *stream) {
   if (!claim_open(stream))
     return;
   if (stream->meter->driver->is_idle(stream->handle))
-    meter_end_unseen(stream);
+    end_unseen(stream);
   else
     set(stream->open, true);
   meter_unclaim(stream);
@@ -312,9 +310,9 @@ static void end_of_wait(struct meter_stream *stream, enum meter_wait wait, int64
   if (!claim_open(stream))
     return;
   if (wait == METER_STREAM_IS_IDLE || stream->meter->driver->is_idle(stream->handle))
-    meter_end_at(stream, returned_ns, METER_LATE_NS);
+    end_at(stream, returned_ns, METER_LATE_NS);
   else
-    meter_end_with_marker(stream);
+    end_with_marker(stream);
   meter_unclaim(stream);
 }
 

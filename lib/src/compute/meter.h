@@ -1,11 +1,6 @@
 /*
  * Measures the GPU time of launches and holds them at the gate: one meter for each limited device of a process.
- *
- * Launches on a stream form batches of about METER_BATCH_NS of the GPU's time. A batch that takes no more launches pays
- * what they usually take; a timing event (a marker) is recorded behind it, and once that has completed, the difference
- * is settled. Where the program itself waits for the stream, no marker is needed: the batch ends when the wait does. A
- * launch waits only where it opens a batch: inside one, the wait would be measured as work. How it works as a whole is
- * told in docs/dev/compute.md.
+ * docs/dev/compute.md tells how it works.
  *
  * The driver and the clock are passed in; no CUDA header is needed here. No lock is held across a driver call: a thread
  * that works on a stream or harvests has a claim on it, and one that finds it claimed goes on without. To join an open
@@ -105,13 +100,15 @@ struct meter_observer {
 
 /* A token bucket: the tenant's, or that of a share within it. */
 struct meter_bucket {
+  struct meter *meter;
   struct device_state *state;
   struct device_state *const *others;    /* of the devices of the share, this one among them; NULL ends the list */
+  _Atomic uint32_t percent;              /* as the terms have it */
   _Atomic int64_t paid_zero_at_ns;       /* by what this process has paid */
   _Atomic int64_t zero_at_ns, looked_ns; /* by what all had paid, and when that was so */
 };
 
-/* This process's part of the device, now. */
+/* This process's part of the device. */
 struct meter_terms {
   uint32_t percents[VGPU_MAX_LEVELS]; /* of each bucket: 1 to 100; VGPU_NO_SM_LIMIT: all */
   bool yields;                        /* the tenant's percentage holds only while another tenant wants the GPU */
@@ -158,7 +155,7 @@ struct meter {
   _Atomic int64_t in_flight_ns; /* as expected */
   _Atomic uint32_t in_flight_batches;
   _Atomic int64_t progress_ns;   /* when a batch was settled last, or the first one came into flight */
-  _Atomic int64_t patience_ns;   /* with work that makes no progress; 0: as at first */
+  _Atomic int64_t patience_ns;   /* with work that makes no progress */
   _Atomic int64_t released_ns;   /* since then, when a launch that had been held for long went on; or 0 */
   _Atomic uint32_t valve_passed; /* launches since then */
   _Atomic bool is_free;          /* nobody else wants the GPU, as the gate saw it last */
@@ -177,10 +174,8 @@ void meter_init(struct meter *meter, const struct meter_driver *driver, uint32_t
 /* The tenant's, and then those of shares within it. Before the first launch. */
 void meter_add_bucket(struct meter *meter, struct device_state *state, struct device_state *const *others);
 
-static inline struct meter_terms meter_terms(const struct meter *meter) {
-  struct meter_terms fixed = {.percents = {meter->percent}, .takes_turns = true};
-  return meter->terms != NULL ? meter->terms(meter->owner) : fixed;
-}
+/* As they are now: from here on its buckets go by them. */
+struct meter_terms meter_terms(struct meter *meter);
 
 /* A stream to meter, or NULL when there are too many. */
 struct meter_stream *meter_add_stream(struct meter *meter, void *context, void *handle);

@@ -21,6 +21,9 @@
 #define METER_RUN_AHEAD_NS 5000000LL
 #define METER_UNKNOWN_PAYS_NS 50000000LL
 #define METER_SHORT_SLEEP_NS 20000LL /* with the way back these are 70 us */
+/* Work in flight that makes no progress for so long may wait for a launch that is held at the gate, such as a kernel
+ * that waits for another GPU. That is so at first: each meter learns its own. */
+#define METER_PATIENCE_NS 100000000LL
 
 /* The first of METER_COST_WAYS places of which the work may have one. With one alone a program of 200 kernels would
  * have some that drive each other out for ever, and never be known. */
@@ -64,12 +67,7 @@ static inline void meter_unclaim(struct meter_stream *stream) {
  * was left behind, by the calling thread or one that has ended, is taken over. */
 bool meter_claim_patiently(const struct meter_driver *driver, int32_t *claim);
 
-/* With the claim held: the batch, which is not open any more, ends. With a marker, right behind its last launch; at
- * that time, as the end of a wait for the stream tells, or by so much before; unseen, at any time before now; or with a
- * marker or unseen, as the stream has work or not. */
-void meter_end_with_marker(struct meter_stream *stream);
-void meter_end_at(struct meter_stream *stream, int64_t end_ns, int64_t late_ns);
-void meter_end_unseen(struct meter_stream *stream);
+/* With the claim held: the batch, which is not open any more, ends behind its last launch. */
 void meter_end_now(struct meter_stream *stream);
 
 /* With the claim on the stream, whose batch is not open: is nothing of ours on the GPU, as far as is known? */
@@ -81,18 +79,9 @@ static inline bool meter_is_dry(struct meter_stream *stream) {
          atomic_load_explicit(&stream->head, memory_order_acquire);
 }
 
-/* Bounds of the batch that begins now. */
-struct gate_pass {
-  int64_t open_until_ns; /* when launches have to ask at the gate again */
-  bool in_company;       /* with processes with which turns are taken */
-  bool is_one_launch;    /* and no more: work in flight makes no progress, and this may be what it waits for */
-  bool is_free;          /* nobody else wants the GPU: nothing is held back, and it is not paid */
-};
-
-/* Where a launch that opens a batch waits: while its device is paused, for tokens, for this process's turn, and for
- * room in flight. With the claim on the stream, whose batch is not open; a launch of that cost is to come. All waits
- * are bounded, but for a pause, which lasts as long as the host wants it. */
-struct gate_pass gate_wait(struct meter_stream *stream, int64_t cost_ns);
+/* With the claim on the stream, whose batch is not open: waits until a launch of that cost may begin, and returns its
+ * batch. All waits are bounded, but for a pause, which lasts as long as the host wants it. */
+struct batch gate_wait(struct meter_stream *stream, int64_t cost_ns);
 
 /* Tells processes that wait for our turn that we are at work: for as long as what is in flight may take, and more_ns.
  */

@@ -10,27 +10,20 @@
 
 /* ---- the bill ---------------------------------------------------------------------------------------------------- */
 
-/* To one bucket. */
-struct payment {
-  struct meter *meter;
-  struct meter_bucket *bucket;
-  uint32_t percent;
-};
-
 /* While nobody else wants the GPU, the tenant owes nothing for long. */
-static int64_t pay(const struct payment *payment, int64_t zero_at_ns, int64_t gpu_ns) {
-  struct meter *meter = payment->meter;
+static int64_t pay(const struct meter_bucket *bucket, int64_t zero_at_ns, int64_t gpu_ns) {
+  struct meter *meter = bucket->meter;
   int64_t now_ns = meter->bill.now_ns, kept_from_ns = now_ns - get(meter->turn_wait_ns);
-  int64_t paid_ns = bucket_pay(zero_at_ns, gpu_ns, kept_from_ns, now_ns, payment->percent);
-  return payment->bucket == &meter->buckets[0] && get(meter->is_free) ? min(paid_ns, now_ns) : paid_ns;
+  int64_t paid_ns = bucket_pay(zero_at_ns, gpu_ns, kept_from_ns, now_ns, get(bucket->percent));
+  return bucket == &meter->buckets[0] && get(meter->is_free) ? min(paid_ns, now_ns) : paid_ns;
 }
 
-static void book(struct vgpu_device_shared *shared, void *of) {
-  const struct payment *payment = of;
-  struct meter *meter = payment->meter;
+static void book(struct vgpu_device_shared *shared, void *paid_into) {
+  struct meter_bucket *bucket = paid_into;
+  struct meter *meter = bucket->meter;
   const struct meter_bill *bill = &meter->bill;
-  shared->tokens_zero_at_ns = pay(payment, shared->tokens_zero_at_ns, bill->pay_ns);
-  set(payment->bucket->zero_at_ns, shared->tokens_zero_at_ns);
+  shared->tokens_zero_at_ns = pay(bucket, shared->tokens_zero_at_ns, bill->pay_ns);
+  set(bucket->zero_at_ns, shared->tokens_zero_at_ns);
   shared->at_work_since_ns = get(meter->in_flight_batches) > 0 ? get(meter->progress_ns) : 0;
   shared->launches += bill->launches;
   shared->last_launch_ns = bill->now_ns;
@@ -38,29 +31,21 @@ static void book(struct vgpu_device_shared *shared, void *of) {
   seconds_add(shared, bill->busy_until_ns - bill->busy_ns, bill->busy_until_ns);
 }
 
-/* Pays into this process's own buckets. Does one of the others' stand later than it can? */
-static bool pay_at_once(struct payment payments[], int64_t pay_ns) {
-  struct meter *meter = payments->meter;
-  bool is_damaged = false;
-  for (int i = 0; i < meter->bucket_count; i++) {
-    struct meter_bucket *bucket = payments[i].bucket;
-    set(bucket->paid_zero_at_ns, pay(&payments[i], get(bucket->paid_zero_at_ns), pay_ns));
-    is_damaged |= get(bucket->zero_at_ns) > pay(&payments[i], get(bucket->zero_at_ns), 0);
-  }
-  return is_damaged;
-}
-
-/* A payment stands in this process's own buckets at once, and a little later in those that it shares. */
+/* A payment stands in this process's own buckets at once, and a little later in those that it shares. Where one of
+ * these stands later than it can, it is damaged. */
 static void tell(struct meter *meter) {
   struct meter_bill *bill = &meter->bill;
-  struct meter_terms terms = meter_terms(meter);
-  struct payment payments[VGPU_MAX_LEVELS];
   int64_t pay_ns = swap(meter->to_pay_ns, 0);
-  for (int i = 0; i < meter->bucket_count; i++)
-    payments[i] = (struct payment){meter, &meter->buckets[i], terms.percents[i]};
+  bool is_damaged = false;
+  meter_terms(meter);
   bill->now_ns = meter->driver->now_ns();
   bill->pay_ns += pay_ns;
-  bool is_damaged = pay_at_once(payments, pay_ns), is_news = bill->pay_ns != 0 || bill->launches > 0 || is_damaged;
+  for (int i = 0; i < meter->bucket_count; i++) {
+    struct meter_bucket *bucket = &meter->buckets[i];
+    set(bucket->paid_zero_at_ns, pay(bucket, get(bucket->paid_zero_at_ns), pay_ns));
+    is_damaged |= get(bucket->zero_at_ns) > pay(bucket, get(bucket->zero_at_ns), 0);
+  }
+  bool is_news = bill->pay_ns != 0 || bill->launches > 0 || is_damaged;
   /* That takes some microseconds: a program that waits for short work would lose them each time. */
   bool is_soon =
       bill->now_ns - meter->told_ns < METER_SPARSE_NS && bill->pay_ns < METER_SPARSE_NS && !get(meter->in_step);
@@ -68,7 +53,7 @@ static void tell(struct meter *meter) {
     return;
   meter->told_ns = bill->now_ns;
   for (int i = 0; i < meter->bucket_count; i++)
-    device_state_change(meter->buckets[i].state, book, &payments[i]);
+    device_state_change(meter->buckets[i].state, book, &meter->buckets[i]);
   *bill = (struct meter_bill){0};
 }
 

@@ -28,11 +28,23 @@ void meter_init(struct meter *meter, const struct meter_driver *driver, uint32_t
   memset(meter, 0, sizeof *meter);
   meter->driver = driver;
   meter->percent = percent;
+  meter->patience_ns = METER_PATIENCE_NS;
 }
 
 void meter_add_bucket(struct meter *meter, struct device_state *state, struct device_state *const *others) {
-  meter->buckets[meter->bucket_count].state = state;
-  meter->buckets[meter->bucket_count++].others = others;
+  struct meter_bucket *bucket = &meter->buckets[meter->bucket_count++];
+  bucket->meter = meter;
+  bucket->state = state;
+  bucket->others = others;
+}
+
+struct meter_terms meter_terms(struct meter *meter) {
+  struct meter_terms terms = {.percents = {meter->percent}, .takes_turns = true};
+  if (meter->terms != NULL)
+    terms = meter->terms(meter->owner);
+  for (int i = 0; i < meter->bucket_count; i++)
+    set(meter->buckets[i].percent, terms.percents[i]);
+  return terms;
 }
 
 struct meter_stream *meter_add_stream(struct meter *meter, void *context, void *handle) {
