@@ -6,10 +6,7 @@
 /* A turn is to be worth its hand-over: beside others a launch that has waited for tokens waits until it has these;
  * alone, where the GPU idles some microseconds each time that work begins, until it has waited for so long. */
 #define QUANTUM_NS 8000000LL
-/* With work that makes no progress, to which the patience comes back no more. Each time that it ends, twice as many
- * launches go on as the time before, up to 16. */
-#define MOST_PATIENCE_NS 10000000000LL
-#define DOUBLINGS 4
+#define DOUBLINGS 4                 /* of how many launches the valve lets through at once */
 #define LOOK_NS 500000LL            /* between looks; the least patience; work that stands still for so long waits */
 #define LONGEST_SLEEP_NS 50000000LL /* after which the limit is looked at again: the host may have changed it */
 #define OVERRUN_TIMES 2             /* kernels of one name may take now one and now ten milliseconds */
@@ -42,7 +39,7 @@ void gate_note_progress(struct meter *meter, int64_t end_ns, int64_t now_ns) {
   if (released_ns != 0 && end_ns - released_ns < before_ns / 4)
     set(meter->patience_ns, max(before_ns / 2, LOOK_NS));
   else if (valve_opened)
-    set(meter->patience_ns, min(2 * before_ns, MOST_PATIENCE_NS));
+    set(meter->patience_ns, min(2 * before_ns, METER_PATIENCE_NS));
 }
 
 /* Tokens may come before the valve opens, each time somewhat later, since the wait is charged as work. */
@@ -134,8 +131,8 @@ static bool goes_in_step(struct wait *wait, const struct meter_bucket *bucket, i
     device_state_read(others[i], &other);
     int64_t stalled_ns = wait->now_ns - other.at_work_since_ns;
     wait->in_step |= other.last_launch_ns > wait->now_ns - TURNS_PATIENCE_NS;
-    others_work |= stalled_ns < MOST_PATIENCE_NS;
-    others_wait |= stalled_ns < MOST_PATIENCE_NS && stalled_ns > LOOK_NS;
+    others_work |= stalled_ns < TURNS_PATIENCE_NS;
+    others_wait |= stalled_ns < TURNS_PATIENCE_NS && stalled_ns > LOOK_NS;
     *open_at_ns = max(*open_at_ns, bucket_zero_at(other.tokens_zero_at_ns, wait->now_ns, percent));
   }
   return (others_work && zero_at_ns + pays_ns <= min(*open_at_ns, owes_ns)) || (others_wait && zero_at_ns <= owes_ns);
@@ -176,13 +173,11 @@ static bool has_tokens(struct wait *wait) {
     return true;
   uint32_t percent = get(meter->buckets[wait->slowest].percent);
   int64_t quantum_ns = wait->others.company ? bucket_wall_ns(QUANTUM_NS, percent) : QUANTUM_NS;
-  /* Not for longer than that: another process of the container may use the tokens as they come. */
-  bool saves = wait->tokens_ns > 0 && wait->tokens_ns < 2 * quantum_ns;
-  wait->sleep_ns = open_ns + (saves ? quantum_ns : 0) - wait->now_ns;
+  wait->sleep_ns = open_ns + (wait->tokens_ns > 0 ? quantum_ns : 0) - wait->now_ns;
   if (wait->sleep_ns <= 0)
     return true;
-  bool looks = get(meter->in_flight_batches) > 0 || wait->terms.yields;
-  wait->sleep_ns = min(wait->sleep_ns, get(meter->in_step) ? METER_SPARSE_NS : looks ? LOOK_NS : LONGEST_SLEEP_NS);
+  bool looks = get(meter->in_flight_batches) > 0 || get(meter->in_step) || wait->terms.yields;
+  wait->sleep_ns = min(wait->sleep_ns, looks ? LOOK_NS : LONGEST_SLEEP_NS);
   return false;
 }
 
@@ -262,8 +257,7 @@ static enum obstacle obstacle(struct wait *wait) {
   return !has_turn(wait) ? TURN : !has_room(wait) ? ROOM : NOTHING;
 }
 
-/* A turn is passed on before a longer sleep; for a shorter one the hand-over costs more than it gives. Processes of the
- * tenant have no tokens either, but where it is a share within it that has none. */
+/* A turn is passed on before a longer sleep; for a shorter one the hand-over costs more than it gives. */
 static void wait_for(struct wait *wait, enum obstacle what) {
   struct meter *meter = wait->meter;
   int64_t until_ns = wait->now_ns + wait->sleep_ns;
@@ -272,12 +266,8 @@ static void wait_for(struct wait *wait, enum obstacle what) {
   else if (what == ROOM)
     sleep_a_little(meter);
   else {
-    bool is_long = until_ns - wait->now_ns >= LOOK_NS && wait->others.company && turns_is_ours(&meter->turns);
-    bool has_use = is_long && ((what == TOKENS && wait->slowest > 0) || wait->others.another_tenant);
-    if (has_use)
+    if (wait->sleep_ns >= LOOK_NS && wait->others.company && turns_is_ours(&meter->turns))
       drain_and_pass(meter);
-    else if (is_long) /* each has the turn for as long as the others */
-      gate_note_activity(meter, until_ns - wait->now_ns);
     int64_t left_ns = until_ns - meter->driver->now_ns();
     if (left_ns > 0)
       meter->driver->sleep_ns(left_ns);

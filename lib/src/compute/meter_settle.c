@@ -98,10 +98,9 @@ static int64_t place(struct meter_stream *stream, void *marker, int64_t earliest
   return timeline_place(timeline, meter->driver, marker, earliest_ns, latest_ns, is_base);
 }
 
-/* Beside others, the GPU may have had to switch to us before it reached the marker at the start. */
 static int64_t place_end(struct meter_stream *stream, const struct batch *batch, int64_t now_ns) {
   if (batch->start != NULL)
-    place(stream, batch->start, batch->start_ns, batch->in_company ? now_ns : batch->start_ns, true);
+    place(stream, batch->start, batch->start_ns, batch->start_ns, true);
   return batch->end != NULL ? place(stream, batch->end, batch->end_ns, now_ns, false) : batch->end_ns;
 }
 
