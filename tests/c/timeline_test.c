@@ -39,7 +39,7 @@ static const struct meter_driver driver = {.elapsed_ns = elapsed, .recycle = rec
 static struct timeline timeline;
 
 static int64_t place(int64_t ended_ns, int64_t recorded_ns, int64_t observed_ns) {
-  int64_t wall_ns = timeline_place(&timeline, &driver, record(ended_ns), recorded_ns, observed_ns, false);
+  int64_t wall_ns = timeline_place(&timeline, &driver, record(ended_ns), recorded_ns, observed_ns);
   CHECK(wall_ns >= recorded_ns && wall_ns <= observed_ns, "between being recorded and being seen");
   return wall_ns;
 }

@@ -121,7 +121,7 @@ static bool goes_in_step(struct wait *wait, const struct meter_bucket *bucket, i
   struct device_state *const *others = bucket->others;
   uint32_t percent = get(bucket->percent);
   int64_t owes_ns = wait->now_ns + bucket_wall_ns(BUCKET_BURST_NS, percent);
-  int64_t pays_ns = bucket_wall_ns(min(wait->cost_ns, BUCKET_BURST_NS / 2), percent);
+  int64_t pays_ns = bucket_wall_ns(wait->cost_ns, percent);
   bool others_work = false, others_wait = false;
   *open_at_ns = zero_at_ns;
   for (int i = 0; !wait->terms.is_apart && others != NULL && others[i] != NULL; i++) {
@@ -321,7 +321,7 @@ struct batch gate_wait(struct meter_stream *stream, int64_t cost_ns) {
   note_wait(&wait);
   note_release(meter, began_ns, valve);
   gate_note_activity(meter, METER_BATCH_NS);
-  set(stream->is_free, wait.is_free && !wait.others.company && meter->observer != NULL);
+  set(stream->is_free, wait.is_free && !wait.others.company);
   return (struct batch){.open_until_ns = wait.others.company ? wait.now_ns + METER_BATCH_NS : INT64_MAX,
                         .in_company = wait.others.company,
                         .most_launches = valve ? 1 : METER_BATCH_LAUNCHES};

@@ -78,7 +78,7 @@ static void learn(struct meter *meter, const struct batch *batch, int64_t busy_n
 }
 
 /* When the marker completed, between these two. In a context beyond as many as have a timeline: when that was seen. */
-static int64_t place(struct meter_stream *stream, void *marker, int64_t earliest_ns, int64_t latest_ns, bool is_base) {
+static int64_t place(struct meter_stream *stream, void *marker, int64_t earliest_ns, int64_t latest_ns) {
   struct meter *meter = stream->meter;
   struct timeline *timeline = NULL;
   void *context = get(stream->context);
@@ -95,13 +95,13 @@ static int64_t place(struct meter_stream *stream, void *marker, int64_t earliest
     timeline->base = NULL;
     set(timeline->context, context);
   }
-  return timeline_place(timeline, meter->driver, marker, earliest_ns, latest_ns, is_base);
+  return timeline_place(timeline, meter->driver, marker, earliest_ns, latest_ns);
 }
 
 static int64_t place_end(struct meter_stream *stream, const struct batch *batch, int64_t now_ns) {
   if (batch->start != NULL)
-    place(stream, batch->start, batch->start_ns, batch->start_ns, true);
-  return batch->end != NULL ? place(stream, batch->end, batch->end_ns, now_ns, false) : batch->end_ns;
+    place(stream, batch->start, batch->start_ns, batch->start_ns);
+  return batch->end != NULL ? place(stream, batch->end, batch->end_ns, now_ns) : batch->end_ns;
 }
 
 /* How long the GPU was busy with the batch. Between its launches it may have waited for the host, for all but the time

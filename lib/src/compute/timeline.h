@@ -10,9 +10,9 @@
 
 /* When a completed marker completed, which was after it was recorded and before it was seen. To hold every marker to
  * that keeps the timeline true in both directions while the two clocks drift apart. The marker is recycled, unless it
- * becomes the base of the next ones: what is measured from a new base is exact. */
+ * becomes the base of the next ones. */
 static inline int64_t timeline_place(struct timeline *timeline, const struct meter_driver *driver, void *marker,
-                                     int64_t recorded_ns, int64_t observed_ns, bool is_new_base) {
+                                     int64_t recorded_ns, int64_t observed_ns) {
   int64_t elapsed_ns = 0, at_ns = observed_ns;
   void *unused = marker;
   bool is_first = timeline->base == NULL;
@@ -20,7 +20,7 @@ static inline int64_t timeline_place(struct timeline *timeline, const struct met
     at_ns = is_first ? recorded_ns : timeline->base_ns + elapsed_ns;
     at_ns = at_ns < recorded_ns ? recorded_ns : at_ns > observed_ns ? observed_ns : at_ns;
     timeline->base_ns = at_ns - elapsed_ns;
-    if (is_first || is_new_base || elapsed_ns > TIMELINE_REBASE_NS) {
+    if (is_first || elapsed_ns > TIMELINE_REBASE_NS) {
       unused = timeline->base;
       timeline->base = marker;
       timeline->base_ns = at_ns;
