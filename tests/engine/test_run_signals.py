@@ -67,8 +67,8 @@ def test_a_signal_before_the_start_leaves_nothing_behind(
             held.wait()
             process.send_signal(signal.SIGINT)
             held.release()
-            process.communicate(timeout=60)
-    assert process.returncode == (0 if request_path == "/start" else 128 + signal.SIGINT)
+            _, said = process.communicate(timeout=60)
+    assert process.returncode == (0 if request_path == "/start" else 128 + signal.SIGINT), said
     vgpurun.assert_nothing_left()
 
 

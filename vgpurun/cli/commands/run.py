@@ -89,10 +89,11 @@ def run(
 
     with Signals() as signals:
         asked = ask_engine(image)  # meanwhile the rest is imported, and the driver asked for its GPUs
-        from vgpurun.admission.nesting import share_on_host
-        from vgpurun.admission.wanted import Wanted
-        from vgpurun.launch.profiling import Profiling
-        from vgpurun.launch.run import Launch
+        with signals.held():  # Python drops what a handler raises within some steps of an import
+            from vgpurun.admission.nesting import share_on_host
+            from vgpurun.admission.wanted import Wanted
+            from vgpurun.launch.profiling import Profiling
+            from vgpurun.launch.run import Launch
 
         wanted = Wanted.take(given, share=share_on_host())
         profiling = Profiling.read(given.pop("profile"), given.pop("profile_size"))
