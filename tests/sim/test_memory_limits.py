@@ -45,7 +45,7 @@ def cgroup() -> Iterator[str]:
     """A cgroup of the test's own, with one below it."""
     if os.geteuid() != 0:
         pytest.skip("only root can make a cgroup")
-    path = f"{FOLDER}/vgpurun-test-{os.getpid()}"
+    path = f"{FOLDER}/vgpurun-limits-{os.getpid()}"  # not the name of an engine's cgroups
     made = subprocess.run([IN_CGROUP2, "mkdir", "-p", f"{path}/below"], capture_output=True, text=True)
     if made.returncode:
         pytest.skip(f"the kernel has no cgroup v2: {made.stderr.strip()}")
