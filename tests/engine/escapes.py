@@ -83,10 +83,12 @@ def past_programs() -> Path:
             includes = [f"-I{each}" for each in (*(each.parent for each in headers), SOURCES)]
             # The kernel's headers, which musl's package does not bring.
             includes += ["-idirafter", "/usr/include", "-idirafter", "/usr/include/x86_64-linux-gnu"]
+            # For the driver alone: to a program this would give the functions of CUDA 1, whose memory is below 4 GiB.
             defined = ["-D_GNU_SOURCE", "-D__GLIBC_PREREQ(major, minor)=0", "-D__CUDA_API_VERSION_INTERNAL"]
+            compile_one = [compiler, "-c", "-O1", "-w", *includes]
+            subprocess.run([*compile_one, *defined, *sources], cwd=folder, check=True)
+            subprocess.run([*compile_one, PROGRAMS / "past.c"], cwd=folder, check=True)
             compiled = [f"{each.stem}.o" for each in (*sources, PROGRAMS / "past.c")]
-            compile_all = [compiler, "-c", "-O1", "-w", *defined, *includes, *sources, PROGRAMS / "past.c"]
-            subprocess.run(compile_all, cwd=folder, check=True)
             subprocess.run([compiler, "-static", "-o", "static", *compiled], cwd=folder, check=True)
             shutil.copy(musl / "lib/ld-musl-x86_64.so.1", folder / "ld-musl")
             subprocess.run([compiler, "-o", "musl", *compiled], cwd=folder, check=True)

@@ -62,10 +62,13 @@ def status(vgpurun: Cli, name: str = "tenant") -> str:
 
 @pytest.mark.timeout(300)
 def test_memory_past_the_library_is_stopped(vgpurun: Cli, debian: str, tmp_path: Path) -> None:
-    """Each way in a container of its own, and once by `docker exec`; on several GPUs, so that none is ever full."""
+    """Each way in a container of its own, and once by `docker exec`; all together leave room on their GPUs.
+
+    So however late the guard is, each program is there until it is ended.
+    """
     vgpurun.environment["VGPUSIM_CONFIG"] = own_gpu_config(tmp_path, count=4)
-    fill = ("fill", str(16 * MIB), "0.03")
-    commands = {way: command(text, *fill) for way, text in PAST_THE_LIBRARY.items()}
+    grow = ("grow", str(960 * MIB), str(16 * MIB))
+    commands = {way: command(text, *grow) for way, text in PAST_THE_LIBRARY.items()}
     commands["docker exec"] = ["python3", "-c", "input()"]
     options = ("--mem", "600m", "--overcommit", *HOSTILE, "-v", f"{past_programs()}:/past:ro", *WITH_PROGRAMS)
     assert len(commands) >= 20
@@ -77,7 +80,7 @@ def test_memory_past_the_library_is_stopped(vgpurun: Cli, debian: str, tmp_path:
 
     with guarding(vgpurun, "--memory", "kill"), ThreadPoolExecutor(4) as pool:
         list(pool.map(run, range(len(commands)), commands.values()))
-        by_exec = command(PAST_THE_LIBRARY["dlmopen"], *fill)
+        by_exec = command(PAST_THE_LIBRARY["dlmopen"], *grow)
         vgpurun.engine.containers.get(f"tenant-{len(commands) - 1}").exec_run(by_exec, detach=True)
         wait_until(lambda: "running" not in {status(vgpurun, f"tenant-{n}") for n in range(len(commands))}, "end")
     done = {each["name"]: each for each in actions(vgpurun)}

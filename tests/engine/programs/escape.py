@@ -2,6 +2,7 @@
 
 escape.py WAY hold BYTES                  take memory, and wait for the end of standard input
 escape.py WAY fill STEP_BYTES [PAUSE_S]   take memory in steps until it is refused, and say how much that was
+escape.py WAY grow BYTES STEP_BYTES       take so much in steps of 0.03 s, and stay until it is ended
 escape.py WAY spin KERNEL SECONDS [FILE]  launch KERNEL for that long, once FILE is there, and count
 
 WAY is how: plain (by the library), copy (a second copy of the driver), namespace (dlmopen), table (the driver's own
@@ -17,6 +18,7 @@ import ctypes
 import json
 import os
 import shutil
+import signal
 import struct
 import sys
 import tempfile
@@ -163,6 +165,13 @@ def main() -> None:
             granted += int(step)
             time.sleep(float(pause_s[0]) if pause_s else 0.01)
         print(json.dumps({"result": result, "granted_bytes": granted}), flush=True)
+    elif verb == "grow":
+        size, step = map(int, arguments)
+        for _ in range(0, size, step):
+            assert allocate(step) == 0
+            time.sleep(0.03)
+        while True:
+            signal.pause()
     else:
         module, function = ctypes.c_void_p(), ctypes.c_void_p()
         call("cuModuleLoadData", ctypes.byref(module), b".version 8.0\n.target sm_90\n.address_size 64\n")

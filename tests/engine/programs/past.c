@@ -2,6 +2,7 @@
  * A program that is linked with the simulated driver itself, and so comes to the GPU by system calls alone.
  *
  * past fill STEP_BYTES PAUSE_S      take memory in steps until it is refused, and say how much that was
+ * past grow BYTES STEP_BYTES        take so much in steps of 0.03 s, and stay until it is ended
  * past spin KERNEL SECONDS [FILE]   launch KERNEL for that long, once FILE is there, and count
  */
 #include <cuda.h>
@@ -41,6 +42,16 @@ static void fill(size_t step, double seconds) {
   printf("{\"result\": %d, \"granted_bytes\": %zu}\n", result, granted);
 }
 
+static void grow(size_t size, size_t step) {
+  CUdeviceptr pointer;
+  for (size_t granted = 0; granted < size; granted += step) {
+    must(cuMemAlloc(&pointer, step));
+    pause_s(0.03);
+  }
+  for (;;)
+    pause();
+}
+
 static void spin(const char *kernel, double seconds, const char *file) {
   CUmodule module;
   CUfunction function;
@@ -69,6 +80,8 @@ int main(int count, char *arguments[]) {
   must(cuCtxSetCurrent(context));
   if (strcmp(arguments[1], "fill") == 0)
     fill(strtoull(arguments[2], NULL, 10), strtod(arguments[3], NULL));
+  else if (strcmp(arguments[1], "grow") == 0)
+    grow(strtoull(arguments[2], NULL, 10), strtoull(arguments[3], NULL, 10));
   else
     spin(arguments[2], strtod(arguments[3], NULL), arguments[4]);
   return 0;
