@@ -66,6 +66,7 @@ NOT_ENFORCED_SM: Final = 2
 NOT_ENFORCED_TURNS: Final = 4
 
 SLOT_LOCK_OFFSET: Final = 1 << 30
+START_LOCK_OFFSET: Final = SLOT_LOCK_OFFSET - 2
 MARKER_PREFIX: Final = "vgpurun-library version="
 
 

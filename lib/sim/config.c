@@ -29,6 +29,7 @@ static const struct key top_keys[] = {
     {"driver_version", TEXT, AT(sim_config, driver_version), 0, 0, 0},
     {"cuda_version", VERSION, AT(sim_config, cuda_version), 1, 110, 199},
     {"default_kernel_us", NUMBER, AT(sim_config, default_kernel_ns), NS_PER_US, 0, 3600000000},
+    {"start_ms", NUMBER, AT(sim_config, start_ns), NS_PER_MS, 0, 60000},
     {"kept_data_mib", NUMBER, AT(sim_config, kept_data_bytes), MIB, 0, 1 << 20},
     {0},
 };

@@ -38,6 +38,7 @@ struct sim_config {
   char driver_version[SIM_TEXT_SIZE];
   uint64_t cuda_version; /* 10 * major + minor */
   uint64_t default_kernel_ns;
+  uint64_t start_ns; /* how long cuInit takes */
   uint64_t kept_data_bytes;
   unsigned device_count;
   unsigned kernel_count;

@@ -26,6 +26,7 @@ static CUresult initialize(void) {
     return CUDA_ERROR_INVALID_VALUE;
   if (visible_find() == 0)
     return CUDA_ERROR_NO_DEVICE;
+  clock_wait_until(clock_ns() + sim_config.start_ns);
   if (!state_open() || !state_join())
     return CUDA_ERROR_OPERATING_SYSTEM;
   if (pthread_atfork(NULL, NULL, after_fork_in_child) != 0 || !restore_thread_start(&driver_lock))

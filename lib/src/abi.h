@@ -172,6 +172,10 @@ struct vgpu_usage {
 
 #define VGPU_SLOT_LOCK_OFFSET (1ULL << 30) /* past the data: a lock needs no byte behind it */
 
+/* On this byte a process that is within its first call of CUDA has a read lock, by its open file description: which
+ * GPUs it will see is decided there, so that the host moves the container to others before or after it. */
+#define VGPU_START_LOCK_OFFSET (VGPU_SLOT_LOCK_OFFSET - 2)
+
 /* The marker by which `vgpurun` recognises a built library without loading it. */
 #define VGPU_MARKER_PREFIX "vgpurun-library version="
 

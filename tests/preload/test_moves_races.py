@@ -5,14 +5,19 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from test_suspend_crashes import state_of
 
+from support import CHECKOUT
 from support.suspension import Host, Program
+from vgpurun.limits import usage_file
 
+STARTERS = CHECKOUT / "tests" / "sim" / "programs" / "starters.py"
 LIMITS = ("--mem", "1500m", "--gpus", "device=0")
 HELD_MIB = 100 + 4 + 2 + 6 + 1000
 
@@ -79,6 +84,68 @@ def test_a_program_that_ends_meanwhile(host: Host, start: Callable[..., Program]
     assert move.returncode == 0 or said == f"vgpurun: process {program.pid} has ended meanwhile\n", said
     program.process.wait(30)
     assert reserved_mib(host) == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("moves", [10, pytest.param(50, marks=pytest.mark.exhaustive)])
+def test_programs_that_start_all_the_time(host: Host, moves: int) -> None:
+    """Whichever moment of its start the move falls into, each is on the share's GPU when it is over."""
+    host.configure(2048, "start_ms: 600\n")  # longer than a call is given to notice the move
+    starters = host.start(
+        "local",
+        "--driver",
+        "sim",
+        "--mem",
+        "1000m",
+        "--gpus",
+        "device=0",
+        "--",
+        sys.executable,
+        str(STARTERS),
+        "4",
+        "1000",
+    )
+    try:
+        assert starters.stdout
+        assert starters.stdout.readline() == "right\n"
+        for number in range(moves):
+            gpu = (number + 1) % 2
+            done = host.vgpurun("move", "--driver", "sim", "--gpus", str(gpu), "--process", str(starters.pid))
+            assert done.returncode == 0, done.stderr
+            for _ in range(5):
+                assert host.used_mib()[1 - gpu] == 0
+    finally:
+        os.kill(starters.pid, signal.SIGTERM)
+        said, errors = starters.communicate(timeout=30)
+    assert set(said.splitlines()) == {"right"}, (said, errors)
+    assert said.count("right") > 4
+
+
+def test_a_program_that_is_stopped_as_it_starts(host: Host) -> None:
+    """It could find the GPU that the share had: it stays, until that has started."""
+    host.configure(2048, "start_ms: 3000\n")
+    starter = host.start(
+        "local", "--driver", "sim", "--mem", "1000m", "--gpus", "device=0", "--",
+        sys.executable, "-c", "from cuda_driver import Driver; d = Driver(); print('now', flush=True); d.start(0)\n"
+        "print(d.device_uuid(), d.mem_alloc(1 << 20) > 0, flush=True); input()",
+    )  # fmt: skip
+    try:
+        assert starter.stdout
+        assert starter.stdout.readline() == "now\n"
+        child = int(Path(f"/proc/{starter.pid}/task/{starter.pid}/children").read_text().split()[0])
+        (folder,) = (host.folder / "state" / "containers").iterdir()
+        while not usage_file.is_starting(folder / "run" / "usage"):
+            time.sleep(0.001)
+        os.kill(child, signal.SIGSTOP)
+        move = ("move", "--driver", "sim", "--gpus", "1", "--process", str(starter.pid))
+        refused = host.vgpurun(*move, "--timeout", "1s")
+        assert refused.returncode == 125 and "has been starting CUDA for 1 s" in refused.stderr, refused.stderr
+        assert reserved_mib(host) == [1000, 0, 0, 0]
+        os.kill(child, signal.SIGCONT)
+        done = host.vgpurun(*move)
+        assert done.returncode == 0, done.stderr
+    finally:
+        said, _ = starter.communicate("\n", timeout=30)
+    assert said == f"{host.uuids[1]} True\n"
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from vgpurun import abi
 from vgpurun.limits.utilization import Utilization, read_seconds
 from vgpurun.limits.wait_times import WaitTimes, read_wait_times
-from vgpurun.storage.shared_file import is_live, open_regular, read_regular
+from vgpurun.storage.shared_file import is_live, is_locked, open_regular, read_regular
 
 # The bits of not_enforced, by the limit that could not be held.
 NOT_ENFORCED = {
@@ -133,6 +133,17 @@ def shares_memory(path: Path) -> bool:
             finally:
                 os.close(file)
     return False
+
+
+def is_starting(path: Path) -> bool:
+    """Return whether a process that counts in a usage file is within its first call of CUDA. Raises OSError."""
+    file = open_regular(path)
+    if file is None:
+        return False
+    try:
+        return is_locked(file, abi.START_LOCK_OFFSET)
+    finally:
+        os.close(file)
 
 
 def read_asked_ns(path: Path) -> int:

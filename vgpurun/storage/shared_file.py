@@ -61,6 +61,11 @@ def open_regular(path: Path) -> int | None:
 
 def is_live(file: int, slot: int, count: int = 1) -> bool:
     """Ask the kernel whether a process holds the lock of this slot, or of one of so many from there."""
-    question = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, abi.SLOT_LOCK_OFFSET + slot, count, 0)
+    return is_locked(file, abi.SLOT_LOCK_OFFSET + slot, count)
+
+
+def is_locked(file: int, at: int, count: int = 1) -> bool:
+    """Ask the kernel whether anybody has a lock on one of these bytes, be it shared. Raises OSError."""
+    question = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, at, count, 0)
     lock_type = _FLOCK.unpack(fcntl.fcntl(file, fcntl.F_OFD_GETLK, question))[0]
     return bool(lock_type != fcntl.F_UNLCK)

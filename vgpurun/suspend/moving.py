@@ -10,6 +10,7 @@ from vgpurun import abi
 from vgpurun.errors import SuspendError
 from vgpurun.host.checkpoints import Checkpoints
 from vgpurun.host.gpus import Gpu
+from vgpurun.limits import usage_file
 from vgpurun.limits.update import Limited, changing, devices_of
 from vgpurun.suspend import checks, record, relocation
 from vgpurun.suspend.processes import Process, find_all, held_by_each, held_bytes
@@ -27,6 +28,8 @@ from vgpurun.suspend.transition import (
     takes_turns,
     undo,
 )  # fmt: skip
+
+_LOOK_S = 0.01
 
 
 def move(
@@ -60,6 +63,7 @@ def move(
                 relocation.reserve(target, limits, onto)
             set_suspended(target, abi.SUSPENDING)
             time.sleep(CALLS_NOTICE_S)
+            _await_starts(target, wishes.lock_timeout_ms)
             begun = take(target, driver, begun, wishes, own, lambda: find_all(target.limits_folder, own, driver))
             relocation.check(target, begun.processes, gpus, onto)  # some have started meanwhile
             begun = begun._replace(phase=Phase.MOVING)
@@ -72,6 +76,21 @@ def move(
             raise
         finish_locked(target, gpus, driver)
         return begun
+
+
+def _await_starts(target: Limited, timeout_ms: int) -> None:
+    """Wait for processes that are within their first call of CUDA: each has found its GPUs, and is not known yet.
+
+    Those that begin meanwhile wait for the move, and find the new ones. Raises SuspendError.
+    """
+    deadline_s = time.monotonic() + timeout_ms / 1000
+    while usage_file.is_starting(target.limits_folder / "run" / "usage"):
+        if time.monotonic() > deadline_s:
+            raise SuspendError(
+                f"a process of {target.name} has been starting CUDA for {timeout_ms / 1000:g} s; move it when that has "
+                "started, or give it longer: --timeout"
+            )
+        time.sleep(_LOOK_S)
 
 
 def check_move(target: Limited, gpus: Sequence[Gpu], driver: Checkpoints, onto: Mapping[str, str]) -> list[Process]:

@@ -2,15 +2,19 @@
 #include "cuda/memory.h"
 #include "cuda/overhead.h"
 #include "cuda/reserve.h"
-#include "device/process.h"
+#include "device/suspension.h"
 #include "stream/meters.h"
 #include "stream/streams.h"
 
 HOOK CUresult cuInit(unsigned flags) {
   hooks_load_cuda();
-  if (process_shows_limits())
-    visible_set();
-  return real.cuInit(flags);
+  if (!process_shows_limits())
+    return real.cuInit(flags);
+  suspension_enter_start();
+  visible_set();
+  CUresult result = real.cuInit(flags);
+  suspension_leave_start();
+  return result;
 }
 
 struct measured_context {

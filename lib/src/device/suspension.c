@@ -41,6 +41,28 @@ void suspension_wait(void) {
   }
 }
 
+static void at_each_level(void (*act)(struct shared_file *file, off_t at)) {
+  for (int i = 0; i < process_levels(); i++) {
+    struct shared_file *usage = (struct shared_file *)&process_region_at(i)->file;
+    if (shared_file_is_open(usage))
+      act(usage, (off_t)VGPU_START_LOCK_OFFSET);
+  }
+}
+
+/* The host says first that calls are to wait, and then looks for the lock: of the two, at least one sees the other. */
+void suspension_enter_start(void) {
+  at_each_level(shared_file_share_byte);
+  while (process_is_suspended()) {
+    suspension_leave_start();
+    suspension_wait();
+    at_each_level(shared_file_share_byte);
+  }
+}
+
+void suspension_leave_start(void) {
+  at_each_level(shared_file_leave_byte);
+}
+
 static void suspension_forget(void) {
   asked_ns = 0;
 }

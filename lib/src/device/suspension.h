@@ -14,6 +14,12 @@ COLD void suspension_ask(void);
 /* Returns when the GPUs are back. Holds nothing, and lets signal handlers run. */
 COLD void suspension_wait(void);
 
+/* The same for the call that starts the driver, which decides what GPUs the process will see: the host waits until it
+ * is over before it moves any process of the container, and a call that begins later waits for the host. A second
+ * thread that starts the driver meanwhile finds it started when the first one leaves. */
+void suspension_enter_start(void);
+void suspension_leave_start(void);
+
 /* The first thing that every call of the driver does where there are limits. */
 static inline void suspension_pass(void) {
   if (process_is_suspended())

@@ -241,6 +241,14 @@ void shared_file_unlock_bytes(int descriptor, off_t at, size_t size) {
   fcntl(descriptor, F_OFD_SETLK, &lock);
 }
 
+void shared_file_share_byte(struct shared_file *file, off_t at) {
+  set(file, range(F_RDLCK, (unsigned long long)at, 1));
+}
+
+void shared_file_leave_byte(struct shared_file *file, off_t at) {
+  set(file, range(F_UNLCK, (unsigned long long)at, 1));
+}
+
 static bool is_taken(int error) {
   return error == EAGAIN || error == EACCES;
 }

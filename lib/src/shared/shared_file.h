@@ -67,6 +67,10 @@ int shared_file_descriptor(struct shared_file *file);
 bool shared_file_try_lock_bytes(int descriptor, off_t at, size_t size);
 void shared_file_unlock_bytes(int descriptor, off_t at, size_t size);
 
+/* The same of one byte, together with others that do this. A file that cannot be locked stays as it is. */
+void shared_file_share_byte(struct shared_file *file, off_t at);
+void shared_file_leave_byte(struct shared_file *file, off_t at);
+
 /* False, and errno, when not all could be read or written. A part that was cut off the file reads as zeros, and errno
  * is ENODATA. */
 bool shared_file_read_at(int descriptor, void *to, size_t size, off_t at);
