@@ -19,6 +19,11 @@ SOURCES = CHECKOUT / "lib" / "sim"
 # A root in the container needs these to unmount our files, to trace, and to enter namespaces.
 HOSTILE = ("--cap-add", "SYS_ADMIN", "--cap-add", "SYS_PTRACE", "--security-opt", "apparmor=unconfined",
            "--security-opt", "seccomp=unconfined")  # fmt: skip
+# A file capability (CAP_CHOWN, version 2, effective), by which a program is one that LD_PRELOAD does not reach.
+GRANT = (
+    "python3 -c 'import os, struct, sys; "
+    'os.setxattr(sys.argv[1], "security.capability", struct.pack("<5I", 0x02000001, 1, 0, 0, 0))\''
+)
 _BELOW = (
     "d=/sys/fs/cgroup; [ -e $d/cgroup.procs ] || d=$d/freezer; mount -o remount,bind,rw $d && mkdir $d/below && "
     "echo $$ >$d/below/cgroup.procs && umount /etc/ld.so.preload; FILL"
@@ -28,6 +33,7 @@ BY_FUNCTIONS = {
     "second copy of the driver": "ESCAPE copy WORK",
     "dlmopen": "ESCAPE namespace WORK",
     "raw export table": "ESCAPE table WORK",
+    "auditor": "LD_AUDIT=PAST/audit.so FILL",
 }
 # By a program in which no library of ours is.
 BY_PROGRAMS = {
@@ -38,6 +44,8 @@ BY_PROGRAMS = {
     "program of musl": "PAST/ld-musl PAST/musl WORK",
     "program in no file": "ESCAPE memfd WORK",
     "setuid static program": "cp PAST/static /bin/x; chmod 4755 /bin/x; su nobody -s /bin/sh -c '/bin/x WORK'",
+    "program with a capability": f"cp PAST/static /bin/y; {GRANT} /bin/y; su nobody -s /bin/sh -c '/bin/y WORK'",
+    "child that shares memory": "PAST/static child WORK",
     "daemon": "ESCAPE daemon-loader WORK </dev/null | cat",
 }
 # By a root that may mount.
@@ -70,13 +78,13 @@ def command(escape: str, *work: str) -> list[str]:
 
 
 def past_programs() -> Path:
-    """Return the folder with the programs of past.c, for /past of a container: linked with musl, as all static ones.
+    """Return the folder with the programs of past.c and audit.c, for /past of a container; the former linked with musl.
 
     Raises UnavailableError where musl cannot be had.
     """
     compiler, musl = tool("musl-gcc", "musl-tools"), unpacked("musl")
     sources = [each for each in SOURCES.glob("*.c") if not each.name.startswith(("nvml_", "nvidia_smi"))]
-    newest_s = max(each.stat().st_mtime for each in (PROGRAMS / "past.c", Path(__file__), *SOURCES.iterdir()))
+    newest_s = max(each.stat().st_mtime for each in (*PROGRAMS.glob("*.c"), Path(__file__), *SOURCES.iterdir()))
     with one_at_a_time(CHECKOUT / "lib" / "build" / "tests" / "past") as folder:
         if not (folder / "musl").exists() or (folder / "musl").stat().st_mtime < newest_s:
             headers = Path(sysconfig.get_path("purelib")).glob("nvidia/*/include/cuda.h")
@@ -91,5 +99,6 @@ def past_programs() -> Path:
             compiled = [f"{each.stem}.o" for each in (*sources, PROGRAMS / "past.c")]
             subprocess.run([compiler, "-static", "-o", "static", *compiled], cwd=folder, check=True)
             shutil.copy(musl / "lib/ld-musl-x86_64.so.1", folder / "ld-musl")
+            subprocess.run(["cc", "-shared", "-fPIC", "-o", "audit.so", PROGRAMS / "audit.c"], cwd=folder, check=True)
             subprocess.run([compiler, "-o", "musl", *compiled], cwd=folder, check=True)
         return folder

@@ -80,8 +80,9 @@ def test_memory_past_the_library_is_stopped(vgpurun: Cli, debian: str, tmp_path:
 
     with guarding(vgpurun, "--memory", "kill"), ThreadPoolExecutor(4) as pool:
         list(pool.map(run, range(len(commands)), commands.values()))
-        by_exec = command(PAST_THE_LIBRARY["dlmopen"], *grow)
-        vgpurun.engine.containers.get(f"tenant-{len(commands) - 1}").exec_run(by_exec, detach=True)
+        by_exec, environment = command("FILL", *grow), {"LD_AUDIT": "/past/audit.so"}
+        container = vgpurun.engine.containers.get(f"tenant-{len(commands) - 1}")
+        container.exec_run(by_exec, environment=environment, detach=True)
         wait_until(lambda: "running" not in {status(vgpurun, f"tenant-{n}") for n in range(len(commands))}, "end")
     done = {each["name"]: each for each in actions(vgpurun)}
     assert len(done) == len(actions(vgpurun)), "not twice for one cause"
@@ -189,11 +190,36 @@ def test_programs_that_the_library_sees_are_left_alone(own_gpu: Cli, debian: str
     ]
 
 
+def test_a_program_that_root_brings_into_a_container(own_gpu: Cli, debian: str, tmp_path: Path) -> None:
+    """By nsenter, so that it is in another cgroup: the library holds it; past that it is a program outside."""
+    admin = tmp_path / "admin.yaml"
+    admin.write_text("guard:\n  outside: kill\n  outside_grace: 1s\n  users: []\n")
+    guard = replace(own_gpu, command=(sys.executable, "-c", WITH_ADMIN_FILE, str(admin)))
+    start(own_gpu, debian, "-c", "input()")
+    first = own_gpu.engine.containers.get("tenant").attrs["State"]["Pid"]
+    enter = ("nsenter", f"--target={first}", "--mount", "--pid", "--", "env", "-i", "/usr/bin/python3")
+
+    def entered(way: str) -> subprocess.Popen[str]:
+        words = [*enter, "/programs/escape.py", way, "hold", str(16 * MIB)]
+        return subprocess.Popen(words, stdin=subprocess.PIPE, text=True)
+
+    filled = subprocess.run([*enter, "/programs/gpu.py", "fill", str(2 * MIB)], capture_output=True, text=True)
+    assert json.loads(filled.stdout) == {"granted_bytes": (1024 - 518) * MIB, "result": 2}
+    with guarding(guard), entered("plain") as inside:
+        with entered("copy") as outside:
+            assert outside.wait(60) == -signal.SIGKILL
+        assert inside.poll() is None
+        inside.communicate()
+    (done,) = actions(own_gpu)
+    assert (done["verb"], done["cause"]) == ("kill", "outside")
+
+
 # With kernels of so many milliseconds.
 COMPUTE = {
     "second copy of the driver": 1, "dlmopen": 10, "raw export table": 1, "loader of its own": 10,
     "loader of its own, once it is counted": 1, "traced loader": 10, "static program": 1, "program of musl": 10,
-    "program in no file": 1, "daemon": 10, "unmounted preload": 1, "new namespaces": 10,
+    "program in no file": 1, "daemon": 10, "unmounted preload": 1, "new namespaces": 10, "auditor": 1,
+    "child that shares memory": 10,
 }  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from cli import GPU_PROGRAM, WITH_PROGRAMS, Cli
+from escapes import GRANT
 from support import assert_measured
 from vgpurun import abi
 from vgpurun.storage import tenants
@@ -202,6 +203,14 @@ def test_limits_go_with_the_device(
     devices = vgpurun.run(*limits, *WITH_PROGRAMS, debian, *command).json()["devices"]
     assert {device["name"]: device["total"] for device in devices} == {name: gib * GIB for name, gib in seen.items()}
     assert [device["nvml_total"] for device in devices] == [device["total"] for device in devices]
+
+
+def test_a_program_with_a_capability_of_its_file_is_held(vgpurun: Cli, debian: str) -> None:
+    """The loader takes no LD_PRELOAD for such a one, nor any folder of LD_LIBRARY_PATH."""
+    fill = f"/bin/p /programs/gpu.py fill {MIB}"
+    script = f"cp -L /usr/bin/python3 /bin/p; {GRANT} /bin/p; su nobody -s /bin/sh -c '{fill}'"
+    filled = vgpurun.run("--mem", "1g", *WITH_PROGRAMS, debian, "sh", "-c", script).json()
+    assert filled["result"] == 2 and 0 < filled["granted_bytes"] < GIB
 
 
 def test_a_device_can_be_chosen_and_limited_by_its_number(vgpurun: Cli, debian: str) -> None:

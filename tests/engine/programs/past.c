@@ -4,8 +4,11 @@
  * past fill STEP_BYTES PAUSE_S      take memory in steps until it is refused, and say how much that was
  * past grow BYTES STEP_BYTES        take so much in steps of 0.03 s, and stay until it is ended
  * past spin KERNEL SECONDS [FILE]   launch KERNEL for that long, once FILE is there, and count
+ *
+ * `past child ...` does so in a child that shares its memory, and with that its context.
  */
 #include <cuda.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -72,17 +75,24 @@ static void spin(const char *kernel, double seconds, const char *file) {
 int main(int count, char *arguments[]) {
   CUcontext context;
   CUdevice device;
-  if (count < 4)
+  bool in_child = count > 1 && strcmp(arguments[1], "child") == 0;
+  arguments += in_child;
+  if (count < 4 + in_child)
     return 2;
   must(cuInit(0));
   must(cuDeviceGet(&device, 0));
   must(cuDevicePrimaryCtxRetain(&context, device));
   must(cuCtxSetCurrent(context));
+  if (in_child && vfork() != 0)
+    return 0; /* it has ended */
   if (strcmp(arguments[1], "fill") == 0)
     fill(strtoull(arguments[2], NULL, 10), strtod(arguments[3], NULL));
   else if (strcmp(arguments[1], "grow") == 0)
     grow(strtoull(arguments[2], NULL, 10), strtoull(arguments[3], NULL, 10));
   else
     spin(arguments[2], strtod(arguments[3], NULL), arguments[4]);
+  fflush(stdout);
+  if (in_child)
+    _exit(0);
   return 0;
 }
