@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from support import ROUNDS
-from support.suspension import Host, Program, rounds_under_fire
+from support.suspension import SIM, Host, Program, rounds_under_fire
+from vgpurun.host import checkpoint_calls
 
 pytestmark = pytest.mark.slow
 # Suspends and resumes; half of them are cut off at a random moment.
@@ -52,6 +53,23 @@ def check(host: Host, program: Program) -> None:
     assert state_of(host, program) == "RUNNING"
     assert not (program.folder / "suspension").exists()
     assert program.asks("check").startswith("right")
+
+
+@pytest.mark.parametrize("has_begun", [False, True])
+def test_the_helper_says_nothing_when_its_master_is_killed(host: Host, has_begun: bool) -> None:
+    read, write = os.pipe()
+    if not has_begun:
+        os.close(read)
+    helper = subprocess.Popen(
+        [sys.executable, "-I", "-S", checkpoint_calls.__file__, SIM / "libcuda.so.1"], env=host.environment,
+        stdin=subprocess.PIPE, stdout=write, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    os.close(write)
+    if has_begun:
+        assert os.read(read, 100) == b"ready\n"
+        os.close(read)
+    assert helper.communicate("state 1\n", timeout=60)[1] == ""
+    assert helper.returncode == 0
 
 
 def test_the_one_that_suspends_is_killed(host: Host, start: Callable[..., Program]) -> None:
