@@ -221,7 +221,9 @@ static void check_repair(void) {
   usage.processes[0].devices[0] = (struct vgpu_device_usage){.counted_bytes = LIMIT_BYTES};
   CHECK(!RESERVES(b, 0, 1, LIMIT_BYTES), "what can be does");
   memset(&usage, 0, 16);
+  own[0].usage.shares_memory = 1;
   correct(&a, 600000 * UNIT, LEDGER_LOOKED, 0);
+  CHECK(usage.processes[0].shares_memory == 1, "the whole slot");
   CHECK(RESERVES(b, 0, 400000 * UNIT, LIMIT_BYTES) && !RESERVES(b, 0, 1, LIMIT_BYTES), "repaired");
   CHECK(usage.magic == VGPU_USAGE_MAGIC && usage.abi_version == VGPU_ABI_VERSION && usage.slots_used > 0, "the header");
 }
@@ -398,6 +400,64 @@ static void check_each_level_refuses(void) {
   }
 }
 
+/* Above its own level a process keeps what it has released for the next time, which makes no call there: a small part
+ * of the limit, and less of it the more processes there are. What it holds is never less than what it shows. */
+static void check_kept_above(void) {
+  const uint64_t bytes = 10 * LEDGER_BLOCK_BYTES, most_bytes = 18 * LEDGER_BLOCK_BYTES;
+  const uint64_t limits_bytes[VGPU_MAX_LEVELS] = {LIMIT_BYTES, THREADS * 64 * most_bytes, LIMIT_BYTES};
+  const struct vgpu_device_usage *shown = &usage.processes[0].devices[0];
+  const struct vgpu_device_usage *above = &above_usage[0].processes[0].devices[1];
+  struct ledger levels[VGPU_MAX_LEVELS], beside[VGPU_MAX_LEVELS];
+  start_over();
+  memset(above_usage, 0, sizeof above_usage);
+  struct ledger *ledger = nest(levels, 3, 0);
+  for (int i = 0; i < 10; i++) {
+    calls = 0;
+    CHECK(reserves(ledger, bytes, limits_bytes), "fits");
+    ledger_settle(ledger, 0, bytes, bytes);
+    CHECK(shown->counted_bytes == bytes && above->counted_bytes == bytes, "is shown");
+    ledger_release(ledger, 0, bytes);
+    CHECK(shown->counted_bytes == 0 && above->counted_bytes == bytes, "is kept above alone");
+    CHECK(i == 0 || calls <= 3, "%d system calls", calls);
+  }
+  CHECK(ledger_used(&levels[1], 0) == 0, "exact here");
+
+  struct ledger *other = nest(beside, 3, 1);
+  const uint64_t left_bytes = limits_bytes[1] - bytes;
+  CHECK(!reserves(other, left_bytes + 1, limits_bytes) && reserves(other, left_bytes, limits_bytes), "all but that");
+  CHECK(reserves(ledger, bytes, limits_bytes) && !reserves(ledger, 1, limits_bytes), "which is still granted");
+  ledger_settle(ledger, 0, bytes, 0);
+  ledger_settle(other, 0, left_bytes, 0);
+
+  CHECK(reserves(ledger, most_bytes + 1, limits_bytes), "fits");
+  ledger_settle(ledger, 0, most_bytes + 1, most_bytes + 1);
+  ledger_release(ledger, 0, most_bytes + 1);
+  CHECK(above->counted_bytes == 0, "more than that is not kept: %llu", (unsigned long long)above->counted_bytes);
+
+  const uint64_t less_bytes[VGPU_MAX_LEVELS] = {LIMIT_BYTES, THREADS * 64 * (bytes - 1), LIMIT_BYTES};
+  CHECK(reserves(ledger, bytes, less_bytes), "fits");
+  ledger_settle(ledger, 0, bytes, bytes);
+  ledger_release(ledger, 0, bytes);
+  CHECK(above->counted_bytes == 0, "no more than its part of the limit: %llu",
+        (unsigned long long)above->counted_bytes);
+}
+
+/* A limit above that has been lowered holds for what is kept there as well. */
+static void check_kept_under_a_lowered_limit(void) {
+  const uint64_t bytes = 10 * LEDGER_BLOCK_BYTES;
+  const uint64_t before_bytes[VGPU_MAX_LEVELS] = {LIMIT_BYTES, LIMIT_BYTES},
+                 after_bytes[VGPU_MAX_LEVELS] = {LIMIT_BYTES, bytes - 1};
+  struct ledger levels[VGPU_MAX_LEVELS];
+  start_over();
+  memset(above_usage, 0, sizeof above_usage);
+  struct ledger *ledger = nest(levels, 2, 0);
+  CHECK(reserves(ledger, bytes, before_bytes), "fits");
+  ledger_settle(ledger, 0, bytes, bytes);
+  ledger_release(ledger, 0, bytes);
+  CHECK(above_usage[0].processes[0].devices[1].counted_bytes == bytes, "kept");
+  CHECK(!reserves(ledger, bytes, after_bytes) && reserves(ledger, bytes - 1, after_bytes), "to the last byte");
+}
+
 /* A file that cannot be written leaves the others as they were. */
 static void check_level_that_fails(void) {
   const uint64_t limits_bytes[VGPU_MAX_LEVELS] = {LIMIT_BYTES, LIMIT_BYTES, LIMIT_BYTES, LIMIT_BYTES};
@@ -496,6 +556,8 @@ int main(int count, char **names) {
   CASE("huge requests") check_huge_requests();
   CASE("concurrency") check_concurrency();
   CASE("each level refuses") check_each_level_refuses();
+  CASE("kept above") check_kept_above();
+  CASE("kept under a lowered limit") check_kept_under_a_lowered_limit();
   CASE("a level that fails") check_level_that_fails();
   CASE("dead at all levels") check_dead_at_all_levels();
   CASE("shares at once") check_shares_at_once();

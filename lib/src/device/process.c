@@ -61,7 +61,7 @@ static void end_alone(int cancel_state) {
 
 static void begin_ledgers(void) {
   struct vgpu_process_usage nothing = {.pid = (uint32_t)getpid(), .pid_namespace = region_pid_namespace()};
-  own = (struct ledger_own){.usage = nothing, .shown = nothing};
+  own = (struct ledger_own){.usage = nothing};
   for (int i = 0; i < process_level_count; i++) {
     struct ledger *above = i + 1 < process_level_count ? &ledgers[i + 1] : NULL;
     ledgers[i] = (struct ledger){&own, &region_slots, &process_regions[i], -1, i, above};
@@ -170,6 +170,7 @@ void process_note_sharing(void) {
   if (__atomic_exchange_n(&noted, true, __ATOMIC_RELAXED))
     return;
   process_ledger();
+  __atomic_store_n(&own.usage.shares_memory, 1, __ATOMIC_RELAXED); /* or a repair would take it back */
   for (int i = 0; i < process_level_count; i++)
     region_note_sharing(&process_regions[i]);
 }

@@ -15,6 +15,7 @@
  * seldom does: that stays shown for the next one. */
 #define MOST_UNSHOWN_BYTES (2 * LEDGER_BLOCK_BYTES)
 #define MOST_KEPT_BYTES ((32ULL << 20) + MOST_UNSHOWN_BYTES)
+#define MOST_KEPT_PART 64 /* of the limit of a level above the process's own: of all its processes together */
 
 uint64_t ledger_driver_size(uint64_t requested_bytes) {
   uint64_t rounded;
@@ -77,57 +78,75 @@ static int reach(const struct ledger *ledger) {
 
 /* ---- what is shown ----------------------------------------------------------------------------------------------- */
 
-static struct vgpu_device_usage *shown_usage(const struct ledger *ledger, int device) {
-  return &ledger->own->shown.devices[device];
+static struct vgpu_device_usage *shown_usage(const struct ledger *level, int device) {
+  return &level_of(level)->shown[device];
 }
 
-/* The ways to the files of all levels. */
+/* The ways to the files of the levels, as far as they have been asked for. */
 struct ways {
   int to[VGPU_MAX_LEVELS];
+  bool known[VGPU_MAX_LEVELS];
 };
 
-static struct ways reach_all(const struct ledger *ledger) {
-  struct ways ways;
-  for (; ledger != NULL; ledger = ledger->above)
-    ways.to[ledger->level] = reach(ledger);
-  return ways;
+static int way_to(const struct ledger *level, struct ways *ways) {
+  if (!ways->known[level->level])
+    ways->to[level->level] = reach(level);
+  ways->known[level->level] = true;
+  return ways->to[level->level];
 }
 
-/* Up to a level that cannot be written. */
-static const struct ledger *write_usage(const struct ledger *ledger, const struct ways *ways, int device,
-                                        const struct vgpu_device_usage *usage) {
-  for (; ledger != NULL; ledger = ledger->above) {
-    size_t at = place_of_device(ledger->own_slot, number_of(ledger, device));
-    if (ledger->own_slot >= 0 &&
-        !ledger->slots->write(ledger->context, ways->to[ledger->level], usage, sizeof *usage, at))
-      return ledger;
-  }
-  return NULL;
+static bool write_usage(const struct ledger *level, struct ways *ways, int device,
+                        const struct vgpu_device_usage *usage) {
+  size_t at = place_of_device(level->own_slot, number_of(level, device));
+  return level->own_slot < 0 || level->slots->write(level->context, way_to(level, ways), usage, sizeof *usage, at);
+}
+
+/* Above the process's own level, what has grown, or has shrunk by more than is kept there. */
+static bool must_show(const struct ledger *level, int device, const struct vgpu_device_usage *usage) {
+  const uint64_t *now = (const uint64_t *)usage, *then = (const uint64_t *)shown_usage(level, device);
+  uint64_t kept_bytes = level_of(level)->kept_bytes[device];
+  for (size_t i = 0; i < sizeof *usage / sizeof *now; i++)
+    if (now[i] > then[i] || then[i] - now[i] > kept_bytes)
+      return true;
+  return false;
+}
+
+static bool must_show_anywhere(const struct ledger *ledger, int device, const struct vgpu_device_usage *usage) {
+  while (ledger != NULL && !must_show(ledger, device, usage))
+    ledger = ledger->above;
+  return ledger != NULL;
+}
+
+static void note_shown(const struct ledger *level, int device, const struct vgpu_device_usage *usage) {
+  uint64_t *granted_bytes = &level_of(level)->granted_bytes[device];
+  *shown_usage(level, device) = *usage;
+  if (*granted_bytes > usage->counted_bytes)
+    *granted_bytes = usage->counted_bytes;
 }
 
 /* At all levels, or at none. Pending bytes are shown as if they were allocated: for most of them that will be true, and
  * then need not be shown. */
-static bool show(const struct ledger *ledger, const struct ways *ways, int device, uint64_t counted_bytes) {
-  struct vgpu_device_usage usage = *own_usage(ledger, device), *shown = shown_usage(ledger, device);
-  uint64_t *granted_bytes = &ledger->own->granted_bytes[device];
+static bool show(const struct ledger *ledger, struct ways *ways, int device, uint64_t counted_bytes) {
+  struct vgpu_device_usage usage = *own_usage(ledger, device);
   usage.allocated_bytes += pending(ledger, device);
   usage.counted_bytes = counted_bytes;
-  if (memcmp(&usage, shown, sizeof usage) == 0)
+  if (!must_show_anywhere(ledger, device, &usage))
     return true;
-  if (!ledger->slots->may_write(ledger->context))
+  bool written = ledger->slots->may_write(ledger->context);
+  if (!written)
     return false;
-  if (write_usage(ledger, ways, device, &usage) != NULL) {
-    write_usage(ledger, ways, device, shown);
-    return false;
-  }
-  *shown = usage;
-  if (*granted_bytes > counted_bytes)
-    *granted_bytes = counted_bytes;
-  return true;
+  for (const struct ledger *level = ledger; level != NULL && written; level = level->above)
+    written = !must_show(level, device, &usage) || write_usage(level, ways, device, &usage);
+  for (const struct ledger *level = ledger; level != NULL; level = level->above)
+    if (written && must_show(level, device, &usage))
+      note_shown(level, device, &usage);
+    else if (!written)
+      write_usage(level, ways, device, shown_usage(level, device));
+  return written;
 }
 
 static COLD bool show_now(const struct ledger *ledger, int device, uint64_t counted_bytes) {
-  struct ways ways = reach_all(ledger);
+  struct ways ways = {.known = {false}};
   return show(ledger, &ways, device, counted_bytes);
 }
 
@@ -220,6 +239,7 @@ static uint64_t held_by_others(const struct ledger *ledger, int way, int device,
   if (other.failed)
     return UINT64_MAX;
   __atomic_store_n(&level_of(ledger)->others_bytes[device], bytes, __ATOMIC_RELAXED);
+  __atomic_store_n(&level_of(ledger)->slots_used, other.slots_used, __ATOMIC_RELAXED);
   return bytes;
 }
 
@@ -320,14 +340,41 @@ static HOT struct ledger_room room_of(const struct ledger *ledger, int device, c
   return room;
 }
 
+/* Bytes that a process keeps of a level above its own are in the way of the others there. */
+static uint64_t most_kept(const struct ledger *level, uint64_t limit_bytes) {
+  uint32_t processes = __atomic_load_n(&level_of(level)->slots_used, __ATOMIC_RELAXED);
+  uint64_t bytes = limit_bytes / MOST_KEPT_PART / (processes > 0 ? processes : 1);
+  return level->level == 0 ? 0 : between(bytes, 0, MOST_KEPT_BYTES);
+}
+
+/* Looks whether the level has room for what is shown, unless that is known: it was granted before, and still is. */
+static bool look_at(const struct ledger *level, struct ways *ways, int device, uint64_t shown_bytes,
+                    uint64_t limit_bytes) {
+  struct ledger_level *known = level_of(level);
+  if (shown_bytes <= known->granted_bytes[device] &&
+      add_saturating(shown_bytes, others_of_late(level, device)) <= limit_bytes)
+    return true;
+  if (held_by_others(level, way_to(level, ways), device, COUNT_ALL_SLOTS) == UINT64_MAX)
+    return false;
+  known->kept_bytes[device] = most_kept(level, limit_bytes);
+  return true;
+}
+
+static void note_granted(const struct ledger *level, int device, uint64_t bytes) {
+  uint64_t *granted_bytes = &level_of(level)->granted_bytes[device];
+  if (*granted_bytes < bytes)
+    *granted_bytes = bytes;
+}
+
 /* To the end of the block, where there is room for it. */
 static COLD struct ledger_room show_more(const struct ledger *ledger, int device, const uint64_t limits_bytes[]) {
   uint64_t held_bytes = held_by_us(ledger, device), rounded_bytes = ledger_driver_size(held_bytes);
-  struct ways ways = reach_all(ledger);
+  struct ways ways = {.known = {false}};
   bool shown = show(ledger, &ways, device, rounded_bytes);
   for (const struct ledger *level = ledger; level != NULL; level = level->above) {
-    bool known = shown && held_by_others(level, ways.to[level->level], device, COUNT_ALL_SLOTS) != UINT64_MAX;
-    if (!known && limits_bytes[level->level] != VGPU_NO_MEMORY_LIMIT)
+    uint64_t limit_bytes = limits_bytes[level->level];
+    bool known = shown && look_at(level, &ways, device, rounded_bytes, limit_bytes);
+    if (!known && limit_bytes != VGPU_NO_MEMORY_LIMIT)
       return no_room;
   }
   struct ledger_room room = room_of(ledger, device, limits_bytes);
@@ -335,13 +382,14 @@ static COLD struct ledger_room show_more(const struct ledger *ledger, int device
     return no_room;
   if (room.left_bytes < rounded_bytes - held_bytes)
     show(ledger, &ways, device, held_bytes);
-  ledger->own->granted_bytes[device] = shown_usage(ledger, device)->counted_bytes;
+  for (const struct ledger *level = ledger; level != NULL; level = level->above)
+    note_granted(level, device, shown_usage(ledger, device)->counted_bytes);
   return room;
 }
 
 /* A total that is shown already is compared with the others alone. */
 static HOT struct ledger_room fit(const struct ledger *ledger, int device, const uint64_t limits_bytes[]) {
-  if (held_by_us(ledger, device) <= ledger->own->granted_bytes[device]) {
+  if (held_by_us(ledger, device) <= level_of(ledger)->granted_bytes[device]) {
     struct ledger_room room = room_of(ledger, device, limits_bytes);
     if (room.used_bytes != LEDGER_FULL)
       return room;
@@ -478,11 +526,14 @@ static struct ledger_range tracked(const struct ledger *ledger, int device, cons
 /* As it is to stand in the file of a level. */
 static void fill_slot(const struct ledger *ledger, struct vgpu_process_usage *slot) {
   static const struct vgpu_device_usage nothing;
-  const struct vgpu_process_usage *shown = &ledger->own->shown;
-  *slot = (struct vgpu_process_usage){.pid = shown->pid, .pid_namespace = shown->pid_namespace};
+  const struct vgpu_process_usage *own = &ledger->own->usage;
+  const struct vgpu_device_usage *shown = level_of(ledger)->shown;
+  *slot = (struct vgpu_process_usage){.pid = own->pid,
+                                      .pid_namespace = own->pid_namespace,
+                                      .shares_memory = __atomic_load_n(&own->shares_memory, __ATOMIC_RELAXED)};
   for (int i = 0; i < VGPU_MAX_DEVICES; i++)
-    if (memcmp(&shown->devices[i], &nothing, sizeof nothing) != 0)
-      slot->devices[number_of(ledger, i)] = shown->devices[i];
+    if (memcmp(&shown[i], &nothing, sizeof nothing) != 0)
+      slot->devices[number_of(ledger, i)] = shown[i];
 }
 
 /* Whoever may write the file may have damaged what this process shows. While a slot is held the file is of this

@@ -10,7 +10,8 @@
  * that the device has at the first level; functions that count are given the first.
  *
  * To show and to look are system calls. They are made when more counts than is shown, and when what is shown lags by
- * two blocks: small allocations draw on what counts already. The same is shown at all levels.
+ * two blocks: small allocations draw on what counts already. Above its own level a process may keep more than that, so
+ * that what it releases and asks for again costs nothing there: a small part of the level's limit at the most.
  */
 #ifndef VGPU_MEMORY_LEDGER_H
 #define VGPU_MEMORY_LEDGER_H
@@ -29,16 +30,18 @@ struct ledger_flow {
 
 /* Known of one usage file, by this process's numbers of the devices. */
 struct ledger_level {
-  uint64_t others_bytes[VGPU_MAX_DEVICES]; /* as they were read last */
-  int32_t numbers[VGPU_MAX_DEVICES];       /* the devices' in that file; at the first level they are the same */
+  struct vgpu_device_usage shown[VGPU_MAX_DEVICES]; /* as this process's slot has it */
+  uint64_t granted_bytes[VGPU_MAX_DEVICES];         /* of what is shown: found to be within the limit */
+  uint64_t kept_bytes[VGPU_MAX_DEVICES];            /* may stay shown, and granted, when it is released */
+  uint64_t others_bytes[VGPU_MAX_DEVICES];          /* as they were read last */
+  uint32_t slots_used;                              /* likewise */
+  int32_t numbers[VGPU_MAX_DEVICES]; /* the devices' in that file; at the first level they are the same */
 };
 
 /* This process's holdings, in memory that nobody else can damage. */
 struct ledger_own {
-  int32_t claim;                            /* of the thread that changes or shows them */
-  struct vgpu_process_usage usage;          /* exactly, but for what is pending */
-  struct vgpu_process_usage shown;          /* as this process's slots have it, but for the devices' numbers */
-  uint64_t granted_bytes[VGPU_MAX_DEVICES]; /* of what is shown: found to be within the limits */
+  int32_t claim;                   /* of the thread that changes or shows them */
+  struct vgpu_process_usage usage; /* exactly, but for what is pending */
   uint64_t leaving_somewhere_bytes;
   uint64_t most_bytes[VGPU_MAX_DEVICES]; /* that a device has, which no process holds more of; 0: not known */
   struct ledger_flow flows[VGPU_MAX_DEVICES];
