@@ -17,14 +17,13 @@ _SWITCH_S = (
 
 
 def main() -> NoReturn:
-    """Run the command line. Until it is loaded, Ctrl-C ends the process at once, without a traceback."""
+    """Run the command line. Before and after, Ctrl-C ends the process at once, without a traceback."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     gc.set_threshold(_GARBAGE_THRESHOLD)
     sys.setswitchinterval(_SWITCH_S)
     postpone()
     from vgpurun.cli import main as run
 
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     exit_code = run()
     with suppress(OSError, ValueError):  # closed, or nobody reads it
         sys.stderr.flush()

@@ -10,8 +10,13 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
+from importlib import import_module
 from operator import methodcaller
+from pathlib import Path
 
 import pytest
 
@@ -143,6 +148,85 @@ def test_a_signal_that_comes_right_before_a_wait_wakes_the_waiting_thread() -> N
         calls = (partial(ctypes.CDLL(None)["raise"], signal.SIGUSR1), partial(os.read, waited, 100))
         assert list(map(methodcaller("__call__"), calls)) == [0, b"%d" % signal.SIGUSR1]
     late.cancel()
+
+
+class DropsErrors:
+    """Gets a signal where Python prints what is raised, and goes on."""
+
+    def __del__(self) -> None:
+        get(signal.SIGTERM)
+
+
+def in_ctypes() -> None:
+    ctypes.CFUNCTYPE(None)(lambda: get(signal.SIGTERM))()
+
+
+def in_a_weak_callback() -> None:
+    referred = set[int]()
+    reference = weakref.ref(referred, lambda _: get(signal.SIGTERM))
+    del referred
+    assert reference() is None
+
+
+def in_a_handler_of_errors() -> None:
+    with suppress(BaseException):
+        get(signal.SIGTERM)
+
+
+@pytest.mark.parametrize("place", [DropsErrors, in_ctypes, in_a_weak_callback, in_a_handler_of_errors])
+def test_a_signal_whose_interrupt_is_dropped_interrupts_again(
+    capfd: pytest.CaptureFixture[str], place: Callable[[], object]
+) -> None:
+    def meet_it() -> None:
+        with Signals():
+            place()
+            time.sleep(20)
+
+    with pytest.raises(Interrupted) as caught:
+        meet_it()
+    assert caught.value.exit_code == 128 + signal.SIGTERM
+    assert capfd.readouterr().err == ""
+
+
+def test_an_interrupt_that_gets_out_is_not_raised_again() -> None:
+    with Signals() as outer:
+        with pytest.raises(Interrupted), Signals():
+            get(signal.SIGTERM)
+        time.sleep(0.1)
+    assert not outer._put_off
+
+
+def test_an_import_is_done_before_a_signal_interrupts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "gets_a_signal.py").write_text("import signal\nsignal.raise_signal(signal.SIGINT)\nis_whole = True\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def meet_it() -> None:
+        with Signals():
+            import_module("gets_a_signal")
+            time.sleep(20)
+
+    with pytest.raises(Interrupted):
+        meet_it()
+    assert sys.modules.pop("gets_a_signal").is_whole
+
+
+def test_in_the_middle_of_what_is_held_signals_are_let_through() -> None:
+    done = []
+
+    def steps() -> None:
+        with Signals() as signals, signals.held():
+            get(signal.SIGINT)
+            done.append("made")
+            try:
+                with signals.let_through():
+                    done.append("never")
+            finally:
+                get(signal.SIGINT)
+                done.append("undone")
+
+    with pytest.raises(Interrupted):
+        steps()
+    assert done == ["made", "undone"]
 
 
 def test_six_ending_signals_end_it_even_when_none_can_be_sent() -> None:

@@ -10,7 +10,7 @@ import click
 
 from vgpurun import __version__
 from vgpurun.cli.verbs import Verbs
-from vgpurun.console.signals import Interrupted
+from vgpurun.console.signals import CTRL_C, Interrupted, Signals
 from vgpurun.errors import CommandLineError, NoRoomError, VgpurunError
 
 _FAILED = VgpurunError.exit_code
@@ -94,7 +94,8 @@ def _run(arguments: Sequence[str] | None) -> int:
                 return 0
             arguments = docker_plugin.own_arguments(sys.argv[1:])
         color = False if os.environ.get("NO_COLOR") else None  # None: in a terminal
-        result = cli.main(args=arguments, prog_name="vgpurun", standalone_mode=False, color=color)
+        with Signals(CTRL_C) as signals:
+            result = cli.main(args=arguments, prog_name="vgpurun", standalone_mode=False, color=color, obj=signals)
     except click.MissingParameter as error:
         return _fail(error, _missing(error), CommandLineError.exit_code)
     except click.UsageError as error:

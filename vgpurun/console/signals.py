@@ -1,34 +1,39 @@
 """Signals that vgpurun gets, and their effects.
 
-Before the command runs, an ending signal raises Interrupted, so that what was begun is undone; while something is made
-that must not be left half made, it is held back. Once the command runs, signals are the command's.
+An ending signal raises Interrupted, so that what was begun is undone; while something is made that must not be left
+half made, it is held back. Once a container's command runs, signals are the command's.
 """
 
 import os
 import queue
 import select
 import signal
+import sys
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType, TracebackType
 
 from vgpurun.util.threads import Helper
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+CTRL_C = (signal.SIGINT,)
 _OTHERS = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGCONT, signal.SIGWINCH, signal.SIGTSTP)
 # Never relayed: what cannot be caught, what is about this very process, and what stops a reader of the terminal.
 _OUR_OWN = (
     signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD, signal.SIGPIPE, signal.SIGURG, signal.SIGSEGV, signal.SIGBUS,
     signal.SIGFPE, signal.SIGILL, signal.SIGTTIN, signal.SIGTTOU,
 )  # fmt: skip
+ALL = (*_ENDING, *_OTHERS)
 EVERY = frozenset(signal.valid_signals()) - frozenset(_OUR_OWN)
 # So many ending signals in this time: the user wants an end now; or even without the engine.
 _IMPATIENT_S = 2.0
 _IMPATIENT, _DESPERATE = 3, 6
 _WOKEN_EVERY_S = 0.02  # until it has run the handlers; once is nearly always enough
+_AGAIN = b"\0"  # no signal has this number
 
 
 class Interrupted(BaseException):
@@ -39,25 +44,19 @@ class Interrupted(BaseException):
         self.exit_code = 128 + number
 
 
-def _act_on(number: int) -> None:
-    """Do what a signal asks for while the command does not run yet. Raises Interrupted."""
-    if number in _ENDING:
-        raise Interrupted(number)
-    if number == signal.SIGTSTP:
-        signal.raise_signal(signal.SIGSTOP)
-
-
 class _Waker(Helper):
     """Interrupts the main thread until it has run the handlers of a signal that came, while it is entered.
 
     Python notes a signal and runs its handler between two steps of the main thread. One that comes right before the
     main thread waits in a system call does not interrupt that call, and would be handled when something else does.
+    `handle` is called in the main thread each time that it is woken.
     """
 
     _SIGNAL = signal.SIGURG  # by default it is ignored, and it is not relayed
 
-    def __init__(self) -> None:
+    def __init__(self, handle: Callable[[FrameType | None], object]) -> None:
         super().__init__(self._wake)
+        self._handle = handle
         self._main = threading.get_ident()
         self._has_run = self._is_over = False
 
@@ -74,11 +73,19 @@ class _Waker(Helper):
         signal.signal(self._SIGNAL, self._previous_handler or signal.SIG_DFL)
         os.close(self._note)
 
-    def _note_run(self, *_: object) -> None:
+    def again(self) -> None:
+        """Wake the main thread in a moment."""
+        with suppress(OSError):  # it is over, or much is to be handled already
+            os.write(self._note, _AGAIN)
+
+    def _note_run(self, _: int, frame: FrameType | None) -> None:
         self._has_run = True
+        self._handle(frame)
 
     def _wake(self) -> None:
         while numbers := os.read(self._noted, select.PIPE_BUF):
+            if _AGAIN in numbers:
+                time.sleep(_WOKEN_EVERY_S)
             self._has_run = not set(numbers) - {self._SIGNAL}
             while not (self._has_run or self._is_over):
                 signal.pthread_kill(self._main, self._SIGNAL)
@@ -87,46 +94,83 @@ class _Waker(Helper):
 
 
 class Signals:
-    """Takes the process's signals while it is entered; only in the main thread."""
+    """Takes these of the process's signals while it is entered; only in the main thread.
 
-    def __init__(self) -> None:
-        self._waker = _Waker()
+    Python raises Interrupted between any two steps, so also where errors are printed and dropped (a callback, a
+    __del__), and where one breaks an import. A dropped one is raised again, until it gets out; an import is waited for.
+    """
+
+    def __init__(self, numbers: Collection[int] = ALL) -> None:
+        self._first = numbers
+        self._waker = _Waker(self._handle_again)
         self._previous: dict[int, object] = {}
         self._holding = 0
         self._queue: queue.SimpleQueue[int | None] = queue.SimpleQueue()  # may be filled from a signal's handler
         self._held: list[int] = []
+        self._put_off: deque[int] = deque()
+        self._raised: weakref.ref[Interrupted] | None = None
         self._relay: Helper | None = None
         self._relayed: Collection[int] = ()
         self._ending_times: deque[float] = deque(maxlen=_DESPERATE)
 
     def __enter__(self) -> "Signals":
+        self._previous_hook, sys.unraisablehook = sys.unraisablehook, self._hear_of_dropped
         self._waker.__enter__()
-        self._take((*_ENDING, *_OTHERS))
+        self.take(self._first)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._raised = None  # it has got out
         for number, previous in self._previous.items():
             signal.signal(number, previous)  # type: ignore[arg-type]
         self._waker.__exit__()
+        sys.unraisablehook = self._previous_hook
         self.stop_relaying()
 
-    def _take(self, numbers: Collection[int]) -> None:
+    def take(self, numbers: Collection[int] = ALL) -> None:
+        """Take these too from now on."""
         for number in numbers:
             # A signal that the caller ignores (nohup) stays ignored; one that is None belongs to the interpreter.
             if number not in self._previous and signal.getsignal(number) not in (signal.SIG_IGN, None):
                 self._previous[number] = signal.signal(number, self._handle)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        del frame
         if self._relay is not None and number in self._relayed:
             if self._enqueue(number) >= _DESPERATE:
                 raise Interrupted(number)
         elif self._holding:
             self._held.append(number)
+        elif number in _ENDING and _is_import(frame):
+            self._put_off.append(number)
+            self._waker.again()
         else:
-            _act_on(number)
+            self._act_on(number)
+
+    def _handle_again(self, frame: FrameType | None) -> None:
+        with suppress(IndexError):
+            self._handle(self._put_off.popleft(), frame)
+
+    def _act_on(self, number: int) -> None:
+        """Do what a signal asks for while no command runs. Raises Interrupted."""
+        if number in _ENDING:
+            error = Interrupted(number)
+            self._raised = weakref.ref(error, lambda _: self._raise_again(number))
+            try:
+                raise error
+            finally:
+                del error  # its traceback has this frame: it would outlive its being dropped
+        if number == signal.SIGTSTP:
+            signal.raise_signal(signal.SIGSTOP)
+
+    def _raise_again(self, number: int) -> None:
+        self._put_off.append(number)
+        self._waker.again()
+
+    def _hear_of_dropped(self, dropped: "sys.UnraisableHookArgs") -> None:
+        if not isinstance(dropped.exc_value, Interrupted):
+            self._previous_hook(dropped)
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -137,9 +181,22 @@ class Signals:
         finally:
             self._holding -= 1
         if not self._holding:
-            held, self._held = self._held, []  # nothing of what is relayed by now
-            for number in held:
-                _act_on(number)
+            self._act_on_held()
+
+    @contextmanager
+    def let_through(self) -> Iterator[None]:
+        """Hold no signal back for a time, nor any that came before."""
+        holding, self._holding = self._holding, 0
+        try:
+            self._act_on_held()
+            yield
+        finally:
+            self._holding = holding
+
+    def _act_on_held(self) -> None:
+        held, self._held = self._held, []  # nothing of what is relayed by now
+        for number in held:
+            self._act_on(number)
 
     def relay(self, send: Callable[[int], object], numbers: Collection[int] = EVERY) -> None:
         """From now on pass these signals to `send`, from a thread of its own; those that were held back first.
@@ -147,7 +204,7 @@ class Signals:
         Three ending signals in two seconds become SIGKILL. Six raise Interrupted: the engine does not answer.
         """
         self._relayed = numbers
-        self._take(numbers)
+        self.take(numbers)
         self._relay = Helper(self._pass_on, (send,))
         for number in self._held:
             if number in numbers:
@@ -176,6 +233,15 @@ class Signals:
     def _pass_on(self, send: Callable[[int], object]) -> None:
         while (number := self._queue.get()) is not None:
             send(number)
+
+
+def _is_import(frame: FrameType | None) -> bool:
+    """Whether Python's import is among these steps."""
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back
+    return False
 
 
 class Ending:

@@ -61,9 +61,8 @@ class Launch:
         """Carry the launch out and return the exit code."""
         engine, found, facts = asked.result()
         library = find_library(is_dry_run=False)  # while the engine describes itself
-        with signals.held():  # Python drops what a handler raises within some steps of an import
-            from vgpurun.launch.container import check_terminal, launch
-            from vgpurun.launch.image_look import look
+        from vgpurun.launch.container import check_terminal, launch
+        from vgpurun.launch.image_look import look
 
         image = find_image(engine, self._options.image, found, pull)
         check_terminal(self._options, engine)

@@ -6,6 +6,7 @@ from contextlib import suppress
 import click
 
 from vgpurun.cli.common import ContainerName, EngineCommand, option
+from vgpurun.console.signals import Signals
 from vgpurun.errors import OptionError
 
 _GROUP = "Output"
@@ -19,11 +20,19 @@ _GROUP = "Output"
 @option("-t", "--timestamps", is_flag=True, group=_GROUP, help="With the time of each line.")
 @option("--details", is_flag=True, group=_GROUP, help="With the extra attributes of the log driver.")
 @click.argument("container", type=ContainerName())
+@click.pass_obj
 def logs(
-    container: str, follow: bool, tail: str, since: str | None, until: str | None, timestamps: bool, details: bool
+    signals: Signals,
+    /,
+    container: str,
+    follow: bool,
+    tail: str,
+    since: str | None,
+    until: str | None,
+    timestamps: bool,
+    details: bool,
 ) -> None:
     """Show what a container has written to its standard output and error, each to the same of this command."""
-    from vgpurun.console.signals import Signals
     from vgpurun.console.streams import copy_output
     from vgpurun.engine.containers import ContainerEngine, LogOptions
     from vgpurun.util.times import parse_moment
@@ -40,5 +49,6 @@ def logs(
     )
     engine = ContainerEngine.connect()
     described = engine.describe(container)
-    with Signals(), suppress(BrokenPipeError):
+    signals.take()
+    with suppress(BrokenPipeError):
         copy_output(engine.logs(described["Id"], options), is_terminal=bool(described["Config"].get("Tty")))

@@ -87,25 +87,25 @@ def run(
         warn(fault)
     from vgpurun.launch.asking import ask_engine
 
-    with Signals() as signals:
-        asked = ask_engine(image)  # meanwhile the rest is imported, and the driver asked for its GPUs
-        with signals.held():  # Python drops what a handler raises within some steps of an import
-            from vgpurun.admission.nesting import share_on_host
-            from vgpurun.admission.wanted import Wanted
-            from vgpurun.launch.profiling import Profiling
-            from vgpurun.launch.run import Launch
+    signals: Signals = ctx.obj
+    signals.take()
+    asked = ask_engine(image)  # meanwhile the rest is imported, and the driver asked for its GPUs
+    from vgpurun.admission.nesting import share_on_host
+    from vgpurun.admission.wanted import Wanted
+    from vgpurun.launch.profiling import Profiling
+    from vgpurun.launch.run import Launch
 
-        wanted = Wanted.take(given, share=share_on_host())
-        profiling = Profiling.read(given.pop("profile"), given.pop("profile_size"))
-        options = container_options(image, command, given)
-        pull = PullOptions.read(given["pull"] or config.default("pull"), given["quiet"], options.platform)
-        launch = Launch(options, wanted, profiling, driver_mode, enforce, lifetime)
-        if dry_run:
-            from vgpurun.launch.describe import to_yaml  # few launches are dry runs
+    wanted = Wanted.take(given, share=share_on_host())
+    profiling = Profiling.read(given.pop("profile"), given.pop("profile_size"))
+    options = container_options(image, command, given)
+    pull = PullOptions.read(given["pull"] or config.default("pull"), given["quiet"], options.platform)
+    launch = Launch(options, wanted, profiling, driver_mode, enforce, lifetime)
+    if dry_run:
+        from vgpurun.launch.describe import to_yaml  # few launches are dry runs
 
-            click.echo(to_yaml(launch.plan_without_effect(asked)), nl=False)
-            return 0
-        return launch.run(asked, pull, signals)
+        click.echo(to_yaml(launch.plan_without_effect(asked)), nl=False)
+        return 0
+    return launch.run(asked, pull, signals)
 
 
 def _read_gpus(given: dict[str, Any]) -> None:

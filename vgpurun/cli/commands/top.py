@@ -6,6 +6,7 @@ import click
 
 from vgpurun.cli.common import GroupedCommand, Seconds, host_driver_option, option
 from vgpurun.console.messages import warn
+from vgpurun.console.signals import Signals
 from vgpurun.host.visible import survey_gpus
 
 _GROUP = "Display"
@@ -22,7 +23,8 @@ _GROUP = "Display"
 )  # fmt: skip
 @option("--once", is_flag=True, group=_GROUP, help="Print once and end, as where the output is no terminal.")
 @host_driver_option(_GROUP)
-def top(sort: str, interval_s: float, once: bool, driver: str) -> None:
+@click.pass_obj
+def top(signals: Signals, /, sort: str, interval_s: float, once: bool, driver: str) -> None:
     """Show live what every GPU, and every container on it, uses of its memory and its time.
 
     Compute is the GPU time of the last whole second. Keys: q quits; ? lists all of them, among them / to filter, enter
@@ -34,4 +36,5 @@ def top(sort: str, interval_s: float, once: bool, driver: str) -> None:
     if once or not sys.stdout.isatty():
         watch.print_once()
     else:
-        watch.run()
+        signals.take()
+        watch.run(signals)

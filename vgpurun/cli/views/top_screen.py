@@ -63,23 +63,26 @@ class Watch:
             line.rstrip()
             console.print(line, soft_wrap=True)
 
-    def run(self) -> None:
+    def run(self, signals: Signals) -> None:
         """Fill the screen until q, Ctrl-C or another ending signal; the terminal is then as it was."""
         console = Console(highlight=False, markup=False)
-        with Signals(), keys(), Live(console=console, screen=True, auto_refresh=False) as live:
-            report, looked_at_s = self._look(), time.monotonic()
+        screen = Live(console=console, screen=True, auto_refresh=False)
+        with signals.held(), keys(), screen as live:  # one that came while rich writes would keep it from writing more
+            is_due = True
             while True:
+                if is_due:
+                    with signals.let_through():
+                        report, looked_at_s = self._look(), time.monotonic()
                 rows = self._rows(report)
                 live.update(self._screen(rows, console), refresh=True)
                 left_s = max(0.0, looked_at_s + self._keys.interval_s - time.monotonic())
-                key = next_key(min(left_s, _ACTION_INTERVAL_S) if self._running else left_s)
+                with signals.let_through():
+                    key = next_key(min(left_s, _ACTION_INTERVAL_S) if self._running else left_s)
                 if key == "end" or (key == "q" and self._keys.mode == "list"):
                     return
                 if key and (action := self._keys.press(key, rows, max(1, console.height - _AROUND))):
                     self._begin(action)
-                has_acted = self._end_action()
-                if has_acted or time.monotonic() - looked_at_s >= self._keys.interval_s:
-                    report, looked_at_s = self._look(), time.monotonic()
+                is_due = self._end_action() or time.monotonic() - looked_at_s >= self._keys.interval_s
 
     def _look(self) -> Report:
         report = self._read()
