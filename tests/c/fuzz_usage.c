@@ -85,7 +85,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   struct ledger ledger = {.own = &own, .slots = &region_slots, .context = region, .own_slot = region->slot};
   use(&ledger);
   use_device(&region->devices[0]);
-  shared_file_close(&region->file, 0);
+  shared_file_close(&region->file);
   unlink(path);
   return 0;
 }

@@ -125,6 +125,18 @@ class Cli:
         assert (left, self.states()) == ([], [])
 
 
+@contextmanager
+def guarding(vgpurun: Cli, *options: str) -> Iterator[subprocess.Popen[str]]:
+    """A guard that has looked once. What it says is in guard.log, beside the state folder."""
+    said = vgpurun.state_dir.parent / "guard.log"
+    with said.open("a+") as log, vgpurun.started("guard", *vgpurun.driver, *options, stderr=log) as guard:
+        wait_until(lambda: "memory above a limit" in said.read_text(), "guard")
+        yield guard
+        if guard.poll() is None:
+            guard.terminate()
+            assert guard.wait(60) == 0, said.read_text()
+
+
 def wait_until(condition: Callable[[], Any], what: str, timeout_s: float = 60, interval_s: float = 0.02) -> Any:
     """Wait for ``condition`` to hold and return its value.
 

@@ -6,7 +6,6 @@ With REQUIRE_ENGINE=1 a test fails where it would otherwise be skipped because t
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import sysconfig
 from collections.abc import Callable, Iterator
@@ -17,7 +16,7 @@ import pytest
 
 import images
 from cli import Cli, clean_environment
-from private_engine import CGROUP_V2, IN_CGROUP2, private_engine
+from private_engine import private_engine
 from support import is_set, own_gpu_config, python_of, unavailable
 from support.debian_packages import UnavailableError
 
@@ -119,12 +118,10 @@ def vgpurun(
 def host_v2() -> Iterator[str]:
     """The address of a private engine where /sys/fs/cgroup is the v2 hierarchy."""
     try:
-        with private_engine("--cgroup-parent", CGROUP_V2, with_cgroup2=True) as host:
+        with private_engine(with_cgroup2=True) as host:
             yield host
     except UnavailableError as error:
         unavailable(str(error), required=is_set("REQUIRE_ENGINE"))
-    finally:
-        subprocess.run([IN_CGROUP2, "rmdir", f"/sys/fs/cgroup{CGROUP_V2}"], check=False, stderr=subprocess.DEVNULL)
 
 
 @pytest.fixture(scope="session")

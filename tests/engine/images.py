@@ -19,7 +19,10 @@ PROGRAMS = Path(__file__).parent / "programs"
 DEBIAN_SUITE = "bookworm"
 # Python with ctypes for the test programs; the rest is what builds the library in a container.
 DEBIAN_PACKAGES = "python3,gcc,make,libc6-dev"
-LEFT_OUT = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*", "/usr/share/info/*")
+LEFT_OUT = (
+    "/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*", "/usr/share/info/*",
+    "/usr/bin/*-lto-dump-*", "/usr/lib/gcc/*/lto1", "/usr/lib/*san.*",
+)  # fmt: skip
 COMMAND_PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 

@@ -12,12 +12,10 @@ from pathlib import Path
 
 import docker
 
-from support import CHECKOUT
+from support import IN_CGROUP2
 from support.debian_packages import UnavailableError, kept
 
 SCRIPT = Path(__file__).parent / "docker-engine"
-IN_CGROUP2 = CHECKOUT / "tests" / "support" / "in_cgroup2"
-CGROUP_V2 = f"/vgpurun-test-{os.getpid()}"  # an engine's own; other engines have the same hierarchy
 
 
 class EngineError(UnavailableError):
@@ -41,17 +39,17 @@ def private_engine(*flags: str, programs: dict[str, str] | None = None, with_cgr
     folder = fetched_engine()
     # Under /tmp, not the test's own folder: a socket's path is short.
     state = Path(tempfile.mkdtemp(prefix="vgpurun-engine-", dir="/tmp"))
+    prefix = (IN_CGROUP2,) if with_cgroup2 else ()
     try:
         (state / "bin").mkdir()
         for name, script in (programs or {}).items():
             (state / "bin" / name).write_text(script)
             (state / "bin" / name).chmod(0o755)
-        prefix = (IN_CGROUP2,) if with_cgroup2 else ()
         started = _run("start", folder, state, *(flag.format(state=state) for flag in flags), prefix=prefix)
         yield started.strip().removeprefix("DOCKER_HOST=")
     finally:
         _kill_containers(state)
-        _run("stop", state)
+        _run("stop", state, prefix=prefix)
         shutil.rmtree(state, ignore_errors=True)
 
 

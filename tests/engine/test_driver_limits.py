@@ -22,7 +22,6 @@ import pytest
 
 from cli import GPU_PROGRAM, PROGRAMS, WITH_PROGRAMS, Cli, wait_until
 from escapes import HOSTILE, PAST_THE_LIBRARY, command, past_programs
-from private_engine import CGROUP_V2
 from support import ROUNDS
 
 pytestmark = pytest.mark.slow
@@ -55,7 +54,8 @@ def cli(cli_v2: Cli) -> Cli:
 
 def cgroups(cli: Cli) -> list[str]:
     """Return the cgroups of containers that are left."""
-    command = [*cli.command[:3], "find", f"/sys/fs/cgroup{CGROUP_V2}", "-mindepth", "1", "-type", "d"]
+    engine = Path(cli.environment["DOCKER_HOST"]).parent.name
+    command = [*cli.command[:3], "find", f"/sys/fs/cgroup/{engine}", "-mindepth", "1", "-type", "d"]
     return subprocess.run(command, capture_output=True, text=True).stdout.split()
 
 

@@ -9,33 +9,20 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cli import PROGRAMS, WITH_PROGRAMS, Cli, wait_until
+from cli import PROGRAMS, WITH_PROGRAMS, Cli, guarding, wait_until
 from escapes import HOSTILE, PAST_THE_LIBRARY, command, past_programs
 from support import CHECKOUT, LIBRARY, ROUNDS, WITH_ADMIN_FILE, assert_measured, own_gpu_config
 
 MIB = 1 << 20
 LIMITS = ("--mem", "1g")
-
-
-@contextmanager
-def guarding(vgpurun: Cli, *options: str) -> Iterator[subprocess.Popen[str]]:
-    """A guard that runs, by when it has looked once."""
-    said = vgpurun.state_dir.parent / "guard.log"
-    with said.open("a+") as log, vgpurun.started("guard", *vgpurun.driver, *options, stderr=log) as guard:
-        wait_until(lambda: "memory above a limit" in said.read_text(), "guard")
-        yield guard
-        if guard.poll() is None:
-            guard.terminate()
-            assert guard.wait(10) == 0, said.read_text()
 
 
 def said(vgpurun: Cli) -> str:

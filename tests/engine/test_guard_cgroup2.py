@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from cli import Cli, wait_until
-from test_guard import MIB, actions, frozen, guarding, start, status, verbs
+from cli import Cli, guarding, wait_until
+from test_guard import MIB, actions, frozen, start, status, verbs
 
 LIMITS = ("--mem", "1g", "--enforce", "library")  # what is tested is the guard alone
 

@@ -18,37 +18,24 @@ ADDED_VARIABLES = ("CUDA_", "LD_", "VGPU", "NVIDIA_", "LIBCUDA_")
 ADDED_TARGETS = ("/.vgpurun", "/etc/ld.so.preload", "/usr/lib", "/usr/lib64", "/usr/bin")
 OF_EACH = ("Id", "Created", "Name", "LogPath", "ResolvConfPath", "HostnamePath", "HostsPath", "GraphDriver", "State")
 
+# Options that take nothing from each other stand together: each line is two containers.
 LINES = """
--l a=b -l c --restart on-failure:3 --stop-signal USR1 --stop-timeout 4
--i
--it --detach-keys ctrl-a
---rm --read-only --tmpfs /run:rw,size=1m
---log-driver json-file --log-opt max-size=1m
---entrypoint /bin/sleep -w /srv -u 5:6 --group-add 10 --init
---health-cmd 'test -e /x' --health-interval 5s --health-retries 2 --health-timeout 100ms --health-start-period 1h
---no-healthcheck
--e A=1 -e B= -e A=2
--v /srv:/b -v data:/c:ro -v /anonymous --volume-driver local
---mount type=bind,source=/srv,target=/b,readonly --mount type=volume,source=volume,destination=/c
---mount type=tmpfs,dst=/b,tmpfs-size=1m,tmpfs-mode=1777 --mount dst=/d
---network none
---network host --ipc host --pid host --uts host --cgroupns host
--h box --domainname example.org --network none
--p 8080:80 -p 127.0.0.1::90/udp -p 100-101:200-201 --expose 7000-7002 -P
+-l a=b -l c --restart on-failure:3 --stop-signal USR1 --stop-timeout 4 --annotation a=b --runtime runc -a stdout
 --add-host a:1.2.3.4 --dns 1.1.1.1 --dns-option ndots:2 --dns-search a.example
+-i -h box --domainname example.org --network none --no-healthcheck --sysctl net.ipv4.ip_forward=1
+-it --detach-keys ctrl-a --rm --read-only --tmpfs /run:rw,size=1m --ipc shareable --cgroup-parent /own
+--entrypoint /bin/sleep -w /srv -u 5:6 --group-add 10 --init -e A=1 -e B= -e A=2
+--health-cmd 'test -e /x' --health-interval 5s --health-retries 2 --health-timeout 100ms --health-start-period 1h
+-v /srv:/b -v data:/c:ro -v /anonymous --volume-driver local
+--mount type=bind,source=/srv,target=/b,readonly --mount type=volume,source=volume,destination=/c --mount dst=/d
+--mount type=tmpfs,dst=/b,tmpfs-size=1m,tmpfs-mode=1777 --network none
+--network host --ipc host --pid host --uts host --cgroupns host
+-p 8080:80 -p 127.0.0.1::90/udp -p 100-101:200-201 --expose 7000-7002 -P
 --cap-add sys_admin --cap-add net_raw --cap-drop mknod --privileged
---security-opt no-new-privileges --security-opt seccomp=unconfined
---security-opt systempaths=unconfined
---sysctl net.ipv4.ip_forward=1
---device /dev/null:/dev/z --device /dev/full:/dev/f:r --device-cgroup-rule 'c 1:3 rwm'
--m 1g --memory-reservation 512m --oom-score-adj 100 --shm-size 64m
---cpus .5 -c 512 --cpuset-cpus 0 --pids-limit 100
---cpu-period 50000 --cpu-quota 25000
---ulimit nofile=1024:2048 --ulimit core=0
---ipc shareable --cgroup-parent /own
---runtime runc
---annotation a=b
--a stdout
+--security-opt no-new-privileges --security-opt seccomp=unconfined --security-opt systempaths=unconfined
+--device /dev/null:/dev/z --device /dev/full:/dev/f:r --device-cgroup-rule 'c 1:3 rwm' --ulimit nofile=1024:2048
+-m 1g --memory-reservation 512m --oom-score-adj 100 --shm-size 64m --cpu-period 50000 --cpu-quota 25000
+--cpus .5 -c 512 --cpuset-cpus 0 --pids-limit 100 --log-driver json-file --log-opt max-size=1m --ulimit core=0
 """.strip().splitlines()
 
 

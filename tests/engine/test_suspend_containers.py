@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 
-from cli import WITH_PROGRAMS, Cli, wait_until
+from cli import WITH_PROGRAMS, Cli, guarding, wait_until
 
 HOLD = ("python3", "-u", "/programs/gpu.py", "spin", "spin_1ms", "600")
 
@@ -43,15 +43,13 @@ def test_the_guard_wakes_a_notebook(vgpurun: Cli, debian: str) -> None:
     cells = ("python3", "-u", "/programs/gpu.py", "cells", "4")
     limits = ("--mem", "6g", "--idle", "500ms")
     said = vgpurun.state_dir.parent / "guard.log"
-    with said.open("w") as log, vgpurun.started("guard", *vgpurun.driver, stderr=log) as guard:
+    with guarding(vgpurun):
         assert vgpurun.run("-d", "--name", "book", *limits, *WITH_PROGRAMS, debian, *cells).exit_code == 0
         for text in ("suspend book: idle for", "resume book: its program asks for its GPU"):
             wait_until(lambda text=text: text in said.read_text(), text)
         container = vgpurun.engine.containers.get("book")
         wait_until(lambda: container.logs().count(b"right") >= 2, "cells")
         assert b"wrong" not in container.logs()
-        guard.terminate()
-        assert guard.wait(30) == 0
 
 
 def test_a_paused_container(vgpurun: Cli, debian: str) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cli import WITH_PROGRAMS, Cli, wait_until
+from cli import WITH_PROGRAMS, Cli, guarding, wait_until
 
 # The GPU has 8 GiB: two of them do not fit at once.
 TURNS = ("--swap", "--mem", "7g")
@@ -19,11 +19,8 @@ CELLS = ("python3", "-u", "/programs/gpu.py", "cells", "0.1")
 def said(vgpurun: Cli) -> Iterator[Path]:
     """Keep a guard, and have what it says."""
     path = vgpurun.state_dir.parent / "guard.log"
-    with path.open("w") as log, vgpurun.started("guard", *vgpurun.driver, stderr=log) as guard:
-        wait_until(lambda: "memory above a limit" in path.read_text(), "a guard")
+    with guarding(vgpurun):
         yield path
-        guard.terminate()
-        assert guard.wait(60) == 0
     assert "Traceback" not in path.read_text()
 
 

@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from cli import Cli, wait_until
+from cli import Cli, guarding, wait_until
 
 
 def test_limits_hold_in_a_container(vgpurun: Cli, debian: str) -> None:
@@ -28,7 +28,7 @@ def test_limits_hold_in_a_container(vgpurun: Cli, debian: str) -> None:
 
 @pytest.mark.slow
 def test_what_stops_each_escape(own_gpu: Cli, debian: str) -> None:
-    with own_gpu.started("guard", *own_gpu.driver):
+    with guarding(own_gpu):
         arguments = ("verify", *own_gpu.driver, "--hostile", "--mem", "1g", "--format", "json", debian)
         result = own_gpu(*arguments, timeout_s=110)
     (found,) = json.loads(result.stdout)

@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 from sandbox import MACHINE
 
-from support import CHECKOUT
+from support import CHECKOUT, IN_CGROUP2
 
-IN_CGROUP2 = CHECKOUT / "tests" / "support" / "in_cgroup2"
 pytestmark = pytest.mark.slow
 FILL = [sys.executable, str(CHECKOUT / "tests" / "engine" / "programs" / "gpu.py"), "fill", str(2 << 20)]
 WITHOUT_LIBRARY = ["env", "-u", "LD_PRELOAD"]

@@ -18,7 +18,7 @@ from support import ROUNDS
 from support.suspension import Guard, Host, Program, rounds_under_fire
 
 pytestmark = pytest.mark.slow
-SOME_ROUNDS = 24
+SOME_ROUNDS = 12
 HELD_MIB = 100 + 4 + 2 + 6
 LOOP = """
 import sys

@@ -20,7 +20,7 @@ from vgpurun.host import checkpoint_calls
 
 pytestmark = pytest.mark.slow
 # Suspends and resumes; half of them are cut off at a random moment.
-SOME_ROUNDS = 20
+SOME_ROUNDS = 10
 LOOP = """
 import random, sys, time
 from pathlib import Path

@@ -32,10 +32,12 @@ def test_a_wish_lowers_the_part_and_what_goes_wrong_is_said(node: RayNode) -> No
 @pytest.mark.parametrize(
     "variables",
     [
-        {"RAY_RUNTIME_ENV_HOOK": "", "__RAY_WORKER_PROCESS_SETUP_HOOK_ENV_VAR": "vgpurun.ray.worker.setup"},
-        {"RAY_RUNTIME_ENV_PLUGINS": ""},
+        pytest.param(
+            {"RAY_RUNTIME_ENV_HOOK": "", "__RAY_WORKER_PROCESS_SETUP_HOOK_ENV_VAR": "vgpurun.ray.worker.setup"},
+            id="a job without limits, on a node with the hook of workers",
+        ),
+        pytest.param({"RAY_RUNTIME_ENV_PLUGINS": ""}, id="a node without the plugin", marks=pytest.mark.exhaustive),
     ],
-    ids=["a job without limits, on a node with the hook of workers", "a node without the plugin"],
 )
 def test_a_worker_without_limits_gets_no_gpu(node: RayNode, variables: dict[str, str]) -> None:
     found, said = node.run("plain.py", **variables)
@@ -43,7 +45,7 @@ def test_a_worker_without_limits_gets_no_gpu(node: RayNode, variables: dict[str,
     assert "vgpurun: this worker has no limits, and gets no GPU" in said
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_without_the_plugin_a_job_runs_under_vgpurun_local(node: RayNode) -> None:
     """The way that docs/ray.md has first."""
     command = f"py_executable={sys.executable} -m vgpurun local --mem 25% --sm 25 -- {sys.executable}"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from simulated import Machine
 
-from support import CHECKOUT
+from support import CHECKOUT, one_at_a_time
 
 PROGRAMS = Path(__file__).parent / "programs"
 LIB = CHECKOUT / "lib"
@@ -31,12 +31,13 @@ def test_random_calls_under_sanitizers(
     machine: Machine, cuda_includes: list[str], tmp_path: Path, sanitizer: str, calls: int
 ) -> None:
     flags = f"-O1 -fsanitize={sanitizer} -fno-sanitize-recover=all"
-    make = ["make", "-s", "-j2", "-f", "sim/sim.mk", f"BUILD={tmp_path}", f"CUDA_INCLUDE={' '.join(cuda_includes)}"]
-    libraries = [f"{tmp_path}/sim/libcuda.so"]
-    subprocess.run([*make, f"CFLAGS={flags}", *libraries], cwd=LIB, check=True, env={**os.environ, "MAKEFLAGS": ""})
-    program = compile_program("random_calls.c", tmp_path / "sim", tmp_path / "program", cuda_includes, *flags.split())
+    with one_at_a_time(LIB / "build" / f"sanitized-sim-{sanitizer}") as folder:
+        make = ["make", "-s", "-j2", "-f", "sim/sim.mk", f"BUILD={folder}", f"CUDA_INCLUDE={' '.join(cuda_includes)}"]
+        make += [f"CFLAGS={flags}", f"{folder}/sim/libcuda.so"]
+        subprocess.run(make, cwd=LIB, check=True, env={**os.environ, "MAKEFLAGS": ""})
+    program = compile_program("random_calls.c", folder / "sim", tmp_path / "program", cuda_includes, *flags.split())
     options = {
-        "LD_LIBRARY_PATH": str(tmp_path / "sim"),
+        "LD_LIBRARY_PATH": str(folder / "sim"),
         "ASAN_OPTIONS": "detect_leaks=0",  # what lives as long as the process is not freed
         "TSAN_OPTIONS": "halt_on_error=1",
     }

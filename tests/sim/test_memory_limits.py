@@ -10,9 +10,8 @@ from collections.abc import Iterator
 import pytest
 from simulated import TWO_DEVICES, Machine
 
-from support import CHECKOUT
+from support import IN_CGROUP2
 
-IN_CGROUP2 = CHECKOUT / "tests" / "support" / "in_cgroup2"
 FOLDER = "/sys/fs/cgroup"
 PRELUDE = """
 import os, subprocess, sys

@@ -37,12 +37,14 @@ def test_a_batch_job_and_its_steps_have_one_share(cluster: Cluster) -> None:
 
 
 def test_steps_at_once_share_the_memory(cluster: Cluster) -> None:
-    holds = f"srun --overlap --gres=shard:2 {PROGRAM}holds.py & sleep 1"
+    holds = f"<(exec srun --overlap --gres=shard:2 {PROGRAM}holds.py)"
     job = cluster.batch(
-        "--gres=shard:2 -n2", f"{holds}\n{holds}\nsrun --overlap {PROGRAM}allocates.py 2500 3000\nkill %1 %2"
+        "--gres=shard:2 -n2",
+        f"exec 3< {holds}; one=$!; exec 4< {holds}; other=$!; read <&3; read <&4\n"
+        f"srun --overlap {PROGRAM}allocates.py 2500 3000\nkill $one $other",
     )
     assert cluster.until_ended(job) == "COMPLETED"
-    assert cluster.output(job).splitlines()[-1] == f"4096 {OOM} {OOM}"  # two contexts, and 200 MiB, are in use
+    assert set(cluster.output(job).splitlines()) == {f"4096 {OOM} {OOM}"}  # two contexts, and 200 MiB, are in use
 
 
 def test_a_whole_gpu_is_not_limited_unless_it_is_asked_for(cluster: Cluster) -> None:

@@ -17,6 +17,7 @@ import pytest
 
 CHECKOUT = Path(__file__).resolve().parent.parent.parent
 LIBRARY = CHECKOUT / "lib" / "build" / "libvgpu.so"
+IN_CGROUP2 = CHECKOUT / "tests" / "support" / "in_cgroup2"
 # How often the longest tests do their thing; a release wants a thousand.
 ROUNDS = int(os.environ.get("VGPURUN_STRESS_ROUNDS", "60"))
 T = TypeVar("T")

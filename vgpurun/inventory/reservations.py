@@ -48,10 +48,6 @@ class Holder(NamedTuple):
     namespace: str = ""
     pod: str = ""
 
-    def quota_on(self, uuid: str) -> Quota | None:
-        """Return the quota on a GPU, or None where the holder does not have that GPU."""
-        return dict(self.quotas).get(uuid)
-
     def held_bytes(self) -> dict[str, int] | None:
         """Return what it uses now of each of its GPUs, or None when this user may not read it."""
         readings = usage_file.read_usage(self.folder / "run" / "usage", [uuid for uuid, _ in self.quotas])

@@ -24,10 +24,6 @@ class Axis:
         """Return the bin of an instant. Instants outside of the run belong to its first or last bin."""
         return max(0, min(self.bins - 1, int((at_ns - self.begin_ns) / self.bin_ns)))
 
-    def middle_s(self, index: int) -> float:
-        """Return the middle of a bin, in seconds since the begin of the run."""
-        return (index + 0.5) * self.bin_ns / 1e9
-
     @property
     def duration_s(self) -> float:
         """How long the run was."""

@@ -166,7 +166,7 @@ static void keep_usage_to_ourselves(struct region *region, const char *path, con
     grant_nothing(region, path, error);
   else
     log_line(LOG_WARNING, "usage file %s: %s; each process is held to the limit by itself", path, reason);
-  shared_file_close(&region->file, 0);
+  shared_file_close(&region->file);
 }
 
 static bool read_start(struct region *region, struct usage_start *start) {

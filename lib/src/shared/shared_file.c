@@ -189,7 +189,7 @@ bool shared_file_open(struct shared_file *file, const char *path, size_t size, u
   bool opened = open_and_grow(file, path, size, magic, owner);
   int error = errno;
   if (!opened)
-    shared_file_close(file, size);
+    shared_file_close(file);
   errno = error;
   return opened;
 }
@@ -205,14 +205,8 @@ bool shared_file_adopt(struct shared_file *file, int descriptor, const char *pat
     file->inode = status.st_ino;
   }
   if (file->path == NULL)
-    shared_file_close(file, 0);
+    shared_file_close(file);
   return file->path != NULL;
-}
-
-bool shared_file_map(struct shared_file *file, size_t size) {
-  void *memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, file->descriptor, 0);
-  file->memory = memory == MAP_FAILED ? NULL : memory;
-  return file->memory != NULL;
 }
 
 /* ---- locks ----------------------------------------------------------------------------------------------------- */
@@ -360,9 +354,7 @@ void shared_file_forget(struct shared_file *file) {
   *file = (struct shared_file){.descriptor = -1};
 }
 
-void shared_file_close(struct shared_file *file, size_t size) {
-  if (file->memory != NULL)
-    munmap(file->memory, size);
+void shared_file_close(struct shared_file *file) {
   if (file->slot != NULL)
     munmap(file->slot, PAGE_BYTES);
   free(file->path);

@@ -15,7 +15,6 @@
 #include <sys/types.h>
 
 struct shared_file {
-  void *memory;   /* for shared_file_map */
   void *slot;     /* keeps the claimed slot; NULL: none */
   int descriptor; /* for questions, and for locks that are held for a moment */
   off_t position; /* of the descriptor, by which it is known */
@@ -38,9 +37,6 @@ bool shared_file_adopt(struct shared_file *file, int descriptor, const char *pat
 static inline bool shared_file_is_open(const struct shared_file *file) {
   return file->path != NULL;
 }
-
-/* Addresses in the file, to be named to the kernel and not to be touched. */
-bool shared_file_map(struct shared_file *file, size_t size);
 
 /* Takes the first slot below `count` that no living process holds. Else -1, with errno: EAGAIN when all are taken. */
 int shared_file_claim_slot(struct shared_file *file, int count);
@@ -91,6 +87,6 @@ bool shared_file_mend(struct shared_file *file);
 void shared_file_forget(struct shared_file *file);
 
 /* Gives up a file that turned out to be no good. */
-void shared_file_close(struct shared_file *file, size_t size);
+void shared_file_close(struct shared_file *file);
 
 #endif

@@ -97,7 +97,7 @@ static bool open_peer(const struct turns_files *files, struct turns_peer *peer, 
     return false;
   if (peer->file.inode != files->peers[0].file.inode)
     return true;
-  shared_file_close(&peer->file, 0); /* ours */
+  shared_file_close(&peer->file); /* ours */
   return false;
 }
 
@@ -138,7 +138,7 @@ static int add(struct turns_files *files, struct turns_tenant *tenants, int coun
   if (peer.device < 0 || !open_peer(files, &peer, folder, name))
     return count;
   if (place < count)
-    shared_file_close(&files->peers[place].file, 0);
+    shared_file_close(&files->peers[place].file);
   tenant.id = peer.file.inode;
   files->peers[place] = peer;
   tenants[place] = tenant;
@@ -204,7 +204,7 @@ static int keep(struct turns_files *files, struct turns_tenant *tenants, int cou
       files->peers[kept] = *peer;
       tenants[kept++] = tenants[i];
     } else {
-      shared_file_close(&peer->file, 0);
+      shared_file_close(&peer->file);
     }
   }
   return kept;
@@ -361,6 +361,6 @@ void turns_files_forget(struct turns_files *files) {
 void turns_files_close(struct turns_files *files) {
   for (int i = 0; i < TURNS_TENANTS; i++)
     if (shared_file_is_open(&files->peers[i].file))
-      shared_file_close(&files->peers[i].file, 0);
+      shared_file_close(&files->peers[i].file);
   free(files);
 }
