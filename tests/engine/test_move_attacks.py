@@ -17,6 +17,7 @@ from support import ROUNDS, own_gpu_config
 from vgpurun.limits import limits_file
 
 CELLS = ("python3", "-u", "/programs/gpu.py", "cells", "0.4")
+PATIENCE_S = 240  # of a machine that others keep busy
 MOVED = ("--gpus", "device=0", "--movable")
 TURNS = ("--swap", "--mem", "9g", "--gpus", "device=0")
 OPTIONS = {"book": ("--mem", "2g", *MOVED), "first": ("--slice", "team"), "second": ("--slice", "team"),
@@ -118,10 +119,12 @@ class Attacked:
         """All go on, with every byte, each on one GPU, and nothing else is reserved."""
         for words in (("resume", "book"), ("resume", "--slice", "team"), ("resume", "one"), ("resume", "two")):
             wait_until(
-                lambda words=words: self.vgpurun(words[0], *self.vgpurun.driver, *words[1:]).exit_code == 0, what
-            )
+                lambda words=words: self.vgpurun(words[0], *self.vgpurun.driver, *words[1:]).exit_code == 0, what,
+                PATIENCE_S,
+            )  # fmt: skip
         for name, count in {name: self.cells(name) for name in OPTIONS}.items():
-            wait_until(lambda name=name, count=count: self.cells(name) > count, f"cells of {name} after {what}")
+            more = f"cells of {name} after {what}"
+            wait_until(lambda name=name, count=count: self.cells(name) > count, more, PATIENCE_S)
         shown = json.loads(self.vgpurun("smi", *self.vgpurun.driver, "--format", "json").stdout)
         for each in shown["containers"] + shown["slices"]:
             assert len(each["devices"]) == 1, (what, each)
@@ -143,7 +146,7 @@ def attacked(vgpurun: Cli, debian: str, tmp_path: Path) -> Iterator[Attacked]:
     made = Attacked(vgpurun, debian, random.Random(seed))
     yield made
     made.guard.terminate()
-    assert made.guard.wait(60) == 0
+    assert made.guard.wait(PATIENCE_S) == 0
     said = made.said.read_text()
     print(said[-6000:])
     assert "Traceback" not in said
@@ -161,7 +164,7 @@ def test_whatever_happens_meanwhile(attacked: Attacked, rounds: int) -> None:
         what = f"round {number}: {[' '.join(map(str, each.args[4:])) for each in running]}, {attacked.strike(running)}"
         print(what, flush=True)
         for each in running:
-            said, _ = each.communicate(timeout=60)
+            said, _ = each.communicate(timeout=PATIENCE_S)
             assert "Traceback" not in said and "please report" not in said, (what, said)
             print("  ", each.returncode, said.strip()[:300])
         attacked.check(what)

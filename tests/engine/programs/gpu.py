@@ -4,7 +4,7 @@ gpu.py info                     what the program sees of its devices
 gpu.py fill CHUNK_BYTES         allocate until refused, free all, allocate once more
 gpu.py hold BYTES               allocate, print, and wait for the end of standard input
 gpu.py spin KERNEL SECONDS      launch KERNEL for that long and count the launches that ended
-gpu.py cells SECONDS            hold a pattern, and look at it every so many seconds, as a notebook does
+gpu.py cells SECONDS            hold a pattern, and look at it every so many seconds, as a notebook does, for an hour
 gpu.py member FOLDER            in step with others: see there
 """
 
@@ -138,7 +138,7 @@ def cells(seconds: float) -> dict[str, object]:
     pattern = bytes(range(256)) * 4096
     address, back = allocate(len(pattern)), ctypes.create_string_buffer(len(pattern))
     call("cuMemcpyHtoD_v2", address, pattern, ctypes.c_size_t(len(pattern)))
-    for cell in range(1000):
+    for cell in range(int(3600 / seconds)):
         call("cuMemcpyDtoH_v2", back, address, ctypes.c_size_t(len(pattern)))
         print(f"cell {cell}: {'right' if back.raw == pattern else 'wrong'}", flush=True)
         time.sleep(seconds)
