@@ -188,7 +188,7 @@ def test_ctrl_c(host: Host, start: Callable[..., Program]) -> None:
     time.sleep(0.5)
     os.killpg(suspending.pid, signal.SIGINT)
     _, said = suspending.communicate(timeout=60)
-    assert (suspending.returncode, said.strip()) == (130, "")
+    assert (suspending.returncode, said.strip()) == (130, f"vgpurun: interrupted: process {program.pid} runs on GPU 0")
     assert not (program.folder / "suspension").exists()
     assert program.asks("check") == "right 4"
 

@@ -79,6 +79,9 @@ class ContainerEngine(Engine):
 
     def describe(self, name: str) -> dict[str, Any]:
         """Return all that the engine knows of a container that vgpurun made, by its name or its id's beginning."""
+        name = name.lstrip("/")  # the engine's own descriptions have one
+        if not {"", ".", ".."}.isdisjoint(name.split("/")):  # it would be the path of something else
+            raise ContainerError(f"No such container: {name}")
         with _refusals():
             found: dict[str, Any] = self._api.inspect_container(name)
         if _record(found) is None:

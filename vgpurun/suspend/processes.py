@@ -109,7 +109,7 @@ def _with_slots(usage: Path) -> Iterator[int]:
         except (OSError, StopIteration, ValueError):
             continue  # it has ended
     if elsewhere and unseen:
-        raise SuspendError("its processes are another user's; use sudo")
+        raise SuspendError(f"the processes with the limits in {usage.parents[1]} are another user's; use sudo")
 
 
 def _namespace_of(process: str) -> int | None:

@@ -72,7 +72,7 @@ def suspend(
             found = take(target, gpus, checkpoints, wishes)
         click.echo(f"{target.name}: {show_size(found.total_bytes)} in host memory")
 
-    return _each(targets, suspend_one)
+    return _each(targets, gpus, suspend_one)
 
 
 @click.command(cls=EngineCommand, name="resume", options_metavar="[OPTIONS]")
@@ -110,7 +110,7 @@ def resume(
         nothing = "what was cut off is finished; it runs" if is_cut_off else "not suspended"
         click.echo(target.name if found else f"{target.name}: {nothing}")
 
-    return _each(targets, resume_one)
+    return _each(targets, gpus, resume_one)
 
 
 @click.command(cls=EngineCommand, name="move", options_metavar="[OPTIONS]")
@@ -167,10 +167,18 @@ def move(
         had = [gpu for gpu in found if gpu.uuid in gone.onto or (gpu in wanted and gpu.uuid not in new)]
         click.echo(f"{target.name}: {_numbers(had)} -> {_numbers(wanted)}, {held} moved")
 
-    exit_code = _each(targets, move_one)
+    exit_code = _each(targets, found, move_one)
     if slices:
         refresh_cdi(driver, found)
     return exit_code
+
+
+def _how_it_is(target: "Target", gpus: "Sequence[Gpu]") -> str:
+    from vgpurun.suspend.transition import gpus_of, read, was_cut_off
+
+    if was_cut_off(target):
+        return "is on its way still; vgpurun resume finishes that"
+    return "is suspended" if read(target) else f"runs on {_numbers(gpus_of(target, gpus))}"
 
 
 def _numbers(gpus: "Sequence[Gpu]") -> str:
@@ -193,11 +201,14 @@ def _named(containers: tuple[str, ...], slices: tuple[str, ...], processes: tupl
     return named(containers, slices, processes, ContainerEngine.connect() if containers else None)
 
 
-def _each(targets: "list[Target]", act: Callable[["Target"], None]) -> int:
+def _each(targets: "list[Target]", gpus: "Sequence[Gpu]", act: Callable[["Target"], None]) -> int:
     exit_code = 0
     for target in targets:
         try:
             act(target)
+        except KeyboardInterrupt:
+            say(f"interrupted: {target.name} {_how_it_is(target, gpus)}")
+            raise
         except VgpurunError as error:
             say(str(error))
             exit_code = error.exit_code
