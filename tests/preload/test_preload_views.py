@@ -187,6 +187,26 @@ def test_a_driver_that_lists_pids_of_the_host(sandbox: Sandbox, other_nvml: dict
     assert readings is not None and readings[0].not_enforced == ("memory",)
 
 
+def test_a_driver_whose_rows_are_longer(sandbox: Sandbox, other_nvml: dict[str, str]) -> None:
+    """Drivers from 535.43 to 535.97: their third version of the list writes rows of 32 bytes."""
+    simulated = Path(other_nvml["LD_LIBRARY_PATH"]) / "libsimulated.so.1"
+    name = b"nvmlDeviceGetRunningProcessDetailList\0"
+    simulated.write_bytes(
+        simulated.read_bytes().replace(name, b"nvmlOfALaterDriver".ljust(len(name) - 1, b"_") + b"\0")
+    )
+    limits = {**LIMIT, **other_nvml, "LONG_ROWS": "1"}
+    code = "rows = nvml.nvmlDeviceGetComputeRunningProcesses_v2(handle)\n"
+    code += "print(json.dumps(sorted([row.pid, row.usedGpuMemory // MIB] for row in rows)))"
+    with (
+        running(sandbox, HOLD.format(mib=100), **limits) as first,
+        running(sandbox, HOLD.format(mib=200), **limits) as second,
+    ):
+        expected = sorted([[first.pid, CONTEXT_MIB + 100], [second.pid, CONTEXT_MIB + 200]])
+        assert ask(sandbox, code, **limits) == expected
+    readings = usage_file.read_usage(sandbox.folder / "usage", [UUID])
+    assert readings is not None and readings[0].not_enforced == ()
+
+
 KINDS = """
 print(json.dumps([sorted(p.pid for p in f(handle)) for f in (
     nvml.nvmlDeviceGetComputeRunningProcesses, nvml.nvmlDeviceGetGraphicsRunningProcesses_v3,

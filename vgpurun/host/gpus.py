@@ -11,6 +11,16 @@ from vgpurun.errors import GpuError, NoDriverError
 from vgpurun.host import nvml
 from vgpurun.host.nvml import NvmlError
 
+# Why there is no driver to ask, and what helps.
+_NO_DRIVER = {
+    nvml.DRIVER_NOT_LOADED: "the kernel module of this host's NVIDIA driver is not loaded ({}); try: modprobe nvidia.",
+    nvml.LIB_RM_VERSION_MISMATCH: "this host's NVIDIA driver was changed, and the old one's module is still loaded "
+    "({}); restart the host.",
+    nvml.NO_PERMISSION: "this user may not use the NVIDIA driver ({}); who may read and write /dev/nvidia*?",
+}
+_NO_DRIVER_AT_ALL = "no NVIDIA driver on this host ({}); does nvidia-smi work?"
+_NOT_TOLD = "as under WSL2, and of a GPU whose memory is the host's, see docs/faq.md"
+
 
 class Gpu(NamedTuple):
     """A whole GPU, or a MIG instance, which is a device like another.
@@ -87,7 +97,8 @@ def survey() -> Survey:
             try:
                 found.gpus.extend(_read_gpus_at(index))
             except NvmlError as error:
-                found.lost.append(LostGpu(index, str(error)))
+                not_told = f", {_NOT_TOLD}" if error.code == nvml.NOT_SUPPORTED else ""
+                found.lost.append(LostGpu(index, f"{error}{not_told}"))
     except NvmlError as error:
         raise GpuError(f"the NVIDIA driver cannot list the GPUs: {error}; does nvidia-smi work?") from None
     finally:
@@ -109,8 +120,6 @@ def read_use(gpus: Sequence[Gpu]) -> list[GpuUse]:
     _initialise()
     try:
         return [_read_use(gpu) for gpu in gpus]
-    except NvmlError as error:
-        raise GpuError(f"the NVIDIA driver does not answer: {error}; does nvidia-smi work?") from None
     finally:
         nvml.shutdown()
 
@@ -282,9 +291,8 @@ def _initialise() -> None:
     try:
         nvml.init()
     except NvmlError as error:
-        raise NoDriverError(
-            f"no NVIDIA driver on this host ({error}); does nvidia-smi work? For a simulated GPU: --driver sim"
-        ) from None
+        words = _NO_DRIVER.get(error.code, _NO_DRIVER_AT_ALL).format(error)
+        raise NoDriverError(f"{words} For a simulated GPU: --driver sim") from None
 
 
 def _handle(gpu: Gpu) -> c_void_p:
@@ -344,7 +352,13 @@ def _read_gpu(handle: c_void_p, index: int) -> Gpu:
 
 
 def _read_use(gpu: Gpu) -> GpuUse:
-    handle = _handle(gpu)
+    try:
+        handle = _handle(gpu)
+        memory_used_bytes = nvml.memory_used_bytes(handle)
+    except NvmlError as error:
+        raise GpuError(
+            f"the NVIDIA driver does not answer for GPU {gpu.number}: {error}; does nvidia-smi work?"
+        ) from None
     utilization_percent = temperature_c = power_w = None
     with suppress(NvmlError):
         utilization_percent = nvml.utilization_percent(handle)
@@ -352,4 +366,4 @@ def _read_use(gpu: Gpu) -> GpuUse:
         temperature_c = nvml.temperature_c(handle)
     with suppress(NvmlError):
         power_w = nvml.power_w(handle)
-    return GpuUse(nvml.memory_used_bytes(handle), utilization_percent, temperature_c, power_w)
+    return GpuUse(memory_used_bytes, utilization_percent, temperature_c, power_w)

@@ -6,6 +6,7 @@ The interface is nvml.h's of CUDA 13.4. Limits belong to a cgroup of the v2 hier
 
 import ctypes
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -106,7 +107,8 @@ def write(gpu: Gpu, cgroup: Path, most_bytes: int | None, guaranteed_bytes: int 
             # The driver adds what is guaranteed to each cgroup above, and takes it away only when it is lowered, not
             # when the cgroup goes. NVIDIA's way for cgroups that come and go: nothing is reserved at the top.
             found = _Get(bytes(top))
-            nvml.call(_READ, handle, ctypes.byref(found))
+            with suppress(NvmlError):  # none were ever set there
+                nvml.call(_READ, handle, ctypes.byref(found))
             if found.softLimit:
                 _write(handle, gpu, top, int(found.hardLimit), 0)
 

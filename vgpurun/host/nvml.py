@@ -10,25 +10,26 @@ from ctypes import byref, c_char, c_char_p, c_uint, c_ulonglong, c_void_p
 from pathlib import Path
 from typing import Any, TypeVar
 
-NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND, INSUFFICIENT_SIZE, TIMEOUT = 3, 4, 6, 7, 10
-LIBRARY_NOT_FOUND, FUNCTION_NOT_FOUND = 12, 13
+NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND, INSUFFICIENT_SIZE, DRIVER_NOT_LOADED, TIMEOUT = 3, 4, 6, 7, 9, 10
+LIBRARY_NOT_FOUND, FUNCTION_NOT_FOUND, LIB_RM_VERSION_MISMATCH = 12, 13, 18
 UNKNOWN_TO_DRIVER = (NOT_SUPPORTED, FUNCTION_NOT_FOUND)
 
 _NOT_AVAILABLE = 2**64 - 1  # in the place of bytes
 _TEXT_BYTES = 96  # NVML's own texts have that many at most
 _XID = 8  # nvmlEventTypeXidCriticalError
 _TEMPERATURE_OF_GPU = 0
-_SPARE_ROWS = 32  # for processes that begin between the question how many there are and the one for them
+_SPARE_ROWS = 32  # for what begins between the question how many there are and the one for them
+_MOST_PERCENT = 100  # drivers have given samples that were no percentages
 
 _Row = TypeVar("_Row", bound=ctypes.Structure)
 _library: ctypes.CDLL | None = None
 
 
 class NvmlError(Exception):
-    """NVML's refusal: its code, and its words for it."""
+    """NVML's refusal: its code, and its words for it; with the function where that is what is missing."""
 
-    def __init__(self, code: int) -> None:
-        super().__init__(_words(code))
+    def __init__(self, code: int, function: str = "") -> None:
+        super().__init__(f"{_words(code)}{f' ({function})' * (code in UNKNOWN_TO_DRIVER and bool(function))}")
         self.code = code
 
 
@@ -84,7 +85,12 @@ def call(name: str, *arguments: Any) -> None:
     function = getattr(_library, name, None)
     code = FUNCTION_NOT_FOUND if function is None else function(*arguments)
     if code:
-        raise NvmlError(code)
+        raise NvmlError(code, name)
+
+
+def has(name: str) -> bool:
+    """Ask whether the driver's NVML has a function."""
+    return hasattr(_library, name)
 
 
 def init() -> None:
@@ -97,8 +103,9 @@ def init() -> None:
 
 
 def shutdown() -> None:
-    """Undo one init()."""
-    call("nvmlShutdown")
+    """Undo one init(). Raises nothing: what matters has been answered, or refused, before."""
+    with suppress(NvmlError):
+        call("nvmlShutdown")
 
 
 def driver_version() -> str:
@@ -216,8 +223,11 @@ def compute_mode(device: c_void_p) -> int:
 
 def compute_processes(device: c_void_p) -> dict[int, int]:
     """Return the bytes that each process has of a GPU by PID, where the driver tells both."""
-    ask = "nvmlDeviceGetComputeRunningProcesses_v3"
-    found = _rows(_Process, lambda count, rows: call(ask, device, count, rows), _SPARE_ROWS)
+    # Version 2 has the same layout. Version 3 of the drivers 535.43 to 535.97 writes rows of 32 bytes, past the end of
+    # ours; drivers that can list details are newer.
+    version = "v3" if has("nvmlDeviceGetRunningProcessDetailList") else "v2"
+    ask = f"nvmlDeviceGetComputeRunningProcesses_{version}"
+    found = _rows(_Process, lambda count, rows: call(ask, device, count, rows))
     bytes_by_pid = {each.pid: each.usedGpuMemory for each in found if each.usedGpuMemory != _NOT_AVAILABLE}
     return {pid: size_bytes for pid, size_bytes in bytes_by_pid.items() if pid and size_bytes}
 
@@ -226,7 +236,7 @@ def utilization_samples(device: c_void_p, since_us: int) -> list[tuple[int, int]
     """Return the PID and the percentage of each sample of a process that used a GPU since then."""
     ask, since = "nvmlDeviceGetProcessUtilization", c_ulonglong(since_us)
     found = _rows(_Sample, lambda count, rows: call(ask, device, rows, count, since))
-    return [(each.pid, each.smUtil) for each in found]
+    return [(each.pid, each.smUtil) for each in found if each.smUtil <= _MOST_PERCENT]
 
 
 class Faults:
@@ -258,7 +268,7 @@ def _words(code: int) -> str:
     return (_library.nvmlErrorString(code) or b"").decode(errors="replace")
 
 
-def _rows(kind: type[_Row], ask: Callable[[Any, Any], None], spare: int = 0) -> list[_Row]:
+def _rows(kind: type[_Row], ask: Callable[[Any, Any], None]) -> list[_Row]:
     """Ask how many rows there are, as NVML wants it, and then for them."""
     count = c_uint()
     try:
@@ -268,7 +278,7 @@ def _rows(kind: type[_Row], ask: Callable[[Any, Any], None], spare: int = 0) -> 
             raise
     if not count.value:
         return []
-    rows = (kind * (count.value + spare))()
+    rows = (kind * (count.value + _SPARE_ROWS))()
     count = c_uint(len(rows))
     ask(byref(count), rows)
     return rows[: count.value]

@@ -24,13 +24,13 @@ static struct nvml_processes_room *room_for(unsigned count) {
   return room;
 }
 
-/* Version 2 has the same layout, and is all that drivers before 510 have. */
+/* Version 2 has the same layout. Version 3 of the drivers 535.43 to 535.97 writes rows of 32 bytes, past the end of our
+ * list; drivers that can list details are newer. */
 #define ASK(name)                                                                                                      \
   static nvmlReturn_t ask_##name(nvmlDevice_t handle, unsigned *count, nvmlProcessInfo_t *list) {                      \
-    nvmlReturn_t result = real.nvmlDeviceGet##name##RunningProcesses_v3(handle, count, list);                          \
-    if (result == NVML_ERROR_FUNCTION_NOT_FOUND)                                                                       \
-      result = real.nvmlDeviceGet##name##RunningProcesses_v2(handle, count, list);                                     \
-    return result;                                                                                                     \
+    if (hooks_is_missing((void *)real.nvmlDeviceGetRunningProcessDetailList))                                          \
+      return real.nvmlDeviceGet##name##RunningProcesses_v2(handle, count, list);                                       \
+    return real.nvmlDeviceGet##name##RunningProcesses_v3(handle, count, list);                                         \
   }
 ASK(Compute)
 ASK(Graphics)

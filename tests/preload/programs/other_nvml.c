@@ -1,5 +1,6 @@
 /*
  * An NVML that differs from the simulated one, which it needs under another name: what is not here comes from there.
+ * LONG_ROWS=1: the third version's rows are of 32 bytes, as with drivers from 535.43 to 535.97.
  * HOST_PIDS=1: processes have PIDs of another namespace, as drivers list them that do not translate PIDs.
  * GRAPHICS_PIDS and MPS_PIDS, each "1,2,3": who is in these lists, with 7 MiB each.
  */
@@ -9,6 +10,8 @@
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define LONG_ROW 32
 
 typedef nvmlReturn_t list_function(nvmlDevice_t, unsigned int *, nvmlProcessInfo_t *);
 
@@ -20,6 +23,9 @@ nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsign
   if (result == NVML_SUCCESS && getenv("HOST_PIDS"))
     for (unsigned i = 0; i < *count; i++)
       rows[i].pid += 1000000;
+  if (result == NVML_SUCCESS && getenv("LONG_ROWS"))
+    for (unsigned i = *count; i-- > 0;)
+      memmove((char *)rows + i * LONG_ROW, &rows[i], sizeof rows[i]);
   return result;
 }
 
