@@ -15,6 +15,7 @@ from vgpurun.admission.joining import Joining
 from vgpurun.admission.wanted import Wanted, WantedSlice
 from vgpurun.errors import OptionError, SliceError
 from vgpurun.host.drivers import DriverPlan
+from vgpurun.host.mounted import place_of
 from vgpurun.inventory.reservations import all_holders
 from vgpurun.launch import plan
 from vgpurun.limits import limits_file
@@ -188,7 +189,7 @@ def test_a_change_is_written_down_for_a_limits_file_that_is_lost() -> None:
     assert limits_file.read_limits(made.folder / "etc" / "limits") == [(GPUS[1].uuid, Quota(GIB, 10))]
 
 
-def test_members_are_those_whose_root_has_the_usage_file(tmp_path: Path) -> None:
+def test_members_are_those_that_have_the_usage_file_mounted(tmp_path: Path) -> None:
     """A /proc as with two containers, of which one is in the slice, a process of the host, and a Slurm job.
 
     The daemon of the job's step is in the slice as well, and is none of its members.
@@ -203,11 +204,13 @@ def test_members_are_those_whose_root_has_the_usage_file(tmp_path: Path) -> None
             (process / "ns" / kind).symlink_to(f"{kind}:[{namespace}]")
         (process / "cgroup").write_text(f"0::/system.slice/docker-{ids.get(pid, '')}.scope\n")
         (process / "comm").write_text("slurmstepd\n" if pid == "40" else "any\n")
-        (process / "root" / ".vgpurun" / "run").mkdir(parents=True)
-    for pid in ("40", "41"):
-        os.link(made.usage, proc / pid / "root" / ".vgpurun" / "run" / "usage")
-    os.link(made.usage, proc / "20" / "root" / ".vgpurun" / "run" / "usage")
-    shutil.copy(made.usage, proc / "30" / "root" / ".vgpurun" / "run" / "usage")
+        (process / "mountinfo").write_text("1 0 8:1 / / rw - ext4 /dev/sda1 rw\n")
+    copy = shutil.copytree(made.folder, tmp_path / "copy")
+    for pid, usage in (("20", made.usage), ("30", copy / "run" / "usage"), ("40", made.usage), ("41", made.usage)):
+        place = place_of(usage)
+        assert place is not None
+        with (proc / pid / "mountinfo").open("a") as file:
+            file.write(f"2 1 {place.device} {place.path} /.vgpurun/run/usage rw - ext4 /dev/sda1 rw\n")
     found, task = members([made], proc)[made.id]
     assert (found.container, found.pid, found.pid_namespace) == ("a" * 64, 20, 2)
     assert task.pid == (41 if os.geteuid() == 0 else 40)  # a user may give a process that name

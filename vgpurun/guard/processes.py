@@ -6,13 +6,16 @@ Whether one is still the same, which PID namespaces it is in, and whether the li
 import fcntl
 import os
 import re
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from vgpurun import abi
 from vgpurun.guard.look import Program
+from vgpurun.host.mounted import path_of
 from vgpurun.limits.usage_file import BrokenUsageError, read_counted
+from vgpurun.slices.members import usages_of
 from vgpurun.util.kernel_text import read_lines, read_text
 
 _PF_EXITING = 0x4
@@ -62,19 +65,31 @@ def is_ending(pid: int) -> bool:
 def is_counted_elsewhere(pid: int) -> bool:
     """Whether the library counts a process: one of `vgpurun local`, or of a container that another engine started.
 
-    The latter have the usage file where all containers have it, and the former's environment names it.
+    The latter have the usage file mounted, and the former's environment names it.
     """
-    places = [Path(f"/proc/{pid}/root{abi.CONTAINER_USAGE}")]
-    with suppress(OSError):
-        with Path(f"/proc/{pid}/environ").open("rb") as file:
-            environment = file.read(_MOST_ENVIRONMENT_BYTES)
-        name = f"{abi.ENV_USAGE_FILE}=".encode()
-        places += [Path(os.fsdecode(each[len(name) :])) for each in environment.split(b"\0") if each.startswith(name)]
-    for place in places:
+    for place in _usage_files(pid):
         with suppress(OSError, ValueError, BrokenUsageError):
             if (namespace_of(pid), pid_inside(pid)) in read_counted(place):
                 return True
     return False
+
+
+def _usage_files(pid: int) -> Iterator[Path]:
+    process = Path("/proc", str(pid))
+    for place in usages_of(process):
+        with suppress(OSError):
+            if path := path_of(place):
+                yield path
+    with suppress(OSError):
+        with (process / "environ").open("rb") as file:
+            environment = file.read(_MOST_ENVIRONMENT_BYTES)
+        name = f"{abi.ENV_USAGE_FILE}=".encode()
+        # By no link of /proc, which leads into the file systems of others.
+        yield from (
+            Path(os.path.realpath(os.fsdecode(each[len(name) :])))
+            for each in environment.split(b"\0")
+            if each.startswith(name)
+        )
 
 
 def namespace_of(pid: int) -> int:

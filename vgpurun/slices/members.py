@@ -10,11 +10,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from vgpurun import abi
+from vgpurun.host.mounted import Place, mounts_of, place_of
 from vgpurun.slices.store import Slice
 from vgpurun.util.kernel_text import read_text
 
 _CONTAINER_ID = re.compile(r"[0-9a-f]{64}")
+_USAGE = "/run/usage"
 _NAMESPACE = re.compile(r"pid:\[([0-9]+)\]")
 
 
@@ -42,34 +43,27 @@ def members(found: Sequence[Slice], proc: Path = Path("/proc")) -> dict[str, lis
 
 
 def has_joined(pid: int, found: Sequence[Slice], proc: Path = Path("/proc")) -> bool:
-    """Whether a process has the usage file of one of these slices in its place, or around it. Raises nothing."""
+    """Whether a process has the usage file of one of these slices mounted. Raises nothing."""
     return _slice_of(proc / str(pid), _by_file(found)) is not None
 
 
-def _by_file(found: Sequence[Slice]) -> dict[tuple[int, int], str]:
-    return {file: each.id for each in found if (file := file_at(each.usage))}
+def _by_file(found: Sequence[Slice]) -> dict[Place, str]:
+    return {file: each.id for each in found if (file := place_of(each.usage))}
 
 
-def _slice_of(process: Path, by_file: Mapping[tuple[int, int], str]) -> str | None:
+def _slice_of(process: Path, by_file: Mapping[Place, str]) -> str | None:
     return next((by_file[usage] for usage in usages_of(process) if usage in by_file), None)
 
 
-def usages_of(process: Path) -> list[tuple[int, int]]:
-    """Return which files a process of /proc has where a container has its usage file. Raises nothing.
+def usages_of(process: Path) -> list[Place]:
+    """Return which usage files a process of /proc has mounted. Raises nothing.
 
-    The first is that of its own share, the next ones are those of the shares that it is a part of.
+    The first is that of its own share, the next ones are those of the shares that it is a part of. Where they are is
+    not asked: root in a container may rename the folder around them.
     """
-    place = process / "root" / abi.CONTAINER_DIR.lstrip("/")
-    found = (file_at(place / ("parent/" * level) / "run" / "usage") for level in range(abi.MAX_LEVELS))
-    return [usage for usage in found if usage]
-
-
-def file_at(path: Path) -> tuple[int, int] | None:
-    """Return the device and the inode of a file, or None where there is none to be seen. Raises nothing."""
     with suppress(OSError):
-        status = path.stat()
-        return status.st_dev, status.st_ino
-    return None
+        return [each.place for each in mounts_of(process) if each.place.path.endswith(_USAGE)]
+    return []
 
 
 def _one_of_each_mount_namespace(proc: Path) -> Iterator[Path]:

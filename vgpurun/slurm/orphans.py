@@ -10,7 +10,8 @@ from pathlib import Path
 
 from vgpurun.errors import CgroupError
 from vgpurun.host import freezer
-from vgpurun.slices.members import file_at, usages_of
+from vgpurun.host.mounted import place_of
+from vgpurun.slices.members import usages_of
 from vgpurun.slices.store import Slice
 
 _PATIENCE_S = 5.0
@@ -41,12 +42,19 @@ def _thaw(pid: int, proc: Path) -> None:
 
 def _processes_of(found: Slice, proc: Path) -> Iterator[int]:
     """Yield those that have its usage file in place, or open for writing: what only looks reads it."""
-    usage = file_at(found.usage)
+    mounted, usage = place_of(found.usage), _file_at(found.usage)
     for process in proc.iterdir() if usage else ():
         if not process.name.isdecimal() or int(process.name) == os.getpid():
             continue
-        if usage in usages_of(process) or usage in map(file_at, _written_files(process)):
+        if mounted in usages_of(process) or usage in map(_file_at, _written_files(process)):
             yield int(process.name)
+
+
+def _file_at(path: Path) -> tuple[int, int] | None:
+    with suppress(OSError):
+        status = path.stat()
+        return status.st_dev, status.st_ino
+    return None
 
 
 def _written_files(process: Path) -> Iterator[Path]:

@@ -12,11 +12,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from vgpurun import abi
 from vgpurun.errors import SuspendError
 from vgpurun.host.checkpoints import Checkpoints
 from vgpurun.host.gpus import Gpu, read_processes
+from vgpurun.host.mounted import place_of
 from vgpurun.limits.usage_file import BrokenUsageError, read_counted
+from vgpurun.slices.members import usages_of
 from vgpurun.util.kernel_text import read_lines
 
 _NAMESPACE = re.compile(r"pid:\[([0-9]+)\]")
@@ -124,10 +125,8 @@ def _number_in_namespace(process: Path) -> int:
 def belongs_to(pid: int, folder: Path) -> bool:
     """Ask the kernel whether a process is below a state folder. Raises SuspendError where this user may not."""
     process = _PROC / str(pid)
-    with suppress(OSError):
-        usage, seen = (folder / "run" / "usage").stat(), (process / "root" / abi.CONTAINER_USAGE.lstrip("/")).stat()
-        if (usage.st_dev, usage.st_ino) == (seen.st_dev, seen.st_ino):
-            return True
+    if (usage := place_of(folder / "run" / "usage")) and usage in usages_of(process):
+        return True
     try:
         status = (folder / "etc" / "limits").stat()
         device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}"

@@ -4,6 +4,7 @@ A share that moves has both reserved until it is over: its limits file names the
 in their place at the end. All of its processes go, or none.
 """
 
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -13,10 +14,12 @@ from vgpurun.errors import EnforceError, GpuError, NoRoomError, SuspendError
 from vgpurun.host import memory_limits
 from vgpurun.host.checkpoints import CheckpointError, Checkpoints, ProcessState
 from vgpurun.host.gpus import Gpu
+from vgpurun.host.mounted import mounts_of, path_of
 from vgpurun.inventory.cgroups import cgroups_of
 from vgpurun.limits import limits_file
 from vgpurun.limits.quota import Quota
 from vgpurun.limits.update import Limited
+from vgpurun.storage.shared_file import read_regular
 from vgpurun.suspend import checks, record
 from vgpurun.suspend.processes import Process, on_gpus
 from vgpurun.suspend.record import Phase, Record
@@ -24,7 +27,8 @@ from vgpurun.util.kernel_text import read_lines
 from vgpurun.util.threads import without_ctrl_c
 
 _PROC = Path("/proc")
-_SIMULATED = f"{abi.CONTAINER_DIR}/etc/sim.yaml"
+_SIMULATED = "sim.yaml"
+_MOST_BYTES = 1 << 20  # of that file
 
 
 def onto_named(name: str, own: Sequence[Gpu], wanted: Sequence[Gpu]) -> dict[str, str]:
@@ -170,15 +174,19 @@ def _pairs(process: Process, gpus: Sequence[Gpu], onto: Mapping[str, str]) -> di
 
 def _seen_by(pid: int, gpus: Sequence[Gpu]) -> list[Gpu]:
     """Return the whole GPUs that a process can reach: in a container those whose nodes it has, else all."""
-    root = _PROC / str(pid) / "root"
+    process = _PROC / str(pid)
     whole = [gpu for gpu in gpus if gpu.mig_index is None]
-    if not (root / abi.CONTAINER_LIMITS.lstrip("/")).exists():
-        return whole
     try:
-        simulated = (root / _SIMULATED.lstrip("/")).read_text()
+        own = next((each.place for each in mounts_of(process) if each.point == f"{abi.CONTAINER_DIR}/etc"), None)
+        if own is None:
+            return whole
+        folder = path_of(own)
+        simulated = read_regular(folder / _SIMULATED, _MOST_BYTES) if folder else None
     except OSError:
-        return [gpu for gpu in whole if (root / f"dev/nvidia{gpu.minor_number}").exists()]
-    return [gpu for gpu in whole if gpu.uuid in simulated]
+        simulated = None
+    if simulated is None:
+        return [gpu for gpu in whole if os.path.lexists(process / f"root/dev/nvidia{gpu.minor_number}")]
+    return [gpu for gpu in whole if gpu.uuid.encode() in simulated]
 
 
 def _is_held_by_driver(target: Limited, processes: Sequence[Process], gpu: Gpu) -> bool:
