@@ -48,6 +48,11 @@ BY_PROGRAMS = {
     "child that shares memory": "PAST/static child WORK",
     "daemon": "ESCAPE daemon-loader WORK </dev/null | cat",
 }
+# By a root with no right that docker's other containers lack.
+BY_FOLDERS = {
+    "renamed library": "mv /.vgpurun /away; export VGPUSIM_CONFIG=/away/etc/sim.yaml VGPUSIM_STATE=/away/sim.state "
+    "LD_LIBRARY_PATH=/away/driver; FILL",
+}
 # By a root that may mount.
 BY_MOUNTS = {
     "unmounted preload": "umount /etc/ld.so.preload; FILL",
@@ -66,7 +71,7 @@ BY_MOUNTS = {
     "another user": "umount /etc/ld.so.preload; chmod 755 /root; su nobody -s /bin/sh -c 'FILL'",
     "a cgroup below": _BELOW,
 }
-PAST_THE_LIBRARY = BY_FUNCTIONS | BY_PROGRAMS | BY_MOUNTS
+PAST_THE_LIBRARY = BY_FUNCTIONS | BY_PROGRAMS | BY_FOLDERS | BY_MOUNTS
 
 
 def command(escape: str, *work: str) -> list[str]:

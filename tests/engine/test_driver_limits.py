@@ -43,8 +43,8 @@ BY_THE_LIBRARY = {
 }
 ALL = BY_THE_LIBRARY | PAST_THE_LIBRARY
 # An escape that leaves its container other than it was has one of its own.
-ALONE = ("forged limits", "forged usage", "unmounted preload", "emptied preload", "unmounted library", "hidden library",
-         "another user", "a cgroup below")  # fmt: skip
+ALONE = ("forged limits", "forged usage", "renamed library", "unmounted preload", "emptied preload",
+         "unmounted library", "hidden library", "another user", "a cgroup below")  # fmt: skip
 
 
 @pytest.fixture

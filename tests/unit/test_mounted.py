@@ -1,4 +1,4 @@
-"""What a process has mounted, which is told without a look into its file system."""
+"""Mounts of other processes, which are told without a look into their file systems."""
 
 from __future__ import annotations
 
