@@ -22,6 +22,7 @@ from support.debian_packages import UnavailableError, kept
 from vgpurun.storage import tenants
 
 NEWEST, OLDEST = "2.60.0", "2.45.0"
+OF_ITS_TIME = {OLDEST: ("protobuf<6",)}  # its Serve fails with what pip finds today
 PROGRAMS = Path(__file__).parent / "programs"
 # GPUs of this run of the tests alone: programs on GPUs of one UUID meet in abi.LOCK_DIR.
 UUIDS = tuple(f"GPU-{os.getpid():08x}-{part * 4}-1111-0000-000000000000" for part in "ab")
@@ -30,23 +31,26 @@ PLUGINS = json.dumps([{"class": "vgpurun.ray.plugin.LimitsPlugin"}])
 TIMEOUT_S = 280  # workers start one after the other on a busy machine
 
 
-def ray_packages(version: str) -> Path:
-    """The folder with a version of Ray and what it needs. Raises UnavailableError."""
+def ray_packages(version: str, extras: str = "") -> Path:
+    """The folder with a version of Ray and what it needs; `extras` are names of its parts. Raises UnavailableError."""
+    asked = [f"ray[{extras}]=={version}" if extras else f"ray=={version}", *OF_ITS_TIME.get(version, ())]
 
     def fetch(folder: Path) -> None:
-        command = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(folder), f"ray=={version}"]
+        command = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(folder), *asked]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise UnavailableError(done.stderr.strip().splitlines()[-1])
 
-    return kept(f"ray-{version}-py{sys.version_info[0]}.{sys.version_info[1]}", fetch)
+    name = "-".join(["ray", version, *filter(None, extras.split(","))])
+    return kept(f"{name}-py{sys.version_info[0]}.{sys.version_info[1]}", fetch)
 
 
 class RayNode:
     """The node's folder, whose path is short as Ray's sockets need it, and the environment of `ray start` on it."""
 
-    def __init__(self, folder: Path, version: str) -> None:
+    def __init__(self, folder: Path, version: str, extras: str = "") -> None:
         self.folder = folder
+        self.packages = ray_packages(version, extras)
         self.state = folder / "state"  # by a link, as homes often are: the kernel names files by where they really are
         (folder / "real").mkdir()
         self.state.symlink_to("real")
@@ -56,7 +60,7 @@ class RayNode:
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(unwanted)}
         self.environment = {
             **inherited,
-            "PYTHONPATH": os.pathsep.join([str(ray_packages(version)), str(CHECKOUT), str(CHECKOUT / "tests")]),
+            "PYTHONPATH": os.pathsep.join([str(self.packages), str(CHECKOUT), str(CHECKOUT / "tests")]),
             "RAY_AUTH_MODE": "disabled",  # else Ray writes a token into the home
             "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_DEDUP_LOGS": "0",
@@ -91,11 +95,11 @@ class RayNode:
 
 
 @contextmanager
-def ray_node(version: str = NEWEST) -> Iterator[RayNode]:
+def ray_node(version: str = NEWEST, extras: str = "") -> Iterator[RayNode]:
     """Make a node's folder, and remove it at the end."""
     folder = Path(tempfile.mkdtemp(prefix="vr-", dir="/tmp"))
     try:
-        yield RayNode(folder, version)
+        yield RayNode(folder, version, extras)
     finally:
         for left in folder.glob("state/containers/*"):  # of workers that the end of the cluster has killed
             tenants.remove(left)
