@@ -12,12 +12,13 @@ from pathlib import Path
 import pytest
 from fakes import make_gpus
 
-from support import unavailable
+from support import CHECKOUT, unavailable
 from vgpurun import abi
 from vgpurun.admission.capacity import capacities
 from vgpurun.config.file import ConfigFile
 from vgpurun.config.values import Config
 from vgpurun.diagnostics import doctor
+from vgpurun.diagnostics.cleaned import cleaned_by
 from vgpurun.diagnostics.finding import FAILED, OK, WARNING
 from vgpurun.diagnostics.unusual import unusual_engine, unusual_gpus, unusual_host
 from vgpurun.errors import ConfigError, GpuError
@@ -53,11 +54,51 @@ def test_missing_nodes_fail() -> None:
         (lambda path: path.write_text(""), FAILED, "not a folder"),
     ],
 )
-def test_the_turns_folder(tmp_path: Path, make: Callable[[Path], object], status: str, word: str) -> None:
+def test_the_turns_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[Path], object], status: str, word: str
+) -> None:
+    monkeypatch.setattr(doctor, "cleaned_by", lambda _: None)
     make(tmp_path / "lock")
     found = doctor._lock_dir(tmp_path / "lock")
     assert found.status == status and word in found.words
     assert bool(found.remedy) == (status != OK)
+
+
+PLACE = Path("/var/tmp/vgpulock")
+AGED = "# of all\nq /var/tmp 1777 root root 30d\n"
+
+
+@pytest.mark.parametrize(
+    ("files", "by"),
+    [
+        ({}, None),
+        ({"usr/lib/tmpfiles.d/tmp.conf": AGED}, "usr/lib/tmpfiles.d/tmp.conf"),
+        ({"usr/lib/tmpfiles.d/tmp.conf": "q /var/tmp 1777 root root -\n#q /var/tmp 1777 root root 30d\n"}, None),
+        ({"usr/lib/tmpfiles.d/tmp.conf": AGED, "etc/tmpfiles.d/tmp.conf": ""}, None),
+        ({"usr/lib/tmpfiles.d/tmp.conf": AGED, "etc/tmpfiles.d/vgpurun.conf": f"d {PLACE} 1777 root root\n"}, None),
+        ({"usr/lib/tmpfiles.d/tmp.conf": AGED, "etc/tmpfiles.d/own.conf": "x /var/tmp/vgpu*\n"}, None),
+        ({"etc/tmpfiles.d/own.conf": "d /var 0755 - - 10d\nd /opt 0755 - - 1d\n"}, "etc/tmpfiles.d/own.conf"),
+    ],
+)
+def test_a_folder_that_systemd_cleans_up(tmp_path: Path, files: dict[str, str], by: str | None) -> None:
+    for name, content in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(content)
+    assert cleaned_by(PLACE, tmp_path) is None, "no systemd runs"
+    (tmp_path / "run/systemd/system").mkdir(parents=True)
+    assert cleaned_by(PLACE, tmp_path) == (tmp_path / by if by else None)
+
+
+def test_the_way_out_is_the_line_of_the_docs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "cleaned_by", lambda _: Path("/usr/lib/tmpfiles.d/tmp.conf"))
+    path = tmp_path / "lock"
+    path.mkdir()
+    path.chmod(0o1777)
+    found = doctor._lock_dir(path)
+    assert found.status == WARNING and "/usr/lib/tmpfiles.d/tmp.conf" in found.words
+    line = found.remedy.removeprefix("as root: ").replace(str(path), str(PLACE))
+    for page in ("lab-server.md", "troubleshooting.md"):
+        assert f"`{line}`" in (CHECKOUT / "docs" / page).read_text()
 
 
 def test_a_folder_of_another_user(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from vgpurun import abi
 from vgpurun.admission.capacity import GpuCapacity, capacities
 from vgpurun.config import values as config
+from vgpurun.diagnostics.cleaned import cleaned_by
 from vgpurun.diagnostics.finding import FAILED, OK, WARNING, Finding
 from vgpurun.diagnostics.unusual import unusual_engine, unusual_gpus, unusual_host
 from vgpurun.errors import DriverError, EngineError, GpuError, LibraryError, VgpurunError
@@ -272,6 +273,11 @@ def _lock_dir(path: Path) -> Finding:
         return Finding(name, WARNING, f"{path} lets users remove each other's files", f"chmod +t {path}")
     if status.st_uid not in (0, os.geteuid()):
         return Finding(name, WARNING, f"{path} belongs to user {status.st_uid}", f"as root: chown root {path}")
+    if file := cleaned_by(path):
+        return Finding(
+            name, WARNING, f"{path} is cleaned up by systemd ({file}): containers with --restart may not come back",
+            f"as root: echo 'd {path} 1777 root root' >/etc/tmpfiles.d/vgpurun.conf",
+        )  # fmt: skip
     return Finding(name, OK, f"{path}, open to all")
 
 
