@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -140,3 +141,32 @@ def test_apptainers_containers_are_in_the_share_of_their_job(with_apptainer: Clu
         with_apptainer.ask("srun -w n1 apptainer exec /srv/debian sh -c 'echo $APPTAINER_BIND; cat /etc/ld.so.preload'")
         == "\n"
     )
+
+
+@pytest.fixture
+def unpacked_by_alice(clusters: dict[str, Cluster]) -> Iterator[Cluster]:
+    """A cluster where a user has an image as a folder of her own, as `enroot create` makes it."""
+    cluster = clusters["24.11"]
+    cluster.ask("install -d -o alice /srv/own", "root")
+    cluster.ask(f"cat {images.debian_tar()} >/srv/own/tar; chown alice /srv/own/tar", "root")
+    cluster.ask("mkdir /srv/own/root; tar -C /srv/own/root --exclude './dev/*' -xf /srv/own/tar; rm /srv/own/tar")
+    yield cluster
+    cluster.ask("rm -r /srv/own", "root")
+    cluster.tidy()
+
+
+def test_containers_by_the_mounts_that_the_page_has_for_enroot(unpacked_by_alice: Cluster) -> None:
+    """Nothing is said of enroot itself, which cannot be had here: of the lines, in the order that it documents."""
+    page = (CHECKOUT / "docs" / "slurm.md").read_text()
+    lines = re.findall(r"(?m)^ +(/\S+ +/\S+ +none x-create=\S+)$", page)
+    assert len(lines) == 2
+    lines += [
+        f"{each} {each} none x-create=dir,rbind" for each in ("/proc", "/dev", CHECKOUT)
+    ]  # of enroot, of the user
+    unpacked_by_alice.ask("cat >/srv/own/fstab <<'LINES'\n" + "\n".join(lines) + "\nLINES")
+    inside = f"env -i LD_LIBRARY_PATH={CHECKOUT}/lib/build/sim PYTHONPATH={CHECKOUT}/tests"
+    start = f"{PROGRAMS}/like_enroot /srv/own/root /srv/own/fstab"
+    done = unpacked_by_alice.run(f"srun -w n1 --gres=shard:1 {start} /usr/bin/{inside} {ALLOCATES} 1500 1700")
+    assert done.stdout == f"2048 ok {OOM}\n", done.stderr
+    empty = unpacked_by_alice.run(f"srun -w n1 {start} /usr/bin/cat /etc/ld.so.preload")
+    assert (empty.returncode, empty.stdout) == (0, ""), empty.stderr
