@@ -10,6 +10,7 @@ import click
 
 from vgpurun import __version__
 from vgpurun.cli.verbs import Verbs
+from vgpurun.console.messages import say
 from vgpurun.console.signals import CTRL_C, Interrupted, Signals
 from vgpurun.errors import CommandLineError, NoRoomError, VgpurunError
 
@@ -126,7 +127,7 @@ def _fail(error: Exception, message: str, exit_code: int) -> int:
             import traceback  # slow to import
 
             traceback.print_exception(error)
-        print(f"vgpurun: {message}", file=sys.stderr)
+        say(message)
     return exit_code
 
 
