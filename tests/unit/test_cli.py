@@ -253,6 +253,14 @@ def test_debug_shows_where(run: Run) -> None:
     assert result.stderr.splitlines()[-1].startswith("vgpurun: ")
 
 
+def test_what_an_encoding_lacks_is_written_otherwise() -> None:
+    """A mark for a text that is cut, and names of others, in a terminal that is not UTF-8."""
+    program = "from vgpurun.cli import main; print(main(['--version']), 'caf\u00e9\u2026 \u4e2d')"
+    environment = {**os.environ, "PYTHONIOENCODING": "iso8859-1"}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, timeout=60)
+    assert done.stdout.splitlines()[-1] == b"0 caf\xe9~ \\u4e2d", done
+
+
 def test_output_to_a_closed_pipe_is_quiet(environment: dict[str, str]) -> None:
     command = f"{sys.executable} -m vgpurun run --help | true; exit ${{PIPESTATUS[0]}}"
     result = subprocess.run(["bash", "-c", command], env=environment, capture_output=True, text=True)

@@ -210,6 +210,16 @@ def test_an_import_is_done_before_a_signal_interrupts(tmp_path: Path, monkeypatc
     assert sys.modules.pop("gets_a_signal").is_whole
 
 
+def test_what_waits_for_an_import_comes_at_the_end_at_the_latest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gets_a_signal.py").write_text("import signal\nsignal.raise_signal(signal.SIGINT)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(Interrupted), Signals():
+        import_module("gets_a_signal")
+    del sys.modules["gets_a_signal"]
+
+
 def test_in_the_middle_of_what_is_held_signals_are_let_through() -> None:
     done = []
 
@@ -242,12 +252,16 @@ def test_six_ending_signals_end_it_even_when_none_can_be_sent() -> None:
 
 def test_only_what_is_to_be_relayed_is() -> None:
     sent: queue.Queue[int] = queue.Queue()
-    with Signals() as signals:
-        signals.relay(sent.put, {signal.SIGWINCH})
-        get(signal.SIGWINCH)
-        assert sent.get(timeout=5) == signal.SIGWINCH
-        with pytest.raises(Interrupted):
+
+    def relay() -> None:
+        with Signals() as signals:
+            signals.relay(sent.put, {signal.SIGWINCH})
+            get(signal.SIGWINCH)
+            assert sent.get(timeout=5) == signal.SIGWINCH
             get(signal.SIGTERM)
+
+    with pytest.raises(Interrupted):
+        relay()
 
 
 @pytest.mark.parametrize("number", sorted({signal.SIGTSTP, signal.SIGPROF, signal.SIGRTMIN, signal.SIGQUIT} & EVERY))

@@ -51,7 +51,7 @@ def test_what_is_free_is_in_the_line_of_the_gpu(capsys: pytest.CaptureFixture[st
 def test_a_terminal_of_80_columns_has_room_for_every_column(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Long names and large sizes take more lines in smi; the list of what is free does without the GPU's name."""
+    """smi cuts long names, and shows no images; the list of what is free does without the GPU's name."""
     gpu = GPU._replace(name="NVIDIA H100 80GB HBM3", memory_bytes=81559 * MIB)
     device = TenantDevice(gpu, Quota(20480 * MIB, 70), DeviceReading("GPU-a", refusals=12, allocated_bytes=10**10))
     tenant = Tenant(
@@ -64,7 +64,8 @@ def test_a_terminal_of_80_columns_has_room_for_every_column(
     smi_view.print_table(whole, {gpu.uuid: GpuCapacity(gpu, (), 0)})
     lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
     assert max(map(len, lines)) <= 80 and any(line.endswith("REFUSED") for line in lines[:2])
-    assert any(line.endswith(" 12") for line in lines)
+    assert [line for line in lines if line.startswith("   a-name-that-g") and line.endswith(" 12")]
+    assert lines[1].startswith("0: NVIDIA H100 80GB") and lines[2] == "   free: 79.65 GiB, 100 %"
     quota = Quota(66199 * MIB, 100)
     without, narrow, wide = (
         free_view.table([GpuCapacity(gpu, (), 1010 * MIB)], [quota], width) for width in (78, 80, 100)

@@ -1,6 +1,8 @@
 """The command line: `verbs.py` lists the modules of `commands/`; this file turns an error into an exit code."""
 
+import codecs
 import errno
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -72,6 +74,17 @@ def _open_standard_streams() -> None:
             os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is this one
     sys.stdout = sys.stdout or os.fdopen(1, "w")
     sys.stderr = sys.stderr or os.fdopen(2, "w")
+    if isinstance(sys.stdout, io.TextIOWrapper):  # it is not, within a test
+        codecs.register_error("vgpurun", _in_other_letters)
+        sys.stdout.reconfigure(errors="vgpurun")
+
+
+def _in_other_letters(error: UnicodeError) -> tuple[str | bytes, int]:
+    """Write what the terminal's encoding lacks in ASCII: our own mark for a text that is cut, and names of others."""
+    assert isinstance(error, UnicodeEncodeError)
+    if error.object[error.start] == "…":
+        return "~", error.start + 1
+    return codecs.backslashreplace_errors(error)
 
 
 def _complete() -> int:
@@ -97,6 +110,8 @@ def _run(arguments: Sequence[str] | None) -> int:
         color = False if os.environ.get("NO_COLOR") else None  # None: in a terminal
         with Signals(CTRL_C) as signals:
             result = cli.main(args=arguments, prog_name="vgpurun", standalone_mode=False, color=color, obj=signals)
+        if callable(result):  # a program of others, which heeds signals in its own way
+            result()
     except click.MissingParameter as error:
         return _fail(error, _missing(error), CommandLineError.exit_code)
     except click.UsageError as error:

@@ -128,6 +128,8 @@ class Signals:
         self._waker.__exit__()
         sys.unraisablehook = self._previous_hook
         self.stop_relaying()
+        if self._put_off and kind is None:
+            raise Interrupted(self._put_off[0])
 
     def take(self, numbers: Collection[int] = ALL) -> None:
         """Take these too from now on."""

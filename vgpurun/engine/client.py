@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from vgpurun.engine import answers
 from vgpurun.engine.address import Address, check_address, find_address, has_this_root
 from vgpurun.engine.docker_py import (
     DEFAULT_TIMEOUT_SECONDS,
@@ -123,6 +124,12 @@ class _Client(APIClient):
             where = "DOCKER_API_VERSION" if given else "the engine"
             raise EngineError(f"{where} says '{found}', which is no version of Docker's API; use e.g. 1.45")
         return found
+
+    def _result(self, response: Any, json: bool = False, binary: bool = False) -> Any:
+        result = super()._result(response, json, binary)  # type: ignore[misc]
+        if json:
+            answers.check(response.url, result)
+        return result
 
 
 class Engine:

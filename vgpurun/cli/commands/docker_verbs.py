@@ -3,6 +3,8 @@
 import os
 import shutil
 import sys
+from collections.abc import Callable
+from functools import partial
 
 import click
 
@@ -17,12 +19,12 @@ def _handed_over(verb: str) -> click.Command:
         help=f"Hand over to `docker {verb}`.",
     )
     @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-    def command(arguments: tuple[str, ...]) -> None:
+    def command(arguments: tuple[str, ...]) -> Callable[[], object]:
         docker = shutil.which("docker")
         if docker is None:
             raise EngineError(f"`vgpurun {verb}` is `docker {verb}`, and docker's command line is not installed")
         sys.stdout.flush()
-        os.execv(docker, [docker, verb, *arguments])
+        return partial(os.execv, docker, [docker, verb, *arguments])
 
     return command
 

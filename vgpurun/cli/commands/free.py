@@ -34,12 +34,12 @@ def free(output_format: str, driver: str) -> None:
     from vgpurun.inventory.reservations import all_holders
 
     gpus = visible_gpus(driver == "sim")
-    engine = None
     try:
-        engine = Engine.connect()
+        holders = all_holders(Engine.connect())
     except EngineError as error:
         warn(f"containers are not counted: {error}")
-    found = capacities(gpus, read_use(gpus), all_holders(engine))
+        holders = all_holders(None)
+    found = capacities(gpus, read_use(gpus), holders)
     try:
         grant = own_grant()
         launches = [largest(each, found, grant) for each in found]

@@ -99,9 +99,11 @@ def _overview(gpu_text: str, output_format: str, is_simulated: bool) -> None:
     engine = None
     try:
         engine = Engine.connect()
+        report = usage.collect(chosen, engine)
     except EngineError as error:
+        engine = None
         warn(f"containers are not shown: {error}")
-    report = usage.collect(chosen, engine)
+        report = usage.collect(chosen, None)
     shared = capacities(chosen, [use for _, use in report.gpus], all_holders(engine))
     free = {each.gpu.uuid: each for each in shared}
     if output_format == "json":

@@ -35,9 +35,14 @@ def lines(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int |
     return [_line(columns, row, widths, gap) for row in (titles, *rows)]
 
 
+def cut(text: str, width: int) -> str:
+    """Return a text that is no wider."""
+    return text if len(text) <= width else f"{text[: width - 1]}…"
+
+
 def _line(columns: Sequence[Column], row: Sequence[str], widths: Sequence[int], gap: str) -> str:
     cells = []
     for column, text, width in zip(columns, row, widths, strict=True):
-        shown = text if len(text) <= width else f"{text[: width - 1]}…"
+        shown = cut(text, width)
         cells.append(shown.rjust(width) if column.is_right else shown.ljust(width))
     return gap.join(cells).rstrip()

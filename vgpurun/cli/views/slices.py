@@ -23,7 +23,7 @@ from vgpurun.slices.store import Slice
 from vgpurun.util.times import show_moment
 
 _COLUMNS = (
-    Column("SLICE"),
+    Column("SLICE", can_shrink=True),
     Column("GPU", is_right=True),
     Column("MEMORY", is_right=True),
     Column("COMPUTE", is_right=True),

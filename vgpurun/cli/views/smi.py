@@ -4,13 +4,11 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 
-from rich.console import Console, RenderableType
-from rich.padding import Padding
-from rich.table import Table
-from rich.text import Text
+import click
 
 from vgpurun.abi import LOCK_DIR
 from vgpurun.admission.capacity import GpuCapacity
+from vgpurun.cli.views.columns import Column, cut, lines
 from vgpurun.cli.views.free import show_free
 from vgpurun.host.gpus import Gpu, GpuUse
 from vgpurun.host.memory_limits import MemoryLimits
@@ -22,8 +20,10 @@ from vgpurun.limits.usage_file import DeviceReading
 
 _INDENT = 3
 _LEAST_WIDTH = 80  # columns; a narrower terminal breaks the lines
-_WIDE = 100  # columns; in a narrower terminal titles have two lines, so that names have more room
-_PIPE_WIDTH = 160  # columns, where there is no terminal to ask
+_WIDE = 100  # columns; a narrower terminal has no room for images
+_USER, _NARROW_USER, _WHAT = 12, 8, 40  # columns that the texts of others are cut to
+
+_Row = tuple[str, ...]
 
 # By usage_file.NOT_ENFORCED.
 _NOT_ENFORCED = {
@@ -38,10 +38,8 @@ def print_table(report: Report, free: Mapping[str, GpuCapacity]) -> None:
 
     `free` has, by UUID, what may still be asked for of each GPU, as far as that is known.
     """
-    terminal_width = max(shutil.get_terminal_size().columns, _LEAST_WIDTH)
-    width = terminal_width if sys.stdout.isatty() else _PIPE_WIDTH
-    console = Console(highlight=False, markup=False, width=width)
-    console.print(_use_table(report, free, width >= _WIDE))
+    width = max(shutil.get_terminal_size().columns, _LEAST_WIDTH) if sys.stdout.isatty() else None
+    _print(*_use_table(report, free, is_wide=width is None or width >= _WIDE), width)
     readings = [
         (tenant, device, device.reading)
         for tenant in report.tenants
@@ -49,19 +47,24 @@ def print_table(report: Report, free: Mapping[str, GpuCapacity]) -> None:
         if device.reading and device.reading.processes and not device.is_part
     ]
     if measured := [each for each in readings if each[1].utilization]:
-        console.print()
-        console.print(_compute_table(measured))
+        click.echo()
+        _print(*_compute_table(measured), width)
     if readings:
-        console.print()
-        console.print(_memory_table(readings))
+        click.echo()
+        _print(*_memory_table(readings), width)
     for tenant in report.tenants:
         if why := _held_up(tenant):
-            console.print(f"{tenant.full_name} waits for its turn: {why}", soft_wrap=True)
+            click.echo(f"{tenant.full_name} waits for its turn: {why}")
         for device in tenant.devices:
             if held := report.driver_limits.get((tenant.id, device.gpu.uuid)):
-                console.print(_driver_line(tenant, device, held), soft_wrap=True)
+                click.echo(_driver_line(tenant, device, held))
             for name in device.reading.not_enforced if device.reading else ():
-                console.print(f"{tenant.name}, GPU {device.gpu.number}: {_NOT_ENFORCED[name]}", soft_wrap=True)
+                click.echo(f"{tenant.name}, GPU {device.gpu.number}: {_NOT_ENFORCED[name]}")
+
+
+def _print(columns: Sequence[Column], rows: Sequence[_Row], width: int | None) -> None:
+    for line in lines(columns, rows, width):
+        click.echo(line)
 
 
 def _held_up(tenant: Tenant) -> str:
@@ -78,42 +81,42 @@ def _driver_line(tenant: Tenant, device: TenantDevice, held: MemoryLimits) -> st
     return f"{tenant.name}, GPU {device.gpu.number}: the driver itself holds the memory limit too{most}"
 
 
-def _use_table(report: Report, free: Mapping[str, GpuCapacity], is_wide: bool) -> Table:
-    gap = " " if is_wide else "\n"
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("GPU / CONTAINER", overflow="fold", min_width=12)
-    table.add_column("USER", overflow="ellipsis", no_wrap=True, max_width=12 if is_wide else 8)
-    table.add_column("IMAGE / COMMAND", overflow="ellipsis", max_width=40)
-    for title in (f"MEMORY{gap}/ LIMIT", f"COMPUTE{gap}/ LIMIT", "REFUSED"):
-        table.add_column(title, justify="right", no_wrap=True)
+def _use_table(report: Report, free: Mapping[str, GpuCapacity], is_wide: bool) -> tuple[list[Column], list[_Row]]:
+    """Return columns and rows. Where there is no room for images, what is free has a row of its own."""
+    rows: list[_Row] = []
     for gpu, use in report.gpus:
         memory = f"{show_size(use.memory_used_bytes)} / {show_size(gpu.memory_bytes)}"
         compute = "?" if use.utilization_percent is None else f"{use.utilization_percent} %"
         left = show_free(free[gpu.uuid]) if gpu.uuid in free else ""
-        table.add_row(f"{gpu.number}: {gpu.name}", "", left, memory, compute, "", style="bold")
+        rows.append((f"{gpu.number}: {gpu.name}", "", left, memory, compute, ""))
+        if left and not is_wide:
+            rows.append((_indented(left, _INDENT), *[""] * 5))
         for tenant in report.tenants:
-            for device in tenant.devices:
-                if device.gpu.uuid == gpu.uuid:
-                    table.add_row(*_cells(tenant, device))
+            rows += [_cells(tenant, device) for device in tenant.devices if device.gpu.uuid == gpu.uuid]
         if report.outside(gpu) or report.outside_bytes(gpu, use):
-            table.add_row(*_outside_cells(report, gpu, use))
-    return table
+            rows.append(_outside_cells(report, gpu, use))
+    columns = [Column("GPU / CONTAINER", can_shrink=True), Column("USER"), Column("IMAGE / COMMAND", can_shrink=True)]
+    of_limit = " / LIMIT" * is_wide
+    columns += [Column(title, is_right=True) for title in (f"MEMORY{of_limit}", f"COMPUTE{of_limit}", "REFUSED")]
+    if is_wide:
+        return columns, [(name, cut(user, _USER), cut(what, _WHAT), *rest) for name, user, what, *rest in rows]
+    del columns[2]
+    return columns, [(name, cut(user, _NARROW_USER), *rest) for name, user, _, *rest in rows]
 
 
-def _outside_cells(report: Report, gpu: Gpu, use: GpuUse) -> tuple[RenderableType, ...]:
+def _outside_cells(report: Report, gpu: Gpu, use: GpuUse) -> _Row:
     """All programs outside vgpurun together."""
     others = report.outside(gpu)
     users = ",".join(dict.fromkeys(each.user for each in others if each.user))
     commands = ", ".join(f"{each.command or '?'} ({each.pid})" for each in others)
-    name, what = _named("outside vgpurun", commands, _INDENT)
-    return name, users, what, show_size(report.outside_bytes(gpu, use)), "", ""
+    return _indented("outside vgpurun", _INDENT), users, commands, show_size(report.outside_bytes(gpu, use)), "", ""
 
 
-def _cells(tenant: Tenant, device: TenantDevice) -> tuple[RenderableType, ...]:
+def _cells(tenant: Tenant, device: TenantDevice) -> _Row:
     quota, reading, busy = device.quota, device.reading, device.utilization
     if tenant.slice_name and not tenant.within:
-        name, what = _named(tenant.name, tenant.what, 2 * _INDENT)
-        return name, tenant.user, what, "?" if reading is None else show_size(reading.memory_used_bytes), "", ""
+        name = _indented(tenant.name, 2 * _INDENT)
+        return name, tenant.user, tenant.what, "?" if reading is None else show_size(reading.memory_used_bytes), "", ""
     used = "?" if device.memory_used_bytes is None else show_size(device.memory_used_bytes)
     memory_limit = show_range(quota)
     if quota.virtual_bytes is not None:
@@ -123,39 +126,39 @@ def _cells(tenant: Tenant, device: TenantDevice) -> tuple[RenderableType, ...]:
     compute = "no limit" if quota.sm_percent is None else f"{share} / {quota.sm_percent} %"
     compute = held_back(quota) or compute
     refused = "?" if reading is None else str(reading.refusals)
-    name, what = _named(tenant.full_name, tenant.what, 2 * _INDENT if tenant.within else _INDENT)
-    return name, tenant.user, what, f"{used} / {memory_limit}", compute, refused
+    name = _indented(tenant.full_name, 2 * _INDENT if tenant.within else _INDENT)
+    return name, tenant.user, tenant.what, f"{used} / {memory_limit}", compute, refused
 
 
-def _named(name: str, what: str, indent: int) -> tuple[RenderableType, RenderableType]:
-    """A name that does not fit goes on below itself."""
-    return Padding(name, (0, 0, 0, indent)), Text(what, no_wrap=True, overflow="ellipsis")
+def _indented(text: str, columns: int) -> str:
+    return f"{' ' * columns}{text}"
 
 
-def _memory_table(readings: Sequence[tuple[Tenant, TenantDevice, DeviceReading]]) -> Table:
-    """Print each tenant's memory by its use. The last column counts against no limit of a GPU."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("MEMORY OF", overflow="fold", min_width=12)
-    table.add_column("GPU", justify="right")
+def _memory_table(
+    readings: Sequence[tuple[Tenant, TenantDevice, DeviceReading]],
+) -> tuple[list[Column], list[_Row]]:
+    """Return each tenant's memory by its use. The last column counts against no limit of a GPU."""
     has_host_memory = any(reading.host_bytes for _, _, reading in readings)
     titles = ["ALLOCATED", "CONTEXTS", "MODULES, OTHER", *(["IN HOST MEMORY"] if has_host_memory else [])]
-    for title in titles:
-        table.add_column(title, justify="right", no_wrap=True)
+    rows: list[_Row] = []
     for tenant, device, reading in readings:
         on_device = (reading.allocated_bytes, reading.context_bytes, reading.other_bytes)
         sizes = [*(min(size, device.gpu.memory_bytes) for size in on_device), reading.host_bytes]
-        table.add_row(tenant.full_name, device.gpu.number, *map(show_size, sizes[: len(titles)]))
-    return table
+        rows.append((tenant.full_name, device.gpu.number, *map(show_size, sizes[: len(titles)])))
+    return _columns("MEMORY OF", "GPU", *titles), rows
 
 
-def _compute_table(readings: Sequence[tuple[Tenant, TenantDevice, DeviceReading]]) -> Table:
-    """Shares of the GPU's time over whole seconds, and for how long launches were throttled."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("COMPUTE OF", overflow="fold", min_width=12)
-    for title in ("GPU", "LAST 1 S", "10 S", "60 S", "LAUNCHES", "THROTTLED"):
-        table.add_column(title, justify="right", no_wrap=True)
+def _compute_table(
+    readings: Sequence[tuple[Tenant, TenantDevice, DeviceReading]],
+) -> tuple[list[Column], list[_Row]]:
+    """Return shares of the GPU's time over whole seconds, and for how long launches were throttled."""
+    rows: list[_Row] = []
     for tenant, device, reading in readings:
         shares = [f"{share:.0f} %" for share in reading.utilization]
         throttled = f"{reading.throttled_ns / 1e9:.1f} s"
-        table.add_row(tenant.name, device.gpu.number, *shares, str(reading.launches), throttled)
-    return table
+        rows.append((tenant.name, device.gpu.number, *shares, str(reading.launches), throttled))
+    return _columns("COMPUTE OF", "GPU", "LAST 1 S", "10 S", "60 S", "LAUNCHES", "THROTTLED"), rows
+
+
+def _columns(names: str, *numbers: str) -> list[Column]:
+    return [Column(names, can_shrink=True), *(Column(title, is_right=True) for title in numbers)]
