@@ -1,6 +1,6 @@
 """Every option of `docker run`, in one table: its names, its value's syntax, and where it goes in the engine's API.
 
-An option without a field has code of its own in build.py, cli/commands/run.py or launch.py.
+An option without a field has code of its own in build.py or cli/commands/run.py.
 """
 
 from collections.abc import Callable, Iterable

@@ -176,7 +176,7 @@ CUresult CUDAAPI cuMulticastBindAddr_v2(CUmemGenericAllocationHandle object, CUd
   X(cuStreamIsCapturing)                                                                                               \
   X(cuThreadExchangeStreamCaptureMode)
 
-/* X(symbol): caught, in nvml/memory.c, nvml/processes.c, nvml/utilization.c. Each has a row in nvml/entries.c. */
+/* X(symbol): caught. Each has a body in a file of nvml/, and a row in nvml/view.c. */
 #define NVML_CAUGHT(X)                                                                                                 \
   X(nvmlDeviceGetMemoryInfo)                                                                                           \
   X(nvmlDeviceGetMemoryInfo_v2)                                                                                        \
@@ -217,7 +217,7 @@ struct real_functions {
 };
 extern struct real_functions real;
 
-/* A program enters a function at its entry_ (cuda/entries.h, nvml/entries.c), which has the function's symbol. The
+/* A program enters a function at its entry_ (cuda/entries.h, nvml/view.c), which has the function's symbol. The
  * body behind that has the function's own name in C. */
 #define X(f)                                                                                                           \
   extern __typeof__(f) f __asm__("body_" #f);                                                                          \
