@@ -107,7 +107,7 @@ def queue(folder: Path = QUEUE_DIR, before: str | None = None) -> list[Waiting]:
 
 
 def _read(path: Path) -> Waiting | None:
-    """Return who waits there. Whoever touches no ticket of theirs any more does not, and neither does who is gone."""
+    """Return the launch that waits there; None where it is gone, or does not touch its ticket any more."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:

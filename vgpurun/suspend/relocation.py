@@ -118,7 +118,7 @@ def turn_back(target: Limited, driver: Checkpoints, found: Record) -> Record:
 
 @without_ctrl_c()
 def _backward(target: Limited, gpus: Sequence[Gpu], driver: Checkpoints, found: Record) -> None:
-    """Bring those that are on the new GPUs to their own. What another has brought there already is in the record."""
+    """Bring those that are on the new GPUs to their own. The record has those that an earlier attempt brought there."""
     new = [gpu for gpu in gpus if gpu.uuid in found.onto.values()]
     # The driver may have finished what was given up: a process that was stopped meanwhile has come there since.
     late = [each for each in _in_state(driver, found.processes, ProcessState.LOCKED) if on_gpus([each], new)]

@@ -134,8 +134,8 @@ class Swapper:
     def _begin_to_come(self, into: Target, leaving: Record, may_go_on: Callable[[], bool]) -> bool:
         """Bring one back while another leaves, where there is room for both; return whether it has come.
 
-        Both are within what those that take turns have reserved together: so nobody else's room is touched. What
-        leaves is locked, and so gets no more meanwhile.
+        Both are within what those that take turns have reserved together: so nobody else's room is touched. The one
+        that leaves is locked, and so gets no more meanwhile.
         """
         found = read(into)
         if found is None or not found.total_bytes or not self._has_room(found, leaving):

@@ -83,8 +83,8 @@ def suspend(target: Limited, gpus: Sequence[Gpu], driver: Checkpoints, wishes: W
 def resume(target: Limited, gpus: Sequence[Gpu], driver: Checkpoints, admitted: Admitted) -> Record | None:
     """Bring all processes back; return what their suspension was, or None where there was none.
 
-    `admitted` gets the GPUs and the limits that are needed, and is entered while they are reserved again. What takes
-    turns has them reserved then, and waits for its turn. Raises NoRoomError, SuspendError and StateError.
+    `admitted` gets the GPUs and the limits that are needed, and is entered while they are reserved again. A share
+    that takes turns has them reserved then, and waits for its turn. Raises NoRoomError, SuspendError and StateError.
     """
     with changing(target):
         found = finish_locked(target, gpus, driver)

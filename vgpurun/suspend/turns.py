@@ -38,7 +38,7 @@ class Exchange(NamedTuple):
 
 
 class Turns:
-    """The order of turns. What it remembers is only of how long: a new one goes on with what is there."""
+    """The order of turns. It remembers only since when each has waited or had the GPU, so a new one can go on."""
 
     def __init__(self) -> None:
         self._began_s: dict[str, float] = {}  # of those there

@@ -536,7 +536,7 @@ static void fill_slot(const struct ledger *ledger, struct vgpu_process_usage *sl
       slot->devices[number_of(ledger, i)] = shown[i];
 }
 
-/* Whoever may write the file may have damaged what this process shows. While a slot is held the file is of this
+/* A process that may write the file may have damaged what this one shows. While a slot is held the file is of this
  * version, and nobody makes it anew. */
 static void repair(const struct ledger *ledger) {
   struct usage_start start;

@@ -1,7 +1,7 @@
 /*
- * A file that several processes share, made by whoever comes first, and slots in it that the kernel gives back when
- * their owner ends. All zero is its first content. Whoever may write it may truncate it, and a load from a mapping of
- * it would be SIGBUS then: so it is read and written by system calls alone, which answer instead.
+ * A file that several processes share, made by the first of them, and slots in it that the kernel gives back when
+ * their owner ends. All zero is its first content. A process that may write it may truncate it, and a load from
+ * a mapping of it would be SIGBUS then: so it is read and written by system calls alone, which answer instead.
  *
  * A slot is a lock on one byte past the data. Its open file description is kept by nothing but a mapping which forked
  * children do not inherit: so a program that closes every descriptor keeps its slot, and a child never keeps its

@@ -29,7 +29,7 @@
 #define TURNS_LONGEST_NS 250000000LL  /* how far ahead a lease may end; a process that waits for longer goes first */
 #define TURNS_PATIENCE_NS 800000000LL /* for the turn: 39 others may have theirs before */
 
-#define TURNS_TENANTS 64 /* on a GPU, ours among them. Of more, some are not seen: turns_file.c */
+#define TURNS_TENANTS 64 /* on a GPU, ours among them; of more, some are not seen (turns_file.c) */
 #define TURNS_SLOTS 256  /* of a tenant's processes */
 
 /* A tenant's limit, policy and priority. */

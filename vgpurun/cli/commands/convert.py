@@ -19,8 +19,8 @@ def convert(files: tuple[Path, ...], write: bool) -> int:
     """Look for what people write for a share of a GPU in Compose files, and say what each of it does.
 
     `options: memory:` under a GPU's device, `gpu_memory:`, variables that no library reads: they limit nothing. Printed
-    are the lines, the slices that give such shares, and the changes to the file; comments and order stay. What YAML
-    writes in {} or [] is to be changed by hand.
+    are the lines, the slices that give such shares, and the changes to the file; comments and order stay. YAML
+    in {} or [] is to be changed by hand.
 
     The exit code is 0 where nothing was found or --write has rewritten all of it, 1 where something is left, and 125
     for a file that cannot be read.
