@@ -1,8 +1,8 @@
 /*
  * Threads of one process that allocate, free and have contexts or arrays made, while others ask the driver what the
  * process holds: run step by step in every order there is, with at most so many switches between them that nobody asked
- * for. A step is what a claim guards, or a call of the driver. The code is memory/ledger.c itself. At no time is less
- * counted than the driver holds.
+ * for. A step is what a claim guards, or a call of the driver. The code is that of memory/ledger.c and ledger_totals.c
+ * itself. At no time is less counted than the driver holds.
  */
 #include "abi.h"
 #include "base/claim.h"
@@ -22,6 +22,7 @@ static bool inside; /* of what a claim guards */
 #define clock_sleep_ns(duration_ns) step()
 
 #include "memory/ledger.c"
+#include "memory/ledger_totals.c"
 
 #define THREADS 3
 #define LIMIT_BYTES 1000000

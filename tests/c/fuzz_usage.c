@@ -5,6 +5,7 @@
 #include "check.h"
 #include "fuzz.h"
 #include "memory/ledger.h"
+#include "memory/ledger_totals.h"
 #include "shared/region.h"
 
 #include <string.h>

@@ -29,6 +29,7 @@ static void wait_a_while(void);
 static struct vgpu_usage usage, share_usage[SHARES];
 
 #include "memory/ledger.c"
+#include "memory/ledger_totals.c"
 
 /* ---- one run --------------------------------------------------------------------------------------------------- */
 

@@ -1,6 +1,7 @@
 #include "cases.h"
 #include "check.h"
 #include "memory/ledger.h"
+#include "memory/ledger_totals.h"
 
 #include <pthread.h>
 #include <string.h>

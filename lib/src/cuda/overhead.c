@@ -6,6 +6,7 @@
 #include "cuda/memory_pools.h"
 #include "device/nvml_processes.h"
 #include "device/process.h"
+#include "memory/ledger_totals.h"
 #include "memory/table.h"
 
 #include <unistd.h>

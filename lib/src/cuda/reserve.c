@@ -7,6 +7,7 @@
 
 #include "base/log.h"
 #include "device/process.h"
+#include "memory/ledger_totals.h"
 
 #include <stdio.h>
 

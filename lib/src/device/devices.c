@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "device/nvml_processes.h"
 #include "device/process.h"
+#include "memory/ledger_totals.h"
 
 #include <pthread.h>
 #include <stdio.h>

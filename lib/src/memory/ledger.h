@@ -83,35 +83,8 @@ struct ledger {
 #define LEDGER_SHARING_BYTES (1ULL << 20)
 uint64_t ledger_driver_size(uint64_t requested_bytes);
 
-/* Bytes that the live processes hold on the device, overhead included; never more than UINT64_MAX. */
-uint64_t ledger_used(const struct ledger *ledger, int device);
-
-/* The same without a system call: with what the others held when they were read last. */
-uint64_t ledger_used_of_late(const struct ledger *ledger, int device);
-
 /* The memory of this process; counted_bytes is its sum. */
 struct vgpu_device_usage ledger_own_usage(const struct ledger *ledger, int device);
-
-/* The parts of the total. */
-struct ledger_parts {
-  uint64_t own_bytes, others_bytes; /* what this process and the others asked for */
-  uint64_t overhead_bytes;          /* of all: contexts, modules */
-  uint64_t context_bytes;           /* of that */
-  uint64_t host_bytes;              /* of all, beside the device */
-};
-struct ledger_parts ledger_parts(const struct ledger *ledger, int device);
-
-/* Calls visit for every live process that holds something on the device and that this one can name by a PID: itself,
- * and those of its PID namespace. */
-typedef void (*ledger_visitor)(void *argument, uint32_t pid, uint64_t held_bytes);
-void ledger_visit(const struct ledger *ledger, int device, ledger_visitor visit, void *argument);
-
-/* The bytes that other live processes with this PID, in this PID namespace, show that they hold; false when there is
- * none. */
-bool ledger_held_elsewhere(const struct ledger *ledger, int device, uint32_t pid, uint64_t *held_bytes);
-
-/* Does a live process with this PID, in this PID namespace, share the ledger? */
-bool ledger_has_process(const struct ledger *ledger, uint32_t pid);
 
 /* Counts bytes as pending unless that passes the limit of a level. The driver is asked next, and its answer goes to
  * ledger_settle. Returns what is counted then, at the most, and the least that a level has left; LEDGER_FULL and 0 when

@@ -11,6 +11,7 @@
 
 #include "device/nvml_processes.h"
 #include "device/process.h"
+#include "memory/ledger_totals.h"
 
 #define NO_MIG_INSTANCE 0xFFFFFFFFu
 

@@ -3,6 +3,7 @@
 #include "cuda/memory_info.h"
 #include "device/process.h"
 #include "hook/hooks.h"
+#include "memory/ledger_totals.h"
 
 #define ENTRY(name, parameters, arguments)                                                                             \
   HOOK nvmlReturn_t entry_##name parameters {                                                                          \
