@@ -129,6 +129,7 @@ class World:
             ),
             lambda _: {pid: self.percent(pid) for pid in self.programs},
             lambda pid: self.programs[pid].is_ending,
+            lambda pid: self.programs[pid].is_counted,
             by_container(held, programs),
         )  # fmt: skip
 

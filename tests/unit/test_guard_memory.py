@@ -197,6 +197,20 @@ def test_in_a_slice_of_counted_ones_nobody_is(world: Callable[..., World]) -> No
     assert set(made.verbs()) == {"warn memory"}
 
 
+def test_what_the_library_counts_elsewhere_is_asked_again(world: Callable[..., World]) -> None:
+    """A local program may replace itself by one past the library."""
+    made = world(outside="kill", users=())
+    killed: list[int] = []
+    made.hands = {**made.hands, "kill": lambda action: killed.append(action.pid)}
+    made.start()
+    program = made.put("", GIB, is_counted=True)
+    made.run(100)
+    assert killed == []
+    program.is_counted = False
+    made.run(21)
+    assert killed == [program.pid]
+
+
 def test_outside(world: Callable[..., World]) -> None:
     made = world(outside="kill", users=("root",))
     killed: list[int] = []

@@ -19,7 +19,7 @@ from vgpurun.launch import plan
 from vgpurun.limits.model import DeviceQuota
 from vgpurun.limits.quota import Quota
 from vgpurun.slices import store
-from vgpurun.slices.members import has_joined, members
+from vgpurun.slices.members import members
 from vgpurun.slices.store import Slice
 from vgpurun.suspend.processes import belongs_to
 
@@ -58,11 +58,11 @@ def test_a_file_is_known_wherever_it_is_mounted(made: Slice, tmp_path: Path, nam
     target.touch()
     bind = f"assert mount({bytes(made.usage)!r}, {bytes(target)!r}, None, 4096, None) == 0"
     with in_a_root(root, bind) as pid:
-        assert has_joined(pid, [made]) and [each.pid for each in members([made])[made.id]] == [pid]
+        assert [each.pid for each in members([made])[made.id]] == [pid]
         assert belongs_to(pid, made.folder)
         (place,) = (each.place for each in mounts_of(Path(f"/proc/{pid}")) if each.point == f"/{name}/run/usage")
         assert place == place_of(made.usage) and path_of(place) == made.usage
-    assert not has_joined(pid, [made])
+    assert members([made])[made.id] == []
 
 
 def test_a_link_to_the_file_is_no_mount_of_it(made: Slice, tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_a_link_to_the_file_is_no_mount_of_it(made: Slice, tmp_path: Path) -> No
     (root / ".vgpurun").symlink_to(made.folder)
     with in_a_root(root, "") as pid:
         assert Path(f"/proc/{pid}/root/.vgpurun/run/usage").samefile(made.usage)
-        assert not has_joined(pid, [made]) and members([made])[made.id] == [] and not belongs_to(pid, made.folder)
+        assert members([made])[made.id] == [] and not belongs_to(pid, made.folder)
         assert not is_counted_elsewhere(pid)
 
 

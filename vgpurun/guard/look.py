@@ -13,8 +13,7 @@ class Program(NamedTuple):
     """A process that holds memory of a GPU.
 
     `container` is the id of vgpurun's container that it is in for certain, empty for one that is for certain in none,
-    and None where that cannot be told. `foreign` is the id of another container that it is in. `is_limited`: as a
-    local process, a task of a Slurm job, or in a container that another engine started.
+    and None where that cannot be told. `foreign` is the id of another container that it is in.
     """
 
     pid: int
@@ -23,7 +22,6 @@ class Program(NamedTuple):
     user: str = ""
     command: str = ""
     foreign: str = ""
-    is_limited: bool = False
 
 
 class Contained(NamedTuple):
@@ -48,7 +46,8 @@ class Look(NamedTuple):
 
     `counted_by` returns the PIDs that the library counts in a container, or None where its usage cannot be read, and
     `utilization` how much of a GPU's time each process has used of late, in percent. `is_ending` says whether a
-    process is about to end, which may hold memory for some time yet. `pids` is as by_container() returns it.
+    process is about to end, which may hold memory for some time yet, `is_counted_elsewhere` whether the library counts
+    one that is in no container of vgpurun's. `pids` is as by_container() returns it.
     """
 
     now_s: float
@@ -59,6 +58,7 @@ class Look(NamedTuple):
     counted_by: Callable[[Contained], frozenset[int] | None]
     utilization: Callable[[Gpu], Mapping[int, float]]
     is_ending: Callable[[int], bool]
+    is_counted_elsewhere: Callable[[int], bool]
     pids: Mapping[tuple[str, str], Sequence[int]]
 
     def pids_of(self, container: str, uuid: str) -> Sequence[int]:

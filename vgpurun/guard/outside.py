@@ -55,7 +55,7 @@ class OutsideDuty(Duty):
         for uuid, held in look.held.items():
             for pid, size in held.items():
                 program = look.programs[pid]
-                if program.container != "" or program.is_limited:
+                if program.container != "":
                     continue
                 keys.add(key := f"{pid} {program.started_ticks}")
                 if self._is_due(key, program, look):
@@ -79,7 +79,12 @@ class OutsideDuty(Duty):
         if key in self._acted or self._is_allowed(program):
             return False
         due_s = self._since_s.setdefault(key, look.now_s) + self._grace_s
-        return look.now_s >= due_s and not look.is_ending(program.pid)
+        if look.now_s < due_s or look.is_ending(program.pid):
+            return False
+        if look.is_counted_elsewhere(program.pid):
+            self._since_s[key] = look.now_s  # it may replace itself by one past the library, and is asked again
+            return False
+        return True
 
     def _is_allowed(self, program: Program) -> bool:
         """A container of somebody else's has users of its own, and its programs may have any name."""

@@ -27,8 +27,6 @@ from vgpurun.host.process_watch import ProcessWatch
 from vgpurun.inventory.guarded import Stopped
 from vgpurun.inventory.reservations import quotas_now
 from vgpurun.limits.usage_file import BrokenUsageError, read_counted
-from vgpurun.slices import store
-from vgpurun.slices.members import has_joined
 from vgpurun.util.background import Background
 from vgpurun.util.kernel_text import read_text
 from vgpurun.util.printable import printable
@@ -99,7 +97,7 @@ class GuardReader:
                 for uuid, by_pid in held.items()}  # fmt: skip
         return Look(
             now_s, self._gpus, held, self._programs, self._contained(), self._counted_by, self._read_utilization,
-            is_ending, by_container(held, self._programs),
+            is_ending, is_counted_elsewhere, by_container(held, self._programs),
         )  # fmt: skip
 
     def close(self) -> None:
@@ -271,8 +269,7 @@ class GuardReader:
         if ids and not is_listed:
             self._unknown |= ids
             return Program(pid, started_ticks, None, user, command)
-        is_limited = has_joined(pid, store.slices()) or is_counted_elsewhere(pid)
-        return Program(pid, started_ticks, "", user, command, next(iter(ids), ""), is_limited)
+        return Program(pid, started_ticks, "", user, command, next(iter(ids), ""))
 
     def _is_inside(self, pid: int, container: str) -> bool:
         """Whether a process belongs to a container whose cgroup it is in: whoever may write there may move others in.

@@ -42,11 +42,6 @@ def members(found: Sequence[Slice], proc: Path = Path("/proc")) -> dict[str, lis
     return joined
 
 
-def has_joined(pid: int, found: Sequence[Slice], proc: Path = Path("/proc")) -> bool:
-    """Whether a process has the usage file of one of these slices mounted. Raises nothing."""
-    return _slice_of(proc / str(pid), _by_file(found)) is not None
-
-
 def _by_file(found: Sequence[Slice]) -> dict[Place, str]:
     return {file: each.id for each in found if (file := place_of(each.usage))}
 
