@@ -405,6 +405,36 @@ print(flush=True); time.sleep(600)
     assert found == [False, False, True] and not is_counted_elsewhere(process.pid)
 
 
+ON_A_SERVER_THAT_IS_GONE = """
+import ctypes, os, subprocess, sys, time
+from vgpurun import abi
+from vgpurun.guard.reader import GuardReader
+place = sys.argv[1]
+file = os.open('/dev/fuse', os.O_RDWR)
+options = f'fd={file},rootmode=40000,user_id=0,group_id=0'.encode()
+assert ctypes.CDLL(None).mount(b'gone', place.encode(), b'fuse', 0, options) == 0
+read = GuardReader({}, lambda *words: print(*words), time.monotonic)
+for name in (f'{place}/usage', f'{place}/usage', f'{place}/usage', '/none'):
+    with subprocess.Popen(['sleep', '600'], env={abi.ENV_USAGE_FILE: name}) as program:
+        began_s = time.monotonic()
+        print(read._is_counted_elsewhere(program.pid), time.monotonic() - began_s < 20)
+        program.kill()
+os._exit(0)
+"""
+
+
+def test_a_usage_file_that_never_answers_holds_nobody_up(tmp_path: Path) -> None:
+    """A process names its file itself, which may be on a server that is gone: it is let be, and that is said."""
+    if os.geteuid() != 0 or not Path("/dev/fuse").exists():
+        pytest.skip("only root mounts a file system that never answers")
+    command = ["unshare", "--mount", sys.executable, "-c", ON_A_SERVER_THAT_IS_GONE, str(tmp_path)]
+    seen = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    said = [line for line in seen.stdout.splitlines() if line.startswith("file of ")]
+    answers = [line for line in seen.stdout.splitlines() if line not in said]
+    assert answers == ["True True"] * 3 + ["False True"], seen
+    assert sum("does not answer" in line for line in said) == 3
+
+
 def test_an_engine_that_hangs_holds_nobody_up(
     make_cgroup: Callable[[str], Cgroup], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 ENGINE_PATIENCE_S = 5
 _ENGINE_TAKES_S = 0.2  # mostly; a look waits no longer for its answer
+_FILE_TAKES_S = 0.5  # at most, to read a usage file: it may be on a server that does not answer
 _GPUS_EVERY_S, _ENGINE_EVERY_S, _ENGINE_AT_MOST_EVERY_S = 30.0, 60.0, 1.0
 _UTILIZATION_S, _UTILIZATION_EVERY_S = 1.0, 0.4
 
@@ -71,6 +72,7 @@ class GuardReader:
         self._watch = ProcessWatch()
         self._cgroups: dict[str, tuple[Cgroup, str, Program | None]] = {}  # and whose it is: while that lives it stays
         self._asking: Background[tuple[dict[str, VgpurunContainer], dict[str, int]]] | None = None
+        self._asking_of: dict[int, Background[bool]] = {}  # whether the library counts a process
         self._first_pids: dict[str, int] = {}
         self._namespaces: dict[str, tuple[str, int]] = {}
         self._counted: dict[str, frozenset[int]] = {}
@@ -87,6 +89,7 @@ class GuardReader:
             return None
         pids = {pid for by_pid in held.values() for pid in by_pid}
         self._watch.keep(pids)
+        self._asking_of = {pid: each for pid, each in self._asking_of.items() if pid in pids}
         self._programs = {pid: each for pid, each in self._programs.items() if pid in pids and self._is_still(each)}
         for pid in pids - self._programs.keys():
             self._watch.add(pid)
@@ -97,7 +100,7 @@ class GuardReader:
                 for uuid, by_pid in held.items()}  # fmt: skip
         return Look(
             now_s, self._gpus, held, self._programs, self._contained(), self._counted_by, self._read_utilization,
-            is_ending, is_counted_elsewhere, by_container(held, self._programs),
+            is_ending, self._is_counted_elsewhere, by_container(held, self._programs),
         )  # fmt: skip
 
     def close(self) -> None:
@@ -294,6 +297,16 @@ class GuardReader:
             return known[1] in namespaces_of(pid)
         except OSError:
             return False
+
+    def _is_counted_elsewhere(self, pid: int) -> bool:
+        """Ask in a thread of its own: a process names its usage file itself. Where no answer comes it is let be."""
+        asking = self._asking_of.pop(pid, None) or Background(lambda: is_counted_elsewhere(pid))
+        if asking.has_ended(_FILE_TAKES_S / (1 + len(self._asking_of)) ** 2):  # many that hang hold nobody up
+            self._note(f"file of {pid}", "")
+            return asking.result()
+        self._asking_of[pid] = asking
+        self._note(f"file of {pid}", f"process {pid} is let be: its usage file does not answer")
+        return True
 
     def _counted_by(self, container: Contained) -> frozenset[int] | None:
         """Return those that the library counts now: a program may replace itself by one past the library."""
