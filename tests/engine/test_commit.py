@@ -124,6 +124,7 @@ def test_nothing_of_the_image_complains(
     assert set(after.stdout.split()) - set(before.stdout.split()) <= {"work"}
 
 
+@pytest.mark.exhaustive
 def test_generations_do_not_grow(own_gpu: Cli, debian: str, commit: Callable[..., str]) -> None:
     images = [debian]
     for _ in range(3):
@@ -182,12 +183,14 @@ def test_an_image_that_was_committed_before_is_healed(own_gpu: Cli, debian: str,
     assert not [value for value in variables.values() if "/.vgpurun" in value]
 
 
+@pytest.mark.exhaustive
 def test_a_users_own_variables_are_not_healed(own_gpu: Cli, debian: str, commit: Callable[..., str]) -> None:
     old = as_committed_before(own_gpu, debian, commit)
     given = ("-e", "CUDA_DEVICE_MEMORY_LIMIT_0=2g", "-e", "PATH=/bin:/usr/bin")
     assert limits_in(own_gpu, old, *given, "--mem", "4g") == (2 * GIB, None)
 
 
+@pytest.mark.exhaustive
 def test_an_exported_file_system_is_harmless(
     own_gpu: Cli, debian: str, plain: Callable[..., Result], tmp_path: Path
 ) -> None:

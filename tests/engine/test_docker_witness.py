@@ -47,13 +47,13 @@ CREATED = "only recorded"  # the answer to every request for a container
 
 
 def marked(lines: list[str]) -> list[object]:
-    """All lines but the first two of each option are for `make test-all`."""
+    """All lines but the first of each option are for `make test-all`."""
     first = Counter[str]()
     found = []
     for line in lines:
         option = line.partition(" ")[0].partition("=")[0]
         first[option] += 1
-        found.append(pytest.param(line, id=line, marks=[pytest.mark.exhaustive] * (first[option] > 2)))
+        found.append(pytest.param(line, id=line, marks=[pytest.mark.exhaustive] * (first[option] > 1)))
     return found
 
 

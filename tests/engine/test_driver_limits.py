@@ -67,7 +67,10 @@ def device(cli: Cli, name: str) -> dict[str, object]:
 
 @pytest.mark.parametrize(
     "escapes",
-    [[each for each in ALL if each not in ALONE], *([each] for each in ALONE)],
+    [
+        [each for each in ALL if each not in ALONE],
+        *(pytest.param([each], marks=pytest.mark.exhaustive) for each in ALONE),
+    ],
     ids=["those that change nothing", *ALONE],
 )
 def test_nothing_gets_past_the_drivers_own_limit(cli: Cli, debian_v2: str, escapes: Sequence[str]) -> None:

@@ -212,6 +212,7 @@ COMPUTE = {
 
 @pytest.mark.real_time
 @pytest.mark.timeout(300)
+@pytest.mark.exhaustive  # test_guard_compute.py has it on simulated time
 def test_compute_past_the_library_is_held(vgpurun: Cli, debian: str, tmp_path: Path) -> None:
     """Each way on a GPU of its own, all at a time. How exactly on a host that is never late: test_guard_compute.py."""
     vgpurun.environment["VGPUSIM_CONFIG"] = own_gpu_config(tmp_path, count=len(COMPUTE))

@@ -26,7 +26,7 @@ def test_limits_hold_in_a_container(vgpurun: Cli, debian: str) -> None:
     vgpurun.assert_nothing_left()
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_what_stops_each_escape(own_gpu: Cli, debian: str) -> None:
     with guarding(own_gpu):
         arguments = ("verify", *own_gpu.driver, "--hostile", "--mem", "1g", "--format", "json", debian)

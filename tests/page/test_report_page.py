@@ -109,7 +109,14 @@ def record_demo(folder: Path, state: Path) -> None:
 
 @pytest.mark.parametrize(
     ("width", "scheme"),
-    [(1280, "light"), (1280, "dark"), (700, "light"), (390, "light"), (390, "dark"), (350, "light")],
+    [
+        (1280, "light"),
+        (390, "dark"),
+        *(
+            pytest.param(*view, marks=pytest.mark.exhaustive)
+            for view in ((1280, "dark"), (700, "light"), (390, "light"), (350, "light"))
+        ),
+    ],
 )
 @pytest.mark.parametrize("run", SHOWN)
 def test_a_page_is_readable(browser: Browser, pages: dict[str, Path], run: str, width: int, scheme: str) -> None:

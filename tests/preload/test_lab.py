@@ -17,7 +17,7 @@ import pytest
 
 from support import WITH_ADMIN_FILE, own_gpu_config, unavailable
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.exhaustive
 
 GIB = 1 << 30
 GPUS = 4

@@ -67,6 +67,7 @@ def test_memory_holds_on_the_simulated_gpu(environment: dict[str, str]) -> None:
     assert 2 * GIB - (4 << 20) <= alloc["used_bytes"] <= 2 * GIB
 
 
+@pytest.mark.exhaustive
 @pytest.mark.real_time
 def test_compute_holds_on_the_simulated_gpu(environment: dict[str, str]) -> None:
     def measured() -> tuple[int, dict[str, float]]:

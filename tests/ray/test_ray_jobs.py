@@ -15,7 +15,7 @@ pytestmark = pytest.mark.timeout(TIMEOUT_S + 20)
 GIB = 1 << 30
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_wish_lowers_the_part_and_what_goes_wrong_is_said(node: RayNode) -> None:
     found, said = node.run("jobs.py")
     assert found["wish"] == ["has run", [["BURST", "LOW", GIB, 10], ["HARD", "HIGH", 0, None]]]
@@ -28,7 +28,7 @@ def test_a_wish_lowers_the_part_and_what_goes_wrong_is_said(node: RayNode) -> No
     assert not found["is_left"]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "variables",
     [
