@@ -125,8 +125,11 @@ def _number_in_namespace(process: Path) -> int:
 def belongs_to(pid: int, folder: Path) -> bool:
     """Ask the kernel whether a process is below a state folder. Raises SuspendError where this user may not."""
     process = _PROC / str(pid)
-    if (usage := place_of(folder / "run" / "usage")) and usage in usages_of(process):
-        return True
+    with suppress(OSError):
+        # The mounts of the host itself, which may be many, are no container's.
+        is_of_host = (process / "ns" / "mnt").readlink() == (_PROC / "self" / "ns" / "mnt").readlink()
+        if not is_of_host and (usage := place_of(folder / "run" / "usage")) and usage in usages_of(process):
+            return True
     try:
         status = (folder / "etc" / "limits").stat()
         device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}"
