@@ -178,7 +178,8 @@ def test_a_damaged_record(host: Host, start: Callable[..., Program]) -> None:
     assert host.used_mib() == [112, 0]
 
 
-def test_ctrl_c(host: Host, start: Callable[..., Program]) -> None:
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c(host: Host, start: Callable[..., Program], ending: signal.Signals) -> None:
     """It comes while work on the GPU is waited for, and to all processes of the terminal's foreground."""
     program = start("--mem", "1g", "--gpus", "device=0")
     assert program.asks("start 4000") == "started"
@@ -186,9 +187,10 @@ def test_ctrl_c(host: Host, start: Callable[..., Program]) -> None:
     while not (program.folder / "suspension").exists():
         time.sleep(0.02)
     time.sleep(0.5)
-    os.killpg(suspending.pid, signal.SIGINT)
+    os.killpg(suspending.pid, ending)
     _, said = suspending.communicate(timeout=60)
-    assert (suspending.returncode, said.strip()) == (130, f"vgpurun: interrupted: process {program.pid} runs on GPU 0")
+    expected = f"vgpurun: interrupted: process {program.pid} runs on GPU 0\n"
+    assert (suspending.returncode, said) == (128 + ending, expected)
     assert not (program.folder / "suspension").exists()
     assert program.asks("check") == "right 4"
 

@@ -17,9 +17,8 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType, TracebackType
 
-from vgpurun.util.threads import Helper
+from vgpurun.util.threads import ENDING, Helper
 
-_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 CTRL_C = (signal.SIGINT,)
 _OTHERS = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGCONT, signal.SIGWINCH, signal.SIGTSTP)
 # Never relayed: what cannot be caught, what is about this very process, and what stops a reader of the terminal.
@@ -27,7 +26,7 @@ _OUR_OWN = (
     signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD, signal.SIGPIPE, signal.SIGURG, signal.SIGSEGV, signal.SIGBUS,
     signal.SIGFPE, signal.SIGILL, signal.SIGTTIN, signal.SIGTTOU,
 )  # fmt: skip
-ALL = (*_ENDING, *_OTHERS)
+ALL = (*ENDING, *_OTHERS)
 EVERY = frozenset(signal.valid_signals()) - frozenset(_OUR_OWN)
 # So many ending signals in this time: the user wants an end now; or even without the engine.
 _IMPATIENT_S = 2.0
@@ -144,7 +143,7 @@ class Signals:
                 raise Interrupted(number)
         elif self._holding:
             self._held.append(number)
-        elif number in _ENDING and _is_import(frame):
+        elif number in ENDING and _is_import(frame):
             self._put_off.append(number)
             self._waker.again()
         else:
@@ -156,7 +155,7 @@ class Signals:
 
     def _act_on(self, number: int) -> None:
         """Do what a signal asks for while no command runs. Raises Interrupted."""
-        if number in _ENDING:
+        if number in ENDING:
             error = Interrupted(number)
             self._raised = weakref.ref(error, lambda _: self._raise_again(number))
             try:
@@ -216,7 +215,7 @@ class Signals:
 
     def _enqueue(self, number: int) -> int:
         """Have a signal passed on; return how many ending signals came in a row, 0 if it is none."""
-        if number not in _ENDING:
+        if number not in ENDING:
             self._queue.put(number)
             return 0
         self._ending_times.append(time.monotonic())  # in one step, since another handler may run after any

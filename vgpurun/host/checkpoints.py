@@ -17,7 +17,7 @@ from types import TracebackType
 
 from vgpurun.errors import SuspendError
 from vgpurun.host.stopped import is_stopped
-from vgpurun.util.threads import without_ctrl_c
+from vgpurun.util.threads import uninterrupted
 
 _CALLS = Path(__file__).with_name("checkpoint_calls.py")
 FIRST_DRIVER = 570
@@ -117,7 +117,7 @@ class Checkpoints:
         if name := _name(code):
             raise CheckpointError(verb, pid, name)
 
-    @without_ctrl_c()  # what was asked is answered: the next answer would be taken for this one
+    @uninterrupted()  # what was asked is answered: the next answer would be taken for this one
     def _ask(self, verb: str, pid: int, patience_s: float, *arguments: str) -> list[str]:
         helper = self._started()
         assert helper.stdin is not None

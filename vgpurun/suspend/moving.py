@@ -66,8 +66,8 @@ def move(
             _await_starts(target, wishes.lock_timeout_ms)
             begun = take(target, driver, begun, wishes, own, lambda: find_all(target.limits_folder, own, driver))
             relocation.check(target, begun.processes, gpus, onto)  # some have started meanwhile
-            begun = begun._replace(phase=Phase.MOVING)
-            record.write(target.limits_folder, begun)
+            record.write(target.limits_folder, begun._replace(phase=Phase.MOVING))
+            begun = begun._replace(phase=Phase.MOVING)  # only now: what is not written down is undone
             relocation.forward(target, gpus, driver, begun)
         except BaseException as error:
             if begun.phase == Phase.MOVING:

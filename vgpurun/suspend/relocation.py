@@ -24,7 +24,7 @@ from vgpurun.suspend import checks, record
 from vgpurun.suspend.processes import Process, on_gpus
 from vgpurun.suspend.record import Phase, Record
 from vgpurun.util.kernel_text import read_lines
-from vgpurun.util.threads import without_ctrl_c
+from vgpurun.util.threads import uninterrupted
 
 _PROC = Path("/proc")
 _SIMULATED = "sim.yaml"
@@ -80,7 +80,7 @@ def reserve(target: Limited, limits: Sequence[tuple[str, Quota]], onto: Mapping[
 def settle(target: Limited, gpus: Sequence[Gpu], driver: Checkpoints, found: Record) -> Record:
     """Finish a move that was interrupted, so far that all are on the same GPUs or will come back there.
 
-    Return what is left to do, without a move. Raises SuspendError, GpuError, NoRoomError and OSError.
+    What is left of the move is keep(). Raises SuspendError, GpuError, NoRoomError and OSError.
     """
     if found.phase == Phase.MOVING:
         try:
@@ -89,13 +89,29 @@ def settle(target: Limited, gpus: Sequence[Gpu], driver: Checkpoints, found: Rec
             found = turn_back(target, driver, found)
     if found.phase == Phase.RETURNING:
         _backward(target, gpus, driver, found)
-    has_moved = found.phase == Phase.MOVING
-    _keep(target, found.onto, has_moved)
-    held_bytes = _moved(found) if has_moved else found.held_bytes
-    return found._replace(phase=Phase.SUSPENDING, held_bytes=held_bytes, onto={}, moved=())
+    return found
 
 
-@without_ctrl_c()
+def without_move(settled: Record) -> Record:
+    """Return what is left to do when a move has been settled and kept."""
+    held_bytes = _moved(settled) if settled.phase == Phase.MOVING else settled.held_bytes
+    return settled._replace(phase=Phase.SUSPENDING, held_bytes=held_bytes, onto={}, moved=())
+
+
+def keep(target: Limited, settled: Record) -> None:
+    """Give back what is left: the GPUs that it had, each of which the new one takes the place of, or the new ones.
+
+    Raises OSError.
+    """
+    onto, has_moved = settled.onto, settled.phase == Phase.MOVING
+    limits = limits_file.read_limits(_path(target)) or []
+    both = [(uuid, quota) for uuid, quota in limits if uuid not in onto.values()]
+    kept = [(onto.get(uuid, uuid) if has_moved else uuid, quota) for uuid, quota in both]
+    if kept != limits and any(uuid in onto for uuid, _ in limits):
+        limits_file.write_gpus(_path(target), kept, has_moved)
+
+
+@uninterrupted()
 def forward(target: Limited, gpus: Sequence[Gpu], driver: Checkpoints, found: Record) -> None:
     """Bring back all that are away, on the new GPUs, and locked still.
 
@@ -116,7 +132,7 @@ def turn_back(target: Limited, driver: Checkpoints, found: Record) -> Record:
     return found
 
 
-@without_ctrl_c()
+@uninterrupted()
 def _backward(target: Limited, gpus: Sequence[Gpu], driver: Checkpoints, found: Record) -> None:
     """Bring those that are on the new GPUs to their own. The record has those that an earlier attempt brought there."""
     new = [gpu for gpu in gpus if gpu.uuid in found.onto.values()]
@@ -146,15 +162,6 @@ def _restore(driver: Checkpoints, process: Process, pairs: Mapping[str, str]) ->
             raise SuspendError(
                 f"the driver does not bring process {process.pid} back on another GPU ({error.name})"
             ) from None
-
-
-def _keep(target: Limited, onto: Mapping[str, str], has_moved: bool) -> None:
-    """Give back what is left: the GPUs that it had, each of which the new one takes the place of, or the new ones."""
-    limits = limits_file.read_limits(_path(target)) or []
-    both = [(uuid, quota) for uuid, quota in limits if uuid not in onto.values()]
-    kept = [(onto.get(uuid, uuid) if has_moved else uuid, quota) for uuid, quota in both]
-    if kept != limits and any(uuid in onto for uuid, _ in limits):
-        limits_file.write_gpus(_path(target), kept, has_moved)
 
 
 def _moved(found: Record) -> dict[str, int]:

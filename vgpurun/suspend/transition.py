@@ -24,7 +24,7 @@ from vgpurun.limits.update import Limited, changing, devices_of
 from vgpurun.suspend import checks, record, relocation
 from vgpurun.suspend.processes import Process, belongs_to, find, held_by_each, held_bytes
 from vgpurun.suspend.record import Phase, Record
-from vgpurun.util.threads import without_ctrl_c
+from vgpurun.util.threads import uninterrupted
 
 LOCK_TIMEOUT_MS = 10_000
 # A call that looked before the limits file said so has entered the driver, and is waited for, after this time: one that
@@ -148,7 +148,7 @@ def finish_locked(target: Limited, gpus: Sequence[Gpu], driver: Checkpoints) -> 
     own = [each for each in found.processes if each.is_alive() and belongs_to(each.pid, target.limits_folder)]
     found = found._replace(processes=tuple(own), moved=tuple(each for each in found.moved if each in own))
     if found.onto:
-        found = relocation.settle(target, gpus, driver, found)
+        found = _end_move(target, gpus, driver, relocation.settle(target, gpus, driver, found))
     state = _suspended(target)
     if found.phase == Phase.RESUMING and state in (abi.SUSPENDED, abi.SWAPPED):
         found = found._replace(phase=Phase.SUSPENDED, is_swapped=state == abi.SWAPPED)  # nothing was done
@@ -263,7 +263,7 @@ def undo(target: Limited, own: Sequence[Gpu], driver: Checkpoints, error: BaseEx
         raise SuspendError(f"{error or type(error).__name__}; and {second}") from None
 
 
-@without_ctrl_c()
+@uninterrupted()
 def _come_back(
     target: Limited,
     gpus: Sequence[Gpu],
@@ -275,11 +275,42 @@ def _come_back(
 
     Where the driver fails at one process, the others go on; that one is tried again by whoever comes next.
     """
+    failures = _unlock_all(target, gpus, driver, found, may_go_on)
+    if failures is None:
+        return False
+    if not failures:
+        record.forget(target.limits_folder)
+    set_suspended(target, abi.NOT_SUSPENDED)
+    if failures:
+        raise SuspendError(f"{target.name}: {failures[0]}" + f" (and {len(failures) - 1} more)" * (len(failures) > 1))
+    return True
+
+
+def _end_move(target: Limited, gpus: Sequence[Gpu], driver: Checkpoints, settled: Record) -> Record:
+    """Keep one set of GPUs, and return what is left to do. Raises OSError: then nothing is locked, and calls wait."""
+    found = relocation.without_move(settled)
+    try:
+        relocation.keep(target, settled)
+    except OSError:  # a disk may be read-only for long
+        _unlock_all(target, gpus, driver, found)
+        raise
+    return found
+
+
+@uninterrupted()
+def _unlock_all(
+    target: Limited,
+    gpus: Sequence[Gpu],
+    driver: Checkpoints,
+    found: Record,
+    may_go_on: Callable[[], bool] = lambda: True,
+) -> list[str] | None:
+    """Return what has failed, in words, or None where they may not go on."""
     failures: list[str] = []
 
-    def tried(step: Callable[[Process], bool], process: Process) -> bool:
+    def tried(step: Callable[[Process], object], process: Process) -> bool:
         try:
-            return step(process)
+            return bool(step(process))
         except SuspendError as error:
             if process.is_alive():
                 failures.append(str(error))
@@ -291,31 +322,20 @@ def _come_back(
     if away:
         checks.await_memory(target.name, found.processes, found.held_bytes, gpus)
     for each in away:
-        tried(lambda each: _restore(driver, each), each)
+        tried(lambda each: driver.restore(each.pid), each)
     if not may_go_on():
-        return False
+        return None
     for each in alive:
         tried(lambda each: _unlock(driver, each), each)
-    if not failures:
-        record.forget(target.limits_folder)
-    set_suspended(target, abi.NOT_SUSPENDED)
-    if failures:
-        raise SuspendError(f"{target.name}: {failures[0]}" + f" (and {len(failures) - 1} more)" * (len(failures) > 1))
-    return True
+    return failures
 
 
-def _restore(driver: Checkpoints, process: Process) -> bool:
-    driver.restore(process.pid)
-    return True
-
-
-def _unlock(driver: Checkpoints, process: Process) -> bool:
+def _unlock(driver: Checkpoints, process: Process) -> None:
     state = driver.state(process.pid)
     if state == ProcessState.FAILED:
         raise SuspendError(f"the driver has failed at process {process.pid}, whose GPU memory is lost; end it")
     if state == ProcessState.LOCKED:
         driver.unlock(process.pid)
-    return True
 
 
 def _reserve_memory(target: Limited, found: Record, gpus: Sequence[Gpu]) -> None:

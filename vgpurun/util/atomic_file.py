@@ -25,5 +25,8 @@ def atomic_file(path: Path, mode: int = 0o644, is_flushed: bool = True) -> Itera
         finally:
             os.close(file)
         made.replace(path)
+    except OSError as error:
+        error.filename = error.filename or str(path)  # a full disk names none
+        raise
     finally:
         made.unlink(missing_ok=True)

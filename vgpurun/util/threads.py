@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+
 
 class Helper(threading.Thread):
     """A thread that is left behind at the end, and that no signal is given to.
@@ -27,9 +29,9 @@ class Helper(threading.Thread):
 
 
 @contextmanager
-def without_ctrl_c() -> Iterator[None]:
-    """Put off SIGINT to this thread until the end of this."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+def uninterrupted() -> Iterator[None]:
+    """Put off the signals that end a command, to this thread, until the end of this."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
     try:
         yield
     finally:

@@ -9,10 +9,12 @@ import click
 from vgpurun.cli.common import EngineCommand, GpuNames, host_driver_option, option
 from vgpurun.cli.placing import engine_if_any
 from vgpurun.console.messages import say
+from vgpurun.console.signals import Signals
 from vgpurun.errors import OptionError, SuspendError, VgpurunError
 from vgpurun.host.gpu_names import GPUS_HELP
 from vgpurun.host.visible import libcuda, visible_gpus
 from vgpurun.limits.quota import show_size
+from vgpurun.util.threads import ENDING
 
 if TYPE_CHECKING:
     from vgpurun.admission.capacity import GpuCapacity
@@ -48,6 +50,7 @@ def defrag(mem: str | None, sm: str | None, gpus: str | None, dry_run: bool, out
 
     if mem is None and sm is None:
         raise OptionError("say what is to fit: --mem, --sm or both")
+    click.get_current_context().ensure_object(Signals).take(ENDING)  # a move that is ended is undone
     found, library = visible_gpus(driver == "sim"), libcuda(driver == "sim")
     engine = engine_if_any()
     asked = " ".join(f"{name} {text}" for name, text in (("--mem", mem), ("--sm", sm), ("--gpus", gpus)) if text)

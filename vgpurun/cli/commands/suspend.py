@@ -9,10 +9,12 @@ from vgpurun.cli.common import ContainerName, EngineCommand, Function, GpuNames,
 from vgpurun.cli.placing import engine_if_any, overcommit_option
 from vgpurun.config.schema import NO_TIMEOUT, parse_wait
 from vgpurun.console.messages import say
+from vgpurun.console.signals import Interrupted, Signals
 from vgpurun.errors import OptionError, VgpurunError
 from vgpurun.host.gpu_names import named_gpus
 from vgpurun.host.visible import libcuda, visible_gpus
 from vgpurun.limits.quota import show_size
+from vgpurun.util.threads import ENDING
 from vgpurun.util.times import parse_duration
 
 if TYPE_CHECKING:
@@ -203,10 +205,11 @@ def _named(containers: tuple[str, ...], slices: tuple[str, ...], processes: tupl
 
 def _each(targets: "list[Target]", gpus: "Sequence[Gpu]", act: Callable[["Target"], None]) -> int:
     exit_code = 0
+    click.get_current_context().ensure_object(Signals).take(ENDING)  # a transition that is ended is undone
     for target in targets:
         try:
             act(target)
-        except KeyboardInterrupt:
+        except Interrupted:
             say(f"interrupted: {target.name} {_how_it_is(target, gpus)}")
             raise
         except VgpurunError as error:
