@@ -12,6 +12,7 @@
 
 #include "device/suspension.h"
 #include "profile/file.h"
+#include "stream/launch_runs.h"
 #include "stream/profile.h"
 #include "stream/streams.h"
 
@@ -23,6 +24,7 @@
 /* The way that looks at the call is a function of its own, so that no register is saved without it. */
 #define ENTRY(inner, name, parameters, arguments, ...)                                                                 \
   static __attribute__((noinline)) CUresult recorded_##name parameters {                                               \
+    launch_run_end(); /* before this call begins */                                                                    \
     int64_t start_ns = quick_clock_ns();                                                                               \
     CUresult result = inner(name) arguments;                                                                           \
     profile_call(API_##name, start_ns, result, &(const struct profile_facts){__VA_ARGS__});                            \

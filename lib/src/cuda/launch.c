@@ -37,8 +37,8 @@ struct launch {
 
 /* A graph has no function. */
 static HOT struct launch begin(CUstream stream, CUfunction function, uint64_t work) {
-  struct launch launch = {.start_ns = quick_clock_ns()};
   launch_run_end();
+  struct launch launch = {.start_ns = quick_clock_ns()};
   meters_have_company(launch.start_ns); /* looks up now and then, also where passes() had no need to */
   if (profile_is_on())
     profile_before_launch(function);
@@ -67,6 +67,7 @@ static HOT CUresult end_and_record(struct launch launch, CUresult result, enum p
 }
 
 static COLD CUresult failed_in_row(int64_t start_ns, CUresult result, enum profile_api api, CUstream stream) {
+  launch_run_end();
   if (profile_is_on())
     profile_call_over(api, start_ns, result, 0, stream);
   return result;

@@ -6,12 +6,10 @@
 #include "cuda/memory.h"
 #include "cuda/memory_pools.h"
 #include "device/process.h"
-#include "stream/launch_runs.h"
 #include "stream/meters.h"
 #include "stream/streams.h"
 
 static void begin_wait(CUstream stream) {
-  launch_run_end();
   struct meter_stream *metered = meters_measure() ? streams_find_known(stream) : NULL;
   if (metered != NULL)
     meter_before_wait(metered);
@@ -27,7 +25,6 @@ static CUresult end_wait(CUstream stream, CUresult result) {
 
 /* The meter of the waiting, or NULL. */
 static struct meter *begin_wait_all(void) {
-  launch_run_end();
   struct meter *meter = meters_measure() ? meters_current() : NULL;
   if (meter != NULL)
     meter_before_wait_all(meter);
@@ -43,7 +40,6 @@ static CUresult end_wait_all(struct meter *meter, CUresult result) {
 }
 
 static struct meter *begin_poll(void) {
-  launch_run_end();
   struct meter *meter = meters_measure() ? meters_current() : NULL;
   if (meter != NULL)
     meter_before_poll(meter);

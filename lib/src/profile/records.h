@@ -87,9 +87,9 @@ static inline uint64_t profile_row(uint16_t kernel) {
   return (uint64_t)kernel << 16;
 }
 
-/* A row has got one more launch. */
+/* A row has got one more launch, which ended at that time: before it began, where the clock has gone back a little. */
 static inline void profile_records_grow(struct profile_record *row, int64_t end_ns, uint64_t duration_ns) {
-  uint64_t lasts_ns = (uint64_t)end_ns - row->start_ns;
+  uint64_t lasts_ns = end_ns > (int64_t)row->start_ns ? (uint64_t)end_ns - row->start_ns : 0;
   profile_set(&row->value, (uint32_t)(row->value + 1) | lasts_ns << 32);
   profile_set(&row->duration_ns, row->duration_ns + duration_ns);
 }

@@ -230,7 +230,6 @@ void profile_call_changed(bool context, bool kernels) {
 HOT void profile_call_over(uint32_t api_and_copy, int64_t start_ns, CUresult result, uint64_t bytes, CUstream stream) {
   uint16_t api = (uint16_t)api_and_copy;
   uint32_t copy = api_and_copy >> 16;
-  launch_run_end();
   struct profile_record *record = profile_records_next(1);
   if (record != NULL)
     profile_copy(record, &(const struct profile_record){.start_ns = (uint64_t)start_ns,
