@@ -93,14 +93,30 @@ static void check_pairs(void) {
   TOGETHER(97, 1, 25, 25, 25, 25);
 }
 
+/* Whenever the second one begins, also where one and the same was the first to see new tokens, again and again. */
 static void check_two_processes_of_one_container(void) {
-  double shares[2];
-  model_start_over(3);
-  struct model_process *both[] = {tenant(0, 40, flat_out), tenant(0, 40, flat_out)};
-  measure(both, 2, S, 11 * S, shares);
-  printf("two processes in one container at 40: %.2f + %.2f %%\n", shares[0], shares[1]);
-  CHECK(shares[0] > 18 && shares[1] > 18, "%.2f and %.2f %%", shares[0], shares[1]);
-  CHECK(shares[0] + shares[1] > 39 && shares[0] + shares[1] < 41, "%.2f %%", shares[0] + shares[1]);
+  static const struct work kinds[] = {
+      {"50 us", 50 * US, 1, 1, false, 0}, {"2 ms", 2 * MS, 1, 1, false, 0}, {"10 ms", 10 * MS, 1, 1, false, 0}};
+  static const uint32_t percents[] = {40, 60, 80};
+  for (int i = 0; i < 9; i++)
+    for (int begins = 0; begins < 5; begins++) {
+      const struct work *work = &kinds[i % 3];
+      uint32_t percent = percents[i / 3];
+      double shares[2], at_first[2];
+      model_start_over(3 + (unsigned)begins);
+      model_container(0)->percent = percent;
+      struct model_process *both[] = {model_start(0, run_work, work, 0),
+                                      model_start(0, run_work, work, begins * 3900 * US)};
+      measure(both, 2, 100 * MS, 700 * MS, at_first);
+      measure(both, 2, 700 * MS, 2 * S, shares);
+      double sum = shares[0] + shares[1], less = shares[0] < shares[1] ? shares[0] : shares[1];
+      printf(
+          "two processes in one container at %u, %s, the second begins at %4.1f ms: %.2f + %.2f %%, %.2f %% at first\n",
+          percent, work->name, begins * 3.9, shares[0], shares[1], at_first[0] + at_first[1]);
+      CHECK(less > 0.85 * (sum - less), "%.2f and %.2f %%", shares[0], shares[1]);
+      CHECK(sum > percent - 1.2 && sum < percent + 1, "%.2f %%", sum);
+      CHECK(at_first[0] + at_first[1] < percent + 6, "%.2f %%", at_first[0] + at_first[1]);
+    }
 }
 
 /* The work of one is measured when it launches again, and by then the other has been charged for what came later. */

@@ -6,7 +6,8 @@
 /* A turn is to be worth its hand-over: beside others a launch that has waited for tokens waits until it has these;
  * alone, where the GPU idles some microseconds each time that work begins, until it has waited for so long. */
 #define QUANTUM_NS 8000000LL
-#define DOUBLINGS 4                 /* of how many launches the valve lets through at once */
+#define MOST_AHEAD_NS (2 * TURNS_SLICE_NS) /* of the part of the container's GPU time that falls to a process */
+#define DOUBLINGS 4                        /* of how many launches the valve lets through at once */
 #define LOOK_NS 500000LL            /* between looks; the least patience; work that stands still for so long waits */
 #define LONGEST_SLEEP_NS 50000000LL /* after which the limit is looked at again: the host may have changed it */
 #define OVERRUN_TIMES 2             /* kernels of one name may take now one and now ten milliseconds */
@@ -138,6 +139,14 @@ static bool goes_in_step(struct wait *wait, const struct meter_bucket *bucket, i
   return (others_work && zero_at_ns + pays_ns <= min(*open_at_ns, owes_ns)) || (others_wait && zero_at_ns <= owes_ns);
 }
 
+/* How far ahead of its part a process is, it knows from what all have had. */
+void gate_note_busy(struct meter_bucket *bucket, const struct vgpu_device_shared *shared, int64_t own_ns) {
+  uint64_t before_ns = swap(bucket->busy_ns, shared->busy_ns);
+  int64_t all_ns = before_ns > 0 ? (int64_t)min(shared->busy_ns - before_ns, (uint64_t)BUCKET_MOST_DEBT_NS) : own_ns;
+  int64_t ahead_ns = get(bucket->ahead_ns) + own_ns - all_ns / (get(bucket->meter->siblings) + 1);
+  set(bucket->ahead_ns, max(min(ahead_ns, MOST_AHEAD_NS), -MOST_AHEAD_NS));
+}
+
 /* When the bucket stands at zero, by what this process has paid, and by what all had paid a moment ago. */
 static int64_t zero_at_ns(struct meter_bucket *bucket, int64_t now_ns) {
   struct vgpu_device_shared shared;
@@ -145,6 +154,7 @@ static int64_t zero_at_ns(struct meter_bucket *bucket, int64_t now_ns) {
     device_state_read(bucket->state, &shared);
     set(bucket->zero_at_ns, shared.tokens_zero_at_ns);
     set(bucket->looked_ns, now_ns);
+    gate_note_busy(bucket, &shared, 0);
   }
   int64_t zero_at_ns = max(get(bucket->paid_zero_at_ns), get(bucket->zero_at_ns));
   return bucket_zero_at(zero_at_ns, now_ns, get(bucket->percent));
@@ -166,14 +176,21 @@ static int64_t open_at_ns(struct wait *wait) {
   return latest_ns;
 }
 
+/* A process that has had less than its part of what the container had goes first: it waits for fewer tokens. If all
+ * waited for as many, one and the same could be the first for seconds. */
+static int64_t quantum_ns(const struct wait *wait) {
+  const struct meter_bucket *bucket = &wait->meter->buckets[wait->slowest];
+  if (!wait->others.company)
+    return QUANTUM_NS;
+  return bucket_wall_ns(QUANTUM_NS + QUANTUM_NS * get(bucket->ahead_ns) / MOST_AHEAD_NS, get(bucket->percent));
+}
+
 static bool has_tokens(struct wait *wait) {
   struct meter *meter = wait->meter;
   int64_t open_ns = wait->is_free ? 0 : open_at_ns(wait);
   if (open_ns == 0)
     return true;
-  uint32_t percent = get(meter->buckets[wait->slowest].percent);
-  int64_t quantum_ns = wait->others.company ? bucket_wall_ns(QUANTUM_NS, percent) : QUANTUM_NS;
-  wait->sleep_ns = open_ns + (wait->tokens_ns > 0 ? quantum_ns : 0) - wait->now_ns;
+  wait->sleep_ns = open_ns + (wait->tokens_ns > 0 ? quantum_ns(wait) : 0) - wait->now_ns;
   if (wait->sleep_ns <= 0)
     return true;
   bool looks = get(meter->in_flight_batches) > 0 || get(meter->in_step) || wait->terms.yields;
@@ -218,7 +235,7 @@ static bool is_late(struct meter_stream *stream) {
 }
 
 /* After a wait, now and then, where nothing of ours is on the GPU. A marker that is late may have other reasons: it is
- * believed, for a while, when the one before was late too. */
+ * believed, for a while, when the one before was late too, and until two were not. */
 static void look_beside(struct meter_stream *stream) {
   struct meter *meter = stream->meter;
   int64_t now_ns = meter->driver->now_ns(), look_at_ns = get(meter->look_beside_at_ns);
@@ -226,8 +243,8 @@ static void look_beside(struct meter_stream *stream) {
       !replace(meter->look_beside_at_ns, look_at_ns, now_ns + LONGEST_SLEEP_NS))
     return;
   bool late = is_late(stream);
-  if (late && get(meter->was_late))
-    set(meter->mixed_until_ns, now_ns + TURNS_PATIENCE_NS);
+  if (late == get(meter->was_late))
+    set(meter->mixed_until_ns, late ? now_ns + TURNS_PATIENCE_NS : 0);
   if (late) /* is the next one, too? */
     set(meter->look_beside_at_ns, now_ns);
   set(meter->was_late, late);
@@ -246,6 +263,7 @@ static enum obstacle obstacle(struct wait *wait) {
   wait->now_ns = meter->driver->now_ns();
   wait->is_free = wait->terms.yields && !wait->others.wanted;
   set(meter->is_free, wait->is_free);
+  set(meter->siblings, wait->others.siblings);
   for (int i = 1; i < meter->bucket_count; i++)
     wait->is_free &= wait->terms.percents[i] >= VGPU_NO_SM_LIMIT;
   if (!wait->others.company)
@@ -323,6 +341,6 @@ struct batch gate_wait(struct meter_stream *stream, int64_t cost_ns) {
   gate_note_activity(meter, METER_BATCH_NS);
   set(stream->is_free, wait.is_free && !wait.others.company);
   return (struct batch){.open_until_ns = wait.others.company ? wait.now_ns + METER_BATCH_NS : INT64_MAX,
-                        .in_company = wait.others.company,
+                        .in_company = wait.others.another_tenant,
                         .most_launches = valve ? 1 : METER_BATCH_LAUNCHES};
 }

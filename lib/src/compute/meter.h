@@ -106,6 +106,8 @@ struct meter_bucket {
   _Atomic uint32_t percent;              /* as the terms have it */
   _Atomic int64_t paid_zero_at_ns;       /* by what this process has paid */
   _Atomic int64_t zero_at_ns, looked_ns; /* by what all had paid, and when that was so */
+  _Atomic uint64_t busy_ns;              /* GPU time of all, as it was seen last */
+  _Atomic int64_t ahead_ns;              /* by how much this process has had more of it than falls to one */
 };
 
 /* This process's part of the device. */
@@ -159,6 +161,7 @@ struct meter {
   _Atomic int64_t released_ns;   /* since then, when a launch that had been held for long went on; or 0 */
   _Atomic uint32_t valve_passed; /* launches since then */
   _Atomic bool is_free;          /* nobody else wants the GPU, as the gate saw it last */
+  _Atomic int siblings;          /* other processes of the container, with which it has the tokens in common */
   _Atomic bool in_step;          /* with other GPUs of the container */
   _Atomic bool was_late;
   _Atomic int64_t turn_wait_ns;   /* the longest wait for the turn while others are there */

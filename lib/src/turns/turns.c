@@ -94,7 +94,7 @@ static bool is_believed(const struct turns *turns, const struct turns_tenant *te
 static void charge_holders(struct turns *turns, int64_t since_ns, int64_t now_ns, int64_t paid_ns) {
   for (int i = 1; i < turns->tenants_count; i++) {
     struct turns_tenant *tenant = &turns->tenants[i];
-    if (tenant->is_there && tenant->ends_ns > since_ns)
+    if (tenant->processes > 0 && tenant->ends_ns > since_ns)
       tenant->held_zero_at_ns =
           bucket_pay(tenant->held_zero_at_ns, paid_ns, now_ns, now_ns, most_percent(turns, tenant));
   }
@@ -121,13 +121,13 @@ static void read_tenant(struct turns *turns, int number, int64_t now_ns) {
   struct turns_slot slots[TURNS_SLOTS];
   struct turns_tenant *tenant = &turns->tenants[number];
   turns->system->read(turns->files, number, slots);
-  tenant->is_there = false;
+  tenant->processes = 0;
   tenant->ticket_ns = tenant->ends_ns = 0;
   for (int i = 0; i < TURNS_SLOTS; i++) {
     const struct turns_slot *slot = &slots[i];
     if (!is_recent(slot->seen_ns, now_ns) || (number == 0 && i == turns->slot))
       continue;
-    tenant->is_there = true;
+    tenant->processes++;
     if (is_recent(slot->ticket_ns, now_ns) && (tenant->ticket_ns == 0 || slot->ticket_ns < tenant->ticket_ns)) {
       tenant->ticket_ns = slot->ticket_ns;
       tenant->ticket_slot = i;
@@ -146,7 +146,7 @@ static void read_tenant(struct turns *turns, int number, int64_t now_ns) {
 static int64_t place_of(const struct turns *turns, const struct turns_tenant *tenant, int64_t now_ns) {
   int64_t count = 0, before = 0;
   for (int i = 0; i < turns->tenants_count; i++) {
-    bool counts = i == 0 || turns->tenants[i].is_there;
+    bool counts = i == 0 || turns->tenants[i].processes > 0;
     count += counts;
     before += counts && turns->tenants[i].id < tenant->id;
   }
@@ -180,6 +180,7 @@ static void add_to_view(struct turns *turns, const struct turns_tenant *tenant, 
   bool has_turn =
       tenant->ends_ns > now_ns && is_believed(turns, tenant, now_ns) && is_waited_for(turns, tenant, now_ns);
   view->company = true;
+  view->siblings += is_another_tenant ? 0 : tenant->processes;
   view->another_tenant |= is_another_tenant;
   view->higher_priority |= tenant->terms.priority < turns->terms.priority;
   view->wanted |= is_another_tenant && (waits || has_turn) &&
@@ -204,11 +205,11 @@ static void look(struct turns *turns, int64_t now_ns) {
   turns->tenants[0].terms = turns->terms;
   for (int i = 0; i < turns->tenants_count; i++) {
     read_tenant(turns, i, now_ns);
-    if (i > 0 && turns->tenants[i].is_there && turns->tenants[i].terms.priority <= turns->terms.priority)
+    if (i > 0 && turns->tenants[i].processes > 0 && turns->tenants[i].terms.priority <= turns->terms.priority)
       count_in(&turns->others, &turns->tenants[i].terms, 1);
   }
   for (int i = 0; i < turns->tenants_count; i++)
-    if (turns->tenants[i].is_there)
+    if (turns->tenants[i].processes > 0)
       add_to_view(turns, &turns->tenants[i], now_ns);
 }
 

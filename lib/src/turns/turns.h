@@ -55,7 +55,7 @@ struct turns_file {
 struct turns_tenant {
   uint64_t id; /* the same for all that see it */
   struct turns_terms terms;
-  bool is_there;
+  int processes;                  /* those that are there */
   int64_t ticket_ns, ticket_slot; /* of the process that has waited for longest; 0: none waits */
   int64_t ends_ns, passes_at_ns;  /* the lease that ends last, or ended; and when its holder may pass the turn */
   bool has_starved;               /* the one that waits, or that has the turn */
@@ -75,6 +75,7 @@ struct turns_system {
 /* The other tenants, as the last look at their files showed them. */
 struct turns_view {
   bool company, another_tenant, higher_priority; /* anybody; not a process of our container; a higher one than ours */
+  int siblings;                                  /* other processes of our container */
   bool wanted;                      /* another tenant of our priority or a higher one waits, or uses its turn */
   bool higher_waits, goes_before;   /* one that waits has a higher priority than the turn, or goes first */
   bool is_leased;                   /* to another one */

@@ -126,7 +126,7 @@ static int find_place(const struct turns_files *files, int count, uid_t owner) {
 
 static int add(struct turns_files *files, struct turns_tenant *tenants, int count, int folder, const char *name) {
   struct turns_peer peer = {.device = -1};
-  struct turns_tenant tenant = {.is_there = true};
+  struct turns_tenant tenant = {.processes = 1};
   struct stat status;
   if (!is_at_work(files, folder) || syscall(SYS_fstat, folder, &status) != 0)
     return count;
@@ -200,7 +200,7 @@ static int keep(struct turns_files *files, struct turns_tenant *tenants, int cou
     read_terms(files, folder, peer, &tenants[i].terms);
     if (folder >= 0)
       close(folder);
-    if (peer->device >= 0 && (tenants[i].is_there || tenants[i].held_zero_at_ns > now_ns)) {
+    if (peer->device >= 0 && (tenants[i].processes > 0 || tenants[i].held_zero_at_ns > now_ns)) {
       files->peers[kept] = *peer;
       tenants[kept++] = tenants[i];
     } else {
