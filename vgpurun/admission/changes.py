@@ -23,7 +23,7 @@ _WAYS_OUT_OF_CHANGE = "ask for less, or share regardless with --overcommit"  # n
 
 
 def admission_of_changes(gpus: Sequence[Gpu], engine: "Engine | None", overcommit: bool | None) -> "Admit":
-    """How `update` of containers and slices admits what grows; see admitted_change."""
+    """Return how `update` of containers and slices admits what grows; see admitted_change."""
     return lambda holder, wanted, before: admitted_change(holder.id, wanted, gpus, engine, overcommit, before)
 
 

@@ -1,6 +1,7 @@
 """Which GPUs a launch gets. Pure: from what is asked for and the room on each GPU.
 
-`spread` takes the emptiest GPUs that have room, `binpack` the fullest, so that whole GPUs stay free for who needs one.
+`spread` takes the emptiest GPUs that have room, `binpack` the fullest, so that whole GPUs stay free for launches that
+need one.
 """
 
 from collections.abc import Iterator, Sequence

@@ -139,7 +139,7 @@ class WantedSlice(NamedTuple):
         return Joining(self.name, gpus)
 
     def has_limits(self, environment: Mapping[str, str]) -> bool:
-        """Every slice has limits, or may be given some while it is used."""
+        """Return True: every slice has limits, or may be given some while it is used."""
         del environment
         return True
 
@@ -181,7 +181,7 @@ class WantedPart(NamedTuple):
         return Nesting(self.within, self.limits, gpus, self.gpus)
 
     def has_limits(self, environment: Mapping[str, str]) -> bool:
-        """Every share has limits, or may be given some while it is used."""
+        """Return True: every share has limits, or may be given some while it is used."""
         del environment
         return True
 

@@ -46,7 +46,7 @@ def set_limits(pid: int, path: Path) -> None:
     again after they were set here: so one of both sets the new ones. Raises EnforceError, and GpuError.
     """
     cgroup = memory_limits.cgroup_of(pid)
-    own = memory_limits.cgroup_of(os.getpid())  # of the engine, or of who called one that has no daemon
+    own = memory_limits.cgroup_of(os.getpid())  # of the engine, or of the caller of one that has no daemon
     if cgroup is None or (own is not None and own.is_relative_to(cgroup)):
         raise EnforceError("the container has no cgroup v2 of its own")
     by_uuid = {gpu.uuid: gpu for gpu in gpus.list_gpus() if gpu.mig_index is None}

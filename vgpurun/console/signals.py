@@ -200,7 +200,7 @@ class Signals:
             self._act_on(number)
 
     def relay(self, send: Callable[[int], object], numbers: Collection[int] = EVERY) -> None:
-        """From now on pass these signals to `send`, from a thread of its own; those that were held back first.
+        """Pass these signals to `send` from now on, from a thread of its own; those that were held back first.
 
         Three ending signals in two seconds become SIGKILL. Six raise Interrupted: the engine does not answer.
         """

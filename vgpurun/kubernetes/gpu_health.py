@@ -33,7 +33,7 @@ class Health:
             return self._faults.get(uuid) or (_LOST if uuid in self._missing else None)
 
     def set_fault(self, uuid: str, reason: str) -> None:
-        """A GPU has a fault, which stays until the plugin starts again."""
+        """Note a fault of a GPU, which stays until the plugin starts again."""
         with self._changed:
             self._faults.setdefault(uuid, reason)
             self._notify()

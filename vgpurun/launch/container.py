@@ -162,7 +162,7 @@ def _remove_unused(engine: LaunchEngine, folder: StateFolder) -> None:
 
 
 def _let_go(engine: LaunchEngine, container: str, folder: StateFolder, is_removed: bool) -> None:
-    """From now on the folder lives as long as its container."""
+    """Let the folder live as long as its container."""
     folder.close()
     with suppress(EngineError):  # an engine that was stopped meanwhile: the next launch sweeps
         if is_removed or engine.state_of(container) is None:

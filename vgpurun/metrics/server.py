@@ -82,7 +82,7 @@ class _Server(ThreadingMixIn, WSGIServer):
             self._places.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that goes away is its own affair; a mistake of ours is said."""
+        """Report a mistake of ours; a client that goes away is none."""
         del request, client_address
         error = sys.exc_info()[1]
         if not isinstance(error, OSError):

@@ -27,12 +27,12 @@ def merged(found: list[dict[Any, Any]]) -> dict[Any, Any]:
 
 
 def sorted_set(found: list[str]) -> list[str]:
-    """As docker does with capabilities."""
+    """Sort them, each once, as docker does with capabilities."""
     return sorted(set(found))
 
 
 def by_name(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """As docker does with ulimits; the last of a name counts."""
+    """Sort them by name, as docker does with ulimits; the last of a name counts."""
     return [each for _, each in sorted({each["Name"]: each for each in found}.items())]
 
 

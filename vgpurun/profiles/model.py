@@ -135,17 +135,17 @@ class ProcessProfile(Protocol):
         ...
 
     def calls(self) -> Iterator[Call]:
-        """In the order in which each thread made them."""
+        """Yield them in the order in which each thread made them."""
         ...
 
     def spans(self) -> Iterator[GpuSpan]:
-        """In the order in which they were measured."""
+        """Yield them in the order in which they were measured."""
         ...
 
     def waits(self) -> Iterator[GateWait]:
-        """In the order in which they ended."""
+        """Yield them in the order in which they ended."""
         ...
 
     def samples(self) -> Iterator[Sample]:
-        """In the order in which they were taken."""
+        """Yield them in the order in which they were taken."""
         ...

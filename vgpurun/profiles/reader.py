@@ -49,7 +49,7 @@ Record = tuple[int, int, int, int, int, int, int, int]
 
 
 def profile_files(folder: Path) -> list[Path]:
-    """The profiles in a folder, by name.
+    """Return the profiles in a folder, by name.
 
     Raises:
         ProfileError: there is no such folder, it cannot be read, or it has no profiles.
@@ -64,7 +64,7 @@ def profile_files(folder: Path) -> list[Path]:
 
 
 def read_profiles(folder: Path, say: Callable[[str], None] | None = None) -> list[FileProfile]:
-    """The profiles of all processes, in the order in which these started.
+    """Read the profiles of all processes, in the order in which these started.
 
     With `say`, files that are no profiles are left out, and it hears of each: one may just be made, or its process was
     killed at that moment.
@@ -124,7 +124,7 @@ class FileProfile:
         return max([self.started_ns, *ends])
 
     def calls(self) -> Iterator[Call]:
-        """In the order in which each thread made them."""
+        """Yield them in the order in which each thread made them."""
         apis, device_count = self._apis, len(self.devices)
         for thread, start_ns, duration_ns, value, stream, api, device, kind in self._records(layout.CALL, layout.ROW):
             call = Call(
@@ -143,17 +143,17 @@ class FileProfile:
                 yield call
 
     def spans(self) -> Iterator[GpuSpan]:
-        """In the order in which they were measured."""
+        """Yield them in the order in which they were measured."""
         for _, start_ns, duration_ns, launches, stream, _, device, _ in self._records(layout.SPAN):
             yield GpuSpan(self._device(device), stream, self._instant(start_ns), min(duration_ns, MOST_NS), launches)
 
     def waits(self) -> Iterator[GateWait]:
-        """In the order in which they ended."""
+        """Yield them in the order in which they ended."""
         for thread, start_ns, duration_ns, _, _, _, device, _ in self._records(layout.WAIT):
             yield GateWait(self._device(device), self._instant(start_ns), min(duration_ns, MOST_NS), thread)
 
     def samples(self) -> Iterator[Sample]:
-        """In the order in which they were taken."""
+        """Yield them in the order in which they were taken."""
         first: Record | None = None
         for record in self._records(layout.SAMPLE, layout.SAMPLE_MORE):
             if record[-1] == layout.SAMPLE:

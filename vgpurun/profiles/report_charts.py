@@ -80,7 +80,7 @@ def _peak(axes: Axes, summary: Summary, device: DeviceSummary, shape: Shape) -> 
 
 
 def share(summary: Summary, device: DeviceSummary, shape: Shape, title: str = "") -> Figure:
-    """The share of the GPU's time over time, against the limit."""
+    """Draw the share of the GPU's time over time, against the limit."""
     with over_time(shape, 110 if shape.is_narrow else 120, title, named=2) as (axes,):
         percent_axis(axes)
         time_axis(axes, summary.coarse.duration_s)
@@ -110,7 +110,7 @@ def copies(summary: Summary, shape: Shape, title: str = "") -> Figure:
 
 
 def waits(summary: Summary, shape: Shape, title: str = "") -> Figure:
-    """How many launches waited how long."""
+    """Draw how many launches waited how long."""
     with alone(shape, 150, title) as axes:
         bounds = [show_time(bound).replace(".00", "").replace(".0", "") for bound in WAIT_BOUNDS_NS]
         joint = "\n" if shape.is_narrow else " "

@@ -123,7 +123,7 @@ def _of_any_script() -> Iterator[None]:
 
 
 def inline(svg: str, title: str, shape: Shape, salt: str) -> str:
-    """Return an SVG file as an element of a page that takes its colours and letters, with a title for who hears it."""
+    """Return an SVG file as an element of a page, in its colours and letters, with a title for screen readers."""
     from html import escape
 
     body = svg[svg.index("<svg") :]

@@ -65,7 +65,7 @@ def lock_in_time(file: int, operation: int, patience_s: float) -> bool:
 
 
 def is_at(file: int, path: Path) -> bool:
-    """Whether what was opened is what is there now: who waits for a lock may get that of something removed."""
+    """Whether an open file is the one at the path now: a wait for a lock may end with that of a removed file."""
     try:
         there = path.lstat()
     except OSError:

@@ -20,7 +20,7 @@ class Helper(threading.Thread):
         super().__init__(target=target, args=args, daemon=True)
 
     def start(self) -> None:
-        """Begin; the new thread has the mask of who starts it."""
+        """Begin; the new thread has the mask of the one that starts it."""
         before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
             super().start()

@@ -65,7 +65,7 @@ def _names(function: Any) -> Any:
 @host_driver_option(_GROUP)
 @click.argument("name", metavar="NAME")
 def create(name: str, users: str, lifetime: str | None, driver: str, **given: Any) -> None:
-    """Make a slice. It needs room on the GPU as a container does, and counts for the quotas of who makes it.
+    """Make a slice. It needs room on the GPU as a container does, and counts for the quotas of the user who makes it.
 
     NAME is up to 63 letters, digits, '_', '.' and '-'.
     """

@@ -52,7 +52,7 @@ class Admission:
 
     @contextmanager
     def step(self) -> Iterator[None]:
-        """One question of kubelet's: what is refused ends the admission of the container."""
+        """Enclose the answer to one question of kubelet's: a refusal ends the admission of the container."""
         try:
             yield
         except VgpurunError:
