@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ import docker  # noqa: F401  # the whole of it, before vgpurun makes do with les
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-from support import LIBRARY, is_set, unavailable
+from support import CHECKOUT, LIBRARY, is_set, unavailable
 from support.debian_packages import UnavailableError
 from vgpurun import abi
 
@@ -54,6 +56,13 @@ def built_library() -> Path:
     if not LIBRARY.exists():
         pytest.fail("lib/build/libvgpu.so is not there: run `make lib`", pytrace=False)
     return LIBRARY
+
+
+@pytest.fixture(scope="session")
+def cuda_includes() -> list[str]:
+    """The -I flags for cuda.h and nvml.h."""
+    make = ["make", "-s", "-C", str(CHECKOUT / "lib"), f"PYTHON={sys.executable}", "print-includes"]
+    return subprocess.run(make, capture_output=True, text=True, check=True).stdout.split()
 
 
 @pytest.fixture(scope="session", autouse=True)

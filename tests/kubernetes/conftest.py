@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from api_server import ApiServer
 from node_of_test import NodeOfTest, node_of_test
 
 
@@ -14,3 +15,9 @@ from node_of_test import NodeOfTest, node_of_test
 def node(built_library: Path) -> Iterator[NodeOfTest]:
     with node_of_test(built_library) as made:
         yield made
+
+
+@pytest.fixture
+def server() -> Iterator[ApiServer]:
+    with ApiServer().running() as running:
+        yield running

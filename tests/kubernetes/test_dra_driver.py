@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -22,12 +21,6 @@ from vgpurun.limits.policies import Priority, SmPolicy
 from vgpurun.limits.quota import Quota
 
 GIB = 1 << 30
-
-
-@pytest.fixture
-def server() -> Iterator[ApiServer]:
-    with ApiServer().running() as running:
-        yield running
 
 
 @pytest.fixture

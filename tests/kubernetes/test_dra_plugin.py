@@ -24,12 +24,6 @@ GIB = 1 << 30
 
 
 @pytest.fixture
-def server() -> Iterator[ApiServer]:
-    with ApiServer().running() as running:
-        yield running
-
-
-@pytest.fixture
 def host(server: ApiServer, built_library: Path) -> Iterator[PluginHost]:
     with tempfile.TemporaryDirectory(prefix="dra-", dir="/tmp") as folder:
         yield PluginHost(Path(folder), server)

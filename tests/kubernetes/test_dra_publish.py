@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +24,6 @@ GPUS = [
     for i, size in enumerate(SIZES)
 ]
 VERSION = "580.159.04"
-
-
-@pytest.fixture
-def server() -> Iterator[ApiServer]:
-    with ApiServer().running() as running:
-        yield running
 
 
 @pytest.fixture

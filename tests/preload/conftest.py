@@ -94,20 +94,13 @@ def folder(tmp_path: Path) -> Path:
     return made
 
 
-@pytest.fixture(scope="session")
-def includes() -> list[str]:
-    """The -I flags for the CUDA headers."""
-    make = ["make", "-s", "-C", str(CHECKOUT / "lib"), f"PYTHON={sys.executable}", "print-includes"]
-    return subprocess.run(make, capture_output=True, text=True, check=True).stdout.split()
-
-
 @pytest.fixture
-def compile_c(includes: list[str], tmp_path: Path) -> Callable[..., Path]:
+def compile_c(cuda_includes: list[str], tmp_path: Path) -> Callable[..., Path]:
     """Compile one of our programs with the CUDA headers on its path; further arguments go to gcc."""
 
     def build(source: str, *arguments: str, output: str = "program") -> Path:
         result = tmp_path / output
-        subprocess.run(["gcc", *includes, str(PROGRAMS / source), *arguments, "-o", str(result)], check=True)
+        subprocess.run(["gcc", *cuda_includes, str(PROGRAMS / source), *arguments, "-o", str(result)], check=True)
         return result
 
     return build

@@ -22,13 +22,6 @@ def simulated_driver() -> Path:
     return SIMULATED_DRIVER
 
 
-@pytest.fixture(scope="session")
-def cuda_includes() -> list[str]:
-    """The -I flags for cuda.h and nvml.h."""
-    make = ["make", "-s", "-C", str(CHECKOUT / "lib"), f"PYTHON={sys.executable}", "print-includes"]
-    return subprocess.run(make, capture_output=True, text=True, check=True).stdout.split()
-
-
 @pytest.fixture
 def machine(simulated_driver: Path, tmp_path: Path) -> Iterator[Machine]:
     """A machine with two devices."""

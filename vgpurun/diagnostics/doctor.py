@@ -18,7 +18,7 @@ from vgpurun import abi
 from vgpurun.admission.capacity import GpuCapacity, capacities
 from vgpurun.config import values as config
 from vgpurun.diagnostics.cleaned import cleaned_by
-from vgpurun.diagnostics.finding import FAILED, OK, WARNING, Finding
+from vgpurun.diagnostics.finding import FAILED, OK, WARNING, Finding, failed
 from vgpurun.diagnostics.unusual import unusual_engine, unusual_gpus, unusual_host
 from vgpurun.errors import DriverError, EngineError, GpuError, LibraryError, VgpurunError
 from vgpurun.host import drivers, library, limits_device, memory_limits, mps
@@ -44,7 +44,7 @@ def examine(found: Survey | GpuError, driver_mode: str) -> Iterator[Finding]:
     yield from unusual_host()
     yield from unusual_gpus(gpus)
     if isinstance(found, GpuError):
-        yield _failed("driver", found)
+        yield failed("driver", found)
     else:
         yield from _driver(gpus, is_simulated)
         yield from map(_lost, found.lost)
@@ -57,12 +57,6 @@ def examine(found: Survey | GpuError, driver_mode: str) -> Iterator[Finding]:
     yield from _conflicts(gpus)
 
 
-def _failed(name: str, error: VgpurunError) -> Finding:
-    """Our errors say what is wrong, and after a semicolon the way out."""
-    words, _, remedy = str(error).partition("; ")
-    return Finding(name, FAILED, words, remedy)
-
-
 # ---- the GPUs ------------------------------------------------------------------------------------------------------
 
 
@@ -70,7 +64,7 @@ def _driver(gpus: Sequence[Gpu], is_simulated: bool) -> Iterator[Finding]:
     try:
         facts = devices.read_driver(gpus)
     except GpuError as error:
-        yield _failed("driver", error)
+        yield failed("driver", error)
         return
     simulated = ", simulated" if is_simulated else ""
     yield Finding("driver", OK, f"version {facts.version} for CUDA {facts.cuda_version}{simulated}")
@@ -106,7 +100,7 @@ def _nodes(gpus: Sequence[Gpu]) -> Finding:
     try:
         nodes = drivers.device_nodes(gpus)
     except DriverError as error:
-        return _failed("device nodes", error)
+        return failed("device nodes", error)
     closed = [node for node in nodes if not os.access(node, os.R_OK | os.W_OK)]
     if closed:
         return Finding(
@@ -127,7 +121,7 @@ def _engine(gpus: Sequence[Gpu], driver_mode: str) -> Iterator[Finding]:
         facts = engine.facts()
         yield Finding("engine", OK, f"{engine.version()} at {engine.address.url}")
     except EngineError as error:
-        found = _failed("engine", error)
+        found = failed("engine", error)
         remedies = [found.remedy, "`vgpurun local` needs no engine"]
         yield Finding(found.name, found.status, found.words, "; ".join(filter(None, remedies)))
         if gpus:
@@ -148,7 +142,7 @@ def _reservations(gpus: Sequence[Gpu], engine: "Engine | None") -> Iterator[Find
     try:
         found = capacities(gpus, devices.read_use(gpus), all_holders(engine))
     except VgpurunError as error:
-        yield _failed("reservations", error)
+        yield failed("reservations", error)
         return
     for capacity in found:
         reserved_bytes, percent = capacity.reserved_bytes, capacity.reserved_sm_percent
@@ -196,7 +190,7 @@ def _driver_in_containers(gpus: Sequence[Gpu], facts: EngineFacts, driver_mode: 
     try:
         plan = drivers.plan_driver(driver_mode, gpus, facts)
     except DriverError as error:
-        yield _failed("driver in containers", error)
+        yield failed("driver in containers", error)
         return
     how = {
         "cdi": "by the engine, through CDI",
@@ -284,7 +278,7 @@ def _lock_dir(path: Path) -> Finding:
 def _config() -> Iterator[Finding]:
     mistakes = config.load().mistakes
     for error in mistakes.values():
-        found = _failed("configuration", error)
+        found = failed("configuration", error)
         yield Finding(
             found.name, found.status, found.words, found.remedy or "correct it; until then launches are refused"
         )

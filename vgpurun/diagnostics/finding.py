@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from vgpurun.errors import VgpurunError
+
 OK, WARNING, FAILED = "ok", "warn", "FAIL"
 
 
@@ -13,3 +15,9 @@ class Finding:
     status: str
     words: str
     remedy: str = ""
+
+
+def failed(name: str, error: VgpurunError) -> Finding:
+    """Make a finding of an error. Ours say what is wrong, and after a semicolon the way out."""
+    words, _, remedy = str(error).partition("; ")
+    return Finding(name, FAILED, words, remedy)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from vgpurun.diagnostics.finding import FAILED, OK, WARNING, Finding
+from vgpurun.diagnostics.finding import FAILED, OK, WARNING, Finding, failed
 from vgpurun.errors import LibraryError, SlurmError
 from vgpurun.host import library
 from vgpurun.slurm import conf, plugin
@@ -29,7 +29,7 @@ def examine(node: str) -> Iterator[Finding]:
     try:
         values = conf.values(path)
     except SlurmError as error:
-        yield _failed("slurm.conf", error)
+        yield failed("slurm.conf", error)
         return
     checks: tuple[Callable[[Path, Mapping[str, str], str], Iterator[Finding]], ...]
     checks = (_shards, _gres_conf, _hooks, _enforcement, _devices, _library)
@@ -37,13 +37,7 @@ def examine(node: str) -> Iterator[Finding]:
         try:
             yield from check(path, values, node)
         except SlurmError as error:
-            yield _failed(check.__name__.lstrip("_"), error)
-
-
-def _failed(name: str, error: SlurmError | LibraryError) -> Finding:
-    """Our errors say what is wrong, and after a semicolon the way out."""
-    words, _, remedy = str(error).partition("; ")
-    return Finding(name, FAILED, words, remedy)
+            yield failed(check.__name__.lstrip("_"), error)
 
 
 def _list(values: Mapping[str, str], key: str) -> list[str]:
@@ -221,6 +215,6 @@ def _library(path: Path, values: Mapping[str, str], node: str) -> Iterator[Findi
     try:
         found = library.find()
     except LibraryError as error:
-        yield _failed("library", error)
+        yield failed("library", error)
         return
     yield Finding("library", OK, str(found.path))
