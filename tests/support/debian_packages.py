@@ -137,12 +137,17 @@ def with_packages(*packages: str, release: str = "") -> Path:
     if os.geteuid() != 0:
         raise UnavailableError(f"{names} is not installed, and only root can use what is not")
     name = "-".join(filter(None, (*packages, release, "with-dependencies")))
-    script = kept(name, lambda folder: _unpack_with_dependencies(folder, packages, release)) / "run"
+    script = kept(name, lambda folder: unpack_with_dependencies(folder, packages, release)) / "run"
     _run(script, "true")
     return script
 
 
-def _unpack_with_dependencies(folder: Path, packages: Sequence[str], release: str) -> None:
+def unpack_with_dependencies(folder: Path, packages: Sequence[str], release: str) -> None:
+    """Put the files of packages, and of all that they depend on, into a folder, with the script that uses them there.
+
+    Raises:
+        UnavailableError: they cannot be had.
+    """
     with tempfile.TemporaryDirectory() as work:
         Path(work, "partial").mkdir()
         install = ("--no-install-recommends", "--download-only", "--yes", "install")
