@@ -35,6 +35,7 @@ static struct device_state state = {.memory = &device};
 
 static inline void fake_sleep(int64_t duration_ns) {
   now_ns += duration_ns + OVERSLEEP_NS;
+  CHECK(now_ns < 6000 * S, "a wait without end");
 }
 
 static inline void *fake_record(void *stream) {

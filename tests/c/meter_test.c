@@ -233,6 +233,41 @@ static void check_wait_beside_a_capture(void) {
   CHECK(calls_with_a_stream == calls_before, "nothing is asked");
 }
 
+/* Anything may stand in the file: what can never be owed is not waited for, and is put right. */
+static void check_damaged_bucket(void) {
+  start_over(50);
+  for (int i = 0; i < 20; i++) {
+    launch(stream, MS, 1);
+    synchronize();
+  }
+  device.tokens_zero_at_ns = now_ns + 1000 * S;
+  int64_t began_ns = now_ns;
+  now_ns += MS; /* it is looked at anew */
+  launch(stream, MS, 1);
+  CHECK(now_ns - began_ns < 3 * S, "%lld ms", (long long)((now_ns - began_ns) / MS));
+  synchronize();
+  CHECK(device.tokens_zero_at_ns < now_ns + S, "%lld ms from now",
+        (long long)((device.tokens_zero_at_ns - now_ns) / MS));
+}
+
+/* A program that asks some microseconds after its launch, and again and again, is asked about no marker for that. */
+static void check_polls_of_short_work(void) {
+  start_over(50);
+  for (int i = 0; i < 20; i++) {
+    launch(stream, 50 * US, 1);
+    synchronize();
+    now_ns += MS;
+  }
+  launch(stream, 50 * US, 1);
+  int before = calls_with_a_stream;
+  for (; gpu_free_at_ns > now_ns; now_ns += US)
+    meter_before_poll(meter);
+  CHECK(calls_with_a_stream == before, "%d", calls_with_a_stream - before);
+  now_ns += 100 * US;
+  meter_before_poll(meter);
+  CHECK(calls_with_a_stream > before, "a batch stays open");
+}
+
 static void check_streams_come_and_go(void) {
   start_over(50);
   for (int i = 0; i < 5000; i++) {
@@ -354,6 +389,8 @@ int main(int count, char **names) {
   CASE("streams of other threads") check_streams_of_other_threads();
   CASE("wait beside a capture") check_wait_beside_a_capture();
   CASE("streams come and go") check_streams_come_and_go();
+  CASE("a damaged bucket") check_damaged_bucket();
+  CASE("polls of short work") check_polls_of_short_work();
   CASE("a destroyed context, at rest") check_destroyed_context("at rest", 0, 0);
   CASE("a destroyed context, claimed") check_destroyed_context("claimed", another_thread(), 0);
   CASE("a destroyed context, harvested") check_destroyed_context("harvested", 0, another_thread());
