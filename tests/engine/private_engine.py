@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -40,6 +41,8 @@ def private_engine(*flags: str, programs: dict[str, str] | None = None, with_cgr
     # Under /tmp, not the test's own folder: a socket's path is short.
     state = Path(tempfile.mkdtemp(prefix="vgpurun-engine-", dir="/tmp"))
     prefix = (IN_CGROUP2,) if with_cgroup2 else ()
+    watch = [*prefix, SCRIPT, "stop-after", str(os.getpid()), state]
+    watching = subprocess.Popen(watch, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True)
     try:
         (state / "bin").mkdir()
         for name, script in (programs or {}).items():
@@ -51,6 +54,8 @@ def private_engine(*flags: str, programs: dict[str, str] | None = None, with_cgr
         _kill_containers(state)
         _run("stop", state, prefix=prefix)
         shutil.rmtree(state, ignore_errors=True)
+        os.killpg(watching.pid, signal.SIGKILL)
+        watching.wait()
 
 
 def fetched_engine() -> Path:
