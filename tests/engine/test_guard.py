@@ -201,6 +201,40 @@ def test_a_program_that_root_brings_into_a_container(own_gpu: Cli, debian: str, 
     assert (done["verb"], done["cause"]) == ("kill", "outside")
 
 
+# To the topmost cgroup of each hierarchy, which a container on cgroup v1 sees.
+LEAVE = """
+mkdir /m; umount /etc/ld.so.preload
+while IFS=: read number what path; do
+  mkdir /m/$number
+  case $what in
+    "") mount -t cgroup2 none /m/$number ;;
+    name=*) mount -t cgroup -o none,$what none /m/$number ;;
+    *) mount -t cgroup -o $what none /m/$number ;;
+  esac
+  echo $$ >/m/$number/cgroup.procs
+done </proc/self/cgroup
+"""
+
+
+def test_a_program_that_leaves_its_cgroup_is_outside(own_gpu: Cli, debian: str, tmp_path: Path) -> None:
+    """Although it is root's, who may use GPUs outside: it has its container's PID namespace still."""
+    if own_gpu.engine.info()["CgroupVersion"] != "1":
+        pytest.skip("a container on cgroup v2 sees no cgroup but its own")
+    admin = tmp_path / "admin.yaml"
+    admin.write_text("guard:\n  outside: kill\n  outside_grace: 1s\n")
+    guard = replace(own_gpu, command=(sys.executable, "-c", WITH_ADMIN_FILE, str(admin)))
+    with guarding(guard):
+        words = ("sh", "-c", f"{LEAVE} python3 /programs/escape.py plain hold {2048 * MIB}")
+        started = own_gpu.run("-d", "-i", "--name", "tenant", *LIMITS, *HOSTILE, *WITH_PROGRAMS, debian, *words)
+        assert started.exit_code == 0, started
+        wait_until(lambda: actions(own_gpu), "end")
+        wait_until(lambda: status(own_gpu) == "exited", "end")
+    (done,) = actions(own_gpu)
+    id_ = own_gpu.engine.containers.get("tenant").id
+    assert (done["verb"], done["cause"], done["user"]) == ("kill", "outside", "root")
+    assert f"in container {id_[:12]}" in done["words"]
+
+
 # With kernels of so many milliseconds.
 COMPUTE = {
     "second copy of the driver": 1, "dlmopen": 10, "raw export table": 1, "loader of its own": 10,

@@ -13,7 +13,8 @@ class Program(NamedTuple):
     """A process that holds memory of a GPU.
 
     `container` is the id of vgpurun's container that it is in for certain, empty for one that is for certain in none,
-    and None where that cannot be told. `foreign` is the id of another container that it is in.
+    and None where that cannot be told. `foreign` is the id of another container that it is in, or of one of vgpurun's
+    whose cgroup it has left.
     """
 
     pid: int

@@ -74,6 +74,7 @@ class GuardReader:
         self._asking: Background[tuple[dict[str, VgpurunContainer], dict[str, int]]] | None = None
         self._asking_of: dict[int, Background[bool]] = {}  # whether the library counts a process
         self._first_pids: dict[str, int] = {}
+        self._own_namespaces = namespaces_of(os.getpid())
         self._namespaces: dict[str, tuple[str, int]] = {}
         self._counted: dict[str, frozenset[int]] = {}
         self._known: dict[str, _Known] = {}
@@ -269,10 +270,36 @@ class GuardReader:
             return Program(pid, started_ticks, container, user, command)
         if ours or not self._has_listed:
             return Program(pid, started_ticks, None, user, command)
-        if ids and not is_listed:
-            self._unknown |= ids
+        inner = self._inner_namespaces(pid)
+        if (ids or inner) and not is_listed:
+            self._unknown |= ids or {str(pid)}
             return Program(pid, started_ticks, None, user, command)
-        return Program(pid, started_ticks, "", user, command, next(iter(ids), ""))
+        foreign = next(iter(ids), "") or self._has_left(inner)
+        return Program(pid, started_ticks, None if foreign is None else "", user, command, foreign or "")
+
+    def _inner_namespaces(self, pid: int) -> set[int]:
+        """Return the PID namespaces of a process that this one does not have; none where that cannot be told."""
+        try:
+            return namespaces_of(pid) - self._own_namespaces
+        except OSError:
+            return set()
+
+    def _has_left(self, inner: set[int]) -> str | None:
+        """Return the container whose PID namespace a process has, which is in another cgroup: root may move it there.
+
+        On cgroup v1 and by --cgroupns host a container that may mount has the cgroups of the host. None where one
+        was started again, so that the engine is asked first.
+        """
+        is_news = False
+        for container, first in list(self._first_pids.items()) if inner else ():
+            try:
+                if namespace_of(first) in inner:
+                    return container
+            except OSError:
+                self._first_pids.pop(container)
+                self._unknown.add(container)
+                is_news = True
+        return None if is_news else ""
 
     def _is_inside(self, pid: int, container: str) -> bool:
         """Whether a process belongs to a container whose cgroup it is in: whoever may write there may move others in.
