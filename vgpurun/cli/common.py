@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 LIMITS = "Limits"
+LIVE = "vgpurun top shows it live"
 _PROFILE = "Profile"
 _NAMES_COLUMN = 24  # columns of help for an option's name; a longer one has a line of its own
 
@@ -36,12 +37,19 @@ class GroupedOption(click.Option):
 class GroupedCommand(click.Command):
     """A command whose help lists the options under titles; options after the first argument are not its own.
 
-    `on_broken_config` is of a verb that launches nothing: it hears what is wrong with a configuration file, and the
-    verb goes on without that file. Any other ends.
+    `elsewhere` has the way out for options that users look for in vain. `on_broken_config` is of a verb that launches
+    nothing: it hears what is wrong with a configuration file, and the verb goes on without that file. Any other ends.
     """
 
-    def __init__(self, *args: Any, on_broken_config: Callable[[str], object] | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        on_broken_config: Callable[[str], object] | None = None,
+        elsewhere: Mapping[str, str] | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(*args, **kwargs)
+        self.elsewhere = elsewhere or {}
         self._on_broken_config = on_broken_config
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -49,7 +57,7 @@ class GroupedCommand(click.Command):
         if self._on_broken_config is not None:
             ctx.with_resource(config.without_broken_files(self._on_broken_config))
         try:
-            return super().parse_args(ctx, canonical(self, ctx, args))
+            return super().parse_args(ctx, canonical(self, ctx, args, self.elsewhere))
         except click.UsageError as error:
             if ctx.resilient_parsing:  # a shell asks what could come next
                 return super().parse_args(ctx, args)

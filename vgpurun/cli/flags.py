@@ -3,7 +3,7 @@
 Beyond what click reads: `--rm=false`, `-m=2g`, `--sig-proxy` alone for true. And docker's words for what is wrong.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import click
 
@@ -11,17 +11,21 @@ from vgpurun.errors import OptionError
 from vgpurun.options.values import FALSE, TRUE
 
 
-def canonical(command: click.Command, ctx: click.Context, arguments: Sequence[str]) -> list[str]:
+def canonical(
+    command: click.Command, ctx: click.Context, arguments: Sequence[str], elsewhere: Mapping[str, str]
+) -> list[str]:
     """Return the arguments as `--name=value` and switches that are on, then all others.
 
-    Raises click.UsageError for an option that there is not, or that lacks its value, and OptionError for a value.
+    `elsewhere` has the way out for options that the command lacks. Raises click.UsageError for an option that there is
+    not, or that lacks its value, and OptionError for a value.
     """
-    return _Reader(command, ctx).read(arguments)
+    return _Reader(command, ctx, elsewhere).read(arguments)
 
 
 class _Reader:
-    def __init__(self, command: click.Command, ctx: click.Context) -> None:
+    def __init__(self, command: click.Command, ctx: click.Context, elsewhere: Mapping[str, str]) -> None:
         self._ctx = ctx
+        self._elsewhere = elsewhere
         options = [each for each in command.get_params(ctx) if isinstance(each, click.Option)]
         self._options = {name: option for option in options for name in option.opts}
         self._switches: dict[str, bool] = {}
@@ -49,6 +53,8 @@ class _Reader:
         if name == "--" or name.startswith("---"):
             raise click.UsageError(f"bad flag syntax: {argument}.", self._ctx)
         option = self._options.get(name)
+        if option is None and name in self._elsewhere:
+            raise click.UsageError(f"unknown flag: {name}; {self._elsewhere[name]}.", self._ctx)
         if option is None:
             raise click.NoSuchOption(name, f"unknown flag: {name}.", self._near(name), self._ctx)
         if equals:
@@ -66,7 +72,9 @@ class _Reader:
             argument, letter, letters = f"-{letters}", letters[0], letters[1:]
             option = self._options.get(f"-{letter}")
             if option is None:
-                raise click.UsageError(f"unknown shorthand flag: '{letter}' in {argument}.", self._ctx)
+                way_out = self._elsewhere.get(f"-{letter}")
+                words = f"unknown shorthand flag: '{letter}' in {argument}{f'; {way_out}' if way_out else ''}."
+                raise click.UsageError(words, self._ctx)
             if letters.startswith("="):
                 self._take(option, letters[1:])
                 return

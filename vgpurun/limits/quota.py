@@ -156,6 +156,8 @@ def parse_limit(text: str) -> MemorySize:
 def parse_range(text: str, parse: Callable[[str], MemorySize] = parse_size) -> MemoryRange:
     """Read a memory limit, or GUARANTEED:MOST. Raises LimitError, also from `parse`."""
     guaranteed, colon, most = text.partition(":")
+    if colon and not (guaranteed.strip() and most.strip()):
+        raise LimitError(f"memory limit '{text}' lacks a size on one side of ':'; use e.g. 4g:8g, or one size alone")
     return MemoryRange(parse(most), parse(guaranteed)) if colon else MemoryRange(parse(text))
 
 

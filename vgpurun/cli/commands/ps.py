@@ -2,14 +2,14 @@
 
 import click
 
-from vgpurun.cli.common import EngineCommand, host_driver_option, option
+from vgpurun.cli.common import LIVE, EngineCommand, host_driver_option, option
 from vgpurun.console.messages import warn
 from vgpurun.host.visible import gpus_if_any
 
 _GROUP = "Display"
 
 
-@click.command(cls=EngineCommand, name="ps", on_broken_config=warn)
+@click.command(cls=EngineCommand, name="ps", on_broken_config=warn, elsewhere={"--watch": LIVE})
 @option("-a", "--all", "everything", is_flag=True, group=_GROUP, help="Also those that do not run.")
 @option(
     "-f", "--filter", "filters", metavar="KEY=VALUE", multiple=True, group=_GROUP,

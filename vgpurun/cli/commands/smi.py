@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from vgpurun.admission.placement import Placement
-from vgpurun.cli.common import LIMITS, EngineCommand, GpuNames, host_driver_option, limit_options, option
+from vgpurun.cli.common import LIMITS, LIVE, EngineCommand, GpuNames, host_driver_option, limit_options, option
 from vgpurun.console.messages import warn
 from vgpurun.errors import EngineError, OptionError
 from vgpurun.host.gpu_names import GPUS_HELP, select_gpus
@@ -24,6 +24,7 @@ _GROUP = "Display"
     cls=EngineCommand,
     name="smi",
     on_broken_config=warn,
+    elsewhere={"--watch": LIVE, "--loop": LIVE, "-l": LIVE, "-n": LIVE},
     options_metavar="[OPTIONS]",
     context_settings={"allow_interspersed_args": False},
 )

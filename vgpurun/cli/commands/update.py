@@ -36,6 +36,10 @@ if TYPE_CHECKING:
     name="update",
     on_broken_config=warn,
     options_metavar="[OPTIONS]",
+    elsewhere={
+        "--gpus": "vgpurun move takes a container to another GPU",
+        **dict.fromkeys(("--enforce", "--for", "--idle", "--swap"), "a launch sets it, and it stays"),
+    },
 )
 @limit_options(
     "New memory limit, as for run, but not max; 100% lifts it.", "New compute limit, as for run; 100 lifts it."
