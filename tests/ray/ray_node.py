@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -27,7 +29,12 @@ PROGRAMS = Path(__file__).parent / "programs"
 # GPUs of this run of the tests alone: programs on GPUs of one UUID meet in abi.LOCK_DIR.
 UUIDS = tuple(f"GPU-{os.getpid():08x}-{part * 4}-1111-0000-000000000000" for part in "ab")
 MACHINE = "devices:\n" + "".join(f"  - uuid: {uuid}\n    memory_mib: 8192\n" for uuid in UUIDS)
-PLUGINS = json.dumps([{"class": "vgpurun.ray.plugin.LimitsPlugin"}])
+# Those that docs/ray.md has for each node, as they stand there.
+PAGE = dict(
+    shlex.split(each)[0].split("=", 1)
+    for each in re.findall(r"(?m)^    export (.*)$", (CHECKOUT / "docs" / "ray.md").read_text())
+)
+PLUGINS, HOOK, REFUSING = "RAY_RUNTIME_ENV_PLUGINS", "RAY_RUNTIME_ENV_HOOK", "__RAY_WORKER_PROCESS_SETUP_HOOK_ENV_VAR"
 TIMEOUT_S = 280  # workers start one after the other on a busy machine
 
 
@@ -65,8 +72,8 @@ class RayNode:
             "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_DEDUP_LOGS": "0",
             "RAY_TMPDIR": str(folder),
-            "RAY_RUNTIME_ENV_PLUGINS": PLUGINS,
-            "RAY_RUNTIME_ENV_HOOK": "vgpurun.ray.job.with_limits",
+            PLUGINS: PAGE[PLUGINS],
+            HOOK: PAGE[HOOK],
             "VGPURUN_DRIVER": "sim",
             "VGPURUN_LIBRARY": str(folder / "libvgpu.so"),
             "VGPURUN_STATE_DIR": str(self.state),

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from ray_node import PLUGINS, TIMEOUT_S, RayNode
+from ray_node import HOOK, PLUGINS, TIMEOUT_S, RayNode
 
 from support import CHECKOUT
 
@@ -49,7 +49,7 @@ def test_a_worker_without_limits_gets_no_gpu(node: RayNode, variables: dict[str,
 def test_without_the_plugin_a_job_runs_under_vgpurun_local(node: RayNode) -> None:
     """The way that docs/ray.md has first."""
     command = f"py_executable={sys.executable} -m vgpurun local --mem 25% --sm 25 -- {sys.executable}"
-    found, _ = node.run("plain.py", command, RAY_RUNTIME_ENV_HOOK="", RAY_RUNTIME_ENV_PLUGINS="")
+    found, _ = node.run("plain.py", command, **{HOOK: "", PLUGINS: ""})
     assert found["found"]["mib"] == 2048
 
 
@@ -71,7 +71,7 @@ def test_the_worker_needs_no_package_but_ray(tmp_path: Path) -> None:
 
 def test_a_worker_in_a_container_brings_library_and_files(node: RayNode) -> None:
     """The command by which this Ray's podman starts a worker, as Ray itself makes it; no container is started."""
-    found, _ = node.run("container.py", RAY_RUNTIME_ENV_PLUGINS=PLUGINS)
+    found, _ = node.run("container.py")
     command, image = found["command"], found["command"].index("the-image")
     variables = dict(
         command[i + 1].split("=", 1) if command[i] == "--env" else command[i].removeprefix("--env=").split("=", 1)

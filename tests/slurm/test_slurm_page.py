@@ -78,4 +78,18 @@ def test_from_an_empty_node_to_a_job_that_shows_its_share(built_library: Path) -
         page = (CHECKOUT / "docs" / "slurm.md").read_text()
         command, *answer = re.findall(r"(?m)^    \$ (srun .*nvidia-smi.*)\n    (.*)\n    (.*)\n", page)[0]
         assert cluster.ask(command).splitlines()[:2] == answer
+        ask_as_at_the_top(cluster, page)
         cluster.tidy()
+
+
+def ask_as_at_the_top(cluster: Cluster, page: str) -> None:
+    """The page's first commands, for programs that print the MiB which their GPU is said to have."""
+    cluster.ask(f"cp {CHECKOUT}/examples/slurm/cli_filter.lua /etc/slurm; ln -s python3 /usr/bin/python", "root")
+    cluster.ask("echo CliFilterPlugins=cli_filter/lua >>/etc/slurm/slurm.conf", "root")
+    cluster.ask("install -d -o alice /srv/work", "root")
+    commands = re.findall(r"(?m)^    (srun .* (\w+\.py)) +# ", page)
+    for _, program in commands:
+        cluster.ask(f"cp {CHECKOUT}/tests/slurm/programs/allocates.py /srv/work/{program}")
+    shown = [cluster.ask(f"cd /srv/work; {command}") for command, _ in commands]
+    cluster.ask("rm -r /srv/work", "root")
+    assert shown == ["4096\n", "3000\n", "8192\n"]

@@ -8,7 +8,7 @@ import shlex
 import sys
 
 import pytest
-from ray_node import NEWEST, PLUGINS, PROGRAMS, ray_packages
+from ray_node import HOOK, NEWEST, PAGE, PLUGINS, PROGRAMS, ray_packages
 
 from slurm_cluster import Cluster
 from support import CHECKOUT, LIBRARY
@@ -25,8 +25,8 @@ def test_two_tasks_of_half_a_gpu_have_a_quarter_each_in_half_a_gpu(cluster: Clus
         "RAY_AUTH_MODE": "disabled",
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_TMPDIR": FOLDER,
-        "RAY_RUNTIME_ENV_PLUGINS": PLUGINS,
-        "RAY_RUNTIME_ENV_HOOK": "vgpurun.ray.job.with_limits",
+        PLUGINS: PAGE[PLUGINS],
+        HOOK: PAGE[HOOK],
         "VGPURUN_DRIVER": "sim",
         "VGPURUN_LIBRARY": str(LIBRARY),
         "VGPURUN_STATE_DIR": f"{FOLDER}/state",
