@@ -11,6 +11,8 @@ STAMP := $(VENV)/.installed
 # For pytest, as in `make test ARGS='-k exit_code'`.
 ARGS ?=
 FUZZ_SECONDS ?= 60
+# Else each process that runs tests, and each command that they start, compiles its Python anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 C_SOURCES = $(shell git ls-files '*.c' '*.h' 2>/dev/null || find lib tests -name '*.[ch]' -not -path '*/build/*')
 
