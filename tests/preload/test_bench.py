@@ -81,3 +81,11 @@ def test_the_costs_of_shares_are_a_table(sandbox: Sandbox) -> None:
     head, _, *calls = [line.strip("|").split("|") for line in result.stdout.splitlines() if line.startswith("|")]
     assert [each.strip() for each in head] == ["call", "one share, ns", "two shares to one"]
     assert len(calls) == 3 and all(float(cells[1]) > 0 for cells in calls)
+
+
+def test_suspend(built_library: Path) -> None:
+    command = [sys.executable, str(BENCH / "suspend.py"), "--gib", "1", "--times", "2", "--driver", "sim"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
+    assert done.returncode == 0, done.stderr
+    heading, *rows = [line.split("\t") for line in done.stdout.splitlines()[1:]]
+    assert [dict(zip(heading, row, strict=True))["time"] for row in rows] == ["1", "2"]
