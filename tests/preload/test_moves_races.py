@@ -86,7 +86,7 @@ def test_a_program_that_ends_meanwhile(host: Host, start: Callable[..., Program]
     assert reserved_mib(host) == [0, 0, 0, 0]
 
 
-@pytest.mark.parametrize("moves", [10, pytest.param(50, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("moves", [6, pytest.param(50, marks=pytest.mark.exhaustive)])
 def test_programs_that_start_all_the_time(host: Host, moves: int) -> None:
     """Whichever moment of its start the move falls into, each is on the share's GPU when it is over."""
     host.configure(2048, "start_ms: 600\n")  # longer than a call is given to notice the move
@@ -126,7 +126,7 @@ def test_a_program_that_is_stopped_as_it_starts(host: Host) -> None:
     starter = host.start(
         "local", "--driver", "sim", "--mem", "1000m", "--gpus", "device=0", "--",
         sys.executable, "-c", "from cuda_driver import Driver; d = Driver(); print('now', flush=True); d.start(0)\n"
-        "print(d.device_uuid(), d.mem_alloc(1 << 20) > 0, flush=True); input()",
+        "input(); print(d.device_uuid(), d.mem_alloc(1 << 20) > 0, flush=True)",
     )  # fmt: skip
     try:
         assert starter.stdout
@@ -176,3 +176,23 @@ def test_a_program_that_is_stopped_meanwhile(
     assert program.asks("uuid") == host.uuids[0]
     assert host.used_mib() == [HELD_MIB, 0, 0, 0]
     assert program.asks("check") == "right 4"
+
+
+@pytest.mark.parametrize("verb", ["suspend", "move"])
+def test_a_program_that_is_killed_as_it_is_copied(host: Host, start: Callable[..., Program], verb: str) -> None:
+    """As the kernel kills what has too little memory: that is said, and nothing of it is left."""
+    slow = host.folder / "sim.yaml"
+    slow.write_text(slow.read_text().replace("checkpoint_mib_per_ms: 100", "checkpoint_mib_per_ms: 1"))
+    program = start(*LIMITS)
+    assert program.asks("take 1000") == "taken"
+    gpus = ("--gpus", "1") if verb == "move" else ()
+    acting = host.start(verb, "--driver", "sim", *gpus, "--process", program.pid)
+    while (phase_of(program), state_of(host, program)) != ("suspending", "LOCKED"):
+        assert acting.poll() is None
+    time.sleep(0.1)
+    program.kill()
+    out, said = acting.communicate(timeout=60)
+    assert (acting.returncode, out) == (125, ""), said
+    assert "has ended" in said and len(said.splitlines()) == 1, said
+    assert reserved_mib(host) == [0, 0, 0, 0]
+    assert host.used_mib() == [0, 0, 0, 0]

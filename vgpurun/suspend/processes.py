@@ -7,7 +7,7 @@ its limits file mapped, or its usage file mounted.
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -45,8 +45,14 @@ def started(pid: int) -> int | None:
 
 def held_bytes(processes: Sequence[Process], gpus: Sequence[Gpu]) -> dict[str, int]:
     """Return what NVML says that processes hold of each GPU, by UUID. Raises GpuError."""
-    held = held_by_each(processes, gpus)
-    return {gpu.uuid: sum(each.get(gpu.uuid, 0) for each in held.values()) for gpu in gpus}
+    return sum_by_gpu(held_by_each(processes, gpus), processes, gpus)
+
+
+def sum_by_gpu(
+    held: Mapping[Process, Mapping[str, int]], processes: Sequence[Process], gpus: Sequence[Gpu]
+) -> dict[str, int]:
+    """Return what these processes hold of each GPU, by UUID, of what all do."""
+    return {gpu.uuid: sum(held[each].get(gpu.uuid, 0) for each in processes) for gpu in gpus}
 
 
 def held_by_each(processes: Sequence[Process], gpus: Sequence[Gpu]) -> dict[Process, dict[str, int]]:

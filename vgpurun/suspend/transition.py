@@ -22,7 +22,7 @@ from vgpurun.limits.nested import folders_above
 from vgpurun.limits.quota import Quota
 from vgpurun.limits.update import Limited, changing, devices_of
 from vgpurun.suspend import checks, record, relocation
-from vgpurun.suspend.processes import Process, belongs_to, find, held_by_each, held_bytes
+from vgpurun.suspend.processes import Process, belongs_to, find, held_by_each, held_bytes, sum_by_gpu
 from vgpurun.suspend.record import Phase, Record
 from vgpurun.util.threads import uninterrupted
 
@@ -222,13 +222,15 @@ def take(
     else:
         raise SuspendError(f"processes of {target.name} start faster than they can be stopped")
     checks.check_alone(target.name, target.limits_folder, own)
-    begun = begun._replace(held_bytes=held_bytes(locked, own), processes=tuple(locked))
+    held = held_by_each(locked, own)
+    begun = begun._replace(held_bytes=sum_by_gpu(held, locked, own), processes=tuple(locked))
     record.write(target.limits_folder, begun)
     if wishes.when_locked:
         wishes.when_locked(begun)
-    for each in locked:
-        _changed(driver.checkpoint, each)
-    return begun
+    away = [each for each in locked if _changed(driver.checkpoint, each)]
+    if locked and not away:
+        raise SuspendError(f"{target.name} has ended on its way; if the kernel killed it, give it more host memory")
+    return begun._replace(held_bytes=sum_by_gpu(held, away, own), processes=tuple(away))
 
 
 def is_part(target: Limited) -> bool:
