@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import signal
 import subprocess
 import time
 from collections.abc import Iterator
@@ -91,12 +92,19 @@ class Attacked:
     def strike(self, running: list[subprocess.Popen[str]]) -> str:
         """Do something that nobody expects."""
         name = self.chance.choice([*OPTIONS])
-        match strike := self.chance.choice(("cli", "cli", "guard", "pause", "restart", "rename", "remove", "program")):
+        strikes = ("cli", "cli", "guard", "stop", "pause", "restart", "rename", "remove", "program", "memory")
+        match strike := self.chance.choice(strikes):
             case "cli":
                 for each in running:
                     each.kill()
             case "guard":
                 self.kill_guard()
+            case "stop":  # within whatever it is at, with the locks that it has
+                self.guard.send_signal(signal.SIGSTOP)
+                time.sleep(self.chance.uniform(0, 2))
+                self.guard.send_signal(signal.SIGCONT)
+            case "memory":
+                self.container(name).update(mem_limit=self.chance.choice(("2g", "3g")), memswap_limit=-1)
             case "pause":
                 self.container(name).pause()
                 time.sleep(self.chance.uniform(0, 1))
