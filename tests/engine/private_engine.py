@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -70,6 +71,19 @@ def fetched_engine() -> Path:
 def stop_engine(host: str) -> None:
     """Stop a private engine before its time; its containers are ended."""
     _run("stop", Path(host.removeprefix("unix://")).parent)
+
+
+def lose_engine(host: str) -> None:
+    """Kill a private engine; what it has started stays as it is."""
+    engine = os.pidfd_open(int((Path(host.removeprefix("unix://")).parent / "docker.pid").read_text()))
+    signal.pidfd_send_signal(engine, signal.SIGKILL)
+    select.select([engine], [], [], 30)
+    os.close(engine)
+
+
+def start_again(host: str, *flags: str) -> None:
+    """Start one that was lost, with these arguments of dockerd."""
+    _run("start", fetched_engine(), Path(host.removeprefix("unix://")).parent, *flags)
 
 
 def _kill_containers(state: Path) -> None:

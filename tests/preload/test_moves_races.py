@@ -81,7 +81,7 @@ def test_a_program_that_ends_meanwhile(host: Host, start: Callable[..., Program]
     os.kill(program.child(), signal.SIGKILL)
     _, said = move.communicate(timeout=60)
     # It may come to the last of its steps before the state folder is gone.
-    assert move.returncode == 0 or said == f"vgpurun: process {program.pid} has ended meanwhile\n", said
+    assert move.returncode == 0 or f"process {program.pid} has ended" in said, said
     program.process.wait(30)
     assert reserved_mib(host) == [0, 0, 0, 0]
 

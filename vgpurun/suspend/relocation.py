@@ -185,8 +185,11 @@ def _seen_by(pid: int, gpus: Sequence[Gpu]) -> list[Gpu]:
     whole = [gpu for gpu in gpus if gpu.mig_index is None]
     try:
         own = next((each.place for each in mounts_of(process) if each.point == f"{abi.CONTAINER_DIR}/etc"), None)
-        if own is None:
-            return whole
+    except OSError:
+        return whole  # it has ended
+    if own is None:
+        return whole
+    try:
         folder = path_of(own)
         simulated = read_regular(folder / _SIMULATED, _MOST_BYTES) if folder else None
     except OSError:

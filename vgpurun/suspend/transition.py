@@ -222,13 +222,13 @@ def take(
     else:
         raise SuspendError(f"processes of {target.name} start faster than they can be stopped")
     checks.check_alone(target.name, target.limits_folder, own)
-    held = held_by_each(locked, own)
+    known, held = begun.processes, held_by_each(locked, own)
     begun = begun._replace(held_bytes=sum_by_gpu(held, locked, own), processes=tuple(locked))
     record.write(target.limits_folder, begun)
     if wishes.when_locked:
         wishes.when_locked(begun)
     away = [each for each in locked if _changed(driver.checkpoint, each)]
-    if locked and not away:
+    if known and not away:
         raise SuspendError(f"{target.name} has ended on its way; if the kernel killed it, give it more host memory")
     return begun._replace(held_bytes=sum_by_gpu(held, away, own), processes=tuple(away))
 
