@@ -250,8 +250,8 @@ static void check_damaged_bucket(void) {
         (long long)((device.tokens_zero_at_ns - now_ns) / MS));
 }
 
-/* A program that asks some microseconds after its launch, and again and again, is asked about no marker for that. */
-static void check_polls_of_short_work(void) {
+/* A program that waits or asks some microseconds after its launch, each time, costs no question of ours. */
+static void check_waits_for_short_work(void) {
   start_over(50);
   for (int i = 0; i < 20; i++) {
     launch(stream, 50 * US, 1);
@@ -260,8 +260,10 @@ static void check_polls_of_short_work(void) {
   }
   launch(stream, 50 * US, 1);
   int before = calls_with_a_stream;
-  for (; gpu_free_at_ns > now_ns; now_ns += US)
+  for (; gpu_free_at_ns > now_ns; now_ns += US) {
     meter_before_poll(meter);
+    meter_before_wait(stream);
+  }
   CHECK(calls_with_a_stream == before, "%d", calls_with_a_stream - before);
   now_ns += 100 * US;
   meter_before_poll(meter);
@@ -390,7 +392,7 @@ int main(int count, char **names) {
   CASE("wait beside a capture") check_wait_beside_a_capture();
   CASE("streams come and go") check_streams_come_and_go();
   CASE("a damaged bucket") check_damaged_bucket();
-  CASE("polls of short work") check_polls_of_short_work();
+  CASE("waits for short work") check_waits_for_short_work();
   CASE("a destroyed context, at rest") check_destroyed_context("at rest", 0, 0);
   CASE("a destroyed context, claimed") check_destroyed_context("claimed", another_thread(), 0);
   CASE("a destroyed context, harvested") check_destroyed_context("harvested", 0, another_thread());

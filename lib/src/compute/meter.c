@@ -295,8 +295,18 @@ void meter_end_all(struct meter *meter) {
 
 /* ---- the program waits, or asks ---------------------------------------------------------------------------------- */
 
+/* The same for a batch whose last launch is a while ago. Whether younger work is done the end of a wait, or one of the
+ * next polls, tells well enough: a program that waits for short work is asked nothing more each time. */
+static bool claim_old(struct meter_stream *stream) {
+  if (!get(stream->open) || !launched_here(stream) || !meter_claim(stream))
+    return false;
+  bool is_old = stream->meter->driver->now_ns() - stream->batch.last_launch_ns >= METER_LATE_NS;
+  meter_unclaim(stream);
+  return is_old && claim_open(stream);
+}
+
 void meter_before_wait(struct meter_stream *stream) {
-  if (!claim_open(stream))
+  if (!claim_old(stream))
     return;
   if (stream->meter->driver->is_idle(stream->handle))
     end_unseen(stream);
@@ -338,15 +348,11 @@ void meter_after_wait_all(struct meter *meter, int64_t returned_ns) {
   meter_after_poll(meter);
 }
 
-/* A program that polls looks some microseconds after its launches, and then again and again: a marker is worth its cost
- * once the work is longer. */
 static void before_poll(struct meter_stream *stream) {
-  if (!get(stream->open) || !launched_here(stream) || !meter_claim(stream))
+  if (!claim_old(stream))
     return;
-  bool is_long = stream->meter->driver->now_ns() - stream->batch.last_launch_ns >= METER_LATE_NS;
+  meter_end_now(stream);
   meter_unclaim(stream);
-  if (is_long)
-    close_open(stream);
 }
 
 void meter_before_poll(struct meter *meter) {
