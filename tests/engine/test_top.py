@@ -6,10 +6,11 @@ import re
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 
 import pytest
 
-from cli import GPU_PROGRAM, WITH_PROGRAMS, Cli
+from cli import GPU_PROGRAM, PROGRAMS, WITH_PROGRAMS, Cli
 from terminal import Terminal
 
 MIB = 1 << 20
@@ -100,6 +101,14 @@ def test_a_signal_restores_the_terminal(open_top: Callable[..., Terminal], numbe
     left = top.read_until(LEAVE_SCREEN)
     assert SHOW_CURSOR in left or SHOW_CURSOR in top.read_until(SHOW_CURSOR)
     assert top.wait() == 128 + number and top.is_restored()
+
+
+def test_a_signal_that_comes_while_the_screen_is_drawn(vgpurun: Cli) -> None:
+    environment = {**vgpurun.environment, "TERM": "xterm-256color", "DOCKER_HOST": "unix:///none.sock"}
+    with closing(Terminal([sys.executable, str(PROGRAMS / "top_interrupted.py")], environment)) as top:
+        top.read_until(ENTER_SCREEN)
+        top.read_until(LEAVE_SCREEN)
+        assert top.wait() == 128 + signal.SIGTERM and top.is_restored()
 
 
 def test_without_a_terminal_it_prints_once(vgpurun: Cli, holder: str) -> None:

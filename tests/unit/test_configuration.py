@@ -224,6 +224,7 @@ def test_config_shows_values_and_origins(
     admin = write("defaults: {mem: 25%}\nquotas:\n  default: {memory: 8g, gpus: [0, 1]}\n", "admin.yaml")
     user = write("defaults:\n  sm: 50\n", "xdg/vgpurun/config.yaml")
     shown = [line.split() for line in vgpurun("config", VGPURUN_PLACE="binpack").stdout.splitlines()]
+    assert ["--preempt-idle", "false", "built", "in"] in shown
     assert ["--mem", "25%", f"{admin}:1"] in shown
     assert ["--sm", "50", f"{user}:2"] in shown
     assert ["--place", "binpack", "VGPURUN_PLACE"] in shown

@@ -45,7 +45,7 @@ def config(arguments: tuple[str, ...], output_format: str) -> None:
         click.echo(json.dumps({"defaults": _json(defaults), "user": user, "quotas": shown}))
         return
     click.echo("For options that are not given:")
-    _print((f"--{name}", setting) for name, setting in defaults.items())
+    _print((f"--{name.replace('_', '-')}", setting) for name, setting in defaults.items())
     if quotas is None:
         click.echo(f"\nWhat user {user} may have at most is not known: {configuration.ADMIN_FILE} is broken.")
     else:
