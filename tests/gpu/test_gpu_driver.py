@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import subprocess
+import sys
 from pathlib import Path
 
 from runners import PROGRAMS
@@ -28,3 +29,10 @@ def test_every_answer_is_an_export_of_its_own(tmp_path: Path) -> None:
     found = json.loads(result.stdout)
     assert found["exports"] > 500 and found["answers"] > 5000
     assert (found["shared"], found["strange"]) == (0, 0), result.stderr
+
+
+def test_both_versions_of_the_process_list_are_the_same() -> None:
+    """The second is asked where the third has longer rows (535.43 to 535.97), and where there is none."""
+    program = [sys.executable, str(PROGRAMS / "process_lists.py")]
+    found = json.loads(subprocess.run(program, capture_output=True, text=True, check=True).stdout)
+    assert found["is_listed"] and found["second"] == found["third"]
