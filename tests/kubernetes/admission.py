@@ -35,7 +35,7 @@ def _build(folder: Path) -> None:
         go = {"GOROOT": root, "GOPATH": packages / "usr/share/gocode", "GOCACHE": cache, "GO111MODULE": "off"}
         plain = {"GOFLAGS": "", "GOTOOLCHAIN": "local", "CGO_ENABLED": "0"}
         done = subprocess.run(
-            ["nice", root / "bin" / "go", "build", "-ldflags=-s -w", "-o", folder / "admit", _SOURCE],
+            [root / "bin" / "go", "build", "-ldflags=-s -w", "-o", folder / "admit", _SOURCE],
             env={**os.environ, **{name: str(value) for name, value in go.items()}, **plain},
             capture_output=True, text=True, check=False,
         )  # fmt: skip
