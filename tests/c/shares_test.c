@@ -119,6 +119,17 @@ static void check_two_processes_of_one_container(void) {
     }
 }
 
+/* It comes to the gate more often, and mostly finds it open. */
+static void check_one_of_two_processes_waits_for_each_launch(void) {
+  static const struct work kinds[] = {{"flat out", 2 * MS, 1, 1, false, 0}, {"waiting", 2 * MS, 1, 1, true, 0}};
+  double shares[2];
+  model_start_over(3);
+  struct model_process *both[] = {tenant(0, 80, &kinds[0]), tenant(0, 80, &kinds[1])};
+  measure(both, 2, S, 6 * S, shares);
+  printf("two processes in one container at 80, one waits for each launch: %.2f + %.2f %%\n", shares[0], shares[1]);
+  CHECK(shares[0] > 38 && shares[1] > 38, "%.2f and %.2f %%", shares[0], shares[1]);
+}
+
 /* The work of one is measured when it launches again, and by then the other has been charged for what came later. */
 static void run_polling(struct model_process *process) {
   const struct work *work = model_argument(process);
@@ -344,6 +355,7 @@ int main(int count, char **names) {
   cases_begin(count, names);
   CASE("settling") check_settling();
   CASE("two processes of one container") check_two_processes_of_one_container();
+  CASE("one of two processes waits for each launch") check_one_of_two_processes_waits_for_each_launch();
   CASE("processes that poll") check_processes_that_poll();
   CASE("pairs") check_pairs();
   CASE("policies") check_policies();
