@@ -297,3 +297,20 @@ def test_these_tests_pass_where_the_parent_ignores_signals() -> None:
     command = ("sh", "-c", 'trap "" HUP INT QUIT; exec "$@"', "sh", sys.executable, "-m", "pytest", *options, __file__)
     done = subprocess.run(command, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stdout
+
+
+def test_a_daemon_that_is_stopped_goes_on_afterwards() -> None:
+    code = (
+        "from vgpurun.console.signals import Ending\n"
+        "with Ending() as ending:\n    print('ready', flush=True)\n    while not ending.wait(0.1): pass"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as daemon:
+        assert daemon.stdout and daemon.stdout.readline() == "ready\n"
+        for _ in range(3):
+            daemon.send_signal(signal.SIGSTOP)
+            time.sleep(0.3)
+            daemon.send_signal(signal.SIGCONT)
+            time.sleep(0.2)
+            assert daemon.poll() is None
+        daemon.terminate()
+        assert daemon.wait(30) == 0

@@ -245,6 +245,9 @@ def _is_import(frame: FrameType | None) -> bool:
     return False
 
 
+_SIGNAL_BYTES = 128  # sizeof(struct signalfd_siginfo)
+
+
 class Ending:
     """Waits for SIGTERM, SIGINT or SIGHUP; only in the main thread, and entered before other threads begin.
 
@@ -254,12 +257,18 @@ class Ending:
     _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
     def __enter__(self) -> "Ending":
+        import ctypes  # most commands need none
+
         self._previous = signal.pthread_sigmask(signal.SIG_BLOCK, self._SIGNALS)
+        # Python's sigtimedwait() returns what is no signal where SIGCONT comes after its time was over.
+        mask = (ctypes.c_uint64 * 16)(sum(1 << (number - 1) for number in self._SIGNALS))
+        self._file = ctypes.CDLL(None).signalfd(-1, mask, os.O_CLOEXEC)
         return self
 
     def __exit__(self, *error: object) -> None:
+        os.close(self._file)
         signal.pthread_sigmask(signal.SIG_SETMASK, self._previous)
 
     def wait(self, timeout_s: float) -> bool:
         """Return whether one has come, after that time at most."""
-        return signal.sigtimedwait(self._SIGNALS, timeout_s) is not None
+        return bool(select.select([self._file], [], [], timeout_s)[0] and os.read(self._file, _SIGNAL_BYTES))
