@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from admission import answer
+from admission import answer, needs_admit
 from api_server import check_schema
 from support import CHECKOUT
 from vgpurun.kubernetes.device_plugin.offered_resources import Offer
@@ -108,7 +108,7 @@ def by_kubernetes(file: str, pod: dict[str, Any]) -> dict[str, Any]:
     return admitted
 
 
-@pytest.fixture(params=["in other words", pytest.param("by Kubernetes", marks=pytest.mark.exhaustive)])
+@pytest.fixture(params=["in other words", pytest.param("by Kubernetes", marks=needs_admit)])
 def applied(request: pytest.FixtureRequest) -> Applied:
     """Apply a file's policy to a pod."""
     if request.param == "by Kubernetes":
@@ -222,7 +222,7 @@ def test_what_is_not_understood_of_kai_stays(
     assert moved["metadata"].get("annotations") == annotations
 
 
-@pytest.mark.exhaustive
+@needs_admit
 @pytest.mark.parametrize(
     ("writer", "node", "driver", "refused"),
     [
