@@ -413,11 +413,11 @@ place = sys.argv[1]
 file = os.open('/dev/fuse', os.O_RDWR)
 options = f'fd={file},rootmode=40000,user_id=0,group_id=0'.encode()
 assert ctypes.CDLL(None).mount(b'gone', place.encode(), b'fuse', 0, options) == 0
-read = GuardReader({}, lambda *words: print(*words), time.monotonic)
+read = GuardReader({}, lambda *words: print(*words, flush=True), time.monotonic)
 for name in (f'{place}/usage', f'{place}/usage', f'{place}/usage', '/none'):
     with subprocess.Popen(['sleep', '600'], env={abi.ENV_USAGE_FILE: name}) as program:
         began_s = time.monotonic()
-        print(read._is_counted_elsewhere(program.pid), time.monotonic() - began_s < 20)
+        print(read._is_counted_elsewhere(program.pid), time.monotonic() - began_s < 20, flush=True)
         program.kill()
 os._exit(0)
 """

@@ -55,7 +55,7 @@ class _Waker(Helper):
 
     def __init__(self, handle: Callable[[FrameType | None], object]) -> None:
         super().__init__(self._wake)
-        self._handle = handle
+        self._woken = handle  # a Thread of Python 3.13 has a _handle of its own
         self._main = threading.get_ident()
         self._has_run = self._is_over = False
 
@@ -79,7 +79,7 @@ class _Waker(Helper):
 
     def _note_run(self, _: int, frame: FrameType | None) -> None:
         self._has_run = True
-        self._handle(frame)
+        self._woken(frame)
 
     def _wake(self) -> None:
         while numbers := os.read(self._noted, select.PIPE_BUF):
