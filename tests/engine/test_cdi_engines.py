@@ -186,7 +186,7 @@ def podman(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
         pytest.skip("an ordinary user's podman has no place for the slice's files")
     place = tmp_path_factory.mktemp("podman")
     command = [
-        tool("podman", "podman"), "--root", f"{place}/root", "--runroot", f"{place}/run",
+        tool("podman", "podman"), "--root", f"{place}/root", "--runroot", f"{place}/run", "--tmpdir", f"{place}/tmp",
         "--cgroup-manager", "cgroupfs", "--runtime", str(fetched_engine() / "bin" / "runc"),
     ]  # fmt: skip
     subprocess.run([*command, "import", "--quiet", debian_tar(), "vgpurun-test"], check=True, capture_output=True)

@@ -129,9 +129,10 @@ def test_a_rootless_engine(rootless: docker.DockerClient, short_folder: Path, bu
 def test_podmans_socket_is_refused(built_library: Path, short_folder: Path, tmp_path: Path) -> None:
     podman = tool("podman", "podman")
     address = f"unix://{short_folder}/podman.sock"
-    storage = ["--root", f"{short_folder}/root", "--runroot", f"{short_folder}/run", "--storage-driver", "vfs"]
+    places = [f"--root={short_folder}/root", f"--runroot={short_folder}/run", f"--tmpdir={short_folder}/tmp"]
+    drivers = ["--storage-driver=vfs", "--cgroup-manager=cgroupfs"]
     process = subprocess.Popen(
-        [podman, *storage, "--cgroup-manager", "cgroupfs", "system", "service", "-t", "0", address],
+        [podman, *places, *drivers, "system", "service", "-t", "0", address],
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
     )  # fmt: skip
     try:

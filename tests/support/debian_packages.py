@@ -185,9 +185,10 @@ def _apt(release: str = "", kind: str = "deb") -> _Apt:
     atexit.register(shutil.rmtree, work, ignore_errors=True)
     for name in ("lists/partial", "cache/archives/partial"):
         Path(work, name).mkdir(parents=True)
+    Path(work, "status").touch()  # apt locks the folder of what is installed
     # A mirror may be a snapshot, whose lists are as old as it is.
     options = ["APT::Sandbox::User=root", "Acquire::Check-Valid-Until=false", f"Dir::Cache={work}/cache"]
-    options += [f"Dir::State::lists={work}/lists", "Dir::State::status=/dev/null"]
+    options += [f"Dir::State::lists={work}/lists", f"Dir::State::status={work}/status"]
     if release:
         Path(work, "sources").write_text(f"{kind} [signed-by={KEYS}] {_mirror()} {release} main\n")
         options += [f"Dir::Etc::sourcelist={work}/sources", "Dir::Etc::sourceparts=/dev/null"]
