@@ -191,17 +191,17 @@ MAXIMA = (
 GUARD = (
     Key("memory", _one_of(*GUARD_MEMORY), "what is done to a container that holds 5 % more than its memory limit",
         "kill", "freeze"),
-    Key("compute", _one_of(*GUARD_COMPUTE), "what is done to one that has programs past the library, and uses more "
-        "than its share", "warn", "hold"),
+    Key("compute", _one_of(*GUARD_COMPUTE), "what is done to one that uses more than its share with programs that "
+        "the library does not see", "warn", "hold"),
     Key("outside", _one_of(*GUARD_OUTSIDE), "what is done to a program on a GPU that vgpurun did not start",
         "kill", "warn"),
     Key("grace", _span, "how long a container may be above its limit if the library does not see all of its programs",
         "2s", "0.4s"),
-    Key("counted_grace", _span, "how long if it sees them all: the driver takes memory that is counted afterwards",
+    Key("counted_grace", _span, "the same if it sees them all: the driver takes memory that is counted afterwards",
         "1m", "10s"),
-    Key("outside_grace", _span, "how long a program outside may run", "5m", "10s"),
-    Key("users", _names, "whose programs may be outside", "[root, alice]", "root", is_list=True),
-    Key("programs", _names, "which programs may be outside, by the name of their file, which has to be root's",
+    Key("outside_grace", _span, "how long such a program may run", "5m", "10s"),
+    Key("users", _names, "users whose programs may use GPUs without vgpurun", "[root, alice]", "root", is_list=True),
+    Key("programs", _names, "programs that may do so, by the name of their file, which root has to own",
         "[Xorg, dcgmi]", "Xorg,Xwayland,gnome-shell,kwin_wayland,nv-hostengine,dcgm-exporter,nvidia-persistenced,"
         "nvidia-cuda-mps-server", is_list=True),
 )  # fmt: skip

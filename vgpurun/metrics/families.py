@@ -161,12 +161,12 @@ FAMILIES: tuple[Family[Any], ...] = (
         "vgpurun_gpu_memory_reserved_bytes", GAUGE, "Sum of the memory limits of the containers on the GPU.", HOST_GPU,
         reserved_bytes,
     ),
-    Family("vgpurun_gpu_memory_promised_bytes", GAUGE, "The same, by its older name.", HOST_GPU, reserved_bytes),
+    Family("vgpurun_gpu_memory_promised_bytes", GAUGE, "The same, under its older name.", HOST_GPU, reserved_bytes),
     Family(
         "vgpurun_gpu_sm_reserved_ratio", GAUGE, "Sum of the compute limits of the containers on the GPU.", HOST_GPU,
         reserved_ratio,
     ),
-    Family("vgpurun_gpu_sm_promised_ratio", GAUGE, "The same, by its older name.", HOST_GPU, reserved_ratio),
+    Family("vgpurun_gpu_sm_promised_ratio", GAUGE, "The same, under its older name.", HOST_GPU, reserved_ratio),
     Family("vgpurun_gpu_containers", GAUGE, "Containers that have the GPU.", HOST_GPU, lambda seen: len(seen.devices)),
     Family(
         "vgpurun_container_memory_limit_bytes", GAUGE, "Memory limit of the container on the GPU.", DEVICE,
@@ -211,7 +211,7 @@ FAMILIES: tuple[Family[Any], ...] = (
     ),
     Family(
         "vgpurun_container_throttled_seconds_total", COUNTER,
-        "Throttled time: what launches waited for the compute limit, or for their turn, over all threads.", DEVICE,
+        "Throttled time: waits of launches for the compute limit or for their turn, over all threads.", DEVICE,
         of_reading("throttled_ns", 1e9),
     ),
     Family(
@@ -221,7 +221,7 @@ FAMILIES: tuple[Family[Any], ...] = (
     ),
     Family(
         "vgpurun_container_turn_wait_p99_seconds", GAUGE,
-        "Wait for the turn on the GPU beside other containers: 99 % of the last minute's took no longer.", DEVICE,
+        "Wait for the turn on the GPU beside other containers: the 99th percentile of the last minute.", DEVICE,
         of_turn_waits(lambda waits: waits.p99_s),
     ),
     Family(
@@ -248,15 +248,16 @@ FAMILIES: tuple[Family[Any], ...] = (
         lambda device: int(device.quota.is_away),
     ),
     Family(
-        "vgpurun_container_suspended_bytes", GAUGE, "Device memory that lies in host memory meanwhile.", DEVICE,
+        "vgpurun_container_suspended_bytes", GAUGE,
+        "Device memory that lies in host memory while the container is suspended.", DEVICE,
         lambda device: device.suspended_bytes,
     ),
     Family(
-        "vgpurun_container_swaps_total", COUNTER, "Ways of its memory off the GPUs or back, for turns (--swap).",
+        "vgpurun_container_swaps_total", COUNTER, "Moves of its memory off the GPUs or back, for turns (--swap).",
         _IN_TURNS, lambda tenant: tenant.swaps.swaps,
     ),
     Family(
-        "vgpurun_container_swapped_bytes_total", COUNTER, "What those ways have moved.",
+        "vgpurun_container_swapped_bytes_total", COUNTER, "Bytes that those moves have transferred.",
         _IN_TURNS, lambda tenant: tenant.swaps.swapped_bytes,
     ),
     Family(
@@ -275,7 +276,7 @@ FAMILIES: tuple[Family[Any], ...] = (
     ),
     Family(
         "vgpurun_container_not_enforced", GAUGE,
-        "1 if a limit could not be held at some time: memory, sm, or turns on the GPU.", _LIMIT,
+        "1 if a limit could not be enforced at some time: memory, sm, or turns on the GPU.", _LIMIT,
         lambda row: int(row[1] in row[0].reading.not_enforced) if row[0].reading else None,
     ),
     Family(
@@ -284,7 +285,7 @@ FAMILIES: tuple[Family[Any], ...] = (
     ),
     Family("vgpurun_guard_running", GAUGE, "1 while a guard runs on this host.", _EXPORTER,
            lambda snapshot: int(snapshot.is_guarded)),
-    Family("vgpurun_guard_actions_total", COUNTER, "What the guard has done, by verb and cause.", _ACTION,
+    Family("vgpurun_guard_actions_total", COUNTER, "Actions of the guard, by verb and cause.", _ACTION,
            lambda row: row[1]),
     Family("vgpurun_container_info", GAUGE, "The container's identity; always 1.", _TENANT, lambda _: 1),
     Family("vgpurun_build_info", GAUGE, "Versions; always 1.", _BUILD, lambda _: 1),
@@ -294,11 +295,12 @@ FAMILIES: tuple[Family[Any], ...] = (
     ),
     Family(
         "vgpurun_exporter_errors_total", COUNTER,
-        "Looks in which something failed: nvml, engine, unreadable or broken files of a container, history.", _TROUBLE,
+        "Scrapes in which something failed: nvml, engine, unreadable or broken files of a container, history.",
+        _TROUBLE,
         lambda row: row[0].errors[row[1]],
     ),
     Family(
-        "vgpurun_exporter_look_duration_seconds", GAUGE, "Time that reading all this took.", _EXPORTER,
+        "vgpurun_exporter_look_duration_seconds", GAUGE, "Time that collecting all this took.", _EXPORTER,
         lambda snapshot: snapshot.duration_s,
     ),
 )  # fmt: skip
