@@ -1,85 +1,13 @@
-#include "cases.h"
-#include "check.h"
-#include "memory/ledger.h"
-#include "memory/ledger_totals.h"
+#include "ledger_files.h"
 
-#include <pthread.h>
-#include <string.h>
-
-#define UNIT (8ULL << 20) /* so that all is shown at once */
-#define LIMIT_BYTES (1000000 * UNIT)
 #define RESERVES(ledger, device, bytes, limit_bytes)                                                                   \
   (ledger_reserve(&(ledger), device, bytes, (uint64_t[]){limit_bytes}).used_bytes != LEDGER_FULL)
-
-static struct vgpu_usage usage;
-static struct ledger_own own[VGPU_MAX_PROCESSES];
-static bool dead[VGPU_MAX_PROCESSES];
-
-static pthread_mutex_t file = PTHREAD_MUTEX_INITIALIZER;
-static int calls;
-static bool fails;
-static void *fails_at; /* this file alone */
-
-/* A NULL context is `usage`. */
-static char *place(void *context, size_t at) {
-  return (char *)(context != NULL ? context : &usage) + at;
-}
-
-static int reach_file(void *context) {
-  (void)context;
-  return 0;
-}
-
-static bool may_write_file(void *context) {
-  (void)context;
-  return true;
-}
-
-static bool read_file(void *context, int way, void *to, size_t size, size_t at) {
-  (void)way;
-  pthread_mutex_lock(&file);
-  memcpy(to, place(context, at), size);
-  calls++;
-  pthread_mutex_unlock(&file);
-  return !fails;
-}
-
-static bool write_file(void *context, int way, const void *from, size_t size, size_t at) {
-  (void)way;
-  bool written = !fails || (fails_at != NULL && fails_at != context);
-  pthread_mutex_lock(&file);
-  if (written)
-    memcpy(place(context, at), from, size);
-  calls++;
-  pthread_mutex_unlock(&file);
-  return written;
-}
-
-static bool is_live(void *context, int slot) {
-  if (dead[slot])
-    memset(place(context, offsetof(struct vgpu_usage, processes[slot])), 0, sizeof(struct vgpu_process_usage));
-  return !dead[slot];
-}
-
-static const struct ledger_slots slots = {reach_file, may_write_file, read_file, write_file, is_live};
-
-static struct ledger ledger_of(int slot) {
-  if (usage.slots_used <= (uint32_t)slot)
-    usage.slots_used = (uint32_t)slot + 1;
-  return (struct ledger){.own = &own[slot], .slots = &slots, .own_slot = slot};
-}
 
 /* The driver says what it holds while nothing is under way. Returns the most of it that is not counted as allocated. */
 static uint64_t correct(const struct ledger *ledger, uint64_t driver_bytes, enum ledger_cause cause,
                         uint64_t answered_bytes) {
   struct ledger_snapshot before = ledger_snapshot(ledger, 0);
   return ledger_correct(ledger, 0, &before, driver_bytes, cause, answered_bytes).most_bytes;
-}
-
-static void start_over(void) {
-  memset(&usage, 0, sizeof usage);
-  memset(own, 0, sizeof own);
-  memset(dead, 0, sizeof dead);
 }
 
 static void check_sizes(void) {
@@ -322,8 +250,7 @@ static void check_huge_requests(void) {
   CHECK(ledger_used(&a, 0) == 1000 * UNIT, "nothing wraps around");
 }
 
-/* Many threads, each a process with a slot of its own: together never past the limit, and nothing left over. */
-#define THREADS 8
+/* Threads together never pass the limit, and leave nothing over. */
 #define ROUNDS 20000
 
 static uint64_t held;
@@ -348,192 +275,9 @@ static void *allocate_and_free(void *argument) {
 static void check_concurrency(void) {
   start_over();
   ledger_of(THREADS - 1);
-  pthread_t threads[THREADS];
-  for (intptr_t i = 0; i < THREADS; i++)
-    CHECK(pthread_create(&threads[i], NULL, allocate_and_free, (void *)i) == 0, "thread");
-  for (int i = 0; i < THREADS; i++)
-    pthread_join(threads[i], NULL);
+  run_threads(allocate_and_free);
   struct ledger ledger = ledger_of(0);
   CHECK(ledger_used(&ledger, 0) == 0, "%llu left over", (unsigned long long)ledger_used(&ledger, 0));
-}
-
-/* A share within another one, as many levels as there can be, and devices that have other numbers there. */
-static struct vgpu_usage above_usage[VGPU_MAX_LEVELS - 1];
-
-/* Processes whose first levels are files of their own have different shares there. */
-static struct ledger *nest(struct ledger levels[VGPU_MAX_LEVELS], int count, int slot) {
-  levels[0] = ledger_of(slot);
-  for (int i = 1; i < count; i++) {
-    above_usage[i - 1].slots_used = THREADS;
-    levels[i] = (struct ledger){&own[slot], &slots, &above_usage[i - 1], slot, i, NULL};
-    levels[i - 1].above = &levels[i];
-    for (int device = 0; device < VGPU_MAX_DEVICES; device++)
-      own[slot].levels[i].numbers[device] = (device + i) % VGPU_MAX_DEVICES;
-  }
-  return &levels[0];
-}
-
-static bool reserves(const struct ledger *ledger, uint64_t bytes, const uint64_t limits_bytes[VGPU_MAX_LEVELS]) {
-  return ledger_reserve(ledger, 0, bytes, limits_bytes).used_bytes != LEDGER_FULL;
-}
-
-static void check_each_level_refuses(void) {
-  for (int refusing = 0; refusing < VGPU_MAX_LEVELS; refusing++) {
-    uint64_t limits_bytes[VGPU_MAX_LEVELS];
-    struct ledger levels[VGPU_MAX_LEVELS];
-    start_over();
-    memset(above_usage, 0, sizeof above_usage);
-    struct ledger *ledger = nest(levels, VGPU_MAX_LEVELS, 0);
-    for (int i = 0; i < VGPU_MAX_LEVELS; i++)
-      limits_bytes[i] = i == refusing ? 10 * UNIT : LIMIT_BYTES;
-    struct ledger_room room = ledger_reserve(ledger, 0, 4 * UNIT, limits_bytes);
-    CHECK(room.used_bytes == 4 * UNIT && room.left_bytes == 6 * UNIT, "%d: %llu left", refusing,
-          (unsigned long long)room.left_bytes);
-    ledger_settle(ledger, 0, 4 * UNIT, 4 * UNIT);
-    CHECK(!reserves(ledger, 6 * UNIT + 1, limits_bytes), "%d refuses", refusing);
-    for (int i = 0; i < VGPU_MAX_LEVELS; i++) {
-      uint64_t used_bytes = ledger_used(&levels[i], 0), shown_bytes = 4 * UNIT;
-      if (i > 0)
-        shown_bytes = above_usage[i - 1].processes[0].devices[i].counted_bytes;
-      CHECK(used_bytes == 4 * UNIT && shown_bytes == 4 * UNIT, "%d: taken back at %d", refusing, i);
-    }
-    CHECK(reserves(ledger, 6 * UNIT, limits_bytes), "%d: the last byte", refusing);
-  }
-}
-
-/* Above its own level a process keeps what it has released for the next time, which makes no call there: a small part
- * of the limit, and less of it the more processes there are. What it holds is never less than what it shows. */
-static void check_kept_above(void) {
-  const uint64_t bytes = 10 * LEDGER_BLOCK_BYTES, most_bytes = 18 * LEDGER_BLOCK_BYTES;
-  const uint64_t limits_bytes[VGPU_MAX_LEVELS] = {LIMIT_BYTES, THREADS * 64 * most_bytes, LIMIT_BYTES};
-  const struct vgpu_device_usage *shown = &usage.processes[0].devices[0];
-  const struct vgpu_device_usage *above = &above_usage[0].processes[0].devices[1];
-  struct ledger levels[VGPU_MAX_LEVELS], beside[VGPU_MAX_LEVELS];
-  start_over();
-  memset(above_usage, 0, sizeof above_usage);
-  struct ledger *ledger = nest(levels, 3, 0);
-  for (int i = 0; i < 10; i++) {
-    calls = 0;
-    CHECK(reserves(ledger, bytes, limits_bytes), "fits");
-    ledger_settle(ledger, 0, bytes, bytes);
-    CHECK(shown->counted_bytes == bytes && above->counted_bytes == bytes, "is shown");
-    ledger_release(ledger, 0, bytes);
-    CHECK(shown->counted_bytes == 0 && above->counted_bytes == bytes, "is kept above alone");
-    CHECK(i == 0 || calls <= 3, "%d system calls", calls);
-  }
-  CHECK(ledger_used(&levels[1], 0) == 0, "exact here");
-
-  struct ledger *other = nest(beside, 3, 1);
-  const uint64_t left_bytes = limits_bytes[1] - bytes;
-  CHECK(!reserves(other, left_bytes + 1, limits_bytes) && reserves(other, left_bytes, limits_bytes), "all but that");
-  CHECK(reserves(ledger, bytes, limits_bytes) && !reserves(ledger, 1, limits_bytes), "which is still granted");
-  ledger_settle(ledger, 0, bytes, 0);
-  ledger_settle(other, 0, left_bytes, 0);
-
-  CHECK(reserves(ledger, most_bytes + 1, limits_bytes), "fits");
-  ledger_settle(ledger, 0, most_bytes + 1, most_bytes + 1);
-  ledger_release(ledger, 0, most_bytes + 1);
-  CHECK(above->counted_bytes == 0, "more than that is not kept: %llu", (unsigned long long)above->counted_bytes);
-
-  const uint64_t less_bytes[VGPU_MAX_LEVELS] = {LIMIT_BYTES, THREADS * 64 * (bytes - 1), LIMIT_BYTES};
-  CHECK(reserves(ledger, bytes, less_bytes), "fits");
-  ledger_settle(ledger, 0, bytes, bytes);
-  ledger_release(ledger, 0, bytes);
-  CHECK(above->counted_bytes == 0, "no more than its part of the limit: %llu",
-        (unsigned long long)above->counted_bytes);
-}
-
-/* A limit above that has been lowered holds for what is kept there as well. */
-static void check_kept_under_a_lowered_limit(void) {
-  const uint64_t bytes = 10 * LEDGER_BLOCK_BYTES;
-  const uint64_t before_bytes[VGPU_MAX_LEVELS] = {LIMIT_BYTES, LIMIT_BYTES},
-                 after_bytes[VGPU_MAX_LEVELS] = {LIMIT_BYTES, bytes - 1};
-  struct ledger levels[VGPU_MAX_LEVELS];
-  start_over();
-  memset(above_usage, 0, sizeof above_usage);
-  struct ledger *ledger = nest(levels, 2, 0);
-  CHECK(reserves(ledger, bytes, before_bytes), "fits");
-  ledger_settle(ledger, 0, bytes, bytes);
-  ledger_release(ledger, 0, bytes);
-  CHECK(above_usage[0].processes[0].devices[1].counted_bytes == bytes, "kept");
-  CHECK(!reserves(ledger, bytes, after_bytes) && reserves(ledger, bytes - 1, after_bytes), "to the last byte");
-}
-
-/* A file that cannot be written leaves the others as they were. */
-static void check_level_that_fails(void) {
-  const uint64_t limits_bytes[VGPU_MAX_LEVELS] = {LIMIT_BYTES, LIMIT_BYTES, LIMIT_BYTES, LIMIT_BYTES};
-  for (int failing = 0; failing < VGPU_MAX_LEVELS; failing++) {
-    struct ledger levels[VGPU_MAX_LEVELS];
-    start_over();
-    memset(above_usage, 0, sizeof above_usage);
-    struct ledger *ledger = nest(levels, VGPU_MAX_LEVELS, 0);
-    CHECK(reserves(ledger, UNIT, limits_bytes), "fits");
-    fails_at = levels[failing].context;
-    fails = true;
-    CHECK(!reserves(ledger, UNIT, limits_bytes), "%d fails", failing);
-    fails = false;
-    for (int i = 0; i < VGPU_MAX_LEVELS; i++) {
-      const struct vgpu_usage *file = i == 0 ? &usage : &above_usage[i - 1];
-      CHECK(file->processes[0].devices[i].counted_bytes == UNIT, "%d fails: %d", failing, i);
-    }
-    CHECK(reserves(ledger, UNIT, limits_bytes), "%d works again", failing);
-    CHECK(ledger_used(ledger->above, 0) == 2 * UNIT, "%d works again", failing);
-  }
-  fails_at = NULL;
-}
-
-static void check_dead_at_all_levels(void) {
-  struct ledger first[VGPU_MAX_LEVELS], second[VGPU_MAX_LEVELS];
-  const uint64_t limits_bytes[VGPU_MAX_LEVELS] = {LIMIT_BYTES, 10 * UNIT, 12 * UNIT, 14 * UNIT};
-  start_over();
-  memset(above_usage, 0, sizeof above_usage);
-  struct ledger *dies = nest(first, VGPU_MAX_LEVELS, 0), *lives = nest(second, VGPU_MAX_LEVELS, 1);
-  CHECK(reserves(dies, 8 * UNIT, limits_bytes) && !reserves(lives, 8 * UNIT, limits_bytes), "one of them");
-  dead[0] = true;
-  CHECK(reserves(lives, 10 * UNIT, limits_bytes), "takes nothing with it");
-}
-
-/* Half of the threads are of one share, half of another; together they have less than both. */
-static uint64_t held_at[2], held_above;
-static const uint64_t nested_limits_bytes[VGPU_MAX_LEVELS] = {LIMIT_BYTES, LIMIT_BYTES / 3 * 2, LIMIT_BYTES};
-
-static void holds(uint64_t *sum_bytes, uint64_t bytes, uint64_t limit_bytes) {
-  uint64_t now_bytes = __atomic_add_fetch(sum_bytes, bytes, __ATOMIC_SEQ_CST);
-  CHECK(now_bytes <= limit_bytes, "%llu held", (unsigned long long)now_bytes);
-}
-
-static void *allocate_in_share(void *argument) {
-  int slot = (int)(intptr_t)argument, share = slot % 2;
-  struct ledger above = {&own[slot], &slots, NULL, slot, 2, NULL};
-  struct ledger middle = {&own[slot], &slots, &above_usage[share], slot, 1, &above};
-  struct ledger ledger = {&own[slot], &slots, &above_usage[2], slot, 0, &middle};
-  unsigned seed = (unsigned)slot;
-  for (int i = 0; i < ROUNDS / 4; i++) {
-    uint64_t bytes = (uint64_t)rand_r(&seed) % (LIMIT_BYTES / 3);
-    if (!reserves(&ledger, bytes, nested_limits_bytes))
-      continue;
-    ledger_settle(&ledger, 0, bytes, bytes);
-    holds(&held_at[share], bytes, nested_limits_bytes[1]);
-    holds(&held_above, bytes, LIMIT_BYTES);
-    __atomic_sub_fetch(&held_at[share], bytes, __ATOMIC_SEQ_CST);
-    __atomic_sub_fetch(&held_above, bytes, __ATOMIC_SEQ_CST);
-    ledger_release(&ledger, 0, bytes);
-  }
-  return NULL;
-}
-
-static void check_shares_at_once(void) {
-  start_over();
-  memset(above_usage, 0, sizeof above_usage);
-  for (int i = 0; i < VGPU_MAX_LEVELS - 1; i++)
-    above_usage[i].slots_used = THREADS;
-  struct ledger outermost = ledger_of(THREADS - 1);
-  pthread_t threads[THREADS];
-  for (intptr_t i = 0; i < THREADS; i++)
-    CHECK(pthread_create(&threads[i], NULL, allocate_in_share, (void *)i) == 0, "thread");
-  for (int i = 0; i < THREADS; i++)
-    pthread_join(threads[i], NULL);
-  CHECK(ledger_used(&outermost, 0) == 0, "left over");
 }
 
 int main(int count, char **names) {
@@ -556,11 +300,5 @@ int main(int count, char **names) {
   CASE("without the file") check_without_the_file();
   CASE("huge requests") check_huge_requests();
   CASE("concurrency") check_concurrency();
-  CASE("each level refuses") check_each_level_refuses();
-  CASE("kept above") check_kept_above();
-  CASE("kept under a lowered limit") check_kept_under_a_lowered_limit();
-  CASE("a level that fails") check_level_that_fails();
-  CASE("dead at all levels") check_dead_at_all_levels();
-  CASE("shares at once") check_shares_at_once();
   return cases_end();
 }

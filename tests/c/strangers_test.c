@@ -1,7 +1,7 @@
 /*
  * A tenant lies in its own file of the turns, for twenty seconds, while others use the GPU flat out, on simulated time:
- * nobody exceeds its limit, nobody gets less than half of what falls to it, and no launch waits for a second. What the
- * liar may have at most is what its host has written.
+ * nobody exceeds its limit, nobody gets less than half of what falls to it, and no launch waits for a second. The liar
+ * may have at most what its host has written.
  */
 #include "cases.h"
 #include "check.h"

@@ -14,7 +14,7 @@ from programs_of_c import built
 
 HERE = Path(__file__).parent
 TABLES = ["alone", "company", "evasions", "spins", "tenants", "timeline", "windows"]  # rows.h
-THREADED = ["ledger", "table", "claims", "turns", "profile", "quick_clock"]
+THREADED = ["ledger", "ledger_levels", "table", "claims", "turns", "profile", "quick_clock"]
 REAL_TIME = ["turns"]  # on this machine's clock
 # They take many seconds of the model's time, or start processes; the latter, some 5 s of a processor and more.
 SLOW = [*TABLES, "hand_over", "shares", "strangers"]

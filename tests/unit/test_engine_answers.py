@@ -81,31 +81,29 @@ def no_engine(tmp_path: Path) -> Iterator[str]:
         server.shutdown()
 
 
+@pytest.fixture
+def asked(
+    run: Callable[..., subprocess.CompletedProcess[str]], no_engine: str, built_library: Path, tmp_path: Path
+) -> Callable[[str], subprocess.CompletedProcess[str]]:
+    """Runs a command line that asks such an engine."""
+    variables = {"DOCKER_HOST": no_engine, "VGPURUN_DRIVER": "sim", "VGPUSIM_CONFIG": own_gpu_config(tmp_path)}
+    return lambda command: run(*command.split(), **variables)
+
+
 @pytest.mark.parametrize(
     "command", ["ps", "stop aa", "inspect aa", "update --mem 1g aa", "run --mem 1g aa", "suspend aa"]
 )
 def test_a_verb_says_which_answer_is_not_understood(
-    run: Callable[..., subprocess.CompletedProcess[str]],
-    no_engine: str,
-    built_library: Path,
-    tmp_path: Path,
-    command: str,
+    asked: Callable[[str], subprocess.CompletedProcess[str]], command: str
 ) -> None:
-    config = own_gpu_config(tmp_path)
-    done = run(*command.split(), DOCKER_HOST=no_engine, VGPURUN_DRIVER="sim", VGPUSIM_CONFIG=config)
+    done = asked(command)
     assert (done.returncode, done.stdout) == (125, "")
     (line,) = done.stderr.splitlines()
     assert "json is not understood: " in line and "docker version" in line
 
 
 @pytest.mark.parametrize("command", ["smi", "free", "top --once"])
-def test_what_only_looks_goes_on(
-    run: Callable[..., subprocess.CompletedProcess[str]],
-    no_engine: str,
-    built_library: Path,
-    tmp_path: Path,
-    command: str,
-) -> None:
-    done = run(*command.split(), "--driver", "sim", DOCKER_HOST=no_engine, VGPUSIM_CONFIG=own_gpu_config(tmp_path))
+def test_what_only_looks_goes_on(asked: Callable[[str], subprocess.CompletedProcess[str]], command: str) -> None:
+    done = asked(command)
     assert done.returncode == 0 and "Simulated" in done.stdout
     assert "json is not understood: " in done.stderr and len(done.stderr.splitlines()) == 1
