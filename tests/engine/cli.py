@@ -127,7 +127,7 @@ class Cli:
 
 @contextmanager
 def guarding(vgpurun: Cli, *options: str) -> Iterator[subprocess.Popen[str]]:
-    """A guard that has looked once. What it says is in guard.log, beside the state folder."""
+    """A guard that has looked once. It writes to guard.log, beside the state folder."""
     said = vgpurun.state_dir.parent / "guard.log"
     with said.open("a+") as log, vgpurun.started("guard", *vgpurun.driver, *options, stderr=log) as guard:
         wait_until(lambda: "memory above a limit" in said.read_text(), "guard")

@@ -55,7 +55,7 @@ def test_the_guard_ends_it_by_itself(vgpurun: Cli, debian: str) -> None:
 def test_the_guard_ends_that_of_another_user_and_warns_before(
     vgpurun: Cli, debian: str, as_nobody: tuple[str, ...]
 ) -> None:
-    """By the engine's list, for the state folder is in the user's home. What was started again has no end."""
+    """By the engine's list, for the state folder is in the user's home. A restarted container has no end."""
     with tempfile.TemporaryDirectory() as home:
         os.chown(home, 65534, 65534)
         environment = {**vgpurun.environment, "HOME": home}

@@ -33,7 +33,7 @@ def state(host: Host) -> Iterator[Path]:
 @pytest.mark.parametrize("kind", ["full", "read-only"])
 @pytest.mark.parametrize("verb", ["suspend", "resume", "move"])
 def test_each_step(state: Path, host: Host, start: Callable[..., Program], verb: str, kind: str) -> None:
-    """No process is left locked. What the disk keeps from being done is done by whoever comes next."""
+    """No process is left locked. The next command does what a full disk has prevented."""
     program = start("--mem", "1500m", "--gpus", "device=0")
     command = [sys.executable, PROGRAMS / "disk_breaks.py", program.pid, verb, kind, state]
     ends = []

@@ -42,7 +42,7 @@ def test_a_guard_that_is_killed(host: Host, guard: Guard, start: Callable[..., P
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("count", [6, pytest.param(20, marks=pytest.mark.exhaustive)])
 def test_many_notebooks_share_one_gpu(host: Host, guard: Guard, start: Callable[..., Program], count: int) -> None:
-    """Each has a quarter of its 16 GiB, and is as good as alone. What of that has no pattern takes no memory here."""
+    """Each has a quarter of its 16 GiB, and is as good as alone. Memory without a pattern takes none here."""
     host.configure(16 << 10)
     guard.kill()  # it looks at the GPUs themselves when it starts, and seldom then
     notebooks = []
