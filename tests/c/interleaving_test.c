@@ -19,6 +19,7 @@ static void wait_a_while(void);
 #define PROCESSES 3
 #define ERASE (-1)   /* in a script: what the file says of all processes */
 #define RELEASE (-2) /* what the process has */
+#define ASK_FOR_ALL (-3)
 #define UNIT LEDGER_BLOCK_BYTES
 #define LIMIT_BYTES (100 * UNIT)
 #define STACK_BYTES 65536
@@ -128,6 +129,11 @@ static void live(void) {
     }
     if (*bytes == RELEASE) {
       release_all(process);
+      continue;
+    }
+    if (*bytes == ASK_FOR_ALL) {
+      struct ledger_room room = ledger_reserve(ledger, 0, limits_bytes[0], limits_bytes);
+      CHECK(room.used_bytes == LEDGER_FULL, "%s: more than there is", case_name);
       continue;
     }
     if (ledger_reserve(ledger, 0, *bytes * UNIT, limits_bytes).used_bytes == LEDGER_FULL) {
@@ -252,6 +258,7 @@ int main(int argument_count, char **arguments) {
   cases_begin(argument_count, arguments);
   static const int small[] = {30, 0}, large[] = {60, 0}, two[] = {50, 50, 0}, grows[] = {20, 20, 0};
   static const int twice[] = {60, 60, 0}, erases[] = {ERASE, ERASE, 0};
+  static const int greedy[] = {50, ASK_FOR_ALL, 0};
   static const int again[] = {12, RELEASE, 12, 30, RELEASE, 40, 0}, most[] = {55, RELEASE, 59, 0};
   CASE("two that do not fit together") check((const int *const[]){large, large, NULL}, 4, 0, true);
   CASE("two that ask twice") check((const int *const[]){two, two, NULL}, 3, 0, true);
@@ -260,6 +267,7 @@ int main(int argument_count, char **arguments) {
   /* Work that is about to be settled is seen twice for an instant. A thread that is held up just there for longer than
    * others look makes them refuse the last bytes: that takes more switches than these. */
   CASE("three that fit together") check((const int *const[]){small, small, grows, NULL}, 2, 0, false);
+  CASE("what never fits is in nobody's way") check((const int *const[]){greedy, small, NULL}, 4, 0, false);
   CASE("one alone that is told nothing but lies") check((const int *const[]){twice, erases, NULL}, 5, 0, true);
   CASE("two that fit, and one is killed") check((const int *const[]){large, small, NULL}, 1, 1, false);
   shares = (const int[]){0, 0, 1};

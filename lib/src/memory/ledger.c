@@ -194,13 +194,12 @@ static COLD struct ledger_room show_more(const struct ledger *ledger, int device
   return room;
 }
 
-/* A total that is shown already is compared with the others alone. */
+/* A total that is shown already is compared with the others alone. One that has no room beside them, as they were of
+ * late, is not shown at all: it would be in their way. */
 static HOT struct ledger_room fit(const struct ledger *ledger, int device, const uint64_t limits_bytes[]) {
-  if (held_by_us(ledger, device) <= level_of(ledger)->granted_bytes[device]) {
-    struct ledger_room room = room_of(ledger, device, limits_bytes);
-    if (room.used_bytes != LEDGER_FULL)
-      return room;
-  }
+  struct ledger_room room = room_of(ledger, device, limits_bytes);
+  if (room.used_bytes == LEDGER_FULL || held_by_us(ledger, device) <= level_of(ledger)->granted_bytes[device])
+    return room;
   return show_more(ledger, device, limits_bytes);
 }
 
