@@ -24,6 +24,14 @@ IMAGE = "vgpurun-test/host:1"
 GLIBC_IMAGE = "vgpurun-test/glibc:1"
 HOST_FOLDERS = ("bin", "lib", "lib64", "opt", "sbin", "usr")
 TIMEOUT_S = 180
+MAY_UNMOUNT = (
+    "--cap-add",
+    "SYS_ADMIN",
+    "--security-opt",
+    "apparmor=unconfined",
+    "--security-opt",
+    "seccomp=unconfined",
+)
 
 
 def vgpurun(arguments: Sequence[str], environment: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:

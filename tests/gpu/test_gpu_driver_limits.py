@@ -7,20 +7,12 @@ import os
 from pathlib import Path
 
 import pytest
-from runners import Container, vgpurun
+from runners import MAY_UNMOUNT, Container, vgpurun
 
 from support import unavailable
 from vgpurun.host import gpus, memory_limits
 
 MIB = 1 << 20
-MAY_UNMOUNT = (
-    "--cap-add",
-    "SYS_ADMIN",
-    "--security-opt",
-    "apparmor=unconfined",
-    "--security-opt",
-    "seccomp=unconfined",
-)
 
 
 @pytest.fixture

@@ -12,19 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from runners import PROGRAMS, Container, vgpurun
+from runners import MAY_UNMOUNT, PROGRAMS, Container, vgpurun
 
 from support import CHECKOUT, unavailable
 from vgpurun.inventory import guarded
 
-MAY_UNMOUNT = (
-    "--cap-add",
-    "SYS_ADMIN",
-    "--security-opt",
-    "apparmor=unconfined",
-    "--security-opt",
-    "seccomp=unconfined",
-)
 TRAINING_S = float(os.environ.get("VGPURUN_STRESS_SECONDS", "60"))  # 600 is what a release wants
 
 

@@ -38,6 +38,15 @@ class Worker:
             self.free_s = world.now_s + max(self.kernel_s * self.queued, STEP_S)
 
 
+def busy(made: World, sm: int, limit: int | None = None, is_counted: bool = False) -> tuple[str, Fake, Worker]:
+    """Add a container, and in it a program that launches as fast as it may."""
+    tenant = made.add(limit=limit, sm=sm)
+    program = made.put(tenant, 500 * MIB, is_counted=is_counted)
+    worker = Worker(0.001, 8)
+    made.step = lambda world: worker.step(world, program)
+    return tenant, program, worker
+
+
 WORKERS = {
     "short kernels": Worker(0.0001, 8),
     "1 ms, 8 in flight": Worker(0.001, 8),
@@ -70,9 +79,7 @@ def test_ten_escapes_at_20_percent(world: Callable[..., World], name: str) -> No
 @pytest.mark.parametrize("limit", [1, 5, 50, 90])
 def test_other_shares(world: Callable[..., World], limit: int) -> None:
     made = world()
-    program = made.put(made.add(limit=None, sm=limit), 500 * MIB)
-    worker = Worker(0.001, 8)
-    made.step = lambda world: worker.step(world, program)
+    *_, worker = busy(made, sm=limit)
     made.run(20, STEP_S)
     before_s = worker.total_s
     made.run(30, STEP_S)
@@ -81,10 +88,7 @@ def test_other_shares(world: Callable[..., World], limit: int) -> None:
 
 def test_it_is_let_go(world: Callable[..., World]) -> None:
     made = world()
-    tenant = made.add(limit=None, sm=20)
-    program = made.put(tenant, 500 * MIB)
-    worker = Worker(0.001, 8)
-    made.step = lambda world: worker.step(world, program)
+    tenant, program, worker = busy(made, sm=20)
     made.run(5, STEP_S)
     assert made.verbs() == ["hold compute"] and "held by the guard" in str(made.state.stopped[tenant])
     made.step = lambda _: None
@@ -103,19 +107,14 @@ def test_it_is_let_go(world: Callable[..., World]) -> None:
 def test_what_the_library_sees_is_left_to_it(world: Callable[..., World]) -> None:
     """NVML's shares are coarse, and the library's limit is over longer times."""
     made = world()
-    program = made.put(made.add(limit=None, sm=20), 500 * MIB, is_counted=True)
-    worker = Worker(0.001, 8)
-    made.step = lambda world: worker.step(world, program)
+    busy(made, sm=20, is_counted=True)
     made.run(60)
     assert made.verbs() == []
 
 
 def test_a_guard_that_is_killed_goes_on(world: Callable[..., World]) -> None:
     made = world()
-    tenant = made.add(limit=None, sm=20)
-    program = made.put(tenant, 500 * MIB)
-    worker = Worker(0.001, 8)
-    made.step = lambda world: worker.step(world, program)
+    tenant, _, worker = busy(made, sm=20)
     made.run(5, STEP_S)
     for _ in range(5):
         made.run(0.3, STEP_S)
@@ -131,10 +130,7 @@ def test_a_guard_that_is_killed_goes_on(world: Callable[..., World]) -> None:
 
 def test_a_pause_of_the_engines_is_kept(world: Callable[..., World]) -> None:
     made = world()
-    tenant = made.add(limit=None, sm=20)
-    program = made.put(tenant, 500 * MIB)
-    worker = Worker(0.001, 8)
-    made.step = lambda world: worker.step(world, program)
+    tenant, *_ = busy(made, sm=20)
     made.run(5, STEP_S)
     made.containers[tenant] = made.containers[tenant]._replace(is_paused=True)
     made.containers[tenant].cgroup.freeze()
@@ -144,10 +140,7 @@ def test_a_pause_of_the_engines_is_kept(world: Callable[..., World]) -> None:
 
 def test_a_held_one_that_takes_memory_too(world: Callable[..., World]) -> None:
     made = world(memory="kill")
-    tenant = made.add(limit=GIB, sm=5)
-    program = made.put(tenant, 500 * MIB)
-    worker = Worker(0.001, 8)
-    made.step = lambda world: worker.step(world, program)
+    tenant, program, _ = busy(made, limit=GIB, sm=5)
     made.run(5, STEP_S)
     program.held = 2 * GIB
     made.run(2, STEP_S)
@@ -156,10 +149,7 @@ def test_a_held_one_that_takes_memory_too(world: Callable[..., World]) -> None:
 
 def test_with_another_policy_all_are_let_go(world: Callable[..., World]) -> None:
     made = world()
-    tenant = made.add(limit=None, sm=5)
-    program = made.put(tenant, 500 * MIB)
-    worker = Worker(0.001, 8)
-    made.step = lambda world: worker.step(world, program)
+    tenant, *_ = busy(made, sm=5)
     while not (made.state.stopped and made.is_frozen(tenant)):
         made.run(STEP_S, STEP_S)
     made.settings = {"compute": "off"}
@@ -171,10 +161,7 @@ def test_with_another_policy_all_are_let_go(world: Callable[..., World]) -> None
 
 def test_a_cgroup_that_refuses_does_not_keep_the_guard_busy(world: Callable[..., World]) -> None:
     made = world()
-    tenant = made.add(limit=None, sm=20)
-    program = made.put(tenant, 500 * MIB)
-    worker = Worker(0.001, 8)
-    made.step = lambda world: worker.step(world, program)
+    tenant, *_ = busy(made, sm=20)
     made.run(3, STEP_S)
     (made.containers[tenant].cgroup.folder / "cgroup.freeze").unlink()
     (made.containers[tenant].cgroup.folder / "cgroup.freeze").mkdir()
@@ -193,10 +180,7 @@ def test_a_cgroup_that_refuses_does_not_keep_the_guard_busy(world: Callable[...,
 def test_a_new_start_is_not_frozen_for_the_old_one(world: Callable[..., World]) -> None:
     """A restart between two looks leaves the cgroup's path as it was."""
     made = world()
-    tenant = made.add(limit=None, sm=20)
-    program = made.put(tenant, 500 * MIB)
-    worker = Worker(0.001, 8)
-    made.step = lambda world: worker.step(world, program)
+    tenant, program, _ = busy(made, sm=20)
     made.run(5, STEP_S)
     made.step = lambda _: None
     while made.is_frozen(tenant):
