@@ -34,6 +34,7 @@ def hostile() -> made.MadeProfile:
 
 RUNS: dict[str, Callable[[], list[made.MadeProfile]]] = {
     "training": lambda: [made.training(5)],
+    "short": lambda: [made.training(1.2)],
     "refused": lambda: [made.out_of_memory()],
     "killed": lambda: [made.killed()],
     "many": made.many,

@@ -86,7 +86,7 @@ class MadeProfile:
 
 
 def training(
-    seconds: int = 8, begin_ns: int = BEGIN_NS, pid: int = 4242, sm_percent: int = 50, seed: int = 1, gpu: int = 0
+    seconds: float = 8, begin_ns: int = BEGIN_NS, pid: int = 4242, sm_percent: int = 50, seed: int = 1, gpu: int = 0
 ) -> MadeProfile:
     """A training under `--mem 4g --sm N`: a start, steps of launches, copies and a synchronisation, and an end."""
     chance = random.Random(seed)
@@ -97,7 +97,7 @@ def training(
         at = made.call("cuLibraryLoadData", at + MS, chance.randint(2, 9) * MS)
     own = 520 * MIB
     busy = 0
-    end_ns = begin_ns + seconds * 1000 * MS
+    end_ns = begin_ns + round(seconds * 1000) * MS
     step = 0
     while at < end_ns - 300 * MS:
         if step < 9:

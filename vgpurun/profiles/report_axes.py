@@ -20,6 +20,8 @@ _UNITS = (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)
 # Room around what is drawn, in points.
 _WIDE_LEFT, _NARROW_LEFT, _RIGHT = 100, 64, 14
 _TITLE, _LINE, _TICKS = 22, 15, 20
+# So many parts of a time axis have room for a label such as "1,000 ms" each.
+_WIDE_PARTS, _NARROW_PARTS = 6, 4
 
 
 @contextmanager
@@ -72,11 +74,11 @@ def _figure(shape: Shape, height: float, title: str) -> Iterator[Figure]:
         yield figure
 
 
-def time_axis(axes: Axes, duration_s: float) -> None:
+def time_axis(axes: Axes, shape: Shape, duration_s: float) -> None:
     """Let the horizontal axis be the time since the begin of the run; what is drawn is in seconds."""
     unit, size_s = ("ms", 1e-3) if duration_s < 2 else ("s", 1.0) if duration_s < 1200 else ("min", 60.0)
     axes.set_xlim(0, duration_s)
-    ticks = _nice_ticks(duration_s / size_s, 6)
+    ticks = _nice_ticks(duration_s / size_s, _NARROW_PARTS if shape.is_narrow else _WIDE_PARTS)
     axes.set_xticks([tick * size_s for tick in ticks], [f"{tick:,g} {unit}" for tick in ticks])
     axes.get_xticklabels()[0].set_horizontalalignment("left")
     axes.grid(axis="x", visible=False)

@@ -38,7 +38,7 @@ def memory(summary: Summary, device: DeviceSummary, shape: Shape, title: str = "
         is_far = limit is not None and limit > _FAR * device.peak_bytes
         top = device.peak_bytes * 1.15 if limit is None or is_far else max(limit, device.peak_bytes) * 1.15
         bytes_axis(axes, max(top, 1))
-        time_axis(axes, summary.fine.duration_s)
+        time_axis(axes, shape, summary.fine.duration_s)
         bottoms = [0.0] * summary.fine.bins
         for name, values, colour in layers:
             tops = [bottom + (value or 0) for bottom, value in zip(bottoms, values, strict=True)]
@@ -83,7 +83,7 @@ def share(summary: Summary, device: DeviceSummary, shape: Shape, title: str = ""
     """Draw the share of the GPU's time over time, against the limit."""
     with over_time(shape, 110 if shape.is_narrow else 120, title, named=2) as (axes,):
         percent_axis(axes)
-        time_axis(axes, summary.coarse.duration_s)
+        time_axis(axes, shape, summary.coarse.duration_s)
         percents = [min(100.0, 100 * (part or 0)) for part in device.shares]
         step_area(axes, summary.coarse, percents, color=COLOURS["gpu"][0], alpha=0.45)
         step_line(axes, summary.coarse, percents, color=COLOURS["gpu"][0], linewidth=1.1, label="GPU busy")
@@ -98,7 +98,7 @@ def copies(summary: Summary, shape: Shape, title: str = "") -> Figure:
     count = len(summary.copies)
     with over_time(shape, 66 * count - 10, title, named=1, rows=count, gap=26) as bands:
         for copy, axes in zip(summary.copies, bands, strict=True):
-            time_axis(axes, summary.medium.duration_s)
+            time_axis(axes, shape, summary.medium.duration_s)
             highest = max(copy.bytes_per_s)
             bytes_axis(axes, max(highest * 1.1, 1), "/s", most=2)
             step_area(axes, summary.medium, copy.bytes_per_s, color=COLOURS["copy"][0], alpha=0.55)

@@ -30,7 +30,7 @@ def strip(summary: Summary, shape: Shape, title: str = "") -> Figure:
     rows = _rows(summary)
     pitch = 34 if shape.is_narrow else 19
     with over_time(shape, pitch * len(rows), title) as (axes,):
-        time_axis(axes, summary.fine.duration_s)
+        time_axis(axes, shape, summary.fine.duration_s)
         axes.set_ylim(len(rows), 0)
         axes.set_yticks([])
         for i, (text, lane) in enumerate(rows):
