@@ -23,7 +23,7 @@ import images
 from support import CHECKOUT
 from support.debian_packages import UnavailableError, kept
 
-pytestmark = pytest.mark.exhaustive
+pytestmark = [pytest.mark.exhaustive, pytest.mark.timeout(900)]
 
 DEBIANS_PYTHON = "3.11"
 PIP = '#!/bin/sh\nexec python3 /opt/pip.whl/pip "$@"\n'
@@ -99,13 +99,11 @@ def run(engine: docker.DockerClient, image: str, *command: str, **options: Any) 
     return engine.containers.run(image, list(command), remove=True, **UNPRIVILEGED, **options).decode()
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("verb", ["device-plugin", "dra-plugin", "node-agent"])
 def test_it_starts_with_every_daemon(engine: docker.DockerClient, image: str, verb: str) -> None:
     assert f"Usage: vgpurun {verb}" in run(engine, image, verb, "--help")
 
 
-@pytest.mark.timeout(300)
 def test_it_runs_as_nobody_and_has_all_modules_and_the_library(engine: docker.DockerClient, image: str) -> None:
     program = (
         "import os; from vgpurun.host import library;"
@@ -115,7 +113,6 @@ def test_it_runs_as_nobody_and_has_all_modules_and_the_library(engine: docker.Do
     assert run(engine, image, "-c", program, entrypoint="python3") == "65534 /opt/vgpurun/lib/libvgpu.so\n"
 
 
-@pytest.mark.timeout(300)
 def test_what_it_puts_on_the_host_is_the_library(engine: docker.DockerClient, image: str, tmp_path: Path) -> None:
     program = (
         "from pathlib import Path; from vgpurun.host import library;"
