@@ -39,6 +39,7 @@ class Attacked:
 
     def start_guard(self) -> subprocess.Popen[str]:
         with self.said.open("a") as log:
+            self.said_before = log.tell()
             return subprocess.Popen(
                 [*self.vgpurun.command, "guard", *self.vgpurun.driver],
                 env=self.vgpurun.environment,
@@ -46,12 +47,17 @@ class Attacked:
                 text=True,
             )
 
+    def guards(self) -> bool:
+        return b"memory above a limit" in self.said.read_bytes()[self.said_before :]
+
     def kill_guard(self) -> None:
         self.guard.kill()
         self.guard.wait()
         self.guard = self.start_guard()
 
     def run(self, name: str) -> None:
+        if OPTIONS[name] == TURNS:
+            wait_until(self.guards, "guard", PATIENCE_S)  # nobody else gives turns
         started = self.vgpurun.run(
             "-d", "--name", name, "--network", "none", *OPTIONS[name], *WITH_PROGRAMS, self.image, *CELLS
         )
