@@ -55,9 +55,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture
-def host(built_library: Path, tmp_path: Path) -> Host:
+def host(built_library: Path, tmp_path: Path) -> Iterator[Host]:
     """A host with simulated GPUs of its own, for programs that are suspended."""
-    return Host(tmp_path)
+    made = Host(tmp_path)
+    yield made
+    made.end()
 
 
 @pytest.fixture

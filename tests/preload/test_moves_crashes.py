@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable
 
 import pytest
-from test_suspend_crashes import state_of
 
 from support import ROUNDS
 from support.suspension import Guard, Host, Program, rounds_under_fire
@@ -60,7 +59,7 @@ def check(host: Host, program: Program) -> int:
     """A move that was cut off is finished, or undone: on one GPU alone, with every byte. Return on which."""
     back = program.resume()
     assert back.returncode == 0, back.stderr
-    assert state_of(host, program) == "RUNNING"
+    assert program.state() == "RUNNING"
     assert not (program.folder / "suspension").exists()
     assert program.asks("check") == "right 4"
     gpu = host.uuids.index(program.asks("uuid"))

@@ -11,11 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from test_suspend_crashes import state_of
 
 from support import CHECKOUT
 from support.suspension import Host, Program
-from vgpurun.limits import usage_file
+from vgpurun.limits import limits_file, usage_file
 
 STARTERS = CHECKOUT / "tests" / "sim" / "programs" / "starters.py"
 LIMITS = ("--mem", "1500m", "--gpus", "device=0")
@@ -25,6 +24,11 @@ HELD_MIB = 100 + 4 + 2 + 6 + 1000
 def reserved_mib(host: Host) -> list[int]:
     shown = json.loads(host.vgpurun("free", "--driver", "sim", "--format", "json").stdout)
     return [each["memory_reserved_bytes"] >> 20 for each in shown["gpus"]]
+
+
+def has_both(program: Program) -> bool:
+    """Whether it has the GPU that it leaves and the one that it comes to: looked at in no time, for it soon has not."""
+    return len(limits_file.read_limits(program.folder / "etc" / "limits") or []) == 2
 
 
 def phase_of(program: Program) -> str:
@@ -61,10 +65,12 @@ def test_a_move_after_one_that_was_cut_off(host: Host, start: Callable[..., Prog
     program.tell("start 1000")
     assert program.hears() == "started"
     cut = host.start("move", "--driver", "sim", "--gpus", "1", "--process", program.pid)
-    while reserved_mib(host) != [1500, 1500, 0, 0]:
+    while not has_both(program):
         assert cut.poll() is None
+        time.sleep(0.005)
     cut.kill()
     cut.communicate()
+    assert reserved_mib(host) == [1500, 1500, 0, 0]
     done = program.move("2")
     assert done.returncode == 0, done.stderr
     assert reserved_mib(host) == [0, 0, 1500, 0]
@@ -76,8 +82,9 @@ def test_a_program_that_ends_meanwhile(host: Host, start: Callable[..., Program]
     program.tell("start 1000")
     assert program.hears() == "started"
     move = host.start("move", "--driver", "sim", "--gpus", "1", "--process", program.pid)
-    while reserved_mib(host) != [1500, 1500, 0, 0]:
+    while not has_both(program):
         assert move.poll() is None
+        time.sleep(0.005)
     os.kill(program.child(), signal.SIGKILL)
     _, said = move.communicate(timeout=60)
     # It may come to the last of its steps before the state folder is gone.
@@ -160,7 +167,7 @@ def test_a_program_that_is_stopped_meanwhile(
     program = start(*LIMITS)
     assert program.asks("take 1000") == "taken"
     move = host.start("move", "--driver", "sim", "--gpus", "1", "--process", program.pid)
-    while (phase_of(program), state_of(host, program)) != (phase, state):
+    while (phase_of(program), program.state()) != (phase, state):
         assert move.poll() is None
     child = program.child()
     os.kill(child, signal.SIGSTOP)
@@ -168,11 +175,11 @@ def test_a_program_that_is_stopped_meanwhile(
     assert move.returncode == 125 and f"process {child} of process {program.pid} is stopped" in said
     assert reserved_mib(host) == [1500, 0, 0, 0]
     os.kill(child, signal.SIGCONT)
-    while state_of(host, program) != after:  # the driver goes on with what it was at
+    while program.state() != after:  # the driver goes on with what it was at
         time.sleep(0.05)
     back = program.resume()
     assert back.returncode == 0, back.stderr
-    assert state_of(host, program) == "RUNNING"
+    assert program.state() == "RUNNING"
     assert program.asks("uuid") == host.uuids[0]
     assert host.used_mib() == [HELD_MIB, 0, 0, 0]
     assert program.asks("check") == "right 4"
@@ -187,7 +194,7 @@ def test_a_program_that_is_killed_as_it_is_copied(host: Host, start: Callable[..
     assert program.asks("take 1000") == "taken"
     gpus = ("--gpus", "1") if verb == "move" else ()
     acting = host.start(verb, "--driver", "sim", *gpus, "--process", program.pid)
-    while (phase_of(program), state_of(host, program)) != ("suspending", "LOCKED"):
+    while (phase_of(program), program.state()) != ("suspending", "LOCKED"):
         assert acting.poll() is None
     time.sleep(0.1)
     program.kill()

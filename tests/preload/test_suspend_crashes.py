@@ -37,20 +37,13 @@ while True:
         bring_back(target, gpus, driver, None)
     print("round", flush=True)
 """
-STATE = "import sys; from cuda_driver import Driver; print(Driver(sys.argv[1]).process_state(int(sys.argv[2])))"
-
-
-def state_of(host: Host, program: Program) -> str:
-    library = host.environment["PYTHONPATH"] + "/../lib/build/sim/libcuda.so.1"
-    command = [sys.executable, "-c", STATE, library, str(program.child())]
-    return subprocess.run(command, env=host.environment, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def check(host: Host, program: Program) -> None:
     """A transition that was cut off is finished, one way or the other; and then the program goes on with every byte."""
     back = program.resume()
     assert back.returncode == 0, back.stderr
-    assert state_of(host, program) == "RUNNING"
+    assert program.state() == "RUNNING"
     assert not (program.folder / "suspension").exists()
     assert program.asks("check").startswith("right")
 

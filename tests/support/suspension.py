@@ -14,6 +14,8 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
 from support import CHECKOUT, LIBRARY, python_of
+from vgpurun.host import checkpoint_calls
+from vgpurun.host.checkpoints import ProcessState
 
 PATTERNS = CHECKOUT / "tests" / "sim" / "programs" / "patterns.py"
 SIM = LIBRARY.parent / "sim"
@@ -26,6 +28,7 @@ class Host:
         self.folder = folder
         self.uuids = [f"GPU-{os.getpid():08x}-{number:04x}-0000-0000-{os.urandom(6).hex()}" for number in range(count)]
         self.configure(memory_mib, extra)
+        self._driver: subprocess.Popen[str] | None = None
         kept = {name: text for name, text in os.environ.items() if not name.startswith(("VGPU", "DOCKER_"))}
         self.environment = {
             **kept,
@@ -67,6 +70,25 @@ class Host:
         shown = subprocess.run(query, env=environment, capture_output=True, text=True, check=True)
         return [int(line) for line in shown.stdout.split()]
 
+    def state_of(self, pid: int) -> str:
+        """Return the state of a process by the driver. What asks it is kept: some states are over in a second."""
+        if self._driver is None:
+            command = [sys.executable, "-I", "-S", checkpoint_calls.__file__, str(SIM / "libcuda.so.1")]
+            self._driver = subprocess.Popen(
+                command, env=self.environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            )
+            assert self._driver.stdout and self._driver.stdout.readline() == "ready\n"
+        assert self._driver.stdin and self._driver.stdout
+        self._driver.stdin.write(f"state {pid}\n")
+        self._driver.stdin.flush()
+        code, state = self._driver.stdout.readline().split()
+        assert code == "0", f"the driver does not know process {pid}: {code}"
+        return ProcessState(int(state)).name
+
+    def end(self) -> None:
+        if self._driver is not None:
+            self._driver.communicate()
+
 
 class Program:
     """A program that holds patterns, under `vgpurun local`."""
@@ -93,6 +115,10 @@ class Program:
     def child(self) -> int:
         """The process that uses the GPU."""
         return int(Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()[0])
+
+    def state(self) -> str:
+        """The state of that process, by the driver."""
+        return self.host.state_of(self.child())
 
     def tell(self, line: str) -> None:
         assert self.process.stdin
