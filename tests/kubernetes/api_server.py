@@ -59,6 +59,7 @@ class ApiServer:
         self.writes: list[str] = []
         self.fault: tuple[int, bytes] | None = None  # what every request is answered with instead
         self.answers_after_s = 0.0
+        self.asked = 0  # how often
         self.lock = Lock()
         self._watches: dict[SimpleQueue[dict[str, Any] | None], dict[str, str]] = {}  # what each selects by
         self._connections: set[socket.socket] = set()
@@ -329,6 +330,8 @@ def _handler(server: ApiServer) -> type[BaseHTTPRequestHandler]:
         def _serve(self) -> None:
             length = int(self.headers.get("Content-Length") or 0)
             body = json.loads(self.rfile.read(length)) if length else None
+            with server.lock:
+                server.asked += 1
             time.sleep(server.answers_after_s)
             if server.fault:
                 self._answer(*server.fault)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -151,10 +150,9 @@ def test_a_server_that_hangs_is_asked_twice_at_most(
     """Kubelet waits 45 s for a claim; were the API server given a minute, it would never hear why."""
     monkeypatch.setattr(dra_cluster, "_ANSWER_S", 1)
     server.answers_after_s = 10
-    began_s = time.monotonic()
     with pytest.raises(ClusterError, match="does not answer"):
         cluster.claim("lab", "share")
-    assert time.monotonic() - began_s < 3.5
+    assert server.asked <= 2
 
 
 def test_a_kubeconfig_that_cannot_be_used_is_named(tmp_path: Path) -> None:

@@ -99,9 +99,10 @@ def test_what_cannot_come_back_runs_on(start: Callable[..., Program], asked: str
 
 def test_work_that_does_not_end_runs_on(host: Host, start: Callable[..., Program]) -> None:
     program = start("--mem", "1g", "--gpus", "device=0")
-    assert program.asks("start 3000") == "started"
+    assert program.asks("begin") == "begun"
     refused = program.suspend("--timeout", "100ms")
     assert refused.returncode == 125 and "its work on the GPU did not end in time" in refused.stderr
+    assert program.asks("release") == "released"
     assert program.asks("check") == "right 4"
 
 
@@ -182,7 +183,7 @@ def test_a_damaged_record(host: Host, start: Callable[..., Program]) -> None:
 def test_ctrl_c(host: Host, start: Callable[..., Program], ending: signal.Signals) -> None:
     """It comes while work on the GPU is waited for, and to all processes of the terminal's foreground."""
     program = start("--mem", "1g", "--gpus", "device=0")
-    assert program.asks("start 4000") == "started"
+    assert program.asks("start 8000") == "started"
     suspending = host.start("suspend", "--driver", "sim", "--process", program.pid, is_group=True)
     while not (program.folder / "suspension").exists():
         time.sleep(0.02)

@@ -1,7 +1,7 @@
 /*
  * Several threads that use the driver at the same time, as each program may: nothing may fail but an allocation.
  *
- *   threads SECONDS KIND     prints the kind's name at its end
+ *   threads SECONDS KIND     prints the kind's name when they run, for so long or until SIGTERM
  *
  * The threads of a kind do not wait for each other, and share nothing but what is said: what they have in common is
  * what lies below them.
@@ -10,6 +10,7 @@
 #include "ok.h"
 
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -271,6 +272,10 @@ int main(int count, char **arguments) {
       kind = &kinds[i];
   if (kind == NULL)
     return 2;
+  sigset_t ends;
+  sigemptyset(&ends);
+  sigaddset(&ends, SIGTERM);
+  pthread_sigmask(SIG_BLOCK, &ends, NULL);
   OK(cuInit(0));
   for (int i = 0; i < (kind->again == change_gpus ? 2 : 1); i++)
     OK(cuDevicePrimaryCtxRetain(&contexts[i], i));
@@ -279,10 +284,11 @@ int main(int count, char **arguments) {
   for (intptr_t i = 0; i < THREADS; i++)
     if (pthread_create(&threads[i], NULL, work, (void *)i) != 0)
       abort();
-  sleep((unsigned)atoi(arguments[1]));
+  puts(kind->name);
+  fflush(stdout);
+  sigtimedwait(&ends, NULL, &(struct timespec){.tv_sec = atoi(arguments[1])});
   atomic_store_explicit(&stop, true, memory_order_relaxed);
   for (int i = 0; i < THREADS; i++)
     pthread_join(threads[i], NULL);
-  puts(kind->name);
   return 0;
 }

@@ -1,4 +1,4 @@
-"""Holds memory with patterns in it, and answers lines: check, start MS, alloc MIB, take MIB, share, uuid."""
+"""Holds memory with patterns in it, and answers lines: check, start MS, alloc MIB and so on."""
 
 import hashlib
 import sys
@@ -37,6 +37,12 @@ def main() -> None:
             case ["start", milliseconds]:
                 driver.launch(driver.kernel(f"spin_{milliseconds}ms"))
                 print("started", flush=True)
+            case ["begin"]:  # work that ends when it is told to
+                driver.launch(driver.kernel("held_until_release"), driver.stream())
+                print("begun", flush=True)
+            case ["release"]:
+                driver.launch(driver.kernel("release"), driver.stream())
+                print("released", flush=True)
             case ["alloc", mib]:
                 hold(int(mib) * MIB)
                 print("held", flush=True)
