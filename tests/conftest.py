@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -71,8 +72,9 @@ def _no_tenants_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
     yield
     base = tmp_path_factory.getbasetemp()
     for of in Path(abi.LOCK_DIR).glob("*/of"):
-        if Path(of.read_text()).is_relative_to(base):
-            shutil.rmtree(of.parent, ignore_errors=True)
+        with suppress(FileNotFoundError):  # that of another process, which removes its own
+            if Path(of.read_text()).is_relative_to(base):
+                shutil.rmtree(of.parent, ignore_errors=True)
 
 
 def pytest_configure() -> None:
