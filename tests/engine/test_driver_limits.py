@@ -89,7 +89,8 @@ def test_nothing_gets_past_the_drivers_own_limit(cli: Cli, debian_v2: str, escap
 
 def test_several_processes_have_it_together(cli: Cli, debian_v2: str) -> None:
     hold = f"python3 /programs/gpu.py hold {300 * MIB}"
-    script = f"umount /etc/ld.so.preload; sleep 60 | {hold} & sleep 60 | {hold} & sleep 3; {FILL}"
+    holders = "".join(f"sleep 60 | {hold} >/tmp/{name} & " for name in "ab")
+    script = f"umount /etc/ld.so.preload; {holders} until [ -s /tmp/a ] && [ -s /tmp/b ]; do sleep 0.1; done; {FILL}"
     filled = cli.run("--mem", "3g", *HOSTILE, *WITH_PROGRAMS, debian_v2, "sh", "-c", script).json()
     assert 3072 - 2 <= filled["granted_bytes"] // MIB + 2 * 300 + 3 * 518 <= 3072
 

@@ -24,8 +24,8 @@ def test_a_container_that_is_waited_for_ends_in_time(vgpurun: Cli, debian: str) 
 
 
 def test_one_that_nobody_waits_for_is_ended_by_the_next_launch(vgpurun: Cli, debian: str) -> None:
-    assert vgpurun.run("-d", "--name", "over", "--mem", "6g", "--for", "2s", debian, *ENDS_AT_ONCE).exit_code == 0
     assert vgpurun.run("-d", "--name", "goes-on", "--mem", "1g", "--for", "1h", debian, *ENDS_AT_ONCE).exit_code == 0
+    assert vgpurun.run("-d", "--name", "over", "--mem", "6g", "--for", "2s", debian, *ENDS_AT_ONCE).exit_code == 0
     shown = vgpurun("ps", "--driver", "sim").stdout
     assert "ends in 59 minutes" in shown and "STATUS" in shown
     wait_until(lambda: "its time is over" in vgpurun("ps", "--driver", "sim").stdout, "end")
@@ -61,15 +61,14 @@ def test_the_guard_ends_that_of_another_user_and_warns_before(
         environment = {**vgpurun.environment, "HOME": home}
         del environment["VGPURUN_STATE_DIR"]
         user = Cli(vgpurun.engine, environment, Path(home, ".local/state/vgpurun"), command=as_nobody)
+        says_what_it_is_told = "trap 'exit 143' TERM; until cat /.vgpurun/etc/guard; do sleep 0.1; done 2>/dev/null; "
+        command = (debian, "sh", "-c", says_what_it_is_told + "sleep 600 & wait")
         try:
-            assert (
-                user.run("-d", "--name", "theirs", "--mem", "1g", "--for", "10s", debian, *ENDS_AT_ONCE).exit_code == 0
-            )
+            assert user.run("-d", "--name", "theirs", "--mem", "1g", "--for", "20s", *command).exit_code == 0
             with vgpurun.started("guard", *vgpurun.driver) as guard:
-                told = ("cat", "/.vgpurun/etc/guard")
-                said = wait_until(lambda: user("exec", "theirs", *told).stdout, "word of the end")
-                assert "theirs: warn: the time of --for ends in" in said and len(said.splitlines()) == 1
                 wait_until(lambda: status(user, "theirs") == "exited", "stop")
+                said = user("logs", "theirs").stdout
+                assert "theirs: warn: the time of --for ends in" in said and len(said.splitlines()) == 1
                 vgpurun.engine.containers.get("theirs").start()
                 time.sleep(6)  # the guard looks every 5 s
                 assert status(user, "theirs") == "running"

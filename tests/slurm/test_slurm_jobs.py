@@ -80,9 +80,11 @@ def test_a_job_has_its_share_on_each_of_its_nodes(cluster: Cluster) -> None:
 
 
 def test_each_task_of_an_array_has_a_share_of_its_own(cluster: Cluster) -> None:
-    job = cluster.batch("--gres=shard:1 --array=1-4 -w n1", f"{ALLOCATES_OF_ONE}; sleep 2")
+    wait = "until [ -e /tmp/all ]; do sleep 0.1; done"
+    job = cluster.batch("--gres=shard:1 --array=1-4 -w n1", f"{ALLOCATES_OF_ONE}; {wait}")
     cluster.until(lambda: len(cluster.slices("n1")) == 4, "there are no four slices")
     ids = cluster.ask(f"squeue -h -r -j {job} -o %A", "root").split()
+    cluster.ask("touch /tmp/all")
     cluster.until(lambda: not cluster.ask("squeue -h -o %A", "root").split(), "the array goes on")
     assert [cluster.output(each) for each in ids] == 4 * [ONE_SHARD]
 
