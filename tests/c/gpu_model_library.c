@@ -108,10 +108,6 @@ void library_after_wait_all(struct model_process *process, int gpu) {
   meter_after_wait_all(&process->meters[gpu], model_clock_ns());
 }
 
-void library_before_poll(struct model_process *process, int gpu) {
-  meter_before_poll(&process->meters[gpu]);
-}
-
 void library_after_poll(struct model_process *process, int gpu, bool is_done) {
   if (is_done)
     meter_after_poll(&process->meters[gpu]);

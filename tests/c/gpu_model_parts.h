@@ -107,7 +107,6 @@ void library_before_wait(struct model_process *process, int gpu, int stream);
 void library_after_wait(struct model_process *process, int gpu, int stream);
 void library_before_wait_all(struct model_process *process, int gpu);
 void library_after_wait_all(struct model_process *process, int gpu);
-void library_before_poll(struct model_process *process, int gpu);
 void library_after_poll(struct model_process *process, int gpu, bool is_done);
 void library_forget_stream(struct model_process *process, int gpu, int stream);
 

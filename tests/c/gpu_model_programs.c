@@ -127,7 +127,7 @@ void model_poll(struct model_process *process, int gpu) {
 }
 
 bool model_is_done(struct model_process *process, int gpu, int stream) {
-  library_before_poll(process, gpu);
+  library_before_wait_all(process, gpu);
   model_pass_time(HOST_QUERY_NS);
   model_advance(process->now_ns);
   bool is_done = model_pending(process, gpu, stream) == 0;
@@ -144,7 +144,7 @@ struct marker *model_record(struct model_process *process, int gpu, int stream) 
 
 bool model_has_reached(struct model_process *process, struct marker *event) {
   for (int g = 0; g < MODEL_GPUS; g++)
-    library_before_poll(process, g);
+    library_before_wait_all(process, g);
   model_pass_time(HOST_QUERY_NS);
   model_advance(process->now_ns);
   for (int g = 0; g < MODEL_GPUS; g++)

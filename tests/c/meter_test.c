@@ -261,12 +261,12 @@ static void check_waits_for_short_work(void) {
   launch(stream, 50 * US, 1);
   int before = calls_with_a_stream;
   for (; gpu_free_at_ns > now_ns; now_ns += US) {
-    meter_before_poll(meter);
+    meter_before_wait_all(meter);
     meter_before_wait(stream);
   }
   CHECK(calls_with_a_stream == before, "%d", calls_with_a_stream - before);
   now_ns += 100 * US;
-  meter_before_poll(meter);
+  meter_before_wait_all(meter);
   CHECK(calls_with_a_stream > before, "a batch stays open");
 }
 

@@ -250,12 +250,13 @@ void meter_launched_more(struct meter_stream *stream, uint64_t work, uint32_t la
   meter_unclaim(stream);
 }
 
-/* Takes the open batch out of the stream to end it. False when there is none, or the calling thread may not call the
- * driver with the stream's handle. */
-static bool claim_open(struct meter_stream *stream) {
+/* Takes the open batch out of the stream to end it. False when there is none, or its last launch came later than age_ns
+ * ago, or the calling thread may not call the driver with the stream's handle. */
+static bool claim_open(struct meter_stream *stream, int64_t age_ns) {
   if (!get(stream->open) || !launched_here(stream) || !meter_claim(stream))
     return false;
-  bool mine = get(stream->open) && may_touch(stream);
+  bool is_old = age_ns == 0 || stream->meter->driver->now_ns() - stream->batch.last_launch_ns >= age_ns;
+  bool mine = get(stream->open) && is_old && may_touch(stream);
   if (mine)
     set(stream->open, false);
   else
@@ -270,7 +271,7 @@ static void for_each(struct meter *meter, void (*act)(struct meter_stream *strea
 }
 
 static void close_open(struct meter_stream *stream) {
-  if (!claim_open(stream))
+  if (!claim_open(stream, 0))
     return;
   meter_end_now(stream);
   meter_unclaim(stream);
@@ -295,29 +296,18 @@ void meter_end_all(struct meter *meter) {
 
 /* ---- the program waits, or asks ---------------------------------------------------------------------------------- */
 
-/* The same for a batch whose last launch is a while ago. Whether younger work is done the end of a wait, or one of the
- * next polls, tells well enough: a program that waits for short work is asked nothing more each time. */
-static bool claim_old(struct meter_stream *stream) {
-  if (!get(stream->open) || !launched_here(stream) || !meter_claim(stream))
-    return false;
-  bool is_old = stream->meter->driver->now_ns() - stream->batch.last_launch_ns >= METER_LATE_NS;
-  meter_unclaim(stream);
-  return is_old && claim_open(stream);
-}
-
+/* A batch whose last launch is a while ago ends here. Whether younger work is done the end of a wait, or one of the next
+ * polls, tells well enough: a program that waits for short work is asked nothing more each time. */
 void meter_before_wait(struct meter_stream *stream) {
-  if (!claim_old(stream))
+  if (!claim_open(stream, METER_LATE_NS))
     return;
-  if (stream->meter->driver->is_idle(stream->handle))
-    end_unseen(stream);
-  else
-    set(stream->open, true);
+  meter_end_now(stream);
   meter_unclaim(stream);
 }
 
 /* That tells when a stream is idle without any marker. */
 static void end_of_wait(struct meter_stream *stream, enum meter_wait wait, int64_t returned_ns) {
-  if (!claim_open(stream))
+  if (!claim_open(stream, 0))
     return;
   if (wait == METER_STREAM_IS_IDLE || stream->meter->driver->is_idle(stream->handle))
     end_at(stream, returned_ns, METER_LATE_NS);
@@ -346,15 +336,4 @@ void meter_after_wait_all(struct meter *meter, int64_t returned_ns) {
   for (uint32_t i = 0; i < count; i++)
     end_of_wait(meter->streams[i], METER_STREAM_MAY_BE_BUSY, returned_ns);
   meter_after_poll(meter);
-}
-
-static void before_poll(struct meter_stream *stream) {
-  if (!claim_old(stream))
-    return;
-  meter_end_now(stream);
-  meter_unclaim(stream);
-}
-
-void meter_before_poll(struct meter *meter) {
-  for_each(meter, before_poll);
 }

@@ -220,8 +220,7 @@ void meter_after_wait(struct meter_stream *stream, enum meter_wait wait, int64_t
 void meter_before_wait_all(struct meter *meter);
 void meter_after_wait_all(struct meter *meter, int64_t returned_ns);
 
-/* Before the program asks whether its work is done, and after it was told so. */
-void meter_before_poll(struct meter *meter);
+/* Around a question whether work is done: meter_before_wait_all, and this where the answer was yes. */
 void meter_after_poll(struct meter *meter);
 
 /* Settles what has completed, and tells the tenant, and each share within it, what has been paid. */

@@ -23,7 +23,7 @@ static CUresult end_wait(CUstream stream, CUresult result) {
   return result;
 }
 
-/* The meter of the waiting, or NULL. */
+/* The meter of what is waited for, or asked for, or NULL. */
 static struct meter *begin_wait_all(void) {
   struct meter *meter = meters_measure() ? meters_current() : NULL;
   if (meter != NULL)
@@ -37,13 +37,6 @@ static CUresult end_wait_all(struct meter *meter, CUresult result) {
   if (process_is_limited())
     pools_after_wait();
   return result;
-}
-
-static struct meter *begin_poll(void) {
-  struct meter *meter = meters_measure() ? meters_current() : NULL;
-  if (meter != NULL)
-    meter_before_poll(meter);
-  return meter;
 }
 
 static CUresult end_poll(struct meter *meter, CUresult result) {
@@ -87,17 +80,17 @@ HOOK CUresult cuEventSynchronize(CUevent event) {
 }
 
 HOOK CUresult cuStreamQuery(CUstream stream) {
-  struct meter *meter = begin_poll();
+  struct meter *meter = begin_wait_all();
   return end_poll(meter, real.cuStreamQuery(stream));
 }
 
 HOOK CUresult cuStreamQuery_ptsz(CUstream stream) {
-  struct meter *meter = begin_poll();
+  struct meter *meter = begin_wait_all();
   return end_poll(meter, real.cuStreamQuery_ptsz(stream));
 }
 
 HOOK CUresult cuEventQuery(CUevent event) {
-  struct meter *meter = begin_poll();
+  struct meter *meter = begin_wait_all();
   return end_poll(meter, real.cuEventQuery(event));
 }
 
