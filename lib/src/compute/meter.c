@@ -236,15 +236,10 @@ void meter_launched_more(struct meter_stream *stream, uint64_t work, uint32_t la
     batch->last_launch_ns = last_ns;
     if (stream->observer != NULL)
       stream->observer->joined(batch, cost_ns * launches);
-    bool full = batch->estimate_ns >= METER_BATCH_NS || batch->launches >= batch->most_launches;
-    /* Before some of them, perhaps, and the GPU had nothing to do then. */
-    bool paused = now_ns - last_ns >= METER_SPARSE_NS && now_ns - batch->began_ns >= batch->estimate_ns;
-    if (paused || (full && may_touch(stream))) {
+    /* Before some of them, perhaps, and the GPU had nothing to do then. A full batch ends with the next launch. */
+    if (now_ns - last_ns >= METER_SPARSE_NS && now_ns - batch->began_ns >= batch->estimate_ns) {
       set(stream->open, false);
-      if (paused)
-        end_unseen(stream);
-      else
-        meter_end_now(stream);
+      end_unseen(stream);
     }
   }
   meter_unclaim(stream);
