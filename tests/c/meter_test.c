@@ -318,8 +318,8 @@ static void check_destroyed_context(const char *when, int32_t claimed_by, int32_
   CHECK(paused == (harvested_by == 0), "%s: nobody else harvests", when);
   meter_remove_context(meter, &now_ns);
   markers_are_gone = true;
-  CHECK(meter->in_flight_batches == (paused ? 0 : before), "%s: left to the thread that harvests", when);
   meter_resume(meter, paused);
+  CHECK(meter->in_flight_batches == (paused ? 0 : before), "%s: left to the thread that harvests", when);
   if (!paused)
     claim_release(&meter->harvester);
   now_ns += S;

@@ -26,8 +26,7 @@ static void enter_flight(struct meter_stream *stream) {
     add(meter->in_flight_ns, batch->estimate_ns);
     atomic_store_explicit(&stream->head, head + 1, memory_order_release);
   } else {
-    meter_recycle(stream, batch->start);
-    meter_recycle(stream, batch->end);
+    meter_drop(stream, batch);
   }
   add(meter->to_pay_ns, batch->paid_ns);
   meter_harvest(meter);

@@ -187,8 +187,8 @@ struct meter_stream *meter_add_stream(struct meter *meter, void *context, void *
 void meter_remove_stream(struct meter_stream *stream);
 
 /* Between these two no other thread harvests, so that a context may be destroyed; false when a thread that harvests
- * hangs in the driver. Once it is certain that the context is destroyed, all its markers are forgotten without being
- * touched: by a thread that harvests, when it comes back. */
+ * hangs in the driver. Once it is certain that the context is destroyed, its markers are not touched any more: the next
+ * harvest forgets all that is in flight there. */
 bool meter_pause(struct meter *meter);
 void meter_remove_context(struct meter *meter, void *context);
 void meter_resume(struct meter *meter, bool paused);

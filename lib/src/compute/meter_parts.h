@@ -51,8 +51,13 @@ static inline void meter_recycle(struct meter_stream *stream, void *marker) {
     stream->meter->driver->recycle(marker);
 }
 
-/* By a thread that harvests: of what is in flight on a stream whose context is destroyed, nothing is measured. */
-void meter_forget_in_flight(struct meter_stream *stream);
+/* It will not be measured. */
+static inline void meter_drop(struct meter_stream *stream, const struct batch *batch) {
+  if (stream->observer != NULL)
+    stream->observer->measured(stream, batch, 0, 0);
+  meter_recycle(stream, batch->start);
+  meter_recycle(stream, batch->end);
+}
 
 /* False when a thread has it for long: it is at the gate, or calls the driver. */
 COLD bool meter_claim_again(struct meter_stream *stream);

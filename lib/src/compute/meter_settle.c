@@ -144,26 +144,13 @@ static void leave_flight(struct meter_stream *stream, const struct batch *batch)
   atomic_store_explicit(&stream->tail, get(stream->tail) + 1, memory_order_release);
 }
 
-static void drop(struct meter_stream *stream, const struct batch *batch) {
-  if (stream->observer != NULL)
-    stream->observer->measured(stream, batch, 0, 0);
-}
-
-void meter_forget_in_flight(struct meter_stream *stream) {
-  while (!meter_is_dry(stream)) {
-    const struct batch batch = stream->ring[get(stream->tail) % METER_RING];
-    drop(stream, &batch);
-    leave_flight(stream, &batch);
-  }
-}
-
 static void harvest_stream(struct meter_stream *stream) {
   struct meter *meter = stream->meter;
-  if (meter_is_destroyed(stream))
-    meter_forget_in_flight(stream);
   while (!meter_is_dry(stream)) {
     struct batch *oldest = &stream->ring[get(stream->tail) % METER_RING];
-    enum meter_state state = oldest->end != NULL ? meter->driver->query(oldest->end) : METER_DONE;
+    enum meter_state state = meter_is_destroyed(stream) ? METER_LOST
+                             : oldest->end != NULL      ? meter->driver->query(oldest->end)
+                                                        : METER_DONE;
     int64_t now_ns = meter->driver->now_ns();
     if (state == METER_PENDING) {
       oldest->end_ns = now_ns;
@@ -175,11 +162,10 @@ static void harvest_stream(struct meter_stream *stream) {
       int64_t end_ns = place_end(stream, &batch, now_ns);
       settle(stream, &batch, end_ns);
       gate_note_progress(meter, end_ns, now_ns);
-    } else { /* after an error of the context, in which nothing runs any more */
-      add(meter->to_pay_ns, -batch.paid_ns);
-      drop(stream, &batch);
-      meter_recycle(stream, batch.start);
-      meter_recycle(stream, batch.end);
+    } else {
+      if (!meter_is_destroyed(stream)) /* after an error of the context, in which nothing runs any more */
+        add(meter->to_pay_ns, -batch.paid_ns);
+      meter_drop(stream, &batch);
     }
     leave_flight(stream, &batch);
   }

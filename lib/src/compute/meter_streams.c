@@ -4,13 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* With the claim held, which ends here. */
-static void give_up(struct meter_stream *stream) {
-  set(stream->handle, NULL);
-  set(stream->open, false);
-  meter_unclaim(stream);
-}
-
 /* A removed stream's entry may be taken again once its last markers have been harvested, and nobody works on it. */
 static struct meter_stream *claim_unused(struct meter *meter) {
   for (uint32_t i = 0; i < meter->stream_count; i++) {
@@ -70,33 +63,22 @@ struct meter_stream *meter_add_stream(struct meter *meter, void *context, void *
 }
 
 void meter_remove_stream(struct meter_stream *stream) {
-  if (!meter_claim_patiently(stream->meter->driver, &stream->claim)) { /* left to the thread that works on it */
-    set(stream->handle, NULL);
-    return;
+  bool mine = meter_claim_patiently(stream->meter->driver, &stream->claim); /* else left to the thread that has it */
+  if (mine && swap(stream->open, false)) {
+    if (meter_is_destroyed(stream))
+      meter_drop(stream, &stream->batch);
+    else
+      meter_end_now(stream);
   }
-  if (swap(stream->open, false))
-    meter_end_now(stream);
-  meter_harvest(stream->meter);
-  give_up(stream);
+  set(stream->handle, NULL);
+  if (mine)
+    meter_unclaim(stream);
 }
 
 bool meter_pause(struct meter *meter) {
   meter_close_all(meter);
   meter_harvest(meter);
   return meter_claim_patiently(meter->driver, &meter->harvester);
-}
-
-void meter_resume(struct meter *meter, bool paused) {
-  if (paused)
-    claim_release(&meter->harvester);
-}
-
-static void forget_open_batch(struct meter_stream *stream) {
-  if (!meter_claim_patiently(stream->meter->driver, &stream->claim)) /* left to the thread that works on it */
-    return;
-  if (get(stream->open) && stream->observer != NULL)
-    stream->observer->measured(stream, &stream->batch, 0, 0);
-  give_up(stream);
 }
 
 void meter_remove_context(struct meter *meter, void *context) {
@@ -106,12 +88,15 @@ void meter_remove_context(struct meter *meter, void *context) {
     if (get(stream->context) != context)
       continue;
     set(stream->context, NULL);
-    set(stream->handle, NULL);
-    forget_open_batch(stream);
-    if (claim_is_own(&meter->harvester))
-      meter_forget_in_flight(stream);
+    meter_remove_stream(stream);
   }
   for (int i = 0; i < METER_MAX_CONTEXTS; i++)
     if (get(meter->timelines[i].context) == context)
       set(meter->timelines[i].context, NULL);
+}
+
+void meter_resume(struct meter *meter, bool paused) {
+  if (paused)
+    claim_release(&meter->harvester);
+  meter_harvest(meter);
 }
