@@ -322,15 +322,9 @@ struct turns_files *turns_files_open(const char *uuid, int device, const struct 
   return NULL;
 }
 
-static bool is_published(const struct turns_files *files, const struct limits *limits) {
-  const struct limits *before = &files->published;
-  return before->sm_percent == limits->sm_percent && before->sm_policy == limits->sm_policy &&
-         before->priority == limits->priority;
-}
-
-static void publish(struct turns_files *files, const struct limits *limits) {
+static void publish(struct turns_files *files, const struct turns_terms *terms) {
   struct vgpu_device_limit own = {
-      .sm_limit_percent = limits->sm_percent, .sm_policy = limits->sm_policy, .priority = limits->priority};
+      .sm_limit_percent = terms->percent, .sm_policy = terms->policy, .priority = terms->priority};
   int folder = open_folder(files, files->own_name), file = open_in(folder, "limits", O_WRONLY);
   if (folder >= 0)
     close(folder);
@@ -339,16 +333,16 @@ static void publish(struct turns_files *files, const struct limits *limits) {
   snprintf(own.uuid, sizeof own.uuid, "%.*s", VGPU_UUID_SIZE - 1, files->uuid);
   size_t at = offsetof(struct vgpu_limits, devices) + (size_t)files->peers[0].device * sizeof own;
   if (shared_file_write_at(file, &own, sizeof own, (off_t)at))
-    files->published = *limits;
+    files->published = *terms;
   close(file);
 }
 
-void turns_files_publish(struct turns_files *files, const struct limits *limits) {
+void turns_files_publish(struct turns_files *files, const struct turns_terms *terms) {
   if (*files->own_name == '\0')
     return;
   claim_take(&files->publishing);
-  if (!is_published(files, limits))
-    publish(files, limits);
+  if (memcmp(&files->published, terms, sizeof *terms) != 0)
+    publish(files, terms);
   claim_release(&files->publishing);
 }
 

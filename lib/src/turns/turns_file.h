@@ -27,7 +27,7 @@ struct turns_files {
   const char *folder;                     /* of the tenants */
   char own_name[64];                      /* of a folder that we have made, and write the limits in; else empty */
   int32_t publishing;                     /* a claim, on what is */
-  struct limits published;                /* there */
+  struct turns_terms published;           /* there */
   int64_t listed_ns;                      /* the time of the last look, by the clock of the file system */
   int64_t next_entry;                     /* of the folder, where that look came to its end */
   struct turns_peer peers[TURNS_TENANTS]; /* ours first, as in turns.tenants */
@@ -40,7 +40,7 @@ extern const struct turns_system turns_file_system; /* of a struct turns_files *
 struct turns_files *turns_files_open(const char *uuid, int device, const struct shared_file *usage);
 
 /* Tells what this tenant may have, where no host does. */
-void turns_files_publish(struct turns_files *files, const struct limits *limits);
+void turns_files_publish(struct turns_files *files, const struct turns_terms *terms);
 
 /* In a forked child; or for good. */
 void turns_files_forget(struct turns_files *files);
