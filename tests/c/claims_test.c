@@ -65,6 +65,11 @@ static void ignore_wait(const struct meter *meter, int64_t began_ns, int64_t end
   (void)meter, (void)began_ns, (void)ended_ns;
 }
 
+static struct meter_terms no_limit(const void *owner) {
+  (void)owner;
+  return (struct meter_terms){.percents = {VGPU_NO_SM_LIMIT}};
+}
+
 static const struct meter_observer observer = {count_joined, count_ended, ignore_wait};
 static struct vgpu_device_shared device;
 static struct device_state state = {.memory = &device};
@@ -146,7 +151,7 @@ static void check_claims_left_behind(void) {
 int main(void) {
   pthread_t launching[THREADS], waiting;
   meter = calloc(1, sizeof *meter);
-  meter_init(meter, &driver, VGPU_NO_SM_LIMIT);
+  meter_init(meter, &driver, no_limit, NULL);
   meter_add_bucket(meter, &state, NULL);
   stream = meter_add_stream(meter, &device, &device);
   check_claims_left_behind();

@@ -92,13 +92,19 @@ static const struct meter_driver driver = {fake_now,     fake_sleep,        fake
 static struct meter *meter;
 static struct meter_stream *stream;
 
+static struct meter_terms fake_terms(const void *percent) {
+  return (struct meter_terms){.percents = {*(const uint32_t *)percent}, .takes_turns = true};
+}
+
 static inline void start_over(uint32_t percent) {
+  static uint32_t limit;
+  limit = percent;
   now_ns = gpu_free_at_ns = 5000 * S;
   capturing = lose_markers = markers_are_gone = false;
   device = (struct vgpu_device_shared){0};
   free(meter);
   meter = calloc(1, sizeof *meter);
-  meter_init(meter, &driver, percent);
+  meter_init(meter, &driver, fake_terms, &limit);
   meter_add_bucket(meter, &state, NULL);
   stream = meter_add_stream(meter, &now_ns, &now_ns);
 }

@@ -27,10 +27,8 @@ void library_begin(struct model_process *process) {
     container->state[g].memory = &container->device[g];
     container->device[g].uuid[0] = 'G';
     container->states[g] = &container->state[g];
-    meter_init(meter, &model_driver, container->percent);
+    meter_init(meter, &model_driver, terms_of, meter);
     meter_add_bucket(meter, &container->state[g], container->states);
-    meter->terms = terms_of;
-    meter->owner = meter;
     meter->takes_turns = true;
     container->is_there = true;
     process->files[g] = (struct model_files){g, process->container, &meter->turns};

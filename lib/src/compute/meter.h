@@ -137,8 +137,7 @@ struct meter {
   const struct meter_observer *observer;        /* NULL: nobody looks on */
   struct meter_bucket buckets[VGPU_MAX_LEVELS]; /* the tenant's first, the own share's last */
   int bucket_count;
-  uint32_t percent;
-  struct meter_terms (*terms)(const void *owner); /* NULL: percent for ever */
+  struct meter_terms (*terms)(const void *owner);
   const void *owner;
   bool takes_turns;    /* with other processes on the GPU */
   bool launches_block; /* until their work is done */
@@ -172,7 +171,8 @@ struct meter {
   struct meter_cost costs[1 << METER_COST_SET_BITS][METER_COST_WAYS];
 };
 
-void meter_init(struct meter *meter, const struct meter_driver *driver, uint32_t percent);
+void meter_init(struct meter *meter, const struct meter_driver *driver,
+                struct meter_terms (*terms)(const void *owner), const void *owner);
 
 /* The tenant's, and then those of shares within it. Before the first launch. */
 void meter_add_bucket(struct meter *meter, struct device_state *state, struct device_state *const *others);

@@ -17,10 +17,12 @@ static struct meter_stream *claim_unused(struct meter *meter) {
   return NULL;
 }
 
-void meter_init(struct meter *meter, const struct meter_driver *driver, uint32_t percent) {
+void meter_init(struct meter *meter, const struct meter_driver *driver,
+                struct meter_terms (*terms)(const void *owner), const void *owner) {
   memset(meter, 0, sizeof *meter);
   meter->driver = driver;
-  meter->percent = percent;
+  meter->terms = terms;
+  meter->owner = owner;
   meter->patience_ns = METER_PATIENCE_NS;
 }
 
@@ -32,9 +34,7 @@ void meter_add_bucket(struct meter *meter, struct device_state *state, struct de
 }
 
 struct meter_terms meter_terms(struct meter *meter) {
-  struct meter_terms terms = {.percents = {meter->percent}, .takes_turns = true};
-  if (meter->terms != NULL)
-    terms = meter->terms(meter->owner);
+  struct meter_terms terms = meter->terms(meter->owner);
   for (int i = 0; i < meter->bucket_count; i++)
     set(meter->buckets[i].percent, terms.percents[i]);
   return terms;

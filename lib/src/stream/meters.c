@@ -98,10 +98,8 @@ static struct meter *make(struct device *device) {
   if (states[0][0] == NULL)
     find_states();
   claim_release(&finding);
-  meter_init(made, &markers_driver, device_limits(device).sm_percent);
+  meter_init(made, &markers_driver, terms_of, device);
   add_buckets(made, device);
-  made->terms = terms_of;
-  made->owner = device;
   made->observer = profile_observer();
   made->launches_block = launches_block();
   if (process_shows_limits())
