@@ -12,11 +12,10 @@ static struct meter_terms terms_of(const void *owner) {
     return terms;
   }
   const struct turns_terms own = {container->percent, (uint16_t)container->policy, (uint16_t)container->priority};
-  turns_set_terms(&meter->turns, &own);
   terms.takes_turns = true;
   terms.is_apart = container->policy == VGPU_SM_APART;
   terms.yields = container->policy == VGPU_SM_BURST || container->percent >= VGPU_NO_SM_LIMIT;
-  terms.percents[0] = turns_share_percent(&meter->turns);
+  terms.percents[0] = turns_share_percent(&meter->turns, &own);
   return terms;
 }
 

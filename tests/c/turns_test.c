@@ -100,7 +100,7 @@ static void start_over(int count) {
   tenants_there = count;
   for (int i = 0; i < count; i++) {
     turns_begin(&tenants[i].turns, &in_memory, &files[i], 0);
-    turns_set_terms(&tenants[i].turns, &(struct turns_terms){.percent = VGPU_NO_SM_LIMIT});
+    tenants[i].turns.terms = (struct turns_terms){.percent = VGPU_NO_SM_LIMIT};
   }
 }
 

@@ -290,8 +290,8 @@ void meter_end_all(struct meter *meter) {
 
 /* ---- the program waits, or asks ---------------------------------------------------------------------------------- */
 
-/* A batch whose last launch is a while ago ends here. Whether younger work is done the end of a wait, or one of the next
- * polls, tells well enough: a program that waits for short work is asked nothing more each time. */
+/* A batch whose last launch is a while ago ends here. Whether younger work is done the end of a wait, or one of the
+ * next polls, tells well enough: a program that waits for short work is asked nothing more each time. */
 void meter_before_wait(struct meter_stream *stream) {
   if (!claim_open(stream, METER_LATE_NS))
     return;

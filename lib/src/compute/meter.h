@@ -171,8 +171,8 @@ struct meter {
   struct meter_cost costs[1 << METER_COST_SET_BITS][METER_COST_WAYS];
 };
 
-void meter_init(struct meter *meter, const struct meter_driver *driver,
-                struct meter_terms (*terms)(const void *owner), const void *owner);
+void meter_init(struct meter *meter, const struct meter_driver *driver, struct meter_terms (*terms)(const void *owner),
+                const void *owner);
 
 /* The tenant's, and then those of shares within it. Before the first launch. */
 void meter_add_bucket(struct meter *meter, struct device_state *state, struct device_state *const *others);

@@ -17,8 +17,8 @@ static struct meter_stream *claim_unused(struct meter *meter) {
   return NULL;
 }
 
-void meter_init(struct meter *meter, const struct meter_driver *driver,
-                struct meter_terms (*terms)(const void *owner), const void *owner) {
+void meter_init(struct meter *meter, const struct meter_driver *driver, struct meter_terms (*terms)(const void *owner),
+                const void *owner) {
   memset(meter, 0, sizeof *meter);
   meter->driver = driver;
   meter->terms = terms;

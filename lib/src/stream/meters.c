@@ -35,12 +35,11 @@ static struct meter_terms terms_of(const void *owner) {
   if (meter == NULL || !meter->takes_turns) /* then nobody knows who else wants the GPU: the limit holds always */
     return terms;
   const struct turns_terms own = {limits.sm_percent, (uint16_t)limits.sm_policy, (uint16_t)limits.priority};
-  turns_set_terms(&meter->turns, &own);
   turns_files_publish(meter->turns.files, &own);
   terms.takes_turns = true;
   terms.is_apart = limits.sm_policy == VGPU_SM_APART;
   terms.yields = limits.sm_policy == VGPU_SM_BURST || limits.sm_percent >= VGPU_NO_SM_LIMIT;
-  terms.percents[0] = turns_share_percent(&meter->turns);
+  terms.percents[0] = turns_share_percent(&meter->turns, &own);
   return terms;
 }
 

@@ -33,12 +33,6 @@ void turns_begin(struct turns *turns, const struct turns_system *system, void *f
   set_end(turns, 0, 0);
 }
 
-void turns_set_terms(struct turns *turns, const struct turns_terms *terms) {
-  claim_take(&turns->lock);
-  turns->terms = *terms;
-  claim_release(&turns->lock);
-}
-
 void turns_note_presence(struct turns *turns) {
   claim_take(&turns->lock);
   set_ticket(turns, turns->own.ticket_ns, turns->system->now_ns());
@@ -232,11 +226,12 @@ struct turns_view turns_look(struct turns *turns) {
   return view;
 }
 
-uint32_t turns_share_percent(struct turns *turns) {
+uint32_t turns_share_percent(struct turns *turns, const struct turns_terms *terms) {
   claim_take(&turns->lock);
-  if (!is_hard(&turns->terms))
+  turns->terms = *terms;
+  if (!is_hard(terms))
     look_if_due(turns);
-  uint32_t percent = share_percent(&turns->terms, turns->others);
+  uint32_t percent = share_percent(terms, turns->others);
   claim_release(&turns->lock);
   return percent;
 }

@@ -104,19 +104,17 @@ struct turns {
 
 void turns_begin(struct turns *turns, const struct turns_system *system, void *files, int slot);
 
-/* Sets what this tenant may have. */
-void turns_set_terms(struct turns *turns, const struct turns_terms *terms);
-
 /* Tells the others that we are there, and may launch. */
 void turns_note_presence(struct turns *turns);
 
 /* As it was lately. */
 struct turns_view turns_look(struct turns *turns);
 
-/* The share of the GPU's time, 1 to 100, that falls to this tenant now. By its own limit while that is hard; else by
- * the limits of those that are there and not of lower priority: without a limit what is left, split evenly; with
- * VGPU_SM_BURST its limit, and of what nobody else's limit covers a part in proportion to it. */
-uint32_t turns_share_percent(struct turns *turns);
+/* Takes the own terms, and tells the share of the GPU's time, 1 to 100, that falls to this tenant now. By its own limit
+ * while that is hard; else by the limits of those that are there and not of lower priority: without a limit what is
+ * left, split evenly; with VGPU_SM_BURST its limit, and of what nobody else's limit covers a part in proportion to it.
+ */
+uint32_t turns_share_percent(struct turns *turns, const struct turns_terms *terms);
 
 /* Is it ours, and to be passed on as soon as our work has drained? When one waits that does not have a lower priority,
  * and the slice is used up with what is in flight; or at once when one of higher priority waits. */
