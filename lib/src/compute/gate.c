@@ -7,7 +7,6 @@
  * alone, where the GPU idles some microseconds each time that work begins, until it has waited for so long. */
 #define QUANTUM_NS 8000000LL
 #define MOST_AHEAD_NS (2 * TURNS_SLICE_NS) /* of the part of the container's GPU time that falls to a process */
-#define DOUBLINGS 4                        /* of how many launches the valve lets through at once */
 #define LOOK_NS 500000LL            /* between looks; the least patience; work that stands still for so long waits */
 #define LONGEST_SLEEP_NS 50000000LL /* after which the limit is looked at again: the host may have changed it */
 #define OVERRUN_TIMES 2             /* kernels of one name may take now one and now ten milliseconds */
@@ -56,8 +55,7 @@ static bool valve_opens(struct meter *meter, int64_t now_ns) {
   if (patience_ns >= METER_PATIENCE_NS)
     patience_ns = max(patience_ns, expected_ns);
   int64_t ends = stalled_ns(meter, now_ns) / patience_ns;
-  int64_t most = (1LL << min(ends, DOUBLINGS)) - 1 + max(ends - DOUBLINGS, 0) * (1LL << DOUBLINGS);
-  if (get(meter->valve_passed) >= most)
+  if (get(meter->valve_passed) >= ends * ends)
     return false;
   static int said;
   log_once(&said, LOG_INFO, "GPU work in flight makes no progress; launches go on without waiting for it");
