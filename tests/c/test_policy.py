@@ -21,11 +21,14 @@ SLOW = [*TABLES, "hand_over", "shares", "strangers"]
 EXHAUSTIVE = [
     ("alone", "kernels and graphs"),
     ("company", "priority"),
+    ("company", "long kernels beside short ones"),
+    ("hand_over", "three processes, one killed"),
     ("spins", "collectives of two tenants"),
     ("spins", "collectives"),
     ("strangers", "two"),
     ("strangers", "one without a limit"),
     ("strangers", "one that may burst"),
+    ("tenants", "kernels of 50 us"),
 ]
 PROGRAMS = sorted(path.stem.removesuffix("_test") for path in HERE.glob("*_test.c"))
 

@@ -65,7 +65,7 @@ def image_maker(engine: docker.DockerClient) -> Iterator[Callable[..., str]]:
 
 @pytest.fixture(scope="session")
 def debian(image_maker: Callable[..., str]) -> str:
-    """An image with glibc, Python, gcc and make."""
+    """An image with glibc and Python."""
     return image_maker("debian", images.debian)
 
 
@@ -82,14 +82,15 @@ def musl(image_maker: Callable[..., str]) -> str:
 
 
 @pytest.fixture(scope="session")
-def cuda_devel(image_maker: Callable[..., str], debian: str) -> str:
+def cuda_devel(image_maker: Callable[..., str]) -> str:
     """An image with a compiler and the CUDA headers, as a base for the library's build."""
     packages = Path(sysconfig.get_path("purelib")) / "nvidia"
     headers = [*packages.glob("*/include/cuda.h"), *packages.glob("*/include/nvml.h")]
     include_dirs = sorted({header.parent for header in headers})
     if not include_dirs:
         unavailable("the CUDA headers are not installed: make venv", required=is_set("REQUIRE_ENGINE"))
-    return image_maker("cuda-devel", images.cuda_devel, debian, include_dirs)
+    base = image_maker("compilers", images.debian, images.BUILD)
+    return image_maker("cuda-devel", images.cuda_devel, base, include_dirs)
 
 
 @pytest.fixture

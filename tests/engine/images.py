@@ -9,6 +9,7 @@ import tarfile
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import docker
@@ -17,8 +18,8 @@ from support.debian_packages import UnavailableError, kept, tool, unpacked
 
 PROGRAMS = Path(__file__).parent / "programs"
 DEBIAN_SUITE = "bookworm"
-# Python with ctypes for the test programs; the rest is what builds the library in a container.
-DEBIAN_PACKAGES = "python3,gcc,make,libc6-dev"
+PYTHON = "python3"  # with ctypes for the test programs
+BUILD = "python3,gcc,make,libc6-dev"  # builds the library in a container; twice as large, and each engine imports it
 LEFT_OUT = (
     "/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*", "/usr/share/info/*",
     "/usr/bin/*-lto-dump-*", "/usr/lib/gcc/*/lto1", "/usr/lib/*san.*",
@@ -26,9 +27,9 @@ LEFT_OUT = (
 COMMAND_PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
-def debian(client: docker.DockerClient, tag: str) -> None:
-    """A Debian with glibc, Python, gcc and make."""
-    _import(client, debian_tar(), tag)
+def debian(client: docker.DockerClient, tag: str, packages: str = PYTHON) -> None:
+    """A Debian with glibc and these packages."""
+    _import(client, debian_tar(packages), tag)
 
 
 def busybox(client: docker.DockerClient, tag: str) -> None:
@@ -51,7 +52,7 @@ def musl(client: docker.DockerClient, tag: str) -> None:
 
 
 def cuda_devel(client: docker.DockerClient, tag: str, base_tag: str, include_dirs: list[Path]) -> None:
-    """The Debian image with the CUDA headers where NVIDIA's devel images have them."""
+    """An image with the CUDA headers where NVIDIA's devel images have them."""
     with new_root() as context:
         for folder in include_dirs:
             shutil.copytree(folder, context / "include", dirs_exist_ok=True)
@@ -59,14 +60,14 @@ def cuda_devel(client: docker.DockerClient, tag: str, base_tag: str, include_dir
         client.images.build(path=str(context), tag=tag, rm=True, forcerm=True)
 
 
-def debian_tar() -> Path:
-    recipe = hashlib.sha256(repr((DEBIAN_SUITE, DEBIAN_PACKAGES, LEFT_OUT)).encode()).hexdigest()[:12]
-    return kept(f"debian-{DEBIAN_SUITE}-{recipe}", _make_debian) / "root.tar"
+def debian_tar(packages: str = PYTHON) -> Path:
+    recipe = hashlib.sha256(repr((DEBIAN_SUITE, packages, LEFT_OUT)).encode()).hexdigest()[:12]
+    return kept(f"debian-{DEBIAN_SUITE}-{recipe}", partial(_make_debian, packages)) / "root.tar"
 
 
-def _make_debian(folder: Path) -> None:
+def _make_debian(packages: str, folder: Path) -> None:
     options = [f"--dpkgopt=path-exclude={pattern}" for pattern in LEFT_OUT]
-    options += ["--quiet", "--variant=minbase", f"--include={DEBIAN_PACKAGES}"]
+    options += ["--quiet", "--variant=minbase", f"--include={packages}"]
     try:
         subprocess.run([tool("mmdebstrap", "mmdebstrap"), *options, DEBIAN_SUITE, folder / "root.tar"], check=True)
     except subprocess.CalledProcessError as error:

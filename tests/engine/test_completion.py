@@ -49,7 +49,9 @@ def test_without_an_engine_nothing_is_completed_and_nothing_said(vgpurun: Cli) -
     assert complete(vgpurun, "rm", "x") == []
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+@pytest.mark.parametrize(
+    "shell", ["bash", *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("zsh", "fish"))]
+)
 def test_scripts(vgpurun: Cli, shell: str) -> None:
     script = vgpurun("completion", shell).stdout
     assert "_VGPURUN_COMPLETE" in script

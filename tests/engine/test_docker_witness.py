@@ -47,13 +47,18 @@ CREATED = "only recorded"  # the answer to every request for a container
 
 
 def marked(lines: list[str]) -> list[object]:
-    """All lines but the first of each option are for `make test-all`."""
-    first = Counter[str]()
+    """All lines but the first for options of one kind are for `make test-all`; tests/unit/test_options.py has each."""
+    kinds = {
+        name: (flag.parse, flag.gather)
+        for flag in FLAGS.values() for name in (*flag.names.split(", "), *flag.aliases)
+    }  # fmt: skip
+    seen = Counter[object]()
     found = []
     for line in lines:
         option = line.partition(" ")[0].partition("=")[0]
-        first[option] += 1
-        found.append(pytest.param(line, id=line, marks=[pytest.mark.exhaustive] * (first[option] > 1)))
+        kind = kinds.get(option, option)
+        seen[kind] += 1
+        found.append(pytest.param(line, id=line, marks=[pytest.mark.exhaustive] * (seen[kind] > 1)))
     return found
 
 

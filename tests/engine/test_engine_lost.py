@@ -101,7 +101,7 @@ def lost(request: pytest.FixtureRequest, built_library: Path, tmp_path: Path) ->
         unavailable(str(error), required=is_set("REQUIRE_ENGINE"))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive  # tests/preload/test_suspend_crashes.py has kills without an engine
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("lost", [("--live-restore",)], indirect=True)
 @pytest.mark.parametrize("rounds", [1, pytest.param(ROUNDS // 6, marks=pytest.mark.exhaustive)])

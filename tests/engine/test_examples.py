@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from cli import Cli
-from support import CHECKOUT, assert_measured
+from cli import Cli, clean_environment
+from support import CHECKOUT, assert_measured, own_gpu_config
 
 EXAMPLES = CHECKOUT / "examples"
 
@@ -21,26 +21,34 @@ def share_of_demo(output: str) -> float:
     return float(re.findall(r"([0-9.]+)% of the above", output)[0])
 
 
-@pytest.mark.real_time
-@pytest.mark.parametrize(
-    "with_engine",
-    [pytest.param(True, id="in containers", marks=pytest.mark.exhaustive), pytest.param(False, id="without an engine")],
-)
-def test_the_demo(own_gpu: Cli, tmp_path: Path, with_engine: bool) -> None:
-    environment = own_gpu.environment | ({} if with_engine else {"DOCKER_HOST": f"unix://{tmp_path}/no.sock"})
-    command = [sys.executable, EXAMPLES / "demo.py"]
+def assert_demo(environment: dict[str, str], where: str) -> None:
+    """The demo runs there, shows a GPU of 2 GiB, and has half of its time."""
 
     def share() -> float:
+        command = [sys.executable, EXAMPLES / "demo.py"]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL)
         assert done.returncode == 0, done
-        assert ("in containers" in done.stdout) is with_engine
+        assert where in done.stdout
         assert "2048 MiB in CUDA, 2048 MiB in nvidia-smi" in done.stdout
         assert "then out of memory" in done.stdout
         assert "allocations work again" in done.stdout
-        own_gpu.assert_nothing_left()
         return share_of_demo(done.stdout)
 
     assert_measured(share, lambda share: abs(share - 50) < 6)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.real_time
+def test_the_demo_in_containers(own_gpu: Cli) -> None:
+    assert_demo(own_gpu.environment, "in containers")
+    own_gpu.assert_nothing_left()
+
+
+@pytest.mark.real_time
+def test_the_demo_without_an_engine(built_library: Path, tmp_path: Path) -> None:
+    environment = clean_environment(f"unix://{tmp_path}/no.sock", tmp_path / "state", tmp_path)
+    assert_demo(environment | {"VGPUSIM_CONFIG": own_gpu_config(tmp_path)}, "with `vgpurun local`")
+    assert list((tmp_path / "state" / "containers").iterdir()) == []
 
 
 @pytest.mark.exhaustive

@@ -168,7 +168,7 @@ def attacked(vgpurun: Cli, debian: str, tmp_path: Path) -> Iterator[Attacked]:
     assert vgpurun("slice", "rm", *vgpurun.driver, "--force", "team").exit_code == 0
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive  # tests/preload/test_moves_crashes.py and test_moves_races.py have this without containers
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("rounds", [2, pytest.param(ROUNDS // 4, marks=pytest.mark.exhaustive)])
 def test_whatever_happens_meanwhile(attacked: Attacked, rounds: int) -> None:

@@ -25,7 +25,7 @@ from vgpurun.launch.container import sweep
 from vgpurun.limits.model import quotas_from_json
 from vgpurun.util.background import Background
 
-ROOM = 8  # launches of 2 GiB on two GPUs of 8 GiB
+ROOM = 4  # launches of 4 GiB on two GPUs of 8 GiB
 
 
 @pytest.fixture
@@ -58,18 +58,18 @@ def started_together(cli: Cli, stack: ExitStack, count: int, *arguments: str) ->
     return [stack.enter_context(cli.started(*command)) for _ in range(count)]
 
 
-def test_twenty_launches_at_once_into_room_for_eight(two_gpus: Cli, debian: str) -> None:
+def test_ten_launches_at_once_into_room_for_four(two_gpus: Cli, debian: str) -> None:
     with ExitStack() as stack:
-        launches = started_together(two_gpus, stack, 20, "-d", "--mem", "2g", debian, "sleep", "300")
+        launches = started_together(two_gpus, stack, 10, "-d", "--mem", "4g", debian, "sleep", "300")
         ended = [(process.communicate(timeout=100), process.returncode) for process in launches]
-    assert Counter(code for _, code in ended) == {0: ROOM, 125: 20 - ROOM}, ended
-    assert sorted(gpus_of(two_gpus).values()) == [4, 4]
+    assert Counter(code for _, code in ended) == {0: ROOM, 125: 10 - ROOM}, ended
+    assert sorted(gpus_of(two_gpus).values()) == [2, 2]
     assert {each.status for each in two_gpus.containers()} == {"running"}
     assert len(two_gpus.states()) == ROOM
     refusals = [stderr for (_, stderr), code in ended if code]
-    assert all("no room for --mem 2g on any GPU" in text and "--overcommit" in text for text in refusals)
+    assert all("no room for --mem 4g on any GPU" in text and "--overcommit" in text for text in refusals)
     assert refusals[0].splitlines()[1].split() == ["GPU", "HOLDER", "USER", "MEMORY", "SM"]
-    assert refusals[0].count("2 GiB") == ROOM
+    assert refusals[0].count("4 GiB") == ROOM
 
 
 def seconds(text: str) -> float:
@@ -79,18 +79,18 @@ def seconds(text: str) -> float:
 def test_launches_that_wait_run_later_and_never_more_at_once(two_gpus: Cli, debian: str, tmp_path: Path) -> None:
     go = tmp_path / "go"
     script = "until test -e /here/go; do sleep 0.1; done; sleep 0.5"
-    command = ("--wait", "--mem", "2g", "-v", f"{tmp_path}:/here:ro", debian, "sh", "-c", script)
+    command = ("--wait", "--mem", "4g", "-v", f"{tmp_path}:/here:ro", debian, "sh", "-c", script)
     with ExitStack() as stack:
-        launches = started_together(two_gpus, stack, 14, *command)
-        wait_until(lambda: len(tickets(two_gpus)) == 14 - ROOM, "queue of who found no room", 100)
+        launches = started_together(two_gpus, stack, 7, *command)
+        wait_until(lambda: len(tickets(two_gpus)) == 7 - ROOM, "queue of who found no room", 100)
         go.touch()
         ended = [(process.communicate(timeout=100), process.returncode) for process in launches]
     assert all(code == 0 for _, code in ended), ended
-    assert sum("waiting in place" in stderr for (_, stderr), _ in ended) == 14 - ROOM
+    assert sum("waiting in place" in stderr for (_, stderr), _ in ended) == 7 - ROOM
     times = [
         (seconds(s["StartedAt"]), seconds(s["FinishedAt"])) for s in (c.attrs["State"] for c in two_gpus.containers())
     ]
-    assert len(times) == 14
+    assert len(times) == 7
     assert max(sum(1 for began, end in times if began <= moment < end) for moment, _ in times) <= ROOM
 
 

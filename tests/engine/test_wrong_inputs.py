@@ -27,7 +27,9 @@ def mistakes(line: str, result: Result) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize(
+    "part", [0, 1, *(pytest.param(part, marks=pytest.mark.exhaustive) for part in range(2, PARTS))]
+)
 def test_each_has_one_line_and_its_code_and_leaves_nothing(vgpurun: Cli, debian: str, part: int) -> None:
     assert len(CASES) >= 100
     vgpurun.environment["VGPURUN_DRIVER"] = "sim"

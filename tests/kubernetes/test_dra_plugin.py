@@ -144,12 +144,12 @@ def test_a_feature_gate_that_is_turned_off_later_is_said(host: PluginHost) -> No
 
 
 NONSENSE = {
-    "no path": (404, b"404 page not found"),
     "too many requests": (429, b"Too many requests, please try again later."),
-    "no generation": (200, b'{"metadata": {}, "items": [{"metadata": {}, "spec": {"pool": {"generation": "x"}}}]}'),
     "no status": (200, b'{"type": "ERROR", "object": "x"}\n[]\n'),
 }
 MORE_NONSENSE = {
+    "no path": (404, b"404 page not found"),
+    "no generation": (200, b'{"metadata": {}, "items": [{"metadata": {}, "spec": {"pool": {"generation": "x"}}}]}'),
     "not ready": (503, b""),
     "nothing": (200, b""),
     "list": (200, b"[]"),

@@ -9,17 +9,19 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
-
-from selenium.webdriver import Chrome, ChromeOptions, ChromeService
-from selenium.webdriver.support.wait import WebDriverWait
+from typing import TYPE_CHECKING, Any
 
 from support.debian_packages import tool
+
+if TYPE_CHECKING:
+    from selenium.webdriver import Chrome
 
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
     """Start a browser without a window or a profile of its user."""
+    from selenium.webdriver import Chrome, ChromeOptions, ChromeService  # slow to import
+
     options = ChromeOptions()
     options.binary_location = shutil.which("chromium") or "/usr/bin/chromium"
     for argument in (
@@ -63,6 +65,8 @@ class Browser:
 
     def wait_for(self, script: str) -> None:
         """Run a script until it returns something true."""
+        from selenium.webdriver.support.wait import WebDriverWait
+
         WebDriverWait(self.driver, 60).until(lambda driver: driver.execute_script(script), self.complaints())
 
     def requests(self) -> list[str]:

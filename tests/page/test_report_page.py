@@ -46,6 +46,7 @@ RUNS: dict[str, Callable[[], list[made.MadeProfile]]] = {
 RECORDED = "recorded"
 EXAMPLE = CHECKOUT / "examples" / "report" / "report.html"  # of a real GPU
 SHOWN = [*RUNS, RECORDED, "example"]
+UNLIKE = ("training", "many", "empty", "hostile", "example")  # the others are laid out as one of these
 
 # Pairs of texts that one would read through each other, and texts that are cut off by the sides of the window.
 UNREADABLE = """
@@ -80,19 +81,32 @@ return Math.min(...[...document.querySelectorAll("svg text")].filter(each => eac
 """
 
 
-@pytest.fixture(scope="session")
-def pages(built_library: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A page for each run, made by the command line. PAGES_DIR keeps them, with pictures of them."""
-    kept = os.environ.get("PAGES_DIR")
-    folder = Path(kept) if kept else tmp_path_factory.mktemp("pages")
-    for name, profiles in RUNS.items():
-        made.save(profiles(), folder / name)
-    record_demo(folder / RECORDED, tmp_path_factory.mktemp("state"))
-    for name in (*RUNS, RECORDED):
-        command = [sys.executable, "-m", "vgpurun", "report", str(folder / name)]
+class Pages(dict[str, Path]):
+    """A page for each run, made by the command line when it is asked for."""
+
+    def __init__(self, folder: Path, state: Path) -> None:
+        super().__init__(example=EXAMPLE)
+        self._folder, self._state = folder, state
+
+    def __missing__(self, name: str) -> Path:
+        folder = self._folder / name
+        if name == RECORDED:
+            record_demo(folder, self._state)
+        else:
+            made.save(RUNS[name](), folder)
+        command = [sys.executable, "-m", "vgpurun", "report", str(folder)]
         done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PYTHONWARNINGS": "error"})
         assert done.returncode == 0, done.stderr
-    return {name: folder / name / "report.html" for name in (*RUNS, RECORDED)} | {"example": EXAMPLE}
+        self[name] = folder / "report.html"
+        return self[name]
+
+
+@pytest.fixture(scope="session")
+def pages(built_library: Path, tmp_path_factory: pytest.TempPathFactory) -> Pages:
+    """The pages. PAGES_DIR keeps them, with pictures of them."""
+    kept = os.environ.get("PAGES_DIR")
+    folder = Path(kept) if kept else tmp_path_factory.mktemp("pages")
+    return Pages(folder, tmp_path_factory.mktemp("state"))
 
 
 def record_demo(folder: Path, state: Path) -> None:
@@ -119,8 +133,10 @@ def record_demo(folder: Path, state: Path) -> None:
         ),
     ],
 )
-@pytest.mark.parametrize("run", SHOWN)
-def test_a_page_is_readable(browser: Browser, pages: dict[str, Path], run: str, width: int, scheme: str) -> None:
+@pytest.mark.parametrize(
+    "run", [pytest.param(run, marks=[pytest.mark.exhaustive] * (run not in UNLIKE)) for run in SHOWN]
+)
+def test_a_page_is_readable(browser: Browser, pages: Pages, run: str, width: int, scheme: str) -> None:
     browser.show(pages[run], width, scheme=scheme)
     if "PAGES_DIR" in os.environ and pages[run] != EXAMPLE:
         browser.picture(pages[run].parent / f"{width}-{scheme}.png")
@@ -135,7 +151,7 @@ def test_a_page_is_readable(browser: Browser, pages: dict[str, Path], run: str, 
     assert browser.requests() == [pages[run].as_uri()]
 
 
-def test_the_dark_is_dark(browser: Browser, pages: dict[str, Path]) -> None:
+def test_the_dark_is_dark(browser: Browser, pages: Pages) -> None:
     colours = []
     for scheme in ("light", "dark"):
         browser.show(pages["training"], 1280, scheme=scheme)
@@ -148,7 +164,7 @@ def test_the_dark_is_dark(browser: Browser, pages: dict[str, Path]) -> None:
     assert colours == [["rgb(254, 254, 254)", "rgb(87, 96, 107)"], ["rgb(21, 24, 29)", "rgb(162, 171, 182)"]]
 
 
-def test_no_name_becomes_a_part_of_the_page(browser: Browser, pages: dict[str, Path]) -> None:
+def test_no_name_becomes_a_part_of_the_page(browser: Browser, pages: Pages) -> None:
     browser.show(pages["hostile"], 1280)
     assert browser.run("return document.querySelectorAll('script, img, b, iframe').length") == 0
     assert browser.run("return typeof owned") == "undefined"
@@ -156,7 +172,7 @@ def test_no_name_becomes_a_part_of_the_page(browser: Browser, pages: dict[str, P
     assert browser.run("return document.title").startswith("python </script>")
 
 
-def test_every_picture_has_words(browser: Browser, pages: dict[str, Path]) -> None:
+def test_every_picture_has_words(browser: Browser, pages: Pages) -> None:
     browser.show(pages["training"], 1280)
     names = browser.run(
         "return [...document.querySelectorAll('svg')].map(each => "
@@ -169,7 +185,7 @@ def test_every_picture_has_words(browser: Browser, pages: dict[str, Path]) -> No
     assert len(tables) == 4 and min(tables) > 4
 
 
-def test_each_shape_is_shown_where_it_belongs(browser: Browser, pages: dict[str, Path]) -> None:
+def test_each_shape_is_shown_where_it_belongs(browser: Browser, pages: Pages) -> None:
     for width, shape in ((1280, "wide"), (390, "narrow")):
         browser.show(pages["training"], width)
         shown = browser.run(
@@ -179,7 +195,7 @@ def test_each_shape_is_shown_where_it_belongs(browser: Browser, pages: dict[str,
         assert set(shown) == {shape} and len(shown) == 5
 
 
-def test_a_page_is_printed(browser: Browser, pages: dict[str, Path], tmp_path: Path) -> None:
+def test_a_page_is_printed(browser: Browser, pages: Pages, tmp_path: Path) -> None:
     browser.show(pages["training"], 1280, scheme="dark")
     folder = Path(os.environ["PAGES_DIR"]) if "PAGES_DIR" in os.environ else tmp_path
     browser.print(folder / "report.pdf")
@@ -195,7 +211,7 @@ def test_a_page_is_printed(browser: Browser, pages: dict[str, Path], tmp_path: P
     assert _mean_of_corner(folder / "printed-1.png") > 250  # ink is for the words
 
 
-def test_the_longest_names_leave_room_on_paper(browser: Browser, pages: dict[str, Path], tmp_path: Path) -> None:
+def test_the_longest_names_leave_room_on_paper(browser: Browser, pages: Pages, tmp_path: Path) -> None:
     browser.show(pages["example"], 1280)
     browser.print(tmp_path / "report.pdf")
     text = _text_of(tmp_path / "report.pdf")

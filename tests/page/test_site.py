@@ -44,8 +44,22 @@ class QuietHandler(SimpleHTTPRequestHandler):
         pass
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
-@pytest.mark.parametrize("page", ["index.html", "reference.html", "dev/compute.html"])
+@pytest.mark.parametrize(
+    ("page", "width", "scheme"),
+    [
+        ("index.html", 1280, "light"),
+        ("reference.html", 390, "dark"),
+        *(
+            pytest.param(*view, marks=pytest.mark.exhaustive)
+            for view in (
+                ("index.html", 390, "dark"),
+                ("reference.html", 1280, "light"),
+                ("dev/compute.html", 1280, "light"),
+                ("dev/compute.html", 390, "dark"),
+            )
+        ),
+    ],
+)
 def test_a_page_fits_the_screen_and_asks_nobody(
     browser: Browser, address: str, page: str, width: int, scheme: str
 ) -> None:

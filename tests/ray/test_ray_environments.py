@@ -38,7 +38,7 @@ def fake_conda(home: Path) -> None:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", home / "envs" / "lab"], check=True)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive  # test_ray_jobs.py has what a worker may need
 def test_conda_environments_need_no_vgpurun_of_their_own(node: RayNode) -> None:
     home = node.folder / "conda"
     fake_conda(home)

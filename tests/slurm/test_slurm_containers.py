@@ -24,7 +24,7 @@ RUN = f"vgpurun run -v {CHECKOUT}/tests:{CHECKOUT}/tests:ro -e PYTHONPATH={CHECK
 JOINS = f"{RUN} --slice slurm-$SLURM_JOB_ID"
 ON_THE_ENGINE = f"export DOCKER_HOST=unix://{ENGINE}/docker.sock;"
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.exhaustive  # tests/engine/test_slices.py and test_nested.py have containers in a share
 
 
 @pytest.fixture(scope="module")

@@ -103,6 +103,7 @@ def test_an_id_that_slurm_gives_to_another_job(cluster: Cluster) -> None:
     assert cluster.ask(f"srun -w n1 --gres=shard:1 {ALLOCATES_OF_ONE}") == ONE_SHARD
 
 
+@pytest.mark.exhaustive  # test_slurm_jobs.py has arrays, whose tasks are jobs at once
 def test_many_jobs_at_once(cluster: Cluster) -> None:
     """Eight prologs begin in one second, and the epilogs of the first run beside the prologs of the next."""
     job = cluster.batch("--gres=shard:1 --array=1-24", f"{ALLOCATES_OF_ONE}; sleep 0.$((RANDOM % 9))")

@@ -96,7 +96,7 @@ def until_out(cluster: Cluster, user: str) -> None:
     assert ssh(cluster, "echo it ran", user).stdout == ""
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive  # the test above has a session's share, without sshd
 def test_a_session_of_ssh_is_adopted_by_its_users_job(by_ssh: Cluster) -> None:
     """One user has a share, the other a job without a GPU; neither is let in without a job."""
     preloaded, opens = "cat /etc/ld.so.preload", "; : </dev/nvidia0"
