@@ -40,7 +40,13 @@ TIMEOUT_S = 280  # workers start one after the other on a busy machine
 
 def ray_packages(version: str, extras: str = "") -> Path:
     """The folder with a version of Ray and what it needs; `extras` are names of its parts. Raises UnavailableError."""
-    asked = [f"ray[{extras}]=={version}" if extras else f"ray=={version}", *OF_ITS_TIME.get(version, ())]
+    asked = f"ray[{extras}]=={version}" if extras else f"ray=={version}"
+    name = "-".join(["ray", version, *filter(None, extras.split(","))])
+    return packages(name, asked, *OF_ITS_TIME.get(version, ()))
+
+
+def packages(name: str, *asked: str) -> Path:
+    """The folder with these packages of PyPI and what they need, for the Python that runs. Raises UnavailableError."""
 
     def fetch(folder: Path) -> None:
         command = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(folder), *asked]
@@ -48,7 +54,6 @@ def ray_packages(version: str, extras: str = "") -> Path:
         if done.returncode:
             raise UnavailableError(done.stderr.strip().splitlines()[-1])
 
-    name = "-".join(["ray", version, *filter(None, extras.split(","))])
     return kept(f"{name}-py{sys.version_info[0]}.{sys.version_info[1]}", fetch)
 
 
@@ -57,6 +62,7 @@ class RayNode:
 
     def __init__(self, folder: Path, version: str, extras: str = "") -> None:
         self.folder = folder
+        self.python = Path(sys.executable)
         self.packages = ray_packages(version, extras)
         self.state = folder / "state"  # by a link, as homes often are: the kernel names files by where they really are
         (folder / "real").mkdir()
@@ -88,8 +94,8 @@ class RayNode:
 
         `within` are options of `vgpurun local`, under which it runs then.
         """
-        local = [sys.executable, "-m", "vgpurun", "local", *within, "--"] if within else []
-        command = [*local, sys.executable, str(PROGRAMS / program), *arguments]
+        local = [str(self.python), "-m", "vgpurun", "local", *within, "--"] if within else []
+        command = [*local, str(self.python), str(PROGRAMS / program), *arguments]
         environment = {name: value for name, value in (self.environment | variables).items() if value}
         done = subprocess.run(
             command, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False, cwd=self.folder

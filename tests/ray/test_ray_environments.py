@@ -1,14 +1,17 @@
-"""Workers in conda environments, which have neither vgpurun nor what it asks for."""
+"""Workers in environments of pip's, uv's and conda's."""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
-from ray_node import TIMEOUT_S, RayNode
+from ray_node import NEWEST, OLDEST, TIMEOUT_S, RayNode, packages, ray_node
 
 from support import CHECKOUT
 
@@ -27,6 +30,49 @@ conda() {{
   PATH=$prefix/bin:$PATH
 }}
 """
+LAB_TOOL = {
+    "lab_tool.py": "",
+    "lab_tool-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: lab-tool\nVersion: 1.0\n",
+    "lab_tool-1.0.dist-info/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    "lab_tool-1.0.dist-info/RECORD": "",
+}
+
+
+def check_limits(found: dict[str, Any]) -> None:
+    assert (found["mib"], found["had"]) == (4096, [True, "CUDA_ERROR_OUT_OF_MEMORY"])
+
+
+def virtual_environment(node: RayNode) -> Path:
+    """Make one for the node's Ray, which makes those of pip and uv from the one that it is in.
+
+    Ray looks for itself there without PYTHONPATH, and wants virtualenv, and uv, which it does not bring.
+    """
+    folder = node.folder / "venv"
+    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+    (site,) = folder.glob("lib/python*/site-packages")
+    paths = (node.packages, packages("virtualenv-uv", "virtualenv", "uv"), CHECKOUT, CHECKOUT / "tests")
+    (site / "lab.pth").write_text("".join(f"{path}\n" for path in paths))
+    node.python = folder / "bin" / "python"
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(TIMEOUT_S + 120)  # two environments are made in that time
+@pytest.mark.parametrize("version", [NEWEST, pytest.param(OLDEST, marks=pytest.mark.exhaustive)])
+def test_workers_in_environments_of_pip_and_uv(version: str, built_library: Path) -> None:
+    with ray_node(version) as node:
+        wheels, own = node.folder / "wheels", virtual_environment(node)
+        wheels.mkdir()
+        with zipfile.ZipFile(wheels / "lab_tool-1.0-py3-none-any.whl", "w") as wheel:
+            for name, content in LAB_TOOL.items():
+                wheel.writestr(name, content)
+        wants = ["--no-index", f"--find-links={wheels}", "lab-tool"]
+        environments = {"pip": {"pip": wants}, "uv": {"uv": wants}}
+        found, said = node.run("environments.py", json.dumps(environments), PYTHONPATH="")
+    for name in environments:
+        assert isinstance(found[name], dict), f"{found}\n{said}"
+        assert found[name]["has_lab_tool"] and found[name]["prefix"] != str(own), name
+        check_limits(found[name])
 
 
 def fake_conda(home: Path) -> None:
@@ -45,9 +91,9 @@ def test_conda_environments_need_no_vgpurun_of_their_own(node: RayNode) -> None:
     (node.folder / "site").mkdir()  # what the environments have besides Python
     (node.folder / "site" / "cuda_driver").symlink_to(CHECKOUT / "tests" / "cuda_driver")
     path = os.pathsep.join([str(node.packages), str(node.folder / "site")])
-    found, _ = node.run("environments.py", RAY_CONDA_HOME=str(home), PYTHONPATH=path)
+    environments = json.dumps({"named": {"conda": "lab"}, "made": {"conda": {"dependencies": ["pip"]}}})
+    found, _ = node.run("environments.py", environments, RAY_CONDA_HOME=str(home), PYTHONPATH=path)
     for name, prefix in (("named", home / "envs" / "lab"), ("made", node.folder)):
-        its_prefix, vgpurun, seen = found[name]
-        assert its_prefix.startswith(str(prefix)) and its_prefix != sys.prefix, name
-        assert Path(vgpurun).is_relative_to(node.state / "ray" / "python"), name
-        assert (seen["mib"], seen["had"]) == (4096, True), name
+        assert found[name]["prefix"].startswith(str(prefix)) and found[name]["prefix"] != sys.prefix, name
+        assert Path(found[name]["vgpurun"]).is_relative_to(node.state / "ray" / "python"), name
+        check_limits(found[name])

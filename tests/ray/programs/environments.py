@@ -1,8 +1,10 @@
-"""Tasks in conda environments: one that is there, and one that Ray has made."""
+"""Tasks in environments of their own: the argument has a runtime_env by each one's name, as JSON."""
 
 from __future__ import annotations
 
+import json
 import sys
+from importlib.util import find_spec
 from typing import Any
 
 from on_gpu import MIB, look, outcome, start, tell
@@ -12,13 +14,15 @@ import ray
 start(num_gpus=1)
 
 
-@ray.remote(num_gpus=0.5, max_retries=0)
-def looks() -> list[Any]:
+@ray.remote(num_gpus=0.5)
+def looks() -> dict[str, Any]:
     import vgpurun
 
-    return [sys.prefix, vgpurun.__file__, look((4096 - 600) * MIB)]
+    fits, more = look((4096 - 600) * MIB), look(4096 * MIB)
+    found = {"prefix": sys.prefix, "vgpurun": vgpurun.__file__, "has_lab_tool": find_spec("lab_tool") is not None}
+    return {**found, "mib": fits["mib"], "had": [fits["had"], more["had"]]}
 
 
-for name, conda in (("named", "lab"), ("made", {"dependencies": ["pip"]})):
-    tell(**{name: outcome(looks.options(runtime_env={"conda": conda}).remote())})
+for name, environment in json.loads(sys.argv[1]).items():
+    tell(**{name: outcome(looks.options(runtime_env=environment).remote())})
 ray.shutdown()
