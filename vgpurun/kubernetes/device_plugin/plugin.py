@@ -1,6 +1,6 @@
 """The life of the device plugin: a server for each resource, known to kubelet for as long as both run.
 
-When kubelet starts it removes every socket in its folder and makes its own anew. Both are looked at every second.
+When kubelet starts it removes every socket in its folder and makes its own anew. Both are looked at twice a second.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,7 +27,7 @@ from vgpurun.storage import state
 
 _VERSION = "v1beta1"
 _KUBELET_SOCKET = "kubelet.sock"
-_INTERVAL_S = 1.0
+_INTERVAL_S = 0.5
 _STUCK_AFTER_S = 120
 _services = api.DESCRIPTOR.services_by_name
 
