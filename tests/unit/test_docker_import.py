@@ -32,7 +32,7 @@ _NEW_DOCKER = """
 class New:
     @staticmethod
     def find_spec(name, path=None, target=None):
-        if name == "docker.api.volume":
+        if name == "docker.api.image":
             import requests
             requests.sessions
 sys.meta_path.insert(0, New)
@@ -112,10 +112,13 @@ from click.testing import CliRunner
 assert inspect.cleandoc("  one ") == "one " and inspect.cleandoc("one\\n    two\\n") == "one\\ntwo"
 assert subprocess.run(["true"]).returncode == 0 and tarfile.TarFile
 assert sys.modules["inspect"].signature and inspect.signature is sys.modules["inspect"].signature
-import platform, gettext, random, tempfile, string, bz2, lzma, ipaddress
+import platform, gettext, random, tempfile, string, bz2, lzma, ipaddress, zlib
 assert platform.system() == "Linux" and platform.machine() and gettext.ngettext("a", "b", 2) == "b"
 assert random.random() < 1 and tempfile.gettempdir() and string.digits and bz2.compress(b"") and lzma.compress(b"")
-assert ipaddress.ip_address("::1").is_loopback
+assert ipaddress.ip_address("::1").is_loopback and zlib.decompress(zlib.compress(b"a")) == b"a"
+import datetime, pickle, uuid
+assert pickle.loads(pickle.dumps(datetime.datetime(2025, 1, 31))).day == 31 and uuid.uuid4().version == 4
+assert datetime.datetime.strptime("2025", "%Y").year == 2025
 """,
         AT_SOCKET,
     )

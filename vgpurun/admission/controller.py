@@ -19,7 +19,6 @@ from vgpurun.admission.waiting import Line
 from vgpurun.errors import NoRoomError
 from vgpurun.host import gpus as devices
 from vgpurun.host.gpus import Gpu, GpuUse
-from vgpurun.inventory import guarded
 from vgpurun.inventory.reservations import all_holders
 from vgpurun.limits import quota
 
@@ -98,7 +97,7 @@ class Admission:
         Raises NoRoomError when there is none in time, and what look() raises.
         """
         uuids = [gpu.uuid for gpu in candidates(self.request, self.gpus).all]
-        is_guarded = self.preempts_idle and guarded.is_running()
+        is_guarded = self.preempts_idle and _is_guarded()
         wait_s = self.wait_s or _MAKES_WAY_IN_S * is_guarded
         with closing(Line(uuids, wait_s, self.say, asked=self.request.shown)) as line:
             while True:
@@ -133,6 +132,12 @@ class Admission:
 
     def _unused(self) -> list[GpuUse]:
         return [GpuUse(0, None) for _ in self.gpus]
+
+
+def _is_guarded() -> bool:
+    from vgpurun.inventory import guarded  # few launches ask
+
+    return guarded.is_running()
 
 
 def _although_preempting(refusal: NoRoomError, is_guarded: bool) -> NoRoomError:

@@ -3,10 +3,13 @@
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from vgpurun.admission.lock import QUEUE_DIR
-from vgpurun.admission.tickets import Ticket, ahead
 from vgpurun.errors import NoRoomError
+
+if TYPE_CHECKING:
+    from vgpurun.admission.tickets import Ticket
 
 _POLL_S = 0.5
 _SECOND_LOOK_S = 0.2  # what was just ending or being swept at the first look is gone at the second
@@ -39,11 +42,13 @@ class Line:
 
     def is_behind(self) -> bool:
         """Whether others have waited for longer. A launch that does not wait goes ahead if there is room."""
-        return self._wait_s > 0 and ahead(self._uuids, self._ticket, self._folder) > 0
+        return self._wait_s > 0 and self._before() > 0
 
     def join(self) -> None:
         """Take a place in the queue, if this launch waits and has none yet. Raises StateError."""
         if self._wait_s > 0 and self._ticket is None:
+            from vgpurun.admission.tickets import Ticket
+
             self._ticket = Ticket.take(self._uuids, self._folder, self._asked)
 
     def wait(self, refusal: NoRoomError | None) -> None:
@@ -58,7 +63,7 @@ class Line:
             time.sleep(_SECOND_LOOK_S)
             return
         while True:
-            before = ahead(self._uuids, self._ticket, self._folder)
+            before = self._before()
             self._announce(before)
             if time.monotonic() >= self._deadline:
                 raise self._too_late(before)
@@ -71,6 +76,11 @@ class Line:
         """Leave the queue."""
         if self._ticket is not None:
             self._ticket.close()
+
+    def _before(self) -> int:
+        from vgpurun.admission.tickets import ahead  # few launches wait
+
+        return ahead(self._uuids, self._ticket, self._folder)
 
     def _announce(self, before: int) -> None:
         reason = f": {self._refusal.reason}" if self._refusal and before == 0 else ""

@@ -22,6 +22,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 LIMITS = "Limits"
 LIVE = "vgpurun top shows it live"
 _PROFILE = "Profile"
+# Settings of an option that may have a value, or something to do, where it is not given.
+_NEEDS_CLICK = frozenset(("callback", "default", "envvar", "expose_value", "prompt", "required"))
 _NAMES_COLUMN = 24  # columns of help for an option's name; a longer one has a line of its own
 
 
@@ -32,6 +34,17 @@ class GroupedOption(click.Option):
         super().__init__(*args, **kwargs)
         self.group = group
         self.optional_value = optional_value  # of an option that may stand alone; a value comes after '=' only
+        self._is_plain = not kwargs.keys() & _NEEDS_CLICK
+
+    def handle_parse_result(
+        self, ctx: click.Context, opts: Mapping[str, Any], args: list[str]
+    ) -> tuple[Any, list[str]]:
+        """Take the value. Of a hundred options few are given, and click's way for all of them takes milliseconds."""
+        if not self._is_plain or self.name in opts:
+            return super().handle_parse_result(ctx, opts, args)
+        value = () if self.multiple else False if self.is_flag else None
+        ctx.params[self.name or ""] = value
+        return value, args
 
 
 class GroupedCommand(click.Command):

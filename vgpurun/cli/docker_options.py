@@ -24,7 +24,9 @@ def docker_options(function: Function) -> Function:
 
 
 def _declared(flag: Flag, title: str) -> Callable[[Function], Function]:
-    settings: dict[str, Any] = {"group": title, "help": flag.help, "envvar": flag.variable or None}
+    settings: dict[str, Any] = {"group": title, "help": flag.help}
+    if flag.variable:
+        settings |= {"envvar": flag.variable}
     if flag.is_on:
         settings |= {"type": bool, "metavar": flag.value}
     elif not flag.value:

@@ -23,6 +23,8 @@ _MAX_PIECE_BYTES = 1 << 20  # read at once: room is made for that many, whatever
 _LONGEST_ANSWER = 5  # in patiences for one part of it
 _SWITCHING_PROTOCOLS, _OK, _NO_CONTENT, _NOT_MODIFIED, _BAD_REQUEST = 101, 200, 204, 304, 400
 _CODE_DIGITS, _MAX_LENGTH_DIGITS = 3, 18
+# Bases of docker-py's client with parts of the engine's API that nobody asks for here.
+_UNUSED_APIS = ("config", "network", "plugin", "secret", "service", "swarm", "volume")
 _SCHEME = "http+docker://"
 
 
@@ -331,12 +333,17 @@ class _Logger:
         return getattr(logging.getLogger(self._name), attribute)
 
 
+def _unused_type(name: str) -> None:
+    """Stand for each type of a module."""
+    if name.startswith("__"):
+        raise AttributeError(name)
+
+
 def stand_ins() -> dict[str, ModuleType]:
     """Return the modules that docker-py is to find under these names while it is imported."""
     exceptions = made("requests.exceptions", RequestException=TransportError, HTTPError=RefusedError)
     adapters = made("requests.adapters")
     of_urllib3 = made("urllib3.exceptions", HTTPError=TransportError, ProtocolError=TransportError)
-    of_http = made("http.client")
     ours = (
         exceptions,
         adapters,
@@ -344,8 +351,9 @@ def stand_ins() -> dict[str, ModuleType]:
         made("urllib3", exceptions=of_urllib3),
         of_urllib3,
         made("docker.transport", UnixHTTPAdapter=UnixHTTPAdapter),
-        of_http,
-        made("http", client=of_http),  # where docker-py finds the status codes of a Swarm, which nobody asks here
+        *(made(f"docker.api.{name}", **{f"{name.title()}ApiMixin": type(name, (), {})}) for name in _UNUSED_APIS),
+        made("docker.types.services", __getattr__=_unused_type),
+        made("docker.types.swarm", __getattr__=_unused_type),
         made("docker.client", DockerClient=None, from_env=None, from_context=None),  # on top of APIClient
         made("docker.context", Context=None, ContextAPI=None),
         later("logging", getLogger=_Logger),

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from vgpurun.errors import EngineError
-from vgpurun.limits import limits_file, usage_file
+from vgpurun.limits import limits_file
 from vgpurun.limits.model import quotas_from_json
 from vgpurun.limits.quota import Quota
 from vgpurun.slices import store
@@ -50,6 +50,8 @@ class Holder(NamedTuple):
 
     def held_bytes(self) -> dict[str, int] | None:
         """Return what it uses now of each of its GPUs, or None when this user may not read it."""
+        from vgpurun.limits import usage_file  # a launch that has room does not look
+
         readings = usage_file.read_usage(self.folder / "run" / "usage", [uuid for uuid, _ in self.quotas])
         return None if readings is None else {each.uuid: each.memory_used_bytes for each in readings}
 

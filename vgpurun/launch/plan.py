@@ -15,7 +15,6 @@ from vgpurun.host.drivers import DeviceRequest, DriverPlan
 from vgpurun.host.gpus import Gpu
 from vgpurun.launch.committed import healing, own_variables
 from vgpurun.launch.driver_mounts import DRIVER_FOLDER, driver_mounts
-from vgpurun.launch.profiling import Profiling
 from vgpurun.limits import quota
 from vgpurun.limits.device_quotas import device_quotas, limit_variables, limits_content, shared_files, toolkit_variables
 from vgpurun.limits.model import DeviceQuota, Joined, Limits, Part, quotas_to_json
@@ -26,6 +25,7 @@ from vgpurun.util.users import current_user
 
 if TYPE_CHECKING:
     from vgpurun.engine.image_libc import Libc
+    from vgpurun.launch.profiling import Profiling
 
 _LINKS = "driver"  # in the state folder
 
@@ -52,7 +52,7 @@ class LaunchPlan(NamedTuple):
     state_links: Mapping[str, str]
     warnings: tuple[str, ...] = ()
     slice_folder: Path | None = None
-    profiling: Profiling | None = None
+    profiling: "Profiling | None" = None
     parents: tuple[Path, ...] = ()
 
 
@@ -66,7 +66,7 @@ class ProcessPlan(NamedTuple):
     state_folder: Path
     state_files: Mapping[str, bytes]
     slice_folder: Path | None = None
-    profiling: Profiling | None = None
+    profiling: "Profiling | None" = None
     is_driver_held: bool = False
     parents: tuple[Path, ...] = ()
 
@@ -89,7 +89,7 @@ def plan_launch(
     is_readable: Callable[[Path], bool] = state.is_readable_by_all,
     joined: Joined | None = None,
     part: Part | None = None,
-    profiling: Profiling | None = None,
+    profiling: "Profiling | None" = None,
     libc: "Libc | None" = None,
     limits_device: DeviceRequest | None = None,
     is_movable: bool = False,
@@ -168,7 +168,7 @@ def plan_process(
     host_environment: Mapping[str, str],
     joined: Joined | None = None,
     part: Part | None = None,
-    profiling: Profiling | None = None,
+    profiling: "Profiling | None" = None,
 ) -> ProcessPlan:
     """Return the plan of a process on this host. Raises LimitError and GpuError.
 

@@ -20,7 +20,6 @@ from vgpurun.host.visible import visible_gpus
 from vgpurun.launch.committed import own_variables
 from vgpurun.launch.enforcement import check_host, enforcing_device
 from vgpurun.launch.plan import LaunchPlan, plan_launch
-from vgpurun.launch.profiling import Profiling
 from vgpurun.limits import limits_file
 from vgpurun.limits.idle import idle_files
 from vgpurun.options import ContainerOptions
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from vgpurun.admission.controller import AdmissionController
     from vgpurun.engine.image_libc import Libc
     from vgpurun.launch.asking import Asked
+    from vgpurun.launch.profiling import Profiling
 
 
 class Launch:
@@ -41,7 +41,7 @@ class Launch:
         self,
         options: ContainerOptions,
         wanted: Wanted | WantedSlice | WantedPart,
-        profiling: Profiling | None,
+        profiling: "Profiling | None",
         driver_mode: str,
         enforce: str = "auto",
         lifetime: str | None = None,

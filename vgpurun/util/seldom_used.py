@@ -3,14 +3,19 @@
 import os
 import sys
 from collections.abc import Callable, Mapping
+from importlib import import_module
 
-from vgpurun.util.modules import later
+from vgpurun.util.modules import later, made, replaced
 
 
 def postpone() -> None:
     """Let these modules be imported when they are used. To be called before anything imports them."""
     for name, used in _SELDOM_USED.items():
         sys.modules.setdefault(name, later(name, **used))
+    if sys.version_info < (3, 12):  # there it is a thousand lines of Python first, which this then takes the place of
+        sys.modules.setdefault("datetime", import_module("_datetime"))
+    with replaced({"uuid": made("uuid", UUID=object)}):  # click has a type of it, which is no option's here
+        import_module("click")
 
 
 def _cleandoc(text: str) -> str:
@@ -41,4 +46,5 @@ _SELDOM_USED: Mapping[str, Mapping[str, Callable[..., str]]] = {
     "subprocess": {},
     "tarfile": {},
     "tempfile": {},
+    "zlib": {},
 }

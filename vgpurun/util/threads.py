@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+_ALL = signal.valid_signals()
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
@@ -21,7 +22,7 @@ class Helper(threading.Thread):
 
     def start(self) -> None:
         """Begin; the new thread has the mask of the one that starts it."""
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _ALL)
         try:
             super().start()
         finally:

@@ -8,10 +8,8 @@ from vgpurun.errors import OptionError
 
 _UNITS_S = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _PART = r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(ns|us|µs|ms|s|m|h)"
-_TIMESTAMP = re.compile(r"([0-9]+)(?:\.([0-9]{1,9}))?", re.ASCII)
-_DATE = re.compile(
-    r"[0-9]{4}-[0-9]{2}-[0-9]{2}(T[0-9]{2}(:[0-9]{2}(:[0-9]{2}(\.[0-9]+)?)?)?)?(Z|[+-][0-9]{2}:[0-9]{2})?"
-)
+_TIMESTAMP = r"([0-9]+)(?:\.([0-9]{1,9}))?"
+_DATE = r"[0-9]{4}-[0-9]{2}-[0-9]{2}(T[0-9]{2}(:[0-9]{2}(:[0-9]{2}(\.[0-9]+)?)?)?)?(Z|[+-][0-9]{2}:[0-9]{2})?"
 _LONGEST_SPAN_S = 100 * 366 * 86400.0  # an end that no calendar has would be none
 _AGES = (("second", 60), ("minute", 60), ("hour", 24), ("day", 14))
 
@@ -31,9 +29,9 @@ def parse_moment(text: str, option: str, now_s: float | None = None) -> float:
     duration_s = parse_duration(text)
     if duration_s is not None:
         return (time.time() if now_s is None else now_s) - duration_s
-    if _TIMESTAMP.fullmatch(text):
+    if re.fullmatch(_TIMESTAMP, text, re.ASCII):
         return float(text)
-    if match := _DATE.fullmatch(text):
+    if match := re.fullmatch(_DATE, text):
         date, zone = text.removesuffix(match.group(5) or ""), match.group(5)
         full = date + "0000-00-00T00:00:00"[len(date) :] if len(date) < 19 else date[:19]
         try:

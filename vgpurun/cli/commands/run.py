@@ -1,6 +1,6 @@
 """`vgpurun run`: a container under limits."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -26,6 +26,9 @@ from vgpurun.options.build import container_options
 from vgpurun.options.devices import gpus
 from vgpurun.util.choices import DRIVER_MODES
 from vgpurun.util.times import parse_end
+
+if TYPE_CHECKING:
+    from vgpurun.launch.profiling import Profiling
 
 _VGPURUN = "vgpurun"
 
@@ -92,11 +95,10 @@ def run(
     asked = ask_engine(image)  # meanwhile the rest is imported, and the driver asked for its GPUs
     from vgpurun.admission.nesting import share_on_host
     from vgpurun.admission.wanted import Wanted
-    from vgpurun.launch.profiling import Profiling
     from vgpurun.launch.run import Launch
 
     wanted = Wanted.take(given, share=share_on_host())
-    profiling = Profiling.read(given.pop("profile"), given.pop("profile_size"))
+    profiling = _profiling(given.pop("profile"), given.pop("profile_size"))
     options = container_options(image, command, given)
     pull = PullOptions.read(given["pull"] or config.default("pull"), given["quiet"], options.platform)
     launch = Launch(options, wanted, profiling, driver_mode, enforce, lifetime)
@@ -106,6 +108,14 @@ def run(
         click.echo(to_yaml(launch.plan_without_effect(asked)), nl=False)
         return 0
     return launch.run(asked, pull, signals)
+
+
+def _profiling(folder: str | None, size: str | None) -> "Profiling | None":
+    if folder is None and size is None:
+        return None
+    from vgpurun.launch.profiling import Profiling
+
+    return Profiling.read(folder, size)
 
 
 def _read_gpus(given: dict[str, Any]) -> None:
