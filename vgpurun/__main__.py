@@ -1,13 +1,12 @@
-"""The program `vgpurun`, which is also `python -m vgpurun`."""
+"""The program `vgpurun`, which is also `python -m vgpurun`.
+
+Until main() begins, Python answers Ctrl-C with a traceback: what takes long to import comes in main().
+"""
 
 import gc
 import os
 import signal
 import sys
-from contextlib import suppress
-from typing import NoReturn
-
-from vgpurun.util.seldom_used import postpone
 
 # A start makes some ten thousand objects that stay: the collector would walk through them dozens of times.
 _GARBAGE_THRESHOLD = 100_000
@@ -16,12 +15,16 @@ _SWITCH_S = (
 )
 
 
-def main() -> NoReturn:
+def main() -> None:
     """Run the command line. Before and after, Ctrl-C ends the process at once, without a traceback."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     gc.set_threshold(_GARBAGE_THRESHOLD)
     sys.setswitchinterval(_SWITCH_S)
+    from vgpurun.util.seldom_used import postpone
+
     postpone()
+    from contextlib import suppress
+
     from vgpurun.cli import main as run
 
     exit_code = run()

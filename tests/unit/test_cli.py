@@ -289,12 +289,13 @@ def test_a_current_folder_that_is_gone_is_named(environment: dict[str, str], tmp
     refused(result, "the current folder: No such file or directory")
 
 
-def test_ctrl_c_while_it_is_loaded_leaves_no_traceback(environment: dict[str, str]) -> None:
+@pytest.mark.parametrize("module", ["vgpurun.util.seldom_used", "vgpurun.cli"])
+def test_ctrl_c_while_it_is_loaded_leaves_no_traceback(environment: dict[str, str], module: str) -> None:
     code = (
         "import sys, time\n"
         "class Slow:\n"
         "    def find_spec(self, name, *_):\n"
-        "        if name == 'vgpurun.cli': print('loading', flush=True); time.sleep(30)\n"
+        f"        if name == '{module}': print('loading', flush=True); time.sleep(30)\n"
         "sys.meta_path.insert(0, Slow())\n"
         "from vgpurun.__main__ import main\n"
         "main()\n"
