@@ -28,5 +28,12 @@ def test_the_last_column_that_may_shrinks_first() -> None:
     assert max(map(len, lines(COLUMNS, ROWS, 29))) == 29, "and only where they have to"
 
 
+def test_a_column_stays_as_wide_as_it_says() -> None:
+    columns = (*COLUMNS, Column("STATUS", can_shrink=True, least_width=11))
+    rows = [(*ROWS[0], "Exited (0) 3 minutes ago")]
+    assert lines(columns, rows, 55)[1] == "abc  a-name-of-22-characters  image:1   10  Exited (0)…"
+    assert lines(columns, rows, 30)[1] == "abc a-name-… image:1  10 Exited (0)…"
+
+
 def test_no_rows_are_titles_alone() -> None:
     assert lines(COLUMNS, [], 80) == ["ID  NAME  IMAGE  GPU"]

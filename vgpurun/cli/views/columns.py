@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 _GAP, _NARROW_GAP = "  ", " "
-_LEAST_WIDTH = 8  # columns that a text is cut to at most
 
 
 class Column(NamedTuple):
-    """A column: its title, the side that it is aligned to, and whether its texts may be cut."""
+    """A column: its title, the side that it is aligned to, whether its texts may be cut, and how wide they stay."""
 
     title: str
     is_right: bool = False
     can_shrink: bool = False
+    least_width: int = 8
 
 
 def terminal_width() -> int | None:
@@ -27,7 +27,7 @@ def lines(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int |
     widths = [max(len(column.title), *(len(row[i]) for row in rows), 0) for i, column in enumerate(columns)]
     too_wide = sum(widths) + len(_GAP) * (len(widths) - 1) - width if width else 0
     for i in reversed([i for i, column in enumerate(columns) if column.can_shrink]):
-        less = max(0, min(too_wide, widths[i] - _LEAST_WIDTH))
+        less = max(0, min(too_wide, widths[i] - columns[i].least_width))
         widths[i] -= less
         too_wide -= less
     titles = [column.title for column in columns]

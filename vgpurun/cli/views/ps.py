@@ -28,7 +28,7 @@ _COLUMNS = (
     Column("COMPUTE", is_right=True),
     Column("USER"),
     Column("AGE"),
-    Column("STATUS"),
+    Column("STATUS", can_shrink=True, least_width=len("Exited (0)…")),  # AGE says nearly the rest
 )
 _CSV = (
     "id", "name", "image", "state", "user", "created", "gpu_index", "gpu_uuid", "memory_limit_bytes",
