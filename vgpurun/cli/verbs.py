@@ -172,7 +172,7 @@ class Verbs(click.Group):
             return
         from difflib import get_close_matches  # slow to import
 
-        near = get_close_matches(first, [*self.commands, *_OTHER_WORDS], n=1, cutoff=0.7)
+        near = get_close_matches(first, [*self.commands, *_OTHER_WORDS, "help"], n=1, cutoff=0.7)
         if near and not _is_image(first):
             meant = _OTHER_WORDS.get(near[0], f"vgpurun {near[0]}")
             raise click.UsageError(
