@@ -1,7 +1,7 @@
 /*
  * Processes that reserve and release memory, run step by step in every order there is, with at most so many switches
- * between them that nobody asked for. A step is one access to the usage file. One process may be killed between any two
- * steps, or erase what the others say.
+ * between them that nobody asked for. A step is one access to the usage file, or the time for which memory is held. One
+ * process may be killed between any two steps, or erase what the others say.
  */
 #include "abi.h"
 #include "base/clock.h"
@@ -142,6 +142,7 @@ static void live(void) {
     }
     driver_takes(process, *bytes * UNIT);
     ledger_settle(ledger, 0, *bytes * UNIT, *bytes * UNIT);
+    step();
   }
   release_all(process);
   process->ended = true;
