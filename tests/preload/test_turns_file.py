@@ -23,6 +23,8 @@ from vgpurun.limits.limits_file import limits_bytes, read_limits
 from vgpurun.limits.quota import Quota
 from vgpurun.storage import tenants
 
+pytestmark = pytest.mark.slow
+
 LAUNCH = """
 from cuda_driver import *
 d = Driver(); d.start(); k = d.kernel('spin_1ms')
