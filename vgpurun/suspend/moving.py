@@ -60,8 +60,8 @@ def move(
         record.write(target.limits_folder, begun)
         try:
             with admitted(target, needed):
+                set_suspended(target, abi.SUSPENDING)  # what starts waits, before it sees the GPUs of both sides
                 relocation.reserve(target, limits, onto)
-            set_suspended(target, abi.SUSPENDING)
             time.sleep(CALLS_NOTICE_S)
             _await_starts(target, wishes.lock_timeout_ms)
             begun = take(target, driver, begun, wishes, own, lambda: find_all(target.limits_folder, own, driver))

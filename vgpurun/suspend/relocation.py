@@ -72,9 +72,10 @@ def check(target: Limited, processes: Sequence[Process], gpus: Sequence[Gpu], on
 
 
 def reserve(target: Limited, limits: Sequence[tuple[str, Quota]], onto: Mapping[str, str]) -> None:
-    """Have the new GPUs beside those that it has. Raises OSError."""
-    new = [(onto[uuid], quota) for uuid, quota in limits if uuid in onto]
-    limits_file.write_gpus(_path(target), [*limits, *new], has_moved=False)
+    """Have the new GPUs beside those that it has, while calls wait. Raises OSError."""
+    both = [*limits, *((onto[uuid], quota) for uuid, quota in limits if uuid in onto)]
+    waiting = [(uuid, quota._replace(suspended=abi.SUSPENDING)) for uuid, quota in both]
+    limits_file.write_gpus(_path(target), waiting, has_moved=False)
 
 
 def settle(target: Limited, gpus: Sequence[Gpu], driver: Checkpoints, found: Record) -> Record:

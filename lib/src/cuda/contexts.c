@@ -12,6 +12,11 @@ HOOK CUresult cuInit(unsigned flags) {
     return real.cuInit(flags);
   suspension_enter_start();
   visible_set();
+  while (process_is_suspended()) { /* by now: it may have seen the GPUs that the share goes to */
+    suspension_leave_start();
+    suspension_enter_start();
+    visible_set();
+  }
   CUresult result = real.cuInit(flags);
   suspension_leave_start();
   return result;
