@@ -149,6 +149,15 @@ def test_what_this_user_may_not_read_is_unknown(usage_file: Path) -> None:
         os.seteuid(user)
 
 
+def test_a_slot_that_was_taken_just_now_names_nobody(tmp_path: Path) -> None:
+    path = tmp_path / "usage"
+    path.write_bytes(bytes(abi.Usage(magic=abi.USAGE_MAGIC, abi_version=abi.ABI_VERSION, slots_used=1)))
+    with path.open("r+b") as taken:
+        lock = struct.pack("hhxxxxqqixxxx", fcntl.F_WRLCK, os.SEEK_SET, abi.SLOT_LOCK_OFFSET, 1, 0)
+        fcntl.fcntl(taken, fcntl.F_OFD_SETLK, lock)
+        assert read_counted(path) == frozenset()
+
+
 LEASE = """
 import fcntl, os, sys, time
 file = os.open(sys.argv[1], os.O_RDONLY)

@@ -118,7 +118,7 @@ def read_counted(path: Path) -> frozenset[tuple[int, int]]:
             raise BrokenUsageError("it is too short")
         head = abi.UsageHead.from_buffer(bytearray(os.pread(file, size, 0)).ljust(size, b"\0"))
         slots = _live_slots(file, min(head.slots_used, abi.MAX_PROCESSES))
-        return frozenset((slot.pid_namespace, slot.pid) for slot in slots)
+        return frozenset((slot.pid_namespace, slot.pid) for slot in slots if slot.pid)  # 0: taken just now
     finally:
         os.close(file)
 
