@@ -30,7 +30,8 @@ TESTS = Path(__file__).parent
 CDI = ("tests/engine/test_run_drivers.py", "tests/engine/test_cdi_engines.py", "tests/engine/test_dra_containers.py")
 CLUSTERS = [("tests/slurm/",), ("tests/ray/",)]
 CGROUP2 = ("tests/engine/test_driver_limits.py", "tests/engine/test_guard_cgroup2.py")  # with an engine of their own
-IN_ONE_PROCESS = [("tests/page/",), *CLUSTERS, CDI, CGROUP2, ("tests/engine/test_installation.py",)]
+IMAGES = [("tests/engine/test_installation.py",), ("tests/engine/test_plugin_image.py",)]  # that take minutes to make
+IN_ONE_PROCESS = [("tests/page/",), *CLUSTERS, CDI, CGROUP2, *IMAGES]
 if "DOCKER_HOST" in os.environ or Path("/var/run/docker.sock").exists():
     IN_ONE_PROCESS = [("tests/page/",), *CLUSTERS, ("tests/engine/",)]
 
