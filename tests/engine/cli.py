@@ -131,7 +131,10 @@ def guarding(vgpurun: Cli, *options: str) -> Iterator[subprocess.Popen[str]]:
     said = vgpurun.state_dir.parent / "guard.log"
     with said.open("a+") as log, vgpurun.started("guard", *vgpurun.driver, *options, stderr=log) as guard:
         wait_until(lambda: "memory above a limit" in said.read_text(), "guard")
-        yield guard
+        try:
+            yield guard
+        finally:
+            print(said.read_text())  # pytest shows it where the test fails
         if guard.poll() is None:
             guard.terminate()
             assert guard.wait(60) == 0, said.read_text()
