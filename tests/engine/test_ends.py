@@ -73,7 +73,7 @@ def test_the_guard_ends_that_of_another_user_and_warns_before(
                 time.sleep(6)  # the guard looks every 5 s
                 assert status(user, "theirs") == "running"
                 guard.terminate()
-                journal = guard.communicate(timeout=10)[1]
+                journal = guard.communicate(timeout=60)[1]
             assert "warn container theirs of nobody: the time of --for ends in" in journal
             assert journal.count("stop container theirs: its time was over") == 1
         finally:

@@ -163,7 +163,7 @@ for process in nvml.nvmlDeviceGetComputeRunningProcesses(first):
     assert len(pids) == 2
     assert all(a == b for a, b in pids)
     assert str(outside.pid) in [a for a, _ in pids]
-    process.communicate("done\n", timeout=10)
+    process.communicate("done\n", timeout=60)
 
 
 def start_outside(machine: Machine) -> subprocess.Popen[str]:

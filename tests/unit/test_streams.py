@@ -88,7 +88,7 @@ def test_input_is_copied_and_its_end_is_told(ends: tuple[socket.socket, socket.s
     received = b""
     while data := ends[1].recv(100):
         received += data
-    keys.join(timeout=5)
+    keys.join(timeout=60)
     assert received == b"hello"
     assert not keys.is_detached
     ends[1].sendall(b"output still flows")
@@ -106,7 +106,7 @@ def test_detach_keys_are_seen_in_one_piece_or_two(ends: tuple[socket.socket, soc
     os.write(typed, b"z\x10\x11never")
     assert ends[1].recv(100) == b"z"
     assert ends[1].recv(100) == b""
-    keys.join(timeout=5)
+    keys.join(timeout=60)
     assert keys.is_detached
     os.close(typed)
 
@@ -116,7 +116,7 @@ def test_what_was_held_back_at_the_end_is_sent(ends: tuple[socket.socket, socket
     keys.start()
     os.write(typed, b"a")
     os.close(typed)
-    keys.join(timeout=5)
+    keys.join(timeout=60)
     assert ends[1].recv(100) == b"a"
     assert not keys.is_detached
 
@@ -136,5 +136,5 @@ def test_input_for_a_container_that_is_gone_is_no_error(ends: tuple[socket.socke
     keys.start()
     os.write(typed, b"x" * 1000)
     os.close(typed)
-    keys.join(timeout=5)
+    keys.join(timeout=60)
     assert not keys.is_alive()
