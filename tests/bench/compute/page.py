@@ -3,8 +3,8 @@
 python tests/bench/compute/page.py [--check | CSV...]
 
 --check only says whether the page is what docs/compute.csv makes of it. Else what these files have takes the place of
-what was measured before, and what they do not have stays. Only the checkout's own library is shown, which `--library`
-calls main.
+what was measured before, and what they do not have stays. Only the checkout's own library, which `--library` calls
+main, is brought in and shown.
 """
 
 from __future__ import annotations
@@ -167,10 +167,10 @@ def main() -> None:
         if filled(PAGE.read_text(), read_csv([CSV])) != PAGE.read_text():
             sys.exit(f"docs/compute.md is not what docs/compute.csv says: python {sys.argv[0]}")
         return
-    records = read_csv([CSV, *map(Path, sys.argv[1:])])
+    before, records = read_csv([CSV]), read_csv([CSV, *map(Path, sys.argv[1:])])
     file = CsvFile(CSV)
     for record in records:
-        if record["library"] in SHOWN:
+        if record["library"] in SHOWN or record in before:
             file.write(record)
     PAGE.write_text(filled(PAGE.read_text(), records))
 

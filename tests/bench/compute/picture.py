@@ -15,7 +15,7 @@ from report import Record, read_csv
 from page import CSV, DOCS
 
 PICTURES = DOCS / "pictures"
-REMARK = "percent of what one does alone, vgpurun on an H100, the others on an H200; dashed: the limit of the first"
+REMARK = "percent of what one does alone, HAMi-core on an H200, the others on an H100; dashed: the limit of the first"
 WIDTH, TOP, BAR, STEP, LEFT, RIGHT = 760, 64, 26, 74, 196, 24
 
 
