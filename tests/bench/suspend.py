@@ -130,7 +130,8 @@ def main() -> None:
     parser.add_argument("--gpu", type=int, default=0, help="its index in nvidia-smi")
     parser.add_argument("--driver", choices=["host", "sim"], default="host")
     options = parser.parse_args()
-    os.environ["PYTHONPATH"] = str(Path(__file__).resolve().parents[1])
+    paths = (str(Path(__file__).resolve().parents[1]), os.environ.get("PYTHONPATH", ""))  # cuda_driver; packages
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     sizes = [int(each) for each in options.gib.split(",")]
     with tempfile.TemporaryDirectory() as folder:
         if options.driver == "sim":

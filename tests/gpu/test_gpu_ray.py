@@ -27,7 +27,7 @@ def test_halves_of_a_gpu_have_half_of_its_memory_and_time(python: str, folder: P
     if subprocess.run([python, "-c", "import ray"], capture_output=True, check=False).returncode:
         unavailable("Ray is not installed beside PyTorch: pip install 'vgpurun[ray]'")
     environment = os.environ | {
-        "PYTHONPATH": str(CHECKOUT),
+        "PYTHONPATH": os.pathsep.join(filter(None, (str(CHECKOUT), os.environ.get("PYTHONPATH", "")))),
         "RAY_AUTH_MODE": "disabled",
         "RAY_TMPDIR": str(folder),
         "RAY_RUNTIME_ENV_PLUGINS": '[{"class": "vgpurun.ray.plugin.LimitsPlugin"}]',
