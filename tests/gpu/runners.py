@@ -88,7 +88,7 @@ Runner = Local | Container
 
 def answer(result: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     """Return the last line that a program printed, which is JSON."""
-    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.returncode == 0 and result.stdout, f"exit code {result.returncode}: {result.stdout}{result.stderr}"
     parsed: dict[str, Any] = json.loads(result.stdout.splitlines()[-1])
     return parsed
 
