@@ -97,22 +97,24 @@ def test_what_a_program_holds(python: str, kind: str) -> None:
     [
         ("managed", "CUDA_ERROR_NOT_SUPPORTED"),
         ("ipc", "shares GPU memory with others (CUDA IPC)"),
-        ("nccl", "uses 2 GPUs with NCCL"),
+        ("nccl", "has loaded NCCL and uses 2 GPUs"),
+        ("peers", "has loaded NCCL and uses 2 GPUs"),  # and does not use it: PyTorch always loads it
     ],
 )
 def test_what_is_refused(python: str, kind: str, message: str) -> None:
     """The program runs on."""
-    wanted = "device=0,1" if kind == "nccl" else "device=0"
+    wanted = "device=0,1" if kind in ("nccl", "peers") else "device=0"
     if len(gpus.list_gpus()) < len(wanted.split(",")):
-        unavailable("NCCL takes two GPUs")
+        unavailable("there is one GPU")
     with running(python, str(PROGRAMS / "torch_kept.py"), kind, gpus_wanted=wanted) as process:
         held(process, message)
 
 
-def test_memory_of_two_gpus(python: str) -> None:
+def test_memory_of_two_gpus(python: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if len(gpus.list_gpus()) < 2:
         unavailable("there is one GPU")
-    with running(python, str(PROGRAMS / "torch_kept.py"), "peers", gpus_wanted="device=0,1") as process:
+    monkeypatch.setenv("PYTHONPATH", str(CHECKOUT / "tests"), prepend=os.pathsep)
+    with running(python, str(PROGRAMS / "driver_kept.py"), gpus_wanted="device=0,1") as process:
         held(process, "")
 
 

@@ -25,7 +25,7 @@ _LOOK_S = 0.05
 
 
 def check(name: str, held: Mapping[Process, Mapping[str, int]]) -> None:
-    """Raise SuspendError where the memory of processes has no place on the host, or they talk across GPUs.
+    """Raise SuspendError where the memory of processes has no place on the host, or they may talk across GPUs.
 
     `held` is what each of them holds of GPUs, by UUID.
     """
@@ -46,7 +46,8 @@ def check(name: str, held: Mapping[Process, Mapping[str, int]]) -> None:
     for each in held:
         if gpu_count > 1 and _has_mapped(each.pid, _NCCL):
             raise SuspendError(
-                f"{name} uses {gpu_count} GPUs with NCCL, and the driver does not bring back what talks across GPUs"
+                f"{name} has loaded NCCL and uses {gpu_count} GPUs; the driver does not bring back what talks across "
+                "GPUs, and whether it does is not seen from outside"
             )
 
 
