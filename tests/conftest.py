@@ -23,7 +23,6 @@ from vgpurun import abi
 # Helpers whose assertions should say what they compared; this must come before their import.
 pytest.register_assert_rewrite("cli", "terminal")
 
-TESTS = Path(__file__).parent
 # Tests that go to one process. There is one browser, with pages that take long to make, one cluster of each Slurm
 # and Ray, and one folder of the machine for descriptions of devices. An engine that is there already has the containers
 # of all; a private one is a process's.
@@ -91,7 +90,7 @@ def pytest_configure() -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what measures a real GPU."""
     for item in items:
-        if TESTS / "gpu" in item.path.parents:
+        if item.nodeid.startswith("tests/gpu/"):
             item.add_marker(pytest.mark.real_time)
 
 

@@ -50,7 +50,7 @@ def busy_gpu(sandbox: Sandbox) -> Sandbox:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what is suspended and resumed, which takes seconds."""
     for item in items:
-        if item.path.parent == HERE and "host" in getattr(item, "fixturenames", ()):
+        if "host" in getattr(item, "fixturenames", ()) and item.path.parent == HERE:
             item.add_marker(pytest.mark.slow)
 
 
