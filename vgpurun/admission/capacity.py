@@ -133,20 +133,19 @@ class GpuCapacity(NamedTuple):
         return f"{max(0, free_percent)} % of its time is free"
 
 
-def capacities(gpus: Sequence[Gpu], uses: Sequence[GpuUse], holders: Sequence[Holder]) -> list[GpuCapacity]:
+def capacities(gpus: Sequence[Gpu], uses: Sequence[GpuUse] | None, holders: Sequence[Holder]) -> list[GpuCapacity]:
     """Return the capacity of each GPU, where what is suspended has nothing.
 
-    `uses` are NVML's readings, taken before the holders' own are.
+    `uses` are NVML's readings, taken before the holders' own are. None: reservations alone count, and no use is read.
     """
-    held = [holder.held_bytes() for holder in holders]
+    held = [None if uses is None else holder.held_bytes() for holder in holders]
     shares: dict[str, list[Share]] = {gpu.uuid: [] for gpu in gpus}
     for holder, held_bytes in zip(holders, held, strict=True):
         for uuid, quota in holder.quotas:
             if uuid in shares and not quota.is_suspended:
                 shares[uuid].append(Share(holder, quota, None if held_bytes is None else held_bytes.get(uuid)))
-    return [
-        GpuCapacity(gpu, tuple(shares[gpu.uuid]), use.memory_used_bytes) for gpu, use in zip(gpus, uses, strict=True)
-    ]
+    used = [0] * len(gpus) if uses is None else [use.memory_used_bytes for use in uses]
+    return [GpuCapacity(gpu, tuple(shares[gpu.uuid]), each) for gpu, each in zip(gpus, used, strict=True)]
 
 
 def _held_of_reservation(share: Share) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from typing import TYPE_CHECKING, Protocol
 
-from vgpurun.admission.capacity import GpuCapacity, capacities
+from vgpurun.admission.capacity import capacities
 from vgpurun.admission.grants import Grant
 from vgpurun.admission.lock import admission_lock
 from vgpurun.admission.placement import Placement, place
@@ -18,7 +18,7 @@ from vgpurun.admission.request import Request, candidates
 from vgpurun.admission.waiting import Line
 from vgpurun.errors import NoRoomError
 from vgpurun.host import gpus as devices
-from vgpurun.host.gpus import Gpu, GpuUse
+from vgpurun.host.gpus import Gpu
 from vgpurun.inventory.reservations import all_holders
 from vgpurun.limits import quota
 
@@ -74,14 +74,15 @@ class Admission:
 
     def check(self) -> None:
         """Raise what place() raises even where nobody else is."""
-        place(self.request, capacities(self.gpus, self._unused(), []), self.grant)
+        place(self.request, capacities(self.gpus, None, []), self.grant)
 
     def look(self) -> Placement:
         """Return where the launch would go now.
 
         Raises NoRoomError, EngineError, and what place() raises for a launch that nothing will ever make room for.
         """
-        placement = place(self.request, self._capacities(devices.read_use(self.gpus), self.in_place_of), self.grant)
+        found = capacities(self.gpus, devices.read_use(self.gpus), all_holders(self.engine))
+        placement = place(self.request, [each.without(self.in_place_of) for each in found], self.grant)
         for each in placement.lowered:
             self.say(each)
         if not self.in_place_of:
@@ -125,13 +126,8 @@ class Admission:
         assert self._placement is not None
         chosen = "device=" + ",".join(gpu.uuid for gpu in self._placement.gpus)
         again = self.request._replace(gpus=chosen, limits=self._placement.limits)
-        place(again, self._capacities(self._unused(), taken), self.grant)
-
-    def _capacities(self, uses: Sequence[GpuUse], without: str) -> list[GpuCapacity]:
-        return [capacity.without(without) for capacity in capacities(self.gpus, uses, all_holders(self.engine))]
-
-    def _unused(self) -> list[GpuUse]:
-        return [GpuUse(0, None) for _ in self.gpus]
+        others = [each for each in all_holders(self.engine) if each.id != taken]
+        place(again, capacities(self.gpus, None, others), self.grant)
 
 
 def _is_guarded() -> bool:

@@ -11,7 +11,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from vgpurun.admission.removing import remove
 from vgpurun.errors import VgpurunError
 from vgpurun.slices import store
 from vgpurun.storage import state
@@ -42,7 +41,7 @@ def end_overdue(engine: "Engine | None", containers: Sequence["VgpurunContainer"
     now_s, ended = time.time(), []
     overdue = {each.id: Path(each.state_folder) for each in containers if _is_over(each.record.ends_s, now_s)}
     for folder in state.folders(state.visible_roots()):
-        owner = state.read_owner(folder) or {}
+        owner = state.known_owner(folder) or {}
         if "container" in owner and not owner.get("has_ended") and _is_over(state.ends_s(owner), now_s):
             overdue[str(owner["container"])] = folder
     for container, folder in overdue.items():
@@ -51,6 +50,8 @@ def end_overdue(engine: "Engine | None", containers: Sequence["VgpurunContainer"
                 ended.append(f"container {folder.name.rpartition('-')[0] or folder.name}")
     for each in store.slices():
         if each.is_over(now_s):
+            from vgpurun.admission.removing import remove  # few launches meet one
+
             with suppress(VgpurunError):  # only root may
                 remove(each, engine, force=True)
                 ended.append(f"slice {each.name}")

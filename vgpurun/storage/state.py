@@ -218,7 +218,7 @@ def free_folders() -> dict[Path, dict[str, Any] | None]:
 
     A folder that has its owner and is free has the container that it will ever have, so that a list made later has it.
     """
-    owners = {folder: read_owner(folder) for folder in folders()}
+    owners = {folder: known_owner(folder) for folder in folders()}
     return {folder: owner for folder, owner in owners.items() if not _may_be_held(folder)}
 
 
