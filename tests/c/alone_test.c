@@ -10,7 +10,7 @@ struct program {
   int64_t kernel_ns;
   int kernels; /* between waits and thoughts */
   int streams; /* of narrow kernels, that run side by side; 1: a filling one after the other */
-  enum { NEVER_WAITS, WAITS, POLLS } end;
+  enum { NEVER_WAITS, WAITS, POLLS, WATCHES } end;
   int64_t think_ns, think_each_ns; /* after them; after each */
   enum { LIKE_THIS, MIXED, MIXED_UNDER_ONE_NAME } lengths;
 };
@@ -24,6 +24,8 @@ static int64_t length_ns(struct model_process *process, const struct program *pr
   static const int64_t lengths_ns[] = {5 * US, 20 * US, 100 * US, 400 * US};
   return lengths_ns[model_random_ns(process, 0, COUNT(lengths_ns) - 1)];
 }
+
+#define AHEAD 4 /* launches and markers, of a program that watches its kernels */
 
 static void run_program(struct model_process *process) {
   const struct program *program = model_argument(process);
@@ -42,6 +44,8 @@ static void run_program(struct model_process *process) {
     for (int stream = 0; program->end == POLLS && stream < program->streams; stream++)
       while (!model_is_done(process, 0, stream))
         model_think(process, 20 * US);
+    if (program->end == WATCHES)
+      model_watch(process, 0, 0, AHEAD, 5 * US);
     model_think(process, program->think_ns);
   }
 }
@@ -129,10 +133,13 @@ static void check_lengths(void) {
   } ways[] = {{"", 1, NEVER_WAITS},
               {", waited for", 1, WAITS},
               {", 4 streams", 4, NEVER_WAITS},
-              {", 4 streams, waited for", 4, WAITS}};
+              {", 4 streams, waited for", 4, WAITS},
+              {", watched", 1, WATCHES}};
   static const uint32_t percents[] = {10, 25, 50, 75, 90};
   for (int w = 0; w < COUNT(ways); w++)
     for (int l = 0; l < COUNT(lengths) - (w > 0 ? graphs : 0); l++) { /* which are one launch each */
+      if (ways[w].end == WATCHES && lengths[l].ns < 30 * MS)          /* it would do nothing else */
+        continue;
       char name[80];
       snprintf(name, sizeof name, "%s%s", lengths[l].name, ways[w].name);
       struct program program = {name, lengths[l].ns, ways[w].streams, ways[w].streams, ways[w].end, 0, 0, LIKE_THIS};

@@ -110,6 +110,10 @@ bool model_has_reached(struct model_process *process, struct marker *event);
 /* Waits by asking without pause, of each stream, and nobody else knows. */
 void model_poll(struct model_process *process, int gpu);
 
+/* Waits until no more than so many launches are left of a stream, and the first of them ends in left_ns: as a program
+ * does that looks at what its kernels write to the host's memory. */
+void model_watch(struct model_process *process, int gpu, int stream, uint32_t most_pending, int64_t left_ns);
+
 /* As cuStreamDestroy and cuStreamCreate. */
 void model_renew_stream(struct model_process *process, int gpu, int stream);
 

@@ -126,6 +126,17 @@ void model_poll(struct model_process *process, int gpu) {
   wait_until(process, has_at_most, gpu, 0);
 }
 
+void model_watch(struct model_process *process, int gpu, int stream, uint32_t most_pending, int64_t left_ns) {
+  const struct lane *lane = &process->queues[gpu].lanes[stream];
+  model_advance(process->now_ns);
+  while (model_pending(process, gpu, stream) > most_pending ||
+         (model_pending(process, gpu, stream) == most_pending &&
+          lane->items[lane->tail % MODEL_QUEUE].left_ns > left_ns)) {
+    model_pass_time(left_ns);
+    model_advance(process->now_ns);
+  }
+}
+
 bool model_is_done(struct model_process *process, int gpu, int stream) {
   library_before_wait_all(process, gpu);
   model_pass_time(HOST_QUERY_NS);

@@ -42,19 +42,24 @@ void gate_note_progress(struct meter *meter, int64_t end_ns, int64_t now_ns) {
     set(meter->patience_ns, min(2 * before_ns, METER_PATIENCE_NS));
 }
 
-/* Tokens may come before the valve opens, each time somewhat later, since the wait is charged as work. */
-static void note_release(struct meter *meter, int64_t held_since_ns, bool by_valve) {
+/* By the valve or by tokens, which may come before, each time somewhat later, since the wait is charged as work. A
+ * launch that was hardly held tells nothing: it may have come just before the work ended anyway. */
+static void note_release(struct meter *meter, int64_t held_since_ns) {
   int64_t now_ns = meter->driver->now_ns(), none = 0;
-  if (by_valve || min(now_ns - held_since_ns, stalled_ns(meter, now_ns)) >= get(meter->patience_ns) / 2)
+  if (min(now_ns - held_since_ns, stalled_ns(meter, now_ns)) >= get(meter->patience_ns) / 2)
     replace(meter->released_ns, none, now_ns);
 }
 
-static bool valve_opens(struct meter *meter, int64_t now_ns) {
+/* How long work that makes no progress is waited for: as long as it should take, unless it was seen to wait for what is
+ * held here. */
+static int64_t patience_ns(struct meter *meter) {
   int64_t patience_ns = get(meter->patience_ns);
   int64_t expected_ns = min(OVERRUN_TIMES * get(meter->in_flight_ns), TURNS_PATIENCE_NS);
-  if (patience_ns >= METER_PATIENCE_NS)
-    patience_ns = max(patience_ns, expected_ns);
-  int64_t ends = stalled_ns(meter, now_ns) / patience_ns;
+  return patience_ns < METER_PATIENCE_NS ? patience_ns : max(patience_ns, expected_ns);
+}
+
+static bool valve_opens(struct meter *meter, int64_t now_ns) {
+  int64_t ends = stalled_ns(meter, now_ns) / patience_ns(meter);
   if (get(meter->valve_passed) >= ends * ends)
     return false;
   static int said;
@@ -78,14 +83,15 @@ static void sleep_a_little(struct meter *meter) {
 
 /* The next one is to find the GPU free: if two were there at once, each would be measured with the other's time. */
 static void drain_and_pass(struct meter *meter) {
-  int64_t give_up_ns = meter->driver->now_ns() + METER_PATIENCE_NS;
+  int64_t now_ns = meter->driver->now_ns();
   meter_close_all(meter);
   meter_harvest(meter);
-  while (get(meter->in_flight_batches) > 0 && meter->driver->now_ns() < give_up_ns) {
+  while (get(meter->in_flight_batches) > 0 && stalled_ns(meter, now_ns) < patience_ns(meter)) {
     int64_t expected_ns = left_ns(meter);
     if (expected_ns > METER_LATE_NS || expected_ns < -METER_LATE_NS) /* the last moment is not slept through */
       sleep_a_little(meter);
     meter_harvest(meter);
+    now_ns = meter->driver->now_ns();
   }
   turns_pass(&meter->turns);
 }
@@ -101,7 +107,7 @@ static bool has_turn(const struct wait *wait) {
   struct meter *meter = wait->meter;
   if (!wait->others.company)
     return true;
-  if (stalled_ns(meter, wait->now_ns) > max(get(meter->patience_ns), OVERRUN_TIMES * get(meter->in_flight_ns))) {
+  if (stalled_ns(meter, wait->now_ns) > patience_ns(meter)) {
     turns_pass(&meter->turns);
     return true;
   }
@@ -335,7 +341,7 @@ struct batch gate_wait(struct meter_stream *stream, int64_t cost_ns) {
     set(meter->turn_wait_ns, min(max(wait.for_turn_ns, get(meter->turn_wait_ns)), TURNS_LONGEST_NS));
   }
   note_wait(&wait);
-  note_release(meter, began_ns, valve);
+  note_release(meter, began_ns);
   gate_note_activity(meter, METER_BATCH_NS);
   set(stream->is_free, wait.is_free && !wait.others.company);
   return (struct batch){.open_until_ns = wait.others.company ? wait.now_ns + METER_BATCH_NS : INT64_MAX,
