@@ -6,6 +6,7 @@
  * alternate
  */
 #include "driver.h"
+#include "simulated.h"
 
 #define GPUS 2
 
@@ -33,7 +34,8 @@ static void set_up(int gpu) {
   check(cuDevicePrimaryCtxRetain_(&gpus[gpu].context, gpu), "cuDevicePrimaryCtxRetain");
   check(cuCtxSetCurrent_(gpus[gpu].context), "cuCtxSetCurrent");
   check(cuModuleLoadData_(&module, source), "cuModuleLoadData");
-  check(cuModuleGetFunction_(&gpus[gpu].function, module, "meet"), "cuModuleGetFunction");
+  const char *name = !simulated_gpu() ? "meet" : gpu == 0 ? "zero_until_one" : "one_until_zero";
+  check(cuModuleGetFunction_(&gpus[gpu].function, module, name), "cuModuleGetFunction");
   check(cuStreamCreate_(&gpus[gpu].stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
 }
 
