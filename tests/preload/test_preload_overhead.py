@@ -92,13 +92,13 @@ def test_a_list_of_many_processes(sandbox: Sandbox) -> None:
     """More processes than NVML's first answer has room for: all overhead is still counted."""
     config = sandbox.folder / "sim.yaml"
     config.write_text(f"devices:\n  - uuid: {UUID}\n    memory_mib: 131072\n    context_overhead_mib: 10\n")
-    program = START + "d.primary_context(); show(); sys.stdin.read()"
-    started = [sandbox.start_python(program, CUDA_DEVICE_MEMORY_LIMIT="32g") for _ in range(140)]
-    try:
-        for process in started:
-            assert process.stdout is not None
-            process.stdout.readline()
-        with sandbox.start_python(START + "d.primary_context(); show(); sys.stdin.read()", **LIMIT) as last:
+    hold = START + "d.primary_context(); show(); sys.stdin.read()"
+    many = "import os, cuda_driver\nfor _ in range(139):\n    if not os.fork(): break\n"
+    with sandbox.start_python(many + hold, CUDA_DEVICE_MEMORY_LIMIT="32g") as started:
+        assert started.stdout is not None and started.stdin is not None
+        for _ in range(140):
+            started.stdout.readline()
+        with sandbox.start_python(hold, **LIMIT) as last:
             assert last.stdout is not None
             last.stdout.readline()
             readings = usage_file.read_usage(sandbox.folder / "usage", [UUID])
@@ -106,7 +106,4 @@ def test_a_list_of_many_processes(sandbox: Sandbox) -> None:
             assert (readings[0].context_bytes, readings[0].processes) == (141 * 10 * MIB, 141)
             assert readings[0].not_enforced == ()
             last.kill()
-    finally:
-        for process in started:
-            process.kill()
-            process.communicate()
+        started.communicate()  # until all have ended

@@ -19,8 +19,6 @@ from support.suspension import SIM, Host, Program, rounds_under_fire
 from vgpurun.host import checkpoint_calls
 
 pytestmark = pytest.mark.slow
-# Suspends and resumes; half of them are cut off at a random moment.
-SOME_ROUNDS = 10
 LOOP = """
 import random, sys, time
 from pathlib import Path
@@ -65,16 +63,10 @@ def test_the_helper_says_nothing_when_its_master_is_killed(host: Host, has_begun
     assert helper.returncode == 0
 
 
-def test_the_one_that_suspends_is_killed(host: Host, start: Callable[..., Program]) -> None:
-    program = start("--mem", "1500m", "--gpus", "device=0")
-    assert rounds_under_fire(program, LOOP, SOME_ROUNDS, check) >= SOME_ROUNDS
-    full = host.vgpurun("local", "--driver", "sim", "--mem", "1g", "--gpus", "device=0", "--", "true")
-    assert full.returncode == 125, "all of it is reserved again"
-
-
 @pytest.mark.exhaustive
 @pytest.mark.timeout(3600)
 def test_many_times(host: Host, start: Callable[..., Program]) -> None:
+    """Killed at any moment: also between the steps below, and within a call of the driver."""
     program = start("--mem", "1500m", "--gpus", "device=0")
     assert rounds_under_fire(program, LOOP, ROUNDS, check) >= ROUNDS
 
@@ -122,6 +114,8 @@ limits_file.set_suspended = cut(limits_file.set_suspended)
         seen.add(json.loads(record.read_text())["phase"] if record.exists() else "none")
         check(host, program)
     assert seen == {"suspending", "suspended", "resuming", "none"}
+    full = host.vgpurun("local", "--driver", "sim", "--mem", "1g", "--gpus", "device=0", "--", "true")
+    assert full.returncode == 125, "all of it is reserved again"
 
 
 @pytest.mark.parametrize("write", [2, 4])

@@ -23,10 +23,9 @@ def compile_program(source: str, driver: Path, output: Path, includes: list[str]
     return output
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("sanitizer", "calls"), [("address,undefined", 1500), pytest.param("thread", 200, marks=pytest.mark.exhaustive)]
-)
+# Half a minute. The simulated driver serves the tests alone, and what goes wrong in it mostly fails another of them.
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("sanitizer", "calls"), [("address,undefined", 1500), ("thread", 200)])
 def test_random_calls_under_sanitizers(
     machine: Machine, cuda_includes: list[str], tmp_path: Path, sanitizer: str, calls: int
 ) -> None:
