@@ -109,7 +109,8 @@ def test_dockers_command_line_has_it_as_a_plugin(environment: dict[str, str], tm
 
 
 def test_a_mistake_says_where_the_help_is(run: Run) -> None:
-    refused(run("exporter", "more"), "(more). See: vgpurun exporter --help")
+    refused(run("exporter", "more"), "vgpurun: got ", "(more). See: vgpurun exporter --help")
+    refused(run("completion", "tcsh"), "vgpurun: invalid value for 'SHELL': 'tcsh' is not one of 'bash'")
     refused(run("slice", "mkae"), "'mkae'; the verbs are create, ls,", ". See: vgpurun slice --help")
 
 

@@ -15,11 +15,12 @@ from fakes import make_gpus
 from support import CHECKOUT, unavailable
 from vgpurun import abi
 from vgpurun.admission.capacity import capacities
+from vgpurun.cli.views import findings
 from vgpurun.config.file import ConfigFile
 from vgpurun.config.values import Config
 from vgpurun.diagnostics import doctor
 from vgpurun.diagnostics.cleaned import cleaned_by
-from vgpurun.diagnostics.finding import FAILED, OK, WARNING
+from vgpurun.diagnostics.finding import FAILED, OK, WARNING, Finding
 from vgpurun.diagnostics.unusual import unusual_engine, unusual_gpus, unusual_host
 from vgpurun.errors import ConfigError, GpuError
 from vgpurun.host import mps
@@ -258,3 +259,17 @@ def test_kinds_of_engines_are_named() -> None:
     assert "gVisor" in gvisor.words and gvisor.status == WARNING
     (rootless,) = unusual_engine(facts._replace(is_rootless=True), "mount", True)
     assert rootless.status == OK
+
+
+def test_what_is_found_fits_the_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    path = "/a/path" * 10
+    found = [Finding("host", OK, "a word " * 20), Finding("folder", WARNING, path, "so make " * 10)]
+    monkeypatch.setattr(findings, "terminal_width", lambda: 80)
+    assert findings.show_findings(found, "table") == 0
+    first, *others, last = capsys.readouterr().out.splitlines()
+    assert first.startswith("ok    host") and last == "1 to look at"
+    assert all(len(line) <= 80 or line.endswith(path) for line in (first, *others))
+    assert sum(line.startswith(" " * 28) for line in others) == len(others) - 1
+    monkeypatch.setattr(findings, "terminal_width", lambda: None)
+    findings.show_findings(found, "table")
+    assert len(capsys.readouterr().out.splitlines()) == 4, "a program reads lines"

@@ -112,3 +112,9 @@ def test_paused_gpu_work_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     assert (described["State"], described["Status"]) == ("running", "Up 5 minutes (GPU paused)")
     assert described["Devices"][0]["paused"] is True
     assert "paused" not in "".join(lines_of(capsys, "table", with_state=True))
+
+
+def test_a_paused_container_is_said_where_its_share_would_be(capsys: pytest.CaptureFixture[str]) -> None:
+    paused = TENANT._replace(container=CONTAINER._replace(status="paused"))
+    ps_view.show([paused], "table", is_short=True, with_state=False)
+    assert [line.split().count("paused") for line in capsys.readouterr().out.splitlines()] == [0, 1, 1, 1]

@@ -111,7 +111,8 @@ def test_compute_reservations_are_at_most_all_of_it() -> None:
 
 def test_what_may_take_all_and_reservations_do_not_go_together() -> None:
     assert indexes(capacity(0, share(None)), gpus="device=0") == [0], "as without vgpurun"
-    assert "without --mem it could take the 2 GiB" in str(refusal(capacity(0, share(2)), gpus="device=0"))
+    said = str(refusal(capacity(0, share(2)), gpus="device=0"))
+    assert "without --mem it could take the 2 GiB" in said and "; give --mem, queue with --wait" in said
     assert "may take all" in str(refusal(capacity(0, share(None)), mem="1g", gpus="device=0"))
     assert indexes(capacity(0, share(2))) == [1]
     assert indexes(capacity(0, share(None)), mem="1g") == [1]

@@ -118,6 +118,7 @@ def test_graphs_have_the_newest_at_the_right() -> None:
     drawn = graphs(ROWS[0], history, 80, 8, 2.0, True)
     assert len(drawn) == 8 and all(len(line.plain) <= 80 for line in drawn)
     assert graphs(ROWS[0], history, 80, 3, 2.0, True) == []
+    assert graphs(ROWS[0]._replace(name="a" * 80), history, 80, 8, 2.0, True)[1].plain.split()[0] == f"{'a' * 30}…:"
 
 
 def test_details_name_programs_and_what_nvml_does_not_tell() -> None:

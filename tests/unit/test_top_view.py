@@ -75,6 +75,9 @@ def test_a_wide_terminal_says_more() -> None:
     assert "54 C 312 W" in whole
     assert "alice    pytorch  python (4711)" in tenant_row and tenant_row.split()[-3:] == ["2.5", "s", "7"]
     assert "bob      blender (99)" in outside
+    named = report._replace(tenants=(trains._replace(name="a" * 45),))
+    assert "a" * 45 in top_view.lines(named, 200, "gpu", True)[2].plain
+    assert f"{'a' * 29}~" in top_view.lines(named, 80, "gpu", True)[2].plain
     narrow = top_view.lines(report, 80, "gpu", True)
     assert "alice" not in narrow[2].plain and "REFUSED" not in narrow[0].plain
 

@@ -18,6 +18,7 @@ from vgpurun.limits.quota import LEAST_LIMIT_BYTES, Quota
 
 _WAYS_OUT = "ask for less, queue with --wait, or share regardless with --overcommit"
 _WAYS_OUT_IN_TURN = "ask for less, or queue with --wait"
+_WITHOUT_LIMIT = "a launch without --mem"
 
 
 class Placement(NamedTuple):
@@ -130,7 +131,7 @@ def _asked(request: Request, choices: Sequence[_Choice]) -> Iterator[str]:
 
 
 def _no_room(request: Request, choices: Sequence[_Choice], total: int, grant: Grant) -> NoRoomError:
-    asked = " ".join(_asked(request, choices)) or "a launch without --mem"
+    asked = " ".join(_asked(request, choices)) or _WITHOUT_LIMIT
     where = (
         f"GPU {choices[0].capacity.gpu.number}" if len(choices) == 1 else "any GPU" if total == 1 else f"{total} GPUs"
     )
@@ -139,4 +140,6 @@ def _no_room(request: Request, choices: Sequence[_Choice], total: int, grant: Gr
     table = capacity_table([choice.capacity for choice in choices])
     full = [choice.capacity.gpu.uuid for choice in choices if choice.refusal and not choice.is_own]
     way_out = WAYS_OUT_OF_OWN if not full else _WAYS_OUT if grant.may_overcommit else _WAYS_OUT_IN_TURN
+    if asked == _WITHOUT_LIMIT:
+        way_out = way_out.replace("ask for less", "give --mem")
     return NoRoomError(f"no room for {asked} on {where}: {reason}", way_out, table, full)

@@ -162,6 +162,7 @@ def _one_line(text: str) -> str:
 
 def _sentence(text: str) -> str:
     line = _one_line(text)
+    line = line[:1].lower() + line[1:]  # as all that we say ourselves
     return line if line.endswith((".", "?", "?)")) else f"{line}."
 
 

@@ -22,6 +22,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 LIMITS = "Limits"
 LIVE = "vgpurun top shows it live"
 _PROFILE = "Profile"
+_OTHERS = "Other options"
 # Settings of an option that may have a value, or something to do, where it is not given.
 _NEEDS_CLICK = frozenset(("callback", "default", "envvar", "expose_value", "prompt", "required"))
 _NAMES_COLUMN = 24  # columns of help for an option's name; a longer one has a line of its own
@@ -83,11 +84,11 @@ class GroupedCommand(click.Command):
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx) if isinstance(parameter, click.Option) else None
             if record is not None:
-                groups.setdefault(getattr(parameter, "group", "Other options"), []).append(record)
+                groups.setdefault(getattr(parameter, "group", _OTHERS), []).append(record)
         names = [name for records in groups.values() for name, _ in records]
         column = min(max(map(len, names)), _NAMES_COLUMN)  # one for all groups
         for title, records in groups.items():
-            with formatter.section(title):
+            with formatter.section(title if len(groups) > 1 or title != _OTHERS else "Options"):
                 formatter.write_dl([(name.ljust(column), text) for name, text in records], col_max=column)
 
 

@@ -129,9 +129,10 @@ def _end(container: "VgpurunContainer") -> str:
     return f", ends in {show_age(left_s)}" if left_s > 0 else ", its time is over"
 
 
-def held_back(quota: Quota) -> str:
+def held_back(tenant: Tenant, quota: Quota) -> str:
     """Return in a word why no GPU work begins, or nothing."""
-    return SWAPPED if quota.is_swapped else SUSPENDED if quota.is_suspended else PAUSED if quota.paused else ""
+    is_paused = quota.paused or (tenant.container is not None and tenant.container.status == "paused")
+    return SWAPPED if quota.is_swapped else SUSPENDED if quota.is_suspended else PAUSED if is_paused else ""
 
 
 def _quotas(tenant: Tenant) -> list[Any]:

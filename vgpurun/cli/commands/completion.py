@@ -10,7 +10,7 @@ _INSTALL = """To have it in every new shell:
 
 \b
   bash   vgpurun completion bash > ~/.local/share/bash-completion/completions/vgpurun
-  zsh    vgpurun completion zsh > a folder of $fpath, as _vgpurun
+  zsh    vgpurun completion zsh > FOLDER/_vgpurun, where $fpath has FOLDER
   fish   vgpurun completion fish > ~/.config/fish/completions/vgpurun.fish
 """
 
@@ -20,7 +20,7 @@ _INSTALL = """To have it in every new shell:
     name="completion",
     help=f"Print the script by which a shell completes verbs, options and containers' names.\n\n{_INSTALL}",
 )
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]), metavar="SHELL")
 def completion(shell: str) -> None:
     """Print click's script."""
     from vgpurun.cli import cli

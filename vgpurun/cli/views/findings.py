@@ -1,14 +1,19 @@
 """Prints what a look at a host or a cluster has found."""
 
 import json
+import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict
 
 import click
 
+from vgpurun.cli.views.columns import terminal_width
 from vgpurun.diagnostics.finding import FAILED, OK, WARNING, Finding
 
 _NAME_WIDTH = 20
+_INDENT = _NAME_WIDTH + 8  # where the words begin
+_LEAST_WIDTH = 20
+_COUNTED = {FAILED: "failed", WARNING: "to look at"}
 
 
 def show_findings(findings: Sequence[Finding], output_format: str) -> int:
@@ -18,14 +23,22 @@ def show_findings(findings: Sequence[Finding], output_format: str) -> int:
     else:
         for each in findings:
             _show(each)
-        failed, warned = (sum(each.status == status for each in findings) for status in (FAILED, WARNING))
-        click.echo("all is well" if not failed + warned else f"{failed} failed, {warned} to look at")
+        counts = {words: sum(each.status == status for each in findings) for status, words in _COUNTED.items()}
+        click.echo(", ".join(f"{count} {words}" for words, count in counts.items() if count) or "all is well")
     return 1 if any(each.status == FAILED for each in findings) else 0
 
 
 def _show(finding: Finding) -> None:
     colour = {OK: "green", FAILED: "red", WARNING: "yellow"}[finding.status]
     status = click.style(f"{finding.status:<4}", fg=colour, bold=finding.status == FAILED)
-    click.echo(f"{status}  {finding.name:<{_NAME_WIDTH}}  {finding.words}")
-    if finding.remedy:
-        click.echo(f"{'':<{_NAME_WIDTH + 6}}  -> {finding.remedy}")
+    first, *others = [*_lines(finding.words), *(_lines(f"-> {finding.remedy}") if finding.remedy else [])]
+    click.echo(f"{status}  {finding.name:<{_NAME_WIDTH}}  {first}")
+    for line in others:
+        click.echo(" " * _INDENT + line)
+
+
+def _lines(text: str) -> list[str]:
+    """Return a text in lines that fit the terminal, if it is for one; what has no space, as a path, stays whole."""
+    if (width := terminal_width()) is None:
+        return [text]
+    return textwrap.wrap(text, max(_LEAST_WIDTH, width - _INDENT), break_long_words=False, break_on_hyphens=False)

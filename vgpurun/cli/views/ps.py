@@ -107,7 +107,7 @@ def _rows(tenant: Tenant, is_short: bool, with_state: bool) -> list[tuple[str, .
         (
             each.gpu.number,
             of_limit(listing.memory_used(each), show_range(each.quota)),
-            listing.held_back(each.quota) or share(listing.sm_used(each), each.quota.sm_percent),
+            listing.held_back(tenant, each.quota) or share(listing.sm_used(each), each.quota.sm_percent),
         )
         for each in tenant.devices
     ]
@@ -115,7 +115,7 @@ def _rows(tenant: Tenant, is_short: bool, with_state: bool) -> list[tuple[str, .
         (
             listing.UNKNOWN,
             of_limit(listing.UNKNOWN, show_range(quota)),
-            listing.held_back(quota) or share(listing.UNKNOWN, quota.sm_percent),
+            listing.held_back(tenant, quota) or share(listing.UNKNOWN, quota.sm_percent),
         )
         for _, quota in tenant.missing
     ]

@@ -124,7 +124,7 @@ def _cells(tenant: Tenant, device: TenantDevice) -> _Row:
     memory_limit += ", in turns" * quota.takes_turns
     share = "?" if busy is None else f"{busy.last_1s:.0f} %"
     compute = "no limit" if quota.sm_percent is None else f"{share} / {quota.sm_percent} %"
-    compute = held_back(quota) or compute
+    compute = held_back(tenant, quota) or compute
     refused = "?" if reading is None else str(reading.refusals)
     name = _indented(tenant.full_name, 2 * _INDENT if tenant.within else _INDENT)
     return name, tenant.user, tenant.what, f"{used} / {memory_limit}", compute, refused

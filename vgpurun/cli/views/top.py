@@ -20,7 +20,7 @@ _MEMORY_TEXT = 19  # columns of "1023.99 MiB / 80 GiB"
 _SHARE_TEXT = 10  # columns of "100 / 100%"
 _FULL, _HIGH = 0.95, 0.8  # parts of a limit from which a bar is red, or yellow
 _LEAST_BAR, _MOST_BAR = 4, 40
-_LEAST_NAME, _MOST_NAME = 10, 32
+_LEAST_NAME, _MOST_NAME = 10, 32  # of a terminal's width a quarter where that is more
 _NAMES = "GPU / CONTAINER"
 
 
@@ -187,7 +187,8 @@ class Drawing:
         over = width - _MEMORY_TEXT - _SHARE_TEXT - 5
         over -= sum(each.width + 1 for each in self._before) + sum(each.width + 2 for each in self._behind)
         longest = max((len(each.name) for each in shown), default=0)
-        self._name = max(_LEAST_NAME, min(_MOST_NAME, max(longest, len(_NAMES)), over - 2 * _LEAST_BAR))
+        most = max(_MOST_NAME, width // 4)
+        self._name = max(_LEAST_NAME, min(most, max(longest, len(_NAMES)), over - 2 * _LEAST_BAR))
         self._bar = max(_LEAST_BAR, min(_MOST_BAR, (over - self._name) // 2))
         self._full, self._empty, self._cut = ("#", ".", "~") if ascii_only else ("█", "░", "…")
 
@@ -236,7 +237,7 @@ def _memory(row: Row) -> str:
 
 
 def _share(row: Row) -> str:
-    if row.device is not None and not row.device.is_part and (word := held_back(row.device.quota)):
+    if row.tenant and row.device and not row.device.is_part and (word := held_back(row.tenant, row.device.quota)):
         return word
     if row.has_share_limit:
         return f"{'?' if row.share_used is None else f'{row.share_used:.0f}'} / {row.share_of}%"

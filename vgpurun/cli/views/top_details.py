@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
+from vgpurun.cli.views.columns import cut
 from vgpurun.cli.views.top import Row
 from vgpurun.cli.views.top_graph import History, graph
 from vgpurun.inventory.listing import sm_limit, status
@@ -21,7 +22,7 @@ def graphs(row: Row, history: History, width: int, height: int, interval_s: floa
     if height < _LEAST_HEIGHT:
         return []
     half = (width - _GAP) // 2
-    title = row.name.strip()[: max(0, half - len(_MEMORY))] + _MEMORY
+    title = cut(row.name.strip(), max(1, half - len(_MEMORY))) + _MEMORY
     titles = title.ljust(half + _GAP) + f"compute, {show_age(interval_s * half)}"
     memory = graph(history.memory(row), half, height - 2, ascii_only)
     compute = graph(history.compute(row), half, height - 2, ascii_only)
