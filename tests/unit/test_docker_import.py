@@ -107,12 +107,17 @@ def test_what_few_runs_use_is_imported_when_it_is_used() -> None:
 import sys
 from vgpurun.util.seldom_used import _SELDOM_USED, postpone
 postpone()
+import vgpurun.engine.docker_py
+from docker.utils import parse_host
+letters = sys.modules["string"].ascii_letters
+assert parse_host("unix:///engine.sock") and "Template" not in vars(sys.modules["string"])
 import click, inspect, subprocess, tarfile
 from click.testing import CliRunner
 assert inspect.cleandoc("  one ") == "one " and inspect.cleandoc("one\\n    two\\n") == "one\\ntwo"
 assert subprocess.run(["true"]).returncode == 0 and tarfile.TarFile
 assert sys.modules["inspect"].signature and inspect.signature is sys.modules["inspect"].signature
 import platform, gettext, random, tempfile, string, bz2, lzma, ipaddress, zlib
+assert string.digits and sys.modules["string"].ascii_letters == letters
 assert platform.system() == "Linux" and platform.machine() and gettext.ngettext("a", "b", 2) == "b"
 assert random.random() < 1 and tempfile.gettempdir() and string.digits and bz2.compress(b"") and lzma.compress(b"")
 assert ipaddress.ip_address("::1").is_loopback and zlib.decompress(zlib.compress(b"a")) == b"a"

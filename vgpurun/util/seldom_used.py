@@ -34,7 +34,7 @@ def _plural(one: str, many: str, count: int) -> str:
 
 
 # With what each start uses of them. Nothing is translated here, so click's words are not either.
-_SELDOM_USED: Mapping[str, Mapping[str, Callable[..., str]]] = {
+_SELDOM_USED: Mapping[str, Mapping[str, Callable[..., str] | str]] = {
     "bz2": {},
     "gettext": {"gettext": str, "ngettext": _plural},
     "inspect": {"cleandoc": _cleandoc},
@@ -42,7 +42,7 @@ _SELDOM_USED: Mapping[str, Mapping[str, Callable[..., str]]] = {
     "lzma": {},
     "platform": {"machine": lambda: os.uname().machine, "system": lambda: os.uname().sysname},
     "random": {},
-    "string": {},
+    "string": {"ascii_letters": "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"},
     "subprocess": {},
     "tarfile": {},
     "tempfile": {},
