@@ -6,7 +6,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from programs_of_c import built
+
+from support.programs_of_c import built
 
 SECONDS = os.environ.get("VGPURUN_FUZZ_SECONDS", "2")
 

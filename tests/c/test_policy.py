@@ -10,7 +10,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from programs_of_c import built
+
+from support.programs_of_c import built
 
 pytestmark = pytest.mark.timeout(600)  # simulated time takes as long as the machine needs
 
@@ -23,6 +24,7 @@ SLOW = [*TABLES, "hand_over", "shares", "strangers"]
 # Others of the same program fail with them; hand_over has what "turns" shows once more, on simulated time.
 EXHAUSTIVE = [
     ("alone", "kernels and graphs"),
+    ("company", "flat out"),
     ("company", "priority"),
     ("company", "long kernels beside short ones"),
     ("hand_over", "three processes, one killed"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -13,7 +12,8 @@ from pathlib import Path
 import pytest
 from sandbox import MACHINE, PROGRAMS, SIMULATED_DRIVER, Sandbox, tenant_of
 
-from support import CHECKOUT, LIBRARY, one_at_a_time, unavailable
+from support import CHECKOUT, unavailable
+from support.programs_of_c import built
 from support.suspension import Guard, Host, Program
 
 HERE = Path(__file__).parent
@@ -119,10 +119,6 @@ def sanitized() -> Callable[[str], str]:
         runtime = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
         if not Path(runtime).is_absolute():
             pytest.skip(f"this gcc has no {runtime_name}")
-        flags = f"-O1 -g -fsanitize={kinds}"
-        with one_at_a_time(LIBRARY.parent / f"sanitized-{kinds}") as folder:
-            make = ["make", "-s", "-j2", "-C", str(CHECKOUT / "lib"), "library", f"BUILD={folder}", f"CFLAGS={flags}"]
-            subprocess.run([*make, f"PYTHON={sys.executable}"], check=True)
-        return f"{runtime}:{folder / 'libvgpu.so'}"
+        return f"{runtime}:{built('libvgpu.so', kinds.replace(',', '-'))}"
 
     return build

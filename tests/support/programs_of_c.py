@@ -1,9 +1,10 @@
-"""The programs of this folder, which its Makefile builds."""
+"""The programs of tests/c, and the library with sanitizers, which the Makefile there builds."""
 
 from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -23,8 +24,16 @@ def built(program: str, kind: str) -> Path:
     run, seen = os.environ.get("PYTEST_XDIST_TESTRUNUID"), path.with_suffix(".run")
     with one_at_a_time(BUILD / kind):
         if run is None or not seen.exists() or seen.read_text() != run:
-            make = ["make", "-s", "-j2", "-C", str(CHECKOUT / "tests" / "c"), f"KIND={kind}", program]
-            result = subprocess.run(make, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            make = [
+                "make",
+                "-s",
+                "-j2",
+                "-C",
+                str(CHECKOUT / "tests" / "c"),
+                f"PYTHON={sys.executable}",
+                f"KIND={kind}",
+            ]
+            result = subprocess.run([*make, program], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
             assert result.returncode == 0, result.stdout
             seen.write_text(run or "")
     return path
