@@ -70,7 +70,7 @@ def debian_tar(packages: str = PYTHON) -> Path:
 def _make_debian(packages: str, folder: Path) -> None:
     options = [f"--dpkgopt=path-exclude={pattern}" for pattern in LEFT_OUT]
     options += ["--quiet", "--variant=minbase", f"--include={packages}"]
-    options += [f'--customize-hook=cd "$1" && rm -r {PERL}']
+    options += [f'--customize-hook=cd "$1" && rm -rf {PERL}']
     try:
         subprocess.run([tool("mmdebstrap", "mmdebstrap"), *options, DEBIAN_SUITE, folder / "root.tar"], check=True)
     except subprocess.CalledProcessError as error:
