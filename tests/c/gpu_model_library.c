@@ -29,10 +29,12 @@ void library_begin(struct model_process *process) {
     meter_init(meter, &model_driver, terms_of, meter);
     meter_add_bucket(meter, &container->state[g], container->states);
     meter->takes_turns = true;
+    meter->others = process->made_meters;
     container->is_there = true;
     process->files[g] = (struct model_files){g, process->container, &meter->turns};
     turns_begin(&meter->turns, &model_turns_system, &process->files[g], process->slot);
     process->look_at_ns[g] = 0;
+    process->made_meters[g] = NULL;
     process->company[g] = process->measured[g] = false;
     for (int s = 0; s < MODEL_STREAMS; s++)
       process->streams[g][s] = NULL;
@@ -73,13 +75,26 @@ static bool is_measured(struct model_process *process, int gpu) {
 
 /* ---- around the calls of the program ----------------------------------------------------------------------------- */
 
+/* As stream/meters.c does: a meter is made when something is launched on its GPU. */
+static void note_made(struct model_process *process, struct meter *meter) {
+  for (int i = 0; i < MODEL_GPUS; i++) {
+    struct meter *_Atomic *place = &process->made_meters[i];
+    if (*place == NULL)
+      *place = meter;
+    if (*place == meter)
+      return;
+  }
+}
+
 bool library_before_launch(struct model_process *process, int gpu, int stream, uint64_t work) {
   struct meter *meter = &process->meters[gpu];
   struct meter_stream **place = &process->streams[gpu][stream];
   if (!is_measured(process, gpu))
     return false;
-  if (*place == NULL)
+  if (*place == NULL) {
     *place = meter_add_stream(meter, meter, place);
+    note_made(process, meter);
+  }
   return *place != NULL && meter_launch(*place, work, meter->driver->now_ns());
 }
 

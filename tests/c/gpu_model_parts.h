@@ -49,7 +49,7 @@ struct model_process {
   int64_t worked_ns, longest_launch_ns;
   struct queue queues[MODEL_GPUS];
   /* The library in it. */
-  struct meter meters[MODEL_GPUS];
+  struct meter meters[MODEL_GPUS], *_Atomic made_meters[MODEL_GPUS + 1];
   struct model_files {
     int gpu, container;
     struct turns *turns;

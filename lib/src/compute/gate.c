@@ -44,9 +44,9 @@ void gate_note_progress(struct meter *meter, int64_t end_ns, int64_t now_ns) {
 
 /* By the valve or by tokens, which may come before, each time somewhat later, since the wait is charged as work. A
  * launch that was hardly held tells nothing: it may have come just before the work ended anyway. */
-static void note_release(struct meter *meter, int64_t held_since_ns) {
+static void note_release(struct meter *meter, int64_t held_since_ns, bool by_valve) {
   int64_t now_ns = meter->driver->now_ns(), none = 0;
-  if (min(now_ns - held_since_ns, stalled_ns(meter, now_ns)) >= get(meter->patience_ns) / 2)
+  if (min(now_ns - held_since_ns, stalled_ns(meter, now_ns)) >= (by_valve ? LOOK_NS : get(meter->patience_ns) / 2))
     replace(meter->released_ns, none, now_ns);
 }
 
@@ -81,6 +81,31 @@ static void sleep_a_little(struct meter *meter) {
 
 /* ---- turns ------------------------------------------------------------------------------------------------------- */
 
+static bool has_begun(struct meter *meter) {
+  uint32_t count = atomic_load(&meter->stream_count);
+  bool begun = get(meter->in_flight_batches) > 0;
+  for (uint32_t i = 0; i < count && !begun; i++)
+    begun = get(meter->streams[i]->open);
+  return begun;
+}
+
+/* When what is in flight will be done. What this process has begun on another GPU may wait for the launch that is held
+ * here, as kernels of a collective do for each other: if it waited for the slices of others, these would be lost. */
+static int64_t needs_ns(const struct meter *meter) {
+  bool begun = false;
+  for (struct meter *_Atomic *other = meter->others; other != NULL && get(*other) != NULL; other++)
+    begun |= get(*other) != meter && has_begun(get(*other));
+  return get(meter->in_flight_ns) - (begun ? METER_BATCH_NS : 0);
+}
+
+/* With the turns on other GPUs, unless work has begun there: the next tenant may need all of them at once. */
+static void pass(struct meter *meter) {
+  turns_pass(&meter->turns);
+  for (struct meter *_Atomic *other = meter->others; other != NULL && get(*other) != NULL; other++)
+    if (get(*other)->takes_turns && !has_begun(get(*other)))
+      turns_pass(&get(*other)->turns);
+}
+
 /* The next one is to find the GPU free: if two were there at once, each would be measured with the other's time. */
 static void drain_and_pass(struct meter *meter) {
   int64_t now_ns = meter->driver->now_ns();
@@ -93,7 +118,7 @@ static void drain_and_pass(struct meter *meter) {
     meter_harvest(meter);
     now_ns = meter->driver->now_ns();
   }
-  turns_pass(&meter->turns);
+  pass(meter);
 }
 
 void gate_note_activity(struct meter *meter, int64_t more_ns) {
@@ -111,7 +136,7 @@ static bool has_turn(const struct wait *wait) {
     turns_pass(&meter->turns);
     return true;
   }
-  if (turns_must_pass(&meter->turns, get(meter->in_flight_ns)))
+  if (turns_must_pass(&meter->turns, needs_ns(meter)))
     drain_and_pass(meter);
   return turns_is_ours(&meter->turns);
 }
@@ -341,7 +366,7 @@ struct batch gate_wait(struct meter_stream *stream, int64_t cost_ns) {
     set(meter->turn_wait_ns, min(max(wait.for_turn_ns, get(meter->turn_wait_ns)), TURNS_LONGEST_NS));
   }
   note_wait(&wait);
-  note_release(meter, began_ns);
+  note_release(meter, began_ns, valve);
   gate_note_activity(meter, METER_BATCH_NS);
   set(stream->is_free, wait.is_free && !wait.others.company);
   return (struct batch){.open_until_ns = wait.others.company ? wait.now_ns + METER_BATCH_NS : INT64_MAX,

@@ -142,7 +142,8 @@ struct meter {
   bool takes_turns;    /* with other processes on the GPU */
   bool launches_block; /* until their work is done */
   struct turns turns;
-  int32_t lock; /* a claim that guards the list of streams */
+  struct meter *_Atomic *others; /* of the process, this one among them; NULL ends the list */
+  int32_t lock;                  /* a claim that guards the list of streams */
   struct meter_stream *streams[METER_MAX_STREAMS];
   _Atomic uint32_t stream_count;
 

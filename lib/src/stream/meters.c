@@ -57,6 +57,19 @@ static void find_states(void) {
   }
 }
 
+/* The meters of all devices, one after the other as they were made. */
+static struct meter *_Atomic made_meters[VGPU_MAX_DEVICES + 1];
+static int32_t making; /* a claim */
+
+static void note_made(struct meter *meter) {
+  struct meter *_Atomic *place = made_meters;
+  claim_take(&making);
+  while (atomic_load(place) != NULL)
+    place++;
+  atomic_store(place, meter);
+  claim_release(&making);
+}
+
 static void add_buckets(struct meter *meter, const struct device *device) {
   for (int level = process_levels() - 1; level >= 0; level--)
     meter_add_bucket(meter, device_state(device, level), states[level]);
@@ -92,12 +105,12 @@ static struct meter *make(struct device *device) {
     device_not_enforced(device, VGPU_NOT_ENFORCED_SM);
     return NULL;
   }
-  static int32_t finding; /* a claim */
-  claim_take(&finding);
+  claim_take(&making);
   if (states[0][0] == NULL)
     find_states();
-  claim_release(&finding);
+  claim_release(&making);
   meter_init(made, &markers_driver, terms_of, device);
+  made->others = made_meters;
   add_buckets(made, device);
   made->observer = profile_observer();
   made->launches_block = launches_block();
@@ -110,6 +123,7 @@ static struct meter *make(struct device *device) {
     free(made);
     return other;
   }
+  note_made(made);
   __atomic_store_n(&meters_watch.meters, true, __ATOMIC_RELAXED);
   terms_of(device); /* publishes them */
   return made;
@@ -198,6 +212,7 @@ static void meters_forget(void) {
     if (device->meter != NULL && device->meter->takes_turns)
       turns_files_forget(device->meter->turns.files);
   memset(states, 0, sizeof states); /* the child may have other limits */
+  memset(made_meters, 0, sizeof made_meters);
   meters_watch = (struct meters_watch){0};
   claim_forget_thread();
 }
