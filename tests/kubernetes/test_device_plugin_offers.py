@@ -150,7 +150,7 @@ def test_where_a_gpu_is(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--config", "/nowhere"], "No such file"),
+        (["--config", "/nowhere/config"], "No such file"),
         (["--driver", "cdi"], "CDI"),
         (["--driver", "other"], "other"),
     ],
