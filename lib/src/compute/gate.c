@@ -89,25 +89,32 @@ static bool has_begun(struct meter *meter) {
   return begun;
 }
 
+/* The meters of the process, whose GPUs keep in step. */
+static struct meter *_Atomic *meters_in_step(const struct wait *wait) {
+  static struct meter *_Atomic none[1];
+  return wait->terms.is_apart || wait->meter->others == NULL ? none : wait->meter->others;
+}
+
 /* When what is in flight will be done. What this process has begun on another GPU may wait for the launch that is held
  * here, as kernels of a collective do for each other: if it waited for the slices of others, these would be lost. */
-static int64_t needs_ns(const struct meter *meter) {
+static int64_t needs_ns(const struct wait *wait) {
   bool begun = false;
-  for (struct meter *_Atomic *other = meter->others; other != NULL && get(*other) != NULL; other++)
-    begun |= get(*other) != meter && has_begun(get(*other));
-  return get(meter->in_flight_ns) - (begun ? METER_BATCH_NS : 0);
+  for (struct meter *_Atomic *other = meters_in_step(wait); get(*other) != NULL; other++)
+    begun |= get(*other) != wait->meter && has_begun(get(*other));
+  return get(wait->meter->in_flight_ns) - (begun ? METER_BATCH_NS : 0);
 }
 
 /* With the turns on other GPUs, unless work has begun there: the next tenant may need all of them at once. */
-static void pass(struct meter *meter) {
-  turns_pass(&meter->turns);
-  for (struct meter *_Atomic *other = meter->others; other != NULL && get(*other) != NULL; other++)
+static void pass(const struct wait *wait) {
+  turns_pass(&wait->meter->turns);
+  for (struct meter *_Atomic *other = meters_in_step(wait); get(*other) != NULL; other++)
     if (get(*other)->takes_turns && !has_begun(get(*other)))
       turns_pass(&get(*other)->turns);
 }
 
 /* The next one is to find the GPU free: if two were there at once, each would be measured with the other's time. */
-static void drain_and_pass(struct meter *meter) {
+static void drain_and_pass(const struct wait *wait) {
+  struct meter *meter = wait->meter;
   int64_t now_ns = meter->driver->now_ns();
   meter_close_all(meter);
   meter_harvest(meter);
@@ -118,7 +125,7 @@ static void drain_and_pass(struct meter *meter) {
     meter_harvest(meter);
     now_ns = meter->driver->now_ns();
   }
-  pass(meter);
+  pass(wait);
 }
 
 void gate_note_activity(struct meter *meter, int64_t more_ns) {
@@ -136,8 +143,8 @@ static bool has_turn(const struct wait *wait) {
     turns_pass(&meter->turns);
     return true;
   }
-  if (turns_must_pass(&meter->turns, needs_ns(meter)))
-    drain_and_pass(meter);
+  if (turns_must_pass(&meter->turns, needs_ns(wait)))
+    drain_and_pass(wait);
   return turns_is_ours(&meter->turns);
 }
 
@@ -314,7 +321,7 @@ static void wait_for(struct wait *wait, enum obstacle what) {
     sleep_a_little(meter);
   else {
     if (wait->sleep_ns >= LOOK_NS && wait->others.company && turns_is_ours(&meter->turns))
-      drain_and_pass(meter);
+      drain_and_pass(wait);
     int64_t left_ns = until_ns - meter->driver->now_ns();
     if (left_ns > 0)
       meter->driver->sleep_ns(left_ns);
