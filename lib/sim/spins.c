@@ -7,6 +7,7 @@
 #define NAME_BYTES 64
 #define LAUNCHES 1024 /* of each mark that are remembered, and spins */
 #define OFFSET_BITS 44
+#define NUMBERS (1ULL << (62 - OFFSET_BITS)) /* then they begin anew: the older ones have ended long ago */
 #define LOOK_NS (50 * NS_PER_US)
 
 /* The awaited kernel's name, up to its own UNTIL. */
@@ -67,7 +68,7 @@ uint64_t spin_launch(const char *kernel_name, uint64_t begins_ns) {
   const struct mark *awaits = make_mark(awaited, own_length(awaited));
   if (own == NULL || awaits == NULL)
     return 0;
-  uint64_t number = ++spin_count;
+  uint64_t number = ++spin_count % NUMBERS;
   spins[number % LAUNCHES] =
       (struct spin){.number = number, .begins_ns = begins_ns, .awaits = awaits, .launch = own->launches};
   note(own, begins_ns);
