@@ -229,7 +229,11 @@ def state_of(terminal: Terminal) -> str:
     return Path(f"/proc/{terminal.process.pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
-@pytest.mark.parametrize(("command", "text"), [(("bash",), b"# "), (("yes",), b"y\r\n")], ids=["shell", "busy"])
+# Each line is a record in the engine's log, which it writes to its end before a container has ended.
+BUSY = ("yes", "y" * 1000)
+
+
+@pytest.mark.parametrize(("command", "text"), [(("bash",), b"# "), (BUSY, b"y\r\n")], ids=["shell", "busy"])
 def test_a_terminal_that_goes_away_ends_the_container(
     open_terminal: Callable[..., Terminal], vgpurun: Cli, debian: str, command: tuple[str, ...], text: bytes
 ) -> None:
