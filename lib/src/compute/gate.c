@@ -39,7 +39,7 @@ void gate_note_progress(struct meter *meter, int64_t end_ns, int64_t now_ns) {
   if (released_ns != 0 && end_ns - released_ns < before_ns / 4)
     set(meter->patience_ns, max(before_ns / 2, LOOK_NS));
   else if (valve_opened)
-    set(meter->patience_ns, min(2 * before_ns, METER_PATIENCE_NS));
+    set(meter->patience_ns, min(2 * before_ns, TURNS_PATIENCE_NS));
 }
 
 /* By the valve or by tokens, which may come before, each time somewhat later, since the wait is charged as work. A
