@@ -99,17 +99,19 @@ static struct meter *_Atomic *meters_in_step(const struct wait *wait) {
  * here, as kernels of a collective do for each other: if it waited for the slices of others, these would be lost. */
 static int64_t needs_ns(const struct wait *wait) {
   bool begun = false;
-  for (struct meter *_Atomic *other = meters_in_step(wait); get(*other) != NULL; other++)
-    begun |= get(*other) != wait->meter && has_begun(get(*other));
+  struct meter *other;
+  for (struct meter *_Atomic *next = meters_in_step(wait); (other = atomic_load(next)) != NULL; next++)
+    begun |= other != wait->meter && has_begun(other);
   return get(wait->meter->in_flight_ns) - (begun ? METER_BATCH_NS : 0);
 }
 
 /* With the turns on other GPUs, unless work has begun there: the next tenant may need all of them at once. */
 static void pass(const struct wait *wait) {
+  struct meter *other;
   turns_pass(&wait->meter->turns);
-  for (struct meter *_Atomic *other = meters_in_step(wait); get(*other) != NULL; other++)
-    if (get(*other)->takes_turns && !has_begun(get(*other)))
-      turns_pass(&get(*other)->turns);
+  for (struct meter *_Atomic *next = meters_in_step(wait); (other = atomic_load(next)) != NULL; next++)
+    if (other->takes_turns && !has_begun(other))
+      turns_pass(&other->turns);
 }
 
 /* The next one is to find the GPU free: if two were there at once, each would be measured with the other's time. */
