@@ -42,8 +42,8 @@ void gate_note_progress(struct meter *meter, int64_t end_ns, int64_t now_ns) {
     set(meter->patience_ns, min(2 * before_ns, TURNS_PATIENCE_NS));
 }
 
-/* By the valve or by tokens, which may come before, each time somewhat later, since the wait is charged as work. A
- * launch that was hardly held tells nothing: it may have come just before the work ended anyway. */
+/* A launch goes on, let go by the valve, or by tokens, which may come before, each time somewhat later, since the wait
+ * is charged as work. One that was hardly held tells nothing: it may have come just before the work ended anyway. */
 static void note_release(struct meter *meter, int64_t held_since_ns, bool by_valve) {
   int64_t now_ns = meter->driver->now_ns(), none = 0;
   if (min(now_ns - held_since_ns, stalled_ns(meter, now_ns)) >= (by_valve ? LOOK_NS : get(meter->patience_ns) / 2))

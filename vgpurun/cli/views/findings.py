@@ -41,4 +41,5 @@ def _lines(text: str) -> list[str]:
     """Return a text in lines that fit the terminal, if it is for one; what has no space, as a path, stays whole."""
     if (width := terminal_width()) is None:
         return [text]
-    return textwrap.wrap(text, max(_LEAST_WIDTH, width - _INDENT), break_long_words=False, break_on_hyphens=False)
+    width = max(_LEAST_WIDTH, width - _INDENT)
+    return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False) or [text]
