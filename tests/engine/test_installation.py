@@ -13,7 +13,7 @@ import pytest
 from support import CHECKOUT, unavailable
 from support.debian_packages import UnavailableError, tool
 
-pytestmark = [pytest.mark.exhaustive, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.exhaustive, pytest.mark.timeout(1800)]  # the first test makes the packages and a Debian
 
 IN_ROOT = CHECKOUT / "tests" / "support" / "in_root"
 NEWCOMER = Path(__file__).parent / "programs" / "newcomer.sh"
@@ -59,7 +59,7 @@ def root(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 def test_a_newcomer(dist: Path, root: Path, way: str) -> None:
     shutil.copytree(dist, root / "dist", dirs_exist_ok=True)
     shutil.copy(NEWCOMER, root)
-    done = subprocess.run([IN_ROOT, root, "bash", "/newcomer.sh", way], capture_output=True, text=True, timeout=300)
+    done = subprocess.run([IN_ROOT, root, "bash", "/newcomer.sh", way], capture_output=True, text=True, timeout=900)
     print(done.stdout, done.stderr)
     assert done.returncode == 0
     said = [line for line in done.stdout.splitlines() if line.startswith("newcomer: ")]
