@@ -14,7 +14,7 @@ static void begin(void) {
   process->program(process);
   model_drop(process, process->now_ns);
   process->dead = true;
-  swapcontext(&process->context, &model.scheduler);
+  model_go_on(&process->context);
 }
 
 struct model_process *model_start(int container, model_program *program, const void *argument, int64_t begin_ns) {

@@ -74,7 +74,7 @@ extern struct model {
   struct model_process *processes[MODEL_PROCESSES];
   int process_count;
   struct model_process *current;
-  ucontext_t scheduler;
+  ucontext_t outside; /* of all processes: what runs the model */
   unsigned random_state;
   int64_t slow_ns;
   double times_slower;
@@ -89,8 +89,10 @@ void model_drop(struct model_process *process, int64_t now_ns);
 uint32_t model_pending(const struct model_process *process, int gpu, int stream);
 void model_advance(int64_t until_ns);
 
-/* gpu_model_time.c: the current process gets on by so much, and others before it does; its clock, its sleep, and how it
- * reaches the files of the turns: a struct model_files. */
+/* gpu_model_time.c: the earliest process goes on instead of `from`, or what runs the model when all are far enough; the
+ * current process gets on by so much, and others before it does; its clock, its sleep, and how it reaches the files of
+ * the turns: a struct model_files. */
+void model_go_on(ucontext_t *from);
 void model_pass_time(int64_t duration_ns);
 int64_t model_clock_ns(void);
 void model_sleep(int64_t duration_ns);

@@ -14,21 +14,24 @@ static struct model_process *earliest(void) {
   return found;
 }
 
+void model_go_on(ucontext_t *from) {
+  struct model_process *next = earliest();
+  model.current = next != NULL && next->now_ns < model.run_until_ns ? next : NULL;
+  ucontext_t *to = model.current != NULL ? &model.current->context : &model.outside;
+  if (to != from)
+    swapcontext(from, to);
+}
+
 void model_pass_time(int64_t duration_ns) {
   if (model.current == NULL) /* before the run */
     return;
   model.current->now_ns += duration_ns;
-  if (model.current->now_ns >= model.run_until_ns || earliest() != model.current)
-    swapcontext(&model.current->context, &model.scheduler);
+  model_go_on(&model.current->context);
 }
 
 void model_run(int64_t until_ns) {
   model.run_until_ns = MODEL_START_NS + until_ns;
-  while ((model.current = earliest()) != NULL && model.current->now_ns < model.run_until_ns) {
-    struct model_process *current = model.current;
-    swapcontext(&model.scheduler, &current->context);
-  }
-  model.current = NULL;
+  model_go_on(&model.outside);
 }
 
 int64_t model_clock_ns(void) {

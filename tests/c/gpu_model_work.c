@@ -124,23 +124,23 @@ struct running {
 };
 
 /* All narrow ones, and of those that fill the GPU the one that was launched first. */
-static struct running find_running(const struct gpu *gpu, const struct queue *queue) {
-  struct running running = {.step_ns = INT64_MAX};
+static void find_running(const struct gpu *gpu, const struct queue *queue, struct running *running) {
   int filling = -1;
+  running->count = 0;
+  running->step_ns = INT64_MAX;
   for (EACH_BUSY(stream, queue)) {
     const struct lane *lane = &queue->lanes[stream];
     const struct item *item = first_of(lane);
     int64_t from_ns = item->arrives_ns > lane->free_from_ns ? item->arrives_ns : lane->free_from_ns;
     if (from_ns > gpu->now_ns)
-      running.step_ns = least(running.step_ns, from_ns - gpu->now_ns);
+      running->step_ns = least(running->step_ns, from_ns - gpu->now_ns);
     else if (item->narrow)
-      running.streams[running.count++] = stream;
+      running->streams[running->count++] = stream;
     else if (filling < 0 || item->number < first_of(&queue->lanes[filling])->number)
       filling = stream;
   }
   if (filling >= 0)
-    running.streams[running.count++] = filling;
-  return running;
+    running->streams[running->count++] = filling;
 }
 
 static bool spins(const struct item *item) {
@@ -149,7 +149,8 @@ static bool spins(const struct item *item) {
 
 static void run(struct gpu *gpu, int process, int64_t until_ns) {
   struct queue *queue = queue_of(gpu, process);
-  struct running running = find_running(gpu, queue);
+  struct running running;
+  find_running(gpu, queue, &running);
   for (int i = 0; i < running.count; i++)
     model.flags[first_of(&queue->lanes[running.streams[i]])->raises] = true;
   for (int i = 0; i < running.count; i++) {
