@@ -105,6 +105,7 @@ def test_frozen_until_it_is_within_again(own_gpu: Cli, debian: str) -> None:
         hold(own_gpu, debian, 1300)
         wait_until(lambda: verbs(own_gpu) == ["freeze"] and frozen(own_gpu) == ["memory"], "freeze")
         assert "(frozen by the guard: memory)" in own_gpu("ps", "-a", *own_gpu.driver).stdout
+        assert all(" frozen " in own_gpu(verb, *own_gpu.driver).stdout for verb in ("ps", "smi"))
         assert own_gpu("update", *own_gpu.driver, "--mem", "2g", "tenant").exit_code == 0
         wait_until(lambda: verbs(own_gpu) == ["freeze", "thaw"], "thaw")
         told = own_gpu.engine.containers.get("tenant").exec_run(["cat", "/.vgpurun/etc/guard"]).output.decode()

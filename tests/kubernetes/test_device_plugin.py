@@ -58,6 +58,7 @@ def test_a_container_has_its_limits_once_it_starts(node) -> None:
     (uuid,) = gpus_of(kubelet, "pod")
     answers = {name: given.answer for name, given in kubelet.containers["pod", "c"].items()}
     assert answers[MEMORY].envs["CUDA_DEVICE_MEMORY_LIMIT_0"] == str(2 * GIB)
+    assert answers[MEMORY].envs["NVIDIA_GPU_MEMORY_LIMIT"] == "2048"  # by which the node's driver holds it too
     assert answers[MEMORY].envs["CUDA_DEVICE_MEMORY_SHARED_CACHE"] == "/.vgpurun/run/usage"
     assert dict(answers[COMPUTE].envs) == {"CUDA_DEVICE_SM_LIMIT_0": "50"}
     read_only = {mount.container_path: mount.read_only for mount in answers[MEMORY].mounts}

@@ -52,6 +52,7 @@ class TestPrepare:
         mounted = {each["containerPath"]: each["hostPath"] for each in specification["containerEdits"]["mounts"]}
         assert mounted["/.vgpurun/libvgpu.so"] == "/lib/libvgpu.so"
         assert mounted["/.vgpurun/etc"] == str(node.root / "claims" / uid / "etc")
+        assert "NVIDIA_GPU_MEMORY_LIMIT=2048" in specification["containerEdits"]["env"]
 
     def test_a_device_of_several_has_its_own_node_alone(self, server: ApiServer, node: ClaimNode) -> None:
         made = add(server, result(GPUS[0], request="a"), result(GPUS[2], request="b"))

@@ -55,6 +55,7 @@ class World:
     programs: dict[int, Fake] = field(default_factory=dict)
     last_pid: int = 100
     is_blind: bool = False
+    silent: set[str] = field(default_factory=set)  # UUIDs of GPUs that NVML says nothing of
     said: list[str] = field(default_factory=list)
     step: Callable[[World], None] = lambda _: None
     busy: dict[int, list[tuple[float, float]]] = field(default_factory=dict)
@@ -120,7 +121,7 @@ class World:
         }
         in_use = {each.container for each in self.programs.values()} | self.state.stopped.keys()
         held = {gpu.uuid: {} if number else {each.pid: each.held for each in self.programs.values()}
-                for number, gpu in enumerate(self.gpus)}  # fmt: skip
+                for number, gpu in enumerate(self.gpus) if gpu.uuid not in self.silent}  # fmt: skip
         return Look(
             self.now_s, self.gpus, held, programs,
             {id_: each for id_, each in self.containers.items() if id_ in in_use},

@@ -227,6 +227,24 @@ def test_turns_that_nobody_gives_and_that_host_memory_does_not_hold(monkeypatch:
 
 
 @pytest.mark.parametrize(
+    ("host", "engine", "status", "words"),
+    [
+        ("no cgroup v2", "", OK, "held by the library in each program; not by the driver: no cgroup v2"),
+        ("", "it has no CDI, do this", WARNING, "the driver has limits of its own, but it has no CDI"),
+        ("", "", OK, "held by the library, and by the driver (misc) whatever is loaded"),
+    ],
+)
+def test_which_walls_hold_memory(
+    monkeypatch: pytest.MonkeyPatch, host: str, engine: str, status: str, words: str
+) -> None:
+    monkeypatch.setattr(doctor.memory_limits, "lacking", lambda _: host)
+    monkeypatch.setattr(doctor.memory_limits, "backend", lambda: "misc")
+    monkeypatch.setattr(doctor.limits_device, "lacking_of_engine", lambda *_: engine)
+    found = doctor._memory_limits([GPU], EngineFacts(), is_simulated=False)
+    assert (found.status, found.words) == (status, words) and (found.remedy == "do this") == bool(engine)
+
+
+@pytest.mark.parametrize(
     ("there", "word"),
     [
         ("dev/dxg", "WSL2"),

@@ -9,6 +9,8 @@ import pytest
 from fakes import GIB, MIB
 from guard_world import Fake, World
 
+from vgpurun.inventory import guarded
+
 STEP_S = 0.005
 
 
@@ -209,3 +211,29 @@ def test_one_that_cannot_be_let_go_keeps_no_other(world: Callable[..., World]) -
     freeze.mkdir()
     made.guard.close()
     assert not made.is_frozen(tenants[1])
+
+
+def test_it_warns_once(world: Callable[..., World]) -> None:
+    """No later guard says it again, whatever has become of the state, until the container is started again."""
+    made = world(compute="warn")
+    tenant, _, _ = busy(made, 20)
+    made.run(10)
+    assert made.verbs() == ["warn compute"] and not made.is_frozen(tenant)
+    made.start()
+    made.run(10)
+    (guarded.folder() / guarded.STATE).write_text("{")
+    made.start()
+    made.run(10)
+    assert made.verbs() == ["warn compute"]
+    made.start_again(tenant)
+    made.run(10)
+    assert made.verbs() == ["warn compute"] * 2
+
+
+def test_what_is_off_is_let_be(world: Callable[..., World]) -> None:
+    made = world(memory="off", compute="off", outside="off")
+    tenant, program, _ = busy(made, 20, limit=GIB)
+    program.held = 8 * GIB
+    made.put("", GIB)
+    made.run(60)
+    assert made.verbs() == [] and not made.is_frozen(tenant)

@@ -11,6 +11,7 @@ from fakes import GIB, MIB, make_gpus
 from guard_world import World
 
 from vgpurun.guard.memory import LEAST_SLACK_BYTES, SLACK_RATIO
+from vgpurun.inventory import guarded
 
 
 def test_unseen_memory_is_acted_on_within_a_second(world: Callable[..., World]) -> None:
@@ -227,6 +228,20 @@ def test_outside(world: Callable[..., World]) -> None:
     assert len(killed) == 2
 
 
+def test_a_gpu_that_is_silent_for_a_while_is_no_new_cause(world: Callable[..., World]) -> None:
+    made = world(memory="warn", outside="warn", compute="warn")
+    made.put("", GIB)
+    made.put(made.add(), 2 * GIB)
+    made.gpus = make_gpus(2)
+    made.run(15)
+    before = made.verbs()
+    made.silent = {made.gpus[0].uuid}
+    made.run(15)
+    made.silent = set()
+    made.run(30)
+    assert made.verbs() == before == ["warn memory", "warn outside"]
+
+
 def test_what_is_over_for_a_moment_only_is_not_seen(world: Callable[..., World]) -> None:
     """Nothing but the driver's limits stops this, as docs/security.md says."""
     made = world(memory="kill")
@@ -238,3 +253,30 @@ def test_what_is_over_for_a_moment_only_is_not_seen(world: Callable[..., World])
     made.step = swing
     made.run(60, step_s=0.01)
     assert made.verbs() == []
+
+
+def test_times_of_grace_are_as_configured(world: Callable[..., World]) -> None:
+    made = world(memory="warn", grace=3.0, counted_grace=40.0, outside="warn", outside_grace=20.0)
+    counted = made.put(made.add("counted"), 900 * MIB, is_counted=True)
+    made.run(1)
+    counted.held = 3 * GIB
+    made.put(made.add("unseen"), 2 * GIB)
+    made.put("", GIB)
+    seen = []
+    for _ in range(50):
+        before = len(made.verbs())
+        made.run(1)
+        seen += [made.now_s - 1001] * (len(made.verbs()) - before)
+    assert made.verbs() == ["warn memory", "warn outside", "warn memory"]
+    assert [round(at_s) for at_s in seen] == [4, 21, 41], "in the second after it"
+
+
+def test_programs_that_are_allowed_outside(world: Callable[..., World], monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the name of their file, whoever runs them; in a container of somebody else's any file may have that name."""
+    made = world(outside="warn", programs=("Xorg",))
+    display, other = made.put("", GIB, command="train"), made.put("", GIB, command="Xorg")
+    foreign = made.put("", GIB, foreign="f" * 64)
+    files = {display.pid: "Xorg", other.pid: "", foreign.pid: "Xorg"}
+    monkeypatch.setattr("vgpurun.guard.outside.program_of", files.get)
+    made.run(60)
+    assert sorted(each.action.pid for each in guarded.actions()) == [other.pid, foreign.pid]

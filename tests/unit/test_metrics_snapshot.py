@@ -23,6 +23,7 @@ from vgpurun.engine.labels import Record, read_record
 from vgpurun.errors import EngineError, GpuError
 from vgpurun.host import gpus, nvml
 from vgpurun.host.gpus import GpuUse, Survey
+from vgpurun.inventory import guarded
 from vgpurun.inventory.swap_counts import add_swap
 from vgpurun.limits import limits_file, usage_file
 from vgpurun.limits.quota import Quota
@@ -284,6 +285,15 @@ def test_hostile_labels(world: World) -> None:
     assert value(series, "vgpurun_container_memory_limit_bytes", container="sound") == GIB
     of_bad = {name for name, labels in series if ("container", "bad1") in labels}
     assert of_bad <= {"vgpurun_container_info", "vgpurun_container_stopped"}
+
+
+def test_what_the_guard_has_stopped(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.add("frozen", Quota(GIB))
+    world.add("free", Quota(GIB))
+    stopped = {"frozen-id": guarded.Stopped(guarded.FREEZE, "memory", 0.0)}
+    monkeypatch.setattr(guarded, "stopped", lambda: stopped)
+    series = world.scrape()
+    assert [value(series, "vgpurun_container_stopped", container=name) for name in ("frozen", "free")] == [1, 0]
 
 
 def test_two_of_one_name_are_no_double_series(world: World) -> None:

@@ -12,6 +12,7 @@ from vgpurun.guard.daemon import Actions, Duty
 from vgpurun.guard.look import Contained, Look
 from vgpurun.guard.state import State, about
 from vgpurun.host.freezer import run_of
+from vgpurun.inventory import guarded
 from vgpurun.inventory.guarded import HOLD, RELEASE, WARN
 from vgpurun.limits.policies import SmPolicy
 
@@ -101,7 +102,8 @@ class ComputeDuty(Duty):
         self._policy = policy
         self._held: dict[str, Held] = {}
         self._measured_s: dict[str, float] = {}
-        self._warned: set[tuple[str, str]] = set()
+        done = [*(each.action for each in guarded.actions()), *state.pending.values()]
+        self._warned = {(each.container, each.run) for each in done if (each.verb, each.cause) == (WARN, COMPUTE)}
 
     def look(self, look: Look) -> Actions:
         """Yield the begin and the end of each holding, and measure meanwhile."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from vgpurun.errors import OptionError
 from vgpurun.host.gpu_names import match_gpu
+from vgpurun.inventory import guarded
 from vgpurun.inventory.swap_counts import read_swaps
 from vgpurun.inventory.usage import Tenant, TenantDevice
 from vgpurun.limits.quota import Quota, show_range, show_size
@@ -21,6 +22,7 @@ UNKNOWN = "?"
 PAUSED = "paused"
 SUSPENDED = "suspended"
 SWAPPED = "swapped"
+FROZEN = guarded.STOPPING[guarded.FREEZE]
 
 # The fields of a template. The first ones are docker's.
 FIELDS = (
@@ -131,6 +133,8 @@ def _end(container: "VgpurunContainer") -> str:
 
 def held_back(tenant: Tenant, quota: Quota) -> str:
     """Return in a word why no GPU work begins, or nothing."""
+    if tenant.stopped.startswith(FROZEN):
+        return FROZEN
     is_paused = quota.paused or (tenant.container is not None and tenant.container.status == "paused")
     return SWAPPED if quota.is_swapped else SUSPENDED if quota.is_suspended else PAUSED if is_paused else ""
 

@@ -70,7 +70,8 @@ def thaw(containers: tuple[str, ...]) -> int:
         container = engine.find(name)
         stopped = frozen.get(container.id)
         if stopped is None or stopped.verb != guarded.FREEZE:
-            raise ContainerError(f"container {name} is not frozen by the guard")
+            held = f", but {stopped}: `vgpurun update --sm` gives it more" if stopped else ""
+            raise ContainerError(f"container {name} is not frozen by the guard{held}")
         stopped.cgroup.thaw()
         click.echo(name)
 
