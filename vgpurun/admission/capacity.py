@@ -10,11 +10,11 @@ Those that take turns (--swap) are on the GPU one at a time, so they share one r
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from vgpurun.host.gpus import Gpu, GpuUse
 from vgpurun.inventory.reservations import Holder
 from vgpurun.limits.quota import Quota, show_size
+from vgpurun.util.row import Row
 
 # Use outside of all reservations is ignored up to the lesser of these: a desktop, the driver's own, a moment's
 # difference between two readings. Else the last of four shares of 25 % would come and go with it.
@@ -22,7 +22,7 @@ _SLACK_BYTES = 1 << 30
 _SLACK_PERCENT = 5
 
 
-class Share(NamedTuple):
+class Share(Row):
     """A holder's reservation on one GPU, and its use of it now; None is unknown."""
 
     holder: Holder
@@ -30,7 +30,7 @@ class Share(NamedTuple):
     held_bytes: int | None
 
 
-class GpuCapacity(NamedTuple):
+class GpuCapacity(Row):
     """One GPU, its shares, and what NVML sees in use, by programs outside of vgpurun too."""
 
     gpu: Gpu

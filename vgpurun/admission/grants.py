@@ -6,7 +6,6 @@ without a memory limit counts as the whole GPU, and one without a compute limit 
 
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import NamedTuple
 
 from vgpurun.admission.capacity import GpuCapacity
 from vgpurun.admission.capacity_table import capacity_table
@@ -16,13 +15,14 @@ from vgpurun.errors import NoRoomError, QuotaError
 from vgpurun.host.gpu_names import match_gpu
 from vgpurun.host.gpus import Gpu
 from vgpurun.limits.quota import Quota, show_size
+from vgpurun.util.row import Row
 from vgpurun.util.users import current_user
 
 WAYS_OUT_OF_OWN = "end one, ask for less, or queue with --wait"
 _NOTHING: Mapping[str, Quota] = MappingProxyType({})
 
 
-class _Sum(NamedTuple):
+class _Sum(Row):
     """One maximum, what the launch needs of it and what the user's others have of it, in bytes, percent or pieces.
 
     `before`: what of it the launch has already, where it is a change.
@@ -47,7 +47,7 @@ class _Sum(NamedTuple):
         return f"{amount} %" if self.key.startswith("sm") else str(amount)
 
 
-class Grant(NamedTuple):
+class Grant(Row):
     """The maxima of one user, held against what the user has already."""
 
     user: str

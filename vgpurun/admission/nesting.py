@@ -4,7 +4,6 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
 
 from vgpurun import abi
 from vgpurun.admission.placement import Placement
@@ -14,9 +13,10 @@ from vgpurun.host.gpus import Gpu
 from vgpurun.limits.model import Limits, Part
 from vgpurun.limits.nested import Share, folders_above, own_share, quotas_within, share_of
 from vgpurun.slices import store
+from vgpurun.util.row import Row
 
 
-class Nesting(NamedTuple):
+class Nesting(Row):
     """A launch that becomes a part of a slice, or of this process's own share, in the place of an Admission.
 
     `gpus` are all that can be seen, `chosen` is --gpus.

@@ -9,11 +9,12 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from vgpurun.errors import VgpurunError
 from vgpurun.slices import store
 from vgpurun.storage import state
+from vgpurun.util.row import Row
 from vgpurun.util.times import show_age
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 WARNED_BEFORE_S = 600.0
 
 
-class Ending(NamedTuple):
+class Ending(Row):
     """A container or a slice that ends soon. `folder` has its limits, and `subject` says in words what it is."""
 
     id: str

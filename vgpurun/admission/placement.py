@@ -5,7 +5,6 @@ need one.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 from vgpurun.admission.capacity import GpuCapacity
 from vgpurun.admission.capacity_table import capacity_table
@@ -15,13 +14,14 @@ from vgpurun.errors import LimitError, NoRoomError, QuotaError
 from vgpurun.host.gpus import Gpu
 from vgpurun.limits.model import Joined, Limits, Part
 from vgpurun.limits.quota import LEAST_LIMIT_BYTES, Quota
+from vgpurun.util.row import Row
 
 _WAYS_OUT = "ask for less, queue with --wait, or share regardless with --overcommit"
 _WAYS_OUT_IN_TURN = "ask for less, or queue with --wait"
 _WITHOUT_LIMIT = "a launch without --mem"
 
 
-class Placement(NamedTuple):
+class Placement(Row):
     """The GPUs that a launch gets, in NVML's order, and its limits on them, `max` replaced by what it is.
 
     A launch that joins a slice gets its GPUs and its limits, or a part of them. `lowered`: defaults that the user may
@@ -35,7 +35,7 @@ class Placement(NamedTuple):
     lowered: tuple[str, ...] = ()
 
 
-class _Choice(NamedTuple):
+class _Choice(Row):
     """A candidate: what the launch needs there, and why it cannot have it now.
 
     `is_crowded`: only by --overcommit. `is_own`: what is refused is more than the user may have at the same time.

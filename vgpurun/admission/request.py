@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import NamedTuple
 
 from vgpurun.admission.capacity import GpuCapacity
 from vgpurun.errors import GpuError, LimitError, OptionError
@@ -13,9 +12,10 @@ from vgpurun.limits import quota
 from vgpurun.limits.model import Limits, is_max, texts_by_device
 from vgpurun.limits.quota import PerDevice, Quota, show_size
 from vgpurun.util.choices import PLACE_POLICIES
+from vgpurun.util.row import Row
 
 
-class Request(NamedTuple):
+class Request(Row):
     """The user's words. `environment` is what the program will have, for the limits in it.
 
     A process of this host (`is_local`) sees the indexes of the host; a container counts its own GPUs from 0. `before`
@@ -39,7 +39,7 @@ class Request(NamedTuple):
         return " ".join(f"{option} {text}" for option, text in asked if text)
 
 
-class Candidates(NamedTuple):
+class Candidates(Row):
     """GPUs that the launch must have, and how many of which others."""
 
     fixed: tuple[Gpu, ...]

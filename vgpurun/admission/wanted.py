@@ -1,7 +1,7 @@
 """The options of limits and placement, with the configuration's values for those that are not given."""
 
 from collections.abc import Mapping, MutableMapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from vgpurun.admission.controller import Admission
 from vgpurun.admission.grants import own_grant
@@ -15,6 +15,7 @@ from vgpurun.limits.idle import NEVER, parse_idle
 from vgpurun.limits.model import Limits, check_limits
 from vgpurun.limits.nested import Share
 from vgpurun.limits.quota import sets_limits
+from vgpurun.util.row import Row
 
 if TYPE_CHECKING:
     from vgpurun.admission.joining import Joining
@@ -26,7 +27,7 @@ _UPDATED = ("sm_policy", "priority", "oversubscribe")  # by vgpurun slice update
 _OF_A_SLICE = (*_UPDATED, "gpus", *_OF_NO_PART)
 
 
-class Wanted(NamedTuple):
+class Wanted(Row):
     """The request that the options of limits and placement make."""
 
     limits: Limits
@@ -105,7 +106,7 @@ class Wanted(NamedTuple):
         self.admission(environment, gpus, None).check()
 
 
-class WantedSlice(NamedTuple):
+class WantedSlice(Row):
     """The slice that --slice names, instead of limits and a placement of the launch's own."""
 
     name: str
@@ -148,7 +149,7 @@ class WantedSlice(NamedTuple):
         self.admission(environment, gpus, None).look()
 
 
-class WantedPart(NamedTuple):
+class WantedPart(Row):
     """A part of a share: of the slice of this name, or of the share that this process is in."""
 
     within: Share | str

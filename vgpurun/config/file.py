@@ -17,13 +17,14 @@ guard:                      in the administrator's file only: what `vgpurun guar
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 from vgpurun.config.schema import DEFAULTS_BY_NAME, GUARD_BY_NAME, MAXIMA_BY_NAME, Key
 from vgpurun.errors import ConfigError, VgpurunError
+from vgpurun.util.row import Row
 
 
-class Setting(NamedTuple):
+class Setting(Row):
     """A value, and where it comes from: `FILE:LINE`, a variable, or the program itself."""
 
     value: Any
@@ -34,7 +35,7 @@ Settings = Mapping[str, Setting]
 _NONE: Settings = MappingProxyType({})
 
 
-class ConfigFile(NamedTuple):
+class ConfigFile(Row):
     """The content of one file. A quota is by the name of its user or group; that for everybody has no name."""
 
     defaults: Settings = _NONE

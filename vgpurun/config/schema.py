@@ -6,7 +6,7 @@ value to be read: what reads one is loaded for the first.
 
 import re
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from vgpurun.errors import OptionError, VgpurunError
 from vgpurun.util.choices import (
@@ -18,6 +18,7 @@ from vgpurun.util.choices import (
     PLACE_POLICIES,
     PULL_POLICIES,
 )
+from vgpurun.util.row import Row
 from vgpurun.util.times import parse_span
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ class ValueRefused(VgpurunError):  # noqa: N818 - it is caught where the file an
     """A value that its key cannot have; the message says what it can have."""
 
 
-class Key(NamedTuple):
+class Key(Row):
     """A key. `read` returns the value of its text, or raises VgpurunError; a list of texts comes joined by commas."""
 
     name: str
@@ -211,7 +212,7 @@ MAXIMA_BY_NAME: Mapping[str, Key] = {key.name: key for key in MAXIMA}
 GUARD_BY_NAME: Mapping[str, Key] = {key.name: key for key in GUARD}
 
 
-class Maxima(NamedTuple):
+class Maxima(Row):
     """The most that one user may have at the same time; None is no maximum. `origins` names the line that set each."""
 
     memory: "MemorySize | None" = None

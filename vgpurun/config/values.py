@@ -13,11 +13,12 @@ from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 from vgpurun.config.file import ConfigFile, Setting, Settings, read_config
 from vgpurun.config.schema import DEFAULTS_BY_NAME, GUARD, MAXIMA
 from vgpurun.errors import ConfigError, VgpurunError
+from vgpurun.util.row import Row
 from vgpurun.util.users import current_user, groups_of
 
 ADMIN_FILE = Path("/etc/vgpurun/config.yaml")
@@ -29,7 +30,7 @@ def user_file() -> Path:
     return (Path(home) if home.startswith("/") else Path.home() / ".config") / "vgpurun" / "config.yaml"
 
 
-class Config(NamedTuple):
+class Config(Row):
     """The contents of both files; `mistakes` says by path what is wrong with one, which then counts as empty."""
 
     admin: ConfigFile

@@ -5,10 +5,11 @@ import os
 import socket
 import struct
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import urlsplit
 
 from vgpurun.errors import EngineError, NoEngineError
+from vgpurun.util.row import Row
 
 DEFAULT_ADDRESS = "unix:///var/run/docker.sock"
 _DEFAULT_CONTEXT = "default"
@@ -17,7 +18,7 @@ _TCP_PORT = 2375
 _CONNECT_S = 10
 
 
-class Address(NamedTuple):
+class Address(Row):
     """An engine's address, where it was found (for messages), and docker-py's settings for TLS."""
 
     url: str

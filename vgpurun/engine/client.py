@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from vgpurun.engine import answers
 from vgpurun.engine.address import Address, check_address, find_address, has_this_root
@@ -24,6 +24,7 @@ from vgpurun.engine.docker_py import (
 from vgpurun.engine.labels import LABEL_STATE, OF_A_LOOK, Record, read_record
 from vgpurun.errors import EngineError, ImageError
 from vgpurun.limits.quota import Quota
+from vgpurun.util.row import Row
 from vgpurun.util.times import read_rfc3339
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 _LOOK_TAKES_S = 60  # at the very most, from a container's making to its removal
 
 
-class Image(NamedTuple):
+class Image(Row):
     """An image that the engine has, and the environment that it sets."""
 
     id: str
@@ -44,7 +45,7 @@ class Image(NamedTuple):
         return platform is None or f"{self.platform}/".startswith(f"{platform.lower()}/")
 
 
-class VgpurunContainer(NamedTuple):
+class VgpurunContainer(Row):
     """A container that vgpurun made. `created_s` is seconds since 1970; `status` is docker's word.
 
     `described` is what docker ps shows as its status, such as "Up 5 minutes"; a single container has none.

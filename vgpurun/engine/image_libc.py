@@ -6,12 +6,12 @@ A loader that cannot load a preloaded library goes on without it, that is withou
 import re
 from collections.abc import Callable
 from contextlib import suppress
-from typing import NamedTuple
 
 from vgpurun import abi
 from vgpurun.errors import ImageError
 from vgpurun.host.elf import NotElfError, glibc_version, read_elf
 from vgpurun.host.library import Library, show_version
+from vgpurun.util.row import Row
 
 _LOADERS = {"x86_64": "ld-linux-x86-64.so.2", "aarch64": "ld-linux-aarch64.so.1"}
 _PRELOAD_FILE = "/etc/ld.so.preload"
@@ -21,7 +21,7 @@ PLACES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", _PRELOAD_FILE, _CACHE_FILE
 ReadFile = Callable[[str], bytes | None]
 
 
-class Libc(NamedTuple):
+class Libc(Row):
     """An image's C library, as far as it is known.
 
     `folder` is where its loader looks for libraries, or nothing where there is no glibc; `version` is at least its own.

@@ -1,17 +1,18 @@
 """The image of a launch: found on this host, or pulled."""
 
 import sys
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from vgpurun.engine import progress
 from vgpurun.errors import ImageError, OptionError
 from vgpurun.util.choices import PULL_POLICIES
+from vgpurun.util.row import Row
 
 if TYPE_CHECKING:
     from vgpurun.engine.client import Engine, Image
 
 
-class PullOptions(NamedTuple):
+class PullOptions(Row):
     """When an image is pulled, for which platform, and whether that is shown."""
 
     policy: str = "missing"

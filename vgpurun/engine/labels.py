@@ -9,13 +9,14 @@ Where others may not read the folder, as in a home that is closed to them, a sec
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from vgpurun import abi
 from vgpurun.limits.model import limit_within, quotas_from_json
 from vgpurun.limits.quota import Quota
 from vgpurun.storage import state
 from vgpurun.util.printable import printable
+from vgpurun.util.row import Row
 
 if TYPE_CHECKING:
     from vgpurun.limits.model import DeviceQuota
@@ -29,7 +30,7 @@ _LABEL_USER = "vgpurun.user"
 _LIMITS_TARGETS = [f"{abi.CONTAINER_DIR}{'/parent' * level}/etc" for level in range(abi.MAX_LEVELS)]
 
 
-class Record(NamedTuple):
+class Record(Row):
     """A container of vgpurun, as far as is known. `slice_folder` is that of a slice that it is in, or nothing.
 
     `parents`: the folders of the shares that it is a part of, with limits of its own. It has joined a slice without.

@@ -15,11 +15,12 @@ import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from vgpurun.errors import DriverError
 from vgpurun.host.gpus import Gpu
 from vgpurun.options import Mount
+from vgpurun.util.row import Row
 
 CDI_KIND = "nvidia.com/gpu"
 LIMITS_KIND = "vgpurun.io/limits"  # of host/limits_device.py
@@ -42,7 +43,7 @@ _LDCONFIG_S = 20.0
 _OTHER_LIBRARY_FOLDERS = ("/usr/lib64", "/usr/local/nvidia/lib64", "/run/opengl-driver/lib")
 
 
-class DeviceRequest(NamedTuple):
+class DeviceRequest(Row):
     """The devices that the engine is asked to inject."""
 
     driver: str
@@ -50,7 +51,7 @@ class DeviceRequest(NamedTuple):
     capabilities: tuple[str, ...] = ()
 
 
-class EngineFacts(NamedTuple):
+class EngineFacts(Row):
     """The engine's own facts, as far as they matter here. The CDI devices have their full names.
 
     `has_this_root`: this process is root and sees the engine's files.
@@ -67,7 +68,7 @@ class EngineFacts(NamedTuple):
     default_runtime: str = ""
 
 
-class DriverPlan(NamedTuple):
+class DriverPlan(Row):
     """The additions of a driver mode to a container.
 
     `libraries` and `tools` are the driver's own files on this host, by the names that programs ask for; `folder` has

@@ -3,7 +3,9 @@
 import struct
 from collections.abc import Iterator
 from mmap import mmap
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
+
+from vgpurun.util.row import Row
 
 Content: TypeAlias = bytes | mmap
 
@@ -21,7 +23,7 @@ class NotElfError(ValueError):
     """The content is not a whole 64-bit little-endian ELF file."""
 
 
-class ElfFile(NamedTuple):
+class ElfFile(Row):
     """The machine's name as `uname -m` has it, and the symbol versions needed from others and defined here."""
 
     machine: str
@@ -54,7 +56,7 @@ def glibc_version(versions: frozenset[str]) -> tuple[int, ...] | None:
     return max((tuple(map(int, parts)) for parts in numbers if all(part.isdigit() for part in parts)), default=None)
 
 
-class _Section(NamedTuple):
+class _Section(Row):
     type: int
     offset: int
     link: int

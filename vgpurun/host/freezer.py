@@ -10,10 +10,10 @@ import signal
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
 from vgpurun.errors import CgroupError
 from vgpurun.util.kernel_text import read_lines
+from vgpurun.util.row import Row
 
 CONTAINER_ID = re.compile(r"[0-9a-f]{64}")
 _UNIFIED = ""  # the controller of v2's line in /proc/PID/cgroup
@@ -22,7 +22,7 @@ _PATIENCE_S = 0.25  # for processes in the kernel, which freeze when they leave 
 _LOOK_S = 0.002
 
 
-class Cgroup(NamedTuple):
+class Cgroup(Row):
     """A cgroup of one hierarchy, by its folder."""
 
     folder: Path

@@ -5,11 +5,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from ctypes import c_void_p
 from pathlib import Path
-from typing import NamedTuple
 
 from vgpurun.errors import GpuError, NoDriverError
 from vgpurun.host import nvml
 from vgpurun.host.nvml import NvmlError
+from vgpurun.util.row import Row
 
 # Why there is no driver to ask, and what helps.
 _NO_DRIVER = {
@@ -22,7 +22,7 @@ _NO_DRIVER_AT_ALL = "no NVIDIA driver on this host ({}); does nvidia-smi work?"
 _NOT_TOLD = "as under WSL2, and of a GPU whose memory is the host's, see docs/faq.md"
 
 
-class Gpu(NamedTuple):
+class Gpu(Row):
     """A whole GPU, or a MIG instance, which is a device like another.
 
     `index` is NVML's, as nvidia-smi shows it on this host, and `minor_number` is N of /dev/nvidiaN: of an instance,
@@ -51,7 +51,7 @@ class Gpu(NamedTuple):
         return self.index, self.mig_index or 0
 
 
-class GpuUse(NamedTuple):
+class GpuUse(Row):
     """A GPU at one moment as NVML sees it, with all programs. None is what it does not tell."""
 
     memory_used_bytes: int
@@ -68,7 +68,7 @@ def use_library(path: Path) -> None:
         raise GpuError(f"cannot load the simulated driver {path}: {error}; build it with: make -C lib sim") from None
 
 
-class LostGpu(NamedTuple):
+class LostGpu(Row):
     """A GPU that the driver lists and cannot reach, as one that has fallen off the bus; `reason` is NVML's word."""
 
     index: int  # type: ignore[assignment]
@@ -78,7 +78,7 @@ class LostGpu(NamedTuple):
         return f"GPU {self.index} cannot be used: {self.reason}"
 
 
-class Survey(NamedTuple):
+class Survey(Row):
     """The GPUs of this host in NVML's order, and those that nothing can run on since the driver cannot reach them."""
 
     gpus: list[Gpu]
@@ -149,7 +149,7 @@ def asked(gpu: Gpu) -> Iterator[c_void_p]:
         nvml.shutdown()
 
 
-class DriverFacts(NamedTuple):
+class DriverFacts(Row):
     """The driver's version, the newest CUDA that it knows, and the names of the GPUs' compute modes, in their order."""
 
     version: str

@@ -16,7 +16,6 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
 from vgpurun import __version__, abi
 from vgpurun.console.messages import say
@@ -24,6 +23,7 @@ from vgpurun.errors import LibraryError
 from vgpurun.host.elf import Content, NotElfError, glibc_version, read_elf
 from vgpurun.storage.state import ROOT_FOLDER, make_readable
 from vgpurun.util.locking import alone_in
+from vgpurun.util.row import Row
 
 LIBRARY, VERIFIER = "libvgpu.so", "vgpurun-verify"
 SIMULATED_DRIVER = ("sim/libcuda.so.1", "sim/libnvidia-ml.so.1", "sim/nvidia-smi")
@@ -35,7 +35,7 @@ _BUILD_TAKES_S = 300.0  # at the very most, on a machine with much else to do
 _MARKER = re.compile(rb"%s([0-9A-Za-z.+-]+) abi=([0-9]+)( levels=)?" % abi.MARKER_PREFIX.encode())
 
 
-class Library(NamedTuple):
+class Library(Row):
     """A libvgpu.so that this vgpurun can use, and the glibc that it asks for, such as (2, 17)."""
 
     path: Path

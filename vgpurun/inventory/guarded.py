@@ -14,10 +14,11 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from vgpurun.host.freezer import Cgroup
 from vgpurun.storage import state
+from vgpurun.util.row import Row
 
 LOCK, STATE, ACTIONS, OLDER_ACTIONS = "lock", "state", "actions", "actions.1"
 # The verbs of actions. A container is held while it is frozen and thawed in turn, and so kept to its share of time.
@@ -25,7 +26,7 @@ WARN, FREEZE, THAW, KILL, HOLD, RELEASE = "warn", "freeze", "thaw", "kill", "hol
 STOPPING = {FREEZE: "frozen", HOLD: "held"}  # verbs that last, and what they make of a container
 
 
-class Stopped(NamedTuple):
+class Stopped(Row):
     """A container that is frozen or held now: by which verb, for which cause, since when (seconds since 1970).
 
     `run` tells this start of it from the next.
@@ -47,7 +48,7 @@ class Stopped(NamedTuple):
         return f"{STOPPING.get(self.verb, self.verb)} by the guard: {self.cause}"
 
 
-class Action(NamedTuple):
+class Action(Row):
     """One thing to do to a container, or to a process outside: the verb, why, and to whom.
 
     `container` is an id, empty for a process; `cgroup` is its folder, and `run` tells one start of it from the next;
@@ -69,7 +70,7 @@ class Action(NamedTuple):
     started_ticks: int = 0
 
 
-class Done(NamedTuple):
+class Done(Row):
     """An action that has been done. `at_s` is seconds since 1970."""
 
     id: int

@@ -7,12 +7,12 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
 from vgpurun.errors import GpuError
 from vgpurun.host.gpus import Gpu, read_processes
 from vgpurun.util.kernel_text import read_text
 from vgpurun.util.printable import printable
+from vgpurun.util.row import Row
 from vgpurun.util.users import name_of
 
 _CONTAINER_ID = re.compile(r"[0-9a-f]{64}")
@@ -20,7 +20,7 @@ _PARENT = re.compile(r".*\) \S ([0-9]+) ", re.DOTALL)  # behind the name in pare
 _MOST_PARENTS = 64
 
 
-class Program(NamedTuple):
+class Program(Row):
     """A program on one GPU, and the memory that NVML says it holds there."""
 
     pid: int

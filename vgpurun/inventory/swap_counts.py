@@ -3,18 +3,18 @@
 import json
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
 from vgpurun.storage.shared_file import read_regular
 from vgpurun.util.atomic_file import atomic_file
 from vgpurun.util.printable import printable
+from vgpurun.util.row import Row
 
 _NAME = "swaps"
 _MOST_BYTES = 1 << 12
 _MOST_WORDS = 300  # characters
 
 
-class SwapCounts(NamedTuple):
+class SwapCounts(Row):
     """How often its memory went out or came back, how many bytes that were, and for how long it waited for turns.
 
     `held_up`: while it waits, why the one that has the turn does not go, for people; nothing where that goes in time.

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from vgpurun.host import gpus
 from vgpurun.host.gpus import Gpu, GpuUse
@@ -19,6 +19,7 @@ from vgpurun.slices import store
 from vgpurun.slices.members import Member, members
 from vgpurun.slices.store import Slice
 from vgpurun.storage import state
+from vgpurun.util.row import Row
 
 if TYPE_CHECKING:
     from vgpurun.engine.client import Engine, VgpurunContainer
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 _SHORT_ID = 12  # characters of an id, as docker shows it
 
 
-class TenantDevice(NamedTuple):
+class TenantDevice(Row):
     """One device of a tenant: its quota, and what it uses; None is what this user may not read.
 
     `is_part`: of what is used of a slice, and its limits; then the reading has memory alone.
@@ -61,7 +62,7 @@ class TenantDevice(NamedTuple):
         return self.reading.utilization
 
 
-class Tenant(NamedTuple):
+class Tenant(Row):
     """A container, a process of `vgpurun local` or a slice that has limits.
 
     `container` is None for what vgpurun did not make as one. `slice_name` is the slice that it has joined, and uses a
@@ -89,7 +90,7 @@ class Tenant(NamedTuple):
         return f"{self.within} > {self.name}" if self.within else self.name
 
 
-class Report(NamedTuple):
+class Report(Row):
     """All GPUs of the host with what NVML sees on them, and all tenants; a slice comes before what has joined it.
 
     `programs` are by UUID, and then by the id of the tenant that they belong to, or "".

@@ -6,7 +6,7 @@
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from vgpurun import __version__, abi
 from vgpurun.engine.labels import LABEL_HOLDS, LABEL_STATE, holds_label
@@ -21,6 +21,7 @@ from vgpurun.limits.model import DeviceQuota, Joined, Limits, Part, quotas_to_js
 from vgpurun.limits.nested import PARENT
 from vgpurun.options import ContainerOptions, Mount, mount_targets
 from vgpurun.storage import state, tenants
+from vgpurun.util.row import Row
 from vgpurun.util.users import current_user
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 _LINKS = "driver"  # in the state folder
 
 
-class LaunchPlan(NamedTuple):
+class LaunchPlan(Row):
     """A container to be made: the user's options, and what vgpurun adds to them. `environment` holds both.
 
     `slice_folder` has the limits and the usage of a slice that it joins; else the state folder has its own. `parents`
@@ -56,7 +57,7 @@ class LaunchPlan(NamedTuple):
     parents: tuple[Path, ...] = ()
 
 
-class ProcessPlan(NamedTuple):
+class ProcessPlan(Row):
     """A process on this host to be started. `environment` is what changes in this process's own."""
 
     command: tuple[str, ...]

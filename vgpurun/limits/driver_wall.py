@@ -6,16 +6,16 @@ left so.
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from vgpurun.errors import EnforceError, GpuError
 from vgpurun.host import memory_limits
 from vgpurun.host.gpus import Gpu
 from vgpurun.host.memory_limits import MemoryLimits
 from vgpurun.limits.quota import Quota, show_size
+from vgpurun.util.row import Row
 
 
-class Unsettled(NamedTuple):
+class Unsettled(Row):
     """A limit of the driver's own that is not what it should be, and why."""
 
     gpu: Gpu

@@ -2,10 +2,10 @@
 
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
 from vgpurun.errors import OptionError
 from vgpurun.storage.shared_file import read_regular
+from vgpurun.util.row import Row
 from vgpurun.util.times import parse_span
 
 FILE = "idle"  # in the state folder, which the container does not see
@@ -16,7 +16,7 @@ _MOST_BYTES = 64
 _LEAST_S = 0.1
 
 
-class IdlePolicy(NamedTuple):
+class IdlePolicy(Row):
     """After how long without GPU time, and what then: one of ACTIONS."""
 
     after_s: float

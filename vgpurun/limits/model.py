@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from vgpurun import abi
 from vgpurun.host.gpus import Gpu
@@ -11,9 +11,10 @@ from vgpurun.limits import quota
 from vgpurun.limits.policies import PRIORITIES, SM_POLICIES, Priority, SmPolicy
 from vgpurun.limits.quota import PerDevice, Quota
 from vgpurun.util.printable import printable
+from vgpurun.util.row import Row
 
 
-class Limits(NamedTuple):
+class Limits(Row):
     """--mem, --sm, --sm-policy, --priority, --oversubscribe and --swap as they were written."""
 
     memory: str | None = None
@@ -51,21 +52,21 @@ def is_max(text: str) -> bool:
     return text.strip().lower() == "max"
 
 
-class DeviceQuota(NamedTuple):
+class DeviceQuota(Row):
     """One chosen GPU and what the launch may use of it."""
 
     gpu: Gpu
     quota: Quota
 
 
-class Joined(NamedTuple):
+class Joined(Row):
     """The slice that a launch joins: its folder has the limits and the usage, and these are its quotas."""
 
     folder: Path
     quotas: tuple[DeviceQuota, ...]
 
 
-class Part(NamedTuple):
+class Part(Row):
     """The part that a launch gets of a share that it becomes a part of: limits and usage of its own, and these quotas.
 
     `parents` are the folders of the shares around it, the next one first.

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from ctypes import sizeof
 from pathlib import Path
-from typing import NamedTuple
 
 from vgpurun import abi
 from vgpurun.errors import LimitError
@@ -18,12 +17,13 @@ from vgpurun.limits import limits_file, quota
 from vgpurun.limits.model import DeviceQuota, Limits
 from vgpurun.limits.oversubscription import OPTION
 from vgpurun.limits.quota import Quota, show_size
+from vgpurun.util.row import Row
 
 PARENT = "parent"  # in a share's folder: the share that it is a part of
 _OF_THE_OUTERMOST = {"sm_policy": "--sm-policy", "priority": "--priority", "oversubscribe": OPTION}
 
 
-class Share(NamedTuple):
+class Share(Row):
     """The limits of a process, by UUID, and the folder that they are in. `levels`: with those that it is a part of."""
 
     folder: Path

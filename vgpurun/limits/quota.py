@@ -6,13 +6,14 @@ exact.
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, TypeVar
 
 from vgpurun import abi
 from vgpurun.errors import LimitError
 from vgpurun.host.gpu_names import match_gpu, unmatched
 from vgpurun.host.gpus import Gpu
 from vgpurun.limits.policies import Priority, SmPolicy
+from vgpurun.util.row import Row
 
 T = TypeVar("T")
 
@@ -36,7 +37,7 @@ MEMORY_HELP = "use a size such as 2g, 1.5GiB or 1024m, or a share of the GPU suc
 SM_HELP = "use a whole percentage from 1 to 100 (100 or 0: no limit)"
 
 
-class MemorySize(NamedTuple):
+class MemorySize(Row):
     """A memory limit as it was written: a number of bytes, or a percentage of a device that is not known yet."""
 
     text: str
@@ -52,7 +53,7 @@ class MemorySize(NamedTuple):
         return size_bytes
 
 
-class Quota(NamedTuple):
+class Quota(Row):
     """The limits of one container on one device; None means no limit.
 
     `virtual_bytes` is what its programs see when that is more than `memory_bytes`: the host serves the rest.
@@ -107,7 +108,7 @@ class Quota(NamedTuple):
         return (self.sm_percent or 100) > (other.sm_percent or 100)
 
 
-class MemoryRange(NamedTuple):
+class MemoryRange(Row):
     """A memory limit as it was written: the most, and what of it is guaranteed where that is less."""
 
     most: MemorySize

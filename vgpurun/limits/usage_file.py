@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 from ctypes import sizeof
 from pathlib import Path
-from typing import NamedTuple
 
 from vgpurun import abi
 from vgpurun.limits.utilization import Utilization, read_seconds
 from vgpurun.limits.wait_times import WaitTimes, read_wait_times
 from vgpurun.storage.shared_file import is_live, is_locked, open_regular, read_regular
+from vgpurun.util.row import Row
 
 # The bits of not_enforced, by the limit that could not be held.
 NOT_ENFORCED = {
@@ -29,7 +29,7 @@ class BrokenUsageError(Exception):
     """A usage file that holds something else than usage; the message says what is wrong with it."""
 
 
-class DeviceReading(NamedTuple):
+class DeviceReading(Row):
     """A container's use of one device at one moment. Times are nanoseconds since its first process began.
 
     `context_bytes` is a part of `overhead_bytes`; `host_bytes` lies in host memory and counts against no device limit.

@@ -1,14 +1,15 @@
 """The options of `docker run`, as plain data."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from vgpurun.options.network import Network
+from vgpurun.util.row import Row
 
 MountType = str  # bind, volume, tmpfs, image, or what else the engine may know
 
 
-class Volume(NamedTuple):
+class Volume(Row):
     """One -v. Without a source it is an anonymous volume; a source that is no absolute path names a volume."""
 
     source: str | None
@@ -24,7 +25,7 @@ class Volume(NamedTuple):
         return ":".join(part for part in (self.source, self.target, self.mode) if part)
 
 
-class Mount(NamedTuple):
+class Mount(Row):
     """One --mount, or a file or folder that vgpurun itself brings. `options` are --mount's further keys and values."""
 
     source: str | None
@@ -34,7 +35,7 @@ class Mount(NamedTuple):
     options: tuple[tuple[str, str], ...] = ()
 
 
-class ContainerOptions(NamedTuple):
+class ContainerOptions(Row):
     """The options of `docker run` that vgpurun passes on.
 
     What vgpurun itself looks at has a field of its own. `fields` has the rest in the words of the engine's API, e.g.

@@ -2,9 +2,10 @@
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from vgpurun.options.values import decimal, fields, is_ip_address, mac_address, pair
+from vgpurun.util.row import Row
 
 PortBindings = dict[str, list[dict[str, str]]]
 
@@ -14,7 +15,7 @@ _PROTOCOLS = ("tcp", "udp", "sctp")
 _RANGE = r"(?a)([0-9]+)(?:-([0-9]+))?"
 
 
-class Network(NamedTuple):
+class Network(Row):
     """One --network: what the container is connected to, and how."""
 
     name: str

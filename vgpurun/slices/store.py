@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from vgpurun.errors import SliceError, StateError
 from vgpurun.limits import limits_file
@@ -25,6 +25,7 @@ from vgpurun.limits.quota import Quota
 from vgpurun.storage import state, tenants
 from vgpurun.util.atomic_file import atomic_file
 from vgpurun.util.locking import is_at, lock_in_time
+from vgpurun.util.row import Row
 from vgpurun.util.users import current_user, groups_of
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ ALL_USERS = "all"
 _CHANGE_TAKES_S = 60.0  # at the very most: a change waits for its turn among the launches
 
 
-class Slice(NamedTuple):
+class Slice(Row):
     """A slice as it is now. `quotas` are by the UUIDs of its GPUs, `driver` is host or sim.
 
     `user` made it, and `users` may use it too: names, @groups, or all. `created_s` is seconds since 1970.

@@ -3,12 +3,13 @@
 import shutil
 import sys
 from collections.abc import Sequence
-from typing import NamedTuple
+
+from vgpurun.util.row import Row
 
 _GAP, _NARROW_GAP = "  ", " "
 
 
-class Column(NamedTuple):
+class Column(Row):
     """A column: its title, the side that it is aligned to, whether its texts may be cut, and how wide they stay."""
 
     title: str
