@@ -352,8 +352,7 @@ def stand_ins() -> dict[str, ModuleType]:
         of_urllib3,
         made("docker.transport", UnixHTTPAdapter=UnixHTTPAdapter),
         *(made(f"docker.api.{name}", **{f"{name.title()}ApiMixin": type(name, (), {})}) for name in _UNUSED_APIS),
-        made("docker.types.services", __getattr__=_unused_type),
-        made("docker.types.swarm", __getattr__=_unused_type),
+        made("docker.types", __getattr__=_unused_type),
         made("docker.client", DockerClient=None, from_env=None, from_context=None),  # on top of APIClient
         made("docker.context", Context=None, ContextAPI=None),
         later("logging", getLogger=_Logger),
