@@ -2,7 +2,6 @@
 
 import ctypes
 from ctypes import byref, c_int
-from uuid import UUID
 
 from cuda_driver.calls import Calls
 
@@ -25,8 +24,8 @@ class Checkpoints(Calls):
 
     def restore(self, pid: int, pairs: dict[str, str] | None = None) -> str:
         """`pairs`: onto which GPU each that the process had, by UUID."""
-        uuids = b"".join(UUID(uuid.removeprefix("GPU-")).bytes for pair in (pairs or {}).items() for uuid in pair)
-        content = ctypes.create_string_buffer(uuids)
+        uuids = "".join(uuid for pair in (pairs or {}).items() for uuid in pair).replace("GPU-", "")
+        content = ctypes.create_string_buffer(bytes.fromhex(uuids.replace("-", "")))
         arguments = (ctypes.c_uint64 * 8)(ctypes.addressof(content), len(pairs or {}))
         return self.result("cuCheckpointProcessRestore", pid, arguments)
 

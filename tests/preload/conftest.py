@@ -96,14 +96,26 @@ def folder(tmp_path: Path) -> Path:
     return made
 
 
-@pytest.fixture
-def compile_c(cuda_includes: list[str], tmp_path: Path) -> Callable[..., Path]:
-    """Compile one of our programs with the CUDA headers on its path; further arguments go to gcc."""
+@pytest.fixture(scope="session")
+def compiled(cuda_includes: list[str], tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Compile one of our programs with the CUDA headers on its path, once with the same arguments for gcc."""
+    folder = tmp_path_factory.mktemp("compiled")
 
-    def build(source: str, *arguments: str, output: str = "program") -> Path:
-        result = tmp_path / output
+    @cache
+    def build(source: str, *arguments: str) -> Path:
+        result = folder / str(build.cache_info().misses)
         subprocess.run(["gcc", *cuda_includes, str(PROGRAMS / source), *arguments, "-o", str(result)], check=True)
         return result
+
+    return build
+
+
+@pytest.fixture
+def compile_c(compiled: Callable[..., Path], tmp_path: Path) -> Callable[..., Path]:
+    """Make one of our programs in the test's own folder; further arguments go to gcc."""
+
+    def build(source: str, *arguments: str, output: str = "program") -> Path:
+        return Path(shutil.copy(compiled(source, *arguments), tmp_path / output))
 
     return build
 

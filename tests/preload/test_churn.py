@@ -1,7 +1,7 @@
 """Many processes that allocate and free at random against one limit, and processes that are killed while they do.
 
 The simulated driver is the witness: it keeps the most memory that was ever in use at once. VGPURUN_STRESS_SECONDS says
-how long each test goes on; 5 by default.
+how long each test goes on; 3 by default.
 """
 
 from __future__ import annotations

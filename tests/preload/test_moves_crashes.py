@@ -109,9 +109,10 @@ def test_the_guard_finishes_what_was_cut_off(host: Host, guard: Guard, start: Ca
         check(host, program)
 
 
-def test_the_moved_program_is_killed(host: Host, start: Callable[..., Program]) -> None:
+@pytest.mark.parametrize("rounds", [2, pytest.param(20, marks=pytest.mark.exhaustive)])
+def test_the_moved_program_is_killed(host: Host, start: Callable[..., Program], rounds: int) -> None:
     chance = random.Random(os.getpid())
-    for _ in range(4):
+    for _ in range(rounds):
         program = start("--mem", "1500m", "--gpus", "device=0")
         moving = host.start("move", "--driver", "sim", "--gpus", "1", "--process", program.pid)
         time.sleep(chance.uniform(0.3, 1.2))

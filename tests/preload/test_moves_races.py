@@ -44,10 +44,11 @@ def host(host: Host) -> Host:
     return host
 
 
-def test_several_moves_of_one_share_at_once(host: Host, start: Callable[..., Program]) -> None:
+@pytest.mark.parametrize("rounds", [1, pytest.param(10, marks=pytest.mark.exhaustive)])
+def test_several_moves_of_one_share_at_once(host: Host, start: Callable[..., Program], rounds: int) -> None:
     """Each finds it where the one before has left it, and it has two GPUs all the time."""
     program = start("--mem", "500m", "--gpus", "device=0,1")
-    for _ in range(3):
+    for _ in range(rounds):
         moves = [
             host.start("move", "--driver", "sim", "--gpus", gpus, "--process", program.pid)
             for gpus in ("1,2", "0,2", "2,3", "0,3")
@@ -171,6 +172,7 @@ def test_a_program_that_is_stopped_meanwhile(
     move = host.start("move", "--driver", "sim", "--gpus", "1", "--process", program.pid)
     while (phase_of(program), program.state()) != (phase, state):
         assert move.poll() is None
+        time.sleep(0.01)
     child = program.child()
     os.kill(child, signal.SIGSTOP)
     _, said = move.communicate(timeout=60)  # the driver would be waited for ten minutes
@@ -198,6 +200,7 @@ def test_a_program_that_is_killed_as_it_is_copied(host: Host, start: Callable[..
     acting = host.start(verb, "--driver", "sim", *gpus, "--process", program.pid)
     while (phase_of(program), program.state()) != ("suspending", "LOCKED"):
         assert acting.poll() is None
+        time.sleep(0.01)
     time.sleep(0.1)
     program.kill()
     out, said = acting.communicate(timeout=60)

@@ -250,7 +250,8 @@ def test_a_part_that_is_suspended_by_itself(host: Host, start: Callable[..., Pro
     assert whole.hears() == "right 4"
 
 
-def test_a_part_and_its_whole_at_once(host: Host, start: Callable[..., Program]) -> None:
+@pytest.mark.parametrize("rounds", [1, pytest.param(10, marks=pytest.mark.exhaustive)])
+def test_a_part_and_its_whole_at_once(host: Host, start: Callable[..., Program], rounds: int) -> None:
     """Whichever comes first: each ends as its own record says, and no byte is lost."""
     within = ("--", sys.executable, "-m", "vgpurun", "local", "--driver", "sim", "--mem", "1g")
     whole = start("--mem", "1800m", "--gpus", "device=0", *within)
@@ -258,7 +259,7 @@ def test_a_part_and_its_whole_at_once(host: Host, start: Callable[..., Program])
         name: ("--driver", "sim", "--process", pid)
         for name, pid in (("whole", whole.pid), ("part", str(whole.child())))
     }
-    for first, second in (("whole", "part"), ("part", "whole")) * 2:
+    for first, second in (("whole", "part"), ("part", "whole")) * rounds:
         running = [host.start("suspend", "--hold", *targets[name]) for name in (first, second)]
         ends = [(process.communicate(timeout=60)[1], process.returncode) for process in running]
         for said, exit_code in ends:
