@@ -107,14 +107,27 @@ def test_doctor_says_what_cannot_be_built(run: Run, place: Path) -> None:
 @pytest.mark.parametrize("damage", ["file", "folder", "writable"])
 def test_what_a_user_could_have_put_there_is_not_used(run: Run, place: Path, damage: str) -> None:
     folder = share(place)
+    open_to_others = folder.parent if damage == "folder" else folder / "libvgpu.so"
     if damage == "writable":
-        (folder / "libvgpu.so").chmod(0o777)
+        open_to_others.chmod(0o777)
     else:
-        os.chown(folder / "libvgpu.so" if damage == "file" else folder.parent, NOBODY, NOBODY)
+        os.chown(open_to_others, NOBODY, NOBODY)
     launched = run("local", "--mem", "1g", "--", "/bin/true")
     assert launched.returncode == 125 and f"{place}/home/.cache/vgpurun" in launched.stderr
-    assert f"{folder} is not used: others than root can write there" in run("doctor").stdout
+    words = f"others than root can write in {open_to_others}"
+    assert f"none is used: {words}\n" in run("doctor").stdout
     launched = run("local", "--mem", "1g", "--", "/bin/true", user=0)
-    assert launched.returncode == 125 and f"others than root can write in {folder}" in launched.stderr
+    assert launched.returncode == 125 and words in launched.stderr
     found = [line for line in run("doctor", user=0).stdout.splitlines() if line.startswith("FAIL  library ")]
-    assert len(found) == 1 and found[0].endswith(f"others than root can write in {folder}"), found
+    assert len(found) == 1 and found[0].endswith(words), found
+    _, _, way_out = launched.stderr.partition("as root: ")
+    subprocess.run(way_out.replace("vgpurun build", "true"), shell=True, check=True)
+    assert "others than root" not in run("doctor", user=0).stdout, "so the way out is one"
+
+
+def test_doctor_goes_on_where_a_user_can_write_nothing(run: Run, place: Path) -> None:
+    share(place)
+    (place / "home").chmod(0o555)
+    found = run("doctor").stdout
+    assert f"FAIL  driver                cannot make {place}/home/.local/state" in found
+    assert "FAIL  state folder " in found

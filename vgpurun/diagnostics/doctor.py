@@ -205,11 +205,9 @@ def _driver_in_containers(gpus: Sequence[Gpu], facts: EngineFacts, driver_mode: 
 
 
 def _library() -> Iterator[Finding]:
-    if (folder := library.distrusted()) is not None:
-        yield Finding(
-            "shared library", WARNING, f"{folder} is not used: others than root can write there",
-            f"as root: rm -r {folder}; vgpurun build",
-        )  # fmt: skip
+    if (distrusted := library.distrusted()) is not None:
+        path, way_out = distrusted
+        yield Finding("shared library", WARNING, f"none is used: others than root can write in {path}", way_out)
     lacking, _, way_out = library.why_not_built_here().partition("; ")
     try:
         found = library.find()

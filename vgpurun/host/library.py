@@ -73,8 +73,8 @@ def build_folder() -> Path:
     if (_PACKAGE.parent / "lib" / "Makefile").exists():
         return _PACKAGE.parent / "lib" / "build"
     if os.geteuid() == 0:
-        if (folder := distrusted()) is not None:
-            raise LibraryError(f"others than root can write in {folder}; remove it, then: vgpurun build")
+        if (found := distrusted()) is not None:
+            raise LibraryError("others than root can write in {}; {}".format(*found))
         return folder_below(ROOT_FOLDER)
     home = os.environ.get("XDG_CACHE_HOME", "")
     cache = Path(home) if home.startswith("/") else Path.home() / ".cache"
@@ -104,12 +104,13 @@ def _folder_with(parts: Sequence[str]) -> Path | None:
     return next((folder for folder in _folders(parts[0]) if all((folder / part).exists() for part in parts)), None)
 
 
-def distrusted() -> Path | None:
-    """Return the shared folder where others than root could have put its library, or could put one."""
-    shared = folder_below(ROOT_FOLDER)
-    library = shared / LIBRARY
-    there = next(each for each in (library, *library.parents) if os.path.exists(each))  # noqa: PTH110 (never raises)
-    return None if is_roots_alone(there) else shared
+def distrusted() -> tuple[Path, str] | None:
+    """Return the outermost place by which others than root could have put a shared library there, and the way out."""
+    library = folder_below(ROOT_FOLDER) / LIBRARY
+    for path in reversed((library, *library.parents)):
+        if os.path.exists(path) and not is_roots_alone(path):  # noqa: PTH110 (never raises)
+            return path, f"as root: chown root {path}; chmod go-w {path}; rm -rf {library.parent}; vgpurun build"
+    return None
 
 
 def find() -> Library:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from vgpurun import __version__, abi
-from vgpurun.errors import DriverError, StateError
+from vgpurun.errors import DriverError
 from vgpurun.host import gpus
 from vgpurun.host.drivers import DriverPlan, has_hwcaps
 from vgpurun.host.gpus import Gpu
@@ -28,7 +28,7 @@ _TOOL = "nvidia-smi"
 
 
 def activate(folder: Path) -> None:
-    """Make this process see the simulated GPUs: its NVML is `folder`'s. Raises DriverError, StateError, GpuError."""
+    """Make this process see the simulated GPUs: its NVML is `folder`'s. Raises DriverError and GpuError."""
     config = os.environ.get("VGPUSIM_CONFIG")
     if config:
         if not Path(config).is_file():
@@ -44,7 +44,7 @@ def activate(folder: Path) -> None:
             path.chmod(0o666)  # any user of a container writes it
     except OSError as error:
         way_out = "VGPUSIM_STATE to a file" if given else "VGPURUN_STATE_DIR to a folder"
-        raise StateError(f"cannot make {path}: {error.strerror}; set {way_out} of yours") from None
+        raise DriverError(f"cannot make {path}: {error.strerror}; set {way_out} of yours") from None
     gpus.use_library(folder / "libnvidia-ml.so.1")
 
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def activate_simulation() -> None:
-    """Make this process see the simulated GPUs. Raises DriverError, StateError, GpuError and LibraryError."""
+    """Make this process see the simulated GPUs. Raises GpuError, DriverError and LibraryError."""
     from vgpurun.host import library, simulation
 
     simulation.activate(library.find_simulated_driver(say))
