@@ -18,8 +18,10 @@ import stat
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import cache
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 from vgpurun import abi
 from vgpurun.errors import StateError
@@ -66,14 +68,16 @@ def _make_open(path: Path) -> None:
 
 def folder_of(state_folder: Path) -> Path:
     """Return the folder of the tenant with these limits. Makes nothing."""
-    return Path(abi.LOCK_DIR) / _sha256(os.path.abspath(state_folder))[:24]  # noqa: PTH100
+    digest = str(_sha2().sha256(os.path.abspath(state_folder).encode()).hexdigest())  # noqa: PTH100
+    return Path(abi.LOCK_DIR) / digest[:24]
 
 
-def _sha256(text: str) -> str:
-    """Ask Python's own module, under its names of 3.12 and before, for hashlib would load OpenSSL first."""
+@cache
+def _sha2() -> ModuleType:
+    """Return Python's own module, under its names of 3.12 and before, for hashlib would load OpenSSL first."""
     for module in ("_sha2", "_sha256", "hashlib"):
         with suppress(ImportError):
-            return str(import_module(module).sha256(text.encode()).hexdigest())
+            return import_module(module)
     raise AssertionError("unreachable: hashlib is always there")
 
 
