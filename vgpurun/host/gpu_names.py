@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 
 from vgpurun.errors import GpuError
-from vgpurun.host.gpus import Gpu
+from vgpurun.host.gpu import Gpu
 
 _NAMES_HELP = "use indexes as nvidia-smi shows them, or UUIDs, with commas"
 GPUS_HELP = "use all, a count, or device=0,1 with indexes as nvidia-smi shows them (0:1 for a MIG instance) or UUIDs"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from vgpurun.errors import GpuError, NoDriverError
 from vgpurun.host import nvml
+from vgpurun.host.gpu import Gpu as Gpu
 from vgpurun.host.nvml import NvmlError
 from vgpurun.util.row import Row
 
@@ -20,35 +21,6 @@ _NO_DRIVER = {
 }
 _NO_DRIVER_AT_ALL = "no NVIDIA driver on this host ({}); does nvidia-smi work?"
 _NOT_TOLD = "as under WSL2, and of a GPU whose memory is the host's, see docs/faq.md"
-
-
-class Gpu(Row):
-    """A whole GPU, or a MIG instance, which is a device like another.
-
-    `index` is NVML's, as nvidia-smi shows it on this host, and `minor_number` is N of /dev/nvidiaN: of an instance,
-    those of the GPU that it is on. `mig_index` is the instance's own number there, `mig_ids` are those of its GPU
-    instance and compute instance. `mig_enabled`: a GPU in MIG mode without an instance, where nothing can run.
-    """
-
-    index: int  # type: ignore[assignment]  # hides tuple's method, which nobody needs
-    uuid: str
-    name: str
-    memory_bytes: int
-    minor_number: int
-    pci_bus_id: str
-    mig_enabled: bool = False
-    mig_index: int | None = None
-    mig_ids: tuple[int, int] = (0, 0)
-
-    @property
-    def number(self) -> str:
-        """How people name it: `0`, or `0:1` for the second instance on GPU 0, as nvidia-smi and CDI have it."""
-        return str(self.index) if self.mig_index is None else f"{self.index}:{self.mig_index}"
-
-    @property
-    def place(self) -> tuple[int, int]:
-        """Where it stands among others, in NVML's order."""
-        return self.index, self.mig_index or 0
 
 
 class GpuUse(Row):

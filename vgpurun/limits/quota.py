@@ -10,15 +10,15 @@ from typing import Generic, TypeVar
 
 from vgpurun import abi
 from vgpurun.errors import LimitError
+from vgpurun.host.gpu import Gpu
 from vgpurun.host.gpu_names import match_gpu, unmatched
-from vgpurun.host.gpus import Gpu
 from vgpurun.limits.policies import Priority, SmPolicy
 from vgpurun.util.row import Row
 
 T = TypeVar("T")
 
-_SIZE = re.compile(r"[ \t]*([0-9]*)(\.[0-9]{0,9})?[ \t]*(%|b|[kmgt]i?b?)?[ \t]*", re.ASCII | re.IGNORECASE)
-_SM = re.compile(r"[ \t]*([0-9]+)[ \t]*%?[ \t]*", re.ASCII)
+_SIZE = r"[ \t]*([0-9]*)(\.[0-9]{0,9})?[ \t]*(%|b|[kmgt]i?b?)?[ \t]*"
+_SM = r"[ \t]*([0-9]+)[ \t]*%?[ \t]*"
 _UNIT_BYTES = {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 _SHOWN_UNITS = (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
 _BILLION = 10**9  # a size has nine decimals at most
@@ -125,7 +125,7 @@ class PerDevice(Generic[T]):  # Python 3.10 has no NamedTuple of any type
 
 def parse_size(text: str) -> MemorySize:
     """Read a memory limit. Raises LimitError; a percentage must be above 0 and at most 100."""
-    match = _SIZE.fullmatch(text)
+    match = re.fullmatch(_SIZE, text, re.ASCII | re.IGNORECASE)
     whole, fraction, unit = match.groups(default="") if match else ("", "", "")
     digits = whole.lstrip("0")
     if text.strip().lower() == "max":
@@ -179,7 +179,7 @@ def _check_least(size: MemorySize, limit_bytes: int) -> None:
 
 def parse_sm(text: str) -> int | None:
     """Read a compute limit in percent; None means no limit (written 0 or 100). Raises LimitError."""
-    match = _SM.fullmatch(text)
+    match = re.fullmatch(_SM, text, re.ASCII)
     digits = match.group(1).lstrip("0") if match else ""
     if match is None:
         raise LimitError(f"compute limit '{text}' is not a percentage; {SM_HELP}")
