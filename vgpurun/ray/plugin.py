@@ -60,6 +60,7 @@ class LimitsPlugin(RuntimeEnvPlugin):  # type: ignore[misc]  # Ray may not be in
         found = library.check(preloaded) if preloaded else library.find()
         library.check_host(found)
         state.make_lock_dir()
+        state.sweep()
         given = {**os.environ, **context.env_vars}
         wish, own_hook = read_wish(runtime_env[FIELD]), context.env_vars.get(SETUP_HOOK, "")
         node = Node.within(own_share(), gpus, wish, "" if own_hook == SETUP else own_hook)

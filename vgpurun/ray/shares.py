@@ -6,14 +6,16 @@ Pure, and quick to import, since every worker does.
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vgpurun.errors import GpuError, LimitError
+from vgpurun.host.gpu import Gpu
 from vgpurun.host.gpu_names import match_gpu
-from vgpurun.host.gpus import Gpu
-from vgpurun.limits.nested import Share, folders_above
 from vgpurun.limits.policies import PRIORITIES, SM_POLICIES, Priority, SmPolicy
 from vgpurun.limits.quota import Quota, parse_limit, parse_sm
+
+if TYPE_CHECKING:
+    from vgpurun.limits.nested import Share
 
 FIELD = "vgpurun"  # of a runtime_env
 HOOK_FIELD = "worker_process_setup_hook"  # Ray's own
@@ -48,7 +50,7 @@ class Node(NamedTuple):
     percents: Mapping[str, int] = {}
 
     @classmethod
-    def within(cls, share: Share | None, gpus: Sequence[Gpu], wish: Wish, hook: str) -> "Node":
+    def within(cls, share: "Share | None", gpus: Sequence[Gpu], wish: Wish, hook: str) -> "Node":
         """Return the node of these GPUs, which is in a share or not. Raises LimitError for a wish that cannot be."""
         if share is None:
             return cls(tuple(gpus), wish, hook)
@@ -58,6 +60,8 @@ class Node(NamedTuple):
         sizes = {gpu: quota.virtual_bytes or quota.memory_bytes or gpu.memory_bytes for gpu, quota in wholes.items()}
         seen = [gpu._replace(memory_bytes=size_bytes) for gpu, size_bytes in sizes.items()]
         percents = {gpu.uuid: quota.sm_percent or 100 for gpu, quota in wholes.items()}
+        from vgpurun.limits.nested import folders_above
+
         above = (share.folder, *folders_above(share.folder))
         return cls(tuple(seen), wish, hook, tuple(map(str, above)), percents)
 

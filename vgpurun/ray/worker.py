@@ -15,7 +15,6 @@ from typing import Any
 from vgpurun import abi
 from vgpurun.errors import GpuError, LimitError, VgpurunError
 from vgpurun.limits.limits_file import limits_bytes, write_limits
-from vgpurun.limits.nested import PARENT
 from vgpurun.limits.quota import Quota
 from vgpurun.ray.containers import allow_fields
 from vgpurun.ray.shares import NODE_VARIABLE, Node, fractions, gpu_of, limits_of
@@ -64,10 +63,12 @@ class _Limits:
         self._worker = worker
         self._last = [(gpu.uuid, Quota(memory_bytes=0)) for gpu in node.gpus]
         self._seen = frozenset(gpu.uuid for gpu in node.gpus)  # what CUDA would find
-        state.sweep()
+        state.sweep(has_tenants=False)
         nothing = limits_bytes(self._last, has_parent=bool(node.parents))
         self._folder = StateFolder.make(state.new_folder_path("ray"), {"etc/limits": nothing}, _owner(node))
         if node.parents:  # the outermost share takes turns with others
+            from vgpurun.limits.nested import PARENT
+
             (self._folder.path / PARENT).symlink_to(node.parents[0])
         else:
             tenants.make(self._folder.path, os.geteuid())
@@ -137,8 +138,7 @@ def _maps(path: Path) -> bool:
     The kernel names a file by where it really is, whatever links led there.
     """
     real = os.path.realpath(path)
-    with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:  # noqa: PTH123
-        return any(line.rstrip("\n").endswith(f" {real}") for line in maps)
+    return f" {real}\n" in Path("/proc/self/maps").read_text("utf-8", "surrogateescape")
 
 
 def _in_this_process(act: Callable[[], None]) -> Callable[[], None]:
