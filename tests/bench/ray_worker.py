@@ -39,8 +39,9 @@ def main() -> None:
         os.environ["VGPURUN_STATE_DIR"] = state
         context = RuntimeEnvContext()
         LimitsPlugin().modify_context([], {FIELD: {}}, context, logging.getLogger())
-        command, environment = [sys.executable, "-c", WORKER], os.environ | context.env_vars
-        subprocess.run(command, env=environment, check=True, capture_output=True)  # files are compiled once
+        command = [sys.executable, "-c", WORKER]
+        environment = os.environ | context.env_vars | {"PYTHONDONTWRITEBYTECODE": ""}  # files are compiled once
+        subprocess.run(command, env=environment, check=True, capture_output=True)
         took_ms = sorted(float(subprocess.check_output(command, env=environment)) for _ in range(count))
     print(f"{statistics.median(took_ms):.1f} ms ({took_ms[0]:.1f} to {took_ms[-1]:.1f}); the aim is {AIM_MS}")
 
