@@ -144,6 +144,15 @@ static void run_often_and_exit(struct model_process *process) {
   }
 }
 
+/* The valve opens for the launch that sets the spinning one free; and then for the long one? */
+static void run_long_beside_spins(struct model_process *process) {
+  for (int i = 1;; i++) {
+    model_launch_kernel(process, &(const struct model_kernel){0, 0, 10 * US, 1, true, 0, i});
+    model_launch_kernel(process, &(const struct model_kernel){0, 1, 10 * US, 2, true, i, 0});
+    model_launch_as(process, 0, 2, 60 * MS, (uint64_t)i + 2);
+  }
+}
+
 /* Two processes, now one and now the other. */
 static void run_every_other(struct model_process *process) {
   const int *number = model_argument(process);
@@ -195,6 +204,7 @@ static void check_cheaters(void) {
       {"processes that launch once, 8 at a time", run_once_and_exit, 8, NULL},
       {"processes that launch once, and sleep", run_once_and_sleep, 1, NULL},
       {"processes that launch 200 times, 4 at a time", run_often_and_exit, 4, NULL},
+      {"long kernels beside spins", run_long_beside_spins, 1, NULL},
       {"two processes, now one and now the other", run_every_other, 2, &numbers[0]},
       {"work after sleeps of 50 ms", run_after_sleeps, 1, &numbers[2]},
       {"work after sleeps of 80 ms", run_after_sleeps, 1, &numbers[3]},

@@ -9,6 +9,7 @@
 #define MOST_AHEAD_NS (2 * TURNS_SLICE_NS) /* of the part of the container's GPU time that falls to a process */
 #define LOOK_NS 500000LL            /* between looks; the least patience; work that stands still for so long waits */
 #define LONGEST_SLEEP_NS 50000000LL /* after which the limit is looked at again: the host may have changed it */
+#define OWED_PART 32                /* for which the valve waits, of the time until there are tokens */
 #define OVERRUN_TIMES 2             /* kernels of one name may take now one and now ten milliseconds */
 
 struct wait {
@@ -20,6 +21,7 @@ struct wait {
   bool in_step;
   int slowest; /* the bucket that has no tokens for the longest time */
   int64_t cost_ns, now_ns, sleep_ns, tokens_ns, for_turn_ns;
+  int64_t owes_ns;                  /* until there are tokens */
   int64_t held_ns[VGPU_MAX_LEVELS]; /* by each bucket; all other waits are the tenant's */
   int noted;
 };
@@ -58,8 +60,12 @@ static int64_t patience_ns(struct meter *meter) {
   return patience_ns < METER_PATIENCE_NS ? patience_ns : max(patience_ns, expected_ns);
 }
 
-static bool valve_opens(struct meter *meter, int64_t now_ns) {
-  int64_t ends = stalled_ns(meter, now_ns) / patience_ns(meter);
+/* The more is owed, the later, whatever it was seen to do: what the valve lets go was not paid for, and a program may
+ * have work wait for each of its launches. */
+static bool valve_opens(const struct wait *wait) {
+  struct meter *meter = wait->meter;
+  int64_t least_ns = min(wait->owes_ns / OWED_PART, TURNS_PATIENCE_NS);
+  int64_t ends = stalled_ns(meter, wait->now_ns) / max(patience_ns(meter), least_ns);
   if (get(meter->valve_passed) >= ends * ends)
     return false;
   static int said;
@@ -226,6 +232,7 @@ static int64_t quantum_ns(const struct wait *wait) {
 static bool has_tokens(struct wait *wait) {
   struct meter *meter = wait->meter;
   int64_t open_ns = wait->is_free ? 0 : open_at_ns(wait);
+  wait->owes_ns = max(open_ns - wait->now_ns, 0);
   if (open_ns == 0)
     return true;
   wait->sleep_ns = open_ns + (wait->tokens_ns > 0 ? quantum_ns(wait) : 0) - wait->now_ns;
@@ -362,7 +369,7 @@ struct batch gate_wait(struct meter_stream *stream, int64_t cost_ns) {
   enum obstacle what;
   bool valve = false;
   while ((what = obstacle(&wait)) != NOTHING) {
-    valve = what != PAUSE && valve_opens(meter, wait.now_ns);
+    valve = what != PAUSE && valve_opens(&wait);
     if (valve)
       break;
     meter_close_all(meter); /* other streams' batches: the wait would be measured in them */
