@@ -335,6 +335,33 @@ static void check_apart(void) {
   }
 }
 
+static void use_both_gpus(struct model_process *process) {
+  for (;;)
+    for (int gpu = 0; gpu < 2; gpu++)
+      model_launch(process, gpu, 0, 20 * US);
+}
+
+static void fill_the_second_gpu(struct model_process *process) {
+  for (;;)
+    model_launch(process, 1, 0, 5 * MS);
+}
+
+/* Launches go to the one and to the other, and a tenant on each of them wants what the limit leaves. */
+static void check_both_beside_one_on_each(void) {
+  static const uint32_t percents[] = {80, 50, 30};
+  for (int p = 0; p < COUNT(percents); p++) {
+    model_start_over(1);
+    for (int c = 0; c < 3; c++)
+      model_container(c)->percent = c == 0 ? percents[p] : 100 - percents[p];
+    struct model_process *both = model_start(0, use_both_gpus, NULL, 0);
+    model_start(1, run_program, &ms_5, 700 * US);
+    model_start(2, fill_the_second_gpu, NULL, 1400 * US);
+    double share = measure_share(both, 2 * S, 12 * S) / 2;
+    row_unless(true, is_within(share, percents[p], 1), "  both, beside a tenant on each       %6.2f %% of each at %u",
+               share, percents[p]);
+  }
+}
+
 /* A second after each change, what the new limit is; a pause begins when what is in flight is done. */
 static void check_changes(void) {
   static const struct {
@@ -373,7 +400,10 @@ int main(int count, char **names) {
   CASE("priority") check_priority();
   CASE("faults") check_faults();
   CASE("policies") check_policies();
-  CASE("two GPUs") check_apart();
+  CASE("two GPUs") {
+    check_apart();
+    check_both_beside_one_on_each();
+  }
   CASE("changes") check_changes();
   return rows_end();
 }

@@ -190,6 +190,43 @@ static void check_exchanges(void) {
   }
 }
 
+static void run_flat_out(struct model_process *process) {
+  for (int gpu = *(const int *)model_argument(process);;)
+    model_launch(process, gpu, 0, MS);
+}
+
+static void run_ahead(struct model_process *process) {
+  for (int number = 0;; number++) {
+    for (int gpu = 0; gpu < 2; gpu++)
+      model_launch(process, gpu, 0, 50 * US);
+    for (int gpu = 0; gpu < 2; gpu++)
+      model_launch_spin(process, gpu, number);
+  }
+}
+
+/* Beside a tenant on each GPU, which finds the GPU divided at times, and may not take that for a reason to have more.
+ */
+static void check_exchanges_beside_work(void) {
+  static const uint32_t percents[][2] = {{80, 20}, {50, 50}};
+  static const int gpus[] = {0, 1};
+  for (int p = 0; p < COUNT(percents); p++)
+    for (unsigned seed = 1; seed <= 2; seed++) {
+      struct model_process *others[2];
+      double shares[2];
+      model_start_over(seed);
+      model_container(0)->percent = percents[p][0];
+      model_start(0, run_ahead, NULL, 0);
+      for (int i = 0; i < 2; i++) {
+        model_container(1 + i)->percent = percents[p][1];
+        others[i] = model_start(1 + i, run_flat_out, &gpus[i], (i + 1) * 700 * US);
+      }
+      measure_shares(others, 2, S, 6 * S, shares);
+      row_unless(true, shares[0] <= percents[p][1] + 1 && shares[1] <= percents[p][1] + 1,
+                 "  at %u, seed %u: the others have %.2f and %.2f %% of %u", percents[p][0], seed, shares[0], shares[1],
+                 percents[p][1]);
+    }
+}
+
 /* ---- a spin that waits for another stream ------------------------------------------------------------------------ */
 
 #define ROUNDS 50
@@ -235,11 +272,6 @@ static void run_rounds(struct model_process *process) {
   }
 }
 
-static void run_flat_out(struct model_process *process) {
-  for (;;)
-    model_launch(process, 0, 0, MS);
-}
-
 static const struct behind behinds[] = {
     {"at once", 5, 100 * US, false, false},
     {"some milliseconds later", 0, 20 * MS, false, false},
@@ -251,6 +283,7 @@ static const struct behind behinds[] = {
  * takes its time all the same, but for what a bucket holds. */
 static void check_spins_behind_another_stream(void) {
   static const uint32_t percents[] = {90, 80, 50, 20, 5};
+  static const int first_gpu = 0;
   for (int b = 0; b < COUNT(behinds); b++)
     for (int p = 0; p < COUNT(percents); p++)
       for (unsigned seed = 1; seed <= 2; seed++) {
@@ -261,7 +294,7 @@ static void check_spins_behind_another_stream(void) {
         model_container(1)->percent = 50;
         model_start(0, run_rounds, &behinds[b], 0);
         if (behinds[b].in_company)
-          model_start(1, run_flat_out, NULL, 0);
+          model_start(1, run_flat_out, &first_gpu, 0);
         model_run(ROUNDS * round_ns);
         note_release(ROUNDS * round_ns);
         int64_t work_ns = ROUNDS * behinds[b].work_kernels * MS, least_ns = (work_ns - 25 * MS) * 100 / percents[p];
@@ -276,6 +309,7 @@ int main(int count, char **names) {
   CASE("collectives") check_collectives();
   CASE("collectives of two tenants") check_collectives_of_two_tenants();
   CASE("exchanges of two tenants") check_exchanges();
+  CASE("exchanges beside work") check_exchanges_beside_work();
   CASE("spins behind another stream") check_spins_behind_another_stream();
   return rows_end();
 }
