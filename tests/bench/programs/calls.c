@@ -138,6 +138,11 @@ static double large(const struct functions *use) {
   return in_blocks(use, 20 << 20);
 }
 
+/* More than a process keeps of the shares above its own. */
+static double largest(const struct functions *use) {
+  return in_blocks(use, 40 << 20);
+}
+
 static double small(const struct functions *use) {
   CUdeviceptr pointers[ALLOCATIONS];
   double began = now_ns();
@@ -203,6 +208,7 @@ int main(int argc, char **argv) {
     compare("cuMemAllocAsync+cuMemFreeAsync 4 KiB", pooled, ROUNDS);
     compare("cuMemAlloc+cuMemFree 1 MiB", medium, ROUNDS);
     compare("cuMemAlloc+cuMemFree 20 MiB", large, ROUNDS);
+    compare("cuMemAlloc+cuMemFree 40 MiB", largest, ROUNDS);
     static const int counts[] = {10, 1000, 20000, MOST_LIVE};
     for (int i = 0; i < 4; i++) {
       char name[64];
