@@ -126,6 +126,20 @@ class Cli:
 
 
 @contextmanager
+def cli_beside(client: docker.DockerClient, host: str, folder: Path) -> Iterator[Cli]:
+    """The command line in the mount namespace of a private engine, also when that is killed."""
+    home, config = folder / "home", folder / "sim.yaml"
+    home.mkdir()
+    uuid = f"GPU-{os.urandom(4).hex()}-0000-0000-0000-000000000000"
+    config.write_text(f"driver_version: 615.71\ndevices:\n  - uuid: {uuid}\n    memory_mib: 16384\n")
+    environment = clean_environment(host, folder / "state", home) | {"VGPUSIM_CONFIG": str(config)}
+    pid = (Path(host.removeprefix("unix://")).parent / "docker.pid").read_text().strip()
+    with Path(f"/proc/{pid}/ns/mnt").open() as namespace:
+        inside = ("nsenter", f"--mount=/proc/{os.getpid()}/fd/{namespace.fileno()}", "--")
+        yield Cli(client, environment, folder / "state", command=(*inside, sys.executable, "-m", "vgpurun"))
+
+
+@contextmanager
 def guarding(vgpurun: Cli, *options: str) -> Iterator[subprocess.Popen[str]]:
     """A guard that has looked once. It writes to guard.log, beside the state folder."""
     said = vgpurun.state_dir.parent / "guard.log"

@@ -6,7 +6,6 @@ With REQUIRE_ENGINE=1 a test fails where it would otherwise be skipped because t
 from __future__ import annotations
 
 import os
-import sys
 import sysconfig
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +14,7 @@ import docker
 import pytest
 
 import images
-from cli import Cli, clean_environment
+from cli import Cli, clean_environment, cli_beside
 from private_engine import private_engine
 from support import is_set, own_gpu_config, python_of, unavailable
 from support.debian_packages import UnavailableError
@@ -143,17 +142,9 @@ def debian_v2(client_v2: docker.DockerClient) -> str:
 @pytest.fixture
 def cli_v2(client_v2: docker.DockerClient, host_v2: str, built_library: Path, tmp_path: Path) -> Iterator[Cli]:
     """The command line where the engine is, with a driver that has limits of its own and a GPU of 16 GiB."""
-    state = Path(host_v2.removeprefix("unix://")).parent
-    home = tmp_path / "home"
-    home.mkdir()
-    config = tmp_path / "sim.yaml"
-    uuid = f"GPU-{os.urandom(4).hex()}-0000-0000-0000-000000000000"
-    config.write_text(f"driver_version: 615.71\ndevices:\n  - uuid: {uuid}\n    memory_mib: 16384\n")
-    environment = clean_environment(host_v2, tmp_path / "state", home) | {"VGPUSIM_CONFIG": str(config)}
-    inside = ("nsenter", f"--mount=/proc/{(state / 'docker.pid').read_text().strip()}/ns/mnt", "--")
-    cli = Cli(client_v2, environment, tmp_path / "state", command=(*inside, sys.executable, "-m", "vgpurun"))
-    yield cli
-    cli.remove_containers()
+    with cli_beside(client_v2, host_v2, tmp_path) as cli:
+        yield cli
+        cli.remove_containers()
 
 
 @pytest.fixture

@@ -81,9 +81,9 @@ def lose_engine(host: str) -> None:
     os.close(engine)
 
 
-def start_again(host: str, *flags: str) -> None:
+def start_again(host: str, *flags: str, prefix: tuple[str, ...] = ()) -> None:
     """Start one that was lost, with these arguments of dockerd."""
-    _run("start", fetched_engine(), Path(host.removeprefix("unix://")).parent, *flags)
+    _run("start", fetched_engine(), Path(host.removeprefix("unix://")).parent, *flags, prefix=prefix)
 
 
 def _kill_containers(state: Path) -> None:
@@ -95,7 +95,7 @@ def _kill_containers(state: Path) -> None:
                 container.kill()
 
 
-def _run(*arguments: object, prefix: tuple[Path, ...] = ()) -> str:
+def _run(*arguments: object, prefix: tuple[str | Path, ...] = ()) -> str:
     command = [*prefix, SCRIPT, *map(str, arguments)]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     if done.returncode != 0:

@@ -20,8 +20,10 @@ from pathlib import Path
 import docker
 import pytest
 
-from cli import GPU_PROGRAM, PROGRAMS, WITH_PROGRAMS, Cli, wait_until
+import images
+from cli import GPU_PROGRAM, PROGRAMS, WITH_PROGRAMS, Cli, cli_beside, wait_until
 from escapes import HOSTILE, PAST_THE_LIBRARY, command, past_programs
+from private_engine import lose_engine, private_engine, start_again
 from support import ROUNDS
 
 pytestmark = pytest.mark.slow
@@ -205,6 +207,46 @@ def test_a_restart_sets_it_again(cli: Cli, debian_v2: str) -> None:
     for line in container.logs(stderr=False).splitlines():
         assert json.loads(line)["granted_bytes"] // MIB + 518 <= 1024
     assert device(cli, "again")["memory_limit_driver_bytes"] == 1024 * MIB
+
+
+@pytest.mark.exhaustive  # that limits go with their cgroup shows tests/sim/test_memory_limits.py
+@pytest.mark.usefixtures("cli")  # which skips where there is no cgroup v2
+@pytest.mark.parametrize("flags", [(), ("--live-restore",)], ids=["ends its containers", "leaves them alone"])
+def test_an_engine_that_is_killed(built_library: Path, tmp_path: Path, flags: Sequence[str]) -> None:
+    """Its containers are held until they end, and then nothing of them is left."""
+    own = tmp_path / "own"
+    own.mkdir()
+    with private_engine(*flags, with_cgroup2=True) as host:
+        engine = docker.DockerClient(host)
+        images.debian(engine, "vgpurun-test/killed:2")
+        with cli_beside(engine, host, own) as cli:
+            waiting = f"umount /etc/ld.so.preload; until [ -e /tmp/go ]; do sleep 0.05; done; {FILL}; exec sleep 600"
+            run = ("-d", "--name", "held", "--mem", "1g", *HOSTILE, *WITH_PROGRAMS, "vgpurun-test/killed:2", "sh", "-c")
+            assert cli.run(*run, waiting).exit_code == 0
+            container = engine.containers.get("held")
+            root = Path(f"/proc/{container.attrs['State']['Pid']}/root")
+            lose_engine(host)
+            if flags:
+                (root / "tmp" / "go").touch()
+            start_again(host, *flags, prefix=cli.command[:3])
+            if flags:
+                wait_until(lambda: b"granted" in container.logs(), "the program's answer")
+                filled = json.loads(container.logs(stderr=False))
+                assert LIMIT_MIB - 2 <= filled["granted_bytes"] // MIB + 518 <= LIMIT_MIB
+                assert device(cli, "held")["memory_limit_driver_bytes"] == LIMIT_MIB * MIB
+            cli.remove_containers()
+            assert_no_trace(cli, "vgpurun-test/killed:2")
+
+
+@pytest.mark.exhaustive
+def test_verify_names_the_driver(cli: Cli, debian_v2: str) -> None:
+    arguments = ("verify", "--driver", "sim", "--hostile", "--mem", "1g", "--format", "json", debian_v2)
+    result = cli(*arguments, timeout_s=200)
+    (found,) = json.loads(result.stdout)
+    stopped_by = {each["name"].removeprefix("escape: "): each["stopped_by"] for each in found["checks"]}
+    past = ("dlmopen", "copy of the driver", "driver's own symbols", "loader of its own")
+    assert {stopped_by[name] for name in past} == {"the driver's own limit"}, result
+    assert stopped_by["plain"] == "the library" and found["passed"], result
 
 
 def test_what_says_which_wall_holds(cli: Cli) -> None:
