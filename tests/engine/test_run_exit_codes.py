@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from cli import Cli
@@ -42,6 +44,13 @@ def test_pull_always_asks_for_an_image_that_is_here(vgpurun: Cli, debian: str) -
     result = vgpurun.run("--pull", "always", debian, "true")
     assert result.exit_code == 125 and f"image {debian} cannot be pulled" in result.stderr
     assert vgpurun.run("--pull", "missing", debian, "true").exit_code == 0
+
+
+def test_a_helper_for_credentials_that_is_missing_is_named_once(vgpurun: Cli, debian: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"credsStore": "nowhere"}')
+    vgpurun.environment["DOCKER_CONFIG"] = str(tmp_path)
+    result = vgpurun.run("--pull", "always", debian, "true")
+    assert result.exit_code == 125 and result.stderr.count("docker-credential-nowhere") == 1, result.stderr
 
 
 def test_a_missing_image_is_125_and_names_the_image(vgpurun: Cli) -> None:

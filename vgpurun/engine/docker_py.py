@@ -35,7 +35,7 @@ def _can_be_imported(modules: Mapping[str, ModuleType | None]) -> bool:
     return True
 
 
-warnings.filterwarnings("ignore", "Unable to find acceptable character detection")
+warnings.filterwarnings("ignore", module="docker|requests")
 _others = stand_ins() if is_at_socket() and not {"docker", "requests"} & set(sys.modules) else {}
 if not (_others and _can_be_imported(_others)):
     _others = {}
