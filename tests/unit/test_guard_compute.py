@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 
 import pytest
-from fakes import GIB, MIB
+from fakes import GIB, MIB, make_gpus
 from guard_world import Fake, World
 
 from vgpurun.inventory import guarded
@@ -228,6 +228,20 @@ def test_it_warns_once(world: Callable[..., World]) -> None:
     made.start_again(tenant)
     made.run(10)
     assert made.verbs() == ["warn compute"] * 2
+
+
+def test_a_new_guard_waits_for_a_silent_gpu(world: Callable[..., World]) -> None:
+    """Before it lets one go that the guard before it has held: it would be held a second time for the same."""
+    made = world()
+    made.gpus = make_gpus(2)
+    busy(made, 20)
+    made.run(3, STEP_S)
+    made.silent = {made.gpus[0].uuid}
+    made.start()
+    made.run(3, STEP_S)
+    made.silent = set()
+    made.run(3, STEP_S)
+    assert made.verbs() == ["hold compute"]
 
 
 def test_what_is_off_is_let_be(world: Callable[..., World]) -> None:

@@ -167,7 +167,9 @@ class ComputeDuty(Duty):
                 container = look.containers[id_]
                 if self._policy != HOLD:
                     yield about(container, RELEASE, COMPUTE, "containers are not held any more")
-                elif not any(look.unseen_of(container, uuid) for uuid in container.quotas):
+                elif look.silent.isdisjoint(container.quotas) and not any(
+                    look.unseen_of(container, uuid) for uuid in container.quotas
+                ):
                     yield about(container, RELEASE, COMPUTE, "the programs that the library does not see are gone")
         for id_, held in list(self._held.items()):
             now = self._state.stopped.get(id_)

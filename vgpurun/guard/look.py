@@ -62,6 +62,11 @@ class Look(NamedTuple):
     is_counted_elsewhere: Callable[[int], bool]
     pids: Mapping[tuple[str, str], Sequence[int]]
 
+    @property
+    def silent(self) -> set[str]:
+        """The GPUs that NVML tells nothing of, by UUID: what was on them may be there still."""
+        return {gpu.uuid for gpu in self.gpus} - self.held.keys()
+
     def pids_of(self, container: str, uuid: str) -> Sequence[int]:
         """Return the processes of a container that hold memory of a GPU."""
         return self.pids.get((container, uuid), ())

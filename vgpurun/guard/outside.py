@@ -71,8 +71,7 @@ class OutsideDuty(Duty):
                         self._acted.remove(key)
                     self.has_changed = True
         self._since_s = {key: at_s for key, at_s in self._since_s.items() if key in keys}
-        is_all_told = all(gpu.uuid in look.held for gpu in look.gpus)  # else it may be on a GPU that NVML is silent of
-        if is_all_told and (gone := [key for key in self._acted if key not in keys]):
+        if not look.silent and (gone := [key for key in self._acted if key not in keys]):
             self._acted[:] = [key for key in self._acted if key not in gone]
             self.has_changed = True
 
