@@ -63,9 +63,10 @@ def test_a_ray_without_the_patched_function_is_refused_in_words(node: RayNode) -
 
 
 def test_the_worker_needs_no_package_but_ray(tmp_path: Path) -> None:
-    """A conda environment has Ray, and neither vgpurun nor what it asks for."""
+    """A conda environment has Ray, and neither vgpurun nor what it asks for. Each start waits for what it imports."""
     (tmp_path / "vgpurun").symlink_to(CHECKOUT / "vgpurun")
-    command = [sys.executable, "-S", "-c", "import vgpurun.ray.worker"]
+    code = "import sys, vgpurun.ray.worker; sys.exit('vgpurun.host.nvml' in sys.modules)"
+    command = [sys.executable, "-S", "-c", code]
     subprocess.run(command, env={"PYTHONPATH": str(tmp_path)}, check=True)
 
 

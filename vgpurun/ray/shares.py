@@ -6,13 +6,14 @@ Pure, and quick to import, since every worker does.
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from vgpurun.errors import GpuError, LimitError
 from vgpurun.host.gpu import Gpu
 from vgpurun.host.gpu_names import match_gpu
 from vgpurun.limits.policies import PRIORITIES, SM_POLICIES, Priority, SmPolicy
 from vgpurun.limits.quota import Quota, parse_limit, parse_sm
+from vgpurun.util.row import Row
 
 if TYPE_CHECKING:
     from vgpurun.limits.nested import Share
@@ -27,7 +28,7 @@ _NOTHING = Quota(memory_bytes=0)
 _KEYS = ("mem", "sm", "sm_policy", "priority")
 
 
-class Wish(NamedTuple):
+class Wish(Row):
     """The field's values as they are written: `mem` and `sm` lower what a task's `num_gpus` comes to."""
 
     mem: str | None = None
@@ -36,7 +37,7 @@ class Wish(NamedTuple):
     priority: Priority = Priority.HIGH
 
 
-class Node(NamedTuple):
+class Node(Row):
     """The message to a worker that starts: the node's GPUs, its job's wish, and the job's own setup hook.
 
     A node that is itself in a share gives parts of it: `parents` are that share's folder and those of the shares that
