@@ -7,6 +7,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(abspath $(VENV))/bin
 BASE := $(VENV)/.base
+CROSS := $(VENV)/.cross
 STAMP := $(VENV)/.installed
 # For pytest, as in `make test ARGS='-k exit_code'`.
 ARGS ?=
@@ -37,6 +38,12 @@ $(BASE): pyproject.toml
 	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV) || \
 	  { echo "No virtual environment could be made. On Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
 	$(INSTALL) '.[build]'
+	@touch $@
+
+# Builds it for other machines and older C libraries.
+$(CROSS): $(BASE)
+	@echo "Installing the cross compiler in $(VENV)"
+	$(INSTALL) '.[dist]'
 	@touch $@
 
 # Tests it.
@@ -145,7 +152,7 @@ bench: $(STAMP) lib ## what the library costs and how exact it is, measured on t
 
 # Each for glibc 2.17. The .deb needs dpkg-deb.
 DIST ?= dist
-dist: $(STAMP) ## wheels that carry the library, for x86-64 and arm64, and Debian packages of them, in dist/
+dist: $(CROSS) ## wheels that carry the library, for x86-64 and arm64, and Debian packages of them, in dist/
 	@rm -rf $(DIST)
 	@for machine in x86_64 aarch64; do \
 	  echo "Building for $$machine"; \
