@@ -275,6 +275,7 @@ static void run_rounds(struct model_process *process) {
 static const struct behind behinds[] = {
     {"at once", 5, 100 * US, false, false},
     {"some milliseconds later", 0, 20 * MS, false, false},
+    {"up to 100 ms later", 0, 100 * MS, false, false},
     {"later, one stream waited for", 2, 20 * MS, true, false},
     {"later, in company", 2, 20 * MS, false, true},
 };
@@ -287,7 +288,8 @@ static void check_spins_behind_another_stream(void) {
   for (int b = 0; b < COUNT(behinds); b++)
     for (int p = 0; p < COUNT(percents); p++)
       for (unsigned seed = 1; seed <= 2; seed++) {
-        int64_t round_ns = 2 * MOST_HELD_NS + (behinds[b].work_kernels + 10) * MS * 100 / percents[p];
+        int64_t works_ns = (behinds[b].work_kernels + 10) * MS + behinds[b].most_pause_ns / 2;
+        int64_t round_ns = 2 * MOST_HELD_NS + works_ns * 100 / percents[p];
         rounds = (struct rounds){0};
         model_start_over(seed);
         model_container(0)->percent = percents[p];

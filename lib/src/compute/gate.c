@@ -33,22 +33,23 @@ static int64_t stalled_ns(struct meter *meter, int64_t now_ns) {
 }
 
 /* When the work ends shows whether it had waited for the launch that was held here: then the patience halves. If not,
- * and the valve had opened, the work just takes long, and is waited for longer. */
+ * and the valve had opened, the work just takes long, and is waited for much longer: it may have ended by chance. */
 void gate_note_progress(struct meter *meter, int64_t end_ns, int64_t now_ns) {
   int64_t released_ns = swap(meter->released_ns, 0), before_ns = get(meter->patience_ns);
   bool valve_opened = swap(meter->valve_passed, 0) > 0;
   set(meter->progress_ns, now_ns);
+  set(meter->held_since_ns, 0);
   if (released_ns != 0 && end_ns - released_ns < before_ns / 4)
     set(meter->patience_ns, max(before_ns / 2, LOOK_NS));
   else if (valve_opened)
-    set(meter->patience_ns, min(2 * before_ns, TURNS_PATIENCE_NS));
+    set(meter->patience_ns, min(4 * before_ns, TURNS_PATIENCE_NS));
 }
 
 /* A launch goes on, let go by the valve, or by tokens, which may come before, each time somewhat later, since the wait
  * is charged as work. One that was hardly held tells nothing: it may have come just before the work ended anyway. */
 static void note_release(struct meter *meter, int64_t held_since_ns, bool by_valve) {
   int64_t now_ns = meter->driver->now_ns(), none = 0;
-  if (min(now_ns - held_since_ns, stalled_ns(meter, now_ns)) >= (by_valve ? LOOK_NS : get(meter->patience_ns) / 2))
+  if (by_valve || min(now_ns - held_since_ns, stalled_ns(meter, now_ns)) >= get(meter->patience_ns) / 2)
     replace(meter->released_ns, none, now_ns);
 }
 
@@ -60,12 +61,17 @@ static int64_t patience_ns(struct meter *meter) {
   return patience_ns < METER_PATIENCE_NS ? patience_ns : max(patience_ns, expected_ns);
 }
 
-/* The more is owed, the later, whatever it was seen to do: what the valve lets go was not paid for, and a program may
- * have work wait for each of its launches. */
+/* From when a launch is held: the work cannot have waited for it before. And the more is owed, the later: what the
+ * valve lets go was not paid for, and a program may have work wait for each of its launches. */
 static bool valve_opens(const struct wait *wait) {
   struct meter *meter = wait->meter;
-  int64_t least_ns = min(wait->owes_ns / OWED_PART, TURNS_PATIENCE_NS);
-  int64_t ends = stalled_ns(meter, wait->now_ns) / max(patience_ns(meter), least_ns);
+  int64_t stalled = stalled_ns(meter, wait->now_ns), none = 0;
+  if (stalled > 0)
+    replace(meter->held_since_ns, none, wait->now_ns);
+  if (stalled <= min(wait->owes_ns / OWED_PART, TURNS_PATIENCE_NS))
+    return false;
+  int64_t held_ns = wait->now_ns - max(get(meter->held_since_ns), get(meter->progress_ns));
+  int64_t ends = held_ns / patience_ns(meter);
   if (get(meter->valve_passed) >= ends * ends)
     return false;
   static int said;

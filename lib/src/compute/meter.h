@@ -157,6 +157,7 @@ struct meter {
   _Atomic int64_t in_flight_ns; /* as expected */
   _Atomic uint32_t in_flight_batches;
   _Atomic int64_t progress_ns;   /* when a batch was settled last, or the first one came into flight */
+  _Atomic int64_t held_since_ns; /* the first launch that waited without progress; 0: none did */
   _Atomic int64_t patience_ns;   /* with work that makes no progress */
   _Atomic int64_t released_ns;   /* since then, when a launch that had been held for long went on; or 0 */
   _Atomic uint32_t valve_passed; /* launches since then */
