@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any, NamedTuple
 
 import pytest
@@ -33,6 +34,7 @@ def test_a_row(kind: Any) -> None:
     assert repr(one) == "Gpu(index=1, name='H200', slices=(2,))"
     assert one._replace(name="H100") == (1, "H100", (2,)) and type(one._replace()) is gpu
     assert one._asdict() == {"index": 1, "name": "H200", "slices": (2,)} and gpu._make(one) == one
+    assert copy.copy(one) == one and type(copy.copy(one)) is gpu
     assert gpu._fields == ("index", "name", "slices") and gpu.__doc__ == "A GPU."
 
 

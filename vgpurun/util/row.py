@@ -27,6 +27,9 @@ else:
                 given = map(values.get, cls._fields)
             return super().__new__(cls, given)
 
+        def __getnewargs__(self):
+            return tuple(self)
+
         def __repr__(self) -> str:
             return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self._asdict().items())})"
 
