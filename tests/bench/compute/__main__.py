@@ -25,6 +25,7 @@ from pathlib import Path
 import collectives
 import cost
 import faults
+import latency
 import mps_clients
 import plots
 import report
@@ -37,6 +38,7 @@ from runs import ROOT, Bench, Gpu, Programs, gpus, libraries
 TABLES: dict[str, Callable[[Options], Iterator[Case]]] = {
     "shares": shares.cases,
     "tenants": tenants.cases,
+    "priority": latency.cases,
     "faults": faults.cases,
     "settling": settling.cases,
     "cost": cost.cases,

@@ -114,6 +114,7 @@ BLOCKS: dict[str, tuple[str, Callable[[Sequence[Record]], list[list[str]]]]] = {
     "windows": ("shares", _windows),
     "cost": ("cost", _others),
     "tenants": ("tenants", _tenants),
+    "priority": ("priority", _others),
     "faults": ("faults", _faults),
     "settling": ("settling", _settling),
     "two-gpus": ("two-gpus", _others),

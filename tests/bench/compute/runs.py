@@ -42,6 +42,8 @@ class Run:
     samples: tuple[float, ...] = ()
     sample_s: float = 0.05
     stalls_ms: tuple[float, ...] = ()  # the longest that ended in each sample, of programs that tell
+    median_ms: float = 0.0  # from a launch to its end, of a program that pauses between them
+    p99_ms: float = 0.0
 
     @property
     def window_deviation_percent(self) -> float | None:
@@ -96,10 +98,10 @@ class Launch:
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
-def vgpurun(gpus: tuple[Gpu, ...], percent: int, library: Path) -> Launch:
+def vgpurun(gpus: tuple[Gpu, ...], percent: int, library: Path, *more: str) -> Launch:
     """Under `vgpurun local` with a compute limit; 100 is none."""
     devices = "device=" + ",".join(gpu.uuid for gpu in gpus)
-    options = ("--gpus", devices, "--sm", str(percent))
+    options = ("--gpus", devices, "--sm", str(percent), *more)
     command = (sys.executable, "-m", "vgpurun", "local", *options, "--")
     return Launch(command, {"VGPURUN_LIBRARY": str(library)})
 
@@ -197,9 +199,9 @@ class Bench:
         """Without the library."""
         return natively(self.gpus)
 
-    def limited(self, percent: int, library: str) -> Launch:
-        """Under a limit."""
-        return vgpurun(self.gpus, percent, self.libraries[library])
+    def limited(self, percent: int, library: str, *more: str) -> Launch:
+        """Under a limit, and what other options say."""
+        return vgpurun(self.gpus, percent, self.libraries[library], *more)
 
     def start(
         self,

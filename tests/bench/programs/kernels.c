@@ -18,6 +18,7 @@
 
 #define MAX_STREAMS 4
 #define MAX_SAMPLES 4000
+#define MAX_REQUESTS 4000
 #define SAMPLE_NS 50e6        /* the series that is printed */
 #define AHEAD_US 2000.0       /* how far a program is ahead of the GPU, as those that use it well are */
 #define MOST_AHEAD 250.0      /* in launches: the driver's own queue, when it is full, slows them down */
@@ -66,6 +67,7 @@ static const struct workload workloads[] = {
     {.name = "streams", .units = 1, .unit_us = 200, .blocks = 33, .streams = 4},
     {.name = "bursts", .units = 1, .unit_us = 1000, .blocks = 33, .streams = 4, .burst = 8},
     {.name = "third", .units = 1, .unit_us = 1000, .blocks = 132, .streams = 1, .waits = 1, .pause_us = 2300},
+    {.name = "request", .units = 2, .unit_us = 1000, .blocks = 132, .streams = 1, .waits = 1, .pause_us = 18000},
     {.name = "endless", .units = 4000000000u, .unit_us = 1000, .blocks = 132, .streams = 1, .waits = 1},
 };
 
@@ -79,6 +81,8 @@ static struct {
   volatile unsigned long long *seen[MAX_STREAMS]; /* the same in host memory, each in a line of its own */
   bool simulated;
   double begin_at_ns, settle_ns;
+  double requests_ns[MAX_REQUESTS]; /* how long each launch took to be done, of programs that pause between them */
+  _Atomic int requests;             /* since the measurement began */
 } bench;
 
 static void sleep_ns(double duration_ns) {
@@ -175,6 +179,7 @@ static void *work(void *unused) {
     int turn = count / burst % workload->streams;
     while (launched > known_done + ahead && launched > (known_done = done()) + ahead)
       sleep_ns(20e3);
+    double asked_ns = now_ns();
     if (workload->graph_kernels > 0)
       check(cuGraphLaunch_(bench.graph, bench.streams[turn]), "cuGraphLaunch");
     else
@@ -183,10 +188,29 @@ static void *work(void *unused) {
       simulated_follow(bench.streams[turn], bench.seen[turn], each);
     if (workload->waits)
       check(cuStreamSynchronize_(bench.streams[turn]), "cuStreamSynchronize");
-    if (workload->pause_us > 0)
+    if (workload->pause_us > 0) {
+      if (bench.requests < MAX_REQUESTS && asked_ns >= bench.begin_at_ns + bench.settle_ns)
+        bench.requests_ns[bench.requests++] = now_ns() - asked_ns;
       sleep_ns(workload->pause_us * 1000);
+    }
   }
   return unused;
+}
+
+static int by_size(const void *one, const void *other) {
+  double difference = *(const double *)one - *(const double *)other;
+  return (difference > 0) - (difference < 0);
+}
+
+/* Prints the median and the 99th percentile of the requests. */
+static void print_requests(void) {
+  static double sorted_ns[MAX_REQUESTS];
+  int count = bench.requests;
+  if (count == 0)
+    return;
+  memcpy(sorted_ns, bench.requests_ns, (size_t)count * sizeof *sorted_ns);
+  qsort(sorted_ns, (size_t)count, sizeof *sorted_ns, by_size);
+  printf(", \"median_ms\": %.3f, \"p99_ms\": %.3f", sorted_ns[count / 2] / 1e6, sorted_ns[count * 99 / 100] / 1e6);
 }
 
 /* Prints what was completed in each sample, and the longest time without any progress, over all and of those that
@@ -230,7 +254,9 @@ static void observe(double seconds) {
   printf("], \"stalls_ms\": [");
   for (int i = 0; i < count; i++)
     printf("%s%.2f", i > 0 ? ", " : "", stalls_ns[i] / 1e6);
-  printf("]}\n");
+  printf("]");
+  print_requests();
+  printf("}\n");
 }
 
 int main(int argc, char **argv) {
