@@ -154,8 +154,8 @@ static double percentile_ms(int percent) {
 /* The other's work in flight, since nothing takes a kernel off the GPU but its time-slicing; then the switch, and both
  * hosts. */
 static double unavoidable_ms(int64_t kernel_ns) {
-  int64_t in_flight_ns = min(max(kernel_ns, MS), MODEL_SLICE_NS + MS / 2);
-  return (double)(in_flight_ns + MODEL_HAND_OVER_NS + 900 * US) / MS;
+  int64_t in_flight_ns = min(max(kernel_ns, MS), MODEL_SLICE_NS);
+  return (double)(in_flight_ns + MODEL_HAND_OVER_NS + 800 * US) / MS;
 }
 
 /* The 99th percentile is at most 1.5 times what it is alone, or comes from what cannot be avoided; and the training has

@@ -365,7 +365,8 @@ static void note_wait(struct wait *wait) {
     return;
   if (meter->observer != NULL)
     meter->observer->waited(meter, wait->now_ns - held_ns, wait->now_ns);
-  look_beside(wait->stream);
+  if (held_ns >= LOOK_NS) /* a look may take as long */
+    look_beside(wait->stream);
 }
 
 struct batch gate_wait(struct meter_stream *stream, int64_t cost_ns) {

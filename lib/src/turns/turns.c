@@ -161,18 +161,16 @@ static bool goes_before_us(const struct turns *turns, const struct turns_tenant 
   return longer_ns > 0 || (longer_ns == 0 && tenant->ticket_slot < turns->slot);
 }
 
-/* High priority does not wait for the end of a kernel of low priority: the GPU's own time-slicing lets it run beside
- * that, until the holder has seen it and its work has drained. But one that had starved has its slice. */
-static bool is_waited_for(const struct turns *turns, const struct turns_tenant *tenant, int64_t now_ns) {
-  return tenant->terms.priority <= turns->terms.priority || tenant->has_starved ||
-         tenant->passes_at_ns < now_ns + TURNS_GRACE_NS;
+/* High priority does not wait for low priority: the GPU's own time-slicing lets it run beside that, until the holder
+ * has seen it and its work has drained. But one that had starved has its slice. */
+static bool is_waited_for(const struct turns *turns, const struct turns_tenant *tenant) {
+  return tenant->terms.priority <= turns->terms.priority || tenant->has_starved;
 }
 
 static void add_to_view(struct turns *turns, const struct turns_tenant *tenant, int64_t now_ns) {
   struct turns_view *view = &turns->view;
   bool is_another_tenant = tenant != turns->tenants, waits = tenant->ticket_ns != 0;
-  bool has_turn =
-      tenant->ends_ns > now_ns && is_believed(turns, tenant, now_ns) && is_waited_for(turns, tenant, now_ns);
+  bool has_turn = tenant->ends_ns > now_ns && is_believed(turns, tenant, now_ns) && is_waited_for(turns, tenant);
   view->company = true;
   view->siblings += is_another_tenant ? 0 : tenant->processes;
   view->another_tenant |= is_another_tenant;
