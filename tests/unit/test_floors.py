@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import vgpurun
@@ -38,10 +39,10 @@ FLOORS = (
 HEIGHTS = {name: -number for number, floor in enumerate(FLOORS) for name in floor.split()}
 
 
-def modules() -> Iterator[tuple[Path, ast.Module]]:
-    """Yield every file below vgpurun/, by its path there, and its syntax tree."""
-    for path in sorted(SOURCES.rglob("*.py")):
-        yield path.relative_to(SOURCES), ast.parse(path.read_text())
+@cache
+def modules() -> list[tuple[Path, ast.Module]]:
+    """Return every file below vgpurun/, by its path there, and its syntax tree."""
+    return [(path.relative_to(SOURCES), ast.parse(path.read_text())) for path in sorted(SOURCES.rglob("*.py"))]
 
 
 def imported(tree: ast.Module) -> Iterator[str]:

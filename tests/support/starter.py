@@ -1,0 +1,70 @@
+"""starter.py SOCKET    starts vgpurun again and again, each time as a process of its own that has it imported
+
+A request is one message: [ARGUMENTS, ENVIRONMENT, FOLDER, ADMIN_FILE or null] in JSON, with the standard streams. It is
+answered by the number of the process, and then by how that ended. The end of the socket is the end of this.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sys
+import traceback
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+
+from vgpurun.__main__ import main
+from vgpurun.util.seldom_used import postpone
+
+# Few verbs need these, which take longer to import than vgpurun.
+_OF_OTHERS = ("rich.table", "yaml", "jinja2", "matplotlib.figure")
+
+
+def _serve(requests: socket.socket) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    postpone()
+    import_module("vgpurun.cli")
+    for name in _OF_OTHERS:
+        with suppress(ImportError):
+            import_module(name)
+    while True:
+        message, streams, _, _ = socket.recv_fds(requests, 1 << 20, 3)
+        if not message:
+            return
+        number = os.fork()
+        if number == 0:
+            requests.close()
+            try:
+                _become(streams, *json.loads(message))
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(1)
+        for stream in streams:
+            os.close(stream)
+        requests.send(str(number).encode())
+        requests.send(str(os.waitstatus_to_exitcode(os.waitpid(number, 0)[1])).encode())
+
+
+def _become(
+    streams: list[int], arguments: list[str], environment: dict[str, str], folder: str, admin_file: str | None
+) -> None:
+    for standard, stream in enumerate(streams):
+        os.dup2(stream, standard)
+        os.close(stream)
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(folder)
+    sys.argv = ["vgpurun", *arguments]
+    if admin_file is not None:
+        from vgpurun.config import values
+
+        values.ADMIN_FILE = Path(admin_file)
+    main()
+
+
+if __name__ == "__main__":
+    _serve(socket.socket(fileno=int(sys.argv[1])))
