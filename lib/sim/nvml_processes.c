@@ -1,16 +1,18 @@
 /* The processes that hold memory of a device. One PID namespace sees its own processes only, by its own numbers. */
 #include "nvml_processes.h"
 
+#include "cards.h"
+
 #define NO_MIG_INSTANCE 0xFFFFFFFFu
 
-static unsigned gpu_instance(nvmlDevice_t handle) {
+static unsigned gpu_instance(nvmlDevice_t handle, unsigned device) {
   unsigned id;
-  return nvmlDeviceGetGpuInstanceId(handle, &id) == NVML_SUCCESS ? id : NO_MIG_INSTANCE;
+  return is_instance(device) && nvmlDeviceGetGpuInstanceId(handle, &id) == NVML_SUCCESS ? id : NO_MIG_INSTANCE;
 }
 
-static unsigned compute_instance(nvmlDevice_t handle) {
+static unsigned compute_instance(nvmlDevice_t handle, unsigned device) {
   unsigned id;
-  return nvmlDeviceGetComputeInstanceId(handle, &id) == NVML_SUCCESS ? id : NO_MIG_INSTANCE;
+  return is_instance(device) && nvmlDeviceGetComputeInstanceId(handle, &id) == NVML_SUCCESS ? id : NO_MIG_INSTANCE;
 }
 
 /* NVML has names for the modes since CUDA 13. */
@@ -48,8 +50,8 @@ nvmlReturn_t DECLDIR nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t handle
   for (unsigned i = 0; i < processes.count; i++)
     infos[i] = (nvmlProcessInfo_t){.pid = processes.list[i].pid,
                                    .usedGpuMemory = processes.list[i].used_bytes,
-                                   .gpuInstanceId = gpu_instance(handle),
-                                   .computeInstanceId = compute_instance(handle)};
+                                   .gpuInstanceId = gpu_instance(handle, device),
+                                   .computeInstanceId = compute_instance(handle, device)};
   return NVML_SUCCESS;
 }
 
@@ -111,8 +113,8 @@ nvmlReturn_t DECLDIR nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t handle, 
   for (unsigned i = 0; i < processes.count; i++)
     details->procArray[i] = (nvmlProcessDetail_v1_t){.pid = processes.list[i].pid,
                                                      .usedGpuMemory = processes.list[i].used_bytes,
-                                                     .gpuInstanceId = gpu_instance(handle),
-                                                     .computeInstanceId = compute_instance(handle)};
+                                                     .gpuInstanceId = gpu_instance(handle, device),
+                                                     .computeInstanceId = compute_instance(handle, device)};
   return NVML_SUCCESS;
 }
 
