@@ -172,6 +172,24 @@ def test_the_processes_of_each_driver(driver: Driver, functions: dict[str, Calla
     assert nvml.compute_processes(nvml.device_at(0)) == {11: 11 << 20, 12: 12 << 20}
 
 
+@pytest.mark.parametrize(("processes", "asked"), [(0, 1), (nvml._ROWS, 1), (nvml._ROWS + 1, 2)])
+def test_all_processes_are_told_by_the_fewest_questions(driver: Driver, processes: int, asked: int) -> None:
+    rooms = []
+
+    def ask(_: object, count: object, rows: object) -> int:
+        room, count._obj.value = count._obj.value, processes  # type: ignore[attr-defined]
+        rooms.append(room)
+        if room < processes:
+            return nvml.INSUFFICIENT_SIZE
+        for place in range(processes):
+            rows[place] = nvml._Process(place + 1, 1 << 20)  # type: ignore[index]
+        return 0
+
+    driver(nvmlDeviceGetComputeRunningProcesses_v2=ask)
+    assert nvml.compute_processes(nvml.device_at(0)) == dict.fromkeys(range(1, processes + 1), 1 << 20)
+    assert len(rooms) == asked
+
+
 def test_an_older_driver_has_no_second_version_of_the_memory(driver: Driver) -> None:
     def memory(_: object, found: object) -> int:
         found._obj.used = 5  # type: ignore[attr-defined]

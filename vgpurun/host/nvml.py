@@ -18,7 +18,8 @@ _NOT_AVAILABLE = 2**64 - 1  # in the place of bytes
 _TEXT_BYTES = 96  # NVML's own texts have that many at most
 _XID = 8  # nvmlEventTypeXidCriticalError
 _TEMPERATURE_OF_GPU = 0
-_SPARE_ROWS = 32  # for what begins between the question how many there are and the one for them
+_ROWS = 128  # are mostly enough; drivers have given up to 100 samples
+_SPARE_ROWS = 32  # for what begins between the answer how many there are and the question for them
 _MOST_PERCENT = 100  # drivers have given samples that were no percentages
 
 _Row = TypeVar("_Row", bound=ctypes.Structure)
@@ -269,18 +270,17 @@ def _words(code: int) -> str:
 
 
 def _rows(kind: type[_Row], ask: Callable[[Any, Any], None]) -> list[_Row]:
-    """Ask how many rows there are, as NVML wants it, and then for them."""
-    count = c_uint()
+    """Ask for all rows, and once more where there is not enough room for as many as NVML then says."""
+    count = c_uint(_ROWS)
+    rows = (kind * _ROWS)()
     try:
-        ask(byref(count), None)
+        ask(byref(count), rows)
     except NvmlError as error:
         if error.code != INSUFFICIENT_SIZE:
             raise
-    if not count.value:
-        return []
-    rows = (kind * (count.value + _SPARE_ROWS))()
-    count = c_uint(len(rows))
-    ask(byref(count), rows)
+        rows = (kind * (count.value + _SPARE_ROWS))()
+        count = c_uint(len(rows))
+        ask(byref(count), rows)
     return rows[: count.value]
 
 
