@@ -8,6 +8,7 @@ Where others may not read the folder, as in a home that is closed to them, a sec
 """
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,21 +62,26 @@ def read_record(container: str, labels: Mapping[str, str], mounts: Sequence[Mapp
         return None
     ends_s = None if owner.get("has_ended") else state.ends_s(owner)
     slice_folder = next((str(each) for each in folders if each.parent.name == state.SLICES), "")
-    return _with_words(Record(folder, slice_folder, parents=tuple(map(str, folders[1:])), ends_s=ends_s), owner, labels)
+    return Record(folder, slice_folder, *_words(owner, labels), ends_s, tuple(map(str, folders[1:])))
 
 
-def _with_words(found: Record, owner: Mapping[str, Any], labels: Mapping[str, str]) -> Record:
-    """Add what was said at the launch, from the owner file, or else from labels of this version or an earlier one."""
+def _words(owner: Mapping[str, Any], labels: Mapping[str, str]) -> tuple[tuple[tuple[str, Quota], ...], str, str]:
+    """Return quotas, user and version as said at the launch: in the owner file, or in labels of any version."""
     if "quota" in owner:
-        quotas = quotas_from_json(str(owner["quota"]))
+        quotas = _quotas(str(owner["quota"]))
         user, version = str(owner.get("user")), str(owner.get("version"))
     elif LABEL_HOLDS in labels:
         user, *held = labels[LABEL_HOLDS].split(";")
-        quotas, version = [quota for quota in map(_held, held) if quota], ""
+        quotas, version = tuple(quota for quota in map(_held, held) if quota), ""
     else:
-        quotas = quotas_from_json(labels.get(_LABEL_QUOTA, ""))
+        quotas = _quotas(labels.get(_LABEL_QUOTA, ""))
         user, version = labels.get(_LABEL_USER, ""), labels.get(_LABEL_VERSION, "")
-    return found._replace(quotas=tuple(quotas), user=printable(user), version=printable(version))
+    return quotas, printable(user), printable(version)
+
+
+@lru_cache(maxsize=1024)  # the guard lists the same containers again and again
+def _quotas(text: str) -> tuple[tuple[str, Quota], ...]:
+    return tuple(quotas_from_json(text))
 
 
 def holds_label(user: str, quotas: Sequence["DeviceQuota"]) -> str:
