@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
+
 import pytest
 
 from vgpurun.errors import EngineError
-from vgpurun.suspend import agent
+from vgpurun.limits.idle import FILE, IdlePolicy, idle_files
+from vgpurun.suspend import agent, record
 from vgpurun.suspend.agent import Agent
+from vgpurun.suspend.record import Phase, Record
+from vgpurun.util.atomic_file import atomic_file
 
 
 @pytest.mark.parametrize("name", ["end_overdue", "slices_and_processes", "queue"])
@@ -36,3 +42,25 @@ def test_a_step_that_fails(monkeypatch: pytest.MonkeyPatch, name: str, error: Ex
     looking.look()
     assert {"end_overdue", "slices_and_processes", "queue"} <= set(done)
     assert len(said) == 1 and str(error) in said[0]
+
+
+def test_what_a_state_folder_says_is_read_again_after_each_change(tmp_path: Path) -> None:
+    """Mostly it says nothing, which is remembered too."""
+    said = Agent([], "libcuda", lambda _: None)._said
+
+    def settles_at(found: Record | None, policy: IdlePolicy | None) -> None:
+        assert said(tmp_path) == (found, policy)
+        end_s = time.monotonic() + 20
+        while said(tmp_path) is not said(tmp_path):  # it is read still
+            assert time.monotonic() < end_s
+            time.sleep(0.05)
+
+    suspended = Record(Phase.SUSPENDED, (), {}, False, "somebody", 1.0, 1)
+    settles_at(None, None)
+    record.write(tmp_path, suspended)
+    settles_at(suspended, None)
+    with atomic_file(tmp_path / FILE) as half_made:
+        half_made.write_bytes(idle_files("2h:warn")[FILE])
+    settles_at(suspended, IdlePolicy(7200, "warn"))
+    record.forget(tmp_path)
+    assert said(tmp_path) == (None, IdlePolicy(7200, "warn"))

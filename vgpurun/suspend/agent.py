@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from vgpurun import abi
 from vgpurun.admission.overdue import Ending, end_overdue, ending_soon
@@ -21,7 +21,7 @@ from vgpurun.errors import EngineError, GpuError, NoEngineError, NoRoomError, Vg
 from vgpurun.host import gpus as devices
 from vgpurun.host.checkpoints import Checkpoints
 from vgpurun.host.gpus import Gpu
-from vgpurun.limits import idle, limits_file, usage_file
+from vgpurun.limits import limits_file, usage_file
 from vgpurun.limits.idle import IdlePolicy, read_idle
 from vgpurun.limits.quota import Quota
 from vgpurun.limits.update import is_being_changed
@@ -46,6 +46,14 @@ _TRY_AGAIN_S = 1.0  # what failed
 _MAKES_WAY_AFTER_S = 10.0  # of idleness, or the time of its own policy if that is less
 
 
+class _Limits(NamedTuple):
+    """A target's GPUs, whether it takes turns, and whether the limits say that it is suspended, or on its way."""
+
+    uuids: frozenset[str] = frozenset()
+    takes_turns: bool = False
+    is_marked: bool = False
+
+
 class Agent:
     """One for the host. `say` hears of each thing that is done, and once of each trouble.
 
@@ -66,9 +74,10 @@ class Agent:
         self._warned_of: set[tuple[str, float]] = set()  # what was warned of its end
         self._targets: list[Target] = []
         self._containers: list[VgpurunContainer] = []  # those that run
-        self._limits = Unchanged[Sequence[tuple[str, Quota]]]("etc/limits", _limits_of, ())
-        self._idle = Unchanged[IdlePolicy | None](idle.FILE, read_idle, None)
-        self._record = Unchanged[Record | None](record.FILE, _record_of, None)
+        self._limits = Unchanged("etc/limits", _limits_of, _Limits())
+        # Both files come, change and go by a change of the folder, so that one question tells of both.
+        self._said = Unchanged[tuple[Record | None, IdlePolicy | None]](".", _said_in, (None, None))
+        self._in_question: list[Target] = []  # those that are to be seen to
         self._watched: dict[str, Target] = {}  # those that are suspended, or on their way
         self._owners: dict[int, tuple[int | None, str]] = {}  # of processes that use a GPU: their start, and a target
         self._listed_s = self._looked_s = self._changed_s = self._noted_s = float("-inf")
@@ -108,9 +117,9 @@ class Agent:
         looked_at = list(self._watched.values())
         if now_s - self._looked_s >= _LOOK_AT_ALL_EVERY_S:
             self._looked_s = now_s
-            for step in (self._list, self._note_use, self._make_way_for_queue):
+            for step in (self._list, self._look_over, self._note_use, self._make_way_for_queue):
                 self._hear_of(step.__name__, _trouble_of(step, now_s))
-            looked_at = self._targets
+            looked_at = self._in_question
         for target in looked_at:
             if now_s >= self._again_s.get(target.id, 0) and not self._stopping.is_set():
                 self._try(target, lambda target: self._see_to(target, now_s))
@@ -135,15 +144,15 @@ class Agent:
         self._troubles[key] = trouble
 
     def _see_to(self, target: Target, now_s: float) -> None:
-        found = self._record(target.limits_folder)
+        found, policy = self._said(target.limits_folder)
         if found is not None:
             self._watched[target.id] = target
         else:
             self._watched.pop(target.id, None)
         if found is None:
-            if self._is_marked(target) and not is_being_changed(target):
+            if self._limits(target.limits_folder).is_marked and not is_being_changed(target):
                 self._finish(target)
-            elif target.id in self._with_policy and (policy := self._idle(target.limits_folder)):
+            elif target.id in self._with_policy and policy:
                 self._see_to_idle(target, policy, now_s)
         elif found.phase != Phase.SUSPENDED:
             if not is_being_changed(target):
@@ -160,7 +169,7 @@ class Agent:
 
     def _wake(self, target: Target, found: Record) -> None:
         with Checkpoints(self._libcuda) as driver:
-            for other in (None, *self._may_make_way(self._uuids(target))):
+            for other in (None, *self._may_make_way(self._limits(target.limits_folder).uuids)):
                 if other is not None and not self._suspend(other, f"room for {target.name}"):
                     continue
                 with suppress(NoRoomError):
@@ -185,10 +194,10 @@ class Agent:
         """Yield those on these GPUs that are idle and may be suspended, the longest idle first."""
         now_s = time.monotonic()
         for other in sorted(self._targets, key=lambda each: self._busy_s.get(each.id, now_s)):
-            policy = self._idle(other.limits_folder)
-            if policy is None or policy.action != "suspend" or self._is_marked(other):
+            limits, (_, policy) = self._limits(other.limits_folder), self._said(other.limits_folder)
+            if policy is None or policy.action != "suspend" or limits.is_marked:
                 continue
-            if not uuids.isdisjoint(self._uuids(other)):
+            if not uuids.isdisjoint(limits.uuids):
                 idle_s = now_s - self._last_busy_s(other, now_s)
                 if idle_s >= min(_MAKES_WAY_AFTER_S, policy.after_s):
                     yield other
@@ -234,7 +243,7 @@ class Agent:
     def _last_busy_s(self, target: Target, now_s: float) -> float:
         """By CLOCK_MONOTONIC: the last launch that the library measured, or use that NVML has seen."""
         usage = target.limits_folder / "run" / "usage"
-        readings = usage_file.read_usage(usage, sorted(self._uuids(target))) or []
+        readings = usage_file.read_usage(usage, sorted(self._limits(target.limits_folder).uuids)) or []
         measured_s = max((each.last_launch_ns for each in readings), default=0) / 1e9
         return min(now_s, max(measured_s, self._busy_s.setdefault(target.id, now_s)))
 
@@ -251,7 +260,7 @@ class Agent:
             except GpuError as error:
                 trouble = f"nothing is idle for certain: {error}"
                 for target in with_policy:
-                    if gpu.uuid in self._uuids(target):
+                    if gpu.uuid in self._limits(target.limits_folder).uuids:
                         self._busy_s[target.id] = now_s
             else:
                 for pid in (pid for pid, percent in used.items() if percent > 0):
@@ -282,23 +291,23 @@ class Agent:
             self._hear_of(end_overdue.__name__, _trouble_of(self._end_overdue))
             self._targets = [*of_containers(self._containers), *slices_and_processes()]
             self._watched = {each.id: each for each in self._targets if each.id in self._watched}
-        swapping = [each for each in self._targets if self._takes_turns(each)]
-        idling = [each for each in self._targets if self._idle(each.limits_folder)]
-        self._with_policy = {each.id: each for each in (*swapping, *idling)}
-        self._swapper.see(swapping)
-        for target in self._targets:
-            self._busy_s.setdefault(target.id, now_s)
+            for target in self._targets:
+                self._busy_s.setdefault(target.id, now_s)
         self._owners = {pid: known for pid, known in self._owners.items() if started(pid) == known[0]}
 
-    def _takes_turns(self, target: Target) -> bool:
-        return any(quota.takes_turns for _, quota in self._limits(target.limits_folder))
-
-    def _is_marked(self, target: Target) -> bool:
-        """Whether its limits file says that it is suspended, or on its way."""
-        return any(quota.suspended != abi.NOT_SUSPENDED for _, quota in self._limits(target.limits_folder))
-
-    def _uuids(self, target: Target) -> set[str]:
-        return {uuid for uuid, _ in self._limits(target.limits_folder)}
+    def _look_over(self, _: float) -> None:
+        """Find those that take turns, those of which idleness matters, and those to be seen to: mostly few."""
+        swapping, with_policy, in_question = [], {}, []
+        for target in self._targets:
+            limits, (found, policy) = self._limits(target.limits_folder), self._said(target.limits_folder)
+            if limits.takes_turns:
+                swapping.append(target)
+            if limits.takes_turns or policy:
+                with_policy[target.id] = target
+            if found or policy or limits.is_marked or target.id in self._watched or self._troubles.get(target.id):
+                in_question.append(target)
+        self._with_policy, self._in_question = with_policy, in_question
+        self._swapper.see(swapping)
 
     def _end_overdue(self) -> None:
         for ended in end_overdue(self._engine, self._containers):
@@ -335,13 +344,19 @@ def _changed_ns(folder: Path) -> int:
     return 0
 
 
-def _limits_of(folder: Path) -> Sequence[tuple[str, Quota]]:
+def _limits_of(folder: Path) -> _Limits:
+    limits: Sequence[tuple[str, Quota]] = ()
     with suppress(OSError):
-        return limits_file.read_limits(folder / "etc" / "limits") or ()
-    return ()
+        limits = limits_file.read_limits(folder / "etc" / "limits") or ()
+    return _Limits(
+        frozenset(uuid for uuid, _ in limits),
+        any(quota.takes_turns for _, quota in limits),
+        any(quota.suspended != abi.NOT_SUSPENDED for _, quota in limits),
+    )
 
 
-def _record_of(folder: Path) -> Record | None:
+def _said_in(folder: Path) -> tuple[Record | None, IdlePolicy | None]:
+    found = None
     with suppress(OSError):
-        return record.read(folder)
-    return None
+        found = record.read(folder)
+    return found, read_idle(folder)
