@@ -5,11 +5,12 @@ below the limit is kept as a balance, which the next periods make up for. Launch
 freeze still run, and are made up for in the same way.
 """
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from vgpurun.errors import CgroupError
 from vgpurun.guard.daemon import Actions, Duty
-from vgpurun.guard.look import Contained, Look
+from vgpurun.guard.look import Contained, Derived, Look
 from vgpurun.guard.state import State, about
 from vgpurun.host.freezer import run_of
 from vgpurun.inventory import guarded
@@ -100,6 +101,7 @@ class ComputeDuty(Duty):
         super().__init__(memory)
         self._state = state
         self._policy = policy
+        self._limited = Derived(_limited)
         self._held: dict[str, Held] = {}
         self._measured_s: dict[str, float] = {}
         done = [*(each.action for each in guarded.actions()), *state.pending.values()]
@@ -110,16 +112,15 @@ class ComputeDuty(Duty):
         yield from self._ended(look)
         if self._policy == "off":
             return
+        limited = self._limited(look)
         for gpu in look.gpus:
             is_held = any(held.uuid == gpu.uuid for held in self._held.values())
-            if gpu.uuid not in look.held or (not is_held and look.now_s < self._measured_s.get(gpu.uuid, 0) + WINDOW_S):
+            is_due = is_held or look.now_s >= self._measured_s.get(gpu.uuid, 0) + WINDOW_S
+            if not is_due or gpu.uuid not in look.held or gpu.uuid not in limited:
                 continue
-            limited = [each for each in look.containers.values() if _is_limited(each, gpu.uuid)]
             self._measured_s[gpu.uuid] = look.now_s
-            if not limited:
-                continue
             utilization = look.utilization(gpu)
-            for container in limited:
+            for container in limited[gpu.uuid]:
                 percent = sum(utilization.get(pid, 0.0) for pid in look.pids_of(container.id, gpu.uuid))
                 yield from self._judge(look, container, gpu.uuid, gpu.number, percent, utilization)
 
@@ -236,6 +237,16 @@ class ComputeDuty(Duty):
                     troubles.append(error)
         if troubles:
             raise troubles[0]
+
+
+def _limited(look: Look) -> Mapping[str, Sequence[Contained]]:
+    """Return the containers that a limit holds all the time, by GPU."""
+    found: dict[str, list[Contained]] = {}
+    for container in look.containers.values():
+        for uuid in container.quotas:
+            if _is_limited(container, uuid):
+                found.setdefault(uuid, []).append(container)
+    return found
 
 
 def _is_limited(container: Contained, uuid: str) -> bool:

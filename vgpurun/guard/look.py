@@ -2,11 +2,13 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from vgpurun.host.freezer import Cgroup
 from vgpurun.host.gpus import Gpu
 from vgpurun.limits.quota import Quota
+
+Found = TypeVar("Found")
 
 
 class Program(NamedTuple):
@@ -76,6 +78,21 @@ class Look(NamedTuple):
         pids = self.pids_of(container.id, uuid)
         counted = self.counted_by(container) if pids else frozenset()
         return [] if counted is None else [pid for pid in pids if pid not in counted and not self.is_ending(pid)]
+
+
+class Derived(Generic[Found]):
+    """Works out anew only from other GPUs and containers, which are mostly those of the look before."""
+
+    def __init__(self, derive: Callable[[Look], Found]) -> None:
+        self._derive = derive
+        self._known: tuple[list[object], Found] | None = None
+
+    def __call__(self, look: Look) -> Found:
+        """Return the result for a look."""
+        those: list[object] = [*look.gpus, *look.containers.values()]
+        if self._known is None or self._known[0] != those:
+            self._known = those, self._derive(look)
+        return self._known[1]
 
 
 def by_container(

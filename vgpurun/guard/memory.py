@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from vgpurun.guard.daemon import Actions, Duty
-from vgpurun.guard.look import Contained, Look
+from vgpurun.guard.look import Contained, Derived, Look
 from vgpurun.guard.state import State, about
 from vgpurun.inventory.guarded import FREEZE, THAW, WARN
 from vgpurun.limits.quota import show_size
@@ -28,6 +28,7 @@ class Sharing(NamedTuple):
 
     key: str
     limit_bytes: int
+    most_bytes: int
     uuid: str
     number: str
     containers: Sequence[Contained]
@@ -90,7 +91,7 @@ class MemoryDuty(Duty):
         self._counted_grace_s = counted_grace_s
         self._over: dict[str, Over] = {}
         self._limits: dict[str, int] = {}
-        self._shared: tuple[list[object], list[Sharing]] = [], []
+        self._limits_on = Derived(lambda look: list(_limits_on(look)))
         self._recorded = {(each.container, each.run) for each in state.recorded if each.cause == MEMORY}
         # Bytes held when it was acted on, by the guard or an administrator. Up to there it is one cause.
         self._settled: dict[str, int] = memory.setdefault("settled", {})
@@ -103,22 +104,15 @@ class MemoryDuty(Duty):
             held = _held(look, each)
             if held is None:
                 continue
-            is_within = held <= each.limit_bytes
-            self._follow_limit(look, each, held)
-            if is_within:
+            if self._limits.get(each.key) != each.limit_bytes:
+                self._follow_limit(look, each, held)
+            if held <= each.limit_bytes:
                 within.add(each.key)
                 self._forget(each.key)
             elif self._policy != "off":
                 yield from self._judge(look, each, held)
         yield from self._thawed(look, within)
         self._drop({each.key for each in shared}, look)
-
-    def _limits_on(self, look: Look) -> list[Sharing]:
-        """Return the limits that there are: mostly the same as at the look before."""
-        those: list[object] = [*look.gpus, *look.containers.values()]
-        if self._shared[0] != those:
-            self._shared = those, list(_limits_on(look))
-        return self._shared[1]
 
     def _follow_limit(self, look: Look, each: Sharing, held: int) -> None:
         """Let the library hold a limit that is lowered below what is in use: it refuses until there is room.
@@ -127,13 +121,15 @@ class MemoryDuty(Duty):
         """
         before = self._limits.get(each.key)
         self._limits[each.key] = each.limit_bytes
+        if held <= each.most_bytes:
+            return
         is_lowered = before is not None and before > each.limit_bytes and held <= _most(before)
         is_found = before is None and not any(look.unseen_of(one, each.uuid) for one in each.containers)
-        if held > _most(each.limit_bytes) and (is_lowered or is_found):
+        if is_lowered or is_found:
             self._settle(each.key, max(held, self._settled.get(each.key, 0)))
 
     def _judge(self, look: Look, each: Sharing, held: int) -> Actions:
-        most = max(_most(each.limit_bytes), _most(self._settled.get(each.key, 0)))
+        most = max(each.most_bytes, _most(self._settled.get(each.key, 0)))
         if held <= most:
             self._over.pop(each.key, None)
             return
@@ -203,7 +199,8 @@ def _limits_on(look: Look) -> Iterator[Sharing]:
     for (key, uuid), containers in shared.items():
         quota = containers[0].quotas[uuid]
         if uuid in numbers and quota.memory_bytes:
-            yield Sharing(key, quota.memory_bytes, uuid, numbers[uuid], containers, quota.virtual_bytes is not None)
+            most_bytes, is_oversubscribed = _most(quota.memory_bytes), quota.virtual_bytes is not None
+            yield Sharing(key, quota.memory_bytes, most_bytes, uuid, numbers[uuid], containers, is_oversubscribed)
 
 
 def _key(container: Contained, uuid: str) -> str:
@@ -216,8 +213,8 @@ def _held(look: Look, each: Sharing) -> int | None:
         return None
     held = look.held[each.uuid]
     pids = [pid for one in each.containers for pid in look.pids_of(one.id, each.uuid)]
-    total = sum(held[pid] for pid in pids)
-    if total <= _most(each.limit_bytes):  # mostly; else it is worth a look at each
+    total = sum([held[pid] for pid in pids])
+    if total <= each.most_bytes:  # mostly; else it is worth a look at each
         return total
     return sum(held[pid] for pid in pids if not look.is_ending(pid))
 

@@ -219,9 +219,10 @@ class GuardReader:
             return None
         known = self._known.get(listed.id)
         limits = known.limits if known and known.listed is listed else f"{listed.limits_folder}/etc/limits"
-        changed_ns = 0
-        with suppress(OSError):
+        try:
             changed_ns = os.stat(limits).st_mtime_ns  # noqa: PTH116
+        except OSError:
+            changed_ns = 0
         if known is None or (known.listed, known.changed_ns, known.contained.run) != (listed, changed_ns, cgroup[1]):
             contained = Contained(
                 listed.id, listed.name, listed.user, listed.limits_folder, *cgroup, dict(quotas_now(listed)),
