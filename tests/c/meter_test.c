@@ -99,6 +99,24 @@ static void check_many_works_stay_known(void) {
   CHECK(unknown == 0, "%d of %d kernels are not known", unknown, WORKS);
 }
 
+/* That takes some microseconds: a program that waits for short work on two GPUs in turn would lose them each time. */
+static void check_the_other_gpu_is_told_now_and_then(void) {
+  struct vgpu_device_shared on_other = {.uuid = "GPU"};
+  struct device_state other = {.memory = &on_other}, *devices[] = {&state, &other, NULL};
+  int told = 0;
+  start_over(50);
+  meter->buckets[0].others = devices;
+  for (int i = 0; i < 1000; i++) {
+    int64_t before_ns = device.last_launch_ns;
+    on_other.last_launch_ns = now_ns;
+    launch(stream, 5 * US, 1);
+    synchronize();
+    told += device.last_launch_ns != before_ns;
+  }
+  printf("told %d of 1000 times\n", told);
+  CHECK(told > 20 && told < 250, "%d of 1000 times", told);
+}
+
 /* 30 % of the GPU of its own accord: half of it is plenty. */
 static void check_idle_program_is_not_slowed(void) {
   const struct program programs[] = {{300 * US, 700 * US, false}, {300 * US, 700 * US, true}, {30 * MS, 70 * MS, true}};
@@ -393,6 +411,7 @@ int main(int count, char **names) {
   CASE("streams come and go") check_streams_come_and_go();
   CASE("a damaged bucket") check_damaged_bucket();
   CASE("waits for short work") check_waits_for_short_work();
+  CASE("another GPU at work") check_the_other_gpu_is_told_now_and_then();
   CASE("a destroyed context, at rest") check_destroyed_context("at rest", 0, 0);
   CASE("a destroyed context, claimed") check_destroyed_context("claimed", another_thread(), 0);
   CASE("a destroyed context, harvested") check_destroyed_context("harvested", 0, another_thread());

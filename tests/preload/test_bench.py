@@ -45,8 +45,7 @@ def test_each_measurement_is_a_row(sandbox: Sandbox, tmp_path: Path) -> None:
     assert [(row["table"], row["case"], row["limits"]) for row in measured] == [
         ("shares", "1ms", "50"),
         *(("two-gpus", "collectives", limit) for limit in ("80", "50", "30")),
-        ("two-gpus", "collectives", "50 / 50"),
-        ("two-gpus", "collectives", "100 / 100"),
+        *(("two-gpus", "exchanges", limit) for limit in ("99", "80", "50", "30", "50 / 50", "100 / 100")),
     ]
     assert float(measured[0]["share %"]) > 0 and float(measured[0]["native /s"]) > 0
     assert "Simulated" in measured[0]["gpu"]

@@ -2,29 +2,38 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from cases import Case, Options
+from phases import NEARLY_ALL
 from report import Must, Row
 from runs import LATE_S, Bench, Launch
+from watched import Watched
 
 ALONE = (80, 50, 30)
-SECONDS = 5  # long enough that both are at it at once for most of it, wherever each begins
+TOGETHER_S = 5.0  # long enough that both are at it at once for most of it, wherever each begins
+KERNELS = 10  # of a millisecond before each exchange, as in the model's collectives
+BARE = "exchanges"  # with nothing to do between them
 
 
 def cases(options: Options) -> Iterator[Case]:
-    """One tenant has nine tenths of its limit at least, and two are to finish."""
-    yield Case("two-gpus", "collectives", _measure, gpus=2)
+    """One tenant has nine tenths of its limit at least, and its speed below what it needs; and two are to finish."""
+    yield Case("two-gpus", "collectives", partial(_measure, seconds=options.seconds), gpus=2)
 
 
-def _exchanges(bench: Bench, program: str, launches: list[Launch]) -> list[dict[str, Any]]:
+def _exchanges(bench: Bench, seconds: float, launches: list[Launch], kernels: int = 0) -> list[dict[str, Any]]:
     """Return what each printed. Raises RuntimeError when one does not finish."""
+    program = bench.programs.compile("exchange")
     started = [
-        bench.programs.start([program, str(SECONDS), str(number)], launch) for number, launch in enumerate(launches)
+        bench.programs.start([program, str(seconds), str(number), str(kernels)], launch)
+        for number, launch in enumerate(launches)
     ]
     try:
-        return [bench.programs.output(process, SECONDS + LATE_S)[-1] for process in started]
+        return [bench.programs.output(process, seconds + LATE_S)[-1] for process in started]
     finally:
         for process in started:
             bench.programs.end(process)
@@ -39,20 +48,53 @@ def _each(printed: list[dict[str, Any]]) -> str:
     return " + ".join(f"{_per_second(each):.0f} (at most {each['longest_ms']:.0f} ms)" for each in printed)
 
 
-def _measure(bench: Bench) -> Iterator[Row]:
-    program = bench.programs.compile("exchange")
-    (unlimited,) = _exchanges(bench, program, [bench.native()])
+def _measure(bench: Bench, seconds: float) -> Iterator[Row]:
+    yield from _collectives(bench, seconds)
+    (unlimited,) = _exchanges(bench, seconds, [bench.native()])
     alone = _each([unlimited])
-    native = _each(_exchanges(bench, program, [bench.native()] * 2))
+    native = _each(_exchanges(bench, TOGETHER_S, [bench.native()] * 2))
+    for library in bench.libraries:
+        yield from _bare(bench, seconds, library, unlimited)
+        for percent in (50, 100):
+            printed = _exchanges(bench, TOGETHER_S, [bench.limited(percent, library)] * 2)
+            musts = [Must("seconds", max(each["seconds"] for each in printed), 0, TOGETHER_S + LATE_S)]
+            note = f"exchanges a second: {_each(printed)}; natively {native}, alone {alone}"
+            yield Row(BARE, f"{percent} / {percent}", library, (), musts, note=note)
+
+
+def _collectives(bench: Bench, seconds: float) -> Iterator[Row]:
+    (unlimited,) = _exchanges(bench, seconds, [bench.native()], KERNELS)
     for library in bench.libraries:
         for percent in ALONE:
-            printed = _exchanges(bench, program, [bench.limited(percent, library)])
+            printed = _exchanges(bench, seconds, [bench.limited(percent, library)], KERNELS)
             share = 100 * _per_second(printed[0]) / _per_second(unlimited)
             musts = [Must("share", share, 0.9 * percent, percent + 1)]
-            note = f"exchanges a second: {_each(printed)}; without a limit {alone}"
+            note = f"exchanges a second: {_each(printed)}; without a limit {_each([unlimited])}"
             yield Row("collectives", str(percent), library, (share,), musts, note=note)
-        for percent in (50, 100):
-            printed = _exchanges(bench, program, [bench.limited(percent, library)] * 2)
-            musts = [Must("seconds", max(each["seconds"] for each in printed), 0, SECONDS + LATE_S)]
-            note = f"exchanges a second: {_each(printed)}; natively {native}, alone {alone}"
-            yield Row("collectives", f"{percent} / {percent}", library, (), musts, note=note)
+
+
+def _bare(bench: Bench, seconds: float, library: str, unlimited: dict[str, Any]) -> Iterator[Row]:
+    """They are bound by launches: what they use of a GPU by themselves is what they are charged at 99, by the speed
+    that they have there.
+    """
+    uses_percent = 100.0
+    for percent in (NEARLY_ALL, *ALONE):
+        printed, charged_percent = _charged(bench, seconds, bench.limited(percent, library))
+        speed_percent = 100 * _per_second(printed) / _per_second(unlimited)
+        if percent == NEARLY_ALL and charged_percent > 0:
+            uses_percent = min(100.0, 100 * charged_percent / speed_percent)
+        musts = [Must("speed", speed_percent, 99 * min(1, percent / uses_percent), float("inf"))]
+        note = (
+            f"exchanges a second: {_each([printed])}; without a limit {_each([unlimited])}; "
+            f"charged {charged_percent:.1f} %, uses {uses_percent:.1f} by itself"
+        )
+        yield Row(BARE, str(percent), library, (speed_percent,), musts, note=note)
+
+
+def _charged(bench: Bench, seconds: float, launch: Launch) -> tuple[dict[str, Any], float]:
+    """Return the printed line, and the percent charged on the first GPU by then; 0 where that was not seen."""
+    with tempfile.TemporaryDirectory() as folder, Watched(Path(folder), bench.gpus[0].uuid) as watched:
+        environment = {**launch.environment, "VGPURUN_STATE_DIR": folder}
+        (printed,) = _exchanges(bench, seconds, [Launch(launch.prefix, environment)])
+    began_s, length_s = printed["began_at_s"], printed["seconds"]
+    return printed, watched.charged_percent(began_s + length_s / 4, began_s + length_s) or 0.0
