@@ -18,8 +18,7 @@ struct wait {
   struct meter_terms terms;
   struct turns_view others; /* none, where no turns are taken */
   bool is_free; /* nothing holds it back: nobody else wants the GPU, and no share within the tenant has a limit */
-  bool in_step;
-  int slowest; /* the bucket that has no tokens for the longest time */
+  int slowest;  /* the bucket that has no tokens for the longest time */
   int64_t cost_ns, now_ns, sleep_ns, tokens_ns, for_turn_ns;
   int64_t owes_ns;                  /* until there are tokens */
   int64_t held_ns[VGPU_MAX_LEVELS]; /* by each bucket; all other waits are the tenant's */
@@ -164,28 +163,36 @@ static bool has_turn(const struct wait *wait) {
 
 /* ---- tokens ------------------------------------------------------------------------------------------------------ */
 
+bool gate_is_in_step(struct meter *meter, int64_t now_ns) {
+  return get(meter->others_at_ns) > now_ns - TURNS_PATIENCE_NS;
+}
+
 /* The GPUs of a share keep in step: work begins when all of them have tokens. While it is on one of them, the
  * others go on without until they have paid as much; and where it makes no progress there, as a collective that waits
- * for its partner, until they owe a burst. */
-static bool goes_in_step(struct wait *wait, const struct meter_bucket *bucket, int64_t zero_at_ns,
-                         int64_t *open_at_ns) {
+ * for its partner, until they owe a burst. Where all had tokens a moment ago, nobody is asked again. */
+static bool goes_in_step(struct wait *wait, struct meter_bucket *bucket, int64_t zero_at_ns, int64_t *open_at_ns) {
   struct device_state *const *others = bucket->others;
   uint32_t percent = get(bucket->percent);
-  int64_t owes_ns = wait->now_ns + bucket_wall_ns(BUCKET_BURST_NS, percent);
-  int64_t pays_ns = bucket_wall_ns(wait->cost_ns, percent);
+  int64_t now_ns = wait->now_ns, owes_ns = now_ns + bucket_wall_ns(BUCKET_BURST_NS, percent);
+  int64_t pays_ns = bucket_wall_ns(wait->cost_ns, percent), others_zero_at_ns = 0;
   bool others_work = false, others_wait = false;
-  *open_at_ns = zero_at_ns;
+  *open_at_ns = max(zero_at_ns, get(bucket->others_zero_at_ns));
+  if (now_ns - get(bucket->others_looked_ns) < METER_SPARSE_NS && *open_at_ns <= now_ns)
+    return true;
   for (int i = 0; !wait->terms.is_apart && others != NULL && others[i] != NULL; i++) {
     struct vgpu_device_shared other;
-    if (others[i] == bucket->state || !device_state_is_used(others[i], wait->now_ns))
+    if (others[i] == bucket->state || !device_state_is_used(others[i], now_ns))
       continue;
     device_state_read(others[i], &other);
-    int64_t stalled_ns = wait->now_ns - other.at_work_since_ns;
-    wait->in_step |= other.last_launch_ns > wait->now_ns - TURNS_PATIENCE_NS;
+    int64_t stalled_ns = now_ns - other.at_work_since_ns;
     others_work |= stalled_ns < TURNS_PATIENCE_NS;
     others_wait |= stalled_ns < TURNS_PATIENCE_NS && stalled_ns > LOOK_NS;
-    *open_at_ns = max(*open_at_ns, bucket_zero_at(other.tokens_zero_at_ns, wait->now_ns, percent));
+    others_zero_at_ns = max(others_zero_at_ns, bucket_zero_at(other.tokens_zero_at_ns, now_ns, percent));
+    set(wait->meter->others_at_ns, max(get(wait->meter->others_at_ns), min(other.last_launch_ns, now_ns)));
   }
+  set(bucket->others_zero_at_ns, others_zero_at_ns);
+  set(bucket->others_looked_ns, now_ns);
+  *open_at_ns = max(zero_at_ns, others_zero_at_ns);
   return (others_work && zero_at_ns + pays_ns <= min(*open_at_ns, owes_ns)) || (others_wait && zero_at_ns <= owes_ns);
 }
 
@@ -214,7 +221,6 @@ static int64_t zero_at_ns(struct meter_bucket *bucket, int64_t now_ns) {
 static int64_t open_at_ns(struct wait *wait) {
   struct meter *meter = wait->meter;
   int64_t latest_ns = 0, at_ns;
-  wait->in_step = false;
   for (int i = get(meter->is_free) ? 1 : 0; i < meter->bucket_count; i++) {
     struct meter_bucket *bucket = &meter->buckets[i];
     if (goes_in_step(wait, bucket, zero_at_ns(bucket, wait->now_ns), &at_ns) || at_ns <= latest_ns)
@@ -222,7 +228,6 @@ static int64_t open_at_ns(struct wait *wait) {
     latest_ns = at_ns;
     wait->slowest = i;
   }
-  set(meter->in_step, wait->in_step);
   return latest_ns;
 }
 
@@ -244,7 +249,7 @@ static bool has_tokens(struct wait *wait) {
   wait->sleep_ns = open_ns + (wait->tokens_ns > 0 ? quantum_ns(wait) : 0) - wait->now_ns;
   if (wait->sleep_ns <= 0)
     return true;
-  bool looks = get(meter->in_flight_batches) > 0 || get(meter->in_step) || wait->terms.yields;
+  bool looks = get(meter->in_flight_batches) > 0 || gate_is_in_step(meter, wait->now_ns) || wait->terms.yields;
   wait->sleep_ns = min(wait->sleep_ns, looks ? LOOK_NS : LONGEST_SLEEP_NS);
   return false;
 }

@@ -106,8 +106,9 @@ struct meter_bucket {
   _Atomic uint32_t percent;              /* as the terms have it */
   _Atomic int64_t paid_zero_at_ns;       /* by what this process has paid */
   _Atomic int64_t zero_at_ns, looked_ns; /* by what all had paid, and when that was so */
-  _Atomic uint64_t busy_ns;              /* GPU time of all, as it was seen last */
-  _Atomic int64_t ahead_ns;              /* by how much this process has had more of it than falls to one */
+  _Atomic int64_t others_zero_at_ns, others_looked_ns; /* the latest of the others, and when that was so */
+  _Atomic uint64_t busy_ns;                            /* GPU time of all, as it was seen last */
+  _Atomic int64_t ahead_ns; /* by how much this process has had more of it than falls to one */
 };
 
 /* This process's part of the device. */
@@ -150,6 +151,7 @@ struct meter {
   int32_t harvester; /* a claim: the thread that harvests alone uses the next ones */
   struct meter_bill bill;
   int64_t told_ns;
+  bool told_at_work; /* that something was in flight */
   struct spans spans;
   struct timeline timelines[METER_MAX_CONTEXTS];
 
@@ -163,7 +165,7 @@ struct meter {
   _Atomic uint32_t valve_passed; /* launches since then */
   _Atomic bool is_free;          /* nobody else wants the GPU, as the gate saw it last */
   _Atomic int siblings;          /* other processes of the container, with which it has the tokens in common */
-  _Atomic bool in_step;          /* with other GPUs of the container */
+  _Atomic int64_t others_at_ns;  /* when the container launched last on another of its GPUs */
   _Atomic bool was_late;
   _Atomic int64_t turn_wait_ns;   /* the longest wait for the turn while others are there */
   _Atomic int64_t mixed_until_ns; /* the GPU mixes our work with another's */

@@ -91,6 +91,9 @@ struct batch gate_wait(struct meter_stream *stream, int64_t cost_ns);
 /* All processes of the container have had so much GPU time by now, and this one own_ns of it since the last call. */
 void gate_note_busy(struct meter_bucket *bucket, const struct vgpu_device_shared *shared, int64_t own_ns);
 
+/* Has the container launched lately on another GPU, too? */
+bool gate_is_in_step(struct meter *meter, int64_t now_ns);
+
 /* Tells processes that wait for our turn that we are at work: for as long as what is in flight may take, and more_ns.
  */
 void gate_note_activity(struct meter *meter, int64_t more_ns);
