@@ -64,7 +64,7 @@ demo: lib ## the limits at work: on this machine's GPU, or else on a simulated o
 RUN := PYTEST=$(BIN)/pytest tests/run
 
 check: lint lib ## lint, types, and the tests that take less than a minute in all
-	@$(BIN)/pytest -n $$(($(shell nproc) + 1)) --dist loadscope -m 'not (real_time or slow or exhaustive)' \
+	@$(BIN)/pytest -n $$(($(shell nproc) + 1)) -m 'not (real_time or slow or exhaustive)' \
 	  tests/unit tests/c tests/sim tests/preload $(ARGS)
 
 test: lint lib ## lint, and all tests but the exhaustive ones; as root also those whose programs are not installed

@@ -46,9 +46,9 @@ class ByTest(LoadScopeScheduling):
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByTest:
-    """Make the scheduler of a run in several processes."""
-    return ByTest(config, log)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByTest | None:
+    """Make the scheduler of a run in several processes; pytest-xdist's own takes less, where any process will do."""
+    return ByTest(config, log) if config.getoption("dist") == "loadscope" else None
 
 
 @pytest.fixture(scope="session")

@@ -20,7 +20,10 @@ TABLES = ["alone", "company", "evasions", "spins", "tenants", "timeline", "windo
 THREADED = ["ledger", "ledger_levels", "table", "claims", "turns", "profile", "quick_clock"]
 REAL_TIME = ["turns"]  # on this machine's clock
 # They take many seconds of the model's time, or start processes; the latter, some 5 s of a processor and more.
-SLOW = [*TABLES, "hand_over", "shares", "strangers"]
+SLOW = [
+    *TABLES, "hand_over", "shares", "strangers",
+    ("interleaving", "two shares, and one is had again and again"), ("meter", "shares"),
+]  # fmt: skip
 # Others of the same program fail with them; hand_over has what "turns" shows once more, on simulated time.
 EXHAUSTIVE = [
     ("alone", "kernels and graphs"),
@@ -48,7 +51,7 @@ def cases(programs: list[str]) -> list[object]:
         source = (HERE / f"{program}_test.c").read_text()
         for case in re.findall(r'\bCASE\("([^"]+)"\)', source) or [""]:
             marks = [pytest.mark.real_time] * (program in REAL_TIME)
-            marks += [pytest.mark.slow] * (program in SLOW or programs is THREADED)
+            marks += [pytest.mark.slow] * (program in SLOW or (program, case) in SLOW or programs is THREADED)
             marks += [pytest.mark.exhaustive] * (
                 (program, case) in EXHAUSTIVE or (program in REAL_TIME and programs is THREADED)
             )

@@ -8,6 +8,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from support.suspension import PATTERNS, Host, Program
 
 HELD_MIB = 100 + 4 + 2 + 6
@@ -156,6 +158,7 @@ def test_a_program_that_starts_afterwards(host: Host, start: Callable[..., Progr
     assert [each["uuid"] for each in shown["devices"]] == [host.uuids[1]]
 
 
+@pytest.mark.slow
 def test_indexes_in_a_share_of_two_that_has_moved(built_library: Path, tmp_path: Path) -> None:
     """Each names one of the share's GPUs, and none of them another's."""
     host = Host(tmp_path, count=4)

@@ -134,6 +134,7 @@ def test_multiprocessing(sandbox: Sandbox, method: str) -> None:
     assert result.stdout.strip() == str([2048] * 4), result.stderr
 
 
+@pytest.mark.slow
 def test_many_processes_start_at_once(sandbox: Sandbox) -> None:
     """Each takes a slot of its own; none is refused one, none waits for another."""
     code = "import sys\nfrom cuda_driver import *\nd = Driver(); d.init(); d.mem_create(8 << 20)\n"

@@ -18,6 +18,8 @@ from support import CHECKOUT, open_to_all, own_gpu_config, unavailable
 from vgpurun import abi
 from vgpurun.host.library import PARTS
 
+pytestmark = pytest.mark.slow
+
 Run = Callable[..., subprocess.CompletedProcess[str]]
 NOBODY = 65534
 VERSION = f"{vgpurun.__version__}-{abi.ABI_VERSION}"

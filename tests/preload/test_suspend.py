@@ -196,6 +196,7 @@ def test_ctrl_c(host: Host, start: Callable[..., Program], ending: signal.Signal
     assert program.asks("check") == "right 4"
 
 
+@pytest.mark.slow
 def test_processes_of_another_user(built_library: Path) -> None:
     """Whoever may use the engine owns the folder of a container, and not its programs, which are root's."""
     if os.geteuid():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -55,7 +56,7 @@ print(driver.version(), *[(driver.device_name(i), driver.device_total_mem(i) // 
 def test_one_line_for_a_mistake(machine: Machine, text: str, message: str) -> None:
     machine.configure(text)
     code = "from cuda_driver import Driver; print(Driver().result('cuInit', 0))"
-    result = machine.run("python3", "-c", code)
+    result = machine.run(sys.executable, "-c", code)
     assert result.stdout == "CUDA_ERROR_INVALID_VALUE\n"
     assert len(result.stderr.splitlines()) == 1
     assert result.stderr.startswith("vgpusim: ")
@@ -64,7 +65,7 @@ def test_one_line_for_a_mistake(machine: Machine, text: str, message: str) -> No
 
 def test_a_file_that_is_not_there(machine: Machine) -> None:
     Path(machine.environment["VGPUSIM_CONFIG"]).unlink()
-    result = machine.run("python3", "-c", "from cuda_driver import Driver; print(Driver().result('cuInit', 0))")
+    result = machine.run(sys.executable, "-c", "from cuda_driver import Driver; print(Driver().result('cuInit', 0))")
     assert result.stdout == "CUDA_ERROR_INVALID_VALUE\n"
     assert result.stderr.endswith("sim.yaml: No such file or directory\n")
 
@@ -72,7 +73,7 @@ def test_a_file_that_is_not_there(machine: Machine) -> None:
 @pytest.mark.parametrize("data", [b"\x7fELF\x00\x00\x01", bytes(range(256)), b"a: b\x00c\n", b"devices:\n\xff\xfe"])
 def test_what_is_not_text(machine: Machine, data: bytes) -> None:
     Path(machine.environment["VGPUSIM_CONFIG"]).write_bytes(data)
-    result = machine.run("python3", "-c", "from cuda_driver import Driver; print(Driver().result('cuInit', 0))")
+    result = machine.run(sys.executable, "-c", "from cuda_driver import Driver; print(Driver().result('cuInit', 0))")
     assert result.stdout == "CUDA_ERROR_INVALID_VALUE\n"
     assert len(result.stderr.splitlines()) == 1
 
@@ -114,7 +115,7 @@ def test_a_state_file_that_cannot_be_used(machine: Machine) -> None:
     folder.mkdir()
     code = "from cuda_driver import Driver; print(Driver().result('cuInit', 0))"
     for path in (str(link), str(foreign), str(folder), "/nonexistent/state", "relative", "/dev/null"):
-        result = machine.run("python3", "-c", code, VGPUSIM_STATE=path)
+        result = machine.run(sys.executable, "-c", code, VGPUSIM_STATE=path)
         assert result.stdout == "CUDA_ERROR_OPERATING_SYSTEM\n", path
         assert len(result.stderr.splitlines()) == 1
         assert path in result.stderr

@@ -98,6 +98,7 @@ def test_a_step_that_has_just_begun_is_as_high_as_the_others(open_store: Callabl
     assert [*found.curves[0].memory_bytes] == [pytest.approx(GIB)] * len(found.is_sampled)
 
 
+@pytest.mark.slow
 def test_pictures(filled: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     from vgpurun.metrics.plot import draw

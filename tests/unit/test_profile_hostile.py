@@ -47,7 +47,7 @@ def random_file(chance: random.Random) -> bytes:
     return good[:kept] + chance.randbytes(len(good) - kept)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
 def test_random_files_are_reported(seed: int, tmp_path: Path) -> None:
     chance = random.Random(seed)
     for number in range(2):
@@ -129,6 +129,7 @@ def test_names_that_overlap_are_no_more_than_there_is_room_for(tmp_path: Path) -
     assert sum(len(kernel.name) for kernel in kernels) == layout.NAMES_SIZE
 
 
+@pytest.mark.slow
 def test_a_large_file_is_read_piece_by_piece(tmp_path: Path) -> None:
     chunks = [chunk(serial, 1, [record(layout.CALL, serial, 5)] * 2000) for serial in range(1, 65)]
     profile = FileProfile(write(tmp_path / "a", new_file(["cuInit"]), chunks))
@@ -194,6 +195,7 @@ def test_holes_of_a_file_are_not_gone_through(tmp_path: Path) -> None:
     assert [call.start_ns - OFFSET_NS for call in FileProfile(path).calls()] == [1, 9]
 
 
+@pytest.mark.slow
 def test_pictures_follow_no_link(tmp_path: Path) -> None:
     """The profiled program may have put links where the report will write."""
     folder, precious = made.save([made.training(2)], tmp_path / "run"), tmp_path / "precious"

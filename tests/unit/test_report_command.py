@@ -87,6 +87,7 @@ def test_files_of_alnair(profile: Path, tmp_path: Path) -> None:
     assert (tmp_path / "logs" / "timeline.log").read_text().startswith("name:cuInit, start:")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file_format", ["svg", "png"])
 def test_pictures(profile: Path, tmp_path: Path, file_format: str) -> None:
     assert report("--format", file_format, "-o", tmp_path, profile).returncode == 0
@@ -99,6 +100,7 @@ def test_pictures(profile: Path, tmp_path: Path, file_format: str) -> None:
             assert path.read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_names_of_programs_do_no_harm(tmp_path: Path) -> None:
     profiles = [made.training(2, pid=pid) for pid in (1, 2)]
     for profile in profiles:
