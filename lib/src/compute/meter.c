@@ -29,7 +29,8 @@ static void enter_flight(struct meter_stream *stream) {
     meter_drop(stream, batch);
   }
   add(meter->to_pay_ns, batch->paid_ns);
-  meter_harvest(meter);
+  if (batch->start == NULL || batch->estimate_ns >= METER_SPARSE_NS) /* else its end tells soon enough */
+    meter_harvest(meter);
 }
 
 /* The GPU was done at that time, as the end of a wait for the stream tells, or by so much before. */
@@ -245,12 +246,13 @@ void meter_launched_more(struct meter_stream *stream, uint64_t work, uint32_t la
 }
 
 /* Takes the open batch out of the stream to end it. False when there is none, or its last launch came later than age_ns
- * ago, or the calling thread may not call the driver with the stream's handle. */
-static bool claim_open(struct meter_stream *stream, int64_t age_ns) {
+ * ago, or another thread launched there last; or where the driver is to be called with the stream's handle, and the
+ * calling thread may not do that. */
+static bool claim_open(struct meter_stream *stream, int64_t age_ns, bool touches) {
   if (!get(stream->open) || !launched_here(stream) || !meter_claim(stream))
     return false;
   bool is_old = age_ns == 0 || stream->meter->driver->now_ns() - stream->batch.last_launch_ns >= age_ns;
-  bool mine = get(stream->open) && is_old && may_touch(stream);
+  bool mine = get(stream->open) && is_old && (touches ? may_touch(stream) : launched_here(stream));
   if (mine)
     set(stream->open, false);
   else
@@ -265,7 +267,7 @@ static void for_each(struct meter *meter, void (*act)(struct meter_stream *strea
 }
 
 static void close_open(struct meter_stream *stream) {
-  if (!claim_open(stream, 0))
+  if (!claim_open(stream, 0, true))
     return;
   meter_end_now(stream);
   meter_unclaim(stream);
@@ -293,7 +295,7 @@ void meter_end_all(struct meter *meter) {
 /* A batch whose last launch is a while ago ends here. Whether younger work is done the end of a wait, or one of the
  * next polls, tells well enough: a program that waits for short work is asked nothing more each time. */
 void meter_before_wait(struct meter_stream *stream) {
-  if (!claim_open(stream, METER_LATE_NS))
+  if (!claim_open(stream, METER_LATE_NS, true))
     return;
   meter_end_now(stream);
   meter_unclaim(stream);
@@ -301,7 +303,7 @@ void meter_before_wait(struct meter_stream *stream) {
 
 /* That tells when a stream is idle without any marker. */
 static void end_of_wait(struct meter_stream *stream, enum meter_wait wait, int64_t returned_ns) {
-  if (!claim_open(stream, 0))
+  if (!claim_open(stream, 0, wait == METER_STREAM_MAY_BE_BUSY))
     return;
   if (wait == METER_STREAM_IS_IDLE || stream->meter->driver->is_idle(stream->handle))
     end_at(stream, returned_ns, METER_LATE_NS);

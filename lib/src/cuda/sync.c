@@ -16,7 +16,7 @@ static void begin_wait(CUstream stream) {
 }
 
 static CUresult end_wait(CUstream stream, CUresult result) {
-  int64_t returned_ns = meters_measure() ? clock_now_ns() : 0;
+  int64_t returned_ns = meters_measure() ? quick_clock_ns() : 0;
   struct meter_stream *metered = returned_ns != 0 ? streams_find_known(stream) : NULL;
   if (metered != NULL)
     meter_after_wait(metered, result == CUDA_SUCCESS ? METER_STREAM_IS_IDLE : METER_STREAM_MAY_BE_BUSY, returned_ns);
@@ -33,7 +33,7 @@ static struct meter *begin_wait_all(void) {
 
 static CUresult end_wait_all(struct meter *meter, CUresult result) {
   if (meter != NULL)
-    meter_after_wait_all(meter, clock_now_ns());
+    meter_after_wait_all(meter, quick_clock_ns());
   if (process_is_limited())
     pools_after_wait();
   return result;
