@@ -190,6 +190,29 @@ def test_all_processes_are_told_by_the_fewest_questions(driver: Driver, processe
     assert len(rooms) == asked
 
 
+def test_a_handle_is_kept_only_while_it_is_good(driver: Driver) -> None:
+    """NVML names GPUs anew after it was closed, and instances whenever somebody changes them."""
+    asked = []
+
+    def find(uuid: bytes, _: object) -> int:
+        asked.append(uuid)
+        return 0
+
+    driver(nvmlDeviceGetHandleByUUID=find, nvmlDeviceGetComputeRunningProcesses_v2=0)
+    (gpu,) = gpus.survey().gpus
+    for mig_index, questions in ((None, 1), (0, 2)):
+        for _ in range(2):
+            asked.clear()
+            with gpus.held_open():
+                gpus.read_processes(gpu._replace(mig_index=mig_index))
+                gpus.read_processes(gpu._replace(mig_index=mig_index))
+            assert len(asked) == questions
+    asked.clear()
+    gpus.read_processes(gpu)
+    gpus.read_processes(gpu)
+    assert len(asked) == 2
+
+
 def test_an_older_driver_has_no_second_version_of_the_memory(driver: Driver) -> None:
     def memory(_: object, found: object) -> int:
         found._obj.used = 5  # type: ignore[attr-defined]

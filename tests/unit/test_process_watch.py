@@ -23,17 +23,17 @@ def test_watched_until_its_end() -> None:
         for pid in pids:
             watch.add(pid)
         watch.keep(pids)
-        assert first.pid in watch and second.pid in watch
+        assert first.pid in watch.pids and second.pid in watch.pids
         first.kill()
         end_s = time.monotonic() + 20
-        while first.pid in watch:  # also before its parent has asked for it
+        while first.pid in watch.pids:  # also before its parent has asked for it
             assert time.monotonic() < end_s
             watch.keep(pids)
-        assert second.pid in watch
+        assert second.pid in watch.pids
         second.kill()
     watch.add(first.pid)
     watch.keep(pids)
-    assert first.pid not in watch and second.pid not in watch
+    assert first.pid not in watch.pids and second.pid not in watch.pids
     watch.close()
     assert files() == before
 
@@ -47,8 +47,8 @@ def test_not_watched_where_no_file_is_left() -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     watch.keep({os.getpid()})
-    assert os.getpid() not in watch
+    assert os.getpid() not in watch.pids
     watch.add(os.getpid())
     watch.keep({os.getpid()})
-    assert os.getpid() in watch
+    assert os.getpid() in watch.pids
     watch.close()

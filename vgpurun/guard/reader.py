@@ -90,8 +90,11 @@ class GuardReader:
             return None
         pids = {pid for by_pid in held.values() for pid in by_pid}
         self._watch.keep(pids)
+        watched = self._watch.pids
         self._asking_of = {pid: each for pid, each in self._asking_of.items() if pid in pids}
-        self._programs = {pid: each for pid, each in self._programs.items() if pid in pids and self._is_still(each)}
+        self._programs = {
+            pid: each for pid, each in self._programs.items() if pid in watched or (pid in pids and is_still(each))
+        }
         for pid in pids - self._programs.keys():
             self._watch.add(pid)
             self._programs[pid] = self._read_program(pid)
@@ -249,10 +252,6 @@ class GuardReader:
         return now, run
 
     # ---- processes -------------------------------------------------------------------------------------------------
-
-    def _is_still(self, program: Program) -> bool:
-        """Whether its number is not another process's by now."""
-        return program.pid in self._watch or is_still(program)
 
     def _read_program(self, pid: int, is_listed: bool = False) -> Program:
         """Describe a process. `is_listed`: the engine was asked since it is there, and so its container is known."""

@@ -20,6 +20,7 @@ _NO_DRIVER = {
     nvml.NO_PERMISSION: "this user may not use the NVIDIA driver ({}); who may read and write /dev/nvidia*?",
 }
 _NO_DRIVER_AT_ALL = "no NVIDIA driver on this host ({}); does nvidia-smi work?"
+_kept_handles: dict[str, c_void_p] | None = None  # of whole GPUs, while NVML is kept open: until then they are good
 _NOT_TOLD = "as under WSL2, and of a GPU whose memory is the host's, see docs/faq.md"
 
 
@@ -99,10 +100,13 @@ def read_use(gpus: Sequence[Gpu]) -> list[GpuUse]:
 @contextmanager
 def held_open() -> Iterator[None]:
     """Keep NVML initialised meanwhile, so that asking it again and again costs little. Raises GpuError at the start."""
+    global _kept_handles  # one for the process, as NVML itself is
     _initialise()
+    _kept_handles = {}
     try:
         yield
     finally:
+        _kept_handles = None
         with suppress(NvmlError):
             nvml.shutdown()  # it counts those who have initialised it
 
@@ -268,7 +272,17 @@ def _initialise() -> None:
 
 
 def _handle(gpu: Gpu) -> c_void_p:
-    """Return NVML's handle of a GPU. Its search by UUID fails as soon as any GPU of the host is lost."""
+    """Return NVML's handle of a GPU. An instance's is good only until somebody changes the instances of its GPU."""
+    kept = _kept_handles
+    if kept is None or gpu.mig_index is not None:
+        return _find_handle(gpu)
+    if gpu.uuid not in kept:
+        kept[gpu.uuid] = _find_handle(gpu)
+    return kept[gpu.uuid]
+
+
+def _find_handle(gpu: Gpu) -> c_void_p:
+    """Return the same from NVML, whose search by UUID fails as soon as any GPU of the host is lost."""
     try:
         return nvml.device_of_uuid(gpu.uuid)
     except NvmlError:

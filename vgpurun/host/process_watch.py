@@ -28,9 +28,10 @@ class ProcessWatch:
         for pid in self._files.keys() - pids:
             self._forget(pid)
 
-    def __contains__(self, pid: int) -> bool:
-        """Whether this is a process that was there when it was added, and had not ended at the last keep()."""
-        return pid in self._files
+    @property
+    def pids(self) -> Set[int]:
+        """Those that were there when they were added, and had not ended at the last keep()."""
+        return self._files.keys()
 
     def close(self) -> None:
         """Watch none any more."""
