@@ -114,7 +114,7 @@ static void check_the_other_gpu_is_told_now_and_then(void) {
     told += device.last_launch_ns != before_ns;
   }
   printf("told %d of 1000 times\n", told);
-  CHECK(told > 20 && told < 60, "%d of 1000 times", told);
+  CHECK(told > 20 && told < 100, "%d of 1000 times", told);
 }
 
 /* 30 % of the GPU of its own accord: half of it is plenty. */

@@ -29,8 +29,7 @@ static void enter_flight(struct meter_stream *stream) {
     meter_drop(stream, batch);
   }
   add(meter->to_pay_ns, batch->paid_ns);
-  if (batch->start == NULL || batch->estimate_ns >= METER_SPARSE_NS) /* else its end tells soon enough */
-    meter_harvest(meter);
+  meter_harvest(meter);
 }
 
 /* The GPU was done at that time, as the end of a wait for the stream tells, or by so much before. */
