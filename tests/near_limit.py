@@ -22,15 +22,6 @@ from cuda_driver import CudaError, Driver
 
 MIB = 1 << 20
 LEFT_MIB = 96  # that the chunks are to fill
-SLACK_MIB = 32
-ARRAY_MIB = 8  # at most, of one array; each process makes one before it is refused, and so is in the others' way
-
-
-def outside(held_mib: dict[str, float], limit_mib: int, processes: int) -> dict[str, float]:
-    """Return the kinds of which more than the limit was held at the refusal, or much less."""
-    assert len(held_mib) == 9
-    slack_mib = {kind: SLACK_MIB + (processes * ARRAY_MIB if kind == "array" else 0) for kind in held_mib}
-    return {kind: held for kind, held in held_mib.items() if not limit_mib - slack_mib[kind] <= held <= limit_mib}
 
 
 class Nvml:
