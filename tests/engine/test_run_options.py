@@ -59,7 +59,8 @@ def test_a_missing_mount_source_is_refused(vgpurun: Cli, debian: str, tmp_path: 
 
 
 def test_working_directory(vgpurun: Cli, debian: str) -> None:
-    assert vgpurun.run("-w", "/usr/lib", debian, "pwd").stdout == "/usr/lib\n"
+    result = vgpurun.run("-w", "/usr/lib", debian, "pwd")
+    assert result.exit_code == 0 and result.stdout == "/usr/lib\n", result
 
 
 @pytest.mark.parametrize("user", ["1000", "nobody", "1234:5678"])
