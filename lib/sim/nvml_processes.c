@@ -18,14 +18,6 @@ static unsigned compute_instance(nvmlDevice_t handle, unsigned device) {
 /* NVML has names for the modes since CUDA 13. */
 enum { DETAIL_COMPUTE, DETAIL_GRAPHICS, DETAIL_MPS, DETAIL_ALL };
 
-static void add_process(unsigned slot, struct state_process_device *use, void *argument) {
-  struct processes *processes = argument;
-  uint64_t used_bytes = atomic_load(&use->used_bytes);
-  uint32_t pid = used_bytes ? state_pid(slot) : 0;
-  if (pid)
-    processes->list[processes->count++] = (struct process){slot, pid, used_bytes};
-}
-
 nvmlReturn_t nvml_list_processes(nvmlDevice_t handle, unsigned *device, unsigned *count, const void *infos,
                                  struct processes *processes) {
   nvmlReturn_t result = nvml_device(handle, device);
@@ -33,10 +25,8 @@ nvmlReturn_t nvml_list_processes(nvmlDevice_t handle, unsigned *device, unsigned
     return result;
   if (!count || (*count && !infos))
     return NVML_ERROR_INVALID_ARGUMENT;
-  processes->count = 0;
-  state_visit_holders(*device, add_process, processes);
   unsigned room = *count;
-  *count = processes->count;
+  *count = processes->count = state_list_holders(*device, processes->list);
   return processes->count > room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
 }
 

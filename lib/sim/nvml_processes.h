@@ -5,15 +5,9 @@
 #include "nvml_api.h"
 #include "state.h"
 
-struct process {
-  unsigned slot;
-  uint32_t pid;
-  uint64_t used_bytes;
-};
-
 struct processes {
   unsigned count;
-  struct process list[STATE_MAX_PROCESSES];
+  struct state_holder list[STATE_MAX_PROCESSES];
 };
 
 /* Finds the device behind the handle and its processes. As NVML does: a buffer for fewer than there are gets the number

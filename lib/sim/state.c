@@ -144,8 +144,12 @@ struct state_process_device *state_own(unsigned device) {
   return state_of_slot(own_slot, device);
 }
 
+static bool is_live_in(int fd, unsigned slot) {
+  return slot == own_slot || state_file_is_locked(fd, STATE_LOCK_SLOTS + slot);
+}
+
 static bool slot_is_live(unsigned slot) {
-  return slot == own_slot || state_file_is_locked(file(), STATE_LOCK_SLOTS + slot);
+  return is_live_in(file(), slot);
 }
 
 struct state *state_lock(void) {
@@ -212,13 +216,26 @@ void state_visit_holders(unsigned device, state_visitor visit, void *argument) {
       visit(slot, state_of_slot(slot, device), argument);
 }
 
-uint32_t state_pid(unsigned slot) {
-  long marked = slot == own_slot ? -1 : state_file_marked_pid(file(), STATE_LOCK_PIDS + slot);
+/* The PID of a live slot in the caller's PID namespace; 0 when it has none there. Whoever has a mark lives. */
+static uint32_t pid_of(int fd, unsigned slot) {
+  long marked = slot == own_slot ? -1 : state_file_marked_pid(fd, STATE_LOCK_PIDS + slot);
   if (marked >= 0)
     return (uint32_t)marked;
   /* Our own, or the mark is gone, as in a process that is ending: then a number of another namespace would mislead. */
   bool same_namespace = atomic_load(&state->processes[slot].pid_namespace) == own_pid_namespace();
-  return same_namespace ? atomic_load(&state->processes[slot].pid) : 0;
+  return same_namespace && is_live_in(fd, slot) ? atomic_load(&state->processes[slot].pid) : 0;
+}
+
+unsigned state_list_holders(unsigned device, struct state_holder list[STATE_MAX_PROCESSES]) {
+  int fd = file();
+  unsigned count = 0;
+  for (unsigned slot = 0; slot < slots_used(); slot++) {
+    uint64_t used_bytes = atomic_load(&state_of_slot(slot, device)->used_bytes);
+    uint32_t pid = used_bytes ? pid_of(fd, slot) : 0;
+    if (pid)
+      list[count++] = (struct state_holder){slot, pid, used_bytes};
+  }
+  return count;
 }
 
 static void add_used(unsigned slot, struct state_process_device *use, void *argument) {
@@ -276,7 +293,7 @@ void state_forget_dead_work(void) {
 
 bool state_find_process(uint32_t pid, unsigned *slot) {
   for (*slot = 0; *slot < slots_used(); ++*slot)
-    if (atomic_load(&state->processes[*slot].pid) != 0 && slot_is_live(*slot) && state_pid(*slot) == pid)
+    if (atomic_load(&state->processes[*slot].pid) != 0 && pid_of(file(), *slot) == pid)
       return true;
   return false;
 }

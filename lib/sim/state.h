@@ -119,8 +119,15 @@ void state_visit_live(unsigned device, state_visitor visit, void *argument);
 /* The same for those that hold memory of the device. A slot that holds nothing needs no look at its lock. */
 void state_visit_holders(unsigned device, state_visitor visit, void *argument);
 
-/* A slot's PID in the caller's PID namespace; 0 when it has none there. */
-uint32_t state_pid(unsigned slot);
+/* A live process that holds memory of a device, by its PID in the caller's PID namespace. */
+struct state_holder {
+  unsigned slot;
+  uint32_t pid;
+  uint64_t used_bytes;
+};
+
+/* Lists those that have a PID there, and returns how many. */
+unsigned state_list_holders(unsigned device, struct state_holder list[STATE_MAX_PROCESSES]);
 
 /* Memory of a device over all live processes. */
 uint64_t state_used_bytes(unsigned device);
