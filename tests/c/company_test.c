@@ -188,6 +188,43 @@ static void check_priority(void) {
       }
 }
 
+/* High priority is no more GPU time than the limit, and the other has what that leaves, but for the hand-overs. */
+static void check_high_priority_keeps_its_limit(void) {
+  static const struct program *const programs[][2] = {{&us_50, &ms_1}, {&ms_1, &us_50}, {&ms_5, &ms_1}};
+  static const uint32_t limits[][2] = {{50, 50}, {30, 70}, {80, 20}};
+  for (int p = 0; p < COUNT(programs); p++)
+    for (int l = 0; l < COUNT(limits); l++) {
+      double shares[2];
+      model_start_over(1);
+      struct model_process *tenants[] = {tenant(0, limits[l][0], programs[p][0]),
+                                         tenant(1, limits[l][1], programs[p][1])};
+      model_container(1)->priority = VGPU_PRIORITY_LOW;
+      measure_shares(tenants, 2, 2 * S, 12 * S, shares);
+      row(is_within(shares[0], 0.95 * limits[l][0], 0.05 * limits[l][0] + 1) && shares[1] >= 0.8 * limits[l][1],
+          "  high, %4lld us at %u beside low, %4lld us at %u: %6.2f and %6.2f %%",
+          (long long)(programs[p][0]->kernel_ns / US), limits[l][0], (long long)(programs[p][1]->kernel_ns / US),
+          limits[l][1], shares[0], shares[1]);
+    }
+}
+
+/* Each of them hands the turn to the next one, and low priority comes in between all the same. */
+static void check_many_light_ones_of_high_priority(void) {
+  static const struct program program = {10 * US, 1, true, 2 * MS};
+  static const int counts[] = {2, 4, 8};
+  for (int c = 0; c < COUNT(counts); c++) {
+    model_start_over(1);
+    for (int i = 0; i < counts[c]; i++)
+      model_start(0, run_program, &program, i * 300 * US);
+    model_container(0)->percent = 20;
+    struct model_process *low = tenant(1, 80, &ms_1);
+    model_container(1)->priority = VGPU_PRIORITY_LOW;
+    double share = measure_share(low, 2 * S, 12 * S);
+    row(share >= 50 && model_longest_launch_ns(low) < S,
+        "  low at 80 beside %d processes of high: %6.2f %%, stalled %6.1f ms", counts[c], share,
+        (double)model_longest_launch_ns(low) / MS);
+  }
+}
+
 /* ---- faults -------------------------------------------------------------------------------------------------------
  */
 
@@ -398,6 +435,10 @@ int main(int count, char **names) {
   CASE("flat out") check_flat_out();
   CASE("long kernels beside short ones") check_long_kernels_beside_short_ones();
   CASE("priority") check_priority();
+  CASE("high priority") {
+    check_high_priority_keeps_its_limit();
+    check_many_light_ones_of_high_priority();
+  }
   CASE("faults") check_faults();
   CASE("policies") check_policies();
   CASE("two GPUs") {

@@ -21,6 +21,7 @@ struct wait {
   int slowest;  /* the bucket that has no tokens for the longest time */
   int64_t cost_ns, now_ns, sleep_ns, tokens_ns, for_turn_ns;
   int64_t owes_ns;                  /* until there are tokens */
+  bool took_turn;                   /* just now: it is not given away again before the launch */
   int64_t held_ns[VGPU_MAX_LEVELS]; /* by each bucket; all other waits are the tenant's */
   int noted;
 };
@@ -156,7 +157,7 @@ static bool has_turn(const struct wait *wait) {
     turns_pass(&meter->turns);
     return true;
   }
-  if (turns_must_pass(&meter->turns, needs_ns(wait)))
+  if (!wait->took_turn && turns_must_pass(&meter->turns, needs_ns(wait)))
     drain_and_pass(wait);
   return turns_is_ours(&meter->turns);
 }
@@ -335,6 +336,7 @@ static enum obstacle obstacle(struct wait *wait) {
 static void wait_for(struct wait *wait, enum obstacle what) {
   struct meter *meter = wait->meter;
   int64_t until_ns = wait->now_ns + wait->sleep_ns;
+  wait->took_turn = what == TURN;
   if (what == TURN)
     turns_take(&meter->turns);
   else if (what == ROOM)
@@ -370,7 +372,7 @@ static void note_wait(struct wait *wait) {
     return;
   if (meter->observer != NULL)
     meter->observer->waited(meter, wait->now_ns - held_ns, wait->now_ns);
-  if (held_ns >= LOOK_NS) /* a look may take as long */
+  if (held_ns >= LOOK_NS && !wait->others.is_beside) /* a look may take as long */
     look_beside(wait->stream);
 }
 

@@ -170,7 +170,8 @@ static bool is_waited_for(const struct turns *turns, const struct turns_tenant *
 static void add_to_view(struct turns *turns, const struct turns_tenant *tenant, int64_t now_ns) {
   struct turns_view *view = &turns->view;
   bool is_another_tenant = tenant != turns->tenants, waits = tenant->ticket_ns != 0;
-  bool has_turn = tenant->ends_ns > now_ns && is_believed(turns, tenant, now_ns) && is_waited_for(turns, tenant);
+  bool has_lease = tenant->ends_ns > now_ns && is_believed(turns, tenant, now_ns);
+  bool has_turn = has_lease && is_waited_for(turns, tenant);
   view->company = true;
   view->siblings += is_another_tenant ? 0 : tenant->processes;
   view->another_tenant |= is_another_tenant;
@@ -180,6 +181,7 @@ static void add_to_view(struct turns *turns, const struct turns_tenant *tenant, 
   view->higher_waits |= (waits || has_turn) && tenant->terms.priority < turns->turn_priority;
   view->goes_before |= waits && goes_before_us(turns, tenant, now_ns);
   view->is_leased |= has_turn;
+  view->is_beside |= has_lease && !has_turn;
   if ((has_turn || tenant->ends_ns <= now_ns) && tenant->ends_ns > view->free_at_ns) {
     view->free_at_ns = tenant->ends_ns;
     view->passes_at_ns = tenant->passes_at_ns;

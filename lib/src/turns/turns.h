@@ -78,7 +78,7 @@ struct turns_view {
   int siblings;                                  /* other processes of our container */
   bool wanted;                      /* another tenant of our priority or a higher one waits, or uses its turn */
   bool higher_waits, goes_before;   /* one that waits has a higher priority than the turn, or goes first */
-  bool is_leased;                   /* to another one */
+  bool is_leased, is_beside;        /* to another one; to one that we do not wait for */
   int64_t free_at_ns, passes_at_ns; /* when the turn ends, or ended; and when its holder may pass it */
 };
 
