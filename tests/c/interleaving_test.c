@@ -20,7 +20,9 @@ static void wait_a_while(void);
 #define ERASE (-1)   /* in a script: what the file says of all processes */
 #define RELEASE (-2) /* what the process has */
 #define ASK_FOR_ALL (-3)
+#define MAKE (-4) /* something of MADE_BYTES, which is seen when the driver has made it */
 #define UNIT LEDGER_BLOCK_BYTES
+#define MADE_BYTES (50 * UNIT)
 #define LIMIT_BYTES (100 * UNIT)
 #define STACK_BYTES 65536
 #define SHARES 2
@@ -116,6 +118,22 @@ static void release_all(struct process *process) {
   ledger_release(&process->ledger, 0, held_bytes);
 }
 
+/* Others may not look while it counts twice. */
+static void make(struct process *process, const uint64_t limits_bytes[]) {
+  struct ledger *ledger = &process->ledger;
+  if (ledger_reserve(ledger, 0, MADE_BYTES, limits_bytes).used_bytes == LEDGER_FULL) {
+    process->refused++;
+    return;
+  }
+  driver_takes(process, MADE_BYTES);
+  struct ledger_snapshot before = ledger_snapshot(ledger, 0);
+  ledger_correct(ledger, 0, &before, process->driver_bytes, LEDGER_MADE, MADE_BYTES);
+  process->refused += ledger_used(ledger, 0) > limits_bytes[0];
+  process->driver_bytes = 0;
+  before = ledger_snapshot(ledger, 0);
+  ledger_correct(ledger, 0, &before, 0, LEDGER_LOOKED, 0);
+}
+
 static void live(void) {
   struct process *process = &processes[current];
   struct ledger *ledger = &process->ledger;
@@ -129,6 +147,10 @@ static void live(void) {
     }
     if (*bytes == RELEASE) {
       release_all(process);
+      continue;
+    }
+    if (*bytes == MAKE) {
+      make(process, limits_bytes);
       continue;
     }
     if (*bytes == ASK_FOR_ALL) {
@@ -166,6 +188,8 @@ static void start_process(int i, const int *script) {
 
 static void make_file(struct vgpu_usage *file) {
   memset(file, 0, offsetof(struct vgpu_usage, processes[PROCESSES]));
+  file->magic = VGPU_USAGE_MAGIC;
+  file->abi_version = VGPU_ABI_VERSION;
   file->slots_used = (uint32_t)count;
 }
 
@@ -258,7 +282,7 @@ static void check(const int *const *scripts, int switches, int kills, bool refus
 int main(int argument_count, char **arguments) {
   cases_begin(argument_count, arguments);
   static const int small[] = {30, 0}, large[] = {60, 0}, two[] = {50, 50, 0}, grows[] = {20, 20, 0};
-  static const int twice[] = {60, 60, 0}, erases[] = {ERASE, ERASE, 0};
+  static const int twice[] = {60, 60, 0}, erases[] = {ERASE, ERASE, 0}, makes[] = {MAKE, 0};
   static const int greedy[] = {50, ASK_FOR_ALL, 0};
   static const int again[] = {12, RELEASE, 12, 30, RELEASE, 40, 0}, most[] = {55, RELEASE, 59, 0};
   CASE("two that do not fit together") check((const int *const[]){large, large, NULL}, 4, 0, true);
@@ -268,6 +292,8 @@ int main(int argument_count, char **arguments) {
   /* Work that is about to be settled is seen twice for an instant. A thread that is held up just there for longer than
    * others look makes them refuse the last bytes: that takes more switches than these. */
   CASE("three that fit together") check((const int *const[]){small, small, grows, NULL}, 2, 0, false);
+  CASE("two that fit together, of a size that is seen later")
+  check((const int *const[]){makes, makes, NULL}, 2, 0, false);
   CASE("what never fits is in nobody's way") check((const int *const[]){greedy, small, NULL}, 4, 0, false);
   CASE("one alone that is told nothing but lies") check((const int *const[]){twice, erases, NULL}, 5, 0, true);
   CASE("two that fit, and one is killed") check((const int *const[]){large, small, NULL}, 1, 1, false);

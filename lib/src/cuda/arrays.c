@@ -39,57 +39,23 @@ static uint64_t least_bytes(struct extent extent) {
   return bytes;
 }
 
-static CUresult end_array(const struct measured_allocation *measured, CUresult result, CUarray array, CUarray *output) {
-  if (measured_passes_limit(measured, result)) {
-    real.cuArrayDestroy(array);
-    return measured_refuse(measured);
-  }
-  if (result == CUDA_SUCCESS)
-    *output = array;
-  return result;
-}
-
 /* The extents of the four descriptors are written alike, but their types differ. */
 #define EXTENT_2D(d) ((struct extent){(d)->Width, (d)->Height, 0, (d)->NumChannels, (d)->Format, 0})
 #define EXTENT_3D(d) ((struct extent){(d)->Width, (d)->Height, (d)->Depth, (d)->NumChannels, (d)->Format, (d)->Flags})
+#define LEAST_BYTES(descriptor, extent_of) ((descriptor) != NULL ? least_bytes(extent_of(descriptor)) : 0)
 
 #define CREATE_ARRAY(name, descriptor_type, extent_of)                                                                 \
-  HOOK CUresult name(CUarray *array, const descriptor_type *descriptor) {                                              \
-    struct device *device = measured_device();                                                                         \
-    if (device == NULL || array == NULL || descriptor == NULL)                                                         \
-      return real.name(array, descriptor);                                                                             \
-    struct measured_allocation measured;                                                                               \
-    CUarray made = NULL;                                                                                               \
-    CUresult result = measured_begin(&measured, device, least_bytes(extent_of(descriptor)));                           \
-    if (result != CUDA_SUCCESS)                                                                                        \
-      return result;                                                                                                   \
-    result = real.name(&made, descriptor);                                                                             \
-    return end_array(&measured, result, made, array);                                                                  \
-  }
+  MEASURED_HOOK(name, array, cuArrayDestroy, LEAST_BYTES(descriptor, extent_of),                                       \
+                (CUarray * array, const descriptor_type *descriptor), descriptor)
 
 CREATE_ARRAY(cuArrayCreate, CUDA_ARRAY_DESCRIPTOR_v1, EXTENT_2D)
 CREATE_ARRAY(cuArrayCreate_v2, CUDA_ARRAY_DESCRIPTOR, EXTENT_2D)
 CREATE_ARRAY(cuArray3DCreate, CUDA_ARRAY3D_DESCRIPTOR_v1, EXTENT_3D)
 CREATE_ARRAY(cuArray3DCreate_v2, CUDA_ARRAY3D_DESCRIPTOR, EXTENT_3D)
 
-HOOK CUresult cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_DESCRIPTOR *d, unsigned levels) {
-  struct device *device = measured_device();
-  if (device == NULL || array == NULL || d == NULL)
-    return real.cuMipmappedArrayCreate(array, d, levels);
-  struct measured_allocation measured;
-  CUmipmappedArray made = NULL;
-  CUresult result = measured_begin(&measured, device, least_bytes(EXTENT_3D(d)));
-  if (result != CUDA_SUCCESS)
-    return result;
-  result = real.cuMipmappedArrayCreate(&made, d, levels);
-  if (measured_passes_limit(&measured, result)) {
-    real.cuMipmappedArrayDestroy(made);
-    return measured_refuse(&measured);
-  }
-  if (result == CUDA_SUCCESS)
-    *array = made;
-  return result;
-}
+MEASURED_HOOK(cuMipmappedArrayCreate, array, cuMipmappedArrayDestroy, LEAST_BYTES(descriptor, EXTENT_3D),
+              (CUmipmappedArray * array, const CUDA_ARRAY3D_DESCRIPTOR *descriptor, unsigned levels), descriptor,
+              levels)
 
 HOOK CUresult cuArrayDestroy(CUarray array) {
   struct device *device = measured_device();

@@ -31,15 +31,12 @@ HOOK CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
   size_t before = 0;
   if (device == NULL || real.cuCtxGetLimit(&before, limit) != CUDA_SUCCESS)
     return real.cuCtxSetLimit(limit, value);
-  struct measured_allocation measured;
-  CUresult result = measured_begin(&measured, device, value > before ? bytes_of_limit(limit, value - before) : 0);
-  if (result != CUDA_SUCCESS)
-    return result;
-  result = real.cuCtxSetLimit(limit, value);
-  if (!measured_passes_limit(&measured, result))
-    return result;
-  real.cuCtxSetLimit(limit, before);
-  return measured_refuse(&measured);
+  uint64_t at_least_bytes = value > before ? bytes_of_limit(limit, value - before) : 0;
+  struct measured_allocation measured = measured_allocation(device, at_least_bytes);
+  while (measured_begin(&measured))
+    if (measured_passes_limit(&measured, real.cuCtxSetLimit(limit, value)))
+      real.cuCtxSetLimit(limit, before);
+  return measured.result;
 }
 
 /* ---- streams ------------------------------------------------------------------------------------------------------
@@ -49,30 +46,8 @@ HOOK CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
  * is undone then. So there has to be room for a block, whether or not the stream will need one. */
 #define STREAM_BYTES LEDGER_BLOCK_BYTES
 
-static CUresult end_stream(const struct measured_allocation *measured, CUresult result, CUstream made,
-                           CUstream *stream) {
-  if (measured_passes_limit(measured, result)) {
-    real.cuStreamDestroy_v2(made);
-    return measured_refuse(measured);
-  }
-  if (result == CUDA_SUCCESS)
-    *stream = made;
-  return result;
-}
-
 #define CREATE_STREAM(name, parameters, ...)                                                                           \
-  HOOK CUresult name parameters {                                                                                      \
-    struct device *device = measured_device();                                                                         \
-    if (device == NULL || stream == NULL)                                                                              \
-      return real.name(stream, __VA_ARGS__);                                                                           \
-    struct measured_allocation measured;                                                                               \
-    CUstream made = NULL;                                                                                              \
-    CUresult result = measured_begin(&measured, device, STREAM_BYTES);                                                 \
-    if (result != CUDA_SUCCESS)                                                                                        \
-      return result;                                                                                                   \
-    result = real.name(&made, __VA_ARGS__);                                                                            \
-    return end_stream(&measured, result, made, stream);                                                                \
-  }
+  MEASURED_HOOK(name, stream, cuStreamDestroy_v2, STREAM_BYTES, parameters, __VA_ARGS__)
 
 CREATE_STREAM(cuStreamCreate, (CUstream * stream, unsigned flags), flags)
 CREATE_STREAM(cuStreamCreateWithPriority, (CUstream * stream, unsigned flags, int priority), flags, priority)
@@ -86,17 +61,12 @@ HOOK CUresult cuGreenCtxCreate(CUgreenCtx *context, CUdevResourceDesc descriptio
   struct device *device = process_is_limited() ? device_of_ordinal(ordinal) : NULL;
   if (device == NULL || context == NULL)
     return real.cuGreenCtxCreate(context, description, ordinal, flags);
-  struct measured_allocation measured;
+  struct measured_allocation measured = measured_allocation(device, 0);
   CUgreenCtx made = NULL;
-  CUresult result = measured_begin(&measured, device, 0);
-  if (result != CUDA_SUCCESS)
-    return result;
-  result = real.cuGreenCtxCreate(&made, description, ordinal, flags);
-  if (measured_passes_limit(&measured, result)) {
-    real.cuGreenCtxDestroy(made);
-    return measured_refuse(&measured);
-  }
-  if (result == CUDA_SUCCESS)
+  while (measured_begin(&measured))
+    if (measured_passes_limit(&measured, real.cuGreenCtxCreate(&made, description, ordinal, flags)))
+      real.cuGreenCtxDestroy(made);
+  if (measured.result == CUDA_SUCCESS)
     *context = made;
-  return result;
+  return measured.result;
 }

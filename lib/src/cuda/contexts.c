@@ -27,78 +27,78 @@ struct measured_context {
   uint64_t uncounted_before;
 };
 
-static CUresult begin_context(struct measured_context *context, CUdevice ordinal) {
-  *context = (struct measured_context){0};
+static struct measured_context measured_context(CUdevice ordinal) {
   struct device *device = process_is_limited() ? device_of_ordinal(ordinal) : NULL;
+  return (struct measured_context){.measured = measured_allocation(device, 0)};
+}
+
+static bool begin_context(struct measured_context *context) {
+  struct device *device = context->measured.device;
   if (device != NULL) {
     overhead_correct(device, 0);
     context->uncounted_before = overhead_uncounted(device).most_bytes;
   }
-  return measured_begin(&context->measured, device, 0);
+  return measured_begin(&context->measured);
 }
 
-static void count_context(const struct measured_context *made, CUresult result, const CUcontext *context) {
-  if (made->measured.device != NULL && result == CUDA_SUCCESS)
-    overhead_context_made(made->measured.device, *context, made->uncounted_before);
+static bool context_passes_limit(struct measured_context *made, CUresult result, const CUcontext *context) {
+  struct device *device = made->measured.device;
+  measured_count(&made->measured, result);
+  if (device != NULL && result == CUDA_SUCCESS)
+    overhead_context_made(device, *context, made->uncounted_before);
+  return measured_is_over(&made->measured);
 }
 
-static CUresult end_context(const struct measured_context *made, CUresult result, CUcontext *context) {
-  count_context(made, result, context);
-  if (!measured_passes_limit(&made->measured, result))
-    return result;
+static void end_context(struct measured_context *made, CUresult result, CUcontext *context) {
+  if (!context_passes_limit(made, result, context))
+    return;
   real.cuCtxDestroy_v2(*context);
   overhead_context_ended(made->measured.device, *context);
   *context = NULL;
-  return measured_refuse(&made->measured);
 }
 
 HOOK CUresult cuCtxCreate(CUcontext *context, unsigned int flags, CUdevice ordinal) {
-  struct measured_context measured;
-  CUresult result = begin_context(&measured, ordinal);
-  return result != CUDA_SUCCESS ? result : end_context(&measured, real.cuCtxCreate(context, flags, ordinal), context);
+  struct measured_context measured = measured_context(ordinal);
+  while (begin_context(&measured))
+    end_context(&measured, real.cuCtxCreate(context, flags, ordinal), context);
+  return measured.measured.result;
 }
 
 HOOK CUresult cuCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice ordinal) {
-  struct measured_context measured;
-  CUresult result = begin_context(&measured, ordinal);
-  return result != CUDA_SUCCESS ? result
-                                : end_context(&measured, real.cuCtxCreate_v2(context, flags, ordinal), context);
+  struct measured_context measured = measured_context(ordinal);
+  while (begin_context(&measured))
+    end_context(&measured, real.cuCtxCreate_v2(context, flags, ordinal), context);
+  return measured.measured.result;
 }
 
 HOOK CUresult cuCtxCreate_v3(CUcontext *context, CUexecAffinityParam *parameters, int count, unsigned int flags,
                              CUdevice ordinal) {
-  struct measured_context measured;
-  CUresult result = begin_context(&measured, ordinal);
-  if (result == CUDA_SUCCESS)
-    result = end_context(&measured, real.cuCtxCreate_v3(context, parameters, count, flags, ordinal), context);
-  return result;
+  struct measured_context measured = measured_context(ordinal);
+  while (begin_context(&measured))
+    end_context(&measured, real.cuCtxCreate_v3(context, parameters, count, flags, ordinal), context);
+  return measured.measured.result;
 }
 
 HOOK CUresult cuCtxCreate_v4(CUcontext *context, CUctxCreateParams *parameters, unsigned int flags, CUdevice ordinal) {
-  struct measured_context measured;
-  CUresult result = begin_context(&measured, ordinal);
-  if (result == CUDA_SUCCESS)
-    result = end_context(&measured, real.cuCtxCreate_v4(context, parameters, flags, ordinal), context);
-  return result;
+  struct measured_context measured = measured_context(ordinal);
+  while (begin_context(&measured))
+    end_context(&measured, real.cuCtxCreate_v4(context, parameters, flags, ordinal), context);
+  return measured.measured.result;
 }
 
 /* The primary context comes into being with the first reference; a further one takes nothing. */
 HOOK CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice ordinal) {
-  struct measured_context measured = {0};
-  bool limited = process_is_limited();
-  CUresult result = limited && !device_primary_is_active(ordinal) ? begin_context(&measured, ordinal) : CUDA_SUCCESS;
-  if (result != CUDA_SUCCESS)
-    return result;
+  bool limited = process_is_limited(), exists = limited && device_primary_is_active(ordinal);
+  struct measured_context measured = exists ? (struct measured_context){0} : measured_context(ordinal);
   CUcontext made = NULL;
-  result = real.cuDevicePrimaryCtxRetain(context != NULL ? &made : NULL, ordinal);
-  count_context(&measured, result, &made);
-  if (measured_passes_limit(&measured.measured, result)) {
-    real.cuDevicePrimaryCtxRelease_v2(ordinal);
-    overhead_context_ended(measured.measured.device, made);
-    return measured_refuse(&measured.measured);
-  }
-  if (result != CUDA_SUCCESS)
-    return result;
+  while (begin_context(&measured))
+    if (context_passes_limit(&measured, real.cuDevicePrimaryCtxRetain(context != NULL ? &made : NULL, ordinal),
+                             &made)) {
+      real.cuDevicePrimaryCtxRelease_v2(ordinal);
+      overhead_context_ended(measured.measured.device, made);
+    }
+  if (measured.measured.result != CUDA_SUCCESS)
+    return measured.measured.result;
   struct device *device = limited ? device_of_ordinal(ordinal) : NULL;
   if (device != NULL)
     __atomic_store_n(&device->primary_context, made, __ATOMIC_RELAXED);

@@ -5,30 +5,7 @@
  */
 #include "cuda/reserve.h"
 
-static CUresult end_module(const struct measured_allocation *measured, CUresult result, CUmodule made,
-                           CUmodule *module) {
-  if (measured_passes_limit(measured, result)) {
-    real.cuModuleUnload(made);
-    return measured_refuse(measured);
-  }
-  if (result == CUDA_SUCCESS)
-    *module = made;
-  return result;
-}
-
-#define LOAD_MODULE(name, parameters, ...)                                                                             \
-  HOOK CUresult name parameters {                                                                                      \
-    struct device *device = measured_device();                                                                         \
-    if (device == NULL || module == NULL)                                                                              \
-      return real.name(module, __VA_ARGS__);                                                                           \
-    struct measured_allocation measured;                                                                               \
-    CUmodule made = NULL;                                                                                              \
-    CUresult result = measured_begin(&measured, device, 0);                                                            \
-    if (result != CUDA_SUCCESS)                                                                                        \
-      return result;                                                                                                   \
-    result = real.name(&made, __VA_ARGS__);                                                                            \
-    return end_module(&measured, result, made, module);                                                                \
-  }
+#define LOAD_MODULE(name, parameters, ...) MEASURED_HOOK(name, module, cuModuleUnload, 0, parameters, __VA_ARGS__)
 
 LOAD_MODULE(cuModuleLoad, (CUmodule * module, const char *path), path)
 LOAD_MODULE(cuModuleLoadData, (CUmodule * module, const void *image), image)
@@ -43,31 +20,11 @@ HOOK CUresult cuModuleUnload(CUmodule module) {
 }
 
 /* A library may be loaded without a context: then nothing is taken yet. */
-static CUresult end_library(const struct measured_allocation *measured, CUresult result, CUlibrary made,
-                            CUlibrary *library) {
-  if (measured_passes_limit(measured, result)) {
-    real.cuLibraryUnload(made);
-    return measured_refuse(measured);
-  }
-  if (result == CUDA_SUCCESS)
-    *library = made;
-  return result;
-}
-
 #define LOAD_LIBRARY(name, source_type)                                                                                \
-  HOOK CUresult name(CUlibrary *library, source_type source, CUjit_option *jit_options, void **jit_values,             \
-                     unsigned jit_count, CUlibraryOption *options, void **values, unsigned count) {                    \
-    struct device *device = measured_device();                                                                         \
-    if (device == NULL || library == NULL)                                                                             \
-      return real.name(library, source, jit_options, jit_values, jit_count, options, values, count);                   \
-    struct measured_allocation measured;                                                                               \
-    CUlibrary made = NULL;                                                                                             \
-    CUresult result = measured_begin(&measured, device, 0);                                                            \
-    if (result != CUDA_SUCCESS)                                                                                        \
-      return result;                                                                                                   \
-    result = real.name(&made, source, jit_options, jit_values, jit_count, options, values, count);                     \
-    return end_library(&measured, result, made, library);                                                              \
-  }
+  MEASURED_HOOK(name, library, cuLibraryUnload, 0,                                                                     \
+                (CUlibrary * library, source_type source, CUjit_option * jit_options, void **jit_values,               \
+                 unsigned jit_count, CUlibraryOption *options, void **values, unsigned count),                         \
+                source, jit_options, jit_values, jit_count, options, values, count)
 
 LOAD_LIBRARY(cuLibraryLoadData, const void *)
 LOAD_LIBRARY(cuLibraryLoadFromFile, const char *)

@@ -109,13 +109,13 @@ static void check_is_listed(const struct device *device) {
 }
 
 void overhead_context_made(struct device *device, CUcontext context, uint64_t before_bytes) {
-  overhead_count_made(device, 0);
   check_is_listed(device);
   uint64_t now_bytes = overhead_uncounted(device).least_bytes;
   struct table_entry entry = {.key = (uintptr_t)context,
                               .bytes = now_bytes > before_bytes ? now_bytes - before_bytes : 0};
   if (device->number >= 0 && table_put(&contexts, entry))
     ledger_add_context(process_ledger(), device->number, entry.bytes);
+  overhead_correct(device, 0);
 }
 
 void overhead_context_ended(const struct device *device, CUcontext context) {

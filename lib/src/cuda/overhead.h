@@ -12,7 +12,8 @@
 bool overhead_is_due(const struct device *device, int64_t max_age_ns);
 bool overhead_correct(struct device *device, int64_t max_age_ns);
 
-/* The same, at once, after the driver has made something for which reserved_bytes are pending: it is overhead then. */
+/* The same, at once, after the driver has made something for which reserved_bytes are pending: it is overhead then, and
+ * they are settled if NVML was asked. */
 bool overhead_count_made(struct device *device, uint64_t reserved_bytes);
 
 /* NVML is asked before anything more is allocated: memory that others use may have been given up here, and stay. */
@@ -32,8 +33,7 @@ static inline uint64_t overhead_elsewhere_bytes(const struct device *device, int
 struct ledger_range overhead_uncounted(const struct device *device);
 bool overhead_is_blurred(const struct device *device);
 
-/* A context has been made, before which device_uncounted_bytes was before_bytes. Asks NVML; its answer counts from the
- * next correction on. */
+/* A context has been made and counted, before which at most before_bytes were uncounted. */
 void overhead_context_made(struct device *device, CUcontext context, uint64_t before_bytes);
 
 /* It is gone, and NVML will be asked next. */

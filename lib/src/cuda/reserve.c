@@ -280,28 +280,57 @@ struct device *measured_device(void) {
   return process_shows_limits() ? device_of_current_context() : NULL;
 }
 
-CUresult measured_begin(struct measured_allocation *measured, struct device *device, uint64_t at_least_bytes) {
-  *measured = (struct measured_allocation){.device = device, .reserved_bytes = ledger_driver_size(at_least_bytes)};
-  if (device == NULL)
-    return CUDA_SUCCESS;
-  CUstreamCaptureMode mode = capture_relax();
-  measured->held_before = device_used_bytes(device, 0);
-  CUresult result = memory_reserve(device, measured->reserved_bytes);
-  capture_restore(mode);
-  return result;
+static uint64_t own_overhead_bytes(const struct device *device) {
+  return ledger_own_usage(process_ledger(), device->number).overhead_bytes;
 }
 
-bool measured_passes_limit(const struct measured_allocation *measured, CUresult result) {
-  bool counted = measured->device != NULL && result == CUDA_SUCCESS &&
-                 overhead_count_made(measured->device, measured->reserved_bytes);
-  memory_cancel(measured->device, measured->reserved_bytes);
-  return counted && memory_is_over(measured->device);
+#define MOST_TRIALS 2
+
+/* Makes room for what is made first, or for what was undone. */
+static CUresult make_room_for(struct measured_allocation *measured) {
+  struct device *device = measured->device;
+  if (measured->trials == 0)
+    return memory_reserve(device, measured->room_bytes);
+  overhead_correct(device, 0);
+  uint64_t left_bytes = own_overhead_bytes(device);
+  uint64_t bytes = measured->overhead_bytes > left_bytes ? measured->overhead_bytes - left_bytes : 0;
+  if (bytes <= measured->room_bytes || measured->trials == MOST_TRIALS)
+    return memory_refuse(device, bytes);
+  measured->room_bytes = bytes;
+  return memory_reserve(device, bytes);
 }
 
-CUresult measured_refuse(const struct measured_allocation *measured) {
-  uint64_t held_bytes = device_used_bytes(measured->device, 0);
-  overhead_correct(measured->device, 0);
-  return memory_refuse(measured->device, held_bytes > measured->held_before ? held_bytes - measured->held_before : 0);
+bool measured_begin(struct measured_allocation *measured) {
+  if (measured->trials > 0 && !measured->is_undone)
+    return false;
+  measured->is_undone = false;
+  if (measured->device != NULL) {
+    CUstreamCaptureMode mode = capture_relax();
+    measured->result = make_room_for(measured);
+    capture_restore(mode);
+    if (measured->result != CUDA_SUCCESS)
+      return false;
+    measured->overhead_before_bytes = own_overhead_bytes(measured->device);
+  }
+  measured->trials++;
+  return true;
+}
+
+void measured_count(struct measured_allocation *measured, CUresult result) {
+  measured->result = result;
+  if (measured->device != NULL &&
+      (result != CUDA_SUCCESS || !overhead_count_made(measured->device, measured->room_bytes)))
+    memory_cancel(measured->device, measured->room_bytes);
+}
+
+/* An allocation that took no more than was reserved does not pass the limit, even if somebody else does. */
+bool measured_is_over(struct measured_allocation *measured) {
+  if (measured->device == NULL || measured->result != CUDA_SUCCESS)
+    return false;
+  measured->overhead_bytes = own_overhead_bytes(measured->device);
+  measured->is_undone = measured->overhead_bytes > measured->overhead_before_bytes + measured->room_bytes &&
+                        memory_is_over(measured->device);
+  return measured->is_undone;
 }
 
 CUresult measured_undone(struct device *device, CUresult result) {

@@ -49,29 +49,62 @@ bool memory_may_be_served(const struct device *device);
 
 /*
  * Things whose memory the driver does not tell beforehand: they are made, NVML is asked what the process holds then,
- * and what passes the limit is undone and refused. They are counted as overhead.
+ * and what passes the limit is undone. They are counted as overhead.
+ *
+ *   while (measured_begin(&measured))
+ *     if (measured_passes_limit(&measured, make()))
+ *       undo();
+ *   return measured.result;
  */
 
 struct measured_allocation {
   struct device *device; /* NULL: not limited */
-  uint64_t held_before;
-  uint64_t reserved_bytes;
+  uint64_t room_bytes;   /* reserved meanwhile: what is surely needed, so that something large is not made at all */
+  uint64_t overhead_before_bytes, overhead_bytes;
+  CUresult result; /* for the program */
+  int trials;
+  bool is_undone;
 };
 
 /* The device of the current context, if this process is limited; else NULL. */
 struct device *measured_device(void);
 
-/* Before the driver's call. The bytes that are surely needed are reserved meanwhile, so that something large does not
- * come into being at all. */
-CUresult measured_begin(struct measured_allocation *measured, struct device *device, uint64_t at_least_bytes);
+static inline struct measured_allocation measured_allocation(struct device *device, uint64_t at_least_bytes) {
+  return (struct measured_allocation){.device = device, .room_bytes = ledger_driver_size(at_least_bytes)};
+}
 
-/* After it: does what was made have to be undone? */
-bool measured_passes_limit(const struct measured_allocation *measured, CUresult result);
+/* Is it to be made? What was undone is made once more if there is room for as much as it took: others who were in its
+ * way may have been undone as well. */
+bool measured_begin(struct measured_allocation *measured);
 
-/* After that was undone: the answer to the program. */
-CUresult measured_refuse(const struct measured_allocation *measured);
+/* Counts what the driver has made. */
+void measured_count(struct measured_allocation *measured, CUresult result);
+
+/* Does it have to be undone? */
+bool measured_is_over(struct measured_allocation *measured);
+
+static inline bool measured_passes_limit(struct measured_allocation *measured, CUresult result) {
+  measured_count(measured, result);
+  return measured_is_over(measured);
+}
 
 /* After something of this kind was given back. */
 CUresult measured_undone(struct device *device, CUresult result);
+
+/* The body of a function that makes something in the current context, and writes its handle to its first parameter. */
+#define MEASURED_HOOK(name, handle, destroy, at_least_bytes, parameters, ...)                                          \
+  HOOK CUresult name parameters {                                                                                      \
+    struct device *device = measured_device();                                                                         \
+    if (device == NULL || (handle) == NULL)                                                                            \
+      return real.name(handle, __VA_ARGS__);                                                                           \
+    struct measured_allocation measured = measured_allocation(device, at_least_bytes);                                 \
+    __typeof__(*(handle)) made = NULL;                                                                                 \
+    while (measured_begin(&measured))                                                                                  \
+      if (measured_passes_limit(&measured, real.name(&made, __VA_ARGS__)))                                             \
+        real.destroy(made);                                                                                            \
+    if (measured.result == CUDA_SUCCESS)                                                                               \
+      *(handle) = made;                                                                                                \
+    return measured.result;                                                                                            \
+  }
 
 #endif

@@ -378,6 +378,7 @@ struct ledger_range ledger_correct(const struct ledger *ledger, int device, cons
   uint64_t corrected = between(add_saturating(own->overhead_bytes, answered_bytes), least, most);
   flow->raises += corrected > own->overhead_bytes;
   own->overhead_bytes = corrected;
+  flow->settled_bytes += answered_bytes;
   show_what_lags(ledger, device, MOST_KEPT_BYTES);
   for (const struct ledger *level = ledger; level != NULL; level = level->above)
     repair(level);

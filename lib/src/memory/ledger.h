@@ -150,7 +150,7 @@ struct ledger_range {
  * overhead. Memory that was allocated or freed meanwhile, and managed memory, may be in driver_bytes or not, which
  * leaves a range; the overhead stays as it was within that, but is no less than what contexts took. It is not lowered
  * when it has been raised since the snapshot. With LEDGER_MADE the caller has just had something made that is overhead:
- * it is counted in full, and in place of answered_bytes that are pending for it. */
+ * it is counted in full, and in place of answered_bytes that were pending for it. */
 enum ledger_cause { LEDGER_LOOKED, LEDGER_MADE };
 struct ledger_range ledger_correct(const struct ledger *ledger, int device, const struct ledger_snapshot *before,
                                    uint64_t driver_bytes, enum ledger_cause cause, uint64_t answered_bytes);
