@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import os
 import subprocess
 import sys
@@ -95,6 +97,35 @@ def test_a_release_that_needs_more_gets_the_real_modules() -> None:
     run(code, AT_SOCKET)
 
 
+def test_a_registry_gets_what_docker_login_has_written(tmp_path: Path) -> None:
+    login = {"username": "me", "password": "secret"}
+    word = base64.b64encode(b"me:secret").decode()
+    (tmp_path / "config.json").write_text(json.dumps({"auths": {"registry.test": {"auth": word}}}))
+    code = """
+import sys
+from vgpurun.engine.docker_py import APIClient
+client = APIClient("unix:///engine.sock", version="1.45")
+print({"docker.auth", "docker.credentials", "docker.utils.build"} & set(sys.modules))
+client._post = lambda url, **given: sys.exit(print(given["headers"]["X-Registry-Auth"].decode()))
+client.pull("registry.test/image")
+"""
+    imported, header = run(code, {**AT_SOCKET, "DOCKER_CONFIG": str(tmp_path)}).splitlines()
+    assert imported == "set()"
+    assert login.items() <= json.loads(base64.urlsafe_b64decode(header)).items()
+
+
+def test_ps_imports_what_reads_containers_when_there_are_some() -> None:
+    code = """
+import sys
+from vgpurun.util.seldom_used import _SELDOM_USED, postpone
+postpone()
+import vgpurun.cli.commands.ps, vgpurun.cli.views.ps, vgpurun.engine.client
+print({name for name in _SELDOM_USED if vars(sys.modules[name])["__spec__"]})
+print({"vgpurun.admission", "vgpurun.host.gpus", "vgpurun.inventory.usage", "vgpurun.slices"} & set(sys.modules))
+"""
+    assert run(code, AT_SOCKET).splitlines() == ["set()", "set()"]
+
+
 def test_paramiko_is_not_imported_where_it_is_installed(tmp_path: Path) -> None:
     (tmp_path / "paramiko.py").write_text("raise SystemExit('imported')")
     for environment in (AT_SOCKET, ELSEWHERE):
@@ -120,6 +151,13 @@ import platform, gettext, random, tempfile, string, bz2, lzma, ipaddress, zlib
 assert string.digits and sys.modules["string"].ascii_letters == letters
 assert platform.system() == "Linux" and platform.machine() and gettext.ngettext("a", "b", 2) == "b"
 assert random.random() < 1 and tempfile.gettempdir() and string.digits and bz2.compress(b"") and lzma.compress(b"")
+import array, base64, csv, fnmatch, grp, math, mmap, ntpath, queue, selectors, shlex, shutil, socket
+assert array.array("i", [1])[0] == 1 and base64.b64decode("YQ==") == b"a" and csv.reader and fnmatch.fnmatch("a", "?")
+assert grp.getgrgid(0).gr_gid == 0 and math.pi > 3 and math.inf == float("inf")
+assert mmap.mmap and ntpath.isabs("c:\\\\a")
+waiting = queue.SimpleQueue()
+assert queue.Queue(1).empty() and type(waiting) is queue.SimpleQueue and selectors.DefaultSelector().close() is None
+assert shlex.split("a b") == ["a", "b"] and shutil.get_terminal_size() and socket.socketpair()[0].close() is None
 assert ipaddress.ip_address("::1").is_loopback and zlib.decompress(zlib.compress(b"a")) == b"a"
 import datetime, pickle, uuid
 assert pickle.loads(pickle.dumps(datetime.datetime(2025, 1, 31))).day == 31 and uuid.uuid4().version == 4

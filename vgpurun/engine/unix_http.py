@@ -339,6 +339,10 @@ def _unused_type(name: str) -> None:
         raise AttributeError(name)
 
 
+def _no_auth_yet(**_: object) -> None:
+    """Answer a new client; docker-py asks again when it talks to a registry."""
+
+
 def stand_ins() -> dict[str, ModuleType]:
     """Return the modules that docker-py is to find under these names while it is imported."""
     exceptions = made("requests.exceptions", RequestException=TransportError, HTTPError=RefusedError)
@@ -353,6 +357,8 @@ def stand_ins() -> dict[str, ModuleType]:
         made("docker.transport", UnixHTTPAdapter=UnixHTTPAdapter),
         *(made(f"docker.api.{name}", **{f"{name.title()}ApiMixin": type(name, (), {})}) for name in _UNUSED_APIS),
         made("docker.types", __getattr__=_unused_type),
+        made("docker.utils.build", __getattr__=_unused_type),  # makes archives of folders
+        later("docker.auth", load_config=_no_auth_yet),
         made("docker.client", DockerClient=None, from_env=None, from_context=None),  # on top of APIClient
         made("docker.context", Context=None, ContextAPI=None),
         later("logging", getLogger=_Logger),

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any
 from vgpurun.errors import OptionError
 from vgpurun.host.gpu_names import match_gpu
 from vgpurun.inventory import guarded
-from vgpurun.inventory.swap_counts import read_swaps
-from vgpurun.inventory.usage import Tenant, TenantDevice
 from vgpurun.limits.quota import Quota, show_range, show_size
 from vgpurun.util.times import show_age, show_moment
 
 if TYPE_CHECKING:
     from vgpurun.engine.client import VgpurunContainer
+    from vgpurun.inventory.usage import Tenant, TenantDevice
 
 SHORT_ID = 12  # characters of an id, as docker shows it
 NO_LIMIT = "no limit"
@@ -33,7 +32,7 @@ _COMMAND_WIDTH = 20
 _STATES = ("created", "restarting", "running", "removing", "paused", "exited", "dead")  # docker's
 
 
-def parse_filters(texts: Sequence[str]) -> list[Callable[[Tenant], bool]]:
+def parse_filters(texts: Sequence[str]) -> list[Callable[["Tenant"], bool]]:
     """Read all --filter KEY=VALUE. Any value of a key is enough, as in docker. Raises OptionError."""
     by_key: dict[str, list[str]] = {}
     for text in texts:
@@ -46,30 +45,30 @@ def parse_filters(texts: Sequence[str]) -> list[Callable[[Tenant], bool]]:
     return [_any_of(_TESTS[key], values) for key, values in by_key.items()]
 
 
-def _any_of(test: Callable[[Tenant, str], bool], values: Sequence[str]) -> Callable[[Tenant], bool]:
+def _any_of(test: Callable[["Tenant", str], bool], values: Sequence[str]) -> Callable[["Tenant"], bool]:
     return lambda tenant: any(test(tenant, value) for value in values)
 
 
-def _has_name(tenant: Tenant, value: str) -> bool:
+def _has_name(tenant: "Tenant", value: str) -> bool:
     try:
         return re.search(value, tenant.name) is not None  # docker takes it as a pattern too
     except re.error:
         raise OptionError(f"--filter 'name={value}' is no regular expression") from None
 
 
-def _has_gpu(tenant: Tenant, value: str) -> bool:
+def _has_gpu(tenant: "Tenant", value: str) -> bool:
     if match_gpu(value, [device.gpu for device in tenant.devices]):
         return True
     return any(uuid.lower().startswith(value.lower()) for uuid, _ in tenant.missing) and len(value) > len("GPU-")
 
 
-def _has_label(tenant: Tenant, value: str) -> bool:
+def _has_label(tenant: "Tenant", value: str) -> bool:
     name, equals, wanted = value.partition("=")
     labels = tenant.container.labels if tenant.container else {}
     return name in labels and (not equals or labels[name] == wanted)
 
 
-_TESTS: Mapping[str, Callable[[Tenant, str], bool]] = {
+_TESTS: Mapping[str, Callable[["Tenant", str], bool]] = {
     "name": _has_name,
     "id": lambda tenant, value: tenant.id.startswith(value),
     "gpu": _has_gpu,
@@ -80,7 +79,7 @@ _TESTS: Mapping[str, Callable[[Tenant, str], bool]] = {
 }
 
 
-def record(tenant: Tenant, is_short: bool) -> dict[str, Any]:
+def record(tenant: "Tenant", is_short: bool) -> dict[str, Any]:
     """Return a container's fields as text for people, by the names in FIELDS."""
     container = tenant.container
     assert container is not None  # ps lists no processes
@@ -106,13 +105,15 @@ def record(tenant: Tenant, is_short: bool) -> dict[str, Any]:
     }
 
 
-def status(tenant: Tenant) -> str:
+def status(tenant: "Tenant") -> str:
     """Return what docker says of a container, and what docker does not know: its GPU's doing, and the guard's."""
     container = tenant.container
     assert container is not None
     if container.status == "running" and any(quota.is_away for quota in _quotas(tenant)):
         is_swapped = any(quota.is_swapped for quota in _quotas(tenant))
         size = show_size(sum(device.suspended_bytes for device in tenant.devices))
+        from vgpurun.inventory.swap_counts import read_swaps
+
         held_up = read_swaps(tenant.folder).held_up if is_swapped else ""
         what = "Waits for its turn" if is_swapped else "Suspended"
         return f"{what}, {size} in host memory{held_up and f' ({held_up})'}"
@@ -131,7 +132,7 @@ def _end(container: "VgpurunContainer") -> str:
     return f", ends in {show_age(left_s)}" if left_s > 0 else ", its time is over"
 
 
-def held_back(tenant: Tenant, quota: Quota) -> str:
+def held_back(tenant: "Tenant", quota: Quota) -> str:
     """Return in a word why no GPU work begins, or nothing."""
     if tenant.stopped.startswith(FROZEN):
         return FROZEN
@@ -139,7 +140,7 @@ def held_back(tenant: Tenant, quota: Quota) -> str:
     return SWAPPED if quota.is_swapped else SUSPENDED if quota.is_suspended else PAUSED if is_paused else ""
 
 
-def _quotas(tenant: Tenant) -> list[Any]:
+def _quotas(tenant: "Tenant") -> list[Any]:
     return [*(each.quota for each in tenant.devices), *(quota for _, quota in tenant.missing)]
 
 
@@ -147,12 +148,12 @@ def _joined(texts: Sequence[str]) -> str:
     return ",".join(texts)
 
 
-def memory_used(device: TenantDevice) -> str:
+def memory_used(device: "TenantDevice") -> str:
     """Return what a container uses of a GPU's memory, for people."""
     return UNKNOWN if device.memory_used_bytes is None else show_size(device.memory_used_bytes)
 
 
-def sm_used(device: TenantDevice) -> str:
+def sm_used(device: "TenantDevice") -> str:
     """Return the share of the last whole second that a container used, for people."""
     return UNKNOWN if device.utilization is None else f"{device.utilization.last_1s:.0f} %"
 

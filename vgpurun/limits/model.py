@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from vgpurun import abi
-from vgpurun.host.gpus import Gpu
+from vgpurun.host.gpu import Gpu
 from vgpurun.limits import quota
 from vgpurun.limits.policies import PRIORITIES, SM_POLICIES, Priority, SmPolicy
 from vgpurun.limits.quota import PerDevice, Quota

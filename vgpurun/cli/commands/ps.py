@@ -36,17 +36,21 @@ def ps(
     slice has the limits of the slice, and its own part of the memory that is used there.
     """
     from vgpurun.cli.views.ps import show
-    from vgpurun.cli.views.templates import Template
     from vgpurun.engine.client import Engine
-    from vgpurun.inventory import usage as smi
     from vgpurun.inventory.listing import FIELDS, SHORT_ID, parse_filters
 
     tests = parse_filters(filters)
     if output_format not in ("table", "json", "csv"):
+        from vgpurun.cli.views.templates import Template
+
         Template(output_format, FIELDS)  # a mistake in it is said before anything else
     containers = Engine.connect().containers(everything or any(text.startswith("status=") for text in filters))
-    all_gpus = gpus_if_any(driver == "sim") if containers else []
-    tenants = [tenant for tenant in smi.read_containers(containers, all_gpus) if all(test(tenant) for test in tests)]
+    tenants = []
+    if containers:
+        from vgpurun.inventory.usage import read_containers
+
+        read = read_containers(containers, gpus_if_any(driver == "sim"))
+        tenants = [tenant for tenant in read if all(test(tenant) for test in tests)]
     if quiet:
         for tenant in tenants:
             click.echo(tenant.id if no_trunc else tenant.id[:SHORT_ID])

@@ -6,18 +6,18 @@ import sys
 import time
 from collections.abc import Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from vgpurun.cli.views.columns import Column, lines, terminal_width
-from vgpurun.cli.views.smi_json import device_json
-from vgpurun.cli.views.templates import Template, columns
 from vgpurun.inventory import listing
-from vgpurun.inventory.cgroups import DriverLimits
-from vgpurun.inventory.usage import Tenant
 from vgpurun.limits.quota import show_range
 from vgpurun.util.times import show_age, show_moment
+
+if TYPE_CHECKING:
+    from vgpurun.inventory.cgroups import DriverLimits
+    from vgpurun.inventory.usage import Tenant
 
 _COLUMNS = (
     Column("CONTAINER ID"),
@@ -36,7 +36,7 @@ _CSV = (
 )  # fmt: skip
 
 
-def show(tenants: Sequence[Tenant], output_format: str, is_short: bool, with_state: bool) -> None:
+def show(tenants: Sequence["Tenant"], output_format: str, is_short: bool, with_state: bool) -> None:
     """Print containers in this format. Raises OptionError for a template that cannot be read."""
     if output_format == "table":
         has_ends = any(each.container and each.container.record.ends_s is not None for each in tenants)
@@ -49,24 +49,29 @@ def show(tenants: Sequence[Tenant], output_format: str, is_short: bool, with_sta
         writer.writeheader()
         writer.writerows(row for tenant in tenants for row in _csv_rows(tenant))
     else:
-        _print_template(Template(output_format, listing.FIELDS), tenants, is_short)
+        _print_template(output_format, tenants, is_short)
 
 
-def _print_template(template: Template, tenants: Sequence[Tenant], is_short: bool) -> None:
+def _print_template(text: str, tenants: Sequence["Tenant"], is_short: bool) -> None:
+    from vgpurun.cli.views.templates import Template, columns
+
+    template = Template(text, listing.FIELDS)
     rows = [template.render(listing.record(tenant, is_short)) for tenant in tenants]
     for row in columns([template.titles(), *rows]) if template.is_table else rows:
         click.echo(row)
 
 
-def _json(tenant: Tenant, is_short: bool) -> dict[str, Any]:
+def _json(tenant: "Tenant", is_short: bool) -> dict[str, Any]:
     return {**listing.record(tenant, is_short), "Devices": devices_json(tenant)}
 
 
-def devices_json(tenant: Tenant, held: DriverLimits = MappingProxyType({})) -> list[dict[str, Any]]:
+def devices_json(tenant: "Tenant", held: "DriverLimits" = MappingProxyType({})) -> list[dict[str, Any]]:
     """Return all GPUs of a container as plain data; of those that are gone only their limits are known.
 
     `held`: what the driver itself holds containers to.
     """
+    from vgpurun.cli.views.smi_json import device_json
+
     gone = [
         {
             "gpu_index": None,
@@ -79,7 +84,7 @@ def devices_json(tenant: Tenant, held: DriverLimits = MappingProxyType({})) -> l
     return [*(device_json(each, held.get((tenant.id, each.gpu.uuid))) for each in tenant.devices), *gone]
 
 
-def _csv_rows(tenant: Tenant) -> list[dict[str, object]]:
+def _csv_rows(tenant: "Tenant") -> list[dict[str, object]]:
     container = tenant.container
     assert container is not None
     first = {
@@ -93,13 +98,13 @@ def _csv_rows(tenant: Tenant) -> list[dict[str, object]]:
     return rows or [dict(first)]
 
 
-def _print_table(tenants: Sequence[Tenant], is_short: bool, with_state: bool) -> None:
+def _print_table(tenants: Sequence["Tenant"], is_short: bool, with_state: bool) -> None:
     rows = [cells for tenant in tenants for cells in _rows(tenant, is_short, with_state)]
     for line in lines(_COLUMNS if with_state else _COLUMNS[:-1], rows, terminal_width()):
         click.echo(line)
 
 
-def _rows(tenant: Tenant, is_short: bool, with_state: bool) -> list[tuple[str, ...]]:
+def _rows(tenant: "Tenant", is_short: bool, with_state: bool) -> list[tuple[str, ...]]:
     """A row for each GPU; what holds for the whole container stands in the first."""
     container = tenant.container
     assert container is not None
