@@ -21,8 +21,10 @@ THREADED = ["ledger", "ledger_levels", "table", "claims", "turns", "profile", "q
 REAL_TIME = ["turns"]  # on this machine's clock
 # They take many seconds of the model's time, or start processes; the latter, some 5 s of a processor and more.
 SLOW = [
-    *TABLES, "hand_over", "shares", "strangers",
-    ("interleaving", "two shares, and one is had again and again"), ("meter", "shares"),
+    *TABLES, "hand_over", "shares", "strangers", "priorities", ("meter", "shares"),
+    ("interleaving", "two shares, and one is had again and again"),
+    ("interleaving", "two shares that do not fit together"),
+    ("interleaving", "what is kept fits beside the others"),
 ]  # fmt: skip
 # Others of the same program fail with them; hand_over has what "turns" shows once more, on simulated time.
 EXHAUSTIVE = [

@@ -98,6 +98,7 @@ def test_a_limit_in_a_variable_is_that_of_the_one_instance(machine: Sandbox) -> 
     assert (seen["uuid"], seen["total"]) == (LARGE, GIB)
 
 
+@pytest.mark.slow
 class TestCommandLine:
     """`vgpurun local` and what shows devices, on the same machine."""
 

@@ -86,6 +86,7 @@ VARIANTS = {
 NEVER_FULL = {"cuGraphUpload_ptsz"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_no_version_escapes(sandbox: Sandbox, variant: str) -> None:
     if variant in ("cuMemAlloc", "cuMemAllocPitch") and platform.machine() != "x86_64":

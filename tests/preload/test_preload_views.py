@@ -362,6 +362,7 @@ def test_every_page_of_nvidia_smi_shows_the_same_small_gpu(sandbox: Sandbox) -> 
         assert applications.stdout == f"{own.pid}, {used_mib} MiB\n"
 
 
+@pytest.mark.slow
 def test_gpustat(sandbox: Sandbox) -> None:
     pytest.importorskip("gpustat")
     with running(sandbox, HOLD.format(mib=100), **LIMIT) as own, running(sandbox, HOLD.format(mib=3), LD_PRELOAD=""):
@@ -371,6 +372,7 @@ def test_gpustat(sandbox: Sandbox) -> None:
     assert [(each["pid"], each["gpu_memory_usage"]) for each in gpu["processes"]] == [(own.pid, CONTEXT_MIB + 100)]
 
 
+@pytest.mark.slow
 def test_nvitop(sandbox: Sandbox) -> None:
     pytest.importorskip("nvitop")
     code = (

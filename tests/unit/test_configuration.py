@@ -179,7 +179,7 @@ def test_nonsense_is_a_mistake_and_no_crash(write: Write) -> None:
     with pytest.raises(ConfigError):
         read_config(write("a: &a [*a]"), is_admins=True)
     with pytest.raises(ConfigError, match="nested"):
-        read_config(write("[" * 100_000), is_admins=True)
+        read_config(write("[" * 1_000), is_admins=True)
 
 
 def test_the_examples_of_the_schema_are_valid(write: Write) -> None:

@@ -61,6 +61,7 @@ def test_docker_is_imported_without_what_guesses_encodings(first: str, is_loaded
     assert run(_REPORT.format(first=first), ELSEWHERE) == f"{is_loaded} False\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("environment", "config", "is_loaded"),
     [
@@ -86,6 +87,7 @@ def test_requests_and_tls_are_imported_where_the_engine_may_need_them(
     assert "requests" in found or not is_loaded
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", ["", "import http.client, logging", "import requests", "import docker"])
 def test_others_find_the_real_modules(first: str) -> None:
     run(f"import sys\n{first}\nimport vgpurun.engine.client\n{_AFTERWARDS}", AT_SOCKET)

@@ -63,6 +63,7 @@ WORKERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WORKERS)
 def test_ten_escapes_at_20_percent(world: Callable[..., World], name: str) -> None:
     made = world()

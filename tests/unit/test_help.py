@@ -38,7 +38,7 @@ def test_help_is_fast(environment: dict[str, str]) -> None:
         return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
     # It takes about 0.12 s, and a busy machine takes longer for the same work.
-    assert min(processor_seconds() for _ in range(5)) < 0.4
+    assert any(processor_seconds() < 0.4 for _ in range(5))
 
 
 def test_verbs_are_loaded_where_they_are_said_to_be() -> None:
