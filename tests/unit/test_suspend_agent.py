@@ -7,11 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from vgpurun import abi
 from vgpurun.errors import EngineError
+from vgpurun.host.folder_watch import NOT_WATCHED, FolderWatch
 from vgpurun.limits.idle import FILE, IdlePolicy, idle_files
+from vgpurun.limits.limits_file import limits_bytes, set_suspended
+from vgpurun.limits.quota import Quota
 from vgpurun.suspend import agent, record
 from vgpurun.suspend.agent import Agent
 from vgpurun.suspend.record import Phase, Record
+from vgpurun.suspend.targets import Target
 from vgpurun.util.atomic_file import atomic_file
 
 
@@ -64,3 +69,34 @@ def test_what_a_state_folder_says_is_read_again_after_each_change(tmp_path: Path
     settles_at(suspended, IdlePolicy(7200, "warn"))
     record.forget(tmp_path)
     assert said(tmp_path) == (None, IdlePolicy(7200, "warn"))
+
+
+@pytest.mark.parametrize("is_watched", [True, False])
+def test_whatever_brings_a_target_into_question_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_watched: bool
+) -> None:
+    """Also where the kernel has no watch left."""
+    if not is_watched:
+        monkeypatch.setattr(FolderWatch, "add", lambda *_: NOT_WATCHED)
+    looking = Agent([], "libcuda", lambda _: None)
+    target = Target("id", "train", tmp_path)
+    looking._targets = [target]
+    (tmp_path / "etc").mkdir()
+    limits = tmp_path / "etc" / "limits"
+
+    def in_question() -> list[Target]:
+        looking._look_over(0)
+        return looking._in_question
+
+    assert in_question() == []
+    limits.write_bytes(limits_bytes([]))
+    assert in_question() == []
+    (tmp_path / FILE).write_bytes(idle_files("2h:warn")[FILE])
+    assert in_question() == in_question() == [target]
+    (tmp_path / FILE).unlink()
+    assert in_question() == []
+    limits.write_bytes(limits_bytes([("GPU-0", Quota(1 << 30))]))
+    set_suspended(limits, abi.SUSPENDED)
+    assert in_question() == in_question() == [target]
+    set_suspended(limits, abi.NOT_SUSPENDED)
+    assert in_question() == []

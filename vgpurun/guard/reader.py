@@ -21,6 +21,7 @@ from vgpurun.guard.processes import (
     read_stat,
 )  # fmt: skip
 from vgpurun.host import freezer, gpus
+from vgpurun.host.folder_watch import NOT_WATCHED, FolderWatch
 from vgpurun.host.freezer import Cgroup, run_of
 from vgpurun.host.gpus import Gpu
 from vgpurun.host.process_watch import ProcessWatch
@@ -47,8 +48,7 @@ class _Known(NamedTuple):
     """A container as it was found, and what tells that it is another now."""
 
     listed: "VgpurunContainer"
-    limits: str
-    changed_ns: int
+    limits: int  # the watch of their folder
     contained: Contained
 
 
@@ -78,6 +78,8 @@ class GuardReader:
         self._namespaces: dict[str, tuple[str, int]] = {}
         self._counted: dict[str, frozenset[int]] = {}
         self._known: dict[str, _Known] = {}
+        self._limits = FolderWatch()
+        self._found: tuple[object, dict[str, Contained]] | None = None  # containers, and what they follow from
         self._utilization: dict[str, tuple[float, Mapping[int, float]]] = {}
         self._unknown: set[str] = set()  # ids of containers that came since the engine was asked
 
@@ -111,6 +113,7 @@ class GuardReader:
         """Let go of all that it has open."""
         self._close_nvml()
         self._watch.close()
+        self._limits.close()
 
     def _close_nvml(self) -> None:
         self._nvml.close()
@@ -206,32 +209,38 @@ class GuardReader:
         self._known = {id_: each for id_, each in self._known.items() if id_ in self._listed}
         self._namespaces = {id_: each for id_, each in self._namespaces.items() if id_ in self._listed}
         self._has_listed = True
+        self._found = None
         self._unknown = set()
         for pid in [pid for pid, each in self._programs.items() if each.container is None]:
             self._programs[pid] = self._read_program(pid, is_listed=True)
 
     def _contained(self) -> dict[str, Contained]:
+        """Limits may be changed at any time, of which the kernel tells."""
+        if changed := self._limits.changed():
+            self._known = {id_: each for id_, each in self._known.items() if each.limits not in changed}
+        if self._found and self._found[0] == (self._programs, self._known):
+            return self._found[1]
         in_use = {each.container for each in self._programs.values() if each.container} | self._stopped.keys()
         known = {id_: self._contained_one(self._listed[id_]) for id_ in in_use & self._listed.keys()}
-        return {id_: each for id_, each in known.items() if each}
+        found = {id_: each for id_, each in known.items() if each}
+        is_known = not self._stopped and known.keys() <= self._known.keys()
+        self._found = ((self._programs, dict(self._known)), found) if is_known else None
+        return found
 
     def _contained_one(self, listed: "VgpurunContainer") -> Contained | None:
-        """Limits may be changed at any time, which shows in the time of their file."""
         cgroup = self._cgroup_of(listed.id)
+        known = self._known.pop(listed.id, None)
         if cgroup is None:
             return None
-        known = self._known.get(listed.id)
-        limits = known.limits if known and known.listed is listed else f"{listed.limits_folder}/etc/limits"
-        try:
-            changed_ns = os.stat(limits).st_mtime_ns  # noqa: PTH116
-        except OSError:
-            changed_ns = 0
-        if known is None or (known.listed, known.changed_ns, known.contained.run) != (listed, changed_ns, cgroup[1]):
+        if known is None or (known.listed, known.contained.run) != (listed, cgroup[1]):
+            limits = self._limits.add(listed.limits_folder / "etc")  # before they are read
             contained = Contained(
                 listed.id, listed.name, listed.user, listed.limits_folder, *cgroup, dict(quotas_now(listed)),
                 listed.slice_name, listed.status == "paused",
             )  # fmt: skip
-            known = self._known[listed.id] = _Known(listed, limits, changed_ns, contained)
+            known = _Known(listed, limits, contained)
+        if known.limits != NOT_WATCHED:
+            self._known[listed.id] = known
         return known.contained
 
     def _cgroup_of(self, container: str) -> tuple[Cgroup, str] | None:

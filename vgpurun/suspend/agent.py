@@ -20,6 +20,7 @@ from vgpurun.admission.tickets import queue
 from vgpurun.errors import EngineError, GpuError, NoEngineError, NoRoomError, VgpurunError
 from vgpurun.host import gpus as devices
 from vgpurun.host.checkpoints import Checkpoints
+from vgpurun.host.folder_watch import NOT_WATCHED, FolderWatch
 from vgpurun.host.gpus import Gpu
 from vgpurun.limits import limits_file, usage_file
 from vgpurun.limits.idle import IdlePolicy, read_idle
@@ -77,6 +78,9 @@ class Agent:
         self._limits = Unchanged("etc/limits", _limits_of, _Limits())
         # Both files come, change and go by a change of the folder, so that one question tells of both.
         self._said = Unchanged[tuple[Record | None, IdlePolicy | None]](".", _said_in, (None, None))
+        self._changes = FolderWatch()
+        self._facts: list[tuple[Target, _Limits, Record | None, IdlePolicy | None]] = []
+        self._facts_of: list[Target] | None = None  # None: look again
         self._in_question: list[Target] = []  # those that are to be seen to
         self._watched: dict[str, Target] = {}  # those that are suspended, or on their way
         self._owners: dict[int, tuple[int | None, str]] = {}  # of processes that use a GPU: their start, and a target
@@ -102,6 +106,7 @@ class Agent:
         self._stopping.set()
         self._thread.join()
         self._swapper.stop()
+        self._changes.close()
 
     def _run(self) -> None:
         while not self._stopping.wait(self._wait_s()):
@@ -298,8 +303,14 @@ class Agent:
     def _look_over(self, _: float) -> None:
         """Find those that take turns, those of which idleness matters, and those to be seen to: mostly few."""
         swapping, with_policy, in_question = [], {}, []
-        for target in self._targets:
-            limits, (found, policy) = self._limits(target.limits_folder), self._said(target.limits_folder)
+        if self._changes.changed() or self._facts_of is not self._targets:
+            folders = [folder for each in self._targets for folder in (each.limits_folder, each.limits_folder / "etc")]
+            are_watched = NOT_WATCHED not in [self._changes.add(folder) for folder in folders]  # before they are read
+            self._facts = [
+                (each, self._limits(each.limits_folder), *self._said(each.limits_folder)) for each in self._targets
+            ]
+            self._facts_of = self._targets if are_watched else None
+        for target, limits, found, policy in self._facts:
             if limits.takes_turns:
                 swapping.append(target)
             if limits.takes_turns or policy:

@@ -1,0 +1,59 @@
+"""Folders that are watched for changes: one call asks about all, where a look at each file would cost a call for each.
+
+A change is one of the files that are directly in a folder, or of the folder itself. The kernel does not tell of what is
+written by a mapping, or by another host.
+"""
+
+import ctypes
+import os
+import struct
+from collections.abc import Set
+from pathlib import Path
+
+_MODIFY, _ATTRIB, _MOVED, _CREATE, _DELETE, _SELF_GONE, _OVERFLOW = 0x2, 0x4, 0xC0, 0x100, 0x200, 0xC00, 0x4000
+_CHANGES = _MODIFY | _ATTRIB | _MOVED | _CREATE | _DELETE | _SELF_GONE
+_EVENT = struct.Struct("iIII")  # struct inotify_event, before the name: watch, what, cookie, length of the name
+_ROOM_BYTES = 64 << 10
+NOT_WATCHED = -1
+
+
+class FolderWatch:
+    """Watches folders until they are removed."""
+
+    def __init__(self) -> None:
+        self._libc = ctypes.CDLL(None)
+        self._file: int = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._watches: set[int] = set()
+
+    def add(self, folder: Path | str) -> int:
+        """Return the number by which changed() calls it, NOT_WATCHED where the kernel has no watch left or no folder.
+
+        One that is watched already keeps its number.
+        """
+        watch: int = self._libc.inotify_add_watch(self._file, os.fsencode(folder), _CHANGES)
+        if watch != NOT_WATCHED:
+            self._watches.add(watch)
+        return watch
+
+    def changed(self) -> Set[int]:
+        """Return those with a change since the last call, or since they were added."""
+        found: set[int] = set()
+        while events := self._read():
+            at = 0
+            while at < len(events):
+                watch, what, _, length = _EVENT.unpack_from(events, at)
+                found |= self._watches if what & _OVERFLOW else {watch}
+                at += _EVENT.size + length
+        return found
+
+    def close(self) -> None:
+        """Watch none any more."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def _read(self) -> bytes:
+        try:
+            return os.read(self._file, _ROOM_BYTES) if self._watches else b""
+        except BlockingIOError:
+            return b""
