@@ -6,7 +6,8 @@ IMAGE is one that the engine has, with a `true` and a `sleep`. vgpurun runs it o
 other, so this needs a Docker Engine and docker's own command line, but no GPU. All commands take turns, COUNT times.
 
 Printed are medians: of the time on the clock, which a busy machine makes longer, and of the processor's time, which it
-hardly does. A bare `python -c pass` runs in between, for a measure of the machine and of its Python.
+hardly does. A bare `python -c pass` runs in between, for a measure of the machine and of its Python. The first line
+says which vgpurun it is: a checkout's, or one that was installed from a wheel.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+
+import vgpurun
 
 RUNS = 20
 OTHERS = 8  # containers that hold shares of the GPU while another is admitted
@@ -69,6 +72,7 @@ def main() -> None:
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # it would have every start compile vgpurun anew
     if not os.path.exists("/dev/nvidiactl"):
         os.environ.setdefault("VGPURUN_DRIVER", "sim")
+    print(f"{VGPURUN[0]}, of {Path(vgpurun.__file__).parent}")
     run = [*VGPURUN, "run", "--rm", "--mem", "256m", image, "true"]
     medians = measure(
         {

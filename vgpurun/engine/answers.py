@@ -1,6 +1,5 @@
 """The form of the engine's answers, as far as vgpurun reads them. An answer of another form is not understood."""
 
-import re
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
@@ -21,31 +20,32 @@ _INFO = {
     "ID?": str, "Runtimes?": dict, "DiscoveredDevices?": [dict], "CDISpecDirs?": [str], "SecurityOptions?": [str],
     "CgroupDriver?": str, "DefaultRuntime?": str,
 }  # fmt: skip
-# By the path of the question, without the API's version.
-_FORMS: tuple[tuple[str, _Form], ...] = (
-    ("/info", _INFO),
-    ("/containers/json", [_LISTED]),
-    ("/containers/create", {"Id": str, "Warnings?": [str]}),
-    ("/containers/[^/]+/json", _CONTAINER),
-    ("/containers/[^/]+/exec", {"Id": str}),
-    ("/exec/[^/]+/json", {"Running": bool, "ExitCode?": int}),
-    ("/images/json", [{"RepoTags?": [str]}]),
-    ("/images/.+/json", {"Id": str, "Config?": {"Env?": [str]}, "Os?": str, "Architecture?": str, "Variant?": str}),
-)
+# By the path of the question, without the API's version; * is a name, of an image also with slashes.
+_FORMS: dict[str, _Form] = {
+    "/info": _INFO,
+    "/containers/json": [_LISTED],
+    "/containers/create": {"Id": str, "Warnings?": [str]},
+    "/containers/*/json": _CONTAINER,
+    "/containers/*/exec": {"Id": str},
+    "/exec/*/json": {"Running": bool, "ExitCode?": int},
+    "/images/json": [{"RepoTags?": [str]}],
+    "/images/*/json": {"Id": str, "Config?": {"Env?": [str]}, "Os?": str, "Architecture?": str, "Variant?": str},
+}
 _WORDS = {str: "a text", int: "a number", bool: "true or false", dict: "an object", list: "a list"}
 
 
 def check(url: str, answer: object) -> None:
     """Raise EngineError for an answer of another form than the one that the question has."""
-    path = re.sub(r"^/v[0-9.]+", "", urlsplit(url).path)
-    for pattern, form in _FORMS:
-        if re.fullmatch(pattern, path):
-            for fault in _faults(answer, form, "the whole"):
-                raise EngineError(
-                    f"the engine's answer to {path} is not understood: {fault}; is it a Docker Engine? "
-                    "`docker version` asks it, too"
-                )
-            return
+    names = urlsplit(url).path.split("/")[1:]
+    if names[0][:1] == "v" and names[0][1:2].isdecimal():
+        del names[0]
+    path = "/".join(["", *names])
+    form = _FORMS.get(path if len(names) < 3 else f"/{names[0]}/*/{names[-1]}")
+    for fault in _faults(answer, form, "the whole") if form else ():
+        raise EngineError(
+            f"the engine's answer to {path} is not understood: {fault}; is it a Docker Engine? "
+            "`docker version` asks it, too"
+        )
 
 
 def _faults(found: object, form: _Form, name: str) -> Iterator[str]:

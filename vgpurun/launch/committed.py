@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 
 from vgpurun import abi
 
-_LIMIT_OF_DEVICE = re.compile(rf"({abi.ENV_MEMORY_LIMIT}|{abi.ENV_SM_LIMIT})_[0-9]+")
+_LIMIT_OF_DEVICE = rf"({abi.ENV_MEMORY_LIMIT}|{abi.ENV_SM_LIMIT})_[0-9]+"
 
 
 def own_variables(of_image: Mapping[str, str]) -> dict[str, str]:
@@ -17,7 +17,7 @@ def own_variables(of_image: Mapping[str, str]) -> dict[str, str]:
     was_limited = of_image.get(abi.ENV_USAGE_FILE) == abi.CONTAINER_USAGE
     own = {}
     for name, value in of_image.items():
-        if was_limited and _LIMIT_OF_DEVICE.fullmatch(name) and value.isdecimal():
+        if was_limited and re.fullmatch(_LIMIT_OF_DEVICE, name) and value.isdecimal():
             continue
         parts = value.split(":")
         kept = [part for part in parts if not PurePosixPath(part).is_relative_to(abi.CONTAINER_DIR)]
