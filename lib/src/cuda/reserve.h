@@ -73,8 +73,8 @@ static inline struct measured_allocation measured_allocation(struct device *devi
   return (struct measured_allocation){.device = device, .room_bytes = ledger_driver_size(at_least_bytes)};
 }
 
-/* Is it to be made? What was undone is made once more if there is room for as much as it took: others who were in its
- * way may have been undone as well. */
+/* Is it to be made? After it was undone it is made once more if there is room for as much as it took: others who were
+ * in its way may have been undone as well. */
 bool measured_begin(struct measured_allocation *measured);
 
 /* Counts what the driver has made. */
