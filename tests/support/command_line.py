@@ -11,13 +11,16 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from functools import cache
 from pathlib import Path
 
 from support import WITH_ADMIN_FILE
 
-# Variables that the loader, Python, or a module that `starter.py` has imported heeds as a process starts.
+# Variables that the loader, Python, or a module that `starter.py` has imported heeds as a process starts; and those of
+# them that only count for what the command line starts.
 _OF_THE_START = ("LD_", "LC_", "LANG", "PYTHON", "MPL")
+_OF_CHILDREN = ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE")
+# Each has one process at a time, and threads run several at once.
+_idle: list[socket.socket] = []
 
 
 def run(
@@ -39,7 +42,7 @@ def run(
             capture_output=True, text=True, timeout=timeout_s,
         )  # fmt: skip
     request = [[*arguments], {**environment}, str(folder.absolute()), admin_file and str(admin_file)]
-    starter = _starter()
+    starter = _idle.pop() if _idle else _new_starter()
     with open(os.devnull) as nothing, tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:
         socket.send_fds(starter, [json.dumps(request).encode()], [each.fileno() for each in (nothing, out, errors)])
         number = int(starter.recv(20))
@@ -48,20 +51,23 @@ def run(
             exit_code = int(starter.recv(20))
         except BaseException:
             os.kill(number, signal.SIGKILL)
-            _starter.cache_clear()
             raise
         starter.settimeout(None)
+        _idle.append(starter)
         for stream in (out, errors):
             stream.seek(0)
         return subprocess.CompletedProcess(arguments, exit_code, out.read(), errors.read())
 
 
 def _at_start(environment: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in environment.items() if name.startswith(_OF_THE_START)}
+    return {
+        name: value
+        for name, value in environment.items()
+        if name.startswith(_OF_THE_START) and name not in _OF_CHILDREN
+    }
 
 
-@cache
-def _starter() -> socket.socket:
+def _new_starter() -> socket.socket:
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with its:
         program = [sys.executable, Path(__file__).with_name("starter.py"), str(its.fileno())]

@@ -10,10 +10,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from support import CHECKOUT, LIBRARY, python_of
+from support import CHECKOUT, LIBRARY, command_line, python_of
 from vgpurun.host import checkpoint_calls
 from vgpurun.host.checkpoints import ProcessState
 
@@ -49,11 +49,13 @@ class Host:
 
     def vgpurun(self, *words: str, user: int | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
         """Run the command line, as another user if one is given."""
-        with nullcontext((sys.executable,)) if user is None else python_of(user) as python:
+        environment = {**self.environment, **variables}
+        if user is None:
+            return command_line.run(words, environment)
+        with python_of(user) as python:
             return subprocess.run(
-                [*python, "-m", "vgpurun", *words],
-                env={**self.environment, **variables}, capture_output=True, text=True, timeout=60, check=False,
-            )  # fmt: skip
+                [*python, "-m", "vgpurun", *words], env=environment, capture_output=True, text=True, timeout=60
+            )
 
     def start(self, *words: str, is_group: bool = False, **variables: str) -> subprocess.Popen[str]:
         """Start the command line, in a process group of its own if need be."""
