@@ -92,6 +92,7 @@ class MemoryDuty(Duty):
         self._over: dict[str, Over] = {}
         self._limits: dict[str, int] = {}
         self._limits_on = Derived(lambda look: list(_limits_on(look)))
+        self._quiet: object = None  # what a look has found where all were within their limits
         self._recorded = {(each.container, each.run) for each in state.recorded if each.cause == MEMORY}
         # Bytes held when it was acted on, by the guard or an administrator. Up to there it is one cause.
         self._settled: dict[str, int] = memory.setdefault("settled", {})
@@ -99,6 +100,8 @@ class MemoryDuty(Duty):
     def look(self, look: Look) -> Actions:
         """Yield what is to be done about each limit that is passed, and what can be undone."""
         shared = self._limits_on(look)
+        if (shared, look.held) == self._quiet and not self._state.stopped:
+            return
         within = set()
         for each in shared:
             held = _held(look, each)
@@ -112,7 +115,9 @@ class MemoryDuty(Duty):
             elif self._policy != "off":
                 yield from self._judge(look, each, held)
         yield from self._thawed(look, within)
-        self._drop({each.key for each in shared}, look)
+        keys = {each.key for each in shared}
+        self._drop(keys, look)
+        self._quiet = (shared, look.held) if within == keys else None
 
     def _follow_limit(self, look: Look, each: Sharing, held: int) -> None:
         """Let the library hold a limit that is lowered below what is in use: it refuses until there is room.
