@@ -357,7 +357,6 @@ def stand_ins() -> dict[str, ModuleType]:
         made("docker.transport", UnixHTTPAdapter=UnixHTTPAdapter),
         *(made(f"docker.api.{name}", **{f"{name.title()}ApiMixin": type(name, (), {})}) for name in _UNUSED_APIS),
         made("docker.types", __getattr__=_unused_type),
-        made("docker.utils.build", __getattr__=_unused_type),  # makes archives of folders
         later("docker.auth", load_config=_no_auth_yet),
         made("docker.client", DockerClient=None, from_env=None, from_context=None),  # on top of APIClient
         made("docker.context", Context=None, ContextAPI=None),
