@@ -6,6 +6,8 @@ import os
 import resource
 from pathlib import Path
 
+import pytest
+
 from vgpurun.host.folder_watch import NOT_WATCHED, FolderWatch
 
 
@@ -69,3 +71,22 @@ def test_what_cannot_be_watched(tmp_path: Path) -> None:
     assert without.add(tmp_path) == NOT_WATCHED
     assert without.changed() == set()
     without.close()
+
+
+def test_changes_without_end_hold_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    watch = FolderWatch()
+    number = watch.add(tmp_path)
+    (tmp_path / "file").touch()
+    read, reads = os.read, []
+
+    def read_while_somebody_writes(file: int, count: int) -> bytes:
+        events = read(file, count)
+        reads.append(count)
+        assert len(reads) < 100
+        os.utime(tmp_path / "file", (len(reads), 1))
+        return events
+
+    monkeypatch.setattr(os, "read", read_while_somebody_writes)
+    assert watch.changed() == {number}
+    assert watch.changed() == {number}, "which came in the meantime"
+    watch.close()

@@ -5,15 +5,16 @@ written by a mapping, or by another host.
 """
 
 import ctypes
+import fcntl
 import os
 import struct
+import termios
 from collections.abc import Set
 from pathlib import Path
 
 _MODIFY, _ATTRIB, _MOVED, _CREATE, _DELETE, _SELF_GONE, _OVERFLOW = 0x2, 0x4, 0xC0, 0x100, 0x200, 0xC00, 0x4000
 _CHANGES = _MODIFY | _ATTRIB | _MOVED | _CREATE | _DELETE | _SELF_GONE
 _EVENT = struct.Struct("iIII")  # struct inotify_event, before the name: watch, what, cookie, length of the name
-_ROOM_BYTES = 64 << 10
 NOT_WATCHED = -1
 
 
@@ -38,12 +39,11 @@ class FolderWatch:
     def changed(self) -> Set[int]:
         """Return those with a change since the last call, or since they were added."""
         found: set[int] = set()
-        while events := self._read():
-            at = 0
-            while at < len(events):
-                watch, what, _, length = _EVENT.unpack_from(events, at)
-                found |= self._watches if what & _OVERFLOW else {watch}
-                at += _EVENT.size + length
+        events, at = self._read(), 0
+        while at < len(events):
+            watch, what, _, length = _EVENT.unpack_from(events, at)
+            found |= self._watches if what & _OVERFLOW else {watch}
+            at += _EVENT.size + length
         return found
 
     def close(self) -> None:
@@ -53,7 +53,8 @@ class FolderWatch:
             self._file = -1
 
     def _read(self) -> bytes:
-        try:
-            return os.read(self._file, _ROOM_BYTES) if self._watches else b""
-        except BlockingIOError:
+        """Return the events so far: somebody who may write in a folder could make more without end."""
+        if not self._watches:
             return b""
+        (there_bytes,) = struct.unpack("i", fcntl.ioctl(self._file, termios.FIONREAD, bytes(4)))
+        return os.read(self._file, there_bytes) if there_bytes else b""
