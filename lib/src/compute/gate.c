@@ -143,7 +143,7 @@ static void drain_and_pass(const struct wait *wait) {
 }
 
 void gate_note_activity(struct meter *meter, int64_t more_ns) {
-  int64_t at_most_ns = OVERRUN_TIMES * get(meter->in_flight_ns) + more_ns;
+  int64_t at_most_ns = OVERRUN_TIMES * max(left_ns(meter), 0) + more_ns;
   if (meter->takes_turns)
     turns_note_activity(&meter->turns, meter->driver->now_ns() + at_most_ns);
 }
