@@ -53,7 +53,8 @@ struct workload {
   int burst;         /* launches on a stream before the next one's turn; 0: one */
   int graph_kernels; /* 0: launches, not graphs */
   int waits;         /* synchronises after each launch */
-  double pause_us;   /* and then does something else */
+  double pause_us;   /* and then does something else, for up to so much longer or shorter: */
+  double varies_us;
 };
 
 static const struct workload workloads[] = {
@@ -67,7 +68,14 @@ static const struct workload workloads[] = {
     {.name = "streams", .units = 1, .unit_us = 200, .blocks = 33, .streams = 4},
     {.name = "bursts", .units = 1, .unit_us = 1000, .blocks = 33, .streams = 4, .burst = 8},
     {.name = "third", .units = 1, .unit_us = 1000, .blocks = 132, .streams = 1, .waits = 1, .pause_us = 2300},
-    {.name = "request", .units = 2, .unit_us = 1000, .blocks = 132, .streams = 1, .waits = 1, .pause_us = 18000},
+    {.name = "request",
+     .units = 2,
+     .unit_us = 1000,
+     .blocks = 132,
+     .streams = 1,
+     .waits = 1,
+     .pause_us = 18000,
+     .varies_us = 1000},
     {.name = "endless", .units = 4000000000u, .unit_us = 1000, .blocks = 132, .streams = 1, .waits = 1},
 };
 
@@ -191,7 +199,7 @@ static void *work(void *unused) {
     if (workload->pause_us > 0) {
       if (bench.requests < MAX_REQUESTS && asked_ns >= bench.begin_at_ns + bench.settle_ns)
         bench.requests_ns[bench.requests++] = now_ns() - asked_ns;
-      sleep_ns(workload->pause_us * 1000);
+      sleep_ns((workload->pause_us + workload->varies_us * (count * 13 % 34 - 17) / 17) * 1000);
     }
   }
   return unused;
