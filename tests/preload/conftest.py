@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from sandbox import MACHINE, PROGRAMS, SIMULATED_DRIVER, Sandbox, tenant_of
 
-from support import CHECKOUT, unavailable
+from support import PYTHON_PATH, unavailable
 from support.programs_of_c import built
 from support.suspension import Guard, Host, Program
 
@@ -29,7 +29,7 @@ def sandbox(built_library: Path, tmp_path: Path) -> Iterator[Sandbox]:
         "VGPUSIM_CONFIG": str(config),
         "VGPUSIM_STATE": str(tmp_path / "sim.state"),
         "CUDA_DEVICE_MEMORY_SHARED_CACHE": str(tmp_path / "usage"),
-        "PYTHONPATH": str(CHECKOUT / "tests"),
+        "PYTHONPATH": PYTHON_PATH,
         "PYTHONDONTWRITEBYTECODE": "1",
     }
     yield Sandbox(tmp_path, environment)

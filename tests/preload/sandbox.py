@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import tempfile
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from support import LIBRARY
+from support import BARE_PYTHON, LIBRARY
 from vgpurun import abi
 
 SIMULATED_DRIVER = LIBRARY.parent / "sim"
@@ -63,14 +62,14 @@ class Sandbox:
 
     def python(self, code: str, timeout_s: float = 60, **limits: str) -> str:
         """Run Python code under the library and return what it printed; it must succeed."""
-        result = self.run([sys.executable, "-c", code], timeout_s, **limits)
+        result = self.run([*BARE_PYTHON, "-c", code], timeout_s, **limits)
         assert result.returncode == 0, result.stdout + result.stderr
         return result.stdout.strip()
 
     def start_python(self, code: str, **limits: str) -> subprocess.Popen[str]:
         """Start Python code under the library; its standard streams are pipes."""
         return subprocess.Popen(
-            [sys.executable, "-u", "-c", code],
+            [*BARE_PYTHON, "-u", "-c", code],
             env=self.variables(**limits),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

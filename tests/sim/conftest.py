@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from simulated import SIMULATED_DRIVER, TWO_DEVICES, Machine
 
-from support import CHECKOUT
+from support import CHECKOUT, PYTHON_PATH
 
 
 @pytest.fixture(scope="session")
@@ -32,7 +32,7 @@ def machine(simulated_driver: Path, tmp_path: Path) -> Iterator[Machine]:
             "LD_LIBRARY_PATH": str(simulated_driver),
             "VGPUSIM_CONFIG": str(tmp_path / "sim.yaml"),
             "VGPUSIM_STATE": str(tmp_path / "sim.state"),
-            "PYTHONPATH": str(CHECKOUT / "tests"),
+            "PYTHONPATH": PYTHON_PATH,
             "PYTHONDONTWRITEBYTECODE": "1",
         },
     )

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from support import LIBRARY
+from support import BARE_PYTHON, LIBRARY
 
 SIMULATED_DRIVER = LIBRARY.parent / "sim"
 UUID_A = "GPU-aaaaaaaa-0000-0000-0000-000000000000"
@@ -70,14 +69,14 @@ class Machine:
 
     def python(self, code: str, *, start: bool = True, **variables: str) -> str:
         """Run code that must succeed, and return what it printed. `start`: with cuInit and a context on device 0."""
-        result = self.run(sys.executable, "-c", self._program(code, start), **variables)
+        result = self.run(*BARE_PYTHON, "-c", self._program(code, start), **variables)
         assert result.returncode == 0, result.stdout + result.stderr
         return result.stdout.strip()
 
     def start_python(self, code: str, *, start: bool = True, **variables: str) -> subprocess.Popen[str]:
         """Start code whose standard streams are pipes; it ends with the test."""
         process = subprocess.Popen(
-            [sys.executable, "-u", "-c", self._program(code, start)],
+            [*BARE_PYTHON, "-u", "-c", self._program(code, start)],
             env={**self.environment, **variables},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -13,11 +13,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
+import pynvml
 import pytest
 
 CHECKOUT = Path(__file__).resolve().parent.parent.parent
 LIBRARY = CHECKOUT / "lib" / "build" / "libvgpu.so"
 IN_CGROUP2 = CHECKOUT / "tests" / "support" / "in_cgroup2"
+# For the programs of hundreds of tests: to look for installed packages takes a third of Python's start. They have some.
+BARE_PYTHON = (sys.executable, "-S")
+PYTHON_PATH = f"{CHECKOUT / 'tests'}:{Path(pynvml.__file__).parent}"
 # How often the longest tests do their thing; a release wants a thousand.
 ROUNDS = int(os.environ.get("VGPURUN_STRESS_ROUNDS", "60"))
 T = TypeVar("T")

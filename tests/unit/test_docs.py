@@ -84,13 +84,13 @@ def test_only_what_is_between_the_markers_changes() -> None:
         docs.filled("<!-- options:begin -->")
 
 
-def test_writing_and_checking(tmp_path: Path) -> None:
+def test_writing_and_checking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     document = tmp_path / "page.md"
     document.write_text("<!-- options:begin -->\n<!-- options:end -->\n")
 
     def run(*arguments: str) -> int:
-        command = [sys.executable, "-m", "vgpurun.docs.tables", *arguments, str(document)]
-        return subprocess.run(command, capture_output=True).returncode
+        monkeypatch.setattr(sys, "argv", ["tables", *arguments, str(document)])
+        return docs.main()
 
     assert run("--check") == 1
     assert run() == 0

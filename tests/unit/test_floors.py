@@ -39,21 +39,21 @@ FLOORS = (
 HEIGHTS = {name: -number for number, floor in enumerate(FLOORS) for name in floor.split()}
 
 
-@cache
-def modules() -> list[tuple[Path, ast.Module]]:
-    """Return every file below vgpurun/, by its path there, and its syntax tree."""
-    return [(path.relative_to(SOURCES), ast.parse(path.read_text())) for path in sorted(SOURCES.rglob("*.py"))]
+def modules() -> list[Path]:
+    """Return every file below vgpurun/, by its path there."""
+    return [path.relative_to(SOURCES) for path in sorted(SOURCES.rglob("*.py"))]
 
 
-def imported(tree: ast.Module) -> Iterator[str]:
+def imported(source: str) -> Iterator[str]:
     """Yield what a file imports of vgpurun, by its name there (`host.gpus`), wherever in the file that is."""
-    for node in ast.walk(tree):
+    for node in ast.walk(ast.parse(source)):
         names = [each.name for each in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
         if isinstance(node, ast.ImportFrom):
             names = [f"{node.module}.{name}" for name in names]
         yield from (name.removeprefix("vgpurun.") for name in names if name.startswith("vgpurun."))
 
 
+@cache
 def package(name: str) -> str:
     """Return the folder that a name is in, as FLOORS has it; a module of vgpurun/ itself stands for itself."""
     first, *others = name.split(".")
@@ -67,14 +67,14 @@ def package(name: str) -> str:
 
 
 def test_every_package_has_a_floor() -> None:
-    assert {package(".".join(path.with_suffix("").parts)) for path, _ in modules()} == set(HEIGHTS)
+    assert {package(".".join(path.with_suffix("").parts)) for path in modules()} == set(HEIGHTS)
 
 
 def test_no_import_runs_up() -> None:
     arrows = []
-    for path, tree in modules():
+    for path in modules():
         here = package(".".join(path.with_suffix("").parts))
-        for name in imported(tree):
+        for name in imported((SOURCES / path).read_text()):
             there = package(name)
             if there != here and HEIGHTS[there] >= HEIGHTS[here]:
                 arrows.append(f"{path} imports {name}, which is above it")

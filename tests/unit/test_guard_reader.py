@@ -416,6 +416,8 @@ assert ctypes.CDLL(None).mount(b'gone', place.encode(), b'fuse', 0, options) == 
 read = GuardReader({}, lambda *words: print(*words, flush=True), time.monotonic)
 for name in (f'{place}/usage', f'{place}/usage', f'{place}/usage', '/none'):
     with subprocess.Popen(['sleep', '600'], env={abi.ENV_USAGE_FILE: name}) as program:
+        while not open(f'/proc/{program.pid}/environ').read():  # what it runs is not there yet
+            time.sleep(0.01)
         began_s = time.monotonic()
         print(read._is_counted_elsewhere(program.pid), time.monotonic() - began_s < 20, flush=True)
         program.kill()

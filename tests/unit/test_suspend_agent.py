@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 
@@ -49,26 +50,32 @@ def test_a_step_that_fails(monkeypatch: pytest.MonkeyPatch, name: str, error: Ex
     assert len(said) == 1 and str(error) in said[0]
 
 
-def test_what_a_state_folder_says_is_read_again_after_each_change(tmp_path: Path) -> None:
+def test_what_a_state_folder_says_is_read_again_after_each_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Mostly it says nothing, which is remembered too."""
     said = Agent([], "libcuda", lambda _: None)._said
+    folder = tmp_path / "state"
+    folder.mkdir()
 
     def settles_at(found: Record | None, policy: IdlePolicy | None) -> None:
-        assert said(tmp_path) == (found, policy)
-        end_s = time.monotonic() + 20
-        while said(tmp_path) is not said(tmp_path):  # it is read still
-            assert time.monotonic() < end_s
-            time.sleep(0.05)
+        assert said(folder) == (found, policy)
+        while tmp_path.stat().st_ctime_ns == folder.stat().st_ctime_ns:  # what changes next would have this time, too
+            os.utime(tmp_path)
+        with monkeypatch.context() as later:
+            later.setattr(time, "time_ns", lambda: 1 << 62)
+            said(folder)
+        assert said(folder) is said(folder)  # it is read no more
 
     suspended = Record(Phase.SUSPENDED, (), {}, False, "somebody", 1.0, 1)
     settles_at(None, None)
-    record.write(tmp_path, suspended)
+    record.write(folder, suspended)
     settles_at(suspended, None)
-    with atomic_file(tmp_path / FILE) as half_made:
+    with atomic_file(folder / FILE) as half_made:
         half_made.write_bytes(idle_files("2h:warn")[FILE])
     settles_at(suspended, IdlePolicy(7200, "warn"))
-    record.forget(tmp_path)
-    assert said(tmp_path) == (None, IdlePolicy(7200, "warn"))
+    record.forget(folder)
+    assert said(folder) == (None, IdlePolicy(7200, "warn"))
 
 
 @pytest.mark.parametrize("is_watched", [True, False])
