@@ -1,12 +1,13 @@
 """The program `vgpurun`, which is also `python -m vgpurun`.
 
-Until main() begins, Python answers Ctrl-C with a traceback: what takes long to import comes in main().
+Until main() begins, Python answers Ctrl-C with a traceback: what takes long to import comes in main(), and that is even
+`signal`, which imports a dozen others.
 """
 
 import gc
 import os
-import signal
 import sys
+from _signal import SIG_DFL, SIGINT, signal  # type: ignore[import-not-found]
 
 # A start makes some ten thousand objects that stay: the collector would walk through them dozens of times.
 _GARBAGE_THRESHOLD = 100_000
@@ -17,7 +18,7 @@ _SWITCH_S = (
 
 def main() -> None:
     """Run the command line. Before and after, Ctrl-C ends the process at once, without a traceback."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal(SIGINT, SIG_DFL)
     gc.set_threshold(_GARBAGE_THRESHOLD)
     sys.setswitchinterval(_SWITCH_S)
     from vgpurun.util.seldom_used import postpone

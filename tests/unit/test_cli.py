@@ -290,19 +290,21 @@ def test_a_current_folder_that_is_gone_is_named(environment: dict[str, str], tmp
     refused(result, "the current folder: No such file or directory")
 
 
-@pytest.mark.parametrize("module", ["vgpurun.util.seldom_used", "vgpurun.cli"])
-def test_ctrl_c_while_it_is_loaded_leaves_no_traceback(environment: dict[str, str], module: str) -> None:
-    code = (
+@pytest.mark.parametrize("module", ["enum", "vgpurun.util.seldom_used", "vgpurun.cli"])
+def test_ctrl_c_while_it_is_loaded_leaves_no_traceback(
+    environment: dict[str, str], tmp_path: Path, module: str
+) -> None:
+    """`enum` is the first that any of Python's own modules would import; the program is as it is installed."""
+    (tmp_path / "sitecustomize.py").write_text(
         "import sys, time\n"
         "class Slow:\n"
         "    def find_spec(self, name, *_):\n"
         f"        if name == '{module}': print('loading', flush=True); time.sleep(30)\n"
         "sys.meta_path.insert(0, Slow())\n"
-        "from vgpurun.__main__ import main\n"
-        "main()\n"
     )
-    command = [sys.executable, "-c", code]
+    command = [Path(sys.executable).with_name("vgpurun"), "--version"]
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    environment |= {"PYTHONPATH": str(tmp_path)}
     with subprocess.Popen(command, env=environment, text=True, **streams) as process:  # type: ignore[call-overload]
         assert process.stdout.readline() == "loading\n"
         process.send_signal(signal.SIGINT)
