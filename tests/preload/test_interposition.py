@@ -203,6 +203,7 @@ def test_signals_and_umask_stay_the_programs(sandbox: Sandbox, compile_c: Callab
     assert result.stdout == "unchanged\n", result.stderr
 
 
+@pytest.mark.slow
 def test_threads_that_are_cancelled_while_they_launch_hold_nobody_up(
     sandbox: Sandbox, compile_c: Callable[..., Path]
 ) -> None:

@@ -59,6 +59,7 @@ def smi(environment: dict[str, str], *options: str) -> str:
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=60).stdout
 
 
+@pytest.mark.slow
 def test_whose_the_rest_is(environment: dict[str, str]) -> None:
     sim = CHECKOUT / "lib" / "build" / "sim"
     plain = environment | {"LD_LIBRARY_PATH": str(sim)}

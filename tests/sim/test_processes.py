@@ -87,6 +87,7 @@ print(child); sys.stdin.readline()
         os.kill(child, signal.SIGKILL)
 
 
+@pytest.mark.slow
 def test_kill_at_any_moment(machine: Machine) -> None:
     code = """
 print("running")

@@ -54,6 +54,7 @@ def test_what_is_no_elf_file(content: bytes) -> None:
         read_elf(content)
 
 
+@pytest.mark.slow
 def test_a_damaged_file_is_an_error_or_nonsense_but_never_a_crash() -> None:
     whole = make_elf(needed=("GLIBC_2.2.5", "GLIBC_2.17"), defined=("a", "b"))
     for length in range(len(whole)):

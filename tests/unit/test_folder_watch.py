@@ -42,6 +42,7 @@ def test_each_way_of_changing_a_file_is_told_once(tmp_path: Path) -> None:
     watch.close()
 
 
+@pytest.mark.slow
 def test_all_have_changed_where_too_much_has_happened(tmp_path: Path) -> None:
     folders = [tmp_path / name for name in "ab"]
     for folder in folders:

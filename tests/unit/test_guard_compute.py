@@ -79,7 +79,7 @@ def test_ten_escapes_at_20_percent(world: Callable[..., World], name: str) -> No
     assert made.verbs() == ["hold compute"]
 
 
-@pytest.mark.parametrize("limit", [1, 5, 50, 90])
+@pytest.mark.parametrize("limit", [1, 50, *(pytest.param(limit, marks=pytest.mark.slow) for limit in (5, 90))])
 def test_other_shares(world: Callable[..., World], limit: int) -> None:
     made = world()
     *_, worker = busy(made, sm=limit)

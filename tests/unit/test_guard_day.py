@@ -123,6 +123,7 @@ def run_day(made: World, hours: float, seed: int) -> None:
     assert made.verbs() == [] and made.state.stopped == {}, made.said
 
 
+@pytest.mark.slow
 def test_an_hour(world: Callable[..., World]) -> None:
     run_day(world(memory="kill", outside="kill"), 1.0, 0)
 

@@ -62,6 +62,7 @@ def test_what_is_too_old_is_forgotten_with_its_names(open_store: Callable[..., S
         assert db.execute("SELECT name FROM tenant").fetchall() == [("infer",)]
 
 
+@pytest.mark.slow
 def test_the_file_stays_within_its_size(open_store: Callable[..., Store], history: Path) -> None:
     limit_bytes = 1 << 20
     store = open_store(max_bytes=limit_bytes)
@@ -184,6 +185,7 @@ while True:
 """
 
 
+@pytest.mark.slow
 def test_a_writer_that_is_killed_leaves_whole_transactions(history: Path) -> None:
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
     for _ in range(5):

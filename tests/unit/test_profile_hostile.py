@@ -47,7 +47,8 @@ def random_file(chance: random.Random) -> bytes:
     return good[:kept] + chance.randbytes(len(good) - kept)
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1, 2])
 def test_random_files_are_reported(seed: int, tmp_path: Path) -> None:
     chance = random.Random(seed)
     for number in range(2):
@@ -87,6 +88,7 @@ def nested(levels: int) -> str:
     return "_Z1f1pIiiE" + "".join(f"S_IS{digits[level]}_S{digits[level]}_E" for level in range(levels))
 
 
+@pytest.mark.slow
 def test_a_symbol_cannot_take_all_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demangling._Demangler, "only", demangling._Demangler())
     monkeypatch.setattr(demangling, "_PATIENCE_S", 20)
@@ -142,6 +144,7 @@ def test_a_large_file_is_read_piece_by_piece(tmp_path: Path) -> None:
     assert peak_bytes < 2 << 20  # the file has 4 MiB of records
 
 
+@pytest.mark.slow
 def test_many_processes_take_little_memory(tmp_path: Path) -> None:
     file = new_file(["cuInit", "cuMemAlloc_v2"], ["GPU-a"])
     file.totals[0][0] = layout.Total(1, 0, 0, 5, 5)

@@ -124,6 +124,7 @@ def test_a_folder_without_profiles(tmp_path: Path) -> None:
         assert done.stderr.startswith(f"vgpurun: profile folder {folder}") and done.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_without_the_extra_the_tables_are_left(profile: Path, tmp_path: Path) -> None:
     (tmp_path / "matplotlib.py").write_text("raise ImportError(name='matplotlib')")
     command, environment = [sys.executable, "-m", "vgpurun", "report"], os.environ | {"PYTHONPATH": str(tmp_path)}

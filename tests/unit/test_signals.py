@@ -300,6 +300,7 @@ def test_these_tests_pass_where_the_parent_ignores_signals() -> None:
     assert done.returncode == 0, done.stdout
 
 
+@pytest.mark.slow
 def test_a_daemon_that_is_stopped_goes_on_afterwards() -> None:
     code = (
         "from vgpurun.console.signals import Ending\n"

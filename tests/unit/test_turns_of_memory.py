@@ -138,6 +138,7 @@ def test_three_get_equal_turns_and_moving_takes_a_fifth_at_most(move_s: float) -
     assert not any(each.idle for each in world.exchanges), "one at work is never taken for idle"
 
 
+@pytest.mark.slow
 def test_one_with_more_memory_has_no_longer_turns() -> None:
     world = World(big=Tenant(8.0), small=Tenant(0.5))
     world.run(2000.0)
