@@ -37,3 +37,18 @@ def test_a_column_stays_as_wide_as_it_says() -> None:
 
 def test_no_rows_are_titles_alone() -> None:
     assert lines(COLUMNS, [], 80) == ["ID  NAME  IMAGE  GPU"]
+
+
+def test_columns_leave_in_their_order_where_there_is_no_room() -> None:
+    identity, name, image, gpu = COLUMNS
+    columns = (identity._replace(leaves=2), name, image._replace(leaves=1), gpu)
+    shown = {width: lines(columns, ROWS, width)[1] for width in (None, 25, 24, 16, 15, 12, 5)}
+    assert shown == {
+        None: "abc  a-name-of-22-characters  image:1               10",
+        25: "abc a-name-… image:1   10",
+        24: "abc  a-name-of-22-…   10",
+        16: "abc a-name-…  10",
+        15: "a-name-of…   10",
+        12: "a-name-…  10",
+        5: "a-name-…  10",
+    }

@@ -9,10 +9,10 @@ from vgpurun.limits.quota import Quota, shortest_size, show_size
 
 _COLUMNS = (
     Column("GPU", is_right=True),
-    Column("NAME", can_shrink=True),
-    Column("MEMORY", is_right=True),
-    Column("RESERVED", is_right=True),
-    Column("USED", is_right=True),
+    Column("NAME", can_shrink=True, leaves=1),
+    Column("MEMORY", is_right=True, leaves=4),
+    Column("RESERVED", is_right=True, leaves=3),
+    Column("USED", is_right=True, leaves=2),
     Column("FREE", is_right=True),
     Column("SM FREE", is_right=True),
     Column("LARGEST LAUNCH NOW"),
@@ -20,7 +20,7 @@ _COLUMNS = (
 
 
 def table(found: Sequence[GpuCapacity], launches: Sequence[Quota | None], width: int | None) -> list[str]:
-    """Return the titles and a line for each GPU, without its name where the terminal is too narrow for all."""
+    """Return the titles and a line for each GPU."""
     rows = [
         (
             each.gpu.number,
@@ -34,10 +34,7 @@ def table(found: Sequence[GpuCapacity], launches: Sequence[Quota | None], width:
         )
         for each, launch in zip(found, launches, strict=True)
     ]
-    fitting = lines(_COLUMNS, rows, width)
-    if width is None or max(map(len, fitting)) <= width:
-        return fitting
-    return lines((*_COLUMNS[:1], *_COLUMNS[2:]), [(*row[:1], *row[2:]) for row in rows], width)  # without the name
+    return lines(_COLUMNS, rows, width)
 
 
 def _asked(launch: Quota | None) -> str:

@@ -15,17 +15,17 @@ from vgpurun.limits.quota import show_size
 from vgpurun.metrics.accounting import Account
 
 _HOUR_S = 3600
-_USER, _CONTAINER = Column("USER", can_shrink=True), Column("CONTAINER", can_shrink=True)
+_USER, _CONTAINER = Column("USER", can_shrink=True), Column("CONTAINER", can_shrink=True, least_width=9)
 _FIGURES = (
     Column("GPU", is_right=True),
     Column("GPU HOURS", is_right=True),
-    Column("HOURS", is_right=True),
-    Column("MEAN", is_right=True),
-    Column("MAX", is_right=True),
-    Column("GIB HOURS", is_right=True),
-    Column("MEMORY MAX", is_right=True),
-    Column("IDLE", is_right=True),
-    Column("GIVEN BACK", is_right=True),
+    Column("HOURS", is_right=True, leaves=5),
+    Column("MEAN", is_right=True, leaves=4),
+    Column("MAX", is_right=True, leaves=3),
+    Column("GIB HOURS", is_right=True, leaves=7),
+    Column("MEMORY MAX", is_right=True, leaves=6),
+    Column("IDLE", is_right=True, leaves=2),
+    Column("GIVEN BACK", is_right=True, leaves=1),
 )
 _ACTION = ("verb", "cause", "container", "pid", "name", "user", "gpu", "words")
 _ACTION_COLUMNS = (

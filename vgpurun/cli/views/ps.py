@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from vgpurun.inventory.usage import Tenant
 
 _COLUMNS = (
-    Column("CONTAINER ID"),
+    Column("CONTAINER ID", leaves=4),
     Column("NAME", can_shrink=True),
-    Column("IMAGE", can_shrink=True),
-    Column("GPU", is_right=True),
+    Column("IMAGE", can_shrink=True, leaves=1),
+    Column("GPU", is_right=True, leaves=5),
     Column("MEMORY", is_right=True),
-    Column("COMPUTE", is_right=True),
-    Column("USER"),
-    Column("AGE"),
+    Column("COMPUTE", is_right=True, leaves=6),
+    Column("USER", leaves=3),
+    Column("AGE", leaves=2),
     Column("STATUS", can_shrink=True, least_width=len("Exited (0)…")),  # AGE says nearly the rest
 )
 _CSV = (

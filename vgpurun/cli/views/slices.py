@@ -27,10 +27,10 @@ _COLUMNS = (
     Column("GPU", is_right=True),
     Column("MEMORY", is_right=True),
     Column("COMPUTE", is_right=True),
-    Column("MEMBERS", is_right=True),
-    Column("USER"),
-    Column("FOR", can_shrink=True),
-    Column("AGE"),
+    Column("MEMBERS", is_right=True, leaves=4),
+    Column("USER", leaves=3),
+    Column("FOR", can_shrink=True, leaves=2),
+    Column("AGE", leaves=1),
 )
 
 

@@ -1,14 +1,12 @@
 """How the report of `vgpurun smi` is printed."""
 
-import shutil
-import sys
 from collections.abc import Mapping, Sequence
 
 import click
 
 from vgpurun.abi import LOCK_DIR
 from vgpurun.admission.capacity import GpuCapacity
-from vgpurun.cli.views.columns import Column, cut, lines
+from vgpurun.cli.views.columns import Column, cut, lines, terminal_width
 from vgpurun.cli.views.free import show_free
 from vgpurun.host.gpus import Gpu, GpuUse
 from vgpurun.host.memory_limits import MemoryLimits
@@ -19,9 +17,9 @@ from vgpurun.limits.quota import show_range, show_size
 from vgpurun.limits.usage_file import DeviceReading
 
 _INDENT = 3
-_LEAST_WIDTH = 80  # columns; a narrower terminal breaks the lines
 _WIDE = 100  # columns; a narrower terminal has no room for images
 _USER, _NARROW_USER, _WHAT = 12, 8, 40  # columns that the texts of others are cut to
+_LEAST_NAME = len("   free: 100 GiB, 100 %")
 
 _Row = tuple[str, ...]
 
@@ -38,7 +36,7 @@ def print_table(report: Report, free: Mapping[str, GpuCapacity]) -> None:
 
     `free` has, by UUID, what may still be asked for of each GPU, as far as that is known.
     """
-    width = max(shutil.get_terminal_size().columns, _LEAST_WIDTH) if sys.stdout.isatty() else None
+    width = terminal_width()
     _print(*_use_table(report, free, is_wide=width is None or width >= _WIDE), width)
     readings = [
         (tenant, device, device.reading)
@@ -95,9 +93,15 @@ def _use_table(report: Report, free: Mapping[str, GpuCapacity], is_wide: bool) -
             rows += [_cells(tenant, device) for device in tenant.devices if device.gpu.uuid == gpu.uuid]
         if report.outside(gpu) or report.outside_bytes(gpu, use):
             rows.append(_outside_cells(report, gpu, use))
-    columns = [Column("GPU / CONTAINER", can_shrink=True), Column("USER"), Column("IMAGE / COMMAND", can_shrink=True)]
     of_limit = " / LIMIT" * is_wide
-    columns += [Column(title, is_right=True) for title in (f"MEMORY{of_limit}", f"COMPUTE{of_limit}", "REFUSED")]
+    columns = [
+        Column("GPU / CONTAINER", can_shrink=True, least_width=_LEAST_NAME),
+        Column("USER", leaves=1),
+        Column("IMAGE / COMMAND", can_shrink=True),
+        Column(f"MEMORY{of_limit}", is_right=True),
+        Column(f"COMPUTE{of_limit}", is_right=True, leaves=3),
+        Column("REFUSED", is_right=True, leaves=2),
+    ]
     if is_wide:
         return columns, [(name, cut(user, _USER), cut(what, _WHAT), *rest) for name, user, what, *rest in rows]
     del columns[2]
@@ -145,7 +149,7 @@ def _memory_table(
         on_device = (reading.allocated_bytes, reading.context_bytes, reading.other_bytes)
         sizes = [*(min(size, device.gpu.memory_bytes) for size in on_device), reading.host_bytes]
         rows.append((tenant.full_name, device.gpu.number, *map(show_size, sizes[: len(titles)])))
-    return _columns("MEMORY OF", "GPU", *titles), rows
+    return _columns("MEMORY OF", ("GPU", *titles), leaving=("MODULES, OTHER", "CONTEXTS")), rows
 
 
 def _compute_table(
@@ -157,8 +161,11 @@ def _compute_table(
         shares = [f"{share:.0f} %" for share in reading.utilization]
         throttled = f"{reading.throttled_ns / 1e9:.1f} s"
         rows.append((tenant.name, device.gpu.number, *shares, str(reading.launches), throttled))
-    return _columns("COMPUTE OF", "GPU", "LAST 1 S", "10 S", "60 S", "LAUNCHES", "THROTTLED"), rows
+    titles = ("GPU", "LAST 1 S", "10 S", "60 S", "LAUNCHES", "THROTTLED")
+    return _columns("COMPUTE OF", titles, leaving=("LAUNCHES", "10 S", "60 S", "THROTTLED")), rows
 
 
-def _columns(names: str, *numbers: str) -> list[Column]:
-    return [Column(names, can_shrink=True), *(Column(title, is_right=True) for title in numbers)]
+def _columns(names: str, numbers: Sequence[str], leaving: Sequence[str]) -> list[Column]:
+    leaves = {title: place for place, title in enumerate(leaving, 1)}
+    figures = [Column(title, is_right=True, leaves=leaves.get(title, 0)) for title in numbers]
+    return [Column(names, can_shrink=True, least_width=len(names)), *figures]
