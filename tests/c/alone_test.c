@@ -166,7 +166,7 @@ static void check_lengths(void) {
 /* ---- the host is, for part of the time ----------------------------------------------------------------------------
  */
 
-static void check_hosts(void) {
+static void check_hosts(const uint32_t *percents, int count) {
   static const struct program programs[] = {
       {"20 us every 100 us", 20 * US, 1, 1, NEVER_WAITS, 0, 97 * US, LIKE_THIS},
       {"20 us every 100 us, waited for", 20 * US, 1, 1, WAITS, 0, 72 * US, LIKE_THIS},
@@ -183,14 +183,14 @@ static void check_hosts(void) {
       {"20 of mixed lengths, one name, polled", 130 * US, 20, 1, POLLS, 2 * MS, 0, MIXED_UNDER_ONE_NAME},
       {"4 streams of 200 us every 500 us", 200 * US, 4, 4, NEVER_WAITS, 485 * US, 0, LIKE_THIS},
   };
-  static const uint32_t percents[] = {5, 10, 15, 25, 50, 75, 90};
   for (int p = 0; p < COUNT(programs); p++)
-    check_limits(&programs[p], percents, COUNT(percents));
+    check_limits(&programs[p], percents, count);
 }
 
 int main(int count, char **names) {
   cases_begin(count, names);
   CASE("kernels and graphs") check_lengths();
-  CASE("hosts") check_hosts();
+  CASE("hosts") check_hosts((const uint32_t[]){10, 50, 90}, 3);
+  CASE("hosts at other limits") check_hosts((const uint32_t[]){5, 15, 25, 75}, 4);
   return rows_end();
 }

@@ -291,13 +291,12 @@ static void check_fault(enum fault fault, const struct program *program, bool wi
   row_unless(is_open, shares[0] >= least && shares[0] <= 52 && stall_ns <= 150 * MS && sibling_holds, " ");
 }
 
-static void check_faults(void) {
+static void check_faults(unsigned seed) {
   static const struct program *const programs[] = {&ms_1, &ms_5};
   for (enum fault fault = KILLED_WITH_TURN; fault <= ENDLESS_AND_WAITS; fault++)
     for (int p = 0; p < COUNT(programs); p++)
       for (int with_sibling = 0; with_sibling < 2; with_sibling++)
-        for (unsigned seed = 1; seed <= 2; seed++)
-          check_fault(fault, programs[p], with_sibling, seed);
+        check_fault(fault, programs[p], with_sibling, seed);
 }
 
 /* ---- policies and changes -----------------------------------------------------------------------------------------
@@ -307,7 +306,7 @@ static const struct program half_of_the_time = {MS, 1000, true, S}, light = {500
 
 /* Hard limits hold always; a burst is a weight while others want the GPU, and else no limit; without a limit, a tenant
  * has an even part of what the hard limits leave. */
-static void check_policies(void) {
+static void check_policies(unsigned seed) {
   static const struct {
     const char *name;
     struct {
@@ -327,24 +326,23 @@ static void check_policies(void) {
       {"no limit beside a light one", {{100, VGPU_SM_HARD, &ms_1, 94}, {100, VGPU_SM_HARD, &light, -1}}},
       {"70 beside a light one at 30", {{70, VGPU_SM_HARD, &ms_1, 70}, {30, VGPU_SM_HARD, &light, -1}}},
   };
-  for (int c = 0; c < COUNT(cases); c++)
-    for (unsigned seed = 1; seed <= 2; seed++) {
-      struct model_process *tenants[2];
-      double shares[2] = {0};
-      int count = cases[c].tenants[1].program != NULL ? 2 : 1;
-      bool holds = true;
-      model_start_over(seed);
-      for (int i = 0; i < count; i++) {
-        tenants[i] = tenant(i, cases[c].tenants[i].percent, cases[c].tenants[i].program);
-        model_container(i)->policy = cases[c].tenants[i].policy;
-      }
-      measure_shares(tenants, count, 2 * S, 22 * S, shares);
-      for (int i = 0; i < count; i++) {
-        bool limited = cases[c].tenants[i].policy == VGPU_SM_HARD && cases[c].tenants[i].percent < VGPU_NO_SM_LIMIT;
-        holds &= cases[c].tenants[i].due < 0 || is_within(shares[i], cases[c].tenants[i].due, limited ? 1 : 2);
-      }
-      row(holds, "  %-32s seed %u: %6.2f and %6.2f %%", cases[c].name, seed, shares[0], shares[1]);
+  for (int c = 0; c < COUNT(cases); c++) {
+    struct model_process *tenants[2];
+    double shares[2] = {0};
+    int count = cases[c].tenants[1].program != NULL ? 2 : 1;
+    bool holds = true;
+    model_start_over(seed);
+    for (int i = 0; i < count; i++) {
+      tenants[i] = tenant(i, cases[c].tenants[i].percent, cases[c].tenants[i].program);
+      model_container(i)->policy = cases[c].tenants[i].policy;
     }
+    measure_shares(tenants, count, 2 * S, 22 * S, shares);
+    for (int i = 0; i < count; i++) {
+      bool limited = cases[c].tenants[i].policy == VGPU_SM_HARD && cases[c].tenants[i].percent < VGPU_NO_SM_LIMIT;
+      holds &= cases[c].tenants[i].due < 0 || is_within(shares[i], cases[c].tenants[i].due, limited ? 1 : 2);
+    }
+    row(holds, "  %-32s seed %u: %6.2f and %6.2f %%", cases[c].name, seed, shares[0], shares[1]);
+  }
 }
 
 /* Two jobs of a container, each on a GPU of its own: one flat out, and one that needs less than the limit by itself.
@@ -400,34 +398,33 @@ static void check_both_beside_one_on_each(void) {
 }
 
 /* A second after each change, what the new limit is; a pause begins when what is in flight is done. */
-static void check_changes(void) {
+static void check_changes(unsigned seed) {
   static const struct {
     const char *name;
     const struct program *program, *other;
   } kinds[] = {
       {"50 us", &us_50, NULL}, {"1 ms", &ms_1, NULL}, {"5 ms", &ms_5, NULL}, {"1 ms, in company", &ms_1, &us_50}};
   static const uint32_t percents[] = {50, 10, 90, 30, 1, 80};
-  for (int k = 0; k < COUNT(kinds); k++)
-    for (unsigned seed = 1; seed <= 2; seed++) {
-      int64_t at_ns = 0;
-      model_start_over(seed);
-      struct model_process *process = tenant(0, percents[0], kinds[k].program);
-      if (kinds[k].other != NULL)
-        tenant(1, 10, kinds[k].other);
-      printf("  %-16s seed %u:", kinds[k].name, seed);
-      bool holds = true;
-      for (int p = 0; p < COUNT(percents); p++, at_ns += 3 * S) {
-        model_container(0)->percent = percents[p];
-        double share = measure_share(process, at_ns + S, at_ns + 3 * S);
-        printf(" %6.2f %% at %u,", share, percents[p]);
-        holds &= is_within(share, percents[p], 1);
-      }
-      model_container(0)->paused = true;
-      double paused = measure_share(process, at_ns + 100 * MS, at_ns + 2 * S);
-      model_container(0)->paused = false;
-      double after = measure_share(process, at_ns + 3 * S, at_ns + 5 * S);
-      row(holds && paused == 0 && is_within(after, 80, 1), " %.2f %% paused, %6.2f %% afterwards", paused, after);
+  for (int k = 0; k < COUNT(kinds); k++) {
+    int64_t at_ns = 0;
+    model_start_over(seed);
+    struct model_process *process = tenant(0, percents[0], kinds[k].program);
+    if (kinds[k].other != NULL)
+      tenant(1, 10, kinds[k].other);
+    printf("  %-16s seed %u:", kinds[k].name, seed);
+    bool holds = true;
+    for (int p = 0; p < COUNT(percents); p++, at_ns += 3 * S) {
+      model_container(0)->percent = percents[p];
+      double share = measure_share(process, at_ns + S, at_ns + 3 * S);
+      printf(" %6.2f %% at %u,", share, percents[p]);
+      holds &= is_within(share, percents[p], 1);
     }
+    model_container(0)->paused = true;
+    double paused = measure_share(process, at_ns + 100 * MS, at_ns + 2 * S);
+    model_container(0)->paused = false;
+    double after = measure_share(process, at_ns + 3 * S, at_ns + 5 * S);
+    row(holds && paused == 0 && is_within(after, 80, 1), " %.2f %% paused, %6.2f %% afterwards", paused, after);
+  }
 }
 
 int main(int count, char **names) {
@@ -439,12 +436,15 @@ int main(int count, char **names) {
     check_high_priority_keeps_its_limit();
     check_many_light_ones_of_high_priority();
   }
-  CASE("faults") check_faults();
-  CASE("policies") check_policies();
+  CASE("faults") check_faults(1);
+  CASE("faults, with another seed") check_faults(2);
+  CASE("policies") check_policies(1);
+  CASE("policies, with another seed") check_policies(2);
   CASE("two GPUs") {
     check_apart();
     check_both_beside_one_on_each();
   }
-  CASE("changes") check_changes();
+  CASE("changes") check_changes(1);
+  CASE("changes, with another seed") check_changes(2);
   return rows_end();
 }

@@ -210,7 +210,7 @@ def test_a_gpu_with_a_fault_is_no_longer_offered(host: PluginHost) -> None:
         wait_until(lambda: host.devices() == [sound], "slice without the faulty GPU")
 
 
-@pytest.mark.parametrize("lost", [0, 1])
+@pytest.mark.parametrize("lost", [0, pytest.param(1, marks=pytest.mark.exhaustive)])
 def test_a_lost_gpu_takes_no_other_away(host: PluginHost, lost: int) -> None:
     with host.running(), host.kubelet.plugin(DRIVER) as plugin:
         devices = host.devices()

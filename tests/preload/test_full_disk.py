@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,8 @@ from test_moves_crashes import check
 
 from support import unavailable
 from support.suspension import Host, Program
+
+CHOSEN = [("suspend", "read-only"), ("resume", "full"), ("move", "full")]  # each verb and each kind
 
 
 @pytest.fixture
@@ -30,8 +33,13 @@ def state(host: Host) -> Iterator[Path]:
         pass
 
 
-@pytest.mark.parametrize("kind", ["full", "read-only"])
-@pytest.mark.parametrize("verb", ["suspend", "resume", "move"])
+@pytest.mark.parametrize(
+    ("verb", "kind"),
+    [
+        pytest.param(verb, kind, marks=[pytest.mark.exhaustive] * ((verb, kind) not in CHOSEN))
+        for verb, kind in product(("suspend", "resume", "move"), ("full", "read-only"))
+    ],
+)
 def test_each_step(state: Path, host: Host, start: Callable[..., Program], verb: str, kind: str) -> None:
     """No process is left locked. The next command does what a full disk has prevented."""
     program = start("--mem", "1500m", "--gpus", "device=0")

@@ -56,9 +56,9 @@ def virtual_environment(node: RayNode) -> Path:
     return folder
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive  # test_ray_jobs.py has what a worker may need
 @pytest.mark.timeout(TIMEOUT_S + 120)  # two environments are made in that time
-@pytest.mark.parametrize("version", [NEWEST, pytest.param(OLDEST, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("version", [NEWEST, OLDEST])
 def test_workers_in_environments_of_pip_and_uv(version: str, built_library: Path) -> None:
     with ray_node(version) as node:
         wheels, own = node.folder / "wheels", virtual_environment(node)
