@@ -10,7 +10,9 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
 from support import WITH_ADMIN_FILE
@@ -21,6 +23,7 @@ _OF_THE_START = ("LD_", "LC_", "LANG", "PYTHON", "MPL")
 _OF_CHILDREN = ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE")
 # Each has one process at a time, and threads run several at once.
 _idle: list[socket.socket] = []
+_one_at_a_time = threading.Lock()
 
 
 def run(
@@ -68,6 +71,14 @@ def _at_start(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _new_starter() -> socket.socket:
+    ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with its, _one_at_a_time:
+        socket.send_fds(_forks_starters(), [b"1"], [its.fileno()])
+    return ours
+
+
+@cache
+def _forks_starters() -> socket.socket:
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with its:
         program = [sys.executable, Path(__file__).with_name("starter.py"), str(its.fileno())]

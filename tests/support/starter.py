@@ -1,7 +1,8 @@
 """starter.py SOCKET    starts vgpurun again and again, each time as a process of its own that has it imported
 
-A request is one message: [ARGUMENTS, ENVIRONMENT, FOLDER, ADMIN_FILE or null] in JSON, with the standard streams. It is
-answered by the number of the process, and then by how that ended. The end of the socket is the end of this.
+Each message brings the socket of one more starter, which is forked and runs one at a time. There a request is one
+message: [ARGUMENTS, ENVIRONMENT, FOLDER, ADMIN_FILE or null] in JSON, with the standard streams. It is answered by the
+number of the process, and then by how that ended. The end of a socket is the end of who reads it.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _VERBS = ("run", "local", "report")
 _OF_OTHERS = ("rich.table", "yaml", "jinja2", "matplotlib.figure")
 
 
-def _serve(requests: socket.socket) -> None:
+def _fork_starters(requests: socket.socket) -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     postpone()
     for verb in _VERBS:
@@ -32,6 +33,18 @@ def _serve(requests: socket.socket) -> None:
     for name in _OF_OTHERS:
         with suppress(ImportError):
             import_module(name)
+    while True:
+        message, sockets, _, _ = socket.recv_fds(requests, 1, 1)
+        if not message:
+            return
+        if os.fork() == 0:
+            requests.close()
+            _serve(socket.socket(fileno=sockets[0]))
+            os._exit(0)
+        os.close(sockets[0])
+
+
+def _serve(requests: socket.socket) -> None:
     while True:
         message, streams, _, _ = socket.recv_fds(requests, 1 << 20, 3)
         if not message:
@@ -69,4 +82,4 @@ def _become(
 
 
 if __name__ == "__main__":
-    _serve(socket.socket(fileno=int(sys.argv[1])))
+    _fork_starters(socket.socket(fileno=int(sys.argv[1])))
