@@ -56,9 +56,12 @@ _SELDOM_USED: Mapping[str, Mapping[str, Any]] = {
     "selectors": {},
     "shlex": {},
     "shutil": {},
+    "socket": {},
     "string": {"ascii_letters": "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"},
     "subprocess": {},
     "tarfile": {},
     "tempfile": {},
+    "termios": {},
+    "tty": {},
     "zlib": {},
 }
