@@ -82,6 +82,7 @@ def test_the_costs_of_shares_are_a_table(sandbox: Sandbox) -> None:
     assert len(calls) == 3 and all(float(cells[1]) > 0 for cells in calls)
 
 
+@pytest.mark.exhaustive  # test_suspend.py has what it measures; this says that the bench runs
 def test_suspend(built_library: Path) -> None:
     command = [sys.executable, str(BENCH / "suspend.py"), "--gib", "1", "--times", "2", "--driver", "sim"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
