@@ -34,10 +34,10 @@ static int64_t stalled_ns(struct meter *meter, int64_t now_ns) {
 
 /* When the work ends shows whether it had waited for the launch that was held here: then the patience halves. If not,
  * and the valve had opened, the work just takes long, and is waited for much longer: it may have ended by chance. */
-void gate_note_progress(struct meter *meter, int64_t end_ns, int64_t now_ns) {
+void gate_note_progress(struct meter *meter, int64_t end_ns) {
   int64_t released_ns = swap(meter->released_ns, 0), before_ns = get(meter->patience_ns);
   bool valve_opened = swap(meter->valve_passed, 0) > 0;
-  set(meter->progress_ns, now_ns);
+  set(meter->progress_ns, max(get(meter->progress_ns), end_ns));
   set(meter->held_since_ns, 0);
   if (released_ns != 0 && end_ns - released_ns < before_ns / 4)
     set(meter->patience_ns, max(before_ns / 2, LOOK_NS));

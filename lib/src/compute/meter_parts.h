@@ -99,6 +99,6 @@ bool gate_is_in_step(struct meter *meter, int64_t now_ns);
 void gate_note_activity(struct meter *meter, int64_t more_ns);
 
 /* A batch ended at that time. */
-void gate_note_progress(struct meter *meter, int64_t end_ns, int64_t now_ns);
+void gate_note_progress(struct meter *meter, int64_t end_ns);
 
 #endif

@@ -164,7 +164,7 @@ static void harvest_stream(struct meter_stream *stream) {
     if (state == METER_DONE) {
       int64_t end_ns = place_end(stream, &batch, now_ns);
       settle(stream, &batch, end_ns);
-      gate_note_progress(meter, end_ns, now_ns);
+      gate_note_progress(meter, end_ns);
     } else {
       if (!meter_is_destroyed(stream)) /* after an error of the context, in which nothing runs any more */
         add(meter->to_pay_ns, -batch.paid_ns);
