@@ -151,11 +151,9 @@ static double percentile_ms(int percent) {
   return requests.count > 0 ? (double)requests.took_ns[(requests.count - 1) * percent / 100] / MS : 0;
 }
 
-/* The other's work in flight, since nothing takes a kernel off the GPU but its time-slicing; then the switch, and both
- * hosts. */
+/* A kernel of the other, since nothing takes one off the GPU but its time-slicing; then the switch, and both hosts. */
 static double unavoidable_ms(int64_t kernel_ns) {
-  int64_t in_flight_ns = min(max(kernel_ns, MS), MODEL_SLICE_NS);
-  return (double)(in_flight_ns + MODEL_HAND_OVER_NS + 800 * US) / MS;
+  return (double)(min(kernel_ns, MODEL_SLICE_NS) + MODEL_HAND_OVER_NS + 800 * US) / MS;
 }
 
 /* The 99th percentile is at most 1.5 times what it is alone, or comes from what cannot be avoided; and the training has

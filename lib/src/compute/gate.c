@@ -9,6 +9,7 @@
 #define MOST_AHEAD_NS (2 * TURNS_SLICE_NS) /* of the part of the container's GPU time that falls to a process */
 #define LOOK_NS 500000LL            /* between looks; the least patience; work that stands still for so long waits */
 #define LONGEST_SLEEP_NS 50000000LL /* after which the limit is looked at again: the host may have changed it */
+#define BESIDE_HIGHER_NS 250000LL   /* of work at a time where high priority is there, which waits for what has begun */
 #define OWED_PART 32                /* for which the valve waits, of the time until there are tokens */
 #define OVERRUN_TIMES 2             /* kernels of one name may take now one and now ten milliseconds */
 
@@ -267,8 +268,16 @@ static bool has_room(const struct wait *wait) {
     return true;
   if (wait->others.company && in_flight_ns + wait->cost_ns > TURNS_SLICE_NS)
     return false;
-  return wait->others.higher_priority ? in_flight_ns < METER_BATCH_NS
-                                      : batches < 2 || in_flight_ns < METER_RUN_AHEAD_NS;
+  if (wait->others.higher_priority)
+    return left_ns(meter) < BESIDE_HIGHER_NS && in_flight_ns + wait->cost_ns < METER_BATCH_NS;
+  return batches < 2 || in_flight_ns < METER_RUN_AHEAD_NS;
+}
+
+/* In a batch that passes the gate now: by the first one's cost. */
+static uint32_t most_launches(const struct wait *wait, bool is_let_go) {
+  if (is_let_go)
+    return 1;
+  return wait->others.higher_priority ? (uint32_t)max(BESIDE_HIGHER_NS / wait->cost_ns, 1) : METER_BATCH_LAUNCHES;
 }
 
 /* ---- beside work without a turn ---------------------------------------------------------------------------------- */
@@ -401,5 +410,5 @@ struct batch gate_wait(struct meter_stream *stream, int64_t cost_ns) {
   set(stream->is_free, wait.is_free && !wait.others.company);
   return (struct batch){.open_until_ns = wait.others.company ? wait.now_ns + METER_BATCH_NS : INT64_MAX,
                         .in_company = wait.others.another_tenant,
-                        .most_launches = valve ? 1 : METER_BATCH_LAUNCHES};
+                        .most_launches = most_launches(&wait, valve)};
 }
