@@ -86,6 +86,11 @@ static int64_t left_ns(struct meter *meter) {
   return get(meter->progress_ns) + get(meter->in_flight_ns) - meter->driver->now_ns();
 }
 
+/* By when it will be, at the latest. */
+static int64_t idle_at_ns(struct meter *meter) {
+  return meter->driver->now_ns() + OVERRUN_TIMES * max(left_ns(meter), 0);
+}
+
 /* A part of what is left, and where streams run side by side a smaller one, so that its end is not slept through. */
 static void sleep_a_little(struct meter *meter) {
   int64_t part_ns = min(left_ns(meter) / 4, get(meter->in_flight_ns) / 32);
@@ -127,12 +132,18 @@ static void pass(const struct wait *wait) {
       turns_pass(&other->turns);
 }
 
+void gate_note_activity(struct meter *meter, int64_t more_ns) {
+  if (meter->takes_turns)
+    turns_note_activity(&meter->turns, idle_at_ns(meter) + more_ns);
+}
+
 /* The next one is to find the GPU free: if two were there at once, each would be measured with the other's time. */
 static void drain_and_pass(const struct wait *wait) {
   struct meter *meter = wait->meter;
   int64_t now_ns = meter->driver->now_ns();
   meter_close_all(meter);
   meter_harvest(meter);
+  turns_note_drain(&meter->turns, idle_at_ns(meter));
   while (get(meter->in_flight_batches) > 0 && stalled_ns(meter, now_ns) < patience_ns(meter)) {
     int64_t expected_ns = left_ns(meter);
     if (expected_ns > METER_LATE_NS || expected_ns < -METER_LATE_NS) /* the last moment is not slept through */
@@ -141,12 +152,6 @@ static void drain_and_pass(const struct wait *wait) {
     now_ns = meter->driver->now_ns();
   }
   pass(wait);
-}
-
-void gate_note_activity(struct meter *meter, int64_t more_ns) {
-  int64_t at_most_ns = OVERRUN_TIMES * max(left_ns(meter), 0) + more_ns;
-  if (meter->takes_turns)
-    turns_note_activity(&meter->turns, meter->driver->now_ns() + at_most_ns);
 }
 
 /* Work that does not end holds no turn: it is left to the GPU's own time-slicing. */

@@ -279,6 +279,14 @@ void turns_note_activity(struct turns *turns, int64_t idle_at_ns) {
   claim_release(&turns->lock);
 }
 
+void turns_note_drain(struct turns *turns, int64_t idle_at_ns) {
+  claim_take(&turns->lock);
+  int64_t now_ns = turns->system->now_ns();
+  if (now_ns < turns->own.turn_ends_ns)
+    lease_until(turns, now_ns, idle_at_ns + 2 * TURNS_GRACE_NS);
+  claim_release(&turns->lock);
+}
+
 void turns_pass(struct turns *turns) {
   claim_take(&turns->lock);
   int64_t now_ns = turns->system->now_ns();

@@ -132,4 +132,7 @@ void turns_pass(struct turns *turns);
 void turns_note_activity(struct turns *turns, int64_t idle_at_ns);
 void turns_note_idleness(struct turns *turns);
 
+/* We launch no more before the turn is passed, and expect to be idle at that time: the next one wakes up by that. */
+void turns_note_drain(struct turns *turns, int64_t idle_at_ns);
+
 #endif
