@@ -294,7 +294,7 @@ def test_a_current_folder_that_is_gone_is_named(environment: dict[str, str], tmp
 def test_ctrl_c_while_it_is_loaded_leaves_no_traceback(
     environment: dict[str, str], tmp_path: Path, module: str
 ) -> None:
-    """`enum` is the first that any of Python's own modules would import; the program is as it is installed."""
+    """`enum` is what Python's own `signal` would import first."""
     (tmp_path / "sitecustomize.py").write_text(
         "import sys, time\n"
         "class Slow:\n"
@@ -302,7 +302,7 @@ def test_ctrl_c_while_it_is_loaded_leaves_no_traceback(
         f"        if name == '{module}': print('loading', flush=True); time.sleep(30)\n"
         "sys.meta_path.insert(0, Slow())\n"
     )
-    command = [Path(sys.executable).with_name("vgpurun"), "--version"]
+    command = [sys.executable, "-c", "from vgpurun.__main__ import main; main()"]
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     environment |= {"PYTHONPATH": str(tmp_path)}
     with subprocess.Popen(command, env=environment, text=True, **streams) as process:  # type: ignore[call-overload]
