@@ -108,8 +108,15 @@ def test_frozen_until_it_is_within_again(own_gpu: Cli, debian: str) -> None:
         assert all(" frozen " in own_gpu(verb, *own_gpu.driver).stdout for verb in ("ps", "smi"))
         assert own_gpu("update", *own_gpu.driver, "--mem", "2g", "tenant").exit_code == 0
         wait_until(lambda: verbs(own_gpu) == ["freeze", "thaw"], "thaw")
-        told = own_gpu.engine.containers.get("tenant").exec_run(["cat", "/.vgpurun/etc/guard"]).output.decode()
-        first, second = told.splitlines()
+        told: list[str] = []
+
+        def is_told_twice() -> bool:
+            cat = ["cat", "/.vgpurun/etc/guard"]
+            told[:] = own_gpu.engine.containers.get("tenant").exec_run(cat).output.decode().splitlines()
+            return len(told) > 1
+
+        wait_until(is_told_twice, "word of the thaw")
+        first, second = told
         assert "tenant: freeze: it holds" in first and "of 1 GiB on GPU 0" in first and "tenant: thaw: " in second
         own_gpu.engine.containers.get("tenant").remove(force=True)
     assert frozen(own_gpu) == []
