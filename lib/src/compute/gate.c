@@ -86,9 +86,9 @@ static int64_t left_ns(struct meter *meter) {
   return get(meter->progress_ns) + get(meter->in_flight_ns) - meter->driver->now_ns();
 }
 
-/* By when it will be, at the latest. */
+/* When it will be done at the latest; or may have been. */
 static int64_t idle_at_ns(struct meter *meter) {
-  return meter->driver->now_ns() + OVERRUN_TIMES * max(left_ns(meter), 0);
+  return get(meter->progress_ns) + OVERRUN_TIMES * get(meter->in_flight_ns);
 }
 
 /* A part of what is left, and where streams run side by side a smaller one, so that its end is not slept through. */
@@ -134,7 +134,7 @@ static void pass(const struct wait *wait) {
 
 void gate_note_activity(struct meter *meter, int64_t more_ns) {
   if (meter->takes_turns)
-    turns_note_activity(&meter->turns, idle_at_ns(meter) + more_ns);
+    turns_note_activity(&meter->turns, max(idle_at_ns(meter), meter->driver->now_ns()) + more_ns);
 }
 
 /* The next one is to find the GPU free: if two were there at once, each would be measured with the other's time. */
@@ -143,7 +143,8 @@ static void drain_and_pass(const struct wait *wait) {
   int64_t now_ns = meter->driver->now_ns();
   meter_close_all(meter);
   meter_harvest(meter);
-  turns_note_drain(&meter->turns, idle_at_ns(meter));
+  if (get(meter->in_flight_batches) > 0)
+    turns_note_drain(&meter->turns, get(meter->progress_ns), idle_at_ns(meter));
   while (get(meter->in_flight_batches) > 0 && stalled_ns(meter, now_ns) < patience_ns(meter)) {
     int64_t expected_ns = left_ns(meter);
     if (expected_ns > METER_LATE_NS || expected_ns < -METER_LATE_NS) /* the last moment is not slept through */

@@ -279,11 +279,12 @@ void turns_note_activity(struct turns *turns, int64_t idle_at_ns) {
   claim_release(&turns->lock);
 }
 
-void turns_note_drain(struct turns *turns, int64_t idle_at_ns) {
+/* Others see in a lease when its holder expects to be idle: at half of it (passes_at_ns). */
+void turns_note_drain(struct turns *turns, int64_t since_ns, int64_t idle_at_ns) {
   claim_take(&turns->lock);
   int64_t now_ns = turns->system->now_ns();
   if (now_ns < turns->own.turn_ends_ns)
-    lease_until(turns, now_ns, idle_at_ns + 2 * TURNS_GRACE_NS);
+    set_end(turns, since_ns, min(idle_at_ns + 2 * TURNS_GRACE_NS, now_ns + TURNS_LONGEST_NS));
   claim_release(&turns->lock);
 }
 
