@@ -116,19 +116,6 @@ client.pull("registry.test/image")
     assert login.items() <= json.loads(base64.urlsafe_b64decode(header)).items()
 
 
-def test_docker_packs_a_folder_to_build_with_what_it_imports_then(tmp_path: Path) -> None:
-    (tmp_path / "Dockerfile").write_text("FROM scratch\n")
-    code = """
-import sys, tarfile
-from vgpurun.engine.docker_py import APIClient
-client = APIClient("unix:///engine.sock", version="1.45")
-assert "docker.utils.build" not in sys.modules
-client._post = lambda url, data, **given: sys.exit(print(tarfile.open(fileobj=data).getnames()))
-client.build(path=sys.argv[1], tag="a:b")
-"""
-    assert run(code, AT_SOCKET, tmp_path) == "['Dockerfile']\n"
-
-
 def test_ps_imports_what_reads_containers_when_there_are_some() -> None:
     code = """
 import sys

@@ -22,7 +22,7 @@ _STDERR = 2
 class Input(Helper):
     """Copies standard input to the container until either ends; a read that waits is left behind."""
 
-    def __init__(self, stream: "Stream", detach_keys: bytes = b"") -> None:
+    def __init__(self, stream: socket.socket, detach_keys: bytes = b"") -> None:
         super().__init__()
         self._stream = stream
         self._detach_keys = detach_keys
@@ -59,18 +59,6 @@ class Readable(Protocol):
 
     def recv(self, count: int, /) -> bytes:
         """Return up to that many bytes, none at the end."""
-        ...
-
-
-class Stream(Readable, Protocol):
-    """A socket, as far as input is copied to it."""
-
-    def sendall(self, data: bytes, /) -> None:
-        """Send all of it."""
-        ...
-
-    def shutdown(self, how: int, /) -> None:
-        """End one side of the connection."""
         ...
 
 

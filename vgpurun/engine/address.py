@@ -4,12 +4,10 @@ import json
 import os
 import socket
 import struct
-from _socket import SO_PEERCRED, SO_SNDTIMEO, SOL_SOCKET
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from vgpurun.engine.connection import Connection
 from vgpurun.errors import EngineError, NoEngineError
 from vgpurun.util.row import Row
 
@@ -116,9 +114,9 @@ def check_address(address: Address) -> None:
         raise EngineError(f"{address.origin} is no engine's address; one is {DEFAULT_ADDRESS}")
     try:
         if parts.scheme == "unix":
-            with Connection() as probe:
+            with socket.socket(socket.AF_UNIX) as probe:
                 # Not settimeout(), with which a busy engine's full queue is an error at once.
-                probe.setsockopt(SOL_SOCKET, SO_SNDTIMEO, struct.pack("ll", int(_CONNECT_S), 0))
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(_CONNECT_S), 0))
                 probe.connect(path)
         else:
             _probe(address, parts.hostname or "", parts.port or _TCP_PORT)
@@ -138,9 +136,9 @@ def has_this_root(address: Address) -> bool:
     """Ask whether the engine surely sees the files that this process sees: not where this is in a container."""
     path = address.url.removeprefix("unix://")
     try:
-        with Connection() as probe:
+        with socket.socket(socket.AF_UNIX) as probe:
             probe.connect(path)
-            pid, _, _ = struct.unpack("3i", probe.getsockopt(SOL_SOCKET, SO_PEERCRED, 12))
+            pid, _, _ = struct.unpack("3i", probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
         return os.path.samestat(os.stat("/"), os.stat(f"/proc/{pid}/root/"))  # noqa: PTH116 (short for two of them)
     except OSError:
         return False

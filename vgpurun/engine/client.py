@@ -3,6 +3,7 @@
 import io
 import os
 import re
+import shutil
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -173,7 +174,7 @@ class Engine:
             is_rootless="name=rootless" in (info.get("SecurityOptions") or ()),
             cgroup_driver=info.get("CgroupDriver", ""),
             default_runtime=info.get("DefaultRuntime", ""),
-            has_toolkit_hook=_is_installed("nvidia-container-runtime-hook"),
+            has_toolkit_hook=shutil.which("nvidia-container-runtime-hook") is not None,
         )
 
     def image(self, name: str) -> Image | None:
@@ -290,11 +291,6 @@ class Engine:
             self.listed = made
             self.left_looks = [each["Id"] for each in found if _is_left_look(each)]
         return made
-
-
-def _is_installed(program: str) -> bool:
-    """Ask as shutil.which does, whose import takes longer."""
-    return any(os.access(os.path.join(folder, program), os.X_OK) for folder in os.get_exec_path())  # noqa: PTH118
 
 
 def _is_left_look(container: Mapping[str, Any]) -> bool:

@@ -1,11 +1,12 @@
 """Docker's own verbs for containers that vgpurun made. Errors have docker's words."""
 
 import os
+import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from vgpurun.engine.client import Engine, VgpurunContainer, one_line
 from vgpurun.engine.docker_py import APIError, DockerException, HTTPError, RequestException
@@ -14,11 +15,6 @@ from vgpurun.engine.labels import Record, read_record
 from vgpurun.errors import ContainerError, EngineError
 from vgpurun.util.times import read_rfc3339
 from vgpurun.util.users import current_user
-
-if TYPE_CHECKING:
-    import socket
-
-    from vgpurun.engine.connection import Connection
 
 _LONG_S = 365 * 86400  # for longer than this an answer is waited for without a limit
 _SLACK_S = 30  # that an answer may take besides the time that the engine gives a container to stop
@@ -171,7 +167,7 @@ class ContainerEngine(Engine):
             )  # fmt: skip
         return str(created["Id"])
 
-    def exec_start(self, exec_id: str, tty: bool) -> "socket.socket | Connection":
+    def exec_start(self, exec_id: str, tty: bool) -> socket.socket:
         """Start a prepared command; return its standard streams."""
         with _refusals():
             return plain_socket(self._api.exec_start(exec_id, tty=tty, socket=True))

@@ -3,18 +3,16 @@
 import socket
 from typing import Any
 
-from vgpurun.engine.connection import Connection
 
-
-def plain_socket(wrapped: Any) -> "socket.socket | Connection":
+def plain_socket(wrapped: Any) -> socket.socket:
     """Return the socket itself: docker-py wraps it for reading only, and leaves a timeout on it.
 
     Where that will not do, one end of a relay: over TLS, and where the engine was so fast that the first output came
     along with its answer, and was read with it.
     """
-    plain: socket.socket | Connection = getattr(wrapped, "_sock", wrapped)
+    plain: socket.socket = getattr(wrapped, "_sock", wrapped)
     plain.setblocking(False)
-    if not (type(plain) is Connection or type(plain) is socket.socket) or read_with_answer(wrapped):
+    if type(plain) is not socket.socket or read_with_answer(wrapped):
         from vgpurun.engine.relay import relayed  # with ssl, which takes a while to import
 
         return relayed(plain, wrapped)

@@ -1,10 +1,11 @@
 """A launch's requests to the Docker Engine: make a container, attach to it, start it, and ask how it ended."""
 
 import io
+import socket
 import tarfile
 from collections.abc import Callable, Collection
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from vgpurun.engine.address import another_host
 from vgpurun.engine.client import Engine, one_line, translated
@@ -16,11 +17,6 @@ from vgpurun.errors import CommandNotExecutableError, CommandNotFoundError, Engi
 from vgpurun.options import ContainerOptions
 from vgpurun.options.network import Network
 from vgpurun.options.values import DEFAULT_DETACH_KEYS
-
-if TYPE_CHECKING:
-    import socket
-
-    from vgpurun.engine.connection import Connection
 
 _ENDPOINTS_API = "1.44"  # older engines make a container with one network, and its hardware address is elsewhere
 _NO_BIND_SOURCE = "bind source path does not exist"
@@ -109,7 +105,7 @@ class LaunchEngine(Engine):
         """Return the keys that docker's own configuration says, or docker's default."""
         return str(self._api._general_configs.get("detachKeys") or DEFAULT_DETACH_KEYS)
 
-    def attach(self, container: str, streams: Collection[str], detach_keys: str) -> "socket.socket | Connection":
+    def attach(self, container: str, streams: Collection[str], detach_keys: str) -> socket.socket:
         """Return a socket with some of the container's standard streams; to be called before the start."""
         with translated("the container's output cannot be read"):
             params = {**dict.fromkeys(streams, 1), "stream": 1, "detachKeys": detach_keys}

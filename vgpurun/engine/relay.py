@@ -11,7 +11,6 @@ import ssl
 from contextlib import suppress
 from typing import Any
 
-from vgpurun.engine.connection import Connection
 from vgpurun.engine.hijacked import read_with_answer
 from vgpurun.util.threads import Helper
 
@@ -19,7 +18,7 @@ _CHUNK_BYTES = 64 << 10
 _NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
-def relayed(engine: socket.socket | Connection, wrapped: Any) -> socket.socket:
+def relayed(engine: socket.socket, wrapped: Any) -> socket.socket:
     """Return a socket that stands for the engine's, which does not block."""
     early = b""
     with suppress(ssl.SSLWantReadError, ssl.SSLWantWriteError):
@@ -32,7 +31,7 @@ def relayed(engine: socket.socket | Connection, wrapped: Any) -> socket.socket:
 class _Relay(Helper):
     """Copies both ways between a connection and a socket, until the engine has ended its side."""
 
-    def __init__(self, engine: socket.socket | Connection, wrapped: Any, ours: socket.socket, early: bytes) -> None:
+    def __init__(self, engine: socket.socket, wrapped: Any, ours: socket.socket, early: bytes) -> None:
         super().__init__()
         self._engine = engine
         self._wrapped = wrapped  # it would close the connection when it is collected

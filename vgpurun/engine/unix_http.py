@@ -6,14 +6,14 @@ request has a connection of its own, without proxies, redirects, cookies and TLS
 
 import io
 import json
+import socket
 import time
 from collections.abc import Iterator, Mapping
 from types import ModuleType, TracebackType
 from typing import Any, ClassVar
 from urllib.parse import urlencode, urlsplit
 
-from vgpurun.engine.connection import Connection
-from vgpurun.util.modules import called_later, later, made
+from vgpurun.util.modules import later, made
 
 _MAX_LINE_BYTES = 64 << 10
 _MAX_HEADERS = 200
@@ -25,7 +25,6 @@ _SWITCHING_PROTOCOLS, _OK, _NO_CONTENT, _NOT_MODIFIED, _BAD_REQUEST = 101, 200, 
 _CODE_DIGITS, _MAX_LENGTH_DIGITS = 3, 18
 # Bases of docker-py's client with parts of the engine's API that nobody asks for here.
 _UNUSED_APIS = ("config", "network", "plugin", "secret", "service", "swarm", "volume")
-_OF_BUILDS = ("create_archive", "exclude_paths", "match_tag", "mkbuildcontext", "tar")
 _SCHEME = "http+docker://"
 
 
@@ -241,12 +240,13 @@ class Session:
         head = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items())]
         if any("\r" in line or "\n" in line for line in head):
             raise TransportError("a header for the engine has more than one line")
-        connection = Connection()
-        arriving = _Arriving(connection)  # closes it when nobody has this any more
         with _Translated(timeout):
-            connection.settimeout(timeout)
-            connection.connect(self.adapters[_SCHEME].socket_path)
-            connection.sendall("\r\n".join([*head, "", ""]).encode("latin-1") + body)
+            with socket.socket(socket.AF_UNIX) as connection:  # closed with the file that is made of it
+                connection.settimeout(timeout)
+                connection.connect(self.adapters[_SCHEME].socket_path)
+                connection.sendall("\r\n".join([*head, "", ""]).encode("latin-1") + body)
+                arriving = _Arriving(connection, "r")
+                connection._io_refs += 1  # type: ignore[attr-defined]  # as makefile() does
             arriving.ends_s = None if timeout is None else time.monotonic() + timeout * _LONGEST_ANSWER
             answer = _read_answer(url, io.BufferedReader(arriving))
             if not stream and answer.status_code != _SWITCHING_PROTOCOLS:
@@ -258,38 +258,16 @@ class Session:
         """Do nothing: no connection is kept."""
 
 
-class _Arriving(io.RawIOBase):
-    """A connection's bytes as they arrive, until `ends_s`: an engine is not waited for that sends one now and then.
-
-    docker-py looks for the connection as `_sock`.
-    """
+class _Arriving(socket.SocketIO):
+    """A socket's bytes as they arrive, until `ends_s`: one that sends a byte now and then is not waited for forever."""
 
     ends_s: float | None = None
-
-    def __init__(self, connection: Connection) -> None:
-        self._sock = connection
-
-    def readable(self) -> bool:
-        """Return True."""
-        return True
-
-    def fileno(self) -> int:
-        """Return the connection's."""
-        return self._sock.fileno()
-
-    def close(self) -> None:
-        """Close the connection."""
-        super().close()
-        self._sock.close()
 
     def readinto(self, buffer: Any) -> int | None:
         """Wait for more, as long as the socket's timeout. Raises TimeoutError also when all was to be there."""
         if self.ends_s is not None and time.monotonic() > self.ends_s:
             raise TimeoutError
-        try:
-            return self._sock.recv_into(buffer)
-        except BlockingIOError:
-            return None
+        return super().readinto(buffer)
 
 
 def _read_answer(url: str, file: io.BufferedReader) -> Response:
@@ -379,7 +357,6 @@ def stand_ins() -> dict[str, ModuleType]:
         made("docker.transport", UnixHTTPAdapter=UnixHTTPAdapter),
         *(made(f"docker.api.{name}", **{f"{name.title()}ApiMixin": type(name, (), {})}) for name in _UNUSED_APIS),
         made("docker.types", __getattr__=_unused_type),
-        made("docker.utils.build", **{name: called_later("docker.utils.build", name) for name in _OF_BUILDS}),
         later("docker.auth", load_config=_no_auth_yet),
         made("docker.client", DockerClient=None, from_env=None, from_context=None),  # on top of APIClient
         made("docker.context", Context=None, ContextAPI=None),

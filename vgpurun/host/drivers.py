@@ -14,7 +14,6 @@ import re
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -232,10 +231,9 @@ def read_cdi_devices(folders: Sequence[str]) -> frozenset[str]:
     """
     names: set[str] = set()
     for folder in folders:
-        with suppress(OSError):
-            for path in sorted(Path(folder).iterdir()):
-                if path.suffix in (".json", ".yaml", ".yml"):
-                    names.update(_names_in_specification(path))
+        for path in sorted(Path(folder).glob("*")):
+            if path.suffix in (".json", ".yaml", ".yml"):
+                names.update(_names_in_specification(path))
     return frozenset(names)
 
 

@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from vgpurun.admission.controller import AdmissionController
 from vgpurun.admission.overdue import end_overdue
@@ -16,6 +16,8 @@ from vgpurun.engine.launches import LaunchEngine, launch_error
 from vgpurun.errors import CommandLineError, EngineError, OptionError
 from vgpurun.host.drivers import EngineFacts
 from vgpurun.inventory.reservations import is_abandoned
+from vgpurun.launch.attached import AttachedRun
+from vgpurun.launch.ending import Countdown
 from vgpurun.launch.plan import LaunchPlan, tenant_folder
 from vgpurun.launch.request import plan_body
 from vgpurun.options import ContainerOptions
@@ -23,9 +25,6 @@ from vgpurun.options.values import detach_keys
 from vgpurun.storage import state, tenants
 from vgpurun.storage.state import StateFolder
 from vgpurun.util.background import Background
-
-if TYPE_CHECKING:
-    from vgpurun.launch.ending import Countdown
 
 
 def check_terminal(options: ContainerOptions, engine: LaunchEngine) -> None:
@@ -101,13 +100,16 @@ def launch(
                 tenants.make(tenant_folder(plan.slice_folder or plan.state_folder, plan.parents))
                 if plan.profiling and plan.profiling.make_folder():
                     undo.callback(plan.profiling.folder.rmdir)
-                body = plan_body(plan, engine.proxies(), terminal.size())
-                while_engine_works = Background(_sweep_and_import)
-                container, warnings = engine.create(plan.options, body, plan.slice_folder or plan.state_folder)
+                sweeping = Background(tenants.sweep)  # while the engine is at work
+                container, warnings = engine.create(
+                    plan.options,
+                    plan_body(plan, engine.proxies(), terminal.size()),
+                    plan.slice_folder or plan.state_folder,
+                )
                 undo.callback(engine.remove, container)
                 folder.give_to(container, owner)
                 id_file.write_text(container)
-            while_engine_works.result()
+            sweeping.result()
             admission.confirm(container)
         for warning in (*plan.warnings, *warnings, *plan.options.warnings):
             warn(warning)
@@ -118,31 +120,15 @@ def launch(
             folder.close()
             print(container)
             return 0
-        from vgpurun.launch.attached import AttachedRun
-
         run = AttachedRun(engine, container, plan.options, signals)
         ends_s = state.ends_s(plan.owner)
-        countdown = None if ends_s is None else _countdown(engine, container, folder.path, ends_s)
+        countdown = None if ends_s is None else Countdown(engine, container, folder.path, ends_s)
         try:
             return run.run(started=undo.pop_all)
         finally:
             if countdown:
                 countdown.cancel()
             _let_go(engine, container, folder, run.has_ended and plan.options.remove)
-
-
-def _sweep_and_import() -> None:
-    """Do what the container's making need not wait for, nor what comes after it."""
-    tenants.sweep()
-    from shutil import rmtree  # noqa: F401  # for the end
-
-    import vgpurun.launch.attached  # noqa: F401
-
-
-def _countdown(engine: LaunchEngine, container: str, folder: Path, ends_s: float) -> "Countdown":
-    from vgpurun.launch.ending import Countdown  # few launches have an end
-
-    return Countdown(engine, container, folder, ends_s)
 
 
 def _new_id_file(path: str | None, undo: ExitStack) -> Path:

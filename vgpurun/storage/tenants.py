@@ -109,8 +109,7 @@ def make(state_folder: Path, writer: int | None = None) -> None:
                 os.chown(half_made / abi.TURNS_NAME, writer, -1)
             _put(half_made, place)
         finally:
-            if half_made.exists():  # the import of shutil takes longer than to ask
-                shutil.rmtree(half_made, ignore_errors=True)
+            shutil.rmtree(half_made, ignore_errors=True)
     except OSError as error:
         raise StateError(f"cannot make {place}: {error.strerror}; the programs on a GPU take turns by it") from None
 

@@ -1,7 +1,7 @@
 """Modules in the place of others while a package is imported that names more than it will use."""
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from types import ModuleType
@@ -36,11 +36,6 @@ def later(name: str, **content: Any) -> ModuleType:
 
     module = made(name, __getattr__=use, **content)
     return module
-
-
-def called_later(name: str, function: str) -> Callable[..., Any]:
-    """Return what stands for a function of a module, which is imported when it is called."""
-    return lambda *given, **named: getattr(import_module(name), function)(*given, **named)
 
 
 def made(name: str, **content: Any) -> ModuleType:

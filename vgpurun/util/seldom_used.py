@@ -56,12 +56,9 @@ _SELDOM_USED: Mapping[str, Mapping[str, Any]] = {
     "selectors": {},
     "shlex": {},
     "shutil": {},
-    "socket": {},
     "string": {"ascii_letters": "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"},
     "subprocess": {},
     "tarfile": {},
     "tempfile": {},
-    "termios": {},
-    "tty": {},
     "zlib": {},
 }
