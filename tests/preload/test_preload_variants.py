@@ -148,4 +148,4 @@ d.synchronize()
 d.graph_memory_trim()
 assert refusals > 100 and most > 2016 * MIB and used() == 518, (refusals, most, used())
 """
-    sandbox.python(PRELUDE + DRIVER_FIGURE + code, CUDA_DEVICE_MEMORY_LIMIT="2g")
+    sandbox.python(PRELUDE + DRIVER_FIGURE + code, timeout_s=240, CUDA_DEVICE_MEMORY_LIMIT="2g")
