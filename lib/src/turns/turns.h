@@ -43,7 +43,7 @@ struct turns_slot {
   int64_t turn_ends_ns;  /* the process has the turn until then, or had it */
   int64_t slice_ends_ns; /* and is to pass it about then, if another one waits */
   int64_t ticket_ns;     /* since when it waits for the turn; 0: it does not wait */
-  int64_t seen_ns;       /* when it last launched, or looked while it waited */
+  int64_t seen_ns;       /* when it last launched, or looked while it waited; or what it lets drain began */
 };
 
 /* All zero at first; and what has been cut off counts as zero. */
