@@ -194,7 +194,7 @@ def test_without_an_extra(environment: dict[str, str], package: str, arguments: 
     code = f"import sys; sys.modules[{package!r}] = None; from vgpurun.cli import main; sys.exit(main({arguments!r}))"
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=30)
     assert (done.returncode, done.stderr.count("\n")) == (125, 1), done.stderr
-    assert f"pip install 'vgpurun[{extra}]'" in done.stderr
+    assert f"{sys.executable} -m pip install 'vgpurun[{extra}]'" in done.stderr
 
 
 def test_what_a_program_held_idle_and_gave_back(built_library: Path, tmp_path: Path) -> None:

@@ -35,6 +35,20 @@ def test_a_column_stays_as_wide_as_it_says() -> None:
     assert lines(columns, rows, 30)[1] == "abc a-name-… image:1  10 Exited (0)…"
 
 
+def test_a_column_that_wraps_loses_no_word() -> None:
+    columns = (*COLUMNS[:2], Column("WHY", can_shrink=True, wraps=True))
+    rows = [("abc", "name", "it holds 2 GiB of 1 GiB"), ("d", "b", ""), ("e", "c", "so")]
+    assert lines(columns, rows, 22) == [
+        "ID   NAME  WHY",
+        "abc  name  it holds 2",
+        "           GiB of 1",
+        "           GiB",
+        "d    b",
+        "e    c     so",
+    ]
+    assert len(lines(columns, rows, None)) == 4
+
+
 def test_no_rows_are_titles_alone() -> None:
     assert lines(COLUMNS, [], 80) == ["ID  NAME  IMAGE  GPU"]
 

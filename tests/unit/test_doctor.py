@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -28,6 +29,7 @@ from vgpurun.host.drivers import EngineFacts
 from vgpurun.host.gpus import GpuUse
 from vgpurun.inventory.reservations import Holder
 from vgpurun.limits.quota import Quota
+from vgpurun.util import extras
 
 (GPU,) = make_gpus(1)
 
@@ -172,7 +174,13 @@ def test_a_library_that_cannot_be_built(monkeypatch: pytest.MonkeyPatch, tmp_pat
     monkeypatch.setattr(doctor.library, "sources", lambda: headers)
     (found,) = doctor._library()
     assert found.status == FAILED and "the CUDA headers are not here" in found.words
-    assert found.remedy.endswith("-m pip install nvidia-cuda-runtime nvidia-nvml-dev")
+    assert found.remedy == f"{sys.executable} -m pip install nvidia-cuda-runtime nvidia-nvml-dev"
+    monkeypatch.setattr(extras, "find_spec", {}.get)  # as `uv tool` installs
+    (found,) = doctor._library()
+    assert found.remedy == f"uv pip install --python {sys.executable} nvidia-cuda-runtime nvidia-nvml-dev"
+    monkeypatch.setattr(doctor.library, "sources", lambda: CHECKOUT / "lib")
+    make = [*doctor.library._make_command(), "headers", "CUDA_H="]
+    assert f"'{found.remedy}'" in subprocess.run(make, capture_output=True, text=True).stderr
     monkeypatch.setenv("PATH", "")
     (found,) = doctor._library()
     assert found.status == FAILED and "make is not installed" in found.words and "build-in-docker" in found.remedy

@@ -5,8 +5,9 @@ from __future__ import annotations
 import resource
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
+import click
 import pytest
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -27,6 +28,20 @@ def test_help_of_a_verb(run: Run, verb: str) -> None:
     assert result.returncode == 0
     assert result.stdout.startswith(f"Usage: vgpurun {verb}")
     assert run("help", verb).stdout == result.stdout
+
+
+def test_no_line_of_a_help_is_wider_than_a_terminal() -> None:
+    from vgpurun.cli import cli
+
+    def helps(command: click.Command, name: str) -> Iterator[str]:
+        context = click.Context(command, info_name=name, terminal_width=80)
+        yield command.get_help(context)
+        if isinstance(command, click.Group):
+            for verb in command.list_commands(context):
+                yield from helps(command.get_command(context, verb) or command, f"{name} {verb}")
+
+    lines = [line for text in helps(cli, "vgpurun") for line in text.splitlines()]
+    assert len(lines) > 500 and not [line for line in lines if len(line) > 80]
 
 
 def test_help_is_fast(environment: dict[str, str]) -> None:

@@ -279,6 +279,18 @@ def test_no_place_for_the_preload_file_is_a_warning() -> None:
     assert launch.warnings == ()
 
 
+def test_docker_s_memory_is_none_of_the_gpu() -> None:
+    memory = {"HostConfig.Memory": 2 * GIB}
+    (warning,) = plan(fields=memory).warnings
+    assert "--memory limits the host's memory" in warning and warning.endswith("--mem")
+    for limited in (
+        plan("1g", fields=memory),
+        plan(sm="50", fields=memory),
+        plan(image={"CUDA_DEVICE_MEMORY_LIMIT": "1g"}, fields=memory),
+    ):
+        assert limited.warnings == (), "whoever limits the GPU has found the option"
+
+
 def test_in_a_volume_or_tmpfs_the_engine_makes_the_place() -> None:
     for mount in (Mount(None, "/tmp", False, "tmpfs"), Mount("name", "/etc", False, "volume")):
         assert "/etc/ld.so.preload" in targets(plan(mounts=(mount,)))

@@ -132,7 +132,8 @@ def test_without_the_extra_the_tables_are_left(profile: Path, tmp_path: Path) ->
     done = subprocess.run([*command, *page, profile], env=environment, capture_output=True, text=True)
     assert done.returncode == 125 and done.stdout.startswith("python train.py\n")
     assert done.stderr == (
-        "vgpurun: pages and pictures need matplotlib: pip install 'vgpurun[report]'; --format text needs nothing\n"
+        f"vgpurun: pages and pictures need matplotlib: {sys.executable} -m pip install 'vgpurun[report]'; "
+        "--format text needs nothing\n"
     )
     assert not (tmp_path / "page.html").exists()
     text = subprocess.run([*command, "--format=text", profile], env=environment, capture_output=True, text=True)

@@ -166,6 +166,8 @@ def build(is_verbose: bool = False, target: str = "library") -> Library:
 
 def why_not_built_here() -> str:
     """Return what this host lacks for a build, and after a semicolon the way out; empty where it lacks nothing."""
+    from vgpurun.util.extras import installer
+
     try:
         command = _make_command()
     except LibraryError as error:
@@ -175,7 +177,7 @@ def why_not_built_here() -> str:
             return f"{tool} is not installed; install gcc and make, or use: vgpurun build-in-docker"
     done = subprocess.run([*command, "-s", "print-includes"], capture_output=True, text=True, check=False)
     if not done.returncode and not done.stdout.strip():
-        return f"the CUDA headers are not here; {sys.executable} -m pip install {' '.join(_HEADERS)}"
+        return f"the CUDA headers are not here; {installer()} {' '.join(_HEADERS)}"
     return ""
 
 
@@ -197,7 +199,10 @@ def _make(target: str, is_verbose: bool = False) -> None:
 
 
 def _make_command() -> list[str]:
-    return ["make", "-C", str(sources()), f"BUILD={build_folder()}", f"PYTHON={sys.executable}"]
+    from vgpurun.util.extras import installer
+
+    variables = (f"BUILD={build_folder()}", f"PYTHON={sys.executable}", f"PIP_INSTALL={installer()}")
+    return ["make", "-C", str(sources()), *variables]
 
 
 def _reason(stderr: str) -> str:

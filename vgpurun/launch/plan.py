@@ -150,7 +150,7 @@ def plan_launch(
             **_preload_file(libc),
         },
         state_links={**_links(driver), **parent_link(parents)},
-        warnings=(*_warnings_of_instances(gpus), *_warnings_of_limits(quotas, mounts, libc)),
+        warnings=(*_warnings_of_instances(gpus), *_warnings_of_limits(quotas, mounts, libc, options.fields)),
         slice_folder=joined.folder if joined else None,
         profiling=profiling,
         parents=parents,
@@ -316,9 +316,12 @@ def _links(driver: DriverPlan) -> dict[str, str]:
     return {} if driver.folder else {f"{_LINKS}/{name}": f"{DRIVER_FOLDER}/{name}" for name in driver.libraries}
 
 
-def _warnings_of_limits(quotas: Sequence[DeviceQuota], mounts: Sequence[Mount], libc: "Libc | None") -> list[str]:
-    """Return what a limit suffers from; without one there is nothing to warn about."""
+def _warnings_of_limits(
+    quotas: Sequence[DeviceQuota], mounts: Sequence[Mount], libc: "Libc | None", fields: Mapping[str, Any]
+) -> list[str]:
+    """Return what a limit suffers from; without one, that docker's --memory is none of the GPU."""
     if not any(each.quota.memory_bytes or each.quota.sm_percent for each in quotas):
-        return []
+        is_mixed_up = "HostConfig.Memory" in fields
+        return ["--memory limits the host's memory, and nothing limits the GPU's; that takes --mem"] * is_mixed_up
     targets = {mount.target for mount in mounts}
     return [*(libc.warnings if libc else ()), *mount_targets.doubts_of_preload(targets)]

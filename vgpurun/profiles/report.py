@@ -11,6 +11,7 @@ from vgpurun.profiles import words
 from vgpurun.profiles.names import api_name, short_kernel_name
 from vgpurun.profiles.summary import Summary
 from vgpurun.profiles.units import show_count, show_time
+from vgpurun.util.extras import installer
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -37,7 +38,7 @@ def check_extra() -> None:
         import matplotlib  # noqa: F401
     except ImportError as error:
         raise ExtraError(
-            f"pages and pictures need {error.name}: pip install 'vgpurun[report]'; --format text needs nothing"
+            f"pages and pictures need {error.name}: {installer()} 'vgpurun[report]'; --format text needs nothing"
         ) from None
 
 

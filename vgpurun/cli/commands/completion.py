@@ -9,9 +9,10 @@ from vgpurun.cli.completing import PROGRAM, VARIABLE
 _INSTALL = """To have it in every new shell:
 
 \b
-  bash   vgpurun completion bash > ~/.local/share/bash-completion/completions/vgpurun
-  zsh    vgpurun completion zsh > FOLDER/_vgpurun, where $fpath has FOLDER
-  fish   vgpurun completion fish > ~/.config/fish/completions/vgpurun.fish
+  bash  vgpurun completion bash \\
+          > ~/.local/share/bash-completion/completions/vgpurun
+  zsh   vgpurun completion zsh > FOLDER/_vgpurun, where $fpath has FOLDER
+  fish  vgpurun completion fish > ~/.config/fish/completions/vgpurun.fish
 """
 
 

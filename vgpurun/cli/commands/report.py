@@ -47,8 +47,8 @@ def report(folder: Path, output_format: str, output: Path | None) -> None:
     """Show what a run did on its GPUs: DIR is the folder that `--profile DIR` has filled.
 
     \b
-    vgpurun report DIR                          tables, and the page DIR/report.html
-    vgpurun report --format trace DIR           DIR/trace.json.gz, for ui.perfetto.dev
+    vgpurun report DIR                 tables, and the page DIR/report.html
+    vgpurun report --format trace DIR  DIR/trace.json.gz, for ui.perfetto.dev
     """
     from vgpurun.profiles.reader import read_profiles
 

@@ -53,9 +53,9 @@ def smi(arguments: tuple[str, ...], mem: str | None, sm: str | None, gpus: str, 
     """Show every GPU and every vgpurun container on it: memory used and its limit, compute used and its limit.
 
     \b
-    vgpurun smi                           all GPUs and containers
-    vgpurun smi CONTAINER [ARG...]        the real nvidia-smi, inside that container
-    vgpurun smi --mem 2g [-- ARG...]      nvidia-smi as a container with such a limit would see it
+    vgpurun smi                       all GPUs and containers
+    vgpurun smi CONTAINER [ARG...]    the real nvidia-smi, inside that container
+    vgpurun smi --mem 2g [-- ARG...]  nvidia-smi as under such a limit
     """
     if mem is not None or sm is not None:
         found = warned_of(survey_gpus(driver == "sim"))

@@ -2,7 +2,8 @@
 
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 
 from vgpurun.util.row import Row
 
@@ -12,6 +13,7 @@ _GAP, _NARROW_GAP = "  ", " "
 class Column(Row):
     """A column: its title, the side that it is aligned to, whether its texts may be cut, and how wide they stay.
 
+    Texts that may be cut go on in further lines instead where the column `wraps`.
     `leaves` is its place among those that are left out, one after the other, where there is no room for all.
     """
 
@@ -20,6 +22,7 @@ class Column(Row):
     can_shrink: bool = False
     least_width: int = 8
     leaves: int = 0
+    wraps: bool = False
 
 
 def terminal_width() -> int | None:
@@ -45,7 +48,18 @@ def lines(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int |
         too_wide -= less
     titles = [column.title for column in columns]
     gap = _GAP if too_wide <= 0 else _NARROW_GAP
+    if any(column.wraps for column in columns):
+        rows = [part for row in rows for part in _wrapped(columns, row, widths)]
     return [_line(columns, row, widths, gap) for row in (titles, *rows)]
+
+
+def _wrapped(columns: Sequence[Column], row: Sequence[str], widths: Sequence[int]) -> Iterator[tuple[str, ...]]:
+    from textwrap import wrap  # few lists have such a column
+
+    parts = [
+        wrap(text, width) if column.wraps else [text] for column, text, width in zip(columns, row, widths, strict=True)
+    ]
+    return zip_longest(*parts, fillvalue="")
 
 
 def _staying(columns: Sequence[Column], widths: Sequence[int], width: int) -> list[int]:

@@ -31,10 +31,10 @@ _ACTION = ("verb", "cause", "container", "pid", "name", "user", "gpu", "words")
 _ACTION_COLUMNS = (
     Column("TIME"),
     Column("ACTION"),
-    Column("CAUSE"),
+    Column("CAUSE", leaves=1),
     Column("NAME", can_shrink=True),
-    Column("USER"),
-    Column("WHY"),
+    Column("USER", leaves=2),
+    Column("WHY", can_shrink=True, least_width=20, wraps=True),
 )
 
 
