@@ -99,14 +99,6 @@ static void sleep_a_little(struct meter *meter) {
 
 /* ---- turns ------------------------------------------------------------------------------------------------------- */
 
-static bool has_begun(struct meter *meter) {
-  uint32_t count = atomic_load(&meter->stream_count);
-  bool begun = get(meter->in_flight_batches) > 0;
-  for (uint32_t i = 0; i < count && !begun; i++)
-    begun = get(meter->streams[i]->open);
-  return begun;
-}
-
 /* The meters of the process, whose GPUs keep in step. */
 static struct meter *_Atomic *meters_in_step(const struct wait *wait) {
   static struct meter *_Atomic none[1];
@@ -119,7 +111,7 @@ static int64_t needs_ns(const struct wait *wait) {
   bool begun = false;
   struct meter *other;
   for (struct meter *_Atomic *next = meters_in_step(wait); (other = atomic_load(next)) != NULL; next++)
-    begun |= other != wait->meter && has_begun(other);
+    begun |= other != wait->meter && meter_has_begun(other);
   return get(wait->meter->in_flight_ns) - (begun ? METER_BATCH_NS : 0);
 }
 
@@ -128,7 +120,7 @@ static void pass(const struct wait *wait) {
   struct meter *other;
   turns_pass(&wait->meter->turns);
   for (struct meter *_Atomic *next = meters_in_step(wait); (other = atomic_load(next)) != NULL; next++)
-    if (other->takes_turns && !has_begun(other))
+    if (other->takes_turns && !meter_has_begun(other))
       turns_pass(&other->turns);
 }
 
@@ -311,7 +303,7 @@ static bool is_late(struct meter_stream *stream) {
 static void look_beside(struct meter_stream *stream) {
   struct meter *meter = stream->meter;
   int64_t now_ns = meter->driver->now_ns(), look_at_ns = get(meter->look_beside_at_ns);
-  if (now_ns < look_at_ns || !meter_is_at_rest(stream) ||
+  if (now_ns < look_at_ns || meter_has_begun(meter) || !meter->driver->is_idle(get(stream->handle)) ||
       !replace(meter->look_beside_at_ns, look_at_ns, now_ns + LONGEST_SLEEP_NS))
     return;
   bool late = is_late(stream);

@@ -99,19 +99,18 @@ bool meter_claim_patiently(const struct meter_driver *driver, int32_t *claim) {
 
 /* ---- launches -------------------------------------------------------------------------------------------------- */
 
-bool meter_is_at_rest(struct meter_stream *stream) {
-  struct meter *meter = stream->meter;
+bool meter_has_begun(struct meter *meter) {
   uint32_t count = atomic_load(&meter->stream_count);
-  bool rests = get(meter->in_flight_batches) == 0;
-  for (uint32_t i = 0; i < count && rests; i++)
-    rests = !get(meter->streams[i]->open);
-  return rests && meter->driver->is_idle(stream->handle);
+  bool begun = get(meter->in_flight_batches) > 0;
+  for (uint32_t i = 0; i < count && !begun; i++)
+    begun = get(meter->streams[i]->open);
+  return begun;
 }
 
 /* A launch that is measured alone begins on the clock of the host and ends on that of the GPU. */
 static void set_clock(struct meter_stream *stream) {
   const struct meter_driver *driver = stream->meter->driver;
-  if (!meter_is_at_rest(stream))
+  if (meter_has_begun(stream->meter) || !driver->is_idle(stream->handle))
     return;
   stream->batch.start = driver->record(stream->handle);
   stream->batch.start_ns = driver->now_ns();

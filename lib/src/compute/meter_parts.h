@@ -75,8 +75,8 @@ bool meter_claim_patiently(const struct meter_driver *driver, int32_t *claim);
 /* With the claim held: the batch, which is not open any more, ends behind its last launch. */
 void meter_end_now(struct meter_stream *stream);
 
-/* With the claim on the stream, whose batch is not open: is nothing of ours on the GPU, as far as is known? */
-bool meter_is_at_rest(struct meter_stream *stream);
+/* Is something of ours on the GPU, as far as is known, or about to be? */
+bool meter_has_begun(struct meter *meter);
 
 /* Has everything that was launched on the stream been settled? */
 static inline bool meter_is_dry(struct meter_stream *stream) {

@@ -214,13 +214,9 @@ static int64_t look_if_due(struct turns *turns) {
   return now_ns;
 }
 
-static int64_t begin_look(struct turns *turns) {
-  claim_take(&turns->lock);
-  return look_if_due(turns);
-}
-
 struct turns_view turns_look(struct turns *turns) {
-  begin_look(turns);
+  claim_take(&turns->lock);
+  look_if_due(turns);
   struct turns_view view = turns->view;
   claim_release(&turns->lock);
   return view;
@@ -297,7 +293,8 @@ void turns_pass(struct turns *turns) {
 }
 
 bool turns_must_pass(struct turns *turns, int64_t in_flight_ns) {
-  int64_t now_ns = begin_look(turns);
+  claim_take(&turns->lock);
+  int64_t now_ns = look_if_due(turns);
   bool ours = now_ns < turns->own.turn_ends_ns, used_up = now_ns + in_flight_ns >= turns->own.slice_ends_ns;
   bool must = used_up ? turns->view.goes_before : turns->view.higher_waits;
   if (used_up && !must)
