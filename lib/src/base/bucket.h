@@ -13,7 +13,7 @@
 #ifndef VGPU_BASE_BUCKET_H
 #define VGPU_BASE_BUCKET_H
 
-#include <stdint.h>
+#include "base/compiler.h"
 
 #define BUCKET_BURST_NS 20000000LL
 /* The most that can be owed: it bounds every wait, also where the file is damaged, and forgives what work took beyond
@@ -22,21 +22,19 @@
 
 /* The wall time in which gpu_ns accrue. */
 static inline int64_t bucket_wall_ns(int64_t gpu_ns, uint32_t percent) {
-  return gpu_ns * 100 / (percent > 0 ? percent : 1);
+  return gpu_ns * 100 / max(percent, 1);
 }
 
 /* When the bucket stands at zero, no later than can be owed. */
 static inline int64_t bucket_zero_at(int64_t zero_at_ns, int64_t now_ns, uint32_t percent) {
-  int64_t latest_ns = now_ns + bucket_wall_ns(BUCKET_MOST_DEBT_NS, percent);
-  return zero_at_ns < latest_ns ? zero_at_ns : latest_ns;
+  return min(zero_at_ns, now_ns + bucket_wall_ns(BUCKET_MOST_DEBT_NS, percent));
 }
 
 /* The same after gpu_ns have been paid or, below zero, given back: at paid_ns, which is now or before. Tokens that have
  * accrued for longer than a burst before it is lost. */
 static inline int64_t bucket_pay(int64_t zero_at_ns, int64_t gpu_ns, int64_t paid_ns, int64_t now_ns,
                                  uint32_t percent) {
-  int64_t earliest_ns = paid_ns - bucket_wall_ns(BUCKET_BURST_NS, percent);
-  int64_t from_ns = zero_at_ns > earliest_ns ? zero_at_ns : earliest_ns;
+  int64_t from_ns = max(zero_at_ns, paid_ns - bucket_wall_ns(BUCKET_BURST_NS, percent));
   return bucket_zero_at(from_ns + bucket_wall_ns(gpu_ns, percent), now_ns, percent);
 }
 

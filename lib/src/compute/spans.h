@@ -5,7 +5,7 @@
 #ifndef VGPU_COMPUTE_SPANS_H
 #define VGPU_COMPUTE_SPANS_H
 
-#include <stdint.h>
+#include "base/compiler.h"
 
 #define SPANS 32
 
@@ -22,8 +22,7 @@ static inline int64_t spans_charge(struct spans *spans, struct span span, int64_
   struct span *earliest = spans->list, *end = spans->list + SPANS, charged = span;
   int64_t charged_ns = 0, at_ns = span.start_ns;
   while (at_ns < span.end_ns && charged_ns < busy_ns) {
-    int64_t until_ns = at_ns + busy_ns - charged_ns, behind_ns = at_ns;
-    until_ns = until_ns < span.end_ns ? until_ns : span.end_ns;
+    int64_t until_ns = min(at_ns + busy_ns - charged_ns, span.end_ns), behind_ns = at_ns;
     for (struct span *each = spans->list; each < end; each++)
       if (each->start_ns <= at_ns && each->end_ns > behind_ns)
         behind_ns = each->end_ns;
@@ -37,8 +36,7 @@ static inline int64_t spans_charge(struct spans *spans, struct span span, int64_
   charged.end_ns = at_ns;
   for (struct span *each = spans->list; each < end; each++) {
     if (each->end_ns >= charged.start_ns && each->start_ns <= charged.end_ns) { /* they become one */
-      charged.start_ns = each->start_ns < charged.start_ns ? each->start_ns : charged.start_ns;
-      charged.end_ns = each->end_ns > charged.end_ns ? each->end_ns : charged.end_ns;
+      charged = (struct span){min(each->start_ns, charged.start_ns), max(each->end_ns, charged.end_ns)};
       *each = (struct span){0};
     }
     earliest = each->end_ns < earliest->end_ns ? each : earliest;

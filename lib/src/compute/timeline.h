@@ -2,6 +2,7 @@
 #ifndef VGPU_COMPUTE_TIMELINE_H
 #define VGPU_COMPUTE_TIMELINE_H
 
+#include "base/compiler.h"
 #include "compute/meter.h"
 
 /* cuEventElapsedTime answers with a float of milliseconds: beyond 4 s its steps pass half a microsecond, the resolution
@@ -18,7 +19,7 @@ static inline int64_t timeline_place(struct timeline *timeline, const struct met
   bool is_first = timeline->base == NULL;
   if (is_first || driver->elapsed_ns(timeline->base, marker, &elapsed_ns)) {
     at_ns = is_first ? recorded_ns : timeline->base_ns + elapsed_ns;
-    at_ns = at_ns < recorded_ns ? recorded_ns : at_ns > observed_ns ? observed_ns : at_ns;
+    at_ns = min(max(at_ns, recorded_ns), observed_ns);
     timeline->base_ns = at_ns - elapsed_ns;
     if (is_first || elapsed_ns > TIMELINE_REBASE_NS) {
       unused = timeline->base;

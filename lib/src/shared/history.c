@@ -1,11 +1,13 @@
 #include "shared/history.h"
 
+#include "base/compiler.h"
+
 #include <stdbool.h>
 #include <string.h>
 
 #define US 1000LL
 #define S 1000000000LL
-#define S_IN_US 1000000ULL
+#define S_IN_US 1000000LL
 #define MINUTE_NS (60 * S)
 #define LONGEST_NS ((VGPU_SECONDS - 1) * S) /* older seconds have lost their entries to younger ones */
 
@@ -16,18 +18,14 @@ static uint32_t microseconds(int64_t start_ns, int64_t end_ns) {
 
 /* An entry of another second is an old one, or damage: either way it ends here. */
 static void add_to_second(uint64_t *entry, uint32_t second, uint32_t busy_us) {
-  uint64_t sum_us = busy_us + (*entry >> 32 == second ? (uint32_t)*entry : 0ULL);
-  __atomic_store_n(entry, (uint64_t)second << 32 | (sum_us < S_IN_US ? sum_us : S_IN_US), __ATOMIC_RELAXED);
+  int64_t sum_us = (int64_t)busy_us + (*entry >> 32 == second ? (uint32_t)*entry : 0);
+  __atomic_store_n(entry, (uint64_t)second << 32 | (uint64_t)min(sum_us, S_IN_US), __ATOMIC_RELAXED);
 }
 
 void seconds_add(struct vgpu_device_shared *device, int64_t start_ns, int64_t end_ns) {
-  if (start_ns < end_ns - LONGEST_NS)
-    start_ns = end_ns - LONGEST_NS;
-  if (start_ns < 0)
-    return;
-  while (start_ns < end_ns) {
-    int64_t second = start_ns / S;
-    int64_t until_ns = end_ns < (second + 1) * S ? end_ns : (second + 1) * S;
+  start_ns = max(start_ns, end_ns - LONGEST_NS);
+  while (start_ns >= 0 && start_ns < end_ns) {
+    int64_t second = start_ns / S, until_ns = min(end_ns, (second + 1) * S);
     add_to_second(&device->seconds[second % VGPU_SECONDS], (uint32_t)second, microseconds(start_ns, until_ns));
     start_ns = until_ns;
   }
@@ -58,12 +56,9 @@ void wait_times_note(struct vgpu_wait_times *times, int64_t now_ns, int64_t wait
 /* ---- for readers ------------------------------------------------------------------------------------------------- */
 
 /* An entry of another second is old, and says that nothing was charged in this one. */
-static uint64_t busy_us(const struct vgpu_device_shared *device, int64_t second) {
+static int64_t busy_us(const struct vgpu_device_shared *device, int64_t second) {
   uint64_t entry = __atomic_load_n(&device->seconds[second % VGPU_SECONDS], __ATOMIC_RELAXED);
-  uint32_t us = (uint32_t)entry;
-  if (entry >> 32 != (uint32_t)second)
-    return 0;
-  return us < S_IN_US ? us : S_IN_US;
+  return entry >> 32 == (uint32_t)second ? min((uint32_t)entry, S_IN_US) : 0;
 }
 
 unsigned utilization_of_limit(unsigned percent, uint32_t limit_percent) {
@@ -77,8 +72,7 @@ unsigned utilization_measured(const struct vgpu_device_shared *device, int64_t n
   int64_t second = now_ns / S;
   if (second < 1)
     return 0;
-  uint64_t before = busy_us(device, second - 1) * (uint64_t)(S - now_ns % S) / S;
-  uint64_t allowed_us = S_IN_US / 100 * (limit_percent > 0 ? limit_percent : 1);
-  uint64_t percent = ((busy_us(device, second) + before) * 100 + allowed_us / 2) / allowed_us;
-  return percent < 100 ? (unsigned)percent : 100;
+  int64_t before_us = busy_us(device, second - 1) * (S - now_ns % S) / S;
+  int64_t allowed_us = S_IN_US / 100 * max(limit_percent, 1);
+  return (unsigned)min(((busy_us(device, second) + before_us) * 100 + allowed_us / 2) / allowed_us, 100);
 }

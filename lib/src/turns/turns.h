@@ -22,10 +22,8 @@
 #include <stdint.h>
 
 #define TURNS_SLICE_NS 20000000LL
-#define TURNS_GRACE_NS 300000LL /* a turn that is not used stays so long with its holder, or with the next one */
-#define TURNS_KNOWN_NS                                                                                                 \
-  10000000LL /* how old may be what we know of the tenants there are, and what others see of us                        \
-              */
+#define TURNS_GRACE_NS 300000LL       /* a turn that is not used stays so long with its holder, or with the next one */
+#define TURNS_KNOWN_NS 10000000LL     /* how old may be what we know of the tenants, and what others see of us */
 #define TURNS_LONGEST_NS 250000000LL  /* how far ahead a lease may end; a process that waits for longer goes first */
 #define TURNS_PATIENCE_NS 800000000LL /* for the turn: 39 others may have theirs before */
 
