@@ -55,19 +55,28 @@ def test_help_as_a_verb(run: Run) -> None:
 @pytest.mark.usefixtures("simulated")
 def test_a_mistyped_verb_is_pointed_out(run: Run) -> None:
     nowhere = "unix:///nowhere.sock"
-    for words in (("biuld", "--gpus", "9"), ("strat", "name"), ("udpate",), ("slcie", "ls")):
+    for words in (("biuld", "--gpus", "9"), ("strat", "name"), ("udpate",), ("slcie", "ls"), ("rnu", "image")):
         refused(run(*words, DOCKER_HOST=nowhere), f"'{words[0]}' is no verb and no image", f"vgpurun run {words[0]}")
+    assert "did you mean: vgpurun start?" in run("strat", "name", DOCKER_HOST=nowhere).stderr, "and not stats"
     assert "no verb" not in run("run", "biuld", DOCKER_HOST=nowhere).stderr
     assert "no verb" not in run("--rm", "rum", DOCKER_HOST=nowhere).stderr  # not `vgpurun rm`
     assert "no verb" not in run("tops:1", DOCKER_HOST=nowhere).stderr
     assert "no verb" not in run("ubuntu", DOCKER_HOST=nowhere).stderr
 
 
+def test_a_time_after_wait_is_no_image(run: Run) -> None:
+    nowhere = "unix:///nowhere.sock"
+    for words in (("--wait", "10m", "image"), ("run", "--mem", "1g", "--wait", "90")):
+        refused(run(*words, DOCKER_HOST=nowhere), "--wait takes its time after '=': --wait=", ":latest")
+    for words in (("--wait", "10m:latest"), ("--wait=5m", "10m"), ("10m",)):
+        assert "takes its time" not in run(*words, DOCKER_HOST=nowhere).stderr
+
+
 @pytest.mark.parametrize(
     ("word", "way_out"),
     [
         ("rename", "docker rename"), ("images", "docker images"), ("version", "vgpurun --version"),
-        ("ls", "vgpurun ps"),
+        ("ls", "vgpurun ps"), ("compose", "docker compose"), ("nvidia-smi", "vgpurun smi"),
     ],
 )  # fmt: skip
 def test_a_word_of_docker_is_no_image(run: Run, word: str, way_out: str) -> None:

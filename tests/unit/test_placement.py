@@ -113,7 +113,10 @@ def test_what_may_take_all_and_reservations_do_not_go_together() -> None:
     assert indexes(capacity(0, share(None)), gpus="device=0") == [0], "as without vgpurun"
     said = str(refusal(capacity(0, share(2)), gpus="device=0"))
     assert "without --mem it could take the 2 GiB" in said and "; give --mem, queue with --wait" in said
-    assert "may take all" in str(refusal(capacity(0, share(None)), mem="1g", gpus="device=0"))
+    error = refusal(capacity(0, share(None)), mem="1g", gpus="device=0")
+    assert "may take all of it; limit that one, queue with --wait" in str(error)
+    assert error.details.splitlines()[-1].split() == ["0", "(free)", "none", "100", "%"]
+    assert "; ask for less," in str(refusal(capacity(0, share(2)), capacity(1, share(None)), mem="7g", gpus="2"))
     assert indexes(capacity(0, share(2))) == [1]
     assert indexes(capacity(0, share(None)), mem="1g") == [1]
 
@@ -303,6 +306,8 @@ def test_the_way_out_is_one_that_the_user_has() -> None:
     for grant in (granted(), granted(overcommit=False), own):
         said = verify._reason(f"vgpurun: {refusal(capacity(0, FULL, MINE), **wish, grant=grant)}\nGPU  HOLDER\n")
         assert said.endswith("ask for less"), "verify has no such options"
+    said = verify._reason(f"vgpurun: {refusal(capacity(0, share(None)), **wish)}\nGPU  HOLDER\n")
+    assert said.endswith("limit that one")
 
 
 def test_where_one_gpu_is_not_granted_another_is_taken() -> None:

@@ -32,5 +32,6 @@ def _rows(capacity: GpuCapacity) -> list[tuple[str, str, str, str, str]]:
     if capacity.outside_bytes:
         rows.append((index, "(in use without a limit)", "", show_size(capacity.outside_bytes), ""))
     free_percent = max(0, 100 - capacity.reserved_sm_percent)
-    rows.append((index, "(free)", "", show_size(capacity.free_bytes), f"{free_percent} %"))
+    free = "none" if capacity.unlimited else show_size(capacity.free_bytes)
+    rows.append((index, "(free)", "", free, f"{free_percent} %"))
     return rows

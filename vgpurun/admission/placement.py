@@ -142,4 +142,6 @@ def _no_room(request: Request, choices: Sequence[_Choice], total: int, grant: Gr
     way_out = WAYS_OUT_OF_OWN if not full else _WAYS_OUT if grant.may_overcommit else _WAYS_OUT_IN_TURN
     if asked == _WITHOUT_LIMIT:
         way_out = way_out.replace("ask for less", "give --mem")
+    elif full and all(choice.capacity.unlimited and choice.need.reserved_bytes is not None for choice in choices):
+        way_out = way_out.replace("ask for less", "limit that one")  # beside it no limit is small enough
     return NoRoomError(f"no room for {asked} on {where}: {reason}", way_out, table, full)

@@ -114,14 +114,16 @@ class _Loaded(MutableMapping[str, click.Command]):
 
 # Words of docker and other tools that people type, and what to say here: no image that anybody has is called so.
 _OF_DOCKER = (
-    "commit", "create", "diff", "events", "export", "images", "import", "load", "login", "logout", "network", "pull",
-    "push", "rename", "rmi", "save", "search", "tag", "volume",
+    "builder", "buildx", "commit", "compose", "context", "create", "diff", "events", "export", "images", "import",
+    "load", "login", "logout", "manifest", "network", "plugin", "pull", "push", "rename", "rmi", "save", "search",
+    "secret", "service", "stack", "swarm", "tag", "volume",
 )  # fmt: skip
 _OTHER_WORDS = {
     **{word: f"docker {word}" for word in _OF_DOCKER},
     **{"version": "vgpurun --version", "info": "vgpurun doctor"},
     **dict.fromkeys(("ls", "list", "status", "container"), "vgpurun ps"),
     **{"image": "docker image", "system": "docker system"},
+    **{"remove": "vgpurun rm", "delete": "vgpurun rm", "nvidia-smi": "vgpurun smi"},
     "uninstall": "pipx uninstall vgpurun or apt purge vgpurun (docs/install.md says what is left)",
 }
 
@@ -172,7 +174,9 @@ class Verbs(click.Group):
             return
         from difflib import get_close_matches  # slow to import
 
-        near = get_close_matches(first, [*self.commands, *_OTHER_WORDS, "help"], n=1, cutoff=0.7)
+        verbs = [*self.commands, *_OTHER_WORDS, "help"]
+        same_letters = [verb for verb in verbs if sorted(verb) == sorted(first)]  # one letter in the place of another
+        near = same_letters or get_close_matches(first, verbs, n=1, cutoff=0.7)
         if near and not _is_image(first):
             meant = _OTHER_WORDS.get(near[0], f"vgpurun {near[0]}")
             raise click.UsageError(

@@ -259,7 +259,7 @@ def _reason(errors: str) -> str:
     own = [line.removeprefix("vgpurun: ") for line in lines if line.startswith("vgpurun: ")]
     warnings = [line.removeprefix("warning: ") for line in own if line.startswith("warning: ")]
     if said := [line for line in own if not line.startswith("warning: ")]:
-        return re.sub(r"(ask for less), .*--(wait|overcommit)$", r"\1", said[-1])  # verify has neither
+        return re.sub(r"(ask for less|limit that one), .*--(wait|overcommit)$", r"\1", said[-1])  # verify has neither
     others = [line for line in lines if not line.startswith("vgpurun: ")]
     return "; ".join([*others[-1:], *warnings[-1:]])
 
