@@ -11,7 +11,7 @@ from vgpurun.profiles import words
 from vgpurun.profiles.names import api_name, short_kernel_name
 from vgpurun.profiles.summary import Summary
 from vgpurun.profiles.units import show_count, show_time
-from vgpurun.util.extras import installer
+from vgpurun.util.extras import installing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -38,7 +38,7 @@ def check_extra() -> None:
         import matplotlib  # noqa: F401
     except ImportError as error:
         raise ExtraError(
-            f"pages and pictures need {error.name}: {installer()} 'vgpurun[report]'; --format text needs nothing"
+            f"pages and pictures need {error.name}: {installing('report')}; --format text needs nothing"
         ) from None
 
 

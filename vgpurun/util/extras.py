@@ -7,6 +7,9 @@ from importlib.util import find_spec
 
 from vgpurun.errors import ExtraError
 
+# Packages that the .deb suggests: Debian's Python takes none of pip.
+_OF_DEBIAN = {"report": "python3-jinja2 python3-matplotlib"}
+
 
 @contextmanager
 def needs_extra(name: str) -> Iterator[None]:
@@ -16,7 +19,14 @@ def needs_extra(name: str) -> Iterator[None]:
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("vgpurun"):
             raise
-        raise ExtraError(f"the Python package {error.name} is missing: {installer()} 'vgpurun[{name}]'") from None
+        raise ExtraError(f"the Python package {error.name} is missing: {installing(name)}") from None
+
+
+def installing(extra: str) -> str:
+    """Return the command that installs an extra."""
+    if __file__.startswith("/usr/lib/vgpurun/") and extra in _OF_DEBIAN:
+        return f"apt install {_OF_DEBIAN[extra]}"
+    return f"{installer()} 'vgpurun[{extra}]'"
 
 
 def installer() -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from vgpurun.errors import ClusterError
 from vgpurun.kubernetes.dra.model import DRIVER
-from vgpurun.util.extras import installer
+from vgpurun.util.extras import installing
 
 _CONNECT_S = 5
 _ANSWER_S = 15
@@ -26,7 +26,7 @@ class Cluster:
 
             from kubernetes import client, config  # slow to import
         except ImportError as error:
-            raise ClusterError(f"{error.name} is not installed: {installer()} 'vgpurun[k8s]'") from None
+            raise ClusterError(f"{error.name} is not installed: {installing('k8s')}") from None
         settings = client.Configuration()
         try:
             if kubeconfig is None:
