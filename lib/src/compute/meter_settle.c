@@ -128,8 +128,7 @@ static void settle(struct meter_stream *stream, const struct batch *batch, int64
   stream->previous_end_ns = max(stream->previous_end_ns, end_ns);
   if (get(meter->mixed_until_ns) > end_ns) /* the GPU divides its time between ours and that of another */
     due_ns /= 2;
-  if (!get(meter->was_late) || batch->is_unknown || busy < batch->estimate_ns) /* beside that, work seems longer */
-    learn(meter, batch, busy);
+  learn(meter, batch, busy);
   if (stream->observer != NULL)
     stream->observer->measured(stream, batch, end_ns - busy, end_ns);
   add(meter->to_pay_ns, due_ns - batch->paid_ns);
