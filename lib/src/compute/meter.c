@@ -258,21 +258,19 @@ static bool claim_open(struct meter_stream *stream, int64_t age_ns, bool touches
   return mine;
 }
 
-static void for_each(struct meter *meter, void (*act)(struct meter_stream *stream)) {
-  uint32_t count = atomic_load(&meter->stream_count);
-  for (uint32_t i = 0; i < count; i++)
-    act(meter->streams[i]);
-}
-
-static void close_open(struct meter_stream *stream) {
-  if (!claim_open(stream, 0, true))
+static void close_older(struct meter_stream *stream, int64_t age_ns) {
+  if (!claim_open(stream, age_ns, true))
     return;
   meter_end_now(stream);
   meter_unclaim(stream);
 }
 
+static void close_open(struct meter_stream *stream) {
+  close_older(stream, 0);
+}
+
 void meter_close_all(struct meter *meter) {
-  for_each(meter, close_open);
+  meter_for_each(meter, close_open);
 }
 
 static void end_open(struct meter_stream *stream) {
@@ -285,7 +283,7 @@ static void end_open(struct meter_stream *stream) {
 }
 
 void meter_end_all(struct meter *meter) {
-  for_each(meter, end_open);
+  meter_for_each(meter, end_open);
 }
 
 /* ---- the program waits, or asks ---------------------------------------------------------------------------------- */
@@ -293,10 +291,7 @@ void meter_end_all(struct meter *meter) {
 /* A batch whose last launch is a while ago ends here. Whether younger work is done the end of a wait, or one of the
  * next polls, tells well enough: a program that waits for short work is asked nothing more each time. */
 void meter_before_wait(struct meter_stream *stream) {
-  if (!claim_open(stream, METER_LATE_NS, true))
-    return;
-  meter_end_now(stream);
-  meter_unclaim(stream);
+  close_older(stream, METER_LATE_NS);
 }
 
 /* That tells when a stream is idle without any marker. */
@@ -322,7 +317,7 @@ void meter_after_wait(struct meter_stream *stream, enum meter_wait wait, int64_t
 }
 
 void meter_before_wait_all(struct meter *meter) {
-  for_each(meter, meter_before_wait);
+  meter_for_each(meter, meter_before_wait);
 }
 
 void meter_after_wait_all(struct meter *meter, int64_t returned_ns) {

@@ -42,6 +42,12 @@ static inline bool meter_known_cost(struct meter *meter, uint64_t work, int64_t 
   return false;
 }
 
+static inline void meter_for_each(struct meter *meter, void (*act)(struct meter_stream *stream)) {
+  uint32_t count = atomic_load(&meter->stream_count);
+  for (uint32_t i = 0; i < count; i++)
+    act(meter->streams[i]);
+}
+
 /* The context is destroyed, and its markers with it: they must not be touched any more. */
 static inline bool meter_is_destroyed(struct meter_stream *stream) {
   return get(stream->context) == NULL;

@@ -176,9 +176,7 @@ static void harvest_stream(struct meter_stream *stream) {
 void meter_harvest(struct meter *meter) {
   if (!claim_try(&meter->harvester) && !claim_recover(&meter->harvester))
     return;
-  uint32_t count = atomic_load(&meter->stream_count);
-  for (uint32_t i = 0; i < count; i++)
-    harvest_stream(meter->streams[i]);
+  meter_for_each(meter, harvest_stream);
   tell(meter);
   claim_release(&meter->harvester);
 }
