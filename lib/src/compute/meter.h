@@ -151,7 +151,6 @@ struct meter {
   int32_t harvester; /* a claim: the thread that harvests alone uses the next ones */
   struct meter_bill bill;
   int64_t told_ns;
-  bool told_at_work; /* that something was in flight */
   struct spans spans;
   struct timeline timelines[METER_MAX_CONTEXTS];
 

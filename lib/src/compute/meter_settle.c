@@ -47,14 +47,12 @@ static void tell(struct meter *meter) {
     is_damaged |= get(bucket->zero_at_ns) > pay(bucket, get(bucket->zero_at_ns), 0);
   }
   bool is_news = bill->pay_ns != 0 || bill->launches > 0 || is_damaged;
-  bool is_at_work = get(meter->in_flight_batches) > 0;
   /* That takes some microseconds: a program that waits for short work would lose them each time. But where a GPU has
    * work, the container's others go by that. */
   bool is_soon = bill->now_ns - meter->told_ns < METER_SPARSE_NS && bill->pay_ns < METER_SPARSE_NS;
-  bool is_awaited = (is_at_work || meter->told_at_work) && gate_is_in_step(meter, bill->now_ns);
+  bool is_awaited = get(meter->in_flight_batches) > 0 && gate_is_in_step(meter, bill->now_ns);
   if (!is_news || (is_soon && !is_awaited))
     return;
-  meter->told_at_work = is_at_work;
   meter->told_ns = bill->now_ns;
   for (int i = 0; i < meter->bucket_count; i++)
     device_state_change(meter->buckets[i].state, book, &meter->buckets[i]);
