@@ -29,8 +29,9 @@ pytest.register_assert_rewrite("cli", "terminal")
 CDI = ("tests/engine/test_run_drivers.py", "tests/engine/test_cdi_engines.py", "tests/engine/test_dra_containers.py")
 CLUSTERS = [("tests/slurm/",), ("tests/ray/",)]
 CGROUP2 = ("tests/engine/test_driver_limits.py", "tests/engine/test_guard_cgroup2.py")  # with an engine of their own
+TLS = ("tests/engine/test_tls_engine.py",)  # with another
 IMAGES = [("tests/engine/test_installation.py",), ("tests/engine/test_plugin_image.py",)]  # that take minutes to make
-IN_ONE_PROCESS = [("tests/page/",), *CLUSTERS, CDI, CGROUP2, *IMAGES]
+IN_ONE_PROCESS = [("tests/page/",), *CLUSTERS, CDI, CGROUP2, TLS, *IMAGES]
 if "DOCKER_HOST" in os.environ or Path("/var/run/docker.sock").exists():
     IN_ONE_PROCESS = [("tests/page/",), *CLUSTERS, ("tests/engine/",)]
 
