@@ -63,9 +63,12 @@ demo: lib ## the limits at work: on this machine's GPU, or else on a simulated o
 
 RUN := PYTEST=$(BIN)/pytest tests/run
 
-check: lint lib ## lint, types, and the tests that take less than a minute in all
-	@$(BIN)/pytest -n $$(($(shell nproc) + 1)) -m 'not (real_time or slow or exhaustive)' \
-	  tests/unit tests/c tests/sim tests/preload $(ARGS)
+# Lint beside the tests: mypy keeps one processor busy, and they wait for much.
+check: $(STAMP) lib ## lint, types, and the tests that take less than a minute in all
+	@$(MAKE) --silent --no-print-directory lint & lint=$$!; failed=0; \
+	$(BIN)/pytest -n $$(($(shell nproc) + 1)) -m 'not (real_time or slow or exhaustive)' \
+	  tests/unit tests/c tests/sim tests/preload $(ARGS) || failed=$$?; \
+	wait $$lint || { echo "lint failed: see above" >&2; exit 1; }; exit $$failed
 
 test: lint lib ## lint, and all tests but the exhaustive ones; as root also those whose programs are not installed
 	@$(RUN) -m 'not exhaustive' $(ARGS)
