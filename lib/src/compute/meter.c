@@ -135,7 +135,7 @@ static bool open_batch(struct meter_stream *stream, uint64_t work, int64_t *cost
   if (meter_is_destroyed(stream)) /* meanwhile */
     return false;
   batch->is_unknown = is_unknown;
-  if (is_unknown || batch->most_launches == 1 || stream->batches++ % SAMPLE_EVERY == 0) {
+  if (is_unknown || stream->batches++ % SAMPLE_EVERY == 0) {
     batch->most_launches = 1;
     set_clock(stream);
   }
