@@ -153,6 +153,15 @@ static void run_long_beside_spins(struct model_process *process) {
   }
 }
 
+/* Each kernel of a millisecond has another stream's spin for as long. */
+static void run_spins_ahead(struct model_process *process) {
+  for (int i = 1;; i++) {
+    model_launch_kernel(process, &(const struct model_kernel){0, 1, 10 * US, 1, true, 0, i});
+    model_launch_kernel(process, &(const struct model_kernel){0, 0, MS, 2, true, 0, 0});
+    model_launch_kernel(process, &(const struct model_kernel){0, 0, 10 * US, 3, true, i, 0});
+  }
+}
+
 /* Two processes, now one and now the other. */
 static void run_every_other(struct model_process *process) {
   const int *number = model_argument(process);
@@ -205,6 +214,7 @@ static void check_cheaters(void) {
       {"processes that launch once, and sleep", run_once_and_sleep, 1, NULL},
       {"processes that launch 200 times, 4 at a time", run_often_and_exit, 4, NULL},
       {"long kernels beside spins", run_long_beside_spins, 1, NULL},
+      {"kernels that have others spin", run_spins_ahead, 1, NULL},
       {"two processes, now one and now the other", run_every_other, 2, &numbers[0]},
       {"work after sleeps of 50 ms", run_after_sleeps, 1, &numbers[2]},
       {"work after sleeps of 80 ms", run_after_sleeps, 1, &numbers[3]},

@@ -10,7 +10,6 @@
 #define LOOK_NS 500000LL            /* between looks; the least patience; work that stands still for so long waits */
 #define LONGEST_SLEEP_NS 50000000LL /* after which the limit is looked at again: the host may have changed it */
 #define BESIDE_HIGHER_NS 250000LL   /* of work at a time where high priority is there, which waits for what has begun */
-#define OWED_PART 32                /* for which the valve waits, of the time until there are tokens */
 #define OVERRUN_TIMES 2             /* kernels of one name may take now one and now ten milliseconds */
 
 struct wait {
@@ -21,7 +20,6 @@ struct wait {
   bool is_free; /* nothing holds it back: nobody else wants the GPU, and no share within the tenant has a limit */
   int slowest;  /* the bucket that has no tokens for the longest time */
   int64_t cost_ns, now_ns, sleep_ns, tokens_ns, for_turn_ns;
-  int64_t owes_ns;                  /* until there are tokens */
   bool took_turn;                   /* just now: it is not given away again before the launch */
   int64_t held_ns[VGPU_MAX_LEVELS]; /* by each bucket; all other waits are the tenant's */
   int noted;
@@ -62,15 +60,13 @@ static int64_t patience_ns(struct meter *meter) {
   return patience_ns < METER_PATIENCE_NS ? patience_ns : max(patience_ns, expected_ns);
 }
 
-/* From when a launch is held: the work cannot have waited for it before. And the more is owed, the later: what the
- * valve lets go was not paid for, and a program may have work wait for each of its launches. */
+/* From when a launch is held: the work cannot have waited for it before. */
 static bool valve_opens(const struct wait *wait) {
   struct meter *meter = wait->meter;
-  int64_t stalled = stalled_ns(meter, wait->now_ns), none = 0;
-  if (stalled > 0)
-    replace(meter->held_since_ns, none, wait->now_ns);
-  if (stalled <= min(wait->owes_ns / OWED_PART, TURNS_PATIENCE_NS))
+  int64_t none = 0;
+  if (stalled_ns(meter, wait->now_ns) <= 0)
     return false;
+  replace(meter->held_since_ns, none, wait->now_ns);
   int64_t held_ns = wait->now_ns - max(get(meter->held_since_ns), get(meter->progress_ns));
   int64_t ends = held_ns / patience_ns(meter);
   if (get(meter->valve_passed) >= ends * ends)
@@ -243,7 +239,6 @@ static int64_t quantum_ns(const struct wait *wait) {
 static bool has_tokens(struct wait *wait) {
   struct meter *meter = wait->meter;
   int64_t open_ns = wait->is_free ? 0 : open_at_ns(wait);
-  wait->owes_ns = max(open_ns - wait->now_ns, 0);
   if (open_ns == 0)
     return true;
   wait->sleep_ns = open_ns + (wait->tokens_ns > 0 ? quantum_ns(wait) : 0) - wait->now_ns;
