@@ -7,10 +7,9 @@
  * alone, where the GPU idles some microseconds each time that work begins, until it has waited for so long. */
 #define QUANTUM_NS 8000000LL
 #define MOST_AHEAD_NS (2 * TURNS_SLICE_NS) /* of the part of the container's GPU time that falls to a process */
-#define LOOK_NS 500000LL            /* between looks; the least patience; work that stands still for so long waits */
-#define LONGEST_SLEEP_NS 50000000LL /* after which the limit is looked at again: the host may have changed it */
-#define BESIDE_HIGHER_NS 250000LL   /* of work at a time where high priority is there, which waits for what has begun */
-#define OVERRUN_TIMES 2             /* kernels of one name may take now one and now ten milliseconds */
+#define LONGEST_SLEEP_NS 50000000LL        /* after which the limit is looked at again: the host may have changed it */
+#define BESIDE_HIGHER_NS 250000LL /* of work at a time where high priority is there, which waits for what has begun */
+#define OVERRUN_TIMES 2           /* kernels of one name may take now one and now ten milliseconds */
 
 struct wait {
   struct meter_stream *stream;
@@ -39,7 +38,7 @@ void gate_note_progress(struct meter *meter, int64_t end_ns) {
   set(meter->progress_ns, max(get(meter->progress_ns), end_ns));
   set(meter->held_since_ns, 0);
   if (released_ns != 0 && end_ns - released_ns < before_ns / 4)
-    set(meter->patience_ns, max(before_ns / 2, LOOK_NS));
+    set(meter->patience_ns, max(before_ns / 2, METER_LOOK_NS));
   else if (valve_opened)
     set(meter->patience_ns, min(4 * before_ns, TURNS_PATIENCE_NS));
 }
@@ -90,7 +89,7 @@ static int64_t idle_at_ns(struct meter *meter) {
 /* A part of what is left, and where streams run side by side a smaller one, so that its end is not slept through. */
 static void sleep_a_little(struct meter *meter) {
   int64_t part_ns = min(left_ns(meter) / 4, get(meter->in_flight_ns) / 32);
-  meter->driver->sleep_ns(min(max(part_ns, METER_SHORT_SLEEP_NS), LOOK_NS));
+  meter->driver->sleep_ns(min(max(part_ns, METER_SHORT_SLEEP_NS), METER_LOOK_NS));
 }
 
 /* ---- turns ------------------------------------------------------------------------------------------------------- */
@@ -173,7 +172,7 @@ static bool goes_in_step(struct wait *wait, struct meter_bucket *bucket, int64_t
   int64_t pays_ns = bucket_wall_ns(wait->cost_ns, percent), others_zero_at_ns = 0;
   bool others_work = false, others_wait = false;
   *open_at_ns = max(zero_at_ns, get(bucket->others_zero_at_ns));
-  if (now_ns - get(bucket->others_looked_ns) < METER_SPARSE_NS && *open_at_ns <= now_ns)
+  if (now_ns - get(bucket->others_looked_ns) < METER_LOOK_NS && *open_at_ns <= now_ns)
     return true;
   for (int i = 0; !wait->terms.is_apart && others != NULL && others[i] != NULL; i++) {
     struct vgpu_device_shared other;
@@ -182,7 +181,7 @@ static bool goes_in_step(struct wait *wait, struct meter_bucket *bucket, int64_t
     device_state_read(others[i], &other);
     int64_t stalled_ns = now_ns - other.at_work_since_ns;
     others_work |= stalled_ns < TURNS_PATIENCE_NS;
-    others_wait |= stalled_ns < TURNS_PATIENCE_NS && stalled_ns > LOOK_NS;
+    others_wait |= stalled_ns < TURNS_PATIENCE_NS && stalled_ns > METER_LOOK_NS;
     others_zero_at_ns = max(others_zero_at_ns, bucket_zero_at(other.tokens_zero_at_ns, now_ns, percent));
     set(wait->meter->others_at_ns, max(get(wait->meter->others_at_ns), min(other.last_launch_ns, now_ns)));
   }
@@ -203,7 +202,7 @@ void gate_note_busy(struct meter_bucket *bucket, const struct vgpu_device_shared
 /* When the bucket stands at zero, by what this process has paid, and by what all had paid a moment ago. */
 static int64_t zero_at_ns(struct meter_bucket *bucket, int64_t now_ns) {
   struct vgpu_device_shared shared;
-  if (now_ns - get(bucket->looked_ns) >= METER_SPARSE_NS) {
+  if (now_ns - get(bucket->looked_ns) >= METER_LOOK_NS) {
     device_state_read(bucket->state, &shared);
     set(bucket->zero_at_ns, shared.tokens_zero_at_ns);
     set(bucket->looked_ns, now_ns);
@@ -245,7 +244,7 @@ static bool has_tokens(struct wait *wait) {
   if (wait->sleep_ns <= 0)
     return true;
   bool looks = get(meter->in_flight_batches) > 0 || gate_is_in_step(meter, wait->now_ns) || wait->terms.yields;
-  wait->sleep_ns = min(wait->sleep_ns, looks ? LOOK_NS : LONGEST_SLEEP_NS);
+  wait->sleep_ns = min(wait->sleep_ns, looks ? METER_LOOK_NS : LONGEST_SLEEP_NS);
   return false;
 }
 
@@ -277,7 +276,7 @@ static uint32_t most_launches(const struct wait *wait, bool is_let_go) {
 
 /* With nothing of ours before it a marker is done in a fraction of a millisecond, but where others work only when their
  * slice of the GPU's own time-slicing has ended, which is two milliseconds: to switch between tenants takes less than
- * LOOK_NS. The last question is asked after the time: if we were held up, the GPU was not. */
+ * METER_LOOK_NS. The last question is asked after the time: if we were held up, the GPU was not. */
 static bool is_late(struct meter_stream *stream) {
   const struct meter_driver *driver = stream->meter->driver;
   void *marker = driver->record(stream->handle);
@@ -288,7 +287,7 @@ static bool is_late(struct meter_stream *stream) {
   do {
     now_ns = driver->now_ns();
     pending = driver->query(marker) == METER_PENDING;
-  } while (pending && now_ns - began_ns < LOOK_NS);
+  } while (pending && now_ns - began_ns < METER_LOOK_NS);
   driver->recycle(marker);
   return pending;
 }
@@ -344,7 +343,7 @@ static void wait_for(struct wait *wait, enum obstacle what) {
   else if (what == ROOM)
     sleep_a_little(meter);
   else {
-    if (wait->sleep_ns >= LOOK_NS && wait->others.company && turns_is_ours(&meter->turns))
+    if (wait->sleep_ns >= METER_LOOK_NS && wait->others.company && turns_is_ours(&meter->turns))
       drain_and_pass(wait);
     int64_t left_ns = until_ns - meter->driver->now_ns();
     if (left_ns > 0)
@@ -374,7 +373,7 @@ static void note_wait(struct wait *wait) {
     return;
   if (meter->observer != NULL)
     meter->observer->waited(meter, wait->now_ns - held_ns, wait->now_ns);
-  if (held_ns >= LOOK_NS && !wait->others.is_beside) /* a look may take as long */
+  if (held_ns >= METER_LOOK_NS && !wait->others.is_beside) /* a look may take as long */
     look_beside(wait->stream);
 }
 

@@ -24,6 +24,7 @@ static void book(struct vgpu_device_shared *shared, void *paid_into) {
   const struct meter_bill *bill = &meter->bill;
   shared->tokens_zero_at_ns = pay(bucket, shared->tokens_zero_at_ns, bill->pay_ns);
   set(bucket->zero_at_ns, shared->tokens_zero_at_ns);
+  set(bucket->looked_ns, bill->now_ns);
   shared->at_work_since_ns = get(meter->in_flight_batches) > 0 ? get(meter->progress_ns) : 0;
   shared->launches += bill->launches;
   shared->last_launch_ns = bill->now_ns;
@@ -38,7 +39,6 @@ static void tell(struct meter *meter) {
   struct meter_bill *bill = &meter->bill;
   int64_t pay_ns = swap(meter->to_pay_ns, 0);
   bool is_damaged = false;
-  meter_terms(meter);
   bill->now_ns = meter->driver->now_ns();
   bill->pay_ns += pay_ns;
   for (int i = 0; i < meter->bucket_count; i++) {
@@ -49,10 +49,11 @@ static void tell(struct meter *meter) {
   bool is_news = bill->pay_ns != 0 || bill->launches > 0 || is_damaged;
   /* That takes some microseconds: a program that waits for short work would lose them each time. But where a GPU has
    * work, the container's others go by that. */
-  bool is_soon = bill->now_ns - meter->told_ns < METER_SPARSE_NS && bill->pay_ns < METER_SPARSE_NS;
+  bool is_soon = bill->now_ns - meter->told_ns < METER_LOOK_NS && bill->pay_ns < METER_LOOK_NS;
   bool is_awaited = get(meter->in_flight_batches) > 0 && gate_is_in_step(meter, bill->now_ns);
   if (!is_news || (is_soon && !is_awaited))
     return;
+  meter_terms(meter);
   meter->told_ns = bill->now_ns;
   for (int i = 0; i < meter->bucket_count; i++)
     device_state_change(meter->buckets[i].state, book, &meter->buckets[i]);
