@@ -242,6 +242,30 @@ static void check_beside_silent_ones(void) {
   }
 }
 
+/* A kernel of a new name now and then, waited for: its lease ends before it does. */
+static void run_new_names(struct model_process *process) {
+  for (uint64_t work = 1;; work++) {
+    model_launch_as(process, 0, 0, 30 * MS, work);
+    model_synchronize(process, 0);
+    model_think(process, 200 * MS);
+  }
+}
+
+static void check_beside_new_names(void) {
+  static const uint32_t percents[] = {10, 20, 50};
+  for (int i = 0; i < 3; i++) {
+    double share;
+    model_start_over(6);
+    model_container(0)->percent = percents[i];
+    model_start(0, run_new_names, NULL, 0);
+    model_container(1)->percent = 50;
+    struct model_process *other = model_start(1, run_work, flat_out, 700 * US);
+    measure(&other, 1, S, 11 * S, &share);
+    printf("flat out beside new names at %u: %.2f %%\n", percents[i], share);
+    CHECK(share > 43 && share < 51, "%.2f %%", share);
+  }
+}
+
 /* ---- settling ---------------------------------------------------------------------------------------------------- */
 
 static void check_settling(void) {
@@ -367,6 +391,7 @@ int main(int count, char **names) {
   CASE("disturbance: endless") check_disturbance(ENDLESS);
   CASE("disturbance: endless and waits for it") check_disturbance(ENDLESS_AND_WAITS);
   CASE("beside silent ones") check_beside_silent_ones();
+  CASE("beside new names") check_beside_new_names();
   CASE("company of two without limits") check_company_of_two_without_limits();
   CASE("who was stopped goes on") check_who_was_stopped_goes_on();
   return cases_end();

@@ -250,6 +250,13 @@ static bool has_tokens(struct wait *wait) {
 
 /* ---- room -------------------------------------------------------------------------------------------------------- */
 
+/* A look takes half a millisecond, and while the GPU is divided, work drains for it now and then. */
+static bool has_time_to_look(const struct wait *wait, int64_t held_ns) {
+  struct meter *meter = wait->meter;
+  bool is_due = get(meter->mixed_until_ns) > wait->now_ns && get(meter->look_beside_at_ns) <= wait->now_ns;
+  return !wait->others.is_beside && (is_due || held_ns >= METER_LOOK_NS);
+}
+
 static bool has_room(const struct wait *wait) {
   struct meter *meter = wait->meter;
   uint32_t batches = get(meter->in_flight_batches);
@@ -258,6 +265,8 @@ static bool has_room(const struct wait *wait) {
     return false;
   if (batches < 1 || (wait->is_free && !wait->others.company))
     return true;
+  if (has_time_to_look(wait, 0))
+    return false;
   if (wait->others.company && in_flight_ns + wait->cost_ns > TURNS_SLICE_NS)
     return false;
   if (wait->others.higher_priority)
@@ -292,7 +301,8 @@ static bool is_late(struct meter_stream *stream) {
   return pending;
 }
 
-/* After a wait, now and then, where nothing of ours is on the GPU. A marker that is late may have other reasons: it is
+/* Now and then, where nothing of ours is on the GPU: after a wait, and while the GPU is divided, so that its end is not
+ * overlooked by a program that pays half and waits for nothing. A marker that is late may have other reasons: it is
  * believed, for a while, when the one before was late too, and until two were not. */
 static void look_beside(struct meter_stream *stream) {
   struct meter *meter = stream->meter;
@@ -303,7 +313,7 @@ static void look_beside(struct meter_stream *stream) {
   bool late = is_late(stream);
   if (late == get(meter->was_late))
     set(meter->mixed_until_ns, late ? now_ns + TURNS_PATIENCE_NS : 0);
-  if (late) /* is the next one, too? */
+  else /* is the next one, too? */
     set(meter->look_beside_at_ns, now_ns);
   set(meter->was_late, late);
 }
@@ -369,11 +379,9 @@ static void note_wait(struct wait *wait) {
       wait->noted = i;
       device_state_change(meter->buckets[i].state, book_wait, wait);
     }
-  if (held_ns == 0)
-    return;
-  if (meter->observer != NULL)
+  if (held_ns > 0 && meter->observer != NULL)
     meter->observer->waited(meter, wait->now_ns - held_ns, wait->now_ns);
-  if (held_ns >= METER_LOOK_NS && !wait->others.is_beside) /* a look may take as long */
+  if (has_time_to_look(wait, held_ns))
     look_beside(wait->stream);
 }
 
