@@ -157,11 +157,31 @@ static void check_two_under_each_attack(void) {
   }
 }
 
+static void run_short_ones(struct model_process *process) {
+  for (;;)
+    model_launch(process, 0, 0, 50 * US);
+}
+
+/* The liar has high priority, which goes first where it does use the GPU. */
+static void check_low_priority(void) {
+  for (int i = 0; i < (int)(sizeof attacks / sizeof *attacks); i++) {
+    double share;
+    model_start_over(4);
+    model_container(0)->percent = 80;
+    model_container(0)->priority = VGPU_PRIORITY_LOW;
+    struct model_process *process = model_start(0, run_short_ones, NULL, 0);
+    measure(&process, 1, &attacks[i], 1, &share);
+    printf("low priority at 80, %s: %.2f %%\n", attacks[i].name, share);
+    CHECK(share > 70 && share < 80.5, "%.2f %%", share);
+  }
+}
+
 int main(int count, char **names) {
   cases_begin(count, names);
   CASE("two") check_two_under_each_attack();
   CASE("one with a limit") check_one(20, VGPU_SM_HARD, VGPU_NO_SM_LIMIT, 10, 20.5);
   CASE("one without a limit") check_one(VGPU_NO_SM_LIMIT, VGPU_SM_HARD, 50, 25, 100.01);
   CASE("one that may burst") check_one(20, VGPU_SM_BURST, 50, 20, 100.01);
+  CASE("low priority") check_low_priority();
   return cases_end();
 }

@@ -178,7 +178,7 @@ static void add_to_view(struct turns *turns, const struct turns_tenant *tenant, 
   view->higher_priority |= tenant->terms.priority < turns->terms.priority;
   view->wanted |= is_another_tenant && (waits || has_turn) &&
                   priority_of(tenant->ticket_ns, &tenant->terms, now_ns) <= turns->terms.priority;
-  view->higher_waits |= (waits || has_turn) && tenant->terms.priority < turns->turn_priority;
+  view->higher_has_turn |= has_turn && tenant->terms.priority < turns->turn_priority;
   view->goes_before |= waits && goes_before_us(turns, tenant, now_ns);
   view->is_leased |= has_turn;
   view->is_beside |= has_lease && !has_turn;
@@ -296,7 +296,7 @@ bool turns_must_pass(struct turns *turns, int64_t in_flight_ns) {
   claim_take(&turns->lock);
   int64_t now_ns = look_if_due(turns);
   bool ours = now_ns < turns->own.turn_ends_ns, used_up = now_ns + in_flight_ns >= turns->own.slice_ends_ns;
-  bool must = used_up ? turns->view.goes_before : turns->view.higher_waits;
+  bool must = used_up ? turns->view.goes_before : turns->view.higher_has_turn;
   if (used_up && !must)
     turns->own.slice_ends_ns = slice_end_ns(now_ns); /* the next slice is ours, too */
   claim_release(&turns->lock);

@@ -74,10 +74,10 @@ struct turns_system {
 struct turns_view {
   bool company, another_tenant, higher_priority; /* anybody; not a process of our container; a higher one than ours */
   int siblings;                                  /* other processes of our container */
-  bool wanted;                      /* another tenant of our priority or a higher one waits, or uses its turn */
-  bool higher_waits, goes_before;   /* one that waits has a higher priority than the turn, or goes first */
-  bool is_leased, is_beside;        /* to another one; to one that we do not wait for */
-  int64_t free_at_ns, passes_at_ns; /* when the turn ends, or ended; and when its holder may pass it */
+  bool wanted;                       /* another tenant of our priority or a higher one waits, or uses its turn */
+  bool higher_has_turn, goes_before; /* of a higher priority than our turn; one that waits goes first */
+  bool is_leased, is_beside;         /* to another one; to one that we do not wait for */
+  int64_t free_at_ns, passes_at_ns;  /* when the turn ends, or ended; and when its holder may pass it */
 };
 
 /* Limits of tenants, in percent; how many have none. */
