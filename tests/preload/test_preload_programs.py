@@ -11,9 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from sandbox import SIMULATED_DRIVER, Sandbox
+from sandbox import SIMULATED_DRIVER, UUID, Sandbox
 
 from support import assert_measured
+from vgpurun.limits import usage_file
 
 OTHER_SHORT_PROCESSES = [("stream_query", 4), ("event_query", 1), ("event_query", 4), ("synchronize", 1)]
 pytestmark = pytest.mark.real_time
@@ -30,6 +31,23 @@ def figures(sandbox: Sandbox, timeout_s: float, command: list[str | Path], **lim
         return [NEVER_S, NEVER_S]
     assert result.returncode == 0, result.stderr
     return [float(figure) for figure in result.stdout.split()]
+
+
+# It waits for nothing by CUDA, and its kernel is of a new name.
+SLEEPS_AND_ENDS = """
+import time
+from cuda_driver import *
+d = Driver(); d.start()
+d.launch(d.kernel('spin_200ms'))
+time.sleep(0.3)
+"""
+
+
+def test_what_nobody_waited_for_is_charged_at_the_end(sandbox: Sandbox) -> None:
+    sandbox.python(SLEEPS_AND_ENDS, CUDA_DEVICE_SM_LIMIT="50")
+    usage = Path(sandbox.environment["CUDA_DEVICE_MEMORY_SHARED_CACHE"])
+    busy_ns = [device.busy_ns for device in usage_file.read_usage(usage, [UUID]) or ()]
+    assert sum(busy_ns) / 1e9 == pytest.approx(0.2, rel=0.05)
 
 
 # ---- kernels that spin ----------------------------------------------------------------------------------------------

@@ -99,6 +99,19 @@ static void join_turns(struct meter *meter, struct device *device) {
     turns_begin(&meter->turns, &turns_file_system, files, slot);
 }
 
+/* Charges what nobody has waited for. A process that is suspended has nothing on the GPU, and its calls would wait. */
+static void harvest_at_exit(void) {
+  if (!process_is_suspended())
+    meters_harvest_all();
+}
+
+/* The driver has a handler of its own as soon as there is a device: this one comes later, and runs before it. */
+static void watch_exit(void) {
+  static bool watches;
+  if (!__atomic_exchange_n(&watches, true, __ATOMIC_RELAXED))
+    atexit(harvest_at_exit);
+}
+
 static struct meter *make(struct device *device) {
   struct meter *made = calloc(1, sizeof *made);
   if (made == NULL) {
@@ -124,6 +137,7 @@ static struct meter *make(struct device *device) {
     return other;
   }
   note_made(made);
+  watch_exit();
   __atomic_store_n(&meters_watch.meters, true, __ATOMIC_RELAXED);
   terms_of(device); /* publishes them */
   return made;

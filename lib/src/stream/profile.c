@@ -28,7 +28,6 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the decision;
 static bool decided;
 static struct profile_disk disk;
 static HOT_DATA int64_t sampled_at_ns;
-static bool measures_at_exit;
 
 /* ---- the file -------------------------------------------------------------------------------------------------- */
 
@@ -79,13 +78,6 @@ static void write_header(struct profile_header *header) {
 }
 
 static COLD void sample_all(int64_t now_ns);
-
-/* Once there is a device, the driver has a handler of its own for the exit. This one comes later, and runs before it.
- */
-static void measure_at_exit(void) {
-  if (__atomic_load_n(&profile_state, __ATOMIC_ACQUIRE) == PROFILE_ON)
-    meters_harvest_all();
-}
 
 /* Nothing is asked of the driver, which may be gone already. The end is by the same clock as all else, also when the
  * time of day was set meanwhile. */
@@ -145,8 +137,6 @@ static void show_device(uint32_t index, const struct device *device) {
   struct profile_header *header = &disk.file->header;
   if (index < __atomic_load_n(&header->device_count, __ATOMIC_ACQUIRE))
     return;
-  if (!__atomic_exchange_n(&measures_at_exit, true, __ATOMIC_RELAXED))
-    atexit(measure_at_exit);
   memcpy(header->devices[index], device->uuid, PROFILE_UUID_SIZE);
   __atomic_store_n(&header->device_count, index + 1, __ATOMIC_RELEASE);
 }
