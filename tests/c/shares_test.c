@@ -266,6 +266,32 @@ static void check_beside_new_names(void) {
   }
 }
 
+/* Where the GPU was not free, nothing was recorded before its only kernel, by which its length could be told. */
+static void run_short_lives(struct model_process *process) {
+  for (;;) {
+    model_think(process, 20 * MS);
+    model_launch(process, 0, 0, 100 * MS);
+    model_synchronize(process, 0);
+    model_begin_anew(process);
+  }
+}
+
+static void check_beside_short_lives(void) {
+  struct model_process *processes[5];
+  double shares[5], together = 0;
+  model_start_over(6);
+  model_container(0)->percent = model_container(1)->percent = 50;
+  for (int i = 0; i < 4; i++)
+    processes[i] = model_start(0, run_short_lives, NULL, i * 300 * US);
+  processes[4] = model_start(1, run_work, flat_out, 700 * US);
+  measure(processes, 5, 2 * S, 13 * S, shares);
+  for (int i = 0; i < 4; i++)
+    together += shares[i];
+  printf("flat out beside processes of one kernel each: %.2f and %.2f %%\n", shares[4], together);
+  CHECK(together < 51, "%.2f %%", together);
+  CHECK(shares[4] > 43 && shares[4] < 51, "%.2f %%", shares[4]);
+}
+
 /* ---- settling ---------------------------------------------------------------------------------------------------- */
 
 static void check_settling(void) {
@@ -392,6 +418,7 @@ int main(int count, char **names) {
   CASE("disturbance: endless and waits for it") check_disturbance(ENDLESS_AND_WAITS);
   CASE("beside silent ones") check_beside_silent_ones();
   CASE("beside new names") check_beside_new_names();
+  CASE("beside short lives") check_beside_short_lives();
   CASE("company of two without limits") check_company_of_two_without_limits();
   CASE("who was stopped goes on") check_who_was_stopped_goes_on();
   return cases_end();

@@ -18,7 +18,7 @@ static inline int64_t timeline_place(struct timeline *timeline, const struct met
   void *unused = marker;
   bool is_first = timeline->base == NULL;
   if (is_first || driver->elapsed_ns(timeline->base, marker, &elapsed_ns)) {
-    at_ns = is_first ? recorded_ns : timeline->base_ns + elapsed_ns;
+    at_ns = is_first ? observed_ns : timeline->base_ns + elapsed_ns;
     at_ns = min(max(at_ns, recorded_ns), observed_ns);
     timeline->base_ns = at_ns - elapsed_ns;
     if (is_first || elapsed_ns > TIMELINE_REBASE_NS) {
