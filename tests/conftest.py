@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -89,21 +88,11 @@ def pytest_configure() -> None:
             signal.signal(number, lambda *_: None)
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark what measures a real GPU, and let several processes begin the tests of tests/c one by one among the others.
-
-    Each keeps a processor busy, while most others but those of tests/unit, which are last, wait for something: the
-    processors would have too much to do at first, when clusters and engines start, and too little later.
-    """
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what measures a real GPU."""
     for item in items:
         if item.nodeid.startswith("tests/gpu/"):
             item.add_marker(pytest.mark.real_time)
-    if hasattr(config, "workerinput"):
-        of_c = [item for item in items if item.nodeid.startswith("tests/c/")]
-        others = [item for item in items if not item.nodeid.startswith("tests/c/")]
-        among = sum(not item.nodeid.startswith("tests/unit/") for item in others)
-        places = [*((index * among / len(of_c), item) for index, item in enumerate(of_c, 1)), *enumerate(others)]
-        items[:] = [item for _, item in sorted(places, key=itemgetter(0))]
 
 
 @pytest.hookimpl(wrapper=True)
