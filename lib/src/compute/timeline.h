@@ -10,8 +10,9 @@
 #define TIMELINE_REBASE_NS 4000000000LL
 
 /* When a completed marker completed, which was after it was recorded and before it was seen. To hold every marker to
- * that keeps the timeline true in both directions while the two clocks drift apart. The marker is recycled, unless it
- * becomes the base of the next ones. */
+ * that keeps the timeline true in both directions while the two clocks drift apart. The first one may have completed at
+ * any time between: it counts as late as it was seen, since work behind which it stands would cost nothing otherwise.
+ * The marker is recycled, unless it becomes the base of the next ones. */
 static inline int64_t timeline_place(struct timeline *timeline, const struct meter_driver *driver, void *marker,
                                      int64_t recorded_ns, int64_t observed_ns) {
   int64_t elapsed_ns = 0, at_ns = observed_ns;
