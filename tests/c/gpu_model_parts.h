@@ -59,11 +59,17 @@ struct model_process {
   bool company[MODEL_GPUS], measured[MODEL_GPUS];
 };
 
+/* A tenant's file, in which slots from some number on have never been used. */
+struct model_turns {
+  struct turns_slot slots[TURNS_SLOTS];
+  int used;
+};
+
 struct gpu {
   int64_t now_ns;
   int running; /* a process, or -1 */
   int64_t slice_left_ns;
-  struct turns_slot turns[MODEL_CONTAINERS][TURNS_SLOTS]; /* in the file of each tenant */
+  struct model_turns turns[MODEL_CONTAINERS];
 };
 
 /* gpu_model.c: all of it, but what the processes have on their stacks. */

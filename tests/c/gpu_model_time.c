@@ -72,17 +72,22 @@ static int list(void *of, struct turns_tenant *tenants, int count) {
   return count;
 }
 
-static void read_slots(void *of, int tenant, struct turns_slot *slots) {
+/* All slots would take most of the tests' time. */
+static int read_slots(void *of, int tenant, struct turns_slot *slots) {
   const struct model_files *files = of;
   model_pass_time(SYSTEM_CALL_NS);
   uint64_t container = files->turns->tenants[tenant].id - 1;
-  memcpy(slots, model.gpus[files->gpu].turns[container], TURNS_SLOTS * sizeof *slots);
+  const struct model_turns *turns = &model.gpus[files->gpu].turns[container];
+  memcpy(slots, turns->slots, (size_t)turns->used * sizeof *slots);
+  return turns->used;
 }
 
 static void write_slot(void *of, int slot, const struct turns_slot *own) {
   const struct model_files *files = of;
   model_pass_time(SYSTEM_CALL_NS);
-  model.gpus[files->gpu].turns[files->container][slot] = *own;
+  struct model_turns *turns = &model.gpus[files->gpu].turns[files->container];
+  turns->slots[slot] = *own;
+  turns->used = max(turns->used, slot + 1);
 }
 
 const struct turns_system model_turns_system = {model_clock_ns, model_sleep, list, read_slots, write_slot};

@@ -114,10 +114,10 @@ static int64_t passes_at_ns(const struct turns_slot *slot) {
 static void read_tenant(struct turns *turns, int number, int64_t now_ns) {
   struct turns_slot slots[TURNS_SLOTS];
   struct turns_tenant *tenant = &turns->tenants[number];
-  turns->system->read(turns->files, number, slots);
+  int count = turns->system->read(turns->files, number, slots);
   tenant->processes = 0;
   tenant->ticket_ns = tenant->ends_ns = 0;
-  for (int i = 0; i < TURNS_SLOTS; i++) {
+  for (int i = 0; i < count; i++) {
     const struct turns_slot *slot = &slots[i];
     if (!is_recent(slot->seen_ns, now_ns) || (number == 0 && i == turns->slot))
       continue;

@@ -66,7 +66,7 @@ struct turns_system {
   /* Finds the tenants on the GPU, with their terms, and keeps what is known of those that were there; ours stays first.
    * Returns how many. */
   int (*list)(void *files, struct turns_tenant *tenants, int count);
-  void (*read)(void *files, int tenant, struct turns_slot *slots); /* TURNS_SLOTS of them; zeros where that fails */
+  int (*read)(void *files, int tenant, struct turns_slot *slots); /* up to TURNS_SLOTS; how many could be read */
   void (*write)(void *files, int slot, const struct turns_slot *own);
 };
 

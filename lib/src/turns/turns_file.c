@@ -28,11 +28,10 @@ static off_t place_of(int device, int slot) {
   return (off_t)(((size_t)device * TURNS_SLOTS + (size_t)slot) * sizeof(struct turns_slot));
 }
 
-static void read_slots(void *of, int tenant, struct turns_slot *slots) {
+static int read_slots(void *of, int tenant, struct turns_slot *slots) {
   struct turns_peer *peer = &((struct turns_files *)of)->peers[tenant];
-  size_t size = TURNS_SLOTS * sizeof *slots;
-  if (!shared_file_read(&peer->file, slots, size, place_of(peer->device, 0)) && errno != ENODATA)
-    memset(slots, 0, size);
+  bool is_read = shared_file_read(&peer->file, slots, TURNS_SLOTS * sizeof *slots, place_of(peer->device, 0));
+  return is_read || errno == ENODATA ? TURNS_SLOTS : 0;
 }
 
 static void write_slot(void *of, int slot, const struct turns_slot *own) {
