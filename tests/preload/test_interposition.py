@@ -221,6 +221,15 @@ def test_launches_that_a_signal_handler_leaves_by_siglongjmp(sandbox: Sandbox, c
     assert_shares(sandbox, programs, 0.33, 0.47, CUDA_DEVICE_SM_LIMIT="40")
 
 
+@pytest.mark.parametrize("way", ["threads", "handler", "forked", "captures", "released"])
+def test_a_program_ends_as_it_likes_to(sandbox: Sandbox, compile_c: Callable[..., Path], way: str) -> None:
+    """Nothing holds its exit up, where work is measured that it has not waited for."""
+    program = compile_c("exits.c", f"-L{SIMULATED_DRIVER}", "-lcuda", "-lpthread")
+    for _ in range(5):
+        result = sandbox.run([program, way], CUDA_DEVICE_SM_LIMIT="50")
+        assert (result.returncode, result.stderr) == (3, "")
+
+
 @pytest.mark.parametrize("profiled", [False, True])
 def test_errno_stays_the_programs(
     sandbox: Sandbox, compile_c: Callable[..., Path], folder: Path, profiled: bool
