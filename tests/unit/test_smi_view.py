@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -58,7 +57,7 @@ def test_a_terminal_of_80_columns_has_room_for_every_column(
         "container", "0123", "a-name-that-goes-on-and-on-and-on", "registry/some/image", Path("/"), (device,)
     )
     whole = Report(((gpu, GpuUse(81559 * MIB, 100)),), (tenant._replace(user="a-long-user-name"),))
-    monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((80, 24)))
+    monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     monkeypatch.setenv("TERM", "dumb")  # no colours
     smi_view.print_table(whole, {gpu.uuid: GpuCapacity(gpu, (), 0)})
