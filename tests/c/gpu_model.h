@@ -97,6 +97,9 @@ void model_launch(struct model_process *process, int gpu, int stream, int64_t du
 void model_launch_as(struct model_process *process, int gpu, int stream, int64_t duration_ns, uint64_t work);
 void model_launch_spin(struct model_process *process, int gpu, int number);
 
+/* Work on the stream that nobody measures, as an asynchronous copy. */
+void model_copy(struct model_process *process, int gpu, int stream, int64_t duration_ns);
+
 /* As cuCtxSynchronize, cuStreamSynchronize, and cuEventSynchronize: until no more than so many launches are left. */
 void model_synchronize(struct model_process *process, int gpu);
 void model_synchronize_stream(struct model_process *process, int gpu, int stream);

@@ -68,6 +68,10 @@ void model_launch(struct model_process *process, int gpu, int stream, int64_t du
   model_launch_as(process, gpu, stream, duration_ns, (uint64_t)duration_ns);
 }
 
+void model_copy(struct model_process *process, int gpu, int stream, int64_t duration_ns) {
+  model_enqueue(process, gpu, stream, (struct item){.left_ns = duration_ns});
+}
+
 void model_launch_spin(struct model_process *process, int gpu, int number) {
   int first = 1 + 2 * number;
   model_launch_kernel(process, &(const struct model_kernel){gpu, 0, US, 1, false, first + gpu, first + 1 - gpu});

@@ -199,6 +199,18 @@ static void check_lost_markers(void) {
   CHECK(now_ns - began_ns < 500 * MS, "stalled %lld ms", (long long)(now_ns - began_ns) / 1000000);
 }
 
+/* A process that ends with an error of its kernel's has had the GPU until then. */
+static void check_lost_work_is_paid_for(void) {
+  start_over(50);
+  int64_t began_ns = now_ns;
+  launch(stream, 30 * MS, 1);
+  now_ns = began_ns + 30 * MS;
+  lose_markers = true;
+  meter_harvest(meter);
+  int64_t paid_ns = device.tokens_zero_at_ns - (began_ns - bucket_wall_ns(BUCKET_BURST_NS, 50));
+  CHECK(llabs(paid_ns - 60 * MS) < MS, "paid for %lld us", (long long)paid_ns / 2000);
+}
+
 static void leave_a_batch_open(void) {
   start_over(50);
   launch(stream, 10 * US, 1); /* its cost is unknown, and it is a batch of its own */
@@ -405,6 +417,7 @@ int main(int count, char **names) {
   CASE("capture") check_capture();
   CASE("work that never ends") check_work_that_never_ends();
   CASE("lost markers") check_lost_markers();
+  CASE("lost work is paid for") check_lost_work_is_paid_for();
   CASE("streams of other contexts") check_streams_of_other_contexts();
   CASE("streams of other threads") check_streams_of_other_threads();
   CASE("wait beside a capture") check_wait_beside_a_capture();

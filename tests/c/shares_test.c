@@ -386,6 +386,54 @@ static void check_who_was_stopped_goes_on(void) {
   CHECK(shares[0] > 49 && shares[0] < 51 && shares[1] > 47, "%.2f and %.2f %%", shares[0], shares[1]);
 }
 
+/* The process pays for each in advance, and has most of that back at once: else all of its container would wait for 50
+ * ms of tokens each time. */
+static void launch_new_names(struct model_process *process) {
+  for (uint64_t work = 1;; work++) {
+    model_launch_as(process, 0, 0, 50 * US, work);
+    model_synchronize(process, 0);
+    model_think(process, *(const int64_t *)model_argument(process));
+  }
+}
+
+static void check_short_work_of_new_names(void) {
+  static const int64_t thinks_ns[] = {100 * US, 200 * MS};
+  double share;
+  model_start_over(22);
+  model_container(0)->percent = 50;
+  struct model_process *alone = model_start(0, launch_new_names, &thinks_ns[0], 0);
+  measure(&alone, 1, 0, 100 * MS, &share);
+  printf("50 us of new names, each waited for: %.2f %%\n", share);
+  CHECK(share > 25, "%.2f %%", share);
+  model_start_over(22);
+  struct model_process *sibling = tenant(0, 20, flat_out);
+  model_start(0, launch_new_names, &thinks_ns[1], 0);
+  measure(&sibling, 1, 2 * S, 12 * S, &share);
+  printf("beside 50 us of a new name each 200 ms in its container, at 20: %.2f %%\n", share);
+  CHECK(share > 19, "%.2f %%", share);
+}
+
+/* The host works beside a copy and a kernel, and then waits: its time is not the kernel's. */
+static void run_behind_copies(struct model_process *process) {
+  for (;;) {
+    model_copy(process, 0, 0, 200 * US);
+    model_launch(process, 0, 0, MS);
+    model_think(process, 20 * MS);
+    model_synchronize_stream(process, 0, 0);
+  }
+}
+
+static void check_behind_copies(void) {
+  double share;
+  model_start_over(23);
+  model_container(0)->percent = 10;
+  struct model_process *process = model_start(0, run_behind_copies, NULL, 0);
+  measure(&process, 1, 0, 2 * S, &share);
+  double charged = 100.0 * (double)model_container(0)->device[0].busy_ns / (2 * S);
+  printf("kernels of 1 ms behind copies, each 20 ms, at 10: %.2f %%, charged %.2f\n", share, charged);
+  CHECK(share > 5.5 && charged > 4.5 && charged < 5.5, "%.2f %%, charged %.2f", share, charged);
+}
+
 static void check_pause(void) {
   double share;
   model_start_over(19);
@@ -420,6 +468,8 @@ int main(int count, char **names) {
   CASE("beside new names") check_beside_new_names();
   CASE("beside short lives") check_beside_short_lives();
   CASE("company of two without limits") check_company_of_two_without_limits();
+  CASE("short work of new names") check_short_work_of_new_names();
+  CASE("behind copies") check_behind_copies();
   CASE("who was stopped goes on") check_who_was_stopped_goes_on();
   return cases_end();
 }

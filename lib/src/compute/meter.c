@@ -107,11 +107,11 @@ bool meter_has_begun(struct meter *meter) {
   return begun;
 }
 
-/* A launch that is measured alone begins on the clock of the host and ends on that of the GPU. */
+/* A launch that is measured alone begins on the clock of the host and ends on that of the GPU. Behind other work it
+ * begins later: so much is known. */
 static void set_clock(struct meter_stream *stream) {
   const struct meter_driver *driver = stream->meter->driver;
-  if (meter_has_begun(stream->meter) || !driver->is_idle(stream->handle))
-    return;
+  stream->batch.started_idle = !meter_has_begun(stream->meter) && driver->is_idle(stream->handle);
   stream->batch.start = driver->record(stream->handle);
   stream->batch.start_ns = driver->now_ns();
 }

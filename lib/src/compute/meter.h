@@ -63,13 +63,14 @@ struct batch {
   bool is_mixed;   /* launches of several keys */
   bool is_unknown; /* one launch, whose cost is not known */
 
-  bool in_company;  /* with other tenants, for whom the GPU was not free meanwhile */
-  int64_t began_ns; /* when its first launch returned */
-  void *start;      /* a marker on an idle stream, or NULL: the GPU's clock is set by it */
-  int64_t start_ns; /* when it had been recorded */
-  void *end;        /* a marker; or NULL where end_ns is known */
-  int64_t end_ns;   /* the GPU was done by then; or when the marker was recorded, or last seen pending */
-  int64_t late_ns;  /* by how much earlier it may have been done; INT64_MAX: nobody knows */
+  bool in_company;   /* with other tenants, for whom the GPU was not free meanwhile */
+  int64_t began_ns;  /* when its first launch returned */
+  void *start;       /* a marker before a launch that is measured alone, or NULL: the GPU's clock is set by it */
+  int64_t start_ns;  /* when it had been recorded */
+  bool started_idle; /* it was done at once */
+  void *end;         /* a marker; or NULL where end_ns is known */
+  int64_t end_ns;    /* the GPU was done by then; or when the marker was recorded, or last seen pending */
+  int64_t late_ns;   /* by how much earlier it may have been done; INT64_MAX: nobody knows */
   int64_t paid_ns;
 };
 

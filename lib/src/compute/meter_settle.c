@@ -5,6 +5,8 @@
 #include "compute/timeline.h"
 #include "shared/history.h"
 
+#include <stdlib.h>
+
 /* How many are in a cost's mean, in which the latest counts so little: work of one name may take now more, now less. */
 #define MOST_SEEN 16
 
@@ -49,7 +51,7 @@ static void tell(struct meter *meter) {
   bool is_news = bill->pay_ns != 0 || bill->launches > 0 || is_damaged;
   /* That takes some microseconds: a program that waits for short work would lose them each time. But where a GPU has
    * work, the container's others go by that. */
-  bool is_soon = bill->now_ns - meter->told_ns < METER_LOOK_NS && bill->pay_ns < METER_LOOK_NS;
+  bool is_soon = bill->now_ns - meter->told_ns < METER_LOOK_NS && llabs(bill->pay_ns) < METER_LOOK_NS;
   bool is_awaited = get(meter->in_flight_batches) > 0 && gate_is_in_step(meter, bill->now_ns);
   if (!is_news || (is_soon && !is_awaited))
     return;
@@ -101,10 +103,16 @@ static int64_t place(struct meter_stream *stream, void *marker, int64_t earliest
   return timeline_place(timeline, meter->driver, marker, earliest_ns, latest_ns);
 }
 
+/* A marker before the batch tells when that ended at the earliest; and exactly, if the stream was idle then. */
 static int64_t place_end(struct meter_stream *stream, const struct batch *batch, int64_t now_ns) {
-  if (batch->start != NULL)
-    place(stream, batch->start, batch->start_ns, batch->start_ns);
-  return batch->end != NULL ? place(stream, batch->end, batch->end_ns, now_ns) : batch->end_ns;
+  int64_t earliest_ns = batch->end_ns, latest_ns = now_ns, took_ns;
+  if (batch->start != NULL && batch->end != NULL &&
+      stream->meter->driver->elapsed_ns(batch->start, batch->end, &took_ns)) {
+    earliest_ns = min(max(earliest_ns, batch->start_ns + took_ns), now_ns);
+    latest_ns = batch->started_idle ? earliest_ns : now_ns;
+  }
+  meter_recycle(stream, batch->start);
+  return batch->end != NULL ? place(stream, batch->end, earliest_ns, latest_ns) : batch->end_ns;
 }
 
 /* How long the GPU was busy with the batch. Between its launches it may have waited for the host, for all but the time
@@ -164,8 +172,9 @@ static void harvest_stream(struct meter_stream *stream) {
       settle(stream, &batch, end_ns);
       gate_note_progress(meter, end_ns);
     } else {
-      if (!meter_is_destroyed(stream)) /* after an error of the context, in which nothing runs any more */
-        add(meter->to_pay_ns, -batch.paid_ns);
+      /* After an error of the context, in which nothing runs any more: it cannot have run for longer than this. */
+      if (!meter_is_destroyed(stream))
+        add(meter->to_pay_ns, -max(batch.paid_ns - max(now_ns - batch.began_ns, 0), 0));
       meter_drop(stream, &batch);
     }
     leave_flight(stream, &batch);

@@ -9,18 +9,17 @@
  * of the GPU's own clock. */
 #define TIMELINE_REBASE_NS 4000000000LL
 
-/* When a completed marker completed, which was after it was recorded and before it was seen. To hold every marker to
- * that keeps the timeline true in both directions while the two clocks drift apart. The first one may have completed at
- * any time between: it counts as late as it was seen, since work behind which it stands would cost nothing otherwise.
- * The marker is recycled, unless it becomes the base of the next ones. */
+/* When a completed marker completed, between these two times. To hold every marker to that keeps the timeline true in
+ * both directions while the two clocks drift apart. The first one counts as early as it can have completed: later ones
+ * put that right. The marker is recycled, unless it becomes the base of the next ones. */
 static inline int64_t timeline_place(struct timeline *timeline, const struct meter_driver *driver, void *marker,
-                                     int64_t recorded_ns, int64_t observed_ns) {
-  int64_t elapsed_ns = 0, at_ns = observed_ns;
+                                     int64_t earliest_ns, int64_t latest_ns) {
+  int64_t elapsed_ns = 0, at_ns = latest_ns;
   void *unused = marker;
   bool is_first = timeline->base == NULL;
   if (is_first || driver->elapsed_ns(timeline->base, marker, &elapsed_ns)) {
-    at_ns = is_first ? observed_ns : timeline->base_ns + elapsed_ns;
-    at_ns = min(max(at_ns, recorded_ns), observed_ns);
+    at_ns = is_first ? earliest_ns : timeline->base_ns + elapsed_ns;
+    at_ns = min(max(at_ns, earliest_ns), latest_ns);
     timeline->base_ns = at_ns - elapsed_ns;
     if (is_first || elapsed_ns > TIMELINE_REBASE_NS) {
       unused = timeline->base;
