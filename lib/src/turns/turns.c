@@ -78,10 +78,9 @@ static uint32_t most_percent(const struct turns *turns, const struct turns_tenan
   return (uint32_t)min(5 * share / 4, (3 * share + 100) / 4);
 }
 
+/* Always where it is our own, which is not charged. */
 static bool is_believed(const struct turns *turns, const struct turns_tenant *tenant, int64_t now_ns) {
-  bool is_ours = tenant == turns->tenants;
-  return is_ours ||
-         tenant->held_zero_at_ns <= now_ns + bucket_wall_ns(TURNS_LONGEST_NS / 2, most_percent(turns, tenant));
+  return tenant->held_zero_at_ns <= now_ns + bucket_wall_ns(TURNS_LONGEST_NS / 2, most_percent(turns, tenant));
 }
 
 /* Those that had the turn while we waited for it pay. */
