@@ -334,8 +334,6 @@ static enum obstacle obstacle(struct wait *wait) {
   set(meter->siblings, wait->others.siblings);
   for (int i = 1; i < meter->bucket_count; i++)
     wait->is_free &= wait->terms.percents[i] >= VGPU_NO_SM_LIMIT;
-  if (!wait->others.company)
-    set(meter->turn_wait_ns, 0);
   if (wait->terms.paused)
     return PAUSE;
   if (!has_tokens(wait))
@@ -402,8 +400,9 @@ struct batch gate_wait(struct meter_stream *stream, int64_t cost_ns) {
     wait.tokens_ns += what == TOKENS ? took_ns : 0;
     wait.held_ns[what == TOKENS ? wait.slowest : 0] += what != ROOM ? took_ns : 0;
     wait.for_turn_ns += what == TURN ? took_ns : 0;
-    set(meter->turn_wait_ns, min(max(wait.for_turn_ns, get(meter->turn_wait_ns)), TURNS_LONGEST_NS));
   }
+  int64_t longest_ns = min(max(wait.for_turn_ns, get(meter->turn_wait_ns)), TURNS_LONGEST_NS);
+  set(meter->turn_wait_ns, wait.others.company ? longest_ns : 0);
   note_wait(&wait);
   note_release(meter, began_ns, valve);
   gate_note_activity(meter, METER_BATCH_NS);
