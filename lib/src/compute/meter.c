@@ -32,9 +32,10 @@ static void enter_flight(struct meter_stream *stream) {
   meter_harvest(meter);
 }
 
-/* The GPU was done at that time, as the end of a wait for the stream tells, or by so much before. */
-static void end_at(struct meter_stream *stream, int64_t end_ns, int64_t late_ns) {
-  stream->batch.end = NULL;
+/* The GPU is done when the marker is; or without one it was at that time, as the end of a wait for the stream tells, or
+ * by so much before. */
+static void end_at(struct meter_stream *stream, void *marker, int64_t end_ns, int64_t late_ns) {
+  stream->batch.end = marker;
   stream->batch.end_ns = end_ns;
   stream->batch.late_ns = late_ns;
   enter_flight(stream);
@@ -42,7 +43,7 @@ static void end_at(struct meter_stream *stream, int64_t end_ns, int64_t late_ns)
 
 /* It was done at any time before now. */
 static void end_unseen(struct meter_stream *stream) {
-  end_at(stream, stream->meter->driver->now_ns(), INT64_MAX);
+  end_at(stream, NULL, stream->meter->driver->now_ns(), INT64_MAX);
 }
 
 static void cannot_measure(struct meter *meter) {
@@ -54,18 +55,12 @@ static void cannot_measure(struct meter *meter) {
 
 static void end_with_marker(struct meter_stream *stream) {
   const struct meter_driver *driver = stream->meter->driver;
-  struct batch *batch = &stream->batch;
-  batch->end_ns = driver->now_ns();
-  batch->late_ns = 0;
+  int64_t now_ns = driver->now_ns();
   bool is_capturing = driver->is_capturing(stream->handle);
-  batch->end = is_capturing ? NULL : driver->record(stream->handle);
-  if (batch->end == NULL) {
-    if (!is_capturing)
-      cannot_measure(stream->meter);
-    end_unseen(stream);
-    return;
-  }
-  enter_flight(stream);
+  void *marker = is_capturing ? NULL : driver->record(stream->handle);
+  if (marker == NULL && !is_capturing)
+    cannot_measure(stream->meter);
+  end_at(stream, marker, now_ns, marker == NULL ? INT64_MAX : 0);
   gate_note_activity(stream->meter, 0);
 }
 
@@ -200,7 +195,7 @@ HOT void meter_launched(struct meter_stream *stream) {
   int64_t now_ns = stream->meter->driver->now_ns();
   if (stream->meter->launches_block) { /* then it is done, and has begun after it passed the gate */
     set(stream->open, false);
-    end_at(stream, now_ns, 0);
+    end_at(stream, NULL, now_ns, 0);
   } else {
     batch->last_launch_ns = now_ns;
     if (batch->launches == 1)
@@ -299,7 +294,7 @@ static void end_of_wait(struct meter_stream *stream, enum meter_wait wait, int64
   if (!claim_open(stream, 0, wait == METER_STREAM_MAY_BE_BUSY))
     return;
   if (wait == METER_STREAM_IS_IDLE || stream->meter->driver->is_idle(stream->handle))
-    end_at(stream, returned_ns, METER_LATE_NS);
+    end_at(stream, NULL, returned_ns, METER_LATE_NS);
   else
     end_with_marker(stream);
   meter_unclaim(stream);
