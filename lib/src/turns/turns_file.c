@@ -352,8 +352,6 @@ void turns_files_forget(struct turns_files *files) {
 }
 
 void turns_files_close(struct turns_files *files) {
-  for (int i = 0; i < TURNS_TENANTS; i++)
-    if (shared_file_is_open(&files->peers[i].file))
-      shared_file_close(&files->peers[i].file);
+  shared_file_close(&files->peers[0].file);
   free(files);
 }

@@ -42,7 +42,7 @@ struct turns_files *turns_files_open(const char *uuid, int device, const struct 
 /* Tells what this tenant may have, where no host does. */
 void turns_files_publish(struct turns_files *files, const struct turns_terms *terms);
 
-/* In a forked child; or for good. */
+/* In a forked child; or before others have been looked for. */
 void turns_files_forget(struct turns_files *files);
 void turns_files_close(struct turns_files *files);
 
