@@ -212,7 +212,7 @@ static int64_t zero_at_ns(struct meter_bucket *bucket, int64_t now_ns) {
   return bucket_zero_at(zero_at_ns, now_ns, get(bucket->percent));
 }
 
-/* When the slowest bucket has tokens; 0: all of them let the launch through. */
+/* When the slowest bucket has tokens; 0, which is long ago: all of them let the launch through. */
 static int64_t open_at_ns(struct wait *wait) {
   struct meter *meter = wait->meter;
   int64_t latest_ns = 0, at_ns;
@@ -238,8 +238,6 @@ static int64_t quantum_ns(const struct wait *wait) {
 static bool has_tokens(struct wait *wait) {
   struct meter *meter = wait->meter;
   int64_t open_ns = wait->is_free ? 0 : open_at_ns(wait);
-  if (open_ns == 0)
-    return true;
   wait->sleep_ns = open_ns + (wait->tokens_ns > 0 ? quantum_ns(wait) : 0) - wait->now_ns;
   if (wait->sleep_ns <= 0)
     return true;
