@@ -20,6 +20,7 @@ from pathlib import Path
 
 import pytest
 
+from vgpurun import cli as command_line
 from vgpurun.console.signals import EVERY, Interrupted, Signals
 
 
@@ -194,6 +195,22 @@ def test_an_interrupt_that_gets_out_is_not_raised_again() -> None:
             get(signal.SIGTERM)
         time.sleep(0.1)
     assert not outer._put_off
+
+
+def test_what_an_interrupt_makes_of_a_call_is_still_the_interrupt(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Thread.join() is such a call, and os.stat() of older Pythons; both only at a moment that no test can choose."""
+    lock = threading.Lock()
+
+    def join(**_: object) -> None:
+        try:
+            get(signal.SIGINT)
+        finally:
+            lock.release()  # RuntimeError
+
+    monkeypatch.setattr(command_line.cli, "main", join)
+    assert (command_line.main(["ps"]), capsys.readouterr().err) == (128 + signal.SIGINT, "")
 
 
 def test_an_import_is_done_before_a_signal_interrupts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ import click
 from vgpurun import __version__
 from vgpurun.cli.verbs import Verbs
 from vgpurun.console.messages import say
-from vgpurun.console.signals import CTRL_C, Interrupted, Signals
+from vgpurun.console.signals import CTRL_C, Interrupted, Signals, interrupt_of
 from vgpurun.errors import CommandLineError, NoRoomError, VgpurunError
 
 _FAILED = VgpurunError.exit_code
@@ -132,6 +132,8 @@ def _run(arguments: Sequence[str] | None) -> int:
         where = error.filename or _UNNAMED.get(error.errno or 0, "")
         return _fail(error, f"{where}{': ' if where else ''}{error.strerror or error}", _FAILED)
     except Exception as error:  # a mistake of ours: still one line
+        if interrupted := interrupt_of(error):
+            return interrupted.exit_code
         return _fail(error, f"unexpected {type(error).__name__}: {_one_line(str(error))}; please report it", _FAILED)
     return result if isinstance(result, int) else 0
 

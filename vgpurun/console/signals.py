@@ -43,6 +43,17 @@ class Interrupted(BaseException):
         self.exit_code = 128 + number
 
 
+def interrupt_of(error: BaseException | None) -> Interrupted | None:
+    """Return the Interrupted that an error came of, if it did.
+
+    Python's own code is not ready for one everywhere. os.stat() goes on with it, up to 3.11.5 and in 3.12.0, and the
+    next call raises SystemError (CPython's issue 109613); Thread.join() can release a lock that it has not.
+    """
+    while error is not None and not isinstance(error, Interrupted):
+        error = error.__cause__ or error.__context__
+    return error
+
+
 class _Waker(Helper):
     """Interrupts the main thread until it has run the handlers of a signal that came, while it is entered.
 
