@@ -207,6 +207,23 @@ static void check_small(void) {
   CHECK(!RESERVES(a, 0, 1, LIMIT_BYTES) && !RESERVES(b, 0, 1, LIMIT_BYTES), "and none beyond");
 }
 
+/* What all of them together show too much is no more than a 64th of the limit, which the others lack. */
+static void check_small_of_many(void) {
+  enum { PROCESSES = 64 };
+  const uint64_t block = LEDGER_BLOCK_BYTES, limit_bytes = PROCESSES * 8 * block;
+  struct ledger ledgers[PROCESSES];
+  start_over();
+  for (int i = PROCESSES - 1; i >= 0; i--) {
+    ledgers[i] = ledger_of(i);
+    CHECK(RESERVES(ledgers[i], 0, 3 * block, limit_bytes), "fits");
+    ledger_settle(&ledgers[i], 0, 3 * block, 3 * block);
+    ledger_release(&ledgers[i], 0, block);
+    ledger_release(&ledgers[i], 0, block);
+  }
+  uint64_t most_bytes = PROCESSES * block + limit_bytes / 64;
+  CHECK(ledger_used(&ledgers[0], 0) <= most_bytes, "%llu", (unsigned long long)ledger_used(&ledgers[0], 0));
+}
+
 /* Memory that the driver took without a reservation is shown, but is no grant to be used again. */
 static void check_unreserved(void) {
   start_over();
@@ -292,6 +309,7 @@ int main(int count, char **names) {
   CASE("without a slot") check_without_a_slot();
   CASE("large") check_large();
   CASE("small") check_small();
+  CASE("small, of many") check_small_of_many();
   CASE("unreserved") check_unreserved();
   CASE("lowered limit") check_lowered_limit();
   CASE("without the file") check_without_the_file();

@@ -17,7 +17,7 @@
  * seldom does: that stays shown for the next one. */
 #define MOST_UNSHOWN_BYTES (2 * LEDGER_BLOCK_BYTES)
 #define MOST_KEPT_BYTES ((32ULL << 20) + MOST_UNSHOWN_BYTES)
-#define MOST_KEPT_PART 64 /* of the limit of a level above the process's own: of all its processes together */
+#define MOST_KEPT_PART 64 /* of a level's limit: of all its processes together */
 
 uint64_t ledger_driver_size(uint64_t requested_bytes) {
   uint64_t rounded;
@@ -57,7 +57,7 @@ static bool write_usage(const struct ledger *level, struct ways *ways, int devic
 /* Above the process's own level, what has grown, or has shrunk by more than is kept there. */
 static bool must_show(const struct ledger *level, int device, const struct vgpu_device_usage *usage) {
   const uint64_t *now = (const uint64_t *)usage, *then = (const uint64_t *)shown_usage(level, device);
-  uint64_t kept_bytes = level_of(level)->kept_bytes[device];
+  uint64_t kept_bytes = level->level == 0 ? 0 : level_of(level)->kept_bytes[device];
   for (size_t i = 0; i < sizeof *usage / sizeof *now; i++)
     if (now[i] > then[i] || then[i] - now[i] > kept_bytes)
       return true;
@@ -101,6 +101,10 @@ static bool show(const struct ledger *ledger, struct ways *ways, int device, uin
 static COLD bool show_now(const struct ledger *ledger, int device, uint64_t counted_bytes) {
   struct ways ways = {.known = {false}};
   return show(ledger, &ways, device, counted_bytes);
+}
+
+static HOT uint64_t most_unshown(const struct ledger *ledger, int device) {
+  return between(level_of(ledger)->kept_bytes[device], 0, MOST_UNSHOWN_BYTES);
 }
 
 static bool lags(uint64_t shown_bytes, uint64_t bytes, uint64_t pending_bytes) {
@@ -147,11 +151,11 @@ static HOT struct ledger_room room_of(const struct ledger *ledger, int device, c
   return room;
 }
 
-/* Bytes that a process keeps of a level above its own are in the way of the others there. */
+/* Bytes that a process keeps of a level, or does not show there yet, are in the way of the others. */
 static uint64_t most_kept(const struct ledger *level, uint64_t limit_bytes) {
   uint32_t processes = __atomic_load_n(&level_of(level)->slots_used, __ATOMIC_RELAXED);
   uint64_t bytes = limit_bytes / MOST_KEPT_PART / (processes > 0 ? processes : 1);
-  return level->level == 0 ? 0 : between(bytes, 0, MOST_KEPT_BYTES);
+  return between(bytes, 0, MOST_KEPT_BYTES);
 }
 
 /* Looks whether the level has room for what is shown, unless that is known: it was granted before, and still is. */
@@ -271,7 +275,7 @@ void ledger_add(const struct ledger *ledger, int device, uint64_t bytes) {
     claim_take(&ledger->own->claim);                                                                                   \
     uint64_t *count_bytes = &own_usage(ledger, device)->count;                                                         \
     *count_bytes = changed_bytes;                                                                                      \
-    show_what_lags(ledger, device, MOST_UNSHOWN_BYTES);                                                                \
+    show_what_lags(ledger, device, most_unshown(ledger, device));                                                      \
     claim_release(&ledger->own->claim);                                                                                \
   }
 
