@@ -207,7 +207,7 @@ static void check_small(void) {
   CHECK(!RESERVES(a, 0, 1, LIMIT_BYTES) && !RESERVES(b, 0, 1, LIMIT_BYTES), "and none beyond");
 }
 
-/* What all of them together show too much is no more than a 64th of the limit, which the others lack. */
+/* All of them together show too much by no more than a 64th of the limit, which the others lack. */
 static void check_small_of_many(void) {
   enum { PROCESSES = 64 };
   const uint64_t block = LEDGER_BLOCK_BYTES, limit_bytes = PROCESSES * 8 * block;
