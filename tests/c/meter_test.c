@@ -211,6 +211,20 @@ static void check_lost_work_is_paid_for(void) {
   CHECK(llabs(paid_ns - 60 * MS) < MS, "paid for %lld us", (long long)paid_ns / 2000);
 }
 
+/* A context is destroyed without a wait: its work is charged until then, and not what is paid before that is known. */
+static void check_work_of_a_destroyed_context_is_paid_for(int64_t took_ns) {
+  start_over(50);
+  int64_t began_ns = now_ns;
+  launch(stream, took_ns, 1);
+  bool paused = meter_pause(meter);
+  now_ns = began_ns + took_ns; /* the driver destroys it */
+  meter_remove_context(meter, &now_ns);
+  markers_are_gone = true;
+  meter_resume(meter, paused);
+  CHECK(llabs((int64_t)device.busy_ns - took_ns) < MS / 10, "charged %lld us of %lld", (long long)device.busy_ns / 1000,
+        (long long)took_ns / 1000);
+}
+
 static void leave_a_batch_open(void) {
   start_over(50);
   launch(stream, 10 * US, 1); /* its cost is unknown, and it is a batch of its own */
@@ -418,6 +432,8 @@ int main(int count, char **names) {
   CASE("work that never ends") check_work_that_never_ends();
   CASE("lost markers") check_lost_markers();
   CASE("lost work is paid for") check_lost_work_is_paid_for();
+  CASE("short work of a destroyed context") check_work_of_a_destroyed_context_is_paid_for(MS);
+  CASE("long work of a destroyed context") check_work_of_a_destroyed_context_is_paid_for(200 * MS);
   CASE("streams of other contexts") check_streams_of_other_contexts();
   CASE("streams of other threads") check_streams_of_other_threads();
   CASE("wait beside a capture") check_wait_beside_a_capture();

@@ -434,6 +434,26 @@ static void check_behind_copies(void) {
   CHECK(share > 5.5 && charged > 4.5 && charged < 5.5, "%.2f %%, charged %.2f", share, charged);
 }
 
+/* All launches that are measured alone are behind copies, so that none of them tells the time of the others. */
+static void run_samples_behind_copies(struct model_process *process) {
+  for (int i = 0;; i++) {
+    if (i == 0 || i % 16 == 1)
+      model_copy(process, 0, 0, 7 * MS);
+    model_launch(process, 0, 0, 5 * MS);
+    model_synchronize_stream(process, 0, 0);
+  }
+}
+
+static void check_samples_behind_copies(void) {
+  double share;
+  model_start_over(3);
+  struct model_process *process = model_start(0, run_samples_behind_copies, NULL, 0);
+  model_container(0)->percent = 20;
+  measure(&process, 1, S, 11 * S, &share);
+  printf("kernels of 5 ms, behind copies where they are measured alone, at 20: %.2f %%\n", share);
+  CHECK(share > 20.75 && share < 22.75, "%.2f %%, 1.75 of them copies", share);
+}
+
 static void check_pause(void) {
   double share;
   model_start_over(19);
@@ -470,6 +490,7 @@ int main(int count, char **names) {
   CASE("company of two without limits") check_company_of_two_without_limits();
   CASE("short work of new names") check_short_work_of_new_names();
   CASE("behind copies") check_behind_copies();
+  CASE("samples behind copies") check_samples_behind_copies();
   CASE("who was stopped goes on") check_who_was_stopped_goes_on();
   return cases_end();
 }

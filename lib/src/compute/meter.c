@@ -103,7 +103,7 @@ bool meter_has_begun(struct meter *meter) {
 }
 
 /* A launch that is measured alone begins on the clock of the host and ends on that of the GPU. Behind other work it
- * begins later: so much is known. */
+ * begins later: so much is known. Until that has told how the two clocks differ, all batches are asked. */
 static void set_clock(struct meter_stream *stream) {
   const struct meter_driver *driver = stream->meter->driver;
   stream->batch.started_idle = !meter_has_begun(stream->meter) && driver->is_idle(stream->handle);
@@ -130,10 +130,11 @@ static bool open_batch(struct meter_stream *stream, uint64_t work, int64_t *cost
   if (meter_is_destroyed(stream)) /* meanwhile */
     return false;
   batch->is_unknown = is_unknown;
-  if (is_unknown || stream->batches++ % SAMPLE_EVERY == 0) {
+  bool is_sample = is_unknown || stream->batches++ % SAMPLE_EVERY == 0;
+  if (is_sample)
     batch->most_launches = 1;
+  if (is_sample || !get(stream->has_clock))
     set_clock(stream);
-  }
   set(stream->open, true);
   return true;
 }

@@ -50,6 +50,7 @@ struct timeline {
   void *_Atomic context; /* NULL: destroyed */
   void *base;            /* a completed marker, or NULL */
   int64_t base_ns;       /* when that was */
+  int64_t early_ns;      /* or later by so much at the most */
 };
 
 struct batch {
@@ -65,7 +66,7 @@ struct batch {
 
   bool in_company;   /* with other tenants, for whom the GPU was not free meanwhile */
   int64_t began_ns;  /* when its first launch returned */
-  void *start;       /* a marker before a launch that is measured alone, or NULL: the GPU's clock is set by it */
+  void *start;       /* a marker before its first launch, or NULL: the GPU's clock is set by it */
   int64_t start_ns;  /* when it had been recorded */
   bool started_idle; /* it was done at once */
   void *end;         /* a marker; or NULL where end_ns is known */
@@ -81,6 +82,7 @@ struct meter_stream {
   _Atomic int32_t launcher; /* the thread that launched last: it alone may call the driver with the handle */
   _Atomic bool open;        /* batch takes launches */
   _Atomic bool is_free;     /* nothing holds its launches back */
+  _Atomic bool has_clock;   /* its context's timeline is true */
   uint8_t batches;          /* one of many is measured alone: see compute/meter.c */
   const struct meter_observer *observer; /* the meter's */
   struct batch batch;

@@ -100,7 +100,9 @@ static int64_t place(struct meter_stream *stream, void *marker, int64_t earliest
     timeline->base = NULL;
     set(timeline->context, context);
   }
-  return timeline_place(timeline, meter->driver, marker, earliest_ns, latest_ns);
+  int64_t at_ns = timeline_place(timeline, meter->driver, marker, earliest_ns, latest_ns);
+  set(stream->has_clock, timeline->early_ns == 0);
+  return at_ns;
 }
 
 /* A marker before the batch tells when that ended at the earliest; and exactly, if the stream was idle then. */
@@ -157,9 +159,13 @@ static void harvest_stream(struct meter_stream *stream) {
   struct meter *meter = stream->meter;
   while (!meter_is_dry(stream)) {
     struct batch *oldest = &stream->ring[get(stream->tail) % METER_RING];
-    enum meter_state state = meter_is_destroyed(stream) ? METER_LOST
-                             : oldest->end != NULL      ? meter->driver->query(oldest->end)
-                                                        : METER_DONE;
+    if (oldest->end != NULL && meter_is_destroyed(stream)) { /* with its context, just now: so long it ran */
+      oldest->end = NULL;
+      oldest->end_ns = meter->driver->now_ns();
+      oldest->late_ns = 0;
+      oldest->is_mixed = true; /* nobody knows how long it would have taken */
+    }
+    enum meter_state state = oldest->end != NULL ? meter->driver->query(oldest->end) : METER_DONE;
     int64_t now_ns = meter->driver->now_ns();
     if (state == METER_PENDING) {
       oldest->end_ns = now_ns;
@@ -173,8 +179,7 @@ static void harvest_stream(struct meter_stream *stream) {
       gate_note_progress(meter, end_ns);
     } else {
       /* After an error of the context, in which nothing runs any more: it cannot have run for longer than this. */
-      if (!meter_is_destroyed(stream))
-        add(meter->to_pay_ns, -max(batch.paid_ns - max(now_ns - batch.began_ns, 0), 0));
+      add(meter->to_pay_ns, -max(batch.paid_ns - max(now_ns - batch.began_ns, 0), 0));
       meter_drop(stream, &batch);
     }
     leave_flight(stream, &batch);

@@ -10,16 +10,23 @@
 #define TIMELINE_REBASE_NS 4000000000LL
 
 /* When a completed marker completed, between these two times. To hold every marker to that keeps the timeline true in
- * both directions while the two clocks drift apart. The first one counts as early as it can have completed: later ones
- * put that right. The marker is recycled, unless it becomes the base of the next ones. */
+ * both directions while the two clocks drift apart. The first one counts as early as it can have completed. All of them
+ * tell by how much that may be too early; once it is little, time is set forward by so much: if that is too late, the
+ * next one that is seen at once sets it back. The marker is recycled, unless it becomes the base of the next ones. */
 static inline int64_t timeline_place(struct timeline *timeline, const struct meter_driver *driver, void *marker,
                                      int64_t earliest_ns, int64_t latest_ns) {
   int64_t elapsed_ns = 0, at_ns = latest_ns;
   void *unused = marker;
   bool is_first = timeline->base == NULL;
   if (is_first || driver->elapsed_ns(timeline->base, marker, &elapsed_ns)) {
-    at_ns = is_first ? earliest_ns : timeline->base_ns + elapsed_ns;
-    at_ns = min(max(at_ns, earliest_ns), latest_ns);
+    int64_t clock_ns = is_first ? earliest_ns : timeline->base_ns + elapsed_ns;
+    at_ns = min(max(clock_ns, earliest_ns), latest_ns);
+    int64_t early_ns = is_first ? INT64_MAX : max(timeline->early_ns - max(at_ns - clock_ns, 0), 0);
+    timeline->early_ns = min(early_ns, latest_ns - at_ns);
+    if (timeline->early_ns <= METER_LATE_NS) {
+      at_ns += timeline->early_ns;
+      timeline->early_ns = 0;
+    }
     timeline->base_ns = at_ns - elapsed_ns;
     if (is_first || elapsed_ns > TIMELINE_REBASE_NS) {
       unused = timeline->base;
