@@ -46,8 +46,8 @@ class Interrupted(BaseException):
 def interrupt_of(error: BaseException | None) -> Interrupted | None:
     """Return the Interrupted that an error came of, if it did.
 
-    Python's own code is not ready for one everywhere. os.stat() goes on with it, up to 3.11.5 and in 3.12.0, and the
-    next call raises SystemError (CPython's issue 109613); Thread.join() can release a lock that it has not.
+    Python's own code is not ready for one everywhere. os.stat() of Debian 12's 3.11.2 goes on with it, and the next
+    call raises SystemError (CPython's issue 109613); Thread.join() can release a lock that it has not.
     """
     while error is not None and not isinstance(error, Interrupted):
         error = error.__cause__ or error.__context__
