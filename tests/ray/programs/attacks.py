@@ -59,7 +59,7 @@ def stays(name: str) -> object:
 
     driver = Driver()
     driver.start()
-    driver.mem_alloc(7000 * MIB)
+    driver.mem_alloc(5000 * MIB)  # beside the contexts of workers that have done their tasks and take seconds to end
     touch(name)
     while True:
         time.sleep(0.1)
@@ -70,8 +70,8 @@ tell(actor=[outcome(actor.look.remote()), outcome(actor.end.remote("ended")), ou
 ray.kill(actor)
 tell(again=outcome(fails_once.remote()))
 staying = [stays.remote(name) for name in ("one", "two")]
-wait_for("one", "two")
+wait_for("one", "two", tasks=staying)
 for each in staying:
     ray.cancel(each, force=True)
 tell(cancelled=[outcome(each)[0] for each in staying])
-tell(after=[outcome(task.options(num_gpus=1).remote(7000 * MIB)) for _ in range(2)])
+tell(after=[outcome(task.options(num_gpus=1).remote(6000 * MIB)) for _ in range(2)])

@@ -58,9 +58,11 @@ def look(tries_bytes: int = 0, arrived: str = "", awaited: str = "") -> dict[str
     return found
 
 
-def wait_for(*names: str) -> None:
-    """Wait until these files are in the cluster's folder."""
+def wait_for(*names: str, tasks: Sequence[Any] = ()) -> None:
+    """Wait until these files are in the cluster's folder; raises the error of a task that fails before that."""
     while not all(Path(os.environ["RAY_TMPDIR"], name).exists() for name in names):
+        if tasks:
+            ray.get(ray.wait(tasks, timeout=0)[0])
         time.sleep(0.02)
 
 
