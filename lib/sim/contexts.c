@@ -164,6 +164,7 @@ CUresult CUDAAPI cuCtxCreate_v4(CUcontext *handle, CUctxCreateParams *parameters
   return create(handle, flags, device);
 }
 
+/* Queued work ends first: by the CUDA C++ Programming Guide this flushes the buffer of printf(). */
 CUresult CUDAAPI cuCtxDestroy_v2(CUcontext handle) {
   CUresult result = driver_enter();
   if (result != CUDA_SUCCESS)
@@ -176,9 +177,10 @@ CUresult CUDAAPI cuCtxDestroy_v2(CUcontext handle) {
     return driver_leave(result);
   if (depth > 0 && stack[depth - 1] == handle)
     depth--;
+  uint64_t done_ns = streams_latest_tail(context);
   context_deactivate(context);
   context_delete(context);
-  return driver_leave(CUDA_SUCCESS);
+  return driver_leave_and_wait(done_ns);
 }
 
 CUresult CUDAAPI cuCtxDestroy(CUcontext handle) {

@@ -177,6 +177,27 @@ def test_streams_and_contexts_may_be_destroyed_under_us(sandbox: Sandbox) -> Non
 
 
 @pytest.mark.real_time
+def test_work_is_charged_until_its_context_is_destroyed_if_it_is(sandbox: Sandbox) -> None:
+    destroyed = (
+        "def launch():\n"
+        "    context = d.context_create()\n"
+        "    d.launch(d.kernel('spin_30ms'))\n"
+        "    d.context_destroy(context)\n"
+        "print(work(3, launch, 30e-3))"
+    )
+    refused = (
+        "context = d.primary_context()\n"
+        "def launch():\n"
+        "    d.launch(k)\n"
+        "    assert d.result('cuCtxDestroy_v2', context) == 'CUDA_ERROR_INVALID_CONTEXT'\n"
+        "    d.synchronize()\n"
+        "print(work(3, launch))"
+    )
+    programs = {code: (sys.executable, "-c", WORK + code) for code in (destroyed, refused)}
+    assert_shares(sandbox, programs, 0.1, 0.3, CUDA_DEVICE_SM_LIMIT="20")
+
+
+@pytest.mark.real_time
 def test_threads(sandbox: Sandbox) -> None:
     """Eight threads, each with streams of its own and the default ones, launch and wait; all end, together limited."""
     code = WORK + (

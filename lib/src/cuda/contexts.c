@@ -131,10 +131,12 @@ static CUresult destroy_context(CUcontext context, CUresult (*destroy)(CUcontext
   if (!process_is_limited())
     return destroy(context);
   struct device *device = device_of_context(context);
-  streams_forget_context(context);
   device_contexts_change();
   memory_begin_leaving(device, LEDGER_UNKNOWN_BYTES);
+  struct streams_pause pause = streams_pause(device);
   CUresult result = destroy(context);
+  bool ended = result == CUDA_SUCCESS || device_of_context(context) == NULL; /* the error may be that of its work */
+  streams_resume(pause, ended ? context : NULL);
   return forget_context(device, context, result == CUDA_SUCCESS, result);
 }
 
@@ -155,10 +157,12 @@ static CUresult release_primary(CUdevice ordinal, CUresult (*release)(CUdevice))
   struct device *device = device_of_ordinal(ordinal);
   device_contexts_change();
   memory_begin_leaving(device, LEDGER_UNKNOWN_BYTES);
-  CUresult result = meters_exist() ? streams_release_primary(ordinal, release) : release(ordinal);
-  bool ended = result == CUDA_SUCCESS && device != NULL && !device_primary_is_active(ordinal);
+  struct streams_pause pause = streams_pause(device);
+  CUresult result = release(ordinal);
+  bool ended = device != NULL && !device_primary_is_active(ordinal);
   CUcontext context = ended ? __atomic_load_n(&device->primary_context, __ATOMIC_RELAXED) : NULL;
-  return forget_context(device, context, ended, result);
+  streams_resume(pause, context);
+  return forget_context(device, context, ended && result == CUDA_SUCCESS, result);
 }
 
 #define RELEASE_PRIMARY(name)                                                                                          \

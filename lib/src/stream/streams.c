@@ -92,38 +92,20 @@ void streams_forget_stream(CUstream stream) {
     meter_remove_stream(entry.owner);
 }
 
-static void forget_context(struct meter *meter, CUcontext context) {
-  __atomic_add_fetch(&streams_generation, 1, __ATOMIC_RELEASE);
-  meter_remove_context(meter, context);
-  markers_forget_context(context);
-}
-
-void streams_forget_context(CUcontext context) {
-  if (!meters_exist() || context == NULL)
-    return;
-  struct device *device;
-  for (int i = 0; (device = devices_at(i)) != NULL; i++) {
-    struct meter *meter = __atomic_load_n(&device->meter, __ATOMIC_ACQUIRE);
-    if (meter == NULL)
-      continue;
-    bool paused = meter_pause(meter);
-    forget_context(meter, context);
-    meter_resume(meter, paused);
-  }
-}
-
-CUresult streams_release_primary(CUdevice ordinal, CUresult (*release)(CUdevice)) {
-  struct device *device = device_of_ordinal(ordinal);
+struct streams_pause streams_pause(const struct device *device) {
   struct meter *meter = device != NULL ? __atomic_load_n(&device->meter, __ATOMIC_ACQUIRE) : NULL;
-  CUcontext context = meter != NULL ? __atomic_load_n(&device->primary_context, __ATOMIC_RELAXED) : NULL;
-  if (context == NULL)
-    return release(ordinal);
-  bool paused = meter_pause(meter);
-  CUresult result = release(ordinal);
-  if (!device_primary_is_active(ordinal))
-    forget_context(meter, context);
-  meter_resume(meter, paused);
-  return result;
+  return (struct streams_pause){meter, meter != NULL && meter_pause(meter)};
+}
+
+void streams_resume(struct streams_pause pause, CUcontext destroyed) {
+  if (pause.meter == NULL)
+    return;
+  if (destroyed != NULL) {
+    __atomic_add_fetch(&streams_generation, 1, __ATOMIC_RELEASE);
+    meter_remove_context(pause.meter, destroyed);
+    markers_forget_context(destroyed);
+  }
+  meter_resume(pause.meter, pause.paused);
 }
 
 static void streams_forget(void) {

@@ -3,6 +3,7 @@
 #define VGPU_STREAM_STREAMS_H
 
 #include "compute/meter.h"
+#include "device/devices.h"
 #include "hook/hooks.h"
 
 /* The last answer, since most threads launch on one stream. */
@@ -48,11 +49,15 @@ static inline struct meter_stream *streams_find_known(CUstream stream) {
 /* The calling thread has another current context from now on, or may have. Told while there is a profile. */
 void streams_context_changes(void);
 
-/* Before a stream or a context is destroyed. */
+/* Before a stream is destroyed. */
 void streams_forget_stream(CUstream stream);
-void streams_forget_context(CUcontext context);
 
-/* Gives back a reference to a primary context, or resets it: only afterwards it is known whether it still exists. */
-CUresult streams_release_primary(CUdevice ordinal, CUresult (*release)(CUdevice));
+/* Around a call that may destroy a context of the device, whose work runs until it returns; NULL: it has not. */
+struct streams_pause {
+  struct meter *meter;
+  bool paused;
+};
+struct streams_pause streams_pause(const struct device *device);
+void streams_resume(struct streams_pause pause, CUcontext destroyed);
 
 #endif
