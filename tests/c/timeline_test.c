@@ -16,10 +16,11 @@
 #define MEASURED_WITHIN_NS US
 
 static int markers_alive;
+static int64_t ahead_ns; /* the clock of this GPU, of that of the first one */
 
 static int64_t *record(int64_t wall_ns) {
   int64_t *marker = malloc(sizeof *marker);
-  *marker = wall_ns + (int64_t)((double)wall_ns * DRIFT);
+  *marker = wall_ns + (int64_t)((double)wall_ns * DRIFT) + ahead_ns;
   markers_alive++;
   return marker;
 }
@@ -60,8 +61,18 @@ static void check_batches(int64_t from_ns, int64_t duration_ns) {
   }
 }
 
+/* The process was moved to another GPU, whose clock is behind. So much is known: it is early, by no more than this. */
+static void check_another_gpu(int64_t now_ns) {
+  ahead_ns = -S;
+  place(now_ns, now_ns - 7 * MS, now_ns);
+  CHECK(timeline.early_ns == 7 * MS, "early by up to %lld us", (long long)timeline.early_ns / US);
+  int64_t end_ns = now_ns + 50 * MS, placed_ns = place(end_ns, end_ns - 10 * US, end_ns);
+  CHECK(llabs(placed_ns - end_ns) <= PLACED_WITHIN_NS && timeline.early_ns == 0, "true again");
+}
+
 int main(void) {
   check_batches(DAY, 3 * DAY);
   check_batches(14 * DAY, DAY); /* having been idle for ten */
+  check_another_gpu(15 * DAY);
   return 0;
 }

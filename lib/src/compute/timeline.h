@@ -21,8 +21,9 @@ static inline int64_t timeline_place(struct timeline *timeline, const struct met
   if (is_first || driver->elapsed_ns(timeline->base, marker, &elapsed_ns)) {
     int64_t clock_ns = is_first ? earliest_ns : timeline->base_ns + elapsed_ns;
     at_ns = min(max(clock_ns, earliest_ns), latest_ns);
-    int64_t early_ns = is_first ? INT64_MAX : max(timeline->early_ns - max(at_ns - clock_ns, 0), 0);
-    timeline->early_ns = min(early_ns, latest_ns - at_ns);
+    int64_t early_ns = timeline->early_ns - max(at_ns - clock_ns, 0);
+    bool is_new = is_first || early_ns < -METER_LATE_NS; /* or of another GPU, to which the process was moved */
+    timeline->early_ns = is_new ? latest_ns - at_ns : min(max(early_ns, 0), latest_ns - at_ns);
     if (timeline->early_ns <= METER_LATE_NS) {
       at_ns += timeline->early_ns;
       timeline->early_ns = 0;
