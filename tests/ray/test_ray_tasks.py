@@ -44,7 +44,12 @@ class TestTasks:
         assert found["child"]["mib"] == 2048
         assert [each["mib"] for each in found["nested"]] == [4096, 2048]
 
-    def test_a_hundred_tasks_of_a_tenth(self, found: dict[str, Any]) -> None:
+
+@pytest.mark.exhaustive  # the others have tasks of other parts
+@pytest.mark.parametrize("version", [NEWEST, OLDEST])
+def test_a_hundred_tasks_of_a_tenth(version: str, built_library: Path) -> None:
+    with ray_node(version) as node:
+        found, _ = node.run("hundred.py")
         assert len(found["hundred"]) == 100
         assert {mib for mib, _ in found["hundred"]} == {819}
         assert {uuid for _, uuid in found["hundred"]} == set(UUIDS)

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from on_gpu import MIB, look, outcome, start, tell, touch, wait_for
+from on_gpu import MIB, look, outcome, start, tell
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -59,28 +59,3 @@ def outer() -> object:
 
 
 tell(child=outcome(parent.remote()), nested=outcome(outer.remote()))
-
-
-def fill(number: int) -> object:
-    """Start a task that leaves no tenth of a GPU, until it is told to end."""
-    filling = task.options(num_gpus=0.95).remote(0, f"filled-{number}", f"enough-{number}")
-    wait_for(f"filled-{number}")
-    return filling
-
-
-def empty(number: int, filling: object) -> object:
-    """Let that task end; return what it had."""
-    touch(f"enough-{number}")
-    return outcome(filling)
-
-
-# Half of them on each GPU, while the other one is full.
-tenth = task.options(num_gpus=0.1)
-first, second = fill(1), fill(2)
-tell(filling=empty(1, first))
-found = [outcome(each) for each in [tenth.remote() for _ in range(50)]]
-third = fill(3)
-empty(2, second)
-found += [outcome(each) for each in [tenth.remote() for _ in range(50)]]
-empty(3, third)
-tell(hundred=[[each["mib"], each["uuid"]] for each in found])
