@@ -22,7 +22,6 @@ from vgpurun.util.seldom_used import postpone
 
 # Many runs need these. Other verbs are left out: no test of this tier starts each of them by itself, as a user does.
 _VERBS = ("run", "local", "report")
-_THEIRS = ("vgpurun.engine.client", "vgpurun.launch.run", "vgpurun.cli.views.ps")  # what they import as they run
 _OF_OTHERS = ("rich.table", "yaml", "jinja2", "matplotlib.figure")
 
 
@@ -31,8 +30,6 @@ def _fork_starters(requests: socket.socket) -> None:
     postpone()
     for verb in _VERBS:
         import_module(f"vgpurun.cli.commands.{verb}")
-    for name in _THEIRS:
-        import_module(name)
     for name in _OF_OTHERS:
         with suppress(ImportError):
             import_module(name)
