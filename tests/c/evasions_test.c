@@ -153,6 +153,16 @@ static void run_long_beside_spins(struct model_process *process) {
   }
 }
 
+/* A long kernel ends, unseen, after a launch has been held: is it what the next one is held for? */
+static void run_long_for_spins(struct model_process *process) {
+  const int *length_ms = model_argument(process);
+  for (int i = 1;; i++) {
+    model_launch_kernel(process, &(const struct model_kernel){0, 1, 10 * US, 1, true, 0, i});
+    model_launch_kernel(process, &(const struct model_kernel){0, 0, *length_ms * MS, 2, false, i, 0});
+    model_poll(process, 0);
+  }
+}
+
 /* Each kernel of a millisecond has another stream's spin for as long. */
 static void run_spins_ahead(struct model_process *process) {
   for (int i = 1;; i++) {
@@ -207,7 +217,7 @@ static void run_on_many_streams(struct model_process *process) {
 
 /* At most two points more than the limit, over 20 s; and the half of it, since all want more. */
 static void check_cheaters(void) {
-  static const int numbers[] = {0, 1, 50, 80, 100, 200, 8, 32};
+  static const int numbers[] = {0, 1, 50, 80, 100, 200, 8, 32, 2, 20, 60};
   static const struct {
     const char *name;
     model_program *program;
@@ -224,6 +234,9 @@ static void check_cheaters(void) {
       {"processes that launch once, and sleep", run_once_and_sleep, 1, NULL},
       {"processes that launch 200 times, 4 at a time", run_often_and_exit, 4, NULL},
       {"long kernels beside spins", run_long_beside_spins, 1, NULL},
+      {"kernels of 2 ms that set spins free", run_long_for_spins, 1, &numbers[8]},
+      {"kernels of 20 ms that set spins free", run_long_for_spins, 1, &numbers[9]},
+      {"kernels of 60 ms that set spins free", run_long_for_spins, 1, &numbers[10]},
       {"kernels that have others spin", run_spins_ahead, 1, NULL},
       {"two processes, now one and now the other", run_every_other, 2, &numbers[0]},
       {"work after sleeps of 50 ms", run_after_sleeps, 1, &numbers[2]},

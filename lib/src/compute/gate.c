@@ -388,10 +388,11 @@ struct batch gate_wait(struct meter_stream *stream, int64_t cost_ns) {
   enum obstacle what;
   bool valve = false;
   while ((what = obstacle(&wait)) != NOTHING) {
+    meter_close_all(meter); /* other streams' batches: the wait would be measured in them */
+    meter_harvest(meter);   /* what is done waits for no launch */
     valve = what != PAUSE && valve_opens(&wait);
     if (valve)
       break;
-    meter_close_all(meter); /* other streams' batches: the wait would be measured in them */
     wait_for(&wait, what);
     meter_harvest(meter);
     int64_t took_ns = meter->driver->now_ns() - wait.now_ns;
