@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +14,8 @@ import docker  # noqa: F401  # the whole of it, before vgpurun makes do with les
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-from support import CHECKOUT, LIBRARY, is_set, unavailable
+from support import CHECKOUT, LIBRARY, is_set, remove_tenants, unavailable
 from support.debian_packages import UnavailableError
-from vgpurun import abi
 
 # Helpers whose assertions should say what they compared; this must come before their import.
 pytest.register_assert_rewrite("cli", "terminal")
@@ -69,13 +66,17 @@ def cuda_includes() -> list[str]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _no_tenants_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Remove what launches of this run have left in the folder by which programs on one GPU know of each other."""
+    """Leave no tenants of what tests share."""
     yield
-    base = tmp_path_factory.getbasetemp()
-    for of in Path(abi.LOCK_DIR).glob("*/of"):
-        with suppress(FileNotFoundError):  # that of another process, which removes its own
-            if Path(of.read_text()).is_relative_to(base):
-                shutil.rmtree(of.parent, ignore_errors=True)
+    remove_tenants(tmp_path_factory.getbasetemp())
+
+
+@pytest.fixture(autouse=True)
+def _no_tenants_of_a_test_left(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Leave no tenants of a test: all that come after it would look through them."""
+    yield
+    if folder := request.node.funcargs.get("tmp_path"):
+        remove_tenants(folder)
 
 
 def pytest_configure() -> None:

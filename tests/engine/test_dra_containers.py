@@ -17,7 +17,7 @@ from claim_maker import result
 from cli import GPU_PROGRAM, PROGRAMS, wait_until
 from dra_host import DRIVER, PluginHost
 from in_step import rates
-from support import assert_measured
+from support import assert_measured, short_folder
 from vgpurun.kubernetes.proto import dra_pb2
 
 GIB = 1 << 30
@@ -75,9 +75,9 @@ class Pods:
 def host(built_library: Path) -> Iterator[PluginHost]:
     if os.geteuid() != 0:
         pytest.skip("only root can write a CDI specification where the engine looks")
-    with ApiServer().running() as server, tempfile.TemporaryDirectory(prefix="dra-", dir="/tmp") as folder:
-        Path(folder).chmod(0o755)
-        host = PluginHost(Path(folder), server, cdi=Path("/var/run/cdi"))
+    with ApiServer().running() as server, short_folder("dra-") as folder:
+        folder.chmod(0o755)
+        host = PluginHost(folder, server, cdi=Path("/var/run/cdi"))
         with host.running():
             yield host
             with host.kubelet.plugin(DRIVER) as plugin:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +14,7 @@ from pathlib import Path
 
 from kubelet_double import Kubelet
 from node_names import UUIDS
+from support import short_folder
 
 MACHINE = f"""
 devices:
@@ -75,25 +74,24 @@ class NodeOfTest:
 @contextmanager
 def node_of_test(built_library: Path) -> Iterator[NodeOfTest]:
     """A node whose kubelet runs; its plugin is started by start_plugin()."""
-    folder = Path(tempfile.mkdtemp(prefix="vk-", dir="/tmp"))
-    folder.chmod(0o755)
-    (folder / "kubelet").mkdir()
-    unwanted = ("CUDA_", "VGPURUN_", "VGPUSIM_", "NVIDIA_", "LD_PRELOAD")
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(unwanted)}
-    environment |= {
-        "VGPURUN_STATE_DIR": str(folder / "state"),
-        "VGPURUN_LIBRARY": str(built_library),
-        "VGPUSIM_CONFIG": str(folder / "sim.yaml"),
-        "VGPUSIM_STATE": str(folder / "sim.state"),
-        "PYTHONUNBUFFERED": "1",
-    }
-    made = NodeOfTest(folder, Kubelet(folder / "kubelet"), environment)
-    made.configure(MACHINE)
-    made.kubelet.start()
-    try:
-        yield made
-    finally:
-        made.stop_plugins()
-        made.kubelet.stop()
-        print(made.log())
-        shutil.rmtree(folder)
+    with short_folder("vk-") as folder:
+        folder.chmod(0o755)
+        (folder / "kubelet").mkdir()
+        unwanted = ("CUDA_", "VGPURUN_", "VGPUSIM_", "NVIDIA_", "LD_PRELOAD")
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(unwanted)}
+        environment |= {
+            "VGPURUN_STATE_DIR": str(folder / "state"),
+            "VGPURUN_LIBRARY": str(built_library),
+            "VGPUSIM_CONFIG": str(folder / "sim.yaml"),
+            "VGPUSIM_STATE": str(folder / "sim.state"),
+            "PYTHONUNBUFFERED": "1",
+        }
+        made = NodeOfTest(folder, Kubelet(folder / "kubelet"), environment)
+        made.configure(MACHINE)
+        made.kubelet.start()
+        try:
+            yield made
+        finally:
+            made.stop_plugins()
+            made.kubelet.stop()
+            print(made.log())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -18,6 +17,7 @@ from api_server import ApiServer
 from claim_maker import claim, result
 from dra_host import DRIVER, PluginHost, wait_until
 from dra_kubelet import HEALTH, DraKubelet
+from support import short_folder
 from vgpurun.limits.limits_file import read_limits
 
 GIB = 1 << 30
@@ -25,8 +25,8 @@ GIB = 1 << 30
 
 @pytest.fixture
 def host(server: ApiServer, built_library: Path) -> Iterator[PluginHost]:
-    with tempfile.TemporaryDirectory(prefix="dra-", dir="/tmp") as folder:
-        yield PluginHost(Path(folder), server)
+    with short_folder("dra-") as folder:
+        yield PluginHost(folder, server)
 
 
 def fault(host: PluginHost, lines: str) -> None:

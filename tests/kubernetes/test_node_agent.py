@@ -8,7 +8,6 @@ import os
 import struct
 import subprocess
 import sys
-import tempfile
 import threading
 import urllib.request
 from collections.abc import Iterator
@@ -22,7 +21,7 @@ from claim_maker import claim, result
 from claim_node import GPUS, ClaimNode, OneClaim, named
 from dra_host import wait_until
 from pod_resources import PodResources
-from support import LIBRARY
+from support import LIBRARY, short_folder
 from vgpurun import abi
 from vgpurun.errors import KubernetesError
 from vgpurun.host.drivers import DriverPlan
@@ -43,7 +42,7 @@ MEMORY = "alnair/vgpu-memory"
 
 @pytest.fixture
 def kubelet() -> Iterator[PodResources]:
-    with tempfile.TemporaryDirectory(prefix="agent-", dir="/tmp") as folder, PodResources(Path(folder)).running() as it:
+    with short_folder("agent-") as folder, PodResources(folder).running() as it:
         yield it
 
 

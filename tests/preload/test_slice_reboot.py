@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from sandbox import MACHINE, UUID
 
-from support import CHECKOUT, LIBRARY, unavailable
+from support import CHECKOUT, LIBRARY, remove_tenants, unavailable
 from vgpurun.limits import limits_file
 
 pytestmark = pytest.mark.slow
@@ -53,6 +53,7 @@ def host(built_library: Path) -> Iterator[dict[str, str]]:
         "PYTHONDONTWRITEBYTECODE": "1",
     }
     shutil.rmtree(folder, ignore_errors=True)
+    remove_tenants(folder)
 
 
 def vgpurun(host: dict[str, str], *arguments: str, before: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:

@@ -10,11 +10,15 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
 import pynvml
 import pytest
+
+from vgpurun import abi
+from vgpurun.storage.shared_file import read_regular
 
 CHECKOUT = Path(__file__).resolve().parent.parent.parent
 LIBRARY = CHECKOUT / "lib" / "build" / "libvgpu.so"
@@ -60,6 +64,35 @@ def one_at_a_time(folder: Path) -> Iterator[Path]:
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield folder
+
+
+@contextmanager
+def short_folder(prefix: str) -> Iterator[Path]:
+    """Yield a folder whose path is short, as a socket's must be. It is removed at the end, with its tenants."""
+    with tempfile.TemporaryDirectory(prefix=prefix, dir="/tmp") as name:
+        try:
+            yield Path(name)
+        finally:
+            remove_tenants(Path(name))
+
+
+def remove_tenants(folder: Path) -> None:
+    """Remove what launches with state in here have left where programs on one GPU know of each other.
+
+    Every launch looks through all of that: a thousand double its time.
+    """
+    for name in os.listdir(abi.LOCK_DIR) if Path(abi.LOCK_DIR).exists() else ():
+        if _state_of(name).startswith(f"{folder}/"):
+            shutil.rmtree(Path(abi.LOCK_DIR, name), ignore_errors=True)
+
+
+@cache
+def _state_of(tenant: str) -> str:
+    """The path of a tenant's state folder, which its name is a hash of; nothing where it has none, or is gone."""
+    try:
+        return os.fsdecode(read_regular(Path(abi.LOCK_DIR, tenant, "of"), 4096) or b"")
+    except OSError:
+        return ""
 
 
 @contextmanager
