@@ -21,8 +21,17 @@ from support import WITH_ADMIN_FILE
 # them that only count for what the command line starts.
 _OF_THE_START = ("LD_", "LC_", "LANG", "PYTHON", "MPL")
 _OF_CHILDREN = ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE")
-# Each has one process at a time, and threads run several at once.
-_idle: list[socket.socket] = []
+# These many runs import; other verbs are left out: no test of this tier starts each of them by itself, as a user does.
+# Where an engine is not at a unix socket, other parts of docker-py are imported.
+_AT_SOCKET = (
+    *("vgpurun.cli.commands.run", "vgpurun.cli.commands.local", "rich.table", "yaml", "vgpurun.engine.client"),
+    *("vgpurun.launch.asking", "vgpurun.launch.run", "vgpurun.launch.container", "vgpurun.launch.image_look"),
+)
+# Half a second of imports, and whatever is forked from that process takes a third longer.
+_OF_PICTURES = ("vgpurun.cli.commands.report", "rich.table", "yaml", "jinja2", "matplotlib.figure")
+_WITH_PICTURES = ("report", "history")
+# By what they have imported. Each has one process at a time, and threads run several at once.
+_idle: dict[tuple[str, ...], list[socket.socket]] = {_AT_SOCKET: [], _OF_PICTURES: []}
 _one_at_a_time = threading.Lock()
 
 
@@ -36,16 +45,18 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     """`vgpurun ARGUMENTS` in a folder, without input; with another file in place of the administrator's.
 
-    A process that has imported vgpurun forks it, which takes half of the work, unless a variable counts before that.
+    A process that has imported vgpurun forks it, which takes a third of the work, unless a variable counts before that.
     """
-    if _at_start(environment) != _at_start(os.environ):
+    modules = _OF_PICTURES if arguments[:1] and arguments[0] in _WITH_PICTURES else _AT_SOCKET
+    is_foreseen = modules != _AT_SOCKET or environment.get("DOCKER_HOST", "").startswith("unix:")
+    if not is_foreseen or _at_start(environment) != _at_start(os.environ):
         command = ["-m", "vgpurun"] if admin_file is None else ["-c", WITH_ADMIN_FILE, str(admin_file)]
         return subprocess.run(
             [sys.executable, *command, *arguments], env=environment, cwd=folder, stdin=subprocess.DEVNULL,
             capture_output=True, text=True, timeout=timeout_s,
         )  # fmt: skip
     request = [[*arguments], {**environment}, str(folder.absolute()), admin_file and str(admin_file)]
-    starter = _idle.pop() if _idle else _new_starter()
+    starter = _idle[modules].pop() if _idle[modules] else _new_starter(modules)
     with open(os.devnull) as nothing, tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:
         socket.send_fds(starter, [json.dumps(request).encode()], [each.fileno() for each in (nothing, out, errors)])
         number = int(starter.recv(20))
@@ -56,7 +67,7 @@ def run(
             os.kill(number, signal.SIGKILL)
             raise
         starter.settimeout(None)
-        _idle.append(starter)
+        _idle[modules].append(starter)
         for stream in (out, errors):
             stream.seek(0)
         return subprocess.CompletedProcess(arguments, exit_code, out.read(), errors.read())
@@ -70,18 +81,18 @@ def _at_start(environment: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _new_starter() -> socket.socket:
+def _new_starter(modules: tuple[str, ...]) -> socket.socket:
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with its, _one_at_a_time:
-        socket.send_fds(_forks_starters(), [b"1"], [its.fileno()])
+        socket.send_fds(_forks_starters(modules), [b"1"], [its.fileno()])
     return ours
 
 
 @cache
-def _forks_starters() -> socket.socket:
+def _forks_starters(modules: tuple[str, ...]) -> socket.socket:
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with its:
-        program = [sys.executable, Path(__file__).with_name("starter.py"), str(its.fileno())]
-        process = subprocess.Popen(program, pass_fds=[its.fileno()])
+        program = [sys.executable, Path(__file__).with_name("starter.py"), str(its.fileno()), *modules]
+        process = subprocess.Popen(program, pass_fds=[its.fileno()], env=os.environ | {"DOCKER_HOST": "unix:"})
     atexit.register(lambda: (ours.close(), process.wait()))
     return ours

@@ -1,4 +1,4 @@
-"""starter.py SOCKET    starts vgpurun again and again, each time as a process of its own that has it imported
+"""starter.py SOCKET MODULE...    starts vgpurun again and again, each time as a process that has imported modules
 
 Each message brings the socket of one more starter, which is forked and runs one at a time. There a request is one
 message: [ARGUMENTS, ENVIRONMENT, FOLDER, ADMIN_FILE or null] in JSON, with the standard streams. It is answered by the
@@ -20,17 +20,11 @@ from pathlib import Path
 from vgpurun.__main__ import main
 from vgpurun.util.seldom_used import postpone
 
-# Many runs need these. Other verbs are left out: no test of this tier starts each of them by itself, as a user does.
-_VERBS = ("run", "local", "report")
-_OF_OTHERS = ("rich.table", "yaml", "jinja2", "matplotlib.figure")
 
-
-def _fork_starters(requests: socket.socket) -> None:
+def _fork_starters(requests: socket.socket, modules: list[str]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     postpone()
-    for verb in _VERBS:
-        import_module(f"vgpurun.cli.commands.{verb}")
-    for name in _OF_OTHERS:
+    for name in modules:
         with suppress(ImportError):
             import_module(name)
     while True:
@@ -82,4 +76,4 @@ def _become(
 
 
 if __name__ == "__main__":
-    _fork_starters(socket.socket(fileno=int(sys.argv[1])))
+    _fork_starters(socket.socket(fileno=int(sys.argv[1])), sys.argv[2:])
