@@ -12,6 +12,8 @@ from pathlib import Path
 
 from support import BARE_PYTHON, LIBRARY
 from vgpurun import abi
+from vgpurun.limits.limits_file import limits_bytes
+from vgpurun.limits.quota import Quota
 
 SIMULATED_DRIVER = LIBRARY.parent / "sim"
 PROGRAMS = Path(__file__).parent / "programs"
@@ -45,11 +47,17 @@ class Sandbox:
         """The environment of a limited program."""
         return {**self.environment, "LD_PRELOAD": str(LIBRARY), **limits}
 
-    def own_gpu(self) -> dict[str, str]:
-        """The variables of a program that has a simulated GPU of its own, as in a container of its own."""
-        folder = Path(tempfile.mkdtemp(dir=self.folder))
-        (folder / "sim.yaml").write_text(MACHINE.replace(UUID, f"GPU-{uuid.uuid4()}"))
+    def own_gpu(self, quota: Quota | None = None) -> dict[str, str]:
+        """The variables of a program that has a simulated GPU of its own, as in a container of its own.
+
+        It is as this machine's; `quota` is in a limits file then.
+        """
+        folder, own = Path(tempfile.mkdtemp(dir=self.folder)), f"GPU-{uuid.uuid4()}"
+        (folder / "sim.yaml").write_text((self.folder / "sim.yaml").read_text().replace(UUID, own))
         files = {"VGPUSIM_CONFIG": "sim.yaml", "VGPUSIM_STATE": "state", "CUDA_DEVICE_MEMORY_SHARED_CACHE": "usage"}
+        if quota:
+            files["VGPURUN_LIMITS_FILE"] = "limits"
+            (folder / "limits").write_bytes(limits_bytes([(own, quota)]))
         return {variable: str(folder / file) for variable, file in files.items()}
 
     def run(

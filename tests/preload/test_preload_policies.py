@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -55,8 +56,25 @@ def assert_shares(sandbox: Sandbox, quotas: list[Quota], *bounds: tuple[float, f
     )
 
 
-def test_burst_alone_is_not_limited(sandbox: Sandbox) -> None:
-    assert_shares(sandbox, [Quota(None, 20, SmPolicy.BURST)], (0.9, 1.01))
+def test_who_is_alone_is_limited_by_some_policies(sandbox: Sandbox) -> None:
+    """By HAMi's words, too. Each is on a GPU of its own, at the same time: only these are at work."""
+    hami = {
+        word: {**sandbox.own_gpu(), "CUDA_DEVICE_SM_LIMIT": "30", "GPU_CORE_UTILIZATION_POLICY": word}
+        for word in ("force", "default", "DISABLE")
+    }
+    ours = {policy: sandbox.own_gpu(Quota(None, 20, policy)) for policy in (SmPolicy.BURST, SmPolicy.OFF)}
+
+    def share(variables: dict[str, str]) -> float:
+        return float(sandbox.python(WORK + "work(0.3); print(work(1.2))", **variables))
+
+    def all_shares() -> dict[str | SmPolicy, float]:
+        with ThreadPoolExecutor(len(hami) + len(ours)) as pool:
+            return dict(zip([*hami, *ours], pool.map(share, [*hami.values(), *ours.values()]), strict=True))
+
+    assert_measured(
+        all_shares,
+        lambda seen: all(0.25 < share < 0.35 if who == "force" else 0.9 < share < 1.01 for who, share in seen.items()),
+    )
 
 
 def test_bursts_together_are_weighted(sandbox: Sandbox) -> None:
@@ -68,29 +86,9 @@ def test_without_a_limit_what_is_left(sandbox: Sandbox) -> None:
     assert_shares(sandbox, [Quota(None, 30), Quota(None, None)], (0.25, 0.35), (0.6, 0.76))
 
 
-def test_off_takes_no_notice(sandbox: Sandbox) -> None:
-    assert_shares(sandbox, [Quota(None, 20, SmPolicy.OFF)], (0.9, 1.01))
-
-
 def test_low_priority_gets_what_is_left_and_does_not_starve(sandbox: Sandbox) -> None:
     quotas = [Quota(None, None), Quota(None, None, SmPolicy.HARD, Priority.LOW)]
     assert_shares(sandbox, quotas, (0.8, 1.01), (0.004, 0.15))  # a kernel of 2 ms after the longest wait, 250 ms
-
-
-@pytest.mark.parametrize(
-    ("word", "least", "most"),
-    [
-        ("force", 0.25, 0.35),
-        ("default", 0.9, 1.01),
-        pytest.param("DISABLE", 0.9, 1.01, marks=pytest.mark.exhaustive),
-    ],
-)
-def test_the_words_of_hami(sandbox: Sandbox, word: str, least: float, most: float) -> None:
-    def share() -> float:
-        limits = {"CUDA_DEVICE_SM_LIMIT": "30", "GPU_CORE_UTILIZATION_POLICY": word}
-        return float(sandbox.python(WORK + "work(0.3); print(work(1.2))", **limits))
-
-    assert_measured(share, lambda share: least < share < most)
 
 
 def test_words_that_are_not_known_hold_the_limit(sandbox: Sandbox) -> None:
