@@ -454,6 +454,28 @@ static void check_samples_behind_copies(void) {
   CHECK(share > 20.75 && share < 22.75, "%.2f %%, 1.75 of them copies", share);
 }
 
+/* No copy is charged, and none teaches what the kernels behind it cost. */
+static void run_each_behind_a_copy(struct model_process *process) {
+  const int *kernels = model_argument(process);
+  for (;;) {
+    model_copy(process, 0, 0, 500 * US);
+    for (int i = 0; i < *kernels; i++)
+      model_launch(process, 0, 0, 50 * US);
+    model_synchronize_stream(process, 0, 0);
+  }
+}
+
+static void check_each_behind_a_copy(int kernels, uint32_t percent, double least) {
+  double share;
+  model_start_over(3);
+  struct model_process *process = model_start(0, run_each_behind_a_copy, &kernels, 0);
+  model_container(0)->percent = percent;
+  measure(&process, 1, S, 11 * S, &share);
+  double kernel_share = share * kernels / (10 + kernels);
+  printf("%d kernels of 50 us behind copies of 500, at %u: %.2f %%\n", kernels, percent, kernel_share);
+  CHECK(kernel_share > least && kernel_share < percent, "%.2f %%", kernel_share);
+}
+
 static void check_pause(void) {
   double share;
   model_start_over(19);
@@ -491,6 +513,11 @@ int main(int count, char **names) {
   CASE("short work of new names") check_short_work_of_new_names();
   CASE("behind copies") check_behind_copies();
   CASE("samples behind copies") check_samples_behind_copies();
+  CASE("each behind a copy") {
+    check_each_behind_a_copy(1, 10, 8.5); /* 9.0 without a limit */
+    check_each_behind_a_copy(1, 20, 8.5);
+    check_each_behind_a_copy(20, 50, 45);
+  }
   CASE("who was stopped goes on") check_who_was_stopped_goes_on();
   return cases_end();
 }

@@ -133,7 +133,7 @@ static bool open_batch(struct meter_stream *stream, uint64_t work, int64_t *cost
   bool is_sample = is_unknown || stream->batches++ % SAMPLE_EVERY == 0;
   if (is_sample)
     batch->most_launches = 1;
-  if (is_sample || !get(stream->has_clock))
+  if (is_sample || !get(stream->has_clock) || get(stream->is_behind))
     set_clock(stream);
   set(stream->open, true);
   return true;
@@ -294,7 +294,8 @@ void meter_before_wait(struct meter_stream *stream) {
 static void end_of_wait(struct meter_stream *stream, enum meter_wait wait, int64_t returned_ns) {
   if (!claim_open(stream, 0, wait == METER_STREAM_MAY_BE_BUSY))
     return;
-  if (wait == METER_STREAM_IS_IDLE || stream->meter->driver->is_idle(stream->handle))
+  bool is_idle = wait == METER_STREAM_IS_IDLE || stream->meter->driver->is_idle(stream->handle);
+  if (is_idle && stream->batch.start == NULL)
     end_at(stream, NULL, returned_ns, METER_LATE_NS);
   else
     end_with_marker(stream);

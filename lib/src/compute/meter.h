@@ -83,6 +83,7 @@ struct meter_stream {
   _Atomic bool open;        /* batch takes launches */
   _Atomic bool is_free;     /* nothing holds its launches back */
   _Atomic bool has_clock;   /* its context's timeline is true */
+  _Atomic bool is_behind;   /* launches begin late, or seem to: behind a copy, or a function of the host */
   uint8_t batches;          /* one of many is measured alone: see compute/meter.c */
   const struct meter_observer *observer; /* the meter's */
   struct batch batch;

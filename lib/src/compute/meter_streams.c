@@ -51,6 +51,7 @@ struct meter_stream *meter_add_stream(struct meter *meter, void *context, void *
     set(stream->handle, handle);
     set(stream->open, false);
     set(stream->has_clock, false);
+    set(stream->is_behind, false);
     stream->previous_end_ns = 0;
     stream->batches = 0;
     meter_unclaim(stream);
