@@ -8,7 +8,7 @@ import subprocess
 import tarfile
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -26,11 +26,17 @@ LEFT_OUT = (
 )  # fmt: skip
 # A third of it, which only the making needs. Each engine imports an image, which takes seconds.
 PERL = "usr/share/perl usr/lib/*/perl usr/lib/*/libperl.so*"
+PREPARED = "vgpurun-prepared/debian:1"  # with PYTHON, on a private engine from its start
+# Images have it that are imported from now on: PREPARED is kept as it is (private_engine.py).
 COMMAND_PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def debian(client: docker.DockerClient, tag: str, packages: str = PYTHON) -> None:
     """A Debian with glibc and these packages."""
+    if packages == PYTHON:
+        with suppress(docker.errors.ImageNotFound):
+            client.api.tag(PREPARED, *tag.rsplit(":", 1))
+            return
     _import(client, debian_tar(packages), tag)
 
 

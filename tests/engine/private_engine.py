@@ -14,6 +14,7 @@ from pathlib import Path
 
 import docker
 
+import images
 from support import IN_CGROUP2
 from support.debian_packages import UnavailableError, kept
 
@@ -25,13 +26,16 @@ class EngineError(UnavailableError):
 
 
 @contextmanager
-def private_engine(*flags: str, programs: dict[str, str] | None = None, with_cgroup2: bool = False) -> Iterator[str]:
+def private_engine(
+    *flags: str, programs: dict[str, str] | None = None, with_cgroup2: bool = False, has_debian: bool = True
+) -> Iterator[str]:
     """Start an engine, fetched first where it was not yet; yields its DOCKER_HOST.
 
     Args:
         flags: further arguments of dockerd; {state} in them stands for the engine's state folder.
         programs: scripts, by their names, to be put on the engine's PATH, in {state}/bin.
         with_cgroup2: in a mount namespace of its own, where /sys/fs/cgroup is the v2 hierarchy.
+        has_debian: it begins with images.PREPARED, where that can be made.
 
     Raises:
         EngineError: not root, or the engine cannot be fetched or started.
@@ -45,6 +49,9 @@ def private_engine(*flags: str, programs: dict[str, str] | None = None, with_cgr
     watch = [*prefix, SCRIPT, "stop-after", str(os.getpid()), state]
     watching = subprocess.Popen(watch, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True)
     try:
+        if has_debian:
+            with suppress(UnavailableError):
+                _put_debian(state / "data")
         (state / "bin").mkdir()
         for name, script in (programs or {}).items():
             (state / "bin" / name).write_text(script)
@@ -84,6 +91,30 @@ def lose_engine(host: str) -> None:
 def start_again(host: str, *flags: str, prefix: tuple[str, ...] = ()) -> None:
     """Start one that was lost, with these arguments of dockerd."""
     _run("start", fetched_engine(), Path(host.removeprefix("unix://")).parent, *flags, prefix=prefix)
+
+
+def _put_debian(data: Path) -> None:
+    """Give an engine that is to start the image which others imported: that takes seconds of the processor each time.
+
+    All have the same files of it, for an engine writes to none of an image's.
+    """
+    kept_image = kept(f"{images.debian_tar().parent.name}-imported", _import_debian)
+    shutil.copytree(kept_image / "data", data, symlinks=True)
+    for layer in data.glob("overlay2/*/link"):
+        layer.with_name("diff").symlink_to(kept_image / "files")
+
+
+def _import_debian(folder: Path) -> None:
+    """Keep what an engine has of the image; nothing where it has no overlay2."""
+    (folder / "data").mkdir()
+    with private_engine(has_debian=False) as host:
+        images.debian(docker.DockerClient(host), images.PREPARED)
+        stop_engine(host)
+        data = Path(host.removeprefix("unix://")).parent / "data"
+        if (data / "overlay2").exists():
+            subprocess.run(["cp", "-a", data / "image", data / "overlay2", folder / "data"], check=True)
+    for files in (folder / "data").glob("overlay2/*/diff"):
+        files.rename(folder / "files")
 
 
 def _kill_containers(state: Path) -> None:
