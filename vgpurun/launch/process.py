@@ -51,7 +51,7 @@ def run_process(plan: ProcessPlan, folder: StateFolder) -> int:
         folder.remove()
         raise
     folder.close()
-    state.sweep()
+    state.sweep(has_tenants=False)  # it was done at the start
     return exit_code
 
 
