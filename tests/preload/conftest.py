@@ -6,13 +6,16 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
-from sandbox import MACHINE, PROGRAMS, SIMULATED_DRIVER, Sandbox, tenant_of
+from sandbox import BUSY_MACHINE, PROGRAMS, Sandbox, simulated_machine
+from together import measuring
 
-from support import PYTHON_PATH, unavailable
+from support import unavailable
 from support.programs_of_c import built
 from support.suspension import Guard, Host, Program
 
@@ -21,30 +24,42 @@ HERE = Path(__file__).parent
 
 @pytest.fixture
 def sandbox(built_library: Path, tmp_path: Path) -> Iterator[Sandbox]:
-    config = tmp_path / "sim.yaml"
-    config.write_text(MACHINE)
-    environment = {
-        "PATH": os.environ["PATH"],
-        "LD_LIBRARY_PATH": str(SIMULATED_DRIVER),
-        "VGPUSIM_CONFIG": str(config),
-        "VGPUSIM_STATE": str(tmp_path / "sim.state"),
-        "CUDA_DEVICE_MEMORY_SHARED_CACHE": str(tmp_path / "usage"),
-        "PYTHONPATH": PYTHON_PATH,
-        "PYTHONDONTWRITEBYTECODE": "1",
-    }
-    yield Sandbox(tmp_path, environment)
-    for file in tmp_path.rglob("*"):
-        shutil.rmtree(tenant_of(file), ignore_errors=True)
+    with simulated_machine(tmp_path) as machine:
+        yield machine
 
 
 @pytest.fixture
 def busy_gpu(sandbox: Sandbox) -> Sandbox:
-    """Programs launch 32 kernels ahead.
-
-    A busy machine that holds them up leaves no GPU idle then, and they wait for no more than these at their end.
-    """
-    (sandbox.folder / "sim.yaml").write_text(MACHINE.replace("    memory", "    launch_queue_depth: 32\n    memory"))
+    """See BUSY_MACHINE."""
+    (sandbox.folder / "sim.yaml").write_text(BUSY_MACHINE)
     return sandbox
+
+
+@pytest.fixture(scope="session")
+def _measured_at_once(request: pytest.FixtureRequest, built_library: Path) -> dict[str, Future[Any]]:
+    """Measures what all chosen tests with `real_time(measure=...)` name, some at the same time, and no other test.
+
+    Each has a simulated machine of its own, whose GPUs are at work; this one hardly is.
+    """
+    is_one_of_many = hasattr(request.config, "workerinput")  # of pytest-xdist: each would measure all of them
+    with ThreadPoolExecutor(2 * (os.cpu_count() or 1)) as pool:
+        return {
+            item.nodeid: pool.submit(measuring(item, request))
+            for item in request.session.items
+            if isinstance(item, pytest.Function) and "measured" in item.fixturenames and not is_one_of_many
+        }
+
+
+@pytest.fixture
+def measured(request: pytest.FixtureRequest, _measured_at_once: dict[str, Future[Any]]) -> Callable[[], Any]:
+    """Calls what this test's `real_time(measure=...)` names: the first time that was beside others, then it is alone.
+
+    That function gets a machine of its own as `sandbox` or `busy_gpu`, and what it names of the test's parameters and
+    of the session's fixtures.
+    """
+    again = measuring(request.node, request)
+    at_once = [first] if (first := _measured_at_once.get(request.node.nodeid)) else []
+    return lambda: at_once.pop().result() if at_once else again()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

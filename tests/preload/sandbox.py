@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import tempfile
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from support import BARE_PYTHON, LIBRARY
+from support import BARE_PYTHON, LIBRARY, PYTHON_PATH
 from vgpurun import abi
 from vgpurun.limits.limits_file import limits_bytes
 from vgpurun.limits.quota import Quota
@@ -28,6 +30,9 @@ devices:
     uuid: GPU-{os.getpid():08x}-bbbb-0000-0000-000000000000
     memory_mib: 8192
 """
+# Programs launch 32 kernels ahead. A busy machine that holds them up leaves no GPU idle then, and they wait for no more
+# than these at their end.
+BUSY_MACHINE = MACHINE.replace("    memory", "    launch_queue_depth: 32\n    memory")
 
 
 def tenant_of(usage: Path) -> Path:
@@ -38,10 +43,11 @@ def tenant_of(usage: Path) -> Path:
 
 @dataclass(frozen=True)
 class Sandbox:
-    """One simulated machine: its environment, where limits are set by variables."""
+    """One simulated machine: its environment, where limits are set by variables, and its first GPU."""
 
     folder: Path
     environment: Mapping[str, str]
+    uuid: str = UUID
 
     def variables(self, **limits: str) -> dict[str, str]:
         """The environment of a limited program."""
@@ -53,7 +59,7 @@ class Sandbox:
         It is as this machine's; `quota` is in a limits file then.
         """
         folder, own = Path(tempfile.mkdtemp(dir=self.folder)), f"GPU-{uuid.uuid4()}"
-        (folder / "sim.yaml").write_text((self.folder / "sim.yaml").read_text().replace(UUID, own))
+        (folder / "sim.yaml").write_text((self.folder / "sim.yaml").read_text().replace(self.uuid, own))
         files = {"VGPUSIM_CONFIG": "sim.yaml", "VGPUSIM_STATE": "state", "CUDA_DEVICE_MEMORY_SHARED_CACHE": "usage"}
         if quota:
             files["VGPURUN_LIMITS_FILE"] = "limits"
@@ -83,3 +89,24 @@ class Sandbox:
             stdout=subprocess.PIPE,
             text=True,
         )
+
+
+@contextmanager
+def simulated_machine(folder: Path, machine: str = MACHINE, first_gpu: str = UUID) -> Iterator[Sandbox]:
+    """Yield a machine whose files are in this folder; nothing of its tenants is left at the end."""
+    config = folder / "sim.yaml"
+    config.write_text(machine)
+    environment = {
+        "PATH": os.environ["PATH"],
+        "LD_LIBRARY_PATH": str(SIMULATED_DRIVER),
+        "VGPUSIM_CONFIG": str(config),
+        "VGPUSIM_STATE": str(folder / "sim.state"),
+        "CUDA_DEVICE_MEMORY_SHARED_CACHE": str(folder / "usage"),
+        "PYTHONPATH": PYTHON_PATH,
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    try:
+        yield Sandbox(folder, environment, first_gpu)
+    finally:
+        for file in folder.rglob("*"):
+            shutil.rmtree(tenant_of(file), ignore_errors=True)

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from sandbox import SIMULATED_DRIVER, UUID, Sandbox
-from together import COMPARED, WORK, assert_shares, measured_together
+from sandbox import SIMULATED_DRIVER, Sandbox
+from together import COMPARED, WORK, assert_shares, each_alone, measured_together
 
 from support import assert_measured
 from vgpurun.limits import limits_file
@@ -37,46 +37,48 @@ def test_every_launch_is_limited(sandbox: Sandbox) -> None:
     assert_shares(sandbox, programs, 0.23, 0.37, CUDA_DEVICE_SM_LIMIT="30")
 
 
-@pytest.mark.real_time
+def share(busy_gpu: Sandbox, limits: dict[str, str]) -> float:
+    return float(busy_gpu.python(WORK + "print(work(1.5))", **limits))
+
+
+@pytest.mark.real_time(measure=share)
 @pytest.mark.parametrize(
     "limits",
     [{"CUDA_DEVICE_SM_LIMIT_1": "10"}, pytest.param({"CUDA_DEVICE_SM_LIMIT": "100"}, marks=pytest.mark.exhaustive)],
 )
-def test_what_is_not_limited_is_not_slowed(busy_gpu: Sandbox, limits: dict[str, str]) -> None:
-    code = WORK + "print(work(1.5))"
-    assert_measured(lambda: float(busy_gpu.python(code, **limits)), lambda share: 0.9 < share < 1.01)
+def test_what_is_not_limited_is_not_slowed(measured: Callable[[], float], limits: dict[str, str]) -> None:
+    assert_measured(measured, lambda share: 0.9 < share < 1.01)
 
 
-@pytest.mark.real_time
-def test_two_processes_share_one_limit(sandbox: Sandbox) -> None:
-    def total() -> float:
-        return sum(
-            measured_together([sandbox.start_python(WORK + COMPARED, CUDA_DEVICE_SM_LIMIT="40") for _ in range(2)])
-        )
+def total(sandbox: Sandbox) -> float:
+    return sum(measured_together([sandbox.start_python(WORK + COMPARED, CUDA_DEVICE_SM_LIMIT="40") for _ in range(2)]))
 
-    assert_measured(total, lambda total: 0.33 < total < 0.47)
+
+@pytest.mark.real_time(measure=total)
+def test_two_processes_share_one_limit(measured: Callable[[], float]) -> None:
+    assert_measured(measured, lambda total: 0.33 < total < 0.47)
 
 
 # Another one that waits for each launch comes to the gate more often, and mostly finds it open.
 WAITING = COMPARED.replace("work(1.2)", "work(1.2, lambda: (d.launch(k), d.synchronize()))")
 
 
-@pytest.mark.real_time
+def parts_of_processes(sandbox: Sandbox, other: str) -> list[float]:
+    return measured_together(
+        [sandbox.start_python(WORK + code, CUDA_DEVICE_SM_LIMIT="80") for code in (COMPARED, other)]
+    )
+
+
+@pytest.mark.real_time(measure=parts_of_processes)
 @pytest.mark.parametrize(
     ("other", "least"), [(COMPARED, 0.8), (WAITING, 0.25)], ids=["alike", "waiting for each launch"]
 )
-def test_two_processes_get_parts_of_one_limit(sandbox: Sandbox, other: str, least: float) -> None:
-    def parts() -> list[float]:
-        return measured_together(
-            [sandbox.start_python(WORK + code, CUDA_DEVICE_SM_LIMIT="80") for code in (COMPARED, other)]
-        )
-
-    assert_measured(parts, lambda parts: min(parts) > least * max(parts) and 0.7 < sum(parts) < 0.9)
+def test_two_processes_get_parts_of_one_limit(measured: Callable[[], list[float]], other: str, least: float) -> None:
+    assert_measured(measured, lambda parts: min(parts) > least * max(parts) and 0.7 < sum(parts) < 0.9)
 
 
-@pytest.mark.real_time
-def test_two_threads_get_parts_of_one_limit(sandbox: Sandbox) -> None:
-    """Each on a stream of its own; one waits for each launch."""
+def parts_of_threads(sandbox: Sandbox) -> list[int]:
+    """Each is on a stream of its own; one waits for each launch."""
     code = WORK + (
         "context, done = d.primary_context(), [0, 0]\n"
         "def work(i):\n"
@@ -90,9 +92,13 @@ def test_two_threads_get_parts_of_one_limit(sandbox: Sandbox) -> None:
         "print(json.dumps([after - first for after, first in zip(done, before)]), flush=True)\n"
         "import os; os._exit(0)"
     )
-    assert_measured(
-        lambda: json.loads(sandbox.python(code, CUDA_DEVICE_SM_LIMIT="50")), lambda parts: min(parts) > 0.5 * max(parts)
-    )
+    counts: list[int] = json.loads(sandbox.python(code, CUDA_DEVICE_SM_LIMIT="50"))
+    return counts
+
+
+@pytest.mark.real_time(measure=parts_of_threads)
+def test_two_threads_get_parts_of_one_limit(measured: Callable[[], list[int]]) -> None:
+    assert_measured(measured, lambda parts: min(parts) > 0.5 * max(parts))
 
 
 # A wait that nobody sees, and then other work: what a step has done is measured when the next one begins.
@@ -108,19 +114,22 @@ while True: step()
 """
 
 
-@pytest.mark.real_time
-def test_two_processes_that_poll_share_one_limit(sandbox: Sandbox) -> None:
-    def total() -> float:
-        return sum(
-            measured_together([sandbox.start_python(WORK + POLLING, CUDA_DEVICE_SM_LIMIT="40") for _ in range(2)])
-        )
-
-    assert_measured(total, lambda total: 0.33 < total < 0.47)
+def total_of_polling(sandbox: Sandbox) -> float:
+    return sum(measured_together([sandbox.start_python(WORK + POLLING, CUDA_DEVICE_SM_LIMIT="40") for _ in range(2)]))
 
 
-@pytest.mark.real_time
-def test_a_value_that_cannot_be_read_is_the_strictest(sandbox: Sandbox) -> None:
-    assert float(sandbox.python(WORK + "print(work(1.5))", CUDA_DEVICE_SM_LIMIT="fast")) < 0.1
+@pytest.mark.real_time(measure=total_of_polling)
+def test_two_processes_that_poll_share_one_limit(measured: Callable[[], float]) -> None:
+    assert_measured(measured, lambda total: 0.33 < total < 0.47)
+
+
+def share_by_an_unreadable_value(sandbox: Sandbox) -> float:
+    return float(sandbox.python(WORK + "print(work(1.5))", CUDA_DEVICE_SM_LIMIT="fast"))
+
+
+@pytest.mark.real_time(measure=share_by_an_unreadable_value)
+def test_a_value_that_cannot_be_read_is_the_strictest(measured: Callable[[], float]) -> None:
+    assert measured() < 0.1
 
 
 def test_captures_work_under_the_strictest_limit(sandbox: Sandbox) -> None:
@@ -176,8 +185,7 @@ def test_streams_and_contexts_may_be_destroyed_under_us(sandbox: Sandbox) -> Non
     assert sandbox.python(code, CUDA_DEVICE_SM_LIMIT="80") == "done"
 
 
-@pytest.mark.real_time
-def test_work_is_charged_until_its_context_is_destroyed_if_it_is(sandbox: Sandbox) -> None:
+def shares_by_end_of_context(sandbox: Sandbox) -> dict[str, float]:
     destroyed = (
         "def launch():\n"
         "    context = d.context_create()\n"
@@ -194,7 +202,12 @@ def test_work_is_charged_until_its_context_is_destroyed_if_it_is(sandbox: Sandbo
         "print(work(3, launch))"
     )
     programs = {code: (sys.executable, "-c", WORK + code) for code in (destroyed, refused)}
-    assert_shares(sandbox, programs, 0.1, 0.3, CUDA_DEVICE_SM_LIMIT="20")
+    return each_alone(sandbox, programs, CUDA_DEVICE_SM_LIMIT="20")
+
+
+@pytest.mark.real_time(measure=shares_by_end_of_context)
+def test_work_is_charged_until_its_context_is_destroyed_if_it_is(measured: Callable[[], dict[str, float]]) -> None:
+    assert_measured(measured, lambda seen: all(0.1 < share < 0.3 for share in seen.values()))
 
 
 @pytest.mark.real_time
@@ -221,29 +234,27 @@ def test_threads(sandbox: Sandbox) -> None:
     assert finished == 8 and share < 0.65
 
 
-@pytest.mark.real_time
-def test_two_containers_take_turns(sandbox: Sandbox) -> None:
+def shares_of_containers(sandbox: Sandbox) -> list[float]:
+    usages = [{"CUDA_DEVICE_MEMORY_SHARED_CACHE": str(sandbox.folder / f"usage-{name}")} for name in "ab"]
+    return measured_together(
+        [sandbox.start_python(WORK + COMPARED, CUDA_DEVICE_SM_LIMIT="50", **usage) for usage in usages]
+    )
+
+
+@pytest.mark.real_time(measure=shares_of_containers)
+def test_two_containers_take_turns(measured: Callable[[], list[float]]) -> None:
     """Limited to 50 each, with kernels that fill the GPU, they get near to it: neither pays for the other."""
-
-    def shares() -> list[float]:
-        usages = [{"CUDA_DEVICE_MEMORY_SHARED_CACHE": str(sandbox.folder / f"usage-{name}")} for name in "ab"]
-        return measured_together(
-            [sandbox.start_python(WORK + COMPARED, CUDA_DEVICE_SM_LIMIT="50", **usage) for usage in usages]
-        )
-
-    assert_measured(shares, lambda shares: all(0.43 < share < 0.57 for share in shares))
+    assert_measured(measured, lambda shares: all(0.43 < share < 0.57 for share in shares))
 
 
-@pytest.mark.real_time
-def test_the_compute_limit_changes_under_a_running_program(sandbox: Sandbox) -> None:
-    """From next to nothing, with the debt of that, to most of the GPU."""
+def change_the_limit(sandbox: Sandbox) -> None:
     limits = sandbox.folder / "limits"
-    limits.write_bytes(limits_file.limits_bytes([(UUID, Quota(None, 1))]))
+    limits.write_bytes(limits_file.limits_bytes([(sandbox.uuid, Quota(None, 1))]))
     code = WORK + "print(work(1), flush=True)\nwhile True: input(); print(work(1), flush=True)"
     with sandbox.start_python(code, VGPURUN_LIMITS_FILE=str(limits)) as process:
         assert process.stdin is not None and process.stdout is not None
         assert float(process.stdout.readline()) < 0.1
-        limits_file.write_limits(limits, [(UUID, Quota(None, 80))])
+        limits_file.write_limits(limits, [(sandbox.uuid, Quota(None, 80))])
 
         def share() -> float:
             assert process.stdin is not None and process.stdout is not None
@@ -255,11 +266,16 @@ def test_the_compute_limit_changes_under_a_running_program(sandbox: Sandbox) -> 
         process.kill()
 
 
-@pytest.mark.real_time
-def test_what_was_done_without_a_limit_is_not_charged_to_the_next_one(sandbox: Sandbox) -> None:
+@pytest.mark.real_time(measure=change_the_limit)
+def test_the_compute_limit_changes_under_a_running_program(measured: Callable[[], None]) -> None:
+    """From next to nothing, with the debt of that, to most of the GPU."""
+    measured()
+
+
+def time_after_no_limit(sandbox: Sandbox) -> float:
     """A batch is open when the limit is taken away, and the program waits for the GPU when there is one again."""
     limits = sandbox.folder / "limits"
-    limits.write_bytes(limits_file.limits_bytes([(UUID, Quota(None, 50))]))
+    limits.write_bytes(limits_file.limits_bytes([(sandbox.uuid, Quota(None, 50))]))
     code = (
         "import time\nfrom cuda_driver import *\nd = Driver(); d.start(); k = d.kernel('spin_190us')\n"
         "for _ in range(3): d.launch(k); d.synchronize()\n"
@@ -275,8 +291,13 @@ def test_what_was_done_without_a_limit_is_not_charged_to_the_next_one(sandbox: S
         assert process.stdin is not None and process.stdout is not None
         for said, percent in (("open", None), ("waits", 30)):
             assert process.stdout.readline() == f"{said}\n"
-            limits_file.write_limits(limits, [(UUID, Quota(None, percent))])
+            limits_file.write_limits(limits, [(sandbox.uuid, Quota(None, percent))])
             process.stdin.write("go on\n")
             process.stdin.flush()
-        took_s = float(process.stdout.readline())
+        return float(process.stdout.readline())
+
+
+@pytest.mark.real_time(measure=time_after_no_limit)
+def test_what_was_done_without_a_limit_is_not_charged_to_the_next_one(measured: Callable[[], float]) -> None:
+    took_s = measured()
     assert took_s < 1.5, took_s  # with the second charged, it waits for most of three first

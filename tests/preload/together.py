@@ -3,14 +3,18 @@ last one has measured."""
 
 from __future__ import annotations
 
+import os
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from inspect import signature
 from pathlib import Path
+from typing import Any
 
-from sandbox import Sandbox
+import pytest
+from sandbox import BUSY_MACHINE, MACHINE, UUID, Sandbox, simulated_machine
 
-from support import assert_measured, go_on_together
+from support import assert_measured, go_on_together, short_folder
 
 # For programs: what a launch in a loop completes, as a part of the time. Kernels of 2 ms keep the GPU at work while a
 # busy machine holds the program up for a moment.
@@ -47,10 +51,8 @@ def measured_together(programs: Sequence[subprocess.Popen[str]]) -> list[float]:
             program.communicate()
 
 
-def assert_shares(
-    sandbox: Sandbox, programs: Mapping[str, Sequence[str | Path]], least: float, most: float, **limits: str
-) -> None:
-    """Each of these programs prints a share between these, on a GPU of its own.
+def each_alone(sandbox: Sandbox, programs: Mapping[str, Sequence[str | Path]], **limits: str) -> dict[str, float]:
+    """Return the share that each of these programs prints, on a GPU of its own.
 
     They run at the same time, since their GPUs are at work and this machine hardly is.
     """
@@ -60,8 +62,34 @@ def assert_shares(
         assert result.returncode == 0, result.stdout + result.stderr
         return float(result.stdout)
 
-    def shares() -> dict[str, float]:
-        with ThreadPoolExecutor(len(programs)) as pool:
-            return dict(zip(programs, pool.map(share, programs.values()), strict=True))
+    with ThreadPoolExecutor(len(programs)) as pool:
+        return dict(zip(programs, pool.map(share, programs.values()), strict=True))
 
-    assert_measured(shares, lambda seen: all(least < share < most for share in seen.values()))
+
+def assert_shares(
+    sandbox: Sandbox, programs: Mapping[str, Sequence[str | Path]], least: float, most: float, **limits: str
+) -> None:
+    """Each of these programs prints a share between these."""
+    assert_measured(
+        lambda: each_alone(sandbox, programs, **limits),
+        lambda seen: all(least < share < most for share in seen.values()),
+    )
+
+
+def measuring(test: pytest.Function, request: pytest.FixtureRequest) -> Callable[[], Any]:
+    """Return a call of what a test measures; see the fixture `measured`."""
+    measure = next(mark.kwargs["measure"] for mark in test.iter_markers("real_time") if "measure" in mark.kwargs)
+    machine, *others = signature(measure).parameters
+    given = test.callspec.params if hasattr(test, "callspec") else {}
+    arguments = {name: given[name] if name in given else request.getfixturevalue(name) for name in others}
+
+    def call() -> Any:
+        gpus, text = UUID[:12], BUSY_MACHINE if machine == "busy_gpu" else MACHINE
+        own = f"GPU-{os.urandom(4).hex()}"
+        with (
+            short_folder("vgpurun-measured-") as folder,
+            simulated_machine(folder, text.replace(gpus, own), UUID.replace(gpus, own)) as made,
+        ):
+            return measure(made, **arguments)
+
+    return call
