@@ -279,43 +279,50 @@ def busy(sandbox: Sandbox, **limits: str) -> tuple[float, list[list[int]]]:
     return rate, new
 
 
-def assert_busy(
-    sandbox: Sandbox, limits: dict[str, str], own: subprocess.Popen[str], holds: Callable[[float, int], bool]
-) -> None:
-    """One process is listed, and its utilization and the device's are as they should be."""
-
-    def measured() -> tuple[float, int]:
-        rate, processes = busy(sandbox, **limits)
-        ((pid, of_process),) = processes
-        assert pid == own.pid
-        return rate, of_process
-
-    assert_measured(measured, lambda seen: holds(*seen))
+def only_busy(sandbox: Sandbox, own: subprocess.Popen[str], **limits: str) -> tuple[float, int]:
+    """The device's utilization, and that of the one process that is listed."""
+    rate, processes = busy(sandbox, **limits)
+    ((pid, of_process),) = processes
+    assert pid == own.pid
+    return rate, of_process
 
 
-@pytest.mark.real_time
-@pytest.mark.parametrize("percent", ["20", pytest.param("50", marks=pytest.mark.exhaustive)])
-def test_full_use_of_a_compute_limit_is_100_percent(busy_gpu: Sandbox, percent: str) -> None:
+def of_own_limit(busy_gpu: Sandbox, percent: str) -> tuple[float, int]:
     limit = {"CUDA_DEVICE_SM_LIMIT": percent}
     with running(busy_gpu, SPIN, **limit) as own:
-        assert_busy(busy_gpu, limit, own, lambda rate, of_process: 90 <= rate <= 100 and of_process >= 85)
+        return only_busy(busy_gpu, own, **limit)
 
 
-@pytest.mark.real_time
-def test_others_do_not_show(busy_gpu: Sandbox) -> None:
-    """The GPU is busy with work of another container; this one is idle."""
+@pytest.mark.real_time(measure=of_own_limit)
+@pytest.mark.parametrize("percent", ["20", pytest.param("50", marks=pytest.mark.exhaustive)])
+def test_full_use_of_a_compute_limit_is_100_percent(measured: Callable[[], tuple[float, int]], percent: str) -> None:
+    assert_measured(measured, lambda seen: 90 <= seen[0] <= 100 and seen[1] >= 85)
+
+
+def beside_others(busy_gpu: Sandbox) -> float:
+    """The GPU is busy with work of another container, as it is shown there; this one is idle."""
     with running(busy_gpu, SPIN, LD_PRELOAD="") as other:
-        assert_busy(busy_gpu, {"LD_PRELOAD": ""}, other, lambda rate, _: rate > 90)
+        rate, _ = only_busy(busy_gpu, other, LD_PRELOAD="")
         for limits in (LIMIT, {"CUDA_DEVICE_SM_LIMIT": "50"}):
             with running(busy_gpu, HOLD.format(mib=1), **limits):
                 assert busy(busy_gpu, **limits) == (0, [])
+    return rate
 
 
-@pytest.mark.real_time
-def test_without_a_compute_limit_it_is_a_share_of_the_gpu(busy_gpu: Sandbox) -> None:
+@pytest.mark.real_time(measure=beside_others)
+def test_others_do_not_show(measured: Callable[[], float]) -> None:
+    assert_measured(measured, lambda rate: rate > 90)
+
+
+def without_a_limit(busy_gpu: Sandbox) -> tuple[float, int]:
     """Two containers without one share the GPU, half and half."""
     with running(busy_gpu, SPIN, **LIMIT) as own, running(busy_gpu, SPIN, LD_PRELOAD=""):
-        assert_busy(busy_gpu, LIMIT, own, lambda rate, of_process: 35 <= rate <= 65 and abs(of_process - rate) < 15)
+        return only_busy(busy_gpu, own, **LIMIT)
+
+
+@pytest.mark.real_time(measure=without_a_limit)
+def test_without_a_compute_limit_it_is_a_share_of_the_gpu(measured: Callable[[], tuple[float, int]]) -> None:
+    assert_measured(measured, lambda seen: 35 <= seen[0] <= 65 and abs(seen[1] - seen[0]) < 15)
 
 
 def test_samples_of_all_tenants_are_refused_as_under_mig(sandbox: Sandbox) -> None:
