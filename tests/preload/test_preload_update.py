@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -27,7 +27,7 @@ SOON_S = 0.1
 def running(sandbox: Sandbox, code: str, quota: Quota) -> Iterator[tuple[subprocess.Popen[str], Path]]:
     """A program under a limits file, once it has said that it is ready; and the file."""
     limits = sandbox.folder / "limits"
-    limits.write_bytes(limits_file.limits_bytes([(UUID, quota)]))
+    limits.write_bytes(limits_file.limits_bytes([(sandbox.uuid, quota)]))
     program = "import json, sys, time\nfrom cuda_driver import *\nd = Driver(); d.start()\n" + code
     environment = sandbox.variables(VGPURUN_LIMITS_FILE=str(limits))
     with subprocess.Popen(
@@ -46,10 +46,10 @@ def running(sandbox: Sandbox, code: str, quota: Quota) -> Iterator[tuple[subproc
             process.kill()
 
 
-def change(limits: Path, quota: Quota) -> float:
+def change(limits: Path, quota: Quota, gpu: str = UUID) -> float:
     """Change the limits; the moment before."""
     now_s = time.monotonic()
-    limits_file.write_limits(limits, [(UUID, quota)])
+    limits_file.write_limits(limits, [(gpu, quota)])
     return now_s
 
 
@@ -135,6 +135,22 @@ while True:
 """
 
 
+def mean_after_a_change(sandbox: Sandbox, before: int | None, after: int | None) -> float:
+    """The mean of a second that begins 100 ms after the change."""
+    with running(sandbox, WATCH_SHARE, Quota(None, before)) as (process, limits):
+
+        def mean_after(percent: int | None, delay_s: float) -> float:
+            begin_s = change(limits, Quota(None, percent), sandbox.uuid) + delay_s
+            while (window := line(process))[0] < begin_s:
+                pass
+            shares = [share for _, _, share in [window, *(line(process) for _ in range(9))]]
+            return sum(shares) / len(shares)
+
+        mean_after(before, 0)
+        return mean_after(after, SOON_S)
+
+
+@pytest.mark.real_time(measure=mean_after_a_change)
 @pytest.mark.parametrize(
     ("before", "after"),
     [
@@ -144,20 +160,8 @@ while True:
         pytest.param(30, None, marks=pytest.mark.exhaustive),
     ],
 )
-def test_a_compute_limit_takes_effect_at_once(sandbox: Sandbox, before: int | None, after: int | None) -> None:
-    """The mean of a second that begins 100 ms after the change."""
-    with running(sandbox, WATCH_SHARE, Quota(None, before)) as (process, limits):
-
-        def mean_after(percent: int | None, delay_s: float) -> float:
-            begin_s = change(limits, Quota(None, percent)) + delay_s
-            while (window := line(process))[0] < begin_s:
-                pass
-            shares = [share for _, _, share in [window, *(line(process) for _ in range(9))]]
-            return sum(shares) / len(shares)
-
-        def mean() -> float:
-            mean_after(before, 0)
-            return mean_after(after, SOON_S)
-
-        most = (after or 100) / 100
-        assert_measured(mean, lambda mean: most * 0.7 < mean < most * 1.2)
+def test_a_compute_limit_takes_effect_at_once(
+    measured: Callable[[], float], before: int | None, after: int | None
+) -> None:
+    most = (after or 100) / 100
+    assert_measured(measured, lambda mean: most * 0.7 < mean < most * 1.2)
