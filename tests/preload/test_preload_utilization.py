@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -28,26 +29,25 @@ d.synchronize()
 """
 
 
-def read(usage: Path) -> DeviceReading:
-    readings = usage_file.read_usage(usage, [UUID])
+def read(usage: Path, gpu: str = UUID) -> DeviceReading:
+    readings = usage_file.read_usage(usage, [gpu])
     assert readings is not None
     return readings[0]
 
 
 def while_it_works(sandbox: Sandbox) -> DeviceReading:
     """Return the figures of a program at 40 % that has worked for 3 s and works on."""
-    usage = sandbox.folder / f"run-{time.monotonic_ns()}" / "usage"
-    usage.parent.mkdir()
-    limits = {"CUDA_DEVICE_SM_LIMIT": "40", "CUDA_DEVICE_MEMORY_SHARED_CACHE": str(usage)}
-    with sandbox.start_python("print('begins')\n" + LAUNCH.format(seconds=60), **limits) as process:
+    code = "print('begins')\n" + LAUNCH.format(seconds=60)
+    with sandbox.start_python(code, CUDA_DEVICE_SM_LIMIT="40") as process:
         assert process.stdout is not None and process.stdout.readline() == "begins\n"
         time.sleep(3.2)
-        seen = read(usage)
+        seen = read(sandbox.folder / "usage", sandbox.uuid)
         process.kill()
     return seen
 
 
-def test_the_share_of_the_last_seconds(sandbox: Sandbox) -> None:
+@pytest.mark.real_time(measure=while_it_works)
+def test_the_share_of_the_last_seconds(measured: Callable[[], DeviceReading]) -> None:
     def holds(seen: DeviceReading) -> bool:
         """It is 3 s old, of which it took some to begin."""
         return (
@@ -59,7 +59,7 @@ def test_the_share_of_the_last_seconds(sandbox: Sandbox) -> None:
             and seen.not_enforced == ()
         )
 
-    assert_measured(lambda: while_it_works(sandbox), holds)
+    assert_measured(measured, holds)
 
 
 def test_turns_that_cannot_be_taken_are_told(sandbox: Sandbox) -> None:
