@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -101,13 +101,13 @@ def program(sandbox: Sandbox, variables: dict[str, str], **more: str) -> Iterato
             process.kill()
 
 
-def make_shares(folder: Path, *limits: Quota) -> tuple[list[Share], dict[str, str]]:
+def make_shares(folder: Path, *limits: Quota, gpu: str = UUID) -> tuple[list[Share], dict[str, str]]:
     """Make shares within each other, the outermost first, and the variables that enter the innermost."""
     shares: list[Share] = []
     variables: dict[str, str] = {}
     for number, quota in enumerate(limits):
         place = folder / f"level-{number}"
-        variables = write_share(place, [(UUID, quota)], shares[-1] if shares else None)
+        variables = write_share(place, [(gpu, quota)], shares[-1] if shares else None)
         shares.append(share_of(place))
     return shares, variables
 
@@ -315,20 +315,30 @@ def test_two_children_of_half_a_gpu_have_a_quarter_each(sandbox: Sandbox, tmp_pa
     assert_measured(lambda: measured_together(start_all(sandbox, [*places, stranger])), near)
 
 
-@pytest.mark.real_time
-def test_a_parent_holds_children_that_may_have_more(sandbox: Sandbox, tmp_path: Path) -> None:
-    """Each may have all that the parent has: together they have that, and no more."""
-    parent, _ = make_shares(tmp_path, Quota(sm_percent=40))
-    places = [write_share(tmp_path / name, [(UUID, Quota())], parent[0]) for name in ("one", "two")]
-    assert_measured(lambda: sum(measured_together(start_all(sandbox, places))), lambda share: 0.37 <= share <= 0.42)
+def total_of_two_children(sandbox: Sandbox) -> float:
+    """Each may have all that the parent has."""
+    parent, _ = make_shares(sandbox.folder, Quota(sm_percent=40), gpu=sandbox.uuid)
+    places = [write_share(sandbox.folder / name, [(sandbox.uuid, Quota())], parent[0]) for name in ("one", "two")]
+    return sum(measured_together(start_all(sandbox, places)))
 
 
-@pytest.mark.real_time
-def test_the_level_that_holds_launches_counts_that(sandbox: Sandbox, tmp_path: Path) -> None:
-    shares, variables = make_shares(tmp_path, Quota(sm_percent=80), Quota(sm_percent=20), Quota())
+@pytest.mark.real_time(measure=total_of_two_children)
+def test_a_parent_holds_children_that_may_have_more(measured: Callable[[], float]) -> None:
+    """Together they have what the parent has, and no more."""
+    assert_measured(measured, lambda share: 0.37 <= share <= 0.42)
+
+
+def readings_of_levels(sandbox: Sandbox) -> list[usage_file.DeviceReading]:
+    limits = Quota(sm_percent=80), Quota(sm_percent=20), Quota()
+    shares, variables = make_shares(sandbox.folder, *limits, gpu=sandbox.uuid)
     measured_together(start_all(sandbox, [variables]))
-    readings = [usage_file.read_usage(share.folder / "run" / "usage", [UUID]) for share in shares]
-    outer, middle, inner = (each[0] for each in readings if each)
+    readings = [usage_file.read_usage(share.folder / "run" / "usage", [sandbox.uuid]) for share in shares]
+    return [each[0] for each in readings if each]
+
+
+@pytest.mark.real_time(measure=readings_of_levels)
+def test_the_level_that_holds_launches_counts_that(measured: Callable[[], list[usage_file.DeviceReading]]) -> None:
+    outer, middle, inner = measured()
     assert middle.throttled_ns > 10 * max(outer.throttled_ns, inner.throttled_ns)
     assert outer.busy_ns > 0 and outer.launches > 0
     assert abs(outer.busy_ns - inner.busy_ns) <= outer.busy_ns / 20 and middle.not_enforced == ()
