@@ -85,6 +85,16 @@ def test_collectives_of_two_gpus(sandbox: Sandbox, compile_c: Callable[..., Path
 # ---- short processes ------------------------------------------------------------------------------------------------
 
 
+def share_of_short_processes(sandbox: Sandbox, compiled: Callable[..., Path], way: str, at_a_time: int) -> float:
+    program = compiled("polls.c", *DRIVER)
+    processes = 10
+    with ThreadPoolExecutor(at_a_time) as pool:
+        runs = [pool.submit(figures, sandbox, 60, [program, way], CUDA_DEVICE_SM_LIMIT="20") for _ in range(processes)]
+        times = [run.result() for run in runs]
+    return processes * 0.060 / (max(end for _, end in times) - min(begin for begin, _ in times))
+
+
+@pytest.mark.real_time(measure=share_of_short_processes)
 @pytest.mark.parametrize(
     ("way", "at_a_time"),
     [
@@ -93,17 +103,6 @@ def test_collectives_of_two_gpus(sandbox: Sandbox, compile_c: Callable[..., Path
         *(pytest.param(*case, marks=pytest.mark.exhaustive) for case in OTHER_SHORT_PROCESSES),
     ],
 )
-def test_short_processes(sandbox: Sandbox, compile_c: Callable[..., Path], way: str, at_a_time: int) -> None:
+def test_short_processes(measured: Callable[[], float], way: str, at_a_time: int) -> None:
     """Their calls to the driver are the last that the library hears of them; their work takes the time that is due."""
-    program = compile_c("polls.c", *DRIVER)
-    processes = 10
-
-    def share() -> float:
-        with ThreadPoolExecutor(at_a_time) as pool:
-            runs = [
-                pool.submit(figures, sandbox, 60, [program, way], CUDA_DEVICE_SM_LIMIT="20") for _ in range(processes)
-            ]
-            times = [run.result() for run in runs]
-        return processes * 0.060 / (max(end for _, end in times) - min(begin for begin, _ in times))
-
-    assert_measured(share, lambda share: 0.17 < share < 0.23, tries=3)
+    assert_measured(measured, lambda share: 0.17 < share < 0.23, tries=3)
