@@ -120,6 +120,9 @@ void model_watch(struct model_process *process, int gpu, int stream, uint32_t mo
 /* As cuStreamDestroy and cuStreamCreate. */
 void model_renew_stream(struct model_process *process, int gpu, int stream);
 
+/* From now on no two markers can be compared. */
+void model_lose_clock(void);
+
 /* Exits, with what it has in flight, and goes on as another process of the container that has begun in its place. */
 void model_begin_anew(struct model_process *process);
 

@@ -33,11 +33,15 @@ static enum meter_state query(void *marker) {
   return ((struct marker *)marker)->at_ns != 0 ? METER_DONE : METER_PENDING;
 }
 
+void model_lose_clock(void) {
+  model.has_no_clock = true;
+}
+
 /* As cuEventElapsedTime answers. */
 static bool elapsed(void *start, void *end, int64_t *elapsed_ns) {
   float milliseconds = (float)((double)(((struct marker *)end)->at_ns - ((struct marker *)start)->at_ns) / 1e6);
-  *elapsed_ns = (int64_t)((double)milliseconds * 1e6);
-  return true;
+  *elapsed_ns = model.has_no_clock ? 0 : (int64_t)((double)milliseconds * 1e6);
+  return !model.has_no_clock;
 }
 
 static bool is_capturing(void *handle) {

@@ -76,6 +76,7 @@ struct gpu {
 extern struct model {
   struct gpu gpus[MODEL_GPUS];
   bool flags[MODEL_FLAGS];
+  bool has_no_clock;
   struct model_container containers[MODEL_CONTAINERS];
   struct model_process *processes[MODEL_PROCESSES];
   int process_count;

@@ -476,6 +476,17 @@ static void check_each_behind_a_copy(int kernels, uint32_t percent, double least
   CHECK(kernel_share > least && kernel_share < percent, "%.2f %%", kernel_share);
 }
 
+/* A batch that cannot be measured is charged by when its end was seen. */
+static void check_without_a_clock(void) {
+  double share;
+  model_start_over(3);
+  model_lose_clock();
+  struct model_process *process = tenant(0, 20, flat_out);
+  measure(&process, 1, S, 11 * S, &share);
+  printf("no two markers can be compared, at 20: %.2f %%\n", share);
+  CHECK(share > 15 && share < 20.5, "%.2f %%", share);
+}
+
 static void check_pause(void) {
   double share;
   model_start_over(19);
@@ -513,6 +524,7 @@ int main(int count, char **names) {
   CASE("short work of new names") check_short_work_of_new_names();
   CASE("behind copies") check_behind_copies();
   CASE("samples behind copies") check_samples_behind_copies();
+  CASE("without a clock") check_without_a_clock();
   CASE("each behind a copy") {
     check_each_behind_a_copy(1, 10, 8.5); /* 9.0 without a limit */
     check_each_behind_a_copy(1, 20, 8.5);

@@ -290,7 +290,8 @@ void meter_before_wait(struct meter_stream *stream) {
   close_older(stream, METER_LATE_NS);
 }
 
-/* That tells when a stream is idle without any marker. */
+/* That tells when a stream is idle without any marker. A batch with one before it has one behind it, too: the two tell
+ * how long it took. */
 static void end_of_wait(struct meter_stream *stream, enum meter_wait wait, int64_t returned_ns) {
   if (!claim_open(stream, 0, wait == METER_STREAM_MAY_BE_BUSY))
     return;

@@ -7,6 +7,7 @@
 
 #include <stdlib.h>
 
+/* The most that a batch took, where no marker before it tells; some more can be added to it. */
 #define NOT_MEASURED_NS (INT64_MAX / 2)
 /* How many are in a cost's mean, in which the latest counts so little: work of one name may take now more, now less. */
 #define MOST_SEEN 16
@@ -109,11 +110,12 @@ static int64_t place(struct meter_stream *stream, void *marker, int64_t earliest
 /* A marker before the batch tells how long that took at most, and when it ended at the earliest; and exactly, if the
  * stream was idle then. */
 static int64_t place_end(struct meter_stream *stream, const struct batch *batch, int64_t now_ns, int64_t *most_ns) {
-  int64_t earliest_ns = batch->end_ns, latest_ns = now_ns;
+  int64_t earliest_ns = batch->end_ns, latest_ns = now_ns, took_ns;
   *most_ns = NOT_MEASURED_NS;
   if (batch->start != NULL && batch->end != NULL &&
-      stream->meter->driver->elapsed_ns(batch->start, batch->end, most_ns)) {
-    earliest_ns = min(max(earliest_ns, batch->start_ns + *most_ns), now_ns);
+      stream->meter->driver->elapsed_ns(batch->start, batch->end, &took_ns)) {
+    *most_ns = took_ns;
+    earliest_ns = min(max(earliest_ns, batch->start_ns + took_ns), now_ns);
     latest_ns = batch->started_idle ? earliest_ns : now_ns;
   }
   meter_recycle(stream, batch->start);
@@ -133,13 +135,15 @@ static void settle(struct meter_stream *stream, const struct batch *batch, int64
   struct meter *meter = stream->meter;
   struct meter_bill *bill = &meter->bill;
   int64_t start_ns = max(batch->began_ns, stream->previous_end_ns);
-  /* Later than the GPU takes to switch between tenants: it began behind something that is no launch. */
-  bool is_behind = end_ns - start_ns > most_ns + METER_LOOK_NS / 2 && !batch->in_company; /* which pays for its turn */
+  /* It began behind something that is no launch, if later than the GPU takes to switch between tenants. In company a
+   * batch pays for its turn, whatever that was used for. */
+  bool is_behind = end_ns - start_ns > most_ns + METER_LOOK_NS / 2 && !batch->in_company;
   if (is_behind)
     start_ns = end_ns - most_ns;
   int64_t busy = busy_ns(batch, start_ns, end_ns);
   bool is_measured = most_ns != NOT_MEASURED_NS;
-  if (is_measured ? batch->most_launches == 1 : busy > batch->estimate_ns) /* was it behind something? */
+  /* A batch that took longer than usual may have been behind something: the next ones tell, until a sample was not. */
+  if (is_measured ? batch->most_launches == 1 : busy > batch->estimate_ns)
     set(stream->is_behind, is_behind || (!is_measured && !batch->in_company));
   if (batch->late_ns == INT64_MAX)
     end_ns = start_ns + busy;
