@@ -233,11 +233,18 @@ def state_of(terminal: Terminal) -> str:
 WITHOUT_LOG = ("--log-driver", "none")
 
 
-@pytest.mark.parametrize(("command", "text"), [("bash", b"# "), ("yes", b"y\r\n")], ids=["shell", "busy"])
+HANGING_UP = {
+    "shell": (("bash",), b"# "),
+    "busy": (("yes",), b"y\r\n"),
+    "deaf": (("sh", "-c", "echo ready; exec sleep 60"), b"ready\r\n"),  # process 1 heeds no signal without a handler
+}
+
+
+@pytest.mark.parametrize(("command", "text"), HANGING_UP.values(), ids=HANGING_UP)
 def test_a_terminal_that_goes_away_ends_the_container(
-    open_terminal: Callable[..., Terminal], vgpurun: Cli, debian: str, command: str, text: bytes
+    open_terminal: Callable[..., Terminal], vgpurun: Cli, debian: str, command: tuple[str, ...], text: bytes
 ) -> None:
-    terminal = open_terminal("-it", *WITHOUT_LOG, debian, command)
+    terminal = open_terminal("-it", *WITHOUT_LOG, debian, *command)
     terminal.read_until(text)
     terminal.hang_up()
     terminal.wait()

@@ -27,16 +27,18 @@ class Input(Helper):
         self._stream = stream
         self._detach_keys = detach_keys
         self._held_back = b""
+        self.is_at_end = False  # a terminal only where it was closed
         self.is_detached = False  # by the keys for that
 
     def run(self) -> None:
         """Copy, then tell the container that its input is at its end; the detach keys end the connection."""
         with suppress(OSError):  # the container reads no further
-            while data := os.read(0, _CHUNK_BYTES):
+            while data := _read():
                 self._stream.sendall(self._without_detach_keys(data) if self._detach_keys else data)
                 if self.is_detached:
                     self._stream.shutdown(socket.SHUT_RDWR)
                     return
+            self.is_at_end = True
             self._stream.sendall(self._held_back)
         with suppress(OSError):
             self._stream.shutdown(socket.SHUT_WR)
@@ -76,6 +78,17 @@ def copy_output(stream: Readable, is_terminal: bool) -> None:
                 return
             _write(2 if kind == _STDERR else 1, data)
             left -= len(data)
+
+
+def _read() -> bytes:
+    """Return what comes next on standard input, nothing at its end."""
+    while True:
+        try:
+            return os.read(0, _CHUNK_BYTES)
+        except BlockingIOError:  # the caller shares a non-blocking terminal with us
+            select.select([0], [], [])
+        except OSError:  # a terminal that was closed
+            return b""
 
 
 def _receive(stream: Readable, count: int) -> bytes:

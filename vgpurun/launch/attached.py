@@ -59,6 +59,8 @@ class AttachedRun:
                 return self._end_unheard(error, wait)
             if typed.is_detached:
                 return 0
+            if self._has_keyboard and typed.is_at_end:  # the engine ends the output with it, and the container goes on
+                self._engine.stop(self._container)
             exit_code = wait()
             self.has_ended = True
             return exit_code
