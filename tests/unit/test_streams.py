@@ -95,6 +95,21 @@ def test_input_is_copied_and_its_end_is_told(ends: tuple[socket.socket, socket.s
     assert ends[0].recv(100) == b"output still flows"
 
 
+def test_input_may_be_shared_without_blocking(ends: tuple[socket.socket, socket.socket], typed: int) -> None:
+    """Nothing typed yet is no end: with -it the container would be ended with it."""
+    os.set_blocking(0, False)
+    keys = Input(ends[0])
+    keys.start()
+    for text in (b"one", b"two"):
+        keys.join(timeout=0.1)
+        os.write(typed, text)
+        assert ends[1].recv(100) == text
+    assert not keys.is_at_end
+    os.close(typed)
+    keys.join(timeout=60)
+    assert keys.is_at_end
+
+
 def test_detach_keys_are_seen_in_one_piece_or_two(ends: tuple[socket.socket, socket.socket], typed: int) -> None:
     keys = Input(ends[0], b"\x10\x11")
     keys.start()
