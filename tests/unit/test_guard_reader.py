@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fakes import GIB, make_gpus
@@ -128,11 +129,11 @@ class Engine:
             raise EngineError("it is gone")
         return self.listed
 
-    def describe(self, container: str) -> dict[str, dict[str, int]]:
+    def describe(self, container: str) -> dict[str, Any]:
         pid = self.pids.get(container, self.pid)
         if not pid:
             raise ContainerError(f"no such container: {container}")
-        return {"State": {"Pid": pid}}
+        return {"Id": container, "Name": "/train", "Config": {}, "State": {"Pid": pid, "Status": "running"}}
 
 
 def reader(*known: str, first_pid: int = 0) -> GuardReader:
@@ -223,25 +224,72 @@ def test_a_cgroup_named_like_a_containers_is_nobodys(make_cgroup: Callable[[str]
     forged.folder.rmdir()
 
 
-def test_one_that_is_started_again_is_known_again(
-    make_cgroup: Callable[[str], Cgroup], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cgroup = make_cgroup(ID)
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> tuple[Engine, Callable[[int], str | None]]:
+    """An engine, and what is known of a process's container after two more seconds."""
     engine = Engine(0)
-    engine.listed = [VgpurunContainer(ID, "train", "image", "running", Record("/none", user="ann"))]
     monkeypatch.setattr(ContainerEngine, "connect", lambda _: engine)
     now = [100.0]
     read = GuardReader({}, lambda *_: None, lambda: now[0])
+
+    def container_of(pid: int) -> str | None:
+        now[0] += 2
+        read._programs = {pid: read._programs.get(pid) or read._read_program(pid)}
+        read._list_containers(now[0])
+        return read._programs[pid].container
+
+    return engine, container_of
+
+
+def test_one_that_is_started_again_is_known_again(
+    make_cgroup: Callable[[str], Cgroup], asked: tuple[Engine, Callable[[int], str | None]]
+) -> None:
+    cgroup = make_cgroup(ID)
+    engine, container_of = asked
+    engine.listed = [VgpurunContainer(ID, "train", "image", "running", Record("/none", user="ann"))]
     for _ in range(2):
         with running(cgroup) as engine.pid:
-            for _ in range(2):
-                now[0] += 2
-                read._programs = {engine.pid: read._read_program(engine.pid)}
-                read._list_containers(now[0])
-            assert read._programs[engine.pid].container == ID
+            until(lambda: container_of(engine.pid) == ID)
         until(lambda: not cgroup.pids())
         cgroup.folder.rmdir()
         cgroup.folder.mkdir()
+
+
+def test_one_that_comes_while_the_engine_answers(
+    make_cgroup: Callable[[str], Cgroup],
+    asked: tuple[Engine, Callable[[int], str | None]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The answer to what was asked before says nothing of it."""
+    engine, container_of = asked
+    answers = threading.Event()
+
+    def slow(everything: bool) -> list[VgpurunContainer]:
+        listed = list(engine.listed)
+        assert not everything and answers.wait(60)
+        return listed
+
+    monkeypatch.setattr(engine, "containers", slow)
+    with running(None) as host, running(make_cgroup(ID)) as pid:
+        assert container_of(host) is None, "the engine has not answered yet"
+        engine.listed = [VgpurunContainer(ID, "train", "image", "running", Record("/none", user="ann"))]
+        engine.pid = pid
+        answers.set()
+        assert [container_of(pid), container_of(pid)] == [None, ID]
+
+
+def test_one_that_the_engine_lists_late(
+    make_cgroup: Callable[[str], Cgroup], asked: tuple[Engine, Callable[[int], str | None]]
+) -> None:
+    """It lists a container when it has written down that it runs: by then a program may hold memory for long."""
+    engine, container_of = asked
+    with running(make_cgroup(ID)) as engine.pid, running(make_cgroup(OTHER_ID)) as other:
+        engine.pids = {OTHER_ID: 0}
+        assert container_of(engine.pid) == ID
+        assert container_of(other) == "", "the engine knows nothing of it"
+        engine.pids = {OTHER_ID: other}
+        engine.listed = [VgpurunContainer(OTHER_ID, "train", "image", "running", Record("/none", user="ann"))]
+        until(lambda: container_of(other) == OTHER_ID)
 
 
 def test_a_name_hides_nobody_and_forges_nothing(make_cgroup: Callable[[str], Cgroup]) -> None:

@@ -72,6 +72,7 @@ class GuardReader:
         self._watch = ProcessWatch()
         self._cgroups: dict[str, tuple[Cgroup, str, Program | None]] = {}  # and whose it is: while that lives it stays
         self._asking: Background[tuple[dict[str, VgpurunContainer], dict[str, int]]] | None = None
+        self._asked_of: frozenset[Program] = frozenset()  # those that were there when the engine was asked
         self._asking_of: dict[int, Background[bool]] = {}  # whether the library counts a process
         self._first_pids: dict[str, int] = {}
         self._own_namespaces = namespaces_of(os.getpid())
@@ -81,7 +82,7 @@ class GuardReader:
         self._limits = FolderWatch()
         self._found: tuple[object, dict[str, Contained]] | None = None  # containers, and what they follow from
         self._utilization: dict[str, tuple[float, Mapping[int, float]]] = {}
-        self._unknown: set[str] = set()  # ids of containers that came since the engine was asked
+        self._unknown: set[str] = set()  # ids of containers that came since the engine was asked; "": one of any id
 
     def look(self) -> Look | None:
         """Return what there is now, or None where NVML does not answer: then nothing is known."""
@@ -174,8 +175,9 @@ class GuardReader:
         is_due = self._is_due("engine", every_s, now_s)
         is_news = self._unknown and self._is_due("engine again", _ENGINE_AT_MOST_EVERY_S, now_s)
         if self._asking is None and (is_due or is_news):
-            known = frozenset(self._first_pids)
-            self._asking = Background(lambda: self._list(known))
+            known, unknown = frozenset(self._first_pids), frozenset(self._unknown - {""})
+            self._asked_of = frozenset(self._programs.values())
+            self._asking = Background(lambda: self._list(known, unknown))
         if self._asking is None or not self._asking.has_ended(_ENGINE_TAKES_S):
             return
         asking, self._asking = self._asking, None
@@ -188,16 +190,31 @@ class GuardReader:
         self._note("engine", "")
         self._take_list(listed, first_pids)
 
-    def _list(self, known: frozenset[str]) -> tuple[dict[str, "VgpurunContainer"], dict[str, int]]:
-        """Ask the engine, in a thread of its own: it may not answer for a long time. Raises EngineError."""
-        from vgpurun.engine.containers import ContainerEngine
+    def _list(
+        self, known: frozenset[str], unknown: frozenset[str]
+    ) -> tuple[dict[str, "VgpurunContainer"], dict[str, int]]:
+        """Ask the engine, in a thread of its own: it may not answer for a long time. Raises EngineError.
+
+        It lists a container only some time after its first process runs, but describes it from then on.
+        """
+        from vgpurun.engine.containers import ContainerEngine, from_description
 
         engine = self._engine = self._engine or ContainerEngine.connect(ENGINE_PATIENCE_S)
         listed = {each.id: each for each in engine.containers(everything=False)}
         first_pids = {}
-        for id_ in listed.keys() - known:
+
+        def describe(id_: str) -> None:
             with suppress(ContainerError):
-                first_pids[id_] = int(engine.describe(id_)["State"]["Pid"])
+                found = engine.describe(id_)
+                if first_pid := int(found["State"]["Pid"]):
+                    first_pids[id_] = first_pid
+                    listed.setdefault(id_, from_description(found))
+
+        for id_ in listed.keys() - known:
+            describe(id_)
+        with suppress(EngineError):  # the engine describes none while it starts it, which may take long
+            for id_ in unknown - listed.keys():
+                describe(id_)
         return listed, first_pids
 
     def _take_list(self, listed: "dict[str, VgpurunContainer]", first_pids: dict[str, int]) -> None:
@@ -211,8 +228,9 @@ class GuardReader:
         self._has_listed = True
         self._found = None
         self._unknown = set()
-        for pid in [pid for pid, each in self._programs.items() if each.container is None]:
-            self._programs[pid] = self._read_program(pid, is_listed=True)
+        for pid, each in list(self._programs.items()):
+            if not each.container:
+                self._programs[pid] = self._read_program(pid, is_listed=each in self._asked_of)
 
     def _contained(self) -> dict[str, Contained]:
         """Limits may be changed at any time, of which the kernel tells."""
@@ -277,11 +295,13 @@ class GuardReader:
             if not self._is_inside(pid, container or ""):
                 container = None
             return Program(pid, started_ticks, container, user, command)
-        if ours or not self._has_listed:
+        if ours:
             return Program(pid, started_ticks, None, user, command)
         inner = self._inner_namespaces(pid)
-        if (ids or inner) and not is_listed:
-            self._unknown |= ids or {str(pid)}
+        is_news = (ids or inner) and not is_listed
+        if is_news:
+            self._unknown |= ids or {""}
+        if is_news or not self._has_listed:
             return Program(pid, started_ticks, None, user, command)
         foreign = next(iter(ids), "") or self._has_left(inner)
         return Program(pid, started_ticks, None if foreign is None else "", user, command, foreign or "")
