@@ -20,10 +20,10 @@ C_SOURCES = $(shell git ls-files '*.c' '*.h' 2>/dev/null || find lib tests -name
 # Made from the code.
 GENERATED := docs/config.md docs/reference.md docs/memory-functions.md docs/monitoring.md docs/vgpurun.1
 
-.PHONY: help venv lib demo check test test-all test-versions coverage dist test-unit test-c fuzz test-page test-preload test-engine test-gpu lint format docs site proto bench clean
+.PHONY: help venv lib demo check test test-all test-versions coverage dist test-unit fuzz test-gpu compile_commands.json lint format docs site proto bench clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z_.%-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 venv: $(STAMP) ## the Python environment in .venv, with vgpurun and all tools for its tests
 
@@ -79,8 +79,8 @@ test-all: lint lib ## lint, and every test: other targets, other engines, fuzzin
 test-unit: $(STAMP) ## the tests without an engine, a GPU or the library
 	@$(RUN) tests/unit $(ARGS)
 
-test-c: $(STAMP) lib ## the library's policy, compiled on its own with sanitizers
-	@$(RUN) tests/c $(ARGS)
+test-%: $(STAMP) lib ## those of one more folder: c, sim, preload, engine, kubernetes, ray, slurm or page
+	@$(RUN) tests/$* $(ARGS)
 
 coverage: $(STAMP) lib ## which lines tests/unit and tests/kubernetes reach of the Python code, and tests/c of the policy
 	@$(BIN)/pytest -q -n $(shell nproc) --cov --cov-report=term:skip-covered tests/unit tests/kubernetes $(ARGS)
@@ -91,21 +91,12 @@ coverage: $(STAMP) lib ## which lines tests/unit and tests/kubernetes reach of t
 fuzz: $(STAMP) lib ## the limit parser and the usage file under mutated inputs, a minute each
 	@VGPURUN_FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/pytest tests/c/test_fuzz.py --timeout 0 -s $(ARGS)
 
-test-page: $(STAMP) lib ## the page of vgpurun report in a real browser
-	@$(RUN) tests/page $(ARGS)
-
-test-preload: $(STAMP) lib ## the library on the simulated driver
-	@$(RUN) tests/preload $(ARGS)
-
-test-engine: $(STAMP) lib ## real containers on a real Docker Engine, with the simulated driver
-	@$(RUN) tests/engine $(ARGS)
-
 test-gpu: $(STAMP) lib ## on this machine's GPU
 	@$(BIN)/pytest tests/gpu $(ARGS)
 
 # Python's minor versions, as far as this machine has them; and clang, which root gets from Debian where it is not installed.
 VERSIONS := 3.10 3.11 3.12 3.13
-test-versions: ## unit tests on each Python from 3.10 to 3.13 and the library by gcc and clang, as far as they are here
+test-versions: $(STAMP) ## unit tests on each Python from 3.10 to 3.13 and the library by gcc and clang, as far as they are here
 	@for version in $(VERSIONS); do \
 	  for python in python$$version ~/.pyenv/versions/$$version.*/bin/python ""; do \
 	    [ -z "$$python" ] || $$python -c 'import venv' 2>/dev/null && break; \
@@ -168,5 +159,5 @@ dist: $(CROSS) ## wheels that carry the library, for x86-64 and arm64, and Debia
 	@ls -l $(DIST)
 
 clean: ## remove all that was built, the Python environment included
-	rm -rf $(VENV) lib/build lib/build-* dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(VENV)-* lib/build lib/build-* compile_commands.json dist .pytest_cache .mypy_cache .ruff_cache
 	find . -name __pycache__ -prune -exec rm -rf {} +

@@ -43,6 +43,13 @@ def page() -> str:
     return "\n".join(lines) + "\n"
 
 
+def option_records(command: click.Command, context: click.Context) -> list[tuple[str, str]]:
+    """Return each option of a verb and what it means, as --help has them."""
+    options = [each for each in command.get_params(context) if isinstance(each, click.Option)]
+    records = [each.get_help_record(context) for each in options if "--help" not in each.opts]
+    return [(option.rstrip(), meaning) for option, meaning in filter(None, records)]  # a flag's has a blank behind it
+
+
 def _synopsis() -> list[str]:
     uses = ["vgpurun [OPTIONS] IMAGE [COMMAND] [ARG...]"]
     uses += [_usage(name, command) for name, command in all_commands(cli)]
@@ -58,15 +65,8 @@ def _context(name: str, command: click.Command) -> click.Context:
 
 
 def _verb(name: str, command: click.Command) -> list[str]:
-    context = _context(name, command)
-    records = [
-        record
-        for parameter in command.get_params(context)
-        if isinstance(parameter, click.Option)
-        and "--help" not in parameter.opts
-        and (record := parameter.get_help_record(context))
-    ]
-    body = [f".B {_escaped(_usage(name, command))}", ".PP", *_prose(command.help or ""), *_terms(records)]
+    options = option_records(command, _context(name, command))
+    body = [f".B {_escaped(_usage(name, command))}", ".PP", *_prose(command.help or ""), *_terms(options)]
     return _section(f"vgpurun {name}".upper(), body)
 
 

@@ -31,14 +31,8 @@ def options_table() -> str:
     sections = []
     for name, command in all_commands(cli):
         context = click.Context(command, info_name=f"vgpurun {name}")
-        records = [
-            record
-            for parameter in command.get_params(context)
-            if isinstance(parameter, click.Option) and "--help" not in parameter.opts
-            and (record := parameter.get_help_record(context))
-        ]  # fmt: skip
         usage = " ".join([f"vgpurun {name}", *command.collect_usage_pieces(context)])
-        rows = [(f"`{option}`", meaning) for option, meaning in records]
+        rows = [(f"`{option}`", meaning) for option, meaning in manpage.option_records(command, context)]
         table = [_table(("Option", "Meaning"), rows)] if rows else []
         sections.append("\n\n".join([f"#### `{usage}`", command.get_short_help_str(200), *table]))
     return "\n\n".join(sections)

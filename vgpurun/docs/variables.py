@@ -117,7 +117,7 @@ VARIABLES = (
     Variable("NODE_NAME", _CLI, "`vgpurun dra-plugin`: this node's name in the cluster; `--node` goes before it."),
     Variable("VGPURUN_LIBRARY", _CLI, "Another `libvgpu.so`, used or refused but never replaced."),
     *(
-        Variable(key.variable, _CLI, f"The default of `--{key.name}`, before that of the configuration files.")
+        Variable(key.variable, _CLI, f"The default of `--{key.name.replace('_', '-')}`, before that of the configuration files.")
         for key in DEFAULTS
     ),
     Variable(

@@ -3,7 +3,7 @@
  * request that does not fit, and stays behind when memory is freed. So the reserve is what is counted, not the
  * requests.
  *
- * cuda/memory_pools.c keeps the pools, cuda/pool_reserves.c asks the driver for their reserves.
+ * memory_pools.c keeps the pools and their reserves; pools.c has the calls that allocate from them.
  */
 #ifndef VGPU_CUDA_MEMORY_POOLS_H
 #define VGPU_CUDA_MEMORY_POOLS_H

@@ -114,8 +114,8 @@ struct turns_view turns_look(struct turns *turns);
  */
 uint32_t turns_share_percent(struct turns *turns, const struct turns_terms *terms);
 
-/* Is it ours, and to be passed on as soon as our work has drained? When one waits that does not have a lower priority,
- * and the slice is used up with what is in flight; or at once when one of higher priority waits. */
+/* Returns true when the turn is ours and is to be passed once our work has drained: the slice is used up with what is
+ * in flight and a waiting process goes before us, or a tenant of higher priority has the turn already. */
 bool turns_must_pass(struct turns *turns, int64_t in_flight_ns);
 
 bool turns_is_ours(struct turns *turns);
