@@ -117,8 +117,9 @@ VARIABLES = (
     Variable("NODE_NAME", _CLI, "`vgpurun dra-plugin`: this node's name in the cluster; `--node` goes before it."),
     Variable("VGPURUN_LIBRARY", _CLI, "Another `libvgpu.so`, used or refused but never replaced."),
     *(
-        Variable(key.variable, _CLI, f"The default of `--{key.name.replace('_', '-')}`, before that of the configuration files.")
+        Variable(key.variable, _CLI, f"The default of `--{option}`, before that of the configuration files.")
         for key in DEFAULTS
+        for option in [key.name.replace("_", "-")]
     ),
     Variable(
         "JOURNAL_STREAM", _CLI, "Set by systemd: lines of `vgpurun guard` begin with their level for the journal."

@@ -1,16 +1,81 @@
-"""Plans a process of this host: with its driver, and out of reach of an MPS daemon."""
+"""Runs a process of this host under limits: with its driver, and out of reach of an MPS daemon."""
 
 import os
 from collections.abc import Mapping
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
 from vgpurun.admission.placement import Placement
+from vgpurun.admission.wanted import Wanted, WantedPart, WantedSlice
 from vgpurun.console.messages import say, warn
 from vgpurun.host import library, mps, simulation
 from vgpurun.host.gpus import Survey
+from vgpurun.host.visible import survey_gpus, warned_of
 from vgpurun.launch.local_cgroup import lacking_for_process
 from vgpurun.launch.plan import ProcessPlan, plan_process
+from vgpurun.launch.process import prepare_process, run_process
 from vgpurun.launch.profiling import Profiling
+from vgpurun.limits.idle import idle_files
 from vgpurun.storage import state
+
+if TYPE_CHECKING:
+    from vgpurun.admission.controller import AdmissionController
+    from vgpurun.engine.client import Engine
+
+
+class LocalLaunch:
+    """The steps of one `vgpurun local`, in the order in which they can fail with the clearest message.
+
+    `engine` of its methods is the one whose containers hold parts of the GPUs too, if there is one.
+    """
+
+    def __init__(
+        self,
+        command: tuple[str, ...],
+        given: Mapping[str, str],
+        wanted: Wanted | WantedSlice | WantedPart,
+        profiling: Profiling | None,
+        driver: str,
+        enforce: str,
+    ) -> None:
+        """Raises VgpurunError for what this host can never grant. `given` are variables for the command."""
+        self._command = command
+        self._given = given
+        self._environment = {**os.environ, **given}
+        if isinstance(wanted, Wanted) and wanted.gpus is None and self._environment.get("CUDA_VISIBLE_DEVICES"):
+            wanted = wanted._replace(gpus="all")  # the user's own choice, in CUDA's numbers, which may not be NVML's
+        self._wanted = wanted
+        self._profiling = profiling
+        self._driver = driver
+        self._enforce = enforce
+        self._host = warned_of(survey_gpus(driver == "sim"))
+        wanted.check(self._environment, self._host.gpus)
+
+    def plan_without_effect(self, engine: "Engine | None") -> ProcessPlan:
+        """Return the plan. Raises VgpurunError."""
+        return self._plan(self._admission(engine).look(), is_dry_run=True)
+
+    def run(self, engine: "Engine | None") -> int:
+        """Carry the launch out and return the command's exit code. Raises VgpurunError."""
+        library.find_library(is_dry_run=False)  # is built before others have to wait for this launch
+        admission = self._admission(engine)
+        with ExitStack() as undo:
+            with admission.granted() as placement:
+                plan = self._plan(placement)
+                folder = prepare_process(plan)
+                undo.callback(folder.remove)
+                admission.confirm(str(os.getpid()))
+            undo.pop_all()
+        return run_process(plan, folder)
+
+    def _admission(self, engine: "Engine | None") -> "AdmissionController":
+        return self._wanted.admission(self._environment, self._host.gpus, engine)
+
+    def _plan(self, placement: Placement, is_dry_run: bool = False) -> ProcessPlan:
+        plan = plan_local(
+            self._command, placement, self._host, self._driver, self._given, is_dry_run, self._profiling, self._enforce
+        )
+        return plan._replace(state_files={**plan.state_files, **idle_files(self._wanted.idle)})
 
 
 def plan_local(

@@ -1,7 +1,5 @@
 """`vgpurun local`: a process of this host under limits, without a container."""
 
-import os
-from contextlib import ExitStack
 from typing import Any
 
 import click
@@ -19,13 +17,9 @@ from vgpurun.cli.common import (
     profile_options,
 )
 from vgpurun.cli.placing import engine_if_any, placement_options
-from vgpurun.host.library import find_library
-from vgpurun.host.visible import survey_gpus, warned_of
 from vgpurun.launch.describe import to_yaml
-from vgpurun.launch.local import plan_local
-from vgpurun.launch.process import prepare_process, run_process
+from vgpurun.launch.local import LocalLaunch
 from vgpurun.launch.profiling import Profiling
-from vgpurun.limits.idle import idle_files
 from vgpurun.options.files import given_environment
 
 _GROUP = "Process"
@@ -56,25 +50,10 @@ def local(
     the driver has memory limits of its own (--enforce).
     """
     variables = given_environment(environment, ())
-    host_environment = {**os.environ, **variables}
     wanted = Wanted.take(given, is_local=True, share=placed_share())
     profiling = Profiling.read(given["profile"], given["profile_size"])
-    if isinstance(wanted, Wanted) and wanted.gpus is None and host_environment.get("CUDA_VISIBLE_DEVICES"):
-        wanted = wanted._replace(gpus="all")  # the user's own choice; its numbers are CUDA's, which need not be NVML's
-    found = warned_of(survey_gpus(driver == "sim"))
-    wanted.check(host_environment, found.gpus)
-    find_library(dry_run)  # is built before others have to wait for this launch
-    admission = wanted.admission(host_environment, found.gpus, engine_if_any())
+    launch = LocalLaunch(command, variables, wanted, profiling, driver, enforce)
     if dry_run:
-        plan = plan_local(command, admission.look(), found, driver, variables, dry_run, profiling, enforce)
-        click.echo(to_yaml(plan), nl=False)
+        click.echo(to_yaml(launch.plan_without_effect(engine_if_any())), nl=False)
         return 0
-    with ExitStack() as undo:
-        with admission.granted() as placement:
-            plan = plan_local(command, placement, found, driver, variables, profiling=profiling, enforce=enforce)
-            plan = plan._replace(state_files={**plan.state_files, **idle_files(wanted.idle)})
-            folder = prepare_process(plan)
-            undo.callback(folder.remove)
-            admission.confirm(str(os.getpid()))
-        undo.pop_all()
-    return run_process(plan, folder)
+    return launch.run(engine_if_any())
