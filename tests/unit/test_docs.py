@@ -149,6 +149,10 @@ def test_the_readme_is_short_and_has_its_pictures() -> None:
         assert f"docs/pictures/{picture}" in text and (CHECKOUT / "docs" / "pictures" / picture).exists()
 
 
+def test_the_architecture_is_read_in_ten_minutes() -> None:
+    assert len((CHECKOUT / "ARCHITECTURE.md").read_text().split()) < 2000
+
+
 def test_the_pictures_show_what_was_measured() -> None:
     script = CHECKOUT / "tests" / "bench" / "compute" / "picture.py"
     done = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True)

@@ -1,6 +1,6 @@
 """The packages of vgpurun/ are floors: each imports only what is below it, so that no circle can come to be.
 
-An import inside a function or under TYPE_CHECKING counts like any other: whoever reads a file has to know both ends.
+An import inside a function or under TYPE_CHECKING counts like any other: to read the file one has to know both ends.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import vgpurun
 
 SOURCES = Path(vgpurun.__file__).parent
 
-# From top to bottom. Packages on one line share a floor, and does not import one another either.
+# From top to bottom. Packages on one line share a floor, and do not import one another either.
 FLOORS = (
     "__main__ docs",
     "cli.commands",

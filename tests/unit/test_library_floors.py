@@ -13,8 +13,8 @@ from support import CHECKOUT
 SOURCES = CHECKOUT / "lib" / "src"
 OBJECTS = CHECKOUT / "lib" / "build" / "obj"
 
-# From top to bottom. Folders on one line share a floor, and know nothing of one another.
-FLOORS = (
+# From top to bottom.
+FLOORS = [
     "entry",
     "nvml",
     "cuda",
@@ -27,8 +27,8 @@ FLOORS = (
     "shared",
     "memory",
     "base",
-)
-HEIGHTS = {name: -number for number, floor in enumerate(FLOORS) for name in floor.split()} | {"abi.h": -len(FLOORS)}
+]
+HEIGHTS = {name: -number for number, name in enumerate(FLOORS)} | {"abi.h": -len(FLOORS)}
 
 
 def floor(path: str) -> int:

@@ -1,4 +1,4 @@
-/* Shared by everything: where the compiler places things, and the lesser and the greater of two.
+/* Shared by everything: where the compiler places things, the lesser and the greater of two, and what is left of one.
  *
  * HOT marks what every launch and every allocation from a pool goes through. Between two of them a driver runs through
  * thousands of cache lines of its own, so that what one costs is not its instructions, but how many pages and lines of
@@ -27,6 +27,10 @@ static inline int64_t min(int64_t a, int64_t b) {
 
 static inline int64_t max(int64_t a, int64_t b) {
   return a > b ? a : b;
+}
+
+static inline uint64_t subtract_saturating(uint64_t a, uint64_t b) {
+  return a > b ? a - b : 0;
 }
 
 #endif

@@ -6,6 +6,9 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/auxv.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 struct symbols {
   const ElfW(Sym) * table;
@@ -188,4 +191,8 @@ void *libc_find_after(const void *code, const char *name) {
   struct search search = {.name = name, .code = (ElfW(Addr))code};
   ((__typeof__(dl_iterate_phdr) *)remember(&known, "dl_iterate_phdr"))(search_after, &search);
   return search.address;
+}
+
+bool libc_file_status(int file, struct stat *status) {
+  return syscall(SYS_fstat, file, status) == 0;
 }

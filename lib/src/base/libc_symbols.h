@@ -19,6 +19,10 @@ dlvsym_function *libc_find_dlvsym(void);
 /* The first definition of a function after the object that `code` is in, in the order of loading; NULL: none. */
 void *libc_find_after(const void *code, const char *name);
 
+/* fstat by the kernel: glibc 2.33 has given it a new symbol, which older ones lack. */
+struct stat;
+bool libc_file_status(int file, struct stat *status);
+
 /* Comparisons of names without the C library. A sanitizer has a strcmp of its own, and asks dlsym for the real one: on
  * the way through our dlsym nothing may be called that can be replaced so. */
 

@@ -8,6 +8,7 @@
  */
 #include "cuda/graph_memory.h"
 
+#include "base/compiler.h"
 #include "device/devices.h"
 #include "device/process.h"
 #include "memory/table.h"
@@ -94,7 +95,7 @@ static uint64_t surely_missing(const struct graph_needs *needs) {
   if (kept == NULL)
     return needs->least_bytes;
   uint64_t kept_bytes = ask(kept, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT);
-  return needs->least_bytes > kept_bytes ? needs->least_bytes - kept_bytes : 0;
+  return subtract_saturating(needs->least_bytes, kept_bytes);
 }
 
 static CUresult upload_and_look(const struct graph_needs *first, CUgraphExec executable, CUstream stream) {

@@ -1,5 +1,6 @@
 /* The pools that there are, what is counted for each, and what a thread knows of them. */
 #include "cuda/memory_pools.h"
+#include "base/compiler.h"
 #include "cuda/graph_memory.h"
 #include "cuda/host_memory.h"
 #include "device/devices.h"
@@ -185,7 +186,7 @@ uint64_t pools_idle_bytes(CUmemoryPool handle) {
   cuuint64_t reserved_bytes, used_bytes;
   bool answered = ask(handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved_bytes) &&
                   ask(handle, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used_bytes);
-  return answered && reserved_bytes > used_bytes ? reserved_bytes - used_bytes : 0;
+  return answered ? subtract_saturating(reserved_bytes, used_bytes) : 0;
 }
 
 bool pools_reread(struct pool *pool, CUmemoryPool handle) {

@@ -1,6 +1,7 @@
 #include "cuda/overhead.h"
 
 #include "base/clock.h"
+#include "base/compiler.h"
 #include "base/log.h"
 #include "cuda/memory.h"
 #include "cuda/memory_pools.h"
@@ -111,8 +112,7 @@ static void check_is_listed(const struct device *device) {
 void overhead_context_made(struct device *device, CUcontext context, uint64_t before_bytes) {
   check_is_listed(device);
   uint64_t now_bytes = overhead_uncounted(device).least_bytes;
-  struct table_entry entry = {.key = (uintptr_t)context,
-                              .bytes = now_bytes > before_bytes ? now_bytes - before_bytes : 0};
+  struct table_entry entry = {.key = (uintptr_t)context, .bytes = subtract_saturating(now_bytes, before_bytes)};
   if (device->number >= 0 && table_put(&contexts, entry))
     ledger_add_context(process_ledger(), device->number, entry.bytes);
   overhead_correct(device, 0);

@@ -1,5 +1,6 @@
 /* Room for memory: reserved before the driver is asked, and refused past the limit. */
 #include "cuda/reserve.h"
+#include "base/compiler.h"
 #include "cuda/memory.h"
 #include "cuda/memory_pools.h"
 #include "cuda/overhead.h"
@@ -54,7 +55,7 @@ static uint64_t left_bytes(const struct device *device, int level, bool with_hos
   struct limits limits = limits_left(device, level);
   uint64_t limit_bytes = with_host ? limits.virtual_bytes : limits.memory_bytes;
   uint64_t used_bytes = device_used_bytes(device, level) + (with_host ? device_host_bytes(device, level) : 0);
-  return limit_bytes > used_bytes ? limit_bytes - used_bytes : 0;
+  return subtract_saturating(limit_bytes, used_bytes);
 }
 
 /* The first level that has no room for it, or less than the others: with what the host serves, or else on the device.
@@ -141,7 +142,7 @@ static HOT bool has_room(struct device *device, uint64_t bytes, limits_of limits
  * meanwhile? */
 static bool has_grown_much(const struct device *device, const struct room *room) {
   uint64_t asked_bytes = __atomic_load_n(&device->used_when_asked_bytes, __ATOMIC_RELAXED);
-  uint64_t grown_bytes = room->used_bytes > asked_bytes ? room->used_bytes - asked_bytes : 0;
+  uint64_t grown_bytes = subtract_saturating(room->used_bytes, asked_bytes);
   return grown_bytes > LITTLE_BYTES && grown_bytes > room->left_bytes / 8;
 }
 
@@ -208,9 +209,9 @@ static HOT struct limits limits_of_data(const struct device *device, int level) 
   if (device->number < 0 || !limits_oversubscribe(limits))
     return limits;
   struct ledger_parts parts = ledger_parts(process_ledger_at(level), device->number);
-  uint64_t modules_bytes = parts.overhead_bytes > parts.context_bytes ? parts.overhead_bytes - parts.context_bytes : 0;
+  uint64_t modules_bytes = subtract_saturating(parts.overhead_bytes, parts.context_bytes);
   uint64_t kept_bytes = limits.memory_bytes / 4 < MOST_FOR_MODULES ? limits.memory_bytes / 4 : MOST_FOR_MODULES;
-  limits.memory_bytes -= kept_bytes > modules_bytes ? kept_bytes - modules_bytes : 0;
+  limits.memory_bytes -= subtract_saturating(kept_bytes, modules_bytes);
   return limits;
 }
 
@@ -293,7 +294,7 @@ static CUresult make_room_for(struct measured_allocation *measured) {
     return memory_reserve(device, measured->room_bytes);
   overhead_correct(device, 0);
   uint64_t left_bytes = own_overhead_bytes(device);
-  uint64_t bytes = measured->overhead_bytes > left_bytes ? measured->overhead_bytes - left_bytes : 0;
+  uint64_t bytes = subtract_saturating(measured->overhead_bytes, left_bytes);
   if (bytes <= measured->room_bytes || measured->trials == MOST_TRIALS)
     return memory_refuse(device, bytes);
   measured->room_bytes = bytes;

@@ -108,8 +108,8 @@ static HOT uint64_t most_unshown(const struct ledger *ledger, int device) {
 }
 
 static bool lags(uint64_t shown_bytes, uint64_t bytes, uint64_t pending_bytes) {
-  return difference(shown_bytes, bytes + pending_bytes) > MOST_UNSHOWN_BYTES ||
-         difference(bytes, shown_bytes) > MOST_UNSHOWN_BYTES;
+  return subtract_saturating(shown_bytes, bytes + pending_bytes) > MOST_UNSHOWN_BYTES ||
+         subtract_saturating(bytes, shown_bytes) > MOST_UNSHOWN_BYTES;
 }
 
 static HOT void show_what_lags(const struct ledger *ledger, int device, uint64_t most_kept_bytes) {
@@ -257,7 +257,7 @@ HOT struct ledger_room ledger_reserve(const struct ledger *ledger, int device, u
 /* Where more was taken than had been reserved, the rest has never been pending. */
 HOT void ledger_settle(const struct ledger *ledger, int device, uint64_t reserved_bytes, uint64_t actual_bytes) {
   struct ledger_flow *flow = &ledger->own->flows[device];
-  uint64_t unreserved_bytes = difference(actual_bytes, reserved_bytes);
+  uint64_t unreserved_bytes = subtract_saturating(actual_bytes, reserved_bytes);
   claim_take(&ledger->own->claim);
   flow->begun_bytes += unreserved_bytes;
   flow->settled_bytes += unreserved_bytes + reserved_bytes;
@@ -279,12 +279,12 @@ void ledger_add(const struct ledger *ledger, int device, uint64_t bytes) {
     claim_release(&ledger->own->claim);                                                                                \
   }
 
-CHANGE(ledger_release, allocated_bytes, difference(*count_bytes, bytes))
+CHANGE(ledger_release, allocated_bytes, subtract_saturating(*count_bytes, bytes))
 CHANGE(ledger_add_managed, managed_bytes, *count_bytes + bytes)
-CHANGE(ledger_release_managed, managed_bytes, difference(*count_bytes, bytes))
+CHANGE(ledger_release_managed, managed_bytes, subtract_saturating(*count_bytes, bytes))
 CHANGE(ledger_add_context, context_bytes, *count_bytes + bytes)
-CHANGE(ledger_release_context, context_bytes, difference(*count_bytes, bytes))
-CHANGE(ledger_release_host, host_bytes, difference(*count_bytes, bytes))
+CHANGE(ledger_release_context, context_bytes, subtract_saturating(*count_bytes, bytes))
+CHANGE(ledger_release_host, host_bytes, subtract_saturating(*count_bytes, bytes))
 
 bool ledger_reserve_host(const struct ledger *ledger, int device, uint64_t bytes,
                          const uint64_t virtual_limits_bytes[]) {
@@ -326,9 +326,10 @@ static struct ledger_range tracked(const struct ledger *ledger, int device, cons
   leaving_bytes =
       add_saturating(leaving_bytes, __atomic_load_n(ledger_leaving(ledger, LEDGER_SOME_DEVICE), __ATOMIC_SEQ_CST));
   uint64_t came_bytes = add_saturating(before->pending_bytes, flow->begun_bytes - before->begun_bytes);
-  came_bytes = difference(came_bytes, answered_bytes);
+  came_bytes = subtract_saturating(came_bytes, answered_bytes);
   return (struct ledger_range){
-      .least_bytes = difference(own_usage(ledger, device)->allocated_bytes, add_saturating(came_bytes, leaving_bytes)),
+      .least_bytes =
+          subtract_saturating(own_usage(ledger, device)->allocated_bytes, add_saturating(came_bytes, leaving_bytes)),
       .most_bytes = add_saturating(before->allocated_bytes, came_bytes),
   };
 }
@@ -360,7 +361,7 @@ static void repair(const struct ledger *ledger) {
     start = (struct usage_start){VGPU_USAGE_MAGIC, VGPU_ABI_VERSION, VGPU_MAX_PROCESSES};
     ledger->slots->write(ledger->context, way, &start, sizeof start, 0);
   }
-  size_t at = place_of(ledger->own_slot);
+  size_t at = offsetof(struct vgpu_usage, processes[ledger->own_slot]);
   fill_slot(ledger, &expected);
   if (ledger->slots->read(ledger->context, way, &slot, sizeof slot, at) && memcmp(&slot, &expected, sizeof slot) != 0)
     ledger->slots->write(ledger->context, way, &expected, sizeof expected, at);
@@ -373,10 +374,11 @@ struct ledger_range ledger_correct(const struct ledger *ledger, int device, cons
   claim_take(&ledger->own->claim);
   struct ledger_range allocated = tracked(ledger, device, before, answered_bytes);
   struct ledger_range uncounted = {
-      difference(driver_bytes, difference(allocated.most_bytes, own->managed_bytes)),
-      difference(driver_bytes, difference(allocated.least_bytes, own->managed_bytes)),
+      subtract_saturating(driver_bytes, subtract_saturating(allocated.most_bytes, own->managed_bytes)),
+      subtract_saturating(driver_bytes, subtract_saturating(allocated.least_bytes, own->managed_bytes)),
   };
-  uint64_t surely = difference(driver_bytes, cause == LEDGER_MADE ? allocated.least_bytes : allocated.most_bytes);
+  uint64_t surely =
+      subtract_saturating(driver_bytes, cause == LEDGER_MADE ? allocated.least_bytes : allocated.most_bytes);
   uint64_t least = between(own->context_bytes, surely, uncounted.most_bytes);
   uint64_t most = flow->raises != before->raises ? UINT64_MAX : uncounted.most_bytes;
   uint64_t corrected = between(add_saturating(own->overhead_bytes, answered_bytes), least, most);

@@ -13,10 +13,6 @@ static inline uint64_t add_saturating(uint64_t a, uint64_t b) {
   return __builtin_add_overflow(a, b, &sum) ? UINT64_MAX : sum;
 }
 
-static inline uint64_t difference(uint64_t a, uint64_t b) {
-  return a > b ? a - b : 0;
-}
-
 static inline struct vgpu_device_usage *own_usage(const struct ledger *ledger, int device) {
   return &ledger->own->usage.devices[device];
 }
@@ -30,12 +26,8 @@ static inline uint64_t held_by_us(const struct ledger *ledger, int device) {
   return usage->allocated_bytes + usage->overhead_bytes + pending(ledger, device);
 }
 
-static inline size_t place_of(int slot) {
-  return offsetof(struct vgpu_usage, processes) + (size_t)slot * sizeof(struct vgpu_process_usage);
-}
-
 static inline size_t place_of_device(int slot, int device) {
-  return place_of(slot) + offsetof(struct vgpu_process_usage, devices[device]);
+  return offsetof(struct vgpu_usage, processes[slot].devices[device]);
 }
 
 static inline struct ledger_level *level_of(const struct ledger *ledger) {

@@ -53,7 +53,8 @@ static bool has_name(const struct other *other, uint32_t *pid) {
     uint32_t pid, pid_namespace;
   } name;
   const struct ledger *ledger = other->ledger;
-  bool read = ledger->slots->read(ledger->context, other->way, &name, sizeof name, place_of(other->slot));
+  bool read = ledger->slots->read(ledger->context, other->way, &name, sizeof name,
+                                  offsetof(struct vgpu_usage, processes[other->slot]));
   *pid = name.pid;
   return read && name.pid_namespace == ledger->own->usage.pid_namespace;
 }
@@ -125,7 +126,7 @@ static void add_parts(struct ledger_parts *parts, const struct vgpu_device_usage
   parts->overhead_bytes = add_saturating(parts->overhead_bytes, overhead_bytes);
   parts->context_bytes = add_saturating(parts->context_bytes, plausible(usage->context_bytes, most_bytes));
   parts->host_bytes = add_saturating(parts->host_bytes, plausible(usage->host_bytes, most_bytes * MOST_TIMES));
-  *asked_for_bytes = add_saturating(*asked_for_bytes, difference(held_bytes, overhead_bytes));
+  *asked_for_bytes = add_saturating(*asked_for_bytes, subtract_saturating(held_bytes, overhead_bytes));
 }
 
 struct ledger_parts ledger_parts(const struct ledger *ledger, int device) {

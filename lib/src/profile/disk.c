@@ -1,5 +1,6 @@
 #include "profile/disk.h"
 
+#include "base/libc_symbols.h"
 #include "base/log.h"
 
 #include <errno.h>
@@ -10,7 +11,6 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -18,11 +18,6 @@
 #define MAKE_TRIES 100
 #define MOST_INTERRUPTIONS 1000  /* by signals */
 #define ADVICE_POPULATE_WRITE 23 /* MADV_POPULATE_WRITE, which older headers lack */
-
-/* glibc 2.33 has given fstat a new symbol, which older ones lack. */
-static bool status_of(int file, struct stat *status) {
-  return syscall(SYS_fstat, file, status) == 0;
-}
 
 /* The names of hosts and containers are no paths, but nobody checks that. */
 static void host_name(char *name, size_t size) {
@@ -88,7 +83,7 @@ static bool write_zeros(int file, size_t from, size_t to) {
 
 static bool map(struct profile_disk *disk, int file, size_t most_bytes) {
   struct stat status;
-  if (!status_of(file, &status) || !make_room(file, PROFILE_CHUNKS_OFFSET))
+  if (!libc_file_status(file, &status) || !make_room(file, PROFILE_CHUNKS_OFFSET))
     return false;
   void *memory = mmap(NULL, most_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
   if (memory == MAP_FAILED)
@@ -129,7 +124,7 @@ static bool grow(struct profile_disk *disk, size_t bytes) {
   if (file < 0)
     return false;
   errno = ESTALE;
-  bool same = status_of(file, &status) && status.st_dev == disk->device && status.st_ino == disk->inode;
+  bool same = libc_file_status(file, &status) && status.st_dev == disk->device && status.st_ino == disk->inode;
   bool grown = same && make_room(file, bytes) && write_zeros(file, disk->room_bytes, bytes);
   int error = errno;
   close(file);

@@ -270,10 +270,6 @@ void region_open_alone(struct region *region) {
 
 /* ---- slots ----------------------------------------------------------------------------------------------------- */
 
-static off_t place_of(int slot) {
-  return (off_t)(offsetof(struct vgpu_usage, processes) + (size_t)slot * sizeof(struct vgpu_process_usage));
-}
-
 static bool is_announced(struct region *region, int slot) {
   struct usage_start start;
   return read_start(region, &start) && start.slots_used > (uint32_t)slot;
@@ -309,7 +305,7 @@ void region_claim_slot(struct region *region) {
     return;
   }
   struct vgpu_process_usage own = {.pid = (uint32_t)getpid(), .pid_namespace = region_pid_namespace()};
-  shared_file_write(&region->file, &own, sizeof own, place_of(slot));
+  shared_file_write(&region->file, &own, sizeof own, (off_t)offsetof(struct vgpu_usage, processes[slot]));
   announce_slot(region, slot);
   region->slot = slot;
 }
@@ -318,7 +314,7 @@ void region_note_sharing(struct region *region) {
   static const uint32_t yes = 1;
   if (region->slot >= 0)
     shared_file_write(&region->file, &yes, sizeof yes,
-                      place_of(region->slot) + (off_t)offsetof(struct vgpu_process_usage, shares_memory));
+                      (off_t)offsetof(struct vgpu_usage, processes[region->slot].shares_memory));
 }
 
 /* A failure here concerns this process alone. It says so once: the ledger grants nothing then. */
@@ -362,7 +358,7 @@ static bool slot_is_live(void *region_, int slot) {
   claim_take(&borrowing);
   bool is_dead = shared_file_borrow_slot(&region->file, slot);
   if (is_dead) {
-    shared_file_write(&region->file, &nothing, sizeof nothing, place_of(slot));
+    shared_file_write(&region->file, &nothing, sizeof nothing, (off_t)offsetof(struct vgpu_usage, processes[slot]));
     shared_file_return_slot(&region->file, slot);
   }
   claim_release(&borrowing);
@@ -376,11 +372,3 @@ void region_forget(struct region *region) {
   *region = (struct region){.level = region->level, .file = region->file, .slot = -1};
   reach_devices(region);
 }
-
-/* Read from the built file by `vgpurun`, without loading it. */
-
-#define TEXT(x) #x
-#define EXPANDED_TEXT(x) TEXT(x)
-
-__attribute__((used)) static const char marker[] =
-    VGPU_MARKER_PREFIX VGPU_VERSION " abi=" EXPANDED_TEXT(VGPU_ABI_VERSION) " levels=" EXPANDED_TEXT(VGPU_MAX_LEVELS);

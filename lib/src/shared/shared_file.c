@@ -2,6 +2,7 @@
 
 #include "abi.h"
 #include "base/clock.h"
+#include "base/libc_symbols.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -48,11 +49,6 @@ static int move_up(int file) {
   return higher;
 }
 
-/* glibc 2.33 has given fstat a new symbol, which older ones lack. */
-static bool status_of(int file, struct stat *status) {
-  return syscall(SYS_fstat, file, status) == 0;
-}
-
 /* We read and write without the description's position, so that it can tell our descriptor from others. To ask for the
  * inode takes longer, and the next write as well: since Linux 6.13 it is noted by the nanosecond for whoever has asked
  * for a file's times. */
@@ -77,7 +73,7 @@ static struct shared_file new_file(void) {
 
 static bool is_same(const struct shared_file *file, int descriptor) {
   struct stat status;
-  return status_of(descriptor, &status) && status.st_dev == file->device && status.st_ino == file->inode;
+  return libc_file_status(descriptor, &status) && status.st_dev == file->device && status.st_ino == file->inode;
 }
 
 static int open_same(const struct shared_file *file) {
@@ -116,7 +112,7 @@ int shared_file_descriptor(struct shared_file *file) {
 
 static off_t size_of(int file) {
   struct stat status;
-  return status_of(file, &status) ? status.st_size : 0;
+  return libc_file_status(file, &status) ? status.st_size : 0;
 }
 
 static bool begins_with(int file, unsigned long long magic) {
@@ -175,7 +171,7 @@ static bool open_and_grow(struct shared_file *file, const char *path, size_t siz
                           uid_t owner) {
   struct stat status;
   file->descriptor = mark_as_ours(file, move_up(open_or_make(path)));
-  if (file->descriptor < 0 || !status_of(file->descriptor, &status))
+  if (file->descriptor < 0 || !libc_file_status(file->descriptor, &status))
     return false;
   file->path = strdup(path);
   file->size = size;
@@ -200,7 +196,7 @@ bool shared_file_adopt(struct shared_file *file, int descriptor, const char *pat
   file->descriptor = mark_as_ours(file, move_up(descriptor));
   file->path = strdup(path);
   file->is_read_only = true;
-  if (status_of(file->descriptor, &status)) {
+  if (libc_file_status(file->descriptor, &status)) {
     file->device = status.st_dev;
     file->inode = status.st_ino;
   }

@@ -1,5 +1,6 @@
 #include "stream/launch_runs.h"
 
+#include "base/compiler.h"
 #include "stream/profile.h"
 
 __thread struct launch_run launch_run;
@@ -22,7 +23,7 @@ void launch_run_record(int64_t start_ns) {
 static void add_untimed(struct launch_run *row, uint32_t untimed, int64_t now_ns) {
   struct profile_record *record = row->record;
   uint64_t lasts_ns = record->value >> 32, more_ns = lasts_ns / row->launches * untimed;
-  uint64_t passed_ns = (uint64_t)now_ns - record->start_ns, most_ns = passed_ns > lasts_ns ? passed_ns - lasts_ns : 0;
+  uint64_t passed_ns = (uint64_t)now_ns - record->start_ns, most_ns = subtract_saturating(passed_ns, lasts_ns);
   if (more_ns > most_ns)
     more_ns = most_ns;
   row->last_ns += (int64_t)more_ns;

@@ -2,6 +2,7 @@
 
 #include "base/claim.h"
 #include "base/clock.h"
+#include "base/libc_symbols.h"
 #include "base/log.h"
 
 #include <dirent.h>
@@ -52,7 +53,7 @@ static int open_folder(const struct turns_files *files, const char *name) {
 static int open_in(int folder, const char *what, int access_mode) {
   struct stat status;
   int file = folder < 0 ? -1 : openat(folder, what, access_mode | OPEN_FLAGS);
-  if (file < 0 || (syscall(SYS_fstat, file, &status) == 0 && S_ISREG(status.st_mode)))
+  if (file < 0 || (libc_file_status(file, &status) && S_ISREG(status.st_mode)))
     return file;
   close(file);
   return -1;
@@ -127,7 +128,7 @@ static int add(struct turns_files *files, struct turns_tenant *tenants, int coun
   struct turns_peer peer = {.device = -1};
   struct turns_tenant tenant = {.processes = 1};
   struct stat status;
-  if (!is_at_work(files, folder) || syscall(SYS_fstat, folder, &status) != 0)
+  if (!is_at_work(files, folder) || !libc_file_status(folder, &status))
     return count;
   peer.owner = status.st_uid;
   int place = find_place(files, count, peer.owner);
@@ -231,7 +232,7 @@ const struct turns_system turns_file_system = {clock_now_ns, signals_sleep_ns, l
 static int open_own_folder(const char *path) {
   struct stat status;
   int folder = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-  if (folder < 0 || (syscall(SYS_fstat, folder, &status) == 0 && status.st_uid == geteuid()))
+  if (folder < 0 || (libc_file_status(folder, &status) && status.st_uid == geteuid()))
     return folder;
   close(folder);
   errno = EPERM;
