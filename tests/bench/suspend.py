@@ -24,8 +24,8 @@ from pathlib import Path
 from vgpurun.host import gpus
 from vgpurun.host.checkpoints import Checkpoints
 from vgpurun.host.visible import libcuda, visible_gpus
-from vgpurun.suspend.coming_back import bring_back
 from vgpurun.suspend.processes import find
+from vgpurun.suspend.resuming import bring_back
 from vgpurun.suspend.targets import process_numbered
 from vgpurun.suspend.transition import Wishes, suspend
 

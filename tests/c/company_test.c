@@ -132,7 +132,7 @@ static double run_requests_beside(const struct program *training, uint32_t polic
                                   double *requests_share) {
   requests = (struct requests){.kernels = kernels};
   model_start_over(seed);
-  model_set_drowsiness(0, 1); /* a host that waits for a request is not slowed down */
+  model_set_wake_up_slowdown(0, 1); /* a host that waits for a request is not slowed down */
   model_container(0)->percent = model_container(1)->percent = VGPU_NO_SM_LIMIT;
   model_container(0)->policy = model_container(1)->policy = policy;
   model_container(1)->priority = VGPU_PRIORITY_LOW;

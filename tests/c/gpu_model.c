@@ -63,10 +63,10 @@ void model_start_over(unsigned seed) {
     model.gpus[g].running = -1;
   }
   model.random_state = seed;
-  model_set_drowsiness(5 * MS, 1.3);
+  model_set_wake_up_slowdown(5 * MS, 1.3);
 }
 
-void model_set_drowsiness(int64_t duration_ns, double times_slower) {
+void model_set_wake_up_slowdown(int64_t duration_ns, double times_slower) {
   model.slow_ns = duration_ns;
   model.times_slower = times_slower;
 }

@@ -43,7 +43,7 @@ typedef void model_program(struct model_process *process);
 void model_start_over(unsigned seed);
 
 /* How long hosts are slower after a sleep, and how much: 5 ms and 1.3 times without this. */
-void model_set_drowsiness(int64_t duration_ns, double times_slower);
+void model_set_wake_up_slowdown(int64_t duration_ns, double times_slower);
 
 /* How late the end of a wait is seen in each second's first 70 ms, as on a host that has other work for its processors:
  * not at all without this. */

@@ -22,7 +22,7 @@ LOOP = """
 import sys
 from vgpurun.host.checkpoints import Checkpoints
 from vgpurun.host.visible import libcuda, visible_gpus
-from vgpurun.suspend.coming_back import move_over
+from vgpurun.suspend.resuming import move_over
 from vgpurun.suspend.targets import process_numbered
 from vgpurun.suspend.transition import Wishes, gpus_of
 gpus, target = visible_gpus(True), process_numbered(sys.argv[1])

@@ -24,7 +24,7 @@ import random, sys, time
 from pathlib import Path
 from vgpurun.host.visible import libcuda, visible_gpus
 from vgpurun.host.checkpoints import Checkpoints
-from vgpurun.suspend.coming_back import bring_back
+from vgpurun.suspend.resuming import bring_back
 from vgpurun.suspend.targets import process_numbered
 from vgpurun.suspend.transition import Wishes, read, suspend
 gpus, target = visible_gpus(True), process_numbered(sys.argv[1])

@@ -15,8 +15,8 @@ from guard_world import World
 from vgpurun.errors import CgroupError, GuardError
 from vgpurun.guard import state as state_module
 from vgpurun.guard.hands import HANDS
+from vgpurun.guard.notice_file import tell
 from vgpurun.guard.state import State
-from vgpurun.guard.words import tell
 from vgpurun.inventory import guarded
 from vgpurun.inventory.guarded import Action, Done
 

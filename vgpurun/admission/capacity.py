@@ -84,7 +84,7 @@ class GpuCapacity(Row):
         reserved_bytes = self._reserved_beside_turns_bytes if takes_turns else self.reserved_bytes
         return max(0, self.gpu.memory_bytes - reserved_bytes - self.outside_bytes)
 
-    def room_bytes(self, takes_turns: bool = False) -> int:
+    def reservable_bytes(self, takes_turns: bool = False) -> int:
         """Return the largest reservation that would be let in, below zero where there is too much already."""
         slack_bytes = min(_SLACK_BYTES, self.gpu.memory_bytes * _SLACK_PERCENT // 100)
         reserved_bytes = self._reserved_beside_turns_bytes if takes_turns else self.reserved_bytes
@@ -122,7 +122,7 @@ class GpuCapacity(Row):
             return f"without --mem it could take the {reserved} reserved by others" if self.reserved_bytes else None
         if self.unlimited:
             return f"{self.unlimited[0].holder.name} runs there without a memory limit and may take all of it"
-        if need_bytes <= self.room_bytes(takes_turns):
+        if need_bytes <= self.reservable_bytes(takes_turns):
             return None
         return f"{show_size(self.free_for(takes_turns))} is free"
 

@@ -13,11 +13,11 @@ from vgpurun.guard.compute import ComputeDuty
 from vgpurun.guard.daemon import Duty, Guard
 from vgpurun.guard.hands import HANDS
 from vgpurun.guard.memory import MemoryDuty
+from vgpurun.guard.notice_file import tell
 from vgpurun.guard.outside import Allowed, OutsideDuty
 from vgpurun.guard.reader import GuardReader, clock
 from vgpurun.guard.state import State
 from vgpurun.guard.upkeep import follow, let_held_run
-from vgpurun.guard.words import tell
 from vgpurun.host.gpus import Gpu, list_gpus
 from vgpurun.inventory.guarded import WARN, Action, Done
 from vgpurun.suspend.agent import Agent

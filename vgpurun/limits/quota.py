@@ -236,8 +236,8 @@ def resolve(
         memory_names = (f"{abi.ENV_MEMORY_LIMIT}_{indexes[i]}", abi.ENV_MEMORY_LIMIT, abi.ENV_WRAPPER_MEMORY)
         sizes += _from_environment(environment, memory_names, parse_size)
         sizes += _from_environment(environment, (ENV_TOOLKIT_LIMIT,), parse_mib)
-        promises = [] if written is None or written.guaranteed is None else [(f"--mem {memory}", written.guaranteed)]
-        promises = promises or _from_environment(environment, (ENV_TOOLKIT_REQUEST,), parse_mib)
+        guarantees = [] if written is None or written.guaranteed is None else [(f"--mem {memory}", written.guaranteed)]
+        guarantees = guarantees or _from_environment(environment, (ENV_TOOLKIT_REQUEST,), parse_mib)
         percents = [(f"--sm {sm}", percent) for percent in sm_percents[i : i + 1]]
         sm_names = (f"{abi.ENV_SM_LIMIT}_{indexes[i]}", abi.ENV_SM_LIMIT, abi.ENV_ALNAIR_SM)
         percents += _from_environment(environment, sm_names, parse_sm)
@@ -246,15 +246,15 @@ def resolve(
             Quota(
                 memory_bytes=most_bytes,
                 sm_percent=min((percent for _, percent in percents if percent is not None), default=None),
-                guaranteed_bytes=_guaranteed(promises, gpu, most_bytes),
+                guaranteed_bytes=_guaranteed(guarantees, gpu, most_bytes),
             )
         )
     return quotas
 
 
-def _guaranteed(promises: Sequence[tuple[str, MemorySize]], gpu: Gpu, most_bytes: int | None) -> int | None:
+def _guaranteed(guarantees: Sequence[tuple[str, MemorySize]], gpu: Gpu, most_bytes: int | None) -> int | None:
     """Return what is guaranteed, None where that is all. Raises LimitError for more than the most."""
-    for origin, size in promises:
+    for origin, size in guarantees:
         guaranteed_bytes = _bytes_within(size, gpu, origin)
         if most_bytes is None:
             raise LimitError(f"{origin} guarantees memory without a limit; give --mem GUARANTEED:MOST, such as 4g:8g")

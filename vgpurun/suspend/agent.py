@@ -29,9 +29,9 @@ from vgpurun.limits.update import is_being_changed
 from vgpurun.storage import state
 from vgpurun.storage.unchanged import Unchanged
 from vgpurun.suspend import record
-from vgpurun.suspend.coming_back import bring_back
 from vgpurun.suspend.processes import belongs_to, find, started
 from vgpurun.suspend.record import Phase, Record
+from vgpurun.suspend.resuming import bring_back
 from vgpurun.suspend.swapping import Hears, Swapper
 from vgpurun.suspend.targets import Target, of_containers, slices_and_processes
 from vgpurun.suspend.transition import Wishes, finish, is_asked_for, suspend

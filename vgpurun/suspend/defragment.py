@@ -55,7 +55,7 @@ def _least_bytes(capacity: GpuCapacity, need: Quota, moved: Set[str]) -> float:
     """Return what would have to leave a GPU if parts of shares could, those first that hold least of what they have."""
     shares = [share for share in capacity.shares if _may_go(share, moved)]
     lacking_bytes = (
-        capacity.reserved_bytes if need.reserved_bytes is None else need.reserved_bytes - capacity.room_bytes()
+        capacity.reserved_bytes if need.reserved_bytes is None else need.reserved_bytes - capacity.reservable_bytes()
     )
     lacking_percent = (need.sm_percent or 0) + capacity.reserved_sm_percent - 100 if need.sm_percent else 0
     return max(

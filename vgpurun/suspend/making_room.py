@@ -11,10 +11,10 @@ from vgpurun.host.gpus import Gpu, read_use
 from vgpurun.inventory.reservations import Holder, all_holders
 from vgpurun.limits.model import Limits, check_limits, is_max
 from vgpurun.suspend import relocation
-from vgpurun.suspend.coming_back import move_over
 from vgpurun.suspend.defragment import Move, Wanted, cheapest
 from vgpurun.suspend.moving import check_move
 from vgpurun.suspend.processes import Process
+from vgpurun.suspend.resuming import move_over
 from vgpurun.suspend.targets import Target
 from vgpurun.suspend.transition import Wishes, gpus_of
 

@@ -19,8 +19,8 @@ from vgpurun.host.checkpoints import Checkpoints
 from vgpurun.host.visible import libcuda, visible_gpus
 from vgpurun.limits import limits_file
 from vgpurun.suspend import record
-from vgpurun.suspend.coming_back import bring_back, move_over
 from vgpurun.suspend.processes import find
+from vgpurun.suspend.resuming import bring_back, move_over
 from vgpurun.suspend.targets import process_numbered
 from vgpurun.suspend.transition import Wishes, gpus_of, suspend
 

@@ -97,7 +97,7 @@ def resume(
     One that was interrupted on its way out or back is finished.
     """
     from vgpurun.host.checkpoints import Checkpoints
-    from vgpurun.suspend.coming_back import bring_back
+    from vgpurun.suspend.resuming import bring_back
     from vgpurun.suspend.transition import was_cut_off
 
     patience_s = parse_wait(wait or "0")
@@ -149,7 +149,7 @@ def move(
     """
     from vgpurun.cli.commands.slice import refresh_cdi
     from vgpurun.host.checkpoints import Checkpoints
-    from vgpurun.suspend.coming_back import move_over
+    from vgpurun.suspend.resuming import move_over
     from vgpurun.suspend.transition import Wishes
 
     wishes = Wishes(by="vgpurun move", lock_timeout_ms=_timeout_ms(timeout))
