@@ -242,12 +242,12 @@ static void kernels_without_room_are_others(void) {
   close_profile();
 }
 
-static void a_row_outlasts_a_clock_that_goes_back(void) {
-  struct profile_record row = {.start_ns = 5000, .value = profile_row(7)};
-  profile_records_grow(&row, 4900, 0);
-  HOLDS(row.value == (7 << 16 | 1));
-  profile_records_grow(&row, 5300, 200);
-  HOLDS(row.value == (300ULL << 32 | 7 << 16 | 2) && row.duration_ns == 200);
+static void a_run_outlasts_a_clock_that_goes_back(void) {
+  struct profile_record run = {.start_ns = 5000, .value = profile_run_value(7)};
+  profile_records_grow(&run, 4900, 0);
+  HOLDS(run.value == (7 << 16 | 1));
+  profile_records_grow(&run, 5300, 200);
+  HOLDS(run.value == (300ULL << 32 | 7 << 16 | 2) && run.duration_ns == 200);
 }
 
 int main(int count, char **names) {
@@ -262,7 +262,7 @@ int main(int count, char **names) {
   CASE("a folder that is none") a_folder_that_is_none();
   CASE("a batch is shared out by what was expected") a_batch_is_shared_out_by_what_was_expected();
   CASE("kernels without room are others") kernels_without_room_are_others();
-  CASE("a row outlasts a clock that goes back") a_row_outlasts_a_clock_that_goes_back();
+  CASE("a run outlasts a clock that goes back") a_run_outlasts_a_clock_that_goes_back();
   HOLDS(rmdir(folder) == 0);
   return cases_end();
 }

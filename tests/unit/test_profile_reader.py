@@ -32,16 +32,16 @@ def test_calls_are_those_of_all_threads_and_each_threads_in_order(tmp_path: Path
     assert profile.last_ns == OFFSET_NS + 305
 
 
-def test_a_row_is_its_launches(tmp_path: Path) -> None:
+def test_a_run_is_its_launches(tmp_path: Path) -> None:
     """Open or counted; those of an open one, which is the last of its chunk, are added to the totals."""
     file = new_file(["cuInit", "cuLaunchKernel"], ["GPU-a"])
     add_kernel(file, b"gemm", 10, 5000)
-    value = int.from_bytes(layout.ROW_VALUE.pack(3, 0, 70), "little")
-    row = (layout.ROW, 100, 30, value, 7, 1, 0)
+    value = int.from_bytes(layout.RUN_VALUE.pack(3, 0, 70), "little")
+    run = (layout.RUN, 100, 30, value, 7, 1, 0)
     chunks = [
-        chunk(1, 11, [record(*row, layout.ROW_IS_COUNTED), record(layout.CALL, 200, 5)]),
-        chunk(2, 12, [record(*row, layout.ROW_IS_COUNTED)]),
-        chunk(3, 13, [record(layout.CALL, 90, 5), record(*row)]),
+        chunk(1, 11, [record(*run, layout.RUN_IS_COUNTED), record(layout.CALL, 200, 5)]),
+        chunk(2, 12, [record(*run, layout.RUN_IS_COUNTED)]),
+        chunk(3, 13, [record(layout.CALL, 90, 5), record(*run)]),
     ]
     profile = FileProfile(write(tmp_path / "a", file, chunks))
     launches = [Call("cuLaunchKernel", OFFSET_NS + at, 10, 0, None, 11, 0, 7) for at in (100, 130, 160)]
@@ -54,9 +54,9 @@ def test_a_row_is_its_launches(tmp_path: Path) -> None:
 
 def test_no_row_has_more_launches_than_may_be(tmp_path: Path) -> None:
     file = new_file(["cuInit", "cuLaunchKernel"])
-    row = record(layout.ROW, 100, 30, 2**64 - 1, api=1)
-    profile = FileProfile(write(tmp_path / "a", file, [chunk(1, 11, [row] * 100)]))
-    assert len(list(profile.calls())) == 100 * layout.ROW_LAUNCHES
+    run = record(layout.RUN, 100, 30, 2**64 - 1, api=1)
+    profile = FileProfile(write(tmp_path / "a", file, [chunk(1, 11, [run] * 100)]))
+    assert len(list(profile.calls())) == 100 * layout.RUN_LAUNCHES
     assert list(profile.totals) == []  # nor is it of a kernel that there may be
 
 

@@ -101,7 +101,7 @@ class FileProfile:
     def __init__(self, path: Path) -> None:
         self.path = path
         file = _read_fixed_part(path)
-        _count_open_rows(path, file)
+        _count_open_runs(path, file)
         header = file.header
         self.pid: int = header.pid
         self.command = _text(header.command)
@@ -126,7 +126,7 @@ class FileProfile:
     def calls(self) -> Iterator[Call]:
         """Yield them in the order in which each thread made them."""
         apis, device_count = self._apis, len(self.devices)
-        for thread, start_ns, duration_ns, value, stream, api, device, kind in self._records(layout.CALL, layout.ROW):
+        for thread, start_ns, duration_ns, value, stream, api, device, kind in self._records(layout.CALL, layout.RUN):
             call = Call(
                 apis[api] if api < len(apis) else f"api {api}",
                 self._instant(start_ns),
@@ -137,8 +137,8 @@ class FileProfile:
                 device if device < device_count else -1,
                 stream,
             )
-            if kind & 15 == layout.ROW:
-                yield from _row(call)
+            if kind & 15 == layout.RUN:
+                yield from _run(call)
             else:
                 yield call
 
@@ -238,16 +238,16 @@ def _read_fixed_part(path: Path) -> layout.File:
     return file
 
 
-def _count_open_rows(path: Path, file: layout.File) -> None:
-    """Add the rows of launches that the totals do not have yet: each can be the last record of a chunk."""
+def _count_open_runs(path: Path, file: layout.File) -> None:
+    """Add the runs of launches that the totals do not have yet: each can be the last record of a chunk."""
     try:
         with _open(path) as opened:
             for offset in _chunk_offsets(opened.fileno()):
                 _, duration_ns, value, _, api, _, kind = _last_record(opened.fileno(), offset)
-                launches, kernel, _ = layout.ROW_VALUE.unpack(value.to_bytes(8, "little"))
-                if kind != layout.ROW or api >= layout.MAX_APIS or kernel >= layout.MAX_KERNELS:
+                launches, kernel, _ = layout.RUN_VALUE.unpack(value.to_bytes(8, "little"))
+                if kind != layout.RUN or api >= layout.MAX_APIS or kernel >= layout.MAX_KERNELS:
                     continue
-                total, launches = file.totals[0][api], min(launches, layout.ROW_LAUNCHES)
+                total, launches = file.totals[0][api], min(launches, layout.RUN_LAUNCHES)
                 total.calls += launches
                 total.duration_ns += duration_ns
                 file.launches[0][kernel] += launches
@@ -267,10 +267,10 @@ def _last_record(descriptor: int, offset: int) -> tuple[int, ...]:
     return read(layout.RECORD, offset + layout.CHUNK_HEAD.size + (used - 1) * layout.RECORD.size)
 
 
-def _row(together: Call) -> Iterator[Call]:
-    """The launches of a row, as if they had come evenly."""
-    launches, _, lasts_ns = layout.ROW_VALUE.unpack(together.size_bytes.to_bytes(8, "little"))
-    launches = min(launches, layout.ROW_LAUNCHES)
+def _run(together: Call) -> Iterator[Call]:
+    """The launches of a run, as if they had come evenly."""
+    launches, _, lasts_ns = layout.RUN_VALUE.unpack(together.size_bytes.to_bytes(8, "little"))
+    launches = min(launches, layout.RUN_LAUNCHES)
     each_ns = together.duration_ns // max(1, launches)
     for i in range(launches):
         start_ns = together.start_ns + i * max(0, lasts_ns - each_ns) // max(1, launches - 1)
@@ -331,7 +331,7 @@ def _end_ns(fields: tuple[int, ...]) -> int:
     start_ns, duration_ns, *_, kind_and_copy = fields
     if kind_and_copy & 15 == layout.SAMPLE_MORE:
         return 0
-    if kind_and_copy & 15 == layout.ROW:
+    if kind_and_copy & 15 == layout.RUN:
         return start_ns + (fields[2] >> 32)
     return start_ns + (0 if kind_and_copy & 15 == layout.SAMPLE else duration_ns)
 

@@ -66,7 +66,7 @@ static HOT CUresult end_and_record(struct launch launch, CUresult result, enum p
   return result;
 }
 
-static COLD CUresult failed_in_row(int64_t start_ns, CUresult result, enum profile_api api, CUstream stream) {
+static COLD CUresult failed_in_run(int64_t start_ns, CUresult result, enum profile_api api, CUstream stream) {
   launch_run_end();
   if (profile_is_on())
     profile_call_over(api, start_ns, result, 0, stream);
@@ -75,11 +75,11 @@ static COLD CUresult failed_in_row(int64_t start_ns, CUresult result, enum profi
 
 static COLD CUresult failed_untimed(CUresult result, enum profile_api api, CUstream stream) {
   launch_run_take_back();
-  return KEEPING_ERRNO(failed_in_row(quick_clock_ns(), result, api, stream));
+  return KEEPING_ERRNO(failed_in_run(quick_clock_ns(), result, api, stream));
 }
 
 /* A function that launches is entered here, and not in cuda/entries.c: what it is measured for and what is recorded of
- * it is done in one go. To go on with a row are functions of their own, which keep nothing for what others may need. */
+ * it is done in one go. To go on with a run are functions of their own, which keep nothing for what others may need. */
 #define LAUNCH(often, name, parameters, arguments, stream, function, shape, work)                                      \
   static often inline CUresult measured_##name parameters {                                                            \
     if (passes())                                                                                                      \
@@ -91,18 +91,18 @@ static COLD CUresult failed_untimed(CUresult result, enum profile_api api, CUstr
   static often __attribute__((noinline)) CUresult looked_at_##name parameters {                                        \
     return KEEPING_ERRNO((suspension_pass(), measured_##name arguments));                                              \
   }                                                                                                                    \
-  static often inline CUresult measured_in_row_##name parameters {                                                     \
+  static often inline CUresult measured_in_run_##name parameters {                                                     \
     int64_t start_ns;                                                                                                  \
     if (__builtin_expect(!quick_clock_read(&start_ns) || !launch_run_goes_on(start_ns), 0))                            \
       return looked_at_##name arguments;                                                                               \
     CUresult result = real.name arguments;                                                                             \
     if (__builtin_expect(result != CUDA_SUCCESS, 0))                                                                   \
-      return failed_in_row(start_ns, result, API_##name, stream);                                                      \
+      return failed_in_run(start_ns, result, API_##name, stream);                                                      \
     launch_run_add(start_ns, quick_clock_ns());                                                                        \
     return result;                                                                                                     \
   }                                                                                                                    \
   static often __attribute__((noinline)) CUresult timed_##name parameters {                                            \
-    return KEEPING_ERRNO(measured_in_row_##name arguments);                                                            \
+    return KEEPING_ERRNO(measured_in_run_##name arguments);                                                            \
   }                                                                                                                    \
   static often __attribute__((noinline)) CUresult counted_##name parameters {                                          \
     CUresult result = real.name arguments;                                                                             \

@@ -41,9 +41,9 @@
 #define PROFILE_SAMPLE_MORE 5 /* follows a sample; start_ns: its own bytes, duration_ns: its limit, value: busy_ns */
 /* Launches of a kernel one right after the other; duration_ns: of all of them; value: their number, the kernel's, and
  * from the first one's start to the last one's end, in 16, 16 and 32 bits. `copy` is 1 once the totals have them. */
-#define PROFILE_ROW 6
-#define PROFILE_ROW_IS_COUNTED 1
-#define PROFILE_ROW_LAUNCHES 65 /* at most */
+#define PROFILE_RUN 6
+#define PROFILE_RUN_IS_COUNTED 1
+#define PROFILE_RUN_LAUNCHES 65 /* at most */
 
 /* `copy`: what a call copies; 1 more than CopyKind of vgpurun/profiles/model.py. */
 #define PROFILE_NO_COPY 0

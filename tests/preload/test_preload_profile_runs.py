@@ -40,9 +40,9 @@ def profile_of(sandbox: Sandbox, folder: Path, code: str, **limits: str) -> File
     return profile
 
 
-def rows(profile: FileProfile) -> int:
+def runs(profile: FileProfile) -> int:
     """Records that stand for several launches."""
-    return sum(1 for _ in profile._records(layout.ROW))
+    return sum(1 for _ in profile._records(layout.RUN))
 
 
 def counted(profile: FileProfile) -> dict[str, int]:
@@ -67,10 +67,10 @@ def test_a_program_that_only_launches(sandbox: Sandbox, folder: Path) -> None:
     assert counted(profile) == {"spin_1us": 5000}
     check_calls(profile, 5000)
     assert sum(span.launches for span in profile.spans()) == 5000
-    assert 5000 / layout.ROW_LAUNCHES / 2 < rows(profile) < 1000
+    assert 5000 / layout.RUN_LAUNCHES / 2 < runs(profile) < 1000
 
 
-def test_rows_end_with_another_kernel_stream_or_function(sandbox: Sandbox, folder: Path) -> None:
+def test_runs_end_with_another_kernel_stream_or_function(sandbox: Sandbox, folder: Path) -> None:
     code = (
         "other = d.stream(STREAM_NON_BLOCKING)\n"
         "for _ in range(50):\n"
@@ -83,7 +83,7 @@ def test_rows_end_with_another_kernel_stream_or_function(sandbox: Sandbox, folde
     check_calls(profile, 1200)
     assert {total.api: total.calls for total in profile.totals}["cuLaunchKernel_ptsz"] == 300
     assert sum(span.launches for span in profile.spans()) == 1500
-    assert rows(profile) > 100
+    assert runs(profile) > 100
 
 
 def test_other_calls_come_in_order(sandbox: Sandbox, folder: Path) -> None:
@@ -93,11 +93,11 @@ def test_other_calls_come_in_order(sandbox: Sandbox, folder: Path) -> None:
     assert calls == ["cuLaunchKernel"] * 40 + (["cuLaunchKernel"] * 5 + ["cuMemAlloc_v2"]) * 20
 
 
-def test_no_row_under_a_limit(sandbox: Sandbox, folder: Path) -> None:
+def test_no_run_under_a_limit(sandbox: Sandbox, folder: Path) -> None:
     code = "launches(a, 500); d.synchronize()"
     profile = profile_of(sandbox, folder, code, CUDA_DEVICE_SM_LIMIT="50")
     check_calls(profile, 500)
-    assert rows(profile) == 0
+    assert runs(profile) == 0
 
 
 def test_a_launch_that_fails_is_no_launch_of_the_kernel(sandbox: Sandbox, folder: Path) -> None:
@@ -116,7 +116,7 @@ def test_a_launch_that_fails_is_no_launch_of_the_kernel(sandbox: Sandbox, folder
 
 
 @pytest.mark.parametrize("launches_before", range(12))
-def test_a_launch_that_fails_within_a_row(sandbox: Sandbox, folder: Path, launches_before: int) -> None:
+def test_a_launch_that_fails_within_a_run(sandbox: Sandbox, folder: Path, launches_before: int) -> None:
     """Launch the same kernel and grid, whether it is one that is timed or not."""
     code = (
         "function = d.function('cuLaunchKernel')\n"
@@ -160,13 +160,13 @@ def test_pauses_are_not_the_kernels(sandbox: Sandbox, folder: Path, burst: int, 
         [profile] = read_profiles(of_run)
         [kernel] = profile.kernels
         assert kernel.launches == 40 + 20 * burst
-        assert rows(profile) > 0 or burst == 3
+        assert runs(profile) > 0 or burst == 3
         return kernel.gpu_ns, 1.2 * work_ns + bursts_ns
 
     assert_measured(measure, lambda measured: 0.8 * work_ns < measured[0] < measured[1])
 
 
-def test_threads_that_end_within_a_row(sandbox: Sandbox, folder: Path) -> None:
+def test_threads_that_end_within_a_run(sandbox: Sandbox, folder: Path) -> None:
     """Also once others have taken over the chunks that they had, in a file of the smallest size."""
     code = (
         "import threading\n"
@@ -196,7 +196,7 @@ def test_a_killed_process_has_all_launches(sandbox: Sandbox, folder: Path) -> No
     assert {total.api: total.calls for total in profile.totals}["cuLaunchKernel"] == 77
 
 
-def test_a_forked_child_does_not_go_on_with_a_row(sandbox: Sandbox, folder: Path) -> None:
+def test_a_forked_child_does_not_go_on_with_a_run(sandbox: Sandbox, folder: Path) -> None:
     code = "import os\nlaunches(a, 50)\nif os.fork() == 0: os._exit(0)\nos.wait(); launches(a, 50); d.synchronize()\n"
     profile = profile_of(sandbox, folder, code)
     assert counted(profile) == {"spin_1us": 100}
