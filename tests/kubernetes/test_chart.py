@@ -13,7 +13,7 @@ from api_server import check_schema
 from helm_program import helm
 from support import CHECKOUT
 from support.debian_packages import tool
-from vgpurun.kubernetes.device_plugin.offered_resources import Offer, read_offer
+from vgpurun.kubernetes.device_plugin.offered_resources import OfferedResources, read_offered_resources
 
 FOLDER = CHECKOUT / "examples" / "kubernetes"
 CHART = FOLDER / "chart"
@@ -55,7 +55,9 @@ def test_an_offer_is_read_and_a_change_of_it_restarts_the_plugins(tmp_path: Path
     for unit in ("1g", "2g"):
         found = objects(made("way=device-plugin", "offer.memory.name=a.b/c", f"offer.memory.unit={unit}").stdout)
         (tmp_path / "offer.yaml").write_text(found["ConfigMap", "vgpurun-offer"]["data"]["offer.yaml"])
-        assert read_offer(tmp_path / "offer.yaml") == Offer(memory_name="a.b/c", memory_unit_bytes=int(unit[0]) << 30)
+        assert read_offered_resources(tmp_path / "offer.yaml") == OfferedResources(
+            memory_name="a.b/c", memory_unit_bytes=int(unit[0]) << 30
+        )
         pods.append(found["DaemonSet", "vgpurun-device-plugin"]["spec"]["template"]["metadata"]["annotations"])
     assert pods[0] != pods[1]
 

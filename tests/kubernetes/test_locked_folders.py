@@ -15,7 +15,7 @@ from vgpurun.errors import StateError
 from vgpurun.host.drivers import DriverPlan
 from vgpurun.kubernetes import locks, rpc, state
 from vgpurun.kubernetes.device_plugin.node import Node
-from vgpurun.kubernetes.device_plugin.offered_resources import Offer
+from vgpurun.kubernetes.device_plugin.offered_resources import OfferedResources
 from vgpurun.kubernetes.device_plugin.service import ResourceServer
 from vgpurun.kubernetes.device_plugin.units import resources_of
 from vgpurun.kubernetes.dra.service import DraService
@@ -31,7 +31,7 @@ def _short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_units_are_refused_and_given_once_the_holder_is_dead(tmp_path: Path) -> None:
-    resources = resources_of(Offer(), GPUS)
+    resources = resources_of(OfferedResources(), GPUS)
     node = Node(GPUS, resources, Health(), tmp_path, tmp_path / "record", tmp_path / "lib.so", lambda _: DriverPlan(""))
     one = deviceplugin_pb2.ContainerAllocateRequest(devices_ids=[f"{GPUS[0].uuid}_0"])
     request = deviceplugin_pb2.AllocateRequest(container_requests=[one])

@@ -19,7 +19,7 @@ from claim_node import GPUS, ClaimNode, named
 from support import CHECKOUT
 from support.debian_packages import tool
 from vgpurun.cli import cli
-from vgpurun.kubernetes.device_plugin.offered_resources import Offer
+from vgpurun.kubernetes.device_plugin.offered_resources import OfferedResources
 from vgpurun.kubernetes.dra.cluster import Cluster
 from vgpurun.kubernetes.dra.config import config_of
 from vgpurun.kubernetes.dra.model import DRIVER, device
@@ -319,7 +319,11 @@ class TestJobSet:
             == found["LocalQueue"]["metadata"]["name"]
         )
         quotas = {each["name"]: each["nominalQuota"] for each in flavor["resources"]}
-        assert set(quotas) == set(group["coveredResources"]) == {Offer.memory_name, Offer.compute_name}
+        assert (
+            set(quotas)
+            == set(group["coveredResources"])
+            == {OfferedResources.memory_name, OfferedResources.compute_name}
+        )
         for job in jobs_of(found["JobSet"]):
             (container,) = job["spec"]["template"]["spec"]["containers"]
             for name, count in container["resources"]["limits"].items():

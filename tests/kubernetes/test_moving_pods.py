@@ -18,7 +18,7 @@ import yaml
 from admission import answer, needs_admit
 from api_server import check_schema
 from support import CHECKOUT
-from vgpurun.kubernetes.device_plugin.offered_resources import Offer
+from vgpurun.kubernetes.device_plugin.offered_resources import OfferedResources
 
 FOLDER = CHECKOUT / "examples" / "kubernetes" / "moving"
 HAMI, KAI = "pods-of-hami.yaml", "pods-of-kai.yaml"
@@ -156,10 +156,10 @@ def resources(pod: dict[str, Any]) -> list[dict[str, str]]:
 @pytest.mark.parametrize(
     ("limits", "expected"),
     [
-        ({"nvidia.com/gpu": "1", "nvidia.com/gpumem": "3000"}, {Offer.memory_name: "3"}),
+        ({"nvidia.com/gpu": "1", "nvidia.com/gpumem": "3000"}, {OfferedResources.memory_name: "3"}),
         (
             {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "4096", "nvidia.com/gpucores": "30", "cpu": "2"},
-            {Offer.memory_name: "4", Offer.compute_name: "30", "cpu": "2"},
+            {OfferedResources.memory_name: "4", OfferedResources.compute_name: "30", "cpu": "2"},
         ),
     ],
 )
@@ -185,9 +185,12 @@ def test_what_is_not_understood_of_hami_stays(applied: Applied, limits: dict[str
 @pytest.mark.parametrize(
     ("annotations", "expected"),
     [
-        ({MEMORY: "2000"}, {Offer.memory_name: "2"}),
-        ({FRACTION: "0.5"}, {Offer.memory_name: "40", Offer.compute_name: "50"}),
-        ({FRACTION: "0.29", f"{FRACTION}-num-devices": "1"}, {Offer.memory_name: "23", Offer.compute_name: "29"}),
+        ({MEMORY: "2000"}, {OfferedResources.memory_name: "2"}),
+        ({FRACTION: "0.5"}, {OfferedResources.memory_name: "40", OfferedResources.compute_name: "50"}),
+        (
+            {FRACTION: "0.29", f"{FRACTION}-num-devices": "1"},
+            {OfferedResources.memory_name: "23", OfferedResources.compute_name: "29"},
+        ),
     ],
 )
 @pytest.mark.parametrize("limits", [None, {"cpu": "1"}])

@@ -12,7 +12,7 @@ from vgpurun.host import library, simulation
 from vgpurun.host.drivers import DriverPlan
 from vgpurun.host.gpus import Gpu
 from vgpurun.host.visible import visible_gpus
-from vgpurun.kubernetes.device_plugin.offered_resources import read_offer
+from vgpurun.kubernetes.device_plugin.offered_resources import read_offered_resources
 from vgpurun.kubernetes.device_plugin.units import Resource, resources_of
 from vgpurun.storage import state
 from vgpurun.util.extras import needs_extra
@@ -63,9 +63,9 @@ def device_plugin(
     dry_run: bool,
 ) -> int:
     """Offer memory, compute and slices of this node's GPUs to pods, until it is stopped by a signal."""
-    offer = read_offer(offer_file)
+    offered = read_offered_resources(offer_file)
     found = visible_gpus(driver == "sim")
-    resources = resources_of(offer, found)
+    resources = resources_of(offered, found)
     if dry_run:
         _show(resources)
         return 0

@@ -20,7 +20,7 @@ def driver_of(mode: str, gpus: Sequence[Gpu], cdi_folders: Sequence[str] = FOLDE
     return plan_driver(mode, gpus, facts)
 
 
-def answer(share: Share, library: Path, driver: DriverPlan) -> ContainerAllocateResponse:
+def allocate_response(share: Share, library: Path, driver: DriverPlan) -> ContainerAllocateResponse:
     """Return what a container gets that has a share of GPUs."""
     files: Edits = driver_edits(driver) if driver.mode in ("mount", "sim") else {}
     edits = joined([files, share_edits(share, library)])

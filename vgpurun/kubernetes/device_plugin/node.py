@@ -16,7 +16,7 @@ from vgpurun.host.drivers import DriverPlan
 from vgpurun.host.gpus import Gpu
 from vgpurun.kubernetes.checkpoint import Holding, read_holdings
 from vgpurun.kubernetes.device_plugin.admission import Admission
-from vgpurun.kubernetes.device_plugin.allocate_response import answer
+from vgpurun.kubernetes.device_plugin.allocate_response import allocate_response
 from vgpurun.kubernetes.device_plugin.preferred_allocation import choose
 from vgpurun.kubernetes.device_plugin.units import Kind, Resource
 from vgpurun.kubernetes.gpu_health import Health
@@ -125,7 +125,7 @@ class Node:
         held_back = [(each.gpu.uuid, each.quota._replace(paused=True)) for each in quotas]
         limits = {"etc/limits": limits_file.limits_bytes(held_back, self._may_disable)}
         folder = make_folder(self._root, resource.name, units, shared_files(quotas, driver) | limits)
-        return answer(Share(folder.name, tuple(quotas), folder), self._library, driver)
+        return allocate_response(Share(folder.name, tuple(quotas), folder), self._library, driver)
 
     def _grant(self, resource: Resource, units: Sequence[str], quotas: Sequence[DeviceQuota], holder: Holding) -> None:
         folder = folder_of(self._root, resource.name, units)

@@ -34,7 +34,7 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class Offer:
+class OfferedResources:
     """The resources of a node, before it is known which GPUs it has. The defaults are Alnair's."""
 
     memory_name: str = "alnair/vgpu-memory"
@@ -48,10 +48,10 @@ class Offer:
         return f"{SLICE_PREFIX}{shape.name}"
 
 
-def read_offer(path: Path | None) -> Offer:
+def read_offered_resources(path: Path | None) -> OfferedResources:
     """Return what a file says; without one, the defaults. Raises ConfigError."""
     if path is None:
-        return Offer()
+        return OfferedResources()
     import yaml  # slow to import
 
     try:
@@ -61,26 +61,26 @@ def read_offer(path: Path | None) -> Offer:
     except (UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
         raise ConfigError(f"{path}: this is not YAML: {' '.join(str(error).split())}") from None
     try:
-        return _offer(_mapping(content or {}, "the file", ("memory", "compute", "slices")))
+        return _offered_resources(_mapping(content or {}, "the file", ("memory", "compute", "slices")))
     except (ConfigError, LimitError) as error:
         raise ConfigError(f"{path}: {error}") from None
 
 
-def _offer(content: Mapping[str, Any]) -> Offer:
+def _offered_resources(content: Mapping[str, Any]) -> OfferedResources:
     memory = _mapping(content.get("memory") or {}, "memory", ("name", "unit"))
     compute = _mapping(content.get("compute") or {}, "compute", ("name",))
     slices = content.get("slices") or {}
     if not isinstance(slices, dict):
         raise ConfigError("slices: give each slice by its name, as in small: {mem: 4g, sm: 20}")
-    offer = Offer(
-        _resource_name(memory.get("name", Offer.memory_name)),
+    offered = OfferedResources(
+        _resource_name(memory.get("name", OfferedResources.memory_name)),
         parse_limit(str(memory.get("unit", "1g"))).bytes_on(0),
-        _resource_name(compute.get("name", Offer.compute_name)),
+        _resource_name(compute.get("name", OfferedResources.compute_name)),
         tuple(_shape(name, each) for name, each in slices.items()),
     )
-    if offer.memory_name == offer.compute_name:
-        raise ConfigError(f"memory and compute are both called {offer.memory_name}; give them two names")
-    return offer
+    if offered.memory_name == offered.compute_name:
+        raise ConfigError(f"memory and compute are both called {offered.memory_name}; give them two names")
+    return offered
 
 
 def _shape(name: Any, content: Any) -> Shape:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from vgpurun.errors import KubernetesError
 from vgpurun.host.gpus import Gpu, usable
-from vgpurun.kubernetes.device_plugin.offered_resources import Offer, Shape
+from vgpurun.kubernetes.device_plugin.offered_resources import OfferedResources, Shape
 from vgpurun.limits.quota import Quota, show_size
 
 _ID = re.compile(r"(?P<uuid>.+)_(?P<number>0|[1-9][0-9]{0,5})", re.ASCII)
@@ -75,14 +75,14 @@ def _times(amount: int | None, count: int) -> int | None:
     return None if amount is None else amount * count
 
 
-def resources_of(offer: Offer, gpus: Sequence[Gpu]) -> list[Resource]:
+def resources_of(offered: OfferedResources, gpus: Sequence[Gpu]) -> list[Resource]:
     """Return all resources of a node. Shares of slices are not offered in units of memory and compute.
 
     GPUs in MIG mode are left out. Raises KubernetesError for slices that a GPU has no room for.
     """
     memory, compute = {}, {}
     for gpu in usable(gpus):
-        taken = [shape for shape in offer.shapes if _is_on(shape, gpu)]
+        taken = [shape for shape in offered.shapes if _is_on(shape, gpu)]
         left_bytes = gpu.memory_bytes - sum(shape.memory_bytes * shape.count for shape in taken)
         left_percent = 100 - sum(shape.sm_percent * shape.count for shape in taken)
         if left_bytes < 0 or left_percent < 0:
@@ -90,20 +90,20 @@ def resources_of(offer: Offer, gpus: Sequence[Gpu]) -> list[Resource]:
                 f"the slices on GPU {gpu.number} ({show_size(gpu.memory_bytes)}) are more than it has: "
                 + ", ".join(f"{each.count} x {each.name}" for each in taken)
             )
-        memory[gpu.uuid] = left_bytes // offer.memory_unit_bytes
+        memory[gpu.uuid] = left_bytes // offered.memory_unit_bytes
         compute[gpu.uuid] = left_percent
     slices = [
         Resource(
-            offer.slice_name(shape),
+            offered.slice_name(shape),
             Kind.SLICE,
             Quota(shape.memory_bytes, shape.sm_percent),
             {gpu.uuid: shape.count for gpu in usable(gpus) if _is_on(shape, gpu)},
         )
-        for shape in offer.shapes
+        for shape in offered.shapes
     ]
     return [
-        Resource(offer.memory_name, Kind.MEMORY, Quota(memory_bytes=offer.memory_unit_bytes), memory),
-        Resource(offer.compute_name, Kind.COMPUTE, Quota(sm_percent=1), compute),
+        Resource(offered.memory_name, Kind.MEMORY, Quota(memory_bytes=offered.memory_unit_bytes), memory),
+        Resource(offered.compute_name, Kind.COMPUTE, Quota(sm_percent=1), compute),
         *slices,
     ]
 

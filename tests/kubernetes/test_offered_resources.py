@@ -8,7 +8,7 @@ import pytest
 
 from vgpurun.errors import ConfigError, KubernetesError
 from vgpurun.host.gpus import Gpu
-from vgpurun.kubernetes.device_plugin.offered_resources import Offer, Shape, read_offer
+from vgpurun.kubernetes.device_plugin.offered_resources import OfferedResources, Shape, read_offered_resources
 from vgpurun.kubernetes.device_plugin.preferred_allocation import choose
 from vgpurun.kubernetes.device_plugin.units import Kind, Resource, resources_of
 from vgpurun.limits.quota import Quota
@@ -20,10 +20,10 @@ def gpu(index: int, gib: float = 8, mig: bool = False) -> Gpu:
     return Gpu(index, f"GPU-{index}", "A GPU", int(gib * GIB), index, f"0000:0{index}:00.0", mig)
 
 
-def written(tmp_path: Path, text: str) -> Offer:
+def written(tmp_path: Path, text: str) -> OfferedResources:
     path = tmp_path / "offer.yaml"
     path.write_text(text)
-    return read_offer(path)
+    return read_offered_resources(path)
 
 
 def counts(resources: list[Resource]) -> dict[str, dict[str, int]]:
@@ -31,7 +31,11 @@ def counts(resources: list[Resource]) -> dict[str, dict[str, int]]:
 
 
 def test_without_a_file_it_is_alnairs(tmp_path: Path) -> None:
-    assert read_offer(None) == written(tmp_path, "") == Offer("alnair/vgpu-memory", GIB, "alnair/vgpu-compute", ())
+    assert (
+        read_offered_resources(None)
+        == written(tmp_path, "")
+        == OfferedResources("alnair/vgpu-memory", GIB, "alnair/vgpu-compute", ())
+    )
 
 
 def test_what_a_file_can_say(tmp_path: Path) -> None:
@@ -43,7 +47,7 @@ slices:
   large: {mem: 4g, gpus: [1]}
 """
     shapes = (Shape("small", 2 * GIB, 20, 2), Shape("large", 4 * GIB, 100, 1, ("1",)))
-    assert written(tmp_path, text) == Offer("example.com/memory", GIB // 2, "example.com/compute", shapes)
+    assert written(tmp_path, text) == OfferedResources("example.com/memory", GIB // 2, "example.com/compute", shapes)
 
 
 MISTAKES = {
@@ -77,11 +81,11 @@ def test_a_mistake_is_one_line_with_the_file(tmp_path: Path, text: str) -> None:
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="No such file"):
-        read_offer(tmp_path / "none")
+        read_offered_resources(tmp_path / "none")
 
 
 def test_units_are_whole_and_never_more_than_the_gpu_has() -> None:
-    found = counts(resources_of(Offer(), [gpu(0, 8), gpu(1, 7.99), gpu(2, mig=True)]))
+    found = counts(resources_of(OfferedResources(), [gpu(0, 8), gpu(1, 7.99), gpu(2, mig=True)]))
     assert found == {
         "alnair/vgpu-memory": {"GPU-0": 8, "GPU-1": 7},
         "alnair/vgpu-compute": {"GPU-0": 100, "GPU-1": 100},
@@ -89,8 +93,8 @@ def test_units_are_whole_and_never_more_than_the_gpu_has() -> None:
 
 
 def test_what_slices_take_is_not_offered_in_units() -> None:
-    offer = Offer(shapes=(Shape("s", 2 * GIB, 20, 2), Shape("l", 3 * GIB, 50, 1, ("1",))))
-    found = counts(resources_of(offer, [gpu(0), gpu(1)]))
+    offered = OfferedResources(shapes=(Shape("s", 2 * GIB, 20, 2), Shape("l", 3 * GIB, 50, 1, ("1",))))
+    found = counts(resources_of(offered, [gpu(0), gpu(1)]))
     assert found["alnair/vgpu-memory"] == {"GPU-0": 4, "GPU-1": 1}
     assert found["alnair/vgpu-compute"] == {"GPU-0": 60, "GPU-1": 10}
     assert found["vgpurun.io/slice-s"] == {"GPU-0": 2, "GPU-1": 2}
@@ -100,7 +104,7 @@ def test_what_slices_take_is_not_offered_in_units() -> None:
 @pytest.mark.parametrize("shape", [Shape("s", 5 * GIB, 10, 2), Shape("s", GIB, 60, 2)])
 def test_slices_that_a_gpu_has_no_room_for(shape: Shape) -> None:
     with pytest.raises(KubernetesError, match=r"the slices on GPU 0 \(8 GiB\) are more than it has: 2 x s"):
-        resources_of(Offer(shapes=(shape,)), [gpu(0)])
+        resources_of(OfferedResources(shapes=(shape,)), [gpu(0)])
 
 
 MEMORY = Resource("m", Kind.MEMORY, Quota(memory_bytes=GIB), {"GPU-0": 8, "GPU-1": 8})

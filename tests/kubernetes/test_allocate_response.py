@@ -10,7 +10,7 @@ import pytest
 from vgpurun.cdi.specification import Share
 from vgpurun.errors import DriverError
 from vgpurun.host.gpus import Gpu
-from vgpurun.kubernetes.device_plugin.allocate_response import answer, driver_of
+from vgpurun.kubernetes.device_plugin.allocate_response import allocate_response, driver_of
 from vgpurun.kubernetes.proto.deviceplugin_pb2 import ContainerAllocateResponse
 from vgpurun.limits.model import DeviceQuota
 from vgpurun.limits.quota import Quota
@@ -20,7 +20,7 @@ GPU = Gpu(0, "GPU-aaaa", "A GPU", 8 << 30, 0, "0000:01:00.0")
 
 def answered(mode: str, folder: Path) -> ContainerAllocateResponse:
     share = Share("share", (DeviceQuota(GPU, Quota(1 << 30, 50)),), Path("/state"))
-    return answer(share, Path("/lib/libvgpu.so"), driver_of(mode, [GPU], [str(folder)]))
+    return allocate_response(share, Path("/lib/libvgpu.so"), driver_of(mode, [GPU], [str(folder)]))
 
 
 def write_specification(folder: Path, uuid: str) -> None:
