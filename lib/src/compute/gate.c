@@ -248,11 +248,11 @@ static bool has_tokens(struct wait *wait) {
 
 /* ---- room -------------------------------------------------------------------------------------------------------- */
 
-/* A look takes half a millisecond, and while the GPU is divided, work drains for it now and then. */
-static bool has_time_to_look(const struct wait *wait, int64_t held_ns) {
+/* The check takes half a millisecond, and while the GPU is divided, work drains for it now and then. */
+static bool has_time_to_check(const struct wait *wait, int64_t held_ns) {
   struct meter *meter = wait->meter;
-  bool is_due = get(meter->mixed_until_ns) > wait->now_ns && get(meter->look_beside_at_ns) <= wait->now_ns;
-  return !wait->others.is_beside && (is_due || held_ns >= METER_LOOK_NS);
+  bool is_due = get(meter->mixed_until_ns) > wait->now_ns && get(meter->check_contention_at_ns) <= wait->now_ns;
+  return !wait->others.is_contended && (is_due || held_ns >= METER_LOOK_NS);
 }
 
 static bool has_room(const struct wait *wait) {
@@ -263,7 +263,7 @@ static bool has_room(const struct wait *wait) {
     return false;
   if (batches < 1 || (wait->is_free && !wait->others.company))
     return true;
-  if (has_time_to_look(wait, 0))
+  if (has_time_to_check(wait, 0))
     return false;
   if (wait->others.company && in_flight_ns + wait->cost_ns > TURNS_SLICE_NS)
     return false;
@@ -279,7 +279,7 @@ static uint32_t most_launches(const struct wait *wait, bool is_let_go) {
   return wait->others.higher_priority ? (uint32_t)max(BESIDE_HIGHER_NS / wait->cost_ns, 1) : METER_BATCH_LAUNCHES;
 }
 
-/* ---- beside work without a turn ---------------------------------------------------------------------------------- */
+/* ---- contention with work without a turn ------------------------------------------------------------------------- */
 
 /* With nothing of ours before it a marker is done in a fraction of a millisecond, but where others work only when their
  * slice of the GPU's own time-slicing has ended, which is two milliseconds: to switch between tenants takes less than
@@ -302,17 +302,17 @@ static bool is_late(struct meter_stream *stream) {
 /* Now and then, where nothing of ours is on the GPU: after a wait, and while the GPU is divided, so that its end is not
  * overlooked by a program that pays half and waits for nothing. A marker that is late may have other reasons: it is
  * believed, for a while, when the one before was late too, and until two were not. */
-static void look_beside(struct meter_stream *stream) {
+static void check_contention(struct meter_stream *stream) {
   struct meter *meter = stream->meter;
-  int64_t now_ns = meter->driver->now_ns(), look_at_ns = get(meter->look_beside_at_ns);
-  if (now_ns < look_at_ns || meter_has_begun(meter) || !meter->driver->is_idle(get(stream->handle)) ||
-      !replace(meter->look_beside_at_ns, look_at_ns, now_ns + LONGEST_SLEEP_NS))
+  int64_t now_ns = meter->driver->now_ns(), check_at_ns = get(meter->check_contention_at_ns);
+  if (now_ns < check_at_ns || meter_has_begun(meter) || !meter->driver->is_idle(get(stream->handle)) ||
+      !replace(meter->check_contention_at_ns, check_at_ns, now_ns + LONGEST_SLEEP_NS))
     return;
   bool late = is_late(stream);
   if (late == get(meter->was_late))
     set(meter->mixed_until_ns, late ? now_ns + TURNS_PATIENCE_NS : 0);
   else /* is the next one, too? */
-    set(meter->look_beside_at_ns, now_ns);
+    set(meter->check_contention_at_ns, now_ns);
   set(meter->was_late, late);
 }
 
@@ -377,8 +377,8 @@ static void note_wait(struct wait *wait) {
     }
   if (held_ns > 0 && meter->observer != NULL)
     meter->observer->waited(meter, wait->now_ns - held_ns, wait->now_ns);
-  if (has_time_to_look(wait, held_ns))
-    look_beside(wait->stream);
+  if (has_time_to_check(wait, held_ns))
+    check_contention(wait->stream);
 }
 
 struct batch gate_wait(struct meter_stream *stream, int64_t cost_ns) {

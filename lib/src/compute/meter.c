@@ -42,7 +42,7 @@ static void end_at(struct meter_stream *stream, void *marker, int64_t end_ns, in
 }
 
 /* It was done at any time before now. */
-static void end_unseen(struct meter_stream *stream) {
+static void end_unobserved(struct meter_stream *stream) {
   end_at(stream, NULL, stream->meter->driver->now_ns(), INT64_MAX);
 }
 
@@ -67,7 +67,7 @@ static void end_with_marker(struct meter_stream *stream) {
 /* Since when a stream is idle, nobody can tell. */
 void meter_end_now(struct meter_stream *stream) {
   if (stream->meter->driver->is_idle(stream->handle))
-    end_unseen(stream);
+    end_unobserved(stream);
   else
     end_with_marker(stream);
 }
@@ -118,7 +118,7 @@ static bool open_batch(struct meter_stream *stream, uint64_t work, int64_t *cost
   bool is_capturing = meter->driver->is_capturing(stream->handle);
   bool was_open = swap(stream->open, false);
   if (was_open && is_capturing)
-    end_unseen(stream);
+    end_unobserved(stream);
   else if (was_open)
     meter_end_now(stream);
   if (is_capturing) /* what is captured is charged when its graph is launched */
@@ -233,7 +233,7 @@ void meter_launched_more(struct meter_stream *stream, uint64_t work, uint32_t la
     /* Before some of them, perhaps, and the GPU had nothing to do then. A full batch ends with the next launch. */
     if (now_ns - last_ns >= METER_SPARSE_NS && now_ns - batch->began_ns >= batch->estimate_ns) {
       set(stream->open, false);
-      end_unseen(stream);
+      end_unobserved(stream);
     }
   }
   meter_unclaim(stream);
@@ -274,7 +274,7 @@ static void end_open(struct meter_stream *stream) {
   if (!get(stream->open) || !meter_claim(stream))
     return;
   if (swap(stream->open, false))
-    end_unseen(stream);
+    end_unobserved(stream);
   meter_unclaim(stream);
 }
 

@@ -172,7 +172,7 @@ struct meter {
   _Atomic bool was_late;
   _Atomic int64_t turn_wait_ns;   /* the longest wait for the turn while others are there */
   _Atomic int64_t mixed_until_ns; /* the GPU mixes our work with another's */
-  _Atomic int64_t look_beside_at_ns;
+  _Atomic int64_t check_contention_at_ns;
 
   uint32_t costs_replaced; /* by others for which there was no place */
   struct meter_cost costs[1 << METER_COST_SET_BITS][METER_COST_WAYS];

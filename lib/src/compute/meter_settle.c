@@ -34,7 +34,7 @@ static void book(struct vgpu_device_shared *shared, void *paid_into) {
   shared->last_launch_ns = bill->now_ns;
   shared->busy_ns += (uint64_t)bill->busy_ns;
   gate_note_busy(bucket, shared, bill->busy_ns);
-  seconds_add(shared, bill->busy_until_ns - bill->busy_ns, bill->busy_until_ns);
+  busy_history_add(shared, bill->busy_until_ns - bill->busy_ns, bill->busy_until_ns);
 }
 
 /* A payment stands in this process's own buckets at once, and a little later in those that it shares. Where one of

@@ -22,7 +22,7 @@ static void add_to_second(uint64_t *entry, uint32_t second, uint32_t busy_us) {
   __atomic_store_n(entry, (uint64_t)second << 32 | (uint64_t)min(sum_us, S_IN_US), __ATOMIC_RELAXED);
 }
 
-void seconds_add(struct vgpu_device_shared *device, int64_t start_ns, int64_t end_ns) {
+void busy_history_add(struct vgpu_device_shared *device, int64_t start_ns, int64_t end_ns) {
   start_ns = max(start_ns, end_ns - LONGEST_NS);
   while (start_ns >= 0 && start_ns < end_ns) {
     int64_t second = start_ns / S, until_ns = min(end_ns, (second + 1) * S);

@@ -15,7 +15,7 @@
 #define WAIT_TIMES_FIRST_NS 64000LL
 
 /* Adds the GPU time from start_ns to end_ns to the seconds that it lay in. */
-void seconds_add(struct vgpu_device_shared *device, int64_t start_ns, int64_t end_ns);
+void busy_history_add(struct vgpu_device_shared *device, int64_t start_ns, int64_t end_ns);
 
 void wait_times_note(struct vgpu_wait_times *times, int64_t now_ns, int64_t waited_ns);
 

@@ -180,7 +180,7 @@ static void add_to_view(struct turns *turns, const struct turns_tenant *tenant, 
   view->higher_has_turn |= has_turn && tenant->terms.priority < turns->turn_priority;
   view->goes_before |= waits && goes_before_us(turns, tenant, now_ns);
   view->is_leased |= has_turn;
-  view->is_beside |= has_lease && !has_turn;
+  view->is_contended |= has_lease && !has_turn;
   if ((has_turn || tenant->ends_ns <= now_ns) && tenant->ends_ns > view->free_at_ns) {
     view->free_at_ns = tenant->ends_ns;
     view->passes_at_ns = tenant->passes_at_ns;

@@ -76,7 +76,7 @@ struct turns_view {
   int siblings;                                  /* other processes of our container */
   bool wanted;                       /* another tenant of our priority or a higher one waits, or uses its turn */
   bool higher_has_turn, goes_before; /* of a higher priority than our turn; one that waits goes first */
-  bool is_leased, is_beside;         /* to another one; to one that we do not wait for */
+  bool is_leased, is_contended;      /* to another one; to one that we do not wait for */
   int64_t free_at_ns, passes_at_ns;  /* when the turn ends, or ended; and when its holder may pass it */
 };
 

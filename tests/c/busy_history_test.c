@@ -17,47 +17,47 @@ static int64_t busy_us(int64_t second) {
 }
 
 static void check_parts(void) {
-  seconds_add(&device, 100 * S + 900 * MS, 102 * S + 250 * MS);
+  busy_history_add(&device, 100 * S + 900 * MS, 102 * S + 250 * MS);
   CHECK(busy_us(99) == 0, "%lld", (long long)busy_us(99));
   CHECK(busy_us(100) == 100000, "%lld", (long long)busy_us(100));
   CHECK(busy_us(101) == 1000000, "%lld", (long long)busy_us(101));
   CHECK(busy_us(102) == 250000, "%lld", (long long)busy_us(102));
-  seconds_add(&device, 102 * S + 250 * MS, 102 * S + 260 * MS);
+  busy_history_add(&device, 102 * S + 250 * MS, 102 * S + 260 * MS);
   CHECK(busy_us(102) == 260000, "%lld", (long long)busy_us(102));
 }
 
 /* Kernels of 4.4 us, one after the other: no part of a microsecond is lost. */
 static void check_short_intervals(void) {
   for (int64_t at_ns = 200 * S; at_ns < 201 * S; at_ns += 4400)
-    seconds_add(&device, at_ns, at_ns + 4400);
+    busy_history_add(&device, at_ns, at_ns + 4400);
   CHECK(busy_us(200) == 1000000, "%lld", (long long)busy_us(200));
   for (int64_t at_ns = 202 * S; at_ns < 203 * S; at_ns += 10007) /* and with rests in between */
-    seconds_add(&device, at_ns, at_ns + 4400);
+    busy_history_add(&device, at_ns, at_ns + 4400);
   CHECK(busy_us(202) > 438000 && busy_us(202) < 441500, "%lld", (long long)busy_us(202));
 }
 
 static void check_old_entries_are_replaced(void) {
-  seconds_add(&device, 300 * S, 300 * S + MS);
-  seconds_add(&device, (300 + VGPU_SECONDS) * S, (300 + VGPU_SECONDS) * S + 2 * MS);
+  busy_history_add(&device, 300 * S, 300 * S + MS);
+  busy_history_add(&device, (300 + VGPU_SECONDS) * S, (300 + VGPU_SECONDS) * S + 2 * MS);
   CHECK(busy_us(300) == 0 && busy_us(300 + VGPU_SECONDS) == 2000, "%lld", (long long)busy_us(300 + VGPU_SECONDS));
 }
 
 static void check_damage(void) {
   memset(device.seconds, 0xff, sizeof device.seconds);
-  seconds_add(&device, 400 * S, 400 * S + 5 * MS);
+  busy_history_add(&device, 400 * S, 400 * S + 5 * MS);
   CHECK(busy_us(400) == 5000, "%lld", (long long)busy_us(400));
   device.seconds[401 % VGPU_SECONDS] = 401ULL << 32 | 0xffffffff;
-  seconds_add(&device, 401 * S, 401 * S + 5 * MS);
+  busy_history_add(&device, 401 * S, 401 * S + 5 * MS);
   CHECK(busy_us(401) == 1000000, "never more than all of it: %lld", (long long)busy_us(401));
-  seconds_add(&device, -5 * S, 3 * S);
-  seconds_add(&device, INT64_MIN / 2, INT64_MIN / 2 + S);
-  seconds_add(&device, 402 * S, 401 * S);
+  busy_history_add(&device, -5 * S, 3 * S);
+  busy_history_add(&device, INT64_MIN / 2, INT64_MIN / 2 + S);
+  busy_history_add(&device, 402 * S, 401 * S);
   CHECK(busy_us(402) == 0, "%lld", (long long)busy_us(402));
 }
 
 /* Longer than the ring: the last seconds are right. */
 static void check_long_work(void) {
-  seconds_add(&device, 500 * S, 900 * S + 500 * MS);
+  busy_history_add(&device, 500 * S, 900 * S + 500 * MS);
   for (int64_t second = 840; second < 900; second++)
     CHECK(busy_us(second) == 1000000, "second %lld: %lld", (long long)second, (long long)busy_us(second));
   CHECK(busy_us(900) == 500000, "%lld", (long long)busy_us(900));
